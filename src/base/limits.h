@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every limit of the program in one place, each with its reason. What users may change is an option whose default stands here.
+#pragma once
+
+#include <cstdint>
+
+#include "base/units.h"
+
+namespace loralei {
+
+// --- KV cache
+inline constexpr int kKvBlockTokens = 16;  // mechanisms: blocks of 16 tokens
+
+// --- engine defaults (options)
+inline constexpr int kDefaultMaxSequences = 256;
+inline constexpr int kDefaultMaxQueued = 1024;
+inline constexpr int kDefaultStepTokens = 512;  // token budget of a step: bounds the decode stall by a long prompt
+
+// --- what one request may ask for
+inline constexpr int64_t kDefaultMaxBodyBytes = 8 * kMiB;
+inline constexpr int kMaxChoices = 128;          // n, as the OpenAI API
+inline constexpr int kMaxStopStrings = 16;       // the API says 4; a few more do no harm
+inline constexpr int kMaxTopLogprobs = 20;       // as the OpenAI API
+inline constexpr int kMaxAdaptersPerRequest = 8;  // weighted sum
+inline constexpr int kMaxLogitBias = 1024;
+
+// --- files
+inline constexpr int64_t kMaxJsonBytes = 256 * kMiB;             // config, tokenizer.json (real ones: 17 MiB)
+inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100 * kMiB;  // the format's own limit
+inline constexpr int kMaxJsonDepth = 128;
+inline constexpr int kMaxTensors = 1 << 20;
+inline constexpr int kMaxTensorDims = 8;
+inline constexpr int kMaxShards = 4096;
+inline constexpr int kMaxLayers = 1024;
+inline constexpr int kMaxVocab = 1 << 21;
+inline constexpr int kMaxLoraRank = 4096;
+
+}  // namespace loralei
