@@ -34,26 +34,6 @@ struct FileStamp {
 };
 
 
-// What an adapter changes besides low-rank pairs. Null / empty where it changes nothing.
-struct SavedTensors {
-  WeightView embed;                                  // [vocab', hidden]
-  WeightView lm_head;                                // [vocab', hidden]
-  const float* lm_head_bias_delta = nullptr;         // [vocab'] or null
-  const float* final_norm = nullptr;                 // [hidden]
-  std::vector<const float*> input_norm;              // [layers] entries may be null; empty if none
-  std::vector<const float*> post_attention_norm;     // [layers]
-  std::vector<const float*> q_norm, k_norm;          // [layers]
-  // trainable_token_indices: these embedding (and, when tied or named, head) rows are replaced.
-  std::vector<TokenId> embed_tokens, head_tokens;    // sorted
-  const float* embed_rows = nullptr;                 // [embed_tokens, hidden]
-  const float* head_rows = nullptr;                  // [head_tokens, hidden]
-
-  bool any() const {
-    return !embed.empty() || !lm_head.empty() || final_norm || !input_norm.empty() || !post_attention_norm.empty() ||
-           !q_norm.empty() || !k_norm.empty() || !embed_tokens.empty() || !head_tokens.empty() || lm_head_bias_delta;
-  }
-};
-
 struct Adapter {
   AdapterVersionId version;
   Digest digest{};
