@@ -53,15 +53,22 @@ class Model {
  public:
   static Result<std::unique_ptr<Model>> create(const ModelConfig& config, WeightStore& weights, const OpTable& ops,
                                                ThreadPool& pool, const ModelLimits& limits);
-  virtual ~Model() = default;
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
 
-  virtual Status forward(const ModelBatch& batch, const KvView& kv) = 0;
-  virtual const ModelConfig& config() const = 0;
-  virtual int64_t scratch_bytes() const = 0;   // activations and kernel scratch held
-  virtual uint64_t op_count() const = 0;       // operations issued so far
+  Status forward(const ModelBatch& batch, const KvView& kv);
+  const ModelConfig& config() const;
+  int64_t scratch_bytes() const;  // activations and kernel scratch held
+  uint64_t op_count() const;      // operations issued so far
 
   // Bias of a base module as f32 [out], or null: what AdapterBase needs for bias="all".
-  virtual const float* bias(int layer, Module module) const = 0;
+  const float* bias(int layer, Module module) const;
+
+ private:
+  struct State;
+  explicit Model(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
 };
 
 // inv_freq [head_dim / 2] and the attention scale of a config (RoPE scaling: linear, llama3, yarn, dynamic at max_model_len).
