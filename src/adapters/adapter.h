@@ -18,21 +18,13 @@
 #include "base/result.h"
 #include "formats/model_config.h"
 #include "ops/args.h"
+#include "sys/file.h"
 
 namespace loralei {
 
 // SHA-256 over config and weights; names the KV identity. Never the adapter's name.
 using Digest = std::array<uint8_t, 32>;
 std::string digest_hex(const Digest& digest);
-
-// What a registered path looked like; a changed stamp is a new version.
-struct FileStamp {
-  uint64_t inode = 0;
-  int64_t size_bytes = 0;
-  int64_t mtime_ns = 0;
-  friend bool operator==(const FileStamp&, const FileStamp&) = default;
-};
-
 
 // What an adapter changes besides low-rank pairs. Null / empty where it changes nothing.
 struct SavedTensors {
