@@ -18,21 +18,13 @@
 #include "base/result.h"
 #include "formats/model_config.h"
 #include "ops/args.h"
+#include "sys/file.h"
 
 namespace loralei {
 
 // SHA-256 over config and weights; names the KV identity. Never the adapter's name.
 using Digest = std::array<uint8_t, 32>;
 std::string digest_hex(const Digest& digest);
-
-// What a registered path looked like; a changed stamp is a new version.
-struct FileStamp {
-  uint64_t inode = 0;
-  int64_t size_bytes = 0;
-  int64_t mtime_ns = 0;
-  friend bool operator==(const FileStamp&, const FileStamp&) = default;
-};
-
 
 struct Adapter {
   AdapterVersionId version;
@@ -70,7 +62,7 @@ struct AdapterBase {
 // Reads a PEFT directory (adapter_config.json + adapter_model.safetensors) or a GGUF LoRA file. Blocking; called on a loader thread.
 Result<std::shared_ptr<const Adapter>> load_adapter(const std::string& path, const AdapterBase& base,
                                                     const AdapterLoadOptions& options, AdapterVersionId version);
-// The stamp of all files that make up the adapter at `path` (of the newest of them), without reading them.
+// The stamp (sys/file.h) of all files that make up the adapter at `path` (of the newest of them), without reading them.
 Result<FileStamp> adapter_stamp(const std::string& path);
 
 }  // namespace loralei

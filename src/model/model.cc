@@ -40,7 +40,7 @@ struct Model::State {
   OpContext context;
   LayerProgram program;
   RopeTable rope;
-  HostArena arena;
+  HostBuffer arena;
 
   // Activations, all [rows_max, width].
   float* x = nullptr;       // [rows, hidden] residual stream
@@ -94,7 +94,7 @@ Status Model::State::allocate() {
   op_limits.threads = context.pool->threads();
   const int64_t scratch = ops->scratch_bytes(op_limits);
   held_bytes = floats * static_cast<int64_t>(sizeof(float)) + scratch;
-  TRY_ASSIGN(arena, HostArena::allocate(held_bytes));
+  TRY_ASSIGN(arena, HostBuffer::allocate(held_bytes));
 
   float* next = reinterpret_cast<float*>(arena.data());
   const auto take = [&](int64_t count) {
@@ -140,9 +140,10 @@ void Model::State::embed(const ModelBatch& batch) {
   LoraEmbedArgs lora;
   lora.tokens = batch.tokens.data();
   lora.segments = batch.segments;
-  lora.sources = batch.sources + static_cast<int64_t>(config.layers * kLayerModules + 1) * batch.slots;
-  lora.y = x;
-  lora.y_stride = config.hidden;
+  lora.target.sources = batch.sources + static_cast<int64_t>(config.layers * kLayerModules + 1) * batch.slots;
+  lora.target.y = x;
+  lora.target.y_stride = config.hidden;
+  lora.target.out = config.hidden;
   ops->lora_embed(context, lora);
 }
 
@@ -184,6 +185,7 @@ Status Model::State::project(const ModelBatch& batch, int layer, std::span<const
     ops->matmul(context, args);
     targets[i].y = outputs[i];
     targets[i].y_stride = pin.view().rows;
+    targets[i].out = pin.view().rows;
     targets[i].sources = batch.sources == nullptr ? nullptr
                                                   : batch.sources + (static_cast<int64_t>(layer) * kLayerModules +
                                                                      static_cast<int64_t>(module)) * batch.slots;
@@ -371,6 +373,7 @@ Status Model::State::head(const ModelBatch& batch) {
   LoraTarget target;
   target.y = batch.logits;
   target.y_stride = batch.logits_stride;
+  target.out = config.vocab;
   target.sources = batch.sources + static_cast<int64_t>(config.layers) * kLayerModules * batch.slots;
   LoraArgs lora;
   lora.x = normed;

@@ -76,6 +76,7 @@ struct LoraSegment {
 struct LoraTarget {
   float* y = nullptr;  // [rows, out], accumulated into
   int64_t y_stride = 0;
+  int32_t out = 0;                      // width of a host delta; a resident pair states its own
   const LoraSource* sources = nullptr;  // [slots]
 };
 
@@ -86,6 +87,14 @@ struct LoraArgs {
   int32_t in = 0;
   std::span<const LoraSegment> segments;
   std::span<const LoraTarget> targets;
+};
+
+// The low-rank part of the embedding: y[row] += scale * scaling * B a[tokens[row]] for the rows of each segment, where the source's pair
+// holds a [vocab, rank] and b_t [rank, hidden] (Module::kEmbed). Every id is below the pair's `in`. Sources of kind kHostDelta are added as is.
+struct LoraEmbedArgs {
+  const TokenId* tokens = nullptr;  // [rows]
+  std::span<const LoraSegment> segments;
+  LoraTarget target;  // y [rows, hidden] and the sources per slot
 };
 
 // --- full tensors an adapter replaces (PEFT modules_to_save, trainable_token_indices) -----------------------------------

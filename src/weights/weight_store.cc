@@ -13,6 +13,7 @@
 #include "base/units.h"
 #include "device/host/arena.h"
 #include "sys/file.h"
+#include "tensor/codec.h"
 #include "weights/tensor_reader.h"
 
 namespace loralei {
@@ -38,7 +39,7 @@ struct WeightStore::State {
     int32_t pins = 0;
   };
   Grant grant;
-  HostArena arena;
+  HostBuffer arena;
   std::vector<Matrix> matrices;
   std::unordered_map<std::string, TensorSlot> slots;
   std::unordered_map<std::string, std::vector<float>> vectors;
@@ -128,7 +129,7 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(const BaseModelFile& mode
                      " of the memory budget are free; use a quantised file or --quant q4_0, or raise --memory-budget.");
   }
   state.grant = std::move(*grant);
-  TRY_ASSIGN(state.arena, HostArena::allocate(std::max<int64_t>(bytes, kAlignBytes)));
+  TRY_ASSIGN(state.arena, HostBuffer::allocate(std::max<int64_t>(bytes, kAlignBytes)));
   TRY_ASSIGN(const TensorReader reader, TensorReader::open(model));
 
   std::vector<ReadUnit> units;
