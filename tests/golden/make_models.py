@@ -43,11 +43,14 @@ def fill(model, seed_name):
         value.copy_(weight(seed_name, key, value.shape, tied))
 
 
-def build(name):
+def build_from(spec):
     from transformers import AutoModelForCausalLM
 
-    spec = SPECS[name]
-    model = AutoModelForCausalLM.from_config(config_of(spec), dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_config(config_of(spec), dtype=torch.float32).eval()
+
+
+def build(name):
+    model = build_from(SPECS[name])
     fill(model, SAME_WEIGHTS.get(name, name))
     return model
 
