@@ -19,8 +19,9 @@ SPECS = {
     "gqa-qv-r8": lora("llama-gqa", ["q_proj", "v_proj"], 8, 16),
     "gqa-all-r16": lora("llama-gqa", "all-linear", 16, 16, tamper="all_linear"),
     "llama2-r1": lora("llama2", QKVO, 1, 2, store="float32"),
-    "llama2-r3-mlp": lora("llama2", MLP, 3, 3, store="float16"),
-    "llama2-r64": lora("llama2", ["q_proj", "o_proj"], 64, 32),
+    "llama2-r3-mlp": lora("llama2", MLP, 3, 3, store="float16", lora_dropout=0.1, init_lora_weights="gaussian",
+                          task_type="CAUSAL_LM"),  # keys that change training only
+    "llama2-r64": lora("llama2", ["o_proj"], 64, 32),
     "mqa-qkvo-r4": lora("llama-mqa", QKVO, 4, 8),
     "mistral-window-r8": lora("mistral-window", QKVO, 8, 8),
     "mistral-full-r4": lora("mistral-full", ALL, 4, 8),

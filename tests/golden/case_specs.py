@@ -10,10 +10,12 @@ INVOCATION = ADAPTER_SPECS["gqa-alora"]["alora_invocation_tokens"]
 
 def lengths_of(model):
     if model.startswith("rope-"):
-        return (24, 90)
+        return (90,) if model in ("rope-llama3-new", "rope-yarn-factor", "rope-yarn-mscale") else (24, 90)
     if "window" in model:
         return (12, 40, 57)
-    return (8, 33) if model.startswith("dtype") or model == "sharded" else (8, 21, 60)
+    if model.startswith("dtype") or model == "sharded":
+        return (33,)
+    return (8, 21, 60) if model == "llama-gqa" else (8, 60)
 
 
 def base_cases():
@@ -64,9 +66,18 @@ def alora_cases():
 
 def gguf_cases():
     for name in GGUF_MODELS:
-        yield name, name, [], (8, 40), {}
+        yield name, name, [], (90,) if "rope" in name else (40,), {}
     for name, spec in GGUF_ADAPTERS.items():
-        yield name, spec["base"], [(name, 1.0)], spec.get("lengths", (9, 34)), spec.get("options", {})
+        yield name, spec["base"], [(name, 1.0)], spec.get("lengths", (34,)), spec.get("options", {})
+
+
+def mixed_format_cases():
+    """A PEFT adapter on a GGUF base and the other way round, on quantised weights too."""
+    yield "peft-on-gguf", "gguf-llama-f16", [("gqa-all-r16", 1.0)], (34,), {}
+    yield "peft-on-q8_0", "gguf-llama-q8_0", [("gqa-all-r16", 1.0)], (34,), {}
+    yield "gguf-lora-on-q8_0", "gguf-llama-q8_0", [("gguf-lora-f32", 1.0)], (34,), {}
+    yield "gguf-lora-on-peft-base", "llama-gqa", [("gguf-lora-f16", 1.0)], (34,), {}
+    yield "gguf-lora-sum", "gguf-llama-f16", [("gguf-lora-f32", 0.5), ("gqa-all-r16", 0.5)], (34,), {}
 
 
 def embedding_cases():

@@ -118,7 +118,7 @@ def main():
     clean_folder(EXPECTED)
     cases = []
     table = itertools.chain(case_specs.base_cases(), case_specs.adapter_cases(), case_specs.scaled_cases(),
-                            case_specs.alora_cases(), case_specs.gguf_cases(), case_specs.embedding_cases())
+                            case_specs.alora_cases(), case_specs.gguf_cases(), case_specs.mixed_format_cases(), case_specs.embedding_cases())
     for name, model, adapters, lengths, options in table:
         reference = Reference(model, adapters, options.get("reference"))
         for length in lengths:
