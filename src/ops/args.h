@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/ids.h"
 #include "tensor/dtype.h"
@@ -75,6 +76,7 @@ struct LoraSegment {
 struct LoraTarget {
   float* y = nullptr;  // [rows, out], accumulated into
   int64_t y_stride = 0;
+  int32_t out = 0;                      // width of a host delta; a resident pair states its own
   const LoraSource* sources = nullptr;  // [slots]
 };
 
@@ -85,6 +87,36 @@ struct LoraArgs {
   int32_t in = 0;
   std::span<const LoraSegment> segments;
   std::span<const LoraTarget> targets;
+};
+
+// The low-rank part of the embedding: y[row] += scale * scaling * B a[tokens[row]] for the rows of each segment, where the source's pair
+// holds a [vocab, rank] and b_t [rank, hidden] (Module::kEmbed). Every id is below the pair's `in`. Sources of kind kHostDelta are added as is.
+struct LoraEmbedArgs {
+  const TokenId* tokens = nullptr;  // [rows]
+  std::span<const LoraSegment> segments;
+  LoraTarget target;  // y [rows, hidden] and the sources per slot
+};
+
+// --- full tensors an adapter replaces (PEFT modules_to_save, trainable_token_indices) -----------------------------------
+
+// What an adapter changes besides low-rank pairs. Null / empty where it changes nothing.
+struct SavedTensors {
+  WeightView embed;                                  // [vocab', hidden]
+  WeightView lm_head;                                // [vocab', hidden]
+  const float* lm_head_bias_delta = nullptr;         // [vocab'] or null
+  const float* final_norm = nullptr;                 // [hidden]
+  std::vector<const float*> input_norm;              // [layers] entries may be null; empty if none
+  std::vector<const float*> post_attention_norm;     // [layers]
+  std::vector<const float*> q_norm, k_norm;          // [layers]
+  // trainable_token_indices: these embedding (and, when tied or named, head) rows are replaced.
+  std::vector<TokenId> embed_tokens, head_tokens;    // sorted
+  const float* embed_rows = nullptr;                 // [embed_tokens, hidden]
+  const float* head_rows = nullptr;                  // [head_tokens, hidden]
+
+  bool any() const {
+    return !embed.empty() || !lm_head.empty() || final_norm || !input_norm.empty() || !post_attention_norm.empty() ||
+           !q_norm.empty() || !k_norm.empty() || !embed_tokens.empty() || !head_tokens.empty() || lm_head_bias_delta;
+  }
 };
 
 // --- KV cache ---------------------------------------------------------------------------------------------------------
