@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes quant/TYPE.safetensors: blocks of every number format as the gguf package reads (and writes) them."""
 import zlib
-from pathlib import Path
 
 import gguf
 import numpy as np
@@ -91,7 +90,7 @@ def main():
     rounded = gguf.quantize(wide[None], Type.BF16).view(np.uint16)[0]
     save_file({"bits": rounded, "values": (rounded.astype(np.uint32) << 16).view(np.float32), "source": wide,
                "source_bits": rounded}, OUT / "bf16.safetensors")
-    for path in sorted(Path(OUT).iterdir()):
+    for path in sorted(OUT.glob("*.safetensors")):
         print(f"{path.name:18} {path.stat().st_size:6} bytes")
 
 
