@@ -134,9 +134,9 @@ class Adapter:
         return next((v for k, v in patterns.items() if re.match(rf"(.*\.)?({k})$", module)), default)
 
     def scale(self, settings, module):
-        r = self.pattern(settings["rank_pattern"], module, settings["r"])
-        alpha = self.pattern(settings["alpha_pattern"], module, settings["lora_alpha"])
-        return alpha / r ** 0.5 if settings["use_rslora"] else alpha / r
+        r = self.pattern(settings.get("rank_pattern", {}), module, settings["r"])
+        alpha = self.pattern(settings.get("alpha_pattern", {}), module, settings["lora_alpha"])
+        return alpha / r ** 0.5 if settings.get("use_rslora") else alpha / r
 
     @staticmethod
     def row_ids(settings, module):
