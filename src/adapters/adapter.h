@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adapter: one immutable loaded copy of a LoRA adapter ("version"), as kernels and the model need it.
+//
+// Thread: immutable after load; any reader. Ownership: owns its bytes (a Grant of memory/ accounts for them); the cache holds it by
+// shared_ptr, users through AdapterPin. Invariants: every pair fits the base's shapes; ranks within limits.h; all numbers finite.
+// Failure: load_adapter answers a sentence naming file, tensor or config key.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "formats/model_config.h"
+#include "ops/args.h"
+
+namespace loralei {
+
+// SHA-256 over config and weights; names the KV identity. Never the adapter's name.
+using Digest = std::array<uint8_t, 32>;
+std::string digest_hex(const Digest& digest);
+
+// What a registered path looked like; a changed stamp is a new version.
+struct FileStamp {
+  uint64_t inode = 0;
+  int64_t size_bytes = 0;
+  int64_t mtime_ns = 0;
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
+};
+
+
+// What an adapter changes besides low-rank pairs. Null / empty where it changes nothing.
+struct SavedTensors {
+  WeightView embed;                                  // [vocab', hidden]
+  WeightView lm_head;                                // [vocab', hidden]
+  const float* lm_head_bias_delta = nullptr;         // [vocab'] or null
+  const float* final_norm = nullptr;                 // [hidden]
+  std::vector<const float*> input_norm;              // [layers] entries may be null; empty if none
+  std::vector<const float*> post_attention_norm;     // [layers]
+  std::vector<const float*> q_norm, k_norm;          // [layers]
+  // trainable_token_indices: these embedding (and, when tied or named, head) rows are replaced.
+  std::vector<TokenId> embed_tokens, head_tokens;    // sorted
+  const float* embed_rows = nullptr;                 // [embed_tokens, hidden]
+  const float* head_rows = nullptr;                  // [head_tokens, hidden]
+
+  bool any() const {
+    return !embed.empty() || !lm_head.empty() || final_norm || !input_norm.empty() || !post_attention_norm.empty() ||
+           !q_norm.empty() || !k_norm.empty() || !embed_tokens.empty() || !head_tokens.empty() || lm_head_bias_delta;
+  }
+};
+
+struct Adapter {
+  AdapterVersionId version;
+  Digest digest{};
+  int64_t bytes = 0;         // memory held
+  int rank_max = 0;
+  int vocab = 0;             // logits this adapter's rows produce; the base's unless resized
+  std::vector<LoraPair> pairs;  // [layers * kLayerModules + 2]: layer modules, then kLmHead, kEmbed; rank 0 and null where absent
+  SavedTensors saved;
+  std::vector<TokenId> alora_invocation;  // empty: ordinary LoRA
+  std::vector<std::string> report;        // what was applied, notes ("base name differs"), one sentence each
+  std::map<std::string, int> modules;     // target name -> count, for display ("q_proj" -> 22)
+  std::shared_ptr<const void> storage;    // owns everything the pointers above lead to
+
+  const LoraPair& pair(int layer, Module module) const {
+    return pairs[static_cast<size_t>(layer) * kLayerModules + static_cast<size_t>(module)];
+  }
+  const LoraPair& head_pair() const { return pairs[pairs.size() - 2]; }
+  const LoraPair& embed_pair() const { return pairs[pairs.size() - 1]; }
+};
+
+struct AdapterLoadOptions {
+  bool strict = true;            // false: what we do not apply goes to `report` instead of being an error (--adapter-strict=false)
+  int64_t bytes_max = INT64_MAX;  // refuse larger ones before allocating (too_large, with the numbers)
+};
+
+// What the loader must know of the base: shapes, biases (for bias="all"), and how the embedding is tied.
+struct AdapterBase {
+  ModelConfig config;
+  // base biases of a module, for bias_delta: f32 [out] or null where the base has none.
+  const float* (*bias)(const void* context, int layer, Module module) = nullptr;
+  const void* bias_context = nullptr;
+};
+
+// Reads a PEFT directory (adapter_config.json + adapter_model.safetensors) or a GGUF LoRA file. Blocking; called on a loader thread.
+Result<std::shared_ptr<const Adapter>> load_adapter(const std::string& path, const AdapterBase& base,
+                                                    const AdapterLoadOptions& options, AdapterVersionId version);
+// The stamp of all files that make up the adapter at `path` (of the newest of them), without reading them.
+Result<FileStamp> adapter_stamp(const std::string& path);
+
+}  // namespace loralei

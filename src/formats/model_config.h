@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// ModelConfig: everything the layer program needs to know of a base model, read from config.json or GGUF metadata.
+//
+// A plain value. Invariants after a successful read: every count positive and within limits.h; heads % kv_heads == 0;
+// head_dim even; sliding has one entry a layer. Formats differ in how they order the rows of q and k for rotary embedding:
+// here and in all code below it is the "half split" order of Hugging Face; GGUF readers of llama-type files un-permute rows on load.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "tensor/dtype.h"
+
+namespace loralei {
+
+enum class RopeScalingKind : uint8_t { kNone, kLinear, kLlama3, kYarn, kDynamic };
+
+struct RopeScaling {
+  RopeScalingKind kind = RopeScalingKind::kNone;
+  double factor = 1.0;
+  int64_t original_max_position = 0;  // 0: max_position of the model
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;          // llama3
+  double beta_fast = 32.0, beta_slow = 1.0;                      // yarn
+  std::optional<double> attention_factor, mscale, mscale_all_dim;  // yarn
+  bool truncate = true;                                          // yarn
+};
+
+struct ModelConfig {
+  std::string architecture;  // "llama", "mistral", "qwen2", "qwen3"
+  int hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
+  double rms_eps = 1e-5;
+  double rope_theta = 10000.0;
+  RopeScaling rope_scaling;
+  int64_t max_position = 2048;
+  bool tied_head = false;
+  bool qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool qk_norm = false;
+  std::vector<int32_t> sliding;  // [layers] attention window in tokens, 0 = full attention
+  TokenId bos = -1;
+  std::vector<TokenId> eos;
+  DType dtype = DType::kBF16;  // the dtype most weights have, for display and the KV default
+};
+
+}  // namespace loralei

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// TensorIndex: which tensors a model or adapter holds and where their bytes lie. The common result of the safetensors and GGUF readers.
+//
+// A plain value; owns no bytes and no open file. Invariants after a successful read: offset + bytes lies within its file;
+// bytes == product(shape) in dtype; names unique; files indexed by TensorInfo::file.
+// Shapes are in row-major order, slowest dimension first ([out, in] for a linear layer), also for GGUF, whose headers say it reversed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tensor/dtype.h"
+
+namespace loralei {
+
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  uint32_t file = 0;
+  int64_t offset = 0;  // from the start of the file
+  int64_t bytes = 0;
+};
+
+struct TensorIndex {
+  std::vector<std::string> files;
+  std::vector<TensorInfo> tensors;
+  std::unordered_map<std::string, size_t> by_name;
+
+  const TensorInfo* find(const std::string& name) const {
+    const auto it = by_name.find(name);
+    return it == by_name.end() ? nullptr : &tensors[it->second];
+  }
+};
+
+}  // namespace loralei

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plain structs that cross the kernel boundary. Rooms above fill them; kernels read them. No ownership, no policy.
+//
+// All activations are f32, row-major, one row a token, `stride` floats from row to row. Pointers stay valid for the call.
+// A row's result depends on that row alone (batch invariance, mechanisms §1): every kernel sums over the input dimension in
+// one fixed order whatever the number of rows, and threads split rows and columns, never the sum.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/ids.h"
+#include "tensor/dtype.h"
+#include "tensor/weight_view.h"
+
+namespace loralei {
+
+// --- dense products ---------------------------------------------------------------------------------------------------
+
+// y[row, 0..w.rows) = x[row, 0..w.cols) * W^T (+ bias). With `accumulate`, adds to y instead.
+struct MatmulArgs {
+  const float* x = nullptr;  // [rows, w.cols]
+  int64_t x_stride = 0;
+  int32_t rows = 0;
+  WeightView w;                 // [out, in]
+  const float* bias = nullptr;  // [out] or null
+  float* y = nullptr;           // [rows, w.rows]
+  int64_t y_stride = 0;
+  bool accumulate = false;
+};
+
+// --- LoRA -------------------------------------------------------------------------------------------------------------
+
+// The linear modules of one layer, then the two outside the layers.
+enum class Module : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown, kLmHead, kEmbed };
+inline constexpr int kLayerModules = 7;
+inline constexpr int kModules = 9;
+
+// One module's low-rank pair. y += scaling * B (A x), plus scaling * b_bias where lora_bias is used, plus bias_delta where the adapter
+// replaces the module's own bias (PEFT bias="all"). B is stored transposed so that the expansion runs over contiguous outputs.
+struct LoraPair {
+  const std::byte* a = nullptr;    // [rank, in] in dtype; for kEmbed: [vocab, rank] (one row a token)
+  const std::byte* b_t = nullptr;  // [rank, out] in dtype
+  DType dtype = DType::kF32;       // f32, f16 or bf16
+  int32_t rank = 0;                // 0: no product (only bias_delta may be set)
+  int32_t in = 0;
+  int32_t out = 0;
+  float scaling = 0;                 // alpha / r or alpha / sqrt(r), of this module
+  const float* b_bias = nullptr;     // [out] or null
+  const float* bias_delta = nullptr;  // [out] or null: adapter's bias minus base bias; scaled by the segment's scale only
+};
+
+// Where a segment's LoRA contribution comes from in this layer (mechanisms §1, §6). Read by the executor at the start of a layer; another
+// thread may change `kind` between layers (the cold start), hence the atomic.
+enum class LoraSourceKind : uint32_t { kNone, kResident, kHostDelta };
+struct LoraSource {
+  std::atomic<LoraSourceKind> kind{LoraSourceKind::kNone};
+  const LoraPair* pair = nullptr;                     // kResident
+  const float* delta = nullptr;                       // kHostDelta: [row_count of the segment, out], already scaled
+  const std::atomic<uint32_t>* delta_ready = nullptr;  // kHostDelta: non-zero when delta may be read
+};
+
+// Rows [row_begin, row_begin + row_count) use adapter slot `slot` of this step with weight `scale` (the request's own factor).
+// Segments may overlap (weighted sums); they are applied in order.
+struct LoraSegment {
+  int32_t row_begin = 0;
+  int32_t row_count = 0;
+  int32_t slot = 0;
+  float scale = 1.0f;
+};
+
+// One projection that reads the layer input x.
+struct LoraTarget {
+  float* y = nullptr;  // [rows, out], accumulated into
+  int64_t y_stride = 0;
+  const LoraSource* sources = nullptr;  // [slots]
+};
+
+// One call per layer input, for all segments and all projections that share it (q,k,v; o; gate,up; down; lm_head).
+struct LoraArgs {
+  const float* x = nullptr;  // [rows, in]
+  int64_t x_stride = 0;
+  int32_t in = 0;
+  std::span<const LoraSegment> segments;
+  std::span<const LoraTarget> targets;
+};
+
+// --- KV cache ---------------------------------------------------------------------------------------------------------
+
+// The only address of cached K and V: slice(block, layer, k|v) = [kv_heads, kKvBlockTokens, head_dim] in dtype. K is stored after RoPE.
+struct KvView {
+  std::byte* base = nullptr;
+  int64_t block_stride_bytes = 0;
+  int64_t layer_stride_bytes = 0;
+  int64_t kv_stride_bytes = 0;    // from K to V of one (block, layer)
+  int64_t head_stride_bytes = 0;  // from head to head inside a slice
+  DType dtype = DType::kF16;      // f32, f16 or bf16
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+
+  std::byte* slice(int32_t block, int32_t layer, int32_t v) const {
+    return base + block * block_stride_bytes + layer * layer_stride_bytes + v * kv_stride_bytes;
+  }
+};
+
+// One sequence's rows in this step. Row i sits at absolute position `position + i` and attends to positions <= its own.
+struct RowGroup {
+  int32_t row_begin = 0;
+  int32_t row_count = 0;
+  int32_t position = 0;             // of the first row
+  const int32_t* blocks = nullptr;  // block table: position p lives in blocks[p / kKvBlockTokens]
+};
+
+// Writes K and V of all rows of the groups into the cache.
+struct KvStoreArgs {
+  const float* k = nullptr;  // [rows, kv_heads * head_dim], after RoPE
+  const float* v = nullptr;
+  int64_t stride = 0;
+  KvView kv;
+  int32_t layer = 0;
+  std::span<const RowGroup> groups;
+};
+
+// out[row] = softmax(scale * q K^T) V over the positions p of the row's sequence with p <= position(row) and, with a window w > 0,
+// p > position(row) - w. Reads K and V from the cache only, in tiles at absolute positions.
+struct AttentionArgs {
+  const float* q = nullptr;  // [rows, heads * head_dim], after RoPE
+  int64_t q_stride = 0;
+  float* out = nullptr;  // [rows, heads * head_dim]
+  int64_t out_stride = 0;
+  KvView kv;
+  int32_t layer = 0;
+  int32_t heads = 0;
+  float scale = 0;
+  int32_t window = 0;
+  std::span<const RowGroup> groups;
+};
+
+// --- element-wise -----------------------------------------------------------------------------------------------------
+
+// y = x / rms(x) * weight, over `vectors` consecutive vectors of `dim` inside each row (vectors > 1: per-head q/k norm). In place allowed.
+struct RmsNormArgs {
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  float* y = nullptr;
+  int64_t y_stride = 0;
+  const float* weight = nullptr;  // [dim]
+  int32_t rows = 0;
+  int32_t vectors = 1;
+  int32_t dim = 0;
+  float eps = 1e-5f;
+};
+
+// Rotates the first and second half of each head against each other ("half split" order), in place:
+// x1' = x1 cos - x2 sin, x2' = x2 cos + x1 sin with angle position * inv_freq[i]; both times `attention_scale` (yarn).
+struct RopeArgs {
+  float* x = nullptr;  // [rows, heads * head_dim]
+  int64_t stride = 0;
+  int32_t rows = 0;
+  int32_t heads = 0;
+  int32_t head_dim = 0;
+  const int32_t* positions = nullptr;  // [rows]
+  const float* inv_freq = nullptr;     // [head_dim / 2]
+  float attention_scale = 1.0f;
+};
+
+// gate = silu(gate) * up, element by element, in place.
+struct SwigluArgs {
+  float* gate = nullptr;  // [rows, dim]
+  const float* up = nullptr;
+  int64_t stride = 0;
+  int32_t rows = 0;
+  int32_t dim = 0;
+};
+
+// y[row] = W[tokens[row]] decoded to f32. Every id is below w.rows (checked by the caller).
+struct EmbedArgs {
+  const TokenId* tokens = nullptr;  // [rows]
+  int32_t rows = 0;
+  WeightView w;  // [vocab, hidden]
+  float* y = nullptr;
+  int64_t y_stride = 0;
+};
+
+// y += x, element by element.
+struct AddArgs {
+  const float* x = nullptr;  // [rows, dim]
+  int64_t x_stride = 0;
+  float* y = nullptr;
+  int64_t y_stride = 0;
+  int32_t rows = 0;
+  int32_t dim = 0;
+};
+
+}  // namespace loralei

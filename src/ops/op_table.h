@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// OpTable: the kernels of one backend and instruction set behind one struct of function pointers, chosen once at start.
+//
+// Thread: an OpTable is immutable; calls on one OpContext come from one thread at a time (the executor's), which the pool joins.
+// Ownership: none; scratch belongs to the caller. Failure: none at run time: arguments are validated by the rooms above (DCHECK here).
+// No allocation: every kernel works in ctx.scratch, whose size scratch_bytes() tells in advance.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "device/host/thread_pool.h"
+#include "ops/args.h"
+
+namespace loralei {
+
+struct OpContext {
+  ThreadPool* pool = nullptr;
+  std::span<std::byte> scratch;  // 64-byte aligned
+  uint64_t op_count = 0;         // operations issued; lets a test show that base-only steps issue no LoRA work
+};
+
+// The largest sizes a model will ask for; scratch is computed from them once.
+struct OpLimits {
+  int32_t rows_max = 0;      // token rows of a step
+  int32_t in_max = 0;        // widest input of a product
+  int32_t heads = 0, kv_heads = 0, head_dim = 0;
+  int32_t rank_max = 0;
+  int32_t segments_max = 0;
+  int32_t threads = 1;
+};
+
+struct OpTable {
+  const char* name = "";  // "ref", "avx2", "avx512": part of system_fingerprint
+  void (*matmul)(OpContext&, const MatmulArgs&) = nullptr;
+  void (*lora)(OpContext&, const LoraArgs&) = nullptr;
+  void (*kv_store)(OpContext&, const KvStoreArgs&) = nullptr;
+  void (*attention)(OpContext&, const AttentionArgs&) = nullptr;
+  void (*rms_norm)(OpContext&, const RmsNormArgs&) = nullptr;
+  void (*rope)(OpContext&, const RopeArgs&) = nullptr;
+  void (*swiglu)(OpContext&, const SwigluArgs&) = nullptr;
+  void (*embed)(OpContext&, const EmbedArgs&) = nullptr;
+  void (*add)(OpContext&, const AddArgs&) = nullptr;
+  int64_t (*scratch_bytes)(const OpLimits&) = nullptr;
+};
+
+// The tables this machine can run, best last: ref, then what the CPU offers.
+std::vector<const OpTable*> available_op_tables();
+// `name` empty: the best. An unknown or unavailable name is an error that lists the choices.
+Result<const OpTable*> select_op_table(std::string_view name);
+
+}  // namespace loralei

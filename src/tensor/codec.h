@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reference codecs between number formats and f32; exact definitions that every kernel is tested against.
+//
+// Pure functions, any thread, no allocation. `count` is a multiple of the format's block_elems (CHECKed).
+// Decoding is total: any bytes decode to some floats (hostile files may hold NaN scales; callers that care scan).
+// Encoding is defined for f32, f16, bf16, q8_0 and q4_0 (round to nearest even for the plain formats; the published ggml
+// reference rounding for q8_0 and q4_0, so that files equal those that other tools make).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tensor/dtype.h"
+
+namespace loralei {
+
+float f16_to_f32(uint16_t bits);
+uint16_t f32_to_f16(float value);
+float bf16_to_f32(uint16_t bits);
+uint16_t f32_to_bf16(float value);
+
+void decode_row(DType dtype, const std::byte* source, float* out, int64_t count);
+bool can_encode(DType dtype);
+void encode_row(DType dtype, const float* source, std::byte* out, int64_t count);
+
+}  // namespace loralei

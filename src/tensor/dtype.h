@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// DType: the number formats of weights and caches, with their block geometry.
+//
+// Pure functions, any thread. A row of `cols` numbers takes row_bytes(dtype, cols); quantised rows are whole blocks, so
+// cols must be a multiple of block_elems (row_bytes CHECKs it: callers validate file shapes before).
+// Block layouts are those of GGUF (ggml's published block structs), little-endian.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "base/check.h"
+
+namespace loralei {
+
+enum class DType : uint8_t { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K };
+inline constexpr int kDTypeCount = 11;
+
+struct DTypeInfo {
+  const char* name;  // "bf16", "q4_k", ...
+  int block_elems;   // numbers per block; 1 for plain formats
+  int block_bytes;
+};
+
+constexpr DTypeInfo dtype_info(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return {"f32", 1, 4};
+    case DType::kF16: return {"f16", 1, 2};
+    case DType::kBF16: return {"bf16", 1, 2};
+    case DType::kQ8_0: return {"q8_0", 32, 34};
+    case DType::kQ4_0: return {"q4_0", 32, 18};
+    case DType::kQ4_1: return {"q4_1", 32, 20};
+    case DType::kQ5_0: return {"q5_0", 32, 22};
+    case DType::kQ5_1: return {"q5_1", 32, 24};
+    case DType::kQ4_K: return {"q4_k", 256, 144};
+    case DType::kQ5_K: return {"q5_k", 256, 176};
+    case DType::kQ6_K: return {"q6_k", 256, 210};
+  }
+  return {"?", 1, 4};
+}
+
+constexpr bool is_quantised(DType dtype) { return dtype_info(dtype).block_elems > 1; }
+
+constexpr bool fits_blocks(DType dtype, int64_t cols) { return cols >= 0 && cols % dtype_info(dtype).block_elems == 0; }
+
+constexpr int64_t row_bytes(DType dtype, int64_t cols) {
+  const DTypeInfo info = dtype_info(dtype);
+  CHECK(fits_blocks(dtype, cols));
+  return cols / info.block_elems * info.block_bytes;
+}
+
+// "bf16" -> kBF16; case-insensitive. nullopt for an unknown name.
+std::optional<DType> parse_dtype(std::string_view name);
+
+}  // namespace loralei
