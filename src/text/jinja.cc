@@ -132,6 +132,10 @@ class Interpreter {
   }
 
   void assign_attribute(JinjaNamespace& space, const std::string& name, JinjaValue value) {
+    if (name[0] == '_') {
+      run_.fail("a namespace cannot have the attribute '" + name + "': names must not begin with an underscore");
+      return;
+    }
     for (auto& [key, old] : space.attributes) {
       if (key == name) {
         old = std::move(value);
@@ -324,10 +328,20 @@ class Interpreter {
     switch (callable.type) {
       case JinjaCallable::Type::kGlobal: return call_global(run_, callable.name, arguments, unix_time_s_);
       case JinjaCallable::Type::kMacro: return call_macro(callable, arguments);
+      case JinjaCallable::Type::kStepper: return call_stepper(callable, arguments);
       case JinjaCallable::Type::kMethod: break;
     }
     if (callable.receiver.kind() == Kind::kLoop) return call_loop_method(*callable.receiver.as_loop(), callable.name, arguments);
     return call_method(run_, callable.receiver, callable.name, arguments);
+  }
+
+  JinjaValue call_stepper(const JinjaCallable& callable, const Arguments& arguments) {
+    std::vector<JinjaValue> none;
+    if (!bind(run_, callable.name, arguments, {}, 0, none)) return {};
+    JinjaStepper& state = *callable.state;
+    const JinjaValue now = state.items[state.next];
+    state.next = callable.name == "joiner" ? 1 : (state.next + 1) % state.items.size();
+    return now;
   }
 
   // loop(items) inside a recursive loop renders the same loop over other items.

@@ -6,8 +6,8 @@
 // Thread: a template is immutable; render may run on any number of threads at once. Ownership: shared by pointer.
 // Invariants: a render ends within its limits whatever the template says, and changes nothing outside itself.
 // Failure: parse and render return invalid_argument with the template's line; the text of raise_exception is in the message.
-// Not supported (refused by name when parsing): templates in several files (include, import, extends, block), filters that
-// escape HTML or draw random numbers, operators on integers beyond 64 bits.
+// Not supported (refused by name when parsing): templates in several files (include, import, extends), autoescape, the filters
+// random, urlize and xmlattr. Integers have 64 bits: beyond them is an error.
 // Source: jinja2 3.1 and transformers' chat_template_utils.
 #pragma once
 

@@ -301,4 +301,124 @@ JinjaValue format_percent(JinjaRun& run, const std::string& format, const JinjaV
   return run.make_string(std::move(out));
 }
 
+namespace {
+
+// "[[fill]align][sign][#][0][width][.precision][type]" of str.format, as far as the conversions of "%" reach.
+JinjaValue format_field(JinjaRun& run, const JinjaValue& value, const std::string& spec) {
+  Conversion conversion;
+  conversion.letter = value.is_int() ? 'd' : value.is_number() ? 'g' : 's';
+  conversion.left = !value.is_number();
+  std::u32string form = decode_utf8(spec);
+  size_t at = 0;
+  char32_t fill = ' ';
+  char32_t align = 0;
+  const auto is_align = [](char32_t c) { return c == '<' || c == '>' || c == '^' || c == '='; };
+  if (form.size() > 1 && is_align(form[1])) {
+    fill = form[0];
+    align = form[1];
+    at = 2;
+  } else if (!form.empty() && is_align(form[0])) {
+    align = form[at++];
+  }
+  if (at < form.size() && (form[at] == '+' || form[at] == ' ' || form[at] == '-')) {
+    conversion.sign = form[at] == '+';
+    conversion.space = form[at] == ' ';
+    ++at;
+  }
+  if (at < form.size() && form[at] == '#') conversion.alternate = ++at != 0;
+  const std::string rest = encode_utf8(form.substr(at));
+  at = 0;
+  if (!rest.empty() && rest[0] == '0') conversion.zero = align == 0;
+  const int width = read_number(rest, at);
+  bool has_type = false;
+  if (at < rest.size() && rest[at] == '.') {
+    ++at;
+    conversion.precision = read_number(rest, at);
+    if (value.kind() == Kind::kFloat) has_type = true;
+  }
+  if (at < rest.size()) {
+    conversion.letter = rest[at++];
+    has_type = true;
+  }
+  if (at != rest.size() || width > kMaxFieldWidth || conversion.precision > 100) return run.fail("the format '" + spec + "' is not supported");
+  std::string text;
+  if (conversion.letter == '%' && value.is_number()) {
+    conversion.letter = 'f';
+    text = convert(run, conversion, JinjaValue(value.as_float() * 100)) + "%";
+  } else if (value.kind() == Kind::kFloat && !has_type) {
+    text = with_sign(format_float(std::fabs(value.as_float())), std::signbit(value.as_float()), conversion);
+  } else {
+    if (conversion.zero) conversion.width = width;
+    text = convert(run, conversion, value);
+  }
+  if (run.failed()) return {};
+  const int64_t missing = width - code_point_count(text);
+  if (missing > 0) {
+    std::string padding;
+    append_utf8(padding, fill);
+    const auto times = [&](int64_t count) {
+      std::string out;
+      for (int64_t i = 0; i < count; ++i) out += padding;
+      return out;
+    };
+    if (align == 0) align = value.is_number() ? U'>' : U'<';
+    if (align == '=') return run.fail("the alignment '=' is not supported");
+    const int64_t left = align == '<' ? 0 : align == '>' ? missing : missing / 2;
+    text = times(left) + text + times(missing - left);
+  }
+  return run.make_string(std::move(text));
+}
+
+}  // namespace
+
+// Fields "{}", "{0}", "{name}" with an optional "!r" or "!s" and format; attribute paths and nested fields are refused.
+JinjaValue format_braces(JinjaRun& run, const std::string& text, const Arguments& arguments) {
+  std::string out;
+  size_t next = 0;
+  bool automatic = false;
+  bool manual = false;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] != '{' && text[at] != '}') {
+      out += text[at];
+      continue;
+    }
+    if (at + 1 < text.size() && text[at + 1] == text[at]) {
+      out += text[at++];
+      continue;
+    }
+    const size_t close = text.find('}', at);
+    if (text[at] == '}' || close == std::string::npos) return run.fail("a format string has a single brace");
+    const std::string field = text.substr(at + 1, close - at - 1);
+    const size_t colon = std::min(field.find(':'), field.size());
+    const size_t mark = std::min(field.substr(0, colon).find('!'), colon);
+    const std::string name = field.substr(0, mark);
+    at = close;
+    const JinjaValue* value = nullptr;
+    const bool number = std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (number) {
+      (name.empty() ? automatic : manual) = true;
+      if (automatic && manual) return run.fail("a format string numbers some of its fields only");
+      size_t begin = 0;
+      const size_t index = name.empty() ? next++ : static_cast<size_t>(read_number(name, begin));
+      if (index < arguments.positional.size()) value = &arguments.positional[index];
+    } else {
+      for (const auto& [key, candidate] : arguments.named) {
+        if (key == name) value = &candidate;
+      }
+    }
+    if (value == nullptr) return run.fail("the format field '{" + field + "}' has no argument or is not supported");
+    JinjaValue shown = *value;
+    if (mark < colon) {
+      const std::string how = field.substr(mark, colon - mark);
+      if (how != "!r" && how != "!s") return run.fail("the conversion '" + how + "' is not supported");
+      shown = run.make_string(how == "!r" ? to_repr(run, shown) : to_str(run, shown));
+    }
+    const std::string spec = colon < field.size() ? field.substr(colon + 1) : std::string();
+    const JinjaValue formatted = spec.empty() ? run.make_string(to_str(run, shown)) : format_field(run, shown, spec);
+    if (run.failed()) return {};
+    out += formatted.as_string();
+  }
+  return run.make_string(std::move(out));
+}
+
 }  // namespace loralei::jinja

@@ -20,13 +20,20 @@ struct Frame;
 struct Stmt;
 }  // namespace jinja
 
+// What joiner and cycler count: scalars only, so that no circle of owners can arise.
+struct JinjaStepper {
+  std::vector<JinjaValue> items;
+  size_t next = 0;
+};
+
 struct JinjaCallable {
-  enum class Type : uint8_t { kGlobal, kMethod, kMacro };
+  enum class Type : uint8_t { kGlobal, kMethod, kMacro, kStepper };
   Type type = Type::kGlobal;
   std::string name;
   JinjaValue receiver;                         // kMethod
   const jinja::MacroDef* macro = nullptr;      // kMacro
   jinja::Frame* frame = nullptr;               // kMacro: where it was defined
+  std::shared_ptr<JinjaStepper> state;         // kStepper
 };
 
 struct JinjaLoop {
@@ -62,7 +69,10 @@ JinjaValue call_method(JinjaRun& run, const JinjaValue& receiver, const std::str
 JinjaValue get_attribute(JinjaRun& run, const JinjaValue& value, const std::string& name);
 JinjaValue get_subscript(JinjaRun& run, const JinjaValue& value, const JinjaValue& key);
 
-// range, dict, namespace, raise_exception, strftime_now.
+// str.format.
+JinjaValue format_braces(JinjaRun& run, const std::string& text, const Arguments& arguments);
+
+// range, dict, namespace, joiner, cycler, raise_exception, strftime_now.
 bool is_global_name(const std::string& name);
 JinjaValue call_global(JinjaRun& run, const std::string& name, const Arguments& arguments, int64_t unix_time_s);
 

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The filters of jinja2 that chat templates can use, with transformers' tojson. "safe" gives its input back: without
-// autoescape the mark would only change what "+" does to other strings, so "escape" and its kin are not offered.
+// The filters of jinja2 that chat templates use, with transformers' tojson; jinja_more_filters.cc has the rarer ones. "safe"
+// and "escape" give plain strings: Python's mark would only change what "+" does to other strings, as autoescape is off.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <unordered_map>
 
 #include "text/jinja_builtin_names.h"
 #include "text/jinja_call.h"
+#include "text/jinja_more_filters.h"
 #include "text/jinja_ops.h"
 #include "text/jinja_text.h"
 
@@ -17,8 +19,6 @@ using Kind = JinjaValue::Kind;
 using Shape = JinjaList::Shape;
 
 namespace {
-
-using Filter = JinjaValue (*)(JinjaRun& run, const JinjaValue& value, const Arguments& arguments);
 
 std::string soft_str(JinjaRun& run, const JinjaValue& value) { return to_str(run, value); }
 
@@ -217,7 +217,10 @@ bool read_all(const std::string& text, Number& out, int base) {
     return done.ec == std::errc() && done.ptr == digits.data() + digits.size();
   } else {
     const auto done = std::from_chars(digits.data(), digits.data() + digits.size(), out);
-    return (done.ec == std::errc() || done.ec == std::errc::result_out_of_range) && done.ptr == digits.data() + digits.size();
+    if (done.ptr != digits.data() + digits.size()) return false;
+    // Out of range: strtod knows whether that is zero or infinity.
+    if (done.ec == std::errc::result_out_of_range) out = std::strtod(digits.c_str(), nullptr);
+    return done.ec != std::errc::invalid_argument;
   }
 }
 
@@ -292,6 +295,8 @@ JinjaValue filter_round(JinjaRun& run, const JinjaValue& value, const Arguments&
 
 // --- sequences
 
+}  // namespace
+
 JinjaValue ignore_case(const JinjaValue& value) { return value.is_string() ? JinjaValue(to_lower(value.as_string())) : value; }
 
 // "a.b.0": attributes and numbers, as jinja2's make_attrgetter takes them.
@@ -311,6 +316,16 @@ JinjaValue walk_attribute(JinjaRun& run, JinjaValue value, const JinjaValue& pat
   }
   return value;
 }
+
+bool sort_by(JinjaRun& run, std::vector<std::pair<JinjaValue, JinjaValue>>& keyed, bool reverse) {
+  // A comparison that has failed answers false for everything, which is still an ordering: the sort ends quickly.
+  std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
+    return reverse ? less(run, b.first, a.first) : less(run, a.first, b.first);
+  });
+  return !run.failed();
+}
+
+namespace {
 
 JinjaValue filter_length(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) { return JinjaValue(length(run, value)); }
 
@@ -382,27 +397,30 @@ JinjaValue filter_attr(JinjaRun& run, const JinjaValue& value, const Arguments& 
   return get_attribute(run, value, soft_str(run, a[0]));
 }
 
-// Sorts by key; the keys are made once. Errors of comparing end the render.
-bool sort_by(JinjaRun& run, std::vector<std::pair<JinjaValue, JinjaValue>>& keyed, bool reverse) {
-  // A comparison that has failed answers false for everything, which is still an ordering: the sort ends quickly.
-  std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
-    return reverse ? less(run, b.first, a.first) : less(run, a.first, b.first);
-  });
-  return !run.failed();
+// "a,b" sorts by a, then by b.
+JinjaValue sort_key(JinjaRun& run, const JinjaValue& item, const JinjaValue& attribute, bool case_sensitive) {
+  if (attribute.is_undefined() || attribute.is_none()) return case_sensitive ? item : ignore_case(item);
+  if (!attribute.is_string() || attribute.as_string().find(',') == std::string::npos) {
+    const JinjaValue key = walk_attribute(run, item, attribute, nullptr);
+    return case_sensitive ? key : ignore_case(key);
+  }
+  std::vector<JinjaValue> keys;
+  const std::string& names = attribute.as_string();
+  for (size_t begin = 0; begin <= names.size();) {
+    const size_t comma = std::min(names.find(',', begin), names.size());
+    keys.push_back(sort_key(run, item, JinjaValue(strip(names.substr(begin, comma - begin), true, true)), case_sensitive));
+    begin = comma + 1;
+  }
+  return run.failed() ? JinjaValue() : run.make_list(std::move(keys));
 }
 
 JinjaValue filter_sort(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
   std::vector<JinjaValue> a;
   if (!bind(run, "sort", arguments, {"reverse", "case_sensitive", "attribute"}, 0, a)) return {};
-  const bool has_attribute = !a[2].is_undefined() && !a[2].is_none();
-  if (has_attribute && a[2].is_string() && a[2].as_string().find(',') != std::string::npos) {
-    return run.fail("sort by several attributes is not supported");
-  }
   std::vector<std::pair<JinjaValue, JinjaValue>> keyed;
   for (const JinjaValue& item : elements(run, value)) {
-    JinjaValue key = has_attribute ? walk_attribute(run, item, a[2], nullptr) : item;
-    if (!truthy(a[1])) key = ignore_case(key);
-    keyed.emplace_back(std::move(key), item);
+    keyed.emplace_back(sort_key(run, item, a[2], truthy(a[1])), item);
+    if (run.failed()) return {};
   }
   if (run.failed() || !sort_by(run, keyed, truthy(a[0]))) return {};
   std::vector<JinjaValue> items;
@@ -546,21 +564,20 @@ JinjaValue filter_reject(JinjaRun& run, const JinjaValue& value, const Arguments
 JinjaValue filter_selectattr(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) { return select_items(run, value, arguments, true, true); }
 JinjaValue filter_rejectattr(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) { return select_items(run, value, arguments, false, true); }
 
-struct NamedFilter {
-  std::string_view name;
-  Filter filter;
-};
 constexpr NamedFilter kFilters[] = {
     {"abs", filter_abs}, {"attr", filter_attr}, {"batch", filter_batch}, {"capitalize", filter_capitalize},
     {"center", filter_center}, {"count", filter_length}, {"d", filter_default}, {"default", filter_default},
-    {"dictsort", filter_dictsort}, {"first", filter_first}, {"float", filter_float}, {"format", filter_format},
-    {"indent", filter_indent}, {"int", filter_int}, {"items", filter_items}, {"join", filter_join}, {"last", filter_last},
-    {"length", filter_length}, {"list", filter_list}, {"lower", filter_lower}, {"map", filter_map}, {"max", filter_max},
-    {"min", filter_min}, {"reject", filter_reject}, {"rejectattr", filter_rejectattr}, {"replace", filter_replace},
-    {"reverse", filter_reverse}, {"round", filter_round}, {"safe", filter_safe}, {"select", filter_select},
-    {"selectattr", filter_selectattr}, {"sort", filter_sort}, {"string", filter_string}, {"sum", filter_sum},
+    {"dictsort", filter_dictsort}, {"e", filter_escape}, {"escape", filter_escape}, {"filesizeformat", filter_filesizeformat},
+    {"first", filter_first}, {"float", filter_float}, {"forceescape", filter_escape}, {"format", filter_format},
+    {"groupby", filter_groupby}, {"indent", filter_indent}, {"int", filter_int}, {"items", filter_items}, {"join", filter_join},
+    {"last", filter_last}, {"length", filter_length}, {"list", filter_list}, {"lower", filter_lower}, {"map", filter_map},
+    {"max", filter_max}, {"min", filter_min}, {"pprint", filter_pprint}, {"reject", filter_reject},
+    {"rejectattr", filter_rejectattr}, {"replace", filter_replace}, {"reverse", filter_reverse}, {"round", filter_round},
+    {"safe", filter_safe}, {"select", filter_select}, {"selectattr", filter_selectattr}, {"slice", filter_slice},
+    {"sort", filter_sort}, {"string", filter_string}, {"striptags", filter_striptags}, {"sum", filter_sum},
     {"title", filter_title}, {"tojson", filter_tojson}, {"trim", filter_trim}, {"truncate", filter_truncate},
-    {"unique", filter_unique}, {"upper", filter_upper}, {"urlencode", filter_urlencode}, {"wordcount", filter_wordcount}};
+    {"unique", filter_unique}, {"upper", filter_upper}, {"urlencode", filter_urlencode}, {"wordcount", filter_wordcount},
+    {"wordwrap", filter_wordwrap}};
 
 const NamedFilter* find_filter(std::string_view name) {
   const auto* found = std::lower_bound(std::begin(kFilters), std::end(kFilters), name,
@@ -570,8 +587,9 @@ const NamedFilter* find_filter(std::string_view name) {
 
 // Filters that take no argument do not look at any: they are checked here.
 bool takes_no_argument(std::string_view name) {
-  static constexpr std::string_view kPlain[] = {"abs", "capitalize", "count", "first", "items", "last", "length", "list", "lower",
-                                                "reverse", "safe", "string", "title", "upper", "urlencode", "wordcount"};
+  static constexpr std::string_view kPlain[] = {
+      "abs", "capitalize", "count", "e", "escape", "first", "forceescape", "items", "last", "length", "list", "lower", "pprint",
+      "reverse", "safe", "string", "striptags", "title", "upper", "urlencode", "wordcount"};
   return std::find(std::begin(kPlain), std::end(kPlain), name) != std::end(kPlain);
 }
 

@@ -112,6 +112,7 @@ class Lexer {
 
   Status lex_raw(size_t begin) {
     advance_to(begin);
+    if (at_ == source_.size()) return {};  // jinja2 forgives a raw block that is opened at the very end
     for (size_t tag = source_.find("{%", at_); tag != std::string::npos; tag = source_.find("{%", tag + 1)) {
       size_t after = 0;
       if (!is_tag_word(tag, "endraw", after)) continue;
@@ -269,8 +270,18 @@ class Lexer {
       } else if (c == 'x' || c == 'u' || c == 'U') {
         const size_t count = c == 'x' ? 2 : c == 'u' ? 4 : 8;
         TRY_ASSIGN(char32_t value, hex_escape(raw.substr(i + 1), count));
-        append_utf8(out, value);
         i += count;
+        if (value >= 0xD800 && value < 0xDC00 && raw.substr(i + 1, 2) == "\\u") {  // a pair, as JSON writes it
+          TRY_ASSIGN(const char32_t low, hex_escape(raw.substr(i + 3), 4));
+          if (low >= 0xDC00 && low < 0xE000) {
+            value = ((value - 0xD7C0) << 10) + (low - 0xDC00);
+            i += 6;
+          }
+        }
+        if (value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) {
+          return error("a string has an escape that is no Unicode character");
+        }
+        append_utf8(out, value);
       } else if (c >= '0' && c <= '7') {
         char32_t value = 0;
         size_t used = 0;
@@ -301,9 +312,6 @@ class Lexer {
       } else {
         return error("a string has an escape with too few hexadecimal digits");
       }
-    }
-    if (value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) {
-      return error("a string has an escape that is no Unicode character");
     }
     return value;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "text/jinja_ast.h"
 #include "text/jinja_call.h"
 #include "text/jinja_ops.h"
 #include "text/jinja_text.h"
@@ -50,7 +51,7 @@ constexpr std::string_view kStringMethods[] = {
     "strip", "lstrip", "rstrip", "split", "rsplit", "splitlines", "startswith", "endswith", "replace", "upper", "lower",
     "title", "capitalize", "swapcase", "join", "find", "rfind", "index", "rindex", "count", "isdigit", "isdecimal", "isnumeric",
     "isalpha", "isalnum", "isspace", "isupper", "islower", "zfill", "ljust", "rjust", "center", "partition", "rpartition",
-    "removeprefix", "removesuffix", "casefold", "format"};
+    "removeprefix", "removesuffix", "casefold", "format", "expandtabs"};
 constexpr std::string_view kDictMethods[] = {"items", "keys", "values", "get", "copy"};
 constexpr std::string_view kListMethods[] = {"index", "count", "copy"};
 constexpr std::string_view kChangingMethods[] = {"append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse",
@@ -117,12 +118,12 @@ std::vector<std::string> split_space(const std::string& text, int64_t limit, boo
     return out;
   }
   if (from_right) {
-    out.push_back(strip(text.substr(0, words[count - limit - 1].second), true, false));
+    out.push_back(text.substr(0, words[count - limit - 1].second));
     for (int64_t i = count - limit; i < count; ++i) out.push_back(text.substr(words[i].first, words[i].second - words[i].first));
     return out;
   }
   for (int64_t i = 0; i < limit; ++i) out.push_back(text.substr(words[i].first, words[i].second - words[i].first));
-  out.push_back(strip(text.substr(words[limit].first), false, true));
+  out.push_back(text.substr(words[limit].first));
   return out;
 }
 
@@ -323,35 +324,22 @@ JinjaValue method_join(JinjaRun& run, const std::string& separator, const Argume
   return run.make_string(std::move(out));
 }
 
-// "{}", "{0}", "{name}", "{{" and "}}"; format specifications and attribute paths are refused.
-JinjaValue method_format(JinjaRun& run, const std::string& text, const Arguments& arguments) {
+JinjaValue method_expandtabs(JinjaRun& run, const std::string& text, const Arguments& arguments) {
+  std::vector<JinjaValue> a;
+  if (!bind(run, "expandtabs", arguments, {"tabsize"}, 0, a) || (!a[0].is_undefined() && !need_int(run, "expandtabs", a[0]))) return {};
+  const int64_t size = a[0].is_undefined() ? 8 : std::clamp<int64_t>(a[0].as_int(), 0, 4096);
   std::string out;
-  size_t next = 0;
-  for (size_t at = 0; at < text.size(); ++at) {
-    if (text[at] != '{' && text[at] != '}') {
-      out += text[at];
+  int64_t column = 0;
+  for (const char c : text) {
+    if (c == '\t') {
+      const int64_t blanks = size == 0 ? 0 : size - column % size;
+      if (!run.allocate(static_cast<size_t>(blanks))) return {};
+      out.append(blanks, ' ');
+      column += blanks;
       continue;
     }
-    if (at + 1 < text.size() && text[at + 1] == text[at]) {
-      out += text[at++];
-      continue;
-    }
-    const size_t close = text.find('}', at);
-    if (text[at] == '}' || close == std::string::npos) return run.fail("a format string has a single brace");
-    const std::string field = text.substr(at + 1, close - at - 1);
-    at = close;
-    const JinjaValue* value = nullptr;
-    if (field.empty() || std::all_of(field.begin(), field.end(), [](char c) { return c >= '0' && c <= '9'; })) {
-      const size_t index = field.empty() ? next++ : field.size() > 4 ? SIZE_MAX : std::stoul(field);
-      if (index < arguments.positional.size()) value = &arguments.positional[index];
-    } else {
-      for (const auto& [name, candidate] : arguments.named) {
-        if (name == field) value = &candidate;
-      }
-    }
-    if (value == nullptr) return run.fail("the format field '{" + field + "}' has no argument or is not supported");
-    out += to_str(run, *value);
-    if (run.failed()) return {};
+    out += c;
+    column = c == '\n' || c == '\r' ? 0 : column + ((static_cast<unsigned char>(c) & 0xC0) != 0x80);
   }
   return run.make_string(std::move(out));
 }
@@ -383,7 +371,8 @@ std::string swap_case(const std::string& text) {
 
 JinjaValue plain_string_method(JinjaRun& run, const std::string& text, const std::string& name) {
   if (name == "upper") return run.make_string(to_upper(text));
-  if (name == "lower" || name == "casefold") return run.make_string(to_lower(text));
+  if (name == "lower") return run.make_string(to_lower(text));
+  if (name == "casefold") return run.make_string(to_casefold(text));
   if (name == "title") return run.make_string(to_title(text));
   if (name == "capitalize") return run.make_string(to_capitalized(text));
   if (name == "swapcase") return run.make_string(swap_case(text));
@@ -404,7 +393,8 @@ JinjaValue string_method(JinjaRun& run, const std::string& text, const std::stri
   if (name == "ljust" || name == "rjust" || name == "center" || name == "zfill") return method_pad(run, text, name, arguments);
   if (name == "partition" || name == "rpartition") return method_partition(run, text, name, arguments);
   if (name == "join") return method_join(run, text, arguments);
-  if (name == "format") return method_format(run, text, arguments);
+  if (name == "format") return format_braces(run, text, arguments);
+  if (name == "expandtabs") return method_expandtabs(run, text, arguments);
   if (name == "splitlines") {
     if (!bind(run, name, arguments, {"keepends"}, 0, a) || !run.allocate(text.size() * 33)) return {};
     return strings_to_list(run, split_lines(text, truthy(a[0])));
@@ -440,7 +430,12 @@ JinjaValue dict_method(JinjaRun& run, const JinjaValue& value, const std::string
     else items.push_back(run.make_list({key, item}, Shape::kTuple));
     if (run.failed()) return {};
   }
-  return run.make_list(std::move(items), Shape::kView);
+  auto view = std::make_shared<JinjaList>();
+  view->shape = Shape::kView;
+  view->view_name = "dict_" + name;
+  view->items = std::move(items);
+  view->depth = dict.depth + 2;
+  return JinjaValue(std::shared_ptr<const JinjaList>(std::move(view)));
 }
 
 JinjaValue list_method(JinjaRun& run, const JinjaValue& value, const std::string& name, const Arguments& arguments) {
@@ -461,7 +456,7 @@ JinjaValue list_method(JinjaRun& run, const JinjaValue& value, const std::string
 }  // namespace
 
 JinjaValue find_method(const JinjaValue& value, const std::string& name) {
-  bool found = is_in(kChangingMethods, name) && (value.is_dict() || value.is_list());
+  bool found = false;
   if (value.is_string()) found = is_in(kStringMethods, name);
   if (value.is_dict()) found = found || is_in(kDictMethods, name);
   if (value.is_list() && value.as_list().is_sequence()) found = found || is_in(kListMethods, name);
@@ -471,8 +466,14 @@ JinjaValue find_method(const JinjaValue& value, const std::string& name) {
 JinjaValue call_method(JinjaRun& run, const JinjaValue& receiver, const std::string& name, const Arguments& arguments) {
   if (!run.step()) return {};
   if (receiver.is_string()) return string_method(run, receiver.as_string(), name, arguments);
-  if (is_in(kChangingMethods, name)) return run.fail("'" + name + "' would change a value, which chat templates may not do");
   if (receiver.is_dict()) return dict_method(run, receiver, name, arguments);
+  if (receiver.is_int()) {
+    std::vector<JinjaValue> none;
+    if (!bind(run, name, arguments, {}, 0, none)) return {};
+    const int64_t number = receiver.as_int();
+    const uint64_t size = number < 0 ? ~static_cast<uint64_t>(number) + 1 : static_cast<uint64_t>(number);
+    return JinjaValue(size == 0 ? 0 : 64 - __builtin_clzll(size));
+  }
   return list_method(run, receiver, name, arguments);
 }
 
@@ -498,6 +499,24 @@ JinjaValue loop_attribute(const JinjaValue& value, const std::string& name) {
 
 }  // namespace
 
+namespace {
+
+JinjaValue callable_attribute(JinjaRun& run, const JinjaValue& value, const std::string& name) {
+  const JinjaCallable& callable = value.as_callable();
+  if (callable.state && name == "current") return callable.state->items[callable.state->next];
+  if (callable.state && name == "next") return value;
+  if (callable.macro != nullptr && name == "name") return JinjaValue(callable.name);
+  if (callable.macro != nullptr && name == "caller") return JinjaValue(callable.macro->uses_caller);
+  if (callable.macro != nullptr && name == "arguments") {
+    std::vector<JinjaValue> names;
+    for (const Parameter& parameter : callable.macro->parameters) names.emplace_back(parameter.name);
+    return run.make_list(std::move(names), Shape::kTuple);
+  }
+  return JinjaValue::undefined("a value of type 'function' has no attribute '" + name + "'");
+}
+
+}  // namespace
+
 JinjaValue get_attribute(JinjaRun& run, const JinjaValue& value, const std::string& name) {
   if (!run.step()) return {};
   switch (value.kind()) {
@@ -513,10 +532,17 @@ JinjaValue get_attribute(JinjaRun& run, const JinjaValue& value, const std::stri
     case Kind::kString: {
       JinjaValue method = find_method(value, name);
       if (!method.is_undefined()) return method;
+      if (is_in(kChangingMethods, name) && !value.is_string()) {
+        return JinjaValue::undefined("'" + name + "' would change a value, which chat templates may not do");
+      }
+      if (value.is_list() && value.as_list().is_group && (name == "grouper" || name == "list")) {
+        return value.as_list().items[name == "grouper" ? 0 : 1];
+      }
       break;
     }
-    case Kind::kCallable:
-      if (name == "name" && value.as_callable().type == JinjaCallable::Type::kMacro) return JinjaValue(value.as_callable().name);
+    case Kind::kCallable: return callable_attribute(run, value, name);
+    case Kind::kInt:
+      if (name == "bit_length") return make_method(value, name);
       break;
     default: break;
   }
@@ -580,6 +606,26 @@ JinjaValue make_dict(JinjaRun& run, const Arguments& arguments) {
   return run.failed() ? JinjaValue() : run.make_dict(std::move(items));
 }
 
+// joiner(sep): '' at the first call, then sep. cycler(a, b ...): .next() and .current.
+JinjaValue make_stepper(JinjaRun& run, const std::string& name, const Arguments& arguments) {
+  auto callable = std::make_shared<JinjaCallable>();
+  callable->type = JinjaCallable::Type::kStepper;
+  callable->name = name;
+  callable->state = std::make_shared<JinjaStepper>();
+  if (name == "joiner") {
+    std::vector<JinjaValue> a;
+    if (!bind(run, name, arguments, {"sep"}, 0, a)) return {};
+    callable->state->items = {JinjaValue(""), a[0].is_undefined() ? JinjaValue(", ") : a[0]};
+  } else {
+    if (arguments.positional.empty() || !arguments.named.empty()) return run.fail("cycler needs the values to cycle through");
+    callable->state->items = arguments.positional;
+  }
+  for (const JinjaValue& item : callable->state->items) {
+    if (!item.is_string() && !item.is_number() && !item.is_none()) return run.fail(name + " takes strings, numbers and none only");
+  }
+  return JinjaValue(std::shared_ptr<const JinjaCallable>(std::move(callable)));
+}
+
 JinjaValue make_namespace(JinjaRun& run, const Arguments& arguments) {
   const JinjaValue source = make_dict(run, arguments);
   if (run.failed()) return {};
@@ -609,13 +655,15 @@ JinjaValue format_time(JinjaRun& run, const Arguments& arguments, int64_t unix_t
 }  // namespace
 
 bool is_global_name(const std::string& name) {
-  return name == "range" || name == "dict" || name == "namespace" || name == "raise_exception" || name == "strftime_now";
+  return name == "range" || name == "dict" || name == "namespace" || name == "raise_exception" || name == "strftime_now" ||
+         name == "joiner" || name == "cycler";
 }
 
 JinjaValue call_global(JinjaRun& run, const std::string& name, const Arguments& arguments, int64_t unix_time_s) {
   if (name == "range") return make_range(run, arguments);
   if (name == "dict") return make_dict(run, arguments);
   if (name == "namespace") return make_namespace(run, arguments);
+  if (name == "joiner" || name == "cycler") return make_stepper(run, name, arguments);
   if (name == "strftime_now") return format_time(run, arguments, unix_time_s);
   std::vector<JinjaValue> a;
   if (!bind(run, name, arguments, {"message"}, 1, a)) return {};

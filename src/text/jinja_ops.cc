@@ -177,7 +177,7 @@ class Printer {
       return;
     }
     const bool tuple = list.shape == Shape::kTuple;
-    out_ += list.shape == Shape::kView ? "dict_items([" : tuple ? "(" : "[";
+    out_ += list.shape == Shape::kView ? list.view_name + "([" : std::string(tuple ? "(" : "[");
     for (size_t i = 0; i < list.items.size() && !run_.failed(); ++i) {
       if (i != 0) out_ += ", ";
       repr(list.items[i], depth + 1);

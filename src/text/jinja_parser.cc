@@ -182,10 +182,11 @@ class Parser {
     else if (tag == "with") TRY(parse_with(stmt));
     else if (tag == "print") TRY(parse_print(stmt));
     else if (tag == "generation") TRY(parse_one_block(stmt, StmtKind::kScope, "endgeneration"));
+    else if (tag == "block") TRY(parse_named_block(stmt));
     else if (tag == "break" || tag == "continue") {
       if (loop_depth_ == 0) return error_at(stmt.line, "'" + tag + "' stands outside a loop");
       stmt.kind = tag == "break" ? StmtKind::kBreak : StmtKind::kContinue;
-    } else if (tag == "include" || tag == "import" || tag == "from" || tag == "extends" || tag == "block" || tag == "autoescape") {
+    } else if (tag == "include" || tag == "import" || tag == "from" || tag == "extends" || tag == "autoescape") {
       return error_at(stmt.line, "the tag '" + tag + "' is not supported: a chat template is one self-contained file");
     } else {
       return error_at(stmt.line, "unknown tag '" + tag + "'");
@@ -198,6 +199,15 @@ class Parser {
     stmt.branches.emplace_back();
     TRY_ASSIGN(stmt.branches.back().body, parse_block({end}));
     next();
+    return {};
+  }
+
+  // Nothing can extend a chat template, so a block is rendered where it stands, in a scope of its own.
+  Status parse_named_block(Stmt& stmt) {
+    TRY_ASSIGN(const std::string name, expect_any_name());
+    skip_name("scoped");
+    TRY(parse_one_block(stmt, StmtKind::kScope, "endblock"));
+    skip_name(name);
     return {};
   }
 

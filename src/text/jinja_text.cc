@@ -128,7 +128,7 @@ bool is_word(char32_t c) { return c == '_' || u_isalnum(static_cast<UChar32>(c))
 
 namespace {
 
-enum class Case { kUpper, kLower, kTitle };
+enum class Case { kUpper, kLower, kTitle, kFold };
 
 // Full case mapping of a whole string (or, for kTitle, of one character's title form).
 std::string map_case(std::string_view text, Case which) {
@@ -150,6 +150,7 @@ std::string map_case(std::string_view text, Case which) {
   const auto length = static_cast<int32_t>(source.size());
   if (which == Case::kUpper) size = u_strToUpper(target.data(), capacity, source.data(), length, "", &status);
   if (which == Case::kLower) size = u_strToLower(target.data(), capacity, source.data(), length, "", &status);
+  if (which == Case::kFold) size = u_strFoldCase(target.data(), capacity, source.data(), length, U_FOLD_CASE_DEFAULT, &status);
   if (which == Case::kTitle) size = u_strToTitle(target.data(), capacity, source.data(), length, nullptr, "", &status);
   if (U_FAILURE(status)) return std::string(text);
   std::string out;
@@ -192,6 +193,8 @@ std::string to_lower(std::string_view text) {
   for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
   return out;
 }
+
+std::string to_casefold(std::string_view text) { return is_ascii(text) ? to_lower(text) : map_case(text, Case::kFold); }
 
 // The first cased character of a run is title-cased, the others lowered one by one (a final sigma stays the plain small one).
 std::string to_title(std::string_view text) {

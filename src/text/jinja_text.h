@@ -33,6 +33,7 @@ bool is_word(char32_t c);  // \w of Python's re: alphanumeric or underscore
 
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
+std::string to_casefold(std::string_view text);
 std::string to_title(std::string_view text);       // str.title
 std::string to_capitalized(std::string_view text);  // str.capitalize
 std::string strip(std::string_view text, bool left, bool right);

@@ -103,6 +103,8 @@ struct JinjaList {
   Shape shape = Shape::kList;
   std::vector<JinjaValue> items;
   int depth = 1;
+  std::string view_name;  // kView: dict_items, dict_keys, dict_values
+  bool is_group = false;  // a (grouper, list) pair of groupby
   mutable bool consumed = false;  // generators: only the one run that made it can reach it
 
   bool is_sequence() const { return shape != Shape::kGenerator && shape != Shape::kView; }
