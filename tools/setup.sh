@@ -4,9 +4,9 @@
 # `tools/setup.sh test` for the tests as well. Does nothing, and needs no network, when everything is there.
 set -euo pipefail
 
-build_packages=(ca-certificates curl jq g++ cmake ninja-build pkg-config libboost1.81-dev nlohmann-json3-dev libcli11-dev
+build_packages=(ca-certificates curl jq g++ cmake ninja-build pkg-config libboost1.81-dev libcli11-dev
   libspdlog-dev prometheus-cpp-dev libpcre2-dev libsentencepiece-dev libutf8proc-dev)
-test_packages=(libgtest-dev clang libclang-rt-14-dev python3 python3-venv git)
+test_packages=(clang libclang-rt-14-dev python3 python3-venv git)
 
 packages=("${build_packages[@]}")
 if [ "${1:-build}" = test ]; then packages+=("${test_packages[@]}"); fi
