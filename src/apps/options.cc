@@ -46,7 +46,7 @@ void add_engine_options(CLI::App& command, EngineFlags& flags) {
 
 Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   EngineHostOptions options = flags.host;
-  options.isa = env_or("LORALEI_ISA", "");
+  options.isa = env_string("LORALEI_ISA").value_or("");
   options.build = std::string(version_string()) + "-" + commit_string();
   options.engine.prefix_cache = !flags.no_prefix_cache;
   TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));
