@@ -105,7 +105,6 @@ void AdapterRegistry::load(uint64_t ticket, const std::string& name, const std::
   entry->load_path = target;
   entry->reload = entry->version != nullptr;
   entry->tickets.push_back(ticket);
-  entry->explicit_load = true;
   want_load(*entry);
 }
 
@@ -132,10 +131,7 @@ void AdapterRegistry::pin(uint64_t ticket, const std::string& name) {
   ++generation_;
   if (entry->version != nullptr) return reply(ticket, {}, 0, digest_hex(entry->version->adapter->digest));
   entry->tickets.push_back(ticket);
-  if (entry->stage == Stage::kIdle) {
-    entry->explicit_load = true;
-    want_load(*entry);
-  }
+  want_load(*entry);
 }
 
 void AdapterRegistry::unpin(uint64_t ticket, const std::string& name) {

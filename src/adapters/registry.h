@@ -150,7 +150,6 @@ class AdapterRegistry {
     AdapterVersion* version = nullptr;
     Stage stage = Stage::kIdle;
     bool reload = false;          // a replacement is under way; `version` serves meanwhile
-    bool explicit_load = false;   // asked for by a command: a remembered failure does not count
     bool forget_on_failure = false;  // the name came with the load command
     bool pinned = false;
     bool failed = false;

@@ -30,7 +30,7 @@ void AdapterRegistry::want_load(Entry& entry) {
 // The load is over, one way or the other.
 void AdapterRegistry::finish(Entry& entry) {
   entry.stage = Stage::kIdle;
-  entry.reload = entry.explicit_load = false;
+  entry.reload = false;
   entry.job = 0;
   std::erase(active_, &entry);
   ++generation_;
@@ -109,7 +109,7 @@ void AdapterRegistry::on_stamp(Entry& entry, const Result<FileStamp>& stamp) {
   if (!stamp.ok()) return fail(entry, stamp.error(), nullptr);
   const int64_t limit = limit_bytes(entry);
   const bool same_as_failed = entry.failed && entry.failed_stamp_known && entry.failed_stamp == *stamp;
-  if (same_as_failed && !entry.explicit_load && limit <= entry.failed_limit_bytes) {
+  if (same_as_failed && entry.tickets.empty() && limit <= entry.failed_limit_bytes) {
     entry.failed_serial = ++serial_;  // looked at again: still the same file
     return finish(entry);
   }

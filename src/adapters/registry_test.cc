@@ -74,7 +74,7 @@ struct World {
       if (outcome != AcquireOutcome::kWaiting) return outcome;
       registry->pump();
       registry->check();
-      if (!finish_one()) return AcquireOutcome::kWaiting;
+      (void)finish_one();
     }
     return AcquireOutcome::kWaiting;
   }
