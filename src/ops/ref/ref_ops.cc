@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/limits.h"
+#include "ops/tiles.h"
 #include "ops/lora_source.h"
 #include "ops/ref/ref_table.h"
 #include "tensor/codec.h"
@@ -251,13 +252,6 @@ void ref_swiglu(OpContext& ctx, const SwigluArgs& args) {
       gate[i] = static_cast<float>(g / (1.0 + std::exp(-g)) * static_cast<double>(up[i]));
     }
   }
-}
-
-const std::byte* weight_row(const WeightView& w, int64_t row) {
-  for (const WeightPanel& panel : w.panels) {
-    if (row < panel.row_begin + panel.row_count) return panel.data + (row - panel.row_begin) * row_bytes(w.dtype, w.cols);
-  }
-  return nullptr;
 }
 
 void ref_embed(OpContext& ctx, const EmbedArgs& args) {
