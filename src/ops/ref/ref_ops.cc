@@ -72,7 +72,7 @@ void expand_row(const LoraPair& pair, const double* v, float scale, float* y) {
     for (int32_t i = 0; i < count; ++i) {
       if (pair.b_bias != nullptr && pair.rank > 0) sum[i] += static_cast<double>(pair.b_bias[begin + i]);
       double add = factor * sum[i];
-      if (pair.bias_delta != nullptr) add += static_cast<double>(scale) * static_cast<double>(pair.bias_delta[begin + i]);
+      if (pair.bias_delta != nullptr) add += static_cast<double>(pair.bias_delta[begin + i]);
       y[begin + i] = static_cast<float>(static_cast<double>(y[begin + i]) + add);
     }
   }

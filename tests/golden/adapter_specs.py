@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The adapters: name -> base model, the LoraConfig that makes it, and how its file is stored.
+
+Keys beside LoraConfig's own: base; store (dtype of the file); vocab (resize before); tamper (what is done to
+the written files, see make_adapters.py).
+"""
+
+QKVO = ["q_proj", "k_proj", "v_proj", "o_proj"]
+MLP = ["gate_proj", "up_proj", "down_proj"]
+ALL = QKVO + MLP
+
+
+def lora(base, targets, r, alpha, **more):
+    return dict(base=base, target_modules=targets, r=r, lora_alpha=alpha) | more
+
+
+SPECS = {
+    # ranks and targets
+    "gqa-qv-r8": lora("llama-gqa", ["q_proj", "v_proj"], 8, 16),
+    "gqa-all-r16": lora("llama-gqa", "all-linear", 16, 16, tamper="all_linear"),
+    "llama2-r1": lora("llama2", QKVO, 1, 2, store="float32"),
+    "llama2-r3-mlp": lora("llama2", MLP, 3, 3, store="float16", lora_dropout=0.1, init_lora_weights="gaussian",
+                          task_type="CAUSAL_LM"),  # keys that change training only
+    "llama2-r64": lora("llama2", ["o_proj"], 64, 32),
+    "mqa-qkvo-r4": lora("llama-mqa", QKVO, 4, 8),
+    "mistral-window-r8": lora("mistral-window", QKVO, 8, 8),
+    "mistral-full-r4": lora("mistral-full", ALL, 4, 8),
+    "qwen2-qv-r8": lora("qwen2", ["q_proj", "v_proj"], 8, 8),
+    "qwen2-untied-all-r4": lora("qwen2-untied", ALL, 4, 8),
+    "qwen3-all-r4": lora("qwen3", "all-linear", 4, 8),
+    "dynamic-r4": lora("rope-dynamic", ["q_proj", "k_proj"], 4, 8),
+    "sharded-r4": lora("sharded", ALL, 4, 4),
+    # which modules
+    "gqa-regex": lora("llama-gqa", r".*\.layers\.\d+\.(self_attn\.[qk]_proj|mlp\.down_proj)", 4, 8),
+    "gqa-exclude-list": lora("llama-gqa", ALL, 4, 8, exclude_modules=["up_proj", "layers.0.self_attn.k_proj"]),
+    "gqa-exclude-regex": lora("llama-gqa", ALL, 4, 8, exclude_modules=r".*\.0\.(mlp|self_attn)\.(gate|up|v)_proj"),
+    "gqa-layers-list": lora("llama-gqa", ALL, 4, 8, layers_to_transform=[1]),
+    "gqa-layers-pattern": lora("llama-gqa", ["q_proj", "down_proj"], 4, 8, layers_to_transform=0,
+                               layers_pattern="layers"),
+    # scale and rank per module
+    "gqa-rank-pattern": lora(
+        "llama-gqa", ALL, 4, 8,
+        rank_pattern={r"model\.layers\.1\.self_attn\.q_proj": 2, "v_proj": 6, r"mlp\.(gate|up)_proj": 5,
+                      r"^model\.layers\.0\.self_attn\.o_proj": 7},
+        alpha_pattern={"v_proj": 3, r"layers\.0\.mlp\.down_proj": 20, r"self_attn\.[qk]_proj": 12}),
+    # the first key that matches wins, in the file's order, which here is not the sorted one
+    "gqa-pattern-order": lora(
+        "llama-gqa", ["q_proj", "v_proj"], 4, 8, tamper="keep_order",
+        rank_pattern={"v_proj": 3, "q_proj": 5, r"layers\.1\.self_attn\.q_proj": 2},
+        alpha_pattern={r"self_attn\.(q|v)_proj": 6, r"layers\.0\.self_attn\.v_proj": 1}),
+    "gqa-rslora": lora("llama-gqa", QKVO, 16, 8, use_rslora=True),
+    "gqa-rslora-pattern": lora("llama-gqa", QKVO, 4, 8, use_rslora=True, rank_pattern={"q_proj": 9},
+                               alpha_pattern={"o_proj": 2}),
+    # head and embeddings
+    "llama2-lm-head": lora("llama2", ["lm_head", "q_proj"], 8, 8),
+    "llama2-embed": lora("llama2", ["embed_tokens", "v_proj"], 4, 8),
+    "llama2-embed-head": lora("llama2", ["embed_tokens", "lm_head"], 4, 4),
+    "gqa-embed-tied": lora("llama-gqa", ["embed_tokens"], 4, 8),
+    "gqa-head-tied": lora("llama-gqa", ["lm_head", "k_proj"], 4, 8),
+    # biases
+    "qwen2-bias-all": lora("qwen2", ["q_proj", "v_proj"], 4, 8, bias="all"),
+    "qwen2-bias-lora-only": lora("qwen2", ["q_proj", "v_proj"], 4, 8, bias="lora_only"),
+    "llama-bias-all": lora("llama-bias", ["q_proj", "o_proj", "up_proj"], 4, 8, bias="all"),
+    "llama-bias-lora-only": lora("llama-bias", ["k_proj", "down_proj"], 4, 8, bias="lora_only"),
+    "gqa-lora-bias": lora("llama-gqa", ALL, 4, 8, lora_bias=True),
+    "llama-bias-lora-bias": lora("llama-bias", ["q_proj", "down_proj"], 4, 8, lora_bias=True),
+    "gqa-fan-in": lora("llama-gqa", ["q_proj", "v_proj"], 4, 8, tamper="fan_in_fan_out"),
+    # full tensors
+    "llama2-save-head": lora("llama2", ["q_proj"], 4, 8, modules_to_save=["lm_head"]),
+    "llama2-save-embed": lora("llama2", ["q_proj"], 4, 8, modules_to_save=["embed_tokens"]),
+    "llama2-save-norm": lora("llama2", ["q_proj"], 4, 8, modules_to_save=["norm"]),
+    "llama2-save-layer-norms": lora("llama2", ["v_proj"], 4, 8, modules_to_save=[
+        "input_layernorm", "post_attention_layernorm"]),
+    "llama2-save-all": lora("llama2", ALL, 2, 4, modules_to_save=["embed_tokens", "lm_head", "model.norm"]),
+    "gqa-save-embed-tied": lora("llama-gqa", ["q_proj"], 4, 8, modules_to_save=["embed_tokens"]),
+    "gqa-save-head-tied": lora("llama-gqa", ["q_proj"], 4, 8, modules_to_save=["lm_head"]),
+    "qwen3-save-qk-norm": lora("qwen3", ["v_proj"], 4, 8, modules_to_save=["q_norm", "k_norm"]),
+    "llama2-resized": lora("llama2", ["q_proj", "v_proj"], 4, 8, vocab=101, modules_to_save=[
+        "embed_tokens", "lm_head"]),
+    "gqa-resized-tied": lora("llama-gqa", ["q_proj", "v_proj"], 4, 8, vocab=99, modules_to_save=[
+        "embed_tokens", "lm_head"]),
+    "llama2-tokens": lora("llama2", ["q_proj"], 4, 8, trainable_token_indices=[3, 7, 40, 95]),
+    "llama2-tokens-both": lora("llama2", ["q_proj"], 4, 8, trainable_token_indices={
+        "embed_tokens": [3, 7, 40], "lm_head": [5, 11, 60, 61]}),
+    "gqa-tokens-tied": lora("llama-gqa", ["q_proj"], 4, 8, trainable_token_indices=[3, 7, 40, 95]),
+    # activated LoRA
+    "gqa-alora": lora("llama-gqa", QKVO, 8, 16, alora_invocation_tokens=[5, 17, 9], task_type="CAUSAL_LM"),
+    # the same split adapter, and its twin with fused names as some tools write it
+    "qwen2-split": lora("qwen2", ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"], 4, 8, tamper="share_a"),
+}
+# Fused twins are written from the split adapter: one A, B stacked in the order q,k,v and gate,up.
+FUSED = {"qwen2-fused": "qwen2-split"}
+# A twin with the few keys that adapters made by early PEFT versions have.
+MINIMAL = {"gqa-minimal": "gqa-qv-r8"}
+MINIMAL_KEYS = ("base_model_name_or_path", "bias", "fan_in_fan_out", "inference_mode", "lora_alpha", "lora_dropout",
+                "modules_to_save", "peft_type", "r", "target_modules", "task_type")

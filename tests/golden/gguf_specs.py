@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GGUF files: base models by number format, and adapters converted from those of adapter_specs.py.
+
+types: the format of each two-dimensional tensor by the end of its GGUF name, "" for the rest.
+"""
+from model_specs import LLAMA3_ROPE, YARN, llama, qwen
+
+
+def gguf(spec, types, **more):
+    return dict(spec=spec, types=types if isinstance(types, dict) else {"": types}) | more
+
+
+def small(**more):
+    return llama(32, 2, 1, 48, layers=1, **more)
+
+
+BLOCKS = llama(64, 4, 2, 96, layers=1)  # two or three blocks of 32 a row
+GQA = llama(64, 4, 2, 96, tie_word_embeddings=True)  # what the adapters of llama-gqa fit
+Q4_K_M = {"": "Q4_K", "attn_v.weight": "Q6_K", "ffn_down.weight": "Q6_K", "token_embd.weight": "Q6_K"}
+Q5_K_M = {"": "Q5_K", "attn_v.weight": "Q6_K", "ffn_down.weight": "Q6_K", "output.weight": "Q6_K"}
+
+GGUF_MODELS = {
+    "gguf-llama-f32": gguf(small(), "F32"),
+    "gguf-llama-f16": gguf(GQA, "F16"),
+    "gguf-llama-bf16": gguf(small(), "BF16", alignment=64),
+    "gguf-llama-v2": gguf(small(), {"": "F16", "output.weight": "F32"}, version=2),
+    "gguf-llama-q8_0": gguf(GQA, {"": "Q8_0", "token_embd.weight": "F16"}),
+    "gguf-llama-q4_0": gguf(BLOCKS, {"": "Q4_0", "output.weight": "Q8_0"}),
+    "gguf-llama-q4_1": gguf(BLOCKS, "Q4_1"),
+    "gguf-llama-q5_0": gguf(BLOCKS, {"": "Q5_0", "token_embd.weight": "Q4_0"}),
+    "gguf-llama-q5_1": gguf(BLOCKS, {"": "Q5_1", "attn_k.weight": "F16"}),
+    "gguf-llama-q4_k_m": gguf(llama(256, 8, 2, 256, layers=1, tie_word_embeddings=True), Q4_K_M),
+    "gguf-qwen2-q5_k_m": gguf(qwen("qwen2", 256, 8, 1, 256, layers=1), Q5_K_M),
+    "gguf-qwen2-f16": gguf(qwen("qwen2", 32, 4, 2, 64, tie_word_embeddings=True), "F16"),
+    "gguf-qwen3-q8_0": gguf(qwen("qwen3", 32, 4, 2, 64, head_dim=16), {"": "Q8_0", "token_embd.weight": "BF16"}),
+    "gguf-rope-linear": gguf(small(rope_scaling=dict(rope_type="linear", factor=4.0)), "F16"),
+    "gguf-rope-yarn": gguf(small(rope_scaling=YARN, rope_theta=500.0), "F16"),
+    "gguf-rope-freqs": gguf(small(rope_scaling=LLAMA3_ROPE, rope_theta=500.0), "F16"),
+}
+
+GGUF_ADAPTERS = {
+    "gguf-lora-f32": dict(base="gguf-llama-f16", source="gqa-qv-r8", type="F32"),
+    "gguf-lora-f16": dict(base="gguf-llama-f16", source="gqa-exclude-list", type="F16"),
+    "gguf-lora-embed": dict(base="gguf-llama-f16", source="gqa-embed-tied", type="F32"),
+    "gguf-lora-alora": dict(base="gguf-llama-f16", source="gqa-alora", type="F16", lengths=(40,),
+                            options=dict(invocation_at=(20,))),
+    "gguf-lora-bf16": dict(base="gguf-qwen2-f16", source="qwen2-split", type="BF16"),
+}

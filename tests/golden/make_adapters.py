@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes adapters/NAME/{adapter_config.json,adapter_model.safetensors} with PEFT, from random non-zero values."""
+import json
+import math
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from adapter_specs import FUSED, MINIMAL, MINIMAL_KEYS, SPECS
+from common import ADAPTERS, MODELS, clean_folder, load_model, randn, round_to, write_json
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+OURS = ("base", "store", "vocab", "tamper")
+
+
+def base_for(name):
+    """The base model as the adapter's author had it: loaded, and resized where the adapter says so."""
+    spec = SPECS[name]
+    model = load_model(MODELS / spec["base"])
+    if "vocab" in spec:
+        torch.manual_seed(0)  # the new rows are drawn here
+        model.resize_token_embeddings(spec["vocab"], mean_resizing=False)
+    return model
+
+
+def is_adapter_value(key):
+    marks = ("lora_", "modules_to_save", "trainable_tokens_delta")
+    return any(mark in key for mark in marks)
+
+
+def fill(model, name):
+    """Random values for everything that the adapter stores; biases only where the config trains them."""
+    bias = SPECS[name].get("bias", "none")
+    for key, value in model.named_parameters():
+        trained_bias = key.endswith(".bias") and "lora_" not in key and (
+            bias == "all" or bias == "lora_only" and "base_layer" in key)
+        if not (is_adapter_value(key) or trained_bias):
+            continue
+        shape = tuple(value.shape)
+        if trained_bias or key.endswith("bias"):
+            new = randn((name, key), shape, 0.4)
+        elif "lora_A" in key or "lora_embedding_B" in key:
+            new = randn((name, key), shape, 1 / math.sqrt(shape[1]))
+        elif "lora_B" in key or "lora_embedding_A" in key:
+            new = randn((name, key), shape, 0.5 / math.sqrt(shape[-1] if "lora_B" in key else shape[0]))
+        elif "norm" in key:
+            new = 1 + randn((name, key), shape, 0.4)
+        else:  # full rows: the old ones, clearly changed
+            new = value + randn((name, key), shape, 0.6 * float(value.std()) + 0.05)
+        value.copy_(round_to(new, torch.bfloat16))
+
+
+def share_first_factor(model):
+    """Fused projections have one A: give q,k,v (and gate,up) of the split adapter the same one."""
+    values = dict(model.named_parameters())
+    for key, value in values.items():
+        for first, others in (("q_proj", ("k_proj", "v_proj")), ("gate_proj", ("up_proj",))):
+            if first in key and "lora_A" in key:
+                for other in others:
+                    values[key.replace(first, other)].copy_(value)
+
+
+def finish_config(folder, spec):
+    path = folder / "adapter_config.json"
+    config = json.loads(path.read_text())
+    config["base_model_name_or_path"] = "golden/" + spec["base"]
+    for key in ("target_modules", "modules_to_save", "exclude_modules"):
+        if isinstance(config.get(key), list):
+            config[key].sort()  # PEFT writes sets in no fixed order
+    tamper = spec.get("tamper")
+    if tamper == "fan_in_fan_out":
+        config["fan_in_fan_out"] = True
+    if tamper == "all_linear":
+        config["target_modules"] = "all-linear"  # PEFT itself writes the expanded list
+    if tamper == "keep_order":
+        config |= {key: spec[key] for key in ("rank_pattern", "alpha_pattern")}
+    write_json(path, config, sort_keys=tamper != "keep_order")
+
+
+def store(folder, dtype):
+    path = folder / "adapter_model.safetensors"
+    tensors = {k: v.to(dtype).contiguous() for k, v in load_file(path).items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+    return tensors
+
+
+def make(name):
+    from peft import LoraConfig, get_peft_model
+
+    spec = SPECS[name]
+    options = {k: v for k, v in spec.items() if k not in OURS}
+    model = get_peft_model(base_for(name), LoraConfig(inference_mode=True, **options)).eval()
+    fill(model, name)
+    if spec.get("tamper") == "share_a":
+        share_first_factor(model)
+    folder = clean_folder(ADAPTERS / name)
+    model.save_pretrained(folder, save_embedding_layers=False)
+    (folder / "README.md").unlink(missing_ok=True)
+    finish_config(folder, spec)
+    tensors = store(folder, DTYPES[spec.get("store", "bfloat16")])
+    return model, folder, tensors
+
+
+def check(name, model, folder, tensors):
+    """PeftModel.from_pretrained gives back the model that was saved, and the adapter changes the result."""
+    from peft import PeftModel
+
+    ids = torch.arange(0, 60)[None] * 7 % 96
+    ids[0, 30:33] = torch.tensor([5, 17, 9])
+    offsets = {"alora_offsets": [30]} if "alora_invocation_tokens" in SPECS[name] else {}
+    loaded = PeftModel.from_pretrained(base_for(name), folder).eval()
+    want = model(input_ids=ids, **offsets).logits
+    got = loaded(input_ids=ids, **offsets).logits
+    assert torch.equal(want, got), f"{name}: differs by {(want - got).abs().max()} after loading"
+    base = base_for(name)(ids).logits
+    effect = (got - base).abs().max()
+    assert effect > 0.5, f"{name}: hardly any effect ({effect})"
+    size = sum(p.stat().st_size for p in folder.iterdir())
+    print(f"{name:24} {size:7} bytes, {len(tensors):3} tensors, effect {effect:.1f}")
+
+
+def make_fused(name, source):
+    """As tools that fuse projections write it: qkv_proj and gate_up_proj, A shared, B stacked."""
+    split = load_file(ADAPTERS / source / "adapter_model.safetensors")
+    groups = {"q_proj": ("qkv_proj", ("q_proj", "k_proj", "v_proj")),
+              "gate_proj": ("gate_up_proj", ("gate_proj", "up_proj"))}
+    fused = {}
+    for key, value in split.items():
+        for first, (joined, parts) in groups.items():
+            if first + ".lora_A" in key:
+                assert all(torch.equal(value, split[key.replace(first, part)]) for part in parts)
+                fused[key.replace(first, joined)] = value
+            elif first + ".lora_B" in key:
+                fused[key.replace(first, joined)] = torch.cat([split[key.replace(first, part)] for part in parts])
+    folder = clean_folder(ADAPTERS / name)
+    save_file(fused, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = json.loads((ADAPTERS / source / "adapter_config.json").read_text())
+    config["target_modules"] = ["gate_up_proj", "qkv_proj"]
+    write_json(folder / "adapter_config.json", config)
+    print(f"{name:24} from {source}: {len(fused)} tensors")
+
+
+def make_minimal(name, source):
+    folder = clean_folder(ADAPTERS / name)
+    config = json.loads((ADAPTERS / source / "adapter_config.json").read_text())
+    write_json(folder / "adapter_config.json", {key: config[key] for key in MINIMAL_KEYS})
+    save_file(load_file(ADAPTERS / source / "adapter_model.safetensors"), folder / "adapter_model.safetensors")
+    print(f"{name:24} from {source}: {len(MINIMAL_KEYS)} keys, no metadata")
+
+
+def main():
+    for name in SPECS:
+        check(name, *make(name))
+    for name, source in FUSED.items():
+        make_fused(name, source)
+    for name, source in MINIMAL.items():
+        make_minimal(name, source)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes models/NAME/{config.json,*.safetensors}: tiny seeded models in Hugging Face form."""
+import math
+
+import torch
+
+from common import MODELS, clean_folder, load_model, quiet, randn, round_to, write_json
+from model_specs import NEW_FORM, SAME_WEIGHTS, SPECS
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def config_of(spec):
+    from transformers import AutoConfig
+
+    fields = {k: v for k, v in spec.items() if k not in ("architectures", "model_type", "torch_dtype")}
+    if fields.get("rope_scaling") is None:
+        fields.pop("rope_scaling", None)
+    else:
+        fields["rope_scaling"] = dict(fields["rope_scaling"])
+    return AutoConfig.for_model(spec["model_type"], attn_implementation="eager", **fields)
+
+
+def weight(seed_name, key, shape, tied):
+    """Values large enough that attention is sharp, positions matter and a wrong detail shows."""
+    if key.endswith("norm.weight"):
+        value = 1 + randn((seed_name, key), shape, 0.2)
+    elif key.endswith("bias"):
+        value = randn((seed_name, key), shape, 0.3)
+    elif "embed_tokens" in key:
+        value = randn((seed_name, key), shape, 0.4 if tied else 1.0)
+    else:
+        gain = 2.5 if "lm_head" in key else 1.6 if ("q_proj" in key or "k_proj" in key) else 1.2
+        value = randn((seed_name, key), shape, gain / math.sqrt(shape[1]))
+    # Representable in bf16 and, since nothing is below its smallest normal number, in f16 too.
+    value[value.abs() < 2.0 ** -14] = 0
+    return round_to(value, torch.bfloat16)
+
+
+def fill(model, seed_name):
+    tied = model.config.tie_word_embeddings
+    for key, value in model.named_parameters():
+        value.copy_(weight(seed_name, key, value.shape, tied))
+
+
+def build_from(spec):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_config(config_of(spec), dtype=torch.float32).eval()
+
+
+def build(name):
+    model = build_from(SPECS[name])
+    fill(model, SAME_WEIGHTS.get(name, name))
+    return model
+
+
+def save(name, model):
+    folder = clean_folder(MODELS / name)
+    spec = SPECS[name]
+    model = model.to(DTYPES[spec["torch_dtype"]])
+    model.save_pretrained(folder, max_shard_size="20KB" if name == "sharded" else "1GB")
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    if name not in NEW_FORM:
+        (folder / "config.json").unlink()
+        write_json(folder / "config.json", {k: v for k, v in spec.items() if v is not None or k == "sliding_window"})
+    return folder
+
+
+def main():
+    quiet()
+    ids = torch.arange(3, 83)[None] * 7 % 96
+    for name in SPECS:
+        model = build(name)
+        before = model(ids).logits
+        folder = save(name, model)
+        loaded = load_model(folder)
+        after = loaded(ids).logits
+        assert torch.equal(before, after), f"{name}: what was written loads to something else"
+        files = sorted(p.name for p in folder.iterdir())
+        print(f"{name:18} {sum(p.stat().st_size for p in folder.iterdir()):8} bytes, logits up to "
+              f"{after.abs().max():.1f}, {', '.join(files)}")
+
+
+if __name__ == "__main__":
+    main()

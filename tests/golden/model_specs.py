@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tiny models: name -> what its config.json says (the widely used older form)."""
+
+VOCAB = 96
+
+
+def llama(hidden, heads, kv, ffn, layers=2, **more):
+    return dict(
+        architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu",
+        hidden_size=hidden, num_attention_heads=heads, num_key_value_heads=kv,
+        intermediate_size=ffn, num_hidden_layers=layers, vocab_size=VOCAB,
+        max_position_embeddings=128, rms_norm_eps=1e-5, rope_theta=10000.0, rope_scaling=None,
+        attention_bias=False, mlp_bias=False, tie_word_embeddings=False,
+        bos_token_id=1, eos_token_id=2, torch_dtype="bfloat16") | more
+
+
+def small(**more):
+    return llama(32, 2, 1, 48, **more)
+
+
+def mistral(hidden, heads, kv, ffn, **more):
+    spec = llama(hidden, heads, kv, ffn, **more)
+    spec.update(architectures=["MistralForCausalLM"], model_type="mistral")
+    for key in ("attention_bias", "mlp_bias", "rope_scaling"):
+        del spec[key]
+    return spec
+
+
+def qwen(kind, hidden, heads, kv, ffn, **more):
+    spec = llama(hidden, heads, kv, ffn, **more)
+    spec.update(architectures=[kind.capitalize() + "ForCausalLM"], model_type=kind, rms_norm_eps=1e-6,
+                rope_theta=1000000.0, bos_token_id=None)
+    for key in ("attention_bias", "mlp_bias", "rope_scaling"):
+        del spec[key]
+    return spec
+
+
+LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                   original_max_position_embeddings=32)
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=2.0, beta_slow=0.25)
+WINDOW = dict(use_sliding_window=True, sliding_window=16, max_window_layers=1)
+
+SPECS = {
+    # attention shapes and heads
+    "llama2": llama(48, 4, 4, 80),
+    "llama-gqa": llama(64, 4, 2, 96, tie_word_embeddings=True),
+    "llama-mqa": llama(32, 4, 1, 64),
+    "llama-bias": llama(32, 4, 2, 48, attention_bias=True, mlp_bias=True),
+    # rope
+    "rope-llama3": small(rope_scaling=LLAMA3_ROPE, rope_theta=500.0),
+    "rope-llama3-new": small(rope_scaling=LLAMA3_ROPE, rope_theta=500.0),
+    "rope-linear": small(rope_scaling=dict(type="linear", factor=4.0)),
+    "rope-yarn": small(rope_scaling=YARN, rope_theta=500.0),
+    "rope-yarn-factor": small(rope_scaling=YARN | dict(attention_factor=0.75), rope_theta=500.0),
+    "rope-yarn-mscale": small(
+        rope_scaling=YARN | dict(mscale=1.5, mscale_all_dim=0.5, truncate=False), rope_theta=500.0),
+    "rope-dynamic": small(rope_scaling=dict(type="dynamic", factor=2.0), max_position_embeddings=32),
+    # other families
+    "mistral-window": mistral(32, 4, 2, 64, sliding_window=16),
+    "mistral-full": mistral(32, 4, 2, 64, sliding_window=None, head_dim=12),
+    "qwen2": qwen("qwen2", 32, 4, 2, 64, tie_word_embeddings=True, use_sliding_window=False,
+                  sliding_window=8, max_window_layers=0),  # the window is off although a size is given
+    "qwen2-untied": qwen("qwen2", 32, 4, 2, 64, use_sliding_window=False),
+    "qwen2-window": qwen("qwen2", 32, 4, 2, 48, layers=3, **WINDOW),
+    "qwen3": qwen("qwen3", 32, 4, 2, 64, head_dim=16, tie_word_embeddings=True, attention_bias=False),
+    # files
+    "sharded": llama(32, 4, 2, 64),
+    "dtype-f32": small(torch_dtype="float32"),
+    "dtype-f16": small(torch_dtype="float16"),
+    "dtype-bf16": small(torch_dtype="bfloat16"),
+}
+
+# Models that share the weights of another, to show that only the config or the storage differs.
+SAME_WEIGHTS = {"rope-llama3-new": "rope-llama3", "dtype-f16": "dtype-f32", "dtype-bf16": "dtype-f32"}
+# config.json as transformers 5 writes it (rope_parameters, dtype, layer_types) instead of the older form.
+NEW_FORM = {"rope-llama3-new", "qwen2-window"}
+# Served with this --max-model-len; the dynamic NTK factor follows from it.
+MAX_MODEL_LEN = {"rope-dynamic": 128}
