@@ -373,7 +373,7 @@ Status Model::State::head(const ModelBatch& batch) {
   LoraTarget target;
   target.y = batch.logits;
   target.y_stride = batch.logits_stride;
-  target.out = config.vocab;
+  target.out = static_cast<int32_t>(batch.logits_stride);  // resized vocabularies are wider than the base's
   target.sources = batch.sources + static_cast<int64_t>(config.layers) * kLayerModules * batch.slots;
   LoraArgs lora;
   lora.x = normed;

@@ -76,8 +76,8 @@ struct LoraSegment {
 struct LoraTarget {
   float* y = nullptr;  // [rows, out], accumulated into
   int64_t y_stride = 0;
-  int32_t out = 0;                      // width of a host delta; a resident pair states its own
   const LoraSource* sources = nullptr;  // [slots]
+  int32_t out = 0;                      // outputs of this projection: the width of a host delta; a pair's `out` is at most this
 };
 
 // One call per layer input, for all segments and all projections that share it (q,k,v; o; gate,up; down; lm_head).

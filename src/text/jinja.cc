@@ -586,4 +586,9 @@ Result<std::string> JinjaTemplate::render(const JinjaValue& context, const Jinja
   return jinja::Interpreter(*program_, context, options).run();
 }
 
+bool JinjaTemplate::mentions(std::string_view variable) const {
+  const auto& symbols = program_->symbols;
+  return std::find(symbols.begin(), symbols.end(), variable) != symbols.end();
+}
+
 }  // namespace loralei

@@ -41,6 +41,8 @@ class JinjaTemplate {
 
   // `context` is a dict: the variables the template sees.
   Result<std::string> render(const JinjaValue& context, const JinjaRenderOptions& options) const;
+  // Whether this name occurs as a variable anywhere in the template.
+  bool mentions(std::string_view variable) const;
 
  private:
   explicit JinjaTemplate(std::unique_ptr<const jinja::Program> program);

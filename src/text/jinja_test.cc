@@ -76,7 +76,8 @@ TEST(Jinja, EqualsPythonOnTemplatesWrittenForEveryConstruct) {
     if (context == "data") context = file["data"];
     if (context == "nasty") {
       context = Json::object();
-      for (const Json& text : read_json(root / "nasty_strings.json")) context["texts"].push_back(text["text"]);
+      const Json nasty = read_json(root / "nasty_strings.json");
+      for (const Json& text : nasty) context["texts"].push_back(text["text"]);
     }
     expect_case(entry["name"].get<std::string>(), source, context, clock, entry, "expected");
   }
@@ -108,7 +109,8 @@ TEST(Jinja, EqualsPythonOnPublishedTemplates) {
 TEST(Jinja, EqualsPythonOnTemplatesOfTheJavaScriptPort) {
   const std::filesystem::path path = shared_data() / "chat_templates/vectors/hfjs_e2e_a.json";
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "no shared data at " << path;
-  for (const auto& [name, entry] : read_json(path).items()) {
+  const Json file = read_json(path);
+  for (const auto& [name, entry] : file.items()) {
     if (!entry["python_jinja2_agrees"].get<bool>()) continue;
     expect_case(name, entry["chat_template"].get<std::string>(), entry["data"], 1752148800, entry, "target");
   }

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of rows with rows. No include guard: see target.h.
+//
+// The number for (row, output) is one lane accumulator over the input in ascending steps of kLanes, then reduce4's fixed order; how many
+// rows and outputs share a register tile changes which numbers are computed together, never one of them (batch invariance).
+
+struct ProductOut {
+  float* y = nullptr;  // the first output of the first row
+  int64_t stride = 0;
+  const float* bias = nullptr;  // from the first output on, or null
+  bool accumulate = false;
+};
+
+LORALEI_INLINE void put_quad(const ProductOut& out, int64_t row, int output, int count, __m128 sums) {
+  alignas(16) float values[4];
+  _mm_store_ps(values, sums);
+  float* y = out.y + row * out.stride + output;
+  for (int i = 0; i < count; ++i) {
+    float value = values[i];
+    if (out.bias != nullptr) value += out.bias[output + i];
+    y[i] = out.accumulate ? y[i] + value : value;
+  }
+}
+
+// kOutputs (a multiple of 4) weight rows times kTokens activation rows.
+template <class Rows, int kOutputs, int kTokens>
+LORALEI_INLINE void product_tile(const std::byte* const* weights, const float* x, int64_t x_stride, int64_t cols, F (&sums)[kTokens][kOutputs]) {
+  LORALEI_UNROLL
+  for (int t = 0; t < kTokens; ++t) {
+    LORALEI_UNROLL
+    for (int o = 0; o < kOutputs; ++o) sums[t][o] = zero();
+  }
+  int64_t k = 0;
+  for (; k + kLanes <= cols; k += kLanes) {
+    F w[kOutputs];
+    LORALEI_UNROLL
+    for (int o = 0; o < kOutputs; ++o) w[o] = Rows::at(weights[o] + k * Rows::kBytes);
+    LORALEI_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      const F value = load(x + t * x_stride + k);
+      LORALEI_UNROLL
+      for (int o = 0; o < kOutputs; ++o) sums[t][o] = fma(value, w[o], sums[t][o]);
+    }
+  }
+  if (k == cols) return;
+  const int rest = static_cast<int>(cols - k);
+  F w[kOutputs];
+  LORALEI_UNROLL
+  for (int o = 0; o < kOutputs; ++o) w[o] = Rows::at_n(weights[o] + k * Rows::kBytes, rest);
+  LORALEI_UNROLL
+  for (int t = 0; t < kTokens; ++t) {
+    const F value = load_n(x + t * x_stride + k, rest);
+    LORALEI_UNROLL
+    for (int o = 0; o < kOutputs; ++o) sums[t][o] = fma(value, w[o], sums[t][o]);
+  }
+}
+
+// `outputs` of the kOutputs rows are real; the rest repeat the last one and are not stored.
+template <class Rows, int kOutputs, int kTokens>
+void product_block(const std::byte* const* weights, int outputs, int first_output, const float* x, int64_t x_stride, int64_t row,
+                   int64_t cols, const ProductOut& out) {
+  F sums[kTokens][kOutputs];
+  product_tile<Rows, kOutputs, kTokens>(weights, x + row * x_stride, x_stride, cols, sums);
+  LORALEI_UNROLL
+  for (int t = 0; t < kTokens; ++t) {
+    LORALEI_UNROLL
+    for (int quad = 0; quad < kOutputs; quad += 4) {
+      const int count = outputs - quad < 4 ? outputs - quad : 4;
+      const __m128 quad_sums = reduce4(sums[t][quad], sums[t][quad + 1], sums[t][quad + 2], sums[t][quad + 3]);
+      if (count > 0) put_quad(out, row + t, first_output + quad, count, quad_sums);
+    }
+  }
+}
+
+// Rows a register tile holds: 4 outputs by 6 tokens fill the 32 registers of AVX-512, 4 by 3 the 16 of AVX2.
+constexpr int kTokenTile = kLanes == 16 ? 6 : 3;
+
+template <class Rows>
+LORALEI_INLINE void product_tokens(const std::byte* const* weights, int outputs, int first_output, const float* x, int64_t x_stride,
+                                   int64_t row, int tokens, int64_t cols, const ProductOut& out) {
+  switch (tokens) {
+    case 1: return product_block<Rows, 4, 1>(weights, outputs, first_output, x, x_stride, row, cols, out);
+    case 2: return product_block<Rows, 4, 2>(weights, outputs, first_output, x, x_stride, row, cols, out);
+    case 3: return product_block<Rows, 4, 3>(weights, outputs, first_output, x, x_stride, row, cols, out);
+    default: break;
+  }
+  if constexpr (kTokenTile > 3) {
+    switch (tokens) {
+      case 4: return product_block<Rows, 4, 4>(weights, outputs, first_output, x, x_stride, row, cols, out);
+      case 5: return product_block<Rows, 4, 5>(weights, outputs, first_output, x, x_stride, row, cols, out);
+      default: return product_block<Rows, 4, 6>(weights, outputs, first_output, x, x_stride, row, cols, out);
+    }
+  }
+}
+
+// All of `outputs` (at most kRowTile) weight rows in a plain format times rows [row_begin, row_end) of x.
+template <class Rows>
+void product_rows(const std::byte* weights, int64_t weight_stride, int outputs, const float* x, int64_t x_stride, int64_t row_begin,
+                  int64_t row_end, int64_t cols, const ProductOut& out) {
+  const std::byte* pointers[kRowTile];
+  for (int o = 0; o < kRowTile; ++o) pointers[o] = weights + (o < outputs ? o : outputs - 1) * weight_stride;
+  if (row_end - row_begin == 1) {  // one row: the weights stream from memory, more of them at a time
+    for (int o = 0; o < outputs; o += 8) {
+      product_block<Rows, 8, 1>(pointers + o, outputs - o, o, x, x_stride, row_begin, cols, out);
+    }
+    return;
+  }
+  for (int64_t row = row_begin; row < row_end; row += kTokenTile) {
+    const int tokens = static_cast<int>(row_end - row < kTokenTile ? row_end - row : kTokenTile);
+    for (int o = 0; o < outputs; o += 4) {
+      product_tokens<Rows>(pointers + o, outputs - o, o, x, x_stride, row, tokens, cols, out);
+    }
+  }
+}
+
+void product_rows_of(DType dtype, const std::byte* weights, int64_t weight_stride, int outputs, const float* x, int64_t x_stride,
+                     int64_t row_begin, int64_t row_end, int64_t cols, const ProductOut& out) {
+  switch (dtype) {
+    case DType::kF16: return product_rows<RowsF16>(weights, weight_stride, outputs, x, x_stride, row_begin, row_end, cols, out);
+    case DType::kBF16: return product_rows<RowsBF16>(weights, weight_stride, outputs, x, x_stride, row_begin, row_end, cols, out);
+    default: return product_rows<RowsF32>(weights, weight_stride, outputs, x, x_stride, row_begin, row_end, cols, out);
+  }
+}
+
+// From how many rows on it pays to decode f16 and bf16 weights once instead of in every register tile.
+constexpr int64_t kDecodeRows = 2 * kTokenTile + 1;
+
+// One tile of at most kRowTile weight rows. Quantised rows are decoded to f32 first: a few at a time while they are used once or twice (they
+// stay in the first-level cache), all of them where many rows share them.
+void matmul_tile(const MatmulArgs& args, const std::byte* weights, int outputs, int64_t output, int64_t row_begin, int64_t row_end,
+                 float* decoded) {
+  const int64_t cols = args.w.cols;
+  const int64_t weight_stride = row_bytes(args.w.dtype, cols);
+  const int64_t rows = row_end - row_begin;
+  ProductOut out{args.y + output, args.y_stride, args.bias != nullptr ? args.bias + output : nullptr, args.accumulate};
+  if (args.w.dtype == DType::kF32 || (!is_quantised(args.w.dtype) && rows < kDecodeRows)) {
+    product_rows_of(args.w.dtype, weights, weight_stride, outputs, args.x, args.x_stride, row_begin, row_end, cols, out);
+    return;
+  }
+  const int64_t decoded_stride = round_up64(cols * 4) / 4;
+  const int step = rows < kDecodeRows ? 4 : (cols <= 4096 ? kRowTile : 8);
+  for (int o = 0; o < outputs; o += step) {
+    const int count = outputs - o < step ? outputs - o : step;
+    for (int i = 0; i < count; ++i) decode_to_f32(args.w.dtype, weights + (o + i) * weight_stride, decoded + i * decoded_stride, cols);
+    ProductOut part = out;
+    part.y += o;
+    if (part.bias != nullptr) part.bias += o;
+    product_rows<RowsF32>(reinterpret_cast<const std::byte*>(decoded), decoded_stride * 4, count, args.x, args.x_stride, row_begin, row_end,
+                          cols, part);
+  }
+}
+
+void matmul(OpContext& ctx, const MatmulArgs& args) {
+  if (args.rows <= 0 || args.w.rows <= 0) return;
+  ++ctx.op_count;
+  const Scratch scratch(ctx, 0, matmul_worker_bytes(args.w.cols));
+  const int64_t tiles = tile_count(args.w);
+  // Few outputs and many rows: split the rows too. The blocks are whole register tiles, so that none is cut needlessly.
+  const int64_t splits = row_splits(tiles, args.rows, ctx.pool->threads());
+  const int64_t block = (args.rows + splits - 1) / splits + kTokenTile - 1;
+  const int64_t block_rows = block - block % kTokenTile;
+  ctx.pool->parallel_for(tiles * splits, 1, [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t item = begin; item < end; ++item) {
+      const RowTile tile = row_tile(args.w, item / splits);
+      const int64_t row_begin = item % splits * block_rows;
+      const int64_t row_end = row_begin + block_rows < args.rows ? row_begin + block_rows : args.rows;
+      if (row_begin < row_end) matmul_tile(args, tile.data, tile.count, tile.output, row_begin, row_end, scratch.worker<float>(worker));
+    }
+  });
+}
