@@ -9,7 +9,7 @@ namespace loralei {
 
 namespace {
 
-// Named special tokens that the vocabulary has are special added tokens, as transformers makes them.
+// Special tokens that the configuration names and the vocabulary has are special added tokens, as transformers makes them.
 void add_named_specials(const TokenizerSettings& settings, const TokenTable& table, std::vector<AddedToken>& added) {
   std::vector<std::string> names = settings.additional_special_tokens;
   for (const auto& [key, text] : settings.special_tokens) names.push_back(text);
@@ -84,7 +84,7 @@ Result<Tokenizer::Ptr> assemble_tokenizer(LoadedCore loaded, const TokenizerConf
   parts.settings.special_tokens = std::move(loaded.special_tokens);
   if (!loaded.chat_template.empty()) parts.settings.chat_template = std::move(loaded.chat_template);
   merge_settings(parts.settings, config.settings);
-  add_named_specials(parts.settings, loaded.core->table, loaded.added);
+  add_named_specials(config.settings, loaded.core->table, loaded.added);
   TRY(check_against_table(loaded.added, nullptr, loaded.core->table));
   TRY_ASSIGN(parts.added, AddedTokens::build(std::move(loaded.added), loaded.core->normalizer, loaded.core->decoder));
   TRY(apply_frame(config, parts.settings, *parts.added, loaded.core->table, loaded));
@@ -157,7 +157,7 @@ Result<Tokenizer::Ptr> Tokenizer::with_added_tokens(const std::filesystem::path&
     parts.core = core_;
     parts.settings = settings_;
     merge_settings(parts.settings, config.settings);
-    add_named_specials(parts.settings, core_->table, added);
+    add_named_specials(config.settings, core_->table, added);
     TRY(check_against_table(added, added_.get(), core_->table));
     TRY_ASSIGN(parts.added, AddedTokens::build(std::move(added), core_->normalizer, core_->decoder));
     parts.prefix_ids = prefix_ids_;
