@@ -77,7 +77,7 @@ Status register_adapters(const ServeFlags& flags, ApiServer& server, LogSink& lo
     if (!added.ok()) return std::move(added).error().with_context("--adapter " + text);
   }
   const AdapterService::Rescan found = server.rescan();
-  for (const std::string& problem : found.problems) log.log(LogLevel::kWarning, problem);
+  for (const std::string& note : found.notes) log.log(LogLevel::kWarning, note);
   return {};
 }
 
@@ -89,7 +89,7 @@ void wait_for_end(const sigset_t& signals, ApiServer& server, LogSink& log) {
     if (signal != SIGHUP) return;
     const AdapterService::Rescan found = server.rescan();
     log.log(LogLevel::kInfo, "rescan: " + std::to_string(found.added.size()) + " adapters added");
-    for (const std::string& problem : found.problems) log.log(LogLevel::kWarning, problem);
+    for (const std::string& note : found.notes) log.log(LogLevel::kWarning, note);
   }
 }
 
@@ -127,7 +127,7 @@ Status serve(ServeFlags& flags) {
 
   wait_for_end(signals, *server, log);
   log.log(LogLevel::kInfo, "draining: requests that run get " + std::to_string(flags.shutdown_timeout_s) + " s; a second signal stops at once");
-  std::thread second([&signals] {
+  std::thread second([signals] {
     int signal = SIGHUP;
     while (signal == SIGHUP) sigwait(&signals, &signal);
     std::_Exit(kExitSecondSignal);
