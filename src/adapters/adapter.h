@@ -66,13 +66,9 @@ Result<std::shared_ptr<const Adapter>> load_adapter(const FileSystem& files, con
 // The same on the machine's file system.
 Result<std::shared_ptr<const Adapter>> load_adapter(const std::string& path, const AdapterBase& base,
                                                     const AdapterLoadOptions& options, AdapterVersionId version);
-<<<<<<< HEAD
 // One stamp for all files that make up the adapter at `path`, without reading them: size is their sum, mtime that of the newest,
 // inode a mix. A changed stamp means a new version.
 Result<FileStamp> adapter_stamp(const FileSystem& files, const std::string& path);
-=======
-// The stamp (sys/file.h) of all files that make up the adapter at `path` (of the newest of them), without reading them.
->>>>>>> main
 Result<FileStamp> adapter_stamp(const std::string& path);
 
 }  // namespace loralei

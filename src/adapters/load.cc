@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <new>
+#include <optional>
 
 #include "adapters/adapter.h"
 #include "adapters/load_plan.h"
@@ -248,6 +249,27 @@ Result<Paths> adapter_paths(const FileSystem& files, const std::string& path) {
   return paths;
 }
 
+// The headers of either kind of file.
+struct Source {
+  AdapterFile file;
+  std::vector<std::string> foreign;  // tensors in formats we cannot compute with
+  std::optional<GgufFile> gguf;
+};
+
+Result<Source> read_source(const FileSystem& files, const Paths& paths) {
+  Source source;
+  source.file.weights_path = paths.weights;
+  if (paths.config.empty()) {
+    TRY_ASSIGN(source.gguf, read_gguf(files, paths.weights));
+    return source;
+  }
+  TRY_ASSIGN(source.file.config_text, files.read_all(paths.config, kMaxAdapterConfigBytes));
+  TRY_ASSIGN(SafetensorsHeader header, read_safetensors(files, paths.weights));
+  source.file.tensors = std::move(header.tensors);
+  for (const ForeignTensor& tensor : header.foreign) source.foreign.push_back(tensor.name);
+  return source;
+}
+
 void hash_text(Sha256& sha, const std::string& text) {
   std::array<std::byte, 8> length;
   for (size_t i = 0; i < 8; ++i) length[i] = static_cast<std::byte>(static_cast<uint64_t>(text.size()) >> (8 * i));
@@ -260,13 +282,9 @@ void hash_text(Sha256& sha, const std::string& text) {
 Result<std::shared_ptr<const Adapter>> load_adapter(const FileSystem& files, const std::string& path, const AdapterBase& base,
                                                     const AdapterLoadOptions& options, AdapterVersionId version) {
   TRY_ASSIGN(const Paths paths, adapter_paths(files, path));
-  AdapterFile source{.weights_path = paths.weights};
-  std::vector<std::string> foreign;
-  TRY_ASSIGN(source.config_text, files.read_all(paths.config, kMaxAdapterConfigBytes));
-  TRY_ASSIGN(SafetensorsHeader header, read_safetensors(files, paths.weights));
-  source.tensors = std::move(header.tensors);
-  for (const ForeignTensor& tensor : header.foreign) foreign.push_back(tensor.name);
-  TRY_ASSIGN(LoadPlan plan, plan_peft(paths.config, source, foreign, base, options));
+  TRY_ASSIGN(Source source, read_source(files, paths));
+  TRY_ASSIGN(LoadPlan plan, source.gguf ? plan_gguf(*source.gguf, base, options)
+                                        : plan_peft(paths.config, source.file, source.foreign, base, options));
 
   if (plan.bytes > options.bytes_max) {
     return too_large(path + ": needs " + format_bytes(plan.bytes) + " of memory, but only " + format_bytes(options.bytes_max) + " are allowed for it");
@@ -276,7 +294,7 @@ Result<std::shared_ptr<const Adapter>> load_adapter(const FileSystem& files, con
   std::memset(storage->data, 0, static_cast<size_t>(plan.bytes));
 
   Sha256 sha;
-  hash_text(sha, source.config_text);
+  hash_text(sha, source.file.config_text);
   TRY_ASSIGN(const std::unique_ptr<File> file, files.open(paths.weights));
   TRY(FilePass(*file, sha, storage->data).run(plan));
   finish_values(plan, base, *storage);

@@ -14,6 +14,7 @@
 #include "adapters/adapter.h"
 #include "adapters/peft_map.h"
 #include "base/result.h"
+#include "formats/gguf.h"
 #include "formats/tensor_index.h"
 
 namespace loralei {
@@ -96,6 +97,8 @@ struct AdapterFile {
   std::string config_text;          // what is hashed before the weights; empty for GGUF
   std::vector<TensorInfo> tensors;  // ordered by offset; the plan points into it
 };
+// GGUF LoRA: `gguf` is the parsed head of file.weights_path, and the plan points into its tensors.
+Result<LoadPlan> plan_gguf(const GgufFile& gguf, const AdapterBase& base, const AdapterLoadOptions& options);
 Result<LoadPlan> plan_peft(const std::string& config_path, const AdapterFile& file, const std::vector<std::string>& foreign,
                            const AdapterBase& base, const AdapterLoadOptions& options);
 

@@ -20,9 +20,11 @@ constexpr uint32_t kHeapLimitKib = 256 * 1024;  // interpreter only: a run of 8 
 
 // White_Space; PCRE2's own \s also takes U+180E.
 constexpr std::string_view kSpaceClass = "\\p{Z}\\x09-\\x0d\\x{85}";
-// Alphabetic, M, Nd, Pc; PCRE2's own \w has L, N and _ only.
+// Oniguruma's Word: Alphabetic, M, Nd, Pc; PCRE2's own \w has L, N and _ only.
 constexpr std::string_view kWordClass =
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
+// Outside of brackets its \w also takes Latin-1's superscripts and fractions.
+constexpr std::string_view kWordLatin = "\\xb2\\xb3\\xb9\\xbc-\\xbe";
 constexpr std::string_view kHexClass = "0-9a-fA-F";
 
 struct PropertyName {
@@ -40,6 +42,15 @@ constexpr std::array<PropertyName, 12> kPropertyNames{{{"Letter", "L"},
                                                        {"Other", "C"},
                                                        {"Alphabetic", "Alphabetic"},
                                                        {"White_Space", "White_Space"}}};
+// Members of the POSIX bracket classes.
+constexpr std::array<PropertyName, 8> kPosixClasses{{{"alpha", "\\p{Alphabetic}"},
+                                                     {"alnum", "\\p{Alphabetic}\\p{Nd}"},
+                                                     {"upper", "\\p{Uppercase}"},
+                                                     {"lower", "\\p{Lowercase}"},
+                                                     {"digit", "\\p{Nd}"},
+                                                     {"xdigit", kHexClass},
+                                                     {"space", kSpaceClass},
+                                                     {"punct", "\\p{P}\\p{S}"}}};
 
 class Rewriter {
  public:
@@ -93,15 +104,24 @@ class Rewriter {
       if (at_ + 1 >= in_.size() || in_[at_ + 1] != ':') return refuse("a class inside of a class");
       const size_t close = in_.find(":]", at_);
       if (close == std::string_view::npos) return refuse("an open POSIX class");
-      out_ += in_.substr(at_, close + 2 - at_);
-      at_ = close + 2;
-      return {};
+      return posix_class(in_.substr(at_ + 2, close - at_ - 2), close + 2);
     }
     if (c == '&' && in_.substr(at_, 2) == "&&") return refuse("'&&' in a class");
     if (c == ']') in_class_ = false;
     out_ += c;
     ++at_;
     return {};
+  }
+
+  // PCRE2's POSIX classes are narrower than Oniguruma's.
+  Status posix_class(std::string_view name, size_t end) {
+    for (const PropertyName& entry : kPosixClasses) {
+      if (entry.oniguruma != name) continue;
+      out_ += entry.pcre;
+      at_ = end;
+      return {};
+    }
+    return refuse("the POSIX class [:" + std::string(name) + ":]");
   }
 
   Status escape() {
@@ -114,6 +134,7 @@ class Rewriter {
       } else {
         out_ += negated ? "[^" : "[";
         out_ += members;
+        if (members == kWordClass) out_ += kWordLatin;
         out_ += ']';
       }
       at_ += 2;
@@ -148,7 +169,7 @@ class Rewriter {
   Status boundary(char c) {
     if (in_class_) return refuse("a boundary in a class");
     // PCRE2's \b would use its own \w.
-    const std::string word = "[" + std::string(kWordClass) + "]";
+    const std::string word = "[" + std::string(kWordClass) + std::string(kWordLatin) + "]";
     const std::string behind = "(?<=" + word + ")", ahead = "(?=" + word + ")";
     const std::string not_behind = "(?<!" + word + ")", not_ahead = "(?!" + word + ")";
     out_ += c == 'b' ? "(?:" + behind + not_ahead + "|" + not_behind + ahead + ")"

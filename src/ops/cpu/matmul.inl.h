@@ -11,25 +11,11 @@ struct ProductOut {
   bool accumulate = false;
 };
 
-LORALEI_INLINE void put_quad(const ProductOut& out, int64_t row, int output, int count, __m128 sums) {
-  alignas(16) float values[4];
-  _mm_store_ps(values, sums);
-  float* y = out.y + row * out.stride + output;
-  for (int i = 0; i < count; ++i) {
-    float value = values[i];
-    if (out.bias != nullptr) value += out.bias[output + i];
-    y[i] = out.accumulate ? y[i] + value : value;
-  }
-}
-
-// kOutputs (a multiple of 4) weight rows times kTokens activation rows.
+// kOutputs weight rows times kTokens activation rows.
 template <class Rows, int kOutputs, int kTokens>
-LORALEI_INLINE void product_tile(const std::byte* const* weights, const float* x, int64_t x_stride, int64_t cols, F (&sums)[kTokens][kOutputs]) {
+LORALEI_INLINE void product_tile(const std::byte* const* weights, const float* x, int64_t x_stride, int64_t cols, F (&sums)[kTokens * kOutputs]) {
   LORALEI_UNROLL
-  for (int t = 0; t < kTokens; ++t) {
-    LORALEI_UNROLL
-    for (int o = 0; o < kOutputs; ++o) sums[t][o] = zero();
-  }
+  for (int i = 0; i < kTokens * kOutputs; ++i) sums[i] = zero();
   int64_t k = 0;
   for (; k + kLanes <= cols; k += kLanes) {
     F w[kOutputs];
@@ -39,7 +25,7 @@ LORALEI_INLINE void product_tile(const std::byte* const* weights, const float* x
     for (int t = 0; t < kTokens; ++t) {
       const F value = load(x + t * x_stride + k);
       LORALEI_UNROLL
-      for (int o = 0; o < kOutputs; ++o) sums[t][o] = fma(value, w[o], sums[t][o]);
+      for (int o = 0; o < kOutputs; ++o) sums[t * kOutputs + o] = fma(value, w[o], sums[t * kOutputs + o]);
     }
   }
   if (k == cols) return;
@@ -51,65 +37,68 @@ LORALEI_INLINE void product_tile(const std::byte* const* weights, const float* x
   for (int t = 0; t < kTokens; ++t) {
     const F value = load_n(x + t * x_stride + k, rest);
     LORALEI_UNROLL
-    for (int o = 0; o < kOutputs; ++o) sums[t][o] = fma(value, w[o], sums[t][o]);
+    for (int o = 0; o < kOutputs; ++o) sums[t * kOutputs + o] = fma(value, w[o], sums[t * kOutputs + o]);
   }
 }
 
-// `outputs` of the kOutputs rows are real; the rest repeat the last one and are not stored.
+// A tile and its results. `outputs` of the kOutputs rows are real; the rest repeat the last one and are not stored.
 template <class Rows, int kOutputs, int kTokens>
 void product_block(const std::byte* const* weights, int outputs, int first_output, const float* x, int64_t x_stride, int64_t row,
                    int64_t cols, const ProductOut& out) {
-  F sums[kTokens][kOutputs];
+  static_assert(kOutputs * kTokens % 4 == 0);
+  F sums[kTokens * kOutputs];
   product_tile<Rows, kOutputs, kTokens>(weights, x + row * x_stride, x_stride, cols, sums);
+  alignas(16) float values[kTokens * kOutputs];
   LORALEI_UNROLL
+  for (int i = 0; i < kTokens * kOutputs; i += 4) _mm_store_ps(values + i, reduce4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]));
+  const int count = outputs < kOutputs ? outputs : kOutputs;
   for (int t = 0; t < kTokens; ++t) {
-    LORALEI_UNROLL
-    for (int quad = 0; quad < kOutputs; quad += 4) {
-      const int count = outputs - quad < 4 ? outputs - quad : 4;
-      const __m128 quad_sums = reduce4(sums[t][quad], sums[t][quad + 1], sums[t][quad + 2], sums[t][quad + 3]);
-      if (count > 0) put_quad(out, row + t, first_output + quad, count, quad_sums);
+    float* y = out.y + (row + t) * out.stride + first_output;
+    for (int o = 0; o < count; ++o) {
+      float value = values[t * kOutputs + o];
+      if (out.bias != nullptr) value += out.bias[first_output + o];
+      y[o] = out.accumulate ? y[o] + value : value;
     }
   }
 }
 
-// Rows a register tile holds: 4 outputs by 6 tokens fill the 32 registers of AVX-512, 4 by 3 the 16 of AVX2.
+// Activation rows a register tile of four outputs holds: 4 by 6 fill the 32 registers of AVX-512, 4 by 3 the 16 of AVX2.
 constexpr int kTokenTile = kLanes == 16 ? 6 : 3;
 
-template <class Rows>
-LORALEI_INLINE void product_tokens(const std::byte* const* weights, int outputs, int first_output, const float* x, int64_t x_stride,
-                                   int64_t row, int tokens, int64_t cols, const ProductOut& out) {
-  switch (tokens) {
-    case 1: return product_block<Rows, 4, 1>(weights, outputs, first_output, x, x_stride, row, cols, out);
-    case 2: return product_block<Rows, 4, 2>(weights, outputs, first_output, x, x_stride, row, cols, out);
-    case 3: return product_block<Rows, 4, 3>(weights, outputs, first_output, x, x_stride, row, cols, out);
-    default: break;
-  }
-  if constexpr (kTokenTile > 3) {
-    switch (tokens) {
-      case 4: return product_block<Rows, 4, 4>(weights, outputs, first_output, x, x_stride, row, cols, out);
-      case 5: return product_block<Rows, 4, 5>(weights, outputs, first_output, x, x_stride, row, cols, out);
-      default: return product_block<Rows, 4, 6>(weights, outputs, first_output, x, x_stride, row, cols, out);
-    }
+// All outputs for `kTokens` rows, kOutputs at a time.
+template <class Rows, int kOutputs, int kTokens>
+LORALEI_INLINE void product_outputs(const std::byte* const* weights, int outputs, const float* x, int64_t x_stride, int64_t row, int64_t cols,
+                                    const ProductOut& out) {
+  for (int o = 0; o < outputs; o += kOutputs) {
+    product_block<Rows, kOutputs, kTokens>(weights + o, outputs - o, o, x, x_stride, row, cols, out);
   }
 }
 
-// All of `outputs` (at most kRowTile) weight rows in a plain format times rows [row_begin, row_end) of x.
+// The shape of the tile for what is left of the rows: with one or two rows the weights stream from memory, so more of them are in flight. Returns
+// the rows it did.
+template <class Rows>
+LORALEI_INLINE int product_step(const std::byte* const* weights, int outputs, const float* x, int64_t x_stride, int64_t row, int64_t rows,
+                                int64_t cols, const ProductOut& out) {
+  if (rows == 1) return product_outputs<Rows, 8, 1>(weights, outputs, x, x_stride, row, cols, out), 1;
+  if constexpr (kTokenTile == 6) {
+    if (rows == 2) return product_outputs<Rows, 8, 2>(weights, outputs, x, x_stride, row, cols, out), 2;
+    if (rows == 3) return product_outputs<Rows, 4, 3>(weights, outputs, x, x_stride, row, cols, out), 3;
+    if (rows == 4 || rows == 7 || rows == 8) return product_outputs<Rows, 4, 4>(weights, outputs, x, x_stride, row, cols, out), 4;
+    if (rows == 5) return product_outputs<Rows, 4, 5>(weights, outputs, x, x_stride, row, cols, out), 5;
+    return product_outputs<Rows, 4, 6>(weights, outputs, x, x_stride, row, cols, out), 6;
+  } else {
+    if (rows == 2 || rows == 4) return product_outputs<Rows, 4, 2>(weights, outputs, x, x_stride, row, cols, out), 2;
+    return product_outputs<Rows, 4, 3>(weights, outputs, x, x_stride, row, cols, out), 3;
+  }
+}
+
 template <class Rows>
 void product_rows(const std::byte* weights, int64_t weight_stride, int outputs, const float* x, int64_t x_stride, int64_t row_begin,
                   int64_t row_end, int64_t cols, const ProductOut& out) {
   const std::byte* pointers[kRowTile];
   for (int o = 0; o < kRowTile; ++o) pointers[o] = weights + (o < outputs ? o : outputs - 1) * weight_stride;
-  if (row_end - row_begin == 1) {  // one row: the weights stream from memory, more of them at a time
-    for (int o = 0; o < outputs; o += 8) {
-      product_block<Rows, 8, 1>(pointers + o, outputs - o, o, x, x_stride, row_begin, cols, out);
-    }
-    return;
-  }
-  for (int64_t row = row_begin; row < row_end; row += kTokenTile) {
-    const int tokens = static_cast<int>(row_end - row < kTokenTile ? row_end - row : kTokenTile);
-    for (int o = 0; o < outputs; o += 4) {
-      product_tokens<Rows>(pointers + o, outputs - o, o, x, x_stride, row, tokens, cols, out);
-    }
+  for (int64_t row = row_begin; row < row_end;) {
+    row += product_step<Rows>(pointers, outputs, x, x_stride, row, row_end - row, cols, out);
   }
 }
 
@@ -124,6 +113,8 @@ void product_rows_of(DType dtype, const std::byte* weights, int64_t weight_strid
 
 // From how many rows on it pays to decode f16 and bf16 weights once instead of in every register tile.
 constexpr int64_t kDecodeRows = 2 * kTokenTile + 1;
+// Up to how many rows x stays in the second-level cache beside four decoded weight rows in the first.
+constexpr int64_t kFewRows = 32;
 
 // One tile of at most kRowTile weight rows. Quantised rows are decoded to f32 first: a few at a time while they are used once or twice (they
 // stay in the first-level cache), all of them where many rows share them.
@@ -137,8 +128,8 @@ void matmul_tile(const MatmulArgs& args, const std::byte* weights, int outputs, 
     product_rows_of(args.w.dtype, weights, weight_stride, outputs, args.x, args.x_stride, row_begin, row_end, cols, out);
     return;
   }
-  const int64_t decoded_stride = round_up64(cols * 4) / 4;
-  const int step = rows < kDecodeRows ? 4 : (cols <= 4096 ? kRowTile : 8);
+  const int64_t decoded_stride = decoded_stride_bytes(cols) / 4;
+  const int step = rows <= kFewRows ? 4 : (cols <= 4096 ? kRowTile : 8);
   for (int o = 0; o < outputs; o += step) {
     const int count = outputs - o < step ? outputs - o : step;
     for (int i = 0; i < count; ++i) decode_to_f32(args.w.dtype, weights + (o + i) * weight_stride, decoded + i * decoded_stride, cols);

@@ -35,7 +35,9 @@ class Scratch {
 };
 
 // What each kernel family needs, computed alike from OpLimits (in advance) and from its arguments (in the call).
-constexpr int64_t matmul_worker_bytes(int64_t cols) { return round_up64(cols * 4) * kRowTile; }
+// Decoded rows lie one cache line further apart than they are long: at a power of two they would all compete for the same sets.
+constexpr int64_t decoded_stride_bytes(int64_t cols) { return round_up64(cols * 4) + 64; }
+constexpr int64_t matmul_worker_bytes(int64_t cols) { return decoded_stride_bytes(cols) * kRowTile; }
 
 constexpr int64_t rope_worker_bytes(int64_t head_dim) { return round_up64(head_dim * 4); }
 
