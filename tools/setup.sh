@@ -5,8 +5,8 @@
 set -euo pipefail
 
 build_packages=(ca-certificates curl jq g++ cmake ninja-build pkg-config libboost1.81-dev libcli11-dev
-  libspdlog-dev prometheus-cpp-dev libpcre2-dev libsentencepiece-dev libutf8proc-dev)
-test_packages=(clang libclang-rt-14-dev python3 python3-venv git)
+  libspdlog-dev prometheus-cpp-dev libpcre2-dev libutf8proc-dev libicu-dev)
+test_packages=(libsentencepiece-dev clang libclang-rt-14-dev python3 python3-venv git)
 
 packages=("${build_packages[@]}")
 if [ "${1:-build}" = test ]; then packages+=("${test_packages[@]}"); fi

@@ -54,15 +54,21 @@ struct AdapterLoadOptions {
 // What the loader must know of the base: shapes, biases (for bias="all"), and how the embedding is tied.
 struct AdapterBase {
   ModelConfig config;
-  // base biases of a module, for bias_delta: f32 [out] or null where the base has none.
+  // The base's bias of a layer's module in Hugging Face row order, for bias_delta: f32 [out] or null where the base has none. May be null
+  // itself when biases are not at hand (inspecting); an adapter that replaces biases is refused then.
   const float* (*bias)(const void* context, int layer, Module module) = nullptr;
   const void* bias_context = nullptr;
 };
 
 // Reads a PEFT directory (adapter_config.json + adapter_model.safetensors) or a GGUF LoRA file. Blocking; called on a loader thread.
+Result<std::shared_ptr<const Adapter>> load_adapter(const FileSystem& files, const std::string& path, const AdapterBase& base,
+                                                    const AdapterLoadOptions& options, AdapterVersionId version);
+// The same on the machine's file system.
 Result<std::shared_ptr<const Adapter>> load_adapter(const std::string& path, const AdapterBase& base,
                                                     const AdapterLoadOptions& options, AdapterVersionId version);
-// The stamp (sys/file.h) of all files that make up the adapter at `path` (of the newest of them), without reading them.
+// One stamp for all files that make up the adapter at `path`, without reading them: size is their sum, mtime that of the newest,
+// inode a mix. A changed stamp means a new version.
+Result<FileStamp> adapter_stamp(const FileSystem& files, const std::string& path);
 Result<FileStamp> adapter_stamp(const std::string& path);
 
 }  // namespace loralei

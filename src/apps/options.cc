@@ -18,10 +18,11 @@ Status parse_size(const std::string& flag, const std::string& text, int64_t& byt
 
 }  // namespace
 
-void add_engine_options(CLI::App& command, EngineFlags& flags) {
+void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model) {
   EngineOptions& engine = flags.host.engine;
   const std::string group = "Model and engine";
-  command.add_option("model,-m,--model", flags.host.model_path, "Hugging Face directory or GGUF file")->required()->group(group);
+  CLI::Option* path = command.add_option("model,-m,--model", flags.host.model_path, "Hugging Face directory or GGUF file")->group(group);
+  if (model == ModelOption::kRequired) path->required();
   command.add_option("--quant,--quantization", flags.quant, "re-encode weights on load: q8_0 or q4_0")->group(group);
   command.add_option("-t,--threads", flags.host.threads, "worker threads (default: the cores of this process)")
       ->check(CLI::Range(0, 1024))->group(group);
@@ -46,7 +47,7 @@ void add_engine_options(CLI::App& command, EngineFlags& flags) {
 
 Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   EngineHostOptions options = flags.host;
-  options.isa = env_or("LORALEI_ISA", "");
+  options.isa = env_string("LORALEI_ISA").value_or("");
   options.build = std::string(version_string()) + "-" + commit_string();
   options.engine.prefix_cache = !flags.no_prefix_cache;
   TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));

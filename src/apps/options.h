@@ -21,7 +21,8 @@ struct EngineFlags {
 };
 
 // MODEL and everything about the engine: memory, lengths, threads. Accepts the field's names (vLLM's, llama.cpp's) where they mean the same.
-void add_engine_options(CLI::App& command, EngineFlags& flags);
+enum class ModelOption { kRequired, kOptional };
+void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model = ModelOption::kRequired);
 // Checks and converts what was typed. A sentence names the flag.
 Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags);
 

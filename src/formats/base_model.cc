@@ -2,9 +2,12 @@
 #include "formats/base_model.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/limits.h"
 #include "base/units.h"
+#include "formats/gguf.h"
+#include "formats/gguf_model.h"
 #include "formats/hf_config.h"
 #include "formats/json_util.h"
 #include "formats/model_tensors.h"
@@ -84,6 +87,70 @@ Result<BaseModelFile> open_directory(const FileSystem& files, const std::string&
   return model;
 }
 
+// rope_freqs.weight: divisors of the rotary frequencies, which llama.cpp's converter computes from Llama 3's scaling.
+Status read_freq_factors(const FileSystem& files, const TensorInfo& info, BaseModelFile& model) {
+  const int64_t half = model.config.head_dim / 2;
+  if (info.dtype != DType::kF32 || info.shape != std::vector<int64_t>{half}) {
+    return corrupt(model.path + ": rope_freqs.weight must be F32 of shape [" + std::to_string(half) + "], but it is " + shape_text(info.shape));
+  }
+  TRY_ASSIGN(const std::unique_ptr<File> file, files.open(model.path));
+  std::vector<float> factors(static_cast<size_t>(half));
+  TRY(file->read_exact(info.offset, std::as_writable_bytes(std::span(factors))));
+  bool ones = true;
+  for (const float factor : factors) {
+    if (!std::isfinite(factor) || factor <= 0) return corrupt(model.path + ": rope_freqs.weight holds a value that is not a positive number");
+    ones = ones && factor == 1.0f;
+  }
+  if (ones) {
+    model.notes.push_back("rope_freqs.weight holds ones only and changes nothing.");
+    return {};
+  }
+  if (model.config.rope_scaling.kind != RopeScalingKind::kNone) {
+    return unsupported(model.path + ": has both rope_freqs.weight and a rope.scaling.type, which is not supported");
+  }
+  model.config.rope_scaling.freq_factors = std::move(factors);
+  return {};
+}
+
+Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path) {
+  TRY_ASSIGN(const GgufFile file, read_gguf(files, path));
+  TRY_ASSIGN(const auto type, file.text("general.type"));
+  if (type == "adapter") {
+    return invalid_argument(path + ": is a LoRA adapter, not a model; serve its base model and give the adapter with --adapter NAME=" + path);
+  }
+  BaseModelFile model;
+  model.path = path;
+  model.is_gguf = true;
+  TRY_ASSIGN(model.config, gguf_model_config(file, model.notes));
+  model.permuted_qk = gguf_permutes_qk(model.config.architecture);
+  model.index.files = {path};
+  for (const TensorInfo& tensor : file.index.tensors) {
+    if (tensor.name == "rope_freqs.weight") {
+      TRY(read_freq_factors(files, tensor, model));
+      continue;
+    }
+    if (ends_with(tensor.name, ".attn_rot_embd")) continue;  // computed; written by very old converters
+    const std::string name = canonical_name(tensor.name);
+    if (name.empty()) return unsupported(path + ": holds tensor \"" + tensor.name + "\", which is not known in a model of architecture " + model.config.architecture);
+    TensorInfo renamed = tensor;
+    renamed.name = name;
+    model.index.by_name.emplace(name, model.index.tensors.size());
+    model.index.tensors.push_back(std::move(renamed));
+  }
+  TRY(check_tensors(model.config, {}, model.index, model.notes, path));
+  for (const TensorInfo& tensor : model.index.tensors) {
+    if (tensor.shape.size() == 1 && is_quantised(tensor.dtype)) {
+      return unsupported(path + ": tensor \"" + tensor.name + "\" is a quantised vector, which is not supported");
+    }
+  }
+  TRY_ASSIGN(model.vocab, gguf_vocab(file, model.notes));
+  if (model.vocab->tokens.size() > static_cast<size_t>(model.config.vocab)) {
+    return corrupt(path + ": lists " + std::to_string(model.vocab->tokens.size()) + " tokens, but its embedding has " +
+                   std::to_string(model.config.vocab) + " rows");
+  }
+  return model;
+}
+
 }  // namespace
 
 Result<BaseModelFile> open_base_model(const FileSystem& files, const std::string& path) {
@@ -93,6 +160,7 @@ Result<BaseModelFile> open_base_model(const FileSystem& files, const std::string
     case PathKind::kDirectory: return open_directory(files, path);
     case PathKind::kFile: break;
   }
+  if (ends_with(path, ".gguf")) return open_gguf(files, path);
   if (ends_with(path, ".safetensors") || ends_with(path, ".json")) {
     return invalid_argument(path + ": name the directory that holds this file, with config.json and the tokenizer");
   }

@@ -74,26 +74,49 @@ struct Model::State {
   void replace_head_tokens(const ModelBatch& batch, int32_t row, int32_t count, const SavedTensors& saved);
 };
 
-Status Model::State::allocate() {
-  const auto rows = static_cast<int64_t>(limits.rows_max);
+namespace {
+
+// Floats of the activations and bytes of the kernels' scratch for these limits.
+struct ScratchSizes {
+  int64_t floats = 0;
+  int64_t kernel_bytes = 0;
+  int64_t total_bytes() const { return floats * static_cast<int64_t>(sizeof(float)) + kernel_bytes; }
+};
+
+int64_t padded(int64_t floats) {
+  constexpr auto kAlign = static_cast<int64_t>(kAlignFloats);
+  return (floats + kAlign - 1) / kAlign * kAlign;
+}
+
+ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads) {
+  const int64_t rows = limits.rows_max;
   const int64_t gathered = std::max(limits.rows_max, limits.logits_rows_max);
-  const auto padded = [](int64_t floats) {
-    return (floats + static_cast<int64_t>(kAlignFloats) - 1) / static_cast<int64_t>(kAlignFloats) *
-           static_cast<int64_t>(kAlignFloats);
-  };
-  const int64_t floats = padded(rows * config.hidden) + padded(gathered * config.hidden) + 2 * padded(rows * q_width()) +
-                         2 * padded(rows * kv_width()) + 2 * padded(rows * config.ffn);
+  const int64_t q_width = int64_t{config.heads} * config.head_dim;
+  const int64_t kv_width = int64_t{config.kv_heads} * config.head_dim;
+  ScratchSizes sizes;
+  sizes.floats = padded(rows * config.hidden) + padded(gathered * config.hidden) + 2 * padded(rows * q_width) +
+                 2 * padded(rows * kv_width) + 2 * padded(rows * config.ffn);
   OpLimits op_limits;
   op_limits.rows_max = limits.rows_max;
-  op_limits.in_max = std::max({config.hidden, config.ffn, q_width()});
+  op_limits.in_max = static_cast<int32_t>(std::max({int64_t{config.hidden}, int64_t{config.ffn}, q_width}));
   op_limits.heads = config.heads;
   op_limits.kv_heads = config.kv_heads;
   op_limits.head_dim = config.head_dim;
   op_limits.rank_max = limits.rank_max;
   op_limits.segments_max = limits.segments_max;
-  op_limits.threads = context.pool->threads();
-  const int64_t scratch = ops->scratch_bytes(op_limits);
-  held_bytes = floats * static_cast<int64_t>(sizeof(float)) + scratch;
+  op_limits.threads = threads;
+  sizes.kernel_bytes = ops.scratch_bytes(op_limits);
+  return sizes;
+}
+
+}  // namespace
+
+Status Model::State::allocate() {
+  const auto rows = static_cast<int64_t>(limits.rows_max);
+  const int64_t gathered = std::max(limits.rows_max, limits.logits_rows_max);
+  const ScratchSizes sizes = scratch_sizes(config, *ops, limits, context.pool->threads());
+  const int64_t scratch = sizes.kernel_bytes;
+  held_bytes = sizes.total_bytes();
   TRY_ASSIGN(arena, HostBuffer::allocate(held_bytes));
 
   float* next = reinterpret_cast<float*>(arena.data());
@@ -373,7 +396,7 @@ Status Model::State::head(const ModelBatch& batch) {
   LoraTarget target;
   target.y = batch.logits;
   target.y_stride = batch.logits_stride;
-  target.out = config.vocab;
+  target.out = static_cast<int32_t>(batch.logits_stride);  // resized vocabularies are wider than the base's
   target.sources = batch.sources + static_cast<int64_t>(config.layers) * kLayerModules * batch.slots;
   LoraArgs lora;
   lora.x = normed;
@@ -417,6 +440,9 @@ Status Model::forward(const ModelBatch& batch, const KvView& kv) {
 
 const ModelConfig& Model::config() const { return state_->config; }
 int64_t Model::scratch_bytes() const { return state_->held_bytes; }
+int64_t Model::scratch_bytes(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads) {
+  return scratch_sizes(config, ops, limits, threads).total_bytes();
+}
 uint64_t Model::op_count() const { return state_->context.op_count; }
 
 const float* Model::bias(int layer, Module module) const {

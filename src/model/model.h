@@ -60,6 +60,8 @@ class Model {
   Status forward(const ModelBatch& batch, const KvView& kv);
   const ModelConfig& config() const;
   int64_t scratch_bytes() const;  // activations and kernel scratch held
+  // The same before a model is made, so that memory can be planned.
+  static int64_t scratch_bytes(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads);
   uint64_t op_count() const;      // operations issued so far
 
   // Bias of a base module as f32 [out], or null: what AdapterBase needs for bias="all".

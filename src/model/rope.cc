@@ -88,6 +88,8 @@ RopeTable make_rope_table(const ModelConfig& config, int64_t max_model_len) {
       table.attention_scale = static_cast<float>(yarn_attention_scale(scaling));
       break;
   }
+  // GGUF ships the divisors of Llama 3's scaling ready-made; formats/ checked their number.
+  for (size_t i = 0; i < scaling.freq_factors.size(); ++i) inv_freq[i] /= scaling.freq_factors[i];
   table.inv_freq.assign(inv_freq.begin(), inv_freq.end());
   return table;
 }

@@ -40,7 +40,7 @@ inline constexpr int kLayerModules = 7;
 inline constexpr int kModules = 9;
 
 // One module's low-rank pair. y += scaling * B (A x), plus scaling * b_bias where lora_bias is used, plus bias_delta where the adapter
-// replaces the module's own bias (PEFT bias="all"). B is stored transposed so that the expansion runs over contiguous outputs.
+// replaces the module's own bias (PEFT bias="all"): that part is a replacement, so no scale of a request touches it, as in PEFT. B is stored transposed so that the expansion runs over contiguous outputs.
 struct LoraPair {
   const std::byte* a = nullptr;    // [rank, in] in dtype; for kEmbed: [vocab, rank] (one row a token)
   const std::byte* b_t = nullptr;  // [rank, out] in dtype
@@ -50,7 +50,7 @@ struct LoraPair {
   int32_t out = 0;
   float scaling = 0;                 // alpha / r or alpha / sqrt(r), of this module
   const float* b_bias = nullptr;     // [out] or null
-  const float* bias_delta = nullptr;  // [out] or null: adapter's bias minus base bias; scaled by the segment's scale only
+  const float* bias_delta = nullptr;  // [out] or null: adapter's bias minus base bias; added as it is, whatever the scales
 };
 
 // Where a segment's LoRA contribution comes from in this layer (mechanisms §1, §6). Read by the executor at the start of a layer; another
@@ -76,8 +76,8 @@ struct LoraSegment {
 struct LoraTarget {
   float* y = nullptr;  // [rows, out], accumulated into
   int64_t y_stride = 0;
-  int32_t out = 0;                      // width of a host delta; a resident pair states its own
   const LoraSource* sources = nullptr;  // [slots]
+  int32_t out = 0;                      // outputs of this projection: the width of a host delta; a pair's `out` is at most this
 };
 
 // One call per layer input, for all segments and all projections that share it (q,k,v; o; gate,up; down; lm_head).

@@ -3,11 +3,18 @@
 
 #include <string>
 
+#include "ops/cpu/cpu_table.h"
 #include "ops/ref/ref_table.h"
 
 namespace loralei {
 
-std::vector<const OpTable*> available_op_tables() { return {&ref_op_table()}; }
+std::vector<const OpTable*> available_op_tables() {
+  std::vector<const OpTable*> tables{&ref_op_table()};
+  for (const OpTable* table : {avx2_op_table(), avx512_op_table()}) {
+    if (table != nullptr) tables.push_back(table);
+  }
+  return tables;
+}
 
 Result<const OpTable*> select_op_table(std::string_view name) {
   const std::vector<const OpTable*> tables = available_op_tables();

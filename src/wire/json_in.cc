@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "wire/json_in.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/limits.h"
@@ -10,24 +11,25 @@
 namespace loralei {
 namespace {
 
-// Depth by counting brackets outside strings, before the parser builds anything: its writer and many users are recursive.
-bool too_deep(std::string_view text) {
+// Depth and members by counting brackets and commas outside strings, before the parser builds anything: its writer and many users
+// are recursive, and its ordered objects are slow when large. The sentence about what is too much, or nothing.
+std::string too_complex(std::string_view text) {
   int depth = 0;
-  bool in_string = false;
+  int members[kMaxJsonDepth + 1] = {};  // commas at each depth; -1 in arrays, which may be long
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
+    if (c == '"') {
+      for (++i; i < text.size() && text[i] != '"'; ++i) i += text[i] == '\\';
     } else if (c == '{' || c == '[') {
-      if (++depth > kMaxJsonDepth) return true;
+      if (++depth > kMaxJsonDepth) return "is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels";
+      members[depth] = c == '{' ? 1 : -1;
     } else if (c == '}' || c == ']') {
-      --depth;
+      depth = std::max(0, depth - 1);
+    } else if (c == ',' && members[depth] > 0 && ++members[depth] > kMaxJsonMembers) {
+      return "holds an object with more than " + std::to_string(kMaxJsonMembers) + " members";
     }
   }
-  return false;
+  return "";
 }
 
 // Reads on to the first error only to learn where and what it is.
@@ -178,9 +180,7 @@ Parsed<Json> parse_json_object(std::string_view body) {
   if (body.empty()) return invalid_field({}, "The request body is empty; a JSON object is needed.", "invalid_json");
   // The parser takes a NUL byte for the end of the text.
   if (body.find('\0') != std::string_view::npos) return invalid_field({}, "The request body holds a NUL byte, so it is not JSON.", "invalid_json");
-  if (too_deep(body)) {
-    return invalid_field({}, "The request body is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels.", "invalid_json");
-  }
+  if (const std::string what = too_complex(body); !what.empty()) return invalid_field({}, "The request body " + what + ".", "invalid_json");
   Json value = Json::parse(body.begin(), body.end(), nullptr, false);
   if (value.is_discarded()) {
     ErrorFinder finder;
@@ -321,7 +321,9 @@ void note_unknown(std::vector<std::string>& unknown, std::string name) {
 
 void check_fields(JsonReader& reader, const Json& object, std::initializer_list<std::string_view> known,
                   std::vector<std::string>& unknown) {
-  for (const auto& [name, value] : object.items()) {
+  for (const auto& item : object.items()) {
+    const std::string& name = item.key();
+    const Json& value = item.value();
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const auto entry = std::find_if(std::begin(kFields), std::end(kFields), [&](const FieldEntry& e) { return name == e.name; });
     if (entry == std::end(kFields)) {

@@ -17,10 +17,12 @@
 
 namespace loralei {
 
-using Json = nlohmann::json;
+// Ordered: the keys of a tool or schema reach the template and the grammar in the order in which the client wrote them.
+using Json = nlohmann::ordered_json;
 
 ApiError invalid_field(std::string param, std::string message, std::string code = "invalid_value");
-// Strict JSON with an object at its root: valid UTF-8, no lone surrogates, depth at most kMaxJsonDepth.
+// Strict JSON with an object at its root: valid UTF-8, no lone surrogates, depth at most kMaxJsonDepth, at most kMaxJsonMembers in
+// one object.
 Parsed<Json> parse_json_object(std::string_view body);
 std::string compact_json(const Json& value);
 const char* json_type_name(const Json& value);

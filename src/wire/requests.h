@@ -31,6 +31,7 @@ inline constexpr int kMaxStopTokenIds = 64;
 inline constexpr int kMaxGuidedChoices = 4096;
 inline constexpr size_t kMaxNameBytes = 512;         // of a model, adapter or app
 inline constexpr size_t kMaxStopBytes = 1024;        // of one stop string: output is held back by as much
+inline constexpr int kMaxJsonMembers = kMaxLogitBias;  // of one object: look-ups in ordered objects are linear
 inline constexpr size_t kMaxUnknownFields = 16;      // named; more are only counted by the last name "..."
 
 // One adapter named in a request: by name, or (llama.cpp) by its place in the adapter list.

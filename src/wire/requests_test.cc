@@ -270,11 +270,17 @@ TEST(Json, StrictAndBounded) {
         "{\"a\":" + std::string(200, '[') + std::string(200, ']') + "}", std::string(100'000, '[')}) {
     EXPECT_EQ(code(bad), "invalid_json") << bad.substr(0, 40);
   }
+  std::string members = "{\"a0\":0";
+  for (int i = 1; i <= kMaxJsonMembers; ++i) members += ",\"a" + std::to_string(i) + "\":0";
+  EXPECT_EQ(code(members + "}"), "invalid_json");
   EXPECT_EQ(code("[]"), "invalid_type");
   // Brackets inside strings are not depth; a duplicate key's last value wins.
   auto r = parse_completion_request(R"({"prompt":"a","prompt":")" + std::string(500, '[') + R"("})");
   ASSERT_TRUE(r.ok()) << r.error().message;
   EXPECT_EQ(r->prompts[0].text.size(), 500u);
+  auto ordered = parse_chat_request(chat(R"("tools":[{"function":{"parameters":{"z":1,"a":2},"name":"f"}}])"));
+  ASSERT_TRUE(ordered.ok());
+  EXPECT_EQ(ordered->prompt.tools[0].json, R"({"function":{"parameters":{"z":1,"a":2},"name":"f"}})");
   auto surrogate = parse_completion_request(R"({"prompt":"\ud83d\ude00"})");
   ASSERT_TRUE(surrogate.ok());
   EXPECT_EQ(surrogate->prompts[0].text, "\xF0\x9F\x98\x80");

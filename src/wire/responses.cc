@@ -53,25 +53,25 @@ void put_bytes(JsonOut& out, std::string_view bytes) {
   out.end_array();
 }
 
-void put_alternative(JsonOut& out, const TokenAlternative& token) {
+void put_alternative(JsonOut& out, const WireAlternative& token) {
   out.key("token").string(token.bytes).key("logprob");
   put_logprob(out, token.logprob);
   out.key("bytes");
   put_bytes(out, token.bytes);
 }
 
-void put_chat_logprobs(JsonOut& out, const std::optional<std::vector<TokenLogprob>>& logprobs) {
+void put_chat_logprobs(JsonOut& out, const std::optional<std::vector<WireLogprob>>& logprobs) {
   out.key("logprobs");
   if (!logprobs) {
     out.null();
     return;
   }
   out.begin_object().key("content").begin_array();
-  for (const TokenLogprob& token : *logprobs) {
+  for (const WireLogprob& token : *logprobs) {
     out.begin_object();
     put_alternative(out, token.chosen);
     out.key("top_logprobs").begin_array();
-    for (const TokenAlternative& other : token.top) {
+    for (const WireAlternative& other : token.top) {
       out.begin_object();
       put_alternative(out, other);
       out.end_object();
@@ -110,25 +110,25 @@ void put_completion_logprobs(JsonOut& out, const CompletionChoice& choice) {
   }
   out.begin_object().key("text_offset").begin_array();
   int64_t offset = choice.text_offset;
-  for (const TokenLogprob& token : *choice.logprobs) {
+  for (const WireLogprob& token : *choice.logprobs) {
     out.number(offset);
     offset += count_characters(token.chosen.bytes);
   }
   out.end_array().key("token_logprobs").begin_array();
-  for (const TokenLogprob& token : *choice.logprobs) {
+  for (const WireLogprob& token : *choice.logprobs) {
     if (token.has_logprob) put_logprob(out, token.chosen.logprob);
     else out.null();
   }
   out.end_array().key("tokens").begin_array();
-  for (const TokenLogprob& token : *choice.logprobs) out.string(token_key(token.chosen.bytes));
+  for (const WireLogprob& token : *choice.logprobs) out.string(token_key(token.chosen.bytes));
   out.end_array().key("top_logprobs").begin_array();
-  for (const TokenLogprob& token : *choice.logprobs) {
+  for (const WireLogprob& token : *choice.logprobs) {
     if (!token.has_logprob) {
       out.null();
       continue;
     }
     out.begin_object();
-    for (const TokenAlternative& other : token.top) {
+    for (const WireAlternative& other : token.top) {
       out.key(token_key(other.bytes));
       put_logprob(out, other.logprob);
     }

@@ -31,14 +31,14 @@ struct ResponseHead {
   std::string system_fingerprint;
 };
 
-struct TokenAlternative {
+struct WireAlternative {
   std::string bytes;  // of the token, maybe not valid UTF-8
   float logprob = 0;
 };
-struct TokenLogprob {
-  TokenAlternative chosen;
+struct WireLogprob {
+  WireAlternative chosen;
   bool has_logprob = true;  // false: the first token of an echoed prompt has none
-  std::vector<TokenAlternative> top;
+  std::vector<WireAlternative> top;
 };
 
 enum class FinishReason : unsigned char { kNone, kStop, kLength, kToolCalls, kAbort };
@@ -50,7 +50,7 @@ struct ChatChoice {
   std::string reasoning_content;
   std::vector<ToolCall> tool_calls;  // with some, an empty content becomes null
   FinishReason finish = FinishReason::kStop;
-  std::optional<std::vector<TokenLogprob>> logprobs;
+  std::optional<std::vector<WireLogprob>> logprobs;
 };
 std::string chat_response(const ResponseHead& head, const std::vector<ChatChoice>& choices, const Usage& usage);
 
@@ -66,7 +66,7 @@ struct ChatDelta {
   std::string content;
   std::vector<ToolCallDelta> tool_calls;
   FinishReason finish = FinishReason::kNone;
-  std::optional<std::vector<TokenLogprob>> logprobs;
+  std::optional<std::vector<WireLogprob>> logprobs;
 };
 // What chunks say about usage: nothing, null (the usage chunk comes at the end), or the figures so far.
 struct ChunkUsage {
@@ -80,7 +80,7 @@ struct CompletionChoice {
   int index = 0;
   std::string text;
   FinishReason finish = FinishReason::kNone;
-  std::optional<std::vector<TokenLogprob>> logprobs;
+  std::optional<std::vector<WireLogprob>> logprobs;
   int64_t text_offset = 0;  // of the first token of logprobs in the whole text, in characters
 };
 std::string completion_response(const ResponseHead& head, const std::vector<CompletionChoice>& choices, const Usage& usage);

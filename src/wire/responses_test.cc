@@ -71,7 +71,7 @@ TEST(JsonOut, Base64) {
 TEST(Chat, ResponseHasOpenAiShape) {
   ChatChoice text{0, "hello", "", {}, FinishReason::kStop, {}};
   ChatChoice call{1, "", "", {{"call_1", "f", R"({"a":1})"}}, FinishReason::kToolCalls, {}};
-  text.logprobs = std::vector<TokenLogprob>{{{"\xE2\x82", -0.5f}, true, {{"\xE2\x82", -0.5f}, {"x", -std::numeric_limits<float>::infinity()}}}};
+  text.logprobs = std::vector<WireLogprob>{{{"\xE2\x82", -0.5f}, true, {{"\xE2\x82", -0.5f}, {"x", -std::numeric_limits<float>::infinity()}}}};
   const Json json = Json::parse(chat_response(kHead, {text, call}, {7, 3, 4}));
   EXPECT_EQ(json["object"], "chat.completion");
   EXPECT_EQ(json["model"], "adapter");
@@ -115,7 +115,7 @@ TEST(Chat, ChunksOfAStream) {
 
 TEST(Completion, LogprobsWithOffsets) {
   CompletionChoice choice{0, "a\xC3\xA9z", FinishReason::kStop, {}, 0};
-  choice.logprobs = std::vector<TokenLogprob>{
+  choice.logprobs = std::vector<WireLogprob>{
       {{"a", 0}, false, {}}, {{"\xC3", -1}, true, {{"\xC3", -1.f}}}, {{"\xA9", -2}, true, {}}, {{"z", -3}, true, {}}};
   const Json json = Json::parse(completion_response(kHead, {choice}, {1, 3, 0}));
   const Json& logprobs = json["choices"][0]["logprobs"];

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/limits.h"
+#include "ops/tiles.h"
 #include "ops/lora_source.h"
 #include "ops/ref/ref_table.h"
 #include "tensor/codec.h"
@@ -69,9 +70,9 @@ void expand_row(const LoraPair& pair, const double* v, float scale, float* y) {
       for (int32_t i = 0; i < count; ++i) sum[i] += v[r] * static_cast<double>(b[i]);
     }
     for (int32_t i = 0; i < count; ++i) {
-      if (pair.b_bias != nullptr) sum[i] += static_cast<double>(pair.b_bias[begin + i]);
+      if (pair.b_bias != nullptr && pair.rank > 0) sum[i] += static_cast<double>(pair.b_bias[begin + i]);
       double add = factor * sum[i];
-      if (pair.bias_delta != nullptr) add += static_cast<double>(scale) * static_cast<double>(pair.bias_delta[begin + i]);
+      if (pair.bias_delta != nullptr) add += static_cast<double>(pair.bias_delta[begin + i]);
       y[begin + i] = static_cast<float>(static_cast<double>(y[begin + i]) + add);
     }
   }
@@ -251,13 +252,6 @@ void ref_swiglu(OpContext& ctx, const SwigluArgs& args) {
       gate[i] = static_cast<float>(g / (1.0 + std::exp(-g)) * static_cast<double>(up[i]));
     }
   }
-}
-
-const std::byte* weight_row(const WeightView& w, int64_t row) {
-  for (const WeightPanel& panel : w.panels) {
-    if (row < panel.row_begin + panel.row_count) return panel.data + (row - panel.row_begin) * row_bytes(w.dtype, w.cols);
-  }
-  return nullptr;
 }
 
 void ref_embed(OpContext& ctx, const EmbedArgs& args) {

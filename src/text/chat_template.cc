@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/chat_template.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "text/jinja_text.h"
+
+namespace loralei {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Builtin {
+  std::string_view name;
+  std::string_view source;
+};
+
+constexpr Builtin kBuiltins[] = {
+    {"chatml",
+     "{% for message in messages %}"
+     "{{ '<|im_start|>' ~ message.role ~ '\\n' ~ (message.content or '') ~ '<|im_end|>\\n' }}"
+     "{% endfor %}"
+     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"},
+    {"llama2",
+     "{% set ns = namespace(system='') %}"
+     "{% for message in messages %}"
+     "{% if message.role in ['system', 'developer'] %}"
+     "{% set ns.system = '<<SYS>>\\n' ~ message.content ~ '\\n<</SYS>>\\n\\n' %}"
+     "{% elif message.role == 'assistant' %}"
+     "{{ ' ' ~ (message.content or '') | trim ~ ' ' ~ eos_token }}"
+     "{% else %}"
+     "{{ bos_token ~ '[INST] ' ~ ns.system ~ message.content | trim ~ ' [/INST]' }}"
+     "{% set ns.system = '' %}"
+     "{% endif %}"
+     "{% endfor %}"},
+    {"llama3",
+     "{{ bos_token }}"
+     "{% for message in messages %}"
+     "{{ '<|start_header_id|>' ~ message.role ~ '<|end_header_id|>\\n\\n' ~ (message.content or '') | trim ~ '<|eot_id|>' }}"
+     "{% endfor %}"
+     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"},
+    {"mistral",
+     "{{ bos_token }}"
+     "{% set ns = namespace(system='') %}"
+     "{% for message in messages %}"
+     "{% if message.role in ['system', 'developer'] %}"
+     "{% set ns.system = message.content ~ '\\n\\n' %}"
+     "{% elif message.role == 'assistant' %}"
+     "{{ ' ' ~ (message.content or '') | trim ~ eos_token }}"
+     "{% else %}"
+     "{{ '[INST] ' ~ ns.system ~ message.content ~ ' [/INST]' }}"
+     "{% set ns.system = '' %}"
+     "{% endif %}"
+     "{% endfor %}"},
+    {"alpaca",
+     "{{ bos_token }}"
+     "{% for message in messages %}"
+     "{% if message.role in ['system', 'developer'] %}"
+     "{{ message.content ~ '\\n\\n' }}"
+     "{% elif message.role == 'assistant' %}"
+     "{{ '### Response:\\n' ~ message.content ~ eos_token ~ '\\n\\n' }}"
+     "{% else %}"
+     "{{ '### Instruction:\\n' ~ message.content ~ '\\n\\n' }}"
+     "{% endif %}"
+     "{% endfor %}"
+     "{% if add_generation_prompt %}{{ '### Response:\\n' }}{% endif %}"},
+    {"vicuna",
+     "{{ bos_token }}"
+     "{% for message in messages %}"
+     "{% if message.role in ['system', 'developer'] %}"
+     "{{ message.content ~ '\\n\\n' }}"
+     "{% elif message.role == 'assistant' %}"
+     "{{ 'ASSISTANT: ' ~ message.content ~ eos_token ~ '\\n' }}"
+     "{% else %}"
+     "{{ 'USER: ' ~ message.content ~ '\\n' }}"
+     "{% endif %}"
+     "{% endfor %}"
+     "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"},
+    {"zephyr",
+     "{% for message in messages %}"
+     "{{ '<|' ~ message.role ~ '|>\\n' ~ (message.content or '') ~ eos_token ~ '\\n' }}"
+     "{% endfor %}"
+     "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"},
+};
+
+Result<JinjaValue> parse_json(const std::string& text, const char* what, Json::value_t wanted) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (json.is_discarded()) return invalid_argument(std::string(what) + " is not valid JSON");
+  if (json.type() != wanted) {
+    return invalid_argument(std::string(what) + " must be " + (wanted == Json::value_t::array ? "a JSON array" : "a JSON object"));
+  }
+  return jinja_from_json(json);
+}
+
+JinjaValue tool_call_value(const ChatToolCall& call) {
+  JinjaValue arguments(call.arguments);
+  if (Result<JinjaValue> parsed = parse_json(call.arguments, "arguments", Json::value_t::object); parsed.ok()) {
+    arguments = std::move(parsed).value();
+  }
+  JinjaValue function = jinja_dict({{"name", JinjaValue(call.name)}, {"arguments", std::move(arguments)}});
+  std::vector<std::pair<std::string, JinjaValue>> fields;
+  if (!call.id.empty()) fields.emplace_back("id", JinjaValue(call.id));
+  fields.emplace_back("type", JinjaValue("function"));
+  fields.emplace_back("function", std::move(function));
+  return jinja_dict(std::move(fields));
+}
+
+JinjaValue message_value(const ChatMessage& message) {
+  std::vector<std::pair<std::string, JinjaValue>> fields;
+  fields.emplace_back("role", JinjaValue(message.role));
+  fields.emplace_back("content", message.content ? JinjaValue(*message.content) : JinjaValue::none());
+  if (message.reasoning_content) fields.emplace_back("reasoning_content", JinjaValue(*message.reasoning_content));
+  if (!message.name.empty()) fields.emplace_back("name", JinjaValue(message.name));
+  if (!message.tool_call_id.empty()) fields.emplace_back("tool_call_id", JinjaValue(message.tool_call_id));
+  if (!message.tool_calls.empty()) {
+    std::vector<JinjaValue> calls;
+    for (const ChatToolCall& call : message.tool_calls) calls.push_back(tool_call_value(call));
+    fields.emplace_back("tool_calls", jinja_list(std::move(calls)));
+  }
+  return jinja_dict(std::move(fields));
+}
+
+Result<JinjaValue> make_context(const ChatPrompt& prompt) {
+  std::vector<std::pair<std::string, JinjaValue>> fields;
+  const auto set = [&](const std::string& name, JinjaValue value) {
+    for (auto& [old_name, old] : fields) {
+      if (old_name == name) {
+        old = std::move(value);
+        return;
+      }
+    }
+    fields.emplace_back(name, std::move(value));
+  };
+  for (const auto& [name, text] : prompt.special_tokens) set(name, JinjaValue(text));
+  if (!prompt.kwargs.empty()) {
+    TRY_ASSIGN(const JinjaValue kwargs, parse_json(prompt.kwargs, "chat_template_kwargs", Json::value_t::object));
+    for (const auto& [name, value] : kwargs.as_dict().items) {
+      static constexpr std::string_view kReserved[] = {"messages", "tools", "documents", "add_generation_prompt"};
+      if (std::find(std::begin(kReserved), std::end(kReserved), name.as_string()) != std::end(kReserved)) {
+        return invalid_argument("chat_template_kwargs may not set '" + name.as_string() + "': it is a field of the request itself");
+      }
+      if (fields.size() > 256) return invalid_argument("chat_template_kwargs has more than 256 fields");
+      set(name.as_string(), value);
+    }
+  }
+  std::vector<JinjaValue> messages;
+  for (const ChatMessage& message : prompt.messages) messages.push_back(message_value(message));
+  set("messages", jinja_list(std::move(messages)));
+  JinjaValue tools = JinjaValue::none();
+  if (!prompt.tools.empty()) {
+    TRY_ASSIGN(tools, parse_json(prompt.tools, "tools", Json::value_t::array));
+  }
+  set("tools", std::move(tools));
+  JinjaValue documents = JinjaValue::none();
+  if (!prompt.documents.empty()) {
+    TRY_ASSIGN(documents, parse_json(prompt.documents, "documents", Json::value_t::array));
+  }
+  set("documents", std::move(documents));
+  set("add_generation_prompt", JinjaValue(prompt.add_generation_prompt));
+  return jinja_dict(std::move(fields));
+}
+
+// Cuts everything behind the last message's text, so that the model goes on with it.
+Result<std::string> cut_after_final_message(std::string text, const ChatMessage& final) {
+  const std::string content = final.content.value_or("");
+  const std::string bare = jinja::strip(content, true, true);
+  const size_t found = bare.empty() ? std::string::npos : text.rfind(bare);
+  if (found == std::string::npos) {
+    return invalid_argument(
+        "continue_final_message is set, but the chat template does not show the text of the final message; "
+        "give the message text, or turn continue_final_message off");
+  }
+  // Trailing white space is kept where the template kept it.
+  const std::string tail_kept = jinja::strip(content, true, false);
+  const bool kept = text.compare(found, tail_kept.size(), tail_kept) == 0;
+  text.resize(found + (kept ? tail_kept.size() : bare.size()));
+  return text;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::parse(std::string source) {
+  TRY_ASSIGN(auto parsed, JinjaTemplate::parse(source));
+  return std::shared_ptr<const ChatTemplate>(new ChatTemplate(std::move(source), std::move(parsed)));
+}
+
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::builtin(std::string_view name) {
+  std::string names;
+  for (const Builtin& builtin : kBuiltins) {
+    if (builtin.name == name) return parse(std::string(builtin.source));
+    names += (names.empty() ? "" : ", ") + std::string(builtin.name);
+  }
+  return not_found("there is no built-in chat template '" + std::string(name) + "'; choose one of " + names);
+}
+
+std::vector<std::string_view> ChatTemplate::builtin_names() {
+  std::vector<std::string_view> names;
+  for (const Builtin& builtin : kBuiltins) names.push_back(builtin.name);
+  return names;
+}
+
+Result<std::string> ChatTemplate::render(const ChatPrompt& prompt) const {
+  if (prompt.messages.empty()) return invalid_argument("messages is empty; a chat needs at least one message");
+  if (prompt.continue_final_message && prompt.add_generation_prompt) {
+    return invalid_argument("continue_final_message and add_generation_prompt exclude each other; set one of them to false");
+  }
+  TRY_ASSIGN(const JinjaValue context, make_context(prompt));
+  JinjaRenderOptions options;
+  options.unix_time_s = prompt.unix_time_s;
+  TRY_ASSIGN(std::string text, template_->render(context, options));
+  if (!prompt.continue_final_message) return text;
+  return cut_after_final_message(std::move(text), prompt.messages.back());
+}
+
+Error no_chat_template(std::string_view model) {
+  std::string names;
+  for (const Builtin& builtin : kBuiltins) names += (names.empty() ? "" : ", ") + std::string(builtin.name);
+  return invalid_argument("the model '" + std::string(model) +
+                          "' has no chat template; use /v1/completions, or start the server with --chat-template FILE or one of " + names);
+}
+
+}  // namespace loralei

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// ChatTemplate: messages and tools to prompt text, through the model's own Jinja template or a built-in one.
+//
+// Thread: immutable; render on any number of threads. Ownership: shared by pointer (a model's, or an adapter's own).
+// Invariants: what the template sees is what transformers' apply_chat_template shows: messages, tools and documents (none when
+// absent), add_generation_prompt, the special tokens that exist, and chat_template_kwargs, which may replace tokens but not
+// the others. A tool call's arguments are given as a dict where they are a JSON object, else as the string.
+// Failure: invalid_argument with the template's line or the JSON that is wrong; the text of raise_exception is in the message.
+// Source: transformers 4.5x, utils/chat_template_utils.py (also for continue_final_message).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "text/jinja.h"
+
+namespace loralei {
+
+struct ChatToolCall {
+  std::string id;
+  std::string name;
+  std::string arguments;  // JSON text of an object
+};
+
+struct ChatMessage {
+  std::string role;
+  std::optional<std::string> content;
+  std::optional<std::string> reasoning_content;
+  std::string name;          // empty: absent
+  std::string tool_call_id;  // of a tool's answer; empty: absent
+  std::vector<ChatToolCall> tool_calls;
+};
+
+struct ChatPrompt {
+  std::vector<ChatMessage> messages;
+  std::string tools;      // JSON text of an array of tools; empty: none
+  std::string documents;  // JSON text of an array; empty: none
+  std::string kwargs;     // JSON text of an object, chat_template_kwargs; empty: none
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;  // the last message is left open; needs add_generation_prompt off
+  std::vector<std::pair<std::string, std::string>> special_tokens;  // "bos_token", "eos_token" ... with their text
+  int64_t unix_time_s = 0;              // what strftime_now shows, in UTC
+};
+
+class ChatTemplate {
+ public:
+  static Result<std::shared_ptr<const ChatTemplate>> parse(std::string source);
+  // chatml, llama2, llama3, mistral, alpaca, vicuna, zephyr; not_found, with these names, for any other.
+  static Result<std::shared_ptr<const ChatTemplate>> builtin(std::string_view name);
+  static std::vector<std::string_view> builtin_names();
+
+  Result<std::string> render(const ChatPrompt& prompt) const;
+
+  const std::string& source() const { return source_; }
+  // Without this the model never gets to see the tools of a request.
+  bool shows_tools() const { return template_->mentions("tools"); }
+
+ private:
+  ChatTemplate(std::string source, std::shared_ptr<const JinjaTemplate> parsed)
+      : source_(std::move(source)), template_(std::move(parsed)) {}
+  std::string source_;
+  std::shared_ptr<const JinjaTemplate> template_;
+};
+
+// The refusal for a chat request to a model that has no template.
+Error no_chat_template(std::string_view model);
+
+// True when the template has written the beginning-of-sequence token itself: the prompt must then be encoded without adding
+// special tokens, or the model would see two.
+inline bool begins_with_bos(std::string_view prompt, std::string_view bos) {
+  return !bos.empty() && prompt.substr(0, bos.size()) == bos;
+}
+
+}  // namespace loralei

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/chat_template.h"
+
+#include <gtest/gtest.h>
+
+namespace loralei {
+namespace {
+
+ChatPrompt prompt_of(std::vector<ChatMessage> messages) {
+  ChatPrompt prompt;
+  prompt.messages = std::move(messages);
+  prompt.special_tokens = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
+  return prompt;
+}
+
+ChatMessage says(const char* role, const char* text) {
+  ChatMessage message;
+  message.role = role;
+  message.content = text;
+  return message;
+}
+
+std::string render(const char* source, const ChatPrompt& prompt) {
+  const auto parsed = ChatTemplate::parse(source);
+  if (!parsed.ok()) return parsed.error().message;
+  const auto text = parsed.value()->render(prompt);
+  return text.ok() ? text.value() : text.error().message;
+}
+
+TEST(ChatTemplate, BuiltinsRender) {
+  const ChatPrompt prompt = prompt_of({says("system", "Be brief."), says("user", "Hi"), says("assistant", "Hello!"), says("user", "Bye")});
+  const std::pair<const char*, const char*> expected[] = {
+      {"chatml", "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>\n"
+                 "<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n"},
+      {"llama2", "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] Hello! </s><s>[INST] Bye [/INST]"},
+      {"llama3", "<s><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi"
+                 "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nBye"
+                 "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
+      {"mistral", "<s>[INST] Be brief.\n\nHi [/INST] Hello!</s>[INST] Bye [/INST]"},
+      {"alpaca", "<s>Be brief.\n\n### Instruction:\nHi\n\n### Response:\nHello!</s>\n\n### Instruction:\nBye\n\n### Response:\n"},
+      {"vicuna", "<s>Be brief.\n\nUSER: Hi\nASSISTANT: Hello!</s>\nUSER: Bye\nASSISTANT:"},
+      {"zephyr", "<|system|>\nBe brief.</s>\n<|user|>\nHi</s>\n<|assistant|>\nHello!</s>\n<|user|>\nBye</s>\n<|assistant|>\n"}};
+  EXPECT_EQ(ChatTemplate::builtin_names().size(), std::size(expected));
+  for (const auto& [name, text] : expected) {
+    const auto builtin = ChatTemplate::builtin(name);
+    ASSERT_TRUE(builtin.ok()) << name;
+    const auto rendered = builtin.value()->render(prompt);
+    ASSERT_TRUE(rendered.ok()) << rendered.error().message;
+    EXPECT_EQ(rendered.value(), text);
+  }
+  EXPECT_EQ(ChatTemplate::builtin("nope").error().code, ErrorCode::kNotFound);
+}
+
+TEST(ChatTemplate, ShowsWhatTransformersShows) {
+  ChatPrompt prompt = prompt_of({says("user", "x")});
+  EXPECT_EQ(render("{{ tools is none }} {{ documents is none }} {{ add_generation_prompt }} {{ pad_token is defined }}", prompt),
+            "True True True False");
+  prompt.tools = R"([{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": 2}}}])";
+  prompt.kwargs = R"({"enable_thinking": false, "bos_token": "[B]"})";
+  EXPECT_EQ(render("{{ bos_token }}{{ tools[0] | tojson }}{{ enable_thinking }}", prompt),
+            R"([B]{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": 2}}}False)");
+  prompt.kwargs = R"({"messages": []})";
+  EXPECT_NE(render("", prompt).find("may not set 'messages'"), std::string::npos);
+  prompt.kwargs = "[1";
+  EXPECT_NE(render("", prompt).find("chat_template_kwargs is not valid JSON"), std::string::npos);
+}
+
+TEST(ChatTemplate, ToolCallsCarryTheirArgumentsAsDicts) {
+  ChatMessage call = says("assistant", "");
+  call.content.reset();
+  call.tool_calls = {{"call_1", "f", R"({"b": 1, "a": [true, null]})"}, {"", "g", "not json"}};
+  ChatMessage answer = says("tool", "42");
+  answer.tool_call_id = "call_1";
+  const ChatPrompt prompt = prompt_of({says("user", "x"), call, answer});
+  EXPECT_EQ(render("{{ messages[1] | tojson }}", prompt),
+            R"({"role": "assistant", "content": null, "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "f", )"
+            R"("arguments": {"b": 1, "a": [true, null]}}}, {"type": "function", "function": {"name": "g", "arguments": "not json"}}]})");
+  EXPECT_EQ(render("{{ messages[2].tool_call_id }}{{ messages[0].tool_calls is defined }}", prompt), "call_1False");
+}
+
+TEST(ChatTemplate, ContinuesTheFinalMessage) {
+  const char* source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>\n{% endfor %}";
+  const char* trimming = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}<end>\n{% endfor %}";
+  ChatPrompt prompt = prompt_of({says("user", "So"), says("assistant", " So far ")});
+  prompt.continue_final_message = true;
+  EXPECT_NE(render(source, prompt).find("exclude each other"), std::string::npos);
+  prompt.add_generation_prompt = false;
+  EXPECT_EQ(render(source, prompt), "<user>So<end>\n<assistant> So far ");
+  EXPECT_EQ(render(trimming, prompt), "<user>So<end>\n<assistant>So far");
+  EXPECT_NE(render("nothing", prompt).find("does not show"), std::string::npos);
+}
+
+TEST(ChatTemplate, TellsABeginningOfSequenceTokenInTheText) {
+  EXPECT_TRUE(begins_with_bos("<s>[INST]", "<s>"));
+  EXPECT_FALSE(begins_with_bos("[INST]", "<s>"));
+  EXPECT_FALSE(begins_with_bos("[INST]", ""));
+  EXPECT_TRUE(ChatTemplate::parse("{% if tools %}x{% endif %}").value()->shows_tools());
+  EXPECT_FALSE(ChatTemplate::parse("tools").value()->shows_tools());
+  EXPECT_FALSE(ChatTemplate::parse("x").value()->render(ChatPrompt()).ok());
+  EXPECT_NE(no_chat_template("m").message.find("--chat-template"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace loralei

@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/jinja_ops.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "text/jinja_call.h"
+#include "text/jinja_text.h"
+
+namespace loralei::jinja {
+
+using Kind = JinjaValue::Kind;
+using Shape = JinjaList::Shape;
+
+bool truthy(const JinjaValue& value) {
+  switch (value.kind()) {
+    case Kind::kUndefined:
+    case Kind::kNone: return false;
+    case Kind::kBool: return value.as_bool();
+    case Kind::kInt: return value.as_int() != 0;
+    case Kind::kFloat: return value.as_float() != 0;
+    case Kind::kString: return !value.as_string().empty();
+    case Kind::kList: return value.as_list().shape == Shape::kGenerator || !value.as_list().items.empty();
+    case Kind::kDict: return !value.as_dict().items.empty();
+    case Kind::kNamespace:
+    case Kind::kLoop:
+    case Kind::kCallable: return true;
+  }
+  return false;
+}
+
+std::string type_name(const JinjaValue& value) {
+  switch (value.kind()) {
+    case Kind::kUndefined: return "Undefined";
+    case Kind::kNone: return "NoneType";
+    case Kind::kBool: return "bool";
+    case Kind::kInt: return "int";
+    case Kind::kFloat: return "float";
+    case Kind::kString: return "str";
+    case Kind::kList:
+      switch (value.as_list().shape) {
+        case Shape::kList: return "list";
+        case Shape::kTuple: return "tuple";
+        case Shape::kGenerator: return "generator";
+        case Shape::kView: return "dict view";
+        case Shape::kRange: return "range";
+      }
+      return "list";
+    case Kind::kDict: return "dict";
+    case Kind::kNamespace: return "Namespace";
+    case Kind::kLoop: return "LoopContext";
+    case Kind::kCallable: return "function";
+  }
+  return "object";
+}
+
+namespace {
+
+bool equal_lists(JinjaRun& run, const JinjaList& a, const JinjaList& b) {
+  if (&a == &b) return true;
+  if (a.shape != b.shape || a.shape == Shape::kGenerator || a.items.size() != b.items.size()) return false;
+  for (size_t i = 0; i < a.items.size(); ++i) {
+    if (!equals(run, a.items[i], b.items[i])) return false;
+  }
+  return true;
+}
+
+bool equal_dicts(JinjaRun& run, const JinjaDict& a, const JinjaDict& b) {
+  if (&a == &b) return true;
+  if (a.items.size() != b.items.size()) return false;
+  for (const auto& [key, value] : a.items) {
+    if (!run.step(b.index.empty() ? static_cast<int64_t>(b.items.size()) : 1)) return false;
+    const JinjaValue* other = b.find(key);
+    if (other == nullptr || !equals(run, value, *other)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool equals(JinjaRun& run, const JinjaValue& a, const JinjaValue& b) {
+  if (!run.step()) return false;
+  if (a.is_number() && b.is_number()) {
+    if (a.is_int() && b.is_int()) return a.as_int() == b.as_int();
+    return a.as_float() == b.as_float();
+  }
+  if (a.kind() != b.kind()) return false;
+  switch (a.kind()) {
+    case Kind::kUndefined:
+    case Kind::kNone: return true;
+    case Kind::kString: return a.as_string() == b.as_string();
+    case Kind::kList: return equal_lists(run, a.as_list(), b.as_list());
+    case Kind::kDict: return equal_dicts(run, a.as_dict(), b.as_dict());
+    default: return a.identity() == b.identity();
+  }
+}
+
+bool less(JinjaRun& run, const JinjaValue& a, const JinjaValue& b, const char* op) {
+  if (!run.step()) return false;
+  if (a.is_number() && b.is_number()) {
+    if (a.is_int() && b.is_int()) return a.as_int() < b.as_int();
+    return a.as_float() < b.as_float();
+  }
+  if (a.is_string() && b.is_string()) return a.as_string() < b.as_string();  // UTF-8 sorts as code points do
+  if (a.is_list() && b.is_list() && a.as_list().shape == b.as_list().shape) {
+    const auto& left = a.as_list().items;
+    const auto& right = b.as_list().items;
+    for (size_t i = 0; i < std::min(left.size(), right.size()); ++i) {
+      if (!equals(run, left[i], right[i])) return less(run, left[i], right[i], op);
+    }
+    return left.size() < right.size();
+  }
+  for (const JinjaValue* side : {&a, &b}) {
+    if (side->is_undefined()) {
+      run.fail(side->undefined_hint());
+      return false;
+    }
+  }
+  run.fail(std::string("'") + op + "' is not supported between '" + type_name(a) + "' and '" + type_name(b) + "'");
+  return false;
+}
+
+bool contains(JinjaRun& run, const JinjaValue& container, const JinjaValue& item) {
+  switch (container.kind()) {
+    case Kind::kUndefined: return false;
+    case Kind::kString:
+      if (!item.is_string()) {
+        run.fail("'in <string>' needs a string on its left, not '" + type_name(item) + "'");
+        return false;
+      }
+      if (!run.step(1 + static_cast<int64_t>(container.as_string().size() / 64))) return false;
+      return container.as_string().find(item.as_string()) != std::string::npos;
+    case Kind::kDict:
+      if (!run.step(container.as_dict().index.empty() ? static_cast<int64_t>(container.as_dict().items.size()) : 1)) return false;
+      return container.as_dict().find(item) != nullptr;
+    case Kind::kList:
+      for (const JinjaValue& element : container.as_list().items) {
+        if (equals(run, element, item)) return true;
+      }
+      return false;
+    default:
+      run.fail("'in' cannot look into a value of type '" + type_name(container) + "'");
+      return false;
+  }
+}
+
+namespace {
+
+class Printer {
+ public:
+  Printer(JinjaRun& run, std::string& out) : run_(run), out_(out) {}
+
+  void repr(const JinjaValue& value, int depth) {
+    // Values share parts, so that a small one may print without end: the text itself is what is paid for.
+    if (!run_.step() || !run_.allocate(16)) return;
+    switch (value.kind()) {
+      case Kind::kUndefined: out_ += "Undefined"; return;
+      case Kind::kNone: out_ += "None"; return;
+      case Kind::kBool: out_ += value.as_bool() ? "True" : "False"; return;
+      case Kind::kInt: out_ += std::to_string(value.as_int()); return;
+      case Kind::kFloat: out_ += format_float(value.as_float()); return;
+      case Kind::kString:
+        if (run_.allocate(value.as_string().size())) out_ += quote_repr(value.as_string());
+        return;
+      case Kind::kList: list(value.as_list(), depth); return;
+      case Kind::kDict: dict(value.as_dict(), depth); return;
+      case Kind::kNamespace: space(*value.as_namespace(), depth); return;
+      case Kind::kLoop: out_ += "<LoopContext>"; return;
+      case Kind::kCallable: out_ += "<function " + value.as_callable().name + ">"; return;
+    }
+  }
+
+ private:
+  void list(const JinjaList& list, int depth) {
+    if (list.shape == Shape::kGenerator) {
+      out_ += "<generator>";
+      return;
+    }
+    const bool tuple = list.shape == Shape::kTuple;
+    out_ += list.shape == Shape::kView ? list.view_name + "([" : std::string(tuple ? "(" : "[");
+    for (size_t i = 0; i < list.items.size() && !run_.failed(); ++i) {
+      if (i != 0) out_ += ", ";
+      repr(list.items[i], depth + 1);
+    }
+    if (tuple && list.items.size() == 1) out_ += ",";
+    out_ += list.shape == Shape::kView ? "])" : tuple ? ")" : "]";
+  }
+
+  void dict(const JinjaDict& dict, int depth) {
+    out_ += "{";
+    bool first = true;
+    for (const auto& [key, value] : dict.items) {
+      if (run_.failed()) return;
+      if (!first) out_ += ", ";
+      first = false;
+      repr(key, depth + 1);
+      out_ += ": ";
+      repr(value, depth + 1);
+    }
+    out_ += "}";
+  }
+
+  // Namespaces may hold each other in a circle, so their nesting is counted here.
+  void space(const JinjaNamespace& space, int depth) {
+    if (depth > kMaxValueDepth) {
+      run_.fail("a namespace that holds itself cannot be printed");
+      return;
+    }
+    out_ += "<Namespace {";
+    bool first = true;
+    for (const auto& [key, value] : space.attributes) {
+      if (run_.failed()) return;
+      if (!first) out_ += ", ";
+      first = false;
+      out_ += quote_repr(key) + ": ";
+      repr(value, depth + 1);
+    }
+    out_ += "}>";
+  }
+
+  JinjaRun& run_;
+  std::string& out_;
+};
+
+}  // namespace
+
+std::string to_str(JinjaRun& run, const JinjaValue& value) {
+  if (value.is_undefined()) return {};
+  if (value.is_string()) return run.allocate(value.as_string().size()) ? value.as_string() : std::string();
+  return to_repr(run, value);
+}
+
+std::string to_repr(JinjaRun& run, const JinjaValue& value) {
+  std::string out;
+  Printer(run, out).repr(value, 0);
+  return out;
+}
+
+namespace {
+
+class JsonWriter {
+ public:
+  JsonWriter(JinjaRun& run, const JsonStyle& style, std::string& out) : run_(run), style_(style), out_(out) {}
+
+  void write(const JinjaValue& value, int depth) {
+    if (!run_.step() || !run_.allocate(16)) return;
+    switch (value.kind()) {
+      case Kind::kNone: out_ += "null"; return;
+      case Kind::kBool: out_ += value.as_bool() ? "true" : "false"; return;
+      case Kind::kInt: out_ += std::to_string(value.as_int()); return;
+      case Kind::kFloat: number(value.as_float()); return;
+      case Kind::kString:
+        if (run_.allocate(value.as_string().size())) out_ += quote_json(value.as_string(), style_.ensure_ascii);
+        return;
+      case Kind::kList:
+        if (value.as_list().shape == Shape::kList || value.as_list().shape == Shape::kTuple) {
+          list(value.as_list(), depth);
+          return;
+        }
+        break;
+      case Kind::kDict: dict(value.as_dict(), depth); return;
+      default: break;
+    }
+    run_.fail(value.is_undefined() ? value.undefined_hint() + ", so it cannot be written as JSON"
+                                   : "a value of type '" + type_name(value) + "' cannot be written as JSON");
+  }
+
+ private:
+  void number(double value) {
+    if (std::isnan(value)) out_ += "NaN";
+    else if (std::isinf(value)) out_ += value > 0 ? "Infinity" : "-Infinity";
+    else out_ += format_float(value);
+  }
+
+  void new_line(int depth) {
+    if (!style_.has_indent || !run_.allocate(style_.indent.size() * depth)) return;
+    out_ += '\n';
+    for (int i = 0; i < depth; ++i) out_ += style_.indent;
+  }
+
+  void list(const JinjaList& list, int depth) {
+    out_ += '[';
+    for (size_t i = 0; i < list.items.size() && !run_.failed(); ++i) {
+      if (i != 0) out_ += style_.item_separator;
+      new_line(depth + 1);
+      write(list.items[i], depth + 1);
+    }
+    if (!list.items.empty()) new_line(depth);
+    out_ += ']';
+  }
+
+  void dict(const JinjaDict& dict, int depth) {
+    std::vector<const JinjaDict::Item*> items;
+    for (const auto& item : dict.items) items.push_back(&item);
+    if (style_.sort_keys) {
+      std::stable_sort(items.begin(), items.end(), [&](const auto* a, const auto* b) { return less(run_, a->first, b->first); });
+    }
+    out_ += '{';
+    for (size_t i = 0; i < items.size() && !run_.failed(); ++i) {
+      if (i != 0) out_ += style_.item_separator;
+      new_line(depth + 1);
+      key(items[i]->first);
+      out_ += style_.key_separator;
+      write(items[i]->second, depth + 1);
+    }
+    if (!items.empty()) new_line(depth);
+    out_ += '}';
+  }
+
+  void key(const JinjaValue& key) {
+    if (key.is_string()) {
+      out_ += quote_json(key.as_string(), style_.ensure_ascii);
+      return;
+    }
+    if (!key.is_number() && !key.is_none()) {
+      run_.fail("JSON keys must be strings, numbers, booleans or none, not '" + type_name(key) + "'");
+      return;
+    }
+    out_ += '"';
+    write(key, 0);
+    out_ += '"';
+  }
+
+  JinjaRun& run_;
+  const JsonStyle& style_;
+  std::string& out_;
+};
+
+}  // namespace
+
+std::string to_json(JinjaRun& run, const JinjaValue& value, const JsonStyle& style) {
+  std::string out;
+  JsonWriter(run, style, out).write(value, 0);
+  return out;
+}
+
+int64_t length(JinjaRun& run, const JinjaValue& value) {
+  switch (value.kind()) {
+    case Kind::kUndefined: return 0;
+    case Kind::kString:
+      run.step(static_cast<int64_t>(value.as_string().size() / 64));
+      return code_point_count(value.as_string());
+    case Kind::kList:
+      if (value.as_list().shape != Shape::kGenerator) return static_cast<int64_t>(value.as_list().items.size());
+      break;
+    case Kind::kDict: return static_cast<int64_t>(value.as_dict().items.size());
+    case Kind::kLoop: return static_cast<int64_t>(value.as_loop()->items.size());
+    default: break;
+  }
+  run.fail("a value of type '" + type_name(value) + "' has no length");
+  return 0;
+}
+
+std::vector<JinjaValue> elements(JinjaRun& run, const JinjaValue& value) {
+  std::vector<JinjaValue> out;
+  switch (value.kind()) {
+    case Kind::kUndefined: return out;
+    case Kind::kString: {
+      const std::string& text = value.as_string();
+      if (!run.step(static_cast<int64_t>(text.size())) || !run.allocate(text.size() * 96)) return out;
+      for (size_t at = 0; at < text.size();) {
+        const size_t begin = at;
+        next_code_point(text, at);
+        out.emplace_back(text.substr(begin, at - begin));
+      }
+      return out;
+    }
+    case Kind::kList: {
+      const JinjaList& list = value.as_list();
+      if (list.shape == Shape::kGenerator && std::exchange(list.consumed, true)) return out;
+      if (!run.step(static_cast<int64_t>(list.items.size() / 8)) || !run.allocate(list.items.size() * sizeof(JinjaValue))) return out;
+      return list.items;
+    }
+    case Kind::kDict:
+      if (!run.allocate(value.as_dict().items.size() * sizeof(JinjaValue))) return out;
+      for (const auto& [key, unused] : value.as_dict().items) out.push_back(key);
+      return out;
+    default: run.fail("a value of type '" + type_name(value) + "' cannot be iterated over"); return out;
+  }
+}
+
+JinjaValue get_item(JinjaRun& run, const JinjaValue& value, const JinjaValue& key) {
+  const auto missing = [&]() -> JinjaValue {
+    const std::string name = key.is_string() ? "'" + key.as_string().substr(0, 80) + "'" : key.is_number() ? to_repr(run, key) : type_name(key);
+    return JinjaValue::undefined("a value of type '" + type_name(value) + "' has no element " + name);
+  };
+  if (!run.step()) return {};
+  switch (value.kind()) {
+    case Kind::kUndefined: return run.fail(value.undefined_hint());
+    case Kind::kDict: {
+      if (value.as_dict().index.empty() && !run.step(static_cast<int64_t>(value.as_dict().items.size() / 8))) return {};
+      const JinjaValue* found = value.as_dict().find(key);
+      return found != nullptr ? *found : missing();
+    }
+    case Kind::kList: {
+      const JinjaList& list = value.as_list();
+      if (!key.is_int() || !list.is_sequence()) return missing();
+      int64_t index = key.as_int();
+      const auto size = static_cast<int64_t>(list.items.size());
+      if (index < 0) index += size;
+      if (index < 0 || index >= size) return missing();
+      return list.items[index];
+    }
+    case Kind::kString: {
+      if (!key.is_int()) return missing();
+      const std::string& text = value.as_string();
+      int64_t index = key.as_int();
+      if (!run.step(static_cast<int64_t>(text.size() / 64))) return {};
+      if (index < 0) index += code_point_count(text);
+      if (index < 0) return missing();
+      size_t at = 0;
+      for (int64_t i = 0; i < index && at < text.size(); ++i) next_code_point(text, at);
+      if (at >= text.size()) return missing();
+      const size_t begin = at;
+      next_code_point(text, at);
+      return run.make_string(text.substr(begin, at - begin));
+    }
+    default: return missing();
+  }
+}
+
+JinjaValue slice(JinjaRun& run, const JinjaValue& value, const JinjaValue& start, const JinjaValue& stop, const JinjaValue& stride) {
+  if (value.is_undefined()) return run.fail(value.undefined_hint());
+  for (const JinjaValue* bound : {&start, &stop, &stride}) {
+    if (!bound->is_none() && !bound->is_int()) return run.fail("slice bounds must be integers or none, not '" + type_name(*bound) + "'");
+  }
+  const bool is_list = value.is_list() && value.as_list().is_sequence();
+  if (!is_list && !value.is_string()) return run.fail("a value of type '" + type_name(value) + "' cannot be sliced");
+  const std::u32string characters = is_list ? std::u32string() : decode_utf8(value.as_string());
+  if (!run.step(static_cast<int64_t>(characters.size() / 16))) return {};
+  const auto size = is_list ? static_cast<int64_t>(value.as_list().items.size()) : static_cast<int64_t>(characters.size());
+  const int64_t step = stride.is_none() ? 1 : stride.as_int();
+  if (step == 0) return run.fail("a slice step cannot be zero");
+  const auto clamp = [&](const JinjaValue& bound, int64_t absent) {
+    if (bound.is_none()) return absent;
+    int64_t index = bound.as_int();
+    if (index < 0) index = index < -size ? -1 : index + size;
+    return step > 0 ? std::clamp<int64_t>(index, 0, size) : std::clamp<int64_t>(index, -1, size - 1);
+  };
+  const int64_t first = clamp(start, step > 0 ? 0 : size - 1);
+  const int64_t last = clamp(stop, step > 0 ? size : -1);
+  std::vector<JinjaValue> items;
+  std::u32string text;
+  // A step larger than the value ends after the first element; unsigned distance avoids overflow at the extremes.
+  for (int64_t i = first; step > 0 ? i < last : i > last;) {
+    if (is_list) items.push_back(value.as_list().items[i]);
+    else text += characters[i];
+    const int64_t left = step > 0 ? last - i : i - last;
+    if (step > 0 ? step >= left : step <= -left) break;
+    i += step;
+  }
+  if (!is_list) return run.make_string(encode_utf8(text));
+  return run.make_list(std::move(items), value.as_list().shape == Shape::kTuple ? Shape::kTuple : Shape::kList);
+}
+
+}  // namespace loralei::jinja

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/jinja_value.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/limits.h"
+
+namespace loralei {
+
+namespace {
+
+constexpr size_t kIndexedDictSize = 12;  // below this a linear look is faster than a hash table
+
+// Equality of possible keys: scalars, and tuples of them by identity only (no template uses those).
+bool same_key(const JinjaValue& a, const JinjaValue& b) {
+  if (a.is_string() || b.is_string()) return a.is_string() && b.is_string() && a.as_string() == b.as_string();
+  if (a.is_number() && b.is_number()) {
+    if (a.is_int() && b.is_int()) return a.as_int() == b.as_int();
+    return a.as_float() == b.as_float();
+  }
+  if (a.kind() != b.kind()) return false;
+  return a.is_none() || a.is_undefined() || a.identity() == b.identity();
+}
+
+void finish_dict(JinjaDict& dict) {
+  int deepest = 0;
+  for (const auto& [key, value] : dict.items) deepest = std::max({deepest, key.depth(), value.depth()});
+  dict.depth = deepest + 1;
+  if (dict.items.size() < kIndexedDictSize) return;
+  for (uint32_t i = 0; i < dict.items.size(); ++i) {
+    if (dict.items[i].first.is_string()) dict.index.emplace(dict.items[i].first.as_string(), i);
+  }
+}
+
+}  // namespace
+
+std::string JinjaValue::undefined_hint() const {
+  const auto& hint = std::get<Undefined>(data_).hint;
+  return hint ? *hint : "an undefined value was used";
+}
+
+const void* JinjaValue::identity() const {
+  switch (kind()) {
+    case Kind::kString: return &as_string();
+    case Kind::kList: return &as_list();
+    case Kind::kDict: return &as_dict();
+    case Kind::kNamespace: return as_namespace().get();
+    case Kind::kLoop: return as_loop().get();
+    case Kind::kCallable: return &as_callable();
+    default: return nullptr;
+  }
+}
+
+int JinjaValue::depth() const {
+  if (kind() == Kind::kList) return as_list().depth;
+  if (kind() == Kind::kDict) return as_dict().depth;
+  return 0;
+}
+
+const JinjaValue* JinjaDict::find(std::string_view key) const {
+  if (!index.empty()) {
+    const auto found = index.find(key);
+    return found == index.end() ? nullptr : &items[found->second].second;
+  }
+  for (const auto& [name, value] : items) {
+    if (name.is_string() && name.as_string() == key) return &value;
+  }
+  return nullptr;
+}
+
+const JinjaValue* JinjaDict::find(const JinjaValue& key) const {
+  if (key.is_string()) return find(std::string_view(key.as_string()));
+  for (const auto& [name, value] : items) {
+    if (same_key(name, key)) return &value;
+  }
+  return nullptr;
+}
+
+JinjaRun::~JinjaRun() {
+  for (auto& space : namespaces_) space->attributes.clear();
+}
+
+JinjaValue JinjaRun::fail(std::string message) {
+  if (!error_) {
+    error_ = invalid_argument("the chat template failed at line " + std::to_string(line) + ": " + std::move(message));
+  }
+  return {};
+}
+
+JinjaValue JinjaRun::fail_raised(std::string message) {
+  if (!error_) {
+    error_ = invalid_argument("the chat template refused the request at line " + std::to_string(line) + ": " +
+                              std::move(message));
+  }
+  return {};
+}
+
+bool JinjaRun::step(int64_t count) {
+  if (error_) return false;
+  steps_ += count;
+  if (steps_ <= limits_.max_steps) return true;
+  fail("it needs more than " + std::to_string(limits_.max_steps) + " steps; shorten the conversation or mend the template");
+  return false;
+}
+
+bool JinjaRun::allocate(size_t bytes) {
+  if (error_) return false;
+  allocated_bytes_ += static_cast<int64_t>(std::min<size_t>(bytes, size_t{1} << 40));
+  if (allocated_bytes_ <= limits_.max_allocated_bytes) return true;
+  fail("it makes more than " + std::to_string(limits_.max_allocated_bytes >> 20) + " MiB of intermediate values");
+  return false;
+}
+
+JinjaValue JinjaRun::make_string(std::string text) {
+  if (!allocate(text.size() + 48)) return {};
+  return JinjaValue(std::move(text));
+}
+
+JinjaValue JinjaRun::make_list(std::vector<JinjaValue> items, JinjaList::Shape shape) {
+  if (!allocate(items.size() * sizeof(JinjaValue) + 64)) return {};
+  auto list = std::make_shared<JinjaList>();
+  int deepest = 0;
+  for (const JinjaValue& item : items) deepest = std::max(deepest, item.depth());
+  if (deepest >= kMaxValueDepth) return fail("it nests values deeper than " + std::to_string(kMaxValueDepth) + " levels");
+  list->depth = deepest + 1;
+  list->shape = shape;
+  list->items = std::move(items);
+  return JinjaValue(std::shared_ptr<const JinjaList>(std::move(list)));
+}
+
+JinjaValue JinjaRun::make_dict(std::vector<JinjaDict::Item> items) {
+  if (!allocate(items.size() * (sizeof(JinjaDict::Item) + 48) + 96)) return {};
+  auto dict = std::make_shared<JinjaDict>();
+  std::unordered_map<std::string_view, size_t> seen;
+  for (auto& [key, value] : items) {
+    if (key.is_dict() || key.kind() == JinjaValue::Kind::kNamespace ||
+        (key.is_list() && key.as_list().shape != JinjaList::Shape::kTuple)) {
+      return fail("a dict key must be a string, a number, a boolean or none");
+    }
+    if (key.is_string()) {
+      const auto [place, fresh] = seen.emplace(key.as_string(), dict->items.size());
+      if (!fresh) {
+        dict->items[place->second].second = std::move(value);
+        continue;
+      }
+    } else if (!step(static_cast<int64_t>(dict->items.size()))) {
+      return {};
+    } else if (const JinjaValue* old = dict->find(key)) {
+      const_cast<JinjaValue&>(*old) = std::move(value);
+      continue;
+    }
+    dict->items.emplace_back(key, std::move(value));
+  }
+  finish_dict(*dict);
+  if (dict->depth > kMaxValueDepth) return fail("it nests values deeper than " + std::to_string(kMaxValueDepth) + " levels");
+  return JinjaValue(std::shared_ptr<const JinjaDict>(std::move(dict)));
+}
+
+std::shared_ptr<JinjaNamespace> JinjaRun::make_namespace() {
+  if (!allocate(256)) return nullptr;
+  namespaces_.push_back(std::make_shared<JinjaNamespace>());
+  return namespaces_.back();
+}
+
+JinjaValue jinja_list(std::vector<JinjaValue> items) {
+  auto list = std::make_shared<JinjaList>();
+  for (const JinjaValue& item : items) list->depth = std::max(list->depth, item.depth() + 1);
+  list->items = std::move(items);
+  return JinjaValue(std::shared_ptr<const JinjaList>(std::move(list)));
+}
+
+JinjaValue jinja_dict(std::vector<std::pair<std::string, JinjaValue>> items) {
+  auto dict = std::make_shared<JinjaDict>();
+  for (auto& [key, value] : items) dict->items.emplace_back(JinjaValue(std::move(key)), std::move(value));
+  finish_dict(*dict);
+  return JinjaValue(std::shared_ptr<const JinjaDict>(std::move(dict)));
+}
+
+namespace {
+
+Result<JinjaValue> from_json(const nlohmann::ordered_json& json, int depth) {
+  if (depth > kMaxJsonDepth) {
+    return invalid_argument("JSON nested deeper than " + std::to_string(kMaxJsonDepth) + " levels cannot be given to a chat template");
+  }
+  switch (json.type()) {
+    case nlohmann::ordered_json::value_t::null: return JinjaValue::none();
+    case nlohmann::ordered_json::value_t::boolean: return JinjaValue(json.get<bool>());
+    case nlohmann::ordered_json::value_t::number_integer: return JinjaValue(json.get<int64_t>());
+    case nlohmann::ordered_json::value_t::number_unsigned: {
+      const auto value = json.get<uint64_t>();
+      if (value > static_cast<uint64_t>(INT64_MAX)) return JinjaValue(static_cast<double>(value));
+      return JinjaValue(static_cast<int64_t>(value));
+    }
+    case nlohmann::ordered_json::value_t::number_float: return JinjaValue(json.get<double>());
+    case nlohmann::ordered_json::value_t::string: return JinjaValue(json.get_ref<const std::string&>());
+    case nlohmann::ordered_json::value_t::array: {
+      std::vector<JinjaValue> items;
+      for (const auto& item : json) {
+        TRY_ASSIGN(JinjaValue value, from_json(item, depth + 1));
+        items.push_back(std::move(value));
+      }
+      return jinja_list(std::move(items));
+    }
+    case nlohmann::ordered_json::value_t::object: {
+      std::vector<std::pair<std::string, JinjaValue>> items;
+      for (const auto& [key, item] : json.items()) {
+        TRY_ASSIGN(JinjaValue value, from_json(item, depth + 1));
+        items.emplace_back(key, std::move(value));
+      }
+      return jinja_dict(std::move(items));
+    }
+    default: return invalid_argument("this JSON value cannot be given to a chat template");
+  }
+}
+
+}  // namespace
+
+Result<JinjaValue> jinja_from_json(const nlohmann::ordered_json& json) { return from_json(json, 1); }
+
+}  // namespace loralei
