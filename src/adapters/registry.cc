@@ -182,7 +182,7 @@ AcquireOutcome AdapterRegistry::acquire(std::span<const std::string> names, uint
     entry->wanted = std::min(entry->wanted, order);
     if (entry->version == nullptr) want_load(*entry);
   }
-  ++generation_;
+  if (ready) ++generation_;
   return ready ? AcquireOutcome::kReady : AcquireOutcome::kWaiting;
 }
 

@@ -24,6 +24,8 @@ int32_t logits_wanted(const SeqState& seq, int32_t begin, int32_t end) {
   return count;
 }
 
+int32_t segments_of(const SeqState& seq) { return static_cast<int32_t>(seq.adapters.size()); }
+
 bool wants_logits(const SeqState& seq, int32_t position) {
   return (seq.sample && position == seq.known - 1) || (position >= seq.logits_begin && position < seq.logits_end);
 }
@@ -35,6 +37,7 @@ class Planning {
       : input_(input), options_(options), scratch_(scratch), output_(output) {
     tokens_left_ = options.step_tokens;
     logits_left_ = options.logits_rows;
+    segments_left_ = options.segments;
     blocks_left_ = input.blocks_available;
     scratch_.running.clear();
     scratch_.admitted.clear();
@@ -61,6 +64,7 @@ class Planning {
  private:
   // Rows that tokens and logits budgets allow from `computed` on.
   int32_t rows_within_budget(const SeqState& seq) const {
+    if (segments_of(seq) > segments_left_) return 0;
     int32_t rows = std::min(seq.known - seq.computed, tokens_left_);
     const int32_t excess = logits_wanted(seq, seq.computed, seq.computed + rows) - logits_left_;
     // Rows that want logits are a run that ends the chunk or (prompt logprobs) fills it: dropping the last rows drops their logits first.
@@ -76,6 +80,7 @@ class Planning {
     entry.logits = logits_wanted(*entry.seq, entry.seq->computed, entry.seq->computed + rows);
     tokens_left_ -= rows;
     logits_left_ -= entry.logits;
+    segments_left_ -= segments_of(*entry.seq);
     blocks_left_ -= blocks;
   }
 
@@ -86,7 +91,7 @@ class Planning {
   const PlanOptions& options_;
   PlanScratch& scratch_;
   PlanOutput& output_;
-  int32_t tokens_left_ = 0, logits_left_ = 0, blocks_left_ = 0;
+  int32_t tokens_left_ = 0, logits_left_ = 0, segments_left_ = 0, blocks_left_ = 0;
   int32_t alive_ = 0;  // running and not preempted
 };
 
@@ -125,6 +130,7 @@ bool Planning::preempt_youngest(const Entry& needy) {
     blocks_left_ += victim.blocks + victim.seq->blocks_exclusive;
     tokens_left_ += victim.rows;
     logits_left_ += victim.logits;
+    if (victim.rows > 0) segments_left_ += segments_of(*victim.seq);
     victim.rows = victim.blocks = victim.logits = 0;
     // Blocks that several victims share count for none of them; alone, everything but the sequence's own blocks can be had.
     if (alive_ == 1) blocks_left_ = input_.blocks_total - needy.seq->blocks;

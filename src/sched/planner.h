@@ -11,7 +11,7 @@
 //      room for the whole known text and one spare block for every running sequence, so that it does not cause a preemption right away.
 //      Granted: listed in `admitted`. Deferred: not listed. Impossible: needs more blocks than there are; listed in `impossible`.
 //   4. Rows are ordered by adapters, then by age: rows without adapter together, rows of one adapter adjacent.
-// Invariants: check_step_plan(plan) is empty; rows <= step_tokens; logits rows <= logits_rows; running <= max_sequences; the blocks wanted fit.
+// Invariants: check_step_plan(plan) is empty; rows <= step_tokens; logits rows <= logits_rows; segments <= options.segments; running <= max_sequences; the blocks wanted fit.
 // No starvation as long as max_sequences <= min(step_tokens, logits_rows), which the engine sees to at start.
 #pragma once
 
@@ -57,6 +57,7 @@ struct PlanOptions {
   int32_t step_tokens = 512;
   int32_t logits_rows = 256;
   int32_t max_sequences = 256;
+  int32_t segments = 1024;  // LoRA segments of a step; at least those of one sequence
   AdmissionOrder admission = &fifo_order;
 };
 

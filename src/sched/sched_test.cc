@@ -65,6 +65,7 @@ struct World {
     ASSERT_EQ(check_step_plan(output.plan), "");
     ASSERT_LE(output.plan.tokens.size(), static_cast<size_t>(options.step_tokens));
     ASSERT_LE(output.plan.logits_rows.size(), static_cast<size_t>(options.logits_rows));
+    ASSERT_LE(output.plan.segments.size(), static_cast<size_t>(options.segments));
     for (const SeqId id : output.preempted) {
       Naive* seq = find(id);
       ASSERT_TRUE(seq->running);
@@ -211,6 +212,7 @@ TEST(Planner, RandomTrafficAlwaysFinishes) {
     world.options.max_sequences = 1 + static_cast<int32_t>(random.below(12));
     world.options.step_tokens = world.options.max_sequences + static_cast<int32_t>(random.below(60));
     world.options.logits_rows = world.options.max_sequences + static_cast<int32_t>(random.below(5));
+    world.options.segments = 2 + static_cast<int32_t>(random.below(8));
     world.blocks_total = 8 + static_cast<int32_t>(random.below(20));
     const int32_t tokens_max = world.blocks_total * kKvBlockTokens;
     uint64_t next_id = 1;

@@ -267,6 +267,7 @@ class Interpreter {
     }
     if (run_.failed() || !run_.allocate(loop->items.size() * sizeof(JinjaValue))) return;
     for (size_t i = 0; i < loop->items.size(); ++i) {
+      if (!run_.step(4)) return;  // a turn costs a scope, however little it does
       const Scope scope(*this, outer);
       loop->index0 = static_cast<int64_t>(i);
       assign(program_.loop_symbol, JinjaValue(loop));

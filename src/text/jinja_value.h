@@ -125,9 +125,9 @@ struct JinjaNamespace {
 };
 
 struct JinjaRenderLimits {
-  int64_t max_steps = 20'000'000;             // evaluated nodes and touched elements: a second or two at most
-  int64_t max_output_bytes = 64 << 20;        // a prompt longer than this fits no model
-  int64_t max_allocated_bytes = 512 << 20;    // all strings and containers made in one render, together
+  int64_t max_steps = 5'000'000;              // evaluated nodes and touched elements: about a second at most
+  int64_t max_output_bytes = 32 << 20;        // a prompt longer than this fits no model
+  int64_t max_allocated_bytes = 256 << 20;    // all strings and containers made in one render, together
   int max_depth = 256;                        // nested evaluation: expressions, blocks, macro calls
 };
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads SentencePiece's protocol buffer: only the fields that change ids or text; unknown fields are skipped, as the format asks.
+#include <algorithm>
 #include <bit>
+#include <cctype>
 #include <cmath>
-#include <cstring>
 
 #include "base/limits.h"
 #include "text/spm.h"
@@ -185,9 +186,25 @@ Status check_special(const SpmModel& model) {
   return {};
 }
 
+// tiktoken's text form of a vocabulary ("base64 rank" lines) is published under the same file name.
+bool looks_like_tiktoken(std::string_view bytes) {
+  const std::string_view line = bytes.substr(0, std::min(bytes.find('\n'), size_t{256}));
+  const size_t space = line.find(' ');
+  if (space == std::string_view::npos || space == 0 || space + 1 == line.size()) return false;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const auto c = static_cast<unsigned char>(line[i]);
+    const bool base64 = std::isalnum(c) != 0 || c == '+' || c == '/' || c == '=';
+    if (i < space ? !base64 : i > space && std::isdigit(c) == 0) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Result<SpmModel> parse_spm_model(std::string_view bytes) {
+  if (looks_like_tiktoken(bytes)) {
+    return unsupported("tokenizer.model is a tiktoken vocabulary, which does not say how text is cut; use the model's tokenizer.json");
+  }
   SpmModel model;
   FieldReader reader(bytes, "the model");
   while (!reader.done()) {

@@ -58,6 +58,22 @@ Result<std::unique_ptr<ModelHarness>> ModelHarness::open(const std::string& path
 
 void ModelHarness::poison_kv() { std::memset(kv_bytes_.data(), 0xff, static_cast<size_t>(kv_bytes_.size_bytes())); }
 
+std::vector<std::byte> ModelHarness::kv_bytes(const std::vector<int32_t>& blocks, int count) const {
+  std::vector<std::byte> bytes;
+  const auto head_row = static_cast<size_t>(row_bytes(kv_.dtype, kv_.head_dim));
+  for (int layer = 0; layer < model_->config().layers; ++layer) {
+    for (int position = 0; position < count; ++position) {
+      for (int head = 0; head < 2 * kv_.kv_heads; ++head) {
+        const std::byte* slice = kv_.slice(blocks[static_cast<size_t>(position / kKvBlockTokens)], layer, head % 2);
+        const std::byte* row = slice + head / 2 * kv_.head_stride_bytes +
+                               static_cast<size_t>(position % kKvBlockTokens) * head_row;
+        bytes.insert(bytes.end(), row, row + head_row);
+      }
+    }
+  }
+  return bytes;
+}
+
 Result<const Adapter*> ModelHarness::load(const std::string& path, bool strict) {
   AdapterBase base;
   base.config = model_->config();
@@ -81,11 +97,12 @@ Result<StepOutput> ModelHarness::run(const std::vector<Span>& spans) {
   std::vector<RowGroup> groups;
   std::vector<LoraSegment> segments;
   std::vector<RowOverride> overrides;
-  std::vector<const Adapter*> slots;
+  std::vector<const Adapter*> slots = kept_slots_;
   for (const Span& span : spans) {
     const auto begin = static_cast<int32_t>(tokens.size());
     const auto count = static_cast<int32_t>(span.tokens.size());
-    groups.push_back({begin, count, span.position, blocks_[static_cast<size_t>(span.sequence)].data()});
+    const std::vector<int32_t>& table = span.blocks.empty() ? blocks(span.sequence) : span.blocks;
+    groups.push_back({begin, count, span.position, table.data()});
     for (int i = 0; i < count; ++i) {
       tokens.push_back(span.tokens[static_cast<size_t>(i)]);
       positions.push_back(span.position + i);

@@ -40,8 +40,9 @@ struct Span {
   int position = 0;
   std::vector<TokenId> tokens;
   std::vector<AdapterRef> adapters;
-  std::vector<int> logits_at;  // indices into tokens
+  std::vector<int> logits_at;  // indices into tokens, ascending
   bool hidden = false;
+  std::vector<int32_t> blocks;  // block table; empty: the sequence's own
 };
 
 struct StepOutput {
@@ -57,13 +58,21 @@ class ModelHarness {
   Result<const Adapter*> load(const std::string& path, bool strict = true);
   Result<StepOutput> run(const std::vector<Span>& spans);
 
+  // Adapters that have a slot in every step from now on, used or not, before those a step uses.
+  void keep_slots(std::vector<const Adapter*> adapters) { kept_slots_ = std::move(adapters); }
+
   // Greedy continuation of a prompt, one step a token.
   Result<std::vector<TokenId>> greedy(const std::vector<TokenId>& prompt, const std::vector<AdapterRef>& adapters, int count);
 
   const ModelConfig& config() const { return model_->config(); }
   const BaseModelFile& file() const { return file_; }
+  const Model& model() const { return *model_; }
   // Fills the whole KV area with NaN: a read of an unwritten slot shows.
   void poison_kv();
+  // The block table a sequence has of its own.
+  const std::vector<int32_t>& blocks(int sequence) const { return blocks_[static_cast<size_t>(sequence)]; }
+  // The bytes of K and V of positions [0, count) behind a block table, in every layer and head.
+  std::vector<std::byte> kv_bytes(const std::vector<int32_t>& blocks, int count) const;
 
  private:
   ModelHarness() = default;
@@ -77,6 +86,7 @@ class ModelHarness {
   KvView kv_;
   std::vector<std::vector<int32_t>> blocks_;
   std::vector<std::shared_ptr<const Adapter>> adapters_;
+  std::vector<const Adapter*> kept_slots_;
   int vocab_max_ = 0;
 };
 

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grammars that hold generation to a form: the program (data), the vocabulary as a byte trie, and the state of one sequence.
+//
+//   text/ builds           GrammarProgram  rules of byte automata that call each other
+//   text/ builds once      VocabTrie       token bytes, shared by all requests of a tokenizer
+//   the engine runs        GrammarState    one per sequence: fill_mask, advance, rollback
+//
+// A rule is an automaton over bytes whose edges are byte ranges, empty edges and calls of other rules (with the state to
+// return to). A state of the whole is a set of stacks of such states. Sets met while running are numbered and their steps
+// remembered, so that walking the trie costs one table look-up per node.
+//
+// Thread: GrammarProgram and VocabTrie are immutable and shared; a GrammarState belongs to one sequence and one thread at a time.
+// Ownership: a state shares its program and trie by pointer; copying a state copies its remembered steps.
+// Invariants: only tokens whose bytes the grammar can read are ever allowed; end-of-sequence tokens only where the grammar is
+// complete. A stack deeper than kMaxGrammarDepth or a set larger than kMaxGrammarStacks is cut: then some valid continuations
+// are refused, but never an invalid one allowed.
+// Failure: building fails with invalid_argument (left recursion) or too_large (kMaxGrammarStates); running cannot fail:
+// advance answers false and leaves the state as it was.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+
+namespace loralei {
+
+inline constexpr int64_t kMaxGrammarStates = 1 << 19;
+inline constexpr int kMaxGrammarDepth = 256;
+inline constexpr int kMaxGrammarStacks = 512;
+inline constexpr int kGrammarRollbackTokens = 64;  // how far back rollback reaches: drafts are shorter
+
+using GrammarStateId = uint32_t;
+using GrammarRuleId = uint32_t;
+
+struct GrammarProgram {
+  struct Edge {
+    uint8_t low = 0;
+    uint8_t high = 0;  // inclusive
+    GrammarStateId target = 0;
+  };
+  struct Call {
+    GrammarRuleId rule = 0;
+    GrammarStateId after = 0;
+  };
+  struct State {
+    uint32_t edges_begin = 0;    // edges[edges_begin .. next state's edges_begin)
+    uint32_t empties_begin = 0;
+    uint32_t calls_begin = 0;
+    bool ends_rule = false;
+    bool is_free_text = false;   // special tokens may stand here
+  };
+  std::vector<State> states;     // one more than there are states: the last holds the ends
+  std::vector<Edge> edges;
+  std::vector<GrammarStateId> empties;
+  std::vector<Call> calls;
+  std::vector<GrammarStateId> rule_starts;
+  GrammarRuleId root = 0;
+
+  size_t state_count() const { return states.size() - 1; }
+};
+
+// Writes programs. Rules are made first and filled in any order; every method that reads bytes returns the state behind them.
+class GrammarBuilder {
+ public:
+  GrammarRuleId add_rule();
+  GrammarStateId start(GrammarRuleId rule) const { return rule_starts_[rule]; }
+  GrammarStateId add_state();
+  void end_rule(GrammarStateId state) { states_[state].ends_rule = true; }
+
+  void add_range(GrammarStateId from, uint8_t low, uint8_t high, GrammarStateId to);
+  void add_empty(GrammarStateId from, GrammarStateId to);
+  void add_call(GrammarStateId from, GrammarRuleId rule, GrammarStateId to);
+  void mark_free_text(GrammarStateId state) { states_[state].is_free_text = true; }
+
+  GrammarStateId range(GrammarStateId from, uint8_t low, uint8_t high);
+  GrammarStateId literal(GrammarStateId from, std::string_view bytes);
+  GrammarStateId call(GrammarStateId from, GrammarRuleId rule);
+  // Any text without `trigger` in it, then the trigger: returns the state behind it. The text may also end anywhere before
+  // (then `free_end` is set: the states of the free text get an empty edge to it). The trigger is not empty.
+  GrammarStateId free_text_until(GrammarStateId from, std::string_view trigger, GrammarStateId free_end);
+
+  // True once more than kMaxGrammarStates were asked for: further states are all one, and finish fails.
+  bool is_full() const { return full_; }
+  Result<std::shared_ptr<const GrammarProgram>> finish(GrammarRuleId root) &&;
+
+ private:
+  struct State {
+    std::vector<GrammarProgram::Edge> edges;
+    std::vector<GrammarStateId> empties;
+    std::vector<GrammarProgram::Call> calls;
+    bool ends_rule = false;
+    bool is_free_text = false;
+  };
+  std::vector<bool> find_nullable() const;
+  bool is_left_recursive() const;
+
+  std::vector<State> states_;
+  std::vector<GrammarStateId> rule_starts_;
+  bool full_ = false;
+};
+
+struct GrammarToken {
+  enum class Kind : uint8_t { kText, kSpecial, kEnd };
+  int32_t id = 0;
+  std::string bytes;  // what the token adds to the text; for kSpecial its written form; kEnd needs none
+  Kind kind = Kind::kText;
+};
+
+// Thread: immutable. Nodes stand in depth-first order, so that leaving a branch out is one jump.
+class VocabTrie {
+ public:
+  // Ids must lie in [0, vocab_size) and differ; vocab_size counts the model's logits. Tokens without bytes are never allowed.
+  static Result<std::shared_ptr<const VocabTrie>> build(std::vector<GrammarToken> tokens, int64_t vocab_size);
+
+  int64_t vocab_size() const { return vocab_size_; }
+  size_t mask_words() const { return static_cast<size_t>((vocab_size_ + 31) / 32); }
+  bool is_end(int32_t id) const { return kind_of(id) == GrammarToken::Kind::kEnd; }
+
+ private:
+  friend class GrammarState;
+  struct Node {
+    uint32_t subtree_end = 0;  // the next node that is not below this one
+    uint32_t tokens_begin = 0;  // tokens_[tokens_begin .. next node's tokens_begin)
+    uint16_t depth = 0;
+    uint8_t byte = 0;
+  };
+  GrammarToken::Kind kind_of(int32_t id) const;
+  std::string_view bytes_of(int32_t id) const;
+
+  int64_t vocab_size_ = 0;
+  int max_depth_ = 0;
+  std::vector<Node> nodes_;           // without the root; one more at the end
+  std::vector<int32_t> tokens_;
+  std::vector<int32_t> specials_;
+  std::vector<int32_t> ends_;
+  std::vector<uint8_t> kinds_;        // [vocab_size]; 255: no such token
+  std::vector<uint32_t> byte_begin_;  // [vocab_size + 1]
+  std::string bytes_;
+};
+
+class GrammarState {
+ public:
+  GrammarState(std::shared_ptr<const GrammarProgram> program, std::shared_ptr<const VocabTrie> vocab);
+
+  // Sets bit i of mask[i / 32] for every token i that may come next, clears the others. mask: [vocab->mask_words()].
+  // False when no token at all may come: the vocabulary cannot spell what the grammar wants.
+  bool fill_mask(std::span<uint32_t> mask);
+  bool allows(int32_t token);
+
+  // Goes on with the token. False, and nothing changes, when the token is not allowed.
+  bool advance(int32_t token);
+  // Goes on with text that no token stands for (a prompt's part of the form). No rollback across it.
+  bool advance_bytes(std::string_view bytes);
+  // Takes the last `count` tokens back. False, and nothing changes, when fewer (or fewer than that of the last
+  // kGrammarRollbackTokens) are remembered.
+  bool rollback(int count);
+  void reset();
+
+  bool accepting() const { return ended_ || configs_[current_].accepting; }
+  // Nothing but an end-of-sequence token can follow: generation may stop at once.
+  bool complete();
+  bool ended() const { return ended_; }  // an end-of-sequence token was taken
+
+ private:
+  // A stack: its top state and the stack that is left when the top's rule ends.
+  struct Stack {
+    GrammarStateId state = 0;
+    uint32_t below = 0;  // index into stacks_, or kNoStack
+    uint32_t depth = 0;
+    bool operator==(const Stack& other) const { return state == other.state && below == other.below; }
+  };
+  // A set of stacks, each with byte edges at its top, and the remembered steps.
+  struct Config {
+    std::vector<uint32_t> stacks;
+    std::array<uint32_t, 256> next{};  // kUnknown until asked for; kDead
+    bool accepting = false;
+    bool free_text = false;
+  };
+  struct Mask {
+    uint32_t config = 0;
+    std::vector<uint32_t> words;
+  };
+  struct Step {
+    uint32_t config = 0;
+    bool ended = false;
+  };
+
+  static constexpr uint32_t kNoStack = UINT32_MAX;
+  static constexpr uint32_t kUnknown = UINT32_MAX;
+  static constexpr uint32_t kDead = 0;
+
+  uint32_t intern_stack(GrammarStateId state, uint32_t below, uint32_t depth);
+  // Follows empty edges, calls and ends of rules from `seeds` until only stacks that read bytes are left.
+  uint32_t close(std::vector<uint32_t> seeds);
+  uint32_t intern_config(Config config);
+  uint32_t step(uint32_t config, uint8_t byte) {
+    const uint32_t known = configs_[config].next[byte];
+    return known != kUnknown ? known : compute_step(config, byte);
+  }
+  uint32_t compute_step(uint32_t config, uint8_t byte);
+  uint32_t step_bytes(uint32_t config, std::string_view bytes);
+  void start();
+  // Forgets all sets but those that the history needs, when many have been met.
+  void tidy();
+  void walk_trie(std::span<uint32_t> mask);
+
+  std::shared_ptr<const GrammarProgram> program_;
+  std::shared_ptr<const VocabTrie> vocab_;
+  std::vector<Stack> stacks_;
+  std::unordered_map<uint64_t, std::vector<uint32_t>> stack_index_;
+  std::vector<Config> configs_;
+  std::unordered_map<uint64_t, std::vector<uint32_t>> config_index_;
+  std::vector<Mask> masks_;          // few, the latest last
+  std::vector<uint32_t> walk_;       // configs along the current branch of the trie
+  std::vector<uint64_t> seen_;       // per stack: the number of the closure that met it
+  uint64_t closure_ = 0;
+  std::vector<Step> history_;        // before each remembered token
+  uint32_t current_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace loralei
