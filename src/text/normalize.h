@@ -45,8 +45,8 @@ struct PrecompiledStep {
 };
 // SentencePiece's normaliser with its white-space rules.
 struct SpmNormalizeStep {
-  std::shared_ptr<const CharsMap> map;                   // may be empty
-  std::shared_ptr<const PrefixIndex> user_defined;       // never rewritten; may be null
+  std::shared_ptr<const CharsMap> map;              // may be empty
+  std::shared_ptr<const PrefixIndex> user_defined;  // never rewritten; may be null
   bool add_dummy_prefix = true;
   bool prefix_every_part = false;  // also after a special token ("legacy"), not only at the start of the text
   bool remove_extra_whitespaces = true;

@@ -2,8 +2,8 @@
 // The files beside a tokenizer: tokenizer_config.json, special_tokens_map.json, added_tokens.json, chat_template.jinja.
 //
 // Thread: pure functions over files. Ownership: plain values. Invariants: strings are valid UTF-8 (JSON is).
-// Failure: unreadable or malformed files, keys of the wrong type. Keys that change neither ids nor templates (padding_side,
-// model_max_length, clean_up_tokenization_spaces, ...) are not needed here and are not read.
+// Failure: unreadable or malformed files, keys of the wrong type. Keys that change neither ids nor templates
+// (padding_side, model_max_length, clean_up_tokenization_spaces, ...) are not needed here and are not read.
 #pragma once
 
 #include <filesystem>
@@ -23,9 +23,9 @@ struct TokenizerConfig {
   std::optional<bool> add_bos, add_eos;  // stated explicitly: they replace the post-processor, as transformers does
   bool legacy = false;                   // SentencePiece: a space is put before every part between special tokens
   bool add_prefix_space = true;
-  std::vector<AddedToken> added;         // added_tokens_decoder
-  std::vector<AddedToken> plain_added;   // added_tokens.json: contents and ids alone
-  bool present = false;                  // any of the files was there
+  std::vector<AddedToken> added;        // added_tokens_decoder
+  std::vector<AddedToken> plain_added;  // added_tokens.json: contents and ids alone
+  bool present = false;                 // any of the files was there
 };
 
 Status read_config_json(std::string_view text, TokenizerConfig& config);

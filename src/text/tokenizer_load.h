@@ -20,9 +20,9 @@ struct LoadedCore {
   std::shared_ptr<TokenizerCore> core;
   std::vector<AddedToken> added;
   std::vector<TokenId> prefix_ids, suffix_ids;
-  SpecialTokenMap special_tokens;      // what the file itself names
+  SpecialTokenMap special_tokens;  // what the file itself names
   std::vector<TokenId> more_end_ids;
-  std::string chat_template;           // empty: none
+  std::string chat_template;  // empty: none
 };
 
 // truncation and padding, which describe batches of a training run, are not applied.
@@ -41,7 +41,8 @@ struct GgufPre {
 };
 Result<GgufPre> gguf_pre_tokenizer(const std::string& name);
 
-// SentencePiece models of both kinds share this with GGUF's "llama" vocabularies: fills table, model, decoder and specials.
+// SentencePiece models of both kinds share this with GGUF's "llama" vocabularies: fills table, model, decoder and
+// specials.
 Result<LoadedCore> build_spm_core(SpmModel model, bool prefix_every_part);
 
 }  // namespace loralei
