@@ -3,7 +3,8 @@
 //
 // Thread: immutable after construction. Ownership: plain values. Invariants: valid UTF-8 in, valid UTF-8 out.
 // Failure: a pattern that hits its limits, an output beyond kMaxEncodeBytes.
-// Source: the normalizers of Hugging Face tokenizers, with the same names; SpmNormalize is SentencePiece's own (spm.h).
+// Source: the normalizers of Hugging Face tokenizers, with the same names; SpmNormalize is SentencePiece's own
+// (spm.h).
 #pragma once
 
 #include <memory>

@@ -5,11 +5,12 @@
 // from a Hugging Face folder (tokenizer.json, else a SentencePiece tokenizer.model) or from a GGUF vocabulary.
 // Thread: immutable after construction; every method may be called from any thread at once.
 // Ownership: handed out as shared_ptr<const>. with_added_tokens() shares the large tables with its origin.
-// Invariants: ids lie in [0, vocab_size()); holes in the id space are allowed and contribute no bytes; token_bytes views
-// live as long as the tokenizer. encode() and decode() give the ids and the text of the reference implementations
-// (Hugging Face tokenizers for tokenizer.json, SentencePiece for .model); clean_up_tokenization_spaces, which belongs to
-// neither, is not applied. Failure: loaders refuse what they do not know by name; encode() fails on invalid UTF-8 or
-// when a pattern hits its limits. decode() and the id look-ups accept any id: one without a token contributes nothing.
+// Invariants: ids lie in [0, vocab_size()); holes in the id space are allowed and contribute no bytes; token_bytes
+// views live as long as the tokenizer. encode() and decode() give the ids and the text of the reference
+// implementations (Hugging Face tokenizers for tokenizer.json, SentencePiece for .model);
+// clean_up_tokenization_spaces, which belongs to neither, is not applied. Failure: loaders refuse what they do not
+// know by name; encode() fails on invalid UTF-8 or when a pattern hits its limits. decode() and the id look-ups accept
+// any id: one without a token contributes nothing.
 // Source of formulas: Hugging Face tokenizers (Apache-2.0), SentencePiece (Apache-2.0); see bpe.h, spm.h,
 // tokenizer_unigram.h.
 #pragma once

@@ -2,9 +2,10 @@
 // AddedTokens: tokens that are cut out of the text before the model sees it: specials and what fine-tuning added.
 //
 // Thread: immutable after build(). Ownership: owns its tokens. Invariants: one token per id and per content; contents
-// are not empty and valid UTF-8. Failure: build() fails when a normaliser fails on a content or two tokens claim one id.
-// Source: tokenizers/src/tokenizer/added_vocabulary.rs: leftmost, then longest; first the tokens that are not normalised
-// in the raw text, then the normalised ones in the normalised text.
+// are not empty and valid UTF-8. Failure: build() fails when a normaliser fails on a content or two tokens claim one
+// id.
+// Source: tokenizers/src/tokenizer/added_vocabulary.rs: leftmost, then longest; first the tokens that are not
+// normalised in the raw text, then the normalised ones in the normalised text.
 #pragma once
 
 #include <memory>

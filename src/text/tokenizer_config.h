@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files beside a tokenizer: tokenizer_config.json, special_tokens_map.json, added_tokens.json, chat_template.jinja.
+// The files beside a tokenizer: tokenizer_config.json, special_tokens_map.json, added_tokens.json,
+// chat_template.jinja.
 //
 // Thread: pure functions over files. Ownership: plain values. Invariants: strings are valid UTF-8 (JSON is).
 // Failure: unreadable or malformed files, keys of the wrong type. Keys that change neither ids nor templates
@@ -34,8 +35,8 @@ Result<TokenizerConfig> read_tokenizer_config(const std::filesystem::path& direc
 // One entry of tokenizer.json's added_tokens or of added_tokens_decoder (where `id` comes from the key).
 Result<AddedToken> parse_added_token(const Json& entry, std::optional<TokenId> id);
 Result<std::vector<AddedToken>> parse_added_tokens(const Json& tokenizer);
-// Adds `more` to `tokens`. A token whose id is there already replaces the old one (kReplace) or must be the same one and
-// changes nothing (kFill).
+// Adds `more` to `tokens`. A token whose id is there already replaces the old one (kReplace) or must be the same one
+// and changes nothing (kFill).
 enum class MergeMode : unsigned char { kReplace, kFill };
 Status merge_added_tokens(std::vector<AddedToken>& tokens, const std::vector<AddedToken>& more, MergeMode mode);
 

@@ -4,9 +4,9 @@
 // Thread: immutable after construction. Ownership: plain values. Invariants: decode() gives valid UTF-8 whatever the
 // pieces say. Failure: set_up() refuses a chain of decoders that does not have the form below; decoding cannot fail.
 // Form: either ByteLevel, or [Replace|Strip|Metaspace]* ByteFallback? [Replace|Strip|Metaspace]* Fuse? Strip*, or
-// nothing (pieces joined by spaces): every tokenizer known to us has it, and it lets text be decoded token by token (see
-// stream_decoder.h). Source: the decoders of Hugging Face tokenizers, with the same names; SentencePiece's decoding for
-// kPerCharacter.
+// nothing (pieces joined by spaces): every tokenizer known to us has it, and it lets text be decoded token by token
+// (see stream_decoder.h). Source: the decoders of Hugging Face tokenizers, with the same names; SentencePiece's
+// decoding for kPerCharacter.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pre-tokenisers behind GGUF's tokenizer.ggml.pre names. Each pattern is the one of the model's own tokenizer.json;
-// the names and which model they stand for are llama.cpp's (src/llama-vocab.cpp, MIT). Patterns apply one after the
-// other, isolated.
+// The pre-tokenisers behind GGUF's tokenizer.ggml.pre names. Each pattern is the one of the model's own
+// tokenizer.json; the names and which model they stand for are llama.cpp's (src/llama-vocab.cpp, MIT). Patterns apply
+// one after the other, isolated.
 #include <vector>
 
 #include "text/tokenizer_load.h"

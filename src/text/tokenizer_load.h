@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // From files to Tokenizer::Parts: one builder for each kind of file, used by tokenizer_load.cc alone.
 //
-// Thread: pure functions. Ownership: plain values. Invariants: a built core is complete (table, model, decoder, bytes).
+// Thread: pure functions. Ownership: plain values. Invariants: a built core is complete (table, model, decoder,
+// bytes).
 // Failure: anything unknown, damaged or contradictory, in one sentence.
 #pragma once
 

@@ -2,8 +2,9 @@
 // UTF-8: validity, decoding, repair, and the assembler that turns a stream of bytes into whole code points.
 //
 // Thread: free functions are pure; a Utf8Assembler belongs to one thread. Ownership: plain values.
-// Invariants: valid means RFC 3629: no overlong form, no surrogate, nothing above U+10FFFF. A broken sequence counts as
-// one U+FFFD per maximal subpart (Unicode 15, section 3.9), as Python's errors="replace" and Rust's from_utf8_lossy do.
+// Invariants: valid means RFC 3629: no overlong form, no surrogate, nothing above U+10FFFF. A broken sequence counts
+// as one U+FFFD per maximal subpart (Unicode 15, section 3.9), as Python's errors="replace" and Rust's from_utf8_lossy
+// do.
 // Failure: none; bad bytes are repaired or reported by the return value.
 #pragma once
 
