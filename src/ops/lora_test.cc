@@ -134,8 +134,8 @@ void expect_lora(const TestLayer& layer, const std::vector<float>& x, const std:
           }
           double add = factor * sum, add_abs = std::fabs(factor) * sum_abs;
           if (pair.bias_delta != nullptr) {
-            add += static_cast<double>(segment.scale) * static_cast<double>(pair.bias_delta[o]);
-            add_abs += std::fabs(static_cast<double>(segment.scale) * static_cast<double>(pair.bias_delta[o]));
+            add += static_cast<double>(pair.bias_delta[o]);
+            add_abs += std::fabs(static_cast<double>(pair.bias_delta[o]));
           }
           expected[row * out + o] += add;
           magnitude[row * out + o] += add_abs;

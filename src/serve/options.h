@@ -14,9 +14,10 @@
 namespace loralei {
 
 // Sampling values of the model's generation_config.json; a request's own come first, then these, then the API's.
-struct GenerationDefaults {
+struct SamplingDefaults {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int> top_k;
+  std::optional<bool> do_sample;  // false: greedy unless the request names a temperature
 };
 
 struct ServeOptions {
@@ -27,10 +28,10 @@ struct ServeOptions {
   std::string admin_key;                 // --admin-key; empty: admin routes answer on loopback only
   std::vector<std::string> cors_origins;  // --cors-origin; "*" allows every origin
   std::vector<std::string> adapter_roots;  // --adapter-dir: adapters loaded over HTTP lie below one of these
-  GenerationDefaults defaults;
+  SamplingDefaults defaults;
   Pooling pooling = Pooling::kLast;      // --pooling of /v1/embeddings
   int text_threads = 2;                  // tokenising and templates
-  int max_queued = 1024;                 // requests before the engine's queue; more are refused with 429
+  int max_preparing = 256;               // requests waiting for those threads; more are refused with 429
   int metrics_adapters = 100;            // adapters with labels of their own in /metrics
   bool vllm_metrics = true;              // the aliases under vllm:
   int64_t ping_interval_ms = 15'000;     // silence after which a stream gets a comment

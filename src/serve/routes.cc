@@ -68,4 +68,14 @@ RouteMatch match_route(std::string_view method, std::string_view path) {
   return other;
 }
 
+std::string route_list() {
+  std::string out;
+  for (const Row& row : kRows) {
+    std::string method = row.method;
+    method.resize(7, ' ');
+    out += method + row.pattern + (row.access == kAdmin ? "   (admin)\n" : "\n");
+  }
+  return out;
+}
+
 }  // namespace loralei

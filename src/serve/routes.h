@@ -45,5 +45,7 @@ struct RouteMatch {
   std::string allow;              // kWrongMethod: methods that exist here
 };
 RouteMatch match_route(std::string_view method, std::string_view path);
+// One line per route, for people.
+std::string route_list();
 
 }  // namespace loralei

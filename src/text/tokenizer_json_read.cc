@@ -68,12 +68,6 @@ Result<std::optional<std::string>> read_optional_file(const std::filesystem::pat
   return std::optional<std::string>(std::move(bytes));
 }
 
-const Json* json_find(const Json& object, const char* key) {
-  if (!object.is_object()) return nullptr;
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
 Result<bool> json_bool(const Json& object, const char* key, bool fallback) {
   const Json* value = json_find(object, key);
   if (value == nullptr) return fallback;

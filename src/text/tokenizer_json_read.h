@@ -13,17 +13,15 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "formats/json_util.h"
 
 namespace loralei {
-
-using Json = nlohmann::json;
 
 Result<Json> parse_tokenizer_json(std::string_view text, const std::string& name);
 // The bytes of a regular file below `limit`; nullopt when there is none.
 Result<std::optional<std::string>> read_optional_file(const std::filesystem::path& path, int64_t limit_bytes);
 
-// nullptr when the key is missing or null, or `object` is not an object.
-const Json* json_find(const Json& object, const char* key);
+// `fallback` when the key is missing or null (json_find of formats/json_util.h).
 Result<bool> json_bool(const Json& object, const char* key, bool fallback);
 Result<std::string> json_string(const Json& object, const char* key, std::string_view fallback);
 Result<int64_t> json_int(const Json& object, const char* key, int64_t fallback);

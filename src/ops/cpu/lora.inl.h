@@ -3,7 +3,7 @@
 // include guard: see target.h.
 //
 // The number for (row, output) is sum over r ascending of value[r] * B[r, output], then y += factor * (sum + b_bias)
-// and y += scale * bias_delta; pieces, chunks and threads do not enter.
+// and y += bias_delta; pieces, chunks and threads do not enter.
 
 void shrink_work(const LoraPiece& piece, const LoraWork& work, int32_t rank_begin, const float* x, int64_t x_stride) {
   const LoraPair& pair = *work.pair;
@@ -55,7 +55,8 @@ void expand_sums_of(const LoraPair& pair, const float* values, int tokens, int32
   }
 }
 
-// y[0..count) += factor * (sums + b_bias) + scale * bias_delta, each term rounded on its own.
+// y[0..count) += factor * (sums + b_bias) + bias_delta, each term rounded on its own. No scale touches bias_delta: it
+// is a replacement.
 void add_expanded(const LoraPair& pair, float scale, const float* sums, int32_t output, int32_t count, float* y) {
   const F factor = set1(scale * pair.scaling);
   for (int32_t i = 0; i < count; i += kLanes) {
@@ -66,7 +67,7 @@ void add_expanded(const LoraPair& pair, float scale, const float* sums, int32_t 
       if (pair.b_bias != nullptr) sum = add(sum, load_n(pair.b_bias + output + i, lanes));
       value = fma(factor, sum, value);
     }
-    if (pair.bias_delta != nullptr) value = fma(set1(scale), load_n(pair.bias_delta + output + i, lanes), value);
+    if (pair.bias_delta != nullptr) value = add(value, load_n(pair.bias_delta + output + i, lanes));
     store_n(y + i, value, lanes);
   }
 }

@@ -57,7 +57,7 @@ void ref_matmul(OpContext& ctx, const MatmulArgs& args) {
   }
 }
 
-// y[0..out) += factor * (B v + b_bias) + scale * bias_delta, for one row.
+// y[0..out) += factor * (B v + b_bias) + bias_delta, for one row.
 void expand_row(const LoraPair& pair, const double* v, float scale, float* y) {
   const double factor = static_cast<double>(scale) * static_cast<double>(pair.scaling);
   const int64_t element_bytes = row_bytes(pair.dtype, 1);
