@@ -42,11 +42,11 @@ Result<std::variant<std::string, Regex>> parse_pattern(const Json& component, co
   const Json* pattern = json_find(component, "pattern");
   if (pattern == nullptr) return corrupt(std::string("a ") + what + " of the tokenizer has no pattern");
   if (json_find(*pattern, "String") != nullptr) {
-    TRY_ASSIGN(std::string text, json_string(*pattern, "String", ""));
+    TRY_ASSIGN(std::string text, field_string(*pattern, "String", ""));
     return Pattern(std::move(text));
   }
   if (json_find(*pattern, "Regex") != nullptr) {
-    TRY_ASSIGN(const std::string text, json_string(*pattern, "Regex", ""));
+    TRY_ASSIGN(const std::string text, field_string(*pattern, "Regex", ""));
     TRY_ASSIGN(Regex regex, Regex::compile(text));
     return Pattern(std::move(regex));
   }
@@ -66,7 +66,7 @@ std::string escape_regex(std::string_view literal) {
 Result<ReplaceStep> parse_replace(const Json& component) {
   ReplaceStep step;
   TRY_ASSIGN(step.pattern, parse_pattern(component, "Replace"));
-  TRY_ASSIGN(step.content, json_string(component, "content", ""));
+  TRY_ASSIGN(step.content, field_string(component, "content", ""));
   if (step.content.size() > kMaxReplacement) return too_large("the content of a Replace of the tokenizer is too long");
   return step;
 }
@@ -75,7 +75,7 @@ Result<ReplaceStep> parse_replace(const Json& component) {
 template <typename Visit>
 Status for_each_step(const Json& value, const char* what, const char* list, size_t& count, Visit&& visit) {
   if (value.is_null()) return {};
-  TRY_ASSIGN(const std::string type, json_type(value, what));
+  TRY_ASSIGN(const std::string type, field_type(value, what));
   if (type != "Sequence") {
     if (++count > kMaxSteps) return too_large(std::string("the tokenizer has too many ") + list);
     return visit(value, type);
@@ -97,13 +97,13 @@ Result<NormalizeStep> parse_normalize_step(const Json& step, const std::string& 
   if (type == "ByteLevel") return NormalizeStep(CharRewriteStep{CharRewrite::kByteLevel});
   if (type == "Strip") {
     StripStep strip;
-    TRY_ASSIGN(strip.left, json_bool(step, "strip_left", true));
-    TRY_ASSIGN(strip.right, json_bool(step, "strip_right", true));
+    TRY_ASSIGN(strip.left, field_bool(step, "strip_left", true));
+    TRY_ASSIGN(strip.right, field_bool(step, "strip_right", true));
     return NormalizeStep(strip);
   }
   if (type == "Prepend") {
     PrependStep prepend;
-    TRY_ASSIGN(prepend.text, json_string(step, "prepend", ""));
+    TRY_ASSIGN(prepend.text, field_string(step, "prepend", ""));
     if (prepend.text.size() > kMaxReplacement) return too_large("the text of a Prepend of the tokenizer is too long");
     return NormalizeStep(std::move(prepend));
   }
@@ -112,7 +112,7 @@ Result<NormalizeStep> parse_normalize_step(const Json& step, const std::string& 
     return NormalizeStep(std::move(replace));
   }
   if (type == "Precompiled") {
-    TRY_ASSIGN(const std::string encoded, json_string(step, "precompiled_charsmap", ""));
+    TRY_ASSIGN(const std::string encoded, field_string(step, "precompiled_charsmap", ""));
     const auto blob = decode_base64(encoded);
     if (!blob) return corrupt("the precompiled charsmap of the tokenizer is not base64");
     TRY_ASSIGN(CharsMap map, CharsMap::parse(*blob));
@@ -122,7 +122,7 @@ Result<NormalizeStep> parse_normalize_step(const Json& step, const std::string& 
 }
 
 Result<SplitBehavior> parse_behavior(const Json& step) {
-  TRY_ASSIGN(const std::string name, json_string(step, "behavior", "Isolated"));
+  TRY_ASSIGN(const std::string name, field_string(step, "behavior", "Isolated"));
   if (name == "Removed") return SplitBehavior::kRemoved;
   if (name == "Isolated") return SplitBehavior::kIsolated;
   if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
@@ -133,9 +133,9 @@ Result<SplitBehavior> parse_behavior(const Json& step) {
 
 // Metaspace of both ages: prepend_scheme, or add_prefix_space alone.
 Result<PrependScheme> parse_prepend_scheme(const Json& step) {
-  TRY_ASSIGN(const bool prefix, json_bool(step, "add_prefix_space", true));
+  TRY_ASSIGN(const bool prefix, field_bool(step, "add_prefix_space", true));
   if (json_find(step, "prepend_scheme") == nullptr) return prefix ? PrependScheme::kAlways : PrependScheme::kNever;
-  TRY_ASSIGN(const std::string name, json_string(step, "prepend_scheme", ""));
+  TRY_ASSIGN(const std::string name, field_string(step, "prepend_scheme", ""));
   if (!prefix && name != "never") return corrupt("a Metaspace of the tokenizer has add_prefix_space false and prepend_scheme '" + name + "'");
   if (name == "always") return PrependScheme::kAlways;
   if (name == "first") return PrependScheme::kFirst;
@@ -145,7 +145,7 @@ Result<PrependScheme> parse_prepend_scheme(const Json& step) {
 
 Result<SplitStep> parse_split(const Json& step) {
   TRY_ASSIGN(const SplitBehavior behavior, parse_behavior(step));
-  TRY_ASSIGN(const bool invert, json_bool(step, "invert", false));
+  TRY_ASSIGN(const bool invert, field_bool(step, "invert", false));
   TRY_ASSIGN(auto pattern, parse_pattern(step, "Split"));
   if (auto* regex = std::get_if<Regex>(&pattern)) return SplitStep{std::move(*regex), behavior, invert};
   TRY_ASSIGN(Regex regex, Regex::compile(escape_regex(std::get<std::string>(pattern))));
@@ -155,8 +155,8 @@ Result<SplitStep> parse_split(const Json& step) {
 Status add_pre_tokenize_steps(const Json& step, const std::string& type, PreTokenizer& out) {
   if (type == "ByteLevel") {
     ByteLevelStep bytes;
-    TRY_ASSIGN(bytes.add_prefix_space, json_bool(step, "add_prefix_space", true));
-    TRY_ASSIGN(const bool use_regex, json_bool(step, "use_regex", true));
+    TRY_ASSIGN(bytes.add_prefix_space, field_bool(step, "add_prefix_space", true));
+    TRY_ASSIGN(const bool use_regex, field_bool(step, "use_regex", true));
     if (use_regex) {
       TRY_ASSIGN(Regex regex, gpt2_regex());
       bytes.regex = std::move(regex);
@@ -167,18 +167,18 @@ Status add_pre_tokenize_steps(const Json& step, const std::string& type, PreToke
     out.add(std::move(split));
   } else if (type == "Metaspace") {
     MetaspaceStep metaspace;
-    TRY_ASSIGN(const char32_t replacement, json_char(step, "replacement", 0x2581));
+    TRY_ASSIGN(const char32_t replacement, field_char(step, "replacement", 0x2581));
     metaspace.replacement.clear();
     utf8_append(metaspace.replacement, replacement);
     TRY_ASSIGN(metaspace.scheme, parse_prepend_scheme(step));
-    TRY_ASSIGN(metaspace.split, json_bool(step, "split", true));
+    TRY_ASSIGN(metaspace.split, field_bool(step, "split", true));
     out.add(std::move(metaspace));
   } else if (type == "Whitespace") {
     out.add(WhitespaceStep{});
   } else if (type == "WhitespaceSplit") {
     out.add(CharClassStep{CharClass::kSpace, SplitBehavior::kRemoved});
   } else if (type == "Digits") {
-    TRY_ASSIGN(const bool each, json_bool(step, "individual_digits", false));
+    TRY_ASSIGN(const bool each, field_bool(step, "individual_digits", false));
     out.add(CharClassStep{CharClass::kNumber, each ? SplitBehavior::kIsolated : SplitBehavior::kContiguous});
   } else if (type == "Punctuation") {
     TRY_ASSIGN(const SplitBehavior behavior, parse_behavior(step));
@@ -187,7 +187,7 @@ Status add_pre_tokenize_steps(const Json& step, const std::string& type, PreToke
     out.add(CharClassStep{CharClass::kSpace, SplitBehavior::kRemoved});
     out.add(CharClassStep{CharClass::kPunctuation, SplitBehavior::kIsolated});
   } else if (type == "CharDelimiterSplit") {
-    TRY_ASSIGN(const char32_t delimiter, json_char(step, "delimiter", U' '));
+    TRY_ASSIGN(const char32_t delimiter, field_char(step, "delimiter", U' '));
     out.add(CharClassStep{CharClass::kDelimiter, SplitBehavior::kRemoved, delimiter});
   } else {
     return refuse_component("pre_tokenizer", type);
@@ -197,9 +197,9 @@ Status add_pre_tokenize_steps(const Json& step, const std::string& type, PreToke
 
 Result<StripDecoder> parse_strip_decoder(const Json& step) {
   StripDecoder strip;
-  TRY_ASSIGN(strip.content, json_char(step, "content", U' '));
-  TRY_ASSIGN(const int64_t start, json_int(step, "start", 0));
-  TRY_ASSIGN(const int64_t stop, json_int(step, "stop", 0));
+  TRY_ASSIGN(strip.content, field_char(step, "content", U' '));
+  TRY_ASSIGN(const int64_t start, field_int(step, "start", 0));
+  TRY_ASSIGN(const int64_t stop, field_int(step, "stop", 0));
   constexpr int64_t kMaxStrip = 1 << 20;
   if (start < 0 || stop < 0 || start > kMaxStrip || stop > kMaxStrip) return corrupt("a Strip decoder of the tokenizer has counts out of range");
   strip.start = static_cast<size_t>(start);
@@ -249,7 +249,7 @@ Status add_decoder(const Json& step, const std::string& type, DecoderPlan& plan,
     return {};
   }
   MetaspaceDecoder metaspace;
-  TRY_ASSIGN(metaspace.replacement, json_char(step, "replacement", 0x2581));
+  TRY_ASSIGN(metaspace.replacement, field_char(step, "replacement", 0x2581));
   TRY_ASSIGN(const PrependScheme scheme, parse_prepend_scheme(step));
   metaspace.drop_first = scheme != PrependScheme::kNever;
   rewrites.emplace_back(metaspace);
@@ -273,14 +273,14 @@ Status add_template(const Json& processor, SpecialFrame& frame) {
   bool seen_text = false;
   for (const Json& piece : *single) {
     if (const Json* sequence = json_find(piece, "Sequence")) {
-      TRY_ASSIGN(const std::string id, json_string(*sequence, "id", ""));
+      TRY_ASSIGN(const std::string id, field_string(*sequence, "id", ""));
       if (id != "A" || seen_text) return unsupported("the TemplateProcessing of the tokenizer does not use its text exactly once");
       seen_text = true;
       continue;
     }
     const Json* special = json_find(piece, "SpecialToken");
     if (special == nullptr) return corrupt("the TemplateProcessing of the tokenizer has a piece that is neither text nor a special token");
-    TRY_ASSIGN(const std::string name, json_string(*special, "id", ""));
+    TRY_ASSIGN(const std::string name, field_string(*special, "id", ""));
     const Json* entry = specials == nullptr ? nullptr : json_find(*specials, name.c_str());
     const Json* ids = entry == nullptr ? nullptr : json_find(*entry, "ids");
     if (ids == nullptr || !ids->is_array() || ids->size() > kMaxTemplate) {

@@ -69,7 +69,7 @@ Result<MergeTable> read_merges(const Json& model, const TokenTable& table) {
 
 Status load_bpe(const Json& json, TokenizerCore& core) {
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    TRY_ASSIGN(const std::string affix, json_string(json, key, ""));
+    TRY_ASSIGN(const std::string affix, field_string(json, key, ""));
     if (!affix.empty()) return refuse_component("BPE option", key);
   }
   if (const Json* dropout = json_find(json, "dropout"); dropout != nullptr && !(dropout->is_number() && dropout->get<double>() == 0)) {
@@ -77,10 +77,10 @@ Status load_bpe(const Json& json, TokenizerCore& core) {
   }
   TRY(read_bpe_vocab(json, core.table));
   BpeOptions options;
-  TRY_ASSIGN(options.byte_fallback, json_bool(json, "byte_fallback", false));
-  TRY_ASSIGN(options.ignore_merges, json_bool(json, "ignore_merges", false));
-  TRY_ASSIGN(options.fuse_unk, json_bool(json, "fuse_unk", false));
-  TRY_ASSIGN(const std::string unk, json_string(json, "unk_token", ""));
+  TRY_ASSIGN(options.byte_fallback, field_bool(json, "byte_fallback", false));
+  TRY_ASSIGN(options.ignore_merges, field_bool(json, "ignore_merges", false));
+  TRY_ASSIGN(options.fuse_unk, field_bool(json, "fuse_unk", false));
+  TRY_ASSIGN(const std::string unk, field_string(json, "unk_token", ""));
   if (!unk.empty()) {
     const auto id = core.table.find(unk);
     if (!id) return corrupt("the unknown token '" + unk.substr(0, 100) + "' of the tokenizer is not in its vocabulary");
@@ -109,10 +109,10 @@ Status load_unigram(const Json& json, TokenizerCore& core) {
     pieces.push_back({id, score});
   }
   core.table.finish();
-  TRY_ASSIGN(const int64_t unk, json_int(json, "unk_id", -1));
+  TRY_ASSIGN(const int64_t unk, field_int(json, "unk_id", -1));
   if (unk >= static_cast<int64_t>(pieces.size())) return corrupt("the unk_id of the Unigram model of the tokenizer is not in its vocabulary");
   options.unk = unk < 0 ? -1 : static_cast<TokenId>(unk);
-  TRY_ASSIGN(options.byte_fallback, json_bool(json, "byte_fallback", false));
+  TRY_ASSIGN(options.byte_fallback, field_bool(json, "byte_fallback", false));
   core.model = std::make_unique<UnigramModel>(core.table, pieces, options);
   return {};
 }
@@ -133,7 +133,7 @@ Result<LoadedCore> load_tokenizer_json(std::string_view text) {
   const Json& model = member(json, "model");
   if (!model.is_object()) return corrupt("tokenizer.json has no model");
   // Files older than the type say nothing: a list of merges is BPE.
-  TRY_ASSIGN(const std::string type, json_string(model, "type", json_find(model, "merges") != nullptr ? "BPE" : ""));
+  TRY_ASSIGN(const std::string type, field_string(model, "type", json_find(model, "merges") != nullptr ? "BPE" : ""));
   if (type == "BPE") {
     TRY(load_bpe(model, core));
   } else if (type == "Unigram") {
