@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/probes.h"
 
-#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -43,30 +42,6 @@ Result<double> probe_disk_gb_s(const std::string& path, int64_t block_bytes, int
   for (std::thread& reader : readers) reader.join();
   TRY(first_error);
   return static_cast<double>(done_bytes.load()) / static_cast<double>(clock.now_ns() - start);
-}
-
-double probe_wakeup_us(int rounds) {
-  const SteadyClock clock;
-  std::atomic<int> turn{0};
-  std::thread partner([&] {
-    for (int round = 0; round < rounds; ++round) {
-      turn.wait(2 * round);
-      turn.store(2 * round + 2);
-      turn.notify_one();
-    }
-  });
-  std::vector<double> samples;
-  for (int round = 0; round < rounds; ++round) {
-    std::this_thread::sleep_for(std::chrono::microseconds(200));  // the partner is asleep when its turn comes
-    const int64_t begin = clock.now_ns();
-    turn.store(2 * round + 1);
-    turn.notify_one();
-    turn.wait(2 * round + 1);
-    samples.push_back(static_cast<double>(clock.now_ns() - begin) / 2000.0);
-  }
-  partner.join();
-  std::nth_element(samples.begin(), samples.begin() + static_cast<int64_t>(samples.size() / 2), samples.end());
-  return samples[samples.size() / 2];
 }
 
 }  // namespace loralei

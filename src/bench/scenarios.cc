@@ -15,13 +15,13 @@
 namespace loralei {
 namespace {
 
-constexpr int64_t kReadProbeBytes = int64_t{1} << 30;
 constexpr double kDiskProbeSeconds = 1.5;
 constexpr double kNs = 1e-9;
 
 // A running engine with the batch runner that drives it, and what the bounds need.
 struct Rig {
   std::unique_ptr<EngineHost> host;
+  std::unique_ptr<ThreadPool> probe_pool;  // the engine's own is asleep while the probes run
   std::unique_ptr<BatchRunner> runner;
   SteadyClock clock;
   std::string label;           // "llama-1b.bf16"
@@ -43,9 +43,11 @@ void progress_line(LogSink& log, const char* what, int64_t done, int64_t total, 
   }
 }
 
-void measure_ceilings(Rig& rig) {
-  rig.read_gb_s = std::max(rig.read_gb_s, probe_read_gb_s(rig.threads, kReadProbeBytes));
-  rig.int8_gop_s = std::max(rig.int8_gop_s, probe_int8_gop_s(rig.threads));
+Status measure_ceilings(Rig& rig) {
+  TRY_ASSIGN(const double read_gb_s, probe_read_gb_s(*rig.probe_pool, rig.clock, {}));
+  rig.read_gb_s = std::max(rig.read_gb_s, read_gb_s);
+  rig.int8_gop_s = std::max(rig.int8_gop_s, probe_int8_gop_s(*rig.probe_pool, rig.clock));
+  return {};
 }
 
 void count_weights(const BaseModelFile& file, Rig& rig) {
@@ -80,9 +82,9 @@ Status open_rig(const BenchOptions& options, LogSink& log, Rig& rig) {
   rig.runner = std::make_unique<BatchRunner>(rig.host->engine(), rig.clock);
   rig.vocab = rig.host->file().config.vocab;
   rig.threads = rig.host->threads();
+  rig.probe_pool = std::make_unique<ThreadPool>(rig.threads);
   count_weights(rig.host->file(), rig);
-  measure_ceilings(rig);
-  return {};
+  return measure_ceilings(rig);
 }
 
 // Names and loads the adapters; answers the bytes of one.
@@ -142,20 +144,24 @@ Interval median_interval(std::vector<double> samples) {
 }  // namespace
 
 Status bench_machine(const BenchOptions& options, LogSink& log, BenchReport& report) {
+  const SteadyClock clock;
   const int threads_most = options.host.threads > 0 ? options.host.threads : usable_cpus();
   for (int threads = 1; threads <= threads_most; threads *= 2) {
-    std::vector<double> read, f32, int8;
+    std::vector<double> read, f32, int8, wake;
+    ThreadPool pool(threads);
     for (int round = 0; round < options.rounds; ++round) {
-      read.push_back(probe_read_gb_s(threads, kReadProbeBytes));
-      f32.push_back(probe_f32_gflop_s(threads));
-      int8.push_back(probe_int8_gop_s(threads));
+      TRY_ASSIGN(const double read_gb_s, probe_read_gb_s(pool, clock, {}));
+      read.push_back(read_gb_s);
+      f32.push_back(probe_f32_gflop_s(pool, clock));
+      int8.push_back(probe_int8_gop_s(pool, clock));
+      wake.push_back(probe_wake_us(pool, clock));
     }
     const std::string suffix = ".t" + std::to_string(threads);
     report.rows.push_back(summarise("machine.read_gb_s" + suffix, "GB/s", read));
     report.rows.push_back(summarise("machine.f32_gflop_s" + suffix, "Gflop/s", f32));
     report.rows.push_back(summarise("machine.int8_gop_s" + suffix, "Gop/s", int8));
+    report.rows.push_back(summarise("machine.wake_us" + suffix, "us", wake));
   }
-  report.rows.push_back(summarise("machine.wakeup_us", "us", {probe_wakeup_us(500)}));
   // The disk is read through a file that is there anyway or made for it.
   TRY_ASSIGN(const std::string path, generated_model(options.cache_dir, "llama-1b", "bf16", nullptr));
   for (const auto& [block, depth] : {std::pair<int64_t, int>{128 * kKiB, 4}, {kMiB, 1}, {kMiB, 4}, {4 * kMiB, 4}}) {
@@ -180,7 +186,7 @@ Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& repo
       TRY_ASSIGN(const BatchTimes times, rig.runner->run(spec));
       if (round > 0) rates[i].push_back(times.decode_tok_s());
     }
-    measure_ceilings(rig);
+    TRY(measure_ceilings(rig));
   }
   add_ceilings(rig, report);
   for (size_t i = 0; i < options.batches.size(); ++i) {
@@ -203,7 +209,7 @@ Status bench_prefill(const BenchOptions& options, LogSink& log, BenchReport& rep
     spec.seed = static_cast<uint64_t>(round);
     TRY_ASSIGN(const BatchTimes times, rig.runner->run(spec));
     if (round > 0) rates.push_back(options.prompt_tokens / (static_cast<double>(times.first_token_ns[0]) * kNs));
-    measure_ceilings(rig);
+    TRY(measure_ceilings(rig));
   }
   add_ceilings(rig, report);
   BenchRow row = summarise("prefill." + rig.label + ".p" + std::to_string(options.prompt_tokens) + ".tok_s", "tok/s", rates);
@@ -267,7 +273,7 @@ Status bench_mixed(const BenchOptions& options, LogSink& log, BenchReport& repor
       if (round > 0) rates[way].push_back(rate[way]);
     }
     if (round > 0) ratios.push_back(rate[kMany] / rate[kOne]);
-    measure_ceilings(rig);
+    TRY(measure_ceilings(rig));
   }
   add_ceilings(rig, report);
   const std::string prefix =

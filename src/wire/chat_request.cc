@@ -16,7 +16,7 @@ bool is_function_name(std::string_view name) {
 }
 
 // A string, or an array of text parts, which are joined by newlines.
-void read_content(JsonReader& reader, ChatMessage& message) {
+void read_content(JsonReader& reader, WireMessage& message) {
   const Json* content = reader.find("content");
   if (!content) return;
   message.has_content = true;
@@ -48,7 +48,7 @@ void read_content(JsonReader& reader, ChatMessage& message) {
   }
 }
 
-void read_tool_calls(JsonReader& reader, ChatMessage& message) {
+void read_tool_calls(JsonReader& reader, WireMessage& message) {
   const Json* calls = reader.find_array("tool_calls", kMaxTools);
   for (size_t i = 0; calls && i < calls->size(); ++i) {
     const std::string at = "tool_calls[" + std::to_string(i) + "]";
@@ -70,7 +70,7 @@ void read_tool_calls(JsonReader& reader, ChatMessage& message) {
   }
 }
 
-void read_messages(JsonReader& reader, std::vector<ChatMessage>& messages, std::vector<std::string>& unknown) {
+void read_messages(JsonReader& reader, std::vector<WireMessage>& messages, std::vector<std::string>& unknown) {
   const Json* list = reader.find_array("messages", kMaxMessages);
   if (!list || list->empty()) {
     return reader.fail("messages", "'messages' is missing or empty.", "missing_required_parameter");
@@ -80,7 +80,7 @@ void read_messages(JsonReader& reader, std::vector<ChatMessage>& messages, std::
     const std::string at = "messages[" + std::to_string(i) + "]";
     if (!(*list)[i].is_object()) return reader.fail(at, "'" + at + "' must be an object with role and content.", "invalid_type");
     JsonReader inner((*list)[i], at + ".");
-    ChatMessage message;
+    WireMessage message;
     message.role = inner.required_string("role", 64);
     if (!inner.failed() && std::find(std::begin(kRoles), std::end(kRoles), message.role) == std::end(kRoles)) {
       inner.fail("role", "'" + at + ".role' must be system, developer, user, assistant or tool.");
@@ -167,7 +167,7 @@ void read_tool_choice(JsonReader& reader, ChatRequest& request) {
 
 }  // namespace
 
-void read_chat_prompt(JsonReader& reader, ChatPrompt& prompt, std::vector<std::string>& unknown) {
+void read_chat_prompt(JsonReader& reader, WirePrompt& prompt, std::vector<std::string>& unknown) {
   read_messages(reader, prompt.messages, unknown);
   read_tools(reader, prompt.tools);
   const auto add_prompt = reader.boolean("add_generation_prompt");

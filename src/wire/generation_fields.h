@@ -15,7 +15,7 @@ void read_generation_fields(JsonReader& reader, GenerationFields& fields);
 // A list of token ids that lie in [0, kMaxVocab).
 std::vector<TokenId> read_token_ids(JsonReader& reader, const Json& array, std::string_view field);
 // messages, tools, add_generation_prompt, continue_final_message, chat_template_kwargs.
-void read_chat_prompt(JsonReader& reader, ChatPrompt& prompt, std::vector<std::string>& unknown);
+void read_chat_prompt(JsonReader& reader, WirePrompt& prompt, std::vector<std::string>& unknown);
 // A string, a list of strings, a list of token ids, or a list of such lists.
 std::vector<PromptInput> read_prompts(JsonReader& reader, std::string_view field, size_t max_prompts);
 

@@ -21,7 +21,8 @@ void put_model(JsonOut& out, const ModelCard& card) {
 void put_adapter(JsonOut& out, const AdapterRow& row) {
   out.begin_object().key("name").string(row.name).key("path").string(row.path).key("source").string(row.source);
   out.key("state").string(row.state).key("tier").string(row.tier).key("bytes").number(row.bytes).key("rank").number(row.rank);
-  out.key("version").number(static_cast<int64_t>(row.version)).key("uses").number(row.uses).key("running").number(row.running);
+  out.key("version").string_or_null(row.version).key("uses").number(row.uses).key("running").number(row.running);
+  out.key("waiting").number(row.waiting);
   out.key("pinned").boolean(row.pinned).key("notes").begin_array();
   for (const std::string& note : row.notes) out.string(note);
   out.end_array().key("error").string_or_null(row.error).end_object();

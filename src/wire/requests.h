@@ -90,7 +90,7 @@ struct ToolCall {
   std::string arguments;  // JSON text, as the model wrote it
 };
 
-struct ChatMessage {
+struct WireMessage {
   std::string role;  // system, developer, user, assistant, tool
   std::string content;  // text parts joined by newlines
   bool has_content = false;  // false: null or absent
@@ -111,8 +111,8 @@ struct ToolSpec {
 enum class ToolChoice : unsigned char { kAuto, kNone, kRequired, kFunction };
 
 // What makes a prompt out of messages; chat and tokenize have it.
-struct ChatPrompt {
-  std::vector<ChatMessage> messages;
+struct WirePrompt {
+  std::vector<WireMessage> messages;
   std::vector<ToolSpec> tools;
   bool add_generation_prompt = true;
   bool continue_final_message = false;
@@ -121,7 +121,7 @@ struct ChatPrompt {
 
 struct ChatRequest {
   GenerationFields common;
-  ChatPrompt prompt;
+  WirePrompt prompt;
   ToolChoice tool_choice = ToolChoice::kAuto;
   std::string tool_choice_name;  // kFunction
   bool parallel_tool_calls = true;
@@ -153,7 +153,7 @@ struct TokenizeRequest {
   ModelRef model;
   bool is_chat = false;
   std::string text;   // !is_chat
-  ChatPrompt chat;    // is_chat
+  WirePrompt chat;    // is_chat
   bool add_special_tokens = true;
   bool return_token_strs = false;
   std::vector<std::string> unknown_fields;

@@ -112,9 +112,10 @@ struct AdapterRow {
   std::string tier;    // memory, disk ...
   int64_t bytes = 0;
   int rank = 0;
-  uint64_t version = 0;
+  std::string version;  // digest of its files, once known
   int64_t uses = 0;     // requests begun with it
   int running = 0;      // requests holding it now
+  int waiting = 0;      // requests queued for it
   bool pinned = false;
   std::vector<std::string> notes;  // what was applied, and what the load report says
   std::string error;               // why the last load failed

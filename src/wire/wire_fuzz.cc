@@ -36,7 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (auto r = parse_chat_request(body); r.ok()) {
     check_fields(r->common);
     std::vector<ChatChoice> choices(1);
-    for (const ChatMessage& message : r->prompt.messages) {
+    for (const WireMessage& message : r->prompt.messages) {
       CHECK(is_valid_utf8(message.content));
       choices[0].content += message.content;
       choices[0].tool_calls.insert(choices[0].tool_calls.end(), message.tool_calls.begin(), message.tool_calls.end());
