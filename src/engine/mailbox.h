@@ -44,10 +44,16 @@ class Inbox {
     }
     changed_.notify_one();
   }
-  // Swaps out what arrived (`messages` is empty before); with `wait`, waits for something. False once stopped.
-  bool take(std::vector<Message>& messages, bool wait) {
+  // Swaps out what arrived (`messages` is empty before), after waiting for something up to timeout_ns (kForever: without end). False once stopped.
+  static constexpr int64_t kForever = -1;
+  bool take(std::vector<Message>& messages, int64_t timeout_ns) {
     std::unique_lock lock(mutex_);
-    if (wait) changed_.wait(lock, [&] { return stopped_ || !messages_.empty(); });
+    const auto arrived = [&] { return stopped_ || !messages_.empty(); };
+    if (timeout_ns == kForever) {
+      changed_.wait(lock, arrived);
+    } else if (timeout_ns > 0) {
+      changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), arrived);
+    }
     std::swap(messages, messages_);
     return !stopped_;
   }
