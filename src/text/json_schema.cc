@@ -64,7 +64,20 @@ class FormCompiler {
   Result<GrammarStateId> add(GrammarStateId from, const GrammarForm& form, int depth) {
     if (depth > kMaxFormDepth) return invalid_argument("a form nests deeper than " + std::to_string(kMaxFormDepth) + " levels");
     switch (form.kind) {
-      case GrammarForm::Kind::kLiteral: return b_.literal(from, form.text);
+      case GrammarForm::Kind::kLiteral: {
+        if (!form.by_special_token) return b_.literal(from, form.text);
+        const GrammarStateId begin = b_.add_state();
+        b_.add_empty(from, begin);
+        b_.mark_free_text(begin);
+        return b_.literal(begin, form.text);
+      }
+      case GrammarForm::Kind::kAnyText: {
+        const GrammarStateId loop = b_.add_state();
+        b_.add_empty(from, loop);
+        b_.mark_free_text(loop);
+        b_.add_range(loop, 0, 255, loop);
+        return loop;
+      }
       case GrammarForm::Kind::kSchema: {
         TRY_ASSIGN(Json json, parse_schema(form.text));
         schemas_.push_back(std::move(json));
@@ -89,7 +102,7 @@ class FormCompiler {
 
   Result<GrammarStateId> add_choice(GrammarStateId from, const GrammarForm& form, int depth) {
     const GrammarStateId to = b_.add_state();
-    const bool all_literal = std::all_of(form.parts.begin(), form.parts.end(), [](const GrammarForm& part) { return part.kind == GrammarForm::Kind::kLiteral; });
+    const bool all_literal = std::all_of(form.parts.begin(), form.parts.end(), [](const GrammarForm& part) { return part.kind == GrammarForm::Kind::kLiteral && !part.by_special_token; });
     if (all_literal) {  // share beginnings: thousands of choices are common
       std::vector<std::string> texts;
       for (const GrammarForm& part : form.parts) texts.push_back(part.text);
