@@ -19,26 +19,6 @@ using schema::SchemaCompiler;
 
 constexpr int kMaxFormDepth = 32;
 
-// Nesting is counted before the parse, so that no deep tree is ever built.
-Status check_json_depth(std::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > 2 * kMaxJsonDepth) return invalid_argument("the schema's JSON nests deeper than " + std::to_string(2 * kMaxJsonDepth) + " levels");
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return {};
-}
-
 Result<Json> parse_schema(std::string_view text) {
   if (static_cast<int64_t>(text.size()) > kMaxSchemaBytes) {
     return too_large("the schema has " + std::to_string(text.size()) + " bytes; at most " + std::to_string(kMaxSchemaBytes) + " are accepted");
@@ -168,6 +148,25 @@ Result<GrammarPtr> compile_shared(bool object_only) {
 }
 
 }  // namespace
+
+Status check_json_depth(std::string_view json) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      else if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > 2 * kMaxJsonDepth) return invalid_argument("the JSON text nests deeper than " + std::to_string(2 * kMaxJsonDepth) + " levels");
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return {};
+}
 
 Result<GrammarPtr> compile_json_schema(std::string_view schema) { return compile_form(GrammarForm::schema(std::string(schema))); }
 Result<GrammarPtr> compile_json_object() { return compile_shared(true); }

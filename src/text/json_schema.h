@@ -29,6 +29,10 @@ inline constexpr int kMaxSchemaProperties = 500;    // of one object
 inline constexpr int64_t kMaxPatternBytes = 16384;
 inline constexpr int kMaxListedChoices = 10000;           // guided_choice, enum
 
+// Fails for JSON text nested deeper than any of the project's readers takes; to be asked before a text from outside is parsed
+// into a tree that is then copied or written, which recurse.
+Status check_json_depth(std::string_view json);
+
 using GrammarPtr = std::shared_ptr<const GrammarProgram>;
 
 Result<GrammarPtr> compile_json_schema(std::string_view schema);
