@@ -18,41 +18,13 @@
 #include "base/result.h"
 #include "formats/model_config.h"
 #include "ops/args.h"
+#include "sys/file.h"
 
 namespace loralei {
 
 // SHA-256 over config and weights; names the KV identity. Never the adapter's name.
 using Digest = std::array<uint8_t, 32>;
 std::string digest_hex(const Digest& digest);
-
-// What a registered path looked like; a changed stamp is a new version.
-struct FileStamp {
-  uint64_t inode = 0;
-  int64_t size_bytes = 0;
-  int64_t mtime_ns = 0;
-  friend bool operator==(const FileStamp&, const FileStamp&) = default;
-};
-
-
-// What an adapter changes besides low-rank pairs. Null / empty where it changes nothing.
-struct SavedTensors {
-  WeightView embed;                                  // [vocab', hidden]
-  WeightView lm_head;                                // [vocab', hidden]
-  const float* lm_head_bias_delta = nullptr;         // [vocab'] or null
-  const float* final_norm = nullptr;                 // [hidden]
-  std::vector<const float*> input_norm;              // [layers] entries may be null; empty if none
-  std::vector<const float*> post_attention_norm;     // [layers]
-  std::vector<const float*> q_norm, k_norm;          // [layers]
-  // trainable_token_indices: these embedding (and, when tied or named, head) rows are replaced.
-  std::vector<TokenId> embed_tokens, head_tokens;    // sorted
-  const float* embed_rows = nullptr;                 // [embed_tokens, hidden]
-  const float* head_rows = nullptr;                  // [head_tokens, hidden]
-
-  bool any() const {
-    return !embed.empty() || !lm_head.empty() || final_norm || !input_norm.empty() || !post_attention_norm.empty() ||
-           !q_norm.empty() || !k_norm.empty() || !embed_tokens.empty() || !head_tokens.empty() || lm_head_bias_delta;
-  }
-};
 
 struct Adapter {
   AdapterVersionId version;
@@ -82,15 +54,21 @@ struct AdapterLoadOptions {
 // What the loader must know of the base: shapes, biases (for bias="all"), and how the embedding is tied.
 struct AdapterBase {
   ModelConfig config;
-  // base biases of a module, for bias_delta: f32 [out] or null where the base has none.
+  // The base's bias of a layer's module in Hugging Face row order, for bias_delta: f32 [out] or null where the base has none. May be null
+  // itself when biases are not at hand (inspecting); an adapter that replaces biases is refused then.
   const float* (*bias)(const void* context, int layer, Module module) = nullptr;
   const void* bias_context = nullptr;
 };
 
 // Reads a PEFT directory (adapter_config.json + adapter_model.safetensors) or a GGUF LoRA file. Blocking; called on a loader thread.
+Result<std::shared_ptr<const Adapter>> load_adapter(const FileSystem& files, const std::string& path, const AdapterBase& base,
+                                                    const AdapterLoadOptions& options, AdapterVersionId version);
+// The same on the machine's file system.
 Result<std::shared_ptr<const Adapter>> load_adapter(const std::string& path, const AdapterBase& base,
                                                     const AdapterLoadOptions& options, AdapterVersionId version);
-// The stamp of all files that make up the adapter at `path` (of the newest of them), without reading them.
+// One stamp for all files that make up the adapter at `path`, without reading them: size is their sum, mtime that of the newest,
+// inode a mix. A changed stamp means a new version.
+Result<FileStamp> adapter_stamp(const FileSystem& files, const std::string& path);
 Result<FileStamp> adapter_stamp(const std::string& path);
 
 }  // namespace loralei

@@ -16,6 +16,7 @@
 #include "formats/gguf_vocab.h"
 #include "formats/model_config.h"
 #include "formats/tensor_index.h"
+#include "sys/file.h"
 
 namespace loralei {
 
@@ -32,11 +33,13 @@ struct BaseModelFile {
   ModelConfig config;         // eos joined from config.json, generation_config.json and GGUF metadata
   GenerationDefaults defaults;
   TensorIndex index;          // canonical names
-  bool permuted_qk = false;   // GGUF llama: rows of q and k are in interleaved-rope order and must be un-permuted on load
+  bool permuted_qk = false;   // GGUF llama: rows (and biases) of q and k are in interleaved-rope order; un-permute on load (qk_row)
   std::optional<GgufVocab> vocab;  // GGUF only; a Hugging Face directory's tokenizer is read by text/
   std::vector<std::string> notes;  // what a user may want to know, one sentence each
 };
 
-Result<BaseModelFile> open_base_model(const std::string& path);
+// `path`: a Hugging Face directory or a .gguf file.
+Result<BaseModelFile> open_base_model(const FileSystem& files, const std::string& path);
+Result<BaseModelFile> open_base_model(const std::string& path);  // on the machine's file system
 
 }  // namespace loralei

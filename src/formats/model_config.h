@@ -26,6 +26,8 @@ struct RopeScaling {
   double beta_fast = 32.0, beta_slow = 1.0;                      // yarn
   std::optional<double> attention_factor, mscale, mscale_all_dim;  // yarn
   bool truncate = true;                                          // yarn
+  // Ready-made divisors (GGUF rope_freqs.weight): inv_freq[i] = theta^(-2i/d) / freq_factors[i]. Empty or [head_dim / 2]; kind is kNone then.
+  std::vector<float> freq_factors;
 };
 
 struct ModelConfig {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/ids.h"
 #include "tensor/dtype.h"
@@ -39,7 +40,7 @@ inline constexpr int kLayerModules = 7;
 inline constexpr int kModules = 9;
 
 // One module's low-rank pair. y += scaling * B (A x), plus scaling * b_bias where lora_bias is used, plus bias_delta where the adapter
-// replaces the module's own bias (PEFT bias="all"). B is stored transposed so that the expansion runs over contiguous outputs.
+// replaces the module's own bias (PEFT bias="all"): that part is a replacement, so no scale of a request touches it, as in PEFT. B is stored transposed so that the expansion runs over contiguous outputs.
 struct LoraPair {
   const std::byte* a = nullptr;    // [rank, in] in dtype; for kEmbed: [vocab, rank] (one row a token)
   const std::byte* b_t = nullptr;  // [rank, out] in dtype
@@ -49,7 +50,7 @@ struct LoraPair {
   int32_t out = 0;
   float scaling = 0;                 // alpha / r or alpha / sqrt(r), of this module
   const float* b_bias = nullptr;     // [out] or null
-  const float* bias_delta = nullptr;  // [out] or null: adapter's bias minus base bias; scaled by the segment's scale only
+  const float* bias_delta = nullptr;  // [out] or null: adapter's bias minus base bias; added as it is, whatever the scales
 };
 
 // Where a segment's LoRA contribution comes from in this layer (mechanisms §1, §6). Read by the executor at the start of a layer; another
@@ -76,6 +77,7 @@ struct LoraTarget {
   float* y = nullptr;  // [rows, out], accumulated into
   int64_t y_stride = 0;
   const LoraSource* sources = nullptr;  // [slots]
+  int32_t out = 0;                      // outputs of this projection: the width of a host delta; a pair's `out` is at most this
 };
 
 // One call per layer input, for all segments and all projections that share it (q,k,v; o; gate,up; down; lm_head).
@@ -85,6 +87,36 @@ struct LoraArgs {
   int32_t in = 0;
   std::span<const LoraSegment> segments;
   std::span<const LoraTarget> targets;
+};
+
+// The low-rank part of the embedding: y[row] += scale * scaling * B a[tokens[row]] for the rows of each segment, where the source's pair
+// holds a [vocab, rank] and b_t [rank, hidden] (Module::kEmbed). Every id is below the pair's `in`. Sources of kind kHostDelta are added as is.
+struct LoraEmbedArgs {
+  const TokenId* tokens = nullptr;  // [rows]
+  std::span<const LoraSegment> segments;
+  LoraTarget target;  // y [rows, hidden] and the sources per slot
+};
+
+// --- full tensors an adapter replaces (PEFT modules_to_save, trainable_token_indices) -----------------------------------
+
+// What an adapter changes besides low-rank pairs. Null / empty where it changes nothing.
+struct SavedTensors {
+  WeightView embed;                                  // [vocab', hidden]
+  WeightView lm_head;                                // [vocab', hidden]
+  const float* lm_head_bias_delta = nullptr;         // [vocab'] or null
+  const float* final_norm = nullptr;                 // [hidden]
+  std::vector<const float*> input_norm;              // [layers] entries may be null; empty if none
+  std::vector<const float*> post_attention_norm;     // [layers]
+  std::vector<const float*> q_norm, k_norm;          // [layers]
+  // trainable_token_indices: these embedding (and, when tied or named, head) rows are replaced.
+  std::vector<TokenId> embed_tokens, head_tokens;    // sorted
+  const float* embed_rows = nullptr;                 // [embed_tokens, hidden]
+  const float* head_rows = nullptr;                  // [head_tokens, hidden]
+
+  bool any() const {
+    return !embed.empty() || !lm_head.empty() || final_norm || !input_norm.empty() || !post_attention_norm.empty() ||
+           !q_norm.empty() || !k_norm.empty() || !embed_tokens.empty() || !head_tokens.empty() || lm_head_bias_delta;
+  }
 };
 
 // --- KV cache ---------------------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ struct OpTable {
   const char* name = "";  // "ref", "avx2", "avx512": part of system_fingerprint
   void (*matmul)(OpContext&, const MatmulArgs&) = nullptr;
   void (*lora)(OpContext&, const LoraArgs&) = nullptr;
+  void (*lora_embed)(OpContext&, const LoraEmbedArgs&) = nullptr;
   void (*kv_store)(OpContext&, const KvStoreArgs&) = nullptr;
   void (*attention)(OpContext&, const AttentionArgs&) = nullptr;
   void (*rms_norm)(OpContext&, const RmsNormArgs&) = nullptr;

@@ -90,3 +90,7 @@ SPECS = {
 }
 # Fused twins are written from the split adapter: one A, B stacked in the order q,k,v and gate,up.
 FUSED = {"qwen2-fused": "qwen2-split"}
+# A twin with the few keys that adapters made by early PEFT versions have.
+MINIMAL = {"gqa-minimal": "gqa-qv-r8"}
+MINIMAL_KEYS = ("base_model_name_or_path", "bias", "fan_in_fan_out", "inference_mode", "lora_alpha", "lora_dropout",
+                "modules_to_save", "peft_type", "r", "target_modules", "task_type")

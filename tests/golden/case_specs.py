@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which requests have golden values: (name, model, [(adapter, scale)], prompt lengths, options)."""
-from adapter_specs import FUSED, SPECS as ADAPTER_SPECS
+from adapter_specs import FUSED, MINIMAL, SPECS as ADAPTER_SPECS
 from gguf_specs import GGUF_ADAPTERS, GGUF_MODELS
 from model_specs import SPECS as MODEL_SPECS
 
@@ -35,6 +35,8 @@ def adapter_cases():
     for name, spec in ADAPTER_SPECS.items():
         if name != "gqa-alora":
             yield name, spec["base"], [(name, 1.0)], adapter_lengths(name, spec), {}
+    for name, source in MINIMAL.items():
+        yield name, ADAPTER_SPECS[source]["base"], [(name, 1.0)], (34,), {}
     for name, source in FUSED.items():
         yield name, ADAPTER_SPECS[source]["base"], [(name, 1.0)], (34,), {"reference": [source]}
 

@@ -6,7 +6,7 @@ import math
 import torch
 from safetensors.torch import load_file, save_file
 
-from adapter_specs import FUSED, SPECS
+from adapter_specs import FUSED, MINIMAL, MINIMAL_KEYS, SPECS
 from common import ADAPTERS, MODELS, clean_folder, load_model, randn, round_to, write_json
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -140,11 +140,21 @@ def make_fused(name, source):
     print(f"{name:24} from {source}: {len(fused)} tensors")
 
 
+def make_minimal(name, source):
+    folder = clean_folder(ADAPTERS / name)
+    config = json.loads((ADAPTERS / source / "adapter_config.json").read_text())
+    write_json(folder / "adapter_config.json", {key: config[key] for key in MINIMAL_KEYS})
+    save_file(load_file(ADAPTERS / source / "adapter_model.safetensors"), folder / "adapter_model.safetensors")
+    print(f"{name:24} from {source}: {len(MINIMAL_KEYS)} keys, no metadata")
+
+
 def main():
     for name in SPECS:
         check(name, *make(name))
     for name, source in FUSED.items():
         make_fused(name, source)
+    for name, source in MINIMAL.items():
+        make_minimal(name, source)
 
 
 if __name__ == "__main__":

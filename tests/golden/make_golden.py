@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regenerates everything in this folder."""
+import check_golden
 import make_adapters
 import make_cases
 import make_gguf
@@ -13,6 +14,7 @@ def main():
     make_gguf.main()
     make_refused.main()
     make_cases.main()
+    check_golden.main()
 
 
 if __name__ == "__main__":

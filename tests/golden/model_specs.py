@@ -37,7 +37,7 @@ def qwen(kind, hidden, heads, kv, ffn, **more):
 
 LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=32)
-YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=4.0, beta_slow=0.5)
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=2.0, beta_slow=0.25)
 WINDOW = dict(use_sliding_window=True, sliding_window=16, max_window_layers=1)
 
 SPECS = {

@@ -50,7 +50,7 @@ class Reference:
         sources = reference or [GGUF_ADAPTERS.get(name, {}).get("source", name) for name, _ in adapters]
         self.model = apply(loaded, adapters, [ADAPTERS / source for source in sources])
         for source in sources:
-            self.invocation = self.invocation or ADAPTER_SPECS[source].get("alora_invocation_tokens")
+            self.invocation = self.invocation or ADAPTER_SPECS.get(source, {}).get("alora_invocation_tokens")
 
     def last_invocation(self, prompt):
         """Where the last occurrence of the invocation tokens starts in the prompt, or None."""

@@ -6,7 +6,8 @@ import gguf
 import sentencepiece as spm
 from tokenizers import Tokenizer
 
-from make_hf_tokenizers import vectors
+from make_hf_tokenizers import decodes_of, vectors
+from make_spm import decodes_of as spm_decodes
 from vectors_common import TOKENIZERS, case, folder, nasty, write_vectors
 
 Kind = gguf.TokenType
@@ -60,7 +61,8 @@ def sentencepiece_vocab(name, source):
         if not any(mark in item["text"] for mark in ("<s>", "</s>", "<unk>")):  # servers differ in what they match
             plain = processor.encode(item["text"])
             cases.append(case(item, [1] + plain, plain, processor.decode([1] + plain), processor.decode(plain)))
-    write_vectors(path.parent, "vocab.gguf", f"{source} as GGUF; control symbols do not occur in the texts", cases)
+    write_vectors(path.parent, "vocab.gguf", f"{source} as GGUF; control symbols do not occur in the texts", cases,
+                  spm_decodes(source, processor))
 
 
 def byte_level_vocab(name, source, pre, bos):
@@ -81,8 +83,9 @@ def byte_level_vocab(name, source, pre, bos):
     writer.add_add_bos_token(bos is not None)
     finish(writer)
     text["normalizer"] = None  # GGUF has no normaliser for these
+    tokenizer = Tokenizer.from_str(json.dumps(text))
     write_vectors(path.parent, "vocab.gguf", f"{source} as GGUF, no normaliser; special tokens in the text are matched",
-                  vectors(Tokenizer.from_str(json.dumps(text))))
+                  vectors(tokenizer), decodes_of(source, tokenizer))
 
 
 def main():

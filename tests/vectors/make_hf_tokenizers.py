@@ -6,7 +6,7 @@ import sentencepiece as spm
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from corpus import lines
-from vectors_common import TOKENIZERS, VOCAB, case, folder, nasty, write_vectors
+from vectors_common import TOKENIZERS, VOCAB, case, decode_cases, folder, nasty, write_vectors
 
 WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -180,10 +180,16 @@ def save(name, tokenizer):
     return path
 
 
+def decodes_of(name, tokenizer):
+    return decode_cases(name, tokenizer.get_vocab_size(),
+                        lambda ids, skip: tokenizer.decode(ids, skip_special_tokens=skip))
+
+
 def main():
     for name, (about, make) in MAKERS.items():
         path = save(name, make())
-        write_vectors(path.parent, "tokenizer.json", about, vectors(Tokenizer.from_file(str(path))))
+        tokenizer = Tokenizer.from_file(str(path))
+        write_vectors(path.parent, "tokenizer.json", about, vectors(tokenizer), decodes_of(name, tokenizer))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import sentencepiece as spm
 
 from corpus import lines
-from vectors_common import VOCAB, case, folder, nasty, write_vectors
+from vectors_common import VOCAB, case, decode_cases, folder, nasty, write_vectors
 
 IDENTITY = dict(normalization_rule_name="identity", remove_extra_whitespaces=False)
 LLAMA = dict(split_digits=True, allow_whitespace_only_pieces=True)
@@ -60,6 +60,10 @@ def vectors(processor):
     return cases
 
 
+def decodes_of(name, processor):
+    return decode_cases(name, processor.get_piece_size(), lambda ids, skip: processor.decode(ids))
+
+
 def main():
     for name, (about, options) in MODELS.items():
         data = train_with_rules(options) if name == "spm-bpe-rules" else train(options)
@@ -67,7 +71,7 @@ def main():
         (path / "tokenizer.model").write_bytes(data)
         processor = spm.SentencePieceProcessor(model_proto=data)
         write_vectors(path, "tokenizer.model", about + "; ids begin with bos, texts are not searched for control symbols",
-                      vectors(processor))
+                      vectors(processor), decodes_of(name, processor))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loads an adapter: plans from headers, allocates once, reads the file once from start to end (hashing all of it) and places the tensors.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <new>
+#include <optional>
+
+#include "adapters/adapter.h"
+#include "adapters/load_plan.h"
+#include "adapters/sha256.h"
+#include "base/units.h"
+#include "formats/safetensors.h"
+#include "tensor/codec.h"
+
+namespace loralei {
+
+namespace {
+
+constexpr int64_t kMaxAdapterConfigBytes = 4 * kMiB;
+constexpr int64_t kChunkBytes = kMiB;
+
+// The one block that all pointers of an adapter lead into, and the panels of its saved matrices.
+struct Storage {
+  std::byte* data = nullptr;
+  WeightPanel embed_panel, head_panel;
+
+  explicit Storage(int64_t bytes)
+      : data(static_cast<std::byte*>(::operator new(static_cast<size_t>(std::max<int64_t>(bytes, 1)), std::align_val_t(64), std::nothrow))) {}
+  ~Storage() { ::operator delete(data, std::align_val_t(64)); }
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  const float* floats(int64_t offset) const { return offset < 0 ? nullptr : reinterpret_cast<const float*>(data + offset); }
+};
+
+bool ends_with(std::string_view text, std::string_view suffix) {
+  return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
+}
+
+// Index of the first number that is NaN or infinite, or -1. Plain formats only.
+int64_t first_not_finite(DType dtype, const std::byte* bytes, int64_t count) {
+  const uint16_t mask = dtype == DType::kF16 ? 0x7c00 : 0x7f80;
+  for (int64_t i = 0; i < count; ++i) {
+    if (dtype == DType::kF32) {
+      uint32_t bits;
+      std::memcpy(&bits, bytes + 4 * i, 4);
+      if ((bits & 0x7f800000u) == 0x7f800000u) return i;
+    } else {
+      uint16_t bits;
+      std::memcpy(&bits, bytes + 2 * i, 2);
+      if ((bits & mask) == mask) return i;
+    }
+  }
+  return -1;
+}
+
+// Rows [row, row + count) of a tensor, in the placement's format, to their places.
+template <typename Element>
+void place_rows(const Placement& placement, int64_t row, int64_t count, const std::byte* source, std::byte* storage) {
+  const int64_t begin = std::max(row, placement.row_begin);
+  const int64_t end = std::min(row + count, placement.row_begin + placement.row_count);
+  Element* out = reinterpret_cast<Element*>(storage + placement.offset);
+  for (int64_t r = begin; r < end; ++r) {
+    const std::byte* from = source + (r - row) * placement.cols * static_cast<int64_t>(sizeof(Element));
+    int64_t to = r - placement.row_begin;
+    if (!placement.row_order.empty()) to = placement.row_order[static_cast<size_t>(to)];
+    if (!placement.transpose) {
+      std::memcpy(out + to * placement.cols, from, static_cast<size_t>(placement.cols) * sizeof(Element));
+      continue;
+    }
+    for (int64_t c = 0; c < placement.cols; ++c) std::memcpy(out + c * placement.row_count + to, from + c * static_cast<int64_t>(sizeof(Element)), sizeof(Element));
+  }
+}
+
+// Reads the weights file in one pass: every byte is hashed, every planned tensor placed.
+class FilePass {
+ public:
+  FilePass(const File& file, Sha256& sha, std::byte* storage) : file_(file), sha_(sha), storage_(storage) {}
+
+  Status run(const LoadPlan& plan) {
+    std::vector<const Placement*> placements;
+    for (const Placement& placement : plan.placements) placements.push_back(&placement);
+    std::stable_sort(placements.begin(), placements.end(),
+                     [](const Placement* x, const Placement* y) { return x->tensor->offset < y->tensor->offset; });
+    for (size_t i = 0; i < placements.size();) {
+      size_t end = i;
+      while (end < placements.size() && placements[end]->tensor == placements[i]->tensor) ++end;
+      TRY(skip_to(placements[i]->tensor->offset));
+      TRY(tensor(std::span(placements).subspan(i, end - i)));
+      i = end;
+    }
+    return skip_to(file_.size_bytes());
+  }
+
+ private:
+  Status read(int64_t count) {
+    buffer_.resize(static_cast<size_t>(count));
+    TRY(file_.read_exact(position_, buffer_));
+    sha_.update(buffer_);
+    position_ += count;
+    return {};
+  }
+
+  Status skip_to(int64_t offset) {
+    while (position_ < offset) TRY(read(std::min(kChunkBytes, offset - position_)));
+    return {};
+  }
+
+  // All placements of one tensor (several when a fused projection is split).
+  Status tensor(std::span<const Placement* const> placements) {
+    const TensorInfo& info = *placements[0]->tensor;
+    const int64_t cols = placements[0]->cols;
+    if (cols == 0 || info.bytes == 0) return {};
+    const int64_t bytes_per_row = row_bytes(info.dtype, cols);
+    const int64_t rows = info.bytes / bytes_per_row;
+    const int64_t step = std::max<int64_t>(1, kChunkBytes / bytes_per_row);
+    const bool convert = placements[0]->to != info.dtype;
+    for (int64_t row = 0; row < rows; row += step) {
+      const int64_t count = std::min(step, rows - row);
+      TRY(read(count * bytes_per_row));
+      const std::byte* source = buffer_.data();
+      DType format = info.dtype;
+      if (convert) {
+        decoded_.resize(static_cast<size_t>(count * cols));
+        decode_row(info.dtype, buffer_.data(), decoded_.data(), count * cols);
+        source = reinterpret_cast<const std::byte*>(decoded_.data());
+        format = DType::kF32;
+      }
+      const int64_t wrong = first_not_finite(format, source, count * cols);
+      if (wrong >= 0) {
+        return corrupt(file_.path() + ": tensor \"" + info.name + "\" holds a value that is not a finite number (NaN or infinity) at index " +
+                       std::to_string(row * cols + wrong));
+      }
+      for (const Placement* placement : placements) {
+        if (format == DType::kF32) place_rows<uint32_t>(*placement, row, count, source, storage_);
+        else place_rows<uint16_t>(*placement, row, count, source, storage_);
+      }
+    }
+    return {};
+  }
+
+  const File& file_;
+  Sha256& sha_;
+  std::byte* storage_;
+  int64_t position_ = 0;
+  std::vector<std::byte> buffer_;
+  std::vector<float> decoded_;
+};
+
+// What can be computed only after reading: differences to the base's biases, the tied head's second factor.
+void finish_values(const LoadPlan& plan, const AdapterBase& base, Storage& storage) {
+  for (size_t i = 0; i + 2 < plan.pairs.size(); ++i) {
+    const PairPlan& pair = plan.pairs[i];
+    if (pair.bias < 0) continue;
+    const float* of_base = base.bias(base.bias_context, static_cast<int>(i) / kLayerModules, static_cast<Module>(i % kLayerModules));
+    float* delta = reinterpret_cast<float*>(storage.data + pair.bias);
+    for (int k = 0; k < pair.out; ++k) delta[k] -= of_base[k];
+  }
+  if (plan.head_pair_from_embed) {
+    const PairPlan& embed = plan.pairs[plan.pairs.size() - 1];
+    const PairPlan& head = plan.pairs[plan.pairs.size() - 2];
+    const size_t size = static_cast<size_t>(row_bytes(embed.dtype, 1));
+    for (int token = 0; token < embed.in; ++token) {
+      for (int r = 0; r < embed.rank; ++r) {
+        const int64_t from = int64_t{token} * embed.rank + r, to = int64_t{r} * embed.in + token;
+        std::memcpy(storage.data + head.b_t + to * static_cast<int64_t>(size), storage.data + embed.a + from * static_cast<int64_t>(size), size);
+      }
+    }
+  }
+}
+
+WeightView view_of(const SavedMatrix& matrix, int cols, const Storage& storage, WeightPanel& panel) {
+  if (matrix.offset < 0) return {};
+  panel = {.data = storage.data + matrix.offset, .row_begin = 0, .row_count = matrix.rows};
+  return {.dtype = matrix.dtype, .layout = LayoutId::kPlain, .rows = matrix.rows, .cols = cols, .panels = std::span(&panel, 1)};
+}
+
+SavedTensors saved_tensors(const LoadPlan& plan, const ModelConfig& config, Storage& storage) {
+  SavedTensors saved;
+  saved.embed = view_of(plan.embed, config.hidden, storage, storage.embed_panel);
+  saved.lm_head = view_of(plan.head, config.hidden, storage, storage.head_panel);
+  saved.final_norm = storage.floats(plan.final_norm);
+  const auto fill = [&](const std::vector<int64_t>& offsets, std::vector<const float*>& list) {
+    for (const int64_t offset : offsets) list.push_back(storage.floats(offset));
+  };
+  fill(plan.input_norm, saved.input_norm);
+  fill(plan.post_attention_norm, saved.post_attention_norm);
+  fill(plan.q_norm, saved.q_norm);
+  fill(plan.k_norm, saved.k_norm);
+  saved.embed_tokens = plan.embed_tokens;
+  saved.head_tokens = plan.head_tokens;
+  saved.embed_rows = storage.floats(plan.embed_rows);
+  saved.head_rows = storage.floats(plan.head_rows);
+  return saved;
+}
+
+std::shared_ptr<Adapter> build(LoadPlan plan, const ModelConfig& config, std::shared_ptr<Storage> storage) {
+  auto adapter = std::make_shared<Adapter>();
+  adapter->bytes = plan.bytes;
+  adapter->vocab = plan.vocab;
+  for (const PairPlan& pair : plan.pairs) {
+    LoraPair made{.dtype = pair.dtype, .rank = pair.rank, .in = pair.in, .out = pair.out, .scaling = pair.scaling};
+    if (pair.rank > 0) {
+      made.a = storage->data + pair.a;
+      made.b_t = storage->data + pair.b_t;
+    }
+    made.b_bias = storage->floats(pair.b_bias);
+    made.bias_delta = storage->floats(pair.bias);
+    adapter->rank_max = std::max(adapter->rank_max, pair.rank);
+    adapter->pairs.push_back(made);
+  }
+  adapter->saved = saved_tensors(plan, config, *storage);
+  adapter->alora_invocation = std::move(plan.alora_invocation);
+  adapter->report = std::move(plan.report);
+  adapter->modules = std::move(plan.modules);
+  adapter->storage = std::move(storage);
+  return adapter;
+}
+
+struct Paths {
+  std::string config;   // empty for GGUF
+  std::string weights;
+};
+
+Result<Paths> adapter_paths(const FileSystem& files, const std::string& path) {
+  switch (files.kind(path)) {
+    case PathKind::kAbsent: return not_found(path + ": does not exist");
+    case PathKind::kFile:
+      if (ends_with(path, ".gguf")) return Paths{"", path};
+      return invalid_argument(path + ": is not an adapter; name a PEFT directory (with adapter_config.json) or a .gguf file");
+    case PathKind::kDirectory: break;
+  }
+  Paths paths{join_path(path, "adapter_config.json"), join_path(path, "adapter_model.safetensors")};
+  const bool has_config = files.kind(paths.config) == PathKind::kFile, has_weights = files.kind(paths.weights) == PathKind::kFile;
+  if (!has_config) {
+    if (files.kind(join_path(path, "config.json")) == PathKind::kFile && !has_weights) {
+      return invalid_argument(path + ": is a whole model, not an adapter (it has config.json, but no adapter_config.json)");
+    }
+    return not_found(path + ": has no adapter_config.json, so it is not a PEFT adapter");
+  }
+  if (!has_weights) {
+    if (files.kind(join_path(path, "adapter_model.bin")) == PathKind::kFile) {
+      return unsupported(path + ": holds its weights as a Python pickle (adapter_model.bin), which can run any code when it is read and is never opened; "
+                         "convert it once with PEFT: PeftModel.from_pretrained(BASE, PATH).save_pretrained(NEW_PATH)");
+    }
+    return not_found(path + ": has no adapter_model.safetensors");
+  }
+  return paths;
+}
+
+// The headers of either kind of file.
+struct Source {
+  AdapterFile file;
+  std::vector<std::string> foreign;  // tensors in formats we cannot compute with
+  std::optional<GgufFile> gguf;
+};
+
+Result<Source> read_source(const FileSystem& files, const Paths& paths) {
+  Source source;
+  source.file.weights_path = paths.weights;
+  if (paths.config.empty()) {
+    TRY_ASSIGN(source.gguf, read_gguf(files, paths.weights));
+    return source;
+  }
+  TRY_ASSIGN(source.file.config_text, files.read_all(paths.config, kMaxAdapterConfigBytes));
+  TRY_ASSIGN(SafetensorsHeader header, read_safetensors(files, paths.weights));
+  source.file.tensors = std::move(header.tensors);
+  for (const ForeignTensor& tensor : header.foreign) source.foreign.push_back(tensor.name);
+  return source;
+}
+
+void hash_text(Sha256& sha, const std::string& text) {
+  std::array<std::byte, 8> length;
+  for (size_t i = 0; i < 8; ++i) length[i] = static_cast<std::byte>(static_cast<uint64_t>(text.size()) >> (8 * i));
+  sha.update(length);
+  sha.update(std::as_bytes(std::span(text)));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Adapter>> load_adapter(const FileSystem& files, const std::string& path, const AdapterBase& base,
+                                                    const AdapterLoadOptions& options, AdapterVersionId version) {
+  TRY_ASSIGN(const Paths paths, adapter_paths(files, path));
+  TRY_ASSIGN(Source source, read_source(files, paths));
+  TRY_ASSIGN(LoadPlan plan, source.gguf ? plan_gguf(*source.gguf, base, options)
+                                        : plan_peft(paths.config, source.file, source.foreign, base, options));
+
+  if (plan.bytes > options.bytes_max) {
+    return too_large(path + ": needs " + format_bytes(plan.bytes) + " of memory, but only " + format_bytes(options.bytes_max) + " are allowed for it");
+  }
+  auto storage = std::make_shared<Storage>(plan.bytes);
+  if (!storage->data) return too_large(path + ": needs " + format_bytes(plan.bytes) + " of memory, which the system does not give");
+  std::memset(storage->data, 0, static_cast<size_t>(plan.bytes));
+
+  Sha256 sha;
+  hash_text(sha, source.file.config_text);
+  TRY_ASSIGN(const std::unique_ptr<File> file, files.open(paths.weights));
+  TRY(FilePass(*file, sha, storage->data).run(plan));
+  finish_values(plan, base, *storage);
+  std::shared_ptr<Adapter> adapter = build(std::move(plan), base.config, std::move(storage));
+  adapter->version = version;
+  adapter->digest = sha.finish();
+  return std::shared_ptr<const Adapter>(std::move(adapter));
+}
+
+Result<std::shared_ptr<const Adapter>> load_adapter(const std::string& path, const AdapterBase& base, const AdapterLoadOptions& options,
+                                                    AdapterVersionId version) {
+  return load_adapter(PosixFileSystem(), path, base, options, version);
+}
+
+Result<FileStamp> adapter_stamp(const FileSystem& files, const std::string& path) {
+  TRY_ASSIGN(const Paths paths, adapter_paths(files, path));
+  TRY_ASSIGN(FileStamp stamp, files.stamp(paths.weights));
+  if (!paths.config.empty()) {
+    TRY_ASSIGN(const FileStamp config, files.stamp(paths.config));
+    stamp.inode = stamp.inode * 0x9e3779b97f4a7c15u + config.inode;
+    stamp.size_bytes += config.size_bytes;
+    stamp.mtime_ns = std::max(stamp.mtime_ns, config.mtime_ns);
+  }
+  return stamp;
+}
+
+Result<FileStamp> adapter_stamp(const std::string& path) { return adapter_stamp(PosixFileSystem(), path); }
+
+}  // namespace loralei

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans the load of a GGUF LoRA file, as llama.cpp's convert_lora_to_gguf.py writes it: "blk.0.attn_q.weight.lora_a" [rank, in] and
+// ".lora_b" [out, rank]; for token_embd lora_a is [vocab, rank]. Every tensor of the file applies; scaling is alpha / rank.
+#include <map>
+
+#include "adapters/load_plan.h"
+#include "adapters/peft_map.h"
+#include "base/limits.h"
+#include "formats/gguf_model.h"
+#include "formats/model_tensors.h"
+
+namespace loralei {
+
+namespace {
+
+bool eat_suffix(std::string_view& text, std::string_view suffix) {
+  if (text.size() <= suffix.size() || text.substr(text.size() - suffix.size()) != suffix) return false;
+  text.remove_suffix(suffix.size());
+  return true;
+}
+
+// Rows of q and k of a llama file are in interleaved-rope order: where each of them goes in Hugging Face order.
+std::vector<int32_t> unpermuted_rows(const ModelConfig& config, Module module) {
+  if (module != Module::kQ && module != Module::kK) return {};
+  const int rows = linear_shape(config, module).out;
+  std::vector<int32_t> order(static_cast<size_t>(rows));
+  for (int row = 0; row < rows; ++row) order[static_cast<size_t>(qk_row(row, config.head_dim))] = row;
+  return order;
+}
+
+Status check_kind(const GgufFile& gguf, const ModelConfig& config) {
+  TRY_ASSIGN(const auto type, gguf.text("general.type"));
+  if (type.value_or("model") != "adapter") {
+    return invalid_argument(gguf.path + ": is not an adapter (general.type is \"" + type.value_or("model").substr(0, 40) + "\")");
+  }
+  TRY_ASSIGN(const auto kind, gguf.text("adapter.type"));
+  if (kind.value_or("lora") != "lora") {
+    return unsupported(gguf.path + ": adapter.type \"" + kind->substr(0, 40) + "\" is not supported; only lora is");
+  }
+  TRY_ASSIGN(const auto architecture, gguf.text("general.architecture"));
+  const std::string of_base = config.architecture == "mistral" ? "llama" : config.architecture;
+  if (architecture.value_or("") != of_base) {
+    return invalid_argument(gguf.path + ": is for the architecture \"" + architecture.value_or("").substr(0, 60) + "\", but the base model is " + of_base);
+  }
+  return {};
+}
+
+struct Pair {
+  ModuleRef module;
+  PairTensors tensors;
+};
+
+Status collect(const GgufFile& gguf, const ModelConfig& config, bool strict, LoadPlan& plan, std::map<std::string, Pair>& pairs) {
+  for (const TensorInfo& tensor : gguf.index.tensors) {
+    std::string_view name = tensor.name;
+    const bool is_a = eat_suffix(name, ".lora_a");
+    const bool is_b = !is_a && eat_suffix(name, ".lora_b");
+    const std::string canonical = is_a || is_b ? canonical_name(name) : "";
+    std::string_view module_path = canonical;
+    ModuleRef module;
+    if (eat_suffix(module_path, ".weight")) module = parse_module(module_path, config);
+    if (module.site != Site::kLinear && module.site != Site::kHead && module.site != Site::kEmbed) {
+      const std::string sentence = "tensor \"" + tensor.name.substr(0, 200) + "\" is not one that a LoRA adapter of this base model can have";
+      if (strict) return unsupported(gguf.path + ": " + sentence);
+      if (plan.report.size() < 1000) plan.report.push_back("Not applied: " + sentence + ".");
+      continue;
+    }
+    Pair& pair = pairs[module.key];
+    pair.module = module;
+    (is_a ? pair.tensors.a : pair.tensors.b) = &tensor;
+  }
+  return {};
+}
+
+Status read_invocation(const GgufFile& gguf, LoadPlan& plan) {
+  const GgufValue* tokens = gguf.find("adapter.alora.invocation_tokens");
+  if (!tokens) return {};
+  if (tokens->type != GgufType::kIntArray || tokens->numbers.size() > 4096) {
+    return corrupt(gguf.path + ": adapter.alora.invocation_tokens must be a list of at most 4096 token ids");
+  }
+  for (const int64_t id : tokens->numbers) {
+    if (id < 0 || id >= kMaxVocab) return corrupt(gguf.path + ": adapter.alora.invocation_tokens holds an impossible id");
+    plan.alora_invocation.push_back(static_cast<TokenId>(id));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<LoadPlan> plan_gguf(const GgufFile& gguf, const AdapterBase& base, const AdapterLoadOptions& options) {
+  TRY(check_kind(gguf, base.config));
+  TRY_ASSIGN(const auto alpha, gguf.real("adapter.lora.alpha"));
+  LoadPlan plan(base.config);
+  std::map<std::string, Pair> pairs;
+  TRY(collect(gguf, base.config, options.strict, plan, pairs));
+  if (pairs.empty()) return corrupt(gguf.path + ": holds no LoRA tensors");
+  TRY_ASSIGN(const auto architecture, gguf.text("general.architecture"));
+  for (const auto& [key, pair] : pairs) {
+    const TensorInfo* b = pair.tensors.b;
+    const double rank = b && b->shape.size() == 2 ? static_cast<double>(b->shape[1]) : 1.0;
+    // As llama.cpp: alpha 0 or absent means a scaling of 1.
+    const PairOptions pair_options{.scaling = alpha.value_or(0) == 0 ? 1.0 : *alpha / rank,
+                                   .vocab = base.config.vocab,
+                                   .embed_a_by_token = pair.module.site == Site::kEmbed,
+                                   .row_order_of = gguf_permutes_qk(*architecture) ? &unpermuted_rows : nullptr};
+    TRY(plan_pair(base.config, pair.module, pair.tensors, pair_options, gguf.path, plan));
+  }
+  TRY(read_invocation(gguf, plan));
+  return plan;
+}
+
+}  // namespace loralei

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Walks the golden adapters: every one loads, every refused one is refused with the words that its table demands.
+#include <gtest/gtest.h>
+
+#include "adapters/adapter.h"
+#include "formats/base_model.h"
+#include "formats/json_util.h"
+
+namespace loralei {
+namespace {
+
+const std::string kGolden = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
+
+// Zero biases: what the deltas are is checked by load_test; here only that everything is accepted.
+struct Base {
+  BaseModelFile file;
+  std::vector<float> zeros = std::vector<float>(4096, 0.0f);
+  AdapterBase base;
+
+  explicit Base(BaseModelFile opened) : file(std::move(opened)) {
+    base.config = file.config;
+    base.bias_context = this;
+    base.bias = [](const void* context, int, Module module) -> const float* {
+      const Base& self = *static_cast<const Base*>(context);
+      const ModelConfig& config = self.file.config;
+      const bool qkv = module == Module::kQ || module == Module::kK || module == Module::kV;
+      const bool has = qkv ? config.qkv_bias : module == Module::kO ? config.o_bias : config.mlp_bias;
+      return has ? self.zeros.data() : nullptr;
+    };
+  }
+};
+
+std::unique_ptr<Base> open_base(const std::string& path) {
+  auto model = open_base_model(path);
+  EXPECT_TRUE(model.ok()) << model.error().message;
+  return model.ok() ? std::make_unique<Base>(std::move(model).value()) : nullptr;
+}
+
+TEST(GoldenAdapters, EveryCaseLoads) {
+  const PosixFileSystem files;
+  auto text = files.read_all(kGolden + "cases.json", 64 << 20);
+  if (!text.ok()) GTEST_SKIP() << "no golden cases: " << text.error().message;
+  const auto cases = Json::parse(*text);
+  std::map<std::pair<std::string, std::string>, int> done;
+  for (const auto& item : cases) {
+    for (const auto& adapter : item["adapters"]) {
+      const std::string model = item["model"], path = adapter["path"];
+      if (done[{model, path}]++) continue;
+      auto base = open_base(kGolden + model);
+      ASSERT_TRUE(base);
+      auto loaded = load_adapter(kGolden + path, base->base, {}, AdapterVersionId{1});
+      EXPECT_TRUE(loaded.ok()) << path << ": " << (loaded.ok() ? "" : loaded.error().message);
+      if (loaded.ok()) {
+        EXPECT_EQ((*loaded)->vocab, item["vocab"].get<int>()) << path;
+        EXPECT_TRUE((*loaded)->rank_max > 0 || (*loaded)->saved.any()) << path;
+      }
+    }
+  }
+  EXPECT_GT(done.size(), 10u);
+}
+
+TEST(GoldenAdapters, EveryRefusedOneIsRefusedByName) {
+  const PosixFileSystem files;
+  auto text = files.read_all(kGolden + "refused/refused.json", 64 << 20);
+  if (!text.ok()) GTEST_SKIP() << "no refused adapters: " << text.error().message;
+  const auto table = Json::parse(*text);
+  for (const auto& item : table) {
+    auto base = open_base(kGolden + item["base"].get<std::string>());
+    ASSERT_TRUE(base);
+    auto loaded = load_adapter(kGolden + item["path"].get<std::string>(), base->base, {}, AdapterVersionId{1});
+    ASSERT_FALSE(loaded.ok()) << item["name"];
+    for (const auto& word : item["words"]) {
+      EXPECT_NE(loaded.error().message.find(word.get<std::string>()), std::string::npos)
+          << item["name"] << ": \"" << loaded.error().message << "\" lacks " << word;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace loralei

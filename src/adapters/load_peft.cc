@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans the load of a PEFT adapter: config and tensors against each other and against the base.
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "adapters/load_plan.h"
+#include "adapters/peft_map.h"
+#include "base/limits.h"
+#include "formats/peft_config.h"
+#include "formats/words.h"
+
+namespace loralei {
+
+namespace {
+
+// What the file holds of one module.
+struct ModuleTensors {
+  ModuleRef module;
+  PairTensors pair;
+  const TensorInfo* bias = nullptr;    // replaces the base's
+  const TensorInfo* weight = nullptr;  // saved whole
+  bool base_layer = false;             // `weight` was saved beside LoRA or token rows (save_embedding_layers)
+  const TensorInfo* tokens = nullptr;  // trainable token rows
+};
+
+class PeftPlanner {
+ public:
+  PeftPlanner(const PeftConfig& peft, PeftMatcher matcher, const AdapterFile& file, const AdapterBase& base, bool strict,
+              const std::string& config_path)
+      : peft_(peft), matcher_(std::move(matcher)), file_(file), base_(base), config_(base.config), strict_(strict), path_(file.weights_path),
+        config_path_(config_path), plan_(base.config) {}
+
+  Result<LoadPlan> plan() {
+    // What the config names first: a wrong config explains wrong tensors.
+    TRY(check_saved_names());
+    TRY(find_targets());
+    TRY(sort_tensors());
+    TRY(plan_saved());
+    TRY(plan_pairs());
+    TRY(plan_tied_head());
+    TRY(plan_biases());
+    TRY(plan_tokens());
+    plan_.alora_invocation = peft_.alora_invocation;
+    return std::move(plan_);
+  }
+  // Before the tensors, so that a wrong config is reported first.
+  Status note_config(const std::vector<std::string>& foreign) {
+    for (const std::string& line : peft_.refused) plan_.report.push_back(line);
+    for (const std::string& line : peft_.notes) plan_.report.push_back(line);
+    if (!peft_.base_model.empty()) plan_.report.push_back("Made for the base model \"" + peft_.base_model + "\".");
+    for (const std::string& name : foreign) {
+      TRY(refuse(path_, "tensor \"" + name + "\" is in a number format that cannot be computed with (F32, F16 and BF16 can)"));
+    }
+    return {};
+  }
+
+ private:
+  Status refuse(const std::string& place, const std::string& sentence) {
+    if (strict_) return unsupported(place + ": " + sentence);
+    if (plan_.report.size() < 1000) plan_.report.push_back("Not applied: " + sentence + ".");
+    return {};
+  }
+
+  ModuleTensors* find(const std::string& key) {
+    const auto it = modules_.find(key);
+    return it == modules_.end() ? nullptr : &it->second;
+  }
+
+  Status sort_tensors() {
+    for (const TensorInfo& tensor : file_.tensors) {
+      TensorRef ref = parse_peft_name(tensor.name, config_);
+      const Site site = ref.module.site;
+      ModuleTensors entry{.module = ref.module};
+      const bool linear = site == Site::kLinear || site == Site::kQkv || site == Site::kGateUp;
+      const bool vocab = site == Site::kHead || site == Site::kEmbed;
+      const TensorInfo** slot = nullptr;
+      ModuleTensors& module = modules_.emplace(ref.module.key, std::move(entry)).first->second;
+      switch (ref.part) {
+        case Part::kLoraA: if (linear || site == Site::kHead) slot = &module.pair.a; break;
+        case Part::kLoraB: if (linear || site == Site::kHead) slot = &module.pair.b; break;
+        case Part::kLoraBBias: if (linear || site == Site::kHead) slot = &module.pair.b_bias; break;
+        case Part::kEmbedA: if (site == Site::kEmbed) slot = &module.pair.a; break;
+        case Part::kEmbedB: if (site == Site::kEmbed) slot = &module.pair.b; break;
+        case Part::kBias: if (site == Site::kLinear) slot = &module.bias; break;
+        case Part::kTokens: if (vocab) slot = &module.tokens; break;
+        case Part::kWeight: if (!linear) slot = &module.weight; break;
+        case Part::kBaseWeight:
+          if (vocab) {
+            slot = &module.weight;
+            module.base_layer = true;
+          }
+          break;
+        case Part::kUnknown: break;
+      }
+      if (!slot) {
+        if (module.module.site == Site::kUnknown) modules_.erase(ref.module.key);
+        TRY(refuse(path_, "tensor \"" + tensor.name + "\" is not one that a LoRA adapter of this base model can have"));
+        continue;
+      }
+      if (*slot) return corrupt(path_ + ": tensors \"" + (*slot)->name + "\" and \"" + tensor.name + "\" mean the same");
+      *slot = &tensor;
+    }
+    return {};
+  }
+
+  // Every entry of modules_to_save must mean modules that can be replaced, and nothing else.
+  Status check_saved_names() {
+    for (const std::string& name : peft_.modules_to_save) {
+      const auto means = [&](const ModuleRef& module) {
+        return !name.empty() && module.key.size() >= name.size() && module.key.compare(module.key.size() - name.size(), name.size(), name) == 0;
+      };
+      const auto savable = savable_modules(config_);
+      const auto linear = lora_modules(config_);
+      const bool some = std::any_of(savable.begin(), savable.end(), means);
+      const bool other = std::any_of(linear.begin(), linear.end(), [&](const ModuleRef& module) { return module.layer >= 0 && means(module); });
+      if (some && !other) continue;
+      TRY(refuse(config_path_, "\"modules_to_save\" names \"" + name.substr(0, 100) + "\", but only embed_tokens, lm_head and the norms can be replaced"));
+    }
+    return {};
+  }
+
+  Status plan_saved() {
+    for (const ModuleRef& ref : savable_modules(config_)) {
+      ModuleTensors* module = find(ref.key);
+      const bool asked = matcher_.saves(ref.key);
+      if (!module || !module->weight) {
+        if (asked && !tied_follower(ref)) {
+          TRY(refuse(path_, "modules_to_save asks for " + ref.key + ", but its tensor \"base_model.model." + ref.key + ".weight\" is missing"));
+        }
+        continue;
+      }
+      // PEFT saves embedding and head on its own account when they are trained or resized (save_embedding_layers).
+      const bool own_account = ref.site == Site::kHead || ref.site == Site::kEmbed;
+      if (!asked && !own_account) {
+        TRY(refuse(path_, "tensor \"" + module->weight->name + "\" is not named by \"modules_to_save\""));
+        continue;
+      }
+      TRY(plan_saved_tensor(ref, *module->weight));
+      if (!asked) saved_on_own_account_ = true;
+    }
+    return settle_vocab();
+  }
+
+  bool tied_follower(const ModuleRef& ref) const {
+    return ref.site == Site::kHead && config_.tied_head && peft_.ensure_weight_tying;
+  }
+
+  Status plan_saved_tensor(const ModuleRef& ref, const TensorInfo& tensor) {
+    const size_t layers = static_cast<size_t>(config_.layers);
+    const auto vector = [&](int64_t size) { return plan_whole(tensor, {size}, DType::kF32, path_, plan_); };
+    const auto layered = [&](std::vector<int64_t>& list, int64_t size) -> Status {
+      list.resize(layers, -1);
+      TRY_ASSIGN(list[static_cast<size_t>(ref.layer)], vector(size));
+      return {};
+    };
+    ++plan_.modules[module_name(ref)];
+    switch (ref.site) {
+      case Site::kFinalNorm: {
+        TRY_ASSIGN(plan_.final_norm, vector(config_.hidden));
+        return {};
+      }
+      case Site::kInputNorm: return layered(plan_.input_norm, config_.hidden);
+      case Site::kPostNorm: return layered(plan_.post_attention_norm, config_.hidden);
+      case Site::kQNorm: return layered(plan_.q_norm, config_.head_dim);
+      case Site::kKNorm: return layered(plan_.k_norm, config_.head_dim);
+      default: break;
+    }
+    SavedMatrix& matrix = ref.site == Site::kEmbed ? plan_.embed : plan_.head;
+    // Any number of rows: the vocabulary may have been resized. Both must agree in the end.
+    const int64_t rows = tensor.shape.empty() ? 0 : tensor.shape[0];
+    if (rows < 1 || rows > kMaxVocab) return corrupt(path_ + ": tensor \"" + tensor.name + "\" has an impossible number of rows");
+    const DType dtype = is_quantised(tensor.dtype) ? DType::kF32 : tensor.dtype;
+    TRY_ASSIGN(matrix.offset, plan_whole(tensor, {rows, config_.hidden}, dtype, path_, plan_));
+    matrix.dtype = dtype;
+    matrix.rows = static_cast<int>(rows);
+    return {};
+  }
+
+  Status settle_vocab() {
+    // A tied head follows an embedding that was saved as part of the base model, or that was trained tied.
+    const bool follows = config_.tied_head && (peft_.ensure_weight_tying || saved_on_own_account_);
+    if (follows && plan_.embed.offset >= 0 && plan_.head.offset < 0) plan_.head = plan_.embed;
+    const int embed = plan_.embed.offset >= 0 ? plan_.embed.rows : config_.vocab;
+    const int head = plan_.head.offset >= 0 ? plan_.head.rows : config_.vocab;
+    if (embed != head) {
+      return invalid_argument(path_ + ": the embedding has " + std::to_string(embed) + " rows and the head " + std::to_string(head) +
+                              "; an adapter that resizes the vocabulary must hold both embed_tokens and lm_head");
+    }
+    plan_.vocab = embed;
+    if (embed != config_.vocab) {
+      plan_.report.push_back("The vocabulary is resized from " + std::to_string(config_.vocab) + " to " + std::to_string(embed) + ".");
+    }
+    return {};
+  }
+
+  Status find_targets() {
+    for (const ModuleRef& ref : lora_modules(config_)) {
+      TRY_ASSIGN(const bool targeted, matcher_.targets(ref.key, ref.site == Site::kLinear));
+      targeted_.push_back(targeted);
+    }
+    for (const std::string& name : matcher_.unused_targets()) {
+      TRY(refuse(config_path_, "\"target_modules\" names \"" + name.substr(0, 100) + "\", which is no linear module or embedding of this base model"));
+    }
+    return {};
+  }
+
+  Status plan_pairs() {
+    std::vector<std::string> missing;
+    const std::vector<ModuleRef> modules = lora_modules(config_);
+    for (size_t i = 0; i < modules.size(); ++i) {
+      const ModuleRef& ref = modules[i];
+      const bool targeted = targeted_[i];
+      ModuleTensors* module = find(ref.key);
+      const bool has = module && (module->pair.a || module->pair.b || module->pair.b_bias);
+      const bool fused = ref.site == Site::kQkv || ref.site == Site::kGateUp;
+      if (!has) {
+        if (targeted && !fused && !covered_by_fused(ref) && !tied_target(ref)) missing.push_back(ref.key);
+        continue;
+      }
+      if (!targeted && !(fused && peft_.all_linear)) {
+        const TensorInfo* first = module->pair.a ? module->pair.a : module->pair.b ? module->pair.b : module->pair.b_bias;
+        TRY(refuse(path_, "tensor \"" + first->name + "\" is for a module that the config does not target (target_modules, exclude_modules, layers_to_transform)"));
+        continue;
+      }
+      TRY(plan_one(ref, module->pair));
+    }
+    if (!missing.empty()) {
+      const size_t count = missing.size();
+      missing.resize(std::min<size_t>(count, 3));
+      TRY(refuse(path_, "\"target_modules\" targets " + std::to_string(count) + " modules without tensors in the file (" + join(missing) +
+                            (count > 3 ? ", ...)" : ")")));
+    }
+    return {};
+  }
+
+  Status plan_one(const ModuleRef& ref, const PairTensors& pair) {
+    if (ref.site == Site::kEmbed && peft_.lora_bias) {
+      return unsupported(config_path_ + ": \"lora_bias\": true is not defined for embed_tokens (PEFT refuses it too)");
+    }
+    if (pair.b_bias && !peft_.lora_bias) {
+      TRY(refuse(path_, "tensor \"" + pair.b_bias->name + "\" is there, but the config says \"lora_bias\": false"));
+    }
+    if (!pair.b_bias && peft_.lora_bias) {
+      return corrupt(path_ + ": the config says \"lora_bias\": true, but lora_B.bias of " + ref.key + " is missing");
+    }
+    PairTensors used = pair;
+    if (!peft_.lora_bias) used.b_bias = nullptr;
+    TRY_ASSIGN(const int rank, matcher_.rank(ref.key));
+    TRY_ASSIGN(const double scaling, matcher_.scaling(ref.key));
+    return plan_pair(config_, ref, used, {.rank_wanted = rank, .scaling = scaling, .vocab = plan_.vocab}, path_, plan_);
+  }
+
+  // The fused twin of a q, k, v, gate or up projection brings its tensors.
+  bool covered_by_fused(const ModuleRef& ref) {
+    if (ref.site != Site::kLinear) return false;
+    const std::string prefix = "model.layers." + std::to_string(ref.layer);
+    const bool qkv = ref.module == Module::kQ || ref.module == Module::kK || ref.module == Module::kV;
+    const bool gate_up = ref.module == Module::kGate || ref.module == Module::kUp;
+    const ModuleTensors* fused = qkv ? find(prefix + ".self_attn.qkv_proj") : gate_up ? find(prefix + ".mlp.gate_up_proj") : nullptr;
+    return fused && fused->pair.a;
+  }
+
+  // The head of a tied model whose pair is the embedding's (ensure_weight_tying), or the other way round in the config.
+  bool tied_target(const ModuleRef& ref) const { return ref.site == Site::kHead && config_.tied_head && peft_.ensure_weight_tying; }
+
+  Status plan_tied_head() {
+    if (!config_.tied_head || !peft_.ensure_weight_tying) return {};
+    const PairPlan& embed = plan_.pair(-1, Module::kEmbed);
+    PairPlan& head = plan_.pair(-1, Module::kLmHead);
+    if (embed.rank == 0 || head.rank > 0) return {};
+    // PEFT: lora_A of the head is lora_embedding_B transposed, lora_B is lora_embedding_A transposed (lora/model.py, tied_adapter).
+    head = embed;
+    head.a = embed.b_t;
+    head.b_t = plan_.reserve(embed.rank * row_bytes(embed.dtype, embed.in));
+    std::swap(head.in, head.out);
+    plan_.head_pair_from_embed = true;
+    plan_.report.push_back("The head shares the embedding's pair (ensure_weight_tying).");
+    return {};
+  }
+
+  Status plan_biases() {
+    for (auto& [key, module] : modules_) {
+      if (!module.bias) continue;
+      bool asked = peft_.bias == PeftBias::kAll;
+      if (peft_.bias == PeftBias::kLoraOnly) {
+        TRY_ASSIGN(asked, matcher_.targets(key, true));
+      }
+      if (!asked) {
+        TRY(refuse(path_, "tensor \"" + module.bias->name + "\" replaces a bias that the config's \"bias\" does not name"));
+        continue;
+      }
+      if (!base_.bias) return unsupported(path_ + ": replaces biases of the base model, and the base's biases are not at hand");
+      if (!base_.bias(base_.bias_context, module.module.layer, module.module.module)) {
+        TRY(refuse(path_, "tensor \"" + module.bias->name + "\" replaces a bias, but " + key + " of the base model has none"));
+        continue;
+      }
+      const ModuleShape shape = linear_shape(config_, module.module.module);
+      PairPlan& pair = plan_.pair(module.module.layer, module.module.module);
+      TRY_ASSIGN(pair.bias, plan_whole(*module.bias, {shape.out}, DType::kF32, path_, plan_));
+      pair.in = shape.in;
+      pair.out = shape.out;
+      ++plan_.modules["bias"];
+    }
+    return {};
+  }
+
+  Status plan_tokens() {
+    const std::vector<TokenId>* of_embed = nullptr;
+    const std::vector<TokenId>* of_head = nullptr;
+    for (const auto& entry : peft_.trainable_tokens) {
+      const std::string& name = entry.first;
+      const std::vector<TokenId>& ids = entry.second;
+      const auto means = [&](const std::string& key) {
+        return key.size() >= name.size() && !name.empty() && key.compare(key.size() - name.size(), name.size(), name) == 0;
+      };
+      if (means("model.embed_tokens") && !of_embed) of_embed = &ids;
+      else if (means("lm_head") && !of_head) of_head = &ids;
+      else {
+        TRY(refuse(config_path_, "\"trainable_token_indices\" names \"" + name.substr(0, 100) + "\", but only embed_tokens and lm_head have token rows"));
+      }
+    }
+    const bool equal = of_embed && of_head && *of_embed == *of_head;
+    if (config_.tied_head && peft_.ensure_weight_tying && of_embed && of_head && !equal) {
+      return invalid_argument(config_path_ + ": \"trainable_token_indices\" differ between embed_tokens and lm_head, which \"ensure_weight_tying\" forbids");
+    }
+    if (of_embed) TRY(plan_token_rows("model.embed_tokens", *of_embed, plan_.embed_tokens, plan_.embed_rows));
+    const bool follows = config_.tied_head && of_embed && (!of_head || equal);
+    if (follows) {
+      plan_.head_tokens = plan_.embed_tokens;
+      plan_.head_rows = plan_.embed_rows;
+    } else if (of_head) {
+      TRY(plan_token_rows("lm_head", *of_head, plan_.head_tokens, plan_.head_rows));
+    }
+    for (const char* key : {"model.embed_tokens", "lm_head"}) {
+      const ModuleTensors* module = find(key);
+      const bool wanted = std::string_view(key) == "lm_head" ? of_head && !follows : of_embed != nullptr;
+      if (module && module->tokens && !wanted) {
+        TRY(refuse(path_, "tensor \"" + module->tokens->name + "\" is not named by \"trainable_token_indices\""));
+      }
+    }
+    return {};
+  }
+
+  Status plan_token_rows(const std::string& key, const std::vector<TokenId>& ids, std::vector<TokenId>& tokens, int64_t& rows) {
+    if (matcher_.saves(key)) {
+      return invalid_argument(config_path_ + ": " + key + " stands in \"modules_to_save\" and in \"trainable_token_indices\" (PEFT refuses it too)");
+    }
+    ModuleTensors* module = find(key);
+    if (module && (module->pair.a || module->pair.b)) {
+      TRY(refuse(config_path_, "\"trainable_token_indices\" together with LoRA on " + key + " is not supported"));
+    }
+    if (!module || !module->tokens) {
+      return refuse(path_, "\"trainable_token_indices\" asks for rows of " + key + ", but \"base_model.model." + key +
+                               ".token_adapter.trainable_tokens_delta\" is missing");
+    }
+    for (const TokenId id : ids) {
+      if (id < plan_.vocab) continue;
+      return invalid_argument(config_path_ + ": \"trainable_token_indices\" names token " + std::to_string(id) + ", but the vocabulary has " +
+                              std::to_string(plan_.vocab));
+    }
+    TRY_ASSIGN(rows, plan_whole(*module->tokens, {static_cast<int64_t>(ids.size()), config_.hidden}, DType::kF32, path_, plan_));
+    std::vector<int32_t> by_id(ids.size());
+    std::iota(by_id.begin(), by_id.end(), 0);
+    std::sort(by_id.begin(), by_id.end(), [&](int32_t x, int32_t y) { return ids[static_cast<size_t>(x)] < ids[static_cast<size_t>(y)]; });
+    std::vector<int32_t>& order = plan_.placements.back().row_order;
+    order.resize(ids.size());
+    for (size_t place = 0; place < by_id.size(); ++place) {
+      order[static_cast<size_t>(by_id[place])] = static_cast<int32_t>(place);
+      tokens.push_back(ids[static_cast<size_t>(by_id[place])]);
+    }
+    ++plan_.modules["trainable_tokens"];
+    return {};
+  }
+
+  const PeftConfig& peft_;
+  PeftMatcher matcher_;
+  const AdapterFile& file_;
+  const AdapterBase& base_;
+  const ModelConfig& config_;
+  const bool strict_;
+  const std::string& path_;
+  const std::string& config_path_;
+  LoadPlan plan_;
+  std::map<std::string, ModuleTensors> modules_;  // by canonical key
+  std::vector<bool> targeted_;                    // as lora_modules()
+  bool saved_on_own_account_ = false;
+};
+
+}  // namespace
+
+Result<LoadPlan> plan_peft(const std::string& config_path, const AdapterFile& file, const std::vector<std::string>& foreign,
+                           const AdapterBase& base, const AdapterLoadOptions& options) {
+  TRY_ASSIGN(const PeftConfig peft, parse_peft_config(file.config_text, config_path, options.strict));
+  TRY_ASSIGN(PeftMatcher matcher, PeftMatcher::create(peft, config_path));
+  PeftPlanner planner(peft, std::move(matcher), file, base, options.strict, config_path);
+  TRY(planner.note_config(foreign));
+  return planner.plan();
+}
+
+}  // namespace loralei

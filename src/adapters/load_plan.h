@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// LoadPlan: where each tensor of an adapter file goes in the adapter's memory, decided from headers alone.
+//
+// load_peft.cc and load_gguf.cc make plans (all checks of names, shapes and ranks happen there); load.cc asks whether the plan's bytes
+// are allowed, allocates once, reads the file once from start to end and places every tensor. A plain value; one thread.
+// Offsets are into the one storage block; -1 means absent.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "adapters/adapter.h"
+#include "adapters/peft_map.h"
+#include "base/result.h"
+#include "formats/gguf.h"
+#include "formats/tensor_index.h"
+
+namespace loralei {
+
+// One tensor, seen as a matrix [rows, cols] (a vector is [rows, 1]), or a run of its rows, and where it goes.
+struct Placement {
+  const TensorInfo* tensor = nullptr;
+  int64_t row_begin = 0, row_count = 0;
+  int64_t cols = 0;
+  bool transpose = false;          // stored [cols, row_count]
+  DType to = DType::kF32;          // the tensor's own format, or f32
+  int64_t offset = 0;
+  std::vector<int32_t> row_order;  // where row i of the run goes; empty: to place i
+};
+
+struct PairPlan {
+  int64_t a = -1, b_t = -1, b_bias = -1, bias = -1;
+  DType dtype = DType::kF32;
+  int rank = 0, in = 0, out = 0;
+  float scaling = 0;
+};
+
+struct SavedMatrix {
+  int64_t offset = -1;
+  DType dtype = DType::kF32;
+  int rows = 0;
+};
+
+struct LoadPlan {
+  std::vector<PairPlan> pairs;  // as Adapter::pairs
+  std::vector<Placement> placements;
+  SavedMatrix embed, head;
+  int64_t final_norm = -1;
+  std::vector<int64_t> input_norm, post_attention_norm, q_norm, k_norm;  // [layers] or empty
+  std::vector<TokenId> embed_tokens, head_tokens;                       // sorted
+  int64_t embed_rows = -1, head_rows = -1;
+  std::vector<TokenId> alora_invocation;
+  std::vector<std::string> report;
+  std::map<std::string, int> modules;
+  // Tied and trained as one (PEFT ensure_weight_tying): the head's pair is the embedding's, transposed after reading.
+  bool head_pair_from_embed = false;
+  int vocab = 0;
+  int64_t bytes = 0;
+
+  explicit LoadPlan(const ModelConfig& config);
+  // Reserves `count` bytes at a multiple of 64.
+  int64_t reserve(int64_t count);
+  PairPlan& pair(int layer, Module module);
+};
+
+// The tensors of one low-rank pair.
+struct PairTensors {
+  const TensorInfo* a = nullptr;
+  const TensorInfo* b = nullptr;
+  const TensorInfo* b_bias = nullptr;
+};
+
+// Checks the shapes of a pair against the module (every message names tensor and both shapes) and plans it. For the embedding, `a` is
+// [rank, vocab] unless `embed_a_by_token` (GGUF: [vocab, rank]). `vocab`: rows of head and embedding, which a resized adapter changes.
+// `row_order_of` answers the order of B's rows of a linear module, or an empty vector.
+struct PairOptions {
+  int rank_wanted = -1;  // -1: whatever the file holds
+  double scaling = 0;
+  int vocab = 0;
+  bool embed_a_by_token = false;
+  std::vector<int32_t> (*row_order_of)(const ModelConfig& config, Module module) = nullptr;
+};
+Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors, const PairOptions& options,
+                 const std::string& path, LoadPlan& plan);
+
+// A vector or matrix kept as it is (offset returned), in f32 or in the file's format.
+Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>& shape, DType to, const std::string& path, LoadPlan& plan);
+
+// Shape mismatch as a sentence with both shapes.
+Status check_shape(const TensorInfo& tensor, const std::vector<int64_t>& shape, const std::string& path);
+
+// Plans of the two kinds of file.
+struct AdapterFile {
+  std::string weights_path;
+  std::string config_text;          // what is hashed before the weights; empty for GGUF
+  std::vector<TensorInfo> tensors;  // ordered by offset; the plan points into it
+};
+// GGUF LoRA: `gguf` is the parsed head of file.weights_path, and the plan points into its tensors.
+Result<LoadPlan> plan_gguf(const GgufFile& gguf, const AdapterBase& base, const AdapterLoadOptions& options);
+Result<LoadPlan> plan_peft(const std::string& config_path, const AdapterFile& file, const std::vector<std::string>& foreign,
+                           const AdapterBase& base, const AdapterLoadOptions& options);
+
+}  // namespace loralei

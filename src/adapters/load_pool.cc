@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "adapters/load_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "sys/threads.h"
+
+namespace loralei {
+
+LoadDone run_load_job(const AdapterSource& source, const LoadJob& job) {
+  LoadDone done{.id = job.id};
+  done.stamp = source.stamp(job.path);
+  if (!job.read || !done.stamp.ok()) return done;
+  done.adapter = source.load(job.path, job.options, job.version);
+  if (!done.adapter.ok()) return done;
+  // A file that changes under the reader may have given half of each.
+  const auto after = source.stamp(job.path);
+  if (!after.ok() || !(*after == *done.stamp)) {
+    done.adapter = Error{ErrorCode::kUnavailable, job.path + " changed while it was being read; load it again when it is complete"};
+  }
+  return done;
+}
+
+LoadPool::LoadPool(int threads, AdapterSource source, std::function<void(LoadDone&&)> post)
+    : source_(std::move(source)), post_(std::move(post)), jobs_(static_cast<size_t>(std::max(1, threads))) {
+  for (int index = 0; index < std::max(1, threads); ++index) {
+    threads_.emplace_back([this, index] {
+      name_this_thread("adapter-load-" + std::to_string(index));
+      while (auto job = jobs_.pop()) post_(run_load_job(source_, *job));
+    });
+  }
+}
+
+bool LoadPool::start(LoadJob&& job) { return jobs_.try_push(std::move(job)); }
+
+void LoadPool::stop() {
+  jobs_.close();
+  while (jobs_.try_pop()) {
+  }
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
+}
+
+}  // namespace loralei

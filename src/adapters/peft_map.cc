@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "adapters/peft_map.h"
+
+#include <charconv>
+
+namespace loralei {
+
+namespace {
+
+struct LayerModule {
+  const char* path;
+  Site site;
+  Module module;
+};
+constexpr LayerModule kLayerParts[] = {
+    {"self_attn.q_proj", Site::kLinear, Module::kQ},
+    {"self_attn.k_proj", Site::kLinear, Module::kK},
+    {"self_attn.v_proj", Site::kLinear, Module::kV},
+    {"self_attn.o_proj", Site::kLinear, Module::kO},
+    {"mlp.gate_proj", Site::kLinear, Module::kGate},
+    {"mlp.up_proj", Site::kLinear, Module::kUp},
+    {"mlp.down_proj", Site::kLinear, Module::kDown},
+    {"self_attn.qkv_proj", Site::kQkv, Module::kQ},
+    {"mlp.gate_up_proj", Site::kGateUp, Module::kGate},
+    {"input_layernorm", Site::kInputNorm, Module::kQ},
+    {"post_attention_layernorm", Site::kPostNorm, Module::kQ},
+    {"self_attn.q_norm", Site::kQNorm, Module::kQ},
+    {"self_attn.k_norm", Site::kKNorm, Module::kQ},
+};
+constexpr LayerModule kOuterParts[] = {
+    {"lm_head", Site::kHead, Module::kLmHead},
+    {"model.embed_tokens", Site::kEmbed, Module::kEmbed},
+    {"model.norm", Site::kFinalNorm, Module::kQ},
+};
+
+struct Suffix {
+  const char* text;
+  Part part;
+};
+// Longest first where one ends with another.
+constexpr Suffix kSuffixes[] = {
+    {".lora_A.weight", Part::kLoraA},
+    {".lora_B.weight", Part::kLoraB},
+    {".lora_B.bias", Part::kLoraBBias},
+    {".lora_embedding_A", Part::kEmbedA},
+    {".lora_embedding_B", Part::kEmbedB},
+    {".token_adapter.trainable_tokens_delta", Part::kTokens},
+    {".token_adapter.base_layer.weight", Part::kBaseWeight},
+    {".base_layer.weight", Part::kBaseWeight},
+    {".base_layer.bias", Part::kBias},
+    {".weight", Part::kWeight},
+    {".bias", Part::kBias},
+};
+
+bool eat(std::string_view& text, std::string_view prefix) {
+  if (text.substr(0, prefix.size()) != prefix) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+}  // namespace
+
+ModuleRef parse_module(std::string_view path, const ModelConfig& config) {
+  const std::string_view given = path;
+  while (eat(path, "base_model.")) {
+  }
+  while (eat(path, "model.")) {
+  }
+  ModuleRef unknown{.key = std::string(given)};
+  if (eat(path, "layers.")) {
+    int layer = -1;
+    const auto [end, error] = std::from_chars(path.data(), path.data() + path.size(), layer);
+    if (error != std::errc() || layer < 0 || layer >= config.layers || (path.size() > 1 && path[0] == '0' && path[1] != '.')) return unknown;
+    path.remove_prefix(static_cast<size_t>(end - path.data()));
+    if (!eat(path, ".")) return unknown;
+    for (const LayerModule& part : kLayerParts) {
+      if (path != part.path) continue;
+      return {part.site, layer, part.module, "model.layers." + std::to_string(layer) + "." + part.path};
+    }
+    return unknown;
+  }
+  for (const LayerModule& part : kOuterParts) {
+    std::string_view name = part.path;
+    eat(name, "model.");
+    if (path == name) return {part.site, -1, part.module, part.path};
+  }
+  return unknown;
+}
+
+TensorRef parse_peft_name(std::string_view name, const ModelConfig& config) {
+  for (const Suffix& suffix : kSuffixes) {
+    const std::string_view text = suffix.text;
+    if (name.size() <= text.size() || name.substr(name.size() - text.size()) != text) continue;
+    TensorRef tensor{parse_module(name.substr(0, name.size() - text.size()), config), suffix.part};
+    if (tensor.module.site == Site::kUnknown) tensor.part = Part::kUnknown;
+    return tensor;
+  }
+  return {{.key = std::string(name)}, Part::kUnknown};
+}
+
+std::vector<ModuleRef> lora_modules(const ModelConfig& config) {
+  std::vector<ModuleRef> modules;
+  for (int layer = 0; layer < config.layers; ++layer) {
+    for (const LayerModule& part : kLayerParts) {
+      if (part.site != Site::kLinear && part.site != Site::kQkv && part.site != Site::kGateUp) continue;
+      modules.push_back({part.site, layer, part.module, "model.layers." + std::to_string(layer) + "." + part.path});
+    }
+  }
+  modules.push_back({Site::kHead, -1, Module::kLmHead, "lm_head"});
+  modules.push_back({Site::kEmbed, -1, Module::kEmbed, "model.embed_tokens"});
+  return modules;
+}
+
+std::vector<ModuleRef> savable_modules(const ModelConfig& config) {
+  std::vector<ModuleRef> modules;
+  for (int layer = 0; layer < config.layers; ++layer) {
+    for (const LayerModule& part : kLayerParts) {
+      const bool norm = part.site == Site::kInputNorm || part.site == Site::kPostNorm;
+      const bool head_norm = part.site == Site::kQNorm || part.site == Site::kKNorm;
+      if (!norm && !(head_norm && config.qk_norm)) continue;
+      modules.push_back({part.site, layer, part.module, "model.layers." + std::to_string(layer) + "." + part.path});
+    }
+  }
+  for (const LayerModule& part : kOuterParts) modules.push_back({part.site, -1, part.module, part.path});
+  return modules;
+}
+
+std::string module_name(const ModuleRef& module) {
+  const size_t dot = module.key.rfind('.');
+  return dot == std::string::npos ? module.key : module.key.substr(dot + 1);
+}
+
+ModuleShape linear_shape(const ModelConfig& config, Module module) {
+  const int q = config.heads * config.head_dim, kv = config.kv_heads * config.head_dim;
+  switch (module) {
+    case Module::kQ: return {q, config.hidden};
+    case Module::kK:
+    case Module::kV: return {kv, config.hidden};
+    case Module::kO: return {config.hidden, q};
+    case Module::kGate:
+    case Module::kUp: return {config.ffn, config.hidden};
+    case Module::kDown: return {config.hidden, config.ffn};
+    case Module::kLmHead: return {config.vocab, config.hidden};
+    case Module::kEmbed: return {config.hidden, config.vocab};
+  }
+  return {};
+}
+
+std::vector<Module> parts_of(const ModuleRef& module) {
+  switch (module.site) {
+    case Site::kQkv: return {Module::kQ, Module::kK, Module::kV};
+    case Site::kGateUp: return {Module::kGate, Module::kUp};
+    default: return {module.module};
+  }
+}
+
+}  // namespace loralei

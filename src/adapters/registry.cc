@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names, commands, pins and status. The life of a load is in registry_load.cc.
+#include "adapters/registry.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/units.h"
+
+namespace loralei {
+
+AdapterPin& AdapterPin::operator=(AdapterPin&& other) noexcept {
+  if (this != &other) {
+    release();
+    registry_ = std::exchange(other.registry_, nullptr);
+    version_ = std::exchange(other.version_, nullptr);
+  }
+  return *this;
+}
+
+const Adapter& AdapterPin::operator*() const {
+  CHECK(version_ != nullptr);
+  return *version_->adapter;
+}
+
+void AdapterPin::release() {
+  if (registry_ != nullptr) std::exchange(registry_, nullptr)->unpin_version(std::exchange(version_, nullptr));
+}
+
+AdapterRegistry::AdapterRegistry(Ledger& ledger, const Clock& clock, LogSink& log, RegistryOptions options,
+                                 std::function<bool(LoadJob&&)> start_load)
+    : ledger_(ledger), clock_(clock), log_(log), options_(options), start_load_(std::move(start_load)) {}
+
+AdapterRegistry::~AdapterRegistry() {
+  for (const auto& [id, version] : versions_) CHECK(version->pins == 0);
+}
+
+AdapterRegistry::Entry* AdapterRegistry::find(const std::string& name) {
+  const auto found = entries_.find(name);
+  return found == entries_.end() ? nullptr : found->second.get();
+}
+
+Result<AdapterRegistry::Entry*> AdapterRegistry::add(const std::string& name, const std::string& path) {
+  if (static_cast<int32_t>(entries_.size()) >= options_.names_max) {
+    return too_large("no more than " + std::to_string(options_.names_max) + " adapters can be registered; unload some first");
+  }
+  auto entry = std::make_unique<Entry>();
+  entry->name = name;
+  entry->path = entry->load_path = path;
+  Entry* result = entry.get();
+  entries_.emplace(name, std::move(entry));
+  ++generation_;
+  return result;
+}
+
+// --- commands ---------------------------------------------------------------------------------------------------------
+
+void AdapterRegistry::register_name(uint64_t ticket, const std::string& name, const std::string& path, bool replace) {
+  if (name.empty() || path.empty()) return reply(ticket, invalid_argument("an adapter needs a name and a path"));
+  Entry* entry = find(name);
+  if (entry == nullptr) {
+    auto added = add(name, path);
+    return reply(ticket, added.ok() ? Status() : Status(added.error()));
+  }
+  if (entry->path == path && entry->load_path == path) return reply(ticket, {});
+  if (!replace) {
+    return reply(ticket, invalid_argument("an adapter named \"" + name + "\" is registered from " + entry->path +
+                                          "; choose another name or ask to replace it"));
+  }
+  orphan_job(*entry);
+  if (entry->version != nullptr) retire(std::exchange(entry->version, nullptr), {});
+  entry->path = entry->load_path = path;
+  entry->failed = entry->reload = false;
+  if (entry->stage != Stage::kIdle) entry->stage = Stage::kQueued;
+  ++generation_;
+  reply(ticket, {});
+}
+
+void AdapterRegistry::load(uint64_t ticket, const std::string& name, const std::string& path, bool replace) {
+  Entry* entry = find(name);
+  if (entry == nullptr) {
+    if (name.empty()) return reply(ticket, invalid_argument("an adapter needs a name"));
+    if (path.empty()) return reply(ticket, not_found("no adapter named \"" + name + "\" is registered; give its path to load it"));
+    auto added = add(name, path);
+    if (!added.ok()) return reply(ticket, added.error());
+    entry = *added;
+    entry->forget_on_failure = true;
+  }
+  const std::string& target = path.empty() ? entry->path : path;
+  if (entry->stage != Stage::kIdle) {
+    if (entry->load_path != target) {
+      return reply(ticket, Error{ErrorCode::kUnavailable, "adapter \"" + name + "\" is being loaded from " + entry->load_path +
+                                                              "; try again when that has ended"});
+    }
+    entry->tickets.push_back(ticket);
+    return;
+  }
+  if (!replace && entry->version != nullptr) {
+    return reply(ticket, invalid_argument("adapter \"" + name + "\" is already loaded; ask to replace it in place, or unload it first"));
+  }
+  if (!replace && target != entry->path) {
+    return reply(ticket, invalid_argument("an adapter named \"" + name + "\" is registered from " + entry->path +
+                                          "; choose another name or ask to replace it"));
+  }
+  entry->load_path = target;
+  entry->reload = entry->version != nullptr;
+  entry->tickets.push_back(ticket);
+  want_load(*entry);
+}
+
+void AdapterRegistry::unload(uint64_t ticket, const std::string& name) {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return reply(ticket, not_found("no adapter named \"" + name + "\" is registered"));
+  Entry& entry = *found->second;
+  reply_all(entry, Error{ErrorCode::kCancelled, "adapter \"" + name + "\" was unloaded before it was ready"});
+  const bool reading = entry.job != 0 && jobs_[entry.job].read;
+  if (entry.version == nullptr && reading) jobs_[entry.job].unload_tickets.push_back(ticket);
+  if (entry.version == nullptr && !reading) reply(ticket, {});
+  orphan_job(entry);
+  if (entry.version != nullptr) retire(entry.version, {ticket});
+  std::erase(active_, &entry);
+  std::erase(wanted_, &entry);
+  entries_.erase(found);
+  ++generation_;
+}
+
+void AdapterRegistry::pin(uint64_t ticket, const std::string& name) {
+  Entry* entry = find(name);
+  if (entry == nullptr) return reply(ticket, not_found("no adapter named \"" + name + "\" is registered"));
+  entry->pinned = true;
+  ++generation_;
+  if (entry->version != nullptr) return reply(ticket, {}, 0, digest_hex(entry->version->adapter->digest));
+  entry->tickets.push_back(ticket);
+  want_load(*entry);
+}
+
+void AdapterRegistry::unpin(uint64_t ticket, const std::string& name) {
+  Entry* entry = find(name);
+  if (entry == nullptr) return reply(ticket, not_found("no adapter named \"" + name + "\" is registered"));
+  entry->pinned = false;
+  ++generation_;
+  reply(ticket, {});
+}
+
+// --- requests ---------------------------------------------------------------------------------------------------------
+
+void AdapterRegistry::begin_round() {
+  for (Entry* entry : wanted_) {
+    entry->wanted = UINT64_MAX;
+    entry->waiting = 0;
+  }
+  wanted_.clear();
+}
+
+AcquireOutcome AdapterRegistry::acquire(std::span<const std::string> names, uint64_t order, uint64_t since, std::vector<AdapterPin>& pins,
+                                        Error& error) {
+  bool ready = true;
+  for (const std::string& name : names) {
+    Entry* entry = find(name);
+    if (entry == nullptr) {
+      error = not_found("no adapter named \"" + name + "\" is registered");
+      return AcquireOutcome::kFailed;
+    }
+    if (entry->version != nullptr) continue;
+    ready = false;
+    if (entry->failed && entry->failed_serial > since) {
+      error = entry->error;
+      return AcquireOutcome::kFailed;
+    }
+  }
+  const int64_t now_ns = clock_.now_ns();
+  for (const std::string& name : names) {
+    Entry* entry = find(name);
+    if (ready) {
+      ++entry->version->pins;
+      ++entry->uses;
+      entry->version->last_use_ns = now_ns;
+      pins.push_back(AdapterPin(this, entry->version));
+      continue;
+    }
+    if (entry->waiting++ == 0) wanted_.push_back(entry);
+    entry->wanted = std::min(entry->wanted, order);
+    if (entry->version == nullptr) want_load(*entry);
+  }
+  if (ready) ++generation_;
+  return ready ? AcquireOutcome::kReady : AcquireOutcome::kWaiting;
+}
+
+// --- versions ---------------------------------------------------------------------------------------------------------
+
+void AdapterRegistry::unpin_version(AdapterVersion* version) {
+  CHECK(version->pins > 0);
+  version->last_use_ns = clock_.now_ns();
+  ++generation_;
+  if (--version->pins == 0 && version->retired) destroy(version);
+}
+
+void AdapterRegistry::retire(AdapterVersion* version, std::vector<uint64_t> unload_tickets) {
+  version->retired = true;
+  version->unload_tickets.insert(version->unload_tickets.end(), unload_tickets.begin(), unload_tickets.end());
+  if (version->pins == 0) destroy(version);
+}
+
+void AdapterRegistry::destroy(AdapterVersion* version) {
+  const int64_t bytes = version->grant.bytes();
+  const std::vector<uint64_t> tickets = std::move(version->unload_tickets);
+  versions_.erase(version->adapter->version.value);
+  for (const uint64_t ticket : tickets) reply(ticket, {}, bytes);
+  ++generation_;
+}
+
+// --- replies and status -----------------------------------------------------------------------------------------------
+
+void AdapterRegistry::reply(uint64_t ticket, Status status, int64_t bytes_freed, std::string version) {
+  replies_.push_back({ticket, std::move(status), bytes_freed, std::move(version)});
+}
+
+void AdapterRegistry::reply_all(Entry& entry, const Status& status) {
+  const std::string version = status.ok() ? digest_hex(entry.version->adapter->digest) : std::string();
+  for (const uint64_t ticket : entry.tickets) reply(ticket, status, 0, version);
+  entry.tickets.clear();
+}
+
+void AdapterRegistry::take_replies(std::vector<RegistryReply>& replies) {
+  replies.insert(replies.end(), std::make_move_iterator(replies_.begin()), std::make_move_iterator(replies_.end()));
+  replies_.clear();
+}
+
+void AdapterRegistry::fail_outstanding(const Error& error) {
+  for (const auto& [name, entry] : entries_) reply_all(*entry, error);
+  const auto fail_tickets = [&](std::vector<uint64_t>& tickets) {
+    for (const uint64_t ticket : tickets) reply(ticket, error);
+    tickets.clear();
+  };
+  for (const auto& [id, version] : versions_) fail_tickets(version->unload_tickets);
+  for (auto& [id, job] : jobs_) fail_tickets(job.unload_tickets);
+}
+
+int64_t AdapterRegistry::bytes() const {
+  int64_t sum = 0;
+  for (const auto& [id, version] : versions_) sum += version->grant.bytes();
+  for (const auto& [id, job] : jobs_) sum += job.grant.bytes();
+  return sum;
+}
+
+void AdapterRegistry::for_each(const std::function<void(const RegistryView&)>& visit) const {
+  for (const auto& [name, entry] : entries_) {
+    RegistryView view{.name = &entry->name, .path = &entry->path, .waiting = entry->waiting, .uses = entry->uses, .pinned = entry->pinned};
+    if (entry->version != nullptr) {
+      view.state = AdapterState::kResident;
+      view.adapter = entry->version->adapter.get();
+      view.bytes = entry->version->grant.bytes();
+      view.users = entry->version->pins;
+    } else if (entry->stage != Stage::kIdle) {
+      view.state = AdapterState::kLoading;
+    } else if (entry->failed) {
+      view.state = AdapterState::kFailed;
+      view.error = &entry->error;
+    }
+    visit(view);
+  }
+}
+
+void AdapterRegistry::check() const {
+  size_t current = 0, reading = 0;
+  for (const auto& [name, entry] : entries_) {
+    CHECK(entry->name == name);
+    CHECK((entry->stage != Stage::kIdle) == (std::count(active_.begin(), active_.end(), entry.get()) == 1));
+    CHECK((entry->stage == Stage::kStamping || entry->stage == Stage::kReading) == (entry->job != 0));
+    CHECK(entry->tickets.empty() || entry->stage != Stage::kIdle);
+    if (entry->job != 0) {
+      CHECK(jobs_.at(entry->job).entry == entry.get());
+      ++reading;
+    }
+    if (entry->version == nullptr) continue;
+    ++current;
+    CHECK(!entry->version->retired);
+    CHECK(versions_.at(entry->version->adapter->version.value).get() == entry->version);
+  }
+  size_t retired = 0;
+  for (const auto& [id, version] : versions_) {
+    CHECK(version->pins >= 0 && version->grant.bytes() == version->adapter->bytes);
+    if (!version->retired) continue;
+    ++retired;
+    CHECK(version->pins > 0);
+  }
+  CHECK(current + retired == versions_.size());
+  CHECK(jobs_.size() <= static_cast<size_t>(options_.loads_max) && reading <= jobs_.size());
+  CHECK(bytes() <= ledger_.used_bytes(MemoryUse::kAdapters));
+}
+
+}  // namespace loralei

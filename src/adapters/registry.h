@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdapterRegistry: names, their immutable loaded versions, and who keeps which version alive (mechanisms §3).
+//
+//   name ── entry { source | loading | resident | failed } ──> current version ──< AdapterPin of running requests
+//                                                              retired versions (replaced or unloaded) live until their last pin goes
+//
+// Thread: the engine's alone; file work happens through `start_load` and comes back by on_load_done(). Ownership: owns the versions and the
+// ledger grants of their bytes; an AdapterPin is a move-only share of one version and must not outlive the registry.
+// Invariants (check()): every version is the current one of its name or retired with pins; bytes are granted before they are read; at most
+// loads_max jobs are in progress; a pinned or used version is never evicted.
+//
+// A cold load goes: look at the stamp -> find room (evict unused versions, wait for users to finish, or refuse with the numbers when
+// it can never fit) -> read. The size in memory is not known before the file is parsed: room for the file's size is granted first, and twice as much
+// whenever the loader refuses (it does so before allocating). A failure is remembered with the stamp it was seen at: a later request has the
+// stamp looked at again and gets the same answer at once unless it changed. An explicit load always tries.
+// A resident version is never swapped silently: a changed file is noticed at the next cold load or by load with `replace`.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "adapters/adapter.h"
+#include "adapters/cache_policy.h"
+#include "adapters/load_pool.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "memory/ledger.h"
+
+namespace loralei {
+
+class AdapterRegistry;
+struct AdapterVersion;
+
+class [[nodiscard]] AdapterPin {
+ public:
+  AdapterPin() = default;
+  AdapterPin(AdapterPin&& other) noexcept
+      : registry_(std::exchange(other.registry_, nullptr)), version_(std::exchange(other.version_, nullptr)) {}
+  AdapterPin& operator=(AdapterPin&& other) noexcept;
+  ~AdapterPin() { release(); }
+  const Adapter& operator*() const;
+  const Adapter* operator->() const { return &**this; }
+  void release();
+
+ private:
+  friend class AdapterRegistry;
+  AdapterPin(AdapterRegistry* registry, AdapterVersion* version) : registry_(registry), version_(version) {}
+  AdapterRegistry* registry_ = nullptr;
+  AdapterVersion* version_ = nullptr;
+};
+
+struct RegistryOptions {
+  int32_t loads_max = 2;
+  int32_t rank_max = 0;     // 0: the limit of limits.h; larger adapters are refused
+  int32_t names_max = 65536;
+  bool strict = true;
+  EvictionPolicy eviction = &lru_victim;
+};
+
+struct RegistryReply {
+  uint64_t ticket = 0;
+  Status status;
+  int64_t bytes_freed = 0;
+  std::string version;  // digest
+};
+
+enum class AdapterState : uint8_t { kSource, kLoading, kResident, kFailed };
+
+// A view for status displays; pointers are valid until the next call.
+struct RegistryView {
+  const std::string* name = nullptr;
+  const std::string* path = nullptr;
+  AdapterState state = AdapterState::kSource;
+  const Adapter* adapter = nullptr;  // the current version, or null
+  int64_t bytes = 0;
+  int32_t users = 0, waiting = 0;
+  int64_t uses = 0;
+  bool pinned = false;
+  const Error* error = nullptr;  // kFailed
+};
+
+struct RegistryCounters {
+  uint64_t loads = 0, failures = 0, evictions = 0;
+};
+
+// Owned by the registry; users hold it through AdapterPin.
+struct AdapterVersion {
+  std::shared_ptr<const Adapter> adapter;
+  Grant grant;
+  int32_t pins = 0;
+  int64_t last_use_ns = 0;
+  bool retired = false;
+  std::vector<uint64_t> unload_tickets;  // answered when it is freed
+};
+
+enum class AcquireOutcome : uint8_t { kReady, kWaiting, kFailed };
+
+class AdapterRegistry {
+ public:
+  // start_load takes a job or says false (busy; tried again at the next pump()).
+  AdapterRegistry(Ledger& ledger, const Clock& clock, LogSink& log, RegistryOptions options, std::function<bool(LoadJob&&)> start_load);
+  ~AdapterRegistry();  // CHECKs that no pin is left
+  AdapterRegistry(const AdapterRegistry&) = delete;
+  AdapterRegistry& operator=(const AdapterRegistry&) = delete;
+
+  // --- commands; each gets exactly one reply, now or later
+  void register_name(uint64_t ticket, const std::string& name, const std::string& path, bool replace);
+  void load(uint64_t ticket, const std::string& name, const std::string& path, bool replace);
+  void unload(uint64_t ticket, const std::string& name);
+  void pin(uint64_t ticket, const std::string& name);
+  void unpin(uint64_t ticket, const std::string& name);
+
+  // --- requests. A round: begin_round(), acquire() for every waiting request from the oldest to the youngest, pump().
+  void begin_round();
+  // All or nothing: pins for all names, or kWaiting (loads are under way or will be; nothing is held meanwhile, so that two requests never
+  // block each other), or kFailed with the reason. order: the request's arrival, unique. since: serial() when it arrived: an older failure
+  // is looked at again.
+  AcquireOutcome acquire(std::span<const std::string> names, uint64_t order, uint64_t since, std::vector<AdapterPin>& pins, Error& error);
+  void pump();
+  void on_load_done(LoadDone&& done);
+  uint64_t serial() const { return serial_; }
+
+  // Replies that became due, in order.
+  void take_replies(std::vector<RegistryReply>& replies);
+  // Ends every outstanding command with `error` (shutdown).
+  void fail_outstanding(const Error& error);
+
+  bool knows(const std::string& name) const { return entries_.count(name) != 0; }
+  bool loading() const { return !active_.empty() || !jobs_.empty(); }
+  uint64_t generation() const { return generation_; }  // grows with every change
+  RegistryCounters counters() const { return counters_; }
+  int64_t bytes() const;
+  void for_each(const std::function<void(const RegistryView&)>& visit) const;
+  void check() const;
+
+ private:
+  friend class AdapterPin;
+  enum class Stage : uint8_t { kIdle, kQueued, kStamping, kWaitingForRoom, kReading };
+  struct Entry {
+    std::string name;
+    std::string path;       // of the current version
+    std::string load_path;  // of the load under way; becomes `path` when it succeeds
+    AdapterVersion* version = nullptr;
+    Stage stage = Stage::kIdle;
+    bool reload = false;          // a replacement is under way; `version` serves meanwhile
+    bool forget_on_failure = false;  // the name came with the load command
+    bool pinned = false;
+    bool failed = false;
+    Error error;
+    FileStamp failed_stamp;
+    bool failed_stamp_known = false;
+    int64_t failed_limit_bytes = INT64_MAX;  // too large for this much room; more room is worth another try
+    uint64_t failed_serial = 0;
+    int64_t least_bytes = 0;  // it surely needs that much
+    int64_t ask_bytes = 0;    // room to ask for next
+    int64_t uses = 0;
+    uint64_t wanted = UINT64_MAX;
+    int32_t waiting = 0;
+    uint64_t job = 0;
+    std::vector<uint64_t> tickets;  // of load and pin commands
+  };
+  struct Job {
+    Entry* entry = nullptr;  // null: the name was unloaded meanwhile
+    bool read = false;
+    Grant grant;
+    AdapterVersionId version;
+    int64_t limit_bytes = 0;  // the most that could have been granted
+    std::vector<uint64_t> unload_tickets;
+  };
+
+  Entry* find(const std::string& name);
+  Result<Entry*> add(const std::string& name, const std::string& path);
+  void want_load(Entry& entry);
+  void finish(Entry& entry);
+  bool advance_room(Entry& entry);
+  static uint64_t order_of(const Entry& entry) { return entry.tickets.empty() ? entry.wanted : 0; }
+  bool start_job(Entry& entry, bool read, Grant grant, int64_t limit_bytes);
+  void on_stamp(Entry& entry, const Result<FileStamp>& stamp);
+  void on_read(Entry& entry, Job& job, LoadDone& done);
+  Status admissible(const Job& job, const Adapter* adapter) const;
+  void install(Entry& entry, Job& job, std::shared_ptr<const Adapter> adapter);
+  void orphan_job(Entry& entry);
+  void fail(Entry& entry, Error error, const FileStamp* stamp);
+  bool evict_for(const Entry& entry);
+  int64_t limit_bytes(const Entry& entry) const;
+  void retire(AdapterVersion* version, std::vector<uint64_t> unload_tickets);
+  void destroy(AdapterVersion* version);
+  void unpin_version(AdapterVersion* version);
+  void reply(uint64_t ticket, Status status, int64_t bytes_freed = 0, std::string version = {});
+  void reply_all(Entry& entry, const Status& status);
+
+  Ledger& ledger_;
+  const Clock& clock_;
+  LogSink& log_;
+  const RegistryOptions options_;
+  const std::function<bool(LoadJob&&)> start_load_;
+  std::map<std::string, std::unique_ptr<Entry>> entries_;
+  std::unordered_map<uint64_t, std::unique_ptr<AdapterVersion>> versions_;  // by version id
+  std::unordered_map<uint64_t, Job> jobs_;
+  std::vector<Entry*> active_;  // entries that are being loaded
+  std::vector<Entry*> wanted_;  // touched in this round
+  std::vector<RegistryReply> replies_;
+  RegistryCounters counters_;
+  uint64_t serial_ = 0, generation_ = 0, next_job_ = 1, next_version_ = 1;
+};
+
+}  // namespace loralei

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life of a load: queued -> stamp looked at -> room granted -> read -> installed or failed.
+#include <algorithm>
+#include <utility>
+
+#include "adapters/registry.h"
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/units.h"
+
+namespace loralei {
+namespace {
+
+constexpr int64_t kSlackBytes = 64 * kKiB;  // tables and names beside the tensors
+
+Error not_fitting(int64_t least_bytes, int64_t limit_bytes) {
+  return too_large("it needs at least " + format_bytes(least_bytes) + " of memory, but adapters can have at most " +
+                   format_bytes(limit_bytes) + " beside those that are pinned; give adapters more memory");
+}
+
+}  // namespace
+
+void AdapterRegistry::want_load(Entry& entry) {
+  if (entry.stage != Stage::kIdle) return;
+  entry.stage = Stage::kQueued;
+  active_.push_back(&entry);
+  ++generation_;
+}
+
+// The load is over, one way or the other.
+void AdapterRegistry::finish(Entry& entry) {
+  entry.stage = Stage::kIdle;
+  entry.reload = false;
+  entry.job = 0;
+  std::erase(active_, &entry);
+  ++generation_;
+}
+
+void AdapterRegistry::orphan_job(Entry& entry) {
+  if (entry.job == 0) return;
+  jobs_[entry.job].entry = nullptr;
+  entry.job = 0;
+}
+
+void AdapterRegistry::pump() {
+  // Nobody waits any more for what was not begun yet.
+  for (size_t index = active_.size(); index-- > 0;) {
+    Entry& entry = *active_[index];
+    const bool begun = entry.stage == Stage::kStamping || entry.stage == Stage::kReading;
+    if (!begun && order_of(entry) == UINT64_MAX) finish(entry);
+  }
+  std::sort(active_.begin(), active_.end(), [](const Entry* a, const Entry* b) {
+    return std::pair(order_of(*a), a->name) < std::pair(order_of(*b), b->name);
+  });
+  const std::vector<Entry*> turn = active_;
+  bool room = true;  // while an older load waits for room, a younger one must not take it away
+  for (Entry* entry : turn) {
+    if (static_cast<int32_t>(jobs_.size()) >= options_.loads_max) return;
+    if (entry->stage == Stage::kQueued) {
+      if (start_job(*entry, false, Grant(), 0)) entry->stage = Stage::kStamping;
+    } else if (entry->stage == Stage::kWaitingForRoom && room) {
+      room = advance_room(*entry);
+    }
+  }
+}
+
+bool AdapterRegistry::start_job(Entry& entry, bool read, Grant grant, int64_t limit_bytes) {
+  LoadJob load{.id = next_job_, .path = entry.load_path, .read = read};
+  load.options.strict = options_.strict;
+  load.options.bytes_max = grant.bytes();
+  if (read) load.version = AdapterVersionId{next_version_};
+  const AdapterVersionId version = load.version;
+  if (!start_load_(std::move(load))) return false;
+  Job& job = jobs_[next_job_];
+  job.entry = &entry;
+  job.read = read;
+  job.grant = std::move(grant);
+  job.version = version;
+  job.limit_bytes = limit_bytes;
+  entry.job = next_job_++;
+  if (read) ++next_version_;
+  ++generation_;
+  return true;
+}
+
+void AdapterRegistry::on_load_done(LoadDone&& done) {
+  const auto found = jobs_.find(done.id);
+  CHECK(found != jobs_.end());
+  Job job = std::move(found->second);
+  jobs_.erase(found);
+  ++generation_;
+  if (job.entry == nullptr) {  // unloaded meanwhile
+    const int64_t bytes = done.adapter.ok() && *done.adapter ? (*done.adapter)->bytes : 0;
+    done.adapter = std::shared_ptr<const Adapter>();
+    job.grant.release();
+    for (const uint64_t ticket : job.unload_tickets) reply(ticket, {}, bytes);
+    return;
+  }
+  Entry& entry = *job.entry;
+  entry.job = 0;
+  if (job.read) {
+    on_read(entry, job, done);
+  } else {
+    on_stamp(entry, done.stamp);
+  }
+}
+
+void AdapterRegistry::on_stamp(Entry& entry, const Result<FileStamp>& stamp) {
+  if (!stamp.ok()) return fail(entry, stamp.error(), nullptr);
+  const int64_t limit = limit_bytes(entry);
+  const bool same_as_failed = entry.failed && entry.failed_stamp_known && entry.failed_stamp == *stamp;
+  if (same_as_failed && entry.tickets.empty() && limit <= entry.failed_limit_bytes) {
+    entry.failed_serial = ++serial_;  // looked at again: still the same file
+    return finish(entry);
+  }
+  entry.failed = false;
+  entry.failed_stamp = *stamp;
+  entry.failed_limit_bytes = INT64_MAX;
+  // Tensors are kept in their file's number format or a wider one; a quarter is a safe lower bound of what they need.
+  entry.least_bytes = stamp->size_bytes / 4;
+  entry.ask_bytes = stamp->size_bytes + kSlackBytes;
+  entry.stage = Stage::kWaitingForRoom;
+}
+
+// Most bytes this load could ever be granted: everything adapters have or could have, but for what must stay.
+int64_t AdapterRegistry::limit_bytes(const Entry& entry) const {
+  int64_t limit = ledger_.available_bytes(MemoryUse::kAdapters) + bytes();
+  for (const auto& [name, other] : entries_) {
+    if (other.get() == &entry || other->version == nullptr) continue;
+    const bool same_request = other->wanted == entry.wanted && entry.wanted != UINT64_MAX;
+    if (other->pinned || same_request) limit -= other->version->grant.bytes();
+  }
+  return std::max<int64_t>(0, limit);
+}
+
+bool AdapterRegistry::evict_for(const Entry& entry) {
+  std::vector<EvictionCandidate> candidates;
+  std::vector<Entry*> owners;
+  for (const auto& [name, other] : entries_) {
+    const AdapterVersion* version = other->version;
+    if (version == nullptr || version->pins > 0) continue;
+    if (other.get() != &entry && (other->pinned || other->wanted <= order_of(entry))) continue;
+    candidates.push_back({version->adapter->version, version->grant.bytes(), version->last_use_ns, other->uses, other->wanted});
+    owners.push_back(other.get());
+  }
+  if (candidates.empty()) return false;
+  Entry& victim = *owners[options_.eviction(candidates, clock_.now_ns())];
+  log_.log(LogLevel::kInfo, "adapter \"" + victim.name + "\" leaves memory to make room for \"" + entry.name + "\"");
+  destroy(std::exchange(victim.version, nullptr));
+  ++counters_.evictions;
+  return true;
+}
+
+// False when it must wait for room that others still use.
+bool AdapterRegistry::advance_room(Entry& entry) {
+  const int64_t limit = limit_bytes(entry);
+  if (entry.least_bytes > limit) {
+    entry.failed_limit_bytes = limit;
+    const FileStamp stamp = entry.failed_stamp;
+    fail(entry, not_fitting(entry.least_bytes, limit), &stamp);
+    return true;
+  }
+  const int64_t ask = std::min(entry.ask_bytes, limit);
+  auto grant = ledger_.try_grant(MemoryUse::kAdapters, ask);
+  while (!grant && evict_for(entry)) grant = ledger_.try_grant(MemoryUse::kAdapters, ask);
+  if (!grant) return false;
+  if (start_job(entry, true, std::move(*grant), limit)) entry.stage = Stage::kReading;
+  return true;
+}
+
+void AdapterRegistry::on_read(Entry& entry, Job& job, LoadDone& done) {
+  const FileStamp* stamp = done.stamp.ok() ? &*done.stamp : nullptr;
+  if (!done.stamp.ok()) return fail(entry, done.stamp.error(), nullptr);
+  if (done.adapter.ok()) {
+    const Status status = admissible(job, done.adapter->get());
+    if (status.ok()) return install(entry, job, *std::move(done.adapter));
+    done.adapter = std::shared_ptr<const Adapter>();
+    return fail(entry, status.error(), stamp);
+  }
+  if (done.adapter.error().code == ErrorCode::kTooLarge && job.grant.bytes() < job.limit_bytes) {
+    entry.least_bytes = job.grant.bytes() + 1;
+    entry.ask_bytes = 2 * job.grant.bytes();
+    entry.stage = Stage::kWaitingForRoom;
+    return;
+  }
+  entry.failed_limit_bytes = done.adapter.error().code == ErrorCode::kTooLarge ? job.limit_bytes : INT64_MAX;
+  fail(entry, std::move(done.adapter).error(), stamp);
+}
+
+Status AdapterRegistry::admissible(const Job& job, const Adapter* adapter) const {
+  if (adapter == nullptr || adapter->version != job.version || adapter->bytes < 0 || adapter->bytes > job.grant.bytes()) {
+    return internal_error("the adapter's loader broke its promise; please report this");
+  }
+  const int rank_max = options_.rank_max > 0 ? options_.rank_max : kMaxLoraRank;
+  if (adapter->rank_max > rank_max) {
+    return too_large("it has rank " + std::to_string(adapter->rank_max) + ", but at most " + std::to_string(rank_max) + " is allowed here");
+  }
+  return {};
+}
+
+void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adapter> adapter) {
+  auto version = std::make_unique<AdapterVersion>();
+  version->adapter = std::move(adapter);
+  version->grant = std::move(job.grant);
+  version->grant.shrink_to(version->adapter->bytes);
+  version->last_use_ns = clock_.now_ns();
+  if (entry.version != nullptr) retire(std::exchange(entry.version, nullptr), {});
+  entry.version = version.get();
+  entry.path = entry.load_path;
+  entry.failed = entry.forget_on_failure = false;
+  ++counters_.loads;
+  log_.log(LogLevel::kInfo, "adapter \"" + entry.name + "\" loaded: " + format_bytes(version->adapter->bytes) + ", version " +
+                                digest_hex(version->adapter->digest).substr(0, 12));
+  versions_.emplace(version->adapter->version.value, std::move(version));
+  finish(entry);
+  reply_all(entry, {});
+}
+
+// `stamp`: what the file looked like; null when even that is unknown, so that every later request looks again.
+void AdapterRegistry::fail(Entry& entry, Error error, const FileStamp* stamp) {
+  error = std::move(error).with_context("adapter \"" + entry.name + "\" was not loaded");
+  log_.log(LogLevel::kWarning, error.message);
+  ++counters_.failures;
+  const bool reload = entry.reload;
+  finish(entry);
+  entry.load_path = entry.path;
+  reply_all(entry, error);
+  if (reload) return;  // the version in use stays
+  entry.pinned = false;
+  if (entry.forget_on_failure) {
+    std::erase(wanted_, &entry);
+    entries_.erase(std::string(entry.name));
+    return;
+  }
+  entry.failed = true;
+  entry.error = std::move(error);
+  entry.failed_stamp_known = stamp != nullptr;
+  if (stamp != nullptr) entry.failed_stamp = *stamp;
+  entry.failed_serial = ++serial_;
+}
+
+}  // namespace loralei

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "adapters/registry.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <optional>
+
+#include "base/prng.h"
+
+namespace loralei {
+namespace {
+
+// Files that exist only here, and jobs that end when the test says so.
+struct World {
+  struct File {
+    FileStamp stamp;
+    int64_t bytes = 0;  // in memory
+    std::optional<Error> broken;
+  };
+  std::map<std::string, File> files;
+  std::deque<LoadJob> jobs;
+  Ledger ledger{1 << 20};
+  ManualClock clock;
+  NullLogSink log;
+  uint64_t order = 0;
+  std::unique_ptr<AdapterRegistry> registry;
+
+  explicit World(int64_t adapter_bytes = 1 << 20, RegistryOptions options = {}) {
+    ledger.set_cap(MemoryUse::kAdapters, adapter_bytes);
+    registry = std::make_unique<AdapterRegistry>(ledger, clock, log, options, [this](LoadJob&& job) {
+      jobs.push_back(std::move(job));
+      return true;
+    });
+  }
+
+  void put(const std::string& path, int64_t bytes, uint64_t inode = 1) { files[path] = {{inode, bytes, 0}, bytes, std::nullopt}; }
+
+  AdapterSource source() {
+    return {[this](const std::string& path) -> Result<FileStamp> {
+              const auto found = files.find(path);
+              if (found == files.end()) return not_found(path + " does not exist");
+              return found->second.stamp;
+            },
+            [this](const std::string& path, const AdapterLoadOptions& options, AdapterVersionId version) -> Result<std::shared_ptr<const Adapter>> {
+              const File& file = files.at(path);
+              if (file.broken) return *file.broken;
+              if (file.bytes > options.bytes_max) return too_large("needs " + std::to_string(file.bytes));
+              auto adapter = std::make_shared<Adapter>();
+              adapter->version = version;
+              adapter->bytes = file.bytes;
+              adapter->rank_max = 8;
+              adapter->digest[0] = static_cast<uint8_t>(file.stamp.inode);
+              return std::shared_ptr<const Adapter>(adapter);
+            }};
+  }
+
+  // Ends one job; false when none is in progress.
+  bool finish_one(size_t index = 0) {
+    if (jobs.empty()) return false;
+    LoadJob job = std::move(jobs[index]);
+    jobs.erase(jobs.begin() + static_cast<int64_t>(index));
+    registry->on_load_done(run_load_job(source(), job));
+    registry->check();
+    return true;
+  }
+  // One request that tries until it is answered.
+  AcquireOutcome use(const std::string& name, std::vector<AdapterPin>& pins, Error& error) {
+    const uint64_t since = registry->serial(), mine = ++order;
+    const std::string names[] = {name};
+    for (int round = 0; round < 20; ++round) {
+      registry->begin_round();
+      const auto outcome = registry->acquire(names, mine, since, pins, error);
+      if (outcome != AcquireOutcome::kWaiting) return outcome;
+      registry->pump();
+      registry->check();
+      (void)finish_one();
+    }
+    return AcquireOutcome::kWaiting;
+  }
+  std::vector<RegistryReply> replies() {
+    std::vector<RegistryReply> result;
+    registry->take_replies(result);
+    return result;
+  }
+  void settle() {
+    for (int i = 0; i < 20; ++i) {
+      registry->begin_round();
+      registry->pump();
+      if (!finish_one()) return;
+    }
+  }
+};
+
+TEST(Registry, ColdAdapterIsLoadedOnFirstUseAndKept) {
+  World world;
+  world.put("/a", 1000);
+  world.registry->register_name(1, "a", "/a", false);
+  ASSERT_TRUE(world.replies().at(0).status.ok());
+  std::vector<AdapterPin> pins;
+  Error error;
+  ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
+  EXPECT_EQ(pins[0]->bytes, 1000);
+  EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 1000);
+  ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
+  EXPECT_EQ(world.registry->counters().loads, 1u);
+  EXPECT_EQ(world.use("unknown", pins, error), AcquireOutcome::kFailed);
+  EXPECT_EQ(error.code, ErrorCode::kNotFound);
+}
+
+TEST(Registry, TheLeastRecentlyUsedUnusedVersionLeaves) {
+  World world(2500 + 64 * 1024);
+  for (const char* path : {"/a", "/b", "/c"}) {
+    world.put(path, 1000);
+    world.registry->register_name(1, path + 1, path, false);
+  }
+  world.files["/c"].bytes = 66000;  // only fits when nothing else is there but one
+  std::vector<AdapterPin> a, b, c;
+  Error error;
+  ASSERT_EQ(world.use("a", a, error), AcquireOutcome::kReady);
+  world.clock.advance_ns(1);
+  ASSERT_EQ(world.use("b", b, error), AcquireOutcome::kReady);
+  a.clear();
+  b.clear();
+  ASSERT_EQ(world.use("c", c, error), AcquireOutcome::kReady);
+  EXPECT_EQ(world.registry->counters().evictions, 1u);
+  ASSERT_EQ(world.use("b", b, error), AcquireOutcome::kReady);
+  EXPECT_EQ(world.registry->counters().loads, 3u);  // b had stayed
+}
+
+TEST(Registry, UsedVersionsAreNotEvictedAndTheLoadWaitsForThem) {
+  World world(100000);
+  world.put("/a", 60000);
+  world.put("/b", 60000);
+  world.registry->register_name(1, "a", "/a", false);
+  world.registry->register_name(2, "b", "/b", false);
+  std::vector<AdapterPin> a, b;
+  Error error;
+  ASSERT_EQ(world.use("a", a, error), AcquireOutcome::kReady);
+  EXPECT_EQ(world.use("b", b, error), AcquireOutcome::kWaiting);
+  a.clear();
+  EXPECT_EQ(world.use("b", b, error), AcquireOutcome::kReady);
+}
+
+TEST(Registry, WhatCanNeverFitIsRefusedWithTheNumbersAndEvictsNobody) {
+  World world(100000);
+  world.put("/small", 1000);
+  world.put("/big", 900000);
+  world.registry->register_name(1, "small", "/small", false);
+  world.registry->register_name(2, "big", "/big", false);
+  std::vector<AdapterPin> pins;
+  Error error;
+  ASSERT_EQ(world.use("small", pins, error), AcquireOutcome::kReady);
+  pins.clear();
+  ASSERT_EQ(world.use("big", pins, error), AcquireOutcome::kFailed);
+  EXPECT_EQ(error.code, ErrorCode::kTooLarge);
+  EXPECT_NE(error.message.find("97.7 KiB"), std::string::npos) << error.message;
+  EXPECT_EQ(world.registry->counters().evictions, 0u);
+}
+
+TEST(Registry, AFileThatGrowsInMemoryIsAskedAgainWithMoreRoom) {
+  World world;
+  world.put("/q", 1000);
+  world.files["/q"].bytes = 300000;  // quantised in the file, wide in memory
+  world.registry->register_name(1, "q", "/q", false);
+  std::vector<AdapterPin> pins;
+  Error error;
+  ASSERT_EQ(world.use("q", pins, error), AcquireOutcome::kReady);
+  EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 300000);
+}
+
+TEST(Registry, AFailureIsRememberedUntilTheStampChanges) {
+  World world;
+  world.put("/a", 1000);
+  world.files["/a"].broken = corrupt("tensor x is cut off");
+  world.registry->register_name(1, "a", "/a", false);
+  std::vector<AdapterPin> pins;
+  Error error;
+  ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kFailed);
+  EXPECT_EQ(error.code, ErrorCode::kCorrupt);
+  EXPECT_NE(error.message.find("tensor x is cut off"), std::string::npos);
+  EXPECT_EQ(world.registry->counters().failures, 1u);
+  world.files["/a"].broken.reset();  // repaired, but the stamp says it is the same file
+  ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kFailed);
+  EXPECT_EQ(world.registry->counters().failures, 1u);
+  world.files["/a"].stamp.mtime_ns = 5;
+  EXPECT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
+}
+
+TEST(Registry, AnAbsentFileIsLookedForAgain) {
+  World world;
+  world.registry->register_name(1, "a", "/a", false);
+  std::vector<AdapterPin> pins;
+  Error error;
+  ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kFailed);
+  world.put("/a", 100);
+  EXPECT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
+}
+
+TEST(Registry, ReplaceKeepsTheOldVersionForItsUsers) {
+  World world;
+  world.put("/a", 1000, 1);
+  world.registry->load(1, "a", "/a", false);
+  world.settle();
+  ASSERT_TRUE(world.replies().at(0).status.ok());
+  std::vector<AdapterPin> old_pins, new_pins;
+  Error error;
+  ASSERT_EQ(world.use("a", old_pins, error), AcquireOutcome::kReady);
+  world.put("/a", 2000, 2);
+  world.registry->load(2, "a", "", false);
+  EXPECT_EQ(world.replies().at(0).status.error().code, ErrorCode::kInvalidArgument);
+  world.registry->load(3, "a", "", true);
+  world.registry->pump();
+  ASSERT_EQ(world.use("a", old_pins, error), AcquireOutcome::kReady);  // served while the new one is being read
+  EXPECT_EQ(old_pins[1]->bytes, 1000);
+  world.settle();
+  ASSERT_TRUE(world.replies().at(0).status.ok());
+  ASSERT_EQ(world.use("a", new_pins, error), AcquireOutcome::kReady);
+  EXPECT_EQ(new_pins[0]->bytes, 2000);
+  EXPECT_EQ(old_pins[0]->bytes, 1000);
+  EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 3000);
+  old_pins.clear();
+  EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 2000);
+  world.registry->check();
+}
+
+TEST(Registry, AFailedReplacementLeavesTheOldVersionServing) {
+  World world;
+  world.put("/a", 1000);
+  world.registry->load(1, "a", "/a", false);
+  world.settle();
+  world.put("/b", 10);
+  world.files["/b"].broken = corrupt("bad");
+  world.registry->load(2, "a", "/b", true);
+  world.settle();
+  EXPECT_EQ(world.replies().at(1).status.error().code, ErrorCode::kCorrupt);
+  std::vector<AdapterPin> pins;
+  Error error;
+  ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
+  EXPECT_EQ(pins[0]->bytes, 1000);
+}
+
+TEST(Registry, UnloadForgetsAtOnceAndAnswersWhenTheMemoryIsFree) {
+  World world;
+  world.put("/a", 1000);
+  world.registry->load(1, "a", "/a", false);
+  world.settle();
+  std::vector<AdapterPin> pins;
+  Error error;
+  ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
+  (void)world.replies();
+  world.registry->unload(7, "a");
+  EXPECT_TRUE(world.replies().empty());
+  std::vector<AdapterPin> none;
+  EXPECT_EQ(world.use("a", none, error), AcquireOutcome::kFailed);
+  pins.clear();
+  const auto replies = world.replies();
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_EQ(replies[0].ticket, 7u);
+  EXPECT_EQ(replies[0].bytes_freed, 1000);
+  EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 0);
+  world.registry->unload(8, "a");
+  EXPECT_EQ(world.replies().at(0).status.error().code, ErrorCode::kNotFound);
+}
+
+TEST(Registry, UnloadDuringTheLoadFreesWhatWasRead) {
+  World world;
+  world.put("/a", 1000);
+  world.registry->load(1, "a", "/a", false);
+  world.registry->pump();
+  world.finish_one();  // stamp
+  world.registry->pump();
+  world.registry->unload(2, "a");
+  ASSERT_EQ(world.replies().at(0).status.error().code, ErrorCode::kCancelled);
+  world.finish_one();
+  EXPECT_EQ(world.replies().at(0).ticket, 2u);
+  EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 0);
+}
+
+TEST(Registry, AFailedFirstLoadLeavesNoName) {
+  World world;
+  world.registry->load(1, "a", "/nowhere", false);
+  world.settle();
+  EXPECT_EQ(world.replies().at(0).status.error().code, ErrorCode::kNotFound);
+  EXPECT_FALSE(world.registry->knows("a"));
+}
+
+TEST(Registry, PinnedVersionsStayAndCountAgainstWhatCanEverFit) {
+  World world(100000);
+  world.put("/a", 60000);
+  world.put("/b", 60000);
+  world.registry->register_name(1, "a", "/a", false);
+  world.registry->pin(2, "a");
+  world.settle();
+  EXPECT_TRUE(world.replies().at(1).status.ok());
+  world.registry->register_name(3, "b", "/b", false);
+  std::vector<AdapterPin> pins;
+  Error error;
+  EXPECT_EQ(world.use("b", pins, error), AcquireOutcome::kFailed);
+  EXPECT_EQ(error.code, ErrorCode::kTooLarge);
+  world.registry->unpin(4, "a");
+  EXPECT_EQ(world.use("b", pins, error), AcquireOutcome::kReady);
+}
+
+TEST(Registry, RankAboveTheLimitIsRefused) {
+  World world(1 << 20, {.rank_max = 4});
+  world.put("/a", 100);
+  world.registry->register_name(1, "a", "/a", false);
+  std::vector<AdapterPin> pins;
+  Error error;
+  ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kFailed);
+  EXPECT_NE(error.message.find("rank 8"), std::string::npos);
+}
+
+// Two requests that each want two adapters, with room for two in all: holding one while waiting for the other would never end.
+TEST(Registry, SumsOfAdaptersDoNotBlockEachOther) {
+  World world(160000);
+  for (const char* path : {"/a", "/b", "/c", "/d"}) {
+    world.put(path, 60000);
+    world.registry->register_name(1, path + 1, path, false);
+  }
+  const std::vector<std::string> first{"a", "b"}, second{"c", "d"};
+  std::vector<AdapterPin> first_pins, second_pins;
+  Error error;
+  bool first_done = false, second_done = false;
+  for (int round = 0; round < 60 && !second_done; ++round) {
+    world.registry->begin_round();
+    if (!first_done) first_done = world.registry->acquire(first, 1, 0, first_pins, error) == AcquireOutcome::kReady;
+    if (!second_done) second_done = world.registry->acquire(second, 2, 0, second_pins, error) == AcquireOutcome::kReady;
+    if (first_done) first_pins.clear();
+    world.registry->pump();
+    world.finish_one(world.jobs.size() > 1 ? 1 : 0);
+  }
+  EXPECT_TRUE(first_done && second_done);
+}
+
+// Random commands, uses, file changes and job ends: everything is answered, nothing leaks.
+TEST(Registry, RandomTrafficLeavesNothingBehind) {
+  for (uint64_t seed = 1; seed <= 15; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Prng random(seed);
+    World world(400000, {.loads_max = 2});
+    struct Request {
+      std::vector<std::string> names;
+      uint64_t order, since;
+      std::vector<AdapterPin> pins;
+      bool ready = false;
+    };
+    std::vector<std::unique_ptr<Request>> requests;
+    uint64_t tickets = 0, answered = 0, order = 0;
+    const auto name_of = [&] { return "n" + std::to_string(random.below(6)); };
+    const auto path_of = [&] { return "/p" + std::to_string(random.below(7)); };
+    for (int step = 0; step < 1500; ++step) {
+      world.clock.advance_ns(1);
+      switch (random.below(12)) {
+        case 0: world.registry->register_name(++tickets, name_of(), path_of(), random.below(2)); break;
+        case 1: world.registry->load(++tickets, name_of(), random.below(2) ? path_of() : "", random.below(2)); break;
+        case 2: world.registry->unload(++tickets, name_of()); break;
+        case 3: random.below(3) ? world.registry->unpin(++tickets, name_of()) : world.registry->pin(++tickets, name_of()); break;
+        case 4:
+          world.put(path_of(), static_cast<int64_t>(random.below(150000)), random());
+          if (random.below(4) == 0) world.files.begin()->second.broken = corrupt("bad");
+          break;
+        case 5:
+        case 6: {
+          auto request = std::make_unique<Request>();
+          for (auto count = 1 + random.below(2); count > 0; --count) request->names.push_back(name_of());
+          request->order = ++order;
+          request->since = world.registry->serial();
+          requests.push_back(std::move(request));
+          break;
+        }
+        case 7:
+          if (!requests.empty()) requests.erase(requests.begin() + static_cast<int64_t>(random.below(requests.size())));
+          break;
+        default: world.finish_one(world.jobs.empty() ? 0 : random.below(world.jobs.size()));
+      }
+      world.registry->begin_round();
+      Error error;
+      std::erase_if(requests, [&](const auto& request) {
+        if (request->ready) return false;
+        const auto outcome = world.registry->acquire(request->names, request->order, request->since, request->pins, error);
+        request->ready = outcome == AcquireOutcome::kReady;
+        EXPECT_TRUE(outcome != AcquireOutcome::kWaiting || request->pins.empty());
+        return outcome == AcquireOutcome::kFailed;
+      });
+      world.registry->pump();
+      world.registry->check();
+      world.ledger.check();
+      answered += world.replies().size();
+    }
+    // Let everything end.
+    for (int step = 0; step < 500 && !requests.empty(); ++step) {
+      std::erase_if(requests, [](const auto& request) { return request->ready; });
+      world.registry->begin_round();
+      Error error;
+      std::erase_if(requests, [&](const auto& request) {
+        const auto outcome = world.registry->acquire(request->names, request->order, request->since, request->pins, error);
+        request->ready = outcome == AcquireOutcome::kReady;
+        return outcome == AcquireOutcome::kFailed;
+      });
+      world.registry->pump();
+      world.registry->check();
+      world.finish_one();
+    }
+    EXPECT_TRUE(requests.empty());
+    for (int name = 0; name < 6; ++name) world.registry->unpin(++tickets, "n" + std::to_string(name));
+    world.settle();
+    for (int name = 0; name < 6; ++name) world.registry->unload(++tickets, "n" + std::to_string(name));
+    world.settle();
+    answered += world.replies().size();
+    EXPECT_EQ(answered, tickets);
+    EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 0);
+  }
+}
+
+TEST(LoadPool, ResultsComeBackAsValuesAndStopWaits) {
+  World world;
+  world.put("/a", 10);
+  world.put("/b", 20);
+  BoundedQueue<LoadDone> done(8);
+  LoadPool pool(2, world.source(), [&](LoadDone&& value) { (void)done.try_push(std::move(value)); });
+  for (uint64_t id = 1; id <= 2; ++id) {
+    LoadJob job{.id = id, .path = id == 1 ? "/a" : "/b", .read = true};
+    ASSERT_TRUE(pool.start(std::move(job)));
+  }
+  std::map<uint64_t, int64_t> bytes;
+  for (int i = 0; i < 2; ++i) {
+    auto value = done.pop();
+    ASSERT_TRUE(value && value->adapter.ok());
+    bytes[value->id] = (*value->adapter)->bytes;
+  }
+  EXPECT_EQ(bytes[1], 10);
+  EXPECT_EQ(bytes[2], 20);
+  pool.stop();
+  EXPECT_FALSE(pool.start({}));
+}
+
+}  // namespace
+}  // namespace loralei

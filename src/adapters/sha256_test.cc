@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "adapters/sha256.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "adapters/adapter.h"
+#include "base/prng.h"
+
+namespace loralei {
+namespace {
+
+std::string hash(const std::string& text, size_t piece) {
+  Sha256 sha;
+  for (size_t at = 0; at < text.size(); at += piece) {
+    sha.update(std::as_bytes(std::span(text).subspan(at, std::min(piece, text.size() - at))));
+  }
+  return digest_hex(sha.finish());
+}
+
+// The examples of FIPS 180-4 (and the empty message).
+TEST(Sha256, PublishedExamples) {
+  EXPECT_EQ(hash("", 1), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(hash("abc", 3), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(hash("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 7),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  EXPECT_EQ(hash(std::string(1000000, 'a'), 4093), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+TEST(Sha256, PiecesDoNotMatter) {
+  Prng random(20);
+  for (size_t size = 0; size < 200; ++size) {
+    std::string text;
+    for (size_t i = 0; i < size; ++i) text += static_cast<char>(random());
+    const std::string whole = hash(text, 1000);
+    EXPECT_EQ(hash(text, 1), whole) << size;
+    EXPECT_EQ(hash(text, 1 + random.below(70)), whole) << size;
+  }
+}
+
+}  // namespace
+}  // namespace loralei

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line: one table of options per group makes --help, the config file and the documentation. Each group fills the plain options of
+// one room; nothing else reads them. One thread, at start.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/engine_host.h"
+
+namespace loralei {
+
+// Byte sizes as users type them.
+struct EngineFlags {
+  EngineHostOptions host;
+  std::string quant;
+  std::string kv_dtype;
+  std::string memory_budget, kv_cache_memory, adapter_memory;
+  bool no_prefix_cache = false;
+};
+
+// MODEL and everything about the engine: memory, lengths, threads. Accepts the field's names (vLLM's, llama.cpp's) where they mean the same.
+enum class ModelOption { kRequired, kOptional };
+void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model = ModelOption::kRequired);
+// Checks and converts what was typed. A sentence names the flag.
+Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags);
+
+struct AdapterFlag {
+  std::string name, path;
+};
+// "NAME=PATH", or "PATH" (the name is the last path component, without .gguf).
+Result<AdapterFlag> parse_adapter_flag(const std::string& text);
+
+void add_serve_command(CLI::App& app, int& exit_code);
+void add_run_command(CLI::App& app, int& exit_code);
+void add_inspect_command(CLI::App& app, int& exit_code);
+void add_bench_command(CLI::App& app, int& exit_code);
+
+}  // namespace loralei

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// loralei run MODEL [--adapter PATH] "prompt": one answer on the terminal, streamed; no server.
+#include <cstdio>
+#include <ctime>
+#include <memory>
+
+#include "apps/console_log.h"
+#include "apps/options.h"
+#include "apps/progress.h"
+#include "apps/text_loading.h"
+#include "text/stream_decoder.h"
+
+namespace loralei {
+namespace {
+
+constexpr int64_t kWaitNs = 1'000'000'000;
+
+struct RunFlags {
+  EngineFlags engine;
+  std::string adapter, prompt, system, chat_template;
+  bool raw = false;
+  int max_tokens = 512;
+  double temperature = -1;  // not given: the model's own default
+  uint64_t seed = 0;
+};
+
+Result<std::vector<TokenId>> make_prompt(const RunFlags& flags, const TextModel& text) {
+  if (flags.raw || !text.has_template()) return text.encode_text(flags.prompt, true);
+  WirePrompt prompt;
+  if (!flags.system.empty()) {
+    WireMessage system;
+    system.role = "system";
+    system.content = flags.system;
+    system.has_content = true;
+    prompt.messages.push_back(std::move(system));
+  }
+  WireMessage user;
+  user.role = "user";
+  user.content = flags.prompt;
+  user.has_content = true;
+  prompt.messages.push_back(std::move(user));
+  return text.encode_chat(prompt, false, std::time(nullptr));
+}
+
+Status load_adapter_now(Engine& engine, const AdapterFlag& adapter) {
+  AdapterCommand command;
+  command.ticket = 1;
+  command.action = AdapterAction::kLoad;
+  command.name = adapter.name;
+  command.path = adapter.path;
+  TRY(engine.command(std::move(command)));
+  for (;;) {
+    for (AdapterReply& reply : engine.wait_output(kWaitNs).replies) return std::move(reply.status);
+  }
+}
+
+SamplingParams sampling_of(const RunFlags& flags, const GenerationDefaults& defaults) {
+  SamplingParams sampling;
+  sampling.seed = flags.seed;
+  sampling.temperature = static_cast<float>(flags.temperature >= 0 ? flags.temperature : defaults.temperature.value_or(1.0));
+  if (flags.temperature < 0 && defaults.do_sample == false) sampling.temperature = 0;
+  sampling.top_p = static_cast<float>(defaults.top_p.value_or(1.0));
+  sampling.top_k = defaults.top_k.value_or(0);
+  sampling.min_p = static_cast<float>(defaults.min_p.value_or(0.0));
+  sampling.repetition_penalty = static_cast<float>(defaults.repetition_penalty.value_or(1.0));
+  return sampling;
+}
+
+// Prints tokens as they come; answers the number of them.
+Result<int> stream_answer(Engine& engine, const Tokenizer::Ptr& tokenizer) {
+  StreamDecoder decoder(tokenizer, StreamDecoder::Mode::kMidStream);
+  int tokens = 0;
+  for (;;) {
+    for (const TokenEvent& event : engine.wait_output(kWaitNs).tokens) {
+      if (event.end == EndReason::kError) return event.error;
+      if (event.has_token) {
+        ++tokens;
+        const bool ending = event.end == EndReason::kStop;
+        if (!ending) std::fputs(decoder.push(event.token).c_str(), stdout);
+        std::fflush(stdout);
+      }
+      if (event.end == EndReason::kNone) continue;
+      std::fputs((decoder.flush() + "\n").c_str(), stdout);
+      return tokens;
+    }
+  }
+}
+
+Status run_once(const RunFlags& flags) {
+  ConsoleLog log(ConsoleLog::Options{.level = LogLevel::kWarning});
+  TRY_ASSIGN(EngineHostOptions options, finish_engine_options(flags.engine));
+  options.engine.max_sequences = 1;
+  std::unique_ptr<EngineHost> host;
+  {
+    ProgressPrinter progress("loading", log);
+    TRY_ASSIGN(host, EngineHost::start(options, log, [&](int64_t done, int64_t total) { progress.update(done, total); }));
+  }
+  TRY_ASSIGN(std::shared_ptr<const TextModel> text, load_text_model(host->file(), flags.chat_template, options.model_path));
+  Submit request;
+  request.id = RequestId{1};
+  if (!flags.adapter.empty()) {
+    TRY_ASSIGN(const AdapterFlag adapter, parse_adapter_flag(flags.adapter));
+    TRY(load_adapter_now(host->engine(), adapter));
+    request.adapters.push_back({adapter.name, 1.0f});
+  }
+  TRY_ASSIGN(request.prompt, make_prompt(flags, *text));
+  request.sampling = sampling_of(flags, host->file().defaults);
+  request.max_tokens = flags.max_tokens;
+  const SteadyClock clock;
+  const int64_t start = clock.now_ns();
+  const size_t prompt_tokens = request.prompt.size();
+  TRY(host->engine().submit(std::move(request)));
+  TRY_ASSIGN(const int tokens, stream_answer(host->engine(), text->tokenizer()));
+  const double seconds = static_cast<double>(clock.now_ns() - start) * 1e-9;
+  std::fprintf(stderr, "[%zu prompt tokens, %d new tokens in %.2f s, %.1f tokens/s]\n", prompt_tokens, tokens, seconds, tokens / seconds);
+  return {};
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("run", "One answer on the terminal, streamed; no server.");
+  auto flags = std::make_shared<RunFlags>();
+  add_engine_options(*command, flags->engine);
+  command->add_option("prompt,-p,--prompt", flags->prompt, "what to ask")->required();
+  command->add_option("--adapter,--lora", flags->adapter, "PATH or NAME=PATH of a LoRA adapter");
+  command->add_option("--system", flags->system, "system message");
+  command->add_option("--chat-template", flags->chat_template, "built-in name or Jinja file");
+  command->add_flag("--raw", flags->raw, "give the prompt to the model as it is, without the chat template");
+  command->add_option("-n,--max-tokens,--predict", flags->max_tokens, "most new tokens")->check(CLI::Range(1, 1 << 24))->capture_default_str();
+  command->add_option("--temp,--temperature", flags->temperature, "0 = greedy (default: the model's own)")->check(CLI::Range(0.0, 100.0));
+  command->add_option("--seed", flags->seed, "of the random numbers")->capture_default_str();
+  command->set_config("--config", "", "TOML file with any of these options");
+  command->allow_config_extras(CLI::config_extras_mode::error);
+  command->callback([flags, &exit_code] {
+    const Status status = run_once(*flags);
+    if (status.ok()) return;
+    std::fprintf(stderr, "loralei run: %s\n", status.error().message.c_str());
+    exit_code = 1;
+  });
+}
+
+}  // namespace loralei

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// loralei serve MODEL: the server. Flags to options, start, signals, end.
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <thread>
+
+#include "apps/console_log.h"
+#include "apps/options.h"
+#include "apps/progress.h"
+#include "apps/text_loading.h"
+#include "apps/version.h"
+#include "base/limits.h"
+#include "serve/api_server.h"
+#include "sys/file.h"
+
+namespace loralei {
+namespace {
+
+constexpr int kExitSecondSignal = 130;
+
+struct ServeFlags {
+  EngineFlags engine;
+  ServeOptions serve;
+  std::vector<std::string> adapters;  // NAME=PATH
+  std::string api_key_file, chat_template, pooling = "last", log_level = "info", log_format = "text";
+  std::string max_body;
+  bool no_vllm_metrics = false;
+  int shutdown_timeout_s = 30;
+};
+
+std::string last_component(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path.substr(path.rfind('/') + 1);
+}
+
+Status read_keys(const std::string& path, std::vector<std::string>& keys) {
+  const PosixFileSystem files;
+  TRY_ASSIGN(const std::string text, files.read_all(path, kMiB));
+  size_t begin = 0;
+  while (begin < text.size()) {
+    size_t end = text.find('\n', begin);
+    if (end == std::string::npos) end = text.size();
+    std::string key = text.substr(begin, end - begin);
+    while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
+    if (!key.empty()) keys.push_back(std::move(key));
+    begin = end + 1;
+  }
+  if (keys.empty()) return invalid_argument("--api-key-file '" + path + "' holds no key; write one key a line.");
+  return {};
+}
+
+Status finish_serve_options(ServeFlags& flags, const EngineHost& host) {
+  ServeOptions& serve = flags.serve;
+  if (serve.model_names.empty()) serve.model_names = {last_component(flags.engine.host.model_path)};
+  serve.model_path = flags.engine.host.model_path;
+  if (!flags.api_key_file.empty()) TRY(read_keys(flags.api_key_file, serve.api_keys));
+  if (!flags.max_body.empty()) {
+    TRY_ASSIGN(const int64_t bytes, parse_bytes(flags.max_body));
+    serve.http.limits.max_body_bytes = static_cast<size_t>(bytes);
+  }
+  const GenerationDefaults& defaults = host.file().defaults;
+  serve.defaults = {defaults.temperature, defaults.top_p, defaults.min_p, defaults.repetition_penalty, defaults.top_k, defaults.do_sample};
+  serve.pooling = flags.pooling == "mean" ? Pooling::kMean : Pooling::kLast;
+  serve.vllm_metrics = !flags.no_vllm_metrics;
+  serve.version = version_string();
+  serve.commit = commit_string();
+  serve.build = build_string();
+  serve.isa = host.isa();
+  return {};
+}
+
+Status register_adapters(const ServeFlags& flags, ApiServer& server, LogSink& log) {
+  for (const std::string& text : flags.adapters) {
+    TRY_ASSIGN(const AdapterFlag adapter, parse_adapter_flag(text));
+    Status added = server.add_adapter(adapter.name, adapter.path);
+    if (!added.ok()) return std::move(added).error().with_context("--adapter " + text);
+  }
+  const AdapterService::Rescan found = server.rescan();
+  for (const std::string& note : found.notes) log.log(LogLevel::kWarning, note);
+  return {};
+}
+
+// Sleeps until the process is told to end; SIGHUP looks at the adapter folders again.
+void wait_for_end(const sigset_t& signals, ApiServer& server, LogSink& log) {
+  for (;;) {
+    int signal = 0;
+    if (sigwait(&signals, &signal) != 0) continue;
+    if (signal != SIGHUP) return;
+    const AdapterService::Rescan found = server.rescan();
+    log.log(LogLevel::kInfo, "rescan: " + std::to_string(found.added.size()) + " adapters added");
+    for (const std::string& note : found.notes) log.log(LogLevel::kWarning, note);
+  }
+}
+
+Status serve(ServeFlags& flags) {
+  // Blocked in every thread that follows, taken by sigwait alone.
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  static const std::map<std::string, LogLevel> kLevels = {
+      {"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo}, {"warning", LogLevel::kWarning}, {"error", LogLevel::kError}};
+  ConsoleLog log({.level = kLevels.at(flags.log_level), .json = flags.log_format == "json", .to_stdout = true});
+  TRY_ASSIGN(const EngineHostOptions options, finish_engine_options(flags.engine));
+  std::unique_ptr<EngineHost> host;
+  {
+    ProgressPrinter progress("loading", log);
+    TRY_ASSIGN(host, EngineHost::start(options, log, [&](int64_t done, int64_t total) { progress.update(done, total); }));
+  }
+  TRY(finish_serve_options(flags, *host));
+  TRY_ASSIGN(std::shared_ptr<const TextModel> text, load_text_model(host->file(), flags.chat_template, flags.serve.model_names.front()));
+  const PosixFileSystem files;
+  const SteadyClock clock;
+  TRY_ASSIGN(const std::unique_ptr<ApiServer> server, ApiServer::start(flags.serve, host->engine(), std::move(text), files, clock, log));
+  TRY(register_adapters(flags, *server, log));
+  server->set_ready();
+
+  const std::string url = "http://" + flags.serve.http.host + ":" + std::to_string(server->port());
+  std::printf("%s\nLoralei %s serves '%s' at %s\ntry: curl %s/v1/completions -H 'Content-Type: application/json' -d "
+              "'{\"model\": \"%s\", \"prompt\": \"Hello\", \"max_tokens\": 16}'\n",
+              host->banner().c_str(), version_string(), flags.serve.model_names.front().c_str(), url.c_str(), url.c_str(),
+              flags.serve.model_names.front().c_str());
+  std::fflush(stdout);
+
+  wait_for_end(signals, *server, log);
+  log.log(LogLevel::kInfo, "draining: requests that run get " + std::to_string(flags.shutdown_timeout_s) + " s; a second signal stops at once");
+  std::thread second([signals] {
+    int signal = SIGHUP;
+    while (signal == SIGHUP) sigwait(&signals, &signal);
+    std::_Exit(kExitSecondSignal);
+  });
+  second.detach();
+  const bool clean = server->shutdown(int64_t{flags.shutdown_timeout_s} * 1000);
+  log.log(LogLevel::kInfo, clean ? "stopped" : "stopped; requests that outlived --shutdown-timeout were cut off");
+  return {};
+}
+
+}  // namespace
+
+void add_serve_command(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("serve", "The server: OpenAI API for one base model and its adapters.");
+  auto flags = std::make_shared<ServeFlags>();
+  ServeOptions& serve_options = flags->serve;
+  serve_options.http.port = 8080;
+  serve_options.http.limits.max_body_bytes = static_cast<size_t>(kDefaultMaxBodyBytes);
+  add_engine_options(*command, flags->engine);
+  const std::string adapters = "Adapters";
+  command->add_option("--adapter,--lora-modules,--lora", flags->adapters, "NAME=PATH or PATH; may be given often")->group(adapters);
+  command->add_option("--adapter-dir", serve_options.adapter_roots, "folder of adapters; also a root for loading over HTTP")->group(adapters);
+  const std::string network = "Network and access";
+  command->add_option("--host", serve_options.http.host, "address to listen on")->capture_default_str()->group(network);
+  command->add_option("--port", serve_options.http.port, "port; 0 = any free one")->capture_default_str()->check(CLI::Range(0, 65535))->group(network);
+  command->add_option("--api-key", serve_options.api_keys, "key for /v1; may be given often")->group(network);
+  command->add_option("--api-key-file", flags->api_key_file, "file with one key a line")->group(network);
+  command->add_option("--admin-key", serve_options.admin_key, "key for loading, unloading and admin routes")->group(network);
+  command->add_option("--cors-origin", serve_options.cors_origins, "allowed web origin, or *")->group(network);
+  command->add_option("--max-body", flags->max_body, "largest request body (default 8MiB)")->group(network);
+  command->add_option("--shutdown-timeout", flags->shutdown_timeout_s, "seconds that running requests get at the end")
+      ->capture_default_str()->check(CLI::Range(0, 86400))->group(network);
+  const std::string api = "API and logs";
+  command->add_option("--served-model-name,-a,--alias", serve_options.model_names, "id of the base model (default: last part of its path)")->group(api);
+  command->add_option("--chat-template", flags->chat_template, "built-in name or Jinja file")->group(api);
+  command->add_option("--pooling", flags->pooling, "of embeddings: last or mean")->check(CLI::IsMember({"last", "mean"}))->capture_default_str()->group(api);
+  command->add_option("--metrics-adapters", serve_options.metrics_adapters, "adapters with labels of their own in /metrics")
+      ->check(CLI::Range(0, 100000))->capture_default_str()->group(api);
+  command->add_flag("--no-vllm-metrics", flags->no_vllm_metrics, "leave the aliases under vllm: out")->group(api);
+  command->add_option("--log-level", flags->log_level, "debug, info, warning or error")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))->capture_default_str()->group(api);
+  command->add_option("--log-format", flags->log_format, "text or json")->check(CLI::IsMember({"text", "json"}))->capture_default_str()->group(api);
+  command->set_config("--config", "", "TOML file with any of these options")->group(api);
+  command->allow_config_extras(CLI::config_extras_mode::error);
+  command->callback([flags, &exit_code] {
+    const Status status = serve(*flags);
+    if (status.ok()) return;
+    std::fprintf(stderr, "loralei serve: %s\n", status.error().message.c_str());
+    exit_code = 1;
+  });
+}
+
+}  // namespace loralei

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the disk can do. One thread calls; the probe starts its own. The ceilings of memory and arithmetic are in ops/probe.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+
+namespace loralei {
+
+// Reads `path` past the page cache in blocks of block_bytes, `depth` at a time, for about `seconds`. GB/s (1e9).
+Result<double> probe_disk_gb_s(const std::string& path, int64_t block_bytes, int depth, double seconds);
+
+}  // namespace loralei

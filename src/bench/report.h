@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// BenchReport: the figures of one bench run, as a table on the screen, JSON and a self-contained HTML page with SVG bars.
+//
+// A plain value, one thread. Row names are stable and lower-case ("decode.llama-1b.bf16.b8.tok_s"). A figure above its bound is a
+// measuring error until explained and is marked as such.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace loralei {
+
+struct BenchRow {
+  std::string name;
+  std::string unit;
+  double value = 0;  // the median
+  double min = 0;
+  double max = 0;
+  int samples = 1;
+  std::optional<double> bound;
+  std::string note;  // "probe unreliable", "not resolved at this noise"
+
+  std::optional<double> fraction() const {
+    return bound && *bound > 0 ? std::optional<double>(value / *bound) : std::nullopt;
+  }
+};
+
+struct BenchTarget {
+  std::string name;
+  std::string op;  // ">=" or "<="
+  double target = 0;
+  double measured = 0;
+  bool ok() const { return op == ">=" ? measured >= target : measured <= target; }
+};
+
+struct BenchReport {
+  std::string scenario;
+  std::string version;
+  std::string time;                            // ISO 8601
+  std::map<std::string, std::string> machine;  // cores, isa, memory
+  std::map<std::string, std::string> args;
+  std::vector<BenchRow> rows;
+  std::vector<BenchTarget> targets;
+};
+
+// Median, minimum and maximum of samples (not empty).
+BenchRow summarise(std::string name, std::string unit, std::vector<double> samples);
+
+std::string report_table(const BenchReport& report);
+std::string report_json(const BenchReport& report);
+std::string report_html(const BenchReport& report);
+Status write_text_file(const std::string& path, const std::string& text);
+
+}  // namespace loralei

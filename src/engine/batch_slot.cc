@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/batch_slot.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units.h"
+
+namespace loralei {
+namespace {
+
+Result<HostBuffer> scratch(Ledger& ledger, int64_t bytes, const char* what, Grant& grant) {
+  auto granted = ledger.try_grant(MemoryUse::kScratch, bytes);
+  if (!granted) {
+    return too_large(std::string(what) + " need " + format_bytes(bytes) + " of scratch memory, but only " +
+                     format_bytes(ledger.available_bytes(MemoryUse::kScratch)) + " of the memory budget are left");
+  }
+  TRY_ASSIGN(HostBuffer buffer, HostBuffer::allocate(bytes));
+  grant = std::move(*granted);
+  return buffer;
+}
+
+}  // namespace
+
+Status BatchSlot::reserve_vocab(int32_t vocab) {
+  if (batch_.hidden == nullptr) {
+    const int64_t bytes = int64_t{limits_.rows_max} * hidden_ * static_cast<int64_t>(sizeof(float));
+    TRY_ASSIGN(hidden_buffer_, scratch(ledger_, bytes, "hidden states", hidden_grant_));
+    batch_.hidden = reinterpret_cast<float*>(hidden_buffer_.data());
+  }
+  const int64_t stride = (int64_t{vocab} + 15) / 16 * 16;
+  if (stride <= batch_.logits_stride) return {};
+  const int64_t bytes = int64_t{limits_.logits_rows_max} * stride * static_cast<int64_t>(sizeof(float));
+  TRY_ASSIGN(HostBuffer buffer, scratch(ledger_, bytes, "logits", logits_grant_));
+  logits_buffer_ = std::move(buffer);
+  batch_.logits = reinterpret_cast<float*>(logits_buffer_.data());
+  batch_.logits_stride = stride;
+  return {};
+}
+
+int32_t BatchSlot::slot_of(AdapterVersionId version) const {
+  const auto found = std::lower_bound(slots_.begin(), slots_.end(), version, [](const Slot& slot, AdapterVersionId id) { return slot.version < id; });
+  CHECK(found != slots_.end() && found->version == version);
+  return static_cast<int32_t>(found - slots_.begin());
+}
+
+void BatchSlot::collect_slots(const StepPlan& plan, std::span<Sequence* const> sequences) {
+  wanted_slots_.clear();
+  if (!plan.segments.empty()) {
+    for (const Sequence* sequence : sequences) {
+      for (const SeqAdapter& segment : sequence->request->segments) {
+        for (const AdapterPin& pin : sequence->request->pins) {
+          if (pin->version == segment.version) wanted_slots_.push_back({pin->version, &*pin});
+        }
+      }
+    }
+  }
+  std::sort(wanted_slots_.begin(), wanted_slots_.end(), [](const Slot& a, const Slot& b) { return a.version < b.version; });
+  const auto same = [](const Slot& a, const Slot& b) { return a.version == b.version; };
+  wanted_slots_.erase(std::unique(wanted_slots_.begin(), wanted_slots_.end(), same), wanted_slots_.end());
+  // Version ids are never reused, so an equal list means that the table still holds.
+  if (std::equal(slots_.begin(), slots_.end(), wanted_slots_.begin(), wanted_slots_.end(), same)) return;
+  std::swap(slots_, wanted_slots_);
+  fill_sources();
+}
+
+void BatchSlot::fill_sources() {
+  const size_t modules = static_cast<size_t>(layers_) * kLayerModules + 2;
+  const size_t size = modules * slots_.size();
+  if (size > sources_size_) {
+    sources_size_ = 2 * size;
+    sources_ = std::make_unique<LoraSource[]>(sources_size_);
+  }
+  for (size_t slot = 0; slot < slots_.size(); ++slot) {
+    const auto& pairs = slots_[slot].adapter->pairs;
+    CHECK(pairs.size() == modules);
+    for (size_t module = 0; module < modules; ++module) {
+      LoraSource& source = sources_[module * slots_.size() + slot];
+      const bool present = pairs[module].rank > 0 || pairs[module].bias_delta != nullptr;
+      source.pair = &pairs[module];
+      source.kind.store(present ? LoraSourceKind::kResident : LoraSourceKind::kNone, std::memory_order_release);
+    }
+  }
+}
+
+// Neighbouring segments of one adapter and scale become one, unless rows lie in several segments: those keep the request's order.
+void BatchSlot::add_segments(const StepPlan& plan) {
+  for (const PlanSegment& segment : plan.segments) {
+    const LoraSegment next{segment.row_begin, segment.row_count, slot_of(segment.adapter), segment.scale};
+    if (!segments_.empty()) {
+      LoraSegment& last = segments_.back();
+      if (last.slot == next.slot && last.scale == next.scale && last.row_begin + last.row_count == next.row_begin) {
+        last.row_count += next.row_count;
+        continue;
+      }
+    }
+    segments_.push_back(next);
+  }
+}
+
+void BatchSlot::add_rows(const PlanGroup& group, const Sequence& sequence) {
+  groups_.push_back({group.row_begin, group.row_count, group.position, sequence.lease.blocks().data()});
+  for (int32_t row = 0; row < group.row_count; ++row) positions_.push_back(group.position + row);
+  const Request& request = *sequence.request;
+  if (request.saved != nullptr) {
+    const int32_t skipped = std::max(0, request.saved_first_position - group.position);
+    if (skipped < group.row_count) {
+      const RowOverride run{group.row_begin + skipped, group.row_count - skipped, request.saved};
+      const bool joins = !overrides_.empty() && overrides_.back().saved == run.saved &&
+                         overrides_.back().row_begin + overrides_.back().row_count == run.row_begin;
+      if (joins) {
+        overrides_.back().row_count += run.row_count;
+      } else {
+        overrides_.push_back(run);
+      }
+    }
+  }
+  if (!group.want_hidden) return;
+  const int32_t first = request.submit.pooling == Pooling::kMean ? 0 : group.row_count - 1;
+  for (int32_t row = first; row < group.row_count; ++row) hidden_rows_.push_back(group.row_begin + row);
+}
+
+const ModelBatch& BatchSlot::fill(const StepPlan& plan, std::span<Sequence* const> sequences) {
+  CHECK(sequences.size() == plan.groups.size());
+  positions_.clear();
+  groups_.clear();
+  segments_.clear();
+  overrides_.clear();
+  hidden_rows_.clear();
+  collect_slots(plan, sequences);
+  for (size_t group = 0; group < plan.groups.size(); ++group) add_rows(plan.groups[group], *sequences[group]);
+  add_segments(plan);
+  batch_.tokens = plan.tokens;
+  batch_.positions = positions_;
+  batch_.groups = groups_;
+  batch_.segments = segments_;
+  batch_.sources = segments_.empty() ? nullptr : sources_.get();
+  batch_.slots = segments_.empty() ? 0 : static_cast<int32_t>(slots_.size());
+  batch_.overrides = overrides_;
+  batch_.logits_rows = plan.logits_rows;
+  batch_.hidden_rows = hidden_rows_;
+  return batch_;
+}
+
+}  // namespace loralei

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a computed step becomes: valid KV, tokens, log-probabilities, embeddings, ends.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/loop.h"
+
+namespace loralei {
+namespace {
+
+TokenLogprobs logprobs_of(const RowSample& sample) {
+  return {sample.logprob, {sample.top.begin(), sample.top.begin() + sample.top_count}};
+}
+
+}  // namespace
+
+// KV of the step's rows is valid now; rows that asked for logits become sampling tasks, rows that asked for hidden states are pooled.
+void EngineLoop::commit_rows() {
+  samples_.clear();
+  size_t hidden_index = 0, logits_index = 0;
+  for (size_t index = 0; index < planned_.plan.groups.size(); ++index) {
+    const PlanGroup& group = planned_.plan.groups[index];
+    Sequence& sequence = *group_sequences_[index];
+    Request& request = *sequence.request;
+    sequence.computed = group.position + group.row_count;
+    parts_.kv->publish(sequence.lease, request.key, sequence.tokens, sequence.computed);
+    for (int32_t i = 0; i < group.logits_count; ++i, ++logits_index) {
+      const int32_t row = planned_.plan.logits_rows[static_cast<size_t>(group.logits_begin + i)];
+      RowSample& sample = samples_.emplace_back();
+      sample.sequence = &sequence;
+      sample.logits = parts_.slot->logits(logits_index, request.vocab);
+      sample.position = group.position + row - group.row_begin + 1;
+      sample.of_prompt = sample.position < request.prompt_size();
+    }
+    if (group.want_hidden) commit_hidden(sequence, group, hidden_index);
+  }
+}
+
+void EngineLoop::commit_hidden(Sequence& sequence, const PlanGroup& group, size_t& hidden_index) {
+  const bool mean = sequence.request->submit.pooling == Pooling::kMean;
+  const int32_t rows = mean ? group.row_count : 1;
+  for (int32_t row = 0; row < rows; ++row) {
+    const auto hidden = parts_.slot->hidden(hidden_index++);
+    sequence.pooled.resize(hidden.size());
+    for (size_t i = 0; i < hidden.size(); ++i) sequence.pooled[i] += hidden[i];  // in order of position: the same for every chunking
+  }
+}
+
+void EngineLoop::commit_samples() {
+  sampler_.run(samples_);
+  for (const RowSample& sample : samples_) {
+    Request& request = *sample.sequence->request;
+    if (!sample.of_prompt) continue;
+    if (sample.position != request.prompt_logprobs_next) continue;
+    request.prompt_logprobs[static_cast<size_t>(sample.position)] = logprobs_of(sample);
+    ++request.prompt_logprobs_next;
+  }
+  for (const RowSample& sample : samples_) {
+    if (!sample.of_prompt) commit_token(*sample.sequence, sample);
+  }
+  for (Sequence* sequence : group_sequences_) {
+    if (sequence->phase != SeqPhase::kRunning) continue;
+    if (!sequence->request->samples()) finish_unsampled(*sequence);
+  }
+  for (Sequence* sequence : group_sequences_) {
+    if (sequence->computed >= sequence->request->prompt_size()) release_siblings(*sequence->request);
+  }
+}
+
+// The first event of a choice carries what is known of the prompt.
+TokenEvent& EngineLoop::new_event(Sequence& sequence) {
+  TokenEvent& event = output_->tokens.emplace_back();
+  const Request& request = *sequence.request;
+  event.id = request.id;
+  event.choice = sequence.choice;
+  if (!sequence.announced) {
+    sequence.announced = true;
+    event.cached_tokens = sequence.cached_tokens;
+    event.queue_ns = sequence.queue_ns;
+    event.adapter_version = request.version;
+    if (request.submit.prompt_logprobs && !request.wants_prompt_logprobs()) event.prompt_logprobs = request.prompt_logprobs;
+  }
+  return event;
+}
+
+void EngineLoop::commit_token(Sequence& sequence, const RowSample& sample) {
+  const Request& request = *sequence.request;
+  if (sample.token == kNoToken) {
+    return end(sequence, EndReason::kError,
+               internal_error("no token is possible here: every logit is masked or not a number; check the model's weights and the request's grammar"));
+  }
+  sequence.tokens.push_back(sample.token);
+  ++counters_.generated_tokens;
+  const int32_t outputs = static_cast<int32_t>(sequence.tokens.size()) - request.prompt_size();
+  const auto among = [&](const std::vector<TokenId>& ids) { return std::find(ids.begin(), ids.end(), sample.token) != ids.end(); };
+  const bool stop_token = (!request.submit.ignore_eos && among(parts_.eos)) || among(request.submit.stop_ids) ||
+                          (sequence.grammar != nullptr && sequence.grammar->ended());
+  const bool stops = stop_token || sample.grammar_ends;
+  TokenEvent& event = new_event(sequence);
+  event.has_token = true;
+  event.token = sample.token;
+  if (request.submit.sampling.logprobs >= 0) event.logprobs = logprobs_of(sample);
+  if (stop_token) event.stop_token = sample.token;
+  if (stops || outputs >= request.max_output) {
+    event.end = stops ? EndReason::kStop : EndReason::kLength;
+    end(sequence, event.end);
+  }
+}
+
+// Embeddings, and prompts of which only the log-probabilities were wanted, end with their last row.
+void EngineLoop::finish_unsampled(Sequence& sequence) {
+  const Request& request = *sequence.request;
+  if (sequence.computed < static_cast<int32_t>(sequence.tokens.size())) return;
+  TokenEvent& event = new_event(sequence);
+  event.end = EndReason::kLength;
+  if (request.submit.pooling != Pooling::kNone) {
+    event.end = EndReason::kStop;
+    const double count = request.submit.pooling == Pooling::kMean ? static_cast<double>(request.prompt_size()) : 1.0;
+    for (const double sum : sequence.pooled) event.embedding.push_back(static_cast<float>(sum / count));
+  }
+  end(sequence, event.end);
+}
+
+// Choices that wait for the first one to get through the prompt.
+void EngineLoop::release_siblings(Request& request) {
+  if (request.unfinished == 0 || request.choices.size() == 1) return;
+  for (const auto& sequence : request.choices) {
+    if (sequence->phase != SeqPhase::kHeld) continue;
+    enqueue(*sequence);
+    if (request.wants_prompt_logprobs()) return;  // the next one computes them
+  }
+}
+
+// Releases everything the sequence holds. kStop and kLength were announced with the last token; the others are announced here.
+void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
+  if (sequence.phase == SeqPhase::kEnded) return;
+  if (reason == EndReason::kCancelled || reason == EndReason::kError) {
+    TokenEvent& event = new_event(sequence);
+    event.end = reason;
+    event.error = std::move(error);
+  }
+  if (sequence.phase == SeqPhase::kRunning) std::erase(running_, &sequence);
+  if (sequence.phase == SeqPhase::kWaiting) std::erase(waiting_, &sequence);
+  const bool led = sequence.phase != SeqPhase::kHeld;
+  sequence.phase = SeqPhase::kEnded;
+  sequence.lease.release();
+  kv_short_ = false;
+  Request& request = *sequence.request;
+  if (--request.unfinished == 0) {
+    leave_queue(request);
+    if (!request.ready) {
+      std::erase(cold_, &request);
+      cold_changed_ = true;
+    }
+    request.pins.clear();
+    ended_.push_back(request.id);
+  } else if (led && request.ready) {
+    release_siblings(request);
+  }
+}
+
+void EngineLoop::end_request(Request& request, EndReason reason, const Error& error) {
+  // Held ones first, so that no sibling is set free for nothing.
+  for (const SeqPhase phase : {SeqPhase::kHeld, SeqPhase::kWaiting, SeqPhase::kRunning}) {
+    for (const auto& sequence : request.choices) {
+      if (sequence->phase == phase) end(*sequence, reason, error);
+    }
+  }
+}
+
+void EngineLoop::forget_ended() {
+  for (const RequestId id : ended_) {
+    const auto found = requests_.find(id);
+    for (const auto& sequence : found->second->choices) sequences_.erase(sequence->id);
+    requests_.erase(found);
+  }
+  ended_.clear();
+}
+
+void EngineLoop::enqueue(Sequence& sequence) {
+  sequence.phase = SeqPhase::kWaiting;
+  const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), &sequence,
+                                      [](const Sequence* a, const Sequence* b) { return a->order < b->order; });
+  if (place == waiting_.begin()) kv_short_ = false;
+  waiting_.insert(place, &sequence);
+}
+
+void EngineLoop::leave_queue(Request& request) {
+  if (!request.queued) return;
+  request.queued = false;
+  parts_.queued->fetch_sub(1, std::memory_order_relaxed);
+}
+
+}  // namespace loralei

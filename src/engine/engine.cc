@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine as a thread: EngineLoop between an Inbox and an Outbox.
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/units.h"
+#include "engine/loop.h"
+#include "engine/start.h"
+#include "engine/validate.h"
+#include "sys/threads.h"
+
+namespace loralei {
+namespace {
+
+constexpr size_t kOutboxCapacity = 1 << 16;    // events; the engine pauses when the consumer is that far behind
+constexpr int32_t kMaxPendingCommands = 1024;  // adapter commands without a reply
+constexpr int64_t kLongestText = 1 << 28;      // tokens; positions are 32-bit
+constexpr int64_t kAdapterStatusNs = 100'000'000;  // how old the adapter list may get under load; an idle engine's is exact
+
+class EngineImpl final : public Engine {
+ public:
+  EngineImpl(EngineParts&& parts, LoopParts&& loop_parts, int64_t max_model_len)
+      : executor_(std::move(parts.executor)),
+        clock_(*parts.clock),
+        options_(parts.options),
+        fingerprint_(std::move(parts.fingerprint)),
+        max_model_len_(max_model_len),
+        outbox_(kOutboxCapacity),
+        loads_(std::max(1, parts.options.adapter_load_threads), std::move(parts.adapters),
+               [this](LoadDone&& done) { inbox_.put(std::move(done)); }) {
+    loop_parts.executor = executor_.get();
+    loop_parts.queued = &queued_;
+    loop_parts.start_load = [this](LoadJob&& job) { return loads_.start(std::move(job)); };
+    loop_ = std::make_unique<EngineLoop>(std::move(loop_parts));
+    refresh_stats(true);
+    thread_ = std::thread([this] { run(); });
+  }
+  ~EngineImpl() override { stop(); }
+
+  Status submit(Submit request) override {
+    if (draining_.load()) return Error{ErrorCode::kUnavailable, "the server is shutting down and takes no new requests"};
+    TRY(validate_submit(request, {.max_model_len = max_model_len_}));
+    if (queued_.fetch_add(1) >= options_.max_queued) {
+      queued_.fetch_sub(1);
+      return Error{ErrorCode::kOverloaded, std::to_string(options_.max_queued) + " requests are waiting already; try again later"};
+    }
+    const std::lock_guard lock(stop_mutex_);  // nothing is accepted after the thread's last look
+    if (stopped_) {
+      queued_.fetch_sub(1);
+      return Error{ErrorCode::kUnavailable, "the server has stopped"};
+    }
+    inbox_.put(Arrival{std::move(request), clock_.now_ns()});
+    return {};
+  }
+
+  void cancel(RequestId id) override { inbox_.put(Cancel{id}); }
+
+  Status command(AdapterCommand command) override {
+    if (pending_commands_.fetch_add(1) >= kMaxPendingCommands) {
+      pending_commands_.fetch_sub(1);
+      return Error{ErrorCode::kOverloaded, "too many adapter commands are waiting; try again later"};
+    }
+    const std::lock_guard lock(stop_mutex_);
+    if (stopped_) {
+      pending_commands_.fetch_sub(1);
+      return Error{ErrorCode::kUnavailable, "the server has stopped"};
+    }
+    inbox_.put(std::move(command));
+    return {};
+  }
+
+  EngineOutput wait_output(int64_t timeout_ns) override { return outbox_.wait(timeout_ns); }
+
+  EngineStats stats() const override {
+    const std::lock_guard lock(stats_mutex_);
+    return stats_;
+  }
+
+  int64_t max_model_len() const override { return max_model_len_; }
+  const std::string& fingerprint() const override { return fingerprint_; }
+  void drain() override { draining_.store(true); }
+
+  void stop() override {
+    draining_.store(true);
+    {
+      const std::lock_guard lock(stop_mutex_);
+      stopped_ = true;
+    }
+    inbox_.stop();
+    outbox_.close();  // ends a wait for the consumer; output stays readable
+    const std::lock_guard lock(join_mutex_);
+    if (thread_.joinable()) thread_.join();
+    loads_.stop();
+  }
+
+ private:
+  void run() {
+    name_this_thread("engine");
+    std::vector<Message> messages;
+    EngineOutput output;
+    while (inbox_.take(messages, loop_->idle())) {
+      loop_->turn(messages, output);
+      publish(output);
+      refresh_stats(loop_->idle());
+      outbox_.wait_for_room();
+    }
+    loop_->turn(messages, output);  // what was accepted before the stop gets its end, too
+    loop_->end_all(output);
+    publish(output);
+    refresh_stats(true);
+  }
+
+  void publish(EngineOutput& output) {
+    pending_commands_.fetch_sub(static_cast<int32_t>(output.replies.size()));
+    outbox_.put(output);
+  }
+
+  void refresh_stats(bool with_adapters) {
+    const int64_t now_ns = clock_.now_ns();
+    with_adapters = (with_adapters || now_ns - adapters_listed_ns_ >= kAdapterStatusNs) && adapters_generation_ != loop_->adapters_generation();
+    if (with_adapters) {
+      loop_->fill_adapters(adapters_scratch_);
+      adapters_listed_ns_ = now_ns;
+      adapters_generation_ = loop_->adapters_generation();
+    }
+    const std::lock_guard lock(stats_mutex_);
+    loop_->fill_stats(stats_);
+    if (with_adapters) std::swap(stats_.adapters, adapters_scratch_);
+  }
+
+  const std::unique_ptr<Executor> executor_;
+  const Clock& clock_;
+  const EngineOptions options_;
+  const std::string fingerprint_;
+  const int64_t max_model_len_;
+  std::atomic<int32_t> queued_{0}, pending_commands_{0};
+  std::atomic<bool> draining_{false};
+  std::mutex stop_mutex_, join_mutex_;
+  bool stopped_ = false;
+  Inbox inbox_;
+  Outbox outbox_;
+  LoadPool loads_;
+  std::unique_ptr<EngineLoop> loop_;
+  mutable std::mutex stats_mutex_;
+  EngineStats stats_;
+  std::vector<AdapterStatus> adapters_scratch_;
+  int64_t adapters_listed_ns_ = 0;
+  uint64_t adapters_generation_ = UINT64_MAX;
+  std::thread thread_;
+};
+
+DType kv_dtype(const EngineOptions& options, const ModelConfig& config) {
+  return options.kv_dtype.value_or(config.dtype == DType::kF32 ? DType::kF32 : DType::kF16);
+}
+
+int64_t configured_length(const EngineOptions& options, const ModelConfig& config) {
+  const int64_t length = options.max_model_len > 0 ? options.max_model_len : config.max_position;
+  return std::clamp<int64_t>(length, 1, kLongestText);
+}
+
+// Blocks that the options ask for, or the default: what every sequence at full length needs, at most half of what is available now.
+Result<int32_t> kv_block_count(const EngineOptions& options, const KvShape& shape, int64_t length, Ledger& ledger) {
+  const int64_t block_bytes = kv_block_bytes(shape);
+  int64_t blocks = options.kv_cache_bytes / block_bytes;
+  if (options.kv_cache_bytes == 0) {
+    const int64_t wanted = ((length + kKvBlockTokens - 1) / kKvBlockTokens) * std::max(1, options.max_sequences);
+    blocks = std::min(wanted, ledger.available_bytes(MemoryUse::kKv) / 2 / block_bytes);
+  }
+  blocks = std::min<int64_t>(blocks, INT32_MAX / kKvBlockTokens);
+  if (blocks < 1) {
+    return too_large("the KV cache needs at least " + format_bytes(block_bytes) + " for one block of " + std::to_string(kKvBlockTokens) +
+                     " tokens; give it more memory");
+  }
+  return static_cast<int32_t>(blocks);
+}
+
+}  // namespace
+
+ModelLimits step_limits(const EngineOptions& options, const ModelConfig& config) {
+  ModelLimits limits;
+  const int32_t sequences = std::max(1, options.max_sequences);
+  limits.rows_max = std::max({1, options.step_tokens, sequences});
+  limits.logits_rows_max = sequences;
+  limits.segments_max = std::max(sequences, kMaxAdaptersPerRequest);
+  limits.rank_max = options.adapter_rank_max > 0 ? options.adapter_rank_max : kMaxLoraRank;
+  limits.max_model_len = configured_length(options, config);
+  return limits;
+}
+
+Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
+  CHECK(parts.executor && parts.ledger && parts.clock && parts.log);
+  EngineOptions& options = parts.options;
+  const ModelConfig& config = parts.config;
+  const ModelLimits& limits = parts.executor->limits();
+  if (options.max_sequences < 1 || options.max_queued < 1) return invalid_argument("max-num-seqs and max-queued must be at least 1");
+  const KvShape shape{.layers = config.layers, .kv_heads = config.kv_heads, .head_dim = config.head_dim, .dtype = kv_dtype(options, config)};
+  if (is_quantised(shape.dtype)) return unsupported("the KV cache holds f32, f16 or bf16 numbers; choose one of them");
+
+  LoopParts loop;
+  loop.slot = std::make_unique<BatchSlot>(limits, config.layers, config.hidden, *parts.ledger);
+  TRY(loop.slot->reserve_vocab(config.vocab));
+  const int64_t length = configured_length(options, config);
+  TRY_ASSIGN(const int32_t blocks, kv_block_count(options, shape, length, *parts.ledger));
+  TRY_ASSIGN(loop.kv, KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger));
+  const int64_t capacity = int64_t{blocks} * kKvBlockTokens;
+  if (capacity < length && options.max_model_len > 0) {
+    return too_large("the KV cache of " + format_bytes(loop.kv->bytes()) + " holds " + std::to_string(capacity) +
+                     " tokens, fewer than max-model-len " + std::to_string(length) + "; lower one or raise the other");
+  }
+  if (capacity < length) {
+    parts.log->log(LogLevel::kWarning, "the KV cache holds " + std::to_string(capacity) + " tokens, so prompt and output together are limited to that (the model allows " +
+                                           std::to_string(length) + ")");
+  }
+  const int64_t max_model_len = std::min(length, capacity);
+  const int64_t available = parts.ledger->available_bytes(MemoryUse::kAdapters);
+  parts.ledger->set_cap(MemoryUse::kAdapters, options.adapter_bytes > 0 ? options.adapter_bytes : available / 4);
+
+  loop.config = config;
+  loop.eos = parts.eos.empty() ? config.eos : parts.eos;
+  loop.ledger = parts.ledger;
+  loop.clock = parts.clock;
+  loop.log = parts.log;
+  loop.pool = parts.pool;
+  loop.registry.loads_max = std::max(1, options.adapter_load_threads);
+  loop.registry.strict = options.adapter_strict;
+  loop.registry.rank_max = options.adapter_rank_max > 0 ? std::min(options.adapter_rank_max, limits.rank_max) : limits.rank_max;
+  loop.max_model_len = static_cast<int32_t>(max_model_len);
+  loop.max_sequences = std::min({options.max_sequences, limits.rows_max, limits.logits_rows_max});
+  loop.step_tokens = std::clamp(options.step_tokens, loop.max_sequences, limits.rows_max);
+  loop.prefix_cache = options.prefix_cache;
+  return std::unique_ptr<Engine>(new EngineImpl(std::move(parts), std::move(loop), max_model_len));
+}
+
+}  // namespace loralei

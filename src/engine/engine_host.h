@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// EngineHost: a model file turned into a running engine on this machine's CPU: opened, its weights loaded, memory planned, kernels chosen.
+// What serve, run and bench share.
+//
+// Thread: start and destroy from one thread; the engine inside is thread-safe. Ownership: owns every part, destroyed in the right order.
+// Failure: a sentence that names the file, flag or number.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "engine/api.h"
+#include "formats/base_model.h"
+
+namespace loralei {
+
+struct EngineHostOptions {
+  std::string model_path;
+  std::optional<DType> quantise;
+  std::string isa;   // "" = the best this machine has; ref, avx2, avx512
+  int threads = 0;   // 0: the cores this process may use
+  EngineOptions engine;
+  std::string build;  // named in the fingerprint
+};
+
+using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
+
+class EngineHost {
+ public:
+  static Result<std::unique_ptr<EngineHost>> start(const EngineHostOptions& options, LogSink& log, const LoadProgress& progress);
+  ~EngineHost();
+  EngineHost(const EngineHost&) = delete;
+  EngineHost& operator=(const EngineHost&) = delete;
+
+  Engine& engine();
+  const BaseModelFile& file() const;
+  int threads() const;
+  const char* isa() const;
+  // Where the memory goes, as a small table, and one sentence for each thing a user should know.
+  std::string banner() const;
+
+ private:
+  EngineHost();
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace loralei

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executor: who computes a step. A seam with a simulated twin (mechanisms §9): the host executor runs the model on this machine's CPUs.
+//
+// Thread: execute() is called by the engine thread only and returns when the step is computed. Ownership: borrows the batch for the call.
+// Invariant: a row's result depends on its own tokens, adapters and KV alone. Failure: execute() answers a sentence; nothing of the step counts.
+#pragma once
+
+#include <memory>
+
+#include "model/model.h"
+
+namespace loralei {
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual Status execute(const ModelBatch& batch, const KvView& kv) = 0;
+  virtual const ModelLimits& limits() const = 0;  // the engine plans within them
+};
+
+// `model` was created with `limits` and outlives the executor.
+std::unique_ptr<Executor> make_host_executor(Model& model, const ModelLimits& limits);
+
+}  // namespace loralei

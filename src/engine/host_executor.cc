@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/executor.h"
+
+namespace loralei {
+namespace {
+
+class HostExecutor final : public Executor {
+ public:
+  HostExecutor(Model& model, const ModelLimits& limits) : model_(model), limits_(limits) {}
+  Status execute(const ModelBatch& batch, const KvView& kv) override { return model_.forward(batch, kv); }
+  const ModelLimits& limits() const override { return limits_; }
+
+ private:
+  Model& model_;
+  const ModelLimits limits_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_host_executor(Model& model, const ModelLimits& limits) {
+  return std::make_unique<HostExecutor>(model, limits);
+}
+
+}  // namespace loralei

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// What arrives: requests, cancels, adapter commands, finished loads; and the way of a request from cold to ready.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/loop.h"
+
+namespace loralei {
+
+void EngineLoop::receive(Arrival&& arrival) {
+  const RequestId id = arrival.submit.id;
+  if (requests_.count(id) != 0) {
+    // A reused id would make two requests indistinguishable above: the second one ends here.
+    parts_.queued->fetch_sub(1, std::memory_order_relaxed);
+    for (int32_t choice = 0; choice < arrival.submit.choices; ++choice) {
+      output_->tokens.push_back({.id = id, .choice = choice, .end = EndReason::kError,
+                                 .error = invalid_argument("request id " + std::to_string(id.value) + " is in use")});
+    }
+    return;
+  }
+  auto owned = std::make_unique<Request>();
+  Request& request = *owned;
+  request.id = id;
+  request.submit = std::move(arrival.submit);
+  request.order = next_order_++;
+  request.since = registry_.serial();
+  request.arrived_ns = arrival.arrived_ns;
+  const Submit& submit = request.submit;
+  for (const AdapterUse& use : submit.adapters) request.names.push_back(use.name);
+  request.max_output = submit.pooling != Pooling::kNone ? 0 : std::min(submit.max_tokens, parts_.max_model_len - request.prompt_size());
+  request.forbidden = submit.stop_ids;
+  if (!submit.ignore_eos) request.forbidden.insert(request.forbidden.end(), parts_.eos.begin(), parts_.eos.end());
+  if (submit.prompt_logprobs) request.prompt_logprobs.resize(submit.prompt.size());
+  for (int32_t choice = 0; choice < submit.choices; ++choice) {
+    auto sequence = std::make_unique<Sequence>();
+    sequence->id = SeqId{next_seq_++};
+    sequence->request = &request;
+    sequence->choice = choice;
+    sequence->order = request.order * kMaxChoices + static_cast<uint64_t>(choice);
+    sequences_.emplace(sequence->id, sequence.get());
+    request.choices.push_back(std::move(sequence));
+  }
+  request.unfinished = submit.choices;
+  requests_.emplace(id, std::move(owned));
+  if (request.names.empty()) {
+    make_ready(request);
+  } else {
+    cold_.push_back(&request);
+    cold_changed_ = true;
+  }
+}
+
+void EngineLoop::receive(const Cancel& cancel) {
+  const auto found = requests_.find(cancel.id);
+  if (found != requests_.end()) end_request(*found->second, EndReason::kCancelled, {});
+}
+
+void EngineLoop::receive(const AdapterCommand& command) {
+  switch (command.action) {
+    case AdapterAction::kRegister: registry_.register_name(command.ticket, command.name, command.path, command.replace); break;
+    case AdapterAction::kLoad: registry_.load(command.ticket, command.name, command.path, command.replace); break;
+    case AdapterAction::kUnload: registry_.unload(command.ticket, command.name); break;
+    case AdapterAction::kPin: registry_.pin(command.ticket, command.name); break;
+    case AdapterAction::kUnpin: registry_.unpin(command.ticket, command.name); break;
+  }
+}
+
+void EngineLoop::receive(LoadDone&& done) { registry_.on_load_done(std::move(done)); }
+
+// One round over those who wait for adapters, oldest first. Only when something changed since the last one.
+void EngineLoop::acquire_adapters() {
+  if (!cold_changed_ && registry_.generation() == round_generation_) return;
+  if (cold_.empty() && !cold_changed_ && !registry_.loading()) {
+    round_generation_ = registry_.generation();
+    return;
+  }
+  cold_changed_ = false;
+  registry_.begin_round();
+  Error error;
+  size_t kept = 0;
+  for (size_t index = 0; index < cold_.size(); ++index) {
+    Request& request = *cold_[index];
+    switch (registry_.acquire(request.names, request.order, request.since, request.pins, error)) {
+      case AcquireOutcome::kReady: make_ready(request); break;
+      case AcquireOutcome::kWaiting: cold_[kept++] = &request; break;
+      case AcquireOutcome::kFailed: request.ready = true; end_request(request, EndReason::kError, error); break;
+    }
+  }
+  cold_.resize(kept);
+  const uint64_t before = registry_.generation();
+  registry_.pump();
+  round_generation_ = before;  // what pump() changed is looked at in the next turn
+}
+
+void EngineLoop::make_ready(Request& request) {
+  request.ready = true;
+  const Status status = prepare(request);
+  if (!status.ok()) return end_request(request, EndReason::kError, status.error());
+  // Choices after the first find its prompt in the cache (and its prompt log-probabilities) when it is through.
+  const bool hold = parts_.prefix_cache || request.wants_prompt_logprobs();
+  for (const auto& sequence : request.choices) {
+    sequence->tokens = request.submit.prompt;
+    if (sequence->choice == 0 || !hold) enqueue(*sequence);
+  }
+}
+
+// Everything that follows from prompt and adapters together.
+Status EngineLoop::prepare(Request& request) {
+  std::vector<KvIdentityPart> identity;
+  request.vocab = request.embed_vocab = parts_.config.vocab;
+  TRY(apply_adapters(request, identity));
+  const auto check_tokens = [&](int32_t begin, int32_t end, int32_t vocab) -> Status {
+    for (int32_t position = begin; position < end; ++position) {
+      const TokenId token = request.submit.prompt[static_cast<size_t>(position)];
+      if (token >= vocab) {
+        return invalid_argument("the prompt holds the token id " + std::to_string(token) + ", but the vocabulary has " + std::to_string(vocab));
+      }
+    }
+    return {};
+  };
+  const int32_t prompt = request.prompt_size();
+  const int32_t changed = request.saved == nullptr ? prompt : std::min(prompt, request.saved_first_position);
+  TRY(check_tokens(0, changed, request.saved == nullptr ? request.embed_vocab : parts_.config.vocab));
+  TRY(check_tokens(changed, prompt, request.embed_vocab));
+  request.vocab = std::min(request.vocab, request.embed_vocab);  // what is sampled is read in the next step
+  request.key = make_kv_key(parts_.kv->identities(), identity, request.submit.cache_salt);
+  return {};
+}
+
+namespace {
+
+// First position of the last occurrence of `wanted` in `prompt`; nullopt when there is none.
+std::optional<int32_t> last_occurrence(const std::vector<TokenId>& prompt, const std::vector<TokenId>& wanted) {
+  const auto found = std::find_end(prompt.begin(), prompt.end(), wanted.begin(), wanted.end());
+  if (found == prompt.end()) return std::nullopt;
+  return static_cast<int32_t>(found - prompt.begin());
+}
+
+}  // namespace
+
+Status EngineLoop::apply_adapters(Request& request, std::vector<KvIdentityPart>& identity) {
+  for (size_t index = 0; index < request.pins.size(); ++index) {
+    const Adapter& adapter = *request.pins[index];
+    const AdapterUse& use = request.submit.adapters[index];
+    if (!request.version.empty()) request.version += '+';
+    request.version += digest_hex(adapter.digest).substr(0, 12);
+    if (adapter.saved.any() && (request.pins.size() > 1 || use.scale != 1.0f)) {
+      return invalid_argument("adapter \"" + use.name + "\" replaces whole tensors of the model, so it can neither be summed with another nor scaled");
+    }
+    if (use.scale == 0.0f) continue;  // adds nothing: the text is the base's
+    int32_t first_position = 0;
+    if (!adapter.alora_invocation.empty()) {
+      const auto start = last_occurrence(request.submit.prompt, adapter.alora_invocation);
+      if (!start) continue;  // never invoked, so never active (as PEFT does)
+      first_position = *start;
+    }
+    request.segments.push_back({adapter.version, use.scale, first_position});
+    identity.push_back({adapter.digest, use.scale, first_position});
+    if (adapter.embed_pair().rank > 0) request.embed_vocab = std::min(request.embed_vocab, adapter.embed_pair().in);
+    if (!adapter.saved.any()) continue;
+    request.saved = &adapter.saved;
+    request.saved_first_position = first_position;
+    request.vocab = adapter.vocab;
+    if (!adapter.saved.embed.empty()) request.embed_vocab = adapter.saved.embed.rows;
+    TRY(parts_.slot->reserve_vocab(std::max(adapter.vocab, parts_.config.vocab)));
+  }
+  return {};
+}
+
+void EngineLoop::collect_replies() {
+  registry_.take_replies(replies_);
+  for (RegistryReply& reply : replies_) {
+    output_->replies.push_back({reply.ticket, std::move(reply.status), reply.bytes_freed, std::move(reply.version)});
+  }
+  replies_.clear();
+}
+
+}  // namespace loralei

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/loop.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+
+namespace loralei {
+
+EngineLoop::EngineLoop(LoopParts parts)
+    : parts_(std::move(parts)),
+      registry_(*parts_.ledger, *parts_.clock, *parts_.log, parts_.registry, parts_.start_load),
+      sampler_(parts_.pool) {
+  const ModelLimits& limits = parts_.executor->limits();
+  plan_options_.step_tokens = parts_.step_tokens;
+  plan_options_.logits_rows = limits.logits_rows_max;
+  plan_options_.max_sequences = parts_.max_sequences;
+  plan_options_.segments = limits.segments_max;
+  CHECK(parts_.max_sequences <= std::min(parts_.step_tokens, limits.logits_rows_max) && parts_.step_tokens <= limits.rows_max);
+}
+
+EngineLoop::~EngineLoop() {
+  for (auto& [id, request] : requests_) request->pins.clear();  // before the registry goes
+}
+
+void EngineLoop::turn(std::vector<Message>& messages, EngineOutput& output) {
+  output_ = &output;
+  for (Message& message : messages) {
+    std::visit([this](auto& value) { receive(std::move(value)); }, message);
+  }
+  messages.clear();
+  acquire_adapters();
+  if (plan()) compute();
+  forget_ended();
+  collect_replies();
+  output_ = nullptr;
+}
+
+bool EngineLoop::idle() const {
+  return running_.empty() && waiting_.empty() && !cold_changed_ && registry_.generation() == round_generation_;
+}
+
+void EngineLoop::end_all(EngineOutput& output) {
+  output_ = &output;
+  std::vector<Request*> all;
+  for (const auto& [id, request] : requests_) all.push_back(request.get());
+  std::sort(all.begin(), all.end(), [](const Request* a, const Request* b) { return a->order < b->order; });
+  for (Request* request : all) end_request(*request, EndReason::kCancelled, {});
+  forget_ended();
+  registry_.fail_outstanding({ErrorCode::kCancelled, "the server is stopping"});
+  collect_replies();
+  output_ = nullptr;
+}
+
+void EngineLoop::fill_stats(EngineStats& stats) const {
+  auto adapters = std::move(stats.adapters);
+  stats = counters_;
+  stats.adapters = std::move(adapters);
+  stats.steps = steps_;
+  stats.running = static_cast<int32_t>(running_.size());
+  stats.waiting = static_cast<int32_t>(waiting_.size());
+  stats.waiting_for_adapter = static_cast<int32_t>(cold_.size());
+  const KvCache& kv = *parts_.kv;
+  stats.kv_blocks_total = kv.total();
+  stats.kv_blocks_cached = kv.cached();
+  stats.kv_blocks_used = kv.total() - kv.available();
+  const Ledger& ledger = *parts_.ledger;
+  stats.memory_budget_bytes = ledger.budget_bytes();
+  stats.weights_bytes = ledger.used_bytes(MemoryUse::kWeights);
+  stats.adapter_bytes = registry_.bytes();
+  stats.adapter_bytes_max = std::min(ledger.cap_bytes(MemoryUse::kAdapters), ledger.budget_bytes());
+  stats.kv_bytes = kv.bytes();
+  stats.scratch_bytes = ledger.used_bytes(MemoryUse::kScratch);
+  const RegistryCounters counts = registry_.counters();
+  stats.adapter_loads = counts.loads;
+  stats.adapter_load_failures = counts.failures;
+  stats.adapter_evictions = counts.evictions;
+}
+
+void EngineLoop::fill_adapters(std::vector<AdapterStatus>& adapters) const {
+  adapters.clear();
+  registry_.for_each([&](const RegistryView& view) {
+    AdapterStatus& status = adapters.emplace_back();
+    status.name = *view.name;
+    status.path = *view.path;
+    switch (view.state) {
+      case AdapterState::kSource: status.tier = AdapterTier::kSource; break;
+      case AdapterState::kLoading: status.tier = AdapterTier::kLoading; break;
+      case AdapterState::kResident: status.tier = AdapterTier::kResident; break;
+      case AdapterState::kFailed: status.tier = AdapterTier::kFailed; break;
+    }
+    status.bytes = view.bytes;
+    status.users = view.users;
+    status.waiting = view.waiting;
+    status.uses = view.uses;
+    status.pinned = view.pinned;
+    if (view.error != nullptr) status.error = view.error->message;
+    if (view.adapter == nullptr) return;
+    status.version = digest_hex(view.adapter->digest);
+    status.rank = view.adapter->rank_max;
+    status.report = view.adapter->report;
+  });
+}
+
+void EngineLoop::check() const {
+  std::vector<const KvLease*> leases;
+  std::set<const Sequence*> waiting(waiting_.begin(), waiting_.end()), running(running_.begin(), running_.end());
+  CHECK(waiting.size() == waiting_.size() && running.size() == running_.size());
+  const auto older = [](const Sequence* a, const Sequence* b) { return a->order < b->order; };
+  CHECK(std::is_sorted(waiting_.begin(), waiting_.end(), older) && std::is_sorted(running_.begin(), running_.end(), older));
+  size_t count = 0, cold = 0;
+  for (const auto& [id, request] : requests_) {
+    int32_t unfinished = 0;
+    cold += request->ready ? 0 : 1;
+    CHECK(request->ready || request->pins.empty());
+    for (const auto& sequence : request->choices) {
+      ++count;
+      CHECK(sequences_.at(sequence->id) == sequence.get());
+      CHECK(waiting.count(sequence.get()) == (sequence->phase == SeqPhase::kWaiting ? 1u : 0u));
+      CHECK(running.count(sequence.get()) == (sequence->phase == SeqPhase::kRunning ? 1u : 0u));
+      CHECK(sequence->phase == SeqPhase::kRunning || sequence->lease.blocks().empty());
+      CHECK(sequence->computed <= static_cast<int32_t>(sequence->tokens.size()));
+      unfinished += sequence->phase == SeqPhase::kEnded ? 0 : 1;
+      leases.push_back(&sequence->lease);
+    }
+    CHECK(unfinished == request->unfinished && unfinished > 0);
+  }
+  CHECK(count == sequences_.size() && cold == cold_.size());
+  CHECK(running_.size() <= static_cast<size_t>(parts_.max_sequences));
+  parts_.kv->check(leases);
+  registry_.check();
+  parts_.ledger->check();
+}
+
+}  // namespace loralei

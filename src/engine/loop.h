@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// EngineLoop: everything the engine thread does between two looks at its inbox, without a thread of its own: sole owner of all requests.
+//
+//   turn(): messages -> adapters (acquire, pump) -> plan_step -> commit the plan (preempt, lease, reserve) -> fill the batch slot
+//           -> executor -> sample rows -> commit tokens, publish full blocks, release what ended -> events
+//
+// Thread: one. Ownership: owns requests, KV, registry and batch slot; borrows executor, ledger, clock, log, pool. Invariants (check()): every
+// sequence is in exactly one place; nothing that ended holds a lease, a pin or a block; every request ends exactly once per choice.
+// Failure: an executor error ends the sequences of that step with it and nothing else.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "adapters/registry.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "device/host/thread_pool.h"
+#include "engine/api.h"
+#include "engine/batch_slot.h"
+#include "engine/executor.h"
+#include "engine/mailbox.h"
+#include "engine/request.h"
+#include "engine/row_sampler.h"
+#include "kv/kv_cache.h"
+#include "sched/planner.h"
+
+namespace loralei {
+
+struct LoopParts {
+  Executor* executor = nullptr;
+  std::unique_ptr<KvCache> kv;
+  std::unique_ptr<BatchSlot> slot;
+  ModelConfig config;
+  std::vector<TokenId> eos;
+  Ledger* ledger = nullptr;
+  const Clock* clock = nullptr;
+  LogSink* log = nullptr;
+  ThreadPool* pool = nullptr;
+  std::function<bool(LoadJob&&)> start_load;
+  RegistryOptions registry;
+  int32_t max_model_len = 0;
+  int32_t max_sequences = 0;
+  int32_t step_tokens = 0;
+  bool prefix_cache = true;
+  std::atomic<int32_t>* queued = nullptr;  // requests of which nothing was admitted yet; counted up by submit(), down here
+};
+
+class EngineLoop {
+ public:
+  explicit EngineLoop(LoopParts parts);
+  ~EngineLoop();
+
+  // Takes the messages in (and clears them), computes at most one step, appends what came of it to `output`.
+  void turn(std::vector<Message>& messages, EngineOutput& output);
+  // True when another turn would do nothing until a message arrives.
+  bool idle() const;
+  // Ends every request with kCancelled and every command with an error.
+  void end_all(EngineOutput& output);
+
+  void fill_stats(EngineStats& stats) const;
+  void fill_adapters(std::vector<AdapterStatus>& adapters) const;
+  uint64_t adapters_generation() const { return registry_.generation(); }
+  void check() const;
+
+ private:
+  // intake.cc
+  void receive(Arrival&& arrival);
+  void receive(const Cancel& cancel);
+  void receive(const AdapterCommand& command);
+  void receive(LoadDone&& done);
+  void acquire_adapters();
+  void make_ready(Request& request);
+  Status prepare(Request& request);
+  Status apply_adapters(Request& request, std::vector<KvIdentityPart>& identity);
+  void collect_replies();
+
+  // step.cc
+  bool plan();
+  void break_stall();
+  SeqState state_of(const Sequence& sequence, int32_t computed, int32_t blocks, int32_t exclusive) const;
+  int32_t match_limit(const Sequence& sequence) const;
+  void commit_plan();
+  void admit(Sequence& sequence);
+  void preempt(Sequence& sequence);
+  void compute();
+
+  // commit.cc
+  void commit_rows();
+  void commit_hidden(Sequence& sequence, const PlanGroup& group, size_t& hidden_index);
+  void commit_samples();
+  void commit_token(Sequence& sequence, const RowSample& sample);
+  void release_siblings(Request& request);
+  void finish_unsampled(Sequence& sequence);
+  TokenEvent& new_event(Sequence& sequence);
+  void end(Sequence& sequence, EndReason reason, Error error = {});
+  void end_request(Request& request, EndReason reason, const Error& error);
+  void forget_ended();
+
+  void enqueue(Sequence& sequence);  // into waiting_, by age
+  void leave_queue(Request& request);
+
+  LoopParts parts_;
+  AdapterRegistry registry_;
+  PlanOptions plan_options_;
+  std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
+  std::unordered_map<SeqId, Sequence*> sequences_;
+  std::vector<Request*> cold_;         // waiting for adapters, oldest first
+  std::vector<Sequence*> waiting_;     // oldest first
+  std::vector<Sequence*> running_;     // oldest first
+  std::vector<RequestId> ended_;       // requests to forget at the end of the turn
+  EngineOutput* output_ = nullptr;     // of the current turn
+  uint64_t next_order_ = 1, next_seq_ = 1;
+  uint64_t round_generation_ = UINT64_MAX;  // the registry's when cold_ was last gone through
+  bool cold_changed_ = false;
+  bool kv_short_ = false;              // the head of waiting_ does not fit
+
+  // Reused from step to step.
+  std::vector<SeqState> running_states_, waiting_states_;
+  PlanScratch plan_scratch_;
+  PlanOutput planned_;
+  std::vector<Sequence*> group_sequences_;
+  std::vector<RowSample> samples_;
+  RowSampler sampler_;
+  std::vector<RegistryReply> replies_;
+  uint64_t steps_ = 0;
+  EngineStats counters_;               // the running totals; gauges are filled on demand
+};
+
+}  // namespace loralei

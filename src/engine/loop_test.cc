@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scenarios of the engine loop.
+#include "engine/loop.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/loop_world.h"
+
+namespace loralei {
+namespace {
+
+using namespace testing_support;
+
+TEST(EngineLoop, GivesWhatTheModelSays) {
+  World world;
+  const RequestId id = world.submit(simple(10, 20));
+  world.run();
+  world.expect_oracle(id);
+  EXPECT_EQ(world.record(id).tokens.size(), 20u);
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoop, ALongPromptIsComputedInChunksBesideDecodeRows) {
+  World world;
+  const RequestId first = world.submit(simple(4, 60, 1));
+  for (int i = 0; i < 3; ++i) world.turn();
+  const size_t before = world.record(first).tokens.size();
+  const RequestId second = world.submit(simple(200, 5, 2));
+  for (int i = 0; i < 5; ++i) world.turn();
+  EXPECT_EQ(world.record(first).tokens.size(), before + 5);  // decoding goes on in every step
+  world.run();
+  world.expect_oracle(first);
+  world.expect_oracle(second);
+}
+
+TEST(EngineLoop, AWarmPrefixGivesTheSameTextAsAColdOne) {
+  World world;
+  Submit submit = simple(70, 30, 3);
+  const RequestId cold = world.submit(submit);
+  world.run();
+  const int64_t rows = world.executor.rows;
+  const RequestId warm = world.submit(submit);
+  world.run();
+  EXPECT_EQ(world.record(warm).first.cached_tokens, 64);
+  EXPECT_EQ(world.executor.rows - rows, 70 - 64 + 30 - 1);
+  EXPECT_EQ(world.record(warm).tokens, world.record(cold).tokens);
+  world.expect_oracle(warm);
+}
+
+TEST(EngineLoop, AFullPromptHitStillComputesTheLastToken) {
+  World world;
+  const RequestId cold = world.submit(simple(64, 1, 3));
+  world.run();
+  const RequestId warm = world.submit(simple(64, 1, 3));
+  world.run();
+  EXPECT_EQ(world.record(warm).first.cached_tokens, 48);
+  EXPECT_EQ(world.record(warm).tokens, world.record(cold).tokens);
+}
+
+TEST(EngineLoop, SaltAndScaleNeverShareAPrefix) {
+  World world;
+  world.files.put("/a", 11);
+  world.command(AdapterAction::kRegister, "a", "/a");
+  Submit submit = simple(40, 4, 1, {{"a", 1.0f}});
+  world.submit(submit);
+  world.run();
+  submit.adapters[0].scale = 0.5f;
+  const RequestId half = world.submit(submit);
+  world.run();
+  EXPECT_EQ(world.record(half).first.cached_tokens, 0);
+  world.expect_oracle(half);
+  submit.cache_salt = "tenant";
+  const RequestId salted = world.submit(submit);
+  world.run();
+  EXPECT_EQ(world.record(salted).first.cached_tokens, 0);
+  submit.cache_salt.clear();
+  const RequestId again = world.submit(submit);
+  world.run();
+  EXPECT_EQ(world.record(again).first.cached_tokens, 32);
+  submit.adapters[0].scale = 0.0f;  // adds nothing: the base's text and the base's prefix
+  const RequestId none = world.submit(submit);
+  submit.adapters.clear();
+  const RequestId base = world.submit(submit);
+  world.run();
+  world.expect_oracle(none);
+  EXPECT_EQ(world.record(none).tokens, world.record(base).tokens);
+}
+
+TEST(EngineLoop, ManyAdaptersInOneBatchGiveWhatTheyGiveAlone) {
+  World world;
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 4; ++i) {
+    const std::string name(1, static_cast<char>('a' + i));
+    world.files.put("/" + name, 100 + static_cast<uint64_t>(i));
+    world.command(AdapterAction::kRegister, name, "/" + name);
+  }
+  ids.push_back(world.submit(simple(20, 15, 1)));
+  ids.push_back(world.submit(simple(20, 15, 1, {{"a", 1.0f}})));
+  ids.push_back(world.submit(simple(20, 15, 1, {{"b", 1.0f}})));
+  ids.push_back(world.submit(simple(20, 15, 1, {{"b", 0.3f}})));
+  ids.push_back(world.submit(simple(20, 15, 1, {{"c", 0.5f}, {"d", 0.7f}})));
+  ids.push_back(world.submit(simple(20, 15, 1, {{"d", 0.7f}, {"c", 0.5f}})));
+  ids.push_back(world.submit(simple(20, 15, 2, {{"a", 1.0f}})));
+  world.run();
+  for (const RequestId id : ids) world.expect_oracle(id);
+  EXPECT_NE(world.record(ids[0]).tokens, world.record(ids[1]).tokens);
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoop, ABaseOnlyStepHasNoSegmentsThoughAdaptersAreLoaded) {
+  World world;
+  world.files.put("/a", 11);
+  world.command(AdapterAction::kLoad, "a", "/a");
+  world.run();
+  ASSERT_TRUE(world.replies.at(0).status.ok());
+  world.submit(simple(20, 10));
+  world.run();
+  EXPECT_EQ(world.executor.segments, 0);
+}
+
+TEST(EngineLoop, ColdAdaptersDelayOnlyTheirOwnRequests) {
+  World world;
+  world.files.put("/a", 11);
+  world.command(AdapterAction::kRegister, "a", "/a");
+  const RequestId cold = world.submit(simple(10, 5, 1, {{"a", 1.0f}}));
+  const RequestId base = world.submit(simple(10, 5, 2));
+  for (int i = 0; i < 20; ++i) world.turn();
+  EXPECT_EQ(world.record(base).end, EndReason::kLength);
+  EXPECT_EQ(world.record(cold).events, 0);
+  EXPECT_EQ(world.stats().waiting_for_adapter, 1);
+  EXPECT_EQ(world.stats().adapters.at(0).tier, AdapterTier::kLoading);
+  EXPECT_TRUE(world.loop->idle());
+  world.run();
+  world.expect_oracle(cold);
+}
+
+TEST(EngineLoop, ReplaceUnderTrafficKeepsTheVersionOfRunningRequests) {
+  World world;
+  world.files.put("/a", 11);
+  world.command(AdapterAction::kLoad, "a", "/a");
+  world.run();
+  const RequestId old_one = world.submit(simple(10, 40, 1, {{"a", 1.0f}}));
+  for (int i = 0; i < 5; ++i) world.turn();
+  world.files.put("/a", 22);
+  world.command(AdapterAction::kLoad, "a", "/a", true);
+  world.turn();
+  world.finish_load();
+  world.turn();
+  world.finish_load();
+  world.turn();
+  const RequestId new_one = world.submit(simple(10, 40, 1, {{"a", 1.0f}}));
+  world.run();
+  EXPECT_EQ(FakeFiles::content_of(world.record(old_one).first.adapter_version), 11u);
+  EXPECT_EQ(FakeFiles::content_of(world.record(new_one).first.adapter_version), 22u);
+  EXPECT_EQ(world.record(new_one).first.cached_tokens, 0);
+  world.expect_oracle(old_one);
+  world.expect_oracle(new_one);
+  EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 1000);
+}
+
+TEST(EngineLoop, UnloadUnderTrafficAnswersWhenTheLastUserIsDone) {
+  World world;
+  world.files.put("/a", 11, 5000);
+  world.command(AdapterAction::kLoad, "a", "/a");
+  world.run();
+  const RequestId id = world.submit(simple(10, 10, 1, {{"a", 1.0f}}));
+  for (int i = 0; i < 3; ++i) world.turn();
+  world.command(AdapterAction::kUnload, "a");
+  const RequestId late = world.submit(simple(10, 10, 1, {{"a", 1.0f}}));
+  world.turn();
+  EXPECT_EQ(world.replies.size(), 1u);
+  EXPECT_EQ(world.record(late).end, EndReason::kError);
+  EXPECT_EQ(world.record(late).last.error.code, ErrorCode::kNotFound);
+  world.run();
+  world.expect_oracle(id);
+  ASSERT_EQ(world.replies.size(), 2u);
+  EXPECT_EQ(world.replies[1].bytes_freed, 5000);
+  EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 0);
+}
+
+TEST(EngineLoop, AFailedLoadEndsItsRequestsWithTheReason) {
+  World world;
+  world.files.put("/a", 11);
+  world.files.change("/a", [](FakeFiles::File& file) { file.broken = corrupt("a tensor is cut off"); });
+  world.command(AdapterAction::kRegister, "a", "/a");
+  Submit submit = simple(10, 5, 1, {{"a", 1.0f}});
+  submit.choices = 3;
+  const RequestId id = world.submit(submit);
+  world.run();
+  for (int32_t choice = 0; choice < 3; ++choice) {
+    EXPECT_EQ(world.record(id, choice).end, EndReason::kError);
+    EXPECT_NE(world.record(id, choice).last.error.message.find("a tensor is cut off"), std::string::npos);
+  }
+  world.files.change("/a", [](FakeFiles::File& file) { file.broken.reset(); });
+  const RequestId again = world.submit(submit);
+  world.run();
+  for (int32_t choice = 0; choice < 3; ++choice) world.expect_oracle(again, choice);
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoop, ChoicesComputeThePromptOnceAndDependOnSeedAndChoiceOnly) {
+  World world;
+  Submit submit = simple(100, 12, 4);
+  submit.choices = 4;
+  const RequestId id = world.submit(submit);
+  world.run();
+  for (int32_t choice = 0; choice < 4; ++choice) world.expect_oracle(id, choice);
+  EXPECT_EQ(world.executor.rows, 100 + 3 * (100 - 96) + 4 * 11);
+  EXPECT_NE(world.record(id, 0).tokens, world.record(id, 1).tokens);
+}
+
+TEST(EngineLoop, ChoicesWorkWithoutThePrefixCache) {
+  World world({.prefix_cache = false});
+  Submit submit = simple(50, 6, 4);
+  submit.choices = 3;
+  submit.prompt_logprobs = true;
+  submit.sampling.logprobs = 1;
+  const RequestId id = world.submit(submit);
+  world.run();
+  for (int32_t choice = 0; choice < 3; ++choice) {
+    world.expect_oracle(id, choice);
+    EXPECT_EQ(world.record(id, choice).first.prompt_logprobs.size(), 50u);
+  }
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoop, PreemptionIsInvisible) {
+  World world({.blocks = 14, .max_sequences = 6, .step_tokens = 24});
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 6; ++i) ids.push_back(world.submit(simple(20, 60, i)));
+  world.run();
+  EXPECT_GT(world.stats().preemptions, 0u);
+  for (const RequestId id : ids) {
+    world.expect_oracle(id);
+    EXPECT_EQ(world.record(id).tokens.size(), 60u);
+  }
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoop, PromptLogprobsAreThoseOfTheModelInAnyChunking) {
+  for (const int32_t step_tokens : {8, 32}) {
+    World world({.step_tokens = step_tokens});
+    Submit submit = simple(60, 3, 2);
+    submit.prompt_logprobs = true;
+    submit.sampling.logprobs = 2;
+    submit.choices = 2;
+    world.submit(submit);  // leaves a warm prefix behind, which must not hide anything
+    world.run();
+    const RequestId id = world.submit(submit);
+    world.run();
+    for (int32_t choice = 0; choice < 2; ++choice) {
+      const auto& entries = world.record(id, choice).first.prompt_logprobs;
+      ASSERT_EQ(entries.size(), 60u);
+      EXPECT_FALSE(entries[0].has_value());
+      const auto chain = hash_chain(submit.prompt, {});
+      for (size_t position = 1; position < 60; ++position) {
+        const auto logits = fake_logits(chain[position - 1]);
+        std::vector<TokenLogprob> top(2);
+        EXPECT_EQ(entries[position]->logprob, token_logprob({.logits = logits, .token = submit.prompt[position]}, top));
+        EXPECT_EQ(entries[position]->top[1].token, top[1].token);
+      }
+      world.expect_oracle(id, choice);
+      EXPECT_EQ(world.record(id, choice).logprobs.size(), 3u);
+      EXPECT_EQ(world.record(id, choice).logprobs[0].top.size(), 2u);
+    }
+  }
+}
+
+TEST(EngineLoop, MaxTokensZeroWithPromptLogprobsGeneratesNothing) {
+  World world;
+  Submit submit = simple(20, 0);
+  submit.prompt_logprobs = true;
+  submit.sampling.logprobs = 0;
+  const RequestId id = world.submit(submit);
+  world.run();
+  EXPECT_EQ(world.record(id).end, EndReason::kLength);
+  EXPECT_TRUE(world.record(id).tokens.empty());
+  EXPECT_EQ(world.record(id).first.prompt_logprobs.size(), 20u);
+}
+
+TEST(EngineLoop, EmbeddingsOfLastAndMeanRow) {
+  World world({.step_tokens = 16});
+  world.files.put("/a", 11);
+  world.command(AdapterAction::kRegister, "a", "/a");
+  for (const bool adapted_text : {false, true}) {
+    Submit submit = simple(50, 0, 6);
+    if (adapted_text) submit.adapters = {{"a", 0.5f}};
+    const auto chain = hash_chain(submit.prompt, adapted_text ? std::vector<FakeUse>{{11, 0.5f, 0}} : std::vector<FakeUse>{});
+    submit.pooling = Pooling::kLast;
+    const RequestId last = world.submit(submit);
+    submit.pooling = Pooling::kMean;
+    const RequestId mean = world.submit(submit);
+    world.run();
+    for (int32_t i = 0; i < kHidden; ++i) {
+      double sum = 0;
+      for (const uint64_t hash : chain) sum += fake_hidden(hash, i);
+      EXPECT_EQ(world.record(last).last.embedding.at(static_cast<size_t>(i)), fake_hidden(chain.back(), i));
+      EXPECT_EQ(world.record(mean).last.embedding.at(static_cast<size_t>(i)), static_cast<float>(sum / 50));
+    }
+    EXPECT_EQ(world.record(mean).end, EndReason::kStop);
+  }
+}
+
+TEST(EngineLoop, StopIdsEosAndMinimumLength) {
+  World world;
+  Submit submit = simple(10, 200, 1);
+  submit.ignore_eos = false;
+  submit.stop_ids = {7, 8};
+  const RequestId plain = world.submit(submit);
+  submit.min_tokens = 30;
+  const RequestId longer = world.submit(submit);
+  world.run();
+  world.expect_oracle(plain);
+  world.expect_oracle(longer);
+  EXPECT_EQ(world.record(plain).end, EndReason::kStop);
+  EXPECT_TRUE(world.record(plain).last.stop_token.has_value());
+  EXPECT_GE(world.record(longer).tokens.size(), 30u);
+}
+
+TEST(EngineLoop, OutputIsClippedAtTheModelsLength) {
+  World world({.max_model_len = 40});
+  const RequestId id = world.submit(simple(30, 500));
+  world.run();
+  EXPECT_EQ(world.record(id).tokens.size(), 10u);
+  EXPECT_EQ(world.record(id).end, EndReason::kLength);
+}
+
+TEST(EngineLoop, ActivatedLoraStartsAtTheLastInvocationAndSharesTheBasePrefix) {
+  World world;
+  world.files.put("/a", 33);
+  world.files.change("/a", [](FakeFiles::File& file) { file.invocation = {5, 6}; });
+  world.invocations[33] = {5, 6};
+  world.command(AdapterAction::kRegister, "a", "/a");
+  Submit submit = simple(60, 10, 1);
+  submit.prompt[10] = submit.prompt[45] = 5;
+  submit.prompt[11] = submit.prompt[46] = 6;
+  world.submit(submit);  // the base writes the prefix
+  world.run();
+  submit.adapters = {{"a", 1.0f}};
+  const RequestId invoked = world.submit(submit);
+  world.run();
+  EXPECT_EQ(world.record(invoked).first.cached_tokens, 32);
+  world.expect_oracle(invoked);
+  submit.prompt[46] = submit.prompt[11] = 9;  // never invoked: the base's text
+  const RequestId never = world.submit(submit);
+  world.run();
+  world.expect_oracle(never);
+}
+
+TEST(EngineLoop, RefusalsNameTheReason) {
+  World world;
+  world.files.put("/a", 11);
+  world.files.put("/s", 12);
+  world.files.change("/s", [](FakeFiles::File& file) { file.saved_tensors = true; });
+  world.command(AdapterAction::kRegister, "a", "/a");
+  world.command(AdapterAction::kRegister, "s", "/s");
+  const RequestId unknown = world.submit(simple(10, 5, 1, {{"nobody", 1.0f}}));
+  const RequestId summed = world.submit(simple(10, 5, 1, {{"a", 1.0f}, {"s", 1.0f}}));
+  const RequestId scaled = world.submit(simple(10, 5, 1, {{"s", 0.5f}}));
+  Submit foreign = simple(10, 5, 1);
+  foreign.prompt[3] = kVocab;
+  const RequestId token = world.submit(foreign);
+  const RequestId fine = world.submit(simple(10, 5, 1, {{"s", 1.0f}}));
+  world.run();
+  EXPECT_EQ(world.record(unknown).last.error.code, ErrorCode::kNotFound);
+  EXPECT_EQ(world.record(summed).last.error.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(world.record(scaled).last.error.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(world.record(token).last.error.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(world.record(fine).end, EndReason::kLength);
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoop, AnExecutorErrorEndsTheRequestsOfThatStepOnly) {
+  World world;
+  const RequestId first = world.submit(simple(10, 5, 1));
+  world.executor.fail_next = true;
+  world.turn();
+  EXPECT_EQ(world.record(first).end, EndReason::kError);
+  const RequestId second = world.submit(simple(10, 5, 1));
+  world.run();
+  world.expect_oracle(second);
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoop, CancelFreesInEveryState) {
+  World world({.blocks = 10, .max_sequences = 3});
+  world.files.put("/a", 11);
+  world.command(AdapterAction::kRegister, "a", "/a");
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 6; ++i) {
+    Submit submit = simple(30, 50, i, i % 2 ? std::vector<AdapterUse>{{"a", 1.0f}} : std::vector<AdapterUse>{});
+    submit.choices = 1 + i % 3;
+    ids.push_back(world.submit(submit));
+  }
+  for (int i = 0; i < 4; ++i) world.turn();
+  world.cancel(RequestId{999});
+  for (const RequestId id : ids) {
+    world.cancel(id);
+    world.cancel(id);
+    world.turn();
+  }
+  for (int i = 0; i < 6; ++i) {
+    for (int32_t choice = 0; choice < 1 + i % 3; ++choice) EXPECT_EQ(world.record(ids[static_cast<size_t>(i)], choice).end, EndReason::kCancelled);
+  }
+  world.run();
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoop, EndAllEndsEverythingOnce) {
+  World world({.max_sequences = 2});
+  world.files.put("/a", 11);
+  world.command(AdapterAction::kRegister, "a", "/a");
+  for (int i = 0; i < 6; ++i) world.submit(simple(20, 50, i, i == 3 ? std::vector<AdapterUse>{{"a", 1.0f}} : std::vector<AdapterUse>{}));
+  world.command(AdapterAction::kPin, "a");
+  for (int i = 0; i < 4; ++i) world.turn();
+  EngineOutput output;
+  world.loop->end_all(output);
+  world.take(output);
+  for (uint64_t id = 1; id <= 6; ++id) EXPECT_EQ(world.record(RequestId{id}).end, EndReason::kCancelled);
+  EXPECT_EQ(world.replies.back().status.error().code, ErrorCode::kCancelled);
+  world.expect_nothing_held();
+}
+
+}  // namespace
+}  // namespace loralei

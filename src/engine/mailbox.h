@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two crossings of the engine: messages in, ordered by arrival, and output, ordered by event. Values in bounded queues.
+//
+// Thread-safe. Inbox: any number of producers, the engine thread takes everything at once. Outbox: the engine thread puts, one consumer waits.
+// Bounds: the inbox is bounded by what submit() and command() admit; the outbox by full(), at which the engine pauses.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <iterator>
+#include <mutex>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "adapters/load_pool.h"
+#include "engine/api.h"
+
+namespace loralei {
+
+struct Arrival {
+  Submit submit;
+  int64_t arrived_ns = 0;
+};
+struct Cancel {
+  RequestId id;
+};
+using Message = std::variant<Arrival, Cancel, AdapterCommand, LoadDone>;
+
+class Inbox {
+ public:
+  void put(Message&& message) {
+    {
+      const std::lock_guard lock(mutex_);
+      messages_.push_back(std::move(message));
+    }
+    changed_.notify_one();
+  }
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    changed_.notify_one();
+  }
+  // Swaps out what arrived (`messages` is empty before); with `wait`, waits for something. False once stopped.
+  bool take(std::vector<Message>& messages, bool wait) {
+    std::unique_lock lock(mutex_);
+    if (wait) changed_.wait(lock, [&] { return stopped_ || !messages_.empty(); });
+    std::swap(messages, messages_);
+    return !stopped_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Message> messages_;
+  bool stopped_ = false;
+};
+
+class Outbox {
+ public:
+  explicit Outbox(size_t capacity) : capacity_(capacity) {}
+
+  // Moves the contents of `output` in and leaves its capacity.
+  void put(EngineOutput& output) {
+    if (output.tokens.empty() && output.replies.empty()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      append(output.tokens, pending_.tokens);
+      append(output.replies, pending_.replies);
+    }
+    filled_.notify_one();
+  }
+  // Blocks while the consumer is far behind; close() ends the wait.
+  void wait_for_room() {
+    std::unique_lock lock(mutex_);
+    drained_.wait(lock, [&] { return closed_ || pending_.tokens.size() < capacity_; });
+  }
+  EngineOutput wait(int64_t timeout_ns) {
+    EngineOutput output;
+    {
+      std::unique_lock lock(mutex_);
+      filled_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
+                       [&] { return closed_ || !pending_.tokens.empty() || !pending_.replies.empty(); });
+      append(pending_.tokens, output.tokens);  // the engine keeps its capacity
+      append(pending_.replies, output.replies);
+    }
+    drained_.notify_one();
+    return output;
+  }
+  void close() {
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
+    filled_.notify_all();
+    drained_.notify_all();
+  }
+
+ private:
+  template <typename T>
+  static void append(std::vector<T>& from, std::vector<T>& to) {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+    from.clear();
+  }
+
+  const size_t capacity_;
+  std::mutex mutex_;
+  std::condition_variable filled_, drained_;
+  EngineOutput pending_;
+  bool closed_ = false;
+};
+
+}  // namespace loralei

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/memory_plan.h"
+
+#include <algorithm>
+
+#include "base/limits.h"
+#include "base/units.h"
+
+namespace loralei {
+namespace {
+
+int64_t blocks_for(int64_t tokens) { return (tokens + kKvBlockTokens - 1) / kKvBlockTokens; }
+
+}  // namespace
+
+Result<MemoryPlan> plan_memory(const MemoryRequest& request) {
+  CHECK(request.block_bytes > 0 && request.max_sequences > 0 && request.model_len_max > 0);
+  if (request.max_model_len > request.model_len_max) {
+    return invalid_argument("--max-model-len " + std::to_string(request.max_model_len) + " is more than the " +
+                            std::to_string(request.model_len_max) + " positions this model can tell apart.");
+  }
+  MemoryPlan plan;
+  const int64_t wanted_len = request.max_model_len > 0 ? request.max_model_len : request.model_len_max;
+  // Capped before multiplying: a hostile config may claim 2^60 positions.
+  const int64_t blocks_most = request.left_bytes / request.block_bytes + 1;
+  const int64_t needed_blocks = std::min(blocks_for(wanted_len), blocks_most) * request.max_sequences;
+  const int64_t kv_limit = request.kv_cache_bytes > 0 ? request.kv_cache_bytes : request.left_bytes / 2;
+  const int64_t blocks = std::min({needed_blocks, kv_limit / request.block_bytes, int64_t{INT32_MAX}});
+  plan.kv_blocks = static_cast<int32_t>(blocks);
+  plan.kv_bytes = blocks * request.block_bytes;
+  if (blocks < 1 || plan.kv_bytes > request.left_bytes) {
+    return too_large("The KV cache would need " + format_bytes(std::max(plan.kv_bytes, request.block_bytes)) + " but " +
+                     format_bytes(std::max<int64_t>(0, request.left_bytes)) +
+                     " are left after the weights; raise --memory-budget or lower --kv-cache-memory.");
+  }
+  plan.max_model_len = wanted_len;
+  const int64_t held_tokens = blocks * kKvBlockTokens;
+  if (held_tokens < wanted_len) {
+    if (request.max_model_len > 0) {
+      return too_large("One sequence of --max-model-len " + std::to_string(wanted_len) + " needs " +
+                       format_bytes(blocks_for(wanted_len) * request.block_bytes) + " of KV cache but it has " +
+                       format_bytes(plan.kv_bytes) + "; lower --max-model-len to " + std::to_string(held_tokens) +
+                       " or raise --kv-cache-memory.");
+    }
+    plan.max_model_len = held_tokens;
+    plan.notes.push_back("The KV cache holds " + std::to_string(held_tokens) + " tokens, fewer than the model's " +
+                         std::to_string(wanted_len) + "; sequences are limited to that (raise --kv-cache-memory for more).");
+  }
+  const int64_t after_kv = request.left_bytes - plan.kv_bytes;
+  plan.adapter_bytes = request.adapter_bytes > 0 ? request.adapter_bytes : after_kv / 4;
+  if (plan.adapter_bytes > after_kv) {
+    return too_large("--adapter-memory " + format_bytes(plan.adapter_bytes) + " is more than the " + format_bytes(after_kv) +
+                     " left after weights and KV cache; lower it or raise --memory-budget.");
+  }
+  return plan;
+}
+
+}  // namespace loralei

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starting an engine from its parts. apps/ and tests call this; everybody else sees engine/api.h only.
+//
+// Thread: start_engine by one thread; the Engine it returns is thread-safe. Ownership: the engine owns its executor and the functions in `adapters`; ledger,
+// clock, log, pool and the model behind the executor are borrowed and must outlive it. Two engines in one process share nothing but what they are given.
+// Failure: a sentence with the numbers when KV or scratch do not fit the budget.
+//
+// Order at start: options -> step_limits() -> Model::create(limits) -> make_host_executor -> start_engine. The ledger's budget then holds
+// weights and the model's scratch already; start_engine grants KV (EngineOptions::kv_cache_bytes) and caps adapters (adapter_bytes).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "adapters/load_pool.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "device/host/thread_pool.h"
+#include "engine/api.h"
+#include "engine/executor.h"
+#include "formats/model_config.h"
+#include "memory/ledger.h"
+
+namespace loralei {
+
+// The model limits that serve these options: rows for the token budget, logits for every sequence, the configured length.
+ModelLimits step_limits(const EngineOptions& options, const ModelConfig& config);
+
+struct EngineParts {
+  std::unique_ptr<Executor> executor;
+  ModelConfig config;
+  std::vector<TokenId> eos;  // joined from config and generation config; empty: config.eos
+  AdapterSource adapters;
+  Ledger* ledger = nullptr;
+  const Clock* clock = nullptr;
+  LogSink* log = nullptr;
+  ThreadPool* pool = nullptr;  // samples rows side by side; null: on the engine thread. Used between steps only.
+  EngineOptions options;
+  std::string fingerprint;
+};
+
+Result<std::unique_ptr<Engine>> start_engine(EngineParts parts);
+
+}  // namespace loralei

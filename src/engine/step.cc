@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// One step: plan on scratch, commit the plan, compute.
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+#include "engine/loop.h"
+
+namespace loralei {
+namespace {
+
+// Waiting sequences looked at in one step: each costs a walk through the prefix tree.
+constexpr size_t kCandidatesMax = 64;
+
+}  // namespace
+
+// Positions below this may come from the cache: the last known token must be computed, and so must whatever gives results of its own.
+int32_t EngineLoop::match_limit(const Sequence& sequence) const {
+  const Request& request = *sequence.request;
+  int32_t limit = static_cast<int32_t>(sequence.tokens.size()) - 1;
+  if (request.wants_prompt_logprobs()) limit = std::min(limit, request.prompt_logprobs_next - 1);
+  if (request.submit.pooling == Pooling::kMean) limit = 0;
+  return limit;
+}
+
+SeqState EngineLoop::state_of(const Sequence& sequence, int32_t computed, int32_t blocks, int32_t exclusive) const {
+  const Request& request = *sequence.request;
+  SeqState state;
+  state.id = sequence.id;
+  state.order = sequence.order;
+  state.tokens = sequence.tokens.data();
+  state.known = static_cast<int32_t>(sequence.tokens.size());
+  state.computed = computed;
+  state.blocks = blocks;
+  state.blocks_exclusive = exclusive;
+  state.adapters = request.segments;
+  state.sample = request.samples();
+  if (request.wants_prompt_logprobs()) {
+    state.logits_begin = request.prompt_logprobs_next - 1;
+    state.logits_end = request.prompt_size() - 1;
+  }
+  if (request.submit.pooling == Pooling::kLast) state.hidden = HiddenRows::kLast;
+  if (request.submit.pooling == Pooling::kMean) state.hidden = HiddenRows::kAll;
+  return state;
+}
+
+bool EngineLoop::plan() {
+  KvCache& kv = *parts_.kv;
+  running_states_.clear();
+  for (const Sequence* sequence : running_) {
+    const auto blocks = static_cast<int32_t>(sequence->lease.blocks().size());
+    running_states_.push_back(state_of(*sequence, sequence->computed, blocks, kv.exclusive(sequence->lease)));
+  }
+  waiting_states_.clear();
+  const size_t room = static_cast<size_t>(parts_.max_sequences) - running_.size();
+  const size_t candidates = std::min({room, waiting_.size(), kv_short_ ? size_t{1} : kCandidatesMax});
+  for (size_t index = 0; index < candidates; ++index) {
+    const Sequence& sequence = *waiting_[index];
+    const KvMatch match = kv.peek(sequence.request->key, sequence.tokens, match_limit(sequence));
+    waiting_states_.push_back(state_of(sequence, match.tokens(), match.blocks, match.evictable));
+  }
+  if (running_states_.empty() && waiting_states_.empty()) return false;
+  const PlanInput input{.step = steps_, .running = running_states_, .waiting = waiting_states_, .blocks_available = kv.available(),
+                        .blocks_total = kv.total()};
+  plan_step(input, plan_options_, plan_scratch_, planned_);
+  kv_short_ = planned_.deferred && planned_.admitted.empty();
+  commit_plan();
+  if (group_sequences_.empty() && running_.empty() && ended_.empty()) break_stall();
+  return !group_sequences_.empty();
+}
+
+// Nothing runs and the oldest waiting sequence was not admitted: cannot happen, and must not hang if it does.
+void EngineLoop::break_stall() {
+  if (waiting_.empty()) return;
+  parts_.log->log(LogLevel::kError, "nothing runs, yet the oldest request does not fit; it ends with an internal error");
+  end(*waiting_.front(), EndReason::kError, internal_error("the request could not be scheduled on an idle engine; please report this"));
+}
+
+void EngineLoop::preempt(Sequence& sequence) {
+  sequence.lease.release();
+  sequence.computed = 0;
+  sequence.pooled.clear();
+  ++counters_.preemptions;
+  enqueue(sequence);
+}
+
+void EngineLoop::admit(Sequence& sequence) {
+  Request& request = *sequence.request;
+  const int32_t limit = match_limit(sequence);
+  const int32_t length_max = request.prompt_size() + request.max_output;
+  sequence.lease = parts_.kv->match(request.key, sequence.tokens, limit, kv_blocks_for(length_max));
+  sequence.computed = sequence.lease.shared() * kKvBlockTokens;
+  sequence.phase = SeqPhase::kRunning;
+  if (!sequence.admitted) {
+    sequence.admitted = true;
+    sequence.tokens.reserve(static_cast<size_t>(length_max));
+    sequence.cached_tokens = sequence.computed;
+    const SamplingParams& sampling = request.submit.sampling;
+    if (sampling.grammar != nullptr) sequence.grammar = std::make_unique<GrammarState>(sampling.grammar, sampling.vocab_trie);
+    sequence.queue_ns = parts_.clock->now_ns() - request.arrived_ns;
+    counters_.prompt_tokens += static_cast<uint64_t>(request.prompt_size());
+    counters_.cached_tokens += static_cast<uint64_t>(sequence.computed);
+    counters_.prefix_queries += static_cast<uint64_t>(request.prompt_size());
+    counters_.prefix_hits += static_cast<uint64_t>(sequence.computed);
+  }
+  leave_queue(request);
+  const auto place = std::upper_bound(running_.begin(), running_.end(), &sequence,
+                                      [](const Sequence* a, const Sequence* b) { return a->order < b->order; });
+  running_.insert(place, &sequence);
+}
+
+// Carries out what the planner decided, and pairs groups with sequences. All blocks are had before anything is computed.
+void EngineLoop::commit_plan() {
+  group_sequences_.clear();
+  for (const SeqId id : planned_.preempted) {
+    Sequence& sequence = *sequences_.at(id);
+    std::erase(running_, &sequence);
+    preempt(sequence);
+  }
+  for (const SeqId id : planned_.impossible) {
+    Sequence& sequence = *sequences_.at(id);
+    end(sequence, EndReason::kError, too_large("the text of " + std::to_string(sequence.tokens.size()) +
+                                               " tokens does not fit the KV cache; give it more memory"));
+  }
+  for (const SeqId id : planned_.admitted) admit(*sequences_.at(id));
+  if (!planned_.admitted.empty()) {
+    std::erase_if(waiting_, [](const Sequence* sequence) { return sequence->phase != SeqPhase::kWaiting; });
+  }
+  for (const PlanGroup& group : planned_.plan.groups) {
+    Sequence* sequence = sequences_.at(group.seq);
+    CHECK(sequence->phase == SeqPhase::kRunning && sequence->computed == group.position);
+    if (!parts_.kv->reserve(sequence->lease, group.position + group.row_count)) {
+      // The planner counts conservatively, so this is a defect; the step is given up and the sequence ends, nobody else suffers.
+      parts_.log->log(LogLevel::kError, "the KV cache is shorter than planned; a request ends with an internal error");
+      end(*sequence, EndReason::kError, internal_error("the KV cache was shorter than planned; please report this"));
+      group_sequences_.clear();
+      return;
+    }
+    group_sequences_.push_back(sequence);
+  }
+}
+
+void EngineLoop::compute() {
+  const int64_t begin_ns = parts_.clock->now_ns();
+  const ModelBatch& batch = parts_.slot->fill(planned_.plan, group_sequences_);
+  const Status status = parts_.executor->execute(batch, parts_.kv->view());
+  ++steps_;
+  counters_.rows_last = static_cast<int32_t>(batch.tokens.size());
+  if (status.ok()) {
+    commit_rows();
+    commit_samples();
+  } else {
+    parts_.log->log(LogLevel::kError, "a step failed: " + status.error().message);
+    for (Sequence* sequence : group_sequences_) end(*sequence, EndReason::kError, status.error());
+  }
+  counters_.step_ms_last = static_cast<double>(parts_.clock->now_ns() - begin_ns) * 1e-6;
+}
+
+}  // namespace loralei

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests of the engine: a model that is a hash chain, and adapters that exist only in memory.
+//
+// The fake executor keeps a hash of everything a position depends on (tokens before it, adapters and scales of its row) in the KV cache itself, at
+// the address the real kernels would use, and reads the hash of the position before from there. Logits are a function of that hash. A wrong
+// block, a wrong prefix, a lost adapter or a stale block changes the output, which expected_output() knows without any engine.
+#pragma once
+
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "adapters/load_pool.h"
+#include "base/check.h"
+#include "base/limits.h"
+#include "engine/api.h"
+#include "engine/executor.h"
+#include "sampling/sampler.h"
+
+namespace loralei::testing_support {
+
+inline constexpr int32_t kVocab = 50;
+inline constexpr int32_t kHidden = 3;
+inline constexpr TokenId kEos = 0;
+
+inline ModelConfig fake_config() {
+  ModelConfig config;
+  config.architecture = "fake";
+  config.layers = 1;
+  config.heads = config.kv_heads = 1;
+  config.head_dim = 4;
+  config.hidden = kHidden;
+  config.ffn = 1;
+  config.vocab = kVocab;
+  config.max_position = 400;
+  config.eos = {kEos};
+  config.dtype = DType::kF32;
+  return config;
+}
+
+inline uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+  return hash ^ (hash >> 31);
+}
+
+// An adapter as the fake model sees it: a number, from some position on, with a scale.
+struct FakeUse {
+  uint64_t content = 0;
+  float scale = 1.0f;
+  int32_t first_position = 0;
+};
+
+inline uint64_t next_hash(uint64_t previous, TokenId token) { return mix(previous, static_cast<uint64_t>(token) + 1); }
+inline uint64_t adapted(uint64_t hash, uint64_t content, float scale) { return mix(mix(hash, content), std::bit_cast<uint32_t>(scale)); }
+inline float fake_logit(uint64_t hash, int32_t id) { return static_cast<float>(mix(hash, static_cast<uint64_t>(id) + 77) >> 40) * 0x1p-24f * 6.0f; }
+inline float fake_hidden(uint64_t hash, int32_t index) { return static_cast<float>(mix(hash, static_cast<uint64_t>(index) + 999) >> 40) * 0x1p-24f; }
+
+// Hash of every position of a text.
+inline std::vector<uint64_t> hash_chain(const std::vector<TokenId>& tokens, const std::vector<FakeUse>& uses) {
+  std::vector<uint64_t> chain;
+  uint64_t hash = 1;
+  for (size_t position = 0; position < tokens.size(); ++position) {
+    hash = next_hash(hash, tokens[position]);
+    for (const FakeUse& use : uses) {
+      if (use.scale != 0.0f && static_cast<int32_t>(position) >= use.first_position) hash = adapted(hash, use.content, use.scale);
+    }
+    chain.push_back(hash);
+  }
+  return chain;
+}
+
+inline std::vector<float> fake_logits(uint64_t hash, int32_t vocab = kVocab) {
+  std::vector<float> logits;
+  for (int32_t id = 0; id < vocab; ++id) logits.push_back(fake_logit(hash, id));
+  return logits;
+}
+
+struct Expected {
+  std::vector<TokenId> tokens;
+  EndReason end = EndReason::kNone;
+};
+
+// What the request must give, whatever else runs.
+inline Expected expected_output(const Submit& submit, int32_t choice, const std::vector<FakeUse>& uses, int64_t max_model_len) {
+  Expected expected;
+  Sampler sampler;
+  std::vector<TokenId> text = submit.prompt;
+  const auto limit = std::min<int64_t>(submit.max_tokens, max_model_len - static_cast<int64_t>(submit.prompt.size()));
+  while (expected.end == EndReason::kNone) {
+    const auto logits = fake_logits(hash_chain(text, uses).back());
+    std::vector<TokenId> forbidden = submit.stop_ids;
+    if (!submit.ignore_eos) forbidden.push_back(kEos);
+    if (expected.tokens.size() >= static_cast<size_t>(submit.min_tokens)) forbidden.clear();
+    const TokenId token = sampler.sample({.logits = logits, .params = &submit.sampling, .choice = static_cast<uint32_t>(choice), .position = text.size(),
+                                          .prompt = submit.prompt, .output = expected.tokens, .forbidden = forbidden});
+    text.push_back(token);
+    expected.tokens.push_back(token);
+    if (token == kEos && !submit.ignore_eos) expected.end = EndReason::kStop;
+    for (const TokenId stop : submit.stop_ids) expected.end = token == stop ? EndReason::kStop : expected.end;
+    if (expected.end == EndReason::kNone && static_cast<int64_t>(expected.tokens.size()) >= limit) expected.end = EndReason::kLength;
+  }
+  return expected;
+}
+
+class FakeExecutor final : public Executor {
+ public:
+  explicit FakeExecutor(ModelLimits limits) : limits_(limits) {}
+  const ModelLimits& limits() const override { return limits_; }
+
+  Status execute(const ModelBatch& batch, const KvView& kv) override {
+    ++steps;
+    rows += static_cast<int64_t>(batch.tokens.size());
+    segments += static_cast<int64_t>(batch.segments.size());
+    if (fail_next) {
+      fail_next = false;
+      return internal_error("the fake executor was told to fail");
+    }
+    CHECK(static_cast<int32_t>(batch.tokens.size()) <= limits_.rows_max && static_cast<int32_t>(batch.logits_rows.size()) <= limits_.logits_rows_max);
+    CHECK(static_cast<int32_t>(batch.segments.size()) <= limits_.segments_max);
+    hashes_.resize(batch.tokens.size());
+    for (const RowGroup& group : batch.groups) {
+      for (int32_t i = 0; i < group.row_count; ++i) compute_row(batch, kv, group, i, hashes_);
+    }
+    for (size_t index = 0; index < batch.logits_rows.size(); ++index) {
+      float* out = batch.logits + static_cast<int64_t>(index) * batch.logits_stride;
+      std::fill(out, out + batch.logits_stride, -std::numeric_limits<float>::infinity());
+      for (int32_t id = 0; id < kVocab; ++id) out[id] = fake_logit(hashes_[static_cast<size_t>(batch.logits_rows[index])], id);
+    }
+    for (size_t index = 0; index < batch.hidden_rows.size(); ++index) {
+      for (int32_t i = 0; i < kHidden; ++i) {
+        batch.hidden[index * kHidden + static_cast<size_t>(i)] = fake_hidden(hashes_[static_cast<size_t>(batch.hidden_rows[index])], i);
+      }
+    }
+    return {};
+  }
+
+  int64_t steps = 0, rows = 0, segments = 0;
+  bool fail_next = false;
+
+ private:
+  struct Cell {  // what a position keeps in its 16 bytes of K
+    uint64_t hash;
+    uint64_t position;
+  };
+  static std::byte* cell(const KvView& kv, const RowGroup& group, int32_t position) {
+    return kv.slice(group.blocks[position / kKvBlockTokens], 0, 0) + (position % kKvBlockTokens) * 16;
+  }
+
+  void compute_row(const ModelBatch& batch, const KvView& kv, const RowGroup& group, int32_t i, std::vector<uint64_t>& hashes) {
+    const int32_t row = group.row_begin + i, position = group.position + i;
+    CHECK(batch.positions[static_cast<size_t>(row)] == position);
+    uint64_t previous = 1;
+    if (position > 0) {
+      Cell before;
+      std::memcpy(&before, cell(kv, group, position - 1), sizeof before);
+      CHECK(before.position == static_cast<uint64_t>(position - 1));  // else the block holds another text
+      previous = before.hash;
+    }
+    uint64_t hash = next_hash(previous, batch.tokens[static_cast<size_t>(row)]);
+    for (const LoraSegment& segment : batch.segments) {
+      if (row < segment.row_begin || row >= segment.row_begin + segment.row_count) continue;
+      const LoraSource& source = batch.sources[segment.slot];
+      CHECK(source.kind.load() == LoraSourceKind::kResident);
+      uint64_t content;
+      std::memcpy(&content, source.pair->a, sizeof content);
+      hash = adapted(hash, content, segment.scale);
+    }
+    const Cell now{hash, static_cast<uint64_t>(position)};
+    std::memcpy(cell(kv, group, position), &now, sizeof now);
+    hashes[static_cast<size_t>(row)] = hash;
+  }
+
+  const ModelLimits limits_;
+  std::vector<uint64_t> hashes_;
+};
+
+// Adapter files in memory. Thread-safe; loads may be held back.
+class FakeFiles {
+ public:
+  struct File {
+    FileStamp stamp;
+    int64_t bytes = 1000;
+    uint64_t content = 0;
+    std::vector<TokenId> invocation;
+    bool saved_tensors = false;
+    std::optional<Error> broken;
+  };
+
+  void put(const std::string& path, uint64_t content, int64_t bytes = 1000) {
+    const std::lock_guard lock(mutex_);
+    File file;
+    file.stamp = {content, bytes, ++clock_};
+    file.bytes = bytes;
+    file.content = content;
+    files_[path] = file;
+  }
+  template <typename Change>
+  void change(const std::string& path, Change&& change) {
+    const std::lock_guard lock(mutex_);
+    change(files_[path]);
+    files_[path].stamp.mtime_ns = ++clock_;
+  }
+  // The content behind a version digest prefix (as events report it).
+  static uint64_t content_of(const std::string& version) { return std::stoull(version.substr(0, 12), nullptr, 16); }
+
+  AdapterSource source() {
+    return {[this](const std::string& path) { return stamp(path); },
+            [this](const std::string& path, const AdapterLoadOptions& options, AdapterVersionId version) { return load(path, options, version); }};
+  }
+
+ private:
+  Result<FileStamp> stamp(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    const auto found = files_.find(path);
+    if (found == files_.end()) return not_found(path + " does not exist");
+    return found->second.stamp;
+  }
+  Result<std::shared_ptr<const Adapter>> load(const std::string& path, const AdapterLoadOptions& options, AdapterVersionId version) {
+    const std::lock_guard lock(mutex_);
+    const File& file = files_[path];
+    if (file.broken) return *file.broken;
+    if (file.bytes > options.bytes_max) return too_large("needs " + std::to_string(file.bytes) + " bytes");
+    auto adapter = std::make_shared<Adapter>();
+    auto storage = std::make_shared<uint64_t>(file.content);
+    adapter->version = version;
+    for (int i = 0; i < 6; ++i) adapter->digest[static_cast<size_t>(i)] = static_cast<uint8_t>(file.content >> (8 * (5 - i)));
+    adapter->bytes = file.bytes;
+    adapter->rank_max = 4;
+    adapter->vocab = kVocab;
+    adapter->pairs.resize(kLayerModules + 2);
+    adapter->pairs[0].rank = 4;
+    adapter->pairs[0].a = reinterpret_cast<const std::byte*>(storage.get());
+    adapter->alora_invocation = file.invocation;
+    if (file.saved_tensors) adapter->saved.final_norm = reinterpret_cast<const float*>(storage.get());
+    adapter->storage = storage;
+    return std::shared_ptr<const Adapter>(adapter);
+  }
+
+  std::mutex mutex_;
+  std::map<std::string, File> files_;
+  int64_t clock_ = 0;
+};
+
+}  // namespace loralei::testing_support

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "formats/base_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/limits.h"
+#include "base/units.h"
+#include "formats/gguf.h"
+#include "formats/gguf_model.h"
+#include "formats/hf_config.h"
+#include "formats/model_tensors.h"
+#include "formats/safetensors.h"
+#include "formats/words.h"
+
+namespace loralei {
+
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 4 * kMiB;
+
+bool ends_with(std::string_view text, std::string_view suffix) {
+  return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
+}
+
+// The directory has no config.json: say what it is instead.
+Error not_a_model_directory(const FileSystem& files, const std::string& path) {
+  if (files.kind(join_path(path, "adapter_config.json")) == PathKind::kFile) {
+    return invalid_argument(path + ": is a LoRA adapter, not a model; serve its base model and give the adapter with --adapter NAME=" + path);
+  }
+  std::vector<std::string> ggufs;
+  if (auto entries = files.list(path); entries.ok()) {
+    for (const DirEntry& entry : entries.value()) {
+      if (!entry.is_directory && ends_with(entry.name, ".gguf") && ggufs.size() < 5) ggufs.push_back(entry.name);
+    }
+  }
+  if (!ggufs.empty()) {
+    return invalid_argument(path + ": has no config.json, but GGUF files: name one of them (" + join(ggufs) + ")");
+  }
+  return not_found(path + ": has no config.json, so it is not a Hugging Face model directory");
+}
+
+// The directory has a config.json but no safetensors files.
+Error no_weights(const FileSystem& files, const std::string& path) {
+  for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"}) {
+    if (files.kind(join_path(path, name)) != PathKind::kFile) continue;
+    return unsupported(path + ": holds its weights as a Python pickle (" + name + "), which can run any code when it is read and is never "
+                       "opened; convert it once with transformers: AutoModelForCausalLM.from_pretrained(PATH)"
+                       ".save_pretrained(NEW_PATH, safe_serialization=True)");
+  }
+  return not_found(path + ": has neither model.safetensors nor model.safetensors.index.json (is the download complete?)");
+}
+
+void join_eos(std::vector<TokenId>& eos, const std::vector<TokenId>& more) {
+  for (const TokenId id : more) {
+    if (std::find(eos.begin(), eos.end(), id) == eos.end()) eos.push_back(id);
+  }
+}
+
+Result<BaseModelFile> open_directory(const FileSystem& files, const std::string& path) {
+  const std::string config_path = join_path(path, "config.json");
+  if (files.kind(config_path) != PathKind::kFile) return not_a_model_directory(files, path);
+  BaseModelFile model;
+  model.path = path;
+  TRY_ASSIGN(const std::string config_text, files.read_all(config_path, kMaxConfigBytes));
+  TRY_ASSIGN(HfConfig parsed, parse_hf_config(config_text, config_path));
+  model.config = std::move(parsed.config);
+  model.notes = std::move(parsed.notes);
+
+  const std::string generation_path = join_path(path, "generation_config.json");
+  if (files.kind(generation_path) == PathKind::kFile) {
+    TRY_ASSIGN(const std::string text, files.read_all(generation_path, kMaxConfigBytes));
+    TRY_ASSIGN(GenerationConfig generation, parse_generation_config(text, generation_path, model.config.vocab));
+    model.defaults = generation.defaults;
+    join_eos(model.config.eos, generation.eos);
+    if (model.config.bos < 0) model.config.bos = generation.bos;
+  }
+
+  if (files.kind(join_path(path, "model.safetensors")) != PathKind::kFile &&
+      files.kind(join_path(path, "model.safetensors.index.json")) != PathKind::kFile) {
+    return no_weights(files, path);
+  }
+  TRY_ASSIGN(SafetensorsModel weights, read_safetensors_model(files, path));
+  model.index = std::move(weights.index);
+  TRY(check_tensors(model.config, weights.foreign, model.index, model.notes, path));
+  if (const TensorInfo* weight = model.index.find("model.layers.0.self_attn.q_proj.weight")) model.config.dtype = weight->dtype;
+  return model;
+}
+
+// rope_freqs.weight: divisors of the rotary frequencies, which llama.cpp's converter computes from Llama 3's scaling.
+Status read_freq_factors(const FileSystem& files, const TensorInfo& info, BaseModelFile& model) {
+  const int64_t half = model.config.head_dim / 2;
+  if (info.dtype != DType::kF32 || info.shape != std::vector<int64_t>{half}) {
+    return corrupt(model.path + ": rope_freqs.weight must be F32 of shape [" + std::to_string(half) + "], but it is " + shape_text(info.shape));
+  }
+  TRY_ASSIGN(const std::unique_ptr<File> file, files.open(model.path));
+  std::vector<float> factors(static_cast<size_t>(half));
+  TRY(file->read_exact(info.offset, std::as_writable_bytes(std::span(factors))));
+  bool ones = true;
+  for (const float factor : factors) {
+    if (!std::isfinite(factor) || factor <= 0) return corrupt(model.path + ": rope_freqs.weight holds a value that is not a positive number");
+    ones = ones && factor == 1.0f;
+  }
+  if (ones) {
+    model.notes.push_back("rope_freqs.weight holds ones only and changes nothing.");
+    return {};
+  }
+  if (model.config.rope_scaling.kind != RopeScalingKind::kNone) {
+    return unsupported(model.path + ": has both rope_freqs.weight and a rope.scaling.type, which is not supported");
+  }
+  model.config.rope_scaling.freq_factors = std::move(factors);
+  return {};
+}
+
+Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path) {
+  TRY_ASSIGN(const GgufFile file, read_gguf(files, path));
+  TRY_ASSIGN(const auto type, file.text("general.type"));
+  if (type == "adapter") {
+    return invalid_argument(path + ": is a LoRA adapter, not a model; serve its base model and give the adapter with --adapter NAME=" + path);
+  }
+  BaseModelFile model;
+  model.path = path;
+  model.is_gguf = true;
+  TRY_ASSIGN(model.config, gguf_model_config(file, model.notes));
+  model.permuted_qk = gguf_permutes_qk(model.config.architecture);
+  model.index.files = {path};
+  for (const TensorInfo& tensor : file.index.tensors) {
+    if (tensor.name == "rope_freqs.weight") {
+      TRY(read_freq_factors(files, tensor, model));
+      continue;
+    }
+    if (ends_with(tensor.name, ".attn_rot_embd")) continue;  // computed; written by very old converters
+    const std::string name = canonical_name(tensor.name);
+    if (name.empty()) return unsupported(path + ": holds tensor \"" + tensor.name + "\", which is not known in a model of architecture " + model.config.architecture);
+    TensorInfo renamed = tensor;
+    renamed.name = name;
+    model.index.by_name.emplace(name, model.index.tensors.size());
+    model.index.tensors.push_back(std::move(renamed));
+  }
+  TRY(check_tensors(model.config, {}, model.index, model.notes, path));
+  for (const TensorInfo& tensor : model.index.tensors) {
+    if (tensor.shape.size() == 1 && is_quantised(tensor.dtype)) {
+      return unsupported(path + ": tensor \"" + tensor.name + "\" is a quantised vector, which is not supported");
+    }
+  }
+  TRY_ASSIGN(model.vocab, gguf_vocab(file, model.notes));
+  if (model.vocab->tokens.size() > static_cast<size_t>(model.config.vocab)) {
+    return corrupt(path + ": lists " + std::to_string(model.vocab->tokens.size()) + " tokens, but its embedding has " +
+                   std::to_string(model.config.vocab) + " rows");
+  }
+  return model;
+}
+
+}  // namespace
+
+Result<BaseModelFile> open_base_model(const FileSystem& files, const std::string& path) {
+  switch (files.kind(path)) {
+    case PathKind::kAbsent:
+      return not_found(path + ": does not exist (a model is a Hugging Face directory or a .gguf file on this machine; nothing is downloaded)");
+    case PathKind::kDirectory: return open_directory(files, path);
+    case PathKind::kFile: break;
+  }
+  if (ends_with(path, ".gguf")) return open_gguf(files, path);
+  if (ends_with(path, ".safetensors") || ends_with(path, ".json")) {
+    return invalid_argument(path + ": name the directory that holds this file, with config.json and the tokenizer");
+  }
+  return unsupported(path + ": is not a model; a model is a Hugging Face directory or a .gguf file");
+}
+
+Result<BaseModelFile> open_base_model(const std::string& path) { return open_base_model(PosixFileSystem(), path); }
+
+}  // namespace loralei

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a GGUF file says of a model or an adapter, in our words: config, vocabulary, canonical tensor names.
+//
+// Pure functions, any thread. Metadata keys and tensor names are those of llama.cpp (gguf-py/gguf/constants.py).
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "formats/gguf.h"
+#include "formats/gguf_vocab.h"
+#include "formats/model_config.h"
+
+namespace loralei {
+
+// Architectures llama (with Mistral), qwen2, qwen3. freq_factors of the rope are not filled (they are a tensor).
+Result<ModelConfig> gguf_model_config(const GgufFile& file, std::vector<std::string>& notes);
+
+// The tokenizer; ids outside the vocabulary are refused. `rows`: the vocabulary size of the tensors, which may be padded.
+Result<GgufVocab> gguf_vocab(const GgufFile& file, std::vector<std::string>& notes);
+
+// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; empty for an unknown name.
+std::string canonical_name(std::string_view gguf_name);
+
+// Whether q and k rows of this architecture are in interleaved-rope order in the file.
+bool gguf_permutes_qk(std::string_view architecture);
+
+}  // namespace loralei

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "formats/model_tensors.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "formats/words.h"
+
+namespace loralei {
+
+namespace {
+
+bool harmless(const std::string& name) {
+  constexpr std::string_view kSuffix = "rotary_emb.inv_freq";
+  return name.size() >= kSuffix.size() && std::string_view(name).substr(name.size() - kSuffix.size()) == kSuffix;
+}
+
+void add_layer(const ModelConfig& config, int layer, std::vector<ExpectedTensor>& list) {
+  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+  const int64_t hidden = config.hidden, q = int64_t{config.heads} * config.head_dim, kv = int64_t{config.kv_heads} * config.head_dim;
+  const auto linear = [&](const char* name, int64_t out, int64_t in, bool bias) {
+    list.push_back({prefix + name + ".weight", {out, in}});
+    if (bias) list.push_back({prefix + name + ".bias", {out}});
+  };
+  linear("self_attn.q_proj", q, hidden, config.qkv_bias);
+  linear("self_attn.k_proj", kv, hidden, config.qkv_bias);
+  linear("self_attn.v_proj", kv, hidden, config.qkv_bias);
+  linear("self_attn.o_proj", hidden, q, config.o_bias);
+  linear("mlp.gate_proj", config.ffn, hidden, config.mlp_bias);
+  linear("mlp.up_proj", config.ffn, hidden, config.mlp_bias);
+  linear("mlp.down_proj", hidden, config.ffn, config.mlp_bias);
+  list.push_back({prefix + "input_layernorm.weight", {hidden}});
+  list.push_back({prefix + "post_attention_layernorm.weight", {hidden}});
+  if (config.qk_norm) {
+    list.push_back({prefix + "self_attn.q_norm.weight", {config.head_dim}});
+    list.push_back({prefix + "self_attn.k_norm.weight", {config.head_dim}});
+  }
+}
+
+}  // namespace
+
+std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
+  std::vector<ExpectedTensor> list;
+  list.push_back({"model.embed_tokens.weight", {config.vocab, config.hidden}});
+  for (int layer = 0; layer < config.layers; ++layer) add_layer(config, layer, list);
+  list.push_back({"model.norm.weight", {config.hidden}});
+  if (!config.tied_head) list.push_back({"lm_head.weight", {config.vocab, config.hidden}});
+  return list;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::vector<std::string> parts;
+  for (const int64_t dim : shape) parts.push_back(std::to_string(dim));
+  return "[" + join(parts) + "]";
+}
+
+Status check_tensors(const ModelConfig& config, const std::vector<ForeignTensor>& foreign, TensorIndex& index,
+                     std::vector<std::string>& notes, const std::string& place) {
+  std::unordered_map<std::string, std::vector<int64_t>> wanted;
+  for (ExpectedTensor& tensor : expected_tensors(config)) wanted.emplace(std::move(tensor.name), std::move(tensor.shape));
+  for (const ForeignTensor& tensor : foreign) {
+    if (harmless(tensor.name)) continue;
+    return unsupported(place + ": tensor \"" + tensor.name + "\" is stored as " + tensor.dtype +
+                       ", which cannot be computed with; F32, F16 and BF16 can");
+  }
+  TensorIndex kept;
+  kept.files = index.files;
+  int leftovers = 0;
+  for (TensorInfo& tensor : index.tensors) {
+    const auto it = wanted.find(tensor.name);
+    if (it == wanted.end()) {
+      if (harmless(tensor.name)) {
+        ++leftovers;
+        continue;
+      }
+      if (tensor.name == "lm_head.weight") {
+        notes.push_back("The file holds lm_head.weight, but the config ties the head to the embedding; it is not used.");
+        continue;
+      }
+      return corrupt(place + ": holds tensor \"" + tensor.name + "\" " + shape_text(tensor.shape) +
+                     ", which a model with this config does not have (do config and weights belong together?)");
+    }
+    if (tensor.shape != it->second) {
+      return corrupt(place + ": tensor \"" + tensor.name + "\" has shape " + shape_text(tensor.shape) + ", but the config needs " +
+                     shape_text(it->second));
+    }
+    wanted.erase(it);
+    kept.by_name.emplace(tensor.name, kept.tensors.size());
+    kept.tensors.push_back(std::move(tensor));
+  }
+  if (!wanted.empty()) {
+    std::vector<std::string> missing;
+    for (const auto& [name, shape] : wanted) missing.push_back(name);
+    std::sort(missing.begin(), missing.end());
+    const size_t count = missing.size();
+    missing.resize(std::min<size_t>(count, 3));
+    return corrupt(place + ": lacks " + std::to_string(count) + " of the tensors its config asks for (" + join(missing) +
+                   (count > 3 ? ", ...)" : ")"));
+  }
+  if (leftovers > 0) notes.push_back("Ignored " + std::to_string(leftovers) + " rotary_emb.inv_freq tensors: they are computed.");
+  index = std::move(kept);
+  return {};
+}
+
+}  // namespace loralei

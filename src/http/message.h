@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// HTTP messages as plain values, and the small text helpers that everybody who handles them needs.
+//
+// Thread: plain values, no sharing. Ownership: every string is owned.
+// Invariants: header names keep the spelling of the wire, look-ups ignore case. `path` has no query and is not decoded
+// (an adapter's name may hold %2F); percent_decode does that where a route takes a name from the path.
+// Failure: percent_decode answers nothing for a broken escape.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace loralei {
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+// The first value under `name` (case ignored), or an empty view.
+std::string_view find_header(const HttpHeaders& headers, std::string_view name);
+bool has_header(const HttpHeaders& headers, std::string_view name);
+
+struct HttpRequest {
+  std::string method;  // "GET", as sent
+  std::string target;  // as sent: path and query
+  std::string path;    // the target before '?', not decoded; always begins with '/' or is "*"
+  std::string query;   // what stands after '?', not decoded
+  int version = 11;    // 10 or 11
+  HttpHeaders headers;
+  std::string body;
+  std::string peer;                  // numeric address of the client
+  bool peer_is_loopback = false;
+  bool keep_alive = true;
+
+  std::string_view header(std::string_view name) const { return find_header(headers, name); }
+};
+
+struct HttpResponse {
+  int status = 0;
+  HttpHeaders headers;
+  std::string body;
+
+  std::string_view header(std::string_view name) const { return find_header(headers, name); }
+};
+
+bool equals_ignoring_case(std::string_view a, std::string_view b);
+std::optional<std::string> percent_decode(std::string_view text);
+// The standard phrase ("Not Found"); "Status" for a code without one.
+const char* reason_phrase(int status);
+// A value that may stand in a header line: control characters are replaced by spaces, so that no value can add a line.
+std::string clean_header_value(std::string_view value);
+
+}  // namespace loralei

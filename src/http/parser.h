@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// RequestParser and ResponseParser: HTTP/1.x bytes to messages, one message each, fed in pieces of any size.
+// Beast's grammar behind a plain interface; no sockets, so that the fuzzer and the unit tests run them on bytes alone.
+//
+// Thread: one at a time. Ownership: own what they parsed until taken. The body grows as bytes arrive: nothing is allocated from a
+// length the peer only claims.
+// Invariants: feed() is called with all bytes that were not consumed so far plus at least one new one; after failed() or
+// complete() it consumes nothing more.
+// Failure: failed() with the HTTP status to answer (400, 413, 431, 501, 505 ...) and a sentence. The size of the body is judged when
+// the header is complete, before a byte of it is read; a chunked body while it is read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "http/message.h"
+
+namespace loralei {
+
+struct HttpLimits {
+  size_t max_header_bytes = 32 * 1024;  // request line and header fields together
+  size_t max_headers = 128;             // number of header fields
+  size_t max_body_bytes = 8 * 1024 * 1024;
+};
+
+class RequestParser {
+ public:
+  explicit RequestParser(const HttpLimits& limits);
+  ~RequestParser();
+  RequestParser(RequestParser&&) noexcept;
+
+  // Consumes a prefix of `bytes` and returns its length.
+  size_t feed(std::string_view bytes);
+
+  bool failed() const;
+  int error_status() const;                 // of a failed parse
+  const std::string& error_message() const;  // of a failed parse
+  bool header_complete() const;
+  bool complete() const;
+  bool expects_continue() const;  // the header is complete and asks for "100 Continue" before its body
+  HttpRequest take();             // once, after complete(); peer fields are left for the caller
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+class ResponseParser {
+ public:
+  // `on_body` receives the body in order, without the chunk framing; false from it fails the parse with "stopped".
+  using BodyCallback = std::function<bool(std::string_view)>;
+  // head_request: the answer to HEAD has no body whatever its header says.
+  ResponseParser(const HttpLimits& limits, bool head_request, BodyCallback on_body);
+  ~ResponseParser();
+
+  size_t feed(std::string_view bytes);
+  void feed_eof();  // the peer closed: ends a body without a length, fails anything else that is incomplete
+
+  bool failed() const;
+  bool stopped() const;  // failed because on_body said so
+  const std::string& error_message() const;
+  bool header_complete() const;
+  bool complete() const;
+  bool keep_alive() const;
+  const HttpResponse& head() const;  // status and headers, after header_complete()
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace loralei

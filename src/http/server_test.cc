@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server over loopback. Waiting is always for an event (an answer, a closed connection, a counter), with a long limit that only
+// a failure reaches.
+#include "http/server.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <thread>
+
+#include "http/client.h"
+
+namespace loralei {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(30);
+
+class Counter {
+ public:
+  void add() {
+    std::lock_guard lock(mutex_);
+    ++value_;
+    changed_.notify_all();
+  }
+  bool wait_for(int value) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [&] { return value_ >= value; });
+  }
+  int value() {
+    std::lock_guard lock(mutex_);
+    return value_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int value_ = 0;
+};
+
+// Routes for the tests; held writers stand for requests being computed.
+class TestHandler final : public HttpHandler {
+ public:
+  void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override {
+    if (request.path == "/echo") {
+      writer->respond(200, {{"X-Method", request.method}, {"X-Peer", request.peer}}, request.body);
+    } else if (request.path == "/drop") {
+      return;
+    } else if (request.path == "/twice") {
+      EXPECT_TRUE(writer->respond(200, {}, "first"));
+      EXPECT_FALSE(writer->respond(500, {}, "second"));
+      EXPECT_FALSE(writer->start_stream(500, {}));
+      EXPECT_FALSE(writer->write("x"));
+      writer->finish();
+    } else if (request.path == "/evil") {
+      writer->respond(200, {{"X-Evil", "a\r\nX-Injected: b"}}, "");
+    } else {  // held until the test answers
+      writer->on_closed([this] { closed.add(); });
+      std::lock_guard lock(mutex);
+      held.push_back(std::move(writer));
+      held_count.add();
+    }
+  }
+  std::shared_ptr<ResponseWriter> writer(int index) {
+    EXPECT_TRUE(held_count.wait_for(index + 1));
+    std::lock_guard lock(mutex);
+    return held[static_cast<size_t>(index)];
+  }
+  ~TestHandler() override = default;
+
+  Counter closed, held_count;
+  std::mutex mutex;
+  std::vector<std::shared_ptr<ResponseWriter>> held;
+};
+
+class ServerTest : public testing::Test {
+ protected:
+  void start() {
+    auto started = HttpServer::start(options, handler, log);
+    ASSERT_TRUE(started.ok()) << started.error().message;
+    server = std::move(started).value();
+  }
+  HttpClient client() const { return HttpClient({.host = options.host, .port = server->port(), .read_timeout_ms = 30'000}); }
+  std::string raw(std::string_view bytes) {
+    HttpClient c = client();
+    EXPECT_TRUE(c.send_raw(bytes).ok());
+    auto answer = c.read_raw();
+    return answer.ok() ? *answer : "error: " + answer.error().message;
+  }
+
+  HttpServerOptions options;
+  NullLogSink log;
+  TestHandler handler;
+  std::unique_ptr<HttpServer> server;
+};
+
+TEST_F(ServerTest, KeepsTheConnectionAlive) {
+  start();
+  HttpClient c = client();
+  for (int i = 0; i < 10; ++i) {
+    auto answer = c.post_json("/echo", "body " + std::to_string(i));
+    ASSERT_TRUE(answer.ok()) << answer.error().message;
+    EXPECT_EQ(answer->status, 200);
+    EXPECT_EQ(answer->body, "body " + std::to_string(i));
+    EXPECT_EQ(answer->header("x-peer"), "127.0.0.1");
+    EXPECT_FALSE(answer->header("date").empty());
+  }
+  EXPECT_EQ(server->stats().connections_total, 1);
+}
+
+TEST_F(ServerTest, AnswersPipelinedRequestsInOrder) {
+  start();
+  HttpClient c = client();
+  std::string bytes;
+  for (int i = 0; i < 20; ++i) {
+    bytes += "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n" + std::string(i == 19 ? "Connection: close\r\n" : "") + "\r\n" +
+             std::to_string(10 + i);
+  }
+  const std::string answer = raw(bytes);
+  size_t at = 0;
+  for (int i = 0; i < 20; ++i) {
+    at = answer.find("\r\n\r\n" + std::to_string(10 + i), at);
+    ASSERT_NE(at, std::string::npos) << i;
+  }
+}
+
+TEST_F(ServerTest, Http10HeadAndContinue) {
+  start();
+  const std::string old = raw("POST /echo HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi");
+  EXPECT_TRUE(old.starts_with("HTTP/1.0 200")) << old;
+  EXPECT_NE(old.find("Connection: close"), std::string::npos);
+  HttpClient c = client();
+  auto head = c.request("HEAD", "/echo", {}, "");
+  ASSERT_TRUE(head.ok()) << head.error().message;
+  EXPECT_EQ(head->header("content-length"), "0");
+  HttpClient expecting = client();
+  ASSERT_TRUE(expecting.send_raw("POST /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n").ok());
+  auto interim = expecting.read_raw(25);
+  ASSERT_TRUE(interim.ok());
+  EXPECT_EQ(*interim, "HTTP/1.1 100 Continue\r\n\r\n");
+  ASSERT_TRUE(expecting.send_raw("ok").ok());
+  auto rest = expecting.read_raw();
+  ASSERT_TRUE(rest.ok());
+  EXPECT_TRUE(rest->ends_with("\r\n\r\nok")) << *rest;
+}
+
+TEST_F(ServerTest, ErrorsHaveTheShapeThatWasGiven) {
+  options.limits.max_body_bytes = 1000;
+  options.limits.max_header_bytes = 1024;
+  options.error_response = [](int status, std::string_view message) {
+    HttpResponse response;
+    response.headers.emplace_back("X-Shape", "mine");
+    response.body = std::to_string(status) + "|" + std::string(message);
+    return response;
+  };
+  start();
+  const std::map<std::string, std::string> cases = {
+      {"rubbish\r\n\r\n", "400"},
+      {"GET /" + std::string(2000, 'x') + " HTTP/1.1\r\n\r\n", "431"},
+      {"POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n" + std::string(50'000, 'b'), "413"},
+      {"POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5000\r\n" + std::string(0x5000, 'b'), "413"},
+      {"GET /drop HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "500"},
+  };
+  for (const auto& [bytes, status] : cases) {
+    const std::string answer = raw(bytes);
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 " + status)) << answer;
+    EXPECT_NE(answer.find("X-Shape: mine"), std::string::npos);
+    EXPECT_NE(answer.find("\r\n\r\n" + status + "|"), std::string::npos);
+  }
+}
+
+TEST_F(ServerTest, OneAnswerOnlyAndNoHeaderInjection) {
+  start();
+  HttpClient c = client();
+  EXPECT_EQ(c.get("/twice")->body, "first");
+  auto evil = c.get("/evil");
+  ASSERT_TRUE(evil.ok());
+  EXPECT_FALSE(has_header(evil->headers, "x-injected"));
+}
+
+TEST_F(ServerTest, StreamsChunks) {
+  start();
+  HttpClient c = client();
+  std::thread producer([&] {
+    auto writer = handler.writer(0);
+    EXPECT_TRUE(writer->start_stream(200, {{"Content-Type", "text/event-stream"}}));
+    for (int i = 0; i < 100; ++i) EXPECT_TRUE(writer->write("data: " + std::to_string(i) + "\n\n"));
+    writer->finish();
+    EXPECT_FALSE(writer->write("late"));
+  });
+  SseParser sse;
+  int next = 0;
+  auto answer = c.post_json("/held", "{}", [&](std::string_view piece) {
+    return sse.feed(piece, [&](std::string_view data) { return data == std::to_string(next++); });
+  });
+  producer.join();
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  EXPECT_EQ(next, 100);
+  EXPECT_EQ(handler.closed.value(), 0);
+  EXPECT_EQ(c.post_json("/echo", "again")->body, "again");  // and the connection lives on
+  EXPECT_EQ(server->stats().connections_total, 1);
+}
+
+TEST_F(ServerTest, StreamsToHttp10UntilClose) {
+  start();
+  std::thread producer([&] {
+    auto writer = handler.writer(0);
+    writer->start_stream(200, {});
+    writer->write("one ");
+    writer->write("two");
+    writer->finish();
+  });
+  const std::string answer = raw("GET /held HTTP/1.0\r\n\r\n");
+  producer.join();
+  EXPECT_TRUE(answer.ends_with("\r\n\r\none two")) << answer;
+}
+
+TEST_F(ServerTest, NoticesAClientThatLeavesWhileItsAnswerIsComputed) {
+  start();
+  HttpClient c = client();
+  ASSERT_TRUE(c.send_raw("POST /held HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n").ok());
+  auto writer = handler.writer(0);
+  EXPECT_FALSE(writer->closed());
+  c.close();
+  ASSERT_TRUE(handler.closed.wait_for(1));
+  EXPECT_TRUE(writer->closed());
+  EXPECT_FALSE(writer->respond(200, {}, "too late"));
+  Counter again;
+  writer->on_closed([&] { again.add(); });  // registered afterwards: told at once
+  EXPECT_EQ(again.value(), 1);
+}
+
+TEST_F(ServerTest, NoticesAClientThatLeavesDuringAStream) {
+  start();
+  HttpClient c = client();
+  ASSERT_TRUE(c.send_raw("POST /held HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n").ok());
+  auto writer = handler.writer(0);
+  ASSERT_TRUE(writer->start_stream(200, {}));
+  ASSERT_TRUE(writer->write("first"));
+  ASSERT_TRUE(c.read_raw(20).ok());
+  c.close();
+  ASSERT_TRUE(handler.closed.wait_for(1));
+  EXPECT_FALSE(writer->write("second"));
+  writer->finish();
+  EXPECT_EQ(handler.closed.value(), 1);
+}
+
+TEST_F(ServerTest, ASlowReaderFillsItsBufferAndIsCut) {
+  options.max_write_buffer_bytes = 64 * 1024;
+  start();
+  HttpClient c = client();
+  ASSERT_TRUE(c.send_raw("POST /held HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n").ok());
+  auto writer = handler.writer(0);
+  ASSERT_TRUE(writer->start_stream(200, {}));
+  const std::string chunk(16 * 1024, 'x');
+  int64_t written = 0;
+  // The kernel takes some megabytes; then the buffer bounds what is kept.
+  while (writer->write(chunk)) {
+    written += static_cast<int64_t>(chunk.size());
+    ASSERT_LT(written, int64_t{1} << 30);
+  }
+  ASSERT_TRUE(handler.closed.wait_for(1));
+}
+
+TEST_F(ServerTest, ADroppedStreamIsCutNotEnded) {
+  start();
+  HttpClient c = client();
+  std::thread producer([&] {
+    {
+      auto writer = handler.writer(0);
+      writer->start_stream(200, {});
+      writer->write("half");
+    }
+    std::lock_guard lock(handler.mutex);
+    handler.held.clear();
+  });
+  auto answer = c.post_json("/held", "{}");
+  producer.join();
+  EXPECT_FALSE(answer.ok());
+}
+
+TEST_F(ServerTest, SlowRequestsRunIntoTheTimeLimit) {
+  options.read_timeout_ms = 50;
+  options.idle_timeout_ms = 50;
+  start();
+  HttpClient slow = client();
+  ASSERT_TRUE(slow.send_raw("POST /echo HTTP/1.1\r\nHo").ok());
+  auto answer = slow.read_raw();
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  EXPECT_TRUE(answer->starts_with("HTTP/1.1 408")) << *answer;
+  HttpClient idle = client();
+  ASSERT_TRUE(idle.send_raw("").ok());
+  auto nothing = idle.read_raw();
+  ASSERT_TRUE(nothing.ok());
+  EXPECT_EQ(*nothing, "");
+}
+
+TEST_F(ServerTest, RefusesConnectionsBeyondTheLimit) {
+  options.max_connections = 2;
+  start();
+  HttpClient a = client(), b = client(), c = client();
+  ASSERT_TRUE(a.send_raw("GET /held HTTP/1.1\r\nHost: h\r\n\r\n").ok());
+  ASSERT_TRUE(b.send_raw("GET /held HTTP/1.1\r\nHost: h\r\n\r\n").ok());
+  handler.writer(1);
+  ASSERT_TRUE(c.send_raw("").ok());
+  auto answer = c.read_raw();
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  EXPECT_TRUE(answer->starts_with("HTTP/1.1 503")) << *answer;
+  EXPECT_NE(answer->find("Retry-After"), std::string::npos);
+  EXPECT_EQ(server->stats().connections_refused, 1);
+  handler.writer(0)->respond(200, {}, "");
+  EXPECT_EQ(a.read_raw(12).value(), "HTTP/1.1 200");
+}
+
+TEST_F(ServerTest, StopLetsRunningRequestsFinishThenCuts) {
+  start();
+  HttpClient finishing = client(), hanging = client(), idle = client();
+  ASSERT_TRUE(finishing.send_raw("GET /held HTTP/1.1\r\nHost: h\r\n\r\n").ok());
+  handler.writer(0);
+  ASSERT_TRUE(hanging.send_raw("GET /held HTTP/1.1\r\nHost: h\r\n\r\n").ok());
+  handler.writer(1);
+  ASSERT_EQ(idle.get("/echo")->status, 200);
+  std::thread stopper([&] { EXPECT_EQ(server->stop(2000), 1); });
+  EXPECT_EQ(idle.read_raw().value(), "");  // closed at once: so stop() has begun
+  handler.writer(0)->respond(200, {}, "done");
+  auto answer = finishing.read_raw();
+  ASSERT_TRUE(answer.ok());
+  EXPECT_TRUE(answer->ends_with("\r\n\r\ndone")) << *answer;
+  EXPECT_NE(answer->find("Connection: close"), std::string::npos);
+  stopper.join();
+  EXPECT_EQ(handler.closed.value(), 1);
+  auto writer = handler.writer(1);
+  server.reset();
+  EXPECT_FALSE(writer->respond(200, {}, ""));  // a writer may outlive its server
+}
+
+TEST_F(ServerTest, TwoHundredStreamsAtOnceAndHalfOfThemLeave) {
+  start();
+  constexpr int kStreams = 200;
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < kStreams; ++i) {
+    clients.emplace_back(new HttpClient(client()));
+    ASSERT_TRUE(clients.back()->send_raw("GET /held HTTP/1.1\r\nHost: h\r\n\r\n").ok());
+  }
+  ASSERT_TRUE(handler.held_count.wait_for(kStreams));
+  for (int i = 0; i < kStreams; ++i) ASSERT_TRUE(handler.writer(i)->start_stream(200, {{"Connection", "close"}}));
+  for (int round = 0; round < 20; ++round) {
+    for (int i = 0; i < kStreams; ++i) ASSERT_TRUE(handler.writer(i)->write("0123456789"));
+  }
+  for (int i = 0; i < kStreams; i += 2) {
+    ASSERT_TRUE(clients[static_cast<size_t>(i)]->read_raw(100).ok());
+    clients[static_cast<size_t>(i)]->close();
+  }
+  ASSERT_TRUE(handler.closed.wait_for(kStreams / 2));
+  int gone = 0;
+  for (int i = 0; i < kStreams; ++i) {
+    gone += handler.writer(i)->closed();
+    handler.writer(i)->finish();
+  }
+  EXPECT_EQ(gone, kStreams / 2);
+  const std::string end = "0\r\n\r\n";
+  for (int i = 1; i < kStreams; i += 2) {
+    std::string all;
+    while (!all.ends_with(end)) {
+      auto piece = clients[static_cast<size_t>(i)]->read_raw(all.empty() ? 300 : 1);
+      ASSERT_TRUE(piece.ok() && !piece->empty());
+      all += *piece;
+    }
+    size_t chunks = 0;
+    for (size_t at = 0; (at = all.find("0123456789", at)) != std::string::npos; ++at) ++chunks;
+    EXPECT_EQ(chunks, 20u);
+  }
+}
+
+TEST_F(ServerTest, GarbageNeverHurtsTheNeighbours) {
+  start();
+  const uint64_t seed = 20261120;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  uint64_t state = seed;
+  const auto next = [&] {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    return static_cast<uint32_t>(state >> 33);
+  };
+  HttpClient good = client();
+  const std::string valid = "POST /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 4\r\n\r\nabcd";
+  for (int i = 0; i < 100; ++i) {
+    std::string bytes = i % 2 == 0 ? valid : std::string(next() % 200, 'a');
+    for (uint32_t k = 0; k < 1 + next() % 8 && !bytes.empty(); ++k) bytes[next() % bytes.size()] = static_cast<char>(next());
+    HttpClient bad = client();
+    (void)bad.send_raw(bytes);
+    bad.close();
+    EXPECT_EQ(good.post_json("/echo", "fine")->body, "fine");
+  }
+}
+
+TEST_F(ServerTest, BindsIpv6AndExplainsAUsedPort) {
+  options.host = "::1";
+  auto started = HttpServer::start(options, handler, log);
+  if (!started.ok()) GTEST_SKIP() << "no IPv6 here: " << started.error().message;
+  server = std::move(started).value();
+  EXPECT_EQ(client().get("/echo")->header("x-peer"), "::1");
+  HttpServerOptions same = options;
+  same.port = server->port();
+  auto second = HttpServer::start(same, handler, log);
+  ASSERT_FALSE(second.ok());
+  EXPECT_NE(second.error().message.find("--port"), std::string::npos) << second.error().message;
+}
+
+TEST(HttpClient, ErrorsNameTheAddress) {
+  HttpClient client({.port = 1});
+  auto answer = client.get("/");
+  ASSERT_FALSE(answer.ok());
+  EXPECT_EQ(answer.error().code, ErrorCode::kIo);
+  EXPECT_NE(answer.error().message.find("127.0.0.1:1"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace loralei

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// BlockPool: a fixed number of KV blocks of kKvBlockTokens tokens, cut from one aligned allocation under a ledger grant.
+//
+//   base -> | block 0: layer 0 K | layer 0 V | layer 1 K | ... | block 1: ... |     a slice = [kv_heads, kKvBlockTokens, head_dim]
+//
+// Thread: the engine's; the bytes are written by the executor through view(). Ownership: owns bytes and grant; hands out ids only.
+// Invariant: every block is free or taken, never both. Failure: create() says with the numbers when the ledger refuses; take() says nullopt.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/limits.h"
+#include "base/result.h"
+#include "device/host/arena.h"
+#include "memory/ledger.h"
+#include "ops/args.h"
+
+namespace loralei {
+
+struct KvShape {
+  int32_t layers = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  DType dtype = DType::kF16;
+};
+
+// Bytes of one block over all layers, rounded up to a cache line.
+int64_t kv_block_bytes(const KvShape& shape);
+
+inline constexpr int32_t kv_blocks_for(int64_t tokens) {
+  return static_cast<int32_t>((tokens + kKvBlockTokens - 1) / kKvBlockTokens);
+}
+
+class BlockPool {
+ public:
+  static Result<std::unique_ptr<BlockPool>> create(const KvShape& shape, int32_t blocks, Ledger& ledger);
+
+  KvView view() const { return view_; }
+  int32_t total() const { return total_; }
+  int32_t free() const { return static_cast<int32_t>(free_.size()); }
+  int64_t bytes() const { return grant_.bytes(); }
+
+  std::optional<int32_t> take();
+  void give_back(int32_t block);
+  bool is_taken(int32_t block) const { return taken_[static_cast<size_t>(block)] != 0; }
+  void check() const;
+
+ private:
+  BlockPool() = default;
+
+  Grant grant_;
+  HostBuffer bytes_;
+  KvView view_;
+  int32_t total_ = 0;
+  std::vector<int32_t> free_;   // a stack: the block given back last is the warmest
+  std::vector<uint8_t> taken_;  // [total]
+};
+
+}  // namespace loralei

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv/identity.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace loralei {
+
+KvIdentity KvIdentities::intern(std::span<const KvIdentityPart> parts, const std::string& cache_salt) {
+  std::string key;
+  const auto put = [&key](const void* bytes, size_t count) { key.append(static_cast<const char*>(bytes), count); };
+  const auto count = static_cast<uint32_t>(parts.size());
+  put(&count, sizeof count);
+  for (const KvIdentityPart& part : parts) {
+    const uint32_t scale_bits = std::bit_cast<uint32_t>(part.scale);
+    put(part.digest.data(), part.digest.size());
+    put(&scale_bits, sizeof scale_bits);
+    put(&part.first_position, sizeof part.first_position);
+  }
+  key += cache_salt;  // last, so its length needs no mark
+  const auto found = known_.find(key);
+  if (found != known_.end()) {
+    if (KvIdentity identity = found->second.lock()) return identity;
+  }
+  auto identity = std::make_shared<const std::string>(key);
+  known_[std::move(key)] = identity;
+  if (known_.size() >= purge_at_) {
+    std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
+    purge_at_ = std::max<size_t>(64, 2 * known_.size());
+  }
+  return identity;
+}
+
+KvKey make_kv_key(KvIdentities& identities, std::span<const KvIdentityPart> parts, const std::string& cache_salt) {
+  std::vector<int32_t> starts{0};
+  for (const KvIdentityPart& part : parts) starts.push_back(part.first_position);
+  std::sort(starts.begin(), starts.end());
+  starts.erase(std::unique(starts.begin(), starts.end()), starts.end());
+  KvKey key;
+  std::vector<KvIdentityPart> active;
+  for (const int32_t start : starts) {
+    active.clear();
+    for (const KvIdentityPart& part : parts) {
+      if (part.first_position <= start) active.push_back(part);
+    }
+    key.pieces.push_back({start, identities.intern(active, cache_salt)});
+  }
+  return key;
+}
+
+}  // namespace loralei

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// KvIdentity: whose keys and values a cached block holds (mechanisms §5). Not a hash: the exact bytes of the ordered list of
+// (version digest, effective scale bits, first adapted position) plus the request's cache_salt, interned so that comparing is comparing pointers.
+//
+// Thread: the engine's. Ownership: shared; the pool of interned keys forgets those that nobody holds.
+// Invariant: two identities are the same pointer exactly when their parts are equal. An empty list with an empty salt is the base model.
+//
+// A sequence's identity may change along its tokens (activated LoRA: the base's before the invocation, the adapter's from there on):
+// KvKey lists the pieces. The first adapted position is part of the identity, so that a block in which an adapter starts midway can
+// only be found by a sequence in which it starts at the same place.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace loralei {
+
+using KvIdentity = std::shared_ptr<const std::string>;
+
+struct KvIdentityPart {
+  std::array<uint8_t, 32> digest{};
+  float scale = 1.0f;
+  int32_t first_position = 0;  // 0: adapted from the first token on
+};
+
+class KvIdentities {
+ public:
+  KvIdentity intern(std::span<const KvIdentityPart> parts, const std::string& cache_salt);
+  size_t size() const { return known_.size(); }
+
+ private:
+  std::unordered_map<std::string, std::weak_ptr<const std::string>> known_;
+  size_t purge_at_ = 64;
+};
+
+struct KvPiece {
+  int32_t first_position = 0;
+  KvIdentity identity;
+};
+
+// Pieces sorted by first_position; the first starts at 0.
+struct KvKey {
+  std::vector<KvPiece> pieces;
+
+  // Identity in force at `position`.
+  const KvIdentity& at(int32_t position) const {
+    size_t piece = pieces.size() - 1;
+    while (piece > 0 && pieces[piece].first_position > position) --piece;
+    return pieces[piece].identity;
+  }
+};
+
+// What an adapter of a request contributes to the key: active from first_position on.
+KvKey make_kv_key(KvIdentities& identities, std::span<const KvIdentityPart> parts, const std::string& cache_salt);
+
+}  // namespace loralei

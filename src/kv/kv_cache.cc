@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv/kv_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace loralei {
+namespace {
+
+// The identity that names block i is the one in force at its last token.
+const KvIdentity& block_identity(const KvKey& key, int32_t block) { return key.at((block + 1) * kKvBlockTokens - 1); }
+
+std::span<const TokenId> block_tokens(std::span<const TokenId> tokens, int32_t block) {
+  return tokens.subspan(static_cast<size_t>(block) * kKvBlockTokens, kKvBlockTokens);
+}
+
+}  // namespace
+
+KvLease::KvLease(KvLease&& other) noexcept
+    : cache_(std::exchange(other.cache_, nullptr)),
+      blocks_(std::exchange(other.blocks_, {})),
+      shared_(std::exchange(other.shared_, 0)) {}
+
+KvLease& KvLease::operator=(KvLease&& other) noexcept {
+  if (this != &other) {
+    release();
+    cache_ = std::exchange(other.cache_, nullptr);
+    blocks_ = std::exchange(other.blocks_, {});
+    shared_ = std::exchange(other.shared_, 0);
+  }
+  return *this;
+}
+
+void KvLease::release() {
+  if (cache_ != nullptr) std::exchange(cache_, nullptr)->release(*this);
+}
+
+Result<std::unique_ptr<KvCache>> KvCache::create(const KvShape& shape, int32_t blocks, bool prefix_cache, Ledger& ledger) {
+  TRY_ASSIGN(auto pool, BlockPool::create(shape, blocks, ledger));
+  return std::unique_ptr<KvCache>(new KvCache(std::move(pool), prefix_cache));
+}
+
+KvMatch KvCache::peek(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const {
+  KvMatch match;
+  if (!prefix_cache_) return match;
+  const int32_t blocks_max = std::min<int32_t>(limit, static_cast<int32_t>(tokens.size())) / kKvBlockTokens;
+  int32_t node = kNoNode;
+  while (match.blocks < blocks_max) {
+    node = tree_.find(node, block_identity(key, match.blocks), block_tokens(tokens, match.blocks));
+    if (node == kNoNode) break;
+    ++match.blocks;
+    if (tree_.pins(node) == 0) ++match.evictable;
+  }
+  return match;
+}
+
+KvLease KvCache::match(const KvKey& key, std::span<const TokenId> tokens, int32_t limit, int32_t blocks_max) {
+  const int32_t blocks = peek(key, tokens, limit).blocks;
+  KvLease lease;
+  lease.cache_ = this;
+  lease.blocks_.reserve(static_cast<size_t>(std::max(blocks, blocks_max)));
+  int32_t node = kNoNode;
+  for (int32_t block = 0; block < blocks; ++block) {
+    node = tree_.find(node, block_identity(key, block), block_tokens(tokens, block));
+    tree_.pin(node);
+    lease.blocks_.push_back(node);
+  }
+  lease.shared_ = blocks;
+  return lease;
+}
+
+bool KvCache::reserve(KvLease& lease, int32_t tokens) {
+  CHECK(lease.cache_ == this);
+  const int32_t missing = kv_blocks_for(tokens) - static_cast<int32_t>(lease.blocks_.size());
+  if (missing > available()) return false;
+  for (int32_t i = 0; i < missing; ++i) {
+    auto block = pool_->take();
+    if (!block) {
+      pool_->give_back(tree_.evict());
+      block = pool_->take();
+    }
+    lease.blocks_.push_back(*block);
+  }
+  return true;
+}
+
+void KvCache::publish(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t computed) {
+  CHECK(lease.cache_ == this);
+  if (!prefix_cache_) return;
+  const int32_t full = computed / kKvBlockTokens;
+  CHECK(full <= static_cast<int32_t>(lease.blocks_.size()) && computed <= static_cast<int32_t>(tokens.size()));
+  for (int32_t block = lease.shared_; block < full; ++block) {
+    int32_t& id = lease.blocks_[static_cast<size_t>(block)];
+    const int32_t parent = block == 0 ? kNoNode : lease.blocks_[static_cast<size_t>(block) - 1];
+    const KvIdentity& identity = block_identity(key, block);
+    const auto ids = block_tokens(tokens, block);
+    const int32_t equal = tree_.find(parent, identity, ids);
+    if (equal == kNoNode) {
+      tree_.insert(parent, identity, ids, id);
+    } else {
+      tree_.pin(equal);
+      pool_->give_back(id);
+      id = equal;
+    }
+    lease.shared_ = block + 1;
+  }
+}
+
+int32_t KvCache::exclusive(const KvLease& lease) const {
+  // Pins never grow along a path, so the blocks that only this lease pins are the last ones of its shared part.
+  int32_t shared = lease.shared_;
+  while (shared > 0 && tree_.pins(lease.blocks_[static_cast<size_t>(shared) - 1]) == 1) --shared;
+  return static_cast<int32_t>(lease.blocks_.size()) - shared;
+}
+
+void KvCache::release(KvLease& lease) {
+  for (auto index = static_cast<int32_t>(lease.blocks_.size()) - 1; index >= 0; --index) {
+    const int32_t block = lease.blocks_[static_cast<size_t>(index)];
+    if (index >= lease.shared_) {
+      pool_->give_back(block);
+    } else {
+      tree_.unpin(block);
+    }
+  }
+  lease.blocks_.clear();
+  lease.shared_ = 0;
+}
+
+void KvCache::check(std::span<const KvLease* const> leases) const {
+  pool_->check();
+  tree_.check();
+  std::vector<int32_t> pins(static_cast<size_t>(total()), 0), owners(static_cast<size_t>(total()), 0);
+  int32_t private_blocks = 0;
+  for (const KvLease* lease : leases) {
+    if (lease->cache_ == nullptr) continue;
+    CHECK(lease->cache_ == this && lease->shared_ <= static_cast<int32_t>(lease->blocks_.size()));
+    for (size_t index = 0; index < lease->blocks_.size(); ++index) {
+      const auto block = static_cast<size_t>(lease->blocks_[index]);
+      if (index < static_cast<size_t>(lease->shared_)) {
+        ++pins[block];
+      } else {
+        ++owners[block];
+        ++private_blocks;
+      }
+    }
+  }
+  for (int32_t block = 0; block < total(); ++block) {
+    const auto index = static_cast<size_t>(block);
+    if (tree_.contains(block)) {
+      CHECK(pool_->is_taken(block) && owners[index] == 0 && tree_.pins(block) == pins[index]);
+    } else {
+      CHECK(pins[index] == 0 && owners[index] == (pool_->is_taken(block) ? 1 : 0));
+    }
+  }
+  CHECK(pool_->free() + tree_.size() + private_blocks == total());
+}
+
+}  // namespace loralei

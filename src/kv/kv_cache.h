@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// KvCache: the blocks of all sequences and the prefixes worth keeping. Exact reuse per identity only (mechanisms §5, first two points).
+//
+// Thread: the engine's. Ownership: owns pool and tree; a KvLease is a move-only share, dropping it is the only way to release, and
+// it must not outlive its cache. Only full blocks are shared, so nothing is ever copied on write: the last, partly filled block is private.
+//
+//   lease.blocks() = | shared with the tree (pinned) ........ | private ... |        shared() counts the first kind
+//
+// Invariants (check()): every block is free, private to one lease, or a node of the tree; a lease pins a path from the root.
+// Scarcity is an answer: reserve() says false and changes nothing; unpinned prefixes are evicted first, least recently released first.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "kv/block_pool.h"
+#include "kv/identity.h"
+#include "kv/radix_tree.h"
+
+namespace loralei {
+
+class KvCache;
+
+class [[nodiscard]] KvLease {
+ public:
+  KvLease() = default;
+  KvLease(KvLease&& other) noexcept;
+  KvLease& operator=(KvLease&& other) noexcept;
+  ~KvLease() { release(); }
+
+  std::span<const int32_t> blocks() const { return blocks_; }
+  int32_t shared() const { return shared_; }
+  void release();
+
+ private:
+  friend class KvCache;
+  KvCache* cache_ = nullptr;
+  std::vector<int32_t> blocks_;
+  int32_t shared_ = 0;
+};
+
+// What a lease on a prefix would be: read-only.
+struct KvMatch {
+  int32_t blocks = 0;    // full blocks found
+  int32_t evictable = 0;  // of those, how many nobody pins now (leasing them takes them from what can be evicted)
+  int32_t tokens() const { return blocks * kKvBlockTokens; }
+};
+
+class KvCache {
+ public:
+  // prefix_cache false: nothing is ever shared or kept.
+  static Result<std::unique_ptr<KvCache>> create(const KvShape& shape, int32_t blocks, bool prefix_cache, Ledger& ledger);
+
+  // The longest stored prefix of tokens[0, limit). A caller that must compute at least the last token passes limit = size - 1.
+  KvMatch peek(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const;
+  // Leases that prefix; room for `blocks_max` block ids is set aside, so that growing up to there allocates nothing.
+  KvLease match(const KvKey& key, std::span<const TokenId> tokens, int32_t limit, int32_t blocks_max);
+  // Grows the lease to hold positions [0, tokens). All or nothing.
+  bool reserve(KvLease& lease, int32_t tokens);
+  // Positions [0, computed) hold valid K and V: full blocks among them become shared. Where an equal block is stored already, the lease
+  // changes over to it and gives its own back (their bytes are equal: batch invariance).
+  void publish(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t computed);
+  // Blocks that dropping this lease would make free or evictable.
+  int32_t exclusive(const KvLease& lease) const;
+
+  KvView view() const { return pool_->view(); }
+  int32_t total() const { return pool_->total(); }
+  int32_t available() const { return pool_->free() + tree_.unpinned(); }  // what reserve() could give
+  int32_t cached() const { return tree_.unpinned(); }
+  int64_t bytes() const { return pool_->bytes(); }
+  KvIdentities& identities() { return identities_; }
+  // With every live lease at hand it also checks who holds what; at idle: check({}).
+  void check(std::span<const KvLease* const> leases) const;
+
+ private:
+  friend class KvLease;
+  KvCache(std::unique_ptr<BlockPool> pool, bool prefix_cache)
+      : pool_(std::move(pool)), tree_(pool_->total()), prefix_cache_(prefix_cache) {}
+  void release(KvLease& lease);
+
+  std::unique_ptr<BlockPool> pool_;
+  RadixTree tree_;
+  KvIdentities identities_;
+  const bool prefix_cache_;
+};
+
+}  // namespace loralei

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <list>
+#include <map>
+#include <set>
+#include <string>
+
+#include "base/prng.h"
+#include "kv/kv_cache.h"
+
+namespace loralei {
+namespace {
+
+const KvShape kTinyShape{.layers = 2, .kv_heads = 1, .head_dim = 4, .dtype = DType::kF32};
+
+KvIdentityPart part(uint8_t digest, float scale, int32_t first_position = 0) {
+  KvIdentityPart value;
+  value.digest[0] = digest;
+  value.scale = scale;
+  value.first_position = first_position;
+  return value;
+}
+
+std::vector<TokenId> sequence_tokens(int count, int salt = 0) {
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < count; ++i) tokens.push_back(i * 7 + salt);
+  return tokens;
+}
+
+struct Cache {
+  Ledger ledger{1 << 20};
+  std::unique_ptr<KvCache> cache;
+  explicit Cache(int32_t blocks, bool prefix = true) : cache(std::move(KvCache::create(kTinyShape, blocks, prefix, ledger)).value()) {}
+  KvCache* operator->() { return cache.get(); }
+  KvKey key(std::vector<KvIdentityPart> parts, const std::string& salt = "") {
+    return make_kv_key(cache->identities(), parts, salt);
+  }
+};
+
+TEST(BlockPool, ViewAddressesEverySliceOnceInsideTheAllocation) {
+  Ledger ledger(1 << 20);
+  auto pool = std::move(BlockPool::create(kTinyShape, 3, ledger)).value();
+  EXPECT_EQ(ledger.used_bytes(MemoryUse::kKv), 3 * kv_block_bytes(kTinyShape));
+  const KvView view = pool->view();
+  std::set<std::byte*> seen;
+  for (int block = 0; block < 3; ++block) {
+    for (int layer = 0; layer < 2; ++layer) {
+      for (int v = 0; v < 2; ++v) seen.insert(view.slice(block, layer, v));
+    }
+  }
+  EXPECT_EQ(seen.size(), 12u);
+  EXPECT_LE(*seen.rbegin() + view.kv_stride_bytes, view.base + pool->bytes());
+  pool->check();
+}
+
+TEST(BlockPool, RefusesWithTheNumbersWhenTheBudgetIsShort) {
+  Ledger ledger(100);
+  const auto pool = BlockPool::create(kTinyShape, 3, ledger);
+  ASSERT_FALSE(pool.ok());
+  EXPECT_EQ(pool.error().code, ErrorCode::kTooLarge);
+  EXPECT_NE(pool.error().message.find("100 B"), std::string::npos) << pool.error().message;
+}
+
+TEST(KvCache, APublishedPrefixIsFoundAndSharedByTheSameIdentityOnly) {
+  Cache cache(16);
+  const auto tokens = sequence_tokens(40);
+  const KvKey base = cache.key({}), half = cache.key({part(1, 0.5f)}), full = cache.key({part(1, 1.0f)});
+  KvLease first = cache->match(full, tokens, 39, 8);
+  EXPECT_EQ(first.shared(), 0);
+  ASSERT_TRUE(cache->reserve(first, 40));
+  cache->publish(first, full, tokens, 40);
+  EXPECT_EQ(first.shared(), 2);  // the third block is not full
+
+  KvLease second = cache->match(full, tokens, 39, 8);
+  EXPECT_EQ(second.shared(), 2);
+  EXPECT_EQ(second.blocks()[1], first.blocks()[1]);
+  for (const KvKey& other : {base, half, cache.key({part(1, 1.0f)}, "salt"), cache.key({part(1, 1.0f), part(2, 1.0f)})}) {
+    EXPECT_EQ(cache->peek(other, tokens, 39).blocks, 0);
+  }
+  const KvLease* leases[] = {&first, &second};
+  cache->check(leases);
+}
+
+TEST(KvCache, AFullHitLeavesTheLastTokenToCompute) {
+  Cache cache(8);
+  const auto tokens = sequence_tokens(32);
+  const KvKey key = cache.key({});
+  {
+    KvLease lease = cache->match(key, tokens, 31, 4);
+    ASSERT_TRUE(cache->reserve(lease, 32));
+    cache->publish(lease, key, tokens, 32);
+  }
+  EXPECT_EQ(cache->peek(key, tokens, 32).tokens(), 32);
+  EXPECT_EQ(cache->peek(key, tokens, 31).tokens(), 16);
+  EXPECT_EQ(cache->available(), 8);
+  cache->check({});
+}
+
+TEST(KvCache, ActivatedLoraSharesTheBasePrefixAndKeepsTheRestApart) {
+  Cache cache(32);
+  const auto tokens = sequence_tokens(64);
+  const KvKey base = cache.key({}), at20 = cache.key({part(1, 1, 20)}), at24 = cache.key({part(1, 1, 24)});
+  for (const KvKey* key : {&base, &at20}) {
+    KvLease lease = cache->match(*key, tokens, 63, 8);
+    ASSERT_TRUE(cache->reserve(lease, 64));
+    cache->publish(lease, *key, tokens, 64);
+    EXPECT_EQ(lease.shared(), 4);
+  }
+  EXPECT_EQ(cache->peek(at20, tokens, 64).blocks, 4);
+  EXPECT_EQ(cache->peek(at24, tokens, 64).blocks, 1);  // starts midway in the same block, at another token
+  EXPECT_EQ(cache->peek(cache.key({part(1, 1, 32)}), tokens, 64).blocks, 2);
+  EXPECT_EQ(cache->peek(cache.key({part(1, 1, 0)}), tokens, 64).blocks, 0);
+  cache->check({});
+}
+
+TEST(KvCache, EqualBlocksComputedTwiceAreKeptOnce) {
+  Cache cache(8);
+  const auto tokens = sequence_tokens(16);
+  const KvKey key = cache.key({});
+  KvLease a = cache->match(key, tokens, 15, 1), b = cache->match(key, tokens, 15, 1);
+  ASSERT_TRUE(cache->reserve(a, 16) && cache->reserve(b, 16));
+  cache->publish(a, key, tokens, 16);
+  cache->publish(b, key, tokens, 16);
+  EXPECT_EQ(a.blocks()[0], b.blocks()[0]);
+  EXPECT_EQ(cache->available(), 7);
+  EXPECT_EQ(cache->exclusive(a), 0);
+  b.release();
+  EXPECT_EQ(cache->exclusive(a), 1);
+}
+
+TEST(KvCache, WithoutPrefixCacheNothingIsKept) {
+  Cache cache(4, false);
+  const auto tokens = sequence_tokens(32);
+  const KvKey key = cache.key({});
+  {
+    KvLease lease = cache->match(key, tokens, 31, 2);
+    ASSERT_TRUE(cache->reserve(lease, 32));
+    cache->publish(lease, key, tokens, 32);
+  }
+  EXPECT_EQ(cache->peek(key, tokens, 31).blocks, 0);
+  EXPECT_EQ(cache->cached(), 0);
+  EXPECT_EQ(cache->available(), 4);
+}
+
+// The naive model: every stored block is its whole path as a value; the least recently released leaf goes first.
+struct NaiveCache {
+  using Path = std::vector<std::pair<std::string, std::vector<TokenId>>>;
+  struct Stored {
+    int pins = 0;
+  };
+  std::map<Path, Stored> stored;
+  std::list<Path> released;  // oldest first
+  int private_blocks = 0;
+  int total = 0;
+
+  static Path path(const KvKey& key, const std::vector<TokenId>& tokens, int blocks) {
+    Path result;
+    for (int i = 0; i < blocks; ++i) {
+      result.emplace_back(*key.at((i + 1) * kKvBlockTokens - 1),
+                          std::vector<TokenId>(tokens.begin() + i * kKvBlockTokens, tokens.begin() + (i + 1) * kKvBlockTokens));
+    }
+    return result;
+  }
+  int match(const KvKey& key, const std::vector<TokenId>& tokens, int limit) const {
+    int blocks = 0;
+    while ((blocks + 1) * kKvBlockTokens <= limit && stored.count(path(key, tokens, blocks + 1))) ++blocks;
+    return blocks;
+  }
+  void pin(const Path& p) {
+    if (stored[p].pins++ == 0) released.remove(p);
+  }
+  void unpin(const Path& p) {
+    if (--stored[p].pins == 0) released.push_back(p);
+  }
+  int free() const { return total - private_blocks - static_cast<int>(stored.size()); }
+  int available() const { return free() + static_cast<int>(released.size()); }
+  void take(int count) {
+    for (; count > 0; --count) {
+      if (free() == 0) {
+        for (const auto& [p, s] : stored) {  // whoever goes must be a leaf
+          EXPECT_FALSE(p.size() == released.front().size() + 1 && std::equal(released.front().begin(), released.front().end(), p.begin()));
+        }
+        stored.erase(released.front());
+        released.pop_front();
+      }
+      ++private_blocks;
+    }
+  }
+};
+
+TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Prng random(seed);
+    Cache cache(24);
+    NaiveCache naive;
+    naive.total = 24;
+    const std::vector<KvKey> keys = {cache.key({}), cache.key({part(1, 1)}), cache.key({part(1, 1, 20)}), cache.key({part(1, 0.5f)})};
+    struct Live {
+      KvLease lease;
+      size_t key = 0;
+      std::vector<TokenId> tokens;
+      int computed = 0;
+      int shared = 0;
+      int blocks = 0;
+    };
+    std::vector<std::unique_ptr<Live>> live;
+    for (int step = 0; step < 600; ++step) {
+      const auto choice = random.below(10);
+      if (choice < 3) {
+        auto one = std::make_unique<Live>();
+        one->key = random.below(keys.size());
+        const int count = 1 + static_cast<int>(random.below(90));
+        for (int i = 0; i < count; ++i) one->tokens.push_back(static_cast<TokenId>(i / 16 == 0 ? 0 : random.below(20) == 0));
+        const int limit = count - 1;
+        const int expected = naive.match(keys[one->key], one->tokens, limit);
+        ASSERT_EQ(cache->peek(keys[one->key], one->tokens, limit).blocks, expected);
+        one->lease = cache->match(keys[one->key], one->tokens, limit, 8);
+        ASSERT_EQ(one->lease.shared(), expected);
+        for (int i = 1; i <= expected; ++i) naive.pin(NaiveCache::path(keys[one->key], one->tokens, i));
+        one->shared = one->blocks = expected;
+        one->computed = expected * kKvBlockTokens;
+        live.push_back(std::move(one));
+      } else if (choice < 8 && !live.empty()) {
+        Live& one = *live[random.below(live.size())];
+        const int target = std::min<int>(static_cast<int>(one.tokens.size()), one.computed + 1 + static_cast<int>(random.below(30)));
+        const int missing = std::max(0, kv_blocks_for(target) - one.blocks);
+        const bool fits = missing <= naive.available();
+        ASSERT_EQ(cache->reserve(one.lease, target), fits);
+        if (fits) {
+          naive.take(missing);
+          one.blocks += missing;
+          one.computed = target;
+          cache->publish(one.lease, keys[one.key], one.tokens, target);
+          for (; (one.shared + 1) * kKvBlockTokens <= target; ++one.shared) {
+            --naive.private_blocks;
+            const auto path = NaiveCache::path(keys[one.key], one.tokens, one.shared + 1);
+            if (naive.stored.count(path)) {
+              naive.pin(path);
+            } else {
+              naive.stored[path].pins = 1;
+            }
+          }
+        }
+      } else if (!live.empty()) {
+        const size_t index = random.below(live.size());
+        Live& one = *live[index];
+        naive.private_blocks -= one.blocks - one.shared;
+        for (int i = one.shared; i >= 1; --i) naive.unpin(NaiveCache::path(keys[one.key], one.tokens, i));
+        live.erase(live.begin() + static_cast<int64_t>(index));
+      }
+      ASSERT_EQ(cache->available(), naive.available());
+      ASSERT_EQ(cache->cached(), static_cast<int>(naive.released.size()));
+      std::vector<const KvLease*> leases;
+      for (const auto& one : live) leases.push_back(&one->lease);
+      cache->check(leases);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace loralei

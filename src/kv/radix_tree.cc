@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv/radix_tree.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+
+namespace loralei {
+namespace {
+
+uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+  return hash ^ (hash >> 29);
+}
+
+}  // namespace
+
+RadixTree::RadixTree(int32_t blocks)
+    : nodes_(static_cast<size_t>(blocks)), buckets_(std::bit_ceil(static_cast<size_t>(blocks) * 2), kNoNode) {}
+
+size_t RadixTree::bucket_of(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens) const {
+  uint64_t hash = mix(static_cast<uint64_t>(parent + 1), reinterpret_cast<uintptr_t>(identity.get()));
+  for (const TokenId token : tokens) hash = mix(hash, static_cast<uint32_t>(token));
+  return static_cast<size_t>(hash >> 7) & (buckets_.size() - 1);
+}
+
+int32_t RadixTree::find(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens) const {
+  CHECK(tokens.size() == kKvBlockTokens);
+  int32_t index = buckets_[bucket_of(parent, identity, tokens)];
+  while (index != kNoNode) {
+    const Node& node = nodes_[static_cast<size_t>(index)];
+    if (node.parent == parent && node.identity == identity && std::equal(tokens.begin(), tokens.end(), node.tokens.begin())) {
+      return index;
+    }
+    index = node.next_in_bucket;
+  }
+  return kNoNode;
+}
+
+void RadixTree::insert(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens, int32_t block) {
+  CHECK(find(parent, identity, tokens) == kNoNode);
+  CHECK(parent == kNoNode || pins(parent) > 0);
+  Node& node = nodes_[static_cast<size_t>(block)];
+  CHECK(!node.in_tree);
+  node.in_tree = true;
+  node.parent = parent;
+  node.pins = 1;
+  node.children = 0;
+  node.identity = identity;
+  std::copy(tokens.begin(), tokens.end(), node.tokens.begin());
+  int32_t& bucket = buckets_[bucket_of(parent, identity, tokens)];
+  node.next_in_bucket = bucket;
+  bucket = block;
+  if (parent != kNoNode) ++nodes_[static_cast<size_t>(parent)].children;
+  ++size_;
+}
+
+void RadixTree::append(int32_t node) {
+  Node& entry = nodes_[static_cast<size_t>(node)];
+  entry.older = newest_;
+  entry.newer = kNoNode;
+  (newest_ == kNoNode ? oldest_ : nodes_[static_cast<size_t>(newest_)].newer) = node;
+  newest_ = node;
+  ++unpinned_;
+}
+
+void RadixTree::unlink(int32_t node) {
+  const Node& entry = nodes_[static_cast<size_t>(node)];
+  (entry.older == kNoNode ? oldest_ : nodes_[static_cast<size_t>(entry.older)].newer) = entry.newer;
+  (entry.newer == kNoNode ? newest_ : nodes_[static_cast<size_t>(entry.newer)].older) = entry.older;
+  --unpinned_;
+}
+
+void RadixTree::pin(int32_t node) {
+  Node& entry = nodes_[static_cast<size_t>(node)];
+  CHECK(entry.in_tree);
+  if (entry.pins++ == 0) unlink(node);
+}
+
+void RadixTree::unpin(int32_t node) {
+  Node& entry = nodes_[static_cast<size_t>(node)];
+  CHECK(entry.in_tree && entry.pins > 0);
+  if (--entry.pins == 0) append(node);
+}
+
+int32_t RadixTree::evict() {
+  if (oldest_ == kNoNode) return kNoNode;
+  const int32_t block = oldest_;
+  Node& node = nodes_[static_cast<size_t>(block)];
+  CHECK(node.children == 0);
+  unlink(block);
+  int32_t* link = &buckets_[bucket_of(node.parent, node.identity, node.tokens)];
+  while (*link != block) link = &nodes_[static_cast<size_t>(*link)].next_in_bucket;
+  *link = node.next_in_bucket;
+  if (node.parent != kNoNode) --nodes_[static_cast<size_t>(node.parent)].children;
+  node.in_tree = false;
+  node.identity.reset();
+  --size_;
+  return block;
+}
+
+void RadixTree::check() const {
+  std::vector<int32_t> children(nodes_.size(), 0), child_pins(nodes_.size(), 0), rank(nodes_.size(), -1);
+  int32_t count = 0;
+  for (const Node& node : nodes_) {
+    if (!node.in_tree) continue;
+    ++count;
+    CHECK(node.identity != nullptr);
+    if (node.parent == kNoNode) continue;
+    CHECK(contains(node.parent));
+    ++children[static_cast<size_t>(node.parent)];
+    child_pins[static_cast<size_t>(node.parent)] += node.pins;
+  }
+  CHECK(count == size_);
+  int32_t listed = 0;
+  for (int32_t index = oldest_, older = kNoNode; index != kNoNode; index = nodes_[static_cast<size_t>(index)].newer) {
+    const Node& node = nodes_[static_cast<size_t>(index)];
+    CHECK(node.in_tree && node.pins == 0 && node.older == older);
+    older = index;
+    rank[static_cast<size_t>(index)] = listed++;
+  }
+  CHECK(listed == unpinned_);
+  for (size_t index = 0; index < nodes_.size(); ++index) {
+    const Node& node = nodes_[index];
+    if (!node.in_tree) continue;
+    CHECK(node.children == children[index] && node.pins >= child_pins[index]);
+    CHECK((node.pins == 0) == (rank[index] >= 0));
+    CHECK(find(node.parent, node.identity, node.tokens) == static_cast<int32_t>(index));
+    if (node.parent != kNoNode && rank[static_cast<size_t>(node.parent)] >= 0) {
+      CHECK(rank[index] >= 0 && rank[index] < rank[static_cast<size_t>(node.parent)]);
+    }
+  }
+}
+
+}  // namespace loralei

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// RadixTree: which full blocks of KV exist, found by (path from the root, identity, the 16 token ids), compared exactly.
+//
+//   root ── [base: tok 0..15] ── [base: tok 16..31] ── [adapter X: tok 32..47]       one node a block; node i describes block i
+//                             └─ [adapter Y: tok 32..47]
+//
+// Thread: the engine's. Ownership: none of the bytes; a block in the tree stays taken in the pool until evict() names it. All storage is
+// sized at creation: finding, inserting and evicting allocate nothing.
+// Invariants (check()): whoever pins a node pins its ancestors, so pins(parent) >= sum of pins(children); exactly the unpinned nodes stand
+// in the eviction list; a node stands behind all its descendants there, because a released path is appended deepest first. Hence
+// the head of the list is always the least recently released leaf.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/limits.h"
+#include "kv/identity.h"
+
+namespace loralei {
+
+inline constexpr int32_t kNoNode = -1;
+
+class RadixTree {
+ public:
+  explicit RadixTree(int32_t blocks);
+
+  // The child of `parent` (kNoNode: of the root) that holds exactly these tokens under this identity, or kNoNode. tokens: [kKvBlockTokens]
+  int32_t find(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens) const;
+  // Adds node `block`, pinned once. CHECKs that the parent is pinned and that no equal node exists.
+  void insert(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens, int32_t block);
+  void pin(int32_t node);
+  void unpin(int32_t node);  // call deepest node first
+  // Removes the least recently released unpinned leaf and returns its block; kNoNode when everything is pinned.
+  int32_t evict();
+
+  int32_t size() const { return size_; }
+  int32_t unpinned() const { return unpinned_; }
+  int32_t pins(int32_t node) const { return nodes_[static_cast<size_t>(node)].pins; }
+  bool contains(int32_t node) const { return nodes_[static_cast<size_t>(node)].in_tree; }
+  void check() const;
+
+ private:
+  struct Node {
+    bool in_tree = false;
+    int32_t parent = kNoNode;
+    int32_t pins = 0;
+    int32_t children = 0;
+    int32_t next_in_bucket = kNoNode;
+    int32_t older = kNoNode, newer = kNoNode;  // eviction list
+    KvIdentity identity;
+    std::array<TokenId, kKvBlockTokens> tokens{};
+  };
+
+  size_t bucket_of(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens) const;
+  void append(int32_t node);
+  void unlink(int32_t node);
+
+  std::vector<Node> nodes_;       // [blocks]
+  std::vector<int32_t> buckets_;  // power of two
+  int32_t oldest_ = kNoNode, newest_ = kNoNode;
+  int32_t size_ = 0, unpinned_ = 0;
+};
+
+}  // namespace loralei

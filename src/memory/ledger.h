@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ledger: one byte budget per device. Nothing large is allocated outside a Grant.
+//
+// Thread-safe. Ownership: a Grant is a move-only share of the budget and must not outlive its Ledger; dropping it returns the bytes.
+// Invariants (check()): the sum of live grants equals used() and never exceeds the budget; no use is negative.
+// Scarcity is an answer, not an error: try_grant says nullopt.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+
+namespace loralei {
+
+enum class MemoryUse : uint8_t { kWeights, kAdapters, kKv, kScratch, kOther };
+inline constexpr int kMemoryUses = 5;
+const char* memory_use_name(MemoryUse use);
+
+class Ledger;
+
+class [[nodiscard]] Grant {
+ public:
+  Grant() = default;
+  Grant(Grant&& other) noexcept;
+  Grant& operator=(Grant&& other) noexcept;
+  ~Grant();
+  Grant(const Grant&) = delete;
+  Grant& operator=(const Grant&) = delete;
+
+  int64_t bytes() const { return bytes_; }
+  void release();
+  // Gives back what turned out not to be needed. CHECKs 0 <= bytes <= bytes().
+  void shrink_to(int64_t bytes);
+
+ private:
+  friend class Ledger;
+  Grant(Ledger* ledger, MemoryUse use, int64_t bytes) : ledger_(ledger), use_(use), bytes_(bytes) {}
+  Ledger* ledger_ = nullptr;
+  MemoryUse use_ = MemoryUse::kOther;
+  int64_t bytes_ = 0;
+};
+
+class Ledger {
+ public:
+  // cap_bytes per use: INT64_MAX means only the total counts.
+  explicit Ledger(int64_t budget_bytes);
+  ~Ledger();
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
+
+  void set_cap(MemoryUse use, int64_t cap_bytes);
+  std::optional<Grant> try_grant(MemoryUse use, int64_t bytes);
+
+  int64_t budget_bytes() const { return budget_bytes_; }
+  int64_t used_bytes() const;
+  int64_t used_bytes(MemoryUse use) const;
+  int64_t cap_bytes(MemoryUse use) const;
+  int64_t available_bytes(MemoryUse use) const;  // what try_grant(use, ...) could give now
+  std::string describe() const;                  // a small table for the start banner
+  void check() const;
+
+ private:
+  friend class Grant;
+  void give_back(MemoryUse use, int64_t bytes);
+
+  const int64_t budget_bytes_;
+  mutable std::mutex mutex_;
+  std::array<int64_t, kMemoryUses> used_{};
+  std::array<int64_t, kMemoryUses> cap_{};
+  int64_t live_grants_ = 0;
+};
+
+}  // namespace loralei

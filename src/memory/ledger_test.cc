@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "base/prng.h"
+
+namespace loralei {
+namespace {
+
+TEST(Ledger, DroppingAGrantReturnsItsBytes) {
+  Ledger ledger(100);
+  ledger.set_cap(MemoryUse::kKv, 60);
+  {
+    auto grant = ledger.try_grant(MemoryUse::kKv, 50);
+    ASSERT_TRUE(grant);
+    EXPECT_FALSE(ledger.try_grant(MemoryUse::kKv, 11));       // over the cap of its use
+    EXPECT_FALSE(ledger.try_grant(MemoryUse::kWeights, 51));  // over the total
+    EXPECT_EQ(ledger.available_bytes(MemoryUse::kKv), 10);
+    grant->shrink_to(20);
+    EXPECT_EQ(ledger.used_bytes(), 20);
+    Grant moved = std::move(*grant);
+    EXPECT_EQ(ledger.used_bytes(), 20);
+  }
+  EXPECT_EQ(ledger.used_bytes(), 0);
+  ledger.check();
+}
+
+TEST(Ledger, RandomGrantsAgreeWithANaiveSum) {
+  const uint64_t seed = 7;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  Prng random(seed);
+  Ledger ledger(10000);
+  std::vector<Grant> live;
+  for (int step = 0; step < 5000; ++step) {
+    const auto use = static_cast<MemoryUse>(random.below(kMemoryUses));
+    const auto bytes = static_cast<int64_t>(random.below(1500));
+    if (random.below(2) == 0) {
+      const bool fits = bytes <= ledger.available_bytes(use);
+      auto grant = ledger.try_grant(use, bytes);
+      ASSERT_EQ(grant.has_value(), fits);
+      if (grant) live.push_back(std::move(*grant));
+    } else if (!live.empty()) {
+      live.erase(live.begin() + static_cast<int64_t>(random.below(live.size())));
+    }
+    int64_t sum = 0;
+    for (const Grant& grant : live) sum += grant.bytes();
+    ASSERT_EQ(ledger.used_bytes(), sum);
+    ledger.check();
+  }
+}
+
+}  // namespace
+}  // namespace loralei

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/layer_program.h"
+
+namespace loralei {
+namespace {
+
+constexpr std::array<const char*, kLayerModules> kModulePaths = {
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+    "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
+
+Result<TensorSlot> need_matrix(const WeightStore& weights, const std::string& name) {
+  const TensorSlot slot = weights.find(name);
+  if (slot == kNoTensor) return corrupt("The model has no tensor '" + name + "'; the file is incomplete.");
+  return slot;
+}
+
+Result<const float*> need_vector(const WeightStore& weights, const std::string& name) {
+  const float* data = weights.vector(name);
+  if (data == nullptr) return corrupt("The model has no tensor '" + name + "'; the file is incomplete.");
+  return data;
+}
+
+}  // namespace
+
+int module_out(const ModelConfig& config, Module module) {
+  switch (module) {
+    case Module::kQ: return config.heads * config.head_dim;
+    case Module::kK:
+    case Module::kV: return config.kv_heads * config.head_dim;
+    case Module::kO:
+    case Module::kDown:
+    case Module::kEmbed: return config.hidden;
+    case Module::kGate:
+    case Module::kUp: return config.ffn;
+    case Module::kLmHead: return config.vocab;
+  }
+  return 0;
+}
+
+int module_in(const ModelConfig& config, Module module) {
+  switch (module) {
+    case Module::kO: return config.heads * config.head_dim;
+    case Module::kDown: return config.ffn;
+    case Module::kEmbed: return config.vocab;
+    default: return config.hidden;
+  }
+}
+
+Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightStore& weights) {
+  LayerProgram program;
+  program.layers.resize(static_cast<size_t>(config.layers));
+  for (int index = 0; index < config.layers; ++index) {
+    LayerWeights& layer = program.layers[static_cast<size_t>(index)];
+    const std::string prefix = "model.layers." + std::to_string(index) + ".";
+    for (size_t module = 0; module < kLayerModules; ++module) {
+      const std::string path = prefix + kModulePaths[module];
+      TRY_ASSIGN(layer.matrix[module], need_matrix(weights, path + ".weight"));
+      layer.bias[module] = weights.vector(path + ".bias");
+    }
+    TRY_ASSIGN(layer.input_norm, need_vector(weights, prefix + "input_layernorm.weight"));
+    TRY_ASSIGN(layer.post_attention_norm, need_vector(weights, prefix + "post_attention_layernorm.weight"));
+    if (config.qk_norm) {
+      TRY_ASSIGN(layer.q_norm, need_vector(weights, prefix + "self_attn.q_norm.weight"));
+      TRY_ASSIGN(layer.k_norm, need_vector(weights, prefix + "self_attn.k_norm.weight"));
+    }
+  }
+  TRY_ASSIGN(program.embed, need_matrix(weights, "model.embed_tokens.weight"));
+  program.head = program.embed;
+  if (!config.tied_head) {
+    TRY_ASSIGN(program.head, need_matrix(weights, "lm_head.weight"));
+  }
+  TRY_ASSIGN(program.final_norm, need_vector(weights, "model.norm.weight"));
+  return program;
+}
+
+}  // namespace loralei

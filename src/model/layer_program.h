@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// LayerProgram: where each weight of the model lies, resolved once by name. One program for every architecture; what a config lacks is
+// kNoTensor or null and its step is skipped.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "formats/model_config.h"
+#include "ops/args.h"
+#include "weights/weight_store.h"
+
+namespace loralei {
+
+struct LayerWeights {
+  std::array<TensorSlot, kLayerModules> matrix;   // by Module: q k v o gate up down
+  std::array<const float*, kLayerModules> bias;   // [out] or null
+  const float* input_norm = nullptr;              // [hidden]
+  const float* post_attention_norm = nullptr;     // [hidden]
+  const float* q_norm = nullptr;                  // [head_dim] or null
+  const float* k_norm = nullptr;
+};
+
+struct LayerProgram {
+  std::vector<LayerWeights> layers;
+  TensorSlot embed = kNoTensor;
+  TensorSlot head = kNoTensor;  // equals embed when tied
+  const float* final_norm = nullptr;
+};
+
+// Output width of a layer module: [out] of its matrix.
+int module_out(const ModelConfig& config, Module module);
+int module_in(const ModelConfig& config, Module module);
+
+Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightStore& weights);
+
+}  // namespace loralei

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Model: the layer program. Knows tokens and rows, not requests.
+//
+// Thread: one executor thread. Ownership: borrows the weight store, op table and pool, which outlive it; owns its activations, sized once at
+// creation from ModelLimits (no allocation in forward). Invariant: a row's logits depend on its tokens, adapters and KV alone, bit for bit
+// (batch invariance). Failure: create() answers a sentence; forward() fails only when a weight cannot be read (streaming).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "formats/model_config.h"
+#include "ops/op_table.h"
+#include "weights/weight_store.h"
+
+namespace loralei {
+
+struct ModelLimits {
+  int32_t rows_max = 512;         // token rows of a step
+  int32_t logits_rows_max = 256;  // rows that want logits
+  int32_t segments_max = 1024;
+  int32_t rank_max = 256;
+  int64_t max_model_len = 0;      // fixes the factor of dynamic RoPE scaling; 0: the config's max_position
+};
+
+// Rows whose full tensors differ from the base's (modules_to_save). Sorted, disjoint.
+struct RowOverride {
+  int32_t row_begin = 0;
+  int32_t row_count = 0;
+  const SavedTensors* saved = nullptr;
+};
+
+// The step in the form kernels read: pointers into the engine's batch slot, valid during forward().
+struct ModelBatch {
+  std::span<const TokenId> tokens;       // [rows], each below the vocabulary its row uses
+  std::span<const int32_t> positions;    // [rows]
+  std::span<const RowGroup> groups;      // cover all rows in order
+  std::span<const LoraSegment> segments;
+  const LoraSource* sources = nullptr;   // [layers * kLayerModules + 2][slots]: layer modules, then kLmHead, kEmbed
+  int32_t slots = 0;
+  std::span<const RowOverride> overrides;
+  std::span<const int32_t> logits_rows;  // ascending
+  float* logits = nullptr;               // [logits_rows, logits_stride]; columns beyond a row's vocabulary are -inf
+  int64_t logits_stride = 0;             // >= the largest vocabulary of any row
+  std::span<const int32_t> hidden_rows;  // ascending
+  float* hidden = nullptr;               // [hidden_rows, hidden] after the final norm
+};
+
+class Model {
+ public:
+  static Result<std::unique_ptr<Model>> create(const ModelConfig& config, WeightStore& weights, const OpTable& ops,
+                                               ThreadPool& pool, const ModelLimits& limits);
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  Status forward(const ModelBatch& batch, const KvView& kv);
+  const ModelConfig& config() const;
+  int64_t scratch_bytes() const;  // activations and kernel scratch held
+  // The same before a model is made, so that memory can be planned.
+  static int64_t scratch_bytes(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads);
+  uint64_t op_count() const;      // operations issued so far
+
+  // Bias of a base module as f32 [out], or null: what AdapterBase needs for bias="all".
+  const float* bias(int layer, Module module) const;
+
+ private:
+  struct State;
+  explicit Model(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// inv_freq [head_dim / 2] and the attention scale of a config (RoPE scaling: linear, llama3, yarn, dynamic at max_model_len).
+struct RopeTable {
+  std::vector<float> inv_freq;
+  float attention_scale = 1.0f;
+};
+RopeTable make_rope_table(const ModelConfig& config, int64_t max_model_len);
+
+}  // namespace loralei

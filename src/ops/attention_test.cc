@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/limits.h"
+#include "ops/op_test_util.h"
+
+namespace loralei {
+namespace {
+
+class Attention : public EveryTable {};
+FOR_EVERY_TABLE(Attention);
+
+// A paged cache with several layers whose unused bytes are NaN, and sequences with scattered block tables.
+struct TestCache {
+  static constexpr int32_t kLayers = 2;
+  int32_t kv_heads, head_dim;
+  std::vector<std::byte> bytes;
+  KvView view;
+  std::vector<int32_t> free_blocks;
+
+  TestCache(Prng& prng, DType dtype, int32_t heads, int32_t dim, int32_t blocks) : kv_heads(heads), head_dim(dim) {
+    const int64_t head_bytes = kKvBlockTokens * row_bytes(dtype, dim);
+    view = {.head_stride_bytes = head_bytes, .dtype = dtype, .kv_heads = heads, .head_dim = dim};
+    view.kv_stride_bytes = head_bytes * heads;
+    view.layer_stride_bytes = 2 * view.kv_stride_bytes;
+    view.block_stride_bytes = kLayers * view.layer_stride_bytes;
+    bytes.assign(static_cast<size_t>(view.block_stride_bytes * blocks), std::byte{0xFF});
+    view.base = bytes.data();
+    for (int32_t block = 0; block < blocks; ++block) free_blocks.push_back(block);
+    for (size_t i = free_blocks.size(); i > 1; --i) std::swap(free_blocks[i - 1], free_blocks[prng.below(i)]);
+  }
+  std::vector<int32_t> take(int32_t positions) {
+    std::vector<int32_t> table;
+    for (int32_t p = 0; p < positions; p += kKvBlockTokens) {
+      EXPECT_FALSE(free_blocks.empty());
+      table.push_back(free_blocks.back());
+      free_blocks.pop_back();
+    }
+    return table;
+  }
+  // What the cache holds for one position, decoded.
+  std::vector<double> read(const std::vector<int32_t>& table, int32_t position, int32_t layer, int32_t v,
+                           int32_t head) const {
+    std::vector<float> values(static_cast<size_t>(head_dim));
+    const std::byte* slice = view.slice(table[static_cast<size_t>(position / kKvBlockTokens)], layer, v);
+    decode_row(view.dtype,
+               slice + head * view.head_stride_bytes + position % kKvBlockTokens * row_bytes(view.dtype, head_dim),
+               values.data(), head_dim);
+    return {values.begin(), values.end()};
+  }
+};
+
+struct TestSequence {
+  int32_t length;  // positions in the cache
+  std::vector<int32_t> blocks;
+  std::vector<float> k, v;  // [length, kv_heads * head_dim]
+
+  TestSequence(Prng& prng, TestCache& cache, int32_t positions) : length(positions), blocks(cache.take(positions)) {
+    const int64_t width = int64_t{cache.kv_heads} * cache.head_dim;
+    k = random_floats(prng, positions * width);
+    v = random_floats(prng, positions * width);
+  }
+  RowGroup all() const { return {0, length, 0, blocks.data()}; }
+};
+
+void store_sequence(const OpTable& table, TestCache& cache, const TestSequence& sequence, int32_t layer) {
+  TestContext context(table);
+  const std::vector<RowGroup> groups = {sequence.all()};
+  table.kv_store(context.ctx, {.k = sequence.k.data(),
+                               .v = sequence.v.data(),
+                               .stride = int64_t{cache.kv_heads} * cache.head_dim,
+                               .kv = cache.view,
+                               .layer = layer,
+                               .groups = groups});
+  EXPECT_EQ(context.ctx.op_count, 1u);
+}
+
+std::vector<float> run_attention(const OpTable& table, int threads, const TestCache& cache, const std::vector<float>& q,
+                                 int32_t heads, int32_t layer, int32_t window, const std::vector<RowGroup>& groups) {
+  TestContext context(table, threads);
+  std::vector<float> out(q.size(), std::numeric_limits<float>::quiet_NaN());
+  const int64_t stride = int64_t{heads} * cache.head_dim;
+  table.attention(context.ctx, {.q = q.data(),
+                                .q_stride = stride,
+                                .out = out.data(),
+                                .out_stride = stride,
+                                .kv = cache.view,
+                                .layer = layer,
+                                .heads = heads,
+                                .scale = 1.0f / std::sqrt(static_cast<float>(cache.head_dim)),
+                                .window = window,
+                                .groups = groups});
+  EXPECT_EQ(context.ctx.op_count, 1u);
+  return out;
+}
+
+// Errors: a score is off by at most eps (dim / 8 + 10) sum |q k| (d below), which changes each weight by a factor
+// within e^(+-2d) of the normalised sum; the weighted mean of values then moves by at most 2d max|v|, plus the rounding
+// of the sum over positions.
+void expect_attention(const TestCache& cache, const TestSequence& sequence, const RowGroup& group,
+                      const std::vector<float>& q, int32_t heads, int32_t layer, int32_t window,
+                      const std::vector<float>& out) {
+  const auto dim = static_cast<size_t>(cache.head_dim);
+  const double scale = 1.0 / std::sqrt(static_cast<double>(cache.head_dim));
+  for (int32_t i = 0; i < group.row_count; ++i) {
+    const int32_t last = group.position + i, first = window > 0 ? std::max(0, last - window + 1) : 0;
+    for (int32_t head = 0; head < heads; ++head) {
+      const size_t at =
+          (static_cast<size_t>(group.row_begin + i) * static_cast<size_t>(heads) + static_cast<size_t>(head)) * dim;
+      std::vector<double> scores, expected(dim, 0.0);
+      double largest = -1e300, score_magnitude = 0, value_max = 0, total = 0;
+      for (int32_t p = first; p <= last; ++p) {
+        const std::vector<double> k = cache.read(sequence.blocks, p, layer, 0, head / (heads / cache.kv_heads));
+        double sum = 0, magnitude = 0;
+        for (size_t d = 0; d < dim; ++d) {
+          sum += static_cast<double>(q[at + d]) * k[d];
+          magnitude += std::fabs(static_cast<double>(q[at + d]) * k[d]);
+        }
+        scores.push_back(sum * scale);
+        largest = std::max(largest, scores.back());
+        score_magnitude = std::max(score_magnitude, magnitude * scale);
+      }
+      for (int32_t p = first; p <= last; ++p) {
+        const double weight = std::exp(scores[static_cast<size_t>(p - first)] - largest);
+        total += weight;
+        const std::vector<double> v = cache.read(sequence.blocks, p, layer, 1, head / (heads / cache.kv_heads));
+        for (size_t d = 0; d < dim; ++d) {
+          expected[d] += weight * v[d];
+          value_max = std::max(value_max, std::fabs(v[d]));
+        }
+      }
+      const double score_error =
+          kEps * ((static_cast<double>(dim) / 8 + 10) * score_magnitude + 4 * std::fabs(largest));
+      const double bound = value_max * (2 * score_error + kEps * (static_cast<double>(last - first + 1) + 20));
+      for (size_t d = 0; d < dim; ++d) {
+        ASSERT_NEAR(static_cast<double>(out[at + d]), expected[d] / total, bound)
+            << "row " << i << " head " << head << " dim " << d;
+      }
+    }
+  }
+}
+
+struct Shape {
+  int32_t heads, kv_heads, head_dim;
+};
+constexpr Shape kShapes[] = {{8, 2, 64}, {4, 4, 32}, {6, 1, 80}, {3, 1, 20}, {40, 1, 16}, {2, 2, 128}};
+
+TEST_P(Attention, StoresWhatTheCodecEncodes) {
+  Prng prng(301);
+  for (DType dtype : kPlainDTypes) {
+    TestCache cache(prng, dtype, 3, 27, 8);
+    TestSequence sequence(prng, cache, 50);
+    sequence.k[5] = std::numeric_limits<float>::quiet_NaN();
+    sequence.k[6] = 1e-7f, sequence.k[7] = -1e30f;
+    store_sequence(table(), cache, sequence, 1);
+    std::vector<std::byte> encoded(static_cast<size_t>(row_bytes(dtype, 27)));
+    for (int32_t p = 0; p < 50; ++p) {
+      for (int32_t head = 0; head < 3; ++head) {
+        for (int32_t v = 0; v < 2; ++v) {
+          encode_row(dtype, (v == 0 ? sequence.k : sequence.v).data() + (p * 3 + head) * 27, encoded.data(), 27);
+          const std::byte* slot = cache.view.slice(sequence.blocks[static_cast<size_t>(p / 16)], 1, v) +
+                                  head * cache.view.head_stride_bytes + p % 16 * row_bytes(dtype, 27);
+          ASSERT_EQ(std::memcmp(slot, encoded.data(), encoded.size()), 0)
+              << dtype_info(dtype).name << " position " << p;
+        }
+      }
+    }
+    EXPECT_EQ(cache.view.slice(sequence.blocks[0], 0, 0)[0], std::byte{0xFF}) << "the other layer is untouched";
+  }
+}
+
+TEST_P(Attention, AgreesWithTheNaiveSoftmax) {
+  Prng prng(302);
+  for (const Shape& shape : kShapes) {
+    for (DType dtype : kPlainDTypes) {
+      TestCache cache(prng, dtype, shape.kv_heads, shape.head_dim, 64);
+      const int32_t layer = static_cast<int32_t>(prng.below(2));
+      std::vector<TestSequence> sequences;
+      std::vector<RowGroup> groups;
+      int32_t rows = 0;
+      for (int32_t row_count : {1, 5, 40, 1, 0}) {  // decode rows, chunks, an empty group
+        sequences.emplace_back(prng, cache, row_count + static_cast<int32_t>(prng.below(90)) + 1);
+        store_sequence(table(), cache, sequences.back(), layer);
+        rows += row_count;
+      }
+      int32_t row = 0, index = 0;
+      for (int32_t row_count : {1, 5, 40, 1, 0}) {
+        const TestSequence& sequence = sequences[static_cast<size_t>(index++)];
+        groups.push_back({row, row_count, sequence.length - row_count, sequence.blocks.data()});
+        row += row_count;
+      }
+      for (int32_t window : {0, 1, 7, 33}) {
+        const std::vector<float> q = random_floats(prng, int64_t{rows} * shape.heads * shape.head_dim, 3.0f);
+        const std::vector<float> out = run_attention(table(), 2, cache, q, shape.heads, layer, window, groups);
+        for (size_t g = 0; g < groups.size(); ++g)
+          expect_attention(cache, sequences[g], groups[g], q, shape.heads, layer, window, out);
+      }
+    }
+  }
+}
+
+TEST_P(Attention, LongContextsAreSplitAndMergedRight) {
+  Prng prng(303);
+  TestCache cache(prng, DType::kF16, 1, 32, 400);
+  const TestSequence sequence(prng, cache, 5000);
+  store_sequence(table(), cache, sequence, 0);
+  for (int32_t window : {0, 700, 3000}) {
+    for (int32_t row_count : {1, 3}) {
+      const std::vector<RowGroup> groups = {{0, row_count, 5000 - row_count, sequence.blocks.data()}};
+      const std::vector<float> q = random_floats(prng, int64_t{row_count} * 2 * 32, 4.0f);
+      const std::vector<float> out = run_attention(table(), 4, cache, q, 2, 0, window, groups);
+      expect_attention(cache, sequence, groups[0], q, 2, 0, window, out);
+      EXPECT_TRUE(same_bits(out, run_attention(table(), 1, cache, q, 2, 0, window, groups)))
+          << "threads change the result";
+    }
+  }
+}
+
+// A row alone (decode) = the same row in a chunk of any length, in a mixed batch, with any number of threads.
+TEST_P(Attention, ARowDoesNotDependOnItsBatch) {
+  Prng prng(304);
+  for (const Shape& shape : {kShapes[0], kShapes[1], kShapes[3]}) {
+    TestCache cache(prng, DType::kBF16, shape.kv_heads, shape.head_dim, 300);
+    const TestSequence sequence(prng, cache, 1300), other(prng, cache, 900);
+    store_sequence(table(), cache, sequence, 0);
+    store_sequence(table(), cache, other, 0);
+    const int32_t rows = 60, start = 1240;
+    const size_t width = static_cast<size_t>(shape.heads * shape.head_dim);
+    const std::vector<float> q = random_floats(prng, static_cast<int64_t>(width) * rows, 2.0f);
+    for (int32_t window : {0, 100}) {
+      std::vector<float> alone;
+      for (int32_t i = 0; i < rows; ++i) {
+        const std::vector<float> one(q.begin() + static_cast<int64_t>(width) * i,
+                                     q.begin() + static_cast<int64_t>(width) * (i + 1));
+        const std::vector<float> out =
+            run_attention(table(), 1, cache, one, shape.heads, 0, window, {{0, 1, start + i, sequence.blocks.data()}});
+        alone.insert(alone.end(), out.begin(), out.end());
+      }
+      for (int threads : {1, 4}) {
+        EXPECT_TRUE(same_bits(run_attention(table(), threads, cache, q, shape.heads, 0, window,
+                                            {{0, rows, start, sequence.blocks.data()}}),
+                              alone));
+      }
+      std::vector<RowGroup> chunks;  // the same rows cut into chunks
+      for (int32_t i = 0; i < rows;) {
+        const int32_t count = std::min(rows - i, static_cast<int32_t>(1 + prng.below(20)));
+        chunks.push_back({i, count, start + i, sequence.blocks.data()});
+        i += count;
+      }
+      EXPECT_TRUE(same_bits(run_attention(table(), 3, cache, q, shape.heads, 0, window, chunks), alone));
+      std::vector<float> both = q;  // another sequence's rows in the same call
+      both.insert(both.end(), q.begin(), q.end());
+      std::vector<float> mixed =
+          run_attention(table(), 2, cache, both, shape.heads, 0, window,
+                        {{0, rows, start, sequence.blocks.data()}, {rows, rows, 800, other.blocks.data()}});
+      mixed.resize(alone.size());
+      EXPECT_TRUE(same_bits(mixed, alone));
+    }
+  }
+}
+
+TEST_P(Attention, NoRowsIsNoWorkAndNonFiniteInputIsContained) {
+  Prng prng(305);
+  TestCache cache(prng, DType::kF32, 2, 16, 8);
+  TestSequence sequence(prng, cache, 20);
+  TestContext context(table());
+  const std::vector<RowGroup> empty = {{0, 0, 0, sequence.blocks.data()}};
+  table().attention(context.ctx, {.kv = cache.view, .heads = 4, .scale = 1, .groups = empty});
+  table().kv_store(context.ctx, {.kv = cache.view, .groups = empty});
+  EXPECT_EQ(context.ctx.op_count, 0u);
+  store_sequence(table(), cache, sequence, 0);
+  std::vector<float> q = random_floats(prng, 2 * 4 * 16);
+  q[3] = std::numeric_limits<float>::quiet_NaN();           // row 0, head 0
+  q[64 + 16 + 1] = std::numeric_limits<float>::infinity();  // row 1, head 1
+  const std::vector<float> out = run_attention(table(), 2, cache, q, 4, 0, 0, {{0, 2, 18, sequence.blocks.data()}});
+  for (size_t i = 16; i < 64; ++i) EXPECT_TRUE(std::isfinite(out[i]));
+  for (size_t i = 64; i < 80; ++i) EXPECT_TRUE(std::isfinite(out[i]));
+}
+
+}  // namespace
+}  // namespace loralei

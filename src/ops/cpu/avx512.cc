@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cpu/cpu_table.h"
+
+#if defined(__x86_64__)
+
+#if !defined(__clang__)
+// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable and then warns about it.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "device/host/isa.h"
+#include "ops/cpu/attention_plan.h"
+#include "ops/cpu/lora_plan.h"
+#include "ops/cpu/scratch.h"
+#include "ops/cpu/target.h"
+#include "ops/tiles.h"
+#include "tensor/codec.h"
+
+LORALEI_TARGET_BEGIN_AVX512
+namespace loralei {
+namespace {
+namespace avx512 {
+
+#include "ops/cpu/attention.inl.h"
+#include "ops/cpu/decode.inl.h"
+#include "ops/cpu/elementwise.inl.h"
+#include "ops/cpu/lora.inl.h"
+#include "ops/cpu/math.inl.h"
+#include "ops/cpu/matmul.inl.h"
+#include "ops/cpu/simd_avx512.inl.h"
+
+}  // namespace avx512
+}  // namespace
+}  // namespace loralei
+LORALEI_TARGET_END
+
+namespace loralei {
+
+const OpTable* avx512_op_table() {
+  static constexpr OpTable table{
+      .name = "avx512",
+      .matmul = avx512::matmul,
+      .lora = avx512::lora,
+      .lora_embed = avx512::lora_embed,
+      .kv_store = avx512::kv_store,
+      .attention = avx512::attention,
+      .rms_norm = avx512::rms_norm,
+      .rope = avx512::rope,
+      .swiglu = avx512::swiglu,
+      .embed = avx512::embed,
+      .add = avx512::add_rows,
+      .scratch_bytes = cpu_scratch_bytes,
+  };
+  return host_isa().avx512 ? &table : nullptr;
+}
+
+}  // namespace loralei
+
+#else
+
+namespace loralei {
+const OpTable* avx512_op_table() { return nullptr; }
+}  // namespace loralei
+
+#endif

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// Norms, rotation, activation, embedding, sums and cache writes. No include guard: see target.h.
+
+// Rows a work item takes so that waking a thread pays.
+LORALEI_INLINE int64_t row_grain(int64_t row_elements) {
+  constexpr int64_t kElements = 16384;
+  return row_elements >= kElements ? 1 : (kElements + row_elements) / (row_elements + 1);
+}
+
+LORALEI_INLINE void rms_norm_vector(const float* x, const float* weight, float* y, int32_t dim, float eps) {
+  F sums[4] = {zero(), zero(), zero(), zero()};  // lanes of step s go to sums[s % 4]
+  int32_t i = 0;
+  for (int s = 0; i + kLanes <= dim; i += kLanes, s = (s + 1) & 3) {
+    const F value = load(x + i);
+    sums[s] = fma(value, value, sums[s]);
+  }
+  if (i < dim) {
+    const F value = load_n(x + i, dim - i);
+    sums[3] = fma(value, value, sums[3]);
+  }
+  const float square = reduce_add(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+  const F inverse = set1(1.0f / std::sqrt(square / static_cast<float>(dim) + eps));
+  for (i = 0; i + kLanes <= dim; i += kLanes) store(y + i, mul(mul(load(x + i), inverse), load(weight + i)));
+  if (i < dim) store_n(y + i, mul(mul(load_n(x + i, dim - i), inverse), load_n(weight + i, dim - i)), dim - i);
+}
+
+void rms_norm_rows(const RmsNormArgs& args, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    for (int32_t v = 0; v < args.vectors; ++v) {
+      const int64_t offset = int64_t{v} * args.dim;
+      rms_norm_vector(args.x + row * args.x_stride + offset, args.weight, args.y + row * args.y_stride + offset,
+                      args.dim, args.eps);
+    }
+  }
+}
+
+void rms_norm(OpContext& ctx, const RmsNormArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  ctx.pool->parallel_for(args.rows, row_grain(int64_t{args.vectors} * args.dim),
+                         [&](int64_t begin, int64_t end, int) { rms_norm_rows(args, begin, end); });
+}
+
+// The angles of a position are computed once and used by all heads; in double, because position * frequency needs more
+// than 24 bits.
+void rope_row(const RopeArgs& args, int64_t row, float* table) {
+  const int32_t half = args.head_dim / 2;
+  float* cosines = table;
+  float* sines = table + half;
+  for (int32_t i = 0; i < half; ++i) {
+    const double angle = static_cast<double>(args.positions[row]) * static_cast<double>(args.inv_freq[i]);
+    cosines[i] = static_cast<float>(std::cos(angle) * static_cast<double>(args.attention_scale));
+    sines[i] = static_cast<float>(std::sin(angle) * static_cast<double>(args.attention_scale));
+  }
+  for (int32_t head = 0; head < args.heads; ++head) {
+    float* x1 = args.x + row * args.stride + int64_t{head} * args.head_dim;
+    float* x2 = x1 + half;
+    for (int32_t i = 0; i < half; i += kLanes) {
+      const int n = half - i < kLanes ? half - i : kLanes;
+      const F a = load_n(x1 + i, n), b = load_n(x2 + i, n), c = load_n(cosines + i, n), s = load_n(sines + i, n);
+      store_n(x1 + i, sub(mul(a, c), mul(b, s)), n);
+      store_n(x2 + i, add(mul(b, c), mul(a, s)), n);
+    }
+  }
+}
+
+void rope(OpContext& ctx, const RopeArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  const Scratch scratch(ctx, 0, rope_worker_bytes(args.head_dim));
+  ctx.pool->parallel_for(args.rows, row_grain(int64_t{args.heads + 16} * args.head_dim),
+                         [&](int64_t begin, int64_t end, int worker) {
+                           for (int64_t row = begin; row < end; ++row)
+                             rope_row(args, row, scratch.worker<float>(worker));
+                         });
+}
+
+LORALEI_INLINE F silu_times(F gate, F up) { return mul(div(gate, add(set1(1.0f), exp_f32(sub(zero(), gate)))), up); }
+
+void swiglu_row(float* gate, const float* up, int32_t dim) {
+  for (int32_t i = 0; i < dim; i += kLanes) {
+    const int n = dim - i < kLanes ? dim - i : kLanes;
+    store_n(gate + i, silu_times(load_n(gate + i, n), load_n(up + i, n)), n);
+  }
+}
+
+void swiglu(OpContext& ctx, const SwigluArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  ctx.pool->parallel_for(args.rows, row_grain(int64_t{args.dim} * 2), [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row)
+      swiglu_row(args.gate + row * args.stride, args.up + row * args.stride, args.dim);
+  });
+}
+
+void embed(OpContext& ctx, const EmbedArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  for (int32_t row = 0; row < args.rows; ++row) {
+    decode_to_f32(args.w.dtype, weight_row(args.w, args.tokens[row]), args.y + row * args.y_stride, args.w.cols);
+  }
+}
+
+// y += x
+void add_floats(const float* x, float* y, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(y + i, add(load(y + i), load(x + i)));
+  const int rest = static_cast<int>(count - i);
+  if (rest > 0) store_n(y + i, add(load_n(y + i, rest), load_n(x + i, rest)), rest);
+}
+
+void add_rows(OpContext& ctx, const AddArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  ctx.pool->parallel_for(args.rows, row_grain(args.dim), [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row)
+      add_floats(args.x + row * args.x_stride, args.y + row * args.y_stride, args.dim);
+  });
+}
+
+// As encode_row, bit for bit.
+void encode_plain(DType dtype, const float* source, std::byte* out, int32_t count) {
+  int32_t i = 0;
+  if (dtype == DType::kF16) {
+    for (; i + kLanes <= count; i += kLanes) store_f16(out + 2 * i, load(source + i));
+  } else if (dtype == DType::kBF16) {
+    for (; i + kLanes <= count; i += kLanes) store_bf16(out + 2 * i, load(source + i));
+  }
+  if (i < count) encode_row(dtype, source + i, out + row_bytes(dtype, i), count - i);
+}
+
+void kv_store_row(const KvStoreArgs& args, const RowGroup& group, int64_t i) {
+  const int64_t position = group.position + i;
+  const int64_t head_bytes = row_bytes(args.kv.dtype, args.kv.head_dim);
+  for (int32_t v = 0; v < 2; ++v) {
+    const float* source = (v == 0 ? args.k : args.v) + (group.row_begin + i) * args.stride;
+    std::byte* slice = args.kv.slice(group.blocks[position / kKvBlockTokens], args.layer, v);
+    for (int32_t head = 0; head < args.kv.kv_heads; ++head) {
+      encode_plain(args.kv.dtype, source + int64_t{head} * args.kv.head_dim,
+                   slice + head * args.kv.head_stride_bytes + position % kKvBlockTokens * head_bytes, args.kv.head_dim);
+    }
+  }
+}
+
+void kv_store(OpContext& ctx, const KvStoreArgs& args) {
+  bool worked = false;
+  const int64_t grain = row_grain(int64_t{2} * args.kv.kv_heads * args.kv.head_dim);
+  for (const RowGroup& group : args.groups) {
+    worked = worked || group.row_count > 0;
+    ctx.pool->parallel_for(group.row_count, grain, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) kv_store_row(args, group, i);
+    });
+  }
+  if (worked) ++ctx.op_count;
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What both instruction sets build from their lanes: sums, exp, loads by number format. No include guard: see target.h.
+
+// Lane sum in the order of reduce4, so that a number does not depend on how many were reduced together.
+LORALEI_INLINE float reduce_add(F x) { return _mm_cvtss_f32(reduce4(x, x, x, x)); }
+
+// e^x, relative error below 2e-7; 0 below the smallest normal result, infinity above the largest; NaN stays NaN.
+// Cephes-style: x = n ln 2 + r, |r| <= ln 2 / 2, Taylor polynomial of degree 7 in r (its remainder is below half an ulp
+// there), then 2^n in two factors.
+LORALEI_INLINE F exp_f32(F x) {
+  const F low = set1(-87.33654f);
+  const F clamped = min(set1(89.0f), max(low, x));
+  const F n = round_even(mul(clamped, set1(1.44269504f)));
+  F r = fma(n, set1(-0.693359375f), clamped);  // exact product: 9 bits of ln 2
+  r = fma(n, set1(2.12194440e-4f), r);         // the rest of ln 2
+  F p = set1(1.0f / 5040);
+  p = fma(p, r, set1(1.0f / 720));
+  p = fma(p, r, set1(1.0f / 120));
+  p = fma(p, r, set1(1.0f / 24));
+  p = fma(p, r, set1(1.0f / 6));
+  p = fma(p, r, set1(0.5f));
+  p = fma(p, r, set1(1.0f));
+  p = fma(p, r, set1(1.0f));
+  const F half = round_even(mul(n, set1(0.5f)));
+  return zero_if_less(x, low, mul(mul(p, pow2(half)), pow2(sub(n, half))));
+}
+
+// Rows of weights and caches in the plain formats: kLanes numbers from `p` on; at_n reads only the first n and clears
+// the rest.
+struct RowsF32 {
+  static constexpr int kBytes = 4;
+  static LORALEI_INLINE F at(const std::byte* p) { return load(reinterpret_cast<const float*>(p)); }
+  static LORALEI_INLINE F at_n(const std::byte* p, int n) { return load_n(reinterpret_cast<const float*>(p), n); }
+};
+struct RowsF16 {
+  static constexpr int kBytes = 2;
+  static LORALEI_INLINE F at(const std::byte* p) { return load_f16(p); }
+  static LORALEI_INLINE F at_n(const std::byte* p, int n) { return load_f16_n(p, n); }
+};
+struct RowsBF16 {
+  static constexpr int kBytes = 2;
+  static LORALEI_INLINE F at(const std::byte* p) { return load_bf16(p); }
+  static LORALEI_INLINE F at_n(const std::byte* p, int n) { return load_bf16_n(p, n); }
+};

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the kernels cut the caller's scratch: a shared part in front, then one equal part a worker. No allocation, any
+// thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "ops/op_table.h"
+
+namespace loralei {
+
+constexpr int64_t round_up64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+class Scratch {
+ public:
+  // Both sizes are what this call needs; the workers' part is rounded up to whole cache lines.
+  Scratch(const OpContext& ctx, int64_t shared_bytes, int64_t worker_bytes)
+      : base_(ctx.scratch.data()), shared_bytes_(round_up64(shared_bytes)), worker_bytes_(round_up64(worker_bytes)) {
+    CHECK(shared_bytes_ + worker_bytes_ * ctx.pool->threads() <= static_cast<int64_t>(ctx.scratch.size()));
+  }
+  template <typename T>
+  T* shared() const {
+    return reinterpret_cast<T*>(base_);
+  }
+  template <typename T>
+  T* worker(int index) const {
+    return reinterpret_cast<T*>(base_ + shared_bytes_ + worker_bytes_ * index);
+  }
+
+ private:
+  std::byte* base_;
+  int64_t shared_bytes_, worker_bytes_;
+};
+
+// What each kernel family needs, computed alike from OpLimits (in advance) and from its arguments (in the call).
+// Decoded rows lie one cache line further apart than they are long: at a power of two they would all compete for the
+// same sets.
+constexpr int64_t decoded_stride_bytes(int64_t cols) { return round_up64(cols * 4) + 64; }
+constexpr int64_t matmul_worker_bytes(int64_t cols) { return decoded_stride_bytes(cols) * kRowTile; }
+
+constexpr int64_t rope_worker_bytes(int64_t head_dim) { return round_up64(head_dim * 4); }
+
+// --- attention: queries of one key/value head are handled in batches of at least kQueryBatch vectors ---
+constexpr int kQueryBatch = 32;
+constexpr int kSplitTokens = 512;  // partial softmax ranges start at multiples of this position, whatever the batch
+constexpr int64_t padded_dim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
+struct AttentionSizes {
+  int64_t queries = 0;       // vectors held at once
+  int64_t rows = 0;          // token rows they come from
+  int64_t worker_bytes = 0;  // queries, two outputs, softmax state, one tile of K and of V
+  int64_t slot_bytes = 0;    // output and softmax state of one range
+};
+constexpr AttentionSizes attention_sizes(int32_t heads, int32_t kv_heads, int32_t head_dim) {
+  const int64_t group = kv_heads > 0 ? heads / kv_heads : 1;
+  AttentionSizes sizes;
+  sizes.rows = group >= kQueryBatch || group == 0 ? 1 : kQueryBatch / group;
+  sizes.queries = sizes.rows * group;
+  const int64_t dim = padded_dim(head_dim);
+  sizes.slot_bytes = round_up64(sizes.queries * (dim + 2) * 4);
+  sizes.worker_bytes = round_up64(sizes.queries * dim * 4) + 2 * sizes.slot_bytes + 2 * kKvBlockTokens * dim * 4;
+  return sizes;
+}
+constexpr int64_t attention_split_slots(int threads) { return 4 * int64_t{threads}; }
+
+// --- LoRA: rows are handled in pieces of one segment, pieces in batches that fit the scratch ---
+constexpr int kLoraPieceRows = 32;
+constexpr int kLoraTargetsMax = 8;
+constexpr int kLoraPieces = 128;                         // pieces of one batch
+constexpr int64_t kLoraValues = int64_t{1} << 17;        // least number of low-rank values of one batch
+constexpr int kExpandTokens = 8, kExpandOutputs = 1024;  // accumulators of one worker
+constexpr int64_t lora_values(int64_t rank_max) {
+  const int64_t one_piece = rank_max * kLoraTargetsMax * kLoraPieceRows;
+  return one_piece > kLoraValues ? one_piece : kLoraValues;
+}
+
+int64_t cpu_scratch_bytes(const OpLimits& limits);
+
+}  // namespace loralei

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Eight lanes of AVX2 with FMA and F16C. The same names as simd_avx512.inl.h; kernels are written over them. No include
+// guard: see target.h.
+
+constexpr int kLanes = 8;
+using F = __m256;
+using I = __m256i;
+
+LORALEI_INLINE F zero() { return _mm256_setzero_ps(); }
+LORALEI_INLINE F set1(float x) { return _mm256_set1_ps(x); }
+LORALEI_INLINE F load(const float* p) { return _mm256_loadu_ps(p); }
+LORALEI_INLINE void store(float* p, F x) { _mm256_storeu_ps(p, x); }
+LORALEI_INLINE I first_lanes(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+LORALEI_INLINE F load_n(const float* p, int n) { return _mm256_maskload_ps(p, first_lanes(n)); }
+LORALEI_INLINE void store_n(float* p, F x, int n) { _mm256_maskstore_ps(p, first_lanes(n), x); }
+
+LORALEI_INLINE F from_bf16(__m128i bits) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+LORALEI_INLINE F from_f16(__m128i bits) { return _mm256_cvtph_ps(bits); }
+LORALEI_INLINE __m128i load_halves(const std::byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+LORALEI_INLINE __m128i load_halves_n(const std::byte* p, int n) {
+  alignas(16) std::byte part[16] = {};
+  std::memcpy(part, p, static_cast<size_t>(n) * 2);
+  return _mm_load_si128(reinterpret_cast<const __m128i*>(part));
+}
+LORALEI_INLINE F load_bf16(const std::byte* p) { return from_bf16(load_halves(p)); }
+LORALEI_INLINE F load_f16(const std::byte* p) { return from_f16(load_halves(p)); }
+LORALEI_INLINE F load_bf16_n(const std::byte* p, int n) { return from_bf16(load_halves_n(p, n)); }
+LORALEI_INLINE F load_f16_n(const std::byte* p, int n) { return from_f16(load_halves_n(p, n)); }
+LORALEI_INLINE void store_f16(std::byte* p, F x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+LORALEI_INLINE void store_bf16(std::byte* p, F x) {
+  const I bits = _mm256_castps_si256(x);
+  const I odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const I rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF))), 16);
+  const I quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
+  const I chosen = _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+  const I packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(chosen, chosen), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
+}
+
+LORALEI_INLINE F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+LORALEI_INLINE F add(F a, F b) { return _mm256_add_ps(a, b); }
+LORALEI_INLINE F sub(F a, F b) { return _mm256_sub_ps(a, b); }
+LORALEI_INLINE F mul(F a, F b) { return _mm256_mul_ps(a, b); }
+LORALEI_INLINE F div(F a, F b) { return _mm256_div_ps(a, b); }
+LORALEI_INLINE F max(F a, F b) { return _mm256_max_ps(a, b); }  // b where either is NaN
+LORALEI_INLINE F min(F a, F b) { return _mm256_min_ps(a, b); }
+LORALEI_INLINE F round_even(F x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+// keep where a < b is false, else zero
+LORALEI_INLINE F zero_if_less(F a, F b, F keep) { return _mm256_andnot_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ), keep); }
+LORALEI_INLINE F pow2(F integral) {  // 2^n for integral n in [-126, 127]
+  return _mm256_castsi256_ps(
+      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(integral), _mm256_set1_epi32(127)), 23));
+}
+
+// Lane sums of four vectors, in one fixed order each: within 128-bit parts (0+2)+(1+3), then the two parts.
+LORALEI_INLINE __m128 reduce4(F a, F b, F c, F d) {
+  const F ab = add(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+  const F cd = add(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+  const F abcd = add(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
+  return _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1));
+}
+LORALEI_INLINE float reduce_max(F x) {
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
+}
+
+LORALEI_INLINE I load_u8(const std::byte* p) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+LORALEI_INLINE I load_s8(const std::byte* p) {
+  return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+LORALEI_INLINE I iset1(int x) { return _mm256_set1_epi32(x); }
+LORALEI_INLINE I iand(I a, I b) { return _mm256_and_si256(a, b); }
+LORALEI_INLINE I ior(I a, I b) { return _mm256_or_si256(a, b); }
+LORALEI_INLINE I isub(I a, I b) { return _mm256_sub_epi32(a, b); }
+LORALEI_INLINE I ishr(I a, int n) { return _mm256_srl_epi32(a, _mm_cvtsi32_si128(n)); }
+LORALEI_INLINE I ishl(I a, int n) { return _mm256_sll_epi32(a, _mm_cvtsi32_si128(n)); }
+// lane i = (bits >> (first + i)) & 1
+LORALEI_INLINE I ibits(uint32_t bits, int first) {
+  const I lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return iand(_mm256_srlv_epi32(iset1(static_cast<int>(bits >> first)), lanes), iset1(1));
+}
+LORALEI_INLINE F to_float(I x) { return _mm256_cvtepi32_ps(x); }

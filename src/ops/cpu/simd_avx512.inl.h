@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sixteen lanes of AVX-512 (F, BW, VL, DQ). The same names as simd_avx2.inl.h; kernels are written over them. No
+// include guard: see target.h.
+
+constexpr int kLanes = 16;
+using F = __m512;
+using I = __m512i;
+
+LORALEI_INLINE F zero() { return _mm512_setzero_ps(); }
+LORALEI_INLINE F set1(float x) { return _mm512_set1_ps(x); }
+LORALEI_INLINE F load(const float* p) { return _mm512_loadu_ps(p); }
+LORALEI_INLINE void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+LORALEI_INLINE __mmask16 first_lanes(int n) { return static_cast<__mmask16>((1u << n) - 1); }
+LORALEI_INLINE F load_n(const float* p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+LORALEI_INLINE void store_n(float* p, F x, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), x); }
+
+LORALEI_INLINE F from_bf16(__m256i bits) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+LORALEI_INLINE F from_f16(__m256i bits) { return _mm512_cvtph_ps(bits); }
+LORALEI_INLINE __m256i load_halves(const std::byte* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+LORALEI_INLINE __m256i load_halves_n(const std::byte* p, int n) { return _mm256_maskz_loadu_epi16(first_lanes(n), p); }
+LORALEI_INLINE F load_bf16(const std::byte* p) { return from_bf16(load_halves(p)); }
+LORALEI_INLINE F load_f16(const std::byte* p) { return from_f16(load_halves(p)); }
+LORALEI_INLINE F load_bf16_n(const std::byte* p, int n) { return from_bf16(load_halves_n(p, n)); }
+LORALEI_INLINE F load_f16_n(const std::byte* p, int n) { return from_f16(load_halves_n(p, n)); }
+LORALEI_INLINE void store_f16(std::byte* p, F x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+LORALEI_INLINE void store_bf16(std::byte* p, F x) {
+  const I bits = _mm512_castps_si512(x);
+  const I odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const I rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF))), 16);
+  const I quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
+  const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(nan, rounded, quiet)));
+}
+
+LORALEI_INLINE F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+LORALEI_INLINE F add(F a, F b) { return _mm512_add_ps(a, b); }
+LORALEI_INLINE F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+LORALEI_INLINE F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+LORALEI_INLINE F div(F a, F b) { return _mm512_div_ps(a, b); }
+LORALEI_INLINE F max(F a, F b) { return _mm512_max_ps(a, b); }  // b where either is NaN
+LORALEI_INLINE F min(F a, F b) { return _mm512_min_ps(a, b); }
+LORALEI_INLINE F round_even(F x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+// keep where a < b is false, else zero
+LORALEI_INLINE F zero_if_less(F a, F b, F keep) {
+  return _mm512_maskz_mov_ps(static_cast<__mmask16>(~_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)), keep);
+}
+LORALEI_INLINE F pow2(F integral) {  // 2^n for integral n in [-126, 127]
+  return _mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(integral), _mm512_set1_epi32(127)), 23));
+}
+
+LORALEI_INLINE __m128 upper_half_added(F x) {
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+// Lane sums of four vectors, in one fixed order each: within 128-bit parts (0+2)+(1+3), then the parts the same way.
+LORALEI_INLINE __m128 reduce4(F a, F b, F c, F d) {
+  const F ab = add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const F cd = add(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  const F abcd = add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xEE));
+  return upper_half_added(abcd);
+}
+LORALEI_INLINE float reduce_max(F x) { return _mm512_reduce_max_ps(x); }
+
+LORALEI_INLINE I load_u8(const std::byte* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+LORALEI_INLINE I load_s8(const std::byte* p) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+LORALEI_INLINE I iset1(int x) { return _mm512_set1_epi32(x); }
+LORALEI_INLINE I iand(I a, I b) { return _mm512_and_si512(a, b); }
+LORALEI_INLINE I ior(I a, I b) { return _mm512_or_si512(a, b); }
+LORALEI_INLINE I isub(I a, I b) { return _mm512_sub_epi32(a, b); }
+LORALEI_INLINE I ishr(I a, int n) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
+LORALEI_INLINE I ishl(I a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n)); }
+// lane i = (bits >> (first + i)) & 1
+LORALEI_INLINE I ibits(uint32_t bits, int first) {
+  const I lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return iand(_mm512_srlv_epi32(iset1(static_cast<int>(bits >> first)), lanes), iset1(1));
+}
+LORALEI_INLINE F to_float(I x) { return _mm512_cvtepi32_ps(x); }

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/op_test_util.h"
+
+namespace loralei {
+namespace {
+
+class Elementwise : public EveryTable {};
+FOR_EVERY_TABLE(Elementwise);
+
+TEST_P(Elementwise, RmsNormAgreesAndMayWorkInPlace) {
+  Prng prng(401);
+  for (const auto& [rows, vectors, dim] : {std::tuple{1, 1, 2048}, {7, 1, 333}, {33, 4, 64}, {70, 3, 5}, {2, 1, 1}}) {
+    const int64_t stride = int64_t{vectors} * dim + 3;
+    const std::vector<float> x = random_floats(prng, rows * stride, 5.0f), weight = random_floats(prng, dim);
+    std::vector<float> y = x;
+    TestContext context(table(), 3);
+    table().rms_norm(context.ctx, {.x = y.data(),
+                                   .x_stride = stride,
+                                   .y = y.data(),
+                                   .y_stride = stride,
+                                   .weight = weight.data(),
+                                   .rows = rows,
+                                   .vectors = vectors,
+                                   .dim = dim,
+                                   .eps = 1e-5f});
+    EXPECT_EQ(context.ctx.op_count, 1u);
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t v = 0; v < vectors; ++v) {
+        double square = 0;
+        for (int64_t i = 0; i < dim; ++i)
+          square += std::pow(static_cast<double>(x[static_cast<size_t>(row * stride + v * dim + i)]), 2);
+        const double inverse = 1 / std::sqrt(square / dim + 1e-5);
+        for (int64_t i = 0; i < dim; ++i) {
+          const auto at = static_cast<size_t>(row * stride + v * dim + i);
+          const double expected =
+              static_cast<double>(x[at]) * inverse * static_cast<double>(weight[static_cast<size_t>(i)]);
+          ASSERT_NEAR(static_cast<double>(y[at]), expected, kEps * (dim / 32.0 + 12) * std::fabs(expected));
+        }
+      }
+      for (int64_t i = int64_t{vectors} * dim; i < stride; ++i)
+        ASSERT_EQ(y[static_cast<size_t>(row * stride + i)], x[static_cast<size_t>(row * stride + i)]);
+    }
+  }
+}
+
+TEST_P(Elementwise, RopeTurnsByExactAnglesAtFarPositions) {
+  Prng prng(402);
+  for (int32_t head_dim : {2, 20, 64, 128}) {
+    const int32_t heads = 3, rows = 9, half = head_dim / 2;
+    const int64_t stride = int64_t{heads} * head_dim;
+    const std::vector<int32_t> positions = {0, 1, 2, 77, 1000, 4095, 32767, 131071, 1000003};
+    std::vector<float> inv_freq;
+    for (int32_t i = 0; i < half; ++i) inv_freq.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / head_dim)));
+    const std::vector<float> x = random_floats(prng, rows * stride);
+    std::vector<float> y = x;
+    TestContext context(table(), 2);
+    table().rope(context.ctx, {.x = y.data(),
+                               .stride = stride,
+                               .rows = rows,
+                               .heads = heads,
+                               .head_dim = head_dim,
+                               .positions = positions.data(),
+                               .inv_freq = inv_freq.data(),
+                               .attention_scale = 1.25f});
+    EXPECT_EQ(context.ctx.op_count, 1u);
+    for (int32_t row = 0; row < rows; ++row) {
+      for (int32_t head = 0; head < heads; ++head) {
+        for (int32_t i = 0; i < half; ++i) {
+          const auto at = static_cast<size_t>(row * stride + head * head_dim + i);
+          const double angle =
+              positions[static_cast<size_t>(row)] * static_cast<double>(inv_freq[static_cast<size_t>(i)]);
+          const double x1 = static_cast<double>(x[at]), x2 = static_cast<double>(x[at + static_cast<size_t>(half)]);
+          const double bound = kEps * 4 * 1.25 * (std::fabs(x1) + std::fabs(x2));
+          ASSERT_NEAR(static_cast<double>(y[at]), 1.25 * (x1 * std::cos(angle) - x2 * std::sin(angle)), bound);
+          ASSERT_NEAR(static_cast<double>(y[at + static_cast<size_t>(half)]),
+                      1.25 * (x2 * std::cos(angle) + x1 * std::sin(angle)), bound);
+        }
+      }
+    }
+  }
+}
+
+// The whole range of exp is visible through silu: gate / (1 + e^-gate).
+TEST_P(Elementwise, SwigluIsAccurateFromTinyToHuge) {
+  Prng prng(403);
+  for (int32_t dim : {1, 15, 16, 100, 5632}) {
+    const int32_t rows = 5;
+    std::vector<float> gate = random_floats(prng, int64_t{rows} * dim, 100.0f);
+    const std::vector<float> up = random_floats(prng, int64_t{rows} * dim, 3.0f);
+    for (size_t i = 0; i < gate.size(); ++i) {
+      if (i % 3 == 0)
+        gate[i] = static_cast<float>(std::ldexp(static_cast<double>(gate[i]), -static_cast<int>(prng.below(60))));
+    }
+    std::vector<float> y = gate;
+    TestContext context(table(), 2);
+    table().swiglu(context.ctx, {.gate = y.data(), .up = up.data(), .stride = dim, .rows = rows, .dim = dim});
+    EXPECT_EQ(context.ctx.op_count, 1u);
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const double g = static_cast<double>(gate[i]), expected = g / (1 + std::exp(-g)) * static_cast<double>(up[i]);
+      // Below e^-87 the quotient is a subnormal or zero: absolute error there, a few ulp elsewhere.
+      ASSERT_NEAR(static_cast<double>(y[i]), expected, 10 * kEps * std::fabs(expected) + 1e-35) << gate[i];
+    }
+  }
+}
+
+TEST_P(Elementwise, SpecialValuesFlowThrough) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> gate = {0.0f, inf, -inf, nan, 88.5f, -88.5f, 3e38f, -3e38f, 1.0f};
+  const std::vector<float> up(gate.size(), 1.0f);
+  TestContext context(table());
+  table().swiglu(context.ctx, {.gate = gate.data(), .up = up.data(), .stride = 9, .rows = 1, .dim = 9});
+  EXPECT_EQ(gate[0], 0.0f);
+  EXPECT_EQ(gate[1], inf);
+  EXPECT_TRUE(std::isnan(gate[2]));  // -inf / inf
+  EXPECT_TRUE(std::isnan(gate[3]));
+  EXPECT_EQ(gate[4], 88.5f);
+  EXPECT_LE(std::fabs(gate[5]), 1e-35f);
+  EXPECT_EQ(gate[6], 3e38f);
+  EXPECT_LE(std::fabs(gate[7]), 1e-35f);
+  EXPECT_NEAR(gate[8], 0.7310586f, 1e-6);
+  std::vector<float> x = {nan, 1.0f, inf, 2.0f};
+  const std::vector<float> ones(2, 1.0f);
+  table().rms_norm(
+      context.ctx,
+      {.x = x.data(), .x_stride = 2, .y = x.data(), .y_stride = 2, .weight = ones.data(), .rows = 2, .dim = 2});
+  EXPECT_TRUE(std::isnan(x[1]));
+}
+
+TEST_P(Elementwise, AddAddsAndRowsAreIndependent) {
+  Prng prng(404);
+  for (int32_t dim : {1, 31, 2050}) {
+    const int32_t rows = 37;
+    const std::vector<float> x = random_floats(prng, int64_t{rows} * dim),
+                             start = random_floats(prng, int64_t{rows} * dim);
+    std::vector<float> y = start, expected = start;
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] += x[i];
+    TestContext context(table(), 4);
+    table().add(context.ctx,
+                {.x = x.data(), .x_stride = dim, .y = y.data(), .y_stride = dim, .rows = rows, .dim = dim});
+    EXPECT_TRUE(same_bits(y, expected));
+  }
+}
+
+TEST_P(Elementwise, ARowDoesNotDependOnItsBatch) {
+  Prng prng(405);
+  const int32_t rows = 40, dim = 2200;
+  const std::vector<float> x = random_floats(prng, rows * dim), up = random_floats(prng, rows * dim),
+                           weight = random_floats(prng, dim);
+  const auto run = [&](int32_t begin, int32_t count, int threads) {
+    TestContext context(table(), threads);
+    std::vector<float> y(x.begin() + begin * dim, x.begin() + (begin + count) * dim);
+    table().rms_norm(context.ctx, {.x = y.data(),
+                                   .x_stride = dim,
+                                   .y = y.data(),
+                                   .y_stride = dim,
+                                   .weight = weight.data(),
+                                   .rows = count,
+                                   .dim = dim});
+    table().swiglu(context.ctx,
+                   {.gate = y.data(), .up = up.data() + begin * dim, .stride = dim, .rows = count, .dim = dim});
+    return y;
+  };
+  std::vector<float> alone;
+  for (int32_t row = 0; row < rows; ++row) {
+    const std::vector<float> y = run(row, 1, 1);
+    alone.insert(alone.end(), y.begin(), y.end());
+  }
+  EXPECT_TRUE(same_bits(run(0, rows, 1), alone));
+  EXPECT_TRUE(same_bits(run(0, rows, 4), alone));
+}
+
+TEST_P(Elementwise, NoRowsIsNoWork) {
+  TestContext context(table());
+  table().rms_norm(context.ctx, {});
+  table().rope(context.ctx, {});
+  table().swiglu(context.ctx, {});
+  table().embed(context.ctx, {});
+  table().add(context.ctx, {});
+  EXPECT_EQ(context.ctx.op_count, 0u);
+}
+
+}  // namespace
+}  // namespace loralei

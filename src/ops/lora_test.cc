@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <deque>
+#include <thread>
+
+#include "ops/op_test_util.h"
+
+namespace loralei {
+namespace {
+
+class Lora : public EveryTable {};
+FOR_EVERY_TABLE(Lora);
+
+// One adapter's pair for one target, with its decoded numbers.
+struct TestPair {
+  std::vector<std::byte> a, b_t;
+  std::vector<float> a_values, b_values, b_bias, bias_delta;
+  LoraPair pair;
+
+  TestPair(Prng& prng, DType dtype, int32_t rank, int32_t in, int32_t out, bool with_b_bias, bool with_delta) {
+    a = random_rows(prng, dtype, rank, in);
+    b_t = random_rows(prng, dtype, rank, out);
+    a_values.resize(static_cast<size_t>(rank) * static_cast<size_t>(in));
+    b_values.resize(static_cast<size_t>(rank) * static_cast<size_t>(out));
+    decode_row(dtype, a.data(), a_values.data(), int64_t{rank} * in);
+    decode_row(dtype, b_t.data(), b_values.data(), int64_t{rank} * out);
+    b_bias = random_floats(prng, out);
+    bias_delta = random_floats(prng, out);
+    pair = {.a = a.data(),
+            .b_t = b_t.data(),
+            .dtype = dtype,
+            .rank = rank,
+            .in = in,
+            .out = out,
+            .scaling = static_cast<float>(0.25 + prng.uniform()),
+            .b_bias = with_b_bias ? b_bias.data() : nullptr,
+            .bias_delta = with_delta ? bias_delta.data() : nullptr};
+  }
+};
+
+// A set of adapters on some targets of one layer input, as a step would see it.
+struct TestLayer {
+  int32_t in;
+  std::vector<int32_t> outs;
+  std::deque<TestPair> pairs;
+  std::vector<std::deque<LoraSource>> slots;       // [target][slot]
+  std::vector<std::vector<const TestPair*>> used;  // [target][slot], null: none
+
+  TestLayer(Prng& prng, int32_t in_size, std::vector<int32_t> out_sizes, const std::vector<int32_t>& ranks)
+      : in(in_size), outs(std::move(out_sizes)) {
+    for (int32_t out : outs) {
+      slots.emplace_back();
+      used.emplace_back();
+      for (int32_t rank : ranks) {
+        LoraSource& source = slots.back().emplace_back();
+        used.back().push_back(nullptr);
+        if (rank < 0) continue;  // this adapter does not touch the target
+        const DType dtype = kPlainDTypes[prng.below(3)];
+        pairs.emplace_back(prng, dtype, rank, in, out, prng.below(2) == 0, rank == 0 || prng.below(2) == 0);
+        source.pair = &pairs.back().pair;
+        source.kind = LoraSourceKind::kResident;
+        used.back().back() = &pairs.back();
+      }
+    }
+  }
+};
+
+struct LoraRun {
+  std::vector<std::vector<float>> y;  // per target [rows, out]
+  uint64_t op_count = 0;
+};
+
+LoraRun run_lora(const OpTable& table, int threads, TestLayer& layer, const std::vector<float>& x, int32_t rows,
+                 const std::vector<LoraSegment>& segments, const std::vector<std::vector<float>>& start) {
+  TestContext context(table, threads);
+  LoraRun run;
+  run.y = start;
+  // The kernel takes contiguous sources; a deque of atomics cannot be copied, so the kinds are rebuilt here.
+  std::vector<std::unique_ptr<LoraSource[]>> sources;
+  std::vector<LoraTarget> targets;
+  for (size_t t = 0; t < layer.outs.size(); ++t) {
+    sources.push_back(std::make_unique<LoraSource[]>(layer.slots[t].size()));
+    for (size_t s = 0; s < layer.slots[t].size(); ++s) {
+      sources.back()[s].kind = layer.slots[t][s].kind.load();
+      sources.back()[s].pair = layer.slots[t][s].pair;
+      sources.back()[s].delta = layer.slots[t][s].delta;
+      sources.back()[s].delta_ready = layer.slots[t][s].delta_ready;
+    }
+    targets.push_back(
+        {.y = run.y[t].data(), .y_stride = layer.outs[t], .sources = sources.back().get(), .out = layer.outs[t]});
+  }
+  EXPECT_EQ(x.size(), static_cast<size_t>(rows) * static_cast<size_t>(layer.in));
+  table.lora(context.ctx,
+             {.x = x.data(), .x_stride = layer.in, .in = layer.in, .segments = segments, .targets = targets});
+  run.op_count = context.ctx.op_count;
+  return run;
+}
+
+std::vector<std::vector<float>> start_values(Prng& prng, const TestLayer& layer, int32_t rows) {
+  std::vector<std::vector<float>> start;
+  for (int32_t out : layer.outs) start.push_back(random_floats(prng, int64_t{rows} * out));
+  return start;
+}
+
+void expect_lora(const TestLayer& layer, const std::vector<float>& x, const std::vector<LoraSegment>& segments,
+                 const std::vector<std::vector<float>>& start, const LoraRun& run, const std::string& what) {
+  for (size_t t = 0; t < layer.outs.size(); ++t) {
+    const auto out = static_cast<size_t>(layer.outs[t]), in = static_cast<size_t>(layer.in);
+    std::vector<double> expected(start[t].begin(), start[t].end()), magnitude;
+    for (double value : expected) magnitude.push_back(std::fabs(value));
+    for (const LoraSegment& segment : segments) {
+      const TestPair* used = layer.used[t][static_cast<size_t>(segment.slot)];
+      if (used == nullptr) continue;
+      const LoraPair& pair = used->pair;
+      for (int32_t i = 0; i < segment.row_count; ++i) {
+        const auto row = static_cast<size_t>(segment.row_begin + i);
+        std::vector<double> v(static_cast<size_t>(pair.rank)), v_abs(v.size());
+        for (size_t r = 0; r < v.size(); ++r) {
+          for (size_t k = 0; k < in; ++k) {
+            const double term = static_cast<double>(x[row * in + k]) * static_cast<double>(used->a_values[r * in + k]);
+            v[r] += term;
+            v_abs[r] += std::fabs(term);
+          }
+        }
+        const double factor = static_cast<double>(segment.scale) * static_cast<double>(pair.scaling);
+        for (size_t o = 0; o < out; ++o) {
+          double sum = 0, sum_abs = 0;
+          for (size_t r = 0; r < v.size(); ++r) {
+            sum += v[r] * static_cast<double>(used->b_values[r * out + o]);
+            sum_abs += v_abs[r] * std::fabs(static_cast<double>(used->b_values[r * out + o]));
+          }
+          if (pair.b_bias != nullptr && pair.rank > 0) {
+            sum += static_cast<double>(pair.b_bias[o]);
+            sum_abs += std::fabs(static_cast<double>(pair.b_bias[o]));
+          }
+          double add = factor * sum, add_abs = std::fabs(factor) * sum_abs;
+          if (pair.bias_delta != nullptr) {
+            add += static_cast<double>(pair.bias_delta[o]);
+            add_abs += std::fabs(static_cast<double>(pair.bias_delta[o]));
+          }
+          expected[row * out + o] += add;
+          magnitude[row * out + o] += add_abs;
+        }
+      }
+    }
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const double bound = kEps * (static_cast<double>(in) / 8 + 140) * magnitude[i];
+      ASSERT_NEAR(static_cast<double>(run.y[t][i]), expected[i], bound) << what << " target " << t << " index " << i;
+    }
+  }
+}
+
+// Random segments over `rows` rows: empty ones, ones that share rows, rows in none.
+std::vector<LoraSegment> random_segments(Prng& prng, int32_t rows, int32_t slots) {
+  std::vector<LoraSegment> segments;
+  for (uint64_t i = 1 + prng.below(6); i > 0; --i) {
+    const auto begin = static_cast<int32_t>(prng.below(static_cast<uint64_t>(rows)));
+    const auto count = static_cast<int32_t>(prng.below(static_cast<uint64_t>(rows - begin) + 1));
+    segments.push_back({begin, count, static_cast<int32_t>(prng.below(static_cast<uint64_t>(slots))),
+                        static_cast<float>(prng.uniform() * 2)});
+  }
+  return segments;
+}
+
+TEST_P(Lora, AgreesWithTheNaiveProductForMixedRanks) {
+  const uint64_t seed = 201;
+  Prng prng(seed);
+  for (int round = 0; round < 25; ++round) {
+    const auto in = static_cast<int32_t>(1 + prng.below(200)), rows = static_cast<int32_t>(1 + prng.below(80));
+    std::vector<int32_t> outs;
+    for (uint64_t t = 1 + prng.below(3); t > 0; --t) outs.push_back(static_cast<int32_t>(1 + prng.below(400)));
+    TestLayer layer(prng, in, outs, {0, 1, 4, 8, 64, -1, 3, 17});
+    const std::vector<float> x = random_floats(prng, int64_t{rows} * in);
+    const std::vector<LoraSegment> segments = random_segments(prng, rows, 8);
+    const auto start = start_values(prng, layer, rows);
+    const LoraRun run = run_lora(table(), 1 + round % 4, layer, x, rows, segments, start);
+    expect_lora(layer, x, segments, start, run, "seed " + std::to_string(seed) + " round " + std::to_string(round));
+  }
+}
+
+TEST_P(Lora, ManySegmentsAndHighRanksNeedSeveralBatches) {
+  Prng prng(202);
+  TestLayer layer(prng, 48, {96, 2100}, {128, 5});
+  std::vector<LoraSegment> segments;
+  for (int32_t row = 0; row < 256; ++row) segments.push_back({row, 1, row % 2, 1.0f});
+  segments.push_back({0, 256, 0, 0.5f});
+  segments.push_back({100, 100, 1, -0.5f});
+  const std::vector<float> x = random_floats(prng, 256 * 48);
+  const auto start = start_values(prng, layer, 256);
+  const LoraRun run = run_lora(table(), 2, layer, x, 256, segments, start);
+  expect_lora(layer, x, segments, start, run, "batches");
+  EXPECT_EQ(run.op_count, 1u);
+}
+
+TEST_P(Lora, ARowDoesNotDependOnItsSegmentsNeighboursOrThreads) {
+  Prng prng(203);
+  TestLayer layer(prng, 150, {130, 33}, {8, 64, 5});
+  const int32_t rows = 70;
+  const std::vector<float> x = random_floats(prng, int64_t{rows} * 150);
+  const auto start = start_values(prng, layer, rows);
+  for (int32_t slot = 0; slot < 3; ++slot) {
+    const LoraRun whole = run_lora(table(), 4, layer, x, rows, {{0, rows, slot, 0.7f}}, start);
+    std::vector<LoraSegment> singles, mixed;
+    for (int32_t row = 0; row < rows; ++row) singles.push_back({row, 1, slot, 0.7f});
+    for (int32_t row = 0; row < rows;) {
+      const int32_t count = std::min(rows - row, static_cast<int32_t>(1 + prng.below(11)));
+      mixed.push_back({row, count, slot, 0.7f});
+      row += count;
+    }
+    for (const auto& segments : {singles, mixed}) {
+      for (int threads : {1, 3}) {
+        const LoraRun run = run_lora(table(), threads, layer, x, rows, segments, start);
+        for (size_t t = 0; t < 2; ++t)
+          ASSERT_TRUE(same_bits(run.y[t], whole.y[t])) << "slot " << slot << " threads " << threads;
+      }
+    }
+  }
+}
+
+TEST_P(Lora, RowsOutsideTheSegmentsAreNotTouched) {
+  Prng prng(204);
+  TestLayer layer(prng, 40, {50}, {4});
+  const std::vector<float> x = random_floats(prng, 10 * 40);
+  const auto start = start_values(prng, layer, 10);
+  const LoraRun run = run_lora(table(), 2, layer, x, 10, {{3, 2, 0, 1.0f}}, start);
+  for (size_t row = 0; row < 10; ++row) {
+    const bool same = std::memcmp(&run.y[0][row * 50], &start[0][row * 50], 50 * sizeof(float)) == 0;
+    EXPECT_EQ(same, row != 3 && row != 4) << row;
+  }
+}
+
+TEST_P(Lora, NothingToDoIsNoOperation) {
+  Prng prng(205);
+  TestLayer layer(prng, 16, {16}, {4, -1});
+  const std::vector<float> x = random_floats(prng, 4 * 16);
+  const auto start = start_values(prng, layer, 4);
+  EXPECT_EQ(run_lora(table(), 2, layer, x, 4, {}, start).op_count, 0u);
+  EXPECT_EQ(run_lora(table(), 2, layer, x, 4, {{0, 4, 1, 1.0f}}, start).op_count, 0u) << "source is none";
+  EXPECT_EQ(run_lora(table(), 2, layer, x, 4, {{0, 0, 0, 1.0f}}, start).op_count, 0u) << "no rows";
+  EXPECT_EQ(run_lora(table(), 2, layer, x, 4, {{0, 1, 0, 1.0f}}, start).op_count, 1u);
+}
+
+TEST_P(Lora, AHostDeltaIsAddedWhenItIsReady) {
+  Prng prng(206);
+  TestLayer layer(prng, 16, {40}, {4, -1});
+  std::vector<float> delta(45 * 40, std::numeric_limits<float>::quiet_NaN());
+  const std::vector<float> values = random_floats(prng, 45 * 40);
+  std::atomic<uint32_t> ready{0};
+  layer.slots[0][1].kind = LoraSourceKind::kHostDelta;
+  layer.slots[0][1].delta = delta.data();
+  layer.slots[0][1].delta_ready = &ready;
+  std::thread producer([&] {
+    delta = values;
+    ready.store(1, std::memory_order_release);
+    ready.notify_all();
+  });
+  const std::vector<float> x = random_floats(prng, 50 * 16);
+  const auto start = start_values(prng, layer, 50);
+  const LoraRun run = run_lora(table(), 2, layer, x, 50, {{4, 45, 1, 0.5f}}, start);
+  producer.join();
+  std::vector<float> expected = start[0];
+  for (size_t i = 0; i < values.size(); ++i) expected[4 * 40 + i] += values[i];
+  EXPECT_TRUE(same_bits(run.y[0], expected));
+  EXPECT_EQ(run.op_count, 1u);
+}
+
+TEST_P(Lora, EmbeddingPairsLookTheirRowsUp) {
+  Prng prng(207);
+  const int32_t vocab = 30, hidden = 90, rows = 40;
+  for (DType dtype : kPlainDTypes) {
+    for (int32_t rank : {1, 6, 64}) {
+      TestPair test(prng, dtype, rank, vocab, hidden, false, false);
+      const std::vector<std::byte> table_rows = random_rows(prng, dtype, vocab, rank);  // [vocab, rank]
+      std::vector<float> a(static_cast<size_t>(vocab * rank));
+      decode_row(dtype, table_rows.data(), a.data(), int64_t{vocab} * rank);
+      test.pair.a = table_rows.data();
+      std::vector<TokenId> tokens;
+      for (int i = 0; i < rows; ++i) tokens.push_back(static_cast<TokenId>(prng.below(vocab)));
+      const std::vector<float> start = random_floats(prng, rows * hidden);
+      std::vector<float> y = start;
+      LoraSource source;
+      source.pair = &test.pair;
+      source.kind = LoraSourceKind::kResident;
+      const std::vector<LoraSegment> segments = {{2, 35, 0, 0.5f}};
+      TestContext context(table());
+      table().lora_embed(
+          context.ctx, {.tokens = tokens.data(), .segments = segments, .target = {y.data(), hidden, &source, hidden}});
+      EXPECT_EQ(context.ctx.op_count, 1u);
+      for (int32_t row = 0; row < rows; ++row) {
+        for (int32_t o = 0; o < hidden; ++o) {
+          const auto index = static_cast<size_t>(row * hidden + o);
+          double expected = static_cast<double>(start[index]), magnitude = std::fabs(expected);
+          for (int32_t r = 0; row >= 2 && row < 37 && r < rank; ++r) {
+            const double term =
+                0.5 * static_cast<double>(test.pair.scaling) *
+                static_cast<double>(a[static_cast<size_t>(tokens[static_cast<size_t>(row)] * rank + r)]) *
+                static_cast<double>(test.b_values[static_cast<size_t>(r * hidden + o)]);
+            expected += term;
+            magnitude += std::fabs(term);
+          }
+          ASSERT_NEAR(static_cast<double>(y[index]), expected, kEps * (rank + 10) * magnitude);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace loralei

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/op_test_util.h"
+
+namespace loralei {
+namespace {
+
+class Matmul : public EveryTable {};
+FOR_EVERY_TABLE(Matmul);
+
+std::vector<float> run_matmul(const OpTable& table, int threads, const TestWeights& weights,
+                              const std::vector<float>& x, int32_t rows, const float* bias = nullptr,
+                              const std::vector<float>* add_to = nullptr) {
+  TestContext context(table, threads);
+  const int32_t out = weights.view.rows, in = weights.view.cols;
+  std::vector<float> y(static_cast<size_t>(rows) * static_cast<size_t>(out), std::numeric_limits<float>::quiet_NaN());
+  if (add_to != nullptr) y = *add_to;
+  table.matmul(context.ctx, {.x = x.data(),
+                             .x_stride = in,
+                             .rows = rows,
+                             .w = weights.view,
+                             .bias = bias,
+                             .y = y.data(),
+                             .y_stride = out,
+                             .accumulate = add_to != nullptr});
+  EXPECT_EQ(context.ctx.op_count, 1u);
+  return y;
+}
+
+// |error| <= eps * (steps of the longest chain of additions) * sum |x w|, the standard bound of a dot product.
+void expect_product(const std::vector<float>& y, const TestWeights& weights, const std::vector<float>& x, int32_t rows,
+                    const float* bias, const std::vector<float>* add_to, const std::string& what) {
+  const auto out = static_cast<size_t>(weights.view.rows), in = static_cast<size_t>(weights.view.cols);
+  for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+    for (size_t o = 0; o < out; ++o) {
+      double sum = bias != nullptr ? static_cast<double>(bias[o]) : 0.0;
+      double magnitude = std::fabs(sum);
+      if (add_to != nullptr) {
+        sum += static_cast<double>((*add_to)[row * out + o]);
+        magnitude += std::fabs(static_cast<double>((*add_to)[row * out + o]));
+      }
+      for (size_t k = 0; k < in; ++k) {
+        const double term = static_cast<double>(x[row * in + k]) * static_cast<double>(weights.values[o * in + k]);
+        sum += term;
+        magnitude += std::fabs(term);
+      }
+      const double bound = kEps * (static_cast<double>(in) / 8 + 10) * magnitude;
+      ASSERT_NEAR(static_cast<double>(y[row * out + o]), sum, bound) << what << " row " << row << " output " << o;
+    }
+  }
+}
+
+TEST_P(Matmul, AgreesWithTheNaiveProduct) {
+  Prng prng(101);
+  for (DType dtype : kAllDTypes) {
+    const int block = dtype_info(dtype).block_elems;
+    for (int round = 0; round < 6; ++round) {
+      const int32_t rows = std::vector<int32_t>{1, 2, 5, 7, 19, 40}[static_cast<size_t>(round)];
+      const int32_t in =
+          block == 1 ? static_cast<int32_t>(1 + prng.below(300)) : block * static_cast<int32_t>(1 + prng.below(4));
+      const auto out = static_cast<int32_t>(1 + prng.below(90));
+      const TestWeights weights(prng, dtype, out, in, 1 + round % 3);
+      const std::vector<float> x = random_floats(prng, int64_t{rows} * in), bias = random_floats(prng, out);
+      const std::vector<float> old = random_floats(prng, int64_t{rows} * out);
+      const float* bias_used = round % 2 == 0 ? bias.data() : nullptr;
+      const std::vector<float>* add_to = round % 3 == 1 ? &old : nullptr;
+      const std::vector<float> y = run_matmul(table(), 1 + round % 4, weights, x, rows, bias_used, add_to);
+      expect_product(y, weights, x, rows, bias_used, add_to, dtype_info(dtype).name);
+    }
+  }
+}
+
+TEST_P(Matmul, AWideInputIsSummedRight) {
+  Prng prng(102);
+  for (DType dtype : {DType::kBF16, DType::kQ4_K}) {
+    const TestWeights weights(prng, dtype, 40, 4608, 2);
+    const std::vector<float> x = random_floats(prng, 15 * 4608);
+    expect_product(run_matmul(table(), 2, weights, x, 15), weights, x, 15, nullptr, nullptr, dtype_info(dtype).name);
+  }
+}
+
+// A row alone = the same row in a batch of any size, on any number of threads and in any panels, bit for bit.
+TEST_P(Matmul, ARowDoesNotDependOnItsBatch) {
+  Prng prng(103);
+  for (DType dtype : kAllDTypes) {
+    const int32_t in = dtype_info(dtype).block_elems == 1 ? 333 : 512, out = 53;
+    TestWeights weights(prng, dtype, out, in);
+    const std::vector<float> x = random_floats(prng, 70 * in);
+    std::vector<float> alone;
+    for (int32_t row = 0; row < 70; ++row) {
+      const std::vector<float> one(x.begin() + row * in, x.begin() + (row + 1) * in);
+      const std::vector<float> y = run_matmul(table(), 1, weights, one, 1);
+      alone.insert(alone.end(), y.begin(), y.end());
+    }
+    for (int32_t rows : {2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 17, 31, 64, 70}) {
+      for (int threads : {1, 4}) {
+        const std::vector<float> y = run_matmul(table(), threads, weights, x, rows);
+        ASSERT_TRUE(same_bits(y, std::vector<float>(alone.begin(), alone.begin() + rows * out)))
+            << dtype_info(dtype).name << " rows " << rows << " threads " << threads;
+      }
+    }
+    const int64_t bytes = row_bytes(dtype, in);
+    weights.panels = {{weights.parts[0].data(), 0, 16},
+                      {weights.parts[0].data() + 16 * bytes, 16, 32},
+                      {weights.parts[0].data() + 48 * bytes, 48, 5}};
+    weights.view.panels = weights.panels;
+    EXPECT_TRUE(same_bits(run_matmul(table(), 4, weights, x, 70), alone));
+  }
+}
+
+TEST_P(Matmul, NaNAndInfinityStayInTheirRow) {
+  Prng prng(104);
+  const TestWeights weights(prng, DType::kBF16, 20, 64);
+  std::vector<float> x = random_floats(prng, 8 * 64);
+  const std::vector<float> clean = run_matmul(table(), 1, weights, x, 8);
+  x[3 * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
+  x[5 * 64 + 7] = std::numeric_limits<float>::infinity();
+  const std::vector<float> y = run_matmul(table(), 1, weights, x, 8);
+  for (size_t row = 0; row < 8; ++row) {
+    for (size_t o = 0; o < 20; ++o) {
+      const float value = y[row * 20 + o];
+      if (row == 3) {
+        EXPECT_TRUE(std::isnan(value));
+      } else if (row == 5) {
+        EXPECT_FALSE(std::isfinite(value));
+      } else {
+        EXPECT_EQ(value, clean[row * 20 + o]);
+      }
+    }
+  }
+}
+
+TEST_P(Matmul, NoRowsIsNoWork) {
+  Prng prng(105);
+  const TestWeights weights(prng, DType::kF32, 4, 4);
+  TestContext context(table());
+  table().matmul(context.ctx, {.rows = 0, .w = weights.view});
+  EXPECT_EQ(context.ctx.op_count, 0u);
+}
+
+// embed decodes rows exactly as the codec does, whatever instructions it uses; this is the test of the vectorised
+// decoders.
+TEST_P(Matmul, EmbeddingRowsAreTheCodecsBitForBit) {
+  Prng prng(106);
+  for (DType dtype : kAllDTypes) {
+    const int32_t cols = dtype_info(dtype).block_elems == 1 ? 77 : 512;
+    const TestWeights weights(prng, dtype, 50, cols, 3);
+    std::vector<TokenId> tokens;
+    std::vector<float> expected;
+    for (int i = 0; i < 30; ++i) {
+      tokens.push_back(static_cast<TokenId>(prng.below(50)));
+      expected.insert(expected.end(), weights.values.begin() + tokens.back() * cols,
+                      weights.values.begin() + (tokens.back() + 1) * cols);
+    }
+    std::vector<float> y(expected.size());
+    TestContext context(table());
+    table().embed(context.ctx,
+                  {.tokens = tokens.data(), .rows = 30, .w = weights.view, .y = y.data(), .y_stride = cols});
+    EXPECT_TRUE(same_bits(y, expected)) << dtype_info(dtype).name;
+    EXPECT_EQ(context.ctx.op_count, 1u);
+  }
+}
+
+TEST(OpTables, AreChosenByName) {
+  EXPECT_EQ(select_op_table("ref").value()->name, std::string("ref"));
+  EXPECT_EQ(select_op_table("").value(), available_op_tables().back());
+  const Result<const OpTable*> unknown = select_op_table("mmx");
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(unknown.error().message.find("ref"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace loralei

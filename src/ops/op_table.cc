@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/op_table.h"
+
+#include <string>
+
+#include "ops/cpu/cpu_table.h"
+#include "ops/ref/ref_table.h"
+
+namespace loralei {
+
+std::vector<const OpTable*> available_op_tables() {
+  std::vector<const OpTable*> tables{&ref_op_table()};
+  for (const OpTable* table : {avx2_op_table(), avx512_op_table()}) {
+    if (table != nullptr) tables.push_back(table);
+  }
+  return tables;
+}
+
+Result<const OpTable*> select_op_table(std::string_view name) {
+  const std::vector<const OpTable*> tables = available_op_tables();
+  if (name.empty()) return tables.back();
+  std::string choices;
+  for (const OpTable* table : tables) {
+    if (name == table->name) return table;
+    choices += (choices.empty() ? "" : ", ") + std::string(table->name);
+  }
+  return invalid_argument("instruction set '" + std::string(name) +
+                          "' is not known or not offered by this machine; choose one of: " + choices);
+}
+
+}  // namespace loralei

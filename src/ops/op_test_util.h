@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of kernels share: seeded data, weights in any format and any panels, a context with scratch.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/prng.h"
+#include "device/host/arena.h"
+#include "ops/op_table.h"
+#include "tensor/codec.h"
+
+namespace loralei {
+
+inline constexpr DType kAllDTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ8_0,
+                                       DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+                                       DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+inline constexpr DType kPlainDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+inline constexpr double kEps = 0x1p-24;  // half an ulp of f32, relative
+
+inline std::vector<float> random_floats(Prng& prng, int64_t count, float scale = 1.0f) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = static_cast<float>(prng.uniform() * 2 - 1) * scale;
+  return values;
+}
+
+// Any blocks with tame scales: the halves in a block's scale positions are replaced, everything else is random bits.
+inline std::vector<std::byte> random_rows(Prng& prng, DType dtype, int64_t rows, int64_t cols) {
+  std::vector<std::byte> bytes(static_cast<size_t>(rows * row_bytes(dtype, cols)));
+  if (can_encode(dtype)) {
+    const std::vector<float> values = random_floats(prng, rows * cols);
+    encode_row(dtype, values.data(), bytes.data(), rows * cols);
+    return bytes;
+  }
+  const DTypeInfo info = dtype_info(dtype);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(prng());
+  const bool two = dtype != DType::kQ6_K && dtype != DType::kQ5_0;
+  for (size_t block = 0; block < bytes.size(); block += static_cast<size_t>(info.block_bytes)) {
+    const uint16_t d = f32_to_f16(static_cast<float>(prng.uniform() * 0.01)),
+                   m = f32_to_f16(static_cast<float>(prng.uniform() * 0.02));
+    const size_t at = block + (dtype == DType::kQ6_K ? 208 : 0);
+    std::memcpy(&bytes[at], &d, 2);
+    if (two) std::memcpy(&bytes[at + 2], &m, 2);
+  }
+  return bytes;
+}
+
+// A weight matrix whose panels lie apart in memory.
+struct TestWeights {
+  std::vector<std::vector<std::byte>> parts;
+  std::vector<WeightPanel> panels;
+  std::vector<float> values;  // [rows, cols] decoded
+  WeightView view;
+
+  TestWeights(Prng& prng, DType dtype, int32_t rows, int32_t cols, int panel_count = 1) {
+    for (int32_t row = 0; row < rows;) {
+      const int32_t rest = rows - row;
+      int32_t count = static_cast<int>(parts.size()) + 1 >= panel_count
+                          ? rest
+                          : std::min(rest, kRowTile * (1 + static_cast<int32_t>(prng.below(3))));
+      parts.push_back(random_rows(prng, dtype, count, cols));
+      panels.push_back({parts.back().data(), row, count});
+      row += count;
+    }
+    for (const WeightPanel& panel : panels) {
+      const size_t start = values.size();
+      values.resize(start + static_cast<size_t>(panel.row_count) * static_cast<size_t>(cols));
+      decode_row(dtype, panel.data, values.data() + start, int64_t{panel.row_count} * cols);
+    }
+    view = {dtype, LayoutId::kPlain, rows, cols, panels};
+  }
+};
+
+inline constexpr OpLimits kTestLimits{.rows_max = 256,
+                                      .in_max = 4608,
+                                      .heads = 40,
+                                      .kv_heads = 1,
+                                      .head_dim = 256,
+                                      .rank_max = 128,
+                                      .segments_max = 64,
+                                      .threads = 4};
+
+struct TestContext {
+  std::unique_ptr<ThreadPool> pool;
+  HostBuffer scratch;
+  OpContext ctx;
+
+  explicit TestContext(const OpTable& table, int threads = 2) : pool(std::make_unique<ThreadPool>(threads)) {
+    scratch = HostBuffer::allocate(table.scratch_bytes(kTestLimits)).value();
+    ctx.pool = pool.get();
+    ctx.scratch = scratch.bytes();
+    // Nothing may be read from scratch before it is written: NaNs would show.
+    std::fill(ctx.scratch.begin(), ctx.scratch.end(), std::byte{0xFF});
+  }
+};
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+// Every table of this machine as a test parameter.
+class EveryTable : public testing::TestWithParam<const OpTable*> {
+ protected:
+  const OpTable& table() const { return *GetParam(); }
+};
+inline std::string table_name(const testing::TestParamInfo<const OpTable*>& info) { return info.param->name; }
+#define FOR_EVERY_TABLE(fixture) \
+  INSTANTIATE_TEST_SUITE_P(Ops, fixture, testing::ValuesIn(available_op_tables()), table_name)
+
+}  // namespace loralei

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/probe.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__)
+#if !defined(__clang__)
+// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable and then warns about it.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+#endif
+
+#include "device/host/arena.h"
+#include "device/host/isa.h"
+#include "ops/cpu/cpu_table.h"
+#include "ops/cpu/target.h"
+
+namespace loralei {
+namespace {
+
+constexpr int64_t kReadChunkBytes = int64_t{4} << 20;
+constexpr int64_t kLoops = 200'000;  // of one arithmetic chunk: a fraction of a millisecond
+constexpr int kChunksPerThread = 16;
+
+// One arithmetic chunk: runs, and answers a number that depends on all it did, so that nothing can be left out.
+using ArithmeticChunk = float (*)();
+struct Arithmetic {
+  ArithmeticChunk chunk = nullptr;
+  double operations = 0;  // of one chunk
+};
+
+uint64_t read_words(const std::byte* data, int64_t bytes) {
+  uint64_t sums[8] = {};
+  for (int64_t at = 0; at < bytes; at += 64) {
+    uint64_t words[8];
+    std::memcpy(words, data + at, sizeof words);
+    LORALEI_UNROLL
+    for (int i = 0; i < 8; ++i) sums[i] += words[i];
+  }
+  uint64_t sum = 0;
+  for (uint64_t part : sums) sum += part;
+  return sum;
+}
+
+float scalar_f32_chunk() {
+  float sums[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  for (int64_t loop = 0; loop < kLoops; ++loop) {
+    LORALEI_UNROLL
+    for (float& sum : sums) sum = sum * 0.999f + 0.5f;
+  }
+  float total = 0;
+  for (float sum : sums) total += sum;
+  return total;
+}
+
+}  // namespace
+}  // namespace loralei
+
+#if defined(__x86_64__)
+
+LORALEI_TARGET_BEGIN_AVX2
+namespace loralei {
+namespace {
+float avx2_f32_chunk() {  // 12 chains hide the latency of two multiply-add units
+  __m256 sums[12];
+  for (int i = 0; i < 12; ++i) sums[i] = _mm256_set1_ps(static_cast<float>(i));
+  const __m256 factor = _mm256_set1_ps(0.999f), term = _mm256_set1_ps(0.5f);
+  for (int64_t loop = 0; loop < kLoops; ++loop) {
+    LORALEI_UNROLL
+    for (int i = 0; i < 12; ++i) sums[i] = _mm256_fmadd_ps(sums[i], factor, term);
+  }
+  for (int i = 1; i < 12; ++i) sums[0] = _mm256_add_ps(sums[0], sums[i]);
+  return _mm256_cvtss_f32(sums[0]);
+}
+
+float avx2_int8_chunk() {
+  __m256i sums[8];
+  for (int i = 0; i < 8; ++i) sums[i] = _mm256_set1_epi32(i);
+  const __m256i ones = _mm256_set1_epi16(1);
+  for (int64_t loop = 0; loop < kLoops; ++loop) {
+    const __m256i factor = _mm256_set1_epi8(static_cast<char>(loop & 63));
+    LORALEI_UNROLL
+    for (int i = 0; i < 8; ++i)
+      sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(_mm256_maddubs_epi16(factor, sums[i]), ones));
+  }
+  for (int i = 1; i < 8; ++i) sums[0] = _mm256_add_epi32(sums[0], sums[i]);
+  return static_cast<float>(_mm256_cvtsi256_si32(sums[0]));
+}
+}  // namespace
+}  // namespace loralei
+LORALEI_TARGET_END
+
+LORALEI_TARGET_BEGIN_AVX512
+namespace loralei {
+namespace {
+float avx512_f32_chunk() {
+  __m512 sums[16];
+  for (int i = 0; i < 16; ++i) sums[i] = _mm512_set1_ps(static_cast<float>(i));
+  const __m512 factor = _mm512_set1_ps(0.999f), term = _mm512_set1_ps(0.5f);
+  for (int64_t loop = 0; loop < kLoops; ++loop) {
+    LORALEI_UNROLL
+    for (int i = 0; i < 16; ++i) sums[i] = _mm512_fmadd_ps(sums[i], factor, term);
+  }
+  for (int i = 1; i < 16; ++i) sums[0] = _mm512_add_ps(sums[0], sums[i]);
+  return _mm512_cvtss_f32(sums[0]);
+}
+}  // namespace
+}  // namespace loralei
+LORALEI_TARGET_END
+
+LORALEI_TARGET_BEGIN_VNNI
+namespace loralei {
+namespace {
+float vnni_int8_chunk() {
+  __m512i sums[16];
+  for (int i = 0; i < 16; ++i) sums[i] = _mm512_set1_epi32(i);
+  const __m512i factor = _mm512_set1_epi8(3), term = _mm512_set1_epi8(-5);
+  for (int64_t loop = 0; loop < kLoops; ++loop) {
+    LORALEI_UNROLL
+    for (int i = 0; i < 16; ++i) sums[i] = _mm512_dpbusd_epi32(sums[i], factor, term);
+  }
+  for (int i = 1; i < 16; ++i) sums[0] = _mm512_add_epi32(sums[0], sums[i]);
+  return static_cast<float>(_mm512_cvtsi512_si32(sums[0]));
+}
+}  // namespace
+}  // namespace loralei
+LORALEI_TARGET_END
+
+#endif
+
+namespace loralei {
+namespace {
+
+Arithmetic best_f32() {
+#if defined(__x86_64__)
+  if (avx512_op_table() != nullptr) return {avx512_f32_chunk, static_cast<double>(kLoops) * 16 * 16 * 2};
+  if (avx2_op_table() != nullptr) return {avx2_f32_chunk, static_cast<double>(kLoops) * 12 * 8 * 2};
+#endif
+  return {scalar_f32_chunk, static_cast<double>(kLoops) * 8 * 2};
+}
+
+Arithmetic best_int8() {
+#if defined(__x86_64__)
+  if (avx512_op_table() != nullptr && host_isa().avx512_vnni) {
+    return {vnni_int8_chunk, static_cast<double>(kLoops) * 16 * 64 * 2};
+  }
+  if (avx2_op_table() != nullptr) return {avx2_int8_chunk, static_cast<double>(kLoops) * 8 * 32 * 2};
+#endif
+  return {};
+}
+
+double arithmetic_rate(ThreadPool& pool, const Clock& clock, int rounds, const Arithmetic& arithmetic) {
+  if (arithmetic.chunk == nullptr) return 0;
+  const int64_t chunks = int64_t{kChunksPerThread} * pool.threads();
+  std::atomic<int64_t> used{0};  // takes in every result
+  double best = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const double start_s = clock.now_s();
+    pool.parallel_for(chunks, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i)
+        used.fetch_add(arithmetic.chunk() != 0.0f ? 1 : 2, std::memory_order_relaxed);
+    });
+    const double elapsed_s = clock.now_s() - start_s;
+    if (elapsed_s > 0 && used.load() > 0)
+      best = std::max(best, arithmetic.operations * static_cast<double>(chunks) / elapsed_s * 1e-9);
+  }
+  return best;
+}
+
+}  // namespace
+
+Result<double> probe_read_gb_s(ThreadPool& pool, const Clock& clock, const ProbeOptions& options) {
+  const int64_t bytes = std::max(options.buffer_bytes, kReadChunkBytes) / kReadChunkBytes * kReadChunkBytes;
+  TRY_ASSIGN(const HostBuffer buffer, HostBuffer::allocate(bytes));
+  const int64_t chunks = bytes / kReadChunkBytes;
+  pool.parallel_for(
+      chunks, 1, [&](int64_t begin, int64_t end, int) {  // untouched pages would all be the one page of zeros
+        std::memset(buffer.data() + begin * kReadChunkBytes, 1, static_cast<size_t>((end - begin) * kReadChunkBytes));
+      });
+  std::atomic<uint64_t> sum{0};
+  double best = 0;
+  for (int round = 0; round < options.rounds; ++round) {
+    const double start_s = clock.now_s();
+    pool.parallel_for(chunks, 1, [&](int64_t begin, int64_t end, int) {
+      sum.fetch_add(read_words(buffer.data() + begin * kReadChunkBytes, (end - begin) * kReadChunkBytes),
+                    std::memory_order_relaxed);
+    });
+    const double elapsed_s = clock.now_s() - start_s;
+    if (elapsed_s > 0 && sum.load() != 0) best = std::max(best, static_cast<double>(bytes) / elapsed_s * 1e-9);
+  }
+  return best;
+}
+
+double probe_f32_gflop_s(ThreadPool& pool, const Clock& clock, int rounds) {
+  return arithmetic_rate(pool, clock, rounds, best_f32());
+}
+double probe_int8_gop_s(ThreadPool& pool, const Clock& clock, int rounds) {
+  return arithmetic_rate(pool, clock, rounds, best_int8());
+}
+
+double probe_wake_us(ThreadPool& pool, const Clock& clock) {
+  constexpr int kRounds = 31;
+  std::vector<double> times_us;
+  for (int round = 0; round < kRounds; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // long enough for the pool to stop spinning
+    std::atomic<int> arrived{0};
+    const double start_s = clock.now_s();
+    // As many chunks as threads, and each waits for all: every thread takes exactly one.
+    pool.parallel_for(pool.threads(), 1, [&](int64_t, int64_t, int) {
+      arrived.fetch_add(1, std::memory_order_acq_rel);
+      while (arrived.load(std::memory_order_acquire) < pool.threads()) std::this_thread::yield();
+    });
+    times_us.push_back((clock.now_s() - start_s) * 1e6);
+  }
+  std::nth_element(times_us.begin(), times_us.begin() + kRounds / 2, times_us.end());
+  return times_us[kRounds / 2];
+}
+
+}  // namespace loralei

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/probe.h"
+
+#include <gtest/gtest.h>
+
+#include "ops/op_table.h"
+
+namespace loralei {
+namespace {
+
+// Speeds differ between machines: only what must hold everywhere is tested.
+TEST(Probe, MeasuresSomethingOnEveryMachine) {
+  ThreadPool pool(2);
+  const SteadyClock clock;
+  const Result<double> read = probe_read_gb_s(pool, clock, {.buffer_bytes = 32 << 20, .rounds = 2});
+  ASSERT_TRUE(read.ok());
+  EXPECT_GT(*read, 0.0);
+  EXPECT_GT(probe_f32_gflop_s(pool, clock, 1), 0.0);
+  EXPECT_EQ(probe_int8_gop_s(pool, clock, 1) > 0.0, available_op_tables().size() > 1);
+  EXPECT_GT(probe_wake_us(pool, clock), 0.0);
+}
+
+TEST(Probe, AnImpossibleBufferIsAnError) {
+  ThreadPool pool(1);
+  EXPECT_FALSE(probe_read_gb_s(pool, SteadyClock(), {.buffer_bytes = INT64_MAX / 2}).ok());
+}
+
+}  // namespace
+}  // namespace loralei

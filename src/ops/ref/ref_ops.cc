@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/limits.h"
+#include "ops/lora_source.h"
+#include "ops/ref/ref_table.h"
+#include "ops/tiles.h"
+#include "tensor/codec.h"
+
+namespace loralei {
+namespace {
+
+constexpr int kExpandChunk = 256;  // outputs of a low-rank expansion held on the stack at a time
+
+int64_t aligned64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Scratch is cut into equal parts, one a worker.
+template <typename T>
+T* worker_scratch(const OpContext& ctx, int worker) {
+  const int64_t part = static_cast<int64_t>(ctx.scratch.size()) / ctx.pool->threads() / 64 * 64;
+  return reinterpret_cast<T*>(ctx.scratch.data() + part * worker);
+}
+
+int64_t ref_scratch_bytes(const OpLimits& limits) {
+  const int64_t matmul = aligned64(int64_t{limits.in_max} * 4);
+  const int64_t lora = aligned64(int64_t{limits.rank_max} * 8) + matmul;
+  const int64_t attention = aligned64(int64_t{limits.head_dim} * (8 + 4));
+  return (std::max({matmul, lora, attention}) + 64) * limits.threads;
+}
+
+double dot(const float* a, const float* b, int64_t count) {
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+  return sum;
+}
+
+void ref_matmul(OpContext& ctx, const MatmulArgs& args) {
+  if (args.rows <= 0 || args.w.rows <= 0) return;
+  ++ctx.op_count;
+  const int64_t weight_stride = row_bytes(args.w.dtype, args.w.cols);
+  for (const WeightPanel& panel : args.w.panels) {
+    ctx.pool->parallel_for(panel.row_count, kRowTile, [&](int64_t begin, int64_t end, int worker) {
+      float* weights = worker_scratch<float>(ctx, worker);  // [cols]
+      for (int64_t i = begin; i < end; ++i) {
+        decode_row(args.w.dtype, panel.data + i * weight_stride, weights, args.w.cols);
+        const int64_t out = panel.row_begin + i;
+        for (int32_t row = 0; row < args.rows; ++row) {
+          double sum = dot(args.x + row * args.x_stride, weights, args.w.cols);
+          if (args.bias != nullptr) sum += static_cast<double>(args.bias[out]);
+          float& y = args.y[row * args.y_stride + out];
+          y = static_cast<float>(args.accumulate ? static_cast<double>(y) + sum : sum);
+        }
+      }
+    });
+  }
+}
+
+// y[0..out) += factor * (B v + b_bias) + bias_delta, for one row.
+void expand_row(const LoraPair& pair, const double* v, float scale, float* y) {
+  const double factor = static_cast<double>(scale) * static_cast<double>(pair.scaling);
+  const int64_t element_bytes = row_bytes(pair.dtype, 1);
+  for (int32_t begin = 0; begin < pair.out; begin += kExpandChunk) {
+    const int32_t count = std::min(kExpandChunk, pair.out - begin);
+    double sum[kExpandChunk] = {};
+    float b[kExpandChunk];
+    for (int32_t r = 0; r < pair.rank; ++r) {
+      decode_row(pair.dtype, pair.b_t + (int64_t{r} * pair.out + begin) * element_bytes, b, count);
+      for (int32_t i = 0; i < count; ++i) sum[i] += v[r] * static_cast<double>(b[i]);
+    }
+    for (int32_t i = 0; i < count; ++i) {
+      if (pair.b_bias != nullptr && pair.rank > 0) sum[i] += static_cast<double>(pair.b_bias[begin + i]);
+      double add = factor * sum[i];
+      if (pair.bias_delta != nullptr) add += static_cast<double>(pair.bias_delta[begin + i]);
+      y[begin + i] = static_cast<float>(static_cast<double>(y[begin + i]) + add);
+    }
+  }
+}
+
+bool add_delta(const LoraSegment& segment, const LoraTarget& target, const ResolvedLora& source) {
+  if (source.delta == nullptr) return false;
+  for (int32_t i = 0; i < segment.row_count; ++i) {
+    float* y = target.y + (segment.row_begin + i) * target.y_stride;
+    for (int32_t o = 0; o < target.out; ++o) y[o] += source.delta[int64_t{i} * target.out + o];
+  }
+  return segment.row_count > 0;
+}
+
+bool does_work(const LoraSegment& segment, const ResolvedLora& source) {
+  return segment.row_count > 0 && source.pair != nullptr &&
+         (source.pair->rank > 0 || source.pair->bias_delta != nullptr);
+}
+
+void ref_lora(OpContext& ctx, const LoraArgs& args) {
+  bool worked = false;
+  for (const LoraSegment& segment : args.segments) {
+    for (const LoraTarget& target : args.targets) {
+      const ResolvedLora source = resolve_lora(target.sources[segment.slot]);
+      if (add_delta(segment, target, source)) worked = true;
+      if (!does_work(segment, source)) continue;
+      const LoraPair& pair = *source.pair;
+      worked = true;
+      ctx.pool->parallel_for(segment.row_count, 1, [&](int64_t begin, int64_t end, int worker) {
+        double* v = worker_scratch<double>(ctx, worker);                                 // [rank]
+        float* a = reinterpret_cast<float*>(v + aligned64(int64_t{pair.rank} * 8) / 8);  // [in]
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t row = segment.row_begin + i;
+          for (int32_t r = 0; r < pair.rank; ++r) {
+            decode_row(pair.dtype, pair.a + r * row_bytes(pair.dtype, pair.in), a, pair.in);
+            v[r] = dot(args.x + row * args.x_stride, a, pair.in);
+          }
+          expand_row(pair, v, segment.scale, target.y + row * target.y_stride);
+        }
+      });
+    }
+  }
+  if (worked) ++ctx.op_count;
+}
+
+void ref_lora_embed(OpContext& ctx, const LoraEmbedArgs& args) {
+  bool worked = false;
+  for (const LoraSegment& segment : args.segments) {
+    const ResolvedLora source = resolve_lora(args.target.sources[segment.slot]);
+    if (add_delta(segment, args.target, source)) worked = true;
+    if (!does_work(segment, source)) continue;
+    const LoraPair& pair = *source.pair;
+    worked = true;
+    ctx.pool->parallel_for(segment.row_count, 1, [&](int64_t begin, int64_t end, int worker) {
+      double* v = worker_scratch<double>(ctx, worker);  // [rank]
+      const int64_t element_bytes = row_bytes(pair.dtype, 1);
+      for (int64_t row = segment.row_begin + begin; row < segment.row_begin + end; ++row) {
+        for (int32_t r = 0; r < pair.rank; ++r) {
+          float a;
+          decode_row(pair.dtype, pair.a + (int64_t{args.tokens[row]} * pair.rank + r) * element_bytes, &a, 1);
+          v[r] = static_cast<double>(a);
+        }
+        expand_row(pair, v, segment.scale, args.target.y + row * args.target.y_stride);
+      }
+    });
+  }
+  if (worked) ++ctx.op_count;
+}
+
+void ref_kv_store(OpContext& ctx, const KvStoreArgs& args) {
+  bool worked = false;
+  const int64_t head_bytes = row_bytes(args.kv.dtype, args.kv.head_dim);
+  for (const RowGroup& group : args.groups) {
+    for (int32_t i = 0; i < group.row_count; ++i) {
+      worked = true;
+      const int32_t position = group.position + i;
+      for (int32_t v = 0; v < 2; ++v) {
+        const float* source = (v == 0 ? args.k : args.v) + (group.row_begin + i) * args.stride;
+        std::byte* slice = args.kv.slice(group.blocks[position / kKvBlockTokens], args.layer, v);
+        for (int32_t head = 0; head < args.kv.kv_heads; ++head) {
+          encode_row(args.kv.dtype, source + int64_t{head} * args.kv.head_dim,
+                     slice + head * args.kv.head_stride_bytes + position % kKvBlockTokens * head_bytes,
+                     args.kv.head_dim);
+        }
+      }
+    }
+  }
+  if (worked) ++ctx.op_count;
+}
+
+// One (row, head): scores are computed twice rather than stored, so that scratch does not grow with the context.
+void attend(const AttentionArgs& args, const RowGroup& group, int32_t i, int32_t head, double* sum, float* decoded) {
+  const int32_t head_dim = args.kv.head_dim;
+  const int64_t head_bytes = row_bytes(args.kv.dtype, head_dim);
+  const int32_t kv_head = head / (args.heads / args.kv.kv_heads);
+  const float* q = args.q + (group.row_begin + i) * args.q_stride + int64_t{head} * head_dim;
+  float* out = args.out + (group.row_begin + i) * args.out_stride + int64_t{head} * head_dim;
+  const int32_t last = group.position + i;
+  const int32_t first = args.window > 0 ? std::max(0, last - args.window + 1) : 0;
+  const auto load = [&](int32_t position, int32_t v) {
+    const std::byte* slice = args.kv.slice(group.blocks[position / kKvBlockTokens], args.layer, v);
+    decode_row(args.kv.dtype, slice + kv_head * args.kv.head_stride_bytes + position % kKvBlockTokens * head_bytes,
+               decoded, head_dim);
+    return decoded;
+  };
+  const auto score = [&](int32_t position) {
+    return static_cast<double>(args.scale) * dot(q, load(position, 0), head_dim);
+  };
+  double largest = -std::numeric_limits<double>::infinity();
+  for (int32_t p = first; p <= last; ++p) largest = std::max(largest, score(p));
+  double weights = 0;
+  std::fill_n(sum, head_dim, 0.0);
+  for (int32_t p = first; p <= last; ++p) {
+    const double weight = std::exp(score(p) - largest);
+    weights += weight;
+    const float* value = load(p, 1);
+    for (int32_t d = 0; d < head_dim; ++d) sum[d] += weight * static_cast<double>(value[d]);
+  }
+  for (int32_t d = 0; d < head_dim; ++d) out[d] = static_cast<float>(sum[d] / weights);
+}
+
+void ref_attention(OpContext& ctx, const AttentionArgs& args) {
+  bool worked = false;
+  for (const RowGroup& group : args.groups) {
+    if (group.row_count > 0) worked = true;
+    ctx.pool->parallel_for(int64_t{group.row_count} * args.heads, 1, [&](int64_t begin, int64_t end, int worker) {
+      double* sum = worker_scratch<double>(ctx, worker);                  // [head_dim]
+      float* decoded = reinterpret_cast<float*>(sum + args.kv.head_dim);  // [head_dim]
+      for (int64_t item = begin; item < end; ++item) {
+        attend(args, group, static_cast<int32_t>(item / args.heads), static_cast<int32_t>(item % args.heads), sum,
+               decoded);
+      }
+    });
+  }
+  if (worked) ++ctx.op_count;
+}
+
+void ref_rms_norm(OpContext& ctx, const RmsNormArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  for (int32_t row = 0; row < args.rows; ++row) {
+    for (int32_t v = 0; v < args.vectors; ++v) {
+      const float* x = args.x + row * args.x_stride + int64_t{v} * args.dim;
+      float* y = args.y + row * args.y_stride + int64_t{v} * args.dim;
+      const double inverse = 1.0 / std::sqrt(dot(x, x, args.dim) / args.dim + static_cast<double>(args.eps));
+      for (int32_t i = 0; i < args.dim; ++i) {
+        y[i] = static_cast<float>(static_cast<double>(x[i]) * inverse * static_cast<double>(args.weight[i]));
+      }
+    }
+  }
+}
+
+void ref_rope(OpContext& ctx, const RopeArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  const int32_t half = args.head_dim / 2;
+  for (int32_t row = 0; row < args.rows; ++row) {
+    for (int32_t head = 0; head < args.heads; ++head) {
+      float* x = args.x + row * args.stride + int64_t{head} * args.head_dim;
+      for (int32_t i = 0; i < half; ++i) {
+        const double angle = static_cast<double>(args.positions[row]) * static_cast<double>(args.inv_freq[i]);
+        const double c = std::cos(angle) * static_cast<double>(args.attention_scale);
+        const double s = std::sin(angle) * static_cast<double>(args.attention_scale);
+        const double x1 = static_cast<double>(x[i]), x2 = static_cast<double>(x[i + half]);
+        x[i] = static_cast<float>(x1 * c - x2 * s);
+        x[i + half] = static_cast<float>(x2 * c + x1 * s);
+      }
+    }
+  }
+}
+
+void ref_swiglu(OpContext& ctx, const SwigluArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  for (int32_t row = 0; row < args.rows; ++row) {
+    float* gate = args.gate + row * args.stride;
+    const float* up = args.up + row * args.stride;
+    for (int32_t i = 0; i < args.dim; ++i) {
+      const double g = static_cast<double>(gate[i]);
+      gate[i] = static_cast<float>(g / (1.0 + std::exp(-g)) * static_cast<double>(up[i]));
+    }
+  }
+}
+
+void ref_embed(OpContext& ctx, const EmbedArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  for (int32_t row = 0; row < args.rows; ++row) {
+    decode_row(args.w.dtype, weight_row(args.w, args.tokens[row]), args.y + row * args.y_stride, args.w.cols);
+  }
+}
+
+void ref_add(OpContext& ctx, const AddArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  for (int32_t row = 0; row < args.rows; ++row) {
+    const float* x = args.x + row * args.x_stride;
+    float* y = args.y + row * args.y_stride;
+    for (int32_t i = 0; i < args.dim; ++i) y[i] += x[i];
+  }
+}
+
+}  // namespace
+
+const OpTable& ref_op_table() {
+  static constexpr OpTable table{
+      .name = "ref",
+      .matmul = ref_matmul,
+      .lora = ref_lora,
+      .lora_embed = ref_lora_embed,
+      .kv_store = ref_kv_store,
+      .attention = ref_attention,
+      .rms_norm = ref_rms_norm,
+      .rope = ref_rope,
+      .swiglu = ref_swiglu,
+      .embed = ref_embed,
+      .add = ref_add,
+      .scratch_bytes = ref_scratch_bytes,
+  };
+  return table;
+}
+
+}  // namespace loralei

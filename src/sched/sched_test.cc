@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <set>
+
+#include "base/limits.h"
+#include "base/prng.h"
+#include "sched/planner.h"
+
+namespace loralei {
+namespace {
+
+// A sequence and its blocks as plain counts; no sharing.
+struct Naive {
+  SeqId id;
+  std::vector<TokenId> tokens;
+  std::vector<SeqAdapter> adapters;
+  int32_t prompt = 0, wanted = 0;  // final length
+  int32_t computed = 0, blocks = 0;
+  bool running = false;
+  int32_t logits_end = 0;
+};
+
+struct World {
+  PlanOptions options;
+  int32_t blocks_total = 0;
+  std::vector<std::unique_ptr<Naive>> sequences;  // by arrival
+  PlanScratch scratch;
+  PlanOutput output;
+  uint64_t step = 0;
+  int preemptions = 0;
+
+  int32_t used() const {
+    int32_t sum = 0;
+    for (const auto& seq : sequences) sum += seq->blocks;
+    return sum;
+  }
+  Naive* find(SeqId id) {
+    for (auto& seq : sequences) {
+      if (seq->id == id) return seq.get();
+    }
+    return nullptr;
+  }
+  SeqState state(const Naive& seq) const {
+    SeqState value;
+    value.id = seq.id;
+    value.order = seq.id.value;
+    value.tokens = seq.tokens.data();
+    value.known = static_cast<int32_t>(seq.tokens.size());
+    value.computed = seq.computed;
+    value.blocks = value.blocks_exclusive = seq.blocks;
+    value.adapters = seq.adapters;
+    value.logits_end = seq.logits_end;
+    return value;
+  }
+
+  // Plans, checks every promise of the planner, and carries the plan out.
+  void run_step() {
+    std::vector<SeqState> running, waiting;
+    for (const auto& seq : sequences) (seq->running ? running : waiting).push_back(state(*seq));
+    plan_step({.step = ++step, .running = running, .waiting = waiting, .blocks_available = blocks_total - used(), .blocks_total = blocks_total},
+              options, scratch, output);
+    ASSERT_EQ(check_step_plan(output.plan), "");
+    ASSERT_LE(output.plan.tokens.size(), static_cast<size_t>(options.step_tokens));
+    ASSERT_LE(output.plan.logits_rows.size(), static_cast<size_t>(options.logits_rows));
+    ASSERT_LE(output.plan.segments.size(), static_cast<size_t>(options.segments));
+    for (const SeqId id : output.preempted) {
+      Naive* seq = find(id);
+      ASSERT_TRUE(seq->running);
+      seq->running = false;
+      seq->computed = seq->blocks = 0;
+      ++preemptions;
+    }
+    for (const SeqId id : output.admitted) {
+      ASSERT_FALSE(find(id)->running);
+      find(id)->running = true;
+    }
+    int32_t running_count = 0;
+    for (const auto& seq : sequences) running_count += seq->running;
+    ASSERT_LE(running_count, options.max_sequences);
+    for (const PlanGroup& group : output.plan.groups) {
+      Naive* seq = find(group.seq);
+      ASSERT_TRUE(seq->running);
+      ASSERT_EQ(group.position, seq->computed);
+      for (int32_t i = 0; i < group.row_count; ++i) {
+        ASSERT_EQ(output.plan.tokens[static_cast<size_t>(group.row_begin + i)], seq->tokens[static_cast<size_t>(group.position + i)]);
+      }
+      seq->computed += group.row_count;
+      seq->blocks = std::max(seq->blocks, (seq->computed + kKvBlockTokens - 1) / kKvBlockTokens);
+      if (seq->computed == static_cast<int32_t>(seq->tokens.size())) seq->tokens.push_back(static_cast<TokenId>(seq->tokens.size()));
+    }
+    ASSERT_LE(used(), blocks_total);
+    std::erase_if(sequences, [](const auto& seq) { return static_cast<int32_t>(seq->tokens.size()) > seq->wanted; });
+  }
+
+  void add(uint64_t id, int32_t prompt, int32_t output_tokens, std::vector<SeqAdapter> adapters = {}) {
+    auto seq = std::make_unique<Naive>();
+    seq->id = SeqId{id};
+    seq->prompt = prompt;
+    seq->wanted = prompt + output_tokens;
+    for (int32_t i = 0; i < prompt; ++i) seq->tokens.push_back(static_cast<TokenId>(id * 1000) + i);
+    seq->adapters = std::move(adapters);
+    sequences.push_back(std::move(seq));
+  }
+};
+
+TEST(Planner, DecodeRowsComeBeforeChunksAndTheBudgetHolds) {
+  World world;
+  world.options = {.step_tokens = 32, .logits_rows = 8, .max_sequences = 8};
+  world.blocks_total = 100;
+  world.add(1, 10, 20);
+  world.run_step();
+  world.add(2, 100, 4);
+  for (int i = 0; i < 3; ++i) {
+    world.run_step();
+    ASSERT_EQ(world.output.plan.tokens.size(), 32u);
+    EXPECT_EQ(world.output.plan.groups[0].row_count, 1);   // sequence 1 decodes in every step
+    EXPECT_EQ(world.output.plan.groups[1].row_count, 31);
+    EXPECT_EQ(world.output.plan.logits_rows.size(), 1u);
+  }
+}
+
+TEST(Planner, RowsOfOneAdapterAreAdjacentAndBaseRowsComeFirst) {
+  World world;
+  world.options = {.step_tokens = 64, .logits_rows = 16, .max_sequences = 16};
+  world.blocks_total = 100;
+  const SeqAdapter a{AdapterVersionId{7}, 1.0f, 0}, b{AdapterVersionId{3}, 1.0f, 0}, late{AdapterVersionId{3}, 1.0f, 3};
+  world.add(1, 4, 2, {a});
+  world.add(2, 4, 2);
+  world.add(3, 4, 2, {b});
+  world.add(4, 4, 2, {a});
+  world.add(5, 4, 2, {b, a});
+  world.add(6, 4, 2);
+  world.add(7, 4, 2, {late});
+  world.run_step();
+  std::vector<uint64_t> ids;
+  for (const PlanGroup& group : world.output.plan.groups) ids.push_back(group.seq.value);
+  EXPECT_EQ(ids, (std::vector<uint64_t>{2, 6, 3, 7, 5, 1, 4}));
+  const auto& segments = world.output.plan.segments;
+  ASSERT_EQ(segments.size(), 6u);
+  EXPECT_EQ(segments[1].row_begin, 15);  // activated from its fourth token on
+  EXPECT_EQ(segments[1].row_count, 1);
+  EXPECT_EQ(segments[2].row_begin, segments[3].row_begin);  // a weighted sum: two segments over the same rows, in the request's order
+  EXPECT_EQ(segments[2].adapter.value, 3u);
+}
+
+TEST(Planner, TheYoungestIsPreemptedWhenBlocksRunOut) {
+  World world;
+  world.options = {.step_tokens = 64, .logits_rows = 8, .max_sequences = 8};
+  world.blocks_total = 8;
+  world.add(1, 30, 60);
+  world.add(2, 30, 60);
+  bool second_preempted = false;
+  for (int i = 0; i < 400 && !world.sequences.empty(); ++i) {
+    world.run_step();
+    for (const SeqId id : world.output.preempted) {
+      EXPECT_EQ(id.value, 2u);
+      second_preempted = true;
+    }
+  }
+  EXPECT_TRUE(second_preempted);
+  EXPECT_TRUE(world.sequences.empty());
+}
+
+TEST(Planner, ASequenceLargerThanTheCacheIsImpossible) {
+  World world;
+  world.options = {.step_tokens = 64, .logits_rows = 8, .max_sequences = 8};
+  world.blocks_total = 2;
+  world.add(1, 33, 1);
+  world.add(2, 8, 2);
+  world.run_step();
+  ASSERT_EQ(world.output.impossible.size(), 1u);
+  EXPECT_EQ(world.output.impossible[0].value, 1u);
+  EXPECT_EQ(world.output.admitted.size(), 1u);
+}
+
+TEST(Planner, PromptLogprobsChunksRespectTheLogitsBudget) {
+  World world;
+  world.options = {.step_tokens = 64, .logits_rows = 4, .max_sequences = 4};
+  world.blocks_total = 20;
+  world.add(1, 5, 30);
+  world.run_step();
+  world.add(2, 20, 2);
+  world.sequences.back()->logits_end = 19;
+  world.run_step();
+  ASSERT_EQ(world.output.plan.groups.size(), 2u);
+  EXPECT_EQ(world.output.plan.groups[1].row_count, 3);
+  EXPECT_EQ(world.output.plan.groups[1].logits_count, 3);
+}
+
+TEST(CheckStepPlan, SaysWhatIsWrong) {
+  StepPlan plan;
+  EXPECT_EQ(check_step_plan(plan), "");
+  plan.tokens = {1, 2, 3};
+  EXPECT_NE(check_step_plan(plan), "");
+  plan.groups.push_back({.seq = SeqId{1}, .position = 0, .row_begin = 0, .row_count = 3, .logits_begin = 0, .logits_count = 1});
+  EXPECT_NE(check_step_plan(plan), "");
+  plan.logits_rows = {2};
+  EXPECT_EQ(check_step_plan(plan), "");
+  plan.segments = {{1, 3, AdapterVersionId{1}, 1.0f}};
+  EXPECT_NE(check_step_plan(plan), "");
+}
+
+// Random traffic until everybody finishes: every plan is sound, and nobody waits for ever.
+TEST(Planner, RandomTrafficAlwaysFinishes) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Prng random(seed);
+    World world;
+    world.options.max_sequences = 1 + static_cast<int32_t>(random.below(12));
+    world.options.step_tokens = world.options.max_sequences + static_cast<int32_t>(random.below(60));
+    world.options.logits_rows = world.options.max_sequences + static_cast<int32_t>(random.below(5));
+    world.options.segments = 2 + static_cast<int32_t>(random.below(8));
+    world.blocks_total = 8 + static_cast<int32_t>(random.below(20));
+    const int32_t tokens_max = world.blocks_total * kKvBlockTokens;
+    uint64_t next_id = 1;
+    int steps = 0;
+    while (next_id <= 60 || !world.sequences.empty()) {
+      ASSERT_LT(++steps, 30000);
+      if (next_id <= 60 && random.below(3) == 0) {
+        const auto prompt = 1 + static_cast<int32_t>(random.below(static_cast<uint64_t>(tokens_max - 1)));
+        const auto output = 1 + static_cast<int32_t>(random.below(static_cast<uint64_t>(std::min(40, tokens_max - prompt))));
+        std::vector<SeqAdapter> adapters;
+        for (auto count = random.below(3); count > 0; --count) {
+          adapters.push_back({AdapterVersionId{1 + random.below(4)}, random.below(2) == 0 ? 1.0f : 0.5f, static_cast<int32_t>(random.below(2) * random.below(30))});
+        }
+        world.add(next_id++, prompt, output, adapters);
+        if (random.below(4) == 0) world.sequences.back()->logits_end = prompt - 1;
+      }
+      world.run_step();
+      ASSERT_FALSE(HasFatalFailure());
+      if (!world.sequences.empty()) {
+        ASSERT_FALSE(world.output.plan.empty());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace loralei

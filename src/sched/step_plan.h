@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// StepPlan: what one step computes, as a plain value of ids and offsets (mechanisms "Words"). It can be logged, replayed, costed by a
+// simulator and sent to other ranks; it holds no pointer and owns nothing outside itself.
+//
+//   tokens   | s1 prefill chunk ........ | s2 decode | s3 speculated . . |      rows of the step, one a token
+//   groups   | group 0                   | group 1   | group 2           |      one a sequence, in row order
+//   segments |--- adapter A ---|         | adapter B |                          rows may lie in several segments or in none
+//
+// Invariants (check_step_plan): groups are contiguous, non-empty and cover all rows in order; segments lie within one group each and are
+// sorted by row; logits rows lie within their group; a "from previous step" token names a row of the previous step's samples.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace loralei {
+
+// A literal id (>= 0), or the token sampled at logits row r of the previous step, written as -1 - r.
+using PlanToken = int32_t;
+constexpr PlanToken from_previous_step(int32_t row) { return -1 - row; }
+
+struct PlanGroup {
+  SeqId seq;
+  int32_t position = 0;      // absolute position of the first row
+  int32_t row_begin = 0;     // into StepPlan::tokens
+  int32_t row_count = 0;
+  int32_t logits_begin = 0;  // into StepPlan::logits_rows
+  int32_t logits_count = 0;  // logits wanted at any of the group's rows
+  bool want_hidden = false;  // final-norm hidden states of all rows (embeddings)
+  bool provisional = false;  // KV written here may be truncated at commit (speculation)
+};
+
+struct PlanSegment {
+  int32_t row_begin = 0;
+  int32_t row_count = 0;
+  AdapterVersionId adapter;
+  float scale = 1.0f;
+};
+
+struct StepPlan {
+  uint64_t step = 0;
+  std::vector<PlanToken> tokens;      // [rows]
+  std::vector<PlanGroup> groups;
+  std::vector<PlanSegment> segments;
+  std::vector<int32_t> logits_rows;   // absolute row indices
+  bool empty() const { return tokens.empty(); }
+  void clear();                       // keeps capacity: plans are reused
+};
+
+// Empty when the plan is sound, else what is wrong (tests, replay tools).
+std::string check_step_plan(const StepPlan& plan);
+
+}  // namespace loralei

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/access.h"
+
+#include <algorithm>
+
+namespace loralei {
+namespace {
+
+bool equal_in_constant_time(std::string_view a, std::string_view b) {
+  unsigned difference = static_cast<unsigned>(a.size() ^ b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]);
+  }
+  return difference == 0;
+}
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t' || text.front() == '\r')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r')) text.remove_suffix(1);
+  return text;
+}
+
+std::string_view bearer(const HttpRequest& request) {
+  const std::string_view value = request.header("authorization");
+  constexpr std::string_view kScheme = "Bearer ";
+  if (value.size() < kScheme.size() || !equals_ignoring_case(value.substr(0, kScheme.size()), kScheme)) return {};
+  return trim(value.substr(kScheme.size()));
+}
+
+std::string_view without_port(std::string_view host) {
+  if (host.starts_with('[')) return host.substr(1, host.find(']') == std::string_view::npos ? 0 : host.find(']') - 1);
+  const size_t colon = host.find(':');
+  // More than one colon without brackets is a bare IPv6 address.
+  if (colon != std::string_view::npos && host.find(':', colon + 1) == std::string_view::npos) return host.substr(0, colon);
+  return host;
+}
+
+ApiError denied(int status, std::string message) { return api_error_of_status(status, std::move(message)); }
+
+}  // namespace
+
+bool is_local_host(std::string_view host) {
+  host = without_port(trim(host));
+  if (equals_ignoring_case(host, "localhost") || host == "::1") return true;
+  if (!host.starts_with("127.")) return false;
+  // Digits and dots only: "127.example.org" is somebody's name.
+  return std::all_of(host.begin(), host.end(), [](char c) { return (c >= '0' && c <= '9') || c == '.'; });
+}
+
+std::string usable_request_id(std::string_view header) {
+  if (header.empty() || header.size() > 128) return {};
+  for (const char c : header) {
+    if (c <= 0x20 || c >= 0x7f || c == '"' || c == '\\') return {};
+  }
+  return std::string(header);
+}
+
+std::vector<std::string> parse_key_lines(std::string_view text) {
+  std::vector<std::string> keys;
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    const std::string_view line = trim(text.substr(0, end));
+    if (!line.empty() && !line.starts_with('#')) keys.emplace_back(line);
+    if (end == std::string_view::npos) break;
+    text.remove_prefix(end + 1);
+  }
+  return keys;
+}
+
+HttpHeaders cors_headers(const std::vector<std::string>& allowed, std::string_view origin) {
+  if (origin.empty()) return {};
+  for (const std::string& one : allowed) {
+    if (one != "*" && one != origin) continue;
+    return {{"Access-Control-Allow-Origin", one == "*" ? "*" : std::string(origin)},
+            {"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"},
+            {"Vary", "Origin"}};
+  }
+  return {};
+}
+
+AccessPolicy::AccessPolicy(std::vector<std::string> api_keys, std::string admin_key, const std::string& bind_host)
+    : api_keys_(std::move(api_keys)), admin_key_(std::move(admin_key)), loopback_bind_(is_local_host(bind_host)) {}
+
+std::optional<ApiError> AccessPolicy::check(const HttpRequest& request, RouteClass route) const {
+  if (route == RouteClass::kApi) {
+    if (auto error = check_api_key(request)) return error;
+  } else if (route == RouteClass::kAdmin) {
+    if (auto error = check_admin(request)) return error;
+  }
+  if ((request.method == "POST" || request.method == "PUT") && !request.body.empty()) {
+    std::string_view type = request.header("content-type");
+    type = trim(type.substr(0, type.find(';')));
+    if (!equals_ignoring_case(type, "application/json")) {
+      return denied(415, "The body must be JSON: send the header 'Content-Type: application/json'.");
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> AccessPolicy::check_api_key(const HttpRequest& request) const {
+  if (api_keys_.empty()) return std::nullopt;
+  const std::string_view key = bearer(request);
+  bool known = !admin_key_.empty() && equal_in_constant_time(key, admin_key_);
+  for (const std::string& one : api_keys_) known |= equal_in_constant_time(key, one);
+  if (known) return std::nullopt;
+  ApiError error = denied(401, key.empty() ? "An API key is needed: send it as 'Authorization: Bearer KEY'." : "The API key is not valid.");
+  error.code = "invalid_api_key";
+  return error;
+}
+
+std::optional<ApiError> AccessPolicy::check_admin(const HttpRequest& request) const {
+  if (!admin_key_.empty()) {
+    const std::string_view key = bearer(request);
+    if (equal_in_constant_time(key, admin_key_)) return std::nullopt;
+    for (const std::string& one : api_keys_) {
+      if (equal_in_constant_time(key, one)) return denied(403, "This route needs the admin key; the key sent is for /v1 only.");
+    }
+    ApiError error = denied(401, key.empty() ? "This route needs the admin key: send it as 'Authorization: Bearer KEY'."
+                                             : "The admin key is not valid.");
+    error.code = "invalid_api_key";
+    return error;
+  }
+  // The key of /v1, if there is one, is asked for before anything else is told.
+  if (auto error = check_api_key(request)) return error;
+  if (!loopback_bind_) {
+    return denied(403, "This route is closed because the server is reachable from other machines: start it with --admin-key KEY.");
+  }
+  if (!is_local_host(request.header("host"))) {
+    return denied(403, "Without --admin-key this route answers only to localhost, and the Host header names another host.");
+  }
+  const std::string_view origin = request.header("origin");
+  if (!origin.empty() && origin != "http://" + std::string(request.header("host"))) {
+    return denied(403, "Without --admin-key this route refuses requests from web pages of another origin.");
+  }
+  return std::nullopt;
+}
+
+}  // namespace loralei

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// AccessPolicy: who may call what. Keys, loopback, Host, Origin and content type, in the order in which they are checked.
+//
+// Thread: immutable, any thread. Ownership: copies of the keys. Invariants: keys are compared in time that does not depend on where they
+// differ. Without an admin key, admin routes answer only where nobody but this machine's users can reach them: a loopback bind, a
+// local Host header (a web page that rebinds its name to 127.0.0.1 sends its own name) and no foreign Origin.
+// Failure: an ApiError to answer with.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "http/message.h"
+#include "wire/errors.h"
+
+namespace loralei {
+
+enum class RouteClass : unsigned char { kOpen, kApi, kAdmin };
+
+class AccessPolicy {
+ public:
+  AccessPolicy(std::vector<std::string> api_keys, std::string admin_key, const std::string& bind_host);
+  std::optional<ApiError> check(const HttpRequest& request, RouteClass route) const;
+
+ private:
+  std::optional<ApiError> check_api_key(const HttpRequest& request) const;
+  std::optional<ApiError> check_admin(const HttpRequest& request) const;
+  const std::vector<std::string> api_keys_;
+  const std::string admin_key_;
+  const bool loopback_bind_;
+};
+
+// "localhost", 127.x.y.z, ::1, with or without brackets and port.
+bool is_local_host(std::string_view host);
+// The header's value if it is short and printable, else "".
+std::string usable_request_id(std::string_view header);
+// Keys of a --api-key-file: one per line, blank lines and lines that begin with '#' left out.
+std::vector<std::string> parse_key_lines(std::string_view text);
+
+// The Access-Control headers for `origin` ("" = no Origin header); none when it is not allowed.
+HttpHeaders cors_headers(const std::vector<std::string>& allowed, std::string_view origin);
+
+}  // namespace loralei

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/access.h"
+
+#include <gtest/gtest.h>
+
+#include "serve/routes.h"
+
+namespace loralei {
+namespace {
+
+HttpRequest request(const std::string& method, HttpHeaders headers, const std::string& body = "") {
+  HttpRequest r;
+  r.method = method;
+  r.headers = std::move(headers);
+  r.body = body;
+  return r;
+}
+int status(const AccessPolicy& policy, const HttpRequest& r, RouteClass route) {
+  const auto error = policy.check(r, route);
+  return error ? error->status : 200;
+}
+
+TEST(Access, ApiKeys) {
+  const AccessPolicy open({}, "", "127.0.0.1");
+  EXPECT_EQ(status(open, request("GET", {}), RouteClass::kApi), 200);
+  const AccessPolicy keyed({"k1", "k2"}, "boss", "0.0.0.0");
+  EXPECT_EQ(status(keyed, request("GET", {}), RouteClass::kApi), 401);
+  EXPECT_EQ(status(keyed, request("GET", {}), RouteClass::kOpen), 200);
+  EXPECT_EQ(status(keyed, request("GET", {{"Authorization", "Bearer k2"}}), RouteClass::kApi), 200);
+  EXPECT_EQ(status(keyed, request("GET", {{"authorization", "bearer boss"}}), RouteClass::kApi), 200);
+  for (const char* wrong : {"Bearer k", "Bearer k11", "Bearer ", "Basic k1", "k1", "Bearer k1k1"}) {
+    EXPECT_EQ(status(keyed, request("GET", {{"Authorization", wrong}}), RouteClass::kApi), 401) << wrong;
+  }
+}
+
+TEST(Access, AdminWithKey) {
+  const AccessPolicy policy({"k1"}, "boss", "0.0.0.0");
+  EXPECT_EQ(status(policy, request("POST", {{"Authorization", "Bearer boss"}}), RouteClass::kAdmin), 200);
+  EXPECT_EQ(status(policy, request("POST", {{"Authorization", "Bearer k1"}}), RouteClass::kAdmin), 403);
+  EXPECT_EQ(status(policy, request("POST", {{"Authorization", "Bearer x"}}), RouteClass::kAdmin), 401);
+  EXPECT_EQ(status(policy, request("POST", {}), RouteClass::kAdmin), 401);
+}
+
+TEST(Access, AdminWithoutKeyIsLocalOnly) {
+  const AccessPolicy far({}, "", "0.0.0.0");
+  const auto error = far.check(request("POST", {{"Host", "localhost"}}), RouteClass::kAdmin);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->status, 403);
+  EXPECT_NE(error->message.find("--admin-key"), std::string::npos);
+  const AccessPolicy near({}, "", "127.0.0.1");
+  EXPECT_EQ(status(near, request("POST", {{"Host", "localhost:8000"}}), RouteClass::kAdmin), 200);
+  EXPECT_EQ(status(near, request("POST", {{"Host", "[::1]:8000"}}), RouteClass::kAdmin), 200);
+  EXPECT_EQ(status(near, request("POST", {{"Host", "rebound.example"}}), RouteClass::kAdmin), 403);
+  EXPECT_EQ(status(near, request("POST", {}), RouteClass::kAdmin), 403);
+  EXPECT_EQ(status(near, request("POST", {{"Host", "localhost:1"}, {"Origin", "http://evil.example"}}), RouteClass::kAdmin), 403);
+  EXPECT_EQ(status(near, request("POST", {{"Host", "localhost:1"}, {"Origin", "null"}}), RouteClass::kAdmin), 403);
+  EXPECT_EQ(status(near, request("POST", {{"Host", "localhost:1"}, {"Origin", "http://localhost:1"}}), RouteClass::kAdmin), 200);
+  const AccessPolicy keyed({"k"}, "", "127.0.0.1");
+  EXPECT_EQ(status(keyed, request("POST", {{"Host", "localhost"}}), RouteClass::kAdmin), 401);
+  EXPECT_EQ(status(keyed, request("POST", {{"Host", "localhost"}, {"Authorization", "Bearer k"}}), RouteClass::kAdmin), 200);
+}
+
+TEST(Access, BodiesAreJson) {
+  const AccessPolicy policy({}, "", "127.0.0.1");
+  EXPECT_EQ(status(policy, request("POST", {}, "{}"), RouteClass::kApi), 415);
+  EXPECT_EQ(status(policy, request("POST", {{"Content-Type", "text/plain"}}, "{}"), RouteClass::kApi), 415);
+  EXPECT_EQ(status(policy, request("PUT", {{"Content-Type", "Application/JSON; charset=utf-8"}}, "{}"), RouteClass::kApi), 200);
+  EXPECT_EQ(status(policy, request("POST", {}), RouteClass::kApi), 200);
+}
+
+TEST(Access, LocalHostsIdsKeyFilesCors) {
+  for (const char* local : {"localhost", "LOCALHOST:80", "127.0.0.1", "127.3.2.1:5", "::1", "[::1]", "[::1]:80"}) EXPECT_TRUE(is_local_host(local)) << local;
+  for (const char* foreign : {"", "127.example.org", "localhost.evil.org", "10.0.0.1", "[::2]:80", "0.0.0.0", "["}) EXPECT_FALSE(is_local_host(foreign)) << foreign;
+  EXPECT_EQ(usable_request_id("abc-1"), "abc-1");
+  EXPECT_EQ(usable_request_id("a b"), "");
+  EXPECT_EQ(usable_request_id("a\x01"), "");
+  EXPECT_EQ(usable_request_id("\xC3\xA9"), "");
+  EXPECT_EQ(usable_request_id(std::string(129, 'a')), "");
+  EXPECT_EQ(parse_key_lines("# keys\n a \r\n\nb"), (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(cors_headers({}, "http://a").empty());
+  EXPECT_TRUE(cors_headers({"http://a"}, "http://b").empty());
+  EXPECT_EQ(find_header(cors_headers({"http://a"}, "http://a"), "access-control-allow-origin"), "http://a");
+  EXPECT_EQ(find_header(cors_headers({"*"}, "http://b"), "access-control-allow-origin"), "*");
+}
+
+TEST(Routes, NamesMayHoldSlashes) {
+  EXPECT_EQ(match_route("GET", "/v1/models").id, RouteId::kModels);
+  EXPECT_EQ(match_route("GET", "/v1/models/").id, RouteId::kModels);
+  EXPECT_EQ(match_route("HEAD", "/health").id, RouteId::kHealth);
+  const RouteMatch model = match_route("GET", "/v1/models/org/na%2Fme");
+  EXPECT_EQ(model.id, RouteId::kModel);
+  EXPECT_EQ(model.name, "org/na/me");
+  const RouteMatch pin = match_route("POST", "/v1/adapters/a%20b/pin");
+  EXPECT_EQ(pin.id, RouteId::kAdapterPin);
+  EXPECT_EQ(pin.name, "a b");
+  EXPECT_EQ(pin.access, RouteClass::kAdmin);
+  EXPECT_EQ(match_route("POST", "/v1/adapters/rescan").id, RouteId::kAdapterRescan);
+  EXPECT_EQ(match_route("DELETE", "/v1/adapters/x").id, RouteId::kAdapterDelete);
+  const RouteMatch wrong = match_route("GET", "/v1/completions");
+  EXPECT_EQ(wrong.id, RouteId::kWrongMethod);
+  EXPECT_EQ(wrong.allow, "POST");
+  EXPECT_EQ(match_route("OPTIONS", "/v1/completions").id, RouteId::kPreflight);
+  EXPECT_EQ(match_route("GET", "/nothing").id, RouteId::kNotFound);
+  EXPECT_EQ(match_route("GET", "/v1/models/%zz").id, RouteId::kNotFound);
+}
+
+}  // namespace
+}  // namespace loralei

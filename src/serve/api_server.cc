@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/api_server.h"
+
+#include <algorithm>
+#include <ctime>
+#include <random>
+
+#include "wire/json_out.h"
+
+namespace loralei {
+namespace {
+
+constexpr size_t kUnknownFieldsLogged = 256;
+constexpr int64_t kCloseGraceMs = 1000;  // for the last bytes of answers that are complete
+
+uint64_t entropy() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+ApiError unavailable() { return api_error_of_status(503, "The server is shutting down and takes no new requests."); }
+
+ApiError queue_full() {
+  ApiError error = api_error_of_status(429, "Too many requests are waiting; try again in a moment.");
+  error.code = "rate_limit_exceeded";
+  return error;
+}
+
+}  // namespace
+
+ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const TextModel> text, const FileSystem& files,
+                     const Clock& clock, LogSink& log)
+    : options_(std::move(options)),
+      engine_(engine),
+      clock_(clock),
+      log_(log),
+      files_(files),
+      access_(options_.api_keys, options_.admin_key, options_.http.host),
+      started_s_(std::time(nullptr)),
+      catalogue_(make_memory_catalogue()),
+      texts_(std::move(text)),
+      metrics_({options_.model_names.front(), engine.max_model_len(), options_.metrics_adapters, options_.vllm_metrics}),
+      dispatcher_(engine, clock),
+      context_{engine, dispatcher_, metrics_, clock, log, options_.ping_interval_ms * 1'000'000},
+      adapters_(context_, options_, *catalogue_, files),
+      ids_(entropy()),
+      pool_(options_.text_threads, static_cast<size_t>(options_.max_preparing), "text") {}
+
+Result<std::unique_ptr<ApiServer>> ApiServer::start(ServeOptions options, Engine& engine, std::shared_ptr<const TextModel> text,
+                                                    const FileSystem& files, const Clock& clock, LogSink& log) {
+  if (options.model_names.empty()) return invalid_argument("the base model needs a name");
+  std::unique_ptr<ApiServer> server(new ApiServer(std::move(options), engine, std::move(text), files, clock, log));
+  HttpServerOptions http = server->options_.http;
+  http.error_response = [raw = server.get()](int status, std::string_view message) {
+    HttpResponse response;
+    response.headers = {{"X-Request-Id", raw->new_id()}, {"Content-Type", "application/json"}};
+    response.body = error_body(api_error_of_status(status, std::string(message)));
+    return response;
+  };
+  TRY_ASSIGN(server->http_, HttpServer::start(http, *server, log));
+  return server;
+}
+
+ApiServer::~ApiServer() { shutdown(0); }
+
+Status ApiServer::add_adapter(const std::string& name, const std::string& path) {
+  return adapters_.add(name, path, AdapterSource::kCommandLine, "");
+}
+
+void ApiServer::begin_drain() {
+  if (draining_.exchange(true)) return;
+  log_.log(LogLevel::kInfo, "draining: no new requests are taken, " + std::to_string(dispatcher_.running()) + " are running");
+  engine_.drain();
+}
+
+bool ApiServer::shutdown(int64_t timeout_ms) {
+  {
+    std::lock_guard lock(mutex_);
+    if (down_) return true;
+    down_ = true;
+  }
+  begin_drain();
+  const bool all_done = dispatcher_.wait_idle(timeout_ms);
+  engine_.stop();  // what is left ends with "cancelled", which its clients are told
+  dispatcher_.wait_idle(kCloseGraceMs);
+  if (http_) http_->stop(kCloseGraceMs);
+  pool_.stop();
+  dispatcher_.stop();
+  return all_done;
+}
+
+std::string ApiServer::new_id() {
+  static constexpr char kHex[] = "0123456789abcdef";
+  uint64_t words[2];
+  {
+    std::lock_guard lock(mutex_);
+    words[0] = ids_();
+    words[1] = ids_();
+  }
+  std::string id;
+  for (int i = 0; i < 24; ++i) id += kHex[words[i / 16] >> (i % 16 * 4) & 15];
+  return id;
+}
+
+void ApiServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+  const RouteMatch route = match_route(request.method, request.path);
+  std::string id = usable_request_id(request.header("x-request-id"));
+  if (id.empty()) id = new_id();
+  auto reply = std::make_shared<Reply>(std::move(writer), metrics_, route.label, request.method, std::move(id),
+                                       cors_headers(options_.cors_origins, request.header("origin")));
+  if (route.id == RouteId::kPreflight) return preflight(route, request, *reply);
+  if (route.id == RouteId::kNotFound) {
+    return reply->error(api_error_of_status(404, "There is no route " + request.method + " " + request.path.substr(0, 200) + "; GET / lists the routes."));
+  }
+  if (route.id == RouteId::kWrongMethod) {
+    const std::string body = error_body(api_error_of_status(405, "This route answers " + route.allow + " only."));
+    return reply->json(405, body, {{"Allow", route.allow}});
+  }
+  if (const auto denied = access_.check(request, route.access)) return reply->error(*denied);
+  dispatch(route, std::move(request), std::move(reply));
+}
+
+void ApiServer::preflight(const RouteMatch& route, const HttpRequest& request, Reply& reply) {
+  if (cors_headers(options_.cors_origins, request.header("origin")).empty()) {
+    return reply.error(api_error_of_status(403, "Requests from web pages of this origin are not allowed; --cors-origin allows them."));
+  }
+  reply.empty(204, {{"Access-Control-Allow-Methods", route.allow + ", OPTIONS"},
+                    {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id"},
+                    {"Access-Control-Max-Age", "600"}});
+}
+
+void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply) {
+  switch (route.id) {
+    case RouteId::kIndex: return reply->text(200, index_text());
+    case RouteId::kHealth: return reply->json(200, R"({"status":"ok"})");
+    case RouteId::kReady:
+      if (ready_ && !draining_) return reply->json(200, R"({"status":"ready"})");
+      return reply->error(api_error_of_status(503, draining_ ? "The server is draining." : "The server is starting."));
+    case RouteId::kVersion: return reply->json(200, version_body());
+    case RouteId::kMetrics: {
+      const double now_s = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(
+                                                   std::chrono::system_clock::now().time_since_epoch()).count()) * 1e-3;
+      return reply->send(200, "text/plain; version=0.0.4; charset=utf-8", metrics_.render(engine_.stats(), http_->stats(), now_s), {});
+    }
+    case RouteId::kModels: return models(*reply);
+    case RouteId::kModel: return model(*reply, route.name);
+    case RouteId::kAdapters: return reply->json(200, adapters_.list());
+    case RouteId::kAdapterDelete: return adapters_.remove(std::move(reply), route.name);
+    case RouteId::kAdapterPin: return adapters_.pin(std::move(reply), route.name, true);
+    case RouteId::kAdapterUnpin: return adapters_.pin(std::move(reply), route.name, false);
+    case RouteId::kDrain:
+      begin_drain();
+      return reply->json(200, R"({"status":"draining"})");
+    default: return prepare(route.id, std::move(request.body), std::move(reply));
+  }
+}
+
+void ApiServer::prepare(RouteId route, std::string body, std::shared_ptr<Reply> reply) {
+  if (draining_) {
+    metrics_.refused("draining");
+    return reply->error(unavailable());
+  }
+  const int64_t arrived_ns = clock_.now_ns();
+  auto job = [this, route, body = std::move(body), arrived_ns, reply] { run_prepared(route, body, arrived_ns, reply); };
+  if (pool_.try_run(std::move(job))) return;
+  metrics_.refused("queue_full");
+  reply->error(queue_full());
+}
+
+void ApiServer::run_prepared(RouteId route, const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+  if (reply->writer().closed()) return;  // the client left while this waited
+  switch (route) {
+    case RouteId::kChat: return chat(body, arrived_ns, std::move(reply));
+    case RouteId::kCompletions: return completion(body, arrived_ns, std::move(reply));
+    case RouteId::kEmbeddings: return embedding(body, arrived_ns, std::move(reply));
+    case RouteId::kTokenize: return tokenize(body, *reply);
+    case RouteId::kDetokenize: return detokenize(body, *reply);
+    case RouteId::kLoadLora: return load_lora(body, std::move(reply));
+    case RouteId::kUnloadLora: return unload_lora(body, std::move(reply));
+    case RouteId::kAdapterRescan: return rescan_reply(*reply);
+    default: return reply->error(api_error_of_status(404, "There is no such route."));
+  }
+}
+
+PlanInputs ApiServer::inputs(int64_t arrived_ns) {
+  const std::string id = new_id();
+  std::lock_guard lock(mutex_);
+  return {options_, engine_, *catalogue_, texts_, id, ids_(), std::time(nullptr), arrived_ns};
+}
+
+void ApiServer::note_unknown_fields(const std::vector<std::string>& fields) {
+  if (fields.empty()) return;
+  metrics_.unknown_fields(fields.size());
+  std::lock_guard lock(mutex_);
+  for (const std::string& field : fields) {
+    if (unknown_fields_.size() >= kUnknownFieldsLogged || !unknown_fields_.insert(field).second) continue;
+    log_.log(LogLevel::kWarning, "requests send the unknown field '" + field + "', which has no effect (told once)");
+  }
+}
+
+void ApiServer::chat(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+  auto request = parse_chat_request(body);
+  if (!request.ok()) return reply->error(request.error());
+  note_unknown_fields(request->common.unknown_fields);
+  auto plan = plan_chat(inputs(arrived_ns), *request);
+  if (!plan.ok()) return reply->error(plan.error());
+  std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
+}
+
+void ApiServer::completion(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+  auto request = parse_completion_request(body);
+  if (!request.ok()) return reply->error(request.error());
+  note_unknown_fields(request->common.unknown_fields);
+  auto plan = plan_completion(inputs(arrived_ns), *request);
+  if (!plan.ok()) return reply->error(plan.error());
+  std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
+}
+
+void ApiServer::embedding(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+  auto request = parse_embedding_request(body);
+  if (!request.ok()) return reply->error(request.error());
+  note_unknown_fields(request->unknown_fields);
+  auto plan = plan_embedding(inputs(arrived_ns), *request);
+  if (!plan.ok()) return reply->error(plan.error());
+  std::make_shared<EmbeddingJob>(context_, std::move(reply), std::move(*plan))->start();
+}
+
+void ApiServer::tokenize(const std::string& body, Reply& reply) {
+  auto request = parse_tokenize_request(body);
+  if (!request.ok()) return reply.error(request.error());
+  note_unknown_fields(request->unknown_fields);
+  auto model = resolve_model(request->model, options_.model_names, *catalogue_);
+  if (!model.ok()) return reply.error(model.error());
+  auto text = text_of(texts_, *model);
+  if (!text.ok()) return reply.error(text.error());
+  auto ids = request->is_chat ? (*text)->encode_chat(request->chat, true, std::time(nullptr), request->add_special_tokens)
+                              : (*text)->encode_text(request->text, request->add_special_tokens);
+  if (!ids.ok()) return reply.error(to_api_error(ids.error(), request->is_chat ? "messages" : "prompt"));
+  std::vector<std::string> pieces;
+  if (request->return_token_strs) {
+    for (const TokenId id : *ids) pieces.emplace_back((*text)->tokenizer()->token_piece(id));
+  }
+  reply.json(200, tokenize_response(*ids, engine_.max_model_len(), request->return_token_strs ? &pieces : nullptr));
+}
+
+void ApiServer::detokenize(const std::string& body, Reply& reply) {
+  auto request = parse_detokenize_request(body);
+  if (!request.ok()) return reply.error(request.error());
+  note_unknown_fields(request->unknown_fields);
+  auto model = resolve_model(request->model, options_.model_names, *catalogue_);
+  if (!model.ok()) return reply.error(model.error());
+  auto text = text_of(texts_, *model);
+  if (!text.ok()) return reply.error(text.error());
+  reply.json(200, detokenize_response((*text)->tokenizer()->decode(request->tokens, {.skip_special = false})));
+}
+
+void ApiServer::load_lora(const std::string& body, std::shared_ptr<Reply> reply) {
+  auto request = parse_load_lora_request(body);
+  if (!request.ok()) return reply->error(request.error());
+  adapters_.load(std::move(reply), *request);
+}
+
+void ApiServer::unload_lora(const std::string& body, std::shared_ptr<Reply> reply) {
+  auto request = parse_unload_lora_request(body);
+  if (!request.ok()) return reply->error(request.error());
+  adapters_.unload(std::move(reply), request->name);
+}
+
+void ApiServer::rescan_reply(Reply& reply) {
+  const AdapterService::Rescan result = adapters_.rescan();
+  JsonOut out;
+  out.begin_object().key("added").begin_array();
+  for (const std::string& name : result.added) out.string(name);
+  out.end_array().key("notes").begin_array();
+  for (const std::string& note : result.notes) out.string(note);
+  out.end_array().end_object();
+  reply.json(200, out.take());
+}
+
+ModelCard ApiServer::base_card(const std::string& name) const {
+  return {name, started_s_, options_.model_path, "", engine_.max_model_len()};
+}
+
+void ApiServer::models(Reply& reply) const {
+  std::vector<ModelCard> cards;
+  for (const std::string& name : options_.model_names) cards.push_back(base_card(name));
+  for (const CatalogueEntry& entry : catalogue_->list()) {
+    cards.push_back({entry.name, entry.created_s, entry.path, options_.model_names.front(), engine_.max_model_len()});
+  }
+  reply.json(200, model_list(cards));
+}
+
+void ApiServer::model(Reply& reply, const std::string& name) const {
+  const auto& names = options_.model_names;
+  if (std::find(names.begin(), names.end(), name) != names.end()) return reply.json(200, model_card(base_card(name)));
+  ModelRef ref;
+  ref.model = name;
+  auto found = resolve_model(ref, names, *catalogue_);
+  if (!found.ok()) return reply.error(found.error());
+  const CatalogueEntry& entry = found->entries.front();
+  reply.json(200, model_card({entry.name, entry.created_s, entry.path, names.front(), engine_.max_model_len()}));
+}
+
+std::string ApiServer::version_body() const {
+  JsonOut out;
+  out.begin_object().key("version").string(options_.version).key("commit").string(options_.commit).key("build").string(options_.build);
+  out.key("isa").string(options_.isa).key("model").string(options_.model_names.front());
+  out.key("system_fingerprint").string(engine_.fingerprint()).end_object();
+  return out.take();
+}
+
+std::string ApiServer::index_text() const {
+  return "Loralei " + options_.version + ", serving " + options_.model_names.front() + " with " + std::to_string(catalogue_->size()) +
+         " adapters\n\n" + route_list();
+}
+
+}  // namespace loralei

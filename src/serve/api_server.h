@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// ApiServer: the process as its users see it: routes, keys, requests, adapters, metrics, drain.
+//
+//   http I/O thread: route, access ──► text pool: parse, resolve, render, tokenise, submit ──► engine
+//   client ◄── http ◄── Generation (dispatcher's thread: decode, frame) ◄── Dispatcher ◄── TokenEvents
+//
+// Thread: start, add_adapter, rescan, begin_drain and shutdown from the owner's thread(s); handle() is called by http/.
+// Ownership: owns listener, threads, catalogue and metrics; borrows engine, file system, clock and log, which outlive it.
+// Invariants: after begin_drain() /ready answers 503 and no new work is taken in; every request is answered or its connection closed.
+// Failure: start() when the address cannot be bound; add_adapter() with a sentence for the command line.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "base/prng.h"
+#include "serve/adapter_service.h"
+#include "serve/options.h"
+#include "serve/plan.h"
+#include "serve/routes.h"
+#include "serve/worker_pool.h"
+
+namespace loralei {
+
+class ApiServer final : public HttpHandler {
+ public:
+  static Result<std::unique_ptr<ApiServer>> start(ServeOptions options, Engine& engine, std::shared_ptr<const TextModel> text,
+                                                  const FileSystem& files, const Clock& clock, LogSink& log);
+  ~ApiServer() override;  // shutdown(0)
+
+  int port() const { return http_->port(); }
+  Status add_adapter(const std::string& name, const std::string& path);  // of the command line: trusted
+  AdapterService::Rescan rescan() { return adapters_.rescan(); }
+  // Until this is called /ready answers 503.
+  void set_ready() { ready_ = true; }
+  void begin_drain();
+  // Drains, waits up to timeout_ms for running requests, ends the rest, stops engine and threads. True when nothing was cut off.
+  bool shutdown(int64_t timeout_ms);
+
+  void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override;
+
+ private:
+  ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const TextModel> text, const FileSystem& files, const Clock& clock,
+            LogSink& log);
+  void dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply);
+  void preflight(const RouteMatch& route, const HttpRequest& request, Reply& reply);
+  void prepare(RouteId route, std::string body, std::shared_ptr<Reply> reply);  // to the text pool
+  void run_prepared(RouteId route, const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
+  void chat(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
+  void completion(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
+  void embedding(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
+  void tokenize(const std::string& body, Reply& reply);
+  void detokenize(const std::string& body, Reply& reply);
+  void load_lora(const std::string& body, std::shared_ptr<Reply> reply);
+  void unload_lora(const std::string& body, std::shared_ptr<Reply> reply);
+  void rescan_reply(Reply& reply);
+  void models(Reply& reply) const;
+  void model(Reply& reply, const std::string& name) const;
+  std::string version_body() const;
+  std::string index_text() const;
+  PlanInputs inputs(int64_t arrived_ns);
+  ModelCard base_card(const std::string& name) const;
+  void note_unknown_fields(const std::vector<std::string>& fields);
+  std::string new_id();  // 24 hex digits
+
+  const ServeOptions options_;
+  Engine& engine_;
+  const Clock& clock_;
+  LogSink& log_;
+  const FileSystem& files_;
+  const AccessPolicy access_;
+  const int64_t started_s_;
+  std::unique_ptr<Catalogue> catalogue_;
+  TextModels texts_;
+  Metrics metrics_;
+  Dispatcher dispatcher_;
+  const ServeContext context_;
+  AdapterService adapters_;
+  std::atomic<bool> ready_{false}, draining_{false};
+  std::mutex mutex_;
+  Prng ids_;                             // guarded by mutex_
+  std::set<std::string> unknown_fields_;  // logged already; guarded by mutex_
+  bool down_ = false;                    // guarded by mutex_
+  WorkerPool pool_;
+  std::unique_ptr<HttpServer> http_;  // last: its threads call everything above
+};
+
+}  // namespace loralei

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/dispatcher.h"
+
+#include <chrono>
+#include <utility>
+
+#include "sys/threads.h"
+
+namespace loralei {
+namespace {
+
+constexpr int64_t kWaitNs = 200'000'000;
+constexpr int64_t kTickNs = 1'000'000'000;
+
+}  // namespace
+
+Dispatcher::Dispatcher(Engine& engine, const Clock& clock) : engine_(engine), clock_(clock), thread_([this] { run(); }) {}
+
+Dispatcher::~Dispatcher() { stop(); }
+
+RequestId Dispatcher::next_id() {
+  std::lock_guard lock(mutex_);
+  return {++last_id_};
+}
+
+void Dispatcher::add(RequestId id, std::shared_ptr<EventSink> sink) {
+  std::lock_guard lock(mutex_);
+  sinks_.emplace(id, std::move(sink));
+}
+
+void Dispatcher::remove(RequestId id) {
+  std::shared_ptr<EventSink> last;  // destroyed without the lock
+  std::lock_guard lock(mutex_);
+  const auto known = sinks_.find(id);
+  if (known == sinks_.end()) return;
+  last = std::move(known->second);
+  sinks_.erase(known);
+  if (sinks_.empty()) idle_.notify_all();
+}
+
+size_t Dispatcher::running() const {
+  std::lock_guard lock(mutex_);
+  return sinks_.size();
+}
+
+Status Dispatcher::command(AdapterCommand command, ReplyCallback done) {
+  uint64_t ticket = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return Error{ErrorCode::kUnavailable, "The server is shutting down."};
+    ticket = command.ticket = ++last_id_;
+    replies_.emplace(ticket, std::move(done));
+  }
+  Status status = engine_.command(std::move(command));
+  if (!status.ok()) {
+    std::lock_guard lock(mutex_);
+    replies_.erase(ticket);
+  }
+  return status;
+}
+
+bool Dispatcher::wait_idle(int64_t timeout_ms) {
+  std::unique_lock lock(mutex_);
+  return idle_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return sinks_.empty(); });
+}
+
+void Dispatcher::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    stopping_ = true;
+  }
+  thread_.join();
+  std::unordered_map<uint64_t, ReplyCallback> open;
+  {
+    std::lock_guard lock(mutex_);
+    open.swap(replies_);
+  }
+  for (auto& [ticket, done] : open) done({ticket, Error{ErrorCode::kUnavailable, "The server is shutting down."}, 0, ""});
+}
+
+void Dispatcher::run() {
+  name_this_thread("dispatcher");
+  int64_t next_tick_ns = clock_.now_ns() + kTickNs;
+  for (;;) {
+    {
+      std::lock_guard lock(mutex_);
+      if (stopping_) break;
+    }
+    deliver(engine_.wait_output(kWaitNs));
+    if (const int64_t now_ns = clock_.now_ns(); now_ns >= next_tick_ns) {
+      tick(now_ns);
+      next_tick_ns = now_ns + kTickNs;
+    }
+  }
+  deliver(engine_.wait_output(0));  // what was under way when the engine stopped
+}
+
+void Dispatcher::deliver(EngineOutput output) {
+  for (TokenEvent& event : output.tokens) {
+    std::shared_ptr<EventSink> sink;
+    {
+      std::lock_guard lock(mutex_);
+      const auto known = sinks_.find(event.id);
+      if (known != sinks_.end()) sink = known->second;
+    }
+    if (sink) sink->on_event(std::move(event));
+  }
+  for (const AdapterReply& reply : output.replies) {
+    ReplyCallback done;
+    {
+      std::lock_guard lock(mutex_);
+      const auto known = replies_.find(reply.ticket);
+      if (known == replies_.end()) continue;
+      done = std::move(known->second);
+      replies_.erase(known);
+    }
+    done(reply);
+  }
+}
+
+void Dispatcher::tick(int64_t now_ns) {
+  std::vector<std::shared_ptr<EventSink>> all;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, sink] : sinks_) all.push_back(sink);
+  }
+  for (const auto& sink : all) sink->on_tick(now_ns);
+}
+
+}  // namespace loralei

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dispatcher: takes what the engine sends up and hands it to the objects that wait for it: token events to requests, replies to
+// whoever sent the command. The one consumer of Engine::wait_output.
+//
+// Thread: add(), remove(), command() from any thread; EventSink and replies are called on the dispatcher's own thread, which also
+// ticks every sink about once a second (for pings). Ownership: shares the sinks; the engine outlives it.
+// Invariants: a sink gets events in the engine's order; after remove() of its last id it gets none; events of unknown ids (cancelled
+// requests) are dropped; every command that was accepted gets exactly one reply, at the latest when stop() answers "unavailable".
+// Failure: command() when the engine takes none.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/api.h"
+
+namespace loralei {
+
+class EventSink {
+ public:
+  virtual ~EventSink() = default;
+  virtual void on_event(TokenEvent event) = 0;
+  virtual void on_tick(int64_t now_ns) = 0;
+};
+
+class Dispatcher {
+ public:
+  using ReplyCallback = std::function<void(const AdapterReply&)>;
+
+  Dispatcher(Engine& engine, const Clock& clock);
+  ~Dispatcher();  // stop()
+
+  RequestId next_id();  // never reused
+  void add(RequestId id, std::shared_ptr<EventSink> sink);
+  void remove(RequestId id);
+  size_t running() const;  // ids with a sink
+  // The ticket is set here.
+  Status command(AdapterCommand command, ReplyCallback done);
+  // Waits until no sink is left or the time is over; true when none is left.
+  bool wait_idle(int64_t timeout_ms);
+  void stop();
+
+ private:
+  void run();
+  void deliver(EngineOutput output);
+  void tick(int64_t now_ns);
+
+  Engine& engine_;
+  const Clock& clock_;
+  mutable std::mutex mutex_;
+  std::condition_variable idle_;
+  std::unordered_map<RequestId, std::shared_ptr<EventSink>> sinks_;
+  std::unordered_map<uint64_t, ReplyCallback> replies_;
+  uint64_t last_id_ = 0;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace loralei

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/embedding.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace loralei {
+namespace {
+
+void normalise(std::vector<float>& values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * value;
+  if (!(sum > 0)) return;
+  const double scale = 1.0 / std::sqrt(sum);
+  for (float& value : values) value = static_cast<float>(value * scale);
+}
+
+}  // namespace
+
+EmbeddingJob::EmbeddingJob(ServeContext context, std::shared_ptr<Reply> reply, EmbeddingPlan plan)
+    : context_(context), reply_(std::move(reply)), plan_(std::move(plan)), vectors_(plan_.inputs.size()), open_(plan_.inputs.size()) {
+  record_.id = reply_->request_id();
+  record_.adapter = plan_.model.label;
+  record_.kind = "embedding";
+  record_.choices = static_cast<int>(plan_.inputs.size());
+  for (const auto& input : plan_.inputs) record_.prompt_tokens += static_cast<int64_t>(input.size());
+}
+
+void EmbeddingJob::start() {
+  {
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < plan_.inputs.size(); ++i) ids_.push_back(context_.dispatcher.next_id());
+    for (const RequestId id : ids_) context_.dispatcher.add(id, shared_from_this());
+  }
+  reply_->writer().on_closed([weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->cancel();
+  });
+  for (size_t i = 0; i < plan_.inputs.size(); ++i) {
+    Submit submit = plan_.submit;
+    submit.id = ids_[i];
+    submit.prompt = plan_.inputs[i];
+    Status status = context_.engine.submit(std::move(submit));
+    if (!status.ok() && status.error().code == ErrorCode::kOverloaded) context_.metrics.refused("queue_full");
+    std::lock_guard lock(mutex_);
+    if (!status.ok()) return fail(status.error());
+    if (closed_) return context_.engine.cancel(ids_[i]);
+  }
+}
+
+void EmbeddingJob::cancel() {
+  std::lock_guard lock(mutex_);
+  if (!closed_) close("abort");
+}
+
+void EmbeddingJob::on_event(TokenEvent event) {
+  std::lock_guard lock(mutex_);
+  const auto known = std::find(ids_.begin(), ids_.end(), event.id);
+  if (closed_ || known == ids_.end() || event.end == EndReason::kNone) return;
+  if (event.end == EndReason::kError) return fail(event.error);
+  if (event.end == EndReason::kCancelled) return fail({ErrorCode::kUnavailable, "The server stopped before the request was finished."});
+  record_.cached_tokens += event.cached_tokens;
+  record_.queue_s = std::max(record_.queue_s, static_cast<double>(event.queue_ns) * 1e-9);
+  if (record_.version.empty()) record_.version = event.adapter_version;
+  std::vector<float>& vector = vectors_[static_cast<size_t>(known - ids_.begin())];
+  vector = std::move(event.embedding);
+  normalise(vector);
+  if (--open_ > 0) return;
+  reply_->json(200, embedding_response(plan_.head, vectors_, plan_.base64, record_.prompt_tokens));
+  close("stop");
+}
+
+void EmbeddingJob::fail(const Error& error) {
+  if (closed_) return;
+  reply_->error(to_api_error(error));
+  close("error");
+}
+
+void EmbeddingJob::close(const char* end) {
+  closed_ = true;
+  for (const RequestId id : ids_) {
+    context_.engine.cancel(id);
+    context_.dispatcher.remove(id);
+  }
+  record_.end = end;
+  record_.total_s = static_cast<double>(context_.clock.now_ns() - plan_.arrived_ns) * 1e-9;
+  context_.metrics.request_done(record_);
+  context_.log.log(LogLevel::kInfo, request_log_line(record_));
+}
+
+}  // namespace loralei

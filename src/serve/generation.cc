@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/generation.h"
+
+#include <algorithm>
+
+namespace loralei {
+namespace {
+
+int64_t count_characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+const char* end_name(FinishReason reason) {
+  const char* name = finish_reason_name(reason);
+  return name ? name : "abort";
+}
+
+}  // namespace
+
+Generation::Choice::Choice(const GenerationPlan& plan)
+    : decoder(plan.text->tokenizer(), StreamDecoder::Mode::kMidStream, {.skip_special = plan.skip_special}),
+      stop(plan.stop, plan.include_stop) {}
+
+Generation::Generation(ServeContext context, std::shared_ptr<Reply> reply, GenerationPlan plan)
+    : context_(context), reply_(std::move(reply)), plan_(std::move(plan)) {
+  const size_t per_prompt = static_cast<size_t>(plan_.submit.choices);
+  choices_.reserve(plan_.prompts.size() * per_prompt);
+  for (size_t i = 0; i < plan_.prompts.size() * per_prompt; ++i) choices_.emplace_back(plan_);
+  open_choices_ = choices_.size();
+  last_write_ns_ = plan_.arrived_ns;
+  record_.id = reply_->request_id();
+  record_.adapter = plan_.model.label;
+  record_.kind = plan_.chat ? "chat" : "completion";
+  record_.choices = plan_.submit.choices;
+  record_.max_tokens = plan_.submit.max_tokens;
+  for (const auto& prompt : plan_.prompts) record_.prompt_tokens += static_cast<int64_t>(prompt.size());
+}
+
+void Generation::start() {
+  // Before the first submit: events may come at once, and they need every id.
+  {
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < plan_.prompts.size(); ++i) ids_.push_back(context_.dispatcher.next_id());
+    for (const RequestId id : ids_) context_.dispatcher.add(id, shared_from_this());
+  }
+  reply_->writer().on_closed([weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->cancel();
+  });
+  for (size_t i = 0; i < plan_.prompts.size(); ++i) {
+    Submit submit = plan_.submit;
+    submit.id = ids_[i];
+    submit.prompt = plan_.prompts[i];
+    Status status = context_.engine.submit(std::move(submit));
+    if (!status.ok() && status.error().code == ErrorCode::kOverloaded) context_.metrics.refused("queue_full");
+    std::lock_guard lock(mutex_);
+    if (!status.ok()) return fail(status.error());
+    if (closed_) return context_.engine.cancel(ids_[i]);  // closed while this one was on its way down
+  }
+}
+
+void Generation::cancel() {
+  std::lock_guard lock(mutex_);
+  if (!closed_) close("abort");
+}
+
+void Generation::on_tick(int64_t now_ns) {
+  std::lock_guard lock(mutex_);
+  if (closed_ || !plan_.stream || now_ns - last_write_ns_ < context_.ping_interval_ns) return;
+  if (!begun_) {
+    begun_ = true;
+    reply_->start_events();
+  }
+  last_write_ns_ = now_ns;
+  if (!reply_->writer().write(kSsePing)) close("abort");
+}
+
+size_t Generation::choice_index(const TokenEvent& event) const {
+  for (size_t i = 0; i < ids_.size(); ++i) {
+    if (ids_[i] == event.id) return i * static_cast<size_t>(plan_.submit.choices) + static_cast<size_t>(event.choice);
+  }
+  return choices_.size();
+}
+
+void Generation::on_event(TokenEvent event) {
+  std::lock_guard lock(mutex_);
+  const size_t index = choice_index(event);
+  if (closed_ || index >= choices_.size()) return;
+  if (event.end == EndReason::kError) return fail(event.error);
+  Choice& choice = choices_[index];
+  if (choice.done) return;  // tokens that were computed after a stop string was found
+  if (event.end == EndReason::kCancelled) {
+    return fail({ErrorCode::kUnavailable, "The server stopped before the request was finished."});
+  }
+  if (!choice.begun) begin_choice(index, event);
+  if (closed_) return;
+  std::string text;
+  if (event.has_token) take_token(choice, event, text);
+  if (event.end != EndReason::kNone || choice.stop.stopped()) end_choice(choice, event, text);
+  pass_on(index, std::move(text));
+  if (!closed_ && open_choices_ == 0) finish();
+}
+
+void Generation::begin_choice(size_t index, const TokenEvent& event) {
+  Choice& choice = choices_[index];
+  choice.begun = true;
+  const size_t prompt = index / static_cast<size_t>(plan_.submit.choices);
+  if (event.choice == 0) {
+    record_.cached_tokens += event.cached_tokens;
+    record_.queue_s = std::max(record_.queue_s, static_cast<double>(event.queue_ns) * 1e-9);
+    if (record_.version.empty()) record_.version = event.adapter_version;
+  }
+  if (plan_.stream && !begun_) {
+    begun_ = true;
+    reply_->start_events();
+  }
+  if (plan_.stream && plan_.chat) {
+    ChatDelta delta;
+    delta.index = static_cast<int>(index);
+    delta.role = true;
+    write_event(chat_chunk(plan_.head, delta, chunk_usage()));
+  }
+  if (plan_.echo_texts.empty()) return;
+  Piece piece;
+  piece.text = plan_.echo_texts[prompt];
+  if (plan_.logprobs) piece.logprobs = echo_logprobs(prompt, event);
+  write_piece(index, std::move(piece), true);
+}
+
+// The text that the token makes ready to send.
+void Generation::take_token(Choice& choice, const TokenEvent& event, std::string& text) {
+  const int64_t now_ns = context_.clock.now_ns();
+  if (record_.ttft_s < 0) record_.ttft_s = static_cast<double>(now_ns - plan_.arrived_ns) * 1e-9;
+  if (choice.tokens > 0) context_.metrics.inter_token(static_cast<double>(now_ns - choice.last_token_ns) * 1e-9);
+  choice.last_token_ns = now_ns;
+  ++choice.tokens;
+  if (event.end == EndReason::kStop) return;  // an end-of-sequence id has no text
+  const size_t offset = choice.decoded_bytes;
+  const std::string decoded = choice.decoder.push(event.token);
+  choice.decoded_bytes += decoded.size();
+  if (plan_.logprobs) {
+    choice.pending.push_back({offset, wire_logprob(event.token, event.logprobs ? &*event.logprobs : nullptr)});
+  }
+  // Before min_tokens a stop string is text like any other.
+  if (choice.tokens < plan_.submit.min_tokens) {
+    text = decoded;
+    return;
+  }
+  StopMatcher::Output out = choice.stop.push(decoded);
+  text = std::move(out.text);
+}
+
+void Generation::end_choice(Choice& choice, const TokenEvent& event, std::string& text) {
+  if (!choice.stop.stopped()) {
+    const std::string rest = choice.decoder.flush();
+    choice.decoded_bytes += rest.size();
+    text += choice.stop.push(rest).text;
+    if (!choice.stop.stopped()) text += choice.stop.flush();
+  }
+  choice.finish = choice.stop.stopped() || event.end == EndReason::kStop ? FinishReason::kStop : FinishReason::kLength;
+  choice.done = true;
+  --open_choices_;
+}
+
+// Log probabilities of tokens whose text begins within what has been sent; at an end without a stop string all of them.
+void Generation::release_logprobs(Choice& choice, Piece& piece) const {
+  const bool all = choice.done && !choice.stop.stopped();
+  size_t n = 0;
+  while (n < choice.pending.size() && (all || choice.pending[n].offset < choice.emitted_bytes)) {
+    piece.logprobs.push_back(std::move(choice.pending[n].logprob));
+    ++n;
+  }
+  choice.pending.erase(choice.pending.begin(), choice.pending.begin() + static_cast<std::ptrdiff_t>(n));
+}
+
+void Generation::pass_on(size_t index, std::string text) {
+  Choice& choice = choices_[index];
+  Piece piece;
+  piece.text = std::move(text);
+  choice.emitted_bytes += piece.text.size();
+  release_logprobs(choice, piece);
+  if (piece.text.empty() && piece.logprobs.empty() && !choice.done) return;
+  write_piece(index, std::move(piece), false);
+}
+
+void Generation::write_piece(size_t index, Piece piece, bool first) {
+  Choice& choice = choices_[index];
+  std::optional<std::vector<WireLogprob>> logprobs;
+  if (plan_.logprobs) logprobs = std::move(piece.logprobs);
+  if (!plan_.stream) {
+    choice.text += piece.text;
+    if (logprobs) {
+      for (WireLogprob& one : *logprobs) choice.sent.push_back(std::move(one));
+    }
+    return;
+  }
+  const FinishReason finish = choice.done && !first ? choice.finish : FinishReason::kNone;
+  if (plan_.chat) {
+    ChatDelta delta;
+    delta.index = static_cast<int>(index);
+    delta.content = std::move(piece.text);
+    delta.logprobs = std::move(logprobs);
+    if (!delta.content.empty() || (delta.logprobs && !delta.logprobs->empty())) write_event(chat_chunk(plan_.head, delta, chunk_usage()));
+    if (finish == FinishReason::kNone) return;
+    ChatDelta last;  // the reason comes alone, with an empty delta
+    last.index = delta.index;
+    last.finish = finish;
+    return write_event(chat_chunk(plan_.head, last, chunk_usage()));
+  }
+  CompletionChoice out;
+  out.index = static_cast<int>(index);
+  out.text_offset = choice.emitted_characters;
+  choice.emitted_characters += count_characters(piece.text);
+  out.text = std::move(piece.text);
+  out.finish = finish;
+  out.logprobs = std::move(logprobs);
+  write_event(completion_chunk(plan_.head, out, chunk_usage()));
+}
+
+void Generation::write_event(const std::string& json) {
+  if (closed_) return;
+  last_write_ns_ = context_.clock.now_ns();
+  if (!reply_->writer().write(sse_event(json))) close("abort");
+}
+
+void Generation::fail(const Error& error) {
+  if (closed_) return;
+  ApiError told = to_api_error(error);
+  if (begun_) {
+    (void)reply_->writer().write(sse_event(error_body(told)));
+    reply_->writer().finish();
+  } else {
+    reply_->error(told);
+  }
+  close("error");
+}
+
+void Generation::finish() {
+  const Usage total = usage();
+  FinishReason last = FinishReason::kNone;
+  for (const Choice& choice : choices_) last = std::max(last, choice.finish);
+  if (plan_.stream) {
+    if (plan_.include_usage) {
+      write_event(plan_.chat ? chat_usage_chunk(plan_.head, total) : completion_usage_chunk(plan_.head, total));
+    }
+    if (closed_) return;
+    (void)reply_->writer().write(kSseDone);
+    reply_->writer().finish();
+    return close(end_name(last));
+  }
+  std::string body;
+  if (plan_.chat) {
+    std::vector<ChatChoice> out;
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      Choice& choice = choices_[i];
+      out.push_back({static_cast<int>(i), std::move(choice.text), "", std::move(choice.calls), choice.finish, {}});
+      if (plan_.logprobs) out.back().logprobs = std::move(choice.sent);
+    }
+    body = chat_response(plan_.head, out, total);
+  } else {
+    std::vector<CompletionChoice> out;
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      Choice& choice = choices_[i];
+      out.push_back({static_cast<int>(i), std::move(choice.text), choice.finish, {}, 0});
+      if (plan_.logprobs) out.back().logprobs = std::move(choice.sent);
+    }
+    body = completion_response(plan_.head, out, total);
+  }
+  reply_->json(200, std::move(body));
+  close(end_name(last));
+}
+
+// Gives the engine back what it still computes for this request, counts it and logs it.
+void Generation::close(const char* end) {
+  closed_ = true;
+  for (const RequestId id : ids_) {
+    context_.engine.cancel(id);  // ids that have ended are ignored
+    context_.dispatcher.remove(id);
+  }
+  record_.end = end;
+  record_.total_s = static_cast<double>(context_.clock.now_ns() - plan_.arrived_ns) * 1e-9;
+  record_.output_tokens = usage().completion_tokens;
+  context_.metrics.request_done(record_);
+  context_.log.log(LogLevel::kInfo, request_log_line(record_));
+}
+
+WireLogprob Generation::wire_logprob(TokenId token, const TokenLogprobs* logprobs) const {
+  const Tokenizer& tokenizer = *plan_.text->tokenizer();
+  WireLogprob out;
+  out.chosen.bytes = tokenizer.token_bytes(token);
+  out.has_logprob = logprobs != nullptr;
+  if (!logprobs) return out;
+  out.chosen.logprob = logprobs->logprob;
+  for (const TokenLogprob& other : logprobs->top) {
+    out.top.push_back({std::string(tokenizer.token_bytes(other.token)), other.logprob});
+  }
+  return out;
+}
+
+std::vector<WireLogprob> Generation::echo_logprobs(size_t prompt, const TokenEvent& event) const {
+  std::vector<WireLogprob> out;
+  const std::vector<TokenId>& ids = plan_.prompts[prompt];
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const bool known = i < event.prompt_logprobs.size() && event.prompt_logprobs[i];
+    out.push_back(wire_logprob(ids[i], known ? &*event.prompt_logprobs[i] : nullptr));
+  }
+  return out;
+}
+
+Usage Generation::usage() const {
+  Usage usage{record_.prompt_tokens, 0, record_.cached_tokens};
+  for (const Choice& choice : choices_) usage.completion_tokens += choice.tokens;
+  return usage;
+}
+
+ChunkUsage Generation::chunk_usage() const {
+  if (plan_.continuous_usage) return {true, usage()};
+  return {plan_.include_usage, std::nullopt};
+}
+
+}  // namespace loralei

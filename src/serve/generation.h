@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Generation: one chat or completions request from Submit to the last byte: decodes tokens, finds stop strings, frames chunks or
+// collects the answer, cancels when the client leaves.
+//
+// Thread: start() on a text thread, events and ticks on the dispatcher's, cancel() on any; a mutex makes them one at a time.
+// Ownership: shared by the dispatcher (until the last choice ended) and, weakly, by the connection's on_closed callback.
+// Invariants: a choice ends once; nothing is written after the end; text is valid UTF-8 and cut at code points; log probabilities are sent
+// with the text they belong to, and those of a stop string's tokens never. The answer's status is decided by the first event: an error
+// before it is an HTTP error, one after it an error event.
+// Failure: every failure is answered to the client; none is returned.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "serve/context.h"
+#include "serve/reply.h"
+#include "serve/resolve.h"
+#include "serve/text_model.h"
+#include "text/stop_strings.h"
+#include "text/stream_decoder.h"
+#include "wire/responses.h"
+
+namespace loralei {
+
+struct GenerationPlan {
+  bool chat = false;
+  ResponseHead head;
+  ResolvedModel model;
+  std::shared_ptr<const TextModel> text;
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<std::string> echo_texts;  // one per prompt when the prompt is to be echoed, else empty
+  Submit submit;  // id and prompt are filled per prompt
+  std::vector<std::string> stop;
+  bool include_stop = false, skip_special = true;
+  bool stream = false, include_usage = false, continuous_usage = false;
+  bool logprobs = false;
+  int64_t arrived_ns = 0;
+};
+
+class Generation final : public EventSink, public std::enable_shared_from_this<Generation> {
+ public:
+  Generation(ServeContext context, std::shared_ptr<Reply> reply, GenerationPlan plan);
+
+  // Submits every prompt; answers the client when the engine refuses.
+  void start();
+  void cancel();  // the client is gone
+  void on_event(TokenEvent event) override;
+  void on_tick(int64_t now_ns) override;
+
+ private:
+  struct PendingLogprob {
+    size_t offset;  // of the token in the text of its choice, in bytes
+    WireLogprob logprob;
+  };
+  struct Choice {
+    explicit Choice(const GenerationPlan& plan);
+    StreamDecoder decoder;
+    StopMatcher stop;
+    std::string text;                    // emitted so far; only collected for whole answers
+    std::vector<ToolCall> calls;
+    size_t decoded_bytes = 0, emitted_bytes = 0;
+    int64_t emitted_characters = 0;
+    int64_t tokens = 0;
+    int64_t last_token_ns = 0;
+    std::vector<PendingLogprob> pending;  // not sent yet
+    std::vector<WireLogprob> sent;        // collected for whole answers
+    FinishReason finish = FinishReason::kNone;
+    bool begun = false, done = false;
+  };
+  // What one event adds to a choice.
+  struct Piece {
+    std::string text;
+    std::vector<WireLogprob> logprobs;
+  };
+
+  size_t choice_index(const TokenEvent& event) const;
+  void begin_choice(size_t index, const TokenEvent& event);
+  void take_token(Choice& choice, const TokenEvent& event, std::string& text);
+  void end_choice(Choice& choice, const TokenEvent& event, std::string& text);
+  void pass_on(size_t index, std::string text);
+  void release_logprobs(Choice& choice, Piece& piece) const;
+  void write_piece(size_t index, Piece piece, bool first);
+  void write_event(const std::string& json);
+  void fail(const Error& error);
+  void finish();
+  void close(const char* end);
+  WireLogprob wire_logprob(TokenId token, const TokenLogprobs* logprobs) const;
+  std::vector<WireLogprob> echo_logprobs(size_t prompt, const TokenEvent& event) const;
+  Usage usage() const;
+  ChunkUsage chunk_usage() const;
+
+  const ServeContext context_;
+  const std::shared_ptr<Reply> reply_;
+  GenerationPlan plan_;
+  std::mutex mutex_;
+  std::vector<RequestId> ids_;  // one per prompt; set before the first submit
+  std::vector<Choice> choices_;
+  size_t open_choices_ = 0;
+  bool begun_ = false;   // the status has been sent
+  bool closed_ = false;  // the answer is complete or given up
+  int64_t last_write_ns_ = 0;
+  RequestRecord record_;
+};
+
+}  // namespace loralei

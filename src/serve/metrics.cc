@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <tuple>
+
+#include "base/limits.h"
+
+namespace loralei {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Buckets = prometheus::Histogram::BucketBoundaries;
+using Labels = std::vector<ClientMetric::Label>;
+
+// vLLM's buckets.
+const Buckets kTtftBuckets = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560};
+const Buckets kTokenTimeBuckets = {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
+const Buckets kLatencyBuckets = {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+const Buckets kChoiceBuckets = {1, 2, 5, 10, 20};
+
+constexpr size_t kMetricsAdaptersKept = 10'000;  // counted by name; beyond it new names count as "other"
+
+Buckets one_two_five(int64_t max) {
+  Buckets buckets;
+  for (double decade = 1; decade <= static_cast<double>(max); decade *= 10) {
+    for (const double mantissa : {1., 2., 5.}) {
+      if (mantissa * decade <= static_cast<double>(max)) buckets.push_back(mantissa * decade);
+    }
+  }
+  if (buckets.empty()) buckets.push_back(1);
+  return buckets;
+}
+
+struct AdapterCounts {
+  int64_t requests = 0, prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
+  void operator+=(const AdapterCounts& other) {
+    requests += other.requests;
+    prompt_tokens += other.prompt_tokens;
+    cached_tokens += other.cached_tokens;
+    output_tokens += other.output_tokens;
+  }
+};
+
+std::string join(const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& name : names) out += (out.empty() ? "" : ",") + name;
+  return out;
+}
+
+// Builds one page: families in order, each with an alias where vLLM has a name for it.
+class Page {
+ public:
+  Page(bool vllm_names, Labels vllm_labels) : vllm_names_(vllm_names), vllm_labels_(std::move(vllm_labels)) {}
+
+  void value(MetricType type, const char* name, const char* help, double value, Labels labels = {}, const char* alias = nullptr) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    if (type == MetricType::Counter) metric.counter.value = value;
+    else metric.gauge.value = value;
+    add(type, name, help, metric);
+    if (alias && vllm_names_) {
+      metric.label.insert(metric.label.begin(), vllm_labels_.begin(), vllm_labels_.end());
+      add(type, alias, help, metric);
+    }
+  }
+  void alias_only(MetricType type, const char* name, const char* help, double value, Labels labels = {}) {
+    if (!vllm_names_) return;
+    labels.insert(labels.begin(), vllm_labels_.begin(), vllm_labels_.end());
+    this->value(type, name, help, value, std::move(labels));
+  }
+  void family(MetricFamily family, const std::vector<const char*>& aliases) {
+    for (const char* alias : aliases) {
+      if (!vllm_names_) break;
+      MetricFamily copy = family;
+      copy.name = alias;
+      for (ClientMetric& metric : copy.metric) metric.label.insert(metric.label.begin(), vllm_labels_.begin(), vllm_labels_.end());
+      families_.push_back(std::move(copy));
+    }
+    families_.push_back(std::move(family));
+  }
+  std::string text() const {
+    std::ostringstream out;
+    prometheus::TextSerializer().Serialize(out, families_);
+    return out.str();
+  }
+
+ private:
+  void add(MetricType type, const char* name, const char* help, const ClientMetric& metric) {
+    const auto known = std::find_if(families_.begin(), families_.end(), [&](const MetricFamily& f) { return f.name == name; });
+    if (known != families_.end()) {
+      known->metric.push_back(metric);
+      return;
+    }
+    MetricFamily family;
+    family.name = name;
+    family.help = help;
+    family.type = type;
+    family.metric = {metric};
+    families_.push_back(std::move(family));
+  }
+  const bool vllm_names_;
+  const Labels vllm_labels_;
+  std::vector<MetricFamily> families_;
+};
+
+void put_engine(Page& page, const EngineStats& s) {
+  constexpr auto kGauge = MetricType::Gauge;
+  constexpr auto kCounter = MetricType::Counter;
+  const auto number = [](auto value) { return static_cast<double>(value); };
+  page.value(kGauge, "loralei_requests_running", "Requests in the batch.", s.running, {}, "vllm:num_requests_running");
+  page.value(kGauge, "loralei_requests_waiting", "Requests in the queue.", s.waiting, {}, "vllm:num_requests_waiting");
+  page.value(kGauge, "loralei_requests_waiting_for_adapter", "Requests whose adapter is being loaded.", s.waiting_for_adapter);
+  page.value(kGauge, "loralei_kv_blocks", "Blocks of the KV cache by state.", number(s.kv_blocks_total), {{"state", "total"}});
+  page.value(kGauge, "loralei_kv_blocks", "", number(s.kv_blocks_used), {{"state", "used"}});
+  page.value(kGauge, "loralei_kv_blocks", "", number(s.kv_blocks_cached), {{"state", "cached"}});
+  const double usage = s.kv_blocks_total > 0 ? number(s.kv_blocks_used) / number(s.kv_blocks_total) : 0;
+  page.value(kGauge, "loralei_kv_cache_usage_ratio", "Share of the KV cache that running requests hold.", usage, {}, "vllm:kv_cache_usage_perc");
+  page.alias_only(kGauge, "vllm:gpu_cache_usage_perc", "Older name of vllm:kv_cache_usage_perc.", usage);
+  page.alias_only(kGauge, "vllm:cache_config_info", "Size of the KV cache.", 1,
+                  {{"block_size", std::to_string(kKvBlockTokens)}, {"num_gpu_blocks", std::to_string(s.kv_blocks_total)}});
+  const char* kMemory = "Bytes of memory by use.";
+  page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.memory_budget_bytes), {{"use", "budget"}});
+  page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.weights_bytes), {{"use", "weights"}});
+  page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.adapter_bytes), {{"use", "adapters"}});
+  page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.adapter_bytes_max), {{"use", "adapters_max"}});
+  page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.kv_bytes), {{"use", "kv_cache"}});
+  page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.scratch_bytes), {{"use", "scratch"}});
+  page.value(kCounter, "loralei_steps_total", "Forward passes.", number(s.steps));
+  page.value(kCounter, "loralei_prompt_tokens_total", "Prompt tokens of admitted requests.", number(s.prompt_tokens), {}, "vllm:prompt_tokens_total");
+  page.value(kCounter, "loralei_cached_prompt_tokens_total", "Prompt tokens that came from the prefix cache.", number(s.cached_tokens));
+  page.value(kCounter, "loralei_generation_tokens_total", "Generated tokens.", number(s.generated_tokens), {}, "vllm:generation_tokens_total");
+  page.value(kCounter, "loralei_preemptions_total", "Sequences preempted for want of KV blocks.", number(s.preemptions), {}, "vllm:num_preemptions_total");
+  page.value(kCounter, "loralei_prefix_cache_queries_total", "Tokens looked up in the prefix cache.", number(s.prefix_queries), {}, "vllm:prefix_cache_queries_total");
+  page.value(kCounter, "loralei_prefix_cache_hits_total", "Tokens found in the prefix cache.", number(s.prefix_hits), {}, "vllm:prefix_cache_hits_total");
+  page.value(kCounter, "loralei_adapter_loads_total", "Adapters loaded into memory.", number(s.adapter_loads));
+  page.value(kCounter, "loralei_adapter_load_failures_total", "Adapter loads that failed.", number(s.adapter_load_failures));
+  page.value(kCounter, "loralei_adapter_evictions_total", "Adapters dropped to make room.", number(s.adapter_evictions));
+  page.value(kGauge, "loralei_step_seconds", "Duration of the last step.", s.step_ms_last / 1000);
+  page.value(kGauge, "loralei_step_rows", "Rows of the last step.", s.rows_last);
+}
+
+}  // namespace
+
+std::string request_log_line(const RequestRecord& r) {
+  char figures[320];
+  std::snprintf(figures, sizeof figures,
+                " prompt=%lld cached=%lld out=%lld queue_ms=%.1f ttft_ms=%.1f total_ms=%.1f choices=%d end=%s",
+                static_cast<long long>(r.prompt_tokens), static_cast<long long>(r.cached_tokens), static_cast<long long>(r.output_tokens),
+                r.queue_s * 1e3, r.ttft_s < 0 ? 0.0 : r.ttft_s * 1e3, r.total_s * 1e3, r.choices, r.end);
+  std::string line = std::string("request kind=") + r.kind + " id=" + r.id + " adapter=" + (r.adapter.empty() ? "-" : r.adapter) +
+                     " version=" + (r.version.empty() ? "-" : r.version) + figures;
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < 0x20) c = '?';  // one line stays one line
+  }
+  return line;
+}
+
+struct Metrics::Impl {
+  explicit Impl(const MetricsOptions& options)
+      : options(options),
+        ttft(histogram("loralei_time_to_first_token_seconds", "From arrival to the first token.", kTtftBuckets)),
+        token_time(histogram("loralei_inter_token_latency_seconds", "Between two tokens of a choice.", kTokenTimeBuckets)),
+        latency(histogram("loralei_request_latency_seconds", "From arrival to the end.", kLatencyBuckets)),
+        queue(histogram("loralei_request_queue_seconds", "From submission to admission.", kLatencyBuckets)),
+        prefill(histogram("loralei_request_prefill_seconds", "From admission to the first token.", kLatencyBuckets)),
+        decode(histogram("loralei_request_decode_seconds", "From the first token to the last.", kLatencyBuckets)),
+        inference(histogram("loralei_request_inference_seconds", "From admission to the end.", kLatencyBuckets)),
+        prompt_tokens(histogram("loralei_request_prompt_tokens", "Prompt tokens of a request.", one_two_five(options.max_model_len))),
+        output_tokens(histogram("loralei_request_generation_tokens", "Generated tokens of a request.", one_two_five(options.max_model_len))),
+        choices(histogram("loralei_request_params_n", "Choices asked for.", kChoiceBuckets)),
+        max_tokens(histogram("loralei_request_params_max_tokens", "Token limit asked for.", one_two_five(options.max_model_len))) {}
+
+  prometheus::Histogram& histogram(const char* name, const char* help, const Buckets& buckets) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
+  }
+
+  // The busiest adapters by name, the rest summed under "other".
+  void put_adapters(Page& page) const {
+    std::vector<std::pair<std::string, AdapterCounts>> order(adapters.begin(), adapters.end());
+    std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+      return a.second.requests != b.second.requests ? a.second.requests > b.second.requests : a.first < b.first;
+    });
+    AdapterCounts other;
+    std::map<std::string, AdapterCounts> shown;
+    for (size_t i = 0; i < order.size(); ++i) {
+      if (i < static_cast<size_t>(options.adapters_max)) shown[order[i].first] += order[i].second;
+      else other += order[i].second;
+    }
+    if (order.size() > static_cast<size_t>(options.adapters_max)) shown["other"] += other;
+    for (const auto& [name, counts] : shown) {
+      const Labels labels = {{"adapter", name}};
+      const auto put = [&](const char* metric, const char* help, int64_t value) {
+        page.value(MetricType::Counter, metric, help, static_cast<double>(value), labels);
+      };
+      put("loralei_adapter_requests_total", "Finished requests by adapter.", counts.requests);
+      put("loralei_adapter_prompt_tokens_total", "Prompt tokens by adapter.", counts.prompt_tokens);
+      put("loralei_adapter_cached_tokens_total", "Prompt tokens from the prefix cache by adapter.", counts.cached_tokens);
+      put("loralei_adapter_generation_tokens_total", "Generated tokens by adapter.", counts.output_tokens);
+    }
+  }
+
+  // What is truly in memory, as the inference gateways' protocol means it.
+  void put_residency(Page& page, const EngineStats& stats, double unix_time_s) const {
+    std::vector<const AdapterStatus*> order;
+    for (const AdapterStatus& adapter : stats.adapters) order.push_back(&adapter);
+    std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->uses > b->uses; });
+    std::vector<std::string> resident, waiting;
+    size_t resident_count = 0;
+    const auto limit = static_cast<size_t>(options.adapters_max);
+    for (const AdapterStatus* adapter : order) {
+      const bool is_resident = adapter->tier == AdapterTier::kResident;
+      if (is_resident) {
+        ++resident_count;
+        if (resident.size() < limit) {
+          resident.push_back(adapter->name);
+          page.value(MetricType::Gauge, "loralei_adapter_bytes", "Memory of a resident adapter.", static_cast<double>(adapter->bytes),
+                     {{"adapter", adapter->name}, {"pinned", adapter->pinned ? "true" : "false"}});
+          page.alias_only(MetricType::Gauge, "vllm:lora_adapter_loaded", "Resident adapters.", 1,
+                          {{"adapter_name", adapter->name}, {"level", "cpu"}, {"pinned", adapter->pinned ? "true" : "false"}});
+        }
+      } else if ((adapter->tier == AdapterTier::kLoading || adapter->waiting > 0) && waiting.size() < limit) {
+        waiting.push_back(adapter->name);
+      }
+    }
+    page.value(MetricType::Gauge, "loralei_adapters_registered", "Adapters known by name.", static_cast<double>(stats.adapters.size()));
+    page.value(MetricType::Gauge, "loralei_adapters_resident", "Adapters in memory.", static_cast<double>(resident_count), {},
+               "vllm:num_cpu_loaded_lora_adapters");
+    // Room is a number of bytes here; as a number of adapters it is what fits of the size seen so far.
+    double room = static_cast<double>(kDefaultMaxSequences);
+    if (resident_count > 0 && stats.adapter_bytes > 0) {
+      room = static_cast<double>(resident_count) * static_cast<double>(stats.adapter_bytes_max) / static_cast<double>(stats.adapter_bytes);
+    }
+    page.alias_only(MetricType::Gauge, "vllm:lora_requests_info", "Adapters in memory (running) and waited for; the value is the time.",
+                    unix_time_s,
+                    {{"max_lora", std::to_string(static_cast<int64_t>(std::max(room, static_cast<double>(resident_count))))},
+                     {"running_lora_adapters", join(resident)},
+                     {"waiting_lora_adapters", join(waiting)}});
+  }
+
+  const MetricsOptions options;
+  prometheus::Registry registry;
+  prometheus::Histogram &ttft, &token_time, &latency, &queue, &prefill, &decode, &inference, &prompt_tokens, &output_tokens, &choices,
+      &max_tokens;
+
+  mutable std::mutex mutex;
+  std::map<std::tuple<std::string, std::string, int>, int64_t> http_requests;  // handler, method, status: fixed sets
+  std::map<std::string, int64_t> ends, refusals;
+  std::map<std::string, AdapterCounts> adapters;
+  int64_t unknown = 0;
+};
+
+Metrics::Metrics(const MetricsOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+Metrics::~Metrics() = default;
+
+void Metrics::http_request(const char* handler, std::string_view method, int status) {
+  static constexpr std::string_view kMethods[] = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"};
+  const bool known = std::find(std::begin(kMethods), std::end(kMethods), method) != std::end(kMethods);
+  std::lock_guard lock(impl_->mutex);
+  ++impl_->http_requests[{handler, std::string(known ? method : "other"), status}];
+}
+
+void Metrics::request_done(const RequestRecord& r) {
+  if (r.ttft_s >= 0) {
+    impl_->ttft.Observe(r.ttft_s);
+    impl_->queue.Observe(r.queue_s);
+    impl_->prefill.Observe(std::max(0.0, r.ttft_s - r.queue_s));
+    impl_->decode.Observe(std::max(0.0, r.total_s - r.ttft_s));
+    impl_->inference.Observe(std::max(0.0, r.total_s - r.queue_s));
+  }
+  impl_->latency.Observe(r.total_s);
+  impl_->prompt_tokens.Observe(static_cast<double>(r.prompt_tokens));
+  impl_->output_tokens.Observe(static_cast<double>(r.output_tokens));
+  impl_->choices.Observe(r.choices);
+  impl_->max_tokens.Observe(static_cast<double>(r.max_tokens));
+  std::lock_guard lock(impl_->mutex);
+  ++impl_->ends[r.end];
+  // Finished requests name registered adapters only; sums of several have too many names.
+  std::string label = r.adapter.empty() ? "base" : r.adapter.find('+') != std::string::npos ? "sum" : r.adapter;
+  if (impl_->adapters.size() >= kMetricsAdaptersKept && !impl_->adapters.contains(label)) label = "other";
+  impl_->adapters[label] += {1, r.prompt_tokens, r.cached_tokens, r.output_tokens};
+}
+
+void Metrics::inter_token(double seconds) { impl_->token_time.Observe(seconds); }
+
+void Metrics::unknown_fields(size_t count) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->unknown += static_cast<int64_t>(count);
+}
+
+void Metrics::refused(const char* reason) {
+  std::lock_guard lock(impl_->mutex);
+  ++impl_->refusals[reason];
+}
+
+std::string Metrics::render(const EngineStats& engine, const HttpServerStats& http, double unix_time_s) const {
+  const Impl& m = *impl_;
+  Page page(m.options.vllm_names, {{"model_name", m.options.model_name}, {"engine", "0"}});
+  put_engine(page, engine);
+  m.put_residency(page, engine, unix_time_s);
+  {
+    std::lock_guard lock(m.mutex);
+    m.put_adapters(page);
+    for (const auto& [key, count] : m.http_requests) {
+      page.value(MetricType::Counter, "http_requests_total", "Answered HTTP requests.", static_cast<double>(count),
+                 {{"handler", std::get<0>(key)}, {"method", std::get<1>(key)}, {"status", std::to_string(std::get<2>(key))}});
+    }
+    for (const auto& [end, count] : m.ends) {
+      page.value(MetricType::Counter, "loralei_requests_total", "Finished requests by how they ended.", static_cast<double>(count), {{"end", end}});
+      if (end != "error") {
+        page.alias_only(MetricType::Counter, "vllm:request_success_total", "Finished requests.", static_cast<double>(count), {{"finished_reason", end}});
+      }
+    }
+    for (const auto& [reason, count] : m.refusals) {
+      page.value(MetricType::Counter, "loralei_requests_refused_total", "Requests not taken in.", static_cast<double>(count), {{"reason", reason}});
+    }
+    page.value(MetricType::Counter, "loralei_unknown_request_fields_total", "Request fields that nobody knows.", static_cast<double>(m.unknown));
+  }
+  page.value(MetricType::Gauge, "loralei_http_connections", "Open connections.", static_cast<double>(http.connections));
+  page.value(MetricType::Counter, "loralei_http_connections_total", "Accepted connections.", static_cast<double>(http.connections_total));
+  page.value(MetricType::Counter, "loralei_http_connections_refused_total", "Connections refused at the limit.", static_cast<double>(http.connections_refused));
+  page.value(MetricType::Counter, "loralei_http_errors_total", "Requests that were not valid HTTP.", static_cast<double>(http.errors_total));
+  static const std::map<std::string, std::vector<const char*>> kAliases = {
+      {"loralei_time_to_first_token_seconds", {"vllm:time_to_first_token_seconds"}},
+      {"loralei_inter_token_latency_seconds", {"vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"}},
+      {"loralei_request_latency_seconds", {"vllm:e2e_request_latency_seconds"}},
+      {"loralei_request_queue_seconds", {"vllm:request_queue_time_seconds"}},
+      {"loralei_request_prefill_seconds", {"vllm:request_prefill_time_seconds"}},
+      {"loralei_request_decode_seconds", {"vllm:request_decode_time_seconds"}},
+      {"loralei_request_inference_seconds", {"vllm:request_inference_time_seconds"}},
+      {"loralei_request_prompt_tokens", {"vllm:request_prompt_tokens"}},
+      {"loralei_request_generation_tokens", {"vllm:request_generation_tokens"}},
+      {"loralei_request_params_n", {"vllm:request_params_n"}},
+      {"loralei_request_params_max_tokens", {"vllm:request_params_max_tokens"}},
+  };
+  for (MetricFamily& family : m.registry.Collect()) {
+    const auto aliases = kAliases.find(family.name);
+    page.family(std::move(family), aliases == kAliases.end() ? std::vector<const char*>{} : aliases->second);
+  }
+  return page.text();
+}
+
+}  // namespace loralei

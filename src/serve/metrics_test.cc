@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/metrics.h"
+
+#include <gtest/gtest.h>
+
+namespace loralei {
+namespace {
+
+size_t count(const std::string& text, const std::string& what) {
+  size_t n = 0;
+  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += what.size()) ++n;
+  return n;
+}
+
+RequestRecord record(const std::string& adapter) {
+  RequestRecord r;
+  r.id = "r";
+  r.adapter = adapter;
+  r.prompt_tokens = 10;
+  r.output_tokens = 5;
+  r.ttft_s = 0.05;
+  r.total_s = 0.5;
+  return r;
+}
+
+TEST(Metrics, OwnNamesAndVllmsNames) {
+  Metrics metrics({"base", 2048, 100, true});
+  metrics.request_done(record("a"));
+  metrics.inter_token(0.02);
+  metrics.http_request("/v1/chat/completions", "POST", 200);
+  metrics.http_request("unknown", "BREW", 404);
+  metrics.unknown_fields(2);
+  EngineStats stats;
+  stats.running = 3;
+  stats.kv_blocks_total = 10;
+  stats.kv_blocks_used = 5;
+  stats.generated_tokens = 77;
+  const std::string text = metrics.render(stats, {}, 1234.0);
+  for (const char* line :
+       {"loralei_requests_running 3\n", "vllm:num_requests_running{model_name=\"base\",engine=\"0\"} 3\n",
+        "vllm:kv_cache_usage_perc{model_name=\"base\",engine=\"0\"} 0.5\n", "loralei_generation_tokens_total 77\n",
+        "vllm:generation_tokens_total{model_name=\"base\",engine=\"0\"} 77\n",
+        "loralei_adapter_requests_total{adapter=\"a\"} 1\n", "loralei_adapter_generation_tokens_total{adapter=\"a\"} 5\n",
+        "http_requests_total{handler=\"unknown\",method=\"other\",status=\"404\"} 1\n", "loralei_unknown_request_fields_total 2\n",
+        "vllm:time_to_first_token_seconds_bucket{model_name=\"base\",engine=\"0\",le=\"0.06\"} 1\n",
+        "loralei_time_to_first_token_seconds_bucket{le=\"0.04\"} 0\n",
+        "vllm:request_success_total{model_name=\"base\",engine=\"0\",finished_reason=\"stop\"} 1\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+  }
+  const std::string own = Metrics({"base", 2048, 100, false}).render(stats, {}, 0);
+  EXPECT_EQ(own.find("vllm:"), std::string::npos);
+}
+
+TEST(Metrics, ResidencyIsOneSeriesOfWhatIsInMemory) {
+  Metrics metrics({"base", 2048, 2, true});
+  EngineStats stats;
+  stats.adapter_bytes = 300;
+  stats.adapter_bytes_max = 1000;
+  for (int i = 0; i < 3; ++i) {
+    AdapterStatus adapter;
+    adapter.name = "r" + std::to_string(i);
+    adapter.tier = AdapterTier::kResident;
+    adapter.uses = i;
+    adapter.bytes = 100;
+    stats.adapters.push_back(adapter);
+  }
+  AdapterStatus loading;
+  loading.name = "w";
+  loading.tier = AdapterTier::kLoading;
+  stats.adapters.push_back(loading);
+  metrics.render(stats, {}, 1.0);
+  const std::string text = metrics.render(stats, {}, 1700000000.5);
+  EXPECT_EQ(count(text, "\nvllm:lora_requests_info{"), 1u);
+  EXPECT_NE(text.find("max_lora=\"10\",running_lora_adapters=\"r2,r1\",waiting_lora_adapters=\"w\"} 1700000000.5"), std::string::npos) << text;
+}
+
+TEST(Metrics, LabelsByAdapterAreBounded) {
+  Metrics metrics({"base", 2048, 3, true});
+  for (int i = 0; i < 10; ++i) {
+    for (int k = 0; k <= i; ++k) metrics.request_done(record("n" + std::to_string(i)));
+  }
+  metrics.request_done(record("x+y"));
+  const std::string text = metrics.render({}, {}, 0);
+  EXPECT_EQ(count(text, "\nloralei_adapter_requests_total{"), 4u);
+  EXPECT_NE(text.find("loralei_adapter_requests_total{adapter=\"n9\"} 10\n"), std::string::npos);
+  EXPECT_NE(text.find("loralei_adapter_requests_total{adapter=\"other\"} 29\n"), std::string::npos) << text;
+}
+
+TEST(RequestLog, OneLine) {
+  RequestRecord r = record("a\nb");
+  EXPECT_EQ(request_log_line(r), "request kind=chat id=r adapter=a?b version=- prompt=10 cached=0 out=5 queue_ms=0.0 ttft_ms=50.0 total_ms=500.0 choices=1 end=stop");
+}
+
+}  // namespace
+}  // namespace loralei

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the server may be told; apps/ fills it from flags and the config file. A plain value, read-only after the start.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "engine/api.h"
+#include "http/server.h"
+
+namespace loralei {
+
+// Sampling values of the model's generation_config.json; a request's own come first, then these, then the API's.
+struct SamplingDefaults {
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int> top_k;
+  std::optional<bool> do_sample;  // false: greedy unless the request names a temperature
+};
+
+struct ServeOptions {
+  HttpServerOptions http;
+  std::vector<std::string> model_names;  // of the base; the first is its id, the others are accepted too; never empty
+  std::string model_path;                // shown as the base's root
+  std::vector<std::string> api_keys;     // --api-key, --api-key-file; empty: /v1 is open
+  std::string admin_key;                 // --admin-key; empty: admin routes answer on loopback only
+  std::vector<std::string> cors_origins;  // --cors-origin; "*" allows every origin
+  std::vector<std::string> adapter_roots;  // --adapter-dir: adapters loaded over HTTP lie below one of these
+  SamplingDefaults defaults;
+  Pooling pooling = Pooling::kLast;      // --pooling of /v1/embeddings
+  int text_threads = 2;                  // tokenising and templates
+  int max_preparing = 256;               // requests waiting for those threads; more are refused with 429
+  int metrics_adapters = 100;            // adapters with labels of their own in /metrics
+  bool vllm_metrics = true;              // the aliases under vllm:
+  int64_t ping_interval_ms = 15'000;     // silence after which a stream gets a comment
+  // For /version.
+  std::string version, commit, build, isa;
+};
+
+}  // namespace loralei

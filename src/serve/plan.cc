@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/plan.h"
+
+#include <algorithm>
+#include <climits>
+
+namespace loralei {
+namespace {
+
+constexpr int kCompletionTokens = 16;  // the API's default for /v1/completions
+
+ApiError at(Error error, std::string param) { return to_api_error(error, std::move(param)); }
+
+ApiError too_long(int64_t length, int64_t prompt, std::optional<int> max_tokens, const char* param) {
+  std::string message = "This model's maximum context length is " + std::to_string(length) + " tokens. However, ";
+  if (max_tokens) {
+    message += "you requested " + std::to_string(prompt + *max_tokens) + " tokens (" + std::to_string(prompt) + " in the prompt, " +
+               std::to_string(*max_tokens) + " for the completion). Shorten the prompt or ask for fewer tokens.";
+  } else {
+    message += "your prompt has " + std::to_string(prompt) + " tokens, which leaves no room for an answer. Shorten the prompt.";
+  }
+  ApiError error = api_error_of_status(400, std::move(message));
+  error.param = param;
+  error.code = "context_length_exceeded";
+  return error;
+}
+
+SamplingParams sampling_of(const GenerationFields& fields, const SamplingDefaults& defaults, uint64_t random_seed) {
+  SamplingParams out;
+  const auto pick = [](const std::optional<double>& asked, const std::optional<double>& shipped, double api) {
+    return static_cast<float>(asked ? *asked : shipped ? *shipped : api);
+  };
+  out.temperature = pick(fields.temperature, defaults.temperature, 1.0);
+  if (!fields.temperature && defaults.do_sample == false) out.temperature = 0.0f;
+  out.top_p = pick(fields.top_p, defaults.top_p, 1.0);
+  out.min_p = pick(fields.min_p, defaults.min_p, 0.0);
+  out.repetition_penalty = pick(fields.repetition_penalty, defaults.repetition_penalty, 1.0);
+  out.top_k = std::max(0, fields.top_k ? *fields.top_k : defaults.top_k.value_or(0));
+  out.presence_penalty = static_cast<float>(fields.presence_penalty.value_or(0.0));
+  out.frequency_penalty = static_cast<float>(fields.frequency_penalty.value_or(0.0));
+  out.seed = fields.seed ? static_cast<uint64_t>(*fields.seed) : random_seed;
+  out.logit_bias = fields.logit_bias;
+  out.logprobs = fields.logprobs ? fields.top_logprobs : -1;
+  return out;
+}
+
+// What chat and completions plans have in common; prompts and max_tokens come later.
+Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFields& fields, bool chat) {
+  auto model = resolve_model(fields.model, inputs.options.model_names, inputs.catalogue);
+  if (!model.ok()) return model.error();
+  GenerationPlan plan;
+  plan.chat = chat;
+  plan.model = std::move(*model);
+  auto text = text_of(inputs.texts, plan.model);
+  if (!text.ok()) return text.error();
+  plan.text = std::move(*text);
+  plan.head = {(chat ? "chatcmpl-" : "cmpl-") + inputs.response_id, inputs.unix_time_s, plan.model.shown, inputs.engine.fingerprint()};
+  plan.submit.adapters = plan.model.adapters;
+  plan.submit.sampling = sampling_of(fields, inputs.options.defaults, inputs.random_seed);
+  plan.submit.choices = fields.n;
+  plan.submit.min_tokens = fields.min_tokens;
+  plan.submit.ignore_eos = fields.ignore_eos;
+  plan.submit.stop_ids = fields.stop_token_ids;
+  plan.submit.cache_salt = fields.cache_salt;
+  plan.submit.app_id = fields.app_id;
+  plan.submit.priority = fields.priority;
+  const int vocab = plan.text->tokenizer()->vocab_size();
+  for (const auto& [id, bias] : fields.logit_bias) {
+    if (id < vocab) continue;
+    ApiError error = api_error_of_status(400, "'logit_bias' names the token id " + std::to_string(id) + ", but the vocabulary has " +
+                                                  std::to_string(vocab) + " tokens.");
+    error.param = "logit_bias";
+    return error;
+  }
+  plan.stop = fields.stop;
+  plan.include_stop = fields.include_stop_str_in_output;
+  plan.skip_special = fields.skip_special_tokens;
+  plan.stream = fields.stream;
+  plan.include_usage = fields.include_usage;
+  plan.continuous_usage = fields.continuous_usage_stats;
+  plan.logprobs = fields.logprobs;
+  plan.arrived_ns = inputs.arrived_ns;
+  return plan;
+}
+
+// Fills max_tokens, or says why the prompts do not fit.
+std::optional<ApiError> fit(const PlanInputs& inputs, GenerationPlan& plan, std::optional<int> max_tokens, std::optional<int> fallback,
+                            const char* param) {
+  const int64_t length = inputs.engine.max_model_len();
+  int64_t longest = 0;
+  for (const auto& prompt : plan.prompts) longest = std::max(longest, static_cast<int64_t>(prompt.size()));
+  const int64_t room = length - longest;
+  if (room < 0 || (room == 0 && max_tokens.value_or(1) > 0) || (max_tokens && *max_tokens > room)) {
+    return too_long(length, longest, max_tokens, param);
+  }
+  const int64_t wanted = max_tokens ? *max_tokens : fallback ? std::min<int64_t>(*fallback, room) : room;
+  plan.submit.max_tokens = static_cast<int32_t>(std::min<int64_t>(wanted, INT_MAX));
+  plan.submit.min_tokens = std::min(plan.submit.min_tokens, plan.submit.max_tokens);
+  return std::nullopt;
+}
+
+}  // namespace
+
+Parsed<std::shared_ptr<const TextModel>> text_of(TextModels& texts, const ResolvedModel& model) {
+  // A sum of adapters has no tokenizer of its own.
+  if (model.entries.size() != 1) return texts.base();
+  auto text = texts.for_adapter(model.entries.front());
+  if (!text.ok()) return to_api_error(text.error(), "model");
+  return std::move(*text);
+}
+
+Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& request) {
+  auto plan = common_plan(inputs, request.common, true);
+  if (!plan.ok()) return plan;
+  const bool with_tools = request.tool_choice != ToolChoice::kNone;
+  auto ids = plan->text->encode_chat(request.prompt, with_tools, inputs.unix_time_s);
+  if (!ids.ok()) return at(std::move(ids).error(), "messages");
+  plan->prompts.push_back(std::move(*ids));
+  if (auto error = fit(inputs, *plan, request.common.max_tokens, std::nullopt, "messages")) return *error;
+  return plan;
+}
+
+Parsed<GenerationPlan> plan_completion(const PlanInputs& inputs, const CompletionRequest& request) {
+  auto plan = common_plan(inputs, request.common, false);
+  if (!plan.ok()) return plan;
+  for (const PromptInput& prompt : request.prompts) {
+    auto ids = plan->text->encode_prompt(prompt, request.add_special_tokens);
+    if (!ids.ok()) return at(std::move(ids).error(), "prompt");
+    if (request.echo) {
+      plan->echo_texts.push_back(prompt.is_tokens ? plan->text->tokenizer()->decode(*ids, {.skip_special = plan->skip_special}) : prompt.text);
+    }
+    plan->prompts.push_back(std::move(*ids));
+  }
+  if (auto error = fit(inputs, *plan, request.common.max_tokens, kCompletionTokens, "prompt")) return *error;
+  plan->submit.prompt_logprobs = request.echo && (request.common.logprobs || plan->submit.max_tokens == 0);
+  return plan;
+}
+
+Parsed<EmbeddingPlan> plan_embedding(const PlanInputs& inputs, const EmbeddingRequest& request) {
+  auto model = resolve_model(request.model, inputs.options.model_names, inputs.catalogue);
+  if (!model.ok()) return model.error();
+  auto text = text_of(inputs.texts, *model);
+  if (!text.ok()) return text.error();
+  EmbeddingPlan plan;
+  plan.head = {"embd-" + inputs.response_id, inputs.unix_time_s, model->shown, inputs.engine.fingerprint()};
+  plan.model = std::move(*model);
+  for (const PromptInput& input : request.inputs) {
+    auto ids = (*text)->encode_prompt(input, true);
+    if (!ids.ok()) return at(std::move(ids).error(), "input");
+    const auto tokens = static_cast<int64_t>(ids->size());
+    if (tokens > inputs.engine.max_model_len()) {
+      ApiError error = api_error_of_status(400, "This model's maximum context length is " + std::to_string(inputs.engine.max_model_len()) +
+                                                    " tokens, and one input has " + std::to_string(tokens) + ".");
+      error.param = "input";
+      error.code = "context_length_exceeded";
+      return error;
+    }
+    plan.inputs.push_back(std::move(*ids));
+  }
+  plan.submit.adapters = plan.model.adapters;
+  plan.submit.max_tokens = 0;
+  plan.submit.pooling = inputs.options.pooling;
+  plan.submit.priority = request.priority;
+  plan.base64 = request.base64;
+  plan.arrived_ns = inputs.arrived_ns;
+  return plan;
+}
+
+}  // namespace loralei

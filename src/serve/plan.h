@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a parsed request to a plan the engine can be given: names resolved, prompt rendered and tokenised, lengths checked, sampling
+// values filled from the model's defaults.
+//
+// Thread: text threads, several at once. Ownership: plans are values. Invariants: prompt + max_tokens never exceeds the model's
+// length; the seed is always set. Failure: an ApiError that names the field; too long prompts with the numbers.
+#pragma once
+
+#include <functional>
+
+#include "serve/embedding.h"
+#include "serve/generation.h"
+#include "serve/options.h"
+#include "serve/text_model.h"
+
+namespace loralei {
+
+struct PlanInputs {
+  const ServeOptions& options;
+  const Engine& engine;
+  const Catalogue& catalogue;
+  TextModels& texts;
+  std::string response_id;   // without its prefix
+  uint64_t random_seed = 0;  // for requests that name none
+  int64_t unix_time_s = 0;
+  int64_t arrived_ns = 0;
+};
+
+Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& request);
+Parsed<GenerationPlan> plan_completion(const PlanInputs& inputs, const CompletionRequest& request);
+Parsed<EmbeddingPlan> plan_embedding(const PlanInputs& inputs, const EmbeddingRequest& request);
+// The text model of a request's one adapter, or the base's.
+Parsed<std::shared_ptr<const TextModel>> text_of(TextModels& texts, const ResolvedModel& model);
+
+}  // namespace loralei

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reply: the answer to one HTTP request, with the headers every answer has and the count in the metrics.
+//
+// Thread: as ResponseWriter: any; the first answer counts. Ownership: shared by whoever may answer. Invariants: every answer carries
+// X-Request-Id and, where allowed, the CORS headers; it is counted once. Failure: as ResponseWriter.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "http/server.h"
+#include "serve/metrics.h"
+#include "wire/errors.h"
+
+namespace loralei {
+
+class Reply {
+ public:
+  Reply(std::shared_ptr<ResponseWriter> writer, Metrics& metrics, const char* route, std::string method, std::string request_id,
+        HttpHeaders headers)
+      : writer_(std::move(writer)), metrics_(metrics), route_(route), method_(std::move(method)), request_id_(std::move(request_id)),
+        headers_(std::move(headers)) {
+    headers_.emplace_back("X-Request-Id", request_id_);
+  }
+
+  const std::string& request_id() const { return request_id_; }
+  ResponseWriter& writer() { return *writer_; }
+
+  void json(int status, std::string body, HttpHeaders more = {}) { send(status, "application/json", std::move(body), std::move(more)); }
+  void text(int status, std::string body) { send(status, "text/plain; charset=utf-8", std::move(body), {}); }
+  void send(int status, const char* content_type, std::string body, HttpHeaders more) {
+    HttpHeaders headers = headers_;
+    headers.emplace_back("Content-Type", content_type);
+    headers.insert(headers.end(), more.begin(), more.end());
+    count(status);
+    writer_->respond(status, std::move(headers), std::move(body));
+  }
+  void empty(int status, HttpHeaders more) {
+    HttpHeaders headers = headers_;
+    headers.insert(headers.end(), more.begin(), more.end());
+    count(status);
+    writer_->respond(status, std::move(headers), "");
+  }
+  void error(const ApiError& error) {
+    HttpHeaders more;
+    if (error.status == 401) more.emplace_back("WWW-Authenticate", "Bearer");
+    if (error.status == 429 || error.status == 503) more.emplace_back("Retry-After", "1");
+    json(error.status, error_body(error), std::move(more));
+  }
+  bool start_events() {
+    HttpHeaders headers = headers_;
+    headers.emplace_back("Content-Type", "text/event-stream; charset=utf-8");
+    headers.emplace_back("Cache-Control", "no-cache");
+    headers.emplace_back("X-Accel-Buffering", "no");  // proxies must not hold events back
+    count(200);
+    return writer_->start_stream(200, std::move(headers));
+  }
+
+ private:
+  void count(int status) {
+    if (!counted_.exchange(true)) metrics_.http_request(route_, method_, status);
+  }
+  const std::shared_ptr<ResponseWriter> writer_;
+  Metrics& metrics_;
+  const char* const route_;
+  const std::string method_;
+  const std::string request_id_;
+  HttpHeaders headers_;
+  std::atomic<bool> counted_{false};
+};
+
+}  // namespace loralei

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/routes.h"
+
+#include <optional>
+
+namespace loralei {
+namespace {
+
+struct Row {
+  const char* method;
+  const char* pattern;
+  RouteId id;
+  RouteClass access;
+};
+
+constexpr RouteClass kOpen = RouteClass::kOpen;
+constexpr RouteClass kApi = RouteClass::kApi;
+constexpr RouteClass kAdmin = RouteClass::kAdmin;
+
+constexpr Row kRows[] = {
+    {"GET", "/", RouteId::kIndex, kOpen},
+    {"GET", "/health", RouteId::kHealth, kOpen},
+    {"GET", "/ping", RouteId::kHealth, kOpen},
+    {"GET", "/ready", RouteId::kReady, kOpen},
+    {"GET", "/version", RouteId::kVersion, kOpen},
+    {"GET", "/metrics", RouteId::kMetrics, kOpen},
+    {"GET", "/v1/models", RouteId::kModels, kApi},
+    {"GET", "/v1/models/{name}", RouteId::kModel, kApi},
+    {"POST", "/v1/chat/completions", RouteId::kChat, kApi},
+    {"POST", "/v1/completions", RouteId::kCompletions, kApi},
+    {"POST", "/v1/embeddings", RouteId::kEmbeddings, kApi},
+    {"POST", "/tokenize", RouteId::kTokenize, kApi},
+    {"POST", "/detokenize", RouteId::kDetokenize, kApi},
+    {"GET", "/v1/adapters", RouteId::kAdapters, kApi},
+    {"POST", "/v1/adapters/rescan", RouteId::kAdapterRescan, kAdmin},
+    {"POST", "/v1/adapters/{name}/pin", RouteId::kAdapterPin, kAdmin},
+    {"POST", "/v1/adapters/{name}/unpin", RouteId::kAdapterUnpin, kAdmin},
+    {"DELETE", "/v1/adapters/{name}", RouteId::kAdapterDelete, kAdmin},
+    {"POST", "/v1/load_lora_adapter", RouteId::kLoadLora, kAdmin},
+    {"POST", "/v1/unload_lora_adapter", RouteId::kUnloadLora, kAdmin},
+    {"POST", "/v1/admin/drain", RouteId::kDrain, kAdmin},
+};
+
+// What {name} takes, "" for a pattern without one; nothing when the path does not fit.
+std::optional<std::string> fits(std::string_view pattern, std::string_view path) {
+  const size_t open = pattern.find('{');
+  if (open == std::string_view::npos) return pattern == path ? std::optional<std::string>("") : std::nullopt;
+  const std::string_view before = pattern.substr(0, open);
+  const std::string_view after = pattern.substr(pattern.find('}') + 1);
+  if (path.size() <= before.size() + after.size() || !path.starts_with(before) || !path.ends_with(after)) return std::nullopt;
+  return percent_decode(path.substr(before.size(), path.size() - before.size() - after.size()));
+}
+
+}  // namespace
+
+RouteMatch match_route(std::string_view method, std::string_view path) {
+  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  const std::string_view wanted = method == "HEAD" ? "GET" : method;
+  RouteMatch other;
+  for (const Row& row : kRows) {
+    auto name = fits(row.pattern, path);
+    if (!name) continue;
+    if (wanted == row.method) return {row.id, row.access, row.pattern, std::move(*name), {}};
+    if (other.id == RouteId::kNotFound) other.label = row.pattern;
+    other.id = method == "OPTIONS" ? RouteId::kPreflight : RouteId::kWrongMethod;
+    if (other.allow.find(row.method) == std::string::npos) other.allow += (other.allow.empty() ? "" : ", ") + std::string(row.method);
+  }
+  return other;
+}
+
+std::string route_list() {
+  std::string out;
+  for (const Row& row : kRows) {
+    std::string method = row.method;
+    method.resize(7, ' ');
+    out += method + row.pattern + (row.access == kAdmin ? "   (admin)\n" : "\n");
+  }
+  return out;
+}
+
+}  // namespace loralei

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/text_model.h"
+
+namespace loralei {
+
+Result<std::shared_ptr<const TextModel>> TextModel::make(Tokenizer::Ptr tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
+                                                         std::string model_name) {
+  auto model = std::make_shared<TextModel>();
+  if (!chat_template && tokenizer->chat_template()) {
+    TRY_ASSIGN(chat_template, ChatTemplate::parse(*tokenizer->chat_template()));
+  }
+  model->tokenizer_ = std::move(tokenizer);
+  model->template_ = std::move(chat_template);
+  model->model_name_ = std::move(model_name);
+  return std::shared_ptr<const TextModel>(std::move(model));
+}
+
+Result<std::vector<TokenId>> TextModel::encode_text(const std::string& text, bool add_special_tokens) const {
+  return tokenizer_->encode(text, {.add_special = add_special_tokens});
+}
+
+Result<std::vector<TokenId>> TextModel::encode_prompt(const PromptInput& prompt, bool add_special_tokens) const {
+  if (!prompt.is_tokens) {
+    TRY_ASSIGN(auto ids, encode_text(prompt.text, add_special_tokens));
+    // An empty text of a tokenizer without BOS: there would be nothing to compute from.
+    if (ids.empty() && tokenizer_->bos()) ids.push_back(*tokenizer_->bos());
+    if (ids.empty()) return invalid_argument("The prompt is empty.");
+    return ids;
+  }
+  for (const TokenId id : prompt.tokens) {
+    if (tokenizer_->is_hole(id)) {
+      return invalid_argument("The prompt holds the token id " + std::to_string(id) + ", which is not in the model's vocabulary of " +
+                              std::to_string(tokenizer_->vocab_size()) + " tokens.");
+    }
+  }
+  return prompt.tokens;
+}
+
+Result<std::string> TextModel::render_chat(const WirePrompt& prompt, bool with_tools, int64_t unix_time_s) const {
+  if (!template_) return no_chat_template(model_name_);
+  ChatPrompt chat;
+  chat.messages.reserve(prompt.messages.size());
+  for (const WireMessage& message : prompt.messages) {
+    ChatMessage out;
+    out.role = message.role;
+    if (message.has_content) out.content = message.content;
+    if (!message.reasoning_content.empty()) out.reasoning_content = message.reasoning_content;
+    out.name = message.name;
+    out.tool_call_id = message.tool_call_id;
+    for (const ToolCall& call : message.tool_calls) out.tool_calls.push_back({call.id, call.name, call.arguments});
+    chat.messages.push_back(std::move(out));
+  }
+  if (with_tools && !prompt.tools.empty()) {
+    chat.tools = "[";
+    for (const ToolSpec& tool : prompt.tools) chat.tools += (chat.tools.size() > 1 ? "," : "") + tool.json;
+    chat.tools += "]";
+  }
+  chat.kwargs = prompt.template_kwargs;
+  chat.add_generation_prompt = prompt.add_generation_prompt;
+  chat.continue_final_message = prompt.continue_final_message;
+  chat.special_tokens.assign(tokenizer_->special_tokens().begin(), tokenizer_->special_tokens().end());
+  chat.unix_time_s = unix_time_s;
+  return template_->render(chat);
+}
+
+Result<std::vector<TokenId>> TextModel::encode_chat(const WirePrompt& prompt, bool with_tools, int64_t unix_time_s,
+                                                    bool add_special_tokens) const {
+  TRY_ASSIGN(const std::string text, render_chat(prompt, with_tools, unix_time_s));
+  // The template writes the special tokens; a second BOS would be one too many.
+  const auto bos = tokenizer_->special_tokens().find("bos_token");
+  if (bos != tokenizer_->special_tokens().end() && begins_with_bos(text, bos->second)) add_special_tokens = false;
+  TRY_ASSIGN(auto ids, encode_text(text, add_special_tokens));
+  if (ids.empty()) return invalid_argument("The chat template made an empty prompt of these messages.");
+  return ids;
+}
+
+Result<std::shared_ptr<const TextModel>> TextModels::for_adapter(const CatalogueEntry& entry) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto known = adapters_.find(entry.name);
+    if (known != adapters_.end() && known->second.generation == entry.generation) return known->second.model;
+  }
+  std::shared_ptr<const TextModel> model = base_;
+  if (!entry.path.ends_with(".gguf")) {  // a GGUF adapter has no folder of its own
+    auto tokenizer = base_->tokenizer()->with_added_tokens(entry.path);
+    if (!tokenizer.ok()) return std::move(tokenizer).error().with_context("the tokenizer files of adapter '" + entry.name + "'");
+    if (*tokenizer != base_->tokenizer()) {
+      // A template of the adapter's own counts; otherwise what the base uses, also when that came from the command line.
+      const bool own_template = (*tokenizer)->chat_template() != base_->tokenizer()->chat_template();
+      auto made = TextModel::make(std::move(*tokenizer), own_template ? nullptr : base_->chat_template(), entry.name);
+      if (!made.ok()) return std::move(made).error().with_context("the chat template of adapter '" + entry.name + "'");
+      model = std::move(*made);
+    }
+  }
+  std::lock_guard lock(mutex_);
+  if (adapters_.size() > kMaxAdapters) adapters_.clear();  // names that were unloaded since; they are cheap to find again
+  adapters_[entry.name] = {entry.generation, model};
+  return model;
+}
+
+}  // namespace loralei

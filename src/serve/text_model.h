@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// TextModel: what one model, or one adapter with a tokenizer or template of its own, needs to turn requests into token ids.
+// TextModels: the base's and the adapters', found by name.
+//
+// Thread: TextModel is immutable; TextModels is thread-safe (file work happens outside its lock, on the caller's thread).
+// Ownership: shared by pointer, so that a running request keeps the tokenizer it began with.
+// Invariants: an adapter whose folder holds neither added tokens nor a template shares the base's TextModel; an entry is
+// looked at again when the catalogue's generation of that name changes.
+// Failure: sentences of text/; a chat request to a model without template is invalid_argument.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "store/catalogue.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+#include "wire/requests.h"
+
+namespace loralei {
+
+class TextModel {
+ public:
+  // `chat_template`: overrides the tokenizer's own (--chat-template); may be null.
+  static Result<std::shared_ptr<const TextModel>> make(Tokenizer::Ptr tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
+                                                       std::string model_name);
+
+  const Tokenizer::Ptr& tokenizer() const { return tokenizer_; }
+  const std::shared_ptr<const ChatTemplate>& chat_template() const { return template_; }
+  bool has_template() const { return template_ != nullptr; }
+  bool shows_tools() const { return template_ && template_->shows_tools(); }
+
+  Result<std::vector<TokenId>> encode_text(const std::string& text, bool add_special_tokens) const;
+  Result<std::vector<TokenId>> encode_prompt(const PromptInput& prompt, bool add_special_tokens) const;
+  // with_tools = false hides the tools from the template (tool_choice none).
+  Result<std::string> render_chat(const WirePrompt& prompt, bool with_tools, int64_t unix_time_s) const;
+  Result<std::vector<TokenId>> encode_chat(const WirePrompt& prompt, bool with_tools, int64_t unix_time_s, bool add_special_tokens = false) const;
+
+ private:
+  Tokenizer::Ptr tokenizer_;
+  std::shared_ptr<const ChatTemplate> template_;
+  std::string model_name_;
+};
+
+class TextModels {
+ public:
+  explicit TextModels(std::shared_ptr<const TextModel> base) : base_(std::move(base)) {}
+  const std::shared_ptr<const TextModel>& base() const { return base_; }
+  Result<std::shared_ptr<const TextModel>> for_adapter(const CatalogueEntry& entry);
+
+ private:
+  struct Entry {
+    uint64_t generation = 0;
+    std::shared_ptr<const TextModel> model;
+  };
+  const std::shared_ptr<const TextModel> base_;
+  std::mutex mutex_;
+  std::map<std::string, Entry> adapters_;
+};
+
+}  // namespace loralei

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this process may use of the machine: instruction sets, CPUs, caches, memory.
+//
+// Any thread; every call asks the system anew (call at start). Failure: none; what the system does not tell is 0 or the
+// wider bound.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace loralei {
+
+struct CpuIsa {
+  bool avx2 = false;    // with FMA and F16C
+  bool avx512 = false;  // F, BW, VL, DQ
+  bool avx512_vnni = false;
+};
+CpuIsa detect_isa();
+std::string isa_text(const CpuIsa& isa);  // "avx2 avx512 avx512_vnni", or "none"
+std::string cpu_model_name();             // as /proc/cpuinfo tells; "unknown" otherwise
+
+// CPUs this process may keep busy: the affinity mask, cut by the cgroup quota (rounded up, at least 1).
+int usable_cpus();
+
+struct CacheSizes {
+  int64_t l1d_bytes = 0, l2_bytes = 0, l3_bytes = 0;  // of the first CPU; 0 = unknown
+};
+CacheSizes cache_sizes();
+
+// Bytes that can still be allocated without swapping: MemAvailable of the system, cut by what the cgroup limits leave.
+int64_t available_memory_bytes();
+int64_t total_memory_bytes();  // of the machine, cut by the cgroup limit
+
+// --- the parsing behind it ---
+// Both walk from the process's group (/proc/self/cgroup, versions 1 and 2) to the root of the mount and take the
+// tightest limit; in a container, where the group's path is not visible, the mount's root holds the limits.
+using TextReader = std::function<std::optional<std::string>(const std::string& path)>;  // nullopt: no such file
+double cgroup_cpu_quota(const TextReader& read);                                        // CPUs; negative: no limit
+int64_t cgroup_memory_limit_bytes(const TextReader& read);                              // INT64_MAX: no limit
+int64_t cgroup_memory_free_bytes(
+    const TextReader& read);  // limit minus use, reclaimable file cache not counted; INT64_MAX: no limit
+std::optional<std::string> read_system_text(const std::string& path);  // the production TextReader
+
+}  // namespace loralei

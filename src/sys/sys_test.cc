@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+
+#include "sys/async_read.h"
+#include "sys/cpu.h"
+#include "sys/env.h"
+#include "sys/file.h"
+#include "sys/memory_file_system.h"
+#include "sys/pages.h"
+#include "sys/proc_file.h"
+#include "sys/process.h"
+#include "sys/threads.h"
+
+namespace loralei {
+namespace {
+
+// A folder on the real disk and the same tree in memory: both must answer alike.
+class TwinTree : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "loralei-sys-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    root_ = std::filesystem::canonical(pattern).string();
+    put("a.bin", "0123456789");
+    put("sub/b.txt", "hello");
+    put("empty", "");
+    std::filesystem::create_symlink(root_ + "/a.bin", root_ + "/link");
+    memory_.link(root_ + "/link", root_ + "/a.bin");
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  void put(const std::string& name, const std::string& contents) {
+    std::filesystem::create_directories(parent_path(join_path(root_, name)));
+    std::ofstream(join_path(root_, name), std::ios::binary) << contents;
+    memory_.put(join_path(root_, name), contents);
+  }
+
+  std::string root_;
+  PosixFileSystem disk_;
+  MemoryFileSystem memory_;
+};
+
+TEST_F(TwinTree, BothAnswerAlike) {
+  for (const FileSystem* files : {static_cast<const FileSystem*>(&disk_), static_cast<const FileSystem*>(&memory_)}) {
+    EXPECT_EQ(files->read_all(root_ + "/a.bin", 10).value(), "0123456789");
+    EXPECT_EQ(files->read_all(root_ + "/link", 10).value(), "0123456789");
+    EXPECT_EQ(files->read_all(root_ + "/empty", 0).value(), "");
+    EXPECT_EQ(files->read_all(root_ + "/a.bin", 9).error().code, ErrorCode::kTooLarge);
+    EXPECT_EQ(files->read_all(root_ + "/none", 9).error().code, ErrorCode::kNotFound);
+    EXPECT_FALSE(files->open(root_ + "/sub").ok());
+    EXPECT_EQ(files->kind(root_ + "/sub"), PathKind::kDirectory);
+    EXPECT_EQ(files->kind(root_ + "/sub/b.txt"), PathKind::kFile);
+    EXPECT_EQ(files->kind(root_ + "/none"), PathKind::kAbsent);
+    EXPECT_TRUE(files->exists(root_ + "/link"));
+    EXPECT_EQ(files->real_path(root_ + "/link").value(), root_ + "/a.bin");
+    EXPECT_EQ(files->real_path(root_ + "/none").error().code, ErrorCode::kNotFound);
+    EXPECT_EQ(files->stamp(root_ + "/link").value(), files->stamp(root_ + "/a.bin").value());
+    EXPECT_NE(files->stamp(root_ + "/empty").value(), files->stamp(root_ + "/a.bin").value());
+    std::string names;
+    const std::vector<DirEntry> entries = files->list(root_).value();
+    for (const DirEntry& entry : entries) names += entry.name + (entry.is_directory ? "/ " : " ");
+    EXPECT_EQ(names, "a.bin empty link sub/ ");
+    EXPECT_EQ(files->list(root_ + "/none").error().code, ErrorCode::kNotFound);
+  }
+}
+
+TEST_F(TwinTree, ReadsExactlyOrSaysWhereTheFileEnds) {
+  for (const FileSystem* files : {static_cast<const FileSystem*>(&disk_), static_cast<const FileSystem*>(&memory_)}) {
+    const auto file = files->open(root_ + "/a.bin").value();
+    EXPECT_EQ(file->size_bytes(), 10);
+    std::byte buffer[4];
+    ASSERT_TRUE(file->read_exact(3, buffer).ok());
+    EXPECT_EQ(static_cast<char>(buffer[0]), '3');
+    const Status cut = file->read_exact(8, buffer);
+    ASSERT_FALSE(cut.ok());
+    EXPECT_EQ(cut.error().code, ErrorCode::kCorrupt);
+    EXPECT_NE(cut.error().message.find("a.bin' ends at byte 10 while 4 bytes from byte 8"), std::string::npos)
+        << cut.error().message;
+    EXPECT_FALSE(file->read_exact(100, buffer).ok());
+    EXPECT_FALSE(file->read_exact(-1, buffer).ok());
+    EXPECT_TRUE(file->read_exact(10, std::span<std::byte>()).ok());
+  }
+}
+
+TEST_F(TwinTree, AChangedFileHasAnotherStamp) {
+  for (const FileSystem* files : {static_cast<const FileSystem*>(&disk_), static_cast<const FileSystem*>(&memory_)}) {
+    const FileStamp before = files->stamp(root_ + "/sub/b.txt").value();
+    put("sub/b.txt", "hello, world");
+    EXPECT_NE(files->stamp(root_ + "/sub/b.txt").value(), before);
+    put("sub/b.txt", "hello");
+  }
+}
+
+TEST_F(TwinTree, PipesAreRefusedWithoutHanging) {
+  ASSERT_EQ(::mkfifo((root_ + "/pipe").c_str(), 0600), 0);
+  EXPECT_EQ(disk_.open(root_ + "/pipe").error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(disk_.kind(root_ + "/pipe"), PathKind::kAbsent);
+}
+
+TEST(MemoryFileSystem, InjectsFaults) {
+  MemoryFileSystem files;
+  files.put("/m/x", std::string(100, 'x'));
+  files.set_faults("/m/x", {.fail_reads_from_byte = 50});
+  auto file = files.open("/m/x").value();
+  std::byte buffer[10];
+  EXPECT_TRUE(file->read_exact(40, buffer).ok());
+  EXPECT_EQ(file->read_exact(41, buffer).error().code, ErrorCode::kIo);
+  files.set_faults("/m/x", {.end_at_byte = 20});
+  file = files.open("/m/x").value();
+  EXPECT_EQ(file->size_bytes(), 100);
+  EXPECT_EQ(file->read_exact(15, buffer).error().code, ErrorCode::kCorrupt);
+  files.set_faults("/m/x", {.fail_open = true});
+  EXPECT_EQ(files.open("/m/x").error().code, ErrorCode::kIo);
+  files.remove("/m/x");
+  EXPECT_TRUE(file->read_exact(0, buffer).ok()) << "an open file outlives its name";
+  EXPECT_FALSE(files.exists("/m"));
+}
+
+TEST(Paths, JoinSplitAndContain) {
+  EXPECT_EQ(join_path("/a", "b"), "/a/b");
+  EXPECT_EQ(join_path("/a/", "b"), "/a/b");
+  EXPECT_EQ(join_path("/a", "/b"), "/b");
+  EXPECT_EQ(join_path("", "b"), "b");
+  EXPECT_EQ(parent_path("/a/b"), "/a");
+  EXPECT_EQ(parent_path("/a"), "/");
+  EXPECT_EQ(parent_path("a"), "");
+  EXPECT_EQ(base_name("/a/b"), "b");
+  EXPECT_TRUE(is_under("/a", "/a/b"));
+  EXPECT_TRUE(is_under("/a", "/a"));
+  EXPECT_FALSE(is_under("/a", "/ab"));
+  EXPECT_TRUE(is_under("/", "/ab"));
+}
+
+// Random submits and polls against a model: every ticket completes once, with the right bytes or the right error.
+void run_reads(AsyncReader& reader, const std::function<void()>& advance, size_t queue_max, uint64_t seed) {
+  Prng prng(seed);
+  MemoryFileSystem files;
+  std::string contents(5000, '\0');
+  for (char& c : contents) c = static_cast<char>(prng());
+  files.put("/f", contents);
+  const auto file = files.open("/f").value();
+  struct Expected {
+    int64_t offset;
+    std::vector<std::byte> dest;
+  };
+  std::map<ReadTicket, Expected> outstanding;
+  size_t refused = 0, failed = 0, completed = 0;
+  for (int round = 0; round < 3000 || !outstanding.empty(); ++round) {
+    if (round < 3000 && prng.below(3) != 0) {
+      Expected read{static_cast<int64_t>(prng.below(5200)), std::vector<std::byte>(prng.below(200))};
+      const Result<ReadTicket> ticket = reader.submit({file.get(), read.offset, read.dest});
+      ASSERT_EQ(ticket.ok(), outstanding.size() < queue_max) << "seed " << seed;
+      if (ticket.ok()) {
+        ASSERT_TRUE(outstanding.emplace(*ticket, std::move(read)).second);
+      } else {
+        ++refused;
+        ASSERT_EQ(ticket.error().code, ErrorCode::kOverloaded);
+      }
+    } else {
+      advance();
+      std::vector<ReadCompletion> done;
+      const size_t count = reader.poll(done, std::chrono::seconds(10));
+      ASSERT_EQ(count, done.size());
+      for (const ReadCompletion& completion : done) {
+        const auto found = outstanding.find(completion.ticket);
+        ASSERT_NE(found, outstanding.end()) << "completed twice";
+        const Expected& read = found->second;
+        const bool fits = read.dest.empty() || read.offset + static_cast<int64_t>(read.dest.size()) <= 5000;
+        ASSERT_EQ(completion.status.ok(), fits);
+        if (fits && !read.dest.empty()) {
+          ASSERT_EQ(std::memcmp(read.dest.data(), contents.data() + read.offset, read.dest.size()), 0);
+        }
+        failed += fits ? 0 : 1;
+        ++completed;
+        outstanding.erase(found);
+      }
+    }
+    ASSERT_EQ(reader.outstanding(), outstanding.size());
+  }
+  EXPECT_GT(completed, 100u);
+  EXPECT_GT(failed, 0u);
+  EXPECT_GT(refused, 0u);
+}
+
+TEST(AsyncReader, PoolCompletesEveryTicketOnce) {
+  const auto reader = make_pool_reader({.threads = 3, .queue_max = 4});
+  run_reads(
+      *reader, [] {}, 4, 11);
+}
+
+TEST(AsyncReader, SimulatedTwinCompletesEveryTicketOnce) {
+  SimulatedReader reader(12, 4);
+  run_reads(
+      reader, [&] { reader.step(); }, 4, 12);
+}
+
+TEST(AsyncReader, MayBeDestroyedWithReadsOutstanding) {
+  MemoryFileSystem files;
+  files.put("/f", std::string(1 << 20, 'x'));
+  const auto file = files.open("/f").value();
+  std::vector<std::byte> dest(1 << 20);
+  for (int round = 0; round < 20; ++round) {
+    const auto reader = make_pool_reader({.threads = 1, .queue_max = 8});
+    for (int i = 0; i < 8; ++i) ASSERT_TRUE(reader->submit({file.get(), 0, dest}).ok());
+  }
+}
+
+TextReader reader_of(const std::map<std::string, std::string>& files) {
+  return [files](const std::string& path) -> std::optional<std::string> {
+    const auto file = files.find(path);
+    if (file == files.end()) return std::nullopt;
+    return file->second;
+  };
+}
+
+TEST(Cgroup, Version2TakesTheTightestAncestor) {
+  const TextReader read = reader_of({{"/proc/self/cgroup", "0::/a/b\n"},
+                                     {"/sys/fs/cgroup/a/b/cpu.max", "max 100000\n"},
+                                     {"/sys/fs/cgroup/a/cpu.max", "150000 100000\n"},
+                                     {"/sys/fs/cgroup/a/b/memory.max", "1000000\n"},
+                                     {"/sys/fs/cgroup/a/b/memory.current", "600000\n"},
+                                     {"/sys/fs/cgroup/a/b/memory.stat", "anon 5\ninactive_file 100000\n"},
+                                     {"/sys/fs/cgroup/a/memory.max", "max\n"}});
+  EXPECT_DOUBLE_EQ(cgroup_cpu_quota(read), 1.5);
+  EXPECT_EQ(cgroup_memory_limit_bytes(read), 1000000);
+  EXPECT_EQ(cgroup_memory_free_bytes(read), 500000);
+}
+
+TEST(Cgroup, Version1InAContainerFallsBackToTheMountsRoot) {
+  const TextReader read =
+      reader_of({{"/proc/self/cgroup", "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n1:name=systemd:/\n"},
+                 {"/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000\n"},
+                 {"/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"},
+                 {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "2000\n"},
+                 {"/sys/fs/cgroup/memory/memory.usage_in_bytes", "3000\n"}});
+  EXPECT_DOUBLE_EQ(cgroup_cpu_quota(read), 2.5);
+  EXPECT_EQ(cgroup_memory_limit_bytes(read), 2000);
+  EXPECT_EQ(cgroup_memory_free_bytes(read), 0);
+}
+
+TEST(Cgroup, NoLimitsAndNonsenseMeanNoLimit) {
+  for (const TextReader& read : {reader_of({}),
+                                 reader_of({{"/proc/self/cgroup", "garbage\n::\n0::/\n3:cpu"},
+                                            {"/sys/fs/cgroup/cpu.max", "many"},
+                                            {"/sys/fs/cgroup/memory.max", "-5"}}),
+                                 reader_of({{"/proc/self/cgroup", "1:memory,cpu:/\n"},
+                                            {"/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1"},
+                                            {"/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000"},
+                                            {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712"}})}) {
+    EXPECT_LT(cgroup_cpu_quota(read), 0);
+    EXPECT_EQ(cgroup_memory_limit_bytes(read), INT64_MAX);
+    EXPECT_EQ(cgroup_memory_free_bytes(read), INT64_MAX);
+  }
+}
+
+TEST(Machine, FiguresArePlausible) {
+  EXPECT_GE(usable_cpus(), 1);
+  EXPECT_LE(usable_cpus(), static_cast<int>(std::max<size_t>(1, allowed_cpus().size())));
+  EXPECT_GT(total_memory_bytes(), 1 << 20);
+  EXPECT_LE(available_memory_bytes(), total_memory_bytes());
+  const Result<ProcessMemory> memory = process_memory();
+  ASSERT_TRUE(memory.ok());
+  EXPECT_GT(memory->rss_bytes, 100 << 10);
+  EXPECT_GE(memory->rss_peak_bytes, memory->rss_bytes);
+  EXPECT_GE(process_cpu_s(), 0.0);
+  EXPECT_FALSE(isa_text(detect_isa()).empty());
+  EXPECT_FALSE(cpu_model_name().empty());
+  const CacheSizes caches = cache_sizes();
+  EXPECT_TRUE(caches.l2_bytes == 0 || caches.l2_bytes >= caches.l1d_bytes);
+}
+
+TEST(ProcFile, FieldsAreFoundAtLineStartsOnly) {
+  const std::string text = "XVmRSS:  1 kB\nVmRSS:\t  12 kB\nBad: x kB\nHuge: 99999999999999999999 kB\n";
+  EXPECT_EQ(field_kib(text, "VmRSS:"), 12 * 1024);
+  EXPECT_EQ(field_kib(text, "Bad:"), std::nullopt);
+  EXPECT_EQ(field_kib(text, "Huge:"), std::nullopt);
+  EXPECT_EQ(field_kib(text, "None:"), std::nullopt);
+}
+
+TEST(Env, UnsetAndEmptyDiffer) {
+  ::setenv("LORALEI_TEST_VALUE", "", 1);
+  EXPECT_EQ(env_string("LORALEI_TEST_VALUE"), "");
+  ::unsetenv("LORALEI_TEST_VALUE");
+  EXPECT_EQ(env_string("LORALEI_TEST_VALUE"), std::nullopt);
+}
+
+TEST(Pages, RefusesWhatCannotBe) {
+  EXPECT_EQ(map_pages(0), nullptr);
+  EXPECT_EQ(map_pages(-1), nullptr);
+  EXPECT_EQ(map_pages(INT64_MAX), nullptr);
+}
+
+}  // namespace
+}  // namespace loralei

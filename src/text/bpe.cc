@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/bpe.h"
+
+#include <algorithm>
+#include <array>
+
+#include "text/utf8.h"
+
+namespace loralei {
+
+ByteTokens ByteTokens::find(const TokenTable& table) {
+  constexpr char kHex[] = "0123456789ABCDEF";
+  ByteTokens tokens;
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::array<char, 6> name{'<', '0', 'x', kHex[byte >> 4], kHex[byte & 15], '>'};
+    tokens.ids[byte] = table.find({name.data(), name.size()}).value_or(-1);
+  }
+  return tokens;
+}
+
+bool ByteTokens::covers(std::string_view bytes) const {
+  return std::all_of(bytes.begin(), bytes.end(), [&](char c) { return ids[static_cast<unsigned char>(c)] >= 0; });
+}
+
+MergeTable::MergeTable(size_t expected) {
+  size_t capacity = 16;
+  while (capacity < expected * 2) capacity *= 2;
+  slots_.resize(capacity);
+}
+
+size_t MergeTable::probe(uint64_t key) const {
+  uint64_t hash = key * 0x9E3779B97F4A7C15u;
+  hash ^= hash >> 32;
+  const size_t mask = slots_.size() - 1;
+  size_t at = hash & mask;
+  while (slots_[at].key != key && slots_[at].key != ~uint64_t{0}) at = (at + 1) & mask;
+  return at;
+}
+
+namespace {
+uint64_t pair_key(TokenId left, TokenId right) {
+  return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
+}
+}  // namespace
+
+void MergeTable::set(TokenId left, TokenId right, Merge merge) {
+  const uint64_t key = pair_key(left, right);
+  slots_[probe(key)] = {key, merge};
+}
+
+const MergeTable::Merge* MergeTable::find(TokenId left, TokenId right) const {
+  const uint64_t key = pair_key(left, right);
+  const Slot& slot = slots_[probe(key)];
+  return slot.key == key ? &slot.merge : nullptr;
+}
+
+BpeModel::BpeModel(const TokenTable& table, MergeTable merges, BpeOptions options)
+    : table_(table), merges_(std::move(merges)), options_(options) {
+  if (options_.byte_fallback) bytes_ = ByteTokens::find(table);
+}
+
+void BpeModel::first_symbols(std::string_view word, std::vector<Symbol>& symbols) const {
+  bool unknown_waits = false;
+  const auto add = [&](TokenId id) { symbols.push_back({id, 0, 0, false}); };
+  for (size_t pos = 0; pos < word.size();) {
+    const std::string_view c = word.substr(pos, utf8_step(word, pos).length);
+    pos += c.size();
+    if (const auto id = table_.find(c)) {
+      if (unknown_waits) add(options_.unk);
+      unknown_waits = false;
+      add(*id);
+    } else if (options_.byte_fallback && bytes_.covers(c)) {
+      for (const char byte : c) add(bytes_.ids[static_cast<unsigned char>(byte)]);
+    } else if (options_.unk >= 0) {
+      if (unknown_waits && !options_.fuse_unk) add(options_.unk);
+      unknown_waits = true;
+    }
+  }
+  if (unknown_waits) add(options_.unk);
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    symbols[i].previous = static_cast<int32_t>(i) - 1;
+    symbols[i].next = i + 1 < symbols.size() ? static_cast<int32_t>(i) + 1 : -1;
+  }
+}
+
+void BpeModel::merge(std::vector<Symbol>& symbols) const {
+  struct Candidate {
+    uint32_t rank;
+    int32_t left;
+    TokenId merged;
+  };
+  const auto later = [](const Candidate& a, const Candidate& b) {
+    return a.rank != b.rank ? a.rank > b.rank : a.left > b.left;
+  };
+  std::vector<Candidate> heap;
+  const auto consider = [&](int32_t left, int32_t right) {
+    if (left < 0 || right < 0) return;
+    if (const auto* merge = merges_.find(symbols[left].id, symbols[right].id))
+      heap.push_back({merge->rank, left, merge->id});
+  };
+  for (size_t i = 0; i + 1 < symbols.size(); ++i) consider(static_cast<int32_t>(i), static_cast<int32_t>(i) + 1);
+  std::make_heap(heap.begin(), heap.end(), later);
+  const auto consider_and_push = [&](int32_t left, int32_t right) {
+    const size_t before = heap.size();
+    consider(left, right);
+    if (heap.size() > before) std::push_heap(heap.begin(), heap.end(), later);
+  };
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), later);
+    const Candidate top = heap.back();
+    heap.pop_back();
+    Symbol& left = symbols[top.left];
+    if (left.dead || left.next < 0) continue;
+    Symbol& right = symbols[left.next];
+    const auto* merge = merges_.find(left.id, right.id);
+    if (merge == nullptr || merge->id != top.merged) continue;
+    left.id = merge->id;
+    right.dead = true;
+    left.next = right.next;
+    if (right.next >= 0) symbols[right.next].previous = top.left;
+    consider_and_push(left.previous, top.left);
+    consider_and_push(top.left, left.next);
+  }
+}
+
+Status BpeModel::encode(std::string_view word, std::vector<TokenId>& ids) const {
+  if (options_.ignore_merges) {
+    if (const auto id = table_.find(word)) {
+      ids.push_back(*id);
+      return {};
+    }
+  }
+  std::vector<Symbol> symbols;
+  symbols.reserve(word.size());
+  first_symbols(word, symbols);
+  if (symbols.empty()) return {};
+  merge(symbols);
+  for (int32_t at = 0; at >= 0; at = symbols[at].next) ids.push_back(symbols[at].id);
+  return {};
+}
+
+}  // namespace loralei

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Expected pieces are those of Hugging Face tokenizers for the same component.
+#include "text/pretokenize.h"
+
+#include <gtest/gtest.h>
+
+#include "text/normalize.h"
+#include "text/tokenizer_components.h"
+
+namespace loralei {
+namespace {
+
+std::vector<std::string> pieces(const Json& component, const std::string& text) {
+  auto steps = parse_pre_tokenizer(component);
+  EXPECT_TRUE(steps.ok()) << steps.error().message;
+  PreTokenized work{text, {{0, static_cast<uint32_t>(text.size())}}, true};
+  const Status status = steps->apply(work);
+  EXPECT_TRUE(status.ok()) << status.error().message;
+  std::vector<std::string> out;
+  for (const TextRange piece : work.pieces) out.push_back(work.text.substr(piece.begin, piece.end - piece.begin));
+  return out;
+}
+
+using Pieces = std::vector<std::string>;
+
+Json split(const char* pattern, const char* behavior, bool invert = false) {
+  return {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", behavior}, {"invert", invert}};
+}
+
+TEST(PreTokenize, SplitBehaviors) {
+  const std::string text = "the-final--countdown";
+  EXPECT_EQ(pieces(split("-", "Removed"), text), (Pieces{"the", "final", "countdown"}));
+  EXPECT_EQ(pieces(split("-", "Isolated"), text), (Pieces{"the", "-", "final", "-", "-", "countdown"}));
+  EXPECT_EQ(pieces(split("-", "MergedWithPrevious"), text), (Pieces{"the-", "final-", "-", "countdown"}));
+  EXPECT_EQ(pieces(split("-", "MergedWithNext"), text), (Pieces{"the", "-final", "-", "-countdown"}));
+  EXPECT_EQ(pieces(split("-", "Contiguous"), text), (Pieces{"the", "-", "final", "--", "countdown"}));
+  EXPECT_EQ(pieces(split("\\w+", "Removed", true), text), (Pieces{"the", "final", "countdown"}));
+}
+
+TEST(PreTokenize, Metaspace) {
+  const auto metaspace = [](const char* scheme, bool cut) {
+    return Json{{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", scheme}, {"split", cut}};
+  };
+  EXPECT_EQ(pieces(metaspace("always", true), "hey you"), (Pieces{"_hey", "_you"}));
+  EXPECT_EQ(pieces(metaspace("first", false), "hey you"), (Pieces{"_hey_you"}));
+  EXPECT_EQ(pieces(metaspace("never", true), "hey you"), (Pieces{"hey", "_you"}));
+  EXPECT_EQ(pieces(metaspace("always", true), " hey"), (Pieces{"_hey"}));
+  const Json both = {{"type", "Sequence"},
+                     {"pretokenizers", {{{"type", "WhitespaceSplit"}}, metaspace("first", true)}}};
+  EXPECT_EQ(pieces(both, "hey you"), (Pieces{"_hey", "you"}));
+}
+
+TEST(PreTokenize, ClassesOfCharacters) {
+  EXPECT_EQ(pieces({{"type", "Whitespace"}}, "Hey man! 1st\xE2\x80\xA6"),
+            (Pieces{"Hey", "man", "!", "1st", "\xE2\x80\xA6"}));
+  EXPECT_EQ(pieces({{"type", "WhitespaceSplit"}}, " a  b! "), (Pieces{"a", "b!"}));
+  EXPECT_EQ(pieces({{"type", "Digits"}, {"individual_digits", true}}, "a12b"), (Pieces{"a", "1", "2", "b"}));
+  EXPECT_EQ(pieces({{"type", "Digits"}}, "a12b"), (Pieces{"a", "12", "b"}));
+  EXPECT_EQ(pieces({{"type", "Punctuation"}}, "hi, you$"), (Pieces{"hi", ",", " you", "$"}));
+  EXPECT_EQ(pieces({{"type", "BertPreTokenizer"}}, "hi, you"), (Pieces{"hi", ",", "you"}));
+  EXPECT_EQ(pieces({{"type", "CharDelimiterSplit"}, {"delimiter", "-"}}, "a-b"), (Pieces{"a", "b"}));
+  EXPECT_EQ(pieces({{"type", "ByteLevel"}}, "don't \xC3\xA9"), (Pieces{"\xC4\xA0"
+                                                                       "don",
+                                                                       "'t", "\xC4\xA0\xC3\x83\xC2\xA9"}));
+}
+
+TEST(PreTokenize, RegexesMeanWhatOnigurumaMeans) {
+  EXPECT_EQ(pieces(split("\\s", "Isolated"),
+                   "a\xE1\xA0\x8E"
+                   "b\xC2\x85"
+                   "c"),
+            (Pieces{"a\xE1\xA0\x8E"
+                    "b",
+                    "\xC2\x85", "c"}));
+  EXPECT_EQ(pieces(split("\\w+", "Isolated"), "e\xCC\x81-\xC2\xBD"), (Pieces{"e\xCC\x81", "-", "\xC2\xBD"}));
+  EXPECT_EQ(pieces(split("\\p{Han}+", "Isolated"), "\xE6\x97\xA5x"), (Pieces{"\xE6\x97\xA5", "x"}));
+  EXPECT_EQ(pieces(split("^.", "Isolated"), "ab\ncd"), (Pieces{"a", "b\n", "c", "d"}));
+  EXPECT_EQ(pieces(split("(?=(\\d{3})+(?!\\d))", "Isolated"), "1234567"), (Pieces{"1", "234", "567"}));
+  EXPECT_EQ(pieces(split("(?i:'s)", "Isolated"), "a'S"), (Pieces{"a", "'S"}));
+}
+
+TEST(PreTokenize, RefusesPatternsItWouldReadOtherwise) {
+  for (const char* pattern : {"(", "[a-z&&[^b]]", "[[a]b]", "(?m:.)", "\\R", "\\X", "a{1,2}+", "\\p{Nonsense}", "[",
+                              "\\", "[^\\S]", "(?<=a+)b", "\\C"}) {
+    EXPECT_FALSE(Regex::compile(pattern).ok()) << pattern;
+  }
+  EXPECT_FALSE(Regex::compile(std::string(1 << 20, 'a')).ok());
+  EXPECT_FALSE(Regex::compile(std::string(5000, '(') + std::string(5000, ')')).ok());
+}
+
+TEST(PreTokenize, RunawayPatternsEndWithASentence) {
+  auto regex = Regex::compile("(a|aa)+[bc]$");
+  ASSERT_TRUE(regex.ok()) << regex.error().message;
+  std::vector<TextRange> matches;
+  const Status status = regex->find_all(std::string(200, 'a') + 'd', matches);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kTooLarge);
+}
+
+TEST(PreTokenize, LongRunsMatchWhole) {
+  auto regex = gpt2_regex();
+  ASSERT_TRUE(regex.ok());
+  for (const char* unit : {"a", " ", "\n", "1", "\xE6\x97\xA5", "!"}) {
+    std::string text;
+    while (text.size() < (1 << 20)) text += unit;
+    text += 'x';
+    std::vector<TextRange> matches;
+    const Status status = regex->find_all(text, matches);
+    EXPECT_TRUE(status.ok()) << status.error().message;
+    EXPECT_LE(matches.size(), 3u);
+  }
+}
+
+TEST(PreTokenize, RefusesUnknownComponentsByName) {
+  for (const char* name : {"UnicodeScripts", "FixedLength", "Nonsense"}) {
+    const auto parsed = parse_pre_tokenizer({{"type", name}});
+    ASSERT_FALSE(parsed.ok());
+    EXPECT_NE(parsed.error().message.find(name), std::string::npos);
+  }
+  for (const char* name : {"BertNormalizer", "Nonsense"}) EXPECT_FALSE(parse_normalizer({{"type", name}}).ok());
+  for (const char* name : {"WordPiece", "CTC", "BPEDecoder", "Nonsense"})
+    EXPECT_FALSE(parse_decoder({{"type", name}}).ok());
+  EXPECT_FALSE(parse_post_processor({{"type", "Nonsense"}}).ok());
+  EXPECT_FALSE(parse_pre_tokenizer(Json::array({1})).ok());
+  EXPECT_FALSE(
+      parse_decoder({{"type", "Sequence"}, {"decoders", {{{"type", "Fuse"}}, {{"type", "ByteFallback"}}}}}).ok());
+}
+
+std::string normalized(const Json& component, const std::string& text) {
+  auto normalizer = parse_normalizer(component);
+  EXPECT_TRUE(normalizer.ok()) << normalizer.error().message;
+  auto out = normalizer->apply(text, true);
+  EXPECT_TRUE(out.ok()) << out.error().message;
+  return *out;
+}
+
+TEST(Normalize, EachComponent) {
+  EXPECT_EQ(normalized({{"type", "NFC"}}, "e\xCC\x81"), "\xC3\xA9");
+  EXPECT_EQ(normalized({{"type", "NFD"}}, "\xC3\xA9"), "e\xCC\x81");
+  EXPECT_EQ(normalized({{"type", "NFKC"}}, "\xEF\xAC\x81\xEF\xBC\xA1"), "fiA");
+  EXPECT_EQ(normalized({{"type", "NFKD"}}, "\xEF\xAC\x81\xC3\xA9"), "fie\xCC\x81");
+  EXPECT_EQ(normalized({{"type", "Lowercase"}}, "\xC3\x89\xC4\xB0X"), "\xC3\xA9i\xCC\x87x");
+  EXPECT_EQ(normalized({{"type", "StripAccents"}}, "e\xCC\x81"), "e");
+  EXPECT_EQ(normalized({{"type", "Strip"}, {"strip_left", true}, {"strip_right", false}}, " \xC2\xA0 a "), "a ");
+  EXPECT_EQ(normalized({{"type", "Strip"}}, " a\xE3\x80\x80 "), "a");
+  EXPECT_EQ(normalized({{"type", "Prepend"}, {"prepend", "_"}}, "a"), "_a");
+  EXPECT_EQ(normalized({{"type", "Prepend"}, {"prepend", "_"}}, ""), "");
+  EXPECT_EQ(normalized({{"type", "Replace"}, {"pattern", {{"String", "aa"}}}, {"content", "$1"}}, "aaa"), "$1a");
+  EXPECT_EQ(normalized({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}}, "a   b c"), "a b c");
+  EXPECT_EQ(normalized({{"type", "Nmt"}}, "a\x01\tb\xE2\x80\x8B"), "a b ");
+  const Json both = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFD"}}, {{"type", "StripAccents"}}}}};
+  EXPECT_EQ(normalized(both, "\xC3\xA9"), "e");
+}
+
+TEST(Normalize, AGrowingTextIsStopped) {
+  Json steps = Json::array();
+  for (int i = 0; i < 8; ++i)
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(64, 'a')}});
+  auto normalizer = parse_normalizer({{"type", "Sequence"}, {"normalizers", steps}});
+  ASSERT_TRUE(normalizer.ok());
+  EXPECT_FALSE(normalizer->apply("aaaa", true).ok());
+}
+
+TEST(Normalize, HostileCharsmapsStayInside) {
+  EXPECT_FALSE(CharsMap::parse("abc").ok());
+  EXPECT_FALSE(CharsMap::parse(std::string("\xFF\xFF\xFF\x7F", 4) + "abcd").ok());
+  // Units that point everywhere.
+  for (uint32_t fill : {0u, 0xFFFFFFFFu, 0x80000161u, 0x00000561u, 0x7FFFFF61u}) {
+    std::string blob("\x40\x00\x00\x00", 4);
+    for (int i = 0; i < 16; ++i) blob.append(reinterpret_cast<const char*>(&fill), 4);
+    blob += std::string("x\0y", 3);
+    const auto map = CharsMap::parse(blob);
+    ASSERT_TRUE(map.ok());
+    for (const char* text : {"a", "aaaaaaaa", "\xC3\xA9", ""}) {
+      map->longest(text);
+      map->shortest(text);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace loralei

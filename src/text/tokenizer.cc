@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/tokenizer.h"
+
+#include <algorithm>
+
+#include "text/tokenizer_core.h"
+#include "text/utf8.h"
+
+namespace loralei {
+
+Status TokenizerCore::finish_bytes() {
+  constexpr size_t kMaxBytes = size_t{1} << 30;
+  ends_.clear();
+  ends_.reserve(static_cast<size_t>(table.size()));
+  for (TokenId id = 0; id < table.size(); ++id) {
+    if (table.has(id)) bytes_ += decoder.piece_bytes(piece(id), false);
+    if (bytes_.size() > kMaxBytes)
+      return too_large("the decoder of the tokenizer turns the vocabulary into more than 1 GiB");
+    ends_.push_back(static_cast<uint32_t>(bytes_.size()));
+  }
+  return {};
+}
+
+std::string_view TokenizerCore::bytes_of(TokenId id) const {
+  if (id < 0 || static_cast<size_t>(id) >= ends_.size()) return {};
+  const uint32_t begin = id == 0 ? 0 : ends_[id - 1];
+  return std::string_view(bytes_).substr(begin, ends_[id] - begin);
+}
+
+Tokenizer::Tokenizer(Parts&& parts)
+    : core_(std::move(parts.core)),
+      added_(std::move(parts.added)),
+      prefix_ids_(std::move(parts.prefix_ids)),
+      suffix_ids_(std::move(parts.suffix_ids)),
+      settings_(std::move(parts.settings)) {
+  const auto id_of = [&](const char* name) -> std::optional<TokenId> {
+    const auto text = settings_.special_tokens.find(name);
+    return text == settings_.special_tokens.end() ? std::nullopt : find_token(text->second);
+  };
+  bos_ = id_of("bos_token");
+  eos_ = id_of("eos_token");
+  if (eos_) end_ids_.push_back(*eos_);
+  for (const TokenId id : parts.more_end_ids) {
+    if (std::find(end_ids_.begin(), end_ids_.end(), id) == end_ids_.end()) end_ids_.push_back(id);
+  }
+}
+
+Tokenizer::~Tokenizer() = default;
+
+Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  if (text.size() > kMaxEncodeBytes) {
+    return too_large("the text has " + std::to_string(text.size()) + " bytes, but at most " +
+                     std::to_string(kMaxEncodeBytes) + " can be tokenised");
+  }
+  if (!utf8_valid(text)) return invalid_argument("the text is not valid UTF-8");
+  std::vector<TokenId> ids;
+  if (options.add_special) ids = prefix_ids_;
+  for (const AddedTokens::Part& raw : added_->split_raw(text, options.parse_special)) {
+    if (raw.id >= 0) {
+      ids.push_back(raw.id);
+      continue;
+    }
+    const bool starts_text = raw.begin == 0;
+    TRY_ASSIGN(std::string normalized,
+               core_->normalizer.apply(text.substr(raw.begin, raw.end - raw.begin), starts_text));
+    if (!utf8_valid(normalized)) normalized = utf8_repair(normalized);
+    for (const AddedTokens::Part& part : added_->split_normalized(normalized, options.parse_special)) {
+      if (part.id >= 0) {
+        ids.push_back(part.id);
+        continue;
+      }
+      PreTokenized work;
+      work.text = normalized.substr(part.begin, part.end - part.begin);
+      work.starts_text = starts_text && part.begin == 0;
+      work.pieces.push_back({0, static_cast<uint32_t>(work.text.size())});
+      TRY(core_->pre_tokenizer.apply(work));
+      for (const TextRange piece : work.pieces) {
+        TRY(core_->model->encode(std::string_view(work.text).substr(piece.begin, piece.end - piece.begin), ids));
+      }
+    }
+  }
+  if (options.add_special) ids.insert(ids.end(), suffix_ids_.begin(), suffix_ids_.end());
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const TokenId> ids, const DecodeOptions& options) const {
+  std::vector<std::string_view> pieces;
+  pieces.reserve(ids.size());
+  for (const TokenId id : ids) {
+    if (const AddedToken* token = added_->find(id)) {
+      if (!(options.skip_special && token->special)) pieces.push_back(added_->piece(*token));
+    } else if (core_->table.has(id)) {
+      pieces.push_back(core_->piece(id));
+    }
+  }
+  return core_->decoder.decode(pieces);
+}
+
+std::string_view Tokenizer::token_bytes(TokenId id) const {
+  const AddedToken* token = added_->find(id);
+  return token != nullptr ? added_->bytes(*token) : core_->bytes_of(id);
+}
+
+std::string Tokenizer::first_token_bytes(TokenId id) const {
+  const AddedToken* token = added_->find(id);
+  if (token == nullptr && !core_->table.has(id)) return {};
+  return core_->decoder.piece_bytes(token != nullptr ? added_->piece(*token) : core_->piece(id), true);
+}
+
+std::string Tokenizer::token_text(TokenId id) const { return utf8_repair(token_bytes(id)); }
+
+std::string_view Tokenizer::token_piece(TokenId id) const {
+  const AddedToken* token = added_->find(id);
+  return token != nullptr ? std::string_view(token->content) : core_->table.text(id);
+}
+
+std::optional<TokenId> Tokenizer::find_token(std::string_view piece) const {
+  const AddedToken* token = added_->find(piece);
+  return token != nullptr ? std::optional<TokenId>(token->id) : core_->table.find(piece);
+}
+
+int Tokenizer::vocab_size() const { return std::max(core_->table.size(), added_->highest_id() + 1); }
+
+bool Tokenizer::is_special(TokenId id) const {
+  const AddedToken* token = added_->find(id);
+  return token != nullptr && token->special;
+}
+
+bool Tokenizer::is_hole(TokenId id) const { return added_->find(id) == nullptr && !core_->table.has(id); }
+
+bool Tokenizer::adds_bos() const {
+  return bos_ && std::find(prefix_ids_.begin(), prefix_ids_.end(), *bos_) != prefix_ids_.end();
+}
+bool Tokenizer::adds_eos() const {
+  return eos_ && std::find(suffix_ids_.begin(), suffix_ids_.end(), *eos_) != suffix_ids_.end();
+}
+
+}  // namespace loralei

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/tokenizer_json_read.h"
+
+#include <fstream>
+
+#include "base/limits.h"
+#include "text/utf8.h"
+
+namespace loralei {
+
+namespace {
+
+// The depth of brackets outside of strings, read before parsing so that no deep value is ever built.
+bool too_deep(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') {
+        ++i;
+      } else if (c == '"') {
+        in_string = false;
+      }
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > kMaxJsonDepth) return true;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return false;
+}
+
+Error wrong_type(const char* key, const char* wanted) {
+  return corrupt(std::string("the key '") + key + "' of the tokenizer must be " + wanted);
+}
+
+}  // namespace
+
+Result<Json> parse_tokenizer_json(std::string_view text, const std::string& name) {
+  if (static_cast<int64_t>(text.size()) > kMaxJsonBytes) {
+    return too_large(name + " has " + format_bytes(static_cast<int64_t>(text.size())) + ", but at most " +
+                     format_bytes(kMaxJsonBytes) + " are read");
+  }
+  if (too_deep(text)) return corrupt(name + " is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
+  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (value.is_discarded()) return corrupt(name + " is not valid JSON: it is damaged or cut");
+  if (!value.is_object()) return corrupt(name + " is not a JSON object");
+  return value;
+}
+
+Result<std::optional<std::string>> read_optional_file(const std::filesystem::path& path, int64_t limit_bytes) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (error || !std::filesystem::exists(status)) return std::optional<std::string>();
+  if (!std::filesystem::is_regular_file(status)) return io_error(path.string() + " is not a regular file");
+  const auto size = std::filesystem::file_size(path, error);
+  if (error) return io_error("cannot read the size of " + path.string() + ": " + error.message());
+  if (size > static_cast<uintmax_t>(limit_bytes)) {
+    return too_large(path.string() + " has " + format_bytes(static_cast<int64_t>(size)) + ", but at most " +
+                     format_bytes(limit_bytes) + " are read");
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes(size, '\0');
+  if (!file || !file.read(bytes.data(), static_cast<std::streamsize>(size)))
+    return io_error("cannot read " + path.string());
+  return std::optional<std::string>(std::move(bytes));
+}
+
+Result<bool> field_bool(const Json& object, const char* key, bool fallback) {
+  const Json* value = json_find(object, key);
+  if (value == nullptr) return fallback;
+  if (!value->is_boolean()) return wrong_type(key, "true or false");
+  return value->get<bool>();
+}
+
+Result<std::string> field_string(const Json& object, const char* key, std::string_view fallback) {
+  const Json* value = json_find(object, key);
+  if (value == nullptr) return std::string(fallback);
+  if (!value->is_string()) return wrong_type(key, "a string");
+  return value->get<std::string>();
+}
+
+Result<int64_t> field_int(const Json& object, const char* key, int64_t fallback) {
+  const Json* value = json_find(object, key);
+  if (value == nullptr) return fallback;
+  if (!value->is_number_integer()) return wrong_type(key, "an integer");
+  if (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
+    return wrong_type(key, "smaller");
+  return value->get<int64_t>();
+}
+
+Result<std::string> field_type(const Json& component, const char* what) {
+  if (!component.is_object()) return corrupt(std::string("the ") + what + " of the tokenizer is not an object");
+  TRY_ASSIGN(std::string type, field_string(component, "type", ""));
+  if (type.empty()) return corrupt(std::string("a ") + what + " of the tokenizer has no type");
+  return type;
+}
+
+Result<char32_t> field_char(const Json& object, const char* key, char32_t fallback) {
+  std::string standard;
+  utf8_append(standard, fallback);
+  TRY_ASSIGN(const std::string text, field_string(object, key, standard));
+  if (text.empty()) return wrong_type(key, "one character");
+  const Utf8Step step = utf8_step(text, 0);
+  if (!step.valid || static_cast<size_t>(step.length) != text.size()) return wrong_type(key, "one character");
+  return step.code_point;
+}
+
+Error refuse_component(const char* what, const std::string& name) {
+  return unsupported(std::string("the tokenizer uses the ") + what + " '" + name.substr(0, 100) +
+                     "', which is not supported");
+}
+
+}  // namespace loralei

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/tensor_reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/limits.h"
+#include "tensor/codec.h"
+
+namespace loralei {
+namespace {
+
+constexpr int64_t kConvertChunk = 4096;  // numbers converted at a time; a multiple of every block size
+
+uint64_t mix(uint64_t value) {
+  value ^= value >> 33;
+  value *= 0xff51afd7ed558ccdULL;
+  value ^= value >> 29;
+  value *= 0xc4ceb9fe1a85ec53ULL;
+  return value ^ (value >> 32);
+}
+
+// Names bytes for system_fingerprint; guards against mix-ups, not against attackers. Four lanes so that it keeps up with the disk.
+uint64_t hash_bytes(const std::byte* data, size_t size, uint64_t seed) {
+  uint64_t lanes[4] = {seed, seed + 1, seed + 2, seed + 3};
+  size_t offset = 0;
+  for (; offset + 32 <= size; offset += 32) {
+    uint64_t words[4];
+    std::memcpy(words, data + offset, 32);
+    for (int lane = 0; lane < 4; ++lane) {
+      lanes[lane] = (lanes[lane] ^ words[lane]) * 0x9e3779b97f4a7c15ULL;
+      lanes[lane] ^= lanes[lane] >> 31;
+    }
+  }
+  uint64_t tail = size;
+  for (; offset < size; ++offset) tail = tail * 257 + static_cast<uint8_t>(data[offset]);
+  return mix(lanes[0] ^ mix(lanes[1] ^ mix(lanes[2] ^ mix(lanes[3] ^ mix(tail)))));
+}
+
+void convert_row(DType from, const std::byte* source, DType to, std::byte* out, int64_t count) {
+  if (from == to) {
+    std::memcpy(out, source, static_cast<size_t>(row_bytes(to, count)));
+    return;
+  }
+  float chunk[kConvertChunk];
+  for (int64_t begin = 0; begin < count; begin += kConvertChunk) {
+    const int64_t size = std::min(kConvertChunk, count - begin);
+    decode_row(from, source + row_bytes(from, begin), chunk, size);
+    encode_row(to, chunk, out + row_bytes(to, begin), size);
+  }
+}
+
+
+}  // namespace
+
+Result<TensorReader> TensorReader::open(const BaseModelFile& model) {
+  TensorReader reader;
+  const PosixFileSystem file_system;
+  for (const std::string& path : model.index.files) {
+    TRY_ASSIGN(std::unique_ptr<File> file, file_system.open(path));
+    reader.files_.push_back(std::move(file));
+  }
+  reader.permuted_qk_ = model.permuted_qk;
+  reader.heads_ = model.config.heads;
+  reader.kv_heads_ = model.config.kv_heads;
+  return reader;
+}
+
+int32_t TensorReader::permuted_heads(const std::string& name) const {
+  if (!permuted_qk_) return 0;
+  if (name.ends_with("q_proj.weight") || name.ends_with("q_proj.bias")) return heads_;
+  if (name.ends_with("k_proj.weight") || name.ends_with("k_proj.bias")) return kv_heads_;
+  return 0;
+}
+
+Result<uint64_t> TensorReader::read_rows(const TensorInfo& info, const TensorTarget& target, int64_t row_begin,
+                                         int64_t row_count, std::vector<std::byte>& buffer) const {
+  const int64_t held_row_bytes = row_bytes(target.dtype, target.cols);
+  const int64_t source_bytes = row_count * target.source_row_bytes;
+  const File& file = *files_[info.file];
+  std::byte* const out = target.data + row_begin * held_row_bytes;
+  const bool in_place = target.permuted_heads == 0 && target.dtype == info.dtype;
+  std::byte* source = out;
+  if (!in_place) {
+    buffer.resize(static_cast<size_t>(source_bytes));
+    source = buffer.data();
+  }
+  TRY(file.read_exact(info.offset + row_begin * target.source_row_bytes,
+                      {source, static_cast<size_t>(source_bytes)}));
+  uint64_t seed = mix(static_cast<uint64_t>(row_begin) + 1);
+  seed = hash_bytes(reinterpret_cast<const std::byte*>(info.name.data()), info.name.size(), seed);
+  const uint64_t hash = hash_bytes(source, static_cast<size_t>(source_bytes), seed);
+  if (in_place) return hash;
+
+  const int64_t head_rows = target.permuted_heads > 0 ? target.rows / target.permuted_heads : 0;
+  for (int64_t i = 0; i < row_count; ++i) {
+    int64_t row = row_begin + i;
+    if (head_rows > 0) {
+      // File row (head, i, half) is our row (head, half, i).
+      const int64_t head = row / head_rows;
+      const int64_t inside = row % head_rows;
+      row = head * head_rows + inside % 2 * (head_rows / 2) + inside / 2;
+    }
+    convert_row(info.dtype, source + i * target.source_row_bytes, target.dtype, target.data + row * held_row_bytes,
+                target.cols);
+  }
+  return hash;
+}
+
+}  // namespace loralei

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "wire/generation_fields.h"
+
+namespace loralei {
+namespace {
+
+constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
+
+bool is_function_name(std::string_view name) {
+  if (name.empty() || name.size() > 64) return false;
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
+  });
+}
+
+// A string, or an array of text parts, which are joined by newlines.
+void read_content(JsonReader& reader, WireMessage& message) {
+  const Json* content = reader.find("content");
+  if (!content) return;
+  message.has_content = true;
+  if (content->is_string()) {
+    message.content = content->get<std::string>();
+    return;
+  }
+  if (!content->is_array()) {
+    return reader.fail("content", "'" + reader.path_of("content") + "' must be a string or an array of text parts.", "invalid_type");
+  }
+  for (size_t i = 0; i < content->size(); ++i) {
+    const std::string at = "content[" + std::to_string(i) + "]";
+    const Json& part = (*content)[i];
+    if (i > 0) message.content += '\n';
+    if (part.is_string()) {
+      message.content += part.get_ref<const std::string&>();
+      continue;
+    }
+    if (!part.is_object()) return reader.fail(at, "'" + reader.path_of(at) + "' must be an object with type and text.", "invalid_type");
+    JsonReader inner(part, reader.path_of(at) + ".");
+    const std::string type = inner.required_string("type", 64);
+    if (type != "text" && !inner.failed()) {
+      inner.fail("type", "Content parts of the type '" + type + "' are not supported: this server reads text only.", "unsupported_content_type");
+    }
+    const Json* text = inner.find("text");
+    if (!text || !text->is_string()) inner.fail("text", "'" + inner.path_of("text") + "' must be a string.", "invalid_type");
+    if (inner.failed()) return reader.adopt(inner.error());
+    message.content += text->get_ref<const std::string&>();
+  }
+}
+
+void read_tool_calls(JsonReader& reader, WireMessage& message) {
+  const Json* calls = reader.find_array("tool_calls", kMaxTools);
+  for (size_t i = 0; calls && i < calls->size(); ++i) {
+    const std::string at = "tool_calls[" + std::to_string(i) + "]";
+    if (!(*calls)[i].is_object()) return reader.fail(at, "'" + reader.path_of(at) + "' must be an object.", "invalid_type");
+    JsonReader entry((*calls)[i], reader.path_of(at) + ".");
+    const Json* function = entry.find_object("function");
+    if (!function) entry.fail("function", "'" + entry.path_of("function") + "' is missing.", "missing_required_parameter");
+    if (entry.failed()) return reader.adopt(entry.error());
+    JsonReader inner(*function, entry.path_of("function") + ".");
+    ToolCall call;
+    call.id = entry.string("id", 256).value_or("");
+    call.name = inner.required_string("name", 256);
+    const Json* arguments = inner.find("arguments");
+    // Some clients send the object itself instead of its text.
+    if (arguments) call.arguments = arguments->is_string() ? arguments->get<std::string>() : compact_json(*arguments);
+    if (entry.failed()) return reader.adopt(entry.error());
+    if (inner.failed()) return reader.adopt(inner.error());
+    message.tool_calls.push_back(std::move(call));
+  }
+}
+
+void read_messages(JsonReader& reader, std::vector<WireMessage>& messages, std::vector<std::string>& unknown) {
+  const Json* list = reader.find_array("messages", kMaxMessages);
+  if (!list || list->empty()) {
+    return reader.fail("messages", "'messages' is missing or empty.", "missing_required_parameter");
+  }
+  messages.reserve(list->size());
+  for (size_t i = 0; i < list->size(); ++i) {
+    const std::string at = "messages[" + std::to_string(i) + "]";
+    if (!(*list)[i].is_object()) return reader.fail(at, "'" + at + "' must be an object with role and content.", "invalid_type");
+    JsonReader inner((*list)[i], at + ".");
+    WireMessage message;
+    message.role = inner.required_string("role", 64);
+    if (!inner.failed() && std::find(std::begin(kRoles), std::end(kRoles), message.role) == std::end(kRoles)) {
+      inner.fail("role", "'" + at + ".role' must be system, developer, user, assistant or tool.");
+    }
+    read_content(inner, message);
+    read_tool_calls(inner, message);
+    message.name = inner.string("name", 256).value_or("");
+    message.tool_call_id = inner.string("tool_call_id", 256).value_or("");
+    message.reasoning_content = inner.string("reasoning_content").value_or("");
+    if (!message.tool_calls.empty() && message.role != "assistant") {
+      inner.fail("tool_calls", "Only messages of the assistant may have tool_calls.");
+    }
+    if (!message.has_content && message.role != "assistant") {
+      inner.fail("content", "'" + at + ".content' is missing.", "missing_required_parameter");
+    }
+    check_fields(inner, (*list)[i],
+                 {"role", "content", "name", "tool_call_id", "tool_calls", "reasoning_content", "refusal", "annotations"}, unknown);
+    if (inner.failed()) return reader.adopt(inner.error());
+    messages.push_back(std::move(message));
+  }
+}
+
+void read_tools(JsonReader& reader, std::vector<ToolSpec>& tools) {
+  const Json* list = reader.find_array("tools", kMaxTools);
+  for (size_t i = 0; list && i < list->size(); ++i) {
+    const std::string at = "tools[" + std::to_string(i) + "]";
+    const Json& entry = (*list)[i];
+    if (!entry.is_object()) return reader.fail(at, "'" + at + "' must be an object.", "invalid_type");
+    JsonReader outer(entry, at + ".");
+    const std::string type = outer.string("type", 64).value_or("function");
+    if (type != "function") outer.fail("type", "'" + at + ".type' must be function.");
+    const Json* function = outer.find_object("function");
+    if (!function) outer.fail("function", "'" + at + ".function' is missing.", "missing_required_parameter");
+    if (outer.failed()) return reader.adopt(outer.error());
+    JsonReader inner(*function, at + ".function.");
+    ToolSpec tool;
+    tool.name = inner.required_string("name");
+    if (!inner.failed() && !is_function_name(tool.name)) {
+      inner.fail("name", "'" + at + ".function.name' must be 1 to 64 letters, digits, '_', '-' or '.'.");
+    }
+    tool.description = inner.string("description").value_or("");
+    if (const Json* parameters = inner.find_object("parameters")) tool.parameters = compact_json(*parameters);
+    tool.strict = inner.boolean("strict").value_or(false);
+    tool.json = compact_json(entry);
+    if (inner.failed()) return reader.adopt(inner.error());
+    for (const ToolSpec& other : tools) {
+      if (other.name == tool.name) return reader.fail(at, "Two tools are named '" + tool.name + "'.");
+    }
+    tools.push_back(std::move(tool));
+  }
+}
+
+void read_tool_choice(JsonReader& reader, ChatRequest& request) {
+  const Json* choice = reader.find("tool_choice");
+  if (!choice) return;
+  if (choice->is_string()) {
+    const auto& text = choice->get_ref<const std::string&>();
+    if (text == "none") request.tool_choice = ToolChoice::kNone;
+    else if (text == "required") request.tool_choice = ToolChoice::kRequired;
+    else if (text != "auto") return reader.fail("tool_choice", "'tool_choice' must be auto, none, required or one function.");
+  } else if (choice->is_object()) {
+    JsonReader outer(*choice, "tool_choice.");
+    if (outer.string("type", 64).value_or("function") != "function") {
+      outer.fail("type", "'tool_choice.type' must be function.", "unsupported_parameter");
+    }
+    const Json* function = outer.find_object("function");
+    if (!function) outer.fail("function", "'tool_choice.function' is missing.", "missing_required_parameter");
+    if (outer.failed()) return reader.adopt(outer.error());
+    JsonReader inner(*function, "tool_choice.function.");
+    request.tool_choice = ToolChoice::kFunction;
+    request.tool_choice_name = inner.required_string("name");
+    if (inner.failed()) return reader.adopt(inner.error());
+    const auto& tools = request.prompt.tools;
+    if (std::none_of(tools.begin(), tools.end(), [&](const ToolSpec& t) { return t.name == request.tool_choice_name; })) {
+      return reader.fail("tool_choice", "'tool_choice' names a function that is not among 'tools'.");
+    }
+  } else {
+    return reader.fail("tool_choice", "'tool_choice' must be a string or an object.", "invalid_type");
+  }
+  if (request.tool_choice == ToolChoice::kRequired && request.prompt.tools.empty()) {
+    reader.fail("tool_choice", "'tool_choice' is required, but there are no 'tools'.");
+  }
+}
+
+}  // namespace
+
+void read_chat_prompt(JsonReader& reader, WirePrompt& prompt, std::vector<std::string>& unknown) {
+  read_messages(reader, prompt.messages, unknown);
+  read_tools(reader, prompt.tools);
+  const auto add_prompt = reader.boolean("add_generation_prompt");
+  prompt.continue_final_message = reader.boolean("continue_final_message").value_or(false);
+  if (prompt.continue_final_message && add_prompt.value_or(false)) {
+    reader.fail("continue_final_message", "'continue_final_message' and 'add_generation_prompt' exclude each other.");
+  }
+  prompt.add_generation_prompt = add_prompt.value_or(!prompt.continue_final_message);
+  if (const Json* kwargs = reader.find_object("chat_template_kwargs")) prompt.template_kwargs = compact_json(*kwargs);
+}
+
+Parsed<ChatRequest> parse_chat_request(std::string_view body) {
+  auto json = parse_json_object(body);
+  if (!json.ok()) return json.error();
+  JsonReader reader(*json);
+  ChatRequest request;
+  read_generation_fields(reader, request.common);
+  read_chat_prompt(reader, request.prompt, request.common.unknown_fields);
+  read_tool_choice(reader, request);
+  request.parallel_tool_calls = reader.boolean("parallel_tool_calls").value_or(true);
+  request.common.logprobs = reader.boolean("logprobs").value_or(false);
+  const char* top = reader.find("n_probs") ? "n_probs" : "top_logprobs";
+  const auto top_logprobs = reader.integer(top, 0, kMaxTopLogprobs);
+  request.common.top_logprobs = static_cast<int>(top_logprobs.value_or(0));
+  if (request.common.top_logprobs > 0 && !request.common.logprobs) {
+    if (top == std::string_view("n_probs")) request.common.logprobs = true;
+    else reader.fail("top_logprobs", "'top_logprobs' needs logprobs: true.");
+  }
+  check_fields(reader, *json,
+               {LORALEI_GENERATION_FIELDS, LORALEI_CHAT_PROMPT_FIELDS, "tool_choice", "parallel_tool_calls"},
+               request.common.unknown_fields);
+  if (reader.failed()) return reader.error();
+  return request;
+}
+
+}  // namespace loralei

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wire/json_out.h"
+
+#include <charconv>
+#include <cmath>
+
+namespace loralei {
+
+void JsonOut::separate() {
+  if (need_comma_) out_ += ',';
+  need_comma_ = true;
+}
+
+JsonOut& JsonOut::open(char bracket) {
+  separate();
+  out_ += bracket;
+  need_comma_ = false;
+  return *this;
+}
+
+JsonOut& JsonOut::close(char bracket) {
+  out_ += bracket;
+  need_comma_ = true;
+  return *this;
+}
+
+JsonOut& JsonOut::key(std::string_view name) {
+  string(name);
+  out_ += ':';
+  need_comma_ = false;
+  return *this;
+}
+
+JsonOut& JsonOut::string(std::string_view text) {
+  separate();
+  out_ += '"';
+  append_json_escaped(out_, text);
+  out_ += '"';
+  return *this;
+}
+
+JsonOut& JsonOut::number(int64_t value) {
+  separate();
+  out_ += std::to_string(value);
+  return *this;
+}
+
+JsonOut& JsonOut::real(double value) {
+  if (!std::isfinite(value)) return null();
+  separate();
+  char text[40];
+  const auto end = std::to_chars(text, text + sizeof text, value);
+  out_.append(text, end.ptr);
+  return *this;
+}
+
+JsonOut& JsonOut::real(float value) {
+  if (!std::isfinite(value)) return null();
+  separate();
+  char text[40];
+  const auto end = std::to_chars(text, text + sizeof text, value);
+  out_.append(text, end.ptr);
+  return *this;
+}
+
+JsonOut& JsonOut::raw(std::string_view json) {
+  separate();
+  out_ += json;
+  return *this;
+}
+
+size_t utf8_sequence_length(std::string_view text, size_t at) {
+  const auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u; };
+  const unsigned b0 = byte(0), b1 = byte(1);
+  if (at >= text.size()) return 0;
+  if (b0 < 0x80) return 1;
+  const auto continues = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };
+  if (b0 >= 0xC2 && b0 <= 0xDF) return continues(1) ? 2 : 0;
+  if (b0 >= 0xE0 && b0 <= 0xEF) {
+    if ((b0 == 0xE0 && b1 < 0xA0) || (b0 == 0xED && b1 > 0x9F)) return 0;
+    return continues(1) && continues(2) ? 3 : 0;
+  }
+  if (b0 >= 0xF0 && b0 <= 0xF4) {
+    if ((b0 == 0xF0 && b1 < 0x90) || (b0 == 0xF4 && b1 > 0x8F)) return 0;
+    return continues(1) && continues(2) && continues(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+bool is_valid_utf8(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t n = utf8_sequence_length(text, at);
+    if (n == 0) return false;
+    at += n;
+  }
+  return true;
+}
+
+void append_json_escaped(std::string& out, std::string_view text) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  for (size_t at = 0; at < text.size();) {
+    const auto c = static_cast<unsigned char>(text[at]);
+    if (c >= 0x20 && c < 0x7f && c != '"' && c != '\\') {
+      out += static_cast<char>(c);
+      ++at;
+      continue;
+    }
+    if (c >= 0x80) {
+      const size_t n = utf8_sequence_length(text, at);
+      if (n == 0) {
+        out += "\xEF\xBF\xBD";
+        // One mark for the whole broken sequence, not one for each of its bytes.
+        do ++at;
+        while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
+      } else {
+        out.append(text.substr(at, n));
+        at += n;
+      }
+      continue;
+    }
+    switch (c) {
+      case '"': out += "\\\""; break;
+      case '\\': out += "\\\\"; break;
+      case '\n': out += "\\n"; break;
+      case '\r': out += "\\r"; break;
+      case '\t': out += "\\t"; break;
+      default:
+        out += "\\u00";
+        out += kHex[c >> 4];
+        out += kHex[c & 15];
+    }
+    ++at;
+  }
+}
+
+std::string base64_encode(std::string_view bytes) {
+  static constexpr char kAlphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  out.reserve((bytes.size() + 2) / 3 * 4);
+  const auto byte = [&](size_t i) { return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0u; };
+  for (size_t at = 0; at < bytes.size(); at += 3) {
+    const unsigned word = byte(at) << 16 | byte(at + 1) << 8 | byte(at + 2);
+    out += kAlphabet[word >> 18];
+    out += kAlphabet[word >> 12 & 63];
+    out += at + 1 < bytes.size() ? kAlphabet[word >> 6 & 63] : '=';
+    out += at + 2 < bytes.size() ? kAlphabet[word & 63] : '=';
+  }
+  return out;
+}
+
+}  // namespace loralei

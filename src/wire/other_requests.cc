@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Completions, embeddings, tokenize, and the requests about adapters and apps.
+#include "wire/generation_fields.h"
+
+namespace loralei {
+
+Parsed<CompletionRequest> parse_completion_request(std::string_view body) {
+  auto json = parse_json_object(body);
+  if (!json.ok()) return json.error();
+  JsonReader reader(*json);
+  CompletionRequest request;
+  GenerationFields& common = request.common;
+  read_generation_fields(reader, common);
+  request.prompts = read_prompts(reader, "prompt", kMaxPrompts);
+  request.echo = reader.boolean("echo").value_or(false);
+  request.add_special_tokens = reader.boolean("add_special_tokens").value_or(true);
+  // Here logprobs is the number of alternatives, and 0 asks for the chosen token's alone.
+  const char* field = reader.find("n_probs") ? "n_probs" : "logprobs";
+  const Json* logprobs = reader.find(field);
+  if (logprobs && logprobs->is_boolean()) {
+    common.logprobs = logprobs->get<bool>();
+  } else if (const auto count = reader.integer(field, 0, kMaxTopLogprobs)) {
+    common.logprobs = true;
+    common.top_logprobs = static_cast<int>(*count);
+  }
+  if (reader.find("top_logprobs")) reader.fail("top_logprobs", "On /v1/completions the number of alternatives is given by 'logprobs'.");
+  const auto best_of = reader.integer("best_of", 1, kMaxChoices);
+  if (best_of && *best_of != common.n) {
+    reader.fail("best_of", "'best_of' other than n is not supported: ask for n and choose.", "unsupported_parameter");
+  }
+  if (common.max_tokens == 0 && !request.echo) reader.fail("max_tokens", "'max_tokens' of 0 is only allowed with echo: true.");
+  if (request.prompts.size() * static_cast<size_t>(common.n) > static_cast<size_t>(kMaxPrompts)) {
+    reader.fail("n", "The number of prompts times n may not exceed " + std::to_string(kMaxPrompts) + ".");
+  }
+  check_fields(reader, *json, {LORALEI_GENERATION_FIELDS, "prompt", "echo", "add_special_tokens", "best_of"}, common.unknown_fields);
+  if (reader.failed()) return reader.error();
+  return request;
+}
+
+Parsed<EmbeddingRequest> parse_embedding_request(std::string_view body) {
+  auto json = parse_json_object(body);
+  if (!json.ok()) return json.error();
+  JsonReader reader(*json);
+  EmbeddingRequest request;
+  read_model_ref(reader, request.model);
+  request.inputs = read_prompts(reader, "input", kMaxEmbeddingInputs);
+  const std::string format = reader.string("encoding_format", 64).value_or("float");
+  request.base64 = format == "base64";
+  if (!request.base64 && format != "float") reader.fail("encoding_format", "'encoding_format' must be float or base64.");
+  request.priority = static_cast<int>(reader.integer("priority", INT_MIN, INT_MAX).value_or(0));
+  check_fields(reader, *json, {LORALEI_MODEL_FIELDS, "input", "encoding_format", "priority"}, request.unknown_fields);
+  if (reader.failed()) return reader.error();
+  return request;
+}
+
+Parsed<TokenizeRequest> parse_tokenize_request(std::string_view body) {
+  auto json = parse_json_object(body);
+  if (!json.ok()) return json.error();
+  JsonReader reader(*json);
+  TokenizeRequest request;
+  read_model_ref(reader, request.model);
+  request.is_chat = reader.find("messages") != nullptr;
+  // vLLM says prompt, llama.cpp content.
+  const char* text = reader.find("content") ? "content" : "prompt";
+  if (request.is_chat) {
+    if (reader.find(text)) reader.fail(text, std::string("Send either 'messages' or '") + text + "'.");
+    read_chat_prompt(reader, request.chat, request.unknown_fields);
+  } else if (auto value = reader.string(text)) {
+    request.text = std::move(*value);
+  } else {
+    reader.fail("prompt", "'prompt' is missing.", "missing_required_parameter");
+  }
+  const char* special = reader.find("add_special") ? "add_special" : "add_special_tokens";
+  request.add_special_tokens = reader.boolean(special).value_or(!request.is_chat);
+  const char* pieces = reader.find("with_pieces") ? "with_pieces" : "return_token_strs";
+  request.return_token_strs = reader.boolean(pieces).value_or(false);
+  check_fields(reader, *json,
+               {LORALEI_MODEL_FIELDS, LORALEI_CHAT_PROMPT_FIELDS, "prompt", "content", "add_special", "add_special_tokens", "with_pieces",
+                "return_token_strs", "parse_special"},
+               request.unknown_fields);
+  if (reader.failed()) return reader.error();
+  return request;
+}
+
+Parsed<DetokenizeRequest> parse_detokenize_request(std::string_view body) {
+  auto json = parse_json_object(body);
+  if (!json.ok()) return json.error();
+  JsonReader reader(*json);
+  DetokenizeRequest request;
+  read_model_ref(reader, request.model);
+  const Json* tokens = reader.find_array("tokens", SIZE_MAX);  // the body's size bounds it
+  if (tokens) request.tokens = read_token_ids(reader, *tokens, "tokens");
+  else reader.fail("tokens", "'tokens' is missing.", "missing_required_parameter");
+  check_fields(reader, *json, {LORALEI_MODEL_FIELDS, "tokens"}, request.unknown_fields);
+  if (reader.failed()) return reader.error();
+  return request;
+}
+
+Parsed<LoadLoraRequest> parse_load_lora_request(std::string_view body) {
+  auto json = parse_json_object(body);
+  if (!json.ok()) return vllm_error(400, json.error().message);
+  JsonReader reader(*json);
+  LoadLoraRequest request;
+  auto name = reader.string("lora_name", kMaxNameBytes);
+  auto path = reader.string("lora_path", 4096);
+  if (!name || name->empty() || !path || path->empty()) {
+    reader.fail("lora_name", "Both 'lora_name' and 'lora_path' must be provided.");
+  }
+  request.load_inplace = reader.boolean("load_inplace").value_or(false);
+  request.pinned = reader.boolean("pinned").value_or(false);
+  if (reader.failed()) return vllm_error(400, reader.error().message);
+  request.name = std::move(*name);
+  request.path = std::move(*path);
+  if (request.path.find('\0') != std::string::npos) return vllm_error(400, "'lora_path' holds a NUL character.");
+  for (const char c : request.name) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f || c == ',') {
+      return vllm_error(400, "'lora_name' may not hold control characters or commas.");
+    }
+  }
+  return request;
+}
+
+Parsed<UnloadLoraRequest> parse_unload_lora_request(std::string_view body) {
+  auto json = parse_json_object(body);
+  if (!json.ok()) return vllm_error(400, json.error().message);
+  JsonReader reader(*json);
+  auto name = reader.string("lora_name", kMaxNameBytes);
+  if (!reader.failed() && (!name || name->empty())) reader.fail("lora_name", "'lora_name' must be provided.");
+  if (reader.failed()) return vllm_error(400, reader.error().message);
+  return UnloadLoraRequest{std::move(*name)};
+}
+
+Parsed<AppStateRequest> parse_app_state_request(std::string_view body) {
+  auto json = parse_json_object(body);
+  if (!json.ok()) return json.error();
+  JsonReader reader(*json);
+  AppStateRequest request;
+  const std::string state = reader.required_string("state", 64);
+  if (state == "foreground") request.state = AppStateKind::kForeground;
+  else if (state == "background") request.state = AppStateKind::kBackground;
+  else if (state == "killed") request.state = AppStateKind::kKilled;
+  else reader.fail("state", "'state' must be foreground, background or killed.");
+  request.pid = reader.integer("pid", 1, INT_MAX);
+  if (reader.failed()) return reader.error();
+  return request;
+}
+
+}  // namespace loralei

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers of the HTTP API: native structs to JSON text and SSE frames.
+//
+// Thread: pure functions and plain values. Ownership: values; the returned text is complete.
+// Invariants: the text is valid JSON and UTF-8 whatever the strings hold (broken sequences become U+FFFD; logprobs carry the raw bytes
+// beside). A stream of chat chunks begins with the role, ends with a finish reason, then the usage chunk if asked for, then
+// kSseDone. Failure: none.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "wire/requests.h"
+
+namespace loralei {
+
+struct Usage {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompt
+};
+
+struct ResponseHead {
+  std::string id;       // "chatcmpl-...", "cmpl-..."
+  int64_t created = 0;  // unix seconds
+  std::string model;    // the name the client asked for
+  std::string system_fingerprint;
+};
+
+struct WireAlternative {
+  std::string bytes;  // of the token, maybe not valid UTF-8
+  float logprob = 0;
+};
+struct WireLogprob {
+  WireAlternative chosen;
+  bool has_logprob = true;  // false: the first token of an echoed prompt has none
+  std::vector<WireAlternative> top;
+};
+
+enum class FinishReason : unsigned char { kNone, kStop, kLength, kToolCalls, kAbort };
+const char* finish_reason_name(FinishReason reason);  // nullptr for kNone
+
+struct ChatChoice {
+  int index = 0;
+  std::string content;
+  std::string reasoning_content;
+  std::vector<ToolCall> tool_calls;  // with some, an empty content becomes null
+  FinishReason finish = FinishReason::kStop;
+  std::optional<std::vector<WireLogprob>> logprobs;
+};
+std::string chat_response(const ResponseHead& head, const std::vector<ChatChoice>& choices, const Usage& usage);
+
+struct ToolCallDelta {
+  int index = 0;
+  std::string id;         // with the name, in the first delta of a call only
+  std::string name;
+  std::string arguments;  // a piece
+};
+struct ChatDelta {
+  int index = 0;
+  bool role = false;  // the first delta of a choice
+  std::string content;
+  std::vector<ToolCallDelta> tool_calls;
+  FinishReason finish = FinishReason::kNone;
+  std::optional<std::vector<WireLogprob>> logprobs;
+};
+// What chunks say about usage: nothing, null (the usage chunk comes at the end), or the figures so far.
+struct ChunkUsage {
+  bool present = false;
+  std::optional<Usage> usage;
+};
+std::string chat_chunk(const ResponseHead& head, const ChatDelta& delta, const ChunkUsage& usage = {});
+std::string chat_usage_chunk(const ResponseHead& head, const Usage& usage);
+
+struct CompletionChoice {
+  int index = 0;
+  std::string text;
+  FinishReason finish = FinishReason::kNone;
+  std::optional<std::vector<WireLogprob>> logprobs;
+  int64_t text_offset = 0;  // of the first token of logprobs in the whole text, in characters
+};
+std::string completion_response(const ResponseHead& head, const std::vector<CompletionChoice>& choices, const Usage& usage);
+std::string completion_chunk(const ResponseHead& head, const CompletionChoice& choice, const ChunkUsage& usage = {});
+std::string completion_usage_chunk(const ResponseHead& head, const Usage& usage);
+
+std::string embedding_response(const ResponseHead& head, const std::vector<std::vector<float>>& embeddings, bool base64,
+                               int64_t prompt_tokens);
+std::string tokenize_response(const std::vector<TokenId>& tokens, int64_t max_model_len,
+                              const std::vector<std::string>* token_strs);
+std::string detokenize_response(std::string_view text);
+
+struct ModelCard {
+  std::string id;
+  int64_t created = 0;
+  std::string root;    // path of the files
+  std::string parent;  // the base's id; empty for the base itself
+  int64_t max_model_len = 0;
+};
+std::string model_card(const ModelCard& card);
+std::string model_list(const std::vector<ModelCard>& cards);
+
+// One row of GET /v1/adapters.
+struct AdapterRow {
+  std::string name;
+  std::string path;
+  std::string source;  // command_line, directory, http
+  std::string state;   // registered, loading, ready, failed ...
+  std::string tier;    // memory, disk ...
+  int64_t bytes = 0;
+  int rank = 0;
+  std::string version;  // digest of its files, once known
+  int64_t uses = 0;     // requests begun with it
+  int running = 0;      // requests holding it now
+  int waiting = 0;      // requests queued for it
+  bool pinned = false;
+  std::vector<std::string> notes;  // what was applied, and what the load report says
+  std::string error;               // why the last load failed
+};
+std::string adapter_row(const AdapterRow& row);
+std::string adapter_list(const std::vector<AdapterRow>& rows);
+
+// vLLM's plain texts.
+std::string lora_loaded_text(std::string_view name);
+std::string lora_unloaded_text(std::string_view name);
+
+// --- server-sent events
+std::string sse_event(std::string_view json);
+inline constexpr std::string_view kSseDone = "data: [DONE]\n\n";
+inline constexpr std::string_view kSsePing = ": ping\n\n";
+
+}  // namespace loralei

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every request parser on the same bytes; what they accept keeps its promises, and every error body is valid JSON.
+#include <cstddef>
+#include <cstdint>
+
+#include "base/check.h"
+#include "wire/json_in.h"
+#include "wire/json_out.h"
+#include "wire/requests.h"
+#include "wire/responses.h"
+
+namespace {
+
+using namespace loralei;
+
+void check_error(const ApiError& error) {
+  CHECK(error.status == 400 && !error.message.empty());
+  CHECK(Json::accept(error_body(error)));
+}
+
+void check_fields(const GenerationFields& fields) {
+  CHECK(fields.n >= 1 && fields.n <= kMaxChoices);
+  CHECK(fields.stop.size() <= static_cast<size_t>(kMaxStopStrings));
+  CHECK(fields.model.adapters.size() <= static_cast<size_t>(kMaxAdaptersPerRequest));
+  CHECK(!fields.temperature || *fields.temperature >= 0);
+  CHECK(is_valid_utf8(fields.model.model) && is_valid_utf8(fields.cache_salt));
+  CHECK(fields.output.schema.empty() || Json::accept(fields.output.schema));
+  for (const auto& [id, bias] : fields.logit_bias) CHECK(id >= 0 && id < kMaxVocab && bias >= -100 && bias <= 100);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size > 64 * 1024) return 0;
+  const std::string_view body(reinterpret_cast<const char*>(data), size);
+  if (auto r = parse_chat_request(body); r.ok()) {
+    check_fields(r->common);
+    std::vector<ChatChoice> choices(1);
+    for (const WireMessage& message : r->prompt.messages) {
+      CHECK(is_valid_utf8(message.content));
+      choices[0].content += message.content;
+      choices[0].tool_calls.insert(choices[0].tool_calls.end(), message.tool_calls.begin(), message.tool_calls.end());
+    }
+    CHECK(Json::accept(chat_response({"id", 1, r->common.model.model, ""}, choices, {})));
+  } else {
+    check_error(r.error());
+  }
+  if (auto r = parse_completion_request(body); r.ok()) {
+    check_fields(r->common);
+    CHECK(!r->prompts.empty() && r->prompts.size() <= static_cast<size_t>(kMaxPrompts));
+  } else {
+    check_error(r.error());
+  }
+  if (auto r = parse_embedding_request(body); !r.ok()) check_error(r.error());
+  if (auto r = parse_tokenize_request(body); !r.ok()) check_error(r.error());
+  if (auto r = parse_detokenize_request(body); !r.ok()) check_error(r.error());
+  if (auto r = parse_load_lora_request(body); !r.ok()) check_error(r.error());
+  if (auto r = parse_unload_lora_request(body); !r.ok()) check_error(r.error());
+  if (auto r = parse_app_state_request(body); !r.ok()) check_error(r.error());
+
+  // The writer on raw bytes: always valid JSON, and text that is valid comes back as it was.
+  JsonOut out;
+  out.string(body);
+  const Json back = Json::parse(out.text(), nullptr, false);
+  CHECK(back.is_string());
+  if (is_valid_utf8(body)) CHECK(back.get_ref<const std::string&>() == body);
+  return 0;
+}

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running `loralei serve` for tests: started on a free port, stopped at the end, its log shown when something failed."""
+import json
+import os
+import pathlib
+import queue
+import re
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = pathlib.Path(os.environ.get("LORALEI_BINARY", ROOT / "build" / "loralei"))
+START_SECONDS = 120
+
+
+class LiveServer:
+    def __init__(self, *flags, model="demo/model", adapters="demo/adapters"):
+        command = [str(BINARY), "serve", str(ROOT / model), "--port", "0"]
+        if adapters:
+            command += ["--adapter-dir", str(ROOT / adapters)]
+        self.process = subprocess.Popen(command + list(flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.lines = []
+        found = queue.Queue()
+
+        def read():
+            for line in self.process.stdout:
+                self.lines.append(line.rstrip())
+                match = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+                if match:
+                    found.put(int(match.group(1)))
+            found.put(None)
+
+        self.reader = threading.Thread(target=read, daemon=True)
+        self.reader.start()
+        port = found.get(timeout=START_SECONDS)
+        if port is None:
+            raise RuntimeError("the server did not start:\n" + "\n".join(self.lines))
+        self.url = f"http://127.0.0.1:{port}"
+        self.wait_ready()
+
+    def wait_ready(self):
+        deadline = time.monotonic() + START_SECONDS
+        while self.request("GET", "/ready")[0] != 200:
+            if time.monotonic() > deadline:
+                raise RuntimeError("the server did not become ready:\n" + "\n".join(self.lines))
+            time.sleep(0.05)
+
+    def request(self, method, path, body=None, headers=None):
+        """(status, headers, parsed JSON or text)."""
+        data = None
+        all_headers = dict(headers or {})
+        if body is not None:
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            all_headers.setdefault("Content-Type", "application/json")
+        request = urllib.request.Request(self.url + path, data=data, method=method, headers=all_headers)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.headers, parse(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers, parse(error.read())
+        except urllib.error.URLError as error:
+            return 0, {}, str(error)
+
+    def metric(self, name):
+        """Sum of all series of a metric."""
+        total = 0.0
+        for line in self.request("GET", "/metrics")[2].splitlines():
+            if line.startswith(name) and line[len(name)] in " {":
+                total += float(line.rsplit(" ", 1)[1])
+        return total
+
+    def wait_metric(self, name, value, seconds=20):
+        deadline = time.monotonic() + seconds
+        while self.metric(name) != value:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{name} is {self.metric(name)}, not {value}")
+            time.sleep(0.05)
+
+    def stop(self):
+        self.process.terminate()
+        try:
+            code = self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        self.reader.join(timeout=5)
+        return code
+
+
+def parse(data):
+    text = data.decode("utf-8")
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

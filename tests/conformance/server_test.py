@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a client sees of the life of adapters and of the process: loading and unloading under traffic, keys, limits, drain."""
+import concurrent.futures
+import http.client
+import json
+import pathlib
+import shutil
+import signal
+import tempfile
+import time
+import unittest
+
+from live_server import ROOT, LiveServer
+
+ADAPTERS = sorted(path.name for path in (ROOT / "demo/adapters").iterdir() if path.is_dir())
+
+
+def chat(server, model, text="apple river stone", **options):
+    body = {"model": model, "messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 24, **options}
+    return server.request("POST", "/v1/chat/completions", body)
+
+
+class AdapterLife(unittest.TestCase):
+    def setUp(self):
+        self.root = pathlib.Path(tempfile.mkdtemp())
+        self.server = LiveServer("--adapter-dir", str(self.root), adapters=None)
+
+    def tearDown(self):
+        self.assertEqual(self.server.stop(), 0, "\n".join(self.server.lines[-40:]))
+        shutil.rmtree(self.root)
+
+    def put(self, name, source):
+        shutil.copytree(ROOT / "demo/adapters" / source, self.root / name)
+        return str(self.root / name)
+
+    def test_load_replace_unload(self):
+        path = self.put("one", ADAPTERS[0])
+        status, _, text = self.server.request("POST", "/v1/load_lora_adapter", {"lora_name": "one", "lora_path": path})
+        self.assertEqual((status, text), (200, "Success: LoRA adapter 'one' added successfully."))
+        status, _, _ = self.server.request("POST", "/v1/load_lora_adapter", {"lora_name": "one", "lora_path": path})
+        self.assertEqual(status, 400)
+        first = chat(self.server, "one")[2]["choices"][0]["message"]["content"]
+        shutil.rmtree(path)
+        self.put("one", ADAPTERS[1])
+        status, _, _ = self.server.request("POST", "/v1/load_lora_adapter",
+                                           {"lora_name": "one", "lora_path": path, "load_inplace": True})
+        self.assertEqual(status, 200)
+        second = chat(self.server, "one")[2]["choices"][0]["message"]["content"]
+        self.assertNotEqual(first, second)
+        status, _, text = self.server.request("POST", "/v1/unload_lora_adapter", {"lora_name": "one"})
+        self.assertEqual((status, text), (200, "Success: LoRA adapter 'one' removed successfully."))
+        self.assertEqual(chat(self.server, "one")[0], 404)
+        self.assertEqual(self.server.request("POST", "/v1/unload_lora_adapter", {"lora_name": "one"})[0], 404)
+
+    def test_order_of_refusals(self):
+        load = lambda path: self.server.request("POST", "/v1/load_lora_adapter", {"lora_name": "x", "lora_path": path})[0]
+        self.assertEqual(load("/etc"), 403)
+        self.assertEqual(load("/no/such/folder"), 403)
+        self.assertEqual(load(str(self.root / "absent")), 404)
+        (self.root / "link").symlink_to("/etc")
+        self.assertEqual(load(str(self.root / "link")), 403)
+        self.assertEqual(load(str(self.root) + "/../" + self.root.name + "/absent"), 404)
+        (self.root / "broken").mkdir()
+        (self.root / "broken/adapter_config.json").write_text("{")
+        (self.root / "broken/adapter_model.safetensors").write_bytes(b"")
+        self.assertEqual(load(str(self.root / "broken")), 400)
+        self.assertEqual(self.server.request("POST", "/v1/load_lora_adapter", {"lora_path": "x"})[0], 400)
+
+    def test_churn_under_traffic_loses_nothing(self):
+        path = self.put("one", ADAPTERS[0])
+        self.put("two", ADAPTERS[1])
+        self.assertEqual(self.server.request("POST", "/v1/adapters/rescan", {})[0], 200)
+        expected = chat(self.server, "two")[2]["choices"][0]["message"]["content"]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            jobs = [pool.submit(chat, self.server, "two") for _ in range(40)]
+            for _ in range(10):
+                status, _, body = self.server.request(
+                    "POST", "/v1/load_lora_adapter", {"lora_name": "one", "lora_path": path, "load_inplace": True})
+                self.assertEqual(status, 200, body)
+                self.assertEqual(chat(self.server, "one")[0], 200)
+                self.assertEqual(self.server.request("POST", "/v1/unload_lora_adapter", {"lora_name": "one"})[0], 200)
+            for job in jobs:
+                status, _, body = job.result()
+                self.assertEqual(status, 200, body)
+                self.assertEqual(body["choices"][0]["message"]["content"], expected)
+
+
+class Mixed(unittest.TestCase):
+    def test_200_streams_and_half_of_them_leave(self):
+        server = LiveServer()
+        try:
+            def stream(index):
+                leave = index % 2 == 1
+                connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=120)
+                body = {"model": ADAPTERS[index % len(ADAPTERS)], "prompt": f"Q: word {index}\nA:", "stream": True,
+                        "max_tokens": 100, "temperature": 1.0, "ignore_eos": True}
+                connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                self.assertEqual(answer.status, 200)
+                events = 0
+                end = "broken"
+                for line in answer:
+                    if line.startswith(b"data: "):
+                        events += 1
+                        self.assertNotIn(b'"error"', line)
+                        if leave and events == 5:
+                            end = "left"
+                            break
+                        if line.strip() == b"data: [DONE]":
+                            end = "done"
+                answer.close()
+                connection.close()
+                return end
+
+            with concurrent.futures.ThreadPoolExecutor(200) as pool:
+                ends = list(pool.map(stream, range(200)))
+            self.assertEqual(ends.count("left"), 100)
+            self.assertEqual(ends.count("done"), 100)
+            server.wait_metric("vllm:num_requests_running", 0)
+            server.wait_metric("loralei_kv_blocks_used", 0)
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+    def test_full_queue_is_429(self):
+        server = LiveServer("--max-num-seqs", "1", "--max-queued", "2")
+        try:
+            with concurrent.futures.ThreadPoolExecutor(24) as pool:
+                jobs = [pool.submit(chat, server, "model", f"word {i}", max_tokens=200, ignore_eos=True) for i in range(24)]
+                answers = [job.result() for job in jobs]
+            statuses = [answer[0] for answer in answers]
+            self.assertIn(429, statuses)
+            self.assertIn(200, statuses)
+            self.assertEqual(set(statuses), {200, 429})
+            refused = next(answer for answer in answers if answer[0] == 429)
+            self.assertTrue(int(refused[1]["Retry-After"]) >= 1)
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+
+class Keys(unittest.TestCase):
+    def test_keys_and_admin(self):
+        server = LiveServer("--api-key", "user-key", "--admin-key", "admin-key")
+        try:
+            user = {"Authorization": "Bearer user-key"}
+            admin = {"Authorization": "Bearer admin-key"}
+            self.assertEqual(server.request("GET", "/v1/models")[0], 401)
+            self.assertEqual(server.request("GET", "/v1/models", headers=user)[0], 200)
+            self.assertEqual(server.request("GET", "/health")[0], 200)
+            body = {"lora_name": "x", "lora_path": "/etc"}
+            self.assertEqual(server.request("POST", "/v1/load_lora_adapter", body)[0], 401)
+            self.assertIn(server.request("POST", "/v1/load_lora_adapter", body, user)[0], (401, 403))
+            self.assertEqual(server.request("POST", "/v1/load_lora_adapter", body, admin)[0], 403)
+            self.assertEqual(server.request("POST", "/v1/load_lora_adapter", b"{}", {**admin, "Content-Type": "text/plain"})[0], 415)
+        finally:
+            server.stop()
+
+    def test_foreign_origin_may_not_administer(self):
+        server = LiveServer()
+        try:
+            body = {"lora_name": ADAPTERS[0]}
+            status, _, _ = server.request("POST", "/v1/unload_lora_adapter", body, {"Origin": "http://evil.example"})
+            self.assertEqual(status, 403)
+            status, _, _ = server.request("POST", "/v1/unload_lora_adapter", body, {"Host": "evil.example"})
+            self.assertEqual(status, 403)
+        finally:
+            server.stop()
+
+
+class Drain(unittest.TestCase):
+    def test_sigterm_finishes_what_runs(self):
+        server = LiveServer("--shutdown-timeout", "60")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(chat, server, "model", max_tokens=300, ignore_eos=True)
+            while server.metric("vllm:num_requests_running") == 0 and not running.done():
+                time.sleep(0.01)
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(running.result()[0], 200)
+        self.assertEqual(server.process.wait(timeout=60), 0)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)

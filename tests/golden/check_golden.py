@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recomputes every case from the committed files in float64, without transformers and PEFT, and compares.
+
+It keeps the reference honest (a quirk of how it was driven would show here) and says in 300 lines what a case means.
+"""
+import json
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from common import GOLDEN
+from plain_files import Adapter, read_model
+from plain_model import Plain
+
+TOLERANCE = 2e-5  # relative to the largest logit; the reference is float32
+
+
+NOTICED = 1e-2  # a wrong detail changes a case at least this much
+# case -> a wrong way to read its config, to show that the case would notice
+MISTAKES = [
+    ("rope-llama3.90", {"rope": {"rope_type": "default"}}),
+    ("rope-linear.90", {"rope": {"rope_type": "default"}}),
+    ("rope-yarn.90", {"rope": {"rope_type": "linear"}}),
+    ("rope-yarn.24", {"rope": {"beta_slow": None}}),
+    ("rope-yarn-factor.90", {"rope": {"attention_factor": None}}),
+    ("rope-yarn-mscale.90", {"rope": {"truncate": True}}),
+    ("rope-yarn-mscale.90", {"rope": {"mscale": None}}),
+    ("rope-dynamic.24", {"rope": {"rope_type": "default"}}),
+    ("gguf-rope-freqs.90", {"rope": {"divisors": None}}),
+    ("gguf-rope-yarn.90", {"rope": {"beta_fast": None}}),
+    ("gguf-rope-linear.90", {"rope": {"factor": 2.0}}),
+    ("mistral-window.40", {"sliding_window": 17}),
+    ("mistral-window.57", {"sliding_window": 15}),
+    ("qwen2-window.40", {"max_window_layers": 0}),
+    ("qwen2-window.57", {"use_sliding_window": False}),
+    ("qwen2.60", {"use_sliding_window": True}),
+    ("qwen3.60", {"rms_norm_eps": 1e-2}),
+]
+
+
+def compare(case, mistake=None):
+    config, weights = read_model(GOLDEN / case["model"])
+    for key, value in (mistake or {}).items():
+        config[key] = config[key] | value if isinstance(value, dict) else value
+    adapters = [(Adapter(GOLDEN / a["path"], config, weights), a["scale"]) for a in case["adapters"]]
+    model = Plain(config, weights, adapters, case.get("max_model_len", 0))
+    want, prompt = load_file(GOLDEN / case["file"]), case["prompt"]
+    if case["kind"] == "embedding":
+        hidden = model.hidden(prompt, prompt)
+        pairs = [(hidden[-1], want["hidden_last"]), (hidden.mean(0), want["hidden_mean"])]
+    else:
+        logits = model.logits(prompt + case["greedy"][:-1], prompt)
+        rows = logits[len(prompt) - 1:]
+        assert mistake or list(rows.argmax(-1)) == case["greedy"], case["name"]
+        pairs = [(logits[case["logits_at"]], want["prompt_logits"]), (rows, want["greedy_logits"])]
+    return max(np.abs(got - expected).max() / max(1, np.abs(expected).max()) for got, expected in pairs)
+
+
+def main():
+    cases = json.loads((GOLDEN / "cases.json").read_text())
+    errors = {case["name"]: compare(case) for case in cases}
+    worst = max(errors, key=errors.get)
+    wrong = {name: error for name, error in errors.items() if not error < TOLERANCE}
+    assert not wrong, f"differ: {wrong}"
+    by_name = {case["name"]: case for case in cases}
+    for name, mistake in MISTAKES:
+        effect = compare(by_name[name], mistake)
+        assert effect > NOTICED, f"{name} would not notice {mistake}: {effect:.1e}"
+    print(f"{len(cases)} cases recomputed, largest relative error {errors[worst]:.1e} ({worst})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A second, plain computation in float64 numpy of what cases.json holds, for check_golden.py."""
+import math
+
+import numpy as np
+
+
+def frequencies(config, head_dim, max_model_len):
+    """Inverse frequencies [head_dim / 2] and the factor on cos and sin."""
+    rope = config["rope"]
+    kind, base, factor = rope["rope_type"], rope["rope_theta"], rope.get("factor")
+    exponents = np.arange(0, head_dim, 2) / head_dim
+    if kind == "dynamic":
+        length = config["max_position_embeddings"]
+        base *= (factor * max_model_len / length - (factor - 1)) ** (head_dim / (head_dim - 2))
+    inverse = base ** -exponents
+    if rope.get("divisors") is not None:
+        return inverse / rope["divisors"], 1.0
+    if kind == "linear":
+        return inverse / factor, 1.0
+    original = rope.get("original_max_position_embeddings")
+    if kind == "llama3":
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        smooth = np.clip((original * inverse / (2 * math.pi) - low) / (high - low), 0, 1)
+        return (1 - smooth) * inverse / factor + smooth * inverse, 1.0
+    if kind == "yarn":
+        return yarn(rope, base, head_dim, inverse, factor, original)
+    return inverse, 1.0
+
+
+def yarn(rope, base, head_dim, inverse, factor, original):
+    def dimension(rotations):
+        return head_dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = dimension(rope.get("beta_fast") or 32), dimension(rope.get("beta_slow") or 1)
+    if rope.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    ramp = np.clip((np.arange(head_dim // 2) - low) / max(high - low, 0.001), 0, 1)
+
+    def mscale(weight):
+        return 0.1 * weight * math.log(factor) + 1
+
+    attention = rope.get("attention_factor")
+    if attention is None:
+        both = rope.get("mscale") and rope.get("mscale_all_dim")
+        attention = mscale(rope["mscale"]) / mscale(rope["mscale_all_dim"]) if both else mscale(1)
+    return inverse / factor * ramp + inverse * (1 - ramp), attention
+
+
+def window_of(config, layer):
+    if config["model_type"] == "mistral":
+        return config.get("sliding_window")
+    if config.get("use_sliding_window") and layer >= config["max_window_layers"]:
+        return config["sliding_window"]
+    return None
+
+
+class Plain:
+    def __init__(self, config, weights, adapters, max_model_len=0):
+        """adapters: [(Adapter, scale)]"""
+        self.config, self.weights, self.adapters = config, dict(weights), adapters
+        self.head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        self.inverse, self.attention_factor = frequencies(config, self.head_dim, max_model_len)
+        for adapter, _ in adapters:
+            self.weights |= adapter.full
+            for module, (ids, rows) in adapter.rows.items():
+                changed = self.weights[module + ".weight"].copy()
+                changed[ids] = rows
+                self.weights[module + ".weight"] = changed
+
+    def starts(self, prompt):
+        """The first row at which each adapter applies."""
+        result = []
+        for adapter, _ in self.adapters:
+            mark = adapter.invocation
+            places = [i for i in range(len(prompt)) if mark and prompt[i:i + len(mark)] == mark]
+            result.append(0 if not mark else places[-1] if places else len(prompt) * 1000)
+        return result
+
+    def deltas(self, module):
+        for (adapter, scale), start in zip(self.adapters, self.first):
+            if module in adapter.deltas:
+                a, b, bias, own = adapter.deltas[module]
+                yield a, b, 0 if bias is None else bias, own * scale, start
+
+    def linear(self, x, module):
+        y = x @ self.weights[module + ".weight"].T + self.weights.get(module + ".bias", 0)
+        for a, b, bias, scale, start in self.deltas(module):
+            y[start:] += (x[start:] @ a.T @ b.T + bias) * scale
+        return y
+
+    def embed(self, ids):
+        x = self.weights["model.embed_tokens.weight"][ids]
+        for a, b, _, scale, start in self.deltas("model.embed_tokens"):
+            x[start:] += a.T[ids[start:]] @ b.T * scale
+        return x
+
+    def norm(self, x, name):
+        scale = np.sqrt((x * x).mean(-1, keepdims=True) + self.config["rms_norm_eps"])
+        return x / scale * self.weights[name + ".weight"]
+
+    def rotate(self, x):
+        """[tokens, heads, head_dim], halves turned against each other"""
+        angle = np.arange(len(x))[:, None, None] * self.inverse
+        cos, sin = np.cos(angle) * self.attention_factor, np.sin(angle) * self.attention_factor
+        left, right = np.split(x, 2, -1)
+        return np.concatenate([left * cos - right * sin, right * cos + left * sin], -1)
+
+    def attention(self, x, prefix, layer):
+        tokens, heads, kv = len(x), self.config["num_attention_heads"], self.config["num_key_value_heads"]
+        q, k, v = (self.linear(x, f"{prefix}.{p}_proj").reshape(tokens, -1, self.head_dim) for p in "qkv")
+        if f"{prefix}.q_norm.weight" in self.weights:
+            q, k = self.norm(q, f"{prefix}.q_norm"), self.norm(k, f"{prefix}.k_norm")
+        q, k = self.rotate(q), self.rotate(k)
+        k, v = (np.repeat(t, heads // kv, 1) for t in (k, v))
+        score = np.einsum("qhd,khd->hqk", q, k) / math.sqrt(self.head_dim)
+        distance = np.arange(tokens)[:, None] - np.arange(tokens)
+        seen = (distance >= 0) & (distance < (window_of(self.config, layer) or tokens))
+        score = np.exp(np.where(seen, score, -np.inf) - score.max(-1, keepdims=True))
+        mixed = np.einsum("hqk,khd->qhd", score / score.sum(-1, keepdims=True), v)
+        return self.linear(mixed.reshape(tokens, -1), f"{prefix}.o_proj")
+
+    def mlp(self, x, prefix):
+        gate = self.linear(x, f"{prefix}.gate_proj")
+        return self.linear(gate / (1 + np.exp(-gate)) * self.linear(x, f"{prefix}.up_proj"), f"{prefix}.down_proj")
+
+    def hidden(self, ids, prompt):
+        """After the final norm; `prompt` decides where activated adapters start."""
+        self.first = self.starts(prompt)
+        x = self.embed(ids)
+        for layer in range(self.config["num_hidden_layers"]):
+            prefix = f"model.layers.{layer}"
+            x = x + self.attention(self.norm(x, f"{prefix}.input_layernorm"), f"{prefix}.self_attn", layer)
+            x = x + self.mlp(self.norm(x, f"{prefix}.post_attention_layernorm"), f"{prefix}.mlp")
+        return self.norm(x, "model.norm")
+
+    def logits(self, ids, prompt):
+        return self.linear(self.hidden(ids, prompt), "lm_head")

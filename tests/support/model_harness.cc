@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/model_harness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/limits.h"
+
+namespace loralei::test {
+
+TokenId arg_max(std::span<const float> logits) {
+  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+Result<std::unique_ptr<ModelHarness>> ModelHarness::open(const std::string& path, const HarnessOptions& options) {
+  std::unique_ptr<ModelHarness> harness(new ModelHarness());
+  harness->options_ = options;
+  TRY_ASSIGN(harness->file_, open_base_model(path));
+  const ModelConfig& config = harness->file_.config;
+  harness->ledger_ = std::make_unique<Ledger>(int64_t{8} * kGiB);
+  harness->pool_ = std::make_unique<ThreadPool>(options.threads);
+  WeightOptions weight_options;
+  weight_options.quantise = options.quantise;
+  weight_options.threads = options.threads;
+  TRY_ASSIGN(harness->weights_, WeightStore::load(harness->file_, *harness->ledger_, weight_options));
+  ModelLimits limits;
+  limits.rows_max = options.tokens_max * 2;
+  limits.max_model_len = options.max_model_len;
+  TRY_ASSIGN(const OpTable* const ops, select_op_table(options.ops));
+  TRY_ASSIGN(harness->model_, Model::create(config, *harness->weights_, *ops, *harness->pool_, limits));
+
+  const int blocks_per_sequence = (options.tokens_max + kKvBlockTokens - 1) / kKvBlockTokens;
+  KvView& kv = harness->kv_;
+  kv.dtype = options.kv_dtype;
+  kv.kv_heads = config.kv_heads;
+  kv.head_dim = config.head_dim;
+  kv.head_stride_bytes = row_bytes(kv.dtype, int64_t{kKvBlockTokens} * config.head_dim);
+  kv.kv_stride_bytes = kv.head_stride_bytes * config.kv_heads;
+  kv.layer_stride_bytes = kv.kv_stride_bytes * 2;
+  kv.block_stride_bytes = kv.layer_stride_bytes * config.layers;
+  const int64_t bytes = kv.block_stride_bytes * blocks_per_sequence * options.sequences_max;
+  TRY_ASSIGN(harness->kv_bytes_, HostBuffer::allocate(bytes));
+  kv.base = harness->kv_bytes_.data();
+  // Sequences take blocks in an interleaved order, so that a table that is ignored shows.
+  harness->blocks_.resize(static_cast<size_t>(options.sequences_max));
+  for (int block = 0; block < blocks_per_sequence; ++block) {
+    for (int sequence = 0; sequence < options.sequences_max; ++sequence) {
+      harness->blocks_[static_cast<size_t>(sequence)].push_back(block * options.sequences_max +
+                                                                (sequence + block) % options.sequences_max);
+    }
+  }
+  harness->vocab_max_ = config.vocab;
+  harness->poison_kv();
+  return harness;
+}
+
+void ModelHarness::poison_kv() { std::memset(kv_bytes_.data(), 0xff, static_cast<size_t>(kv_bytes_.size_bytes())); }
+
+std::vector<std::byte> ModelHarness::kv_bytes(const std::vector<int32_t>& blocks, int count) const {
+  std::vector<std::byte> bytes;
+  const auto head_row = static_cast<size_t>(row_bytes(kv_.dtype, kv_.head_dim));
+  for (int layer = 0; layer < model_->config().layers; ++layer) {
+    for (int position = 0; position < count; ++position) {
+      for (int head = 0; head < 2 * kv_.kv_heads; ++head) {
+        const std::byte* slice = kv_.slice(blocks[static_cast<size_t>(position / kKvBlockTokens)], layer, head % 2);
+        const std::byte* row = slice + head / 2 * kv_.head_stride_bytes +
+                               static_cast<size_t>(position % kKvBlockTokens) * head_row;
+        bytes.insert(bytes.end(), row, row + head_row);
+      }
+    }
+  }
+  return bytes;
+}
+
+Result<const Adapter*> ModelHarness::load(const std::string& path, bool strict) {
+  AdapterBase base;
+  base.config = model_->config();
+  base.bias_context = model_.get();
+  base.bias = [](const void* context, int layer, Module module) {
+    return static_cast<const Model*>(context)->bias(layer, module);
+  };
+  AdapterLoadOptions options;
+  options.strict = strict;
+  TRY_ASSIGN(std::shared_ptr<const Adapter> adapter,
+             load_adapter(path, base, options, AdapterVersionId{adapters_.size() + 1}));
+  vocab_max_ = std::max(vocab_max_, adapter->vocab);
+  adapters_.push_back(std::move(adapter));
+  return adapters_.back().get();
+}
+
+Result<StepOutput> ModelHarness::run(const std::vector<Span>& spans) {
+  const ModelConfig& config = model_->config();
+  std::vector<TokenId> tokens;
+  std::vector<int32_t> positions, logits_rows, hidden_rows;
+  std::vector<RowGroup> groups;
+  std::vector<LoraSegment> segments;
+  std::vector<RowOverride> overrides;
+  std::vector<const Adapter*> slots = kept_slots_;
+  for (const Span& span : spans) {
+    const auto begin = static_cast<int32_t>(tokens.size());
+    const auto count = static_cast<int32_t>(span.tokens.size());
+    const std::vector<int32_t>& table = span.blocks.empty() ? blocks(span.sequence) : span.blocks;
+    groups.push_back({begin, count, span.position, table.data()});
+    for (int i = 0; i < count; ++i) {
+      tokens.push_back(span.tokens[static_cast<size_t>(i)]);
+      positions.push_back(span.position + i);
+      if (span.hidden) hidden_rows.push_back(begin + i);
+    }
+    for (const int index : span.logits_at) logits_rows.push_back(begin + index);
+    for (const AdapterRef& use : span.adapters) {
+      const int skip = std::clamp(use.start - span.position, 0, count);
+      if (skip == count) continue;
+      auto slot = std::find(slots.begin(), slots.end(), use.adapter);
+      if (slot == slots.end()) slot = slots.insert(slots.end(), use.adapter);
+      segments.push_back({begin + skip, count - skip, static_cast<int32_t>(slot - slots.begin()), use.scale});
+      if (use.adapter->saved.any()) overrides.push_back({begin + skip, count - skip, &use.adapter->saved});
+    }
+  }
+  const size_t modules = static_cast<size_t>(config.layers) * kLayerModules + 2;
+  std::vector<LoraSource> sources(modules * slots.size());
+  for (size_t module = 0; module < modules; ++module) {
+    for (size_t slot = 0; slot < slots.size(); ++slot) {
+      LoraSource& source = sources[module * slots.size() + slot];
+      source.pair = &slots[slot]->pairs[module];
+      const bool present = source.pair->rank > 0 || source.pair->bias_delta != nullptr;
+      source.kind.store(present ? LoraSourceKind::kResident : LoraSourceKind::kNone);
+    }
+  }
+  std::vector<float> logits(logits_rows.size() * static_cast<size_t>(vocab_max_));
+  std::vector<float> hidden(hidden_rows.size() * static_cast<size_t>(config.hidden));
+  ModelBatch batch;
+  batch.tokens = tokens;
+  batch.positions = positions;
+  batch.groups = groups;
+  batch.segments = segments;
+  batch.sources = sources.data();
+  batch.slots = static_cast<int32_t>(slots.size());
+  batch.overrides = overrides;
+  batch.logits_rows = logits_rows;
+  batch.logits = logits.data();
+  batch.logits_stride = vocab_max_;
+  batch.hidden_rows = hidden_rows;
+  batch.hidden = hidden.data();
+  const uint64_t ops_before = model_->op_count();
+  TRY(model_->forward(batch, kv_));
+  StepOutput output;
+  output.ops = model_->op_count() - ops_before;
+  for (size_t row = 0; row < logits_rows.size(); ++row) {
+    const float* begin = logits.data() + row * static_cast<size_t>(vocab_max_);
+    output.logits.emplace_back(begin, begin + vocab_max_);
+  }
+  for (size_t row = 0; row < hidden_rows.size(); ++row) {
+    const float* begin = hidden.data() + row * static_cast<size_t>(config.hidden);
+    output.hidden.emplace_back(begin, begin + config.hidden);
+  }
+  return output;
+}
+
+Result<std::vector<TokenId>> ModelHarness::greedy(const std::vector<TokenId>& prompt,
+                                                  const std::vector<AdapterRef>& adapters, int count) {
+  std::vector<TokenId> output;
+  Span span;
+  span.tokens = prompt;
+  span.adapters = adapters;
+  for (int step = 0; step < count; ++step) {
+    span.logits_at = {static_cast<int>(span.tokens.size()) - 1};
+    TRY_ASSIGN(const StepOutput result, run({span}));
+    output.push_back(arg_max(result.logits[0]));
+    span.position += static_cast<int>(span.tokens.size());
+    span.tokens = {output.back()};
+  }
+  return output;
+}
+
+}  // namespace loralei::test

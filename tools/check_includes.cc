@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// check_includes ROOT: holds every #include under src/ against tools/rooms.txt, and the small rules of the house that a script can see:
+// SPDX line first, #pragma once in headers, no file over 800 lines. Prints each breach as file:line and exits 1.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Rooms {
+  std::map<std::string, std::vector<std::string>> may_include;
+  std::set<std::string> core;
+};
+
+bool read_rooms(const fs::path& path, Rooms& rooms) {
+  std::ifstream file(path);
+  if (!file) return false;
+  bool core = true;
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.empty() || line[0] == '#') continue;
+    if (line == "---") {
+      core = false;
+      continue;
+    }
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos) return false;
+    const std::string room = line.substr(0, colon);
+    std::istringstream allowed(line.substr(colon + 1));
+    for (std::string word; allowed >> word;) rooms.may_include[room].push_back(word);
+    rooms.may_include[room].push_back(room);
+    if (core) rooms.core.insert(room);
+  }
+  return true;
+}
+
+// `target` is an include path such as "ops/args.h"; `word` a room, a header without its ending ("ops/args"), or "*".
+bool allows(const std::string& word, const std::string& target) {
+  if (word == "*") return true;
+  if (word.find('/') != std::string::npos) return target.rfind(word + ".", 0) == 0 || target.rfind(word + "/", 0) == 0;
+  return target.rfind(word + "/", 0) == 0;
+}
+
+bool starts_with_any(const std::string& text, const std::vector<std::string>& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(), [&](const std::string& p) { return text.rfind(p, 0) == 0; });
+}
+
+// Library headers that only some rooms may use (docs: ARCHITECTURE.md, "Libraries").
+std::string library_breach(const std::string& room, const std::string& header, const Rooms& rooms, bool is_test) {
+  static const std::vector<std::string> kSystemOnly = {"sys/", "unistd", "fcntl", "linux/", "sched.h", "pthread"};
+  if (header.rfind("boost/", 0) == 0 && room != "http" && room != "store" && room != "route") {
+    return "Boost belongs to http/, store/ and route/";
+  }
+  if (header.rfind("nlohmann/", 0) == 0 && rooms.core.count(room) && room != "formats" && room != "cost") {
+    return "nlohmann-json belongs to formats/ and cost/ in the core";
+  }
+  if (header.rfind("cuda", 0) == 0 && room != "device" && room != "ops") return "CUDA belongs to device/cuda and ops/cuda";
+  if (header.rfind("spdlog/", 0) == 0 && room != "apps") return "spdlog belongs to apps/";
+  if (!is_test && room != "sys" && rooms.core.count(room) && starts_with_any(header, kSystemOnly)) {
+    return "only sys/ talks to the operating system";
+  }
+  return "";
+}
+
+int check_file(const fs::path& path, const fs::path& source_root, const Rooms& rooms) {
+  const fs::path relative = fs::relative(path, source_root);
+  const std::string room = relative.begin()->string();
+  const auto known = rooms.may_include.find(room);
+  int breaches = 0;
+  const auto report = [&](int line, const std::string& what) {
+    std::cerr << "src/" << relative.string() << ":" << line << ": " << what << "\n";
+    ++breaches;
+  };
+  if (known == rooms.may_include.end()) {
+    report(1, "room '" + room + "' is not in tools/rooms.txt");
+    return breaches;
+  }
+  const bool is_test = path.stem().string().find("_test") != std::string::npos;
+  std::ifstream file(path);
+  std::string line;
+  bool pragma_once = false;
+  int number = 0;
+  while (std::getline(file, line)) {
+    ++number;
+    if (number == 1 && line.find("SPDX-License-Identifier: Apache-2.0") == std::string::npos) report(1, "no SPDX line");
+    if (line.rfind("#pragma once", 0) == 0) pragma_once = true;
+    if (line.rfind("#include \"", 0) == 0) {
+      const std::string target = line.substr(10, line.find('"', 10) - 10);
+      const auto& words = known->second;
+      if (!fs::exists(source_root / target)) {
+        report(number, "include \"" + target + "\" is not a file under src/");
+      } else if (std::none_of(words.begin(), words.end(), [&](const std::string& w) { return allows(w, target); })) {
+        report(number, room + "/ may not include " + target + " (tools/rooms.txt)");
+      }
+    } else if (line.rfind("#include <", 0) == 0) {
+      const std::string breach = library_breach(room, line.substr(10, line.find('>') - 10), rooms, is_test);
+      if (!breach.empty()) report(number, breach);
+    }
+  }
+  // x.inl.h is a body included once per instruction set.
+  const bool is_header = path.extension() == ".h" && path.stem().extension() != ".inl";
+  if (is_header && !pragma_once) report(1, "header without #pragma once");
+  if (number > 800) report(number, "file of " + std::to_string(number) + " lines: which two things is it?");
+  return breaches;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: check_includes ROOT\n";
+    return 2;
+  }
+  const fs::path root = argv[1];
+  Rooms rooms;
+  if (!read_rooms(root / "tools" / "rooms.txt", rooms)) {
+    std::cerr << "check_includes: cannot read " << (root / "tools" / "rooms.txt") << "\n";
+    return 2;
+  }
+  int breaches = 0;
+  int files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(root / "src")) {
+    const std::string extension = entry.path().extension().string();
+    if (extension != ".h" && extension != ".cc" && extension != ".cu" && extension != ".cuh" && extension != ".inc") continue;
+    ++files;
+    breaches += check_file(entry.path(), root / "src", rooms);
+  }
+  std::cout << files << " files, " << breaches << " breaches\n";
+  return breaches == 0 && files > 0 ? 0 : 1;
+}

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what is missing on Debian 12, as root or through sudo. `tools/setup.sh build` for building and running the server,
+# `tools/setup.sh test` for the tests as well. Does nothing, and needs no network, when everything is there.
+set -euo pipefail
+
+build_packages=(ca-certificates curl jq g++ cmake ninja-build pkg-config libboost1.81-dev libcli11-dev
+  libspdlog-dev prometheus-cpp-dev libpcre2-dev libutf8proc-dev libicu-dev)
+test_packages=(libsentencepiece-dev clang libclang-rt-14-dev python3 python3-venv git)
+
+packages=("${build_packages[@]}")
+if [ "${1:-build}" = test ]; then packages+=("${test_packages[@]}"); fi
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "setup: these packages are missing and need root to install: ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "setup: installing ${#missing[@]} packages (${missing[*]}), about 2 minutes"
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
