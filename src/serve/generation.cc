@@ -95,7 +95,7 @@ void Generation::on_event(TokenEvent event) {
   if (closed_) return;
   std::string text;
   if (event.has_token) take_token(choice, event, text);
-  if (event.end != EndReason::kNone || choice.stop.stopped()) end_choice(choice, event, text);
+  if (event.end != EndReason::kNone || choice.found_stop) end_choice(choice, event, text);
   pass_on(index, std::move(text));
   if (!closed_ && open_choices_ == 0) finish();
 }
@@ -145,25 +145,30 @@ void Generation::take_token(Choice& choice, const TokenEvent& event, std::string
     text = decoded;
     return;
   }
+  push_text(choice, decoded, text);
+}
+
+void Generation::push_text(Choice& choice, const std::string& decoded, std::string& text) {
   StopMatcher::Output out = choice.stop.push(decoded);
-  text = std::move(out.text);
+  text += out.text;
+  choice.found_stop |= out.stopped;
 }
 
 void Generation::end_choice(Choice& choice, const TokenEvent& event, std::string& text) {
-  if (!choice.stop.stopped()) {
+  if (!choice.found_stop) {
     const std::string rest = choice.decoder.flush();
     choice.decoded_bytes += rest.size();
-    text += choice.stop.push(rest).text;
-    if (!choice.stop.stopped()) text += choice.stop.flush();
+    push_text(choice, rest, text);
+    if (!choice.found_stop) text += choice.stop.flush();
   }
-  choice.finish = choice.stop.stopped() || event.end == EndReason::kStop ? FinishReason::kStop : FinishReason::kLength;
+  choice.finish = choice.found_stop || event.end == EndReason::kStop ? FinishReason::kStop : FinishReason::kLength;
   choice.done = true;
   --open_choices_;
 }
 
 // Log probabilities of tokens whose text begins within what has been sent; at an end without a stop string all of them.
 void Generation::release_logprobs(Choice& choice, Piece& piece) const {
-  const bool all = choice.done && !choice.stop.stopped();
+  const bool all = choice.done && !choice.found_stop;
   size_t n = 0;
   while (n < choice.pending.size() && (all || choice.pending[n].offset < choice.emitted_bytes)) {
     piece.logprobs.push_back(std::move(choice.pending[n].logprob));

@@ -70,6 +70,7 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
     std::vector<WireLogprob> sent;        // collected for whole answers
     FinishReason finish = FinishReason::kNone;
     bool begun = false, done = false;
+    bool found_stop = false;  // a stop string came
   };
   // What one event adds to a choice.
   struct Piece {
@@ -80,6 +81,7 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
   size_t choice_index(const TokenEvent& event) const;
   void begin_choice(size_t index, const TokenEvent& event);
   void take_token(Choice& choice, const TokenEvent& event, std::string& text);
+  static void push_text(Choice& choice, const std::string& decoded, std::string& text);
   void end_choice(Choice& choice, const TokenEvent& event, std::string& text);
   void pass_on(size_t index, std::string text);
   void release_logprobs(Choice& choice, Piece& piece) const;
