@@ -2,10 +2,9 @@
 // Walks the golden adapters: every one loads, every refused one is refused with the words that its table demands.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "adapters/adapter.h"
 #include "formats/base_model.h"
+#include "formats/json_util.h"
 
 namespace loralei {
 namespace {
@@ -41,7 +40,7 @@ TEST(GoldenAdapters, EveryCaseLoads) {
   const PosixFileSystem files;
   auto text = files.read_all(kGolden + "cases.json", 64 << 20);
   if (!text.ok()) GTEST_SKIP() << "no golden cases: " << text.error().message;
-  const auto cases = nlohmann::json::parse(*text);
+  const auto cases = Json::parse(*text);
   std::map<std::pair<std::string, std::string>, int> done;
   for (const auto& item : cases) {
     for (const auto& adapter : item["adapters"]) {
@@ -64,7 +63,7 @@ TEST(GoldenAdapters, EveryRefusedOneIsRefusedByName) {
   const PosixFileSystem files;
   auto text = files.read_all(kGolden + "refused/refused.json", 64 << 20);
   if (!text.ok()) GTEST_SKIP() << "no refused adapters: " << text.error().message;
-  const auto table = nlohmann::json::parse(*text);
+  const auto table = Json::parse(*text);
   for (const auto& item : table) {
     auto base = open_base(kGolden + item["base"].get<std::string>());
     ASSERT_TRUE(base);

@@ -8,8 +8,8 @@
 #include "adapters/load_plan.h"
 #include "adapters/peft_map.h"
 #include "base/limits.h"
-#include "formats/json_util.h"
 #include "formats/peft_config.h"
+#include "formats/words.h"
 
 namespace loralei {
 
@@ -309,7 +309,9 @@ class PeftPlanner {
   Status plan_tokens() {
     const std::vector<TokenId>* of_embed = nullptr;
     const std::vector<TokenId>* of_head = nullptr;
-    for (const auto& [name, ids] : peft_.trainable_tokens) {
+    for (const auto& entry : peft_.trainable_tokens) {
+      const std::string& name = entry.first;
+      const std::vector<TokenId>& ids = entry.second;
       const auto means = [&](const std::string& key) {
         return key.size() >= name.size() && !name.empty() && key.compare(key.size() - name.size(), name.size(), name) == 0;
       };

@@ -9,9 +9,9 @@
 #include "formats/gguf.h"
 #include "formats/gguf_model.h"
 #include "formats/hf_config.h"
-#include "formats/json_util.h"
 #include "formats/model_tensors.h"
 #include "formats/safetensors.h"
+#include "formats/words.h"
 
 namespace loralei {
 

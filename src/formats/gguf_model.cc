@@ -7,7 +7,7 @@
 
 #include "base/limits.h"
 #include "formats/hf_config.h"
-#include "formats/json_util.h"
+#include "formats/words.h"
 
 namespace loralei {
 

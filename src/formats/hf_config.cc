@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "base/units.h"
 #include "formats/json_util.h"
+#include "formats/words.h"
 
 namespace loralei {
 
@@ -111,9 +112,11 @@ Result<const Architecture*> find_architecture(const Json& root, const std::strin
 // Keys outside what this reader applies: refuse those that matter, note the unknown ones.
 Status check_other_keys(const Json& root, const std::string& path, std::vector<std::string>& notes) {
   std::vector<std::string> unknown;
-  for (const auto& [key, value] : root.items()) {
+  for (const auto& item : root.items()) {
+    const std::string& key = item.key();
+    const Json& value = item.value();
     const auto neutral = std::find_if(std::begin(kNeutralKeys), std::end(kNeutralKeys),
-                                      [&](const NeutralKey& item) { return key == item.key; });
+                                      [&](const NeutralKey& rule) { return key == rule.key; });
     if (neutral != std::end(kNeutralKeys)) {
       if (is_neutral(value, neutral->neutral)) continue;
       const std::string why = key == "quantization_config" ? "quantised checkpoints of this kind cannot be read; use the original "
@@ -121,7 +124,7 @@ Status check_other_keys(const Json& root, const std::string& path, std::vector<s
                                                            : "it changes what the model computes";
       return refused_value(path, key, value, why);
     }
-    const bool known = std::any_of(std::begin(kKnownKeys), std::end(kKnownKeys), [&](const char* item) { return key == item; });
+    const bool known = std::any_of(std::begin(kKnownKeys), std::end(kKnownKeys), [&](const char* name) { return key == name; });
     if (!known && !value.is_null() && unknown.size() < 20) unknown.push_back(key.substr(0, 60));
   }
   if (!unknown.empty()) notes.push_back("config.json has keys that are not known here and were not applied: " + join(unknown) + ".");

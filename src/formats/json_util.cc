@@ -158,13 +158,4 @@ Result<std::optional<std::vector<int64_t>>> json_ints(const Json& object, const 
   return std::optional<std::vector<int64_t>>(std::move(numbers));
 }
 
-std::string join(const std::vector<std::string>& parts, const char* separator) {
-  std::string text;
-  for (const std::string& part : parts) {
-    if (!text.empty()) text += separator;
-    text += part;
-  }
-  return text;
-}
-
 }  // namespace loralei

@@ -40,7 +40,4 @@ Result<std::optional<std::vector<std::string>>> json_strings(const Json& object,
 Result<std::optional<std::vector<int64_t>>> json_ints(const Json& object, const char* key, int64_t low, int64_t high,
                                                       const std::string& place);
 
-// "a, b, c" for messages.
-std::string join(const std::vector<std::string>& parts, const char* separator = ", ");
-
 }  // namespace loralei

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "formats/json_util.h"
+#include "formats/words.h"
 
 namespace loralei {
 

@@ -116,8 +116,10 @@ class Reader {
   }
 
   Status check_keys() {
-    for (const auto& [key, value] : root_.items()) {
-      const auto rule = std::find_if(std::begin(kKeys), std::end(kKeys), [&](const KeyRule& item) { return key == item.key; });
+    for (const auto& item : root_.items()) {
+      const std::string& key = item.key();
+      const Json& value = item.value();
+      const auto rule = std::find_if(std::begin(kKeys), std::end(kKeys), [&](const KeyRule& known) { return key == known.key; });
       if (rule != std::end(kKeys) && rule->treatment != Treatment::kNeutral) continue;
       if (is_neutral(value)) continue;
       const bool known = rule != std::end(kKeys);

@@ -97,6 +97,12 @@ class RegexParser {
       case '^': ++pos_; return add({.kind = Kind::kBegin});
       case '$': ++pos_; return add({.kind = Kind::kEnd});
       case '*': case '+': case '?': return bad("nothing to repeat");
+      case '{': {
+        const size_t before = pos_;
+        if (braces()) return bad("nothing to repeat");
+        pos_ = before;
+        break;
+      }
       default: break;
     }
     ++pos_;

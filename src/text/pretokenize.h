@@ -19,7 +19,7 @@
 namespace loralei {
 
 // No text of a request comes near (kDefaultMaxBodyBytes); keeps every offset in 32 bits.
-inline constexpr size_t kMaxEncodeBytes = size_t{1} << 28;
+inline constexpr size_t kMaxEncodeBytes = size_t{1} << 26;
 
 struct PreTokenized {
   std::string text;
