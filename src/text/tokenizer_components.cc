@@ -10,8 +10,8 @@ namespace loralei {
 
 namespace {
 
-constexpr size_t kMaxSteps = 64;            // of one kind; real files have up to ten
-constexpr size_t kMaxReplacement = 4096;    // bytes put in place of a match
+constexpr size_t kMaxSteps = 64;          // of one kind; real files have up to ten
+constexpr size_t kMaxReplacement = 4096;  // bytes put in place of a match
 
 std::optional<std::string> decode_base64(std::string_view text) {
   std::string out;
@@ -81,7 +81,8 @@ Status for_each_step(const Json& value, const char* what, const char* list, size
     return visit(value, type);
   }
   const Json* members = json_find(value, list);
-  if (members == nullptr || !members->is_array()) return corrupt(std::string("a Sequence of the tokenizer has no ") + list);
+  if (members == nullptr || !members->is_array())
+    return corrupt(std::string("a Sequence of the tokenizer has no ") + list);
   for (const Json& member : *members) TRY(for_each_step(member, what, list, count, visit));
   return {};
 }
@@ -136,7 +137,8 @@ Result<PrependScheme> parse_prepend_scheme(const Json& step) {
   TRY_ASSIGN(const bool prefix, field_bool(step, "add_prefix_space", true));
   if (json_find(step, "prepend_scheme") == nullptr) return prefix ? PrependScheme::kAlways : PrependScheme::kNever;
   TRY_ASSIGN(const std::string name, field_string(step, "prepend_scheme", ""));
-  if (!prefix && name != "never") return corrupt("a Metaspace of the tokenizer has add_prefix_space false and prepend_scheme '" + name + "'");
+  if (!prefix && name != "never")
+    return corrupt("a Metaspace of the tokenizer has add_prefix_space false and prepend_scheme '" + name + "'");
   if (name == "always") return PrependScheme::kAlways;
   if (name == "first") return PrependScheme::kFirst;
   if (name == "never") return PrependScheme::kNever;
@@ -201,7 +203,8 @@ Result<StripDecoder> parse_strip_decoder(const Json& step) {
   TRY_ASSIGN(const int64_t start, field_int(step, "start", 0));
   TRY_ASSIGN(const int64_t stop, field_int(step, "stop", 0));
   constexpr int64_t kMaxStrip = 1 << 20;
-  if (start < 0 || stop < 0 || start > kMaxStrip || stop > kMaxStrip) return corrupt("a Strip decoder of the tokenizer has counts out of range");
+  if (start < 0 || stop < 0 || start > kMaxStrip || stop > kMaxStrip)
+    return corrupt("a Strip decoder of the tokenizer has counts out of range");
   strip.start = static_cast<size_t>(start);
   strip.stop = static_cast<size_t>(stop);
   return strip;
@@ -212,7 +215,8 @@ enum class DecoderStage : unsigned char { kPieces, kBytes, kFused, kByteLevel };
 
 Status add_decoder(const Json& step, const std::string& type, DecoderPlan& plan, DecoderStage& stage) {
   const auto out_of_order = [&] {
-    return unsupported("the decoder '" + type + "' of the tokenizer stands at a place in its Sequence that is not supported");
+    return unsupported("the decoder '" + type +
+                       "' of the tokenizer stands at a place in its Sequence that is not supported");
   };
   std::vector<PieceRewrite>& rewrites = stage == DecoderStage::kBytes ? plan.late_rewrites : plan.rewrites;
   if (type == "Fuse") {
@@ -258,7 +262,8 @@ Status add_decoder(const Json& step, const std::string& type, DecoderPlan& plan,
 
 Result<TokenId> checked_id(const Json& value) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() >= static_cast<uint64_t>(kMaxVocab)) {
-    return corrupt("the post_processor of the tokenizer names an id that is not in 0.." + std::to_string(kMaxVocab - 1));
+    return corrupt("the post_processor of the tokenizer names an id that is not in 0.." +
+                   std::to_string(kMaxVocab - 1));
   }
   return static_cast<TokenId>(value.get<uint64_t>());
 }
@@ -267,24 +272,28 @@ Status add_template(const Json& processor, SpecialFrame& frame) {
   constexpr size_t kMaxTemplate = 256;
   const Json* single = json_find(processor, "single");
   const Json* specials = json_find(processor, "special_tokens");
-  if (single == nullptr || !single->is_array()) return corrupt("the TemplateProcessing of the tokenizer has no list 'single'");
+  if (single == nullptr || !single->is_array())
+    return corrupt("the TemplateProcessing of the tokenizer has no list 'single'");
   if (single->size() > kMaxTemplate) return too_large("the TemplateProcessing of the tokenizer is too long");
   SpecialFrame own;
   bool seen_text = false;
   for (const Json& piece : *single) {
     if (const Json* sequence = json_find(piece, "Sequence")) {
       TRY_ASSIGN(const std::string id, field_string(*sequence, "id", ""));
-      if (id != "A" || seen_text) return unsupported("the TemplateProcessing of the tokenizer does not use its text exactly once");
+      if (id != "A" || seen_text)
+        return unsupported("the TemplateProcessing of the tokenizer does not use its text exactly once");
       seen_text = true;
       continue;
     }
     const Json* special = json_find(piece, "SpecialToken");
-    if (special == nullptr) return corrupt("the TemplateProcessing of the tokenizer has a piece that is neither text nor a special token");
+    if (special == nullptr)
+      return corrupt("the TemplateProcessing of the tokenizer has a piece that is neither text nor a special token");
     TRY_ASSIGN(const std::string name, field_string(*special, "id", ""));
     const Json* entry = specials == nullptr ? nullptr : json_find(*specials, name.c_str());
     const Json* ids = entry == nullptr ? nullptr : json_find(*entry, "ids");
     if (ids == nullptr || !ids->is_array() || ids->size() > kMaxTemplate) {
-      return corrupt("the TemplateProcessing of the tokenizer uses '" + name.substr(0, 100) + "' without saying its ids");
+      return corrupt("the TemplateProcessing of the tokenizer uses '" + name.substr(0, 100) +
+                     "' without saying its ids");
     }
     for (const Json& value : *ids) {
       TRY_ASSIGN(const TokenId id, checked_id(value));
@@ -318,11 +327,12 @@ Status add_cls_sep(const Json& processor, SpecialFrame& frame) {
 Result<Normalizer> parse_normalizer(const Json& value) {
   Normalizer normalizer;
   size_t count = 0;
-  TRY(for_each_step(value, "normalizer", "normalizers", count, [&](const Json& step, const std::string& type) -> Status {
-    TRY_ASSIGN(NormalizeStep parsed, parse_normalize_step(step, type));
-    normalizer.add(std::move(parsed));
-    return {};
-  }));
+  TRY(for_each_step(value, "normalizer", "normalizers", count,
+                    [&](const Json& step, const std::string& type) -> Status {
+                      TRY_ASSIGN(NormalizeStep parsed, parse_normalize_step(step, type));
+                      normalizer.add(std::move(parsed));
+                      return {};
+                    }));
   return normalizer;
 }
 
@@ -340,21 +350,21 @@ Result<TokenDecoder> parse_decoder(const Json& value) {
   if (value.is_null()) plan.separator = " ";
   DecoderStage stage = DecoderStage::kPieces;
   size_t count = 0;
-  TRY(for_each_step(value, "decoder", "decoders", count, [&](const Json& step, const std::string& type) {
-    return add_decoder(step, type, plan, stage);
-  }));
+  TRY(for_each_step(value, "decoder", "decoders", count,
+                    [&](const Json& step, const std::string& type) { return add_decoder(step, type, plan, stage); }));
   return TokenDecoder(std::move(plan));
 }
 
 Result<SpecialFrame> parse_post_processor(const Json& value) {
   SpecialFrame frame;
   size_t count = 0;
-  TRY(for_each_step(value, "post_processor", "processors", count, [&](const Json& step, const std::string& type) -> Status {
-    if (type == "ByteLevel") return {};  // it only moves offsets
-    if (type == "TemplateProcessing") return add_template(step, frame);
-    if (type == "BertProcessing" || type == "RobertaProcessing") return add_cls_sep(step, frame);
-    return refuse_component("post_processor", type);
-  }));
+  TRY(for_each_step(value, "post_processor", "processors", count,
+                    [&](const Json& step, const std::string& type) -> Status {
+                      if (type == "ByteLevel") return {};  // it only moves offsets
+                      if (type == "TemplateProcessing") return add_template(step, frame);
+                      if (type == "BertProcessing" || type == "RobertaProcessing") return add_cls_sep(step, frame);
+                      return refuse_component("post_processor", type);
+                    }));
   return frame;
 }
 

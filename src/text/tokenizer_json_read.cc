@@ -64,7 +64,8 @@ Result<std::optional<std::string>> read_optional_file(const std::filesystem::pat
   }
   std::ifstream file(path, std::ios::binary);
   std::string bytes(size, '\0');
-  if (!file || !file.read(bytes.data(), static_cast<std::streamsize>(size))) return io_error("cannot read " + path.string());
+  if (!file || !file.read(bytes.data(), static_cast<std::streamsize>(size)))
+    return io_error("cannot read " + path.string());
   return std::optional<std::string>(std::move(bytes));
 }
 
@@ -86,7 +87,8 @@ Result<int64_t> field_int(const Json& object, const char* key, int64_t fallback)
   const Json* value = json_find(object, key);
   if (value == nullptr) return fallback;
   if (!value->is_number_integer()) return wrong_type(key, "an integer");
-  if (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return wrong_type(key, "smaller");
+  if (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
+    return wrong_type(key, "smaller");
   return value->get<int64_t>();
 }
 
@@ -108,7 +110,8 @@ Result<char32_t> field_char(const Json& object, const char* key, char32_t fallba
 }
 
 Error refuse_component(const char* what, const std::string& name) {
-  return unsupported(std::string("the tokenizer uses the ") + what + " '" + name.substr(0, 100) + "', which is not supported");
+  return unsupported(std::string("the tokenizer uses the ") + what + " '" + name.substr(0, 100) +
+                     "', which is not supported");
 }
 
 }  // namespace loralei

@@ -2,8 +2,8 @@
 // Reading JSON files of a tokenizer: bounded parsing and typed look-ups whose errors name the key.
 //
 // Thread: pure functions. Ownership: plain values. Invariants: a parsed value is at most kMaxJsonDepth deep.
-// Failure: text that is too large, too deep or not JSON; a key with another type than asked for. A missing key or null is the
-// default; that a key is required is for the caller to say.
+// Failure: text that is too large, too deep or not JSON; a key with another type than asked for. A missing key or null
+// is the default; that a key is required is for the caller to say.
 #pragma once
 
 #include <filesystem>
