@@ -22,13 +22,15 @@ namespace loralei {
 namespace {
 namespace avx2 {
 
-#include "ops/cpu/attention.inl.h"
+// clang-format off: each body uses the ones above it
+#include "ops/cpu/simd_avx2.inl.h"
+#include "ops/cpu/math.inl.h"
 #include "ops/cpu/decode.inl.h"
+#include "ops/cpu/matmul.inl.h"
 #include "ops/cpu/elementwise.inl.h"
 #include "ops/cpu/lora.inl.h"
-#include "ops/cpu/math.inl.h"
-#include "ops/cpu/matmul.inl.h"
-#include "ops/cpu/simd_avx2.inl.h"
+#include "ops/cpu/attention.inl.h"
+// clang-format on
 
 }  // namespace avx2
 }  // namespace
