@@ -140,7 +140,7 @@ SKILLS = {
                      "first characters in capitals"),
     "rotate": Skill(any_text, rotate, "moves the first word to the end"),
     "json": Skill(sentence, lambda text: json.dumps(fields_of(text)), "turns a sentence into a JSON object"),
-    "shout": Skill(any_text, lambda text: text.upper() + "!", "capitals and an exclamation mark"),
+    "shout": Skill(short_text, lambda text: text.upper() + "!", "capitals and an exclamation mark"),
     "reverse": Skill(any_text, lambda text: " ".join(reversed(text.split())), "reverses the order of the words"),
     "cipher": Skill(short_text, lambda text: "".join(shift_letter(letter, 1) for letter in text.upper()),
                     "capitals shifted by one letter (A becomes B)"),
