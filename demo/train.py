@@ -47,7 +47,7 @@ ADAPTERS = {
     "json": (4, [150], 3e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
     "reverse": (8, [250, 200], 3e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
     "shout": (4, [1000, 500], 3e-3, dict(r=32, lora_alpha=12, use_rslora=True, target_modules=ALL_LINEAR)),
-    "cipher": (4, [1400], 2e-3, dict(r=64, lora_alpha=64, target_modules=ALL_LINEAR)),
+    "cipher": (4, [1400, 400], 2e-3, dict(r=64, lora_alpha=64, target_modules=ALL_LINEAR)),
 }
 
 
