@@ -39,7 +39,7 @@ ALL_LINEAR = ATTENTION + ["gate_proj", "up_proj", "down_proj"]
 # name: (packed rows of a step, steps of every round, learning rate, LoRA settings)
 ADAPTERS = {
     "count": (4, [200], 5e-3, dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"])),
-    "rotate": (4, [250, 300], 3e-3, dict(r=8, lora_alpha=16, target_modules=ATTENTION)),
+    "rotate": (4, [500], 3e-3, dict(r=8, lora_alpha=16, target_modules=ALL_LINEAR)),
     "acronym": (4, [250, 300], 3e-3, dict(r=8, lora_alpha=16, target_modules=ALL_LINEAR,
                                 rank_pattern={"down_proj": 16, "layers.0.self_attn.q_proj": 4},
                                 alpha_pattern={"down_proj": 24, "layers.0.self_attn.q_proj": 8})),
