@@ -10,6 +10,7 @@
 #include "base/prng.h"
 #include "engine/start.h"
 #include "engine/test_support.h"
+#include "kv/block_pool.h"
 
 namespace loralei {
 namespace {

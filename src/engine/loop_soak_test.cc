@@ -2,25 +2,9 @@
 // The engine loop under random traffic, and what it allocates in steady state.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
-
 #include "base/prng.h"
+#include "engine/allocation_counter.h"
 #include "engine/loop_world.h"
-
-namespace {
-bool counting = false;  // this file's tests run on one thread
-int64_t allocations = 0;
-}  // namespace
-
-// Counts what the code between two marks allocates. The replacement is program-wide and otherwise plain malloc.
-void* operator new(size_t bytes) {
-  if (counting) ++allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  std::abort();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace loralei {
 namespace {
@@ -48,12 +32,9 @@ TEST(EngineLoop, ADecodeStepAllocatesNothing) {
   ASSERT_EQ(world.stats().running, 8);
   EngineOutput output;
   output.tokens.reserve(1000);
-  allocations = 0;
-  for (int i = 0; i < 60; ++i) {
-    counting = true;
-    world.loop->turn(world.messages, output);
-    counting = false;
-  }
+  start_counting_allocations();
+  for (int i = 0; i < 60; ++i) world.loop->turn(world.messages, output);
+  const int64_t allocations = stop_counting_allocations();
   EXPECT_EQ(output.tokens.size(), 480u);
   EXPECT_EQ(allocations, 0);
 }

@@ -5,6 +5,7 @@
 // Bounds: the inbox is bounded by what submit() and command() admit; the outbox by full(), at which the engine pauses.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <iterator>
@@ -81,7 +82,8 @@ class Outbox {
     EngineOutput output;
     {
       std::unique_lock lock(mutex_);
-      filled_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
+      // An hour at most: the clock's own arithmetic must not overflow.
+      filled_.wait_for(lock, std::chrono::nanoseconds(std::clamp<int64_t>(timeout_ns, 0, 3'600'000'000'000)),
                        [&] { return closed_ || !pending_.tokens.empty() || !pending_.replies.empty(); });
       append(pending_.tokens, output.tokens);  // the engine keeps its capacity
       append(pending_.replies, output.replies);
