@@ -41,7 +41,7 @@ TEST(EngineLoop, ADecodeStepAllocatesNothing) {
 
 // Everything at once: arrivals, cancels, failures, adapter churn with too little memory for all, replaced versions, preemption.
 TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
-  for (uint64_t seed = 1; seed <= 12; ++seed) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Prng random(seed);
     WorldOptions setup;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/loop_world.h"
+#include "sampling/grammar.h"
 
 namespace loralei {
 namespace {
@@ -345,6 +346,37 @@ TEST(EngineLoop, ActivatedLoraStartsAtTheLastInvocationAndSharesTheBasePrefix) {
   const RequestId never = world.submit(submit);
   world.run();
   world.expect_oracle(never);
+}
+
+// Token i of 1..26 is a letter; the form is any number of a and b, then one c.
+TEST(EngineLoop, AGrammarHoldsItsSequenceAndEndsItThroughPreemption) {
+  std::vector<GrammarToken> tokens{{kEos, "", GrammarToken::Kind::kEnd}};
+  for (int32_t id = 1; id <= 26; ++id) tokens.push_back({id, std::string(1, static_cast<char>('a' + id - 1))});
+  GrammarBuilder builder;
+  const GrammarRuleId root = builder.add_rule();
+  builder.add_range(builder.start(root), 'a', 'b', builder.start(root));
+  builder.end_rule(builder.literal(builder.start(root), "c"));
+  Submit submit = simple(20, 100, 1);
+  submit.ignore_eos = false;
+  submit.sampling.grammar = std::move(std::move(builder).finish(root)).value();
+  submit.sampling.vocab_trie = std::move(VocabTrie::build(std::move(tokens), kVocab)).value();
+  submit.sampling.logit_bias = {{3, -4.0f}};  // a long text before the end
+  World alone, crowded({.blocks = 14, .max_sequences = 6, .step_tokens = 24});
+  const RequestId wanted = alone.submit(submit);
+  alone.run();
+  const auto& record = alone.record(wanted);
+  ASSERT_GT(record.tokens.size(), 5u);
+  EXPECT_EQ(record.end, EndReason::kStop);
+  EXPECT_FALSE(record.last.stop_token.has_value());  // c is text; nothing but the end could follow
+  EXPECT_EQ(record.tokens.back(), 3);
+  for (size_t i = 0; i + 1 < record.tokens.size(); ++i) EXPECT_TRUE(record.tokens[i] == 1 || record.tokens[i] == 2);
+
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(crowded.submit(simple(20, 60, i)));
+  ids.push_back(crowded.submit(submit));
+  crowded.run();
+  EXPECT_EQ(crowded.record(ids.back()).tokens, record.tokens);
+  EXPECT_GT(crowded.stats().preemptions, 0u);
 }
 
 TEST(EngineLoop, RefusalsNameTheReason) {
