@@ -61,6 +61,8 @@ Status finish_serve_options(ServeFlags& flags, const EngineHost& host) {
   }
   const GenerationDefaults& defaults = host.file().defaults;
   serve.defaults = {defaults.temperature, defaults.top_p, defaults.min_p, defaults.repetition_penalty, defaults.top_k, defaults.do_sample};
+  serve.vocab_size = host.file().config.vocab;
+  serve.end_ids = host.file().config.eos;
   serve.pooling = flags.pooling == "mean" ? Pooling::kMean : Pooling::kLast;
   serve.vllm_metrics = !flags.no_vllm_metrics;
   serve.version = version_string();

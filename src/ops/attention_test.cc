@@ -62,7 +62,7 @@ struct TestSequence {
 };
 
 void store_sequence(const OpTable& table, TestCache& cache, const TestSequence& sequence, int32_t layer) {
-  TestContext context(table);
+  TestContext& context = fresh_context(table);
   const std::vector<RowGroup> groups = {sequence.all()};
   table.kv_store(context.ctx, {.k = sequence.k.data(),
                                .v = sequence.v.data(),
@@ -75,7 +75,7 @@ void store_sequence(const OpTable& table, TestCache& cache, const TestSequence& 
 
 std::vector<float> run_attention(const OpTable& table, int threads, const TestCache& cache, const std::vector<float>& q,
                                  int32_t heads, int32_t layer, int32_t window, const std::vector<RowGroup>& groups) {
-  TestContext context(table, threads);
+  TestContext& context = fresh_context(table, threads);
   std::vector<float> out(q.size(), std::numeric_limits<float>::quiet_NaN());
   const int64_t stride = int64_t{heads} * cache.head_dim;
   table.attention(context.ctx, {.q = q.data(),
@@ -261,7 +261,7 @@ TEST_P(Attention, NoRowsIsNoWorkAndNonFiniteInputIsContained) {
   Prng prng(305);
   TestCache cache(prng, DType::kF32, 2, 16, 8);
   TestSequence sequence(prng, cache, 20);
-  TestContext context(table());
+  TestContext& context = fresh_context(table());
   const std::vector<RowGroup> empty = {{0, 0, 0, sequence.blocks.data()}};
   table().attention(context.ctx, {.kv = cache.view, .heads = 4, .scale = 1, .groups = empty});
   table().kv_store(context.ctx, {.kv = cache.view, .groups = empty});

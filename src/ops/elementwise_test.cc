@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tuple>
+
 #include "ops/op_test_util.h"
 
 namespace loralei {
@@ -13,7 +15,7 @@ TEST_P(Elementwise, RmsNormAgreesAndMayWorkInPlace) {
     const int64_t stride = int64_t{vectors} * dim + 3;
     const std::vector<float> x = random_floats(prng, rows * stride, 5.0f), weight = random_floats(prng, dim);
     std::vector<float> y = x;
-    TestContext context(table(), 3);
+    TestContext& context = fresh_context(table(), 3);
     table().rms_norm(context.ctx, {.x = y.data(),
                                    .x_stride = stride,
                                    .y = y.data(),
@@ -53,7 +55,7 @@ TEST_P(Elementwise, RopeTurnsByExactAnglesAtFarPositions) {
     for (int32_t i = 0; i < half; ++i) inv_freq.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / head_dim)));
     const std::vector<float> x = random_floats(prng, rows * stride);
     std::vector<float> y = x;
-    TestContext context(table(), 2);
+    TestContext& context = fresh_context(table(), 2);
     table().rope(context.ctx, {.x = y.data(),
                                .stride = stride,
                                .rows = rows,
@@ -92,7 +94,7 @@ TEST_P(Elementwise, SwigluIsAccurateFromTinyToHuge) {
         gate[i] = static_cast<float>(std::ldexp(static_cast<double>(gate[i]), -static_cast<int>(prng.below(60))));
     }
     std::vector<float> y = gate;
-    TestContext context(table(), 2);
+    TestContext& context = fresh_context(table(), 2);
     table().swiglu(context.ctx, {.gate = y.data(), .up = up.data(), .stride = dim, .rows = rows, .dim = dim});
     EXPECT_EQ(context.ctx.op_count, 1u);
     for (size_t i = 0; i < gate.size(); ++i) {
@@ -107,7 +109,7 @@ TEST_P(Elementwise, SpecialValuesFlowThrough) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> gate = {0.0f, inf, -inf, nan, 88.5f, -88.5f, 3e38f, -3e38f, 1.0f};
   const std::vector<float> up(gate.size(), 1.0f);
-  TestContext context(table());
+  TestContext& context = fresh_context(table());
   table().swiglu(context.ctx, {.gate = gate.data(), .up = up.data(), .stride = 9, .rows = 1, .dim = 9});
   EXPECT_EQ(gate[0], 0.0f);
   EXPECT_EQ(gate[1], inf);
@@ -134,7 +136,7 @@ TEST_P(Elementwise, AddAddsAndRowsAreIndependent) {
                              start = random_floats(prng, int64_t{rows} * dim);
     std::vector<float> y = start, expected = start;
     for (size_t i = 0; i < expected.size(); ++i) expected[i] += x[i];
-    TestContext context(table(), 4);
+    TestContext& context = fresh_context(table(), 4);
     table().add(context.ctx,
                 {.x = x.data(), .x_stride = dim, .y = y.data(), .y_stride = dim, .rows = rows, .dim = dim});
     EXPECT_TRUE(same_bits(y, expected));
@@ -147,7 +149,7 @@ TEST_P(Elementwise, ARowDoesNotDependOnItsBatch) {
   const std::vector<float> x = random_floats(prng, rows * dim), up = random_floats(prng, rows * dim),
                            weight = random_floats(prng, dim);
   const auto run = [&](int32_t begin, int32_t count, int threads) {
-    TestContext context(table(), threads);
+    TestContext& context = fresh_context(table(), threads);
     std::vector<float> y(x.begin() + begin * dim, x.begin() + (begin + count) * dim);
     table().rms_norm(context.ctx, {.x = y.data(),
                                    .x_stride = dim,
@@ -170,7 +172,7 @@ TEST_P(Elementwise, ARowDoesNotDependOnItsBatch) {
 }
 
 TEST_P(Elementwise, NoRowsIsNoWork) {
-  TestContext context(table());
+  TestContext& context = fresh_context(table());
   table().rms_norm(context.ctx, {});
   table().rope(context.ctx, {});
   table().swiglu(context.ctx, {});

@@ -71,7 +71,7 @@ struct LoraRun {
 
 LoraRun run_lora(const OpTable& table, int threads, TestLayer& layer, const std::vector<float>& x, int32_t rows,
                  const std::vector<LoraSegment>& segments, const std::vector<std::vector<float>>& start) {
-  TestContext context(table, threads);
+  TestContext& context = fresh_context(table, threads);
   LoraRun run;
   run.y = start;
   // The kernel takes contiguous sources; a deque of atomics cannot be copied, so the kinds are rebuilt here.
@@ -281,7 +281,7 @@ TEST_P(Lora, EmbeddingPairsLookTheirRowsUp) {
       source.pair = &test.pair;
       source.kind = LoraSourceKind::kResident;
       const std::vector<LoraSegment> segments = {{2, 35, 0, 0.5f}};
-      TestContext context(table());
+      TestContext& context = fresh_context(table());
       table().lora_embed(
           context.ctx, {.tokens = tokens.data(), .segments = segments, .target = {y.data(), hidden, &source, hidden}});
       EXPECT_EQ(context.ctx.op_count, 1u);

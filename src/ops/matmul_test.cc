@@ -10,7 +10,7 @@ FOR_EVERY_TABLE(Matmul);
 std::vector<float> run_matmul(const OpTable& table, int threads, const TestWeights& weights,
                               const std::vector<float>& x, int32_t rows, const float* bias = nullptr,
                               const std::vector<float>* add_to = nullptr) {
-  TestContext context(table, threads);
+  TestContext& context = fresh_context(table, threads);
   const int32_t out = weights.view.rows, in = weights.view.cols;
   std::vector<float> y(static_cast<size_t>(rows) * static_cast<size_t>(out), std::numeric_limits<float>::quiet_NaN());
   if (add_to != nullptr) y = *add_to;
@@ -132,7 +132,7 @@ TEST_P(Matmul, NaNAndInfinityStayInTheirRow) {
 TEST_P(Matmul, NoRowsIsNoWork) {
   Prng prng(105);
   const TestWeights weights(prng, DType::kF32, 4, 4);
-  TestContext context(table());
+  TestContext& context = fresh_context(table());
   table().matmul(context.ctx, {.rows = 0, .w = weights.view});
   EXPECT_EQ(context.ctx.op_count, 0u);
 }
@@ -152,7 +152,7 @@ TEST_P(Matmul, EmbeddingRowsAreTheCodecsBitForBit) {
                       weights.values.begin() + (tokens.back() + 1) * cols);
     }
     std::vector<float> y(expected.size());
-    TestContext context(table());
+    TestContext& context = fresh_context(table());
     table().embed(context.ctx,
                   {.tokens = tokens.data(), .rows = 30, .w = weights.view, .y = y.data(), .y_stride = cols});
     EXPECT_TRUE(same_bits(y, expected)) << dtype_info(dtype).name;

@@ -8,9 +8,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/prng.h"
@@ -92,15 +93,23 @@ struct TestContext {
   std::unique_ptr<ThreadPool> pool;
   HostBuffer scratch;
   OpContext ctx;
-
-  explicit TestContext(const OpTable& table, int threads = 2) : pool(std::make_unique<ThreadPool>(threads)) {
-    scratch = HostBuffer::allocate(table.scratch_bytes(kTestLimits)).value();
-    ctx.pool = pool.get();
-    ctx.scratch = scratch.bytes();
-    // Nothing may be read from scratch before it is written: NaNs would show.
-    std::fill(ctx.scratch.begin(), ctx.scratch.end(), std::byte{0xFF});
-  }
 };
+
+// A context with nothing counted yet. Pools are kept between calls: starting threads for each would be most of the time
+// of these tests. Nothing may be read from scratch before it is written: it is filled with NaNs.
+inline TestContext& fresh_context(const OpTable& table, int threads = 2) {
+  static std::map<std::pair<std::string, int>, TestContext> contexts;
+  TestContext& context = contexts[{table.name, threads}];
+  if (context.pool == nullptr) {
+    context.pool = std::make_unique<ThreadPool>(threads);
+    context.scratch = HostBuffer::allocate(table.scratch_bytes(kTestLimits)).value();
+    context.ctx.pool = context.pool.get();
+    context.ctx.scratch = context.scratch.bytes();
+  }
+  std::fill(context.ctx.scratch.begin(), context.ctx.scratch.end(), std::byte{0xFF});
+  context.ctx.op_count = 0;
+  return context;
+}
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);

@@ -64,9 +64,9 @@ TEST_F(AdapterTest, LoadAndUnloadAsVllm) {
 
 TEST_F(AdapterTest, PathsOutsideTheRootsTellNothing) {
   start();
-  for (const std::string path : {(base_ / "outside/three").string(), (base_ / "outside/absent").string(), (base_ / "root/link").string(),
+  for (const std::string& path : std::vector<std::string>{(base_ / "outside/three").string(), (base_ / "outside/absent").string(), (base_ / "root/link").string(),
                                  (base_ / "root/../outside/three").string(), (base_ / "root/absent/../../outside/three").string(),
-                                 std::string("../outside/three"), std::string("/etc"), (base_ / "root").string()}) {
+                                 "../outside/three", "/etc", (base_ / "root").string()}) {
     const HttpResponse answer = load("x", path);
     EXPECT_EQ(answer.status, 403) << path << answer.body;
   }

@@ -155,6 +155,7 @@ class FakeEngine final : public Engine {
         event.has_token = true;
         event.token = tokens[i];
         if (request.sampling.logprobs >= 0) event.logprobs = TokenLogprobs{-0.5f, {{tokens[i], -0.5f}}};
+        if (i + 1 == tokens.size() && !cut) event.stop_token = eos;
         if (i + 1 == tokens.size()) event.end = cut ? EndReason::kLength : EndReason::kStop;
         output_.tokens.push_back(std::move(event));
       }

@@ -174,9 +174,11 @@ void encode_q8_0(const float* x, std::byte* block) {
   }
 }
 
+// In double, because the sum in f32 would depend on whether the compiler fuses it; the reference tools round this way
+// too.
 int nibble_q4_0(float value, float inverse) {
-  const float q = value * inverse + 8.5f;
-  return q == q ? static_cast<int>(std::clamp(q, 0.0f, 15.0f)) : 0;
+  const double q = static_cast<double>(value) * static_cast<double>(inverse) + 8.5;
+  return q == q ? static_cast<int>(std::clamp(q, 0.0, 15.0)) : 0;
 }
 
 void encode_q4_0(const float* x, std::byte* block) {

@@ -19,26 +19,6 @@ using schema::SchemaCompiler;
 
 constexpr int kMaxFormDepth = 32;
 
-// Nesting is counted before the parse, so that no deep tree is ever built.
-Status check_json_depth(std::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > 2 * kMaxJsonDepth) return invalid_argument("the schema's JSON nests deeper than " + std::to_string(2 * kMaxJsonDepth) + " levels");
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return {};
-}
-
 Result<Json> parse_schema(std::string_view text) {
   if (static_cast<int64_t>(text.size()) > kMaxSchemaBytes) {
     return too_large("the schema has " + std::to_string(text.size()) + " bytes; at most " + std::to_string(kMaxSchemaBytes) + " are accepted");
@@ -64,7 +44,20 @@ class FormCompiler {
   Result<GrammarStateId> add(GrammarStateId from, const GrammarForm& form, int depth) {
     if (depth > kMaxFormDepth) return invalid_argument("a form nests deeper than " + std::to_string(kMaxFormDepth) + " levels");
     switch (form.kind) {
-      case GrammarForm::Kind::kLiteral: return b_.literal(from, form.text);
+      case GrammarForm::Kind::kLiteral: {
+        if (!form.by_special_token) return b_.literal(from, form.text);
+        const GrammarStateId begin = b_.add_state();
+        b_.add_empty(from, begin);
+        b_.mark_free_text(begin);
+        return b_.literal(begin, form.text);
+      }
+      case GrammarForm::Kind::kAnyText: {
+        const GrammarStateId loop = b_.add_state();
+        b_.add_empty(from, loop);
+        b_.mark_free_text(loop);
+        b_.add_range(loop, 0, 255, loop);
+        return loop;
+      }
       case GrammarForm::Kind::kSchema: {
         TRY_ASSIGN(Json json, parse_schema(form.text));
         schemas_.push_back(std::move(json));
@@ -89,7 +82,7 @@ class FormCompiler {
 
   Result<GrammarStateId> add_choice(GrammarStateId from, const GrammarForm& form, int depth) {
     const GrammarStateId to = b_.add_state();
-    const bool all_literal = std::all_of(form.parts.begin(), form.parts.end(), [](const GrammarForm& part) { return part.kind == GrammarForm::Kind::kLiteral; });
+    const bool all_literal = std::all_of(form.parts.begin(), form.parts.end(), [](const GrammarForm& part) { return part.kind == GrammarForm::Kind::kLiteral && !part.by_special_token; });
     if (all_literal) {  // share beginnings: thousands of choices are common
       std::vector<std::string> texts;
       for (const GrammarForm& part : form.parts) texts.push_back(part.text);
@@ -155,6 +148,25 @@ Result<GrammarPtr> compile_shared(bool object_only) {
 }
 
 }  // namespace
+
+Status check_json_depth(std::string_view json) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      else if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > 2 * kMaxJsonDepth) return invalid_argument("the JSON text nests deeper than " + std::to_string(2 * kMaxJsonDepth) + " levels");
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return {};
+}
 
 Result<GrammarPtr> compile_json_schema(std::string_view schema) { return compile_form(GrammarForm::schema(std::string(schema))); }
 Result<GrammarPtr> compile_json_object() { return compile_shared(true); }

@@ -29,6 +29,10 @@ inline constexpr int kMaxSchemaProperties = 500;    // of one object
 inline constexpr int64_t kMaxPatternBytes = 16384;
 inline constexpr int kMaxListedChoices = 10000;           // guided_choice, enum
 
+// Fails for JSON text nested deeper than any of the project's readers takes; to be asked before a text from outside is parsed
+// into a tree that is then copied or written, which recurse.
+Status check_json_depth(std::string_view json);
+
 using GrammarPtr = std::shared_ptr<const GrammarProgram>;
 
 Result<GrammarPtr> compile_json_schema(std::string_view schema);
@@ -39,25 +43,28 @@ Result<GrammarPtr> compile_choice(const std::vector<std::string>& choices);
 
 // Forms put together from parts: what tool calls are written in.
 struct GrammarForm {
-  enum class Kind : unsigned char { kLiteral, kSchema, kRegex, kSequence, kChoice, kRepeat, kTriggered };
+  enum class Kind : unsigned char { kLiteral, kSchema, kRegex, kSequence, kChoice, kRepeat, kTriggered, kAnyText };
   Kind kind = Kind::kLiteral;
   std::string text;                // the literal, schema, pattern, or kTriggered's trigger
   std::vector<GrammarForm> parts;  // kSequence, kChoice; kRepeat: what is repeated, then the separator; kTriggered: one
+  bool by_special_token = false;   // kLiteral: a special token with this text may write it
   int min_count = 0;               // kRepeat
   int max_count = -1;              // kRepeat, kTriggered; negative: no limit
 
-  static GrammarForm literal(std::string text) { return {Kind::kLiteral, std::move(text), {}, 0, -1}; }
-  static GrammarForm schema(std::string json) { return {Kind::kSchema, std::move(json), {}, 0, -1}; }
-  static GrammarForm regex(std::string pattern) { return {Kind::kRegex, std::move(pattern), {}, 0, -1}; }
-  static GrammarForm sequence(std::vector<GrammarForm> parts) { return {Kind::kSequence, {}, std::move(parts), 0, -1}; }
-  static GrammarForm choice(std::vector<GrammarForm> parts) { return {Kind::kChoice, {}, std::move(parts), 0, -1}; }
+  static GrammarForm literal(std::string text) { return {Kind::kLiteral, std::move(text), {}, false, 0, -1}; }
+  static GrammarForm marker(std::string text) { return {Kind::kLiteral, std::move(text), {}, true, 0, -1}; }
+  static GrammarForm any_text() { return {Kind::kAnyText, {}, {}, false, 0, -1}; }  // special tokens included
+  static GrammarForm schema(std::string json) { return {Kind::kSchema, std::move(json), {}, false, 0, -1}; }
+  static GrammarForm regex(std::string pattern) { return {Kind::kRegex, std::move(pattern), {}, false, 0, -1}; }
+  static GrammarForm sequence(std::vector<GrammarForm> parts) { return {Kind::kSequence, {}, std::move(parts), false, 0, -1}; }
+  static GrammarForm choice(std::vector<GrammarForm> parts) { return {Kind::kChoice, {}, std::move(parts), false, 0, -1}; }
   static GrammarForm repeat(GrammarForm part, GrammarForm separator, int min_count, int max_count) {
-    return {Kind::kRepeat, {}, {std::move(part), std::move(separator)}, min_count, max_count};
+    return {Kind::kRepeat, {}, {std::move(part), std::move(separator)}, false, min_count, max_count};
   }
   // Free text, which may end anywhere; once the trigger has been written in it, `part` must follow. Then free text again, or,
   // with `once`, the end. Only as the last part of the whole form, not inside a repetition.
   static GrammarForm triggered(std::string trigger, GrammarForm part, bool once) {
-    return {Kind::kTriggered, std::move(trigger), {std::move(part)}, 0, once ? 1 : -1};
+    return {Kind::kTriggered, std::move(trigger), {std::move(part)}, false, 0, once ? 1 : -1};
   }
 };
 Result<GrammarPtr> compile_form(const GrammarForm& form);

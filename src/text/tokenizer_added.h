@@ -35,6 +35,10 @@ struct AddedToken {
 
 class AddedTokens {
  public:
+  AddedTokens() = default;  // empty; build() makes the others
+  AddedTokens(const AddedTokens&) = delete;
+  AddedTokens& operator=(const AddedTokens&) = delete;
+
   static Result<std::shared_ptr<const AddedTokens>> build(std::vector<AddedToken> tokens, const Normalizer& normalizer,
                                                           const TokenDecoder& decoder);
 

@@ -7,9 +7,10 @@
 //            possibly <|python_tag|>
 //
 // Thread: compile_tool_grammar is a pure function; a ToolCallParser belongs to one choice of one response.
-// Invariants of the parser: the events do not depend on how the text was split; no marker ever appears in content; the
-// arguments that are streamed are the model's own text, of which every prefix is passed on at once.
-// Failure: invalid_argument naming the tool and what is wrong with it. Malformed calls are no error: their text is content.
+// Invariants of the parser: the events do not depend on how the text was split; hermes' opening marker never appears in content; the
+// arguments that are streamed are the model's own text, passed on as it comes. White space around calls is no content.
+// Failure: invalid_argument naming the tool and what is wrong with it. Malformed calls are no error: their text
+// is content, without the markers.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +49,7 @@ struct ToolChoice {
 Result<std::vector<Tool>> read_tools(std::string_view json);
 
 // kAuto: free text until a call begins, then the form. kRequired and kNamed: the form from the first token. For kNone there
-// is no grammar: do not call this. Free text that begins with "{" is held to llama3's call form, as it has no other marker.
+// is no grammar, and invalid_argument. In llama3's form a text that begins with "{" is a call, as there is no other marker.
 Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Tool>& tools, const ToolChoice& choice);
 
 struct ToolCallEvent {
@@ -72,30 +73,32 @@ class ToolCallParser {
 
  private:
   enum class State : unsigned char {
-    kContent,     // free text, watching for a marker
-    kHeader,      // behind the marker: {"name": "...", "arguments":
-    kArguments,   // inside the arguments' object
-    kTail,        // behind the arguments, up to the end of the call
-    kBetween,     // after a call: white space and separators, or content again
+    kContent,    // free text, watching for a call
+    kHeader,     // behind the marker: {"name": "...", "arguments":
+    kArguments,  // inside the arguments' object
+    kTail,       // behind the arguments, up to the end of the call
+    kBroken,     // hermes: not the usual header; read whole at the end marker
+    kPlain,      // llama3: no call can come any more
   };
-  void run(std::vector<ToolCallEvent>& out, bool at_end);
-  bool run_content(std::vector<ToolCallEvent>& out, bool at_end);
-  bool run_header(std::vector<ToolCallEvent>& out, bool at_end);
-  bool run_arguments(std::vector<ToolCallEvent>& out);
-  bool run_tail(std::vector<ToolCallEvent>& out, bool at_end);
-  bool run_between(std::vector<ToolCallEvent>& out, bool at_end);
-  void emit(std::vector<ToolCallEvent>& out, ToolCallEvent::Kind kind, std::string text);
+  using Events = std::vector<ToolCallEvent>;
+  // Each handles what it can of pending_ and says whether to go on (with the state it has set).
+  void run(Events& out, bool at_end);
+  bool run_content(Events& out, bool at_end);
+  bool run_beginning(Events& out, bool at_end);
+  bool run_header(Events& out, bool at_end);
+  bool run_arguments(Events& out);
+  bool run_tail(bool at_end);
+  bool run_broken(Events& out, bool at_end);
+  void emit_content(Events& out, std::string text);
+  void begin_call(Events& out, std::string name);
 
   ToolCallForm form_;
   State state_ = State::kContent;
-  std::string pending_;      // text that no event has passed on yet
-  std::string marker_;       // of the call being read: becomes content if it turns out to be none
+  std::string pending_;   // text that no event has passed on yet
   int calls_ = 0;
-  bool saw_content_ = false;
-  int depth_ = 0;            // of brackets inside the arguments
+  int depth_ = 0;         // of brackets inside the arguments
   bool in_string_ = false;
   bool escaped_ = false;
-  bool gave_up_ = false;     // llama3: the text does not begin with a call, so it has none
 };
 
 }  // namespace loralei
