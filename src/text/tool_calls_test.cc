@@ -110,7 +110,7 @@ TEST(ToolGrammar, Hermes) {
   EXPECT_EQ(says(call + "\n" + call), "may end");
   EXPECT_EQ(says("<tool_call>x"), "refused at 11");
   EXPECT_EQ(says("<tool_call>\n{\"name\": \"nope"), "refused at 24");
-  EXPECT_EQ(says("<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {}"), "refused at 52");
+  EXPECT_EQ(says("<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {}"), "refused at 50");
   choice.parallel = false;
   EXPECT_EQ(says(call), "complete");
   EXPECT_EQ(says(call + "\n"), "refused at " + std::to_string(call.size()));
