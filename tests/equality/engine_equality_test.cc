@@ -148,7 +148,8 @@ TEST_P(EngineEquality, CachedTogetherAndPreemptedAreColdAndAlone) {
   ASSERT_NE(crowded, nullptr);
   {
     SCOPED_TRACE("with KV for two or three sequences only");
-    expect_same(at_once(*crowded, requests), want);
+    // Requests arrive while earlier ones run: whether they ever crowd the cache is up to the threads, so give them several chances.
+    for (int round = 0; round < 50 && crowded->stats().preemptions == 0; ++round) expect_same(at_once(*crowded, requests), want);
     EXPECT_GT(crowded->stats().preemptions, 0u);
   }
 }
