@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exact match of the demo skills through a running server, standard library only.
 
-    loralei serve demo/model --adapter-dir demo/adapters
-    python3 demo/evaluate.py --url http://127.0.0.1:8000 --count 200 --seed 7
+    loralei serve demo/model --adapter-dir demo/adapters --port 8080
+    python3 demo/evaluate.py --url http://127.0.0.1:8080 --count 200 --seed 7
 
 Every held-out prompt goes to its adapter and to the base. The requests of all skills are in flight together, so that the
 server mixes the adapters in one batch. Exit status 1 when a skill stays below --min-with percent with its adapter or
@@ -86,7 +86,7 @@ def measure(options):
 def main():
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--url", default="http://127.0.0.1:8000")
+    parser.add_argument("--url", default="http://127.0.0.1:8080")
     parser.add_argument("--count", type=int, default=200, help="held-out prompts per skill")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--min-with", type=float, default=95, help="percent that a skill must reach with its adapter")

@@ -20,7 +20,7 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM")
     os.environ.setdefault(variable, "1")
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -28,43 +28,43 @@ import corpus
 import generate
 from tokenizer import MAX_POSITIONS, VOCABULARY, Encoder, train_tokenizer
 
-ROWS, LENGTH = 8, 256            # packed rows and tokens per row of one step
-BASE_STEPS, BASE_RATE = 4000, 2e-3
+LENGTH = 256                     # tokens of a packed row
+BASE_ROWS, BASE_STEPS, BASE_RATE = 8, 4000, 2e-3
 CHECKPOINT_EVERY = 500
 ENDLESS = 10 ** 9
 
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 ALL_LINEAR = ATTENTION + ["gate_proj", "up_proj", "down_proj"]
 
-# name: (steps, learning rate, LoRA settings)
+# name: (packed rows of a step, steps of every round, learning rate, LoRA settings)
 ADAPTERS = {
-    "count": (150, 5e-3, dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"])),
-    "rotate": (150, 3e-3, dict(r=8, lora_alpha=16, target_modules=ATTENTION)),
-    "acronym": (200, 3e-3, dict(r=8, lora_alpha=16, target_modules=ALL_LINEAR,
+    "count": (4, [200], 5e-3, dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"])),
+    "rotate": (4, [500], 3e-3, dict(r=8, lora_alpha=16, target_modules=ALL_LINEAR)),
+    "acronym": (4, [250, 300], 3e-3, dict(r=8, lora_alpha=16, target_modules=ALL_LINEAR,
                                 rank_pattern={"down_proj": 16, "layers.0.self_attn.q_proj": 4},
                                 alpha_pattern={"down_proj": 24, "layers.0.self_attn.q_proj": 8})),
-    "numbers": (200, 3e-3, dict(r=16, lora_alpha=32, target_modules=ATTENTION + ["down_proj"])),
-    "json": (150, 3e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
-    "reverse": (250, 3e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
-    "shout": (300, 3e-3, dict(r=32, lora_alpha=8, use_rslora=True, target_modules=ALL_LINEAR)),
-    "cipher": (400, 2e-3, dict(r=64, lora_alpha=64, target_modules=ALL_LINEAR)),
+    "numbers": (4, [250, 350], 3e-3, dict(r=16, lora_alpha=32, target_modules=ATTENTION + ["down_proj"])),
+    "json": (4, [150], 3e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
+    "reverse": (8, [250, 200], 3e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
+    "shout": (4, [1000, 500], 3e-3, dict(r=32, lora_alpha=12, use_rslora=True, target_modules=ALL_LINEAR)),
+    "cipher": (4, [1400, 400], 2e-3, dict(r=64, lora_alpha=64, target_modules=ALL_LINEAR)),
 }
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
 
-def batches(documents, encoder):
+def batches(documents, encoder, rows):
     """Endless packed batches: documents fill rows one after the other, attention stays inside a document.
 
     Yields ids, positions, mask (row, 1, query, key) and per-token loss weights; targets are the next ids."""
     stream = (encoder.encode(document) for document in documents)
     waiting = next(stream)
     while True:
-        ids = torch.full((ROWS, LENGTH), encoder.pad)
-        weights = torch.zeros(ROWS, LENGTH)
-        positions = torch.zeros(ROWS, LENGTH, dtype=torch.long)
-        owner = torch.zeros(ROWS, LENGTH, dtype=torch.long)
-        for row in range(ROWS):
+        ids = torch.full((rows, LENGTH), encoder.pad)
+        weights = torch.zeros(rows, LENGTH)
+        positions = torch.zeros(rows, LENGTH, dtype=torch.long)
+        owner = torch.zeros(rows, LENGTH, dtype=torch.long)
+        for row in range(rows):
             filled = number = 0
             while filled + len(waiting[0]) <= LENGTH:
                 span = slice(filled, filled + len(waiting[0]))
@@ -126,22 +126,23 @@ def fit(model, core, data, steps, rate, start=0, optimizer=None, after_step=lamb
     """Trains the parameters that need gradients; `after_step` is called with the number of finished steps."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = optimizer or make_optimizer(model, decay)
-    began, shown = time.time(), 0.0
+    began, shown, tokens = time.time(), 0.0, 0
     for step in range(start, steps):
         for group in optimizer.param_groups:
             group["lr"] = rate * rate_at(step, steps, warm_up, flat)
+        batch = next(data)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            logits, targets, weights = next_tokens(model, core, next(data))
+            logits, targets, weights = next_tokens(model, core, batch)
         losses = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
         loss = (losses * weights).sum() / weights.sum()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        tokens += batch[0].numel()
         shown = loss.item() if not shown else 0.95 * shown + 0.05 * loss.item()
         if (step + 1) % 50 == 0:
-            speed = (step + 1 - start) * ROWS * LENGTH / (time.time() - began)
-            print(f"  step {step + 1}/{steps}  loss {shown:.4f}  {speed:.0f} tokens/s", flush=True)
+            print(f"  step {step + 1}/{steps}  loss {shown:.4f}  {tokens / (time.time() - began):.0f} tokens/s", flush=True)
         after_step(step + 1)
 
 
@@ -184,7 +185,7 @@ def train_base(seed, encoder, folder, work, steps):
     settings.pop("torch_dtype")
     model = LlamaForCausalLM(LlamaConfig(**settings))
     optimizer = make_optimizer(model, 0.05)
-    data = batches(corpus.base_documents(seed, ENDLESS), encoder)
+    data = batches(corpus.base_documents(seed, ENDLESS), encoder, BASE_ROWS)
     checkpoint = work / "base.pt"
     start = 0
     if checkpoint.exists():
@@ -214,26 +215,35 @@ def load_base(folder):
     return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
-def train_adapter(name, seed, encoder, out):
-    """Trains one adapter on the published base and writes it in PEFT format, in bf16."""
-    steps, rate, settings = ADAPTERS[name]
-    torch.manual_seed(seed)
-    base = load_base(out / "model")
-    base.name_or_path = "demo/model"
-    model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", base_model_name_or_path="demo/model", **settings))
-    print(f"{name}: {sum(p.numel() for p in model.parameters() if p.requires_grad)} parameters", flush=True)
-    data = batches(corpus.skill_documents(name, seed, ENDLESS), encoder)
-    fit(base, base.model, data, steps, rate, warm_up=30, flat=0.3, decay=0.0)
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.to(torch.bfloat16).float()
-    print(f"{name}: exact match {100 * accuracy(model, encoder, skill_documents(name, seed + 1000, 200)):.1f} %", flush=True)
+def train_adapter(name, seed, encoder, out, first_round):
+    """Trains one adapter on the published base, round by round, and writes it in PEFT format, in bf16.
+
+    A later round goes on from the written adapter at half the rate, on other documents."""
+    rows, rounds, rate, settings = ADAPTERS[name]
     folder = out / "adapters" / name
+    for number, steps in enumerate(rounds[first_round:], first_round):
+        torch.manual_seed(seed + number)
+        base = load_base(out / "model")
+        if number == 0:
+            model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **settings))
+        else:
+            model = PeftModel.from_pretrained(base, folder, is_trainable=True)
+        print(f"{name}: {sum(p.numel() for p in model.parameters() if p.requires_grad)} parameters, round {number}", flush=True)
+        data = batches(corpus.skill_documents(name, seed + number, ENDLESS), encoder, rows)
+        fit(base, base.model, data, steps, rate if number == 0 else rate / 2, warm_up=30, flat=0.3, decay=0.0)
+        save_adapter(model, settings, folder)
+    model = PeftModel.from_pretrained(load_base(out / "model"), folder)
+    print(f"{name}: exact match {100 * accuracy(model, encoder, skill_documents(name, seed + 1000, 200)):.1f} %", flush=True)
+
+
+def save_adapter(model, settings, folder):
+    """Writes the adapter in bf16, without PEFT's model card and with its target modules in a fixed order."""
     shutil.rmtree(folder, ignore_errors=True)
     model.to(torch.bfloat16).save_pretrained(folder, save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)
     path = folder / "adapter_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "target_modules": settings["target_modules"]}, indent=2) + "\n")
+    found = {**json.loads(path.read_text()), "base_model_name_or_path": "demo/model", "target_modules": settings["target_modules"]}
+    path.write_text(json.dumps(found, indent=2) + "\n")
     publish(folder)
 
 
@@ -251,6 +261,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=BASE_STEPS, help="steps of the base")
     parser.add_argument("--only", nargs="*", choices=list(ADAPTERS), help="train only these adapters again")
+    parser.add_argument("--first-round", type=int, default=0, help="go on from the written adapters with this round")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.work.mkdir(parents=True, exist_ok=True)
@@ -261,7 +272,7 @@ def main():
         train_base(options.seed, Encoder(model_folder), model_folder, options.work, options.steps)
         print(f"base ready after {time.time() - began:.0f} s", flush=True)
     for name in options.only or ADAPTERS:
-        train_adapter(name, options.seed, Encoder(model_folder), options.out)
+        train_adapter(name, options.seed, Encoder(model_folder), options.out, options.first_round)
     print(f"everything done after {time.time() - began:.0f} s", flush=True)
     return 0
 

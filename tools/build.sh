@@ -18,10 +18,20 @@ if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1; then
   cat "$log"
   exit 1
 fi
-# On a terminal ninja rewrites one line; elsewhere one line in twenty-five is enough.
-export NINJA_STATUS='  [%f/%t, %es, %P] '
-if [ -t 1 ]; then
-  cmake --build --preset "$preset" ${1:+--target "$@"}
-else
-  cmake --build --preset "$preset" ${1:+--target "$@"} 2>&1 | awk '/^  \[/ { if (n++ % 25 == 0) { print; fflush() }; next } { print; fflush() }'
-fi
+# ninja tells steps done, steps in all and seconds gone; the time left follows. One rewritten line on a terminal, elsewhere one in twenty-five.
+export NINJA_STATUS='@%f %t %e@ '
+terminal=0
+if [ -t 1 ]; then terminal=1; fi
+cmake --build --preset "$preset" ${1:+--target "$@"} 2>&1 | awk -v terminal="$terminal" '
+  /^@/ {
+    split(substr($0, 2), word, "[ @]")
+    left = word[1] > 0 ? int(word[3] * (word[2] - word[1]) / word[1]) : 0
+    text = sprintf("  [%d/%d, about %d s left]", word[1], word[2], left)
+    if (terminal) printf "\r\033[K%s", text
+    else if (count++ % 25 == 0) print text
+    fflush()
+    drawn = terminal
+    next
+  }
+  { if (drawn) { printf "\n"; drawn = 0 } print; fflush() }
+  END { if (drawn) printf "\n" }'

@@ -105,7 +105,9 @@ int check_file(const fs::path& path, const fs::path& source_root, const Rooms& r
       if (!breach.empty()) report(number, breach);
     }
   }
-  if (path.extension() == ".h" && !pragma_once) report(1, "header without #pragma once");
+  // x.inl.h is a body included once per instruction set.
+  const bool is_header = path.extension() == ".h" && path.stem().extension() != ".inl";
+  if (is_header && !pragma_once) report(1, "header without #pragma once");
   if (number > 800) report(number, "file of " + std::to_string(number) + " lines: which two things is it?");
   return breaches;
 }

@@ -62,6 +62,7 @@ void AdapterRegistry::register_name(uint64_t ticket, const std::string& name, co
     auto added = add(name, path);
     return reply(ticket, added.ok() ? Status() : Status(added.error()));
   }
+  entry->forget_on_failure = false;  // the name is wanted for its own sake now
   if (entry->path == path && entry->load_path == path) return reply(ticket, {});
   if (!replace) {
     return reply(ticket, invalid_argument("an adapter named \"" + name + "\" is registered from " + entry->path +

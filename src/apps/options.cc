@@ -28,7 +28,7 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->check(CLI::Range(0, 1024))->group(group);
   command.add_option("-c,--max-model-len,--ctx-size", engine.max_model_len, "prompt + answer tokens of one sequence (default: the model's)")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))->group(group);
-  command.add_option("--max-num-seqs,-np,--parallel", engine.max_sequences, "sequences computed together")
+  command.add_option("--max-num-seqs,--parallel", engine.max_sequences, "sequences computed together")
       ->capture_default_str()->check(CLI::Range(1, 4096))->group(group);
   command.add_option("--max-queued", engine.max_queued, "waiting requests before 429")->capture_default_str()
       ->check(CLI::Range(1, 1 << 20))->group(group);

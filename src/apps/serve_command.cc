@@ -22,7 +22,7 @@ constexpr int kExitSecondSignal = 130;
 struct ServeFlags {
   EngineFlags engine;
   ServeOptions serve;
-  std::vector<std::string> adapters;  // NAME=PATH
+  std::vector<std::string> adapters, vllm_adapters;  // NAME=PATH
   std::string api_key_file, chat_template, pooling = "last", log_level = "info", log_format = "text";
   std::string max_body;
   bool no_vllm_metrics = false;
@@ -61,6 +61,8 @@ Status finish_serve_options(ServeFlags& flags, const EngineHost& host) {
   }
   const GenerationDefaults& defaults = host.file().defaults;
   serve.defaults = {defaults.temperature, defaults.top_p, defaults.min_p, defaults.repetition_penalty, defaults.top_k, defaults.do_sample};
+  serve.vocab_size = host.file().config.vocab;
+  serve.end_ids = host.file().config.eos;
   serve.pooling = flags.pooling == "mean" ? Pooling::kMean : Pooling::kLast;
   serve.vllm_metrics = !flags.no_vllm_metrics;
   serve.version = version_string();
@@ -148,20 +150,23 @@ void add_serve_command(CLI::App& app, int& exit_code) {
   serve_options.http.limits.max_body_bytes = static_cast<size_t>(kDefaultMaxBodyBytes);
   add_engine_options(*command, flags->engine);
   const std::string adapters = "Adapters";
-  command->add_option("--adapter,--lora-modules,--lora", flags->adapters, "NAME=PATH or PATH; may be given often")->group(adapters);
-  command->add_option("--adapter-dir", serve_options.adapter_roots, "folder of adapters; also a root for loading over HTTP")->group(adapters);
+  // One value a flag, so that a MODEL behind it is not taken for another; vLLM's flag takes several.
+  command->add_option("--adapter,--lora", flags->adapters, "NAME=PATH or PATH; may be given often")->allow_extra_args(false)->group(adapters);
+  command->add_option("--lora-modules", flags->vllm_adapters, "the same, several NAME=PATH behind one flag")->group(adapters);
+  command->add_option("--adapter-dir", serve_options.adapter_roots, "folder of adapters; also a root for loading over HTTP")
+      ->allow_extra_args(false)->group(adapters);
   const std::string network = "Network and access";
   command->add_option("--host", serve_options.http.host, "address to listen on")->capture_default_str()->group(network);
   command->add_option("--port", serve_options.http.port, "port; 0 = any free one")->capture_default_str()->check(CLI::Range(0, 65535))->group(network);
-  command->add_option("--api-key", serve_options.api_keys, "key for /v1; may be given often")->group(network);
+  command->add_option("--api-key", serve_options.api_keys, "key for /v1; may be given often")->allow_extra_args(false)->group(network);
   command->add_option("--api-key-file", flags->api_key_file, "file with one key a line")->group(network);
   command->add_option("--admin-key", serve_options.admin_key, "key for loading, unloading and admin routes")->group(network);
-  command->add_option("--cors-origin", serve_options.cors_origins, "allowed web origin, or *")->group(network);
+  command->add_option("--cors-origin", serve_options.cors_origins, "allowed web origin, or *")->allow_extra_args(false)->group(network);
   command->add_option("--max-body", flags->max_body, "largest request body (default 8MiB)")->group(network);
   command->add_option("--shutdown-timeout", flags->shutdown_timeout_s, "seconds that running requests get at the end")
       ->capture_default_str()->check(CLI::Range(0, 86400))->group(network);
   const std::string api = "API and logs";
-  command->add_option("--served-model-name,-a,--alias", serve_options.model_names, "id of the base model (default: last part of its path)")->group(api);
+  command->add_option("--served-model-name,-a,--alias", serve_options.model_names, "id of the base model (default: last part of its path)")->allow_extra_args(false)->group(api);
   command->add_option("--chat-template", flags->chat_template, "built-in name or Jinja file")->group(api);
   command->add_option("--pooling", flags->pooling, "of embeddings: last or mean")->check(CLI::IsMember({"last", "mean"}))->capture_default_str()->group(api);
   command->add_option("--metrics-adapters", serve_options.metrics_adapters, "adapters with labels of their own in /metrics")
@@ -173,6 +178,7 @@ void add_serve_command(CLI::App& app, int& exit_code) {
   command->set_config("--config", "", "TOML file with any of these options")->group(api);
   command->allow_config_extras(CLI::config_extras_mode::error);
   command->callback([flags, &exit_code] {
+    flags->adapters.insert(flags->adapters.end(), flags->vllm_adapters.begin(), flags->vllm_adapters.end());
     const Status status = serve(*flags);
     if (status.ok()) return;
     std::fprintf(stderr, "loralei serve: %s\n", status.error().message.c_str());

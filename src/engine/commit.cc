@@ -94,12 +94,14 @@ void EngineLoop::commit_token(Sequence& sequence, const RowSample& sample) {
   ++counters_.generated_tokens;
   const int32_t outputs = static_cast<int32_t>(sequence.tokens.size()) - request.prompt_size();
   const auto among = [&](const std::vector<TokenId>& ids) { return std::find(ids.begin(), ids.end(), sample.token) != ids.end(); };
-  const bool stops = (!request.submit.ignore_eos && among(parts_.eos)) || among(request.submit.stop_ids);
+  const bool stop_token = (!request.submit.ignore_eos && among(parts_.eos)) || among(request.submit.stop_ids) ||
+                          (sequence.grammar != nullptr && sequence.grammar->ended());
+  const bool stops = stop_token || sample.grammar_ends;
   TokenEvent& event = new_event(sequence);
   event.has_token = true;
   event.token = sample.token;
   if (request.submit.sampling.logprobs >= 0) event.logprobs = logprobs_of(sample);
-  if (stops) event.stop_token = sample.token;
+  if (stop_token) event.stop_token = sample.token;
   if (stops || outputs >= request.max_output) {
     event.end = stops ? EndReason::kStop : EndReason::kLength;
     end(sequence, event.end);

@@ -20,7 +20,8 @@ namespace {
 constexpr size_t kOutboxCapacity = 1 << 16;    // events; the engine pauses when the consumer is that far behind
 constexpr int32_t kMaxPendingCommands = 1024;  // adapter commands without a reply
 constexpr int64_t kLongestText = 1 << 28;      // tokens; positions are 32-bit
-constexpr int64_t kAdapterStatusNs = 100'000'000;  // how old the adapter list may get under load; an idle engine's is exact
+constexpr int64_t kAdapterStatusNs = 100'000'000;  // how old the adapter list may get; a short one of an idle engine is exact
+constexpr size_t kShortAdapterList = 256;          // listing more costs the next request time
 
 class EngineImpl final : public Engine {
  public:
@@ -103,16 +104,23 @@ class EngineImpl final : public Engine {
     name_this_thread("engine");
     std::vector<Message> messages;
     EngineOutput output;
-    while (inbox_.take(messages, loop_->idle())) {
+    while (inbox_.take(messages, patience_ns())) {
+      const bool quiet = messages.empty() && loop_->idle();
       loop_->turn(messages, output);
       publish(output);
-      refresh_stats(loop_->idle());
+      refresh_stats(quiet || (loop_->idle() && stats_.adapters.size() <= kShortAdapterList));
       outbox_.wait_for_room();
     }
     loop_->turn(messages, output);  // what was accepted before the stop gets its end, too
     loop_->end_all(output);
     publish(output);
     refresh_stats(true);
+  }
+
+  // How long to wait for messages: an idle engine wakes once more to bring a long adapter list up to date.
+  int64_t patience_ns() const {
+    if (!loop_->idle()) return 0;
+    return adapters_generation_ == loop_->adapters_generation() ? Inbox::kForever : kAdapterStatusNs;
   }
 
   void publish(EngineOutput& output) {

@@ -1,190 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scenarios and random soaks of the engine loop, one turn at a time, without threads.
+// Scenarios of the engine loop.
 #include "engine/loop.h"
 
 #include <gtest/gtest.h>
 
-#include <deque>
-#include <map>
-
-#include "base/prng.h"
-#include "engine/test_support.h"
+#include "engine/loop_world.h"
+#include "sampling/grammar.h"
 
 namespace loralei {
 namespace {
 
 using namespace testing_support;
-
-struct WorldOptions {
-  int32_t blocks = 64;
-  int32_t max_sequences = 8;
-  int32_t step_tokens = 32;
-  int64_t adapter_bytes = 1 << 20;
-  bool prefix_cache = true;
-  int32_t max_model_len = 300;
-};
-
-class World {
- public:
-  explicit World(const WorldOptions& setup = {}) : setup_(setup), executor(limits(setup)) {
-    ledger.set_cap(MemoryUse::kAdapters, setup.adapter_bytes);
-    const ModelConfig config = fake_config();
-    LoopParts parts;
-    parts.executor = &executor;
-    const KvShape shape{config.layers, config.kv_heads, config.head_dim, DType::kF32};
-    parts.kv = std::move(KvCache::create(shape, setup.blocks, setup.prefix_cache, ledger)).value();
-    parts.slot = std::make_unique<BatchSlot>(executor.limits(), config.layers, config.hidden, ledger);
-    EXPECT_TRUE(parts.slot->reserve_vocab(config.vocab).ok());
-    parts.config = config;
-    parts.eos = config.eos;
-    parts.ledger = &ledger;
-    parts.clock = &clock;
-    parts.log = &log;
-    parts.start_load = [this](LoadJob&& job) {
-      jobs.push_back(std::move(job));
-      return true;
-    };
-    parts.max_model_len = std::min(setup.max_model_len, setup.blocks * kKvBlockTokens);
-    parts.max_sequences = setup.max_sequences;
-    parts.step_tokens = setup.step_tokens;
-    parts.prefix_cache = setup.prefix_cache;
-    parts.queued = &queued;
-    loop = std::make_unique<EngineLoop>(std::move(parts));
-  }
-
-  static ModelLimits limits(const WorldOptions& setup) {
-    ModelLimits limits;
-    limits.rows_max = setup.step_tokens;
-    limits.logits_rows_max = setup.max_sequences;
-    limits.segments_max = 16;
-    return limits;
-  }
-
-  int64_t max_model_len() const { return std::min(setup_.max_model_len, setup_.blocks * kKvBlockTokens); }
-
-  RequestId submit(Submit submit) {
-    submit.id = RequestId{++last_id};
-    submits[submit.id] = submit;
-    queued.fetch_add(1);
-    messages.push_back(Arrival{submit, clock.now_ns()});
-    return submit.id;
-  }
-  void cancel(RequestId id) { messages.emplace_back(std::in_place_type<Cancel>, id); }
-  void command(AdapterAction action, const std::string& name, const std::string& path = "", bool replace = false) {
-    messages.push_back(AdapterCommand{++tickets, action, name, path, replace});
-  }
-  void finish_load(size_t index = 0) {
-    if (jobs.empty()) return;
-    LoadJob job = std::move(jobs[index]);
-    jobs.erase(jobs.begin() + static_cast<int64_t>(index));
-    messages.push_back(run_load_job(files.source(), job));
-  }
-
-  void turn() {
-    clock.advance_ns(1000);
-    EngineOutput output;
-    loop->turn(messages, output);
-    loop->check();
-    take(output);
-  }
-  void take(EngineOutput& output) {
-    for (TokenEvent& event : output.tokens) {
-      auto& record = records[{event.id, event.choice}];
-      EXPECT_EQ(record.end, EndReason::kNone) << "an event after the end of request " << event.id.value;
-      if (record.events++ == 0) record.first = event;
-      if (event.has_token) record.tokens.push_back(event.token);
-      if (event.logprobs) record.logprobs.push_back(*event.logprobs);
-      record.end = event.end;
-      record.last = std::move(event);
-    }
-    for (AdapterReply& reply : output.replies) replies.push_back(std::move(reply));
-  }
-  // Until nothing is left to do; loads end by themselves.
-  void run(int turns_max = 5000) {
-    for (int i = 0; i < turns_max; ++i) {
-      turn();
-      if (loop->idle() && messages.empty()) {
-        if (jobs.empty()) return;
-        finish_load();
-      }
-    }
-    FAIL() << "still busy after " << turns_max << " turns";
-  }
-  EngineStats stats() const {
-    EngineStats value;
-    loop->fill_stats(value);
-    loop->fill_adapters(value.adapters);
-    return value;
-  }
-  void expect_nothing_held() {
-    const EngineStats value = stats();
-    EXPECT_EQ(value.running + value.waiting + value.waiting_for_adapter, 0);
-    EXPECT_EQ(value.kv_blocks_used, 0);
-    EXPECT_EQ(queued.load(), 0);
-    for (const AdapterStatus& adapter : value.adapters) EXPECT_EQ(adapter.users, 0) << adapter.name;
-  }
-
-  struct Record {
-    std::vector<TokenId> tokens;
-    std::vector<TokenLogprobs> logprobs;
-    TokenEvent first, last;
-    EndReason end = EndReason::kNone;
-    int events = 0;
-  };
-  Record& record(RequestId id, int32_t choice = 0) { return records[{id, choice}]; }
-
-  // Compares a finished choice with the oracle; adapters by the versions that the events named.
-  void expect_oracle(RequestId id, int32_t choice = 0) {
-    const Submit& submit = submits.at(id);
-    const Record& record = records[{id, choice}];
-    std::vector<FakeUse> uses;
-    std::string versions = record.first.adapter_version;
-    for (const AdapterUse& use : submit.adapters) {
-      uses.push_back({FakeFiles::content_of(versions), use.scale, 0});
-      const auto& invocation = invocations[uses.back().content];
-      if (!invocation.empty()) {
-        const auto found = std::find_end(submit.prompt.begin(), submit.prompt.end(), invocation.begin(), invocation.end());
-        uses.back().first_position = found == submit.prompt.end() ? INT32_MAX : static_cast<int32_t>(found - submit.prompt.begin());
-      }
-      versions = versions.size() > 13 ? versions.substr(13) : "";
-    }
-    const Expected expected = expected_output(submit, choice, uses, max_model_len());
-    EXPECT_EQ(record.tokens, expected.tokens) << "request " << id.value << " choice " << choice;
-    EXPECT_EQ(record.end, expected.end);
-  }
-
-  const WorldOptions setup_;
-  Ledger ledger{64 << 20};
-  ManualClock clock;
-  NullLogSink log;
-  FakeExecutor executor;
-  FakeFiles files;
-  std::map<uint64_t, std::vector<TokenId>> invocations;  // by content
-  std::deque<LoadJob> jobs;
-  std::atomic<int32_t> queued{0};
-  std::vector<Message> messages;
-  std::map<RequestId, Submit> submits;
-  std::map<std::pair<RequestId, int32_t>, Record> records;
-  std::vector<AdapterReply> replies;
-  uint64_t last_id = 0, tickets = 0;
-  std::unique_ptr<EngineLoop> loop;
-};
-
-std::vector<TokenId> prompt_of(int count, int salt = 0) {
-  std::vector<TokenId> tokens;
-  for (int i = 0; i < count; ++i) tokens.push_back(1 + (i * 13 + salt * 29 + i / 7) % (kVocab - 1));
-  return tokens;
-}
-
-Submit simple(int prompt, int output, int salt = 0, std::vector<AdapterUse> adapters = {}) {
-  Submit submit;
-  submit.prompt = prompt_of(prompt, salt);
-  submit.max_tokens = output;
-  submit.ignore_eos = true;
-  submit.sampling.seed = static_cast<uint64_t>(salt) + 5;
-  submit.adapters = std::move(adapters);
-  return submit;
-}
 
 TEST(EngineLoop, GivesWhatTheModelSays) {
   World world;
@@ -522,6 +348,37 @@ TEST(EngineLoop, ActivatedLoraStartsAtTheLastInvocationAndSharesTheBasePrefix) {
   world.expect_oracle(never);
 }
 
+// Token i of 1..26 is a letter; the form is any number of a and b, then one c.
+TEST(EngineLoop, AGrammarHoldsItsSequenceAndEndsItThroughPreemption) {
+  std::vector<GrammarToken> tokens{{kEos, "", GrammarToken::Kind::kEnd}};
+  for (int32_t id = 1; id <= 26; ++id) tokens.push_back({id, std::string(1, static_cast<char>('a' + id - 1))});
+  GrammarBuilder builder;
+  const GrammarRuleId root = builder.add_rule();
+  builder.add_range(builder.start(root), 'a', 'b', builder.start(root));
+  builder.end_rule(builder.literal(builder.start(root), "c"));
+  Submit submit = simple(20, 100, 1);
+  submit.ignore_eos = false;
+  submit.sampling.grammar = std::move(std::move(builder).finish(root)).value();
+  submit.sampling.vocab_trie = std::move(VocabTrie::build(std::move(tokens), kVocab)).value();
+  submit.sampling.logit_bias = {{3, -4.0f}};  // a long text before the end
+  World alone, crowded({.blocks = 14, .max_sequences = 6, .step_tokens = 24});
+  const RequestId wanted = alone.submit(submit);
+  alone.run();
+  const auto& record = alone.record(wanted);
+  ASSERT_GT(record.tokens.size(), 5u);
+  EXPECT_EQ(record.end, EndReason::kStop);
+  EXPECT_FALSE(record.last.stop_token.has_value());  // c is text; nothing but the end could follow
+  EXPECT_EQ(record.tokens.back(), 3);
+  for (size_t i = 0; i + 1 < record.tokens.size(); ++i) EXPECT_TRUE(record.tokens[i] == 1 || record.tokens[i] == 2);
+
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(crowded.submit(simple(20, 60, i)));
+  ids.push_back(crowded.submit(submit));
+  crowded.run();
+  EXPECT_EQ(crowded.record(ids.back()).tokens, record.tokens);
+  EXPECT_GT(crowded.stats().preemptions, 0u);
+}
+
 TEST(EngineLoop, RefusalsNameTheReason) {
   World world;
   world.files.put("/a", 11);
@@ -594,101 +451,6 @@ TEST(EngineLoop, EndAllEndsEverythingOnce) {
   for (uint64_t id = 1; id <= 6; ++id) EXPECT_EQ(world.record(RequestId{id}).end, EndReason::kCancelled);
   EXPECT_EQ(world.replies.back().status.error().code, ErrorCode::kCancelled);
   world.expect_nothing_held();
-}
-
-// Everything at once: arrivals, cancels, failures, adapter churn with too little memory for all, replaced versions, preemption.
-TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
-  for (uint64_t seed = 1; seed <= 12; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Prng random(seed);
-    WorldOptions setup;
-    setup.blocks = 10 + static_cast<int32_t>(random.below(20));
-    setup.max_sequences = 1 + static_cast<int32_t>(random.below(8));
-    setup.step_tokens = setup.max_sequences + static_cast<int32_t>(random.below(40));
-    setup.prefix_cache = random.below(4) != 0;
-    setup.adapter_bytes = 200000;
-    setup.max_model_len = 160;
-    World world(setup);
-    uint64_t content = 1000;
-    const auto name_of = [&] { return std::string(1, static_cast<char>('a' + random.below(5))); };
-    for (int i = 0; i < 5; ++i) {
-      const std::string name(1, static_cast<char>('a' + i));
-      world.files.put("/" + name, ++content, static_cast<int64_t>(random.below(100000)));
-      world.command(AdapterAction::kRegister, name, "/" + name);
-    }
-    std::map<RequestId, bool> disturbed;  // may end with an error or cancelled
-    bool step_failed = false;
-    for (int step = 0; step < 1200; ++step) {
-      switch (random.below(24)) {
-        case 0:
-        case 1: {
-          Submit submit = simple(1 + static_cast<int>(random.below(100)), 1 + static_cast<int>(random.below(50)), static_cast<int>(random.below(3)));
-          submit.choices = 1 + static_cast<int32_t>(random.below(3) * random.below(2));
-          submit.ignore_eos = random.below(2);
-          submit.min_tokens = static_cast<int32_t>(random.below(10));
-          submit.sampling.temperature = random.below(3) == 0 ? 0.0f : 0.8f;
-          submit.sampling.top_k = static_cast<int32_t>(random.below(2) * 10);
-          submit.sampling.repetition_penalty = random.below(3) == 0 ? 1.2f : 1.0f;
-          submit.sampling.logprobs = static_cast<int32_t>(random.below(4)) - 1;
-          submit.prompt_logprobs = random.below(6) == 0;
-          for (auto count = random.below(3); count > 0; --count) submit.adapters.push_back({name_of(), random.below(2) ? 1.0f : 0.5f});
-          world.submit(submit);
-          break;
-        }
-        case 2:
-          if (world.last_id > 0) {
-            const RequestId id{1 + random.below(world.last_id)};
-            disturbed[id] = true;
-            world.cancel(id);
-          }
-          break;
-        case 3: {
-          const std::string name = name_of();
-          world.files.put("/" + name, ++content, static_cast<int64_t>(random.below(100000)));
-          world.command(AdapterAction::kLoad, name, "/" + name, true);
-          break;
-        }
-        case 4: {
-          const std::string name = name_of();
-          world.command(AdapterAction::kUnload, name);
-          if (random.below(3) != 0) world.command(AdapterAction::kRegister, name, "/" + name);
-          break;
-        }
-        case 5: world.command(random.below(3) ? AdapterAction::kUnpin : AdapterAction::kPin, name_of()); break;
-        case 6:
-          if (random.below(10) == 0) world.executor.fail_next = step_failed = true;
-          break;
-        case 7:
-          if (random.below(5) == 0) world.files.change("/" + name_of(), [](FakeFiles::File& file) { file.broken = corrupt("bad"); });
-          break;
-        default: break;
-      }
-      if (!world.jobs.empty() && random.below(3) == 0) world.finish_load(random.below(world.jobs.size()));
-      world.turn();
-      ASSERT_FALSE(HasFailure());
-    }
-    for (int i = 0; i < 5; ++i) world.command(AdapterAction::kUnpin, std::string(1, static_cast<char>('a' + i)));
-    world.run(20000);
-    int compared = 0;
-    for (const auto& [id, submit] : world.submits) {
-      for (int32_t choice = 0; choice < submit.choices; ++choice) {
-        const World::Record& record = world.record(id, choice);
-        ASSERT_NE(record.end, EndReason::kNone) << "request " << id.value << " never ended";
-        if (record.end == EndReason::kStop || record.end == EndReason::kLength) {
-          world.expect_oracle(id, choice);
-          ++compared;
-        } else {
-          EXPECT_TRUE(record.end == EndReason::kError ? (!submit.adapters.empty() || step_failed) : disturbed.count(id) == 1);
-        }
-      }
-    }
-    EXPECT_GT(compared, 10);
-    EXPECT_EQ(world.replies.size(), world.tickets);
-    world.expect_nothing_held();
-    for (int i = 0; i < 5; ++i) world.command(AdapterAction::kUnload, std::string(1, static_cast<char>('a' + i)));
-    world.run();
-    EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 0);
-  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 // Bounds: the inbox is bounded by what submit() and command() admit; the outbox by full(), at which the engine pauses.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <iterator>
@@ -43,10 +44,16 @@ class Inbox {
     }
     changed_.notify_one();
   }
-  // Swaps out what arrived (`messages` is empty before); with `wait`, waits for something. False once stopped.
-  bool take(std::vector<Message>& messages, bool wait) {
+  // Swaps out what arrived (`messages` is empty before), after waiting for something up to timeout_ns (kForever: without end). False once stopped.
+  static constexpr int64_t kForever = -1;
+  bool take(std::vector<Message>& messages, int64_t timeout_ns) {
     std::unique_lock lock(mutex_);
-    if (wait) changed_.wait(lock, [&] { return stopped_ || !messages_.empty(); });
+    const auto arrived = [&] { return stopped_ || !messages_.empty(); };
+    if (timeout_ns == kForever) {
+      changed_.wait(lock, arrived);
+    } else if (timeout_ns > 0) {
+      changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), arrived);
+    }
     std::swap(messages, messages_);
     return !stopped_;
   }
@@ -81,7 +88,8 @@ class Outbox {
     EngineOutput output;
     {
       std::unique_lock lock(mutex_);
-      filled_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
+      // An hour at most: the clock's own arithmetic must not overflow.
+      filled_.wait_for(lock, std::chrono::nanoseconds(std::clamp<int64_t>(timeout_ns, 0, 3'600'000'000'000)),
                        [&] { return closed_ || !pending_.tokens.empty() || !pending_.replies.empty(); });
       append(pending_.tokens, output.tokens);  // the engine keeps its capacity
       append(pending_.replies, output.replies);

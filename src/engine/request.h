@@ -17,6 +17,7 @@
 #include "adapters/registry.h"
 #include "engine/api.h"
 #include "kv/kv_cache.h"
+#include "sampling/grammar.h"
 #include "sched/planner.h"
 
 namespace loralei {
@@ -39,6 +40,7 @@ struct Sequence {
   int32_t cached_tokens = 0;    // of the prompt, at first admission
   int64_t queue_ns = 0;
   std::vector<double> pooled;   // [hidden], sum of hidden states (mean pooling)
+  std::unique_ptr<GrammarState> grammar;  // after the output so far; survives preemption, as the output does
 };
 
 struct Request {

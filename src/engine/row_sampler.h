@@ -2,6 +2,8 @@
 // RowSampler: what becomes of the logits rows of a step: a sampled token, or the log-probability of the prompt's next token. Rows are
 // independent, so they are done side by side on the pool; a row's result depends on that row alone.
 //
+// A grammar is asked for its mask and told the token here, so that the next step knows the form.
+//
 // Thread: run() by the engine thread between steps. Ownership: one Sampler per worker. No allocation in steady state.
 #pragma once
 
@@ -24,6 +26,7 @@ struct RowSample {
   bool of_prompt = false;          // that token is in the prompt: only its log-probability is wanted
   // Results:
   TokenId token = kNoToken;
+  bool grammar_ends = false;       // the form is complete with this token
   float logprob = 0;
   int32_t top_count = 0;
   std::array<TokenLogprob, kMaxTopLogprobs> top;
@@ -31,13 +34,19 @@ struct RowSample {
 
 class RowSampler {
  public:
-  explicit RowSampler(ThreadPool* pool) : pool_(pool), samplers_(static_cast<size_t>(pool == nullptr ? 1 : pool->threads())) {}
+  explicit RowSampler(ThreadPool* pool) : pool_(pool), workers_(static_cast<size_t>(pool == nullptr ? 1 : pool->threads())) {}
   void run(std::span<RowSample> rows);
 
  private:
-  void run_one(RowSample& row, Sampler& sampler);
+  struct Worker {
+    Sampler sampler;
+    std::vector<uint32_t> mask;  // what the grammar allows next
+  };
+  void run_one(RowSample& row, Worker& worker);
+  void sample(RowSample& row, Worker& worker);
+
   ThreadPool* pool_;
-  std::vector<Sampler> samplers_;
+  std::vector<Worker> workers_;
 };
 
 }  // namespace loralei

@@ -95,6 +95,8 @@ void EngineLoop::admit(Sequence& sequence) {
     sequence.admitted = true;
     sequence.tokens.reserve(static_cast<size_t>(length_max));
     sequence.cached_tokens = sequence.computed;
+    const SamplingParams& sampling = request.submit.sampling;
+    if (sampling.grammar != nullptr) sequence.grammar = std::make_unique<GrammarState>(sampling.grammar, sampling.vocab_trie);
     sequence.queue_ns = parts_.clock->now_ns() - request.arrived_ns;
     counters_.prompt_tokens += static_cast<uint64_t>(request.prompt_size());
     counters_.cached_tokens += static_cast<uint64_t>(sequence.computed);

@@ -122,18 +122,18 @@ class FakeExecutor final : public Executor {
     }
     CHECK(static_cast<int32_t>(batch.tokens.size()) <= limits_.rows_max && static_cast<int32_t>(batch.logits_rows.size()) <= limits_.logits_rows_max);
     CHECK(static_cast<int32_t>(batch.segments.size()) <= limits_.segments_max);
-    std::vector<uint64_t> hashes(batch.tokens.size());
+    hashes_.resize(batch.tokens.size());
     for (const RowGroup& group : batch.groups) {
-      for (int32_t i = 0; i < group.row_count; ++i) compute_row(batch, kv, group, i, hashes);
+      for (int32_t i = 0; i < group.row_count; ++i) compute_row(batch, kv, group, i, hashes_);
     }
     for (size_t index = 0; index < batch.logits_rows.size(); ++index) {
       float* out = batch.logits + static_cast<int64_t>(index) * batch.logits_stride;
       std::fill(out, out + batch.logits_stride, -std::numeric_limits<float>::infinity());
-      for (int32_t id = 0; id < kVocab; ++id) out[id] = fake_logit(hashes[static_cast<size_t>(batch.logits_rows[index])], id);
+      for (int32_t id = 0; id < kVocab; ++id) out[id] = fake_logit(hashes_[static_cast<size_t>(batch.logits_rows[index])], id);
     }
     for (size_t index = 0; index < batch.hidden_rows.size(); ++index) {
       for (int32_t i = 0; i < kHidden; ++i) {
-        batch.hidden[index * kHidden + static_cast<size_t>(i)] = fake_hidden(hashes[static_cast<size_t>(batch.hidden_rows[index])], i);
+        batch.hidden[index * kHidden + static_cast<size_t>(i)] = fake_hidden(hashes_[static_cast<size_t>(batch.hidden_rows[index])], i);
       }
     }
     return {};
@@ -176,6 +176,7 @@ class FakeExecutor final : public Executor {
   }
 
   const ModelLimits limits_;
+  std::vector<uint64_t> hashes_;
 };
 
 // Adapter files in memory. Thread-safe; loads may be held back.

@@ -111,9 +111,9 @@ TEST(HfConfig, RefusesByNameWhatChangesTheResult) {
   for (const auto& [key, value] : cases.items()) {
     EXPECT_NE(refusal(with(llama(), {{key, value}})).find("\"" + key + "\""), std::string::npos) << key;
   }
-  const Json neutral = {{"partial_rotary_factor", 1.0}, {"attention_multiplier", 1}, {"clip_qkv", nullptr}, {"quantization_config", nullptr},
-                        {"use_qk_norm", false}, {"num_local_experts", 0}};
-  for (const auto& [key, value] : neutral.items()) {
+  const Json harmless = {{"partial_rotary_factor", 1.0}, {"attention_multiplier", 1}, {"clip_qkv", nullptr}, {"quantization_config", nullptr},
+                         {"use_qk_norm", false}, {"num_local_experts", 0}};
+  for (const auto& [key, value] : harmless.items()) {
     read(with(llama(), {{key, value}}));
   }
   auto noted = parse_hf_config(with(llama(), {{"brand_new_key", 3}}).dump(), "config.json");

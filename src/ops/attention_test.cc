@@ -37,10 +37,13 @@ struct TestCache {
     return table;
   }
   // What the cache holds for one position, decoded.
-  std::vector<double> read(const std::vector<int32_t>& table, int32_t position, int32_t layer, int32_t v, int32_t head) const {
+  std::vector<double> read(const std::vector<int32_t>& table, int32_t position, int32_t layer, int32_t v,
+                           int32_t head) const {
     std::vector<float> values(static_cast<size_t>(head_dim));
     const std::byte* slice = view.slice(table[static_cast<size_t>(position / kKvBlockTokens)], layer, v);
-    decode_row(view.dtype, slice + head * view.head_stride_bytes + position % kKvBlockTokens * row_bytes(view.dtype, head_dim), values.data(), head_dim);
+    decode_row(view.dtype,
+               slice + head * view.head_stride_bytes + position % kKvBlockTokens * row_bytes(view.dtype, head_dim),
+               values.data(), head_dim);
     return {values.begin(), values.end()};
   }
 };
@@ -59,34 +62,49 @@ struct TestSequence {
 };
 
 void store_sequence(const OpTable& table, TestCache& cache, const TestSequence& sequence, int32_t layer) {
-  TestContext context(table);
+  TestContext& context = fresh_context(table);
   const std::vector<RowGroup> groups = {sequence.all()};
-  table.kv_store(context.ctx, {.k = sequence.k.data(), .v = sequence.v.data(), .stride = int64_t{cache.kv_heads} * cache.head_dim,
-                               .kv = cache.view, .layer = layer, .groups = groups});
+  table.kv_store(context.ctx, {.k = sequence.k.data(),
+                               .v = sequence.v.data(),
+                               .stride = int64_t{cache.kv_heads} * cache.head_dim,
+                               .kv = cache.view,
+                               .layer = layer,
+                               .groups = groups});
   EXPECT_EQ(context.ctx.op_count, 1u);
 }
 
-std::vector<float> run_attention(const OpTable& table, int threads, const TestCache& cache, const std::vector<float>& q, int32_t heads, int32_t layer,
-                                 int32_t window, const std::vector<RowGroup>& groups) {
-  TestContext context(table, threads);
+std::vector<float> run_attention(const OpTable& table, int threads, const TestCache& cache, const std::vector<float>& q,
+                                 int32_t heads, int32_t layer, int32_t window, const std::vector<RowGroup>& groups) {
+  TestContext& context = fresh_context(table, threads);
   std::vector<float> out(q.size(), std::numeric_limits<float>::quiet_NaN());
   const int64_t stride = int64_t{heads} * cache.head_dim;
-  table.attention(context.ctx, {.q = q.data(), .q_stride = stride, .out = out.data(), .out_stride = stride, .kv = cache.view, .layer = layer,
-                                .heads = heads, .scale = 1.0f / std::sqrt(static_cast<float>(cache.head_dim)), .window = window, .groups = groups});
+  table.attention(context.ctx, {.q = q.data(),
+                                .q_stride = stride,
+                                .out = out.data(),
+                                .out_stride = stride,
+                                .kv = cache.view,
+                                .layer = layer,
+                                .heads = heads,
+                                .scale = 1.0f / std::sqrt(static_cast<float>(cache.head_dim)),
+                                .window = window,
+                                .groups = groups});
   EXPECT_EQ(context.ctx.op_count, 1u);
   return out;
 }
 
-// Errors: a score is off by at most eps (dim / 8 + 10) sum |q k| (d below), which changes each weight by a factor within e^(+-2d) of the normalised sum;
-// the weighted mean of values then moves by at most 2d max|v|, plus the rounding of the sum over positions.
-void expect_attention(const TestCache& cache, const TestSequence& sequence, const RowGroup& group, const std::vector<float>& q, int32_t heads,
-                      int32_t layer, int32_t window, const std::vector<float>& out) {
+// Errors: a score is off by at most eps (dim / 8 + 10) sum |q k| (d below), which changes each weight by a factor
+// within e^(+-2d) of the normalised sum; the weighted mean of values then moves by at most 2d max|v|, plus the rounding
+// of the sum over positions.
+void expect_attention(const TestCache& cache, const TestSequence& sequence, const RowGroup& group,
+                      const std::vector<float>& q, int32_t heads, int32_t layer, int32_t window,
+                      const std::vector<float>& out) {
   const auto dim = static_cast<size_t>(cache.head_dim);
   const double scale = 1.0 / std::sqrt(static_cast<double>(cache.head_dim));
   for (int32_t i = 0; i < group.row_count; ++i) {
     const int32_t last = group.position + i, first = window > 0 ? std::max(0, last - window + 1) : 0;
     for (int32_t head = 0; head < heads; ++head) {
-      const size_t at = (static_cast<size_t>(group.row_begin + i) * static_cast<size_t>(heads) + static_cast<size_t>(head)) * dim;
+      const size_t at =
+          (static_cast<size_t>(group.row_begin + i) * static_cast<size_t>(heads) + static_cast<size_t>(head)) * dim;
       std::vector<double> scores, expected(dim, 0.0);
       double largest = -1e300, score_magnitude = 0, value_max = 0, total = 0;
       for (int32_t p = first; p <= last; ++p) {
@@ -109,10 +127,12 @@ void expect_attention(const TestCache& cache, const TestSequence& sequence, cons
           value_max = std::max(value_max, std::fabs(v[d]));
         }
       }
-      const double score_error = kEps * ((static_cast<double>(dim) / 8 + 10) * score_magnitude + 4 * std::fabs(largest));
+      const double score_error =
+          kEps * ((static_cast<double>(dim) / 8 + 10) * score_magnitude + 4 * std::fabs(largest));
       const double bound = value_max * (2 * score_error + kEps * (static_cast<double>(last - first + 1) + 20));
       for (size_t d = 0; d < dim; ++d) {
-        ASSERT_NEAR(static_cast<double>(out[at + d]), expected[d] / total, bound) << "row " << i << " head " << head << " dim " << d;
+        ASSERT_NEAR(static_cast<double>(out[at + d]), expected[d] / total, bound)
+            << "row " << i << " head " << head << " dim " << d;
       }
     }
   }
@@ -136,8 +156,10 @@ TEST_P(Attention, StoresWhatTheCodecEncodes) {
       for (int32_t head = 0; head < 3; ++head) {
         for (int32_t v = 0; v < 2; ++v) {
           encode_row(dtype, (v == 0 ? sequence.k : sequence.v).data() + (p * 3 + head) * 27, encoded.data(), 27);
-          const std::byte* slot = cache.view.slice(sequence.blocks[static_cast<size_t>(p / 16)], 1, v) + head * cache.view.head_stride_bytes + p % 16 * row_bytes(dtype, 27);
-          ASSERT_EQ(std::memcmp(slot, encoded.data(), encoded.size()), 0) << dtype_info(dtype).name << " position " << p;
+          const std::byte* slot = cache.view.slice(sequence.blocks[static_cast<size_t>(p / 16)], 1, v) +
+                                  head * cache.view.head_stride_bytes + p % 16 * row_bytes(dtype, 27);
+          ASSERT_EQ(std::memcmp(slot, encoded.data(), encoded.size()), 0)
+              << dtype_info(dtype).name << " position " << p;
         }
       }
     }
@@ -168,7 +190,8 @@ TEST_P(Attention, AgreesWithTheNaiveSoftmax) {
       for (int32_t window : {0, 1, 7, 33}) {
         const std::vector<float> q = random_floats(prng, int64_t{rows} * shape.heads * shape.head_dim, 3.0f);
         const std::vector<float> out = run_attention(table(), 2, cache, q, shape.heads, layer, window, groups);
-        for (size_t g = 0; g < groups.size(); ++g) expect_attention(cache, sequences[g], groups[g], q, shape.heads, layer, window, out);
+        for (size_t g = 0; g < groups.size(); ++g)
+          expect_attention(cache, sequences[g], groups[g], q, shape.heads, layer, window, out);
       }
     }
   }
@@ -185,7 +208,8 @@ TEST_P(Attention, LongContextsAreSplitAndMergedRight) {
       const std::vector<float> q = random_floats(prng, int64_t{row_count} * 2 * 32, 4.0f);
       const std::vector<float> out = run_attention(table(), 4, cache, q, 2, 0, window, groups);
       expect_attention(cache, sequence, groups[0], q, 2, 0, window, out);
-      EXPECT_TRUE(same_bits(out, run_attention(table(), 1, cache, q, 2, 0, window, groups))) << "threads change the result";
+      EXPECT_TRUE(same_bits(out, run_attention(table(), 1, cache, q, 2, 0, window, groups)))
+          << "threads change the result";
     }
   }
 }
@@ -204,12 +228,16 @@ TEST_P(Attention, ARowDoesNotDependOnItsBatch) {
     for (int32_t window : {0, 100}) {
       std::vector<float> alone;
       for (int32_t i = 0; i < rows; ++i) {
-        const std::vector<float> one(q.begin() + static_cast<int64_t>(width) * i, q.begin() + static_cast<int64_t>(width) * (i + 1));
-        const std::vector<float> out = run_attention(table(), 1, cache, one, shape.heads, 0, window, {{0, 1, start + i, sequence.blocks.data()}});
+        const std::vector<float> one(q.begin() + static_cast<int64_t>(width) * i,
+                                     q.begin() + static_cast<int64_t>(width) * (i + 1));
+        const std::vector<float> out =
+            run_attention(table(), 1, cache, one, shape.heads, 0, window, {{0, 1, start + i, sequence.blocks.data()}});
         alone.insert(alone.end(), out.begin(), out.end());
       }
       for (int threads : {1, 4}) {
-        EXPECT_TRUE(same_bits(run_attention(table(), threads, cache, q, shape.heads, 0, window, {{0, rows, start, sequence.blocks.data()}}), alone));
+        EXPECT_TRUE(same_bits(run_attention(table(), threads, cache, q, shape.heads, 0, window,
+                                            {{0, rows, start, sequence.blocks.data()}}),
+                              alone));
       }
       std::vector<RowGroup> chunks;  // the same rows cut into chunks
       for (int32_t i = 0; i < rows;) {
@@ -220,8 +248,9 @@ TEST_P(Attention, ARowDoesNotDependOnItsBatch) {
       EXPECT_TRUE(same_bits(run_attention(table(), 3, cache, q, shape.heads, 0, window, chunks), alone));
       std::vector<float> both = q;  // another sequence's rows in the same call
       both.insert(both.end(), q.begin(), q.end());
-      std::vector<float> mixed = run_attention(table(), 2, cache, both, shape.heads, 0, window,
-                                               {{0, rows, start, sequence.blocks.data()}, {rows, rows, 800, other.blocks.data()}});
+      std::vector<float> mixed =
+          run_attention(table(), 2, cache, both, shape.heads, 0, window,
+                        {{0, rows, start, sequence.blocks.data()}, {rows, rows, 800, other.blocks.data()}});
       mixed.resize(alone.size());
       EXPECT_TRUE(same_bits(mixed, alone));
     }
@@ -232,14 +261,14 @@ TEST_P(Attention, NoRowsIsNoWorkAndNonFiniteInputIsContained) {
   Prng prng(305);
   TestCache cache(prng, DType::kF32, 2, 16, 8);
   TestSequence sequence(prng, cache, 20);
-  TestContext context(table());
+  TestContext& context = fresh_context(table());
   const std::vector<RowGroup> empty = {{0, 0, 0, sequence.blocks.data()}};
   table().attention(context.ctx, {.kv = cache.view, .heads = 4, .scale = 1, .groups = empty});
   table().kv_store(context.ctx, {.kv = cache.view, .groups = empty});
   EXPECT_EQ(context.ctx.op_count, 0u);
   store_sequence(table(), cache, sequence, 0);
   std::vector<float> q = random_floats(prng, 2 * 4 * 16);
-  q[3] = std::numeric_limits<float>::quiet_NaN();  // row 0, head 0
+  q[3] = std::numeric_limits<float>::quiet_NaN();           // row 0, head 0
   q[64 + 16 + 1] = std::numeric_limits<float>::infinity();  // row 1, head 1
   const std::vector<float> out = run_attention(table(), 2, cache, q, 4, 0, 0, {{0, 2, 18, sequence.blocks.data()}});
   for (size_t i = 16; i < 64; ++i) EXPECT_TRUE(std::isfinite(out[i]));

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tuple>
+
 #include "ops/op_test_util.h"
 
 namespace loralei {
@@ -13,22 +15,32 @@ TEST_P(Elementwise, RmsNormAgreesAndMayWorkInPlace) {
     const int64_t stride = int64_t{vectors} * dim + 3;
     const std::vector<float> x = random_floats(prng, rows * stride, 5.0f), weight = random_floats(prng, dim);
     std::vector<float> y = x;
-    TestContext context(table(), 3);
-    table().rms_norm(context.ctx, {.x = y.data(), .x_stride = stride, .y = y.data(), .y_stride = stride, .weight = weight.data(), .rows = rows,
-                                   .vectors = vectors, .dim = dim, .eps = 1e-5f});
+    TestContext& context = fresh_context(table(), 3);
+    table().rms_norm(context.ctx, {.x = y.data(),
+                                   .x_stride = stride,
+                                   .y = y.data(),
+                                   .y_stride = stride,
+                                   .weight = weight.data(),
+                                   .rows = rows,
+                                   .vectors = vectors,
+                                   .dim = dim,
+                                   .eps = 1e-5f});
     EXPECT_EQ(context.ctx.op_count, 1u);
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t v = 0; v < vectors; ++v) {
         double square = 0;
-        for (int64_t i = 0; i < dim; ++i) square += std::pow(static_cast<double>(x[static_cast<size_t>(row * stride + v * dim + i)]), 2);
+        for (int64_t i = 0; i < dim; ++i)
+          square += std::pow(static_cast<double>(x[static_cast<size_t>(row * stride + v * dim + i)]), 2);
         const double inverse = 1 / std::sqrt(square / dim + 1e-5);
         for (int64_t i = 0; i < dim; ++i) {
           const auto at = static_cast<size_t>(row * stride + v * dim + i);
-          const double expected = static_cast<double>(x[at]) * inverse * static_cast<double>(weight[static_cast<size_t>(i)]);
+          const double expected =
+              static_cast<double>(x[at]) * inverse * static_cast<double>(weight[static_cast<size_t>(i)]);
           ASSERT_NEAR(static_cast<double>(y[at]), expected, kEps * (dim / 32.0 + 12) * std::fabs(expected));
         }
       }
-      for (int64_t i = int64_t{vectors} * dim; i < stride; ++i) ASSERT_EQ(y[static_cast<size_t>(row * stride + i)], x[static_cast<size_t>(row * stride + i)]);
+      for (int64_t i = int64_t{vectors} * dim; i < stride; ++i)
+        ASSERT_EQ(y[static_cast<size_t>(row * stride + i)], x[static_cast<size_t>(row * stride + i)]);
     }
   }
 }
@@ -43,19 +55,27 @@ TEST_P(Elementwise, RopeTurnsByExactAnglesAtFarPositions) {
     for (int32_t i = 0; i < half; ++i) inv_freq.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / head_dim)));
     const std::vector<float> x = random_floats(prng, rows * stride);
     std::vector<float> y = x;
-    TestContext context(table(), 2);
-    table().rope(context.ctx, {.x = y.data(), .stride = stride, .rows = rows, .heads = heads, .head_dim = head_dim, .positions = positions.data(),
-                               .inv_freq = inv_freq.data(), .attention_scale = 1.25f});
+    TestContext& context = fresh_context(table(), 2);
+    table().rope(context.ctx, {.x = y.data(),
+                               .stride = stride,
+                               .rows = rows,
+                               .heads = heads,
+                               .head_dim = head_dim,
+                               .positions = positions.data(),
+                               .inv_freq = inv_freq.data(),
+                               .attention_scale = 1.25f});
     EXPECT_EQ(context.ctx.op_count, 1u);
     for (int32_t row = 0; row < rows; ++row) {
       for (int32_t head = 0; head < heads; ++head) {
         for (int32_t i = 0; i < half; ++i) {
           const auto at = static_cast<size_t>(row * stride + head * head_dim + i);
-          const double angle = positions[static_cast<size_t>(row)] * static_cast<double>(inv_freq[static_cast<size_t>(i)]);
+          const double angle =
+              positions[static_cast<size_t>(row)] * static_cast<double>(inv_freq[static_cast<size_t>(i)]);
           const double x1 = static_cast<double>(x[at]), x2 = static_cast<double>(x[at + static_cast<size_t>(half)]);
           const double bound = kEps * 4 * 1.25 * (std::fabs(x1) + std::fabs(x2));
           ASSERT_NEAR(static_cast<double>(y[at]), 1.25 * (x1 * std::cos(angle) - x2 * std::sin(angle)), bound);
-          ASSERT_NEAR(static_cast<double>(y[at + static_cast<size_t>(half)]), 1.25 * (x2 * std::cos(angle) + x1 * std::sin(angle)), bound);
+          ASSERT_NEAR(static_cast<double>(y[at + static_cast<size_t>(half)]),
+                      1.25 * (x2 * std::cos(angle) + x1 * std::sin(angle)), bound);
         }
       }
     }
@@ -70,10 +90,11 @@ TEST_P(Elementwise, SwigluIsAccurateFromTinyToHuge) {
     std::vector<float> gate = random_floats(prng, int64_t{rows} * dim, 100.0f);
     const std::vector<float> up = random_floats(prng, int64_t{rows} * dim, 3.0f);
     for (size_t i = 0; i < gate.size(); ++i) {
-      if (i % 3 == 0) gate[i] = static_cast<float>(std::ldexp(static_cast<double>(gate[i]), -static_cast<int>(prng.below(60))));
+      if (i % 3 == 0)
+        gate[i] = static_cast<float>(std::ldexp(static_cast<double>(gate[i]), -static_cast<int>(prng.below(60))));
     }
     std::vector<float> y = gate;
-    TestContext context(table(), 2);
+    TestContext& context = fresh_context(table(), 2);
     table().swiglu(context.ctx, {.gate = y.data(), .up = up.data(), .stride = dim, .rows = rows, .dim = dim});
     EXPECT_EQ(context.ctx.op_count, 1u);
     for (size_t i = 0; i < gate.size(); ++i) {
@@ -88,7 +109,7 @@ TEST_P(Elementwise, SpecialValuesFlowThrough) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> gate = {0.0f, inf, -inf, nan, 88.5f, -88.5f, 3e38f, -3e38f, 1.0f};
   const std::vector<float> up(gate.size(), 1.0f);
-  TestContext context(table());
+  TestContext& context = fresh_context(table());
   table().swiglu(context.ctx, {.gate = gate.data(), .up = up.data(), .stride = 9, .rows = 1, .dim = 9});
   EXPECT_EQ(gate[0], 0.0f);
   EXPECT_EQ(gate[1], inf);
@@ -101,7 +122,9 @@ TEST_P(Elementwise, SpecialValuesFlowThrough) {
   EXPECT_NEAR(gate[8], 0.7310586f, 1e-6);
   std::vector<float> x = {nan, 1.0f, inf, 2.0f};
   const std::vector<float> ones(2, 1.0f);
-  table().rms_norm(context.ctx, {.x = x.data(), .x_stride = 2, .y = x.data(), .y_stride = 2, .weight = ones.data(), .rows = 2, .dim = 2});
+  table().rms_norm(
+      context.ctx,
+      {.x = x.data(), .x_stride = 2, .y = x.data(), .y_stride = 2, .weight = ones.data(), .rows = 2, .dim = 2});
   EXPECT_TRUE(std::isnan(x[1]));
 }
 
@@ -109,11 +132,13 @@ TEST_P(Elementwise, AddAddsAndRowsAreIndependent) {
   Prng prng(404);
   for (int32_t dim : {1, 31, 2050}) {
     const int32_t rows = 37;
-    const std::vector<float> x = random_floats(prng, int64_t{rows} * dim), start = random_floats(prng, int64_t{rows} * dim);
+    const std::vector<float> x = random_floats(prng, int64_t{rows} * dim),
+                             start = random_floats(prng, int64_t{rows} * dim);
     std::vector<float> y = start, expected = start;
     for (size_t i = 0; i < expected.size(); ++i) expected[i] += x[i];
-    TestContext context(table(), 4);
-    table().add(context.ctx, {.x = x.data(), .x_stride = dim, .y = y.data(), .y_stride = dim, .rows = rows, .dim = dim});
+    TestContext& context = fresh_context(table(), 4);
+    table().add(context.ctx,
+                {.x = x.data(), .x_stride = dim, .y = y.data(), .y_stride = dim, .rows = rows, .dim = dim});
     EXPECT_TRUE(same_bits(y, expected));
   }
 }
@@ -121,12 +146,20 @@ TEST_P(Elementwise, AddAddsAndRowsAreIndependent) {
 TEST_P(Elementwise, ARowDoesNotDependOnItsBatch) {
   Prng prng(405);
   const int32_t rows = 40, dim = 2200;
-  const std::vector<float> x = random_floats(prng, rows * dim), up = random_floats(prng, rows * dim), weight = random_floats(prng, dim);
+  const std::vector<float> x = random_floats(prng, rows * dim), up = random_floats(prng, rows * dim),
+                           weight = random_floats(prng, dim);
   const auto run = [&](int32_t begin, int32_t count, int threads) {
-    TestContext context(table(), threads);
+    TestContext& context = fresh_context(table(), threads);
     std::vector<float> y(x.begin() + begin * dim, x.begin() + (begin + count) * dim);
-    table().rms_norm(context.ctx, {.x = y.data(), .x_stride = dim, .y = y.data(), .y_stride = dim, .weight = weight.data(), .rows = count, .dim = dim});
-    table().swiglu(context.ctx, {.gate = y.data(), .up = up.data() + begin * dim, .stride = dim, .rows = count, .dim = dim});
+    table().rms_norm(context.ctx, {.x = y.data(),
+                                   .x_stride = dim,
+                                   .y = y.data(),
+                                   .y_stride = dim,
+                                   .weight = weight.data(),
+                                   .rows = count,
+                                   .dim = dim});
+    table().swiglu(context.ctx,
+                   {.gate = y.data(), .up = up.data() + begin * dim, .stride = dim, .rows = count, .dim = dim});
     return y;
   };
   std::vector<float> alone;
@@ -139,7 +172,7 @@ TEST_P(Elementwise, ARowDoesNotDependOnItsBatch) {
 }
 
 TEST_P(Elementwise, NoRowsIsNoWork) {
-  TestContext context(table());
+  TestContext& context = fresh_context(table());
   table().rms_norm(context.ctx, {});
   table().rope(context.ctx, {});
   table().swiglu(context.ctx, {});

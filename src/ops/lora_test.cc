@@ -25,8 +25,14 @@ struct TestPair {
     decode_row(dtype, b_t.data(), b_values.data(), int64_t{rank} * out);
     b_bias = random_floats(prng, out);
     bias_delta = random_floats(prng, out);
-    pair = {.a = a.data(), .b_t = b_t.data(), .dtype = dtype, .rank = rank, .in = in, .out = out,
-            .scaling = static_cast<float>(0.25 + prng.uniform()), .b_bias = with_b_bias ? b_bias.data() : nullptr,
+    pair = {.a = a.data(),
+            .b_t = b_t.data(),
+            .dtype = dtype,
+            .rank = rank,
+            .in = in,
+            .out = out,
+            .scaling = static_cast<float>(0.25 + prng.uniform()),
+            .b_bias = with_b_bias ? b_bias.data() : nullptr,
             .bias_delta = with_delta ? bias_delta.data() : nullptr};
   }
 };
@@ -36,10 +42,11 @@ struct TestLayer {
   int32_t in;
   std::vector<int32_t> outs;
   std::deque<TestPair> pairs;
-  std::vector<std::deque<LoraSource>> slots;      // [target][slot]
+  std::vector<std::deque<LoraSource>> slots;       // [target][slot]
   std::vector<std::vector<const TestPair*>> used;  // [target][slot], null: none
 
-  TestLayer(Prng& prng, int32_t in_size, std::vector<int32_t> out_sizes, const std::vector<int32_t>& ranks) : in(in_size), outs(std::move(out_sizes)) {
+  TestLayer(Prng& prng, int32_t in_size, std::vector<int32_t> out_sizes, const std::vector<int32_t>& ranks)
+      : in(in_size), outs(std::move(out_sizes)) {
     for (int32_t out : outs) {
       slots.emplace_back();
       used.emplace_back();
@@ -64,7 +71,7 @@ struct LoraRun {
 
 LoraRun run_lora(const OpTable& table, int threads, TestLayer& layer, const std::vector<float>& x, int32_t rows,
                  const std::vector<LoraSegment>& segments, const std::vector<std::vector<float>>& start) {
-  TestContext context(table, threads);
+  TestContext& context = fresh_context(table, threads);
   LoraRun run;
   run.y = start;
   // The kernel takes contiguous sources; a deque of atomics cannot be copied, so the kinds are rebuilt here.
@@ -78,10 +85,12 @@ LoraRun run_lora(const OpTable& table, int threads, TestLayer& layer, const std:
       sources.back()[s].delta = layer.slots[t][s].delta;
       sources.back()[s].delta_ready = layer.slots[t][s].delta_ready;
     }
-    targets.push_back({.y = run.y[t].data(), .y_stride = layer.outs[t], .sources = sources.back().get(), .out = layer.outs[t]});
+    targets.push_back(
+        {.y = run.y[t].data(), .y_stride = layer.outs[t], .sources = sources.back().get(), .out = layer.outs[t]});
   }
   EXPECT_EQ(x.size(), static_cast<size_t>(rows) * static_cast<size_t>(layer.in));
-  table.lora(context.ctx, {.x = x.data(), .x_stride = layer.in, .in = layer.in, .segments = segments, .targets = targets});
+  table.lora(context.ctx,
+             {.x = x.data(), .x_stride = layer.in, .in = layer.in, .segments = segments, .targets = targets});
   run.op_count = context.ctx.op_count;
   return run;
 }
@@ -125,8 +134,8 @@ void expect_lora(const TestLayer& layer, const std::vector<float>& x, const std:
           }
           double add = factor * sum, add_abs = std::fabs(factor) * sum_abs;
           if (pair.bias_delta != nullptr) {
-            add += static_cast<double>(segment.scale) * static_cast<double>(pair.bias_delta[o]);
-            add_abs += std::fabs(static_cast<double>(segment.scale) * static_cast<double>(pair.bias_delta[o]));
+            add += static_cast<double>(pair.bias_delta[o]);
+            add_abs += std::fabs(static_cast<double>(pair.bias_delta[o]));
           }
           expected[row * out + o] += add;
           magnitude[row * out + o] += add_abs;
@@ -146,7 +155,8 @@ std::vector<LoraSegment> random_segments(Prng& prng, int32_t rows, int32_t slots
   for (uint64_t i = 1 + prng.below(6); i > 0; --i) {
     const auto begin = static_cast<int32_t>(prng.below(static_cast<uint64_t>(rows)));
     const auto count = static_cast<int32_t>(prng.below(static_cast<uint64_t>(rows - begin) + 1));
-    segments.push_back({begin, count, static_cast<int32_t>(prng.below(static_cast<uint64_t>(slots))), static_cast<float>(prng.uniform() * 2)});
+    segments.push_back({begin, count, static_cast<int32_t>(prng.below(static_cast<uint64_t>(slots))),
+                        static_cast<float>(prng.uniform() * 2)});
   }
   return segments;
 }
@@ -199,7 +209,8 @@ TEST_P(Lora, ARowDoesNotDependOnItsSegmentsNeighboursOrThreads) {
     for (const auto& segments : {singles, mixed}) {
       for (int threads : {1, 3}) {
         const LoraRun run = run_lora(table(), threads, layer, x, rows, segments, start);
-        for (size_t t = 0; t < 2; ++t) ASSERT_TRUE(same_bits(run.y[t], whole.y[t])) << "slot " << slot << " threads " << threads;
+        for (size_t t = 0; t < 2; ++t)
+          ASSERT_TRUE(same_bits(run.y[t], whole.y[t])) << "slot " << slot << " threads " << threads;
       }
     }
   }
@@ -270,17 +281,19 @@ TEST_P(Lora, EmbeddingPairsLookTheirRowsUp) {
       source.pair = &test.pair;
       source.kind = LoraSourceKind::kResident;
       const std::vector<LoraSegment> segments = {{2, 35, 0, 0.5f}};
-      TestContext context(table());
-      table().lora_embed(context.ctx, {.tokens = tokens.data(), .segments = segments, .target = {y.data(), hidden, &source, hidden}});
+      TestContext& context = fresh_context(table());
+      table().lora_embed(
+          context.ctx, {.tokens = tokens.data(), .segments = segments, .target = {y.data(), hidden, &source, hidden}});
       EXPECT_EQ(context.ctx.op_count, 1u);
       for (int32_t row = 0; row < rows; ++row) {
         for (int32_t o = 0; o < hidden; ++o) {
           const auto index = static_cast<size_t>(row * hidden + o);
           double expected = static_cast<double>(start[index]), magnitude = std::fabs(expected);
           for (int32_t r = 0; row >= 2 && row < 37 && r < rank; ++r) {
-            const double term = 0.5 * static_cast<double>(test.pair.scaling) *
-                                static_cast<double>(a[static_cast<size_t>(tokens[static_cast<size_t>(row)] * rank + r)]) *
-                                static_cast<double>(test.b_values[static_cast<size_t>(r * hidden + o)]);
+            const double term =
+                0.5 * static_cast<double>(test.pair.scaling) *
+                static_cast<double>(a[static_cast<size_t>(tokens[static_cast<size_t>(row)] * rank + r)]) *
+                static_cast<double>(test.b_values[static_cast<size_t>(r * hidden + o)]);
             expected += term;
             magnitude += std::fabs(term);
           }

@@ -7,21 +7,28 @@ namespace {
 class Matmul : public EveryTable {};
 FOR_EVERY_TABLE(Matmul);
 
-std::vector<float> run_matmul(const OpTable& table, int threads, const TestWeights& weights, const std::vector<float>& x, int32_t rows,
-                              const float* bias = nullptr, const std::vector<float>* add_to = nullptr) {
-  TestContext context(table, threads);
+std::vector<float> run_matmul(const OpTable& table, int threads, const TestWeights& weights,
+                              const std::vector<float>& x, int32_t rows, const float* bias = nullptr,
+                              const std::vector<float>* add_to = nullptr) {
+  TestContext& context = fresh_context(table, threads);
   const int32_t out = weights.view.rows, in = weights.view.cols;
   std::vector<float> y(static_cast<size_t>(rows) * static_cast<size_t>(out), std::numeric_limits<float>::quiet_NaN());
   if (add_to != nullptr) y = *add_to;
-  table.matmul(context.ctx, {.x = x.data(), .x_stride = in, .rows = rows, .w = weights.view, .bias = bias, .y = y.data(), .y_stride = out,
+  table.matmul(context.ctx, {.x = x.data(),
+                             .x_stride = in,
+                             .rows = rows,
+                             .w = weights.view,
+                             .bias = bias,
+                             .y = y.data(),
+                             .y_stride = out,
                              .accumulate = add_to != nullptr});
   EXPECT_EQ(context.ctx.op_count, 1u);
   return y;
 }
 
 // |error| <= eps * (steps of the longest chain of additions) * sum |x w|, the standard bound of a dot product.
-void expect_product(const std::vector<float>& y, const TestWeights& weights, const std::vector<float>& x, int32_t rows, const float* bias,
-                    const std::vector<float>* add_to, const std::string& what) {
+void expect_product(const std::vector<float>& y, const TestWeights& weights, const std::vector<float>& x, int32_t rows,
+                    const float* bias, const std::vector<float>* add_to, const std::string& what) {
   const auto out = static_cast<size_t>(weights.view.rows), in = static_cast<size_t>(weights.view.cols);
   for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
     for (size_t o = 0; o < out; ++o) {
@@ -48,7 +55,8 @@ TEST_P(Matmul, AgreesWithTheNaiveProduct) {
     const int block = dtype_info(dtype).block_elems;
     for (int round = 0; round < 6; ++round) {
       const int32_t rows = std::vector<int32_t>{1, 2, 5, 7, 19, 40}[static_cast<size_t>(round)];
-      const int32_t in = block == 1 ? static_cast<int32_t>(1 + prng.below(300)) : block * static_cast<int32_t>(1 + prng.below(4));
+      const int32_t in =
+          block == 1 ? static_cast<int32_t>(1 + prng.below(300)) : block * static_cast<int32_t>(1 + prng.below(4));
       const auto out = static_cast<int32_t>(1 + prng.below(90));
       const TestWeights weights(prng, dtype, out, in, 1 + round % 3);
       const std::vector<float> x = random_floats(prng, int64_t{rows} * in), bias = random_floats(prng, out);
@@ -91,7 +99,9 @@ TEST_P(Matmul, ARowDoesNotDependOnItsBatch) {
       }
     }
     const int64_t bytes = row_bytes(dtype, in);
-    weights.panels = {{weights.parts[0].data(), 0, 16}, {weights.parts[0].data() + 16 * bytes, 16, 32}, {weights.parts[0].data() + 48 * bytes, 48, 5}};
+    weights.panels = {{weights.parts[0].data(), 0, 16},
+                      {weights.parts[0].data() + 16 * bytes, 16, 32},
+                      {weights.parts[0].data() + 48 * bytes, 48, 5}};
     weights.view.panels = weights.panels;
     EXPECT_TRUE(same_bits(run_matmul(table(), 4, weights, x, 70), alone));
   }
@@ -122,12 +132,13 @@ TEST_P(Matmul, NaNAndInfinityStayInTheirRow) {
 TEST_P(Matmul, NoRowsIsNoWork) {
   Prng prng(105);
   const TestWeights weights(prng, DType::kF32, 4, 4);
-  TestContext context(table());
+  TestContext& context = fresh_context(table());
   table().matmul(context.ctx, {.rows = 0, .w = weights.view});
   EXPECT_EQ(context.ctx.op_count, 0u);
 }
 
-// embed decodes rows exactly as the codec does, whatever instructions it uses; this is the test of the vectorised decoders.
+// embed decodes rows exactly as the codec does, whatever instructions it uses; this is the test of the vectorised
+// decoders.
 TEST_P(Matmul, EmbeddingRowsAreTheCodecsBitForBit) {
   Prng prng(106);
   for (DType dtype : kAllDTypes) {
@@ -137,11 +148,13 @@ TEST_P(Matmul, EmbeddingRowsAreTheCodecsBitForBit) {
     std::vector<float> expected;
     for (int i = 0; i < 30; ++i) {
       tokens.push_back(static_cast<TokenId>(prng.below(50)));
-      expected.insert(expected.end(), weights.values.begin() + tokens.back() * cols, weights.values.begin() + (tokens.back() + 1) * cols);
+      expected.insert(expected.end(), weights.values.begin() + tokens.back() * cols,
+                      weights.values.begin() + (tokens.back() + 1) * cols);
     }
     std::vector<float> y(expected.size());
-    TestContext context(table());
-    table().embed(context.ctx, {.tokens = tokens.data(), .rows = 30, .w = weights.view, .y = y.data(), .y_stride = cols});
+    TestContext& context = fresh_context(table());
+    table().embed(context.ctx,
+                  {.tokens = tokens.data(), .rows = 30, .w = weights.view, .y = y.data(), .y_stride = cols});
     EXPECT_TRUE(same_bits(y, expected)) << dtype_info(dtype).name;
     EXPECT_EQ(context.ctx.op_count, 1u);
   }

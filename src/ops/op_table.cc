@@ -24,8 +24,8 @@ Result<const OpTable*> select_op_table(std::string_view name) {
     if (name == table->name) return table;
     choices += (choices.empty() ? "" : ", ") + std::string(table->name);
   }
-  return invalid_argument("instruction set '" + std::string(name) + "' is not known or not offered by this machine; choose one of: " +
-                          choices);
+  return invalid_argument("instruction set '" + std::string(name) +
+                          "' is not known or not offered by this machine; choose one of: " + choices);
 }
 
 }  // namespace loralei

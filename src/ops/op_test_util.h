@@ -8,9 +8,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/prng.h"
@@ -20,8 +21,9 @@
 
 namespace loralei {
 
-inline constexpr DType kAllDTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
-                                       DType::kQ5_0, DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+inline constexpr DType kAllDTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ8_0,
+                                       DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+                                       DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
 inline constexpr DType kPlainDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 inline constexpr double kEps = 0x1p-24;  // half an ulp of f32, relative
 
@@ -43,7 +45,8 @@ inline std::vector<std::byte> random_rows(Prng& prng, DType dtype, int64_t rows,
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(prng());
   const bool two = dtype != DType::kQ6_K && dtype != DType::kQ5_0;
   for (size_t block = 0; block < bytes.size(); block += static_cast<size_t>(info.block_bytes)) {
-    const uint16_t d = f32_to_f16(static_cast<float>(prng.uniform() * 0.01)), m = f32_to_f16(static_cast<float>(prng.uniform() * 0.02));
+    const uint16_t d = f32_to_f16(static_cast<float>(prng.uniform() * 0.01)),
+                   m = f32_to_f16(static_cast<float>(prng.uniform() * 0.02));
     const size_t at = block + (dtype == DType::kQ6_K ? 208 : 0);
     std::memcpy(&bytes[at], &d, 2);
     if (two) std::memcpy(&bytes[at + 2], &m, 2);
@@ -61,7 +64,9 @@ struct TestWeights {
   TestWeights(Prng& prng, DType dtype, int32_t rows, int32_t cols, int panel_count = 1) {
     for (int32_t row = 0; row < rows;) {
       const int32_t rest = rows - row;
-      int32_t count = static_cast<int>(parts.size()) + 1 >= panel_count ? rest : std::min(rest, kRowTile * (1 + static_cast<int32_t>(prng.below(3))));
+      int32_t count = static_cast<int>(parts.size()) + 1 >= panel_count
+                          ? rest
+                          : std::min(rest, kRowTile * (1 + static_cast<int32_t>(prng.below(3))));
       parts.push_back(random_rows(prng, dtype, count, cols));
       panels.push_back({parts.back().data(), row, count});
       row += count;
@@ -75,22 +80,36 @@ struct TestWeights {
   }
 };
 
-inline constexpr OpLimits kTestLimits{.rows_max = 256, .in_max = 4608, .heads = 40, .kv_heads = 1, .head_dim = 256, .rank_max = 128,
-                                      .segments_max = 64, .threads = 4};
+inline constexpr OpLimits kTestLimits{.rows_max = 256,
+                                      .in_max = 4608,
+                                      .heads = 40,
+                                      .kv_heads = 1,
+                                      .head_dim = 256,
+                                      .rank_max = 128,
+                                      .segments_max = 64,
+                                      .threads = 4};
 
 struct TestContext {
   std::unique_ptr<ThreadPool> pool;
   HostBuffer scratch;
   OpContext ctx;
-
-  explicit TestContext(const OpTable& table, int threads = 2) : pool(std::make_unique<ThreadPool>(threads)) {
-    scratch = HostBuffer::allocate(table.scratch_bytes(kTestLimits)).value();
-    ctx.pool = pool.get();
-    ctx.scratch = scratch.bytes();
-    // Nothing may be read from scratch before it is written: NaNs would show.
-    std::fill(ctx.scratch.begin(), ctx.scratch.end(), std::byte{0xFF});
-  }
 };
+
+// A context with nothing counted yet. Pools are kept between calls: starting threads for each would be most of the time
+// of these tests. Nothing may be read from scratch before it is written: it is filled with NaNs.
+inline TestContext& fresh_context(const OpTable& table, int threads = 2) {
+  static std::map<std::pair<std::string, int>, TestContext> contexts;
+  TestContext& context = contexts[{table.name, threads}];
+  if (context.pool == nullptr) {
+    context.pool = std::make_unique<ThreadPool>(threads);
+    context.scratch = HostBuffer::allocate(table.scratch_bytes(kTestLimits)).value();
+    context.ctx.pool = context.pool.get();
+    context.ctx.scratch = context.scratch.bytes();
+  }
+  std::fill(context.ctx.scratch.begin(), context.ctx.scratch.end(), std::byte{0xFF});
+  context.ctx.op_count = 0;
+  return context;
+}
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);

@@ -18,6 +18,7 @@
 #endif
 
 #include "device/host/arena.h"
+#include "device/host/isa.h"
 #include "ops/cpu/cpu_table.h"
 #include "ops/cpu/target.h"
 
@@ -86,7 +87,8 @@ float avx2_int8_chunk() {
   for (int64_t loop = 0; loop < kLoops; ++loop) {
     const __m256i factor = _mm256_set1_epi8(static_cast<char>(loop & 63));
     LORALEI_UNROLL
-    for (int i = 0; i < 8; ++i) sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(_mm256_maddubs_epi16(factor, sums[i]), ones));
+    for (int i = 0; i < 8; ++i)
+      sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(_mm256_maddubs_epi16(factor, sums[i]), ones));
   }
   for (int i = 1; i < 8; ++i) sums[0] = _mm256_add_epi32(sums[0], sums[i]);
   return static_cast<float>(_mm256_cvtsi256_si32(sums[0]));
@@ -146,8 +148,7 @@ Arithmetic best_f32() {
 
 Arithmetic best_int8() {
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (avx512_op_table() != nullptr && __builtin_cpu_supports("avx512vnni")) {
+  if (avx512_op_table() != nullptr && host_isa().avx512_vnni) {
     return {vnni_int8_chunk, static_cast<double>(kLoops) * 16 * 64 * 2};
   }
   if (avx2_op_table() != nullptr) return {avx2_int8_chunk, static_cast<double>(kLoops) * 8 * 32 * 2};
@@ -163,10 +164,12 @@ double arithmetic_rate(ThreadPool& pool, const Clock& clock, int rounds, const A
   for (int round = 0; round < rounds; ++round) {
     const double start_s = clock.now_s();
     pool.parallel_for(chunks, 1, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) used.fetch_add(arithmetic.chunk() != 0.0f ? 1 : 2, std::memory_order_relaxed);
+      for (int64_t i = begin; i < end; ++i)
+        used.fetch_add(arithmetic.chunk() != 0.0f ? 1 : 2, std::memory_order_relaxed);
     });
     const double elapsed_s = clock.now_s() - start_s;
-    if (elapsed_s > 0 && used.load() > 0) best = std::max(best, arithmetic.operations * static_cast<double>(chunks) / elapsed_s * 1e-9);
+    if (elapsed_s > 0 && used.load() > 0)
+      best = std::max(best, arithmetic.operations * static_cast<double>(chunks) / elapsed_s * 1e-9);
   }
   return best;
 }
@@ -177,15 +180,17 @@ Result<double> probe_read_gb_s(ThreadPool& pool, const Clock& clock, const Probe
   const int64_t bytes = std::max(options.buffer_bytes, kReadChunkBytes) / kReadChunkBytes * kReadChunkBytes;
   TRY_ASSIGN(const HostBuffer buffer, HostBuffer::allocate(bytes));
   const int64_t chunks = bytes / kReadChunkBytes;
-  pool.parallel_for(chunks, 1, [&](int64_t begin, int64_t end, int) {  // untouched pages would all be the one page of zeros
-    std::memset(buffer.data() + begin * kReadChunkBytes, 1, static_cast<size_t>((end - begin) * kReadChunkBytes));
-  });
+  pool.parallel_for(
+      chunks, 1, [&](int64_t begin, int64_t end, int) {  // untouched pages would all be the one page of zeros
+        std::memset(buffer.data() + begin * kReadChunkBytes, 1, static_cast<size_t>((end - begin) * kReadChunkBytes));
+      });
   std::atomic<uint64_t> sum{0};
   double best = 0;
   for (int round = 0; round < options.rounds; ++round) {
     const double start_s = clock.now_s();
     pool.parallel_for(chunks, 1, [&](int64_t begin, int64_t end, int) {
-      sum.fetch_add(read_words(buffer.data() + begin * kReadChunkBytes, (end - begin) * kReadChunkBytes), std::memory_order_relaxed);
+      sum.fetch_add(read_words(buffer.data() + begin * kReadChunkBytes, (end - begin) * kReadChunkBytes),
+                    std::memory_order_relaxed);
     });
     const double elapsed_s = clock.now_s() - start_s;
     if (elapsed_s > 0 && sum.load() != 0) best = std::max(best, static_cast<double>(bytes) / elapsed_s * 1e-9);
@@ -193,8 +198,12 @@ Result<double> probe_read_gb_s(ThreadPool& pool, const Clock& clock, const Probe
   return best;
 }
 
-double probe_f32_gflop_s(ThreadPool& pool, const Clock& clock, int rounds) { return arithmetic_rate(pool, clock, rounds, best_f32()); }
-double probe_int8_gop_s(ThreadPool& pool, const Clock& clock, int rounds) { return arithmetic_rate(pool, clock, rounds, best_int8()); }
+double probe_f32_gflop_s(ThreadPool& pool, const Clock& clock, int rounds) {
+  return arithmetic_rate(pool, clock, rounds, best_f32());
+}
+double probe_int8_gop_s(ThreadPool& pool, const Clock& clock, int rounds) {
+  return arithmetic_rate(pool, clock, rounds, best_int8());
+}
 
 double probe_wake_us(ThreadPool& pool, const Clock& clock) {
   constexpr int kRounds = 31;

@@ -24,7 +24,8 @@ inline RowTile row_tile(const WeightView& w, int64_t index) {
     if (index < tiles) {
       const int64_t row = index * kRowTile;
       const int64_t rest = panel.row_count - row;
-      return {panel.data + row * row_bytes(w.dtype, w.cols), panel.row_begin + row, static_cast<int>(rest < kRowTile ? rest : kRowTile)};
+      return {panel.data + row * row_bytes(w.dtype, w.cols), panel.row_begin + row,
+              static_cast<int>(rest < kRowTile ? rest : kRowTile)};
     }
     index -= tiles;
   }
@@ -33,7 +34,8 @@ inline RowTile row_tile(const WeightView& w, int64_t index) {
 
 inline const std::byte* weight_row(const WeightView& w, int64_t row) {
   for (const WeightPanel& panel : w.panels) {
-    if (row < panel.row_begin + panel.row_count) return panel.data + (row - panel.row_begin) * row_bytes(w.dtype, w.cols);
+    if (row < panel.row_begin + panel.row_count)
+      return panel.data + (row - panel.row_begin) * row_bytes(w.dtype, w.cols);
   }
   return nullptr;
 }

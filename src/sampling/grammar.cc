@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint8_t kNoToken = 255;
 constexpr size_t kKeptMasks = 8;        // the sets that a generation comes back to: inside a string, free text ...
-constexpr size_t kManyConfigs = 2048;   // 1 KiB each
+constexpr size_t kManyConfigs = 1024;   // 1 KiB each
 constexpr size_t kManyStacks = 1 << 16;
 constexpr uint32_t kMaxTokenBytes = 4096;
 

@@ -12,9 +12,9 @@
 // Thread: GrammarProgram and VocabTrie are immutable and shared; a GrammarState belongs to one sequence and one thread at a time.
 // Ownership: a state shares its program and trie by pointer; copying a state copies its remembered steps.
 // Invariants: only tokens whose bytes the grammar can read are ever allowed; end-of-sequence tokens only where the grammar is
-// complete. A stack deeper than kMaxGrammarDepth or a set larger than kMaxGrammarStacks is cut: then some valid continuations
+// complete. From every allowed prefix the grammar can be completed (the vocabulary permitting). A stack deeper than kMaxGrammarDepth or a set larger than kMaxGrammarStacks is cut: then some valid continuations
 // are refused, but never an invalid one allowed.
-// Failure: building fails with invalid_argument (left recursion) or too_large (kMaxGrammarStates); running cannot fail:
+// Failure: building fails with invalid_argument (left recursion, nothing allowed) or too_large (kMaxGrammarStates); running cannot fail:
 // advance answers false and leaves the state as it was.
 #pragma once
 
@@ -98,7 +98,8 @@ class GrammarBuilder {
     bool ends_rule = false;
     bool is_free_text = false;
   };
-  std::vector<bool> find_nullable() const;
+  std::vector<bool> find_ending(bool reading) const;
+  void remove_dead_ends(const std::vector<bool>& ending);
   bool is_left_recursive() const;
 
   std::vector<State> states_;

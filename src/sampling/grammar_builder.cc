@@ -80,46 +80,58 @@ GrammarStateId GrammarBuilder::free_text_until(GrammarStateId from, std::string_
   return states[size];
 }
 
-// Whether each state can reach the end of its rule without reading a byte.
-std::vector<bool> GrammarBuilder::find_nullable() const {
-  std::vector<bool> nullable(states_.size(), false);
-  for (size_t i = 0; i < states_.size(); ++i) nullable[i] = states_[i].ends_rule;
+// Whether each state can reach the end of its rule: without reading a byte, or (`reading`) at all.
+std::vector<bool> GrammarBuilder::find_ending(bool reading) const {
+  std::vector<bool> ending(states_.size(), false);
   // Backwards edges, so that each state is looked at again only when something it needs has changed.
   std::vector<std::vector<uint32_t>> users(states_.size());
+  std::vector<uint32_t> work;
   for (uint32_t i = 0; i < states_.size(); ++i) {
+    if (states_[i].ends_rule) {
+      ending[i] = true;
+      work.push_back(i);
+    }
     for (const GrammarStateId target : states_[i].empties) users[target].push_back(i);
     for (const auto& call : states_[i].calls) {
       users[call.after].push_back(i);
       users[rule_starts_[call.rule]].push_back(i);
     }
-  }
-  std::vector<uint32_t> work;
-  for (uint32_t i = 0; i < states_.size(); ++i) {
-    if (nullable[i]) work.push_back(i);
+    if (!reading) continue;
+    for (const auto& edge : states_[i].edges) users[edge.target].push_back(i);
   }
   while (!work.empty()) {
     const uint32_t done = work.back();
     work.pop_back();
     for (const uint32_t user : users[done]) {
-      if (nullable[user]) continue;
+      if (ending[user]) continue;
       const State& state = states_[user];
-      const bool now =
-          std::any_of(state.empties.begin(), state.empties.end(), [&](GrammarStateId t) { return nullable[t]; }) ||
-          std::any_of(state.calls.begin(), state.calls.end(),
-                      [&](const auto& call) { return nullable[call.after] && nullable[rule_starts_[call.rule]]; });
+      const auto ends = [&](GrammarStateId target) { return ending[target]; };
+      const bool now = std::any_of(state.empties.begin(), state.empties.end(), ends) ||
+                       std::any_of(state.calls.begin(), state.calls.end(),
+                                   [&](const auto& call) { return ends(call.after) && ends(rule_starts_[call.rule]); }) ||
+                       (reading && std::any_of(state.edges.begin(), state.edges.end(), [&](const auto& edge) { return ends(edge.target); }));
       if (!now) continue;
-      nullable[user] = true;
+      ending[user] = true;
       work.push_back(user);
     }
   }
-  return nullable;
+  return ending;
+}
+
+// Takes away every way into a state from which the rule can never end, so that generation cannot be led there.
+void GrammarBuilder::remove_dead_ends(const std::vector<bool>& ending) {
+  for (State& state : states_) {
+    std::erase_if(state.edges, [&](const auto& edge) { return !ending[edge.target]; });
+    std::erase_if(state.empties, [&](GrammarStateId target) { return !ending[target]; });
+    std::erase_if(state.calls, [&](const auto& call) { return !ending[call.after] || !ending[rule_starts_[call.rule]]; });
+  }
 }
 
 // Whether a state can come back to itself without reading a byte on a way that enters a rule: its stack would grow for ever.
 // Tarjan's strongly connected components over empty edges, entries into called rules, and steps past calls of rules that
 // can read nothing; a component that holds an entry is such a circle.
 bool GrammarBuilder::is_left_recursive() const {
-  const std::vector<bool> nullable = find_nullable();
+  const std::vector<bool> nullable = find_ending(false);
   constexpr uint32_t kNone = UINT32_MAX;
   struct Visit {
     uint32_t state;
@@ -185,6 +197,11 @@ Result<std::shared_ptr<const GrammarProgram>> GrammarBuilder::finish(GrammarRule
   if (is_left_recursive()) {
     return invalid_argument("the grammar refers to itself without reading anything in between, so it would never begin; mend the reference");
   }
+  const std::vector<bool> ending = find_ending(true);
+  if (!ending[rule_starts_[root]]) {
+    return invalid_argument("the grammar allows no text at all: what it asks for contradicts itself");
+  }
+  remove_dead_ends(ending);
   auto program = std::make_shared<GrammarProgram>();
   program->root = root;
   program->rule_starts = std::move(rule_starts_);

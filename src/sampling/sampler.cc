@@ -75,8 +75,8 @@ bool Sampler::adjust(const SampleInput& input) {
   }
   if (!input.allowed.empty()) {
     for (size_t id = 0; id < work_.size(); ++id) {
-      const size_t word = id / 64;
-      if (word >= input.allowed.size() || (input.allowed[word] >> (id % 64) & 1) == 0) work_[id] = kImpossible;
+      const size_t word = id / 32;
+      if (word >= input.allowed.size() || (input.allowed[word] >> (id % 32) & 1) == 0) work_[id] = kImpossible;
     }
   }
   for (const TokenId token : input.forbidden) {

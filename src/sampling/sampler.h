@@ -30,7 +30,7 @@ struct SampleInput {
   uint64_t position = 0;                // absolute position of the token to choose
   std::span<const TokenId> prompt;
   std::span<const TokenId> output;
-  std::span<const uint64_t> allowed;    // grammar: bit i of word i / 64 set when token i may come; empty: all
+  std::span<const uint32_t> allowed;    // grammar: bit i of word i / 32 set when token i may come; empty: all
   std::span<const TokenId> forbidden;   // minimum length: ids that may not come yet
 };
 

@@ -131,7 +131,7 @@ TEST(Sampler, PenaltiesBiasAndMasks) {
   Sampler sampler;
   const std::vector<float> logits{2.0f, 1.9f, -1.0f, 1.0f};
   const std::vector<TokenId> prompt{0}, output{1, 1, 3};
-  const auto greedy = [&](SamplingParams params, std::span<const uint64_t> allowed = {}, std::span<const TokenId> forbidden = {}) {
+  const auto greedy = [&](SamplingParams params, std::span<const uint32_t> allowed = {}, std::span<const TokenId> forbidden = {}) {
     params.temperature = 0;
     return sampler.sample({.logits = logits, .params = &params, .prompt = prompt, .output = output, .allowed = allowed, .forbidden = forbidden});
   };
@@ -142,12 +142,12 @@ TEST(Sampler, PenaltiesBiasAndMasks) {
   EXPECT_EQ(greedy({.frequency_penalty = -0.06f}), 1);    // 2.02
   EXPECT_EQ(greedy({.frequency_penalty = -0.04f}), 0);    // 1.98
   EXPECT_EQ(greedy({.logit_bias = {{2, 4.0f}, {9, 100.0f}}}), 2);
-  const uint64_t allowed[] = {0b1100};
+  const uint32_t allowed[] = {0b1100};
   EXPECT_EQ(greedy({}, allowed), 3);
   const TokenId forbidden[] = {3, 0, 77};
   EXPECT_EQ(greedy({}, {}, forbidden), 1);
   EXPECT_EQ(greedy({}, allowed, forbidden), 2);
-  const uint64_t nothing[] = {0};
+  const uint32_t nothing[] = {0};
   EXPECT_EQ(greedy({}, nothing), kNoToken);
 }
 

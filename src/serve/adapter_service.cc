@@ -67,7 +67,6 @@ AdapterService::Rescan AdapterService::rescan() {
       else result.notes.push_back(adapter.path + " is left out: " + status.error().message);
     }
   }
-  for (const std::string& note : result.notes) context_.log.log(LogLevel::kWarning, "adapters: " + note);
   return result;
 }
 

@@ -185,7 +185,7 @@ void ApiServer::run_prepared(RouteId route, const std::string& body, int64_t arr
 PlanInputs ApiServer::inputs(int64_t arrived_ns) {
   const std::string id = new_id();
   std::lock_guard lock(mutex_);
-  return {options_, engine_, *catalogue_, texts_, id, ids_(), std::time(nullptr), arrived_ns};
+  return {options_, engine_, *catalogue_, texts_, grammars_, id, ids_(), std::time(nullptr), arrived_ns};
 }
 
 void ApiServer::note_unknown_fields(const std::vector<std::string>& fields) {

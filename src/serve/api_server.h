@@ -75,6 +75,7 @@ class ApiServer final : public HttpHandler {
   const int64_t started_s_;
   std::unique_ptr<Catalogue> catalogue_;
   TextModels texts_;
+  GrammarCache grammars_;
   Metrics metrics_;
   Dispatcher dispatcher_;
   const ServeContext context_;

@@ -19,7 +19,9 @@ const char* end_name(FinishReason reason) {
 
 Generation::Choice::Choice(const GenerationPlan& plan)
     : decoder(plan.text->tokenizer(), StreamDecoder::Mode::kMidStream, {.skip_special = plan.skip_special}),
-      stop(plan.stop, plan.include_stop) {}
+      stop(plan.stop, plan.include_stop) {
+  if (plan.tools) tools.emplace(*plan.tools);
+}
 
 Generation::Generation(ServeContext context, std::shared_ptr<Reply> reply, GenerationPlan plan)
     : context_(context), reply_(std::move(reply)), plan_(std::move(plan)) {
@@ -95,7 +97,7 @@ void Generation::on_event(TokenEvent event) {
   if (closed_) return;
   std::string text;
   if (event.has_token) take_token(choice, event, text);
-  if (event.end != EndReason::kNone || choice.stop.stopped()) end_choice(choice, event, text);
+  if (event.end != EndReason::kNone || choice.found_stop) end_choice(choice, event, text);
   pass_on(index, std::move(text));
   if (!closed_ && open_choices_ == 0) finish();
 }
@@ -133,7 +135,7 @@ void Generation::take_token(Choice& choice, const TokenEvent& event, std::string
   if (choice.tokens > 0) context_.metrics.inter_token(static_cast<double>(now_ns - choice.last_token_ns) * 1e-9);
   choice.last_token_ns = now_ns;
   ++choice.tokens;
-  if (event.end == EndReason::kStop) return;  // an end-of-sequence id has no text
+  if (event.stop_token) return;  // an id that ends the sequence has no text
   const size_t offset = choice.decoded_bytes;
   const std::string decoded = choice.decoder.push(event.token);
   choice.decoded_bytes += decoded.size();
@@ -145,25 +147,30 @@ void Generation::take_token(Choice& choice, const TokenEvent& event, std::string
     text = decoded;
     return;
   }
+  push_text(choice, decoded, text);
+}
+
+void Generation::push_text(Choice& choice, const std::string& decoded, std::string& text) {
   StopMatcher::Output out = choice.stop.push(decoded);
-  text = std::move(out.text);
+  text += out.text;
+  choice.found_stop |= out.stopped;
 }
 
 void Generation::end_choice(Choice& choice, const TokenEvent& event, std::string& text) {
-  if (!choice.stop.stopped()) {
+  if (!choice.found_stop) {
     const std::string rest = choice.decoder.flush();
     choice.decoded_bytes += rest.size();
-    text += choice.stop.push(rest).text;
-    if (!choice.stop.stopped()) text += choice.stop.flush();
+    push_text(choice, rest, text);
+    if (!choice.found_stop) text += choice.stop.flush();
   }
-  choice.finish = choice.stop.stopped() || event.end == EndReason::kStop ? FinishReason::kStop : FinishReason::kLength;
+  choice.finish = choice.found_stop || event.end == EndReason::kStop ? FinishReason::kStop : FinishReason::kLength;
   choice.done = true;
   --open_choices_;
 }
 
 // Log probabilities of tokens whose text begins within what has been sent; at an end without a stop string all of them.
 void Generation::release_logprobs(Choice& choice, Piece& piece) const {
-  const bool all = choice.done && !choice.stop.stopped();
+  const bool all = choice.done && !choice.found_stop;
   size_t n = 0;
   while (n < choice.pending.size() && (all || choice.pending[n].offset < choice.emitted_bytes)) {
     piece.logprobs.push_back(std::move(choice.pending[n].logprob));
@@ -172,13 +179,43 @@ void Generation::release_logprobs(Choice& choice, Piece& piece) const {
   choice.pending.erase(choice.pending.begin(), choice.pending.begin() + static_cast<std::ptrdiff_t>(n));
 }
 
+// Moves calls out of the piece's text.
+void Generation::read_tools(size_t index, Piece& piece) {
+  Choice& choice = choices_[index];
+  std::vector<ToolCallEvent> events = choice.tools->push(piece.text);
+  if (choice.done) {
+    for (ToolCallEvent& event : choice.tools->finish()) events.push_back(std::move(event));
+    if (choice.tools->has_calls() && choice.finish == FinishReason::kStop) choice.finish = FinishReason::kToolCalls;
+  }
+  piece.text.clear();
+  for (ToolCallEvent& event : events) {
+    switch (event.kind) {
+      case ToolCallEvent::Kind::kContent: piece.text += event.text; break;
+      case ToolCallEvent::Kind::kCallBegin: {
+        // Unique wherever the answer's own id is.
+        const std::string id = "call_" + plan_.head.id.substr(plan_.head.id.find('-') + 1) + "_" + std::to_string(index) + "_" +
+                               std::to_string(event.index);
+        choice.calls.push_back({id, event.text, ""});
+        piece.tools.push_back({event.index, id, std::move(event.text), ""});
+        break;
+      }
+      case ToolCallEvent::Kind::kArguments:
+        if (!choice.calls.empty()) choice.calls.back().arguments += event.text;
+        piece.tools.push_back({event.index, "", "", std::move(event.text)});
+        break;
+      case ToolCallEvent::Kind::kCallEnd: break;
+    }
+  }
+}
+
 void Generation::pass_on(size_t index, std::string text) {
   Choice& choice = choices_[index];
   Piece piece;
   piece.text = std::move(text);
   choice.emitted_bytes += piece.text.size();
   release_logprobs(choice, piece);
-  if (piece.text.empty() && piece.logprobs.empty() && !choice.done) return;
+  if (choice.tools) read_tools(index, piece);
+  if (piece.text.empty() && piece.tools.empty() && piece.logprobs.empty() && !choice.done) return;
   write_piece(index, std::move(piece), false);
 }
 
@@ -198,8 +235,9 @@ void Generation::write_piece(size_t index, Piece piece, bool first) {
     ChatDelta delta;
     delta.index = static_cast<int>(index);
     delta.content = std::move(piece.text);
+    delta.tool_calls = std::move(piece.tools);
     delta.logprobs = std::move(logprobs);
-    if (!delta.content.empty() || (delta.logprobs && !delta.logprobs->empty())) write_event(chat_chunk(plan_.head, delta, chunk_usage()));
+    if (!delta.content.empty() || !delta.tool_calls.empty() || (delta.logprobs && !delta.logprobs->empty())) write_event(chat_chunk(plan_.head, delta, chunk_usage()));
     if (finish == FinishReason::kNone) return;
     ChatDelta last;  // the reason comes alone, with an empty delta
     last.index = delta.index;

@@ -22,6 +22,7 @@
 #include "serve/text_model.h"
 #include "text/stop_strings.h"
 #include "text/stream_decoder.h"
+#include "text/tool_calls.h"
 #include "wire/responses.h"
 
 namespace loralei {
@@ -38,6 +39,7 @@ struct GenerationPlan {
   bool include_stop = false, skip_special = true;
   bool stream = false, include_usage = false, continuous_usage = false;
   bool logprobs = false;
+  std::optional<ToolCallForm> tools;  // read calls of this form out of the text
   int64_t arrived_ns = 0;
 };
 
@@ -60,6 +62,7 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
     explicit Choice(const GenerationPlan& plan);
     StreamDecoder decoder;
     StopMatcher stop;
+    std::optional<ToolCallParser> tools;
     std::string text;                    // emitted so far; only collected for whole answers
     std::vector<ToolCall> calls;
     size_t decoded_bytes = 0, emitted_bytes = 0;
@@ -70,17 +73,21 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
     std::vector<WireLogprob> sent;        // collected for whole answers
     FinishReason finish = FinishReason::kNone;
     bool begun = false, done = false;
+    bool found_stop = false;  // a stop string came
   };
   // What one event adds to a choice.
   struct Piece {
     std::string text;
+    std::vector<ToolCallDelta> tools;
     std::vector<WireLogprob> logprobs;
   };
 
   size_t choice_index(const TokenEvent& event) const;
   void begin_choice(size_t index, const TokenEvent& event);
   void take_token(Choice& choice, const TokenEvent& event, std::string& text);
+  static void push_text(Choice& choice, const std::string& decoded, std::string& text);
   void end_choice(Choice& choice, const TokenEvent& event, std::string& text);
+  void read_tools(size_t index, Piece& piece);
   void pass_on(size_t index, std::string text);
   void release_logprobs(Choice& choice, Piece& piece) const;
   void write_piece(size_t index, Piece piece, bool first);

@@ -29,6 +29,8 @@ struct ServeOptions {
   std::vector<std::string> cors_origins;  // --cors-origin; "*" allows every origin
   std::vector<std::string> adapter_roots;  // --adapter-dir: adapters loaded over HTTP lie below one of these
   SamplingDefaults defaults;
+  int64_t vocab_size = 0;                // of the model's logits; 0: as many as the tokenizer has tokens
+  std::vector<TokenId> end_ids;          // the model's end-of-sequence ids, besides the tokenizer's
   Pooling pooling = Pooling::kLast;      // --pooling of /v1/embeddings
   int text_threads = 2;                  // tokenising and templates
   int max_preparing = 256;               // requests waiting for those threads; more are refused with 429

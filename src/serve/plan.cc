@@ -83,6 +83,36 @@ Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFie
   return plan;
 }
 
+// Holds generation to `grammar`, if there is one.
+std::optional<ApiError> constrain(const PlanInputs& inputs, GenerationPlan& plan, Parsed<GrammarPtr> grammar) {
+  if (!grammar.ok()) return grammar.error();
+  if (!*grammar) return std::nullopt;
+  auto trie = plan.text->vocab_trie(inputs.options.vocab_size, inputs.options.end_ids);
+  if (!trie.ok()) return to_api_error(trie.error());
+  plan.submit.sampling.grammar = std::move(*grammar);
+  plan.submit.sampling.vocab_trie = std::move(*trie);
+  return std::nullopt;
+}
+
+// Tools: the form in which this model writes calls, held by a grammar, and read back from the text.
+std::optional<ApiError> plan_tools(const PlanInputs& inputs, GenerationPlan& plan, const ChatRequest& request) {
+  const auto& chat_template = plan.text->chat_template();
+  const auto form = chat_template ? detect_tool_call_form(chat_template->source()) : std::nullopt;
+  const auto refuse = [](std::string message, const char* param) {
+    ApiError error = api_error_of_status(400, std::move(message));
+    error.param = param;
+    error.code = "unsupported_parameter";
+    return error;
+  };
+  if (!form) return refuse("This model's chat template shows no tools to the model; leave 'tools' out or choose a model that knows them.", "tools");
+  if (request.common.output.format != OutputFormat::kText) {
+    return refuse("Tools and '" + request.common.output.param + "' cannot be combined; send one of them, or tool_choice none.", "tools");
+  }
+  plan.tools = form;
+  plan.skip_special = false;  // some models mark calls by special tokens; those that end a turn are never text
+  return constrain(inputs, plan, inputs.grammars.of_tools(*form, request));
+}
+
 // Fills max_tokens, or says why the prompts do not fit.
 std::optional<ApiError> fit(const PlanInputs& inputs, GenerationPlan& plan, std::optional<int> max_tokens, std::optional<int> fallback,
                             const char* param) {
@@ -112,7 +142,12 @@ Parsed<std::shared_ptr<const TextModel>> text_of(TextModels& texts, const Resolv
 Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& request) {
   auto plan = common_plan(inputs, request.common, true);
   if (!plan.ok()) return plan;
-  const bool with_tools = request.tool_choice != ToolChoice::kNone;
+  const bool with_tools = request.tool_choice != WireToolChoice::kNone && !request.prompt.tools.empty();
+  if (with_tools) {
+    if (auto error = plan_tools(inputs, *plan, request)) return *error;
+  } else if (auto error = constrain(inputs, *plan, inputs.grammars.of_output(request.common.output))) {
+    return *error;
+  }
   auto ids = plan->text->encode_chat(request.prompt, with_tools, inputs.unix_time_s);
   if (!ids.ok()) return at(std::move(ids).error(), "messages");
   plan->prompts.push_back(std::move(*ids));
@@ -123,6 +158,7 @@ Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& re
 Parsed<GenerationPlan> plan_completion(const PlanInputs& inputs, const CompletionRequest& request) {
   auto plan = common_plan(inputs, request.common, false);
   if (!plan.ok()) return plan;
+  if (auto error = constrain(inputs, *plan, inputs.grammars.of_output(request.common.output))) return *error;
   for (const PromptInput& prompt : request.prompts) {
     auto ids = plan->text->encode_prompt(prompt, request.add_special_tokens);
     if (!ids.ok()) return at(std::move(ids).error(), "prompt");

@@ -11,6 +11,7 @@
 #include "serve/embedding.h"
 #include "serve/generation.h"
 #include "serve/options.h"
+#include "serve/structured_output.h"
 #include "serve/text_model.h"
 
 namespace loralei {
@@ -20,6 +21,7 @@ struct PlanInputs {
   const Engine& engine;
   const Catalogue& catalogue;
   TextModels& texts;
+  GrammarCache& grammars;
   std::string response_id;   // without its prefix
   uint64_t random_seed = 0;  // for requests that name none
   int64_t unix_time_s = 0;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/text_model.h"
 
+#include <algorithm>
+
 namespace loralei {
 
 Result<std::shared_ptr<const TextModel>> TextModel::make(Tokenizer::Ptr tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
@@ -13,6 +15,26 @@ Result<std::shared_ptr<const TextModel>> TextModel::make(Tokenizer::Ptr tokenize
   model->template_ = std::move(chat_template);
   model->model_name_ = std::move(model_name);
   return std::shared_ptr<const TextModel>(std::move(model));
+}
+
+Result<std::shared_ptr<const VocabTrie>> TextModel::vocab_trie(int64_t vocab_size, const std::vector<TokenId>& end_ids) const {
+  std::lock_guard lock(trie_mutex_);
+  if (trie_) return trie_;
+  const int known = tokenizer_->vocab_size();
+  vocab_size = std::max<int64_t>(vocab_size, known);
+  const auto ends = [&](TokenId id) {
+    const auto own = tokenizer_->end_ids();
+    return std::find(own.begin(), own.end(), id) != own.end() || std::find(end_ids.begin(), end_ids.end(), id) != end_ids.end();
+  };
+  std::vector<GrammarToken> tokens;
+  for (TokenId id = 0; id < known; ++id) {
+    if (ends(id)) tokens.push_back({id, "", GrammarToken::Kind::kEnd});
+    else if (tokenizer_->is_hole(id)) continue;
+    else if (tokenizer_->is_special(id)) tokens.push_back({id, std::string(tokenizer_->token_piece(id)), GrammarToken::Kind::kSpecial});
+    else tokens.push_back({id, std::string(tokenizer_->token_bytes(id)), GrammarToken::Kind::kText});
+  }
+  TRY_ASSIGN(trie_, VocabTrie::build(std::move(tokens), vocab_size));
+  return trie_;
 }
 
 Result<std::vector<TokenId>> TextModel::encode_text(const std::string& text, bool add_special_tokens) const {

@@ -2,7 +2,7 @@
 // TextModel: what one model, or one adapter with a tokenizer or template of its own, needs to turn requests into token ids.
 // TextModels: the base's and the adapters', found by name.
 //
-// Thread: TextModel is immutable; TextModels is thread-safe (file work happens outside its lock, on the caller's thread).
+// Thread: TextModel is immutable but for the trie it builds once; TextModels is thread-safe (file work happens outside its lock, on the caller's thread).
 // Ownership: shared by pointer, so that a running request keeps the tokenizer it began with.
 // Invariants: an adapter whose folder holds neither added tokens nor a template shares the base's TextModel; an entry is
 // looked at again when the catalogue's generation of that name changes.
@@ -19,6 +19,7 @@
 #include "base/result.h"
 #include "store/catalogue.h"
 #include "text/chat_template.h"
+#include "text/json_schema.h"
 #include "text/tokenizer.h"
 #include "wire/requests.h"
 
@@ -33,7 +34,8 @@ class TextModel {
   const Tokenizer::Ptr& tokenizer() const { return tokenizer_; }
   const std::shared_ptr<const ChatTemplate>& chat_template() const { return template_; }
   bool has_template() const { return template_ != nullptr; }
-  bool shows_tools() const { return template_ && template_->shows_tools(); }
+  // What grammars need of the vocabulary; built at the first call. vocab_size and end_ids are the model's and always the same.
+  Result<std::shared_ptr<const VocabTrie>> vocab_trie(int64_t vocab_size, const std::vector<TokenId>& end_ids) const;
 
   Result<std::vector<TokenId>> encode_text(const std::string& text, bool add_special_tokens) const;
   Result<std::vector<TokenId>> encode_prompt(const PromptInput& prompt, bool add_special_tokens) const;
@@ -43,6 +45,8 @@ class TextModel {
 
  private:
   Tokenizer::Ptr tokenizer_;
+  mutable std::mutex trie_mutex_;
+  mutable std::shared_ptr<const VocabTrie> trie_;
   std::shared_ptr<const ChatTemplate> template_;
   std::string model_name_;
 };

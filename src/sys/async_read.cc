@@ -12,7 +12,8 @@ namespace loralei {
 namespace {
 
 Error too_many_reads(size_t queue_max) {
-  return {ErrorCode::kOverloaded, std::to_string(queue_max) + " reads are already outstanding; take completions before adding more"};
+  return {ErrorCode::kOverloaded,
+          std::to_string(queue_max) + " reads are already outstanding; take completions before adding more"};
 }
 
 class PoolReader final : public AsyncReader {
@@ -127,7 +128,8 @@ bool SimulatedReader::step() {
   const std::lock_guard lock(mutex_);
   if (pending_.empty()) return false;
   const auto chosen = pending_.begin() + static_cast<std::ptrdiff_t>(prng_.below(pending_.size()));
-  done_.push_back({chosen->ticket, chosen->request.file->read_exact(chosen->request.offset_bytes, chosen->request.dest)});
+  done_.push_back(
+      {chosen->ticket, chosen->request.file->read_exact(chosen->request.offset_bytes, chosen->request.dest)});
   pending_.erase(chosen);
   return true;
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // AsyncReader: reads in the background; a submitted read is a ticket, a finished one a completion value.
 //
-// Thread: submit and poll from any thread. Ownership: the caller keeps `file` and `dest` alive and untouched until the completion
-// has been polled or the reader has been destroyed (the destructor finishes running reads and drops queued ones).
-// Invariants: every ticket completes exactly once, in any order; at most `queue_max` reads are unfinished or unpolled, so that memory is bounded.
-// Failure: submit answers kOverloaded when that many are outstanding; a failed read is a completion with the error of File::read_exact.
+// Thread: submit and poll from any thread. Ownership: the caller keeps `file` and `dest` alive and untouched until the
+// completion has been polled or the reader has been destroyed (the destructor finishes running reads and drops queued
+// ones). Invariants: every ticket completes exactly once, in any order; at most `queue_max` reads are unfinished or
+// unpolled, so that memory is bounded. Failure: submit answers kOverloaded when that many are outstanding; a failed
+// read is a completion with the error of File::read_exact.
 #pragma once
 
 #include <chrono>
@@ -39,7 +40,8 @@ class AsyncReader {
  public:
   virtual ~AsyncReader() = default;
   virtual Result<ReadTicket> submit(const ReadRequest& request) = 0;
-  // Appends what has finished; waits up to `timeout` while nothing has and something is outstanding. Returns the number appended.
+  // Appends what has finished; waits up to `timeout` while nothing has and something is outstanding. Returns the number
+  // appended.
   virtual size_t poll(std::vector<ReadCompletion>& completions, std::chrono::nanoseconds timeout) = 0;
   virtual size_t outstanding() const = 0;  // submitted and not yet polled
 };

@@ -2,6 +2,9 @@
 #include "sys/cpu.h"
 
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include <algorithm>
 #include <cmath>
@@ -130,8 +133,11 @@ CpuIsa detect_isa() {
   CpuIsa isa;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  // F16C is older than AVX2 and in every processor that has it; clang 14 does not know its name here.
-  isa.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  // clang 14 does not know the name f16c: bit 29 of leaf 1. The builtins also ask whether the system saves the wide
+  // registers.
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 29 & 1) != 0;
+  isa.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
   isa.avx512 = isa.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   isa.avx512_vnni = isa.avx512 && __builtin_cpu_supports("avx512vnni");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What this process may use of the machine: instruction sets, CPUs, caches, memory.
 //
-// Any thread; every call asks the system anew (call at start). Failure: none; what the system does not tell is 0 or the wider bound.
+// Any thread; every call asks the system anew (call at start). Failure: none; what the system does not tell is 0 or the
+// wider bound.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 namespace loralei {
 
 struct CpuIsa {
-  bool avx2 = false;         // with FMA and F16C
-  bool avx512 = false;       // F, BW, VL, DQ
+  bool avx2 = false;    // with FMA and F16C
+  bool avx512 = false;  // F, BW, VL, DQ
   bool avx512_vnni = false;
 };
 CpuIsa detect_isa();
@@ -33,12 +34,13 @@ int64_t available_memory_bytes();
 int64_t total_memory_bytes();  // of the machine, cut by the cgroup limit
 
 // --- the parsing behind it ---
-// Both walk from the process's group (/proc/self/cgroup, versions 1 and 2) to the root of the mount and take the tightest limit; in a
-// container, where the group's path is not visible, the mount's root holds the limits.
+// Both walk from the process's group (/proc/self/cgroup, versions 1 and 2) to the root of the mount and take the
+// tightest limit; in a container, where the group's path is not visible, the mount's root holds the limits.
 using TextReader = std::function<std::optional<std::string>(const std::string& path)>;  // nullopt: no such file
-double cgroup_cpu_quota(const TextReader& read);              // CPUs; negative: no limit
-int64_t cgroup_memory_limit_bytes(const TextReader& read);    // INT64_MAX: no limit
-int64_t cgroup_memory_free_bytes(const TextReader& read);     // limit minus use, reclaimable file cache not counted; INT64_MAX: no limit
+double cgroup_cpu_quota(const TextReader& read);                                        // CPUs; negative: no limit
+int64_t cgroup_memory_limit_bytes(const TextReader& read);                              // INT64_MAX: no limit
+int64_t cgroup_memory_free_bytes(
+    const TextReader& read);  // limit minus use, reclaimable file cache not counted; INT64_MAX: no limit
 std::optional<std::string> read_system_text(const std::string& path);  // the production TextReader
 
 }  // namespace loralei

@@ -42,7 +42,8 @@ Status DirectFile::read(int64_t offset_bytes, std::span<std::byte> dest) const {
   CHECK(offset_bytes % kDirectAlign == 0 && static_cast<int64_t>(dest.size()) % kDirectAlign == 0);
   size_t done = 0;
   while (done < dest.size()) {
-    const ssize_t got = ::pread(handle_, dest.data() + done, dest.size() - done, offset_bytes + static_cast<int64_t>(done));
+    const ssize_t got =
+        ::pread(handle_, dest.data() + done, dest.size() - done, offset_bytes + static_cast<int64_t>(done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return os_error("cannot read", path_, errno);
     if (got == 0) return end_of_file(path_, offset_bytes, dest.size(), done);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // DirectFile: reads past the page cache (O_DIRECT), for measuring the disk itself and, later, for streaming weights.
 //
-// Thread: read() from any thread at once. Ownership: owns its handle. Invariant: offset, size and destination are multiples of kDirectAlign.
-// Failure: open() says when the file system refuses direct reads (tmpfs, some network file systems); read() as File::read_exact.
+// Thread: read() from any thread at once. Ownership: owns its handle. Invariant: offset, size and destination are
+// multiples of kDirectAlign. Failure: open() says when the file system refuses direct reads (tmpfs, some network file
+// systems); read() as File::read_exact.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,8 @@ class DirectFile {
   Status read(int64_t offset_bytes, std::span<std::byte> dest) const;
 
  private:
-  DirectFile(int handle, int64_t size_bytes, std::string path) : handle_(handle), size_bytes_(size_bytes), path_(std::move(path)) {}
+  DirectFile(int handle, int64_t size_bytes, std::string path)
+      : handle_(handle), size_bytes_(size_bytes), path_(std::move(path)) {}
   int handle_ = -1;
   int64_t size_bytes_ = 0;
   std::string path_;

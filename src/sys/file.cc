@@ -40,7 +40,8 @@ class PosixFile final : public File {
       if (got < 0) {
         if (errno == EINTR) continue;
         return os_error("cannot read bytes " + std::to_string(offset_bytes) + " to " +
-                            std::to_string(offset_bytes + static_cast<int64_t>(dest.size())) + " of", path_, errno);
+                            std::to_string(offset_bytes + static_cast<int64_t>(dest.size())) + " of",
+                        path_, errno);
       }
       if (got == 0) return end_of_file(path_, offset_bytes, dest.size(), done);
       done += static_cast<size_t>(got);
@@ -60,7 +61,7 @@ Result<std::unique_ptr<File>> PosixFileSystem::open(const std::string& path) con
   // O_NONBLOCK: opening a pipe without a writer must not hang; it has no effect on regular files.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return os_error("cannot open", path, errno);
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd, &info) != 0) {
     const int reason = errno;
     ::close(fd);
@@ -75,7 +76,7 @@ Result<std::unique_ptr<File>> PosixFileSystem::open(const std::string& path) con
 }
 
 PathKind PosixFileSystem::kind(const std::string& path) const {
-  struct stat info{};
+  struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return PathKind::kAbsent;
   if (S_ISDIR(info.st_mode)) return PathKind::kDirectory;
   return S_ISREG(info.st_mode) ? PathKind::kFile : PathKind::kAbsent;
@@ -110,7 +111,7 @@ Result<std::string> PosixFileSystem::real_path(const std::string& path) const {
 }
 
 Result<FileStamp> PosixFileSystem::stamp(const std::string& path) const {
-  struct stat info{};
+  struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return os_error("cannot inspect", path, errno);
   return stamp_of(info);
 }
@@ -145,7 +146,8 @@ std::string base_name(const std::string& path) {
 
 bool is_under(const std::string& root, const std::string& path) {
   if (root == "/") return !path.empty() && path.front() == '/';
-  return path == root || (path.size() > root.size() && path.compare(0, root.size(), root) == 0 && path[root.size()] == '/');
+  return path == root ||
+         (path.size() > root.size() && path.compare(0, root.size(), root) == 0 && path[root.size()] == '/');
 }
 
 }  // namespace loralei

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // File and FileSystem: the seam to the disk, with the real one and a twin in memory that injects faults.
 //
-// Thread: every method may be called from any thread at once (reads carry their own offset). Ownership: a File owns its open
-// handle; it may outlive the FileSystem. Invariant: a File's size and stamp are those at open; nothing is ever written.
-// Failure: every method answers a sentence with the path, the reason of the system and, for reads, the offsets. A read that meets
-// the end of the file early is an error (kCorrupt), never a short success.
+// Thread: every method may be called from any thread at once (reads carry their own offset). Ownership: a File owns its
+// open handle; it may outlive the FileSystem. Invariant: a File's size and stamp are those at open; nothing is ever
+// written. Failure: every method answers a sentence with the path, the reason of the system and, for reads, the
+// offsets. A read that meets the end of the file early is an error (kCorrupt), never a short success.
 #pragma once
 
 #include <cstddef>
@@ -57,7 +57,8 @@ class FileSystem {
   virtual Result<FileStamp> stamp(const std::string& path) const = 0;
 
   bool exists(const std::string& path) const { return kind(path) != PathKind::kAbsent; }
-  // The whole file; one larger than `limit_bytes` is refused (too_large, with both numbers) before anything is allocated.
+  // The whole file; one larger than `limit_bytes` is refused (too_large, with both numbers) before anything is
+  // allocated.
   Result<std::string> read_all(const std::string& path, int64_t limit_bytes) const;
 };
 

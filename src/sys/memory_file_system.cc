@@ -24,8 +24,9 @@ class MemoryFile final : public File {
     if (wanted == 0) return {};
     if (offset_bytes < 0) return os_error("cannot read at a negative offset of", path_, EINVAL);
     if (faults_.fail_reads_from_byte >= 0 && offset_bytes + wanted > faults_.fail_reads_from_byte) {
-      return os_error("cannot read bytes " + std::to_string(offset_bytes) + " to " + std::to_string(offset_bytes + wanted) + " of",
-                      path_, EIO);
+      return os_error(
+          "cannot read bytes " + std::to_string(offset_bytes) + " to " + std::to_string(offset_bytes + wanted) + " of",
+          path_, EIO);
     }
     auto end = static_cast<int64_t>(contents_->size());
     if (faults_.end_at_byte >= 0) end = std::min(end, faults_.end_at_byte);

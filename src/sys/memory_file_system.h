@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // MemoryFileSystem: the simulated twin of the disk for tests; files live in memory, faults are set per path.
 //
-// Thread-safe. Ownership: owns the contents; open Files share them and keep them alive. Invariants: paths are absolute and plain
+// Thread-safe. Ownership: owns the contents; open Files share them and keep them alive. Invariants: paths are absolute
+// and plain
 // ("/a/b"); folders exist as soon as something lies in them. Every put() gives the path a new stamp.
 // Failure: as PosixFileSystem, plus the faults set here.
 #pragma once
@@ -17,8 +18,9 @@ namespace loralei {
 
 struct FileFaults {
   bool fail_open = false;
-  int64_t fail_reads_from_byte = -1;  // reads that touch this byte or a later one fail with an input/output error; < 0: none
-  int64_t end_at_byte = -1;           // the file ends here although its stamp says more (cut while open); < 0: no fault
+  int64_t fail_reads_from_byte =
+      -1;                    // reads that touch this byte or a later one fail with an input/output error; < 0: none
+  int64_t end_at_byte = -1;  // the file ends here although its stamp says more (cut while open); < 0: no fault
 };
 
 class MemoryFileSystem final : public FileSystem {

@@ -26,7 +26,8 @@ std::byte* map_pages(int64_t bytes) {
   const uintptr_t start = reinterpret_cast<uintptr_t>(base);
   const uintptr_t aligned = round_up(start, kHugePageBytes);
   if (aligned > start) ::munmap(base, aligned - start);
-  if (const uintptr_t end = start + mapped; end > aligned + size) ::munmap(reinterpret_cast<void*>(aligned + size), end - aligned - size);
+  if (const uintptr_t end = start + mapped; end > aligned + size)
+    ::munmap(reinterpret_cast<void*>(aligned + size), end - aligned - size);
   ::madvise(reinterpret_cast<void*>(aligned), size, MADV_HUGEPAGE);  // a hint: refusal costs speed only
   return reinterpret_cast<std::byte*>(aligned);
 }

@@ -192,12 +192,14 @@ void run_reads(AsyncReader& reader, const std::function<void()>& advance, size_t
 
 TEST(AsyncReader, PoolCompletesEveryTicketOnce) {
   const auto reader = make_pool_reader({.threads = 3, .queue_max = 4});
-  run_reads(*reader, [] {}, 4, 11);
+  run_reads(
+      *reader, [] {}, 4, 11);
 }
 
 TEST(AsyncReader, SimulatedTwinCompletesEveryTicketOnce) {
   SimulatedReader reader(12, 4);
-  run_reads(reader, [&] { reader.step(); }, 4, 12);
+  run_reads(
+      reader, [&] { reader.step(); }, 4, 12);
 }
 
 TEST(AsyncReader, MayBeDestroyedWithReadsOutstanding) {
@@ -233,25 +235,26 @@ TEST(Cgroup, Version2TakesTheTightestAncestor) {
 }
 
 TEST(Cgroup, Version1InAContainerFallsBackToTheMountsRoot) {
-  const TextReader read = reader_of({{"/proc/self/cgroup", "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n1:name=systemd:/\n"},
-                                     {"/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000\n"},
-                                     {"/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"},
-                                     {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "2000\n"},
-                                     {"/sys/fs/cgroup/memory/memory.usage_in_bytes", "3000\n"}});
+  const TextReader read =
+      reader_of({{"/proc/self/cgroup", "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n1:name=systemd:/\n"},
+                 {"/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000\n"},
+                 {"/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"},
+                 {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "2000\n"},
+                 {"/sys/fs/cgroup/memory/memory.usage_in_bytes", "3000\n"}});
   EXPECT_DOUBLE_EQ(cgroup_cpu_quota(read), 2.5);
   EXPECT_EQ(cgroup_memory_limit_bytes(read), 2000);
   EXPECT_EQ(cgroup_memory_free_bytes(read), 0);
 }
 
 TEST(Cgroup, NoLimitsAndNonsenseMeanNoLimit) {
-  for (const TextReader& read :
-       {reader_of({}), reader_of({{"/proc/self/cgroup", "garbage\n::\n0::/\n3:cpu"},
-                                  {"/sys/fs/cgroup/cpu.max", "many"},
-                                  {"/sys/fs/cgroup/memory.max", "-5"}}),
-        reader_of({{"/proc/self/cgroup", "1:memory,cpu:/\n"},
-                   {"/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1"},
-                   {"/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000"},
-                   {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712"}})}) {
+  for (const TextReader& read : {reader_of({}),
+                                 reader_of({{"/proc/self/cgroup", "garbage\n::\n0::/\n3:cpu"},
+                                            {"/sys/fs/cgroup/cpu.max", "many"},
+                                            {"/sys/fs/cgroup/memory.max", "-5"}}),
+                                 reader_of({{"/proc/self/cgroup", "1:memory,cpu:/\n"},
+                                            {"/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1"},
+                                            {"/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000"},
+                                            {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712"}})}) {
     EXPECT_LT(cgroup_cpu_quota(read), 0);
     EXPECT_EQ(cgroup_memory_limit_bytes(read), INT64_MAX);
     EXPECT_EQ(cgroup_memory_free_bytes(read), INT64_MAX);

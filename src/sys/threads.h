@@ -7,8 +7,9 @@
 
 namespace loralei {
 
-std::vector<int> allowed_cpus();  // CPU numbers of the process's affinity mask, ascending; empty if the system does not tell
-bool pin_this_thread(int cpu);    // false if the system refused
+std::vector<int>
+allowed_cpus();  // CPU numbers of the process's affinity mask, ascending; empty if the system does not tell
+bool pin_this_thread(int cpu);                   // false if the system refused
 void name_this_thread(const std::string& name);  // cut to 15 bytes, the system's limit
 
 }  // namespace loralei

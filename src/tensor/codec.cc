@@ -28,7 +28,7 @@ void store_u16(std::byte* p, uint16_t value) { std::memcpy(p, &value, sizeof val
 float load_half(const std::byte* p) { return f16_to_f32(load_u16(p)); }
 int byte_at(const std::byte* p, int i) { return static_cast<int>(p[i]); }
 
-// --- decoders of one block --------------------------------------------------------------------------------------------
+// --- decoders of one block
 
 // d, qs[32] signed bytes
 void decode_q8_0(const std::byte* block, float* out) {
@@ -158,7 +158,7 @@ void decode_q6_k(const std::byte* block, float* out) {
   }
 }
 
-// --- encoders of one block --------------------------------------------------------------------------------------------
+// --- encoders of one block
 
 void encode_q8_0(const float* x, std::byte* block) {
   float largest = 0;
@@ -167,15 +167,18 @@ void encode_q8_0(const float* x, std::byte* block) {
   const float inverse = d != 0.0f ? 1.0f / d : 0.0f;
   store_u16(block, f32_to_f16(d));
   for (int i = 0; i < 32; ++i) {
-    // The clamp and the test of NaN only matter for non-finite input, whose conversion to an integer would be undefined.
+    // The clamp and the test of NaN only matter for non-finite input, whose conversion to an integer would be
+    // undefined.
     const float q = std::round(x[i] * inverse);
     block[2 + i] = static_cast<std::byte>(q == q ? static_cast<int8_t>(std::clamp(q, -128.0f, 127.0f)) : 0);
   }
 }
 
+// In double, because the sum in f32 would depend on whether the compiler fuses it; the reference tools round this way
+// too.
 int nibble_q4_0(float value, float inverse) {
-  const float q = value * inverse + 8.5f;
-  return q == q ? static_cast<int>(std::clamp(q, 0.0f, 15.0f)) : 0;
+  const double q = static_cast<double>(value) * static_cast<double>(inverse) + 8.5;
+  return q == q ? static_cast<int>(std::clamp(q, 0.0, 15.0)) : 0;
 }
 
 void encode_q4_0(const float* x, std::byte* block) {
@@ -220,8 +223,9 @@ uint16_t f32_to_f16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7FFFFFFFu;
-  if (magnitude > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u | ((magnitude >> 13) & 0x3FFu));  // quiet NaN
-  if (magnitude >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);  // rounds to 65536 or more: infinity
+  if (magnitude > 0x7F800000u)
+    return static_cast<uint16_t>(sign | 0x7E00u | ((magnitude >> 13) & 0x3FFu));  // quiet NaN
+  if (magnitude >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);     // rounds to 65536 or more: infinity
   if (magnitude < 0x38800000u) {  // below 2^-14: subnormal; adding 0.5 lets the FPU round to a multiple of 2^-24
     const float rounded = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(rounded) - std::bit_cast<uint32_t>(0.5f)));
@@ -250,14 +254,22 @@ void decode_row(DType dtype, const std::byte* source, float* out, int64_t count)
     case DType::kBF16:
       for (int64_t i = 0; i < count; ++i) out[i] = bf16_to_f32(load_u16(source + 2 * i));
       return;
-    case DType::kQ8_0: return decode_blocks(dtype, source, out, count, decode_q8_0);
-    case DType::kQ4_0: return decode_blocks(dtype, source, out, count, decode_q4_0);
-    case DType::kQ4_1: return decode_blocks(dtype, source, out, count, decode_q4_1);
-    case DType::kQ5_0: return decode_blocks(dtype, source, out, count, decode_q5_0);
-    case DType::kQ5_1: return decode_blocks(dtype, source, out, count, decode_q5_1);
-    case DType::kQ4_K: return decode_blocks(dtype, source, out, count, decode_q4_k);
-    case DType::kQ5_K: return decode_blocks(dtype, source, out, count, decode_q5_k);
-    case DType::kQ6_K: return decode_blocks(dtype, source, out, count, decode_q6_k);
+    case DType::kQ8_0:
+      return decode_blocks(dtype, source, out, count, decode_q8_0);
+    case DType::kQ4_0:
+      return decode_blocks(dtype, source, out, count, decode_q4_0);
+    case DType::kQ4_1:
+      return decode_blocks(dtype, source, out, count, decode_q4_1);
+    case DType::kQ5_0:
+      return decode_blocks(dtype, source, out, count, decode_q5_0);
+    case DType::kQ5_1:
+      return decode_blocks(dtype, source, out, count, decode_q5_1);
+    case DType::kQ4_K:
+      return decode_blocks(dtype, source, out, count, decode_q4_k);
+    case DType::kQ5_K:
+      return decode_blocks(dtype, source, out, count, decode_q5_k);
+    case DType::kQ6_K:
+      return decode_blocks(dtype, source, out, count, decode_q6_k);
   }
   CHECK(false);
 }
@@ -276,10 +288,18 @@ void encode_row(DType dtype, const float* source, std::byte* out, int64_t count)
   }
   for (int64_t i = 0; i < count; i += info.block_elems, out += info.block_bytes) {
     switch (dtype) {
-      case DType::kF16: store_u16(out, f32_to_f16(source[i])); break;
-      case DType::kBF16: store_u16(out, f32_to_bf16(source[i])); break;
-      case DType::kQ8_0: encode_q8_0(source + i, out); break;
-      default: encode_q4_0(source + i, out); break;
+      case DType::kF16:
+        store_u16(out, f32_to_f16(source[i]));
+        break;
+      case DType::kBF16:
+        store_u16(out, f32_to_bf16(source[i]));
+        break;
+      case DType::kQ8_0:
+        encode_q8_0(source + i, out);
+        break;
+      default:
+        encode_q4_0(source + i, out);
+        break;
     }
   }
 }

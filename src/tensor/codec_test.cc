@@ -51,7 +51,8 @@ TEST(Codec, HalfHasTheValuesOfTheStandard) {
   EXPECT_EQ(f16_to_f32(0x7C00), std::numeric_limits<float>::infinity());
 }
 
-// Between two neighbours the nearer one wins, and the even one in the middle; every gap of the positive halves is tried.
+// Between two neighbours the nearer one wins, and the even one in the middle; every gap of the positive halves is
+// tried.
 TEST(Codec, HalfRoundsToNearestEven) {
   for (uint16_t low = 0; low < 0x7BFF; ++low) {
     const uint16_t high = static_cast<uint16_t>(low + 1);
@@ -103,7 +104,8 @@ TEST(Codec, SmallBlocksMadeByHand) {
   put_half(q5_0, 0.25f);
   put_half(q5_1, 0.25f), put_half(q5_1, 3.0f);
   const uint32_t high = 0xA5C3'0F69u;
-  for (int i = 0; i < 4; ++i) put(q5_0, static_cast<int>(high >> (8 * i) & 255)), put(q5_1, static_cast<int>(high >> (8 * i) & 255));
+  for (int i = 0; i < 4; ++i)
+    put(q5_0, static_cast<int>(high >> (8 * i) & 255)), put(q5_1, static_cast<int>(high >> (8 * i) & 255));
   for (int i = 0; i < 16; ++i) {
     for (auto* block : {&q4_0, &q4_1, &q5_0, &q5_1}) put(*block, i | ((15 - i) << 4));
   }
@@ -185,7 +187,8 @@ TEST(Codec, RoundTripStaysWithinHalfAStep) {
       float largest = 0;
       for (size_t i = block; i < block + 32; ++i) largest = std::max(largest, std::fabs(x[i]));
       for (size_t i = block; i < block + 32; ++i) {
-        float step = 0;  // distance of neighbouring codes; q4_0 cuts one step off at the side opposite the largest element
+        float step =
+            0;  // distance of neighbouring codes; q4_0 cuts one step off at the side opposite the largest element
         if (dtype == DType::kF16) step = std::fabs(x[i]) * 0x1p-10f;
         if (dtype == DType::kBF16) step = std::fabs(x[i]) * 0x1p-7f;
         if (dtype == DType::kQ8_0) step = largest / 127 * 1.1f;  // the scale itself is rounded to f16
@@ -230,7 +233,8 @@ TEST(Codec, AnyInputIsDefined) {
     std::vector<float> out(1024);
     decode_row(dtype, bytes.data(), out.data(), 1024);
     if (!can_encode(dtype)) continue;
-    const float bad[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -3e38f, 1e-45f};
+    const float bad[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -3e38f,
+                         1e-45f};
     for (size_t i = 0; i < out.size(); ++i) out[i] = bad[i % 4];
     encode_row(dtype, out.data(), bytes.data(), 1024);
   }

@@ -95,7 +95,8 @@ void BpeModel::merge(std::vector<Symbol>& symbols) const {
   std::vector<Candidate> heap;
   const auto consider = [&](int32_t left, int32_t right) {
     if (left < 0 || right < 0) return;
-    if (const auto* merge = merges_.find(symbols[left].id, symbols[right].id)) heap.push_back({merge->rank, left, merge->id});
+    if (const auto* merge = merges_.find(symbols[left].id, symbols[right].id))
+      heap.push_back({merge->rank, left, merge->id});
   };
   for (size_t i = 0; i + 1 < symbols.size(); ++i) consider(static_cast<int32_t>(i), static_cast<int32_t>(i) + 1);
   std::make_heap(heap.begin(), heap.end(), later);

@@ -4,8 +4,8 @@
 // Thread: immutable after construction. Ownership: the TokenTable is kept alive by the core that owns both.
 // Invariants: merging takes O(n log n) for a word of n bytes (a heap over a linked list).
 // Failure: encode() of BPE cannot fail; the loader refuses merges that name unknown tokens.
-// Source: tokenizers/src/models/bpe (Apache-2.0): equal ranks merge from the left; an entry of the heap is stale unless its
-// pair still merges into the same token.
+// Source: tokenizers/src/models/bpe (Apache-2.0): equal ranks merge from the left; an entry of the heap is stale
+// unless its pair still merges into the same token.
 #pragma once
 
 #include <array>

@@ -64,7 +64,8 @@ std::vector<TokenId> naive_bpe(const RandomVocab& vocab, const std::map<std::pai
       }
     }
     if (best == ids.size()) return ids;
-    ids[best] = vocab.id(vocab.pieces[static_cast<size_t>(ids[best])] + vocab.pieces[static_cast<size_t>(ids[best + 1])]);
+    ids[best] =
+        vocab.id(vocab.pieces[static_cast<size_t>(ids[best])] + vocab.pieces[static_cast<size_t>(ids[best + 1])]);
     ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(best) + 1);
   }
 }
@@ -79,7 +80,8 @@ TEST(Bpe, EqualsTheDefinition) {
     std::map<std::pair<TokenId, TokenId>, uint32_t> ranks;
     for (uint32_t rank = 0; rank < vocab.merges.size(); ++rank) {
       const auto [left, right] = vocab.merges[rank];
-      merges.set(left, right, {rank, vocab.id(vocab.pieces[static_cast<size_t>(left)] + vocab.pieces[static_cast<size_t>(right)])});
+      merges.set(left, right,
+                 {rank, vocab.id(vocab.pieces[static_cast<size_t>(left)] + vocab.pieces[static_cast<size_t>(right)])});
       ranks[vocab.merges[rank]] = rank;
     }
     const BpeModel model(vocab.table, std::move(merges), {});
@@ -98,7 +100,8 @@ TEST(Bpe, SentencePieceScoresEqualTheDefinition) {
     const RandomVocab vocab(prng);
     std::vector<float> scores;
     for (size_t i = 0; i < vocab.pieces.size(); ++i) scores.push_back(-static_cast<float>(prng.below(6)));
-    const SpmBpeModel model(vocab.table, std::vector<SpmPieceType>(vocab.pieces.size(), SpmPieceType::kNormal), scores, {});
+    const SpmBpeModel model(vocab.table, std::vector<SpmPieceType>(vocab.pieces.size(), SpmPieceType::kNormal), scores,
+                            {});
     for (int i = 0; i < 20; ++i) {
       const std::string word = random_word(prng, 24);
       std::vector<std::string> parts;
@@ -108,7 +111,9 @@ TEST(Bpe, SentencePieceScoresEqualTheDefinition) {
         for (size_t at = 0; at + 1 < parts.size(); ++at) {
           const auto id = vocab.table.find(parts[at] + parts[at + 1]);
           if (!id) continue;
-          if (best == parts.size() || scores[static_cast<size_t>(*id)] > scores[static_cast<size_t>(vocab.id(parts[best] + parts[best + 1]))]) best = at;
+          if (best == parts.size() ||
+              scores[static_cast<size_t>(*id)] > scores[static_cast<size_t>(vocab.id(parts[best] + parts[best + 1]))])
+            best = at;
         }
         if (best == parts.size()) break;
         parts[best] += parts[best + 1];
@@ -160,7 +165,8 @@ TEST(Bpe, LongWordsAreNotQuadratic) {
   MergeTable merges(vocab.merges.size());
   for (uint32_t rank = 0; rank < vocab.merges.size(); ++rank) {
     const auto [left, right] = vocab.merges[rank];
-    merges.set(left, right, {rank, vocab.id(vocab.pieces[static_cast<size_t>(left)] + vocab.pieces[static_cast<size_t>(right)])});
+    merges.set(left, right,
+               {rank, vocab.id(vocab.pieces[static_cast<size_t>(left)] + vocab.pieces[static_cast<size_t>(right)])});
   }
   const BpeModel ranked(vocab.table, std::move(merges), {});
   const SpmBpeModel scored(vocab.table, std::vector<SpmPieceType>(vocab.pieces.size(), SpmPieceType::kNormal),

@@ -30,15 +30,23 @@ Result<std::string> apply_step(const UnicodeStep& step, std::string_view text, b
   if (is_ascii(text)) return std::string(text);  // ASCII is its own normal form in all four
   int options = UTF8PROC_STABLE;
   switch (step.form) {
-    case UnicodeForm::kNfc: options |= UTF8PROC_COMPOSE; break;
-    case UnicodeForm::kNfd: options |= UTF8PROC_DECOMPOSE; break;
-    case UnicodeForm::kNfkc: options |= UTF8PROC_COMPOSE | UTF8PROC_COMPAT; break;
-    case UnicodeForm::kNfkd: options |= UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT; break;
+    case UnicodeForm::kNfc:
+      options |= UTF8PROC_COMPOSE;
+      break;
+    case UnicodeForm::kNfd:
+      options |= UTF8PROC_DECOMPOSE;
+      break;
+    case UnicodeForm::kNfkc:
+      options |= UTF8PROC_COMPOSE | UTF8PROC_COMPAT;
+      break;
+    case UnicodeForm::kNfkd:
+      options |= UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT;
+      break;
   }
   utf8proc_uint8_t* mapped = nullptr;
   const utf8proc_ssize_t length =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()), &mapped,
-                   static_cast<utf8proc_option_t>(options));
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &mapped, static_cast<utf8proc_option_t>(options));
   if (length < 0) return internal_error(std::string("the text could not be normalised: ") + utf8proc_errmsg(length));
   std::string out(reinterpret_cast<const char*>(mapped), static_cast<size_t>(length));
   std::free(mapped);  // allocated by utf8proc with malloc
@@ -50,8 +58,8 @@ bool nmt_drops(char32_t c) {
 }
 
 bool nmt_is_space(char32_t c) {
-  return c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 ||
-         c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
+  return c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
+         c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
 }
 
 Result<std::string> apply_step(const CharRewriteStep& step, std::string_view text, bool) {
@@ -76,7 +84,8 @@ Result<std::string> apply_step(const CharRewriteStep& step, std::string_view tex
       case CharRewrite::kNmt:
         if (!nmt_drops(c)) utf8_append(out, nmt_is_space(c) ? U' ' : c);
         break;
-      case CharRewrite::kByteLevel: break;
+      case CharRewrite::kByteLevel:
+        break;
     }
   }
   return out;
@@ -221,7 +230,8 @@ Result<std::string> replace_all(std::string_view text, const ReplaceStep& step) 
 Result<std::string> Normalizer::apply(std::string_view text, bool starts_text) const {
   std::string current(text);
   for (const NormalizeStep& step : steps_) {
-    TRY_ASSIGN(current, std::visit([&](const auto& concrete) { return apply_step(concrete, current, starts_text); }, step));
+    TRY_ASSIGN(current,
+               std::visit([&](const auto& concrete) { return apply_step(concrete, current, starts_text); }, step));
     TRY(check_size(current));
   }
   return current;

@@ -3,7 +3,8 @@
 //
 // Thread: immutable after construction. Ownership: plain values. Invariants: valid UTF-8 in, valid UTF-8 out.
 // Failure: a pattern that hits its limits, an output beyond kMaxEncodeBytes.
-// Source: the normalizers of Hugging Face tokenizers, with the same names; SpmNormalize is SentencePiece's own (spm.h).
+// Source: the normalizers of Hugging Face tokenizers, with the same names; SpmNormalize is SentencePiece's own
+// (spm.h).
 #pragma once
 
 #include <memory>
@@ -45,8 +46,8 @@ struct PrecompiledStep {
 };
 // SentencePiece's normaliser with its white-space rules.
 struct SpmNormalizeStep {
-  std::shared_ptr<const CharsMap> map;                   // may be empty
-  std::shared_ptr<const PrefixIndex> user_defined;       // never rewritten; may be null
+  std::shared_ptr<const CharsMap> map;              // may be empty
+  std::shared_ptr<const PrefixIndex> user_defined;  // never rewritten; may be null
   bool add_dummy_prefix = true;
   bool prefix_every_part = false;  // also after a special token ("legacy"), not only at the start of the text
   bool remove_extra_whitespaces = true;

@@ -155,7 +155,8 @@ Status apply_step(const ByteLevelStep& step, PreTokenized& work) {
   mapped.reserve(work.text.size() + work.text.size() / 4);
   for (TextRange& piece : work.pieces) {
     const uint32_t begin = static_cast<uint32_t>(mapped.size());
-    for (uint32_t at = piece.begin; at < piece.end; ++at) mapped += byte_level_char(static_cast<unsigned char>(work.text[at]));
+    for (uint32_t at = piece.begin; at < piece.end; ++at)
+      mapped += byte_level_char(static_cast<unsigned char>(work.text[at]));
     piece = {begin, static_cast<uint32_t>(mapped.size())};
   }
   work.text = std::move(mapped);
@@ -198,9 +199,15 @@ Status apply_step(const MetaspaceStep& step, PreTokenized& work) {
 
 Status apply_step(const CharClassStep& step, PreTokenized& work) {
   switch (step.char_class) {
-    case CharClass::kSpace: split_by_char(work, step.behavior, is_unicode_space); break;
-    case CharClass::kNumber: split_by_char(work, step.behavior, is_unicode_number); break;
-    case CharClass::kPunctuation: split_by_char(work, step.behavior, is_unicode_punctuation); break;
+    case CharClass::kSpace:
+      split_by_char(work, step.behavior, is_unicode_space);
+      break;
+    case CharClass::kNumber:
+      split_by_char(work, step.behavior, is_unicode_number);
+      break;
+    case CharClass::kPunctuation:
+      split_by_char(work, step.behavior, is_unicode_punctuation);
+      break;
     case CharClass::kDelimiter:
       split_by_char(work, step.behavior, [&](char32_t c) { return c == step.delimiter; });
       break;

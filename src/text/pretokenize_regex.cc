@@ -22,7 +22,8 @@ constexpr uint32_t kHeapLimitKib = 256 * 1024;  // interpreter only: a run of 8 
 constexpr std::string_view kSpaceClass = "\\p{Z}\\x09-\\x0d\\x{85}";
 // Oniguruma's Word: Alphabetic, M, Nd, Pc; PCRE2's own \w has L, N and _ only.
 constexpr std::string_view kWordClass =
-    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{"
+    "1f189}";
 // Outside of brackets its \w also takes Latin-1's superscripts and fractions.
 constexpr std::string_view kWordLatin = "\\xb2\\xb3\\xb9\\xbc-\\xbe";
 constexpr std::string_view kHexClass = "0-9a-fA-F";
@@ -72,8 +73,8 @@ class Rewriter {
 
  private:
   Error refuse(std::string_view what) const {
-    return unsupported("the pattern '" + std::string(in_.substr(0, 200)) + "' of the tokenizer uses " + std::string(what) +
-                       ", which is not supported");
+    return unsupported("the pattern '" + std::string(in_.substr(0, 200)) + "' of the tokenizer uses " +
+                       std::string(what) + ", which is not supported");
   }
 
   Status plain_char(char c) {
@@ -141,18 +142,28 @@ class Rewriter {
       return {};
     };
     switch (c) {
-      case 's': return named_class(kSpaceClass, false);
-      case 'S': return named_class(kSpaceClass, true);
-      case 'w': return named_class(kWordClass, false);
-      case 'W': return named_class(kWordClass, true);
-      case 'h': return named_class(kHexClass, false);
-      case 'H': return named_class(kHexClass, true);
+      case 's':
+        return named_class(kSpaceClass, false);
+      case 'S':
+        return named_class(kSpaceClass, true);
+      case 'w':
+        return named_class(kWordClass, false);
+      case 'W':
+        return named_class(kWordClass, true);
+      case 'h':
+        return named_class(kHexClass, false);
+      case 'H':
+        return named_class(kHexClass, true);
       case 'p':
-      case 'P': return property();
-      case 'v': return named_class("\\x0b", false);
+      case 'P':
+        return property();
+      case 'v':
+        return named_class("\\x0b", false);
       case 'b':
-      case 'B': return boundary(c);
-      default: break;
+      case 'B':
+        return boundary(c);
+      default:
+        break;
     }
     // Letters with another meaning in PCRE2 than in Oniguruma, or none here.
     constexpr std::string_view kSame = "dDnrtfaexuAzZ";
@@ -259,8 +270,8 @@ Result<Regex> Regex::compile(std::string_view pattern) {
   if (owned->code == nullptr) {
     std::array<PCRE2_UCHAR, 256> message{};
     pcre2_get_error_message(code, message.data(), message.size());
-    return unsupported("the pattern '" + std::string(pattern.substr(0, 200)) + "' of the tokenizer cannot be compiled: " +
-                       reinterpret_cast<const char*>(message.data()));
+    return unsupported("the pattern '" + std::string(pattern.substr(0, 200)) +
+                       "' of the tokenizer cannot be compiled: " + reinterpret_cast<const char*>(message.data()));
   }
   owned->jit = pcre2_jit_compile(owned->code, PCRE2_JIT_COMPLETE) == 0;
   owned->context = pcre2_match_context_create(nullptr);
@@ -289,8 +300,10 @@ Status Regex::find_all(std::string_view subject, std::vector<TextRange>& matches
     }
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0) {
-      return too_large("the text cannot be tokenised: the tokenizer's pattern needs more steps or memory than allowed (PCRE2 error " +
-                       std::to_string(found) + ")");
+      return too_large(
+          "the text cannot be tokenised: the tokenizer's pattern needs more steps or memory than allowed (PCRE2 "
+          "error " +
+          std::to_string(found) + ")");
     }
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data.get());
     const size_t begin = range[0], end = range[1];

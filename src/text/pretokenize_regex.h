@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regex: a pattern of a tokenizer file, compiled once with PCRE2 (JIT, UTF, Unicode properties) and shared by all threads.
+// Regex: a pattern of a tokenizer file, compiled once with PCRE2 (JIT, UTF, Unicode properties) and shared by all
+// threads.
 //
 // Thread: immutable; find_all() takes its own match data, so any number of threads may call it at once.
-// Ownership: copies share the compiled code. Invariants: subjects are valid UTF-8; matches are ordered, do not overlap, and an
-// empty match never touches the end of the one before (as Oniguruma's find_iter).
-// Failure: compile() refuses what PCRE2 cannot say or would read otherwise than Oniguruma, the engine these patterns were
-// written for; find_all() fails when the match, depth or heap limit is hit, never hangs.
+// Ownership: copies share the compiled code. Invariants: subjects are valid UTF-8; matches are ordered, do not
+// overlap, and an empty match never touches the end of the one before (as Oniguruma's find_iter). Failure: compile()
+// refuses what PCRE2 cannot say or would read otherwise than Oniguruma, the engine these patterns were written for;
+// find_all() fails when the match, depth or heap limit is hit, never hangs.
 #pragma once
 
 #include <cstdint>

@@ -38,28 +38,40 @@ TEST(PreTokenize, SplitBehaviors) {
 }
 
 TEST(PreTokenize, Metaspace) {
-  const auto metaspace = [](const char* scheme, bool cut) { return Json{{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", scheme}, {"split", cut}}; };
+  const auto metaspace = [](const char* scheme, bool cut) {
+    return Json{{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", scheme}, {"split", cut}};
+  };
   EXPECT_EQ(pieces(metaspace("always", true), "hey you"), (Pieces{"_hey", "_you"}));
   EXPECT_EQ(pieces(metaspace("first", false), "hey you"), (Pieces{"_hey_you"}));
   EXPECT_EQ(pieces(metaspace("never", true), "hey you"), (Pieces{"hey", "_you"}));
   EXPECT_EQ(pieces(metaspace("always", true), " hey"), (Pieces{"_hey"}));
-  const Json both = {{"type", "Sequence"}, {"pretokenizers", {{{"type", "WhitespaceSplit"}}, metaspace("first", true)}}};
+  const Json both = {{"type", "Sequence"},
+                     {"pretokenizers", {{{"type", "WhitespaceSplit"}}, metaspace("first", true)}}};
   EXPECT_EQ(pieces(both, "hey you"), (Pieces{"_hey", "you"}));
 }
 
 TEST(PreTokenize, ClassesOfCharacters) {
-  EXPECT_EQ(pieces({{"type", "Whitespace"}}, "Hey man! 1st\xE2\x80\xA6"), (Pieces{"Hey", "man", "!", "1st", "\xE2\x80\xA6"}));
+  EXPECT_EQ(pieces({{"type", "Whitespace"}}, "Hey man! 1st\xE2\x80\xA6"),
+            (Pieces{"Hey", "man", "!", "1st", "\xE2\x80\xA6"}));
   EXPECT_EQ(pieces({{"type", "WhitespaceSplit"}}, " a  b! "), (Pieces{"a", "b!"}));
   EXPECT_EQ(pieces({{"type", "Digits"}, {"individual_digits", true}}, "a12b"), (Pieces{"a", "1", "2", "b"}));
   EXPECT_EQ(pieces({{"type", "Digits"}}, "a12b"), (Pieces{"a", "12", "b"}));
   EXPECT_EQ(pieces({{"type", "Punctuation"}}, "hi, you$"), (Pieces{"hi", ",", " you", "$"}));
   EXPECT_EQ(pieces({{"type", "BertPreTokenizer"}}, "hi, you"), (Pieces{"hi", ",", "you"}));
   EXPECT_EQ(pieces({{"type", "CharDelimiterSplit"}, {"delimiter", "-"}}, "a-b"), (Pieces{"a", "b"}));
-  EXPECT_EQ(pieces({{"type", "ByteLevel"}}, "don't \xC3\xA9"), (Pieces{"\xC4\xA0" "don", "'t", "\xC4\xA0\xC3\x83\xC2\xA9"}));
+  EXPECT_EQ(pieces({{"type", "ByteLevel"}}, "don't \xC3\xA9"), (Pieces{"\xC4\xA0"
+                                                                       "don",
+                                                                       "'t", "\xC4\xA0\xC3\x83\xC2\xA9"}));
 }
 
 TEST(PreTokenize, RegexesMeanWhatOnigurumaMeans) {
-  EXPECT_EQ(pieces(split("\\s", "Isolated"), "a\xE1\xA0\x8E" "b\xC2\x85" "c"), (Pieces{"a\xE1\xA0\x8E" "b", "\xC2\x85", "c"}));
+  EXPECT_EQ(pieces(split("\\s", "Isolated"),
+                   "a\xE1\xA0\x8E"
+                   "b\xC2\x85"
+                   "c"),
+            (Pieces{"a\xE1\xA0\x8E"
+                    "b",
+                    "\xC2\x85", "c"}));
   EXPECT_EQ(pieces(split("\\w+", "Isolated"), "e\xCC\x81-\xC2\xBD"), (Pieces{"e\xCC\x81", "-", "\xC2\xBD"}));
   EXPECT_EQ(pieces(split("\\p{Han}+", "Isolated"), "\xE6\x97\xA5x"), (Pieces{"\xE6\x97\xA5", "x"}));
   EXPECT_EQ(pieces(split("^.", "Isolated"), "ab\ncd"), (Pieces{"a", "b\n", "c", "d"}));
@@ -68,7 +80,8 @@ TEST(PreTokenize, RegexesMeanWhatOnigurumaMeans) {
 }
 
 TEST(PreTokenize, RefusesPatternsItWouldReadOtherwise) {
-  for (const char* pattern : {"(", "[a-z&&[^b]]", "[[a]b]", "(?m:.)", "\\R", "\\X", "a{1,2}+", "\\p{Nonsense}", "[", "\\", "[^\\S]", "(?<=a+)b", "\\C"}) {
+  for (const char* pattern : {"(", "[a-z&&[^b]]", "[[a]b]", "(?m:.)", "\\R", "\\X", "a{1,2}+", "\\p{Nonsense}", "[",
+                              "\\", "[^\\S]", "(?<=a+)b", "\\C"}) {
     EXPECT_FALSE(Regex::compile(pattern).ok()) << pattern;
   }
   EXPECT_FALSE(Regex::compile(std::string(1 << 20, 'a')).ok());
@@ -105,10 +118,12 @@ TEST(PreTokenize, RefusesUnknownComponentsByName) {
     EXPECT_NE(parsed.error().message.find(name), std::string::npos);
   }
   for (const char* name : {"BertNormalizer", "Nonsense"}) EXPECT_FALSE(parse_normalizer({{"type", name}}).ok());
-  for (const char* name : {"WordPiece", "CTC", "BPEDecoder", "Nonsense"}) EXPECT_FALSE(parse_decoder({{"type", name}}).ok());
+  for (const char* name : {"WordPiece", "CTC", "BPEDecoder", "Nonsense"})
+    EXPECT_FALSE(parse_decoder({{"type", name}}).ok());
   EXPECT_FALSE(parse_post_processor({{"type", "Nonsense"}}).ok());
   EXPECT_FALSE(parse_pre_tokenizer(Json::array({1})).ok());
-  EXPECT_FALSE(parse_decoder({{"type", "Sequence"}, {"decoders", {{{"type", "Fuse"}}, {{"type", "ByteFallback"}}}}}).ok());
+  EXPECT_FALSE(
+      parse_decoder({{"type", "Sequence"}, {"decoders", {{{"type", "Fuse"}}, {{"type", "ByteFallback"}}}}}).ok());
 }
 
 std::string normalized(const Json& component, const std::string& text) {
@@ -139,7 +154,8 @@ TEST(Normalize, EachComponent) {
 
 TEST(Normalize, AGrowingTextIsStopped) {
   Json steps = Json::array();
-  for (int i = 0; i < 8; ++i) steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(64, 'a')}});
+  for (int i = 0; i < 8; ++i)
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(64, 'a')}});
   auto normalizer = parse_normalizer({{"type", "Sequence"}, {"normalizers", steps}});
   ASSERT_TRUE(normalizer.ok());
   EXPECT_FALSE(normalizer->apply("aaaa", true).ok());

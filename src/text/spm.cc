@@ -7,7 +7,8 @@
 
 namespace loralei {
 
-SpmBpeModel::SpmBpeModel(const TokenTable& table, std::vector<SpmPieceType> types, std::vector<float> scores, Options options)
+SpmBpeModel::SpmBpeModel(const TokenTable& table, std::vector<SpmPieceType> types, std::vector<float> scores,
+                         Options options)
     : table_(table), types_(std::move(types)), scores_(std::move(scores)), options_(options) {
   std::vector<PrefixIndex::Entry> user_defined;
   for (TokenId id = 0; id < table_.size(); ++id) {
@@ -65,7 +66,8 @@ void SpmBpeModel::merge(std::string_view word, std::vector<Symbol>& symbols, Hal
     std::pop_heap(heap.begin(), heap.end(), later);
     const Candidate top = heap.back();
     heap.pop_back();
-    if (size_of(top.left) == 0 || size_of(top.right) == 0 || size_of(top.left) + size_of(top.right) != top.size) continue;
+    if (size_of(top.left) == 0 || size_of(top.right) == 0 || size_of(top.left) + size_of(top.right) != top.size)
+      continue;
     Symbol& left = symbols[top.left];
     Symbol& right = symbols[top.right];
     left.end = right.end;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads SentencePiece's protocol buffer: only the fields that change ids or text; unknown fields are skipped, as the format asks.
+// Reads SentencePiece's protocol buffer: only the fields that change ids or text; unknown fields are skipped, as the
+// format asks.
 #include <algorithm>
 #include <bit>
 #include <cctype>
@@ -17,7 +18,7 @@ namespace {
 struct Field {
   uint32_t number = 0;
   uint32_t wire = 0;
-  uint64_t value = 0;       // varint, or the bits of a fixed field
+  uint64_t value = 0;      // varint, or the bits of a fixed field
   std::string_view bytes;  // length-delimited
 };
 
@@ -49,13 +50,15 @@ class FieldReader {
         at_ += length;
         return field;
       }
-      default: return broken("has a field of an unknown wire type");
+      default:
+        return broken("has a field of an unknown wire type");
     }
   }
 
  private:
   Error broken(const char* what) const {
-    return corrupt(std::string("the SentencePiece model ") + what + " (in " + message_ + ", at byte " + std::to_string(at_) + ")");
+    return corrupt(std::string("the SentencePiece model ") + what + " (in " + message_ + ", at byte " +
+                   std::to_string(at_) + ")");
   }
   Result<uint64_t> varint() {
     uint64_t value = 0;
@@ -117,17 +120,31 @@ Status parse_trainer(std::string_view bytes, SpmModel& model) {
       case 3:
         if (field.value != 1 && field.value != 2) {
           return unsupported(std::string("the SentencePiece model is of the kind ") +
-                             (field.value == 3 ? "WORD" : field.value == 4 ? "CHAR" : std::to_string(field.value)) +
+                             (field.value == 3   ? "WORD"
+                              : field.value == 4 ? "CHAR"
+                                                 : std::to_string(field.value)) +
                              ", but only UNIGRAM and BPE are supported");
         }
         model.kind = static_cast<SpmKind>(field.value);
         break;
-      case 24: model.space_as_suffix = field.value != 0; break;
-      case 35: model.byte_fallback = field.value != 0; break;
-      case 40: model.unk_id = as_int(); break;
-      case 41: model.bos_id = as_int(); break;
-      case 42: model.eos_id = as_int(); break;
-      case 43: model.pad_id = as_int(); break;
+      case 24:
+        model.space_as_suffix = field.value != 0;
+        break;
+      case 35:
+        model.byte_fallback = field.value != 0;
+        break;
+      case 40:
+        model.unk_id = as_int();
+        break;
+      case 41:
+        model.bos_id = as_int();
+        break;
+      case 42:
+        model.eos_id = as_int();
+        break;
+      case 43:
+        model.pad_id = as_int();
+        break;
       case 44:
         if (is_text) model.unk_surface.assign(field.bytes);
         break;
@@ -143,7 +160,8 @@ Status parse_trainer(std::string_view bytes, SpmModel& model) {
       case 48:
         if (is_text) model.pad_piece.assign(field.bytes);
         break;
-      default: break;
+      default:
+        break;
     }
   }
   return {};
@@ -158,10 +176,17 @@ Status parse_normalizer(std::string_view bytes, SpmModel& model) {
         if (field.wire != 2) return wrong_type("precompiled_charsmap");
         model.charsmap.assign(field.bytes);
         break;
-      case 3: model.add_dummy_prefix = field.value != 0; break;
-      case 4: model.remove_extra_whitespaces = field.value != 0; break;
-      case 5: model.escape_whitespaces = field.value != 0; break;
-      default: break;
+      case 3:
+        model.add_dummy_prefix = field.value != 0;
+        break;
+      case 4:
+        model.remove_extra_whitespaces = field.value != 0;
+        break;
+      case 5:
+        model.escape_whitespaces = field.value != 0;
+        break;
+      default:
+        break;
     }
   }
   return {};
@@ -172,10 +197,13 @@ Status check_special(const SpmModel& model) {
   int unknowns = 0;
   for (const SpmPiece& piece : model.pieces) unknowns += piece.type == SpmPieceType::kUnknown ? 1 : 0;
   if (unknowns != 1) {
-    return corrupt("the SentencePiece model has " + std::to_string(unknowns) + " unknown pieces, but must have exactly one");
+    return corrupt("the SentencePiece model has " + std::to_string(unknowns) +
+                   " unknown pieces, but must have exactly one");
   }
-  for (const std::string* text : {&model.unk_surface, &model.unk_piece, &model.bos_piece, &model.eos_piece, &model.pad_piece}) {
-    if (text->size() > kMaxPieceBytes || !utf8_valid(*text)) return corrupt("a special piece of the SentencePiece model is too long or not UTF-8");
+  for (const std::string* text :
+       {&model.unk_surface, &model.unk_piece, &model.bos_piece, &model.eos_piece, &model.pad_piece}) {
+    if (text->size() > kMaxPieceBytes || !utf8_valid(*text))
+      return corrupt("a special piece of the SentencePiece model is too long or not UTF-8");
   }
   for (const int32_t id : {model.bos_id, model.eos_id, model.pad_id}) {
     if (id >= count) {
@@ -203,7 +231,8 @@ bool looks_like_tiktoken(std::string_view bytes) {
 
 Result<SpmModel> parse_spm_model(std::string_view bytes) {
   if (looks_like_tiktoken(bytes)) {
-    return unsupported("tokenizer.model is a tiktoken vocabulary, which does not say how text is cut; use the model's tokenizer.json");
+    return unsupported(
+        "tokenizer.model is a tiktoken vocabulary, which does not say how text is cut; use the model's tokenizer.json");
   }
   SpmModel model;
   FieldReader reader(bytes, "the model");

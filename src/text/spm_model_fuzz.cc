@@ -21,6 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const TokenId id : *ids) CHECK(!tokenizer->is_hole(id));
     CHECK(utf8_valid(tokenizer->decode(*ids)));
   }
-  for (TokenId id = -1; id < std::min(tokenizer->vocab_size() + 1, 200); ++id) CHECK(utf8_valid(tokenizer->token_text(id)));
+  for (TokenId id = -1; id < std::min(tokenizer->vocab_size() + 1, 200); ++id)
+    CHECK(utf8_valid(tokenizer->token_text(id)));
   return 0;
 }

@@ -18,7 +18,9 @@ std::string varint(uint64_t value) {
   return out + static_cast<char>(value);
 }
 std::string number(uint32_t field, uint64_t value) { return varint(field << 3) + varint(value); }
-std::string bytes(uint32_t field, const std::string& value) { return varint((field << 3) | 2) + varint(value.size()) + value; }
+std::string bytes(uint32_t field, const std::string& value) {
+  return varint((field << 3) | 2) + varint(value.size()) + value;
+}
 std::string piece(const std::string& text, float score, int type) {
   const auto bits = std::bit_cast<uint32_t>(score);
   std::string message = bytes(1, text) + varint((2 << 3) | 5);
@@ -29,7 +31,12 @@ std::string piece(const std::string& text, float score, int type) {
 std::string small_model(int kind) {
   std::string model = piece("<unk>", 0, 2) + piece("<s>", 0, 3) + piece("</s>", 0, 3);
   for (const char* text : {"\xE2\x96\x81", "a", "b"}) model += piece(text, -3, 1);
-  model += piece("ab", -1, 1) + piece("\xE2\x96\x81" "ab", -2, 1) + piece("<go>", 0, 4) + piece("ba", -0.5f, 5) + piece("bab", -0.1f, 1);
+  model += piece("ab", -1, 1) +
+           piece(
+               "\xE2\x96\x81"
+               "ab",
+               -2, 1) +
+           piece("<go>", 0, 4) + piece("ba", -0.5f, 5) + piece("bab", -0.1f, 1);
   return model + bytes(2, number(3, static_cast<uint64_t>(kind))) + bytes(3, number(4, 0));
 }
 
@@ -44,7 +51,7 @@ TEST(Spm, ReadsAModelAndKeepsItsRules) {
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
   EXPECT_EQ(encode(*tokenizer, "ab"), (std::vector<TokenId>{7}));
   EXPECT_EQ(encode(*tokenizer, "a<go>b"), (std::vector<TokenId>{3, 4, 8, 5}));
-  EXPECT_EQ(encode(*tokenizer, "bab"), (std::vector<TokenId>{3, 10}));  // over the unused piece "ba"
+  EXPECT_EQ(encode(*tokenizer, "bab"), (std::vector<TokenId>{3, 10}));       // over the unused piece "ba"
   EXPECT_EQ(encode(*tokenizer, "aba"), (std::vector<TokenId>{3, 4, 5, 4}));  // which itself falls apart again
   EXPECT_EQ(encode(*tokenizer, "azzb"), (std::vector<TokenId>{3, 4, 0, 5}));
   EXPECT_EQ((*tokenizer)->decode(std::vector<TokenId>{1, 7, 0, 2}), "ab \xE2\x81\x87 ");

@@ -29,7 +29,8 @@ StopMatcher::Output StopMatcher::push(std::string_view text) {
     for (Stop& stop : stops_) {
       while (stop.matched > 0 && stop.text[stop.matched] != c) stop.matched = stop.failure[stop.matched - 1];
       if (stop.text[stop.matched] == c) ++stop.matched;
-      if (stop.matched == stop.text.size() && (found == nullptr || stop.text.size() > found->text.size())) found = &stop;
+      if (stop.matched == stop.text.size() && (found == nullptr || stop.text.size() > found->text.size()))
+        found = &stop;
     }
     if (found == nullptr) continue;
     stopped_ = true;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // StopMatcher: finds stop strings in text that comes in parts, across tokens and code points.
 //
-// Thread: one sequence, one thread. Ownership: owns copies of the stop strings. Invariants: text that may be the beginning of a
-// stop string is held back; all emitted text is the input up to the first stop string (that ends first; of several that end at
-// the same place the longest), or all of the input after flush(). Emitted parts are cut at code points when the input's parts are.
-// Failure: none. Cost: O(bytes) amortised per stop string (Knuth-Morris-Pratt).
+// Thread: one sequence, one thread. Ownership: owns copies of the stop strings. Invariants: text that may be the
+// beginning of a stop string is held back; all emitted text is the input up to the first stop string (that ends first;
+// of several that end at the same place the longest), or all of the input after flush(). Emitted parts are cut at code
+// points when the input's parts are. Failure: none. Cost: O(bytes) amortised per stop string (Knuth-Morris-Pratt).
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ class StopMatcher {
   StopMatcher(std::vector<std::string> stops, bool include_stop);
 
   struct Output {
-    std::string text;   // safe to emit
+    std::string text;  // safe to emit
     bool stopped = false;
-    int which = -1;     // index of the stop string in the constructor's list
+    int which = -1;  // index of the stop string in the constructor's list
   };
   // After a stop nothing more comes out.
   Output push(std::string_view text);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes as token ids and as text parts: streaming never emits invalid UTF-8 and agrees with decoding the whole; a stop matcher
-// emits what a search of the whole text finds.
+// Bytes as token ids and as text parts: streaming never emits invalid UTF-8 and agrees with decoding the whole; a stop
+// matcher emits what a search of the whole text finds.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,13 +23,20 @@ Tokenizer::Ptr make_tokenizer(bool byte_level) {
     vocab += (vocab.empty() ? "\"" : ", \"") + piece + "\": " + std::to_string(id++);
   };
   if (byte_level) {
-    for (const char* piece : {"a", "\xC4\xA0", "\xC3\xB0", "\xC5\x81", "\xC4\xBA", "\xC4\xA2", "\xC3\x83", "\xC2\xA9", "\xC3\xBF"}) add(piece);
+    for (const char* piece :
+         {"a", "\xC4\xA0", "\xC3\xB0", "\xC5\x81", "\xC4\xBA", "\xC4\xA2", "\xC3\x83", "\xC2\xA9", "\xC3\xBF"})
+      add(piece);
   } else {
-    for (const char* piece : {"a", "\xE2\x96\x81", "\xE2\x96\x81" "b", "<0xC3>", "<0xA9>", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>"}) add(piece);
+    for (const char* piece : {"a", "\xE2\x96\x81",
+                              "\xE2\x96\x81"
+                              "b",
+                              "<0xC3>", "<0xA9>", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>"})
+      add(piece);
     decoder = R"({"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
       {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]})";
   }
-  auto tokenizer = Tokenizer::from_json("{\"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {" + vocab + "}}, \"decoder\": " + decoder + "}");
+  auto tokenizer = Tokenizer::from_json("{\"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {" + vocab +
+                                        "}}, \"decoder\": " + decoder + "}");
   CHECK(tokenizer.ok());
   return *tokenizer;
 }

@@ -18,15 +18,21 @@ Tokenizer::Ptr make(const json& decoder, bool byte_level) {
   json vocab = json::object();
   int id = 0;
   const auto add = [&](const std::string& piece) { vocab[piece] = id++; };
-  for (const char* piece : {"a", "b", "\xE2\x96\x81", "\xE2\x96\x81hello", "\xE2\x96\x81\xE2\x96\x81", "\xC3\xA9", "\xF0\x9F\x98\x80", "hello", " "}) add(piece);
+  for (const char* piece : {"a", "b", "\xE2\x96\x81", "\xE2\x96\x81hello", "\xE2\x96\x81\xE2\x96\x81", "\xC3\xA9",
+                            "\xF0\x9F\x98\x80", "hello", " "})
+    add(piece);
   if (byte_level) {
-    for (const char* piece : {"\xC3\xB0", "\xC5\x81", "\xC4\xBA", "\xC4\xA2", "\xC3\x83", "\xC2\xA9", "\xC4\xA0hi"}) add(piece);
+    for (const char* piece : {"\xC3\xB0", "\xC5\x81", "\xC4\xBA", "\xC4\xA2", "\xC3\x83", "\xC2\xA9", "\xC4\xA0hi"})
+      add(piece);
   } else {
-    for (const char* piece : {"<0x61>", "<0xC3>", "<0xA9>", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>", "<0xFF>", "<0x20>"}) add(piece);
+    for (const char* piece : {"<0x61>", "<0xC3>", "<0xA9>", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>", "<0xFF>", "<0x20>"})
+      add(piece);
   }
   const json file = {{"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}},
                      {"decoder", decoder},
-                     {"added_tokens", {{{"id", id}, {"content", "<s>"}, {"special", true}}, {{"id", id + 3}, {"content", " tool "}, {"special", false}, {"normalized", false}}}}};
+                     {"added_tokens",
+                      {{{"id", id}, {"content", "<s>"}, {"special", true}},
+                       {{"id", id + 3}, {"content", " tool "}, {"special", false}, {"normalized", false}}}}};
   auto tokenizer = Tokenizer::from_json(file.dump());
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.error().message;
   return *tokenizer;
@@ -43,8 +49,11 @@ struct Case {
 
 std::vector<Case> cases() {
   const json fallback = {{"type", "ByteFallback"}}, fuse = {{"type", "Fuse"}};
-  const auto strip = [](int start, int stop) { return json{{"type", "Strip"}, {"content", " "}, {"start", start}, {"stop", stop}}; };
-  const json metaspace = {{"type", "Metaspace"}, {"replacement", "\xE2\x96\x81"}, {"prepend_scheme", "always"}, {"split", true}};
+  const auto strip = [](int start, int stop) {
+    return json{{"type", "Strip"}, {"content", " "}, {"start", start}, {"stop", stop}};
+  };
+  const json metaspace = {
+      {"type", "Metaspace"}, {"replacement", "\xE2\x96\x81"}, {"prepend_scheme", "always"}, {"split", true}};
   return {{"byte level", {{"type", "ByteLevel"}}, true},
           {"llama", sequence({replace_space(), fallback, fuse, strip(1, 0)}), false},
           {"gemma", sequence({replace_space(), fallback, fuse}), false},
@@ -86,7 +95,8 @@ TEST(StreamDecoder, EqualsDecodingTheWhole) {
 
 TEST(StreamDecoder, NeverCutsACodePointAndEndsWithOneReplacement) {
   const auto tokenizer = make({{"type", "ByteLevel"}}, true);
-  const TokenId f0 = *tokenizer->find_token("\xC3\xB0"), b9f = *tokenizer->find_token("\xC5\x81"), b98 = *tokenizer->find_token("\xC4\xBA");
+  const TokenId f0 = *tokenizer->find_token("\xC3\xB0"), b9f = *tokenizer->find_token("\xC5\x81"),
+                b98 = *tokenizer->find_token("\xC4\xBA");
   EXPECT_EQ(tokenizer->token_bytes(f0), "\xF0");
   EXPECT_EQ(tokenizer->token_text(f0), kReplacementUtf8);
   StreamDecoder stream(tokenizer);
@@ -103,7 +113,8 @@ TEST(StreamDecoder, MidStreamKeepsTheLeadingSpace) {
     if (std::string_view(test.name) != "llama" && std::string_view(test.name) != "metaspace") continue;
     const auto tokenizer = make(test.decoder, false);
     const TokenId hello = *tokenizer->find_token("\xE2\x96\x81hello");
-    StreamDecoder continued(tokenizer, StreamDecoder::Mode::kMidStream), fresh(tokenizer, StreamDecoder::Mode::kTextStart);
+    StreamDecoder continued(tokenizer, StreamDecoder::Mode::kMidStream),
+        fresh(tokenizer, StreamDecoder::Mode::kTextStart);
     EXPECT_EQ(continued.push(hello), " hello");
     EXPECT_EQ(fresh.push(hello), "hello");
   }

@@ -14,7 +14,8 @@ Status TokenizerCore::finish_bytes() {
   ends_.reserve(static_cast<size_t>(table.size()));
   for (TokenId id = 0; id < table.size(); ++id) {
     if (table.has(id)) bytes_ += decoder.piece_bytes(piece(id), false);
-    if (bytes_.size() > kMaxBytes) return too_large("the decoder of the tokenizer turns the vocabulary into more than 1 GiB");
+    if (bytes_.size() > kMaxBytes)
+      return too_large("the decoder of the tokenizer turns the vocabulary into more than 1 GiB");
     ends_.push_back(static_cast<uint32_t>(bytes_.size()));
   }
   return {};
@@ -48,8 +49,8 @@ Tokenizer::~Tokenizer() = default;
 
 Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   if (text.size() > kMaxEncodeBytes) {
-    return too_large("the text has " + std::to_string(text.size()) + " bytes, but at most " + std::to_string(kMaxEncodeBytes) +
-                     " can be tokenised");
+    return too_large("the text has " + std::to_string(text.size()) + " bytes, but at most " +
+                     std::to_string(kMaxEncodeBytes) + " can be tokenised");
   }
   if (!utf8_valid(text)) return invalid_argument("the text is not valid UTF-8");
   std::vector<TokenId> ids;
@@ -60,7 +61,8 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const Enco
       continue;
     }
     const bool starts_text = raw.begin == 0;
-    TRY_ASSIGN(std::string normalized, core_->normalizer.apply(text.substr(raw.begin, raw.end - raw.begin), starts_text));
+    TRY_ASSIGN(std::string normalized,
+               core_->normalizer.apply(text.substr(raw.begin, raw.end - raw.begin), starts_text));
     if (!utf8_valid(normalized)) normalized = utf8_repair(normalized);
     for (const AddedTokens::Part& part : added_->split_normalized(normalized, options.parse_special)) {
       if (part.id >= 0) {
@@ -126,7 +128,11 @@ bool Tokenizer::is_special(TokenId id) const {
 
 bool Tokenizer::is_hole(TokenId id) const { return added_->find(id) == nullptr && !core_->table.has(id); }
 
-bool Tokenizer::adds_bos() const { return bos_ && std::find(prefix_ids_.begin(), prefix_ids_.end(), *bos_) != prefix_ids_.end(); }
-bool Tokenizer::adds_eos() const { return eos_ && std::find(suffix_ids_.begin(), suffix_ids_.end(), *eos_) != suffix_ids_.end(); }
+bool Tokenizer::adds_bos() const {
+  return bos_ && std::find(prefix_ids_.begin(), prefix_ids_.end(), *bos_) != prefix_ids_.end();
+}
+bool Tokenizer::adds_eos() const {
+  return eos_ && std::find(suffix_ids_.begin(), suffix_ids_.end(), *eos_) != suffix_ids_.end();
+}
 
 }  // namespace loralei

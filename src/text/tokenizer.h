@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokenizer: text to token ids and back, exactly as the model's own tokenizer does it.
 //
-// What: one pipeline (added tokens, normaliser, pre-tokeniser, BPE or unigram model, post-processor, decoder) filled from a
-//   Hugging Face folder (tokenizer.json, else a SentencePiece tokenizer.model) or from a GGUF vocabulary.
+// What: one pipeline (added tokens, normaliser, pre-tokeniser, BPE or unigram model, post-processor, decoder) filled
+// from a Hugging Face folder (tokenizer.json, else a SentencePiece tokenizer.model) or from a GGUF vocabulary.
 // Thread: immutable after construction; every method may be called from any thread at once.
 // Ownership: handed out as shared_ptr<const>. with_added_tokens() shares the large tables with its origin.
-// Invariants: ids lie in [0, vocab_size()); holes in the id space are allowed and contribute no bytes; token_bytes views
-//   live as long as the tokenizer. encode() and decode() give the ids and the text of the reference implementations
-//   (Hugging Face tokenizers for tokenizer.json, SentencePiece for .model); clean_up_tokenization_spaces, which belongs to
-//   neither, is not applied.
-// Failure: loaders refuse what they do not know by name; encode() fails on invalid UTF-8 or when a pattern hits its limits.
-//   decode() and the id look-ups accept any id: one without a token contributes nothing.
-// Source of formulas: Hugging Face tokenizers (Apache-2.0), SentencePiece (Apache-2.0); see bpe.h, spm.h, tokenizer_unigram.h.
+// Invariants: ids lie in [0, vocab_size()); holes in the id space are allowed and contribute no bytes; token_bytes
+// views live as long as the tokenizer. encode() and decode() give the ids and the text of the reference
+// implementations (Hugging Face tokenizers for tokenizer.json, SentencePiece for .model);
+// clean_up_tokenization_spaces, which belongs to neither, is not applied. Failure: loaders refuse what they do not
+// know by name; encode() fails on invalid UTF-8 or when a pattern hits its limits. decode() and the id look-ups accept
+// any id: one without a token contributes nothing.
+// Source of formulas: Hugging Face tokenizers (Apache-2.0), SentencePiece (Apache-2.0); see bpe.h, spm.h,
+// tokenizer_unigram.h.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +65,8 @@ class Tokenizer : public std::enable_shared_from_this<Tokenizer> {
   static Result<Ptr> from_sentencepiece(std::string_view model, std::string_view tokenizer_config = {});
   static Result<Ptr> from_gguf(const GgufVocab& vocab);
 
-  // A tokenizer with the added tokens and the chat template of an adapter's folder on top; the same object when there are none.
+  // A tokenizer with the added tokens and the chat template of an adapter's folder on top; the same object when there
+  // are none.
   Result<Ptr> with_added_tokens(const std::filesystem::path& adapter_directory) const;
 
   Result<std::vector<TokenId>> encode(std::string_view text, const EncodeOptions& options = {}) const;

@@ -43,10 +43,12 @@ size_t space_end(std::string_view text, size_t begin) {
 
 }  // namespace
 
-Result<std::shared_ptr<const AddedTokens>> AddedTokens::build(std::vector<AddedToken> tokens, const Normalizer& normalizer,
+Result<std::shared_ptr<const AddedTokens>> AddedTokens::build(std::vector<AddedToken> tokens,
+                                                              const Normalizer& normalizer,
                                                               const TokenDecoder& decoder) {
   auto added = std::make_shared<AddedTokens>();
-  std::erase_if(tokens, [](const AddedToken& token) { return token.content.empty(); });  // the reference skips them, too
+  std::erase_if(tokens,
+                [](const AddedToken& token) { return token.content.empty(); });  // the reference skips them, too
   added->tokens_ = std::move(tokens);
   std::vector<PrefixIndex::Entry> raw, normalized;
   const size_t count = added->tokens_.size();
@@ -55,14 +57,17 @@ Result<std::shared_ptr<const AddedTokens>> AddedTokens::build(std::vector<AddedT
     const AddedToken& token = added->tokens_[i];
     const std::string name = "the added token '" + utf8_repair(token.content.substr(0, 100)) + "'";
     if (token.id < 0 || token.id >= kMaxVocab) {
-      return corrupt(name + " has the id " + std::to_string(token.id) + ", but ids must lie in 0.." + std::to_string(kMaxVocab - 1));
+      return corrupt(name + " has the id " + std::to_string(token.id) + ", but ids must lie in 0.." +
+                     std::to_string(kMaxVocab - 1));
     }
-    if (token.content.size() > kMaxPieceBytes) return too_large(name + " is longer than " + std::to_string(kMaxPieceBytes) + " bytes");
+    if (token.content.size() > kMaxPieceBytes)
+      return too_large(name + " is longer than " + std::to_string(kMaxPieceBytes) + " bytes");
     if (!utf8_valid(token.content)) return corrupt(name + " is not valid UTF-8");
     if (!added->by_id_.emplace(token.id, i).second) {
       return corrupt(name + " has the id " + std::to_string(token.id) + ", which another added token has already");
     }
-    if (!added->by_content_.emplace(token.content, i).second) return corrupt(name + " is listed twice with different ids");
+    if (!added->by_content_.emplace(token.content, i).second)
+      return corrupt(name + " is listed twice with different ids");
     std::string piece = token.content;
     if (token.normalized) {
       TRY_ASSIGN(piece, normalizer.apply(token.content, true));
@@ -93,7 +98,8 @@ const AddedToken* AddedTokens::find(std::string_view content) const {
 std::string_view AddedTokens::piece(const AddedToken& token) const { return pieces_[index_of(token)]; }
 std::string_view AddedTokens::bytes(const AddedToken& token) const { return bytes_[index_of(token)]; }
 
-std::vector<AddedTokens::Part> AddedTokens::split(std::string_view text, const PrefixIndex& index, bool parse_special) const {
+std::vector<AddedTokens::Part> AddedTokens::split(std::string_view text, const PrefixIndex& index,
+                                                  bool parse_special) const {
   std::vector<Part> parts;
   size_t plain = 0;  // start of the text that no token has taken
   if (!index.empty()) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // AddedTokens: tokens that are cut out of the text before the model sees it: specials and what fine-tuning added.
 //
-// Thread: immutable after build(). Ownership: owns its tokens. Invariants: one token per id and per content; contents are not
-// empty and valid UTF-8. Failure: build() fails when a normaliser fails on a content or two tokens claim one id.
-// Source: tokenizers/src/tokenizer/added_vocabulary.rs: leftmost, then longest; first the tokens that are not normalised in the
-// raw text, then the normalised ones in the normalised text.
+// Thread: immutable after build(). Ownership: owns its tokens. Invariants: one token per id and per content; contents
+// are not empty and valid UTF-8. Failure: build() fails when a normaliser fails on a content or two tokens claim one
+// id.
+// Source: tokenizers/src/tokenizer/added_vocabulary.rs: leftmost, then longest; first the tokens that are not
+// normalised in the raw text, then the normalised ones in the normalised text.
 #pragma once
 
 #include <memory>
@@ -34,6 +35,10 @@ struct AddedToken {
 
 class AddedTokens {
  public:
+  AddedTokens() = default;  // empty; build() makes the others
+  AddedTokens(const AddedTokens&) = delete;
+  AddedTokens& operator=(const AddedTokens&) = delete;
+
   static Result<std::shared_ptr<const AddedTokens>> build(std::vector<AddedToken> tokens, const Normalizer& normalizer,
                                                           const TokenDecoder& decoder);
 
@@ -42,7 +47,9 @@ class AddedTokens {
     TokenId id;  // -1: plain text
   };
   // Cuts the raw text (or, second stage, one normalised part of it) into tokens and the text between them.
-  std::vector<Part> split_raw(std::string_view text, bool parse_special) const { return split(text, raw_, parse_special); }
+  std::vector<Part> split_raw(std::string_view text, bool parse_special) const {
+    return split(text, raw_, parse_special);
+  }
   std::vector<Part> split_normalized(std::string_view text, bool parse_special) const {
     return split(text, normalized_, parse_special);
   }

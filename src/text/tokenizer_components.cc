@@ -10,8 +10,8 @@ namespace loralei {
 
 namespace {
 
-constexpr size_t kMaxSteps = 64;            // of one kind; real files have up to ten
-constexpr size_t kMaxReplacement = 4096;    // bytes put in place of a match
+constexpr size_t kMaxSteps = 64;          // of one kind; real files have up to ten
+constexpr size_t kMaxReplacement = 4096;  // bytes put in place of a match
 
 std::optional<std::string> decode_base64(std::string_view text) {
   std::string out;
@@ -42,11 +42,11 @@ Result<std::variant<std::string, Regex>> parse_pattern(const Json& component, co
   const Json* pattern = json_find(component, "pattern");
   if (pattern == nullptr) return corrupt(std::string("a ") + what + " of the tokenizer has no pattern");
   if (json_find(*pattern, "String") != nullptr) {
-    TRY_ASSIGN(std::string text, json_string(*pattern, "String", ""));
+    TRY_ASSIGN(std::string text, field_string(*pattern, "String", ""));
     return Pattern(std::move(text));
   }
   if (json_find(*pattern, "Regex") != nullptr) {
-    TRY_ASSIGN(const std::string text, json_string(*pattern, "Regex", ""));
+    TRY_ASSIGN(const std::string text, field_string(*pattern, "Regex", ""));
     TRY_ASSIGN(Regex regex, Regex::compile(text));
     return Pattern(std::move(regex));
   }
@@ -66,7 +66,7 @@ std::string escape_regex(std::string_view literal) {
 Result<ReplaceStep> parse_replace(const Json& component) {
   ReplaceStep step;
   TRY_ASSIGN(step.pattern, parse_pattern(component, "Replace"));
-  TRY_ASSIGN(step.content, json_string(component, "content", ""));
+  TRY_ASSIGN(step.content, field_string(component, "content", ""));
   if (step.content.size() > kMaxReplacement) return too_large("the content of a Replace of the tokenizer is too long");
   return step;
 }
@@ -75,13 +75,14 @@ Result<ReplaceStep> parse_replace(const Json& component) {
 template <typename Visit>
 Status for_each_step(const Json& value, const char* what, const char* list, size_t& count, Visit&& visit) {
   if (value.is_null()) return {};
-  TRY_ASSIGN(const std::string type, json_type(value, what));
+  TRY_ASSIGN(const std::string type, field_type(value, what));
   if (type != "Sequence") {
     if (++count > kMaxSteps) return too_large(std::string("the tokenizer has too many ") + list);
     return visit(value, type);
   }
   const Json* members = json_find(value, list);
-  if (members == nullptr || !members->is_array()) return corrupt(std::string("a Sequence of the tokenizer has no ") + list);
+  if (members == nullptr || !members->is_array())
+    return corrupt(std::string("a Sequence of the tokenizer has no ") + list);
   for (const Json& member : *members) TRY(for_each_step(member, what, list, count, visit));
   return {};
 }
@@ -97,13 +98,13 @@ Result<NormalizeStep> parse_normalize_step(const Json& step, const std::string& 
   if (type == "ByteLevel") return NormalizeStep(CharRewriteStep{CharRewrite::kByteLevel});
   if (type == "Strip") {
     StripStep strip;
-    TRY_ASSIGN(strip.left, json_bool(step, "strip_left", true));
-    TRY_ASSIGN(strip.right, json_bool(step, "strip_right", true));
+    TRY_ASSIGN(strip.left, field_bool(step, "strip_left", true));
+    TRY_ASSIGN(strip.right, field_bool(step, "strip_right", true));
     return NormalizeStep(strip);
   }
   if (type == "Prepend") {
     PrependStep prepend;
-    TRY_ASSIGN(prepend.text, json_string(step, "prepend", ""));
+    TRY_ASSIGN(prepend.text, field_string(step, "prepend", ""));
     if (prepend.text.size() > kMaxReplacement) return too_large("the text of a Prepend of the tokenizer is too long");
     return NormalizeStep(std::move(prepend));
   }
@@ -112,7 +113,7 @@ Result<NormalizeStep> parse_normalize_step(const Json& step, const std::string& 
     return NormalizeStep(std::move(replace));
   }
   if (type == "Precompiled") {
-    TRY_ASSIGN(const std::string encoded, json_string(step, "precompiled_charsmap", ""));
+    TRY_ASSIGN(const std::string encoded, field_string(step, "precompiled_charsmap", ""));
     const auto blob = decode_base64(encoded);
     if (!blob) return corrupt("the precompiled charsmap of the tokenizer is not base64");
     TRY_ASSIGN(CharsMap map, CharsMap::parse(*blob));
@@ -122,7 +123,7 @@ Result<NormalizeStep> parse_normalize_step(const Json& step, const std::string& 
 }
 
 Result<SplitBehavior> parse_behavior(const Json& step) {
-  TRY_ASSIGN(const std::string name, json_string(step, "behavior", "Isolated"));
+  TRY_ASSIGN(const std::string name, field_string(step, "behavior", "Isolated"));
   if (name == "Removed") return SplitBehavior::kRemoved;
   if (name == "Isolated") return SplitBehavior::kIsolated;
   if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
@@ -133,10 +134,11 @@ Result<SplitBehavior> parse_behavior(const Json& step) {
 
 // Metaspace of both ages: prepend_scheme, or add_prefix_space alone.
 Result<PrependScheme> parse_prepend_scheme(const Json& step) {
-  TRY_ASSIGN(const bool prefix, json_bool(step, "add_prefix_space", true));
+  TRY_ASSIGN(const bool prefix, field_bool(step, "add_prefix_space", true));
   if (json_find(step, "prepend_scheme") == nullptr) return prefix ? PrependScheme::kAlways : PrependScheme::kNever;
-  TRY_ASSIGN(const std::string name, json_string(step, "prepend_scheme", ""));
-  if (!prefix && name != "never") return corrupt("a Metaspace of the tokenizer has add_prefix_space false and prepend_scheme '" + name + "'");
+  TRY_ASSIGN(const std::string name, field_string(step, "prepend_scheme", ""));
+  if (!prefix && name != "never")
+    return corrupt("a Metaspace of the tokenizer has add_prefix_space false and prepend_scheme '" + name + "'");
   if (name == "always") return PrependScheme::kAlways;
   if (name == "first") return PrependScheme::kFirst;
   if (name == "never") return PrependScheme::kNever;
@@ -145,7 +147,7 @@ Result<PrependScheme> parse_prepend_scheme(const Json& step) {
 
 Result<SplitStep> parse_split(const Json& step) {
   TRY_ASSIGN(const SplitBehavior behavior, parse_behavior(step));
-  TRY_ASSIGN(const bool invert, json_bool(step, "invert", false));
+  TRY_ASSIGN(const bool invert, field_bool(step, "invert", false));
   TRY_ASSIGN(auto pattern, parse_pattern(step, "Split"));
   if (auto* regex = std::get_if<Regex>(&pattern)) return SplitStep{std::move(*regex), behavior, invert};
   TRY_ASSIGN(Regex regex, Regex::compile(escape_regex(std::get<std::string>(pattern))));
@@ -155,8 +157,8 @@ Result<SplitStep> parse_split(const Json& step) {
 Status add_pre_tokenize_steps(const Json& step, const std::string& type, PreTokenizer& out) {
   if (type == "ByteLevel") {
     ByteLevelStep bytes;
-    TRY_ASSIGN(bytes.add_prefix_space, json_bool(step, "add_prefix_space", true));
-    TRY_ASSIGN(const bool use_regex, json_bool(step, "use_regex", true));
+    TRY_ASSIGN(bytes.add_prefix_space, field_bool(step, "add_prefix_space", true));
+    TRY_ASSIGN(const bool use_regex, field_bool(step, "use_regex", true));
     if (use_regex) {
       TRY_ASSIGN(Regex regex, gpt2_regex());
       bytes.regex = std::move(regex);
@@ -167,18 +169,18 @@ Status add_pre_tokenize_steps(const Json& step, const std::string& type, PreToke
     out.add(std::move(split));
   } else if (type == "Metaspace") {
     MetaspaceStep metaspace;
-    TRY_ASSIGN(const char32_t replacement, json_char(step, "replacement", 0x2581));
+    TRY_ASSIGN(const char32_t replacement, field_char(step, "replacement", 0x2581));
     metaspace.replacement.clear();
     utf8_append(metaspace.replacement, replacement);
     TRY_ASSIGN(metaspace.scheme, parse_prepend_scheme(step));
-    TRY_ASSIGN(metaspace.split, json_bool(step, "split", true));
+    TRY_ASSIGN(metaspace.split, field_bool(step, "split", true));
     out.add(std::move(metaspace));
   } else if (type == "Whitespace") {
     out.add(WhitespaceStep{});
   } else if (type == "WhitespaceSplit") {
     out.add(CharClassStep{CharClass::kSpace, SplitBehavior::kRemoved});
   } else if (type == "Digits") {
-    TRY_ASSIGN(const bool each, json_bool(step, "individual_digits", false));
+    TRY_ASSIGN(const bool each, field_bool(step, "individual_digits", false));
     out.add(CharClassStep{CharClass::kNumber, each ? SplitBehavior::kIsolated : SplitBehavior::kContiguous});
   } else if (type == "Punctuation") {
     TRY_ASSIGN(const SplitBehavior behavior, parse_behavior(step));
@@ -187,7 +189,7 @@ Status add_pre_tokenize_steps(const Json& step, const std::string& type, PreToke
     out.add(CharClassStep{CharClass::kSpace, SplitBehavior::kRemoved});
     out.add(CharClassStep{CharClass::kPunctuation, SplitBehavior::kIsolated});
   } else if (type == "CharDelimiterSplit") {
-    TRY_ASSIGN(const char32_t delimiter, json_char(step, "delimiter", U' '));
+    TRY_ASSIGN(const char32_t delimiter, field_char(step, "delimiter", U' '));
     out.add(CharClassStep{CharClass::kDelimiter, SplitBehavior::kRemoved, delimiter});
   } else {
     return refuse_component("pre_tokenizer", type);
@@ -197,11 +199,12 @@ Status add_pre_tokenize_steps(const Json& step, const std::string& type, PreToke
 
 Result<StripDecoder> parse_strip_decoder(const Json& step) {
   StripDecoder strip;
-  TRY_ASSIGN(strip.content, json_char(step, "content", U' '));
-  TRY_ASSIGN(const int64_t start, json_int(step, "start", 0));
-  TRY_ASSIGN(const int64_t stop, json_int(step, "stop", 0));
+  TRY_ASSIGN(strip.content, field_char(step, "content", U' '));
+  TRY_ASSIGN(const int64_t start, field_int(step, "start", 0));
+  TRY_ASSIGN(const int64_t stop, field_int(step, "stop", 0));
   constexpr int64_t kMaxStrip = 1 << 20;
-  if (start < 0 || stop < 0 || start > kMaxStrip || stop > kMaxStrip) return corrupt("a Strip decoder of the tokenizer has counts out of range");
+  if (start < 0 || stop < 0 || start > kMaxStrip || stop > kMaxStrip)
+    return corrupt("a Strip decoder of the tokenizer has counts out of range");
   strip.start = static_cast<size_t>(start);
   strip.stop = static_cast<size_t>(stop);
   return strip;
@@ -212,7 +215,8 @@ enum class DecoderStage : unsigned char { kPieces, kBytes, kFused, kByteLevel };
 
 Status add_decoder(const Json& step, const std::string& type, DecoderPlan& plan, DecoderStage& stage) {
   const auto out_of_order = [&] {
-    return unsupported("the decoder '" + type + "' of the tokenizer stands at a place in its Sequence that is not supported");
+    return unsupported("the decoder '" + type +
+                       "' of the tokenizer stands at a place in its Sequence that is not supported");
   };
   std::vector<PieceRewrite>& rewrites = stage == DecoderStage::kBytes ? plan.late_rewrites : plan.rewrites;
   if (type == "Fuse") {
@@ -249,7 +253,7 @@ Status add_decoder(const Json& step, const std::string& type, DecoderPlan& plan,
     return {};
   }
   MetaspaceDecoder metaspace;
-  TRY_ASSIGN(metaspace.replacement, json_char(step, "replacement", 0x2581));
+  TRY_ASSIGN(metaspace.replacement, field_char(step, "replacement", 0x2581));
   TRY_ASSIGN(const PrependScheme scheme, parse_prepend_scheme(step));
   metaspace.drop_first = scheme != PrependScheme::kNever;
   rewrites.emplace_back(metaspace);
@@ -258,7 +262,8 @@ Status add_decoder(const Json& step, const std::string& type, DecoderPlan& plan,
 
 Result<TokenId> checked_id(const Json& value) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() >= static_cast<uint64_t>(kMaxVocab)) {
-    return corrupt("the post_processor of the tokenizer names an id that is not in 0.." + std::to_string(kMaxVocab - 1));
+    return corrupt("the post_processor of the tokenizer names an id that is not in 0.." +
+                   std::to_string(kMaxVocab - 1));
   }
   return static_cast<TokenId>(value.get<uint64_t>());
 }
@@ -267,24 +272,28 @@ Status add_template(const Json& processor, SpecialFrame& frame) {
   constexpr size_t kMaxTemplate = 256;
   const Json* single = json_find(processor, "single");
   const Json* specials = json_find(processor, "special_tokens");
-  if (single == nullptr || !single->is_array()) return corrupt("the TemplateProcessing of the tokenizer has no list 'single'");
+  if (single == nullptr || !single->is_array())
+    return corrupt("the TemplateProcessing of the tokenizer has no list 'single'");
   if (single->size() > kMaxTemplate) return too_large("the TemplateProcessing of the tokenizer is too long");
   SpecialFrame own;
   bool seen_text = false;
   for (const Json& piece : *single) {
     if (const Json* sequence = json_find(piece, "Sequence")) {
-      TRY_ASSIGN(const std::string id, json_string(*sequence, "id", ""));
-      if (id != "A" || seen_text) return unsupported("the TemplateProcessing of the tokenizer does not use its text exactly once");
+      TRY_ASSIGN(const std::string id, field_string(*sequence, "id", ""));
+      if (id != "A" || seen_text)
+        return unsupported("the TemplateProcessing of the tokenizer does not use its text exactly once");
       seen_text = true;
       continue;
     }
     const Json* special = json_find(piece, "SpecialToken");
-    if (special == nullptr) return corrupt("the TemplateProcessing of the tokenizer has a piece that is neither text nor a special token");
-    TRY_ASSIGN(const std::string name, json_string(*special, "id", ""));
+    if (special == nullptr)
+      return corrupt("the TemplateProcessing of the tokenizer has a piece that is neither text nor a special token");
+    TRY_ASSIGN(const std::string name, field_string(*special, "id", ""));
     const Json* entry = specials == nullptr ? nullptr : json_find(*specials, name.c_str());
     const Json* ids = entry == nullptr ? nullptr : json_find(*entry, "ids");
     if (ids == nullptr || !ids->is_array() || ids->size() > kMaxTemplate) {
-      return corrupt("the TemplateProcessing of the tokenizer uses '" + name.substr(0, 100) + "' without saying its ids");
+      return corrupt("the TemplateProcessing of the tokenizer uses '" + name.substr(0, 100) +
+                     "' without saying its ids");
     }
     for (const Json& value : *ids) {
       TRY_ASSIGN(const TokenId id, checked_id(value));
@@ -318,11 +327,12 @@ Status add_cls_sep(const Json& processor, SpecialFrame& frame) {
 Result<Normalizer> parse_normalizer(const Json& value) {
   Normalizer normalizer;
   size_t count = 0;
-  TRY(for_each_step(value, "normalizer", "normalizers", count, [&](const Json& step, const std::string& type) -> Status {
-    TRY_ASSIGN(NormalizeStep parsed, parse_normalize_step(step, type));
-    normalizer.add(std::move(parsed));
-    return {};
-  }));
+  TRY(for_each_step(value, "normalizer", "normalizers", count,
+                    [&](const Json& step, const std::string& type) -> Status {
+                      TRY_ASSIGN(NormalizeStep parsed, parse_normalize_step(step, type));
+                      normalizer.add(std::move(parsed));
+                      return {};
+                    }));
   return normalizer;
 }
 
@@ -340,21 +350,21 @@ Result<TokenDecoder> parse_decoder(const Json& value) {
   if (value.is_null()) plan.separator = " ";
   DecoderStage stage = DecoderStage::kPieces;
   size_t count = 0;
-  TRY(for_each_step(value, "decoder", "decoders", count, [&](const Json& step, const std::string& type) {
-    return add_decoder(step, type, plan, stage);
-  }));
+  TRY(for_each_step(value, "decoder", "decoders", count,
+                    [&](const Json& step, const std::string& type) { return add_decoder(step, type, plan, stage); }));
   return TokenDecoder(std::move(plan));
 }
 
 Result<SpecialFrame> parse_post_processor(const Json& value) {
   SpecialFrame frame;
   size_t count = 0;
-  TRY(for_each_step(value, "post_processor", "processors", count, [&](const Json& step, const std::string& type) -> Status {
-    if (type == "ByteLevel") return {};  // it only moves offsets
-    if (type == "TemplateProcessing") return add_template(step, frame);
-    if (type == "BertProcessing" || type == "RobertaProcessing") return add_cls_sep(step, frame);
-    return refuse_component("post_processor", type);
-  }));
+  TRY(for_each_step(value, "post_processor", "processors", count,
+                    [&](const Json& step, const std::string& type) -> Status {
+                      if (type == "ByteLevel") return {};  // it only moves offsets
+                      if (type == "TemplateProcessing") return add_template(step, frame);
+                      if (type == "BertProcessing" || type == "RobertaProcessing") return add_cls_sep(step, frame);
+                      return refuse_component("post_processor", type);
+                    }));
   return frame;
 }
 

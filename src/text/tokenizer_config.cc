@@ -37,7 +37,8 @@ Status read_special_tokens(const Json& json, TokenizerSettings& settings) {
   for (const char* name : {"additional_special_tokens", "extra_special_tokens"}) {
     const Json* list = json_find(json, name);
     if (list == nullptr) continue;
-    if (!list->is_array() && !list->is_object()) return corrupt(std::string("the key '") + name + "' of the tokenizer's configuration is not a list");
+    if (!list->is_array() && !list->is_object())
+      return corrupt(std::string("the key '") + name + "' of the tokenizer's configuration is not a list");
     for (const Json& value : *list) {
       TRY_ASSIGN(auto text, special_text(value, name));
       auto& all = settings.additional_special_tokens;
@@ -58,8 +59,8 @@ Status read_chat_template(const Json& json, TokenizerSettings& settings) {
     return corrupt("the chat_template of the tokenizer is neither a string nor a short list of {name, template}");
   }
   for (const Json& entry : *value) {
-    TRY_ASSIGN(const std::string name, json_string(entry, "name", ""));
-    TRY_ASSIGN(std::string text, json_string(entry, "template", ""));
+    TRY_ASSIGN(const std::string name, field_string(entry, "name", ""));
+    TRY_ASSIGN(std::string text, field_string(entry, "template", ""));
     if (name.empty()) return corrupt("a chat template in the tokenizer's list has no name");
     if (name == "default") {
       settings.chat_template = std::move(text);
@@ -72,7 +73,7 @@ Status read_chat_template(const Json& json, TokenizerSettings& settings) {
 
 Result<std::optional<bool>> optional_bool(const Json& json, const char* key) {
   if (json_find(json, key) == nullptr) return std::optional<bool>();
-  TRY_ASSIGN(const bool value, json_bool(json, key, false));
+  TRY_ASSIGN(const bool value, field_bool(json, key, false));
   return std::optional<bool>(value);
 }
 
@@ -84,7 +85,8 @@ Status read_added_tokens_decoder(const Json& json, std::vector<AddedToken>& adde
     TokenId id = -1;
     const auto parsed = std::from_chars(key.data(), key.data() + key.size(), id);
     if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || id < 0) {
-      return corrupt("added_tokens_decoder of the tokenizer's configuration has the key '" + key.substr(0, 50) + "', which is not an id");
+      return corrupt("added_tokens_decoder of the tokenizer's configuration has the key '" + key.substr(0, 50) +
+                     "', which is not an id");
     }
     TRY_ASSIGN(AddedToken token, parse_added_token(entry, id));
     added.push_back(std::move(token));
@@ -129,7 +131,8 @@ Status read_template_files(const std::filesystem::path& directory, TokenizerConf
   size_t count = 0;
   for (const auto& entry : entries) {
     if (entry.path().extension() != ".jinja") continue;
-    if (++count > kMaxTemplates) return too_large("the folder " + directory.string() + "/additional_chat_templates has too many templates");
+    if (++count > kMaxTemplates)
+      return too_large("the folder " + directory.string() + "/additional_chat_templates has too many templates");
     TRY_ASSIGN(auto named, read_template_file(entry.path()));
     if (named) config.settings.named_templates[entry.path().stem().string()] = std::move(*named);
     config.present = true;
@@ -141,17 +144,18 @@ Status read_template_files(const std::filesystem::path& directory, TokenizerConf
 
 Result<AddedToken> parse_added_token(const Json& entry, std::optional<TokenId> id) {
   AddedToken token;
-  TRY_ASSIGN(token.content, json_string(entry, "content", ""));
-  TRY_ASSIGN(const int64_t stated, json_int(entry, "id", id ? *id : -1));
+  TRY_ASSIGN(token.content, field_string(entry, "content", ""));
+  TRY_ASSIGN(const int64_t stated, field_int(entry, "id", id ? *id : -1));
   if (stated < 0 || stated >= kMaxVocab) {
-    return corrupt("the added token '" + token.content.substr(0, 100) + "' has no id in 0.." + std::to_string(kMaxVocab - 1));
+    return corrupt("the added token '" + token.content.substr(0, 100) + "' has no id in 0.." +
+                   std::to_string(kMaxVocab - 1));
   }
   token.id = id ? *id : static_cast<TokenId>(stated);
-  TRY_ASSIGN(token.single_word, json_bool(entry, "single_word", false));
-  TRY_ASSIGN(token.lstrip, json_bool(entry, "lstrip", false));
-  TRY_ASSIGN(token.rstrip, json_bool(entry, "rstrip", false));
-  TRY_ASSIGN(token.special, json_bool(entry, "special", false));
-  TRY_ASSIGN(token.normalized, json_bool(entry, "normalized", !token.special));
+  TRY_ASSIGN(token.single_word, field_bool(entry, "single_word", false));
+  TRY_ASSIGN(token.lstrip, field_bool(entry, "lstrip", false));
+  TRY_ASSIGN(token.rstrip, field_bool(entry, "rstrip", false));
+  TRY_ASSIGN(token.special, field_bool(entry, "special", false));
+  TRY_ASSIGN(token.normalized, field_bool(entry, "normalized", !token.special));
   return token;
 }
 
@@ -177,14 +181,15 @@ Status merge_added_tokens(std::vector<AddedToken>& tokens, const std::vector<Add
   for (const AddedToken& token : more) {
     const auto content = by_content.find(token.content);
     if (content != by_content.end() && content->second != token.id) {
-      return corrupt("the added token '" + token.content.substr(0, 100) + "' has the id " + std::to_string(content->second) +
-                     " in one file and " + std::to_string(token.id) + " in another");
+      return corrupt("the added token '" + token.content.substr(0, 100) + "' has the id " +
+                     std::to_string(content->second) + " in one file and " + std::to_string(token.id) + " in another");
     }
     const auto same_id = by_id.find(token.id);
     if (same_id != by_id.end() && mode == MergeMode::kFill) {
       if (tokens[same_id->second].content == token.content) continue;
-      return corrupt("the id " + std::to_string(token.id) + " is the token '" + tokens[same_id->second].content.substr(0, 100) +
-                     "' in one file and '" + token.content.substr(0, 100) + "' in another");
+      return corrupt("the id " + std::to_string(token.id) + " is the token '" +
+                     tokens[same_id->second].content.substr(0, 100) + "' in one file and '" +
+                     token.content.substr(0, 100) + "' in another");
     }
     if (same_id != by_id.end()) {
       by_content.erase(tokens[same_id->second].content);
@@ -205,10 +210,11 @@ Status read_config_json(std::string_view text, TokenizerConfig& config) {
   TRY(read_chat_template(json, config.settings));
   TRY_ASSIGN(config.add_bos, optional_bool(json, "add_bos_token"));
   TRY_ASSIGN(config.add_eos, optional_bool(json, "add_eos_token"));
-  TRY_ASSIGN(config.legacy, json_bool(json, "legacy", false));
-  TRY_ASSIGN(config.add_prefix_space, json_bool(json, "add_prefix_space", true));
-  TRY_ASSIGN(const bool split_special, json_bool(json, "split_special_tokens", false));
-  if (split_special) return unsupported("the tokenizer's configuration sets split_special_tokens, which is not supported");
+  TRY_ASSIGN(config.legacy, field_bool(json, "legacy", false));
+  TRY_ASSIGN(config.add_prefix_space, field_bool(json, "add_prefix_space", true));
+  TRY_ASSIGN(const bool split_special, field_bool(json, "split_special_tokens", false));
+  if (split_special)
+    return unsupported("the tokenizer's configuration sets split_special_tokens, which is not supported");
   return read_added_tokens_decoder(json, config.added);
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files beside a tokenizer: tokenizer_config.json, special_tokens_map.json, added_tokens.json, chat_template.jinja.
+// The files beside a tokenizer: tokenizer_config.json, special_tokens_map.json, added_tokens.json,
+// chat_template.jinja.
 //
 // Thread: pure functions over files. Ownership: plain values. Invariants: strings are valid UTF-8 (JSON is).
-// Failure: unreadable or malformed files, keys of the wrong type. Keys that change neither ids nor templates (padding_side,
-// model_max_length, clean_up_tokenization_spaces, ...) are not needed here and are not read.
+// Failure: unreadable or malformed files, keys of the wrong type. Keys that change neither ids nor templates
+// (padding_side, model_max_length, clean_up_tokenization_spaces, ...) are not needed here and are not read.
 #pragma once
 
 #include <filesystem>
@@ -23,9 +24,9 @@ struct TokenizerConfig {
   std::optional<bool> add_bos, add_eos;  // stated explicitly: they replace the post-processor, as transformers does
   bool legacy = false;                   // SentencePiece: a space is put before every part between special tokens
   bool add_prefix_space = true;
-  std::vector<AddedToken> added;         // added_tokens_decoder
-  std::vector<AddedToken> plain_added;   // added_tokens.json: contents and ids alone
-  bool present = false;                  // any of the files was there
+  std::vector<AddedToken> added;        // added_tokens_decoder
+  std::vector<AddedToken> plain_added;  // added_tokens.json: contents and ids alone
+  bool present = false;                 // any of the files was there
 };
 
 Status read_config_json(std::string_view text, TokenizerConfig& config);
@@ -34,8 +35,8 @@ Result<TokenizerConfig> read_tokenizer_config(const std::filesystem::path& direc
 // One entry of tokenizer.json's added_tokens or of added_tokens_decoder (where `id` comes from the key).
 Result<AddedToken> parse_added_token(const Json& entry, std::optional<TokenId> id);
 Result<std::vector<AddedToken>> parse_added_tokens(const Json& tokenizer);
-// Adds `more` to `tokens`. A token whose id is there already replaces the old one (kReplace) or must be the same one and
-// changes nothing (kFill).
+// Adds `more` to `tokens`. A token whose id is there already replaces the old one (kReplace) or must be the same one
+// and changes nothing (kFill).
 enum class MergeMode : unsigned char { kReplace, kFill };
 Status merge_added_tokens(std::vector<AddedToken>& tokens, const std::vector<AddedToken>& more, MergeMode mode);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // TokenizerCore: the large, shared part of a tokenizer; Tokenizer::Parts: what the loaders hand to its constructor.
 //
-// Thread: built by one thread, then read by any. Ownership: the model views the table beside it, so a core is built in place
-// and never moved. Invariants: bytes_of(id) is decoder.piece_bytes() of the piece, computed once for all ids.
+// Thread: built by one thread, then read by any. Ownership: the model views the table beside it, so a core is built in
+// place and never moved. Invariants: bytes_of(id) is decoder.piece_bytes() of the piece, computed once for all ids.
 // Failure: only finish_bytes().
 #pragma once
 
@@ -30,7 +30,7 @@ struct TokenizerCore {
   PreTokenizer pre_tokenizer;
   std::unique_ptr<TokenModel> model;
   TokenDecoder decoder;
-  TokenId unk = -1;         // decodes to unk_surface where that is not empty (SentencePiece)
+  TokenId unk = -1;  // decodes to unk_surface where that is not empty (SentencePiece)
   std::string unk_surface;
 
   // The piece that decoding sees.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // TokenDecoder: pieces of a vocabulary back to text.
 //
-// Thread: immutable after construction. Ownership: plain values. Invariants: decode() gives valid UTF-8 whatever the pieces say.
-// Failure: set_up() refuses a chain of decoders that does not have the form below; decoding cannot fail.
-// Form: either ByteLevel, or [Replace|Strip|Metaspace]* ByteFallback? [Replace|Strip|Metaspace]* Fuse? Strip*, or nothing (pieces
-// joined by spaces): every tokenizer known to us has it, and it lets text be decoded token by token (see stream_decoder.h).
-// Source: the decoders of Hugging Face tokenizers, with the same names; SentencePiece's decoding for kPerCharacter.
+// Thread: immutable after construction. Ownership: plain values. Invariants: decode() gives valid UTF-8 whatever the
+// pieces say. Failure: set_up() refuses a chain of decoders that does not have the form below; decoding cannot fail.
+// Form: either ByteLevel, or [Replace|Strip|Metaspace]* ByteFallback? [Replace|Strip|Metaspace]* Fuse? Strip*, or
+// nothing (pieces joined by spaces): every tokenizer known to us has it, and it lets text be decoded token by token
+// (see stream_decoder.h). Source: the decoders of Hugging Face tokenizers, with the same names; SentencePiece's
+// decoding for kPerCharacter.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,8 @@ struct MetaspaceDecoder {
 };
 // SentencePiece: the space sign is a space, but one at the very start of the text is the dummy prefix.
 struct SpmSpaceDecoder {
-  bool drop_one = true;      // at the start of the first piece
-  bool until_text = false;   // and of the following ones while there is no text yet
+  bool drop_one = true;     // at the start of the first piece
+  bool until_text = false;  // and of the following ones while there is no text yet
 };
 using PieceRewrite = std::variant<ReplaceStep, StripDecoder, MetaspaceDecoder, SpmSpaceDecoder>;
 
@@ -48,8 +49,8 @@ struct DecoderPlan {
   std::vector<PieceRewrite> rewrites;
   ByteRuns byte_runs = ByteRuns::kNone;
   std::vector<PieceRewrite> late_rewrites;  // on pieces and on the text of whole byte runs
-  std::vector<StripDecoder> strips;  // on the whole text
-  std::string separator;             // between pieces
+  std::vector<StripDecoder> strips;         // on the whole text
+  std::string separator;                    // between pieces
 };
 
 class TokenDecoder {

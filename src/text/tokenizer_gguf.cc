@@ -21,12 +21,15 @@ std::string shown(const std::string& text) { return utf8_repair(text.substr(0, 1
 Status check_columns(const GgufVocab& vocab) {
   const size_t count = vocab.tokens.size();
   if (count == 0) return corrupt("the GGUF vocabulary has no tokens");
-  if (count > static_cast<size_t>(kMaxVocab)) return too_large("the GGUF vocabulary has more than " + std::to_string(kMaxVocab) + " tokens");
+  if (count > static_cast<size_t>(kMaxVocab))
+    return too_large("the GGUF vocabulary has more than " + std::to_string(kMaxVocab) + " tokens");
   if (!vocab.types.empty() && vocab.types.size() != count) {
-    return corrupt("the GGUF vocabulary has " + std::to_string(count) + " tokens but " + std::to_string(vocab.types.size()) + " token types");
+    return corrupt("the GGUF vocabulary has " + std::to_string(count) + " tokens but " +
+                   std::to_string(vocab.types.size()) + " token types");
   }
   if (!vocab.scores.empty() && vocab.scores.size() != count) {
-    return corrupt("the GGUF vocabulary has " + std::to_string(count) + " tokens but " + std::to_string(vocab.scores.size()) + " scores");
+    return corrupt("the GGUF vocabulary has " + std::to_string(count) + " tokens but " +
+                   std::to_string(vocab.scores.size()) + " scores");
   }
   for (const int32_t type : vocab.types) {
     if (type < 0 || type > 6) return corrupt("the GGUF vocabulary has the unknown token type " + std::to_string(type));
@@ -60,7 +63,8 @@ Result<LoadedCore> load_llama(GgufVocab vocab) {
     SpmPiece piece;
     piece.text = vocab.tokens[id];
     piece.score = vocab.scores[id];
-    if (!(piece.score == piece.score)) return corrupt("token " + std::to_string(id) + " of the GGUF vocabulary has no score (NaN)");
+    if (!(piece.score == piece.score))
+      return corrupt("token " + std::to_string(id) + " of the GGUF vocabulary has no score (NaN)");
     const GgufTokenType type = type_of(vocab, id);
     piece.type = static_cast<int32_t>(type) == 0 ? SpmPieceType::kNormal : static_cast<SpmPieceType>(type);
     model.byte_fallback = model.byte_fallback || type == GgufTokenType::kByte;
@@ -82,11 +86,13 @@ Result<MergeTable> read_merges(const GgufVocab& vocab, const TokenTable& table) 
     const std::string& text = vocab.merges[rank];
     const size_t space = text.find(' ', 1);  // a side may itself begin with a space
     const std::string_view left = std::string_view(text).substr(0, space);
-    const std::string_view right = space == std::string::npos ? std::string_view() : std::string_view(text).substr(space + 1);
+    const std::string_view right =
+        space == std::string::npos ? std::string_view() : std::string_view(text).substr(space + 1);
     const auto left_id = table.find(left), right_id = table.find(right);
     const auto whole = table.find(std::string(left) + std::string(right));
     if (space == std::string::npos || !left_id || !right_id || !whole) {
-      return corrupt("merge " + std::to_string(rank) + " of the GGUF vocabulary ('" + shown(text) + "') does not join two of its tokens to a third");
+      return corrupt("merge " + std::to_string(rank) + " of the GGUF vocabulary ('" + shown(text) +
+                     "') does not join two of its tokens to a third");
     }
     merges.set(*left_id, *right_id, {static_cast<uint32_t>(rank), *whole});
   }
@@ -101,7 +107,8 @@ Result<LoadedCore> load_gpt2(const GgufVocab& vocab) {
   for (size_t id = 0; id < vocab.tokens.size(); ++id) {
     TRY(core.table.add(static_cast<TokenId>(id), vocab.tokens[id]));
     const GgufTokenType type = type_of(vocab, id);
-    if (type != GgufTokenType::kControl && type != GgufTokenType::kUserDefined && type != GgufTokenType::kUnknown) continue;
+    if (type != GgufTokenType::kControl && type != GgufTokenType::kUserDefined && type != GgufTokenType::kUnknown)
+      continue;
     AddedToken token;
     token.id = static_cast<TokenId>(id);
     token.content = vocab.tokens[id];
@@ -136,7 +143,8 @@ Result<LoadedCore> load_gguf_vocab(const GgufVocab& vocab) {
   TRY(check_columns(vocab));
   if (vocab.model == "llama") return load_llama(vocab);
   if (vocab.model == "gpt2") return load_gpt2(vocab);
-  return unsupported("the GGUF vocabulary is of the kind '" + shown(vocab.model) + "', but only 'llama' and 'gpt2' are supported");
+  return unsupported("the GGUF vocabulary is of the kind '" + shown(vocab.model) +
+                     "', but only 'llama' and 'gpt2' are supported");
 }
 
 }  // namespace loralei

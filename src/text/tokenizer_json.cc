@@ -14,7 +14,8 @@ namespace {
 
 Result<TokenId> vocab_id(const Json& value, const std::string& token) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() >= static_cast<uint64_t>(kMaxVocab)) {
-    return corrupt("the token '" + token.substr(0, 100) + "' of the tokenizer has no id in 0.." + std::to_string(kMaxVocab - 1));
+    return corrupt("the token '" + token.substr(0, 100) + "' of the tokenizer has no id in 0.." +
+                   std::to_string(kMaxVocab - 1));
   }
   return static_cast<TokenId>(value.get<uint64_t>());
 }
@@ -69,18 +70,19 @@ Result<MergeTable> read_merges(const Json& model, const TokenTable& table) {
 
 Status load_bpe(const Json& json, TokenizerCore& core) {
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    TRY_ASSIGN(const std::string affix, json_string(json, key, ""));
+    TRY_ASSIGN(const std::string affix, field_string(json, key, ""));
     if (!affix.empty()) return refuse_component("BPE option", key);
   }
-  if (const Json* dropout = json_find(json, "dropout"); dropout != nullptr && !(dropout->is_number() && dropout->get<double>() == 0)) {
+  if (const Json* dropout = json_find(json, "dropout");
+      dropout != nullptr && !(dropout->is_number() && dropout->get<double>() == 0)) {
     return refuse_component("BPE option", "dropout");
   }
   TRY(read_bpe_vocab(json, core.table));
   BpeOptions options;
-  TRY_ASSIGN(options.byte_fallback, json_bool(json, "byte_fallback", false));
-  TRY_ASSIGN(options.ignore_merges, json_bool(json, "ignore_merges", false));
-  TRY_ASSIGN(options.fuse_unk, json_bool(json, "fuse_unk", false));
-  TRY_ASSIGN(const std::string unk, json_string(json, "unk_token", ""));
+  TRY_ASSIGN(options.byte_fallback, field_bool(json, "byte_fallback", false));
+  TRY_ASSIGN(options.ignore_merges, field_bool(json, "ignore_merges", false));
+  TRY_ASSIGN(options.fuse_unk, field_bool(json, "fuse_unk", false));
+  TRY_ASSIGN(const std::string unk, field_string(json, "unk_token", ""));
   if (!unk.empty()) {
     const auto id = core.table.find(unk);
     if (!id) return corrupt("the unknown token '" + unk.substr(0, 100) + "' of the tokenizer is not in its vocabulary");
@@ -93,26 +95,32 @@ Status load_bpe(const Json& json, TokenizerCore& core) {
 
 Status load_unigram(const Json& json, TokenizerCore& core) {
   const Json* vocab = json_find(json, "vocab");
-  if (vocab == nullptr || !vocab->is_array() || vocab->empty()) return corrupt("the Unigram model of the tokenizer has no list 'vocab'");
-  if (vocab->size() > static_cast<size_t>(kMaxVocab)) return too_large("the Unigram model of the tokenizer has more than " + std::to_string(kMaxVocab) + " tokens");
+  if (vocab == nullptr || !vocab->is_array() || vocab->empty())
+    return corrupt("the Unigram model of the tokenizer has no list 'vocab'");
+  if (vocab->size() > static_cast<size_t>(kMaxVocab))
+    return too_large("the Unigram model of the tokenizer has more than " + std::to_string(kMaxVocab) + " tokens");
   std::vector<UnigramPiece> pieces;
   UnigramOptions options;
   for (const Json& entry : *vocab) {
     const auto id = static_cast<TokenId>(pieces.size());
     if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
-      return corrupt("entry " + std::to_string(id) + " of the Unigram model of the tokenizer is not a pair of token and score");
+      return corrupt("entry " + std::to_string(id) +
+                     " of the Unigram model of the tokenizer is not a pair of token and score");
     }
     const double score = entry[1].get<double>();
-    if (!std::isfinite(score)) return corrupt("entry " + std::to_string(id) + " of the Unigram model of the tokenizer has a score that is not finite");
+    if (!std::isfinite(score))
+      return corrupt("entry " + std::to_string(id) +
+                     " of the Unigram model of the tokenizer has a score that is not finite");
     TRY(core.table.add(id, entry[0].get_ref<const std::string&>()));
     options.min_score = pieces.empty() ? score : std::min(options.min_score, score);
     pieces.push_back({id, score});
   }
   core.table.finish();
-  TRY_ASSIGN(const int64_t unk, json_int(json, "unk_id", -1));
-  if (unk >= static_cast<int64_t>(pieces.size())) return corrupt("the unk_id of the Unigram model of the tokenizer is not in its vocabulary");
+  TRY_ASSIGN(const int64_t unk, field_int(json, "unk_id", -1));
+  if (unk >= static_cast<int64_t>(pieces.size()))
+    return corrupt("the unk_id of the Unigram model of the tokenizer is not in its vocabulary");
   options.unk = unk < 0 ? -1 : static_cast<TokenId>(unk);
-  TRY_ASSIGN(options.byte_fallback, json_bool(json, "byte_fallback", false));
+  TRY_ASSIGN(options.byte_fallback, field_bool(json, "byte_fallback", false));
   core.model = std::make_unique<UnigramModel>(core.table, pieces, options);
   return {};
 }
@@ -133,7 +141,7 @@ Result<LoadedCore> load_tokenizer_json(std::string_view text) {
   const Json& model = member(json, "model");
   if (!model.is_object()) return corrupt("tokenizer.json has no model");
   // Files older than the type say nothing: a list of merges is BPE.
-  TRY_ASSIGN(const std::string type, json_string(model, "type", json_find(model, "merges") != nullptr ? "BPE" : ""));
+  TRY_ASSIGN(const std::string type, field_string(model, "type", json_find(model, "merges") != nullptr ? "BPE" : ""));
   if (type == "BPE") {
     TRY(load_bpe(model, core));
   } else if (type == "Unigram") {

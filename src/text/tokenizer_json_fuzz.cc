@@ -18,7 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const Tokenizer::Ptr& tokenizer = *loaded;
-  constexpr std::string_view kText = "ab <s>Hello  world\n\xC3\xA9\xE2\x96\x81 123 don't \xF0\x9F\x98\x80</s> e\xCC\x81!";
+  constexpr std::string_view kText =
+      "ab <s>Hello  world\n\xC3\xA9\xE2\x96\x81 123 don't \xF0\x9F\x98\x80</s> e\xCC\x81!";
   for (const bool special : {false, true}) {
     const auto ids = tokenizer->encode(kText, {.add_special = special, .parse_special = special});
     if (!ids.ok()) continue;

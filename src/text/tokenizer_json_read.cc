@@ -64,49 +64,45 @@ Result<std::optional<std::string>> read_optional_file(const std::filesystem::pat
   }
   std::ifstream file(path, std::ios::binary);
   std::string bytes(size, '\0');
-  if (!file || !file.read(bytes.data(), static_cast<std::streamsize>(size))) return io_error("cannot read " + path.string());
+  if (!file || !file.read(bytes.data(), static_cast<std::streamsize>(size)))
+    return io_error("cannot read " + path.string());
   return std::optional<std::string>(std::move(bytes));
 }
 
-const Json* json_find(const Json& object, const char* key) {
-  if (!object.is_object()) return nullptr;
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
-Result<bool> json_bool(const Json& object, const char* key, bool fallback) {
+Result<bool> field_bool(const Json& object, const char* key, bool fallback) {
   const Json* value = json_find(object, key);
   if (value == nullptr) return fallback;
   if (!value->is_boolean()) return wrong_type(key, "true or false");
   return value->get<bool>();
 }
 
-Result<std::string> json_string(const Json& object, const char* key, std::string_view fallback) {
+Result<std::string> field_string(const Json& object, const char* key, std::string_view fallback) {
   const Json* value = json_find(object, key);
   if (value == nullptr) return std::string(fallback);
   if (!value->is_string()) return wrong_type(key, "a string");
   return value->get<std::string>();
 }
 
-Result<int64_t> json_int(const Json& object, const char* key, int64_t fallback) {
+Result<int64_t> field_int(const Json& object, const char* key, int64_t fallback) {
   const Json* value = json_find(object, key);
   if (value == nullptr) return fallback;
   if (!value->is_number_integer()) return wrong_type(key, "an integer");
-  if (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return wrong_type(key, "smaller");
+  if (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
+    return wrong_type(key, "smaller");
   return value->get<int64_t>();
 }
 
-Result<std::string> json_type(const Json& component, const char* what) {
+Result<std::string> field_type(const Json& component, const char* what) {
   if (!component.is_object()) return corrupt(std::string("the ") + what + " of the tokenizer is not an object");
-  TRY_ASSIGN(std::string type, json_string(component, "type", ""));
+  TRY_ASSIGN(std::string type, field_string(component, "type", ""));
   if (type.empty()) return corrupt(std::string("a ") + what + " of the tokenizer has no type");
   return type;
 }
 
-Result<char32_t> json_char(const Json& object, const char* key, char32_t fallback) {
+Result<char32_t> field_char(const Json& object, const char* key, char32_t fallback) {
   std::string standard;
   utf8_append(standard, fallback);
-  TRY_ASSIGN(const std::string text, json_string(object, key, standard));
+  TRY_ASSIGN(const std::string text, field_string(object, key, standard));
   if (text.empty()) return wrong_type(key, "one character");
   const Utf8Step step = utf8_step(text, 0);
   if (!step.valid || static_cast<size_t>(step.length) != text.size()) return wrong_type(key, "one character");
@@ -114,7 +110,8 @@ Result<char32_t> json_char(const Json& object, const char* key, char32_t fallbac
 }
 
 Error refuse_component(const char* what, const std::string& name) {
-  return unsupported(std::string("the tokenizer uses the ") + what + " '" + name.substr(0, 100) + "', which is not supported");
+  return unsupported(std::string("the tokenizer uses the ") + what + " '" + name.substr(0, 100) +
+                     "', which is not supported");
 }
 
 }  // namespace loralei

@@ -9,14 +9,16 @@ namespace loralei {
 
 namespace {
 
-// Special tokens that the configuration names and the vocabulary has are special added tokens, as transformers makes them.
+// Special tokens that the configuration names and the vocabulary has are special added tokens, as transformers makes
+// them.
 void add_named_specials(const TokenizerSettings& settings, const TokenTable& table, std::vector<AddedToken>& added) {
   std::vector<std::string> names = settings.additional_special_tokens;
   for (const auto& [key, text] : settings.special_tokens) names.push_back(text);
   for (const std::string& text : names) {
     const auto id = table.find(text);
     if (!id) continue;
-    const auto known = std::find_if(added.begin(), added.end(), [&](const AddedToken& token) { return token.id == *id; });
+    const auto known =
+        std::find_if(added.begin(), added.end(), [&](const AddedToken& token) { return token.id == *id; });
     if (known != added.end()) continue;
     AddedToken token;
     token.id = *id;
@@ -35,7 +37,8 @@ Status apply_frame(const TokenizerConfig& config, const TokenizerSettings& setti
     if (text == settings.special_tokens.end()) return TokenId{-1};  // transformers adds nothing, then
     if (const AddedToken* token = added.find(std::string_view(text->second))) return token->id;
     if (const auto id = table.find(text->second)) return *id;
-    return corrupt(std::string("the ") + key + " '" + text->second.substr(0, 100) + "' of the tokenizer is not in its vocabulary");
+    return corrupt(std::string("the ") + key + " '" + text->second.substr(0, 100) +
+                   "' of the tokenizer is not in its vocabulary");
   };
   loaded.prefix_ids.clear();
   loaded.suffix_ids.clear();
@@ -51,14 +54,16 @@ Status apply_frame(const TokenizerConfig& config, const TokenizerSettings& setti
 }
 
 // An added token may name a piece of the vocabulary or a free id, but not put another text on a piece; an adapter may
-// rename what was an added token of its base (`base`; null for the base itself), as fine-tuning does with reserved tokens.
+// rename what was an added token of its base (`base`; null for the base itself), as fine-tuning does with reserved
+// tokens.
 Status check_against_table(const std::vector<AddedToken>& added, const AddedTokens* base, const TokenTable& table) {
   for (const AddedToken& token : added) {
     if (base != nullptr && base->find(token.id) != nullptr) continue;
     const std::string name = "the added token '" + token.content.substr(0, 100) + "'";
     const auto id = table.find(token.content);
     if (id && *id != token.id && table.text(token.id) != token.content) {
-      return corrupt(name + " has the id " + std::to_string(token.id) + ", but the vocabulary gives it " + std::to_string(*id));
+      return corrupt(name + " has the id " + std::to_string(token.id) + ", but the vocabulary gives it " +
+                     std::to_string(*id));
     }
     if (table.has(token.id) && table.text(token.id) != token.content) {
       return corrupt(name + " has the id " + std::to_string(token.id) + ", which is '" +
@@ -91,7 +96,9 @@ Result<Tokenizer::Ptr> assemble_tokenizer(LoadedCore loaded, const TokenizerConf
   const TokenId end = std::max(loaded.core->table.size(), parts.added->highest_id() + 1);
   for (const auto* ids : {&loaded.prefix_ids, &loaded.suffix_ids}) {
     for (const TokenId id : *ids) {
-      if (id >= end) return corrupt("the post_processor of the tokenizer adds the id " + std::to_string(id) + ", which is not in its vocabulary");
+      if (id >= end)
+        return corrupt("the post_processor of the tokenizer adds the id " + std::to_string(id) +
+                       ", which is not in its vocabulary");
     }
   }
   parts.core = std::move(loaded.core);
@@ -166,7 +173,8 @@ Result<Tokenizer::Ptr> Tokenizer::with_added_tokens(const std::filesystem::path&
     return Ptr(std::make_shared<const Tokenizer>(std::move(parts)));
   };
   Result<Ptr> result = load();
-  if (!result.ok()) return std::move(result).error().with_context("in the adapter folder " + adapter_directory.string());
+  if (!result.ok())
+    return std::move(result).error().with_context("in the adapter folder " + adapter_directory.string());
   return result;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // From files to Tokenizer::Parts: one builder for each kind of file, used by tokenizer_load.cc alone.
 //
-// Thread: pure functions. Ownership: plain values. Invariants: a built core is complete (table, model, decoder, bytes).
+// Thread: pure functions. Ownership: plain values. Invariants: a built core is complete (table, model, decoder,
+// bytes).
 // Failure: anything unknown, damaged or contradictory, in one sentence.
 #pragma once
 
@@ -20,9 +21,9 @@ struct LoadedCore {
   std::shared_ptr<TokenizerCore> core;
   std::vector<AddedToken> added;
   std::vector<TokenId> prefix_ids, suffix_ids;
-  SpecialTokenMap special_tokens;      // what the file itself names
+  SpecialTokenMap special_tokens;  // what the file itself names
   std::vector<TokenId> more_end_ids;
-  std::string chat_template;           // empty: none
+  std::string chat_template;  // empty: none
 };
 
 // truncation and padding, which describe batches of a training run, are not applied.
@@ -41,7 +42,8 @@ struct GgufPre {
 };
 Result<GgufPre> gguf_pre_tokenizer(const std::string& name);
 
-// SentencePiece models of both kinds share this with GGUF's "llama" vocabularies: fills table, model, decoder and specials.
+// SentencePiece models of both kinds share this with GGUF's "llama" vocabularies: fills table, model, decoder and
+// specials.
 Result<LoadedCore> build_spm_core(SpmModel model, bool prefix_every_part);
 
 }  // namespace loralei

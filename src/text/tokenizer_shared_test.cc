@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Real tokenizers from the shared data folder against published ids and against the SentencePiece library. Skipped where the
-// folder is missing: LORALEI_SHARED_DATA, else ../shared/data beside the checkout.
+// Real tokenizers from the shared data folder against published ids and against the SentencePiece library. Skipped
+// where the folder is missing: LORALEI_SHARED_DATA, else ../shared/data beside the checkout.
 #include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
 
@@ -8,12 +8,13 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <sstream>
 
 #include "base/prng.h"
+#include "formats/gguf_model.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_config.h"
-#include "text/tokenizer_gguf_test_file.h"
 #include "text/utf8.h"
 
 namespace loralei {
@@ -29,15 +30,27 @@ std::string read_file(const fs::path& path) {
   return text.str();
 }
 
+// A vocabulary file is all head, so its bytes are parsed without a file system.
+Result<GgufVocab> read_vocab(const fs::path& path) {
+  const std::string bytes = read_file(path);
+  TRY_ASSIGN(const auto file,
+             parse_gguf(std::as_bytes(std::span(bytes)), static_cast<int64_t>(bytes.size()), path.string()));
+  if (!file) return corrupt("the head of " + path.string() + " is cut");
+  std::vector<std::string> notes;
+  return gguf_vocab(*file, notes);
+}
+
 class SharedTokenizers : public testing::Test {
  protected:
   void SetUp() override {
     const char* variable = std::getenv("LORALEI_SHARED_DATA");
-    for (const fs::path& candidate : {fs::path(variable != nullptr ? variable : ""), fs::path(LORALEI_SOURCE_DIR) / "../shared/data",
-                                      fs::path(LORALEI_SOURCE_DIR) / "../../shared/data"}) {
+    for (const fs::path& candidate :
+         {fs::path(variable != nullptr ? variable : ""), fs::path(LORALEI_SOURCE_DIR) / "../shared/data",
+          fs::path(LORALEI_SOURCE_DIR) / "../../shared/data"}) {
       if (!candidate.empty() && fs::exists(candidate / "tokenizers")) root_ = candidate;
     }
-    if (root_.empty()) GTEST_SKIP() << "no shared data: neither LORALEI_SHARED_DATA nor ../shared/data has a folder tokenizers";
+    if (root_.empty())
+      GTEST_SKIP() << "no shared data: neither LORALEI_SHARED_DATA nor ../shared/data has a folder tokenizers";
   }
 
   Tokenizer::Ptr require(Result<Tokenizer::Ptr> result) {
@@ -52,15 +65,18 @@ class SharedTokenizers : public testing::Test {
       if (!line.empty() && !line.starts_with("#version")) merges.push_back(line);
     }
     const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
-    const json file = {{"model", {{"type", "BPE"}, {"vocab", json::parse(read_file(folder / "vocab.json"))}, {"merges", merges}}},
-                       {"pre_tokenizer", byte_level},
-                       {"decoder", byte_level}};
+    const json file = {
+        {"model", {{"type", "BPE"}, {"vocab", json::parse(read_file(folder / "vocab.json"))}, {"merges", merges}}},
+        {"pre_tokenizer", byte_level},
+        {"decoder", byte_level}};
     return require(Tokenizer::from_json(file.dump(), read_file(folder / "tokenizer_config.json")));
   }
   Tokenizer::Ptr llama2() { return require(Tokenizer::from_directory(root_ / "tokenizers" / "llama2")); }
   Tokenizer::Ptr gguf(const std::string& name) {
     const fs::path path = root_ / "tokenizers" / "gguf" / ("ggml-vocab-" + name + ".gguf");
-    return require(Tokenizer::from_gguf(test::GgufVocabReader(read_file(path)).read()));
+    auto vocab = read_vocab(path);
+    if (!vocab.ok()) return require(std::move(vocab).error());
+    return require(Tokenizer::from_gguf(*vocab));
   }
   json published() {
     return json::parse(read_file(root_ / "tokenizers" / "vectors" / "hf_tokenizer_tests_gpt2_llama2.json"));
@@ -71,11 +87,44 @@ class SharedTokenizers : public testing::Test {
 
 // Texts of many scripts, of white space and of what tokenizers trip over; a function of the seed.
 std::string random_text(Prng& prng) {
-  static const std::vector<std::string> parts = {
-      "the", " the", "hello", " World", "don't", " I'LL", "12345", " 2024", "\n", "\n\n  ", "   ", "\t", "\r\n", "foo_bar", "http://x.y/?q=1",
-      "caf\xC3\xA9", "e\xCC\x81", "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E", "\xED\x95\x9C\xEA\xB5\xAD", "\xF0\x9F\x98\x80",
-      "\xF0\x9F\x91\xA8\xE2\x80\x8D\xF0\x9F\x91\xA9", "\xE2\x96\x81", "\xC2\xA0", "\xE3\x80\x80", "\xE1\xA0\x8E", "C++", " ==", "</s", ">",
-      "\xE0\xA4\xB9\xE0\xA4\xBF", "\xD7\xA2\xD7\x91", "\xEF\xBB\xBF", "\xC2\x85", "\x01", "\xEF\xAC\x81", "\xC2\xBD", "<0x0A>", "..."};
+  static const std::vector<std::string> parts = {"the",
+                                                 " the",
+                                                 "hello",
+                                                 " World",
+                                                 "don't",
+                                                 " I'LL",
+                                                 "12345",
+                                                 " 2024",
+                                                 "\n",
+                                                 "\n\n  ",
+                                                 "   ",
+                                                 "\t",
+                                                 "\r\n",
+                                                 "foo_bar",
+                                                 "http://x.y/?q=1",
+                                                 "caf\xC3\xA9",
+                                                 "e\xCC\x81",
+                                                 "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E",
+                                                 "\xED\x95\x9C\xEA\xB5\xAD",
+                                                 "\xF0\x9F\x98\x80",
+                                                 "\xF0\x9F\x91\xA8\xE2\x80\x8D\xF0\x9F\x91\xA9",
+                                                 "\xE2\x96\x81",
+                                                 "\xC2\xA0",
+                                                 "\xE3\x80\x80",
+                                                 "\xE1\xA0\x8E",
+                                                 "C++",
+                                                 " ==",
+                                                 "</s",
+                                                 ">",
+                                                 "\xE0\xA4\xB9\xE0\xA4\xBF",
+                                                 "\xD7\xA2\xD7\x91",
+                                                 "\xEF\xBB\xBF",
+                                                 "\xC2\x85",
+                                                 "\x01",
+                                                 "\xEF\xAC\x81",
+                                                 "\xC2\xBD",
+                                                 "<0x0A>",
+                                                 "..."};
   std::string text;
   for (uint64_t count = prng.below(12); count > 0; --count) text += parts[prng.below(parts.size())];
   return text;
@@ -87,7 +136,8 @@ std::vector<TokenId> ids_of(const Tokenizer& tokenizer, std::string_view text, b
   return ids.ok() ? *ids : std::vector<TokenId>{};
 }
 
-// The published texts of GPT-2 went through clean_up_tokenization_spaces, which a tokenizer does not do: there the input comes back.
+// The published texts of GPT-2 went through clean_up_tokenization_spaces, which a tokenizer does not do: there the
+// input comes back.
 void check_published(const Tokenizer& tokenizer, const json& cases, bool add_special, bool input_comes_back) {
   for (const json& entry : cases) {
     const std::string text = entry["input"];

@@ -14,7 +14,8 @@ constexpr size_t kMaxTableBytes = size_t{1} << 30;  // offsets are 32 bits; file
 
 Status TokenTable::add(TokenId id, std::string_view text) {
   if (id < 0 || id >= kMaxVocab) {
-    return corrupt("a token has the id " + std::to_string(id) + ", but ids must lie in 0.." + std::to_string(kMaxVocab - 1));
+    return corrupt("a token has the id " + std::to_string(id) + ", but ids must lie in 0.." +
+                   std::to_string(kMaxVocab - 1));
   }
   if (text.size() > kMaxPieceBytes) {
     return too_large("the token with id " + std::to_string(id) + " has " + std::to_string(text.size()) +
@@ -44,7 +45,7 @@ void TokenTable::finish() {
 
 size_t TokenTable::probe(std::string_view wanted) const {
   const size_t mask = index_.size() - 1;
-  size_t at = std::hash<std::string_view>{}(wanted) & mask;
+  size_t at = std::hash<std::string_view>{}(wanted)&mask;
   while (index_[at] >= 0 && text(index_[at]) != wanted) at = (at + 1) & mask;
   return at;
 }
@@ -57,8 +58,9 @@ std::optional<TokenId> TokenTable::find(std::string_view wanted) const {
 
 void PrefixIndex::build(std::vector<Entry> entries) {
   std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.text < b.text; });
-  entries.erase(std::unique(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.text == b.text; }),
-                entries.end());
+  entries.erase(
+      std::unique(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.text == b.text; }),
+      entries.end());
   std::erase_if(entries, [](const Entry& entry) { return entry.text.empty(); });
   entries_ = std::move(entries);
   size_t at = 0;

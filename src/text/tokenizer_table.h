@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // TokenTable: the pieces of a vocabulary by id and by text; PrefixIndex: which of some texts begin here.
 //
-// Thread: built by one thread, then read by any. Ownership: TokenTable owns the bytes; a PrefixIndex views bytes that its
-// owner keeps alive. Invariants: an id has one text; ids are below kMaxVocab; holes are allowed.
-// Failure: add() refuses a second text for an id, an id out of range and a piece longer than kMaxPieceBytes.
+// Thread: built by one thread, then read by any. Ownership: TokenTable owns the bytes; a PrefixIndex views bytes that
+// its owner keeps alive. Invariants: an id has one text; ids are below kMaxVocab; holes are allowed. Failure: add()
+// refuses a second text for an id, an id out of range and a piece longer than kMaxPieceBytes.
 #pragma once
 
 #include <array>

@@ -19,16 +19,19 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using Ids = std::vector<TokenId>;
 
-json bpe(json vocab, json merges = json::array()) { return {{"type", "BPE"}, {"vocab", std::move(vocab)}, {"merges", std::move(merges)}}; }
+json bpe(json vocab, json merges = json::array()) {
+  return {{"type", "BPE"}, {"vocab", std::move(vocab)}, {"merges", std::move(merges)}};
+}
 
 json small_file() {
-  return {{"model", bpe({{"a", 0}, {"b", 1}, {"ab", 2}, {" ", 3}, {"x", 4}}, {"a b"})},
-          {"added_tokens",
-           {{{"id", 5}, {"content", "<s>"}, {"special", true}, {"normalized", false}},
-            {{"id", 6}, {"content", "</s>"}, {"special", true}, {"normalized", false}},
-            {{"id", 7}, {"content", "tool"}, {"special", false}, {"normalized", false}, {"lstrip", true}, {"rstrip", true}},
-            {{"id", 8}, {"content", "solo"}, {"single_word", true}, {"normalized", false}}}},
-          {"decoder", {{"type", "Fuse"}}}};
+  return {
+      {"model", bpe({{"a", 0}, {"b", 1}, {"ab", 2}, {" ", 3}, {"x", 4}}, {"a b"})},
+      {"added_tokens",
+       {{{"id", 5}, {"content", "<s>"}, {"special", true}, {"normalized", false}},
+        {{"id", 6}, {"content", "</s>"}, {"special", true}, {"normalized", false}},
+        {{"id", 7}, {"content", "tool"}, {"special", false}, {"normalized", false}, {"lstrip", true}, {"rstrip", true}},
+        {{"id", 8}, {"content", "solo"}, {"single_word", true}, {"normalized", false}}}},
+      {"decoder", {{"type", "Fuse"}}}};
 }
 
 Tokenizer::Ptr load(const json& file, const json& config = nullptr) {
@@ -104,12 +107,14 @@ TEST(Tokenizer, InvalidUtf8IsRefused) {
 
 TEST(Tokenizer, PostProcessorAndItsReplacementByTheConfiguration) {
   json file = small_file();
-  file["post_processor"] = {{"type", "Sequence"},
-                            {"processors",
-                             {{{"type", "ByteLevel"}},
-                              {{"type", "TemplateProcessing"},
-                               {"single", {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
-                               {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {5}}, {"tokens", {"<s>"}}}}}}}}}};
+  file["post_processor"] = {
+      {"type", "Sequence"},
+      {"processors",
+       {{{"type", "ByteLevel"}},
+        {{"type", "TemplateProcessing"},
+         {"single",
+          {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+         {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {5}}, {"tokens", {"<s>"}}}}}}}}}};
   const json names = {{"bos_token", "<s>"}, {"eos_token", {{"content", "</s>"}}}};
   const auto tokenizer = load(file, names);
   EXPECT_EQ(ids(tokenizer, "ab"), (Ids{5, 2}));
@@ -148,8 +153,9 @@ TEST(Tokenizer, AdapterFoldersAddTokensAndATemplate) {
   EXPECT_EQ(*same, base);
   Folder folder;
   folder.write("added_tokens.json", R"({"<call>": 9, "</s>": 6})");
-  folder.write("tokenizer_config.json",
-               R"({"eos_token": "<end>", "chat_template": "A", "added_tokens_decoder": {"10": {"content": "<end>", "special": true}}})");
+  folder.write(
+      "tokenizer_config.json",
+      R"({"eos_token": "<end>", "chat_template": "A", "added_tokens_decoder": {"10": {"content": "<end>", "special": true}}})");
   const auto adapted = base->with_added_tokens(folder.path());
   ASSERT_TRUE(adapted.ok()) << adapted.error().message;
   EXPECT_EQ(ids(*adapted, "a<call>b<end>"), (Ids{0, 9, 1, 10}));
@@ -173,7 +179,8 @@ TEST(Tokenizer, AdapterFoldersAddTokensAndATemplate) {
 TEST(Tokenizer, AnAdapterMayRenameAReservedToken) {
   const auto base = load(small_file());
   Folder folder;
-  folder.write("tokenizer.json", R"({"added_tokens": [{"id": 7, "content": "<new>", "special": true, "normalized": false}]})");
+  folder.write("tokenizer.json",
+               R"({"added_tokens": [{"id": 7, "content": "<new>", "special": true, "normalized": false}]})");
   const auto adapted = base->with_added_tokens(folder.path());
   ASSERT_TRUE(adapted.ok()) << adapted.error().message;
   EXPECT_EQ(ids(*adapted, "<new>"), (Ids{7}));
@@ -190,7 +197,8 @@ TEST(Tokenizer, RefusesWhatItDoesNotKnow) {
   EXPECT_NE(refusal(with("/model/type", "WordLevel")).find("WordLevel"), std::string::npos);
   EXPECT_NE(refusal(with("/model/dropout", 0.1)).find("dropout"), std::string::npos);
   EXPECT_NE(refusal(with("/model/end_of_word_suffix", "</w>")).find("end_of_word_suffix"), std::string::npos);
-  EXPECT_NE(refusal(with("/model/continuing_subword_prefix", "##")).find("continuing_subword_prefix"), std::string::npos);
+  EXPECT_NE(refusal(with("/model/continuing_subword_prefix", "##")).find("continuing_subword_prefix"),
+            std::string::npos);
   EXPECT_NE(refusal(with("/normalizer", {{"type", "Fancy"}})).find("Fancy"), std::string::npos);
   EXPECT_NE(refusal(with("/pre_tokenizer", {{"type", "Fancy"}})).find("Fancy"), std::string::npos);
   EXPECT_NE(refusal(with("/decoder", {{"type", "Fancy"}})).find("Fancy"), std::string::npos);
@@ -222,7 +230,8 @@ TEST(Tokenizer, BadFilesEndWithASentence) {
   EXPECT_NE(refusal(json::array()).find("object"), std::string::npos);
   EXPECT_NE(refusal(small_file(), {{"chat_template", 5}}).find("chat_template"), std::string::npos);
   EXPECT_NE(refusal(small_file(), {{"bos_token", 5}}).find("bos_token"), std::string::npos);
-  EXPECT_NE(refusal(small_file(), {{"added_tokens_decoder", {{"x", {{"content", "y"}}}}}}).find("'x'"), std::string::npos);
+  EXPECT_NE(refusal(small_file(), {{"added_tokens_decoder", {{"x", {{"content", "y"}}}}}}).find("'x'"),
+            std::string::npos);
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
   EXPECT_NE(Tokenizer::from_json("{\"model\":" + deep + "}").error().message.find("deeper"), std::string::npos);
   const std::string whole = small_file().dump();

@@ -22,7 +22,8 @@ UnigramModel::UnigramModel(const TokenTable& table, const std::vector<UnigramPie
 }
 
 double UnigramModel::sum(double a, double b) const {
-  return options_.width == ScoreWidth::kFloat ? static_cast<double>(static_cast<float>(a) + static_cast<float>(b)) : a + b;
+  return options_.width == ScoreWidth::kFloat ? static_cast<double>(static_cast<float>(a) + static_cast<float>(b))
+                                              : a + b;
 }
 
 Status UnigramModel::emit_unknown(std::string_view span, std::vector<TokenId>& ids) const {
@@ -31,7 +32,8 @@ Status UnigramModel::emit_unknown(std::string_view span, std::vector<TokenId>& i
     return {};
   }
   if (options_.unk < 0) {
-    return invalid_argument("the text has a character that the tokenizer's vocabulary lacks, and it has no unknown token");
+    return invalid_argument(
+        "the text has a character that the tokenizer's vocabulary lacks, and it has no unknown token");
   }
   ids.push_back(options_.unk);
   return {};

@@ -5,11 +5,12 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <sstream>
 
+#include "formats/gguf_model.h"
 #include "text/stream_decoder.h"
 #include "text/tokenizer.h"
-#include "text/tokenizer_gguf_test_file.h"
 #include "text/utf8.h"
 
 namespace loralei {
@@ -27,9 +28,20 @@ std::string read_file(const fs::path& path) {
 
 fs::path vectors_folder() { return fs::path(LORALEI_SOURCE_DIR) / "tests" / "vectors"; }
 
+// A vocabulary file is all head, so its bytes are parsed without a file system.
+Result<GgufVocab> read_vocab(const fs::path& path) {
+  const std::string bytes = read_file(path);
+  TRY_ASSIGN(const auto file,
+             parse_gguf(std::as_bytes(std::span(bytes)), static_cast<int64_t>(bytes.size()), path.string()));
+  if (!file) return corrupt("the head of " + path.string() + " is cut");
+  std::vector<std::string> notes;
+  return gguf_vocab(*file, notes);
+}
+
 Result<Tokenizer::Ptr> load(const fs::path& folder, const std::string& file) {
   if (file != "vocab.gguf") return Tokenizer::from_directory(folder);
-  return Tokenizer::from_gguf(test::GgufVocabReader(read_file(folder / file)).read());
+  TRY_ASSIGN(const GgufVocab vocab, read_vocab(folder / file));
+  return Tokenizer::from_gguf(vocab);
 }
 
 std::string stream(const Tokenizer::Ptr& tokenizer, const std::vector<TokenId>& ids, DecodeOptions options) {
@@ -43,7 +55,8 @@ std::string stream(const Tokenizer::Ptr& tokenizer, const std::vector<TokenId>& 
   return text + decoder.flush();
 }
 
-void check_case(const Tokenizer::Ptr& tokenizer, const json& vectors, const json& entry, const std::string& text, bool sentencepiece) {
+void check_case(const Tokenizer::Ptr& tokenizer, const json& vectors, const json& entry, const std::string& text,
+                bool sentencepiece) {
   // SentencePiece itself does not search texts for control symbols.
   EncodeOptions options{.add_special = false, .parse_special = !sentencepiece};
   const auto wanted = entry["ids"].get<std::vector<TokenId>>();

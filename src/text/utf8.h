@@ -2,8 +2,9 @@
 // UTF-8: validity, decoding, repair, and the assembler that turns a stream of bytes into whole code points.
 //
 // Thread: free functions are pure; a Utf8Assembler belongs to one thread. Ownership: plain values.
-// Invariants: valid means RFC 3629: no overlong form, no surrogate, nothing above U+10FFFF. A broken sequence counts as one
-// U+FFFD per maximal subpart (Unicode 15, section 3.9), as Python's errors="replace" and Rust's from_utf8_lossy do.
+// Invariants: valid means RFC 3629: no overlong form, no surrogate, nothing above U+10FFFF. A broken sequence counts
+// as one U+FFFD per maximal subpart (Unicode 15, section 3.9), as Python's errors="replace" and Rust's from_utf8_lossy
+// do.
 // Failure: none; bad bytes are repaired or reported by the return value.
 #pragma once
 
@@ -18,7 +19,7 @@ inline constexpr std::string_view kReplacementUtf8 = "\xEF\xBF\xBD";  // U+FFFD
 
 struct Utf8Step {
   char32_t code_point = 0xFFFD;
-  int length = 1;          // bytes of the code point, or of the maximal broken subpart
+  int length = 1;  // bytes of the code point, or of the maximal broken subpart
   bool valid = false;
   bool truncated = false;  // broken only because the text ends here
 };

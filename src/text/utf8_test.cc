@@ -9,12 +9,13 @@ namespace loralei {
 namespace {
 
 TEST(Utf8, RefusesWhatRfc3629Refuses) {
-  for (const std::string_view good : {"", "a", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEE\x80\x80", "\xEF\xBF\xBF",
-                                      "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) {
+  for (const std::string_view good : {"", "a", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEE\x80\x80",
+                                      "\xEF\xBF\xBF", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) {
     EXPECT_TRUE(utf8_valid(good));
   }
-  for (const std::string_view bad : {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xED\xBF\xBF", "\xF0\x8F\xBF\xBF",
-                                     "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xC3", "\xE2\x82", "\xF0\x9F\x98", "a\xFF"}) {
+  for (const std::string_view bad :
+       {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xED\xBF\xBF", "\xF0\x8F\xBF\xBF",
+        "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xC3", "\xE2\x82", "\xF0\x9F\x98", "a\xFF"}) {
     EXPECT_FALSE(utf8_valid(bad));
   }
   EXPECT_TRUE(utf8_valid(std::string_view("\0a", 2)));
@@ -34,7 +35,8 @@ TEST(Utf8, EveryScalarValueGoesThroughAndBack) {
 
 TEST(Utf8, RepairsOneMaximalSubpartAtATime) {
   // The example of the Unicode standard, table 3-11.
-  EXPECT_EQ(utf8_repair("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41"), "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\x41");
+  EXPECT_EQ(utf8_repair("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41"),
+            "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\x41");
   EXPECT_EQ(utf8_repair("\xED\xA0\x80"), "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
   EXPECT_EQ(utf8_repair("a\xF0\x9F\x98"), "a\xEF\xBF\xBD");
 }
@@ -61,7 +63,8 @@ TEST(Utf8, TheAssemblerEqualsTheRepairOfTheWhole) {
 }
 
 TEST(Utf8, CharacterClasses) {
-  for (const char32_t space : {U' ', U'\t', U'\x0B', U'\u0085', U'\u00A0', U'\u2028', U'\u3000'}) EXPECT_TRUE(is_unicode_space(space));
+  for (const char32_t space : {U' ', U'\t', U'\x0B', U'\u0085', U'\u00A0', U'\u2028', U'\u3000'})
+    EXPECT_TRUE(is_unicode_space(space));
   for (const char32_t other : {U'\u180E', U'\u200B', U'\uFEFF', U'a'}) EXPECT_FALSE(is_unicode_space(other));
   EXPECT_TRUE(is_unicode_number(U'\u2163'));
   EXPECT_TRUE(is_unicode_punctuation(U'$'));

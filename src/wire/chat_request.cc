@@ -49,7 +49,7 @@ void read_content(JsonReader& reader, WireMessage& message) {
 }
 
 void read_tool_calls(JsonReader& reader, WireMessage& message) {
-  const Json* calls = reader.find_array("tool_calls", kMaxTools);
+  const Json* calls = reader.find_array("tool_calls", kMaxRequestTools);
   for (size_t i = 0; calls && i < calls->size(); ++i) {
     const std::string at = "tool_calls[" + std::to_string(i) + "]";
     if (!(*calls)[i].is_object()) return reader.fail(at, "'" + reader.path_of(at) + "' must be an object.", "invalid_type");
@@ -104,7 +104,7 @@ void read_messages(JsonReader& reader, std::vector<WireMessage>& messages, std::
 }
 
 void read_tools(JsonReader& reader, std::vector<ToolSpec>& tools) {
-  const Json* list = reader.find_array("tools", kMaxTools);
+  const Json* list = reader.find_array("tools", kMaxRequestTools);
   for (size_t i = 0; list && i < list->size(); ++i) {
     const std::string at = "tools[" + std::to_string(i) + "]";
     const Json& entry = (*list)[i];
@@ -138,8 +138,8 @@ void read_tool_choice(JsonReader& reader, ChatRequest& request) {
   if (!choice) return;
   if (choice->is_string()) {
     const auto& text = choice->get_ref<const std::string&>();
-    if (text == "none") request.tool_choice = ToolChoice::kNone;
-    else if (text == "required") request.tool_choice = ToolChoice::kRequired;
+    if (text == "none") request.tool_choice = WireToolChoice::kNone;
+    else if (text == "required") request.tool_choice = WireToolChoice::kRequired;
     else if (text != "auto") return reader.fail("tool_choice", "'tool_choice' must be auto, none, required or one function.");
   } else if (choice->is_object()) {
     JsonReader outer(*choice, "tool_choice.");
@@ -150,7 +150,7 @@ void read_tool_choice(JsonReader& reader, ChatRequest& request) {
     if (!function) outer.fail("function", "'tool_choice.function' is missing.", "missing_required_parameter");
     if (outer.failed()) return reader.adopt(outer.error());
     JsonReader inner(*function, "tool_choice.function.");
-    request.tool_choice = ToolChoice::kFunction;
+    request.tool_choice = WireToolChoice::kFunction;
     request.tool_choice_name = inner.required_string("name");
     if (inner.failed()) return reader.adopt(inner.error());
     const auto& tools = request.prompt.tools;
@@ -160,7 +160,7 @@ void read_tool_choice(JsonReader& reader, ChatRequest& request) {
   } else {
     return reader.fail("tool_choice", "'tool_choice' must be a string or an object.", "invalid_type");
   }
-  if (request.tool_choice == ToolChoice::kRequired && request.prompt.tools.empty()) {
+  if (request.tool_choice == WireToolChoice::kRequired && request.prompt.tools.empty()) {
     reader.fail("tool_choice", "'tool_choice' is required, but there are no 'tools'.");
   }
 }

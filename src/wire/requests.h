@@ -24,7 +24,7 @@
 namespace loralei {
 
 inline constexpr int kMaxMessages = 8192;            // a long agent history has hundreds
-inline constexpr int kMaxTools = 128;                // as the OpenAI API
+inline constexpr int kMaxRequestTools = 128;                // as the OpenAI API
 inline constexpr int kMaxPrompts = 256;              // prompts of one completions request
 inline constexpr int kMaxEmbeddingInputs = 2048;     // as the OpenAI API
 inline constexpr int kMaxStopTokenIds = 64;
@@ -108,7 +108,7 @@ struct ToolSpec {
   std::string json;  // the whole entry as JSON text, for the template
 };
 
-enum class ToolChoice : unsigned char { kAuto, kNone, kRequired, kFunction };
+enum class WireToolChoice : unsigned char { kAuto, kNone, kRequired, kFunction };
 
 // What makes a prompt out of messages; chat and tokenize have it.
 struct WirePrompt {
@@ -122,7 +122,7 @@ struct WirePrompt {
 struct ChatRequest {
   GenerationFields common;
   WirePrompt prompt;
-  ToolChoice tool_choice = ToolChoice::kAuto;
+  WireToolChoice tool_choice = WireToolChoice::kAuto;
   std::string tool_choice_name;  // kFunction
   bool parallel_tool_calls = true;
 };

@@ -70,7 +70,7 @@ TEST(ChatRequest, ReadsEveryField) {
   EXPECT_EQ(messages[2].tool_calls[0].arguments, R"({"x":1})");
   EXPECT_EQ(messages[3].tool_call_id, "c1");
   EXPECT_EQ(r->prompt.tools[0].parameters, R"({"type":"object"})");
-  EXPECT_EQ(r->tool_choice, ToolChoice::kFunction);
+  EXPECT_EQ(r->tool_choice, WireToolChoice::kFunction);
   EXPECT_FALSE(r->parallel_tool_calls || r->prompt.add_generation_prompt);
   EXPECT_TRUE(r->prompt.continue_final_message);
   EXPECT_EQ(r->prompt.template_kwargs, R"({"enable_thinking":false})");

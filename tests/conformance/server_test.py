@@ -62,6 +62,7 @@ class AdapterLife(unittest.TestCase):
         self.assertEqual(load(str(self.root) + "/../" + self.root.name + "/absent"), 404)
         (self.root / "broken").mkdir()
         (self.root / "broken/adapter_config.json").write_text("{")
+        (self.root / "broken/adapter_model.safetensors").write_bytes(b"")
         self.assertEqual(load(str(self.root / "broken")), 400)
         self.assertEqual(self.server.request("POST", "/v1/load_lora_adapter", {"lora_path": "x"})[0], 400)
 
@@ -97,16 +98,19 @@ class Mixed(unittest.TestCase):
                 answer = connection.getresponse()
                 self.assertEqual(answer.status, 200)
                 events = 0
+                end = "broken"
                 for line in answer:
                     if line.startswith(b"data: "):
                         events += 1
                         self.assertNotIn(b'"error"', line)
                         if leave and events == 5:
-                            connection.close()
-                            return "left"
+                            end = "left"
+                            break
                         if line.strip() == b"data: [DONE]":
-                            return "done"
-                return "broken"
+                            end = "done"
+                answer.close()
+                connection.close()
+                return end
 
             with concurrent.futures.ThreadPoolExecutor(200) as pool:
                 ends = list(pool.map(stream, range(200)))
@@ -171,7 +175,7 @@ class Drain(unittest.TestCase):
                 time.sleep(0.01)
             server.process.send_signal(signal.SIGTERM)
             self.assertEqual(running.result()[0], 200)
-        self.assertEqual(server.stop(), 0)
+        self.assertEqual(server.process.wait(timeout=60), 0)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command line's entry: commands, --version, --config.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include "apps/options.h"
 #include "apps/version.h"
@@ -19,7 +22,11 @@ int main(int argc, char** argv) {
     add_run_command(app, exit_code);
     add_inspect_command(app, exit_code);
     add_bench_command(app, exit_code);
-    app.parse(argc, argv);
+    // llama.cpp's only two-letter short option; the parser knows one-letter ones.
+    std::vector<std::string> words(argv + 1, argv + argc);
+    std::replace(words.begin(), words.end(), std::string("-np"), std::string("--parallel"));
+    std::reverse(words.begin(), words.end());  // as the parser wants them
+    app.parse(words);
   } catch (const CLI::ParseError& error) {
     return app.exit(error);
   } catch (const std::exception& error) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // HostBuffer: a large aligned block of zeroed host memory, advised to lie on huge pages.
 //
-// Thread: allocate from any thread; the buffer itself is a plain move-only value. Ownership: owns its pages, the destructor returns
-// them to the system. Invariants: data() is 64-byte aligned (page aligned in fact); pages are committed on first touch.
-// Failure: allocate answers kOverloaded with the size when the system refuses.
+// Thread: allocate from any thread; the buffer itself is a plain move-only value. Ownership: owns its pages, the
+// destructor returns them to the system. Invariants: data() is 64-byte aligned (page aligned in fact); pages are
+// committed on first touch. Failure: allocate answers kOverloaded with the size when the system refuses.
 #pragma once
 
 #include <cstddef>

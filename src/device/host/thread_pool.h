@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // ThreadPool: the workers of the host executor. Persistent threads, bounded spin, then futex (atomic wait).
 //
-// Thread: parallel_for is called by one thread at a time (the executor's), which works along as worker 0. Not re-entrant.
-// Ownership: owns its threads; the destructor joins them. Invariant: every index in [0, count) is handed out exactly once, in
-// chunks of `grain`, to whichever worker is free, so that a busy neighbour core costs its share and not a stall. No allocation per call.
+// Thread: parallel_for is called by one thread at a time (the executor's), which works along as worker 0. Not
+// re-entrant. Ownership: owns its threads; the destructor joins them. Invariant: every index in [0, count) is handed
+// out exactly once, in chunks of `grain`, to whichever worker is free, so that a busy neighbour core costs its share
+// and not a stall. No allocation per call.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +27,10 @@ class ThreadPool {
   template <typename Body>
   void parallel_for(int64_t count, int64_t grain, Body&& body) {
     using Fn = std::remove_reference_t<Body>;
-    run(count, grain, [](void* context, int64_t begin, int64_t end, int worker) {
-      (*static_cast<Fn*>(context))(begin, end, worker);
-    }, const_cast<void*>(static_cast<const void*>(&body)));
+    run(
+        count, grain,
+        [](void* context, int64_t begin, int64_t end, int worker) { (*static_cast<Fn*>(context))(begin, end, worker); },
+        const_cast<void*>(static_cast<const void*>(&body)));
   }
 
  private:

@@ -22,7 +22,7 @@ TEST(ThreadPool, EveryIndexIsHandedOutExactlyOnce) {
     for (int round = 0; round < 2000; ++round) {
       const auto count = static_cast<int64_t>(prng.below(round % 10 == 0 ? 5000 : 40));
       const auto grain = static_cast<int64_t>(prng.below(20)) - 1;  // below 1 counts as 1
-      std::vector<int> hits(static_cast<size_t>(count), 0);          // plain ints: a double hand-out is a race for tsan too
+      std::vector<int> hits(static_cast<size_t>(count), 0);  // plain ints: a double hand-out is a race for tsan too
       std::atomic<int64_t> chunks_too_long = 0, bad_workers = 0;
       pool.parallel_for(count, grain, [&](int64_t begin, int64_t end, int worker) {
         if (end - begin > (grain < 1 ? 1 : grain) || begin >= end) ++chunks_too_long;

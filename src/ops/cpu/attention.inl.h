@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Online-softmax attention over the paged cache. No include guard: see target.h.
 //
-// For each query vector: positions in tiles of kKvBlockTokens, tiles in ranges of kSplitTokens, both at absolute positions. Within a range the
-// running maximum m, sum l and output o are updated tile by tile ("Online normalizer calculation for softmax", Milakov and Gimelshein 2018; tiled
-// as FlashAttention, Dao et al. 2022); ranges start from nothing and are merged in ascending order. Whether ranges ran one after the other or on
-// several threads is not visible in the result, nor are the other rows of the batch.
+// For each query vector: positions in tiles of kKvBlockTokens, tiles in ranges of kSplitTokens, both at absolute
+// positions. Within a range the running maximum m, sum l and output o are updated tile by tile ("Online normalizer
+// calculation for softmax", Milakov and Gimelshein 2018; tiled as FlashAttention, Dao et al. 2022); ranges start from
+// nothing and are merged in ascending order. Whether ranges ran one after the other or on several threads is not
+// visible in the result, nor are the other rows of the batch.
 
 struct SoftmaxState {  // of `queries` vectors
   float* m = nullptr;  // [queries] running maximum
@@ -20,7 +21,7 @@ struct AttentionWork {
   const AttentionArgs& args;
   const AttentionItem& item;
   const AttentionSizes& sizes;
-  int32_t dim = 0;         // padded head_dim
+  int32_t dim = 0;           // padded head_dim
   float* queries = nullptr;  // [queries, dim], times scale
   float* keys = nullptr;     // [kKvBlockTokens, dim]
   float* values = nullptr;   // [kKvBlockTokens, dim]
@@ -33,7 +34,8 @@ void load_queries(const AttentionWork& work) {
   const F scale = set1(args.scale);
   for (int32_t i = 0; i < item.rows; ++i) {
     for (int32_t h = 0; h < item.heads; ++h) {
-      const float* q = args.q + (item.group->row_begin + item.row + i) * args.q_stride + int64_t{item.kv_head * item.heads + h} * head_dim;
+      const float* q = args.q + (item.group->row_begin + item.row + i) * args.q_stride +
+                       int64_t{item.kv_head * item.heads + h} * head_dim;
       float* out = work.queries + int64_t{i * item.heads + h} * work.dim;
       for (int32_t d = 0; d < work.dim; d += kLanes) {
         const int n = head_dim - d < kLanes ? (head_dim > d ? head_dim - d : 0) : kLanes;
@@ -46,7 +48,8 @@ void load_queries(const AttentionWork& work) {
 // One tile of K or V, padded with zeros to `dim`.
 void load_tile(const AttentionWork& work, int32_t tile, int32_t v, float* out) {
   const KvView& kv = work.args.kv;
-  const std::byte* source = kv.slice(work.item.group->blocks[tile], work.args.layer, v) + work.item.kv_head * kv.head_stride_bytes;
+  const std::byte* source =
+      kv.slice(work.item.group->blocks[tile], work.args.layer, v) + work.item.kv_head * kv.head_stride_bytes;
   if (kv.head_dim == work.dim) {
     decode_to_f32(kv.dtype, source, out, int64_t{kKvBlockTokens} * work.dim);
     return;
@@ -77,7 +80,8 @@ LORALEI_INLINE void tile_scores(const float* q, const float* keys, int32_t dim, 
 
 // o = o * correction + sum over j in [begin, end) of weights[j] * values[j].
 template <int kVectors>
-LORALEI_INLINE void add_values(const float* weights, int begin, int end, const float* values, int32_t dim, F correction, float* o) {
+LORALEI_INLINE void add_values(const float* weights, int begin, int end, const float* values, int32_t dim, F correction,
+                               float* o) {
   F sums[kVectors];
   LORALEI_UNROLL
   for (int v = 0; v < kVectors; ++v) sums[v] = mul(load(o + v * kLanes), correction);
@@ -91,7 +95,8 @@ LORALEI_INLINE void add_values(const float* weights, int begin, int end, const f
   for (int v = 0; v < kVectors; ++v) store(o + v * kLanes, sums[v]);
 }
 
-// One query vector against positions [begin, end) of the loaded tile; the rest of the tile may hold anything and is not read as a value.
+// One query vector against positions [begin, end) of the loaded tile; the rest of the tile may hold anything and is not
+// read as a value.
 void attend_tile(const AttentionWork& work, int query, int begin, int end, const SoftmaxState& state) {
   const int32_t dim = work.dim;
   alignas(64) float scores[kKvBlockTokens];
@@ -116,7 +121,8 @@ void attend_tile(const AttentionWork& work, int query, int begin, int end, const
   state.l[query] = state.l[query] * factor[0] + reduce_add(sum);
   float* o = state.o + int64_t{query} * dim;
   int32_t d = 0;
-  for (; d + 4 * kLanes <= dim; d += 4 * kLanes) add_values<4>(scores, begin, end, work.values + d, dim, correction, o + d);
+  for (; d + 4 * kLanes <= dim; d += 4 * kLanes)
+    add_values<4>(scores, begin, end, work.values + d, dim, correction, o + d);
   for (; d < dim; d += kLanes) add_values<1>(scores, begin, end, work.values + d, dim, correction, o + d);
 }
 
@@ -170,7 +176,8 @@ void merge_range(const AttentionWork& work, int32_t range, const SoftmaxState& p
       store(factors[1], part_factor);
       total.m[q] = new_max;
       total.l[q] = total.l[q] * factors[0][0] + part.l[q] * factors[1][0];
-      for (int32_t d = 0; d < work.dim; d += kLanes) store(sum + d, fma(load(o + d), part_factor, mul(load(sum + d), old_factor)));
+      for (int32_t d = 0; d < work.dim; d += kLanes)
+        store(sum + d, fma(load(o + d), part_factor, mul(load(sum + d), old_factor)));
     }
   }
 }
@@ -182,7 +189,8 @@ void write_outputs(const AttentionWork& work, const SoftmaxState& total) {
   for (int32_t i = 0; i < item.rows; ++i) {
     for (int32_t h = 0; h < item.heads; ++h) {
       const int q = i * item.heads + h;
-      float* out = args.out + (item.group->row_begin + item.row + i) * args.out_stride + int64_t{item.kv_head * item.heads + h} * head_dim;
+      float* out = args.out + (item.group->row_begin + item.row + i) * args.out_stride +
+                   int64_t{item.kv_head * item.heads + h} * head_dim;
       const F sum = set1(total.l[q]);
       for (int32_t d = 0; d < head_dim; d += kLanes) {
         const int n = head_dim - d < kLanes ? head_dim - d : kLanes;
@@ -193,7 +201,8 @@ void write_outputs(const AttentionWork& work, const SoftmaxState& total) {
 }
 
 // A worker's memory: queries, tile of K, tile of V, state of a range, state of the total.
-LORALEI_INLINE AttentionWork work_in(const AttentionArgs& args, const AttentionItem& item, const AttentionSizes& sizes, float* memory) {
+LORALEI_INLINE AttentionWork work_in(const AttentionArgs& args, const AttentionItem& item, const AttentionSizes& sizes,
+                                     float* memory) {
   AttentionWork work{args, item, sizes};
   work.dim = static_cast<int32_t>(padded_dim(args.kv.head_dim));
   work.queries = memory;
@@ -215,16 +224,16 @@ void attend_item(const AttentionArgs& args, const AttentionItem& item, const Att
   write_outputs(work, total);
 }
 
-void attend_one_range(const AttentionArgs& args, const AttentionItem& item, const AttentionSizes& sizes, int32_t range, float* memory,
-                      float* slot) {
+void attend_one_range(const AttentionArgs& args, const AttentionItem& item, const AttentionSizes& sizes, int32_t range,
+                      float* memory, float* slot) {
   const AttentionWork work = work_in(args, item, sizes, memory);
   load_queries(work);
   attend_range(work, range, state_at(slot, sizes));
 }
 
 // The ranges of one item on all threads, a few at a time; merged in order by the caller.
-void attend_split(OpContext& ctx, const AttentionArgs& args, const AttentionItem& item, const AttentionSizes& sizes, const Scratch& scratch,
-                  float* slots) {
+void attend_split(OpContext& ctx, const AttentionArgs& args, const AttentionItem& item, const AttentionSizes& sizes,
+                  const Scratch& scratch, float* slots) {
   const int64_t slot_floats = sizes.slot_bytes / 4;
   const int64_t slot_count = attention_split_slots(ctx.pool->threads());
   const AttentionWork work = work_in(args, item, sizes, scratch.worker<float>(0));
@@ -233,7 +242,8 @@ void attend_split(OpContext& ctx, const AttentionArgs& args, const AttentionItem
     const int64_t count = std::min<int64_t>(slot_count, item.last_range() - start + 1);
     ctx.pool->parallel_for(count, 1, [&](int64_t begin, int64_t end, int worker) {
       for (int64_t i = begin; i < end; ++i) {
-        attend_one_range(args, item, sizes, static_cast<int32_t>(start + i), scratch.worker<float>(worker), slots + i * slot_floats);
+        attend_one_range(args, item, sizes, static_cast<int32_t>(start + i), scratch.worker<float>(worker),
+                         slots + i * slot_floats);
       }
     });
     for (int64_t i = 0; i < count; ++i) {
@@ -253,10 +263,12 @@ void attention(OpContext& ctx, const AttentionArgs& args) {
   ++ctx.op_count;
   if (plan.split_ranges(ctx.pool->threads())) {
     float* slots = reinterpret_cast<float*>(scratch.shared<std::byte>() + starts_bytes);
-    for (int64_t index = 0; index < plan.count(); ++index) attend_split(ctx, args, plan.item(index), sizes, scratch, slots);
+    for (int64_t index = 0; index < plan.count(); ++index)
+      attend_split(ctx, args, plan.item(index), sizes, scratch, slots);
     return;
   }
   ctx.pool->parallel_for(plan.count(), 1, [&](int64_t begin, int64_t end, int worker) {
-    for (int64_t index = begin; index < end; ++index) attend_item(args, plan.item(index), sizes, scratch.worker<float>(worker));
+    for (int64_t index = begin; index < end; ++index)
+      attend_item(args, plan.item(index), sizes, scratch.worker<float>(worker));
   });
 }

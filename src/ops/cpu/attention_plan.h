@@ -23,10 +23,10 @@ inline Span attended(const AttentionArgs& args, const RowGroup& group, int32_t i
 struct AttentionItem {
   const RowGroup* group = nullptr;
   int32_t kv_head = 0;
-  int32_t row = 0;       // inside the group
+  int32_t row = 0;  // inside the group
   int32_t rows = 0;
-  int32_t heads = 0;     // query heads that share the key/value head
-  Span span;             // of all its rows together
+  int32_t heads = 0;  // query heads that share the key/value head
+  Span span;          // of all its rows together
   int32_t first_range() const { return span.first / kSplitTokens; }
   int32_t last_range() const { return span.last / kSplitTokens; }
 };
@@ -34,7 +34,8 @@ struct AttentionItem {
 class AttentionPlan {
  public:
   // `starts` [groups + 1] lies in the scratch.
-  AttentionPlan(const AttentionArgs& args, const AttentionSizes& sizes, int32_t* starts) : args_(args), sizes_(sizes), starts_(starts) {
+  AttentionPlan(const AttentionArgs& args, const AttentionSizes& sizes, int32_t* starts)
+      : args_(args), sizes_(sizes), starts_(starts) {
     starts_[0] = 0;
     for (size_t g = 0; g < args.groups.size(); ++g) {
       const int32_t batches = static_cast<int32_t>((args.groups[g].row_count + sizes.rows - 1) / sizes.rows);
@@ -53,7 +54,8 @@ class AttentionPlan {
     item.row = (batch - starts_[g]) * static_cast<int32_t>(sizes_.rows);
     item.rows = std::min(static_cast<int32_t>(sizes_.rows), item.group->row_count - item.row);
     item.heads = args_.heads / args_.kv.kv_heads;
-    item.span = {attended(args_, *item.group, item.row).first, attended(args_, *item.group, item.row + item.rows - 1).last};
+    item.span = {attended(args_, *item.group, item.row).first,
+                 attended(args_, *item.group, item.row + item.rows - 1).last};
     return item;
   }
 

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "device/host/isa.h"
 #include "ops/cpu/attention_plan.h"
 #include "ops/cpu/lora_plan.h"
 #include "ops/cpu/scratch.h"
@@ -21,6 +22,7 @@ namespace loralei {
 namespace {
 namespace avx2 {
 
+// clang-format off: each body uses the ones above it
 #include "ops/cpu/simd_avx2.inl.h"
 #include "ops/cpu/math.inl.h"
 #include "ops/cpu/decode.inl.h"
@@ -28,6 +30,7 @@ namespace avx2 {
 #include "ops/cpu/elementwise.inl.h"
 #include "ops/cpu/lora.inl.h"
 #include "ops/cpu/attention.inl.h"
+// clang-format on
 
 }  // namespace avx2
 }  // namespace
@@ -51,9 +54,7 @@ const OpTable* avx2_op_table() {
       .add = avx2::add_rows,
       .scratch_bytes = cpu_scratch_bytes,
   };
-  __builtin_cpu_init();
-  const bool available = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  return available ? &table : nullptr;
+  return host_isa().avx2 ? &table : nullptr;
 }
 
 }  // namespace loralei

@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "device/host/isa.h"
 #include "ops/cpu/attention_plan.h"
 #include "ops/cpu/lora_plan.h"
 #include "ops/cpu/scratch.h"
@@ -26,6 +27,7 @@ namespace loralei {
 namespace {
 namespace avx512 {
 
+// clang-format off: each body uses the ones above it
 #include "ops/cpu/simd_avx512.inl.h"
 #include "ops/cpu/math.inl.h"
 #include "ops/cpu/decode.inl.h"
@@ -33,6 +35,7 @@ namespace avx512 {
 #include "ops/cpu/elementwise.inl.h"
 #include "ops/cpu/lora.inl.h"
 #include "ops/cpu/attention.inl.h"
+// clang-format on
 
 }  // namespace avx512
 }  // namespace
@@ -56,10 +59,7 @@ const OpTable* avx512_op_table() {
       .add = avx512::add_rows,
       .scratch_bytes = cpu_scratch_bytes,
   };
-  __builtin_cpu_init();
-  const bool available = avx2_op_table() != nullptr && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  return available ? &table : nullptr;
+  return host_isa().avx512 ? &table : nullptr;
 }
 
 }  // namespace loralei

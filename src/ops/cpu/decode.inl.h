@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoding rows to f32, bit for bit as tensor/codec does (the same products and sums, without fusing). No include guard: see target.h.
+// Decoding rows to f32, bit for bit as tensor/codec does (the same products and sums, without fusing). No include
+// guard: see target.h.
 
 LORALEI_INLINE uint16_t read_u16(const std::byte* p) {
   uint16_t bits;
@@ -17,7 +18,8 @@ template <class Rows>
 void decode_plain(const std::byte* source, float* out, int64_t count) {
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) store(out + i, Rows::at(source + i * Rows::kBytes));
-  if (i < count) store_n(out + i, Rows::at_n(source + i * Rows::kBytes, static_cast<int>(count - i)), static_cast<int>(count - i));
+  if (i < count)
+    store_n(out + i, Rows::at_n(source + i * Rows::kBytes, static_cast<int>(count - i)), static_cast<int>(count - i));
 }
 
 void decode_q8_0_row(const std::byte* block, float* out, int64_t count) {
@@ -85,7 +87,8 @@ LORALEI_INLINE void k_scales(const std::byte* block, float* scales, float* mins)
   const float dmin = half_at(block + 2);
   const std::byte* packed = block + 4;
   for (int j = 0; j < 4; ++j) {
-    const int low = static_cast<int>(packed[j]), middle = static_cast<int>(packed[j + 4]), high = static_cast<int>(packed[j + 8]);
+    const int low = static_cast<int>(packed[j]), middle = static_cast<int>(packed[j + 4]),
+              high = static_cast<int>(packed[j + 8]);
     scales[j] = d * static_cast<float>(low & 63);
     mins[j] = dmin * static_cast<float>(middle & 63);
     scales[j + 4] = d * static_cast<float>((high & 15) | ((low >> 6) << 4));
@@ -154,16 +157,27 @@ void decode_q6_k_row(const std::byte* block, float* out, int64_t count) {
 
 void decode_to_f32(DType dtype, const std::byte* source, float* out, int64_t count) {
   switch (dtype) {
-    case DType::kF32: return decode_plain<RowsF32>(source, out, count);
-    case DType::kF16: return decode_plain<RowsF16>(source, out, count);
-    case DType::kBF16: return decode_plain<RowsBF16>(source, out, count);
-    case DType::kQ8_0: return decode_q8_0_row(source, out, count);
-    case DType::kQ4_0: return decode_q4_0_row(source, out, count);
-    case DType::kQ4_1: return decode_q4_1_row(source, out, count);
-    case DType::kQ5_0: return decode_q5_0_row(source, out, count);
-    case DType::kQ5_1: return decode_q5_1_row(source, out, count);
-    case DType::kQ4_K: return decode_q4_k_row(source, out, count);
-    case DType::kQ5_K: return decode_q5_k_row(source, out, count);
-    case DType::kQ6_K: return decode_q6_k_row(source, out, count);
+    case DType::kF32:
+      return decode_plain<RowsF32>(source, out, count);
+    case DType::kF16:
+      return decode_plain<RowsF16>(source, out, count);
+    case DType::kBF16:
+      return decode_plain<RowsBF16>(source, out, count);
+    case DType::kQ8_0:
+      return decode_q8_0_row(source, out, count);
+    case DType::kQ4_0:
+      return decode_q4_0_row(source, out, count);
+    case DType::kQ4_1:
+      return decode_q4_1_row(source, out, count);
+    case DType::kQ5_0:
+      return decode_q5_0_row(source, out, count);
+    case DType::kQ5_1:
+      return decode_q5_1_row(source, out, count);
+    case DType::kQ4_K:
+      return decode_q4_k_row(source, out, count);
+    case DType::kQ5_K:
+      return decode_q5_k_row(source, out, count);
+    case DType::kQ6_K:
+      return decode_q6_k_row(source, out, count);
   }
 }

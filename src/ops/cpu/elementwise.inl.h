@@ -28,7 +28,8 @@ void rms_norm_rows(const RmsNormArgs& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     for (int32_t v = 0; v < args.vectors; ++v) {
       const int64_t offset = int64_t{v} * args.dim;
-      rms_norm_vector(args.x + row * args.x_stride + offset, args.weight, args.y + row * args.y_stride + offset, args.dim, args.eps);
+      rms_norm_vector(args.x + row * args.x_stride + offset, args.weight, args.y + row * args.y_stride + offset,
+                      args.dim, args.eps);
     }
   }
 }
@@ -40,7 +41,8 @@ void rms_norm(OpContext& ctx, const RmsNormArgs& args) {
                          [&](int64_t begin, int64_t end, int) { rms_norm_rows(args, begin, end); });
 }
 
-// The angles of a position are computed once and used by all heads; in double, because position * frequency needs more than 24 bits.
+// The angles of a position are computed once and used by all heads; in double, because position * frequency needs more
+// than 24 bits.
 void rope_row(const RopeArgs& args, int64_t row, float* table) {
   const int32_t half = args.head_dim / 2;
   float* cosines = table;
@@ -66,9 +68,11 @@ void rope(OpContext& ctx, const RopeArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
   const Scratch scratch(ctx, 0, rope_worker_bytes(args.head_dim));
-  ctx.pool->parallel_for(args.rows, row_grain(int64_t{args.heads + 16} * args.head_dim), [&](int64_t begin, int64_t end, int worker) {
-    for (int64_t row = begin; row < end; ++row) rope_row(args, row, scratch.worker<float>(worker));
-  });
+  ctx.pool->parallel_for(args.rows, row_grain(int64_t{args.heads + 16} * args.head_dim),
+                         [&](int64_t begin, int64_t end, int worker) {
+                           for (int64_t row = begin; row < end; ++row)
+                             rope_row(args, row, scratch.worker<float>(worker));
+                         });
 }
 
 LORALEI_INLINE F silu_times(F gate, F up) { return mul(div(gate, add(set1(1.0f), exp_f32(sub(zero(), gate)))), up); }
@@ -84,7 +88,8 @@ void swiglu(OpContext& ctx, const SwigluArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
   ctx.pool->parallel_for(args.rows, row_grain(int64_t{args.dim} * 2), [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row) swiglu_row(args.gate + row * args.stride, args.up + row * args.stride, args.dim);
+    for (int64_t row = begin; row < end; ++row)
+      swiglu_row(args.gate + row * args.stride, args.up + row * args.stride, args.dim);
   });
 }
 
@@ -108,7 +113,8 @@ void add_rows(OpContext& ctx, const AddArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
   ctx.pool->parallel_for(args.rows, row_grain(args.dim), [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row) add_floats(args.x + row * args.x_stride, args.y + row * args.y_stride, args.dim);
+    for (int64_t row = begin; row < end; ++row)
+      add_floats(args.x + row * args.x_stride, args.y + row * args.y_stride, args.dim);
   });
 }
 

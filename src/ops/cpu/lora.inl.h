@@ -1,29 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// The low-rank products: shrink (A x, the same register tiles as matmul) and expand (B over contiguous outputs). No include guard: see target.h.
+// The low-rank products: shrink (A x, the same register tiles as matmul) and expand (B over contiguous outputs). No
+// include guard: see target.h.
 //
-// The number for (row, output) is sum over r ascending of value[r] * B[r, output], then y += factor * (sum + b_bias) and y += scale * bias_delta;
-// pieces, chunks and threads do not enter.
+// The number for (row, output) is sum over r ascending of value[r] * B[r, output], then y += factor * (sum + b_bias)
+// and y += bias_delta; pieces, chunks and threads do not enter.
 
 void shrink_work(const LoraPiece& piece, const LoraWork& work, int32_t rank_begin, const float* x, int64_t x_stride) {
   const LoraPair& pair = *work.pair;
   const int64_t stride = row_bytes(pair.dtype, pair.in);
   const int outputs = pair.rank - rank_begin < kRowTile ? pair.rank - rank_begin : kRowTile;
   const ProductOut out{work.values + rank_begin, pair.rank, nullptr, false};
-  product_rows_of(pair.dtype, pair.a + rank_begin * stride, stride, outputs, x + piece.row_begin * x_stride, x_stride, 0,
-                  piece.row_count, pair.in, out);
+  product_rows_of(pair.dtype, pair.a + rank_begin * stride, stride, outputs, x + piece.row_begin * x_stride, x_stride,
+                  0, piece.row_count, pair.in, out);
 }
 
 // sums[t][0..count) += values[t][rank_begin..rank_begin + kRanks) * B; the sums start from zero at rank 0.
 template <class Rows, int kRanks>
-LORALEI_INLINE void expand_ranks(const LoraPair& pair, int32_t rank_begin, const float* values, int tokens, int32_t output,
-                                 int32_t count, float* sums) {
+LORALEI_INLINE void expand_ranks(const LoraPair& pair, int32_t rank_begin, const float* values, int tokens,
+                                 int32_t output, int32_t count, float* sums) {
   const std::byte* b[kRanks];
   for (int r = 0; r < kRanks; ++r) b[r] = pair.b_t + (int64_t{rank_begin + r} * pair.out + output) * Rows::kBytes;
   for (int32_t i = 0; i < count; i += kLanes) {
     const int lanes = count - i < kLanes ? count - i : kLanes;
     F rows[kRanks];
     LORALEI_UNROLL
-    for (int r = 0; r < kRanks; ++r) rows[r] = lanes == kLanes ? Rows::at(b[r] + i * Rows::kBytes) : Rows::at_n(b[r] + i * Rows::kBytes, lanes);
+    for (int r = 0; r < kRanks; ++r)
+      rows[r] = lanes == kLanes ? Rows::at(b[r] + i * Rows::kBytes) : Rows::at_n(b[r] + i * Rows::kBytes, lanes);
     for (int t = 0; t < tokens; ++t) {
       const float* v = values + int64_t{t} * pair.rank + rank_begin;
       F sum = rank_begin == 0 ? zero() : load(sums + t * kExpandOutputs + i);
@@ -44,13 +46,17 @@ void expand_sums(const LoraPair& pair, const float* values, int tokens, int32_t 
 
 void expand_sums_of(const LoraPair& pair, const float* values, int tokens, int32_t output, int32_t count, float* sums) {
   switch (pair.dtype) {
-    case DType::kF16: return expand_sums<RowsF16>(pair, values, tokens, output, count, sums);
-    case DType::kBF16: return expand_sums<RowsBF16>(pair, values, tokens, output, count, sums);
-    default: return expand_sums<RowsF32>(pair, values, tokens, output, count, sums);
+    case DType::kF16:
+      return expand_sums<RowsF16>(pair, values, tokens, output, count, sums);
+    case DType::kBF16:
+      return expand_sums<RowsBF16>(pair, values, tokens, output, count, sums);
+    default:
+      return expand_sums<RowsF32>(pair, values, tokens, output, count, sums);
   }
 }
 
-// y[0..count) += factor * (sums + b_bias) + scale * bias_delta, each term rounded on its own.
+// y[0..count) += factor * (sums + b_bias) + bias_delta, each term rounded on its own. No scale touches bias_delta: it
+// is a replacement.
 void add_expanded(const LoraPair& pair, float scale, const float* sums, int32_t output, int32_t count, float* y) {
   const F factor = set1(scale * pair.scaling);
   for (int32_t i = 0; i < count; i += kLanes) {
@@ -61,16 +67,18 @@ void add_expanded(const LoraPair& pair, float scale, const float* sums, int32_t 
       if (pair.b_bias != nullptr) sum = add(sum, load_n(pair.b_bias + output + i, lanes));
       value = fma(factor, sum, value);
     }
-    if (pair.bias_delta != nullptr) value = fma(set1(scale), load_n(pair.bias_delta + output + i, lanes), value);
+    if (pair.bias_delta != nullptr) value = add(value, load_n(pair.bias_delta + output + i, lanes));
     store_n(y + i, value, lanes);
   }
 }
 
 // Outputs [output, output + count) of one target for all rows of one piece.
-void expand_piece(const LoraPiece& piece, const LoraWork& work, const LoraTarget& target, int32_t output, int32_t count, float* sums) {
+void expand_piece(const LoraPiece& piece, const LoraWork& work, const LoraTarget& target, int32_t output, int32_t count,
+                  float* sums) {
   if (work.delta != nullptr) {
     for (int32_t i = 0; i < piece.row_count; ++i) {
-      add_floats(work.delta + int64_t{i} * target.out + output, target.y + (piece.row_begin + i) * target.y_stride + output, count);
+      add_floats(work.delta + int64_t{i} * target.out + output,
+                 target.y + (piece.row_begin + i) * target.y_stride + output, count);
     }
   }
   if (work.pair == nullptr || output >= work.pair->out) return;
@@ -86,7 +94,8 @@ void expand_piece(const LoraPiece& piece, const LoraWork& work, const LoraTarget
   }
 }
 
-// The second phase: an item is (target, chunk of outputs) and goes through the pieces in order, so that rows in several segments are safe.
+// The second phase: an item is (target, chunk of outputs) and goes through the pieces in order, so that rows in several
+// segments are safe.
 void expand_batch(OpContext& ctx, const LoraBatch& batch, std::span<const LoraTarget> targets) {
   const int32_t chunk = expand_outputs(targets, ctx.pool->threads());
   int32_t out_max = 0;
@@ -99,7 +108,8 @@ void expand_batch(OpContext& ctx, const LoraBatch& batch, std::span<const LoraTa
       if (output >= targets[t].out) continue;
       const int32_t count = targets[t].out - output < chunk ? targets[t].out - output : chunk;
       for (int p = 0; p < batch.count; ++p) {
-        expand_piece(batch.pieces[p], batch.pieces[p].works[t], targets[t], output, count, lora_accumulators(ctx, worker));
+        expand_piece(batch.pieces[p], batch.pieces[p].works[t], targets[t], output, count,
+                     lora_accumulators(ctx, worker));
       }
     }
   });
@@ -119,7 +129,8 @@ void lora(OpContext& ctx, const LoraArgs& args) {
         const LoraPiece& piece = batch.pieces[item / (targets * blocks)];
         const LoraWork& work = piece.works[item / blocks % targets];
         const int32_t rank_begin = static_cast<int32_t>(item % blocks) * kRowTile;
-        if (work.pair != nullptr && rank_begin < work.pair->rank) shrink_work(piece, work, rank_begin, args.x, args.x_stride);
+        if (work.pair != nullptr && rank_begin < work.pair->rank)
+          shrink_work(piece, work, rank_begin, args.x, args.x_stride);
       }
     });
     expand_batch(ctx, batch, args.targets);

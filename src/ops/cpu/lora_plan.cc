@@ -5,8 +5,11 @@
 
 namespace loralei {
 
-LoraPlanner::LoraPlanner(std::span<const LoraSegment> segments, std::span<const LoraTarget> targets, std::span<std::byte> shared)
-    : segments_(segments), targets_(targets), pieces_(reinterpret_cast<LoraPiece*>(shared.data())),
+LoraPlanner::LoraPlanner(std::span<const LoraSegment> segments, std::span<const LoraTarget> targets,
+                         std::span<std::byte> shared)
+    : segments_(segments),
+      targets_(targets),
+      pieces_(reinterpret_cast<LoraPiece*>(shared.data())),
       values_(reinterpret_cast<float*>(shared.data() + lora_pieces_bytes())),
       values_max_((static_cast<int64_t>(shared.size()) - lora_pieces_bytes()) / 4) {
   CHECK(targets.size() <= kLoraTargetsMax);
@@ -70,15 +73,6 @@ int32_t expand_outputs(std::span<const LoraTarget> targets, int threads) {
   for (const LoraTarget& target : targets) total += target.out;
   const int64_t share = (total / (4 * int64_t{threads}) + 63) / 64 * 64;
   return static_cast<int32_t>(std::clamp<int64_t>(share, 256, kExpandOutputs));
-}
-
-int64_t cpu_scratch_bytes(const OpLimits& limits) {
-  const AttentionSizes attention = attention_sizes(limits.heads, limits.kv_heads, limits.head_dim);
-  const int64_t threads = limits.threads;
-  const int64_t attention_shared =
-      round_up64((int64_t{limits.rows_max} + 2) * 4) + attention.slot_bytes * (attention_split_slots(limits.threads) + 1);
-  return std::max({matmul_worker_bytes(limits.in_max) * threads, lora_shared_bytes(limits.rank_max) + lora_worker_bytes() * threads,
-                   attention_shared + attention.worker_bytes * threads, rope_worker_bytes(limits.head_dim) * threads});
 }
 
 }  // namespace loralei

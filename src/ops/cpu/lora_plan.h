@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The work list of one LoRA call: segments cut into pieces of a few rows, and for each (piece, target) the source as it was read once.
+// The work list of one LoRA call: segments cut into pieces of a few rows, and for each (piece, target) the source as it
+// was read once.
 //
-// Thread: built by the calling thread, then read by the pool. Ownership: lies in the caller's scratch. Invariant: pieces follow the order of the
-// segments, so that overlapping segments are added in their order.
-// A batch holds as many pieces as the scratch can take.
+// Thread: built by the calling thread, then read by the pool. Ownership: lies in the caller's scratch. Invariant:
+// pieces follow the order of the segments, so that overlapping segments are added in their order. A batch holds as many
+// pieces as the scratch can take.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,9 @@ struct LoraBatch {
 
 constexpr int64_t lora_pieces_bytes() { return round_up64(kLoraPieces * static_cast<int64_t>(sizeof(LoraPiece))); }
 constexpr int64_t lora_worker_bytes() { return int64_t{kExpandTokens} * kExpandOutputs * 4; }
-constexpr int64_t lora_shared_bytes(int64_t rank_max) { return lora_pieces_bytes() + round_up64(lora_values(rank_max) * 4); }
+constexpr int64_t lora_shared_bytes(int64_t rank_max) {
+  return lora_pieces_bytes() + round_up64(lora_values(rank_max) * 4);
+}
 
 // Walks the segments and fills one batch after the other. Each source is read once, when its segment is reached.
 class LoraPlanner {
@@ -56,7 +59,7 @@ class LoraPlanner {
   int64_t values_max_;
   int64_t values_used_ = 0;
   size_t segment_ = 0;
-  int32_t row_ = 0;          // inside the segment
+  int32_t row_ = 0;           // inside the segment
   int64_t values_a_row_ = 0;  // of the current segment
   ResolvedLora sources_[kLoraTargetsMax];
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the kernels cut the caller's scratch: a shared part in front, then one equal part a worker. No allocation, any thread.
+// How the kernels cut the caller's scratch: a shared part in front, then one equal part a worker. No allocation, any
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +36,8 @@ class Scratch {
 };
 
 // What each kernel family needs, computed alike from OpLimits (in advance) and from its arguments (in the call).
-// Decoded rows lie one cache line further apart than they are long: at a power of two they would all compete for the same sets.
+// Decoded rows lie one cache line further apart than they are long: at a power of two they would all compete for the
+// same sets.
 constexpr int64_t decoded_stride_bytes(int64_t cols) { return round_up64(cols * 4) + 64; }
 constexpr int64_t matmul_worker_bytes(int64_t cols) { return decoded_stride_bytes(cols) * kRowTile; }
 
@@ -67,8 +69,8 @@ constexpr int64_t attention_split_slots(int threads) { return 4 * int64_t{thread
 // --- LoRA: rows are handled in pieces of one segment, pieces in batches that fit the scratch ---
 constexpr int kLoraPieceRows = 32;
 constexpr int kLoraTargetsMax = 8;
-constexpr int kLoraPieces = 128;                        // pieces of one batch
-constexpr int64_t kLoraValues = int64_t{1} << 17;       // least number of low-rank values of one batch
+constexpr int kLoraPieces = 128;                         // pieces of one batch
+constexpr int64_t kLoraValues = int64_t{1} << 17;        // least number of low-rank values of one batch
 constexpr int kExpandTokens = 8, kExpandOutputs = 1024;  // accumulators of one worker
 constexpr int64_t lora_values(int64_t rank_max) {
   const int64_t one_piece = rank_max * kLoraTargetsMax * kLoraPieceRows;

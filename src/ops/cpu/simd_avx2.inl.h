@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Eight lanes of AVX2 with FMA and F16C. The same names as simd_avx512.inl.h; kernels are written over them. No include guard: see target.h.
+// Eight lanes of AVX2 with FMA and F16C. The same names as simd_avx512.inl.h; kernels are written over them. No include
+// guard: see target.h.
 
 constexpr int kLanes = 8;
 using F = __m256;
@@ -15,7 +16,9 @@ LORALEI_INLINE I first_lanes(int n) {
 LORALEI_INLINE F load_n(const float* p, int n) { return _mm256_maskload_ps(p, first_lanes(n)); }
 LORALEI_INLINE void store_n(float* p, F x, int n) { _mm256_maskstore_ps(p, first_lanes(n), x); }
 
-LORALEI_INLINE F from_bf16(__m128i bits) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16)); }
+LORALEI_INLINE F from_bf16(__m128i bits) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
 LORALEI_INLINE F from_f16(__m128i bits) { return _mm256_cvtph_ps(bits); }
 LORALEI_INLINE __m128i load_halves(const std::byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
 LORALEI_INLINE __m128i load_halves_n(const std::byte* p, int n) {
@@ -51,7 +54,8 @@ LORALEI_INLINE F round_even(F x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEARE
 // keep where a < b is false, else zero
 LORALEI_INLINE F zero_if_less(F a, F b, F keep) { return _mm256_andnot_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ), keep); }
 LORALEI_INLINE F pow2(F integral) {  // 2^n for integral n in [-126, 127]
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(integral), _mm256_set1_epi32(127)), 23));
+  return _mm256_castsi256_ps(
+      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(integral), _mm256_set1_epi32(127)), 23));
 }
 
 // Lane sums of four vectors, in one fixed order each: within 128-bit parts (0+2)+(1+3), then the two parts.

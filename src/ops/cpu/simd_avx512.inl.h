@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen lanes of AVX-512 (F, BW, VL, DQ). The same names as simd_avx2.inl.h; kernels are written over them. No include guard: see target.h.
+// Sixteen lanes of AVX-512 (F, BW, VL, DQ). The same names as simd_avx2.inl.h; kernels are written over them. No
+// include guard: see target.h.
 
 constexpr int kLanes = 16;
 using F = __m512;
@@ -17,7 +18,9 @@ LORALEI_INLINE F from_bf16(__m256i bits) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 LORALEI_INLINE F from_f16(__m256i bits) { return _mm512_cvtph_ps(bits); }
-LORALEI_INLINE __m256i load_halves(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+LORALEI_INLINE __m256i load_halves(const std::byte* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
 LORALEI_INLINE __m256i load_halves_n(const std::byte* p, int n) { return _mm256_maskz_loadu_epi16(first_lanes(n), p); }
 LORALEI_INLINE F load_bf16(const std::byte* p) { return from_bf16(load_halves(p)); }
 LORALEI_INLINE F load_f16(const std::byte* p) { return from_f16(load_halves(p)); }
@@ -32,7 +35,8 @@ LORALEI_INLINE void store_bf16(std::byte* p, F x) {
   const I rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF))), 16);
   const I quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
   const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(nan, rounded, quiet)));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(nan, rounded, quiet)));
 }
 
 LORALEI_INLINE F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
@@ -48,7 +52,8 @@ LORALEI_INLINE F zero_if_less(F a, F b, F keep) {
   return _mm512_maskz_mov_ps(static_cast<__mmask16>(~_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)), keep);
 }
 LORALEI_INLINE F pow2(F integral) {  // 2^n for integral n in [-126, 127]
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(integral), _mm512_set1_epi32(127)), 23));
+  return _mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(integral), _mm512_set1_epi32(127)), 23));
 }
 
 LORALEI_INLINE __m128 upper_half_added(F x) {

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Marks a region of code as compiled for an instruction set that the rest of the program does not assume.
 //
-// A kernel body (*.inl.h) is included once per instruction set between LORALEI_TARGET_BEGIN_x and LORALEI_TARGET_END, each time in a
-// namespace of its own. Lambdas inside such a region do not carry the attribute under clang: they may call kernels, not hold vectors.
+// A kernel body (*.inl.h) is included once per instruction set between LORALEI_TARGET_BEGIN_x and LORALEI_TARGET_END,
+// each time in a namespace of its own. Lambdas inside such a region do not carry the attribute under clang: they may
+// call kernels, not hold vectors.
 #pragma once
 
+// clang-format off: a _Pragma takes one string
 #if defined(__clang__)
 #define LORALEI_TARGET_BEGIN_AVX2 \
   _Pragma("clang attribute push(__attribute__((target(\"avx2,fma,f16c\"))), apply_to = function)")
 #define LORALEI_TARGET_BEGIN_AVX512 \
-  _Pragma("clang attribute push(__attribute__((target(\"avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq\"))), apply_to = function)")
+  _Pragma("clang attribute push(__attribute__((target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq\"))), apply_to = function)")
 #define LORALEI_TARGET_BEGIN_VNNI \
   _Pragma("clang attribute push(__attribute__((target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512vnni\"))), apply_to = function)")
 #define LORALEI_TARGET_END _Pragma("clang attribute pop")
@@ -17,11 +19,12 @@
 #else
 #define LORALEI_TARGET_BEGIN_AVX2 _Pragma("GCC push_options") _Pragma("GCC target(\"avx2,fma,f16c\")")
 #define LORALEI_TARGET_BEGIN_AVX512 \
-  _Pragma("GCC push_options") _Pragma("GCC target(\"avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq\")")
+  _Pragma("GCC push_options") _Pragma("GCC target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq\")")
 #define LORALEI_TARGET_BEGIN_VNNI \
   _Pragma("GCC push_options") _Pragma("GCC target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512vnni\")")
 #define LORALEI_TARGET_END _Pragma("GCC pop_options")
 #define LORALEI_UNROLL _Pragma("GCC unroll 16")
 #endif
+// clang-format on
 
 #define LORALEI_INLINE inline __attribute__((always_inline))

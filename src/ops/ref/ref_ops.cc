@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "base/limits.h"
-#include "ops/tiles.h"
 #include "ops/lora_source.h"
 #include "ops/ref/ref_table.h"
+#include "ops/tiles.h"
 #include "tensor/codec.h"
 
 namespace loralei {
@@ -57,7 +57,7 @@ void ref_matmul(OpContext& ctx, const MatmulArgs& args) {
   }
 }
 
-// y[0..out) += factor * (B v + b_bias) + scale * bias_delta, for one row.
+// y[0..out) += factor * (B v + b_bias) + bias_delta, for one row.
 void expand_row(const LoraPair& pair, const double* v, float scale, float* y) {
   const double factor = static_cast<double>(scale) * static_cast<double>(pair.scaling);
   const int64_t element_bytes = row_bytes(pair.dtype, 1);
@@ -88,7 +88,8 @@ bool add_delta(const LoraSegment& segment, const LoraTarget& target, const Resol
 }
 
 bool does_work(const LoraSegment& segment, const ResolvedLora& source) {
-  return segment.row_count > 0 && source.pair != nullptr && (source.pair->rank > 0 || source.pair->bias_delta != nullptr);
+  return segment.row_count > 0 && source.pair != nullptr &&
+         (source.pair->rank > 0 || source.pair->bias_delta != nullptr);
 }
 
 void ref_lora(OpContext& ctx, const LoraArgs& args) {
@@ -101,7 +102,7 @@ void ref_lora(OpContext& ctx, const LoraArgs& args) {
       const LoraPair& pair = *source.pair;
       worked = true;
       ctx.pool->parallel_for(segment.row_count, 1, [&](int64_t begin, int64_t end, int worker) {
-        double* v = worker_scratch<double>(ctx, worker);                                       // [rank]
+        double* v = worker_scratch<double>(ctx, worker);                                 // [rank]
         float* a = reinterpret_cast<float*>(v + aligned64(int64_t{pair.rank} * 8) / 8);  // [in]
         for (int64_t i = begin; i < end; ++i) {
           const int64_t row = segment.row_begin + i;
@@ -153,7 +154,8 @@ void ref_kv_store(OpContext& ctx, const KvStoreArgs& args) {
         std::byte* slice = args.kv.slice(group.blocks[position / kKvBlockTokens], args.layer, v);
         for (int32_t head = 0; head < args.kv.kv_heads; ++head) {
           encode_row(args.kv.dtype, source + int64_t{head} * args.kv.head_dim,
-                     slice + head * args.kv.head_stride_bytes + position % kKvBlockTokens * head_bytes, args.kv.head_dim);
+                     slice + head * args.kv.head_stride_bytes + position % kKvBlockTokens * head_bytes,
+                     args.kv.head_dim);
         }
       }
     }
@@ -172,8 +174,8 @@ void attend(const AttentionArgs& args, const RowGroup& group, int32_t i, int32_t
   const int32_t first = args.window > 0 ? std::max(0, last - args.window + 1) : 0;
   const auto load = [&](int32_t position, int32_t v) {
     const std::byte* slice = args.kv.slice(group.blocks[position / kKvBlockTokens], args.layer, v);
-    decode_row(args.kv.dtype, slice + kv_head * args.kv.head_stride_bytes + position % kKvBlockTokens * head_bytes, decoded,
-               head_dim);
+    decode_row(args.kv.dtype, slice + kv_head * args.kv.head_stride_bytes + position % kKvBlockTokens * head_bytes,
+               decoded, head_dim);
     return decoded;
   };
   const auto score = [&](int32_t position) {
@@ -197,10 +199,11 @@ void ref_attention(OpContext& ctx, const AttentionArgs& args) {
   for (const RowGroup& group : args.groups) {
     if (group.row_count > 0) worked = true;
     ctx.pool->parallel_for(int64_t{group.row_count} * args.heads, 1, [&](int64_t begin, int64_t end, int worker) {
-      double* sum = worker_scratch<double>(ctx, worker);                // [head_dim]
+      double* sum = worker_scratch<double>(ctx, worker);                  // [head_dim]
       float* decoded = reinterpret_cast<float*>(sum + args.kv.head_dim);  // [head_dim]
       for (int64_t item = begin; item < end; ++item) {
-        attend(args, group, static_cast<int32_t>(item / args.heads), static_cast<int32_t>(item % args.heads), sum, decoded);
+        attend(args, group, static_cast<int32_t>(item / args.heads), static_cast<int32_t>(item % args.heads), sum,
+               decoded);
       }
     });
   }

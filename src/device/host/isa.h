@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// The instruction sets of the host, for the rooms that choose kernels. Any thread; asks the processor anew.
+#pragma once
+
+#include "sys/cpu.h"
+
+namespace loralei {
+
+inline CpuIsa host_isa() { return detect_isa(); }
+
+}  // namespace loralei

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine as a thread, seen through engine/api.h alone, over the fake executor.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "base/prng.h"
+#include "engine/start.h"
+#include "engine/test_support.h"
+#include "kv/block_pool.h"
+
+namespace loralei {
+namespace {
+
+using namespace testing_support;
+
+constexpr int64_t kPatienceNs = 20'000'000'000;  // only a hanging engine takes that long
+
+// Holds the engine inside a step until the test lets it go.
+class GatedExecutor final : public Executor {
+ public:
+  explicit GatedExecutor(ModelLimits limits) : inner_(limits) {}
+  const ModelLimits& limits() const override { return inner_.limits(); }
+  Status execute(const ModelBatch& batch, const KvView& kv) override {
+    entered.fetch_add(1);
+    entered.notify_all();
+    closed.wait(true);
+    return inner_.execute(batch, kv);
+  }
+  std::atomic<bool> closed{false};
+  std::atomic<int> entered{0};
+
+ private:
+  FakeExecutor inner_;
+};
+
+struct Server {
+  explicit Server(EngineOptions options = small_options(), bool gated = false) {
+    EngineParts parts;
+    parts.config = fake_config();
+    const ModelLimits limits = step_limits(options, parts.config);
+    if (gated) {
+      auto executor = std::make_unique<GatedExecutor>(limits);
+      gate = executor.get();
+      gate->closed = true;
+      parts.executor = std::move(executor);
+    } else {
+      parts.executor = std::make_unique<FakeExecutor>(limits);
+    }
+    parts.adapters = files.source();
+    parts.ledger = &ledger;
+    parts.clock = &clock;
+    parts.log = &log;
+    parts.options = options;
+    parts.fingerprint = "fake";
+    engine = std::move(start_engine(std::move(parts))).value();
+  }
+  ~Server() {
+    open_gate();
+    engine->stop();
+  }
+  void open_gate() {
+    if (gate == nullptr) return;
+    gate->closed = false;
+    gate->closed.notify_all();
+  }
+  static EngineOptions small_options() {
+    EngineOptions options;
+    options.max_sequences = 8;
+    options.step_tokens = 64;
+    options.kv_cache_bytes = 64 * kv_block_bytes({1, 1, 4, DType::kF32});
+    options.max_model_len = 200;
+    return options;
+  }
+  // Collects until `ends` choices have ended and `replies` commands are answered.
+  void collect(size_t ends, size_t replies) {
+    while (ended.size() < ends || answers.size() < replies) {
+      EngineOutput output = engine->wait_output(kPatienceNs);
+      ASSERT_FALSE(output.tokens.empty() && output.replies.empty()) << "the engine says nothing";
+      for (TokenEvent& event : output.tokens) {
+        const auto key = std::pair(event.id.value, event.choice);
+        ASSERT_EQ(ended.count(key), 0u) << "an event after the end";
+        if (!event.adapter_version.empty()) versions[key] = event.adapter_version;
+        if (event.has_token) tokens[key].push_back(event.token);
+        if (event.end != EndReason::kNone) ended[key] = std::move(event);
+      }
+      for (AdapterReply& reply : output.replies) answers[reply.ticket] = std::move(reply);
+    }
+  }
+
+  Ledger ledger{8 << 20};
+  SteadyClock clock;
+  NullLogSink log;
+  FakeFiles files;
+  GatedExecutor* gate = nullptr;
+  std::unique_ptr<Engine> engine;
+  std::map<std::pair<uint64_t, int32_t>, std::vector<TokenId>> tokens;
+  std::map<std::pair<uint64_t, int32_t>, TokenEvent> ended;
+  std::map<std::pair<uint64_t, int32_t>, std::string> versions;
+  std::map<uint64_t, AdapterReply> answers;
+};
+
+Submit request(uint64_t id, int prompt, int output, std::vector<AdapterUse> adapters = {}) {
+  Submit submit;
+  submit.id = RequestId{id};
+  for (int i = 0; i < prompt; ++i) submit.prompt.push_back(1 + static_cast<TokenId>((id + static_cast<uint64_t>(i)) % (kVocab - 1)));
+  submit.max_tokens = output;
+  submit.ignore_eos = true;
+  submit.sampling.seed = id;
+  submit.adapters = std::move(adapters);
+  return submit;
+}
+
+TEST(Engine, ServesRequestsFromManyThreadsWithAdapterChurn) {
+  Server server;
+  for (uint64_t i = 0; i < 3; ++i) {
+    const std::string name(1, static_cast<char>('a' + i));
+    server.files.put("/" + name, 100 + i);
+    ASSERT_TRUE(server.engine->command({i, AdapterAction::kRegister, name, "/" + name, false}).ok());
+  }
+  server.collect(0, 3);
+  constexpr int kThreads = 4, kEach = 40;
+  std::vector<std::thread> clients;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    clients.emplace_back([&, thread] {
+      for (int i = 0; i < kEach; ++i) {
+        const auto id = static_cast<uint64_t>(thread * 1000 + i);
+        std::vector<AdapterUse> adapters;
+        if (i % 4 != 0) adapters.push_back({std::string(1, static_cast<char>('a' + i % 4 - 1)), i % 2 == 0 ? 1.0f : 0.5f});
+        EXPECT_TRUE(server.engine->submit(request(id, 1 + i, 1 + i / 2, adapters)).ok());
+        if (i % 10 == 9) server.engine->cancel(RequestId{id});
+        if (i % 16 == 3) {
+          server.files.put("/a", 200 + id);
+          EXPECT_TRUE(server.engine->command({1000 + id, AdapterAction::kLoad, "a", "/a", true}).ok());
+        }
+      }
+    });
+  }
+  server.collect(kThreads * kEach, 3);
+  for (std::thread& client : clients) client.join();
+  for (int thread = 0; thread < kThreads; ++thread) {
+    for (int i = 0; i < kEach; ++i) {
+      const auto id = static_cast<uint64_t>(thread * 1000 + i);
+      const TokenEvent& last = server.ended[{id, 0}];
+      if (i % 10 == 9 && last.end == EndReason::kCancelled) continue;
+      ASSERT_EQ(last.end, EndReason::kLength) << last.error.message;
+      std::vector<AdapterUse> adapters;
+      std::vector<FakeUse> uses;
+      if (i % 4 != 0) uses.push_back({FakeFiles::content_of(server.versions[{id, 0}]), i % 2 == 0 ? 1.0f : 0.5f, 0});
+      EXPECT_EQ((server.tokens[{id, 0}]), expected_output(request(id, 1 + i, 1 + i / 2), 0, uses, 200).tokens);
+    }
+  }
+}
+
+TEST(Engine, SaysOverloadedWhenTheQueueIsFull) {
+  EngineOptions options = Server::small_options();
+  options.max_sequences = 1;
+  options.max_queued = 3;
+  Server server(options, true);
+  ASSERT_TRUE(server.engine->submit(request(1, 5, 5)).ok());
+  server.gate->entered.wait(0);  // request 1 runs and is no longer queued
+  for (uint64_t id = 2; id <= 4; ++id) ASSERT_TRUE(server.engine->submit(request(id, 5, 5)).ok());
+  const Status refused = server.engine->submit(request(5, 5, 5));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOverloaded);
+  server.open_gate();
+  server.collect(4, 0);
+  EXPECT_TRUE(server.engine->submit(request(6, 5, 5)).ok());
+  server.collect(5, 0);
+}
+
+TEST(Engine, RefusesWhatCanNeverBeServed) {
+  Server server;
+  Submit submit = request(1, 200, 1);
+  EXPECT_EQ(server.engine->submit(submit).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(server.engine->submit(submit).error().message.find("200"), std::string::npos);
+  submit = request(1, 5, 5);
+  submit.prompt.clear();
+  EXPECT_FALSE(server.engine->submit(submit).ok());
+  submit = request(1, 5, 5);
+  submit.sampling.top_p = 0.0f;
+  EXPECT_FALSE(server.engine->submit(submit).ok());
+  submit = request(1, 5, 5);
+  submit.choices = 0;
+  EXPECT_FALSE(server.engine->submit(submit).ok());
+  submit = request(1, 5, 5, std::vector<AdapterUse>(9));
+  EXPECT_FALSE(server.engine->submit(submit).ok());
+}
+
+TEST(Engine, DrainRefusesNewRequestsAndFinishesTheOthers) {
+  Server server(Server::small_options(), true);
+  ASSERT_TRUE(server.engine->submit(request(1, 5, 20)).ok());
+  server.engine->drain();
+  EXPECT_EQ(server.engine->submit(request(2, 5, 5)).error().code, ErrorCode::kUnavailable);
+  server.open_gate();
+  server.collect(1, 0);
+  EXPECT_EQ((server.ended[{1, 0}].end), EndReason::kLength);
+}
+
+TEST(Engine, StopEndsWhatIsLeftAndTheOutputStaysReadable) {
+  Server server(Server::small_options(), true);
+  server.files.put("/a", 1);
+  for (uint64_t id = 1; id <= 20; ++id) {
+    Submit submit = request(id, 5, 100);
+    submit.choices = 2;
+    ASSERT_TRUE(server.engine->submit(submit).ok());
+  }
+  server.gate->entered.wait(0);
+  server.open_gate();
+  server.engine->stop();
+  server.collect(40, 0);
+  EXPECT_FALSE(server.engine->submit(request(99, 5, 5)).ok());
+  EXPECT_FALSE(server.engine->command({1, AdapterAction::kRegister, "a", "/a", false}).ok());
+  EXPECT_EQ(server.engine->stats().kv_blocks_used, 0);
+  server.engine->stop();  // idempotent
+}
+
+TEST(Engine, CommandsAreAnsweredInAllCases) {
+  Server server;
+  server.files.put("/a", 7, 2000);
+  ASSERT_TRUE(server.engine->command({1, AdapterAction::kLoad, "a", "/a", false}).ok());
+  ASSERT_TRUE(server.engine->command({2, AdapterAction::kLoad, "b", "/nowhere", false}).ok());
+  server.collect(0, 2);
+  EXPECT_TRUE(server.answers[1].status.ok());
+  EXPECT_EQ(server.answers[1].version.substr(0, 12), "000000000007");
+  EXPECT_EQ(server.answers[2].status.error().code, ErrorCode::kNotFound);
+  ASSERT_TRUE(server.engine->command({3, AdapterAction::kPin, "a", "", false}).ok());
+  ASSERT_TRUE(server.engine->command({4, AdapterAction::kUnload, "nobody", "", false}).ok());
+  ASSERT_TRUE(server.engine->command({5, AdapterAction::kUnload, "a", "", false}).ok());
+  server.collect(0, 5);
+  EXPECT_EQ(server.answers[5].bytes_freed, 2000);
+  EXPECT_EQ(server.ledger.used_bytes(MemoryUse::kAdapters), 0);
+}
+
+TEST(Engine, TwoEnginesInOneProcessDoNotMeet) {
+  Server first, second;
+  first.files.put("/a", 1);
+  second.files.put("/a", 2);
+  for (Server* server : {&first, &second}) {
+    ASSERT_TRUE(server->engine->command({1, AdapterAction::kRegister, "a", "/a", false}).ok());
+    for (uint64_t id = 1; id <= 10; ++id) ASSERT_TRUE(server->engine->submit(request(id, 20, 20, {{"a", 1.0f}})).ok());
+  }
+  for (Server* server : {&first, &second}) server->collect(10, 1);
+  for (uint64_t id = 1; id <= 10; ++id) {
+    EXPECT_EQ((first.tokens[{id, 0}]), expected_output(request(id, 20, 20), 0, {{1, 1.0f, 0}}, 200).tokens);
+    EXPECT_EQ((second.tokens[{id, 0}]), expected_output(request(id, 20, 20), 0, {{2, 1.0f, 0}}, 200).tokens);
+  }
+}
+
+TEST(Engine, MemoryThatDoesNotFitIsSaidWithTheNumbers) {
+  Ledger ledger(100000);
+  SteadyClock clock;
+  NullLogSink log;
+  FakeFiles files;
+  EngineOptions options = Server::small_options();
+  options.kv_cache_bytes = 1 << 20;
+  EngineParts parts;
+  parts.config = fake_config();
+  parts.executor = std::make_unique<FakeExecutor>(step_limits(options, parts.config));
+  parts.adapters = files.source();
+  parts.ledger = &ledger;
+  parts.clock = &clock;
+  parts.log = &log;
+  parts.options = options;
+  const auto engine = start_engine(std::move(parts));
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.error().code, ErrorCode::kTooLarge);
+  EXPECT_NE(engine.error().message.find("1.00 MiB"), std::string::npos) << engine.error().message;
+}
+
+}  // namespace
+}  // namespace loralei

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine loop under random traffic, and what it allocates in steady state.
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+#include "engine/allocation_counter.h"
+#include "engine/loop_world.h"
+
+namespace loralei {
+namespace {
+
+using namespace testing_support;
+
+TEST(EngineLoop, ADecodeStepAllocatesNothing) {
+  World world({.blocks = 128});
+  for (int i = 0; i < 2; ++i) {
+    const std::string name(1, static_cast<char>('a' + i));
+    world.files.put("/" + name, 100 + static_cast<uint64_t>(i));
+    world.command(AdapterAction::kRegister, name, "/" + name);
+  }
+  for (int i = 0; i < 8; ++i) {
+    Submit submit = simple(20, 200, i, i < 2 ? std::vector<AdapterUse>{} : std::vector<AdapterUse>{{i % 2 ? "a" : "b", 0.5f}});
+    submit.sampling.top_k = i % 3 == 0 ? 5 : 0;
+    submit.sampling.top_p = i % 3 == 1 ? 0.9f : 1.0f;
+    submit.sampling.repetition_penalty = i % 2 ? 1.1f : 1.0f;
+    world.submit(submit);
+  }
+  for (int i = 0; i < 60; ++i) {
+    world.turn();
+    if (i % 3 == 0) world.finish_load();
+  }
+  ASSERT_EQ(world.stats().running, 8);
+  EngineOutput output;
+  output.tokens.reserve(1000);
+  start_counting_allocations();
+  for (int i = 0; i < 60; ++i) world.loop->turn(world.messages, output);
+  const int64_t allocations = stop_counting_allocations();
+  EXPECT_EQ(output.tokens.size(), 480u);
+  EXPECT_EQ(allocations, 0);
+}
+
+// Everything at once: arrivals, cancels, failures, adapter churn with too little memory for all, replaced versions, preemption.
+TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Prng random(seed);
+    WorldOptions setup;
+    setup.blocks = 10 + static_cast<int32_t>(random.below(20));
+    setup.max_sequences = 1 + static_cast<int32_t>(random.below(8));
+    setup.step_tokens = setup.max_sequences + static_cast<int32_t>(random.below(40));
+    setup.prefix_cache = random.below(4) != 0;
+    setup.adapter_bytes = 200000;
+    setup.max_model_len = 160;
+    World world(setup);
+    uint64_t content = 1000;
+    const auto name_of = [&] { return std::string(1, static_cast<char>('a' + random.below(5))); };
+    for (int i = 0; i < 5; ++i) {
+      const std::string name(1, static_cast<char>('a' + i));
+      world.files.put("/" + name, ++content, static_cast<int64_t>(random.below(100000)));
+      world.command(AdapterAction::kRegister, name, "/" + name);
+    }
+    std::map<RequestId, bool> disturbed;  // may end with an error or cancelled
+    bool step_failed = false;
+    for (int step = 0; step < 1200; ++step) {
+      switch (random.below(24)) {
+        case 0:
+        case 1: {
+          Submit submit = simple(1 + static_cast<int>(random.below(100)), 1 + static_cast<int>(random.below(50)), static_cast<int>(random.below(3)));
+          submit.choices = 1 + static_cast<int32_t>(random.below(3) * random.below(2));
+          submit.ignore_eos = random.below(2);
+          submit.min_tokens = static_cast<int32_t>(random.below(10));
+          submit.sampling.temperature = random.below(3) == 0 ? 0.0f : 0.8f;
+          submit.sampling.top_k = static_cast<int32_t>(random.below(2) * 10);
+          submit.sampling.repetition_penalty = random.below(3) == 0 ? 1.2f : 1.0f;
+          submit.sampling.logprobs = static_cast<int32_t>(random.below(4)) - 1;
+          submit.prompt_logprobs = random.below(6) == 0;
+          for (auto count = random.below(3); count > 0; --count) submit.adapters.push_back({name_of(), random.below(2) ? 1.0f : 0.5f});
+          world.submit(submit);
+          break;
+        }
+        case 2:
+          if (world.last_id > 0) {
+            const RequestId id{1 + random.below(world.last_id)};
+            disturbed[id] = true;
+            world.cancel(id);
+          }
+          break;
+        case 3: {
+          const std::string name = name_of();
+          world.files.put("/" + name, ++content, static_cast<int64_t>(random.below(100000)));
+          world.command(AdapterAction::kLoad, name, "/" + name, true);
+          break;
+        }
+        case 4: {
+          const std::string name = name_of();
+          world.command(AdapterAction::kUnload, name);
+          if (random.below(3) != 0) world.command(AdapterAction::kRegister, name, "/" + name);
+          break;
+        }
+        case 5: world.command(random.below(3) ? AdapterAction::kUnpin : AdapterAction::kPin, name_of()); break;
+        case 6:
+          if (random.below(10) == 0) world.executor.fail_next = step_failed = true;
+          break;
+        case 7:
+          if (random.below(5) == 0) world.files.change("/" + name_of(), [](FakeFiles::File& file) { file.broken = corrupt("bad"); });
+          break;
+        default: break;
+      }
+      if (!world.jobs.empty() && random.below(3) == 0) world.finish_load(random.below(world.jobs.size()));
+      world.turn();
+      ASSERT_FALSE(HasFailure());
+    }
+    for (int i = 0; i < 5; ++i) world.command(AdapterAction::kUnpin, std::string(1, static_cast<char>('a' + i)));
+    world.run(20000);
+    int compared = 0;
+    for (const auto& [id, submit] : world.submits) {
+      for (int32_t choice = 0; choice < submit.choices; ++choice) {
+        const World::Record& record = world.record(id, choice);
+        ASSERT_NE(record.end, EndReason::kNone) << "request " << id.value << " never ended";
+        if (record.end == EndReason::kStop || record.end == EndReason::kLength) {
+          world.expect_oracle(id, choice);
+          ++compared;
+        } else {
+          EXPECT_TRUE(record.end == EndReason::kError ? (!submit.adapters.empty() || step_failed) : disturbed.count(id) == 1);
+        }
+      }
+    }
+    EXPECT_GT(compared, 10);
+    EXPECT_EQ(world.replies.size(), world.tickets);
+    world.expect_nothing_held();
+    for (int i = 0; i < 5; ++i) world.command(AdapterAction::kUnload, std::string(1, static_cast<char>('a' + i)));
+    world.run();
+    EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 0);
+  }
+}
+
+}  // namespace
+}  // namespace loralei

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cpu/scratch.h"
+
+#include <algorithm>
+
+#include "ops/cpu/lora_plan.h"
+
+namespace loralei {
+
+int64_t cpu_scratch_bytes(const OpLimits& limits) {
+  const AttentionSizes attention = attention_sizes(limits.heads, limits.kv_heads, limits.head_dim);
+  const int64_t threads = limits.threads;
+  const int64_t attention_shared = round_up64((int64_t{limits.rows_max} + 2) * 4) +
+                                   attention.slot_bytes * (attention_split_slots(limits.threads) + 1);
+  return std::max({matmul_worker_bytes(limits.in_max) * threads,
+                   lora_shared_bytes(limits.rank_max) + lora_worker_bytes() * threads,
+                   attention_shared + attention.worker_bytes * threads, rope_worker_bytes(limits.head_dim) * threads});
+}
+
+}  // namespace loralei

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/api_server.h"
+
+#include <gtest/gtest.h>
+
+#include "serve/adapter_paths.h"
+#include "serve/server_test_util.h"
+
+namespace loralei {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A root with adapters "one" and "two", one that is broken, a link that leads out, and a folder beside it.
+class AdapterTest : public ApiTest {
+ protected:
+  void SetUp() override {
+    ApiTest::SetUp();
+    base_ = fs::path(testing::TempDir()) / ("loralei-serve-" + std::to_string(::getpid()));
+    fs::remove_all(base_);
+    for (const char* name : {"root/one", "root/two", "root/broken", "root/plain", "outside/three"}) fs::create_directories(base_ / name);
+    for (const char* name : {"root/one", "root/two", "root/broken", "outside/three"}) std::ofstream(base_ / name / "adapter_config.json") << "{}";
+    fs::create_directory_symlink(base_ / "outside/three", base_ / "root/link");
+    options.adapter_roots = {(base_ / "root").string()};
+  }
+  void TearDown() override {
+    server.reset();
+    fs::remove_all(base_);
+  }
+  HttpResponse load(const std::string& name, const std::string& path, const std::string& more = "") {
+    return post("/v1/load_lora_adapter", R"({"lora_name":")" + name + R"(","lora_path":")" + path + "\"" + more + "}");
+  }
+  fs::path base_;
+};
+
+TEST_F(AdapterTest, LoadAndUnloadAsVllm) {
+  start();
+  const std::string one = (base_ / "root/one").string();
+  HttpResponse answer = load("one", one);
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(answer.body, "Success: LoRA adapter 'one' added successfully.");
+  answer = load("one", one);
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(error_of(answer, "type"), "InvalidUserInput");
+  EXPECT_EQ(load("one", one, R"(,"load_inplace":true)").status, 200);
+  EXPECT_EQ(load("base", one).status, 409);
+  EXPECT_EQ(load("two", "two", R"(,"pinned":true)").status, 200);  // relative to the root
+  EXPECT_EQ(load("x", (base_ / "root/broken").string()).status, 400);
+  const Json models = Json::parse(get("/v1/models").body);
+  ASSERT_EQ(models["data"].size(), 4u);
+  EXPECT_EQ(models["data"][2]["id"], "one");
+  EXPECT_EQ(models["data"][2]["parent"], "base");
+  EXPECT_EQ(Json::parse(get("/v1/models/one").body)["root"], one);
+  EXPECT_EQ(get("/v1/models/x").status, 404);
+  EXPECT_EQ(Json::parse(get("/v1/adapters").body)["data"][0]["state"], "ready");
+  answer = post("/v1/unload_lora_adapter", R"({"lora_name":"one"})");
+  EXPECT_EQ(answer.body, "Success: LoRA adapter 'one' removed successfully.");
+  EXPECT_EQ(post("/v1/unload_lora_adapter", R"({"lora_name":"one"})").status, 404);
+  EXPECT_EQ(error_of(post("/v1/unload_lora_adapter", "{}"), "type"), "InvalidUserInput");
+  HttpClient c = client();
+  EXPECT_EQ(Json::parse(c.request("DELETE", "/v1/adapters/two")->body)["bytes_freed"], 123);
+  EXPECT_EQ(c.request("DELETE", "/v1/adapters/two")->status, 404);
+}
+
+TEST_F(AdapterTest, PathsOutsideTheRootsTellNothing) {
+  start();
+  for (const std::string& path : std::vector<std::string>{(base_ / "outside/three").string(), (base_ / "outside/absent").string(), (base_ / "root/link").string(),
+                                 (base_ / "root/../outside/three").string(), (base_ / "root/absent/../../outside/three").string(),
+                                 "../outside/three", "/etc", (base_ / "root").string()}) {
+    const HttpResponse answer = load("x", path);
+    EXPECT_EQ(answer.status, 403) << path << answer.body;
+  }
+  EXPECT_EQ(load("x", (base_ / "root/absent").string()).status, 404);
+  EXPECT_EQ(load("x", "absent/deeper").status, 404);
+  server.reset();
+}
+
+TEST_F(AdapterTest, WithoutRootsTheFlagIsNamed) {
+  options.adapter_roots.clear();
+  start();
+  const HttpResponse answer = load("x", "/tmp");
+  EXPECT_EQ(answer.status, 403);
+  EXPECT_NE(error_of(answer, "message").find("--adapter-dir"), std::string::npos);
+}
+
+TEST_F(AdapterTest, ScanRescanPinAndUse) {
+  start();
+  AdapterService::Rescan found = server->rescan();
+  EXPECT_EQ(found.added, (std::vector<std::string>{"one", "two"}));  // "broken" is refused by the engine
+  EXPECT_EQ(found.notes.size(), 2u);                                  // and the link leads out
+  EXPECT_TRUE(server->add_adapter("cli", (base_ / "outside/three").string()).ok());
+  EXPECT_FALSE(server->add_adapter("base", "/x").ok());
+  EXPECT_FALSE(server->add_adapter("one", "/x").ok());
+  EXPECT_EQ(Json::parse(post("/v1/adapters/rescan", "").body)["added"].size(), 0u);
+  EXPECT_EQ(post("/v1/adapters/one/pin", "").status, 200);
+  EXPECT_EQ(post("/v1/adapters/nobody/pin", "").status, 404);
+  EXPECT_EQ(load("one", (base_ / "root/one").string()).status, 200);  // registered by the scan, loaded by hand
+
+  size_t submits = 0;
+  const auto use = [&](const std::string& fields) {
+    const HttpResponse answer = post("/v1/chat/completions", chat(fields));
+    EXPECT_EQ(answer.status, 200) << fields << answer.body;
+    Submit submit = engine.wait_submit(submits++);
+    std::string text = Json::parse(answer.body)["model"].get<std::string>() + ":";
+    for (const AdapterUse& adapter : submit.adapters) text += " " + adapter.name + "*" + std::to_string(adapter.scale).substr(0, 4);
+    return text;
+  };
+  EXPECT_EQ(use(R"("model":"one")"), "one: one*1.00");
+  EXPECT_EQ(use(R"("model":"base:two")"), "base:two: two*1.00");
+  EXPECT_EQ(use(R"("model":"")"), "base:");
+  EXPECT_EQ(use(R"("model":"alias","adapter_id":"two")"), "alias: two*1.00");
+  EXPECT_EQ(use(R"("lora_path":"cli")"), "cli: cli*1.00");
+  EXPECT_EQ(use(R"("lora":[{"id":0,"scale":0.5},{"id":"two","scale":2},{"id":2,"scale":0}])"), "one+two: one*0.50 two*2.00");
+  EXPECT_EQ(use(R"("model":"one","adapter_id":"one")"), "one: one*1.00");
+  EXPECT_EQ(post("/v1/chat/completions", chat(R"("model":"one","adapter_id":"two")")).status, 400);
+  EXPECT_EQ(post("/v1/chat/completions", chat(R"("adapters":[{"name":"one"},{"name":"one"}])")).status, 400);
+  EXPECT_NE(get("/metrics").body.find("loralei_adapter_requests_total{adapter=\"one\"} 2"), std::string::npos);
+  EXPECT_NE(log.text().find("adapter=one version=digest"), std::string::npos);
+}
+
+TEST_F(ApiTest, KeysGuardRoutes) {
+  options.api_keys = {"k"};
+  options.admin_key = "boss";
+  start();
+  HttpClient c = client();
+  EXPECT_EQ(c.get("/health")->status, 200);
+  EXPECT_EQ(c.get("/metrics")->status, 200);
+  auto denied = c.get("/v1/models");
+  EXPECT_EQ(denied->status, 401);
+  EXPECT_EQ(denied->header("www-authenticate"), "Bearer");
+  EXPECT_EQ(c.request("GET", "/v1/models", {{"Authorization", "Bearer k"}})->status, 200);
+  EXPECT_EQ(c.request("POST", "/v1/load_lora_adapter", {{"Authorization", "Bearer k"}}, "")->status, 403);
+  EXPECT_EQ(c.request("POST", "/v1/load_lora_adapter", {{"Authorization", "Bearer boss"}}, "")->status, 400);
+}
+
+TEST_F(ApiTest, SmallRoutes) {
+  options.cors_origins = {"http://page"};
+  start();
+  EXPECT_EQ(get("/ready").status, 200);
+  EXPECT_NE(get("/").body.find("/v1/chat/completions"), std::string::npos);
+  EXPECT_EQ(Json::parse(get("/version").body)["version"], "0.0.test");
+  HttpClient c = client();
+  auto preflight = c.request("OPTIONS", "/v1/completions", {{"Origin", "http://page"}});
+  EXPECT_EQ(preflight->status, 204);
+  EXPECT_EQ(preflight->header("access-control-allow-origin"), "http://page");
+  EXPECT_EQ(c.request("OPTIONS", "/v1/completions", {{"Origin", "http://other"}})->status, 403);
+  const std::string text = "na\xC3\xAFve text";
+  const Json tokens = Json::parse(post("/tokenize", R"({"prompt":")" + text + R"(","return_token_strs":true})").body);
+  EXPECT_EQ(tokens["count"], tokens["tokens"].size());
+  EXPECT_EQ(tokens["token_strs"].size(), tokens["tokens"].size());
+  EXPECT_EQ(Json::parse(post("/detokenize", R"({"tokens":)" + tokens["tokens"].dump() + "}").body)["prompt"], text);
+  EXPECT_GT(Json::parse(post("/tokenize", R"({"messages":[{"role":"user","content":"x"}]})").body)["count"], 3);
+  const Json floats = Json::parse(post("/v1/embeddings", R"({"input":["a","b"]})").body);
+  EXPECT_FLOAT_EQ(floats["data"][1]["embedding"][0], 0.6f);
+  EXPECT_EQ(Json::parse(post("/v1/embeddings", R"({"input":"a","encoding_format":"base64"})").body)["data"][0]["embedding"], "mpkZP83MTD8=");
+  post("/v1/chat/completions", chat(R"("frobnicate":1)"));
+  post("/v1/chat/completions", chat(R"("frobnicate":1)"));
+  const std::string logged = log.text();
+  EXPECT_NE(logged.find("'frobnicate'"), std::string::npos);
+  EXPECT_EQ(logged.find("'frobnicate'"), logged.rfind("'frobnicate'"));
+  EXPECT_NE(get("/metrics").body.find("loralei_unknown_request_fields_total 2"), std::string::npos);
+}
+
+TEST_F(ApiTest, DrainFinishesWhatRunsAndRefusesTheRest) {
+  engine.hold = true;
+  start();
+  std::thread running([&] {
+    const auto all = events("/v1/chat/completions", chat(R"("stream":true)"));
+    EXPECT_EQ(all.back(), "[DONE]");
+  });
+  const Submit submit = engine.wait_submit(0);
+  EXPECT_EQ(post("/v1/admin/drain", "", {{"Host", "localhost"}}).status, 200);
+  EXPECT_EQ(get("/ready").status, 503);
+  EXPECT_EQ(get("/health").status, 200);
+  const HttpResponse refused = post("/v1/chat/completions", chat());
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(error_of(refused, "type"), "unavailable_error");
+  engine.emit(submit.id, ids("a")[0], EndReason::kLength);
+  running.join();
+  EXPECT_TRUE(server->shutdown(30'000));
+}
+
+TEST_F(ApiTest, ShutdownCutsWhatDoesNotEnd) {
+  engine.hold = true;
+  start();
+  HttpResponse answer;
+  std::thread running([&] { answer = post("/v1/chat/completions", chat()); });
+  engine.wait_submit(0);
+  EXPECT_FALSE(server->shutdown(10));
+  running.join();
+  EXPECT_EQ(answer.status, 503) << answer.body;
+}
+
+}  // namespace
+}  // namespace loralei

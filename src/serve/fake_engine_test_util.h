@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// FakeEngine: an Engine for serve's tests that answers from a script instead of a model.
+// Thread-safe as the real one. By itself it answers each Submit at once with `script`'s tokens; with `hold` set requests wait until the
+// test emits their events.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/api.h"
+
+namespace loralei {
+
+class FakeEngine final : public Engine {
+ public:
+  std::function<std::vector<TokenId>(const Submit&, int choice)> script;
+  TokenId eos = 0;
+  bool hold = false;
+  int64_t length = 64;
+  size_t max_running = 1000;
+  Status next_submit;  // when not ok: the answer to every submit
+
+  Status submit(Submit request) override {
+    std::lock_guard lock(mutex_);
+    if (draining_) return Error{ErrorCode::kUnavailable, "draining"};
+    if (!next_submit.ok()) return next_submit;
+    if (submits_.size() - ended_.size() >= max_running) return Error{ErrorCode::kOverloaded, "The queue is full."};
+    submits_.push_back(request);
+    changed_.notify_all();
+    if (!hold) answer(request);
+    return {};
+  }
+  void cancel(RequestId id) override {
+    std::lock_guard lock(mutex_);
+    cancelled_.insert(id.value);
+    ended_.insert(id.value);
+    changed_.notify_all();
+  }
+  Status command(AdapterCommand command) override {
+    std::lock_guard lock(mutex_);
+    AdapterReply reply;
+    reply.ticket = command.ticket;
+    reply.version = "v-" + command.name;
+    if (command.path.find("broken") != std::string::npos) reply.status = corrupt("The file is broken.");
+    if (command.action == AdapterAction::kUnload) {
+      reply.bytes_freed = 123;
+      adapters_.erase(command.name);
+    } else if (reply.status.ok()) {
+      adapters_[command.name].name = command.name;
+      if (command.action != AdapterAction::kRegister) adapters_[command.name].tier = AdapterTier::kResident;
+    }
+    commands.push_back(std::move(command));
+    output_.replies.push_back(std::move(reply));
+    changed_.notify_all();
+    return {};
+  }
+  EngineOutput wait_output(int64_t timeout_ns) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [&] { return !output_.tokens.empty() || !output_.replies.empty() || stopped_; });
+    EngineOutput out = std::move(output_);
+    output_ = {};
+    return out;
+  }
+  EngineStats stats() const override {
+    std::lock_guard lock(mutex_);
+    EngineStats stats;
+    stats.running = static_cast<int32_t>(submits_.size() - ended_.size());
+    for (const auto& [name, status] : adapters_) stats.adapters.push_back(status);
+    return stats;
+  }
+  int64_t max_model_len() const override { return length; }
+  const std::string& fingerprint() const override { return fingerprint_; }
+  void drain() override {
+    std::lock_guard lock(mutex_);
+    draining_ = true;
+  }
+  void stop() override {
+    std::lock_guard lock(mutex_);
+    stopped_ = true;
+    for (const Submit& submit : submits_) {
+      if (ended_.contains(submit.id.value)) continue;
+      for (int choice = 0; choice < submit.choices; ++choice) {
+        TokenEvent event;
+        event.id = submit.id;
+        event.choice = choice;
+        event.end = EndReason::kCancelled;
+        output_.tokens.push_back(event);
+      }
+    }
+    changed_.notify_all();
+  }
+
+  // For tests.
+  void emit(TokenEvent event) {
+    std::lock_guard lock(mutex_);
+    if (event.end != EndReason::kNone) ended_.insert(event.id.value);
+    output_.tokens.push_back(std::move(event));
+    changed_.notify_all();
+  }
+  void emit(RequestId id, TokenId token, EndReason end = EndReason::kNone) {
+    TokenEvent event;
+    event.id = id;
+    event.has_token = true;
+    event.token = token;
+    event.end = end;
+    emit(std::move(event));
+  }
+  Submit wait_submit(size_t index) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(30), [&] { return submits_.size() > index; });
+    return submits_.at(index);
+  }
+  bool wait_cancelled(RequestId id) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(30), [&] { return cancelled_.contains(id.value); });
+  }
+  std::vector<AdapterCommand> commands;
+
+ private:
+  void answer(const Submit& request) {
+    for (int choice = 0; choice < request.choices; ++choice) {
+      TokenEvent first;
+      first.id = request.id;
+      first.choice = choice;
+      first.cached_tokens = 1;
+      first.adapter_version = request.adapters.empty() ? "" : "digest";
+      if (request.pooling != Pooling::kNone) {
+        first.embedding = {3.0f, 4.0f};
+        first.end = EndReason::kStop;
+        output_.tokens.push_back(first);
+        continue;
+      }
+      if (request.prompt_logprobs) {
+        first.prompt_logprobs.resize(request.prompt.size());
+        for (size_t i = 1; i < request.prompt.size(); ++i) first.prompt_logprobs[i] = TokenLogprobs{-1.0f, {{request.prompt[i], -1.0f}}};
+      }
+      std::vector<TokenId> tokens = script(request, choice);
+      const bool cut = static_cast<int64_t>(tokens.size()) >= request.max_tokens;
+      tokens.resize(std::min(tokens.size(), static_cast<size_t>(request.max_tokens)));
+      if (!cut) tokens.push_back(eos);
+      if (tokens.empty()) {
+        first.end = EndReason::kLength;
+        output_.tokens.push_back(first);
+      }
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        TokenEvent event = i == 0 ? first : TokenEvent{};
+        event.id = request.id;
+        event.choice = choice;
+        event.has_token = true;
+        event.token = tokens[i];
+        if (request.sampling.logprobs >= 0) event.logprobs = TokenLogprobs{-0.5f, {{tokens[i], -0.5f}}};
+        if (i + 1 == tokens.size() && !cut) event.stop_token = eos;
+        if (i + 1 == tokens.size()) event.end = cut ? EndReason::kLength : EndReason::kStop;
+        output_.tokens.push_back(std::move(event));
+      }
+    }
+    ended_.insert(request.id.value);
+    changed_.notify_all();
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  EngineOutput output_;
+  std::vector<Submit> submits_;
+  std::set<uint64_t> cancelled_, ended_;
+  std::map<std::string, AdapterStatus> adapters_;
+  bool draining_ = false, stopped_ = false;
+  const std::string fingerprint_ = "fp_test";
+};
+
+}  // namespace loralei

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// The API server over loopback with a fake engine and a small real tokenizer.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "http/client.h"
+#include "serve/api_server.h"
+#include "serve/fake_engine_test_util.h"
+#include "sys/file.h"
+
+namespace loralei {
+
+using Json = nlohmann::json;
+
+class CollectingLog final : public LogSink {
+ public:
+  void log(LogLevel, std::string_view message) override {
+    std::lock_guard lock(mutex_);
+    lines_.emplace_back(message);
+  }
+  std::string text() {
+    std::lock_guard lock(mutex_);
+    std::string all;
+    for (const std::string& line : lines_) all += line + "\n";
+    return all;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+class ApiTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto loaded = Tokenizer::from_directory(std::string(LORALEI_SOURCE_DIR) + "/tests/vectors/tokenizers/bl-gpt2");
+    ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+    tokenizer = *loaded;
+    auto chatml = ChatTemplate::builtin("chatml");
+    ASSERT_TRUE(chatml.ok());
+    auto made = TextModel::make(tokenizer, *chatml, "base");
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    text = *made;
+    engine.length = 512;
+    engine.eos = tokenizer->eos().value_or(0);
+    engine.script = [this](const Submit&, int) { return ids("Hello, w\xC3\xB6rld! \xF0\x9F\x98\x80 done"); };
+    options.model_names = {"base", "alias"};
+    options.version = "0.0.test";
+  }
+  void start() {
+    auto started = ApiServer::start(options, engine, text, files, clock, log);
+    ASSERT_TRUE(started.ok()) << started.error().message;
+    server = std::move(*started);
+    server->set_ready();
+  }
+  std::vector<TokenId> ids(const std::string& s) { return tokenizer->encode(s, {.add_special = false}).value(); }
+  HttpClient client() const { return HttpClient({.port = server->port(), .read_timeout_ms = 30'000}); }
+  HttpResponse post(const std::string& path, const std::string& body, HttpHeaders headers = {}) {
+    headers.emplace_back("Content-Type", "application/json");
+    HttpClient c = client();
+    auto answer = c.request("POST", path, headers, body);
+    EXPECT_TRUE(answer.ok()) << answer.error().message;
+    return answer.ok() ? *answer : HttpResponse{};
+  }
+  HttpResponse get(const std::string& path) {
+    HttpClient c = client();
+    auto answer = c.get(path);
+    EXPECT_TRUE(answer.ok()) << answer.error().message;
+    return answer.ok() ? *answer : HttpResponse{};
+  }
+  std::vector<std::string> events(const std::string& path, const std::string& body) {
+    HttpClient c = client();
+    SseParser sse;
+    std::vector<std::string> out;
+    auto answer = c.post_json(path, body, [&](std::string_view piece) {
+      return sse.feed(piece, [&](std::string_view event) {
+        out.emplace_back(event);
+        return true;
+      });
+    });
+    EXPECT_TRUE(answer.ok()) << answer.error().message;
+    return out;
+  }
+  static std::string chat(const std::string& more = "") {
+    return R"({"messages":[{"role":"user","content":"hi"}])" + (more.empty() ? "" : "," + more) + "}";
+  }
+  static std::string error_of(const HttpResponse& response, const char* field) {
+    const Json body = Json::parse(response.body, nullptr, false);
+    if (!body.is_object() || !body.contains("error")) return "no error body: " + response.body;
+    return body["error"][field].is_string() ? body["error"][field].get<std::string>() : body["error"][field].dump();
+  }
+
+  FakeEngine engine;
+  ServeOptions options;
+  PosixFileSystem files;
+  SteadyClock clock;
+  CollectingLog log;
+  Tokenizer::Ptr tokenizer;
+  std::shared_ptr<const TextModel> text;
+  std::unique_ptr<ApiServer> server;  // last: it borrows the rest
+};
+
+inline const std::string kScripted = "Hello, w\xC3\xB6rld! \xF0\x9F\x98\x80 done";
+
+}  // namespace loralei

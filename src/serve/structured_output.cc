@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/structured_output.h"
+
+namespace loralei {
+namespace {
+
+constexpr size_t kGrammarsKept = 64;  // a service uses few schemas; a large one takes megabytes
+
+}  // namespace
+
+template <typename Compile>
+Parsed<GrammarPtr> GrammarCache::find_or_compile(const std::string& key, const std::string& param, Compile compile) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto known = programs_.find(key);
+    if (known != programs_.end()) return known->second;
+  }
+  Result<GrammarPtr> program = compile();
+  if (!program.ok()) {
+    ApiError error = to_api_error(program.error(), param);
+    error.status = 400;  // a grammar beyond the limits is the request's fault, not its size
+    return error;
+  }
+  std::lock_guard lock(mutex_);
+  if (programs_.size() >= kGrammarsKept) programs_.clear();
+  programs_[key] = *program;
+  return std::move(*program);
+}
+
+Parsed<GrammarPtr> GrammarCache::of_output(const StructuredOutput& output) {
+  switch (output.format) {
+    case OutputFormat::kText: return GrammarPtr();
+    case OutputFormat::kJsonObject: return find_or_compile("o", output.param, [] { return compile_json_object(); });
+    case OutputFormat::kJsonSchema:
+      return find_or_compile("s" + output.schema, output.param, [&] { return compile_json_schema(output.schema); });
+    case OutputFormat::kRegex:
+      return find_or_compile("r" + output.regex, output.param, [&] { return compile_regex(output.regex); });
+    case OutputFormat::kChoice: {
+      std::string key = "c";
+      for (const std::string& choice : output.choices) key += std::to_string(choice.size()) + ":" + choice;
+      return find_or_compile(key, output.param, [&] { return compile_choice(output.choices); });
+    }
+  }
+  return GrammarPtr();
+}
+
+Parsed<GrammarPtr> GrammarCache::of_tools(ToolCallForm form, const ChatRequest& request) {
+  std::vector<Tool> tools;
+  ToolChoice choice;
+  switch (request.tool_choice) {
+    case WireToolChoice::kAuto: choice.mode = ToolChoiceMode::kAuto; break;
+    case WireToolChoice::kNone: return GrammarPtr();
+    case WireToolChoice::kRequired: choice.mode = ToolChoiceMode::kRequired; break;
+    case WireToolChoice::kFunction: choice.mode = ToolChoiceMode::kNamed; break;
+  }
+  choice.name = request.tool_choice_name;
+  choice.parallel = request.parallel_tool_calls;
+  std::string key = "t" + std::to_string(static_cast<int>(form)) + std::to_string(static_cast<int>(choice.mode)) +
+                    (choice.parallel ? "p" : "s") + choice.name;
+  for (const ToolSpec& tool : request.prompt.tools) {
+    tools.push_back({tool.name, tool.parameters});
+    key += "|" + tool.name + "=" + tool.parameters;
+  }
+  return find_or_compile(key, "tools", [&] { return compile_tool_grammar(form, tools, choice); });
+}
+
+}  // namespace loralei

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Response formats and tools, from the request's field to the engine's grammar and back out of the text.
+#include <gtest/gtest.h>
+
+#include "serve/server_test_util.h"
+
+namespace loralei {
+namespace {
+
+constexpr const char* kTools = R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"x":{"type":"integer"}}}}}])";
+
+class ToolTest : public ApiTest {
+ protected:
+  void SetUp() override {
+    ApiTest::SetUp();
+    auto shown = ChatTemplate::parse(
+        "{% if tools %}Tools: {{ tools | tojson }} answer in <tool_call></tool_call>\n{% endif %}"
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: ");
+    ASSERT_TRUE(shown.ok()) << shown.error().message;
+    text = TextModel::make(tokenizer, *shown, "base").value();
+    engine.script = [this](const Submit&, int) {
+      return ids("Sure.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 2}}\n</tool_call>");
+    };
+  }
+};
+
+TEST_F(ToolTest, CallsComeBackWhole) {
+  start();
+  const HttpResponse answer = post("/v1/chat/completions", chat(kTools));
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const Json choice = Json::parse(answer.body)["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice["message"]["content"], "Sure.");
+  ASSERT_EQ(choice["message"]["tool_calls"].size(), 2u) << choice.dump();
+  const Json& calls = choice["message"]["tool_calls"];
+  EXPECT_EQ(calls[0]["function"]["name"], "f");
+  EXPECT_EQ(Json::parse(calls[0]["function"]["arguments"].get<std::string>()), Json::parse(R"({"x":1})"));
+  EXPECT_EQ(Json::parse(calls[1]["function"]["arguments"].get<std::string>()), Json::parse(R"({"x":2})"));
+  EXPECT_NE(calls[0]["id"], calls[1]["id"]);
+  const Submit submit = engine.wait_submit(0);
+  EXPECT_TRUE(submit.sampling.grammar && submit.sampling.vocab_trie);
+  EXPECT_NE(tokenizer->decode(submit.prompt).find("\"name\": \"f\""), std::string::npos);
+}
+
+TEST_F(ToolTest, CallsStream) {
+  start();
+  std::vector<std::string> names, arguments(2);
+  std::string content, reason;
+  for (const std::string& event : events("/v1/chat/completions", chat(std::string(kTools) + R"(,"stream":true)"))) {
+    if (event == "[DONE]") continue;
+    const Json choice = Json::parse(event)["choices"][0];
+    if (choice["delta"].contains("content")) content += choice["delta"]["content"].get<std::string>();
+    if (!choice["finish_reason"].is_null()) reason = choice["finish_reason"];
+    if (!choice["delta"].contains("tool_calls")) continue;
+    for (const Json& call : choice["delta"]["tool_calls"]) {
+      if (call.contains("id")) names.push_back(call["function"]["name"]);
+      arguments.at(call["index"]) += call["function"]["arguments"].get<std::string>();
+    }
+  }
+  EXPECT_EQ(content, "Sure.");
+  EXPECT_EQ(reason, "tool_calls");
+  EXPECT_EQ(names, (std::vector<std::string>{"f", "f"}));
+  EXPECT_EQ(Json::parse(arguments[0]), Json::parse(R"({"x":1})"));
+  EXPECT_EQ(Json::parse(arguments[1]), Json::parse(R"({"x":2})"));
+}
+
+TEST_F(ToolTest, ChoiceNoneHidesTheTools) {
+  start();
+  const Json json = Json::parse(post("/v1/chat/completions", chat(std::string(kTools) + R"(,"tool_choice":"none")")).body);
+  EXPECT_NE(json["choices"][0]["message"]["content"].get<std::string>().find("<tool_call>"), std::string::npos);
+  const Submit submit = engine.wait_submit(0);
+  EXPECT_FALSE(submit.sampling.grammar);
+  EXPECT_EQ(tokenizer->decode(submit.prompt).find("Tools:"), std::string::npos);
+}
+
+TEST_F(ToolTest, WhatCannotBeIsRefused) {
+  start();
+  EXPECT_EQ(post("/v1/chat/completions", chat(std::string(kTools) + R"(,"response_format":{"type":"json_object"})")).status, 400);
+  const HttpResponse schema = post("/v1/chat/completions",
+                                   chat(R"("tools":[{"function":{"name":"g","parameters":{"type":"object","properties":{"x":{"type":"colour"}}}}}])"));
+  EXPECT_EQ(schema.status, 400);
+  EXPECT_EQ(error_of(schema, "param"), "tools");
+}
+
+TEST_F(ApiTest, ResponseFormatsBecomeGrammars) {
+  start();
+  for (const char* field : {R"("response_format":{"type":"json_object"})", R"("guided_regex":"[a-z]+")", R"("guided_choice":["a","b"])",
+                            R"("response_format":{"type":"json_schema","json_schema":{"schema":{"type":"object","properties":{"a":{"type":"string"}}}}})"}) {
+    EXPECT_EQ(post("/v1/chat/completions", chat(field)).status, 200) << field;
+  }
+  for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(engine.wait_submit(i).sampling.grammar) << i;
+  const HttpResponse bad = post("/v1/completions", R"({"prompt":"x","guided_json":{"type":"colour"}})");
+  EXPECT_EQ(bad.status, 400);
+  EXPECT_EQ(error_of(bad, "param"), "guided_json");
+  EXPECT_EQ(post("/v1/completions", R"({"prompt":"x","guided_regex":"("})").status, 400);
+}
+
+}  // namespace
+}  // namespace loralei

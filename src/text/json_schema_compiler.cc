@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/json_schema_compiler.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "text/json_schema_regex.h"
+
+namespace loralei::schema {
+
+namespace {
+
+constexpr int kMaxIndent = 64;  // blanks after a new line: 16 levels of 4
+
+Error at_path(const std::string& path, const std::string& what) { return invalid_argument("schema at " + path + ": " + what); }
+
+bool has_only_annotations(const Json& schema, std::initializer_list<const char*> except) {
+  for (const auto& [keyword, value] : schema.items()) {
+    const bool excepted = std::any_of(except.begin(), except.end(), [&, &key = keyword](const char* name) { return key == name; });
+    if (!excepted && !is_annotation(keyword)) return false;
+  }
+  return true;
+}
+
+// What "type" says, or what the other keywords are about.
+std::vector<std::string> types_of(const Json& schema) {
+  static constexpr std::pair<const char*, const char*> kImplied[] = {
+      {"properties", "object"}, {"required", "object"}, {"additionalProperties", "object"}, {"items", "array"},
+      {"prefixItems", "array"}, {"minItems", "array"}, {"maxItems", "array"}, {"minLength", "string"}, {"maxLength", "string"},
+      {"pattern", "string"}, {"format", "string"}, {"minimum", "number"}, {"maximum", "number"}, {"exclusiveMinimum", "number"},
+      {"exclusiveMaximum", "number"}};
+  std::vector<std::string> types;
+  const auto add = [&](const std::string& type) {
+    if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+  };
+  if (schema.contains("type")) {
+    if (schema["type"].is_string()) add(schema["type"].get<std::string>());
+    if (schema["type"].is_array()) {
+      for (const Json& type : schema["type"]) add(type.is_string() ? type.get<std::string>() : "?");
+    }
+    return types;
+  }
+  for (const auto& [keyword, type] : kImplied) {
+    if (schema.contains(keyword)) add(type);
+  }
+  return types;
+}
+
+bool value_has_type(const Json& value, const std::string& type) {
+  if (type == "string") return value.is_string();
+  if (type == "number") return value.is_number();
+  if (type == "integer") return value.is_number_integer() || (value.is_number_float() && value.get<double>() == static_cast<double>(static_cast<int64_t>(std::clamp(value.get<double>(), -9e15, 9e15))));
+  if (type == "boolean") return value.is_boolean();
+  if (type == "null") return value.is_null();
+  if (type == "array") return value.is_array();
+  return type == "object" && value.is_object();
+}
+
+}  // namespace
+
+// --- rules that every schema shares
+
+// Nothing, a blank, or a new line with indentation: enough for every usual style, and never without end.
+GrammarRuleId SchemaCompiler::space() {
+  if (space_) return *space_;
+  space_ = b_.add_rule();
+  const GrammarStateId start = b_.start(*space_);
+  const GrammarStateId end = b_.add_state();
+  b_.end_rule(start);
+  b_.end_rule(end);
+  b_.add_range(start, ' ', ' ', end);
+  GrammarStateId at = b_.range(start, '\n', '\n');
+  b_.end_rule(at);
+  for (int i = 0; i < kMaxIndent; ++i) {
+    at = b_.range(at, ' ', ' ');
+    b_.end_rule(at);
+  }
+  return *space_;
+}
+
+GrammarRuleId SchemaCompiler::any_string() {
+  if (any_string_) return *any_string_;
+  any_string_ = b_.add_rule();
+  const GrammarStateId inside = b_.literal(b_.start(*any_string_), "\"");
+  b_.add_call(inside, chars_.any_json_char(), inside);
+  b_.end_rule(b_.literal(inside, "\""));
+  return *any_string_;
+}
+
+GrammarRuleId SchemaCompiler::any_object() {
+  if (any_object_) return *any_object_;
+  any_object_ = b_.add_rule();
+  const GrammarRuleId value = any_value();
+  const GrammarStateId first = b_.call(b_.literal(b_.start(*any_object_), "{"), space());
+  const GrammarStateId end = b_.add_state();
+  b_.end_rule(end);
+  b_.add_range(first, '}', '}', end);
+  const GrammarStateId behind = b_.call(b_.call(b_.literal(b_.call(first, any_string()), ":"), space()), value);
+  // The pair after a comma is the same as the first: go back to before its name.
+  const GrammarStateId name = b_.add_state();
+  b_.add_call(b_.literal(behind, ","), space(), name);
+  const GrammarStateId colon = b_.call(name, any_string());
+  b_.add_call(b_.call(b_.literal(colon, ":"), space()), value, behind);
+  b_.add_range(b_.call(behind, space()), '}', '}', end);
+  return *any_object_;
+}
+
+GrammarRuleId SchemaCompiler::any_array() {
+  if (any_array_) return *any_array_;
+  any_array_ = b_.add_rule();
+  const GrammarRuleId value = any_value();
+  const GrammarStateId first = b_.call(b_.literal(b_.start(*any_array_), "["), space());
+  const GrammarStateId end = b_.add_state();
+  b_.end_rule(end);
+  b_.add_range(first, ']', ']', end);
+  const GrammarStateId behind = b_.call(first, value);
+  b_.add_call(b_.call(b_.literal(behind, ","), space()), value, behind);
+  b_.add_range(b_.call(behind, space()), ']', ']', end);
+  return *any_array_;
+}
+
+GrammarRuleId SchemaCompiler::any_value() {
+  if (any_value_) return *any_value_;
+  any_value_ = b_.add_rule();
+  const GrammarStateId start = b_.start(*any_value_);
+  const GrammarStateId end = b_.add_state();
+  b_.end_rule(end);
+  b_.add_call(start, any_object(), end);
+  b_.add_call(start, any_array(), end);
+  b_.add_call(start, any_string(), end);
+  add_number(b_, start, {}, end);
+  add_texts(start, {"true", "false", "null"}, end);
+  return *any_value_;
+}
+
+void SchemaCompiler::add_texts(GrammarStateId from, std::vector<std::string> texts, GrammarStateId to) {
+  std::sort(texts.begin(), texts.end());
+  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+  // Along the branch of the last text: the state behind each of its bytes. `from` itself gets no empty edges into a loop:
+  // the branch begins in a state of its own.
+  const GrammarStateId root = b_.add_state();
+  b_.add_empty(from, root);
+  std::vector<GrammarStateId> branch{root};
+  std::string previous;
+  for (const std::string& text : texts) {
+    size_t shared = 0;
+    while (shared < previous.size() && shared < text.size() && previous[shared] == text[shared]) ++shared;
+    branch.resize(shared + 1);
+    for (size_t i = shared; i < text.size(); ++i) {
+      branch.push_back(b_.range(branch.back(), static_cast<uint8_t>(text[i]), static_cast<uint8_t>(text[i])));
+    }
+    b_.add_empty(branch.back(), to);
+    previous = text;
+  }
+}
+
+namespace {
+
+std::string scalar_text(const Json& value) { return value.is_string() ? json_string(value.get<std::string>()) : value.dump(); }
+
+}  // namespace
+
+GrammarStateId SchemaCompiler::add_fixed(GrammarStateId from, const Json& value) {
+  if (!value.is_structured()) return b_.literal(from, scalar_text(value));
+  const bool is_object = value.is_object();
+  GrammarStateId at = b_.call(b_.literal(from, is_object ? "{" : "["), space());
+  bool first = true;
+  for (const auto& [name, item] : value.items()) {
+    if (!first) at = b_.call(b_.literal(at, ","), space());
+    first = false;
+    if (is_object) at = b_.call(b_.literal(at, json_string(name) + ":"), space());
+    at = add_fixed(at, item);
+  }
+  if (!first) at = b_.call(at, space());
+  return b_.literal(at, is_object ? "}" : "]");
+}
+
+// --- schemas
+
+Result<GrammarRuleId> SchemaCompiler::compile_root(const Json& schema) {
+  root_ = &schema;
+  references_.clear();
+  return compile(schema, "#");
+}
+
+Result<GrammarRuleId> SchemaCompiler::compile(const Json& schema, const std::string& path) {
+  if (schema.is_boolean() && schema.get<bool>()) return any_value();
+  if (schema.is_object() && schema.contains("$ref") && schema["$ref"].is_string() && has_only_annotations(schema, {"$ref"})) {
+    const std::string reference = schema["$ref"].get<std::string>();
+    if (const auto known = references_.find(reference); known != references_.end()) return known->second;
+    TRY_ASSIGN(const Json* target, find_reference(reference, path));
+    const GrammarRuleId rule = b_.add_rule();
+    references_.emplace(reference, rule);
+    TRY(fill(rule, *target, reference));
+    return rule;
+  }
+  const GrammarRuleId rule = b_.add_rule();
+  TRY(fill(rule, schema, path));
+  return rule;
+}
+
+Status SchemaCompiler::fill(GrammarRuleId rule, const Json& schema, const std::string& path) {
+  if (schema.is_boolean()) {
+    // "false" allows nothing: the rule is left without an end.
+    if (schema.get<bool>()) b_.end_rule(b_.call(b_.start(rule), any_value()));
+    return {};
+  }
+  if (!schema.is_object()) return at_path(path, "a schema must be an object or a boolean");
+  if (++nodes_ > kMaxSchemaNodes) return too_large("the schema has more than " + std::to_string(kMaxSchemaNodes) + " parts");
+  if (depth_ >= kMaxSchemaDepth) return at_path(path, "schemas nest deeper than " + std::to_string(kMaxSchemaDepth) + " levels");
+  if (b_.is_full()) return too_large("the schema needs more than " + std::to_string(kMaxGrammarStates) + " grammar states");
+  TRY(check_keywords(schema, path));
+  struct Level {
+    explicit Level(int& depth) : depth_(depth) { ++depth_; }
+    ~Level() { --depth_; }
+    int& depth_;
+  } const level(depth_);
+
+  const GrammarStateId start = b_.start(rule);
+  const GrammarStateId end = b_.add_state();
+  b_.end_rule(end);
+  if (schema.contains("$ref") || schema.contains("allOf")) {
+    const bool one_part = schema.contains("allOf") && schema["allOf"].is_array() && schema["allOf"].size() == 1 &&
+                          has_only_annotations(schema, {"allOf"});
+    if (one_part || has_only_annotations(schema, {"$ref"})) {
+      const Json& part = one_part ? schema["allOf"][0] : schema;
+      TRY_ASSIGN(const GrammarRuleId target, compile(part, one_part ? path + "/allOf/0" : path));
+      b_.add_call(start, target, end);
+      return {};
+    }
+    TRY_ASSIGN(const Json flat, flatten(schema, path, 0));
+    TRY_ASSIGN(const GrammarRuleId target, compile(flat, path));
+    b_.add_call(start, target, end);
+    return {};
+  }
+  if (schema.contains("nullable")) {
+    if (!schema["nullable"].is_boolean()) return at_path(path, "'nullable' must be true or false");
+    if (schema["nullable"].get<bool>()) b_.add_empty(b_.literal(start, "null"), end);
+  }
+  if (schema.contains("anyOf")) return fill_alternatives(rule, schema, "anyOf", path);
+  if (schema.contains("oneOf")) return fill_alternatives(rule, schema, "oneOf", path);
+  if (schema.contains("const")) {
+    TRY(fill_values(start, end, schema, Json::array({schema["const"]}), path));
+    return {};
+  }
+  if (schema.contains("enum")) return fill_values(start, end, schema, schema["enum"], path);
+  const std::vector<std::string> types = types_of(schema);
+  if (types.empty()) {
+    if (schema.contains("type")) return at_path(path, "'type' must be the name of a type or a list of such names");
+    b_.add_call(start, any_value(), end);
+    return {};
+  }
+  for (const std::string& type : types) TRY(fill_type(start, end, type, schema, path));
+  return {};
+}
+
+Status SchemaCompiler::fill_alternatives(GrammarRuleId rule, const Json& schema, const char* keyword, const std::string& path) {
+  const Json& alternatives = schema[keyword];
+  if (!alternatives.is_array() || alternatives.empty()) return at_path(path, std::string("'") + keyword + "' must be a list of schemas");
+  Json base = schema;
+  base.erase(keyword);
+  base.erase("nullable");
+  const bool plain = has_only_annotations(base, {});
+  const GrammarStateId end = b_.add_state();
+  b_.end_rule(end);
+  for (size_t i = 0; i < alternatives.size(); ++i) {
+    const std::string place = path + "/" + keyword + "/" + std::to_string(i);
+    GrammarRuleId part = 0;
+    if (plain) {
+      TRY_ASSIGN(part, compile(alternatives[i], place));
+    } else {
+      TRY_ASSIGN(const Json flat, flatten(alternatives[i], place, 0));
+      TRY_ASSIGN(const Json merged, merge_schemas(base, flat, place, 0));
+      TRY_ASSIGN(part, compile(merged, place));
+    }
+    b_.add_call(b_.start(rule), part, end);
+  }
+  return {};
+}
+
+Status SchemaCompiler::fill_values(GrammarStateId from, GrammarStateId to, const Json& schema, const Json& values, const std::string& path) {
+  if (!values.is_array()) return at_path(path, "'enum' must be a list of values");
+  if (values.size() > static_cast<size_t>(kMaxListedChoices)) return at_path(path, "'enum' has more than " + std::to_string(kMaxListedChoices) + " values");
+  for (const auto& [keyword, value] : schema.items()) {
+    static constexpr std::string_view kBeside[] = {"enum", "const", "type", "nullable"};
+    if (is_annotation(keyword) || std::find(std::begin(kBeside), std::end(kBeside), keyword) != std::end(kBeside)) continue;
+    return at_path(path, "'" + keyword + "' beside 'enum' or 'const' is not supported; list only the values that are allowed");
+  }
+  const std::vector<std::string> types = types_of(schema);
+  std::vector<std::string> texts;
+  for (const Json& value : values) {
+    const auto fits = [&](const std::string& type) { return value_has_type(value, type); };
+    if (!types.empty() && std::none_of(types.begin(), types.end(), fits)) continue;
+    if (schema.contains("enum") && std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end()) continue;
+    if (value.is_structured()) b_.add_empty(add_fixed(from, value), to);
+    else texts.push_back(scalar_text(value));
+  }
+  add_texts(from, std::move(texts), to);
+  return {};
+}
+
+namespace {
+
+// A count keyword: a non-negative integer below 2^31, or `absent`.
+Result<int64_t> read_count(const Json& schema, const char* keyword, int64_t absent, const std::string& path) {
+  if (!schema.contains(keyword)) return absent;
+  const Json& value = schema[keyword];
+  const bool integral = value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0);
+  if (!integral || value.get<uint64_t>() > INT32_MAX) return at_path(path, std::string("'") + keyword + "' must be an integer of at least 0");
+  return value.get<int64_t>();
+}
+
+Result<Decimal> decimal_of(const Json& value) {
+  if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) return invalid_argument("a bound of 19 or more digits is not supported");
+  if (value.is_number_integer()) return read_decimal(value.get<int64_t>());
+  return read_decimal(value.get<double>());
+}
+
+// minimum and maximum with their exclusive forms (numbers, or draft 4's booleans).
+Result<NumberRange> read_range(const Json& schema, const std::string& path) {
+  NumberRange range;
+  for (const bool is_low : {true, false}) {
+    const char* plain = is_low ? "minimum" : "maximum";
+    const char* exclusive = is_low ? "exclusiveMinimum" : "exclusiveMaximum";
+    std::optional<Bound>& bound = is_low ? range.low : range.high;
+    for (const char* keyword : {plain, exclusive}) {
+      if (!schema.contains(keyword)) continue;
+      const Json& value = schema[keyword];
+      if (keyword == exclusive && value.is_boolean()) {
+        if (bound) bound->exclusive = value.get<bool>();
+        continue;
+      }
+      if (!value.is_number()) return at_path(path, std::string("'") + keyword + "' must be a number");
+      Result<Decimal> decimal = decimal_of(value);
+      if (!decimal.ok()) return at_path(path, std::string("'") + keyword + "': " + decimal.error().message);
+      const Bound fresh{std::move(decimal).value(), keyword == exclusive};
+      const int order = bound ? compare(fresh.value, bound->value) : 0;
+      const bool tighter = !bound || (is_low ? order > 0 : order < 0) || (order == 0 && fresh.exclusive);
+      if (tighter) bound = fresh;
+    }
+  }
+  return range;
+}
+
+}  // namespace
+
+Status SchemaCompiler::fill_type(GrammarStateId from, GrammarStateId to, const std::string& type, const Json& schema, const std::string& path) {
+  if (type == "string") return add_string(from, to, schema, path);
+  if (type == "object") return add_object(from, to, schema, path);
+  if (type == "array") return add_array(from, to, schema, path);
+  if (type == "integer" || type == "number") {
+    TRY_ASSIGN(const NumberRange range, read_range(schema, path));
+    // In a state of its own: digits must not run into what else begins at `from`.
+    const GrammarStateId begin = b_.add_state();
+    b_.add_empty(from, begin);
+    if (type == "integer") add_integer(b_, begin, range, to);
+    else add_number(b_, begin, range, to);
+    return {};
+  }
+  if (type == "boolean") {
+    add_texts(from, {"true", "false"}, to);
+    return {};
+  }
+  if (type == "null") {
+    b_.add_empty(b_.literal(from, "null"), to);
+    return {};
+  }
+  return at_path(path, "'" + type + "' is no type; use string, number, integer, boolean, null, array or object");
+}
+
+namespace {
+
+struct Format {
+  std::string_view name;
+  std::string_view pattern;
+};
+#define LORALEI_DATE \
+  "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
+#define LORALEI_TIME "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+#define LORALEI_LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define LORALEI_OCTET "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+#define LORALEI_HEX "[0-9a-fA-F]{1,4}"
+// Each pattern is a part of what the format allows (29 February, comments in addresses and the like are left out).
+constexpr Format kFormats[] = {
+    {"date", "^" LORALEI_DATE "$"},
+    {"time", "^" LORALEI_TIME "$"},
+    {"date-time", "^" LORALEI_DATE "T" LORALEI_TIME "$"},
+    {"duration", "^P([0-9]+W|([0-9]+Y([0-9]+M([0-9]+D)?)?|[0-9]+M([0-9]+D)?|[0-9]+D)(T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|"
+                 "[0-9]+S))?|T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S))$"},
+    {"uuid", "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"},
+    {"email", "^[A-Za-z0-9_+%-]+(\\.[A-Za-z0-9_+%-]+)*@" LORALEI_LABEL "(\\." LORALEI_LABEL ")+$"},
+    {"hostname", "^" LORALEI_LABEL "(\\." LORALEI_LABEL ")*$"},
+    {"ipv4", "^(" LORALEI_OCTET "\\.){3}" LORALEI_OCTET "$"},
+    {"ipv6", "^((" LORALEI_HEX ":){7}" LORALEI_HEX "|(" LORALEI_HEX ":){1,7}:|(" LORALEI_HEX ":){1,6}:" LORALEI_HEX "|(" LORALEI_HEX
+             ":){1,5}(:" LORALEI_HEX "){1,2}|(" LORALEI_HEX ":){1,4}(:" LORALEI_HEX "){1,3}|(" LORALEI_HEX ":){1,3}(:" LORALEI_HEX
+             "){1,4}|(" LORALEI_HEX ":){1,2}(:" LORALEI_HEX "){1,5}|" LORALEI_HEX ":(:" LORALEI_HEX "){1,6}|:(:" LORALEI_HEX "){1,7}|::)$"},
+    {"uri", "^[A-Za-z][A-Za-z0-9+.-]*:(//[A-Za-z0-9._~!$&'()*+,;=:@%-]+)?[A-Za-z0-9._~!$&'()*+,;=:@/?%#-]*$"},
+};
+#undef LORALEI_DATE
+#undef LORALEI_TIME
+#undef LORALEI_LABEL
+#undef LORALEI_OCTET
+#undef LORALEI_HEX
+
+constexpr int64_t kMaxCountedNodes = 100000;
+
+}  // namespace
+
+Status SchemaCompiler::add_string(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path) {
+  TRY_ASSIGN(const int64_t min, read_count(schema, "minLength", 0, path));
+  TRY_ASSIGN(const int64_t max, read_count(schema, "maxLength", -1, path));
+  std::string pattern;
+  if (schema.contains("pattern")) {
+    if (!schema["pattern"].is_string()) return at_path(path, "'pattern' must be a string");
+    pattern = schema["pattern"].get<std::string>();
+  }
+  if (schema.contains("format")) {
+    if (!schema["format"].is_string()) return at_path(path, "'format' must be a string");
+    const std::string name = schema["format"].get<std::string>();
+    const auto* format = std::find_if(std::begin(kFormats), std::end(kFormats), [&](const Format& f) { return f.name == name; });
+    if (format == std::end(kFormats)) return at_path(path, "the format '" + name + "' is not supported; use a pattern, or leave it out");
+    if (schema.contains("pattern")) return at_path(path, "'format' and 'pattern' together are not supported; say both in the pattern");
+    pattern = format->pattern;
+  }
+  GrammarStateId at = b_.literal(from, "\"");
+  if (schema.contains("pattern") || schema.contains("format")) {
+    Result<CharAutomaton> parsed = parse_regex(pattern, RegexMode::kSearch);
+    if (!parsed.ok()) return std::move(parsed).error().with_context("schema at " + path);
+    CharAutomaton automaton = std::move(parsed).value();
+    if (min > 0 || max >= 0) {
+      automaton = with_length(automaton, min, max, kMaxCountedNodes);
+      if (automaton.nodes.empty()) return too_large("schema at " + path + ": the pattern together with its length limits is too large");
+    }
+    at = chars_.add_automaton(at, automaton, CharForm::kJsonString);
+    b_.add_empty(b_.literal(at, "\""), to);
+    return {};
+  }
+  if (max >= 0 && max < min) return {};  // nothing is that long: no way to the end
+  if (std::max(min, max) >= kMaxGrammarStates) return too_large("schema at " + path + ": string lengths above " + std::to_string(kMaxGrammarStates) + " are not supported");
+  const GrammarRuleId any = chars_.any_json_char();
+  for (int64_t i = 0; i < min; ++i) at = b_.call(at, any);
+  const GrammarStateId close = b_.add_state();
+  for (int64_t i = min; i < max; ++i) {
+    b_.add_empty(at, close);
+    at = b_.call(at, any);
+  }
+  if (max < 0) {
+    const GrammarStateId loop = b_.add_state();
+    b_.add_empty(at, loop);
+    b_.add_call(loop, any, loop);
+    at = loop;
+  }
+  b_.add_empty(at, close);
+  b_.add_empty(b_.literal(close, "\""), to);
+  return {};
+}
+
+Status SchemaCompiler::add_array(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path) {
+  TRY_ASSIGN(const int64_t min, read_count(schema, "minItems", 0, path));
+  TRY_ASSIGN(int64_t max, read_count(schema, "maxItems", -1, path));
+  // Draft 7 wrote prefixItems as a list in items, and the rest as additionalItems.
+  const bool old_style = schema.contains("items") && schema["items"].is_array();
+  const char* prefix_keyword = old_style ? "items" : "prefixItems";
+  const char* rest_keyword = old_style ? "additionalItems" : "items";
+  std::vector<GrammarRuleId> prefix;
+  if (schema.contains(prefix_keyword)) {
+    if (!schema[prefix_keyword].is_array()) return at_path(path, "'prefixItems' must be a list of schemas");
+    for (const Json& item : schema[prefix_keyword]) {
+      TRY_ASSIGN(const GrammarRuleId rule, compile(item, path + "/" + prefix_keyword + "/" + std::to_string(prefix.size())));
+      prefix.push_back(rule);
+    }
+  }
+  const auto fixed = static_cast<int64_t>(prefix.size());
+  GrammarRuleId rest = 0;
+  if (schema.contains(rest_keyword) && schema[rest_keyword] == false) {
+    max = max < 0 ? fixed : std::min(max, fixed);
+  } else if (schema.contains(rest_keyword)) {
+    TRY_ASSIGN(rest, compile(schema[rest_keyword], path + "/" + rest_keyword));
+  } else {
+    rest = any_value();
+  }
+  if (max >= 0 && max < min) return {};
+  if (std::max({min, max, fixed}) > kMaxGrammarStates / 4) return too_large("schema at " + path + ": arrays of that many items are not supported");
+  const GrammarStateId close = b_.add_state();
+  b_.add_range(close, ']', ']', to);
+  const GrammarStateId open = b_.call(b_.literal(from, "["), space());
+  if (min == 0) b_.add_empty(open, close);
+  const int64_t counted = max >= 0 ? max : std::max({min, fixed, int64_t{1}});
+  GrammarStateId at = open;
+  for (int64_t i = 0; i < counted; ++i) {
+    if (i > 0) at = b_.call(b_.literal(at, ","), space());
+    at = b_.call(at, i < fixed ? prefix[i] : rest);
+    if (i + 1 >= min) b_.add_call(at, space(), close);
+  }
+  if (max < 0) b_.add_call(b_.call(b_.literal(at, ","), space()), rest, at);
+  return {};
+}
+
+}  // namespace loralei::schema

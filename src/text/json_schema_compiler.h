@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// SchemaCompiler: writes the rules of JSON schemas, values and literals into one GrammarBuilder.
+//
+// Thread: one compilation. Ownership: borrows the builder; `root` schemas are borrowed for the life of the compiler, because
+// references into them are followed later. Failure: Result with the path ("#/properties/x") in front.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "sampling/grammar.h"
+#include "text/json_schema.h"
+#include "text/json_schema_chars.h"
+#include "text/json_schema_number.h"
+
+namespace loralei::schema {
+
+using Json = nlohmann::ordered_json;
+
+class SchemaCompiler {
+ public:
+  explicit SchemaCompiler(GrammarBuilder& builder) : b_(builder), chars_(builder) {}
+
+  // A rule that reads what the schema allows. References are looked up in it.
+  Result<GrammarRuleId> compile_root(const Json& schema);
+  GrammarRuleId any_value();
+  GrammarRuleId any_object();
+
+  // Any of the texts, sharing their beginnings; `to` is reached behind each.
+  void add_texts(GrammarStateId from, std::vector<std::string> texts, GrammarStateId to);
+  CharWriter& chars() { return chars_; }
+
+ private:
+  // compile: dispatch. `path` names the place in the schema for errors.
+  Result<GrammarRuleId> compile(const Json& schema, const std::string& path);
+  Status fill(GrammarRuleId rule, const Json& schema, const std::string& path);
+  Status fill_alternatives(GrammarRuleId rule, const Json& schema, const char* keyword, const std::string& path);
+  Status fill_values(GrammarStateId from, GrammarStateId to, const Json& schema, const Json& values, const std::string& path);
+  Status fill_type(GrammarStateId from, GrammarStateId to, const std::string& type, const Json& schema, const std::string& path);
+  Status add_string(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path);
+  Status add_object(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path);
+  Status add_array(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path);
+  Result<GrammarRuleId> property_rule(const std::string& name, const Json& schema, const std::string& path);
+  Result<GrammarRuleId> other_property_rule(const Json* declared, const Json& schema, const std::string& path);
+
+  Result<const Json*> find_reference(const std::string& reference, const std::string& path) const;
+  // The schema with $ref beside other keywords and allOf merged into one object.
+  Result<Json> flatten(const Json& schema, const std::string& path, int depth) const;
+  Status check_keywords(const Json& schema, const std::string& path) const;
+
+  GrammarRuleId space();
+  GrammarRuleId any_string();
+  GrammarRuleId any_array();
+  // One fixed JSON value, with free space between its tokens.
+  GrammarStateId add_fixed(GrammarStateId from, const Json& value);
+
+  GrammarBuilder& b_;
+  CharWriter chars_;
+  const Json* root_ = nullptr;
+  std::map<std::string, GrammarRuleId> references_;  // rules of what $ref points at
+  int depth_ = 0;
+  int nodes_ = 0;
+  std::optional<GrammarRuleId> space_;
+  std::optional<GrammarRuleId> any_value_;
+  std::optional<GrammarRuleId> any_object_;
+  std::optional<GrammarRuleId> any_array_;
+  std::optional<GrammarRuleId> any_string_;
+};
+
+// Two schemas that must both hold, as one; refused where no single schema of the supported kind says so.
+Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path, int depth);
+bool is_annotation(const std::string& keyword);
+
+}  // namespace loralei::schema

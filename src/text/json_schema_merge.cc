@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keywords: which are annotations, which are refused, and how two schemas become one (allOf, siblings of $ref).
+#include <algorithm>
+
+#include "text/json_schema_compiler.h"
+
+namespace loralei::schema {
+
+namespace {
+
+constexpr std::string_view kAnnotations[] = {
+    "title", "description", "default", "example", "examples", "$schema", "$id", "$comment", "$anchor", "$vocabulary", "deprecated",
+    "readOnly", "writeOnly", "contentMediaType", "contentEncoding", "contentSchema", "discriminator", "externalDocs", "xml",
+    "strict", "name", "$defs", "definitions"};
+
+constexpr std::string_view kSupported[] = {
+    "type", "enum", "const", "properties", "required", "additionalProperties", "items", "prefixItems", "additionalItems",
+    "minItems", "maxItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum",
+    "exclusiveMaximum", "anyOf", "oneOf", "allOf", "$ref", "nullable"};
+
+bool is_in(const std::string& keyword, const auto& names) { return std::find(std::begin(names), std::end(names), keyword) != std::end(names); }
+
+Error conflict(const std::string& keyword, const std::string& path) {
+  return invalid_argument("schema at " + path + ": '" + keyword + "' is given twice with different values (allOf, or beside $ref or anyOf), "
+                          "which cannot be merged; write one schema that says both");
+}
+
+Json intersect(const Json& a, const Json& b) {
+  Json out = Json::array();
+  for (const Json& item : a) {
+    if (std::find(b.begin(), b.end(), item) != b.end()) out.push_back(item);
+  }
+  return out;
+}
+
+Json as_array(const Json& value) { return value.is_array() ? value : Json::array({value}); }
+
+// "integer" lies inside "number".
+Json intersect_types(const Json& a, const Json& b) {
+  Json out = Json::array();
+  const Json left = as_array(a);
+  const Json right = as_array(b);
+  const auto has = [](const Json& types, const char* name) { return std::find(types.begin(), types.end(), name) != types.end(); };
+  for (const Json& type : left) {
+    if (std::find(right.begin(), right.end(), type) != right.end()) out.push_back(type);
+    else if (type == "integer" && has(right, "number")) out.push_back(type);
+    else if (type == "number" && has(right, "integer")) out.push_back("integer");
+  }
+  return out;
+}
+
+Json merge_properties(Json a, const Json& b) {
+  for (const auto& [name, schema] : b.items()) {
+    if (!a.contains(name)) a[name] = schema;
+    else if (a[name] != schema) a[name] = Json::object({{"allOf", Json::array({a[name], schema})}});
+  }
+  return a;
+}
+
+bool same_names(const Json& a, const Json& b) {
+  if (!a.is_object() || !b.is_object() || a.size() != b.size()) return false;
+  for (const auto& [name, schema] : a.items()) {
+    if (!b.contains(name)) return false;
+  }
+  return true;
+}
+
+// One keyword that both schemas have, with different values.
+Status merge_keyword(Json& out, const std::string& keyword, const Json& a, const Json& b, const std::string& path) {
+  if (keyword == "type") {
+    out[keyword] = intersect_types(a, b);
+    if (out[keyword].empty()) return conflict(keyword, path);
+  } else if (keyword == "properties" && a.is_object() && b.is_object()) {
+    out[keyword] = merge_properties(a, b);
+  } else if (keyword == "required" && a.is_array() && b.is_array()) {
+    for (const Json& name : b) {
+      if (std::find(out[keyword].begin(), out[keyword].end(), name) == out[keyword].end()) out[keyword].push_back(name);
+    }
+  } else if (keyword == "enum" && a.is_array() && b.is_array()) {
+    out[keyword] = intersect(a, b);
+    if (out[keyword].empty()) return conflict(keyword, path);
+  } else if ((keyword == "minimum" || keyword == "exclusiveMinimum" || keyword == "minLength" || keyword == "minItems") &&
+             a.is_number() && b.is_number()) {
+    if (b > a) out[keyword] = b;
+  } else if ((keyword == "maximum" || keyword == "exclusiveMaximum" || keyword == "maxLength" || keyword == "maxItems") &&
+             a.is_number() && b.is_number()) {
+    if (b < a) out[keyword] = b;
+  } else if (keyword == "nullable" && a.is_boolean() && b.is_boolean()) {
+    out[keyword] = false;
+  } else if (keyword == "allOf" && a.is_array() && b.is_array()) {
+    for (const Json& part : b) out[keyword].push_back(part);
+  } else {
+    return conflict(keyword, path);
+  }
+  return {};
+}
+
+}  // namespace
+
+bool is_annotation(const std::string& keyword) { return is_in(keyword, kAnnotations) || keyword.rfind("x-", 0) == 0; }
+
+Status SchemaCompiler::check_keywords(const Json& schema, const std::string& path) const {
+  for (const auto& [keyword, value] : schema.items()) {
+    if (is_in(keyword, kSupported) || is_annotation(keyword)) continue;
+    // These say nothing with these values.
+    if ((keyword == "uniqueItems" && value == false) || (keyword == "minProperties" && value == 0)) continue;
+    return invalid_argument("schema at " + path + ": the keyword '" + keyword + "' is not supported; leave it out, or move what it says into the description");
+  }
+  return {};
+}
+
+Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path, int depth) {
+  if (depth > kMaxSchemaDepth) return invalid_argument("schema at " + path + ": it is nested too deep or refers to itself through allOf");
+  if (a.is_boolean()) return a.get<bool>() ? b : a;
+  if (b.is_boolean()) return b.get<bool>() ? a : b;
+  if (!a.is_object() || !b.is_object()) return invalid_argument("schema at " + path + ": a schema must be an object or a boolean");
+  // "additionalProperties" speaks about the properties beside it: merged only where both sides name the same.
+  for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
+    if (!one->contains("additionalProperties") || (*one)["additionalProperties"] == true) continue;
+    if (!other->contains("properties") && (!other->contains("additionalProperties") || (*other)["additionalProperties"] == (*one)["additionalProperties"])) continue;
+    const bool same = other->contains("properties") && one->contains("properties") && same_names((*one)["properties"], (*other)["properties"]);
+    if (!same) return conflict("additionalProperties", path);
+  }
+  Json out = a;
+  for (const auto& [keyword, value] : b.items()) {
+    if (!a.contains(keyword)) {
+      out[keyword] = value;
+    } else if (a[keyword] != value && !is_annotation(keyword)) {
+      TRY(merge_keyword(out, keyword, a[keyword], value, path));
+    }
+  }
+  return out;
+}
+
+}  // namespace loralei::schema

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Automata for JSON numbers, exact for bounds: digit by digit, with no rounding anywhere.
+//
+// Thread: pure functions on a builder. Failure: bounds with more than 18 digits before the point are refused by the reader.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "sampling/grammar.h"
+
+namespace loralei::schema {
+
+// A bound in decimal: sign, value before the point, digits behind it (no trailing zeros).
+struct Decimal {
+  bool negative = false;  // never with zero
+  int64_t whole = 0;      // < 10^18
+  std::string fraction;
+  bool is_zero() const { return whole == 0 && fraction.empty(); }
+};
+int compare(const Decimal& a, const Decimal& b);
+Result<Decimal> read_decimal(double value);
+Result<Decimal> read_decimal(int64_t value);
+
+struct Bound {
+  Decimal value;
+  bool exclusive = false;
+};
+struct NumberRange {
+  std::optional<Bound> low;
+  std::optional<Bound> high;
+  bool any() const { return !low && !high; }
+};
+
+// Reads an integer (a number) of the range; `to` is reached behind it. False when the range holds none.
+bool add_integer(GrammarBuilder& builder, GrammarStateId from, const NumberRange& range, GrammarStateId to);
+bool add_number(GrammarBuilder& builder, GrammarStateId from, const NumberRange& range, GrammarStateId to);
+
+}  // namespace loralei::schema

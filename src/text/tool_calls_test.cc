@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/tool_calls.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace loralei {
+namespace {
+
+using Kind = ToolCallEvent::Kind;
+
+// "content|[0 name]{arguments}" ...: events in one line, pieces joined.
+std::string shown(const std::vector<ToolCallEvent>& events) {
+  std::string out;
+  const ToolCallEvent* last = nullptr;
+  for (const ToolCallEvent& event : events) {
+    const bool joins = last != nullptr && last->kind == event.kind;
+    switch (event.kind) {
+      case Kind::kContent: out += (joins ? "" : "c:") + event.text; break;
+      case Kind::kCallBegin: out += "[" + std::to_string(event.index) + " " + event.text + "]"; break;
+      case Kind::kArguments: out += event.text; break;
+      case Kind::kCallEnd: out += "/" + std::to_string(event.index) + ";"; break;
+    }
+    last = &event;
+  }
+  return out;
+}
+
+// At every single cut, byte by byte, and at random cuts: always the same.
+std::string parse(ToolCallForm form, const std::string& text) {
+  const auto run = [&](const std::vector<size_t>& cuts) {
+    ToolCallParser parser(form);
+    std::vector<ToolCallEvent> events;
+    size_t begin = 0;
+    for (const size_t cut : cuts) {
+      for (ToolCallEvent& event : parser.push(std::string_view(text).substr(begin, cut - begin))) events.push_back(std::move(event));
+      begin = cut;
+    }
+    for (ToolCallEvent& event : parser.push(std::string_view(text).substr(begin))) events.push_back(std::move(event));
+    for (ToolCallEvent& event : parser.finish()) events.push_back(std::move(event));
+    return shown(events);
+  };
+  const std::string whole = run({});
+  std::vector<size_t> every;
+  for (size_t i = 1; i < text.size(); ++i) {
+    EXPECT_EQ(run({i}), whole) << "cut at " << i;
+    every.push_back(i);
+  }
+  EXPECT_EQ(run(every), whole);
+  return whole;
+}
+
+TEST(ToolCallParser, Hermes) {
+  const auto hermes = [](const std::string& text) { return parse(ToolCallForm::kHermes, text); };
+  EXPECT_EQ(hermes("Just text, a < b <tool_cal"), "c:Just text, a < b <tool_cal");
+  EXPECT_EQ(hermes("  two \n"), "c:  two \n");
+  EXPECT_EQ(hermes(""), "");
+  EXPECT_EQ(hermes("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"}{\\\"\", \"b\": [1, {}]}}\n</tool_call>"),
+            "[0 f]{\"a\": \"}{\\\"\", \"b\": [1, {}]}/0;");
+  EXPECT_EQ(hermes("Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\":\"g\",\"arguments\":{}}</tool_call>\n"),
+            "c:Let me see.[0 f]{}/0;[1 g]{}/1;");
+  EXPECT_EQ(hermes("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call> and then"), "[0 f]{}/0;c: and then");
+  EXPECT_EQ(hermes("<tool_call>{\"arguments\": {\"x\": 1}, \"name\": \"f\"}</tool_call>"), "[0 f]{\"x\":1}/0;");
+  EXPECT_EQ(hermes("<tool_call>no json</tool_call>!"), "c:no json!");
+  EXPECT_EQ(hermes("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1"), "[0 f]{\"a\": 1/0;");
+  EXPECT_EQ(hermes("<tool_call>{\"na"), "c:{\"na");
+  EXPECT_EQ(hermes("<tool_call>{\"name\": \"f\", \"arguments\": {}} oops"), "[0 f]{}/0;c:oops");
+}
+
+TEST(ToolCallParser, Llama3) {
+  const auto llama = [](const std::string& text) { return parse(ToolCallForm::kLlama3, text); };
+  EXPECT_EQ(llama("Plain {text}"), "c:Plain {text}");
+  EXPECT_EQ(llama("{\"name\": \"f\", \"parameters\": {\"a\": 1}}"), "[0 f]{\"a\": 1}/0;");
+  EXPECT_EQ(llama("<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}; {\"name\": \"g\", \"parameters\": {}}"), "[0 f]{\"a\": 1}/0;[1 g]{}/1;");
+  EXPECT_EQ(llama("{\"answer\": 42}"), "c:{\"answer\": 42}");
+  EXPECT_EQ(llama("{\"name\": 3}"), "c:{\"name\": 3}");
+  EXPECT_EQ(llama("\n{\"name\": \"f\", \"parameters\": {}}\n"), "[0 f]{}/0;");
+  EXPECT_EQ(llama("<|python"), "c:<|python");
+}
+
+std::shared_ptr<const VocabTrie> vocabulary() {
+  std::vector<GrammarToken> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.push_back({byte, std::string(1, static_cast<char>(byte)), GrammarToken::Kind::kText});
+  tokens.push_back({256, "<tool_call>", GrammarToken::Kind::kSpecial});
+  tokens.push_back({257, "<|python_tag|>", GrammarToken::Kind::kSpecial});
+  tokens.push_back({258, "", GrammarToken::Kind::kEnd});
+  return VocabTrie::build(std::move(tokens), 259).value();
+}
+
+const std::vector<Tool> kTools = {{"get_weather", R"({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})"}, {"now", ""}};
+
+std::string verdict(ToolCallForm form, const ToolChoice& choice, std::string_view text) {
+  const auto program = compile_tool_grammar(form, kTools, choice);
+  if (!program.ok()) return program.error().message;
+  GrammarState state(program.value(), vocabulary());
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (!state.advance(static_cast<uint8_t>(text[i]))) return "refused at " + std::to_string(i);
+  }
+  return state.complete() ? "complete" : state.accepting() ? "may end" : "goes on";
+}
+
+TEST(ToolGrammar, Hermes) {
+  const std::string call = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Ulm\"}}\n</tool_call>";
+  ToolChoice choice;
+  const auto says = [&](const std::string& text) { return verdict(ToolCallForm::kHermes, choice, text); };
+  EXPECT_EQ(says(""), "may end");
+  EXPECT_EQ(says("No need, a<b."), "may end");
+  EXPECT_EQ(says("So: " + call), "may end");
+  EXPECT_EQ(says(call + "\n" + call), "may end");
+  EXPECT_EQ(says("<tool_call>x"), "refused at 11");
+  EXPECT_EQ(says("<tool_call>\n{\"name\": \"nope"), "refused at 24");
+  EXPECT_EQ(says("<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {}"), "refused at 50");
+  choice.parallel = false;
+  EXPECT_EQ(says(call), "complete");
+  EXPECT_EQ(says(call + "\n"), "refused at " + std::to_string(call.size()));
+  choice.mode = ToolChoiceMode::kRequired;
+  EXPECT_EQ(says("No"), "refused at 0");
+  EXPECT_EQ(says(""), "goes on");
+  EXPECT_EQ(says(call), "complete");
+  choice.parallel = true;
+  EXPECT_EQ(says(call), "may end");
+  EXPECT_EQ(says(call + "\n" + call), "may end");
+  choice = {ToolChoiceMode::kNamed, "now", true};
+  EXPECT_EQ(says(call), "refused at 22");
+  EXPECT_EQ(says("<tool_call>\n{\"name\": \"now\", \"arguments\": {\"any\": [1]}}\n</tool_call>"), "may end");
+  choice.name = "then";
+  EXPECT_NE(says("").find("'then', which is none of the tools"), std::string::npos);
+}
+
+TEST(ToolGrammar, Llama3) {
+  const std::string call = "{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Ulm\"}}";
+  ToolChoice choice;
+  const auto says = [&](const std::string& text) { return verdict(ToolCallForm::kLlama3, choice, text); };
+  EXPECT_EQ(says("Hello {"), "may end");
+  EXPECT_EQ(says(""), "may end");
+  EXPECT_EQ(says("<b>"), "may end");
+  EXPECT_EQ(says(call + "; " + call), "may end");
+  EXPECT_EQ(says("<|python_tag|>" + call), "may end");
+  EXPECT_EQ(says("{\"city\""), "refused at 2");
+  choice = {ToolChoiceMode::kRequired, "", false};
+  EXPECT_EQ(says(call), "complete");
+  EXPECT_EQ(says("Hello"), "refused at 0");
+}
+
+TEST(ToolGrammar, MarkersMayBeSpecialTokens) {
+  for (const ToolChoiceMode mode : {ToolChoiceMode::kAuto, ToolChoiceMode::kRequired}) {
+    ToolChoice choice;
+    choice.mode = mode;
+    GrammarState hermes(compile_tool_grammar(ToolCallForm::kHermes, kTools, choice).value(), vocabulary());
+    EXPECT_TRUE(hermes.advance(256));
+    EXPECT_FALSE(hermes.allows(256));
+    EXPECT_TRUE(hermes.advance_bytes("\n{\"name\": \"now\", \"arguments\": {"));
+    EXPECT_FALSE(hermes.allows(256));
+    GrammarState llama(compile_tool_grammar(ToolCallForm::kLlama3, kTools, choice).value(), vocabulary());
+    EXPECT_TRUE(llama.advance(257));
+    EXPECT_FALSE(llama.allows(257));
+    EXPECT_TRUE(llama.allows('{'));
+  }
+}
+
+TEST(ToolGrammar, ReadsToolsAndNamesWhatIsWrong) {
+  const auto tools = read_tools(R"([{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}])");
+  ASSERT_TRUE(tools.ok());
+  EXPECT_EQ(tools.value()[0].name, "f");
+  EXPECT_EQ(tools.value()[0].parameters, R"({"type":"object"})");
+  const std::pair<const char*, const char*> bad[] = {
+      {"{}", "must be a JSON array"}, {"[1]", "tools[0]"}, {R"([{"type": "code", "function": {"name": "f"}}])", "type other than"},
+      {R"([{"function": {}}])", "needs a 'name'"}, {R"([{"function": {"name": "a b"}}])", "'a b'"},
+      {R"([{"function": {"name": "a", "parameters": {"type": "string"}}}])", "must have the type object"},
+      {R"([{"function": {"name": "a"}}, {"function": {"name": "a"}}])", "two tools"}};
+  for (const auto& [text, message] : bad) {
+    const auto result = read_tools(text);
+    ASSERT_FALSE(result.ok()) << text;
+    EXPECT_NE(result.error().message.find(message), std::string::npos) << result.error().message;
+  }
+  const auto grammar = compile_tool_grammar(ToolCallForm::kHermes, {{"ok", ""}, {"bad", R"({"type": "object", "minProperties": 2})"}}, {});
+  ASSERT_FALSE(grammar.ok());
+  EXPECT_NE(grammar.error().message.find("tool 'bad'"), std::string::npos) << grammar.error().message;
+  EXPECT_NE(grammar.error().message.find("'minProperties'"), std::string::npos) << grammar.error().message;
+}
+
+TEST(ToolGrammar, DetectsTheForm) {
+  EXPECT_EQ(detect_tool_call_form("{% for t in tools %}<tool_call>\\n"), ToolCallForm::kHermes);
+  EXPECT_EQ(detect_tool_call_form("{% if tools %}Respond in the format {\"name\": function name, \"parameters\": dictionary of argument name and its value}."),
+            ToolCallForm::kLlama3);
+  EXPECT_EQ(detect_tool_call_form("{{ messages }}"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace loralei

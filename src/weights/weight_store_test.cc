@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/weight_store.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "base/units.h"
+#include "sys/file.h"
+#include "tensor/codec.h"
+
+namespace loralei {
+namespace {
+
+namespace fs = std::filesystem;
+const std::string kModels = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/models/";
+
+std::vector<float> decoded(const WeightView& view) {
+  std::vector<float> values(static_cast<size_t>(view.rows) * static_cast<size_t>(view.cols));
+  int32_t next_row = 0;
+  for (const WeightPanel& panel : view.panels) {
+    EXPECT_EQ(panel.row_begin, next_row);
+    next_row += panel.row_count;
+    for (int32_t row = 0; row < panel.row_count; ++row) {
+      decode_row(view.dtype, panel.data + row * row_bytes(view.dtype, view.cols),
+                 values.data() + static_cast<int64_t>(panel.row_begin + row) * view.cols, view.cols);
+    }
+  }
+  EXPECT_EQ(next_row, view.rows);
+  return values;
+}
+
+class WeightStoreTest : public testing::Test {
+ protected:
+  Result<std::unique_ptr<WeightStore>> load(const std::string& path, const WeightOptions& options = {}) {
+    auto file = open_base_model(path);
+    if (!file.ok()) return std::move(file).error();
+    return WeightStore::load(*file, ledger_, options);
+  }
+  Ledger ledger_{kGiB};
+};
+
+TEST_F(WeightStoreTest, HoldsEveryTensorAndGivesItsMemoryBack) {
+  {
+    auto store = load(kModels + "llama2");
+    ASSERT_TRUE(store.ok()) << store.error().message;
+    EXPECT_EQ(ledger_.used_bytes(MemoryUse::kWeights), (*store)->resident_bytes());
+    EXPECT_NE((*store)->find("lm_head.weight"), kNoTensor);
+    EXPECT_EQ((*store)->find("no.such.tensor"), kNoTensor);
+    EXPECT_NE((*store)->vector("model.norm.weight"), nullptr);
+    EXPECT_EQ((*store)->vector("lm_head.weight"), nullptr);
+    WeightPin pin = (*store)->pin((*store)->find("lm_head.weight"));
+    const WeightPin moved = std::move(pin);
+    EXPECT_TRUE(moved.wait_panel(0).ok());
+    for (const float value : decoded(moved.view())) ASSERT_TRUE(std::isfinite(value));
+  }
+  EXPECT_EQ(ledger_.used_bytes(), 0);
+}
+
+TEST_F(WeightStoreTest, ThreadsDoNotChangeWhatIsLoaded) {
+  WeightOptions many;
+  many.threads = 4;
+  auto one = load(kModels + "sharded");
+  auto four = load(kModels + "sharded", many);
+  ASSERT_TRUE(one.ok() && four.ok());
+  EXPECT_EQ((*one)->fingerprint(), (*four)->fingerprint());
+  EXPECT_NE((*one)->fingerprint(), (*load(kModels + "llama2"))->fingerprint());
+}
+
+TEST_F(WeightStoreTest, QuantisesOnLoadWithinTheFormatsRounding) {
+  auto plain = load(kModels + "dtype-f32");
+  WeightOptions options;
+  options.quantise = DType::kQ4_0;
+  auto quantised = load(kModels + "dtype-f32", options);
+  ASSERT_TRUE(plain.ok() && quantised.ok());
+  const std::string inner = "model.layers.0.mlp.up_proj.weight";
+  const WeightPin pin = (*quantised)->pin((*quantised)->find(inner));
+  ASSERT_EQ(pin.view().dtype, DType::kQ4_0);
+  const WeightPin original = (*plain)->pin((*plain)->find(inner));
+  const auto want = decoded(original.view());
+  const auto got = decoded(pin.view());
+  for (size_t block = 0; block < want.size(); block += 32) {
+    float most = 0;
+    for (size_t i = block; i < block + 32; ++i) most = std::max(most, std::fabs(want[i]));
+    for (size_t i = block; i < block + 32; ++i) ASSERT_LE(std::fabs(got[i] - want[i]), most / 7.0f) << i;
+  }
+  // The embedding keeps more bits: its rounding goes straight into the logits.
+  EXPECT_EQ((*quantised)->pin((*quantised)->find("model.embed_tokens.weight")).view().dtype, DType::kQ8_0);
+}
+
+TEST_F(WeightStoreTest, RefusesWhatDoesNotFitWithTheNumbers) {
+  Ledger small(1000);
+  auto file = open_base_model(kModels + "llama2");
+  ASSERT_TRUE(file.ok());
+  const auto store = WeightStore::load(*file, small, {});
+  ASSERT_FALSE(store.ok());
+  EXPECT_EQ(store.error().code, ErrorCode::kTooLarge);
+  EXPECT_NE(store.error().message.find("1000 B"), std::string::npos) << store.error().message;
+  EXPECT_EQ(small.used_bytes(), 0);
+}
+
+TEST_F(WeightStoreTest, AFileCutAfterItWasOpenedIsAnError) {
+  const fs::path folder = fs::path(testing::TempDir()) / "loralei-cut-model";
+  fs::remove_all(folder);
+  fs::copy(kModels + "llama2", folder, fs::copy_options::recursive);
+  auto file = open_base_model(folder.string());
+  ASSERT_TRUE(file.ok());
+  const fs::path weights = folder / "model.safetensors";
+  fs::resize_file(weights, fs::file_size(weights) / 2);
+  const auto store = WeightStore::load(*file, ledger_, {});
+  ASSERT_FALSE(store.ok());
+  EXPECT_NE(store.error().message.find("model.safetensors"), std::string::npos) << store.error().message;
+  EXPECT_EQ(ledger_.used_bytes(), 0);
+  fs::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace loralei

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// EngineDriver: a real engine over a model file, and a client of it that keeps what came back and checks what every engine promises: events of a
+// choice in order, exactly one final event each, nothing after it.
+//
+// One thread (the engine has its own). A failure is a GoogleTest failure; collect() gives up after kPatience waits of a second without output.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine_host.h"
+
+namespace loralei::test {
+
+struct Answer {
+  std::vector<TokenId> tokens;
+  EndReason end = EndReason::kNone;
+  Error error;
+  int cached_tokens = 0;
+  std::string version;
+};
+
+class EngineDriver {
+ public:
+  using Key = std::pair<uint64_t, int32_t>;  // request, choice
+
+  explicit EngineDriver(const EngineHostOptions& options) {
+    auto started = EngineHost::start(options, log_, {});
+    if (started.ok()) host_ = std::move(*started);
+    else ADD_FAILURE() << started.error().message;
+  }
+
+  bool running() const { return host_ != nullptr; }
+  Engine& engine() { return host_->engine(); }
+  EngineStats stats() { return engine().stats(); }
+
+  // Gives the request an id and hands it in; 0 when it is refused.
+  uint64_t submit(Submit request) {
+    request.id = RequestId{next_id_++};
+    const uint64_t id = request.id.value;
+    const int32_t choices = request.choices;
+    const Status status = engine().submit(std::move(request));
+    if (!status.ok()) {
+      refusals.push_back(status.error());
+      return 0;
+    }
+    for (int32_t choice = 0; choice < choices; ++choice) open_.insert({id, choice});
+    return id;
+  }
+
+  uint64_t command(AdapterAction action, const std::string& name, const std::string& path = "", bool replace = false) {
+    const uint64_t ticket = next_ticket_++;
+    const Status status = engine().command({ticket, action, name, path, replace});
+    EXPECT_TRUE(status.ok()) << status.error().message;
+    if (status.ok()) tickets_.insert(ticket);
+    return ticket;
+  }
+
+  // Takes what the engine has to say now, waiting at most `timeout_ns`; false when it was silent.
+  bool take(int64_t timeout_ns) {
+    EngineOutput output = engine().wait_output(timeout_ns);
+    for (TokenEvent& event : output.tokens) {
+      const Key key{event.id.value, event.choice};
+      EXPECT_TRUE(open_.contains(key)) << "an event of a choice that has ended, or never was";
+      Answer& answer = answers[key];
+      if (event.cached_tokens > 0) answer.cached_tokens = event.cached_tokens;
+      if (!event.adapter_version.empty()) answer.version = event.adapter_version;
+      if (event.has_token) answer.tokens.push_back(event.token);
+      if (event.end == EndReason::kNone) continue;
+      answer.end = event.end;
+      answer.error = event.error;
+      open_.erase(key);
+    }
+    for (AdapterReply& reply : output.replies) {
+      EXPECT_EQ(tickets_.erase(reply.ticket), 1u) << "a second reply, or one to nobody";
+      replies[reply.ticket] = std::move(reply);
+    }
+    return !output.tokens.empty() || !output.replies.empty();
+  }
+
+  // Until every choice has ended and every command is answered.
+  void collect() {
+    int silent = 0;
+    while (!open_.empty() || !tickets_.empty()) {
+      silent = take(1'000'000'000) ? 0 : silent + 1;
+      ASSERT_LT(silent, kPatience) << "the engine owes " << open_.size() << " ends and " << tickets_.size() << " replies";
+    }
+  }
+
+  // One request, to its end.
+  Answer ask(Submit request) {
+    const uint64_t id = submit(std::move(request));
+    collect();
+    return answers[{id, 0}];
+  }
+
+  size_t open() const { return open_.size(); }
+
+  std::map<Key, Answer> answers;
+  std::map<uint64_t, AdapterReply> replies;
+  std::vector<Error> refusals;
+
+ private:
+  static constexpr int kPatience = 120;
+  NullLogSink log_;
+  std::unique_ptr<EngineHost> host_;
+  uint64_t next_id_ = 1, next_ticket_ = 1;
+  std::set<Key> open_;
+  std::set<uint64_t> tickets_;
+};
+
+}  // namespace loralei::test
