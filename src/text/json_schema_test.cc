@@ -292,11 +292,11 @@ TEST(JsonSchema, AcceptsValidDocumentsAndRefusesOthers) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
+  int valid = 0;
   for (const char* schema_text : kSchemas) {
     const Json schema = Json::parse(schema_text);
     const GrammarPtr program = compiled(schema_text);
     const Validator validator{schema};
-    int valid = 0;
     for (int i = 0; i < 150; ++i) {
       const Json value = in_order(schema, value_for(schema, schema, random, 0));
       const bool expected = validator.valid(schema, value);
@@ -304,8 +304,9 @@ TEST(JsonSchema, AcceptsValidDocumentsAndRefusesOthers) {
       const std::string text = written(value, i % 3);
       ASSERT_EQ(accepts(program, text), expected) << schema_text << "\n" << text;
     }
-    EXPECT_GT(valid, 3) << schema_text;
   }
+  // A fair part must be valid, or nothing was tried (expected: about half of 4,800).
+  EXPECT_GT(valid, 1000);
 }
 
 TEST(JsonSchema, WhatTheGrammarWritesIsValid) {
