@@ -29,8 +29,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const ToolCallForm form = data[0] % 2 == 0 ? ToolCallForm::kHermes : ToolCallForm::kLlama3;
   ToolCallParser whole(form);
   std::vector<ToolCallEvent> expected;
-  append(expected, whole.push(text));
-  append(expected, whole.finish());
+  for (std::vector<ToolCallEvent> more : {whole.push(text), whole.finish()}) {
+    // A marker is never content. (Text around one that was taken out may read like another: "<tool_call<tool_call>>".)
+    for (const ToolCallEvent& event : more) {
+      CHECK(form != ToolCallForm::kHermes || event.kind != ToolCallEvent::Kind::kContent || event.text.find("<tool_call>") == std::string::npos);
+    }
+    append(expected, std::move(more));
+  }
   ToolCallParser cut(form);
   std::vector<ToolCallEvent> events;
   uint32_t random = data[1] | data[2] << 8 | data[3] << 16;
@@ -44,9 +49,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CHECK(events.size() == expected.size());
   for (size_t i = 0; i < events.size(); ++i) {
     CHECK(events[i].kind == expected[i].kind && events[i].index == expected[i].index && events[i].text == expected[i].text);
-    if (form == ToolCallForm::kHermes && events[i].kind == ToolCallEvent::Kind::kContent) {
-      CHECK(events[i].text.find("<tool_call>") == std::string::npos);
-    }
   }
   return 0;
 }
