@@ -251,6 +251,7 @@ Result<Paths> adapter_paths(const FileSystem& files, const std::string& path) {
 
 // The headers of either kind of file.
 struct Source {
+  std::unique_ptr<File> weights;  // opened once, so that headers and numbers come from one file even if the path is replaced meanwhile
   AdapterFile file;
   std::vector<std::string> foreign;  // tensors in formats we cannot compute with
   std::optional<GgufFile> gguf;
@@ -259,12 +260,13 @@ struct Source {
 Result<Source> read_source(const FileSystem& files, const Paths& paths) {
   Source source;
   source.file.weights_path = paths.weights;
+  TRY_ASSIGN(source.weights, files.open(paths.weights));
   if (paths.config.empty()) {
-    TRY_ASSIGN(source.gguf, read_gguf(files, paths.weights));
+    TRY_ASSIGN(source.gguf, read_gguf(*source.weights));
     return source;
   }
   TRY_ASSIGN(source.file.config_text, files.read_all(paths.config, kMaxAdapterConfigBytes));
-  TRY_ASSIGN(SafetensorsHeader header, read_safetensors(files, paths.weights));
+  TRY_ASSIGN(SafetensorsHeader header, read_safetensors(*source.weights));
   source.file.tensors = std::move(header.tensors);
   for (const ForeignTensor& tensor : header.foreign) source.foreign.push_back(tensor.name);
   return source;
@@ -295,8 +297,7 @@ Result<std::shared_ptr<const Adapter>> load_adapter(const FileSystem& files, con
 
   Sha256 sha;
   hash_text(sha, source.file.config_text);
-  TRY_ASSIGN(const std::unique_ptr<File> file, files.open(paths.weights));
-  TRY(FilePass(*file, sha, storage->data).run(plan));
+  TRY(FilePass(*source.weights, sha, storage->data).run(plan));
   finish_values(plan, base, *storage);
   std::shared_ptr<Adapter> adapter = build(std::move(plan), base.config, std::move(storage));
   adapter->version = version;

@@ -216,7 +216,9 @@ class PeftPlanner {
       const bool has = module && (module->pair.a || module->pair.b || module->pair.b_bias);
       const bool fused = ref.site == Site::kQkv || ref.site == Site::kGateUp;
       if (!has) {
-        if (targeted && !fused && !covered_by_fused(ref) && !tied_target(ref)) missing.push_back(ref.key);
+        // A pattern may mean a fused name by accident; a list names it on purpose.
+        const bool meant = !fused || !peft_.target_names.empty();
+        if (targeted && meant && !covered_by_fused(ref) && !tied_target(ref)) missing.push_back(ref.key);
         continue;
       }
       if (!targeted && !(fused && peft_.all_linear)) {

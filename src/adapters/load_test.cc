@@ -70,7 +70,7 @@ class LoadTest : public ::testing::Test {
     base.config = {.architecture = "llama", .hidden = 8, .layers = 2, .heads = 2, .kv_heads = 1, .head_dim = 4, .ffn = 12, .vocab = 6};
     config = {{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 6}, {"target_modules", {"q_proj"}}, {"layers_to_transform", {0}}};
     tensors[kQ0 + "lora_A.weight"] = matrix({2, 8}, 1);
-    tensors[kQ0 + "lora_B.weight"] = matrix({8, 2}, 100);
+    tensors[kQ0 + "lora_B.weight"] = matrix({8, 2}, 10);
   }
   Result<std::shared_ptr<const Adapter>> load(AdapterLoadOptions options = {}) {
     files.put("/a/adapter_config.json", config.dump());
@@ -258,7 +258,13 @@ TEST_F(LoadTest, SavedTensors) {
     tensors[kLayer + layer + ".post_attention_layernorm.weight"] = matrix({8}, 3);
   }
   tensors["base_model.model.lm_head.weight"] = matrix({9, 8}, 4, "F16");
-  expect_error({"9", "6"});  // the embedding is missing as well, and the sizes differ
+  expect_error({"model.embed_tokens", "missing"});
+  tensors["base_model.model.model.embed_tokens.weight"] = matrix({6, 8}, 40);
+  expect_error({"embedding has 6", "head 9"});
+  tensors["base_model.model.lm_head.weight"] = matrix({6, 8}, 4, "F16");
+  const auto adapter = good();  // "norm" means every norm, as in PEFT
+  EXPECT_EQ(adapter->saved.post_attention_norm[1][0], 3.0f);
+  EXPECT_EQ(adapter->vocab, 6);
 }
 
 TEST_F(LoadTest, SavedTensorsOfAResizedVocabulary) {
@@ -289,8 +295,9 @@ TEST_F(LoadTest, TiedModels) {
   tensors["base_model.model.model.embed_tokens.weight"] = matrix({6, 8}, 40);
   EXPECT_TRUE(good()->saved.lm_head.empty());
   config["ensure_weight_tying"] = true;
-  EXPECT_EQ(good()->saved.lm_head.panels[0].data, good()->saved.lm_head.panels[0].data);
-  EXPECT_EQ(good()->saved.lm_head.rows, 6);
+  const auto follows = good();
+  ASSERT_EQ(follows->saved.lm_head.rows, 6);
+  EXPECT_EQ(follows->saved.lm_head.panels[0].data, follows->saved.embed.panels[0].data);
   config["ensure_weight_tying"] = false;
   config.erase("modules_to_save");
   const auto adapter = good();  // save_embedding_layers: the tied base itself was changed

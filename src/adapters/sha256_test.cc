@@ -11,12 +11,19 @@
 namespace loralei {
 namespace {
 
-std::string hash(const std::string& text, size_t piece) {
-  Sha256 sha;
+std::string hash_on(bool plain, const std::string& text, size_t piece) {
+  Sha256 sha(plain);
   for (size_t at = 0; at < text.size(); at += piece) {
     sha.update(std::as_bytes(std::span(text).subspan(at, std::min(piece, text.size() - at))));
   }
   return digest_hex(sha.finish());
+}
+
+// On both paths, which must agree.
+std::string hash(const std::string& text, size_t piece) {
+  const std::string digest = hash_on(true, text, piece);
+  EXPECT_EQ(hash_on(false, text, piece), digest);
+  return digest;
 }
 
 // The examples of FIPS 180-4 (and the empty message).

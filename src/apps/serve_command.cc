@@ -11,6 +11,7 @@
 #include "apps/text_loading.h"
 #include "apps/version.h"
 #include "base/limits.h"
+#include "serve/access.h"
 #include "serve/api_server.h"
 #include "sys/file.h"
 
@@ -37,15 +38,7 @@ std::string last_component(std::string path) {
 Status read_keys(const std::string& path, std::vector<std::string>& keys) {
   const PosixFileSystem files;
   TRY_ASSIGN(const std::string text, files.read_all(path, kMiB));
-  size_t begin = 0;
-  while (begin < text.size()) {
-    size_t end = text.find('\n', begin);
-    if (end == std::string::npos) end = text.size();
-    std::string key = text.substr(begin, end - begin);
-    while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
-    if (!key.empty()) keys.push_back(std::move(key));
-    begin = end + 1;
-  }
+  for (std::string& key : parse_key_lines(text)) keys.push_back(std::move(key));
   if (keys.empty()) return invalid_argument("--api-key-file '" + path + "' holds no key; write one key a line.");
   return {};
 }

@@ -101,7 +101,9 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
                      format_bytes(budget) + "; raise --memory-budget or lower --max-num-batched-tokens.");
   }
   parts.scratch = std::move(*scratch);
-  TRY_ASSIGN(parts.plan, make_plan(engine, config, parts.kv_dtype, budget - parts.ledger->used_bytes()));
+  // The engine holds the logits of a step beside the model's activations.
+  const int64_t logits_bytes = int64_t{limits.logits_rows_max} * config.vocab * static_cast<int64_t>(sizeof(float));
+  TRY_ASSIGN(parts.plan, make_plan(engine, config, parts.kv_dtype, budget - parts.ledger->used_bytes() - logits_bytes));
   engine.max_model_len = parts.plan.max_model_len;
   engine.kv_cache_bytes = parts.plan.kv_bytes;
   engine.adapter_bytes = parts.plan.adapter_bytes;

@@ -313,19 +313,23 @@ Result<std::optional<GgufFile>> parse_gguf(std::span<const std::byte> head, int6
   return GgufParser(head, file_bytes, path).parse();
 }
 
-Result<GgufFile> read_gguf(const FileSystem& files, const std::string& path) {
-  TRY_ASSIGN(const std::unique_ptr<File> file, files.open(path));
-  const int64_t file_bytes = file->size_bytes();
+Result<GgufFile> read_gguf(const File& file) {
+  const int64_t file_bytes = file.size_bytes();
   std::vector<std::byte> head;
   // The length of the head is not stated: read more until the table is complete.
   for (int64_t size = std::min(file_bytes, kFirstReadBytes);; size = std::min(file_bytes, size * 4)) {
     const size_t before = head.size();
     head.resize(static_cast<size_t>(size));
-    TRY(file->read_exact(static_cast<int64_t>(before), std::span(head).subspan(before)));
-    TRY_ASSIGN(std::optional<GgufFile> parsed, parse_gguf(head, file_bytes, path));
+    TRY(file.read_exact(static_cast<int64_t>(before), std::span(head).subspan(before)));
+    TRY_ASSIGN(std::optional<GgufFile> parsed, parse_gguf(head, file_bytes, file.path()));
     if (parsed) return std::move(*parsed);
-    if (size >= kMaxHeadBytes) return too_large(path + ": its metadata takes more than " + format_bytes(kMaxHeadBytes));
+    if (size >= kMaxHeadBytes) return too_large(file.path() + ": its metadata takes more than " + format_bytes(kMaxHeadBytes));
   }
+}
+
+Result<GgufFile> read_gguf(const FileSystem& files, const std::string& path) {
+  TRY_ASSIGN(const std::unique_ptr<File> file, files.open(path));
+  return read_gguf(*file);
 }
 
 }  // namespace loralei

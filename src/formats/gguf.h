@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the head of a GGUF file (versions 2 and 3, little endian): metadata and tensor table.
 //
-// Pure functions over bytes plus one that reads a file; any thread. Untrusted input: every count and length is checked against what is
+// Pure functions over bytes plus two that read a file; any thread. Untrusted input: every count and length is checked against what is
 // left before anything is allocated; arrays of arrays are refused; a key or tensor name that stands twice is an error; tensor offsets
 // must be aligned and their bytes lie within the file. Format: github.com/ggml-org/ggml, docs/gguf.md.
 // Failure: corrupt / unsupported / io with the file and the key or tensor.
@@ -52,6 +52,7 @@ struct GgufFile {
 
 // `head` holds the file from its start. Answers nullopt when it ends before the tensor table does and the file is longer.
 Result<std::optional<GgufFile>> parse_gguf(std::span<const std::byte> head, int64_t file_bytes, const std::string& path);
+Result<GgufFile> read_gguf(const File& file);
 Result<GgufFile> read_gguf(const FileSystem& files, const std::string& path);
 
 }  // namespace loralei

@@ -111,7 +111,6 @@ TEST(Gguf, ReadsEveryValueType) {
   EXPECT_EQ(file->find("list")->texts, (std::vector<std::string>{"a", "", "b"}));
   EXPECT_EQ(file->find("ints")->numbers, (std::vector<int64_t>{1, -1}));
   EXPECT_EQ(file->find("reals")->reals, std::vector<float>{1.5f});
-  EXPECT_FALSE(file->integer("u8", 0, 100)->has_value() && false);
   EXPECT_FALSE(file->integer("u8", 0, 100).ok());
   EXPECT_FALSE(file->text("u8").ok());
   EXPECT_FALSE((*file->integer("absent", 0, 1)).has_value());
@@ -143,7 +142,7 @@ TEST(Gguf, RandomDamage) {
   Writer writer = model_metadata();
   const std::string good = add_tensors(writer).done();
   Prng random(11);
-  for (int round = 0; round < 20000; ++round) {
+  for (int round = 0; round < 5000; ++round) {
     std::string bytes = good;
     const uint64_t changes = 1 + random.below(4);
     for (uint64_t i = 0; i < changes; ++i) bytes[random.below(1200)] = static_cast<char>(random());

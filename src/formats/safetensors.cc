@@ -243,15 +243,19 @@ Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> head, int
   return header;
 }
 
+Result<SafetensorsHeader> read_safetensors(const File& file) {
+  const int64_t file_bytes = file.size_bytes();
+  std::vector<std::byte> head(static_cast<size_t>(std::min(file_bytes, kLengthBytes)));
+  TRY(file.read_exact(0, head));
+  TRY_ASSIGN(const int64_t length, header_length(head, file_bytes, file.path()));
+  head.resize(static_cast<size_t>(kLengthBytes + length));
+  TRY(file.read_exact(kLengthBytes, std::span(head).subspan(kLengthBytes)));
+  return parse_safetensors(head, file_bytes, file.path());
+}
+
 Result<SafetensorsHeader> read_safetensors(const FileSystem& files, const std::string& path) {
   TRY_ASSIGN(const std::unique_ptr<File> file, files.open(path));
-  const int64_t file_bytes = file->size_bytes();
-  std::vector<std::byte> head(static_cast<size_t>(std::min(file_bytes, kLengthBytes)));
-  TRY(file->read_exact(0, head));
-  TRY_ASSIGN(const int64_t length, header_length(head, file_bytes, path));
-  head.resize(static_cast<size_t>(kLengthBytes + length));
-  TRY(file->read_exact(kLengthBytes, std::span(head).subspan(kLengthBytes)));
-  return parse_safetensors(head, file_bytes, path);
+  return read_safetensors(*file);
 }
 
 Result<std::map<std::string, std::string>> parse_shard_index(std::string_view json, const std::string& path) {

@@ -35,6 +35,7 @@ struct SafetensorsHeader {
 
 // `head`: the file from its start, holding at least the whole header; `path` is for messages.
 Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> head, int64_t file_bytes, const std::string& path);
+Result<SafetensorsHeader> read_safetensors(const File& file);
 Result<SafetensorsHeader> read_safetensors(const FileSystem& files, const std::string& path);
 
 // One file name (without folder) for each tensor name. Names that leave the folder are refused.

@@ -346,8 +346,9 @@ bool ToolCallParser::run_tail(bool at_end) {
     if (at_end) pending_.clear();
     return false;
   }
-  if (pending_[at] == '}') at = skip_space(pending_, at + 1);
+  if (pending_[at] == '}') ++at;
   if (form_ == ToolCallForm::kHermes) {
+    at = skip_space(pending_, at);
     const std::string_view rest = std::string_view(pending_).substr(at);
     if (rest.substr(0, kCloseMarker.size()) == kCloseMarker) {
       at += kCloseMarker.size();

@@ -77,6 +77,7 @@ TEST(ToolCallParser, Llama3) {
   EXPECT_EQ(llama("{\"name\": 3}"), "c:{\"name\": 3}");
   EXPECT_EQ(llama("\n{\"name\": \"f\", \"parameters\": {}}\n"), "[0 f]{}/0;");
   EXPECT_EQ(llama("<|python"), "c:<|python");
+  EXPECT_EQ(llama("{\"name\": \"f\", \"parameters\": {}}\n</s>"), "[0 f]{}/0;c:\n</s>");
 }
 
 std::shared_ptr<const VocabTrie> vocabulary() {
