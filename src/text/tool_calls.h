@@ -7,8 +7,9 @@
 //            possibly <|python_tag|>
 //
 // Thread: compile_tool_grammar is a pure function; a ToolCallParser belongs to one choice of one response.
-// Invariants of the parser: the events do not depend on how the text was split; hermes' opening marker never appears in content; the
-// arguments that are streamed are the model's own text, passed on as it comes. White space around calls is no content.
+// Invariants of the parser: the events do not depend on how the text was split; hermes' opening marker is never passed on as
+// content; the arguments that are streamed are the model's own text, passed on as it comes. White space around calls is no
+// content.
 // Failure: invalid_argument naming the tool and what is wrong with it. Malformed calls are no error: their text
 // is content, without the markers.
 #pragma once
