@@ -62,13 +62,13 @@ class [[nodiscard]] Result {
     CHECK(ok());
     return *value_;
   }
-  T&& value() && {
+  T value() && {  // by value, so that `for (x : f().value())` holds what it walks over
     CHECK(ok());
     return std::move(*value_);
   }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
-  T&& operator*() && { return std::move(*this).value(); }
+  T operator*() && { return std::move(*this).value(); }
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
 
@@ -76,7 +76,7 @@ class [[nodiscard]] Result {
     CHECK(!ok());
     return error_;
   }
-  Error&& error() && {
+  Error error() && {
     CHECK(!ok());
     return std::move(error_);
   }
@@ -98,7 +98,7 @@ class [[nodiscard]] Result<void> {
     CHECK(!ok());
     return *error_;
   }
-  Error&& error() && {
+  Error error() && {
     CHECK(!ok());
     return std::move(*error_);
   }

@@ -147,12 +147,16 @@ struct EngineOptions {
   int32_t adapter_load_threads = 2;
 };
 
+inline constexpr int32_t kAllChoices = -1;
+
 class Engine {
  public:
   virtual ~Engine() = default;
 
   virtual Status submit(Submit request) = 0;
-  virtual void cancel(RequestId id) = 0;            // idempotent; unknown ids are ignored
+  // Ends one choice, or all of them. Idempotent; unknown ids and choices are ignored.
+  virtual void cancel(RequestId id, int32_t choice) = 0;
+  void cancel(RequestId id) { cancel(id, kAllChoices); }
   virtual Status command(AdapterCommand command) = 0;
 
   // Waits up to timeout_ns for output; empty when none came. One consumer thread.

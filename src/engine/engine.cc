@@ -59,7 +59,8 @@ class EngineImpl final : public Engine {
     return {};
   }
 
-  void cancel(RequestId id) override { inbox_.put(Cancel{id}); }
+  using Engine::cancel;
+  void cancel(RequestId id, int32_t choice) override { inbox_.put(Cancel{id, choice}); }
 
   Status command(AdapterCommand command) override {
     if (pending_commands_.fetch_add(1) >= kMaxPendingCommands) {

@@ -54,7 +54,12 @@ void EngineLoop::receive(Arrival&& arrival) {
 
 void EngineLoop::receive(const Cancel& cancel) {
   const auto found = requests_.find(cancel.id);
-  if (found != requests_.end()) end_request(*found->second, EndReason::kCancelled, {});
+  if (found == requests_.end()) return;
+  Request& request = *found->second;
+  if (cancel.choice == kAllChoices) return end_request(request, EndReason::kCancelled, {});
+  for (const auto& sequence : request.choices) {
+    if (sequence->choice == cancel.choice) return end(*sequence, EndReason::kCancelled);
+  }
 }
 
 void EngineLoop::receive(const AdapterCommand& command) {

@@ -438,6 +438,24 @@ TEST(EngineLoop, CancelFreesInEveryState) {
   world.expect_nothing_held();
 }
 
+TEST(EngineLoop, CancelOfOneChoiceLeavesItsSiblings) {
+  World world({.max_sequences = 8});
+  Submit submit = simple(20, 12, 3);
+  submit.choices = 3;
+  const RequestId id = world.submit(submit);
+  for (int i = 0; i < 4; ++i) world.turn();
+  world.cancel(id, 1);
+  world.cancel(id, 1);
+  world.cancel(id, 7);  // no such choice
+  world.run();
+  EXPECT_EQ(world.record(id, 1).end, EndReason::kCancelled);
+  for (const int32_t choice : {0, 2}) {
+    EXPECT_EQ(world.record(id, choice).end, EndReason::kLength);
+    world.expect_oracle(id, choice);
+  }
+  world.expect_nothing_held();
+}
+
 TEST(EngineLoop, EndAllEndsEverythingOnce) {
   World world({.max_sequences = 2});
   world.files.put("/a", 11);

@@ -25,6 +25,7 @@ struct Arrival {
 };
 struct Cancel {
   RequestId id;
+  int32_t choice = kAllChoices;
 };
 using Message = std::variant<Arrival, Cancel, AdapterCommand, LoadDone>;
 

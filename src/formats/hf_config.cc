@@ -352,6 +352,9 @@ Status check_model_config(const ModelConfig& config, const std::string& path) {
   if (config.head_dim % 2 != 0) {
     return unsupported(path + ": head_dim " + std::to_string(config.head_dim) + " is odd, so rotary embedding is not defined");
   }
+  if (config.head_dim == 2 && config.rope_scaling.kind == RopeScalingKind::kDynamic) {
+    return unsupported(path + ": the rope type \"dynamic\" is not defined for head_dim 2; its exponent is head_dim / (head_dim - 2)");
+  }
   if (static_cast<int64_t>(config.heads) * config.head_dim > kMaxDim) {
     return corrupt(path + ": heads times head_dim is outside what is possible");
   }

@@ -73,6 +73,12 @@ TEST(HfConfig, Windows) {
   EXPECT_NE(refusal(with(llama(), {{"sliding_window", 8}})).find("sliding_window"), std::string::npos);
 }
 
+TEST(HfConfig, DynamicRopeNeedsAnExponent) {
+  const Json tiny = with(llama(), {{"head_dim", 2}});
+  EXPECT_EQ(read(tiny).head_dim, 2);
+  EXPECT_NE(refusal(with(tiny, {{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}}})).find("head_dim 2"), std::string::npos);
+}
+
 TEST(HfConfig, RopeOldAndNewForm) {
   const auto scaled = [](const Json& rope, const char* key = "rope_scaling") { return read(with(llama(), {{key, rope}})).rope_scaling; };
   EXPECT_EQ(scaled({{"type", "linear"}, {"factor", 4}}).kind, RopeScalingKind::kLinear);

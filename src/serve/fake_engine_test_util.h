@@ -36,8 +36,14 @@ class FakeEngine final : public Engine {
     if (!hold) answer(request);
     return {};
   }
-  void cancel(RequestId id) override {
+  using Engine::cancel;
+  void cancel(RequestId id, int32_t choice) override {
     std::lock_guard lock(mutex_);
+    if (choice != kAllChoices) {
+      cancelled_choices_.insert({id.value, choice});
+      changed_.notify_all();
+      return;
+    }
     cancelled_.insert(id.value);
     ended_.insert(id.value);
     changed_.notify_all();
@@ -120,6 +126,10 @@ class FakeEngine final : public Engine {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(30), [&] { return cancelled_.contains(id.value); });
   }
+  bool wait_cancelled(RequestId id, int32_t choice) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(30), [&] { return cancelled_choices_.contains({id.value, choice}); });
+  }
   std::vector<AdapterCommand> commands;
 
  private:
@@ -169,6 +179,7 @@ class FakeEngine final : public Engine {
   EngineOutput output_;
   std::vector<Submit> submits_;
   std::set<uint64_t> cancelled_, ended_;
+  std::set<std::pair<uint64_t, int32_t>> cancelled_choices_;
   std::map<std::string, AdapterStatus> adapters_;
   bool draining_ = false, stopped_ = false;
   const std::string fingerprint_ = "fp_test";

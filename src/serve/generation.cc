@@ -97,7 +97,11 @@ void Generation::on_event(TokenEvent event) {
   if (closed_) return;
   std::string text;
   if (event.has_token) take_token(choice, event, text);
-  if (event.end != EndReason::kNone || choice.found_stop) end_choice(choice, event, text);
+  if (event.end != EndReason::kNone || choice.found_stop) {
+    end_choice(choice, event, text);
+    // The engine knows no stop strings: with siblings still running this choice would be computed on.
+    if (event.end == EndReason::kNone && open_choices_ > 0) context_.engine.cancel(event.id, event.choice);
+  }
   pass_on(index, std::move(text));
   if (!closed_ && open_choices_ == 0) finish();
 }

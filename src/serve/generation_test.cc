@@ -175,6 +175,24 @@ TEST_F(ApiTest, ADisconnectCancels) {
   }
 }
 
+TEST_F(ApiTest, AChoiceThatHitAStopStringIsNotComputedOn) {
+  engine.hold = true;
+  start();
+  HttpClient c = client();
+  const std::string body = R"({"prompt":"x","n":2,"max_tokens":50,"stop":["a"]})";
+  ASSERT_TRUE(c.send_raw("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: " +
+                         std::to_string(body.size()) + "\r\n\r\n" + body).ok());
+  const Submit submit = engine.wait_submit(0);
+  TokenEvent event;
+  event.id = submit.id;
+  event.choice = 1;
+  event.has_token = true;
+  event.token = ids("a")[0];
+  engine.emit(event);
+  EXPECT_TRUE(engine.wait_cancelled(submit.id, 1));
+  c.close();
+}
+
 TEST_F(ApiTest, AnErrorAfterHeadersIsAnEvent) {
   engine.hold = true;
   start();
