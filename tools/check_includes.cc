@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// check_includes ROOT: holds every #include under src/ against tools/rooms.txt, and the small rules of the house that a script can see:
-// SPDX line first, #pragma once in headers, no file over 800 lines. Prints each breach as file:line and exits 1.
+// check_includes ROOT: holds every #include under src/ against tools/rooms.txt, and the small rules of the house that a
+// script can see: SPDX line first, #pragma once in headers, no file over 800 lines. Prints each breach as file:line and
+// exits 1.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -62,7 +63,8 @@ std::string library_breach(const std::string& room, const std::string& header, c
   if (header.rfind("nlohmann/", 0) == 0 && rooms.core.count(room) && room != "formats" && room != "cost") {
     return "nlohmann-json belongs to formats/ and cost/ in the core";
   }
-  if (header.rfind("cuda", 0) == 0 && room != "device" && room != "ops") return "CUDA belongs to device/cuda and ops/cuda";
+  if (header.rfind("cuda", 0) == 0 && room != "device" && room != "ops")
+    return "CUDA belongs to device/cuda and ops/cuda";
   if (header.rfind("spdlog/", 0) == 0 && room != "apps") return "spdlog belongs to apps/";
   if (!is_test && room != "sys" && rooms.core.count(room) && starts_with_any(header, kSystemOnly)) {
     return "only sys/ talks to the operating system";
@@ -129,7 +131,8 @@ int main(int argc, char** argv) {
   int files = 0;
   for (const auto& entry : fs::recursive_directory_iterator(root / "src")) {
     const std::string extension = entry.path().extension().string();
-    if (extension != ".h" && extension != ".cc" && extension != ".cu" && extension != ".cuh" && extension != ".inc") continue;
+    if (extension != ".h" && extension != ".cc" && extension != ".cu" && extension != ".cuh" && extension != ".inc")
+      continue;
     ++files;
     breaches += check_file(entry.path(), root / "src", rooms);
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adapter: one immutable loaded copy of a LoRA adapter ("version"), as kernels and the model need it.
 //
-// Thread: immutable after load; any reader. Ownership: owns its bytes (a Grant of memory/ accounts for them); the cache holds it by
-// shared_ptr, users through AdapterPin. Invariants: every pair fits the base's shapes; ranks within limits.h; all numbers finite.
-// Failure: load_adapter answers a sentence naming file, tensor or config key.
+// Thread: immutable after load; any reader. Ownership: owns its bytes (a Grant of memory/ accounts for them); the cache
+// holds it by shared_ptr, users through AdapterPin. Invariants: every pair fits the base's shapes; ranks within
+// limits.h; all numbers finite. Failure: load_adapter answers a sentence naming file, tensor or config key.
 #pragma once
 
 #include <array>
@@ -29,10 +29,11 @@ std::string digest_hex(const Digest& digest);
 struct Adapter {
   AdapterVersionId version;
   Digest digest{};
-  int64_t bytes = 0;         // memory held
+  int64_t bytes = 0;  // memory held
   int rank_max = 0;
-  int vocab = 0;             // logits this adapter's rows produce; the base's unless resized
-  std::vector<LoraPair> pairs;  // [layers * kLayerModules + 2]: layer modules, then kLmHead, kEmbed; rank 0 and null where absent
+  int vocab = 0;  // logits this adapter's rows produce; the base's unless resized
+  std::vector<LoraPair>
+      pairs;  // [layers * kLayerModules + 2]: layer modules, then kLmHead, kEmbed; rank 0 and null where absent
   SavedTensors saved;
   std::vector<TokenId> alora_invocation;  // empty: ordinary LoRA
   std::vector<std::string> report;        // what was applied, notes ("base name differs"), one sentence each
@@ -47,27 +48,30 @@ struct Adapter {
 };
 
 struct AdapterLoadOptions {
-  bool strict = true;            // false: what we do not apply goes to `report` instead of being an error (--adapter-strict=false)
+  bool strict =
+      true;  // false: what we do not apply goes to `report` instead of being an error (--adapter-strict=false)
   int64_t bytes_max = INT64_MAX;  // refuse larger ones before allocating (too_large, with the numbers)
 };
 
 // What the loader must know of the base: shapes, biases (for bias="all"), and how the embedding is tied.
 struct AdapterBase {
   ModelConfig config;
-  // The base's bias of a layer's module in Hugging Face row order, for bias_delta: f32 [out] or null where the base has none. May be null
-  // itself when biases are not at hand (inspecting); an adapter that replaces biases is refused then.
+  // The base's bias of a layer's module in Hugging Face row order, for bias_delta: f32 [out] or null where the base has
+  // none. May be null itself when biases are not at hand (inspecting); an adapter that replaces biases is refused then.
   const float* (*bias)(const void* context, int layer, Module module) = nullptr;
   const void* bias_context = nullptr;
 };
 
-// Reads a PEFT directory (adapter_config.json + adapter_model.safetensors) or a GGUF LoRA file. Blocking; called on a loader thread.
-Result<std::shared_ptr<const Adapter>> load_adapter(const FileSystem& files, const std::string& path, const AdapterBase& base,
-                                                    const AdapterLoadOptions& options, AdapterVersionId version);
+// Reads a PEFT directory (adapter_config.json + adapter_model.safetensors) or a GGUF LoRA file. Blocking; called on a
+// loader thread.
+Result<std::shared_ptr<const Adapter>> load_adapter(const FileSystem& files, const std::string& path,
+                                                    const AdapterBase& base, const AdapterLoadOptions& options,
+                                                    AdapterVersionId version);
 // The same on the machine's file system.
 Result<std::shared_ptr<const Adapter>> load_adapter(const std::string& path, const AdapterBase& base,
                                                     const AdapterLoadOptions& options, AdapterVersionId version);
-// One stamp for all files that make up the adapter at `path`, without reading them: size is their sum, mtime that of the newest,
-// inode a mix. A changed stamp means a new version.
+// One stamp for all files that make up the adapter at `path`, without reading them: size is their sum, mtime that of
+// the newest, inode a mix. A changed stamp means a new version.
 Result<FileStamp> adapter_stamp(const FileSystem& files, const std::string& path);
 Result<FileStamp> adapter_stamp(const std::string& path);
 

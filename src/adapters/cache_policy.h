@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which loaded adapter goes when another needs the room. Pure functions of plain values; the seam for further policies (mechanisms §3).
-// Only versions that nobody uses and that are not pinned are offered.
+// Which loaded adapter goes when another needs the room. Pure functions of plain values; the seam for further policies
+// (mechanisms §3). Only versions that nobody uses and that are not pinned are offered.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads an adapter: plans from headers, allocates once, reads the file once from start to end (hashing all of it) and places the tensors.
+// Loads an adapter: plans from headers, allocates once, reads the file once from start to end (hashing all of it) and
+// places the tensors.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -26,12 +27,15 @@ struct Storage {
   WeightPanel embed_panel, head_panel;
 
   explicit Storage(int64_t bytes)
-      : data(static_cast<std::byte*>(::operator new(static_cast<size_t>(std::max<int64_t>(bytes, 1)), std::align_val_t(64), std::nothrow))) {}
+      : data(static_cast<std::byte*>(
+            ::operator new(static_cast<size_t>(std::max<int64_t>(bytes, 1)), std::align_val_t(64), std::nothrow))) {}
   ~Storage() { ::operator delete(data, std::align_val_t(64)); }
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
-  const float* floats(int64_t offset) const { return offset < 0 ? nullptr : reinterpret_cast<const float*>(data + offset); }
+  const float* floats(int64_t offset) const {
+    return offset < 0 ? nullptr : reinterpret_cast<const float*>(data + offset);
+  }
 };
 
 bool ends_with(std::string_view text, std::string_view suffix) {
@@ -69,7 +73,9 @@ void place_rows(const Placement& placement, int64_t row, int64_t count, const st
       std::memcpy(out + to * placement.cols, from, static_cast<size_t>(placement.cols) * sizeof(Element));
       continue;
     }
-    for (int64_t c = 0; c < placement.cols; ++c) std::memcpy(out + c * placement.row_count + to, from + c * static_cast<int64_t>(sizeof(Element)), sizeof(Element));
+    for (int64_t c = 0; c < placement.cols; ++c)
+      std::memcpy(out + c * placement.row_count + to, from + c * static_cast<int64_t>(sizeof(Element)),
+                  sizeof(Element));
   }
 }
 
@@ -129,12 +135,15 @@ class FilePass {
       }
       const int64_t wrong = first_not_finite(format, source, count * cols);
       if (wrong >= 0) {
-        return corrupt(file_.path() + ": tensor \"" + info.name + "\" holds a value that is not a finite number (NaN or infinity) at index " +
+        return corrupt(file_.path() + ": tensor \"" + info.name +
+                       "\" holds a value that is not a finite number (NaN or infinity) at index " +
                        std::to_string(row * cols + wrong));
       }
       for (const Placement* placement : placements) {
-        if (format == DType::kF32) place_rows<uint32_t>(*placement, row, count, source, storage_);
-        else place_rows<uint16_t>(*placement, row, count, source, storage_);
+        if (format == DType::kF32)
+          place_rows<uint32_t>(*placement, row, count, source, storage_);
+        else
+          place_rows<uint16_t>(*placement, row, count, source, storage_);
       }
     }
     return {};
@@ -153,7 +162,8 @@ void finish_values(const LoadPlan& plan, const AdapterBase& base, Storage& stora
   for (size_t i = 0; i + 2 < plan.pairs.size(); ++i) {
     const PairPlan& pair = plan.pairs[i];
     if (pair.bias < 0) continue;
-    const float* of_base = base.bias(base.bias_context, static_cast<int>(i) / kLayerModules, static_cast<Module>(i % kLayerModules));
+    const float* of_base =
+        base.bias(base.bias_context, static_cast<int>(i) / kLayerModules, static_cast<Module>(i % kLayerModules));
     float* delta = reinterpret_cast<float*>(storage.data + pair.bias);
     for (int k = 0; k < pair.out; ++k) delta[k] -= of_base[k];
   }
@@ -164,7 +174,8 @@ void finish_values(const LoadPlan& plan, const AdapterBase& base, Storage& stora
     for (int token = 0; token < embed.in; ++token) {
       for (int r = 0; r < embed.rank; ++r) {
         const int64_t from = int64_t{token} * embed.rank + r, to = int64_t{r} * embed.in + token;
-        std::memcpy(storage.data + head.b_t + to * static_cast<int64_t>(size), storage.data + embed.a + from * static_cast<int64_t>(size), size);
+        std::memcpy(storage.data + head.b_t + to * static_cast<int64_t>(size),
+                    storage.data + embed.a + from * static_cast<int64_t>(size), size);
       }
     }
   }
@@ -173,7 +184,11 @@ void finish_values(const LoadPlan& plan, const AdapterBase& base, Storage& stora
 WeightView view_of(const SavedMatrix& matrix, int cols, const Storage& storage, WeightPanel& panel) {
   if (matrix.offset < 0) return {};
   panel = {.data = storage.data + matrix.offset, .row_begin = 0, .row_count = matrix.rows};
-  return {.dtype = matrix.dtype, .layout = LayoutId::kPlain, .rows = matrix.rows, .cols = cols, .panels = std::span(&panel, 1)};
+  return {.dtype = matrix.dtype,
+          .layout = LayoutId::kPlain,
+          .rows = matrix.rows,
+          .cols = cols,
+          .panels = std::span(&panel, 1)};
 }
 
 SavedTensors saved_tensors(const LoadPlan& plan, const ModelConfig& config, Storage& storage) {
@@ -219,29 +234,36 @@ std::shared_ptr<Adapter> build(LoadPlan plan, const ModelConfig& config, std::sh
 }
 
 struct Paths {
-  std::string config;   // empty for GGUF
+  std::string config;  // empty for GGUF
   std::string weights;
 };
 
 Result<Paths> adapter_paths(const FileSystem& files, const std::string& path) {
   switch (files.kind(path)) {
-    case PathKind::kAbsent: return not_found(path + ": does not exist");
+    case PathKind::kAbsent:
+      return not_found(path + ": does not exist");
     case PathKind::kFile:
       if (ends_with(path, ".gguf")) return Paths{"", path};
-      return invalid_argument(path + ": is not an adapter; name a PEFT directory (with adapter_config.json) or a .gguf file");
-    case PathKind::kDirectory: break;
+      return invalid_argument(path +
+                              ": is not an adapter; name a PEFT directory (with adapter_config.json) or a .gguf file");
+    case PathKind::kDirectory:
+      break;
   }
   Paths paths{join_path(path, "adapter_config.json"), join_path(path, "adapter_model.safetensors")};
-  const bool has_config = files.kind(paths.config) == PathKind::kFile, has_weights = files.kind(paths.weights) == PathKind::kFile;
+  const bool has_config = files.kind(paths.config) == PathKind::kFile,
+             has_weights = files.kind(paths.weights) == PathKind::kFile;
   if (!has_config) {
     if (files.kind(join_path(path, "config.json")) == PathKind::kFile && !has_weights) {
-      return invalid_argument(path + ": is a whole model, not an adapter (it has config.json, but no adapter_config.json)");
+      return invalid_argument(path +
+                              ": is a whole model, not an adapter (it has config.json, but no adapter_config.json)");
     }
     return not_found(path + ": has no adapter_config.json, so it is not a PEFT adapter");
   }
   if (!has_weights) {
     if (files.kind(join_path(path, "adapter_model.bin")) == PathKind::kFile) {
-      return unsupported(path + ": holds its weights as a Python pickle (adapter_model.bin), which can run any code when it is read and is never opened; "
+      return unsupported(path +
+                         ": holds its weights as a Python pickle (adapter_model.bin), which can run any code when it "
+                         "is read and is never opened; "
                          "convert it once with PEFT: PeftModel.from_pretrained(BASE, PATH).save_pretrained(NEW_PATH)");
     }
     return not_found(path + ": has no adapter_model.safetensors");
@@ -251,7 +273,8 @@ Result<Paths> adapter_paths(const FileSystem& files, const std::string& path) {
 
 // The headers of either kind of file.
 struct Source {
-  std::unique_ptr<File> weights;  // opened once, so that headers and numbers come from one file even if the path is replaced meanwhile
+  std::unique_ptr<File>
+      weights;  // opened once, so that headers and numbers come from one file even if the path is replaced meanwhile
   AdapterFile file;
   std::vector<std::string> foreign;  // tensors in formats we cannot compute with
   std::optional<GgufFile> gguf;
@@ -281,18 +304,21 @@ void hash_text(Sha256& sha, const std::string& text) {
 
 }  // namespace
 
-Result<std::shared_ptr<const Adapter>> load_adapter(const FileSystem& files, const std::string& path, const AdapterBase& base,
-                                                    const AdapterLoadOptions& options, AdapterVersionId version) {
+Result<std::shared_ptr<const Adapter>> load_adapter(const FileSystem& files, const std::string& path,
+                                                    const AdapterBase& base, const AdapterLoadOptions& options,
+                                                    AdapterVersionId version) {
   TRY_ASSIGN(const Paths paths, adapter_paths(files, path));
   TRY_ASSIGN(Source source, read_source(files, paths));
   TRY_ASSIGN(LoadPlan plan, source.gguf ? plan_gguf(*source.gguf, base, options)
                                         : plan_peft(paths.config, source.file, source.foreign, base, options));
 
   if (plan.bytes > options.bytes_max) {
-    return too_large(path + ": needs " + format_bytes(plan.bytes) + " of memory, but only " + format_bytes(options.bytes_max) + " are allowed for it");
+    return too_large(path + ": needs " + format_bytes(plan.bytes) + " of memory, but only " +
+                     format_bytes(options.bytes_max) + " are allowed for it");
   }
   auto storage = std::make_shared<Storage>(plan.bytes);
-  if (!storage->data) return too_large(path + ": needs " + format_bytes(plan.bytes) + " of memory, which the system does not give");
+  if (!storage->data)
+    return too_large(path + ": needs " + format_bytes(plan.bytes) + " of memory, which the system does not give");
   std::memset(storage->data, 0, static_cast<size_t>(plan.bytes));
 
   Sha256 sha;
@@ -305,8 +331,8 @@ Result<std::shared_ptr<const Adapter>> load_adapter(const FileSystem& files, con
   return std::shared_ptr<const Adapter>(std::move(adapter));
 }
 
-Result<std::shared_ptr<const Adapter>> load_adapter(const std::string& path, const AdapterBase& base, const AdapterLoadOptions& options,
-                                                    AdapterVersionId version) {
+Result<std::shared_ptr<const Adapter>> load_adapter(const std::string& path, const AdapterBase& base,
+                                                    const AdapterLoadOptions& options, AdapterVersionId version) {
   return load_adapter(PosixFileSystem(), path, base, options, version);
 }
 

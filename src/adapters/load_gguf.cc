@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans the load of a GGUF LoRA file, as llama.cpp's convert_lora_to_gguf.py writes it: "blk.0.attn_q.weight.lora_a" [rank, in] and
-// ".lora_b" [out, rank]; for token_embd lora_a is [vocab, rank]. Every tensor of the file applies; scaling is alpha / rank.
+// Plans the load of a GGUF LoRA file, as llama.cpp's convert_lora_to_gguf.py writes it: "blk.0.attn_q.weight.lora_a"
+// [rank, in] and
+// ".lora_b" [out, rank]; for token_embd lora_a is [vocab, rank]. Every tensor of the file applies; scaling is alpha /
+// rank.
 #include <map>
 
 #include "adapters/load_plan.h"
@@ -31,7 +33,8 @@ std::vector<int32_t> unpermuted_rows(const ModelConfig& config, Module module) {
 Status check_kind(const GgufFile& gguf, const ModelConfig& config) {
   TRY_ASSIGN(const auto type, gguf.text("general.type"));
   if (type.value_or("model") != "adapter") {
-    return invalid_argument(gguf.path + ": is not an adapter (general.type is \"" + type.value_or("model").substr(0, 40) + "\")");
+    return invalid_argument(gguf.path + ": is not an adapter (general.type is \"" +
+                            type.value_or("model").substr(0, 40) + "\")");
   }
   TRY_ASSIGN(const auto kind, gguf.text("adapter.type"));
   if (kind.value_or("lora") != "lora") {
@@ -40,7 +43,8 @@ Status check_kind(const GgufFile& gguf, const ModelConfig& config) {
   TRY_ASSIGN(const auto architecture, gguf.text("general.architecture"));
   const std::string of_base = config.architecture == "mistral" ? "llama" : config.architecture;
   if (architecture.value_or("") != of_base) {
-    return invalid_argument(gguf.path + ": is for the architecture \"" + architecture.value_or("").substr(0, 60) + "\", but the base model is " + of_base);
+    return invalid_argument(gguf.path + ": is for the architecture \"" + architecture.value_or("").substr(0, 60) +
+                            "\", but the base model is " + of_base);
   }
   return {};
 }
@@ -50,7 +54,8 @@ struct Pair {
   PairTensors tensors;
 };
 
-Status collect(const GgufFile& gguf, const ModelConfig& config, bool strict, LoadPlan& plan, std::map<std::string, Pair>& pairs) {
+Status collect(const GgufFile& gguf, const ModelConfig& config, bool strict, LoadPlan& plan,
+               std::map<std::string, Pair>& pairs) {
   for (const TensorInfo& tensor : gguf.index.tensors) {
     std::string_view name = tensor.name;
     const bool is_a = eat_suffix(name, ".lora_a");
@@ -60,7 +65,8 @@ Status collect(const GgufFile& gguf, const ModelConfig& config, bool strict, Loa
     ModuleRef module;
     if (eat_suffix(module_path, ".weight")) module = parse_module(module_path, config);
     if (module.site != Site::kLinear && module.site != Site::kHead && module.site != Site::kEmbed) {
-      const std::string sentence = "tensor \"" + tensor.name.substr(0, 200) + "\" is not one that a LoRA adapter of this base model can have";
+      const std::string sentence =
+          "tensor \"" + tensor.name.substr(0, 200) + "\" is not one that a LoRA adapter of this base model can have";
       if (strict) return unsupported(gguf.path + ": " + sentence);
       if (plan.report.size() < 1000) plan.report.push_back("Not applied: " + sentence + ".");
       continue;
@@ -79,7 +85,8 @@ Status read_invocation(const GgufFile& gguf, LoadPlan& plan) {
     return corrupt(gguf.path + ": adapter.alora.invocation_tokens must be a list of at most 4096 token ids");
   }
   for (const int64_t id : tokens->numbers) {
-    if (id < 0 || id >= kMaxVocab) return corrupt(gguf.path + ": adapter.alora.invocation_tokens holds an impossible id");
+    if (id < 0 || id >= kMaxVocab)
+      return corrupt(gguf.path + ": adapter.alora.invocation_tokens holds an impossible id");
     plan.alora_invocation.push_back(static_cast<TokenId>(id));
   }
   return {};

@@ -27,10 +27,17 @@ struct ModuleTensors {
 
 class PeftPlanner {
  public:
-  PeftPlanner(const PeftConfig& peft, PeftMatcher matcher, const AdapterFile& file, const AdapterBase& base, bool strict,
-              const std::string& config_path)
-      : peft_(peft), matcher_(std::move(matcher)), file_(file), base_(base), config_(base.config), strict_(strict), path_(file.weights_path),
-        config_path_(config_path), plan_(base.config) {}
+  PeftPlanner(const PeftConfig& peft, PeftMatcher matcher, const AdapterFile& file, const AdapterBase& base,
+              bool strict, const std::string& config_path)
+      : peft_(peft),
+        matcher_(std::move(matcher)),
+        file_(file),
+        base_(base),
+        config_(base.config),
+        strict_(strict),
+        path_(file.weights_path),
+        config_path_(config_path),
+        plan_(base.config) {}
 
   Result<LoadPlan> plan() {
     // What the config names first: a wrong config explains wrong tensors.
@@ -51,7 +58,8 @@ class PeftPlanner {
     for (const std::string& line : peft_.notes) plan_.report.push_back(line);
     if (!peft_.base_model.empty()) plan_.report.push_back("Made for the base model \"" + peft_.base_model + "\".");
     for (const std::string& name : foreign) {
-      TRY(refuse(path_, "tensor \"" + name + "\" is in a number format that cannot be computed with (F32, F16 and BF16 can)"));
+      TRY(refuse(path_,
+                 "tensor \"" + name + "\" is in a number format that cannot be computed with (F32, F16 and BF16 can)"));
     }
     return {};
   }
@@ -78,28 +86,46 @@ class PeftPlanner {
       const TensorInfo** slot = nullptr;
       ModuleTensors& module = modules_.emplace(ref.module.key, std::move(entry)).first->second;
       switch (ref.part) {
-        case Part::kLoraA: if (linear || site == Site::kHead) slot = &module.pair.a; break;
-        case Part::kLoraB: if (linear || site == Site::kHead) slot = &module.pair.b; break;
-        case Part::kLoraBBias: if (linear || site == Site::kHead) slot = &module.pair.b_bias; break;
-        case Part::kEmbedA: if (site == Site::kEmbed) slot = &module.pair.a; break;
-        case Part::kEmbedB: if (site == Site::kEmbed) slot = &module.pair.b; break;
-        case Part::kBias: if (site == Site::kLinear) slot = &module.bias; break;
-        case Part::kTokens: if (vocab) slot = &module.tokens; break;
-        case Part::kWeight: if (!linear) slot = &module.weight; break;
+        case Part::kLoraA:
+          if (linear || site == Site::kHead) slot = &module.pair.a;
+          break;
+        case Part::kLoraB:
+          if (linear || site == Site::kHead) slot = &module.pair.b;
+          break;
+        case Part::kLoraBBias:
+          if (linear || site == Site::kHead) slot = &module.pair.b_bias;
+          break;
+        case Part::kEmbedA:
+          if (site == Site::kEmbed) slot = &module.pair.a;
+          break;
+        case Part::kEmbedB:
+          if (site == Site::kEmbed) slot = &module.pair.b;
+          break;
+        case Part::kBias:
+          if (site == Site::kLinear) slot = &module.bias;
+          break;
+        case Part::kTokens:
+          if (vocab) slot = &module.tokens;
+          break;
+        case Part::kWeight:
+          if (!linear) slot = &module.weight;
+          break;
         case Part::kBaseWeight:
           if (vocab) {
             slot = &module.weight;
             module.base_layer = true;
           }
           break;
-        case Part::kUnknown: break;
+        case Part::kUnknown:
+          break;
       }
       if (!slot) {
         if (module.module.site == Site::kUnknown) modules_.erase(ref.module.key);
         TRY(refuse(path_, "tensor \"" + tensor.name + "\" is not one that a LoRA adapter of this base model can have"));
         continue;
       }
-      if (*slot) return corrupt(path_ + ": tensors \"" + (*slot)->name + "\" and \"" + tensor.name + "\" mean the same");
+      if (*slot)
+        return corrupt(path_ + ": tensors \"" + (*slot)->name + "\" and \"" + tensor.name + "\" mean the same");
       *slot = &tensor;
     }
     return {};
@@ -109,14 +135,17 @@ class PeftPlanner {
   Status check_saved_names() {
     for (const std::string& name : peft_.modules_to_save) {
       const auto means = [&](const ModuleRef& module) {
-        return !name.empty() && module.key.size() >= name.size() && module.key.compare(module.key.size() - name.size(), name.size(), name) == 0;
+        return !name.empty() && module.key.size() >= name.size() &&
+               module.key.compare(module.key.size() - name.size(), name.size(), name) == 0;
       };
       const auto savable = savable_modules(config_);
       const auto linear = lora_modules(config_);
       const bool some = std::any_of(savable.begin(), savable.end(), means);
-      const bool other = std::any_of(linear.begin(), linear.end(), [&](const ModuleRef& module) { return module.layer >= 0 && means(module); });
+      const bool other = std::any_of(linear.begin(), linear.end(),
+                                     [&](const ModuleRef& module) { return module.layer >= 0 && means(module); });
       if (some && !other) continue;
-      TRY(refuse(config_path_, "\"modules_to_save\" names \"" + name.substr(0, 100) + "\", but only embed_tokens, lm_head and the norms can be replaced"));
+      TRY(refuse(config_path_, "\"modules_to_save\" names \"" + name.substr(0, 100) +
+                                   "\", but only embed_tokens, lm_head and the norms can be replaced"));
     }
     return {};
   }
@@ -127,7 +156,8 @@ class PeftPlanner {
       const bool asked = matcher_.saves(ref.key);
       if (!module || !module->weight) {
         if (asked && !tied_follower(ref)) {
-          TRY(refuse(path_, "modules_to_save asks for " + ref.key + ", but its tensor \"base_model.model." + ref.key + ".weight\" is missing"));
+          TRY(refuse(path_, "modules_to_save asks for " + ref.key + ", but its tensor \"base_model.model." + ref.key +
+                                ".weight\" is missing"));
         }
         continue;
       }
@@ -161,16 +191,22 @@ class PeftPlanner {
         TRY_ASSIGN(plan_.final_norm, vector(config_.hidden));
         return {};
       }
-      case Site::kInputNorm: return layered(plan_.input_norm, config_.hidden);
-      case Site::kPostNorm: return layered(plan_.post_attention_norm, config_.hidden);
-      case Site::kQNorm: return layered(plan_.q_norm, config_.head_dim);
-      case Site::kKNorm: return layered(plan_.k_norm, config_.head_dim);
-      default: break;
+      case Site::kInputNorm:
+        return layered(plan_.input_norm, config_.hidden);
+      case Site::kPostNorm:
+        return layered(plan_.post_attention_norm, config_.hidden);
+      case Site::kQNorm:
+        return layered(plan_.q_norm, config_.head_dim);
+      case Site::kKNorm:
+        return layered(plan_.k_norm, config_.head_dim);
+      default:
+        break;
     }
     SavedMatrix& matrix = ref.site == Site::kEmbed ? plan_.embed : plan_.head;
     // Any number of rows: the vocabulary may have been resized. Both must agree in the end.
     const int64_t rows = tensor.shape.empty() ? 0 : tensor.shape[0];
-    if (rows < 1 || rows > kMaxVocab) return corrupt(path_ + ": tensor \"" + tensor.name + "\" has an impossible number of rows");
+    if (rows < 1 || rows > kMaxVocab)
+      return corrupt(path_ + ": tensor \"" + tensor.name + "\" has an impossible number of rows");
     const DType dtype = is_quantised(tensor.dtype) ? DType::kF32 : tensor.dtype;
     TRY_ASSIGN(matrix.offset, plan_whole(tensor, {rows, config_.hidden}, dtype, path_, plan_));
     matrix.dtype = dtype;
@@ -185,12 +221,14 @@ class PeftPlanner {
     const int embed = plan_.embed.offset >= 0 ? plan_.embed.rows : config_.vocab;
     const int head = plan_.head.offset >= 0 ? plan_.head.rows : config_.vocab;
     if (embed != head) {
-      return invalid_argument(path_ + ": the embedding has " + std::to_string(embed) + " rows and the head " + std::to_string(head) +
+      return invalid_argument(path_ + ": the embedding has " + std::to_string(embed) + " rows and the head " +
+                              std::to_string(head) +
                               "; an adapter that resizes the vocabulary must hold both embed_tokens and lm_head");
     }
     plan_.vocab = embed;
     if (embed != config_.vocab) {
-      plan_.report.push_back("The vocabulary is resized from " + std::to_string(config_.vocab) + " to " + std::to_string(embed) + ".");
+      plan_.report.push_back("The vocabulary is resized from " + std::to_string(config_.vocab) + " to " +
+                             std::to_string(embed) + ".");
     }
     return {};
   }
@@ -201,7 +239,8 @@ class PeftPlanner {
       targeted_.push_back(targeted);
     }
     for (const std::string& name : matcher_.unused_targets()) {
-      TRY(refuse(config_path_, "\"target_modules\" names \"" + name.substr(0, 100) + "\", which is no linear module or embedding of this base model"));
+      TRY(refuse(config_path_, "\"target_modules\" names \"" + name.substr(0, 100) +
+                                   "\", which is no linear module or embedding of this base model"));
     }
     return {};
   }
@@ -222,8 +261,12 @@ class PeftPlanner {
         continue;
       }
       if (!targeted && !(fused && peft_.all_linear)) {
-        const TensorInfo* first = module->pair.a ? module->pair.a : module->pair.b ? module->pair.b : module->pair.b_bias;
-        TRY(refuse(path_, "tensor \"" + first->name + "\" is for a module that the config does not target (target_modules, exclude_modules, layers_to_transform)"));
+        const TensorInfo* first = module->pair.a   ? module->pair.a
+                                  : module->pair.b ? module->pair.b
+                                                   : module->pair.b_bias;
+        TRY(refuse(path_, "tensor \"" + first->name +
+                              "\" is for a module that the config does not target (target_modules, exclude_modules, "
+                              "layers_to_transform)"));
         continue;
       }
       TRY(plan_one(ref, module->pair));
@@ -231,8 +274,8 @@ class PeftPlanner {
     if (!missing.empty()) {
       const size_t count = missing.size();
       missing.resize(std::min<size_t>(count, 3));
-      TRY(refuse(path_, "\"target_modules\" targets " + std::to_string(count) + " modules without tensors in the file (" + join(missing) +
-                            (count > 3 ? ", ...)" : ")")));
+      TRY(refuse(path_, "\"target_modules\" targets " + std::to_string(count) +
+                            " modules without tensors in the file (" + join(missing) + (count > 3 ? ", ...)" : ")")));
     }
     return {};
   }
@@ -260,19 +303,24 @@ class PeftPlanner {
     const std::string prefix = "model.layers." + std::to_string(ref.layer);
     const bool qkv = ref.module == Module::kQ || ref.module == Module::kK || ref.module == Module::kV;
     const bool gate_up = ref.module == Module::kGate || ref.module == Module::kUp;
-    const ModuleTensors* fused = qkv ? find(prefix + ".self_attn.qkv_proj") : gate_up ? find(prefix + ".mlp.gate_up_proj") : nullptr;
+    const ModuleTensors* fused = qkv       ? find(prefix + ".self_attn.qkv_proj")
+                                 : gate_up ? find(prefix + ".mlp.gate_up_proj")
+                                           : nullptr;
     return fused && fused->pair.a;
   }
 
   // The head of a tied model whose pair is the embedding's (ensure_weight_tying), or the other way round in the config.
-  bool tied_target(const ModuleRef& ref) const { return ref.site == Site::kHead && config_.tied_head && peft_.ensure_weight_tying; }
+  bool tied_target(const ModuleRef& ref) const {
+    return ref.site == Site::kHead && config_.tied_head && peft_.ensure_weight_tying;
+  }
 
   Status plan_tied_head() {
     if (!config_.tied_head || !peft_.ensure_weight_tying) return {};
     const PairPlan& embed = plan_.pair(-1, Module::kEmbed);
     PairPlan& head = plan_.pair(-1, Module::kLmHead);
     if (embed.rank == 0 || head.rank > 0) return {};
-    // PEFT: lora_A of the head is lora_embedding_B transposed, lora_B is lora_embedding_A transposed (lora/model.py, tied_adapter).
+    // PEFT: lora_A of the head is lora_embedding_B transposed, lora_B is lora_embedding_A transposed (lora/model.py,
+    // tied_adapter).
     head = embed;
     head.a = embed.b_t;
     head.b_t = plan_.reserve(embed.rank * row_bytes(embed.dtype, embed.in));
@@ -290,12 +338,15 @@ class PeftPlanner {
         TRY_ASSIGN(asked, matcher_.targets(key, true));
       }
       if (!asked) {
-        TRY(refuse(path_, "tensor \"" + module.bias->name + "\" replaces a bias that the config's \"bias\" does not name"));
+        TRY(refuse(path_,
+                   "tensor \"" + module.bias->name + "\" replaces a bias that the config's \"bias\" does not name"));
         continue;
       }
-      if (!base_.bias) return unsupported(path_ + ": replaces biases of the base model, and the base's biases are not at hand");
+      if (!base_.bias)
+        return unsupported(path_ + ": replaces biases of the base model, and the base's biases are not at hand");
       if (!base_.bias(base_.bias_context, module.module.layer, module.module.module)) {
-        TRY(refuse(path_, "tensor \"" + module.bias->name + "\" replaces a bias, but " + key + " of the base model has none"));
+        TRY(refuse(path_,
+                   "tensor \"" + module.bias->name + "\" replaces a bias, but " + key + " of the base model has none"));
         continue;
       }
       const ModuleShape shape = linear_shape(config_, module.module.module);
@@ -315,17 +366,23 @@ class PeftPlanner {
       const std::string& name = entry.first;
       const std::vector<TokenId>& ids = entry.second;
       const auto means = [&](const std::string& key) {
-        return key.size() >= name.size() && !name.empty() && key.compare(key.size() - name.size(), name.size(), name) == 0;
+        return key.size() >= name.size() && !name.empty() &&
+               key.compare(key.size() - name.size(), name.size(), name) == 0;
       };
-      if (means("model.embed_tokens") && !of_embed) of_embed = &ids;
-      else if (means("lm_head") && !of_head) of_head = &ids;
+      if (means("model.embed_tokens") && !of_embed)
+        of_embed = &ids;
+      else if (means("lm_head") && !of_head)
+        of_head = &ids;
       else {
-        TRY(refuse(config_path_, "\"trainable_token_indices\" names \"" + name.substr(0, 100) + "\", but only embed_tokens and lm_head have token rows"));
+        TRY(refuse(config_path_, "\"trainable_token_indices\" names \"" + name.substr(0, 100) +
+                                     "\", but only embed_tokens and lm_head have token rows"));
       }
     }
     const bool equal = of_embed && of_head && *of_embed == *of_head;
     if (config_.tied_head && peft_.ensure_weight_tying && of_embed && of_head && !equal) {
-      return invalid_argument(config_path_ + ": \"trainable_token_indices\" differ between embed_tokens and lm_head, which \"ensure_weight_tying\" forbids");
+      return invalid_argument(config_path_ +
+                              ": \"trainable_token_indices\" differ between embed_tokens and lm_head, which "
+                              "\"ensure_weight_tying\" forbids");
     }
     if (of_embed) TRY(plan_token_rows("model.embed_tokens", *of_embed, plan_.embed_tokens, plan_.embed_rows));
     const bool follows = config_.tied_head && of_embed && (!of_head || equal);
@@ -345,9 +402,12 @@ class PeftPlanner {
     return {};
   }
 
-  Status plan_token_rows(const std::string& key, const std::vector<TokenId>& ids, std::vector<TokenId>& tokens, int64_t& rows) {
+  Status plan_token_rows(const std::string& key, const std::vector<TokenId>& ids, std::vector<TokenId>& tokens,
+                         int64_t& rows) {
     if (matcher_.saves(key)) {
-      return invalid_argument(config_path_ + ": " + key + " stands in \"modules_to_save\" and in \"trainable_token_indices\" (PEFT refuses it too)");
+      return invalid_argument(
+          config_path_ + ": " + key +
+          " stands in \"modules_to_save\" and in \"trainable_token_indices\" (PEFT refuses it too)");
     }
     ModuleTensors* module = find(key);
     if (module && (module->pair.a || module->pair.b)) {
@@ -359,13 +419,15 @@ class PeftPlanner {
     }
     for (const TokenId id : ids) {
       if (id < plan_.vocab) continue;
-      return invalid_argument(config_path_ + ": \"trainable_token_indices\" names token " + std::to_string(id) + ", but the vocabulary has " +
-                              std::to_string(plan_.vocab));
+      return invalid_argument(config_path_ + ": \"trainable_token_indices\" names token " + std::to_string(id) +
+                              ", but the vocabulary has " + std::to_string(plan_.vocab));
     }
-    TRY_ASSIGN(rows, plan_whole(*module->tokens, {static_cast<int64_t>(ids.size()), config_.hidden}, DType::kF32, path_, plan_));
+    TRY_ASSIGN(rows, plan_whole(*module->tokens, {static_cast<int64_t>(ids.size()), config_.hidden}, DType::kF32, path_,
+                                plan_));
     std::vector<int32_t> by_id(ids.size());
     std::iota(by_id.begin(), by_id.end(), 0);
-    std::sort(by_id.begin(), by_id.end(), [&](int32_t x, int32_t y) { return ids[static_cast<size_t>(x)] < ids[static_cast<size_t>(y)]; });
+    std::sort(by_id.begin(), by_id.end(),
+              [&](int32_t x, int32_t y) { return ids[static_cast<size_t>(x)] < ids[static_cast<size_t>(y)]; });
     std::vector<int32_t>& order = plan_.placements.back().row_order;
     order.resize(ids.size());
     for (size_t place = 0; place < by_id.size(); ++place) {
@@ -392,8 +454,9 @@ class PeftPlanner {
 
 }  // namespace
 
-Result<LoadPlan> plan_peft(const std::string& config_path, const AdapterFile& file, const std::vector<std::string>& foreign,
-                           const AdapterBase& base, const AdapterLoadOptions& options) {
+Result<LoadPlan> plan_peft(const std::string& config_path, const AdapterFile& file,
+                           const std::vector<std::string>& foreign, const AdapterBase& base,
+                           const AdapterLoadOptions& options) {
   TRY_ASSIGN(const PeftConfig peft, parse_peft_config(file.config_text, config_path, options.strict));
   TRY_ASSIGN(PeftMatcher matcher, PeftMatcher::create(peft, config_path));
   PeftPlanner planner(peft, std::move(matcher), file, base, options.strict, config_path);

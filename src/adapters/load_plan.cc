@@ -39,11 +39,12 @@ PairPlan& LoadPlan::pair(int layer, Module module) {
 
 Status check_shape(const TensorInfo& tensor, const std::vector<int64_t>& shape, const std::string& path) {
   if (tensor.shape == shape) return {};
-  return invalid_argument(path + ": " + tensor_text(tensor) + " has shape " + shape_text(tensor.shape) + ", but the base model needs " +
-                          shape_text(shape) + " (is this adapter for another base?)");
+  return invalid_argument(path + ": " + tensor_text(tensor) + " has shape " + shape_text(tensor.shape) +
+                          ", but the base model needs " + shape_text(shape) + " (is this adapter for another base?)");
 }
 
-Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>& shape, DType to, const std::string& path, LoadPlan& plan) {
+Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>& shape, DType to,
+                           const std::string& path, LoadPlan& plan) {
   TRY(check_shape(tensor, shape, path));
   const int64_t rows = shape[0], cols = shape.size() > 1 ? shape[1] : 1;
   const int64_t offset = plan.reserve(rows * row_bytes(to, cols));
@@ -54,34 +55,39 @@ Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>&
 namespace {
 
 // Both factors present, two-dimensional, of one rank that the config agrees with.
-Result<int> check_rank(const ModuleRef& module, const PairTensors& tensors, const PairOptions& options, bool embed, const std::string& path) {
+Result<int> check_rank(const ModuleRef& module, const PairTensors& tensors, const PairOptions& options, bool embed,
+                       const std::string& path) {
   if (!tensors.a || !tensors.b) {
     const TensorInfo* there = tensors.a ? tensors.a : tensors.b ? tensors.b : tensors.b_bias;
     const std::string missing = std::string(embed ? "lora_embedding_" : "lora_") + (tensors.a ? "B" : "A");
     return corrupt(path + ": " + module.key + " has " + tensor_text(*there) + ", but its " + missing + " is missing");
   }
   for (const TensorInfo* tensor : {tensors.a, tensors.b}) {
-    if (tensor->shape.size() != 2) return corrupt(path + ": " + tensor_text(*tensor) + " must have two dimensions, not " + shape_text(tensor->shape));
+    if (tensor->shape.size() != 2)
+      return corrupt(path + ": " + tensor_text(*tensor) + " must have two dimensions, not " +
+                     shape_text(tensor->shape));
   }
   const int64_t rank = tensors.b->shape[1];
   const int64_t rank_a = tensors.a->shape[options.embed_a_by_token ? 1 : 0];
   if (rank != rank_a) {
-    return corrupt(path + ": the factors of " + module.key + " do not fit together: " + tensor_text(*tensors.a) + " is " +
-                   shape_text(tensors.a->shape) + " and " + tensor_text(*tensors.b) + " is " + shape_text(tensors.b->shape));
+    return corrupt(path + ": the factors of " + module.key + " do not fit together: " + tensor_text(*tensors.a) +
+                   " is " + shape_text(tensors.a->shape) + " and " + tensor_text(*tensors.b) + " is " +
+                   shape_text(tensors.b->shape));
   }
   if (rank < 1 || rank > kMaxLoraRank) {
     return invalid_argument(path + ": " + module.key + " has rank " + std::to_string(rank) + "; ranks from 1 to " +
                             std::to_string(kMaxLoraRank) + " are possible");
   }
   if (options.rank_wanted >= 0 && rank != options.rank_wanted) {
-    return invalid_argument(path + ": " + module.key + " has rank " + std::to_string(rank) + " in the file, but the config says rank " +
-                            std::to_string(options.rank_wanted) + " (r, rank_pattern)");
+    return invalid_argument(path + ": " + module.key + " has rank " + std::to_string(rank) +
+                            " in the file, but the config says rank " + std::to_string(options.rank_wanted) +
+                            " (r, rank_pattern)");
   }
   return static_cast<int>(rank);
 }
 
-Status plan_embed(const ModelConfig& config, const PairTensors& tensors, const PairOptions& options, int rank, const std::string& path,
-                  LoadPlan& plan) {
+Status plan_embed(const ModelConfig& config, const PairTensors& tensors, const PairOptions& options, int rank,
+                  const std::string& path, LoadPlan& plan) {
   const int64_t vocab = options.vocab;
   PairPlan& pair = plan.pair(-1, Module::kEmbed);
   pair.dtype = pair_dtype(tensors);
@@ -89,10 +95,19 @@ Status plan_embed(const ModelConfig& config, const PairTensors& tensors, const P
   TRY(check_shape(*tensors.a, by_token ? std::vector<int64_t>{vocab, rank} : std::vector<int64_t>{rank, vocab}, path));
   TRY(check_shape(*tensors.b, {config.hidden, rank}, path));
   pair.a = plan.reserve(vocab * row_bytes(pair.dtype, rank));
-  plan.placements.push_back({.tensor = tensors.a, .row_count = by_token ? vocab : rank, .cols = by_token ? rank : vocab,
-                             .transpose = !by_token, .to = pair.dtype, .offset = pair.a});
+  plan.placements.push_back({.tensor = tensors.a,
+                             .row_count = by_token ? vocab : rank,
+                             .cols = by_token ? rank : vocab,
+                             .transpose = !by_token,
+                             .to = pair.dtype,
+                             .offset = pair.a});
   pair.b_t = plan.reserve(rank * row_bytes(pair.dtype, config.hidden));
-  plan.placements.push_back({.tensor = tensors.b, .row_count = config.hidden, .cols = rank, .transpose = true, .to = pair.dtype, .offset = pair.b_t});
+  plan.placements.push_back({.tensor = tensors.b,
+                             .row_count = config.hidden,
+                             .cols = rank,
+                             .transpose = true,
+                             .to = pair.dtype,
+                             .offset = pair.b_t});
   pair.rank = rank;
   pair.in = static_cast<int>(vocab);
   pair.out = config.hidden;
@@ -103,8 +118,8 @@ Status plan_embed(const ModelConfig& config, const PairTensors& tensors, const P
 
 }  // namespace
 
-Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors, const PairOptions& options,
-                 const std::string& path, LoadPlan& plan) {
+Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors,
+                 const PairOptions& options, const std::string& path, LoadPlan& plan) {
   const bool embed = module.site == Site::kEmbed;
   if (!std::isfinite(static_cast<float>(options.scaling))) {
     return invalid_argument(path + ": the scaling of " + module.key + " is not a finite number");
@@ -139,12 +154,23 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
     pair.scaling = static_cast<float>(options.scaling);
     std::vector<int32_t> order = options.row_order_of ? options.row_order_of(config, parts[i]) : std::vector<int32_t>();
     pair.b_t = plan.reserve(rank * row_bytes(dtype, outs[i]));
-    plan.placements.push_back({.tensor = tensors.b, .row_begin = row, .row_count = outs[i], .cols = rank, .transpose = true, .to = dtype,
-                               .offset = pair.b_t, .row_order = order});
+    plan.placements.push_back({.tensor = tensors.b,
+                               .row_begin = row,
+                               .row_count = outs[i],
+                               .cols = rank,
+                               .transpose = true,
+                               .to = dtype,
+                               .offset = pair.b_t,
+                               .row_order = order});
     if (tensors.b_bias) {
       pair.b_bias = plan.reserve(outs[i] * int64_t{4});
-      plan.placements.push_back({.tensor = tensors.b_bias, .row_begin = row, .row_count = outs[i], .cols = 1, .to = DType::kF32,
-                                 .offset = pair.b_bias, .row_order = std::move(order)});
+      plan.placements.push_back({.tensor = tensors.b_bias,
+                                 .row_begin = row,
+                                 .row_count = outs[i],
+                                 .cols = 1,
+                                 .to = DType::kF32,
+                                 .offset = pair.b_bias,
+                                 .row_order = std::move(order)});
     }
     row += outs[i];
   }

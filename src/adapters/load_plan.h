@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // LoadPlan: where each tensor of an adapter file goes in the adapter's memory, decided from headers alone.
 //
-// load_peft.cc and load_gguf.cc make plans (all checks of names, shapes and ranks happen there); load.cc asks whether the plan's bytes
-// are allowed, allocates once, reads the file once from start to end and places every tensor. A plain value; one thread.
-// Offsets are into the one storage block; -1 means absent.
+// load_peft.cc and load_gguf.cc make plans (all checks of names, shapes and ranks happen there); load.cc asks whether
+// the plan's bytes are allowed, allocates once, reads the file once from start to end and places every tensor. A plain
+// value; one thread. Offsets are into the one storage block; -1 means absent.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct Placement {
   const TensorInfo* tensor = nullptr;
   int64_t row_begin = 0, row_count = 0;
   int64_t cols = 0;
-  bool transpose = false;          // stored [cols, row_count]
-  DType to = DType::kF32;          // the tensor's own format, or f32
+  bool transpose = false;  // stored [cols, row_count]
+  DType to = DType::kF32;  // the tensor's own format, or f32
   int64_t offset = 0;
   std::vector<int32_t> row_order;  // where row i of the run goes; empty: to place i
 };
@@ -49,7 +49,7 @@ struct LoadPlan {
   SavedMatrix embed, head;
   int64_t final_norm = -1;
   std::vector<int64_t> input_norm, post_attention_norm, q_norm, k_norm;  // [layers] or empty
-  std::vector<TokenId> embed_tokens, head_tokens;                       // sorted
+  std::vector<TokenId> embed_tokens, head_tokens;                        // sorted
   int64_t embed_rows = -1, head_rows = -1;
   std::vector<TokenId> alora_invocation;
   std::vector<std::string> report;
@@ -72,9 +72,9 @@ struct PairTensors {
   const TensorInfo* b_bias = nullptr;
 };
 
-// Checks the shapes of a pair against the module (every message names tensor and both shapes) and plans it. For the embedding, `a` is
-// [rank, vocab] unless `embed_a_by_token` (GGUF: [vocab, rank]). `vocab`: rows of head and embedding, which a resized adapter changes.
-// `row_order_of` answers the order of B's rows of a linear module, or an empty vector.
+// Checks the shapes of a pair against the module (every message names tensor and both shapes) and plans it. For the
+// embedding, `a` is [rank, vocab] unless `embed_a_by_token` (GGUF: [vocab, rank]). `vocab`: rows of head and embedding,
+// which a resized adapter changes. `row_order_of` answers the order of B's rows of a linear module, or an empty vector.
 struct PairOptions {
   int rank_wanted = -1;  // -1: whatever the file holds
   double scaling = 0;
@@ -82,11 +82,12 @@ struct PairOptions {
   bool embed_a_by_token = false;
   std::vector<int32_t> (*row_order_of)(const ModelConfig& config, Module module) = nullptr;
 };
-Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors, const PairOptions& options,
-                 const std::string& path, LoadPlan& plan);
+Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors,
+                 const PairOptions& options, const std::string& path, LoadPlan& plan);
 
 // A vector or matrix kept as it is (offset returned), in f32 or in the file's format.
-Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>& shape, DType to, const std::string& path, LoadPlan& plan);
+Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>& shape, DType to,
+                           const std::string& path, LoadPlan& plan);
 
 // Shape mismatch as a sentence with both shapes.
 Status check_shape(const TensorInfo& tensor, const std::vector<int64_t>& shape, const std::string& path);
@@ -99,7 +100,8 @@ struct AdapterFile {
 };
 // GGUF LoRA: `gguf` is the parsed head of file.weights_path, and the plan points into its tensors.
 Result<LoadPlan> plan_gguf(const GgufFile& gguf, const AdapterBase& base, const AdapterLoadOptions& options);
-Result<LoadPlan> plan_peft(const std::string& config_path, const AdapterFile& file, const std::vector<std::string>& foreign,
-                           const AdapterBase& base, const AdapterLoadOptions& options);
+Result<LoadPlan> plan_peft(const std::string& config_path, const AdapterFile& file,
+                           const std::vector<std::string>& foreign, const AdapterBase& base,
+                           const AdapterLoadOptions& options);
 
 }  // namespace loralei

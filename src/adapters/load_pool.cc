@@ -17,7 +17,8 @@ LoadDone run_load_job(const AdapterSource& source, const LoadJob& job) {
   // A file that changes under the reader may have given half of each.
   const auto after = source.stamp(job.path);
   if (!after.ok() || !(*after == *done.stamp)) {
-    done.adapter = Error{ErrorCode::kUnavailable, job.path + " changed while it was being read; load it again when it is complete"};
+    done.adapter = Error{ErrorCode::kUnavailable,
+                         job.path + " changed while it was being read; load it again when it is complete"};
   }
   return done;
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// LoadPool: the few threads that touch adapter files. A job goes in as a value, its result comes out as a value through `post`
-// (which puts it into the engine's inbox); nothing else is called back.
+// LoadPool: the few threads that touch adapter files. A job goes in as a value, its result comes out as a value through
+// `post` (which puts it into the engine's inbox); nothing else is called back.
 //
-// Thread: start() and stop() by the owner; `post` is called on a loader thread and must be thread-safe. Ownership: owns its threads; the
-// destructor stops them, jobs not begun are dropped. Failure: start() says false when the queue is full or closed.
+// Thread: start() and stop() by the owner; `post` is called on a loader thread and must be thread-safe. Ownership: owns
+// its threads; the destructor stops them, jobs not begun are dropped. Failure: start() says false when the queue is
+// full or closed.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +19,12 @@
 
 namespace loralei {
 
-// Where adapters come from: load_adapter and adapter_stamp bound to a base model, or a test's stand-in. Called on several loader threads.
+// Where adapters come from: load_adapter and adapter_stamp bound to a base model, or a test's stand-in. Called on
+// several loader threads.
 struct AdapterSource {
   std::function<Result<FileStamp>(const std::string& path)> stamp;
-  std::function<Result<std::shared_ptr<const Adapter>>(const std::string& path, const AdapterLoadOptions& options, AdapterVersionId version)>
+  std::function<Result<std::shared_ptr<const Adapter>>(const std::string& path, const AdapterLoadOptions& options,
+                                                       AdapterVersionId version)>
       load;
 };
 

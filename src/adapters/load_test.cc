@@ -52,7 +52,8 @@ std::string safetensors(const Tensors& tensors) {
   std::string data;
   for (const auto& [name, source] : tensors) {
     const std::string bytes = bytes_of(source);
-    header[name] = {{"dtype", source.dtype}, {"shape", source.shape}, {"data_offsets", {data.size(), data.size() + bytes.size()}}};
+    header[name] = {
+        {"dtype", source.dtype}, {"shape", source.shape}, {"data_offsets", {data.size(), data.size() + bytes.size()}}};
     data += bytes;
   }
   const std::string text = header.dump();
@@ -67,8 +68,19 @@ const std::string kQ0 = kLayer + "0.self_attn.q_proj.";
 class LoadTest : public ::testing::Test {
  protected:
   LoadTest() {
-    base.config = {.architecture = "llama", .hidden = 8, .layers = 2, .heads = 2, .kv_heads = 1, .head_dim = 4, .ffn = 12, .vocab = 6};
-    config = {{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 6}, {"target_modules", {"q_proj"}}, {"layers_to_transform", {0}}};
+    base.config = {.architecture = "llama",
+                   .hidden = 8,
+                   .layers = 2,
+                   .heads = 2,
+                   .kv_heads = 1,
+                   .head_dim = 4,
+                   .ffn = 12,
+                   .vocab = 6};
+    config = {{"peft_type", "LORA"},
+              {"r", 2},
+              {"lora_alpha", 6},
+              {"target_modules", {"q_proj"}},
+              {"layers_to_transform", {0}}};
     tensors[kQ0 + "lora_A.weight"] = matrix({2, 8}, 1);
     tensors[kQ0 + "lora_B.weight"] = matrix({8, 2}, 10);
   }
@@ -90,7 +102,8 @@ class LoadTest : public ::testing::Test {
   // The message holds all the words.
   void expect_error(const std::vector<std::string>& words) {
     const std::string message = error();
-    for (const std::string& word : words) EXPECT_NE(message.find(word), std::string::npos) << "\"" << message << "\" lacks " << word;
+    for (const std::string& word : words)
+      EXPECT_NE(message.find(word), std::string::npos) << "\"" << message << "\" lacks " << word;
   }
   void full_bias(Module module) { biases_[module] = std::vector<float>(12, 10.0f); }
   void give_biases() {
@@ -120,7 +133,8 @@ void expect_pair(const LoraPair& pair, const Matrix& a, const Matrix& b, int64_t
   ASSERT_EQ(pair.in, a.shape[1]);
   for (int64_t r = 0; r < pair.rank; ++r) {
     for (int64_t i = 0; i < pair.in; ++i) EXPECT_EQ(number(pair.a, pair.dtype, r * pair.in + i), a.at(r, i));
-    for (int64_t o = 0; o < pair.out; ++o) EXPECT_EQ(number(pair.b_t, pair.dtype, r * pair.out + o), b.at(b_row + o, r));
+    for (int64_t o = 0; o < pair.out; ++o)
+      EXPECT_EQ(number(pair.b_t, pair.dtype, r * pair.out + o), b.at(b_row + o, r));
   }
 }
 
@@ -130,7 +144,9 @@ TEST_F(LoadTest, PlainPairInEveryFormat) {
     const auto adapter = good();
     const LoraPair& pair = adapter->pair(0, Module::kQ);
     expect_pair(pair, tensors[kQ0 + "lora_A.weight"], tensors[kQ0 + "lora_B.weight"]);
-    EXPECT_EQ(std::string(dtype_info(pair.dtype).name), std::string(dtype) == "F32" ? "f32" : std::string(dtype) == "F16" ? "f16" : "bf16");
+    EXPECT_EQ(std::string(dtype_info(pair.dtype).name), std::string(dtype) == "F32"   ? "f32"
+                                                        : std::string(dtype) == "F16" ? "f16"
+                                                                                      : "bf16");
     EXPECT_EQ(pair.scaling, 3.0f);
     EXPECT_EQ(adapter->pairs.size(), 2u * kLayerModules + 2);
     EXPECT_EQ(adapter->pair(1, Module::kQ).rank, 0);
@@ -170,7 +186,8 @@ TEST_F(LoadTest, LargeTensorsAreReadInPieces) {
 TEST_F(LoadTest, NamePrefixesAreTolerated) {
   for (const char* prefix : {"", "model.", "base_model.model.", "base_model.model.model.model."}) {
     const Matrix a = matrix({2, 8}, 1), b = matrix({8, 2}, 100);
-    tensors = {{std::string(prefix) + "layers.0.self_attn.q_proj.lora_A.weight", a}, {std::string(prefix) + "layers.0.self_attn.q_proj.lora_B.weight", b}};
+    tensors = {{std::string(prefix) + "layers.0.self_attn.q_proj.lora_A.weight", a},
+               {std::string(prefix) + "layers.0.self_attn.q_proj.lora_B.weight", b}};
     expect_pair(good()->pair(0, Module::kQ), a, b);
   }
   tensors["layers.0.self_attn.q_proj.lora_A.weight"] = matrix({2, 8}, 1);  // the same module under two names
@@ -180,10 +197,11 @@ TEST_F(LoadTest, NamePrefixesAreTolerated) {
 TEST_F(LoadTest, FusedProjectionsAreSplit) {
   config["target_modules"] = {"qkv_proj", "gate_up_proj"};
   config["lora_bias"] = true;
-  const Matrix a = matrix({2, 8}, 1), b = matrix({16, 2}, 50), bias = matrix({16}, 300), a2 = matrix({2, 8}, 2), b2 = matrix({24, 2}, 500), bias2 = matrix({24}, 900);
-  tensors = {{kLayer + "0.self_attn.qkv_proj.lora_A.weight", a}, {kLayer + "0.self_attn.qkv_proj.lora_B.weight", b},
+  const Matrix a = matrix({2, 8}, 1), b = matrix({16, 2}, 50), bias = matrix({16}, 300), a2 = matrix({2, 8}, 2),
+               b2 = matrix({24, 2}, 500), bias2 = matrix({24}, 900);
+  tensors = {{kLayer + "0.self_attn.qkv_proj.lora_A.weight", a},  {kLayer + "0.self_attn.qkv_proj.lora_B.weight", b},
              {kLayer + "0.self_attn.qkv_proj.lora_B.bias", bias}, {kLayer + "0.mlp.gate_up_proj.lora_A.weight", a2},
-             {kLayer + "0.mlp.gate_up_proj.lora_B.weight", b2}, {kLayer + "0.mlp.gate_up_proj.lora_B.bias", bias2}};
+             {kLayer + "0.mlp.gate_up_proj.lora_B.weight", b2},   {kLayer + "0.mlp.gate_up_proj.lora_B.bias", bias2}};
   const auto adapter = good();
   expect_pair(adapter->pair(0, Module::kQ), a, b, 0);
   expect_pair(adapter->pair(0, Module::kK), a, b, 8);
@@ -200,8 +218,10 @@ TEST_F(LoadTest, EmbeddingAndHeadPairs) {
   config["target_modules"] = {"embed_tokens", "lm_head"};
   config.erase("layers_to_transform");
   const Matrix a = matrix({2, 6}, 1), b = matrix({8, 2}, 50), head_a = matrix({2, 8}, 3), head_b = matrix({6, 2}, 7);
-  tensors = {{"base_model.model.model.embed_tokens.lora_embedding_A", a}, {"base_model.model.model.embed_tokens.lora_embedding_B", b},
-             {"base_model.model.lm_head.lora_A.weight", head_a}, {"base_model.model.lm_head.lora_B.weight", head_b}};
+  tensors = {{"base_model.model.model.embed_tokens.lora_embedding_A", a},
+             {"base_model.model.model.embed_tokens.lora_embedding_B", b},
+             {"base_model.model.lm_head.lora_A.weight", head_a},
+             {"base_model.model.lm_head.lora_B.weight", head_b}};
   const auto adapter = good();
   const LoraPair& embed = adapter->embed_pair();
   EXPECT_EQ(embed.in, 6);
@@ -240,7 +260,8 @@ TEST_F(LoadTest, ReplacedBiasesBecomeDifferences) {
   EXPECT_NE(error().find("k_proj"), std::string::npos);  // the base has none there
   full_bias(Module::kK);
   const auto adapter = good();
-  for (int i = 0; i < 8; ++i) EXPECT_EQ(adapter->pair(0, Module::kQ).bias_delta[i], 5 + 0.25f * static_cast<float>(i) - 10);
+  for (int i = 0; i < 8; ++i)
+    EXPECT_EQ(adapter->pair(0, Module::kQ).bias_delta[i], 5 + 0.25f * static_cast<float>(i) - 10);
   EXPECT_EQ(adapter->pair(1, Module::kK).rank, 0);
   EXPECT_EQ(adapter->pair(1, Module::kK).out, 4);
   EXPECT_EQ(adapter->pair(1, Module::kK).bias_delta[0], -4.0f);
@@ -288,7 +309,8 @@ TEST_F(LoadTest, SavedTensorsOfAResizedVocabulary) {
   expect_error({"model.norm"});
 }
 
-// A tied model: PEFT gives embed_tokens a copy of its own, the head keeps the base's rows; unless both were saved as base weights.
+// A tied model: PEFT gives embed_tokens a copy of its own, the head keeps the base's rows; unless both were saved as
+// base weights.
 TEST_F(LoadTest, TiedModels) {
   base.config.tied_head = true;
   config["modules_to_save"] = {"embed_tokens"};
@@ -310,9 +332,9 @@ TEST_F(LoadTest, TokenRowsAreSorted) {
   const auto adapter = good();
   EXPECT_EQ(adapter->saved.embed_tokens, (std::vector<TokenId>{0, 3, 5}));
   EXPECT_TRUE(adapter->saved.head_tokens.empty());
-  EXPECT_EQ(adapter->saved.embed_rows[0], 12.0f);       // token 0 is the second row of the file
-  EXPECT_EQ(adapter->saved.embed_rows[8], 14.0f);       // token 3 the third
-  EXPECT_EQ(adapter->saved.embed_rows[2 * 8], 10.0f);   // token 5 the first
+  EXPECT_EQ(adapter->saved.embed_rows[0], 12.0f);      // token 0 is the second row of the file
+  EXPECT_EQ(adapter->saved.embed_rows[8], 14.0f);      // token 3 the third
+  EXPECT_EQ(adapter->saved.embed_rows[2 * 8], 10.0f);  // token 5 the first
   base.config.tied_head = true;
   EXPECT_EQ(good()->saved.head_tokens, (std::vector<TokenId>{0, 3, 5}));
   config["trainable_token_indices"] = {{"embed_tokens", {5, 0, 3}}, {"lm_head", {1}}};
@@ -345,9 +367,11 @@ TEST_F(LoadTest, WhatDoesNotFitIsNamed) {
   changed([&] { tensors[a].values[9] = std::nanf(""); }, {a, "index 9"});
   changed([&] { tensors[b].values[15] = std::numeric_limits<float>::infinity(); }, {b, "index 15"});
   changed([&] { tensors[kLayer + "0.self_attn.v_proj.lora_A.weight"] = matrix({2, 8}, 0); }, {"v_proj", "target"});
-  changed([&] { tensors[kLayer + "0.self_attn.q_proj.lora_magnitude_vector"] = matrix({8}, 0); }, {"lora_magnitude_vector"});
+  changed([&] { tensors[kLayer + "0.self_attn.q_proj.lora_magnitude_vector"] = matrix({8}, 0); },
+          {"lora_magnitude_vector"});
   changed([&] { tensors[kLayer + "2.self_attn.q_proj.lora_A.weight"] = matrix({2, 8}, 0); }, {"layers.2"});
-  changed([&] { tensors[kLayer + "0.input_layernorm.weight"] = matrix({8}, 0); }, {"input_layernorm", "modules_to_save"});
+  changed([&] { tensors[kLayer + "0.input_layernorm.weight"] = matrix({8}, 0); },
+          {"input_layernorm", "modules_to_save"});
   changed([&] { tensors[kQ0 + "lora_B.bias"] = matrix({8}, 0); }, {"lora_bias"});
   changed([&] { tensors.clear(); }, {"q_proj"});
   tensors = plain;
@@ -430,7 +454,8 @@ TEST_F(LoadTest, SaysWhatAFolderIsInstead) {
 TEST_F(LoadTest, ReadFaultsAreErrors) {
   good();
   const int64_t size = static_cast<int64_t>(safetensors(tensors).size());
-  for (const FileFaults& faults : {FileFaults{.fail_open = true}, FileFaults{.fail_reads_from_byte = size - 1}, FileFaults{.end_at_byte = size - 1}}) {
+  for (const FileFaults& faults : {FileFaults{.fail_open = true}, FileFaults{.fail_reads_from_byte = size - 1},
+                                   FileFaults{.end_at_byte = size - 1}}) {
     files.set_faults("/a/adapter_model.safetensors", faults);
     EXPECT_FALSE(load_adapter(files, "/a", base, {}, AdapterVersionId{1}).ok());
   }
@@ -439,13 +464,16 @@ TEST_F(LoadTest, ReadFaultsAreErrors) {
 TEST(PeftMap, Names) {
   const ModelConfig config{.layers = 2, .qk_norm = true};
   const auto parse = [&](const char* name) { return parse_peft_name(name, config); };
-  EXPECT_EQ(parse("base_model.model.model.layers.1.mlp.down_proj.lora_B.weight").module.key, "model.layers.1.mlp.down_proj");
+  EXPECT_EQ(parse("base_model.model.model.layers.1.mlp.down_proj.lora_B.weight").module.key,
+            "model.layers.1.mlp.down_proj");
   EXPECT_EQ(parse("base_model.model.model.layers.1.mlp.down_proj.lora_B.weight").part, Part::kLoraB);
   EXPECT_EQ(parse("base_model.model.lm_head.base_layer.weight").part, Part::kBaseWeight);
   EXPECT_EQ(parse("base_model.model.lm_head.base_layer.weight").module.site, Site::kHead);
-  for (const char* name : {"", "x", "base_model.model.model.layers.2.mlp.up_proj.lora_A.weight", "base_model.model.model.layers.01.mlp.up_proj.lora_A.weight",
-                           "model.layers.-1.mlp.up_proj.lora_A.weight", "layers.1mlp.up_proj.lora_A.weight", "layers.1.mlp.up_proj.lora_A.default.weight",
-                           "layers..mlp.up_proj.lora_A.weight", ".weight", "layers.99999999999.mlp.up_proj.weight"}) {
+  for (const char* name :
+       {"", "x", "base_model.model.model.layers.2.mlp.up_proj.lora_A.weight",
+        "base_model.model.model.layers.01.mlp.up_proj.lora_A.weight", "model.layers.-1.mlp.up_proj.lora_A.weight",
+        "layers.1mlp.up_proj.lora_A.weight", "layers.1.mlp.up_proj.lora_A.default.weight",
+        "layers..mlp.up_proj.lora_A.weight", ".weight", "layers.99999999999.mlp.up_proj.weight"}) {
     EXPECT_EQ(parse(name).part, Part::kUnknown) << name;
   }
 }

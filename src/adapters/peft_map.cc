@@ -70,7 +70,9 @@ ModuleRef parse_module(std::string_view path, const ModelConfig& config) {
   if (eat(path, "layers.")) {
     int layer = -1;
     const auto [end, error] = std::from_chars(path.data(), path.data() + path.size(), layer);
-    if (error != std::errc() || layer < 0 || layer >= config.layers || (path.size() > 1 && path[0] == '0' && path[1] != '.')) return unknown;
+    if (error != std::errc() || layer < 0 || layer >= config.layers ||
+        (path.size() > 1 && path[0] == '0' && path[1] != '.'))
+      return unknown;
     path.remove_prefix(static_cast<size_t>(end - path.data()));
     if (!eat(path, ".")) return unknown;
     for (const LayerModule& part : kLayerParts) {
@@ -133,24 +135,34 @@ std::string module_name(const ModuleRef& module) {
 ModuleShape linear_shape(const ModelConfig& config, Module module) {
   const int q = config.heads * config.head_dim, kv = config.kv_heads * config.head_dim;
   switch (module) {
-    case Module::kQ: return {q, config.hidden};
+    case Module::kQ:
+      return {q, config.hidden};
     case Module::kK:
-    case Module::kV: return {kv, config.hidden};
-    case Module::kO: return {config.hidden, q};
+    case Module::kV:
+      return {kv, config.hidden};
+    case Module::kO:
+      return {config.hidden, q};
     case Module::kGate:
-    case Module::kUp: return {config.ffn, config.hidden};
-    case Module::kDown: return {config.hidden, config.ffn};
-    case Module::kLmHead: return {config.vocab, config.hidden};
-    case Module::kEmbed: return {config.hidden, config.vocab};
+    case Module::kUp:
+      return {config.ffn, config.hidden};
+    case Module::kDown:
+      return {config.hidden, config.ffn};
+    case Module::kLmHead:
+      return {config.vocab, config.hidden};
+    case Module::kEmbed:
+      return {config.hidden, config.vocab};
   }
   return {};
 }
 
 std::vector<Module> parts_of(const ModuleRef& module) {
   switch (module.site) {
-    case Site::kQkv: return {Module::kQ, Module::kK, Module::kV};
-    case Site::kGateUp: return {Module::kGate, Module::kUp};
-    default: return {module.module};
+    case Site::kQkv:
+      return {Module::kQ, Module::kK, Module::kV};
+    case Site::kGateUp:
+      return {Module::kGate, Module::kUp};
+    default:
+      return {module.module};
   }
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // From the tensor names of adapter files to modules of the base model.
 //
-// Pure functions, any thread. Names are those PEFT writes, "base_model.model." + module + part; repeated or missing "base_model." and
-// "model." prefixes are tolerated. Nothing here judges whether a tensor is wanted: unknown ones are answered as kUnknown.
+// Pure functions, any thread. Names are those PEFT writes, "base_model.model." + module + part; repeated or missing
+// "base_model." and "model." prefixes are tolerated. Nothing here judges whether a tensor is wanted: unknown ones are
+// answered as kUnknown.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +18,48 @@
 namespace loralei {
 
 // What a module is in the model.
-enum class Site : uint8_t { kLinear, kQkv, kGateUp, kHead, kEmbed, kFinalNorm, kInputNorm, kPostNorm, kQNorm, kKNorm, kUnknown };
+enum class Site : uint8_t {
+  kLinear,
+  kQkv,
+  kGateUp,
+  kHead,
+  kEmbed,
+  kFinalNorm,
+  kInputNorm,
+  kPostNorm,
+  kQNorm,
+  kKNorm,
+  kUnknown
+};
 
 struct ModuleRef {
   Site site = Site::kUnknown;
-  int layer = -1;             // -1 outside the layers
+  int layer = -1;              // -1 outside the layers
   Module module = Module::kQ;  // kLinear, kHead, kEmbed
-  std::string key;            // canonical: "model.layers.3.self_attn.q_proj", "lm_head"
+  std::string key;             // canonical: "model.layers.3.self_attn.q_proj", "lm_head"
 };
 
 // What a tensor is of its module.
-enum class Part : uint8_t { kLoraA, kLoraB, kLoraBBias, kEmbedA, kEmbedB, kWeight, kBaseWeight, kBias, kTokens, kUnknown };
+enum class Part : uint8_t {
+  kLoraA,
+  kLoraB,
+  kLoraBBias,
+  kEmbedA,
+  kEmbedB,
+  kWeight,
+  kBaseWeight,
+  kBias,
+  kTokens,
+  kUnknown
+};
 
 struct TensorRef {
   ModuleRef module;
   Part part = Part::kUnknown;
 };
 
-// "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight" -> layer 0's q_proj, kLoraA. Layers beyond the config are unknown.
+// "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight" -> layer 0's q_proj, kLoraA. Layers beyond the
+// config are unknown.
 TensorRef parse_peft_name(std::string_view name, const ModelConfig& config);
 // "model.layers.3.self_attn.q_proj", with prefixes tolerated.
 ModuleRef parse_module(std::string_view path, const ModelConfig& config);

@@ -42,7 +42,8 @@ AdapterRegistry::Entry* AdapterRegistry::find(const std::string& name) {
 
 Result<AdapterRegistry::Entry*> AdapterRegistry::add(const std::string& name, const std::string& path) {
   if (static_cast<int32_t>(entries_.size()) >= options_.names_max) {
-    return too_large("no more than " + std::to_string(options_.names_max) + " adapters can be registered; unload some first");
+    return too_large("no more than " + std::to_string(options_.names_max) +
+                     " adapters can be registered; unload some first");
   }
   auto entry = std::make_unique<Entry>();
   entry->name = name;
@@ -53,7 +54,8 @@ Result<AdapterRegistry::Entry*> AdapterRegistry::add(const std::string& name, co
   return result;
 }
 
-// --- commands ---------------------------------------------------------------------------------------------------------
+// --- commands
+// ---------------------------------------------------------------------------------------------------------
 
 void AdapterRegistry::register_name(uint64_t ticket, const std::string& name, const std::string& path, bool replace) {
   if (name.empty() || path.empty()) return reply(ticket, invalid_argument("an adapter needs a name and a path"));
@@ -81,7 +83,8 @@ void AdapterRegistry::load(uint64_t ticket, const std::string& name, const std::
   Entry* entry = find(name);
   if (entry == nullptr) {
     if (name.empty()) return reply(ticket, invalid_argument("an adapter needs a name"));
-    if (path.empty()) return reply(ticket, not_found("no adapter named \"" + name + "\" is registered; give its path to load it"));
+    if (path.empty())
+      return reply(ticket, not_found("no adapter named \"" + name + "\" is registered; give its path to load it"));
     auto added = add(name, path);
     if (!added.ok()) return reply(ticket, added.error());
     entry = *added;
@@ -90,14 +93,15 @@ void AdapterRegistry::load(uint64_t ticket, const std::string& name, const std::
   const std::string& target = path.empty() ? entry->path : path;
   if (entry->stage != Stage::kIdle) {
     if (entry->load_path != target) {
-      return reply(ticket, Error{ErrorCode::kUnavailable, "adapter \"" + name + "\" is being loaded from " + entry->load_path +
-                                                              "; try again when that has ended"});
+      return reply(ticket, Error{ErrorCode::kUnavailable, "adapter \"" + name + "\" is being loaded from " +
+                                                              entry->load_path + "; try again when that has ended"});
     }
     entry->tickets.push_back(ticket);
     return;
   }
   if (!replace && entry->version != nullptr) {
-    return reply(ticket, invalid_argument("adapter \"" + name + "\" is already loaded; ask to replace it in place, or unload it first"));
+    return reply(ticket, invalid_argument("adapter \"" + name +
+                                          "\" is already loaded; ask to replace it in place, or unload it first"));
   }
   if (!replace && target != entry->path) {
     return reply(ticket, invalid_argument("an adapter named \"" + name + "\" is registered from " + entry->path +
@@ -143,7 +147,8 @@ void AdapterRegistry::unpin(uint64_t ticket, const std::string& name) {
   reply(ticket, {});
 }
 
-// --- requests ---------------------------------------------------------------------------------------------------------
+// --- requests
+// ---------------------------------------------------------------------------------------------------------
 
 void AdapterRegistry::begin_round() {
   for (Entry* entry : wanted_) {
@@ -153,8 +158,8 @@ void AdapterRegistry::begin_round() {
   wanted_.clear();
 }
 
-AcquireOutcome AdapterRegistry::acquire(std::span<const std::string> names, uint64_t order, uint64_t since, std::vector<AdapterPin>& pins,
-                                        Error& error) {
+AcquireOutcome AdapterRegistry::acquire(std::span<const std::string> names, uint64_t order, uint64_t since,
+                                        std::vector<AdapterPin>& pins, Error& error) {
   bool ready = true;
   for (const std::string& name : names) {
     Entry* entry = find(name);
@@ -187,7 +192,8 @@ AcquireOutcome AdapterRegistry::acquire(std::span<const std::string> names, uint
   return ready ? AcquireOutcome::kReady : AcquireOutcome::kWaiting;
 }
 
-// --- versions ---------------------------------------------------------------------------------------------------------
+// --- versions
+// ---------------------------------------------------------------------------------------------------------
 
 void AdapterRegistry::unpin_version(AdapterVersion* version) {
   CHECK(version->pins > 0);
@@ -210,7 +216,8 @@ void AdapterRegistry::destroy(AdapterVersion* version) {
   ++generation_;
 }
 
-// --- replies and status -----------------------------------------------------------------------------------------------
+// --- replies and status
+// -----------------------------------------------------------------------------------------------
 
 void AdapterRegistry::reply(uint64_t ticket, Status status, int64_t bytes_freed, std::string version) {
   replies_.push_back({ticket, std::move(status), bytes_freed, std::move(version)});
@@ -246,7 +253,11 @@ int64_t AdapterRegistry::bytes() const {
 
 void AdapterRegistry::for_each(const std::function<void(const RegistryView&)>& visit) const {
   for (const auto& [name, entry] : entries_) {
-    RegistryView view{.name = &entry->name, .path = &entry->path, .waiting = entry->waiting, .uses = entry->uses, .pinned = entry->pinned};
+    RegistryView view{.name = &entry->name,
+                      .path = &entry->path,
+                      .waiting = entry->waiting,
+                      .uses = entry->uses,
+                      .pinned = entry->pinned};
     if (entry->version != nullptr) {
       view.state = AdapterState::kResident;
       view.adapter = entry->version->adapter.get();

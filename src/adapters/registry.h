@@ -2,18 +2,20 @@
 // AdapterRegistry: names, their immutable loaded versions, and who keeps which version alive (mechanisms §3).
 //
 //   name ── entry { source | loading | resident | failed } ──> current version ──< AdapterPin of running requests
-//                                                              retired versions (replaced or unloaded) live until their last pin goes
+//                                                              retired versions (replaced or unloaded) live until their
+//                                                              last pin goes
 //
-// Thread: the engine's alone; file work happens through `start_load` and comes back by on_load_done(). Ownership: owns the versions and the
-// ledger grants of their bytes; an AdapterPin is a move-only share of one version and must not outlive the registry.
-// Invariants (check()): every version is the current one of its name or retired with pins; bytes are granted before they are read; at most
-// loads_max jobs are in progress; a pinned or used version is never evicted.
+// Thread: the engine's alone; file work happens through `start_load` and comes back by on_load_done(). Ownership: owns
+// the versions and the ledger grants of their bytes; an AdapterPin is a move-only share of one version and must not
+// outlive the registry. Invariants (check()): every version is the current one of its name or retired with pins; bytes
+// are granted before they are read; at most loads_max jobs are in progress; a pinned or used version is never evicted.
 //
-// A cold load goes: look at the stamp -> find room (evict unused versions, wait for users to finish, or refuse with the numbers when
-// it can never fit) -> read. The size in memory is not known before the file is parsed: room for the file's size is granted first, and twice as much
-// whenever the loader refuses (it does so before allocating). A failure is remembered with the stamp it was seen at: a later request has the
-// stamp looked at again and gets the same answer at once unless it changed. An explicit load always tries.
-// A resident version is never swapped silently: a changed file is noticed at the next cold load or by load with `replace`.
+// A cold load goes: look at the stamp -> find room (evict unused versions, wait for users to finish, or refuse with the
+// numbers when it can never fit) -> read. The size in memory is not known before the file is parsed: room for the
+// file's size is granted first, and twice as much whenever the loader refuses (it does so before allocating). A failure
+// is remembered with the stamp it was seen at: a later request has the stamp looked at again and gets the same answer
+// at once unless it changed. An explicit load always tries. A resident version is never swapped silently: a changed
+// file is noticed at the next cold load or by load with `replace`.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +60,7 @@ class [[nodiscard]] AdapterPin {
 
 struct RegistryOptions {
   int32_t loads_max = 2;
-  int32_t rank_max = 0;     // 0: the limit of limits.h; larger adapters are refused
+  int32_t rank_max = 0;  // 0: the limit of limits.h; larger adapters are refused
   int32_t names_max = 65536;
   bool strict = true;
   EvictionPolicy eviction = &lru_victim;
@@ -105,7 +107,8 @@ enum class AcquireOutcome : uint8_t { kReady, kWaiting, kFailed };
 class AdapterRegistry {
  public:
   // start_load takes a job or says false (busy; tried again at the next pump()).
-  AdapterRegistry(Ledger& ledger, const Clock& clock, LogSink& log, RegistryOptions options, std::function<bool(LoadJob&&)> start_load);
+  AdapterRegistry(Ledger& ledger, const Clock& clock, LogSink& log, RegistryOptions options,
+                  std::function<bool(LoadJob&&)> start_load);
   ~AdapterRegistry();  // CHECKs that no pin is left
   AdapterRegistry(const AdapterRegistry&) = delete;
   AdapterRegistry& operator=(const AdapterRegistry&) = delete;
@@ -119,10 +122,11 @@ class AdapterRegistry {
 
   // --- requests. A round: begin_round(), acquire() for every waiting request from the oldest to the youngest, pump().
   void begin_round();
-  // All or nothing: pins for all names, or kWaiting (loads are under way or will be; nothing is held meanwhile, so that two requests never
-  // block each other), or kFailed with the reason. order: the request's arrival, unique. since: serial() when it arrived: an older failure
-  // is looked at again.
-  AcquireOutcome acquire(std::span<const std::string> names, uint64_t order, uint64_t since, std::vector<AdapterPin>& pins, Error& error);
+  // All or nothing: pins for all names, or kWaiting (loads are under way or will be; nothing is held meanwhile, so that
+  // two requests never block each other), or kFailed with the reason. order: the request's arrival, unique. since:
+  // serial() when it arrived: an older failure is looked at again.
+  AcquireOutcome acquire(std::span<const std::string> names, uint64_t order, uint64_t since,
+                         std::vector<AdapterPin>& pins, Error& error);
   void pump();
   void on_load_done(LoadDone&& done);
   uint64_t serial() const { return serial_; }
@@ -149,7 +153,7 @@ class AdapterRegistry {
     std::string load_path;  // of the load under way; becomes `path` when it succeeds
     AdapterVersion* version = nullptr;
     Stage stage = Stage::kIdle;
-    bool reload = false;          // a replacement is under way; `version` serves meanwhile
+    bool reload = false;             // a replacement is under way; `version` serves meanwhile
     bool forget_on_failure = false;  // the name came with the load command
     bool pinned = false;
     bool failed = false;

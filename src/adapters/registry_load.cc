@@ -140,7 +140,8 @@ bool AdapterRegistry::evict_for(const Entry& entry) {
     const AdapterVersion* version = other->version;
     if (version == nullptr || version->pins > 0) continue;
     if (other.get() != &entry && (other->pinned || other->wanted <= order_of(entry))) continue;
-    candidates.push_back({version->adapter->version, version->grant.bytes(), version->last_use_ns, other->uses, other->wanted});
+    candidates.push_back(
+        {version->adapter->version, version->grant.bytes(), version->last_use_ns, other->uses, other->wanted});
     owners.push_back(other.get());
   }
   if (candidates.empty()) return false;
@@ -188,12 +189,14 @@ void AdapterRegistry::on_read(Entry& entry, Job& job, LoadDone& done) {
 }
 
 Status AdapterRegistry::admissible(const Job& job, const Adapter* adapter) const {
-  if (adapter == nullptr || adapter->version != job.version || adapter->bytes < 0 || adapter->bytes > job.grant.bytes()) {
+  if (adapter == nullptr || adapter->version != job.version || adapter->bytes < 0 ||
+      adapter->bytes > job.grant.bytes()) {
     return internal_error("the adapter's loader broke its promise; please report this");
   }
   const int rank_max = options_.rank_max > 0 ? options_.rank_max : kMaxLoraRank;
   if (adapter->rank_max > rank_max) {
-    return too_large("it has rank " + std::to_string(adapter->rank_max) + ", but at most " + std::to_string(rank_max) + " is allowed here");
+    return too_large("it has rank " + std::to_string(adapter->rank_max) + ", but at most " + std::to_string(rank_max) +
+                     " is allowed here");
   }
   return {};
 }
@@ -209,8 +212,8 @@ void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adap
   entry.path = entry.load_path;
   entry.failed = entry.forget_on_failure = false;
   ++counters_.loads;
-  log_.log(LogLevel::kInfo, "adapter \"" + entry.name + "\" loaded: " + format_bytes(version->adapter->bytes) + ", version " +
-                                digest_hex(version->adapter->digest).substr(0, 12));
+  log_.log(LogLevel::kInfo, "adapter \"" + entry.name + "\" loaded: " + format_bytes(version->adapter->bytes) +
+                                ", version " + digest_hex(version->adapter->digest).substr(0, 12));
   versions_.emplace(version->adapter->version.value, std::move(version));
   finish(entry);
   reply_all(entry, {});

@@ -34,7 +34,9 @@ struct World {
     });
   }
 
-  void put(const std::string& path, int64_t bytes, uint64_t inode = 1) { files[path] = {{inode, bytes, 0}, bytes, std::nullopt}; }
+  void put(const std::string& path, int64_t bytes, uint64_t inode = 1) {
+    files[path] = {{inode, bytes, 0}, bytes, std::nullopt};
+  }
 
   AdapterSource source() {
     return {[this](const std::string& path) -> Result<FileStamp> {
@@ -42,7 +44,8 @@ struct World {
               if (found == files.end()) return not_found(path + " does not exist");
               return found->second.stamp;
             },
-            [this](const std::string& path, const AdapterLoadOptions& options, AdapterVersionId version) -> Result<std::shared_ptr<const Adapter>> {
+            [this](const std::string& path, const AdapterLoadOptions& options,
+                   AdapterVersionId version) -> Result<std::shared_ptr<const Adapter>> {
               const File& file = files.at(path);
               if (file.broken) return *file.broken;
               if (file.bytes > options.bytes_max) return too_large("needs " + std::to_string(file.bytes));
@@ -312,7 +315,8 @@ TEST(Registry, RankAboveTheLimitIsRefused) {
   EXPECT_NE(error.message.find("rank 8"), std::string::npos);
 }
 
-// Two requests that each want two adapters, with room for two in all: holding one while waiting for the other would never end.
+// Two requests that each want two adapters, with room for two in all: holding one while waiting for the other would
+// never end.
 TEST(Registry, SumsOfAdaptersDoNotBlockEachOther) {
   World world(160000);
   for (const char* path : {"/a", "/b", "/c", "/d"}) {
@@ -353,10 +357,18 @@ TEST(Registry, RandomTrafficLeavesNothingBehind) {
     for (int step = 0; step < 1500; ++step) {
       world.clock.advance_ns(1);
       switch (random.below(12)) {
-        case 0: world.registry->register_name(++tickets, name_of(), path_of(), random.below(2)); break;
-        case 1: world.registry->load(++tickets, name_of(), random.below(2) ? path_of() : "", random.below(2)); break;
-        case 2: world.registry->unload(++tickets, name_of()); break;
-        case 3: random.below(3) ? world.registry->unpin(++tickets, name_of()) : world.registry->pin(++tickets, name_of()); break;
+        case 0:
+          world.registry->register_name(++tickets, name_of(), path_of(), random.below(2));
+          break;
+        case 1:
+          world.registry->load(++tickets, name_of(), random.below(2) ? path_of() : "", random.below(2));
+          break;
+        case 2:
+          world.registry->unload(++tickets, name_of());
+          break;
+        case 3:
+          random.below(3) ? world.registry->unpin(++tickets, name_of()) : world.registry->pin(++tickets, name_of());
+          break;
         case 4:
           world.put(path_of(), static_cast<int64_t>(random.below(150000)), random());
           if (random.below(4) == 0) world.files.begin()->second.broken = corrupt("bad");
@@ -373,13 +385,15 @@ TEST(Registry, RandomTrafficLeavesNothingBehind) {
         case 7:
           if (!requests.empty()) requests.erase(requests.begin() + static_cast<int64_t>(random.below(requests.size())));
           break;
-        default: world.finish_one(world.jobs.empty() ? 0 : random.below(world.jobs.size()));
+        default:
+          world.finish_one(world.jobs.empty() ? 0 : random.below(world.jobs.size()));
       }
       world.registry->begin_round();
       Error error;
       std::erase_if(requests, [&](const auto& request) {
         if (request->ready) return false;
-        const auto outcome = world.registry->acquire(request->names, request->order, request->since, request->pins, error);
+        const auto outcome =
+            world.registry->acquire(request->names, request->order, request->since, request->pins, error);
         request->ready = outcome == AcquireOutcome::kReady;
         EXPECT_TRUE(outcome != AcquireOutcome::kWaiting || request->pins.empty());
         return outcome == AcquireOutcome::kFailed;
@@ -395,7 +409,8 @@ TEST(Registry, RandomTrafficLeavesNothingBehind) {
       world.registry->begin_round();
       Error error;
       std::erase_if(requests, [&](const auto& request) {
-        const auto outcome = world.registry->acquire(request->names, request->order, request->since, request->pins, error);
+        const auto outcome =
+            world.registry->acquire(request->names, request->order, request->since, request->pins, error);
         request->ready = outcome == AcquireOutcome::kReady;
         return outcome == AcquireOutcome::kFailed;
       });

@@ -62,7 +62,9 @@ int run_bench(BenchFlags& flags, const CLI::App& command) {
   report.scenario = flags.scenario;
   report.version = std::string(version_string()) + " " + commit_string() + " " + build_string();
   report.time = now_text();
-  report.machine = {{"cpu", cpu_model_name()}, {"cores", std::to_string(usable_cpus())}, {"isa", isa_text(detect_isa())},
+  report.machine = {{"cpu", cpu_model_name()},
+                    {"cores", std::to_string(usable_cpus())},
+                    {"isa", isa_text(detect_isa())},
                     {"memory", format_bytes(total_memory_bytes())}};
   for (const CLI::Option* option : command.get_options()) {
     if (option->count() > 0) report.args[option->get_name()] = CLI::detail::join(option->results(), ",");
@@ -84,19 +86,39 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("bench", "Measure this machine and this program; see docs/benchmarks.md.");
   auto flags = std::make_shared<BenchFlags>();
   BenchOptions& options = flags->options;
-  command->add_option("scenario", flags->scenario, "machine, decode, prefill or mixed")->required()
+  command->add_option("scenario", flags->scenario, "machine, decode, prefill or mixed")
+      ->required()
       ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed"}));
   command->add_option("--shape", options.shape, "generate a model: llama-1b or llama-7b");
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");
-  command->add_option("--batch", options.batches, "batch sizes")->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1, 4096))->capture_default_str();
-  command->add_option("--prompt", options.prompt_tokens, "prompt tokens")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  command->add_option("--gen", options.new_tokens, "generated tokens")->check(CLI::Range(2, 1 << 20))->capture_default_str();
-  command->add_option("--adapters", options.adapters, "adapters in the batch")->check(CLI::Range(1, 4096))->capture_default_str();
-  command->add_option("--rank", options.rank, "rank of generated adapters")->check(CLI::Range(1, 512))->capture_default_str();
-  command->add_option("--targets", options.targets, "qkvo or all")->check(CLI::IsMember({"qkvo", "all"}))->capture_default_str();
-  command->add_option("--adapter", options.adapter_paths, "adapters of your own instead of generated ones")->allow_extra_args(false);
-  command->add_option("--rounds", options.rounds, "interleaved rounds; medians are of these")->check(CLI::Range(1, 1000))->capture_default_str();
-  command->add_option("--tax-pairs", options.tax_pairs, "pairs for the base tax; 0: leave it out")->check(CLI::Range(0, 10000))->capture_default_str();
+  command->add_option("--batch", options.batches, "batch sizes")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_option("--prompt", options.prompt_tokens, "prompt tokens")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--gen", options.new_tokens, "generated tokens")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--adapters", options.adapters, "adapters in the batch")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_option("--rank", options.rank, "rank of generated adapters")
+      ->check(CLI::Range(1, 512))
+      ->capture_default_str();
+  command->add_option("--targets", options.targets, "qkvo or all")
+      ->check(CLI::IsMember({"qkvo", "all"}))
+      ->capture_default_str();
+  command->add_option("--adapter", options.adapter_paths, "adapters of your own instead of generated ones")
+      ->allow_extra_args(false);
+  command->add_option("--rounds", options.rounds, "interleaved rounds; medians are of these")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--tax-pairs", options.tax_pairs, "pairs for the base tax; 0: leave it out")
+      ->check(CLI::Range(0, 10000))
+      ->capture_default_str();
   command->add_option("--json", flags->json, "write the report as JSON");
   command->add_option("--html", flags->html, "write the report as one HTML page");
   add_engine_options(*command, flags->engine, ModelOption::kOptional);

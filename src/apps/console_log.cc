@@ -9,10 +9,14 @@ namespace {
 
 spdlog::level::level_enum spdlog_level(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
@@ -45,7 +49,8 @@ ConsoleLog::ConsoleLog(const Options& options) : json_(options.json) {
     sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   }
   logger_ = std::make_shared<spdlog::logger>("loralei", std::move(sink));
-  logger_->set_pattern(options.json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":"%v"})" : "%H:%M:%S.%e %L %v");
+  logger_->set_pattern(options.json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":"%v"})"
+                                    : "%H:%M:%S.%e %L %v");
   logger_->set_level(spdlog_level(options.level));
   logger_->flush_on(spdlog::level::debug);
 }

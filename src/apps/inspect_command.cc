@@ -51,7 +51,8 @@ void show_tensors(const std::vector<TensorInfo>& tensors) {
   }
   line("tensors", std::to_string(tensors.size()) + ", " + format_bytes(total));
   for (const auto& [dtype, sum] : by_dtype) {
-    line(("  " + std::string(dtype_info(dtype).name)).c_str(), std::to_string(sum.first) + ", " + format_bytes(sum.second));
+    line(("  " + std::string(dtype_info(dtype).name)).c_str(),
+         std::to_string(sum.first) + ", " + format_bytes(sum.second));
   }
 }
 
@@ -62,7 +63,8 @@ void show_model(const BaseModelFile& file) {
   line("architecture", config.architecture);
   line("layers", std::to_string(config.layers));
   line("hidden / ffn", std::to_string(config.hidden) + " / " + std::to_string(config.ffn));
-  line("heads", std::to_string(config.heads) + ", KV " + std::to_string(config.kv_heads) + ", of " + std::to_string(config.head_dim));
+  line("heads", std::to_string(config.heads) + ", KV " + std::to_string(config.kv_heads) + ", of " +
+                    std::to_string(config.head_dim));
   line("vocabulary", std::to_string(config.vocab) + (config.tied_head ? ", head tied to the embedding" : ""));
   line("positions", std::to_string(config.max_position));
   line("rope", rope_text(config));
@@ -78,8 +80,10 @@ Status show_peft_folder(const std::string& path) {
   TRY_ASSIGN(const PeftConfig config, parse_peft_config(text, config_path, false));
   line("adapter", path);
   line("made for", config.base_model.empty() ? "(not stated)" : config.base_model);
-  line("rank / alpha", std::to_string(config.rank) + " / " + std::to_string(config.alpha) + (config.rslora ? ", rank-stabilised" : ""));
-  line("targets", config.all_linear ? "all linear layers" : config.target_pattern.value_or(joined(config.target_names)));
+  line("rank / alpha",
+       std::to_string(config.rank) + " / " + std::to_string(config.alpha) + (config.rslora ? ", rank-stabilised" : ""));
+  line("targets",
+       config.all_linear ? "all linear layers" : config.target_pattern.value_or(joined(config.target_names)));
   if (!config.modules_to_save.empty()) line("saved whole", joined(config.modules_to_save));
   if (!config.alora_invocation.empty()) line("activated by", joined(config.alora_invocation));
   TRY_ASSIGN(const SafetensorsHeader header, read_safetensors(files, join_path(path, "adapter_model.safetensors")));
@@ -97,8 +101,9 @@ struct BiasReader {
   std::map<std::string, std::vector<float>> read;
 
   const float* get(int layer, Module module) {
-    static constexpr const char* kPaths[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-                                             "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"};
+    static constexpr const char* kPaths[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                                             "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
+                                             "mlp.down_proj"};
     if (static_cast<int>(module) >= kLayerModules) return nullptr;
     const std::string name = "model.layers." + std::to_string(layer) + "." + kPaths[static_cast<int>(module)] + ".bias";
     const TensorInfo* info = file.index.find(name);
@@ -158,7 +163,8 @@ Status inspect(const std::string& path, const std::string& base) {
 }  // namespace
 
 void add_inspect_command(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("inspect", "What a model or adapter holds, and whether an adapter applies to a base.");
+  CLI::App* command =
+      app.add_subcommand("inspect", "What a model or adapter holds, and whether an adapter applies to a base.");
   auto path = std::make_shared<std::string>();
   auto base = std::make_shared<std::string>();
   command->add_option("path", *path, "Hugging Face directory, GGUF file or adapter")->required();

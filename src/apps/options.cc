@@ -21,28 +21,48 @@ Status parse_size(const std::string& flag, const std::string& text, int64_t& byt
 void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model) {
   EngineOptions& engine = flags.host.engine;
   const std::string group = "Model and engine";
-  CLI::Option* path = command.add_option("model,-m,--model", flags.host.model_path, "Hugging Face directory or GGUF file")->group(group);
+  CLI::Option* path =
+      command.add_option("model,-m,--model", flags.host.model_path, "Hugging Face directory or GGUF file")
+          ->group(group);
   if (model == ModelOption::kRequired) path->required();
   command.add_option("--quant,--quantization", flags.quant, "re-encode weights on load: q8_0 or q4_0")->group(group);
   command.add_option("-t,--threads", flags.host.threads, "worker threads (default: the cores of this process)")
-      ->check(CLI::Range(0, 1024))->group(group);
-  command.add_option("-c,--max-model-len,--ctx-size", engine.max_model_len, "prompt + answer tokens of one sequence (default: the model's)")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))->group(group);
+      ->check(CLI::Range(0, 1024))
+      ->group(group);
+  command
+      .add_option("-c,--max-model-len,--ctx-size", engine.max_model_len,
+                  "prompt + answer tokens of one sequence (default: the model's)")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->group(group);
   command.add_option("--max-num-seqs,--parallel", engine.max_sequences, "sequences computed together")
-      ->capture_default_str()->check(CLI::Range(1, 4096))->group(group);
-  command.add_option("--max-queued", engine.max_queued, "waiting requests before 429")->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20))->group(group);
-  command.add_option("--max-num-batched-tokens,-b", engine.step_tokens, "token rows of one step")->capture_default_str()
-      ->check(CLI::Range(1, 1 << 16))->group(group);
-  command.add_option("--memory-budget", flags.memory_budget, "bytes for everything, e.g. 4GiB (default: what is free)")->group(group);
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096))
+      ->group(group);
+  command.add_option("--max-queued", engine.max_queued, "waiting requests before 429")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20))
+      ->group(group);
+  command.add_option("--max-num-batched-tokens,-b", engine.step_tokens, "token rows of one step")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 16))
+      ->group(group);
+  command.add_option("--memory-budget", flags.memory_budget, "bytes for everything, e.g. 4GiB (default: what is free)")
+      ->group(group);
   command.add_option("--kv-cache-memory", flags.kv_cache_memory, "bytes for the KV cache")->group(group);
   command.add_option("--adapter-memory", flags.adapter_memory, "bytes for loaded adapters")->group(group);
-  command.add_option("--kv-cache-dtype", flags.kv_dtype, "f32, f16 or bf16 (default: f32 for f32 models, else f16)")->group(group);
-  command.add_flag("--no-prefix-cache,--no-enable-prefix-caching", flags.no_prefix_cache, "do not keep KV for later requests")->group(group);
+  command.add_option("--kv-cache-dtype", flags.kv_dtype, "f32, f16 or bf16 (default: f32 for f32 models, else f16)")
+      ->group(group);
+  command
+      .add_flag("--no-prefix-cache,--no-enable-prefix-caching", flags.no_prefix_cache,
+                "do not keep KV for later requests")
+      ->group(group);
   command.add_option("--adapter-strict", engine.adapter_strict, "refuse adapters that ask for what is not applied")
-      ->capture_default_str()->group(group);
-  command.add_option("--max-lora-rank", engine.adapter_rank_max, "refuse adapters of a higher rank (default: no limit)")
-      ->check(CLI::Range(0, 4096))->group(group);
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--max-lora-rank", engine.adapter_rank_max, "refuse adapters of a higher rank (default: no limit)")
+      ->check(CLI::Range(0, 4096))
+      ->group(group);
 }
 
 Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
@@ -56,13 +76,17 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   if (!flags.quant.empty()) {
     const auto dtype = parse_dtype(flags.quant);
     if (!dtype || (*dtype != DType::kQ8_0 && *dtype != DType::kQ4_0)) {
-      return invalid_argument("--quant is q8_0 or q4_0, not '" + flags.quant + "'; other formats come ready-made as GGUF files.");
+      return invalid_argument("--quant is q8_0 or q4_0, not '" + flags.quant +
+                              "'; other formats come ready-made as GGUF files.");
     }
     options.quantise = *dtype;
   }
   if (!flags.kv_dtype.empty()) {
-    const auto dtype = parse_dtype(flags.kv_dtype == "float16" ? "f16" : flags.kv_dtype == "bfloat16" ? "bf16" : flags.kv_dtype);
-    if (!dtype || is_quantised(*dtype)) return invalid_argument("--kv-cache-dtype is f32, f16 or bf16, not '" + flags.kv_dtype + "'.");
+    const auto dtype = parse_dtype(flags.kv_dtype == "float16"    ? "f16"
+                                   : flags.kv_dtype == "bfloat16" ? "bf16"
+                                                                  : flags.kv_dtype);
+    if (!dtype || is_quantised(*dtype))
+      return invalid_argument("--kv-cache-dtype is f32, f16 or bf16, not '" + flags.kv_dtype + "'.");
     options.engine.kv_dtype = *dtype;
   }
   return options;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line: one table of options per group makes --help, the config file and the documentation. Each group fills the plain options of
-// one room; nothing else reads them. One thread, at start.
+// The command line: one table of options per group makes --help, the config file and the documentation. Each group
+// fills the plain options of one room; nothing else reads them. One thread, at start.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -20,7 +20,8 @@ struct EngineFlags {
   bool no_prefix_cache = false;
 };
 
-// MODEL and everything about the engine: memory, lengths, threads. Accepts the field's names (vLLM's, llama.cpp's) where they mean the same.
+// MODEL and everything about the engine: memory, lengths, threads. Accepts the field's names (vLLM's, llama.cpp's)
+// where they mean the same.
 enum class ModelOption { kRequired, kOptional };
 void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model = ModelOption::kRequired);
 // Checks and converts what was typed. A sentence names the flag.

@@ -16,7 +16,11 @@ constexpr int64_t kLogNs = 5'000'000'000;
 }  // namespace
 
 ProgressPrinter::ProgressPrinter(std::string what, LogSink& log)
-    : what_(std::move(what)), log_(log), start_ns_(clock_.now_ns()), terminal_(isatty(STDERR_FILENO) != 0), last_ns_(start_ns_) {}
+    : what_(std::move(what)),
+      log_(log),
+      start_ns_(clock_.now_ns()),
+      terminal_(isatty(STDERR_FILENO) != 0),
+      last_ns_(start_ns_) {}
 
 ProgressPrinter::~ProgressPrinter() {
   if (drawn_ && terminal_) std::fputs("\r\033[K", stderr);

@@ -57,7 +57,8 @@ Status load_adapter_now(Engine& engine, const AdapterFlag& adapter) {
 SamplingParams sampling_of(const RunFlags& flags, const GenerationDefaults& defaults) {
   SamplingParams sampling;
   sampling.seed = flags.seed;
-  sampling.temperature = static_cast<float>(flags.temperature >= 0 ? flags.temperature : defaults.temperature.value_or(1.0));
+  sampling.temperature =
+      static_cast<float>(flags.temperature >= 0 ? flags.temperature : defaults.temperature.value_or(1.0));
   if (flags.temperature < 0 && defaults.do_sample == false) sampling.temperature = 0;
   sampling.top_p = static_cast<float>(defaults.top_p.value_or(1.0));
   sampling.top_k = defaults.top_k.value_or(0);
@@ -93,9 +94,11 @@ Status run_once(const RunFlags& flags) {
   std::unique_ptr<EngineHost> host;
   {
     ProgressPrinter progress("loading", log);
-    TRY_ASSIGN(host, EngineHost::start(options, log, [&](int64_t done, int64_t total) { progress.update(done, total); }));
+    TRY_ASSIGN(host,
+               EngineHost::start(options, log, [&](int64_t done, int64_t total) { progress.update(done, total); }));
   }
-  TRY_ASSIGN(std::shared_ptr<const TextModel> text, load_text_model(host->file(), flags.chat_template, options.model_path));
+  TRY_ASSIGN(std::shared_ptr<const TextModel> text,
+             load_text_model(host->file(), flags.chat_template, options.model_path));
   Submit request;
   request.id = RequestId{1};
   if (!flags.adapter.empty()) {
@@ -112,7 +115,8 @@ Status run_once(const RunFlags& flags) {
   TRY(host->engine().submit(std::move(request)));
   TRY_ASSIGN(const int tokens, stream_answer(host->engine(), text->tokenizer()));
   const double seconds = static_cast<double>(clock.now_ns() - start) * 1e-9;
-  std::fprintf(stderr, "[%zu prompt tokens, %d new tokens in %.2f s, %.1f tokens/s]\n", prompt_tokens, tokens, seconds, tokens / seconds);
+  std::fprintf(stderr, "[%zu prompt tokens, %d new tokens in %.2f s, %.1f tokens/s]\n", prompt_tokens, tokens, seconds,
+               tokens / seconds);
   return {};
 }
 
@@ -127,8 +131,11 @@ void add_run_command(CLI::App& app, int& exit_code) {
   command->add_option("--system", flags->system, "system message");
   command->add_option("--chat-template", flags->chat_template, "built-in name or Jinja file");
   command->add_flag("--raw", flags->raw, "give the prompt to the model as it is, without the chat template");
-  command->add_option("-n,--max-tokens,--predict", flags->max_tokens, "most new tokens")->check(CLI::Range(1, 1 << 24))->capture_default_str();
-  command->add_option("--temp,--temperature", flags->temperature, "0 = greedy (default: the model's own)")->check(CLI::Range(0.0, 100.0));
+  command->add_option("-n,--max-tokens,--predict", flags->max_tokens, "most new tokens")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  command->add_option("--temp,--temperature", flags->temperature, "0 = greedy (default: the model's own)")
+      ->check(CLI::Range(0.0, 100.0));
   command->add_option("--seed", flags->seed, "of the random numbers")->capture_default_str();
   command->set_config("--config", "", "TOML file with any of these options");
   command->allow_config_extras(CLI::config_extras_mode::error);

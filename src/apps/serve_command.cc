@@ -53,7 +53,8 @@ Status finish_serve_options(ServeFlags& flags, const EngineHost& host) {
     serve.http.limits.max_body_bytes = static_cast<size_t>(bytes);
   }
   const GenerationDefaults& defaults = host.file().defaults;
-  serve.defaults = {defaults.temperature, defaults.top_p, defaults.min_p, defaults.repetition_penalty, defaults.top_k, defaults.do_sample};
+  serve.defaults = {defaults.temperature,        defaults.top_p, defaults.min_p,
+                    defaults.repetition_penalty, defaults.top_k, defaults.do_sample};
   serve.vocab_size = host.file().config.vocab;
   serve.end_ids = host.file().config.eos;
   serve.pooling = flags.pooling == "mean" ? Pooling::kMean : Pooling::kLast;
@@ -96,32 +97,39 @@ Status serve(ServeFlags& flags) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 
-  static const std::map<std::string, LogLevel> kLevels = {
-      {"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo}, {"warning", LogLevel::kWarning}, {"error", LogLevel::kError}};
+  static const std::map<std::string, LogLevel> kLevels = {{"debug", LogLevel::kDebug},
+                                                          {"info", LogLevel::kInfo},
+                                                          {"warning", LogLevel::kWarning},
+                                                          {"error", LogLevel::kError}};
   ConsoleLog log({.level = kLevels.at(flags.log_level), .json = flags.log_format == "json", .to_stdout = true});
   TRY_ASSIGN(const EngineHostOptions options, finish_engine_options(flags.engine));
   std::unique_ptr<EngineHost> host;
   {
     ProgressPrinter progress("loading", log);
-    TRY_ASSIGN(host, EngineHost::start(options, log, [&](int64_t done, int64_t total) { progress.update(done, total); }));
+    TRY_ASSIGN(host,
+               EngineHost::start(options, log, [&](int64_t done, int64_t total) { progress.update(done, total); }));
   }
   TRY(finish_serve_options(flags, *host));
-  TRY_ASSIGN(std::shared_ptr<const TextModel> text, load_text_model(host->file(), flags.chat_template, flags.serve.model_names.front()));
+  TRY_ASSIGN(std::shared_ptr<const TextModel> text,
+             load_text_model(host->file(), flags.chat_template, flags.serve.model_names.front()));
   const PosixFileSystem files;
   const SteadyClock clock;
-  TRY_ASSIGN(const std::unique_ptr<ApiServer> server, ApiServer::start(flags.serve, host->engine(), std::move(text), files, clock, log));
+  TRY_ASSIGN(const std::unique_ptr<ApiServer> server,
+             ApiServer::start(flags.serve, host->engine(), std::move(text), files, clock, log));
   TRY(register_adapters(flags, *server, log));
   server->set_ready();
 
   const std::string url = "http://" + flags.serve.http.host + ":" + std::to_string(server->port());
-  std::printf("%s\nLoralei %s serves '%s' at %s\ntry: curl %s/v1/completions -H 'Content-Type: application/json' -d "
-              "'{\"model\": \"%s\", \"prompt\": \"Hello\", \"max_tokens\": 16}'\n",
-              host->banner().c_str(), version_string(), flags.serve.model_names.front().c_str(), url.c_str(), url.c_str(),
-              flags.serve.model_names.front().c_str());
+  std::printf(
+      "%s\nLoralei %s serves '%s' at %s\ntry: curl %s/v1/completions -H 'Content-Type: application/json' -d "
+      "'{\"model\": \"%s\", \"prompt\": \"Hello\", \"max_tokens\": 16}'\n",
+      host->banner().c_str(), version_string(), flags.serve.model_names.front().c_str(), url.c_str(), url.c_str(),
+      flags.serve.model_names.front().c_str());
   std::fflush(stdout);
 
   wait_for_end(signals, *server, log);
-  log.log(LogLevel::kInfo, "draining: requests that run get " + std::to_string(flags.shutdown_timeout_s) + " s; a second signal stops at once");
+  log.log(LogLevel::kInfo, "draining: requests that run get " + std::to_string(flags.shutdown_timeout_s) +
+                               " s; a second signal stops at once");
   std::thread second([signals] {
     int signal = SIGHUP;
     while (signal == SIGHUP) sigwait(&signals, &signal);
@@ -144,30 +152,62 @@ void add_serve_command(CLI::App& app, int& exit_code) {
   add_engine_options(*command, flags->engine);
   const std::string adapters = "Adapters";
   // One value a flag, so that a MODEL behind it is not taken for another; vLLM's flag takes several.
-  command->add_option("--adapter,--lora", flags->adapters, "NAME=PATH or PATH; may be given often")->allow_extra_args(false)->group(adapters);
-  command->add_option("--lora-modules", flags->vllm_adapters, "the same, several NAME=PATH behind one flag")->group(adapters);
-  command->add_option("--adapter-dir", serve_options.adapter_roots, "folder of adapters; also a root for loading over HTTP")
-      ->allow_extra_args(false)->group(adapters);
+  command->add_option("--adapter,--lora", flags->adapters, "NAME=PATH or PATH; may be given often")
+      ->allow_extra_args(false)
+      ->group(adapters);
+  command->add_option("--lora-modules", flags->vllm_adapters, "the same, several NAME=PATH behind one flag")
+      ->group(adapters);
+  command
+      ->add_option("--adapter-dir", serve_options.adapter_roots,
+                   "folder of adapters; also a root for loading over HTTP")
+      ->allow_extra_args(false)
+      ->group(adapters);
   const std::string network = "Network and access";
   command->add_option("--host", serve_options.http.host, "address to listen on")->capture_default_str()->group(network);
-  command->add_option("--port", serve_options.http.port, "port; 0 = any free one")->capture_default_str()->check(CLI::Range(0, 65535))->group(network);
-  command->add_option("--api-key", serve_options.api_keys, "key for /v1; may be given often")->allow_extra_args(false)->group(network);
+  command->add_option("--port", serve_options.http.port, "port; 0 = any free one")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 65535))
+      ->group(network);
+  command->add_option("--api-key", serve_options.api_keys, "key for /v1; may be given often")
+      ->allow_extra_args(false)
+      ->group(network);
   command->add_option("--api-key-file", flags->api_key_file, "file with one key a line")->group(network);
-  command->add_option("--admin-key", serve_options.admin_key, "key for loading, unloading and admin routes")->group(network);
-  command->add_option("--cors-origin", serve_options.cors_origins, "allowed web origin, or *")->allow_extra_args(false)->group(network);
+  command->add_option("--admin-key", serve_options.admin_key, "key for loading, unloading and admin routes")
+      ->group(network);
+  command->add_option("--cors-origin", serve_options.cors_origins, "allowed web origin, or *")
+      ->allow_extra_args(false)
+      ->group(network);
   command->add_option("--max-body", flags->max_body, "largest request body (default 8MiB)")->group(network);
   command->add_option("--shutdown-timeout", flags->shutdown_timeout_s, "seconds that running requests get at the end")
-      ->capture_default_str()->check(CLI::Range(0, 86400))->group(network);
+      ->capture_default_str()
+      ->check(CLI::Range(0, 86400))
+      ->group(network);
   const std::string api = "API and logs";
-  command->add_option("--served-model-name,-a,--alias", serve_options.model_names, "id of the base model (default: last part of its path)")->allow_extra_args(false)->group(api);
+  command
+      ->add_option("--served-model-name,-a,--alias", serve_options.model_names,
+                   "id of the base model (default: last part of its path)")
+      ->allow_extra_args(false)
+      ->group(api);
   command->add_option("--chat-template", flags->chat_template, "built-in name or Jinja file")->group(api);
-  command->add_option("--pooling", flags->pooling, "of embeddings: last or mean")->check(CLI::IsMember({"last", "mean"}))->capture_default_str()->group(api);
-  command->add_option("--metrics-adapters", serve_options.metrics_adapters, "adapters with labels of their own in /metrics")
-      ->check(CLI::Range(0, 100000))->capture_default_str()->group(api);
+  command->add_option("--pooling", flags->pooling, "of embeddings: last or mean")
+      ->check(CLI::IsMember({"last", "mean"}))
+      ->capture_default_str()
+      ->group(api);
+  command
+      ->add_option("--metrics-adapters", serve_options.metrics_adapters,
+                   "adapters with labels of their own in /metrics")
+      ->check(CLI::Range(0, 100000))
+      ->capture_default_str()
+      ->group(api);
   command->add_flag("--no-vllm-metrics", flags->no_vllm_metrics, "leave the aliases under vllm: out")->group(api);
   command->add_option("--log-level", flags->log_level, "debug, info, warning or error")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))->capture_default_str()->group(api);
-  command->add_option("--log-format", flags->log_format, "text or json")->check(CLI::IsMember({"text", "json"}))->capture_default_str()->group(api);
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->capture_default_str()
+      ->group(api);
+  command->add_option("--log-format", flags->log_format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str()
+      ->group(api);
   command->set_config("--config", "", "TOML file with any of these options")->group(api);
   command->allow_config_extras(CLI::config_extras_mode::error);
   command->callback([flags, &exit_code] {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text side of a base model: its tokenizer and chat template, from the folder or GGUF file the weights come from. One thread, at start.
+// The text side of a base model: its tokenizer and chat template, from the folder or GGUF file the weights come from.
+// One thread, at start.
 #pragma once
 
 #include <memory>

@@ -38,7 +38,8 @@ TEST(Units, ParsesWhatUsersType) {
   EXPECT_EQ(parse_bytes("1.5GB").value(), 1500000000);
   EXPECT_EQ(parse_bytes("512M").value(), 512 * kMiB);
   EXPECT_EQ(parse_bytes("17").value(), 17);
-  for (const char* bad : {"", "x", "-1", "1Q", "1GBB", "inf", "nan", "1e30"}) EXPECT_FALSE(parse_bytes(bad).ok()) << bad;
+  for (const char* bad : {"", "x", "-1", "1Q", "1GBB", "inf", "nan", "1e30"})
+    EXPECT_FALSE(parse_bytes(bad).ok()) << bad;
   EXPECT_EQ(format_bytes(3 * kGiB / 2), "1.50 GiB");
 }
 

@@ -17,8 +17,8 @@ struct StrongId {
 struct RequestTag;
 struct SeqTag;
 struct AdapterTag;
-using RequestId = StrongId<RequestTag, uint64_t>;  // never reused in a process
-using SeqId = StrongId<SeqTag, uint64_t>;          // one choice of a request; never reused
+using RequestId = StrongId<RequestTag, uint64_t>;         // never reused in a process
+using SeqId = StrongId<SeqTag, uint64_t>;                 // one choice of a request; never reused
 using AdapterVersionId = StrongId<AdapterTag, uint64_t>;  // one immutable loaded copy; never reused; 0 = none
 using TokenId = int32_t;
 
@@ -26,7 +26,5 @@ using TokenId = int32_t;
 
 template <typename Tag, typename Rep>
 struct std::hash<loralei::StrongId<Tag, Rep>> {
-  size_t operator()(loralei::StrongId<Tag, Rep> id) const noexcept {
-    return std::hash<Rep>{}(id.value);
-  }
+  size_t operator()(loralei::StrongId<Tag, Rep> id) const noexcept { return std::hash<Rep>{}(id.value); }
 };

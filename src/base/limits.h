@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every limit of the program in one place, each with its reason. What users may change is an option whose default stands here.
+// Every limit of the program in one place, each with its reason. What users may change is an option whose default
+// stands here.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +19,14 @@ inline constexpr int kDefaultStepTokens = 512;  // token budget of a step: bound
 
 // --- what one request may ask for
 inline constexpr int64_t kDefaultMaxBodyBytes = 8 * kMiB;
-inline constexpr int kMaxChoices = 128;          // n, as the OpenAI API
-inline constexpr int kMaxStopStrings = 16;       // the API says 4; a few more do no harm
-inline constexpr int kMaxTopLogprobs = 20;       // as the OpenAI API
+inline constexpr int kMaxChoices = 128;           // n, as the OpenAI API
+inline constexpr int kMaxStopStrings = 16;        // the API says 4; a few more do no harm
+inline constexpr int kMaxTopLogprobs = 20;        // as the OpenAI API
 inline constexpr int kMaxAdaptersPerRequest = 8;  // weighted sum
 inline constexpr int kMaxLogitBias = 1024;
 
 // --- files
-inline constexpr int64_t kMaxJsonBytes = 256 * kMiB;             // config, tokenizer.json (real ones: 17 MiB)
+inline constexpr int64_t kMaxJsonBytes = 256 * kMiB;               // config, tokenizer.json (real ones: 17 MiB)
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100 * kMiB;  // the format's own limit
 inline constexpr int kMaxJsonDepth = 128;
 inline constexpr int kMaxTensors = 1 << 20;

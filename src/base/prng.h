@@ -29,7 +29,8 @@ constexpr double uniform_at(uint64_t seed, uint32_t choice, uint64_t position) {
   return static_cast<double>(bits >> 11) * 0x1.0p-53;
 }
 
-// A small sequential generator over the same function; for tests and data generation. Satisfies UniformRandomBitGenerator.
+// A small sequential generator over the same function; for tests and data generation. Satisfies
+// UniformRandomBitGenerator.
 class Prng {
  public:
   using result_type = uint64_t;
@@ -37,9 +38,8 @@ class Prng {
   static constexpr uint64_t min() { return 0; }
   static constexpr uint64_t max() { return ~uint64_t{0}; }
   constexpr uint64_t operator()() {
-    const auto words =
-        philox4x32({static_cast<uint32_t>(count_), static_cast<uint32_t>(count_ >> 32), 0, 1},
-                   {static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)});
+    const auto words = philox4x32({static_cast<uint32_t>(count_), static_cast<uint32_t>(count_ >> 32), 0, 1},
+                                  {static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)});
     ++count_;
     return (uint64_t{words[0]} << 32) | words[1];
   }

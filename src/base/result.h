@@ -48,8 +48,8 @@ struct [[nodiscard]] Error {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}        // NOLINT: implicit by design
-  Result(Error error) : error_(std::move(error)) {}    // NOLINT: implicit by design
+  Result(T value) : value_(std::move(value)) {}      // NOLINT: implicit by design
+  Result(Error error) : error_(std::move(error)) {}  // NOLINT: implicit by design
 
   bool ok() const { return value_.has_value(); }
   explicit operator bool() const { return ok(); }
@@ -108,35 +108,27 @@ class [[nodiscard]] Result<void> {
 };
 using Status = Result<void>;
 
-inline Error invalid_argument(std::string message) {
-  return {ErrorCode::kInvalidArgument, std::move(message)};
-}
+inline Error invalid_argument(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
 inline Error not_found(std::string message) { return {ErrorCode::kNotFound, std::move(message)}; }
 inline Error too_large(std::string message) { return {ErrorCode::kTooLarge, std::move(message)}; }
 inline Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-inline Error unsupported(std::string message) {
-  return {ErrorCode::kUnsupported, std::move(message)};
-}
+inline Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 inline Error io_error(std::string message) { return {ErrorCode::kIo, std::move(message)}; }
-inline Error internal_error(std::string message) {
-  return {ErrorCode::kInternal, std::move(message)};
-}
+inline Error internal_error(std::string message) { return {ErrorCode::kInternal, std::move(message)}; }
 
 }  // namespace loralei
 
 // Returns the error of `expression` (a Result) from the enclosing function, which returns a Result.
 #define LORALEI_CONCAT_INNER(a, b) a##b
 #define LORALEI_CONCAT(a, b) LORALEI_CONCAT_INNER(a, b)
-#define TRY(expression)                                         \
-  do {                                                          \
-    if (auto try_result_ = (expression); !try_result_.ok())     \
-      return std::move(try_result_).error();                    \
+#define TRY(expression)                                                                            \
+  do {                                                                                             \
+    if (auto try_result_ = (expression); !try_result_.ok()) return std::move(try_result_).error(); \
   } while (false)
 
 // TRY_ASSIGN(auto x, expression): declares or assigns x from the value, or returns the error.
-#define TRY_ASSIGN(target, expression) \
-  TRY_ASSIGN_IMPL(LORALEI_CONCAT(try_assign_, __LINE__), target, expression)
-#define TRY_ASSIGN_IMPL(temporary, target, expression)               \
-  auto temporary = (expression);                                     \
-  if (!temporary.ok()) return std::move(temporary).error();          \
+#define TRY_ASSIGN(target, expression) TRY_ASSIGN_IMPL(LORALEI_CONCAT(try_assign_, __LINE__), target, expression)
+#define TRY_ASSIGN_IMPL(temporary, target, expression)      \
+  auto temporary = (expression);                            \
+  if (!temporary.ok()) return std::move(temporary).error(); \
   target = std::move(temporary).value()

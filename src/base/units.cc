@@ -40,8 +40,7 @@ std::string format_bytes(int64_t bytes) {
     ++unit;
   }
   char buffer[32];
-  std::snprintf(buffer, sizeof buffer, unit == 0 ? "%.0f %s" : value < 10 ? "%.2f %s" : "%.1f %s", value,
-                kUnits[unit]);
+  std::snprintf(buffer, sizeof buffer, unit == 0 ? "%.0f %s" : value < 10 ? "%.2f %s" : "%.1f %s", value, kUnits[unit]);
   return buffer;
 }
 

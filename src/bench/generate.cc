@@ -55,17 +55,28 @@ enum : uint32_t { kGgufU32 = 4, kGgufF32 = 6, kGgufString = 8, kGgufArray = 9, k
 
 uint32_t ggml_type(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return 0;
-    case DType::kF16: return 1;
-    case DType::kQ4_0: return 2;
-    case DType::kQ4_1: return 3;
-    case DType::kQ5_0: return 6;
-    case DType::kQ5_1: return 7;
-    case DType::kQ8_0: return 8;
-    case DType::kQ4_K: return 12;
-    case DType::kQ5_K: return 13;
-    case DType::kQ6_K: return 14;
-    case DType::kBF16: return 30;
+    case DType::kF32:
+      return 0;
+    case DType::kF16:
+      return 1;
+    case DType::kQ4_0:
+      return 2;
+    case DType::kQ4_1:
+      return 3;
+    case DType::kQ5_0:
+      return 6;
+    case DType::kQ5_1:
+      return 7;
+    case DType::kQ8_0:
+      return 8;
+    case DType::kQ4_K:
+      return 12;
+    case DType::kQ5_K:
+      return 13;
+    case DType::kQ6_K:
+      return 14;
+    case DType::kBF16:
+      return 30;
   }
   return 0;
 }
@@ -91,13 +102,20 @@ class WeightSource {
 
   void fill(DType dtype, std::byte* out, size_t bytes) {
     switch (dtype) {
-      case DType::kF32: return table(f32_, out, bytes);
-      case DType::kF16: return table(f16_, out, bytes);
-      case DType::kBF16: return table(bf16_, out, bytes);
-      case DType::kQ8_0: return blocks(out, bytes, 34, 0, 0.035f / 127);
-      case DType::kQ4_0: return blocks(out, bytes, 18, 0, 0.035f / 8);
-      case DType::kQ6_K: return blocks(out, bytes, 210, 208, 0.035f / (32 * 64));
-      default: CHECK(false);
+      case DType::kF32:
+        return table(f32_, out, bytes);
+      case DType::kF16:
+        return table(f16_, out, bytes);
+      case DType::kBF16:
+        return table(bf16_, out, bytes);
+      case DType::kQ8_0:
+        return blocks(out, bytes, 34, 0, 0.035f / 127);
+      case DType::kQ4_0:
+        return blocks(out, bytes, 18, 0, 0.035f / 8);
+      case DType::kQ6_K:
+        return blocks(out, bytes, 210, 208, 0.035f / (32 * 64));
+      default:
+        CHECK(false);
     }
   }
 
@@ -117,7 +135,8 @@ class WeightSource {
       for (size_t j = 0; j < 4 && i + j < count; ++j) numbers[i + j] = values[(word >> (16 * j)) & 0xffff];
     }
   }
-  // Random quants and a fixed f16 scale at `scale_offset` of each block. Sub-block scales of q6_k (bytes 192..207) are made positive.
+  // Random quants and a fixed f16 scale at `scale_offset` of each block. Sub-block scales of q6_k (bytes 192..207) are
+  // made positive.
   void blocks(std::byte* out, size_t bytes, size_t block_bytes, size_t scale_offset, float scale) {
     for (size_t i = 0; i + 8 <= bytes; i += 8) {
       const uint64_t word = next();
@@ -203,7 +222,9 @@ uint32_t write_metadata(Writer& out, const ModelConfig& config, bool counting) {
     out.text(text);
   });
   array("tokenizer.ggml.scores", kGgufF32, [&](int id) { out.value<float>(static_cast<float>(-id)); });
-  array("tokenizer.ggml.token_type", kGgufI32, [&](int id) { out.value<int32_t>(id == 0 ? 2 : id < 3 ? 3 : id < 259 ? 6 : 1); });
+  array("tokenizer.ggml.token_type", kGgufI32, [&](int id) {
+    out.value<int32_t>(id == 0 ? 2 : id < 3 ? 3 : id < 259 ? 6 : 1);
+  });
   u32("tokenizer.ggml.bos_token_id", 1);
   u32("tokenizer.ggml.eos_token_id", 2);
   u32("general.alignment", kGgufAlignment);
@@ -275,11 +296,13 @@ std::vector<AdapterModule> adapter_modules(const ModelConfig& config, const std:
   return modules;
 }
 
-Status write_adapter(const std::string& folder, const ModelConfig& config, const std::string& targets, int rank, int number) {
+Status write_adapter(const std::string& folder, const ModelConfig& config, const std::string& targets, int rank,
+                     int number) {
   const std::vector<AdapterModule> modules = adapter_modules(config, targets);
   nlohmann::ordered_json settings{{"peft_type", "LORA"}, {"task_type", "CAUSAL_LM"}, {"r", rank}, {"lora_alpha", rank}};
   settings["target_modules"] = nlohmann::ordered_json::array();
-  for (const AdapterModule& module : modules) settings["target_modules"].push_back(module.name.substr(module.name.find('.') + 1));
+  for (const AdapterModule& module : modules)
+    settings["target_modules"].push_back(module.name.substr(module.name.find('.') + 1));
   TRY(write_text_file(folder + "/adapter_config.json", settings.dump(2) + "\n"));
 
   nlohmann::ordered_json header;
@@ -331,7 +354,8 @@ Result<std::string> generated_model(const std::string& cache_dir, const std::str
   TRY_ASSIGN(const ModelConfig config, bench_shape(shape));
   const auto dtype = parse_dtype(quant);
   const bool known = dtype && (*dtype <= DType::kQ4_0);
-  if (!known) return invalid_argument("A generated model cannot be '" + quant + "'; choose f32, f16, bf16, q8_0 or q4_0.");
+  if (!known)
+    return invalid_argument("A generated model cannot be '" + quant + "'; choose f32, f16, bf16, q8_0 or q4_0.");
   std::error_code error;
   fs::create_directories(cache_dir, error);
   const std::string path = cache_dir + "/" + shape + "-" + quant + ".gguf";
@@ -343,9 +367,10 @@ Result<std::string> generated_model(const std::string& cache_dir, const std::str
   return path;
 }
 
-Result<std::string> generated_adapter(const std::string& cache_dir, const std::string& shape, const std::string& targets, int rank,
-                                      int number) {
-  if (targets != "qkvo" && targets != "all") return invalid_argument("--targets is qkvo or all, not '" + targets + "'.");
+Result<std::string> generated_adapter(const std::string& cache_dir, const std::string& shape,
+                                      const std::string& targets, int rank, int number) {
+  if (targets != "qkvo" && targets != "all")
+    return invalid_argument("--targets is qkvo or all, not '" + targets + "'.");
   if (rank < 1 || rank > 512) return invalid_argument("--rank must lie between 1 and 512.");
   TRY_ASSIGN(const ModelConfig config, bench_shape(shape));
   const std::string folder =

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Closed batches against a running engine: submit a set of requests at once, follow every token, tell when what happened.
+// Closed batches against a running engine: submit a set of requests at once, follow every token, tell when what
+// happened.
 //
-// Thread: one; it is the engine's only consumer of output. Failure: a request that ends with an error makes the whole run an error.
+// Thread: one; it is the engine's only consumer of output. Failure: a request that ends with an error makes the whole
+// run an error.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,7 @@ struct BatchSpec {
   int prompt_tokens = 32;
   int new_tokens = 32;
   std::vector<std::string> adapters;  // sequence i uses adapters[i % size]; empty: the base
-  uint64_t seed = 1;                  // prompts differ between seeds and sequences, so that no prefix is found in the cache
+  uint64_t seed = 1;  // prompts differ between seeds and sequences, so that no prefix is found in the cache
   int vocab = 32000;
 };
 
@@ -30,7 +32,9 @@ struct BatchTimes {
   int64_t wall_ns = 0;
   int64_t decode_tokens = 0;  // tokens between the last sequence's first token and the first sequence's end
   int64_t decode_ns = 0;      // that span
-  double decode_tok_s() const { return decode_ns > 0 ? 1e9 * static_cast<double>(decode_tokens) / static_cast<double>(decode_ns) : 0; }
+  double decode_tok_s() const {
+    return decode_ns > 0 ? 1e9 * static_cast<double>(decode_tokens) / static_cast<double>(decode_ns) : 0;
+  }
 };
 
 class BatchRunner {

@@ -15,7 +15,8 @@ namespace loralei {
 Result<double> probe_disk_gb_s(const std::string& path, int64_t block_bytes, int depth, double seconds) {
   TRY_ASSIGN(const DirectFile file, DirectFile::open(path));
   const int64_t blocks = file.size_bytes() / block_bytes;
-  if (blocks < 1) return invalid_argument("'" + path + "' is smaller than one block of " + std::to_string(block_bytes) + " bytes.");
+  if (blocks < 1)
+    return invalid_argument("'" + path + "' is smaller than one block of " + std::to_string(block_bytes) + " bytes.");
   TRY_ASSIGN(const HostBuffer buffer, HostBuffer::allocate(block_bytes * depth));
   const SteadyClock clock;
   const int64_t start = clock.now_ns();
@@ -27,7 +28,8 @@ Result<double> probe_disk_gb_s(const std::string& path, int64_t block_bytes, int
   std::vector<std::thread> readers;
   for (int reader = 0; reader < depth; ++reader) {
     readers.emplace_back([&, reader] {
-      const std::span<std::byte> place = buffer.bytes().subspan(static_cast<size_t>(reader * block_bytes), static_cast<size_t>(block_bytes));
+      const std::span<std::byte> place =
+          buffer.bytes().subspan(static_cast<size_t>(reader * block_bytes), static_cast<size_t>(block_bytes));
       while (clock.now_ns() < deadline) {
         Status status = file.read(next.fetch_add(1) % blocks * block_bytes, place);
         if (!status.ok()) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the disk can do. One thread calls; the probe starts its own. The ceilings of memory and arithmetic are in ops/probe.h.
+// What the disk can do. One thread calls; the probe starts its own. The ceilings of memory and arithmetic are in
+// ops/probe.h.
 #pragma once
 
 #include <cstdint>

@@ -24,11 +24,20 @@ std::string html_escape(const std::string& text) {
   std::string out;
   for (const char c : text) {
     switch (c) {
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '&': out += "&amp;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += c;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '&':
+        out += "&amp;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
     }
   }
   return out;
@@ -39,7 +48,8 @@ std::string svg_bar(const BenchRow& row) {
   const auto fraction = row.fraction();
   if (!fraction) return "";
   const int width = static_cast<int>(std::clamp(*fraction, 0.0, 1.2) * 100);
-  return "<svg width=\"122\" height=\"12\" role=\"img\"><rect width=\"100\" height=\"12\" fill=\"#e6e8ee\"/><rect width=\"" +
+  return "<svg width=\"122\" height=\"12\" role=\"img\"><rect width=\"100\" height=\"12\" fill=\"#e6e8ee\"/><rect "
+         "width=\"" +
          std::to_string(width) + "\" height=\"12\" fill=\"" + (*fraction > 1.0 ? "#c0392b" : "#3b6fd4") +
          "\"/><line x1=\"100\" x2=\"100\" y2=\"12\" stroke=\"#333\"/></svg>";
 }
@@ -64,19 +74,20 @@ std::string report_table(const BenchReport& report) {
   size_t width = 24;
   for (const BenchRow& row : report.rows) width = std::max(width, row.name.size());
   char line[512];
-  std::snprintf(line, sizeof line, "%-*s %10s %-7s %10s %10s %4s %10s %8s\n", static_cast<int>(width), report.scenario.c_str(),
-                "median", "unit", "min", "max", "n", "bound", "fraction");
+  std::snprintf(line, sizeof line, "%-*s %10s %-7s %10s %10s %4s %10s %8s\n", static_cast<int>(width),
+                report.scenario.c_str(), "median", "unit", "min", "max", "n", "bound", "fraction");
   std::string out = line;
   for (const BenchRow& row : report.rows) {
     const auto fraction = row.fraction();
-    std::snprintf(line, sizeof line, "%-*s %10s %-7s %10s %10s %4d %10s %8s  %s\n", static_cast<int>(width), row.name.c_str(),
-                  number(row.value).c_str(), row.unit.c_str(), number(row.min).c_str(), number(row.max).c_str(), row.samples,
-                  row.bound ? number(*row.bound).c_str() : "", fraction ? number(*fraction).c_str() : "", row.note.c_str());
+    std::snprintf(line, sizeof line, "%-*s %10s %-7s %10s %10s %4d %10s %8s  %s\n", static_cast<int>(width),
+                  row.name.c_str(), number(row.value).c_str(), row.unit.c_str(), number(row.min).c_str(),
+                  number(row.max).c_str(), row.samples, row.bound ? number(*row.bound).c_str() : "",
+                  fraction ? number(*fraction).c_str() : "", row.note.c_str());
     out += line;
   }
   for (const BenchTarget& target : report.targets) {
-    out += std::string(target.ok() ? "  met     " : "  MISSED  ") + target.name + " " + target.op + " " + number(target.target) +
-           ": measured " + number(target.measured) + "\n";
+    out += std::string(target.ok() ? "  met     " : "  MISSED  ") + target.name + " " + target.op + " " +
+           number(target.target) + ": measured " + number(target.measured) + "\n";
   }
   return out;
 }
@@ -101,18 +112,22 @@ std::string report_json(const BenchReport& report) {
   }
   json["targets"] = ordered_json::array();
   for (const BenchTarget& target : report.targets) {
-    json["targets"].push_back(
-        {{"name", target.name}, {"op", target.op}, {"target", target.target}, {"measured", target.measured}, {"ok", target.ok()}});
+    json["targets"].push_back({{"name", target.name},
+                               {"op", target.op},
+                               {"target", target.target},
+                               {"measured", target.measured},
+                               {"ok", target.ok()}});
   }
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 std::string report_html(const BenchReport& report) {
-  std::string page =
-      "<!doctype html><meta charset=\"utf-8\"><title>loralei bench " + html_escape(report.scenario) +
-      "</title><style>body{font:15px system-ui;margin:2rem;color:#222}table{border-collapse:collapse}"
-      "td,th{padding:.3rem .8rem;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}"
-      "</style><h1>" + html_escape(report.scenario) + "</h1><p>";
+  std::string page = "<!doctype html><meta charset=\"utf-8\"><title>loralei bench " + html_escape(report.scenario) +
+                     "</title><style>body{font:15px system-ui;margin:2rem;color:#222}table{border-collapse:collapse}"
+                     "td,th{padding:.3rem .8rem;text-align:right;border-bottom:1px solid "
+                     "#ddd}td:first-child,th:first-child{text-align:left}"
+                     "</style><h1>" +
+                     html_escape(report.scenario) + "</h1><p>";
   for (const auto& [key, value] : report.machine) page += html_escape(key) + ": " + html_escape(value) + "; ";
   page += html_escape(report.time + ", " + report.version);
   page += "</p><table><tr><th>figure<th>median<th>unit<th>min<th>max<th>n<th>bound<th>fraction<th><th></tr>";
@@ -120,8 +135,8 @@ std::string report_html(const BenchReport& report) {
     const auto fraction = row.fraction();
     page += "<tr><td>" + html_escape(row.name) + "<td>" + number(row.value) + "<td>" + html_escape(row.unit) + "<td>" +
             number(row.min) + "<td>" + number(row.max) + "<td>" + std::to_string(row.samples) + "<td>" +
-            (row.bound ? number(*row.bound) : "") + "<td>" + (fraction ? number(*fraction) : "") + "<td>" + svg_bar(row) + "<td>" +
-            html_escape(row.note) + "</tr>";
+            (row.bound ? number(*row.bound) : "") + "<td>" + (fraction ? number(*fraction) : "") + "<td>" +
+            svg_bar(row) + "<td>" + html_escape(row.note) + "</tr>";
   }
   page += "</table>";
   for (const BenchTarget& target : report.targets) {
@@ -133,7 +148,8 @@ std::string report_html(const BenchReport& report) {
 
 Status write_text_file(const std::string& path, const std::string& text) {
   std::FILE* file = std::fopen(path.c_str(), "wb");
-  if (file == nullptr) return io_error("Cannot write '" + path + "'; choose a path in a folder that exists and is writable.");
+  if (file == nullptr)
+    return io_error("Cannot write '" + path + "'; choose a path in a folder that exists and is writable.");
   const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
   if (std::fclose(file) != 0 || !written) return io_error("Writing '" + path + "' failed; is the disk full?");
   return {};

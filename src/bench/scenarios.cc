@@ -24,14 +24,14 @@ struct Rig {
   std::unique_ptr<ThreadPool> probe_pool;  // the engine's own is asleep while the probes run
   std::unique_ptr<BatchRunner> runner;
   SteadyClock clock;
-  std::string label;           // "llama-1b.bf16"
+  std::string label;  // "llama-1b.bf16"
   int vocab = 0;
   int threads = 1;
-  double read_gb_s = 0;        // best of the run
+  double read_gb_s = 0;  // best of the run
   double int8_gop_s = 0;
-  double touched_bytes = 0;    // weights read in a decode step
+  double touched_bytes = 0;  // weights read in a decode step
   double kv_bytes_token = 0;
-  double matmul_weights = 0;   // numbers in the layers' matrices
+  double matmul_weights = 0;  // numbers in the layers' matrices
   double head_weights = 0;
 };
 
@@ -67,18 +67,23 @@ Status open_rig(const BenchOptions& options, LogSink& log, Rig& rig) {
   EngineHostOptions host = options.host;
   if (!options.shape.empty()) {
     int percent = -20;
-    TRY_ASSIGN(host.model_path, generated_model(options.cache_dir, options.shape, options.quant,
-                                                [&](int64_t done, int64_t total) { progress_line(log, "making the model", done, total, percent); }));
+    TRY_ASSIGN(host.model_path,
+               generated_model(options.cache_dir, options.shape, options.quant, [&](int64_t done, int64_t total) {
+                 progress_line(log, "making the model", done, total, percent);
+               }));
     rig.label = options.shape + "." + options.quant;
   } else {
     rig.label = host.model_path.substr(host.model_path.rfind('/') + 1);
-    std::transform(rig.label.begin(), rig.label.end(), rig.label.begin(), [](unsigned char c) { return std::tolower(c); });
+    std::transform(rig.label.begin(), rig.label.end(), rig.label.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
   }
   const int batch_most = std::max(options.adapters, *std::max_element(options.batches.begin(), options.batches.end()));
   host.engine.max_sequences = std::max(1, batch_most);
   host.engine.max_model_len = options.prompt_tokens + options.new_tokens + 16;
   int percent = -20;
-  TRY_ASSIGN(rig.host, EngineHost::start(host, log, [&](int64_t done, int64_t total) { progress_line(log, "loading", done, total, percent); }));
+  TRY_ASSIGN(rig.host, EngineHost::start(host, log, [&](int64_t done, int64_t total) {
+               progress_line(log, "loading", done, total, percent);
+             }));
   rig.runner = std::make_unique<BatchRunner>(rig.host->engine(), rig.clock);
   rig.vocab = rig.host->file().config.vocab;
   rig.threads = rig.host->threads();
@@ -88,13 +93,16 @@ Status open_rig(const BenchOptions& options, LogSink& log, Rig& rig) {
 }
 
 // Names and loads the adapters; answers the bytes of one.
-Result<double> load_adapters(const BenchOptions& options, Rig& rig, std::vector<std::string>& names, std::vector<std::string>& paths) {
+Result<double> load_adapters(const BenchOptions& options, Rig& rig, std::vector<std::string>& names,
+                             std::vector<std::string>& paths) {
   for (int i = 0; i < options.adapters; ++i) {
     std::string path;
     if (!options.adapter_paths.empty()) {
       path = options.adapter_paths[static_cast<size_t>(i) % options.adapter_paths.size()];
     } else {
-      if (options.shape.empty()) return invalid_argument("A bench on your own model needs --adapter PATH; adapters are generated only for --shape.");
+      if (options.shape.empty())
+        return invalid_argument(
+            "A bench on your own model needs --adapter PATH; adapters are generated only for --shape.");
       TRY_ASSIGN(path, generated_adapter(options.cache_dir, options.shape, options.targets, options.rank, i));
     }
     names.push_back("bench-" + std::to_string(i));
@@ -135,10 +143,9 @@ Interval median_interval(std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
   const double count = static_cast<double>(samples.size());
   const double half_width = 0.98 * std::sqrt(count);
-  const auto at = [&](double rank) {
-    return samples[static_cast<size_t>(std::clamp(rank, 0.0, count - 1))];
-  };
-  return {at(std::floor((count - 1) / 2 - half_width)), at((count - 1) / 2), at(std::ceil((count - 1) / 2 + half_width))};
+  const auto at = [&](double rank) { return samples[static_cast<size_t>(std::clamp(rank, 0.0, count - 1))]; };
+  return {at(std::floor((count - 1) / 2 - half_width)), at((count - 1) / 2),
+          at(std::ceil((count - 1) / 2 + half_width))};
 }
 
 }  // namespace
@@ -170,7 +177,8 @@ Status bench_machine(const BenchOptions& options, LogSink& log, BenchReport& rep
       log.log(LogLevel::kWarning, "disk not measured: " + rate.error().message);
       break;
     }
-    report.rows.push_back(summarise("machine.disk_gb_s.b" + std::to_string(block / kKiB) + "k.d" + std::to_string(depth), "GB/s", {*rate}));
+    report.rows.push_back(summarise(
+        "machine.disk_gb_s.b" + std::to_string(block / kKiB) + "k.d" + std::to_string(depth), "GB/s", {*rate}));
   }
   return {};
 }
@@ -212,8 +220,10 @@ Status bench_prefill(const BenchOptions& options, LogSink& log, BenchReport& rep
     TRY(measure_ceilings(rig));
   }
   add_ceilings(rig, report);
-  BenchRow row = summarise("prefill." + rig.label + ".p" + std::to_string(options.prompt_tokens) + ".tok_s", "tok/s", rates);
-  row.bound = rig.int8_gop_s * 1e9 * options.prompt_tokens / (2.0 * (rig.matmul_weights * options.prompt_tokens + rig.head_weights));
+  BenchRow row =
+      summarise("prefill." + rig.label + ".p" + std::to_string(options.prompt_tokens) + ".tok_s", "tok/s", rates);
+  row.bound = rig.int8_gop_s * 1e9 * options.prompt_tokens /
+              (2.0 * (rig.matmul_weights * options.prompt_tokens + rig.head_weights));
   report.rows.push_back(row);
   return {};
 }
@@ -221,14 +231,15 @@ Status bench_prefill(const BenchOptions& options, LogSink& log, BenchReport& rep
 namespace {
 
 // The same base-only batch with the adapters resident and with none registered, in pairs.
-Status measure_tax(const BenchOptions& options, Rig& rig, const std::vector<std::string>& names, const std::vector<std::string>& paths,
-                   const std::string& prefix, BenchReport& report) {
+Status measure_tax(const BenchOptions& options, Rig& rig, const std::vector<std::string>& names,
+                   const std::vector<std::string>& paths, const std::string& prefix, BenchReport& report) {
   std::vector<double> ratios;
   for (int pair = 0; pair < options.tax_pairs; ++pair) {
     double step_s[2] = {};
     for (int turn = 0; turn < 2; ++turn) {
       const int loaded = (pair + turn) % 2;  // who goes first alternates
-      for (size_t i = 0; loaded != 0 && i < names.size(); ++i) TRY(rig.runner->command(AdapterAction::kLoad, names[i], paths[i]));
+      for (size_t i = 0; loaded != 0 && i < names.size(); ++i)
+        TRY(rig.runner->command(AdapterAction::kLoad, names[i], paths[i]));
       BatchSpec spec = batch_spec(options, rig, options.adapters);
       spec.new_tokens = std::max(8, options.new_tokens / 4);
       spec.seed = static_cast<uint64_t>(1000 + pair);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The benchmark scenarios (docs/benchmarks.md): each fills a report. One thread; each owns the engine it measures.
-// Failure: a sentence when the measurement itself could not be made; a missed target is a row in the report, not a failure.
+// Failure: a sentence when the measurement itself could not be made; a missed target is a row in the report, not a
+// failure.
 #pragma once
 
 #include <string>
@@ -13,15 +14,15 @@
 namespace loralei {
 
 struct BenchOptions {
-  std::string shape;                  // generated model; empty: host.model_path is the model
-  std::string quant = "bf16";         // of the generated model
+  std::string shape;           // generated model; empty: host.model_path is the model
+  std::string quant = "bf16";  // of the generated model
   std::string cache_dir;
   std::vector<int> batches = {1, 8};
   int prompt_tokens = 32;
   int new_tokens = 128;
   int adapters = 8;
   int rank = 16;
-  std::string targets = "all";        // all or qkvo
+  std::string targets = "all";             // all or qkvo
   std::vector<std::string> adapter_paths;  // instead of generated ones
   int rounds = 5;
   int tax_pairs = 30;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: counts what this thread allocates between two calls (allocation_counter_test.cc replaces operator new in the test program).
+// For tests: counts what this thread allocates between two calls (allocation_counter_test.cc replaces operator new in
+// the test program).
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine as everybody above the core line sees it: values going down (Submit, Cancel, AdapterCommand), values coming up (TokenEvent,
-// AdapterReply), one snapshot of its state. Nothing else crosses.
+// The engine as everybody above the core line sees it: values going down (Submit, Cancel, AdapterCommand), values
+// coming up (TokenEvent, AdapterReply), one snapshot of its state. Nothing else crosses.
 //
-// Thread: every method of Engine is thread-safe and does not block on a step. Ownership: values are moved through bounded queues.
-// Invariants: every accepted Submit gets exactly one final TokenEvent per choice (`end` set), whatever happens: finish, cancel, error,
-// adapter load failure, shutdown. Events of one choice arrive in token order. A token is never sent twice (preemption recomputes silently).
-// Failure: submit() answers overloaded when the inbox is full, unavailable when draining, invalid_argument with the numbers when a prompt
-// can never fit; everything later travels in TokenEvent::error.
+// Thread: every method of Engine is thread-safe and does not block on a step. Ownership: values are moved through
+// bounded queues. Invariants: every accepted Submit gets exactly one final TokenEvent per choice (`end` set), whatever
+// happens: finish, cancel, error, adapter load failure, shutdown. Events of one choice arrive in token order. A token
+// is never sent twice (preemption recomputes silently). Failure: submit() answers overloaded when the inbox is full,
+// unavailable when draining, invalid_argument with the numbers when a prompt can never fit; everything later travels in
+// TokenEvent::error.
 #pragma once
 
 #include <cstdint>
@@ -32,17 +33,17 @@ enum class Pooling : uint8_t { kNone, kLast, kMean };
 
 struct Submit {
   RequestId id;
-  std::vector<TokenId> prompt;      // not empty
+  std::vector<TokenId> prompt;       // not empty
   std::vector<AdapterUse> adapters;  // empty: the base model
   SamplingParams sampling;
-  int32_t choices = 1;              // n: choice c samples with (seed, c, position)
-  int32_t max_tokens = 16;          // 0 allowed with prompt_logprobs or pooling
-  int32_t min_tokens = 0;           // end-of-sequence and stop ids are masked before
+  int32_t choices = 1;      // n: choice c samples with (seed, c, position)
+  int32_t max_tokens = 16;  // 0 allowed with prompt_logprobs or pooling
+  int32_t min_tokens = 0;   // end-of-sequence and stop ids are masked before
   bool ignore_eos = false;
-  std::vector<TokenId> stop_ids;    // besides the model's own end-of-sequence ids
-  bool prompt_logprobs = false;     // echo with logprobs
+  std::vector<TokenId> stop_ids;     // besides the model's own end-of-sequence ids
+  bool prompt_logprobs = false;      // echo with logprobs
   Pooling pooling = Pooling::kNone;  // embeddings: no generation
-  std::string cache_salt;           // part of the KV identity
+  std::string cache_salt;            // part of the KV identity
   std::string app_id;
   int32_t priority = 0;
 };
@@ -58,24 +59,27 @@ struct TokenEvent {
   RequestId id;
   int32_t choice = 0;
   bool has_token = false;
-  TokenId token = 0;                       // an ending stop id is reported as a token with end = kStop
+  TokenId token = 0;  // an ending stop id is reported as a token with end = kStop
   std::optional<TokenLogprobs> logprobs;
-  std::vector<std::optional<TokenLogprobs>> prompt_logprobs;  // once, on the first event, when asked for; entry 0 is empty
-  std::vector<float> embedding;            // pooling: [hidden], not normalised
+  std::vector<std::optional<TokenLogprobs>>
+      prompt_logprobs;           // once, on the first event, when asked for; entry 0 is empty
+  std::vector<float> embedding;  // pooling: [hidden], not normalised
   EndReason end = EndReason::kNone;
-  std::optional<TokenId> stop_token;       // the id that ended it
-  Error error;                             // with kError
+  std::optional<TokenId> stop_token;  // the id that ended it
+  Error error;                        // with kError
   // Filled on the first event of a choice:
   int32_t cached_tokens = 0;
-  int64_t queue_ns = 0;                    // from submit to admission
-  std::string adapter_version;             // digest prefixes joined by "+", empty for the base
+  int64_t queue_ns = 0;         // from submit to admission
+  std::string adapter_version;  // digest prefixes joined by "+", empty for the base
 };
 
-// --- adapters ---------------------------------------------------------------------------------------------------------
+// --- adapters
+// ---------------------------------------------------------------------------------------------------------
 
 enum class AdapterAction : uint8_t {
   kRegister,  // name -> path; loads nothing
-  kLoad,      // register if needed and load now; `replace`: a new version takes over atomically, running requests keep theirs
+  kLoad,      // register if needed and load now; `replace`: a new version takes over atomically, running requests keep
+              // theirs
   kUnload,    // forget the name at once; memory is freed when the last user finished; the reply comes then
   kPin,       // load and never evict
   kUnpin,
@@ -91,9 +95,9 @@ struct AdapterCommand {
 
 struct AdapterReply {
   uint64_t ticket = 0;
-  Status status;             // not_found, invalid_argument (already loaded), too_large with the numbers, corrupt, ...
-  int64_t bytes_freed = 0;   // kUnload
-  std::string version;       // digest, kLoad and kPin
+  Status status;            // not_found, invalid_argument (already loaded), too_large with the numbers, corrupt, ...
+  int64_t bytes_freed = 0;  // kUnload
+  std::string version;      // digest, kLoad and kPin
 };
 
 enum class AdapterTier : uint8_t { kSource, kLoading, kResident, kFailed };
@@ -101,23 +105,26 @@ enum class AdapterTier : uint8_t { kSource, kLoading, kResident, kFailed };
 struct AdapterStatus {
   std::string name, path;
   AdapterTier tier = AdapterTier::kSource;
-  std::string version;   // hex digest once known
+  std::string version;  // hex digest once known
   int64_t bytes = 0;
   int32_t rank = 0;
-  int32_t users = 0;     // running requests
-  int32_t waiting = 0;   // queued requests
+  int32_t users = 0;    // running requests
+  int32_t waiting = 0;  // queued requests
   int64_t uses = 0;
   bool pinned = false;
-  std::string error;     // kFailed
+  std::string error;                // kFailed
   std::vector<std::string> report;  // what was applied
 };
 
-// --- state ------------------------------------------------------------------------------------------------------------
+// --- state
+// ------------------------------------------------------------------------------------------------------------
 
 struct EngineStats {
   int32_t running = 0, waiting = 0, waiting_for_adapter = 0;
-  int64_t kv_blocks_total = 0, kv_blocks_used = 0, kv_blocks_cached = 0;  // used: leased by running sequences; cached: free to evict
-  int64_t memory_budget_bytes = 0, weights_bytes = 0, adapter_bytes = 0, adapter_bytes_max = 0, kv_bytes = 0, scratch_bytes = 0;
+  int64_t kv_blocks_total = 0, kv_blocks_used = 0,
+          kv_blocks_cached = 0;  // used: leased by running sequences; cached: free to evict
+  int64_t memory_budget_bytes = 0, weights_bytes = 0, adapter_bytes = 0, adapter_bytes_max = 0, kv_bytes = 0,
+          scratch_bytes = 0;
   uint64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
   uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
   uint64_t adapter_loads = 0, adapter_load_failures = 0, adapter_evictions = 0;
@@ -133,17 +140,18 @@ struct EngineOutput {
 };
 
 struct EngineOptions {
-  int64_t max_model_len = 0;          // prompt + output of one sequence; 0: the model's max_position
-  int32_t max_sequences = 256;        // running at once
-  int32_t max_queued = 1024;          // waiting requests; more are refused as overloaded
-  int32_t step_tokens = 512;          // token budget of one step (chunked prefill)
-  int64_t kv_cache_bytes = 0;         // 0: what max_model_len x max_sequences needs, at most half of available memory after the weights
-  int64_t adapter_bytes = 0;          // 0: a quarter of what is left
-  int64_t memory_budget_bytes = 0;    // 0: what the machine has available now
-  std::optional<DType> kv_dtype;      // unset: f32 for f32 models, else f16
+  int64_t max_model_len = 0;    // prompt + output of one sequence; 0: the model's max_position
+  int32_t max_sequences = 256;  // running at once
+  int32_t max_queued = 1024;    // waiting requests; more are refused as overloaded
+  int32_t step_tokens = 512;    // token budget of one step (chunked prefill)
+  int64_t kv_cache_bytes =
+      0;  // 0: what max_model_len x max_sequences needs, at most half of available memory after the weights
+  int64_t adapter_bytes = 0;        // 0: a quarter of what is left
+  int64_t memory_budget_bytes = 0;  // 0: what the machine has available now
+  std::optional<DType> kv_dtype;    // unset: f32 for f32 models, else f16
   bool prefix_cache = true;
   bool adapter_strict = true;
-  int32_t adapter_rank_max = 0;       // 0: limits.h
+  int32_t adapter_rank_max = 0;  // 0: limits.h
   int32_t adapter_load_threads = 2;
 };
 
@@ -161,7 +169,7 @@ class Engine {
 
   // Waits up to timeout_ns for output; empty when none came. One consumer thread.
   virtual EngineOutput wait_output(int64_t timeout_ns) = 0;
-  virtual EngineStats stats() const = 0;            // a recent snapshot
+  virtual EngineStats stats() const = 0;  // a recent snapshot
 
   virtual int64_t max_model_len() const = 0;
   virtual const std::string& fingerprint() const = 0;  // build, weights digest, kernel path

@@ -40,7 +40,8 @@ Status BatchSlot::reserve_vocab(int32_t vocab) {
 }
 
 int32_t BatchSlot::slot_of(AdapterVersionId version) const {
-  const auto found = std::lower_bound(slots_.begin(), slots_.end(), version, [](const Slot& slot, AdapterVersionId id) { return slot.version < id; });
+  const auto found = std::lower_bound(slots_.begin(), slots_.end(), version,
+                                      [](const Slot& slot, AdapterVersionId id) { return slot.version < id; });
   CHECK(found != slots_.end() && found->version == version);
   return static_cast<int32_t>(found - slots_.begin());
 }
@@ -56,7 +57,8 @@ void BatchSlot::collect_slots(const StepPlan& plan, std::span<Sequence* const> s
       }
     }
   }
-  std::sort(wanted_slots_.begin(), wanted_slots_.end(), [](const Slot& a, const Slot& b) { return a.version < b.version; });
+  std::sort(wanted_slots_.begin(), wanted_slots_.end(),
+            [](const Slot& a, const Slot& b) { return a.version < b.version; });
   const auto same = [](const Slot& a, const Slot& b) { return a.version == b.version; };
   wanted_slots_.erase(std::unique(wanted_slots_.begin(), wanted_slots_.end(), same), wanted_slots_.end());
   // Version ids are never reused, so an equal list means that the table still holds.
@@ -84,7 +86,8 @@ void BatchSlot::fill_sources() {
   }
 }
 
-// Neighbouring segments of one adapter and scale become one, unless rows lie in several segments: those keep the request's order.
+// Neighbouring segments of one adapter and scale become one, unless rows lie in several segments: those keep the
+// request's order.
 void BatchSlot::add_segments(const StepPlan& plan) {
   for (const PlanSegment& segment : plan.segments) {
     const LoraSegment next{segment.row_begin, segment.row_count, slot_of(segment.adapter), segment.scale};

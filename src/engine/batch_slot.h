@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// BatchSlot: the step in the form kernels read, made from a StepPlan. Reused from step to step: it allocates only when a step is larger than all
-// before (positions, groups) or a new set of adapters comes together (source table).
+// BatchSlot: the step in the form kernels read, made from a StepPlan. Reused from step to step: it allocates only when
+// a step is larger than all before (positions, groups) or a new set of adapters comes together (source table).
 //
-// Thread: the engine's. Ownership: owns logits and hidden buffers (a scratch grant) and the source table; borrows the plan's tokens, the leases'
-// block tables and the adapters' pairs until the next fill(). Failure: only growing the logits for a larger vocabulary can fail.
+// Thread: the engine's. Ownership: owns logits and hidden buffers (a scratch grant) and the source table; borrows the
+// plan's tokens, the leases' block tables and the adapters' pairs until the next fill(). Failure: only growing the
+// logits for a larger vocabulary can fail.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,8 @@ TokenLogprobs logprobs_of(const RowSample& sample) {
 
 }  // namespace
 
-// KV of the step's rows is valid now; rows that asked for logits become sampling tasks, rows that asked for hidden states are pooled.
+// KV of the step's rows is valid now; rows that asked for logits become sampling tasks, rows that asked for hidden
+// states are pooled.
 void EngineLoop::commit_rows() {
   samples_.clear();
   size_t hidden_index = 0, logits_index = 0;
@@ -43,7 +44,8 @@ void EngineLoop::commit_hidden(Sequence& sequence, const PlanGroup& group, size_
   for (int32_t row = 0; row < rows; ++row) {
     const auto hidden = parts_.slot->hidden(hidden_index++);
     sequence.pooled.resize(hidden.size());
-    for (size_t i = 0; i < hidden.size(); ++i) sequence.pooled[i] += hidden[i];  // in order of position: the same for every chunking
+    for (size_t i = 0; i < hidden.size(); ++i)
+      sequence.pooled[i] += hidden[i];  // in order of position: the same for every chunking
   }
 }
 
@@ -79,7 +81,8 @@ TokenEvent& EngineLoop::new_event(Sequence& sequence) {
     event.cached_tokens = sequence.cached_tokens;
     event.queue_ns = sequence.queue_ns;
     event.adapter_version = request.version;
-    if (request.submit.prompt_logprobs && !request.wants_prompt_logprobs()) event.prompt_logprobs = request.prompt_logprobs;
+    if (request.submit.prompt_logprobs && !request.wants_prompt_logprobs())
+      event.prompt_logprobs = request.prompt_logprobs;
   }
   return event;
 }
@@ -88,12 +91,15 @@ void EngineLoop::commit_token(Sequence& sequence, const RowSample& sample) {
   const Request& request = *sequence.request;
   if (sample.token == kNoToken) {
     return end(sequence, EndReason::kError,
-               internal_error("no token is possible here: every logit is masked or not a number; check the model's weights and the request's grammar"));
+               internal_error("no token is possible here: every logit is masked or not a number; check the model's "
+                              "weights and the request's grammar"));
   }
   sequence.tokens.push_back(sample.token);
   ++counters_.generated_tokens;
   const int32_t outputs = static_cast<int32_t>(sequence.tokens.size()) - request.prompt_size();
-  const auto among = [&](const std::vector<TokenId>& ids) { return std::find(ids.begin(), ids.end(), sample.token) != ids.end(); };
+  const auto among = [&](const std::vector<TokenId>& ids) {
+    return std::find(ids.begin(), ids.end(), sample.token) != ids.end();
+  };
   const bool stop_token = (!request.submit.ignore_eos && among(parts_.eos)) || among(request.submit.stop_ids) ||
                           (sequence.grammar != nullptr && sequence.grammar->ended());
   const bool stops = stop_token || sample.grammar_ends;
@@ -132,7 +138,8 @@ void EngineLoop::release_siblings(Request& request) {
   }
 }
 
-// Releases everything the sequence holds. kStop and kLength were announced with the last token; the others are announced here.
+// Releases everything the sequence holds. kStop and kLength were announced with the last token; the others are
+// announced here.
 void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
   if (sequence.phase == SeqPhase::kEnded) return;
   if (reason == EndReason::kCancelled || reason == EndReason::kError) {

@@ -20,8 +20,9 @@ namespace {
 constexpr size_t kOutboxCapacity = 1 << 16;    // events; the engine pauses when the consumer is that far behind
 constexpr int32_t kMaxPendingCommands = 1024;  // adapter commands without a reply
 constexpr int64_t kLongestText = 1 << 28;      // tokens; positions are 32-bit
-constexpr int64_t kAdapterStatusNs = 100'000'000;  // how old the adapter list may get; a short one of an idle engine is exact
-constexpr size_t kShortAdapterList = 256;          // listing more costs the next request time
+constexpr int64_t kAdapterStatusNs =
+    100'000'000;                           // how old the adapter list may get; a short one of an idle engine is exact
+constexpr size_t kShortAdapterList = 256;  // listing more costs the next request time
 
 class EngineImpl final : public Engine {
  public:
@@ -44,11 +45,13 @@ class EngineImpl final : public Engine {
   ~EngineImpl() override { stop(); }
 
   Status submit(Submit request) override {
-    if (draining_.load()) return Error{ErrorCode::kUnavailable, "the server is shutting down and takes no new requests"};
+    if (draining_.load())
+      return Error{ErrorCode::kUnavailable, "the server is shutting down and takes no new requests"};
     TRY(validate_submit(request, {.max_model_len = max_model_len_}));
     if (queued_.fetch_add(1) >= options_.max_queued) {
       queued_.fetch_sub(1);
-      return Error{ErrorCode::kOverloaded, std::to_string(options_.max_queued) + " requests are waiting already; try again later"};
+      return Error{ErrorCode::kOverloaded,
+                   std::to_string(options_.max_queued) + " requests are waiting already; try again later"};
     }
     const std::lock_guard lock(stop_mutex_);  // nothing is accepted after the thread's last look
     if (stopped_) {
@@ -131,7 +134,8 @@ class EngineImpl final : public Engine {
 
   void refresh_stats(bool with_adapters) {
     const int64_t now_ns = clock_.now_ns();
-    with_adapters = (with_adapters || now_ns - adapters_listed_ns_ >= kAdapterStatusNs) && adapters_generation_ != loop_->adapters_generation();
+    with_adapters = (with_adapters || now_ns - adapters_listed_ns_ >= kAdapterStatusNs) &&
+                    adapters_generation_ != loop_->adapters_generation();
     if (with_adapters) {
       loop_->fill_adapters(adapters_scratch_);
       adapters_listed_ns_ = now_ns;
@@ -172,7 +176,8 @@ int64_t configured_length(const EngineOptions& options, const ModelConfig& confi
   return std::clamp<int64_t>(length, 1, kLongestText);
 }
 
-// Blocks that the options ask for, or the default: what every sequence at full length needs, at most half of what is available now.
+// Blocks that the options ask for, or the default: what every sequence at full length needs, at most half of what is
+// available now.
 Result<int32_t> kv_block_count(const EngineOptions& options, const KvShape& shape, int64_t length, Ledger& ledger) {
   const int64_t block_bytes = kv_block_bytes(shape);
   int64_t blocks = options.kv_cache_bytes / block_bytes;
@@ -182,8 +187,8 @@ Result<int32_t> kv_block_count(const EngineOptions& options, const KvShape& shap
   }
   blocks = std::min<int64_t>(blocks, INT32_MAX / kKvBlockTokens);
   if (blocks < 1) {
-    return too_large("the KV cache needs at least " + format_bytes(block_bytes) + " for one block of " + std::to_string(kKvBlockTokens) +
-                     " tokens; give it more memory");
+    return too_large("the KV cache needs at least " + format_bytes(block_bytes) + " for one block of " +
+                     std::to_string(kKvBlockTokens) + " tokens; give it more memory");
   }
   return static_cast<int32_t>(blocks);
 }
@@ -206,8 +211,12 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   EngineOptions& options = parts.options;
   const ModelConfig& config = parts.config;
   const ModelLimits& limits = parts.executor->limits();
-  if (options.max_sequences < 1 || options.max_queued < 1) return invalid_argument("max-num-seqs and max-queued must be at least 1");
-  const KvShape shape{.layers = config.layers, .kv_heads = config.kv_heads, .head_dim = config.head_dim, .dtype = kv_dtype(options, config)};
+  if (options.max_sequences < 1 || options.max_queued < 1)
+    return invalid_argument("max-num-seqs and max-queued must be at least 1");
+  const KvShape shape{.layers = config.layers,
+                      .kv_heads = config.kv_heads,
+                      .head_dim = config.head_dim,
+                      .dtype = kv_dtype(options, config)};
   if (is_quantised(shape.dtype)) return unsupported("the KV cache holds f32, f16 or bf16 numbers; choose one of them");
 
   LoopParts loop;
@@ -222,8 +231,10 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
                      " tokens, fewer than max-model-len " + std::to_string(length) + "; lower one or raise the other");
   }
   if (capacity < length) {
-    parts.log->log(LogLevel::kWarning, "the KV cache holds " + std::to_string(capacity) + " tokens, so prompt and output together are limited to that (the model allows " +
-                                           std::to_string(length) + ")");
+    parts.log->log(LogLevel::kWarning,
+                   "the KV cache holds " + std::to_string(capacity) +
+                       " tokens, so prompt and output together are limited to that (the model allows " +
+                       std::to_string(length) + ")");
   }
   const int64_t max_model_len = std::min(length, capacity);
   const int64_t available = parts.ledger->available_bytes(MemoryUse::kAdapters);
@@ -237,7 +248,8 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   loop.pool = parts.pool;
   loop.registry.loads_max = std::max(1, options.adapter_load_threads);
   loop.registry.strict = options.adapter_strict;
-  loop.registry.rank_max = options.adapter_rank_max > 0 ? std::min(options.adapter_rank_max, limits.rank_max) : limits.rank_max;
+  loop.registry.rank_max =
+      options.adapter_rank_max > 0 ? std::min(options.adapter_rank_max, limits.rank_max) : limits.rank_max;
   loop.max_model_len = static_cast<int32_t>(max_model_len);
   loop.max_sequences = std::min({options.max_sequences, limits.rows_max, limits.logits_rows_max});
   loop.step_tokens = std::clamp(options.step_tokens, loop.max_sequences, limits.rows_max);

@@ -48,7 +48,8 @@ AdapterSource adapter_source(const Model& model) {
   return source;
 }
 
-Result<MemoryPlan> make_plan(const EngineOptions& options, const ModelConfig& config, DType kv_dtype, int64_t left_bytes) {
+Result<MemoryPlan> make_plan(const EngineOptions& options, const ModelConfig& config, DType kv_dtype,
+                             int64_t left_bytes) {
   MemoryRequest request;
   request.left_bytes = left_bytes;
   request.block_bytes = kv_block_bytes({config.layers, config.kv_heads, config.head_dim, kv_dtype});
@@ -80,7 +81,8 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   TRY_ASSIGN(parts.ops, select_op_table(options.isa));
   const int threads = options.threads > 0 ? options.threads : std::max(1, usable_cpus());
   parts.pool = std::make_unique<ThreadPool>(threads);
-  const int64_t budget = options.engine.memory_budget_bytes > 0 ? options.engine.memory_budget_bytes : available_memory_bytes();
+  const int64_t budget =
+      options.engine.memory_budget_bytes > 0 ? options.engine.memory_budget_bytes : available_memory_bytes();
   parts.ledger = std::make_unique<Ledger>(budget);
 
   WeightOptions weight_options;
@@ -133,10 +135,12 @@ const char* EngineHost::isa() const { return parts_->ops->name; }
 
 std::string EngineHost::banner() const {
   const ModelConfig& config = parts_->file.config;
-  std::string text = config.architecture + ", " + std::to_string(config.layers) + " layers, hidden " + std::to_string(config.hidden) +
-                     ", vocabulary " + std::to_string(config.vocab) + "; " + std::to_string(threads()) + " threads, kernels " + isa() + "\n";
+  std::string text = config.architecture + ", " + std::to_string(config.layers) + " layers, hidden " +
+                     std::to_string(config.hidden) + ", vocabulary " + std::to_string(config.vocab) + "; " +
+                     std::to_string(threads()) + " threads, kernels " + isa() + "\n";
   text += "memory, of " + format_bytes(parts_->ledger->budget_bytes()) + ":\n" + parts_->ledger->describe();
-  text += "sequences of up to " + std::to_string(parts_->plan.max_model_len) + " tokens; KV in " + dtype_info(parts_->kv_dtype).name + " holds " +
+  text += "sequences of up to " + std::to_string(parts_->plan.max_model_len) + " tokens; KV in " +
+          dtype_info(parts_->kv_dtype).name + " holds " +
           std::to_string(int64_t{parts_->plan.kv_blocks} * kKvBlockTokens) + " tokens\n";
   for (const std::string& note : parts_->file.notes) text += "note: " + note + "\n";
   for (const std::string& note : parts_->plan.notes) text += "note: " + note + "\n";

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineHost: a model file turned into a running engine on this machine's CPU: opened, its weights loaded, memory planned, kernels chosen.
-// What serve, run and bench share.
+// EngineHost: a model file turned into a running engine on this machine's CPU: opened, its weights loaded, memory
+// planned, kernels chosen. What serve, run and bench share.
 //
-// Thread: start and destroy from one thread; the engine inside is thread-safe. Ownership: owns every part, destroyed in the right order.
-// Failure: a sentence that names the file, flag or number.
+// Thread: start and destroy from one thread; the engine inside is thread-safe. Ownership: owns every part, destroyed in
+// the right order. Failure: a sentence that names the file, flag or number.
 #pragma once
 
 #include <functional>
@@ -21,8 +21,8 @@ namespace loralei {
 struct EngineHostOptions {
   std::string model_path;
   std::optional<DType> quantise;
-  std::string isa;   // "" = the best this machine has; ref, avx2, avx512
-  int threads = 0;   // 0: the cores this process may use
+  std::string isa;  // "" = the best this machine has; ref, avx2, avx512
+  int threads = 0;  // 0: the cores this process may use
   EngineOptions engine;
   std::string build;  // named in the fingerprint
 };
@@ -31,7 +31,8 @@ using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)
 
 class EngineHost {
  public:
-  static Result<std::unique_ptr<EngineHost>> start(const EngineHostOptions& options, LogSink& log, const LoadProgress& progress);
+  static Result<std::unique_ptr<EngineHost>> start(const EngineHostOptions& options, LogSink& log,
+                                                   const LoadProgress& progress);
   ~EngineHost();
   EngineHost(const EngineHost&) = delete;
   EngineHost& operator=(const EngineHost&) = delete;

@@ -106,7 +106,8 @@ struct Server {
 Submit request(uint64_t id, int prompt, int output, std::vector<AdapterUse> adapters = {}) {
   Submit submit;
   submit.id = RequestId{id};
-  for (int i = 0; i < prompt; ++i) submit.prompt.push_back(1 + static_cast<TokenId>((id + static_cast<uint64_t>(i)) % (kVocab - 1)));
+  for (int i = 0; i < prompt; ++i)
+    submit.prompt.push_back(1 + static_cast<TokenId>((id + static_cast<uint64_t>(i)) % (kVocab - 1)));
   submit.max_tokens = output;
   submit.ignore_eos = true;
   submit.sampling.seed = id;
@@ -129,7 +130,8 @@ TEST(Engine, ServesRequestsFromManyThreadsWithAdapterChurn) {
       for (int i = 0; i < kEach; ++i) {
         const auto id = static_cast<uint64_t>(thread * 1000 + i);
         std::vector<AdapterUse> adapters;
-        if (i % 4 != 0) adapters.push_back({std::string(1, static_cast<char>('a' + i % 4 - 1)), i % 2 == 0 ? 1.0f : 0.5f});
+        if (i % 4 != 0)
+          adapters.push_back({std::string(1, static_cast<char>('a' + i % 4 - 1)), i % 2 == 0 ? 1.0f : 0.5f});
         EXPECT_TRUE(server.engine->submit(request(id, 1 + i, 1 + i / 2, adapters)).ok());
         if (i % 10 == 9) server.engine->cancel(RequestId{id});
         if (i % 16 == 3) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor: who computes a step. A seam with a simulated twin (mechanisms §9): the host executor runs the model on this machine's CPUs.
+// Executor: who computes a step. A seam with a simulated twin (mechanisms §9): the host executor runs the model on this
+// machine's CPUs.
 //
-// Thread: execute() is called by the engine thread only and returns when the step is computed. Ownership: borrows the batch for the call.
-// Invariant: a row's result depends on its own tokens, adapters and KV alone. Failure: execute() answers a sentence; nothing of the step counts.
+// Thread: execute() is called by the engine thread only and returns when the step is computed. Ownership: borrows the
+// batch for the call. Invariant: a row's result depends on its own tokens, adapters and KV alone. Failure: execute()
+// answers a sentence; nothing of the step counts.
 #pragma once
 
 #include <memory>

@@ -15,7 +15,9 @@ void EngineLoop::receive(Arrival&& arrival) {
     // A reused id would make two requests indistinguishable above: the second one ends here.
     parts_.queued->fetch_sub(1, std::memory_order_relaxed);
     for (int32_t choice = 0; choice < arrival.submit.choices; ++choice) {
-      output_->tokens.push_back({.id = id, .choice = choice, .end = EndReason::kError,
+      output_->tokens.push_back({.id = id,
+                                 .choice = choice,
+                                 .end = EndReason::kError,
                                  .error = invalid_argument("request id " + std::to_string(id.value) + " is in use")});
     }
     return;
@@ -29,7 +31,8 @@ void EngineLoop::receive(Arrival&& arrival) {
   request.arrived_ns = arrival.arrived_ns;
   const Submit& submit = request.submit;
   for (const AdapterUse& use : submit.adapters) request.names.push_back(use.name);
-  request.max_output = submit.pooling != Pooling::kNone ? 0 : std::min(submit.max_tokens, parts_.max_model_len - request.prompt_size());
+  request.max_output =
+      submit.pooling != Pooling::kNone ? 0 : std::min(submit.max_tokens, parts_.max_model_len - request.prompt_size());
   request.forbidden = submit.stop_ids;
   if (!submit.ignore_eos) request.forbidden.insert(request.forbidden.end(), parts_.eos.begin(), parts_.eos.end());
   if (submit.prompt_logprobs) request.prompt_logprobs.resize(submit.prompt.size());
@@ -64,11 +67,21 @@ void EngineLoop::receive(const Cancel& cancel) {
 
 void EngineLoop::receive(const AdapterCommand& command) {
   switch (command.action) {
-    case AdapterAction::kRegister: registry_.register_name(command.ticket, command.name, command.path, command.replace); break;
-    case AdapterAction::kLoad: registry_.load(command.ticket, command.name, command.path, command.replace); break;
-    case AdapterAction::kUnload: registry_.unload(command.ticket, command.name); break;
-    case AdapterAction::kPin: registry_.pin(command.ticket, command.name); break;
-    case AdapterAction::kUnpin: registry_.unpin(command.ticket, command.name); break;
+    case AdapterAction::kRegister:
+      registry_.register_name(command.ticket, command.name, command.path, command.replace);
+      break;
+    case AdapterAction::kLoad:
+      registry_.load(command.ticket, command.name, command.path, command.replace);
+      break;
+    case AdapterAction::kUnload:
+      registry_.unload(command.ticket, command.name);
+      break;
+    case AdapterAction::kPin:
+      registry_.pin(command.ticket, command.name);
+      break;
+    case AdapterAction::kUnpin:
+      registry_.unpin(command.ticket, command.name);
+      break;
   }
 }
 
@@ -88,9 +101,16 @@ void EngineLoop::acquire_adapters() {
   for (size_t index = 0; index < cold_.size(); ++index) {
     Request& request = *cold_[index];
     switch (registry_.acquire(request.names, request.order, request.since, request.pins, error)) {
-      case AcquireOutcome::kReady: make_ready(request); break;
-      case AcquireOutcome::kWaiting: cold_[kept++] = &request; break;
-      case AcquireOutcome::kFailed: request.ready = true; end_request(request, EndReason::kError, error); break;
+      case AcquireOutcome::kReady:
+        make_ready(request);
+        break;
+      case AcquireOutcome::kWaiting:
+        cold_[kept++] = &request;
+        break;
+      case AcquireOutcome::kFailed:
+        request.ready = true;
+        end_request(request, EndReason::kError, error);
+        break;
     }
   }
   cold_.resize(kept);
@@ -120,7 +140,8 @@ Status EngineLoop::prepare(Request& request) {
     for (int32_t position = begin; position < end; ++position) {
       const TokenId token = request.submit.prompt[static_cast<size_t>(position)];
       if (token >= vocab) {
-        return invalid_argument("the prompt holds the token id " + std::to_string(token) + ", but the vocabulary has " + std::to_string(vocab));
+        return invalid_argument("the prompt holds the token id " + std::to_string(token) + ", but the vocabulary has " +
+                                std::to_string(vocab));
       }
     }
     return {};
@@ -152,7 +173,9 @@ Status EngineLoop::apply_adapters(Request& request, std::vector<KvIdentityPart>&
     if (!request.version.empty()) request.version += '+';
     request.version += digest_hex(adapter.digest).substr(0, 12);
     if (adapter.saved.any() && (request.pins.size() > 1 || use.scale != 1.0f)) {
-      return invalid_argument("adapter \"" + use.name + "\" replaces whole tensors of the model, so it can neither be summed with another nor scaled");
+      return invalid_argument(
+          "adapter \"" + use.name +
+          "\" replaces whole tensors of the model, so it can neither be summed with another nor scaled");
     }
     if (use.scale == 0.0f) continue;  // adds nothing: the text is the base's
     int32_t first_position = 0;

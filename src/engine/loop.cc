@@ -18,7 +18,8 @@ EngineLoop::EngineLoop(LoopParts parts)
   plan_options_.logits_rows = limits.logits_rows_max;
   plan_options_.max_sequences = parts_.max_sequences;
   plan_options_.segments = limits.segments_max;
-  CHECK(parts_.max_sequences <= std::min(parts_.step_tokens, limits.logits_rows_max) && parts_.step_tokens <= limits.rows_max);
+  CHECK(parts_.max_sequences <= std::min(parts_.step_tokens, limits.logits_rows_max) &&
+        parts_.step_tokens <= limits.rows_max);
 }
 
 EngineLoop::~EngineLoop() {
@@ -86,10 +87,18 @@ void EngineLoop::fill_adapters(std::vector<AdapterStatus>& adapters) const {
     status.name = *view.name;
     status.path = *view.path;
     switch (view.state) {
-      case AdapterState::kSource: status.tier = AdapterTier::kSource; break;
-      case AdapterState::kLoading: status.tier = AdapterTier::kLoading; break;
-      case AdapterState::kResident: status.tier = AdapterTier::kResident; break;
-      case AdapterState::kFailed: status.tier = AdapterTier::kFailed; break;
+      case AdapterState::kSource:
+        status.tier = AdapterTier::kSource;
+        break;
+      case AdapterState::kLoading:
+        status.tier = AdapterTier::kLoading;
+        break;
+      case AdapterState::kResident:
+        status.tier = AdapterTier::kResident;
+        break;
+      case AdapterState::kFailed:
+        status.tier = AdapterTier::kFailed;
+        break;
     }
     status.bytes = view.bytes;
     status.users = view.users;
@@ -109,7 +118,8 @@ void EngineLoop::check() const {
   std::set<const Sequence*> waiting(waiting_.begin(), waiting_.end()), running(running_.begin(), running_.end());
   CHECK(waiting.size() == waiting_.size() && running.size() == running_.size());
   const auto older = [](const Sequence* a, const Sequence* b) { return a->order < b->order; };
-  CHECK(std::is_sorted(waiting_.begin(), waiting_.end(), older) && std::is_sorted(running_.begin(), running_.end(), older));
+  CHECK(std::is_sorted(waiting_.begin(), waiting_.end(), older) &&
+        std::is_sorted(running_.begin(), running_.end(), older));
   size_t count = 0, cold = 0;
   for (const auto& [id, request] : requests_) {
     int32_t unfinished = 0;

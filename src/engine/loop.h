@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineLoop: everything the engine thread does between two looks at its inbox, without a thread of its own: sole owner of all requests.
+// EngineLoop: everything the engine thread does between two looks at its inbox, without a thread of its own: sole owner
+// of all requests.
 //
-//   turn(): messages -> adapters (acquire, pump) -> plan_step -> commit the plan (preempt, lease, reserve) -> fill the batch slot
+//   turn(): messages -> adapters (acquire, pump) -> plan_step -> commit the plan (preempt, lease, reserve) -> fill the
+//   batch slot
 //           -> executor -> sample rows -> commit tokens, publish full blocks, release what ended -> events
 //
-// Thread: one. Ownership: owns requests, KV, registry and batch slot; borrows executor, ledger, clock, log, pool. Invariants (check()): every
-// sequence is in exactly one place; nothing that ended holds a lease, a pin or a block; every request ends exactly once per choice.
-// Failure: an executor error ends the sequences of that step with it and nothing else.
+// Thread: one. Ownership: owns requests, KV, registry and batch slot; borrows executor, ledger, clock, log, pool.
+// Invariants (check()): every sequence is in exactly one place; nothing that ended holds a lease, a pin or a block;
+// every request ends exactly once per choice. Failure: an executor error ends the sequences of that step with it and
+// nothing else.
 #pragma once
 
 #include <atomic>
@@ -47,7 +50,8 @@ struct LoopParts {
   int32_t max_sequences = 0;
   int32_t step_tokens = 0;
   bool prefix_cache = true;
-  std::atomic<int32_t>* queued = nullptr;  // requests of which nothing was admitted yet; counted up by submit(), down here
+  std::atomic<int32_t>* queued =
+      nullptr;  // requests of which nothing was admitted yet; counted up by submit(), down here
 };
 
 class EngineLoop {
@@ -109,15 +113,15 @@ class EngineLoop {
   PlanOptions plan_options_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::unordered_map<SeqId, Sequence*> sequences_;
-  std::vector<Request*> cold_;         // waiting for adapters, oldest first
-  std::vector<Sequence*> waiting_;     // oldest first
-  std::vector<Sequence*> running_;     // oldest first
-  std::vector<RequestId> ended_;       // requests to forget at the end of the turn
-  EngineOutput* output_ = nullptr;     // of the current turn
+  std::vector<Request*> cold_;      // waiting for adapters, oldest first
+  std::vector<Sequence*> waiting_;  // oldest first
+  std::vector<Sequence*> running_;  // oldest first
+  std::vector<RequestId> ended_;    // requests to forget at the end of the turn
+  EngineOutput* output_ = nullptr;  // of the current turn
   uint64_t next_order_ = 1, next_seq_ = 1;
   uint64_t round_generation_ = UINT64_MAX;  // the registry's when cold_ was last gone through
   bool cold_changed_ = false;
-  bool kv_short_ = false;              // the head of waiting_ does not fit
+  bool kv_short_ = false;  // the head of waiting_ does not fit
 
   // Reused from step to step.
   std::vector<SeqState> running_states_, waiting_states_;
@@ -128,7 +132,7 @@ class EngineLoop {
   RowSampler sampler_;
   std::vector<RegistryReply> replies_;
   uint64_t steps_ = 0;
-  EngineStats counters_;               // the running totals; gauges are filled on demand
+  EngineStats counters_;  // the running totals; gauges are filled on demand
 };
 
 }  // namespace loralei

@@ -19,7 +19,8 @@ TEST(EngineLoop, ADecodeStepAllocatesNothing) {
     world.command(AdapterAction::kRegister, name, "/" + name);
   }
   for (int i = 0; i < 8; ++i) {
-    Submit submit = simple(20, 200, i, i < 2 ? std::vector<AdapterUse>{} : std::vector<AdapterUse>{{i % 2 ? "a" : "b", 0.5f}});
+    Submit submit =
+        simple(20, 200, i, i < 2 ? std::vector<AdapterUse>{} : std::vector<AdapterUse>{{i % 2 ? "a" : "b", 0.5f}});
     submit.sampling.top_k = i % 3 == 0 ? 5 : 0;
     submit.sampling.top_p = i % 3 == 1 ? 0.9f : 1.0f;
     submit.sampling.repetition_penalty = i % 2 ? 1.1f : 1.0f;
@@ -39,7 +40,8 @@ TEST(EngineLoop, ADecodeStepAllocatesNothing) {
   EXPECT_EQ(allocations, 0);
 }
 
-// Everything at once: arrivals, cancels, failures, adapter churn with too little memory for all, replaced versions, preemption.
+// Everything at once: arrivals, cancels, failures, adapter churn with too little memory for all, replaced versions,
+// preemption.
 TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -65,7 +67,8 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
       switch (random.below(24)) {
         case 0:
         case 1: {
-          Submit submit = simple(1 + static_cast<int>(random.below(100)), 1 + static_cast<int>(random.below(50)), static_cast<int>(random.below(3)));
+          Submit submit = simple(1 + static_cast<int>(random.below(100)), 1 + static_cast<int>(random.below(50)),
+                                 static_cast<int>(random.below(3)));
           submit.choices = 1 + static_cast<int32_t>(random.below(3) * random.below(2));
           submit.ignore_eos = random.below(2);
           submit.min_tokens = static_cast<int32_t>(random.below(10));
@@ -74,7 +77,8 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
           submit.sampling.repetition_penalty = random.below(3) == 0 ? 1.2f : 1.0f;
           submit.sampling.logprobs = static_cast<int32_t>(random.below(4)) - 1;
           submit.prompt_logprobs = random.below(6) == 0;
-          for (auto count = random.below(3); count > 0; --count) submit.adapters.push_back({name_of(), random.below(2) ? 1.0f : 0.5f});
+          for (auto count = random.below(3); count > 0; --count)
+            submit.adapters.push_back({name_of(), random.below(2) ? 1.0f : 0.5f});
           world.submit(submit);
           break;
         }
@@ -97,14 +101,18 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
           if (random.below(3) != 0) world.command(AdapterAction::kRegister, name, "/" + name);
           break;
         }
-        case 5: world.command(random.below(3) ? AdapterAction::kUnpin : AdapterAction::kPin, name_of()); break;
+        case 5:
+          world.command(random.below(3) ? AdapterAction::kUnpin : AdapterAction::kPin, name_of());
+          break;
         case 6:
           if (random.below(10) == 0) world.executor.fail_next = step_failed = true;
           break;
         case 7:
-          if (random.below(5) == 0) world.files.change("/" + name_of(), [](FakeFiles::File& file) { file.broken = corrupt("bad"); });
+          if (random.below(5) == 0)
+            world.files.change("/" + name_of(), [](FakeFiles::File& file) { file.broken = corrupt("bad"); });
           break;
-        default: break;
+        default:
+          break;
       }
       if (!world.jobs.empty() && random.below(3) == 0) world.finish_load(random.below(world.jobs.size()));
       world.turn();
@@ -121,7 +129,8 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
           world.expect_oracle(id, choice);
           ++compared;
         } else {
-          EXPECT_TRUE(record.end == EndReason::kError ? (!submit.adapters.empty() || step_failed) : disturbed.count(id) == 1);
+          EXPECT_TRUE(record.end == EndReason::kError ? (!submit.adapters.empty() || step_failed)
+                                                      : disturbed.count(id) == 1);
         }
       }
     }

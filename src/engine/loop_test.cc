@@ -286,7 +286,8 @@ TEST(EngineLoop, EmbeddingsOfLastAndMeanRow) {
   for (const bool adapted_text : {false, true}) {
     Submit submit = simple(50, 0, 6);
     if (adapted_text) submit.adapters = {{"a", 0.5f}};
-    const auto chain = hash_chain(submit.prompt, adapted_text ? std::vector<FakeUse>{{11, 0.5f, 0}} : std::vector<FakeUse>{});
+    const auto chain =
+        hash_chain(submit.prompt, adapted_text ? std::vector<FakeUse>{{11, 0.5f, 0}} : std::vector<FakeUse>{});
     submit.pooling = Pooling::kLast;
     const RequestId last = world.submit(submit);
     submit.pooling = Pooling::kMean;
@@ -432,7 +433,8 @@ TEST(EngineLoop, CancelFreesInEveryState) {
     world.turn();
   }
   for (int i = 0; i < 6; ++i) {
-    for (int32_t choice = 0; choice < 1 + i % 3; ++choice) EXPECT_EQ(world.record(ids[static_cast<size_t>(i)], choice).end, EndReason::kCancelled);
+    for (int32_t choice = 0; choice < 1 + i % 3; ++choice)
+      EXPECT_EQ(world.record(ids[static_cast<size_t>(i)], choice).end, EndReason::kCancelled);
   }
   world.run();
   world.expect_nothing_held();
@@ -460,7 +462,8 @@ TEST(EngineLoop, EndAllEndsEverythingOnce) {
   World world({.max_sequences = 2});
   world.files.put("/a", 11);
   world.command(AdapterAction::kRegister, "a", "/a");
-  for (int i = 0; i < 6; ++i) world.submit(simple(20, 50, i, i == 3 ? std::vector<AdapterUse>{{"a", 1.0f}} : std::vector<AdapterUse>{}));
+  for (int i = 0; i < 6; ++i)
+    world.submit(simple(20, 50, i, i == 3 ? std::vector<AdapterUse>{{"a", 1.0f}} : std::vector<AdapterUse>{}));
   world.command(AdapterAction::kPin, "a");
   for (int i = 0; i < 4; ++i) world.turn();
   EngineOutput output;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of the engine loop: one loop over the fake model, driven turn by turn; every event is recorded and every invariant checked after
-// every turn.
+// For tests of the engine loop: one loop over the fake model, driven turn by turn; every event is recorded and every
+// invariant checked after every turn.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -143,8 +143,10 @@ class World {
       uses.push_back({FakeFiles::content_of(versions), use.scale, 0});
       const auto& invocation = invocations[uses.back().content];
       if (!invocation.empty()) {
-        const auto found = std::find_end(submit.prompt.begin(), submit.prompt.end(), invocation.begin(), invocation.end());
-        uses.back().first_position = found == submit.prompt.end() ? INT32_MAX : static_cast<int32_t>(found - submit.prompt.begin());
+        const auto found =
+            std::find_end(submit.prompt.begin(), submit.prompt.end(), invocation.begin(), invocation.end());
+        uses.back().first_position =
+            found == submit.prompt.end() ? INT32_MAX : static_cast<int32_t>(found - submit.prompt.begin());
       }
       versions = versions.size() > 13 ? versions.substr(13) : "";
     }

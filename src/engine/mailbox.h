@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two crossings of the engine: messages in, ordered by arrival, and output, ordered by event. Values in bounded queues.
+// The two crossings of the engine: messages in, ordered by arrival, and output, ordered by event. Values in bounded
+// queues.
 //
-// Thread-safe. Inbox: any number of producers, the engine thread takes everything at once. Outbox: the engine thread puts, one consumer waits.
-// Bounds: the inbox is bounded by what submit() and command() admit; the outbox by full(), at which the engine pauses.
+// Thread-safe. Inbox: any number of producers, the engine thread takes everything at once. Outbox: the engine thread
+// puts, one consumer waits. Bounds: the inbox is bounded by what submit() and command() admit; the outbox by full(), at
+// which the engine pauses.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +47,8 @@ class Inbox {
     }
     changed_.notify_one();
   }
-  // Swaps out what arrived (`messages` is empty before), after waiting for something up to timeout_ns (kForever: without end). False once stopped.
+  // Swaps out what arrived (`messages` is empty before), after waiting for something up to timeout_ns (kForever:
+  // without end). False once stopped.
   static constexpr int64_t kForever = -1;
   bool take(std::vector<Message>& messages, int64_t timeout_ns) {
     std::unique_lock lock(mutex_);

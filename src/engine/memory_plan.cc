@@ -44,13 +44,14 @@ Result<MemoryPlan> plan_memory(const MemoryRequest& request) {
     }
     plan.max_model_len = held_tokens;
     plan.notes.push_back("The KV cache holds " + std::to_string(held_tokens) + " tokens, fewer than the model's " +
-                         std::to_string(wanted_len) + "; sequences are limited to that (raise --kv-cache-memory for more).");
+                         std::to_string(wanted_len) +
+                         "; sequences are limited to that (raise --kv-cache-memory for more).");
   }
   const int64_t after_kv = request.left_bytes - plan.kv_bytes;
   plan.adapter_bytes = request.adapter_bytes > 0 ? request.adapter_bytes : after_kv / 4;
   if (plan.adapter_bytes > after_kv) {
-    return too_large("--adapter-memory " + format_bytes(plan.adapter_bytes) + " is more than the " + format_bytes(after_kv) +
-                     " left after weights and KV cache; lower it or raise --memory-budget.");
+    return too_large("--adapter-memory " + format_bytes(plan.adapter_bytes) + " is more than the " +
+                     format_bytes(after_kv) + " left after weights and KV cache; lower it or raise --memory-budget.");
   }
   return plan;
 }

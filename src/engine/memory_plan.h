@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan_memory: how the bytes left after the weights are shared between KV cache and adapters. A pure function.
 //
-// Defaults: KV gets what max_model_len x max_sequences needs, at most half of what is left; adapters a quarter of the rest. A model length
-// that the user did not state shrinks to what the KV cache can hold, and a note says so; a stated one that cannot fit is refused with numbers.
+// Defaults: KV gets what max_model_len x max_sequences needs, at most half of what is left; adapters a quarter of the
+// rest. A model length that the user did not state shrinks to what the KV cache can hold, and a note says so; a stated
+// one that cannot fit is refused with numbers.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,13 @@
 namespace loralei {
 
 struct MemoryRequest {
-  int64_t left_bytes = 0;           // of the budget, after weights and activations
-  int64_t block_bytes = 0;          // of one KV block (kv/block_pool.h)
-  int64_t model_len_max = 0;        // what the model can do
-  int64_t max_model_len = 0;        // as stated by the user; 0: not stated
+  int64_t left_bytes = 0;     // of the budget, after weights and activations
+  int64_t block_bytes = 0;    // of one KV block (kv/block_pool.h)
+  int64_t model_len_max = 0;  // what the model can do
+  int64_t max_model_len = 0;  // as stated by the user; 0: not stated
   int32_t max_sequences = 0;
-  int64_t kv_cache_bytes = 0;       // as stated; 0: default
-  int64_t adapter_bytes = 0;        // as stated; 0: default
+  int64_t kv_cache_bytes = 0;  // as stated; 0: default
+  int64_t adapter_bytes = 0;   // as stated; 0: default
 };
 
 struct MemoryPlan {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Request and Sequence: what the engine keeps of a Submit. A request has `choices` sequences that share prompt, adapters and KV key.
+// Request and Sequence: what the engine keeps of a Submit. A request has `choices` sequences that share prompt,
+// adapters and KV key.
 //
 //   request: cold (adapters being loaded) -> ready
-//   sequence: held (request cold, or its leader still computes the prompt) -> waiting -> running -> ended;  running -> waiting (preempted)
+//   sequence: held (request cold, or its leader still computes the prompt) -> waiting -> running -> ended;  running ->
+//   waiting (preempted)
 //
-// Thread: the engine's alone. Ownership: the loop owns requests, a request its sequences; dropping a sequence releases its KV, dropping a
-// request its adapters.
+// Thread: the engine's alone. Ownership: the loop owns requests, a request its sequences; dropping a sequence releases
+// its KV, dropping a request its adapters.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +37,11 @@ struct Sequence {
   std::vector<TokenId> tokens;  // prompt, then output
   int32_t computed = 0;         // positions with valid KV
   KvLease lease;
-  bool announced = false;       // its first event went out
-  bool admitted = false;        // has run at least once
-  int32_t cached_tokens = 0;    // of the prompt, at first admission
+  bool announced = false;     // its first event went out
+  bool admitted = false;      // has run at least once
+  int32_t cached_tokens = 0;  // of the prompt, at first admission
   int64_t queue_ns = 0;
-  std::vector<double> pooled;   // [hidden], sum of hidden states (mean pooling)
+  std::vector<double> pooled;             // [hidden], sum of hidden states (mean pooling)
   std::unique_ptr<GrammarState> grammar;  // after the output so far; survives preemption, as the output does
 };
 
@@ -49,18 +51,18 @@ struct Request {
   uint64_t order = 0;
   uint64_t since = 0;  // the registry's serial at arrival
   int64_t arrived_ns = 0;
-  bool ready = false;   // adapters pinned, key known
-  bool queued = true;   // counts against max_queued: nothing of it was admitted yet
-  std::vector<std::string> names;   // of the adapters, in the request's order
-  std::vector<AdapterPin> pins;     // beside names
+  bool ready = false;                // adapters pinned, key known
+  bool queued = true;                // counts against max_queued: nothing of it was admitted yet
+  std::vector<std::string> names;    // of the adapters, in the request's order
+  std::vector<AdapterPin> pins;      // beside names
   std::vector<SeqAdapter> segments;  // what is applied: scale 0 and never activated ones left out
   const SavedTensors* saved = nullptr;
   int32_t saved_first_position = 0;
   KvKey key;
-  std::string version;       // for events
-  int32_t vocab = 0;         // ids that may be sampled: below this
-  int32_t embed_vocab = 0;   // ids that may be read
-  int32_t max_output = 0;    // max_tokens, clipped to the room that max_model_len leaves
+  std::string version;             // for events
+  int32_t vocab = 0;               // ids that may be sampled: below this
+  int32_t embed_vocab = 0;         // ids that may be read
+  int32_t max_output = 0;          // max_tokens, clipped to the room that max_model_len leaves
   std::vector<TokenId> forbidden;  // until min_tokens are out
   std::vector<std::optional<TokenLogprobs>> prompt_logprobs;
   int32_t prompt_logprobs_next = 1;  // first entry not yet filled

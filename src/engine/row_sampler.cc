@@ -9,7 +9,8 @@ void RowSampler::run(std::span<RowSample> rows) {
     return;
   }
   pool_->parallel_for(static_cast<int64_t>(rows.size()), 1, [&](int64_t begin, int64_t end, int worker) {
-    for (int64_t index = begin; index < end; ++index) run_one(rows[static_cast<size_t>(index)], workers_[static_cast<size_t>(worker)]);
+    for (int64_t index = begin; index < end; ++index)
+      run_one(rows[static_cast<size_t>(index)], workers_[static_cast<size_t>(worker)]);
   });
 }
 
@@ -18,7 +19,8 @@ void RowSampler::sample(RowSample& row, Worker& worker) {
   const Request& request = *sequence.request;
   const std::span<const TokenId> tokens = sequence.tokens;
   const auto prompt = static_cast<size_t>(request.prompt_size());
-  SampleInput input{.logits = row.logits, .params = &request.submit.sampling, .choice = static_cast<uint32_t>(sequence.choice)};
+  SampleInput input{
+      .logits = row.logits, .params = &request.submit.sampling, .choice = static_cast<uint32_t>(sequence.choice)};
   input.position = static_cast<uint64_t>(row.position);
   input.prompt = tokens.first(prompt);
   input.output = tokens.subspan(prompt);
@@ -51,8 +53,10 @@ void RowSampler::run_one(RowSample& row, Worker& worker) {
     sample(row, worker);
   }
   if (params.logprobs < 0 && !row.of_prompt) return;
-  row.top_count = static_cast<int32_t>(std::min<size_t>(static_cast<size_t>(std::max(0, params.logprobs)), row.logits.size()));
-  row.logprob = token_logprob({.logits = row.logits, .token = row.token}, std::span(row.top).first(static_cast<size_t>(row.top_count)));
+  row.top_count =
+      static_cast<int32_t>(std::min<size_t>(static_cast<size_t>(std::max(0, params.logprobs)), row.logits.size()));
+  row.logprob = token_logprob({.logits = row.logits, .token = row.token},
+                              std::span(row.top).first(static_cast<size_t>(row.top_count)));
 }
 
 }  // namespace loralei

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RowSampler: what becomes of the logits rows of a step: a sampled token, or the log-probability of the prompt's next token. Rows are
-// independent, so they are done side by side on the pool; a row's result depends on that row alone.
+// RowSampler: what becomes of the logits rows of a step: a sampled token, or the log-probability of the prompt's next
+// token. Rows are independent, so they are done side by side on the pool; a row's result depends on that row alone.
 //
 // A grammar is asked for its mask and told the token here, so that the next step knows the form.
 //
@@ -21,12 +21,12 @@ namespace loralei {
 
 struct RowSample {
   Sequence* sequence = nullptr;
-  std::span<const float> logits;   // [vocab]
-  int32_t position = 0;            // of the token that these logits predict
-  bool of_prompt = false;          // that token is in the prompt: only its log-probability is wanted
+  std::span<const float> logits;  // [vocab]
+  int32_t position = 0;           // of the token that these logits predict
+  bool of_prompt = false;         // that token is in the prompt: only its log-probability is wanted
   // Results:
   TokenId token = kNoToken;
-  bool grammar_ends = false;       // the form is complete with this token
+  bool grammar_ends = false;  // the form is complete with this token
   float logprob = 0;
   int32_t top_count = 0;
   std::array<TokenLogprob, kMaxTopLogprobs> top;
@@ -34,7 +34,8 @@ struct RowSample {
 
 class RowSampler {
  public:
-  explicit RowSampler(ThreadPool* pool) : pool_(pool), workers_(static_cast<size_t>(pool == nullptr ? 1 : pool->threads())) {}
+  explicit RowSampler(ThreadPool* pool)
+      : pool_(pool), workers_(static_cast<size_t>(pool == nullptr ? 1 : pool->threads())) {}
   void run(std::span<RowSample> rows);
 
  private:

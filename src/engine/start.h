@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Starting an engine from its parts. apps/ and tests call this; everybody else sees engine/api.h only.
 //
-// Thread: start_engine by one thread; the Engine it returns is thread-safe. Ownership: the engine owns its executor and the functions in `adapters`; ledger,
-// clock, log, pool and the model behind the executor are borrowed and must outlive it. Two engines in one process share nothing but what they are given.
-// Failure: a sentence with the numbers when KV or scratch do not fit the budget.
+// Thread: start_engine by one thread; the Engine it returns is thread-safe. Ownership: the engine owns its executor and
+// the functions in `adapters`; ledger, clock, log, pool and the model behind the executor are borrowed and must outlive
+// it. Two engines in one process share nothing but what they are given. Failure: a sentence with the numbers when KV or
+// scratch do not fit the budget.
 //
-// Order at start: options -> step_limits() -> Model::create(limits) -> make_host_executor -> start_engine. The ledger's budget then holds
-// weights and the model's scratch already; start_engine grants KV (EngineOptions::kv_cache_bytes) and caps adapters (adapter_bytes).
+// Order at start: options -> step_limits() -> Model::create(limits) -> make_host_executor -> start_engine. The ledger's
+// budget then holds weights and the model's scratch already; start_engine grants KV (EngineOptions::kv_cache_bytes) and
+// caps adapters (adapter_bytes).
 #pragma once
 
 #include <memory>
@@ -24,7 +26,8 @@
 
 namespace loralei {
 
-// The model limits that serve these options: rows for the token budget, logits for every sequence, the configured length.
+// The model limits that serve these options: rows for the token budget, logits for every sequence, the configured
+// length.
 ModelLimits step_limits(const EngineOptions& options, const ModelConfig& config);
 
 struct EngineParts {

@@ -14,7 +14,8 @@ constexpr size_t kCandidatesMax = 64;
 
 }  // namespace
 
-// Positions below this may come from the cache: the last known token must be computed, and so must whatever gives results of its own.
+// Positions below this may come from the cache: the last known token must be computed, and so must whatever gives
+// results of its own.
 int32_t EngineLoop::match_limit(const Sequence& sequence) const {
   const Request& request = *sequence.request;
   int32_t limit = static_cast<int32_t>(sequence.tokens.size()) - 1;
@@ -60,7 +61,10 @@ bool EngineLoop::plan() {
     waiting_states_.push_back(state_of(sequence, match.tokens(), match.blocks, match.evictable));
   }
   if (running_states_.empty() && waiting_states_.empty()) return false;
-  const PlanInput input{.step = steps_, .running = running_states_, .waiting = waiting_states_, .blocks_available = kv.available(),
+  const PlanInput input{.step = steps_,
+                        .running = running_states_,
+                        .waiting = waiting_states_,
+                        .blocks_available = kv.available(),
                         .blocks_total = kv.total()};
   plan_step(input, plan_options_, plan_scratch_, planned_);
   kv_short_ = planned_.deferred && planned_.admitted.empty();
@@ -72,8 +76,10 @@ bool EngineLoop::plan() {
 // Nothing runs and the oldest waiting sequence was not admitted: cannot happen, and must not hang if it does.
 void EngineLoop::break_stall() {
   if (waiting_.empty()) return;
-  parts_.log->log(LogLevel::kError, "nothing runs, yet the oldest request does not fit; it ends with an internal error");
-  end(*waiting_.front(), EndReason::kError, internal_error("the request could not be scheduled on an idle engine; please report this"));
+  parts_.log->log(LogLevel::kError,
+                  "nothing runs, yet the oldest request does not fit; it ends with an internal error");
+  end(*waiting_.front(), EndReason::kError,
+      internal_error("the request could not be scheduled on an idle engine; please report this"));
 }
 
 void EngineLoop::preempt(Sequence& sequence) {
@@ -96,7 +102,8 @@ void EngineLoop::admit(Sequence& sequence) {
     sequence.tokens.reserve(static_cast<size_t>(length_max));
     sequence.cached_tokens = sequence.computed;
     const SamplingParams& sampling = request.submit.sampling;
-    if (sampling.grammar != nullptr) sequence.grammar = std::make_unique<GrammarState>(sampling.grammar, sampling.vocab_trie);
+    if (sampling.grammar != nullptr)
+      sequence.grammar = std::make_unique<GrammarState>(sampling.grammar, sampling.vocab_trie);
     sequence.queue_ns = parts_.clock->now_ns() - request.arrived_ns;
     counters_.prompt_tokens += static_cast<uint64_t>(request.prompt_size());
     counters_.cached_tokens += static_cast<uint64_t>(sequence.computed);
@@ -109,7 +116,8 @@ void EngineLoop::admit(Sequence& sequence) {
   running_.insert(place, &sequence);
 }
 
-// Carries out what the planner decided, and pairs groups with sequences. All blocks are had before anything is computed.
+// Carries out what the planner decided, and pairs groups with sequences. All blocks are had before anything is
+// computed.
 void EngineLoop::commit_plan() {
   group_sequences_.clear();
   for (const SeqId id : planned_.preempted) {
@@ -119,8 +127,9 @@ void EngineLoop::commit_plan() {
   }
   for (const SeqId id : planned_.impossible) {
     Sequence& sequence = *sequences_.at(id);
-    end(sequence, EndReason::kError, too_large("the text of " + std::to_string(sequence.tokens.size()) +
-                                               " tokens does not fit the KV cache; give it more memory"));
+    end(sequence, EndReason::kError,
+        too_large("the text of " + std::to_string(sequence.tokens.size()) +
+                  " tokens does not fit the KV cache; give it more memory"));
   }
   for (const SeqId id : planned_.admitted) admit(*sequences_.at(id));
   if (!planned_.admitted.empty()) {
@@ -130,7 +139,8 @@ void EngineLoop::commit_plan() {
     Sequence* sequence = sequences_.at(group.seq);
     CHECK(sequence->phase == SeqPhase::kRunning && sequence->computed == group.position);
     if (!parts_.kv->reserve(sequence->lease, group.position + group.row_count)) {
-      // The planner counts conservatively, so this is a defect; the step is given up and the sequence ends, nobody else suffers.
+      // The planner counts conservatively, so this is a defect; the step is given up and the sequence ends, nobody else
+      // suffers.
       parts_.log->log(LogLevel::kError, "the KV cache is shorter than planned; a request ends with an internal error");
       end(*sequence, EndReason::kError, internal_error("the KV cache was shorter than planned; please report this"));
       group_sequences_.clear();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // For tests of the engine: a model that is a hash chain, and adapters that exist only in memory.
 //
-// The fake executor keeps a hash of everything a position depends on (tokens before it, adapters and scales of its row) in the KV cache itself, at
-// the address the real kernels would use, and reads the hash of the position before from there. Logits are a function of that hash. A wrong
-// block, a wrong prefix, a lost adapter or a stale block changes the output, which expected_output() knows without any engine.
+// The fake executor keeps a hash of everything a position depends on (tokens before it, adapters and scales of its row)
+// in the KV cache itself, at the address the real kernels would use, and reads the hash of the position before from
+// there. Logits are a function of that hash. A wrong block, a wrong prefix, a lost adapter or a stale block changes the
+// output, which expected_output() knows without any engine.
 #pragma once
 
 #include <bit>
@@ -56,9 +57,15 @@ struct FakeUse {
 };
 
 inline uint64_t next_hash(uint64_t previous, TokenId token) { return mix(previous, static_cast<uint64_t>(token) + 1); }
-inline uint64_t adapted(uint64_t hash, uint64_t content, float scale) { return mix(mix(hash, content), std::bit_cast<uint32_t>(scale)); }
-inline float fake_logit(uint64_t hash, int32_t id) { return static_cast<float>(mix(hash, static_cast<uint64_t>(id) + 77) >> 40) * 0x1p-24f * 6.0f; }
-inline float fake_hidden(uint64_t hash, int32_t index) { return static_cast<float>(mix(hash, static_cast<uint64_t>(index) + 999) >> 40) * 0x1p-24f; }
+inline uint64_t adapted(uint64_t hash, uint64_t content, float scale) {
+  return mix(mix(hash, content), std::bit_cast<uint32_t>(scale));
+}
+inline float fake_logit(uint64_t hash, int32_t id) {
+  return static_cast<float>(mix(hash, static_cast<uint64_t>(id) + 77) >> 40) * 0x1p-24f * 6.0f;
+}
+inline float fake_hidden(uint64_t hash, int32_t index) {
+  return static_cast<float>(mix(hash, static_cast<uint64_t>(index) + 999) >> 40) * 0x1p-24f;
+}
 
 // Hash of every position of a text.
 inline std::vector<uint64_t> hash_chain(const std::vector<TokenId>& tokens, const std::vector<FakeUse>& uses) {
@@ -67,7 +74,8 @@ inline std::vector<uint64_t> hash_chain(const std::vector<TokenId>& tokens, cons
   for (size_t position = 0; position < tokens.size(); ++position) {
     hash = next_hash(hash, tokens[position]);
     for (const FakeUse& use : uses) {
-      if (use.scale != 0.0f && static_cast<int32_t>(position) >= use.first_position) hash = adapted(hash, use.content, use.scale);
+      if (use.scale != 0.0f && static_cast<int32_t>(position) >= use.first_position)
+        hash = adapted(hash, use.content, use.scale);
     }
     chain.push_back(hash);
   }
@@ -86,7 +94,8 @@ struct Expected {
 };
 
 // What the request must give, whatever else runs.
-inline Expected expected_output(const Submit& submit, int32_t choice, const std::vector<FakeUse>& uses, int64_t max_model_len) {
+inline Expected expected_output(const Submit& submit, int32_t choice, const std::vector<FakeUse>& uses,
+                                int64_t max_model_len) {
   Expected expected;
   Sampler sampler;
   std::vector<TokenId> text = submit.prompt;
@@ -96,13 +105,19 @@ inline Expected expected_output(const Submit& submit, int32_t choice, const std:
     std::vector<TokenId> forbidden = submit.stop_ids;
     if (!submit.ignore_eos) forbidden.push_back(kEos);
     if (expected.tokens.size() >= static_cast<size_t>(submit.min_tokens)) forbidden.clear();
-    const TokenId token = sampler.sample({.logits = logits, .params = &submit.sampling, .choice = static_cast<uint32_t>(choice), .position = text.size(),
-                                          .prompt = submit.prompt, .output = expected.tokens, .forbidden = forbidden});
+    const TokenId token = sampler.sample({.logits = logits,
+                                          .params = &submit.sampling,
+                                          .choice = static_cast<uint32_t>(choice),
+                                          .position = text.size(),
+                                          .prompt = submit.prompt,
+                                          .output = expected.tokens,
+                                          .forbidden = forbidden});
     text.push_back(token);
     expected.tokens.push_back(token);
     if (token == kEos && !submit.ignore_eos) expected.end = EndReason::kStop;
     for (const TokenId stop : submit.stop_ids) expected.end = token == stop ? EndReason::kStop : expected.end;
-    if (expected.end == EndReason::kNone && static_cast<int64_t>(expected.tokens.size()) >= limit) expected.end = EndReason::kLength;
+    if (expected.end == EndReason::kNone && static_cast<int64_t>(expected.tokens.size()) >= limit)
+      expected.end = EndReason::kLength;
   }
   return expected;
 }
@@ -120,7 +135,8 @@ class FakeExecutor final : public Executor {
       fail_next = false;
       return internal_error("the fake executor was told to fail");
     }
-    CHECK(static_cast<int32_t>(batch.tokens.size()) <= limits_.rows_max && static_cast<int32_t>(batch.logits_rows.size()) <= limits_.logits_rows_max);
+    CHECK(static_cast<int32_t>(batch.tokens.size()) <= limits_.rows_max &&
+          static_cast<int32_t>(batch.logits_rows.size()) <= limits_.logits_rows_max);
     CHECK(static_cast<int32_t>(batch.segments.size()) <= limits_.segments_max);
     hashes_.resize(batch.tokens.size());
     for (const RowGroup& group : batch.groups) {
@@ -129,11 +145,13 @@ class FakeExecutor final : public Executor {
     for (size_t index = 0; index < batch.logits_rows.size(); ++index) {
       float* out = batch.logits + static_cast<int64_t>(index) * batch.logits_stride;
       std::fill(out, out + batch.logits_stride, -std::numeric_limits<float>::infinity());
-      for (int32_t id = 0; id < kVocab; ++id) out[id] = fake_logit(hashes_[static_cast<size_t>(batch.logits_rows[index])], id);
+      for (int32_t id = 0; id < kVocab; ++id)
+        out[id] = fake_logit(hashes_[static_cast<size_t>(batch.logits_rows[index])], id);
     }
     for (size_t index = 0; index < batch.hidden_rows.size(); ++index) {
       for (int32_t i = 0; i < kHidden; ++i) {
-        batch.hidden[index * kHidden + static_cast<size_t>(i)] = fake_hidden(hashes_[static_cast<size_t>(batch.hidden_rows[index])], i);
+        batch.hidden[index * kHidden + static_cast<size_t>(i)] =
+            fake_hidden(hashes_[static_cast<size_t>(batch.hidden_rows[index])], i);
       }
     }
     return {};
@@ -151,7 +169,8 @@ class FakeExecutor final : public Executor {
     return kv.slice(group.blocks[position / kKvBlockTokens], 0, 0) + (position % kKvBlockTokens) * 16;
   }
 
-  void compute_row(const ModelBatch& batch, const KvView& kv, const RowGroup& group, int32_t i, std::vector<uint64_t>& hashes) {
+  void compute_row(const ModelBatch& batch, const KvView& kv, const RowGroup& group, int32_t i,
+                   std::vector<uint64_t>& hashes) {
     const int32_t row = group.row_begin + i, position = group.position + i;
     CHECK(batch.positions[static_cast<size_t>(row)] == position);
     uint64_t previous = 1;
@@ -210,7 +229,9 @@ class FakeFiles {
 
   AdapterSource source() {
     return {[this](const std::string& path) { return stamp(path); },
-            [this](const std::string& path, const AdapterLoadOptions& options, AdapterVersionId version) { return load(path, options, version); }};
+            [this](const std::string& path, const AdapterLoadOptions& options, AdapterVersionId version) {
+              return load(path, options, version);
+            }};
   }
 
  private:
@@ -220,7 +241,8 @@ class FakeFiles {
     if (found == files_.end()) return not_found(path + " does not exist");
     return found->second.stamp;
   }
-  Result<std::shared_ptr<const Adapter>> load(const std::string& path, const AdapterLoadOptions& options, AdapterVersionId version) {
+  Result<std::shared_ptr<const Adapter>> load(const std::string& path, const AdapterLoadOptions& options,
+                                              AdapterVersionId version) {
     const std::lock_guard lock(mutex_);
     const File& file = files_[path];
     if (file.broken) return *file.broken;
@@ -228,7 +250,8 @@ class FakeFiles {
     auto adapter = std::make_shared<Adapter>();
     auto storage = std::make_shared<uint64_t>(file.content);
     adapter->version = version;
-    for (int i = 0; i < 6; ++i) adapter->digest[static_cast<size_t>(i)] = static_cast<uint8_t>(file.content >> (8 * (5 - i)));
+    for (int i = 0; i < 6; ++i)
+      adapter->digest[static_cast<size_t>(i)] = static_cast<uint8_t>(file.content >> (8 * (5 - i)));
     adapter->bytes = file.bytes;
     adapter->rank_max = 4;
     adapter->vocab = kVocab;

@@ -26,7 +26,9 @@ bool ends_with(std::string_view text, std::string_view suffix) {
 // The directory has no config.json: say what it is instead.
 Error not_a_model_directory(const FileSystem& files, const std::string& path) {
   if (files.kind(join_path(path, "adapter_config.json")) == PathKind::kFile) {
-    return invalid_argument(path + ": is a LoRA adapter, not a model; serve its base model and give the adapter with --adapter NAME=" + path);
+    return invalid_argument(
+        path +
+        ": is a LoRA adapter, not a model; serve its base model and give the adapter with --adapter NAME=" + path);
   }
   std::vector<std::string> ggufs;
   if (auto entries = files.list(path); entries.ok()) {
@@ -44,11 +46,13 @@ Error not_a_model_directory(const FileSystem& files, const std::string& path) {
 Error no_weights(const FileSystem& files, const std::string& path) {
   for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"}) {
     if (files.kind(join_path(path, name)) != PathKind::kFile) continue;
-    return unsupported(path + ": holds its weights as a Python pickle (" + name + "), which can run any code when it is read and is never "
+    return unsupported(path + ": holds its weights as a Python pickle (" + name +
+                       "), which can run any code when it is read and is never "
                        "opened; convert it once with transformers: AutoModelForCausalLM.from_pretrained(PATH)"
                        ".save_pretrained(NEW_PATH, safe_serialization=True)");
   }
-  return not_found(path + ": has neither model.safetensors nor model.safetensors.index.json (is the download complete?)");
+  return not_found(path +
+                   ": has neither model.safetensors nor model.safetensors.index.json (is the download complete?)");
 }
 
 void join_eos(std::vector<TokenId>& eos, const std::vector<TokenId>& more) {
@@ -83,7 +87,8 @@ Result<BaseModelFile> open_directory(const FileSystem& files, const std::string&
   TRY_ASSIGN(SafetensorsModel weights, read_safetensors_model(files, path));
   model.index = std::move(weights.index);
   TRY(check_tensors(model.config, weights.foreign, model.index, model.notes, path));
-  if (const TensorInfo* weight = model.index.find("model.layers.0.self_attn.q_proj.weight")) model.config.dtype = weight->dtype;
+  if (const TensorInfo* weight = model.index.find("model.layers.0.self_attn.q_proj.weight"))
+    model.config.dtype = weight->dtype;
   return model;
 }
 
@@ -91,14 +96,16 @@ Result<BaseModelFile> open_directory(const FileSystem& files, const std::string&
 Status read_freq_factors(const FileSystem& files, const TensorInfo& info, BaseModelFile& model) {
   const int64_t half = model.config.head_dim / 2;
   if (info.dtype != DType::kF32 || info.shape != std::vector<int64_t>{half}) {
-    return corrupt(model.path + ": rope_freqs.weight must be F32 of shape [" + std::to_string(half) + "], but it is " + shape_text(info.shape));
+    return corrupt(model.path + ": rope_freqs.weight must be F32 of shape [" + std::to_string(half) + "], but it is " +
+                   shape_text(info.shape));
   }
   TRY_ASSIGN(const std::unique_ptr<File> file, files.open(model.path));
   std::vector<float> factors(static_cast<size_t>(half));
   TRY(file->read_exact(info.offset, std::as_writable_bytes(std::span(factors))));
   bool ones = true;
   for (const float factor : factors) {
-    if (!std::isfinite(factor) || factor <= 0) return corrupt(model.path + ": rope_freqs.weight holds a value that is not a positive number");
+    if (!std::isfinite(factor) || factor <= 0)
+      return corrupt(model.path + ": rope_freqs.weight holds a value that is not a positive number");
     ones = ones && factor == 1.0f;
   }
   if (ones) {
@@ -116,7 +123,9 @@ Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path
   TRY_ASSIGN(const GgufFile file, read_gguf(files, path));
   TRY_ASSIGN(const auto type, file.text("general.type"));
   if (type == "adapter") {
-    return invalid_argument(path + ": is a LoRA adapter, not a model; serve its base model and give the adapter with --adapter NAME=" + path);
+    return invalid_argument(
+        path +
+        ": is a LoRA adapter, not a model; serve its base model and give the adapter with --adapter NAME=" + path);
   }
   BaseModelFile model;
   model.path = path;
@@ -131,7 +140,9 @@ Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path
     }
     if (ends_with(tensor.name, ".attn_rot_embd")) continue;  // computed; written by very old converters
     const std::string name = canonical_name(tensor.name);
-    if (name.empty()) return unsupported(path + ": holds tensor \"" + tensor.name + "\", which is not known in a model of architecture " + model.config.architecture);
+    if (name.empty())
+      return unsupported(path + ": holds tensor \"" + tensor.name +
+                         "\", which is not known in a model of architecture " + model.config.architecture);
     TensorInfo renamed = tensor;
     renamed.name = name;
     model.index.by_name.emplace(name, model.index.tensors.size());
@@ -156,9 +167,13 @@ Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path
 Result<BaseModelFile> open_base_model(const FileSystem& files, const std::string& path) {
   switch (files.kind(path)) {
     case PathKind::kAbsent:
-      return not_found(path + ": does not exist (a model is a Hugging Face directory or a .gguf file on this machine; nothing is downloaded)");
-    case PathKind::kDirectory: return open_directory(files, path);
-    case PathKind::kFile: break;
+      return not_found(path +
+                       ": does not exist (a model is a Hugging Face directory or a .gguf file on this machine; nothing "
+                       "is downloaded)");
+    case PathKind::kDirectory:
+      return open_directory(files, path);
+    case PathKind::kFile:
+      break;
   }
   if (ends_with(path, ".gguf")) return open_gguf(files, path);
   if (ends_with(path, ".safetensors") || ends_with(path, ".json")) {

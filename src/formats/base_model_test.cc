@@ -26,7 +26,8 @@ TEST(BaseModel, GoldenModelsOpen) {
   EXPECT_GT(count, 5);
 }
 
-const char* kConfig = R"({"architectures":["LlamaForCausalLM"],"hidden_size":8,"num_hidden_layers":1,"num_attention_heads":2,
+const char* kConfig =
+    R"({"architectures":["LlamaForCausalLM"],"hidden_size":8,"num_hidden_layers":1,"num_attention_heads":2,
     "intermediate_size":16,"vocab_size":4,"eos_token_id":2})";
 
 std::string safetensors(const std::vector<ExpectedTensor>& tensors) {
@@ -48,7 +49,14 @@ struct Directory {
   MemoryFileSystem files;
   std::vector<ExpectedTensor> tensors;
   Directory() {
-    ModelConfig config{.architecture = "llama", .hidden = 8, .layers = 1, .heads = 2, .kv_heads = 2, .head_dim = 4, .ffn = 16, .vocab = 4};
+    ModelConfig config{.architecture = "llama",
+                       .hidden = 8,
+                       .layers = 1,
+                       .heads = 2,
+                       .kv_heads = 2,
+                       .head_dim = 4,
+                       .ffn = 16,
+                       .vocab = 4};
     tensors = expected_tensors(config);
     files.put("/m/config.json", kConfig);
   }

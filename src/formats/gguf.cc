@@ -12,7 +12,7 @@ namespace loralei {
 
 namespace {
 
-constexpr int64_t kMaxHeadBytes = 512 * kMiB;    // vocabularies and merges; real heads have a few MiB
+constexpr int64_t kMaxHeadBytes = 512 * kMiB;  // vocabularies and merges; real heads have a few MiB
 constexpr int64_t kFirstReadBytes = 4 * kMiB;
 constexpr int64_t kMaxPairs = 1 << 16;
 constexpr int64_t kMaxAlignment = 1 << 20;
@@ -22,11 +22,23 @@ enum : uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32Type, kBoolType, kString
 
 int scalar_bytes(uint32_t type) {
   switch (type) {
-    case kU8: case kI8: case kBoolType: return 1;
-    case kU16: case kI16: return 2;
-    case kU32: case kI32: case kF32Type: return 4;
-    case kU64: case kI64: case kF64: return 8;
-    default: return 0;
+    case kU8:
+    case kI8:
+    case kBoolType:
+      return 1;
+    case kU16:
+    case kI16:
+      return 2;
+    case kU32:
+    case kI32:
+    case kF32Type:
+      return 4;
+    case kU64:
+    case kI64:
+    case kF64:
+      return 8;
+    default:
+      return 0;
   }
 }
 
@@ -36,19 +48,43 @@ struct GgmlType {
   const char* name;
   std::optional<DType> dtype;
 };
-const GgmlType kGgmlTypes[] = {
-    {0, "F32", DType::kF32},    {1, "F16", DType::kF16},     {2, "Q4_0", DType::kQ4_0}, {3, "Q4_1", DType::kQ4_1},
-    {6, "Q5_0", DType::kQ5_0},  {7, "Q5_1", DType::kQ5_1},   {8, "Q8_0", DType::kQ8_0}, {9, "Q8_1", {}},
-    {10, "Q2_K", {}},           {11, "Q3_K", {}},            {12, "Q4_K", DType::kQ4_K}, {13, "Q5_K", DType::kQ5_K},
-    {14, "Q6_K", DType::kQ6_K}, {15, "Q8_K", {}},            {16, "IQ2_XXS", {}},       {17, "IQ2_XS", {}},
-    {18, "IQ3_XXS", {}},        {19, "IQ1_S", {}},           {20, "IQ4_NL", {}},        {21, "IQ3_S", {}},
-    {22, "IQ2_S", {}},          {23, "IQ4_XS", {}},          {24, "I8", {}},            {25, "I16", {}},
-    {26, "I32", {}},            {27, "I64", {}},             {28, "F64", {}},           {29, "IQ1_M", {}},
-    {30, "BF16", DType::kBF16}, {34, "TQ1_0", {}},           {35, "TQ2_0", {}},         {39, "MXFP4", {}}};
+const GgmlType kGgmlTypes[] = {{0, "F32", DType::kF32},
+                               {1, "F16", DType::kF16},
+                               {2, "Q4_0", DType::kQ4_0},
+                               {3, "Q4_1", DType::kQ4_1},
+                               {6, "Q5_0", DType::kQ5_0},
+                               {7, "Q5_1", DType::kQ5_1},
+                               {8, "Q8_0", DType::kQ8_0},
+                               {9, "Q8_1", {}},
+                               {10, "Q2_K", {}},
+                               {11, "Q3_K", {}},
+                               {12, "Q4_K", DType::kQ4_K},
+                               {13, "Q5_K", DType::kQ5_K},
+                               {14, "Q6_K", DType::kQ6_K},
+                               {15, "Q8_K", {}},
+                               {16, "IQ2_XXS", {}},
+                               {17, "IQ2_XS", {}},
+                               {18, "IQ3_XXS", {}},
+                               {19, "IQ1_S", {}},
+                               {20, "IQ4_NL", {}},
+                               {21, "IQ3_S", {}},
+                               {22, "IQ2_S", {}},
+                               {23, "IQ4_XS", {}},
+                               {24, "I8", {}},
+                               {25, "I16", {}},
+                               {26, "I32", {}},
+                               {27, "I64", {}},
+                               {28, "F64", {}},
+                               {29, "IQ1_M", {}},
+                               {30, "BF16", DType::kBF16},
+                               {34, "TQ1_0", {}},
+                               {35, "TQ2_0", {}},
+                               {39, "MXFP4", {}}};
 
 class GgufParser {
  public:
-  GgufParser(std::span<const std::byte> head, int64_t file_bytes, const std::string& path) : head_(head), file_bytes_(file_bytes), path_(path) {
+  GgufParser(std::span<const std::byte> head, int64_t file_bytes, const std::string& path)
+      : head_(head), file_bytes_(file_bytes), path_(path) {
     file_.path = path;
   }
 
@@ -68,7 +104,8 @@ class GgufParser {
     const uint64_t left = head_.size() - position_;
     if (count <= left / item_bytes) return {};
     const uint64_t left_in_file = static_cast<uint64_t>(file_bytes_) - position_;
-    if (count > left_in_file / item_bytes) return bad(std::string("is cut off or damaged: ") + what + " do not fit into the file");
+    if (count > left_in_file / item_bytes)
+      return bad(std::string("is cut off or damaged: ") + what + " do not fit into the file");
     short_read_ = true;
     return bad("is cut off");
   }
@@ -101,15 +138,24 @@ class GgufParser {
 
   Result<int64_t> integer(uint32_t type, const std::string& key) {
     switch (type) {
-      case kU8: return whole<uint8_t>(key);
-      case kI8: return whole<int8_t>(key);
-      case kU16: return whole<uint16_t>(key);
-      case kI16: return whole<int16_t>(key);
-      case kU32: return whole<uint32_t>(key);
-      case kI32: return whole<int32_t>(key);
-      case kU64: return whole<uint64_t>(key);
-      case kI64: return whole<int64_t>(key);
-      default: break;
+      case kU8:
+        return whole<uint8_t>(key);
+      case kI8:
+        return whole<int8_t>(key);
+      case kU16:
+        return whole<uint16_t>(key);
+      case kI16:
+        return whole<int16_t>(key);
+      case kU32:
+        return whole<uint32_t>(key);
+      case kI32:
+        return whole<int32_t>(key);
+      case kU64:
+        return whole<uint64_t>(key);
+      case kI64:
+        return whole<int64_t>(key);
+      default:
+        break;
     }
     TRY_ASSIGN(const uint8_t flag, scalar<uint8_t>("a value"));
     if (flag > 1) return bad("the value of \"" + key + "\" is neither true nor false");
@@ -127,7 +173,8 @@ class GgufParser {
     TRY_ASSIGN(const uint64_t count, scalar<uint64_t>("a value"));
     const bool strings = type == kStringType;
     const uint64_t item = strings ? 8 : static_cast<uint64_t>(scalar_bytes(type));
-    if (item == 0) return bad("\"" + key + "\" is a list of values of the unknown or nested type " + std::to_string(type));
+    if (item == 0)
+      return bad("\"" + key + "\" is a list of values of the unknown or nested type " + std::to_string(type));
     TRY(need(count, item, "the values of a list"));
     const size_t size = static_cast<size_t>(count);
     if (strings) {
@@ -188,28 +235,34 @@ class GgufParser {
     int64_t count = 1;
     for (uint32_t i = 0; i < dims; ++i) {
       TRY_ASSIGN(const uint64_t dim, scalar<uint64_t>("the tensor table"));
-      if (dim == 0 || dim > static_cast<uint64_t>(INT64_MAX) || __builtin_mul_overflow(count, static_cast<int64_t>(dim), &count)) {
+      if (dim == 0 || dim > static_cast<uint64_t>(INT64_MAX) ||
+          __builtin_mul_overflow(count, static_cast<int64_t>(dim), &count)) {
         return bad(what + "has an impossible shape");
       }
       info.shape.insert(info.shape.begin(), static_cast<int64_t>(dim));
     }
     TRY_ASSIGN(const uint32_t number, scalar<uint32_t>("the tensor table"));
     TRY_ASSIGN(const uint64_t offset, scalar<uint64_t>("the tensor table"));
-    const auto type = std::find_if(std::begin(kGgmlTypes), std::end(kGgmlTypes), [&](const GgmlType& item) { return item.number == number; });
+    const auto type = std::find_if(std::begin(kGgmlTypes), std::end(kGgmlTypes),
+                                   [&](const GgmlType& item) { return item.number == number; });
     if (type == std::end(kGgmlTypes) || !type->dtype) {
       const std::string name = type == std::end(kGgmlTypes) ? "number " + std::to_string(number) : type->name;
-      return unsupported(path_ + ": " + what + "is stored in ggml's type " + name +
-                         ", which is not supported; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are");
+      return unsupported(
+          path_ + ": " + what + "is stored in ggml's type " + name +
+          ", which is not supported; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are");
     }
     info.dtype = *type->dtype;
     const DTypeInfo geometry = dtype_info(info.dtype);
     if (info.shape.back() % geometry.block_elems != 0) {
-      return bad(what + "has rows of " + std::to_string(info.shape.back()) + " numbers, which are not whole blocks of " + geometry.name);
+      return bad(what + "has rows of " + std::to_string(info.shape.back()) +
+                 " numbers, which are not whole blocks of " + geometry.name);
     }
-    if (__builtin_mul_overflow(count / geometry.block_elems, geometry.block_bytes, &info.bytes)) return bad(what + "has an impossible shape");
+    if (__builtin_mul_overflow(count / geometry.block_elems, geometry.block_bytes, &info.bytes))
+      return bad(what + "has an impossible shape");
     if (offset > static_cast<uint64_t>(INT64_MAX) / 2) return bad(what + "has an impossible offset");
     info.offset = static_cast<int64_t>(offset);
-    if (!file_.index.by_name.emplace(info.name, file_.index.tensors.size()).second) return bad(what + "stands in the table twice");
+    if (!file_.index.by_name.emplace(info.name, file_.index.tensors.size()).second)
+      return bad(what + "stands in the table twice");
     file_.index.tensors.push_back(std::move(info));
     return {};
   }
@@ -221,16 +274,18 @@ class GgufParser {
     if (alignment % 8 != 0) return bad("general.alignment " + std::to_string(alignment) + " is not a multiple of 8");
     const int64_t data_begin = (static_cast<int64_t>(position_) + alignment - 1) / alignment * alignment;
     for (TensorInfo& info : file_.index.tensors) {
-      if (info.offset % alignment != 0) return bad("tensor \"" + info.name + "\" is not aligned to " + std::to_string(alignment) + " bytes");
+      if (info.offset % alignment != 0)
+        return bad("tensor \"" + info.name + "\" is not aligned to " + std::to_string(alignment) + " bytes");
       info.offset += data_begin;
       if (info.bytes > file_bytes_ || info.offset > file_bytes_ - info.bytes) {
-        return bad("is cut off: tensor \"" + info.name + "\" ends at byte " + std::to_string(info.offset + info.bytes) + ", the file has " +
-                   std::to_string(file_bytes_) + " bytes");
+        return bad("is cut off: tensor \"" + info.name + "\" ends at byte " + std::to_string(info.offset + info.bytes) +
+                   ", the file has " + std::to_string(file_bytes_) + " bytes");
       }
     }
     std::vector<const TensorInfo*> order;
     for (const TensorInfo& info : file_.index.tensors) order.push_back(&info);
-    std::sort(order.begin(), order.end(), [](const TensorInfo* x, const TensorInfo* y) { return x->offset < y->offset; });
+    std::sort(order.begin(), order.end(),
+              [](const TensorInfo* x, const TensorInfo* y) { return x->offset < y->offset; });
     for (size_t i = 1; i < order.size(); ++i) {
       if (order[i]->offset < order[i - 1]->offset + order[i - 1]->bytes) {
         return bad("tensors \"" + order[i - 1]->name + "\" and \"" + order[i]->name + "\" overlap");
@@ -244,8 +299,10 @@ class GgufParser {
     if (magic != 0x46554747u) return bad("is not a GGUF file (its first four bytes are not \"GGUF\")");
     TRY_ASSIGN(file_.version, scalar<uint32_t>("the first bytes"));
     if (file_.version != 2 && file_.version != 3) {
-      if ((file_.version & 0xffffu) == 0) return unsupported(path_ + ": is a big-endian GGUF file, which is not supported");
-      return unsupported(path_ + ": is GGUF version " + std::to_string(file_.version) + "; versions 2 and 3 are supported (convert it again)");
+      if ((file_.version & 0xffffu) == 0)
+        return unsupported(path_ + ": is a big-endian GGUF file, which is not supported");
+      return unsupported(path_ + ": is GGUF version " + std::to_string(file_.version) +
+                         "; versions 2 and 3 are supported (convert it again)");
     }
     TRY_ASSIGN(const uint64_t tensors, scalar<uint64_t>("the first bytes"));
     TRY_ASSIGN(const uint64_t pairs, scalar<uint64_t>("the first bytes"));
@@ -282,7 +339,8 @@ Result<std::optional<int64_t>> GgufFile::integer(const std::string& key, int64_t
   const GgufValue* value = find(key);
   if (!value) return std::optional<int64_t>();
   if (value->type != GgufType::kInt || value->number < low || value->number > high) {
-    return wrong_type(*this, key, ("a whole number between " + std::to_string(low) + " and " + std::to_string(high)).c_str());
+    return wrong_type(*this, key,
+                      ("a whole number between " + std::to_string(low) + " and " + std::to_string(high)).c_str());
   }
   return std::optional<int64_t>(value->number);
 }
@@ -309,7 +367,8 @@ Result<std::optional<std::string>> GgufFile::text(const std::string& key) const 
   return std::optional<std::string>(value->text);
 }
 
-Result<std::optional<GgufFile>> parse_gguf(std::span<const std::byte> head, int64_t file_bytes, const std::string& path) {
+Result<std::optional<GgufFile>> parse_gguf(std::span<const std::byte> head, int64_t file_bytes,
+                                           const std::string& path) {
   return GgufParser(head, file_bytes, path).parse();
 }
 
@@ -323,7 +382,8 @@ Result<GgufFile> read_gguf(const File& file) {
     TRY(file.read_exact(static_cast<int64_t>(before), std::span(head).subspan(before)));
     TRY_ASSIGN(std::optional<GgufFile> parsed, parse_gguf(head, file_bytes, file.path()));
     if (parsed) return std::move(*parsed);
-    if (size >= kMaxHeadBytes) return too_large(file.path() + ": its metadata takes more than " + format_bytes(kMaxHeadBytes));
+    if (size >= kMaxHeadBytes)
+      return too_large(file.path() + ": its metadata takes more than " + format_bytes(kMaxHeadBytes));
   }
 }
 

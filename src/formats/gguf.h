@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the head of a GGUF file (versions 2 and 3, little endian): metadata and tensor table.
 //
-// Pure functions over bytes plus two that read a file; any thread. Untrusted input: every count and length is checked against what is
-// left before anything is allocated; arrays of arrays are refused; a key or tensor name that stands twice is an error; tensor offsets
-// must be aligned and their bytes lie within the file. Format: github.com/ggml-org/ggml, docs/gguf.md.
-// Failure: corrupt / unsupported / io with the file and the key or tensor.
+// Pure functions over bytes plus two that read a file; any thread. Untrusted input: every count and length is checked
+// against what is left before anything is allocated; arrays of arrays are refused; a key or tensor name that stands
+// twice is an error; tensor offsets must be aligned and their bytes lie within the file. Format:
+// github.com/ggml-org/ggml, docs/gguf.md. Failure: corrupt / unsupported / io with the file and the key or tensor.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ namespace loralei {
 
 enum class GgufType : uint8_t { kInt, kFloat, kBool, kString, kIntArray, kFloatArray, kBoolArray, kStringArray };
 
-// One metadata value; the member that `type` names holds it. All widths of whole numbers are kept as int64 (a uint64 above INT64_MAX is
-// refused), booleans as 0 and 1.
+// One metadata value; the member that `type` names holds it. All widths of whole numbers are kept as int64 (a uint64
+// above INT64_MAX is refused), booleans as 0 and 1.
 struct GgufValue {
   GgufType type = GgufType::kInt;
   int64_t number = 0;
@@ -50,8 +50,10 @@ struct GgufFile {
   const GgufValue* find(const std::string& key) const;
 };
 
-// `head` holds the file from its start. Answers nullopt when it ends before the tensor table does and the file is longer.
-Result<std::optional<GgufFile>> parse_gguf(std::span<const std::byte> head, int64_t file_bytes, const std::string& path);
+// `head` holds the file from its start. Answers nullopt when it ends before the tensor table does and the file is
+// longer.
+Result<std::optional<GgufFile>> parse_gguf(std::span<const std::byte> head, int64_t file_bytes,
+                                           const std::string& path);
 Result<GgufFile> read_gguf(const File& file);
 Result<GgufFile> read_gguf(const FileSystem& files, const std::string& path);
 

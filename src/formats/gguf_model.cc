@@ -20,12 +20,20 @@ struct Name {
   const char* ours;
 };
 constexpr Name kLayerNames[] = {
-    {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
-    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},           {"ffn_down", "mlp.down_proj"},
-    {"attn_norm", "input_layernorm"},    {"ffn_norm", "post_attention_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+    {"attn_norm", "input_layernorm"},
+    {"ffn_norm", "post_attention_layernorm"},
 };
-constexpr Name kOuterNames[] = {{"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
+constexpr Name kOuterNames[] = {
+    {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
 
 class ConfigReader {
  public:
@@ -35,7 +43,8 @@ class ConfigReader {
     TRY_ASSIGN(const auto architecture, file_.text("general.architecture"));
     if (!architecture) return corrupt(file_.path + ": lacks general.architecture");
     if (*architecture != "llama" && *architecture != "qwen2" && *architecture != "qwen3") {
-      return unsupported(file_.path + ": the architecture \"" + architecture->substr(0, 60) + "\" is not supported; supported are llama (with Mistral), qwen2, qwen3");
+      return unsupported(file_.path + ": the architecture \"" + architecture->substr(0, 60) +
+                         "\" is not supported; supported are llama (with Mistral), qwen2, qwen3");
     }
     config_.architecture = *architecture;
     TRY(refuse_unsupported());
@@ -59,18 +68,28 @@ class ConfigReader {
   Status refuse_unsupported() {
     TRY_ASSIGN(const auto splits, file_.integer("split.count", 0, 65535));
     if (splits.value_or(0) > 1) {
-      return unsupported(file_.path + ": is one of " + std::to_string(*splits) + " parts of a split GGUF; join them first with llama.cpp's llama-gguf-split --merge");
+      return unsupported(file_.path + ": is one of " + std::to_string(*splits) +
+                         " parts of a split GGUF; join them first with llama.cpp's llama-gguf-split --merge");
     }
     // Values that change what the model computes; 0 (or 1 for scales) is neutral.
-    constexpr std::pair<const char*, double> kNeutral[] = {
-        {"expert_count", 0},    {"expert_used_count", 0}, {"logit_scale", 1},          {"embedding_scale", 1},     {"residual_scale", 1},
-        {"attention.scale", 0}, {"attn_logit_softcapping", 0}, {"final_logit_softcapping", 0}, {"attention.clamp_kqv", 0},
-        {"attention.max_alibi_bias", 0}, {"use_parallel_residual", 0}, {"attention.temperature_scale", 0}};
+    constexpr std::pair<const char*, double> kNeutral[] = {{"expert_count", 0},
+                                                           {"expert_used_count", 0},
+                                                           {"logit_scale", 1},
+                                                           {"embedding_scale", 1},
+                                                           {"residual_scale", 1},
+                                                           {"attention.scale", 0},
+                                                           {"attn_logit_softcapping", 0},
+                                                           {"final_logit_softcapping", 0},
+                                                           {"attention.clamp_kqv", 0},
+                                                           {"attention.max_alibi_bias", 0},
+                                                           {"use_parallel_residual", 0},
+                                                           {"attention.temperature_scale", 0}};
     for (const auto& [name, neutral] : kNeutral) {
       if (const GgufValue* value = file_.find(key(name))) {
         const double number = value->type == GgufType::kFloat ? value->real : static_cast<double>(value->number);
         if (number != neutral) {
-          return unsupported(file_.path + ": " + key(name) + " = " + std::to_string(number) + " is not supported (it changes what the model computes)");
+          return unsupported(file_.path + ": " + key(name) + " = " + std::to_string(number) +
+                             " is not supported (it changes what the model computes)");
         }
       }
     }
@@ -87,15 +106,19 @@ class ConfigReader {
     TRY_ASSIGN(const auto k_length, file_.integer(key("attention.key_length"), 1, kMaxDim));
     TRY_ASSIGN(const auto v_length, file_.integer(key("attention.value_length"), 1, kMaxDim));
     if (!k_length && config_.hidden % config_.heads != 0) {
-      return corrupt(file_.path + ": embedding_length is not a multiple of attention.head_count, and attention.key_length is not stated");
+      return corrupt(
+          file_.path +
+          ": embedding_length is not a multiple of attention.head_count, and attention.key_length is not stated");
     }
     config_.head_dim = static_cast<int>(k_length.value_or(config_.hidden / config_.heads));
     if (v_length && *v_length != config_.head_dim) {
-      return unsupported(file_.path + ": keys and values of different length (" + std::to_string(config_.head_dim) + " and " + std::to_string(*v_length) + ") are not supported");
+      return unsupported(file_.path + ": keys and values of different length (" + std::to_string(config_.head_dim) +
+                         " and " + std::to_string(*v_length) + ") are not supported");
     }
     TRY_ASSIGN(const auto rotated, file_.integer(key("rope.dimension_count"), 1, kMaxDim));
     if (rotated && *rotated != config_.head_dim) {
-      return unsupported(file_.path + ": rope.dimension_count " + std::to_string(*rotated) + " differs from the head's " + std::to_string(config_.head_dim) +
+      return unsupported(file_.path + ": rope.dimension_count " + std::to_string(*rotated) +
+                         " differs from the head's " + std::to_string(config_.head_dim) +
                          " dimensions; partial rotation is not supported");
     }
     TRY_ASSIGN(const auto eps, file_.real(key("attention.layer_norm_rms_epsilon")));
@@ -106,7 +129,8 @@ class ConfigReader {
     config_.max_position = context.value_or(2048);
     const TensorInfo* embed = file_.index.find("token_embd.weight");
     if (!embed || embed->shape.size() != 2) return corrupt(file_.path + ": lacks the matrix token_embd.weight");
-    if (embed->shape[0] > kMaxVocab) return corrupt(file_.path + ": has an impossible vocabulary of " + std::to_string(embed->shape[0]));
+    if (embed->shape[0] > kMaxVocab)
+      return corrupt(file_.path + ": has an impossible vocabulary of " + std::to_string(embed->shape[0]));
     config_.vocab = static_cast<int>(embed->shape[0]);
     config_.dtype = embed->dtype;
     if (const TensorInfo* q = file_.index.find("blk.0.attn_q.weight")) config_.dtype = q->dtype;
@@ -122,10 +146,13 @@ class ConfigReader {
     TRY_ASSIGN(auto factor, file_.real(key("rope.scaling.factor")));
     TRY_ASSIGN(const auto old_factor, file_.real(key("rope.scale_linear")));
     if (!factor) factor = old_factor;
-    if (kind == "linear" || (!kind && factor && *factor != 1.0)) scaling.kind = RopeScalingKind::kLinear;
-    else if (kind == "yarn") scaling.kind = RopeScalingKind::kYarn;
+    if (kind == "linear" || (!kind && factor && *factor != 1.0))
+      scaling.kind = RopeScalingKind::kLinear;
+    else if (kind == "yarn")
+      scaling.kind = RopeScalingKind::kYarn;
     else if (kind && *kind != "none") {
-      return unsupported(file_.path + ": the rope scaling \"" + kind->substr(0, 60) + "\" is not supported; supported are none, linear and yarn");
+      return unsupported(file_.path + ": the rope scaling \"" + kind->substr(0, 60) +
+                         "\" is not supported; supported are none, linear and yarn");
     }
     if (scaling.kind == RopeScalingKind::kNone) return {};
     scaling.factor = factor.value_or(1.0);
@@ -137,7 +164,8 @@ class ConfigReader {
     TRY_ASSIGN(const auto slow, file_.real(key("rope.scaling.yarn_beta_slow")));
     if (fast) scaling.beta_fast = *fast;
     if (slow) scaling.beta_slow = *slow;
-    if (!(scaling.beta_fast > 0) || !(scaling.beta_slow > 0)) return corrupt(file_.path + ": yarn's beta values must be above 0");
+    if (!(scaling.beta_fast > 0) || !(scaling.beta_slow > 0))
+      return corrupt(file_.path + ": yarn's beta values must be above 0");
     TRY_ASSIGN(const auto attention, file_.real(key("rope.scaling.attn_factor")));
     TRY_ASSIGN(const auto log_multiplier, file_.real(key("rope.scaling.yarn_log_multiplier")));
     TRY_ASSIGN(const auto ext_factor, file_.real(key("rope.scaling.yarn_ext_factor")));
@@ -160,7 +188,8 @@ class ConfigReader {
     if (config_.architecture == "llama") {
       std::fill(config_.sliding.begin(), config_.sliding.end(), static_cast<int32_t>(*window));
     } else {
-      notes_.push_back("The file states a sliding window of " + std::to_string(*window) + ", which this architecture does not use by default; it is off.");
+      notes_.push_back("The file states a sliding window of " + std::to_string(*window) +
+                       ", which this architecture does not use by default; it is off.");
     }
     return {};
   }
@@ -174,7 +203,8 @@ class ConfigReader {
     config_.mlp_bias = has("blk.0.ffn_gate.bias");
     config_.qk_norm = has("blk.0.attn_q_norm.weight");
     if (config_.qk_norm != (config_.architecture == "qwen3")) {
-      return unsupported(file_.path + ": norms of queries and keys belong to qwen3, and the architecture is " + config_.architecture);
+      return unsupported(file_.path + ": norms of queries and keys belong to qwen3, and the architecture is " +
+                         config_.architecture);
     }
     // Ids beyond the vocabulary can never be generated.
     const auto id = [&](const char* name) -> Result<TokenId> {
@@ -182,9 +212,11 @@ class ConfigReader {
       return value && *value < config_.vocab ? static_cast<TokenId>(*value) : -1;
     };
     TRY_ASSIGN(config_.bos, id("tokenizer.ggml.bos_token_id"));
-    for (const char* name : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    for (const char* name :
+         {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
       TRY_ASSIGN(const TokenId token, id(name));
-      if (token >= 0 && std::find(config_.eos.begin(), config_.eos.end(), token) == config_.eos.end()) config_.eos.push_back(token);
+      if (token >= 0 && std::find(config_.eos.begin(), config_.eos.end(), token) == config_.eos.end())
+        config_.eos.push_back(token);
     }
     return {};
   }
@@ -201,7 +233,9 @@ Result<int> flag(const GgufFile& file, const char* key) {
 
 }  // namespace
 
-Result<ModelConfig> gguf_model_config(const GgufFile& file, std::vector<std::string>& notes) { return ConfigReader(file, notes).read(); }
+Result<ModelConfig> gguf_model_config(const GgufFile& file, std::vector<std::string>& notes) {
+  return ConfigReader(file, notes).read();
+}
 
 Result<GgufVocab> gguf_vocab(const GgufFile& file, std::vector<std::string>& notes) {
   GgufVocab vocab;
@@ -213,33 +247,40 @@ Result<GgufVocab> gguf_vocab(const GgufFile& file, std::vector<std::string>& not
   vocab.pre = pre.value_or("");
   vocab.chat_template = chat.value_or("");
   const GgufValue* tokens = file.find("tokenizer.ggml.tokens");
-  if (!tokens || tokens->type != GgufType::kStringArray || tokens->texts.empty()) return corrupt(file.path + ": lacks the list tokenizer.ggml.tokens");
+  if (!tokens || tokens->type != GgufType::kStringArray || tokens->texts.empty())
+    return corrupt(file.path + ": lacks the list tokenizer.ggml.tokens");
   const size_t size = tokens->texts.size();
-  if (size > static_cast<size_t>(kMaxVocab)) return corrupt(file.path + ": has an impossible vocabulary of " + std::to_string(size));
+  if (size > static_cast<size_t>(kMaxVocab))
+    return corrupt(file.path + ": has an impossible vocabulary of " + std::to_string(size));
   vocab.tokens = tokens->texts;
   if (const GgufValue* scores = file.find("tokenizer.ggml.scores")) {
-    if (scores->type != GgufType::kFloatArray || scores->reals.size() != size) return corrupt(file.path + ": tokenizer.ggml.scores must have one number for each token");
+    if (scores->type != GgufType::kFloatArray || scores->reals.size() != size)
+      return corrupt(file.path + ": tokenizer.ggml.scores must have one number for each token");
     for (const float score : scores->reals) {
       if (!std::isfinite(score)) return corrupt(file.path + ": tokenizer.ggml.scores holds a value that is not finite");
     }
     vocab.scores = scores->reals;
   }
   if (const GgufValue* types = file.find("tokenizer.ggml.token_type")) {
-    if (types->type != GgufType::kIntArray || types->numbers.size() != size) return corrupt(file.path + ": tokenizer.ggml.token_type must have one number for each token");
+    if (types->type != GgufType::kIntArray || types->numbers.size() != size)
+      return corrupt(file.path + ": tokenizer.ggml.token_type must have one number for each token");
     for (const int64_t type : types->numbers) {
-      if (type < 0 || type > 6) return corrupt(file.path + ": tokenizer.ggml.token_type holds the unknown type " + std::to_string(type));
+      if (type < 0 || type > 6)
+        return corrupt(file.path + ": tokenizer.ggml.token_type holds the unknown type " + std::to_string(type));
       vocab.types.push_back(type == 0 ? 1 : static_cast<int32_t>(type));  // 0: undefined, treated as a normal token
     }
   }
   if (const GgufValue* merges = file.find("tokenizer.ggml.merges")) {
-    if (merges->type != GgufType::kStringArray) return corrupt(file.path + ": tokenizer.ggml.merges must be a list of strings");
+    if (merges->type != GgufType::kStringArray)
+      return corrupt(file.path + ": tokenizer.ggml.merges must be a list of strings");
     vocab.merges = merges->texts;
   }
   const auto id = [&](const char* name, int32_t& out) -> Status {
     TRY_ASSIGN(const auto value, file.integer(name, 0, UINT32_MAX));
     if (!value || *value == UINT32_MAX) return {};  // all ones: absent
     if (*value >= static_cast<int64_t>(size)) {
-      notes.push_back(std::string(name) + " " + std::to_string(*value) + " lies outside the vocabulary and is ignored.");
+      notes.push_back(std::string(name) + " " + std::to_string(*value) +
+                      " lies outside the vocabulary and is ignored.");
       return {};
     }
     out = static_cast<int32_t>(*value);

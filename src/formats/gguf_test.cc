@@ -61,7 +61,9 @@ class Writer {
 Writer model_metadata() {
   Writer writer;
   writer.string("general.architecture", "llama").number("llama.embedding_length", 8).number("llama.block_count", 1);
-  writer.number("llama.attention.head_count", 2).number("llama.attention.head_count_kv", 1).number("llama.feed_forward_length", 16);
+  writer.number("llama.attention.head_count", 2)
+      .number("llama.attention.head_count_kv", 1)
+      .number("llama.feed_forward_length", 16);
   writer.real("llama.attention.layer_norm_rms_epsilon", 1e-5f).number("llama.context_length", 64);
   writer.string("tokenizer.ggml.model", "llama").strings("tokenizer.ggml.tokens", {"<unk>", "<s>", "</s>", "a"});
   return writer;
@@ -70,7 +72,9 @@ Writer model_metadata() {
 Writer& add_tensors(Writer& writer) {
   writer.tensor("token_embd.weight", {8, 4}, 0, 128).tensor("output_norm.weight", {8}, 0, 32);
   writer.tensor("blk.0.attn_norm.weight", {8}, 0, 32).tensor("blk.0.ffn_norm.weight", {8}, 0, 32);
-  writer.tensor("blk.0.attn_q.weight", {8, 8}, 1, 128).tensor("blk.0.attn_k.weight", {8, 4}, 1, 64).tensor("blk.0.attn_v.weight", {8, 4}, 1, 64);
+  writer.tensor("blk.0.attn_q.weight", {8, 8}, 1, 128)
+      .tensor("blk.0.attn_k.weight", {8, 4}, 1, 64)
+      .tensor("blk.0.attn_v.weight", {8, 4}, 1, 64);
   writer.tensor("blk.0.attn_output.weight", {8, 8}, 1, 128).tensor("blk.0.ffn_gate.weight", {8, 16}, 30, 256);
   return writer.tensor("blk.0.ffn_up.weight", {8, 16}, 30, 256).tensor("blk.0.ffn_down.weight", {16, 8}, 30, 256);
 }
@@ -90,9 +94,17 @@ Result<BaseModelFile> open(const Writer& writer) {
 
 TEST(Gguf, ReadsEveryValueType) {
   Writer writer(2);
-  writer.value("u8", 0, Writer::raw<uint8_t>(200)).value("i8", 1, Writer::raw<int8_t>(-3)).value("u16", 2, Writer::raw<uint16_t>(60000));
-  writer.value("i16", 3, Writer::raw<int16_t>(-300)).number("u32", 4000000000u).value("i32", 5, Writer::raw<int32_t>(-5)).real("f32", 0.5f);
-  writer.flag("yes", true).string("text", "h\xc3\xa9").value("u64", 10, Writer::raw<uint64_t>(1ull << 40)).value("i64", 11, Writer::raw<int64_t>(-7));
+  writer.value("u8", 0, Writer::raw<uint8_t>(200))
+      .value("i8", 1, Writer::raw<int8_t>(-3))
+      .value("u16", 2, Writer::raw<uint16_t>(60000));
+  writer.value("i16", 3, Writer::raw<int16_t>(-300))
+      .number("u32", 4000000000u)
+      .value("i32", 5, Writer::raw<int32_t>(-5))
+      .real("f32", 0.5f);
+  writer.flag("yes", true)
+      .string("text", "h\xc3\xa9")
+      .value("u64", 10, Writer::raw<uint64_t>(1ull << 40))
+      .value("i64", 11, Writer::raw<int64_t>(-7));
   writer.value("f64", 12, Writer::raw(2.25)).strings("list", {"a", "", "b"});
   writer.value("ints", 9, Writer::raw<uint32_t>(1) + Writer::raw<uint64_t>(2) + std::string("\x01\xff", 2));
   writer.value("reals", 9, Writer::raw<uint32_t>(6) + Writer::raw<uint64_t>(1) + Writer::raw(1.5f));
@@ -179,14 +191,17 @@ TEST(Gguf, RefusesByName) {
   error(Writer().number("general.alignment", 12));
   error(Writer().flag("f", true).value("g", 7, "\x02"));
   error(Writer().value("g", 13, "x"));
-  error(Writer().value("a", 9, Writer::raw<uint32_t>(9) + Writer::raw<uint64_t>(0)));               // lists of lists
-  error(Writer().value("a", 9, Writer::raw<uint32_t>(8) + Writer::raw<uint64_t>(1ull << 60)));      // a count beyond the file
+  error(Writer().value("a", 9, Writer::raw<uint32_t>(9) + Writer::raw<uint64_t>(0)));  // lists of lists
+  error(
+      Writer().value("a", 9, Writer::raw<uint32_t>(8) + Writer::raw<uint64_t>(1ull << 60)));  // a count beyond the file
   error(Writer().value("a", 8, Writer::raw<uint64_t>(UINT64_MAX)));
 }
 
 TEST(Gguf, ModelOpens) {
   Writer writer = model_metadata();
-  writer.number("tokenizer.ggml.bos_token_id", 1).number("tokenizer.ggml.eos_token_id", 2).flag("tokenizer.ggml.add_bos_token", true);
+  writer.number("tokenizer.ggml.bos_token_id", 1)
+      .number("tokenizer.ggml.eos_token_id", 2)
+      .flag("tokenizer.ggml.add_bos_token", true);
   writer.number("tokenizer.ggml.padding_token_id", 99).string("tokenizer.chat_template", "{{x}}");
   auto model = open(add_tensors(writer));
   ASSERT_TRUE(model.ok()) << model.error().message;
@@ -206,7 +221,9 @@ TEST(Gguf, ModelOpens) {
 
 TEST(Gguf, RopeScaling) {
   Writer yarn = model_metadata();
-  yarn.string("llama.rope.scaling.type", "yarn").real("llama.rope.scaling.factor", 4).number("llama.rope.scaling.original_context_length", 32);
+  yarn.string("llama.rope.scaling.type", "yarn")
+      .real("llama.rope.scaling.factor", 4)
+      .number("llama.rope.scaling.original_context_length", 32);
   auto model = open(add_tensors(yarn));
   ASSERT_TRUE(model.ok()) << model.error().message;
   EXPECT_EQ(model->config.rope_scaling.kind, RopeScalingKind::kYarn);
@@ -231,9 +248,11 @@ TEST(Gguf, RefusesOtherModels) {
     return model.ok() ? "" : model.error().message;
   };
   EXPECT_NE(error(Writer().string("general.architecture", "gemma")).find("gemma"), std::string::npos);
-  EXPECT_NE(error(Writer().string("general.type", "adapter").string("general.architecture", "llama")).find("--adapter"), std::string::npos);
+  EXPECT_NE(error(Writer().string("general.type", "adapter").string("general.architecture", "llama")).find("--adapter"),
+            std::string::npos);
   Writer split = model_metadata();
-  EXPECT_NE(error(add_tensors(split).value("split.count", 2, Writer::raw<uint16_t>(3))).find("split"), std::string::npos);
+  EXPECT_NE(error(add_tensors(split).value("split.count", 2, Writer::raw<uint16_t>(3))).find("split"),
+            std::string::npos);
   Writer experts = model_metadata();
   EXPECT_NE(error(add_tensors(experts).number("llama.expert_count", 8)).find("expert_count"), std::string::npos);
   Writer extra = model_metadata();
@@ -260,7 +279,8 @@ TEST(Gguf, PermutationRoundTrip) {
 // Files that other programs wrote: llama.cpp's vocabularies.
 TEST(Gguf, RealVocabularies) {
   const char* shared = std::getenv("LORALEI_SHARED_DATA");
-  const std::string folder = (shared ? std::string(shared) : std::string(LORALEI_SOURCE_DIR) + "/../shared/data") + "/tokenizers/gguf";
+  const std::string folder =
+      (shared ? std::string(shared) : std::string(LORALEI_SOURCE_DIR) + "/../shared/data") + "/tokenizers/gguf";
   const PosixFileSystem files;
   auto entries = files.list(folder);
   if (!entries.ok()) GTEST_SKIP() << "no shared data: " << entries.error().message;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GgufVocab: the tokenizer.ggml.* metadata of a GGUF file as plain values; formats/ fills it, text/ builds a tokenizer from it.
-// Bounds are checked by the reader: every id below lies in [0, tokens.size()) or is -1 (absent).
+// GgufVocab: the tokenizer.ggml.* metadata of a GGUF file as plain values; formats/ fills it, text/ builds a tokenizer
+// from it. Bounds are checked by the reader: every id below lies in [0, tokens.size()) or is -1 (absent).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,14 @@
 namespace loralei {
 
 // Values of tokenizer.ggml.token_type.
-enum class GgufTokenType : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+enum class GgufTokenType : int32_t {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6
+};
 
 struct GgufVocab {
   std::string model;                // "llama" (SentencePiece), "gpt2" (byte-level BPE), ...
@@ -20,11 +27,11 @@ struct GgufVocab {
   std::vector<int32_t> types;       // [vocab] GgufTokenType or empty
   std::vector<std::string> merges;  // "a b", in rank order; empty for SentencePiece
   int32_t bos = -1, eos = -1, unk = -1, sep = -1, pad = -1, eot = -1;
-  int add_bos = -1;                 // -1 not stated, 0 false, 1 true
+  int add_bos = -1;  // -1 not stated, 0 false, 1 true
   int add_eos = -1;
   int add_space_prefix = -1;
   bool remove_extra_whitespaces = false;
-  std::string chat_template;        // empty if absent
+  std::string chat_template;  // empty if absent
 };
 
 }  // namespace loralei

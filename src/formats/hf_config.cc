@@ -22,13 +22,13 @@ struct Architecture {
   const char* class_name;
   const char* name;
   int64_t max_position;
-  int64_t kv_heads;      // when the key is absent; 0: as many as heads
-  int64_t head_dim;      // when the key is absent; 0: hidden / heads
-  bool attention_bias;   // obeys "attention_bias" (q, k, v and o)
-  bool mlp_bias;         // obeys "mlp_bias"
-  bool qkv_bias;         // always has biases on q, k and v
+  int64_t kv_heads;     // when the key is absent; 0: as many as heads
+  int64_t head_dim;     // when the key is absent; 0: hidden / heads
+  bool attention_bias;  // obeys "attention_bias" (q, k, v and o)
+  bool mlp_bias;        // obeys "mlp_bias"
+  bool qkv_bias;        // always has biases on q, k and v
   bool qk_norm;
-  bool window_always;    // "sliding_window" counts by itself (default 4096); otherwise only with "use_sliding_window"
+  bool window_always;  // "sliding_window" counts by itself (default 4096); otherwise only with "use_sliding_window"
 };
 constexpr Architecture kArchitectures[] = {
     {"LlamaForCausalLM", "llama", 2048, 0, 0, true, true, false, false, false},
@@ -41,8 +41,9 @@ constexpr Architecture kArchitectures[] = {
 constexpr const char* kKnownKeys[] = {
     "architectures", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "intermediate_size", "vocab_size", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters",
-    "max_position_embeddings", "tie_word_embeddings", "attention_bias", "mlp_bias", "sliding_window", "use_sliding_window",
-    "max_window_layers", "layer_types", "hidden_act", "bos_token_id", "eos_token_id", "torch_dtype", "dtype",
+    "max_position_embeddings", "tie_word_embeddings", "attention_bias", "mlp_bias", "sliding_window",
+    "use_sliding_window", "max_window_layers", "layer_types", "hidden_act", "bos_token_id", "eos_token_id",
+    "torch_dtype", "dtype",
     // no effect on a forward pass
     "model_type", "transformers_version", "use_cache", "initializer_range", "attention_dropout", "hidden_dropout",
     "pretraining_tp", "pad_token_id", "_name_or_path", "name_or_path", "_attn_implementation_autoset", "_commit_hash",
@@ -50,34 +51,75 @@ constexpr const char* kKnownKeys[] = {
     "output_hidden_states", "output_attentions", "use_return_dict", "torchscript", "gradient_checkpointing", "id2label",
     "label2id", "num_labels", "problem_type", "task_specific_params", "tokenizer_class", "finetuning_task", "prefix",
     "is_decoder", "is_encoder_decoder", "chunk_size_feed_forward", "add_cross_attention", "cross_attention_hidden_size",
-    "tie_encoder_decoder", "pruned_heads", "tf_legacy_loss", "use_bfloat16", "return_dict_in_generate", "max_sequence_length",
-    "max_seq_len", "model_max_length", "attention_probs_dropout_prob", "hidden_dropout_prob", "embd_pdrop",
-    "resid_pdrop", "attn_pdrop", "tokenizer_model_type", "base_model", "license", "unsloth_version", "unsloth_fixed", "_flash_attn_2_enabled",
-    "use_flash_attn", "onnx", "summary_type", "auto_map", "original_max_position_embeddings",
+    "tie_encoder_decoder", "pruned_heads", "tf_legacy_loss", "use_bfloat16", "return_dict_in_generate",
+    "max_sequence_length", "max_seq_len", "model_max_length", "attention_probs_dropout_prob", "hidden_dropout_prob",
+    "embd_pdrop", "resid_pdrop", "attn_pdrop", "tokenizer_model_type", "base_model", "license", "unsloth_version",
+    "unsloth_fixed", "_flash_attn_2_enabled", "use_flash_attn", "onnx", "summary_type", "auto_map",
+    "original_max_position_embeddings",
     // sampling defaults that old configs held
-    "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "do_sample", "max_length", "min_length",
-    "num_beams", "num_beam_groups", "num_return_sequences", "diversity_penalty", "early_stopping", "no_repeat_ngram_size",
-    "encoder_no_repeat_ngram_size", "bad_words_ids", "begin_suppress_tokens", "suppress_tokens", "decoder_start_token_id",
-    "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty", "output_scores",
-    "sampling"};
+    "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "do_sample", "max_length",
+    "min_length", "num_beams", "num_beam_groups", "num_return_sequences", "diversity_penalty", "early_stopping",
+    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "begin_suppress_tokens", "suppress_tokens",
+    "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
+    "exponential_decay_length_penalty", "output_scores", "sampling"};
 
 // Keys that change what the model computes. Accepted only with the neutral value (or null).
 struct NeutralKey {
   const char* key;
   double neutral;  // false counts as 0, true as 1; an empty list or object is neutral too
 };
-constexpr NeutralKey kNeutralKeys[] = {
-    {"partial_rotary_factor", 1}, {"rotary_pct", 1}, {"attention_multiplier", 1}, {"residual_multiplier", 1},
-    {"embedding_multiplier", 1}, {"logits_scaling", 1}, {"logit_scale", 1}, {"scale_emb", 1}, {"scale_depth", 1},
-    {"scale_embeddings", 0}, {"mup_base_shape", 0}, {"lm_head_multiplier", 1}, {"key_multiplier", 1},
-    {"final_logit_softcapping", 0}, {"attn_logit_softcapping", 0}, {"query_pre_attn_scalar", 0}, {"clip_qkv", 0},
-    {"num_experts", 0}, {"num_local_experts", 0}, {"n_routed_experts", 0}, {"num_experts_per_tok", 0}, {"moe_intermediate_size", 0},
-    {"quantization_config", 0}, {"compression_config", 0}, {"quantization", 0}, {"use_parallel_residual", 0}, {"parallel_residual", 0},
-    {"alibi", 0}, {"use_alibi", 0}, {"qk_layernorm", 0}, {"use_qk_norm", 0}, {"layer_norm_eps_scaled", 0}, {"no_rope_layers", 0},
-    {"no_rope_layer_interval", 0}, {"attention_chunk_size", 0}, {"attn_temperature_tuning", 0}, {"use_mrope", 0},
-    {"attention_out_bias", 0}, {"attention_sinks", 0}, {"lm_head_bias", 0}, {"norm_type_layernorm", 0}, {"cross_attention_layers", 0},
-    {"vision_config", 0}, {"audio_config", 0}, {"rope_interleaved", 0}, {"rope_traditional", 0}, {"medusa_num_heads", 0}, {"per_layer_config", 0},
-    {"num_nextn_predict_layers", 0}, {"add_qkv_bias", 0}, {"qkv_bias", 0}, {"use_qkv_bias", 0}};
+constexpr NeutralKey kNeutralKeys[] = {{"partial_rotary_factor", 1},
+                                       {"rotary_pct", 1},
+                                       {"attention_multiplier", 1},
+                                       {"residual_multiplier", 1},
+                                       {"embedding_multiplier", 1},
+                                       {"logits_scaling", 1},
+                                       {"logit_scale", 1},
+                                       {"scale_emb", 1},
+                                       {"scale_depth", 1},
+                                       {"scale_embeddings", 0},
+                                       {"mup_base_shape", 0},
+                                       {"lm_head_multiplier", 1},
+                                       {"key_multiplier", 1},
+                                       {"final_logit_softcapping", 0},
+                                       {"attn_logit_softcapping", 0},
+                                       {"query_pre_attn_scalar", 0},
+                                       {"clip_qkv", 0},
+                                       {"num_experts", 0},
+                                       {"num_local_experts", 0},
+                                       {"n_routed_experts", 0},
+                                       {"num_experts_per_tok", 0},
+                                       {"moe_intermediate_size", 0},
+                                       {"quantization_config", 0},
+                                       {"compression_config", 0},
+                                       {"quantization", 0},
+                                       {"use_parallel_residual", 0},
+                                       {"parallel_residual", 0},
+                                       {"alibi", 0},
+                                       {"use_alibi", 0},
+                                       {"qk_layernorm", 0},
+                                       {"use_qk_norm", 0},
+                                       {"layer_norm_eps_scaled", 0},
+                                       {"no_rope_layers", 0},
+                                       {"no_rope_layer_interval", 0},
+                                       {"attention_chunk_size", 0},
+                                       {"attn_temperature_tuning", 0},
+                                       {"use_mrope", 0},
+                                       {"attention_out_bias", 0},
+                                       {"attention_sinks", 0},
+                                       {"lm_head_bias", 0},
+                                       {"norm_type_layernorm", 0},
+                                       {"cross_attention_layers", 0},
+                                       {"vision_config", 0},
+                                       {"audio_config", 0},
+                                       {"rope_interleaved", 0},
+                                       {"rope_traditional", 0},
+                                       {"medusa_num_heads", 0},
+                                       {"per_layer_config", 0},
+                                       {"num_nextn_predict_layers", 0},
+                                       {"add_qkv_bias", 0},
+                                       {"qkv_bias", 0},
+                                       {"use_qkv_bias", 0}};
 
 bool is_neutral(const Json& value, double neutral) {
   if (value.is_null()) return true;
@@ -87,7 +129,8 @@ bool is_neutral(const Json& value, double neutral) {
 }
 
 Error refused_value(const std::string& path, const std::string& key, const Json& value, const std::string& why) {
-  return unsupported(path + ": \"" + key + "\": " + json_brief(value) + " is not supported" + (why.empty() ? "" : " (" + why + ")"));
+  return unsupported(path + ": \"" + key + "\": " + json_brief(value) + " is not supported" +
+                     (why.empty() ? "" : " (" + why + ")"));
 }
 
 Result<const Architecture*> find_architecture(const Json& root, const std::string& path) {
@@ -103,7 +146,8 @@ Result<const Architecture*> find_architecture(const Json& root, const std::strin
     if (wanted == (by_class ? architecture.class_name : architecture.name)) return &architecture;
   }
   if (wanted.empty()) {
-    return unsupported(path + ": says neither \"architectures\" nor \"model_type\"; supported are " + supported_architectures());
+    return unsupported(path + ": says neither \"architectures\" nor \"model_type\"; supported are " +
+                       supported_architectures());
   }
   return unsupported(path + ": the architecture \"" + wanted.substr(0, 100) + "\" is not supported; supported are " +
                      supported_architectures());
@@ -119,15 +163,18 @@ Status check_other_keys(const Json& root, const std::string& path, std::vector<s
                                       [&](const NeutralKey& rule) { return key == rule.key; });
     if (neutral != std::end(kNeutralKeys)) {
       if (is_neutral(value, neutral->neutral)) continue;
-      const std::string why = key == "quantization_config" ? "quantised checkpoints of this kind cannot be read; use the original "
-                                                             "weights or a GGUF file"
-                                                           : "it changes what the model computes";
+      const std::string why = key == "quantization_config"
+                                  ? "quantised checkpoints of this kind cannot be read; use the original "
+                                    "weights or a GGUF file"
+                                  : "it changes what the model computes";
       return refused_value(path, key, value, why);
     }
-    const bool known = std::any_of(std::begin(kKnownKeys), std::end(kKnownKeys), [&](const char* name) { return key == name; });
+    const bool known =
+        std::any_of(std::begin(kKnownKeys), std::end(kKnownKeys), [&](const char* name) { return key == name; });
     if (!known && !value.is_null() && unknown.size() < 20) unknown.push_back(key.substr(0, 60));
   }
-  if (!unknown.empty()) notes.push_back("config.json has keys that are not known here and were not applied: " + join(unknown) + ".");
+  if (!unknown.empty())
+    notes.push_back("config.json has keys that are not known here and were not applied: " + join(unknown) + ".");
   return {};
 }
 
@@ -139,7 +186,8 @@ Result<int> need_int(const Json& root, const char* key, int64_t high, const std:
 
 Result<double> positive(const Json& object, const char* key, double fallback, const std::string& path) {
   TRY_ASSIGN(const auto value, json_number(object, key, path));
-  if (value && !(*value > 0)) return corrupt(path + ": \"" + key + "\" must be above 0, but it is " + std::to_string(*value));
+  if (value && !(*value > 0))
+    return corrupt(path + ": \"" + key + "\" must be above 0, but it is " + std::to_string(*value));
   return value.value_or(fallback);
 }
 
@@ -156,7 +204,8 @@ Status check_rope_keys(const Json& rope, RopeScalingKind kind, const std::string
     if (key == "partial_rotary_factor") return true;  // checked by the caller
     if (kind == RopeScalingKind::kLlama3) return key == "low_freq_factor" || key == "high_freq_factor";
     if (kind != RopeScalingKind::kYarn) return false;
-    for (const char* name : {"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate", "finetuned"}) {
+    for (const char* name :
+         {"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate", "finetuned"}) {
       if (key == name) return true;
     }
     return false;
@@ -181,7 +230,8 @@ Status read_yarn(const Json& rope, RopeScaling& scaling, const std::string& path
 // `rope` is the object of "rope_scaling" (old form) or "rope_parameters" (new form, rope_theta inside).
 Status read_rope_object(const Json& rope, ModelConfig& config, const std::string& path) {
   for (const char* nested : {"full_attention", "sliding_attention"}) {
-    if (rope.contains(nested)) return unsupported(path + ": rope settings that differ by layer type (\"" + nested + "\") are not supported");
+    if (rope.contains(nested))
+      return unsupported(path + ": rope settings that differ by layer type (\"" + nested + "\") are not supported");
   }
   TRY_ASSIGN(auto type, json_string(rope, "rope_type", path));
   if (!type) {
@@ -189,18 +239,25 @@ Status read_rope_object(const Json& rope, ModelConfig& config, const std::string
   }
   TRY_ASSIGN(config.rope_theta, positive(rope, "rope_theta", config.rope_theta, path));
   TRY_ASSIGN(const auto partial, json_number(rope, "partial_rotary_factor", path));
-  if (partial && *partial != 1.0) return refused_value(path, "partial_rotary_factor", Json(*partial), "it changes what the model computes");
+  if (partial && *partial != 1.0)
+    return refused_value(path, "partial_rotary_factor", Json(*partial), "it changes what the model computes");
   RopeScaling& scaling = config.rope_scaling;
   const std::string kind = type.value_or("default");
   if (kind == "default") {
     scaling.kind = RopeScalingKind::kNone;
     return {};
   }
-  if (kind == "linear") scaling.kind = RopeScalingKind::kLinear;
-  else if (kind == "llama3") scaling.kind = RopeScalingKind::kLlama3;
-  else if (kind == "yarn") scaling.kind = RopeScalingKind::kYarn;
-  else if (kind == "dynamic") scaling.kind = RopeScalingKind::kDynamic;
-  else return unsupported(path + ": the rope type \"" + kind.substr(0, 60) + "\" is not supported; supported are default, linear, llama3, yarn, dynamic");
+  if (kind == "linear")
+    scaling.kind = RopeScalingKind::kLinear;
+  else if (kind == "llama3")
+    scaling.kind = RopeScalingKind::kLlama3;
+  else if (kind == "yarn")
+    scaling.kind = RopeScalingKind::kYarn;
+  else if (kind == "dynamic")
+    scaling.kind = RopeScalingKind::kDynamic;
+  else
+    return unsupported(path + ": the rope type \"" + kind.substr(0, 60) +
+                       "\" is not supported; supported are default, linear, llama3, yarn, dynamic");
   TRY(check_rope_keys(rope, scaling.kind, path));
   TRY_ASSIGN(scaling.factor, need_factor(rope, path));
   TRY_ASSIGN(const auto original, json_int(rope, "original_max_position_embeddings", 1, kMaxPosition, path));
@@ -222,7 +279,8 @@ Status read_rope(const Json& root, ModelConfig& config, const std::string& path)
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const Json* rope = json_find(root, key);
     if (!rope) continue;
-    if (!rope->is_object()) return corrupt(path + ": \"" + key + "\" must be an object, but it is " + json_brief(*rope));
+    if (!rope->is_object())
+      return corrupt(path + ": \"" + key + "\" must be an object, but it is " + json_brief(*rope));
     if (rope->empty()) continue;
     TRY(read_rope_object(*rope, config, path));
     break;
@@ -249,7 +307,8 @@ Status read_windows(const Json& root, const Architecture& architecture, ModelCon
   const Json* types = json_find(root, "layer_types");
   if (types) {
     if (!types->is_array() || types->size() != static_cast<size_t>(config.layers)) {
-      return corrupt(path + ": \"layer_types\" must be a list with one entry for each of the " + std::to_string(config.layers) + " layers");
+      return corrupt(path + ": \"layer_types\" must be a list with one entry for each of the " +
+                     std::to_string(config.layers) + " layers");
     }
   }
   for (int layer = 0; layer < config.layers; ++layer) {
@@ -257,12 +316,14 @@ Status read_windows(const Json& root, const Architecture& architecture, ModelCon
     if (types) {
       const Json& type = (*types)[static_cast<size_t>(layer)];
       const bool full = type == "full_attention";
-      if (!full && type != "sliding_attention") return refused_value(path, "layer_types", type, "known are full_attention and sliding_attention");
+      if (!full && type != "sliding_attention")
+        return refused_value(path, "layer_types", type, "known are full_attention and sliding_attention");
       // Mistral's own class ignores layer_types; a file in which they contradict the window is ambiguous.
       if (architecture.window_always && full == sliding) {
         return unsupported(path + ": \"layer_types\" contradicts \"sliding_window\" in layer " + std::to_string(layer));
       }
-      if (!full && window == 0) return corrupt(path + ": \"layer_types\" asks for sliding attention, but there is no window size in effect");
+      if (!full && window == 0)
+        return corrupt(path + ": \"layer_types\" asks for sliding attention, but there is no window size in effect");
       sliding = !full;
     }
     if (sliding) config.sliding[static_cast<size_t>(layer)] = static_cast<int32_t>(window);
@@ -271,7 +332,8 @@ Status read_windows(const Json& root, const Architecture& architecture, ModelCon
 }
 
 Status read_tokens(const Json& root, ModelConfig& config, const std::string& path) {
-  // Ids beyond the vocabulary are written by some fine-tunes that never resized; they can never be generated and are left out.
+  // Ids beyond the vocabulary are written by some fine-tunes that never resized; they can never be generated and are
+  // left out.
   TRY_ASSIGN(const auto bos, json_ints(root, "bos_token_id", -1, INT32_MAX, path));
   if (bos && !bos->empty() && bos->front() < config.vocab) config.bos = static_cast<TokenId>(bos->front());
   TRY_ASSIGN(const auto eos, json_ints(root, "eos_token_id", -1, INT32_MAX, path));
@@ -293,10 +355,11 @@ Status read_shape(const Json& root, const Architecture& architecture, ModelConfi
   config.kv_heads = static_cast<int>(kv_heads.value_or(kv_default ? architecture.kv_heads : config.heads));
   TRY_ASSIGN(const auto head_dim, json_int(root, "head_dim", 1, kMaxDim, path));
   const bool dim_default = !root.contains("head_dim") && architecture.head_dim > 0;
-  config.head_dim = static_cast<int>(head_dim.value_or(dim_default ? architecture.head_dim : config.hidden / config.heads));
+  config.head_dim =
+      static_cast<int>(head_dim.value_or(dim_default ? architecture.head_dim : config.hidden / config.heads));
   if (!head_dim && !dim_default && config.hidden % config.heads != 0) {
-    return corrupt(path + ": \"hidden_size\" " + std::to_string(config.hidden) + " is not a multiple of \"num_attention_heads\" " +
-                   std::to_string(config.heads));
+    return corrupt(path + ": \"hidden_size\" " + std::to_string(config.hidden) +
+                   " is not a multiple of \"num_attention_heads\" " + std::to_string(config.heads));
   }
   TRY_ASSIGN(config.rms_eps, positive(root, "rms_norm_eps", 1e-6, path));
   TRY_ASSIGN(const auto max_position, json_int(root, "max_position_embeddings", 1, kMaxPosition, path));
@@ -340,25 +403,28 @@ Status check_model_config(const ModelConfig& config, const std::string& path) {
   if (!in_range(config.hidden, kMaxDim) || !in_range(config.layers, kMaxLayers) || !in_range(config.heads, kMaxDim) ||
       !in_range(config.kv_heads, kMaxDim) || !in_range(config.head_dim, 4096) || !in_range(config.ffn, kMaxDim) ||
       !in_range(config.vocab, kMaxVocab)) {
-    return corrupt(path + ": a size of the model is outside what is possible (hidden " + std::to_string(config.hidden) + ", layers " +
-                   std::to_string(config.layers) + ", heads " + std::to_string(config.heads) + ", kv heads " +
-                   std::to_string(config.kv_heads) + ", head_dim " + std::to_string(config.head_dim) + ", ffn " +
-                   std::to_string(config.ffn) + ", vocab " + std::to_string(config.vocab) + ")");
+    return corrupt(path + ": a size of the model is outside what is possible (hidden " + std::to_string(config.hidden) +
+                   ", layers " + std::to_string(config.layers) + ", heads " + std::to_string(config.heads) +
+                   ", kv heads " + std::to_string(config.kv_heads) + ", head_dim " + std::to_string(config.head_dim) +
+                   ", ffn " + std::to_string(config.ffn) + ", vocab " + std::to_string(config.vocab) + ")");
   }
   if (config.heads % config.kv_heads != 0) {
     return corrupt(path + ": the " + std::to_string(config.heads) + " attention heads are not a multiple of the " +
                    std::to_string(config.kv_heads) + " key/value heads");
   }
   if (config.head_dim % 2 != 0) {
-    return unsupported(path + ": head_dim " + std::to_string(config.head_dim) + " is odd, so rotary embedding is not defined");
+    return unsupported(path + ": head_dim " + std::to_string(config.head_dim) +
+                       " is odd, so rotary embedding is not defined");
   }
   if (config.head_dim == 2 && config.rope_scaling.kind == RopeScalingKind::kDynamic) {
-    return unsupported(path + ": the rope type \"dynamic\" is not defined for head_dim 2; its exponent is head_dim / (head_dim - 2)");
+    return unsupported(
+        path + ": the rope type \"dynamic\" is not defined for head_dim 2; its exponent is head_dim / (head_dim - 2)");
   }
   if (static_cast<int64_t>(config.heads) * config.head_dim > kMaxDim) {
     return corrupt(path + ": heads times head_dim is outside what is possible");
   }
-  if (!(config.rms_eps > 0 && config.rms_eps < 1)) return corrupt(path + ": the epsilon of RMS norm must lie between 0 and 1");
+  if (!(config.rms_eps > 0 && config.rms_eps < 1))
+    return corrupt(path + ": the epsilon of RMS norm must lie between 0 and 1");
   CHECK(config.sliding.size() == static_cast<size_t>(config.layers));
   return {};
 }
@@ -366,7 +432,8 @@ Status check_model_config(const ModelConfig& config, const std::string& path) {
 Result<HfConfig> parse_hf_config(std::string_view json, const std::string& path) {
   TRY_ASSIGN(const Json root, parse_json_object(json, path, kMaxConfigBytes));
   if (root.contains("peft_type")) {
-    return invalid_argument(path + ": belongs to an adapter, not to a model; serve its base model with --adapter NAME=PATH");
+    return invalid_argument(path +
+                            ": belongs to an adapter, not to a model; serve its base model with --adapter NAME=PATH");
   }
   TRY_ASSIGN(const Architecture* architecture, find_architecture(root, path));
   HfConfig result;

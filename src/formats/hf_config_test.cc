@@ -9,14 +9,21 @@ namespace loralei {
 namespace {
 
 Json llama() {
-  return Json{{"architectures", {"LlamaForCausalLM"}}, {"hidden_size", 32}, {"num_hidden_layers", 3}, {"num_attention_heads", 4},
-              {"num_key_value_heads", 2}, {"intermediate_size", 48}, {"vocab_size", 96}};
+  return Json{{"architectures", {"LlamaForCausalLM"}},
+              {"hidden_size", 32},
+              {"num_hidden_layers", 3},
+              {"num_attention_heads", 4},
+              {"num_key_value_heads", 2},
+              {"intermediate_size", 48},
+              {"vocab_size", 96}};
 }
 Json with(Json json, const Json& changes) {
   for (const auto& [key, value] : changes.items()) json[key] = value;
   return json;
 }
-Json of(const char* architecture, const Json& changes = Json::object()) { return with(with(llama(), {{"architectures", {architecture}}}), changes); }
+Json of(const char* architecture, const Json& changes = Json::object()) {
+  return with(with(llama(), {{"architectures", {architecture}}}), changes);
+}
 
 ModelConfig read(const Json& json) {
   auto parsed = parse_hf_config(json.dump(), "config.json");
@@ -35,7 +42,8 @@ TEST(HfConfig, DefaultsAreThoseOfTheClass) {
   EXPECT_EQ(llama_config.rms_eps, 1e-6);
   EXPECT_EQ(llama_config.rope_theta, 10000.0);
   EXPECT_EQ(llama_config.max_position, 2048);
-  EXPECT_FALSE(llama_config.tied_head || llama_config.qkv_bias || llama_config.o_bias || llama_config.mlp_bias || llama_config.qk_norm);
+  EXPECT_FALSE(llama_config.tied_head || llama_config.qkv_bias || llama_config.o_bias || llama_config.mlp_bias ||
+               llama_config.qk_norm);
   EXPECT_EQ(llama_config.sliding, (std::vector<int32_t>{0, 0, 0}));
 
   Json no_kv = llama();
@@ -62,34 +70,50 @@ TEST(HfConfig, Windows) {
   const Json window = {{"use_sliding_window", true}, {"sliding_window", 16}, {"max_window_layers", 1}};
   EXPECT_EQ(read(of("Qwen2ForCausalLM", window)).sliding, (std::vector<int32_t>{0, 16, 16}));
   EXPECT_EQ(read(of("Qwen3ForCausalLM", window)).sliding, (std::vector<int32_t>{0, 16, 16}));
-  EXPECT_EQ(read(of("Qwen2ForCausalLM", with(window, {{"use_sliding_window", false}}))).sliding, (std::vector<int32_t>{0, 0, 0}));
+  EXPECT_EQ(read(of("Qwen2ForCausalLM", with(window, {{"use_sliding_window", false}}))).sliding,
+            (std::vector<int32_t>{0, 0, 0}));
   const Json types = {"sliding_attention", "full_attention", "sliding_attention"};
-  EXPECT_EQ(read(of("Qwen2ForCausalLM", with(window, {{"layer_types", types}}))).sliding, (std::vector<int32_t>{16, 0, 16}));
+  EXPECT_EQ(read(of("Qwen2ForCausalLM", with(window, {{"layer_types", types}}))).sliding,
+            (std::vector<int32_t>{16, 0, 16}));
   EXPECT_NE(refusal(of("Qwen2ForCausalLM", {{"layer_types", types}})).find("layer_types"), std::string::npos);
-  EXPECT_NE(refusal(of("Qwen2ForCausalLM", {{"layer_types", {"full_attention"}}})).find("layer_types"), std::string::npos);
-  EXPECT_NE(refusal(of("Qwen2ForCausalLM", {{"layer_types", {"full_attention", "linear_attention", "full_attention"}}})).find("linear_attention"),
+  EXPECT_NE(refusal(of("Qwen2ForCausalLM", {{"layer_types", {"full_attention"}}})).find("layer_types"),
             std::string::npos);
-  EXPECT_NE(refusal(of("MistralForCausalLM", {{"sliding_window", 8}, {"layer_types", types}})).find("layer_types"), std::string::npos);
+  EXPECT_NE(refusal(of("Qwen2ForCausalLM", {{"layer_types", {"full_attention", "linear_attention", "full_attention"}}}))
+                .find("linear_attention"),
+            std::string::npos);
+  EXPECT_NE(refusal(of("MistralForCausalLM", {{"sliding_window", 8}, {"layer_types", types}})).find("layer_types"),
+            std::string::npos);
   EXPECT_NE(refusal(with(llama(), {{"sliding_window", 8}})).find("sliding_window"), std::string::npos);
 }
 
 TEST(HfConfig, DynamicRopeNeedsAnExponent) {
   const Json tiny = with(llama(), {{"head_dim", 2}});
   EXPECT_EQ(read(tiny).head_dim, 2);
-  EXPECT_NE(refusal(with(tiny, {{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}}})).find("head_dim 2"), std::string::npos);
+  EXPECT_NE(refusal(with(tiny, {{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}}})).find("head_dim 2"),
+            std::string::npos);
 }
 
 TEST(HfConfig, RopeOldAndNewForm) {
-  const auto scaled = [](const Json& rope, const char* key = "rope_scaling") { return read(with(llama(), {{key, rope}})).rope_scaling; };
+  const auto scaled = [](const Json& rope, const char* key = "rope_scaling") {
+    return read(with(llama(), {{key, rope}})).rope_scaling;
+  };
   EXPECT_EQ(scaled({{"type", "linear"}, {"factor", 4}}).kind, RopeScalingKind::kLinear);
   EXPECT_EQ(scaled({{"rope_type", "dynamic"}, {"factor", 2.0}}).kind, RopeScalingKind::kDynamic);
   EXPECT_EQ(scaled({{"rope_type", "default"}}).kind, RopeScalingKind::kNone);
   EXPECT_EQ(scaled(Json::object()).kind, RopeScalingKind::kNone);
-  const RopeScaling llama3 = scaled({{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4},
+  const RopeScaling llama3 = scaled({{"rope_type", "llama3"},
+                                     {"factor", 8},
+                                     {"low_freq_factor", 1},
+                                     {"high_freq_factor", 4},
                                      {"original_max_position_embeddings", 8192}});
   EXPECT_EQ(llama3.kind, RopeScalingKind::kLlama3);
   EXPECT_EQ(llama3.original_max_position, 8192);
-  const RopeScaling yarn = scaled({{"type", "yarn"}, {"factor", 4}, {"beta_fast", 16}, {"mscale", 1.5}, {"mscale_all_dim", 0.5}, {"truncate", false}});
+  const RopeScaling yarn = scaled({{"type", "yarn"},
+                                   {"factor", 4},
+                                   {"beta_fast", 16},
+                                   {"mscale", 1.5},
+                                   {"mscale_all_dim", 0.5},
+                                   {"truncate", false}});
   EXPECT_EQ(yarn.kind, RopeScalingKind::kYarn);
   EXPECT_EQ(yarn.beta_fast, 16);
   EXPECT_EQ(yarn.beta_slow, 1);
@@ -97,28 +121,43 @@ TEST(HfConfig, RopeOldAndNewForm) {
   EXPECT_FALSE(yarn.truncate);
   EXPECT_FALSE(yarn.attention_factor.has_value());
   // The new form holds theta too.
-  const ModelConfig config = read(with(llama(), {{"rope_theta", 3.0}, {"rope_parameters", {{"rope_type", "linear"}, {"factor", 2}, {"rope_theta", 500}}}}));
+  const ModelConfig config =
+      read(with(llama(), {{"rope_theta", 3.0},
+                          {"rope_parameters", {{"rope_type", "linear"}, {"factor", 2}, {"rope_theta", 500}}}}));
   EXPECT_EQ(config.rope_theta, 500.0);
   EXPECT_EQ(config.rope_scaling.kind, RopeScalingKind::kLinear);
 
-  for (const Json& rope : {Json{{"type", "longrope"}, {"factor", 2}}, Json{{"type", "su"}}, Json{{"type", "linear"}}, Json{{"type", "linear"}, {"factor", 0}},
-                           Json{{"type", "linear"}, {"factor", 2}, {"short_factor", {1}}}, Json{{"type", 3}}, Json{{"type", "yarn"}, {"factor", "x"}},
-                           Json{{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}, Json{{"full_attention", {{"rope_type", "default"}}}}, Json(4)}) {
+  for (const Json& rope :
+       {Json{{"type", "longrope"}, {"factor", 2}}, Json{{"type", "su"}}, Json{{"type", "linear"}},
+        Json{{"type", "linear"}, {"factor", 0}}, Json{{"type", "linear"}, {"factor", 2}, {"short_factor", {1}}},
+        Json{{"type", 3}}, Json{{"type", "yarn"}, {"factor", "x"}},
+        Json{{"rope_type", "default"}, {"partial_rotary_factor", 0.5}},
+        Json{{"full_attention", {{"rope_type", "default"}}}}, Json(4)}) {
     refusal(with(llama(), {{"rope_scaling", rope}}));
   }
-  EXPECT_NE(refusal(with(llama(), {{"rope_scaling", {{"type", "longrope"}, {"factor", 2}}}})).find("longrope"), std::string::npos);
+  EXPECT_NE(refusal(with(llama(), {{"rope_scaling", {{"type", "longrope"}, {"factor", 2}}}})).find("longrope"),
+            std::string::npos);
 }
 
 TEST(HfConfig, RefusesByNameWhatChangesTheResult) {
-  const Json cases = {{"partial_rotary_factor", 0.5}, {"attention_multiplier", 0.1}, {"logits_scaling", 8.0}, {"logit_scale", 2},
-                      {"embedding_multiplier", 12}, {"residual_multiplier", 0.2}, {"final_logit_softcapping", 30.0}, {"num_local_experts", 8},
-                      {"clip_qkv", 8.0}, {"use_qk_norm", true}, {"hidden_act", "gelu"}, {"no_rope_layers", {1, 0}},
+  const Json cases = {{"partial_rotary_factor", 0.5},
+                      {"attention_multiplier", 0.1},
+                      {"logits_scaling", 8.0},
+                      {"logit_scale", 2},
+                      {"embedding_multiplier", 12},
+                      {"residual_multiplier", 0.2},
+                      {"final_logit_softcapping", 30.0},
+                      {"num_local_experts", 8},
+                      {"clip_qkv", 8.0},
+                      {"use_qk_norm", true},
+                      {"hidden_act", "gelu"},
+                      {"no_rope_layers", {1, 0}},
                       {"quantization_config", {{"quant_method", "gptq"}}}};
   for (const auto& [key, value] : cases.items()) {
     EXPECT_NE(refusal(with(llama(), {{key, value}})).find("\"" + key + "\""), std::string::npos) << key;
   }
-  const Json harmless = {{"partial_rotary_factor", 1.0}, {"attention_multiplier", 1}, {"clip_qkv", nullptr}, {"quantization_config", nullptr},
-                         {"use_qk_norm", false}, {"num_local_experts", 0}};
+  const Json harmless = {{"partial_rotary_factor", 1.0},   {"attention_multiplier", 1}, {"clip_qkv", nullptr},
+                         {"quantization_config", nullptr}, {"use_qk_norm", false},      {"num_local_experts", 0}};
   for (const auto& [key, value] : harmless.items()) {
     read(with(llama(), {{key, value}}));
   }
@@ -129,12 +168,15 @@ TEST(HfConfig, RefusesByNameWhatChangesTheResult) {
 }
 
 TEST(HfConfig, RefusesImpossibleSizesAndArchitectures) {
-  for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"}) {
-    for (const Json& value : {Json(0), Json(-1), Json(int64_t{1} << 40), Json("4"), Json(nullptr), Json(1e300), Json(UINT64_MAX)}) refusal(with(llama(), {{key, value}}));
+  for (const char* key :
+       {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"}) {
+    for (const Json& value :
+         {Json(0), Json(-1), Json(int64_t{1} << 40), Json("4"), Json(nullptr), Json(1e300), Json(UINT64_MAX)})
+      refusal(with(llama(), {{key, value}}));
   }
-  refusal(with(llama(), {{"num_attention_heads", 5}}));     // hidden is not a multiple
-  refusal(with(llama(), {{"num_key_value_heads", 3}}));     // heads are not a multiple
-  refusal(with(llama(), {{"head_dim", 7}}));                // odd
+  refusal(with(llama(), {{"num_attention_heads", 5}}));  // hidden is not a multiple
+  refusal(with(llama(), {{"num_key_value_heads", 3}}));  // heads are not a multiple
+  refusal(with(llama(), {{"head_dim", 7}}));             // odd
   refusal(with(llama(), {{"rms_norm_eps", -1}}));
   EXPECT_NE(refusal(of("FalconForCausalLM")).find("Qwen3ForCausalLM"), std::string::npos);  // says what works
   refusal(with(llama(), {{"architectures", {"LlamaForCausalLM", "X"}}}));
@@ -147,7 +189,8 @@ TEST(HfConfig, RefusesImpossibleSizesAndArchitectures) {
 }
 
 TEST(HfConfig, TokensAndDtype) {
-  const ModelConfig config = read(with(llama(), {{"bos_token_id", 1}, {"eos_token_id", {2, 5, 96}}, {"torch_dtype", "float16"}}));
+  const ModelConfig config =
+      read(with(llama(), {{"bos_token_id", 1}, {"eos_token_id", {2, 5, 96}}, {"torch_dtype", "float16"}}));
   EXPECT_EQ(config.bos, 1);
   EXPECT_EQ(config.eos, (std::vector<TokenId>{2, 5}));  // 96 lies beyond the vocabulary
   EXPECT_EQ(config.dtype, DType::kF16);
@@ -156,7 +199,8 @@ TEST(HfConfig, TokensAndDtype) {
 
 TEST(HfConfig, GenerationDefaults) {
   auto read_generation = [](const char* text) { return parse_generation_config(text, "generation_config.json", 100); };
-  auto parsed = read_generation(R"({"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "repetition_penalty": 1.05,
+  auto parsed = read_generation(
+      R"({"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "repetition_penalty": 1.05,
                                     "eos_token_id": [7, 8, 200], "bos_token_id": 3, "max_new_tokens": 5})");
   ASSERT_TRUE(parsed.ok());
   EXPECT_EQ(parsed->defaults.temperature, 0.6);

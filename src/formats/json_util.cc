@@ -18,11 +18,14 @@ bool too_deep(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
       continue;
     }
-    if (c == '"') in_string = true;
+    if (c == '"')
+      in_string = true;
     else if (c == '[' || c == '{') {
       if (++depth > kMaxJsonDepth) return true;
     } else if (c == ']' || c == '}') {
@@ -121,7 +124,8 @@ Result<std::optional<std::string>> json_string(const Json& object, const char* k
   return std::optional<std::string>(value->get<std::string>());
 }
 
-Result<std::optional<std::vector<std::string>>> json_strings(const Json& object, const char* key, const std::string& place) {
+Result<std::optional<std::vector<std::string>>> json_strings(const Json& object, const char* key,
+                                                             const std::string& place) {
   const Json* value = json_find(object, key);
   if (!value) return std::optional<std::vector<std::string>>();
   std::vector<std::string> strings;

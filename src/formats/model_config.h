@@ -2,8 +2,9 @@
 // ModelConfig: everything the layer program needs to know of a base model, read from config.json or GGUF metadata.
 //
 // A plain value. Invariants after a successful read: every count positive and within limits.h; heads % kv_heads == 0;
-// head_dim even; sliding has one entry a layer. Formats differ in how they order the rows of q and k for rotary embedding:
-// here and in all code below it is the "half split" order of Hugging Face; GGUF readers of llama-type files un-permute rows on load.
+// head_dim even; sliding has one entry a layer. Formats differ in how they order the rows of q and k for rotary
+// embedding: here and in all code below it is the "half split" order of Hugging Face; GGUF readers of llama-type files
+// un-permute rows on load.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +22,13 @@ enum class RopeScalingKind : uint8_t { kNone, kLinear, kLlama3, kYarn, kDynamic 
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::kNone;
   double factor = 1.0;
-  int64_t original_max_position = 0;  // 0: max_position of the model
-  double low_freq_factor = 1.0, high_freq_factor = 4.0;          // llama3
-  double beta_fast = 32.0, beta_slow = 1.0;                      // yarn
+  int64_t original_max_position = 0;                               // 0: max_position of the model
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;            // llama3
+  double beta_fast = 32.0, beta_slow = 1.0;                        // yarn
   std::optional<double> attention_factor, mscale, mscale_all_dim;  // yarn
-  bool truncate = true;                                          // yarn
-  // Ready-made divisors (GGUF rope_freqs.weight): inv_freq[i] = theta^(-2i/d) / freq_factors[i]. Empty or [head_dim / 2]; kind is kNone then.
+  bool truncate = true;                                            // yarn
+  // Ready-made divisors (GGUF rope_freqs.weight): inv_freq[i] = theta^(-2i/d) / freq_factors[i]. Empty or [head_dim /
+  // 2]; kind is kNone then.
   std::vector<float> freq_factors;
 };
 

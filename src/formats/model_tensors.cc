@@ -17,7 +17,8 @@ bool harmless(const std::string& name) {
 
 void add_layer(const ModelConfig& config, int layer, std::vector<ExpectedTensor>& list) {
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-  const int64_t hidden = config.hidden, q = int64_t{config.heads} * config.head_dim, kv = int64_t{config.kv_heads} * config.head_dim;
+  const int64_t hidden = config.hidden, q = int64_t{config.heads} * config.head_dim,
+                kv = int64_t{config.kv_heads} * config.head_dim;
   const auto linear = [&](const char* name, int64_t out, int64_t in, bool bias) {
     list.push_back({prefix + name + ".weight", {out, in}});
     if (bias) list.push_back({prefix + name + ".bias", {out}});
@@ -57,7 +58,8 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 Status check_tensors(const ModelConfig& config, const std::vector<ForeignTensor>& foreign, TensorIndex& index,
                      std::vector<std::string>& notes, const std::string& place) {
   std::unordered_map<std::string, std::vector<int64_t>> wanted;
-  for (ExpectedTensor& tensor : expected_tensors(config)) wanted.emplace(std::move(tensor.name), std::move(tensor.shape));
+  for (ExpectedTensor& tensor : expected_tensors(config))
+    wanted.emplace(std::move(tensor.name), std::move(tensor.shape));
   for (const ForeignTensor& tensor : foreign) {
     if (harmless(tensor.name)) continue;
     return unsupported(place + ": tensor \"" + tensor.name + "\" is stored as " + tensor.dtype +
@@ -74,15 +76,16 @@ Status check_tensors(const ModelConfig& config, const std::vector<ForeignTensor>
         continue;
       }
       if (tensor.name == "lm_head.weight") {
-        notes.push_back("The file holds lm_head.weight, but the config ties the head to the embedding; it is not used.");
+        notes.push_back(
+            "The file holds lm_head.weight, but the config ties the head to the embedding; it is not used.");
         continue;
       }
       return corrupt(place + ": holds tensor \"" + tensor.name + "\" " + shape_text(tensor.shape) +
                      ", which a model with this config does not have (do config and weights belong together?)");
     }
     if (tensor.shape != it->second) {
-      return corrupt(place + ": tensor \"" + tensor.name + "\" has shape " + shape_text(tensor.shape) + ", but the config needs " +
-                     shape_text(it->second));
+      return corrupt(place + ": tensor \"" + tensor.name + "\" has shape " + shape_text(tensor.shape) +
+                     ", but the config needs " + shape_text(it->second));
     }
     wanted.erase(it);
     kept.by_name.emplace(tensor.name, kept.tensors.size());
@@ -94,10 +97,11 @@ Status check_tensors(const ModelConfig& config, const std::vector<ForeignTensor>
     std::sort(missing.begin(), missing.end());
     const size_t count = missing.size();
     missing.resize(std::min<size_t>(count, 3));
-    return corrupt(place + ": lacks " + std::to_string(count) + " of the tensors its config asks for (" + join(missing) +
-                   (count > 3 ? ", ...)" : ")"));
+    return corrupt(place + ": lacks " + std::to_string(count) + " of the tensors its config asks for (" +
+                   join(missing) + (count > 3 ? ", ...)" : ")"));
   }
-  if (leftovers > 0) notes.push_back("Ignored " + std::to_string(leftovers) + " rotary_emb.inv_freq tensors: they are computed.");
+  if (leftovers > 0)
+    notes.push_back("Ignored " + std::to_string(leftovers) + " rotary_emb.inv_freq tensors: they are computed.");
   index = std::move(kept);
   return {};
 }

@@ -23,17 +23,17 @@ struct ExpectedTensor {
 // Every tensor of a model with this config; "lm_head.weight" only when the head is not tied.
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);
 
-// Checks that the index holds exactly the expected tensors in the expected shapes. Known harmless leftovers (rotary_emb.inv_freq; the
-// head of a tied model) are removed from the index and become notes. `place` is for messages.
+// Checks that the index holds exactly the expected tensors in the expected shapes. Known harmless leftovers
+// (rotary_emb.inv_freq; the head of a tied model) are removed from the index and become notes. `place` is for messages.
 Status check_tensors(const ModelConfig& config, const std::vector<ForeignTensor>& foreign, TensorIndex& index,
                      std::vector<std::string>& notes, const std::string& place);
 
 // "[2, 3]" for messages.
 std::string shape_text(const std::vector<int64_t>& shape);
 
-// Row of a q or k projection of a GGUF llama file that holds row `row` of Hugging Face order. In each head such files store the
-// pairs that rotate together next to each other: file row 2i + j is Hugging Face row j * head_dim/2 + i (llama.cpp,
-// convert_hf_to_gguf.py, LlamaModel.permute).
+// Row of a q or k projection of a GGUF llama file that holds row `row` of Hugging Face order. In each head such files
+// store the pairs that rotate together next to each other: file row 2i + j is Hugging Face row j * head_dim/2 + i
+// (llama.cpp, convert_hf_to_gguf.py, LlamaModel.permute).
 constexpr int64_t qk_row(int64_t row, int64_t head_dim) {
   const int64_t head = row / head_dim, inside = row % head_dim, half = head_dim / 2;
   return head * head_dim + 2 * (inside % half) + inside / half;

@@ -54,19 +54,20 @@ constexpr KeyRule kKeys[] = {
     {"peft_version", Treatment::kHarmless, ""},
     {"revision", Treatment::kHarmless, ""},
     {"inference_mode", Treatment::kHarmless, ""},
-    {"lora_dropout", Treatment::kHarmless, ""},      // training only
-    {"megatron_core", Treatment::kHarmless, ""},     // a module's name, used with megatron_config only
-    {"loftq_config", Treatment::kHarmless, ""},      // the settings of initialisations that init_lora_weights names
+    {"lora_dropout", Treatment::kHarmless, ""},   // training only
+    {"megatron_core", Treatment::kHarmless, ""},  // a module's name, used with megatron_config only
+    {"loftq_config", Treatment::kHarmless, ""},   // the settings of initialisations that init_lora_weights names
     {"eva_config", Treatment::kHarmless, ""},
     {"corda_config", Treatment::kHarmless, ""},
     {"lora_ga_config", Treatment::kHarmless, ""},
-    {"velora_config", Treatment::kHarmless, ""},     // another backward pass; the forward pass is LoRA's
+    {"velora_config", Treatment::kHarmless, ""},  // another backward pass; the forward pass is LoRA's
     {"runtime_config", Treatment::kHarmless, ""},
     {"qalora_group_size", Treatment::kHarmless, ""},  // used with use_qalora only
-    {"lora_dtype", Treatment::kHarmless, ""},        // written by ms-swift: training settings
+    {"lora_dtype", Treatment::kHarmless, ""},         // written by ms-swift: training settings
     {"lorap_lr_ratio", Treatment::kHarmless, ""},
     {"lorap_emb_lr", Treatment::kHarmless, ""},
-    {"use_dora", Treatment::kNeutral, "DoRA scales each output by a learned magnitude; merge the adapter, or train it without DoRA"},
+    {"use_dora", Treatment::kNeutral,
+     "DoRA scales each output by a learned magnitude; merge the adapter, or train it without DoRA"},
     {"use_qalora", Treatment::kNeutral, "QA-LoRA pools its inputs"},
     {"use_bdlora", Treatment::kNeutral, "block-diagonal factors"},
     {"kasa_config", Treatment::kNeutral, "KaSA changes the base weights"},
@@ -80,7 +81,8 @@ constexpr KeyRule kKeys[] = {
 };
 
 bool is_neutral(const Json& value) {
-  return value.is_null() || (value.is_boolean() && !value.get<bool>()) || ((value.is_structured() || value.is_string()) && value.empty());
+  return value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
+         ((value.is_structured() || value.is_string()) && value.empty());
 }
 
 class Reader {
@@ -119,18 +121,21 @@ class Reader {
     for (const auto& item : root_.items()) {
       const std::string& key = item.key();
       const Json& value = item.value();
-      const auto rule = std::find_if(std::begin(kKeys), std::end(kKeys), [&](const KeyRule& known) { return key == known.key; });
+      const auto rule =
+          std::find_if(std::begin(kKeys), std::end(kKeys), [&](const KeyRule& known) { return key == known.key; });
       if (rule != std::end(kKeys) && rule->treatment != Treatment::kNeutral) continue;
       if (is_neutral(value)) continue;
       const bool known = rule != std::end(kKeys);
       const std::string why = known ? rule->why : "this key is not known, so it cannot be applied";
-      TRY(refuse("\"" + key.substr(0, 100) + "\": " + json_brief(value) + " is not supported" + (why.empty() ? "" : " (" + why + ")")));
+      TRY(refuse("\"" + key.substr(0, 100) + "\": " + json_brief(value) + " is not supported" +
+                 (why.empty() ? "" : " (" + why + ")")));
     }
     return {};
   }
 
-  // Which initialisations leave the base weights as they are, from PEFT's lora/layer.py. The others subtract the start values from the
-  // base; PEFT writes `true` here when it saves such an adapter converted (path_initial_model_for_weight_conversion).
+  // Which initialisations leave the base weights as they are, from PEFT's lora/layer.py. The others subtract the start
+  // values from the base; PEFT writes `true` here when it saves such an adapter converted
+  // (path_initial_model_for_weight_conversion).
   Status read_init() {
     const Json* init = json_find(root_, "init_lora_weights");
     if (!init || init->is_boolean()) return {};
@@ -139,8 +144,10 @@ class Reader {
       for (const char* fine : {"gaussian", "eva", "orthogonal", "mica"}) {
         if (name == fine) return {};
       }
-      return refuse("\"init_lora_weights\": \"" + name.substr(0, 60) + "\" is not supported, because such training changes the base weights; save the "
-                    "adapter with save_pretrained(..., path_initial_model_for_weight_conversion=INITIAL), which converts it to plain LoRA");
+      return refuse("\"init_lora_weights\": \"" + name.substr(0, 60) +
+                    "\" is not supported, because such training changes the base weights; save the "
+                    "adapter with save_pretrained(..., path_initial_model_for_weight_conversion=INITIAL), which "
+                    "converts it to plain LoRA");
     }
     return corrupt(path_ + ": \"init_lora_weights\" must be true, false or a string, but it is " + json_brief(*init));
   }
@@ -158,15 +165,20 @@ class Reader {
     config_.ensure_weight_tying = tying.value_or(false);
     TRY_ASSIGN(const auto bias, json_string(root_, "bias", path_));
     const std::string kind = bias.value_or("none");
-    if (kind == "all") config_.bias = PeftBias::kAll;
-    else if (kind == "lora_only") config_.bias = PeftBias::kLoraOnly;
-    else if (kind != "none") return invalid_argument(path_ + ": \"bias\" must be none, all or lora_only, but it is \"" + kind.substr(0, 60) + "\"");
+    if (kind == "all")
+      config_.bias = PeftBias::kAll;
+    else if (kind == "lora_only")
+      config_.bias = PeftBias::kLoraOnly;
+    else if (kind != "none")
+      return invalid_argument(path_ + ": \"bias\" must be none, all or lora_only, but it is \"" + kind.substr(0, 60) +
+                              "\"");
     TRY_ASSIGN(const auto fan, json_bool(root_, "fan_in_fan_out", path_));
     if (fan.value_or(false)) {
       config_.notes.push_back("\"fan_in_fan_out\": true has no effect on linear modules, as in PEFT.");
     }
     TRY_ASSIGN(const auto task, json_string(root_, "task_type", path_));
-    if (task && *task != "CAUSAL_LM") config_.notes.push_back("The adapter was made for the task " + task->substr(0, 40) + ", not CAUSAL_LM.");
+    if (task && *task != "CAUSAL_LM")
+      config_.notes.push_back("The adapter was made for the task " + task->substr(0, 40) + ", not CAUSAL_LM.");
     TRY_ASSIGN(const auto base, json_string(root_, "base_model_name_or_path", path_));
     config_.base_model = base.value_or("").substr(0, 300);
     return {};
@@ -178,8 +190,10 @@ class Reader {
       std::string text = targets->get<std::string>();
       std::string lower = text;
       std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
-      if (lower == "all-linear") config_.all_linear = true;
-      else config_.target_pattern = std::move(text);
+      if (lower == "all-linear")
+        config_.all_linear = true;
+      else
+        config_.target_pattern = std::move(text);
     } else if (targets) {
       TRY_ASSIGN(auto names, json_strings(root_, "target_modules", path_));
       if (names) config_.target_names = std::move(*names);
@@ -211,7 +225,9 @@ class Reader {
     if (config_.layers_patterns.size() > 1000) return too_large(path_ + ": \"layers_pattern\" has too many entries");
     const bool text = config_.target_pattern.has_value() || config_.all_linear;
     if (text && (config_.layers || !config_.layers_patterns.empty())) {
-      return invalid_argument(path_ + ": \"layers_to_transform\" and \"layers_pattern\" cannot be used when \"target_modules\" is a string (PEFT refuses it too)");
+      return invalid_argument(path_ +
+                              ": \"layers_to_transform\" and \"layers_pattern\" cannot be used when \"target_modules\" "
+                              "is a string (PEFT refuses it too)");
     }
     if (!config_.layers_patterns.empty() && !config_.layers) {
       return invalid_argument(path_ + ": \"layers_pattern\" needs \"layers_to_transform\"");
@@ -219,15 +235,18 @@ class Reader {
     return {};
   }
 
-  // The keys of the object `name` in the file's order; a key that stands twice counts at its first place (as in Python).
+  // The keys of the object `name` in the file's order; a key that stands twice counts at its first place (as in
+  // Python).
   std::vector<std::string> key_order(const std::string& name) const {
     std::vector<std::string> order;
     std::unordered_set<std::string> seen;
     bool inside = false;
     const auto listen = [&](int depth, Json::parse_event_t event, Json& parsed) {
       if (event == Json::parse_event_t::key && parsed.is_string()) {
-        if (depth == 1) inside = parsed.get<std::string>() == name;
-        else if (depth == 2 && inside && seen.insert(parsed.get<std::string>()).second) order.push_back(parsed.get<std::string>());
+        if (depth == 1)
+          inside = parsed.get<std::string>() == name;
+        else if (depth == 2 && inside && seen.insert(parsed.get<std::string>()).second)
+          order.push_back(parsed.get<std::string>());
       }
       return true;
     };
@@ -243,8 +262,10 @@ class Reader {
     for (const char* key : {"rank_pattern", "alpha_pattern"}) {
       const Json* object = json_find(root_, key);
       if (!object) continue;
-      if (!object->is_object()) return corrupt(path_ + ": \"" + std::string(key) + "\" must be an object, but it is " + json_brief(*object));
-      if (object->size() > kMaxPatterns) return too_large(path_ + ": \"" + std::string(key) + "\" has too many entries");
+      if (!object->is_object())
+        return corrupt(path_ + ": \"" + std::string(key) + "\" must be an object, but it is " + json_brief(*object));
+      if (object->size() > kMaxPatterns)
+        return too_large(path_ + ": \"" + std::string(key) + "\" has too many entries");
       const std::string place = path_ + ": in \"" + key + "\"";
       const bool ranks = std::string_view(key) == "rank_pattern";
       for (const std::string& name : key_order(key)) {
@@ -277,14 +298,16 @@ class Reader {
     }
     if (trainable->size() > 16) return too_large(path_ + ": \"trainable_token_indices\" names too many modules");
     for (const auto& [name, value] : trainable->items()) {
-      TRY_ASSIGN(const auto list, json_ints(*trainable, name.c_str(), 0, kMaxVocab, path_ + ": in \"trainable_token_indices\""));
+      TRY_ASSIGN(const auto list,
+                 json_ints(*trainable, name.c_str(), 0, kMaxVocab, path_ + ": in \"trainable_token_indices\""));
       if (list) TRY(add_tokens(name, *list));
     }
     return {};
   }
 
   Status add_tokens(const std::string& name, const std::vector<int64_t>& list) {
-    if (static_cast<int64_t>(list.size()) > kMaxTokens) return too_large(path_ + ": \"trainable_token_indices\" is too long");
+    if (static_cast<int64_t>(list.size()) > kMaxTokens)
+      return too_large(path_ + ": \"trainable_token_indices\" is too long");
     if (list.empty()) return {};
     std::vector<int64_t> sorted = list;
     std::sort(sorted.begin(), sorted.end());
@@ -310,19 +333,23 @@ bool is_name(const std::string& key, const std::string& name) {
   return key == name || (key.size() > name.size() && key[key.size() - name.size() - 1] == '.' && ends_with(key, name));
 }
 
-Result<PyRegex> compile(const std::string& pattern, const std::string& shown, const char* key, const std::string& path) {
+Result<PyRegex> compile(const std::string& pattern, const std::string& shown, const char* key,
+                        const std::string& path) {
   auto regex = PyRegex::compile(pattern);
   if (regex.ok()) return regex;
   Error error = std::move(regex).error();
-  error.message = path + ": \"" + key + "\": \"" + shown.substr(0, 200) + "\" cannot be used as a regular expression: " + error.message;
+  error.message = path + ": \"" + key + "\": \"" + shown.substr(0, 200) +
+                  "\" cannot be used as a regular expression: " + error.message;
   return error;
 }
 
-// The literal end of a pattern, which every name that matches must share; "" when there is none. Only an aid to skip patterns quickly.
+// The literal end of a pattern, which every name that matches must share; "" when there is none. Only an aid to skip
+// patterns quickly.
 std::string literal_ending(const std::string& pattern) {
   if (pattern.find_first_of("|()[]{}?*+$") != std::string::npos) return "";
   size_t begin = pattern.size();
-  while (begin > 0 && (std::isalnum(static_cast<unsigned char>(pattern[begin - 1])) || pattern[begin - 1] == '_')) --begin;
+  while (begin > 0 && (std::isalnum(static_cast<unsigned char>(pattern[begin - 1])) || pattern[begin - 1] == '_'))
+    --begin;
   if (begin > 0 && pattern[begin - 1] == '\\') ++begin;
   return begin >= pattern.size() ? "" : pattern.substr(begin);
 }
@@ -367,9 +394,12 @@ Result<PeftMatcher> PeftMatcher::create(const PeftConfig& config, const std::str
 
 Result<bool> PeftMatcher::matches(const PyRegex& regex, const std::string& key, bool full) {
   switch (full ? regex.full_match(key, budget_) : regex.match(key, budget_)) {
-    case PyRegex::Answer::kYes: return true;
-    case PyRegex::Answer::kNo: return false;
-    case PyRegex::Answer::kTooHard: break;
+    case PyRegex::Answer::kYes:
+      return true;
+    case PyRegex::Answer::kNo:
+      return false;
+    case PyRegex::Answer::kTooHard:
+      break;
   }
   return too_large(path_ + ": its regular expressions take too long to evaluate; list the module names instead");
 }
@@ -394,11 +424,13 @@ Result<bool> PeftMatcher::in_layers(const std::string& key) {
   for (const PyRegex& regex : layers_) {
     std::string digits;
     const auto answer = regex.match_group(key, "idx", digits, budget_);
-    if (answer == PyRegex::Answer::kTooHard) return too_large(path_ + ": \"layers_pattern\" takes too long to evaluate");
+    if (answer == PyRegex::Answer::kTooHard)
+      return too_large(path_ + ": \"layers_pattern\" takes too long to evaluate");
     if (answer == PyRegex::Answer::kNo) continue;
     int64_t index = 0;
     for (const char c : digits) index = std::min<int64_t>(index * 10 + (c - '0'), INT32_MAX);
-    return !digits.empty() && std::find(config_->layers->begin(), config_->layers->end(), index) != config_->layers->end();
+    return !digits.empty() &&
+           std::find(config_->layers->begin(), config_->layers->end(), index) != config_->layers->end();
   }
   return false;
 }
@@ -407,7 +439,8 @@ Result<bool> PeftMatcher::targets(const std::string& key, bool linear) {
   TRY_ASSIGN(const bool out, excluded(key));
   if (out) {
     // An entry whose modules are all excluded asked for nothing.
-    for (size_t i = 0; i < target_used_.size(); ++i) target_used_[i] = target_used_[i] || is_name(key, config_->target_names[i]);
+    for (size_t i = 0; i < target_used_.size(); ++i)
+      target_used_[i] = target_used_[i] || is_name(key, config_->target_names[i]);
     return false;
   }
   if (config_->all_linear) return linear;

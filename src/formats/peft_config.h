@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// PeftConfig: what an adapter_config.json of PEFT (peft_type LORA) asks for, and which modules of a base model it means.
+// PeftConfig: what an adapter_config.json of PEFT (peft_type LORA) asks for, and which modules of a base model it
+// means.
 //
-// A plain value; PeftMatcher answers per module and keeps the compiled patterns. Thread: one at a time. Every key that PEFT's LoraConfig
-// knows is in one table (peft_config.cc, explained in docs/peft-keys.md): applied, harmless, or refused by name unless neutral; a key
-// that nobody knows is refused unless its value is null, false or empty.
-// Semantics are those of PEFT 0.21 (tuners_utils.check_target_module_exists, utils.other.get_pattern_key, lora.layer.update_layer).
-// Failure: corrupt (not JSON, wrong type), unsupported (key and value named), invalid_argument (impossible values, broken patterns).
+// A plain value; PeftMatcher answers per module and keeps the compiled patterns. Thread: one at a time. Every key that
+// PEFT's LoraConfig knows is in one table (peft_config.cc, explained in docs/peft-keys.md): applied, harmless, or
+// refused by name unless neutral; a key that nobody knows is refused unless its value is null, false or empty.
+// Semantics are those of PEFT 0.21 (tuners_utils.check_target_module_exists, utils.other.get_pattern_key,
+// lora.layer.update_layer). Failure: corrupt (not JSON, wrong type), unsupported (key and value named),
+// invalid_argument (impossible values, broken patterns).
 #pragma once
 
 #include <cstdint>
@@ -25,8 +27,8 @@ namespace loralei {
 enum class PeftBias : unsigned char { kNone, kAll, kLoraOnly };
 
 struct PeftConfig {
-  int rank = 8;       // "r"
-  double alpha = 8;   // "lora_alpha"
+  int rank = 8;      // "r"
+  double alpha = 8;  // "lora_alpha"
   bool rslora = false, lora_bias = false, ensure_weight_tying = false;
   PeftBias bias = PeftBias::kNone;
 
@@ -35,21 +37,23 @@ struct PeftConfig {
   std::vector<std::string> target_names;      // target_modules as a list
   std::optional<std::string> exclude_pattern;
   std::vector<std::string> exclude_names;
-  std::optional<std::vector<int64_t>> layers;  // layers_to_transform; absent or empty: all
-  std::vector<std::string> layers_patterns;    // layers_pattern
-  std::vector<std::pair<std::string, int>> rank_pattern;      // in the file's order: the first key that matches counts
+  std::optional<std::vector<int64_t>> layers;             // layers_to_transform; absent or empty: all
+  std::vector<std::string> layers_patterns;               // layers_pattern
+  std::vector<std::pair<std::string, int>> rank_pattern;  // in the file's order: the first key that matches counts
   std::vector<std::pair<std::string, double>> alpha_pattern;
 
   std::vector<std::string> modules_to_save;
-  std::map<std::string, std::vector<TokenId>> trainable_tokens;  // module name -> ids in the order of the rows; "embed_tokens" for a plain list
+  std::map<std::string, std::vector<TokenId>>
+      trainable_tokens;  // module name -> ids in the order of the rows; "embed_tokens" for a plain list
   std::vector<TokenId> alora_invocation;
 
-  std::string base_model;  // base_model_name_or_path, for display
+  std::string base_model;            // base_model_name_or_path, for display
   std::vector<std::string> notes;    // harmless things worth telling
   std::vector<std::string> refused;  // non-strict only: what is asked for and not applied, one sentence each
 };
 
-// Strict: the first refusal is an error. Otherwise refusals are collected, and only what makes the file unreadable is an error.
+// Strict: the first refusal is an error. Otherwise refusals are collected, and only what makes the file unreadable is
+// an error.
 Result<PeftConfig> parse_peft_config(std::string_view json, const std::string& path, bool strict);
 
 // Answers for full module keys such as "model.layers.3.self_attn.q_proj" and "lm_head".

@@ -15,7 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CHECK(config->rank >= 1 && config->rank <= loralei::kMaxLoraRank);
     auto matcher = loralei::PeftMatcher::create(*config, "fuzz");
     if (!matcher.ok()) continue;
-    for (const char* key : {"model.layers.0.self_attn.q_proj", "model.layers.11.mlp.down_proj", "model.embed_tokens", "lm_head"}) {
+    for (const char* key :
+         {"model.layers.0.self_attn.q_proj", "model.layers.11.mlp.down_proj", "model.embed_tokens", "lm_head"}) {
       const auto targeted = matcher->targets(key, true);
       const auto rank = matcher->rank(key);
       const auto scaling = matcher->scaling(key);

@@ -11,11 +11,14 @@ namespace {
 
 Json minimal() { return Json{{"peft_type", "LORA"}, {"r", 4}, {"lora_alpha", 8}, {"target_modules", {"q_proj"}}}; }
 
-Result<PeftConfig> parse(const Json& json, bool strict = true) { return parse_peft_config(json.dump(), "adapter_config.json", strict); }
+Result<PeftConfig> parse(const Json& json, bool strict = true) {
+  return parse_peft_config(json.dump(), "adapter_config.json", strict);
+}
 
 // PEFT's own answers (tests/vectors/make_peft_matching.py).
 TEST(PeftConfig, MatchesModulesAsPeft) {
-  auto text = PosixFileSystem().read_all(std::string(LORALEI_SOURCE_DIR) + "/tests/vectors/peft_matching.json", 1 << 20);
+  auto text =
+      PosixFileSystem().read_all(std::string(LORALEI_SOURCE_DIR) + "/tests/vectors/peft_matching.json", 1 << 20);
   ASSERT_TRUE(text.ok()) << text.error().message;
   const Json vectors = Json::parse(*text);
   for (const Json& row : vectors["matching"]) {
@@ -34,7 +37,8 @@ TEST(PeftConfig, MatchesModulesAsPeft) {
     EXPECT_EQ(targeted, row["targeted"]) << row["config"];
   }
   for (const Json& row : vectors["patterns"]) {
-    // ranks 1, 2, ... by place tell which key was found; 4000 none. The text is built by hand to keep the order of the keys.
+    // ranks 1, 2, ... by place tell which key was found; 4000 none. The text is built by hand to keep the order of the
+    // keys.
     std::string text = R"({"peft_type": "LORA", "r": 4000, "lora_alpha": 8000, "rank_pattern": {)";
     std::string alphas;
     for (size_t i = 0; i < row["keys"].size(); ++i) {
@@ -109,7 +113,8 @@ TEST(PeftConfig, RefusesByNameWhatItDoesNotApply) {
 TEST(PeftConfig, NeutralAndHarmlessValuesAreFine) {
   Json json = minimal();
   for (const char* key : {"use_dora", "use_qalora", "merge_weights", "a_new_flag"}) json[key] = false;
-  for (const char* key : {"layer_replication", "target_parameters", "kasa_config", "megatron_config", "a_new_key"}) json[key] = nullptr;
+  for (const char* key : {"layer_replication", "target_parameters", "kasa_config", "megatron_config", "a_new_key"})
+    json[key] = nullptr;
   json["loftq_config"] = Json::object();
   json["eva_config"] = {{"rho", 2.0}};
   json["lora_dropout"] = 0.1;
@@ -122,10 +127,12 @@ TEST(PeftConfig, NeutralAndHarmlessValuesAreFine) {
 }
 
 TEST(PeftConfig, ReadsEveryAppliedKey) {
-  auto config = parse_peft_config(R"({"peft_type": "LORA", "r": 16, "lora_alpha": 32.5, "bias": "all", "lora_bias": true,
+  auto config =
+      parse_peft_config(R"({"peft_type": "LORA", "r": 16, "lora_alpha": 32.5, "bias": "all", "lora_bias": true,
       "target_modules": "All-Linear", "exclude_modules": ".*k_proj", "modules_to_save": ["lm_head"], "fan_in_fan_out": true,
       "rank_pattern": {"z": 2, "a": 3, "z": 4}, "trainable_token_indices": [5, 3], "alora_invocation_tokens": [9, 8],
-      "ensure_weight_tying": true, "task_type": "SEQ_CLS", "base_model_name_or_path": "x/y"})", "f", true);
+      "ensure_weight_tying": true, "task_type": "SEQ_CLS", "base_model_name_or_path": "x/y"})",
+                        "f", true);
   ASSERT_TRUE(config.ok()) << config.error().message;
   EXPECT_EQ(config->rank, 16);
   EXPECT_EQ(config->alpha, 32.5);
@@ -142,12 +149,27 @@ TEST(PeftConfig, ReadsEveryAppliedKey) {
 }
 
 TEST(PeftConfig, RefusesImpossibleValues) {
-  const std::vector<std::pair<std::string, Json>> cases = {
-      {"peft_type", "VERA"},     {"peft_type", nullptr},     {"r", 0},           {"r", 5000},       {"r", 1.5},
-      {"r", "8"},                {"lora_alpha", "x"},        {"bias", "some"},   {"bias", 3},       {"target_modules", 3},
-      {"target_modules", {1}},   {"rank_pattern", {1}},      {"rank_pattern", {{"a", 0}}},          {"alpha_pattern", {{"a", "b"}}},
-      {"layers_pattern", "h"},   {"layers_to_transform", "x"}, {"trainable_token_indices", {-1}},   {"trainable_token_indices", {3, 3}},
-      {"use_rslora", 1},         {"init_lora_weights", 3},   {"alora_invocation_tokens", {-5}}};
+  const std::vector<std::pair<std::string, Json>> cases = {{"peft_type", "VERA"},
+                                                           {"peft_type", nullptr},
+                                                           {"r", 0},
+                                                           {"r", 5000},
+                                                           {"r", 1.5},
+                                                           {"r", "8"},
+                                                           {"lora_alpha", "x"},
+                                                           {"bias", "some"},
+                                                           {"bias", 3},
+                                                           {"target_modules", 3},
+                                                           {"target_modules", {1}},
+                                                           {"rank_pattern", {1}},
+                                                           {"rank_pattern", {{"a", 0}}},
+                                                           {"alpha_pattern", {{"a", "b"}}},
+                                                           {"layers_pattern", "h"},
+                                                           {"layers_to_transform", "x"},
+                                                           {"trainable_token_indices", {-1}},
+                                                           {"trainable_token_indices", {3, 3}},
+                                                           {"use_rslora", 1},
+                                                           {"init_lora_weights", 3},
+                                                           {"alora_invocation_tokens", {-5}}};
   for (const auto& [key, value] : cases) {
     Json json = minimal();
     json[key] = value;
@@ -157,7 +179,8 @@ TEST(PeftConfig, RefusesImpossibleValues) {
   json["target_modules"] = ".*";
   json["layers_to_transform"] = {1};
   EXPECT_FALSE(parse(json).ok());
-  for (const char* text : {"", "[]", "{", "nul", "{\"peft_type\": \"LORA\"} x", "\xff"}) EXPECT_FALSE(parse_peft_config(text, "f", true).ok());
+  for (const char* text : {"", "[]", "{", "nul", "{\"peft_type\": \"LORA\"} x", "\xff"})
+    EXPECT_FALSE(parse_peft_config(text, "f", true).ok());
   std::string deep = "{\"a\":";
   for (int i = 0; i < 200; ++i) deep += "[";
   EXPECT_FALSE(parse_peft_config(deep, "f", true).ok());

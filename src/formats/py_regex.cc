@@ -20,7 +20,9 @@ bool ascii_word(unsigned char c) { return (c < 128 && std::isalnum(c)) || c == '
 Set class_set(char letter) {
   Set set;
   for (int c = 0; c < 128; ++c) {
-    const bool in = letter == 'd' ? std::isdigit(c) != 0 : letter == 's' ? std::isspace(c) != 0 : ascii_word(static_cast<unsigned char>(c));
+    const bool in = letter == 'd'   ? std::isdigit(c) != 0
+                    : letter == 's' ? std::isspace(c) != 0
+                                    : ascii_word(static_cast<unsigned char>(c));
     set[static_cast<size_t>(c)] = in;
   }
   return set;
@@ -48,7 +50,8 @@ class RegexParser {
     return invalid_argument(what + " at position " + std::to_string(pos_) + " of the pattern");
   }
   Error not_supported(const std::string& what) const {
-    return unsupported(what + " at position " + std::to_string(pos_) + " of the pattern is not supported; list the module names instead");
+    return unsupported(what + " at position " + std::to_string(pos_) +
+                       " of the pattern is not supported; list the module names instead");
   }
   int add(PyRegex::Node node) {
     regex_.nodes_.push_back(std::move(node));
@@ -84,9 +87,12 @@ class RegexParser {
   Result<int> atom(int nesting) {
     const char c = text_[pos_];
     switch (c) {
-      case '(': return group(nesting);
-      case '[': return set_class();
-      case '\\': return escape();
+      case '(':
+        return group(nesting);
+      case '[':
+        return set_class();
+      case '\\':
+        return escape();
       case '.': {
         ++pos_;
         Set set;
@@ -94,16 +100,24 @@ class RegexParser {
         set.reset('\n');
         return add_set(set);
       }
-      case '^': ++pos_; return add({.kind = Kind::kBegin});
-      case '$': ++pos_; return add({.kind = Kind::kEnd});
-      case '*': case '+': case '?': return bad("nothing to repeat");
+      case '^':
+        ++pos_;
+        return add({.kind = Kind::kBegin});
+      case '$':
+        ++pos_;
+        return add({.kind = Kind::kEnd});
+      case '*':
+      case '+':
+      case '?':
+        return bad("nothing to repeat");
       case '{': {
         const size_t before = pos_;
         if (braces()) return bad("nothing to repeat");
         pos_ = before;
         break;
       }
-      default: break;
+      default:
+        break;
     }
     ++pos_;
     Set set;
@@ -141,16 +155,26 @@ class RegexParser {
     if (at_end()) return item;
     std::pair<int, int> range;
     switch (peek()) {
-      case '*': range = {0, -1}; ++pos_; break;
-      case '+': range = {1, -1}; ++pos_; break;
-      case '?': range = {0, 1}; ++pos_; break;
+      case '*':
+        range = {0, -1};
+        ++pos_;
+        break;
+      case '+':
+        range = {1, -1};
+        ++pos_;
+        break;
+      case '?':
+        range = {0, 1};
+        ++pos_;
+        break;
       case '{': {
         const auto counts = braces();
         if (!counts) return item;
         range = *counts;
         break;
       }
-      default: return item;
+      default:
+        return item;
     }
     if (range.first > kMaxRepeat || range.second > kMaxRepeat) return not_supported("a repetition of more than 1000");
     if (range.second >= 0 && range.second < range.first) return bad("min repeat greater than max repeat");
@@ -211,12 +235,23 @@ class RegexParser {
   Result<unsigned char> escaped_char() {
     const char c = text_[pos_];
     switch (c) {
-      case 'n': ++pos_; return static_cast<unsigned char>('\n');
-      case 't': ++pos_; return static_cast<unsigned char>('\t');
-      case 'r': ++pos_; return static_cast<unsigned char>('\r');
-      case 'f': ++pos_; return static_cast<unsigned char>('\f');
-      case 'v': ++pos_; return static_cast<unsigned char>('\v');
-      default: break;
+      case 'n':
+        ++pos_;
+        return static_cast<unsigned char>('\n');
+      case 't':
+        ++pos_;
+        return static_cast<unsigned char>('\t');
+      case 'r':
+        ++pos_;
+        return static_cast<unsigned char>('\r');
+      case 'f':
+        ++pos_;
+        return static_cast<unsigned char>('\f');
+      case 'v':
+        ++pos_;
+        return static_cast<unsigned char>('\v');
+      default:
+        break;
     }
     if (std::isdigit(static_cast<unsigned char>(c))) return not_supported("a back reference or numeric escape");
     if (std::isalpha(static_cast<unsigned char>(c))) return not_supported(std::string("the escape \\") + c);
@@ -229,13 +264,30 @@ class RegexParser {
     if (at_end()) return bad("a backslash ends the pattern");
     const char c = peek();
     switch (c) {
-      case 'd': case 's': case 'w': ++pos_; return add_set(class_set(c));
-      case 'D': case 'S': case 'W': ++pos_; return add_set(~class_set(static_cast<char>(std::tolower(c))));
-      case 'b': ++pos_; return add({.kind = Kind::kWordBoundary});
-      case 'B': ++pos_; return add({.kind = Kind::kNotWordBoundary});
-      case 'A': ++pos_; return add({.kind = Kind::kBegin});
-      case 'Z': ++pos_; return add({.kind = Kind::kEndAbsolute});
-      default: break;
+      case 'd':
+      case 's':
+      case 'w':
+        ++pos_;
+        return add_set(class_set(c));
+      case 'D':
+      case 'S':
+      case 'W':
+        ++pos_;
+        return add_set(~class_set(static_cast<char>(std::tolower(c))));
+      case 'b':
+        ++pos_;
+        return add({.kind = Kind::kWordBoundary});
+      case 'B':
+        ++pos_;
+        return add({.kind = Kind::kNotWordBoundary});
+      case 'A':
+        ++pos_;
+        return add({.kind = Kind::kBegin});
+      case 'Z':
+        ++pos_;
+        return add({.kind = Kind::kEndAbsolute});
+      default:
+        break;
     }
     TRY_ASSIGN(const unsigned char literal, escaped_char());
     Set set;
@@ -314,7 +366,8 @@ class RegexRun {
  private:
   using Kind = PyRegex::Kind;
 
-  // What follows: a plain pointer pair, so that nothing is allocated per step. The context outlives the call it is passed to.
+  // What follows: a plain pointer pair, so that nothing is allocated per step. The context outlives the call it is
+  // passed to.
   struct Continuation {
     template <typename F>
     explicit Continuation(F& callable)
@@ -340,23 +393,31 @@ class RegexRun {
 
   bool node(const PyRegex::Node& node, size_t pos, Continuation next) {
     switch (node.kind) {
-      case Kind::kEmpty: return next(pos);
+      case Kind::kEmpty:
+        return next(pos);
       case Kind::kSet:
         return pos < text_.size() && node.set[static_cast<unsigned char>(text_[pos])] && next(pos + 1);
-      case Kind::kBegin: return pos == 0 && next(pos);
+      case Kind::kBegin:
+        return pos == 0 && next(pos);
       case Kind::kEnd:
         return (pos == text_.size() || (pos + 1 == text_.size() && text_[pos] == '\n')) && next(pos);
-      case Kind::kEndAbsolute: return pos == text_.size() && next(pos);
-      case Kind::kWordBoundary: return boundary(pos) && next(pos);
-      case Kind::kNotWordBoundary: return !boundary(pos) && next(pos);
-      case Kind::kSequence: return sequence(node, 0, pos, next);
+      case Kind::kEndAbsolute:
+        return pos == text_.size() && next(pos);
+      case Kind::kWordBoundary:
+        return boundary(pos) && next(pos);
+      case Kind::kNotWordBoundary:
+        return !boundary(pos) && next(pos);
+      case Kind::kSequence:
+        return sequence(node, 0, pos, next);
       case Kind::kChoice:
         for (const int child : node.children) {
           if (step(child, pos, next)) return true;
         }
         return false;
-      case Kind::kRepeat: return repeat(node, 0, pos, next);
-      case Kind::kGroup: return group_node(node, pos, next);
+      case Kind::kRepeat:
+        return repeat(node, 0, pos, next);
+      case Kind::kGroup:
+        return group_node(node, pos, next);
       case Kind::kLookAhead: {
         auto accept = [](size_t) { return true; };
         const bool found = step(node.children[0], pos, Continuation(accept));
@@ -418,7 +479,8 @@ PyRegex::Answer PyRegex::match(std::string_view text, RegexBudget& budget) const
   return RegexRun(*this, text, budget).run(false);
 }
 
-PyRegex::Answer PyRegex::match_group(std::string_view text, std::string_view name, std::string& group, RegexBudget& budget) const {
+PyRegex::Answer PyRegex::match_group(std::string_view text, std::string_view name, std::string& group,
+                                     RegexBudget& budget) const {
   RegexRun run(*this, text, budget);
   const Answer answer = run.run(false);
   group.clear();

@@ -11,7 +11,8 @@ namespace {
 
 // What Python's re answers for every pattern on every text (tests/vectors/make_peft_matching.py).
 TEST(PyRegex, AnswersAsPython) {
-  auto text = PosixFileSystem().read_all(std::string(LORALEI_SOURCE_DIR) + "/tests/vectors/peft_matching.json", 1 << 20);
+  auto text =
+      PosixFileSystem().read_all(std::string(LORALEI_SOURCE_DIR) + "/tests/vectors/peft_matching.json", 1 << 20);
   ASSERT_TRUE(text.ok()) << text.error().message;
   const Json vectors = Json::parse(*text);
   for (const Json& row : vectors["regexes"]) {
@@ -24,7 +25,8 @@ TEST(PyRegex, AnswersAsPython) {
     ASSERT_TRUE(regex.ok()) << pattern << ": " << regex.error().message;
     for (const Json& item : vectors["texts"]) {
       const auto listed = [&](const char* key) {
-        return std::find(row[key].begin(), row[key].end(), item) != row[key].end() ? PyRegex::Answer::kYes : PyRegex::Answer::kNo;
+        return std::find(row[key].begin(), row[key].end(), item) != row[key].end() ? PyRegex::Answer::kYes
+                                                                                   : PyRegex::Answer::kNo;
       };
       RegexBudget budget;
       EXPECT_EQ(regex->full_match(item.get<std::string>(), budget), listed("full")) << pattern << " on " << item;

@@ -28,10 +28,10 @@ struct Entry {
 // Bits per number of every dtype the format names; 0 for an unknown name.
 int dtype_bits(const std::string& name) {
   static const std::pair<const char*, int> kNames[] = {
-      {"BOOL", 8},    {"U8", 8},       {"I8", 8},       {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8},
-      {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6},
-      {"I16", 16},    {"U16", 16},     {"F16", 16},     {"BF16", 16},   {"I32", 32},    {"U32", 32},
-      {"F32", 32},    {"F64", 64},     {"I64", 64},     {"U64", 64},    {"C64", 64}};
+      {"BOOL", 8},        {"U8", 8},          {"I8", 8},    {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8},
+      {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F4", 4},    {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"I16", 16},
+      {"U16", 16},        {"F16", 16},        {"BF16", 16}, {"I32", 32},    {"U32", 32},    {"F32", 32},
+      {"F64", 64},        {"I64", 64},        {"U64", 64},  {"C64", 64}};
   for (const auto& [known, bits] : kNames) {
     if (name == known) return bits;
   }
@@ -45,8 +45,9 @@ std::optional<DType> usable_dtype(const std::string& name) {
   return std::nullopt;
 }
 
-// Reads the header event by event, so that a hostile header cannot make a large tree of values and a name that stands twice is seen.
-// Only this form is accepted: {"__metadata__": {string: string}, NAME: {"dtype": string, "shape": [..], "data_offsets": [b, e]}}.
+// Reads the header event by event, so that a hostile header cannot make a large tree of values and a name that stands
+// twice is seen. Only this form is accepted: {"__metadata__": {string: string}, NAME: {"dtype": string, "shape": [..],
+// "data_offsets": [b, e]}}.
 class HeaderSax : public nlohmann::json_sax<Json> {
  public:
   std::vector<Entry> entries;
@@ -143,7 +144,10 @@ class HeaderSax : public nlohmann::json_sax<Json> {
  private:
   bool fail(const std::string& what, const std::string& name = "") {
     if (problem.empty()) {
-      const std::string subject = !name.empty() ? name : in_metadata_ ? "__metadata__" : entries.empty() ? "" : entries.back().name;
+      const std::string subject = !name.empty()     ? name
+                                  : in_metadata_    ? "__metadata__"
+                                  : entries.empty() ? ""
+                                                    : entries.back().name;
       problem = subject.empty() ? "its header " + what : "tensor \"" + subject.substr(0, 200) + "\" " + what;
     }
     return false;
@@ -181,7 +185,8 @@ Status check_entry(const Entry& entry, int64_t expected, int64_t data_bytes, con
   if (bits == 0) return corrupt(what + "has the unknown number format \"" + entry.dtype.substr(0, 40) + "\"");
   int64_t total_bits = bits;
   for (const int64_t dim : entry.shape) {
-    if (__builtin_mul_overflow(total_bits, dim, &total_bits)) return corrupt(what + "has a shape whose product overflows");
+    if (__builtin_mul_overflow(total_bits, dim, &total_bits))
+      return corrupt(what + "has a shape whose product overflows");
   }
   if (entry.begin != expected) {
     return corrupt(what + "starts at data offset " + std::to_string(entry.begin) + ", but the one before it ends at " +
@@ -192,19 +197,21 @@ Status check_entry(const Entry& entry, int64_t expected, int64_t data_bytes, con
                    std::to_string(data_bytes) + " bytes of data (is the file cut off?)");
   }
   if (total_bits % 8 != 0 || total_bits / 8 != entry.end - entry.begin) {
-    return corrupt(what + "takes " + std::to_string(entry.end - entry.begin) + " bytes in the file, but its shape and " +
-                   entry.dtype + " need " + std::to_string(total_bits / 8));
+    return corrupt(what + "takes " + std::to_string(entry.end - entry.begin) +
+                   " bytes in the file, but its shape and " + entry.dtype + " need " + std::to_string(total_bits / 8));
   }
   return {};
 }
 
 }  // namespace
 
-Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> head, int64_t file_bytes, const std::string& path) {
+Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> head, int64_t file_bytes,
+                                            const std::string& path) {
   TRY_ASSIGN(const int64_t length, header_length(head, file_bytes, path));
   if (static_cast<int64_t>(head.size()) < kLengthBytes + length) return corrupt(path + ": its header is cut off");
   const char* text = reinterpret_cast<const char*>(head.data()) + kLengthBytes;
-  if (length == 0 || text[0] != '{') return corrupt(path + ": is not a safetensors file (its header does not start with '{')");
+  if (length == 0 || text[0] != '{')
+    return corrupt(path + ": is not a safetensors file (its header does not start with '{')");
 
   HeaderSax sax;
   try {
@@ -313,7 +320,8 @@ Result<SafetensorsModel> read_safetensors_model(const FileSystem& files, const s
   for (auto& [name, number] : shards) {
     const std::string path = join_path(directory, name);
     if (files.kind(path) != PathKind::kFile) {
-      return not_found(index_path + ": names \"" + name + "\", which is not there (download the model again, or all its parts)");
+      return not_found(index_path + ": names \"" + name +
+                       "\", which is not there (download the model again, or all its parts)");
     }
     number = static_cast<uint32_t>(model.index.files.size());
     TRY_ASSIGN(SafetensorsHeader header, read_safetensors(files, path));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the headers of safetensors files: one file, or the shards that a model.safetensors.index.json names.
 //
-// Pure functions over bytes plus two that read files; any thread. Untrusted input: the header's length, names, shapes and offsets are
-// checked as the format demands (github.com/huggingface/safetensors, "Format"): header at most 100 MB and starting with '{',
-// no name twice, product(shape) * size == the span of data_offsets, spans contiguous from 0 to the end of the file.
-// Number formats other than F32, F16 and BF16 go to `foreign`: whoever needs such a tensor refuses it by name.
-// Failure: corrupt / too_large / io with the file and the tensor.
+// Pure functions over bytes plus two that read files; any thread. Untrusted input: the header's length, names, shapes
+// and offsets are checked as the format demands (github.com/huggingface/safetensors, "Format"): header at most 100 MB
+// and starting with '{', no name twice, product(shape) * size == the span of data_offsets, spans contiguous from 0 to
+// the end of the file. Number formats other than F32, F16 and BF16 go to `foreign`: whoever needs such a tensor refuses
+// it by name. Failure: corrupt / too_large / io with the file and the tensor.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,8 @@ struct SafetensorsHeader {
 };
 
 // `head`: the file from its start, holding at least the whole header; `path` is for messages.
-Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> head, int64_t file_bytes, const std::string& path);
+Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> head, int64_t file_bytes,
+                                            const std::string& path);
 Result<SafetensorsHeader> read_safetensors(const File& file);
 Result<SafetensorsHeader> read_safetensors(const FileSystem& files, const std::string& path);
 

@@ -19,8 +19,9 @@ Result<SafetensorsHeader> parse(const std::string& bytes) {
   return parse_safetensors(std::as_bytes(std::span(bytes)), static_cast<int64_t>(bytes.size()), "f");
 }
 
-const std::string kGood = R"({"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[3],"data_offsets":[8,14]},)"
-                          R"("a":{"shape":[1,2],"dtype":"F32","data_offsets":[0,8]},"i":{"dtype":"I64","shape":[],"data_offsets":[14,22]}})";
+const std::string kGood =
+    R"({"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[3],"data_offsets":[8,14]},)"
+    R"("a":{"shape":[1,2],"dtype":"F32","data_offsets":[0,8]},"i":{"dtype":"I64","shape":[],"data_offsets":[14,22]}})";
 
 TEST(Safetensors, ReadsTensorsInOffsetOrder) {
   auto header = parse(file(kGood + "   ", 22));  // trailing spaces are the format's padding
@@ -40,7 +41,9 @@ TEST(Safetensors, ReadsTensorsInOffsetOrder) {
 
 TEST(Safetensors, AcceptsEmptyTensorsAndFiles) {
   EXPECT_TRUE(parse(file("{}", 0)).ok());
-  auto header = parse(file(R"({"e":{"dtype":"F32","shape":[0,5],"data_offsets":[0,0]},"s":{"dtype":"F16","shape":[],"data_offsets":[0,2]}})", 2));
+  auto header = parse(file(
+      R"({"e":{"dtype":"F32","shape":[0,5],"data_offsets":[0,0]},"s":{"dtype":"F16","shape":[],"data_offsets":[0,2]}})",
+      2));
   ASSERT_TRUE(header.ok()) << header.error().message;
   EXPECT_EQ(header->tensors.size(), 2u);
 }
@@ -55,10 +58,10 @@ TEST(Safetensors, RefusesWhatTheFormatForbids) {
       {"{\"a\":3}", 0},
       {"{\"a\":null}", 0},
       {one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])") + "}", 4},
-      {one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])"), 8},                              // bytes left over
-      {one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])"), 3},                              // cut off
-      {one(R"("dtype":"F32","shape":[1],"data_offsets":[4,8])"), 8},                              // gap
-      {one(R"("dtype":"F32","shape":[2],"data_offsets":[0,4])"), 4},                              // size
+      {one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])"), 8},  // bytes left over
+      {one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])"), 3},  // cut off
+      {one(R"("dtype":"F32","shape":[1],"data_offsets":[4,8])"), 8},  // gap
+      {one(R"("dtype":"F32","shape":[2],"data_offsets":[0,4])"), 4},  // size
       {one(R"("dtype":"F32","shape":[1],"data_offsets":[4,0])"), 4},
       {one(R"("dtype":"F32","shape":[1],"data_offsets":[0])"), 4},
       {one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4,8])"), 4},
@@ -68,15 +71,17 @@ TEST(Safetensors, RefusesWhatTheFormatForbids) {
       {one(R"("dtype":"F32","shape":[4611686018427387904,4611686018427387904],"data_offsets":[0,4])"), 4},
       {one(R"("dtype":"F32","shape":[99999999999999999999],"data_offsets":[0,4])"), 4},
       {one(R"("dtype":"F99","shape":[1],"data_offsets":[0,4])"), 4},
-      {one(R"("dtype":"F4","shape":[1],"data_offsets":[0,1])"), 1},                               // half a byte
+      {one(R"("dtype":"F4","shape":[1],"data_offsets":[0,1])"), 1},  // half a byte
       {one(R"("dtype":["F32"],"shape":[1],"data_offsets":[0,4])"), 4},
       {one(R"("dtype":"F32","shape":1,"data_offsets":[0,4])"), 4},
       {one(R"("dtype":"F32","shape":[[1]],"data_offsets":[0,4])"), 4},
       {one(R"("dtype":"F32","shape":[1])"), 0},
       {one(R"("dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4])"), 4},
       {one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4],"extra":[1])"), 4},
-      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8},  // twice
-      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})", 6},  // overlap
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+       8},  // twice
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})",
+       6},  // overlap
       {R"({"__metadata__":{"a":1}})", 0},
       {R"({"__metadata__":{"a":"1","a":"2"}})", 0},
       {R"({"__metadata__":["a"]})", 0},
@@ -131,10 +136,10 @@ TEST(Safetensors, JoinsShards) {
 }
 
 TEST(Safetensors, RefusesWrongShardIndexes) {
-  for (const char* map :
-       {R"({"a":"../model-1.safetensors"})", R"({"a":"/etc/passwd"})", R"({"a":".."})", R"({"a":"x\\y"})", R"({"a":""})", R"({"a":1})", R"([])", R"({})",
-        R"({"a":"model-3.safetensors"})", R"({"a":"model-1.safetensors","c":"model-1.safetensors"})",
-        R"({"a":"model-2.safetensors","b":"model-1.safetensors"})"}) {
+  for (const char* map : {R"({"a":"../model-1.safetensors"})", R"({"a":"/etc/passwd"})", R"({"a":".."})",
+                          R"({"a":"x\\y"})", R"({"a":""})", R"({"a":1})", R"([])", R"({})",
+                          R"({"a":"model-3.safetensors"})", R"({"a":"model-1.safetensors","c":"model-1.safetensors"})",
+                          R"({"a":"model-2.safetensors","b":"model-1.safetensors"})"}) {
     Shards shards;
     EXPECT_FALSE(shards.open(map).ok()) << map;
   }
@@ -144,7 +149,8 @@ TEST(Safetensors, RefusesWrongShardIndexes) {
   EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
   EXPECT_NE(missing.error().message.find("model-3.safetensors"), std::string::npos);
   shards.files.put("/m/model-2.safetensors", file(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4));
-  EXPECT_FALSE(shards.open(R"({"a":"model-1.safetensors","b":"model-2.safetensors"})").ok());  // one tensor in two files
+  EXPECT_FALSE(
+      shards.open(R"({"a":"model-1.safetensors","b":"model-2.safetensors"})").ok());  // one tensor in two files
 }
 
 }  // namespace

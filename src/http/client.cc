@@ -32,7 +32,8 @@ struct HttpClient::Impl {
       disconnect();
       context.restart();
       context.run();
-      return Error{ErrorCode::kDeadline, std::string(step) + " " + where() + " took longer than " + std::to_string(timeout_ms) + " ms"};
+      return Error{ErrorCode::kDeadline,
+                   std::string(step) + " " + where() + " took longer than " + std::to_string(timeout_ms) + " ms"};
     }
     if (*done) return io_error(std::string(step) + " " + where() + ": " + done->message());
     return {};
@@ -49,8 +50,10 @@ struct HttpClient::Impl {
     std::optional<error_code> done;
     asio::async_connect(socket, found, [&](error_code result, const tcp::endpoint&) { done = result; });
     Status status = run(done, options.connect_timeout_ms, "connecting to");
-    if (!status.ok()) disconnect();
-    else socket.set_option(tcp::no_delay(true), ec);
+    if (!status.ok())
+      disconnect();
+    else
+      socket.set_option(tcp::no_delay(true), ec);
     return status;
   }
 
@@ -90,7 +93,8 @@ struct HttpClient::Impl {
     input.clear();
   }
 
-  Result<HttpResponse> exchange(std::string_view head, std::string_view body, bool head_request, const BodyCallback& on_body) {
+  Result<HttpResponse> exchange(std::string_view head, std::string_view body, bool head_request,
+                                const BodyCallback& on_body) {
     TRY(connect());
     HttpResponse response;
     const auto deliver = [&](std::string_view piece) {
@@ -100,15 +104,18 @@ struct HttpClient::Impl {
       return true;
     };
     ResponseParser parser(options.limits, head_request, deliver);
-    // A server may answer and close before it has read everything (413): a failed send is an error only without an answer.
+    // A server may answer and close before it has read everything (413): a failed send is an error only without an
+    // answer.
     Status sent = send(head);
     if (sent.ok()) sent = send(body);
     if (!sent.ok() && sent.error().code == ErrorCode::kDeadline) return sent.error();
     while (!parser.complete()) {
       auto more = receive();
       if (!more.ok()) return sent.ok() ? more.error() : sent.error();
-      if (*more) input.erase(0, parser.feed(input));
-      else parser.feed_eof();
+      if (*more)
+        input.erase(0, parser.feed(input));
+      else
+        parser.feed_eof();
       if (parser.stopped()) return Error{ErrorCode::kCancelled, "the request was stopped"};
       if (parser.failed()) return io_error("reading from " + where() + ": " + parser.error_message());
       // Interim answers (100) end a message for the parser; none are asked for here.
@@ -133,11 +140,13 @@ Result<HttpResponse> HttpClient::request(std::string_view method, std::string_vi
                                          std::string_view body, const BodyCallback& on_body) {
   std::string head = std::string(method) + " " + clean_header_value(target) + " HTTP/1.1\r\n";
   if (!has_header(headers, "host")) head += "Host: " + impl_->where() + "\r\n";
-  for (const auto& [name, value] : headers) head += clean_header_value(name) + ": " + clean_header_value(value) + "\r\n";
-  if (!body.empty() || method == "POST" || method == "PUT") head += "Content-Length: " + std::to_string(body.size()) + "\r\n";
+  for (const auto& [name, value] : headers)
+    head += clean_header_value(name) + ": " + clean_header_value(value) + "\r\n";
+  if (!body.empty() || method == "POST" || method == "PUT")
+    head += "Content-Length: " + std::to_string(body.size()) + "\r\n";
   head += "\r\n";
-  // A kept connection may have been closed by the server meanwhile: then, and only before any of the answer came, once more. A request
-  // that may have had an effect is not repeated.
+  // A kept connection may have been closed by the server meanwhile: then, and only before any of the answer came, once
+  // more. A request that may have had an effect is not repeated.
   const bool reused = impl_->socket.is_open();
   const bool repeatable = method == "GET" || method == "HEAD";
   for (int attempt = 0;; ++attempt) {
@@ -145,7 +154,8 @@ Result<HttpResponse> HttpClient::request(std::string_view method, std::string_vi
     auto response = impl_->exchange(head, body, method == "HEAD", on_body);
     if (response.ok()) return response;
     impl_->disconnect();
-    if (attempt > 0 || !reused || !repeatable || impl_->got_body || response.error().code != ErrorCode::kIo) return response;
+    if (attempt > 0 || !reused || !repeatable || impl_->got_body || response.error().code != ErrorCode::kIo)
+      return response;
   }
 }
 

@@ -2,8 +2,9 @@
 // HttpClient: a small blocking HTTP/1.1 client, for tests, for commands that ask a running server, and for proxying.
 //
 // Thread: one at a time; each client is one connection, kept alive between requests when the server agrees.
-// Ownership: owns its socket. Invariant: after a failed request the connection is closed and the next request opens a new one.
-// Failure: io errors name the address and the step; kDeadline when a timeout is over; kCancelled when the body callback stops.
+// Ownership: owns its socket. Invariant: after a failed request the connection is closed and the next request opens a
+// new one. Failure: io errors name the address and the step; kDeadline when a timeout is over; kCancelled when the body
+// callback stops.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,8 @@ class HttpClient {
   Result<HttpResponse> request(std::string_view method, std::string_view target, const HttpHeaders& headers = {},
                                std::string_view body = {}, const BodyCallback& on_body = nullptr);
   Result<HttpResponse> get(std::string_view target) { return request("GET", target); }
-  Result<HttpResponse> post_json(std::string_view target, std::string_view body, const BodyCallback& on_body = nullptr) {
+  Result<HttpResponse> post_json(std::string_view target, std::string_view body,
+                                 const BodyCallback& on_body = nullptr) {
     return request("POST", target, {{"Content-Type", "application/json"}}, body, on_body);
   }
 
@@ -52,8 +54,8 @@ class HttpClient {
   std::unique_ptr<Impl> impl_;
 };
 
-// Server-sent events from a body that arrives in pieces: calls back with the data of each event (lines joined by '\n'); comments and
-// other fields are skipped. An event longer than max_event_bytes makes feed() answer false.
+// Server-sent events from a body that arrives in pieces: calls back with the data of each event (lines joined by '\n');
+// comments and other fields are skipped. An event longer than max_event_bytes makes feed() answer false.
 class SseParser {
  public:
   using EventCallback = std::function<bool(std::string_view data)>;

@@ -21,8 +21,8 @@ bool has_no_body(int status) { return status == 204 || status == 304 || status <
 
 }  // namespace
 
-std::string format_response_head(int status, int version, const HttpHeaders& headers, int64_t content_length, bool chunked,
-                                 bool keep_alive) {
+std::string format_response_head(int status, int version, const HttpHeaders& headers, int64_t content_length,
+                                 bool chunked, bool keep_alive) {
   std::string out = version >= 11 ? "HTTP/1.1 " : "HTTP/1.0 ";
   out += std::to_string(status);
   out += ' ';
@@ -36,8 +36,10 @@ std::string format_response_head(int status, int version, const HttpHeaders& hea
   }
   if (chunked) out += "Transfer-Encoding: chunked\r\n";
   if (content_length >= 0) out += "Content-Length: " + std::to_string(content_length) + "\r\n";
-  if (!keep_alive) out += "Connection: close\r\n";
-  else if (version < 11) out += "Connection: keep-alive\r\n";
+  if (!keep_alive)
+    out += "Connection: close\r\n";
+  else if (version < 11)
+    out += "Connection: keep-alive\r\n";
   out += "\r\n";
   return out;
 }
@@ -191,7 +193,8 @@ bool Exchange::close() {
 
 ExchangeWriter::~ExchangeWriter() {
   HttpResponse fallback;
-  if (!exchange_->begun() && error_response_) fallback = error_response_(500, "The request was dropped without an answer.");
+  if (!exchange_->begun() && error_response_)
+    fallback = error_response_(500, "The request was dropped without an answer.");
   fallback.status = 500;
   exchange_->abandon(std::move(fallback));
 }

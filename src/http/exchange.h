@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exchange: one request's answer, between the threads that produce it and the connection that writes it. Private to http/.
+// Exchange: one request's answer, between the threads that produce it and the connection that writes it. Private to
+// http/.
 //
 // Thread-safe. Ownership: shared by the connection and the writer handle; holds the bytes not yet written.
-// Invariants: bytes leave in the order they came; queued_bytes counts what is queued and what is being written; exactly one of
-// "complete" and "closed" ends it. The wake function is called without the lock held, as is the on_closed callback.
-// Failure: none of its own.
+// Invariants: bytes leave in the order they came; queued_bytes counts what is queued and what is being written; exactly
+// one of "complete" and "closed" ends it. The wake function is called without the lock held, as is the on_closed
+// callback. Failure: none of its own.
 #pragma once
 
 #include <atomic>
@@ -20,13 +21,13 @@
 namespace loralei {
 
 // The head of an answer as it goes over the wire. content_length < 0: no such header (streams, 204).
-std::string format_response_head(int status, int version, const HttpHeaders& headers, int64_t content_length, bool chunked,
-                                 bool keep_alive);
+std::string format_response_head(int status, int version, const HttpHeaders& headers, int64_t content_length,
+                                 bool chunked, bool keep_alive);
 
 struct ExchangeOptions {
   int version = 11;
-  bool head_only = false;   // HEAD: headers without a body
-  bool keep_alive = true;   // what the client asked for
+  bool head_only = false;  // HEAD: headers without a body
+  bool keep_alive = true;  // what the client asked for
   size_t max_buffer_bytes = 0;
   std::function<bool()> stopping;  // the server is closing: say so in the answer
   std::function<void()> wake;      // there is something to write
@@ -81,7 +82,9 @@ class ExchangeWriter final : public ResponseWriter {
   bool respond(int status, HttpHeaders headers, std::string body) override {
     return exchange_->respond(status, std::move(headers), std::move(body));
   }
-  bool start_stream(int status, HttpHeaders headers) override { return exchange_->start_stream(status, std::move(headers)); }
+  bool start_stream(int status, HttpHeaders headers) override {
+    return exchange_->start_stream(status, std::move(headers));
+  }
   bool write(std::string_view chunk) override { return exchange_->write(chunk); }
   void finish() override { exchange_->finish(); }
   void on_closed(std::function<void()> callback) override { exchange_->on_closed(std::move(callback)); }

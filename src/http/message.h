@@ -30,7 +30,7 @@ struct HttpRequest {
   int version = 11;    // 10 or 11
   HttpHeaders headers;
   std::string body;
-  std::string peer;                  // numeric address of the client
+  std::string peer;  // numeric address of the client
   bool peer_is_loopback = false;
   bool keep_alive = true;
 

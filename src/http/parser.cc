@@ -9,9 +9,9 @@ namespace loralei {
 namespace {
 
 namespace http = boost::beast::http;
+using boost::optional;
 using boost::beast::error_code;
 using boost::beast::string_view;
-using boost::optional;
 
 std::string_view view(string_view text) { return {text.data(), text.size()}; }
 
@@ -21,7 +21,8 @@ std::pair<int, std::string> explain(const error_code& ec, const HttpLimits& limi
     return {413, "The request body is larger than the limit of " + std::to_string(limits.max_body_bytes) + " bytes."};
   }
   if (ec == http::error::header_limit) {
-    return {431, "The request header is larger than the limit of " + std::to_string(limits.max_header_bytes) + " bytes."};
+    return {431,
+            "The request header is larger than the limit of " + std::to_string(limits.max_header_bytes) + " bytes."};
   }
   if (ec == http::error::bad_version) return {505, "Only HTTP/1.0 and HTTP/1.1 are spoken here."};
   return {400, "The request is not valid HTTP: " + ec.message() + "."};
@@ -84,8 +85,8 @@ class RequestCollector final : public http::basic_parser<true> {
     if (hosts > 1 || (hosts == 0 && request.version >= 11)) {
       return refuse(400, "An HTTP/1.1 request needs exactly one Host header.", ec);
     }
-    // Beast takes any transfer coding without "chunked" for a request without body, which would let the body pass for the next
-    // request.
+    // Beast takes any transfer coding without "chunked" for a request without body, which would let the body pass for
+    // the next request.
     if (has_header(request.headers, "transfer-encoding") &&
         !equals_ignoring_case(find_header(request.headers, "transfer-encoding"), "chunked")) {
       return refuse(501, "The only transfer coding understood is 'chunked'.", ec);
@@ -245,8 +246,10 @@ size_t ResponseParser::feed(std::string_view bytes) {
 void ResponseParser::feed_eof() {
   if (impl_->failed || complete()) return;
   error_code ec;
-  if (impl_->collector.got_some()) impl_->collector.put_eof(ec);
-  else ec = http::error::end_of_stream;
+  if (impl_->collector.got_some())
+    impl_->collector.put_eof(ec);
+  else
+    ec = http::error::end_of_stream;
   if (ec) {
     impl_->failed = true;
     impl_->message = "The connection was closed before the answer was complete";

@@ -2,12 +2,11 @@
 // RequestParser and ResponseParser: HTTP/1.x bytes to messages, one message each, fed in pieces of any size.
 // Beast's grammar behind a plain interface; no sockets, so that the fuzzer and the unit tests run them on bytes alone.
 //
-// Thread: one at a time. Ownership: own what they parsed until taken. The body grows as bytes arrive: nothing is allocated from a
-// length the peer only claims.
-// Invariants: feed() is called with all bytes that were not consumed so far plus at least one new one; after failed() or
-// complete() it consumes nothing more.
-// Failure: failed() with the HTTP status to answer (400, 413, 431, 501, 505 ...) and a sentence. The size of the body is judged when
-// the header is complete, before a byte of it is read; a chunked body while it is read.
+// Thread: one at a time. Ownership: own what they parsed until taken. The body grows as bytes arrive: nothing is
+// allocated from a length the peer only claims. Invariants: feed() is called with all bytes that were not consumed so
+// far plus at least one new one; after failed() or complete() it consumes nothing more. Failure: failed() with the HTTP
+// status to answer (400, 413, 431, 501, 505 ...) and a sentence. The size of the body is judged when the header is
+// complete, before a byte of it is read; a chunked body while it is read.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +36,7 @@ class RequestParser {
   size_t feed(std::string_view bytes);
 
   bool failed() const;
-  int error_status() const;                 // of a failed parse
+  int error_status() const;                  // of a failed parse
   const std::string& error_message() const;  // of a failed parse
   bool header_complete() const;
   bool complete() const;

@@ -29,7 +29,8 @@ int status_of(std::string_view bytes, HttpLimits limits = {}) {
 
 TEST(RequestParser, SplitsTargetAndHeadersInPiecesOfAnySize) {
   const std::string bytes =
-      "POST /v1/models/a%2Fb?x=1&y HTTP/1.1\r\nHost: h\r\nX-One:  two \r\nContent-Length: 5\r\n\r\nhelloGET / HTTP/1.1\r\n";
+      "POST /v1/models/a%2Fb?x=1&y HTTP/1.1\r\nHost: h\r\nX-One:  two \r\nContent-Length: 5\r\n\r\nhelloGET / "
+      "HTTP/1.1\r\n";
   for (size_t step = 1; step <= bytes.size(); ++step) {
     RequestParser parser(HttpLimits{});
     const std::string rest = feed(parser, bytes, step);
@@ -48,7 +49,10 @@ TEST(RequestParser, SplitsTargetAndHeadersInPiecesOfAnySize) {
 TEST(RequestParser, ReadsChunkedBodies) {
   for (const size_t step : {1, 3, 1000}) {
     RequestParser parser(HttpLimits{});
-    feed(parser, "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3;ext=1\r\nabc\r\n2\r\nde\r\n0\r\nTrailer: x\r\n\r\n", step);
+    feed(parser,
+         "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3;ext=1\r\nabc\r\n2\r\nde\r\n0\r\nTrailer: "
+         "x\r\n\r\n",
+         step);
     ASSERT_TRUE(parser.complete()) << parser.error_message();
     const HttpRequest request = parser.take();
     EXPECT_EQ(request.body, "abcde");
@@ -69,15 +73,16 @@ TEST(RequestParser, AbsoluteFormAndVersions) {
 
 TEST(RequestParser, RefusesWithTheRightStatus) {
   EXPECT_EQ(status_of("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), 200);
-  EXPECT_EQ(status_of("GET / HTTP/1.1\r\n\r\n"), 400);                                // no Host
-  EXPECT_EQ(status_of("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), 400);         // two
+  EXPECT_EQ(status_of("GET / HTTP/1.1\r\n\r\n"), 400);                        // no Host
+  EXPECT_EQ(status_of("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), 400);  // two
   EXPECT_EQ(status_of("GET / HTTP/2.0\r\nHost: a\r\n\r\n"), 505);
   EXPECT_EQ(status_of("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 505);
   EXPECT_EQ(status_of("GET x HTTP/1.1\r\nHost: a\r\n\r\n"), 400);
-  EXPECT_EQ(status_of("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"), 400);          // TLS to a plain port
+  EXPECT_EQ(status_of("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"), 400);  // TLS to a plain port
   EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n"), 400);
   EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"), 400);
-  EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+            400);
   EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n"), 501);
   EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx"), 415);
   EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: a\r\nExpect: cookies\r\nContent-Length: 1\r\n\r\nx"), 417);
@@ -92,7 +97,11 @@ TEST(RequestParser, JudgesSizes) {
   // Before a byte of the body is there.
   EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n", limits), 413);
   EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n0123456789", limits), 200);
-  EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nabcdef\r\n6\r\nabcdef\r\n0\r\n\r\n", limits), 413);
+  EXPECT_EQ(
+      status_of(
+          "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nabcdef\r\n6\r\nabcdef\r\n0\r\n\r\n",
+          limits),
+      413);
   EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n", limits), 413);
 }
 

@@ -34,8 +34,9 @@ using std::chrono::steady_clock;
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kReadChunkBytes = 16 * 1024;
-constexpr size_t kPipelineBytes = 64 * 1024;       // read ahead of the request being answered, no more
-constexpr size_t kLingerBytes = 16 * 1024 * 1024;  // discarded after a refused request, so that the client sees the answer
+constexpr size_t kPipelineBytes = 64 * 1024;  // read ahead of the request being answered, no more
+constexpr size_t kLingerBytes =
+    16 * 1024 * 1024;  // discarded after a refused request, so that the client sees the answer
 constexpr auto kLingerTime = milliseconds(2000);
 constexpr int kMaxRefusals = 64;  // answers "too many connections" under way; beyond it the socket is just closed
 
@@ -46,7 +47,11 @@ class HttpConnection;
 // What listener and connections share. It outlives the HttpServer as long as a connection or a writer needs it.
 struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
   Core(const HttpServerOptions& options, HttpHandler& handler, LogSink& log)
-      : options(options), handler(handler), log(log), acceptor(asio::make_strand(context)), work(context.get_executor()) {}
+      : options(options),
+        handler(handler),
+        log(log),
+        acceptor(asio::make_strand(context)),
+        work(context.get_executor()) {}
 
   HttpResponse error_response(int status, std::string_view message) const {
     HttpResponse response;
@@ -84,8 +89,8 @@ struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
   bool stopped = false;
 };
 
-// One client. Two coroutines on one strand: the read loop, which always has a read pending, and the main one, which parses,
-// hands over and writes. They meet in input_, eof_ and the wake event.
+// One client. Two coroutines on one strand: the read loop, which always has a read pending, and the main one, which
+// parses, hands over and writes. They meet in input_, eof_ and the wake event.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(std::shared_ptr<HttpServer::Core> core, tcp::socket socket, bool refused)
@@ -115,8 +120,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     const auto end = [self](std::exception_ptr failure) {
       if (failure) self->cut();
     };
-    asio::co_spawn(socket_.get_executor(), [self] { return self->main_loop(); }, end);
-    asio::co_spawn(socket_.get_executor(), [self] { return self->read_loop(); }, end);
+    asio::co_spawn(
+        socket_.get_executor(), [self] { return self->main_loop(); }, end);
+    asio::co_spawn(
+        socket_.get_executor(), [self] { return self->read_loop(); }, end);
   }
 
   // From any thread.
@@ -183,8 +190,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
       if (!ec) read_some(ec);
       if (ec == asio::error::would_block || ec == asio::error::try_again || ec == asio::error::interrupted) continue;
       if (ec == asio::error::eof) {
-        // A client that closes its sending side is gone, unless its answer is complete and only has to be written, or the
-        // requests it sent before are still to be read.
+        // A client that closes its sending side is gone, unless its answer is complete and only has to be written, or
+        // the requests it sent before are still to be read.
         eof_ = true;
         if (exchange_ && exchange_->close()) cut();
         wake();
@@ -237,9 +244,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         continued = true;
         if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return std::nullopt;
       }
-      const auto deadline = started ? begun + milliseconds(core_->options.read_timeout_ms +
-                                                           received_bytes * 1000 / kMinBodyBytesPerS)
-                                    : steady_clock::now() + milliseconds(core_->options.idle_timeout_ms);
+      const auto deadline =
+          started ? begun + milliseconds(core_->options.read_timeout_ms + received_bytes * 1000 / kMinBodyBytesPerS)
+                  : steady_clock::now() + milliseconds(core_->options.idle_timeout_ms);
       if (!co_await wait_until(deadline)) {
         if (started) co_await answer_error(408, "The request did not arrive in time.");
         co_return std::nullopt;
@@ -252,8 +259,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     linger_ = true;
     HttpResponse response = core_->error_response(status, message);
     if (status == 503) response.headers.emplace_back("Retry-After", "1");
-    co_await write(format_response_head(status, 11, response.headers, static_cast<int64_t>(response.body.size()), false, false) +
-                   response.body);
+    co_await write(
+        format_response_head(status, 11, response.headers, static_cast<int64_t>(response.body.size()), false, false) +
+        response.body);
   }
 
   // Hands the request over and writes its answer. True when the connection may serve another request.
@@ -272,7 +280,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     exchange_ = std::make_shared<Exchange>(std::move(options));
     const std::shared_ptr<Exchange> exchange = exchange_;
     ++core_->requests_total;
-    core_->handler.handle(std::move(request), std::make_shared<ExchangeWriter>(exchange, [core = core_](int status, auto message) {
+    core_->handler.handle(std::move(request),
+                          std::make_shared<ExchangeWriter>(exchange, [core = core_](int status, auto message) {
                             return core->error_response(status, message);
                           }));
     if (eof_ && exchange->close()) cut();
@@ -314,8 +323,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     co_return true;
   }
 
-  // Closing while unread bytes wait would reset the connection and destroy the answer on its way: say that nothing follows, then
-  // discard what still comes, within limits.
+  // Closing while unread bytes wait would reset the connection and destroy the answer on its way: say that nothing
+  // follows, then discard what still comes, within limits.
   awaitable<void> linger() {
     if (!linger_ || !socket_.is_open() || eof_) co_return;
     discard_ = true;
@@ -335,7 +344,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   asio::steady_timer wake_timer_;   // the main coroutine sleeps on it
   asio::steady_timer space_timer_;  // the read loop sleeps on it while input_ is full
   asio::steady_timer write_timer_;
-  std::string input_;  // read, not yet consumed
+  std::string input_;                   // read, not yet consumed
   std::shared_ptr<Exchange> exchange_;  // of the request being answered
   std::string peer_;
   bool peer_is_loopback_ = false;
@@ -350,11 +359,13 @@ Status HttpServer::Core::listen() {
   std::string host = options.host;
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   const std::string where = options.host + ":" + std::to_string(options.port);
-  if (options.port < 0 || options.port > 65535) return invalid_argument("cannot listen on " + where + ": a port lies between 0 and 65535");
+  if (options.port < 0 || options.port > 65535)
+    return invalid_argument("cannot listen on " + where + ": a port lies between 0 and 65535");
   error_code ec;
   tcp::resolver resolver(context);
   const auto found = resolver.resolve(host, std::to_string(options.port), tcp::resolver::passive, ec);
-  if (ec || found.empty()) return io_error("cannot listen on " + where + ": the host is unknown (" + ec.message() + ")");
+  if (ec || found.empty())
+    return io_error("cannot listen on " + where + ": the host is unknown (" + ec.message() + ")");
   const tcp::endpoint endpoint = found.begin()->endpoint();
   const auto failed = [&](const char* step) {
     return io_error("cannot listen on " + where + ": " + step + ": " + ec.message() +
@@ -449,10 +460,12 @@ int HttpServer::Core::stop(int64_t grace_ms) {
 
 HttpServer::HttpServer(std::shared_ptr<Core> core) : core_(std::move(core)) {}
 
-Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpServerOptions& options, HttpHandler& handler, LogSink& log) {
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpServerOptions& options, HttpHandler& handler,
+                                                      LogSink& log) {
   auto core = std::make_shared<Core>(options, handler, log);
   TRY(core->listen());
-  asio::co_spawn(core->acceptor.get_executor(), [core] { return core->accept_loop(); }, asio::detached);
+  asio::co_spawn(
+      core->acceptor.get_executor(), [core] { return core->accept_loop(); }, asio::detached);
   for (int i = 0; i < std::max(1, options.threads); ++i) {
     core->threads.emplace_back([context = &core->context] { context->run(); });
   }

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // HttpServer: listener, connections, limits, timeouts and backpressure. Knows bytes and messages, not what they mean.
 //
-// Thread: start() and stop() from one owner; the handler is called on an I/O thread and must hand long work on; a ResponseWriter
-// may be used from any thread. Ownership: the server owns its threads and sockets and borrows handler and log sink, which outlive it.
-// A ResponseWriter may outlive the server: it then answers "gone".
-// Invariants: requests of one connection are handled one after the other and answered in order; every request gets exactly one
-// answer (a dropped writer answers 500); on_closed fires at most once, never after the answer was complete.
-// While a request is being answered a read stays pending, so that a client that goes away is noticed at once; a client that closes
-// its sending side counts as gone unless its answer is already complete.
-// Failure: start() when the address cannot be bound. Everything a peer does wrong ends that peer's connection only, with an answer
-// where one can be given: 400, 408, 413, 417, 431, 501, 505, and 503 when there are too many connections.
+// Thread: start() and stop() from one owner; the handler is called on an I/O thread and must hand long work on; a
+// ResponseWriter may be used from any thread. Ownership: the server owns its threads and sockets and borrows handler
+// and log sink, which outlive it. A ResponseWriter may outlive the server: it then answers "gone". Invariants: requests
+// of one connection are handled one after the other and answered in order; every request gets exactly one answer (a
+// dropped writer answers 500); on_closed fires at most once, never after the answer was complete. While a request is
+// being answered a read stays pending, so that a client that goes away is noticed at once; a client that closes its
+// sending side counts as gone unless its answer is already complete. Failure: start() when the address cannot be bound.
+// Everything a peer does wrong ends that peer's connection only, with an answer where one can be given: 400, 408, 413,
+// 417, 431, 501, 505, and 503 when there are too many connections.
 //
-//   connection:  read ──► RequestParser ──► handler.handle() ──► ResponseWriter (any thread) ──► bounded buffer ──► write
+//   connection:  read ──► RequestParser ──► handler.handle() ──► ResponseWriter (any thread) ──► bounded buffer ──►
+//   write
 #pragma once
 
 #include <cstdint>
@@ -30,14 +31,17 @@ namespace loralei {
 class ResponseWriter {
  public:
   virtual ~ResponseWriter() = default;
-  // A whole answer. The first of respond() and start_stream() counts; false when it was not the first or the client is gone.
+  // A whole answer. The first of respond() and start_stream() counts; false when it was not the first or the client is
+  // gone.
   virtual bool respond(int status, HttpHeaders headers, std::string body) = 0;
   // Begins an answer whose body comes by write(). Chunked for HTTP/1.1, until close for 1.0.
   virtual bool start_stream(int status, HttpHeaders headers) = 0;
-  // False when the client is gone, or so slow that the buffer is full: then the connection is closed and the caller should stop.
+  // False when the client is gone, or so slow that the buffer is full: then the connection is closed and the caller
+  // should stop.
   virtual bool write(std::string_view chunk) = 0;
   virtual void finish() = 0;
-  // Called once, on an I/O thread (or here when it already happened), if the client goes away before the end of the answer.
+  // Called once, on an I/O thread (or here when it already happened), if the client goes away before the end of the
+  // answer.
   virtual void on_closed(std::function<void()> callback) = 0;
   virtual bool closed() const = 0;
 };
@@ -55,31 +59,34 @@ struct HttpServerOptions {
   int max_connections = 1024;
   HttpLimits limits;
   size_t max_write_buffer_bytes = 1024 * 1024;  // of one stream; beyond it the client is too slow
-  int64_t idle_timeout_ms = 75'000;   // between requests
-  int64_t read_timeout_ms = 20'000;   // for a request from its first byte; bytes of a body buy more time, see kMinBodyBytesPerS
+  int64_t idle_timeout_ms = 75'000;             // between requests
+  int64_t read_timeout_ms =
+      20'000;  // for a request from its first byte; bytes of a body buy more time, see kMinBodyBytesPerS
   int64_t write_timeout_ms = 30'000;  // without progress
-  // Headers and body of the errors that the server itself raises; status is filled in by the server. Absent: plain text.
+  // Headers and body of the errors that the server itself raises; status is filled in by the server. Absent: plain
+  // text.
   std::function<HttpResponse(int status, std::string_view message)> error_response;
 };
 inline constexpr int64_t kMinBodyBytesPerS = 16 * 1024;
 
 struct HttpServerStats {
-  int64_t connections = 0;           // open now
-  int64_t connections_total = 0;     // accepted since the start
-  int64_t connections_refused = 0;   // answered 503 because of max_connections
-  int64_t requests_total = 0;        // handed to the handler
-  int64_t errors_total = 0;          // errors the server itself answered
+  int64_t connections = 0;          // open now
+  int64_t connections_total = 0;    // accepted since the start
+  int64_t connections_refused = 0;  // answered 503 because of max_connections
+  int64_t requests_total = 0;       // handed to the handler
+  int64_t errors_total = 0;         // errors the server itself answered
 };
 
 class HttpServer {
  public:
-  static Result<std::unique_ptr<HttpServer>> start(const HttpServerOptions& options, HttpHandler& handler, LogSink& log);
+  static Result<std::unique_ptr<HttpServer>> start(const HttpServerOptions& options, HttpHandler& handler,
+                                                   LogSink& log);
   ~HttpServer();  // stop(0)
 
   int port() const;
   HttpServerStats stats() const;
-  // Stops accepting, closes idle connections, lets running requests finish for `grace_ms`, then closes what is left and joins the
-  // threads. Returns the number of connections that were cut. A second call returns 0 at once.
+  // Stops accepting, closes idle connections, lets running requests finish for `grace_ms`, then closes what is left and
+  // joins the threads. Returns the number of connections that were cut. A second call returns 0 at once.
   int stop(int64_t grace_ms);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server over loopback. Waiting is always for an event (an answer, a closed connection, a counter), with a long limit that only
-// a failure reaches.
+// The server over loopback. Waiting is always for an event (an answer, a closed connection, a counter), with a long
+// limit that only a failure reaches.
 #include "http/server.h"
 
 #include <gtest/gtest.h>
@@ -81,7 +81,9 @@ class ServerTest : public testing::Test {
     ASSERT_TRUE(started.ok()) << started.error().message;
     server = std::move(started).value();
   }
-  HttpClient client() const { return HttpClient({.host = options.host, .port = server->port(), .read_timeout_ms = 30'000}); }
+  HttpClient client() const {
+    return HttpClient({.host = options.host, .port = server->port(), .read_timeout_ms = 30'000});
+  }
   std::string raw(std::string_view bytes) {
     HttpClient c = client();
     EXPECT_TRUE(c.send_raw(bytes).ok());
@@ -114,8 +116,8 @@ TEST_F(ServerTest, AnswersPipelinedRequestsInOrder) {
   HttpClient c = client();
   std::string bytes;
   for (int i = 0; i < 20; ++i) {
-    bytes += "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n" + std::string(i == 19 ? "Connection: close\r\n" : "") + "\r\n" +
-             std::to_string(10 + i);
+    bytes += "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n" +
+             std::string(i == 19 ? "Connection: close\r\n" : "") + "\r\n" + std::to_string(10 + i);
   }
   const std::string answer = raw(bytes);
   size_t at = 0;
@@ -135,7 +137,10 @@ TEST_F(ServerTest, Http10HeadAndContinue) {
   ASSERT_TRUE(head.ok()) << head.error().message;
   EXPECT_EQ(head->header("content-length"), "0");
   HttpClient expecting = client();
-  ASSERT_TRUE(expecting.send_raw("POST /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n").ok());
+  ASSERT_TRUE(expecting
+                  .send_raw("POST /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\nExpect: "
+                            "100-continue\r\nContent-Length: 2\r\n\r\n")
+                  .ok());
   auto interim = expecting.read_raw(25);
   ASSERT_TRUE(interim.ok());
   EXPECT_EQ(*interim, "HTTP/1.1 100 Continue\r\n\r\n");
@@ -159,7 +164,8 @@ TEST_F(ServerTest, ErrorsHaveTheShapeThatWasGiven) {
       {"rubbish\r\n\r\n", "400"},
       {"GET /" + std::string(2000, 'x') + " HTTP/1.1\r\n\r\n", "431"},
       {"POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n" + std::string(50'000, 'b'), "413"},
-      {"POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5000\r\n" + std::string(0x5000, 'b'), "413"},
+      {"POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5000\r\n" + std::string(0x5000, 'b'),
+       "413"},
       {"GET /drop HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "500"},
   };
   for (const auto& [bytes, status] : cases) {
@@ -386,7 +392,8 @@ TEST_F(ServerTest, GarbageNeverHurtsTheNeighbours) {
   const std::string valid = "POST /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 4\r\n\r\nabcd";
   for (int i = 0; i < 100; ++i) {
     std::string bytes = i % 2 == 0 ? valid : std::string(next() % 200, 'a');
-    for (uint32_t k = 0; k < 1 + next() % 8 && !bytes.empty(); ++k) bytes[next() % bytes.size()] = static_cast<char>(next());
+    for (uint32_t k = 0; k < 1 + next() % 8 && !bytes.empty(); ++k)
+      bytes[next() % bytes.size()] = static_cast<char>(next());
     HttpClient bad = client();
     (void)bad.send_raw(bytes);
     bad.close();

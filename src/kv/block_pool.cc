@@ -27,8 +27,9 @@ Result<std::unique_ptr<BlockPool>> BlockPool::create(const KvShape& shape, int32
   const int64_t bytes = block_bytes * blocks;
   auto grant = ledger.try_grant(MemoryUse::kKv, bytes);
   if (!grant) {
-    return too_large("the KV cache needs " + format_bytes(bytes) + " (" + std::to_string(blocks) + " blocks), but only " +
-                     format_bytes(ledger.available_bytes(MemoryUse::kKv)) + " of the memory budget are left for it");
+    return too_large("the KV cache needs " + format_bytes(bytes) + " (" + std::to_string(blocks) +
+                     " blocks), but only " + format_bytes(ledger.available_bytes(MemoryUse::kKv)) +
+                     " of the memory budget are left for it");
   }
   std::unique_ptr<BlockPool> pool(new BlockPool);
   TRY_ASSIGN(pool->bytes_, HostBuffer::allocate(bytes));

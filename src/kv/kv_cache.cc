@@ -37,7 +37,8 @@ void KvLease::release() {
   if (cache_ != nullptr) std::exchange(cache_, nullptr)->release(*this);
 }
 
-Result<std::unique_ptr<KvCache>> KvCache::create(const KvShape& shape, int32_t blocks, bool prefix_cache, Ledger& ledger) {
+Result<std::unique_ptr<KvCache>> KvCache::create(const KvShape& shape, int32_t blocks, bool prefix_cache,
+                                                 Ledger& ledger) {
   TRY_ASSIGN(auto pool, BlockPool::create(shape, blocks, ledger));
   return std::unique_ptr<KvCache>(new KvCache(std::move(pool), prefix_cache));
 }

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// KvCache: the blocks of all sequences and the prefixes worth keeping. Exact reuse per identity only (mechanisms §5, first two points).
+// KvCache: the blocks of all sequences and the prefixes worth keeping. Exact reuse per identity only (mechanisms §5,
+// first two points).
 //
-// Thread: the engine's. Ownership: owns pool and tree; a KvLease is a move-only share, dropping it is the only way to release, and
-// it must not outlive its cache. Only full blocks are shared, so nothing is ever copied on write: the last, partly filled block is private.
+// Thread: the engine's. Ownership: owns pool and tree; a KvLease is a move-only share, dropping it is the only way to
+// release, and it must not outlive its cache. Only full blocks are shared, so nothing is ever copied on write: the
+// last, partly filled block is private.
 //
 //   lease.blocks() = | shared with the tree (pinned) ........ | private ... |        shared() counts the first kind
 //
-// Invariants (check()): every block is free, private to one lease, or a node of the tree; a lease pins a path from the root.
-// Scarcity is an answer: reserve() says false and changes nothing; unpinned prefixes are evicted first, least recently released first.
+// Invariants (check()): every block is free, private to one lease, or a node of the tree; a lease pins a path from the
+// root. Scarcity is an answer: reserve() says false and changes nothing; unpinned prefixes are evicted first, least
+// recently released first.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +48,7 @@ class [[nodiscard]] KvLease {
 
 // What a lease on a prefix would be: read-only.
 struct KvMatch {
-  int32_t blocks = 0;    // full blocks found
+  int32_t blocks = 0;     // full blocks found
   int32_t evictable = 0;  // of those, how many nobody pins now (leasing them takes them from what can be evicted)
   int32_t tokens() const { return blocks * kKvBlockTokens; }
 };
@@ -53,16 +56,18 @@ struct KvMatch {
 class KvCache {
  public:
   // prefix_cache false: nothing is ever shared or kept.
-  static Result<std::unique_ptr<KvCache>> create(const KvShape& shape, int32_t blocks, bool prefix_cache, Ledger& ledger);
+  static Result<std::unique_ptr<KvCache>> create(const KvShape& shape, int32_t blocks, bool prefix_cache,
+                                                 Ledger& ledger);
 
-  // The longest stored prefix of tokens[0, limit). A caller that must compute at least the last token passes limit = size - 1.
+  // The longest stored prefix of tokens[0, limit). A caller that must compute at least the last token passes limit =
+  // size - 1.
   KvMatch peek(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const;
   // Leases that prefix; room for `blocks_max` block ids is set aside, so that growing up to there allocates nothing.
   KvLease match(const KvKey& key, std::span<const TokenId> tokens, int32_t limit, int32_t blocks_max);
   // Grows the lease to hold positions [0, tokens). All or nothing.
   bool reserve(KvLease& lease, int32_t tokens);
-  // Positions [0, computed) hold valid K and V: full blocks among them become shared. Where an equal block is stored already, the lease
-  // changes over to it and gives its own back (their bytes are equal: batch invariance).
+  // Positions [0, computed) hold valid K and V: full blocks among them become shared. Where an equal block is stored
+  // already, the lease changes over to it and gives its own back (their bytes are equal: batch invariance).
   void publish(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t computed);
   // Blocks that dropping this lease would make free or evictable.
   int32_t exclusive(const KvLease& lease) const;

@@ -31,7 +31,8 @@ std::vector<TokenId> sequence_tokens(int count, int salt = 0) {
 struct Cache {
   Ledger ledger{1 << 20};
   std::unique_ptr<KvCache> cache;
-  explicit Cache(int32_t blocks, bool prefix = true) : cache(std::move(KvCache::create(kTinyShape, blocks, prefix, ledger)).value()) {}
+  explicit Cache(int32_t blocks, bool prefix = true)
+      : cache(std::move(KvCache::create(kTinyShape, blocks, prefix, ledger)).value()) {}
   KvCache* operator->() { return cache.get(); }
   KvKey key(std::vector<KvIdentityPart> parts, const std::string& salt = "") {
     return make_kv_key(cache->identities(), parts, salt);
@@ -75,7 +76,8 @@ TEST(KvCache, APublishedPrefixIsFoundAndSharedByTheSameIdentityOnly) {
   KvLease second = cache->match(full, tokens, 39, 8);
   EXPECT_EQ(second.shared(), 2);
   EXPECT_EQ(second.blocks()[1], first.blocks()[1]);
-  for (const KvKey& other : {base, half, cache.key({part(1, 1.0f)}, "salt"), cache.key({part(1, 1.0f), part(2, 1.0f)})}) {
+  for (const KvKey& other :
+       {base, half, cache.key({part(1, 1.0f)}, "salt"), cache.key({part(1, 1.0f), part(2, 1.0f)})}) {
     EXPECT_EQ(cache->peek(other, tokens, 39).blocks, 0);
   }
   const KvLease* leases[] = {&first, &second};
@@ -157,8 +159,9 @@ struct NaiveCache {
   static Path path(const KvKey& key, const std::vector<TokenId>& tokens, int blocks) {
     Path result;
     for (int i = 0; i < blocks; ++i) {
-      result.emplace_back(*key.at((i + 1) * kKvBlockTokens - 1),
-                          std::vector<TokenId>(tokens.begin() + i * kKvBlockTokens, tokens.begin() + (i + 1) * kKvBlockTokens));
+      result.emplace_back(
+          *key.at((i + 1) * kKvBlockTokens - 1),
+          std::vector<TokenId>(tokens.begin() + i * kKvBlockTokens, tokens.begin() + (i + 1) * kKvBlockTokens));
     }
     return result;
   }
@@ -179,7 +182,8 @@ struct NaiveCache {
     for (; count > 0; --count) {
       if (free() == 0) {
         for (const auto& [p, s] : stored) {  // whoever goes must be a leaf
-          EXPECT_FALSE(p.size() == released.front().size() + 1 && std::equal(released.front().begin(), released.front().end(), p.begin()));
+          EXPECT_FALSE(p.size() == released.front().size() + 1 &&
+                       std::equal(released.front().begin(), released.front().end(), p.begin()));
         }
         stored.erase(released.front());
         released.pop_front();
@@ -196,7 +200,8 @@ TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
     Cache cache(24);
     NaiveCache naive;
     naive.total = 24;
-    const std::vector<KvKey> keys = {cache.key({}), cache.key({part(1, 1)}), cache.key({part(1, 1, 20)}), cache.key({part(1, 0.5f)})};
+    const std::vector<KvKey> keys = {cache.key({}), cache.key({part(1, 1)}), cache.key({part(1, 1, 20)}),
+                                     cache.key({part(1, 0.5f)})};
     struct Live {
       KvLease lease;
       size_t key = 0;
@@ -212,7 +217,8 @@ TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
         auto one = std::make_unique<Live>();
         one->key = random.below(keys.size());
         const int count = 1 + static_cast<int>(random.below(90));
-        for (int i = 0; i < count; ++i) one->tokens.push_back(static_cast<TokenId>(i / 16 == 0 ? 0 : random.below(20) == 0));
+        for (int i = 0; i < count; ++i)
+          one->tokens.push_back(static_cast<TokenId>(i / 16 == 0 ? 0 : random.below(20) == 0));
         const int limit = count - 1;
         const int expected = naive.match(keys[one->key], one->tokens, limit);
         ASSERT_EQ(cache->peek(keys[one->key], one->tokens, limit).blocks, expected);
@@ -224,7 +230,8 @@ TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
         live.push_back(std::move(one));
       } else if (choice < 8 && !live.empty()) {
         Live& one = *live[random.below(live.size())];
-        const int target = std::min<int>(static_cast<int>(one.tokens.size()), one.computed + 1 + static_cast<int>(random.below(30)));
+        const int target =
+            std::min<int>(static_cast<int>(one.tokens.size()), one.computed + 1 + static_cast<int>(random.below(30)));
         const int missing = std::max(0, kv_blocks_for(target) - one.blocks);
         const bool fits = missing <= naive.available();
         ASSERT_EQ(cache->reserve(one.lease, target), fits);

@@ -30,7 +30,8 @@ int32_t RadixTree::find(int32_t parent, const KvIdentity& identity, std::span<co
   int32_t index = buckets_[bucket_of(parent, identity, tokens)];
   while (index != kNoNode) {
     const Node& node = nodes_[static_cast<size_t>(index)];
-    if (node.parent == parent && node.identity == identity && std::equal(tokens.begin(), tokens.end(), node.tokens.begin())) {
+    if (node.parent == parent && node.identity == identity &&
+        std::equal(tokens.begin(), tokens.end(), node.tokens.begin())) {
       return index;
     }
     index = node.next_in_bucket;

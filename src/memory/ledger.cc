@@ -12,11 +12,16 @@ namespace loralei {
 
 const char* memory_use_name(MemoryUse use) {
   switch (use) {
-    case MemoryUse::kWeights: return "weights";
-    case MemoryUse::kAdapters: return "adapters";
-    case MemoryUse::kKv: return "kv";
-    case MemoryUse::kScratch: return "scratch";
-    case MemoryUse::kOther: return "other";
+    case MemoryUse::kWeights:
+      return "weights";
+    case MemoryUse::kAdapters:
+      return "adapters";
+    case MemoryUse::kKv:
+      return "kv";
+    case MemoryUse::kScratch:
+      return "scratch";
+    case MemoryUse::kOther:
+      return "other";
   }
   return "other";
 }

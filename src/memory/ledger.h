@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ledger: one byte budget per device. Nothing large is allocated outside a Grant.
 //
-// Thread-safe. Ownership: a Grant is a move-only share of the budget and must not outlive its Ledger; dropping it returns the bytes.
-// Invariants (check()): the sum of live grants equals used() and never exceeds the budget; no use is negative.
-// Scarcity is an answer, not an error: try_grant says nullopt.
+// Thread-safe. Ownership: a Grant is a move-only share of the budget and must not outlive its Ledger; dropping it
+// returns the bytes. Invariants (check()): the sum of live grants equals used() and never exceeds the budget; no use is
+// negative. Scarcity is an answer, not an error: try_grant says nullopt.
 #pragma once
 
 #include <array>

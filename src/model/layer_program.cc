@@ -24,25 +24,34 @@ Result<const float*> need_vector(const WeightStore& weights, const std::string& 
 
 int module_out(const ModelConfig& config, Module module) {
   switch (module) {
-    case Module::kQ: return config.heads * config.head_dim;
+    case Module::kQ:
+      return config.heads * config.head_dim;
     case Module::kK:
-    case Module::kV: return config.kv_heads * config.head_dim;
+    case Module::kV:
+      return config.kv_heads * config.head_dim;
     case Module::kO:
     case Module::kDown:
-    case Module::kEmbed: return config.hidden;
+    case Module::kEmbed:
+      return config.hidden;
     case Module::kGate:
-    case Module::kUp: return config.ffn;
-    case Module::kLmHead: return config.vocab;
+    case Module::kUp:
+      return config.ffn;
+    case Module::kLmHead:
+      return config.vocab;
   }
   return 0;
 }
 
 int module_in(const ModelConfig& config, Module module) {
   switch (module) {
-    case Module::kO: return config.heads * config.head_dim;
-    case Module::kDown: return config.ffn;
-    case Module::kEmbed: return config.vocab;
-    default: return config.hidden;
+    case Module::kO:
+      return config.heads * config.head_dim;
+    case Module::kDown:
+      return config.ffn;
+    case Module::kEmbed:
+      return config.vocab;
+    default:
+      return config.hidden;
   }
 }
 

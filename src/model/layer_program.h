@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerProgram: where each weight of the model lies, resolved once by name. One program for every architecture; what a config lacks is
-// kNoTensor or null and its step is skipped.
+// LayerProgram: where each weight of the model lies, resolved once by name. One program for every architecture; what a
+// config lacks is kNoTensor or null and its step is skipped.
 #pragma once
 
 #include <array>
@@ -15,11 +15,11 @@
 namespace loralei {
 
 struct LayerWeights {
-  std::array<TensorSlot, kLayerModules> matrix;   // by Module: q k v o gate up down
-  std::array<const float*, kLayerModules> bias;   // [out] or null
-  const float* input_norm = nullptr;              // [hidden]
-  const float* post_attention_norm = nullptr;     // [hidden]
-  const float* q_norm = nullptr;                  // [head_dim] or null
+  std::array<TensorSlot, kLayerModules> matrix;  // by Module: q k v o gate up down
+  std::array<const float*, kLayerModules> bias;  // [out] or null
+  const float* input_norm = nullptr;             // [hidden]
+  const float* post_attention_norm = nullptr;    // [hidden]
+  const float* q_norm = nullptr;                 // [head_dim] or null
   const float* k_norm = nullptr;
 };
 

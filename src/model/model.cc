@@ -60,10 +60,10 @@ struct Model::State {
 
   Status allocate();
   void embed(const ModelBatch& batch);
-  void norm(const float* input, float* output, int32_t rows, std::span<const RowOverride> overrides, const float* weight,
-            const float* (*pick)(const SavedTensors&, int layer), int layer);
-  Status project(const ModelBatch& batch, int layer, std::span<const Module> modules, const float* input, int64_t input_stride,
-                 std::span<float* const> outputs, bool accumulate);
+  void norm(const float* input, float* output, int32_t rows, std::span<const RowOverride> overrides,
+            const float* weight, const float* (*pick)(const SavedTensors&, int layer), int layer);
+  Status project(const ModelBatch& batch, int layer, std::span<const Module> modules, const float* input,
+                 int64_t input_stride, std::span<float* const> outputs, bool accumulate);
   Status attention_block(const ModelBatch& batch, const KvView& kv, int layer);
   Status ffn_block(const ModelBatch& batch, int layer);
   void head_norm(float* rows_data, float* output, const ModelBatch& batch, int32_t count, const float* base,
@@ -155,7 +155,8 @@ void Model::State::embed(const ModelBatch& batch) {
       const auto& ids = saved->embed_tokens;
       const auto found = std::lower_bound(ids.begin(), ids.end(), batch.tokens[static_cast<size_t>(row)]);
       if (found == ids.end() || *found != batch.tokens[static_cast<size_t>(row)]) continue;
-      std::memcpy(x + static_cast<int64_t>(row) * config.hidden, saved->embed_rows + (found - ids.begin()) * config.hidden,
+      std::memcpy(x + static_cast<int64_t>(row) * config.hidden,
+                  saved->embed_rows + (found - ids.begin()) * config.hidden,
                   sizeof(float) * static_cast<size_t>(config.hidden));
     }
   });
@@ -186,7 +187,8 @@ void Model::State::norm(const float* input, float* output, int32_t rows, std::sp
   });
 }
 
-// outputs[i] = input W_i^T (+ bias) for every module that shares this input, then one grouped LoRA call for all of them.
+// outputs[i] = input W_i^T (+ bias) for every module that shares this input, then one grouped LoRA call for all of
+// them.
 Status Model::State::project(const ModelBatch& batch, int layer, std::span<const Module> modules, const float* input,
                              int64_t input_stride, std::span<float* const> outputs, bool accumulate) {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
@@ -209,9 +211,11 @@ Status Model::State::project(const ModelBatch& batch, int layer, std::span<const
     targets[i].y = outputs[i];
     targets[i].y_stride = pin.view().rows;
     targets[i].out = pin.view().rows;
-    targets[i].sources = batch.sources == nullptr ? nullptr
-                                                  : batch.sources + (static_cast<int64_t>(layer) * kLayerModules +
-                                                                     static_cast<int64_t>(module)) * batch.slots;
+    targets[i].sources =
+        batch.sources == nullptr
+            ? nullptr
+            : batch.sources +
+                  (static_cast<int64_t>(layer) * kLayerModules + static_cast<int64_t>(module)) * batch.slots;
   }
   if (batch.segments.empty()) return {};
   LoraArgs lora;
@@ -245,17 +249,20 @@ void Model::State::head_norm(float* rows_data, float* output, const ModelBatch& 
 Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, int layer) {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
   const LayerWeights& layer_weights = program.layers[static_cast<size_t>(layer)];
-  norm(x, normed, rows, batch.overrides, layer_weights.input_norm,
-       [](const SavedTensors& saved, int index) { return layer_override(saved.input_norm, index); }, layer);
+  norm(
+      x, normed, rows, batch.overrides, layer_weights.input_norm,
+      [](const SavedTensors& saved, int index) { return layer_override(saved.input_norm, index); }, layer);
   static constexpr Module kInputs[] = {Module::kQ, Module::kK, Module::kV};
   float* const outputs[] = {q, k, v};
   TRY(project(batch, layer, kInputs, normed, config.hidden, outputs, false));
   if (config.qk_norm) {
-    head_norm(q, q, batch, rows, layer_weights.q_norm,
-              [](const SavedTensors& saved, int index) { return layer_override(saved.q_norm, index); }, layer, config.heads);
-    head_norm(k, k, batch, rows, layer_weights.k_norm,
-              [](const SavedTensors& saved, int index) { return layer_override(saved.k_norm, index); }, layer,
-              config.kv_heads);
+    head_norm(
+        q, q, batch, rows, layer_weights.q_norm,
+        [](const SavedTensors& saved, int index) { return layer_override(saved.q_norm, index); }, layer, config.heads);
+    head_norm(
+        k, k, batch, rows, layer_weights.k_norm,
+        [](const SavedTensors& saved, int index) { return layer_override(saved.k_norm, index); }, layer,
+        config.kv_heads);
   }
   RopeArgs rotate;
   rotate.positions = batch.positions.data();
@@ -301,8 +308,9 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
 
 Status Model::State::ffn_block(const ModelBatch& batch, int layer) {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
-  norm(x, normed, rows, batch.overrides, program.layers[static_cast<size_t>(layer)].post_attention_norm,
-       [](const SavedTensors& saved, int index) { return layer_override(saved.post_attention_norm, index); }, layer);
+  norm(
+      x, normed, rows, batch.overrides, program.layers[static_cast<size_t>(layer)].post_attention_norm,
+      [](const SavedTensors& saved, int index) { return layer_override(saved.post_attention_norm, index); }, layer);
   static constexpr Module kInputs[] = {Module::kGate, Module::kUp};
   float* const outputs[] = {gate, up};
   TRY(project(batch, layer, kInputs, normed, config.hidden, outputs, false));
@@ -318,7 +326,8 @@ Status Model::State::ffn_block(const ModelBatch& batch, int layer) {
   return project(batch, layer, kOutput, gate, config.ffn, residual, true);
 }
 
-// normed[i] = final_norm(x[rows[i]]); segments and overrides of the gathered rows land in head_segments and head_overrides.
+// normed[i] = final_norm(x[rows[i]]); segments and overrides of the gathered rows land in head_segments and
+// head_overrides.
 void Model::State::gather(const ModelBatch& batch, std::span<const int32_t> rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     std::memcpy(normed + static_cast<int64_t>(i) * config.hidden, x + static_cast<int64_t>(rows[i]) * config.hidden,
@@ -339,8 +348,9 @@ void Model::State::gather(const ModelBatch& batch, std::span<const int32_t> rows
     std::tie(run.row_begin, run.row_count) = range(run.row_begin, run.row_count);
     if (run.row_count > 0) head_overrides.push_back(run);
   }
-  norm(normed, normed, static_cast<int32_t>(rows.size()), head_overrides, program.final_norm,
-       [](const SavedTensors& saved, int) { return saved.final_norm; }, 0);
+  norm(
+      normed, normed, static_cast<int32_t>(rows.size()), head_overrides, program.final_norm,
+      [](const SavedTensors& saved, int) { return saved.final_norm; }, 0);
 }
 
 void Model::State::replace_head_tokens(const ModelBatch& batch, int32_t row, int32_t count, const SavedTensors& saved) {

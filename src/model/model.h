@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Model: the layer program. Knows tokens and rows, not requests.
 //
-// Thread: one executor thread. Ownership: borrows the weight store, op table and pool, which outlive it; owns its activations, sized once at
-// creation from ModelLimits (no allocation in forward). Invariant: a row's logits depend on its tokens, adapters and KV alone, bit for bit
-// (batch invariance). Failure: create() answers a sentence; forward() fails only when a weight cannot be read (streaming).
+// Thread: one executor thread. Ownership: borrows the weight store, op table and pool, which outlive it; owns its
+// activations, sized once at creation from ModelLimits (no allocation in forward). Invariant: a row's logits depend on
+// its tokens, adapters and KV alone, bit for bit (batch invariance). Failure: create() answers a sentence; forward()
+// fails only when a weight cannot be read (streaming).
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ struct ModelLimits {
   int32_t logits_rows_max = 256;  // rows that want logits
   int32_t segments_max = 1024;
   int32_t rank_max = 256;
-  int64_t max_model_len = 0;      // fixes the factor of dynamic RoPE scaling; 0: the config's max_position
+  int64_t max_model_len = 0;  // fixes the factor of dynamic RoPE scaling; 0: the config's max_position
 };
 
 // Rows whose full tensors differ from the base's (modules_to_save). Sorted, disjoint.
@@ -35,11 +36,11 @@ struct RowOverride {
 
 // The step in the form kernels read: pointers into the engine's batch slot, valid during forward().
 struct ModelBatch {
-  std::span<const TokenId> tokens;       // [rows], each below the vocabulary its row uses
-  std::span<const int32_t> positions;    // [rows]
-  std::span<const RowGroup> groups;      // cover all rows in order
+  std::span<const TokenId> tokens;     // [rows], each below the vocabulary its row uses
+  std::span<const int32_t> positions;  // [rows]
+  std::span<const RowGroup> groups;    // cover all rows in order
   std::span<const LoraSegment> segments;
-  const LoraSource* sources = nullptr;   // [layers * kLayerModules + 2][slots]: layer modules, then kLmHead, kEmbed
+  const LoraSource* sources = nullptr;  // [layers * kLayerModules + 2][slots]: layer modules, then kLmHead, kEmbed
   int32_t slots = 0;
   std::span<const RowOverride> overrides;
   std::span<const int32_t> logits_rows;  // ascending
@@ -62,7 +63,7 @@ class Model {
   int64_t scratch_bytes() const;  // activations and kernel scratch held
   // The same before a model is made, so that memory can be planned.
   static int64_t scratch_bytes(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads);
-  uint64_t op_count() const;      // operations issued so far
+  uint64_t op_count() const;  // operations issued so far
 
   // Bias of a base module as f32 [out], or null: what AdapterBase needs for bias="all".
   const float* bias(int layer, Module module) const;
@@ -73,7 +74,8 @@ class Model {
   std::unique_ptr<State> state_;
 };
 
-// inv_freq [head_dim / 2] and the attention scale of a config (RoPE scaling: linear, llama3, yarn, dynamic at max_model_len).
+// inv_freq [head_dim / 2] and the attention scale of a config (RoPE scaling: linear, llama3, yarn, dynamic at
+// max_model_len).
 struct RopeTable {
   std::vector<float> inv_freq;
   float attention_scale = 1.0f;

@@ -20,15 +20,13 @@ void scale_llama3(const RopeScaling& scaling, double original_length, std::vecto
       frequency /= scaling.factor;
       continue;
     }
-    const double smooth = (original_length / wavelength - scaling.low_freq_factor) /
-                          (scaling.high_freq_factor - scaling.low_freq_factor);
+    const double smooth =
+        (original_length / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
     frequency = (1.0 - smooth) * frequency / scaling.factor + smooth * frequency;
   }
 }
 
-double yarn_mscale(double factor, double mscale) {
-  return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
-}
+double yarn_mscale(double factor, double mscale) { return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
 
 double yarn_attention_scale(const RopeScaling& scaling) {
   if (scaling.attention_factor) return *scaling.attention_factor;
@@ -38,7 +36,8 @@ double yarn_attention_scale(const RopeScaling& scaling) {
   return yarn_mscale(scaling.factor, 1.0);
 }
 
-void scale_yarn(const RopeScaling& scaling, double theta, int dim, double original_length, std::vector<double>& inv_freq) {
+void scale_yarn(const RopeScaling& scaling, double theta, int dim, double original_length,
+                std::vector<double>& inv_freq) {
   // The dimension whose wave turns `rotations` times within the original length.
   const auto correction_dim = [&](double rotations) {
     return dim * std::log(original_length / (rotations * 2.0 * std::numbers::pi)) / (2.0 * std::log(theta));
@@ -67,7 +66,8 @@ RopeTable make_rope_table(const ModelConfig& config, int64_t max_model_len) {
       static_cast<double>(scaling.original_max_position > 0 ? scaling.original_max_position : config.max_position);
   double theta = config.rope_theta;
   if (scaling.kind == RopeScalingKind::kDynamic) {
-    // The reference recomputes theta as the sequence grows; cached keys need one fixed value, that of the longest sequence served.
+    // The reference recomputes theta as the sequence grows; cached keys need one fixed value, that of the longest
+    // sequence served.
     const double length = static_cast<double>(std::max(max_model_len, config.max_position));
     const double stretch = scaling.factor * length / static_cast<double>(config.max_position) - (scaling.factor - 1.0);
     theta *= std::pow(stretch, static_cast<double>(dim) / (dim - 2));
@@ -78,11 +78,14 @@ RopeTable make_rope_table(const ModelConfig& config, int64_t max_model_len) {
   RopeTable table;
   switch (scaling.kind) {
     case RopeScalingKind::kNone:
-    case RopeScalingKind::kDynamic: break;
+    case RopeScalingKind::kDynamic:
+      break;
     case RopeScalingKind::kLinear:
       for (double& frequency : inv_freq) frequency /= scaling.factor;
       break;
-    case RopeScalingKind::kLlama3: scale_llama3(scaling, original_length, inv_freq); break;
+    case RopeScalingKind::kLlama3:
+      scale_llama3(scaling, original_length, inv_freq);
+      break;
     case RopeScalingKind::kYarn:
       scale_yarn(scaling, theta, dim, original_length, inv_freq);
       table.attention_scale = static_cast<float>(yarn_attention_scale(scaling));

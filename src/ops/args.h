@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plain structs that cross the kernel boundary. Rooms above fill them; kernels read them. No ownership, no policy.
 //
-// All activations are f32, row-major, one row a token, `stride` floats from row to row. Pointers stay valid for the call.
-// A row's result depends on that row alone (batch invariance, mechanisms §1): every kernel sums over the input dimension in
-// one fixed order whatever the number of rows, and threads split rows and columns, never the sum.
+// All activations are f32, row-major, one row a token, `stride` floats from row to row. Pointers stay valid for the
+// call. A row's result depends on that row alone (batch invariance, mechanisms §1): every kernel sums over the input
+// dimension in one fixed order whatever the number of rows, and threads split rows and columns, never the sum.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,8 @@
 
 namespace loralei {
 
-// --- dense products ---------------------------------------------------------------------------------------------------
+// --- dense products
+// ---------------------------------------------------------------------------------------------------
 
 // y[row, 0..w.rows) = x[row, 0..w.cols) * W^T (+ bias). With `accumulate`, adds to y instead.
 struct MatmulArgs {
@@ -32,15 +33,17 @@ struct MatmulArgs {
   bool accumulate = false;
 };
 
-// --- LoRA -------------------------------------------------------------------------------------------------------------
+// --- LoRA
+// -------------------------------------------------------------------------------------------------------------
 
 // The linear modules of one layer, then the two outside the layers.
 enum class Module : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown, kLmHead, kEmbed };
 inline constexpr int kLayerModules = 7;
 inline constexpr int kModules = 9;
 
-// One module's low-rank pair. y += scaling * B (A x), plus scaling * b_bias where lora_bias is used, plus bias_delta where the adapter
-// replaces the module's own bias (PEFT bias="all"): that part is a replacement, so no scale of a request touches it, as in PEFT. B is stored transposed so that the expansion runs over contiguous outputs.
+// One module's low-rank pair. y += scaling * B (A x), plus scaling * b_bias where lora_bias is used, plus bias_delta
+// where the adapter replaces the module's own bias (PEFT bias="all"): that part is a replacement, so no scale of a
+// request touches it, as in PEFT. B is stored transposed so that the expansion runs over contiguous outputs.
 struct LoraPair {
   const std::byte* a = nullptr;    // [rank, in] in dtype; for kEmbed: [vocab, rank] (one row a token)
   const std::byte* b_t = nullptr;  // [rank, out] in dtype
@@ -48,23 +51,24 @@ struct LoraPair {
   int32_t rank = 0;                // 0: no product (only bias_delta may be set)
   int32_t in = 0;
   int32_t out = 0;
-  float scaling = 0;                 // alpha / r or alpha / sqrt(r), of this module
-  const float* b_bias = nullptr;     // [out] or null
-  const float* bias_delta = nullptr;  // [out] or null: adapter's bias minus base bias; added as it is, whatever the scales
+  float scaling = 0;              // alpha / r or alpha / sqrt(r), of this module
+  const float* b_bias = nullptr;  // [out] or null
+  const float* bias_delta =
+      nullptr;  // [out] or null: adapter's bias minus base bias; added as it is, whatever the scales
 };
 
-// Where a segment's LoRA contribution comes from in this layer (mechanisms §1, §6). Read by the executor at the start of a layer; another
-// thread may change `kind` between layers (the cold start), hence the atomic.
+// Where a segment's LoRA contribution comes from in this layer (mechanisms §1, §6). Read by the executor at the start
+// of a layer; another thread may change `kind` between layers (the cold start), hence the atomic.
 enum class LoraSourceKind : uint32_t { kNone, kResident, kHostDelta };
 struct LoraSource {
   std::atomic<LoraSourceKind> kind{LoraSourceKind::kNone};
-  const LoraPair* pair = nullptr;                     // kResident
-  const float* delta = nullptr;                       // kHostDelta: [row_count of the segment, out], already scaled
+  const LoraPair* pair = nullptr;                      // kResident
+  const float* delta = nullptr;                        // kHostDelta: [row_count of the segment, out], already scaled
   const std::atomic<uint32_t>* delta_ready = nullptr;  // kHostDelta: non-zero when delta may be read
 };
 
-// Rows [row_begin, row_begin + row_count) use adapter slot `slot` of this step with weight `scale` (the request's own factor).
-// Segments may overlap (weighted sums); they are applied in order.
+// Rows [row_begin, row_begin + row_count) use adapter slot `slot` of this step with weight `scale` (the request's own
+// factor). Segments may overlap (weighted sums); they are applied in order.
 struct LoraSegment {
   int32_t row_begin = 0;
   int32_t row_count = 0;
@@ -77,7 +81,7 @@ struct LoraTarget {
   float* y = nullptr;  // [rows, out], accumulated into
   int64_t y_stride = 0;
   const LoraSource* sources = nullptr;  // [slots]
-  int32_t out = 0;                      // outputs of this projection: the width of a host delta; a pair's `out` is at most this
+  int32_t out = 0;  // outputs of this projection: the width of a host delta; a pair's `out` is at most this
 };
 
 // One call per layer input, for all segments and all projections that share it (q,k,v; o; gate,up; down; lm_head).
@@ -89,29 +93,31 @@ struct LoraArgs {
   std::span<const LoraTarget> targets;
 };
 
-// The low-rank part of the embedding: y[row] += scale * scaling * B a[tokens[row]] for the rows of each segment, where the source's pair
-// holds a [vocab, rank] and b_t [rank, hidden] (Module::kEmbed). Every id is below the pair's `in`. Sources of kind kHostDelta are added as is.
+// The low-rank part of the embedding: y[row] += scale * scaling * B a[tokens[row]] for the rows of each segment, where
+// the source's pair holds a [vocab, rank] and b_t [rank, hidden] (Module::kEmbed). Every id is below the pair's `in`.
+// Sources of kind kHostDelta are added as is.
 struct LoraEmbedArgs {
   const TokenId* tokens = nullptr;  // [rows]
   std::span<const LoraSegment> segments;
   LoraTarget target;  // y [rows, hidden] and the sources per slot
 };
 
-// --- full tensors an adapter replaces (PEFT modules_to_save, trainable_token_indices) -----------------------------------
+// --- full tensors an adapter replaces (PEFT modules_to_save, trainable_token_indices)
+// -----------------------------------
 
 // What an adapter changes besides low-rank pairs. Null / empty where it changes nothing.
 struct SavedTensors {
-  WeightView embed;                                  // [vocab', hidden]
-  WeightView lm_head;                                // [vocab', hidden]
-  const float* lm_head_bias_delta = nullptr;         // [vocab'] or null
-  const float* final_norm = nullptr;                 // [hidden]
-  std::vector<const float*> input_norm;              // [layers] entries may be null; empty if none
-  std::vector<const float*> post_attention_norm;     // [layers]
-  std::vector<const float*> q_norm, k_norm;          // [layers]
+  WeightView embed;                               // [vocab', hidden]
+  WeightView lm_head;                             // [vocab', hidden]
+  const float* lm_head_bias_delta = nullptr;      // [vocab'] or null
+  const float* final_norm = nullptr;              // [hidden]
+  std::vector<const float*> input_norm;           // [layers] entries may be null; empty if none
+  std::vector<const float*> post_attention_norm;  // [layers]
+  std::vector<const float*> q_norm, k_norm;       // [layers]
   // trainable_token_indices: these embedding (and, when tied or named, head) rows are replaced.
-  std::vector<TokenId> embed_tokens, head_tokens;    // sorted
-  const float* embed_rows = nullptr;                 // [embed_tokens, hidden]
-  const float* head_rows = nullptr;                  // [head_tokens, hidden]
+  std::vector<TokenId> embed_tokens, head_tokens;  // sorted
+  const float* embed_rows = nullptr;               // [embed_tokens, hidden]
+  const float* head_rows = nullptr;                // [head_tokens, hidden]
 
   bool any() const {
     return !embed.empty() || !lm_head.empty() || final_norm || !input_norm.empty() || !post_attention_norm.empty() ||
@@ -119,9 +125,11 @@ struct SavedTensors {
   }
 };
 
-// --- KV cache ---------------------------------------------------------------------------------------------------------
+// --- KV cache
+// ---------------------------------------------------------------------------------------------------------
 
-// The only address of cached K and V: slice(block, layer, k|v) = [kv_heads, kKvBlockTokens, head_dim] in dtype. K is stored after RoPE.
+// The only address of cached K and V: slice(block, layer, k|v) = [kv_heads, kKvBlockTokens, head_dim] in dtype. K is
+// stored after RoPE.
 struct KvView {
   std::byte* base = nullptr;
   int64_t block_stride_bytes = 0;
@@ -155,8 +163,8 @@ struct KvStoreArgs {
   std::span<const RowGroup> groups;
 };
 
-// out[row] = softmax(scale * q K^T) V over the positions p of the row's sequence with p <= position(row) and, with a window w > 0,
-// p > position(row) - w. Reads K and V from the cache only, in tiles at absolute positions.
+// out[row] = softmax(scale * q K^T) V over the positions p of the row's sequence with p <= position(row) and, with a
+// window w > 0, p > position(row) - w. Reads K and V from the cache only, in tiles at absolute positions.
 struct AttentionArgs {
   const float* q = nullptr;  // [rows, heads * head_dim], after RoPE
   int64_t q_stride = 0;
@@ -170,9 +178,11 @@ struct AttentionArgs {
   std::span<const RowGroup> groups;
 };
 
-// --- element-wise -----------------------------------------------------------------------------------------------------
+// --- element-wise
+// -----------------------------------------------------------------------------------------------------
 
-// y = x / rms(x) * weight, over `vectors` consecutive vectors of `dim` inside each row (vectors > 1: per-head q/k norm). In place allowed.
+// y = x / rms(x) * weight, over `vectors` consecutive vectors of `dim` inside each row (vectors > 1: per-head q/k
+// norm). In place allowed.
 struct RmsNormArgs {
   const float* x = nullptr;
   int64_t x_stride = 0;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // OpTable: the kernels of one backend and instruction set behind one struct of function pointers, chosen once at start.
 //
-// Thread: an OpTable is immutable; calls on one OpContext come from one thread at a time (the executor's), which the pool joins.
-// Ownership: none; scratch belongs to the caller. Failure: none at run time: arguments are validated by the rooms above (DCHECK here).
-// No allocation: every kernel works in ctx.scratch, whose size scratch_bytes() tells in advance.
+// Thread: an OpTable is immutable; calls on one OpContext come from one thread at a time (the executor's), which the
+// pool joins. Ownership: none; scratch belongs to the caller. Failure: none at run time: arguments are validated by the
+// rooms above (DCHECK here). No allocation: every kernel works in ctx.scratch, whose size scratch_bytes() tells in
+// advance.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +27,8 @@ struct OpContext {
 
 // The largest sizes a model will ask for; scratch is computed from them once.
 struct OpLimits {
-  int32_t rows_max = 0;      // token rows of a step
-  int32_t in_max = 0;        // widest input of a product
+  int32_t rows_max = 0;  // token rows of a step
+  int32_t in_max = 0;    // widest input of a product
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
   int32_t rank_max = 0;
   int32_t segments_max = 0;

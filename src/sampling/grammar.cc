@@ -10,8 +10,8 @@ namespace loralei {
 namespace {
 
 constexpr uint8_t kNoToken = 255;
-constexpr size_t kKeptMasks = 8;        // the sets that a generation comes back to: inside a string, free text ...
-constexpr size_t kManyConfigs = 1024;   // 1 KiB each
+constexpr size_t kKeptMasks = 8;       // the sets that a generation comes back to: inside a string, free text ...
+constexpr size_t kManyConfigs = 1024;  // 1 KiB each
 constexpr size_t kManyStacks = 1 << 16;
 constexpr uint32_t kMaxTokenBytes = 4096;
 
@@ -26,7 +26,8 @@ uint64_t mix(uint64_t hash, uint64_t value) {
 
 Result<std::shared_ptr<const VocabTrie>> VocabTrie::build(std::vector<GrammarToken> tokens, int64_t vocab_size) {
   if (vocab_size < 1 || vocab_size > kMaxVocab) {
-    return invalid_argument("a vocabulary of " + std::to_string(vocab_size) + " tokens is outside 1 to " + std::to_string(kMaxVocab));
+    return invalid_argument("a vocabulary of " + std::to_string(vocab_size) + " tokens is outside 1 to " +
+                            std::to_string(kMaxVocab));
   }
   auto trie = std::make_shared<VocabTrie>();
   trie->vocab_size_ = vocab_size;
@@ -34,10 +35,12 @@ Result<std::shared_ptr<const VocabTrie>> VocabTrie::build(std::vector<GrammarTok
   std::vector<const GrammarToken*> by_id(vocab_size, nullptr);
   for (const GrammarToken& token : tokens) {
     if (token.id < 0 || token.id >= vocab_size || by_id[token.id] != nullptr) {
-      return invalid_argument("token " + std::to_string(token.id) + " is doubled or outside the vocabulary of " + std::to_string(vocab_size));
+      return invalid_argument("token " + std::to_string(token.id) + " is doubled or outside the vocabulary of " +
+                              std::to_string(vocab_size));
     }
     if (token.bytes.size() > kMaxTokenBytes) {
-      return invalid_argument("token " + std::to_string(token.id) + " has more than " + std::to_string(kMaxTokenBytes) + " bytes");
+      return invalid_argument("token " + std::to_string(token.id) + " has more than " + std::to_string(kMaxTokenBytes) +
+                              " bytes");
     }
     by_id[token.id] = &token;
     trie->kinds_[token.id] = static_cast<uint8_t>(token.kind);
@@ -54,25 +57,30 @@ Result<std::shared_ptr<const VocabTrie>> VocabTrie::build(std::vector<GrammarTok
   for (const GrammarToken& token : tokens) {
     if (token.kind == GrammarToken::Kind::kText && !token.bytes.empty()) sorted.push_back(&token);
   }
-  std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->bytes < b->bytes || (a->bytes == b->bytes && a->id < b->id); });
+  std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) {
+    return a->bytes < b->bytes || (a->bytes == b->bytes && a->id < b->id);
+  });
   std::vector<uint32_t> branch;  // the nodes from the root to the last one added
   std::string_view previous;
   for (const GrammarToken* token : sorted) {
     const std::string_view bytes = token->bytes;
     size_t shared = 0;
     while (shared < previous.size() && shared < bytes.size() && previous[shared] == bytes[shared]) ++shared;
-    for (size_t depth = shared; depth < branch.size(); ++depth) trie->nodes_[branch[depth]].subtree_end = static_cast<uint32_t>(trie->nodes_.size());
+    for (size_t depth = shared; depth < branch.size(); ++depth)
+      trie->nodes_[branch[depth]].subtree_end = static_cast<uint32_t>(trie->nodes_.size());
     branch.resize(shared);
     for (size_t depth = shared; depth < bytes.size(); ++depth) {
       branch.push_back(static_cast<uint32_t>(trie->nodes_.size()));
-      trie->nodes_.push_back({0, static_cast<uint32_t>(trie->tokens_.size()), static_cast<uint16_t>(depth), static_cast<uint8_t>(bytes[depth])});
+      trie->nodes_.push_back({0, static_cast<uint32_t>(trie->tokens_.size()), static_cast<uint16_t>(depth),
+                              static_cast<uint8_t>(bytes[depth])});
     }
     trie->max_depth_ = std::max(trie->max_depth_, static_cast<int>(bytes.size()));
     trie->tokens_.push_back(token->id);
     previous = bytes;
   }
   for (const uint32_t node : branch) trie->nodes_[node].subtree_end = static_cast<uint32_t>(trie->nodes_.size());
-  trie->nodes_.push_back({static_cast<uint32_t>(trie->nodes_.size()), static_cast<uint32_t>(trie->tokens_.size()), 0, 0});
+  trie->nodes_.push_back(
+      {static_cast<uint32_t>(trie->nodes_.size()), static_cast<uint32_t>(trie->tokens_.size()), 0, 0});
   return std::shared_ptr<const VocabTrie>(std::move(trie));
 }
 
@@ -132,7 +140,8 @@ uint32_t GrammarState::close(std::vector<uint32_t> seeds) {
     seen_[stack] = closure_;
     work.push_back(stack);
   };
-  // A circle of rules that read nothing can meet many stacks; what is met in one closure is bounded like the set itself.
+  // A circle of rules that read nothing can meet many stacks; what is met in one closure is bounded like the set
+  // itself.
   size_t met = 0;
   for (const uint32_t seed : seeds) meet(seed);
   while (!work.empty() && met++ < 32 * static_cast<size_t>(kMaxGrammarStacks)) {
@@ -145,20 +154,24 @@ uint32_t GrammarState::close(std::vector<uint32_t> seeds) {
       config.stacks.push_back(at);
       config.free_text |= state.is_free_text;
     }
-    for (uint32_t i = state.empties_begin; i < following.empties_begin; ++i) meet(intern_stack(program.empties[i], stack.below, stack.depth));
+    for (uint32_t i = state.empties_begin; i < following.empties_begin; ++i)
+      meet(intern_stack(program.empties[i], stack.below, stack.depth));
     for (uint32_t i = state.calls_begin; i < following.calls_begin; ++i) {
       const auto& call = program.calls[i];
       const auto& after = program.states[call.after];
       const auto& after_next = program.states[call.after + 1];
       // Nothing comes after the call but the end of the rule: the callee can return to our caller (stacks stay small).
       const bool is_last = after.ends_rule && after.edges_begin == after_next.edges_begin &&
-                           after.empties_begin == after_next.empties_begin && after.calls_begin == after_next.calls_begin;
+                           after.empties_begin == after_next.empties_begin &&
+                           after.calls_begin == after_next.calls_begin;
       const uint32_t below = is_last ? stack.below : intern_stack(call.after, stack.below, stack.depth);
       meet(intern_stack(program.rule_starts[call.rule], below, is_last ? stack.depth : stack.depth + 1));
     }
     if (!state.ends_rule) continue;
-    if (stack.below == kNoStack) config.accepting = true;
-    else meet(stack.below);
+    if (stack.below == kNoStack)
+      config.accepting = true;
+    else
+      meet(stack.below);
   }
   return intern_config(std::move(config));
 }
@@ -268,7 +281,8 @@ void GrammarState::walk_trie(std::span<uint32_t> mask) {
 
 bool GrammarState::fill_mask(std::span<uint32_t> mask) {
   CHECK(mask.size() == vocab_->mask_words());
-  const auto known = std::find_if(masks_.begin(), masks_.end(), [&](const Mask& m) { return !ended_ && m.config == current_; });
+  const auto known =
+      std::find_if(masks_.begin(), masks_.end(), [&](const Mask& m) { return !ended_ && m.config == current_; });
   if (known != masks_.end()) {
     std::rotate(known, known + 1, masks_.end());
     std::copy(masks_.back().words.begin(), masks_.back().words.end(), mask.begin());
@@ -288,10 +302,12 @@ bool GrammarState::fill_mask(std::span<uint32_t> mask) {
 bool GrammarState::allows(int32_t token) {
   if (token < 0 || token >= vocab_->vocab_size_ || vocab_->kinds_[token] == kNoToken) return false;
   switch (vocab_->kind_of(token)) {
-    case GrammarToken::Kind::kEnd: return accepting();
+    case GrammarToken::Kind::kEnd:
+      return accepting();
     case GrammarToken::Kind::kSpecial:
       return !ended_ && configs_[current_].free_text && step_bytes(current_, vocab_->bytes_of(token)) != kDead;
-    case GrammarToken::Kind::kText: break;
+    case GrammarToken::Kind::kText:
+      break;
   }
   const std::string_view bytes = vocab_->bytes_of(token);
   return !ended_ && !bytes.empty() && step_bytes(current_, bytes) != kDead;
@@ -303,8 +319,10 @@ bool GrammarState::advance(int32_t token) {
     history_.erase(history_.begin(), history_.begin() + kGrammarRollbackTokens);
   }
   history_.push_back({current_, ended_});
-  if (vocab_->is_end(token)) ended_ = true;
-  else current_ = step_bytes(current_, vocab_->bytes_of(token));
+  if (vocab_->is_end(token))
+    ended_ = true;
+  else
+    current_ = step_bytes(current_, vocab_->bytes_of(token));
   tidy();
   return true;
 }

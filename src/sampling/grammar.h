@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grammars that hold generation to a form: the program (data), the vocabulary as a byte trie, and the state of one sequence.
+// Grammars that hold generation to a form: the program (data), the vocabulary as a byte trie, and the state of one
+// sequence.
 //
 //   text/ builds           GrammarProgram  rules of byte automata that call each other
 //   text/ builds once      VocabTrie       token bytes, shared by all requests of a tokenizer
 //   the engine runs        GrammarState    one per sequence: fill_mask, advance, rollback
 //
-// A rule is an automaton over bytes whose edges are byte ranges, empty edges and calls of other rules (with the state to
-// return to). A state of the whole is a set of stacks of such states. Sets met while running are numbered and their steps
-// remembered, so that walking the trie costs one table look-up per node.
+// A rule is an automaton over bytes whose edges are byte ranges, empty edges and calls of other rules (with the state
+// to return to). A state of the whole is a set of stacks of such states. Sets met while running are numbered and their
+// steps remembered, so that walking the trie costs one table look-up per node.
 //
-// Thread: GrammarProgram and VocabTrie are immutable and shared; a GrammarState belongs to one sequence and one thread at a time.
-// Ownership: a state shares its program and trie by pointer; copying a state copies its remembered steps.
-// Invariants: only tokens whose bytes the grammar can read are ever allowed; end-of-sequence tokens only where the grammar is
-// complete. From every allowed prefix the grammar can be completed (the vocabulary permitting). A stack deeper than kMaxGrammarDepth or a set larger than kMaxGrammarStacks is cut: then some valid continuations
-// are refused, but never an invalid one allowed.
-// Failure: building fails with invalid_argument (left recursion, nothing allowed) or too_large (kMaxGrammarStates); running cannot fail:
-// advance answers false and leaves the state as it was.
+// Thread: GrammarProgram and VocabTrie are immutable and shared; a GrammarState belongs to one sequence and one thread
+// at a time. Ownership: a state shares its program and trie by pointer; copying a state copies its remembered steps.
+// Invariants: only tokens whose bytes the grammar can read are ever allowed; end-of-sequence tokens only where the
+// grammar is complete. From every allowed prefix the grammar can be completed (the vocabulary permitting). A stack
+// deeper than kMaxGrammarDepth or a set larger than kMaxGrammarStacks is cut: then some valid continuations are
+// refused, but never an invalid one allowed. Failure: building fails with invalid_argument (left recursion, nothing
+// allowed) or too_large (kMaxGrammarStates); running cannot fail: advance answers false and leaves the state as it was.
 #pragma once
 
 #include <array>
@@ -50,13 +51,13 @@ struct GrammarProgram {
     GrammarStateId after = 0;
   };
   struct State {
-    uint32_t edges_begin = 0;    // edges[edges_begin .. next state's edges_begin)
+    uint32_t edges_begin = 0;  // edges[edges_begin .. next state's edges_begin)
     uint32_t empties_begin = 0;
     uint32_t calls_begin = 0;
     bool ends_rule = false;
-    bool is_free_text = false;   // special tokens may stand here
+    bool is_free_text = false;  // special tokens may stand here
   };
-  std::vector<State> states;     // one more than there are states: the last holds the ends
+  std::vector<State> states;  // one more than there are states: the last holds the ends
   std::vector<Edge> edges;
   std::vector<GrammarStateId> empties;
   std::vector<Call> calls;
@@ -66,7 +67,8 @@ struct GrammarProgram {
   size_t state_count() const { return states.size() - 1; }
 };
 
-// Writes programs. Rules are made first and filled in any order; every method that reads bytes returns the state behind them.
+// Writes programs. Rules are made first and filled in any order; every method that reads bytes returns the state behind
+// them.
 class GrammarBuilder {
  public:
   GrammarRuleId add_rule();
@@ -82,8 +84,8 @@ class GrammarBuilder {
   GrammarStateId range(GrammarStateId from, uint8_t low, uint8_t high);
   GrammarStateId literal(GrammarStateId from, std::string_view bytes);
   GrammarStateId call(GrammarStateId from, GrammarRuleId rule);
-  // Any text without `trigger` in it, then the trigger: returns the state behind it. The text may also end anywhere before
-  // (then `free_end` is set: the states of the free text get an empty edge to it). The trigger is not empty.
+  // Any text without `trigger` in it, then the trigger: returns the state behind it. The text may also end anywhere
+  // before (then `free_end` is set: the states of the free text get an empty edge to it). The trigger is not empty.
   GrammarStateId free_text_until(GrammarStateId from, std::string_view trigger, GrammarStateId free_end);
 
   // True once more than kMaxGrammarStates were asked for: further states are all one, and finish fails.
@@ -117,7 +119,8 @@ struct GrammarToken {
 // Thread: immutable. Nodes stand in depth-first order, so that leaving a branch out is one jump.
 class VocabTrie {
  public:
-  // Ids must lie in [0, vocab_size) and differ; vocab_size counts the model's logits. Tokens without bytes are never allowed.
+  // Ids must lie in [0, vocab_size) and differ; vocab_size counts the model's logits. Tokens without bytes are never
+  // allowed.
   static Result<std::shared_ptr<const VocabTrie>> build(std::vector<GrammarToken> tokens, int64_t vocab_size);
 
   int64_t vocab_size() const { return vocab_size_; }
@@ -127,7 +130,7 @@ class VocabTrie {
  private:
   friend class GrammarState;
   struct Node {
-    uint32_t subtree_end = 0;  // the next node that is not below this one
+    uint32_t subtree_end = 0;   // the next node that is not below this one
     uint32_t tokens_begin = 0;  // tokens_[tokens_begin .. next node's tokens_begin)
     uint16_t depth = 0;
     uint8_t byte = 0;
@@ -137,7 +140,7 @@ class VocabTrie {
 
   int64_t vocab_size_ = 0;
   int max_depth_ = 0;
-  std::vector<Node> nodes_;           // without the root; one more at the end
+  std::vector<Node> nodes_;  // without the root; one more at the end
   std::vector<int32_t> tokens_;
   std::vector<int32_t> specials_;
   std::vector<int32_t> ends_;
@@ -218,11 +221,11 @@ class GrammarState {
   std::unordered_map<uint64_t, std::vector<uint32_t>> stack_index_;
   std::vector<Config> configs_;
   std::unordered_map<uint64_t, std::vector<uint32_t>> config_index_;
-  std::vector<Mask> masks_;          // few, the latest last
-  std::vector<uint32_t> walk_;       // configs along the current branch of the trie
-  std::vector<uint64_t> seen_;       // per stack: the number of the closure that met it
+  std::vector<Mask> masks_;     // few, the latest last
+  std::vector<uint32_t> walk_;  // configs along the current branch of the trie
+  std::vector<uint64_t> seen_;  // per stack: the number of the closure that met it
   uint64_t closure_ = 0;
-  std::vector<Step> history_;        // before each remembered token
+  std::vector<Step> history_;  // before each remembered token
   uint32_t current_ = 0;
   bool ended_ = false;
 };

@@ -106,10 +106,12 @@ std::vector<bool> GrammarBuilder::find_ending(bool reading) const {
       if (ending[user]) continue;
       const State& state = states_[user];
       const auto ends = [&](GrammarStateId target) { return ending[target]; };
-      const bool now = std::any_of(state.empties.begin(), state.empties.end(), ends) ||
-                       std::any_of(state.calls.begin(), state.calls.end(),
-                                   [&](const auto& call) { return ends(call.after) && ends(rule_starts_[call.rule]); }) ||
-                       (reading && std::any_of(state.edges.begin(), state.edges.end(), [&](const auto& edge) { return ends(edge.target); }));
+      const bool now =
+          std::any_of(state.empties.begin(), state.empties.end(), ends) ||
+          std::any_of(state.calls.begin(), state.calls.end(),
+                      [&](const auto& call) { return ends(call.after) && ends(rule_starts_[call.rule]); }) ||
+          (reading &&
+           std::any_of(state.edges.begin(), state.edges.end(), [&](const auto& edge) { return ends(edge.target); }));
       if (!now) continue;
       ending[user] = true;
       work.push_back(user);
@@ -123,13 +125,14 @@ void GrammarBuilder::remove_dead_ends(const std::vector<bool>& ending) {
   for (State& state : states_) {
     std::erase_if(state.edges, [&](const auto& edge) { return !ending[edge.target]; });
     std::erase_if(state.empties, [&](GrammarStateId target) { return !ending[target]; });
-    std::erase_if(state.calls, [&](const auto& call) { return !ending[call.after] || !ending[rule_starts_[call.rule]]; });
+    std::erase_if(state.calls,
+                  [&](const auto& call) { return !ending[call.after] || !ending[rule_starts_[call.rule]]; });
   }
 }
 
-// Whether a state can come back to itself without reading a byte on a way that enters a rule: its stack would grow for ever.
-// Tarjan's strongly connected components over empty edges, entries into called rules, and steps past calls of rules that
-// can read nothing; a component that holds an entry is such a circle.
+// Whether a state can come back to itself without reading a byte on a way that enters a rule: its stack would grow for
+// ever. Tarjan's strongly connected components over empty edges, entries into called rules, and steps past calls of
+// rules that can read nothing; a component that holds an entry is such a circle.
 bool GrammarBuilder::is_left_recursive() const {
   const std::vector<bool> nullable = find_ending(false);
   constexpr uint32_t kNone = UINT32_MAX;
@@ -166,8 +169,10 @@ bool GrammarBuilder::is_left_recursive() const {
           if (!into && !nullable[rule_starts_[call.rule]]) continue;
           target = into ? rule_starts_[call.rule] : call.after;
         }
-        if (number[target] == kNone) enter(target);
-        else if (component[target] == kNone) low[at] = std::min(low[at], number[target]);
+        if (number[target] == kNone)
+          enter(target);
+        else if (component[target] == kNone)
+          low[at] = std::min(low[at], number[target]);
         continue;
       }
       path.pop_back();
@@ -195,7 +200,9 @@ Result<std::shared_ptr<const GrammarProgram>> GrammarBuilder::finish(GrammarRule
                      " states; use smaller repetition counts or a smaller schema");
   }
   if (is_left_recursive()) {
-    return invalid_argument("the grammar refers to itself without reading anything in between, so it would never begin; mend the reference");
+    return invalid_argument(
+        "the grammar refers to itself without reading anything in between, so it would never begin; mend the "
+        "reference");
   }
   const std::vector<bool> ending = find_ending(true);
   if (!ending[rule_starts_[root]]) {
@@ -207,13 +214,15 @@ Result<std::shared_ptr<const GrammarProgram>> GrammarBuilder::finish(GrammarRule
   program->rule_starts = std::move(rule_starts_);
   program->states.reserve(states_.size() + 1);
   for (State& state : states_) {
-    program->states.push_back({static_cast<uint32_t>(program->edges.size()), static_cast<uint32_t>(program->empties.size()),
+    program->states.push_back({static_cast<uint32_t>(program->edges.size()),
+                               static_cast<uint32_t>(program->empties.size()),
                                static_cast<uint32_t>(program->calls.size()), state.ends_rule, state.is_free_text});
     program->edges.insert(program->edges.end(), state.edges.begin(), state.edges.end());
     program->empties.insert(program->empties.end(), state.empties.begin(), state.empties.end());
     program->calls.insert(program->calls.end(), state.calls.begin(), state.calls.end());
   }
-  program->states.push_back({static_cast<uint32_t>(program->edges.size()), static_cast<uint32_t>(program->empties.size()),
+  program->states.push_back({static_cast<uint32_t>(program->edges.size()),
+                             static_cast<uint32_t>(program->empties.size()),
                              static_cast<uint32_t>(program->calls.size()), false, false});
   return std::shared_ptr<const GrammarProgram>(std::move(program));
 }

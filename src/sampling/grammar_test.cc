@@ -12,17 +12,19 @@ namespace {
 
 using Kind = GrammarToken::Kind;
 
-std::shared_ptr<const VocabTrie> vocabulary(const std::vector<std::string>& texts, const std::vector<std::string>& specials = {}) {
+std::shared_ptr<const VocabTrie> vocabulary(const std::vector<std::string>& texts,
+                                            const std::vector<std::string>& specials = {}) {
   std::vector<GrammarToken> tokens;
   for (const std::string& text : texts) tokens.push_back({static_cast<int32_t>(tokens.size()), text, Kind::kText});
-  for (const std::string& text : specials) tokens.push_back({static_cast<int32_t>(tokens.size()), text, Kind::kSpecial});
+  for (const std::string& text : specials)
+    tokens.push_back({static_cast<int32_t>(tokens.size()), text, Kind::kSpecial});
   tokens.push_back({static_cast<int32_t>(tokens.size()), "", Kind::kEnd});
   const auto size = static_cast<int64_t>(tokens.size());
   return VocabTrie::build(std::move(tokens), size).value();
 }
 
-// Whether the program reads all of `text` (or, with prefix, could go on to): all ways tried, one set of stacks at a time,
-// written without any of the state's numbering and remembering.
+// Whether the program reads all of `text` (or, with prefix, could go on to): all ways tried, one set of stacks at a
+// time, written without any of the state's numbering and remembering.
 bool naive_reads(const GrammarProgram& program, const std::string& text, bool prefix) {
   using Stack = std::vector<GrammarStateId>;
   const auto closed = [&](const std::set<Stack>& seeds) {
@@ -66,7 +68,8 @@ bool naive_reads(const GrammarProgram& program, const std::string& text, bool pr
   }
   if (!prefix) return now.count({}) != 0;
   for (const Stack& stack : now) {
-    if (stack.empty() || program.states[stack.back()].edges_begin != program.states[stack.back() + 1].edges_begin) return true;
+    if (stack.empty() || program.states[stack.back()].edges_begin != program.states[stack.back() + 1].edges_begin)
+      return true;
   }
   return false;
 }
@@ -85,9 +88,15 @@ Result<std::shared_ptr<const GrammarProgram>> random_program(std::mt19937& rando
       const GrammarStateId to = states[random() % states.size()];
       const auto low = static_cast<uint8_t>('a' + random() % 3);
       switch (random() % 5) {
-        case 0: builder.add_empty(from, to); break;
-        case 1: builder.add_call(from, random() % rules, to); break;
-        default: builder.add_range(from, low, static_cast<uint8_t>(low + random() % 2), to); break;
+        case 0:
+          builder.add_empty(from, to);
+          break;
+        case 1:
+          builder.add_call(from, random() % rules, to);
+          break;
+        default:
+          builder.add_range(from, low, static_cast<uint8_t>(low + random() % 2), to);
+          break;
       }
     }
     builder.end_rule(states[random() % states.size()]);
@@ -116,7 +125,8 @@ TEST(Grammar, EqualsTheNaiveReaderOnRandomPrograms) {
       std::vector<int32_t> allowed;
       for (int32_t id = 0; id < static_cast<int32_t>(texts.size()); ++id) {
         const bool expected = naive_reads(*program.value(), text + texts[id], true);
-        ASSERT_EQ((mask[0] >> id & 1) != 0, expected) << "'" << text << "' then '" << texts[id] << "' in round " << round;
+        ASSERT_EQ((mask[0] >> id & 1) != 0, expected)
+            << "'" << text << "' then '" << texts[id] << "' in round " << round;
         ASSERT_EQ(state.allows(id), expected);
         if (expected) allowed.push_back(id);
       }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SamplingParams: how one sequence chooses its tokens. A plain value; ranges are validated by wire/ (and again by the engine's admission).
+// SamplingParams: how one sequence chooses its tokens. A plain value; ranges are validated by wire/ (and again by the
+// engine's admission).
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,8 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;   // over output
   uint64_t seed = 0;                // serve/ draws one when the request names none
   std::vector<std::pair<TokenId, float>> logit_bias;
-  int32_t logprobs = -1;            // -1: none; n >= 0: the chosen token's and the n most likely ones' (of the unmodified distribution)
+  int32_t logprobs =
+      -1;  // -1: none; n >= 0: the chosen token's and the n most likely ones' (of the unmodified distribution)
   std::shared_ptr<const GrammarProgram> grammar;  // null: free
   std::shared_ptr<const VocabTrie> vocab_trie;    // set when grammar is
 };

@@ -64,14 +64,16 @@ void Sampler::penalise(const SampleInput& input) {
 // Fills work_ when anything changes the logits; false when they may be used as they are.
 bool Sampler::adjust(const SampleInput& input) {
   const SamplingParams& params = *input.params;
-  const bool penalties = params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f || params.frequency_penalty != 0.0f;
+  const bool penalties =
+      params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f || params.frequency_penalty != 0.0f;
   if (!penalties && params.logit_bias.empty() && input.allowed.empty() && input.forbidden.empty()) return false;
   work_.resize(input.logits.size());
   std::transform(input.logits.begin(), input.logits.end(), work_.begin(), clean);
   if (penalties) penalise(input);
   const auto vocab = static_cast<TokenId>(work_.size());
   for (const auto& [token, bias] : params.logit_bias) {
-    if (token >= 0 && token < vocab) work_[static_cast<size_t>(token)] = clean(work_[static_cast<size_t>(token)] + bias);
+    if (token >= 0 && token < vocab)
+      work_[static_cast<size_t>(token)] = clean(work_[static_cast<size_t>(token)] + bias);
   }
   if (!input.allowed.empty()) {
     for (size_t id = 0; id < work_.size(); ++id) {
@@ -90,7 +92,8 @@ TokenId Sampler::sample(const SampleInput& input) {
   const std::span<const float> logits = adjust(input) ? std::span<const float>(work_) : input.logits;
   if (params.temperature <= 0.0f || params.top_k == 1) return arg_max(logits);
   const double u = uniform_at(params.seed, input.choice, input.position);
-  const bool all = (params.top_k <= 0 || static_cast<size_t>(params.top_k) >= logits.size()) && params.top_p >= 1.0f && params.min_p <= 0.0f;
+  const bool all = (params.top_k <= 0 || static_cast<size_t>(params.top_k) >= logits.size()) && params.top_p >= 1.0f &&
+                   params.min_p <= 0.0f;
   return all ? draw_from_all(logits, params.temperature, u) : draw_from_best(logits, params, u);
 }
 
@@ -117,7 +120,8 @@ TokenId Sampler::draw_from_all(std::span<const float> logits, double temperature
   return last;  // rounding put the target at the very end
 }
 
-// Sorts entries_[0, n) best first, growing n until they hold top_p of the mass of entries_[0, kept); returns how many stay.
+// Sorts entries_[0, n) best first, growing n until they hold top_p of the mass of entries_[0, kept); returns how many
+// stay.
 size_t Sampler::keep_nucleus(double temperature, double top_p, size_t kept) {
   const auto begin = entries_.begin(), end = begin + static_cast<int64_t>(kept);
   const double top = std::max_element(begin, end, [](const Entry& a, const Entry& b) { return better(b, a); })->logit;
@@ -189,7 +193,9 @@ float token_logprob(const LogprobInput& input, std::span<TokenLogprob> top) {
     top[at] = {static_cast<TokenId>(id), logit};
   }
   const double log_sum = highest + std::log(sum);
-  const auto logprob = [&](float logit) { return logit == kImpossible ? kImpossible : static_cast<float>(logit - log_sum); };
+  const auto logprob = [&](float logit) {
+    return logit == kImpossible ? kImpossible : static_cast<float>(logit - log_sum);
+  };
   for (TokenLogprob& entry : top.first(filled)) entry.logprob = logprob(entry.logprob);
   if (input.token < 0 || static_cast<size_t>(input.token) >= input.logits.size()) return kImpossible;
   return logprob(clean(input.logits[static_cast<size_t>(input.token)]));

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sampler: one row of logits -> one token, by the row's SamplingParams.
 //
-// Thread: one Sampler a thread (it owns scratch); any number work side by side. Ownership: none of the inputs. No allocation once the scratch
-// has grown to the vocabulary and `top` to its size. Invariant: the token is a function of (logits, params, choice, position, texts, masks)
-// alone; ties go to the lowest id; NaN counts as impossible, +inf as the largest float.
-// Failure: kNoToken when nothing is possible (every logit masked or not a number).
+// Thread: one Sampler a thread (it owns scratch); any number work side by side. Ownership: none of the inputs. No
+// allocation once the scratch has grown to the vocabulary and `top` to its size. Invariant: the token is a function of
+// (logits, params, choice, position, texts, masks) alone; ties go to the lowest id; NaN counts as impossible, +inf as
+// the largest float. Failure: kNoToken when nothing is possible (every logit masked or not a number).
 //
-// Order: repetition penalty (Keskar et al., CTRL, arXiv 1909.05858 §4.1: over prompt and output, l > 0 ? l / r : l * r), presence and frequency
-// penalties over the output, logit bias, masks (grammar, minimum length); then temperature, top-k, top-p (nucleus, Holtzman et al.,
-// arXiv 1904.09751), min-p (arXiv 2407.01082: p >= min_p * p_max); then the inverse of the cumulated distribution at uniform_at(seed, choice, position).
-// Log-probabilities are those of the logits as the model gave them.
+// Order: repetition penalty (Keskar et al., CTRL, arXiv 1909.05858 §4.1: over prompt and output, l > 0 ? l / r : l *
+// r), presence and frequency penalties over the output, logit bias, masks (grammar, minimum length); then temperature,
+// top-k, top-p (nucleus, Holtzman et al., arXiv 1904.09751), min-p (arXiv 2407.01082: p >= min_p * p_max); then the
+// inverse of the cumulated distribution at uniform_at(seed, choice, position). Log-probabilities are those of the
+// logits as the model gave them.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +28,11 @@ struct SampleInput {
   std::span<const float> logits;  // [vocab of the row]; entries may be -inf
   const SamplingParams* params = nullptr;
   uint32_t choice = 0;
-  uint64_t position = 0;                // absolute position of the token to choose
+  uint64_t position = 0;  // absolute position of the token to choose
   std::span<const TokenId> prompt;
   std::span<const TokenId> output;
-  std::span<const uint32_t> allowed;    // grammar: bit i of word i / 32 set when token i may come; empty: all
-  std::span<const TokenId> forbidden;   // minimum length: ids that may not come yet
+  std::span<const uint32_t> allowed;   // grammar: bit i of word i / 32 set when token i may come; empty: all
+  std::span<const TokenId> forbidden;  // minimum length: ids that may not come yet
 };
 
 class Sampler {
@@ -51,15 +52,15 @@ class Sampler {
   TokenId draw_from_best(std::span<const float> logits, const SamplingParams& params, double u);
   size_t keep_nucleus(double temperature, double top_p, size_t kept);
 
-  std::vector<float> work_;         // [vocab] adjusted logits
-  std::vector<double> weights_;     // [vocab]
-  std::vector<Entry> entries_;      // [vocab]
-  std::vector<uint32_t> counts_;    // [vocab], zero between calls
+  std::vector<float> work_;       // [vocab] adjusted logits
+  std::vector<double> weights_;   // [vocab]
+  std::vector<Entry> entries_;    // [vocab]
+  std::vector<uint32_t> counts_;  // [vocab], zero between calls
   std::vector<TokenId> touched_;
 };
 
-// log p(token) under softmax(logits) and the `top` most likely ones, descending (ties: lowest id first). top.size() entries are
-// written; fewer than the vocabulary. Sums are in double.
+// log p(token) under softmax(logits) and the `top` most likely ones, descending (ties: lowest id first). top.size()
+// entries are written; fewer than the vocabulary. Sums are in double.
 struct LogprobInput {
   std::span<const float> logits;
   TokenId token = 0;

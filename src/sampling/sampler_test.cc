@@ -36,7 +36,8 @@ std::map<TokenId, double> naive_distribution(const std::vector<float>& logits, c
   for (auto& [value, id] : all) total += std::exp((value - all[0].first) / params.temperature);
   double sum = 0;
   size_t kept = 0;
-  while (kept < all.size() && (kept == 0 || sum < params.top_p * total)) sum += std::exp((all[kept++].first - logits[static_cast<size_t>(all[0].second)]) / params.temperature);
+  while (kept < all.size() && (kept == 0 || sum < params.top_p * total))
+    sum += std::exp((all[kept++].first - logits[static_cast<size_t>(all[0].second)]) / params.temperature);
   all.resize(kept);
   std::map<TokenId, double> result;
   double left = 0;
@@ -60,7 +61,8 @@ TEST(Sampler, GreedyTakesTheLowestIdOfATie) {
 
 TEST(Sampler, NothingPossibleIsSaidInEveryMode) {
   const std::vector<float> none{-kInf, NAN, -kInf};
-  for (SamplingParams params : {SamplingParams{.temperature = 0}, SamplingParams{}, SamplingParams{.top_k = 2}, SamplingParams{.top_p = 0.5f}}) {
+  for (SamplingParams params : {SamplingParams{.temperature = 0}, SamplingParams{}, SamplingParams{.top_k = 2},
+                                SamplingParams{.top_p = 0.5f}}) {
     EXPECT_EQ(sample(none, params), kNoToken);
     params.logit_bias = {{0, 1.0f}};
     EXPECT_EQ(sample(none, params), kNoToken);
@@ -131,16 +133,22 @@ TEST(Sampler, PenaltiesBiasAndMasks) {
   Sampler sampler;
   const std::vector<float> logits{2.0f, 1.9f, -1.0f, 1.0f};
   const std::vector<TokenId> prompt{0}, output{1, 1, 3};
-  const auto greedy = [&](SamplingParams params, std::span<const uint32_t> allowed = {}, std::span<const TokenId> forbidden = {}) {
+  const auto greedy = [&](SamplingParams params, std::span<const uint32_t> allowed = {},
+                          std::span<const TokenId> forbidden = {}) {
     params.temperature = 0;
-    return sampler.sample({.logits = logits, .params = &params, .prompt = prompt, .output = output, .allowed = allowed, .forbidden = forbidden});
+    return sampler.sample({.logits = logits,
+                           .params = &params,
+                           .prompt = prompt,
+                           .output = output,
+                           .allowed = allowed,
+                           .forbidden = forbidden});
   };
   EXPECT_EQ(greedy({}), 0);
-  EXPECT_EQ(greedy({.repetition_penalty = 1.5f}), 0);     // 1.33 against 1.27, -1, 0.67
+  EXPECT_EQ(greedy({.repetition_penalty = 1.5f}), 0);  // 1.33 against 1.27, -1, 0.67
   EXPECT_EQ(greedy({.repetition_penalty = 0.5f}), 0);
-  EXPECT_EQ(greedy({.presence_penalty = -0.2f}), 1);      // the prompt does not count
-  EXPECT_EQ(greedy({.frequency_penalty = -0.06f}), 1);    // 2.02
-  EXPECT_EQ(greedy({.frequency_penalty = -0.04f}), 0);    // 1.98
+  EXPECT_EQ(greedy({.presence_penalty = -0.2f}), 1);    // the prompt does not count
+  EXPECT_EQ(greedy({.frequency_penalty = -0.06f}), 1);  // 2.02
+  EXPECT_EQ(greedy({.frequency_penalty = -0.04f}), 0);  // 1.98
   EXPECT_EQ(greedy({.logit_bias = {{2, 4.0f}, {9, 100.0f}}}), 2);
   const uint32_t allowed[] = {0b1100};
   EXPECT_EQ(greedy({}, allowed), 3);
@@ -162,7 +170,9 @@ TEST(Logprob, AgreesWithANaiveSum) {
     for (const float logit : logits) sum += std::exp(static_cast<long double>(logit));
     std::vector<TokenId> ids(logits.size());
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<TokenId>(i);
-    std::stable_sort(ids.begin(), ids.end(), [&](TokenId a, TokenId b) { return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]; });
+    std::stable_sort(ids.begin(), ids.end(), [&](TokenId a, TokenId b) {
+      return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+    });
     std::vector<TokenLogprob> top(random.below(21));
     const auto token = static_cast<TokenId>(random.below(logits.size()));
     const float value = token_logprob({.logits = logits, .token = token}, top);

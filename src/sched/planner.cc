@@ -67,7 +67,8 @@ class Planning {
     if (segments_of(seq) > segments_left_) return 0;
     int32_t rows = std::min(seq.known - seq.computed, tokens_left_);
     const int32_t excess = logits_wanted(seq, seq.computed, seq.computed + rows) - logits_left_;
-    // Rows that want logits are a run that ends the chunk or (prompt logprobs) fills it: dropping the last rows drops their logits first.
+    // Rows that want logits are a run that ends the chunk or (prompt logprobs) fills it: dropping the last rows drops
+    // their logits first.
     for (int32_t dropped = 0; dropped < excess && rows > 0; --rows) {
       if (wants_logits(seq, seq.computed + rows - 1)) ++dropped;
     }
@@ -132,7 +133,8 @@ bool Planning::preempt_youngest(const Entry& needy) {
     logits_left_ += victim.logits;
     if (victim.rows > 0) segments_left_ += segments_of(*victim.seq);
     victim.rows = victim.blocks = victim.logits = 0;
-    // Blocks that several victims share count for none of them; alone, everything but the sequence's own blocks can be had.
+    // Blocks that several victims share count for none of them; alone, everything but the sequence's own blocks can be
+    // had.
     if (alive_ == 1) blocks_left_ = input_.blocks_total - needy.seq->blocks;
     output_.preempted.push_back(victim.seq->id);
     return true;
@@ -221,7 +223,8 @@ void Planning::emit() {
       if (skipped >= entry->rows) continue;
       plan.segments.push_back({group.row_begin + skipped, entry->rows - skipped, adapter.version, adapter.scale});
       // Sorted by first row; equal ones keep the request's order.
-      for (size_t at = plan.segments.size() - 1; at > first_segment && plan.segments[at].row_begin < plan.segments[at - 1].row_begin; --at) {
+      for (size_t at = plan.segments.size() - 1;
+           at > first_segment && plan.segments[at].row_begin < plan.segments[at - 1].row_begin; --at) {
         std::swap(plan.segments[at], plan.segments[at - 1]);
       }
     }

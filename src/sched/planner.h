@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan_step: which rows the next step computes, whom it admits and whom it preempts. A pure function of plain values: no clock, no memory
-// of its own, no side effect; the engine commits what it says. The same function runs under the simulator.
+// plan_step: which rows the next step computes, whom it admits and whom it preempts. A pure function of plain values:
+// no clock, no memory of its own, no side effect; the engine commits what it says. The same function runs under the
+// simulator.
 //
 // Thread: any; inputs are borrowed for the call, outputs are reused (no allocation once they have grown). Policy:
-//   1. decode rows first (one token each), oldest sequence first; then chunks of running prefills; then admissions; all within one
+//   1. decode rows first (one token each), oldest sequence first; then chunks of running prefills; then admissions; all
+//   within one
 //      token budget, so a long prompt delays decoding by at most one step's budget.
-//   2. A running sequence that finds no KV block takes those of the youngest running sequence, which is preempted (recomputed later);
+//   2. A running sequence that finds no KV block takes those of the youngest running sequence, which is preempted
+//   (recomputed later);
 //      the youngest preempts itself; a prefill that is the youngest computes a shorter chunk or waits instead.
-//   3. Admission follows the waiting order (fifo: arrival) and stops at the first sequence that does not fit: nobody is overtaken. It wants
-//      room for the whole known text and one spare block for every running sequence, so that it does not cause a preemption right away.
-//      Granted: listed in `admitted`. Deferred: not listed. Impossible: needs more blocks than there are; listed in `impossible`.
+//   3. Admission follows the waiting order (fifo: arrival) and stops at the first sequence that does not fit: nobody is
+//   overtaken. It wants
+//      room for the whole known text and one spare block for every running sequence, so that it does not cause a
+//      preemption right away. Granted: listed in `admitted`. Deferred: not listed. Impossible: needs more blocks than
+//      there are; listed in `impossible`.
 //   4. Rows are ordered by adapters, then by age: rows without adapter together, rows of one adapter adjacent.
-// Invariants: check_step_plan(plan) is empty; rows <= step_tokens; logits rows <= logits_rows; segments <= options.segments; running <= max_sequences; the blocks wanted fit.
-// No starvation as long as max_sequences <= min(step_tokens, logits_rows), which the engine sees to at start.
+// Invariants: check_step_plan(plan) is empty; rows <= step_tokens; logits rows <= logits_rows; segments <=
+// options.segments; running <= max_sequences; the blocks wanted fit. No starvation as long as max_sequences <=
+// min(step_tokens, logits_rows), which the engine sees to at start.
 #pragma once
 
 #include <cstdint>
@@ -37,14 +43,15 @@ enum class HiddenRows : uint8_t { kNone, kLast, kAll };
 // What the planner may know of a sequence.
 struct SeqState {
   SeqId id;
-  uint64_t order = 0;           // arrival; smaller is older
+  uint64_t order = 0;  // arrival; smaller is older
   const TokenId* tokens = nullptr;
-  int32_t known = 0;            // tokens whose ids are known: prompt and output
-  int32_t computed = 0;         // running: positions with KV; waiting: positions that the prefix cache offers
-  int32_t blocks = 0;           // running: blocks held; waiting: blocks offered
-  int32_t blocks_exclusive = 0;  // running: blocks that preempting it would give back; waiting: offered blocks that count as available now
-  std::span<const SeqAdapter> adapters;  // scale 0 left out
-  bool sample = true;           // wants logits at the last known token
+  int32_t known = 0;     // tokens whose ids are known: prompt and output
+  int32_t computed = 0;  // running: positions with KV; waiting: positions that the prefix cache offers
+  int32_t blocks = 0;    // running: blocks held; waiting: blocks offered
+  int32_t blocks_exclusive =
+      0;  // running: blocks that preempting it would give back; waiting: offered blocks that count as available now
+  std::span<const SeqAdapter> adapters;      // scale 0 left out
+  bool sample = true;                        // wants logits at the last known token
   int32_t logits_begin = 0, logits_end = 0;  // further positions that want logits (prompt logprobs)
   HiddenRows hidden = HiddenRows::kNone;
 };

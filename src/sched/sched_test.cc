@@ -60,7 +60,11 @@ struct World {
   void run_step() {
     std::vector<SeqState> running, waiting;
     for (const auto& seq : sequences) (seq->running ? running : waiting).push_back(state(*seq));
-    plan_step({.step = ++step, .running = running, .waiting = waiting, .blocks_available = blocks_total - used(), .blocks_total = blocks_total},
+    plan_step({.step = ++step,
+               .running = running,
+               .waiting = waiting,
+               .blocks_available = blocks_total - used(),
+               .blocks_total = blocks_total},
               options, scratch, output);
     ASSERT_EQ(check_step_plan(output.plan), "");
     ASSERT_LE(output.plan.tokens.size(), static_cast<size_t>(options.step_tokens));
@@ -85,11 +89,13 @@ struct World {
       ASSERT_TRUE(seq->running);
       ASSERT_EQ(group.position, seq->computed);
       for (int32_t i = 0; i < group.row_count; ++i) {
-        ASSERT_EQ(output.plan.tokens[static_cast<size_t>(group.row_begin + i)], seq->tokens[static_cast<size_t>(group.position + i)]);
+        ASSERT_EQ(output.plan.tokens[static_cast<size_t>(group.row_begin + i)],
+                  seq->tokens[static_cast<size_t>(group.position + i)]);
       }
       seq->computed += group.row_count;
       seq->blocks = std::max(seq->blocks, (seq->computed + kKvBlockTokens - 1) / kKvBlockTokens);
-      if (seq->computed == static_cast<int32_t>(seq->tokens.size())) seq->tokens.push_back(static_cast<TokenId>(seq->tokens.size()));
+      if (seq->computed == static_cast<int32_t>(seq->tokens.size()))
+        seq->tokens.push_back(static_cast<TokenId>(seq->tokens.size()));
     }
     ASSERT_LE(used(), blocks_total);
     std::erase_if(sequences, [](const auto& seq) { return static_cast<int32_t>(seq->tokens.size()) > seq->wanted; });
@@ -116,7 +122,7 @@ TEST(Planner, DecodeRowsComeBeforeChunksAndTheBudgetHolds) {
   for (int i = 0; i < 3; ++i) {
     world.run_step();
     ASSERT_EQ(world.output.plan.tokens.size(), 32u);
-    EXPECT_EQ(world.output.plan.groups[0].row_count, 1);   // sequence 1 decodes in every step
+    EXPECT_EQ(world.output.plan.groups[0].row_count, 1);  // sequence 1 decodes in every step
     EXPECT_EQ(world.output.plan.groups[1].row_count, 31);
     EXPECT_EQ(world.output.plan.logits_rows.size(), 1u);
   }
@@ -142,7 +148,8 @@ TEST(Planner, RowsOfOneAdapterAreAdjacentAndBaseRowsComeFirst) {
   ASSERT_EQ(segments.size(), 6u);
   EXPECT_EQ(segments[1].row_begin, 15);  // activated from its fourth token on
   EXPECT_EQ(segments[1].row_count, 1);
-  EXPECT_EQ(segments[2].row_begin, segments[3].row_begin);  // a weighted sum: two segments over the same rows, in the request's order
+  EXPECT_EQ(segments[2].row_begin,
+            segments[3].row_begin);  // a weighted sum: two segments over the same rows, in the request's order
   EXPECT_EQ(segments[2].adapter.value, 3u);
 }
 
@@ -195,7 +202,8 @@ TEST(CheckStepPlan, SaysWhatIsWrong) {
   EXPECT_EQ(check_step_plan(plan), "");
   plan.tokens = {1, 2, 3};
   EXPECT_NE(check_step_plan(plan), "");
-  plan.groups.push_back({.seq = SeqId{1}, .position = 0, .row_begin = 0, .row_count = 3, .logits_begin = 0, .logits_count = 1});
+  plan.groups.push_back(
+      {.seq = SeqId{1}, .position = 0, .row_begin = 0, .row_count = 3, .logits_begin = 0, .logits_count = 1});
   EXPECT_NE(check_step_plan(plan), "");
   plan.logits_rows = {2};
   EXPECT_EQ(check_step_plan(plan), "");
@@ -221,10 +229,12 @@ TEST(Planner, RandomTrafficAlwaysFinishes) {
       ASSERT_LT(++steps, 30000);
       if (next_id <= 60 && random.below(3) == 0) {
         const auto prompt = 1 + static_cast<int32_t>(random.below(static_cast<uint64_t>(tokens_max - 1)));
-        const auto output = 1 + static_cast<int32_t>(random.below(static_cast<uint64_t>(std::min(40, tokens_max - prompt))));
+        const auto output =
+            1 + static_cast<int32_t>(random.below(static_cast<uint64_t>(std::min(40, tokens_max - prompt))));
         std::vector<SeqAdapter> adapters;
         for (auto count = random.below(3); count > 0; --count) {
-          adapters.push_back({AdapterVersionId{1 + random.below(4)}, random.below(2) == 0 ? 1.0f : 0.5f, static_cast<int32_t>(random.below(2) * random.below(30))});
+          adapters.push_back({AdapterVersionId{1 + random.below(4)}, random.below(2) == 0 ? 1.0f : 0.5f,
+                              static_cast<int32_t>(random.below(2) * random.below(30))});
         }
         world.add(next_id++, prompt, output, adapters);
         if (random.below(4) == 0) world.sequences.back()->logits_end = prompt - 1;

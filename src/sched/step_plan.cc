@@ -20,7 +20,8 @@ std::string check_step_plan(const StepPlan& plan) {
     if (group.row_count < 1) return group_name(index) + " is empty";
     if (group.row_begin != row) return group_name(index) + " does not start where the one before ends";
     if (group.position < 0) return group_name(index) + " starts at a negative position";
-    if (group.logits_begin != logit || group.logits_count < 0) return group_name(index) + " has logits rows out of order";
+    if (group.logits_begin != logit || group.logits_count < 0)
+      return group_name(index) + " has logits rows out of order";
     row += group.row_count;
     logit += group.logits_count;
     if (row > rows || logit > logits) return group_name(index) + " reaches beyond the plan";
@@ -42,7 +43,9 @@ std::string check_step_plan(const StepPlan& plan) {
     if (segment.row_count < 1 || segment.row_begin < last_begin) return "the segments are not sorted by row";
     if (segment.adapter.value == 0) return "a segment names no adapter";
     last_begin = segment.row_begin;
-    while (group < plan.groups.size() && plan.groups[group].row_begin + plan.groups[group].row_count <= segment.row_begin) ++group;
+    while (group < plan.groups.size() &&
+           plan.groups[group].row_begin + plan.groups[group].row_count <= segment.row_begin)
+      ++group;
     if (group == plan.groups.size() ||
         segment.row_begin + segment.row_count > plan.groups[group].row_begin + plan.groups[group].row_count) {
       return "a segment crosses the end of its group";

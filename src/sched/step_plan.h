@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepPlan: what one step computes, as a plain value of ids and offsets (mechanisms "Words"). It can be logged, replayed, costed by a
-// simulator and sent to other ranks; it holds no pointer and owns nothing outside itself.
+// StepPlan: what one step computes, as a plain value of ids and offsets (mechanisms "Words"). It can be logged,
+// replayed, costed by a simulator and sent to other ranks; it holds no pointer and owns nothing outside itself.
 //
 //   tokens   | s1 prefill chunk ........ | s2 decode | s3 speculated . . |      rows of the step, one a token
 //   groups   | group 0                   | group 1   | group 2           |      one a sequence, in row order
-//   segments |--- adapter A ---|         | adapter B |                          rows may lie in several segments or in none
+//   segments |--- adapter A ---|         | adapter B |                          rows may lie in several segments or in
+//   none
 //
-// Invariants (check_step_plan): groups are contiguous, non-empty and cover all rows in order; segments lie within one group each and are
-// sorted by row; logits rows lie within their group; a "from previous step" token names a row of the previous step's samples.
+// Invariants (check_step_plan): groups are contiguous, non-empty and cover all rows in order; segments lie within one
+// group each and are sorted by row; logits rows lie within their group; a "from previous step" token names a row of the
+// previous step's samples.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +26,8 @@ constexpr PlanToken from_previous_step(int32_t row) { return -1 - row; }
 
 struct PlanGroup {
   SeqId seq;
-  int32_t position = 0;      // absolute position of the first row
-  int32_t row_begin = 0;     // into StepPlan::tokens
+  int32_t position = 0;   // absolute position of the first row
+  int32_t row_begin = 0;  // into StepPlan::tokens
   int32_t row_count = 0;
   int32_t logits_begin = 0;  // into StepPlan::logits_rows
   int32_t logits_count = 0;  // logits wanted at any of the group's rows
@@ -42,12 +44,12 @@ struct PlanSegment {
 
 struct StepPlan {
   uint64_t step = 0;
-  std::vector<PlanToken> tokens;      // [rows]
+  std::vector<PlanToken> tokens;  // [rows]
   std::vector<PlanGroup> groups;
   std::vector<PlanSegment> segments;
-  std::vector<int32_t> logits_rows;   // absolute row indices
+  std::vector<int32_t> logits_rows;  // absolute row indices
   bool empty() const { return tokens.empty(); }
-  void clear();                       // keeps capacity: plans are reused
+  void clear();  // keeps capacity: plans are reused
 };
 
 // Empty when the plan is sound, else what is wrong (tests, replay tools).

@@ -31,7 +31,8 @@ std::string_view without_port(std::string_view host) {
   if (host.starts_with('[')) return host.substr(1, host.find(']') == std::string_view::npos ? 0 : host.find(']') - 1);
   const size_t colon = host.find(':');
   // More than one colon without brackets is a bare IPv6 address.
-  if (colon != std::string_view::npos && host.find(':', colon + 1) == std::string_view::npos) return host.substr(0, colon);
+  if (colon != std::string_view::npos && host.find(':', colon + 1) == std::string_view::npos)
+    return host.substr(0, colon);
   return host;
 }
 
@@ -103,7 +104,8 @@ std::optional<ApiError> AccessPolicy::check_api_key(const HttpRequest& request) 
   bool known = !admin_key_.empty() && equal_in_constant_time(key, admin_key_);
   for (const std::string& one : api_keys_) known |= equal_in_constant_time(key, one);
   if (known) return std::nullopt;
-  ApiError error = denied(401, key.empty() ? "An API key is needed: send it as 'Authorization: Bearer KEY'." : "The API key is not valid.");
+  ApiError error = denied(
+      401, key.empty() ? "An API key is needed: send it as 'Authorization: Bearer KEY'." : "The API key is not valid.");
   error.code = "invalid_api_key";
   return error;
 }
@@ -113,7 +115,8 @@ std::optional<ApiError> AccessPolicy::check_admin(const HttpRequest& request) co
     const std::string_view key = bearer(request);
     if (equal_in_constant_time(key, admin_key_)) return std::nullopt;
     for (const std::string& one : api_keys_) {
-      if (equal_in_constant_time(key, one)) return denied(403, "This route needs the admin key; the key sent is for /v1 only.");
+      if (equal_in_constant_time(key, one))
+        return denied(403, "This route needs the admin key; the key sent is for /v1 only.");
     }
     ApiError error = denied(401, key.empty() ? "This route needs the admin key: send it as 'Authorization: Bearer KEY'."
                                              : "The admin key is not valid.");
@@ -123,10 +126,13 @@ std::optional<ApiError> AccessPolicy::check_admin(const HttpRequest& request) co
   // The key of /v1, if there is one, is asked for before anything else is told.
   if (auto error = check_api_key(request)) return error;
   if (!loopback_bind_) {
-    return denied(403, "This route is closed because the server is reachable from other machines: start it with --admin-key KEY.");
+    return denied(
+        403,
+        "This route is closed because the server is reachable from other machines: start it with --admin-key KEY.");
   }
   if (!is_local_host(request.header("host"))) {
-    return denied(403, "Without --admin-key this route answers only to localhost, and the Host header names another host.");
+    return denied(403,
+                  "Without --admin-key this route answers only to localhost, and the Host header names another host.");
   }
   const std::string_view origin = request.header("origin");
   if (!origin.empty() && origin != "http://" + std::string(request.header("host"))) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// AccessPolicy: who may call what. Keys, loopback, Host, Origin and content type, in the order in which they are checked.
+// AccessPolicy: who may call what. Keys, loopback, Host, Origin and content type, in the order in which they are
+// checked.
 //
-// Thread: immutable, any thread. Ownership: copies of the keys. Invariants: keys are compared in time that does not depend on where they
-// differ. Without an admin key, admin routes answer only where nobody but this machine's users can reach them: a loopback bind, a
-// local Host header (a web page that rebinds its name to 127.0.0.1 sends its own name) and no foreign Origin.
-// Failure: an ApiError to answer with.
+// Thread: immutable, any thread. Ownership: copies of the keys. Invariants: keys are compared in time that does not
+// depend on where they differ. Without an admin key, admin routes answer only where nobody but this machine's users can
+// reach them: a loopback bind, a local Host header (a web page that rebinds its name to 127.0.0.1 sends its own name)
+// and no foreign Origin. Failure: an ApiError to answer with.
 #pragma once
 
 #include <optional>

@@ -52,25 +52,34 @@ TEST(Access, AdminWithoutKeyIsLocalOnly) {
   EXPECT_EQ(status(near, request("POST", {{"Host", "[::1]:8000"}}), RouteClass::kAdmin), 200);
   EXPECT_EQ(status(near, request("POST", {{"Host", "rebound.example"}}), RouteClass::kAdmin), 403);
   EXPECT_EQ(status(near, request("POST", {}), RouteClass::kAdmin), 403);
-  EXPECT_EQ(status(near, request("POST", {{"Host", "localhost:1"}, {"Origin", "http://evil.example"}}), RouteClass::kAdmin), 403);
+  EXPECT_EQ(
+      status(near, request("POST", {{"Host", "localhost:1"}, {"Origin", "http://evil.example"}}), RouteClass::kAdmin),
+      403);
   EXPECT_EQ(status(near, request("POST", {{"Host", "localhost:1"}, {"Origin", "null"}}), RouteClass::kAdmin), 403);
-  EXPECT_EQ(status(near, request("POST", {{"Host", "localhost:1"}, {"Origin", "http://localhost:1"}}), RouteClass::kAdmin), 200);
+  EXPECT_EQ(
+      status(near, request("POST", {{"Host", "localhost:1"}, {"Origin", "http://localhost:1"}}), RouteClass::kAdmin),
+      200);
   const AccessPolicy keyed({"k"}, "", "127.0.0.1");
   EXPECT_EQ(status(keyed, request("POST", {{"Host", "localhost"}}), RouteClass::kAdmin), 401);
-  EXPECT_EQ(status(keyed, request("POST", {{"Host", "localhost"}, {"Authorization", "Bearer k"}}), RouteClass::kAdmin), 200);
+  EXPECT_EQ(status(keyed, request("POST", {{"Host", "localhost"}, {"Authorization", "Bearer k"}}), RouteClass::kAdmin),
+            200);
 }
 
 TEST(Access, BodiesAreJson) {
   const AccessPolicy policy({}, "", "127.0.0.1");
   EXPECT_EQ(status(policy, request("POST", {}, "{}"), RouteClass::kApi), 415);
   EXPECT_EQ(status(policy, request("POST", {{"Content-Type", "text/plain"}}, "{}"), RouteClass::kApi), 415);
-  EXPECT_EQ(status(policy, request("PUT", {{"Content-Type", "Application/JSON; charset=utf-8"}}, "{}"), RouteClass::kApi), 200);
+  EXPECT_EQ(
+      status(policy, request("PUT", {{"Content-Type", "Application/JSON; charset=utf-8"}}, "{}"), RouteClass::kApi),
+      200);
   EXPECT_EQ(status(policy, request("POST", {}), RouteClass::kApi), 200);
 }
 
 TEST(Access, LocalHostsIdsKeyFilesCors) {
-  for (const char* local : {"localhost", "LOCALHOST:80", "127.0.0.1", "127.3.2.1:5", "::1", "[::1]", "[::1]:80"}) EXPECT_TRUE(is_local_host(local)) << local;
-  for (const char* foreign : {"", "127.example.org", "localhost.evil.org", "10.0.0.1", "[::2]:80", "0.0.0.0", "["}) EXPECT_FALSE(is_local_host(foreign)) << foreign;
+  for (const char* local : {"localhost", "LOCALHOST:80", "127.0.0.1", "127.3.2.1:5", "::1", "[::1]", "[::1]:80"})
+    EXPECT_TRUE(is_local_host(local)) << local;
+  for (const char* foreign : {"", "127.example.org", "localhost.evil.org", "10.0.0.1", "[::2]:80", "0.0.0.0", "["})
+    EXPECT_FALSE(is_local_host(foreign)) << foreign;
   EXPECT_EQ(usable_request_id("abc-1"), "abc-1");
   EXPECT_EQ(usable_request_id("a b"), "");
   EXPECT_EQ(usable_request_id("a\x01"), "");

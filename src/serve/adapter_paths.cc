@@ -29,27 +29,32 @@ bool lies_below(const std::string& path, const std::string& root) {
 }
 
 Error outside(const std::vector<std::string>& roots) {
-  return {ErrorCode::kForbidden, roots.empty() ? "Adapters cannot be loaded over HTTP: start the server with --adapter-dir DIR to allow a folder."
-                                               : "The path is outside of the folders that --adapter-dir allows."};
+  return {ErrorCode::kForbidden,
+          roots.empty()
+              ? "Adapters cannot be loaded over HTTP: start the server with --adapter-dir DIR to allow a folder."
+              : "The path is outside of the folders that --adapter-dir allows."};
 }
 
 }  // namespace
 
-Result<AdapterPath> resolve_adapter_path(const FileSystem& files, const std::vector<std::string>& roots, const std::string& requested) {
+Result<AdapterPath> resolve_adapter_path(const FileSystem& files, const std::vector<std::string>& roots,
+                                         const std::string& requested) {
   for (const std::string& root : roots) {
     auto real_root = files.real_path(root);
     if (!real_root.ok()) continue;
     const std::string full = requested.starts_with('/') ? requested : *real_root + "/" + requested;
     const std::string path = resolve_existing_part(files, full);
     if (path.empty() || !lies_below(path, *real_root)) continue;
-    if (!requested.starts_with('/') && &root != &roots.back() && !files.exists(path)) continue;  // maybe below a later root
+    if (!requested.starts_with('/') && &root != &roots.back() && !files.exists(path))
+      continue;  // maybe below a later root
     if (!files.exists(path)) return not_found("No adapter found at " + requested + ".");
     return AdapterPath{path, *real_root};
   }
   return outside(roots);
 }
 
-Result<std::vector<FoundAdapter>> scan_adapter_root(const FileSystem& files, const std::string& root, std::vector<std::string>& notes) {
+Result<std::vector<FoundAdapter>> scan_adapter_root(const FileSystem& files, const std::string& root,
+                                                    std::vector<std::string>& notes) {
   TRY_ASSIGN(const std::string real_root, files.real_path(root));
   TRY_ASSIGN(const std::vector<DirEntry> entries, files.list(real_root));
   std::vector<FoundAdapter> found;
@@ -72,9 +77,12 @@ Result<std::vector<FoundAdapter>> scan_adapter_root(const FileSystem& files, con
       peft |= file.name == "adapter_config.json";
       if (file.name.ends_with(".gguf")) ggufs.push_back(file.name);
     }
-    if (peft) found.push_back({entry.name, *path});
-    else if (ggufs.size() == 1) found.push_back({entry.name, *path + "/" + ggufs[0]});
-    else if (ggufs.size() > 1) notes.push_back(root + "/" + entry.name + " is left out: it holds several .gguf files; name one with --adapter");
+    if (peft)
+      found.push_back({entry.name, *path});
+    else if (ggufs.size() == 1)
+      found.push_back({entry.name, *path + "/" + ggufs[0]});
+    else if (ggufs.size() > 1)
+      notes.push_back(root + "/" + entry.name + " is left out: it holds several .gguf files; name one with --adapter");
   }
   return found;
 }

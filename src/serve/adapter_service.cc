@@ -26,25 +26,32 @@ ApiError no_such_adapter(const std::string& name) {
 
 const char* state_name(AdapterTier tier) {
   switch (tier) {
-    case AdapterTier::kSource: return "registered";
-    case AdapterTier::kLoading: return "loading";
-    case AdapterTier::kResident: return "ready";
-    case AdapterTier::kFailed: return "failed";
+    case AdapterTier::kSource:
+      return "registered";
+    case AdapterTier::kLoading:
+      return "loading";
+    case AdapterTier::kResident:
+      return "ready";
+    case AdapterTier::kFailed:
+      return "failed";
   }
   return "unknown";
 }
 
 }  // namespace
 
-Status AdapterService::add(const std::string& name, const std::string& path, AdapterSource source, const std::string& root) {
+Status AdapterService::add(const std::string& name, const std::string& path, AdapterSource source,
+                           const std::string& root) {
   TRY(check_adapter_name(name, options_.model_names));
   if (auto known = catalogue_.find(name); known && known->path != path) {
-    return invalid_argument("two adapters are named '" + name + "': " + known->path + " and " + path + "; give one another name");
+    return invalid_argument("two adapters are named '" + name + "': " + known->path + " and " + path +
+                            "; give one another name");
   }
   // The engine's answer; shared, because it may come after a broken promise's time.
   auto answer = std::make_shared<std::promise<Status>>();
   auto future = answer->get_future();
-  TRY(context_.dispatcher.command({0, AdapterAction::kRegister, name, path, false}, [answer](const AdapterReply& reply) { answer->set_value(reply.status); }));
+  TRY(context_.dispatcher.command({0, AdapterAction::kRegister, name, path, false},
+                                  [answer](const AdapterReply& reply) { answer->set_value(reply.status); }));
   TRY(future.get());
   return catalogue_.add({name, path, root, source, std::time(nullptr), 0}, false);
 }
@@ -59,12 +66,16 @@ AdapterService::Rescan AdapterService::rescan() {
     }
     for (const FoundAdapter& adapter : *found) {
       if (const auto known = catalogue_.find(adapter.name)) {
-        if (known->path != adapter.path) result.notes.push_back(adapter.path + " is left out: '" + adapter.name + "' is registered from " + known->path);
+        if (known->path != adapter.path)
+          result.notes.push_back(adapter.path + " is left out: '" + adapter.name + "' is registered from " +
+                                 known->path);
         continue;
       }
       const Status status = add(adapter.name, adapter.path, AdapterSource::kDirectory, root);
-      if (status.ok()) result.added.push_back(adapter.name);
-      else result.notes.push_back(adapter.path + " is left out: " + status.error().message);
+      if (status.ok())
+        result.added.push_back(adapter.name);
+      else
+        result.notes.push_back(adapter.path + " is left out: " + status.error().message);
     }
   }
   return result;
@@ -75,15 +86,18 @@ void AdapterService::load(std::shared_ptr<Reply> reply, const LoadLoraRequest& r
   if (!place.ok()) return reply->error(vllm_error_of(place.error()));
   const auto& names = options_.model_names;
   if (std::find(names.begin(), names.end(), request.name) != names.end()) {
-    return reply->error(vllm_error(409, "'" + request.name + "' is the name of the base model; an adapter may not take it."));
+    return reply->error(
+        vllm_error(409, "'" + request.name + "' is the name of the base model; an adapter may not take it."));
   }
-  if (const Status status = check_adapter_name(request.name, names); !status.ok()) return reply->error(vllm_error(400, status.error().message));
+  if (const Status status = check_adapter_name(request.name, names); !status.ok())
+    return reply->error(vllm_error(400, status.error().message));
   // What a scan registered is not loaded yet: loading it by hand is no conflict, as long as it is the same adapter.
   const auto known = catalogue_.find(request.name);
   const bool same = known && known->path == place->path && known->source == AdapterSource::kDirectory;
   if (known && !request.load_inplace && !same) {
-    return reply->error(vllm_error(400, "The lora adapter '" + request.name +
-                                            "' has already been loaded. To replace it in place, set 'load_inplace' to true."));
+    return reply->error(
+        vllm_error(400, "The lora adapter '" + request.name +
+                            "' has already been loaded. To replace it in place, set 'load_inplace' to true."));
   }
   load_resolved(std::move(reply), {request.name, place->path, place->root, AdapterSource::kHttp, std::time(nullptr), 0},
                 request.load_inplace || same, request.pinned);
@@ -93,8 +107,10 @@ void AdapterService::load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry 
   AdapterCommand command{0, AdapterAction::kLoad, entry.name, entry.path, in_place};
   auto done = [this, reply, entry, pinned](const AdapterReply& answer) {
     if (!answer.status.ok()) return reply->error(vllm_error_of(answer.status.error()));
-    if (const Status status = catalogue_.add(entry, true); !status.ok()) return reply->error(vllm_error_of(status.error()));
-    context_.log.log(LogLevel::kInfo, "adapter '" + entry.name + "' loaded from " + entry.path + ", version " + answer.version);
+    if (const Status status = catalogue_.add(entry, true); !status.ok())
+      return reply->error(vllm_error_of(status.error()));
+    context_.log.log(LogLevel::kInfo,
+                     "adapter '" + entry.name + "' loaded from " + entry.path + ", version " + answer.version);
     const auto loaded = [reply, name = entry.name](const AdapterReply& last) {
       if (!last.status.ok()) return reply->error(vllm_error_of(last.status.error()));
       reply->text(200, lora_loaded_text(name));
@@ -111,35 +127,54 @@ void AdapterService::unload(std::shared_ptr<Reply> reply, const std::string& nam
   if (!catalogue_.remove(name)) {
     return reply->error(vllm_error(404, "The lora adapter '" + name.substr(0, 200) + "' cannot be found."));
   }
-  const Status status = context_.dispatcher.command({0, AdapterAction::kUnload, name, "", false}, [this, reply, name](const AdapterReply& answer) {
-    if (!answer.status.ok()) return reply->error(vllm_error_of(answer.status.error()));
-    context_.log.log(LogLevel::kInfo, "adapter '" + name + "' unloaded, " + std::to_string(answer.bytes_freed) + " bytes freed");
-    reply->text(200, lora_unloaded_text(name));
-  });
+  const Status status = context_.dispatcher.command(
+      {0, AdapterAction::kUnload, name, "", false}, [this, reply, name](const AdapterReply& answer) {
+        if (!answer.status.ok()) return reply->error(vllm_error_of(answer.status.error()));
+        context_.log.log(LogLevel::kInfo,
+                         "adapter '" + name + "' unloaded, " + std::to_string(answer.bytes_freed) + " bytes freed");
+        reply->text(200, lora_unloaded_text(name));
+      });
   if (!status.ok()) reply->error(vllm_error_of(status.error()));
 }
 
 void AdapterService::remove(std::shared_ptr<Reply> reply, const std::string& name) {
   if (!catalogue_.remove(name)) return reply->error(no_such_adapter(name));
-  const Status status = context_.dispatcher.command({0, AdapterAction::kUnload, name, "", false}, [this, reply, name](const AdapterReply& answer) {
-    if (!answer.status.ok()) return reply->error(to_api_error(answer.status.error()));
-    context_.log.log(LogLevel::kInfo, "adapter '" + name + "' unloaded, " + std::to_string(answer.bytes_freed) + " bytes freed");
-    JsonOut out;
-    out.begin_object().key("name").string(name).key("deleted").boolean(true).key("bytes_freed").number(answer.bytes_freed).end_object();
-    reply->json(200, out.take());
-  });
+  const Status status = context_.dispatcher.command(
+      {0, AdapterAction::kUnload, name, "", false}, [this, reply, name](const AdapterReply& answer) {
+        if (!answer.status.ok()) return reply->error(to_api_error(answer.status.error()));
+        context_.log.log(LogLevel::kInfo,
+                         "adapter '" + name + "' unloaded, " + std::to_string(answer.bytes_freed) + " bytes freed");
+        JsonOut out;
+        out.begin_object()
+            .key("name")
+            .string(name)
+            .key("deleted")
+            .boolean(true)
+            .key("bytes_freed")
+            .number(answer.bytes_freed)
+            .end_object();
+        reply->json(200, out.take());
+      });
   if (!status.ok()) reply->error(to_api_error(status.error()));
 }
 
 void AdapterService::pin(std::shared_ptr<Reply> reply, const std::string& name, bool pinned) {
   if (!catalogue_.find(name)) return reply->error(no_such_adapter(name));
   const AdapterAction action = pinned ? AdapterAction::kPin : AdapterAction::kUnpin;
-  const Status status = context_.dispatcher.command({0, action, name, "", false}, [reply, name, pinned](const AdapterReply& answer) {
-    if (!answer.status.ok()) return reply->error(to_api_error(answer.status.error()));
-    JsonOut out;
-    out.begin_object().key("name").string(name).key("pinned").boolean(pinned).key("version").string_or_null(answer.version).end_object();
-    reply->json(200, out.take());
-  });
+  const Status status =
+      context_.dispatcher.command({0, action, name, "", false}, [reply, name, pinned](const AdapterReply& answer) {
+        if (!answer.status.ok()) return reply->error(to_api_error(answer.status.error()));
+        JsonOut out;
+        out.begin_object()
+            .key("name")
+            .string(name)
+            .key("pinned")
+            .boolean(pinned)
+            .key("version")
+            .string_or_null(answer.version)
+            .end_object();
+        reply->json(200, out.take());
+      });
   if (!status.ok()) reply->error(to_api_error(status.error()));
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdapterService: registering, loading, unloading and listing adapters; keeps the catalogue and the engine's registry in step.
+// AdapterService: registering, loading, unloading and listing adapters; keeps the catalogue and the engine's registry
+// in step.
 //
 // Thread: any; answers to commands come on the dispatcher's thread. Ownership: borrows everything; outlived by it.
-// Invariants: a name is in the catalogue only after the engine has it, and leaves it before the engine forgets it, so that a request
-// which found the name finds it in the engine too, but for a race that ends in 404. HTTP paths lie below the allowed roots.
-// Failure: answered with vLLM's status codes and bodies on its two routes, OpenAI's shape on ours.
+// Invariants: a name is in the catalogue only after the engine has it, and leaves it before the engine forgets it, so
+// that a request which found the name finds it in the engine too, but for a race that ends in 404. HTTP paths lie below
+// the allowed roots. Failure: answered with vLLM's status codes and bodies on its two routes, OpenAI's shape on ours.
 #pragma once
 
 #include <memory>

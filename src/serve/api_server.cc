@@ -28,8 +28,8 @@ ApiError queue_full() {
 
 }  // namespace
 
-ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const TextModel> text, const FileSystem& files,
-                     const Clock& clock, LogSink& log)
+ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const TextModel> text,
+                     const FileSystem& files, const Clock& clock, LogSink& log)
     : options_(std::move(options)),
       engine_(engine),
       clock_(clock),
@@ -39,15 +39,17 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       started_s_(std::time(nullptr)),
       catalogue_(make_memory_catalogue()),
       texts_(std::move(text)),
-      metrics_({options_.model_names.front(), engine.max_model_len(), options_.metrics_adapters, options_.vllm_metrics}),
+      metrics_(
+          {options_.model_names.front(), engine.max_model_len(), options_.metrics_adapters, options_.vllm_metrics}),
       dispatcher_(engine, clock),
       context_{engine, dispatcher_, metrics_, clock, log, options_.ping_interval_ms * 1'000'000},
       adapters_(context_, options_, *catalogue_, files),
       ids_(entropy()),
       pool_(options_.text_threads, static_cast<size_t>(options_.max_preparing), "text") {}
 
-Result<std::unique_ptr<ApiServer>> ApiServer::start(ServeOptions options, Engine& engine, std::shared_ptr<const TextModel> text,
-                                                    const FileSystem& files, const Clock& clock, LogSink& log) {
+Result<std::unique_ptr<ApiServer>> ApiServer::start(ServeOptions options, Engine& engine,
+                                                    std::shared_ptr<const TextModel> text, const FileSystem& files,
+                                                    const Clock& clock, LogSink& log) {
   if (options.model_names.empty()) return invalid_argument("the base model needs a name");
   std::unique_ptr<ApiServer> server(new ApiServer(std::move(options), engine, std::move(text), files, clock, log));
   HttpServerOptions http = server->options_.http;
@@ -69,7 +71,8 @@ Status ApiServer::add_adapter(const std::string& name, const std::string& path) 
 
 void ApiServer::begin_drain() {
   if (draining_.exchange(true)) return;
-  log_.log(LogLevel::kInfo, "draining: no new requests are taken, " + std::to_string(dispatcher_.running()) + " are running");
+  log_.log(LogLevel::kInfo,
+           "draining: no new requests are taken, " + std::to_string(dispatcher_.running()) + " are running");
   engine_.drain();
 }
 
@@ -110,7 +113,8 @@ void ApiServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writ
                                        cors_headers(options_.cors_origins, request.header("origin")));
   if (route.id == RouteId::kPreflight) return preflight(route, request, *reply);
   if (route.id == RouteId::kNotFound) {
-    return reply->error(api_error_of_status(404, "There is no route " + request.method + " " + request.path.substr(0, 200) + "; GET / lists the routes."));
+    return reply->error(api_error_of_status(
+        404, "There is no route " + request.method + " " + request.path.substr(0, 200) + "; GET / lists the routes."));
   }
   if (route.id == RouteId::kWrongMethod) {
     const std::string body = error_body(api_error_of_status(405, "This route answers " + route.allow + " only."));
@@ -122,7 +126,8 @@ void ApiServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writ
 
 void ApiServer::preflight(const RouteMatch& route, const HttpRequest& request, Reply& reply) {
   if (cors_headers(options_.cors_origins, request.header("origin")).empty()) {
-    return reply.error(api_error_of_status(403, "Requests from web pages of this origin are not allowed; --cors-origin allows them."));
+    return reply.error(
+        api_error_of_status(403, "Requests from web pages of this origin are not allowed; --cors-origin allows them."));
   }
   reply.empty(204, {{"Access-Control-Allow-Methods", route.allow + ", OPTIONS"},
                     {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id"},
@@ -131,27 +136,40 @@ void ApiServer::preflight(const RouteMatch& route, const HttpRequest& request, R
 
 void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply) {
   switch (route.id) {
-    case RouteId::kIndex: return reply->text(200, index_text());
-    case RouteId::kHealth: return reply->json(200, R"({"status":"ok"})");
+    case RouteId::kIndex:
+      return reply->text(200, index_text());
+    case RouteId::kHealth:
+      return reply->json(200, R"({"status":"ok"})");
     case RouteId::kReady:
       if (ready_ && !draining_) return reply->json(200, R"({"status":"ready"})");
       return reply->error(api_error_of_status(503, draining_ ? "The server is draining." : "The server is starting."));
-    case RouteId::kVersion: return reply->json(200, version_body());
+    case RouteId::kVersion:
+      return reply->json(200, version_body());
     case RouteId::kMetrics: {
       const double now_s = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(
-                                                   std::chrono::system_clock::now().time_since_epoch()).count()) * 1e-3;
-      return reply->send(200, "text/plain; version=0.0.4; charset=utf-8", metrics_.render(engine_.stats(), http_->stats(), now_s), {});
+                                                   std::chrono::system_clock::now().time_since_epoch())
+                                                   .count()) *
+                           1e-3;
+      return reply->send(200, "text/plain; version=0.0.4; charset=utf-8",
+                         metrics_.render(engine_.stats(), http_->stats(), now_s), {});
     }
-    case RouteId::kModels: return models(*reply);
-    case RouteId::kModel: return model(*reply, route.name);
-    case RouteId::kAdapters: return reply->json(200, adapters_.list());
-    case RouteId::kAdapterDelete: return adapters_.remove(std::move(reply), route.name);
-    case RouteId::kAdapterPin: return adapters_.pin(std::move(reply), route.name, true);
-    case RouteId::kAdapterUnpin: return adapters_.pin(std::move(reply), route.name, false);
+    case RouteId::kModels:
+      return models(*reply);
+    case RouteId::kModel:
+      return model(*reply, route.name);
+    case RouteId::kAdapters:
+      return reply->json(200, adapters_.list());
+    case RouteId::kAdapterDelete:
+      return adapters_.remove(std::move(reply), route.name);
+    case RouteId::kAdapterPin:
+      return adapters_.pin(std::move(reply), route.name, true);
+    case RouteId::kAdapterUnpin:
+      return adapters_.pin(std::move(reply), route.name, false);
     case RouteId::kDrain:
       begin_drain();
       return reply->json(200, R"({"status":"draining"})");
-    default: return prepare(route.id, std::move(request.body), std::move(reply));
+    default:
+      return prepare(route.id, std::move(request.body), std::move(reply));
   }
 }
 
@@ -170,15 +188,24 @@ void ApiServer::prepare(RouteId route, std::string body, std::shared_ptr<Reply> 
 void ApiServer::run_prepared(RouteId route, const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
   if (reply->writer().closed()) return;  // the client left while this waited
   switch (route) {
-    case RouteId::kChat: return chat(body, arrived_ns, std::move(reply));
-    case RouteId::kCompletions: return completion(body, arrived_ns, std::move(reply));
-    case RouteId::kEmbeddings: return embedding(body, arrived_ns, std::move(reply));
-    case RouteId::kTokenize: return tokenize(body, *reply);
-    case RouteId::kDetokenize: return detokenize(body, *reply);
-    case RouteId::kLoadLora: return load_lora(body, std::move(reply));
-    case RouteId::kUnloadLora: return unload_lora(body, std::move(reply));
-    case RouteId::kAdapterRescan: return rescan_reply(*reply);
-    default: return reply->error(api_error_of_status(404, "There is no such route."));
+    case RouteId::kChat:
+      return chat(body, arrived_ns, std::move(reply));
+    case RouteId::kCompletions:
+      return completion(body, arrived_ns, std::move(reply));
+    case RouteId::kEmbeddings:
+      return embedding(body, arrived_ns, std::move(reply));
+    case RouteId::kTokenize:
+      return tokenize(body, *reply);
+    case RouteId::kDetokenize:
+      return detokenize(body, *reply);
+    case RouteId::kLoadLora:
+      return load_lora(body, std::move(reply));
+    case RouteId::kUnloadLora:
+      return unload_lora(body, std::move(reply));
+    case RouteId::kAdapterRescan:
+      return rescan_reply(*reply);
+    default:
+      return reply->error(api_error_of_status(404, "There is no such route."));
   }
 }
 
@@ -233,8 +260,9 @@ void ApiServer::tokenize(const std::string& body, Reply& reply) {
   if (!model.ok()) return reply.error(model.error());
   auto text = text_of(texts_, *model);
   if (!text.ok()) return reply.error(text.error());
-  auto ids = request->is_chat ? (*text)->encode_chat(request->chat, true, std::time(nullptr), request->add_special_tokens)
-                              : (*text)->encode_text(request->text, request->add_special_tokens);
+  auto ids = request->is_chat
+                 ? (*text)->encode_chat(request->chat, true, std::time(nullptr), request->add_special_tokens)
+                 : (*text)->encode_text(request->text, request->add_special_tokens);
   if (!ids.ok()) return reply.error(to_api_error(ids.error(), request->is_chat ? "messages" : "prompt"));
   std::vector<std::string> pieces;
   if (request->return_token_strs) {
@@ -303,15 +331,21 @@ void ApiServer::model(Reply& reply, const std::string& name) const {
 
 std::string ApiServer::version_body() const {
   JsonOut out;
-  out.begin_object().key("version").string(options_.version).key("commit").string(options_.commit).key("build").string(options_.build);
+  out.begin_object()
+      .key("version")
+      .string(options_.version)
+      .key("commit")
+      .string(options_.commit)
+      .key("build")
+      .string(options_.build);
   out.key("isa").string(options_.isa).key("model").string(options_.model_names.front());
   out.key("system_fingerprint").string(engine_.fingerprint()).end_object();
   return out.take();
 }
 
 std::string ApiServer::index_text() const {
-  return "Loralei " + options_.version + ", serving " + options_.model_names.front() + " with " + std::to_string(catalogue_->size()) +
-         " adapters\n\n" + route_list();
+  return "Loralei " + options_.version + ", serving " + options_.model_names.front() + " with " +
+         std::to_string(catalogue_->size()) + " adapters\n\n" + route_list();
 }
 
 }  // namespace loralei

@@ -5,9 +5,10 @@
 //   client ◄── http ◄── Generation (dispatcher's thread: decode, frame) ◄── Dispatcher ◄── TokenEvents
 //
 // Thread: start, add_adapter, rescan, begin_drain and shutdown from the owner's thread(s); handle() is called by http/.
-// Ownership: owns listener, threads, catalogue and metrics; borrows engine, file system, clock and log, which outlive it.
-// Invariants: after begin_drain() /ready answers 503 and no new work is taken in; every request is answered or its connection closed.
-// Failure: start() when the address cannot be bound; add_adapter() with a sentence for the command line.
+// Ownership: owns listener, threads, catalogue and metrics; borrows engine, file system, clock and log, which outlive
+// it. Invariants: after begin_drain() /ready answers 503 and no new work is taken in; every request is answered or its
+// connection closed. Failure: start() when the address cannot be bound; add_adapter() with a sentence for the command
+// line.
 #pragma once
 
 #include <atomic>
@@ -27,8 +28,9 @@ namespace loralei {
 
 class ApiServer final : public HttpHandler {
  public:
-  static Result<std::unique_ptr<ApiServer>> start(ServeOptions options, Engine& engine, std::shared_ptr<const TextModel> text,
-                                                  const FileSystem& files, const Clock& clock, LogSink& log);
+  static Result<std::unique_ptr<ApiServer>> start(ServeOptions options, Engine& engine,
+                                                  std::shared_ptr<const TextModel> text, const FileSystem& files,
+                                                  const Clock& clock, LogSink& log);
   ~ApiServer() override;  // shutdown(0)
 
   int port() const { return http_->port(); }
@@ -37,14 +39,15 @@ class ApiServer final : public HttpHandler {
   // Until this is called /ready answers 503.
   void set_ready() { ready_ = true; }
   void begin_drain();
-  // Drains, waits up to timeout_ms for running requests, ends the rest, stops engine and threads. True when nothing was cut off.
+  // Drains, waits up to timeout_ms for running requests, ends the rest, stops engine and threads. True when nothing was
+  // cut off.
   bool shutdown(int64_t timeout_ms);
 
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override;
 
  private:
-  ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const TextModel> text, const FileSystem& files, const Clock& clock,
-            LogSink& log);
+  ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const TextModel> text, const FileSystem& files,
+            const Clock& clock, LogSink& log);
   void dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply);
   void preflight(const RouteMatch& route, const HttpRequest& request, Reply& reply);
   void prepare(RouteId route, std::string body, std::shared_ptr<Reply> reply);  // to the text pool
@@ -82,9 +85,9 @@ class ApiServer final : public HttpHandler {
   AdapterService adapters_;
   std::atomic<bool> ready_{false}, draining_{false};
   std::mutex mutex_;
-  Prng ids_;                             // guarded by mutex_
+  Prng ids_;                              // guarded by mutex_
   std::set<std::string> unknown_fields_;  // logged already; guarded by mutex_
-  bool down_ = false;                    // guarded by mutex_
+  bool down_ = false;                     // guarded by mutex_
   WorkerPool pool_;
   std::unique_ptr<HttpServer> http_;  // last: its threads call everything above
 };

@@ -18,8 +18,10 @@ class AdapterTest : public ApiTest {
     ApiTest::SetUp();
     base_ = fs::path(testing::TempDir()) / ("loralei-serve-" + std::to_string(::getpid()));
     fs::remove_all(base_);
-    for (const char* name : {"root/one", "root/two", "root/broken", "root/plain", "outside/three"}) fs::create_directories(base_ / name);
-    for (const char* name : {"root/one", "root/two", "root/broken", "outside/three"}) std::ofstream(base_ / name / "adapter_config.json") << "{}";
+    for (const char* name : {"root/one", "root/two", "root/broken", "root/plain", "outside/three"})
+      fs::create_directories(base_ / name);
+    for (const char* name : {"root/one", "root/two", "root/broken", "outside/three"})
+      std::ofstream(base_ / name / "adapter_config.json") << "{}";
     fs::create_directory_symlink(base_ / "outside/three", base_ / "root/link");
     options.adapter_roots = {(base_ / "root").string()};
   }
@@ -64,9 +66,10 @@ TEST_F(AdapterTest, LoadAndUnloadAsVllm) {
 
 TEST_F(AdapterTest, PathsOutsideTheRootsTellNothing) {
   start();
-  for (const std::string& path : std::vector<std::string>{(base_ / "outside/three").string(), (base_ / "outside/absent").string(), (base_ / "root/link").string(),
-                                 (base_ / "root/../outside/three").string(), (base_ / "root/absent/../../outside/three").string(),
-                                 "../outside/three", "/etc", (base_ / "root").string()}) {
+  for (const std::string& path : std::vector<std::string>{
+           (base_ / "outside/three").string(), (base_ / "outside/absent").string(), (base_ / "root/link").string(),
+           (base_ / "root/../outside/three").string(), (base_ / "root/absent/../../outside/three").string(),
+           "../outside/three", "/etc", (base_ / "root").string()}) {
     const HttpResponse answer = load("x", path);
     EXPECT_EQ(answer.status, 403) << path << answer.body;
   }
@@ -87,7 +90,7 @@ TEST_F(AdapterTest, ScanRescanPinAndUse) {
   start();
   AdapterService::Rescan found = server->rescan();
   EXPECT_EQ(found.added, (std::vector<std::string>{"one", "two"}));  // "broken" is refused by the engine
-  EXPECT_EQ(found.notes.size(), 2u);                                  // and the link leads out
+  EXPECT_EQ(found.notes.size(), 2u);                                 // and the link leads out
   EXPECT_TRUE(server->add_adapter("cli", (base_ / "outside/three").string()).ok());
   EXPECT_FALSE(server->add_adapter("base", "/x").ok());
   EXPECT_FALSE(server->add_adapter("one", "/x").ok());
@@ -102,7 +105,8 @@ TEST_F(AdapterTest, ScanRescanPinAndUse) {
     EXPECT_EQ(answer.status, 200) << fields << answer.body;
     Submit submit = engine.wait_submit(submits++);
     std::string text = Json::parse(answer.body)["model"].get<std::string>() + ":";
-    for (const AdapterUse& adapter : submit.adapters) text += " " + adapter.name + "*" + std::to_string(adapter.scale).substr(0, 4);
+    for (const AdapterUse& adapter : submit.adapters)
+      text += " " + adapter.name + "*" + std::to_string(adapter.scale).substr(0, 4);
     return text;
   };
   EXPECT_EQ(use(R"("model":"one")"), "one: one*1.00");
@@ -110,7 +114,8 @@ TEST_F(AdapterTest, ScanRescanPinAndUse) {
   EXPECT_EQ(use(R"("model":"")"), "base:");
   EXPECT_EQ(use(R"("model":"alias","adapter_id":"two")"), "alias: two*1.00");
   EXPECT_EQ(use(R"("lora_path":"cli")"), "cli: cli*1.00");
-  EXPECT_EQ(use(R"("lora":[{"id":0,"scale":0.5},{"id":"two","scale":2},{"id":2,"scale":0}])"), "one+two: one*0.50 two*2.00");
+  EXPECT_EQ(use(R"("lora":[{"id":0,"scale":0.5},{"id":"two","scale":2},{"id":2,"scale":0}])"),
+            "one+two: one*0.50 two*2.00");
   EXPECT_EQ(use(R"("model":"one","adapter_id":"one")"), "one: one*1.00");
   EXPECT_EQ(post("/v1/chat/completions", chat(R"("model":"one","adapter_id":"two")")).status, 400);
   EXPECT_EQ(post("/v1/chat/completions", chat(R"("adapters":[{"name":"one"},{"name":"one"}])")).status, 400);
@@ -152,7 +157,9 @@ TEST_F(ApiTest, SmallRoutes) {
   EXPECT_GT(Json::parse(post("/tokenize", R"({"messages":[{"role":"user","content":"x"}]})").body)["count"], 3);
   const Json floats = Json::parse(post("/v1/embeddings", R"({"input":["a","b"]})").body);
   EXPECT_FLOAT_EQ(floats["data"][1]["embedding"][0], 0.6f);
-  EXPECT_EQ(Json::parse(post("/v1/embeddings", R"({"input":"a","encoding_format":"base64"})").body)["data"][0]["embedding"], "mpkZP83MTD8=");
+  EXPECT_EQ(
+      Json::parse(post("/v1/embeddings", R"({"input":"a","encoding_format":"base64"})").body)["data"][0]["embedding"],
+      "mpkZP83MTD8=");
   post("/v1/chat/completions", chat(R"("frobnicate":1)"));
   post("/v1/chat/completions", chat(R"("frobnicate":1)"));
   const std::string logged = log.text();

@@ -14,7 +14,8 @@ constexpr int64_t kTickNs = 1'000'000'000;
 
 }  // namespace
 
-Dispatcher::Dispatcher(Engine& engine, const Clock& clock) : engine_(engine), clock_(clock), thread_([this] { run(); }) {}
+Dispatcher::Dispatcher(Engine& engine, const Clock& clock)
+    : engine_(engine), clock_(clock), thread_([this] { run(); }) {}
 
 Dispatcher::~Dispatcher() { stop(); }
 
@@ -76,7 +77,8 @@ void Dispatcher::stop() {
     std::lock_guard lock(mutex_);
     open.swap(replies_);
   }
-  for (auto& [ticket, done] : open) done({ticket, Error{ErrorCode::kUnavailable, "The server is shutting down."}, 0, ""});
+  for (auto& [ticket, done] : open)
+    done({ticket, Error{ErrorCode::kUnavailable, "The server is shutting down."}, 0, ""});
 }
 
 void Dispatcher::run() {

@@ -18,7 +18,11 @@ void normalise(std::vector<float>& values) {
 }  // namespace
 
 EmbeddingJob::EmbeddingJob(ServeContext context, std::shared_ptr<Reply> reply, EmbeddingPlan plan)
-    : context_(context), reply_(std::move(reply)), plan_(std::move(plan)), vectors_(plan_.inputs.size()), open_(plan_.inputs.size()) {
+    : context_(context),
+      reply_(std::move(reply)),
+      plan_(std::move(plan)),
+      vectors_(plan_.inputs.size()),
+      open_(plan_.inputs.size()) {
   record_.id = reply_->request_id();
   record_.adapter = plan_.model.label;
   record_.kind = "embedding";
@@ -57,7 +61,8 @@ void EmbeddingJob::on_event(TokenEvent event) {
   const auto known = std::find(ids_.begin(), ids_.end(), event.id);
   if (closed_ || known == ids_.end() || event.end == EndReason::kNone) return;
   if (event.end == EndReason::kError) return fail(event.error);
-  if (event.end == EndReason::kCancelled) return fail({ErrorCode::kUnavailable, "The server stopped before the request was finished."});
+  if (event.end == EndReason::kCancelled)
+    return fail({ErrorCode::kUnavailable, "The server stopped before the request was finished."});
   record_.cached_tokens += event.cached_tokens;
   record_.queue_s = std::max(record_.queue_s, static_cast<double>(event.queue_ns) * 1e-9);
   if (record_.version.empty()) record_.version = event.adapter_version;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // FakeEngine: an Engine for serve's tests that answers from a script instead of a model.
-// Thread-safe as the real one. By itself it answers each Submit at once with `script`'s tokens; with `hold` set requests wait until the
-// test emits their events.
+// Thread-safe as the real one. By itself it answers each Submit at once with `script`'s tokens; with `hold` set
+// requests wait until the test emits their events.
 #pragma once
 
 #include <condition_variable>
@@ -68,7 +68,8 @@ class FakeEngine final : public Engine {
   }
   EngineOutput wait_output(int64_t timeout_ns) override {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [&] { return !output_.tokens.empty() || !output_.replies.empty() || stopped_; });
+    changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
+                      [&] { return !output_.tokens.empty() || !output_.replies.empty() || stopped_; });
     EngineOutput out = std::move(output_);
     output_ = {};
     return out;
@@ -128,7 +129,9 @@ class FakeEngine final : public Engine {
   }
   bool wait_cancelled(RequestId id, int32_t choice) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(30), [&] { return cancelled_choices_.contains({id.value, choice}); });
+    return changed_.wait_for(lock, std::chrono::seconds(30), [&] {
+      return cancelled_choices_.contains({id.value, choice});
+    });
   }
   std::vector<AdapterCommand> commands;
 
@@ -148,7 +151,8 @@ class FakeEngine final : public Engine {
       }
       if (request.prompt_logprobs) {
         first.prompt_logprobs.resize(request.prompt.size());
-        for (size_t i = 1; i < request.prompt.size(); ++i) first.prompt_logprobs[i] = TokenLogprobs{-1.0f, {{request.prompt[i], -1.0f}}};
+        for (size_t i = 1; i < request.prompt.size(); ++i)
+          first.prompt_logprobs[i] = TokenLogprobs{-1.0f, {{request.prompt[i], -1.0f}}};
       }
       std::vector<TokenId> tokens = script(request, choice);
       const bool cut = static_cast<int64_t>(tokens.size()) >= request.max_tokens;

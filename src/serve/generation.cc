@@ -194,11 +194,13 @@ void Generation::read_tools(size_t index, Piece& piece) {
   piece.text.clear();
   for (ToolCallEvent& event : events) {
     switch (event.kind) {
-      case ToolCallEvent::Kind::kContent: piece.text += event.text; break;
+      case ToolCallEvent::Kind::kContent:
+        piece.text += event.text;
+        break;
       case ToolCallEvent::Kind::kCallBegin: {
         // Unique wherever the answer's own id is.
-        const std::string id = "call_" + plan_.head.id.substr(plan_.head.id.find('-') + 1) + "_" + std::to_string(index) + "_" +
-                               std::to_string(event.index);
+        const std::string id = "call_" + plan_.head.id.substr(plan_.head.id.find('-') + 1) + "_" +
+                               std::to_string(index) + "_" + std::to_string(event.index);
         choice.calls.push_back({id, event.text, ""});
         piece.tools.push_back({event.index, id, std::move(event.text), ""});
         break;
@@ -207,7 +209,8 @@ void Generation::read_tools(size_t index, Piece& piece) {
         if (!choice.calls.empty()) choice.calls.back().arguments += event.text;
         piece.tools.push_back({event.index, "", "", std::move(event.text)});
         break;
-      case ToolCallEvent::Kind::kCallEnd: break;
+      case ToolCallEvent::Kind::kCallEnd:
+        break;
     }
   }
 }
@@ -241,7 +244,8 @@ void Generation::write_piece(size_t index, Piece piece, bool first) {
     delta.content = std::move(piece.text);
     delta.tool_calls = std::move(piece.tools);
     delta.logprobs = std::move(logprobs);
-    if (!delta.content.empty() || !delta.tool_calls.empty() || (delta.logprobs && !delta.logprobs->empty())) write_event(chat_chunk(plan_.head, delta, chunk_usage()));
+    if (!delta.content.empty() || !delta.tool_calls.empty() || (delta.logprobs && !delta.logprobs->empty()))
+      write_event(chat_chunk(plan_.head, delta, chunk_usage()));
     if (finish == FinishReason::kNone) return;
     ChatDelta last;  // the reason comes alone, with an empty delta
     last.index = delta.index;

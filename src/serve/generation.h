@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation: one chat or completions request from Submit to the last byte: decodes tokens, finds stop strings, frames chunks or
-// collects the answer, cancels when the client leaves.
+// Generation: one chat or completions request from Submit to the last byte: decodes tokens, finds stop strings, frames
+// chunks or collects the answer, cancels when the client leaves.
 //
-// Thread: start() on a text thread, events and ticks on the dispatcher's, cancel() on any; a mutex makes them one at a time.
-// Ownership: shared by the dispatcher (until the last choice ended) and, weakly, by the connection's on_closed callback.
-// Invariants: a choice ends once; nothing is written after the end; text is valid UTF-8 and cut at code points; log probabilities are sent
-// with the text they belong to, and those of a stop string's tokens never. The answer's status is decided by the first event: an error
-// before it is an HTTP error, one after it an error event.
+// Thread: start() on a text thread, events and ticks on the dispatcher's, cancel() on any; a mutex makes them one at a
+// time. Ownership: shared by the dispatcher (until the last choice ended) and, weakly, by the connection's on_closed
+// callback. Invariants: a choice ends once; nothing is written after the end; text is valid UTF-8 and cut at code
+// points; log probabilities are sent with the text they belong to, and those of a stop string's tokens never. The
+// answer's status is decided by the first event: an error before it is an HTTP error, one after it an error event.
 // Failure: every failure is answered to the client; none is returned.
 #pragma once
 
@@ -34,7 +34,7 @@ struct GenerationPlan {
   std::shared_ptr<const TextModel> text;
   std::vector<std::vector<TokenId>> prompts;
   std::vector<std::string> echo_texts;  // one per prompt when the prompt is to be echoed, else empty
-  Submit submit;  // id and prompt are filled per prompt
+  Submit submit;                        // id and prompt are filled per prompt
   std::vector<std::string> stop;
   bool include_stop = false, skip_special = true;
   bool stream = false, include_usage = false, continuous_usage = false;
@@ -63,7 +63,7 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
     StreamDecoder decoder;
     StopMatcher stop;
     std::optional<ToolCallParser> tools;
-    std::string text;                    // emitted so far; only collected for whole answers
+    std::string text;  // emitted so far; only collected for whole answers
     std::vector<ToolCall> calls;
     size_t decoded_bytes = 0, emitted_bytes = 0;
     int64_t emitted_characters = 0;

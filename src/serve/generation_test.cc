@@ -8,7 +8,9 @@ namespace {
 
 TEST_F(ApiTest, ChatAnswersWhole) {
   start();
-  const HttpResponse answer = post("/v1/chat/completions", chat(R"("seed":7,"temperature":0.5,"top_k":3,"max_tokens":40)"), {{"X-Request-Id", "mine-1"}});
+  const HttpResponse answer =
+      post("/v1/chat/completions", chat(R"("seed":7,"temperature":0.5,"top_k":3,"max_tokens":40)"),
+           {{"X-Request-Id", "mine-1"}});
   ASSERT_EQ(answer.status, 200) << answer.body;
   EXPECT_EQ(answer.header("x-request-id"), "mine-1");
   const Json json = Json::parse(answer.body);
@@ -55,8 +57,9 @@ TEST_F(ApiTest, StopStringsAcrossTokens) {
   start();
   for (const bool stream : {false, true}) {
     for (const bool include : {false, true}) {
-      const std::string body = R"({"prompt":"x","max_tokens":50,"stop":["never","rld! "],"logprobs":0,"include_stop_str_in_output":)" +
-                               std::string(include ? "true" : "false") + (stream ? R"(,"stream":true})" : "}");
+      const std::string body =
+          R"({"prompt":"x","max_tokens":50,"stop":["never","rld! "],"logprobs":0,"include_stop_str_in_output":)" +
+          std::string(include ? "true" : "false") + (stream ? R"(,"stream":true})" : "}");
       std::string got, reason;
       size_t logprobs = 0;
       if (stream) {
@@ -83,21 +86,27 @@ TEST_F(ApiTest, StopStringsAcrossTokens) {
 
 TEST_F(ApiTest, ChoicesPromptsAndEcho) {
   start();
-  engine.script = [this](const Submit& submit, int choice) { return ids(" c" + std::to_string(choice) + "p" + std::to_string(submit.prompt.size())); };
-  const Json json = Json::parse(post("/v1/completions", R"({"prompt":["a b","a b c d e f"],"n":2,"max_tokens":30,"echo":true,"logprobs":1})").body);
+  engine.script = [this](const Submit& submit, int choice) {
+    return ids(" c" + std::to_string(choice) + "p" + std::to_string(submit.prompt.size()));
+  };
+  const Json json = Json::parse(
+      post("/v1/completions", R"({"prompt":["a b","a b c d e f"],"n":2,"max_tokens":30,"echo":true,"logprobs":1})")
+          .body);
   ASSERT_EQ(json["choices"].size(), 4u) << json.dump();
   const auto first = ids("a b"), second = ids("a b c d e f");
   for (size_t i = 0; i < 4; ++i) {
     const auto& prompt = i < 2 ? first : second;
     EXPECT_EQ(json["choices"][i]["index"], i);
-    EXPECT_EQ(json["choices"][i]["text"], std::string(i < 2 ? "a b" : "a b c d e f") + " c" + std::to_string(i % 2) + "p" + std::to_string(prompt.size()));
+    EXPECT_EQ(json["choices"][i]["text"], std::string(i < 2 ? "a b" : "a b c d e f") + " c" + std::to_string(i % 2) +
+                                              "p" + std::to_string(prompt.size()));
     const Json& logprobs = json["choices"][i]["logprobs"];
     EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
     EXPECT_EQ(logprobs["tokens"].size(), logprobs["text_offset"].size());
     EXPECT_GT(logprobs["tokens"].size(), prompt.size());
   }
   EXPECT_EQ(json["usage"]["prompt_tokens"], first.size() + second.size());
-  const Json echo = Json::parse(post("/v1/completions", R"({"prompt":[1,2,3],"max_tokens":0,"echo":true,"logprobs":0})").body);
+  const Json echo =
+      Json::parse(post("/v1/completions", R"({"prompt":[1,2,3],"max_tokens":0,"echo":true,"logprobs":0})").body);
   EXPECT_EQ(echo["choices"][0]["logprobs"]["tokens"].size(), 3u) << echo.dump();
   EXPECT_EQ(echo["choices"][0]["finish_reason"], "length");
 }
@@ -163,8 +172,11 @@ TEST_F(ApiTest, ADisconnectCancels) {
   for (const bool stream : {false, true}) {
     HttpClient c = client();
     const std::string body = chat(stream ? R"("stream":true)" : "");
-    ASSERT_TRUE(c.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: " +
-                           std::to_string(body.size()) + "\r\n\r\n" + body).ok());
+    ASSERT_TRUE(
+        c.send_raw(
+             "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: " +
+             std::to_string(body.size()) + "\r\n\r\n" + body)
+            .ok());
     const Submit submit = engine.wait_submit(stream ? 1 : 0);
     engine.emit(submit.id, ids("a")[0]);
     if (stream) {
@@ -180,8 +192,10 @@ TEST_F(ApiTest, AChoiceThatHitAStopStringIsNotComputedOn) {
   start();
   HttpClient c = client();
   const std::string body = R"({"prompt":"x","n":2,"max_tokens":50,"stop":["a"]})";
-  ASSERT_TRUE(c.send_raw("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: " +
-                         std::to_string(body.size()) + "\r\n\r\n" + body).ok());
+  ASSERT_TRUE(
+      c.send_raw("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: " +
+                 std::to_string(body.size()) + "\r\n\r\n" + body)
+          .ok());
   const Submit submit = engine.wait_submit(0);
   TokenEvent event;
   event.id = submit.id;
@@ -233,8 +247,10 @@ TEST_F(ApiTest, SilentStreamsGetAPing) {
   start();
   HttpClient c = client();
   const std::string body = chat(R"("stream":true)");
-  ASSERT_TRUE(c.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: " +
-                         std::to_string(body.size()) + "\r\n\r\n" + body).ok());
+  ASSERT_TRUE(
+      c.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: " +
+                 std::to_string(body.size()) + "\r\n\r\n" + body)
+          .ok());
   std::string got;
   while (got.find(": ping\n\n") == std::string::npos) {
     auto byte = c.read_raw(1);
@@ -252,7 +268,8 @@ TEST_F(ApiTest, ManyAtOnce) {
     threads.emplace_back([&, i] {
       for (int k = 0; k < 3; ++k) {
         if (i % 2 == 0) {
-          right += Json::parse(post("/v1/chat/completions", chat()).body)["choices"][0]["message"]["content"] == kScripted;
+          right +=
+              Json::parse(post("/v1/chat/completions", chat()).body)["choices"][0]["message"]["content"] == kScripted;
         } else {
           right += events("/v1/chat/completions", chat(R"("stream":true)")).back() == "[DONE]";
         }

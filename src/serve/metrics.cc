@@ -25,9 +25,11 @@ using Buckets = prometheus::Histogram::BucketBoundaries;
 using Labels = std::vector<ClientMetric::Label>;
 
 // vLLM's buckets.
-const Buckets kTtftBuckets = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560};
+const Buckets kTtftBuckets = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                              1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
 const Buckets kTokenTimeBuckets = {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
-const Buckets kLatencyBuckets = {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+const Buckets kLatencyBuckets = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 const Buckets kChoiceBuckets = {1, 2, 5, 10, 20};
 
 constexpr size_t kMetricsAdaptersKept = 10'000;  // counted by name; beyond it new names count as "other"
@@ -64,11 +66,14 @@ class Page {
  public:
   Page(bool vllm_names, Labels vllm_labels) : vllm_names_(vllm_names), vllm_labels_(std::move(vllm_labels)) {}
 
-  void value(MetricType type, const char* name, const char* help, double value, Labels labels = {}, const char* alias = nullptr) {
+  void value(MetricType type, const char* name, const char* help, double value, Labels labels = {},
+             const char* alias = nullptr) {
     ClientMetric metric;
     metric.label = std::move(labels);
-    if (type == MetricType::Counter) metric.counter.value = value;
-    else metric.gauge.value = value;
+    if (type == MetricType::Counter)
+      metric.counter.value = value;
+    else
+      metric.gauge.value = value;
     add(type, name, help, metric);
     if (alias && vllm_names_) {
       metric.label.insert(metric.label.begin(), vllm_labels_.begin(), vllm_labels_.end());
@@ -85,7 +90,8 @@ class Page {
       if (!vllm_names_) break;
       MetricFamily copy = family;
       copy.name = alias;
-      for (ClientMetric& metric : copy.metric) metric.label.insert(metric.label.begin(), vllm_labels_.begin(), vllm_labels_.end());
+      for (ClientMetric& metric : copy.metric)
+        metric.label.insert(metric.label.begin(), vllm_labels_.begin(), vllm_labels_.end());
       families_.push_back(std::move(copy));
     }
     families_.push_back(std::move(family));
@@ -98,7 +104,8 @@ class Page {
 
  private:
   void add(MetricType type, const char* name, const char* help, const ClientMetric& metric) {
-    const auto known = std::find_if(families_.begin(), families_.end(), [&](const MetricFamily& f) { return f.name == name; });
+    const auto known =
+        std::find_if(families_.begin(), families_.end(), [&](const MetricFamily& f) { return f.name == name; });
     if (known != families_.end()) {
       known->metric.push_back(metric);
       return;
@@ -121,15 +128,19 @@ void put_engine(Page& page, const EngineStats& s) {
   const auto number = [](auto value) { return static_cast<double>(value); };
   page.value(kGauge, "loralei_requests_running", "Requests in the batch.", s.running, {}, "vllm:num_requests_running");
   page.value(kGauge, "loralei_requests_waiting", "Requests in the queue.", s.waiting, {}, "vllm:num_requests_waiting");
-  page.value(kGauge, "loralei_requests_waiting_for_adapter", "Requests whose adapter is being loaded.", s.waiting_for_adapter);
-  page.value(kGauge, "loralei_kv_blocks", "Blocks of the KV cache by state.", number(s.kv_blocks_total), {{"state", "total"}});
+  page.value(kGauge, "loralei_requests_waiting_for_adapter", "Requests whose adapter is being loaded.",
+             s.waiting_for_adapter);
+  page.value(kGauge, "loralei_kv_blocks", "Blocks of the KV cache by state.", number(s.kv_blocks_total),
+             {{"state", "total"}});
   page.value(kGauge, "loralei_kv_blocks", "", number(s.kv_blocks_used), {{"state", "used"}});
   page.value(kGauge, "loralei_kv_blocks", "", number(s.kv_blocks_cached), {{"state", "cached"}});
   const double usage = s.kv_blocks_total > 0 ? number(s.kv_blocks_used) / number(s.kv_blocks_total) : 0;
-  page.value(kGauge, "loralei_kv_cache_usage_ratio", "Share of the KV cache that running requests hold.", usage, {}, "vllm:kv_cache_usage_perc");
+  page.value(kGauge, "loralei_kv_cache_usage_ratio", "Share of the KV cache that running requests hold.", usage, {},
+             "vllm:kv_cache_usage_perc");
   page.alias_only(kGauge, "vllm:gpu_cache_usage_perc", "Older name of vllm:kv_cache_usage_perc.", usage);
-  page.alias_only(kGauge, "vllm:cache_config_info", "Size of the KV cache.", 1,
-                  {{"block_size", std::to_string(kKvBlockTokens)}, {"num_gpu_blocks", std::to_string(s.kv_blocks_total)}});
+  page.alias_only(
+      kGauge, "vllm:cache_config_info", "Size of the KV cache.", 1,
+      {{"block_size", std::to_string(kKvBlockTokens)}, {"num_gpu_blocks", std::to_string(s.kv_blocks_total)}});
   const char* kMemory = "Bytes of memory by use.";
   page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.memory_budget_bytes), {{"use", "budget"}});
   page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.weights_bytes), {{"use", "weights"}});
@@ -138,15 +149,23 @@ void put_engine(Page& page, const EngineStats& s) {
   page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.kv_bytes), {{"use", "kv_cache"}});
   page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.scratch_bytes), {{"use", "scratch"}});
   page.value(kCounter, "loralei_steps_total", "Forward passes.", number(s.steps));
-  page.value(kCounter, "loralei_prompt_tokens_total", "Prompt tokens of admitted requests.", number(s.prompt_tokens), {}, "vllm:prompt_tokens_total");
-  page.value(kCounter, "loralei_cached_prompt_tokens_total", "Prompt tokens that came from the prefix cache.", number(s.cached_tokens));
-  page.value(kCounter, "loralei_generation_tokens_total", "Generated tokens.", number(s.generated_tokens), {}, "vllm:generation_tokens_total");
-  page.value(kCounter, "loralei_preemptions_total", "Sequences preempted for want of KV blocks.", number(s.preemptions), {}, "vllm:num_preemptions_total");
-  page.value(kCounter, "loralei_prefix_cache_queries_total", "Tokens looked up in the prefix cache.", number(s.prefix_queries), {}, "vllm:prefix_cache_queries_total");
-  page.value(kCounter, "loralei_prefix_cache_hits_total", "Tokens found in the prefix cache.", number(s.prefix_hits), {}, "vllm:prefix_cache_hits_total");
+  page.value(kCounter, "loralei_prompt_tokens_total", "Prompt tokens of admitted requests.", number(s.prompt_tokens),
+             {}, "vllm:prompt_tokens_total");
+  page.value(kCounter, "loralei_cached_prompt_tokens_total", "Prompt tokens that came from the prefix cache.",
+             number(s.cached_tokens));
+  page.value(kCounter, "loralei_generation_tokens_total", "Generated tokens.", number(s.generated_tokens), {},
+             "vllm:generation_tokens_total");
+  page.value(kCounter, "loralei_preemptions_total", "Sequences preempted for want of KV blocks.", number(s.preemptions),
+             {}, "vllm:num_preemptions_total");
+  page.value(kCounter, "loralei_prefix_cache_queries_total", "Tokens looked up in the prefix cache.",
+             number(s.prefix_queries), {}, "vllm:prefix_cache_queries_total");
+  page.value(kCounter, "loralei_prefix_cache_hits_total", "Tokens found in the prefix cache.", number(s.prefix_hits),
+             {}, "vllm:prefix_cache_hits_total");
   page.value(kCounter, "loralei_adapter_loads_total", "Adapters loaded into memory.", number(s.adapter_loads));
-  page.value(kCounter, "loralei_adapter_load_failures_total", "Adapter loads that failed.", number(s.adapter_load_failures));
-  page.value(kCounter, "loralei_adapter_evictions_total", "Adapters dropped to make room.", number(s.adapter_evictions));
+  page.value(kCounter, "loralei_adapter_load_failures_total", "Adapter loads that failed.",
+             number(s.adapter_load_failures));
+  page.value(kCounter, "loralei_adapter_evictions_total", "Adapters dropped to make room.",
+             number(s.adapter_evictions));
   page.value(kGauge, "loralei_step_seconds", "Duration of the last step.", s.step_ms_last / 1000);
   page.value(kGauge, "loralei_step_rows", "Rows of the last step.", s.rows_last);
 }
@@ -157,9 +176,11 @@ std::string request_log_line(const RequestRecord& r) {
   char figures[320];
   std::snprintf(figures, sizeof figures,
                 " prompt=%lld cached=%lld out=%lld queue_ms=%.1f ttft_ms=%.1f total_ms=%.1f choices=%d end=%s",
-                static_cast<long long>(r.prompt_tokens), static_cast<long long>(r.cached_tokens), static_cast<long long>(r.output_tokens),
-                r.queue_s * 1e3, r.ttft_s < 0 ? 0.0 : r.ttft_s * 1e3, r.total_s * 1e3, r.choices, r.end);
-  std::string line = std::string("request kind=") + r.kind + " id=" + r.id + " adapter=" + (r.adapter.empty() ? "-" : r.adapter) +
+                static_cast<long long>(r.prompt_tokens), static_cast<long long>(r.cached_tokens),
+                static_cast<long long>(r.output_tokens), r.queue_s * 1e3, r.ttft_s < 0 ? 0.0 : r.ttft_s * 1e3,
+                r.total_s * 1e3, r.choices, r.end);
+  std::string line = std::string("request kind=") + r.kind + " id=" + r.id +
+                     " adapter=" + (r.adapter.empty() ? "-" : r.adapter) +
                      " version=" + (r.version.empty() ? "-" : r.version) + figures;
   for (char& c : line) {
     if (static_cast<unsigned char>(c) < 0x20) c = '?';  // one line stays one line
@@ -171,16 +192,20 @@ struct Metrics::Impl {
   explicit Impl(const MetricsOptions& options)
       : options(options),
         ttft(histogram("loralei_time_to_first_token_seconds", "From arrival to the first token.", kTtftBuckets)),
-        token_time(histogram("loralei_inter_token_latency_seconds", "Between two tokens of a choice.", kTokenTimeBuckets)),
+        token_time(
+            histogram("loralei_inter_token_latency_seconds", "Between two tokens of a choice.", kTokenTimeBuckets)),
         latency(histogram("loralei_request_latency_seconds", "From arrival to the end.", kLatencyBuckets)),
         queue(histogram("loralei_request_queue_seconds", "From submission to admission.", kLatencyBuckets)),
         prefill(histogram("loralei_request_prefill_seconds", "From admission to the first token.", kLatencyBuckets)),
         decode(histogram("loralei_request_decode_seconds", "From the first token to the last.", kLatencyBuckets)),
         inference(histogram("loralei_request_inference_seconds", "From admission to the end.", kLatencyBuckets)),
-        prompt_tokens(histogram("loralei_request_prompt_tokens", "Prompt tokens of a request.", one_two_five(options.max_model_len))),
-        output_tokens(histogram("loralei_request_generation_tokens", "Generated tokens of a request.", one_two_five(options.max_model_len))),
+        prompt_tokens(histogram("loralei_request_prompt_tokens", "Prompt tokens of a request.",
+                                one_two_five(options.max_model_len))),
+        output_tokens(histogram("loralei_request_generation_tokens", "Generated tokens of a request.",
+                                one_two_five(options.max_model_len))),
         choices(histogram("loralei_request_params_n", "Choices asked for.", kChoiceBuckets)),
-        max_tokens(histogram("loralei_request_params_max_tokens", "Token limit asked for.", one_two_five(options.max_model_len))) {}
+        max_tokens(histogram("loralei_request_params_max_tokens", "Token limit asked for.",
+                             one_two_five(options.max_model_len))) {}
 
   prometheus::Histogram& histogram(const char* name, const char* help, const Buckets& buckets) {
     return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
@@ -195,8 +220,10 @@ struct Metrics::Impl {
     AdapterCounts other;
     std::map<std::string, AdapterCounts> shown;
     for (size_t i = 0; i < order.size(); ++i) {
-      if (i < static_cast<size_t>(options.adapters_max)) shown[order[i].first] += order[i].second;
-      else other += order[i].second;
+      if (i < static_cast<size_t>(options.adapters_max))
+        shown[order[i].first] += order[i].second;
+      else
+        other += order[i].second;
     }
     if (order.size() > static_cast<size_t>(options.adapters_max)) shown["other"] += other;
     for (const auto& [name, counts] : shown) {
@@ -206,7 +233,8 @@ struct Metrics::Impl {
       };
       put("loralei_adapter_requests_total", "Finished requests by adapter.", counts.requests);
       put("loralei_adapter_prompt_tokens_total", "Prompt tokens by adapter.", counts.prompt_tokens);
-      put("loralei_adapter_cached_tokens_total", "Prompt tokens from the prefix cache by adapter.", counts.cached_tokens);
+      put("loralei_adapter_cached_tokens_total", "Prompt tokens from the prefix cache by adapter.",
+          counts.cached_tokens);
       put("loralei_adapter_generation_tokens_total", "Generated tokens by adapter.", counts.output_tokens);
     }
   }
@@ -225,34 +253,39 @@ struct Metrics::Impl {
         ++resident_count;
         if (resident.size() < limit) {
           resident.push_back(adapter->name);
-          page.value(MetricType::Gauge, "loralei_adapter_bytes", "Memory of a resident adapter.", static_cast<double>(adapter->bytes),
+          page.value(MetricType::Gauge, "loralei_adapter_bytes", "Memory of a resident adapter.",
+                     static_cast<double>(adapter->bytes),
                      {{"adapter", adapter->name}, {"pinned", adapter->pinned ? "true" : "false"}});
-          page.alias_only(MetricType::Gauge, "vllm:lora_adapter_loaded", "Resident adapters.", 1,
-                          {{"adapter_name", adapter->name}, {"level", "cpu"}, {"pinned", adapter->pinned ? "true" : "false"}});
+          page.alias_only(
+              MetricType::Gauge, "vllm:lora_adapter_loaded", "Resident adapters.", 1,
+              {{"adapter_name", adapter->name}, {"level", "cpu"}, {"pinned", adapter->pinned ? "true" : "false"}});
         }
       } else if ((adapter->tier == AdapterTier::kLoading || adapter->waiting > 0) && waiting.size() < limit) {
         waiting.push_back(adapter->name);
       }
     }
-    page.value(MetricType::Gauge, "loralei_adapters_registered", "Adapters known by name.", static_cast<double>(stats.adapters.size()));
-    page.value(MetricType::Gauge, "loralei_adapters_resident", "Adapters in memory.", static_cast<double>(resident_count), {},
-               "vllm:num_cpu_loaded_lora_adapters");
+    page.value(MetricType::Gauge, "loralei_adapters_registered", "Adapters known by name.",
+               static_cast<double>(stats.adapters.size()));
+    page.value(MetricType::Gauge, "loralei_adapters_resident", "Adapters in memory.",
+               static_cast<double>(resident_count), {}, "vllm:num_cpu_loaded_lora_adapters");
     // Room is a number of bytes here; as a number of adapters it is what fits of the size seen so far.
     double room = static_cast<double>(kDefaultMaxSequences);
     if (resident_count > 0 && stats.adapter_bytes > 0) {
-      room = static_cast<double>(resident_count) * static_cast<double>(stats.adapter_bytes_max) / static_cast<double>(stats.adapter_bytes);
+      room = static_cast<double>(resident_count) * static_cast<double>(stats.adapter_bytes_max) /
+             static_cast<double>(stats.adapter_bytes);
     }
-    page.alias_only(MetricType::Gauge, "vllm:lora_requests_info", "Adapters in memory (running) and waited for; the value is the time.",
-                    unix_time_s,
-                    {{"max_lora", std::to_string(static_cast<int64_t>(std::max(room, static_cast<double>(resident_count))))},
-                     {"running_lora_adapters", join(resident)},
-                     {"waiting_lora_adapters", join(waiting)}});
+    page.alias_only(
+        MetricType::Gauge, "vllm:lora_requests_info",
+        "Adapters in memory (running) and waited for; the value is the time.", unix_time_s,
+        {{"max_lora", std::to_string(static_cast<int64_t>(std::max(room, static_cast<double>(resident_count))))},
+         {"running_lora_adapters", join(resident)},
+         {"waiting_lora_adapters", join(waiting)}});
   }
 
   const MetricsOptions options;
   prometheus::Registry registry;
-  prometheus::Histogram &ttft, &token_time, &latency, &queue, &prefill, &decode, &inference, &prompt_tokens, &output_tokens, &choices,
-      &max_tokens;
+  prometheus::Histogram &ttft, &token_time, &latency, &queue, &prefill, &decode, &inference, &prompt_tokens,
+      &output_tokens, &choices, &max_tokens;
 
   mutable std::mutex mutex;
   std::map<std::tuple<std::string, std::string, int>, int64_t> http_requests;  // handler, method, status: fixed sets
@@ -313,27 +346,36 @@ std::string Metrics::render(const EngineStats& engine, const HttpServerStats& ht
     std::lock_guard lock(m.mutex);
     m.put_adapters(page);
     for (const auto& [key, count] : m.http_requests) {
-      page.value(MetricType::Counter, "http_requests_total", "Answered HTTP requests.", static_cast<double>(count),
-                 {{"handler", std::get<0>(key)}, {"method", std::get<1>(key)}, {"status", std::to_string(std::get<2>(key))}});
+      page.value(
+          MetricType::Counter, "http_requests_total", "Answered HTTP requests.", static_cast<double>(count),
+          {{"handler", std::get<0>(key)}, {"method", std::get<1>(key)}, {"status", std::to_string(std::get<2>(key))}});
     }
     for (const auto& [end, count] : m.ends) {
-      page.value(MetricType::Counter, "loralei_requests_total", "Finished requests by how they ended.", static_cast<double>(count), {{"end", end}});
+      page.value(MetricType::Counter, "loralei_requests_total", "Finished requests by how they ended.",
+                 static_cast<double>(count), {{"end", end}});
       if (end != "error") {
-        page.alias_only(MetricType::Counter, "vllm:request_success_total", "Finished requests.", static_cast<double>(count), {{"finished_reason", end}});
+        page.alias_only(MetricType::Counter, "vllm:request_success_total", "Finished requests.",
+                        static_cast<double>(count), {{"finished_reason", end}});
       }
     }
     for (const auto& [reason, count] : m.refusals) {
-      page.value(MetricType::Counter, "loralei_requests_refused_total", "Requests not taken in.", static_cast<double>(count), {{"reason", reason}});
+      page.value(MetricType::Counter, "loralei_requests_refused_total", "Requests not taken in.",
+                 static_cast<double>(count), {{"reason", reason}});
     }
-    page.value(MetricType::Counter, "loralei_unknown_request_fields_total", "Request fields that nobody knows.", static_cast<double>(m.unknown));
+    page.value(MetricType::Counter, "loralei_unknown_request_fields_total", "Request fields that nobody knows.",
+               static_cast<double>(m.unknown));
   }
   page.value(MetricType::Gauge, "loralei_http_connections", "Open connections.", static_cast<double>(http.connections));
-  page.value(MetricType::Counter, "loralei_http_connections_total", "Accepted connections.", static_cast<double>(http.connections_total));
-  page.value(MetricType::Counter, "loralei_http_connections_refused_total", "Connections refused at the limit.", static_cast<double>(http.connections_refused));
-  page.value(MetricType::Counter, "loralei_http_errors_total", "Requests that were not valid HTTP.", static_cast<double>(http.errors_total));
+  page.value(MetricType::Counter, "loralei_http_connections_total", "Accepted connections.",
+             static_cast<double>(http.connections_total));
+  page.value(MetricType::Counter, "loralei_http_connections_refused_total", "Connections refused at the limit.",
+             static_cast<double>(http.connections_refused));
+  page.value(MetricType::Counter, "loralei_http_errors_total", "Requests that were not valid HTTP.",
+             static_cast<double>(http.errors_total));
   static const std::map<std::string, std::vector<const char*>> kAliases = {
       {"loralei_time_to_first_token_seconds", {"vllm:time_to_first_token_seconds"}},
-      {"loralei_inter_token_latency_seconds", {"vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"}},
+      {"loralei_inter_token_latency_seconds",
+       {"vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"}},
       {"loralei_request_latency_seconds", {"vllm:e2e_request_latency_seconds"}},
       {"loralei_request_queue_seconds", {"vllm:request_queue_time_seconds"}},
       {"loralei_request_prefill_seconds", {"vllm:request_prefill_time_seconds"}},

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metrics: what /metrics shows, in Prometheus' text format: loralei_* names, and the same figures under vLLM's names so that its
-// dashboards and the inference gateways read them.
+// Metrics: what /metrics shows, in Prometheus' text format: loralei_* names, and the same figures under vLLM's names so
+// that its dashboards and the inference gateways read them.
 //
-// Thread-safe. Ownership: owns its registry; the engine's and the listener's figures are handed to render() as snapshots.
-// Invariants: no label holds a client's string: adapters appear under registered names only, at most `adapters_max` of them (the
-// busiest), the rest together as "other"; methods, handlers and reasons come from fixed sets. Each render holds exactly one
-// lora_requests_info series. Histograms have vLLM's buckets. Failure: none.
+// Thread-safe. Ownership: owns its registry; the engine's and the listener's figures are handed to render() as
+// snapshots. Invariants: no label holds a client's string: adapters appear under registered names only, at most
+// `adapters_max` of them (the busiest), the rest together as "other"; methods, handlers and reasons come from fixed
+// sets. Each render holds exactly one lora_requests_info series. Histograms have vLLM's buckets. Failure: none.
 #pragma once
 
 #include <cstdint>

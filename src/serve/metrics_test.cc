@@ -40,8 +40,10 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
        {"loralei_requests_running 3\n", "vllm:num_requests_running{model_name=\"base\",engine=\"0\"} 3\n",
         "vllm:kv_cache_usage_perc{model_name=\"base\",engine=\"0\"} 0.5\n", "loralei_generation_tokens_total 77\n",
         "vllm:generation_tokens_total{model_name=\"base\",engine=\"0\"} 77\n",
-        "loralei_adapter_requests_total{adapter=\"a\"} 1\n", "loralei_adapter_generation_tokens_total{adapter=\"a\"} 5\n",
-        "http_requests_total{handler=\"unknown\",method=\"other\",status=\"404\"} 1\n", "loralei_unknown_request_fields_total 2\n",
+        "loralei_adapter_requests_total{adapter=\"a\"} 1\n",
+        "loralei_adapter_generation_tokens_total{adapter=\"a\"} 5\n",
+        "http_requests_total{handler=\"unknown\",method=\"other\",status=\"404\"} 1\n",
+        "loralei_unknown_request_fields_total 2\n",
         "vllm:time_to_first_token_seconds_bucket{model_name=\"base\",engine=\"0\",le=\"0.06\"} 1\n",
         "loralei_time_to_first_token_seconds_bucket{le=\"0.04\"} 0\n",
         "vllm:request_success_total{model_name=\"base\",engine=\"0\",finished_reason=\"stop\"} 1\n"}) {
@@ -71,7 +73,9 @@ TEST(Metrics, ResidencyIsOneSeriesOfWhatIsInMemory) {
   metrics.render(stats, {}, 1.0);
   const std::string text = metrics.render(stats, {}, 1700000000.5);
   EXPECT_EQ(count(text, "\nvllm:lora_requests_info{"), 1u);
-  EXPECT_NE(text.find("max_lora=\"10\",running_lora_adapters=\"r2,r1\",waiting_lora_adapters=\"w\"} 1700000000.5"), std::string::npos) << text;
+  EXPECT_NE(text.find("max_lora=\"10\",running_lora_adapters=\"r2,r1\",waiting_lora_adapters=\"w\"} 1700000000.5"),
+            std::string::npos)
+      << text;
 }
 
 TEST(Metrics, LabelsByAdapterAreBounded) {
@@ -88,7 +92,9 @@ TEST(Metrics, LabelsByAdapterAreBounded) {
 
 TEST(RequestLog, OneLine) {
   RequestRecord r = record("a\nb");
-  EXPECT_EQ(request_log_line(r), "request kind=chat id=r adapter=a?b version=- prompt=10 cached=0 out=5 queue_ms=0.0 ttft_ms=50.0 total_ms=500.0 choices=1 end=stop");
+  EXPECT_EQ(request_log_line(r),
+            "request kind=chat id=r adapter=a?b version=- prompt=10 cached=0 out=5 queue_ms=0.0 ttft_ms=50.0 "
+            "total_ms=500.0 choices=1 end=stop");
 }
 
 }  // namespace

@@ -22,21 +22,21 @@ struct SamplingDefaults {
 
 struct ServeOptions {
   HttpServerOptions http;
-  std::vector<std::string> model_names;  // of the base; the first is its id, the others are accepted too; never empty
-  std::string model_path;                // shown as the base's root
-  std::vector<std::string> api_keys;     // --api-key, --api-key-file; empty: /v1 is open
-  std::string admin_key;                 // --admin-key; empty: admin routes answer on loopback only
-  std::vector<std::string> cors_origins;  // --cors-origin; "*" allows every origin
+  std::vector<std::string> model_names;    // of the base; the first is its id, the others are accepted too; never empty
+  std::string model_path;                  // shown as the base's root
+  std::vector<std::string> api_keys;       // --api-key, --api-key-file; empty: /v1 is open
+  std::string admin_key;                   // --admin-key; empty: admin routes answer on loopback only
+  std::vector<std::string> cors_origins;   // --cors-origin; "*" allows every origin
   std::vector<std::string> adapter_roots;  // --adapter-dir: adapters loaded over HTTP lie below one of these
   SamplingDefaults defaults;
-  int64_t vocab_size = 0;                // of the model's logits; 0: as many as the tokenizer has tokens
-  std::vector<TokenId> end_ids;          // the model's end-of-sequence ids, besides the tokenizer's
-  Pooling pooling = Pooling::kLast;      // --pooling of /v1/embeddings
-  int text_threads = 2;                  // tokenising and templates
-  int max_preparing = 256;               // requests waiting for those threads; more are refused with 429
-  int metrics_adapters = 100;            // adapters with labels of their own in /metrics
-  bool vllm_metrics = true;              // the aliases under vllm:
-  int64_t ping_interval_ms = 15'000;     // silence after which a stream gets a comment
+  int64_t vocab_size = 0;             // of the model's logits; 0: as many as the tokenizer has tokens
+  std::vector<TokenId> end_ids;       // the model's end-of-sequence ids, besides the tokenizer's
+  Pooling pooling = Pooling::kLast;   // --pooling of /v1/embeddings
+  int text_threads = 2;               // tokenising and templates
+  int max_preparing = 256;            // requests waiting for those threads; more are refused with 429
+  int metrics_adapters = 100;         // adapters with labels of their own in /metrics
+  bool vllm_metrics = true;           // the aliases under vllm:
+  int64_t ping_interval_ms = 15'000;  // silence after which a stream gets a comment
   // For /version.
   std::string version, commit, build, isa;
 };

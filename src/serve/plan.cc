@@ -14,10 +14,12 @@ ApiError at(Error error, std::string param) { return to_api_error(error, std::mo
 ApiError too_long(int64_t length, int64_t prompt, std::optional<int> max_tokens, const char* param) {
   std::string message = "This model's maximum context length is " + std::to_string(length) + " tokens. However, ";
   if (max_tokens) {
-    message += "you requested " + std::to_string(prompt + *max_tokens) + " tokens (" + std::to_string(prompt) + " in the prompt, " +
-               std::to_string(*max_tokens) + " for the completion). Shorten the prompt or ask for fewer tokens.";
+    message += "you requested " + std::to_string(prompt + *max_tokens) + " tokens (" + std::to_string(prompt) +
+               " in the prompt, " + std::to_string(*max_tokens) +
+               " for the completion). Shorten the prompt or ask for fewer tokens.";
   } else {
-    message += "your prompt has " + std::to_string(prompt) + " tokens, which leaves no room for an answer. Shorten the prompt.";
+    message += "your prompt has " + std::to_string(prompt) +
+               " tokens, which leaves no room for an answer. Shorten the prompt.";
   }
   ApiError error = api_error_of_status(400, std::move(message));
   error.param = param;
@@ -54,7 +56,8 @@ Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFie
   auto text = text_of(inputs.texts, plan.model);
   if (!text.ok()) return text.error();
   plan.text = std::move(*text);
-  plan.head = {(chat ? "chatcmpl-" : "cmpl-") + inputs.response_id, inputs.unix_time_s, plan.model.shown, inputs.engine.fingerprint()};
+  plan.head = {(chat ? "chatcmpl-" : "cmpl-") + inputs.response_id, inputs.unix_time_s, plan.model.shown,
+               inputs.engine.fingerprint()};
   plan.submit.adapters = plan.model.adapters;
   plan.submit.sampling = sampling_of(fields, inputs.options.defaults, inputs.random_seed);
   plan.submit.choices = fields.n;
@@ -67,8 +70,8 @@ Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFie
   const int vocab = plan.text->tokenizer()->vocab_size();
   for (const auto& [id, bias] : fields.logit_bias) {
     if (id < vocab) continue;
-    ApiError error = api_error_of_status(400, "'logit_bias' names the token id " + std::to_string(id) + ", but the vocabulary has " +
-                                                  std::to_string(vocab) + " tokens.");
+    ApiError error = api_error_of_status(400, "'logit_bias' names the token id " + std::to_string(id) +
+                                                  ", but the vocabulary has " + std::to_string(vocab) + " tokens.");
     error.param = "logit_bias";
     return error;
   }
@@ -104,9 +107,14 @@ std::optional<ApiError> plan_tools(const PlanInputs& inputs, GenerationPlan& pla
     error.code = "unsupported_parameter";
     return error;
   };
-  if (!form) return refuse("This model's chat template shows no tools to the model; leave 'tools' out or choose a model that knows them.", "tools");
+  if (!form)
+    return refuse(
+        "This model's chat template shows no tools to the model; leave 'tools' out or choose a model that knows them.",
+        "tools");
   if (request.common.output.format != OutputFormat::kText) {
-    return refuse("Tools and '" + request.common.output.param + "' cannot be combined; send one of them, or tool_choice none.", "tools");
+    return refuse(
+        "Tools and '" + request.common.output.param + "' cannot be combined; send one of them, or tool_choice none.",
+        "tools");
   }
   plan.tools = form;
   plan.skip_special = false;  // some models mark calls by special tokens; those that end a turn are never text
@@ -114,8 +122,8 @@ std::optional<ApiError> plan_tools(const PlanInputs& inputs, GenerationPlan& pla
 }
 
 // Fills max_tokens, or says why the prompts do not fit.
-std::optional<ApiError> fit(const PlanInputs& inputs, GenerationPlan& plan, std::optional<int> max_tokens, std::optional<int> fallback,
-                            const char* param) {
+std::optional<ApiError> fit(const PlanInputs& inputs, GenerationPlan& plan, std::optional<int> max_tokens,
+                            std::optional<int> fallback, const char* param) {
   const int64_t length = inputs.engine.max_model_len();
   int64_t longest = 0;
   for (const auto& prompt : plan.prompts) longest = std::max(longest, static_cast<int64_t>(prompt.size()));
@@ -163,7 +171,8 @@ Parsed<GenerationPlan> plan_completion(const PlanInputs& inputs, const Completio
     auto ids = plan->text->encode_prompt(prompt, request.add_special_tokens);
     if (!ids.ok()) return at(std::move(ids).error(), "prompt");
     if (request.echo) {
-      plan->echo_texts.push_back(prompt.is_tokens ? plan->text->tokenizer()->decode(*ids, {.skip_special = plan->skip_special}) : prompt.text);
+      plan->echo_texts.push_back(
+          prompt.is_tokens ? plan->text->tokenizer()->decode(*ids, {.skip_special = plan->skip_special}) : prompt.text);
     }
     plan->prompts.push_back(std::move(*ids));
   }
@@ -185,7 +194,8 @@ Parsed<EmbeddingPlan> plan_embedding(const PlanInputs& inputs, const EmbeddingRe
     if (!ids.ok()) return at(std::move(ids).error(), "input");
     const auto tokens = static_cast<int64_t>(ids->size());
     if (tokens > inputs.engine.max_model_len()) {
-      ApiError error = api_error_of_status(400, "This model's maximum context length is " + std::to_string(inputs.engine.max_model_len()) +
+      ApiError error = api_error_of_status(400, "This model's maximum context length is " +
+                                                    std::to_string(inputs.engine.max_model_len()) +
                                                     " tokens, and one input has " + std::to_string(tokens) + ".");
       error.param = "input";
       error.code = "context_length_exceeded";

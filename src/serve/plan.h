@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a parsed request to a plan the engine can be given: names resolved, prompt rendered and tokenised, lengths checked, sampling
-// values filled from the model's defaults.
+// From a parsed request to a plan the engine can be given: names resolved, prompt rendered and tokenised, lengths
+// checked, sampling values filled from the model's defaults.
 //
-// Thread: text threads, several at once. Ownership: plans are values. Invariants: prompt + max_tokens never exceeds the model's
-// length; the seed is always set. Failure: an ApiError that names the field; too long prompts with the numbers.
+// Thread: text threads, several at once. Ownership: plans are values. Invariants: prompt + max_tokens never exceeds the
+// model's length; the seed is always set. Failure: an ApiError that names the field; too long prompts with the numbers.
 #pragma once
 
 #include <functional>

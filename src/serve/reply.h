@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reply: the answer to one HTTP request, with the headers every answer has and the count in the metrics.
 //
-// Thread: as ResponseWriter: any; the first answer counts. Ownership: shared by whoever may answer. Invariants: every answer carries
-// X-Request-Id and, where allowed, the CORS headers; it is counted once. Failure: as ResponseWriter.
+// Thread: as ResponseWriter: any; the first answer counts. Ownership: shared by whoever may answer. Invariants: every
+// answer carries X-Request-Id and, where allowed, the CORS headers; it is counted once. Failure: as ResponseWriter.
 #pragma once
 
 #include <atomic>
@@ -18,9 +18,13 @@ namespace loralei {
 
 class Reply {
  public:
-  Reply(std::shared_ptr<ResponseWriter> writer, Metrics& metrics, const char* route, std::string method, std::string request_id,
-        HttpHeaders headers)
-      : writer_(std::move(writer)), metrics_(metrics), route_(route), method_(std::move(method)), request_id_(std::move(request_id)),
+  Reply(std::shared_ptr<ResponseWriter> writer, Metrics& metrics, const char* route, std::string method,
+        std::string request_id, HttpHeaders headers)
+      : writer_(std::move(writer)),
+        metrics_(metrics),
+        route_(route),
+        method_(std::move(method)),
+        request_id_(std::move(request_id)),
         headers_(std::move(headers)) {
     headers_.emplace_back("X-Request-Id", request_id_);
   }
@@ -28,7 +32,9 @@ class Reply {
   const std::string& request_id() const { return request_id_; }
   ResponseWriter& writer() { return *writer_; }
 
-  void json(int status, std::string body, HttpHeaders more = {}) { send(status, "application/json", std::move(body), std::move(more)); }
+  void json(int status, std::string body, HttpHeaders more = {}) {
+    send(status, "application/json", std::move(body), std::move(more));
+  }
   void text(int status, std::string body) { send(status, "text/plain; charset=utf-8", std::move(body), {}); }
   void send(int status, const char* content_type, std::string body, HttpHeaders more) {
     HttpHeaders headers = headers_;

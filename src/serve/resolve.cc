@@ -19,17 +19,20 @@ ApiError unknown(const std::string& name, std::string param) {
 }
 
 // An adapter by its name, or by "base:adapter".
-std::optional<CatalogueEntry> find_adapter(const std::string& name, const std::vector<std::string>& model_names, const Catalogue& catalogue) {
+std::optional<CatalogueEntry> find_adapter(const std::string& name, const std::vector<std::string>& model_names,
+                                           const Catalogue& catalogue) {
   if (auto entry = catalogue.find(name)) return entry;
   for (const std::string& base : model_names) {
-    if (name.size() > base.size() + 1 && name.starts_with(base) && name[base.size()] == ':') return catalogue.find(name.substr(base.size() + 1));
+    if (name.size() > base.size() + 1 && name.starts_with(base) && name[base.size()] == ':')
+      return catalogue.find(name.substr(base.size() + 1));
   }
   return std::nullopt;
 }
 
 }  // namespace
 
-Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::string>& model_names, const Catalogue& catalogue) {
+Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::string>& model_names,
+                                    const Catalogue& catalogue) {
   ResolvedModel out;
   std::vector<AdapterRef> wanted = ref.adapters;
   std::string param = ref.adapters_param;
@@ -39,7 +42,8 @@ Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::
     // The same adapter under both names is what some clients send.
     if (!wanted.empty() && !(wanted.size() == 1 && wanted[0].name == entry->name)) {
       ApiError error = api_error_of_status(400, "'model' names the adapter `" + entry->name + "` and '" + param +
-                                                    "' names adapters too; let 'model' name the base, or leave '" + param + "' out.");
+                                                    "' names adapters too; let 'model' name the base, or leave '" +
+                                                    param + "' out.");
       error.param = param;
       return error;
     }
@@ -47,8 +51,10 @@ Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::
     param = "model";
   }
   for (const AdapterRef& one : wanted) {
-    auto entry = one.index >= 0 ? catalogue.at(static_cast<size_t>(one.index)) : find_adapter(one.name, model_names, catalogue);
-    if (!entry && one.index < 0 && is_base(one.name, model_names)) continue;  // the base, named as an adapter: nothing to add
+    auto entry =
+        one.index >= 0 ? catalogue.at(static_cast<size_t>(one.index)) : find_adapter(one.name, model_names, catalogue);
+    if (!entry && one.index < 0 && is_base(one.name, model_names))
+      continue;  // the base, named as an adapter: nothing to add
     if (!entry) return unknown(one.index >= 0 ? std::to_string(one.index) : one.name, param);
     for (const CatalogueEntry& other : out.entries) {
       if (other.name != entry->name) continue;
@@ -61,9 +67,12 @@ Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::
     out.adapters.push_back({entry->name, one.scale});
     out.entries.push_back(std::move(*entry));
   }
-  if (!ref.model.empty()) out.shown = ref.model;
-  else if (wanted.size() == 1 && !wanted[0].name.empty()) out.shown = wanted[0].name;
-  else out.shown = out.label.empty() ? model_names.front() : out.label;
+  if (!ref.model.empty())
+    out.shown = ref.model;
+  else if (wanted.size() == 1 && !wanted[0].name.empty())
+    out.shown = wanted[0].name;
+  else
+    out.shown = out.label.empty() ? model_names.front() : out.label;
   return out;
 }
 

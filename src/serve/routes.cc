@@ -47,7 +47,8 @@ std::optional<std::string> fits(std::string_view pattern, std::string_view path)
   if (open == std::string_view::npos) return pattern == path ? std::optional<std::string>("") : std::nullopt;
   const std::string_view before = pattern.substr(0, open);
   const std::string_view after = pattern.substr(pattern.find('}') + 1);
-  if (path.size() <= before.size() + after.size() || !path.starts_with(before) || !path.ends_with(after)) return std::nullopt;
+  if (path.size() <= before.size() + after.size() || !path.starts_with(before) || !path.ends_with(after))
+    return std::nullopt;
   return percent_decode(path.substr(before.size(), path.size() - before.size() - after.size()));
 }
 
@@ -63,7 +64,8 @@ RouteMatch match_route(std::string_view method, std::string_view path) {
     if (wanted == row.method) return {row.id, row.access, row.pattern, std::move(*name), {}};
     if (other.id == RouteId::kNotFound) other.label = row.pattern;
     other.id = method == "OPTIONS" ? RouteId::kPreflight : RouteId::kWrongMethod;
-    if (other.allow.find(row.method) == std::string::npos) other.allow += (other.allow.empty() ? "" : ", ") + std::string(row.method);
+    if (other.allow.find(row.method) == std::string::npos)
+      other.allow += (other.allow.empty() ? "" : ", ") + std::string(row.method);
   }
   return other;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of routes: method and path to a route, who may call it, and the name it has in metrics.
-// Thread: pure functions. Ownership: none. Invariant: one row per route; patterns hold at most one {name}, which takes the rest of the
-// path (names of models and adapters may hold slashes) up to the pattern's end. Failure: kNotFound, or kWrongMethod with what is allowed.
+// Thread: pure functions. Ownership: none. Invariant: one row per route; patterns hold at most one {name}, which takes
+// the rest of the path (names of models and adapters may hold slashes) up to the pattern's end. Failure: kNotFound, or
+// kWrongMethod with what is allowed.
 #pragma once
 
 #include <string>

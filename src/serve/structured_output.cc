@@ -29,8 +29,10 @@ Parsed<GrammarPtr> GrammarCache::find_or_compile(const std::string& key, const s
 
 Parsed<GrammarPtr> GrammarCache::of_output(const StructuredOutput& output) {
   switch (output.format) {
-    case OutputFormat::kText: return GrammarPtr();
-    case OutputFormat::kJsonObject: return find_or_compile("o", output.param, [] { return compile_json_object(); });
+    case OutputFormat::kText:
+      return GrammarPtr();
+    case OutputFormat::kJsonObject:
+      return find_or_compile("o", output.param, [] { return compile_json_object(); });
     case OutputFormat::kJsonSchema:
       return find_or_compile("s" + output.schema, output.param, [&] { return compile_json_schema(output.schema); });
     case OutputFormat::kRegex:
@@ -48,10 +50,17 @@ Parsed<GrammarPtr> GrammarCache::of_tools(ToolCallForm form, const ChatRequest& 
   std::vector<Tool> tools;
   ToolChoice choice;
   switch (request.tool_choice) {
-    case WireToolChoice::kAuto: choice.mode = ToolChoiceMode::kAuto; break;
-    case WireToolChoice::kNone: return GrammarPtr();
-    case WireToolChoice::kRequired: choice.mode = ToolChoiceMode::kRequired; break;
-    case WireToolChoice::kFunction: choice.mode = ToolChoiceMode::kNamed; break;
+    case WireToolChoice::kAuto:
+      choice.mode = ToolChoiceMode::kAuto;
+      break;
+    case WireToolChoice::kNone:
+      return GrammarPtr();
+    case WireToolChoice::kRequired:
+      choice.mode = ToolChoiceMode::kRequired;
+      break;
+    case WireToolChoice::kFunction:
+      choice.mode = ToolChoiceMode::kNamed;
+      break;
   }
   choice.name = request.tool_choice_name;
   choice.parallel = request.parallel_tool_calls;

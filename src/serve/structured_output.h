@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // GrammarCache: response formats and tool sets to grammars, compiled once while they are in use.
 //
-// Thread-safe; compiling happens outside the lock, on the caller's text thread. Ownership: programs are shared, also with running
-// requests. Invariants: at most kGrammarsKept programs are kept. Failure: an ApiError that names the request's field.
+// Thread-safe; compiling happens outside the lock, on the caller's text thread. Ownership: programs are shared, also
+// with running requests. Invariants: at most kGrammarsKept programs are kept. Failure: an ApiError that names the
+// request's field.
 #pragma once
 
 #include <map>

@@ -7,7 +7,8 @@
 namespace loralei {
 namespace {
 
-constexpr const char* kTools = R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"x":{"type":"integer"}}}}}])";
+constexpr const char* kTools =
+    R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"x":{"type":"integer"}}}}}])";
 
 class ToolTest : public ApiTest {
  protected:
@@ -19,7 +20,9 @@ class ToolTest : public ApiTest {
     ASSERT_TRUE(shown.ok()) << shown.error().message;
     text = TextModel::make(tokenizer, *shown, "base").value();
     engine.script = [this](const Submit&, int) {
-      return ids("Sure.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 2}}\n</tool_call>");
+      return ids(
+          "Sure.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": "
+          "\"f\", \"arguments\": {\"x\": 2}}\n</tool_call>");
     };
   }
 };
@@ -66,7 +69,8 @@ TEST_F(ToolTest, CallsStream) {
 
 TEST_F(ToolTest, ChoiceNoneHidesTheTools) {
   start();
-  const Json json = Json::parse(post("/v1/chat/completions", chat(std::string(kTools) + R"(,"tool_choice":"none")")).body);
+  const Json json =
+      Json::parse(post("/v1/chat/completions", chat(std::string(kTools) + R"(,"tool_choice":"none")")).body);
   EXPECT_NE(json["choices"][0]["message"]["content"].get<std::string>().find("<tool_call>"), std::string::npos);
   const Submit submit = engine.wait_submit(0);
   EXPECT_FALSE(submit.sampling.grammar);
@@ -75,17 +79,23 @@ TEST_F(ToolTest, ChoiceNoneHidesTheTools) {
 
 TEST_F(ToolTest, WhatCannotBeIsRefused) {
   start();
-  EXPECT_EQ(post("/v1/chat/completions", chat(std::string(kTools) + R"(,"response_format":{"type":"json_object"})")).status, 400);
-  const HttpResponse schema = post("/v1/chat/completions",
-                                   chat(R"("tools":[{"function":{"name":"g","parameters":{"type":"object","properties":{"x":{"type":"colour"}}}}}])"));
+  EXPECT_EQ(
+      post("/v1/chat/completions", chat(std::string(kTools) + R"(,"response_format":{"type":"json_object"})")).status,
+      400);
+  const HttpResponse schema = post(
+      "/v1/chat/completions",
+      chat(
+          R"("tools":[{"function":{"name":"g","parameters":{"type":"object","properties":{"x":{"type":"colour"}}}}}])"));
   EXPECT_EQ(schema.status, 400);
   EXPECT_EQ(error_of(schema, "param"), "tools");
 }
 
 TEST_F(ApiTest, ResponseFormatsBecomeGrammars) {
   start();
-  for (const char* field : {R"("response_format":{"type":"json_object"})", R"("guided_regex":"[a-z]+")", R"("guided_choice":["a","b"])",
-                            R"("response_format":{"type":"json_schema","json_schema":{"schema":{"type":"object","properties":{"a":{"type":"string"}}}}})"}) {
+  for (
+      const char* field :
+      {R"("response_format":{"type":"json_object"})", R"("guided_regex":"[a-z]+")", R"("guided_choice":["a","b"])",
+       R"("response_format":{"type":"json_schema","json_schema":{"schema":{"type":"object","properties":{"a":{"type":"string"}}}}})"}) {
     EXPECT_EQ(post("/v1/chat/completions", chat(field)).status, 200) << field;
   }
   for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(engine.wait_submit(i).sampling.grammar) << i;

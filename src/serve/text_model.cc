@@ -5,7 +5,8 @@
 
 namespace loralei {
 
-Result<std::shared_ptr<const TextModel>> TextModel::make(Tokenizer::Ptr tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
+Result<std::shared_ptr<const TextModel>> TextModel::make(Tokenizer::Ptr tokenizer,
+                                                         std::shared_ptr<const ChatTemplate> chat_template,
                                                          std::string model_name) {
   auto model = std::make_shared<TextModel>();
   if (!chat_template && tokenizer->chat_template()) {
@@ -17,21 +18,27 @@ Result<std::shared_ptr<const TextModel>> TextModel::make(Tokenizer::Ptr tokenize
   return std::shared_ptr<const TextModel>(std::move(model));
 }
 
-Result<std::shared_ptr<const VocabTrie>> TextModel::vocab_trie(int64_t vocab_size, const std::vector<TokenId>& end_ids) const {
+Result<std::shared_ptr<const VocabTrie>> TextModel::vocab_trie(int64_t vocab_size,
+                                                               const std::vector<TokenId>& end_ids) const {
   std::lock_guard lock(trie_mutex_);
   if (trie_) return trie_;
   const int known = tokenizer_->vocab_size();
   vocab_size = std::max<int64_t>(vocab_size, known);
   const auto ends = [&](TokenId id) {
     const auto own = tokenizer_->end_ids();
-    return std::find(own.begin(), own.end(), id) != own.end() || std::find(end_ids.begin(), end_ids.end(), id) != end_ids.end();
+    return std::find(own.begin(), own.end(), id) != own.end() ||
+           std::find(end_ids.begin(), end_ids.end(), id) != end_ids.end();
   };
   std::vector<GrammarToken> tokens;
   for (TokenId id = 0; id < known; ++id) {
-    if (ends(id)) tokens.push_back({id, "", GrammarToken::Kind::kEnd});
-    else if (tokenizer_->is_hole(id)) continue;
-    else if (tokenizer_->is_special(id)) tokens.push_back({id, std::string(tokenizer_->token_piece(id)), GrammarToken::Kind::kSpecial});
-    else tokens.push_back({id, std::string(tokenizer_->token_bytes(id)), GrammarToken::Kind::kText});
+    if (ends(id))
+      tokens.push_back({id, "", GrammarToken::Kind::kEnd});
+    else if (tokenizer_->is_hole(id))
+      continue;
+    else if (tokenizer_->is_special(id))
+      tokens.push_back({id, std::string(tokenizer_->token_piece(id)), GrammarToken::Kind::kSpecial});
+    else
+      tokens.push_back({id, std::string(tokenizer_->token_bytes(id)), GrammarToken::Kind::kText});
   }
   TRY_ASSIGN(trie_, VocabTrie::build(std::move(tokens), vocab_size));
   return trie_;
@@ -51,7 +58,8 @@ Result<std::vector<TokenId>> TextModel::encode_prompt(const PromptInput& prompt,
   }
   for (const TokenId id : prompt.tokens) {
     if (tokenizer_->is_hole(id)) {
-      return invalid_argument("The prompt holds the token id " + std::to_string(id) + ", which is not in the model's vocabulary of " +
+      return invalid_argument("The prompt holds the token id " + std::to_string(id) +
+                              ", which is not in the model's vocabulary of " +
                               std::to_string(tokenizer_->vocab_size()) + " tokens.");
     }
   }
@@ -105,9 +113,11 @@ Result<std::shared_ptr<const TextModel>> TextModels::for_adapter(const Catalogue
   std::shared_ptr<const TextModel> model = base_;
   if (!entry.path.ends_with(".gguf")) {  // a GGUF adapter has no folder of its own
     auto tokenizer = base_->tokenizer()->with_added_tokens(entry.path);
-    if (!tokenizer.ok()) return std::move(tokenizer).error().with_context("the tokenizer files of adapter '" + entry.name + "'");
+    if (!tokenizer.ok())
+      return std::move(tokenizer).error().with_context("the tokenizer files of adapter '" + entry.name + "'");
     if (*tokenizer != base_->tokenizer()) {
-      // A template of the adapter's own counts; otherwise what the base uses, also when that came from the command line.
+      // A template of the adapter's own counts; otherwise what the base uses, also when that came from the command
+      // line.
       const bool own_template = (*tokenizer)->chat_template() != base_->tokenizer()->chat_template();
       auto made = TextModel::make(std::move(*tokenizer), own_template ? nullptr : base_->chat_template(), entry.name);
       if (!made.ok()) return std::move(made).error().with_context("the chat template of adapter '" + entry.name + "'");
@@ -115,7 +125,8 @@ Result<std::shared_ptr<const TextModel>> TextModels::for_adapter(const Catalogue
     }
   }
   std::lock_guard lock(mutex_);
-  if (adapters_.size() > kMaxAdapters) adapters_.clear();  // names that were unloaded since; they are cheap to find again
+  if (adapters_.size() > kMaxAdapters)
+    adapters_.clear();  // names that were unloaded since; they are cheap to find again
   adapters_[entry.name] = {entry.generation, model};
   return model;
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// TextModel: what one model, or one adapter with a tokenizer or template of its own, needs to turn requests into token ids.
-// TextModels: the base's and the adapters', found by name.
+// TextModel: what one model, or one adapter with a tokenizer or template of its own, needs to turn requests into token
+// ids. TextModels: the base's and the adapters', found by name.
 //
-// Thread: TextModel is immutable but for the trie it builds once; TextModels is thread-safe (file work happens outside its lock, on the caller's thread).
-// Ownership: shared by pointer, so that a running request keeps the tokenizer it began with.
-// Invariants: an adapter whose folder holds neither added tokens nor a template shares the base's TextModel; an entry is
-// looked at again when the catalogue's generation of that name changes.
-// Failure: sentences of text/; a chat request to a model without template is invalid_argument.
+// Thread: TextModel is immutable but for the trie it builds once; TextModels is thread-safe (file work happens outside
+// its lock, on the caller's thread). Ownership: shared by pointer, so that a running request keeps the tokenizer it
+// began with. Invariants: an adapter whose folder holds neither added tokens nor a template shares the base's
+// TextModel; an entry is looked at again when the catalogue's generation of that name changes. Failure: sentences of
+// text/; a chat request to a model without template is invalid_argument.
 #pragma once
 
 #include <map>
@@ -28,20 +28,23 @@ namespace loralei {
 class TextModel {
  public:
   // `chat_template`: overrides the tokenizer's own (--chat-template); may be null.
-  static Result<std::shared_ptr<const TextModel>> make(Tokenizer::Ptr tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
+  static Result<std::shared_ptr<const TextModel>> make(Tokenizer::Ptr tokenizer,
+                                                       std::shared_ptr<const ChatTemplate> chat_template,
                                                        std::string model_name);
 
   const Tokenizer::Ptr& tokenizer() const { return tokenizer_; }
   const std::shared_ptr<const ChatTemplate>& chat_template() const { return template_; }
   bool has_template() const { return template_ != nullptr; }
-  // What grammars need of the vocabulary; built at the first call. vocab_size and end_ids are the model's and always the same.
+  // What grammars need of the vocabulary; built at the first call. vocab_size and end_ids are the model's and always
+  // the same.
   Result<std::shared_ptr<const VocabTrie>> vocab_trie(int64_t vocab_size, const std::vector<TokenId>& end_ids) const;
 
   Result<std::vector<TokenId>> encode_text(const std::string& text, bool add_special_tokens) const;
   Result<std::vector<TokenId>> encode_prompt(const PromptInput& prompt, bool add_special_tokens) const;
   // with_tools = false hides the tools from the template (tool_choice none).
   Result<std::string> render_chat(const WirePrompt& prompt, bool with_tools, int64_t unix_time_s) const;
-  Result<std::vector<TokenId>> encode_chat(const WirePrompt& prompt, bool with_tools, int64_t unix_time_s, bool add_special_tokens = false) const;
+  Result<std::vector<TokenId>> encode_chat(const WirePrompt& prompt, bool with_tools, int64_t unix_time_s,
+                                           bool add_special_tokens = false) const;
 
  private:
   Tokenizer::Ptr tokenizer_;

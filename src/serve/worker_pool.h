@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // WorkerPool: a few threads that run short jobs from one bounded queue: parsing, templates, tokenising.
-// Thread-safe. Ownership: owns threads and queued jobs; the destructor runs what is queued. Failure: try_run answers false when full.
+// Thread-safe. Ownership: owns threads and queued jobs; the destructor runs what is queued. Failure: try_run answers
+// false when full.
 #pragma once
 
 #include <functional>

@@ -22,7 +22,8 @@ class MemoryCatalogue final : public Catalogue {
       old = std::move(entry);
       return {};
     }
-    if (entries_.size() >= kMaxAdapters) return too_large("more than " + std::to_string(kMaxAdapters) + " adapters are not kept");
+    if (entries_.size() >= kMaxAdapters)
+      return too_large("more than " + std::to_string(kMaxAdapters) + " adapters are not kept");
     entry.generation = ++generation_;
     places_.emplace(entry.name, entry.generation);
     entries_.emplace(entry.generation, std::move(entry));
@@ -68,16 +69,19 @@ class MemoryCatalogue final : public Catalogue {
   mutable std::mutex mutex_;
   uint64_t generation_ = 0;
   std::map<std::string, uint64_t, std::less<>> places_;  // name -> its key in entries_
-  std::map<uint64_t, CatalogueEntry> entries_;           // by order of registration: the generation it was first added with
+  std::map<uint64_t, CatalogueEntry> entries_;  // by order of registration: the generation it was first added with
 };
 
 }  // namespace
 
 const char* adapter_source_name(AdapterSource source) {
   switch (source) {
-    case AdapterSource::kCommandLine: return "command_line";
-    case AdapterSource::kDirectory: return "directory";
-    case AdapterSource::kHttp: return "http";
+    case AdapterSource::kCommandLine:
+      return "command_line";
+    case AdapterSource::kDirectory:
+      return "directory";
+    case AdapterSource::kHttp:
+      return "http";
   }
   return "unknown";
 }

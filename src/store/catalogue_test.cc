@@ -10,7 +10,9 @@
 namespace loralei {
 namespace {
 
-CatalogueEntry entry(const std::string& name, const std::string& path) { return {name, path, "", AdapterSource::kHttp, 7, 0}; }
+CatalogueEntry entry(const std::string& name, const std::string& path) {
+  return {name, path, "", AdapterSource::kHttp, 7, 0};
+}
 
 TEST(Catalogue, AddFindReplaceRemove) {
   auto catalogue = make_memory_catalogue();
@@ -47,9 +49,12 @@ TEST(Catalogue, AgreesWithANaiveList) {
       if (known != naive.end()) naive.erase(known);
     } else {
       const bool replace = prng.below(2) == 0;
-      EXPECT_EQ(catalogue->add(entry(name, path), replace).ok(), known == naive.end() || replace || known->second == path);
-      if (known == naive.end()) naive.emplace_back(name, path);
-      else if (replace) known->second = path;
+      EXPECT_EQ(catalogue->add(entry(name, path), replace).ok(),
+                known == naive.end() || replace || known->second == path);
+      if (known == naive.end())
+        naive.emplace_back(name, path);
+      else if (replace)
+        known->second = path;
     }
     const auto all = catalogue->list();
     ASSERT_EQ(all.size(), naive.size());

@@ -3,8 +3,8 @@
 //
 // Pure functions, any thread, no allocation. `count` is a multiple of the format's block_elems (CHECKed).
 // Decoding is total: any bytes decode to some floats (hostile files may hold NaN scales; callers that care scan).
-// Encoding is defined for f32, f16, bf16, q8_0 and q4_0 (round to nearest even for the plain formats; the published ggml
-// reference rounding for q8_0 and q4_0, so that files equal those that other tools make).
+// Encoding is defined for f32, f16, bf16, q8_0 and q4_0 (round to nearest even for the plain formats; the published
+// ggml reference rounding for q8_0 and q4_0, so that files equal those that other tools make).
 #pragma once
 
 #include <cstddef>

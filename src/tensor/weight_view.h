@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // WeightView: a non-owning view of one weight matrix [rows = out features, cols = in features], in panels.
 //
-// A panel is a contiguous run of rows, its row count a multiple of the kernels' row tile except in the last panel; kernels
-// loop over panels, so that a matrix may be partly locked and partly streamed. Thread: immutable while pinned, any reader.
-// Ownership: the bytes belong to weights/ (WeightPin) or to an adapter version (AdapterPin); a view never outlives its pin.
+// A panel is a contiguous run of rows, its row count a multiple of the kernels' row tile except in the last panel;
+// kernels loop over panels, so that a matrix may be partly locked and partly streamed. Thread: immutable while pinned,
+// any reader. Ownership: the bytes belong to weights/ (WeightPin) or to an adapter version (AdapterPin); a view never
+// outlives its pin.
 #pragma once
 
 #include <cstddef>

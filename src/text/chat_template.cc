@@ -38,7 +38,8 @@ constexpr Builtin kBuiltins[] = {
     {"llama3",
      "{{ bos_token }}"
      "{% for message in messages %}"
-     "{{ '<|start_header_id|>' ~ message.role ~ '<|end_header_id|>\\n\\n' ~ (message.content or '') | trim ~ '<|eot_id|>' }}"
+     "{{ '<|start_header_id|>' ~ message.role ~ '<|end_header_id|>\\n\\n' ~ (message.content or '') | trim ~ "
+     "'<|eot_id|>' }}"
      "{% endfor %}"
      "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"},
     {"mistral",
@@ -89,7 +90,8 @@ Result<JinjaValue> parse_json(const std::string& text, const char* what, Json::v
   const Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded()) return invalid_argument(std::string(what) + " is not valid JSON");
   if (json.type() != wanted) {
-    return invalid_argument(std::string(what) + " must be " + (wanted == Json::value_t::array ? "a JSON array" : "a JSON object"));
+    return invalid_argument(std::string(what) + " must be " +
+                            (wanted == Json::value_t::array ? "a JSON array" : "a JSON object"));
   }
   return jinja_from_json(json);
 }
@@ -139,7 +141,8 @@ Result<JinjaValue> make_context(const ChatPrompt& prompt) {
     for (const auto& [name, value] : kwargs.as_dict().items) {
       static constexpr std::string_view kReserved[] = {"messages", "tools", "documents", "add_generation_prompt"};
       if (std::find(std::begin(kReserved), std::end(kReserved), name.as_string()) != std::end(kReserved)) {
-        return invalid_argument("chat_template_kwargs may not set '" + name.as_string() + "': it is a field of the request itself");
+        return invalid_argument("chat_template_kwargs may not set '" + name.as_string() +
+                                "': it is a field of the request itself");
       }
       if (fields.size() > 256) return invalid_argument("chat_template_kwargs has more than 256 fields");
       set(name.as_string(), value);
@@ -204,7 +207,8 @@ std::vector<std::string_view> ChatTemplate::builtin_names() {
 Result<std::string> ChatTemplate::render(const ChatPrompt& prompt) const {
   if (prompt.messages.empty()) return invalid_argument("messages is empty; a chat needs at least one message");
   if (prompt.continue_final_message && prompt.add_generation_prompt) {
-    return invalid_argument("continue_final_message and add_generation_prompt exclude each other; set one of them to false");
+    return invalid_argument(
+        "continue_final_message and add_generation_prompt exclude each other; set one of them to false");
   }
   TRY_ASSIGN(const JinjaValue context, make_context(prompt));
   JinjaRenderOptions options;
@@ -217,8 +221,9 @@ Result<std::string> ChatTemplate::render(const ChatPrompt& prompt) const {
 Error no_chat_template(std::string_view model) {
   std::string names;
   for (const Builtin& builtin : kBuiltins) names += (names.empty() ? "" : ", ") + std::string(builtin.name);
-  return invalid_argument("the model '" + std::string(model) +
-                          "' has no chat template; use /v1/completions, or start the server with --chat-template FILE or one of " + names);
+  return invalid_argument(
+      "the model '" + std::string(model) +
+      "' has no chat template; use /v1/completions, or start the server with --chat-template FILE or one of " + names);
 }
 
 }  // namespace loralei

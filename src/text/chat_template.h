@@ -2,11 +2,11 @@
 // ChatTemplate: messages and tools to prompt text, through the model's own Jinja template or a built-in one.
 //
 // Thread: immutable; render on any number of threads. Ownership: shared by pointer (a model's, or an adapter's own).
-// Invariants: what the template sees is what transformers' apply_chat_template shows: messages, tools and documents (none when
-// absent), add_generation_prompt, the special tokens that exist, and chat_template_kwargs, which may replace tokens but not
-// the others. A tool call's arguments are given as a dict where they are a JSON object, else as the string.
-// Failure: invalid_argument with the template's line or the JSON that is wrong; the text of raise_exception is in the message.
-// Source: transformers 4.5x, utils/chat_template_utils.py (also for continue_final_message).
+// Invariants: what the template sees is what transformers' apply_chat_template shows: messages, tools and documents
+// (none when absent), add_generation_prompt, the special tokens that exist, and chat_template_kwargs, which may replace
+// tokens but not the others. A tool call's arguments are given as a dict where they are a JSON object, else as the
+// string. Failure: invalid_argument with the template's line or the JSON that is wrong; the text of raise_exception is
+// in the message. Source: transformers 4.5x, utils/chat_template_utils.py (also for continue_final_message).
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ struct ChatPrompt {
   bool add_generation_prompt = true;
   bool continue_final_message = false;  // the last message is left open; needs add_generation_prompt off
   std::vector<std::pair<std::string, std::string>> special_tokens;  // "bos_token", "eos_token" ... with their text
-  int64_t unix_time_s = 0;              // what strftime_now shows, in UTC
+  int64_t unix_time_s = 0;                                          // what strftime_now shows, in UTC
 };
 
 class ChatTemplate {
@@ -71,8 +71,8 @@ class ChatTemplate {
 // The refusal for a chat request to a model that has no template.
 Error no_chat_template(std::string_view model);
 
-// True when the template has written the beginning-of-sequence token itself: the prompt must then be encoded without adding
-// special tokens, or the model would see two.
+// True when the template has written the beginning-of-sequence token itself: the prompt must then be encoded without
+// adding special tokens, or the model would see two.
 inline bool begins_with_bos(std::string_view prompt, std::string_view bos) {
   return !bos.empty() && prompt.substr(0, bos.size()) == bos;
 }

@@ -28,18 +28,26 @@ std::string render(const char* source, const ChatPrompt& prompt) {
 }
 
 TEST(ChatTemplate, BuiltinsRender) {
-  const ChatPrompt prompt = prompt_of({says("system", "Be brief."), says("user", "Hi"), says("assistant", "Hello!"), says("user", "Bye")});
+  const ChatPrompt prompt =
+      prompt_of({says("system", "Be brief."), says("user", "Hi"), says("assistant", "Hello!"), says("user", "Bye")});
   const std::pair<const char*, const char*> expected[] = {
-      {"chatml", "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>\n"
-                 "<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n"},
+      {"chatml",
+       "<|im_start|>system\nBe "
+       "brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>\n"
+       "<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n"},
       {"llama2", "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] Hello! </s><s>[INST] Bye [/INST]"},
-      {"llama3", "<s><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi"
-                 "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nBye"
-                 "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
+      {"llama3",
+       "<s><|start_header_id|>system<|end_header_id|>\n\nBe "
+       "brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi"
+       "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|><|start_header_id|>user<|end_header_"
+       "id|>\n\nBye"
+       "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
       {"mistral", "<s>[INST] Be brief.\n\nHi [/INST] Hello!</s>[INST] Bye [/INST]"},
-      {"alpaca", "<s>Be brief.\n\n### Instruction:\nHi\n\n### Response:\nHello!</s>\n\n### Instruction:\nBye\n\n### Response:\n"},
+      {"alpaca",
+       "<s>Be brief.\n\n### Instruction:\nHi\n\n### Response:\nHello!</s>\n\n### Instruction:\nBye\n\n### Response:\n"},
       {"vicuna", "<s>Be brief.\n\nUSER: Hi\nASSISTANT: Hello!</s>\nUSER: Bye\nASSISTANT:"},
-      {"zephyr", "<|system|>\nBe brief.</s>\n<|user|>\nHi</s>\n<|assistant|>\nHello!</s>\n<|user|>\nBye</s>\n<|assistant|>\n"}};
+      {"zephyr",
+       "<|system|>\nBe brief.</s>\n<|user|>\nHi</s>\n<|assistant|>\nHello!</s>\n<|user|>\nBye</s>\n<|assistant|>\n"}};
   EXPECT_EQ(ChatTemplate::builtin_names().size(), std::size(expected));
   for (const auto& [name, text] : expected) {
     const auto builtin = ChatTemplate::builtin(name);
@@ -53,7 +61,8 @@ TEST(ChatTemplate, BuiltinsRender) {
 
 TEST(ChatTemplate, ShowsWhatTransformersShows) {
   ChatPrompt prompt = prompt_of({says("user", "x")});
-  EXPECT_EQ(render("{{ tools is none }} {{ documents is none }} {{ add_generation_prompt }} {{ pad_token is defined }}", prompt),
+  EXPECT_EQ(render("{{ tools is none }} {{ documents is none }} {{ add_generation_prompt }} {{ pad_token is defined }}",
+                   prompt),
             "True True True False");
   prompt.tools = R"([{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": 2}}}])";
   prompt.kwargs = R"({"enable_thinking": false, "bos_token": "[B]"})";
@@ -72,9 +81,10 @@ TEST(ChatTemplate, ToolCallsCarryTheirArgumentsAsDicts) {
   ChatMessage answer = says("tool", "42");
   answer.tool_call_id = "call_1";
   const ChatPrompt prompt = prompt_of({says("user", "x"), call, answer});
-  EXPECT_EQ(render("{{ messages[1] | tojson }}", prompt),
-            R"({"role": "assistant", "content": null, "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "f", )"
-            R"("arguments": {"b": 1, "a": [true, null]}}}, {"type": "function", "function": {"name": "g", "arguments": "not json"}}]})");
+  EXPECT_EQ(
+      render("{{ messages[1] | tojson }}", prompt),
+      R"({"role": "assistant", "content": null, "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "f", )"
+      R"("arguments": {"b": 1, "a": [true, null]}}}, {"type": "function", "function": {"name": "g", "arguments": "not json"}}]})");
   EXPECT_EQ(render("{{ messages[2].tool_call_id }}{{ messages[0].tool_calls is defined }}", prompt), "call_1False");
 }
 

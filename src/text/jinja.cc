@@ -55,7 +55,8 @@ class Interpreter {
    public:
     explicit Level(Interpreter& interpreter) : interpreter_(interpreter) {
       if (++interpreter_.depth_ > interpreter_.run_.limits().max_depth) {
-        interpreter_.run_.fail("it nests deeper than " + std::to_string(interpreter_.run_.limits().max_depth) + " levels");
+        interpreter_.run_.fail("it nests deeper than " + std::to_string(interpreter_.run_.limits().max_depth) +
+                               " levels");
       }
     }
     ~Level() { --interpreter_.depth_; }
@@ -68,7 +69,8 @@ class Interpreter {
   // A scope for as long as it lives.
   class Scope {
    public:
-    Scope(Interpreter& interpreter, std::shared_ptr<Frame> parent) : interpreter_(interpreter), saved_(interpreter.frame_) {
+    Scope(Interpreter& interpreter, std::shared_ptr<Frame> parent)
+        : interpreter_(interpreter), saved_(interpreter.frame_) {
       interpreter_.frame_ = std::make_shared<Frame>();
       interpreter_.frame_->parent = std::move(parent);
     }
@@ -116,7 +118,8 @@ class Interpreter {
     } else if (target.kind == ExprKind::kAttrTarget) {
       const JinjaValue space = look_up(target.symbol);
       if (space.kind() != Kind::kNamespace) {
-        run_.fail("only attributes of a namespace can be assigned, and '" + program_.symbols[target.symbol] + "' is none");
+        run_.fail("only attributes of a namespace can be assigned, and '" + program_.symbols[target.symbol] +
+                  "' is none");
         return;
       }
       assign_attribute(*space.as_namespace(), target.text, std::move(value));
@@ -124,7 +127,8 @@ class Interpreter {
       const std::vector<JinjaValue> parts = elements(run_, value);
       if (run_.failed()) return;
       if (parts.size() != target.args.size()) {
-        run_.fail("cannot unpack " + std::to_string(parts.size()) + " values into " + std::to_string(target.args.size()) + " names");
+        run_.fail("cannot unpack " + std::to_string(parts.size()) + " values into " +
+                  std::to_string(target.args.size()) + " names");
         return;
       }
       for (size_t i = 0; i < parts.size(); ++i) assign_target(*target.args[i], parts[i]);
@@ -177,23 +181,36 @@ class Interpreter {
     if (!level.ok()) return Flow::kNormal;
     run_.line = stmt.line;
     switch (stmt.kind) {
-      case StmtKind::kData: emit(stmt.text); break;
+      case StmtKind::kData:
+        emit(stmt.text);
+        break;
       case StmtKind::kOutput: {
         const JinjaValue value = evaluate(*stmt.expr);
-        if (value.is_string()) emit(value.as_string());
-        else if (!run_.failed()) emit(to_str(run_, value));
+        if (value.is_string())
+          emit(value.as_string());
+        else if (!run_.failed())
+          emit(to_str(run_, value));
         break;
       }
       case StmtKind::kIf:
         for (const Branch& branch : stmt.branches) {
-          if (!branch.condition || truthy(evaluate(*branch.condition))) return run_.failed() ? Flow::kNormal : execute(branch.body);
+          if (!branch.condition || truthy(evaluate(*branch.condition)))
+            return run_.failed() ? Flow::kNormal : execute(branch.body);
           if (run_.failed()) break;
         }
         break;
-      case StmtKind::kFor: run_loop(stmt, evaluate(*stmt.expr), 0); break;
-      case StmtKind::kSet: assign_target(*stmt.target, evaluate(*stmt.expr)); break;
-      case StmtKind::kSetBlock: execute_set_block(stmt); break;
-      case StmtKind::kMacro: assign(stmt.symbol, make_macro(*stmt.macro)); break;
+      case StmtKind::kFor:
+        run_loop(stmt, evaluate(*stmt.expr), 0);
+        break;
+      case StmtKind::kSet:
+        assign_target(*stmt.target, evaluate(*stmt.expr));
+        break;
+      case StmtKind::kSetBlock:
+        execute_set_block(stmt);
+        break;
+      case StmtKind::kMacro:
+        assign(stmt.symbol, make_macro(*stmt.macro));
+        break;
       case StmtKind::kCallBlock: {
         Arguments arguments;
         const JinjaValue callee = evaluate(*stmt.expr->args[0]);
@@ -215,13 +232,16 @@ class Interpreter {
         if (!run_.failed()) emit(to_str(run_, value));
         break;
       }
-      case StmtKind::kWith: return execute_with(stmt);
+      case StmtKind::kWith:
+        return execute_with(stmt);
       case StmtKind::kScope: {
         const Scope scope(*this);
         return execute(stmt.branches[0].body);
       }
-      case StmtKind::kBreak: return Flow::kBreak;
-      case StmtKind::kContinue: return Flow::kContinue;
+      case StmtKind::kBreak:
+        return Flow::kBreak;
+      case StmtKind::kContinue:
+        return Flow::kContinue;
     }
     return Flow::kNormal;
   }
@@ -314,8 +334,10 @@ class Interpreter {
       return;
     }
     for (const auto& [key, value] : named.as_dict().items) {
-      if (!key.is_string()) run_.fail("keyword arguments need names");
-      else out.named.emplace_back(key.as_string(), value);
+      if (!key.is_string())
+        run_.fail("keyword arguments need names");
+      else
+        out.named.emplace_back(key.as_string(), value);
     }
   }
 
@@ -324,15 +346,21 @@ class Interpreter {
     if (!level.ok()) return {};
     if (callee.is_undefined()) return run_.fail(callee.undefined_hint());
     if (callee.kind() == Kind::kLoop) return call_loop(callee, arguments);
-    if (callee.kind() != Kind::kCallable) return run_.fail("a value of type '" + type_name(callee) + "' cannot be called");
+    if (callee.kind() != Kind::kCallable)
+      return run_.fail("a value of type '" + type_name(callee) + "' cannot be called");
     const JinjaCallable& callable = callee.as_callable();
     switch (callable.type) {
-      case JinjaCallable::Type::kGlobal: return call_global(run_, callable.name, arguments, unix_time_s_);
-      case JinjaCallable::Type::kMacro: return call_macro(callable, arguments);
-      case JinjaCallable::Type::kStepper: return call_stepper(callable, arguments);
-      case JinjaCallable::Type::kMethod: break;
+      case JinjaCallable::Type::kGlobal:
+        return call_global(run_, callable.name, arguments, unix_time_s_);
+      case JinjaCallable::Type::kMacro:
+        return call_macro(callable, arguments);
+      case JinjaCallable::Type::kStepper:
+        return call_stepper(callable, arguments);
+      case JinjaCallable::Type::kMethod:
+        break;
     }
-    if (callable.receiver.kind() == Kind::kLoop) return call_loop_method(*callable.receiver.as_loop(), callable.name, arguments);
+    if (callable.receiver.kind() == Kind::kLoop)
+      return call_loop_method(*callable.receiver.as_loop(), callable.name, arguments);
     return call_method(run_, callable.receiver, callable.name, arguments);
   }
 
@@ -415,9 +443,12 @@ class Interpreter {
   void bind_parameters(const MacroDef& macro, const std::vector<const JinjaValue*>& given) {
     for (size_t i = 0; i < given.size(); ++i) {
       const Parameter& parameter = macro.parameters[i];
-      if (given[i] != nullptr) assign(parameter.symbol, *given[i]);
-      else if (parameter.fallback) assign(parameter.symbol, evaluate(*parameter.fallback));
-      else assign(parameter.symbol, JinjaValue::undefined("parameter '" + parameter.name + "' was not provided"));
+      if (given[i] != nullptr)
+        assign(parameter.symbol, *given[i]);
+      else if (parameter.fallback)
+        assign(parameter.symbol, evaluate(*parameter.fallback));
+      else
+        assign(parameter.symbol, JinjaValue::undefined("parameter '" + parameter.name + "' was not provided"));
       if (run_.failed()) return;
     }
   }
@@ -429,14 +460,18 @@ class Interpreter {
     if (!level.ok()) return {};
     run_.line = expr.line;
     switch (expr.kind) {
-      case ExprKind::kConst: return expr.constant;
-      case ExprKind::kName: return look_up(expr.symbol);
+      case ExprKind::kConst:
+        return expr.constant;
+      case ExprKind::kName:
+        return look_up(expr.symbol);
       case ExprKind::kList:
       case ExprKind::kTuple: {
         std::vector<JinjaValue> items;
         for (const ExprPtr& item : expr.args) items.push_back(evaluate(*item));
         const bool tuple = expr.kind == ExprKind::kTuple;
-        return run_.failed() ? JinjaValue() : run_.make_list(std::move(items), tuple ? JinjaList::Shape::kTuple : JinjaList::Shape::kList);
+        return run_.failed()
+                   ? JinjaValue()
+                   : run_.make_list(std::move(items), tuple ? JinjaList::Shape::kTuple : JinjaList::Shape::kList);
       }
       case ExprKind::kDict: {
         std::vector<JinjaDict::Item> items;
@@ -454,7 +489,8 @@ class Interpreter {
         const JinjaValue object = evaluate(*expr.args[0]);
         return get_subscript(run_, object, evaluate(*expr.args[1]));
       }
-      case ExprKind::kSlice: return evaluate_slice(expr);
+      case ExprKind::kSlice:
+        return evaluate_slice(expr);
       case ExprKind::kCall: {
         const JinjaValue callee = evaluate(*expr.args[0]);
         Arguments arguments;
@@ -462,7 +498,8 @@ class Interpreter {
         run_.line = expr.line;
         return run_.failed() ? JinjaValue() : call(callee, arguments);
       }
-      case ExprKind::kFilter: return evaluate_filter(expr, nullptr);
+      case ExprKind::kFilter:
+        return evaluate_filter(expr, nullptr);
       case ExprKind::kTest: {
         const JinjaValue value = evaluate(*expr.args[0]);
         Arguments arguments;
@@ -473,7 +510,8 @@ class Interpreter {
         if (truthy(evaluate(*expr.args[1]))) return evaluate(*expr.args[0]);
         if (expr.args[2]) return evaluate(*expr.args[2]);
         return JinjaValue::undefined("the inline if-expression evaluated to false and no else section was defined");
-      default: return evaluate_operator(expr);
+      default:
+        return evaluate_operator(expr);
     }
   }
 
@@ -484,8 +522,10 @@ class Interpreter {
         JinjaValue left = evaluate(*expr.args[0]);
         return truthy(left) == (expr.kind == ExprKind::kOr) ? left : evaluate(*expr.args[1]);
       }
-      case ExprKind::kNot: return JinjaValue(!truthy(evaluate(*expr.args[0])));
-      case ExprKind::kNegate: return negate(run_, evaluate(*expr.args[0]));
+      case ExprKind::kNot:
+        return JinjaValue(!truthy(evaluate(*expr.args[0])));
+      case ExprKind::kNegate:
+        return negate(run_, evaluate(*expr.args[0]));
       case ExprKind::kPlus: {
         const JinjaValue value = evaluate(*expr.args[0]);
         if (!value.is_number()) return run_.fail("unary '+' needs a number");
@@ -505,8 +545,10 @@ class Interpreter {
         }
         return run_.make_string(std::move(text));
       }
-      case ExprKind::kCompare: return evaluate_compare(expr);
-      default: return run_.fail("this expression cannot be evaluated");
+      case ExprKind::kCompare:
+        return evaluate_compare(expr);
+      default:
+        return run_.fail("this expression cannot be evaluated");
     }
   }
 
@@ -523,14 +565,22 @@ class Interpreter {
 
   bool compare(CompareOp op, const JinjaValue& left, const JinjaValue& right) {
     switch (op) {
-      case CompareOp::kEq: return equals(run_, left, right);
-      case CompareOp::kNe: return !equals(run_, left, right);
-      case CompareOp::kLt: return less(run_, left, right);
-      case CompareOp::kGt: return less(run_, right, left, ">");
-      case CompareOp::kLe: return less(run_, left, right, "<=") || (!run_.failed() && equals(run_, left, right));
-      case CompareOp::kGe: return less(run_, right, left, ">=") || (!run_.failed() && equals(run_, left, right));
-      case CompareOp::kIn: return contains(run_, right, left);
-      case CompareOp::kNotIn: return !contains(run_, right, left);
+      case CompareOp::kEq:
+        return equals(run_, left, right);
+      case CompareOp::kNe:
+        return !equals(run_, left, right);
+      case CompareOp::kLt:
+        return less(run_, left, right);
+      case CompareOp::kGt:
+        return less(run_, right, left, ">");
+      case CompareOp::kLe:
+        return less(run_, left, right, "<=") || (!run_.failed() && equals(run_, left, right));
+      case CompareOp::kGe:
+        return less(run_, right, left, ">=") || (!run_.failed() && equals(run_, left, right));
+      case CompareOp::kIn:
+        return contains(run_, right, left);
+      case CompareOp::kNotIn:
+        return !contains(run_, right, left);
     }
     return false;
   }
@@ -547,9 +597,12 @@ class Interpreter {
     const Level level(*this);
     if (!level.ok()) return {};
     JinjaValue value;
-    if (!expr.args[0]) value = *body;
-    else if (body != nullptr && expr.args[0]->kind == ExprKind::kFilter) value = evaluate_filter(*expr.args[0], body);
-    else value = evaluate(*expr.args[0]);
+    if (!expr.args[0])
+      value = *body;
+    else if (body != nullptr && expr.args[0]->kind == ExprKind::kFilter)
+      value = evaluate_filter(*expr.args[0], body);
+    else
+      value = evaluate(*expr.args[0]);
     Arguments arguments;
     if (!run_.failed()) evaluate_arguments(expr.call.get(), arguments);
     run_.line = expr.line;

@@ -15,7 +15,15 @@ using Shape = JinjaList::Shape;
 
 namespace {
 
-const char* op_text(char op) { return op == 'f' ? "//" : op == 'p' ? "**" : op == '+' ? "+" : op == '-' ? "-" : op == '*' ? "*" : op == '/' ? "/" : "%"; }
+const char* op_text(char op) {
+  return op == 'f'   ? "//"
+         : op == 'p' ? "**"
+         : op == '+' ? "+"
+         : op == '-' ? "-"
+         : op == '*' ? "*"
+         : op == '/' ? "/"
+                     : "%";
+}
 
 JinjaValue overflow(JinjaRun& run) { return run.fail("the integer result does not fit into 64 bits"); }
 
@@ -41,11 +49,16 @@ JinjaValue int_power(JinjaRun& run, int64_t base, int64_t exponent) {
 JinjaValue int_binary(JinjaRun& run, char op, int64_t a, int64_t b) {
   int64_t result = 0;
   switch (op) {
-    case '+': return __builtin_add_overflow(a, b, &result) ? overflow(run) : JinjaValue(result);
-    case '-': return __builtin_sub_overflow(a, b, &result) ? overflow(run) : JinjaValue(result);
-    case '*': return __builtin_mul_overflow(a, b, &result) ? overflow(run) : JinjaValue(result);
-    case 'p': return int_power(run, a, b);
-    default: break;
+    case '+':
+      return __builtin_add_overflow(a, b, &result) ? overflow(run) : JinjaValue(result);
+    case '-':
+      return __builtin_sub_overflow(a, b, &result) ? overflow(run) : JinjaValue(result);
+    case '*':
+      return __builtin_mul_overflow(a, b, &result) ? overflow(run) : JinjaValue(result);
+    case 'p':
+      return int_power(run, a, b);
+    default:
+      break;
   }
   if (b == 0) return run.fail("division by zero");
   if (op == '/') return JinjaValue(static_cast<double>(a) / static_cast<double>(b));
@@ -59,13 +72,17 @@ JinjaValue int_binary(JinjaRun& run, char op, int64_t a, int64_t b) {
 
 JinjaValue float_binary(JinjaRun& run, char op, double a, double b) {
   switch (op) {
-    case '+': return JinjaValue(a + b);
-    case '-': return JinjaValue(a - b);
-    case '*': return JinjaValue(a * b);
+    case '+':
+      return JinjaValue(a + b);
+    case '-':
+      return JinjaValue(a - b);
+    case '*':
+      return JinjaValue(a * b);
     case 'p':
       if (a == 0 && b < 0) return run.fail("zero cannot be raised to a negative power");
       return JinjaValue(std::pow(a, b));
-    default: break;
+    default:
+      break;
   }
   if (b == 0) return run.fail("division by zero");
   if (op == '/') return JinjaValue(a / b);
@@ -95,7 +112,8 @@ JinjaValue repeat(JinjaRun& run, const JinjaValue& value, int64_t count) {
   }
   const auto& items = value.as_list().items;
   int64_t total = 0;
-  if (__builtin_mul_overflow(static_cast<int64_t>(items.size()), count, &total) || total > (1 << 24) || !run.step(total)) {
+  if (__builtin_mul_overflow(static_cast<int64_t>(items.size()), count, &total) || total > (1 << 24) ||
+      !run.step(total)) {
     return run.fail("a repeated list is too long");
   }
   std::vector<JinjaValue> out;
@@ -135,9 +153,11 @@ JinjaValue binary(JinjaRun& run, char op, const JinjaValue& a, const JinjaValue&
   if (a.is_undefined()) return run.fail(a.undefined_hint());
   if (b.is_undefined()) return run.fail(b.undefined_hint());
   if (op == '+' && (a.is_string() || b.is_string())) {
-    return run.fail("a string and a value of type '" + type_name(a.is_string() ? b : a) + "' cannot be added; use ~ to join them");
+    return run.fail("a string and a value of type '" + type_name(a.is_string() ? b : a) +
+                    "' cannot be added; use ~ to join them");
   }
-  return run.fail(std::string("'") + op_text(op) + "' is not supported between '" + type_name(a) + "' and '" + type_name(b) + "'");
+  return run.fail(std::string("'") + op_text(op) + "' is not supported between '" + type_name(a) + "' and '" +
+                  type_name(b) + "'");
 }
 
 JinjaValue negate(JinjaRun& run, const JinjaValue& value) {
@@ -188,7 +208,8 @@ std::string convert(JinjaRun& run, const Conversion& conversion, const JinjaValu
       return pad(std::move(text), conversion, false);
     }
     case 'c':
-      if (value.is_string() && code_point_count(value.as_string()) == 1) return pad(value.as_string(), conversion, false);
+      if (value.is_string() && code_point_count(value.as_string()) == 1)
+        return pad(value.as_string(), conversion, false);
       break;
     case 'd':
     case 'i':
@@ -196,8 +217,8 @@ std::string convert(JinjaRun& run, const Conversion& conversion, const JinjaValu
     case 'x':
     case 'X':
     case 'o': {
-      if (!value.is_number() || (value.kind() == Kind::kFloat && (conversion.letter == 'x' || conversion.letter == 'X' ||
-                                                                   conversion.letter == 'o'))) {
+      if (!value.is_number() || (value.kind() == Kind::kFloat &&
+                                 (conversion.letter == 'x' || conversion.letter == 'X' || conversion.letter == 'o'))) {
         break;
       }
       const double real = value.as_float();
@@ -205,10 +226,14 @@ std::string convert(JinjaRun& run, const Conversion& conversion, const JinjaValu
       const int64_t number = value.is_int() ? value.as_int() : static_cast<int64_t>(real);
       const uint64_t size = number < 0 ? ~static_cast<uint64_t>(number) + 1 : static_cast<uint64_t>(number);
       char buffer[32];
-      const char* form = conversion.letter == 'x' ? "%lx" : conversion.letter == 'X' ? "%lX" : conversion.letter == 'o' ? "%lo" : "%lu";
+      const char* form = conversion.letter == 'x'   ? "%lx"
+                         : conversion.letter == 'X' ? "%lX"
+                         : conversion.letter == 'o' ? "%lo"
+                                                    : "%lu";
       std::snprintf(buffer, sizeof buffer, form, size);
       std::string digits = buffer;
-      if (conversion.precision > static_cast<int>(digits.size())) digits.insert(0, conversion.precision - digits.size(), '0');
+      if (conversion.precision > static_cast<int>(digits.size()))
+        digits.insert(0, conversion.precision - digits.size(), '0');
       if (conversion.alternate && conversion.letter != 'd') digits.insert(0, conversion.letter == 'o' ? "0o" : "0x");
       return pad(with_sign(std::move(digits), number < 0, conversion), conversion, true);
     }
@@ -221,10 +246,13 @@ std::string convert(JinjaRun& run, const Conversion& conversion, const JinjaValu
       if (!value.is_number()) break;
       const char form[] = {'%', '.', '*', conversion.letter, 0};
       char buffer[512];  // the longest double has 309 digits before the point; the precision is at most 100
-      std::snprintf(buffer, sizeof buffer, form, conversion.precision < 0 ? 6 : conversion.precision, std::fabs(value.as_float()));
+      std::snprintf(buffer, sizeof buffer, form, conversion.precision < 0 ? 6 : conversion.precision,
+                    std::fabs(value.as_float()));
       return pad(with_sign(buffer, std::signbit(value.as_float()), conversion), conversion, true);
     }
-    default: run.fail(std::string("the format character '") + conversion.letter + "' is not supported"); return {};
+    default:
+      run.fail(std::string("the format character '") + conversion.letter + "' is not supported");
+      return {};
   }
   run.fail(std::string("%") + conversion.letter + " cannot format a value of type '" + type_name(value) + "'");
   return {};
@@ -232,7 +260,8 @@ std::string convert(JinjaRun& run, const Conversion& conversion, const JinjaValu
 
 int read_number(const std::string& text, size_t& at) {
   int value = 0;
-  while (at < text.size() && text[at] >= '0' && text[at] <= '9') value = std::min(value * 10 + (text[at++] - '0'), 1 << 20);
+  while (at < text.size() && text[at] >= '0' && text[at] <= '9')
+    value = std::min(value * 10 + (text[at++] - '0'), 1 << 20);
   return value;
 }
 
@@ -261,7 +290,8 @@ JinjaValue format_percent(JinjaRun& run, const std::string& format, const JinjaV
     bool has_value = false;
     if (at < format.size() && format[at] == '(') {
       const size_t close = format.find(')', at);
-      if (close == std::string::npos || !arguments.is_dict()) return run.fail("a named format needs a dict and a closing ')'");
+      if (close == std::string::npos || !arguments.is_dict())
+        return run.fail("a named format needs a dict and a closing ')'");
       const JinjaValue* found = arguments.as_dict().find(std::string_view(format).substr(at + 1, close - at - 1));
       if (found == nullptr) return run.fail("the format names a key that the dict does not have");
       value = *found;
@@ -271,12 +301,18 @@ JinjaValue format_percent(JinjaRun& run, const std::string& format, const JinjaV
     Conversion conversion;
     for (; at < format.size(); ++at) {
       const char c = format[at];
-      if (c == '-') conversion.left = true;
-      else if (c == '0') conversion.zero = true;
-      else if (c == '+') conversion.sign = true;
-      else if (c == ' ') conversion.space = true;
-      else if (c == '#') conversion.alternate = true;
-      else break;
+      if (c == '-')
+        conversion.left = true;
+      else if (c == '0')
+        conversion.zero = true;
+      else if (c == '+')
+        conversion.sign = true;
+      else if (c == ' ')
+        conversion.space = true;
+      else if (c == '#')
+        conversion.alternate = true;
+      else
+        break;
     }
     conversion.width = read_number(format, at);
     if (at < format.size() && format[at] == '.') {
@@ -285,7 +321,8 @@ JinjaValue format_percent(JinjaRun& run, const std::string& format, const JinjaV
     }
     if (at >= format.size()) return run.fail("the format string ends inside a '%'");
     conversion.letter = format[at++];
-    if (conversion.width > kMaxFieldWidth || conversion.precision > 100) return run.fail("a format width above 4096 or precision above 100 is not supported");
+    if (conversion.width > kMaxFieldWidth || conversion.precision > 100)
+      return run.fail("a format width above 4096 or precision above 100 is not supported");
     if (conversion.letter == '%') {
       out += '%';
       continue;
@@ -340,7 +377,8 @@ JinjaValue format_field(JinjaRun& run, const JinjaValue& value, const std::strin
     conversion.letter = rest[at++];
     has_type = true;
   }
-  if (at != rest.size() || width > kMaxFieldWidth || conversion.precision > 100) return run.fail("the format '" + spec + "' is not supported");
+  if (at != rest.size() || width > kMaxFieldWidth || conversion.precision > 100)
+    return run.fail("the format '" + spec + "' is not supported");
   std::string text;
   if (conversion.letter == '%' && value.is_number()) {
     conversion.letter = 'f';

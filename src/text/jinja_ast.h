@@ -21,22 +21,26 @@ using ExprPtr = std::unique_ptr<Expr>;
 using Body = std::vector<Stmt>;
 
 enum class ExprKind : uint8_t {
-  kConst,     // constant
-  kName,      // symbol
-  kList,      // args
-  kTuple,     // args
-  kDict,      // args: key, value, key, value ...
-  kGetattr,   // args[0].text
-  kGetitem,   // args[0][args[1]]
-  kSlice,     // args[0][args[1]:args[2]:args[3]]; the last three may be null
-  kCall,      // args[0](call)
-  kFilter,    // args[0]|text(call); a null args[0] is the body of a filter or set block
-  kTest,      // args[0] is text(call)
-  kCond,      // args[0] if args[1] else args[2]; args[2] may be null
-  kAnd, kOr, kNot, kNegate, kPlus,
-  kBinary,    // args[0] op args[1], op of + - * / % and 'f' for //, 'p' for **
-  kConcat,    // args joined by ~
-  kCompare,   // args[0] ops[0] args[1] ops[1] args[2] ...
+  kConst,    // constant
+  kName,     // symbol
+  kList,     // args
+  kTuple,    // args
+  kDict,     // args: key, value, key, value ...
+  kGetattr,  // args[0].text
+  kGetitem,  // args[0][args[1]]
+  kSlice,    // args[0][args[1]:args[2]:args[3]]; the last three may be null
+  kCall,     // args[0](call)
+  kFilter,   // args[0]|text(call); a null args[0] is the body of a filter or set block
+  kTest,     // args[0] is text(call)
+  kCond,     // args[0] if args[1] else args[2]; args[2] may be null
+  kAnd,
+  kOr,
+  kNot,
+  kNegate,
+  kPlus,
+  kBinary,     // args[0] op args[1], op of + - * / % and 'f' for //, 'p' for **
+  kConcat,     // args joined by ~
+  kCompare,    // args[0] ops[0] args[1] ops[1] args[2] ...
   kAttrTarget  // target of set only: symbol.text
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a template can call: arguments, callables, loops, and the built-ins by name.
 //
-// Thread: one render. Callables and loops live as long as a value names them; frames that a macro closes over are kept by
-// the interpreter until the render ends, so `frame` is a plain pointer.
+// Thread: one render. Callables and loops live as long as a value names them; frames that a macro closes over are kept
+// by the interpreter until the render ends, so `frame` is a plain pointer.
 #pragma once
 
 #include <memory>
@@ -30,10 +30,10 @@ struct JinjaCallable {
   enum class Type : uint8_t { kGlobal, kMethod, kMacro, kStepper };
   Type type = Type::kGlobal;
   std::string name;
-  JinjaValue receiver;                         // kMethod
-  const jinja::MacroDef* macro = nullptr;      // kMacro
-  jinja::Frame* frame = nullptr;               // kMacro: where it was defined
-  std::shared_ptr<JinjaStepper> state;         // kStepper
+  JinjaValue receiver;                     // kMethod
+  const jinja::MacroDef* macro = nullptr;  // kMacro
+  jinja::Frame* frame = nullptr;           // kMacro: where it was defined
+  std::shared_ptr<JinjaStepper> state;     // kStepper
 };
 
 struct JinjaLoop {
@@ -53,8 +53,8 @@ struct Arguments {
   std::vector<std::pair<std::string, JinjaValue>> named;
 };
 
-// Binds arguments to `names` as Python does. absent entries stay undefined; false (after fail) for unknown, doubled or too
-// many arguments, or fewer than `required`.
+// Binds arguments to `names` as Python does. absent entries stay undefined; false (after fail) for unknown, doubled or
+// too many arguments, or fewer than `required`.
 bool bind(JinjaRun& run, const std::string& callee, const Arguments& arguments, const std::vector<const char*>& names,
           size_t required, std::vector<JinjaValue>& out);
 

@@ -34,7 +34,8 @@ Result<ExprPtr> Parser::parse_target(bool with_attribute, std::string_view end_n
 Result<ExprPtr> Parser::parse_target_name(bool with_attribute) {
   ExprPtr node = make(ExprKind::kName, current().line);
   TRY_ASSIGN(std::string name, expect_any_name());
-  static constexpr std::string_view kReserved[] = {"true", "false", "none", "True", "False", "None", "not", "and", "or", "in", "is", "if", "else"};
+  static constexpr std::string_view kReserved[] = {"true", "false", "none", "True", "False", "None", "not",
+                                                   "and",  "or",    "in",   "is",   "if",    "else"};
   if (std::find(std::begin(kReserved), std::end(kReserved), name) != std::end(kReserved)) {
     return error_at(node->line, "cannot assign to '" + name + "'");
   }
@@ -123,9 +124,9 @@ Result<ExprPtr> Parser::parse_not() {
 }
 
 bool Parser::skip_compare_op(CompareOp& op) {
-  static constexpr std::pair<std::string_view, CompareOp> kOps[] = {
-      {"==", CompareOp::kEq}, {"!=", CompareOp::kNe}, {"<", CompareOp::kLt},
-      {"<=", CompareOp::kLe}, {">", CompareOp::kGt}, {">=", CompareOp::kGe}};
+  static constexpr std::pair<std::string_view, CompareOp> kOps[] = {{"==", CompareOp::kEq}, {"!=", CompareOp::kNe},
+                                                                    {"<", CompareOp::kLt},  {"<=", CompareOp::kLe},
+                                                                    {">", CompareOp::kGt},  {">=", CompareOp::kGe}};
   for (const auto& [text, value] : kOps) {
     if (skip_op(text)) {
       op = value;
@@ -230,7 +231,9 @@ Result<ExprPtr> Parser::parse_unary(bool with_filter) {
 Result<ExprPtr> Parser::parse_primary() {
   const Token token = current();
   switch (token.kind) {
-    case TokenKind::kName: next(); return parse_name(token);
+    case TokenKind::kName:
+      next();
+      return parse_name(token);
     case TokenKind::kString: {
       ExprPtr node = make(ExprKind::kConst, token.line);
       std::string text;
@@ -239,9 +242,13 @@ Result<ExprPtr> Parser::parse_primary() {
       return node;
     }
     case TokenKind::kInteger:
-    case TokenKind::kFloat: next(); return parse_number(token);
-    case TokenKind::kOperator: break;
-    default: return error("unexpected " + describe());
+    case TokenKind::kFloat:
+      next();
+      return parse_number(token);
+    case TokenKind::kOperator:
+      break;
+    default:
+      return error("unexpected " + describe());
   }
   if (token.text == "(") {
     next();
@@ -458,11 +465,15 @@ Result<ExprPtr> Parser::parse_test(ExprPtr input) {
 
 bool Parser::at_test_operand() const {
   switch (current().kind) {
-    case TokenKind::kName: return !is_name("else") && !is_name("or") && !is_name("and") && !is_name("is") && !is_name("if") && !is_name("in") && !is_name("not");
+    case TokenKind::kName:
+      return !is_name("else") && !is_name("or") && !is_name("and") && !is_name("is") && !is_name("if") &&
+             !is_name("in") && !is_name("not");
     case TokenKind::kString:
     case TokenKind::kInteger:
-    case TokenKind::kFloat: return true;
-    default: return is_op("[") || is_op("{");
+    case TokenKind::kFloat:
+      return true;
+    default:
+      return is_op("[") || is_op("{");
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The filters of jinja2 that chat templates use, with transformers' tojson; jinja_more_filters.cc has the rarer ones. "safe"
-// and "escape" give plain strings: Python's mark would only change what "+" does to other strings, as autoescape is off.
+// The filters of jinja2 that chat templates use, with transformers' tojson; jinja_more_filters.cc has the rarer ones.
+// "safe" and "escape" give plain strings: Python's mark would only change what "+" does to other strings, as autoescape
+// is off.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -121,7 +122,8 @@ JinjaValue filter_truncate(JinjaRun& run, const JinjaValue& value, const Argumen
   const std::string end = a[2].is_string() ? a[2].as_string() : "...";
   const int64_t leeway = a[3].is_int() ? a[3].as_int() : 5;
   const int64_t end_size = code_point_count(end);
-  if (size < end_size || leeway < 0) return run.fail("truncate needs a length of at least its end mark's and a leeway of at least 0");
+  if (size < end_size || leeway < 0)
+    return run.fail("truncate needs a length of at least its end mark's and a leeway of at least 0");
   const std::u32string text = decode_utf8(value.as_string());
   if (static_cast<int64_t>(text.size()) <= size || static_cast<int64_t>(text.size()) - size <= leeway) return value;
   std::u32string cut = text.substr(0, size - end_size);
@@ -145,7 +147,8 @@ JinjaValue filter_wordcount(JinjaRun& run, const JinjaValue& value, const Argume
 }
 
 JinjaValue filter_format(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
-  if (!arguments.positional.empty() && !arguments.named.empty()) return run.fail("format takes positional or named arguments, not both");
+  if (!arguments.positional.empty() && !arguments.named.empty())
+    return run.fail("format takes positional or named arguments, not both");
   JinjaValue values;
   if (arguments.named.empty()) {
     values = run.make_list(arguments.positional, Shape::kTuple);
@@ -190,7 +193,8 @@ JinjaValue filter_tojson(JinjaRun& run, const JinjaValue& value, const Arguments
   if (style.has_indent) style.item_separator = ",";
   if (a[2].is_list()) {
     const auto& two = a[2].as_list().items;
-    if (two.size() != 2 || !two[0].is_string() || !two[1].is_string()) return run.fail("the separators of tojson must be two strings");
+    if (two.size() != 2 || !two[0].is_string() || !two[1].is_string())
+      return run.fail("the separators of tojson must be two strings");
     style.item_separator = two[0].as_string();
     style.key_separator = two[1].as_string();
   }
@@ -204,14 +208,17 @@ template <typename Number>
 bool read_all(const std::string& text, Number& out, int base) {
   std::string digits = strip(text, true, true);
   for (size_t i = 1; i + 1 < digits.size(); ++i) {
-    if (digits[i] == '_' && std::isxdigit(static_cast<unsigned char>(digits[i - 1])) != 0 && digits[i + 1] != '_') digits.erase(i, 1);
+    if (digits[i] == '_' && std::isxdigit(static_cast<unsigned char>(digits[i - 1])) != 0 && digits[i + 1] != '_')
+      digits.erase(i, 1);
   }
-  if (!digits.empty() && digits[0] == '+' && digits.size() > 1 && digits[1] != '-' && digits[1] != '+') digits.erase(0, 1);
+  if (!digits.empty() && digits[0] == '+' && digits.size() > 1 && digits[1] != '-' && digits[1] != '+')
+    digits.erase(0, 1);
   if constexpr (std::is_same_v<Number, int64_t>) {
     const size_t sign = !digits.empty() && digits[0] == '-' ? 1 : 0;
     if (digits.size() > sign + 2 && digits[sign] == '0') {
       const char mark = static_cast<char>(digits[sign + 1] | 0x20);
-      if ((base == 16 && mark == 'x') || (base == 8 && mark == 'o') || (base == 2 && mark == 'b')) digits.erase(sign, 2);
+      if ((base == 16 && mark == 'x') || (base == 8 && mark == 'o') || (base == 2 && mark == 'b'))
+        digits.erase(sign, 2);
     }
     const auto done = std::from_chars(digits.data(), digits.data() + digits.size(), out, base);
     return done.ec == std::errc() && done.ptr == digits.data() + digits.size();
@@ -260,7 +267,8 @@ JinjaValue filter_float(JinjaRun& run, const JinjaValue& value, const Arguments&
 JinjaValue filter_abs(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
   if (value.is_int()) return value.as_int() < 0 ? negate(run, value) : JinjaValue(value.as_int());
   if (value.is_number()) return JinjaValue(std::fabs(value.as_float()));
-  return run.fail(value.is_undefined() ? value.undefined_hint() : "abs needs a number, not a value of type '" + type_name(value) + "'");
+  return run.fail(value.is_undefined() ? value.undefined_hint()
+                                       : "abs needs a number, not a value of type '" + type_name(value) + "'");
 }
 
 // Python's round: exact halves go to the even neighbour, judged by the decimal text of the value.
@@ -285,7 +293,9 @@ JinjaValue filter_round(JinjaRun& run, const JinjaValue& value, const Arguments&
   const std::string method = a[1].is_string() ? a[1].as_string() : "common";
   if (method == "common") {
     const double rounded = round_decimal(value.as_float(), static_cast<int>(precision));
-    return value.is_int() ? JinjaValue(static_cast<int64_t>(precision >= 0 ? value.as_int() : static_cast<int64_t>(rounded))) : JinjaValue(rounded);
+    return value.is_int()
+               ? JinjaValue(static_cast<int64_t>(precision >= 0 ? value.as_int() : static_cast<int64_t>(rounded)))
+               : JinjaValue(rounded);
   }
   if (method != "ceil" && method != "floor") return run.fail("the method of round must be common, ceil or floor");
   const double power = std::pow(10.0, static_cast<double>(precision));
@@ -297,7 +307,9 @@ JinjaValue filter_round(JinjaRun& run, const JinjaValue& value, const Arguments&
 
 }  // namespace
 
-JinjaValue ignore_case(const JinjaValue& value) { return value.is_string() ? JinjaValue(to_lower(value.as_string())) : value; }
+JinjaValue ignore_case(const JinjaValue& value) {
+  return value.is_string() ? JinjaValue(to_lower(value.as_string())) : value;
+}
 
 // "a.b.0": attributes and numbers, as jinja2's make_attrgetter takes them.
 JinjaValue walk_attribute(JinjaRun& run, JinjaValue value, const JinjaValue& path, const JinjaValue* fallback) {
@@ -309,7 +321,8 @@ JinjaValue walk_attribute(JinjaRun& run, JinjaValue value, const JinjaValue& pat
     const std::string part = text.substr(begin, dot - begin);
     int64_t number = 0;
     const auto done = std::from_chars(part.data(), part.data() + part.size(), number);
-    const bool is_number = !part.empty() && part[0] != '-' && done.ec == std::errc() && done.ptr == part.data() + part.size();
+    const bool is_number =
+        !part.empty() && part[0] != '-' && done.ec == std::errc() && done.ptr == part.data() + part.size();
     value = get_subscript(run, value, is_number ? JinjaValue(number) : JinjaValue(part));
     if (fallback != nullptr && value.is_undefined()) value = *fallback;
     begin = dot + 1;
@@ -327,7 +340,9 @@ bool sort_by(JinjaRun& run, std::vector<std::pair<JinjaValue, JinjaValue>>& keye
 
 namespace {
 
-JinjaValue filter_length(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) { return JinjaValue(length(run, value)); }
+JinjaValue filter_length(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
+  return JinjaValue(length(run, value));
+}
 
 JinjaValue filter_list(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
   std::vector<JinjaValue> items = elements(run, value);
@@ -347,13 +362,15 @@ JinjaValue filter_items(JinjaRun& run, const JinjaValue& value, const Arguments&
 }
 
 JinjaValue filter_first(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
-  if (value.is_list() && value.as_list().is_sequence() && !value.as_list().items.empty()) return value.as_list().items.front();
+  if (value.is_list() && value.as_list().is_sequence() && !value.as_list().items.empty())
+    return value.as_list().items.front();
   const std::vector<JinjaValue> items = elements(run, value);
   return items.empty() ? JinjaValue::undefined("no first item, the sequence was empty") : items.front();
 }
 
 JinjaValue filter_last(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
-  if (value.is_list() && value.as_list().shape == Shape::kGenerator) return run.fail("last needs a sequence, not a generator");
+  if (value.is_list() && value.as_list().shape == Shape::kGenerator)
+    return run.fail("last needs a sequence, not a generator");
   if (value.is_list() && !value.as_list().items.empty()) return value.as_list().items.back();
   const std::vector<JinjaValue> items = elements(run, value);
   return items.empty() ? JinjaValue::undefined("no last item, the sequence was empty") : items.back();
@@ -408,7 +425,8 @@ JinjaValue sort_key(JinjaRun& run, const JinjaValue& item, const JinjaValue& att
   const std::string& names = attribute.as_string();
   for (size_t begin = 0; begin <= names.size();) {
     const size_t comma = std::min(names.find(',', begin), names.size());
-    keys.push_back(sort_key(run, item, JinjaValue(strip(names.substr(begin, comma - begin), true, true)), case_sensitive));
+    keys.push_back(
+        sort_key(run, item, JinjaValue(strip(names.substr(begin, comma - begin), true, true)), case_sensitive));
     begin = comma + 1;
   }
   return run.failed() ? JinjaValue() : run.make_list(std::move(keys));
@@ -446,7 +464,8 @@ JinjaValue filter_dictsort(JinjaRun& run, const JinjaValue& value, const Argumen
   return run.make_list(std::move(items));
 }
 
-JinjaValue min_or_max(JinjaRun& run, const char* name, const JinjaValue& value, const Arguments& arguments, bool largest) {
+JinjaValue min_or_max(JinjaRun& run, const char* name, const JinjaValue& value, const Arguments& arguments,
+                      bool largest) {
   std::vector<JinjaValue> a;
   if (!bind(run, name, arguments, {"case_sensitive", "attribute"}, 0, a)) return {};
   const bool has_attribute = !a[1].is_undefined() && !a[1].is_none();
@@ -465,8 +484,12 @@ JinjaValue min_or_max(JinjaRun& run, const char* name, const JinjaValue& value, 
   }
   return best;
 }
-JinjaValue filter_min(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) { return min_or_max(run, "min", value, arguments, false); }
-JinjaValue filter_max(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) { return min_or_max(run, "max", value, arguments, true); }
+JinjaValue filter_min(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
+  return min_or_max(run, "min", value, arguments, false);
+}
+JinjaValue filter_max(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
+  return min_or_max(run, "max", value, arguments, true);
+}
 
 JinjaValue filter_sum(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
   std::vector<JinjaValue> a;
@@ -490,7 +513,8 @@ JinjaValue filter_unique(JinjaRun& run, const JinjaValue& value, const Arguments
   for (const JinjaValue& item : elements(run, value)) {
     JinjaValue key = has_attribute ? walk_attribute(run, item, a[1], nullptr) : item;
     if (!truthy(a[0])) key = ignore_case(key);
-    const bool known = std::any_of(seen.begin(), seen.end(), [&](const JinjaValue& old) { return equals(run, old, key); });
+    const bool known =
+        std::any_of(seen.begin(), seen.end(), [&](const JinjaValue& old) { return equals(run, old, key); });
     if (run.failed()) return {};
     if (known) continue;
     seen.push_back(std::move(key));
@@ -502,7 +526,8 @@ JinjaValue filter_unique(JinjaRun& run, const JinjaValue& value, const Arguments
 JinjaValue filter_batch(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
   std::vector<JinjaValue> a;
   if (!bind(run, "batch", arguments, {"linecount", "fill_with"}, 1, a)) return {};
-  if (!a[0].is_int() || a[0].as_int() < 1 || a[0].as_int() > 4096) return run.fail("batch needs a count between 1 and 4096");
+  if (!a[0].is_int() || a[0].as_int() < 1 || a[0].as_int() > 4096)
+    return run.fail("batch needs a count between 1 and 4096");
   std::vector<JinjaValue> lines;
   std::vector<JinjaValue> line;
   for (const JinjaValue& item : elements(run, value)) {
@@ -539,7 +564,8 @@ JinjaValue filter_map(JinjaRun& run, const JinjaValue& value, const Arguments& a
   return run.make_list(std::move(out), Shape::kGenerator);
 }
 
-JinjaValue select_items(JinjaRun& run, const JinjaValue& value, const Arguments& arguments, bool wanted, bool by_attribute) {
+JinjaValue select_items(JinjaRun& run, const JinjaValue& value, const Arguments& arguments, bool wanted,
+                        bool by_attribute) {
   const size_t skip = by_attribute ? 1 : 0;
   if (arguments.positional.size() < skip) return run.fail("the name of the attribute is missing");
   std::string test;
@@ -559,37 +585,84 @@ JinjaValue select_items(JinjaRun& run, const JinjaValue& value, const Arguments&
   }
   return run.make_list(std::move(out), Shape::kGenerator);
 }
-JinjaValue filter_select(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) { return select_items(run, value, arguments, true, false); }
-JinjaValue filter_reject(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) { return select_items(run, value, arguments, false, false); }
-JinjaValue filter_selectattr(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) { return select_items(run, value, arguments, true, true); }
-JinjaValue filter_rejectattr(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) { return select_items(run, value, arguments, false, true); }
+JinjaValue filter_select(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
+  return select_items(run, value, arguments, true, false);
+}
+JinjaValue filter_reject(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
+  return select_items(run, value, arguments, false, false);
+}
+JinjaValue filter_selectattr(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
+  return select_items(run, value, arguments, true, true);
+}
+JinjaValue filter_rejectattr(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
+  return select_items(run, value, arguments, false, true);
+}
 
-constexpr NamedFilter kFilters[] = {
-    {"abs", filter_abs}, {"attr", filter_attr}, {"batch", filter_batch}, {"capitalize", filter_capitalize},
-    {"center", filter_center}, {"count", filter_length}, {"d", filter_default}, {"default", filter_default},
-    {"dictsort", filter_dictsort}, {"e", filter_escape}, {"escape", filter_escape}, {"filesizeformat", filter_filesizeformat},
-    {"first", filter_first}, {"float", filter_float}, {"forceescape", filter_escape}, {"format", filter_format},
-    {"groupby", filter_groupby}, {"indent", filter_indent}, {"int", filter_int}, {"items", filter_items}, {"join", filter_join},
-    {"last", filter_last}, {"length", filter_length}, {"list", filter_list}, {"lower", filter_lower}, {"map", filter_map},
-    {"max", filter_max}, {"min", filter_min}, {"pprint", filter_pprint}, {"reject", filter_reject},
-    {"rejectattr", filter_rejectattr}, {"replace", filter_replace}, {"reverse", filter_reverse}, {"round", filter_round},
-    {"safe", filter_safe}, {"select", filter_select}, {"selectattr", filter_selectattr}, {"slice", filter_slice},
-    {"sort", filter_sort}, {"string", filter_string}, {"striptags", filter_striptags}, {"sum", filter_sum},
-    {"title", filter_title}, {"tojson", filter_tojson}, {"trim", filter_trim}, {"truncate", filter_truncate},
-    {"unique", filter_unique}, {"upper", filter_upper}, {"urlencode", filter_urlencode}, {"wordcount", filter_wordcount},
-    {"wordwrap", filter_wordwrap}};
+constexpr NamedFilter kFilters[] = {{"abs", filter_abs},
+                                    {"attr", filter_attr},
+                                    {"batch", filter_batch},
+                                    {"capitalize", filter_capitalize},
+                                    {"center", filter_center},
+                                    {"count", filter_length},
+                                    {"d", filter_default},
+                                    {"default", filter_default},
+                                    {"dictsort", filter_dictsort},
+                                    {"e", filter_escape},
+                                    {"escape", filter_escape},
+                                    {"filesizeformat", filter_filesizeformat},
+                                    {"first", filter_first},
+                                    {"float", filter_float},
+                                    {"forceescape", filter_escape},
+                                    {"format", filter_format},
+                                    {"groupby", filter_groupby},
+                                    {"indent", filter_indent},
+                                    {"int", filter_int},
+                                    {"items", filter_items},
+                                    {"join", filter_join},
+                                    {"last", filter_last},
+                                    {"length", filter_length},
+                                    {"list", filter_list},
+                                    {"lower", filter_lower},
+                                    {"map", filter_map},
+                                    {"max", filter_max},
+                                    {"min", filter_min},
+                                    {"pprint", filter_pprint},
+                                    {"reject", filter_reject},
+                                    {"rejectattr", filter_rejectattr},
+                                    {"replace", filter_replace},
+                                    {"reverse", filter_reverse},
+                                    {"round", filter_round},
+                                    {"safe", filter_safe},
+                                    {"select", filter_select},
+                                    {"selectattr", filter_selectattr},
+                                    {"slice", filter_slice},
+                                    {"sort", filter_sort},
+                                    {"string", filter_string},
+                                    {"striptags", filter_striptags},
+                                    {"sum", filter_sum},
+                                    {"title", filter_title},
+                                    {"tojson", filter_tojson},
+                                    {"trim", filter_trim},
+                                    {"truncate", filter_truncate},
+                                    {"unique", filter_unique},
+                                    {"upper", filter_upper},
+                                    {"urlencode", filter_urlencode},
+                                    {"wordcount", filter_wordcount},
+                                    {"wordwrap", filter_wordwrap}};
 
 const NamedFilter* find_filter(std::string_view name) {
-  const auto* found = std::lower_bound(std::begin(kFilters), std::end(kFilters), name,
-                                       [](const NamedFilter& filter, std::string_view key) { return filter.name < key; });
+  const auto* found =
+      std::lower_bound(std::begin(kFilters), std::end(kFilters), name,
+                       [](const NamedFilter& filter, std::string_view key) { return filter.name < key; });
   return found != std::end(kFilters) && found->name == name ? found : nullptr;
 }
 
 // Filters that take no argument do not look at any: they are checked here.
 bool takes_no_argument(std::string_view name) {
-  static constexpr std::string_view kPlain[] = {
-      "abs", "capitalize", "count", "e", "escape", "first", "forceescape", "items", "last", "length", "list", "lower", "pprint",
-      "reverse", "safe", "string", "striptags", "title", "upper", "urlencode", "wordcount"};
+  static constexpr std::string_view kPlain[] = {"abs",         "capitalize", "count",    "e",      "escape",    "first",
+                                                "forceescape", "items",      "last",     "length", "list",      "lower",
+                                                "pprint",      "reverse",    "safe",     "string", "striptags", "title",
+                                                "upper",       "urlencode",  "wordcount"};
   return std::find(std::begin(kPlain), std::end(kPlain), name) != std::end(kPlain);
 }
 

@@ -13,9 +13,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!parsed.ok()) return 0;
   const JinjaValue call = jinja_dict({{"name", JinjaValue("f")}, {"arguments", jinja_dict({{"a", JinjaValue(1)}})}});
   const JinjaValue user = jinja_dict({{"role", JinjaValue("user")}, {"content", JinjaValue(" Grüße\n")}});
-  const JinjaValue assistant = jinja_dict({{"role", JinjaValue("assistant")}, {"content", JinjaValue::none()}, {"tool_calls", jinja_list({call})}});
-  const JinjaValue context = jinja_dict({{"messages", jinja_list({user, assistant, user})}, {"tools", jinja_list({call})}, {"bos_token", JinjaValue("<s>")},
-                                         {"n", JinjaValue(-7)}, {"f", JinjaValue(2.5)}, {"t", JinjaValue(true)}, {"no", JinjaValue::none()}});
+  const JinjaValue assistant = jinja_dict(
+      {{"role", JinjaValue("assistant")}, {"content", JinjaValue::none()}, {"tool_calls", jinja_list({call})}});
+  const JinjaValue context = jinja_dict({{"messages", jinja_list({user, assistant, user})},
+                                         {"tools", jinja_list({call})},
+                                         {"bos_token", JinjaValue("<s>")},
+                                         {"n", JinjaValue(-7)},
+                                         {"f", JinjaValue(2.5)},
+                                         {"t", JinjaValue(true)},
+                                         {"no", JinjaValue::none()}});
   JinjaRenderOptions options;
   options.limits.max_steps = 20000;
   options.limits.max_output_bytes = 1 << 16;

@@ -209,7 +209,8 @@ class Lexer {
   Status lex_number() {
     size_t end = at_;
     TokenKind kind = TokenKind::kInteger;
-    const char base = at_ + 1 < source_.size() && source_[at_] == '0' ? static_cast<char>(source_[at_ + 1] | 0x20) : ' ';
+    const char base =
+        at_ + 1 < source_.size() && source_[at_] == '0' ? static_cast<char>(source_[at_ + 1] | 0x20) : ' ';
     if (base == 'x' || base == 'o' || base == 'b') {
       end = digits_end(at_ + 2, [base](char c) {
         const char lower = static_cast<char>(c | 0x20);

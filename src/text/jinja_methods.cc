@@ -48,14 +48,15 @@ bool bind(JinjaRun& run, const std::string& callee, const Arguments& arguments, 
 namespace {
 
 constexpr std::string_view kStringMethods[] = {
-    "strip", "lstrip", "rstrip", "split", "rsplit", "splitlines", "startswith", "endswith", "replace", "upper", "lower",
-    "title", "capitalize", "swapcase", "join", "find", "rfind", "index", "rindex", "count", "isdigit", "isdecimal", "isnumeric",
-    "isalpha", "isalnum", "isspace", "isupper", "islower", "zfill", "ljust", "rjust", "center", "partition", "rpartition",
-    "removeprefix", "removesuffix", "casefold", "format", "expandtabs"};
+    "strip",     "lstrip",     "rstrip",       "split",        "rsplit",     "splitlines", "startswith", "endswith",
+    "replace",   "upper",      "lower",        "title",        "capitalize", "swapcase",   "join",       "find",
+    "rfind",     "index",      "rindex",       "count",        "isdigit",    "isdecimal",  "isnumeric",  "isalpha",
+    "isalnum",   "isspace",    "isupper",      "islower",      "zfill",      "ljust",      "rjust",      "center",
+    "partition", "rpartition", "removeprefix", "removesuffix", "casefold",   "format",     "expandtabs"};
 constexpr std::string_view kDictMethods[] = {"items", "keys", "values", "get", "copy"};
 constexpr std::string_view kListMethods[] = {"index", "count", "copy"};
-constexpr std::string_view kChangingMethods[] = {"append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse",
-                                                 "update", "setdefault", "popitem"};
+constexpr std::string_view kChangingMethods[] = {"append", "extend",  "insert", "pop",        "remove", "clear",
+                                                 "sort",   "reverse", "update", "setdefault", "popitem"};
 
 template <size_t N>
 bool is_in(const std::string_view (&names)[N], const std::string& name) {
@@ -72,13 +73,15 @@ JinjaValue make_method(const JinjaValue& value, const std::string& name) {
 
 bool need_string(JinjaRun& run, const std::string& method, const JinjaValue& value) {
   if (value.is_string()) return true;
-  run.fail(value.is_undefined() ? value.undefined_hint() : method + " needs a string, not a value of type '" + type_name(value) + "'");
+  run.fail(value.is_undefined() ? value.undefined_hint()
+                                : method + " needs a string, not a value of type '" + type_name(value) + "'");
   return false;
 }
 
 bool need_int(JinjaRun& run, const std::string& method, const JinjaValue& value) {
   if (value.is_int()) return true;
-  run.fail(value.is_undefined() ? value.undefined_hint() : method + " needs an integer, not a value of type '" + type_name(value) + "'");
+  run.fail(value.is_undefined() ? value.undefined_hint()
+                                : method + " needs an integer, not a value of type '" + type_name(value) + "'");
   return false;
 }
 
@@ -119,7 +122,8 @@ std::vector<std::string> split_space(const std::string& text, int64_t limit, boo
   }
   if (from_right) {
     out.push_back(text.substr(0, words[count - limit - 1].second));
-    for (int64_t i = count - limit; i < count; ++i) out.push_back(text.substr(words[i].first, words[i].second - words[i].first));
+    for (int64_t i = count - limit; i < count; ++i)
+      out.push_back(text.substr(words[i].first, words[i].second - words[i].first));
     return out;
   }
   for (int64_t i = 0; i < limit; ++i) out.push_back(text.substr(words[i].first, words[i].second - words[i].first));
@@ -127,7 +131,8 @@ std::vector<std::string> split_space(const std::string& text, int64_t limit, boo
   return out;
 }
 
-std::vector<std::string> split_at(const std::string& text, const std::string& separator, int64_t limit, bool from_right) {
+std::vector<std::string> split_at(const std::string& text, const std::string& separator, int64_t limit,
+                                  bool from_right) {
   std::vector<std::string> out;
   if (from_right) {
     size_t end = text.size();
@@ -207,7 +212,8 @@ JinjaValue method_affix(JinjaRun& run, const std::string& text, const std::strin
   if (!bind(run, name, arguments, {"prefix", "start", "end"}, 1, a)) return {};
   std::string whole = text;
   if (!a[1].is_undefined()) {
-    const JinjaValue part = slice(run, JinjaValue(text), a[1], a[2].is_undefined() ? JinjaValue::none() : a[2], JinjaValue::none());
+    const JinjaValue part =
+        slice(run, JinjaValue(text), a[1], a[2].is_undefined() ? JinjaValue::none() : a[2], JinjaValue::none());
     if (run.failed()) return {};
     whole = part.as_string();
   }
@@ -233,7 +239,8 @@ JinjaValue method_find(JinjaRun& run, const std::string& text, const std::string
   int64_t offset = 0;
   if (!a[1].is_undefined() && !a[1].is_none()) {
     if (!need_int(run, name, a[1])) return {};
-    const JinjaValue part = slice(run, JinjaValue(text), a[1], a[2].is_undefined() ? JinjaValue::none() : a[2], JinjaValue::none());
+    const JinjaValue part =
+        slice(run, JinjaValue(text), a[1], a[2].is_undefined() ? JinjaValue::none() : a[2], JinjaValue::none());
     if (run.failed()) return {};
     whole = part.as_string();
     const int64_t size = code_point_count(text);
@@ -243,11 +250,13 @@ JinjaValue method_find(JinjaRun& run, const std::string& text, const std::string
   const std::string& sub = a[0].as_string();
   if (name == "count") {
     int64_t count = sub.empty() ? code_point_count(whole) + 1 : 0;
-    for (size_t at = whole.find(sub); !sub.empty() && at != std::string::npos; at = whole.find(sub, at + sub.size())) ++count;
+    for (size_t at = whole.find(sub); !sub.empty() && at != std::string::npos; at = whole.find(sub, at + sub.size()))
+      ++count;
     return JinjaValue(count);
   }
   const size_t found = name[0] == 'r' ? whole.rfind(sub) : whole.find(sub);
-  if (found != std::string::npos) return JinjaValue(offset + code_point_count(std::string_view(whole).substr(0, found)));
+  if (found != std::string::npos)
+    return JinjaValue(offset + code_point_count(std::string_view(whole).substr(0, found)));
   if (name == "index" || name == "rindex") return run.fail("the substring was not found");
   return JinjaValue(int64_t{-1});
 }
@@ -296,7 +305,8 @@ bool has_only_case(const std::string& text, bool upper) {
   return some;
 }
 
-JinjaValue method_partition(JinjaRun& run, const std::string& text, const std::string& name, const Arguments& arguments) {
+JinjaValue method_partition(JinjaRun& run, const std::string& text, const std::string& name,
+                            const Arguments& arguments) {
   std::vector<JinjaValue> a;
   if (!bind(run, name, arguments, {"sep"}, 1, a) || !need_string(run, name, a[0])) return {};
   const std::string& separator = a[0].as_string();
@@ -326,7 +336,9 @@ JinjaValue method_join(JinjaRun& run, const std::string& separator, const Argume
 
 JinjaValue method_expandtabs(JinjaRun& run, const std::string& text, const Arguments& arguments) {
   std::vector<JinjaValue> a;
-  if (!bind(run, "expandtabs", arguments, {"tabsize"}, 0, a) || (!a[0].is_undefined() && !need_int(run, "expandtabs", a[0]))) return {};
+  if (!bind(run, "expandtabs", arguments, {"tabsize"}, 0, a) ||
+      (!a[0].is_undefined() && !need_int(run, "expandtabs", a[0])))
+    return {};
   const int64_t size = a[0].is_undefined() ? 8 : std::clamp<int64_t>(a[0].as_int(), 0, 4096);
   std::string out;
   int64_t column = 0;
@@ -389,8 +401,10 @@ JinjaValue string_method(JinjaRun& run, const std::string& text, const std::stri
   if (name == "split" || name == "rsplit") return method_split(run, text, name, arguments);
   if (name == "replace") return method_replace(run, text, arguments);
   if (name == "startswith" || name == "endswith") return method_affix(run, text, name, arguments);
-  if (name == "find" || name == "rfind" || name == "index" || name == "rindex" || name == "count") return method_find(run, text, name, arguments);
-  if (name == "ljust" || name == "rjust" || name == "center" || name == "zfill") return method_pad(run, text, name, arguments);
+  if (name == "find" || name == "rfind" || name == "index" || name == "rindex" || name == "count")
+    return method_find(run, text, name, arguments);
+  if (name == "ljust" || name == "rjust" || name == "center" || name == "zfill")
+    return method_pad(run, text, name, arguments);
   if (name == "partition" || name == "rpartition") return method_partition(run, text, name, arguments);
   if (name == "join") return method_join(run, text, arguments);
   if (name == "format") return format_braces(run, text, arguments);
@@ -416,7 +430,9 @@ JinjaValue dict_method(JinjaRun& run, const JinjaValue& value, const std::string
   const JinjaDict& dict = value.as_dict();
   std::vector<JinjaValue> a;
   if (name == "get") {
-    if (!bind(run, name, arguments, {"key", "default"}, 1, a) || !run.step(1 + static_cast<int64_t>(dict.items.size() / 8))) return {};
+    if (!bind(run, name, arguments, {"key", "default"}, 1, a) ||
+        !run.step(1 + static_cast<int64_t>(dict.items.size() / 8)))
+      return {};
     const JinjaValue* found = dict.find(a[0]);
     if (found != nullptr) return *found;
     return arguments.positional.size() + arguments.named.size() < 2 ? JinjaValue::none() : a[1];
@@ -425,9 +441,12 @@ JinjaValue dict_method(JinjaRun& run, const JinjaValue& value, const std::string
   if (name == "copy") return value;
   std::vector<JinjaValue> items;
   for (const auto& [key, item] : dict.items) {
-    if (name == "keys") items.push_back(key);
-    else if (name == "values") items.push_back(item);
-    else items.push_back(run.make_list({key, item}, Shape::kTuple));
+    if (name == "keys")
+      items.push_back(key);
+    else if (name == "values")
+      items.push_back(item);
+    else
+      items.push_back(run.make_list({key, item}, Shape::kTuple));
     if (run.failed()) return {};
   }
   auto view = std::make_shared<JinjaList>();
@@ -491,8 +510,10 @@ JinjaValue loop_attribute(const JinjaValue& value, const std::string& name) {
   if (name == "length") return JinjaValue(size);
   if (name == "depth") return JinjaValue(static_cast<int64_t>(loop.depth0 + 1));
   if (name == "depth0") return JinjaValue(static_cast<int64_t>(loop.depth0));
-  if (name == "previtem") return loop.index0 > 0 ? loop.items[loop.index0 - 1] : JinjaValue::undefined("there is no previous item");
-  if (name == "nextitem") return loop.index0 + 1 < size ? loop.items[loop.index0 + 1] : JinjaValue::undefined("there is no next item");
+  if (name == "previtem")
+    return loop.index0 > 0 ? loop.items[loop.index0 - 1] : JinjaValue::undefined("there is no previous item");
+  if (name == "nextitem")
+    return loop.index0 + 1 < size ? loop.items[loop.index0 + 1] : JinjaValue::undefined("there is no next item");
   if (name == "cycle" || name == "changed") return make_method(value, name);
   return JinjaValue::undefined("'loop' has no attribute '" + name + "'");
 }
@@ -520,8 +541,10 @@ JinjaValue callable_attribute(JinjaRun& run, const JinjaValue& value, const std:
 JinjaValue get_attribute(JinjaRun& run, const JinjaValue& value, const std::string& name) {
   if (!run.step()) return {};
   switch (value.kind()) {
-    case Kind::kUndefined: return run.fail(value.undefined_hint());
-    case Kind::kLoop: return loop_attribute(value, name);
+    case Kind::kUndefined:
+      return run.fail(value.undefined_hint());
+    case Kind::kLoop:
+      return loop_attribute(value, name);
     case Kind::kNamespace:
       for (const auto& [key, attribute] : value.as_namespace()->attributes) {
         if (key == name) return attribute;
@@ -540,11 +563,13 @@ JinjaValue get_attribute(JinjaRun& run, const JinjaValue& value, const std::stri
       }
       break;
     }
-    case Kind::kCallable: return callable_attribute(run, value, name);
+    case Kind::kCallable:
+      return callable_attribute(run, value, name);
     case Kind::kInt:
       if (name == "bit_length") return make_method(value, name);
       break;
-    default: break;
+    default:
+      break;
   }
   if (value.is_dict()) {
     if (const JinjaValue* found = value.as_dict().find(std::string_view(name))) return *found;
@@ -572,7 +597,8 @@ JinjaValue make_range(JinjaRun& run, const Arguments& arguments) {
     if (!bound.is_undefined() && !need_int(run, "range", bound)) return {};
   }
   const bool one = a[1].is_undefined();
-  if (one && !arguments.positional.empty() && arguments.positional[0].is_undefined()) return run.fail(a[0].undefined_hint());
+  if (one && !arguments.positional.empty() && arguments.positional[0].is_undefined())
+    return run.fail(a[0].undefined_hint());
   const int64_t start = one ? 0 : a[0].as_int();
   const int64_t stop = one ? a[0].as_int() : a[1].as_int();
   const int64_t step = a[2].is_undefined() ? 1 : a[2].as_int();
@@ -580,7 +606,8 @@ JinjaValue make_range(JinjaRun& run, const Arguments& arguments) {
   std::vector<JinjaValue> items;
   for (int64_t i = start; step > 0 ? i < stop : i > stop;) {
     items.emplace_back(i);
-    if (static_cast<int64_t>(items.size()) > kMaxRange) return run.fail("range is longer than " + std::to_string(kMaxRange));
+    if (static_cast<int64_t>(items.size()) > kMaxRange)
+      return run.fail("range is longer than " + std::to_string(kMaxRange));
     if (__builtin_add_overflow(i, step, &i)) break;
   }
   if (!run.step(static_cast<int64_t>(items.size()))) return {};
@@ -617,11 +644,13 @@ JinjaValue make_stepper(JinjaRun& run, const std::string& name, const Arguments&
     if (!bind(run, name, arguments, {"sep"}, 0, a)) return {};
     callable->state->items = {JinjaValue(""), a[0].is_undefined() ? JinjaValue(", ") : a[0]};
   } else {
-    if (arguments.positional.empty() || !arguments.named.empty()) return run.fail("cycler needs the values to cycle through");
+    if (arguments.positional.empty() || !arguments.named.empty())
+      return run.fail("cycler needs the values to cycle through");
     callable->state->items = arguments.positional;
   }
   for (const JinjaValue& item : callable->state->items) {
-    if (!item.is_string() && !item.is_number() && !item.is_none()) return run.fail(name + " takes strings, numbers and none only");
+    if (!item.is_string() && !item.is_number() && !item.is_none())
+      return run.fail(name + " takes strings, numbers and none only");
   }
   return JinjaValue(std::shared_ptr<const JinjaCallable>(std::move(callable)));
 }
@@ -655,8 +684,8 @@ JinjaValue format_time(JinjaRun& run, const Arguments& arguments, int64_t unix_t
 }  // namespace
 
 bool is_global_name(const std::string& name) {
-  return name == "range" || name == "dict" || name == "namespace" || name == "raise_exception" || name == "strftime_now" ||
-         name == "joiner" || name == "cycler";
+  return name == "range" || name == "dict" || name == "namespace" || name == "raise_exception" ||
+         name == "strftime_now" || name == "joiner" || name == "cycler";
 }
 
 JinjaValue call_global(JinjaRun& run, const std::string& name, const Arguments& arguments, int64_t unix_time_s) {

@@ -15,12 +15,23 @@ JinjaValue filter_escape(JinjaRun& run, const JinjaValue& value, const Arguments
   std::string out;
   for (const char c : to_str(run, value)) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '\'': out += "&#39;"; break;
-      case '"': out += "&#34;"; break;
-      default: out += c;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      default:
+        out += c;
     }
   }
   return run.make_string(std::move(out));
@@ -29,7 +40,8 @@ JinjaValue filter_escape(JinjaRun& run, const JinjaValue& value, const Arguments
 JinjaValue filter_filesizeformat(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
   std::vector<JinjaValue> a;
   if (!bind(run, "filesizeformat", arguments, {"binary"}, 0, a)) return {};
-  if (!value.is_number()) return run.fail("filesizeformat needs a number, not a value of type '" + type_name(value) + "'");
+  if (!value.is_number())
+    return run.fail("filesizeformat needs a number, not a value of type '" + type_name(value) + "'");
   const bool is_binary = truthy(a[0]);
   const double base = is_binary ? 1024 : 1000;
   const double bytes = value.as_float();
@@ -63,7 +75,8 @@ JinjaValue filter_groupby(JinjaRun& run, const JinjaValue& value, const Argument
   for (size_t begin = 0; begin < keyed.size();) {
     std::vector<JinjaValue> items;
     size_t end = begin;
-    for (; end < keyed.size() && equals(run, keyed[end].first, keyed[begin].first); ++end) items.push_back(keyed[end].second);
+    for (; end < keyed.size() && equals(run, keyed[end].first, keyed[begin].first); ++end)
+      items.push_back(keyed[end].second);
     if (run.failed()) return {};
     const JinjaValue grouper = walk_attribute(run, keyed[begin].second, a[0], fallback);
     const JinjaValue list = run.make_list(std::move(items));
@@ -82,14 +95,16 @@ JinjaValue filter_groupby(JinjaRun& run, const JinjaValue& value, const Argument
 // repr on one line; Python would break longer ones in its own way.
 JinjaValue filter_pprint(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
   std::string text = to_repr(run, value);
-  if (!run.failed() && text.size() > 78) return run.fail("pprint is supported for values that fit on one line; use tojson(indent=2)");
+  if (!run.failed() && text.size() > 78)
+    return run.fail("pprint is supported for values that fit on one line; use tojson(indent=2)");
   return run.make_string(std::move(text));
 }
 
 JinjaValue filter_slice(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
   std::vector<JinjaValue> a;
   if (!bind(run, "slice", arguments, {"slices", "fill_with"}, 1, a)) return {};
-  if (!a[0].is_int() || a[0].as_int() < 1 || a[0].as_int() > 4096) return run.fail("slice needs a count between 1 and 4096");
+  if (!a[0].is_int() || a[0].as_int() < 1 || a[0].as_int() > 4096)
+    return run.fail("slice needs a count between 1 and 4096");
   const std::vector<JinjaValue> items = elements(run, value);
   const auto count = static_cast<size_t>(a[0].as_int());
   const size_t each = items.size() / count;
@@ -127,7 +142,8 @@ JinjaValue filter_striptags(JinjaRun& run, const JinjaValue& value, const Argume
   Arguments joined;
   joined.positional.push_back(words);
   JinjaValue out = call_method(run, JinjaValue(" "), "join", joined);
-  static constexpr const char* kEntities[][2] = {{"&lt;", "<"}, {"&gt;", ">"}, {"&#39;", "'"}, {"&#34;", "\""}, {"&quot;", "\""}, {"&amp;", "&"}};
+  static constexpr const char* kEntities[][2] = {{"&lt;", "<"},   {"&gt;", ">"},    {"&#39;", "'"},
+                                                 {"&#34;", "\""}, {"&quot;", "\""}, {"&amp;", "&"}};
   for (const auto& [entity, character] : kEntities) {
     Arguments replace;
     replace.positional = {JinjaValue(entity), JinjaValue(character)};
@@ -157,7 +173,8 @@ std::vector<std::u32string> wrap_pieces(const std::u32string& line, bool at_hyph
 }
 
 // textwrap.wrap of one line; appends the wrapped lines.
-void wrap_line(const std::u32string& line, size_t width, bool break_words, bool at_hyphens, std::vector<std::u32string>& out) {
+void wrap_line(const std::u32string& line, size_t width, bool break_words, bool at_hyphens,
+               std::vector<std::u32string>& out) {
   std::u32string current;
   const auto flush = [&] {
     while (!current.empty() && is_space(current.back())) current.pop_back();
@@ -190,7 +207,8 @@ void wrap_line(const std::u32string& line, size_t width, bool break_words, bool 
 
 JinjaValue filter_wordwrap(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
   std::vector<JinjaValue> a;
-  if (!bind(run, "wordwrap", arguments, {"width", "break_long_words", "wrapstring", "break_on_hyphens"}, 0, a)) return {};
+  if (!bind(run, "wordwrap", arguments, {"width", "break_long_words", "wrapstring", "break_on_hyphens"}, 0, a))
+    return {};
   if (!value.is_string()) return run.fail("wordwrap needs a string, not a value of type '" + type_name(value) + "'");
   const int64_t width = a[0].is_int() ? a[0].as_int() : 79;
   if (width < 1 || width > 65536) return run.fail("wordwrap needs a width between 1 and 65536");
@@ -199,7 +217,8 @@ JinjaValue filter_wordwrap(JinjaRun& run, const JinjaValue& value, const Argumen
   bool first = true;
   for (const std::string& line : split_lines(value.as_string(), false)) {
     std::vector<std::u32string> wrapped;
-    wrap_line(decode_utf8(line), width, a[1].is_undefined() || truthy(a[1]), a[3].is_undefined() || truthy(a[3]), wrapped);
+    wrap_line(decode_utf8(line), width, a[1].is_undefined() || truthy(a[1]), a[3].is_undefined() || truthy(a[3]),
+              wrapped);
     if (wrapped.empty()) wrapped.emplace_back();
     for (const std::u32string& part : wrapped) {
       if (!run.allocate(part.size() * 4 + joint.size())) return {};

@@ -27,7 +27,8 @@ JinjaValue filter_striptags(JinjaRun& run, const JinjaValue& value, const Argume
 JinjaValue filter_wordwrap(JinjaRun& run, const JinjaValue& value, const Arguments& arguments);
 
 JinjaValue ignore_case(const JinjaValue& value);
-// "a.b.0": attributes and numbers, as jinja2's make_attrgetter takes them. `fallback` replaces what is undefined; may be null.
+// "a.b.0": attributes and numbers, as jinja2's make_attrgetter takes them. `fallback` replaces what is undefined; may
+// be null.
 JinjaValue walk_attribute(JinjaRun& run, JinjaValue value, const JinjaValue& path, const JinjaValue* fallback);
 // Sorts (key, item) pairs by key, keeping the order of equals. False when a comparison ended the render.
 bool sort_by(JinjaRun& run, std::vector<std::pair<JinjaValue, JinjaValue>>& keyed, bool reverse);

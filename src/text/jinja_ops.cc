@@ -15,41 +15,64 @@ using Shape = JinjaList::Shape;
 bool truthy(const JinjaValue& value) {
   switch (value.kind()) {
     case Kind::kUndefined:
-    case Kind::kNone: return false;
-    case Kind::kBool: return value.as_bool();
-    case Kind::kInt: return value.as_int() != 0;
-    case Kind::kFloat: return value.as_float() != 0;
-    case Kind::kString: return !value.as_string().empty();
-    case Kind::kList: return value.as_list().shape == Shape::kGenerator || !value.as_list().items.empty();
-    case Kind::kDict: return !value.as_dict().items.empty();
+    case Kind::kNone:
+      return false;
+    case Kind::kBool:
+      return value.as_bool();
+    case Kind::kInt:
+      return value.as_int() != 0;
+    case Kind::kFloat:
+      return value.as_float() != 0;
+    case Kind::kString:
+      return !value.as_string().empty();
+    case Kind::kList:
+      return value.as_list().shape == Shape::kGenerator || !value.as_list().items.empty();
+    case Kind::kDict:
+      return !value.as_dict().items.empty();
     case Kind::kNamespace:
     case Kind::kLoop:
-    case Kind::kCallable: return true;
+    case Kind::kCallable:
+      return true;
   }
   return false;
 }
 
 std::string type_name(const JinjaValue& value) {
   switch (value.kind()) {
-    case Kind::kUndefined: return "Undefined";
-    case Kind::kNone: return "NoneType";
-    case Kind::kBool: return "bool";
-    case Kind::kInt: return "int";
-    case Kind::kFloat: return "float";
-    case Kind::kString: return "str";
+    case Kind::kUndefined:
+      return "Undefined";
+    case Kind::kNone:
+      return "NoneType";
+    case Kind::kBool:
+      return "bool";
+    case Kind::kInt:
+      return "int";
+    case Kind::kFloat:
+      return "float";
+    case Kind::kString:
+      return "str";
     case Kind::kList:
       switch (value.as_list().shape) {
-        case Shape::kList: return "list";
-        case Shape::kTuple: return "tuple";
-        case Shape::kGenerator: return "generator";
-        case Shape::kView: return "dict view";
-        case Shape::kRange: return "range";
+        case Shape::kList:
+          return "list";
+        case Shape::kTuple:
+          return "tuple";
+        case Shape::kGenerator:
+          return "generator";
+        case Shape::kView:
+          return "dict view";
+        case Shape::kRange:
+          return "range";
       }
       return "list";
-    case Kind::kDict: return "dict";
-    case Kind::kNamespace: return "Namespace";
-    case Kind::kLoop: return "LoopContext";
-    case Kind::kCallable: return "function";
+    case Kind::kDict:
+      return "dict";
+    case Kind::kNamespace:
+      return "Namespace";
+    case Kind::kLoop:
+      return "LoopContext";
+    case Kind::kCallable:
+      return "function";
   }
   return "object";
 }
@@ -87,11 +110,16 @@ bool equals(JinjaRun& run, const JinjaValue& a, const JinjaValue& b) {
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
     case Kind::kUndefined:
-    case Kind::kNone: return true;
-    case Kind::kString: return a.as_string() == b.as_string();
-    case Kind::kList: return equal_lists(run, a.as_list(), b.as_list());
-    case Kind::kDict: return equal_dicts(run, a.as_dict(), b.as_dict());
-    default: return a.identity() == b.identity();
+    case Kind::kNone:
+      return true;
+    case Kind::kString:
+      return a.as_string() == b.as_string();
+    case Kind::kList:
+      return equal_lists(run, a.as_list(), b.as_list());
+    case Kind::kDict:
+      return equal_dicts(run, a.as_dict(), b.as_dict());
+    default:
+      return a.identity() == b.identity();
   }
 }
 
@@ -122,7 +150,8 @@ bool less(JinjaRun& run, const JinjaValue& a, const JinjaValue& b, const char* o
 
 bool contains(JinjaRun& run, const JinjaValue& container, const JinjaValue& item) {
   switch (container.kind()) {
-    case Kind::kUndefined: return false;
+    case Kind::kUndefined:
+      return false;
     case Kind::kString:
       if (!item.is_string()) {
         run.fail("'in <string>' needs a string on its left, not '" + type_name(item) + "'");
@@ -131,7 +160,8 @@ bool contains(JinjaRun& run, const JinjaValue& container, const JinjaValue& item
       if (!run.step(1 + static_cast<int64_t>(container.as_string().size() / 64))) return false;
       return container.as_string().find(item.as_string()) != std::string::npos;
     case Kind::kDict:
-      if (!run.step(container.as_dict().index.empty() ? static_cast<int64_t>(container.as_dict().items.size()) : 1)) return false;
+      if (!run.step(container.as_dict().index.empty() ? static_cast<int64_t>(container.as_dict().items.size()) : 1))
+        return false;
       return container.as_dict().find(item) != nullptr;
     case Kind::kList:
       for (const JinjaValue& element : container.as_list().items) {
@@ -154,19 +184,39 @@ class Printer {
     // Values share parts, so that a small one may print without end: the text itself is what is paid for.
     if (!run_.step() || !run_.allocate(16)) return;
     switch (value.kind()) {
-      case Kind::kUndefined: out_ += "Undefined"; return;
-      case Kind::kNone: out_ += "None"; return;
-      case Kind::kBool: out_ += value.as_bool() ? "True" : "False"; return;
-      case Kind::kInt: out_ += std::to_string(value.as_int()); return;
-      case Kind::kFloat: out_ += format_float(value.as_float()); return;
+      case Kind::kUndefined:
+        out_ += "Undefined";
+        return;
+      case Kind::kNone:
+        out_ += "None";
+        return;
+      case Kind::kBool:
+        out_ += value.as_bool() ? "True" : "False";
+        return;
+      case Kind::kInt:
+        out_ += std::to_string(value.as_int());
+        return;
+      case Kind::kFloat:
+        out_ += format_float(value.as_float());
+        return;
       case Kind::kString:
         if (run_.allocate(value.as_string().size())) out_ += quote_repr(value.as_string());
         return;
-      case Kind::kList: list(value.as_list(), depth); return;
-      case Kind::kDict: dict(value.as_dict(), depth); return;
-      case Kind::kNamespace: space(*value.as_namespace(), depth); return;
-      case Kind::kLoop: out_ += "<LoopContext>"; return;
-      case Kind::kCallable: out_ += "<function " + value.as_callable().name + ">"; return;
+      case Kind::kList:
+        list(value.as_list(), depth);
+        return;
+      case Kind::kDict:
+        dict(value.as_dict(), depth);
+        return;
+      case Kind::kNamespace:
+        space(*value.as_namespace(), depth);
+        return;
+      case Kind::kLoop:
+        out_ += "<LoopContext>";
+        return;
+      case Kind::kCallable:
+        out_ += "<function " + value.as_callable().name + ">";
+        return;
     }
   }
 
@@ -245,10 +295,18 @@ class JsonWriter {
   void write(const JinjaValue& value, int depth) {
     if (!run_.step() || !run_.allocate(16)) return;
     switch (value.kind()) {
-      case Kind::kNone: out_ += "null"; return;
-      case Kind::kBool: out_ += value.as_bool() ? "true" : "false"; return;
-      case Kind::kInt: out_ += std::to_string(value.as_int()); return;
-      case Kind::kFloat: number(value.as_float()); return;
+      case Kind::kNone:
+        out_ += "null";
+        return;
+      case Kind::kBool:
+        out_ += value.as_bool() ? "true" : "false";
+        return;
+      case Kind::kInt:
+        out_ += std::to_string(value.as_int());
+        return;
+      case Kind::kFloat:
+        number(value.as_float());
+        return;
       case Kind::kString:
         if (run_.allocate(value.as_string().size())) out_ += quote_json(value.as_string(), style_.ensure_ascii);
         return;
@@ -258,8 +316,11 @@ class JsonWriter {
           return;
         }
         break;
-      case Kind::kDict: dict(value.as_dict(), depth); return;
-      default: break;
+      case Kind::kDict:
+        dict(value.as_dict(), depth);
+        return;
+      default:
+        break;
     }
     run_.fail(value.is_undefined() ? value.undefined_hint() + ", so it cannot be written as JSON"
                                    : "a value of type '" + type_name(value) + "' cannot be written as JSON");
@@ -267,9 +328,12 @@ class JsonWriter {
 
  private:
   void number(double value) {
-    if (std::isnan(value)) out_ += "NaN";
-    else if (std::isinf(value)) out_ += value > 0 ? "Infinity" : "-Infinity";
-    else out_ += format_float(value);
+    if (std::isnan(value))
+      out_ += "NaN";
+    else if (std::isinf(value))
+      out_ += value > 0 ? "Infinity" : "-Infinity";
+    else
+      out_ += format_float(value);
   }
 
   void new_line(int depth) {
@@ -293,7 +357,8 @@ class JsonWriter {
     std::vector<const JinjaDict::Item*> items;
     for (const auto& item : dict.items) items.push_back(&item);
     if (style_.sort_keys) {
-      std::stable_sort(items.begin(), items.end(), [&](const auto* a, const auto* b) { return less(run_, a->first, b->first); });
+      std::stable_sort(items.begin(), items.end(),
+                       [&](const auto* a, const auto* b) { return less(run_, a->first, b->first); });
     }
     out_ += '{';
     for (size_t i = 0; i < items.size() && !run_.failed(); ++i) {
@@ -336,16 +401,20 @@ std::string to_json(JinjaRun& run, const JinjaValue& value, const JsonStyle& sty
 
 int64_t length(JinjaRun& run, const JinjaValue& value) {
   switch (value.kind()) {
-    case Kind::kUndefined: return 0;
+    case Kind::kUndefined:
+      return 0;
     case Kind::kString:
       run.step(static_cast<int64_t>(value.as_string().size() / 64));
       return code_point_count(value.as_string());
     case Kind::kList:
       if (value.as_list().shape != Shape::kGenerator) return static_cast<int64_t>(value.as_list().items.size());
       break;
-    case Kind::kDict: return static_cast<int64_t>(value.as_dict().items.size());
-    case Kind::kLoop: return static_cast<int64_t>(value.as_loop()->items.size());
-    default: break;
+    case Kind::kDict:
+      return static_cast<int64_t>(value.as_dict().items.size());
+    case Kind::kLoop:
+      return static_cast<int64_t>(value.as_loop()->items.size());
+    default:
+      break;
   }
   run.fail("a value of type '" + type_name(value) + "' has no length");
   return 0;
@@ -354,7 +423,8 @@ int64_t length(JinjaRun& run, const JinjaValue& value) {
 std::vector<JinjaValue> elements(JinjaRun& run, const JinjaValue& value) {
   std::vector<JinjaValue> out;
   switch (value.kind()) {
-    case Kind::kUndefined: return out;
+    case Kind::kUndefined:
+      return out;
     case Kind::kString: {
       const std::string& text = value.as_string();
       if (!run.step(static_cast<int64_t>(text.size())) || !run.allocate(text.size() * 96)) return out;
@@ -368,25 +438,32 @@ std::vector<JinjaValue> elements(JinjaRun& run, const JinjaValue& value) {
     case Kind::kList: {
       const JinjaList& list = value.as_list();
       if (list.shape == Shape::kGenerator && std::exchange(list.consumed, true)) return out;
-      if (!run.step(static_cast<int64_t>(list.items.size() / 8)) || !run.allocate(list.items.size() * sizeof(JinjaValue))) return out;
+      if (!run.step(static_cast<int64_t>(list.items.size() / 8)) ||
+          !run.allocate(list.items.size() * sizeof(JinjaValue)))
+        return out;
       return list.items;
     }
     case Kind::kDict:
       if (!run.allocate(value.as_dict().items.size() * sizeof(JinjaValue))) return out;
       for (const auto& [key, unused] : value.as_dict().items) out.push_back(key);
       return out;
-    default: run.fail("a value of type '" + type_name(value) + "' cannot be iterated over"); return out;
+    default:
+      run.fail("a value of type '" + type_name(value) + "' cannot be iterated over");
+      return out;
   }
 }
 
 JinjaValue get_item(JinjaRun& run, const JinjaValue& value, const JinjaValue& key) {
   const auto missing = [&]() -> JinjaValue {
-    const std::string name = key.is_string() ? "'" + key.as_string().substr(0, 80) + "'" : key.is_number() ? to_repr(run, key) : type_name(key);
+    const std::string name = key.is_string()   ? "'" + key.as_string().substr(0, 80) + "'"
+                             : key.is_number() ? to_repr(run, key)
+                                               : type_name(key);
     return JinjaValue::undefined("a value of type '" + type_name(value) + "' has no element " + name);
   };
   if (!run.step()) return {};
   switch (value.kind()) {
-    case Kind::kUndefined: return run.fail(value.undefined_hint());
+    case Kind::kUndefined:
+      return run.fail(value.undefined_hint());
     case Kind::kDict: {
       if (value.as_dict().index.empty() && !run.step(static_cast<int64_t>(value.as_dict().items.size() / 8))) return {};
       const JinjaValue* found = value.as_dict().find(key);
@@ -415,20 +492,24 @@ JinjaValue get_item(JinjaRun& run, const JinjaValue& value, const JinjaValue& ke
       next_code_point(text, at);
       return run.make_string(text.substr(begin, at - begin));
     }
-    default: return missing();
+    default:
+      return missing();
   }
 }
 
-JinjaValue slice(JinjaRun& run, const JinjaValue& value, const JinjaValue& start, const JinjaValue& stop, const JinjaValue& stride) {
+JinjaValue slice(JinjaRun& run, const JinjaValue& value, const JinjaValue& start, const JinjaValue& stop,
+                 const JinjaValue& stride) {
   if (value.is_undefined()) return run.fail(value.undefined_hint());
   for (const JinjaValue* bound : {&start, &stop, &stride}) {
-    if (!bound->is_none() && !bound->is_int()) return run.fail("slice bounds must be integers or none, not '" + type_name(*bound) + "'");
+    if (!bound->is_none() && !bound->is_int())
+      return run.fail("slice bounds must be integers or none, not '" + type_name(*bound) + "'");
   }
   const bool is_list = value.is_list() && value.as_list().is_sequence();
   if (!is_list && !value.is_string()) return run.fail("a value of type '" + type_name(value) + "' cannot be sliced");
   const std::u32string characters = is_list ? std::u32string() : decode_utf8(value.as_string());
   if (!run.step(static_cast<int64_t>(characters.size() / 16))) return {};
-  const auto size = is_list ? static_cast<int64_t>(value.as_list().items.size()) : static_cast<int64_t>(characters.size());
+  const auto size =
+      is_list ? static_cast<int64_t>(value.as_list().items.size()) : static_cast<int64_t>(characters.size());
   const int64_t step = stride.is_none() ? 1 : stride.as_int();
   if (step == 0) return run.fail("a slice step cannot be zero");
   const auto clamp = [&](const JinjaValue& bound, int64_t absent) {
@@ -443,8 +524,10 @@ JinjaValue slice(JinjaRun& run, const JinjaValue& value, const JinjaValue& start
   std::u32string text;
   // A step larger than the value ends after the first element; unsigned distance avoids overflow at the extremes.
   for (int64_t i = first; step > 0 ? i < last : i > last;) {
-    if (is_list) items.push_back(value.as_list().items[i]);
-    else text += characters[i];
+    if (is_list)
+      items.push_back(value.as_list().items[i]);
+    else
+      text += characters[i];
     const int64_t left = step > 0 ? last - i : i - last;
     if (step > 0 ? step >= left : step <= -left) break;
     i += step;

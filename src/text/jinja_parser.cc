@@ -10,10 +10,14 @@ Error Parser::error_at(int line, const std::string& what) {
 
 std::string Parser::describe() const {
   switch (current().kind) {
-    case TokenKind::kEnd: return "the end of the template";
-    case TokenKind::kVariableEnd: return "'}}'";
-    case TokenKind::kBlockEnd: return "'%}'";
-    default: return "'" + current().text + "'";
+    case TokenKind::kEnd:
+      return "the end of the template";
+    case TokenKind::kVariableEnd:
+      return "'}}'";
+    case TokenKind::kBlockEnd:
+      return "'%}'";
+    default:
+      return "'" + current().text + "'";
   }
 }
 
@@ -95,7 +99,8 @@ Result<Body> Parser::parse_body(const std::vector<std::string_view>& ends) {
         next();
         TRY(parse_statement(stmt));
         break;
-      default: return error("unexpected " + describe());
+      default:
+        return error("unexpected " + describe());
     }
     body.push_back(std::move(stmt));
   }
@@ -114,16 +119,26 @@ Status Parser::parse_statement(Stmt& stmt) {
   const std::string tag = current().text;
   stmt.line = current().line;
   next();
-  if (tag == "if") TRY(parse_if(stmt));
-  else if (tag == "for") TRY(parse_for(stmt));
-  else if (tag == "set") TRY(parse_set(stmt));
-  else if (tag == "macro") TRY(parse_macro(stmt));
-  else if (tag == "call") TRY(parse_call_block(stmt));
-  else if (tag == "filter") TRY(parse_filter_block(stmt));
-  else if (tag == "with") TRY(parse_with(stmt));
-  else if (tag == "print") TRY(parse_print(stmt));
-  else if (tag == "generation") TRY(parse_one_block(stmt, StmtKind::kScope, "endgeneration"));
-  else if (tag == "block") TRY(parse_named_block(stmt));
+  if (tag == "if")
+    TRY(parse_if(stmt));
+  else if (tag == "for")
+    TRY(parse_for(stmt));
+  else if (tag == "set")
+    TRY(parse_set(stmt));
+  else if (tag == "macro")
+    TRY(parse_macro(stmt));
+  else if (tag == "call")
+    TRY(parse_call_block(stmt));
+  else if (tag == "filter")
+    TRY(parse_filter_block(stmt));
+  else if (tag == "with")
+    TRY(parse_with(stmt));
+  else if (tag == "print")
+    TRY(parse_print(stmt));
+  else if (tag == "generation")
+    TRY(parse_one_block(stmt, StmtKind::kScope, "endgeneration"));
+  else if (tag == "block")
+    TRY(parse_named_block(stmt));
   else if (tag == "break" || tag == "continue") {
     if (loop_depth_ == 0) return error_at(stmt.line, "'" + tag + "' stands outside a loop");
     stmt.kind = tag == "break" ? StmtKind::kBreak : StmtKind::kContinue;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The recursive-descent parser of templates: a private header of jinja_parser.cc (statements) and jinja_expressions.cc.
 //
-// Thread: one parser, one thread, one template. Ownership: owns its tokens and the program until run() hands it out. Invariant: every step down
-// counts against kMaxTreeDepth. Failure: invalid_argument with the template's line.
+// Thread: one parser, one thread, one template. Ownership: owns its tokens and the program until run() hands it out.
+// Invariant: every step down counts against kMaxTreeDepth. Failure: invalid_argument with the template's line.
 #pragma once
 
 #include <algorithm>

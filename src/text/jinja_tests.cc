@@ -14,11 +14,12 @@ using Shape = JinjaList::Shape;
 
 namespace {
 
-constexpr std::string_view kPlainTests[] = {"boolean", "callable", "defined", "even", "false", "filter", "float", "integer",
-                                            "iterable", "lower", "mapping", "none", "number", "odd", "sequence", "string",
-                                            "test", "true", "undefined", "upper"};
-constexpr std::string_view kOperandTests[] = {"divisibleby", "eq", "==", "equalto", "ge", ">=", "gt", ">", "greaterthan", "in",
-                                              "le", "<=", "lt", "<", "lessthan", "ne", "!=", "sameas"};
+constexpr std::string_view kPlainTests[] = {
+    "boolean", "callable", "defined", "even", "false",    "filter", "float", "integer", "iterable",  "lower",
+    "mapping", "none",     "number",  "odd",  "sequence", "string", "test",  "true",    "undefined", "upper"};
+constexpr std::string_view kOperandTests[] = {
+    "divisibleby", "eq", "==", "equalto", "ge", ">=",       "gt", ">",  "greaterthan",
+    "in",          "le", "<=", "lt",      "<",  "lessthan", "ne", "!=", "sameas"};
 
 bool is_odd(JinjaRun& run, const JinjaValue& value) { return truthy(binary(run, '%', value, JinjaValue(2))); }
 
@@ -30,7 +31,8 @@ bool plain_test(JinjaRun& run, const std::string& name, const JinjaValue& value)
   if (name == "string") return kind == Kind::kString;
   if (name == "mapping") return kind == Kind::kDict;
   if (name == "iterable") {
-    return kind == Kind::kString || kind == Kind::kList || kind == Kind::kDict || kind == Kind::kUndefined || kind == Kind::kLoop;
+    return kind == Kind::kString || kind == Kind::kList || kind == Kind::kDict || kind == Kind::kUndefined ||
+           kind == Kind::kLoop;
   }
   if (name == "sequence") {
     return kind == Kind::kString || kind == Kind::kDict || kind == Kind::kUndefined ||

@@ -115,8 +115,10 @@ bool is_printable(char32_t c) {
     case U_UNASSIGNED:
     case U_LINE_SEPARATOR:
     case U_PARAGRAPH_SEPARATOR:
-    case U_SPACE_SEPARATOR: return false;
-    default: return true;
+    case U_SPACE_SEPARATOR:
+      return false;
+    default:
+      return true;
   }
 }
 
@@ -150,7 +152,8 @@ std::string map_case(std::string_view text, Case which) {
   const auto length = static_cast<int32_t>(source.size());
   if (which == Case::kUpper) size = u_strToUpper(target.data(), capacity, source.data(), length, "", &status);
   if (which == Case::kLower) size = u_strToLower(target.data(), capacity, source.data(), length, "", &status);
-  if (which == Case::kFold) size = u_strFoldCase(target.data(), capacity, source.data(), length, U_FOLD_CASE_DEFAULT, &status);
+  if (which == Case::kFold)
+    size = u_strFoldCase(target.data(), capacity, source.data(), length, U_FOLD_CASE_DEFAULT, &status);
   if (which == Case::kTitle) size = u_strToTitle(target.data(), capacity, source.data(), length, nullptr, "", &status);
   if (U_FAILURE(status)) return std::string(text);
   std::string out;
@@ -196,7 +199,8 @@ std::string to_lower(std::string_view text) {
 
 std::string to_casefold(std::string_view text) { return is_ascii(text) ? to_lower(text) : map_case(text, Case::kFold); }
 
-// The first cased character of a run is title-cased, the others lowered one by one (a final sigma stays the plain small one).
+// The first cased character of a run is title-cased, the others lowered one by one (a final sigma stays the plain small
+// one).
 std::string to_title(std::string_view text) {
   std::string out;
   bool inside = false;
@@ -296,14 +300,29 @@ std::string quote_json(std::string_view text, bool ensure_ascii) {
   for (size_t at = 0; at < text.size();) {
     const char32_t c = next_code_point(text, at);
     switch (c) {
-      case '"': out += "\\\""; continue;
-      case '\\': out += "\\\\"; continue;
-      case '\n': out += "\\n"; continue;
-      case '\r': out += "\\r"; continue;
-      case '\t': out += "\\t"; continue;
-      case '\b': out += "\\b"; continue;
-      case '\f': out += "\\f"; continue;
-      default: break;
+      case '"':
+        out += "\\\"";
+        continue;
+      case '\\':
+        out += "\\\\";
+        continue;
+      case '\n':
+        out += "\\n";
+        continue;
+      case '\r':
+        out += "\\r";
+        continue;
+      case '\t':
+        out += "\\t";
+        continue;
+      case '\b':
+        out += "\\b";
+        continue;
+      case '\f':
+        out += "\\f";
+        continue;
+      default:
+        break;
     }
     if (c >= 0x20 && (!ensure_ascii || c < 0x7F)) {
       append_utf8(out, c);

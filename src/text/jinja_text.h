@@ -3,7 +3,8 @@
 //
 // Thread: pure functions. Strings are valid UTF-8 (the parser and the JSON reader have checked); a malformed byte is
 // treated as one code point of its own value so that nothing here can fail.
-// Source: CPython's unicodeobject (isspace, splitlines, isprintable, title); case mapping is ICU's full mapping, root locale.
+// Source: CPython's unicodeobject (isspace, splitlines, isprintable, title); case mapping is ICU's full mapping, root
+// locale.
 #pragma once
 
 #include <cstdint>
@@ -34,13 +35,13 @@ bool is_word(char32_t c);  // \w of Python's re: alphanumeric or underscore
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
 std::string to_casefold(std::string_view text);
-std::string to_title(std::string_view text);       // str.title
+std::string to_title(std::string_view text);        // str.title
 std::string to_capitalized(std::string_view text);  // str.capitalize
 std::string strip(std::string_view text, bool left, bool right);
 std::string strip(std::string_view text, std::string_view characters, bool left, bool right);
 std::vector<std::string> split_lines(std::string_view text, bool keep_ends);
-std::string quote_repr(std::string_view text);        // repr(str)
+std::string quote_repr(std::string_view text);                     // repr(str)
 std::string quote_json(std::string_view text, bool ensure_ascii);  // json.dumps(str)
-std::string format_float(double value);               // repr(float)
+std::string format_float(double value);                            // repr(float)
 
 }  // namespace loralei::jinja

@@ -42,13 +42,20 @@ std::string JinjaValue::undefined_hint() const {
 
 const void* JinjaValue::identity() const {
   switch (kind()) {
-    case Kind::kString: return &as_string();
-    case Kind::kList: return &as_list();
-    case Kind::kDict: return &as_dict();
-    case Kind::kNamespace: return as_namespace().get();
-    case Kind::kLoop: return as_loop().get();
-    case Kind::kCallable: return &as_callable();
-    default: return nullptr;
+    case Kind::kString:
+      return &as_string();
+    case Kind::kList:
+      return &as_list();
+    case Kind::kDict:
+      return &as_dict();
+    case Kind::kNamespace:
+      return as_namespace().get();
+    case Kind::kLoop:
+      return as_loop().get();
+    case Kind::kCallable:
+      return &as_callable();
+    default:
+      return nullptr;
   }
 }
 
@@ -100,7 +107,8 @@ bool JinjaRun::step(int64_t count) {
   if (error_) return false;
   steps_ += count;
   if (steps_ <= limits_.max_steps) return true;
-  fail("it needs more than " + std::to_string(limits_.max_steps) + " steps; shorten the conversation or mend the template");
+  fail("it needs more than " + std::to_string(limits_.max_steps) +
+       " steps; shorten the conversation or mend the template");
   return false;
 }
 
@@ -122,7 +130,8 @@ JinjaValue JinjaRun::make_list(std::vector<JinjaValue> items, JinjaList::Shape s
   auto list = std::make_shared<JinjaList>();
   int deepest = 0;
   for (const JinjaValue& item : items) deepest = std::max(deepest, item.depth());
-  if (deepest >= kMaxValueDepth) return fail("it nests values deeper than " + std::to_string(kMaxValueDepth) + " levels");
+  if (deepest >= kMaxValueDepth)
+    return fail("it nests values deeper than " + std::to_string(kMaxValueDepth) + " levels");
   list->depth = deepest + 1;
   list->shape = shape;
   list->items = std::move(items);
@@ -153,7 +162,8 @@ JinjaValue JinjaRun::make_dict(std::vector<JinjaDict::Item> items) {
     dict->items.emplace_back(key, std::move(value));
   }
   finish_dict(*dict);
-  if (dict->depth > kMaxValueDepth) return fail("it nests values deeper than " + std::to_string(kMaxValueDepth) + " levels");
+  if (dict->depth > kMaxValueDepth)
+    return fail("it nests values deeper than " + std::to_string(kMaxValueDepth) + " levels");
   return JinjaValue(std::shared_ptr<const JinjaDict>(std::move(dict)));
 }
 
@@ -181,19 +191,25 @@ namespace {
 
 Result<JinjaValue> from_json(const nlohmann::ordered_json& json, int depth) {
   if (depth > kMaxJsonDepth) {
-    return invalid_argument("JSON nested deeper than " + std::to_string(kMaxJsonDepth) + " levels cannot be given to a chat template");
+    return invalid_argument("JSON nested deeper than " + std::to_string(kMaxJsonDepth) +
+                            " levels cannot be given to a chat template");
   }
   switch (json.type()) {
-    case nlohmann::ordered_json::value_t::null: return JinjaValue::none();
-    case nlohmann::ordered_json::value_t::boolean: return JinjaValue(json.get<bool>());
-    case nlohmann::ordered_json::value_t::number_integer: return JinjaValue(json.get<int64_t>());
+    case nlohmann::ordered_json::value_t::null:
+      return JinjaValue::none();
+    case nlohmann::ordered_json::value_t::boolean:
+      return JinjaValue(json.get<bool>());
+    case nlohmann::ordered_json::value_t::number_integer:
+      return JinjaValue(json.get<int64_t>());
     case nlohmann::ordered_json::value_t::number_unsigned: {
       const auto value = json.get<uint64_t>();
       if (value > static_cast<uint64_t>(INT64_MAX)) return JinjaValue(static_cast<double>(value));
       return JinjaValue(static_cast<int64_t>(value));
     }
-    case nlohmann::ordered_json::value_t::number_float: return JinjaValue(json.get<double>());
-    case nlohmann::ordered_json::value_t::string: return JinjaValue(json.get_ref<const std::string&>());
+    case nlohmann::ordered_json::value_t::number_float:
+      return JinjaValue(json.get<double>());
+    case nlohmann::ordered_json::value_t::string:
+      return JinjaValue(json.get_ref<const std::string&>());
     case nlohmann::ordered_json::value_t::array: {
       std::vector<JinjaValue> items;
       for (const auto& item : json) {
@@ -210,7 +226,8 @@ Result<JinjaValue> from_json(const nlohmann::ordered_json& json, int depth) {
       }
       return jinja_dict(std::move(items));
     }
-    default: return invalid_argument("this JSON value cannot be given to a chat template");
+    default:
+      return invalid_argument("this JSON value cannot be given to a chat template");
   }
 }
 

@@ -2,10 +2,11 @@
 // JinjaValue: a Python value as chat templates see it, and the run that pays for making values.
 //
 // Thread: a value may be read from several threads while nobody renders with it; a JinjaRun belongs to one render.
-// Ownership: strings, lists and dicts are immutable and shared; namespaces and loops change while a template runs and are
-// owned by the run, which empties them at its end (so that a namespace that holds itself is no leak).
-// Invariants: no list or dict nests deeper than kMaxValueDepth (checked when it is made), so recursion over values is safe.
-// Failure: operations report through JinjaRun::fail, first error wins; afterwards every operation returns undefined at once.
+// Ownership: strings, lists and dicts are immutable and shared; namespaces and loops change while a template runs and
+// are owned by the run, which empties them at its end (so that a namespace that holds itself is no leak). Invariants:
+// no list or dict nests deeper than kMaxValueDepth (checked when it is made), so recursion over values is safe.
+// Failure: operations report through JinjaRun::fail, first error wins; afterwards every operation returns undefined at
+// once.
 #pragma once
 
 #include <cstdint>
@@ -32,22 +33,32 @@ struct JinjaCallable;
 class JinjaValue {
  public:
   enum class Kind : uint8_t {
-    kUndefined, kNone, kBool, kInt, kFloat, kString, kList, kDict, kNamespace, kLoop, kCallable
+    kUndefined,
+    kNone,
+    kBool,
+    kInt,
+    kFloat,
+    kString,
+    kList,
+    kDict,
+    kNamespace,
+    kLoop,
+    kCallable
   };
 
-  JinjaValue() = default;  // undefined without a name
-  JinjaValue(bool value) : data_(value) {}                                          // NOLINT: implicit by design
-  JinjaValue(int64_t value) : data_(value) {}                                       // NOLINT
-  JinjaValue(int value) : data_(static_cast<int64_t>(value)) {}                     // NOLINT
-  JinjaValue(double value) : data_(value) {}                                        // NOLINT
+  JinjaValue() = default;                                        // undefined without a name
+  JinjaValue(bool value) : data_(value) {}                       // NOLINT: implicit by design
+  JinjaValue(int64_t value) : data_(value) {}                    // NOLINT
+  JinjaValue(int value) : data_(static_cast<int64_t>(value)) {}  // NOLINT
+  JinjaValue(double value) : data_(value) {}                     // NOLINT
   JinjaValue(std::string value) : data_(std::make_shared<const std::string>(std::move(value))) {}  // NOLINT
-  JinjaValue(std::string_view value) : JinjaValue(std::string(value)) {}            // NOLINT
-  JinjaValue(const char* value) : JinjaValue(std::string(value)) {}                 // NOLINT
-  JinjaValue(std::shared_ptr<const JinjaList> value) : data_(std::move(value)) {}   // NOLINT
-  JinjaValue(std::shared_ptr<const JinjaDict> value) : data_(std::move(value)) {}   // NOLINT
-  JinjaValue(std::shared_ptr<JinjaNamespace> value) : data_(std::move(value)) {}    // NOLINT
-  JinjaValue(std::shared_ptr<JinjaLoop> value) : data_(std::move(value)) {}         // NOLINT
-  JinjaValue(std::shared_ptr<const JinjaCallable> value) : data_(std::move(value)) {}  // NOLINT
+  JinjaValue(std::string_view value) : JinjaValue(std::string(value)) {}                           // NOLINT
+  JinjaValue(const char* value) : JinjaValue(std::string(value)) {}                                // NOLINT
+  JinjaValue(std::shared_ptr<const JinjaList> value) : data_(std::move(value)) {}                  // NOLINT
+  JinjaValue(std::shared_ptr<const JinjaDict> value) : data_(std::move(value)) {}                  // NOLINT
+  JinjaValue(std::shared_ptr<JinjaNamespace> value) : data_(std::move(value)) {}                   // NOLINT
+  JinjaValue(std::shared_ptr<JinjaLoop> value) : data_(std::move(value)) {}                        // NOLINT
+  JinjaValue(std::shared_ptr<const JinjaCallable> value) : data_(std::move(value)) {}              // NOLINT
   static JinjaValue none() {
     JinjaValue value;
     value.data_ = None{};
@@ -76,7 +87,9 @@ class JinjaValue {
   const std::string& as_string() const { return *std::get<std::shared_ptr<const std::string>>(data_); }
   const JinjaList& as_list() const { return *std::get<std::shared_ptr<const JinjaList>>(data_); }
   const JinjaDict& as_dict() const { return *std::get<std::shared_ptr<const JinjaDict>>(data_); }
-  const std::shared_ptr<JinjaNamespace>& as_namespace() const { return std::get<std::shared_ptr<JinjaNamespace>>(data_); }
+  const std::shared_ptr<JinjaNamespace>& as_namespace() const {
+    return std::get<std::shared_ptr<JinjaNamespace>>(data_);
+  }
   const std::shared_ptr<JinjaLoop>& as_loop() const { return std::get<std::shared_ptr<JinjaLoop>>(data_); }
   const JinjaCallable& as_callable() const { return *std::get<std::shared_ptr<const JinjaCallable>>(data_); }
   std::string undefined_hint() const;
@@ -103,8 +116,8 @@ struct JinjaList {
   Shape shape = Shape::kList;
   std::vector<JinjaValue> items;
   int depth = 1;
-  std::string view_name;  // kView: dict_items, dict_keys, dict_values
-  bool is_group = false;  // a (grouper, list) pair of groupby
+  std::string view_name;          // kView: dict_items, dict_keys, dict_values
+  bool is_group = false;          // a (grouper, list) pair of groupby
   mutable bool consumed = false;  // generators: only the one run that made it can reach it
 
   bool is_sequence() const { return shape != Shape::kGenerator && shape != Shape::kView; }
@@ -112,7 +125,7 @@ struct JinjaList {
 
 struct JinjaDict {
   using Item = std::pair<JinjaValue, JinjaValue>;
-  std::vector<Item> items;  // in order of insertion; keys differ
+  std::vector<Item> items;                               // in order of insertion; keys differ
   std::unordered_map<std::string_view, uint32_t> index;  // string keys; filled for larger dicts only
   int depth = 1;
 
@@ -125,10 +138,10 @@ struct JinjaNamespace {
 };
 
 struct JinjaRenderLimits {
-  int64_t max_steps = 5'000'000;              // evaluated nodes and touched elements: about a second at most
-  int64_t max_output_bytes = 32 << 20;        // a prompt longer than this fits no model
-  int64_t max_allocated_bytes = 256 << 20;    // all strings and containers made in one render, together
-  int max_depth = 256;                        // nested evaluation: expressions, blocks, macro calls
+  int64_t max_steps = 5'000'000;            // evaluated nodes and touched elements: about a second at most
+  int64_t max_output_bytes = 32 << 20;      // a prompt longer than this fits no model
+  int64_t max_allocated_bytes = 256 << 20;  // all strings and containers made in one render, together
+  int max_depth = 256;                      // nested evaluation: expressions, blocks, macro calls
 };
 
 // What one render may use and the error that ended it.

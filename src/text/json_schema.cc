@@ -21,7 +21,8 @@ constexpr int kMaxFormDepth = 32;
 
 Result<Json> parse_schema(std::string_view text) {
   if (static_cast<int64_t>(text.size()) > kMaxSchemaBytes) {
-    return too_large("the schema has " + std::to_string(text.size()) + " bytes; at most " + std::to_string(kMaxSchemaBytes) + " are accepted");
+    return too_large("the schema has " + std::to_string(text.size()) + " bytes; at most " +
+                     std::to_string(kMaxSchemaBytes) + " are accepted");
   }
   TRY(check_json_depth(text));
   Json json = Json::parse(text, nullptr, false);
@@ -42,7 +43,8 @@ class FormCompiler {
 
  private:
   Result<GrammarStateId> add(GrammarStateId from, const GrammarForm& form, int depth) {
-    if (depth > kMaxFormDepth) return invalid_argument("a form nests deeper than " + std::to_string(kMaxFormDepth) + " levels");
+    if (depth > kMaxFormDepth)
+      return invalid_argument("a form nests deeper than " + std::to_string(kMaxFormDepth) + " levels");
     switch (form.kind) {
       case GrammarForm::Kind::kLiteral: {
         if (!form.by_special_token) return b_.literal(from, form.text);
@@ -73,16 +75,21 @@ class FormCompiler {
           TRY_ASSIGN(from, add(from, part, depth + 1));
         }
         return from;
-      case GrammarForm::Kind::kChoice: return add_choice(from, form, depth);
-      case GrammarForm::Kind::kRepeat: return add_repeat(from, form, depth);
-      case GrammarForm::Kind::kTriggered: return add_triggered(from, form, depth);
+      case GrammarForm::Kind::kChoice:
+        return add_choice(from, form, depth);
+      case GrammarForm::Kind::kRepeat:
+        return add_repeat(from, form, depth);
+      case GrammarForm::Kind::kTriggered:
+        return add_triggered(from, form, depth);
     }
     return invalid_argument("an unknown kind of form");
   }
 
   Result<GrammarStateId> add_choice(GrammarStateId from, const GrammarForm& form, int depth) {
     const GrammarStateId to = b_.add_state();
-    const bool all_literal = std::all_of(form.parts.begin(), form.parts.end(), [](const GrammarForm& part) { return part.kind == GrammarForm::Kind::kLiteral && !part.by_special_token; });
+    const bool all_literal = std::all_of(form.parts.begin(), form.parts.end(), [](const GrammarForm& part) {
+      return part.kind == GrammarForm::Kind::kLiteral && !part.by_special_token;
+    });
     if (all_literal) {  // share beginnings: thousands of choices are common
       std::vector<std::string> texts;
       for (const GrammarForm& part : form.parts) texts.push_back(part.text);
@@ -124,7 +131,8 @@ class FormCompiler {
   }
 
   Result<GrammarStateId> add_triggered(GrammarStateId from, const GrammarForm& form, int depth) {
-    if (form.text.empty() || form.parts.size() != 1) return invalid_argument("a triggered form needs a trigger and one part");
+    if (form.text.empty() || form.parts.size() != 1)
+      return invalid_argument("a triggered form needs a trigger and one part");
     if (in_rule_ > 0) return invalid_argument("a triggered form cannot stand inside a repetition");
     const GrammarStateId free = b_.add_state();
     b_.add_empty(from, free);
@@ -155,12 +163,15 @@ Status check_json_depth(std::string_view json) {
   for (size_t i = 0; i < json.size(); ++i) {
     const char c = json[i];
     if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
     } else if (c == '"') {
       in_string = true;
     } else if (c == '{' || c == '[') {
-      if (++depth > 2 * kMaxJsonDepth) return invalid_argument("the JSON text nests deeper than " + std::to_string(2 * kMaxJsonDepth) + " levels");
+      if (++depth > 2 * kMaxJsonDepth)
+        return invalid_argument("the JSON text nests deeper than " + std::to_string(2 * kMaxJsonDepth) + " levels");
     } else if (c == '}' || c == ']') {
       --depth;
     }
@@ -168,17 +179,23 @@ Status check_json_depth(std::string_view json) {
   return {};
 }
 
-Result<GrammarPtr> compile_json_schema(std::string_view schema) { return compile_form(GrammarForm::schema(std::string(schema))); }
+Result<GrammarPtr> compile_json_schema(std::string_view schema) {
+  return compile_form(GrammarForm::schema(std::string(schema)));
+}
 Result<GrammarPtr> compile_json_object() { return compile_shared(true); }
 Result<GrammarPtr> compile_json_value() { return compile_shared(false); }
-Result<GrammarPtr> compile_regex(std::string_view pattern) { return compile_form(GrammarForm::regex(std::string(pattern))); }
+Result<GrammarPtr> compile_regex(std::string_view pattern) {
+  return compile_form(GrammarForm::regex(std::string(pattern)));
+}
 
 Result<GrammarPtr> compile_choice(const std::vector<std::string>& choices) {
   if (choices.empty()) return invalid_argument("the list of choices is empty");
-  if (choices.size() > static_cast<size_t>(kMaxListedChoices)) return too_large("there are more than " + std::to_string(kMaxListedChoices) + " choices");
+  if (choices.size() > static_cast<size_t>(kMaxListedChoices))
+    return too_large("there are more than " + std::to_string(kMaxListedChoices) + " choices");
   std::vector<GrammarForm> parts;
   for (const std::string& choice : choices) {
-    if (choice.empty() || !jinja::is_valid_utf8(choice)) return invalid_argument("a choice is empty or not valid UTF-8");
+    if (choice.empty() || !jinja::is_valid_utf8(choice))
+      return invalid_argument("a choice is empty or not valid UTF-8");
     parts.push_back(GrammarForm::literal(choice));
   }
   return compile_form(GrammarForm::choice(std::move(parts)));

@@ -2,14 +2,14 @@
 // JSON schemas, regular expressions and lists of choices to GrammarPrograms.
 //
 // Thread: pure functions. Ownership: programs are immutable and shared.
-// What a schema's grammar writes: a document that is valid, with properties in the schema's order (optional ones may be left
-// out), and between tokens nothing, one blank, or a new line with indentation. Strings may use any escape, but where their
-// content is fixed or has a pattern they are in plain form (only what must be escaped is). "type" left out is taken from
-// the other keywords; "additionalProperties" left out means none where "properties" is given (so that the model keeps to what
-// is documented). oneOf is read as anyOf. Numbers with bounds have no exponent.
-// Failure: invalid_argument naming the keyword and its path for anything that would change what is valid and is not
-// supported (never ignored), too_large beyond the limits below.
-// Source: JSON Schema 2020-12 with draft 7's items/additionalItems, OpenAPI's nullable.
+// What a schema's grammar writes: a document that is valid, with properties in the schema's order (optional ones may be
+// left out), and between tokens nothing, one blank, or a new line with indentation. Strings may use any escape, but
+// where their content is fixed or has a pattern they are in plain form (only what must be escaped is). "type" left out
+// is taken from the other keywords; "additionalProperties" left out means none where "properties" is given (so that the
+// model keeps to what is documented). oneOf is read as anyOf. Numbers with bounds have no exponent. Failure:
+// invalid_argument naming the keyword and its path for anything that would change what is valid and is not supported
+// (never ignored), too_large beyond the limits below. Source: JSON Schema 2020-12 with draft 7's items/additionalItems,
+// OpenAPI's nullable.
 #pragma once
 
 #include <memory>
@@ -23,21 +23,21 @@
 namespace loralei {
 
 inline constexpr int64_t kMaxSchemaBytes = 1 << 20;
-inline constexpr int kMaxSchemaDepth = 64;          // nested schemas, references followed
-inline constexpr int kMaxSchemaNodes = 20000;       // schemas compiled in all, alternatives counted each time
-inline constexpr int kMaxSchemaProperties = 500;    // of one object
+inline constexpr int kMaxSchemaDepth = 64;        // nested schemas, references followed
+inline constexpr int kMaxSchemaNodes = 20000;     // schemas compiled in all, alternatives counted each time
+inline constexpr int kMaxSchemaProperties = 500;  // of one object
 inline constexpr int64_t kMaxPatternBytes = 16384;
-inline constexpr int kMaxListedChoices = 10000;           // guided_choice, enum
+inline constexpr int kMaxListedChoices = 10000;  // guided_choice, enum
 
-// Fails for JSON text nested deeper than any of the project's readers takes; to be asked before a text from outside is parsed
-// into a tree that is then copied or written, which recurse.
+// Fails for JSON text nested deeper than any of the project's readers takes; to be asked before a text from outside is
+// parsed into a tree that is then copied or written, which recurse.
 Status check_json_depth(std::string_view json);
 
 using GrammarPtr = std::shared_ptr<const GrammarProgram>;
 
 Result<GrammarPtr> compile_json_schema(std::string_view schema);
-Result<GrammarPtr> compile_json_object();  // any JSON object
-Result<GrammarPtr> compile_json_value();   // any JSON value
+Result<GrammarPtr> compile_json_object();                    // any JSON object
+Result<GrammarPtr> compile_json_value();                     // any JSON value
 Result<GrammarPtr> compile_regex(std::string_view pattern);  // the whole text matches
 Result<GrammarPtr> compile_choice(const std::vector<std::string>& choices);
 
@@ -56,13 +56,17 @@ struct GrammarForm {
   static GrammarForm any_text() { return {Kind::kAnyText, {}, {}, false, 0, -1}; }  // special tokens included
   static GrammarForm schema(std::string json) { return {Kind::kSchema, std::move(json), {}, false, 0, -1}; }
   static GrammarForm regex(std::string pattern) { return {Kind::kRegex, std::move(pattern), {}, false, 0, -1}; }
-  static GrammarForm sequence(std::vector<GrammarForm> parts) { return {Kind::kSequence, {}, std::move(parts), false, 0, -1}; }
-  static GrammarForm choice(std::vector<GrammarForm> parts) { return {Kind::kChoice, {}, std::move(parts), false, 0, -1}; }
+  static GrammarForm sequence(std::vector<GrammarForm> parts) {
+    return {Kind::kSequence, {}, std::move(parts), false, 0, -1};
+  }
+  static GrammarForm choice(std::vector<GrammarForm> parts) {
+    return {Kind::kChoice, {}, std::move(parts), false, 0, -1};
+  }
   static GrammarForm repeat(GrammarForm part, GrammarForm separator, int min_count, int max_count) {
     return {Kind::kRepeat, {}, {std::move(part), std::move(separator)}, false, min_count, max_count};
   }
-  // Free text, which may end anywhere; once the trigger has been written in it, `part` must follow. Then free text again, or,
-  // with `once`, the end. Only as the last part of the whole form, not inside a repetition.
+  // Free text, which may end anywhere; once the trigger has been written in it, `part` must follow. Then free text
+  // again, or, with `once`, the end. Only as the last part of the whole form, not inside a repetition.
   static GrammarForm triggered(std::string trigger, GrammarForm part, bool once) {
     return {Kind::kTriggered, std::move(trigger), {std::move(part)}, false, 0, once ? 1 : -1};
   }

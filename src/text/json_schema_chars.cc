@@ -24,8 +24,10 @@ void CharSet::add(char32_t low, char32_t high) {
   std::sort(ranges_.begin(), ranges_.end());
   std::vector<std::pair<char32_t, char32_t>> merged;
   for (const auto& range : ranges_) {
-    if (!merged.empty() && range.first <= merged.back().second + 1) merged.back().second = std::max(merged.back().second, range.second);
-    else merged.push_back(range);
+    if (!merged.empty() && range.first <= merged.back().second + 1)
+      merged.back().second = std::max(merged.back().second, range.second);
+    else
+      merged.push_back(range);
   }
   ranges_ = std::move(merged);
 }
@@ -46,7 +48,8 @@ CharSet CharSet::inverse() const {
 }
 
 bool CharSet::contains(char32_t c) const {
-  return std::any_of(ranges_.begin(), ranges_.end(), [c](const auto& range) { return range.first <= c && c <= range.second; });
+  return std::any_of(ranges_.begin(), ranges_.end(),
+                     [c](const auto& range) { return range.first <= c && c <= range.second; });
 }
 
 CharAutomaton with_length(const CharAutomaton& automaton, int64_t min, int64_t max, int64_t limit) {
@@ -65,7 +68,8 @@ CharAutomaton with_length(const CharAutomaton& automaton, int64_t min, int64_t m
       for (const int empty : automaton.nodes[node].empties) target.empties.push_back(at(empty, count));
       if (node == automaton.end && count >= min) target.empties.push_back(out.end);
       if (count == top && max >= 0) continue;
-      for (const auto& [set, next] : automaton.nodes[node].edges) target.edges.emplace_back(set, at(next, std::min(count + 1, top)));
+      for (const auto& [set, next] : automaton.nodes[node].edges)
+        target.edges.emplace_back(set, at(next, std::min(count + 1, top)));
     }
   }
   return out;
@@ -73,14 +77,22 @@ CharAutomaton with_length(const CharAutomaton& automaton, int64_t min, int64_t m
 
 std::string json_char(char32_t c) {
   switch (c) {
-    case '"': return "\\\"";
-    case '\\': return "\\\\";
-    case '\b': return "\\b";
-    case '\f': return "\\f";
-    case '\n': return "\\n";
-    case '\r': return "\\r";
-    case '\t': return "\\t";
-    default: break;
+    case '"':
+      return "\\\"";
+    case '\\':
+      return "\\\\";
+    case '\b':
+      return "\\b";
+    case '\f':
+      return "\\f";
+    case '\n':
+      return "\\n";
+    case '\r':
+      return "\\r";
+    case '\t':
+      return "\\t";
+    default:
+      break;
   }
   if (c < 0x20) {
     char buffer[8];
@@ -97,16 +109,20 @@ std::string json_string(std::string_view text) {
   for (const char c : text) {
     // Only ASCII characters are ever escaped: the bytes of longer ones pass as they are.
     const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x80) out += json_char(byte);
-    else out += c;
+    if (byte < 0x80)
+      out += json_char(byte);
+    else
+      out += c;
   }
   return out + "\"";
 }
 
 namespace {
 
-// Code points of one UTF-8 length whose encodings are the product of byte ranges are written as one path; others are split.
-void add_same_length(GrammarBuilder& builder, GrammarStateId from, char32_t low, char32_t high, int bytes, GrammarStateId to) {
+// Code points of one UTF-8 length whose encodings are the product of byte ranges are written as one path; others are
+// split.
+void add_same_length(GrammarBuilder& builder, GrammarStateId from, char32_t low, char32_t high, int bytes,
+                     GrammarStateId to) {
   for (int i = bytes - 1; i >= 1; --i) {
     const char32_t mask = (char32_t{1} << (6 * i)) - 1;
     if ((low & ~mask) == (high & ~mask)) continue;
@@ -125,14 +141,16 @@ void add_same_length(GrammarBuilder& builder, GrammarStateId from, char32_t low,
   std::string last;
   jinja::append_utf8(first, low);
   jinja::append_utf8(last, high);
-  for (int i = 0; i + 1 < bytes; ++i) from = builder.range(from, static_cast<uint8_t>(first[i]), static_cast<uint8_t>(last[i]));
+  for (int i = 0; i + 1 < bytes; ++i)
+    from = builder.range(from, static_cast<uint8_t>(first[i]), static_cast<uint8_t>(last[i]));
   builder.add_range(from, static_cast<uint8_t>(first[bytes - 1]), static_cast<uint8_t>(last[bytes - 1]), to);
 }
 
 }  // namespace
 
 void add_utf8_range(GrammarBuilder& builder, GrammarStateId from, char32_t low, char32_t high, GrammarStateId to) {
-  static constexpr std::pair<char32_t, char32_t> kLengths[] = {{0, 0x7F}, {0x80, 0x7FF}, {0x800, 0xD7FF}, {0xE000, 0xFFFF}, {0x10000, kLastCodePoint}};
+  static constexpr std::pair<char32_t, char32_t> kLengths[] = {
+      {0, 0x7F}, {0x80, 0x7FF}, {0x800, 0xD7FF}, {0xE000, 0xFFFF}, {0x10000, kLastCodePoint}};
   static constexpr int kBytes[] = {1, 2, 3, 3, 4};
   for (size_t i = 0; i < std::size(kLengths); ++i) {
     const char32_t first = std::max(low, kLengths[i].first);
@@ -153,7 +171,8 @@ GrammarRuleId CharWriter::any_json_char() {
   add_utf8_range(b, start, 0x23, 0x5B, end);
   add_utf8_range(b, start, 0x5D, kLastCodePoint, end);
   const GrammarStateId escape = b.range(start, '\\', '\\');
-  for (const char c : std::string_view("\"\\/bfnrt")) b.add_range(escape, static_cast<uint8_t>(c), static_cast<uint8_t>(c), end);
+  for (const char c : std::string_view("\"\\/bfnrt"))
+    b.add_range(escape, static_cast<uint8_t>(c), static_cast<uint8_t>(c), end);
   const auto hex = [&](GrammarStateId from, GrammarStateId to) {
     b.add_range(from, '0', '9', to);
     b.add_range(from, 'a', 'f', to);
@@ -207,7 +226,8 @@ void CharWriter::write_set(GrammarStateId from, const CharSet& set, CharForm for
     }
     static constexpr std::pair<char32_t, char32_t> kUnescaped[] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, kLastCodePoint}};
     for (const auto& [first, last] : kUnescaped) {
-      if (std::max(first, low) <= std::min(last, high)) add_utf8_range(builder_, from, std::max(first, low), std::min(last, high), to);
+      if (std::max(first, low) <= std::min(last, high))
+        add_utf8_range(builder_, from, std::max(first, low), std::min(last, high), to);
     }
   }
 }

@@ -51,7 +51,8 @@ struct CharAutomaton {
   }
 };
 
-// The words of `automaton` with min to max code points; max < 0: no limit. Empty nodes when it would need more than `limit`.
+// The words of `automaton` with min to max code points; max < 0: no limit. Empty nodes when it would need more than
+// `limit`.
 CharAutomaton with_length(const CharAutomaton& automaton, int64_t min, int64_t max, int64_t limit);
 
 enum class CharForm : unsigned char { kPlain, kJsonString };

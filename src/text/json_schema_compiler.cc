@@ -12,11 +12,14 @@ namespace {
 
 constexpr int kMaxIndent = 64;  // blanks after a new line: 16 levels of 4
 
-Error at_path(const std::string& path, const std::string& what) { return invalid_argument("schema at " + path + ": " + what); }
+Error at_path(const std::string& path, const std::string& what) {
+  return invalid_argument("schema at " + path + ": " + what);
+}
 
 bool has_only_annotations(const Json& schema, std::initializer_list<const char*> except) {
   for (const auto& [keyword, value] : schema.items()) {
-    const bool excepted = std::any_of(except.begin(), except.end(), [&, &key = keyword](const char* name) { return key == name; });
+    const bool excepted =
+        std::any_of(except.begin(), except.end(), [&, &key = keyword](const char* name) { return key == name; });
     if (!excepted && !is_annotation(keyword)) return false;
   }
   return true;
@@ -25,10 +28,11 @@ bool has_only_annotations(const Json& schema, std::initializer_list<const char*>
 // What "type" says, or what the other keywords are about.
 std::vector<std::string> types_of(const Json& schema) {
   static constexpr std::pair<const char*, const char*> kImplied[] = {
-      {"properties", "object"}, {"required", "object"}, {"additionalProperties", "object"}, {"items", "array"},
-      {"prefixItems", "array"}, {"minItems", "array"}, {"maxItems", "array"}, {"minLength", "string"}, {"maxLength", "string"},
-      {"pattern", "string"}, {"format", "string"}, {"minimum", "number"}, {"maximum", "number"}, {"exclusiveMinimum", "number"},
-      {"exclusiveMaximum", "number"}};
+      {"properties", "object"}, {"required", "object"},         {"additionalProperties", "object"},
+      {"items", "array"},       {"prefixItems", "array"},       {"minItems", "array"},
+      {"maxItems", "array"},    {"minLength", "string"},        {"maxLength", "string"},
+      {"pattern", "string"},    {"format", "string"},           {"minimum", "number"},
+      {"maximum", "number"},    {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"}};
   std::vector<std::string> types;
   const auto add = [&](const std::string& type) {
     if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
@@ -49,7 +53,10 @@ std::vector<std::string> types_of(const Json& schema) {
 bool value_has_type(const Json& value, const std::string& type) {
   if (type == "string") return value.is_string();
   if (type == "number") return value.is_number();
-  if (type == "integer") return value.is_number_integer() || (value.is_number_float() && value.get<double>() == static_cast<double>(static_cast<int64_t>(std::clamp(value.get<double>(), -9e15, 9e15))));
+  if (type == "integer")
+    return value.is_number_integer() ||
+           (value.is_number_float() && value.get<double>() == static_cast<double>(static_cast<int64_t>(
+                                                                  std::clamp(value.get<double>(), -9e15, 9e15))));
   if (type == "boolean") return value.is_boolean();
   if (type == "null") return value.is_null();
   if (type == "array") return value.is_array();
@@ -136,8 +143,8 @@ GrammarRuleId SchemaCompiler::any_value() {
 void SchemaCompiler::add_texts(GrammarStateId from, std::vector<std::string> texts, GrammarStateId to) {
   std::sort(texts.begin(), texts.end());
   texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
-  // Along the branch of the last text: the state behind each of its bytes. `from` itself gets no empty edges into a loop:
-  // the branch begins in a state of its own.
+  // Along the branch of the last text: the state behind each of its bytes. `from` itself gets no empty edges into a
+  // loop: the branch begins in a state of its own.
   const GrammarStateId root = b_.add_state();
   b_.add_empty(from, root);
   std::vector<GrammarStateId> branch{root};
@@ -156,7 +163,9 @@ void SchemaCompiler::add_texts(GrammarStateId from, std::vector<std::string> tex
 
 namespace {
 
-std::string scalar_text(const Json& value) { return value.is_string() ? json_string(value.get<std::string>()) : value.dump(); }
+std::string scalar_text(const Json& value) {
+  return value.is_string() ? json_string(value.get<std::string>()) : value.dump();
+}
 
 }  // namespace
 
@@ -185,7 +194,8 @@ Result<GrammarRuleId> SchemaCompiler::compile_root(const Json& schema) {
 
 Result<GrammarRuleId> SchemaCompiler::compile(const Json& schema, const std::string& path) {
   if (schema.is_boolean() && schema.get<bool>()) return any_value();
-  if (schema.is_object() && schema.contains("$ref") && schema["$ref"].is_string() && has_only_annotations(schema, {"$ref"})) {
+  if (schema.is_object() && schema.contains("$ref") && schema["$ref"].is_string() &&
+      has_only_annotations(schema, {"$ref"})) {
     const std::string reference = schema["$ref"].get<std::string>();
     if (const auto known = references_.find(reference); known != references_.end()) return known->second;
     TRY_ASSIGN(const Json* target, find_reference(reference, path));
@@ -206,9 +216,12 @@ Status SchemaCompiler::fill(GrammarRuleId rule, const Json& schema, const std::s
     return {};
   }
   if (!schema.is_object()) return at_path(path, "a schema must be an object or a boolean");
-  if (++nodes_ > kMaxSchemaNodes) return too_large("the schema has more than " + std::to_string(kMaxSchemaNodes) + " parts");
-  if (depth_ >= kMaxSchemaDepth) return at_path(path, "schemas nest deeper than " + std::to_string(kMaxSchemaDepth) + " levels");
-  if (b_.is_full()) return too_large("the schema needs more than " + std::to_string(kMaxGrammarStates) + " grammar states");
+  if (++nodes_ > kMaxSchemaNodes)
+    return too_large("the schema has more than " + std::to_string(kMaxSchemaNodes) + " parts");
+  if (depth_ >= kMaxSchemaDepth)
+    return at_path(path, "schemas nest deeper than " + std::to_string(kMaxSchemaDepth) + " levels");
+  if (b_.is_full())
+    return too_large("the schema needs more than " + std::to_string(kMaxGrammarStates) + " grammar states");
   TRY(check_keywords(schema, path));
   struct Level {
     explicit Level(int& depth) : depth_(depth) { ++depth_; }
@@ -254,9 +267,11 @@ Status SchemaCompiler::fill(GrammarRuleId rule, const Json& schema, const std::s
   return {};
 }
 
-Status SchemaCompiler::fill_alternatives(GrammarRuleId rule, const Json& schema, const char* keyword, const std::string& path) {
+Status SchemaCompiler::fill_alternatives(GrammarRuleId rule, const Json& schema, const char* keyword,
+                                         const std::string& path) {
   const Json& alternatives = schema[keyword];
-  if (!alternatives.is_array() || alternatives.empty()) return at_path(path, std::string("'") + keyword + "' must be a list of schemas");
+  if (!alternatives.is_array() || alternatives.empty())
+    return at_path(path, std::string("'") + keyword + "' must be a list of schemas");
   Json base = schema;
   base.erase(keyword);
   base.erase("nullable");
@@ -278,22 +293,30 @@ Status SchemaCompiler::fill_alternatives(GrammarRuleId rule, const Json& schema,
   return {};
 }
 
-Status SchemaCompiler::fill_values(GrammarStateId from, GrammarStateId to, const Json& schema, const Json& values, const std::string& path) {
+Status SchemaCompiler::fill_values(GrammarStateId from, GrammarStateId to, const Json& schema, const Json& values,
+                                   const std::string& path) {
   if (!values.is_array()) return at_path(path, "'enum' must be a list of values");
-  if (values.size() > static_cast<size_t>(kMaxListedChoices)) return at_path(path, "'enum' has more than " + std::to_string(kMaxListedChoices) + " values");
+  if (values.size() > static_cast<size_t>(kMaxListedChoices))
+    return at_path(path, "'enum' has more than " + std::to_string(kMaxListedChoices) + " values");
   for (const auto& [keyword, value] : schema.items()) {
     static constexpr std::string_view kBeside[] = {"enum", "const", "type", "nullable"};
-    if (is_annotation(keyword) || std::find(std::begin(kBeside), std::end(kBeside), keyword) != std::end(kBeside)) continue;
-    return at_path(path, "'" + keyword + "' beside 'enum' or 'const' is not supported; list only the values that are allowed");
+    if (is_annotation(keyword) || std::find(std::begin(kBeside), std::end(kBeside), keyword) != std::end(kBeside))
+      continue;
+    return at_path(
+        path, "'" + keyword + "' beside 'enum' or 'const' is not supported; list only the values that are allowed");
   }
   const std::vector<std::string> types = types_of(schema);
   std::vector<std::string> texts;
   for (const Json& value : values) {
     const auto fits = [&](const std::string& type) { return value_has_type(value, type); };
     if (!types.empty() && std::none_of(types.begin(), types.end(), fits)) continue;
-    if (schema.contains("enum") && std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end()) continue;
-    if (value.is_structured()) b_.add_empty(add_fixed(from, value), to);
-    else texts.push_back(scalar_text(value));
+    if (schema.contains("enum") &&
+        std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end())
+      continue;
+    if (value.is_structured())
+      b_.add_empty(add_fixed(from, value), to);
+    else
+      texts.push_back(scalar_text(value));
   }
   add_texts(from, std::move(texts), to);
   return {};
@@ -306,12 +329,14 @@ Result<int64_t> read_count(const Json& schema, const char* keyword, int64_t abse
   if (!schema.contains(keyword)) return absent;
   const Json& value = schema[keyword];
   const bool integral = value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0);
-  if (!integral || value.get<uint64_t>() > INT32_MAX) return at_path(path, std::string("'") + keyword + "' must be an integer of at least 0");
+  if (!integral || value.get<uint64_t>() > INT32_MAX)
+    return at_path(path, std::string("'") + keyword + "' must be an integer of at least 0");
   return value.get<int64_t>();
 }
 
 Result<Decimal> decimal_of(const Json& value) {
-  if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) return invalid_argument("a bound of 19 or more digits is not supported");
+  if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX)
+    return invalid_argument("a bound of 19 or more digits is not supported");
   if (value.is_number_integer()) return read_decimal(value.get<int64_t>());
   return read_decimal(value.get<double>());
 }
@@ -344,7 +369,8 @@ Result<NumberRange> read_range(const Json& schema, const std::string& path) {
 
 }  // namespace
 
-Status SchemaCompiler::fill_type(GrammarStateId from, GrammarStateId to, const std::string& type, const Json& schema, const std::string& path) {
+Status SchemaCompiler::fill_type(GrammarStateId from, GrammarStateId to, const std::string& type, const Json& schema,
+                                 const std::string& path) {
   if (type == "string") return add_string(from, to, schema, path);
   if (type == "object") return add_object(from, to, schema, path);
   if (type == "array") return add_array(from, to, schema, path);
@@ -353,8 +379,10 @@ Status SchemaCompiler::fill_type(GrammarStateId from, GrammarStateId to, const s
     // In a state of its own: digits must not run into what else begins at `from`.
     const GrammarStateId begin = b_.add_state();
     b_.add_empty(from, begin);
-    if (type == "integer") add_integer(b_, begin, range, to);
-    else add_number(b_, begin, range, to);
+    if (type == "integer")
+      add_integer(b_, begin, range, to);
+    else
+      add_number(b_, begin, range, to);
     return {};
   }
   if (type == "boolean") {
@@ -385,15 +413,18 @@ constexpr Format kFormats[] = {
     {"date", "^" LORALEI_DATE "$"},
     {"time", "^" LORALEI_TIME "$"},
     {"date-time", "^" LORALEI_DATE "T" LORALEI_TIME "$"},
-    {"duration", "^P([0-9]+W|([0-9]+Y([0-9]+M([0-9]+D)?)?|[0-9]+M([0-9]+D)?|[0-9]+D)(T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|"
-                 "[0-9]+S))?|T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S))$"},
+    {"duration",
+     "^P([0-9]+W|([0-9]+Y([0-9]+M([0-9]+D)?)?|[0-9]+M([0-9]+D)?|[0-9]+D)(T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)"
+     "?|"
+     "[0-9]+S))?|T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S))$"},
     {"uuid", "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"},
     {"email", "^[A-Za-z0-9_+%-]+(\\.[A-Za-z0-9_+%-]+)*@" LORALEI_LABEL "(\\." LORALEI_LABEL ")+$"},
     {"hostname", "^" LORALEI_LABEL "(\\." LORALEI_LABEL ")*$"},
     {"ipv4", "^(" LORALEI_OCTET "\\.){3}" LORALEI_OCTET "$"},
-    {"ipv6", "^((" LORALEI_HEX ":){7}" LORALEI_HEX "|(" LORALEI_HEX ":){1,7}:|(" LORALEI_HEX ":){1,6}:" LORALEI_HEX "|(" LORALEI_HEX
-             ":){1,5}(:" LORALEI_HEX "){1,2}|(" LORALEI_HEX ":){1,4}(:" LORALEI_HEX "){1,3}|(" LORALEI_HEX ":){1,3}(:" LORALEI_HEX
-             "){1,4}|(" LORALEI_HEX ":){1,2}(:" LORALEI_HEX "){1,5}|" LORALEI_HEX ":(:" LORALEI_HEX "){1,6}|:(:" LORALEI_HEX "){1,7}|::)$"},
+    {"ipv6", "^((" LORALEI_HEX ":){7}" LORALEI_HEX "|(" LORALEI_HEX ":){1,7}:|(" LORALEI_HEX ":){1,6}:" LORALEI_HEX
+             "|(" LORALEI_HEX ":){1,5}(:" LORALEI_HEX "){1,2}|(" LORALEI_HEX ":){1,4}(:" LORALEI_HEX
+             "){1,3}|(" LORALEI_HEX ":){1,3}(:" LORALEI_HEX "){1,4}|(" LORALEI_HEX ":){1,2}(:" LORALEI_HEX
+             "){1,5}|" LORALEI_HEX ":(:" LORALEI_HEX "){1,6}|:(:" LORALEI_HEX "){1,7}|::)$"},
     {"uri", "^[A-Za-z][A-Za-z0-9+.-]*:(//[A-Za-z0-9._~!$&'()*+,;=:@%-]+)?[A-Za-z0-9._~!$&'()*+,;=:@/?%#-]*$"},
 };
 #undef LORALEI_DATE
@@ -417,9 +448,12 @@ Status SchemaCompiler::add_string(GrammarStateId from, GrammarStateId to, const 
   if (schema.contains("format")) {
     if (!schema["format"].is_string()) return at_path(path, "'format' must be a string");
     const std::string name = schema["format"].get<std::string>();
-    const auto* format = std::find_if(std::begin(kFormats), std::end(kFormats), [&](const Format& f) { return f.name == name; });
-    if (format == std::end(kFormats)) return at_path(path, "the format '" + name + "' is not supported; use a pattern, or leave it out");
-    if (schema.contains("pattern")) return at_path(path, "'format' and 'pattern' together are not supported; say both in the pattern");
+    const auto* format =
+        std::find_if(std::begin(kFormats), std::end(kFormats), [&](const Format& f) { return f.name == name; });
+    if (format == std::end(kFormats))
+      return at_path(path, "the format '" + name + "' is not supported; use a pattern, or leave it out");
+    if (schema.contains("pattern"))
+      return at_path(path, "'format' and 'pattern' together are not supported; say both in the pattern");
     pattern = format->pattern;
   }
   GrammarStateId at = b_.literal(from, "\"");
@@ -429,14 +463,17 @@ Status SchemaCompiler::add_string(GrammarStateId from, GrammarStateId to, const 
     CharAutomaton automaton = std::move(parsed).value();
     if (min > 0 || max >= 0) {
       automaton = with_length(automaton, min, max, kMaxCountedNodes);
-      if (automaton.nodes.empty()) return too_large("schema at " + path + ": the pattern together with its length limits is too large");
+      if (automaton.nodes.empty())
+        return too_large("schema at " + path + ": the pattern together with its length limits is too large");
     }
     at = chars_.add_automaton(at, automaton, CharForm::kJsonString);
     b_.add_empty(b_.literal(at, "\""), to);
     return {};
   }
   if (max >= 0 && max < min) return {};  // nothing is that long: no way to the end
-  if (std::max(min, max) >= kMaxGrammarStates) return too_large("schema at " + path + ": string lengths above " + std::to_string(kMaxGrammarStates) + " are not supported");
+  if (std::max(min, max) >= kMaxGrammarStates)
+    return too_large("schema at " + path + ": string lengths above " + std::to_string(kMaxGrammarStates) +
+                     " are not supported");
   const GrammarRuleId any = chars_.any_json_char();
   for (int64_t i = 0; i < min; ++i) at = b_.call(at, any);
   const GrammarStateId close = b_.add_state();
@@ -466,7 +503,8 @@ Status SchemaCompiler::add_array(GrammarStateId from, GrammarStateId to, const J
   if (schema.contains(prefix_keyword)) {
     if (!schema[prefix_keyword].is_array()) return at_path(path, "'prefixItems' must be a list of schemas");
     for (const Json& item : schema[prefix_keyword]) {
-      TRY_ASSIGN(const GrammarRuleId rule, compile(item, path + "/" + prefix_keyword + "/" + std::to_string(prefix.size())));
+      TRY_ASSIGN(const GrammarRuleId rule,
+                 compile(item, path + "/" + prefix_keyword + "/" + std::to_string(prefix.size())));
       prefix.push_back(rule);
     }
   }
@@ -480,7 +518,8 @@ Status SchemaCompiler::add_array(GrammarStateId from, GrammarStateId to, const J
     rest = any_value();
   }
   if (max >= 0 && max < min) return {};
-  if (std::max({min, max, fixed}) > kMaxGrammarStates / 4) return too_large("schema at " + path + ": arrays of that many items are not supported");
+  if (std::max({min, max, fixed}) > kMaxGrammarStates / 4)
+    return too_large("schema at " + path + ": arrays of that many items are not supported");
   const GrammarStateId close = b_.add_state();
   b_.add_range(close, ']', ']', to);
   const GrammarStateId open = b_.call(b_.literal(from, "["), space());

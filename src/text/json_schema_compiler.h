@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SchemaCompiler: writes the rules of JSON schemas, values and literals into one GrammarBuilder.
 //
-// Thread: one compilation. Ownership: borrows the builder; `root` schemas are borrowed for the life of the compiler, because
-// references into them are followed later. Failure: Result with the path ("#/properties/x") in front.
+// Thread: one compilation. Ownership: borrows the builder; `root` schemas are borrowed for the life of the compiler,
+// because references into them are followed later. Failure: Result with the path ("#/properties/x") in front.
 #pragma once
 
 #include <deque>
@@ -38,8 +38,10 @@ class SchemaCompiler {
   Result<GrammarRuleId> compile(const Json& schema, const std::string& path);
   Status fill(GrammarRuleId rule, const Json& schema, const std::string& path);
   Status fill_alternatives(GrammarRuleId rule, const Json& schema, const char* keyword, const std::string& path);
-  Status fill_values(GrammarStateId from, GrammarStateId to, const Json& schema, const Json& values, const std::string& path);
-  Status fill_type(GrammarStateId from, GrammarStateId to, const std::string& type, const Json& schema, const std::string& path);
+  Status fill_values(GrammarStateId from, GrammarStateId to, const Json& schema, const Json& values,
+                     const std::string& path);
+  Status fill_type(GrammarStateId from, GrammarStateId to, const std::string& type, const Json& schema,
+                   const std::string& path);
   Status add_string(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path);
   Status add_object(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path);
   Status add_array(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path);

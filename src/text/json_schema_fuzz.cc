@@ -12,9 +12,12 @@ namespace {
 
 std::shared_ptr<const loralei::VocabTrie> small_vocabulary() {
   std::vector<loralei::GrammarToken> tokens;
-  for (int byte = 0; byte < 256; ++byte) tokens.push_back({byte, std::string(1, static_cast<char>(byte)), loralei::GrammarToken::Kind::kText});
-  const char* longer[] = {"{\"", "\":", "\", \"", "\"}", "true", "null", " \n", "10", "0.5", "[[", "]]", "abc", "\\u00"};
-  for (const char* text : longer) tokens.push_back({static_cast<int32_t>(tokens.size()), text, loralei::GrammarToken::Kind::kText});
+  for (int byte = 0; byte < 256; ++byte)
+    tokens.push_back({byte, std::string(1, static_cast<char>(byte)), loralei::GrammarToken::Kind::kText});
+  const char* longer[] = {"{\"", "\":", "\", \"", "\"}", "true", "null", " \n",
+                          "10",  "0.5", "[[",     "]]",  "abc",  "\\u00"};
+  for (const char* text : longer)
+    tokens.push_back({static_cast<int32_t>(tokens.size()), text, loralei::GrammarToken::Kind::kText});
   tokens.push_back({static_cast<int32_t>(tokens.size()), "", loralei::GrammarToken::Kind::kEnd});
   const auto size = static_cast<int64_t>(tokens.size());
   return loralei::VocabTrie::build(std::move(tokens), size).value();

@@ -9,19 +9,43 @@ namespace loralei::schema {
 namespace {
 
 constexpr std::string_view kAnnotations[] = {
-    "title", "description", "default", "example", "examples", "$schema", "$id", "$comment", "$anchor", "$vocabulary", "deprecated",
-    "readOnly", "writeOnly", "contentMediaType", "contentEncoding", "contentSchema", "discriminator", "externalDocs", "xml",
-    "strict", "name", "$defs", "definitions"};
+    "title",           "description",   "default",       "example",      "examples", "$schema",   "$id",
+    "$comment",        "$anchor",       "$vocabulary",   "deprecated",   "readOnly", "writeOnly", "contentMediaType",
+    "contentEncoding", "contentSchema", "discriminator", "externalDocs", "xml",      "strict",    "name",
+    "$defs",           "definitions"};
 
-constexpr std::string_view kSupported[] = {
-    "type", "enum", "const", "properties", "required", "additionalProperties", "items", "prefixItems", "additionalItems",
-    "minItems", "maxItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum",
-    "exclusiveMaximum", "anyOf", "oneOf", "allOf", "$ref", "nullable"};
+constexpr std::string_view kSupported[] = {"type",
+                                           "enum",
+                                           "const",
+                                           "properties",
+                                           "required",
+                                           "additionalProperties",
+                                           "items",
+                                           "prefixItems",
+                                           "additionalItems",
+                                           "minItems",
+                                           "maxItems",
+                                           "minLength",
+                                           "maxLength",
+                                           "pattern",
+                                           "format",
+                                           "minimum",
+                                           "maximum",
+                                           "exclusiveMinimum",
+                                           "exclusiveMaximum",
+                                           "anyOf",
+                                           "oneOf",
+                                           "allOf",
+                                           "$ref",
+                                           "nullable"};
 
-bool is_in(const std::string& keyword, const auto& names) { return std::find(std::begin(names), std::end(names), keyword) != std::end(names); }
+bool is_in(const std::string& keyword, const auto& names) {
+  return std::find(std::begin(names), std::end(names), keyword) != std::end(names);
+}
 
 Error conflict(const std::string& keyword, const std::string& path) {
-  return invalid_argument("schema at " + path + ": '" + keyword + "' is given twice with different values (allOf, or beside $ref or anyOf), "
+  return invalid_argument("schema at " + path + ": '" + keyword +
+                          "' is given twice with different values (allOf, or beside $ref or anyOf), "
                           "which cannot be merged; write one schema that says both");
 }
 
@@ -40,19 +64,26 @@ Json intersect_types(const Json& a, const Json& b) {
   Json out = Json::array();
   const Json left = as_array(a);
   const Json right = as_array(b);
-  const auto has = [](const Json& types, const char* name) { return std::find(types.begin(), types.end(), name) != types.end(); };
+  const auto has = [](const Json& types, const char* name) {
+    return std::find(types.begin(), types.end(), name) != types.end();
+  };
   for (const Json& type : left) {
-    if (std::find(right.begin(), right.end(), type) != right.end()) out.push_back(type);
-    else if (type == "integer" && has(right, "number")) out.push_back(type);
-    else if (type == "number" && has(right, "integer")) out.push_back("integer");
+    if (std::find(right.begin(), right.end(), type) != right.end())
+      out.push_back(type);
+    else if (type == "integer" && has(right, "number"))
+      out.push_back(type);
+    else if (type == "number" && has(right, "integer"))
+      out.push_back("integer");
   }
   return out;
 }
 
 Json merge_properties(Json a, const Json& b) {
   for (const auto& [name, schema] : b.items()) {
-    if (!a.contains(name)) a[name] = schema;
-    else if (a[name] != schema) a[name] = Json::object({{"allOf", Json::array({a[name], schema})}});
+    if (!a.contains(name))
+      a[name] = schema;
+    else if (a[name] != schema)
+      a[name] = Json::object({{"allOf", Json::array({a[name], schema})}});
   }
   return a;
 }
@@ -79,10 +110,12 @@ Status merge_keyword(Json& out, const std::string& keyword, const Json& a, const
   } else if (keyword == "enum" && a.is_array() && b.is_array()) {
     out[keyword] = intersect(a, b);
     if (out[keyword].empty()) return conflict(keyword, path);
-  } else if ((keyword == "minimum" || keyword == "exclusiveMinimum" || keyword == "minLength" || keyword == "minItems") &&
+  } else if ((keyword == "minimum" || keyword == "exclusiveMinimum" || keyword == "minLength" ||
+              keyword == "minItems") &&
              a.is_number() && b.is_number()) {
     if (b > a) out[keyword] = b;
-  } else if ((keyword == "maximum" || keyword == "exclusiveMaximum" || keyword == "maxLength" || keyword == "maxItems") &&
+  } else if ((keyword == "maximum" || keyword == "exclusiveMaximum" || keyword == "maxLength" ||
+              keyword == "maxItems") &&
              a.is_number() && b.is_number()) {
     if (b < a) out[keyword] = b;
   } else if (keyword == "nullable" && a.is_boolean() && b.is_boolean()) {
@@ -104,21 +137,27 @@ Status SchemaCompiler::check_keywords(const Json& schema, const std::string& pat
     if (is_in(keyword, kSupported) || is_annotation(keyword)) continue;
     // These say nothing with these values.
     if ((keyword == "uniqueItems" && value == false) || (keyword == "minProperties" && value == 0)) continue;
-    return invalid_argument("schema at " + path + ": the keyword '" + keyword + "' is not supported; leave it out, or move what it says into the description");
+    return invalid_argument("schema at " + path + ": the keyword '" + keyword +
+                            "' is not supported; leave it out, or move what it says into the description");
   }
   return {};
 }
 
 Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path, int depth) {
-  if (depth > kMaxSchemaDepth) return invalid_argument("schema at " + path + ": it is nested too deep or refers to itself through allOf");
+  if (depth > kMaxSchemaDepth)
+    return invalid_argument("schema at " + path + ": it is nested too deep or refers to itself through allOf");
   if (a.is_boolean()) return a.get<bool>() ? b : a;
   if (b.is_boolean()) return b.get<bool>() ? a : b;
-  if (!a.is_object() || !b.is_object()) return invalid_argument("schema at " + path + ": a schema must be an object or a boolean");
+  if (!a.is_object() || !b.is_object())
+    return invalid_argument("schema at " + path + ": a schema must be an object or a boolean");
   // "additionalProperties" speaks about the properties beside it: merged only where both sides name the same.
   for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
     if (!one->contains("additionalProperties") || (*one)["additionalProperties"] == true) continue;
-    if (!other->contains("properties") && (!other->contains("additionalProperties") || (*other)["additionalProperties"] == (*one)["additionalProperties"])) continue;
-    const bool same = other->contains("properties") && one->contains("properties") && same_names((*one)["properties"], (*other)["properties"]);
+    if (!other->contains("properties") && (!other->contains("additionalProperties") ||
+                                           (*other)["additionalProperties"] == (*one)["additionalProperties"]))
+      continue;
+    const bool same = other->contains("properties") && one->contains("properties") &&
+                      same_names((*one)["properties"], (*other)["properties"]);
     if (!same) return conflict("additionalProperties", path);
   }
   Json out = a;

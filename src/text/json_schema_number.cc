@@ -22,7 +22,8 @@ void add_any_whole(GrammarBuilder& b, GrammarStateId from, GrammarStateId to) {
 }
 
 // Numbers of `low`'s length between the digit strings low and high (same length), then `to`.
-void add_same_length(GrammarBuilder& b, GrammarStateId from, const std::string& low, const std::string& high, GrammarStateId to) {
+void add_same_length(GrammarBuilder& b, GrammarStateId from, const std::string& low, const std::string& high,
+                     GrammarStateId to) {
   const size_t size = low.size();
   // States by how the digits so far compare: on both bounds, on the lower, on the upper, between.
   GrammarStateId both = from;
@@ -43,7 +44,8 @@ void add_same_length(GrammarBuilder& b, GrammarStateId from, const std::string& 
       return *next_between;
     };
     const auto add = [&](GrammarStateId state, char first, char final_digit, GrammarStateId target) {
-      if (first <= final_digit) b.add_range(state, static_cast<uint8_t>(first), static_cast<uint8_t>(final_digit), target);
+      if (first <= final_digit)
+        b.add_range(state, static_cast<uint8_t>(first), static_cast<uint8_t>(final_digit), target);
     };
     if (on_both && lo == hi) {
       const GrammarStateId next = fresh();
@@ -112,22 +114,27 @@ struct FractionBound {
   bool exclusive = false;
 };
 
-// What stands behind the digits before the point: nothing, or a point and digits, so that the fraction lies within the bounds.
-// Walks the digits of both bounds; behind them a bound goes on with zeros.
-bool add_fraction(GrammarBuilder& b, GrammarStateId from, const std::optional<FractionBound>& low, const std::optional<FractionBound>& high,
-                  GrammarStateId to) {
-  const auto digit = [](const std::optional<FractionBound>& bound, size_t i) { return i < bound->digits.size() ? bound->digits[i] : '0'; };
+// What stands behind the digits before the point: nothing, or a point and digits, so that the fraction lies within the
+// bounds. Walks the digits of both bounds; behind them a bound goes on with zeros.
+bool add_fraction(GrammarBuilder& b, GrammarStateId from, const std::optional<FractionBound>& low,
+                  const std::optional<FractionBound>& high, GrammarStateId to) {
+  const auto digit = [](const std::optional<FractionBound>& bound, size_t i) {
+    return i < bound->digits.size() ? bound->digits[i] : '0';
+  };
   bool some = false;
   // The value of the digits so far against a bound it still equals digit by digit.
   const auto low_holds = [&](size_t i) { return i >= low->digits.size() && !low->exclusive; };
   const auto high_holds = [&](size_t i) { return i < high->digits.size() || !high->exclusive; };
-  const auto may_end = [&](bool tight_low, bool tight_high, size_t i) { return (!tight_low || low_holds(i)) && (!tight_high || high_holds(i)); };
+  const auto may_end = [&](bool tight_low, bool tight_high, size_t i) {
+    return (!tight_low || low_holds(i)) && (!tight_high || high_holds(i));
+  };
   if (may_end(low.has_value(), high.has_value(), 0)) {
     b.add_empty(from, to);
     some = true;
   }
   const GrammarStateId point = b.range(from, '.', '.');
-  // Positions behind both bounds' digits repeat themselves: one more than the longer is enough, its tight states loop on 0.
+  // Positions behind both bounds' digits repeat themselves: one more than the longer is enough, its tight states loop
+  // on 0.
   const size_t size = std::max(low ? low->digits.size() : 0, high ? high->digits.size() : 0) + 1;
   std::vector<std::array<std::optional<GrammarStateId>, 4>> states(size + 1);
   const auto state_at = [&](size_t i, bool tight_low, bool tight_high) {
@@ -160,13 +167,17 @@ bool add_fraction(GrammarBuilder& b, GrammarStateId from, const std::optional<Fr
 }
 
 // Numbers without sign between low and high (either may be absent).
-bool add_unsigned(GrammarBuilder& b, GrammarStateId from, const std::optional<Bound>& low, const std::optional<Bound>& high, GrammarStateId to) {
+bool add_unsigned(GrammarBuilder& b, GrammarStateId from, const std::optional<Bound>& low,
+                  const std::optional<Bound>& high, GrammarStateId to) {
   const int64_t first = low ? low->value.whole : 0;
   const int64_t last = high ? high->value.whole : -1;
-  const std::optional<FractionBound> low_fraction = low ? std::optional(FractionBound{low->value.fraction, low->exclusive}) : std::nullopt;
-  const std::optional<FractionBound> high_fraction = high ? std::optional(FractionBound{high->value.fraction, high->exclusive}) : std::nullopt;
+  const std::optional<FractionBound> low_fraction =
+      low ? std::optional(FractionBound{low->value.fraction, low->exclusive}) : std::nullopt;
+  const std::optional<FractionBound> high_fraction =
+      high ? std::optional(FractionBound{high->value.fraction, high->exclusive}) : std::nullopt;
   bool some = false;
-  const auto add = [&](int64_t whole_low, int64_t whole_high, const std::optional<FractionBound>& lo, const std::optional<FractionBound>& hi) {
+  const auto add = [&](int64_t whole_low, int64_t whole_high, const std::optional<FractionBound>& lo,
+                       const std::optional<FractionBound>& hi) {
     const GrammarStateId whole = b.add_state();
     if (add_whole(b, from, whole_low, whole_high, whole)) some |= add_fraction(b, whole, lo, hi, to);
   };
@@ -177,8 +188,10 @@ bool add_unsigned(GrammarBuilder& b, GrammarStateId from, const std::optional<Bo
   if (low) add(first, first, low_fraction, std::nullopt);
   if (high) add(last, last, std::nullopt, high_fraction);
   const int64_t inner_first = low ? first + 1 : 0;
-  if (!high) add(inner_first, -1, std::nullopt, std::nullopt);
-  else if (inner_first <= last - 1) add(inner_first, last - 1, std::nullopt, std::nullopt);
+  if (!high)
+    add(inner_first, -1, std::nullopt, std::nullopt);
+  else if (inner_first <= last - 1)
+    add(inner_first, last - 1, std::nullopt, std::nullopt);
   return some;
 }
 
@@ -199,14 +212,16 @@ int compare(const Decimal& a, const Decimal& b) {
 
 Result<Decimal> read_decimal(int64_t value) {
   Decimal out;
-  if (value <= -kWholeLimit || value >= kWholeLimit) return invalid_argument("a bound of 19 or more digits is not supported");
+  if (value <= -kWholeLimit || value >= kWholeLimit)
+    return invalid_argument("a bound of 19 or more digits is not supported");
   out.negative = value < 0;
   out.whole = value < 0 ? -value : value;
   return out;
 }
 
 Result<Decimal> read_decimal(double value) {
-  if (!(std::fabs(value) < static_cast<double>(kWholeLimit))) return invalid_argument("a bound of 19 or more digits is not supported");
+  if (!(std::fabs(value) < static_cast<double>(kWholeLimit)))
+    return invalid_argument("a bound of 19 or more digits is not supported");
   char buffer[512];
   const auto done = std::to_chars(buffer, buffer + sizeof buffer, std::fabs(value), std::chars_format::fixed);
   const std::string text(buffer, done.ptr);

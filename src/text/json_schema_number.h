@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Automata for JSON numbers, exact for bounds: digit by digit, with no rounding anywhere.
 //
-// Thread: pure functions on a builder. Failure: bounds with more than 18 digits before the point are refused by the reader.
+// Thread: pure functions on a builder. Failure: bounds with more than 18 digits before the point are refused by the
+// reader.
 #pragma once
 
 #include <cstdint>

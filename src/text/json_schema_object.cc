@@ -9,9 +9,12 @@ namespace loralei::schema {
 
 namespace {
 
-Error at_path(const std::string& path, const std::string& what) { return invalid_argument("schema at " + path + ": " + what); }
+Error at_path(const std::string& path, const std::string& what) {
+  return invalid_argument("schema at " + path + ": " + what);
+}
 
-// Every string but the names: the names as a tree of characters, left at any point by another character or by ending early.
+// Every string but the names: the names as a tree of characters, left at any point by another character or by ending
+// early.
 CharAutomaton names_other_than(const Json& names) {
   CharAutomaton out;
   out.start = out.add_node();
@@ -48,7 +51,8 @@ CharAutomaton names_other_than(const Json& names) {
 
 }  // namespace
 
-Result<GrammarRuleId> SchemaCompiler::property_rule(const std::string& name, const Json& schema, const std::string& path) {
+Result<GrammarRuleId> SchemaCompiler::property_rule(const std::string& name, const Json& schema,
+                                                    const std::string& path) {
   TRY_ASSIGN(const GrammarRuleId value, compile(schema, path + "/properties/" + name));
   const GrammarRuleId rule = b_.add_rule();
   b_.end_rule(b_.call(b_.call(b_.literal(b_.start(rule), json_string(name) + ":"), space()), value));
@@ -56,23 +60,27 @@ Result<GrammarRuleId> SchemaCompiler::property_rule(const std::string& name, con
 }
 
 // A property whose name is none of the declared ones.
-Result<GrammarRuleId> SchemaCompiler::other_property_rule(const Json* declared, const Json& schema, const std::string& path) {
+Result<GrammarRuleId> SchemaCompiler::other_property_rule(const Json* declared, const Json& schema,
+                                                          const std::string& path) {
   TRY_ASSIGN(const GrammarRuleId value, compile(schema, path + "/additionalProperties"));
   const GrammarRuleId rule = b_.add_rule();
   GrammarStateId at = b_.start(rule);
   if (declared == nullptr || declared->empty()) {
     at = b_.call(at, any_string());
   } else {
-    at = b_.literal(chars_.add_automaton(b_.literal(at, "\""), names_other_than(*declared), CharForm::kJsonString), "\"");
+    at = b_.literal(chars_.add_automaton(b_.literal(at, "\""), names_other_than(*declared), CharForm::kJsonString),
+                    "\"");
   }
   b_.end_rule(b_.call(b_.call(b_.literal(at, ":"), space()), value));
   return rule;
 }
 
-// Properties in the schema's order. first[i]: nothing written yet, property i may come; later[i]: the same behind a property.
+// Properties in the schema's order. first[i]: nothing written yet, property i may come; later[i]: the same behind a
+// property.
 Status SchemaCompiler::add_object(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path) {
   const bool has_properties = schema.contains("properties");
-  if (has_properties && !schema["properties"].is_object()) return at_path(path, "'properties' must be an object of schemas");
+  if (has_properties && !schema["properties"].is_object())
+    return at_path(path, "'properties' must be an object of schemas");
   Json properties = has_properties ? schema["properties"] : Json::object();
   std::vector<std::string> required;
   if (schema.contains("required")) {
@@ -83,15 +91,18 @@ Status SchemaCompiler::add_object(GrammarStateId from, GrammarStateId to, const 
       required.push_back(name.get<std::string>());
     }
   }
-  const bool has_other = schema.contains("additionalProperties") ? schema["additionalProperties"] != false : properties.empty();
+  const bool has_other =
+      schema.contains("additionalProperties") ? schema["additionalProperties"] != false : properties.empty();
   const Json other = schema.contains("additionalProperties") ? schema["additionalProperties"] : Json(true);
   for (const std::string& name : required) {
     if (properties.contains(name)) continue;
-    if (!has_other) return at_path(path, "'" + name + "' is required, but is none of the properties and no others are allowed");
+    if (!has_other)
+      return at_path(path, "'" + name + "' is required, but is none of the properties and no others are allowed");
     properties[name] = other;
   }
   if (properties.size() > static_cast<size_t>(kMaxSchemaProperties)) {
-    return at_path(path, "an object of more than " + std::to_string(kMaxSchemaProperties) + " properties is not supported");
+    return at_path(path,
+                   "an object of more than " + std::to_string(kMaxSchemaProperties) + " properties is not supported");
   }
   const GrammarStateId open = b_.call(b_.literal(from, "{"), space());
   GrammarStateId first = open;
@@ -136,7 +147,8 @@ Result<const Json*> SchemaCompiler::find_reference(const std::string& reference,
     std::string token;
     for (size_t i = begin + 1; i < end; ++i) {
       const std::string_view rest = std::string_view(reference).substr(i, end - i);
-      const bool is_hex = rest.size() >= 3 && rest[0] == '%' && std::isxdigit(static_cast<unsigned char>(rest[1])) != 0 &&
+      const bool is_hex = rest.size() >= 3 && rest[0] == '%' &&
+                          std::isxdigit(static_cast<unsigned char>(rest[1])) != 0 &&
                           std::isxdigit(static_cast<unsigned char>(rest[2])) != 0;
       if (is_hex) {
         token += static_cast<char>(std::stoi(std::string(rest.substr(1, 2)), nullptr, 16));
@@ -148,10 +160,14 @@ Result<const Json*> SchemaCompiler::find_reference(const std::string& reference,
         token += rest[0];
       }
     }
-    const bool is_index = at->is_array() && !token.empty() && token.size() < 8 && std::all_of(token.begin(), token.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (at->is_object() && at->contains(token)) at = &(*at)[token];
-    else if (is_index && std::stoul(token) < at->size()) at = &(*at)[std::stoul(token)];
-    else return at_path(path, "the '$ref' '" + reference + "' points at nothing");
+    const bool is_index = at->is_array() && !token.empty() && token.size() < 8 &&
+                          std::all_of(token.begin(), token.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (at->is_object() && at->contains(token))
+      at = &(*at)[token];
+    else if (is_index && std::stoul(token) < at->size())
+      at = &(*at)[std::stoul(token)];
+    else
+      return at_path(path, "the '$ref' '" + reference + "' points at nothing");
     begin = end;
   }
   return at;

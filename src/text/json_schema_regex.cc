@@ -67,7 +67,8 @@ class Parser {
     return invalid_argument("the regular expression has " + what + " at character " + std::to_string(at_ + 1));
   }
   Error refuse(const std::string& what) const {
-    return invalid_argument("the regular expression uses " + what + " at character " + std::to_string(at_ + 1) + ", which is not supported");
+    return invalid_argument("the regular expression uses " + what + " at character " + std::to_string(at_ + 1) +
+                            ", which is not supported");
   }
 
   Result<Node> parse_choice(int depth) {
@@ -126,7 +127,8 @@ class Parser {
     const size_t begin = at_++;
     const auto number = [&](int64_t& out) {
       const size_t first = at_;
-      for (out = 0; more() && peek() >= '0' && peek() <= '9'; ++at_) out = std::min<int64_t>(out * 10 + (peek() - '0'), kMaxRepeat + 1);
+      for (out = 0; more() && peek() >= '0' && peek() <= '9'; ++at_)
+        out = std::min<int64_t>(out * 10 + (peek() - '0'), kMaxRepeat + 1);
       return at_ > first;
     };
     bool valid = number(min);
@@ -159,14 +161,16 @@ class Parser {
         if (!skip(')')) return error("a group that is not closed");
         return node;
       }
-      case '[': return parse_class();
+      case '[':
+        return parse_class();
       case '.':
         ++at_;
         node.set = line_breaks().inverse();
         return node;
       case '*':
       case '+':
-      case '?': return error("nothing to repeat");
+      case '?':
+        return error("nothing to repeat");
       case '\\': {
         TRY_ASSIGN(node.set, parse_escape(false));
         return node;
@@ -182,7 +186,8 @@ class Parser {
     ++at_;
     if (!skip('?')) return {};
     if (skip(':')) return {};
-    if (peek() == '=' || peek() == '!' || (peek() == '<' && (peek(1) == '=' || peek(1) == '!'))) return refuse("look-around");
+    if (peek() == '=' || peek() == '!' || (peek() == '<' && (peek(1) == '=' || peek(1) == '!')))
+      return refuse("look-around");
     if (skip('P')) {
       if (peek() != '<') return refuse("a named back-reference");
     }
@@ -197,9 +202,12 @@ class Parser {
     for (int i = 0; i < count; ++i, ++at_) {
       const char32_t c = peek();
       const char32_t lower = c | 0x20;
-      if (c >= '0' && c <= '9') value = value * 16 + (c - '0');
-      else if (lower >= 'a' && lower <= 'f') value = value * 16 + (lower - 'a' + 10);
-      else return error("an escape with too few hexadecimal digits");
+      if (c >= '0' && c <= '9')
+        value = value * 16 + (c - '0');
+      else if (lower >= 'a' && lower <= 'f')
+        value = value * 16 + (lower - 'a' + 10);
+      else
+        return error("an escape with too few hexadecimal digits");
     }
     return value;
   }
@@ -211,27 +219,41 @@ class Parser {
     const char32_t c = text_[at_++];
     const auto one = [](char32_t value) { return CharSet(value, value); };
     switch (c) {
-      case 'd': return digits();
-      case 'D': return digits().inverse();
-      case 'w': return word_characters();
-      case 'W': return word_characters().inverse();
-      case 's': return spaces();
-      case 'S': return spaces().inverse();
-      case 'n': return one('\n');
-      case 'r': return one('\r');
-      case 't': return one('\t');
-      case 'f': return one('\f');
-      case 'v': return one('\v');
-      case '0': return one(0);
+      case 'd':
+        return digits();
+      case 'D':
+        return digits().inverse();
+      case 'w':
+        return word_characters();
+      case 'W':
+        return word_characters().inverse();
+      case 's':
+        return spaces();
+      case 'S':
+        return spaces().inverse();
+      case 'n':
+        return one('\n');
+      case 'r':
+        return one('\r');
+      case 't':
+        return one('\t');
+      case 'f':
+        return one('\f');
+      case 'v':
+        return one('\v');
+      case '0':
+        return one(0);
       case 'x': {
         TRY_ASSIGN(const char32_t value, parse_hex(2));
         return one(value);
       }
-      case 'u': return parse_unicode_escape();
+      case 'u':
+        return parse_unicode_escape();
       case 'b':
         if (in_class) return one('\b');
         break;
-      default: break;
+      default:
+        break;
     }
     --at_;
     if (c == 'b' || c == 'B' || c == 'A' || c == 'z' || c == 'Z') return refuse("a boundary (\\b and its kin)");
@@ -258,7 +280,8 @@ class Parser {
         value = ((value - 0xD7C0) << 10) + (low - 0xDC00);
       }
     }
-    if (value > kLastCodePoint || (value >= 0xD800 && value <= 0xDFFF)) return error("an escape that is no Unicode character");
+    if (value > kLastCodePoint || (value >= 0xD800 && value <= 0xDFFF))
+      return error("an escape that is no Unicode character");
     return CharSet(value, value);
   }
 
@@ -282,7 +305,8 @@ class Parser {
       if (peek() == '-' && peek(1) != ']' && at_ + 1 < text_.size()) {
         ++at_;
         TRY_ASSIGN(const CharSet high, parse_class_member());
-        if (!is_one || high.ranges().size() != 1 || high.ranges()[0].first != high.ranges()[0].second) return error("a range between classes");
+        if (!is_one || high.ranges().size() != 1 || high.ranges()[0].first != high.ranges()[0].second)
+          return error("a range between classes");
         if (high.ranges()[0].first < low.ranges()[0].first) return error("a range that runs backwards");
         node.set.add(low.ranges()[0].first, high.ranges()[0].first);
         continue;
@@ -313,7 +337,9 @@ class Writer {
 
   Result<CharAutomaton> run(Node root) {
     TRY(add_alternative(std::move(root)));
-    if (full_) return too_large("the regular expression needs more than " + std::to_string(kMaxNodes) + " states; use smaller counts");
+    if (full_)
+      return too_large("the regular expression needs more than " + std::to_string(kMaxNodes) +
+                       " states; use smaller counts");
     return std::move(automaton_);
   }
 
@@ -329,8 +355,10 @@ class Writer {
       return {};
     }
     std::vector<Node> parts;
-    if (node.kind == Node::Kind::kSequence) parts = std::move(node.parts);
-    else parts.push_back(std::move(node));
+    if (node.kind == Node::Kind::kSequence)
+      parts = std::move(node.parts);
+    else
+      parts.push_back(std::move(node));
     bool begins = false;
     bool ends = false;
     while (!parts.empty() && parts.front().kind == Node::Kind::kBegin) {
@@ -389,11 +417,14 @@ class Writer {
         }
         return to;
       }
-      case Node::Kind::kRepeat: return add_repeat(node, from);
+      case Node::Kind::kRepeat:
+        return add_repeat(node, from);
       case Node::Kind::kBegin:
-      case Node::Kind::kEnd: break;
+      case Node::Kind::kEnd:
+        break;
     }
-    return invalid_argument("the regular expression has ^ or $ in its middle, which is not supported; put them at its ends");
+    return invalid_argument(
+        "the regular expression has ^ or $ in its middle, which is not supported; put them at its ends");
   }
 
   Result<int> add_repeat(const Node& node, int from) {

@@ -15,7 +15,10 @@
 
 namespace loralei::schema {
 
-enum class RegexMode : unsigned char { kSearch, kWhole };  // JSON Schema's pattern matches anywhere; guided_regex wholly
+enum class RegexMode : unsigned char {
+  kSearch,
+  kWhole
+};  // JSON Schema's pattern matches anywhere; guided_regex wholly
 
 Result<CharAutomaton> parse_regex(std::string_view pattern, RegexMode mode);
 

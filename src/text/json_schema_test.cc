@@ -17,9 +17,12 @@ using Json = nlohmann::ordered_json;
 
 std::shared_ptr<const VocabTrie> byte_vocabulary() {
   std::vector<GrammarToken> tokens;
-  for (int byte = 0; byte < 256; ++byte) tokens.push_back({byte, std::string(1, static_cast<char>(byte)), GrammarToken::Kind::kText});
-  const char* longer[] = {"{\"", "\":", "\": ", "\", \"", "\"}", "true", "null", "10", "0.5", "ab", "},", "]", "\",", "-1"};
-  for (const char* text : longer) tokens.push_back({static_cast<int32_t>(tokens.size()), text, GrammarToken::Kind::kText});
+  for (int byte = 0; byte < 256; ++byte)
+    tokens.push_back({byte, std::string(1, static_cast<char>(byte)), GrammarToken::Kind::kText});
+  const char* longer[] = {"{\"", "\":", "\": ", "\", \"", "\"}", "true", "null",
+                          "10",  "0.5", "ab",   "},",     "]",   "\",",  "-1"};
+  for (const char* text : longer)
+    tokens.push_back({static_cast<int32_t>(tokens.size()), text, GrammarToken::Kind::kText});
   tokens.push_back({static_cast<int32_t>(tokens.size()), "", GrammarToken::Kind::kEnd});
   const auto size = static_cast<int64_t>(tokens.size());
   return VocabTrie::build(std::move(tokens), size).value();
@@ -44,7 +47,8 @@ GrammarPtr compiled(const std::string& schema) {
   return program.ok() ? std::move(program).value() : compile_json_value().value();
 }
 
-void expect_texts(const std::string& schema, const std::vector<std::string>& good, const std::vector<std::string>& bad) {
+void expect_texts(const std::string& schema, const std::vector<std::string>& good,
+                  const std::vector<std::string>& bad) {
   const GrammarPtr program = compiled(schema);
   for (const std::string& text : good) EXPECT_TRUE(accepts(program, text)) << schema << "\nshould allow " << text;
   for (const std::string& text : bad) EXPECT_FALSE(accepts(program, text)) << schema << "\nshould refuse " << text;
@@ -57,7 +61,8 @@ struct Validator {
 
   bool type_fits(const Json& value, const std::string& type) const {
     // The reader turns integers of many digits into floats.
-    if (type == "integer") return value.is_number_integer() || (value.is_number_float() && std::fabs(value.get<double>()) > 1e15);
+    if (type == "integer")
+      return value.is_number_integer() || (value.is_number_float() && std::fabs(value.get<double>()) > 1e15);
     if (type == "number") return value.is_number();
     if (type == "string") return value.is_string();
     if (type == "boolean") return value.is_boolean();
@@ -66,7 +71,8 @@ struct Validator {
   }
 
   bool number_fits(const Json& s, double v) const {
-    return !(s.contains("minimum") && v < s["minimum"].get<double>()) && !(s.contains("maximum") && v > s["maximum"].get<double>()) &&
+    return !(s.contains("minimum") && v < s["minimum"].get<double>()) &&
+           !(s.contains("maximum") && v > s["maximum"].get<double>()) &&
            !(s.contains("exclusiveMinimum") && v <= s["exclusiveMinimum"].get<double>()) &&
            !(s.contains("exclusiveMaximum") && v >= s["exclusiveMaximum"].get<double>());
   }
@@ -83,7 +89,8 @@ struct Validator {
     if (s.contains("maxItems") && v.size() > s["maxItems"].get<size_t>()) return false;
     const size_t prefix = s.contains("prefixItems") ? s["prefixItems"].size() : 0;
     for (size_t i = 0; i < v.size(); ++i) {
-      if (i < prefix ? !valid(s["prefixItems"][i], v[i]) : s.contains("items") && !valid(s["items"], v[i])) return false;
+      if (i < prefix ? !valid(s["prefixItems"][i], v[i]) : s.contains("items") && !valid(s["items"], v[i]))
+        return false;
     }
     return true;
   }
@@ -136,8 +143,10 @@ struct Validator {
     if (s.contains("enum") && std::find(s["enum"].begin(), s["enum"].end(), v) == s["enum"].end()) return false;
     if (s.contains("type")) {
       bool some = false;
-      if (s["type"].is_string()) some = type_fits(v, s["type"].get<std::string>());
-      else for (const Json& type : s["type"]) some |= type_fits(v, type.get<std::string>());
+      if (s["type"].is_string())
+        some = type_fits(v, s["type"].get<std::string>());
+      else
+        for (const Json& type : s["type"]) some |= type_fits(v, type.get<std::string>());
       if (!some) return false;
     }
     if (v.is_number()) return number_fits(s, v.get<double>());
@@ -183,14 +192,21 @@ const char* const kSchemas[] = {
 };
 
 Json random_value(std::mt19937& random, int depth) {
-  static const char* kWords[] = {"a", "b", "ab", "abcd", "red", "re", "x", "", "acbd", "abab", "ca", "Größe 🙂", "q\"\\\n", "next", "v", "k", "z"};
+  static const char* kWords[] = {"a",    "b",  "ab",           "abcd",    "red",  "re", "x", "", "acbd",
+                                 "abab", "ca", "Größe 🙂", "q\"\\\n", "next", "v",  "k", "z"};
   switch (random() % (depth > 2 ? 6 : 8)) {
-    case 0: return nullptr;
-    case 1: return random() % 2 == 0;
-    case 2: return static_cast<int64_t>(random() % 30) - 15;
-    case 3: return (static_cast<int64_t>(random() % 33) - 16) / 4.0 + 0.125;
-    case 4: return static_cast<int64_t>(random() % 300) - 150;
-    case 5: return kWords[random() % std::size(kWords)];
+    case 0:
+      return nullptr;
+    case 1:
+      return random() % 2 == 0;
+    case 2:
+      return static_cast<int64_t>(random() % 30) - 15;
+    case 3:
+      return (static_cast<int64_t>(random() % 33) - 16) / 4.0 + 0.125;
+    case 4:
+      return static_cast<int64_t>(random() % 300) - 150;
+    case 5:
+      return kWords[random() % std::size(kWords)];
     case 6: {
       Json out = Json::array();
       for (size_t i = random() % 4; i > 0; --i) out.push_back(random_value(random, depth + 1));
@@ -224,7 +240,8 @@ Json value_for(const Json& root, const Json& s, std::mt19937& random, int depth)
   }
   if (s.contains("enum")) return s["enum"][random() % s["enum"].size()];
   if (s.contains("const")) return s["const"];
-  if (s.contains("anyOf") && random() % 2 == 0) return value_for(root, s["anyOf"][random() % s["anyOf"].size()], random, depth + 1);
+  if (s.contains("anyOf") && random() % 2 == 0)
+    return value_for(root, s["anyOf"][random() % s["anyOf"].size()], random, depth + 1);
   std::string type = s.contains("type") && s["type"].is_string() ? s["type"].get<std::string>() : "";
   if (s.contains("type") && s["type"].is_array()) type = s["type"][random() % s["type"].size()].get<std::string>();
   if (type == "object" || s.contains("properties")) {
@@ -237,7 +254,8 @@ Json value_for(const Json& root, const Json& s, std::mt19937& random, int depth)
     if (s.contains("anyOf")) out["b"] = random() % 2 == 0 ? Json(1) : Json("z");
     const bool more = s.contains("additionalProperties") || !s.contains("properties");
     if (more && random() % 2 == 0) {
-      out["k"] = s.contains("additionalProperties") ? value_for(root, s["additionalProperties"], random, depth + 1) : random_value(random, depth + 1);
+      out["k"] = s.contains("additionalProperties") ? value_for(root, s["additionalProperties"], random, depth + 1)
+                                                    : random_value(random, depth + 1);
     }
     return out;
   }
@@ -245,19 +263,23 @@ Json value_for(const Json& root, const Json& s, std::mt19937& random, int depth)
     Json out = Json::array();
     for (size_t i = 0, n = random() % 4; i < n; ++i) {
       const bool in_prefix = s.contains("prefixItems") && i < s["prefixItems"].size();
-      out.push_back(in_prefix ? value_for(root, s["prefixItems"][i], random, depth + 1)
-                              : s.contains("items") ? value_for(root, s["items"], random, depth + 1) : random_value(random, depth + 1));
+      out.push_back(in_prefix             ? value_for(root, s["prefixItems"][i], random, depth + 1)
+                    : s.contains("items") ? value_for(root, s["items"], random, depth + 1)
+                                          : random_value(random, depth + 1));
     }
     return out;
   }
   for (int i = 0; i < 20; ++i) {
     Json value = random_value(random, 3);
-    if ((type == "string" && value.is_string()) || (type == "integer" && value.is_number_integer()) || (type == "number" && value.is_number())) return value;
+    if ((type == "string" && value.is_string()) || (type == "integer" && value.is_number_integer()) ||
+        (type == "number" && value.is_number()))
+      return value;
   }
   return random_value(random, depth);
 }
 
-// The declared properties of the outermost object in the schema's order, the others behind them: what our grammars want.
+// The declared properties of the outermost object in the schema's order, the others behind them: what our grammars
+// want.
 Json in_order(const Json& schema, const Json& value) {
   if (!value.is_object()) return value;
   Json declared = Json::object();
@@ -334,7 +356,8 @@ TEST(JsonSchema, WhatTheGrammarWritesIsValid) {
         }
         GrammarState before = state;
         ASSERT_TRUE(state.advance(chosen));
-        static const char* kLonger[] = {"{\"", "\":", "\": ", "\", \"", "\"}", "true", "null", "10", "0.5", "ab", "},", "]", "\",", "-1"};
+        static const char* kLonger[] = {"{\"", "\":", "\": ", "\", \"", "\"}", "true", "null",
+                                        "10",  "0.5", "ab",   "},",     "]",   "\",",  "-1"};
         text += chosen < 256 ? std::string(1, static_cast<char>(chosen)) : kLonger[chosen - 256];
       }
       if (!state.accepting()) continue;
@@ -347,9 +370,12 @@ TEST(JsonSchema, WhatTheGrammarWritesIsValid) {
 
 TEST(JsonSchema, NumbersAreExact) {
   const double bounds[] = {-20, -12.5, -3, -1, -0.5, 0, 0.25, 1, 1.5, 9, 10, 12.75, 99, 100, 105};
-  const char* numbers[] = {"-100", "-21", "-20", "-20.0", "-20.01", "-13", "-12.5", "-12.51", "-12.49", "-12", "-4", "-3", "-2.99", "-1", "-1.0",
-                           "-0.51", "-0.5", "-0.50", "-0.49", "-0.001", "0", "0.0", "0.001", "0.24", "0.25", "0.250", "0.26", "0.9", "1", "1.0", "1.00001",
-                           "1.5", "1.49", "1.51", "8.999", "9", "9.0", "9.01", "10", "10.5", "11", "12.75", "12.7", "12.8", "98.9", "99", "99.5", "100", "104", "105", "105.0", "105.1", "106", "1000"};
+  const char* numbers[] = {"-100",  "-21",    "-20", "-20.0",   "-20.01", "-13",   "-12.5", "-12.51", "-12.49",
+                           "-12",   "-4",     "-3",  "-2.99",   "-1",     "-1.0",  "-0.51", "-0.5",   "-0.50",
+                           "-0.49", "-0.001", "0",   "0.0",     "0.001",  "0.24",  "0.25",  "0.250",  "0.26",
+                           "0.9",   "1",      "1.0", "1.00001", "1.5",    "1.49",  "1.51",  "8.999",  "9",
+                           "9.0",   "9.01",   "10",  "10.5",    "11",     "12.75", "12.7",  "12.8",   "98.9",
+                           "99",    "99.5",   "100", "104",     "105",    "105.0", "105.1", "106",    "1000"};
   for (const double low : bounds) {
     for (const double high : bounds) {
       for (const bool exclusive : {false, true}) {
@@ -375,20 +401,30 @@ TEST(JsonSchema, NumbersAreExact) {
 TEST(JsonSchema, StringsAreWhatJsonAllows) {
   expect_texts(R"({"type": "string"})",
                {R"("")", R"("a\u00e9\n\/")", R"("\ud83d\ude00")", "\"\xf0\x9f\x99\x82\"", "\"\x7f\""},
-               {R"("\ud83d")", R"("\ude00")", R"("\ud83d\u0041")", "\"\n\"", "\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", R"("\x")", R"("\u00g0")", "\"a"});
-  expect_texts(R"({"type": "string", "maxLength": 2})", {R"("\ud83d\ude00é")", R"("\n\u0000")"}, {R"("abc")", R"("\ud83d\ude00ab")"});
+               {R"("\ud83d")", R"("\ude00")", R"("\ud83d\u0041")", "\"\n\"", "\"\xff\"", "\"\xc0\x80\"",
+                "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", R"("\x")", R"("\u00g0")", "\"a"});
+  expect_texts(R"({"type": "string", "maxLength": 2})", {R"("\ud83d\ude00é")", R"("\n\u0000")"},
+               {R"("abc")", R"("\ud83d\ude00ab")"});
   expect_texts(R"({"type": "string", "pattern": "^[^a]\\n\"$"})", {R"("b\n\"")", R"("\\\n\"")"}, {R"("a\n\"")"});
-  expect_texts(R"({"type": "object", "properties": {"a\"b\n": {}}, "required": ["a\"b\n"]})", {R"({"a\"b\n": 1})"}, {R"({"a": 1})"});
+  expect_texts(R"({"type": "object", "properties": {"a\"b\n": {}}, "required": ["a\"b\n"]})", {R"({"a\"b\n": 1})"},
+               {R"({"a": 1})"});
 }
 
 TEST(JsonSchema, Formats) {
-  expect_texts(R"({"type": "string", "format": "date"})", {R"("2024-02-28")", R"("1999-12-31")"}, {R"("2024-02-30")", R"("2024-13-01")", R"("24-01-01")"});
-  expect_texts(R"({"type": "string", "format": "date-time"})", {R"("2024-02-28T23:59:59Z")", R"("2024-02-28T23:59:59.123+01:00")"}, {R"("2024-02-28")", R"("2024-02-28T24:00:00Z")"});
-  expect_texts(R"({"type": "string", "format": "uuid"})", {R"("123e4567-e89b-12d3-a456-426614174000")"}, {R"("123e4567")"});
+  expect_texts(R"({"type": "string", "format": "date"})", {R"("2024-02-28")", R"("1999-12-31")"},
+               {R"("2024-02-30")", R"("2024-13-01")", R"("24-01-01")"});
+  expect_texts(R"({"type": "string", "format": "date-time"})",
+               {R"("2024-02-28T23:59:59Z")", R"("2024-02-28T23:59:59.123+01:00")"},
+               {R"("2024-02-28")", R"("2024-02-28T24:00:00Z")"});
+  expect_texts(R"({"type": "string", "format": "uuid"})", {R"("123e4567-e89b-12d3-a456-426614174000")"},
+               {R"("123e4567")"});
   expect_texts(R"({"type": "string", "format": "email"})", {R"("a.b@c.de")"}, {R"("a@b@c.de")", R"("a")"});
-  expect_texts(R"({"type": "string", "format": "ipv4"})", {R"("255.0.10.199")"}, {R"("256.0.0.1")", R"("1.2.3")", R"("01.2.3.4")"});
-  expect_texts(R"({"type": "string", "format": "ipv6"})", {R"("::")", R"("2001:db8::1")", R"("1:2:3:4:5:6:7:8")"}, {R"("1:2")", R"("1::2::3")"});
-  expect_texts(R"({"type": "string", "format": "uri"})", {R"("https://a.example/b?c=d#e")", R"("urn:x:y")"}, {R"("no uri")"});
+  expect_texts(R"({"type": "string", "format": "ipv4"})", {R"("255.0.10.199")"},
+               {R"("256.0.0.1")", R"("1.2.3")", R"("01.2.3.4")"});
+  expect_texts(R"({"type": "string", "format": "ipv6"})", {R"("::")", R"("2001:db8::1")", R"("1:2:3:4:5:6:7:8")"},
+               {R"("1:2")", R"("1::2::3")"});
+  expect_texts(R"({"type": "string", "format": "uri"})", {R"("https://a.example/b?c=d#e")", R"("urn:x:y")"},
+               {R"("no uri")"});
   expect_texts(R"({"type": "string", "format": "duration"})", {R"("P1DT2H")", R"("P3W")"}, {R"("P")", R"("PT")"});
   EXPECT_FALSE(compile_json_schema(R"({"type": "string", "format": "phone"})").ok());
 }
@@ -421,7 +457,8 @@ TEST(JsonSchema, RefusesWhatItCannotHoldTo) {
       {R"({"$ref": "#"})", "refers to itself"},
       {R"({"anyOf": [{"$ref": "#"}, {"type": "null"}]})", "refers to itself"},
       {R"({"allOf": [{"$ref": "#"}, {"type": "null"}]})", "refers to itself"},
-      {R"({"$defs": {"a": {"properties": {"x": {"$ref": "#/$defs/a"}}, "required": ["x"]}}, "$ref": "#/$defs/a"})", "no text at all"},
+      {R"({"$defs": {"a": {"properties": {"x": {"$ref": "#/$defs/a"}}, "required": ["x"]}}, "$ref": "#/$defs/a"})",
+       "no text at all"},
       {R"({"allOf": [{"type": "string"}, {"type": "null"}]})", "'type'"},
       {R"({"allOf": [{"pattern": "a"}, {"pattern": "b"}]})", "'pattern'"},
       {R"({"minimum": 3, "maximum": 2})", "no text at all"},
@@ -452,15 +489,18 @@ TEST(JsonSchema, RefusesWhatItCannotHoldTo) {
   std::string exploding = R"({"$ref": "#/$defs/a0", "$defs": {)";
   for (int i = 0; i < 40; ++i) {
     const std::string next = R"({"$ref": "#/$defs/a)" + std::to_string(i + 1) + R"("})";
-    exploding += R"("a)" + std::to_string(i) + R"(": {"anyOf": [{"allOf": [)" + next + R"(, {"title": "x"}]}, {"allOf": [)" + next + R"(, {"title": "y"}]}]},)";
+    exploding += R"("a)" + std::to_string(i) + R"(": {"anyOf": [{"allOf": [)" + next +
+                 R"(, {"title": "x"}]}, {"allOf": [)" + next + R"(, {"title": "y"}]}]},)";
   }
   exploding += R"("a40": {"type": "null"}}})";
   EXPECT_FALSE(compile_json_schema(exploding).ok());
 }
 
 TEST(JsonSchema, AnnotationsAreAccepted) {
-  expect_texts(R"({"$schema": "x", "$id": "y", "title": "t", "description": "d", "default": 1, "examples": [1], "deprecated": false,
-                   "readOnly": true, "$comment": "c", "x-order": 3, "type": "integer", "nullable": true})", {"1", "null"}, {"\"a\""});
+  expect_texts(
+      R"({"$schema": "x", "$id": "y", "title": "t", "description": "d", "default": 1, "examples": [1], "deprecated": false,
+                   "readOnly": true, "$comment": "c", "x-order": 3, "type": "integer", "nullable": true})",
+      {"1", "null"}, {"\"a\""});
 }
 
 TEST(JsonSchema, RegexAndChoice) {
@@ -475,7 +515,8 @@ TEST(JsonSchema, RegexAndChoice) {
 }
 
 TEST(JsonSchema, FormsPutPartsTogether) {
-  const GrammarForm call = GrammarForm::sequence({GrammarForm::literal("<c>"), GrammarForm::schema(R"({"type": "integer"})"), GrammarForm::literal("</c>")});
+  const GrammarForm call = GrammarForm::sequence(
+      {GrammarForm::literal("<c>"), GrammarForm::schema(R"({"type": "integer"})"), GrammarForm::literal("</c>")});
   const GrammarPtr several = compile_form(GrammarForm::repeat(call, GrammarForm::literal(";"), 1, -1)).value();
   EXPECT_TRUE(accepts(several, "<c>1</c>;<c>22</c>"));
   EXPECT_FALSE(accepts(several, "<c>1</c>;"));
@@ -484,7 +525,8 @@ TEST(JsonSchema, FormsPutPartsTogether) {
   EXPECT_TRUE(accepts(two, ""));
   EXPECT_TRUE(accepts(two, "<c>1</c><c>2</c>"));
   EXPECT_FALSE(accepts(two, "<c>1</c><c>2</c><c>3</c>"));
-  const GrammarForm rest = GrammarForm::sequence({GrammarForm::schema(R"({"type": "integer"})"), GrammarForm::literal("</c>")});
+  const GrammarForm rest =
+      GrammarForm::sequence({GrammarForm::schema(R"({"type": "integer"})"), GrammarForm::literal("</c>")});
   const GrammarPtr free = compile_form(GrammarForm::triggered("<c>", rest, false)).value();
   EXPECT_TRUE(accepts(free, "free <c text"));
   EXPECT_TRUE(accepts(free, "one <c>1</c> two <c>2</c>"));

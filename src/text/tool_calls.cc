@@ -24,16 +24,19 @@ size_t skip_space(std::string_view text, size_t at) {
 
 Status check_tool(const Tool& tool) {
   const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || std::string_view("_-.:/").find(c) != std::string_view::npos;
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_-.:/").find(c) != std::string_view::npos;
   };
-  if (tool.name.empty() || tool.name.size() > kMaxToolNameBytes || !std::all_of(tool.name.begin(), tool.name.end(), allowed)) {
-    return invalid_argument("a tool's name must have 1 to " + std::to_string(kMaxToolNameBytes) + " letters, digits or _-.:/ characters; '" +
-                            tool.name.substr(0, 64) + "' does not");
+  if (tool.name.empty() || tool.name.size() > kMaxToolNameBytes ||
+      !std::all_of(tool.name.begin(), tool.name.end(), allowed)) {
+    return invalid_argument("a tool's name must have 1 to " + std::to_string(kMaxToolNameBytes) +
+                            " letters, digits or _-.:/ characters; '" + tool.name.substr(0, 64) + "' does not");
   }
   if (tool.parameters.empty()) return {};
   TRY(check_json_depth(tool.parameters));
   const Json schema = Json::parse(tool.parameters, nullptr, false);
-  if (!schema.is_object()) return invalid_argument("the parameters of the tool '" + tool.name + "' are no JSON schema object");
+  if (!schema.is_object())
+    return invalid_argument("the parameters of the tool '" + tool.name + "' are no JSON schema object");
   if (schema.contains("type") && schema["type"] != "object") {
     return invalid_argument("the parameters of the tool '" + tool.name + "' must have the type object");
   }
@@ -46,27 +49,32 @@ GrammarForm call_form(ToolCallForm form, const std::vector<const Tool*>& tools) 
   std::vector<GrammarForm> choices;
   for (const Tool* tool : tools) {
     const bool has_schema = !tool->parameters.empty() && tool->parameters != "{}";
-    choices.push_back(GrammarForm::sequence({GrammarForm::literal(tool->name + "\", \"" + key + "\": "),
-                                             GrammarForm::schema(has_schema ? tool->parameters : R"({"type": "object"})"),
-                                             GrammarForm::literal("}")}));
+    choices.push_back(GrammarForm::sequence(
+        {GrammarForm::literal(tool->name + "\", \"" + key + "\": "),
+         GrammarForm::schema(has_schema ? tool->parameters : R"({"type": "object"})"), GrammarForm::literal("}")}));
   }
   return GrammarForm::sequence({GrammarForm::literal("{\"name\": \""), GrammarForm::choice(std::move(choices))});
 }
 
 GrammarForm hermes_form(GrammarForm call, const ToolChoice& choice) {
-  GrammarForm rest = GrammarForm::sequence({GrammarForm::literal("\n"), std::move(call), GrammarForm::literal("\n"), GrammarForm::marker(std::string(kCloseMarker))});
-  if (choice.mode == ToolChoiceMode::kAuto) return GrammarForm::triggered(std::string(kOpenMarker), std::move(rest), !choice.parallel);
+  GrammarForm rest = GrammarForm::sequence({GrammarForm::literal("\n"), std::move(call), GrammarForm::literal("\n"),
+                                            GrammarForm::marker(std::string(kCloseMarker))});
+  if (choice.mode == ToolChoiceMode::kAuto)
+    return GrammarForm::triggered(std::string(kOpenMarker), std::move(rest), !choice.parallel);
   GrammarForm whole = GrammarForm::sequence({GrammarForm::marker(std::string(kOpenMarker)), std::move(rest)});
   return GrammarForm::repeat(std::move(whole), GrammarForm::literal("\n"), 1, choice.parallel ? -1 : 1);
 }
 
 GrammarForm llama3_form(GrammarForm call, const ToolChoice& choice) {
   GrammarForm calls = GrammarForm::repeat(std::move(call), GrammarForm::literal("; "), 1, choice.parallel ? -1 : 1);
-  GrammarForm tagged = GrammarForm::sequence({GrammarForm::choice({GrammarForm::marker(std::string(kPythonTag)), GrammarForm::literal("")}), std::move(calls)});
+  GrammarForm tagged = GrammarForm::sequence(
+      {GrammarForm::choice({GrammarForm::marker(std::string(kPythonTag)), GrammarForm::literal("")}),
+       std::move(calls)});
   if (choice.mode != ToolChoiceMode::kAuto) return tagged;
   // Free text is what cannot be taken for a call: it begins with neither a brace nor a special token's "<|".
-  return GrammarForm::choice({std::move(tagged), GrammarForm::literal(""),
-                              GrammarForm::sequence({GrammarForm::regex(R"(\s{0,8}([^\s{<]|<[^|]))"), GrammarForm::any_text()})});
+  return GrammarForm::choice(
+      {std::move(tagged), GrammarForm::literal(""),
+       GrammarForm::sequence({GrammarForm::regex(R"(\s{0,8}([^\s{<]|<[^|]))"), GrammarForm::any_text()})});
 }
 
 }  // namespace
@@ -75,7 +83,8 @@ std::optional<ToolCallForm> detect_tool_call_form(std::string_view source) {
   const auto has = [&](std::string_view text) { return source.find(text) != std::string_view::npos; };
   if (has(kOpenMarker)) return ToolCallForm::kHermes;
   if (!has("tools")) return std::nullopt;
-  if (has(kPythonTag) || (has("\"parameters\": dictionary") && has("\"name\": function name"))) return ToolCallForm::kLlama3;
+  if (has(kPythonTag) || (has("\"parameters\": dictionary") && has("\"name\": function name")))
+    return ToolCallForm::kLlama3;
   return ToolCallForm::kHermes;
 }
 
@@ -83,21 +92,26 @@ Result<std::vector<Tool>> read_tools(std::string_view text) {
   TRY(check_json_depth(text));
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_array()) return invalid_argument("'tools' must be a JSON array");
-  if (json.size() > static_cast<size_t>(kMaxTools)) return invalid_argument("'tools' has more than " + std::to_string(kMaxTools) + " entries");
+  if (json.size() > static_cast<size_t>(kMaxTools))
+    return invalid_argument("'tools' has more than " + std::to_string(kMaxTools) + " entries");
   std::vector<Tool> tools;
   for (const Json& entry : json) {
     const std::string place = "tools[" + std::to_string(tools.size()) + "]";
     if (!entry.is_object() || !entry.contains("function") || !entry["function"].is_object()) {
       return invalid_argument(place + " must be {\"type\": \"function\", \"function\": {...}}");
     }
-    if (entry.contains("type") && entry["type"] != "function") return invalid_argument(place + " has a type other than 'function', which is not supported");
+    if (entry.contains("type") && entry["type"] != "function")
+      return invalid_argument(place + " has a type other than 'function', which is not supported");
     const Json& function = entry["function"];
-    if (!function.contains("name") || !function["name"].is_string()) return invalid_argument(place + ".function needs a 'name'");
+    if (!function.contains("name") || !function["name"].is_string())
+      return invalid_argument(place + ".function needs a 'name'");
     Tool tool;
     tool.name = function["name"].get<std::string>();
-    if (function.contains("parameters") && !function["parameters"].is_null()) tool.parameters = function["parameters"].dump();
+    if (function.contains("parameters") && !function["parameters"].is_null())
+      tool.parameters = function["parameters"].dump();
     TRY(check_tool(tool));
-    const bool doubled = std::any_of(tools.begin(), tools.end(), [&](const Tool& other) { return other.name == tool.name; });
+    const bool doubled =
+        std::any_of(tools.begin(), tools.end(), [&](const Tool& other) { return other.name == tool.name; });
     if (doubled) return invalid_argument("two tools have the name '" + tool.name + "'");
     tools.push_back(std::move(tool));
   }
@@ -105,14 +119,16 @@ Result<std::vector<Tool>> read_tools(std::string_view text) {
 }
 
 Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Tool>& tools, const ToolChoice& choice) {
-  if (choice.mode == ToolChoiceMode::kNone) return invalid_argument("tool_choice is none: there is no call to hold to a form");
+  if (choice.mode == ToolChoiceMode::kNone)
+    return invalid_argument("tool_choice is none: there is no call to hold to a form");
   if (tools.empty()) return invalid_argument("tool_choice needs tools, but the request has none");
   std::vector<const Tool*> chosen;
   for (const Tool& tool : tools) {
     TRY(check_tool(tool));
     if (choice.mode != ToolChoiceMode::kNamed || tool.name == choice.name) chosen.push_back(&tool);
   }
-  if (chosen.empty()) return invalid_argument("tool_choice names the function '" + choice.name + "', which is none of the tools");
+  if (chosen.empty())
+    return invalid_argument("tool_choice names the function '" + choice.name + "', which is none of the tools");
   const auto whole = [&](const std::vector<const Tool*>& some) {
     GrammarForm call = call_form(form, some);
     return form == ToolCallForm::kHermes ? hermes_form(std::move(call), choice) : llama3_form(std::move(call), choice);
@@ -225,11 +241,21 @@ void ToolCallParser::run(Events& out, bool at_end) {
   bool more = true;
   while (more) {
     switch (state_) {
-      case State::kContent: more = form_ == ToolCallForm::kHermes ? run_content(out, at_end) : run_beginning(out, at_end); break;
-      case State::kHeader: more = run_header(out, at_end); break;
-      case State::kArguments: more = run_arguments(out); break;
-      case State::kTail: more = run_tail(at_end); break;
-      case State::kBroken: more = run_broken(out, at_end); break;
+      case State::kContent:
+        more = form_ == ToolCallForm::kHermes ? run_content(out, at_end) : run_beginning(out, at_end);
+        break;
+      case State::kHeader:
+        more = run_header(out, at_end);
+        break;
+      case State::kArguments:
+        more = run_arguments(out);
+        break;
+      case State::kTail:
+        more = run_tail(at_end);
+        break;
+      case State::kBroken:
+        more = run_broken(out, at_end);
+        break;
       case State::kPlain:
         emit_content(out, std::exchange(pending_, {}));
         more = false;
@@ -320,9 +346,12 @@ bool ToolCallParser::run_arguments(Events& out) {
   for (; at < pending_.size() && !closed; ++at) {
     const char c = pending_[at];
     if (in_string_) {
-      if (escaped_) escaped_ = false;
-      else if (c == '\\') escaped_ = true;
-      else if (c == '"') in_string_ = false;
+      if (escaped_)
+        escaped_ = false;
+      else if (c == '\\')
+        escaped_ = true;
+      else if (c == '"')
+        in_string_ = false;
     } else if (c == '"') {
       in_string_ = true;
     } else if (c == '{' || c == '[') {

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tool calls in the forms that models were trained on: the grammar that holds generation to a form and to the tools' schemas,
-// and the parser that turns streamed text back into content and calls.
+// Tool calls in the forms that models were trained on: the grammar that holds generation to a form and to the tools'
+// schemas, and the parser that turns streamed text back into content and calls.
 //
 //   hermes   <tool_call>\n{"name": "f", "arguments": {...}}\n</tool_call>      several in a row, each on a new line
 //   llama3   {"name": "f", "parameters": {...}}                               several joined by "; ", before the first
 //            possibly <|python_tag|>
 //
 // Thread: compile_tool_grammar is a pure function; a ToolCallParser belongs to one choice of one response.
-// Invariants of the parser: the events do not depend on how the text was split; hermes' opening marker is never passed on as
-// content; the arguments that are streamed are the model's own text, passed on as it comes. White space around calls is no
-// content.
-// Failure: invalid_argument naming the tool and what is wrong with it. Malformed calls are no error: their text
-// is content, without the markers.
+// Invariants of the parser: the events do not depend on how the text was split; hermes' opening marker is never passed
+// on as content; the arguments that are streamed are the model's own text, passed on as it comes. White space around
+// calls is no content. Failure: invalid_argument naming the tool and what is wrong with it. Malformed calls are no
+// error: their text is content, without the markers.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +27,9 @@ namespace loralei {
 
 enum class ToolCallForm : unsigned char { kHermes, kLlama3 };
 
-// Which form a model's chat template asks for: "<tool_call>" in its text means hermes; "parameters" beside "name" in the
-// way Llama 3 asks for it means llama3. None when the template shows no tools at all; hermes when it shows them but in
-// another way (a template that lists tools without naming a form).
+// Which form a model's chat template asks for: "<tool_call>" in its text means hermes; "parameters" beside "name" in
+// the way Llama 3 asks for it means llama3. None when the template shows no tools at all; hermes when it shows them but
+// in another way (a template that lists tools without naming a form).
 std::optional<ToolCallForm> detect_tool_call_form(std::string_view chat_template_source);
 
 struct Tool {
@@ -42,15 +41,16 @@ inline constexpr int kMaxTools = 128;  // as the OpenAI API
 enum class ToolChoiceMode : unsigned char { kNone, kAuto, kRequired, kNamed };
 struct ToolChoice {
   ToolChoiceMode mode = ToolChoiceMode::kAuto;
-  std::string name;       // kNamed
-  bool parallel = true;   // false: one call, then the end
+  std::string name;      // kNamed
+  bool parallel = true;  // false: one call, then the end
 };
 
 // "tools" of a request (JSON text of [{"type": "function", "function": {"name", "parameters", ...}}]).
 Result<std::vector<Tool>> read_tools(std::string_view json);
 
-// kAuto: free text until a call begins, then the form. kRequired and kNamed: the form from the first token. For kNone there
-// is no grammar, and invalid_argument. In llama3's form a text that begins with "{" is a call, as there is no other marker.
+// kAuto: free text until a call begins, then the form. kRequired and kNamed: the form from the first token. For kNone
+// there is no grammar, and invalid_argument. In llama3's form a text that begins with "{" is a call, as there is no
+// other marker.
 Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Tool>& tools, const ToolChoice& choice);
 
 struct ToolCallEvent {
@@ -95,9 +95,9 @@ class ToolCallParser {
 
   ToolCallForm form_;
   State state_ = State::kContent;
-  std::string pending_;   // text that no event has passed on yet
+  std::string pending_;  // text that no event has passed on yet
   int calls_ = 0;
-  int depth_ = 0;         // of brackets inside the arguments
+  int depth_ = 0;  // of brackets inside the arguments
   bool in_string_ = false;
   bool escaped_ = false;
 };

@@ -19,8 +19,10 @@ void append(std::vector<ToolCallEvent>& all, std::vector<ToolCallEvent> more, lo
     }
     const bool joins = !all.empty() && all.back().kind == event.kind && all.back().index == event.index &&
                        (event.kind == ToolCallEvent::Kind::kContent || event.kind == ToolCallEvent::Kind::kArguments);
-    if (joins) all.back().text += event.text;
-    else all.push_back(std::move(event));
+    if (joins)
+      all.back().text += event.text;
+    else
+      all.push_back(std::move(event));
   }
 }
 
@@ -47,7 +49,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   append(events, cut.finish(), form);
   CHECK(events.size() == expected.size());
   for (size_t i = 0; i < events.size(); ++i) {
-    CHECK(events[i].kind == expected[i].kind && events[i].index == expected[i].index && events[i].text == expected[i].text);
+    CHECK(events[i].kind == expected[i].kind && events[i].index == expected[i].index &&
+          events[i].text == expected[i].text);
   }
   return 0;
 }

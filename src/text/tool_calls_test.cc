@@ -17,10 +17,18 @@ std::string shown(const std::vector<ToolCallEvent>& events) {
   for (const ToolCallEvent& event : events) {
     const bool joins = last != nullptr && last->kind == event.kind;
     switch (event.kind) {
-      case Kind::kContent: out += (joins ? "" : "c:") + event.text; break;
-      case Kind::kCallBegin: out += "[" + std::to_string(event.index) + " " + event.text + "]"; break;
-      case Kind::kArguments: out += event.text; break;
-      case Kind::kCallEnd: out += "/" + std::to_string(event.index) + ";"; break;
+      case Kind::kContent:
+        out += (joins ? "" : "c:") + event.text;
+        break;
+      case Kind::kCallBegin:
+        out += "[" + std::to_string(event.index) + " " + event.text + "]";
+        break;
+      case Kind::kArguments:
+        out += event.text;
+        break;
+      case Kind::kCallEnd:
+        out += "/" + std::to_string(event.index) + ";";
+        break;
     }
     last = &event;
   }
@@ -34,7 +42,8 @@ std::string parse(ToolCallForm form, const std::string& text) {
     std::vector<ToolCallEvent> events;
     size_t begin = 0;
     for (const size_t cut : cuts) {
-      for (ToolCallEvent& event : parser.push(std::string_view(text).substr(begin, cut - begin))) events.push_back(std::move(event));
+      for (ToolCallEvent& event : parser.push(std::string_view(text).substr(begin, cut - begin)))
+        events.push_back(std::move(event));
       begin = cut;
     }
     for (ToolCallEvent& event : parser.push(std::string_view(text).substr(begin))) events.push_back(std::move(event));
@@ -58,7 +67,8 @@ TEST(ToolCallParser, Hermes) {
   EXPECT_EQ(hermes(""), "");
   EXPECT_EQ(hermes("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"}{\\\"\", \"b\": [1, {}]}}\n</tool_call>"),
             "[0 f]{\"a\": \"}{\\\"\", \"b\": [1, {}]}/0;");
-  EXPECT_EQ(hermes("Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\":\"g\",\"arguments\":{}}</tool_call>\n"),
+  EXPECT_EQ(hermes("Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": "
+                   "{}}\n</tool_call>\n<tool_call>\n{\"name\":\"g\",\"arguments\":{}}</tool_call>\n"),
             "c:Let me see.[0 f]{}/0;[1 g]{}/1;");
   EXPECT_EQ(hermes("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call> and then"), "[0 f]{}/0;c: and then");
   EXPECT_EQ(hermes("<tool_call>{\"arguments\": {\"x\": 1}, \"name\": \"f\"}</tool_call>"), "[0 f]{\"x\":1}/0;");
@@ -72,7 +82,8 @@ TEST(ToolCallParser, Llama3) {
   const auto llama = [](const std::string& text) { return parse(ToolCallForm::kLlama3, text); };
   EXPECT_EQ(llama("Plain {text}"), "c:Plain {text}");
   EXPECT_EQ(llama("{\"name\": \"f\", \"parameters\": {\"a\": 1}}"), "[0 f]{\"a\": 1}/0;");
-  EXPECT_EQ(llama("<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}; {\"name\": \"g\", \"parameters\": {}}"), "[0 f]{\"a\": 1}/0;[1 g]{}/1;");
+  EXPECT_EQ(llama("<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}; {\"name\": \"g\", \"parameters\": {}}"),
+            "[0 f]{\"a\": 1}/0;[1 g]{}/1;");
   EXPECT_EQ(llama("{\"answer\": 42}"), "c:{\"answer\": 42}");
   EXPECT_EQ(llama("{\"name\": 3}"), "c:{\"name\": 3}");
   EXPECT_EQ(llama("\n{\"name\": \"f\", \"parameters\": {}}\n"), "[0 f]{}/0;");
@@ -82,14 +93,17 @@ TEST(ToolCallParser, Llama3) {
 
 std::shared_ptr<const VocabTrie> vocabulary() {
   std::vector<GrammarToken> tokens;
-  for (int byte = 0; byte < 256; ++byte) tokens.push_back({byte, std::string(1, static_cast<char>(byte)), GrammarToken::Kind::kText});
+  for (int byte = 0; byte < 256; ++byte)
+    tokens.push_back({byte, std::string(1, static_cast<char>(byte)), GrammarToken::Kind::kText});
   tokens.push_back({256, "<tool_call>", GrammarToken::Kind::kSpecial});
   tokens.push_back({257, "<|python_tag|>", GrammarToken::Kind::kSpecial});
   tokens.push_back({258, "", GrammarToken::Kind::kEnd});
   return VocabTrie::build(std::move(tokens), 259).value();
 }
 
-const std::vector<Tool> kTools = {{"get_weather", R"({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})"}, {"now", ""}};
+const std::vector<Tool> kTools = {
+    {"get_weather", R"({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})"},
+    {"now", ""}};
 
 std::string verdict(ToolCallForm form, const ToolChoice& choice, std::string_view text) {
   const auto program = compile_tool_grammar(form, kTools, choice);
@@ -161,13 +175,17 @@ TEST(ToolGrammar, MarkersMayBeSpecialTokens) {
 }
 
 TEST(ToolGrammar, ReadsToolsAndNamesWhatIsWrong) {
-  const auto tools = read_tools(R"([{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}])");
+  const auto tools = read_tools(
+      R"([{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}])");
   ASSERT_TRUE(tools.ok());
   EXPECT_EQ(tools.value()[0].name, "f");
   EXPECT_EQ(tools.value()[0].parameters, R"({"type":"object"})");
   const std::pair<const char*, const char*> bad[] = {
-      {"{}", "must be a JSON array"}, {"[1]", "tools[0]"}, {R"([{"type": "code", "function": {"name": "f"}}])", "type other than"},
-      {R"([{"function": {}}])", "needs a 'name'"}, {R"([{"function": {"name": "a b"}}])", "'a b'"},
+      {"{}", "must be a JSON array"},
+      {"[1]", "tools[0]"},
+      {R"([{"type": "code", "function": {"name": "f"}}])", "type other than"},
+      {R"([{"function": {}}])", "needs a 'name'"},
+      {R"([{"function": {"name": "a b"}}])", "'a b'"},
       {R"([{"function": {"name": "a", "parameters": {"type": "string"}}}])", "must have the type object"},
       {R"([{"function": {"name": "a"}}, {"function": {"name": "a"}}])", "two tools"}};
   for (const auto& [text, message] : bad) {
@@ -175,7 +193,8 @@ TEST(ToolGrammar, ReadsToolsAndNamesWhatIsWrong) {
     ASSERT_FALSE(result.ok()) << text;
     EXPECT_NE(result.error().message.find(message), std::string::npos) << result.error().message;
   }
-  const auto grammar = compile_tool_grammar(ToolCallForm::kHermes, {{"ok", ""}, {"bad", R"({"type": "object", "minProperties": 2})"}}, {});
+  const auto grammar = compile_tool_grammar(ToolCallForm::kHermes,
+                                            {{"ok", ""}, {"bad", R"({"type": "object", "minProperties": 2})"}}, {});
   ASSERT_FALSE(grammar.ok());
   EXPECT_NE(grammar.error().message.find("tool 'bad'"), std::string::npos) << grammar.error().message;
   EXPECT_NE(grammar.error().message.find("'minProperties'"), std::string::npos) << grammar.error().message;
@@ -183,7 +202,8 @@ TEST(ToolGrammar, ReadsToolsAndNamesWhatIsWrong) {
 
 TEST(ToolGrammar, DetectsTheForm) {
   EXPECT_EQ(detect_tool_call_form("{% for t in tools %}<tool_call>\\n"), ToolCallForm::kHermes);
-  EXPECT_EQ(detect_tool_call_form("{% if tools %}Respond in the format {\"name\": function name, \"parameters\": dictionary of argument name and its value}."),
+  EXPECT_EQ(detect_tool_call_form("{% if tools %}Respond in the format {\"name\": function name, \"parameters\": "
+                                  "dictionary of argument name and its value}."),
             ToolCallForm::kLlama3);
   EXPECT_EQ(detect_tool_call_form("{{ messages }}"), std::nullopt);
 }

@@ -20,7 +20,8 @@ uint64_t mix(uint64_t value) {
   return value ^ (value >> 32);
 }
 
-// Names bytes for system_fingerprint; guards against mix-ups, not against attackers. Four lanes so that it keeps up with the disk.
+// Names bytes for system_fingerprint; guards against mix-ups, not against attackers. Four lanes so that it keeps up
+// with the disk.
 uint64_t hash_bytes(const std::byte* data, size_t size, uint64_t seed) {
   uint64_t lanes[4] = {seed, seed + 1, seed + 2, seed + 3};
   size_t offset = 0;
@@ -49,7 +50,6 @@ void convert_row(DType from, const std::byte* source, DType to, std::byte* out, 
     encode_row(to, chunk, out + row_bytes(to, begin), size);
   }
 }
-
 
 }  // namespace
 
@@ -85,8 +85,7 @@ Result<uint64_t> TensorReader::read_rows(const TensorInfo& info, const TensorTar
     buffer.resize(static_cast<size_t>(source_bytes));
     source = buffer.data();
   }
-  TRY(file.read_exact(info.offset + row_begin * target.source_row_bytes,
-                      {source, static_cast<size_t>(source_bytes)}));
+  TRY(file.read_exact(info.offset + row_begin * target.source_row_bytes, {source, static_cast<size_t>(source_bytes)}));
   uint64_t seed = mix(static_cast<uint64_t>(row_begin) + 1);
   seed = hash_bytes(reinterpret_cast<const std::byte*>(info.name.data()), info.name.size(), seed);
   const uint64_t hash = hash_bytes(source, static_cast<size_t>(source_bytes), seed);

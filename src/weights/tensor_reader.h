@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // TensorReader: rows of a model file's tensors into memory, converted to the format they are held in.
 //
-// Thread: read_rows may be called from several threads on one reader. Ownership: owns the open files; targets belong to the caller.
-// Failure: read errors name file and offset (io, corrupt). Conversion goes through f32 and is exact where the target holds the source's
-// numbers. GGUF files of the llama architecture hold the rows of q and k in interleaved-rope order; they are put in half-split order here:
-// row (head, half, i) of ours is row (head, i, half) of the file.
+// Thread: read_rows may be called from several threads on one reader. Ownership: owns the open files; targets belong to
+// the caller. Failure: read errors name file and offset (io, corrupt). Conversion goes through f32 and is exact where
+// the target holds the source's numbers. GGUF files of the llama architecture hold the rows of q and k in
+// interleaved-rope order; they are put in half-split order here: row (head, half, i) of ours is row (head, i, half) of
+// the file.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +37,8 @@ class TensorReader {
   // Heads of a q or k tensor whose rows the file permutes, else 0.
   int32_t permuted_heads(const std::string& name) const;
 
-  // Reads target rows [row_begin, row_begin + row_count). Answers a hash of name, place and source bytes, to be summed over all units.
+  // Reads target rows [row_begin, row_begin + row_count). Answers a hash of name, place and source bytes, to be summed
+  // over all units.
   Result<uint64_t> read_rows(const TensorInfo& info, const TensorTarget& target, int64_t row_begin, int64_t row_count,
                              std::vector<std::byte>& buffer) const;
 

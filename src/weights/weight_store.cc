@@ -19,8 +19,9 @@
 namespace loralei {
 namespace {
 
-constexpr int32_t kPanelRows = 1024;      // a multiple of kRowTile; small enough that parts of a matrix can be moved on their own
-constexpr int64_t kAlignBytes = 64;       // every matrix starts on a cache line
+constexpr int32_t kPanelRows =
+    1024;  // a multiple of kRowTile; small enough that parts of a matrix can be moved on their own
+constexpr int64_t kAlignBytes = 64;           // every matrix starts on a cache line
 constexpr int64_t kReadUnitBytes = 8 * kMiB;  // work handed to one loader thread at a time
 
 static_assert(kPanelRows % kRowTile == 0);
@@ -90,8 +91,9 @@ Status run_units(const std::vector<ReadUnit>& units, const TensorReader& reader,
   return first_error;
 }
 
-// Format a matrix is held in: the file's, or the wanted quantisation where its rows divide into blocks. The head and the embedding keep
-// more bits than q4_0, as the field's tools do, because their rounding goes straight into the logits.
+// Format a matrix is held in: the file's, or the wanted quantisation where its rows divide into blocks. The head and
+// the embedding keep more bits than q4_0, as the field's tools do, because their rounding goes straight into the
+// logits.
 DType held_dtype(const TensorInfo& info, const WeightOptions& options) {
   if (!options.quantise || is_quantised(info.dtype)) return info.dtype;
   DType wanted = *options.quantise;

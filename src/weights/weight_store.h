@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// WeightStore: residency of the base model's tensors. The layer program pins a tensor just before its use and unpins right after,
-// even when everything is resident; how the bytes came there is this room's business (FlexInfer, mechanisms §2).
+// WeightStore: residency of the base model's tensors. The layer program pins a tensor just before its use and unpins
+// right after, even when everything is resident; how the bytes came there is this room's business (FlexInfer,
+// mechanisms §2).
 //
-// Thread: pin/unpin from the executor thread; loading happens before. Ownership: owns the bytes under a ledger grant; a WeightPin is a
-// move-only lease and must not outlive the store. Invariant: between pin and unpin every waited-for panel's bytes are valid and unchanged.
-// Failure: load() answers a sentence (too large for the budget, with the numbers; short file; unsupported dtype).
+// Thread: pin/unpin from the executor thread; loading happens before. Ownership: owns the bytes under a ledger grant; a
+// WeightPin is a move-only lease and must not outlive the store. Invariant: between pin and unpin every waited-for
+// panel's bytes are valid and unchanged. Failure: load() answers a sentence (too large for the budget, with the
+// numbers; short file; unsupported dtype).
 #pragma once
 
 #include <cstdint>
@@ -54,7 +56,8 @@ struct WeightOptions {
 class WeightStore {
  public:
   // Reads every tensor of the model into memory (parallel, un-permuting GGUF q/k rows where the file says so).
-  static Result<std::unique_ptr<WeightStore>> load(const BaseModelFile& model, Ledger& ledger, const WeightOptions& options);
+  static Result<std::unique_ptr<WeightStore>> load(const BaseModelFile& model, Ledger& ledger,
+                                                   const WeightOptions& options);
   ~WeightStore();
 
   TensorSlot find(const std::string& name) const;  // canonical name

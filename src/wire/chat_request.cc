@@ -11,7 +11,8 @@ constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant
 bool is_function_name(std::string_view name) {
   if (name.empty() || name.size() > 64) return false;
   return std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+           c == '.';
   });
 }
 
@@ -25,7 +26,8 @@ void read_content(JsonReader& reader, WireMessage& message) {
     return;
   }
   if (!content->is_array()) {
-    return reader.fail("content", "'" + reader.path_of("content") + "' must be a string or an array of text parts.", "invalid_type");
+    return reader.fail("content", "'" + reader.path_of("content") + "' must be a string or an array of text parts.",
+                       "invalid_type");
   }
   for (size_t i = 0; i < content->size(); ++i) {
     const std::string at = "content[" + std::to_string(i) + "]";
@@ -35,14 +37,17 @@ void read_content(JsonReader& reader, WireMessage& message) {
       message.content += part.get_ref<const std::string&>();
       continue;
     }
-    if (!part.is_object()) return reader.fail(at, "'" + reader.path_of(at) + "' must be an object with type and text.", "invalid_type");
+    if (!part.is_object())
+      return reader.fail(at, "'" + reader.path_of(at) + "' must be an object with type and text.", "invalid_type");
     JsonReader inner(part, reader.path_of(at) + ".");
     const std::string type = inner.required_string("type", 64);
     if (type != "text" && !inner.failed()) {
-      inner.fail("type", "Content parts of the type '" + type + "' are not supported: this server reads text only.", "unsupported_content_type");
+      inner.fail("type", "Content parts of the type '" + type + "' are not supported: this server reads text only.",
+                 "unsupported_content_type");
     }
     const Json* text = inner.find("text");
-    if (!text || !text->is_string()) inner.fail("text", "'" + inner.path_of("text") + "' must be a string.", "invalid_type");
+    if (!text || !text->is_string())
+      inner.fail("text", "'" + inner.path_of("text") + "' must be a string.", "invalid_type");
     if (inner.failed()) return reader.adopt(inner.error());
     message.content += text->get_ref<const std::string&>();
   }
@@ -52,10 +57,12 @@ void read_tool_calls(JsonReader& reader, WireMessage& message) {
   const Json* calls = reader.find_array("tool_calls", kMaxRequestTools);
   for (size_t i = 0; calls && i < calls->size(); ++i) {
     const std::string at = "tool_calls[" + std::to_string(i) + "]";
-    if (!(*calls)[i].is_object()) return reader.fail(at, "'" + reader.path_of(at) + "' must be an object.", "invalid_type");
+    if (!(*calls)[i].is_object())
+      return reader.fail(at, "'" + reader.path_of(at) + "' must be an object.", "invalid_type");
     JsonReader entry((*calls)[i], reader.path_of(at) + ".");
     const Json* function = entry.find_object("function");
-    if (!function) entry.fail("function", "'" + entry.path_of("function") + "' is missing.", "missing_required_parameter");
+    if (!function)
+      entry.fail("function", "'" + entry.path_of("function") + "' is missing.", "missing_required_parameter");
     if (entry.failed()) return reader.adopt(entry.error());
     JsonReader inner(*function, entry.path_of("function") + ".");
     ToolCall call;
@@ -78,7 +85,8 @@ void read_messages(JsonReader& reader, std::vector<WireMessage>& messages, std::
   messages.reserve(list->size());
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string at = "messages[" + std::to_string(i) + "]";
-    if (!(*list)[i].is_object()) return reader.fail(at, "'" + at + "' must be an object with role and content.", "invalid_type");
+    if (!(*list)[i].is_object())
+      return reader.fail(at, "'" + at + "' must be an object with role and content.", "invalid_type");
     JsonReader inner((*list)[i], at + ".");
     WireMessage message;
     message.role = inner.required_string("role", 64);
@@ -96,8 +104,10 @@ void read_messages(JsonReader& reader, std::vector<WireMessage>& messages, std::
     if (!message.has_content && message.role != "assistant") {
       inner.fail("content", "'" + at + ".content' is missing.", "missing_required_parameter");
     }
-    check_fields(inner, (*list)[i],
-                 {"role", "content", "name", "tool_call_id", "tool_calls", "reasoning_content", "refusal", "annotations"}, unknown);
+    check_fields(
+        inner, (*list)[i],
+        {"role", "content", "name", "tool_call_id", "tool_calls", "reasoning_content", "refusal", "annotations"},
+        unknown);
     if (inner.failed()) return reader.adopt(inner.error());
     messages.push_back(std::move(message));
   }
@@ -138,9 +148,12 @@ void read_tool_choice(JsonReader& reader, ChatRequest& request) {
   if (!choice) return;
   if (choice->is_string()) {
     const auto& text = choice->get_ref<const std::string&>();
-    if (text == "none") request.tool_choice = WireToolChoice::kNone;
-    else if (text == "required") request.tool_choice = WireToolChoice::kRequired;
-    else if (text != "auto") return reader.fail("tool_choice", "'tool_choice' must be auto, none, required or one function.");
+    if (text == "none")
+      request.tool_choice = WireToolChoice::kNone;
+    else if (text == "required")
+      request.tool_choice = WireToolChoice::kRequired;
+    else if (text != "auto")
+      return reader.fail("tool_choice", "'tool_choice' must be auto, none, required or one function.");
   } else if (choice->is_object()) {
     JsonReader outer(*choice, "tool_choice.");
     if (outer.string("type", 64).value_or("function") != "function") {
@@ -154,7 +167,8 @@ void read_tool_choice(JsonReader& reader, ChatRequest& request) {
     request.tool_choice_name = inner.required_string("name");
     if (inner.failed()) return reader.adopt(inner.error());
     const auto& tools = request.prompt.tools;
-    if (std::none_of(tools.begin(), tools.end(), [&](const ToolSpec& t) { return t.name == request.tool_choice_name; })) {
+    if (std::none_of(tools.begin(), tools.end(),
+                     [&](const ToolSpec& t) { return t.name == request.tool_choice_name; })) {
       return reader.fail("tool_choice", "'tool_choice' names a function that is not among 'tools'.");
     }
   } else {
@@ -193,8 +207,10 @@ Parsed<ChatRequest> parse_chat_request(std::string_view body) {
   const auto top_logprobs = reader.integer(top, 0, kMaxTopLogprobs);
   request.common.top_logprobs = static_cast<int>(top_logprobs.value_or(0));
   if (request.common.top_logprobs > 0 && !request.common.logprobs) {
-    if (top == std::string_view("n_probs")) request.common.logprobs = true;
-    else reader.fail("top_logprobs", "'top_logprobs' needs logprobs: true.");
+    if (top == std::string_view("n_probs"))
+      request.common.logprobs = true;
+    else
+      reader.fail("top_logprobs", "'top_logprobs' needs logprobs: true.");
   }
   check_fields(reader, *json,
                {LORALEI_GENERATION_FIELDS, LORALEI_CHAT_PROMPT_FIELDS, "tool_choice", "parallel_tool_calls"},

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors on the wire: the one table from ErrorCode to HTTP status and OpenAI error type, and the body that carries them.
+// Errors on the wire: the one table from ErrorCode to HTTP status and OpenAI error type, and the body that carries
+// them.
 //
 // Thread: pure functions and plain values. Ownership: values.
-// Invariants: every ErrorCode has a row; a body is always {"error":{"message","type","param","code"}}, valid JSON whatever bytes the
-// message holds. Failure: none.
+// Invariants: every ErrorCode has a row; a body is always {"error":{"message","type","param","code"}}, valid JSON
+// whatever bytes the message holds. Failure: none.
 #pragma once
 
 #include <optional>
@@ -43,8 +44,8 @@ std::string error_body(const ApiError& error);
 template <typename T>
 class [[nodiscard]] Parsed {
  public:
-  Parsed(T value) : value_(std::move(value)) {}           // NOLINT: implicit by design
-  Parsed(ApiError error) : error_(std::move(error)) {}    // NOLINT: implicit by design
+  Parsed(T value) : value_(std::move(value)) {}         // NOLINT: implicit by design
+  Parsed(ApiError error) : error_(std::move(error)) {}  // NOLINT: implicit by design
   bool ok() const { return value_.has_value(); }
   T& value() {
     CHECK(ok());

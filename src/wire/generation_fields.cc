@@ -13,7 +13,8 @@ std::string quoted(const JsonReader& reader, std::string_view field) { return "'
 void read_adapter_list(JsonReader& reader, std::string_view field, const Json& list, ModelRef& model) {
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string path = reader.path_of(field) + "[" + std::to_string(i) + "].";
-    if (!list[i].is_object()) return reader.fail(field, quoted(reader, field) + " must hold objects with a name and a scale.", "invalid_type");
+    if (!list[i].is_object())
+      return reader.fail(field, quoted(reader, field) + " must hold objects with a name and a scale.", "invalid_type");
     JsonReader entry(list[i], path);
     AdapterRef ref;
     const Json* id = entry.find("id");
@@ -26,7 +27,9 @@ void read_adapter_list(JsonReader& reader, std::string_view field, const Json& l
     ref.scale = static_cast<float>(entry.real(scale, -kMaxScale, kMaxScale).value_or(1.0));
     std::vector<std::string> unknown;
     check_fields(entry, list[i], {"id", "name", "scale", "weight"}, unknown);
-    if (!unknown.empty()) entry.fail(unknown[0].substr(path.size()), "'" + unknown[0] + "' is not a field of an adapter entry: use name and scale.");
+    if (!unknown.empty())
+      entry.fail(unknown[0].substr(path.size()),
+                 "'" + unknown[0] + "' is not a field of an adapter entry: use name and scale.");
     if (entry.failed()) return reader.adopt(entry.error());
     model.adapters.push_back(std::move(ref));
   }
@@ -73,19 +76,22 @@ void read_stream_options(JsonReader& reader, GenerationFields& fields) {
   fields.stream = reader.boolean("stream").value_or(false);
   const Json* options = reader.find_object("stream_options");
   if (!options) return;
-  if (!fields.stream) return reader.fail("stream_options", "'stream_options' is only allowed together with stream: true.");
+  if (!fields.stream)
+    return reader.fail("stream_options", "'stream_options' is only allowed together with stream: true.");
   JsonReader inner(*options, "stream_options.");
   fields.include_usage = inner.boolean("include_usage").value_or(false);
   fields.continuous_usage_stats = inner.boolean("continuous_usage_stats").value_or(false);
   (void)inner.boolean("include_obfuscation");  // padding against traffic analysis: meaningless without it
-  check_fields(inner, *options, {"include_usage", "continuous_usage_stats", "include_obfuscation"}, fields.unknown_fields);
+  check_fields(inner, *options, {"include_usage", "continuous_usage_stats", "include_obfuscation"},
+               fields.unknown_fields);
   if (inner.failed()) reader.adopt(inner.error());
 }
 
 // At most one field may ask for structured output.
 bool claim_output(JsonReader& reader, GenerationFields& fields, std::string_view field) {
   if (!fields.output.param.empty()) {
-    reader.fail(field, "'" + fields.output.param + "' and '" + reader.path_of(field) + "' both ask for structured output; send one.");
+    reader.fail(field, "'" + fields.output.param + "' and '" + reader.path_of(field) +
+                           "' both ask for structured output; send one.");
     return false;
   }
   fields.output.param = reader.path_of(field);
@@ -98,7 +104,9 @@ void read_schema(JsonReader& reader, GenerationFields& fields, std::string_view 
   fields.output.format = OutputFormat::kJsonSchema;
   if (schema.is_string()) {
     auto parsed = parse_json_object(schema.get_ref<const std::string&>());
-    if (!parsed.ok()) return reader.fail(field, quoted(reader, field) + " holds a schema as text that cannot be read: " + parsed.error().message);
+    if (!parsed.ok())
+      return reader.fail(
+          field, quoted(reader, field) + " holds a schema as text that cannot be read: " + parsed.error().message);
     fields.output.schema = compact_json(*parsed);
   } else if (schema.is_object() || schema.is_boolean()) {
     fields.output.schema = compact_json(schema);
@@ -112,7 +120,8 @@ void read_choices(JsonReader& reader, GenerationFields& fields, std::string_view
   if (!list || !claim_output(reader, fields, field)) return;
   fields.output.format = OutputFormat::kChoice;
   for (const Json& choice : *list) {
-    if (!choice.is_string()) return reader.fail(field, quoted(reader, field) + " must be a list of strings.", "invalid_type");
+    if (!choice.is_string())
+      return reader.fail(field, quoted(reader, field) + " must be a list of strings.", "invalid_type");
     fields.output.choices.push_back(choice.get<std::string>());
   }
   if (fields.output.choices.empty()) reader.fail(field, quoted(reader, field) + " may not be empty.");
@@ -141,7 +150,8 @@ void read_response_format(JsonReader& reader, GenerationFields& fields) {
     const Json* holder = inner.find_object("json_schema");
     const auto schema = holder ? holder->find("schema") : Json::const_iterator{};
     if (!holder || schema == holder->end()) {
-      inner.fail("json_schema.schema", "'response_format.json_schema.schema' is missing.", "missing_required_parameter");
+      inner.fail("json_schema.schema", "'response_format.json_schema.schema' is missing.",
+                 "missing_required_parameter");
     } else {
       read_schema(inner, fields, "json_schema.schema", *schema);
     }
@@ -163,7 +173,9 @@ void read_structured_outputs(JsonReader& reader, GenerationFields& fields) {
   }
   std::vector<std::string> unknown;
   check_fields(inner, *holder, {"json", "regex", "choice", "json_object"}, unknown);
-  if (!unknown.empty()) inner.fail(unknown[0].substr(19), "'" + unknown[0] + "' is not supported; use json, regex, choice or json_object.", "unsupported_parameter");
+  if (!unknown.empty())
+    inner.fail(unknown[0].substr(19), "'" + unknown[0] + "' is not supported; use json, regex, choice or json_object.",
+               "unsupported_parameter");
   if (inner.failed()) reader.adopt(inner.error());
 }
 
@@ -204,7 +216,8 @@ void read_model_ref(JsonReader& reader, ModelRef& model) {
   model.model = reader.string("model", kMaxNameBytes).value_or("");
   const auto claim = [&](std::string_view field) {
     if (!model.adapters_param.empty()) {
-      reader.fail(field, "'" + model.adapters_param + "' and '" + std::string(field) + "' both name adapters; send one.");
+      reader.fail(field,
+                  "'" + model.adapters_param + "' and '" + std::string(field) + "' both name adapters; send one.");
       return false;
     }
     model.adapters_param = field;
@@ -273,7 +286,9 @@ std::vector<PromptInput> read_prompts(JsonReader& reader, std::string_view field
     return prompts;
   }
   const auto wrong = [&] {
-    reader.fail(field, "'" + std::string(field) + "' must be a string, a list of strings, a list of token ids, or a list of such lists.",
+    reader.fail(field,
+                "'" + std::string(field) +
+                    "' must be a string, a list of strings, a list of token ids, or a list of such lists.",
                 "invalid_type");
   };
   const auto add_tokens = [&](const Json& list) {
@@ -289,13 +304,18 @@ std::vector<PromptInput> read_prompts(JsonReader& reader, std::string_view field
   } else if ((*value)[0].is_number()) {
     add_tokens(*value);
   } else if (value->size() > max_prompts) {
-    reader.fail(field, "'" + std::string(field) + "' has " + std::to_string(value->size()) + " entries; at most " +
-                           std::to_string(max_prompts) + " are accepted.", "array_above_max_length");
+    reader.fail(field,
+                "'" + std::string(field) + "' has " + std::to_string(value->size()) + " entries; at most " +
+                    std::to_string(max_prompts) + " are accepted.",
+                "array_above_max_length");
   } else {
     for (const Json& entry : *value) {
-      if (entry.is_string()) prompts.push_back({false, entry.get<std::string>(), {}});
-      else if (entry.is_array()) add_tokens(entry);
-      else wrong();
+      if (entry.is_string())
+        prompts.push_back({false, entry.get<std::string>(), {}});
+      else if (entry.is_array())
+        add_tokens(entry);
+      else
+        wrong();
     }
   }
   return prompts;

@@ -11,8 +11,9 @@
 namespace loralei {
 namespace {
 
-// Depth and members by counting brackets and commas outside strings, before the parser builds anything: its writer and many users
-// are recursive, and its ordered objects are slow when large. The sentence about what is too much, or nothing.
+// Depth and members by counting brackets and commas outside strings, before the parser builds anything: its writer and
+// many users are recursive, and its ordered objects are slow when large. The sentence about what is too much, or
+// nothing.
 std::string too_complex(std::string_view text) {
   int depth = 0;
   int members[kMaxJsonDepth + 1] = {};  // commas at each depth; -1 in arrays, which may be long
@@ -164,23 +165,33 @@ ApiError invalid_field(std::string param, std::string message, std::string code)
 
 const char* json_type_name(const Json& value) {
   switch (value.type()) {
-    case Json::value_t::null: return "null";
-    case Json::value_t::object: return "an object";
-    case Json::value_t::array: return "an array";
-    case Json::value_t::string: return "a string";
-    case Json::value_t::boolean: return "a boolean";
-    case Json::value_t::number_float: return "a number";
+    case Json::value_t::null:
+      return "null";
+    case Json::value_t::object:
+      return "an object";
+    case Json::value_t::array:
+      return "an array";
+    case Json::value_t::string:
+      return "a string";
+    case Json::value_t::boolean:
+      return "a boolean";
+    case Json::value_t::number_float:
+      return "a number";
     case Json::value_t::number_integer:
-    case Json::value_t::number_unsigned: return "an integer";
-    default: return "something else";
+    case Json::value_t::number_unsigned:
+      return "an integer";
+    default:
+      return "something else";
   }
 }
 
 Parsed<Json> parse_json_object(std::string_view body) {
   if (body.empty()) return invalid_field({}, "The request body is empty; a JSON object is needed.", "invalid_json");
   // The parser takes a NUL byte for the end of the text.
-  if (body.find('\0') != std::string_view::npos) return invalid_field({}, "The request body holds a NUL byte, so it is not JSON.", "invalid_json");
-  if (const std::string what = too_complex(body); !what.empty()) return invalid_field({}, "The request body " + what + ".", "invalid_json");
+  if (body.find('\0') != std::string_view::npos)
+    return invalid_field({}, "The request body holds a NUL byte, so it is not JSON.", "invalid_json");
+  if (const std::string what = too_complex(body); !what.empty())
+    return invalid_field({}, "The request body " + what + ".", "invalid_json");
   Json value = Json::parse(body.begin(), body.end(), nullptr, false);
   if (value.is_discarded()) {
     ErrorFinder finder;
@@ -188,7 +199,8 @@ Parsed<Json> parse_json_object(std::string_view body) {
     return invalid_field({}, "The request body is not valid JSON: " + finder.what, "invalid_json");
   }
   if (!value.is_object()) {
-    return invalid_field({}, std::string("The request body must be a JSON object, not ") + json_type_name(value) + ".", "invalid_type");
+    return invalid_field({}, std::string("The request body must be a JSON object, not ") + json_type_name(value) + ".",
+                         "invalid_type");
   }
   return value;
 }
@@ -213,8 +225,10 @@ const Json* JsonReader::find_array(std::string_view field, size_t max_items) {
     return nullptr;
   }
   if (value->size() > max_items) {
-    fail(field, "'" + path_of(field) + "' has " + std::to_string(value->size()) + " entries; at most " + std::to_string(max_items) +
-                    " are accepted.", "array_above_max_length");
+    fail(field,
+         "'" + path_of(field) + "' has " + std::to_string(value->size()) + " entries; at most " +
+             std::to_string(max_items) + " are accepted.",
+         "array_above_max_length");
     return nullptr;
   }
   return value;
@@ -236,7 +250,8 @@ std::optional<std::string> JsonReader::string(std::string_view field, size_t max
   }
   const auto& text = value->get_ref<const std::string&>();
   if (text.size() > max_bytes) {
-    fail(field, "'" + path_of(field) + "' is longer than " + std::to_string(max_bytes) + " bytes.", "string_above_max_length");
+    fail(field, "'" + path_of(field) + "' is longer than " + std::to_string(max_bytes) + " bytes.",
+         "string_above_max_length");
     return std::nullopt;
   }
   return text;
@@ -265,8 +280,8 @@ std::optional<double> JsonReader::as_real(const Json& value, std::string_view fi
   }
   const double number = value.get<double>();
   if (!(number >= low && number <= high)) {  // also NaN
-    fail(field, "'" + path_of(field) + "' must lie between " + number_text(low) + " and " + number_text(high) + ", not " +
-                    number_text(number) + ".");
+    fail(field, "'" + path_of(field) + "' must lie between " + number_text(low) + " and " + number_text(high) +
+                    ", not " + number_text(number) + ".");
     return std::nullopt;
   }
   return number;
@@ -274,8 +289,8 @@ std::optional<double> JsonReader::as_real(const Json& value, std::string_view fi
 
 std::optional<int64_t> JsonReader::as_integer(const Json& value, std::string_view field, int64_t low, int64_t high) {
   const auto out_of_range = [&] {
-    fail(field, "'" + path_of(field) + "' must lie between " + std::to_string(low) + " and " + std::to_string(high) + ", not " +
-                    compact_json(value) + ".");
+    fail(field, "'" + path_of(field) + "' must lie between " + std::to_string(low) + " and " + std::to_string(high) +
+                    ", not " + compact_json(value) + ".");
     return std::nullopt;
   };
   int64_t number = 0;
@@ -291,7 +306,9 @@ std::optional<int64_t> JsonReader::as_integer(const Json& value, std::string_vie
     if (!(std::fabs(real) < 9.0e15)) return out_of_range();
     number = static_cast<int64_t>(real);
   } else {
-    fail(field, "'" + path_of(field) + "' must be an integer, not " + (value.is_number() ? compact_json(value) : json_type_name(value)) + ".",
+    fail(field,
+         "'" + path_of(field) + "' must be an integer, not " +
+             (value.is_number() ? compact_json(value) : json_type_name(value)) + ".",
          "invalid_type");
     return std::nullopt;
   }
@@ -325,14 +342,18 @@ void check_fields(JsonReader& reader, const Json& object, std::initializer_list<
     const std::string& name = item.key();
     const Json& value = item.value();
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    const auto entry = std::find_if(std::begin(kFields), std::end(kFields), [&](const FieldEntry& e) { return name == e.name; });
+    const auto entry =
+        std::find_if(std::begin(kFields), std::end(kFields), [&](const FieldEntry& e) { return name == e.name; });
     if (entry == std::end(kFields)) {
       note_unknown(unknown, reader.path_of(name));
       continue;
     }
     if (entry->rule == FieldRule::kMeaningless || value.is_null() || same_neutral(value, entry->neutral)) continue;
-    reader.fail(name, "'" + reader.path_of(name) + "' is not supported" + (*entry->neutral ? std::string(" with a value other than ") + entry->neutral : "") +
-                          "." + (*entry->advice ? std::string(" ") + entry->advice + "." : ""), "unsupported_parameter");
+    reader.fail(name,
+                "'" + reader.path_of(name) + "' is not supported" +
+                    (*entry->neutral ? std::string(" with a value other than ") + entry->neutral : "") + "." +
+                    (*entry->advice ? std::string(" ") + entry->advice + "." : ""),
+                "unsupported_parameter");
     return;
   }
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// JsonReader: one JSON object's fields with types and ranges checked. Private to wire/: the only header that knows the JSON library.
+// JsonReader: one JSON object's fields with types and ranges checked. Private to wire/: the only header that knows the
+// JSON library.
 //
 // Thread: one at a time. Ownership: borrows the tree, which outlives it.
-// Invariants: the first thing that is wrong is kept, everything after it is read as absent, so that a parse function reads all
-// fields in a row and asks once at the end. Failure: error().
+// Invariants: the first thing that is wrong is kept, everything after it is read as absent, so that a parse function
+// reads all fields in a row and asks once at the end. Failure: error().
 #pragma once
 
 #include <climits>
@@ -21,8 +22,8 @@ namespace loralei {
 using Json = nlohmann::ordered_json;
 
 ApiError invalid_field(std::string param, std::string message, std::string code = "invalid_value");
-// Strict JSON with an object at its root: valid UTF-8, no lone surrogates, depth at most kMaxJsonDepth, at most kMaxJsonMembers in
-// one object.
+// Strict JSON with an object at its root: valid UTF-8, no lone surrogates, depth at most kMaxJsonDepth, at most
+// kMaxJsonMembers in one object.
 Parsed<Json> parse_json_object(std::string_view body);
 std::string compact_json(const Json& value);
 const char* json_type_name(const Json& value);

@@ -2,8 +2,8 @@
 // JsonOut: writes JSON text straight into one string; answers are built token by token, so no tree is made.
 //
 // Thread: one at a time. Ownership: owns the text until take().
-// Invariants: commas are its own business; strings are always valid UTF-8 in the output: each invalid byte sequence becomes one
-// U+FFFD; numbers that JSON cannot say (NaN, infinity) become null. Failure: none.
+// Invariants: commas are its own business; strings are always valid UTF-8 in the output: each invalid byte sequence
+// becomes one U+FFFD; numbers that JSON cannot say (NaN, infinity) become null. Failure: none.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,8 @@ class JsonOut {
 
 // Appends `text` with JSON escapes, without quotes.
 void append_json_escaped(std::string& out, std::string_view text);
-// Length of the valid UTF-8 sequence at text[at], 0 if there is none. Refuses overlong forms, surrogates, and above U+10FFFF.
+// Length of the valid UTF-8 sequence at text[at], 0 if there is none. Refuses overlong forms, surrogates, and above
+// U+10FFFF.
 size_t utf8_sequence_length(std::string_view text, size_t at);
 bool is_valid_utf8(std::string_view text);
 std::string base64_encode(std::string_view bytes);

@@ -10,7 +10,12 @@ void put_model(JsonOut& out, const ModelCard& card) {
   out.begin_object().key("id").string(card.id).key("object").string("model").key("created").number(card.created);
   out.key("owned_by").string("loralei").key("root").string(card.root).key("parent").string_or_null(card.parent);
   out.key("max_model_len").number(card.max_model_len).key("permission").begin_array().begin_object();
-  out.key("id").string("modelperm-" + card.id).key("object").string("model_permission").key("created").number(card.created);
+  out.key("id")
+      .string("modelperm-" + card.id)
+      .key("object")
+      .string("model_permission")
+      .key("created")
+      .number(card.created);
   for (const char* allowed : {"allow_sampling", "allow_logprobs", "allow_view"}) out.key(allowed).boolean(true);
   for (const char* denied : {"allow_create_engine", "allow_search_indices", "allow_fine_tuning", "is_blocking"}) {
     out.key(denied).boolean(false);
@@ -20,7 +25,8 @@ void put_model(JsonOut& out, const ModelCard& card) {
 
 void put_adapter(JsonOut& out, const AdapterRow& row) {
   out.begin_object().key("name").string(row.name).key("path").string(row.path).key("source").string(row.source);
-  out.key("state").string(row.state).key("tier").string(row.tier).key("bytes").number(row.bytes).key("rank").number(row.rank);
+  out.key("state").string(row.state).key("tier").string(row.tier).key("bytes").number(row.bytes).key("rank").number(
+      row.rank);
   out.key("version").string_or_null(row.version).key("uses").number(row.uses).key("running").number(row.running);
   out.key("waiting").number(row.waiting);
   out.key("pinned").boolean(row.pinned).key("notes").begin_array();

@@ -23,16 +23,19 @@ Parsed<CompletionRequest> parse_completion_request(std::string_view body) {
     common.logprobs = true;
     common.top_logprobs = static_cast<int>(*count);
   }
-  if (reader.find("top_logprobs")) reader.fail("top_logprobs", "On /v1/completions the number of alternatives is given by 'logprobs'.");
+  if (reader.find("top_logprobs"))
+    reader.fail("top_logprobs", "On /v1/completions the number of alternatives is given by 'logprobs'.");
   const auto best_of = reader.integer("best_of", 1, kMaxChoices);
   if (best_of && *best_of != common.n) {
     reader.fail("best_of", "'best_of' other than n is not supported: ask for n and choose.", "unsupported_parameter");
   }
-  if (common.max_tokens == 0 && !request.echo) reader.fail("max_tokens", "'max_tokens' of 0 is only allowed with echo: true.");
+  if (common.max_tokens == 0 && !request.echo)
+    reader.fail("max_tokens", "'max_tokens' of 0 is only allowed with echo: true.");
   if (request.prompts.size() * static_cast<size_t>(common.n) > static_cast<size_t>(kMaxPrompts)) {
     reader.fail("n", "The number of prompts times n may not exceed " + std::to_string(kMaxPrompts) + ".");
   }
-  check_fields(reader, *json, {LORALEI_GENERATION_FIELDS, "prompt", "echo", "add_special_tokens", "best_of"}, common.unknown_fields);
+  check_fields(reader, *json, {LORALEI_GENERATION_FIELDS, "prompt", "echo", "add_special_tokens", "best_of"},
+               common.unknown_fields);
   if (reader.failed()) return reader.error();
   return request;
 }
@@ -46,7 +49,8 @@ Parsed<EmbeddingRequest> parse_embedding_request(std::string_view body) {
   request.inputs = read_prompts(reader, "input", kMaxEmbeddingInputs);
   const std::string format = reader.string("encoding_format", 64).value_or("float");
   request.base64 = format == "base64";
-  if (!request.base64 && format != "float") reader.fail("encoding_format", "'encoding_format' must be float or base64.");
+  if (!request.base64 && format != "float")
+    reader.fail("encoding_format", "'encoding_format' must be float or base64.");
   request.priority = static_cast<int>(reader.integer("priority", INT_MIN, INT_MAX).value_or(0));
   check_fields(reader, *json, {LORALEI_MODEL_FIELDS, "input", "encoding_format", "priority"}, request.unknown_fields);
   if (reader.failed()) return reader.error();
@@ -75,8 +79,8 @@ Parsed<TokenizeRequest> parse_tokenize_request(std::string_view body) {
   const char* pieces = reader.find("with_pieces") ? "with_pieces" : "return_token_strs";
   request.return_token_strs = reader.boolean(pieces).value_or(false);
   check_fields(reader, *json,
-               {LORALEI_MODEL_FIELDS, LORALEI_CHAT_PROMPT_FIELDS, "prompt", "content", "add_special", "add_special_tokens", "with_pieces",
-                "return_token_strs", "parse_special"},
+               {LORALEI_MODEL_FIELDS, LORALEI_CHAT_PROMPT_FIELDS, "prompt", "content", "add_special",
+                "add_special_tokens", "with_pieces", "return_token_strs", "parse_special"},
                request.unknown_fields);
   if (reader.failed()) return reader.error();
   return request;
@@ -89,8 +93,10 @@ Parsed<DetokenizeRequest> parse_detokenize_request(std::string_view body) {
   DetokenizeRequest request;
   read_model_ref(reader, request.model);
   const Json* tokens = reader.find_array("tokens", SIZE_MAX);  // the body's size bounds it
-  if (tokens) request.tokens = read_token_ids(reader, *tokens, "tokens");
-  else reader.fail("tokens", "'tokens' is missing.", "missing_required_parameter");
+  if (tokens)
+    request.tokens = read_token_ids(reader, *tokens, "tokens");
+  else
+    reader.fail("tokens", "'tokens' is missing.", "missing_required_parameter");
   check_fields(reader, *json, {LORALEI_MODEL_FIELDS, "tokens"}, request.unknown_fields);
   if (reader.failed()) return reader.error();
   return request;
@@ -136,10 +142,14 @@ Parsed<AppStateRequest> parse_app_state_request(std::string_view body) {
   JsonReader reader(*json);
   AppStateRequest request;
   const std::string state = reader.required_string("state", 64);
-  if (state == "foreground") request.state = AppStateKind::kForeground;
-  else if (state == "background") request.state = AppStateKind::kBackground;
-  else if (state == "killed") request.state = AppStateKind::kKilled;
-  else reader.fail("state", "'state' must be foreground, background or killed.");
+  if (state == "foreground")
+    request.state = AppStateKind::kForeground;
+  else if (state == "background")
+    request.state = AppStateKind::kBackground;
+  else if (state == "killed")
+    request.state = AppStateKind::kKilled;
+  else
+    reader.fail("state", "'state' must be foreground, background or killed.");
   request.pid = reader.integer("pid", 1, INT_MAX);
   if (reader.failed()) return reader.error();
   return request;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests of the HTTP API as native structs, and the functions that make them from JSON. No JSON travels further than this room,
-// except where it is data by itself (a schema, a tool, template arguments): there it is compact JSON text.
+// Requests of the HTTP API as native structs, and the functions that make them from JSON. No JSON travels further than
+// this room, except where it is data by itself (a schema, a tool, template arguments): there it is compact JSON text.
 //
 // Thread: pure functions and plain values. Ownership: values own their strings.
-// Invariants of a parsed request: all text is valid UTF-8; numbers are finite and in their ranges; sizes are within base/limits.h and
-// the limits below; an absent field and null are the same. Duplicate JSON keys: the last one wins. Fields that the API documents but
-// that mean nothing here are accepted (docs/api.md lists them); fields that would change the result and are not supported are
-// refused; unknown ones are named in unknown_fields, for the caller to count and log.
-// Failure: an ApiError with status 400, a sentence, and the field in `param`.
+// Invariants of a parsed request: all text is valid UTF-8; numbers are finite and in their ranges; sizes are within
+// base/limits.h and the limits below; an absent field and null are the same. Duplicate JSON keys: the last one wins.
+// Fields that the API documents but that mean nothing here are accepted (docs/api.md lists them); fields that would
+// change the result and are not supported are refused; unknown ones are named in unknown_fields, for the caller to
+// count and log. Failure: an ApiError with status 400, a sentence, and the field in `param`.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +23,16 @@
 
 namespace loralei {
 
-inline constexpr int kMaxMessages = 8192;            // a long agent history has hundreds
-inline constexpr int kMaxRequestTools = 128;                // as the OpenAI API
-inline constexpr int kMaxPrompts = 256;              // prompts of one completions request
-inline constexpr int kMaxEmbeddingInputs = 2048;     // as the OpenAI API
+inline constexpr int kMaxMessages = 8192;         // a long agent history has hundreds
+inline constexpr int kMaxRequestTools = 128;      // as the OpenAI API
+inline constexpr int kMaxPrompts = 256;           // prompts of one completions request
+inline constexpr int kMaxEmbeddingInputs = 2048;  // as the OpenAI API
 inline constexpr int kMaxStopTokenIds = 64;
 inline constexpr int kMaxGuidedChoices = 4096;
-inline constexpr size_t kMaxNameBytes = 512;         // of a model, adapter or app
-inline constexpr size_t kMaxStopBytes = 1024;        // of one stop string: output is held back by as much
+inline constexpr size_t kMaxNameBytes = 512;           // of a model, adapter or app
+inline constexpr size_t kMaxStopBytes = 1024;          // of one stop string: output is held back by as much
 inline constexpr int kMaxJsonMembers = kMaxLogitBias;  // of one object: look-ups in ordered objects are linear
-inline constexpr size_t kMaxUnknownFields = 16;      // named; more are only counted by the last name "..."
+inline constexpr size_t kMaxUnknownFields = 16;        // named; more are only counted by the last name "..."
 
 // One adapter named in a request: by name, or (llama.cpp) by its place in the adapter list.
 struct AdapterRef {
@@ -51,9 +51,9 @@ struct ModelRef {
 enum class OutputFormat : unsigned char { kText, kJsonObject, kJsonSchema, kRegex, kChoice };
 struct StructuredOutput {
   OutputFormat format = OutputFormat::kText;
-  std::string param;   // the field it came from, for errors
-  std::string schema;  // kJsonSchema: JSON text
-  std::string regex;   // kRegex
+  std::string param;                 // the field it came from, for errors
+  std::string schema;                // kJsonSchema: JSON text
+  std::string regex;                 // kRegex
   std::vector<std::string> choices;  // kChoice
 };
 
@@ -91,8 +91,8 @@ struct ToolCall {
 };
 
 struct WireMessage {
-  std::string role;  // system, developer, user, assistant, tool
-  std::string content;  // text parts joined by newlines
+  std::string role;          // system, developer, user, assistant, tool
+  std::string content;       // text parts joined by newlines
   bool has_content = false;  // false: null or absent
   std::string name;
   std::string tool_call_id;
@@ -152,8 +152,8 @@ struct EmbeddingRequest {
 struct TokenizeRequest {
   ModelRef model;
   bool is_chat = false;
-  std::string text;   // !is_chat
-  WirePrompt chat;    // is_chat
+  std::string text;  // !is_chat
+  WirePrompt chat;   // is_chat
   bool add_special_tokens = true;
   bool return_token_strs = false;
   std::vector<std::string> unknown_fields;

@@ -6,7 +6,9 @@
 namespace loralei {
 namespace {
 
-std::string chat(const std::string& more) { return R"({"messages":[{"role":"user","content":"hi"}])" + (more.empty() ? "" : "," + more) + "}"; }
+std::string chat(const std::string& more) {
+  return R"({"messages":[{"role":"user","content":"hi"}])" + (more.empty() ? "" : "," + more) + "}";
+}
 std::string completion(const std::string& more) { return R"({"prompt":"hi")" + (more.empty() ? "" : "," + more) + "}"; }
 
 // The param of the error, "" when the request is accepted.
@@ -77,7 +79,8 @@ TEST(ChatRequest, ReadsEveryField) {
 }
 
 TEST(ChatRequest, AbsentAndNullAreTheSame) {
-  auto r = parse_chat_request(chat(R"("temperature":null,"stop":null,"n":null,"tools":null,"logit_bias":null,"stream":null,
+  auto r =
+      parse_chat_request(chat(R"("temperature":null,"stop":null,"n":null,"tools":null,"logit_bias":null,"stream":null,
       "stream_options":null,"response_format":null,"seed":null,"model":null,"logprobs":null,"lora_path":null)"));
   ASSERT_TRUE(r.ok()) << r.error().message;
   EXPECT_FALSE(r->common.temperature || r->common.max_tokens || r->common.seed);
@@ -144,14 +147,17 @@ TEST(ChatRequest, MessagesAreChecked) {
   EXPECT_EQ(param(R"([{"role":"wizard","content":"x"}])"), "messages[0].role");
   EXPECT_EQ(param(R"([{"content":"x"}])"), "messages[0].role");
   EXPECT_EQ(param(R"([{"role":"user","content":5}])"), "messages[0].content");
-  EXPECT_EQ(param(R"([{"role":"user","content":[{"type":"image_url","image_url":{}}]}])"), "messages[0].content[0].type");
-  EXPECT_EQ(param(R"([{"role":"user","content":"x","tool_calls":[{"function":{"name":"f"}}]}])"), "messages[0].tool_calls");
+  EXPECT_EQ(param(R"([{"role":"user","content":[{"type":"image_url","image_url":{}}]}])"),
+            "messages[0].content[0].type");
+  EXPECT_EQ(param(R"([{"role":"user","content":"x","tool_calls":[{"function":{"name":"f"}}]}])"),
+            "messages[0].tool_calls");
   EXPECT_EQ(param(R"([{"role":"assistant"},{"role":"user","content":""}])"), "");
   EXPECT_EQ(parse_chat_request("{}").error().param, "messages");
 }
 
 TEST(Requests, FieldsWithoutMeaningUnsupportedAndUnknown) {
-  auto r = parse_chat_request(chat(R"("user":"u","store":true,"metadata":{},"reasoning_effort":"low","frobnicate":1,"x\ny":2)"));
+  auto r = parse_chat_request(
+      chat(R"("user":"u","store":true,"metadata":{},"reasoning_effort":"low","frobnicate":1,"x\ny":2)"));
   ASSERT_TRUE(r.ok()) << r.error().message;
   EXPECT_EQ(r->common.unknown_fields, (std::vector<std::string>{"frobnicate", "x?y"}));
   EXPECT_EQ(chat_param(R"("audio":{"voice":"x"})"), "audio");
@@ -264,10 +270,11 @@ TEST(Json, StrictAndBounded) {
   };
   const std::string quote = "\"";
   for (const std::string& bad : std::vector<std::string>{
-        std::string(""), std::string("{"), std::string("{}x"), std::string("{'a':1}"), std::string("{\"a\":NaN}"),
-        std::string("{\"a\":1e999}"), std::string("{\"a\":1,}"), std::string("/* c */{}"), std::string("{}\0{}", 5),
-        "{\"a\":\"\xff\"}", std::string("{\"a\":\"\\ud800\"}"), std::string("{\"a\":\"\\udc00x\"}"), "{\"a\":\"\xed\xa0\x80\"}",
-        "{\"a\":" + std::string(200, '[') + std::string(200, ']') + "}", std::string(100'000, '[')}) {
+           std::string(""), std::string("{"), std::string("{}x"), std::string("{'a':1}"), std::string("{\"a\":NaN}"),
+           std::string("{\"a\":1e999}"), std::string("{\"a\":1,}"), std::string("/* c */{}"), std::string("{}\0{}", 5),
+           "{\"a\":\"\xff\"}", std::string("{\"a\":\"\\ud800\"}"), std::string("{\"a\":\"\\udc00x\"}"),
+           "{\"a\":\"\xed\xa0\x80\"}", "{\"a\":" + std::string(200, '[') + std::string(200, ']') + "}",
+           std::string(100'000, '[')}) {
     EXPECT_EQ(code(bad), "invalid_json") << bad.substr(0, 40);
   }
   std::string members = "{\"a0\":0";

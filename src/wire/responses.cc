@@ -13,8 +13,10 @@ namespace {
 constexpr double kMinusInfinity = -9999.0;
 
 void put_logprob(JsonOut& out, float logprob) {
-  if (std::isfinite(logprob)) out.real(logprob);
-  else out.real(kMinusInfinity);
+  if (std::isfinite(logprob))
+    out.real(logprob);
+  else
+    out.real(kMinusInfinity);
 }
 
 void put_usage(JsonOut& out, const Usage& usage) {
@@ -29,8 +31,10 @@ void put_usage(JsonOut& out, const Usage& usage) {
 void put_chunk_usage(JsonOut& out, const ChunkUsage& usage) {
   if (!usage.present) return;
   out.key("usage");
-  if (usage.usage) put_usage(out, *usage.usage);
-  else out.null();
+  if (usage.usage)
+    put_usage(out, *usage.usage);
+  else
+    out.null();
 }
 
 void put_head(JsonOut& out, const ResponseHead& head, const char* object) {
@@ -43,8 +47,10 @@ void put_head(JsonOut& out, const ResponseHead& head, const char* object) {
 void put_finish(JsonOut& out, FinishReason reason) {
   const char* name = finish_reason_name(reason);
   out.key("finish_reason");
-  if (name) out.string(name);
-  else out.null();
+  if (name)
+    out.string(name);
+  else
+    out.null();
 }
 
 void put_bytes(JsonOut& out, std::string_view bytes) {
@@ -81,8 +87,8 @@ void put_chat_logprobs(JsonOut& out, const std::optional<std::vector<WireLogprob
   out.end_array().key("refusal").null().end_object();
 }
 
-// A token as completions' logprobs name it: as text, or "bytes:\xe2\x82" when its bytes are not UTF-8, as OpenAI does, so that
-// different tokens stay different keys.
+// A token as completions' logprobs name it: as text, or "bytes:\xe2\x82" when its bytes are not UTF-8, as OpenAI does,
+// so that different tokens stay different keys.
 std::string token_key(std::string_view bytes) {
   if (is_valid_utf8(bytes)) return std::string(bytes);
   static constexpr char kHex[] = "0123456789abcdef";
@@ -116,8 +122,10 @@ void put_completion_logprobs(JsonOut& out, const CompletionChoice& choice) {
   }
   out.end_array().key("token_logprobs").begin_array();
   for (const WireLogprob& token : *choice.logprobs) {
-    if (token.has_logprob) put_logprob(out, token.chosen.logprob);
-    else out.null();
+    if (token.has_logprob)
+      put_logprob(out, token.chosen.logprob);
+    else
+      out.null();
   }
   out.end_array().key("tokens").begin_array();
   for (const WireLogprob& token : *choice.logprobs) out.string(token_key(token.chosen.bytes));
@@ -157,11 +165,16 @@ std::string usage_chunk(const ResponseHead& head, const char* object, const Usag
 
 const char* finish_reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kNone: return nullptr;
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kToolCalls: return "tool_calls";
-    case FinishReason::kAbort: return "abort";
+    case FinishReason::kNone:
+      return nullptr;
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kToolCalls:
+      return "tool_calls";
+    case FinishReason::kAbort:
+      return "abort";
   }
   return nullptr;
 }
@@ -173,8 +186,10 @@ std::string chat_response(const ResponseHead& head, const std::vector<ChatChoice
   for (const ChatChoice& choice : choices) {
     out.begin_object().key("index").number(choice.index).key("message").begin_object();
     out.key("role").string("assistant").key("content");
-    if (choice.content.empty() && !choice.tool_calls.empty()) out.null();
-    else out.string(choice.content);
+    if (choice.content.empty() && !choice.tool_calls.empty())
+      out.null();
+    else
+      out.string(choice.content);
     out.key("refusal").null();
     if (!choice.reasoning_content.empty()) out.key("reasoning_content").string(choice.reasoning_content);
     if (!choice.tool_calls.empty()) {
@@ -226,7 +241,8 @@ std::string chat_usage_chunk(const ResponseHead& head, const Usage& usage) {
   return usage_chunk(head, "chat.completion.chunk", usage);
 }
 
-std::string completion_response(const ResponseHead& head, const std::vector<CompletionChoice>& choices, const Usage& usage) {
+std::string completion_response(const ResponseHead& head, const std::vector<CompletionChoice>& choices,
+                                const Usage& usage) {
   JsonOut out;
   put_head(out, head, "text_completion");
   out.key("choices").begin_array();
@@ -280,7 +296,11 @@ std::string embedding_response(const ResponseHead& head, const std::vector<std::
 std::string tokenize_response(const std::vector<TokenId>& tokens, int64_t max_model_len,
                               const std::vector<std::string>* token_strs) {
   JsonOut out;
-  out.begin_object().key("count").number(static_cast<int64_t>(tokens.size())).key("max_model_len").number(max_model_len);
+  out.begin_object()
+      .key("count")
+      .number(static_cast<int64_t>(tokens.size()))
+      .key("max_model_len")
+      .number(max_model_len);
   out.key("tokens").begin_array();
   for (const TokenId id : tokens) out.number(static_cast<int64_t>(id));
   out.end_array().key("token_strs");

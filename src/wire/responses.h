@@ -2,9 +2,9 @@
 // Answers of the HTTP API: native structs to JSON text and SSE frames.
 //
 // Thread: pure functions and plain values. Ownership: values; the returned text is complete.
-// Invariants: the text is valid JSON and UTF-8 whatever the strings hold (broken sequences become U+FFFD; logprobs carry the raw bytes
-// beside). A stream of chat chunks begins with the role, ends with a finish reason, then the usage chunk if asked for, then
-// kSseDone. Failure: none.
+// Invariants: the text is valid JSON and UTF-8 whatever the strings hold (broken sequences become U+FFFD; logprobs
+// carry the raw bytes beside). A stream of chat chunks begins with the role, ends with a finish reason, then the usage
+// chunk if asked for, then kSseDone. Failure: none.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,7 @@ std::string chat_response(const ResponseHead& head, const std::vector<ChatChoice
 
 struct ToolCallDelta {
   int index = 0;
-  std::string id;         // with the name, in the first delta of a call only
+  std::string id;  // with the name, in the first delta of a call only
   std::string name;
   std::string arguments;  // a piece
 };
@@ -83,7 +83,8 @@ struct CompletionChoice {
   std::optional<std::vector<WireLogprob>> logprobs;
   int64_t text_offset = 0;  // of the first token of logprobs in the whole text, in characters
 };
-std::string completion_response(const ResponseHead& head, const std::vector<CompletionChoice>& choices, const Usage& usage);
+std::string completion_response(const ResponseHead& head, const std::vector<CompletionChoice>& choices,
+                                const Usage& usage);
 std::string completion_chunk(const ResponseHead& head, const CompletionChoice& choice, const ChunkUsage& usage = {});
 std::string completion_usage_chunk(const ResponseHead& head, const Usage& usage);
 

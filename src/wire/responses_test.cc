@@ -56,7 +56,14 @@ TEST(JsonOut, EscapesAndReplaces) {
     EXPECT_EQ(Json::parse(one.text()).get<std::string>(), "a\xEF\xBF\xBDz");
   }
   JsonOut numbers;
-  numbers.begin_array().real(0.1).real(0.1f).real(std::nan("")).real(HUGE_VAL).number(int64_t{-5}).boolean(true).end_array();
+  numbers.begin_array()
+      .real(0.1)
+      .real(0.1f)
+      .real(std::nan(""))
+      .real(HUGE_VAL)
+      .number(int64_t{-5})
+      .boolean(true)
+      .end_array();
   EXPECT_EQ(numbers.text(), "[0.1,0.1,null,null,-5,true]");
 }
 
@@ -71,7 +78,8 @@ TEST(JsonOut, Base64) {
 TEST(Chat, ResponseHasOpenAiShape) {
   ChatChoice text{0, "hello", "", {}, FinishReason::kStop, {}};
   ChatChoice call{1, "", "", {{"call_1", "f", R"({"a":1})"}}, FinishReason::kToolCalls, {}};
-  text.logprobs = std::vector<WireLogprob>{{{"\xE2\x82", -0.5f}, true, {{"\xE2\x82", -0.5f}, {"x", -std::numeric_limits<float>::infinity()}}}};
+  text.logprobs = std::vector<WireLogprob>{
+      {{"\xE2\x82", -0.5f}, true, {{"\xE2\x82", -0.5f}, {"x", -std::numeric_limits<float>::infinity()}}}};
   const Json json = Json::parse(chat_response(kHead, {text, call}, {7, 3, 4}));
   EXPECT_EQ(json["object"], "chat.completion");
   EXPECT_EQ(json["model"], "adapter");

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a sequence gets does not depend on how it was computed, bit for bit: alone or among others, whole or in chunks, on its own KV
-// blocks or on those another sequence filled, wherever its blocks lie, on one thread or three (ARCHITECTURE.md, decision 11).
+// What a sequence gets does not depend on how it was computed, bit for bit: alone or among others, whole or in chunks,
+// on its own KV blocks or on those another sequence filled, wherever its blocks lie, on one thread or three
+// (ARCHITECTURE.md, decision 11).
 //
-// The oracle of every test is the sequence alone, in one step. Compared are the logits and the final hidden state of every row and the
-// bytes of K and V, for every kernel path of this machine, several models (plain, sliding window, quantised) and KV formats.
+// The oracle of every test is the sequence alone, in one step. Compared are the logits and the final hidden state of
+// every row and the bytes of K and V, for every kernel path of this machine, several models (plain, sliding window,
+// quantised) and KV formats.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,9 +32,10 @@ struct Subject {
   std::optional<DType> quantise;
 };
 
-const std::vector<std::string> kGqaAdapters = {"gqa-qv-r8",      "gqa-all-r16",    "gqa-rank-pattern",    "gqa-embed-tied",
-                                               "gqa-head-tied",  "gqa-lora-bias",  "gqa-save-embed-tied", "gqa-save-head-tied",
-                                               "gqa-tokens-tied", "gqa-resized-tied", "gqa-alora"};
+const std::vector<std::string> kGqaAdapters = {"gqa-qv-r8",           "gqa-all-r16",        "gqa-rank-pattern",
+                                               "gqa-embed-tied",      "gqa-head-tied",      "gqa-lora-bias",
+                                               "gqa-save-embed-tied", "gqa-save-head-tied", "gqa-tokens-tied",
+                                               "gqa-resized-tied",    "gqa-alora"};
 const std::vector<Subject>& subjects() {
   static const std::vector<Subject> all = {
       {"llama_gqa", "models/llama-gqa", kGqaAdapters, std::nullopt},
@@ -81,7 +84,8 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
 void expect_same(const Rows& got, const Rows& want, const std::string& what) {
   ASSERT_EQ(got.logits.size(), want.logits.size());
   for (size_t row = 0; row < want.logits.size(); ++row) {
-    ASSERT_TRUE(same_bits(got.hidden[row], want.hidden[row])) << what << ": hidden state at position " << row << " differs";
+    ASSERT_TRUE(same_bits(got.hidden[row], want.hidden[row]))
+        << what << ": hidden state at position " << row << " differs";
     ASSERT_TRUE(same_bits(got.logits[row], want.logits[row])) << what << ": logits at position " << row << " differ";
   }
   if (!got.kv.empty()) {
@@ -118,8 +122,10 @@ class Equality : public testing::TestWithParam<Setting> {
   void load(ModelHarness& harness, std::vector<const Adapter*>& adapters) {
     std::vector<std::string> paths;
     for (const std::string& name : subjects()[GetParam().subject].adapters) paths.push_back(kRoot + "adapters/" + name);
-    paths.push_back(write_adapter(folder_.path() + "/odd", harness.config(), {.rank = 3, .seed = 5, .targets = {"q_proj", "down_proj"}}));
-    paths.push_back(write_adapter(folder_.path() + "/large", harness.config(), {.rank = 40, .alpha = 40, .deviation = 0.02f, .seed = 6}));
+    paths.push_back(write_adapter(folder_.path() + "/odd", harness.config(),
+                                  {.rank = 3, .seed = 5, .targets = {"q_proj", "down_proj"}}));
+    paths.push_back(write_adapter(folder_.path() + "/large", harness.config(),
+                                  {.rank = 40, .alpha = 40, .deviation = 0.02f, .seed = 6}));
     for (const std::string& path : paths) {
       auto adapter = harness.load(path);
       ASSERT_TRUE(adapter.ok()) << adapter.error().message;
@@ -206,7 +212,8 @@ class Equality : public testing::TestWithParam<Setting> {
     size_t next = 0;
     for (Sequence& sequence : sequences) {
       const size_t count = (sequence.tokens.size() + kKvBlockTokens - 1) / kKvBlockTokens;
-      sequence.blocks.assign(blocks.begin() + static_cast<ptrdiff_t>(next), blocks.begin() + static_cast<ptrdiff_t>(next + count));
+      sequence.blocks.assign(blocks.begin() + static_cast<ptrdiff_t>(next),
+                             blocks.begin() + static_cast<ptrdiff_t>(next + count));
       next += count;
     }
   }
@@ -216,7 +223,8 @@ class Equality : public testing::TestWithParam<Setting> {
   TempFolder folder_;
 };
 
-// (a), (b) and (f) together: sequences with different adapters advance in random chunks, in random company and order, on random blocks.
+// (a), (b) and (f) together: sequences with different adapters advance in random chunks, in random company and order,
+// on random blocks.
 TEST_P(Equality, ARowInAnyBatchIsTheRowAlone) {
   ASSERT_NE(harness_, nullptr);
   for (uint64_t seed = 1; seed <= 2; ++seed) {
@@ -244,7 +252,8 @@ TEST_P(Equality, ARowInAnyBatchIsTheRowAlone) {
         if (left == 0) continue;
         more = true;
         if (room == 0 || random.below(4) == 0) continue;
-        const int count = random.below(3) == 0 ? 1 : 1 + static_cast<int>(random.below(static_cast<uint64_t>(std::min(left, room))));
+        const int count =
+            random.below(3) == 0 ? 1 : 1 + static_cast<int>(random.below(static_cast<uint64_t>(std::min(left, room))));
         spans.push_back(span_of(sequences[i], static_cast<int>(i), position, count));
         rows.push_back(&got[i]);
         room -= count;
@@ -279,7 +288,8 @@ TEST_P(Equality, APromptInChunksIsThePromptAtOnce) {
   }
 }
 
-// (c): a second sequence reads the first one's blocks through its own table and goes on from there, while the first goes on as well.
+// (c): a second sequence reads the first one's blocks through its own table and goes on from there, while the first
+// goes on as well.
 TEST_P(Equality, ACachedPrefixIsAColdOne) {
   ASSERT_NE(harness_, nullptr);
   for (uint64_t seed = 41; seed <= 42; ++seed) {
@@ -299,7 +309,8 @@ TEST_P(Equality, ACachedPrefixIsAColdOne) {
     Rows first_got, second_got;
     step(*harness_, {span_of(sequences[0], 0, 0, shared)}, {&first_got});
     second_got = first_got;
-    step(*harness_, {span_of(sequences[1], 1, shared, kTokensMax - shared), span_of(sequences[0], 0, shared, kTokensMax - shared)},
+    step(*harness_,
+         {span_of(sequences[1], 1, shared, kTokensMax - shared), span_of(sequences[0], 0, shared, kTokensMax - shared)},
          {&second_got, &first_got});
     first_got.kv = harness_->kv_bytes(sequences[0].blocks, kTokensMax);
     second_got.kv = harness_->kv_bytes(sequences[1].blocks, kTokensMax);
@@ -327,12 +338,14 @@ TEST_P(Equality, UnusedAdaptersCostNothing) {
   ASSERT_TRUE(with.ok()) << with.error().message;
   EXPECT_EQ(with->ops, without->ops);
   EXPECT_GT(without->ops, 0u);
-  for (size_t row = 0; row < without->logits.size(); ++row) EXPECT_TRUE(same_bits(with->logits[row], without->logits[row]));
+  for (size_t row = 0; row < without->logits.size(); ++row)
+    EXPECT_TRUE(same_bits(with->logits[row], without->logits[row]));
 
   spans[0].adapters = {{adapters_.back(), 1.0f, 0}};  // the made adapter on every module of every layer
   auto used = harness_->run(spans);
   ASSERT_TRUE(used.ok()) << used.error().message;
-  EXPECT_EQ(used->ops, without->ops + static_cast<uint64_t>(harness_->config().layers) * 4) << "one call per input of a layer";
+  EXPECT_EQ(used->ops, without->ops + static_cast<uint64_t>(harness_->config().layers) * 4)
+      << "one call per input of a layer";
 }
 
 // Threads split rows and columns, never a sum.
@@ -351,7 +364,8 @@ TEST_P(Equality, ThreadsChangeNoBit) {
     Sequence sequence = some_sequence(random);
     const Rows got = alone(*harness_, sequence);
     for (AdapterRef& use : sequence.adapters) {
-      use.adapter = others[static_cast<size_t>(std::find(adapters_.begin(), adapters_.end(), use.adapter) - adapters_.begin())];
+      use.adapter =
+          others[static_cast<size_t>(std::find(adapters_.begin(), adapters_.end(), use.adapter) - adapters_.begin())];
     }
     expect_same(got, alone(*other, sequence), "threads");
   }

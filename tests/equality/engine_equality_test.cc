@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The equalities through the real engine, on real kernels: what a request gets depends on model, adapters, prompt and parameters alone, not on
-// the prefix cache, on what else runs, or on whether it was preempted. The layer program alone (ModelHarness) tells what is right.
+// The equalities through the real engine, on real kernels: what a request gets depends on model, adapters, prompt and
+// parameters alone, not on the prefix cache, on what else runs, or on whether it was preempted. The layer program alone
+// (ModelHarness) tells what is right.
 #include <gtest/gtest.h>
 
 #include "base/prng.h"
@@ -23,9 +24,17 @@ struct Subject {
 
 const std::vector<Subject>& subjects() {
   static const std::vector<Subject> all = {
-      {"llama_gqa", "models/llama-gqa", {"gqa-qv-r8", "gqa-all-r16", "gqa-save-embed-tied", "gqa-embed-tied"}, DType::kF32, 2 * 2 * 2 * 16 * 16 * 4},
+      {"llama_gqa",
+       "models/llama-gqa",
+       {"gqa-qv-r8", "gqa-all-r16", "gqa-save-embed-tied", "gqa-embed-tied"},
+       DType::kF32,
+       2 * 2 * 2 * 16 * 16 * 4},
       {"mistral_window", "models/mistral-window", {"mistral-window-r8"}, DType::kF16, 2 * 2 * 2 * 8 * 16 * 2},
-      {"gguf_q8_0", "models/gguf-llama-q8_0.gguf", {"gguf-lora-f32.gguf", "gqa-all-r16"}, DType::kF16, 2 * 2 * 2 * 16 * 16 * 2},
+      {"gguf_q8_0",
+       "models/gguf-llama-q8_0.gguf",
+       {"gguf-lora-f32.gguf", "gqa-all-r16"},
+       DType::kF16,
+       2 * 2 * 2 * 16 * 16 * 2},
   };
   return all;
 }
@@ -48,7 +57,8 @@ class EngineEquality : public testing::TestWithParam<size_t> {
   std::unique_ptr<EngineDriver> start(const EngineHostOptions& options) const {
     auto driver = std::make_unique<EngineDriver>(options);
     if (!driver->running()) return nullptr;
-    for (const std::string& name : subject().adapters) driver->command(AdapterAction::kRegister, name, kRoot + "adapters/" + name);
+    for (const std::string& name : subject().adapters)
+      driver->command(AdapterAction::kRegister, name, kRoot + "adapters/" + name);
     driver->collect();
     return driver;
   }
@@ -71,7 +81,8 @@ class EngineEquality : public testing::TestWithParam<size_t> {
       const uint64_t use = random.below(subject().adapters.size() + 1);
       if (use > 0) {
         const std::string& name = subject().adapters[use - 1];
-        const bool replaces = name.find("save") != std::string::npos;  // the engine takes such an adapter as it is or not at all
+        const bool replaces =
+            name.find("save") != std::string::npos;  // the engine takes such an adapter as it is or not at all
         request.adapters = {{name, replaces ? 1.0f : kScales[random.below(2)]}};
       }
       request.max_tokens = static_cast<int32_t>(4 + random.below(28));
@@ -148,8 +159,10 @@ TEST_P(EngineEquality, CachedTogetherAndPreemptedAreColdAndAlone) {
   ASSERT_NE(crowded, nullptr);
   {
     SCOPED_TRACE("with KV for two or three sequences only");
-    // Requests arrive while earlier ones run: whether they ever crowd the cache is up to the threads, so give them several chances.
-    for (int round = 0; round < 50 && crowded->stats().preemptions == 0; ++round) expect_same(at_once(*crowded, requests), want);
+    // Requests arrive while earlier ones run: whether they ever crowd the cache is up to the threads, so give them
+    // several chances.
+    for (int round = 0; round < 50 && crowded->stats().preemptions == 0; ++round)
+      expect_same(at_once(*crowded, requests), want);
     EXPECT_GT(crowded->stats().preemptions, 0u);
   }
 }

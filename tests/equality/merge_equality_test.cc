@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// An adapter merged into the base's weights gives what the adapter applied beside them gives (ARCHITECTURE.md, decision 11), for single
-// adapters, weighted sums, biases, embeddings, heads and replaced tensors. The merged model is written as safetensors and opened like any other.
+// An adapter merged into the base's weights gives what the adapter applied beside them gives (ARCHITECTURE.md, decision
+// 11), for single adapters, weighted sums, biases, embeddings, heads and replaced tensors. The merged model is written
+// as safetensors and opened like any other.
 //
-// The one equality that is not bit for bit: W' = W + s B A is rounded once, and sums run in another order. The tolerance comes from the norms: one
-// product y = W x + s B (A x) with sums of n = in + rank terms is wrong by about u sqrt(n) (|W| + |s| |B| |A|) / |W'| of |y| (Frobenius norms,
-// u = 2^-24, errors of random sign); those of all changed modules add up. That, relative to max(1, max|logit|), is allowed, and an error of a
-// hundredth in the scale must exceed it.
+// The one equality that is not bit for bit: W' = W + s B A is rounded once, and sums run in another order. The
+// tolerance comes from the norms: one product y = W x + s B (A x) with sums of n = in + rank terms is wrong by about u
+// sqrt(n) (|W| + |s| |B| |A|) / |W'| of |y| (Frobenius norms, u = 2^-24, errors of random sign); those of all changed
+// modules add up. That, relative to max(1, max|logit|), is allowed, and an error of a hundredth in the scale must
+// exceed it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,9 +17,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/prng.h"
-#include "sys/file.h"
 #include "support/made_files.h"
 #include "support/model_harness.h"
+#include "sys/file.h"
 #include "tensor/codec.h"
 
 namespace loralei::test {
@@ -94,10 +96,12 @@ class MergedModel {
   void add(const Adapter& adapter, double scale) {
     replace(adapter.saved);
     for (int layer = 0; layer < config_.layers; ++layer) {
-      static constexpr const char* kNames[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-                                               "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
+      static constexpr const char* kNames[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                                               "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
+                                               "mlp.down_proj"};
       for (int module = 0; module < kLayerModules; ++module) {
-        add_pair("model.layers." + std::to_string(layer) + "." + kNames[module], adapter.pair(layer, static_cast<Module>(module)), scale);
+        add_pair("model.layers." + std::to_string(layer) + "." + kNames[module],
+                 adapter.pair(layer, static_cast<Module>(module)), scale);
       }
     }
     add_pair("lm_head", adapter.head_pair(), scale);
@@ -108,7 +112,8 @@ class MergedModel {
   double error() const {
     double sum = 0;
     for (const auto& [name, change] : changes_) {
-      sum += kUnit * std::sqrt(change.terms) * (change.norm_before + change.norm_added) / norm(tensors_.at(name).values);
+      sum +=
+          kUnit * std::sqrt(change.terms) * (change.norm_before + change.norm_added) / norm(tensors_.at(name).values);
     }
     return sum;
   }
@@ -121,7 +126,8 @@ class MergedModel {
     if (config_.architecture == "llama") config["attention_bias"] = config["mlp_bias"] = has_biases();
     write_file(folder + "/config.json", config.dump(2));
     std::vector<MadeTensor> made;
-    for (const auto& [name, tensor] : tensors_) made.push_back({name, tensor.shape, {tensor.values.begin(), tensor.values.end()}});
+    for (const auto& [name, tensor] : tensors_)
+      made.push_back({name, tensor.shape, {tensor.values.begin(), tensor.values.end()}});
     if (config_.architecture == "llama" && has_biases()) add_missing_biases(made);
     write_safetensors(folder + "/model.safetensors", made);
   }
@@ -146,7 +152,8 @@ class MergedModel {
     for (const auto& [name, tensor] : tensors_) {
       if (!name.ends_with("_proj.weight")) continue;
       const std::string bias = name.substr(0, name.size() - 6) + "bias";
-      if (!tensors_.contains(bias)) made.push_back({bias, {tensor.shape[0]}, std::vector<float>(static_cast<size_t>(tensor.shape[0]))});
+      if (!tensors_.contains(bias))
+        made.push_back({bias, {tensor.shape[0]}, std::vector<float>(static_cast<size_t>(tensor.shape[0]))});
     }
   }
 
@@ -187,7 +194,8 @@ class MergedModel {
     const int64_t vocab = embed.shape[0];
     const auto a = decoded(pair.dtype, pair.a, vocab * pair.rank);
     const auto b = decoded(pair.dtype, pair.b_t, int64_t{pair.rank} * pair.out);
-    changes_["model.embed_tokens.weight"] = {static_cast<double>(pair.rank + 1), norm(embed.values), std::fabs(factor) * norm(a) * norm(b)};
+    changes_["model.embed_tokens.weight"] = {static_cast<double>(pair.rank + 1), norm(embed.values),
+                                             std::fabs(factor) * norm(a) * norm(b)};
     for (int64_t token = 0; token < vocab; ++token) {
       for (int r = 0; r < pair.rank; ++r) {
         for (int out = 0; out < pair.out; ++out) {
@@ -309,7 +317,8 @@ TEST_P(MergeEquality, MergedIsApplied) {
     const auto merged = open(folder.path());
     ASSERT_NE(merged, nullptr);
     const auto want = logits(*merged, {});
-    const double tolerance = weights.error() + 16 * kUnit;  // replaced tensors alone: nearly the same sums on the same numbers
+    const double tolerance =
+        weights.error() + 16 * kUnit;  // replaced tensors alone: nearly the same sums on the same numbers
     const double error = worst(logits(*harness, uses), want);
     EXPECT_LE(error, tolerance);
     EXPECT_LT(tolerance, 2e-4);

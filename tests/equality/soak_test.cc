@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A long run of the real engine under everything at once: requests of all kinds on several adapters, adapters registered, loaded, replaced and
-// unloaded under them, cancels, an adapter memory too small for all and a KV cache too small for the crowd. Every choice ends exactly once
-// (EngineDriver), greedy texts are those of the layer program with the version that answered, and at the end nothing is held.
+// A long run of the real engine under everything at once: requests of all kinds on several adapters, adapters
+// registered, loaded, replaced and unloaded under them, cancels, an adapter memory too small for all and a KV cache too
+// small for the crowd. Every choice ends exactly once (EngineDriver), greedy texts are those of the layer program with
+// the version that answered, and at the end nothing is held.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,8 +17,8 @@ namespace loralei::test {
 namespace {
 
 const std::string kRoot = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
-const std::vector<std::string> kPaths = {"gqa-qv-r8", "gqa-all-r16", "gqa-rank-pattern", "gqa-regex", "gqa-rslora", "gqa-embed-tied",
-                                         "gqa-save-embed-tied", "gqa-tokens-tied"};
+const std::vector<std::string> kPaths = {"gqa-qv-r8",  "gqa-all-r16",    "gqa-rank-pattern",    "gqa-regex",
+                                         "gqa-rslora", "gqa-embed-tied", "gqa-save-embed-tied", "gqa-tokens-tied"};
 constexpr int kNames = 6;
 constexpr int kTurns = 4000;
 constexpr size_t kCrowd = 40;  // requests in flight at most
@@ -55,7 +56,8 @@ class Soak : public testing::Test {
     Submit submit;
     const TokenId first = static_cast<TokenId>(3 + random_.below(4));  // few beginnings, so that prefixes are shared
     const auto count = 1 + random_.below(70);
-    for (uint64_t i = 0; i < count; ++i) submit.prompt.push_back(static_cast<TokenId>(3 + (static_cast<uint64_t>(first) * 31 + i * i) % 90));
+    for (uint64_t i = 0; i < count; ++i)
+      submit.prompt.push_back(static_cast<TokenId>(3 + (static_cast<uint64_t>(first) * 31 + i * i) % 90));
     submit.max_tokens = static_cast<int32_t>(random_.below(30));
     submit.ignore_eos = random_.below(4) != 0;
     submit.choices = random_.below(5) == 0 ? 3 : 1;
@@ -65,7 +67,8 @@ class Soak : public testing::Test {
     if (random_.below(8) == 0) submit.cache_salt = "salt";
     if (submit.max_tokens == 0) submit.pooling = Pooling::kMean;
     static constexpr float kScales[] = {1.0f, 0.5f, -0.5f};
-    for (uint64_t uses = random_.below(3); uses > 0; --uses) submit.adapters.push_back({name(), kScales[random_.below(3)]});
+    for (uint64_t uses = random_.below(3); uses > 0; --uses)
+      submit.adapters.push_back({name(), kScales[random_.below(3)]});
     if (submit.adapters.size() == 2 && submit.adapters[0].name == submit.adapters[1].name) submit.adapters.pop_back();
     const uint64_t id = driver_->submit(submit);
     if (id != 0) requests_[id] = std::move(submit);
@@ -73,11 +76,21 @@ class Soak : public testing::Test {
 
   void turn() {
     switch (random_.below(12)) {
-      case 0: driver_->command(AdapterAction::kRegister, name(), path()); break;
-      case 1: driver_->command(AdapterAction::kLoad, name(), path(), true); break;
-      case 2: driver_->command(AdapterAction::kUnload, name()); break;
-      case 3: driver_->command(AdapterAction::kPin, name()); break;
-      case 4: driver_->command(AdapterAction::kUnpin, name()); break;
+      case 0:
+        driver_->command(AdapterAction::kRegister, name(), path());
+        break;
+      case 1:
+        driver_->command(AdapterAction::kLoad, name(), path(), true);
+        break;
+      case 2:
+        driver_->command(AdapterAction::kUnload, name());
+        break;
+      case 3:
+        driver_->command(AdapterAction::kPin, name());
+        break;
+      case 4:
+        driver_->command(AdapterAction::kUnpin, name());
+        break;
       case 5:
         if (!requests_.empty()) {
           auto chosen = requests_.begin();
@@ -86,7 +99,8 @@ class Soak : public testing::Test {
           cancelled_.insert(chosen->first);
         }
         break;
-      default: request();
+      default:
+        request();
     }
   }
 
@@ -132,8 +146,10 @@ TEST_F(Soak, EveryPromiseIsKept) {
   for (int i = 0; i < kNames; ++i) driver_->command(AdapterAction::kRegister, "a" + std::to_string(i), path());
   for (int i = 0; i < kTurns; ++i) {
     turn();
-    while (driver_->take(0)) {}
-    while (driver_->open() > kCrowd && driver_->take(1'000'000'000)) {}
+    while (driver_->take(0)) {
+    }
+    while (driver_->open() > kCrowd && driver_->take(1'000'000'000)) {
+    }
   }
   for (int i = 0; i < kNames; ++i) driver_->command(AdapterAction::kUnload, "a" + std::to_string(i));
   driver_->collect();
@@ -148,9 +164,11 @@ TEST_F(Soak, EveryPromiseIsKept) {
       EXPECT_TRUE(answer.end != EndReason::kCancelled || cancelled_.contains(id)) << "nobody cancelled it";
       EXPECT_TRUE(answer.end != EndReason::kError || !answer.error.message.empty());
       if (answer.end == EndReason::kLength && submit.pooling == Pooling::kNone) {
-        EXPECT_EQ(answer.tokens.size(), std::min<size_t>(static_cast<size_t>(submit.max_tokens), 112 - submit.prompt.size()));
+        EXPECT_EQ(answer.tokens.size(),
+                  std::min<size_t>(static_cast<size_t>(submit.max_tokens), 112 - submit.prompt.size()));
       }
-      if (answer.end != EndReason::kError && submit.sampling.temperature == 0 && !answer.tokens.empty()) check_text(submit, answer);
+      if (answer.end != EndReason::kError && submit.sampling.temperature == 0 && !answer.tokens.empty())
+        check_text(submit, answer);
     }
   }
   EXPECT_GT(texts_, 500);

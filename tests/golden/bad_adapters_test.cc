@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters that must not be served: every fixture of tests/golden/refused with the words its refusal must contain, damaged numbers and
-// shapes, and every adapter on every base model it was not made for: refused by a sentence, or fitting in every shape, never a crash.
+// Adapters that must not be served: every fixture of tests/golden/refused with the words its refusal must contain,
+// damaged numbers and shapes, and every adapter on every base model it was not made for: refused by a sentence, or
+// fitting in every shape, never a crash.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -42,7 +43,8 @@ std::vector<std::string> children(const std::string& folder) {
   return paths;
 }
 
-// A sentence for a person: not empty, one line, names the file, and begins and ends like the others (no full stop, no code).
+// A sentence for a person: not empty, one line, names the file, and begins and ends like the others (no full stop, no
+// code).
 void expect_sentence(const Error& error, const std::string& path) {
   EXPECT_NE(error.message.find(path), std::string::npos) << error.message;
   EXPECT_GT(error.message.size(), path.size() + 10) << error.message;
@@ -63,9 +65,11 @@ TEST(Refused, EveryFixtureWithItsWords) {
     const auto loaded = harness->load(path);
     ASSERT_FALSE(loaded.ok()) << "loads";
     expect_sentence(loaded.error(), path);
-    const std::string message = loaded.error().message.substr(std::min(loaded.error().message.size(), loaded.error().message.find(path) + path.size()));
+    const std::string message = loaded.error().message.substr(
+        std::min(loaded.error().message.size(), loaded.error().message.find(path) + path.size()));
     for (const json& word : fixture["words"]) {
-      EXPECT_NE(loaded.error().message.find(word.get<std::string>()), std::string::npos) << word << " is missing in: " << message;
+      EXPECT_NE(loaded.error().message.find(word.get<std::string>()), std::string::npos)
+          << word << " is missing in: " << message;
     }
   }
 }
@@ -123,8 +127,14 @@ TEST_F(Damaged, ShapesThatDoNotFit) {
   for (size_t i = 0; i < good.size(); ++i) {
     SCOPED_TRACE(good[i].name);
     const int64_t rows = good[i].shape[0], cols = good[i].shape[1];
-    for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{
-             {rows + 1, cols}, {rows, cols + 1}, {rows, cols - 1}, {rows * cols}, {1, rows, cols}, {rows, 0}, {0, cols}, {}}) {
+    for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{rows + 1, cols},
+                                                                               {rows, cols + 1},
+                                                                               {rows, cols - 1},
+                                                                               {rows * cols},
+                                                                               {1, rows, cols},
+                                                                               {rows, 0},
+                                                                               {0, cols},
+                                                                               {}}) {
       reshape(i, shape);
       expect_refused(good[i].name);
       if (HasFailure()) return;
@@ -199,7 +209,8 @@ TEST(EveryAdapterOnEveryBase, FitsInEveryShapeOrIsRefused) {
         span.logits_at = {2};
         const auto output = harness->run({span});
         ASSERT_TRUE(output.ok()) << output.error().message;
-        for (int id = 0; id < (*loaded)->vocab; ++id) ASSERT_TRUE(std::isfinite(output->logits[0][static_cast<size_t>(id)]));
+        for (int id = 0; id < (*loaded)->vocab; ++id)
+          ASSERT_TRUE(std::isfinite(output->logits[0][static_cast<size_t>(id)]));
       }
     }
   }

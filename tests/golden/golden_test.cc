@@ -2,9 +2,10 @@
 // Golden values: logits and greedy continuations of transformers + PEFT for every architecture, format and LoRA feature
 // (tests/golden/README.md), against the layer program on every kernel path of this machine.
 //
-// Max abs error <= tolerance * max(1, max|logit|), on the reference's own tokens (teacher-forced), and greedy equal wherever the reference's
-// margin between the best two exceeds twice that. Weights are decoded exactly and the maths is f32, so the tolerance depends on the format of
-// the KV cache alone: 1e-4 for f32 and, for the others, a multiple of the format's rounding unit (see kv_tolerance).
+// Max abs error <= tolerance * max(1, max|logit|), on the reference's own tokens (teacher-forced), and greedy equal
+// wherever the reference's margin between the best two exceeds twice that. Weights are decoded exactly and the maths is
+// f32, so the tolerance depends on the format of the KV cache alone: 1e-4 for f32 and, for the others, a multiple of
+// the format's rounding unit (see kv_tolerance).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,8 +15,8 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/safetensors.h"
-#include "sys/file.h"
 #include "support/model_harness.h"
+#include "sys/file.h"
 
 namespace loralei::test {
 namespace {
@@ -58,13 +59,16 @@ json cases() {
 struct Setting {
   std::string ops;
   DType kv = DType::kF32;
-  std::string name() const { return ops + (kv == DType::kF32 ? std::string() : "_kv_" + std::string(dtype_info(kv).name)); }
+  std::string name() const {
+    return ops + (kv == DType::kF32 ? std::string() : "_kv_" + std::string(dtype_info(kv).name));
+  }
 };
 
 void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name(); }
 
-// A stored K or V is wrong by at most u of itself (f16: 2^-11, bf16: 2^-8), and scores carry that into the exponent. Measured over all cases and
-// every position as error / max(1, max|logit|): f32 7.5e-6; f16 5.3e-3 = 10.8 u; bf16 3.4e-2 = 8.6 u (the property "worst" of a run).
+// A stored K or V is wrong by at most u of itself (f16: 2^-11, bf16: 2^-8), and scores carry that into the exponent.
+// Measured over all cases and every position as error / max(1, max|logit|): f32 7.5e-6; f16 5.3e-3 = 10.8 u;
+// bf16 3.4e-2 = 8.6 u (the property "worst" of a run).
 float kv_tolerance(DType kv) {
   if (kv == DType::kF32) return 1e-4f;
   return 12.0f * (kv == DType::kF16 ? 0x1p-11f : 0x1p-8f);
@@ -83,8 +87,8 @@ class Golden : public testing::TestWithParam<Setting> {
   void expect_close(std::span<const float> got, std::span<const float> want, const std::string& where);
 
   const float tolerance_ = kv_tolerance(GetParam().kv);
-  float worst_ = 0;                // largest error seen, relative to max(1, max|logit|)
-  int steps_ = 0, compared_ = 0;   // greedy steps, and those whose margin the tolerance cannot reach
+  float worst_ = 0;               // largest error seen, relative to max(1, max|logit|)
+  int steps_ = 0, compared_ = 0;  // greedy steps, and those whose margin the tolerance cannot reach
 };
 
 void Golden::expect_close(std::span<const float> got, std::span<const float> want, const std::string& where) {
@@ -96,7 +100,8 @@ void Golden::expect_close(std::span<const float> got, std::span<const float> wan
   }
   worst_ = std::max(worst_, worst / largest(want));
   EXPECT_LE(worst, tolerance_ * largest(want)) << where;
-  for (size_t i = want.size(); i < got.size(); ++i) ASSERT_EQ(got[i], -INFINITY) << where << ": column beyond the vocabulary";
+  for (size_t i = want.size(); i < got.size(); ++i)
+    ASSERT_EQ(got[i], -INFINITY) << where << ": column beyond the vocabulary";
 }
 
 // All harnesses of one kernel path, by model and the length that fixes dynamic RoPE.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineDriver: a real engine over a model file, and a client of it that keeps what came back and checks what every engine promises: events of a
-// choice in order, exactly one final event each, nothing after it.
+// EngineDriver: a real engine over a model file, and a client of it that keeps what came back and checks what every
+// engine promises: events of a choice in order, exactly one final event each, nothing after it.
 //
-// One thread (the engine has its own). A failure is a GoogleTest failure; collect() gives up after kPatience waits of a second without output.
+// One thread (the engine has its own). A failure is a GoogleTest failure; collect() gives up after kPatience waits of a
+// second without output.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,8 +33,10 @@ class EngineDriver {
 
   explicit EngineDriver(const EngineHostOptions& options) {
     auto started = EngineHost::start(options, log_, {});
-    if (started.ok()) host_ = std::move(*started);
-    else ADD_FAILURE() << started.error().message;
+    if (started.ok())
+      host_ = std::move(*started);
+    else
+      ADD_FAILURE() << started.error().message;
   }
 
   bool running() const { return host_ != nullptr; }
@@ -89,7 +92,8 @@ class EngineDriver {
     int silent = 0;
     while (!open_.empty() || !tickets_.empty()) {
       silent = take(1'000'000'000) ? 0 : silent + 1;
-      ASSERT_LT(silent, kPatience) << "the engine owes " << open_.size() << " ends and " << tickets_.size() << " replies";
+      ASSERT_LT(silent, kPatience) << "the engine owes " << open_.size() << " ends and " << tickets_.size()
+                                   << " replies";
     }
   }
 

@@ -55,10 +55,14 @@ void write_safetensors(const std::string& path, const std::vector<MadeTensor>& t
 
 std::vector<MadeTensor> adapter_tensors(const ModelConfig& model, const MadeAdapter& adapter) {
   const int q = model.heads * model.head_dim, kv = model.kv_heads * model.head_dim;
-  const std::map<std::string, std::pair<int, int>> shapes = {  // module -> in, out
-      {"q_proj", {model.hidden, q}},          {"k_proj", {model.hidden, kv}},       {"v_proj", {model.hidden, kv}},
-      {"o_proj", {q, model.hidden}},          {"gate_proj", {model.hidden, model.ffn}}, {"up_proj", {model.hidden, model.ffn}},
-      {"down_proj", {model.ffn, model.hidden}}};
+  const std::map<std::string, std::pair<int, int>> shapes = {// module -> in, out
+                                                             {"q_proj", {model.hidden, q}},
+                                                             {"k_proj", {model.hidden, kv}},
+                                                             {"v_proj", {model.hidden, kv}},
+                                                             {"o_proj", {q, model.hidden}},
+                                                             {"gate_proj", {model.hidden, model.ffn}},
+                                                             {"up_proj", {model.hidden, model.ffn}},
+                                                             {"down_proj", {model.ffn, model.hidden}}};
   Prng random(adapter.seed);
   std::vector<MadeTensor> tensors;
   const auto add = [&](const std::string& name, int rows, int cols) {
@@ -72,8 +76,8 @@ std::vector<MadeTensor> adapter_tensors(const ModelConfig& model, const MadeAdap
   for (int layer = 0; layer < model.layers; ++layer) {
     for (const std::string& target : adapter.targets) {
       const bool attention = target[0] == 'q' || target[0] == 'k' || target[0] == 'v' || target[0] == 'o';
-      const std::string name = "base_model.model.model.layers." + std::to_string(layer) +
-                               (attention ? ".self_attn." : ".mlp.") + target;
+      const std::string name =
+          "base_model.model.model.layers." + std::to_string(layer) + (attention ? ".self_attn." : ".mlp.") + target;
       const auto [in, out] = shapes.at(target);
       add(name + ".lora_A.weight", adapter.rank, in);
       add(name + ".lora_B.weight", out, adapter.rank);
@@ -84,9 +88,9 @@ std::vector<MadeTensor> adapter_tensors(const ModelConfig& model, const MadeAdap
 
 std::string write_adapter(const std::string& path, const MadeAdapter& adapter, const std::vector<MadeTensor>& tensors) {
   std::filesystem::create_directories(path);
-  const json config = {{"peft_type", "LORA"},      {"task_type", "CAUSAL_LM"},        {"base_model_name_or_path", "made"},
-                       {"r", adapter.rank},        {"lora_alpha", adapter.alpha},     {"lora_dropout", 0.0},
-                       {"bias", "none"},           {"target_modules", adapter.targets}};
+  const json config = {{"peft_type", "LORA"}, {"task_type", "CAUSAL_LM"},         {"base_model_name_or_path", "made"},
+                       {"r", adapter.rank},   {"lora_alpha", adapter.alpha},      {"lora_dropout", 0.0},
+                       {"bias", "none"},      {"target_modules", adapter.targets}};
   write_file(path + "/adapter_config.json", config.dump(2));
   write_safetensors(path + "/adapter_model.safetensors", tensors);
   return path;

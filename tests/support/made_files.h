@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that tests make for themselves: a folder that goes away, safetensors, PEFT adapters with random numbers for any model.
+// Files that tests make for themselves: a folder that goes away, safetensors, PEFT adapters with random numbers for any
+// model.
 //
 // One thread. A failure to write ends the test program with a CHECK.
 #pragma once

@@ -65,8 +65,8 @@ std::vector<std::byte> ModelHarness::kv_bytes(const std::vector<int32_t>& blocks
     for (int position = 0; position < count; ++position) {
       for (int head = 0; head < 2 * kv_.kv_heads; ++head) {
         const std::byte* slice = kv_.slice(blocks[static_cast<size_t>(position / kKvBlockTokens)], layer, head % 2);
-        const std::byte* row = slice + head / 2 * kv_.head_stride_bytes +
-                               static_cast<size_t>(position % kKvBlockTokens) * head_row;
+        const std::byte* row =
+            slice + head / 2 * kv_.head_stride_bytes + static_cast<size_t>(position % kKvBlockTokens) * head_row;
         bytes.insert(bytes.end(), row, row + head_row);
       }
     }

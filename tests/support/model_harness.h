@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// ModelHarness: a model file, its weights, adapters and a plain KV area, so that a test can run any batch through the real layer program
-// without an engine. One thread; owns everything. Errors end the test through ASSERT-like CHECKs with the message printed.
+// ModelHarness: a model file, its weights, adapters and a plain KV area, so that a test can run any batch through the
+// real layer program without an engine. One thread; owns everything. Errors end the test through ASSERT-like CHECKs
+// with the message printed.
 #pragma once
 
 #include <map>
@@ -62,7 +63,8 @@ class ModelHarness {
   void keep_slots(std::vector<const Adapter*> adapters) { kept_slots_ = std::move(adapters); }
 
   // Greedy continuation of a prompt, one step a token.
-  Result<std::vector<TokenId>> greedy(const std::vector<TokenId>& prompt, const std::vector<AdapterRef>& adapters, int count);
+  Result<std::vector<TokenId>> greedy(const std::vector<TokenId>& prompt, const std::vector<AdapterRef>& adapters,
+                                      int count);
 
   const ModelConfig& config() const { return model_->config(); }
   const BaseModelFile& file() const { return file_; }

@@ -13,7 +13,8 @@
 int main(int argc, char** argv) {
   using namespace loralei;
   CLI::App app("Loralei: one server, one base model, many LoRA adapters in every batch.", "loralei");
-  app.set_version_flag("--version", std::string(version_string()) + " (" + commit_string() + ", " + build_string() + ")");
+  app.set_version_flag("--version",
+                       std::string(version_string()) + " (" + commit_string() + ", " + build_string() + ")");
   app.get_formatter()->column_width(46);  // most options on one line
   app.require_subcommand(1);
   app.fallthrough(false);

@@ -22,7 +22,8 @@ namespace loralei {
 namespace {
 namespace avx2 {
 
-// clang-format off: each body uses the ones above it
+// Each body uses the ones above it, hence their order.
+// clang-format off
 #include "ops/cpu/simd_avx2.inl.h"
 #include "ops/cpu/math.inl.h"
 #include "ops/cpu/decode.inl.h"

@@ -27,7 +27,8 @@ namespace loralei {
 namespace {
 namespace avx512 {
 
-// clang-format off: each body uses the ones above it
+// Each body uses the ones above it, hence their order.
+// clang-format off
 #include "ops/cpu/simd_avx512.inl.h"
 #include "ops/cpu/math.inl.h"
 #include "ops/cpu/decode.inl.h"

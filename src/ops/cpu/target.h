@@ -10,10 +10,14 @@
 #if defined(__clang__)
 #define LORALEI_TARGET_BEGIN_AVX2 \
   _Pragma("clang attribute push(__attribute__((target(\"avx2,fma,f16c\"))), apply_to = function)")
-#define LORALEI_TARGET_BEGIN_AVX512 \
-  _Pragma("clang attribute push(__attribute__((target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq\"))), apply_to = function)")
-#define LORALEI_TARGET_BEGIN_VNNI \
-  _Pragma("clang attribute push(__attribute__((target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512vnni\"))), apply_to = function)")
+#define LORALEI_TARGET_BEGIN_AVX512                                                                                \
+  _Pragma(                                                                                                         \
+      "clang attribute push(__attribute__((target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq\"))), apply_to = " \
+      "function)")
+#define LORALEI_TARGET_BEGIN_VNNI                                                                                    \
+  _Pragma(                                                                                                           \
+      "clang attribute push(__attribute__((target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512vnni\"))), apply_to = " \
+      "function)")
 #define LORALEI_TARGET_END _Pragma("clang attribute pop")
 #define LORALEI_UNROLL _Pragma("clang loop unroll(full)")
 #else
