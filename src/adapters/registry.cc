@@ -55,7 +55,6 @@ Result<AdapterRegistry::Entry*> AdapterRegistry::add(const std::string& name, co
 }
 
 // --- commands
-// ---------------------------------------------------------------------------------------------------------
 
 void AdapterRegistry::register_name(uint64_t ticket, const std::string& name, const std::string& path, bool replace) {
   if (name.empty() || path.empty()) return reply(ticket, invalid_argument("an adapter needs a name and a path"));
@@ -148,7 +147,6 @@ void AdapterRegistry::unpin(uint64_t ticket, const std::string& name) {
 }
 
 // --- requests
-// ---------------------------------------------------------------------------------------------------------
 
 void AdapterRegistry::begin_round() {
   for (Entry* entry : wanted_) {
@@ -193,7 +191,6 @@ AcquireOutcome AdapterRegistry::acquire(std::span<const std::string> names, uint
 }
 
 // --- versions
-// ---------------------------------------------------------------------------------------------------------
 
 void AdapterRegistry::unpin_version(AdapterVersion* version) {
   CHECK(version->pins > 0);
@@ -217,7 +214,6 @@ void AdapterRegistry::destroy(AdapterVersion* version) {
 }
 
 // --- replies and status
-// -----------------------------------------------------------------------------------------------
 
 void AdapterRegistry::reply(uint64_t ticket, Status status, int64_t bytes_freed, std::string version) {
   replies_.push_back({ticket, std::move(status), bytes_freed, std::move(version)});

@@ -74,7 +74,6 @@ struct TokenEvent {
 };
 
 // --- adapters
-// ---------------------------------------------------------------------------------------------------------
 
 enum class AdapterAction : uint8_t {
   kRegister,  // name -> path; loads nothing
@@ -117,7 +116,6 @@ struct AdapterStatus {
 };
 
 // --- state
-// ------------------------------------------------------------------------------------------------------------
 
 struct EngineStats {
   int32_t running = 0, waiting = 0, waiting_for_adapter = 0;

@@ -19,7 +19,6 @@
 namespace loralei {
 
 // --- dense products
-// ---------------------------------------------------------------------------------------------------
 
 // y[row, 0..w.rows) = x[row, 0..w.cols) * W^T (+ bias). With `accumulate`, adds to y instead.
 struct MatmulArgs {
@@ -33,8 +32,37 @@ struct MatmulArgs {
   bool accumulate = false;
 };
 
+// One projection of a layer input whose quantised weights lie in tiles.
+struct TileProduct {
+  WeightView w;                 // [out, in], layout kTile16
+  const float* bias = nullptr;  // [out] or null
+  float* y = nullptr;           // [rows, out]
+  int64_t y_stride = 0;
+};
+
+// Products with quantised weights on integer dot products, for all projections that share a layer input. The input is
+// rounded once, row by row and block by block of 32 numbers: dx = max|x| / 127, q = round to nearest even (x * (127 /
+// max|x|)); a block whose largest number is below 1e-30 counts as zero, one that holds a NaN or an infinity makes the
+// row's results NaN.
+//
+// The number for (row, output) is, over blocks of 32 inputs in ascending order and starting from zero,
+//   acc = fma(float(sum of q * w), dw * dx, acc)            w: the format's integers without their zero point, exact in
+//   int32 acc = fma(m, dx * float(sum of q), acc)                 formats with a minimum (m is -dmin * m_j for K
+//   blocks)
+// with dw = d, or d * sub-scale rounded to f32 (K blocks); q6_k does the first line for each half of a block. Then +
+// bias, then
+// + y with `accumulate`. So the results are the same bits on every instruction set, for any number of rows.
+struct TileMatmulArgs {
+  const float* x = nullptr;  // [rows, in]
+  int64_t x_stride = 0;
+  int32_t rows = 0;
+  std::span<const TileProduct> products;  // one `in` for all
+  bool accumulate = false;
+};
+inline constexpr int kActivationBlock = 32;
+inline constexpr float kActivationMin = 1e-30f;
+
 // --- LoRA
-// -------------------------------------------------------------------------------------------------------------
 
 // The linear modules of one layer, then the two outside the layers.
 enum class Module : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown, kLmHead, kEmbed };
@@ -103,7 +131,6 @@ struct LoraEmbedArgs {
 };
 
 // --- full tensors an adapter replaces (PEFT modules_to_save, trainable_token_indices)
-// -----------------------------------
 
 // What an adapter changes besides low-rank pairs. Null / empty where it changes nothing.
 struct SavedTensors {
@@ -126,7 +153,6 @@ struct SavedTensors {
 };
 
 // --- KV cache
-// ---------------------------------------------------------------------------------------------------------
 
 // The only address of cached K and V: slice(block, layer, k|v) = [kv_heads, kKvBlockTokens, head_dim] in dtype. K is
 // stored after RoPE.
@@ -179,7 +205,6 @@ struct AttentionArgs {
 };
 
 // --- element-wise
-// -----------------------------------------------------------------------------------------------------
 
 // y = x / rms(x) * weight, over `vectors` consecutive vectors of `dim` inside each row (vectors > 1: per-head q/k
 // norm). In place allowed.

@@ -36,8 +36,9 @@ struct OpLimits {
 };
 
 struct OpTable {
-  const char* name = "";  // "ref", "avx2", "avx512": part of system_fingerprint
-  void (*matmul)(OpContext&, const MatmulArgs&) = nullptr;
+  const char* name = "";  // "ref", "avx2", "avx512_vnni" ...: part of system_fingerprint
+  void (*matmul)(OpContext&, const MatmulArgs&) = nullptr;            // layout kPlain
+  void (*matmul_tiles)(OpContext&, const TileMatmulArgs&) = nullptr;  // layout kTile16
   void (*lora)(OpContext&, const LoraArgs&) = nullptr;
   void (*lora_embed)(OpContext&, const LoraEmbedArgs&) = nullptr;
   void (*kv_store)(OpContext&, const KvStoreArgs&) = nullptr;

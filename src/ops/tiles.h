@@ -32,6 +32,16 @@ inline RowTile row_tile(const WeightView& w, int64_t index) {
   return {};
 }
 
+inline RowTile tile_of_row(const WeightView& w, int64_t row) {
+  for (const WeightPanel& panel : w.panels) {
+    if (row >= panel.row_begin + panel.row_count) continue;
+    const int64_t first = (row - panel.row_begin) / kRowTile * kRowTile;
+    return {panel.data + first * row_bytes(w.dtype, w.cols), panel.row_begin + first, kRowTile};
+  }
+  return {};
+}
+
+// Layout kPlain only.
 inline const std::byte* weight_row(const WeightView& w, int64_t row) {
   for (const WeightPanel& panel : w.panels) {
     if (row < panel.row_begin + panel.row_count)

@@ -16,6 +16,7 @@ struct CpuIsa {
   bool avx2 = false;    // with FMA and F16C
   bool avx512 = false;  // F, BW, VL, DQ
   bool avx512_vnni = false;
+  bool avx_vnni = false;  // the 256-bit form
 };
 CpuIsa detect_isa();
 std::string isa_text(const CpuIsa& isa);  // "avx2 avx512 avx512_vnni", or "none"

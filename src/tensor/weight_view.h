@@ -20,6 +20,7 @@ inline constexpr int kRowTile = 16;  // rows a kernel takes together; panels are
 // Layout of the bytes inside a panel. Few and named, independent of batch size (architecture decision 3).
 enum class LayoutId : uint8_t {
   kPlain = 0,  // rows one after another, each row_bytes(dtype, cols), in the file's block format
+  kTile16,     // quantised formats only: tiles of sixteen interleaved rows (tensor/tile_layout.h)
 };
 
 struct WeightPanel {

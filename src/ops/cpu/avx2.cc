@@ -14,8 +14,10 @@
 #include "ops/cpu/lora_plan.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/target.h"
+#include "ops/cpu/tile_table.h"
 #include "ops/tiles.h"
 #include "tensor/codec.h"
+#include "tensor/tile_layout.h"
 
 LORALEI_TARGET_BEGIN_AVX2
 namespace loralei {
@@ -44,6 +46,7 @@ const OpTable* avx2_op_table() {
   static constexpr OpTable table{
       .name = "avx2",
       .matmul = avx2::matmul,
+      .matmul_tiles = matmul_tiles_avx2,
       .lora = avx2::lora,
       .lora_embed = avx2::lora_embed,
       .kv_store = avx2::kv_store,
@@ -58,12 +61,25 @@ const OpTable* avx2_op_table() {
   return host_isa().avx2 ? &table : nullptr;
 }
 
+const OpTable* avx2_vnni_op_table() {
+  const OpTable* base = avx2_op_table();
+  if (base == nullptr || !host_isa().avx_vnni) return nullptr;
+  static const OpTable table = [&] {
+    OpTable with_vnni = *base;
+    with_vnni.name = "avx2_vnni";
+    with_vnni.matmul_tiles = matmul_tiles_avx2_vnni;
+    return with_vnni;
+  }();
+  return &table;
+}
+
 }  // namespace loralei
 
 #else
 
 namespace loralei {
 const OpTable* avx2_op_table() { return nullptr; }
+const OpTable* avx2_vnni_op_table() { return nullptr; }
 }  // namespace loralei
 
 #endif

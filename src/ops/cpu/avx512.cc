@@ -19,8 +19,10 @@
 #include "ops/cpu/lora_plan.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/target.h"
+#include "ops/cpu/tile_table.h"
 #include "ops/tiles.h"
 #include "tensor/codec.h"
+#include "tensor/tile_layout.h"
 
 LORALEI_TARGET_BEGIN_AVX512
 namespace loralei {
@@ -49,6 +51,7 @@ const OpTable* avx512_op_table() {
   static constexpr OpTable table{
       .name = "avx512",
       .matmul = avx512::matmul,
+      .matmul_tiles = matmul_tiles_avx512,
       .lora = avx512::lora,
       .lora_embed = avx512::lora_embed,
       .kv_store = avx512::kv_store,
@@ -63,12 +66,25 @@ const OpTable* avx512_op_table() {
   return host_isa().avx512 ? &table : nullptr;
 }
 
+const OpTable* avx512_vnni_op_table() {
+  const OpTable* base = avx512_op_table();
+  if (base == nullptr || !host_isa().avx512_vnni) return nullptr;
+  static const OpTable table = [&] {
+    OpTable with_vnni = *base;
+    with_vnni.name = "avx512_vnni";
+    with_vnni.matmul_tiles = matmul_tiles_avx512_vnni;
+    return with_vnni;
+  }();
+  return &table;
+}
+
 }  // namespace loralei
 
 #else
 
 namespace loralei {
 const OpTable* avx512_op_table() { return nullptr; }
+const OpTable* avx512_vnni_op_table() { return nullptr; }
 }  // namespace loralei
 
 #endif

@@ -8,6 +8,8 @@
 namespace loralei {
 
 const OpTable* avx2_op_table();
+const OpTable* avx2_vnni_op_table();
 const OpTable* avx512_op_table();
+const OpTable* avx512_vnni_op_table();
 
 }  // namespace loralei

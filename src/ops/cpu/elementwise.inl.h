@@ -97,7 +97,13 @@ void embed(OpContext& ctx, const EmbedArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
   for (int32_t row = 0; row < args.rows; ++row) {
-    decode_to_f32(args.w.dtype, weight_row(args.w, args.tokens[row]), args.y + row * args.y_stride, args.w.cols);
+    float* y = args.y + row * args.y_stride;
+    if (args.w.layout == LayoutId::kTile16) {
+      const RowTile tile = tile_of_row(args.w, args.tokens[row]);
+      decode_tile_row(args.w.dtype, tile.data, static_cast<int>(args.tokens[row] - tile.output), args.w.cols, y);
+    } else {
+      decode_to_f32(args.w.dtype, weight_row(args.w, args.tokens[row]), y, args.w.cols);
+    }
   }
 }
 

@@ -89,3 +89,37 @@ LORALEI_INLINE I ibits(uint32_t bits, int first) {
   return iand(_mm256_srlv_epi32(iset1(static_cast<int>(bits >> first)), lanes), iset1(1));
 }
 LORALEI_INLINE F to_float(I x) { return _mm256_cvtepi32_ps(x); }
+
+LORALEI_INLINE I load_bits(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+LORALEI_INLINE I ixor(I a, I b) { return _mm256_xor_si256(a, b); }
+LORALEI_INLINE I imul(I a, I b) { return _mm256_mullo_epi32(a, b); }
+LORALEI_INLINE I imax(I a, I b) { return _mm256_max_epi32(a, b); }
+LORALEI_INLINE I bits_of(F x) { return _mm256_castps_si256(x); }
+LORALEI_INLINE I to_int(F x) { return _mm256_cvtps_epi32(x); }  // to nearest even
+template <int kBits>
+LORALEI_INLINE I ishr_const(I a) {
+  return _mm256_srli_epi32(a, kBits);
+}
+template <int kBits>
+LORALEI_INLINE I ishl_const(I a) {
+  return _mm256_slli_epi32(a, kBits);
+}
+template <int kBits>
+LORALEI_INLINE I isar_const(I a) {
+  return _mm256_srai_epi32(a, kBits);
+}
+// The low byte of every lane.
+LORALEI_INLINE void store_bytes(int8_t* p, I x) {
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+}
+LORALEI_INLINE int32_t reduce_imax(I x) {
+  __m128i half = _mm_max_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  half = _mm_max_epi32(half, _mm_shuffle_epi32(half, 0x4E));
+  return _mm_cvtsi128_si32(_mm_max_epi32(half, _mm_shuffle_epi32(half, 0xB1)));
+}
+LORALEI_INLINE int32_t reduce_iadd(I x) {
+  __m128i half = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4E));
+  return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xB1)));
+}

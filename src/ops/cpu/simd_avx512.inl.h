@@ -87,3 +87,28 @@ LORALEI_INLINE I ibits(uint32_t bits, int first) {
   return iand(_mm512_srlv_epi32(iset1(static_cast<int>(bits >> first)), lanes), iset1(1));
 }
 LORALEI_INLINE F to_float(I x) { return _mm512_cvtepi32_ps(x); }
+
+LORALEI_INLINE I load_bits(const std::byte* p) { return _mm512_loadu_si512(p); }
+LORALEI_INLINE I ixor(I a, I b) { return _mm512_xor_si512(a, b); }
+LORALEI_INLINE I imul(I a, I b) { return _mm512_mullo_epi32(a, b); }
+LORALEI_INLINE I imax(I a, I b) { return _mm512_max_epi32(a, b); }
+LORALEI_INLINE I bits_of(F x) { return _mm512_castps_si512(x); }
+LORALEI_INLINE I to_int(F x) { return _mm512_cvtps_epi32(x); }  // to nearest even
+template <int kBits>
+LORALEI_INLINE I ishr_const(I a) {
+  return _mm512_srli_epi32(a, kBits);
+}
+template <int kBits>
+LORALEI_INLINE I ishl_const(I a) {
+  return _mm512_slli_epi32(a, kBits);
+}
+template <int kBits>
+LORALEI_INLINE I isar_const(I a) {
+  return _mm512_srai_epi32(a, kBits);
+}
+// The low byte of every lane.
+LORALEI_INLINE void store_bytes(int8_t* p, I x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));
+}
+LORALEI_INLINE int32_t reduce_imax(I x) { return _mm512_reduce_max_epi32(x); }
+LORALEI_INLINE int32_t reduce_iadd(I x) { return _mm512_reduce_add_epi32(x); }

@@ -14,10 +14,12 @@
   _Pragma(                                                                                                         \
       "clang attribute push(__attribute__((target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq\"))), apply_to = " \
       "function)")
-#define LORALEI_TARGET_BEGIN_VNNI                                                                                    \
-  _Pragma(                                                                                                           \
-      "clang attribute push(__attribute__((target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512vnni\"))), apply_to = " \
-      "function)")
+#define LORALEI_TARGET_BEGIN_VNNI                                                                             \
+  _Pragma(                                                                                                    \
+      "clang attribute push(__attribute__((target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni\"" \
+      "))), apply_to = function)")
+#define LORALEI_TARGET_BEGIN_AVX_VNNI \
+  _Pragma("clang attribute push(__attribute__((target(\"avx2,fma,f16c,avxvnni\"))), apply_to = function)")
 #define LORALEI_TARGET_END _Pragma("clang attribute pop")
 #define LORALEI_UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -25,7 +27,8 @@
 #define LORALEI_TARGET_BEGIN_AVX512 \
   _Pragma("GCC push_options") _Pragma("GCC target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq\")")
 #define LORALEI_TARGET_BEGIN_VNNI \
-  _Pragma("GCC push_options") _Pragma("GCC target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512vnni\")")
+  _Pragma("GCC push_options") _Pragma("GCC target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni\")")
+#define LORALEI_TARGET_BEGIN_AVX_VNNI _Pragma("GCC push_options") _Pragma("GCC target(\"avx2,fma,f16c,avxvnni\")")
 #define LORALEI_TARGET_END _Pragma("GCC pop_options")
 #define LORALEI_UNROLL _Pragma("GCC unroll 16")
 #endif

@@ -8,6 +8,7 @@
 #include "ops/ref/ref_table.h"
 #include "ops/tiles.h"
 #include "tensor/codec.h"
+#include "tensor/tile_layout.h"
 
 namespace loralei {
 namespace {
@@ -261,7 +262,13 @@ void ref_embed(OpContext& ctx, const EmbedArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
   for (int32_t row = 0; row < args.rows; ++row) {
-    decode_row(args.w.dtype, weight_row(args.w, args.tokens[row]), args.y + row * args.y_stride, args.w.cols);
+    float* y = args.y + row * args.y_stride;
+    if (args.w.layout == LayoutId::kTile16) {
+      const RowTile tile = tile_of_row(args.w, args.tokens[row]);
+      decode_tile_row(args.w.dtype, tile.data, static_cast<int>(args.tokens[row] - tile.output), args.w.cols, y);
+    } else {
+      decode_row(args.w.dtype, weight_row(args.w, args.tokens[row]), y, args.w.cols);
+    }
   }
 }
 
@@ -281,6 +288,7 @@ const OpTable& ref_op_table() {
   static constexpr OpTable table{
       .name = "ref",
       .matmul = ref_matmul,
+      .matmul_tiles = ref_matmul_tiles,
       .lora = ref_lora,
       .lora_embed = ref_lora_embed,
       .kv_store = ref_kv_store,

@@ -8,5 +8,6 @@
 namespace loralei {
 
 const OpTable& ref_op_table();
+void ref_matmul_tiles(OpContext& ctx, const TileMatmulArgs& args);
 
 }  // namespace loralei

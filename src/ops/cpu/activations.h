@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the integer products lay out a rounded layer input in the scratch: plain numbers, any thread, no ownership.
+//
+// Rows come in groups of `rows` (a compile-time number of the kernel that reads them); a group holds, block of 32
+// inputs after block, everything its rows need there:
+//
+//   q  int8 [rows][32]     rounded numbers
+//   d  f32  [rows]         their scale dx
+//   s  f32  [rows]         dx * sum of q, for formats with a minimum
+//   z  int32[5][rows]      what a dot product with unsigned weights starts from: -(zero point) * sum of q, for the zero
+//                          points 8, 16 and 128, and for 32 in each half of the block
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/args.h"
+
+namespace loralei {
+
+enum class ZeroPoint { kNone = -1, k8 = 0, k16 = 1, k128 = 2, k32Low = 3, k32High = 4 };
+
+constexpr int group_block_bytes(int rows) { return rows * (kActivationBlock + 4 + 4 + 5 * 4); }
+constexpr int group_d_at(int rows) { return rows * kActivationBlock; }
+constexpr int group_s_at(int rows) { return rows * (kActivationBlock + 4); }
+constexpr int group_z_at(int rows, ZeroPoint zero) {
+  return rows * (kActivationBlock + 8 + 4 * static_cast<int>(zero));
+}
+
+// The bytes of all groups of up to `rows` rows of `cols` inputs, whatever the sizes of the groups.
+constexpr int64_t activation_bytes(int64_t rows, int64_t cols) {
+  constexpr int64_t kGroupMax = 16;
+  return (rows + kGroupMax) * ((cols + kActivationBlock - 1) / kActivationBlock) * group_block_bytes(1);
+}
+
+}  // namespace loralei

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// The quantised formats as the integer kernels see them in tiles (tensor/tile_layout.h): eight words of unsigned
+// weights for a block of 32 inputs, and the scales that go with them. No include guard: see target.h.
+//
+// `lane` is the first of the kLanes outputs. `weights` fills w[j] with inputs 4j .. 4j+3 of the block.
+
+LORALEI_INLINE I load_words(const std::byte* section, int word, int lane) {
+  return load_bits(section + (word * kRowTile + lane) * 4);
+}
+LORALEI_INLINE F load_scales(const std::byte* head, int number, int lane) {
+  return from_f16(load_halves(head + (number * kRowTile + lane) * 2));
+}
+LORALEI_INLINE I low_nibbles(I words) { return iand(words, iset1(0x0F0F0F0F)); }
+LORALEI_INLINE I high_nibbles(I words) { return iand(ishr_const<4>(words), iset1(0x0F0F0F0F)); }
+
+template <int kHigh>
+LORALEI_INLINE I nibbles(I words) {
+  return kHigh != 0 ? high_nibbles(words) : low_nibbles(words);
+}
+
+// Four words of nibbles: inputs 0..15 in the low ones, 16..31 in the high ones.
+LORALEI_INLINE void nibble_words(const std::byte* quants, int lane, I (&w)[8]) {
+  LORALEI_UNROLL
+  for (int j = 0; j < 4; ++j) {
+    const I words = load_words(quants, j, lane);
+    w[j] = low_nibbles(words);
+    w[4 + j] = high_nibbles(words);
+  }
+}
+// Bit 4j+i of each word becomes bit 4 of byte i: the four copies of the nibble that the product makes never overlap.
+LORALEI_INLINE void add_fifth_bits(I bits, I (&w)[8]) {
+  LORALEI_UNROLL
+  for (int j = 0; j < 8; ++j) {
+    const I nibble = iand(ishr(bits, 4 * j), iset1(0x0F));
+    w[j] = ior(w[j], iand(imul(nibble, iset1(0x02040810)), iset1(0x10101010)));
+  }
+}
+
+// --- formats of 32 numbers: one scale, perhaps a minimum
+struct TileQ8_0 {
+  static constexpr int kHead = 32, kHigh = 0, kQuants = 512;
+  static constexpr bool kMin = false, kSigned = !kUnsignedDot;
+  static constexpr ZeroPoint kZero = kUnsignedDot ? ZeroPoint::k128 : ZeroPoint::kNone;
+  static LORALEI_INLINE void weights(const TileSections& at, int lane, I (&w)[8]) {
+    LORALEI_UNROLL
+    for (int j = 0; j < 8; ++j) {
+      w[j] = load_words(at.quants, j, lane);
+      if constexpr (kUnsignedDot) w[j] = ixor(w[j], iset1(static_cast<int>(0x80808080)));
+    }
+  }
+};
+struct TileQ4_0 {
+  static constexpr int kHead = 32, kHigh = 0, kQuants = 256;
+  static constexpr bool kMin = false, kSigned = false;
+  static constexpr ZeroPoint kZero = ZeroPoint::k8;
+  static LORALEI_INLINE void weights(const TileSections& at, int lane, I (&w)[8]) { nibble_words(at.quants, lane, w); }
+};
+struct TileQ4_1 : TileQ4_0 {
+  static constexpr int kHead = 64;
+  static constexpr bool kMin = true;
+  static constexpr ZeroPoint kZero = ZeroPoint::kNone;
+};
+struct TileQ5_0 {
+  static constexpr int kHead = 32, kHigh = 64, kQuants = 256;
+  static constexpr bool kMin = false, kSigned = false;
+  static constexpr ZeroPoint kZero = ZeroPoint::k16;
+  static LORALEI_INLINE void weights(const TileSections& at, int lane, I (&w)[8]) {
+    nibble_words(at.quants, lane, w);
+    add_fifth_bits(load_words(at.high, 0, lane), w);
+  }
+};
+struct TileQ5_1 : TileQ5_0 {
+  static constexpr int kHead = 64;
+  static constexpr bool kMin = true;
+  static constexpr ZeroPoint kZero = ZeroPoint::kNone;
+};
+
+// --- formats of 256 numbers: the block of 32 is part kPart of half `half`
+// The eight scales (and minima) of a block times d (and -dmin), [8][kLanes] each.
+LORALEI_INLINE void k_tile_scales(const std::byte* head, int lane, float* scales, float* mins) {
+  const F d = load_scales(head, 0, lane);
+  const F dmin = load_scales(head, 1, lane);
+  const std::byte* packed = head + 2 * kRowTile * 2;
+  const I words[3] = {load_words(packed, 0, lane), load_words(packed, 1, lane), load_words(packed, 2, lane)};
+  const I six = iset1(0x3F3F3F3F), four = iset1(0x0F0F0F0F), two = iset1(0x30303030);
+  const I scale[2] = {iand(words[0], six), ior(iand(words[2], four), iand(ishr_const<2>(words[0]), two))};
+  const I min[2] = {iand(words[1], six), ior(iand(ishr_const<4>(words[2]), four), iand(ishr_const<2>(words[1]), two))};
+  LORALEI_UNROLL
+  for (int j = 0; j < 8; ++j) {
+    store(scales + j * kLanes, mul(d, to_float(iand(ishr(scale[j / 4], 8 * (j % 4)), iset1(0xFF)))));
+    store(mins + j * kLanes, sub(zero(), mul(dmin, to_float(iand(ishr(min[j / 4], 8 * (j % 4)), iset1(0xFF))))));
+  }
+}
+
+struct TileQ4_K {
+  static constexpr int kHead = 256, kHigh = 0, kQuants = 2048;
+  static constexpr bool kHalves = false;
+  static constexpr ZeroPoint kZero = ZeroPoint::kNone;
+  static LORALEI_INLINE void scales(const TileSections& at, int lane, float* scales, float* mins) {
+    k_tile_scales(at.head, lane, scales, mins);
+  }
+  template <int kPart>
+  static LORALEI_INLINE void weights(const TileSections& at, int lane, int half, I (&w)[8]) {
+    const std::byte* quants = at.quants + (2 * half + kPart / 2) * 8 * kRowTile * 4;
+    LORALEI_UNROLL
+    for (int j = 0; j < 8; ++j) w[j] = nibbles<kPart % 2>(load_words(quants, j, lane));
+  }
+};
+struct TileQ5_K {
+  static constexpr int kHead = 256, kHigh = 512, kQuants = 2048;
+  static constexpr bool kHalves = false;
+  static constexpr ZeroPoint kZero = ZeroPoint::kNone;
+  static LORALEI_INLINE void scales(const TileSections& at, int lane, float* scales, float* mins) {
+    k_tile_scales(at.head, lane, scales, mins);
+  }
+  template <int kPart>
+  static LORALEI_INLINE void weights(const TileSections& at, int lane, int half, I (&w)[8]) {
+    TileQ4_K::weights<kPart>(at, lane, half, w);
+    LORALEI_UNROLL
+    for (int j = 0; j < 8; ++j) {
+      const I bits = iand(ishr(load_words(at.high, j, lane), 4 * half + kPart), iset1(0x01010101));
+      w[j] = ior(w[j], ishl_const<4>(bits));
+    }
+  }
+};
+struct TileQ6_K {
+  static constexpr int kHead = 288, kHigh = 1024, kQuants = 2048;
+  static constexpr bool kHalves = true;  // a scale for each 16 numbers
+  static constexpr ZeroPoint kZero = ZeroPoint::k32Low;
+  // [16][kLanes]: two for each block of 32
+  static LORALEI_INLINE void scales(const TileSections& at, int lane, float* scales, float*) {
+    const F d = load_scales(at.head, 0, lane);
+    LORALEI_UNROLL
+    for (int j = 0; j < 16; ++j) {
+      const I words = load_words(at.head + kRowTile * 2, j / 4, lane);
+      store(scales + j * kLanes, mul(d, to_float(isar_const<24>(ishl(words, 24 - 8 * (j % 4))))));
+    }
+  }
+  template <int kPart>
+  static LORALEI_INLINE void weights(const TileSections& at, int lane, int half, I (&w)[8]) {
+    LORALEI_UNROLL
+    for (int j = 0; j < 8; ++j) {
+      const I low = nibbles<kPart / 2>(load_words(at.quants, 16 * half + 8 * (kPart % 2) + j, lane));
+      const I words = load_words(at.high, 8 * half + j, lane);
+      const I high = kPart < 2 ? ishl_const<4 - 2 * (kPart % 2)>(words) : ishr_const<2 * (kPart % 2)>(words);
+      w[j] = ior(low, iand(high, iset1(0x30303030)));
+    }
+  }
+};

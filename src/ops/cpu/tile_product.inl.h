@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// Integer products: a tile of sixteen outputs times a group of rounded rows. No include guard: see target.h.
+//
+// The kernels of a format differ in how many rows they take at once, never in the order in which the number for (row,
+// output) is summed (ops/args.h), so a row's result does not depend on its group.
+
+LORALEI_INLINE I row_word(const std::byte* block, int row, int word) {
+  int32_t bits;
+  std::memcpy(&bits, block + row * kActivationBlock + 4 * word, 4);
+  return iset1(bits);
+}
+LORALEI_INLINE F row_float(const std::byte* numbers, int row) {
+  float value;
+  std::memcpy(&value, numbers + 4 * row, 4);
+  return set1(value);
+}
+template <int kRows>
+LORALEI_INLINE I dot_start(const std::byte* block, int row, ZeroPoint zero) {
+  if (zero == ZeroPoint::kNone) return iset1(0);
+  int32_t start;
+  std::memcpy(&start, block + group_z_at(kRows, zero) + 4 * row, 4);
+  return iset1(start);
+}
+
+// Words [first, first + count) of the block: their dot product on top of `sum`.
+template <bool kSigned, int kFirst, int kCount>
+LORALEI_INLINE I dot_words(I sum, const I (&w)[8], const std::byte* block, int row) {
+  LORALEI_UNROLL
+  for (int j = kFirst; j < kFirst + kCount; ++j) sum = dot4<kSigned>(sum, w[j], row_word(block, row, j));
+  return sum;
+}
+
+constexpr int kPrefetchBytes = 2048;  // how far ahead the weights are asked for where they stream from memory
+
+template <int kBytes>
+LORALEI_INLINE void prefetch_ahead(const std::byte* section) {
+  if constexpr (kBytes >= 64) {
+    LORALEI_UNROLL
+    for (int i = 0; i < kBytes / 64; ++i) {
+      _mm_prefetch(reinterpret_cast<const char*>(section + kPrefetchBytes + 64 * i), _MM_HINT_T0);
+    }
+  }
+}
+
+template <int kRows, int kVectors>
+LORALEI_INLINE void store_sums(const F (&acc)[kRows * kVectors], int lane, float* sums) {
+  LORALEI_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    LORALEI_UNROLL
+    for (int v = 0; v < kVectors; ++v) store(sums + r * kRowTile + lane + v * kLanes, acc[r * kVectors + v]);
+  }
+}
+
+// Outputs [lane, lane + kVectors * kLanes) of a tile for a group of kRows rows; sums [kRows][kRowTile].
+template <class Format, int kRows, int kVectors>
+LORALEI_INLINE void product_32(TileSections at, int lane, const std::byte* x, int64_t blocks, float* sums) {
+  F acc[kRows * kVectors];
+  LORALEI_UNROLL
+  for (int i = 0; i < kRows * kVectors; ++i) acc[i] = zero();
+  for (int64_t b = 0; b < blocks; ++b) {
+    if constexpr (kRows <= 4) prefetch_ahead<Format::kQuants>(at.quants);
+    LORALEI_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      const int place = lane + v * kLanes;
+      I w[8];
+      Format::weights(at, place, w);
+      const F d = load_scales(at.head, 0, place);
+      F m = zero();
+      if constexpr (Format::kMin) m = load_scales(at.head, 1, place);
+      LORALEI_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const I sum = dot_words<Format::kSigned, 0, 8>(dot_start<kRows>(x, r, Format::kZero), w, x, r);
+        F& total = acc[r * kVectors + v];
+        total = fma(to_float(sum), mul(d, row_float(x + group_d_at(kRows), r)), total);
+        if constexpr (Format::kMin) total = fma(m, row_float(x + group_s_at(kRows), r), total);
+      }
+    }
+    at.head += Format::kHead;
+    at.high += Format::kHigh;
+    at.quants += Format::kQuants;
+    x += group_block_bytes(kRows);
+  }
+  store_sums<kRows, kVectors>(acc, lane, sums);
+}
+
+// Block of 32 number 4 * half + kPart of a block of 256.
+template <class Format, int kRows, int kVectors, int kPart>
+LORALEI_INLINE void product_part(const TileSections& at, int lane, const std::byte* x, int half, const float* scales,
+                                 const float* mins, F (&acc)[kRows * kVectors]) {
+  constexpr int kScales = Format::kHalves ? 2 : 1;
+  const int sub = 4 * half + kPart;
+  LORALEI_UNROLL
+  for (int v = 0; v < kVectors; ++v) {
+    I w[8];
+    Format::template weights<kPart>(at, lane + v * kLanes, half, w);
+    const float* const scale = scales + (16 * v + kScales * sub) * kLanes;
+    LORALEI_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      F& total = acc[r * kVectors + v];
+      const F dx = row_float(x + group_d_at(kRows), r);
+      if constexpr (Format::kHalves) {
+        const I low = dot_words<false, 0, 4>(dot_start<kRows>(x, r, ZeroPoint::k32Low), w, x, r);
+        const I high = dot_words<false, 4, 4>(dot_start<kRows>(x, r, ZeroPoint::k32High), w, x, r);
+        total = fma(to_float(low), mul(load(scale), dx), total);
+        total = fma(to_float(high), mul(load(scale + kLanes), dx), total);
+      } else {
+        total = fma(to_float(dot_words<false, 0, 8>(iset1(0), w, x, r)), mul(load(scale), dx), total);
+        total = fma(load(mins + (8 * v + sub) * kLanes), row_float(x + group_s_at(kRows), r), total);
+      }
+    }
+  }
+}
+
+template <class Format, int kRows, int kVectors>
+LORALEI_INLINE void product_256(TileSections at, int lane, const std::byte* x, int64_t blocks, float* sums) {
+  constexpr int kStep = group_block_bytes(kRows);
+  F acc[kRows * kVectors];
+  LORALEI_UNROLL
+  for (int i = 0; i < kRows * kVectors; ++i) acc[i] = zero();
+  alignas(64) float scales[kVectors * 16 * kLanes], mins[kVectors * 8 * kLanes];
+  for (int64_t b = 0; b < blocks; ++b) {
+    LORALEI_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      Format::scales(at, lane + v * kLanes, scales + 16 * v * kLanes, mins + 8 * v * kLanes);
+    }
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (kRows <= 4) {
+        prefetch_ahead<Format::kQuants / 2>(at.quants + Format::kQuants / 2 * half);
+        prefetch_ahead<Format::kHigh / 2>(at.high + Format::kHigh / 2 * half);
+      }
+      product_part<Format, kRows, kVectors, 0>(at, lane, x, half, scales, mins, acc);
+      product_part<Format, kRows, kVectors, 1>(at, lane, x + kStep, half, scales, mins, acc);
+      product_part<Format, kRows, kVectors, 2>(at, lane, x + 2 * kStep, half, scales, mins, acc);
+      product_part<Format, kRows, kVectors, 3>(at, lane, x + 3 * kStep, half, scales, mins, acc);
+      x += 4 * kStep;
+    }
+    at.head += Format::kHead;
+    at.high += Format::kHigh;
+    at.quants += Format::kQuants;
+  }
+  store_sums<kRows, kVectors>(acc, lane, sums);
+}
+
+// All sixteen outputs. With few registers and several rows the two halves of the tile go through one after the other.
+template <class Format, int kRows>
+void product_tile_rows(const std::byte* tile, int64_t cols, const std::byte* x, float* sums) {
+  constexpr int kAll = kRowTile / kLanes;
+  constexpr int kVectors = kRows <= 2 ? kAll : 1;
+  constexpr bool k256 = Format::kQuants == 2048;
+  const int64_t blocks = cols / (k256 ? 256 : 32);
+  TileSections at;
+  at.head = tile;
+  at.high = tile + blocks * Format::kHead;
+  at.quants = at.high + blocks * Format::kHigh;
+  for (int lane = 0; lane < kRowTile; lane += kVectors * kLanes) {
+    if constexpr (k256) {
+      product_256<Format, kRows, kVectors>(at, lane, x, blocks, sums);
+    } else {
+      product_32<Format, kRows, kVectors>(at, lane, x, blocks, sums);
+    }
+  }
+}
+
+// Sizes a group may have: full groups have the last one, what is left of the rows the smallest that holds them.
+constexpr int kGroupSizes[] = {1, 2, 3, 4, 6, 8, 12, 16};
+constexpr int kGroupKinds = kGroupRows == 16 ? 8 : 4;
+
+using TileKernel = void (*)(const std::byte* tile, int64_t cols, const std::byte* x, float* sums);
+template <class Format>
+TileKernel tile_kernel_of(int kind) {
+  switch (kind) {
+    case 0:
+      return product_tile_rows<Format, 1>;
+    case 1:
+      return product_tile_rows<Format, 2>;
+    case 2:
+      return product_tile_rows<Format, 3>;
+    case 3:
+      return product_tile_rows<Format, 4>;
+  }
+  if constexpr (kGroupRows == 16) {
+    switch (kind) {
+      case 4:
+        return product_tile_rows<Format, 6>;
+      case 5:
+        return product_tile_rows<Format, 8>;
+      case 6:
+        return product_tile_rows<Format, 12>;
+      case 7:
+        return product_tile_rows<Format, 16>;
+    }
+  }
+  return nullptr;
+}
+TileKernel tile_kernel(DType dtype, int kind) {
+  switch (dtype) {
+    case DType::kQ8_0:
+      return tile_kernel_of<TileQ8_0>(kind);
+    case DType::kQ4_0:
+      return tile_kernel_of<TileQ4_0>(kind);
+    case DType::kQ4_1:
+      return tile_kernel_of<TileQ4_1>(kind);
+    case DType::kQ5_0:
+      return tile_kernel_of<TileQ5_0>(kind);
+    case DType::kQ5_1:
+      return tile_kernel_of<TileQ5_1>(kind);
+    case DType::kQ4_K:
+      return tile_kernel_of<TileQ4_K>(kind);
+    case DType::kQ5_K:
+      return tile_kernel_of<TileQ5_K>(kind);
+    case DType::kQ6_K:
+      return tile_kernel_of<TileQ6_K>(kind);
+    default:
+      return nullptr;
+  }
+}
+int group_kind(int rows) {
+  int kind = 0;
+  while (kind + 1 < kGroupKinds && kGroupSizes[kind] < rows) ++kind;
+  return kind;
+}

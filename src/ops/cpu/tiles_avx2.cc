@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Integer products with AVX2.
+#include "ops/cpu/tile_table.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "ops/cpu/activations.h"
+#include "ops/cpu/target.h"
+#include "ops/tiles.h"
+#include "tensor/tile_layout.h"
+
+LORALEI_TARGET_BEGIN_AVX2
+namespace loralei {
+namespace {
+namespace tiles_avx2 {
+
+// Each body uses the ones above it, hence their order.
+// clang-format off
+#include "ops/cpu/simd_avx2.inl.h"
+#include "ops/cpu/dot_madd256.inl.h"
+#include "ops/cpu/round_rows.inl.h"
+#include "ops/cpu/tile_formats.inl.h"
+#include "ops/cpu/tile_product.inl.h"
+#include "ops/cpu/tile_matmul.inl.h"
+// clang-format on
+
+}  // namespace tiles_avx2
+}  // namespace
+}  // namespace loralei
+LORALEI_TARGET_END
+
+namespace loralei {
+void matmul_tiles_avx2(OpContext& ctx, const TileMatmulArgs& args) { tiles_avx2::matmul_tiles(ctx, args); }
+}  // namespace loralei
+
+#endif

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Integer products with AVX2 and AVX-VNNI.
+#include "ops/cpu/tile_table.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "ops/cpu/activations.h"
+#include "ops/cpu/target.h"
+#include "ops/tiles.h"
+#include "tensor/tile_layout.h"
+
+LORALEI_TARGET_BEGIN_AVX_VNNI
+namespace loralei {
+namespace {
+namespace tiles_avx2_vnni {
+
+// Each body uses the ones above it, hence their order.
+// clang-format off
+#include "ops/cpu/simd_avx2.inl.h"
+#include "ops/cpu/dot_vnni256.inl.h"
+#include "ops/cpu/round_rows.inl.h"
+#include "ops/cpu/tile_formats.inl.h"
+#include "ops/cpu/tile_product.inl.h"
+#include "ops/cpu/tile_matmul.inl.h"
+// clang-format on
+
+}  // namespace tiles_avx2_vnni
+}  // namespace
+}  // namespace loralei
+LORALEI_TARGET_END
+
+namespace loralei {
+void matmul_tiles_avx2_vnni(OpContext& ctx, const TileMatmulArgs& args) { tiles_avx2_vnni::matmul_tiles(ctx, args); }
+}  // namespace loralei
+
+#endif

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Integer products with AVX-512BW.
+#include "ops/cpu/tile_table.h"
+
+#if defined(__x86_64__)
+
+#if !defined(__clang__)
+// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable and then warns about it.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "ops/cpu/activations.h"
+#include "ops/cpu/target.h"
+#include "ops/tiles.h"
+#include "tensor/tile_layout.h"
+
+LORALEI_TARGET_BEGIN_AVX512
+namespace loralei {
+namespace {
+namespace tiles_avx512 {
+
+// Each body uses the ones above it, hence their order.
+// clang-format off
+#include "ops/cpu/simd_avx512.inl.h"
+#include "ops/cpu/dot_madd512.inl.h"
+#include "ops/cpu/round_rows.inl.h"
+#include "ops/cpu/tile_formats.inl.h"
+#include "ops/cpu/tile_product.inl.h"
+#include "ops/cpu/tile_matmul.inl.h"
+// clang-format on
+
+}  // namespace tiles_avx512
+}  // namespace
+}  // namespace loralei
+LORALEI_TARGET_END
+
+namespace loralei {
+void matmul_tiles_avx512(OpContext& ctx, const TileMatmulArgs& args) { tiles_avx512::matmul_tiles(ctx, args); }
+}  // namespace loralei
+
+#endif

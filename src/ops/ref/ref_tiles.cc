@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// The integer products as ops/args.h defines them, number by number.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "ops/ref/ref_table.h"
+#include "ops/tiles.h"
+#include "tensor/codec.h"
+#include "tensor/tile_layout.h"
+
+namespace loralei {
+namespace {
+
+constexpr int kBlockBytesMax = 210;
+
+struct RoundedBlock {
+  int8_t q[kActivationBlock];
+  float d;
+};
+
+RoundedBlock round_block(const float* x) {
+  RoundedBlock out{};
+  float largest = 0;
+  bool finite = true;
+  for (int i = 0; i < kActivationBlock; ++i) {
+    finite = finite && std::isfinite(x[i]);
+    largest = std::max(largest, std::fabs(x[i]));
+  }
+  out.d = finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+  if (!finite || largest < kActivationMin) return out;
+  out.d = largest / 127.0f;
+  const float inverse = 127.0f / largest;
+  for (int i = 0; i < kActivationBlock; ++i) out.q[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
+  return out;
+}
+
+// 32 weights of one row: integers without their zero point, the scale of each half, the minimum's term.
+struct WeightBlock {
+  int w[kActivationBlock];
+  float d[2];
+  float m = 0;
+  bool has_min = false;
+};
+
+float half_at(const std::byte* p) {
+  uint16_t bits;
+  std::memcpy(&bits, p, sizeof bits);
+  return f16_to_f32(bits);
+}
+int byte_at(const std::byte* p, int i) { return static_cast<int>(p[i]); }
+int bit_at(const std::byte* p, int i) { return byte_at(p, i / 8) >> (i % 8) & 1; }
+
+void k_scale(const std::byte* packed, int j, int& scale, int& min) {
+  if (j < 4) {
+    scale = byte_at(packed, j) & 63;
+    min = byte_at(packed, j + 4) & 63;
+  } else {
+    scale = (byte_at(packed, j + 4) & 15) | (byte_at(packed, j - 4) >> 6) << 4;
+    min = (byte_at(packed, j + 4) >> 4) | (byte_at(packed, j) >> 6) << 4;
+  }
+}
+
+// Sub-block `sub` of 32 numbers of a block in the file's format.
+WeightBlock weight_block(DType dtype, const std::byte* block, int sub) {
+  WeightBlock out{};
+  const auto nibble = [](const std::byte* p, int i) { return i < 16 ? byte_at(p, i) & 15 : byte_at(p, i - 16) >> 4; };
+  out.d[0] = half_at(block);
+  switch (dtype) {
+    case DType::kQ8_0:
+      for (int i = 0; i < 32; ++i) out.w[i] = static_cast<int8_t>(block[2 + i]);
+      break;
+    case DType::kQ4_0:
+      for (int i = 0; i < 32; ++i) out.w[i] = nibble(block + 2, i) - 8;
+      break;
+    case DType::kQ4_1:
+      for (int i = 0; i < 32; ++i) out.w[i] = nibble(block + 4, i);
+      break;
+    case DType::kQ5_0:
+      for (int i = 0; i < 32; ++i) out.w[i] = (nibble(block + 6, i) | bit_at(block + 2, i) << 4) - 16;
+      break;
+    case DType::kQ5_1:
+      for (int i = 0; i < 32; ++i) out.w[i] = nibble(block + 8, i) | bit_at(block + 4, i) << 4;
+      break;
+    case DType::kQ4_K:
+    case DType::kQ5_K: {
+      const bool five = dtype == DType::kQ5_K;
+      const std::byte* quants = block + (five ? 48 : 16) + 32 * (sub / 2);
+      for (int i = 0; i < 32; ++i) {
+        out.w[i] = sub % 2 == 0 ? byte_at(quants, i) & 15 : byte_at(quants, i) >> 4;
+        if (five) out.w[i] |= (byte_at(block + 16, i) >> sub & 1) << 4;
+      }
+      int scale, min;
+      k_scale(block + 4, sub, scale, min);
+      out.d[0] *= static_cast<float>(scale);
+      out.m = -(half_at(block + 2) * static_cast<float>(min));
+      break;
+    }
+    case DType::kQ6_K: {
+      const int half = sub / 4, part = sub % 4;
+      const float d = half_at(block + 208);
+      for (int i = 0; i < 32; ++i) {
+        const int low = byte_at(block + 64 * half + 32 * (part % 2), i);
+        out.w[i] = ((part < 2 ? low & 15 : low >> 4) | (byte_at(block + 128 + 32 * half, i) >> 2 * part & 3) << 4) - 32;
+      }
+      for (int e = 0; e < 2; ++e) {
+        out.d[e] = d * static_cast<float>(static_cast<int8_t>(block[192 + 2 * sub + e]));
+      }
+      return out;
+    }
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+      CHECK(false);
+  }
+  out.d[1] = out.d[0];
+  out.has_min = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K || dtype == DType::kQ5_K;
+  if (dtype == DType::kQ4_1 || dtype == DType::kQ5_1) out.m = half_at(block + 2);
+  return out;
+}
+
+float add_block(const WeightBlock& weights, const RoundedBlock& x, bool halves, float acc) {
+  int sums[2] = {}, total = 0;
+  for (int i = 0; i < kActivationBlock; ++i) {
+    sums[i / 16] += weights.w[i] * x.q[i];
+    total += x.q[i];
+  }
+  if (halves) {
+    for (int e = 0; e < 2; ++e) acc = std::fma(static_cast<float>(sums[e]), weights.d[e] * x.d, acc);
+  } else {
+    acc = std::fma(static_cast<float>(sums[0] + sums[1]), weights.d[0] * x.d, acc);
+  }
+  if (weights.has_min) acc = std::fma(weights.m, x.d * static_cast<float>(total), acc);
+  return acc;
+}
+
+// Outputs of one tile row for all rows of the input.
+void product_row(const TileMatmulArgs& args, const TileProduct& product, const std::byte* row, int64_t output) {
+  const DTypeInfo info = dtype_info(product.w.dtype);
+  const int subs = info.block_elems / kActivationBlock;
+  for (int32_t i = 0; i < args.rows; ++i) {
+    const float* x = args.x + i * args.x_stride;
+    float acc = 0;
+    for (int64_t k = 0; k < product.w.cols; k += kActivationBlock) {
+      const std::byte* block = row + k / info.block_elems * info.block_bytes;
+      const WeightBlock weights = weight_block(product.w.dtype, block, static_cast<int>(k / kActivationBlock) % subs);
+      acc = add_block(weights, round_block(x + k), product.w.dtype == DType::kQ6_K, acc);
+    }
+    if (product.bias != nullptr) acc += product.bias[output];
+    float& y = product.y[i * product.y_stride + output];
+    y = args.accumulate ? y + acc : acc;
+  }
+}
+
+}  // namespace
+
+void ref_matmul_tiles(OpContext& ctx, const TileMatmulArgs& args) {
+  if (args.rows <= 0 || args.products.empty()) return;
+  ++ctx.op_count;
+  const int64_t part = static_cast<int64_t>(ctx.scratch.size()) / ctx.pool->threads() / 64 * 64;
+  for (const TileProduct& product : args.products) {
+    CHECK(row_bytes(product.w.dtype, product.w.cols) <= part);
+    ctx.pool->parallel_for(tile_count(product.w), 1, [&](int64_t begin, int64_t end, int worker) {
+      std::byte* row = ctx.scratch.data() + part * worker;
+      for (int64_t item = begin; item < end; ++item) {
+        const RowTile tile = row_tile(product.w, item);
+        for (int r = 0; r < tile.count; ++r) {
+          unpack_tile_row(product.w.dtype, tile.data, r, product.w.cols, row);
+          product_row(args, product, row, tile.output + r);
+        }
+      }
+    });
+  }
+}
+
+}  // namespace loralei

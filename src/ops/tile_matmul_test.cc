@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+
+#include "ops/op_test_util.h"
+#include "ops/ref/ref_table.h"
+#include "tensor/tile_layout.h"
+
+namespace loralei {
+namespace {
+
+class TileMatmul : public EveryTable {};
+FOR_EVERY_TABLE(TileMatmul);
+
+constexpr DType kQuantised[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
+                                DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+
+// The same weights as rows and in tiles.
+struct TiledWeights {
+  TestWeights plain;
+  std::vector<std::vector<std::byte>> parts;
+  std::vector<WeightPanel> panels;
+  WeightView view;
+
+  TiledWeights(Prng& prng, DType dtype, int32_t rows, int32_t cols, int panel_count = 1)
+      : plain(prng, dtype, rows, cols, panel_count) {
+    const int64_t bytes = row_bytes(dtype, cols);
+    for (const WeightPanel& panel : plain.panels) {
+      parts.emplace_back(static_cast<size_t>(matrix_bytes(dtype, LayoutId::kTile16, panel.row_count, cols)));
+      for (int32_t row = 0; row < panel.row_count; row += kRowTile) {
+        std::array<const std::byte*, kRowTile> rows_of{};
+        for (int r = 0; r < kRowTile && row + r < panel.row_count; ++r) {
+          rows_of[static_cast<size_t>(r)] = panel.data + (row + r) * bytes;
+        }
+        pack_tile(dtype, rows_of, cols, parts.back().data() + row * bytes);
+      }
+      panels.push_back({parts.back().data(), panel.row_begin, panel.row_count});
+    }
+    view = {dtype, LayoutId::kTile16, rows, cols, panels};
+  }
+};
+
+std::vector<float> run(const OpTable& table, int threads, const WeightView& w, const std::vector<float>& x,
+                       int32_t rows, const float* bias = nullptr, const std::vector<float>* add_to = nullptr) {
+  TestContext& context = fresh_context(table, threads);
+  std::vector<float> y(static_cast<size_t>(rows) * static_cast<size_t>(w.rows),
+                       std::numeric_limits<float>::quiet_NaN());
+  if (add_to != nullptr) y = *add_to;
+  const TileProduct product{w, bias, y.data(), w.rows};
+  table.matmul_tiles(
+      context.ctx,
+      {.x = x.data(), .x_stride = w.cols, .rows = rows, .products = {&product, 1}, .accumulate = add_to != nullptr});
+  EXPECT_EQ(context.ctx.op_count, 1u);
+  return y;
+}
+
+// ops/args.h defines every bit; the reference follows it number by number.
+TEST_P(TileMatmul, EqualsTheReferenceBitForBit) {
+  Prng prng(301);
+  for (DType dtype : kQuantised) {
+    const int block = dtype_info(dtype).block_elems;
+    for (int32_t rows : {1, 2, 3, 4, 5, 7, 9, 12, 15, 16, 17, 33, 40}) {
+      const int32_t in = block * static_cast<int32_t>(1 + prng.below(block == 32 ? 9 : 3));
+      const auto out = static_cast<int32_t>(1 + prng.below(70));
+      const TiledWeights weights(prng, dtype, out, in, 1 + rows % 3);
+      const std::vector<float> x = random_floats(prng, int64_t{rows} * in, 3.0f), bias = random_floats(prng, out);
+      const std::vector<float> old = random_floats(prng, int64_t{rows} * out);
+      const float* bias_used = rows % 2 == 0 ? bias.data() : nullptr;
+      const std::vector<float>* add_to = rows % 3 == 1 ? &old : nullptr;
+      const std::vector<float> want = run(ref_op_table(), 1, weights.view, x, rows, bias_used, add_to);
+      const std::vector<float> got = run(table(), 1 + rows % 4, weights.view, x, rows, bias_used, add_to);
+      ASSERT_TRUE(same_bits(got, want)) << dtype_info(dtype).name << " rows " << rows << " in " << in << " out " << out;
+    }
+  }
+}
+
+// Against the exact product of the unrounded input: |error| <= sum over blocks of (max|x| / 254) * sum |w| plus f32
+// rounding.
+TEST_P(TileMatmul, ErrsNoMoreThanRoundingTheInputAllows) {
+  Prng prng(302);
+  for (DType dtype : kQuantised) {
+    const int32_t in = 768, out = 37, rows = 5;
+    const TiledWeights weights(prng, dtype, out, in);
+    const std::vector<float> x = random_floats(prng, int64_t{rows} * in, 2.0f);
+    const std::vector<float> y = run(table(), 2, weights.view, x, rows);
+    for (size_t row = 0; row < rows; ++row) {
+      for (size_t o = 0; o < out; ++o) {
+        double sum = 0, bound = 0, magnitude = 0;
+        for (size_t k = 0; k < in; k += kActivationBlock) {
+          double largest = 0, weight_sum = 0;
+          for (size_t i = k; i < k + kActivationBlock; ++i) {
+            const double value = static_cast<double>(x[row * in + i]);
+            const double w = static_cast<double>(weights.plain.values[o * in + i]);
+            sum += value * w;
+            magnitude += std::fabs(value * w);
+            largest = std::max(largest, std::fabs(value));
+            weight_sum += std::fabs(w);
+          }
+          bound += largest / 254 * weight_sum;
+        }
+        bound = bound * 1.001 + kEps * (in / 16 + 10) * 20 * magnitude;
+        ASSERT_NEAR(static_cast<double>(y[row * out + o]), sum, bound) << dtype_info(dtype).name;
+      }
+    }
+  }
+}
+
+TEST_P(TileMatmul, ARowDoesNotDependOnItsBatch) {
+  Prng prng(303);
+  for (DType dtype : kQuantised) {
+    const int32_t in = 512, out = 53;
+    const TiledWeights weights(prng, dtype, out, in, 2);
+    const std::vector<float> x = random_floats(prng, 150 * in);
+    std::vector<float> alone;
+    for (int32_t row = 0; row < 150; ++row) {
+      const std::vector<float> one(x.begin() + row * in, x.begin() + (row + 1) * in);
+      const std::vector<float> y = run(table(), 1, weights.view, one, 1);
+      alone.insert(alone.end(), y.begin(), y.end());
+    }
+    for (int32_t rows : {2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 16, 17, 31, 64, 65, 150}) {
+      for (int threads : {1, 4}) {
+        const std::vector<float> y = run(table(), threads, weights.view, x, rows);
+        ASSERT_TRUE(same_bits(y, std::vector<float>(alone.begin(), alone.begin() + rows * out)))
+            << dtype_info(dtype).name << " rows " << rows << " threads " << threads;
+      }
+    }
+  }
+}
+
+TEST_P(TileMatmul, ProjectionsShareOneInput) {
+  Prng prng(304);
+  const int32_t in = 256, rows = 21;
+  const TiledWeights q(prng, DType::kQ4_K, 48, in), k(prng, DType::kQ8_0, 17, in), v(prng, DType::kQ6_K, 33, in);
+  const std::vector<float> x = random_floats(prng, int64_t{rows} * in);
+  std::vector<float> y[3];
+  std::vector<TileProduct> products;
+  for (const TiledWeights* weights : {&q, &k, &v}) {
+    std::vector<float>& out = y[products.size()];
+    out.resize(static_cast<size_t>(rows * weights->view.rows));
+    products.push_back({weights->view, nullptr, out.data(), weights->view.rows});
+  }
+  TestContext& context = fresh_context(table(), 3);
+  table().matmul_tiles(context.ctx, {.x = x.data(), .x_stride = in, .rows = rows, .products = products});
+  EXPECT_EQ(context.ctx.op_count, 1u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(y[i], run(table(), 1, products[i].w, x, rows)));
+}
+
+TEST_P(TileMatmul, ExtremesStayInTheirRow) {
+  Prng prng(305);
+  for (DType dtype : {DType::kQ8_0, DType::kQ4_K, DType::kQ6_K}) {
+    const int32_t in = 256, rows = 8;
+    const TiledWeights weights(prng, dtype, 20, in);
+    std::vector<float> x = random_floats(prng, rows * in);
+    const std::vector<float> clean = run(table(), 1, weights.view, x, rows);
+    x[3 * in + 5] = std::numeric_limits<float>::quiet_NaN();
+    x[5 * in + 7] = -std::numeric_limits<float>::infinity();
+    std::fill(x.begin() + 6 * in, x.begin() + 7 * in, 1e-38f);
+    const std::vector<float> y = run(table(), 1, weights.view, x, rows);
+    for (size_t row = 0; row < rows; ++row) {
+      for (size_t o = 0; o < 20; ++o) {
+        const float value = y[row * 20 + o];
+        if (row == 3 || row == 5) {
+          EXPECT_FALSE(std::isfinite(value));
+        } else if (row == 6) {
+          EXPECT_EQ(value, 0.0f);
+        } else {
+          EXPECT_EQ(value, clean[row * 20 + o]);
+        }
+      }
+    }
+  }
+}
+
+// Any bytes of a file are some weights: the extremes of every format, -128 in q8_0 among them.
+TEST_P(TileMatmul, AnyBytesAreExact) {
+  Prng prng(306);
+  for (DType dtype : kQuantised) {
+    for (const int fill : {0x00, 0x7F, 0x80, 0xFF}) {
+      TiledWeights weights(prng, dtype, 16, 256);
+      for (std::byte& byte : weights.parts[0]) byte = static_cast<std::byte>(fill);
+      const int64_t blocks = 256 / dtype_info(dtype).block_elems;
+      const BlockParts parts = block_parts(dtype);
+      const uint16_t d = f32_to_f16(0.01f);
+      for (int64_t block = 0; block < blocks; ++block) {
+        for (int i = 0; i < kRowTile * parts.halves; ++i) {
+          std::memcpy(weights.parts[0].data() + block * parts.head_bytes() + 2 * i, &d, 2);
+        }
+      }
+      std::vector<float> x = random_floats(prng, 3 * 256);
+      for (int i = 0; i < 256; ++i) x[static_cast<size_t>(i)] = i % 2 == 0 ? 1.0f : -1.0f;
+      EXPECT_TRUE(same_bits(run(table(), 1, weights.view, x, 3), run(ref_op_table(), 1, weights.view, x, 3)))
+          << dtype_info(dtype).name << " " << fill;
+    }
+  }
+}
+
+TEST_P(TileMatmul, EmbeddingRowsAreTheCodecs) {
+  Prng prng(307);
+  for (DType dtype : kQuantised) {
+    const int32_t cols = 512;
+    const TiledWeights weights(prng, dtype, 50, cols, 2);
+    const std::vector<TokenId> tokens = {0, 49, 15, 16, 31, 17};
+    std::vector<float> y(tokens.size() * cols), expected;
+    for (const TokenId token : tokens) {
+      expected.insert(expected.end(), weights.plain.values.begin() + token * cols,
+                      weights.plain.values.begin() + (token + 1) * cols);
+    }
+    TestContext& context = fresh_context(table());
+    table().embed(context.ctx,
+                  {.tokens = tokens.data(), .rows = 6, .w = weights.view, .y = y.data(), .y_stride = cols});
+    EXPECT_TRUE(same_bits(y, expected)) << dtype_info(dtype).name;
+  }
+}
+
+}  // namespace
+}  // namespace loralei

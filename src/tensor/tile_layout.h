@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The layout kTile16: quantised rows interleaved by sixteen, so that one vector holds the same four inputs of sixteen
+// outputs.
+//
+//   tile = 16 rows of a matrix, [16, cols]; its bytes are those of the sixteen rows, only in another order (no larger):
+//     head    of every block: d f16[16], m f16[16] where the format has one, then the packed sub-scales u32[n][16]
+//     high    of every block: the words that hold fifth and sixth bits, u32[n][16]
+//     quants  of every block: u32[n][16]
+//   Word w of row r of a section lies at [w][r]; within a word nothing moves, so packing is a transposition of words.
+//
+// The last tile of a matrix is filled up with rows of zero bytes. One layout serves every instruction set: 512 bits
+// take a word row at once, 256 bits in two halves, 128 bits in four. Pure functions, any thread, no allocation; cols
+// fit the blocks (CHECKed). Quantised formats only.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "tensor/dtype.h"
+#include "tensor/weight_view.h"
+
+namespace loralei {
+
+// Where the parts of one source block lie (offsets in bytes) and how many words each has.
+struct BlockParts {
+  int halves = 1;       // f16 numbers: d, or d and m
+  int half_at = 0;      // the first; the second follows
+  int scale_words = 0;  // packed sub-scales
+  int scale_at = 0;
+  int high_words = 0;
+  int high_at = 0;
+  int quant_words = 0;
+  int quant_at = 0;
+
+  constexpr int64_t head_bytes() const { return int64_t{kRowTile} * (2 * halves + 4 * scale_words); }
+  constexpr int64_t high_bytes() const { return int64_t{kRowTile} * 4 * high_words; }
+  constexpr int64_t quant_bytes() const { return int64_t{kRowTile} * 4 * quant_words; }
+};
+BlockParts block_parts(DType dtype);
+
+// The three sections of one tile.
+struct TileSections {
+  const std::byte* head = nullptr;
+  const std::byte* high = nullptr;
+  const std::byte* quants = nullptr;
+};
+
+inline int64_t tile_bytes(DType dtype, int64_t cols) { return kRowTile * row_bytes(dtype, cols); }
+// Bytes of a matrix in a layout: kTile16 rounds the rows up to whole tiles.
+int64_t matrix_bytes(DType dtype, LayoutId layout, int64_t rows, int64_t cols);
+
+// rows[i] null: a row of zeros.
+void pack_tile(DType dtype, const std::array<const std::byte*, kRowTile>& rows, int64_t cols, std::byte* tile);
+// Row `row` of the tile in the file's block format.
+void unpack_tile_row(DType dtype, const std::byte* tile, int row, int64_t cols, std::byte* out);
+// The same decoded to f32.
+void decode_tile_row(DType dtype, const std::byte* tile, int row, int64_t cols, float* out);
+
+}  // namespace loralei
