@@ -26,6 +26,12 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
           ->group(group);
   if (model == ModelOption::kRequired) path->required();
   command.add_option("--quant,--quantization", flags.quant, "re-encode weights on load: q8_0 or q4_0")->group(group);
+  command
+      .add_option("--activations", flags.activations,
+                  "layer inputs of quantised weights: int8 (rounded, fast) or f32 (as they are, slow)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"int8", "f32"}))
+      ->group(group);
   command.add_option("-t,--threads", flags.host.threads, "worker threads (default: the cores of this process)")
       ->check(CLI::Range(0, 1024))
       ->group(group);
@@ -70,6 +76,7 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   options.isa = env_string("LORALEI_ISA").value_or("");
   options.build = std::string(version_string()) + "-" + commit_string();
   options.engine.prefix_cache = !flags.no_prefix_cache;
+  options.int8_activations = flags.activations == "int8";
   TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));
   TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, options.engine.kv_cache_bytes));
   TRY(parse_size("--adapter-memory", flags.adapter_memory, options.engine.adapter_bytes));

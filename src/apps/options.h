@@ -15,6 +15,7 @@ namespace loralei {
 struct EngineFlags {
   EngineHostOptions host;
   std::string quant;
+  std::string activations = "int8";
   std::string kv_dtype;
   std::string memory_budget, kv_cache_memory, adapter_memory;
   bool no_prefix_cache = false;

@@ -87,6 +87,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
 
   WeightOptions weight_options;
   weight_options.quantise = options.quantise;
+  weight_options.quantised_layout = options.int8_activations ? LayoutId::kTile16 : LayoutId::kPlain;
   weight_options.threads = threads;
   weight_options.progress = progress;
   TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, *parts.ledger, weight_options));
@@ -123,7 +124,8 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine_parts.log = &log;
   engine_parts.pool = parts.pool.get();
   engine_parts.options = engine;
-  engine_parts.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + parts.ops->name;
+  engine_parts.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + parts.ops->name +
+                             (options.int8_activations ? "" : "-f32");
   TRY_ASSIGN(parts.engine, start_engine(std::move(engine_parts)));
   return host;
 }

@@ -21,7 +21,10 @@ namespace loralei {
 struct EngineHostOptions {
   std::string model_path;
   std::optional<DType> quantise;
-  std::string isa;  // "" = the best this machine has; ref, avx2, avx512
+  // How layer inputs meet quantised weights: rounded to int8 (ops/args.h), or as they are (slow; weights decoded to
+  // f32).
+  bool int8_activations = true;
+  std::string isa;  // "" = the best this machine has; ref, avx2, avx512_vnni ...
   int threads = 0;  // 0: the cores this process may use
   EngineOptions engine;
   std::string build;  // named in the fingerprint

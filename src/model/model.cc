@@ -97,7 +97,7 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const 
   sizes.floats = padded(rows * config.hidden) + padded(gathered * config.hidden) + 2 * padded(rows * q_width) +
                  2 * padded(rows * kv_width) + 2 * padded(rows * config.ffn);
   OpLimits op_limits;
-  op_limits.rows_max = limits.rows_max;
+  op_limits.rows_max = std::max(limits.rows_max, limits.logits_rows_max);
   op_limits.in_max = static_cast<int32_t>(std::max({int64_t{config.hidden}, int64_t{config.ffn}, q_width}));
   op_limits.heads = config.heads;
   op_limits.kv_heads = config.kv_heads;
@@ -194,28 +194,45 @@ Status Model::State::project(const ModelBatch& batch, int layer, std::span<const
   const auto rows = static_cast<int32_t>(batch.tokens.size());
   const LayerWeights& layer_weights = program.layers[static_cast<size_t>(layer)];
   std::array<LoraTarget, kLayerModules> targets;
+  std::array<WeightPin, kLayerModules> pins;
+  std::array<TileProduct, kLayerModules> tiled;  // projections with tiles go through one product
+  size_t tiled_count = 0;
   for (size_t i = 0; i < modules.size(); ++i) {
     const auto module = static_cast<size_t>(modules[i]);
-    const WeightPin pin = weights->pin(layer_weights.matrix[module]);
-    for (size_t panel = 0; panel < pin.view().panels.size(); ++panel) TRY(pin.wait_panel(static_cast<int32_t>(panel)));
-    MatmulArgs args;
-    args.x = input;
-    args.x_stride = input_stride;
-    args.rows = rows;
-    args.w = pin.view();
-    args.bias = layer_weights.bias[module];
-    args.y = outputs[i];
-    args.y_stride = pin.view().rows;
-    args.accumulate = accumulate;
-    ops->matmul(context, args);
+    pins[i] = weights->pin(layer_weights.matrix[module]);
+    const WeightView& w = pins[i].view();
+    for (size_t panel = 0; panel < w.panels.size(); ++panel) TRY(pins[i].wait_panel(static_cast<int32_t>(panel)));
+    if (w.layout == LayoutId::kTile16) {
+      tiled[tiled_count++] = {w, layer_weights.bias[module], outputs[i], w.rows};
+    } else {
+      MatmulArgs args;
+      args.x = input;
+      args.x_stride = input_stride;
+      args.rows = rows;
+      args.w = w;
+      args.bias = layer_weights.bias[module];
+      args.y = outputs[i];
+      args.y_stride = w.rows;
+      args.accumulate = accumulate;
+      ops->matmul(context, args);
+    }
     targets[i].y = outputs[i];
-    targets[i].y_stride = pin.view().rows;
-    targets[i].out = pin.view().rows;
+    targets[i].y_stride = w.rows;
+    targets[i].out = w.rows;
     targets[i].sources =
         batch.sources == nullptr
             ? nullptr
             : batch.sources +
                   (static_cast<int64_t>(layer) * kLayerModules + static_cast<int64_t>(module)) * batch.slots;
+  }
+  if (tiled_count > 0) {
+    TileMatmulArgs args;
+    args.x = input;
+    args.x_stride = input_stride;
+    args.rows = rows;
+    args.products = {tiled.data(), tiled_count};
+    args.accumulate = accumulate;
+    ops->matmul_tiles(context, args);
   }
   if (batch.segments.empty()) return {};
   LoraArgs lora;
@@ -372,18 +389,27 @@ Status Model::State::head_matrix(const ModelBatch& batch, int32_t row, int32_t c
     pin = weights->pin(program.head);
     for (size_t panel = 0; panel < pin.view().panels.size(); ++panel) TRY(pin.wait_panel(static_cast<int32_t>(panel)));
   }
-  MatmulArgs args;
-  args.x = normed + static_cast<int64_t>(row) * config.hidden;
-  args.x_stride = config.hidden;
-  args.rows = count;
-  args.w = replaced ? saved->lm_head : pin.view();
-  args.bias = saved != nullptr ? saved->lm_head_bias_delta : nullptr;
-  args.y = batch.logits + row * batch.logits_stride;
-  args.y_stride = batch.logits_stride;
-  ops->matmul(context, args);
+  const WeightView& w = replaced ? saved->lm_head : pin.view();
+  const float* const input = normed + static_cast<int64_t>(row) * config.hidden;
+  const float* const bias = saved != nullptr ? saved->lm_head_bias_delta : nullptr;
+  float* const output = batch.logits + row * batch.logits_stride;
+  if (w.layout == LayoutId::kTile16) {
+    const TileProduct product{w, bias, output, batch.logits_stride};
+    ops->matmul_tiles(context, {.x = input, .x_stride = config.hidden, .rows = count, .products = {&product, 1}});
+  } else {
+    MatmulArgs args;
+    args.x = input;
+    args.x_stride = config.hidden;
+    args.rows = count;
+    args.w = w;
+    args.bias = bias;
+    args.y = output;
+    args.y_stride = batch.logits_stride;
+    ops->matmul(context, args);
+  }
   for (int32_t i = row; i < row + count; ++i) {
     float* logits = batch.logits + i * batch.logits_stride;
-    std::fill(logits + args.w.rows, logits + batch.logits_stride, -std::numeric_limits<float>::infinity());
+    std::fill(logits + w.rows, logits + batch.logits_stride, -std::numeric_limits<float>::infinity());
   }
   if (saved != nullptr && !saved->head_tokens.empty()) replace_head_tokens(batch, row, count, *saved);
   return {};

@@ -10,8 +10,17 @@ namespace loralei {
 
 std::vector<const OpTable*> available_op_tables() {
   std::vector<const OpTable*> tables{&ref_op_table()};
-  for (const OpTable* table : {avx2_op_table(), avx2_vnni_op_table(), avx512_op_table(), avx512_vnni_op_table()}) {
+  for (const OpTable* table :
+       {avx2_op_table(), avx2_vnni_op_table(), avx512_op_table(), avx512_vnni_op_table(), amx_op_table()}) {
     if (table != nullptr) tables.push_back(table);
+  }
+  return tables;
+}
+
+std::vector<const OpTable*> plain_op_tables() {
+  std::vector<const OpTable*> tables;
+  for (const OpTable* table : available_op_tables()) {
+    if (tables.empty() || table->matmul != tables.back()->matmul) tables.push_back(table);
   }
   return tables;
 }

@@ -53,6 +53,8 @@ struct OpTable {
 
 // The tables this machine can run, best last: ref, then what the CPU offers.
 std::vector<const OpTable*> available_op_tables();
+// Those of them that differ in more than the products with tiles.
+std::vector<const OpTable*> plain_op_tables();
 // `name` empty: the best. An unknown or unavailable name is an error that lists the choices.
 Result<const OpTable*> select_op_table(std::string_view name);
 

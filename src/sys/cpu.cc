@@ -4,6 +4,7 @@
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
 #endif
 
 #include <algorithm>
@@ -143,6 +144,11 @@ CpuIsa detect_isa() {
   isa.avx512_vnni = isa.avx512 && __builtin_cpu_supports("avx512vnni");
   // Neither compiler knows a name for this one: leaf 7, part 1.
   isa.avx_vnni = isa.avx2 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4 & 1) != 0;
+  // AMX-TILE and AMX-INT8: bits 24 and 25 of leaf 7. Linux hands the tile registers out on request, for the whole
+  // process (arch_prctl ARCH_REQ_XCOMP_PERM with XFEATURE_XTILEDATA); kernels before 5.16 and some sandboxes refuse.
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  isa.amx_int8 = isa.avx512_vnni && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> 24 & 3) == 3 &&
+                 syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #endif
   return isa;
 }
@@ -156,6 +162,7 @@ std::string isa_text(const CpuIsa& isa) {
   add(isa.avx512, "avx512");
   add(isa.avx512_vnni, "avx512_vnni");
   add(isa.avx_vnni, "avx_vnni");
+  add(isa.amx_int8, "amx_int8");
   return text.empty() ? "none" : text;
 }
 

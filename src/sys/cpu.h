@@ -17,6 +17,7 @@ struct CpuIsa {
   bool avx512 = false;  // F, BW, VL, DQ
   bool avx512_vnni = false;
   bool avx_vnni = false;  // the 256-bit form
+  bool amx_int8 = false;  // and the system lets this process use the tile registers
 };
 CpuIsa detect_isa();
 std::string isa_text(const CpuIsa& isa);  // "avx2 avx512 avx512_vnni", or "none"

@@ -2,10 +2,13 @@
 #include "weights/tensor_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <numeric>
 
 #include "base/limits.h"
 #include "tensor/codec.h"
+#include "tensor/tile_layout.h"
 
 namespace loralei {
 namespace {
@@ -73,16 +76,24 @@ int32_t TensorReader::permuted_heads(const std::string& name) const {
   return 0;
 }
 
+int64_t TensorReader::unit_rows(const TensorTarget& target) {
+  const int64_t tile = target.layout == LayoutId::kTile16 ? kRowTile : 1;
+  const int64_t head = target.permuted_heads > 0 ? target.rows / target.permuted_heads : 1;
+  return std::lcm(tile, head);
+}
+
 Result<uint64_t> TensorReader::read_rows(const TensorInfo& info, const TensorTarget& target, int64_t row_begin,
                                          int64_t row_count, std::vector<std::byte>& buffer) const {
   const int64_t held_row_bytes = row_bytes(target.dtype, target.cols);
   const int64_t source_bytes = row_count * target.source_row_bytes;
   const File& file = *files_[info.file];
   std::byte* const out = target.data + row_begin * held_row_bytes;
-  const bool in_place = target.permuted_heads == 0 && target.dtype == info.dtype;
+  const bool tiles = target.layout == LayoutId::kTile16;
+  const bool in_place = !tiles && target.permuted_heads == 0 && target.dtype == info.dtype;
   std::byte* source = out;
   if (!in_place) {
-    buffer.resize(static_cast<size_t>(source_bytes));
+    const int64_t tile_rows_bytes = kRowTile * held_row_bytes;  // converted rows of one tile
+    buffer.resize(static_cast<size_t>(source_bytes + tile_rows_bytes));
     source = buffer.data();
   }
   TRY(file.read_exact(info.offset + row_begin * target.source_row_bytes, {source, static_cast<size_t>(source_bytes)}));
@@ -92,16 +103,31 @@ Result<uint64_t> TensorReader::read_rows(const TensorInfo& info, const TensorTar
   if (in_place) return hash;
 
   const int64_t head_rows = target.permuted_heads > 0 ? target.rows / target.permuted_heads : 0;
-  for (int64_t i = 0; i < row_count; ++i) {
-    int64_t row = row_begin + i;
+  // The file's row for our row `i` of the unit: our row (head, half, i) is the file's (head, i, half).
+  const auto source_row = [&](int64_t i) {
     if (head_rows > 0) {
-      // File row (head, i, half) is our row (head, half, i).
-      const int64_t head = row / head_rows;
-      const int64_t inside = row % head_rows;
-      row = head * head_rows + inside % 2 * (head_rows / 2) + inside / 2;
+      const int64_t head = i / head_rows;
+      const int64_t inside = i % head_rows;
+      i = head * head_rows + inside % (head_rows / 2) * 2 + inside / (head_rows / 2);
     }
-    convert_row(info.dtype, source + i * target.source_row_bytes, target.dtype, target.data + row * held_row_bytes,
-                target.cols);
+    return source + i * target.source_row_bytes;
+  };
+  if (!tiles) {
+    for (int64_t i = 0; i < row_count; ++i) {
+      convert_row(info.dtype, source_row(i), target.dtype, out + i * held_row_bytes, target.cols);
+    }
+    return hash;
+  }
+  std::byte* const converted = buffer.data() + source_bytes;
+  for (int64_t begin = 0; begin < row_count; begin += kRowTile) {
+    std::array<const std::byte*, kRowTile> rows{};
+    for (int64_t r = 0; r < std::min<int64_t>(kRowTile, row_count - begin); ++r) {
+      rows[static_cast<size_t>(r)] = source_row(begin + r);
+      if (info.dtype == target.dtype) continue;
+      convert_row(info.dtype, rows[static_cast<size_t>(r)], target.dtype, converted + r * held_row_bytes, target.cols);
+      rows[static_cast<size_t>(r)] = converted + r * held_row_bytes;
+    }
+    pack_tile(target.dtype, rows, target.cols, out + begin * held_row_bytes);
   }
   return hash;
 }

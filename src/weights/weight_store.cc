@@ -14,6 +14,7 @@
 #include "device/host/arena.h"
 #include "sys/file.h"
 #include "tensor/codec.h"
+#include "tensor/tile_layout.h"
 #include "weights/tensor_reader.h"
 
 namespace loralei {
@@ -102,6 +103,11 @@ DType held_dtype(const TensorInfo& info, const WeightOptions& options) {
   return fits_blocks(wanted, info.shape[1]) ? wanted : info.dtype;
 }
 
+LayoutId held_layout(const TensorInfo& info, DType held, bool tied_head, const WeightOptions& options) {
+  const bool looked_up_only = info.name == "model.embed_tokens.weight" && !tied_head;
+  return is_quantised(held) && !looked_up_only ? options.quantised_layout : LayoutId::kPlain;
+}
+
 }  // namespace
 
 WeightStore::WeightStore() : state_(std::make_unique<State>()) {}
@@ -119,7 +125,9 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(const BaseModelFile& mode
   int64_t bytes = 0;
   for (const TensorInfo& info : model.index.tensors) {
     if (is_matrix(info)) {
-      bytes += aligned(info.shape[0] * row_bytes(held_dtype(info, options), info.shape[1]));
+      const DType held = held_dtype(info, options);
+      const LayoutId layout = held_layout(info, held, model.config.tied_head, options);
+      bytes += aligned(matrix_bytes(held, layout, info.shape[0], info.shape[1]));
     } else {
       bytes += info.shape.empty() ? 4 : info.shape[0] * 4;
     }
@@ -157,6 +165,7 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(const BaseModelFile& mode
     }
     State::Matrix& matrix = state.matrices.emplace_back();
     matrix.view.dtype = held_dtype(info, options);
+    matrix.view.layout = held_layout(info, matrix.view.dtype, model.config.tied_head, options);
     matrix.view.rows = static_cast<int32_t>(info.shape[0]);
     matrix.view.cols = static_cast<int32_t>(info.shape[1]);
     const int64_t held_row_bytes = row_bytes(matrix.view.dtype, info.shape[1]);
@@ -165,12 +174,15 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(const BaseModelFile& mode
     }
     state.slots[info.name] = static_cast<TensorSlot>(state.matrices.size() - 1);
     unit.target.dtype = matrix.view.dtype;
+    unit.target.layout = matrix.view.layout;
     unit.target.rows = info.shape[0];
     unit.target.cols = info.shape[1];
     unit.target.data = next;
     unit.target.source_row_bytes = row_bytes(info.dtype, info.shape[1]);
-    next += aligned(info.shape[0] * held_row_bytes);
-    const int64_t rows_per_unit = std::max<int64_t>(1, kReadUnitBytes / unit.target.source_row_bytes);
+    next += aligned(matrix_bytes(matrix.view.dtype, matrix.view.layout, info.shape[0], info.shape[1]));
+    const int64_t unit_rows = TensorReader::unit_rows(unit.target);
+    const int64_t rows_per_unit =
+        std::max<int64_t>(1, kReadUnitBytes / unit.target.source_row_bytes / unit_rows) * unit_rows;
     for (int64_t row = 0; row < info.shape[0]; row += rows_per_unit) {
       unit.row_begin = row;
       unit.row_count = std::min(rows_per_unit, info.shape[0] - row);

@@ -49,6 +49,8 @@ class [[nodiscard]] WeightPin {
 
 struct WeightOptions {
   std::optional<DType> quantise;  // --quant q8_0|q4_0: matrices are re-encoded on load (norms and biases stay f32)
+  // Layout of quantised matrices. An embedding that is not also the head is only looked up and stays plain.
+  LayoutId quantised_layout = LayoutId::kTile16;
   int threads = 1;
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;  // called from the loading thread
 };

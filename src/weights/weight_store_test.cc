@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "sys/file.h"
 #include "tensor/codec.h"
+#include "tensor/tile_layout.h"
 
 namespace loralei {
 namespace {
@@ -25,8 +26,13 @@ std::vector<float> decoded(const WeightView& view) {
     EXPECT_EQ(panel.row_begin, next_row);
     next_row += panel.row_count;
     for (int32_t row = 0; row < panel.row_count; ++row) {
-      decode_row(view.dtype, panel.data + row * row_bytes(view.dtype, view.cols),
-                 values.data() + static_cast<int64_t>(panel.row_begin + row) * view.cols, view.cols);
+      float* const out = values.data() + static_cast<int64_t>(panel.row_begin + row) * view.cols;
+      const int64_t bytes = row_bytes(view.dtype, view.cols);
+      if (view.layout == LayoutId::kTile16) {
+        decode_tile_row(view.dtype, panel.data + row / kRowTile * kRowTile * bytes, row % kRowTile, view.cols, out);
+      } else {
+        decode_row(view.dtype, panel.data + row * bytes, out, view.cols);
+      }
     }
   }
   EXPECT_EQ(next_row, view.rows);

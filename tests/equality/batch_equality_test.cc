@@ -30,6 +30,7 @@ struct Subject {
   const char* model;
   std::vector<std::string> adapters;
   std::optional<DType> quantise;
+  bool quantised = false;  // its products go through tiles
 };
 
 const std::vector<std::string> kGqaAdapters = {"gqa-qv-r8",           "gqa-all-r16",        "gqa-rank-pattern",
@@ -43,12 +44,12 @@ const std::vector<Subject>& subjects() {
       {"qwen2", "models/qwen2", {"qwen2-bias-all", "qwen2-fused", "qwen2-qv-r8"}, std::nullopt},
       {"qwen3", "models/qwen3", {"qwen3-all-r4", "qwen3-save-qk-norm"}, std::nullopt},
       {"mistral_window", "models/mistral-window", {"mistral-window-r8"}, std::nullopt},
-      {"gguf_q8_0", "models/gguf-llama-q8_0.gguf", {"gguf-lora-f32.gguf", "gqa-all-r16"}, std::nullopt},
-      {"gguf_q4_k_m", "models/gguf-llama-q4_k_m.gguf", {}, std::nullopt},
-      {"gguf_q5_k_m", "models/gguf-qwen2-q5_k_m.gguf", {}, std::nullopt},
-      {"gguf_q4_0", "models/gguf-llama-q4_0.gguf", {}, std::nullopt},
-      {"quant_q8_0", "models/llama-gqa", kGqaAdapters, DType::kQ8_0},
-      {"quant_q4_0", "models/llama-gqa", {"gqa-all-r16"}, DType::kQ4_0},
+      {"gguf_q8_0", "models/gguf-llama-q8_0.gguf", {"gguf-lora-f32.gguf", "gqa-all-r16"}, std::nullopt, true},
+      {"gguf_q4_k_m", "models/gguf-llama-q4_k_m.gguf", {}, std::nullopt, true},
+      {"gguf_q5_k_m", "models/gguf-qwen2-q5_k_m.gguf", {}, std::nullopt, true},
+      {"gguf_q4_0", "models/gguf-llama-q4_0.gguf", {}, std::nullopt, true},
+      {"quant_q8_0", "models/llama-gqa", kGqaAdapters, DType::kQ8_0, true},
+      {"quant_q4_0", "models/llama-gqa", {"gqa-all-r16"}, DType::kQ4_0, true},
   };
   return all;
 }
@@ -373,8 +374,11 @@ TEST_P(Equality, ThreadsChangeNoBit) {
 
 std::vector<Setting> settings() {
   std::vector<Setting> all;
+  const std::vector<const OpTable*> plain = plain_op_tables();
   for (const OpTable* table : available_op_tables()) {
+    const bool tiles_only = std::find(plain.begin(), plain.end(), table) == plain.end();
     for (size_t subject = 0; subject < subjects().size(); ++subject) {
+      if (tiles_only && !subjects()[subject].quantised) continue;
       for (const int threads : {1, 3}) {
         for (const DType kv : {DType::kF32, DType::kF16}) all.push_back({table->name, subject, threads, kv});
       }

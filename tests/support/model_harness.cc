@@ -24,11 +24,13 @@ Result<std::unique_ptr<ModelHarness>> ModelHarness::open(const std::string& path
   WeightOptions weight_options;
   weight_options.quantise = options.quantise;
   weight_options.threads = options.threads;
+  weight_options.quantised_layout = options.quantised_layout;
   TRY_ASSIGN(harness->weights_, WeightStore::load(harness->file_, *harness->ledger_, weight_options));
   ModelLimits limits;
   limits.rows_max = options.tokens_max * 2;
   limits.max_model_len = options.max_model_len;
-  TRY_ASSIGN(const OpTable* const ops, select_op_table(options.ops));
+  TRY_ASSIGN(const OpTable* const named, select_op_table(options.ops));
+  const OpTable* const ops = options.table != nullptr ? options.table : named;
   TRY_ASSIGN(harness->model_, Model::create(config, *harness->weights_, *ops, *harness->pool_, limits));
 
   const int blocks_per_sequence = (options.tokens_max + kKvBlockTokens - 1) / kKvBlockTokens;

@@ -20,7 +20,9 @@
 namespace loralei::test {
 
 struct HarnessOptions {
-  std::string ops;  // empty: the best of this machine
+  std::string ops;                                // empty: the best of this machine
+  const OpTable* table = nullptr;                 // instead of `ops`
+  LayoutId quantised_layout = LayoutId::kTile16;  // kTile16: inputs rounded to int8; kPlain: f32
   int threads = 2;
   int64_t max_model_len = 0;
   DType kv_dtype = DType::kF32;

@@ -20,6 +20,23 @@ namespace loralei {
 
 enum class ZeroPoint { kNone = -1, k8 = 0, k16 = 1, k128 = 2, k32Low = 3, k32High = 4 };
 
+constexpr int zero_value(ZeroPoint zero) {
+  switch (zero) {
+    case ZeroPoint::kNone:
+      return 0;
+    case ZeroPoint::k8:
+      return 8;
+    case ZeroPoint::k16:
+      return 16;
+    case ZeroPoint::k128:
+      return 128;
+    case ZeroPoint::k32Low:
+    case ZeroPoint::k32High:
+      return 32;
+  }
+  return 0;
+}
+
 constexpr int group_block_bytes(int rows) { return rows * (kActivationBlock + 4 + 4 + 5 * 4); }
 constexpr int group_d_at(int rows) { return rows * kActivationBlock; }
 constexpr int group_s_at(int rows) { return rows * (kActivationBlock + 4); }
@@ -32,5 +49,10 @@ constexpr int64_t activation_bytes(int64_t rows, int64_t cols) {
   constexpr int64_t kGroupMax = 16;
   return (rows + kGroupMax) * ((cols + kActivationBlock - 1) / kActivationBlock) * group_block_bytes(1);
 }
+
+// The matrix unit's form of one tile, a worker's own: for each block of 32 inputs the signed weights [8][16][4], then
+// two vectors of sixteen f32, the scale and the minimum (or the scales of the two halves).
+constexpr int kWideBlockBytes = 16 * kActivationBlock + 2 * 16 * 4;
+constexpr int64_t tile_worker_bytes(int64_t cols) { return cols / kActivationBlock * kWideBlockBytes; }
 
 }  // namespace loralei

@@ -78,6 +78,18 @@ const OpTable* avx512_vnni_op_table() {
   return &table;
 }
 
+const OpTable* amx_op_table() {
+  const OpTable* base = avx512_vnni_op_table();
+  if (base == nullptr || !host_isa().amx_int8) return nullptr;
+  static const OpTable table = [&] {
+    OpTable with_amx = *base;
+    with_amx.name = "amx";
+    with_amx.matmul_tiles = matmul_tiles_amx;
+    return with_amx;
+  }();
+  return &table;
+}
+
 }  // namespace loralei
 
 #else
@@ -85,6 +97,7 @@ const OpTable* avx512_vnni_op_table() {
 namespace loralei {
 const OpTable* avx512_op_table() { return nullptr; }
 const OpTable* avx512_vnni_op_table() { return nullptr; }
+const OpTable* amx_op_table() { return nullptr; }
 }  // namespace loralei
 
 #endif

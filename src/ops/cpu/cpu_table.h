@@ -11,5 +11,6 @@ const OpTable* avx2_op_table();
 const OpTable* avx2_vnni_op_table();
 const OpTable* avx512_op_table();
 const OpTable* avx512_vnni_op_table();
+const OpTable* amx_op_table();
 
 }  // namespace loralei

@@ -7,8 +7,12 @@
 constexpr bool kUnsignedDot = false;
 constexpr int kGroupRows = 4;
 
+// sum += weights times the four inputs at `four`
 template <bool kSigned>  // of the weights
-LORALEI_INLINE I dot4(I sum, I weights, I inputs) {
+LORALEI_INLINE I dot4(I sum, I weights, const std::byte* four) {
+  int32_t bits;
+  std::memcpy(&bits, four, sizeof bits);
+  I inputs = iset1(bits);
   if constexpr (kSigned) {
     inputs = _mm256_sign_epi8(inputs, weights);
     weights = _mm256_abs_epi8(weights);

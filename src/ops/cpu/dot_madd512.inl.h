@@ -7,8 +7,12 @@
 constexpr bool kUnsignedDot = false;
 constexpr int kGroupRows = 16;
 
+// sum += weights times the four inputs at `four`
 template <bool kSigned>  // of the weights
-LORALEI_INLINE I dot4(I sum, I weights, I inputs) {
+LORALEI_INLINE I dot4(I sum, I weights, const std::byte* four) {
+  int32_t bits;
+  std::memcpy(&bits, four, sizeof bits);
+  I inputs = iset1(bits);
   if constexpr (kSigned) {
     inputs = _mm512_mask_sub_epi8(inputs, _mm512_movepi8_mask(weights), _mm512_setzero_si512(), inputs);
     weights = _mm512_abs_epi8(weights);

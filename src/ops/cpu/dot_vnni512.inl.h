@@ -4,8 +4,11 @@
 constexpr bool kUnsignedDot = true;  // any unsigned byte times any signed byte, exact
 constexpr int kGroupRows = 16;       // rows whose sums stay in registers beside eight words of weights
 
+// sum += weights times the four inputs at `inputs`. Written out because the compiler would spend a register on the
+// broadcast.
 template <bool kSigned>  // of the weights
-LORALEI_INLINE I dot4(I sum, I weights, I inputs) {
+LORALEI_INLINE I dot4(I sum, I weights, const std::byte* inputs) {
   static_assert(!kSigned);
-  return _mm512_dpbusd_epi32(sum, weights, inputs);
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(weights), "m"(*reinterpret_cast<const int32_t*>(inputs)));
+  return sum;
 }

@@ -6,29 +6,22 @@
 // call kernels, not hold vectors.
 #pragma once
 
-// clang-format off: a _Pragma takes one string
+// A _Pragma takes one string, hence the long lines.
+// clang-format off
 #if defined(__clang__)
-#define LORALEI_TARGET_BEGIN_AVX2 \
-  _Pragma("clang attribute push(__attribute__((target(\"avx2,fma,f16c\"))), apply_to = function)")
-#define LORALEI_TARGET_BEGIN_AVX512                                                                                \
-  _Pragma(                                                                                                         \
-      "clang attribute push(__attribute__((target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq\"))), apply_to = " \
-      "function)")
-#define LORALEI_TARGET_BEGIN_VNNI                                                                             \
-  _Pragma(                                                                                                    \
-      "clang attribute push(__attribute__((target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni\"" \
-      "))), apply_to = function)")
-#define LORALEI_TARGET_BEGIN_AVX_VNNI \
-  _Pragma("clang attribute push(__attribute__((target(\"avx2,fma,f16c,avxvnni\"))), apply_to = function)")
+#define LORALEI_TARGET_BEGIN_AVX2 _Pragma("clang attribute push(__attribute__((target(\"avx2,fma,f16c\"))), apply_to = function)")
+#define LORALEI_TARGET_BEGIN_AVX_VNNI _Pragma("clang attribute push(__attribute__((target(\"avx2,fma,f16c,avxvnni\"))), apply_to = function)")
+#define LORALEI_TARGET_BEGIN_AVX512 _Pragma("clang attribute push(__attribute__((target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq\"))), apply_to = function)")
+#define LORALEI_TARGET_BEGIN_VNNI _Pragma("clang attribute push(__attribute__((target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni\"))), apply_to = function)")
+#define LORALEI_TARGET_BEGIN_AMX _Pragma("clang attribute push(__attribute__((target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,amx-tile,amx-int8\"))), apply_to = function)")
 #define LORALEI_TARGET_END _Pragma("clang attribute pop")
 #define LORALEI_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define LORALEI_TARGET_BEGIN_AVX2 _Pragma("GCC push_options") _Pragma("GCC target(\"avx2,fma,f16c\")")
-#define LORALEI_TARGET_BEGIN_AVX512 \
-  _Pragma("GCC push_options") _Pragma("GCC target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq\")")
-#define LORALEI_TARGET_BEGIN_VNNI \
-  _Pragma("GCC push_options") _Pragma("GCC target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni\")")
 #define LORALEI_TARGET_BEGIN_AVX_VNNI _Pragma("GCC push_options") _Pragma("GCC target(\"avx2,fma,f16c,avxvnni\")")
+#define LORALEI_TARGET_BEGIN_AVX512 _Pragma("GCC push_options") _Pragma("GCC target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq\")")
+#define LORALEI_TARGET_BEGIN_VNNI _Pragma("GCC push_options") _Pragma("GCC target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni\")")
+#define LORALEI_TARGET_BEGIN_AMX _Pragma("GCC push_options") _Pragma("GCC target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,amx-tile,amx-int8\")")
 #define LORALEI_TARGET_END _Pragma("GCC pop_options")
 #define LORALEI_UNROLL _Pragma("GCC unroll 16")
 #endif

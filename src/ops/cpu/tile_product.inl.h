@@ -4,11 +4,6 @@
 // The kernels of a format differ in how many rows they take at once, never in the order in which the number for (row,
 // output) is summed (ops/args.h), so a row's result does not depend on its group.
 
-LORALEI_INLINE I row_word(const std::byte* block, int row, int word) {
-  int32_t bits;
-  std::memcpy(&bits, block + row * kActivationBlock + 4 * word, 4);
-  return iset1(bits);
-}
 LORALEI_INLINE F row_float(const std::byte* numbers, int row) {
   float value;
   std::memcpy(&value, numbers + 4 * row, 4);
@@ -22,13 +17,19 @@ LORALEI_INLINE I dot_start(const std::byte* block, int row, ZeroPoint zero) {
   return iset1(start);
 }
 
-// Words [first, first + count) of the block: their dot product on top of `sum`.
-template <bool kSigned, int kFirst, int kCount>
-LORALEI_INLINE I dot_words(I sum, const I (&w)[8], const std::byte* block, int row) {
+// sums[i] += words [kFirst, kFirst + kCount) of the block times row `row + i`. Rows take turns word by word: one row's
+// products wait for each other, those of several fill the time.
+template <bool kSigned, int kFirst, int kCount, int kRows>
+LORALEI_INLINE void dot_words(I (&sums)[kRows], const I (&w)[8], const std::byte* block, int row) {
   LORALEI_UNROLL
-  for (int j = kFirst; j < kFirst + kCount; ++j) sum = dot4<kSigned>(sum, w[j], row_word(block, row, j));
-  return sum;
+  for (int j = kFirst; j < kFirst + kCount; ++j) {
+    LORALEI_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      sums[i] = dot4<kSigned>(sums[i], w[j], block + (row + i) * kActivationBlock + 4 * j);
+    }
+  }
 }
+constexpr int turns(int rows) { return rows % 4 == 0 ? 4 : rows % 3 == 0 ? 3 : rows; }  // rows that take turns
 
 constexpr int kPrefetchBytes = 2048;  // how far ahead the weights are asked for where they stream from memory
 
@@ -58,7 +59,7 @@ LORALEI_INLINE void product_32(TileSections at, int lane, const std::byte* x, in
   LORALEI_UNROLL
   for (int i = 0; i < kRows * kVectors; ++i) acc[i] = zero();
   for (int64_t b = 0; b < blocks; ++b) {
-    if constexpr (kRows <= 4) prefetch_ahead<Format::kQuants>(at.quants);
+    prefetch_ahead<Format::kQuants>(at.quants);
     LORALEI_UNROLL
     for (int v = 0; v < kVectors; ++v) {
       const int place = lane + v * kLanes;
@@ -67,12 +68,19 @@ LORALEI_INLINE void product_32(TileSections at, int lane, const std::byte* x, in
       const F d = load_scales(at.head, 0, place);
       F m = zero();
       if constexpr (Format::kMin) m = load_scales(at.head, 1, place);
+      constexpr int kTurns = turns(kRows);
       LORALEI_UNROLL
-      for (int r = 0; r < kRows; ++r) {
-        const I sum = dot_words<Format::kSigned, 0, 8>(dot_start<kRows>(x, r, Format::kZero), w, x, r);
-        F& total = acc[r * kVectors + v];
-        total = fma(to_float(sum), mul(d, row_float(x + group_d_at(kRows), r)), total);
-        if constexpr (Format::kMin) total = fma(m, row_float(x + group_s_at(kRows), r), total);
+      for (int r = 0; r < kRows; r += kTurns) {
+        I sums_of[kTurns];
+        LORALEI_UNROLL
+        for (int i = 0; i < kTurns; ++i) sums_of[i] = dot_start<kRows>(x, r + i, Format::kZero);
+        dot_words<Format::kSigned, 0, 8>(sums_of, w, x, r);
+        LORALEI_UNROLL
+        for (int i = 0; i < kTurns; ++i) {
+          F& total = acc[(r + i) * kVectors + v];
+          total = fma(to_float(sums_of[i]), mul(d, row_float(x + group_d_at(kRows), r + i)), total);
+          if constexpr (Format::kMin) total = fma(m, row_float(x + group_s_at(kRows), r + i), total);
+        }
       }
     }
     at.head += Format::kHead;
@@ -94,18 +102,30 @@ LORALEI_INLINE void product_part(const TileSections& at, int lane, const std::by
     I w[8];
     Format::template weights<kPart>(at, lane + v * kLanes, half, w);
     const float* const scale = scales + (16 * v + kScales * sub) * kLanes;
+    constexpr int kTurns = turns(kRows);
     LORALEI_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      F& total = acc[r * kVectors + v];
-      const F dx = row_float(x + group_d_at(kRows), r);
+    for (int r = 0; r < kRows; r += kTurns) {
+      I low[kTurns], high[kTurns];
+      LORALEI_UNROLL
+      for (int i = 0; i < kTurns; ++i) low[i] = dot_start<kRows>(x, r + i, Format::kZero);
       if constexpr (Format::kHalves) {
-        const I low = dot_words<false, 0, 4>(dot_start<kRows>(x, r, ZeroPoint::k32Low), w, x, r);
-        const I high = dot_words<false, 4, 4>(dot_start<kRows>(x, r, ZeroPoint::k32High), w, x, r);
-        total = fma(to_float(low), mul(load(scale), dx), total);
-        total = fma(to_float(high), mul(load(scale + kLanes), dx), total);
+        LORALEI_UNROLL
+        for (int i = 0; i < kTurns; ++i) high[i] = dot_start<kRows>(x, r + i, ZeroPoint::k32High);
+        dot_words<false, 0, 4>(low, w, x, r);
+        dot_words<false, 4, 4>(high, w, x, r);
       } else {
-        total = fma(to_float(dot_words<false, 0, 8>(iset1(0), w, x, r)), mul(load(scale), dx), total);
-        total = fma(load(mins + (8 * v + sub) * kLanes), row_float(x + group_s_at(kRows), r), total);
+        dot_words<false, 0, 8>(low, w, x, r);
+      }
+      LORALEI_UNROLL
+      for (int i = 0; i < kTurns; ++i) {
+        F& total = acc[(r + i) * kVectors + v];
+        const F dx = row_float(x + group_d_at(kRows), r + i);
+        total = fma(to_float(low[i]), mul(load(scale), dx), total);
+        if constexpr (Format::kHalves) {
+          total = fma(to_float(high[i]), mul(load(scale + kLanes), dx), total);
+        } else {
+          total = fma(load(mins + (8 * v + sub) * kLanes), row_float(x + group_s_at(kRows), r + i), total);
+        }
       }
     }
   }
@@ -124,7 +144,7 @@ LORALEI_INLINE void product_256(TileSections at, int lane, const std::byte* x, i
       Format::scales(at, lane + v * kLanes, scales + 16 * v * kLanes, mins + 8 * v * kLanes);
     }
     for (int half = 0; half < 2; ++half) {
-      if constexpr (kRows <= 4) {
+      {
         prefetch_ahead<Format::kQuants / 2>(at.quants + Format::kQuants / 2 * half);
         prefetch_ahead<Format::kHigh / 2>(at.high + Format::kHigh / 2 * half);
       }

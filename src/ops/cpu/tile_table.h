@@ -10,5 +10,6 @@ void matmul_tiles_avx2(OpContext& ctx, const TileMatmulArgs& args);
 void matmul_tiles_avx2_vnni(OpContext& ctx, const TileMatmulArgs& args);
 void matmul_tiles_avx512(OpContext& ctx, const TileMatmulArgs& args);
 void matmul_tiles_avx512_vnni(OpContext& ctx, const TileMatmulArgs& args);
+void matmul_tiles_amx(OpContext& ctx, const TileMatmulArgs& args);
 
 }  // namespace loralei

@@ -16,6 +16,7 @@
 #include <limits>
 
 #include "ops/cpu/activations.h"
+#include "ops/cpu/scratch.h"
 #include "ops/cpu/target.h"
 #include "ops/tiles.h"
 #include "tensor/tile_layout.h"
@@ -32,6 +33,8 @@ namespace tiles_avx512 {
 #include "ops/cpu/round_rows.inl.h"
 #include "ops/cpu/tile_formats.inl.h"
 #include "ops/cpu/tile_product.inl.h"
+#include "ops/cpu/row_groups.inl.h"
+#include "ops/cpu/tile_vector.inl.h"
 #include "ops/cpu/tile_matmul.inl.h"
 // clang-format on
 

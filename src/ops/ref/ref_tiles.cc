@@ -20,6 +20,12 @@ struct RoundedBlock {
   float d;
 };
 
+// Adding and taking away 1.5 * 2^23 leaves no room for a fraction; |x| is at most 127 or so.
+float nearest_even(float x) {
+  volatile float shifted = x + 12582912.0f;
+  return shifted - 12582912.0f;
+}
+
 RoundedBlock round_block(const float* x) {
   RoundedBlock out{};
   float largest = 0;
@@ -32,7 +38,7 @@ RoundedBlock round_block(const float* x) {
   if (!finite || largest < kActivationMin) return out;
   out.d = largest / 127.0f;
   const float inverse = 127.0f / largest;
-  for (int i = 0; i < kActivationBlock; ++i) out.q[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
+  for (int i = 0; i < kActivationBlock; ++i) out.q[i] = static_cast<int8_t>(nearest_even(x[i] * inverse));
   return out;
 }
 

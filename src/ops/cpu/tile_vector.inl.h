@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tile times groups of rows with vector instructions alone. No include guard: see target.h.
+
+// Rows that go through the tiles together while their rounded form stays in the second-level cache.
+constexpr int kRowsInCache = 64;
+
+void tile_times_groups(const TileMatmulArgs& args, const TileProduct& product, const RowTile& tile,
+                       const RowGroups& groups, int64_t begin, int64_t end, std::byte*) {
+  alignas(64) float sums[kGroupRows * kRowTile];
+  for (int64_t group = begin; group < end; ++group) {
+    const int rows = groups.rows_of(group);
+    tile_kernel(product.w.dtype, group_kind(rows))(tile.data, product.w.cols, groups.at(group), sums);
+    write_tile(args, product, tile, groups.first_row(group), rows, sums);
+  }
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Integer products with the matrix unit, and AVX-512 VNNI for few rows.
+#include "ops/cpu/tile_table.h"
+
+#if defined(__x86_64__)
+
+#if !defined(__clang__)
+// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable and then warns about it.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "ops/cpu/activations.h"
+#include "ops/cpu/scratch.h"
+#include "ops/cpu/target.h"
+#include "ops/tiles.h"
+#include "tensor/tile_layout.h"
+
+LORALEI_TARGET_BEGIN_AMX
+namespace loralei {
+namespace {
+namespace tiles_amx {
+
+// Each body uses the ones above it, hence their order.
+// clang-format off
+#include "ops/cpu/simd_avx512.inl.h"
+#include "ops/cpu/dot_vnni512.inl.h"
+#include "ops/cpu/round_rows.inl.h"
+#include "ops/cpu/tile_formats.inl.h"
+#include "ops/cpu/tile_product.inl.h"
+#include "ops/cpu/row_groups.inl.h"
+#include "ops/cpu/tile_amx.inl.h"
+#include "ops/cpu/tile_matmul.inl.h"
+// clang-format on
+
+}  // namespace tiles_amx
+}  // namespace
+}  // namespace loralei
+LORALEI_TARGET_END
+
+namespace loralei {
+void matmul_tiles_amx(OpContext& ctx, const TileMatmulArgs& args) { tiles_amx::matmul_tiles(ctx, args); }
+}  // namespace loralei
+
+#endif
