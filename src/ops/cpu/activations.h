@@ -50,9 +50,8 @@ constexpr int64_t activation_bytes(int64_t rows, int64_t cols) {
   return (rows + kGroupMax) * ((cols + kActivationBlock - 1) / kActivationBlock) * group_block_bytes(1);
 }
 
-// The matrix unit's form of one tile, a worker's own: for each block of 32 inputs the signed weights [8][16][4], then
-// two vectors of sixteen f32, the scale and the minimum (or the scales of the two halves).
-constexpr int kWideBlockBytes = 16 * kActivationBlock + 2 * 16 * 4;
-constexpr int64_t tile_worker_bytes(int64_t cols) { return cols / kActivationBlock * kWideBlockBytes; }
+// What a worker of the matrix unit holds: sixteen blocks of weights in their wide form (twelve word rows and two rows
+// of scales each), and the sums of eight groups.
+constexpr int64_t tile_worker_bytes() { return 16 * (12 + 2) * 64 + 8 * 16 * 16 * 4; }
 
 }  // namespace loralei

@@ -1,16 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tile times groups of rows with the matrix unit (AMX-INT8). No include guard: see target.h.
 //
-// The weights of a tile are written out once as signed bytes with f32 scales (kWideBlockBytes) and then meet every
+// The weights of a tile are written out once as signed bytes with f32 scales and then meet every
 // group: one block of 32 inputs is one matrix product [rows, 32] x [32, 16] in int32, scaled and summed in registers.
 // The integers are exact, so the results are those of the vector kernels bit for bit; those serve groups of few rows,
 // for which writing the weights out does not pay.
 
 // Rows that go through the tiles together while their rounded form stays in the second-level cache.
 constexpr int kRowsInCache = 128;
-constexpr int kMatrixRows = 6;  // groups of fewer rows go through the vector kernels
-constexpr int kRun = 4;         // blocks whose products are under way together
-constexpr int kProductsMax = 2 * 16 * 16;
+constexpr int kMatrixRows = 12;  // groups of fewer rows go through the vector kernels
+constexpr int kWideBlocks = 16;  // blocks of 32 inputs written out at a time: they stay in the first-level cache
+
+enum class WideKind { kPlain, kMin, kHalves };
+// Where the two vectors of scales of a block stand behind its weights. With a scale for each half the weights of a half
+// must meet only its inputs: they lie as low half, zeros, high half, and each product takes eight word rows of the
+// twelve.
+constexpr int wide_scales_at(WideKind kind) { return kind == WideKind::kHalves ? 768 : 512; }
+constexpr int wide_block_bytes(WideKind kind) { return wide_scales_at(kind) + 128; }
+template <class Format>
+constexpr WideKind wide_kind_of() {
+  if constexpr (Format::kQuants == 2048) return Format::kHalves ? WideKind::kHalves : WideKind::kMin;
+  if constexpr (Format::kQuants != 2048) return Format::kMin ? WideKind::kMin : WideKind::kPlain;
+}
 
 // Tile registers: results take turns, so that one product does not wait for the last one's results to be stored.
 struct alignas(64) TileConfig {
@@ -20,33 +31,45 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// Results in 0..3, inputs in 4 and 5, weights in 6 and 7; `inputs` of the block's 32 at a time.
-void configure_tiles(int rows, int inputs) {
+// Results [16, 16] in 0..3, inputs [16, 32] in 4 and 5, weights [8, 16, 4] in 6 and 7. Groups of fewer rows compute
+// what lies behind them too, and nobody looks at it.
+void configure_tiles() {
   TileConfig config;
   for (int i = 0; i < 8; ++i) {
-    config.bytes_a_row[i] = static_cast<uint16_t>(i == 4 || i == 5 ? inputs : 64);
-    config.rows[i] = static_cast<uint8_t>(i < 6 ? rows : inputs / 4);
+    config.bytes_a_row[i] = static_cast<uint16_t>(i == 4 || i == 5 ? kActivationBlock : 64);
+    config.rows[i] = static_cast<uint8_t>(i < 6 ? 16 : kActivationBlock / 4);
   }
   // The compiler believes that the instruction reads eight bytes; the barrier makes it write all of them first.
   asm volatile("" : : "r"(&config) : "memory");
   _tile_loadconfig(&config);
 }
 
-LORALEI_INLINE void store_signed(const I (&w)[8], int zero, std::byte* out) {
-  const I zeros = _mm512_set1_epi8(static_cast<char>(zero));
+template <class Format>
+LORALEI_INLINE void store_block_wide(const I (&w)[8], F first, F second, std::byte* out) {
+  constexpr WideKind kKind = wide_kind_of<Format>();
+  const I zero_point = _mm512_set1_epi8(static_cast<char>(zero_value(Format::kZero)));
   LORALEI_UNROLL
-  for (int j = 0; j < 8; ++j) _mm512_store_si512(out + 64 * j, _mm512_sub_epi8(w[j], zeros));
+  for (int j = 0; j < 8; ++j) {
+    const int place = kKind == WideKind::kHalves && j >= 4 ? j + 4 : j;
+    _mm512_store_si512(out + 64 * place, _mm512_sub_epi8(w[j], zero_point));
+  }
+  if constexpr (kKind == WideKind::kHalves) {
+    LORALEI_UNROLL
+    for (int j = 4; j < 8; ++j) _mm512_store_si512(out + 64 * j, _mm512_setzero_si512());
+  }
+  store(reinterpret_cast<float*>(out + wide_scales_at(kKind)), first);
+  store(reinterpret_cast<float*>(out + wide_scales_at(kKind) + 64), second);
 }
 
 template <class Format>
 void widen_32(TileSections at, int64_t blocks, std::byte* out) {
-  for (int64_t b = 0; b < blocks; ++b, out += kWideBlockBytes) {
+  for (int64_t b = 0; b < blocks; ++b, out += wide_block_bytes(wide_kind_of<Format>())) {
     prefetch_ahead<Format::kQuants>(at.quants);
     I w[8];
     Format::weights(at, 0, w);
-    store_signed(w, zero_value(Format::kZero), out);
-    store(reinterpret_cast<float*>(out + 512), load_scales(at.head, 0, 0));
-    if constexpr (Format::kMin) store(reinterpret_cast<float*>(out + 576), load_scales(at.head, 1, 0));
+    F m = zero();
+    if constexpr (Format::kMin) m = load_scales(at.head, 1, 0);
+    store_block_wide<Format>(w, load_scales(at.head, 0, 0), m, out);
     at.head += Format::kHead;
     at.high += Format::kHigh;
     at.quants += Format::kQuants;
@@ -59,11 +82,9 @@ LORALEI_INLINE void widen_part(const TileSections& at, int half, const float* sc
   const int sub = 4 * half + kPart;
   I w[8];
   Format::template weights<kPart>(at, 0, half, w);
-  store_signed(w, zero_value(Format::kZero), out);
   const float* const first = Format::kHalves ? scales + 2 * sub * kLanes : scales + sub * kLanes;
   const float* const second = Format::kHalves ? first + kLanes : mins + sub * kLanes;
-  store(reinterpret_cast<float*>(out + 512), load(first));
-  store(reinterpret_cast<float*>(out + 576), load(second));
+  store_block_wide<Format>(w, load(first), load(second), out);
 }
 
 template <class Format>
@@ -72,11 +93,12 @@ void widen_256(TileSections at, int64_t blocks, std::byte* out) {
   for (int64_t b = 0; b < blocks; ++b) {
     prefetch_ahead<Format::kQuants>(at.quants);
     Format::scales(at, 0, scales, mins);
-    for (int half = 0; half < 2; ++half, out += 4 * kWideBlockBytes) {
+    constexpr int kBytes = wide_block_bytes(wide_kind_of<Format>());
+    for (int half = 0; half < 2; ++half, out += 4 * kBytes) {
       widen_part<Format, 0>(at, half, scales, mins, out);
-      widen_part<Format, 1>(at, half, scales, mins, out + kWideBlockBytes);
-      widen_part<Format, 2>(at, half, scales, mins, out + 2 * kWideBlockBytes);
-      widen_part<Format, 3>(at, half, scales, mins, out + 3 * kWideBlockBytes);
+      widen_part<Format, 1>(at, half, scales, mins, out + kBytes);
+      widen_part<Format, 2>(at, half, scales, mins, out + 2 * kBytes);
+      widen_part<Format, 3>(at, half, scales, mins, out + 3 * kBytes);
     }
     at.head += Format::kHead;
     at.high += Format::kHigh;
@@ -84,44 +106,46 @@ void widen_256(TileSections at, int64_t blocks, std::byte* out) {
   }
 }
 
+// Blocks of 32 inputs [begin, begin + count) of a tile; both are multiples of the format's blocks.
 template <class Format>
-void widen(const std::byte* tile, int64_t cols, std::byte* out) {
+void widen(const std::byte* tile, int64_t cols, int64_t begin, int64_t count, std::byte* out) {
   constexpr bool k256 = Format::kQuants == 2048;
-  const int64_t blocks = cols / (k256 ? 256 : 32);
+  constexpr int64_t kParts = k256 ? 8 : 1;
+  const int64_t blocks = cols / kActivationBlock / kParts;
+  const int64_t first = begin / kParts;
   TileSections at;
-  at.head = tile;
-  at.high = tile + blocks * Format::kHead;
-  at.quants = at.high + blocks * Format::kHigh;
+  at.head = tile + first * Format::kHead;
+  at.high = tile + blocks * Format::kHead + first * Format::kHigh;
+  at.quants = tile + blocks * (Format::kHead + Format::kHigh) + first * Format::kQuants;
   if constexpr (k256) {
-    widen_256<Format>(at, blocks, out);
+    widen_256<Format>(at, count / kParts, out);
   } else {
-    widen_32<Format>(at, blocks, out);
+    widen_32<Format>(at, count, out);
   }
 }
-void widen_tile(DType dtype, const std::byte* tile, int64_t cols, std::byte* out) {
+void widen_tile(DType dtype, const std::byte* tile, int64_t cols, int64_t begin, int64_t count, std::byte* out) {
   switch (dtype) {
     case DType::kQ8_0:
-      return widen<TileQ8_0>(tile, cols, out);
+      return widen<TileQ8_0>(tile, cols, begin, count, out);
     case DType::kQ4_0:
-      return widen<TileQ4_0>(tile, cols, out);
+      return widen<TileQ4_0>(tile, cols, begin, count, out);
     case DType::kQ4_1:
-      return widen<TileQ4_1>(tile, cols, out);
+      return widen<TileQ4_1>(tile, cols, begin, count, out);
     case DType::kQ5_0:
-      return widen<TileQ5_0>(tile, cols, out);
+      return widen<TileQ5_0>(tile, cols, begin, count, out);
     case DType::kQ5_1:
-      return widen<TileQ5_1>(tile, cols, out);
+      return widen<TileQ5_1>(tile, cols, begin, count, out);
     case DType::kQ4_K:
-      return widen<TileQ4_K>(tile, cols, out);
+      return widen<TileQ4_K>(tile, cols, begin, count, out);
     case DType::kQ5_K:
-      return widen<TileQ5_K>(tile, cols, out);
+      return widen<TileQ5_K>(tile, cols, begin, count, out);
     case DType::kQ6_K:
-      return widen<TileQ6_K>(tile, cols, out);
+      return widen<TileQ6_K>(tile, cols, begin, count, out);
     default:
       CHECK(false);
   }
 }
 
-enum class WideKind { kPlain, kMin, kHalves };
 WideKind wide_kind(DType dtype) {
   switch (dtype) {
     case DType::kQ4_1:
@@ -136,16 +160,15 @@ WideKind wide_kind(DType dtype) {
   }
 }
 
-// The integer products of one block with tile registers kTurn of each kind; products [rows][16] int32. The registers'
-// numbers are part of the instructions, and the compilers' own names for them take nothing but literals.
+// The integer products of one block in result register kTurn, and their way to memory: products [rows][16] int32. The
+// registers' numbers are part of the instructions, and the compilers' own names for them take nothing but literals.
 #define LORALEI_MULTIPLY(result, input, weight) \
   _tile_zero(result);                           \
   _tile_loadd(input, inputs, kActivationBlock); \
   _tile_loadd(weight, weights, 64);             \
-  _tile_dpbssd(result, input, weight);          \
-  _tile_stored(result, products, 64)
+  _tile_dpbssd(result, input, weight)
 template <int kTurn>
-LORALEI_INLINE void multiply(const std::byte* inputs, const std::byte* weights, int32_t* products) {
+LORALEI_INLINE void multiply(const std::byte* inputs, const std::byte* weights) {
   if constexpr (kTurn == 0) {
     LORALEI_MULTIPLY(0, 4, 6);
   } else if constexpr (kTurn == 1) {
@@ -157,12 +180,25 @@ LORALEI_INLINE void multiply(const std::byte* inputs, const std::byte* weights, 
   }
 }
 #undef LORALEI_MULTIPLY
+template <int kTurn>
+LORALEI_INLINE void store_products(int32_t* products) {
+  if constexpr (kTurn == 0) {
+    _tile_stored(0, products, 64);
+  } else if constexpr (kTurn == 1) {
+    _tile_stored(1, products, 64);
+  } else if constexpr (kTurn == 2) {
+    _tile_stored(2, products, 64);
+  } else {
+    _tile_stored(3, products, 64);
+  }
+}
 
 template <int kRows, WideKind kKind>
 LORALEI_INLINE void add_block(const int32_t* products, const std::byte* x, const std::byte* wide, F (&acc)[kRows]) {
   asm volatile("" : : : "memory");  // the products were stored behind the compiler's back
-  const F scale = load(reinterpret_cast<const float*>(wide + 512));
-  const F second = kKind == WideKind::kPlain ? zero() : load(reinterpret_cast<const float*>(wide + 576));
+  constexpr int kAt = wide_scales_at(kKind);
+  const F scale = load(reinterpret_cast<const float*>(wide + kAt));
+  const F second = kKind == WideKind::kPlain ? zero() : load(reinterpret_cast<const float*>(wide + kAt + 64));
   LORALEI_UNROLL
   for (int r = 0; r < kRows; ++r) {
     const F dx = row_float(x + group_d_at(kRows), r);
@@ -170,57 +206,75 @@ LORALEI_INLINE void add_block(const int32_t* products, const std::byte* x, const
     acc[r] = fma(sum, mul(scale, dx), acc[r]);
     if constexpr (kKind == WideKind::kMin) acc[r] = fma(second, row_float(x + group_s_at(kRows), r), acc[r]);
     if constexpr (kKind == WideKind::kHalves) {
-      const F high = to_float(_mm512_load_si512(products + 16 * (kRows + r)));
+      const F high = to_float(_mm512_load_si512(products + 16 * (16 + r)));
       acc[r] = fma(high, mul(second, dx), acc[r]);
     }
   }
 }
 
-// Products of block number kBlock of a run.
-template <int kRows, WideKind kKind, int kBlock>
-LORALEI_INLINE void block_step(const std::byte* x, const std::byte* wide, int32_t (*products)[kProductsMax]) {
-  x += kBlock * group_block_bytes(kRows);
-  wide += kBlock * kWideBlockBytes;
+// Products of one block; kTurn is its number modulo 4. A block with two halves takes two registers.
+template <WideKind kKind, int kTurn>
+LORALEI_INLINE void multiply_block(const std::byte* x, const std::byte* wide) {
   if constexpr (kKind == WideKind::kHalves) {
-    // The second half of a block: its inputs follow 16 bytes on in every row, its weights four word rows on.
-    multiply<2 * kBlock % 4>(x, wide, products[kBlock]);
-    multiply<2 * kBlock % 4 + 1>(x + 16, wide + 256, products[kBlock] + 16 * kRows);
+    multiply<2 * kTurn % 4>(x, wide);
+    multiply<2 * kTurn % 4 + 1>(x, wide + 256);
   } else {
-    multiply<kBlock>(x, wide, products[kBlock]);
+    multiply<kTurn>(x, wide);
   }
 }
-template <int kRows, WideKind kKind>
-LORALEI_INLINE void run_step(const std::byte* x, const std::byte* wide, int32_t (*products)[kProductsMax]) {
-  block_step<kRows, kKind, 0>(x, wide, products);
-  block_step<kRows, kKind, 1>(x, wide, products);
-  block_step<kRows, kKind, 2>(x, wide, products);
-  block_step<kRows, kKind, 3>(x, wide, products);
+template <int kRows, WideKind kKind, int kTurn>
+LORALEI_INLINE void store_block(int32_t* products) {
+  if constexpr (kKind == WideKind::kHalves) {
+    store_products<2 * kTurn % 4>(products);
+    store_products<2 * kTurn % 4 + 1>(products + 256);
+  } else {
+    store_products<kTurn>(products);
+  }
 }
 
-// Blocks go through in runs of four: the next run's products are under way while the last run's are scaled, because a
-// product takes far longer than the scaling of one block.
+// A product takes far longer than the scaling of a block, so three blocks are under way: one multiplied, the one before
+// it on its way to memory, the one before that scaled. Step kTurn (the block's number modulo 4) of that line.
+template <int kRows, WideKind kKind, int kTurn>
+LORALEI_INLINE void pipeline_step(const std::byte* x, const std::byte* wide, int32_t* products, F (&acc)[kRows]) {
+  constexpr int kProducts = 16 * (kKind == WideKind::kHalves ? 32 : 16);
+  multiply_block<kKind, kTurn>(x, wide);
+  store_block<kRows, kKind, (kTurn + 3) % 4>(products + (kTurn + 3) % 4 * kProducts);
+  add_block<kRows, kKind>(products + (kTurn + 2) % 4 * kProducts, x - 2 * group_block_bytes(kRows),
+                          wide - 2 * wide_block_bytes(kKind), acc);
+}
+
+// Adds the blocks' products to sums [kRows][16].
 template <int kRows, WideKind kKind>
 void wide_product(const std::byte* wide, int64_t blocks, const std::byte* x, float* sums) {
   constexpr int kStep = group_block_bytes(kRows);
-  alignas(64) int32_t products[2][kRun][kProductsMax];
+  constexpr int kProducts = 16 * (kKind == WideKind::kHalves ? 32 : 16);
+  alignas(64) int32_t products[4 * kProducts];
   asm volatile("" : : : "memory");  // what the tile loads read is in memory, although the compiler sees no reader
-  configure_tiles(kRows, kKind == WideKind::kHalves ? 16 : 32);
   F acc[kRows];
   LORALEI_UNROLL
-  for (int r = 0; r < kRows; ++r) acc[r] = zero();
-  const int64_t runs = blocks / kRun;
-  if (runs > 0) run_step<kRows, kKind>(x, wide, products[0]);
-  for (int64_t run = 0; run < runs; ++run) {
-    if (run + 1 < runs) {
-      run_step<kRows, kKind>(x + kRun * kStep, wide + kRun * kWideBlockBytes, products[(run + 1) & 1]);
+  for (int r = 0; r < kRows; ++r) acc[r] = load(sums + r * kRowTile);
+  const std::byte* const x_end = x + blocks * kStep;
+  if (blocks >= 4) {
+    multiply_block<kKind, 0>(x, wide);
+    multiply_block<kKind, 1>(x + kStep, wide + wide_block_bytes(kKind));
+    store_block<kRows, kKind, 0>(products);
+    x += 2 * kStep;
+    wide += 2 * wide_block_bytes(kKind);
+    // From here on the block to multiply has a number that is 2 modulo 4.
+    for (; x + 3 * kStep < x_end; x += 4 * kStep, wide += 4 * wide_block_bytes(kKind)) {
+      pipeline_step<kRows, kKind, 2>(x, wide, products, acc);
+      pipeline_step<kRows, kKind, 3>(x + kStep, wide + wide_block_bytes(kKind), products, acc);
+      pipeline_step<kRows, kKind, 0>(x + 2 * kStep, wide + 2 * wide_block_bytes(kKind), products, acc);
+      pipeline_step<kRows, kKind, 1>(x + 3 * kStep, wide + 3 * wide_block_bytes(kKind), products, acc);
     }
-    for (int i = 0; i < kRun; ++i, x += kStep, wide += kWideBlockBytes) {
-      add_block<kRows, kKind>(products[run & 1][i], x, wide, acc);
-    }
+    store_block<kRows, kKind, 1>(products + kProducts);
+    add_block<kRows, kKind>(products, x - 2 * kStep, wide - 2 * wide_block_bytes(kKind), acc);
+    add_block<kRows, kKind>(products + kProducts, x - kStep, wide - wide_block_bytes(kKind), acc);
   }
-  for (int64_t b = runs * kRun; b < blocks; ++b, x += kStep, wide += kWideBlockBytes) {
-    block_step<kRows, kKind, 0>(x, wide, products[0]);
-    add_block<kRows, kKind>(products[0][0], x, wide, acc);
+  for (; x < x_end; x += kStep, wide += wide_block_bytes(kKind)) {
+    multiply_block<kKind, 0>(x, wide);
+    store_block<kRows, kKind, 0>(products);
+    add_block<kRows, kKind>(products, x, wide, acc);
   }
   LORALEI_UNROLL
   for (int r = 0; r < kRows; ++r) store(sums + r * kRowTile, acc[r]);
@@ -230,10 +284,6 @@ using WideKernel = void (*)(const std::byte* wide, int64_t blocks, const std::by
 template <WideKind kKind>
 WideKernel wide_kernel_of(int rows) {
   switch (rows) {
-    case 6:
-      return wide_product<6, kKind>;
-    case 8:
-      return wide_product<8, kKind>;
     case 12:
       return wide_product<12, kKind>;
     case 16:
@@ -254,22 +304,38 @@ WideKernel wide_kernel(DType dtype, int rows) {
   return nullptr;
 }
 
+static_assert(tile_worker_bytes() == kWideBlocks * wide_block_bytes(WideKind::kHalves) +
+                                         kRowsInCache / kGroupRows * kGroupRows * kRowTile * 4);
+
 void tile_times_groups(const TileMatmulArgs& args, const TileProduct& product, const RowTile& tile,
-                       const RowGroups& groups, int64_t begin, int64_t end, std::byte* wide) {
-  alignas(64) float sums[kGroupRows * kRowTile];
+                       const RowGroups& groups, int64_t begin, int64_t end, std::byte* scratch) {
+  constexpr int kSums = kGroupRows * kRowTile;
+  const DType dtype = product.w.dtype;
   const int64_t cols = product.w.cols;
-  bool widened = false;
-  for (int64_t group = begin; group < end; ++group) {
-    const int rows = groups.rows_of(group);
-    const int kind = group_kind(rows);
-    if (kGroupSizes[kind] < kMatrixRows) {
-      tile_kernel(product.w.dtype, kind)(tile.data, cols, groups.at(group), sums);
-    } else {
-      if (!widened) widen_tile(product.w.dtype, tile.data, cols, wide);
-      widened = true;
-      wide_kernel(product.w.dtype, kGroupSizes[kind])(wide, cols / kActivationBlock, groups.at(group), sums);
+  const int64_t blocks = cols / kActivationBlock;
+  std::byte* const wide = scratch;
+  float* const sums =
+      reinterpret_cast<float*>(scratch + kWideBlocks * wide_block_bytes(WideKind::kHalves));  // [groups][rows][16]
+  // Only the last group can be a small one.
+  const int last_kind = group_kind(groups.rows_of(end - 1));
+  const int64_t wide_end = kGroupSizes[last_kind] < kMatrixRows ? end - 1 : end;
+  if (wide_end < end)
+    tile_kernel(dtype, last_kind)(tile.data, cols, groups.at(wide_end), sums + (wide_end - begin) * kSums);
+  if (begin < wide_end) {
+    configure_tiles();
+    std::memset(sums, 0, static_cast<size_t>((wide_end - begin) * kSums) * sizeof(float));
+    for (int64_t block = 0; block < blocks; block += kWideBlocks) {
+      const int64_t count = blocks - block < kWideBlocks ? blocks - block : kWideBlocks;
+      widen_tile(dtype, tile.data, cols, block, count, wide);
+      for (int64_t group = begin; group < wide_end; ++group) {
+        const int rows = kGroupSizes[group_kind(groups.rows_of(group))];
+        wide_kernel(dtype, rows)(wide, count, groups.at(group) + block * group_block_bytes(rows),
+                                 sums + (group - begin) * kSums);
+      }
     }
-    write_tile(args, product, tile, groups.first_row(group), rows, sums);
+    _tile_release();
   }
-  if (widened) _tile_release();
+  for (int64_t group = begin; group < end; ++group) {
+    write_tile(args, product, tile, groups.first_row(group), groups.rows_of(group), sums + (group - begin) * kSums);
+  }
 }

@@ -37,7 +37,7 @@ void matmul_tiles(OpContext& ctx, const TileMatmulArgs& args) {
   if (args.rows <= 0 || args.products.empty()) return;
   ++ctx.op_count;
   const int64_t cols = args.products[0].w.cols;
-  const Scratch scratch(ctx, activation_bytes(args.rows, cols), tile_worker_bytes(cols));
+  const Scratch scratch(ctx, activation_bytes(args.rows, cols), tile_worker_bytes());
   const RowGroups groups = make_groups(ctx, args, cols, scratch.shared<std::byte>());
   int64_t tiles = 0;
   for (const TileProduct& product : args.products) tiles += tile_count(product.w);
