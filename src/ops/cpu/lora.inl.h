@@ -6,6 +6,11 @@
 // order. The number for (row, output) is sum over r ascending of value[r] * B[r, output] (int8: (value[r] * scale) *
 // q), then y += factor * (sum + b_bias) and y += bias_delta. How rows, ranks and outputs are grouped does not enter.
 
+// With one row the factors come from memory at the rate it gives, for which the hardware's own prefetching starts too
+// late in every page.
+constexpr int kShrinkAheadBytes = 1024, kExpandAheadBytes = 512;
+LORALEI_INLINE void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+
 // sums[t, o] = row t of x times factor o.
 template <class Factor, int kRanks, int kTokens>
 LORALEI_INLINE void shrink_sums(const Factor* a, const float* const* x, int64_t in, F (&sums)[kTokens * kRanks]) {
@@ -13,6 +18,10 @@ LORALEI_INLINE void shrink_sums(const Factor* a, const float* const* x, int64_t 
   for (int i = 0; i < kTokens * kRanks; ++i) sums[i] = zero();
   int64_t k = 0;
   for (; k + kLanes <= in; k += kLanes) {
+    if (kTokens == 1 && k % (64 / Factor::kBytes) == 0) {
+      LORALEI_UNROLL
+      for (int o = 0; o < kRanks; ++o) prefetch(a[o].data + k * Factor::kBytes + kShrinkAheadBytes);
+    }
     F w[kRanks];
     LORALEI_UNROLL
     for (int o = 0; o < kRanks; ++o) w[o] = a[o].at(k);
@@ -87,13 +96,14 @@ void shrink_tile(const ShrinkTile& tile, const float* const* x, int rows, float*
 }
 
 // One tile of ranks for up to kShrinkRows rows of one group.
-void shrink_item(const LoraArgs& args, const LoraBatch& batch, const LoraGroup& group, int64_t item) {
+void shrink_item(const LoraBatch& batch, const LoraGroup& group, std::span<const LoraTarget> targets, int64_t item,
+                 const float* x_rows, int64_t x_stride) {
   const ShrinkTile tile =
-      shrink_tile_at(group, args.targets, batch.tile_ranks, static_cast<int32_t>(item / group.row_blocks));
+      shrink_tile_at(group, targets, batch.tile_ranks, static_cast<int32_t>(item / group.row_blocks));
   const int32_t begin = static_cast<int32_t>(item % group.row_blocks) * kShrinkRows;
   const int rows = group.rows - begin < kShrinkRows ? group.rows - begin : kShrinkRows;
   const float* x[kShrinkRows];
-  for (int i = 0; i < rows; ++i) x[i] = args.x + batch.rows[group.rows_begin + begin + i].row * args.x_stride;
+  for (int i = 0; i < rows; ++i) x[i] = x_rows + batch.rows[group.rows_begin + begin + i].row * x_stride;
   float* values = group.values + int64_t{begin} * group.ranks + tile.first;
   if (tile.pairs[0]->a_scale != nullptr) return shrink_tile<Int8A>(tile, x, rows, values, group.ranks);
   switch (tile.pairs[0]->dtype) {
@@ -152,6 +162,10 @@ void expand_pass(const ExpandTask& task, int32_t rank_begin) {
           v[t] = scaled[t];
         }
       }
+    }
+    if (task.tokens == 1 && i % (64 / Factor::kBytes) == 0) {
+      LORALEI_UNROLL
+      for (int r = 0; r < kRanks; ++r) prefetch(b[r].data + i * Factor::kBytes + kExpandAheadBytes);
     }
     const int lanes = task.count - i < kLanes ? task.count - i : kLanes;
     F rows[kRanks];
@@ -231,19 +245,34 @@ void expand_part(const LoraBatch& batch, const LoraGroup& group, const LoraPart&
   }
 }
 
-// The second phase. No row stands twice in a batch, so that items may run in any order.
-void expand_batch(OpContext& ctx, const LoraBatch& batch, std::span<const LoraTarget> targets) {
-  ctx.pool->parallel_for(batch.expand_items, 1, [&](int64_t begin, int64_t end, int worker) {
+// No row stands twice in a batch, so that items may run in any order.
+void expand_item(const LoraBatch& batch, const LoraGroup& group, std::span<const LoraTarget> targets, int64_t index,
+                 float* sums) {
+  size_t t = 0;
+  for (; index >= group.parts[t].chunks; ++t) index -= group.parts[t].chunks;
+  const LoraPart& part = group.parts[t];
+  const int32_t out = part.delta != nullptr ? targets[t].out : part.pair->out;
+  const int32_t output = static_cast<int32_t>(index) * part.chunk;
+  expand_part(batch, group, part, targets[t], output, out - output < part.chunk ? out - output : part.chunk, sums);
+}
+
+// One parallel region for both phases: the pool hands items out in ascending order, so that an expansion waits only for
+// shrinks that are being computed, and with several adapters for none at all.
+void run_batch(OpContext& ctx, const LoraBatch& batch, int64_t shrink_items, const float* x, int64_t x_stride,
+               std::span<const LoraTarget> targets) {
+  ctx.pool->parallel_for(shrink_items + batch.expand_items, 1, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t item = begin; item < end; ++item) {
-      const LoraGroup& group = group_of_item(batch, &LoraGroup::expand_end, item);
-      int64_t index = item - (&group == batch.groups ? 0 : (&group - 1)->expand_end);
-      size_t t = 0;
-      for (; index >= group.parts[t].chunks; ++t) index -= group.parts[t].chunks;
-      const LoraPart& part = group.parts[t];
-      const int32_t out = part.delta != nullptr ? targets[t].out : part.pair->out;
-      const int32_t output = static_cast<int32_t>(index) * part.chunk;
-      const int32_t count = out - output < part.chunk ? out - output : part.chunk;
-      expand_part(batch, group, part, targets[t], output, count, lora_accumulators(ctx, worker));
+      if (item < shrink_items) {
+        LoraGroup& group = group_of_item(batch, &LoraGroup::shrink_end, item);
+        shrink_item(batch, group, targets, item - first_item(batch, group, &LoraGroup::shrink_end), x, x_stride);
+        mark_shrunk(group);
+      } else {
+        const int64_t index = item - shrink_items;
+        LoraGroup& group = group_of_item(batch, &LoraGroup::expand_end, index);
+        if (shrink_items > 0) wait_shrunk(group);
+        expand_item(batch, group, targets, index - first_item(batch, group, &LoraGroup::expand_end),
+                    lora_accumulators(ctx, worker));
+      }
     }
   });
 }
@@ -255,13 +284,7 @@ void lora(OpContext& ctx, const LoraArgs& args) {
   bool worked = false;
   while (planner.next(batch)) {
     worked = true;
-    ctx.pool->parallel_for(batch.shrink_items, 1, [&](int64_t begin, int64_t end, int) {
-      for (int64_t item = begin; item < end; ++item) {
-        const LoraGroup& group = group_of_item(batch, &LoraGroup::shrink_end, item);
-        shrink_item(args, batch, group, item - (&group == batch.groups ? 0 : (&group - 1)->shrink_end));
-      }
-    });
-    expand_batch(ctx, batch, args.targets);
+    run_batch(ctx, batch, batch.shrink_items, args.x, args.x_stride, args.targets);
   }
   if (worked) ++ctx.op_count;
 }
@@ -284,7 +307,7 @@ void lora_embed(OpContext& ctx, const LoraEmbedArgs& args) {
                       group.values + int64_t{i} * pair->rank, pair->rank);
       }
     }
-    expand_batch(ctx, batch, targets);
+    run_batch(ctx, batch, 0, nullptr, 0, targets);
   }
   if (worked) ++ctx.op_count;
 }

@@ -4,6 +4,7 @@
 // From column `k` (a multiple of kLanes) of one row; with _n, the first n lanes count and the rest are zero.
 template <class Rows>
 struct PlainFactor {
+  static constexpr int kBytes = Rows::kBytes;
   static constexpr bool kScaledRanks = false;
   const std::byte* data = nullptr;
 
@@ -17,6 +18,7 @@ struct PlainFactor {
 
 // A: value = q * scale of its group.
 struct Int8A {
+  static constexpr int kBytes = 1;
   const std::byte* data = nullptr;
   const float* scales = nullptr;
 
@@ -29,6 +31,7 @@ struct Int8A {
 
 // B: the scales of a group of outputs go into the ranks' values, once for all its outputs.
 struct Int8B {
+  static constexpr int kBytes = 1;
   static constexpr bool kScaledRanks = true;
   const std::byte* data = nullptr;
 

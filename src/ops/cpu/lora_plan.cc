@@ -2,6 +2,7 @@
 #include "ops/cpu/lora_plan.h"
 
 #include <algorithm>
+#include <atomic>
 
 namespace loralei {
 namespace {
@@ -11,6 +12,7 @@ constexpr int32_t kTileRanks = 8;
 constexpr int64_t kExpandBytesMin = int64_t{16} << 10, kExpandBytesMax = int64_t{64} << 10;
 constexpr int32_t kExpandOutputsMin = 256;
 constexpr int32_t kItemsPerThread = 4;
+constexpr int kSpins = 256;  // some microseconds: longer than a shrink item takes
 
 bool same_format(const LoraPair& x, const LoraPair& y) {
   return (x.a_scale != nullptr) == (y.a_scale != nullptr) && (x.a_scale != nullptr || x.dtype == y.dtype);
@@ -158,6 +160,7 @@ void LoraPlanner::count_items(LoraBatch& batch) {
       group.row_blocks = (group.rows + kShrinkRows - 1) / kShrinkRows;
       batch.shrink_items += int64_t{group.tiles} * group.row_blocks;
       group.shrink_end = batch.shrink_items;
+      group.shrinks_left = group.tiles * group.row_blocks;
     }
   };
   shrink_items(kTileRanks);
@@ -198,6 +201,23 @@ bool LoraPlanner::next(LoraBatch& batch) {
   place_rows(batch);
   count_items(batch);
   return true;
+}
+
+void mark_shrunk(LoraGroup& group) {
+  std::atomic_ref<int32_t> left(group.shrinks_left);
+  if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) left.notify_all();
+}
+
+void wait_shrunk(LoraGroup& group) {
+  std::atomic_ref<int32_t> left(group.shrinks_left);
+  for (int spin = 0; spin < kSpins; ++spin) {
+    if (left.load(std::memory_order_acquire) == 0) return;
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+  for (int32_t seen = left.load(std::memory_order_acquire); seen != 0; seen = left.load(std::memory_order_acquire))
+    left.wait(seen, std::memory_order_acquire);
 }
 
 ShrinkTile shrink_tile_at(const LoraGroup& group, std::span<const LoraTarget> targets, int32_t tile_ranks,

@@ -39,8 +39,9 @@ struct LoraGroup {
   float* values = nullptr;           // [rows, ranks]: A x
   int64_t shrink_end = 0;            // items of this and all earlier groups
   int64_t expand_end = 0;
-  int32_t tiles = 0;       // shrink tiles
-  int32_t row_blocks = 0;  // shrink items of a tile
+  int32_t tiles = 0;         // shrink tiles
+  int32_t row_blocks = 0;    // shrink items of a tile
+  int32_t shrinks_left = 0;  // items; the one field that changes while the pool works
   LoraPart parts[kLoraTargetsMax];
 };
 
@@ -109,7 +110,7 @@ ShrinkTile shrink_tile_at(const LoraGroup& group, std::span<const LoraTarget> ta
                           int32_t index);
 
 // The group that holds an item; `end` is the member that counts the items of one phase.
-inline const LoraGroup& group_of_item(const LoraBatch& batch, int64_t LoraGroup::*end, int64_t item) {
+inline LoraGroup& group_of_item(const LoraBatch& batch, int64_t LoraGroup::*end, int64_t item) {
   int32_t low = 0, high = batch.group_count - 1;
   while (low < high) {
     const int32_t middle = (low + high) / 2;
@@ -121,6 +122,15 @@ inline const LoraGroup& group_of_item(const LoraBatch& batch, int64_t LoraGroup:
   }
   return batch.groups[low];
 }
+
+// The number of the group's first item.
+inline int64_t first_item(const LoraBatch& batch, const LoraGroup& group, int64_t LoraGroup::*end) {
+  return &group == batch.groups ? 0 : (&group - 1)->*end;
+}
+
+// Any worker: one shrink item of the group is done; waiting until all are.
+void mark_shrunk(LoraGroup& group);
+void wait_shrunk(LoraGroup& group);
 
 // The part of the scratch behind the workers' parts.
 inline std::span<std::byte> lora_shared(const OpContext& ctx) {
