@@ -17,6 +17,7 @@ struct EngineFlags {
   std::string quant;
   std::string kv_dtype;
   std::string memory_budget, kv_cache_memory, adapter_memory;
+  std::string adapter_quant;
   bool no_prefix_cache = false;
 };
 
