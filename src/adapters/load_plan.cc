@@ -149,12 +149,8 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
   };
   const int64_t a = reserve_factor(in);
   const int64_t a_scale = reserve_scale(in);
-  plan.placements.push_back({.tensor = tensors.a,
-                             .row_count = rank,
-                             .cols = in,
-                             .to = dtype,
-                             .offset = a,
-                             .scale_offset = a_scale});
+  plan.placements.push_back(
+      {.tensor = tensors.a, .row_count = rank, .cols = in, .to = dtype, .offset = a, .scale_offset = a_scale});
   int64_t row = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     PairPlan& pair = plan.pair(module.layer, parts[i]);
