@@ -9,7 +9,7 @@
 // With one row the factors come from memory at the rate it gives, for which the hardware's own prefetching starts too
 // late in every page.
 constexpr int kShrinkAheadBytes = 1024, kExpandAheadBytes = 512;
-LORALEI_INLINE void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+LORALEI_INLINE void prefetch_factor(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 
 // sums[t, o] = row t of x times factor o.
 template <class Factor, int kRanks, int kTokens>
@@ -20,7 +20,7 @@ LORALEI_INLINE void shrink_sums(const Factor* a, const float* const* x, int64_t 
   for (; k + kLanes <= in; k += kLanes) {
     if (kTokens == 1 && k % (64 / Factor::kBytes) == 0) {
       LORALEI_UNROLL
-      for (int o = 0; o < kRanks; ++o) prefetch(a[o].data + k * Factor::kBytes + kShrinkAheadBytes);
+      for (int o = 0; o < kRanks; ++o) prefetch_factor(a[o].data + k * Factor::kBytes + kShrinkAheadBytes);
     }
     F w[kRanks];
     LORALEI_UNROLL
@@ -165,7 +165,7 @@ void expand_pass(const ExpandTask& task, int32_t rank_begin) {
     }
     if (task.tokens == 1 && i % (64 / Factor::kBytes) == 0) {
       LORALEI_UNROLL
-      for (int r = 0; r < kRanks; ++r) prefetch(b[r].data + i * Factor::kBytes + kExpandAheadBytes);
+      for (int r = 0; r < kRanks; ++r) prefetch_factor(b[r].data + i * Factor::kBytes + kExpandAheadBytes);
     }
     const int lanes = task.count - i < kLanes ? task.count - i : kLanes;
     F rows[kRanks];
