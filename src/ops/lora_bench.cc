@@ -113,8 +113,8 @@ void step(Bench& bench, OpContext& ctx, std::span<const LoraSegment> segments, s
 
 // The tenth part of the layers' times from below stands for all: what other programs on the machine cost is left out,
 // and so is a lucky hit in a cache.
-void measure(Bench& bench, OpContext& ctx, double read_gb_s, const char* what, int32_t used, int32_t rows_each,
-             int rounds) {
+void measure(Bench& bench, OpContext& ctx, double read_gb_s, const char* what, int32_t used, int32_t segments_each,
+             int32_t rows_each, int rounds) {
   double flop = 0;
   for (const LoraPair& pair : bench.adapters[0].pairs)
     flop += 2.0 * pair.rank * (pair.in + pair.out) * used * segments_each * rows_each;
