@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # loralei_room(NAME DEPS rooms... LIBS libraries...): one static library per room from every *.cc beside the list file and
-# in its sub-folders; *_test.cc become the room's test program, *_fuzz.cc one fuzzer (and corpus replay) each, *_bench.cc stay
-# with the benches. A file is registered by existing: there is no list to forget.
+# in its sub-folders; *_test.cc become the room's test program, *_fuzz.cc one fuzzer (and corpus replay) each, *_bench.cc one
+# program each with LORALEI_BENCHES. A file is registered by existing: there is no list to forget.
 function(loralei_room name)
   cmake_parse_arguments(ROOM "" "" "DEPS;LIBS;TEST_DEPS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   set(tests ${sources})
   set(fuzzers ${sources})
+  set(benches ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cc$")
+  list(FILTER benches INCLUDE REGEX "_bench\\.cc$")
   list(FILTER sources EXCLUDE REGEX "(_(test|fuzz|bench)|/main/main)\\.cc$")
   if(sources)
     add_library(${name} STATIC ${sources})
@@ -26,6 +28,13 @@ function(loralei_room name)
     add_test(NAME ${name} COMMAND ${name}_test --gtest_brief=1 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 600)
     set_property(GLOBAL APPEND PROPERTY LORALEI_UNIT_TESTS ${name}_test)
+  endif()
+  if(benches AND LORALEI_BENCHES)
+    foreach(source ${benches})
+      get_filename_component(bench ${source} NAME_WE)
+      add_executable(${bench} ${source})
+      target_link_libraries(${bench} PRIVATE ${name})
+    endforeach()
   endif()
   if(fuzzers AND LORALEI_FUZZ)
     foreach(source ${fuzzers})

@@ -50,6 +50,9 @@ struct Adapter {
 struct AdapterLoadOptions {
   bool strict =
       true;  // false: what we do not apply goes to `report` instead of being an error (--adapter-strict=false)
+  // Keep the low-rank factors of linear modules and of the head as int8 (ops/lora_factors.h) whatever the file holds
+  // (--adapter-quant int8). Embedding factors, biases and replaced tensors stay as they are.
+  bool int8 = false;
   int64_t bytes_max = INT64_MAX;  // refuse larger ones before allocating (too_large, with the numbers)
 };
 

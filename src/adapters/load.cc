@@ -4,14 +4,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <new>
 #include <optional>
 
 #include "adapters/adapter.h"
 #include "adapters/load_plan.h"
 #include "adapters/sha256.h"
 #include "base/units.h"
+#include "device/host/arena.h"
 #include "formats/safetensors.h"
+#include "ops/lora_factors.h"
 #include "tensor/codec.h"
 
 namespace loralei {
@@ -21,15 +22,14 @@ namespace {
 constexpr int64_t kMaxAdapterConfigBytes = 4 * kMiB;
 constexpr int64_t kChunkBytes = kMiB;
 
-// The one block that all pointers of an adapter lead into, and the panels of its saved matrices.
+// The one zeroed block (on huge pages: every step reads all of it) that all pointers of an adapter lead into, and the
+// panels of its saved matrices.
 struct Storage {
+  HostBuffer buffer;
   std::byte* data = nullptr;
   WeightPanel embed_panel, head_panel;
 
-  explicit Storage(int64_t bytes)
-      : data(static_cast<std::byte*>(
-            ::operator new(static_cast<size_t>(std::max<int64_t>(bytes, 1)), std::align_val_t(64), std::nothrow))) {}
-  ~Storage() { ::operator delete(data, std::align_val_t(64)); }
+  explicit Storage(HostBuffer bytes) : buffer(std::move(bytes)), data(buffer.data()) {}
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
@@ -61,10 +61,10 @@ int64_t first_not_finite(DType dtype, const std::byte* bytes, int64_t count) {
 
 // Rows [row, row + count) of a tensor, in the placement's format, to their places.
 template <typename Element>
-void place_rows(const Placement& placement, int64_t row, int64_t count, const std::byte* source, std::byte* storage) {
+void place_rows(const Placement& placement, int64_t row, int64_t count, const std::byte* source, std::byte* place) {
   const int64_t begin = std::max(row, placement.row_begin);
   const int64_t end = std::min(row + count, placement.row_begin + placement.row_count);
-  Element* out = reinterpret_cast<Element*>(storage + placement.offset);
+  Element* out = reinterpret_cast<Element*>(place);
   for (int64_t r = begin; r < end; ++r) {
     const std::byte* from = source + (r - row) * placement.cols * static_cast<int64_t>(sizeof(Element));
     int64_t to = r - placement.row_begin;
@@ -122,6 +122,8 @@ class FilePass {
     const int64_t rows = info.bytes / bytes_per_row;
     const int64_t step = std::max<int64_t>(1, kChunkBytes / bytes_per_row);
     const bool convert = placements[0]->to != info.dtype;
+    const bool int8 = placements[0]->scale_offset >= 0;
+    if (int8) staged_.resize(static_cast<size_t>(rows * cols));
     for (int64_t row = 0; row < rows; row += step) {
       const int64_t count = std::min(step, rows - row);
       TRY(read(count * bytes_per_row));
@@ -140,13 +142,36 @@ class FilePass {
                        std::to_string(row * cols + wrong));
       }
       for (const Placement* placement : placements) {
+        std::byte* place = int8 ? staged_place(*placement) : storage_ + placement->offset;
         if (format == DType::kF32)
-          place_rows<uint32_t>(*placement, row, count, source, storage_);
+          place_rows<uint32_t>(*placement, row, count, source, place);
         else
-          place_rows<uint16_t>(*placement, row, count, source, storage_);
+          place_rows<uint16_t>(*placement, row, count, source, place);
       }
     }
+    for (const Placement* placement : placements) {
+      if (int8) quantise(*placement);
+    }
     return {};
+  }
+
+  // Int8 factors are made from the whole tensor, which waits here as f32; the placements of one tensor are runs of its
+  // rows.
+  std::byte* staged_place(const Placement& placement) {
+    return reinterpret_cast<std::byte*>(staged_.data() + placement.row_begin * placement.cols);
+  }
+
+  void quantise(const Placement& placement) {
+    const auto* values = reinterpret_cast<const float*>(staged_place(placement));
+    std::byte* out = storage_ + placement.offset;
+    auto* scales = reinterpret_cast<float*>(storage_ + placement.scale_offset);
+    if (placement.transpose) {  // B
+      const auto rank = static_cast<int32_t>(placement.cols);
+      quantise_lora(values, rank, placement.row_count, out, scales, 1, rank);
+    } else {
+      quantise_lora(values, static_cast<int32_t>(placement.row_count), placement.cols, out, scales,
+                    lora_quant_groups(placement.cols), 1);
+    }
   }
 
   const File& file_;
@@ -155,6 +180,7 @@ class FilePass {
   int64_t position_ = 0;
   std::vector<std::byte> buffer_;
   std::vector<float> decoded_;
+  std::vector<float> staged_;
 };
 
 // What can be computed only after reading: differences to the base's biases, the tied head's second factor.
@@ -219,6 +245,8 @@ std::shared_ptr<Adapter> build(LoadPlan plan, const ModelConfig& config, std::sh
     if (pair.rank > 0) {
       made.a = storage->data + pair.a;
       made.b_t = storage->data + pair.b_t;
+      made.a_scale = storage->floats(pair.a_scale);
+      made.b_scale = storage->floats(pair.b_scale);
     }
     made.b_bias = storage->floats(pair.b_bias);
     made.bias_delta = storage->floats(pair.bias);
@@ -316,10 +344,10 @@ Result<std::shared_ptr<const Adapter>> load_adapter(const FileSystem& files, con
     return too_large(path + ": needs " + format_bytes(plan.bytes) + " of memory, but only " +
                      format_bytes(options.bytes_max) + " are allowed for it");
   }
-  auto storage = std::make_shared<Storage>(plan.bytes);
-  if (!storage->data)
+  auto buffer = HostBuffer::allocate(plan.bytes);
+  if (!buffer.ok())
     return too_large(path + ": needs " + format_bytes(plan.bytes) + " of memory, which the system does not give");
-  std::memset(storage->data, 0, static_cast<size_t>(plan.bytes));
+  auto storage = std::make_shared<Storage>(*std::move(buffer));
 
   Sha256 sha;
   hash_text(sha, source.file.config_text);

@@ -97,7 +97,7 @@ Status read_invocation(const GgufFile& gguf, LoadPlan& plan) {
 Result<LoadPlan> plan_gguf(const GgufFile& gguf, const AdapterBase& base, const AdapterLoadOptions& options) {
   TRY(check_kind(gguf, base.config));
   TRY_ASSIGN(const auto alpha, gguf.real("adapter.lora.alpha"));
-  LoadPlan plan(base.config);
+  LoadPlan plan(base.config, options);
   std::map<std::string, Pair> pairs;
   TRY(collect(gguf, base.config, options.strict, plan, pairs));
   if (pairs.empty()) return corrupt(gguf.path + ": holds no LoRA tensors");

@@ -28,16 +28,16 @@ struct ModuleTensors {
 class PeftPlanner {
  public:
   PeftPlanner(const PeftConfig& peft, PeftMatcher matcher, const AdapterFile& file, const AdapterBase& base,
-              bool strict, const std::string& config_path)
+              const AdapterLoadOptions& options, const std::string& config_path)
       : peft_(peft),
         matcher_(std::move(matcher)),
         file_(file),
         base_(base),
         config_(base.config),
-        strict_(strict),
+        strict_(options.strict),
         path_(file.weights_path),
         config_path_(config_path),
-        plan_(base.config) {}
+        plan_(base.config, options) {}
 
   Result<LoadPlan> plan() {
     // What the config names first: a wrong config explains wrong tensors.
@@ -459,7 +459,7 @@ Result<LoadPlan> plan_peft(const std::string& config_path, const AdapterFile& fi
                            const AdapterLoadOptions& options) {
   TRY_ASSIGN(const PeftConfig peft, parse_peft_config(file.config_text, config_path, options.strict));
   TRY_ASSIGN(PeftMatcher matcher, PeftMatcher::create(peft, config_path));
-  PeftPlanner planner(peft, std::move(matcher), file, base, options.strict, config_path);
+  PeftPlanner planner(peft, std::move(matcher), file, base, options, config_path);
   TRY(planner.note_config(foreign));
   return planner.plan();
 }

@@ -5,6 +5,7 @@
 
 #include "base/limits.h"
 #include "formats/model_tensors.h"
+#include "ops/lora_factors.h"
 
 namespace loralei {
 
@@ -22,8 +23,8 @@ DType pair_dtype(const PairTensors& tensors) {
 
 }  // namespace
 
-LoadPlan::LoadPlan(const ModelConfig& config)
-    : pairs(static_cast<size_t>(config.layers) * kLayerModules + 2), vocab(config.vocab) {}
+LoadPlan::LoadPlan(const ModelConfig& config, const AdapterLoadOptions& options)
+    : pairs(static_cast<size_t>(config.layers) * kLayerModules + 2), vocab(config.vocab), int8(options.int8) {}
 
 int64_t LoadPlan::reserve(int64_t count) {
   const int64_t offset = bytes;
@@ -139,21 +140,31 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
   TRY(check_shape(*tensors.b, {out_all, rank}, path));
   if (tensors.b_bias) TRY(check_shape(*tensors.b_bias, {out_all}, path));
 
-  const DType dtype = pair_dtype(tensors);
-  const int64_t a = plan.reserve(rank * row_bytes(dtype, in));
-  plan.placements.push_back({.tensor = tensors.a, .row_count = rank, .cols = in, .to = dtype, .offset = a});
+  const DType dtype = plan.int8 ? DType::kF32 : pair_dtype(tensors);
+  const auto reserve_factor = [&](int64_t count) {
+    return plan.reserve(rank * (plan.int8 ? lora_quant_row_bytes(count) : row_bytes(dtype, count)));
+  };
+  const auto reserve_scale = [&](int64_t count) {
+    return plan.int8 ? plan.reserve(rank * lora_quant_groups(count) * int64_t{4}) : -1;
+  };
+  const int64_t a = reserve_factor(in);
+  const int64_t a_scale = reserve_scale(in);
+  plan.placements.push_back(
+      {.tensor = tensors.a, .row_count = rank, .cols = in, .to = dtype, .offset = a, .scale_offset = a_scale});
   int64_t row = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     PairPlan& pair = plan.pair(module.layer, parts[i]);
     if (pair.rank > 0) return corrupt(path + ": holds " + module.key + " twice, once inside a fused projection");
     pair.a = a;  // fused projections share A
+    pair.a_scale = a_scale;
     pair.dtype = dtype;
     pair.rank = rank;
     pair.in = in;
     pair.out = outs[i];
     pair.scaling = static_cast<float>(options.scaling);
     std::vector<int32_t> order = options.row_order_of ? options.row_order_of(config, parts[i]) : std::vector<int32_t>();
-    pair.b_t = plan.reserve(rank * row_bytes(dtype, outs[i]));
+    pair.b_t = reserve_factor(outs[i]);
+    pair.b_scale = reserve_scale(outs[i]);
     plan.placements.push_back({.tensor = tensors.b,
                                .row_begin = row,
                                .row_count = outs[i],
@@ -161,6 +172,7 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
                                .transpose = true,
                                .to = dtype,
                                .offset = pair.b_t,
+                               .scale_offset = pair.b_scale,
                                .row_order = order});
     if (tensors.b_bias) {
       pair.b_bias = plan.reserve(outs[i] * int64_t{4});

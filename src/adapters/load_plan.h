@@ -27,11 +27,13 @@ struct Placement {
   bool transpose = false;  // stored [cols, row_count]
   DType to = DType::kF32;  // the tensor's own format, or f32
   int64_t offset = 0;
+  int64_t scale_offset = -1;       // where the scales of int8 factors go (`to` is f32 then); absent: plain numbers
   std::vector<int32_t> row_order;  // where row i of the run goes; empty: to place i
 };
 
 struct PairPlan {
   int64_t a = -1, b_t = -1, b_bias = -1, bias = -1;
+  int64_t a_scale = -1, b_scale = -1;  // of int8 factors
   DType dtype = DType::kF32;
   int rank = 0, in = 0, out = 0;
   float scaling = 0;
@@ -57,9 +59,10 @@ struct LoadPlan {
   // Tied and trained as one (PEFT ensure_weight_tying): the head's pair is the embedding's, transposed after reading.
   bool head_pair_from_embed = false;
   int vocab = 0;
+  bool int8 = false;  // AdapterLoadOptions::int8
   int64_t bytes = 0;
 
-  explicit LoadPlan(const ModelConfig& config);
+  LoadPlan(const ModelConfig& config, const AdapterLoadOptions& options);
   // Reserves `count` bytes at a multiple of 64.
   int64_t reserve(int64_t count);
   PairPlan& pair(int layer, Module module);

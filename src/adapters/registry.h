@@ -63,6 +63,7 @@ struct RegistryOptions {
   int32_t rank_max = 0;  // 0: the limit of limits.h; larger adapters are refused
   int32_t names_max = 65536;
   bool strict = true;
+  bool int8 = false;  // AdapterLoadOptions::int8
   EvictionPolicy eviction = &lru_victim;
 };
 

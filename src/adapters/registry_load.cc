@@ -67,6 +67,7 @@ void AdapterRegistry::pump() {
 bool AdapterRegistry::start_job(Entry& entry, bool read, Grant grant, int64_t limit_bytes) {
   LoadJob load{.id = next_job_, .path = entry.load_path, .read = read};
   load.options.strict = options_.strict;
+  load.options.int8 = options_.int8;
   load.options.bytes_max = grant.bytes();
   if (read) load.version = AdapterVersionId{next_version_};
   const AdapterVersionId version = load.version;

@@ -24,6 +24,7 @@ struct World {
   ManualClock clock;
   NullLogSink log;
   uint64_t order = 0;
+  AdapterLoadOptions asked;  // of the last read
   std::unique_ptr<AdapterRegistry> registry;
 
   explicit World(int64_t adapter_bytes = 1 << 20, RegistryOptions options = {}) {
@@ -46,6 +47,7 @@ struct World {
             },
             [this](const std::string& path, const AdapterLoadOptions& options,
                    AdapterVersionId version) -> Result<std::shared_ptr<const Adapter>> {
+              asked = options;
               const File& file = files.at(path);
               if (file.broken) return *file.broken;
               if (file.bytes > options.bytes_max) return too_large("needs " + std::to_string(file.bytes));
@@ -109,6 +111,19 @@ TEST(Registry, ColdAdapterIsLoadedOnFirstUseAndKept) {
   EXPECT_EQ(world.registry->counters().loads, 1u);
   EXPECT_EQ(world.use("unknown", pins, error), AcquireOutcome::kFailed);
   EXPECT_EQ(error.code, ErrorCode::kNotFound);
+}
+
+TEST(Registry, LoadOptionsReachTheLoader) {
+  for (const bool on : {false, true}) {
+    World world(1 << 20, {.strict = !on, .int8 = on});
+    world.put("/a", 1000);
+    world.registry->register_name(1, "a", "/a", false);
+    std::vector<AdapterPin> pins;
+    Error error;
+    ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
+    EXPECT_EQ(world.asked.strict, !on);
+    EXPECT_EQ(world.asked.int8, on);
+  }
 }
 
 TEST(Registry, TheLeastRecentlyUsedUnusedVersionLeaves) {

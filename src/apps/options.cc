@@ -62,6 +62,10 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       .add_flag("--no-prefix-cache,--no-enable-prefix-caching", flags.no_prefix_cache,
                 "do not keep KV for later requests")
       ->group(group);
+  command
+      .add_option("--adapter-quant", flags.adapter_quant,
+                  "int8: keep loaded adapters' low-rank factors in a byte a number (default: as their files hold them)")
+      ->group(group);
   command.add_option("--adapter-strict", engine.adapter_strict, "refuse adapters that ask for what is not applied")
       ->capture_default_str()
       ->group(group);
@@ -87,6 +91,13 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
                               "'; other formats come ready-made as GGUF files.");
     }
     options.quantise = *dtype;
+  }
+  if (!flags.adapter_quant.empty() && flags.adapter_quant != "none") {
+    if (flags.adapter_quant != "int8") {
+      return invalid_argument("--adapter-quant is int8 or none, not '" + flags.adapter_quant +
+                              "'; none keeps adapters as their files hold them.");
+    }
+    options.engine.adapter_int8 = true;
   }
   if (!flags.kv_dtype.empty()) {
     const auto dtype = parse_dtype(flags.kv_dtype == "float16"    ? "f16"

@@ -18,6 +18,7 @@ struct EngineFlags {
   std::string activations = "int8";
   std::string kv_dtype;
   std::string memory_budget, kv_cache_memory, adapter_memory;
+  std::string adapter_quant;
   bool no_prefix_cache = false;
 };
 

@@ -149,6 +149,7 @@ struct EngineOptions {
   std::optional<DType> kv_dtype;    // unset: f32 for f32 models, else f16
   bool prefix_cache = true;
   bool adapter_strict = true;
+  bool adapter_int8 = false;     // keep low-rank factors as int8 (--adapter-quant int8)
   int32_t adapter_rank_max = 0;  // 0: limits.h
   int32_t adapter_load_threads = 2;
 };

@@ -75,8 +75,10 @@ inline constexpr int kModules = 9;
 struct LoraPair {
   const std::byte* a = nullptr;    // [rank, in] in dtype; for kEmbed: [vocab, rank] (one row a token)
   const std::byte* b_t = nullptr;  // [rank, out] in dtype
-  DType dtype = DType::kF32;       // f32, f16 or bf16
-  int32_t rank = 0;                // 0: no product (only bias_delta may be set)
+  DType dtype = DType::kF32;       // f32, f16 or bf16; int8 factors have scales instead (ops/lora_factors.h)
+  const float* a_scale = nullptr;  // null: plain factors; else the scales of int8 factors
+  const float* b_scale = nullptr;
+  int32_t rank = 0;  // 0: no product (only bias_delta may be set)
   int32_t in = 0;
   int32_t out = 0;
   float scaling = 0;              // alpha / r or alpha / sqrt(r), of this module

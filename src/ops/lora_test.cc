@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <deque>
+#include <optional>
 #include <thread>
 
+#include "ops/lora_factors.h"
 #include "ops/op_test_util.h"
 
 namespace loralei {
@@ -10,30 +12,54 @@ namespace {
 class Lora : public EveryTable {};
 FOR_EVERY_TABLE(Lora);
 
+// How the factors of a test's pair are stored.
+enum class Stored { kF32, kF16, kBF16, kInt8 };
+constexpr Stored kStored[] = {Stored::kF32, Stored::kF16, Stored::kBF16, Stored::kInt8};
+DType dtype_of(Stored stored) { return stored == Stored::kInt8 ? DType::kF32 : kPlainDTypes[static_cast<int>(stored)]; }
+
 // One adapter's pair for one target, with its decoded numbers.
 struct TestPair {
   std::vector<std::byte> a, b_t;
+  std::vector<float> a_scale, b_scale;
   std::vector<float> a_values, b_values, b_bias, bias_delta;
   LoraPair pair;
 
-  TestPair(Prng& prng, DType dtype, int32_t rank, int32_t in, int32_t out, bool with_b_bias, bool with_delta) {
+  TestPair(Prng& prng, Stored stored, int32_t rank, int32_t in, int32_t out, bool with_b_bias, bool with_delta) {
+    const DType dtype = dtype_of(stored);
     a = random_rows(prng, dtype, rank, in);
     b_t = random_rows(prng, dtype, rank, out);
-    a_values.resize(static_cast<size_t>(rank) * static_cast<size_t>(in));
-    b_values.resize(static_cast<size_t>(rank) * static_cast<size_t>(out));
-    decode_row(dtype, a.data(), a_values.data(), int64_t{rank} * in);
-    decode_row(dtype, b_t.data(), b_values.data(), int64_t{rank} * out);
     b_bias = random_floats(prng, out);
     bias_delta = random_floats(prng, out);
+    if (stored == Stored::kInt8 && rank > 0) {
+      quantise(a, a_scale, rank, in, lora_quant_groups(in), 1);
+      quantise(b_t, b_scale, rank, out, 1, rank);
+    }
     pair = {.a = a.data(),
             .b_t = b_t.data(),
             .dtype = dtype,
+            .a_scale = a_scale.empty() ? nullptr : a_scale.data(),
+            .b_scale = b_scale.empty() ? nullptr : b_scale.data(),
             .rank = rank,
             .in = in,
             .out = out,
             .scaling = static_cast<float>(0.25 + prng.uniform()),
             .b_bias = with_b_bias ? b_bias.data() : nullptr,
             .bias_delta = with_delta ? bias_delta.data() : nullptr};
+    a_values.resize(static_cast<size_t>(rank) * static_cast<size_t>(in));
+    b_values.resize(static_cast<size_t>(rank) * static_cast<size_t>(out));
+    for (int32_t r = 0; r < rank; ++r) {
+      decode_lora_a(pair, r, &a_values[static_cast<size_t>(r * in)]);
+      decode_lora_b(pair, r, 0, out, &b_values[static_cast<size_t>(r * out)]);
+    }
+  }
+
+  static void quantise(std::vector<std::byte>& rows, std::vector<float>& scales, int32_t rank, int32_t count,
+                       int64_t rank_stride, int64_t group_stride) {
+    std::vector<std::byte> quantised(static_cast<size_t>(rank * lora_quant_row_bytes(count)), std::byte{0xFF});
+    scales.resize(static_cast<size_t>(rank * lora_quant_groups(count)), std::numeric_limits<float>::quiet_NaN());
+    quantise_lora(reinterpret_cast<const float*>(rows.data()), rank, count, quantised.data(), scales.data(),
+                  rank_stride, group_stride);
+    rows = std::move(quantised);
   }
 };
 
@@ -45,7 +71,9 @@ struct TestLayer {
   std::vector<std::deque<LoraSource>> slots;       // [target][slot]
   std::vector<std::vector<const TestPair*>> used;  // [target][slot], null: none
 
-  TestLayer(Prng& prng, int32_t in_size, std::vector<int32_t> out_sizes, const std::vector<int32_t>& ranks)
+  // `all_stored`: empty means any, drawn for each pair.
+  TestLayer(Prng& prng, int32_t in_size, std::vector<int32_t> out_sizes, const std::vector<int32_t>& ranks,
+            std::optional<Stored> all_stored = std::nullopt)
       : in(in_size), outs(std::move(out_sizes)) {
     for (int32_t out : outs) {
       slots.emplace_back();
@@ -54,8 +82,8 @@ struct TestLayer {
         LoraSource& source = slots.back().emplace_back();
         used.back().push_back(nullptr);
         if (rank < 0) continue;  // this adapter does not touch the target
-        const DType dtype = kPlainDTypes[prng.below(3)];
-        pairs.emplace_back(prng, dtype, rank, in, out, prng.below(2) == 0, rank == 0 || prng.below(2) == 0);
+        const Stored stored = all_stored.value_or(kStored[prng.below(4)]);
+        pairs.emplace_back(prng, stored, rank, in, out, prng.below(2) == 0, rank == 0 || prng.below(2) == 0);
         source.pair = &pairs.back().pair;
         source.kind = LoraSourceKind::kResident;
         used.back().back() = &pairs.back();
@@ -193,26 +221,137 @@ TEST_P(Lora, ManySegmentsAndHighRanksNeedSeveralBatches) {
 
 TEST_P(Lora, ARowDoesNotDependOnItsSegmentsNeighboursOrThreads) {
   Prng prng(203);
-  TestLayer layer(prng, 150, {130, 33}, {8, 64, 5});
   const int32_t rows = 70;
   const std::vector<float> x = random_floats(prng, int64_t{rows} * 150);
-  const auto start = start_values(prng, layer, rows);
-  for (int32_t slot = 0; slot < 3; ++slot) {
-    const LoraRun whole = run_lora(table(), 4, layer, x, rows, {{0, rows, slot, 0.7f}}, start);
-    std::vector<LoraSegment> singles, mixed;
-    for (int32_t row = 0; row < rows; ++row) singles.push_back({row, 1, slot, 0.7f});
-    for (int32_t row = 0; row < rows;) {
-      const int32_t count = std::min(rows - row, static_cast<int32_t>(1 + prng.below(11)));
-      mixed.push_back({row, count, slot, 0.7f});
-      row += count;
-    }
-    for (const auto& segments : {singles, mixed}) {
+  for (Stored stored : kStored) {
+    TestLayer layer(prng, 150, {130, 33}, {8, 64, 5, 27}, stored);
+    const auto start = start_values(prng, layer, rows);
+    for (int32_t slot = 0; slot < 4; ++slot) {
+      const LoraRun whole = run_lora(table(), 4, layer, x, rows, {{0, rows, slot, 0.7f}}, start);
+      std::vector<LoraSegment> singles, mixed;
+      for (int32_t row = 0; row < rows; ++row) singles.push_back({row, 1, slot, 0.7f});
+      for (int32_t row = 0; row < rows;) {
+        const int32_t count = std::min(rows - row, static_cast<int32_t>(1 + prng.below(11)));
+        mixed.push_back({row, count, slot, 0.7f});
+        row += count;
+      }
+      // Only some rows use this adapter, the others another one.
+      std::vector<LoraSegment> others = mixed;
+      for (size_t i = 0; i < others.size(); i += 2) others[i].slot = (slot + 1) % 4;
       for (int threads : {1, 3}) {
-        const LoraRun run = run_lora(table(), threads, layer, x, rows, segments, start);
-        for (size_t t = 0; t < 2; ++t)
-          ASSERT_TRUE(same_bits(run.y[t], whole.y[t])) << "slot " << slot << " threads " << threads;
+        for (const auto& segments : {singles, mixed, others}) {
+          const LoraRun run = run_lora(table(), threads, layer, x, rows, segments, start);
+          for (const LoraSegment& segment : segments) {
+            if (segment.slot != slot) continue;
+            for (size_t t = 0; t < 2; ++t) {
+              const auto out = static_cast<size_t>(layer.outs[t]);
+              const size_t at = static_cast<size_t>(segment.row_begin) * out;
+              ASSERT_EQ(std::memcmp(&run.y[t][at], &whole.y[t][at],
+                                    static_cast<size_t>(segment.row_count) * out * sizeof(float)),
+                        0)
+                  << "stored " << static_cast<int>(stored) << " slot " << slot << " threads " << threads;
+            }
+          }
+        }
       }
     }
+  }
+}
+
+// Every row mixes two adapters, some a third: the order of a row's own segments decides, not the batch.
+TEST_P(Lora, OverlappingSegmentsAreAddedInTheRowsOwnOrder) {
+  Prng prng(208);
+  const int32_t rows = 9;
+  TestLayer layer(prng, 96, {70, 40}, {8, 3, 16});
+  const std::vector<float> x = random_floats(prng, int64_t{rows} * 96);
+  const auto start = start_values(prng, layer, rows);
+  std::vector<LoraSegment> all;
+  std::vector<std::vector<LoraSegment>> of_row(static_cast<size_t>(rows));
+  for (int32_t row = 0; row < rows; ++row) {
+    auto& segments = of_row[static_cast<size_t>(row)];
+    segments = {{row, 1, row % 3, 0.5f}, {row, 1, (row + 1) % 3, 1.5f}};
+    if (row % 2 == 0) segments.push_back({row, 1, row % 3, -0.25f});
+    all.insert(all.end(), segments.begin(), segments.end());
+  }
+  const LoraRun together = run_lora(table(), 3, layer, x, rows, all, start);
+  expect_lora(layer, x, all, start, together, "overlap");
+  for (int32_t row = 0; row < rows; ++row) {
+    const LoraRun alone = run_lora(table(), 1, layer, x, rows, of_row[static_cast<size_t>(row)], start);
+    for (size_t t = 0; t < 2; ++t) {
+      const auto out = static_cast<size_t>(layer.outs[t]);
+      ASSERT_EQ(std::memcmp(&alone.y[t][static_cast<size_t>(row) * out], &together.y[t][static_cast<size_t>(row) * out],
+                            out * sizeof(float)),
+                0)
+          << row;
+    }
+  }
+}
+
+// A fused projection's pairs have one A; sharing its product changes no number.
+TEST_P(Lora, TargetsMayShareOneA) {
+  Prng prng(209);
+  for (Stored stored : kStored) {
+    TestLayer layer(prng, 150, {64, 20, 90}, {12}, stored);
+    TestPair &first = layer.pairs[0], &last = layer.pairs[2];
+    const std::vector<float> x = random_floats(prng, 5 * 150);
+    const auto start = start_values(prng, layer, 5);
+    last.a = first.a;  // a copy of the bytes
+    last.a_scale = first.a_scale;
+    last.a_values = first.a_values;
+    last.pair.a = last.a.data();
+    if (last.pair.a_scale != nullptr) last.pair.a_scale = last.a_scale.data();
+    const LoraRun apart = run_lora(table(), 2, layer, x, 5, {{0, 5, 0, 1.0f}}, start);
+    last.pair.a = first.pair.a;  // the same bytes
+    last.pair.a_scale = first.pair.a_scale;
+    const LoraRun shared = run_lora(table(), 2, layer, x, 5, {{0, 5, 0, 1.0f}}, start);
+    expect_lora(layer, x, {{0, 5, 0, 1.0f}}, start, shared, "shared");
+    for (size_t t = 0; t < 3; ++t) ASSERT_TRUE(same_bits(apart.y[t], shared.y[t]));
+  }
+}
+
+// Int8 factors against the numbers they were made from: each factor is off by at most half a step of its group.
+TEST_P(Lora, Int8FactorsStayWithinTheirSteps) {
+  Prng prng(210);
+  const int32_t in = 200, out = 130, rank = 16;
+  const std::vector<float> a = random_floats(prng, rank * in), b = random_floats(prng, rank * out);
+  TestLayer layer(prng, in, {out}, {rank}, Stored::kInt8);
+  TestPair& test = layer.pairs[0];
+  const auto bytes = [](const std::vector<float>& values) {
+    const auto* data = reinterpret_cast<const std::byte*>(values.data());
+    return std::vector<std::byte>(data, data + values.size() * sizeof(float));
+  };
+  test.a = bytes(a), test.b_t = bytes(b);
+  TestPair::quantise(test.a, test.a_scale, rank, in, lora_quant_groups(in), 1);
+  TestPair::quantise(test.b_t, test.b_scale, rank, out, 1, rank);
+  test.pair.a = test.a.data(), test.pair.b_t = test.b_t.data();
+  test.pair.a_scale = test.a_scale.data(), test.pair.b_scale = test.b_scale.data();
+  test.pair.b_bias = test.pair.bias_delta = nullptr;
+  const std::vector<float> x = random_floats(prng, in);
+  const LoraRun run = run_lora(table(), 2, layer, x, 1, {{0, 1, 0, 1.0f}}, {std::vector<float>(out)});
+  std::vector<double> v(rank), v_abs(rank), v_off(rank);
+  for (int r = 0; r < rank; ++r) {
+    for (int k = 0; k < in; ++k) {
+      const auto at = static_cast<size_t>(r * in + k);
+      const double value = static_cast<double>(x[static_cast<size_t>(k)]);
+      v[static_cast<size_t>(r)] += value * static_cast<double>(a[at]);
+      v_abs[static_cast<size_t>(r)] += std::fabs(value * static_cast<double>(a[at]));
+      v_off[static_cast<size_t>(r)] +=
+          std::fabs(value) * 0.5 * static_cast<double>(test.a_scale[static_cast<size_t>(r * 4 + k / 64)]);
+    }
+  }
+  for (int o = 0; o < out; ++o) {
+    double sum = 0, off = 0, magnitude = 0;
+    for (int r = 0; r < rank; ++r) {
+      const auto i = static_cast<size_t>(r);
+      const double factor = static_cast<double>(b[static_cast<size_t>(r * out + o)]);
+      const double factor_off = 0.5 * static_cast<double>(test.b_scale[static_cast<size_t>(o / 64 * rank + r)]);
+      sum += v[i] * factor;
+      off += v_off[i] * std::fabs(factor) + (std::fabs(v[i]) + v_off[i]) * factor_off;
+      magnitude += (v_abs[i] + v_off[i]) * (std::fabs(factor) + factor_off);
+    }
+    const double scaling = static_cast<double>(test.pair.scaling);
+    ASSERT_NEAR(static_cast<double>(run.y[0][static_cast<size_t>(o)]), scaling * sum,
+                scaling * (off + kEps * (in / 8 + 140) * magnitude));
   }
 }
 
@@ -266,9 +405,10 @@ TEST_P(Lora, AHostDeltaIsAddedWhenItIsReady) {
 TEST_P(Lora, EmbeddingPairsLookTheirRowsUp) {
   Prng prng(207);
   const int32_t vocab = 30, hidden = 90, rows = 40;
-  for (DType dtype : kPlainDTypes) {
+  for (Stored stored : {Stored::kF32, Stored::kF16, Stored::kBF16}) {
+    const DType dtype = dtype_of(stored);
     for (int32_t rank : {1, 6, 64}) {
-      TestPair test(prng, dtype, rank, vocab, hidden, false, false);
+      TestPair test(prng, stored, rank, vocab, hidden, false, false);
       const std::vector<std::byte> table_rows = random_rows(prng, dtype, vocab, rank);  // [vocab, rank]
       std::vector<float> a(static_cast<size_t>(vocab * rank));
       decode_row(dtype, table_rows.data(), a.data(), int64_t{vocab} * rank);

@@ -3,8 +3,8 @@
 //
 // Thread: parallel_for is called by one thread at a time (the executor's), which works along as worker 0. Not
 // re-entrant. Ownership: owns its threads; the destructor joins them. Invariant: every index in [0, count) is handed
-// out exactly once, in chunks of `grain`, to whichever worker is free, so that a busy neighbour core costs its share
-// and not a stall. No allocation per call.
+// out exactly once, in ascending chunks of `grain`, to whichever worker is free, so that a busy neighbour core costs
+// its share and not a stall; an item may therefore wait for earlier ones. No allocation per call.
 #pragma once
 
 #include <cstdint>

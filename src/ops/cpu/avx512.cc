@@ -36,6 +36,7 @@ namespace avx512 {
 #include "ops/cpu/decode.inl.h"
 #include "ops/cpu/matmul.inl.h"
 #include "ops/cpu/elementwise.inl.h"
+#include "ops/cpu/lora_factors.inl.h"
 #include "ops/cpu/lora.inl.h"
 #include "ops/cpu/attention.inl.h"
 // clang-format on

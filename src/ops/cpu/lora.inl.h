@@ -1,115 +1,277 @@
 // SPDX-License-Identifier: Apache-2.0
-// The low-rank products: shrink (A x, the same register tiles as matmul) and expand (B over contiguous outputs). No
+// The low-rank products: shrink (A x, register tiles of ranks and rows) and expand (B over contiguous outputs). No
 // include guard: see target.h.
 //
-// The number for (row, output) is sum over r ascending of value[r] * B[r, output], then y += factor * (sum + b_bias)
-// and y += bias_delta; pieces, chunks and threads do not enter.
+// The number for (row, rank) is one lane accumulator over the input in ascending steps of kLanes, then reduce4's fixed
+// order. The number for (row, output) is sum over r ascending of value[r] * B[r, output] (int8: (value[r] * scale) *
+// q), then y += factor * (sum + b_bias) and y += bias_delta. How rows, ranks and outputs are grouped does not enter.
 
-void shrink_work(const LoraPiece& piece, const LoraWork& work, int32_t rank_begin, const float* x, int64_t x_stride) {
-  const LoraPair& pair = *work.pair;
-  const int64_t stride = row_bytes(pair.dtype, pair.in);
-  const int outputs = pair.rank - rank_begin < kRowTile ? pair.rank - rank_begin : kRowTile;
-  const ProductOut out{work.values + rank_begin, pair.rank, nullptr, false};
-  product_rows_of(pair.dtype, pair.a + rank_begin * stride, stride, outputs, x + piece.row_begin * x_stride, x_stride,
-                  0, piece.row_count, pair.in, out);
+// With one row the factors come from memory at the rate it gives, for which the hardware's own prefetching starts too
+// late in every page.
+constexpr int kShrinkAheadBytes = 1024, kExpandAheadBytes = 512;
+LORALEI_INLINE void prefetch_factor(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+
+// sums[t, o] = row t of x times factor o.
+template <class Factor, int kRanks, int kTokens>
+LORALEI_INLINE void shrink_sums(const Factor* a, const float* const* x, int64_t in, F (&sums)[kTokens * kRanks]) {
+  LORALEI_UNROLL
+  for (int i = 0; i < kTokens * kRanks; ++i) sums[i] = zero();
+  int64_t k = 0;
+  for (; k + kLanes <= in; k += kLanes) {
+    if (kTokens == 1 && k % (64 / Factor::kBytes) == 0) {
+      LORALEI_UNROLL
+      for (int o = 0; o < kRanks; ++o) prefetch_factor(a[o].data + k * Factor::kBytes + kShrinkAheadBytes);
+    }
+    F w[kRanks];
+    LORALEI_UNROLL
+    for (int o = 0; o < kRanks; ++o) w[o] = a[o].at(k);
+    LORALEI_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      const F value = load(x[t] + k);
+      LORALEI_UNROLL
+      for (int o = 0; o < kRanks; ++o) sums[t * kRanks + o] = fma(value, w[o], sums[t * kRanks + o]);
+    }
+  }
+  if (k == in) return;
+  const int rest = static_cast<int>(in - k);
+  LORALEI_UNROLL
+  for (int o = 0; o < kRanks; ++o) {
+    const F w = a[o].at_n(k, rest);
+    LORALEI_UNROLL
+    for (int t = 0; t < kTokens; ++t) sums[t * kRanks + o] = fma(load_n(x[t] + k, rest), w, sums[t * kRanks + o]);
+  }
 }
 
-// sums[t][0..count) += values[t][rank_begin..rank_begin + kRanks) * B; the sums start from zero at rank 0.
-template <class Rows, int kRanks>
-LORALEI_INLINE void expand_ranks(const LoraPair& pair, int32_t rank_begin, const float* values, int tokens,
-                                 int32_t output, int32_t count, float* sums) {
-  const std::byte* b[kRanks];
-  for (int r = 0; r < kRanks; ++r) b[r] = pair.b_t + (int64_t{rank_begin + r} * pair.out + output) * Rows::kBytes;
-  for (int32_t i = 0; i < count; i += kLanes) {
-    const int lanes = count - i < kLanes ? count - i : kLanes;
+// `ranks` of the kRanks factors are real; the rest repeat the last one and are not stored.
+template <class Factor, int kRanks, int kTokens>
+void shrink_block(const Factor* factors, const float* const* rows, int64_t in, int ranks, float* values,
+                  int64_t stride) {
+  static_assert(kRanks * kTokens % 4 == 0);
+  Factor a[kRanks];
+  for (int o = 0; o < kRanks; ++o) a[o] = factors[o < ranks ? o : ranks - 1];
+  const float* x[kTokens];
+  for (int t = 0; t < kTokens; ++t) x[t] = rows[t];
+  F sums[kTokens * kRanks];
+  shrink_sums<Factor, kRanks, kTokens>(a, x, in, sums);
+  alignas(16) float out[kTokens * kRanks];
+  LORALEI_UNROLL
+  for (int i = 0; i < kTokens * kRanks; i += 4)
+    _mm_store_ps(out + i, reduce4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]));
+  for (int t = 0; t < kTokens; ++t) {
+    for (int o = 0; o < ranks && o < kRanks; ++o) values[t * stride + o] = out[t * kRanks + o];
+  }
+}
+
+template <class Factor, int kRanks, int kTokens>
+LORALEI_INLINE void shrink_ranks(const Factor* a, const float* const* x, int64_t in, int ranks, float* values,
+                                 int64_t stride) {
+  for (int o = 0; o < ranks; o += kRanks)
+    shrink_block<Factor, kRanks, kTokens>(a + o, x, in, ranks - o, values + o, stride);
+}
+
+// The shape of the register tile for what is left of the rows. With few rows the factors stream from memory, so more of
+// them are in flight. Returns the rows it did.
+template <class Factor>
+LORALEI_INLINE int shrink_step(const Factor* a, const float* const* x, int rows, int64_t in, int ranks, float* values,
+                               int64_t stride) {
+  if (rows == 1) return shrink_ranks<Factor, 8, 1>(a, x, in, ranks, values, stride), 1;
+  if constexpr (kLanes == 16) {
+    if (rows == 2) return shrink_ranks<Factor, 8, 2>(a, x, in, ranks, values, stride), 2;
+    if (rows == 3) return shrink_ranks<Factor, 4, 3>(a, x, in, ranks, values, stride), 3;
+    if (rows == 4 || rows == 7 || rows == 8) return shrink_ranks<Factor, 4, 4>(a, x, in, ranks, values, stride), 4;
+    if (rows == 5) return shrink_ranks<Factor, 4, 5>(a, x, in, ranks, values, stride), 5;
+    return shrink_ranks<Factor, 4, 6>(a, x, in, ranks, values, stride), 6;
+  } else {
+    if (rows == 2 || rows == 4) return shrink_ranks<Factor, 4, 2>(a, x, in, ranks, values, stride), 2;
+    return shrink_ranks<Factor, 4, 3>(a, x, in, ranks, values, stride), 3;
+  }
+}
+
+template <class Factor>
+void shrink_tile(const ShrinkTile& tile, const float* const* x, int rows, float* values, int64_t stride) {
+  Factor a[8];
+  for (int o = 0; o < tile.count; ++o) a[o] = Factor::of_a(*tile.pairs[o], tile.ranks[o]);
+  for (int row = 0; row < rows;)
+    row += shrink_step(a, x + row, rows - row, tile.pairs[0]->in, tile.count, values + row * stride, stride);
+}
+
+// One tile of ranks for up to kShrinkRows rows of one group.
+void shrink_item(const LoraBatch& batch, const LoraGroup& group, std::span<const LoraTarget> targets, int64_t item,
+                 const float* x_rows, int64_t x_stride) {
+  const ShrinkTile tile =
+      shrink_tile_at(group, targets, batch.tile_ranks, static_cast<int32_t>(item / group.row_blocks));
+  const int32_t begin = static_cast<int32_t>(item % group.row_blocks) * kShrinkRows;
+  const int rows = group.rows - begin < kShrinkRows ? group.rows - begin : kShrinkRows;
+  const float* x[kShrinkRows];
+  for (int i = 0; i < rows; ++i) x[i] = x_rows + batch.rows[group.rows_begin + begin + i].row * x_stride;
+  float* values = group.values + int64_t{begin} * group.ranks + tile.first;
+  if (tile.pairs[0]->a_scale != nullptr) return shrink_tile<Int8A>(tile, x, rows, values, group.ranks);
+  switch (tile.pairs[0]->dtype) {
+    case DType::kF16:
+      return shrink_tile<PlainFactor<RowsF16>>(tile, x, rows, values, group.ranks);
+    case DType::kBF16:
+      return shrink_tile<PlainFactor<RowsBF16>>(tile, x, rows, values, group.ranks);
+    default:
+      return shrink_tile<PlainFactor<RowsF32>>(tile, x, rows, values, group.ranks);
+  }
+}
+
+// Outputs [output, output + count) of one pair for up to kExpandTokens rows. count is at most kExpandOutputs.
+struct ExpandTask {
+  const LoraPair* pair = nullptr;
+  int32_t output = 0, count = 0;
+  int tokens = 0;
+  const float* values[kExpandTokens];  // [rank]
+  float* y[kExpandTokens];             // from `output` on
+  float factor[kExpandTokens];
+  float* sums = nullptr;  // [kExpandTokens, kExpandOutputs]: between two passes over ranks
+};
+
+// y += factor * (sum + b_bias) + bias_delta, each term rounded on its own. No scale touches bias_delta: it is a
+// replacement.
+LORALEI_INLINE void add_expanded(const ExpandTask& task, int t, int32_t i, int lanes, F sum) {
+  const LoraPair& pair = *task.pair;
+  float* y = task.y[t] + i;
+  if (lanes == kLanes && pair.b_bias == nullptr && pair.bias_delta == nullptr)
+    return store(y, fma(set1(task.factor[t]), sum, load(y)));
+  F value = load_n(y, lanes);
+  if (pair.rank > 0) {
+    if (pair.b_bias != nullptr) sum = add(sum, load_n(pair.b_bias + task.output + i, lanes));
+    value = fma(set1(task.factor[t]), sum, value);
+  }
+  if (pair.bias_delta != nullptr) value = add(value, load_n(pair.bias_delta + task.output + i, lanes));
+  store_n(y, value, lanes);
+}
+
+// One pass: kRanks ranks from rank_begin on. The sums start from zero in the first pass and go to y in the last.
+template <class Factor, int kRanks>
+void expand_pass(const ExpandTask& task, int32_t rank_begin) {
+  const LoraPair& pair = *task.pair;
+  const bool first = rank_begin == 0, last = rank_begin + kRanks == pair.rank;
+  Factor b[kRanks];
+  for (int r = 0; r < kRanks; ++r) b[r] = Factor::of_b(pair, rank_begin + r, task.output);
+  const float* v[kExpandTokens];
+  for (int t = 0; t < task.tokens; ++t) v[t] = task.values[t] + rank_begin;
+  [[maybe_unused]] float scaled[kExpandTokens][kRanks];
+  for (int32_t i = 0; i < task.count; i += kLanes) {
+    if constexpr (Factor::kScaledRanks) {
+      if (i % kLoraQuantGroup == 0) {
+        const float* scales = pair.b_scale + int64_t{task.output + i} / kLoraQuantGroup * pair.rank + rank_begin;
+        for (int t = 0; t < task.tokens; ++t) {
+          for (int r = 0; r < kRanks; ++r) scaled[t][r] = task.values[t][rank_begin + r] * scales[r];
+          v[t] = scaled[t];
+        }
+      }
+    }
+    if (task.tokens == 1 && i % (64 / Factor::kBytes) == 0) {
+      LORALEI_UNROLL
+      for (int r = 0; r < kRanks; ++r) prefetch_factor(b[r].data + i * Factor::kBytes + kExpandAheadBytes);
+    }
+    const int lanes = task.count - i < kLanes ? task.count - i : kLanes;
     F rows[kRanks];
     LORALEI_UNROLL
-    for (int r = 0; r < kRanks; ++r)
-      rows[r] = lanes == kLanes ? Rows::at(b[r] + i * Rows::kBytes) : Rows::at_n(b[r] + i * Rows::kBytes, lanes);
-    for (int t = 0; t < tokens; ++t) {
-      const float* v = values + int64_t{t} * pair.rank + rank_begin;
-      F sum = rank_begin == 0 ? zero() : load(sums + t * kExpandOutputs + i);
+    for (int r = 0; r < kRanks; ++r) rows[r] = lanes == kLanes ? b[r].at(i) : b[r].at_n(i, lanes);
+    for (int t = 0; t < task.tokens; ++t) {
+      F sum = first ? zero() : load(task.sums + t * kExpandOutputs + i);
       LORALEI_UNROLL
-      for (int r = 0; r < kRanks; ++r) sum = fma(set1(v[r]), rows[r], sum);
-      store(sums + t * kExpandOutputs + i, sum);
+      for (int r = 0; r < kRanks; ++r) sum = fma(set1(v[t][r]), rows[r], sum);
+      if (last) {
+        add_expanded(task, t, i, lanes, sum);
+      } else {
+        store(task.sums + t * kExpandOutputs + i, sum);
+      }
     }
   }
 }
 
-template <class Rows>
-void expand_sums(const LoraPair& pair, const float* values, int tokens, int32_t output, int32_t count, float* sums) {
+template <class Factor>
+void expand_task(const ExpandTask& task) {
+  const int32_t rank = task.pair->rank;
   int32_t r = 0;
-  for (; r + 8 <= pair.rank; r += 8) expand_ranks<Rows, 8>(pair, r, values, tokens, output, count, sums);
-  for (; r + 2 <= pair.rank; r += 2) expand_ranks<Rows, 2>(pair, r, values, tokens, output, count, sums);
-  if (r < pair.rank) expand_ranks<Rows, 1>(pair, r, values, tokens, output, count, sums);
+  // Sixteen decoded rows do not fit the registers of AVX2; for one token they need not stay there.
+  if (kLanes == 16 || task.tokens == 1)
+    for (; r + 16 <= rank; r += 16) expand_pass<Factor, 16>(task, r);
+  for (; r + 8 <= rank; r += 8) expand_pass<Factor, 8>(task, r);
+  if (r + 4 <= rank) expand_pass<Factor, 4>(task, r), r += 4;
+  if (r + 2 <= rank) expand_pass<Factor, 2>(task, r), r += 2;
+  if (r < rank) expand_pass<Factor, 1>(task, r);
 }
 
-void expand_sums_of(const LoraPair& pair, const float* values, int tokens, int32_t output, int32_t count, float* sums) {
-  switch (pair.dtype) {
+void expand_task_of(const ExpandTask& task) {
+  if (task.pair->rank == 0) {
+    for (int t = 0; t < task.tokens; ++t) {
+      for (int32_t i = 0; i < task.count; i += kLanes)
+        add_expanded(task, t, i, task.count - i < kLanes ? task.count - i : kLanes, zero());
+    }
+    return;
+  }
+  if (task.pair->b_scale != nullptr) return expand_task<Int8B>(task);
+  switch (task.pair->dtype) {
     case DType::kF16:
-      return expand_sums<RowsF16>(pair, values, tokens, output, count, sums);
+      return expand_task<PlainFactor<RowsF16>>(task);
     case DType::kBF16:
-      return expand_sums<RowsBF16>(pair, values, tokens, output, count, sums);
+      return expand_task<PlainFactor<RowsBF16>>(task);
     default:
-      return expand_sums<RowsF32>(pair, values, tokens, output, count, sums);
+      return expand_task<PlainFactor<RowsF32>>(task);
   }
 }
 
-// y[0..count) += factor * (sums + b_bias) + bias_delta, each term rounded on its own. No scale touches bias_delta: it
-// is a replacement.
-void add_expanded(const LoraPair& pair, float scale, const float* sums, int32_t output, int32_t count, float* y) {
-  const F factor = set1(scale * pair.scaling);
-  for (int32_t i = 0; i < count; i += kLanes) {
-    const int lanes = count - i < kLanes ? count - i : kLanes;
-    F value = load_n(y + i, lanes);
-    if (pair.rank > 0) {
-      F sum = load_n(sums + i, lanes);
-      if (pair.b_bias != nullptr) sum = add(sum, load_n(pair.b_bias + output + i, lanes));
-      value = fma(factor, sum, value);
+// Outputs [output, output + count) of one part for all rows of its group.
+void expand_part(const LoraBatch& batch, const LoraGroup& group, const LoraPart& part, const LoraTarget& target,
+                 int32_t output, int32_t count, float* sums) {
+  const LoraRow* rows = batch.rows + group.rows_begin;
+  if (part.delta != nullptr) {
+    for (int32_t i = 0; i < group.rows; ++i) {
+      add_floats(part.delta + int64_t{rows[i].segment_row} * target.out + output,
+                 target.y + rows[i].row * target.y_stride + output, count);
     }
-    if (pair.bias_delta != nullptr) value = add(value, load_n(pair.bias_delta + output + i, lanes));
-    store_n(y + i, value, lanes);
+    return;
   }
-}
-
-// Outputs [output, output + count) of one target for all rows of one piece.
-void expand_piece(const LoraPiece& piece, const LoraWork& work, const LoraTarget& target, int32_t output, int32_t count,
-                  float* sums) {
-  if (work.delta != nullptr) {
-    for (int32_t i = 0; i < piece.row_count; ++i) {
-      add_floats(work.delta + int64_t{i} * target.out + output,
-                 target.y + (piece.row_begin + i) * target.y_stride + output, count);
-    }
-  }
-  if (work.pair == nullptr || output >= work.pair->out) return;
-  const LoraPair& pair = *work.pair;
-  count = pair.out - output < count ? pair.out - output : count;
-  for (int32_t row = 0; row < piece.row_count; row += kExpandTokens) {
-    const int tokens = piece.row_count - row < kExpandTokens ? piece.row_count - row : kExpandTokens;
-    if (pair.rank > 0) expand_sums_of(pair, work.values + int64_t{row} * pair.rank, tokens, output, count, sums);
-    for (int t = 0; t < tokens; ++t) {
-      float* y = target.y + (piece.row_begin + row + t) * target.y_stride + output;
-      add_expanded(pair, piece.scale, sums + t * kExpandOutputs, output, count, y);
+  ExpandTask task;
+  task.pair = part.pair;
+  task.sums = sums;
+  for (int32_t end = output + count; output < end; output += kExpandOutputs) {
+    task.output = output;
+    task.count = end - output < kExpandOutputs ? end - output : kExpandOutputs;
+    for (int32_t row = 0; row < group.rows; row += kExpandTokens) {
+      task.tokens = group.rows - row < kExpandTokens ? group.rows - row : kExpandTokens;
+      for (int t = 0; t < task.tokens; ++t) {
+        task.values[t] = group.values + int64_t{row + t} * group.ranks + part.first;
+        task.y[t] = target.y + rows[row + t].row * target.y_stride + output;
+        task.factor[t] = rows[row + t].scale * part.pair->scaling;
+      }
+      expand_task_of(task);
     }
   }
 }
 
-// The second phase: an item is (target, chunk of outputs) and goes through the pieces in order, so that rows in several
-// segments are safe.
-void expand_batch(OpContext& ctx, const LoraBatch& batch, std::span<const LoraTarget> targets) {
-  const int32_t chunk = expand_outputs(targets, ctx.pool->threads());
-  int32_t out_max = 0;
-  for (const LoraTarget& target : targets) out_max = target.out > out_max ? target.out : out_max;
-  const int64_t chunks = (out_max + chunk - 1) / chunk;
-  ctx.pool->parallel_for(chunks * static_cast<int64_t>(targets.size()), 1, [&](int64_t begin, int64_t end, int worker) {
+// No row stands twice in a batch, so that items may run in any order.
+void expand_item(const LoraBatch& batch, const LoraGroup& group, std::span<const LoraTarget> targets, int64_t index,
+                 float* sums) {
+  size_t t = 0;
+  for (; index >= group.parts[t].chunks; ++t) index -= group.parts[t].chunks;
+  const LoraPart& part = group.parts[t];
+  const int32_t out = part.delta != nullptr ? targets[t].out : part.pair->out;
+  const int32_t output = static_cast<int32_t>(index) * part.chunk;
+  expand_part(batch, group, part, targets[t], output, out - output < part.chunk ? out - output : part.chunk, sums);
+}
+
+// One parallel region for both phases: the pool hands items out in ascending order, so that an expansion waits only for
+// shrinks that are being computed, and with several adapters for none at all.
+void run_batch(OpContext& ctx, const LoraBatch& batch, int64_t shrink_items, const float* x, int64_t x_stride,
+               std::span<const LoraTarget> targets) {
+  ctx.pool->parallel_for(shrink_items + batch.expand_items, 1, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t item = begin; item < end; ++item) {
-      const size_t t = static_cast<size_t>(item / chunks);
-      const int32_t output = static_cast<int32_t>(item % chunks) * chunk;
-      if (output >= targets[t].out) continue;
-      const int32_t count = targets[t].out - output < chunk ? targets[t].out - output : chunk;
-      for (int p = 0; p < batch.count; ++p) {
-        expand_piece(batch.pieces[p], batch.pieces[p].works[t], targets[t], output, count,
-                     lora_accumulators(ctx, worker));
+      if (item < shrink_items) {
+        LoraGroup& group = group_of_item(batch, &LoraGroup::shrink_end, item);
+        shrink_item(batch, group, targets, item - first_item(batch, group, &LoraGroup::shrink_end), x, x_stride);
+        mark_shrunk(group);
+      } else {
+        const int64_t index = item - shrink_items;
+        LoraGroup& group = group_of_item(batch, &LoraGroup::expand_end, index);
+        if (shrink_items > 0) wait_shrunk(group);
+        expand_item(batch, group, targets, index - first_item(batch, group, &LoraGroup::expand_end),
+                    lora_accumulators(ctx, worker));
       }
     }
   });
@@ -117,23 +279,12 @@ void expand_batch(OpContext& ctx, const LoraBatch& batch, std::span<const LoraTa
 
 void lora(OpContext& ctx, const LoraArgs& args) {
   if (args.segments.empty()) return;
-  LoraPlanner planner(args.segments, args.targets, lora_shared(ctx));
+  LoraPlanner planner(args.segments, args.targets, ctx.pool->threads(), lora_shared(ctx));
   LoraBatch batch;
   bool worked = false;
   while (planner.next(batch)) {
     worked = true;
-    const auto targets = static_cast<int64_t>(args.targets.size());
-    const int64_t blocks = (batch.rank_max + kRowTile - 1) / kRowTile;
-    ctx.pool->parallel_for(batch.count * targets * blocks, 1, [&](int64_t begin, int64_t end, int) {
-      for (int64_t item = begin; item < end; ++item) {
-        const LoraPiece& piece = batch.pieces[item / (targets * blocks)];
-        const LoraWork& work = piece.works[item / blocks % targets];
-        const int32_t rank_begin = static_cast<int32_t>(item % blocks) * kRowTile;
-        if (work.pair != nullptr && rank_begin < work.pair->rank)
-          shrink_work(piece, work, rank_begin, args.x, args.x_stride);
-      }
-    });
-    expand_batch(ctx, batch, args.targets);
+    run_batch(ctx, batch, batch.shrink_items, args.x, args.x_stride, args.targets);
   }
   if (worked) ++ctx.op_count;
 }
@@ -141,21 +292,22 @@ void lora(OpContext& ctx, const LoraArgs& args) {
 void lora_embed(OpContext& ctx, const LoraEmbedArgs& args) {
   if (args.segments.empty()) return;
   const std::span<const LoraTarget> targets(&args.target, 1);
-  LoraPlanner planner(args.segments, targets, lora_shared(ctx));
+  LoraPlanner planner(args.segments, targets, ctx.pool->threads(), lora_shared(ctx));
   LoraBatch batch;
   bool worked = false;
   while (planner.next(batch)) {
     worked = true;
-    for (int p = 0; p < batch.count; ++p) {  // looking rows up is too little work to share
-      const LoraPiece& piece = batch.pieces[p];
-      const LoraPair* pair = piece.works[0].pair;
+    for (int32_t g = 0; g < batch.group_count; ++g) {  // looking rows up is too little work to share
+      const LoraGroup& group = batch.groups[g];
+      const LoraPair* pair = group.parts[0].pair;
       if (pair == nullptr) continue;
-      for (int32_t i = 0; i < piece.row_count; ++i) {
-        const std::byte* row = pair->a + int64_t{args.tokens[piece.row_begin + i]} * row_bytes(pair->dtype, pair->rank);
-        decode_to_f32(pair->dtype, row, piece.works[0].values + int64_t{i} * pair->rank, pair->rank);
+      for (int32_t i = 0; i < group.rows; ++i) {
+        const int64_t token = args.tokens[batch.rows[group.rows_begin + i].row];
+        decode_to_f32(pair->dtype, pair->a + token * row_bytes(pair->dtype, pair->rank),
+                      group.values + int64_t{i} * pair->rank, pair->rank);
       }
     }
-    expand_batch(ctx, batch, targets);
+    run_batch(ctx, batch, 0, nullptr, 0, targets);
   }
   if (worked) ++ctx.op_count;
 }

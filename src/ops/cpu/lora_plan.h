@@ -1,80 +1,145 @@
 // SPDX-License-Identifier: Apache-2.0
-// The work list of one LoRA call: segments cut into pieces of a few rows, and for each (piece, target) the source as it
-// was read once.
+// The work list of one LoRA call: rows of the segments, grouped by the adapter they use, so that an adapter is read
+// once for all its rows wherever they stand.
 //
-// Thread: built by the calling thread, then read by the pool. Ownership: lies in the caller's scratch. Invariant:
-// pieces follow the order of the segments, so that overlapping segments are added in their order. A batch holds as many
-// pieces as the scratch can take.
+// Thread: built by the calling thread, then read by the pool. Ownership: lies in the caller's scratch. Invariants: no
+// row stands twice in one batch; a row's segments come in their order, one batch after the other; a batch holds as many
+// rows as the scratch can take.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
 #include "ops/cpu/scratch.h"
+#include "ops/lora_factors.h"
 #include "ops/lora_source.h"
 
 namespace loralei {
 
-struct LoraWork {
-  const LoraPair* pair = nullptr;  // null: nothing low-rank to do
-  const float* delta = nullptr;    // [row_count, out] or null
-  float* values = nullptr;         // [row_count, rank]: A x
+struct LoraRow {
+  int32_t row = 0;          // of x and y
+  int32_t segment_row = 0;  // inside its segment: the row of a host delta
+  float scale = 1;
 };
 
-struct LoraPiece {
-  int32_t row_begin = 0;
-  int32_t row_count = 0;
-  float scale = 1;
-  LoraWork works[kLoraTargetsMax];
+// What one target gets from one adapter.
+struct LoraPart {
+  const LoraPair* pair = nullptr;  // null: nothing low-rank to do
+  const float* delta = nullptr;    // [rows of the segment, out] or null
+  int32_t first = 0;               // the pair's first rank among the group's values
+  bool shares_a = false;           // an earlier target has the same A: nothing to shrink
+  int32_t chunk = 0;               // outputs of one expansion item
+  int32_t chunks = 0;
+};
+
+struct LoraGroup {
+  int32_t slot = 0;
+  int32_t rows_begin = 0, rows = 0;  // in LoraBatch::rows
+  int32_t ranks = 0;                 // of all parts side by side, a shared A once
+  float* values = nullptr;           // [rows, ranks]: A x
+  int64_t shrink_end = 0;            // items of this and all earlier groups
+  int64_t expand_end = 0;
+  int32_t tiles = 0;         // shrink tiles
+  int32_t row_blocks = 0;    // shrink items of a tile
+  int32_t shrinks_left = 0;  // items; the one field that changes while the pool works
+  LoraPart parts[kLoraTargetsMax];
 };
 
 struct LoraBatch {
-  LoraPiece* pieces = nullptr;  // [kLoraPieces]
-  int count = 0;
-  int32_t rank_max = 0;  // of the works of this batch
+  LoraGroup* groups = nullptr;
+  int32_t group_count = 0;
+  LoraRow* rows = nullptr;
+  int32_t tile_ranks = 0;  // ranks of one shrink tile
+  int64_t shrink_items = 0;
+  int64_t expand_items = 0;
 };
 
-constexpr int64_t lora_pieces_bytes() { return round_up64(kLoraPieces * static_cast<int64_t>(sizeof(LoraPiece))); }
+// At most 8 ranks of equal format, side by side although they may come from several targets.
+struct ShrinkTile {
+  int32_t first = 0;  // among the group's values
+  int32_t count = 0;
+  const LoraPair* pairs[8] = {};
+  int32_t ranks[8] = {};  // of each within its pair
+};
+
+constexpr int kShrinkRows = 32;  // rows of one shrink item
+
+constexpr int64_t lora_groups_bytes() { return round_up64(kLoraSegments * static_cast<int64_t>(sizeof(LoraGroup))); }
+constexpr int64_t lora_rows_bytes() { return round_up64(kLoraRows * static_cast<int64_t>(sizeof(LoraRow))); }
 constexpr int64_t lora_worker_bytes() { return int64_t{kExpandTokens} * kExpandOutputs * 4; }
 constexpr int64_t lora_shared_bytes(int64_t rank_max) {
-  return lora_pieces_bytes() + round_up64(lora_values(rank_max) * 4);
+  return lora_groups_bytes() + lora_rows_bytes() + round_up64(lora_values(rank_max) * 4);
 }
 
-// Walks the segments and fills one batch after the other. Each source is read once, when its segment is reached.
+// Walks the segments and fills one batch after the other. A source is read once per batch.
 class LoraPlanner {
  public:
-  // `shared` holds the pieces and then the low-rank values of a batch.
-  LoraPlanner(std::span<const LoraSegment> segments, std::span<const LoraTarget> targets, std::span<std::byte> shared);
+  // `shared` holds the groups, their rows and the low-rank values of a batch.
+  LoraPlanner(std::span<const LoraSegment> segments, std::span<const LoraTarget> targets, int threads,
+              std::span<std::byte> shared);
   // False when no work is left.
   bool next(LoraBatch& batch);
 
  private:
-  bool enter_segment(const LoraSegment& segment);  // false: nothing to do there
-  void add_piece(const LoraSegment& segment, int32_t rows, LoraBatch& batch);
+  struct Taken {
+    int32_t segment = 0;  // in the window
+    int32_t group = 0;
+    int32_t row = 0, rows = 0;  // inside the segment
+  };
 
-  std::span<const LoraSegment> segments_;
+  void enter_window();
+  void take_rows(LoraBatch& batch);
+  LoraGroup& group_of(int32_t slot, LoraBatch& batch);
+  void place_rows(LoraBatch& batch);
+  void count_items(LoraBatch& batch);
+
+  std::span<const LoraSegment> segments_;  // not yet entered
+  std::span<const LoraSegment> window_;
   std::span<const LoraTarget> targets_;
-  LoraPiece* pieces_;
-  float* values_;
-  int64_t values_max_;
-  int64_t values_used_ = 0;
-  size_t segment_ = 0;
-  int32_t row_ = 0;           // inside the segment
-  int64_t values_a_row_ = 0;  // of the current segment
-  ResolvedLora sources_[kLoraTargetsMax];
+  const int threads_;
+  LoraGroup* const groups_;
+  LoraRow* const rows_;
+  float* const values_;
+  const int64_t values_max_;
+  int32_t done_[kLoraSegments];  // rows of each segment of the window
+  Taken taken_[kLoraSegments];
+  int32_t taken_count_ = 0;
 };
 
-// The part of the scratch in front of the workers' parts.
+ShrinkTile shrink_tile_at(const LoraGroup& group, std::span<const LoraTarget> targets, int32_t tile_ranks,
+                          int32_t index);
+
+// The group that holds an item; `end` is the member that counts the items of one phase.
+inline LoraGroup& group_of_item(const LoraBatch& batch, int64_t LoraGroup::*end, int64_t item) {
+  int32_t low = 0, high = batch.group_count - 1;
+  while (low < high) {
+    const int32_t middle = (low + high) / 2;
+    if (item < batch.groups[middle].*end) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return batch.groups[low];
+}
+
+// The number of the group's first item.
+inline int64_t first_item(const LoraBatch& batch, const LoraGroup& group, int64_t LoraGroup::*end) {
+  return &group == batch.groups ? 0 : (&group - 1)->*end;
+}
+
+// Any worker: one shrink item of the group is done; waiting until all are.
+void mark_shrunk(LoraGroup& group);
+void wait_shrunk(LoraGroup& group);
+
+// The part of the scratch behind the workers' parts.
 inline std::span<std::byte> lora_shared(const OpContext& ctx) {
   const int64_t workers = lora_worker_bytes() * ctx.pool->threads();
-  CHECK(workers + lora_pieces_bytes() < static_cast<int64_t>(ctx.scratch.size()));
+  CHECK(workers + lora_groups_bytes() + lora_rows_bytes() < static_cast<int64_t>(ctx.scratch.size()));
   return ctx.scratch.subspan(static_cast<size_t>(workers));
 }
 inline float* lora_accumulators(const OpContext& ctx, int worker) {  // [kExpandTokens, kExpandOutputs]
   return reinterpret_cast<float*>(ctx.scratch.data() + lora_worker_bytes() * worker);
 }
-
-// How many outputs one work item expands, so that all threads find work; a multiple of 64.
-int32_t expand_outputs(std::span<const LoraTarget> targets, int threads);
 
 }  // namespace loralei

@@ -66,15 +66,15 @@ constexpr AttentionSizes attention_sizes(int32_t heads, int32_t kv_heads, int32_
 }
 constexpr int64_t attention_split_slots(int threads) { return 4 * int64_t{threads}; }
 
-// --- LoRA: rows are handled in pieces of one segment, pieces in batches that fit the scratch ---
-constexpr int kLoraPieceRows = 32;
+// --- LoRA: a batch is rows of segments, grouped by adapter, that fit the scratch ---
 constexpr int kLoraTargetsMax = 8;
-constexpr int kLoraPieces = 128;                         // pieces of one batch
+constexpr int kLoraSegments = 256;                       // segments looked at together
+constexpr int kLoraRows = 1024;                          // rows of one batch
 constexpr int64_t kLoraValues = int64_t{1} << 17;        // least number of low-rank values of one batch
 constexpr int kExpandTokens = 8, kExpandOutputs = 1024;  // accumulators of one worker
 constexpr int64_t lora_values(int64_t rank_max) {
-  const int64_t one_piece = rank_max * kLoraTargetsMax * kLoraPieceRows;
-  return one_piece > kLoraValues ? one_piece : kLoraValues;
+  const int64_t one_row = rank_max * kLoraTargetsMax;
+  return one_row > kLoraValues ? one_row : kLoraValues;
 }
 
 int64_t cpu_scratch_bytes(const OpLimits& limits);

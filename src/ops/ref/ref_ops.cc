@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/limits.h"
+#include "ops/lora_factors.h"
 #include "ops/lora_source.h"
 #include "ops/ref/ref_table.h"
 #include "ops/tiles.h"
@@ -61,13 +62,12 @@ void ref_matmul(OpContext& ctx, const MatmulArgs& args) {
 // y[0..out) += factor * (B v + b_bias) + bias_delta, for one row.
 void expand_row(const LoraPair& pair, const double* v, float scale, float* y) {
   const double factor = static_cast<double>(scale) * static_cast<double>(pair.scaling);
-  const int64_t element_bytes = row_bytes(pair.dtype, 1);
   for (int32_t begin = 0; begin < pair.out; begin += kExpandChunk) {
     const int32_t count = std::min(kExpandChunk, pair.out - begin);
     double sum[kExpandChunk] = {};
     float b[kExpandChunk];
     for (int32_t r = 0; r < pair.rank; ++r) {
-      decode_row(pair.dtype, pair.b_t + (int64_t{r} * pair.out + begin) * element_bytes, b, count);
+      decode_lora_b(pair, r, begin, count, b);
       for (int32_t i = 0; i < count; ++i) sum[i] += v[r] * static_cast<double>(b[i]);
     }
     for (int32_t i = 0; i < count; ++i) {
@@ -108,7 +108,7 @@ void ref_lora(OpContext& ctx, const LoraArgs& args) {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t row = segment.row_begin + i;
           for (int32_t r = 0; r < pair.rank; ++r) {
-            decode_row(pair.dtype, pair.a + r * row_bytes(pair.dtype, pair.in), a, pair.in);
+            decode_lora_a(pair, r, a);
             v[r] = dot(args.x + row * args.x_stride, a, pair.in);
           }
           expand_row(pair, v, segment.scale, target.y + row * target.y_stride);
