@@ -17,7 +17,7 @@ struct TestCache {
   std::vector<int32_t> free_blocks;
 
   TestCache(Prng& prng, DType dtype, int32_t heads, int32_t dim, int32_t blocks) : kv_heads(heads), head_dim(dim) {
-    const int64_t head_bytes = kKvBlockTokens * row_bytes(dtype, dim);
+    const int64_t head_bytes = kv_head_bytes(dtype, dim);
     view = {.head_stride_bytes = head_bytes, .dtype = dtype, .kv_heads = heads, .head_dim = dim};
     view.kv_stride_bytes = head_bytes * heads;
     view.layer_stride_bytes = 2 * view.kv_stride_bytes;
@@ -39,12 +39,18 @@ struct TestCache {
   // What the cache holds for one position, decoded.
   std::vector<double> read(const std::vector<int32_t>& table, int32_t position, int32_t layer, int32_t v,
                            int32_t head) const {
-    std::vector<float> values(static_cast<size_t>(head_dim));
-    const std::byte* slice = view.slice(table[static_cast<size_t>(position / kKvBlockTokens)], layer, v);
-    decode_row(view.dtype,
-               slice + head * view.head_stride_bytes + position % kKvBlockTokens * row_bytes(view.dtype, head_dim),
-               values.data(), head_dim);
-    return {values.begin(), values.end()};
+    const std::byte* base = view.head(table[static_cast<size_t>(position / kKvBlockTokens)], layer, v, head);
+    const int32_t slot = position % kKvBlockTokens;
+    const double scale = view.dtype == DType::kI8 ? static_cast<double>(view.scales(base)[slot]) : 1.0;
+    std::vector<double> values;
+    for (int32_t d = 0; d < head_dim; ++d) {
+      float value;
+      decode_row(view.dtype,
+                 base + (v == 0 ? d * kKvBlockTokens + slot : slot * head_dim + d) * row_bytes(view.dtype, 1), &value,
+                 1);
+      values.push_back(static_cast<double>(value) * scale);
+    }
+    return values;
   }
 };
 
@@ -92,7 +98,8 @@ std::vector<float> run_attention(const OpTable& table, int threads, const TestCa
   return out;
 }
 
-// Errors: a score is off by at most eps (dim / 8 + 10) sum |q k| (d below), which changes each weight by a factor
+// Errors: a score is one chain of dim fused products of a scaled q, then (int8) times the scale: off by at most
+// eps (dim + 10) sum |q k| (d below), which changes each weight by a factor
 // within e^(+-2d) of the normalised sum; the weighted mean of values then moves by at most 2d max|v|, plus the rounding
 // of the sum over positions.
 void expect_attention(const TestCache& cache, const TestSequence& sequence, const RowGroup& group,
@@ -127,8 +134,7 @@ void expect_attention(const TestCache& cache, const TestSequence& sequence, cons
           value_max = std::max(value_max, std::fabs(v[d]));
         }
       }
-      const double score_error =
-          kEps * ((static_cast<double>(dim) / 8 + 10) * score_magnitude + 4 * std::fabs(largest));
+      const double score_error = kEps * ((static_cast<double>(dim) + 10) * score_magnitude + 4 * std::fabs(largest));
       const double bound = value_max * (2 * score_error + kEps * (static_cast<double>(last - first + 1) + 20));
       for (size_t d = 0; d < dim; ++d) {
         ASSERT_NEAR(static_cast<double>(out[at + d]), expected[d] / total, bound)
@@ -156,10 +162,13 @@ TEST_P(Attention, StoresWhatTheCodecEncodes) {
       for (int32_t head = 0; head < 3; ++head) {
         for (int32_t v = 0; v < 2; ++v) {
           encode_row(dtype, (v == 0 ? sequence.k : sequence.v).data() + (p * 3 + head) * 27, encoded.data(), 27);
-          const std::byte* slot = cache.view.slice(sequence.blocks[static_cast<size_t>(p / 16)], 1, v) +
-                                  head * cache.view.head_stride_bytes + p % 16 * row_bytes(dtype, 27);
-          ASSERT_EQ(std::memcmp(slot, encoded.data(), encoded.size()), 0)
-              << dtype_info(dtype).name << " position " << p;
+          const std::byte* base = cache.view.head(sequence.blocks[static_cast<size_t>(p / 16)], 1, v, head);
+          const int64_t bytes = row_bytes(dtype, 1);
+          for (int32_t d = 0; d < 27; ++d) {
+            const std::byte* slot = base + (v == 0 ? d * 16 + p % 16 : p % 16 * 27 + d) * bytes;
+            ASSERT_EQ(std::memcmp(slot, encoded.data() + d * bytes, static_cast<size_t>(bytes)), 0)
+                << dtype_info(dtype).name << " position " << p << " dim " << d;
+          }
         }
       }
     }

@@ -1,30 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // Online-softmax attention over the paged cache. No include guard: see target.h.
 //
-// For each query vector: positions in tiles of kKvBlockTokens, tiles in ranges of kSplitTokens, both at absolute
+// For each query vector: positions in tiles of kTileTokens, tiles in ranges of kSplitTokens, both at absolute
 // positions. Within a range the running maximum m, sum l and output o are updated tile by tile ("Online normalizer
 // calculation for softmax", Milakov and Gimelshein 2018; tiled as FlashAttention, Dao et al. 2022); ranges start from
 // nothing and are merged in ascending order. Whether ranges ran one after the other or on several threads is not
 // visible in the result, nor are the other rows of the batch.
+//
+// Few queries read the cache directly, many share a tile decoded to f32: the numbers are the same. int8 scales are
+// factors of a position: K's multiplies the score, V's the weight.
 
 struct SoftmaxState {  // of `queries` vectors
-  float* m = nullptr;  // [queries] running maximum
-  float* l = nullptr;  // [queries] sum of exp(score - m)
   float* o = nullptr;  // [queries, dim] sum of exp(score - m) * value
+  float* l = nullptr;  // [queries, kSumLanes] sum of exp(score - m), lane by lane
+  float* m = nullptr;  // [queries] running maximum
 };
 
 LORALEI_INLINE SoftmaxState state_at(float* memory, const AttentionSizes& sizes) {
-  return {memory, memory + sizes.queries, memory + 2 * sizes.queries};
+  return {memory, memory + sizes.queries * sizes.dim, memory + sizes.queries * (sizes.dim + kSumLanes)};
 }
 
 struct AttentionWork {
   const AttentionArgs& args;
   const AttentionItem& item;
   const AttentionSizes& sizes;
-  int32_t dim = 0;           // padded head_dim
-  float* queries = nullptr;  // [queries, dim], times scale
-  float* keys = nullptr;     // [kKvBlockTokens, dim]
-  float* values = nullptr;   // [kKvBlockTokens, dim]
+  int32_t dim = 0;            // padded head_dim
+  float* queries = nullptr;   // [queries, dim], times scale
+  float* keys = nullptr;      // [kTileBlocks, head_dim, kKvBlockTokens]
+  float* values = nullptr;    // [kTileTokens, dim]
+  float* scores = nullptr;    // [queries, kTileTokens], then weights
+  TilePart* parts = nullptr;  // [queries] of the current tile
 };
 
 void load_queries(const AttentionWork& work) {
@@ -37,119 +42,150 @@ void load_queries(const AttentionWork& work) {
       const float* q = args.q + (item.group->row_begin + item.row + i) * args.q_stride +
                        int64_t{item.kv_head * item.heads + h} * head_dim;
       float* out = work.queries + int64_t{i * item.heads + h} * work.dim;
-      for (int32_t d = 0; d < work.dim; d += kLanes) {
-        const int n = head_dim - d < kLanes ? (head_dim > d ? head_dim - d : 0) : kLanes;
-        store(out + d, mul(scale, load_n(q + d, n)));
+      for (int32_t d = 0; d < head_dim; d += kLanes) {
+        const int n = head_dim - d < kLanes ? head_dim - d : kLanes;
+        store_n(out + d, mul(scale, load_n(q + d, n)), n);
       }
     }
   }
 }
 
-// One tile of K or V, padded with zeros to `dim`.
-void load_tile(const AttentionWork& work, int32_t tile, int32_t v, float* out) {
+// Up to how many queries read the cache directly; more of them pay for decoding a tile once.
+constexpr int kDirectQueries = 8;
+
+// Values of a block to f32, each position padded with zeros to `dim`.
+void decode_values(const AttentionWork& work, const std::byte* source, float* out) {
   const KvView& kv = work.args.kv;
-  const std::byte* source =
-      kv.slice(work.item.group->blocks[tile], work.args.layer, v) + work.item.kv_head * kv.head_stride_bytes;
-  if (kv.head_dim == work.dim) {
-    decode_to_f32(kv.dtype, source, out, int64_t{kKvBlockTokens} * work.dim);
-    return;
-  }
-  const int64_t head_bytes = row_bytes(kv.dtype, kv.head_dim);
+  if (kv.head_dim == work.dim) return decode_to_f32(kv.dtype, source, out, int64_t{kKvBlockTokens} * work.dim);
+  const int64_t bytes = row_bytes(kv.dtype, kv.head_dim);
   for (int j = 0; j < kKvBlockTokens; ++j) {
     float* row = out + int64_t{j} * work.dim;
-    decode_to_f32(kv.dtype, source + j * head_bytes, row, kv.head_dim);
+    decode_to_f32(kv.dtype, source + j * bytes, row, kv.head_dim);
     for (int32_t d = kv.head_dim; d < work.dim; ++d) row[d] = 0;
   }
 }
 
-LORALEI_INLINE void tile_scores(const float* q, const float* keys, int32_t dim, float* scores) {
-  for (int j = 0; j < kKvBlockTokens; j += 8) {
-    const float* k = keys + int64_t{j} * dim;
-    F sums[8];
-    LORALEI_UNROLL
-    for (int i = 0; i < 8; ++i) sums[i] = zero();
-    for (int32_t d = 0; d < dim; d += kLanes) {
-      const F value = load(q + d);
-      LORALEI_UNROLL
-      for (int i = 0; i < 8; ++i) sums[i] = fma(value, load(k + int64_t{i} * dim + d), sums[i]);
+// The blocks of a tile that the item's positions touch, where its queries will read them.
+TileSource load_tile(const AttentionWork& work, int32_t tile) {
+  const KvView& kv = work.args.kv;
+  const AttentionItem& item = work.item;
+  const int32_t first = tile * kTileBlocks, item_end = item.span.last / kKvBlockTokens + 1;
+  const bool many = item.rows * item.heads > kDirectQueries;
+  const bool decode_keys = many && kv.dtype != DType::kF32;
+  const bool decode_all_values = decode_keys || kv.head_dim != work.dim;
+  TileSource source;
+  source.first_block = std::max(0, item.span.first / kKvBlockTokens - first);
+  source.end_block = std::min(kTileBlocks, item_end - first);
+  source.key_dtype = decode_keys ? DType::kF32 : kv.dtype;
+  source.value_dtype = decode_all_values ? DType::kF32 : kv.dtype;
+  source.value_bytes = row_bytes(source.value_dtype, work.dim);
+  for (int b = source.first_block; b < source.end_block; ++b) {
+    const int32_t block = item.group->blocks[first + b];
+    const std::byte* keys = kv.head(block, work.args.layer, 0, item.kv_head);
+    const std::byte* values = kv.head(block, work.args.layer, 1, item.kv_head);
+    if (kv.dtype == DType::kI8) {
+      source.scales[0][b] = kv.scales(keys);
+      source.scales[1][b] = kv.scales(values);
     }
-    _mm_storeu_ps(scores + j, reduce4(sums[0], sums[1], sums[2], sums[3]));
-    _mm_storeu_ps(scores + j + 4, reduce4(sums[4], sums[5], sums[6], sums[7]));
+    if (decode_keys) {
+      float* out = work.keys + int64_t{b} * kKvBlockTokens * kv.head_dim;
+      decode_to_f32(kv.dtype, keys, out, int64_t{kKvBlockTokens} * kv.head_dim);
+      keys = reinterpret_cast<const std::byte*>(out);
+    }
+    if (decode_all_values) {
+      float* out = work.values + int64_t{b} * kKvBlockTokens * work.dim;
+      decode_values(work, values, out);
+      values = reinterpret_cast<const std::byte*>(out);
+    }
+    source.keys[b] = keys;
+    source.values[b] = values;
+    if (!many && first + kTileBlocks + b < item_end) {
+      source.next_keys[b] = kv.head(item.group->blocks[first + kTileBlocks + b], work.args.layer, 0, item.kv_head);
+    }
+  }
+  return source;
+}
+
+// Each score of a loaded block times the factor of its position.
+LORALEI_INLINE void scale_tile(const TileSource& tile, int v, float* scores) {
+  for (int b = tile.first_block; b < tile.end_block; ++b) {
+    for (int j = 0; j < kKvBlockTokens; j += kLanes) {
+      float* at = scores + b * kKvBlockTokens + j;
+      store(at, mul(load(at), load(tile.scales[v][b] + j)));
+    }
   }
 }
 
-// o = o * correction + sum over j in [begin, end) of weights[j] * values[j].
-template <int kVectors>
-LORALEI_INLINE void add_values(const float* weights, int begin, int end, const float* values, int32_t dim, F correction,
-                               float* o) {
-  F sums[kVectors];
-  LORALEI_UNROLL
-  for (int v = 0; v < kVectors; ++v) sums[v] = mul(load(o + v * kLanes), correction);
-  for (int j = begin; j < end; ++j) {
-    const F weight = set1(weights[j]);
-    const float* row = values + int64_t{j} * dim;
-    LORALEI_UNROLL
-    for (int v = 0; v < kVectors; ++v) sums[v] = fma(weight, load(row + v * kLanes), sums[v]);
-  }
-  LORALEI_UNROLL
-  for (int v = 0; v < kVectors; ++v) store(o + v * kLanes, sums[v]);
-}
-
-// One query vector against positions [begin, end) of the loaded tile; the rest of the tile may hold anything and is not
-// read as a value.
-void attend_tile(const AttentionWork& work, int query, int begin, int end, const SoftmaxState& state) {
-  const int32_t dim = work.dim;
-  alignas(64) float scores[kKvBlockTokens];
-  tile_scores(work.queries + int64_t{query} * dim, work.keys, dim, scores);
-  for (int j = 0; j < begin; ++j) scores[j] = -INFINITY;
-  for (int j = end; j < kKvBlockTokens; ++j) scores[j] = -INFINITY;
+// Scores of one query become weights relative to its new maximum, and what it has so far is brought to that maximum.
+// Outside `part` scores may hold anything.
+LORALEI_INLINE void softmax_tile(const AttentionWork& work, const TileSource& tile, int query, TilePart part,
+                                 const SoftmaxState& state) {
+  float* scores = work.scores + query * kTileTokens;
+  const bool scaled = tile.scales[0][tile.first_block] != nullptr;
+  if (scaled) scale_tile(tile, 0, scores);
+  for (int j = 0; j < part.begin; ++j) scores[j] = -INFINITY;
+  for (int j = part.end; j < kTileTokens; ++j) scores[j] = -INFINITY;
+  constexpr int kVectors = kTileTokens / kLanes;
   F largest = load(scores);
-  for (int j = kLanes; j < kKvBlockTokens; j += kLanes) largest = max(largest, load(scores + j));
+  LORALEI_UNROLL
+  for (int v = 1; v < kVectors; ++v) largest = max(largest, load(scores + v * kLanes));
   const float tile_max = reduce_max(largest);
   const float old_max = state.m[query];
   const float new_max = tile_max > old_max ? tile_max : old_max;
-  F sum = zero();
-  for (int j = 0; j < kKvBlockTokens; j += kLanes) {
-    const F weight = exp_f32(sub(load(scores + j), set1(new_max)));
-    store(scores + j, weight);
-    sum = add(sum, weight);
+  F sums[kSumLanes / kLanes];
+  LORALEI_UNROLL
+  for (int v = 0; v < kSumLanes / kLanes; ++v) sums[v] = load(state.l + query * kSumLanes + v * kLanes);
+  if (new_max != old_max) {  // else the factor is one
+    const F correction = exp_not_positive(set1(old_max - new_max));
+    LORALEI_UNROLL
+    for (int v = 0; v < kSumLanes / kLanes; ++v) sums[v] = mul(sums[v], correction);
+    float* o = state.o + int64_t{query} * work.dim;
+    for (int32_t d = 0; d < work.dim; d += kLanes) store(o + d, mul(load(o + d), correction));
+    state.m[query] = new_max;
   }
-  const F correction = exp_f32(set1(old_max - new_max));
-  alignas(64) float factor[kLanes];
-  store(factor, correction);
-  state.m[query] = new_max;
-  state.l[query] = state.l[query] * factor[0] + reduce_add(sum);
-  float* o = state.o + int64_t{query} * dim;
-  int32_t d = 0;
-  for (; d + 4 * kLanes <= dim; d += 4 * kLanes)
-    add_values<4>(scores, begin, end, work.values + d, dim, correction, o + d);
-  for (; d < dim; d += kLanes) add_values<1>(scores, begin, end, work.values + d, dim, correction, o + d);
+  LORALEI_UNROLL
+  for (int v = 0; v < kVectors; ++v) {
+    const F weight = exp_not_positive(sub(load(scores + v * kLanes), set1(new_max)));
+    store(scores + v * kLanes, weight);
+    sums[v % (kSumLanes / kLanes)] = add(sums[v % (kSumLanes / kLanes)], weight);
+  }
+  LORALEI_UNROLL
+  for (int v = 0; v < kSumLanes / kLanes; ++v) store(state.l + query * kSumLanes + v * kLanes, sums[v]);
+  if (scaled) scale_tile(tile, 1, scores);
+}
+
+// Of the item's rows, consecutive ones see anything of a tile, because both ends of what a row attends to only grow.
+void attend_tile(const AttentionWork& work, int32_t tile, const SoftmaxState& state) {
+  const AttentionItem& item = work.item;
+  const int32_t position = tile * kTileTokens;
+  int first = 0, count = 0;  // queries
+  for (int32_t i = 0; i < item.rows; ++i) {
+    const Span span = attended(work.args, *item.group, item.row + i);
+    const TilePart part = {std::max(0, span.first - position), std::min(kTileTokens, span.last + 1 - position)};
+    if (part.begin >= part.end) continue;
+    if (count == 0) first = i * item.heads;
+    for (int h = 0; h < item.heads; ++h) work.parts[count++] = part;
+  }
+  if (count == 0) return;
+  const TileSource source = load_tile(work, tile);
+  const bool direct = item.rows * item.heads <= kDirectQueries;
+  float* scores = work.scores + first * kTileTokens;
+  tile_scores(work.queries + int64_t{first} * work.dim, work.dim, work.args.kv.head_dim, source, direct, count, scores);
+  for (int q = 0; q < count; ++q) softmax_tile(work, source, first + q, work.parts[q], state);
+  add_tile_values(scores, source, work.parts, count, direct, state.o + int64_t{first} * work.dim, work.dim);
 }
 
 // All queries of the item against the positions of one range, from an empty state.
 void attend_range(const AttentionWork& work, int32_t range, const SoftmaxState& state) {
   const AttentionItem& item = work.item;
-  const int queries = item.rows * item.heads;
-  for (int q = 0; q < queries; ++q) {
-    state.m[q] = -INFINITY;
-    state.l[q] = 0;
-  }
-  for (int64_t i = 0; i < int64_t{queries} * work.dim; i += kLanes) store(state.o + i, zero());
-  constexpr int32_t kRangeTiles = kSplitTokens / kKvBlockTokens;
-  const int32_t first = std::max(range * kRangeTiles, item.span.first / kKvBlockTokens);
-  const int32_t last = std::min((range + 1) * kRangeTiles - 1, item.span.last / kKvBlockTokens);
-  for (int32_t tile = first; tile <= last; ++tile) {
-    load_tile(work, tile, 0, work.keys);
-    load_tile(work, tile, 1, work.values);
-    const int32_t position = tile * kKvBlockTokens;
-    for (int32_t i = 0; i < item.rows; ++i) {
-      const Span span = attended(work.args, *item.group, item.row + i);
-      const int begin = std::max(0, span.first - position);
-      const int end = std::min(kKvBlockTokens, span.last + 1 - position);
-      if (begin >= end) continue;
-      for (int h = 0; h < item.heads; ++h) attend_tile(work, i * item.heads + h, begin, end, state);
-    }
-  }
+  const int64_t queries = int64_t{item.rows} * item.heads;
+  for (int64_t q = 0; q < queries; ++q) state.m[q] = -INFINITY;
+  for (int64_t i = 0; i < queries * kSumLanes; i += kLanes) store(state.l + i, zero());
+  for (int64_t i = 0; i < queries * work.dim; i += kLanes) store(state.o + i, zero());
+  constexpr int32_t kRangeTiles = kSplitTokens / kTileTokens;
+  const int32_t first = std::max(range * kRangeTiles, item.span.first / kTileTokens);
+  const int32_t last = std::min((range + 1) * kRangeTiles - 1, item.span.last / kTileTokens);
+  for (int32_t tile = first; tile <= last; ++tile) attend_tile(work, tile, state);
 }
 
 // Adds a range to the total. A row's first range is copied, so that nothing depends on what the total held.
@@ -164,18 +200,19 @@ void merge_range(const AttentionWork& work, int32_t range, const SoftmaxState& p
       float* sum = total.o + int64_t{q} * work.dim;
       if (first) {
         total.m[q] = part.m[q];
-        total.l[q] = part.l[q];
+        for (int v = 0; v < kSumLanes; v += kLanes)
+          store(total.l + q * kSumLanes + v, load(part.l + q * kSumLanes + v));
         for (int32_t d = 0; d < work.dim; d += kLanes) store(sum + d, load(o + d));
         continue;
       }
       const float new_max = part.m[q] > total.m[q] ? part.m[q] : total.m[q];
-      const F old_factor = exp_f32(set1(total.m[q] - new_max));
-      const F part_factor = exp_f32(set1(part.m[q] - new_max));
-      alignas(64) float factors[2][kLanes];
-      store(factors[0], old_factor);
-      store(factors[1], part_factor);
+      const F old_factor = exp_not_positive(set1(total.m[q] - new_max));
+      const F part_factor = exp_not_positive(set1(part.m[q] - new_max));
       total.m[q] = new_max;
-      total.l[q] = total.l[q] * factors[0][0] + part.l[q] * factors[1][0];
+      for (int v = 0; v < kSumLanes; v += kLanes) {
+        float* l = total.l + q * kSumLanes + v;
+        store(l, fma(load(part.l + q * kSumLanes + v), part_factor, mul(load(l), old_factor)));
+      }
       for (int32_t d = 0; d < work.dim; d += kLanes)
         store(sum + d, fma(load(o + d), part_factor, mul(load(sum + d), old_factor)));
     }
@@ -191,7 +228,9 @@ void write_outputs(const AttentionWork& work, const SoftmaxState& total) {
       const int q = i * item.heads + h;
       float* out = args.out + (item.group->row_begin + item.row + i) * args.out_stride +
                    int64_t{item.kv_head * item.heads + h} * head_dim;
-      const F sum = set1(total.l[q]);
+      F lanes = load(total.l + q * kSumLanes);
+      for (int v = kLanes; v < kSumLanes; v += kLanes) lanes = add(lanes, load(total.l + q * kSumLanes + v));
+      const F sum = set1(reduce_add(lanes));
       for (int32_t d = 0; d < head_dim; d += kLanes) {
         const int n = head_dim - d < kLanes ? head_dim - d : kLanes;
         store_n(out + d, div(load(total.o + int64_t{q} * work.dim + d), sum), n);
@@ -200,17 +239,21 @@ void write_outputs(const AttentionWork& work, const SoftmaxState& total) {
   }
 }
 
-// A worker's memory: queries, tile of K, tile of V, state of a range, state of the total.
+// A worker's memory: queries, tile of K, tile of V, scores, their parts, state of a range, state of the total.
 LORALEI_INLINE AttentionWork work_in(const AttentionArgs& args, const AttentionItem& item, const AttentionSizes& sizes,
                                      float* memory) {
   AttentionWork work{args, item, sizes};
-  work.dim = static_cast<int32_t>(padded_dim(args.kv.head_dim));
+  work.dim = static_cast<int32_t>(sizes.dim);
   work.queries = memory;
-  work.keys = work.queries + sizes.queries * work.dim;
-  work.values = work.keys + int64_t{kKvBlockTokens} * work.dim;
+  work.keys = work.queries + sizes.queries * sizes.dim;
+  work.values = work.keys + kTileTokens * sizes.dim;
+  work.scores = work.values + kTileTokens * sizes.dim;
+  work.parts = reinterpret_cast<TilePart*>(work.scores + sizes.queries * kTileTokens);
   return work;
 }
-LORALEI_INLINE float* states_of(const AttentionWork& work) { return work.values + int64_t{kKvBlockTokens} * work.dim; }
+LORALEI_INLINE float* states_of(const AttentionWork& work) {
+  return reinterpret_cast<float*>(work.parts) + work.sizes.parts_bytes / 4;
+}
 
 void attend_item(const AttentionArgs& args, const AttentionItem& item, const AttentionSizes& sizes, float* memory) {
   const AttentionWork work = work_in(args, item, sizes, memory);

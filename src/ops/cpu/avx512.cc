@@ -35,6 +35,7 @@ namespace avx512 {
 #include "ops/cpu/matmul.inl.h"
 #include "ops/cpu/elementwise.inl.h"
 #include "ops/cpu/lora.inl.h"
+#include "ops/cpu/attention_tile.inl.h"
 #include "ops/cpu/attention.inl.h"
 // clang-format on
 
