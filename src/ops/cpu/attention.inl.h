@@ -7,12 +7,13 @@
 // nothing and are merged in ascending order. Whether ranges ran one after the other or on several threads is not
 // visible in the result, nor are the other rows of the batch.
 //
-// Few queries read the cache directly, many share a tile decoded to f32: the numbers are the same. int8 scales are
-// factors of a position: K's multiplies the score, V's the weight.
+// Scores carry a factor log2 e from the start, so that weights are powers of two. Few queries read the cache directly,
+// many share a tile decoded to f32: the numbers are the same. int8 scales are factors of a position: K's multiplies the
+// score, V's the weight.
 
 struct SoftmaxState {  // of `queries` vectors
-  float* o = nullptr;  // [queries, dim] sum of exp(score - m) * value
-  float* l = nullptr;  // [queries, kSumLanes] sum of exp(score - m), lane by lane
+  float* o = nullptr;  // [queries, dim] sum of 2^(score - m) * value
+  float* l = nullptr;  // [queries, kSumLanes] sum of 2^(score - m), lane by lane
   float* m = nullptr;  // [queries] running maximum
 };
 
@@ -25,18 +26,19 @@ struct AttentionWork {
   const AttentionItem& item;
   const AttentionSizes& sizes;
   int32_t dim = 0;            // padded head_dim
-  float* queries = nullptr;   // [queries, dim], times scale
+  float* queries = nullptr;   // [queries, dim], times scale * log2 e
   float* keys = nullptr;      // [kTileBlocks, head_dim, kKvBlockTokens]
   float* values = nullptr;    // [kTileTokens, dim]
   float* scores = nullptr;    // [queries, kTileTokens], then weights
   TilePart* parts = nullptr;  // [queries] of the current tile
+  float* maxima = nullptr;    // [queries] of the current tile
 };
 
 void load_queries(const AttentionWork& work) {
   const AttentionArgs& args = work.args;
   const AttentionItem& item = work.item;
   const int32_t head_dim = args.kv.head_dim;
-  const F scale = set1(args.scale);
+  const F scale = set1(args.scale * 1.44269504f);
   for (int32_t i = 0; i < item.rows; ++i) {
     for (int32_t h = 0; h < item.heads; ++h) {
       const float* q = args.q + (item.group->row_begin + item.row + i) * args.q_stride +
@@ -116,42 +118,64 @@ LORALEI_INLINE void scale_tile(const TileSource& tile, int v, float* scores) {
   }
 }
 
-// Scores of one query become weights relative to its new maximum, and what it has so far is brought to that maximum.
-// Outside `part` scores may hold anything.
-LORALEI_INLINE void softmax_tile(const AttentionWork& work, const TileSource& tile, int query, TilePart part,
-                                 const SoftmaxState& state) {
-  float* scores = work.scores + query * kTileTokens;
-  const bool scaled = tile.scales[0][tile.first_block] != nullptr;
-  if (scaled) scale_tile(tile, 0, scores);
+// What is outside `part` of a query's scores becomes -infinity (it may hold anything). Answers the largest.
+LORALEI_INLINE float mask_and_max(float* scores, TilePart part) {
   for (int j = 0; j < part.begin; ++j) scores[j] = -INFINITY;
   for (int j = part.end; j < kTileTokens; ++j) scores[j] = -INFINITY;
-  constexpr int kVectors = kTileTokens / kLanes;
   F largest = load(scores);
   LORALEI_UNROLL
-  for (int v = 1; v < kVectors; ++v) largest = max(largest, load(scores + v * kLanes));
-  const float tile_max = reduce_max(largest);
-  const float old_max = state.m[query];
-  const float new_max = tile_max > old_max ? tile_max : old_max;
-  F sums[kSumLanes / kLanes];
+  for (int v = 1; v < kTileTokens / kLanes; ++v) largest = max(largest, load(scores + v * kLanes));
+  return reduce_max(largest);
+}
+
+// A query's sums so far, relative to a new maximum.
+LORALEI_INLINE void rescale(const SoftmaxState& state, int query, int32_t dim, float factor) {
+  const F correction = set1(factor);
+  float* l = state.l + query * kSumLanes;
+  for (int v = 0; v < kSumLanes; v += kLanes) store(l + v, mul(load(l + v), correction));
+  float* o = state.o + int64_t{query} * dim;
+  for (int32_t d = 0; d < dim; d += kLanes) store(o + d, mul(load(o + d), correction));
+}
+
+// Scores become weights relative to the maximum, and are summed up.
+LORALEI_INLINE void weigh(float* scores, float maximum, float* l) {
+  constexpr int kSums = kSumLanes / kLanes;
+  F sums[kSums];
   LORALEI_UNROLL
-  for (int v = 0; v < kSumLanes / kLanes; ++v) sums[v] = load(state.l + query * kSumLanes + v * kLanes);
-  if (new_max != old_max) {  // else the factor is one
-    const F correction = exp_not_positive(set1(old_max - new_max));
-    LORALEI_UNROLL
-    for (int v = 0; v < kSumLanes / kLanes; ++v) sums[v] = mul(sums[v], correction);
-    float* o = state.o + int64_t{query} * work.dim;
-    for (int32_t d = 0; d < work.dim; d += kLanes) store(o + d, mul(load(o + d), correction));
-    state.m[query] = new_max;
-  }
+  for (int v = 0; v < kSums; ++v) sums[v] = load(l + v * kLanes);
   LORALEI_UNROLL
-  for (int v = 0; v < kVectors; ++v) {
-    const F weight = exp_not_positive(sub(load(scores + v * kLanes), set1(new_max)));
+  for (int v = 0; v < kTileTokens / kLanes; ++v) {
+    const F weight = exp2_not_positive(sub(load(scores + v * kLanes), set1(maximum)));
     store(scores + v * kLanes, weight);
-    sums[v % (kSumLanes / kLanes)] = add(sums[v % (kSumLanes / kLanes)], weight);
+    sums[v % kSums] = add(sums[v % kSums], weight);
   }
   LORALEI_UNROLL
-  for (int v = 0; v < kSumLanes / kLanes; ++v) store(state.l + query * kSumLanes + v * kLanes, sums[v]);
-  if (scaled) scale_tile(tile, 1, scores);
+  for (int v = 0; v < kSums; ++v) store(l + v * kLanes, sums[v]);
+}
+
+// The scores of queries [first, first + count) become weights. One step at a time for all of them: nothing then waits
+// for one query's maximum.
+void softmax_tile(const AttentionWork& work, const TileSource& tile, int first, int count, const SoftmaxState& state) {
+  const bool scaled = tile.scales[0][tile.first_block] != nullptr;
+  for (int i = 0; i < count; ++i) {
+    float* scores = work.scores + (first + i) * kTileTokens;
+    if (scaled) scale_tile(tile, 0, scores);
+    work.maxima[i] = mask_and_max(scores, work.parts[i]);
+  }
+  for (int i = 0; i < count; ++i) {
+    const int query = first + i;
+    if (!(work.maxima[i] > state.m[query])) continue;  // else the factor is one
+    alignas(64) float factor[kLanes];
+    store(factor, exp2_not_positive(set1(state.m[query] - work.maxima[i])));
+    rescale(state, query, work.dim, factor[0]);
+    state.m[query] = work.maxima[i];
+  }
+  for (int i = 0; i < count; ++i) {
+    const int query = first + i;
+    float* scores = work.scores + query * kTileTokens;
+    weigh(scores, state.m[query], state.l + query * kSumLanes);
+    if (scaled) scale_tile(tile, 1, scores);
+  }
 }
 
 // Of the item's rows, consecutive ones see anything of a tile, because both ends of what a row attends to only grow.
@@ -168,11 +192,10 @@ void attend_tile(const AttentionWork& work, int32_t tile, const SoftmaxState& st
   }
   if (count == 0) return;
   const TileSource source = load_tile(work, tile);
-  const bool direct = item.rows * item.heads <= kDirectQueries;
   float* scores = work.scores + first * kTileTokens;
-  tile_scores(work.queries + int64_t{first} * work.dim, work.dim, work.args.kv.head_dim, source, direct, count, scores);
-  for (int q = 0; q < count; ++q) softmax_tile(work, source, first + q, work.parts[q], state);
-  add_tile_values(scores, source, work.parts, count, direct, state.o + int64_t{first} * work.dim, work.dim);
+  tile_scores(work.queries + int64_t{first} * work.dim, work.dim, work.args.kv.head_dim, source, count, scores);
+  softmax_tile(work, source, first, count, state);
+  add_tile_values(scores, source, work.parts, count, state.o + int64_t{first} * work.dim, work.dim);
 }
 
 // All queries of the item against the positions of one range, from an empty state.
@@ -206,8 +229,8 @@ void merge_range(const AttentionWork& work, int32_t range, const SoftmaxState& p
         continue;
       }
       const float new_max = part.m[q] > total.m[q] ? part.m[q] : total.m[q];
-      const F old_factor = exp_not_positive(set1(total.m[q] - new_max));
-      const F part_factor = exp_not_positive(set1(part.m[q] - new_max));
+      const F old_factor = exp2_not_positive(set1(total.m[q] - new_max));
+      const F part_factor = exp2_not_positive(set1(part.m[q] - new_max));
       total.m[q] = new_max;
       for (int v = 0; v < kSumLanes; v += kLanes) {
         float* l = total.l + q * kSumLanes + v;
@@ -239,7 +262,8 @@ void write_outputs(const AttentionWork& work, const SoftmaxState& total) {
   }
 }
 
-// A worker's memory: queries, tile of K, tile of V, scores, their parts, state of a range, state of the total.
+// A worker's memory: queries, tile of K, tile of V, scores, their parts and maxima, state of a range, state of the
+// total.
 LORALEI_INLINE AttentionWork work_in(const AttentionArgs& args, const AttentionItem& item, const AttentionSizes& sizes,
                                      float* memory) {
   AttentionWork work{args, item, sizes};
@@ -249,6 +273,7 @@ LORALEI_INLINE AttentionWork work_in(const AttentionArgs& args, const AttentionI
   work.values = work.keys + kTileTokens * sizes.dim;
   work.scores = work.values + kTileTokens * sizes.dim;
   work.parts = reinterpret_cast<TilePart*>(work.scores + sizes.queries * kTileTokens);
+  work.maxima = reinterpret_cast<float*>(work.parts + sizes.queries);
   return work;
 }
 LORALEI_INLINE float* states_of(const AttentionWork& work) {

@@ -22,11 +22,11 @@ struct TileSource {
   int64_t value_bytes = 0;                       // from position to position
 };
 
-// scores[q][block * kKvBlockTokens + lane] for blocks [block, block + kBlocks). `ahead`: fetch the same blocks' values
-// meanwhile.
-template <class Rows, int kQueries, int kBlocks>
+// scores[q][block * kKvBlockTokens + lane] for blocks [block, block + kBlocks). kAhead: fetch the same blocks'
+// values meanwhile.
+template <class Rows, int kQueries, int kBlocks, bool kAhead>
 LORALEI_INLINE void score_register_tile(const float* queries, int64_t query_stride, int32_t head_dim,
-                                        const TileSource& tile, int block, bool ahead, float* scores) {
+                                        const TileSource& tile, int block, float* scores) {
   constexpr int kVectors = kBlocks * kBlockVectors;
   constexpr int64_t kStepBytes = kKvBlockTokens * Rows::kBytes;
   constexpr int32_t kLineSteps = kStepBytes < 64 ? 64 / kStepBytes : 1;
@@ -43,7 +43,7 @@ LORALEI_INLINE void score_register_tile(const float* queries, int64_t query_stri
       keys[v] =
           Rows::at(tile.keys[block + v / kBlockVectors] + d * kStepBytes + v % kBlockVectors * kLanes * Rows::kBytes);
     }
-    if (ahead && d % kLineSteps == 0) {
+    if (kAhead && d % kLineSteps == 0) {
       LORALEI_UNROLL
       for (int b = 0; b < kBlocks; ++b) prefetch(tile.values[block + b] + d * kStepBytes);
     }
@@ -62,18 +62,18 @@ LORALEI_INLINE void score_register_tile(const float* queries, int64_t query_stri
   }
 }
 
-template <class Rows, int kQueries>
-void score_queries(const float* queries, int64_t query_stride, int32_t head_dim, const TileSource& tile, bool ahead,
+template <class Rows, int kQueries, bool kAhead>
+void score_queries(const float* queries, int64_t query_stride, int32_t head_dim, const TileSource& tile,
                    float* scores) {
   int block = tile.first_block;
   if constexpr (kLanes == 16) {
     for (; block + 4 <= tile.end_block; block += 4)
-      score_register_tile<Rows, kQueries, 4>(queries, query_stride, head_dim, tile, block, ahead, scores);
+      score_register_tile<Rows, kQueries, 4, kAhead>(queries, query_stride, head_dim, tile, block, scores);
     for (; block + 2 <= tile.end_block; block += 2)
-      score_register_tile<Rows, kQueries, 2>(queries, query_stride, head_dim, tile, block, ahead, scores);
+      score_register_tile<Rows, kQueries, 2, kAhead>(queries, query_stride, head_dim, tile, block, scores);
   }
   for (; block < tile.end_block; ++block)
-    score_register_tile<Rows, kQueries, 1>(queries, query_stride, head_dim, tile, block, ahead, scores);
+    score_register_tile<Rows, kQueries, 1, kAhead>(queries, query_stride, head_dim, tile, block, scores);
 }
 
 // How many of `left` queries the next register tile takes: six by four vectors fill AVX-512's registers, six by two
@@ -84,43 +84,42 @@ LORALEI_INLINE int query_step(int left) {
   return left == 5 ? 3 : left;
 }
 
-template <class Rows>
-void score_all(const float* queries, int64_t query_stride, int32_t head_dim, const TileSource& tile, bool ahead,
-               int count, float* scores) {
-  for (int q = 0; q < count;) {
-    const int step = query_step(count - q);
-    const float* first = queries + q * query_stride;
-    float* out = scores + q * kTileTokens;
-    if (step == 6) score_queries<Rows, 6>(first, query_stride, head_dim, tile, ahead, out);
-    if (step == 4) score_queries<Rows, 4>(first, query_stride, head_dim, tile, ahead, out);
-    if (step == 3) score_queries<Rows, 3>(first, query_stride, head_dim, tile, ahead, out);
-    if (step == 2) score_queries<Rows, 2>(first, query_stride, head_dim, tile, ahead, out);
-    if (step == 1) score_queries<Rows, 1>(first, query_stride, head_dim, tile, ahead, out);
-    ahead = false;
-    q += step;
+// scores [count, kTileTokens] of all loaded blocks. kAhead: the first register tile fetches ahead, later ones find its
+// work done.
+template <class Rows, bool kAhead>
+void score_all(const float* queries, int64_t query_stride, int32_t head_dim, const TileSource& tile, int count,
+               float* scores) {
+  const int step = query_step(count);
+  if (step == 6) score_queries<Rows, 6, kAhead>(queries, query_stride, head_dim, tile, scores);
+  if (step == 4) score_queries<Rows, 4, kAhead>(queries, query_stride, head_dim, tile, scores);
+  if (step == 3) score_queries<Rows, 3, kAhead>(queries, query_stride, head_dim, tile, scores);
+  if (step == 2) score_queries<Rows, 2, kAhead>(queries, query_stride, head_dim, tile, scores);
+  if (step == 1) score_queries<Rows, 1, kAhead>(queries, query_stride, head_dim, tile, scores);
+  if (step < count) {
+    score_all<Rows, false>(queries + step * query_stride, query_stride, head_dim, tile, count - step,
+                           scores + step * kTileTokens);
   }
 }
 
-// scores [count, kTileTokens] of all loaded blocks.
-void tile_scores(const float* queries, int64_t query_stride, int32_t head_dim, const TileSource& tile, bool ahead,
-                 int count, float* scores) {
+void tile_scores(const float* queries, int64_t query_stride, int32_t head_dim, const TileSource& tile, int count,
+                 float* scores) {
   switch (tile.key_dtype) {
     case DType::kF16:
-      return score_all<RowsF16>(queries, query_stride, head_dim, tile, ahead, count, scores);
+      return score_all<RowsF16, true>(queries, query_stride, head_dim, tile, count, scores);
     case DType::kBF16:
-      return score_all<RowsBF16>(queries, query_stride, head_dim, tile, ahead, count, scores);
+      return score_all<RowsBF16, true>(queries, query_stride, head_dim, tile, count, scores);
     case DType::kI8:
-      return score_all<RowsI8>(queries, query_stride, head_dim, tile, ahead, count, scores);
+      return score_all<RowsI8, true>(queries, query_stride, head_dim, tile, count, scores);
     default:
-      return score_all<RowsF32>(queries, query_stride, head_dim, tile, ahead, count, scores);
+      return score_all<RowsF32, false>(queries, query_stride, head_dim, tile, count, scores);
   }
 }
 
-// o[q][d ..] += sum over positions j in [begin, end) of weights[q][j] * values[j][d ..]. `ahead`: fetch the next tile's
-// keys meanwhile.
-template <class Rows, int kQueries, int kVectors>
+// o[q][d ..] += sum over positions j in [begin, end) of weights[q][j] * values[j][d ..]. kAhead: fetch the next
+// tile's keys meanwhile.
+template <class Rows, int kQueries, int kVectors, bool kAhead>
 LORALEI_INLINE void value_register_tile(const float* weights, const TileSource& tile, int begin, int end, int32_t d,
-                                        bool ahead, float* o, int64_t dim) {
+                                        float* o, int64_t dim) {
   F sums[kQueries][kVectors];
   LORALEI_UNROLL
   for (int q = 0; q < kQueries; ++q) {
@@ -131,9 +130,9 @@ LORALEI_INLINE void value_register_tile(const float* weights, const TileSource& 
     const int block = j / kKvBlockTokens;
     const int stop = std::min(end, (block + 1) * kKvBlockTokens);
     const std::byte* row = tile.values[block] + j % kKvBlockTokens * tile.value_bytes + d * Rows::kBytes;
-    const std::byte* next = ahead ? tile.next_keys[block] : nullptr;
+    const std::byte* next = kAhead ? tile.next_keys[block] : nullptr;
     for (; j < stop; ++j, row += tile.value_bytes) {
-      if (next != nullptr) {
+      if (kAhead && next != nullptr) {
         const std::byte* line = next + j % kKvBlockTokens * tile.value_bytes;
         for (int64_t offset = 0; offset < tile.value_bytes; offset += 64) prefetch(line + offset);
       }
@@ -155,23 +154,29 @@ LORALEI_INLINE void value_register_tile(const float* weights, const TileSource& 
   }
 }
 
+// Output columns from d on, kVectors vectors at a time; answers where it stopped. Only the first d fetches ahead.
+template <class Rows, int kQueries, int kVectors, bool kAhead>
+LORALEI_INLINE int32_t value_columns(const float* weights, const TileSource& tile, int begin, int end, int32_t d,
+                                     float* o, int64_t dim) {
+  for (; d + kVectors * kLanes <= dim; d += kVectors * kLanes) {
+    if (kAhead && d == 0) {
+      value_register_tile<Rows, kQueries, kVectors, kAhead>(weights, tile, begin, end, d, o, dim);
+    } else {
+      value_register_tile<Rows, kQueries, kVectors, false>(weights, tile, begin, end, d, o, dim);
+    }
+  }
+  return d;
+}
+
 // As many vectors at once as the registers hold; `dim` is a multiple of 16.
-template <class Rows, int kQueries>
-void value_queries(const float* weights, const TileSource& tile, int begin, int end, bool ahead, float* o,
-                   int64_t dim) {
+template <class Rows, int kQueries, bool kAhead>
+void value_queries(const float* weights, const TileSource& tile, int begin, int end, float* o, int64_t dim) {
+  constexpr bool kEight = kQueries <= (kLanes == 16 ? 2 : 1), kFour = kLanes == 16 || kQueries <= 2;
   int32_t d = 0;
-  if constexpr (kQueries <= (kLanes == 16 ? 2 : 1)) {
-    for (; d + 8 * kLanes <= dim; d += 8 * kLanes, ahead = false)
-      value_register_tile<Rows, kQueries, 8>(weights, tile, begin, end, d, ahead, o, dim);
-  }
-  if constexpr (kLanes == 16 || kQueries <= 2) {
-    for (; d + 4 * kLanes <= dim; d += 4 * kLanes, ahead = false)
-      value_register_tile<Rows, kQueries, 4>(weights, tile, begin, end, d, ahead, o, dim);
-  }
-  for (; d + 2 * kLanes <= dim; d += 2 * kLanes, ahead = false)
-    value_register_tile<Rows, kQueries, 2>(weights, tile, begin, end, d, ahead, o, dim);
-  for (; d < dim; d += kLanes, ahead = false)
-    value_register_tile<Rows, kQueries, 1>(weights, tile, begin, end, d, ahead, o, dim);
+  if constexpr (kEight) d = value_columns<Rows, kQueries, 8, kAhead>(weights, tile, begin, end, d, o, dim);
+  if constexpr (kFour) d = value_columns<Rows, kQueries, 4, kAhead>(weights, tile, begin, end, d, o, dim);
+  d = value_columns<Rows, kQueries, 2, kAhead>(weights, tile, begin, end, d, o, dim);
+  value_columns<Rows, kQueries, 1, kAhead>(weights, tile, begin, end, d, o, dim);
 }
 
 // A part of a tile: positions [begin, end).
@@ -181,77 +186,65 @@ struct TilePart {
 
 // Queries of one register tile do not all attend to the same positions: what they share is done together, what a query
 // has before and after that alone.
-template <class Rows, int kQueries>
-void value_parts(const float* weights, const TileSource& tile, const TilePart* parts, bool ahead, float* o,
-                 int64_t dim) {
+template <class Rows, int kQueries, bool kAhead>
+void value_parts(const float* weights, const TileSource& tile, const TilePart* parts, float* o, int64_t dim) {
   TilePart shared = parts[0];
   for (int q = 1; q < kQueries; ++q)
     shared = {std::max(shared.begin, parts[q].begin), std::min(shared.end, parts[q].end)};
+  const auto alone = [&](int q, int begin, int end) {
+    if (begin < end) value_queries<Rows, 1, false>(weights + q * kTileTokens, tile, begin, end, o + q * dim, dim);
+  };
   if (shared.begin >= shared.end) {
-    for (int q = 0; q < kQueries; ++q) {
-      value_queries<Rows, 1>(weights + q * kTileTokens, tile, parts[q].begin, parts[q].end, ahead && q == 0,
-                             o + q * dim, dim);
-    }
+    for (int q = 0; q < kQueries; ++q) alone(q, parts[q].begin, parts[q].end);
     return;
   }
-  for (int q = 0; q < kQueries; ++q) {
-    if (parts[q].begin < shared.begin)
-      value_queries<Rows, 1>(weights + q * kTileTokens, tile, parts[q].begin, shared.begin, false, o + q * dim, dim);
-  }
-  value_queries<Rows, kQueries>(weights, tile, shared.begin, shared.end, ahead, o, dim);
-  for (int q = 0; q < kQueries; ++q) {
-    if (shared.end < parts[q].end)
-      value_queries<Rows, 1>(weights + q * kTileTokens, tile, shared.end, parts[q].end, false, o + q * dim, dim);
+  for (int q = 0; q < kQueries; ++q) alone(q, parts[q].begin, shared.begin);
+  value_queries<Rows, kQueries, kAhead>(weights, tile, shared.begin, shared.end, o, dim);
+  for (int q = 0; q < kQueries; ++q) alone(q, shared.end, parts[q].end);
+}
+
+// o [count, dim] += weights * values, each query over its own part of the tile. kAhead: the first register tile.
+template <class Rows, bool kAhead>
+void values_all(const float* weights, const TileSource& tile, const TilePart* parts, int count, float* o, int64_t dim) {
+  const int step = query_step(count);
+  if (step == 6) value_parts<Rows, 6, kAhead>(weights, tile, parts, o, dim);
+  if (step == 4) value_parts<Rows, 4, kAhead>(weights, tile, parts, o, dim);
+  if (step == 3) value_parts<Rows, 3, kAhead>(weights, tile, parts, o, dim);
+  if (step == 2) value_parts<Rows, 2, kAhead>(weights, tile, parts, o, dim);
+  if (step == 1) value_parts<Rows, 1, kAhead>(weights, tile, parts, o, dim);
+  if (step < count) {
+    values_all<Rows, false>(weights + step * kTileTokens, tile, parts + step, count - step, o + step * dim, dim);
   }
 }
 
-template <class Rows>
-void values_all(const float* weights, const TileSource& tile, const TilePart* parts, int count, bool ahead, float* o,
-                int64_t dim) {
-  for (int q = 0; q < count;) {
-    const int step = query_step(count - q);
-    const float* first = weights + q * kTileTokens;
-    float* out = o + q * dim;
-    if (step == 6) value_parts<Rows, 6>(first, tile, parts + q, ahead, out, dim);
-    if (step == 4) value_parts<Rows, 4>(first, tile, parts + q, ahead, out, dim);
-    if (step == 3) value_parts<Rows, 3>(first, tile, parts + q, ahead, out, dim);
-    if (step == 2) value_parts<Rows, 2>(first, tile, parts + q, ahead, out, dim);
-    if (step == 1) value_parts<Rows, 1>(first, tile, parts + q, ahead, out, dim);
-    ahead = false;
-    q += step;
-  }
-}
-
-// o [count, dim] += weights * values, each query over its own part of the tile.
-void add_tile_values(const float* weights, const TileSource& tile, const TilePart* parts, int count, bool ahead,
-                     float* o, int64_t dim) {
+void add_tile_values(const float* weights, const TileSource& tile, const TilePart* parts, int count, float* o,
+                     int64_t dim) {
   switch (tile.value_dtype) {
     case DType::kF16:
-      return values_all<RowsF16>(weights, tile, parts, count, ahead, o, dim);
+      return values_all<RowsF16, true>(weights, tile, parts, count, o, dim);
     case DType::kBF16:
-      return values_all<RowsBF16>(weights, tile, parts, count, ahead, o, dim);
+      return values_all<RowsBF16, true>(weights, tile, parts, count, o, dim);
     case DType::kI8:
-      return values_all<RowsI8>(weights, tile, parts, count, ahead, o, dim);
+      return values_all<RowsI8, true>(weights, tile, parts, count, o, dim);
     default:
-      return values_all<RowsF32>(weights, tile, parts, count, ahead, o, dim);
+      return values_all<RowsF32, false>(weights, tile, parts, count, o, dim);
   }
 }
 
-// e^x for x <= 0, relative error below 2e-7; 0 below the smallest normal result; NaN stays NaN. exp_f32 without what
-// positive arguments need.
-LORALEI_INLINE F exp_not_positive(F x) {
-  const F low = set1(-87.33654f);
+// 2^x for x <= 0, relative error below 2e-7; 0 below the smallest normal result; NaN stays NaN. x = n + r, |r| <= 1/2,
+// Taylor polynomial of degree 7 of 2^r = e^(r ln 2).
+LORALEI_INLINE F exp2_not_positive(F x) {
+  const F low = set1(-126.0f);
   const F clamped = max(low, x);
-  const F n = round_even(mul(clamped, set1(1.44269504f)));
-  F r = fma(n, set1(-0.693359375f), clamped);
-  r = fma(n, set1(2.12194440e-4f), r);
-  F p = set1(1.0f / 5040);
-  p = fma(p, r, set1(1.0f / 720));
-  p = fma(p, r, set1(1.0f / 120));
-  p = fma(p, r, set1(1.0f / 24));
-  p = fma(p, r, set1(1.0f / 6));
-  p = fma(p, r, set1(0.5f));
+  const F n = round_even(clamped);
+  const F r = sub(clamped, n);  // exact
+  F p = set1(1.52527338e-5f);
+  p = fma(p, r, set1(1.54035304e-4f));
+  p = fma(p, r, set1(1.33335581e-3f));
+  p = fma(p, r, set1(9.61812911e-3f));
+  p = fma(p, r, set1(5.55041087e-2f));
+  p = fma(p, r, set1(2.40226507e-1f));
+  p = fma(p, r, set1(6.93147181e-1f));
   p = fma(p, r, set1(1.0f));
-  p = fma(p, r, set1(1.0f));
-  return zero_if_less(x, low, mul(p, pow2(n)));
+  return zero_if_less(x, low, times_pow2(p, n));
 }

@@ -58,7 +58,7 @@ struct AttentionSizes {
   int64_t rows = 0;          // token rows they come from
   int64_t dim = 0;           // padded head_dim
   int64_t worker_bytes = 0;  // queries, one tile of K and of V, scores, parts, two states
-  int64_t parts_bytes = 0;   // which positions of a tile each query attends to
+  int64_t parts_bytes = 0;   // per query: which positions of a tile it attends to, its maximum there
   int64_t slot_bytes = 0;    // softmax state of one range
 };
 constexpr AttentionSizes attention_sizes(int32_t heads, int32_t kv_heads, int32_t head_dim) {
@@ -68,7 +68,7 @@ constexpr AttentionSizes attention_sizes(int32_t heads, int32_t kv_heads, int32_
   sizes.queries = sizes.rows * group;
   sizes.dim = padded_dim(head_dim);
   sizes.slot_bytes = round_up64(sizes.queries * (sizes.dim + kSumLanes + 1) * 4);
-  sizes.parts_bytes = round_up64(sizes.queries * 8);
+  sizes.parts_bytes = round_up64(sizes.queries * 12);
   sizes.worker_bytes = (sizes.queries * (sizes.dim + kTileTokens) + 2 * kTileTokens * sizes.dim) * 4 +
                        sizes.parts_bytes + 2 * sizes.slot_bytes;
   return sizes;
