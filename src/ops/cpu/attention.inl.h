@@ -34,16 +34,21 @@ struct AttentionWork {
   float* maxima = nullptr;    // [queries] of the current tile
 };
 
+// Queries are held key/value head by key/value head, then row by row. `h` counts the item's query heads.
+LORALEI_INLINE int32_t query_of(const AttentionItem& item, int32_t i, int32_t h) {
+  return h / item.heads * item.queries() + i * item.heads + h % item.heads;
+}
+
 void load_queries(const AttentionWork& work) {
   const AttentionArgs& args = work.args;
   const AttentionItem& item = work.item;
   const int32_t head_dim = args.kv.head_dim;
   const F scale = set1(args.scale * 1.44269504f);
   for (int32_t i = 0; i < item.rows; ++i) {
-    for (int32_t h = 0; h < item.heads; ++h) {
+    for (int32_t h = 0; h < item.kv_heads * item.heads; ++h) {
       const float* q = args.q + (item.group->row_begin + item.row + i) * args.q_stride +
                        int64_t{item.kv_head * item.heads + h} * head_dim;
-      float* out = work.queries + int64_t{i * item.heads + h} * work.dim;
+      float* out = work.queries + int64_t{query_of(item, i, h)} * work.dim;
       for (int32_t d = 0; d < head_dim; d += kLanes) {
         const int n = head_dim - d < kLanes ? head_dim - d : kLanes;
         store_n(out + d, mul(scale, load_n(q + d, n)), n);
@@ -51,9 +56,6 @@ void load_queries(const AttentionWork& work) {
     }
   }
 }
-
-// Up to how many queries read the cache directly; more of them pay for decoding a tile once.
-constexpr int kDirectQueries = 8;
 
 // Values of a block to f32, each position padded with zeros to `dim`.
 void decode_values(const AttentionWork& work, const std::byte* source, float* out) {
@@ -68,11 +70,11 @@ void decode_values(const AttentionWork& work, const std::byte* source, float* ou
 }
 
 // The blocks of a tile that the item's positions touch, where its queries will read them.
-TileSource load_tile(const AttentionWork& work, int32_t tile) {
+TileSource load_tile(const AttentionWork& work, int32_t tile, int32_t kv_head) {
   const KvView& kv = work.args.kv;
   const AttentionItem& item = work.item;
   const int32_t first = tile * kTileBlocks, item_end = item.span.last / kKvBlockTokens + 1;
-  const bool many = item.rows * item.heads > kDirectQueries;
+  const bool many = item.queries() > kDirectQueries;
   const bool decode_keys = many && kv.dtype != DType::kF32;
   const bool decode_all_values = decode_keys || kv.head_dim != work.dim;
   TileSource source;
@@ -83,8 +85,8 @@ TileSource load_tile(const AttentionWork& work, int32_t tile) {
   source.value_bytes = row_bytes(source.value_dtype, work.dim);
   for (int b = source.first_block; b < source.end_block; ++b) {
     const int32_t block = item.group->blocks[first + b];
-    const std::byte* keys = kv.head(block, work.args.layer, 0, item.kv_head);
-    const std::byte* values = kv.head(block, work.args.layer, 1, item.kv_head);
+    const std::byte* keys = kv.head(block, work.args.layer, 0, kv_head);
+    const std::byte* values = kv.head(block, work.args.layer, 1, kv_head);
     if (kv.dtype == DType::kI8) {
       source.scales[0][b] = kv.scales(keys);
       source.scales[1][b] = kv.scales(values);
@@ -101,7 +103,9 @@ TileSource load_tile(const AttentionWork& work, int32_t tile) {
     }
     source.keys[b] = keys;
     source.values[b] = values;
-    if (!many && first + kTileBlocks + b < item_end) {
+    if (kv_head + 1 < item.kv_head + item.kv_heads) {
+      source.next_keys[b] = keys + kv.head_stride_bytes;
+    } else if (first + kTileBlocks + b < item_end) {
       source.next_keys[b] = kv.head(item.group->blocks[first + kTileBlocks + b], work.args.layer, 0, item.kv_head);
     }
   }
@@ -178,8 +182,9 @@ void softmax_tile(const AttentionWork& work, const TileSource& tile, int first, 
   }
 }
 
-// Of the item's rows, consecutive ones see anything of a tile, because both ends of what a row attends to only grow.
-void attend_tile(const AttentionWork& work, int32_t tile, const SoftmaxState& state) {
+// One key/value head of one tile. Of the item's rows, consecutive ones see anything of a tile, because both ends of
+// what a row attends to only grow.
+void attend_tile(const AttentionWork& work, int32_t tile, int32_t head, const SoftmaxState& state) {
   const AttentionItem& item = work.item;
   const int32_t position = tile * kTileTokens;
   int first = 0, count = 0;  // queries
@@ -187,11 +192,11 @@ void attend_tile(const AttentionWork& work, int32_t tile, const SoftmaxState& st
     const Span span = attended(work.args, *item.group, item.row + i);
     const TilePart part = {std::max(0, span.first - position), std::min(kTileTokens, span.last + 1 - position)};
     if (part.begin >= part.end) continue;
-    if (count == 0) first = i * item.heads;
+    if (count == 0) first = head * item.queries() + i * item.heads;
     for (int h = 0; h < item.heads; ++h) work.parts[count++] = part;
   }
   if (count == 0) return;
-  const TileSource source = load_tile(work, tile);
+  const TileSource source = load_tile(work, tile, item.kv_head + head);
   float* scores = work.scores + first * kTileTokens;
   tile_scores(work.queries + int64_t{first} * work.dim, work.dim, work.args.kv.head_dim, source, count, scores);
   softmax_tile(work, source, first, count, state);
@@ -201,14 +206,16 @@ void attend_tile(const AttentionWork& work, int32_t tile, const SoftmaxState& st
 // All queries of the item against the positions of one range, from an empty state.
 void attend_range(const AttentionWork& work, int32_t range, const SoftmaxState& state) {
   const AttentionItem& item = work.item;
-  const int64_t queries = int64_t{item.rows} * item.heads;
+  const int64_t queries = int64_t{item.kv_heads} * item.queries();
   for (int64_t q = 0; q < queries; ++q) state.m[q] = -INFINITY;
   for (int64_t i = 0; i < queries * kSumLanes; i += kLanes) store(state.l + i, zero());
   for (int64_t i = 0; i < queries * work.dim; i += kLanes) store(state.o + i, zero());
   constexpr int32_t kRangeTiles = kSplitTokens / kTileTokens;
   const int32_t first = std::max(range * kRangeTiles, item.span.first / kTileTokens);
   const int32_t last = std::min((range + 1) * kRangeTiles - 1, item.span.last / kTileTokens);
-  for (int32_t tile = first; tile <= last; ++tile) attend_tile(work, tile, state);
+  for (int32_t tile = first; tile <= last; ++tile) {
+    for (int32_t head = 0; head < item.kv_heads; ++head) attend_tile(work, tile, head, state);
+  }
 }
 
 // Adds a range to the total. A row's first range is copied, so that nothing depends on what the total held.
@@ -218,7 +225,8 @@ void merge_range(const AttentionWork& work, int32_t range, const SoftmaxState& p
     const Span span = attended(work.args, *item.group, item.row + i);
     if (range < span.first / kSplitTokens || range > span.last / kSplitTokens) continue;
     const bool first = range == span.first / kSplitTokens;
-    for (int q = i * item.heads; q < (i + 1) * item.heads; ++q) {
+    for (int32_t h = 0; h < item.kv_heads * item.heads; ++h) {
+      const int32_t q = query_of(item, i, h);
       const float* o = part.o + int64_t{q} * work.dim;
       float* sum = total.o + int64_t{q} * work.dim;
       if (first) {
@@ -247,8 +255,8 @@ void write_outputs(const AttentionWork& work, const SoftmaxState& total) {
   const AttentionItem& item = work.item;
   const int32_t head_dim = args.kv.head_dim;
   for (int32_t i = 0; i < item.rows; ++i) {
-    for (int32_t h = 0; h < item.heads; ++h) {
-      const int q = i * item.heads + h;
+    for (int32_t h = 0; h < item.kv_heads * item.heads; ++h) {
+      const int32_t q = query_of(item, i, h);
       float* out = args.out + (item.group->row_begin + item.row + i) * args.out_stride +
                    int64_t{item.kv_head * item.heads + h} * head_dim;
       F lanes = load(total.l + q * kSumLanes);
@@ -299,41 +307,45 @@ void attend_one_range(const AttentionArgs& args, const AttentionItem& item, cons
   attend_range(work, range, state_at(slot, sizes));
 }
 
-// The ranges of one item on all threads, a few at a time; merged in order by the caller.
-void attend_split(OpContext& ctx, const AttentionArgs& args, const AttentionItem& item, const AttentionSizes& sizes,
-                  const Scratch& scratch, float* slots) {
-  const int64_t slot_floats = sizes.slot_bytes / 4;
-  const int64_t slot_count = attention_split_slots(ctx.pool->threads());
-  const AttentionWork work = work_in(args, item, sizes, scratch.worker<float>(0));
+// The items of one group range by range on all threads, a few at a time; merged in order by the caller.
+void attend_split(OpContext& ctx, const AttentionArgs& args, const AttentionPlan& plan, size_t group,
+                  const AttentionSizes& sizes, const Scratch& scratch, float* slots) {
+  const int64_t slot_floats = sizes.slot_bytes / 4, slot_count = attention_split_slots(ctx.pool->threads());
   const SoftmaxState total = state_at(slots + slot_count * slot_floats, sizes);
-  for (int64_t start = item.first_range(); start <= item.last_range(); start += slot_count) {
-    const int64_t count = std::min<int64_t>(slot_count, item.last_range() - start + 1);
+  const int32_t first_range = plan.first_range(args.groups[group]), ranges = plan.ranges(args.groups[group]);
+  const int64_t tasks = int64_t{plan.group_items(group)} * ranges;
+  for (int64_t start = 0; start < tasks; start += slot_count) {
+    const int64_t count = std::min(slot_count, tasks - start);
     ctx.pool->parallel_for(count, 1, [&](int64_t begin, int64_t end, int worker) {
       for (int64_t i = begin; i < end; ++i) {
-        attend_one_range(args, item, sizes, static_cast<int32_t>(start + i), scratch.worker<float>(worker),
-                         slots + i * slot_floats);
+        const AttentionItem item = plan.group_item(group, static_cast<int32_t>((start + i) / ranges));
+        const int32_t range = first_range + static_cast<int32_t>((start + i) % ranges);
+        if (range < item.first_range() || range > item.last_range()) continue;
+        attend_one_range(args, item, sizes, range, scratch.worker<float>(worker), slots + i * slot_floats);
       }
     });
     for (int64_t i = 0; i < count; ++i) {
-      merge_range(work, static_cast<int32_t>(start + i), state_at(slots + i * slot_floats, sizes), total);
+      const AttentionItem item = plan.group_item(group, static_cast<int32_t>((start + i) / ranges));
+      const int32_t range = first_range + static_cast<int32_t>((start + i) % ranges);
+      const AttentionWork work = work_in(args, item, sizes, scratch.worker<float>(0));
+      if (range >= item.first_range() && range <= item.last_range())
+        merge_range(work, range, state_at(slots + i * slot_floats, sizes), total);
+      if (range == item.last_range()) write_outputs(work, total);
     }
   }
-  write_outputs(work, total);
 }
 
 void attention(OpContext& ctx, const AttentionArgs& args) {
   const AttentionSizes sizes = attention_sizes(args.heads, args.kv.kv_heads, args.kv.head_dim);
-  const int64_t starts_bytes = round_up64((static_cast<int64_t>(args.groups.size()) + 1) * 4);
+  const int64_t plan_bytes = attention_plan_bytes(static_cast<int64_t>(args.groups.size()));
   const int64_t slots_bytes = sizes.slot_bytes * (attention_split_slots(ctx.pool->threads()) + 1);
-  const Scratch scratch(ctx, starts_bytes + slots_bytes, sizes.worker_bytes);
-  const AttentionPlan plan(args, sizes, scratch.shared<int32_t>());
-  if (plan.count() == 0) return;
+  const Scratch scratch(ctx, plan_bytes + slots_bytes, sizes.worker_bytes);
+  const AttentionPlan plan(args, sizes, ctx.pool->threads(), scratch.shared<int32_t>());
+  if (plan.empty()) return;
   ++ctx.op_count;
-  if (plan.split_ranges(ctx.pool->threads())) {
-    float* slots = reinterpret_cast<float*>(scratch.shared<std::byte>() + starts_bytes);
-    for (int64_t index = 0; index < plan.count(); ++index)
-      attend_split(ctx, args, plan.item(index), sizes, scratch, slots);
-    return;
+  float* slots = reinterpret_cast<float*>(scratch.shared<std::byte>() + plan_bytes);
+  for (size_t group = 0; group < args.groups.size(); ++group) {
+    if (plan.is_split(group)) attend_split(ctx, args, plan, group, sizes, scratch, slots);
   }
   ctx.pool->parallel_for(plan.count(), 1, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t index = begin; index < end; ++index)

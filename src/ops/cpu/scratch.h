@@ -45,7 +45,8 @@ constexpr int64_t rope_worker_bytes(int64_t head_dim) { return round_up64(head_d
 
 // --- attention: queries of one key/value head are handled in batches of about kQueryBatch vectors, positions in tiles
 // of kTileTokens ---
-constexpr int kQueryBatch = 48;  // many enough that decoding a tile of the cache is a few per cent of its use
+constexpr int kQueryBatch = 48;    // many enough that decoding a tile of the cache is a few per cent of its use
+constexpr int kDirectQueries = 8;  // up to here they read the cache directly
 constexpr int kTileBlocks = 4;
 constexpr int kTileTokens = kTileBlocks * kKvBlockTokens;
 constexpr int kSumLanes = 16;      // partial sums of the softmax denominator
@@ -74,6 +75,7 @@ constexpr AttentionSizes attention_sizes(int32_t heads, int32_t kv_heads, int32_
   return sizes;
 }
 constexpr int64_t attention_split_slots(int threads) { return 4 * int64_t{threads}; }
+constexpr int64_t attention_plan_bytes(int64_t groups) { return round_up64((2 * groups + 1) * 4); }
 
 // --- LoRA: rows are handled in pieces of one segment, pieces in batches that fit the scratch ---
 constexpr int kLoraPieceRows = 32;
