@@ -56,7 +56,9 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->group(group);
   command.add_option("--kv-cache-memory", flags.kv_cache_memory, "bytes for the KV cache")->group(group);
   command.add_option("--adapter-memory", flags.adapter_memory, "bytes for loaded adapters")->group(group);
-  command.add_option("--kv-cache-dtype", flags.kv_dtype, "f32, f16 or bf16 (default: f32 for f32 models, else f16)")
+  command
+      .add_option("--kv-cache-dtype", flags.kv_dtype,
+                  "f32, f16, bf16 or int8 (one scale a vector; default: f32 for f32 models, else f16)")
       ->group(group);
   command
       .add_flag("--no-prefix-cache,--no-enable-prefix-caching", flags.no_prefix_cache,
@@ -104,7 +106,7 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
                                    : flags.kv_dtype == "bfloat16" ? "bf16"
                                                                   : flags.kv_dtype);
     if (!dtype || is_quantised(*dtype))
-      return invalid_argument("--kv-cache-dtype is f32, f16 or bf16, not '" + flags.kv_dtype + "'.");
+      return invalid_argument("--kv-cache-dtype is f32, f16, bf16 or int8, not '" + flags.kv_dtype + "'.");
     options.engine.kv_dtype = *dtype;
   }
   return options;

@@ -217,7 +217,8 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
                       .kv_heads = config.kv_heads,
                       .head_dim = config.head_dim,
                       .dtype = kv_dtype(options, config)};
-  if (is_quantised(shape.dtype)) return unsupported("the KV cache holds f32, f16 or bf16 numbers; choose one of them");
+  if (is_quantised(shape.dtype))
+    return unsupported("the KV cache holds f32, f16, bf16 or int8 numbers; choose one of them");
 
   LoopParts loop;
   loop.slot = std::make_unique<BatchSlot>(limits, config.layers, config.hidden, *parts.ledger);

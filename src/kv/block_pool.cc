@@ -11,12 +11,10 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-int64_t head_bytes(const KvShape& shape) { return kKvBlockTokens * row_bytes(shape.dtype, shape.head_dim); }
-
 }  // namespace
 
 int64_t kv_block_bytes(const KvShape& shape) {
-  const int64_t bytes = int64_t{2} * shape.layers * shape.kv_heads * head_bytes(shape);
+  const int64_t bytes = int64_t{2} * shape.layers * shape.kv_heads * kv_head_bytes(shape.dtype, shape.head_dim);
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
@@ -40,7 +38,7 @@ Result<std::unique_ptr<BlockPool>> BlockPool::create(const KvShape& shape, int32
   view.dtype = shape.dtype;
   view.kv_heads = shape.kv_heads;
   view.head_dim = shape.head_dim;
-  view.head_stride_bytes = head_bytes(shape);
+  view.head_stride_bytes = kv_head_bytes(shape.dtype, shape.head_dim);
   view.kv_stride_bytes = shape.kv_heads * view.head_stride_bytes;
   view.layer_stride_bytes = 2 * view.kv_stride_bytes;
   view.block_stride_bytes = block_bytes;

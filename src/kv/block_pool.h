@@ -2,8 +2,7 @@
 // BlockPool: a fixed number of KV blocks of kKvBlockTokens tokens, cut from one aligned allocation under a ledger
 // grant.
 //
-//   base -> | block 0: layer 0 K | layer 0 V | layer 1 K | ... | block 1: ... |     a slice = [kv_heads,
-//   kKvBlockTokens, head_dim]
+//   base -> | block 0: layer 0 K | layer 0 V | layer 1 K | ... | block 1: ... |     what a slice holds: KvView
 //
 // Thread: the engine's; the bytes are written by the executor through view(). Ownership: owns bytes and grant; hands
 // out ids only. Invariant: every block is free or taken, never both. Failure: create() says with the numbers when the

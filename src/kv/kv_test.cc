@@ -55,6 +55,17 @@ TEST(BlockPool, ViewAddressesEverySliceOnceInsideTheAllocation) {
   pool->check();
 }
 
+TEST(BlockPool, Int8HasRoomForOneScaleAVector) {
+  Ledger ledger(1 << 20);
+  const KvShape shape{.layers = 3, .kv_heads = 2, .head_dim = 40, .dtype = DType::kI8};
+  EXPECT_EQ(kv_block_bytes(shape), 3 * 2 * 2 * 16 * (40 + 4));
+  auto pool = std::move(BlockPool::create(shape, 4, ledger)).value();
+  const KvView view = pool->view();
+  std::byte* last = view.head(3, 2, 1, 1);
+  EXPECT_EQ(reinterpret_cast<std::byte*>(view.scales(last) + kKvBlockTokens), view.base + pool->bytes());
+  EXPECT_EQ(reinterpret_cast<std::byte*>(view.scales(view.head(0, 0, 0, 0)) + kKvBlockTokens), view.head(0, 0, 0, 1));
+}
+
 TEST(BlockPool, RefusesWithTheNumbersWhenTheBudgetIsShort) {
   Ledger ledger(100);
   const auto pool = BlockPool::create(kTinyShape, 3, ledger);

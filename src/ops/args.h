@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/limits.h"
 #include "tensor/dtype.h"
 #include "tensor/weight_view.h"
 
@@ -156,20 +157,36 @@ struct SavedTensors {
 
 // --- KV cache
 
-// The only address of cached K and V: slice(block, layer, k|v) = [kv_heads, kKvBlockTokens, head_dim] in dtype. K is
-// stored after RoPE.
+// Bytes of one head of a slice.
+constexpr int64_t kv_head_bytes(DType dtype, int32_t head_dim) {
+  const int64_t scale_bytes = dtype == DType::kI8 ? static_cast<int64_t>(sizeof(float)) : 0;
+  return kKvBlockTokens * (row_bytes(dtype, head_dim) + scale_bytes);
+}
+
+// The only address of cached K and V: slice(block, layer, k|v) is kv_heads heads of kv_head_bytes each. A head of V is
+// [kKvBlockTokens, head_dim] numbers in dtype, a head of K (after RoPE) [head_dim, kKvBlockTokens]: attention then
+// finds the positions of a block side by side and sums no scores across lanes. With kI8 the numbers are followed by
+// [kKvBlockTokens] f32, the scale of each position's vector: number = int8 * scale.
 struct KvView {
   std::byte* base = nullptr;
   int64_t block_stride_bytes = 0;
   int64_t layer_stride_bytes = 0;
   int64_t kv_stride_bytes = 0;    // from K to V of one (block, layer)
   int64_t head_stride_bytes = 0;  // from head to head inside a slice
-  DType dtype = DType::kF16;      // f32, f16 or bf16
+  DType dtype = DType::kF16;      // f32, f16, bf16 or int8
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
 
   std::byte* slice(int32_t block, int32_t layer, int32_t v) const {
     return base + block * block_stride_bytes + layer * layer_stride_bytes + v * kv_stride_bytes;
+  }
+  std::byte* head(int32_t block, int32_t layer, int32_t v, int32_t kv_head) const {
+    return slice(block, layer, v) + kv_head * head_stride_bytes;
+  }
+  // Of a head of a kI8 slice.
+  float* scales(std::byte* head) const { return reinterpret_cast<float*>(head + int64_t{kKvBlockTokens} * head_dim); }
+  const float* scales(const std::byte* head) const {
+    return reinterpret_cast<const float*>(head + int64_t{kKvBlockTokens} * head_dim);
   }
 };
 

@@ -6,6 +6,7 @@ namespace loralei {
 namespace {
 
 class Attention : public EveryTable {};
+constexpr DType kCacheDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
 FOR_EVERY_TABLE(Attention);
 
 // A paged cache with several layers whose unused bytes are NaN, and sequences with scattered block tables.
@@ -17,7 +18,7 @@ struct TestCache {
   std::vector<int32_t> free_blocks;
 
   TestCache(Prng& prng, DType dtype, int32_t heads, int32_t dim, int32_t blocks) : kv_heads(heads), head_dim(dim) {
-    const int64_t head_bytes = kKvBlockTokens * row_bytes(dtype, dim);
+    const int64_t head_bytes = kv_head_bytes(dtype, dim);
     view = {.head_stride_bytes = head_bytes, .dtype = dtype, .kv_heads = heads, .head_dim = dim};
     view.kv_stride_bytes = head_bytes * heads;
     view.layer_stride_bytes = 2 * view.kv_stride_bytes;
@@ -39,12 +40,18 @@ struct TestCache {
   // What the cache holds for one position, decoded.
   std::vector<double> read(const std::vector<int32_t>& table, int32_t position, int32_t layer, int32_t v,
                            int32_t head) const {
-    std::vector<float> values(static_cast<size_t>(head_dim));
-    const std::byte* slice = view.slice(table[static_cast<size_t>(position / kKvBlockTokens)], layer, v);
-    decode_row(view.dtype,
-               slice + head * view.head_stride_bytes + position % kKvBlockTokens * row_bytes(view.dtype, head_dim),
-               values.data(), head_dim);
-    return {values.begin(), values.end()};
+    const std::byte* base = view.head(table[static_cast<size_t>(position / kKvBlockTokens)], layer, v, head);
+    const int32_t slot = position % kKvBlockTokens;
+    const double scale = view.dtype == DType::kI8 ? static_cast<double>(view.scales(base)[slot]) : 1.0;
+    std::vector<double> values;
+    for (int32_t d = 0; d < head_dim; ++d) {
+      float value;
+      decode_row(view.dtype,
+                 base + (v == 0 ? d * kKvBlockTokens + slot : slot * head_dim + d) * row_bytes(view.dtype, 1), &value,
+                 1);
+      values.push_back(static_cast<double>(value) * scale);
+    }
+    return values;
   }
 };
 
@@ -92,7 +99,8 @@ std::vector<float> run_attention(const OpTable& table, int threads, const TestCa
   return out;
 }
 
-// Errors: a score is off by at most eps (dim / 8 + 10) sum |q k| (d below), which changes each weight by a factor
+// Errors: a score is one chain of dim fused products of a scaled q, then (int8) times the scale: off by at most
+// eps (dim + 10) sum |q k| (d below), which changes each weight by a factor
 // within e^(+-2d) of the normalised sum; the weighted mean of values then moves by at most 2d max|v|, plus the rounding
 // of the sum over positions.
 void expect_attention(const TestCache& cache, const TestSequence& sequence, const RowGroup& group,
@@ -127,8 +135,7 @@ void expect_attention(const TestCache& cache, const TestSequence& sequence, cons
           value_max = std::max(value_max, std::fabs(v[d]));
         }
       }
-      const double score_error =
-          kEps * ((static_cast<double>(dim) / 8 + 10) * score_magnitude + 4 * std::fabs(largest));
+      const double score_error = kEps * ((static_cast<double>(dim) + 10) * score_magnitude + 4 * std::fabs(largest));
       const double bound = value_max * (2 * score_error + kEps * (static_cast<double>(last - first + 1) + 20));
       for (size_t d = 0; d < dim; ++d) {
         ASSERT_NEAR(static_cast<double>(out[at + d]), expected[d] / total, bound)
@@ -156,10 +163,13 @@ TEST_P(Attention, StoresWhatTheCodecEncodes) {
       for (int32_t head = 0; head < 3; ++head) {
         for (int32_t v = 0; v < 2; ++v) {
           encode_row(dtype, (v == 0 ? sequence.k : sequence.v).data() + (p * 3 + head) * 27, encoded.data(), 27);
-          const std::byte* slot = cache.view.slice(sequence.blocks[static_cast<size_t>(p / 16)], 1, v) +
-                                  head * cache.view.head_stride_bytes + p % 16 * row_bytes(dtype, 27);
-          ASSERT_EQ(std::memcmp(slot, encoded.data(), encoded.size()), 0)
-              << dtype_info(dtype).name << " position " << p;
+          const std::byte* base = cache.view.head(sequence.blocks[static_cast<size_t>(p / 16)], 1, v, head);
+          const int64_t bytes = row_bytes(dtype, 1);
+          for (int32_t d = 0; d < 27; ++d) {
+            const std::byte* slot = base + (v == 0 ? d * 16 + p % 16 : p % 16 * 27 + d) * bytes;
+            ASSERT_EQ(std::memcmp(slot, encoded.data() + d * bytes, static_cast<size_t>(bytes)), 0)
+                << dtype_info(dtype).name << " position " << p << " dim " << d;
+          }
         }
       }
     }
@@ -167,10 +177,55 @@ TEST_P(Attention, StoresWhatTheCodecEncodes) {
   }
 }
 
+// int8: half a step from what was given, the largest exactly at +-127; all tables store the same bytes.
+TEST_P(Attention, StoresInt8WithOneScaleAVector) {
+  Prng prng(307);
+  const int32_t dim = 83;
+  TestCache cache(prng, DType::kI8, 2, dim, 8);
+  TestSequence sequence(prng, cache, 40);
+  const auto at = [&](int32_t position, int32_t head) { return static_cast<size_t>((position * 2 + head) * dim); };
+  std::fill_n(sequence.k.begin() + static_cast<int64_t>(at(3, 1)), dim, 0.0f);
+  sequence.v[at(4, 0) + 80] = -7e20f;
+  sequence.k[at(5, 0) + 1] = std::numeric_limits<float>::infinity();
+  sequence.v[at(6, 1) + 82] = std::numeric_limits<float>::quiet_NaN();
+  store_sequence(table(), cache, sequence, 1);
+  for (int32_t p = 0; p < 40; ++p) {
+    for (int32_t head = 0; head < 2; ++head) {
+      for (int32_t v = 0; v < 2; ++v) {
+        const float* given = (v == 0 ? sequence.k : sequence.v).data() + at(p, head);
+        double largest = 0;
+        bool finite = true;
+        for (int32_t d = 0; d < dim; ++d) {
+          largest = std::max(largest, std::fabs(static_cast<double>(given[d])));
+          finite = finite && std::isfinite(given[d]);
+        }
+        const std::vector<double> stored = cache.read(sequence.blocks, p, 1, v, head);
+        for (int32_t d = 0; d < dim; ++d) {
+          const double number = stored[static_cast<size_t>(d)];
+          if (!finite) {
+            EXPECT_TRUE(std::isnan(number)) << "what is not finite must not look like a number";
+            continue;
+          }
+          EXPECT_LE(std::fabs(number - static_cast<double>(given[d])), largest / 254 * (1 + 256 * kEps));
+        }
+        const std::byte* base = cache.view.head(sequence.blocks[static_cast<size_t>(p / 16)], 1, v, head);
+        std::vector<int8_t> numbers(static_cast<size_t>(dim));
+        const float scale = int8_scale(given, dim);
+        quantise_int8(given, scale, numbers.data(), dim);
+        EXPECT_EQ(std::memcmp(cache.view.scales(base) + p % 16, &scale, sizeof scale), 0);
+        for (int32_t d = 0; d < dim; ++d) {
+          ASSERT_EQ(static_cast<int8_t>(base[v == 0 ? d * 16 + p % 16 : p % 16 * dim + d]),
+                    numbers[static_cast<size_t>(d)]);
+        }
+      }
+    }
+  }
+}
+
 TEST_P(Attention, AgreesWithTheNaiveSoftmax) {
   Prng prng(302);
   for (const Shape& shape : kShapes) {
-    for (DType dtype : kPlainDTypes) {
+    for (DType dtype : kCacheDTypes) {
       TestCache cache(prng, dtype, shape.kv_heads, shape.head_dim, 64);
       const int32_t layer = static_cast<int32_t>(prng.below(2));
       std::vector<TestSequence> sequences;
@@ -199,17 +254,19 @@ TEST_P(Attention, AgreesWithTheNaiveSoftmax) {
 
 TEST_P(Attention, LongContextsAreSplitAndMergedRight) {
   Prng prng(303);
-  TestCache cache(prng, DType::kF16, 1, 32, 400);
-  const TestSequence sequence(prng, cache, 5000);
-  store_sequence(table(), cache, sequence, 0);
-  for (int32_t window : {0, 700, 3000}) {
-    for (int32_t row_count : {1, 3}) {
-      const std::vector<RowGroup> groups = {{0, row_count, 5000 - row_count, sequence.blocks.data()}};
-      const std::vector<float> q = random_floats(prng, int64_t{row_count} * 2 * 32, 4.0f);
-      const std::vector<float> out = run_attention(table(), 4, cache, q, 2, 0, window, groups);
-      expect_attention(cache, sequence, groups[0], q, 2, 0, window, out);
-      EXPECT_TRUE(same_bits(out, run_attention(table(), 1, cache, q, 2, 0, window, groups)))
-          << "threads change the result";
+  for (DType dtype : {DType::kF16, DType::kI8}) {
+    TestCache cache(prng, dtype, 1, 32, 400);
+    const TestSequence sequence(prng, cache, 5000);
+    store_sequence(table(), cache, sequence, 0);
+    for (int32_t window : {0, 700, 3000}) {
+      for (int32_t row_count : {1, 3}) {
+        const std::vector<RowGroup> groups = {{0, row_count, 5000 - row_count, sequence.blocks.data()}};
+        const std::vector<float> q = random_floats(prng, int64_t{row_count} * 2 * 32, 4.0f);
+        const std::vector<float> out = run_attention(table(), 4, cache, q, 2, 0, window, groups);
+        expect_attention(cache, sequence, groups[0], q, 2, 0, window, out);
+        EXPECT_TRUE(same_bits(out, run_attention(table(), 1, cache, q, 2, 0, window, groups)))
+            << "threads change the result";
+      }
     }
   }
 }
@@ -217,8 +274,13 @@ TEST_P(Attention, LongContextsAreSplitAndMergedRight) {
 // A row alone (decode) = the same row in a chunk of any length, in a mixed batch, with any number of threads.
 TEST_P(Attention, ARowDoesNotDependOnItsBatch) {
   Prng prng(304);
-  for (const Shape& shape : {kShapes[0], kShapes[1], kShapes[3]}) {
-    TestCache cache(prng, DType::kBF16, shape.kv_heads, shape.head_dim, 300);
+  const std::pair<Shape, DType> cases[] = {{kShapes[0], DType::kBF16},
+                                           {kShapes[1], DType::kF16},
+                                           {kShapes[3], DType::kF32},
+                                           {kShapes[0], DType::kI8},
+                                           {kShapes[3], DType::kI8}};
+  for (const auto& [shape, dtype] : cases) {
+    TestCache cache(prng, dtype, shape.kv_heads, shape.head_dim, 300);
     const TestSequence sequence(prng, cache, 1300), other(prng, cache, 900);
     store_sequence(table(), cache, sequence, 0);
     store_sequence(table(), cache, other, 0);
@@ -273,6 +335,21 @@ TEST_P(Attention, NoRowsIsNoWorkAndNonFiniteInputIsContained) {
   const std::vector<float> out = run_attention(table(), 2, cache, q, 4, 0, 0, {{0, 2, 18, sequence.blocks.data()}});
   for (size_t i = 16; i < 64; ++i) EXPECT_TRUE(std::isfinite(out[i]));
   for (size_t i = 64; i < 80; ++i) EXPECT_TRUE(std::isfinite(out[i]));
+}
+
+// What later rows of a chunk leave in the cache, even if not finite, does not reach the rows before them.
+TEST_P(Attention, ALaterRowsValueDoesNotReachEarlierRows) {
+  Prng prng(306);
+  for (DType dtype : kCacheDTypes) {
+    TestCache cache(prng, dtype, 1, 32, 8);
+    TestSequence sequence(prng, cache, 40);
+    sequence.k[37 * 32 + 4] = sequence.v[37 * 32 + 5] = std::numeric_limits<float>::infinity();
+    store_sequence(table(), cache, sequence, 0);
+    const std::vector<float> q = random_floats(prng, 40 * 2 * 32);
+    const std::vector<float> out = run_attention(table(), 1, cache, q, 2, 0, 0, {sequence.all()});
+    for (size_t i = 0; i < 37 * 64; ++i) ASSERT_TRUE(std::isfinite(out[i])) << dtype_info(dtype).name << " " << i;
+    EXPECT_FALSE(std::isfinite(out[37 * 64 + 5]));
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 
@@ -254,6 +255,9 @@ void decode_row(DType dtype, const std::byte* source, float* out, int64_t count)
     case DType::kBF16:
       for (int64_t i = 0; i < count; ++i) out[i] = bf16_to_f32(load_u16(source + 2 * i));
       return;
+    case DType::kI8:
+      for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(static_cast<int8_t>(source[i]));
+      return;
     case DType::kQ8_0:
       return decode_blocks(dtype, source, out, count, decode_q8_0);
     case DType::kQ4_0:
@@ -302,6 +306,28 @@ void encode_row(DType dtype, const float* source, std::byte* out, int64_t count)
         break;
     }
   }
+}
+
+float int8_scale(const float* source, int64_t count) {
+  float largest = 0, poison = 0;  // poison: 0, or NaN once anything is not finite
+  for (int64_t i = 0; i < count; ++i) {
+    const float magnitude = std::fabs(source[i]);
+    largest = magnitude > largest ? magnitude : largest;
+    poison += source[i] * 0.0f;
+  }
+  const float scale = largest / 127.0f;
+  return (scale < std::numeric_limits<float>::min() ? 0.0f : scale) + poison;
+}
+
+void quantise_int8(const float* source, float scale, int8_t* out, int64_t count) {
+  if (!(scale > 0)) {
+    std::fill_n(out, count, int8_t{0});
+    return;
+  }
+  // Adding 1.5 * 2^23 rounds a small number to an integer (nearest, ties to even) in the low bits of the sum.
+  constexpr float kRound = 0x1.8p23f;
+  for (int64_t i = 0; i < count; ++i)
+    out[i] = static_cast<int8_t>(std::bit_cast<int32_t>(source[i] / scale + kRound) - std::bit_cast<int32_t>(kRound));
 }
 
 }  // namespace loralei

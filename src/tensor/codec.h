@@ -4,7 +4,8 @@
 // Pure functions, any thread, no allocation. `count` is a multiple of the format's block_elems (CHECKed).
 // Decoding is total: any bytes decode to some floats (hostile files may hold NaN scales; callers that care scan).
 // Encoding is defined for f32, f16, bf16, q8_0 and q4_0 (round to nearest even for the plain formats; the published
-// ggml reference rounding for q8_0 and q4_0, so that files equal those that other tools make).
+// ggml reference rounding for q8_0 and q4_0, so that files equal those that other tools make). An int8 decodes to its
+// integer; it is made by quantise_int8, which needs a scale.
 #pragma once
 
 #include <cstddef>
@@ -22,5 +23,12 @@ uint16_t f32_to_bf16(float value);
 void decode_row(DType dtype, const std::byte* source, float* out, int64_t count);
 bool can_encode(DType dtype);
 void encode_row(DType dtype, const float* source, std::byte* out, int64_t count);
+
+// max|x| / 127: the scale with which int8 covers a vector. 0 where every number is (nearly) zero: below the smallest
+// normal scale; NaN where one is not finite.
+float int8_scale(const float* source, int64_t count);
+// out = source / scale rounded to nearest even, for the scale of a vector that holds `source`; 0 where the scale is 0
+// or NaN. out * scale is within scale / 2 of the source (plus its rounding).
+void quantise_int8(const float* source, float scale, int8_t* out, int64_t count);
 
 }  // namespace loralei

@@ -95,6 +95,23 @@ std::vector<float> decode(DType dtype, const std::vector<std::byte>& bytes) {
   return out;
 }
 
+TEST(Codec, Int8IsNearestEvenOfItsScale) {
+  std::vector<float> x = {254, -254, 1, 3, -1, -3, 5, 0.999f, 0, 127.9f};  // scale 2: halves are ties
+  EXPECT_EQ(int8_scale(x.data(), 10), 2.0f);
+  std::vector<int8_t> q(10);
+  quantise_int8(x.data(), 2.0f, q.data(), 10);
+  EXPECT_EQ(q, (std::vector<int8_t>{127, -127, 0, 2, 0, -2, 2, 0, 0, 64}));
+  x = {0, -0.0f, 1e-38f};
+  EXPECT_EQ(int8_scale(x.data(), 3), 0.0f) << "too small for a normal scale";
+  x[1] = std::numeric_limits<float>::max();
+  EXPECT_TRUE(std::isnormal(int8_scale(x.data(), 3)));
+  x[2] = -std::numeric_limits<float>::infinity();
+  EXPECT_TRUE(std::isnan(int8_scale(x.data(), 3)));
+  quantise_int8(x.data(), std::numeric_limits<float>::quiet_NaN(), q.data(), 3);
+  EXPECT_EQ(q[1], 0);
+  EXPECT_EQ(decode(DType::kI8, {std::byte{0x80}, std::byte{0x7F}}), (std::vector<float>{-128, 127}));
+}
+
 TEST(Codec, SmallBlocksMadeByHand) {
   std::vector<std::byte> q8, q4_0, q4_1, q5_0, q5_1;
   put_half(q8, 0.5f);

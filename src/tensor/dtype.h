@@ -3,6 +3,7 @@
 //
 // Pure functions, any thread. A row of `cols` numbers takes row_bytes(dtype, cols); quantised rows are whole blocks, so
 // cols must be a multiple of block_elems (row_bytes CHECKs it: callers validate file shapes before).
+// kI8 is a format of the KV cache alone: signed bytes whose scale lies elsewhere (ops/args.h); no file holds it.
 // Block layouts are those of GGUF (ggml's published block structs), little-endian.
 #pragma once
 
@@ -14,8 +15,8 @@
 
 namespace loralei {
 
-enum class DType : uint8_t { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K };
-inline constexpr int kDTypeCount = 11;
+enum class DType : uint8_t { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K, kI8 };
+inline constexpr int kDTypeCount = 12;
 
 struct DTypeInfo {
   const char* name;  // "bf16", "q4_k", ...
@@ -47,6 +48,8 @@ constexpr DTypeInfo dtype_info(DType dtype) {
       return {"q5_k", 256, 176};
     case DType::kQ6_K:
       return {"q6_k", 256, 210};
+    case DType::kI8:
+      return {"int8", 1, 1};
   }
   return {"?", 1, 4};
 }

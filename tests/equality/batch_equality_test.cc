@@ -380,7 +380,8 @@ std::vector<Setting> settings() {
     for (size_t subject = 0; subject < subjects().size(); ++subject) {
       if (tiles_only && !subjects()[subject].quantised) continue;
       for (const int threads : {1, 3}) {
-        for (const DType kv : {DType::kF32, DType::kF16}) all.push_back({table->name, subject, threads, kv});
+        for (const DType kv : {DType::kF32, DType::kF16, DType::kI8})
+          all.push_back({table->name, subject, threads, kv});
       }
     }
   }

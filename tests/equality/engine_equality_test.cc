@@ -19,7 +19,7 @@ struct Subject {
   const char* model;
   std::vector<std::string> adapters;
   DType kv;
-  int64_t block_bytes;  // of 16 tokens: layers * 2 * kv_heads * head_dim * 16 numbers
+  int64_t block_bytes;  // of 16 tokens: layers * 2 * kv_heads * head_dim * 16 numbers (int8: and 16 scales a head)
 };
 
 const std::vector<Subject>& subjects() {
@@ -33,8 +33,8 @@ const std::vector<Subject>& subjects() {
       {"gguf_q8_0",
        "models/gguf-llama-q8_0.gguf",
        {"gguf-lora-f32.gguf", "gqa-all-r16"},
-       DType::kF16,
-       2 * 2 * 2 * 16 * 16 * 2},
+       DType::kI8,
+       2 * 2 * 2 * (16 + 4) * 16},
   };
   return all;
 }

@@ -38,7 +38,7 @@ Result<std::unique_ptr<ModelHarness>> ModelHarness::open(const std::string& path
   kv.dtype = options.kv_dtype;
   kv.kv_heads = config.kv_heads;
   kv.head_dim = config.head_dim;
-  kv.head_stride_bytes = row_bytes(kv.dtype, int64_t{kKvBlockTokens} * config.head_dim);
+  kv.head_stride_bytes = kv_head_bytes(kv.dtype, config.head_dim);
   kv.kv_stride_bytes = kv.head_stride_bytes * config.kv_heads;
   kv.layer_stride_bytes = kv.kv_stride_bytes * 2;
   kv.block_stride_bytes = kv.layer_stride_bytes * config.layers;
@@ -62,14 +62,20 @@ void ModelHarness::poison_kv() { std::memset(kv_bytes_.data(), 0xff, static_cast
 
 std::vector<std::byte> ModelHarness::kv_bytes(const std::vector<int32_t>& blocks, int count) const {
   std::vector<std::byte> bytes;
-  const auto head_row = static_cast<size_t>(row_bytes(kv_.dtype, kv_.head_dim));
+  const int64_t number = row_bytes(kv_.dtype, 1);
+  const auto add = [&](const std::byte* from, int64_t count) { bytes.insert(bytes.end(), from, from + count); };
   for (int layer = 0; layer < model_->config().layers; ++layer) {
     for (int position = 0; position < count; ++position) {
-      for (int head = 0; head < 2 * kv_.kv_heads; ++head) {
-        const std::byte* slice = kv_.slice(blocks[static_cast<size_t>(position / kKvBlockTokens)], layer, head % 2);
-        const std::byte* row =
-            slice + head / 2 * kv_.head_stride_bytes + static_cast<size_t>(position % kKvBlockTokens) * head_row;
-        bytes.insert(bytes.end(), row, row + head_row);
+      const int32_t block = blocks[static_cast<size_t>(position / kKvBlockTokens)];
+      const int slot = position % kKvBlockTokens;
+      for (int head = 0; head < kv_.kv_heads; ++head) {
+        const std::byte* k = kv_.head(block, layer, 0, head);
+        const std::byte* v = kv_.head(block, layer, 1, head);
+        for (int d = 0; d < kv_.head_dim; ++d) add(k + (d * kKvBlockTokens + slot) * number, number);
+        add(v + slot * kv_.head_dim * number, kv_.head_dim * number);
+        if (kv_.dtype != DType::kI8) continue;
+        add(reinterpret_cast<const std::byte*>(kv_.scales(k) + slot), sizeof(float));
+        add(reinterpret_cast<const std::byte*>(kv_.scales(v) + slot), sizeof(float));
       }
     }
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an attention call is cut into work: an item is one key/value head of a batch of consecutive rows of one group.
+// How an attention call is cut into work: an item is some key/value heads of a batch of consecutive rows of
+// one group.
 // Thread: built by the calling thread, then read by the pool. No ownership. Pure arithmetic.
 #pragma once
 
@@ -22,56 +23,103 @@ inline Span attended(const AttentionArgs& args, const RowGroup& group, int32_t i
 
 struct AttentionItem {
   const RowGroup* group = nullptr;
-  int32_t kv_head = 0;
-  int32_t row = 0;  // inside the group
+  int32_t kv_head = 0;   // the first
+  int32_t kv_heads = 0;  // each with `rows` * `heads` queries
+  int32_t row = 0;       // inside the group
   int32_t rows = 0;
-  int32_t heads = 0;  // query heads that share the key/value head
-  Span span;          // of all its rows together
+  int32_t heads = 0;                                // query heads that share a key/value head
+  Span span;                                        // of all its rows together
+  int32_t queries() const { return rows * heads; }  // of one key/value head
   int32_t first_range() const { return span.first / kSplitTokens; }
   int32_t last_range() const { return span.last / kSplitTokens; }
 };
 
+// Items are made so that threads can share them evenly and memory is read in long runs: a decode row takes several
+// key/value heads, whose slices lie side by side, as long as enough items are left; a group whose items would still be
+// long beside all the rest is split further, into ranges of positions.
 class AttentionPlan {
  public:
-  // `starts` [groups + 1] lies in the scratch.
-  AttentionPlan(const AttentionArgs& args, const AttentionSizes& sizes, int32_t* starts)
-      : args_(args), sizes_(sizes), starts_(starts) {
+  // `memory` [2 * groups + 1] lies in the scratch.
+  AttentionPlan(const AttentionArgs& args, const AttentionSizes& sizes, int threads, int32_t* memory)
+      : args_(args), sizes_(sizes), starts_(memory), bundles_(memory + args.groups.size() + 1) {
+    int64_t work = 0;  // ranges of one key/value head
+    for (const RowGroup& group : args.groups) {
+      if (group.row_count > 0) work += int64_t{ranges(group)} * batches(group) * args.kv.kv_heads;
+    }
     starts_[0] = 0;
     for (size_t g = 0; g < args.groups.size(); ++g) {
-      const int32_t batches = static_cast<int32_t>((args.groups[g].row_count + sizes.rows - 1) / sizes.rows);
-      starts_[g + 1] = starts_[g] + std::max(0, batches);
+      bundles_[g] = args.groups[g].row_count > 0 ? bundle(args.groups[g], work, threads) : 1;
+      starts_[g + 1] = starts_[g] + (is_split(g) ? 0 : group_items(g));
     }
   }
-  int64_t count() const { return int64_t{starts_[args_.groups.size()]} * args_.kv.kv_heads; }
-
+  bool empty() const {
+    for (const RowGroup& group : args_.groups) {
+      if (group.row_count > 0) return false;
+    }
+    return true;
+  }
+  // Items to be handled whole.
+  int64_t count() const { return starts_[args_.groups.size()]; }
   AttentionItem item(int64_t index) const {
-    const auto batch = static_cast<int32_t>(index / args_.kv.kv_heads);
     const int32_t* starts = starts_;
-    const auto g = static_cast<size_t>(std::upper_bound(starts, starts + args_.groups.size() + 1, batch) - starts - 1);
+    const int32_t* end = starts + args_.groups.size() + 1;
+    const auto g = static_cast<size_t>(std::upper_bound(starts, end, static_cast<int32_t>(index)) - starts - 1);
+    return group_item(g, static_cast<int32_t>(index) - starts_[g]);
+  }
+
+  bool is_split(size_t g) const { return bundles_[g] < 0; }
+  int32_t group_items(size_t g) const {
+    const RowGroup& group = args_.groups[g];
+    if (group.row_count <= 0) return 0;
+    const int32_t kv_heads = args_.kv.kv_heads, rest = last_bundle(g);
+    return (batches(group) - 1) * kv_heads + (kv_heads + rest - 1) / rest;
+  }
+  AttentionItem group_item(size_t g, int32_t index) const {
+    const int32_t kv_heads = args_.kv.kv_heads;
     AttentionItem item;
     item.group = &args_.groups[g];
-    item.kv_head = static_cast<int32_t>(index % args_.kv.kv_heads);
-    item.row = (batch - starts_[g]) * static_cast<int32_t>(sizes_.rows);
+    const int32_t batch = std::min(index / kv_heads, batches(*item.group) - 1);
+    const int32_t bundle = batch + 1 < batches(*item.group) ? 1 : last_bundle(g);
+    item.kv_head = (index - batch * kv_heads) * bundle;
+    item.kv_heads = std::min(bundle, kv_heads - item.kv_head);
+    item.row = batch * static_cast<int32_t>(sizes_.rows);
     item.rows = std::min(static_cast<int32_t>(sizes_.rows), item.group->row_count - item.row);
-    item.heads = args_.heads / args_.kv.kv_heads;
+    item.heads = args_.heads / kv_heads;
     item.span = {attended(args_, *item.group, item.row).first,
                  attended(args_, *item.group, item.row + item.rows - 1).last};
     return item;
   }
-
-  // Few items with long contexts: worth handing out ranges of positions instead of whole items.
-  bool split_ranges(int threads) const {
-    if (threads == 1 || count() >= 2 * int64_t{threads}) return false;
-    for (int64_t index = 0; index < count(); index += args_.kv.kv_heads) {
-      if (item(index).last_range() - item(index).first_range() >= 2) return true;
-    }
-    return false;
+  // Of all rows of a group: the first range and how many there are.
+  int32_t first_range(const RowGroup& group) const { return attended(args_, group, 0).first / kSplitTokens; }
+  int32_t ranges(const RowGroup& group) const {
+    return attended(args_, group, group.row_count - 1).last / kSplitTokens - first_range(group) + 1;
   }
 
  private:
+  int32_t batches(const RowGroup& group) const {
+    return static_cast<int32_t>((group.row_count + sizes_.rows - 1) / sizes_.rows);
+  }
+  // Key/value heads an item of the group's last batch takes; the batches before it are full and take one.
+  int32_t last_bundle(size_t g) const { return bundles_[g] < 0 ? -bundles_[g] : bundles_[g]; }
+
+  // Key/value heads an item may take; negative: the items are split into ranges.
+  int32_t bundle(const RowGroup& group, int64_t work, int threads) const {
+    const int64_t heads = args_.heads / args_.kv.kv_heads;
+    const int64_t queries = (group.row_count - (batches(group) - 1) * sizes_.rows) * heads;
+    const int64_t largest =
+        queries <= kDirectQueries ? std::clamp<int64_t>(sizes_.queries / queries, 1, args_.kv.kv_heads) : 1;
+    if (threads == 1) return static_cast<int32_t>(largest);
+    const int64_t length = ranges(group), shares = int64_t{4} * threads;
+    const int64_t whole = std::min(largest, work / (shares * length));
+    if (length < 2 || (whole >= 1 && (whole == largest || length < 2 * shares)))
+      return static_cast<int32_t>(std::max<int64_t>(1, whole));
+    return -static_cast<int32_t>(std::clamp<int64_t>(args_.kv.kv_heads * length / shares, 1, largest));
+  }
+
   const AttentionArgs& args_;
   const AttentionSizes& sizes_;
-  int32_t* starts_;
+  int32_t* starts_;   // [groups + 1] of the items handled whole
+  int32_t* bundles_;  // [groups]
 };
 
 }  // namespace loralei

@@ -33,6 +33,7 @@ namespace avx2 {
 #include "ops/cpu/elementwise.inl.h"
 #include "ops/cpu/lora_factors.inl.h"
 #include "ops/cpu/lora.inl.h"
+#include "ops/cpu/attention_tile.inl.h"
 #include "ops/cpu/attention.inl.h"
 // clang-format on
 

@@ -135,15 +135,40 @@ void encode_plain(DType dtype, const float* source, std::byte* out, int32_t coun
   if (i < count) encode_row(dtype, source + i, out + row_bytes(dtype, i), count - i);
 }
 
+// One vector into its place in a block: V side by side, K kKvBlockTokens apart.
+void kv_store_vector(const KvView& kv, const float* source, int v, int64_t position, std::byte* head) {
+  constexpr int32_t kPart = 64;
+  const int64_t element_bytes = row_bytes(kv.dtype, 1);
+  float scale = 0;
+  if (kv.dtype == DType::kI8) {
+    scale = int8_scale(source, kv.head_dim);
+    kv.scales(head)[position] = scale;
+  }
+  alignas(64) std::byte encoded[kPart * 4];
+  for (int32_t d = 0; d < kv.head_dim; d += kPart) {
+    const int32_t count = std::min(kPart, kv.head_dim - d);
+    std::byte* out = v == 0 ? encoded : head + (position * kv.head_dim + d) * element_bytes;
+    if (kv.dtype == DType::kI8) {
+      quantise_int8(source + d, scale, reinterpret_cast<int8_t*>(out), count);
+    } else {
+      encode_plain(kv.dtype, source + d, out, count);
+    }
+    if (v != 0) continue;
+    for (int32_t i = 0; i < count; ++i) {
+      std::memcpy(head + ((d + i) * int64_t{kKvBlockTokens} + position) * element_bytes, encoded + i * element_bytes,
+                  static_cast<size_t>(element_bytes));
+    }
+  }
+}
+
 void kv_store_row(const KvStoreArgs& args, const RowGroup& group, int64_t i) {
   const int64_t position = group.position + i;
-  const int64_t head_bytes = row_bytes(args.kv.dtype, args.kv.head_dim);
+  const int32_t block = group.blocks[position / kKvBlockTokens];
   for (int32_t v = 0; v < 2; ++v) {
     const float* source = (v == 0 ? args.k : args.v) + (group.row_begin + i) * args.stride;
-    std::byte* slice = args.kv.slice(group.blocks[position / kKvBlockTokens], args.layer, v);
     for (int32_t head = 0; head < args.kv.kv_heads; ++head) {
-      encode_plain(args.kv.dtype, source + int64_t{head} * args.kv.head_dim,
-                   slice + head * args.kv.head_stride_bytes + position % kKvBlockTokens * head_bytes, args.kv.head_dim);
+      kv_store_vector(args.kv, source + int64_t{head} * args.kv.head_dim, v, position % kKvBlockTokens,
+                      args.kv.head(block, args.layer, v, head));
     }
   }
 }

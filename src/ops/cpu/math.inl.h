@@ -42,3 +42,12 @@ struct RowsBF16 {
   static LORALEI_INLINE F at(const std::byte* p) { return load_bf16(p); }
   static LORALEI_INLINE F at_n(const std::byte* p, int n) { return load_bf16_n(p, n); }
 };
+struct RowsI8 {
+  static constexpr int kBytes = 1;
+  static LORALEI_INLINE F at(const std::byte* p) { return to_float(load_s8(p)); }
+  static LORALEI_INLINE F at_n(const std::byte* p, int n) {
+    alignas(16) std::byte part[16] = {};
+    std::memcpy(part, p, static_cast<size_t>(n));
+    return at(part);
+  }
+};

@@ -11,7 +11,7 @@ namespace loralei {
 int64_t cpu_scratch_bytes(const OpLimits& limits) {
   const AttentionSizes attention = attention_sizes(limits.heads, limits.kv_heads, limits.head_dim);
   const int64_t threads = limits.threads;
-  const int64_t attention_shared = round_up64((int64_t{limits.rows_max} + 2) * 4) +
+  const int64_t attention_shared = attention_plan_bytes(int64_t{limits.rows_max} + 1) +
                                    attention.slot_bytes * (attention_split_slots(limits.threads) + 1);
   return std::max(
       {matmul_worker_bytes(limits.in_max) * threads,

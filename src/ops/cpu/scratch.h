@@ -43,28 +43,39 @@ constexpr int64_t matmul_worker_bytes(int64_t cols) { return decoded_stride_byte
 
 constexpr int64_t rope_worker_bytes(int64_t head_dim) { return round_up64(head_dim * 4); }
 
-// --- attention: queries of one key/value head are handled in batches of at least kQueryBatch vectors ---
-constexpr int kQueryBatch = 32;
+// --- attention: queries of one key/value head are handled in batches of about kQueryBatch vectors, positions in tiles
+// of kTileTokens ---
+constexpr int kQueryBatch = 48;    // many enough that decoding a tile of the cache is a few per cent of its use
+constexpr int kDirectQueries = 8;  // up to here they read the cache directly
+constexpr int kTileBlocks = 4;
+constexpr int kTileTokens = kTileBlocks * kKvBlockTokens;
+constexpr int kSumLanes = 16;      // partial sums of the softmax denominator
 constexpr int kSplitTokens = 512;  // partial softmax ranges start at multiples of this position, whatever the batch
+static_assert(kSplitTokens % kTileTokens == 0);
 constexpr int64_t padded_dim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
 struct AttentionSizes {
   int64_t queries = 0;       // vectors held at once
   int64_t rows = 0;          // token rows they come from
-  int64_t worker_bytes = 0;  // queries, two outputs, softmax state, one tile of K and of V
-  int64_t slot_bytes = 0;    // output and softmax state of one range
+  int64_t dim = 0;           // padded head_dim
+  int64_t worker_bytes = 0;  // queries, one tile of K and of V, scores, parts, two states
+  int64_t parts_bytes = 0;   // per query: which positions of a tile it attends to, its maximum there
+  int64_t slot_bytes = 0;    // softmax state of one range
 };
 constexpr AttentionSizes attention_sizes(int32_t heads, int32_t kv_heads, int32_t head_dim) {
   const int64_t group = kv_heads > 0 ? heads / kv_heads : 1;
   AttentionSizes sizes;
   sizes.rows = group >= kQueryBatch || group == 0 ? 1 : kQueryBatch / group;
   sizes.queries = sizes.rows * group;
-  const int64_t dim = padded_dim(head_dim);
-  sizes.slot_bytes = round_up64(sizes.queries * (dim + 2) * 4);
-  sizes.worker_bytes = round_up64(sizes.queries * dim * 4) + 2 * sizes.slot_bytes + 2 * kKvBlockTokens * dim * 4;
+  sizes.dim = padded_dim(head_dim);
+  sizes.slot_bytes = round_up64(sizes.queries * (sizes.dim + kSumLanes + 1) * 4);
+  sizes.parts_bytes = round_up64(sizes.queries * 12);
+  sizes.worker_bytes = (sizes.queries * (sizes.dim + kTileTokens) + 2 * kTileTokens * sizes.dim) * 4 +
+                       sizes.parts_bytes + 2 * sizes.slot_bytes;
   return sizes;
 }
 constexpr int64_t attention_split_slots(int threads) { return 4 * int64_t{threads}; }
+constexpr int64_t attention_plan_bytes(int64_t groups) { return round_up64((2 * groups + 1) * 4); }
 
 // --- LoRA: a batch is rows of segments, grouped by adapter, that fit the scratch ---
 constexpr int kLoraTargetsMax = 8;

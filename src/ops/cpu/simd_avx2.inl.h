@@ -57,6 +57,7 @@ LORALEI_INLINE F pow2(F integral) {  // 2^n for integral n in [-126, 127]
   return _mm256_castsi256_ps(
       _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(integral), _mm256_set1_epi32(127)), 23));
 }
+LORALEI_INLINE F times_pow2(F x, F integral) { return mul(x, pow2(integral)); }
 
 // Lane sums of four vectors, in one fixed order each: within 128-bit parts (0+2)+(1+3), then the two parts.
 LORALEI_INLINE __m128 reduce4(F a, F b, F c, F d) {

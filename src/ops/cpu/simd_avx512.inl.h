@@ -55,6 +55,7 @@ LORALEI_INLINE F pow2(F integral) {  // 2^n for integral n in [-126, 127]
   return _mm512_castsi512_ps(
       _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(integral), _mm512_set1_epi32(127)), 23));
 }
+LORALEI_INLINE F times_pow2(F x, F integral) { return _mm512_scalef_ps(x, integral); }  // as x * pow2
 
 LORALEI_INLINE __m128 upper_half_added(F x) {
   const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));

@@ -28,7 +28,7 @@ T* worker_scratch(const OpContext& ctx, int worker) {
 int64_t ref_scratch_bytes(const OpLimits& limits) {
   const int64_t matmul = aligned64(int64_t{limits.in_max} * 4);
   const int64_t lora = aligned64(int64_t{limits.rank_max} * 8) + matmul;
-  const int64_t attention = aligned64(int64_t{limits.head_dim} * (8 + 4));
+  const int64_t attention = aligned64(int64_t{limits.head_dim} * (8 + 8));
   return (std::max({matmul, lora, attention}) + 64) * limits.threads;
 }
 
@@ -143,20 +143,45 @@ void ref_lora_embed(OpContext& ctx, const LoraEmbedArgs& args) {
   if (worked) ++ctx.op_count;
 }
 
+// The byte where number d of a position (inside its block) lies in a head of a slice.
+std::byte* kv_element(const KvView& kv, std::byte* head, int32_t v, int32_t position, int32_t d) {
+  const int64_t index = v == 0 ? int64_t{d} * kKvBlockTokens + position : int64_t{position} * kv.head_dim + d;
+  return head + index * row_bytes(kv.dtype, 1);
+}
+
+void store_vector(const KvView& kv, const float* source, int32_t v, int32_t position, std::byte* head) {
+  float scale = 0;
+  if (kv.dtype == DType::kI8) kv.scales(head)[position] = scale = int8_scale(source, kv.head_dim);
+  for (int32_t d = 0; d < kv.head_dim; ++d) {
+    std::byte* out = kv_element(kv, head, v, position, d);
+    if (kv.dtype == DType::kI8) {
+      quantise_int8(source + d, scale, reinterpret_cast<int8_t*>(out), 1);
+    } else {
+      encode_row(kv.dtype, source + d, out, 1);
+    }
+  }
+}
+
+void load_vector(const KvView& kv, std::byte* head, int32_t v, int32_t position, double* out) {
+  const double scale = kv.dtype == DType::kI8 ? static_cast<double>(kv.scales(head)[position]) : 1.0;
+  for (int32_t d = 0; d < kv.head_dim; ++d) {
+    float value;
+    decode_row(kv.dtype, kv_element(kv, head, v, position, d), &value, 1);
+    out[d] = static_cast<double>(value) * scale;
+  }
+}
+
 void ref_kv_store(OpContext& ctx, const KvStoreArgs& args) {
   bool worked = false;
-  const int64_t head_bytes = row_bytes(args.kv.dtype, args.kv.head_dim);
   for (const RowGroup& group : args.groups) {
     for (int32_t i = 0; i < group.row_count; ++i) {
       worked = true;
       const int32_t position = group.position + i;
       for (int32_t v = 0; v < 2; ++v) {
         const float* source = (v == 0 ? args.k : args.v) + (group.row_begin + i) * args.stride;
-        std::byte* slice = args.kv.slice(group.blocks[position / kKvBlockTokens], args.layer, v);
         for (int32_t head = 0; head < args.kv.kv_heads; ++head) {
-          encode_row(args.kv.dtype, source + int64_t{head} * args.kv.head_dim,
-                     slice + head * args.kv.head_stride_bytes + position % kKvBlockTokens * head_bytes,
-                     args.kv.head_dim);
+          store_vector(args.kv, source + int64_t{head} * args.kv.head_dim, v, position % kKvBlockTokens,
+                       args.kv.head(group.blocks[position / kKvBlockTokens], args.layer, v, head));
         }
       }
     }
@@ -165,22 +190,23 @@ void ref_kv_store(OpContext& ctx, const KvStoreArgs& args) {
 }
 
 // One (row, head): scores are computed twice rather than stored, so that scratch does not grow with the context.
-void attend(const AttentionArgs& args, const RowGroup& group, int32_t i, int32_t head, double* sum, float* decoded) {
+void attend(const AttentionArgs& args, const RowGroup& group, int32_t i, int32_t head, double* sum, double* decoded) {
   const int32_t head_dim = args.kv.head_dim;
-  const int64_t head_bytes = row_bytes(args.kv.dtype, head_dim);
   const int32_t kv_head = head / (args.heads / args.kv.kv_heads);
   const float* q = args.q + (group.row_begin + i) * args.q_stride + int64_t{head} * head_dim;
   float* out = args.out + (group.row_begin + i) * args.out_stride + int64_t{head} * head_dim;
   const int32_t last = group.position + i;
   const int32_t first = args.window > 0 ? std::max(0, last - args.window + 1) : 0;
   const auto load = [&](int32_t position, int32_t v) {
-    const std::byte* slice = args.kv.slice(group.blocks[position / kKvBlockTokens], args.layer, v);
-    decode_row(args.kv.dtype, slice + kv_head * args.kv.head_stride_bytes + position % kKvBlockTokens * head_bytes,
-               decoded, head_dim);
+    load_vector(args.kv, args.kv.head(group.blocks[position / kKvBlockTokens], args.layer, v, kv_head), v,
+                position % kKvBlockTokens, decoded);
     return decoded;
   };
   const auto score = [&](int32_t position) {
-    return static_cast<double>(args.scale) * dot(q, load(position, 0), head_dim);
+    const double* key = load(position, 0);
+    double sum_of_products = 0;
+    for (int32_t d = 0; d < head_dim; ++d) sum_of_products += static_cast<double>(q[d]) * key[d];
+    return static_cast<double>(args.scale) * sum_of_products;
   };
   double largest = -std::numeric_limits<double>::infinity();
   for (int32_t p = first; p <= last; ++p) largest = std::max(largest, score(p));
@@ -189,8 +215,8 @@ void attend(const AttentionArgs& args, const RowGroup& group, int32_t i, int32_t
   for (int32_t p = first; p <= last; ++p) {
     const double weight = std::exp(score(p) - largest);
     weights += weight;
-    const float* value = load(p, 1);
-    for (int32_t d = 0; d < head_dim; ++d) sum[d] += weight * static_cast<double>(value[d]);
+    const double* value = load(p, 1);
+    for (int32_t d = 0; d < head_dim; ++d) sum[d] += weight * value[d];
   }
   for (int32_t d = 0; d < head_dim; ++d) out[d] = static_cast<float>(sum[d] / weights);
 }
@@ -200,8 +226,8 @@ void ref_attention(OpContext& ctx, const AttentionArgs& args) {
   for (const RowGroup& group : args.groups) {
     if (group.row_count > 0) worked = true;
     ctx.pool->parallel_for(int64_t{group.row_count} * args.heads, 1, [&](int64_t begin, int64_t end, int worker) {
-      double* sum = worker_scratch<double>(ctx, worker);                  // [head_dim]
-      float* decoded = reinterpret_cast<float*>(sum + args.kv.head_dim);  // [head_dim]
+      double* sum = worker_scratch<double>(ctx, worker);  // [head_dim]
+      double* decoded = sum + args.kv.head_dim;           // [head_dim]
       for (int64_t item = begin; item < end; ++item) {
         attend(args, group, static_cast<int32_t>(item / args.heads), static_cast<int32_t>(item % args.heads), sum,
                decoded);
