@@ -18,6 +18,10 @@
   _Pragma(                                                                                                           \
       "clang attribute push(__attribute__((target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512vnni\"))), apply_to = " \
       "function)")
+#define LORALEI_TARGET_BEGIN_AVX_VNNI \
+  _Pragma("clang attribute push(__attribute__((target(\"avx2,avxvnni\"))), apply_to = function)")
+#define LORALEI_TARGET_BEGIN_AMX_INT8 \
+  _Pragma("clang attribute push(__attribute__((target(\"amx-tile,amx-int8\"))), apply_to = function)")
 #define LORALEI_TARGET_END _Pragma("clang attribute pop")
 #define LORALEI_UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -26,6 +30,8 @@
   _Pragma("GCC push_options") _Pragma("GCC target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq\")")
 #define LORALEI_TARGET_BEGIN_VNNI \
   _Pragma("GCC push_options") _Pragma("GCC target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512vnni\")")
+#define LORALEI_TARGET_BEGIN_AVX_VNNI _Pragma("GCC push_options") _Pragma("GCC target(\"avx2,avxvnni\")")
+#define LORALEI_TARGET_BEGIN_AMX_INT8 _Pragma("GCC push_options") _Pragma("GCC target(\"amx-tile,amx-int8\")")
 #define LORALEI_TARGET_END _Pragma("GCC pop_options")
 #define LORALEI_UNROLL _Pragma("GCC unroll 16")
 #endif
