@@ -91,7 +91,8 @@ int run_bench(BenchFlags& flags, const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->count() > 0) report.args[option->get_name()] = CLI::detail::join(option->results(), ",");
   }
-  for (const auto& [key, value] : report.machine) log.log(LogLevel::kInfo, key + ": " + value);
+  if (flags.scenario == "machine")
+    for (const auto& [key, value] : report.machine) log.log(LogLevel::kInfo, key + ": " + value);
   Status status = run_scenario(flags, log, report);
   if (status.ok()) {
     if (!report.rows.empty()) std::fputs(report_table(report).c_str(), stdout);

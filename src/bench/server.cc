@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <latch>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -21,6 +22,7 @@ using nlohmann::json;
 
 constexpr int kFirstPlainToken = 259;  // of a llama vocabulary: behind the special tokens and the bytes
 constexpr int64_t kReadTimeoutMs = 600'000;
+constexpr std::chrono::milliseconds kPause{300};  // until the other server's threads have stopped spinning
 
 Result<HttpClientOptions> parse_url(const std::string& url) {
   constexpr std::string_view kScheme = "http://";
@@ -187,6 +189,7 @@ Status bench_server(const ServerBenchOptions& options, LogSink& log, BenchReport
       for (size_t turn = 0; turn < servers.size(); ++turn) {
         const size_t who = (turn + static_cast<size_t>(round)) % servers.size();  // who goes first alternates
         const auto seed = static_cast<uint64_t>(round) * 100 + i;
+        std::this_thread::sleep_for(kPause);
         TRY_ASSIGN(const Batch batch, run_batch(options, servers[who], cases[i].way, seed));
         if (round == 0) continue;
         figures[i][who].add(batch);

@@ -3,7 +3,7 @@
 //
 // Counted: operator new on every thread but this one, between two decode steps well after the warm-up, with no request
 // coming, going or being loaded. Not counted: the consumer's side, which is this thread (wait_output hands it vectors
-// of its own); the engine's end of that queue keeps its memory.
+// of its own); the engine's end of that queue keeps its memory and has room for a consumer that is 4,096 events late.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -52,8 +52,8 @@ constexpr int kTokens = 100, kSequences = 6;
 Submit request(const Subject& subject, int i) {
   Submit request;
   for (int t = 0; t < 5 + i; ++t) request.prompt.push_back(static_cast<TokenId>(3 + i + t));
-  if (i < 4) request.adapters = {{subject.adapters[static_cast<size_t>(i % 2)], 0.5f}};
-  if (i == 3) request.adapters.push_back({subject.adapters[0], 0.25f});
+  if (i < 4 && !subject.adapters.empty()) request.adapters = {{subject.adapters[static_cast<size_t>(i % 2)], 0.5f}};
+  if (i == 3 && !subject.adapters.empty()) request.adapters.push_back({subject.adapters[0], 0.25f});
   request.sampling.temperature = i % 2 ? 1.0f : 0.0f;
   request.sampling.top_k = i == 1 ? 5 : 0;
   request.sampling.top_p = i == 5 ? 0.9f : 1.0f;
@@ -94,7 +94,10 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
       ASSERT_NE(id, 0u);
       first = i == 0 ? id : first;
     }
-    while (least_tokens(driver, first) < 30) ASSERT_TRUE(driver.take(20'000'000'000));
+    while (least_tokens(driver, first) < 30) {
+      ASSERT_TRUE(driver.take(20'000'000'000));
+      for (const auto& [key, answer] : driver.answers) ASSERT_NE(answer.end, EndReason::kError) << answer.error.message;
+    }
     const int begin = least_tokens(driver, first);
     allocations = 0;
     counting = true;
@@ -113,8 +116,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Subject{"../../../demo/model", {"../../../demo/adapters/count", "../../../demo/adapters/shout"}},
                     Subject{"llama2", {"llama2-r1", "llama2-r64"}}, Subject{"llama-gqa", {"gqa-qv-r8", "gqa-all-r16"}},
                     Subject{"gguf-llama-q8_0.gguf", {"gguf-lora-f32.gguf", "gqa-all-r16"}},
-                    Subject{"gguf-llama-q4_k_m.gguf", {"gguf-lora-f32.gguf", "gqa-all-r16"}},
-                    Subject{"gguf-llama-q4_0.gguf", {"gguf-lora-f32.gguf", "gqa-all-r16"}}));
+                    Subject{"gguf-llama-q4_k_m.gguf", {}}, Subject{"gguf-llama-q4_0.gguf", {}}));
 
 }  // namespace
 }  // namespace loralei
