@@ -71,7 +71,11 @@ finish() {
 trap finish EXIT
 
 echo "ours: $("$loralei" --version)"
-echo "peer: $("$peer/llama-bench" --version 2>&1 | grep -m1 -i version || true); $("$peer/llama-server" --version 2>&1 | grep -m1 -i 'version:' || true)"
+echo "peer: $peer"
+if [ -r "$peer/../CMakeCache.txt" ]; then
+  echo "peer's flags: $(grep -E '^(CMAKE_BUILD_TYPE|CMAKE_CXX_FLAGS|GGML_(NATIVE|AVX|AMX|OPENMP|BLAS|LLAMAFILE)[A-Z0-9_]*):[A-Z]*=.' "$peer/../CMakeCache.txt" |
+    sed 's/:[A-Z]*=/=/' | grep -v '=OFF$' | tr '\n' ' ')"
+fi
 echo "threads $threads, repeats $repeats, files: $shape in $cache_dir"
 
 busy_ticks() { awk '/^cpu /{print $2 + $3 + $4 + $7 + $8 + $9}' /proc/stat; }
@@ -113,6 +117,7 @@ kernels() {
       ours decode --quant "$quant" --prompt 1 --gen "$gen" --batch 1
       keep_ours "decode.$shape.$quant.b1" "$quant decode g$gen"
       quiet "$work/peer.jsonl" "$peer/llama-bench" -m "$file" -t "$threads" -p "$prompts" -n "$gen" -r 1 -o jsonl
+      cp "$work/peer.jsonl" "$work/version.jsonl"
       jq -c --arg quant "$quant" '{key: (if .n_gen > 0 then "\($quant) decode g\(.n_gen)" else "\($quant) prefill p\(.n_prompt)" end),
         who: "peer", value: .avg_ts}' "$work/peer.jsonl" >>"$work/rows.jsonl"
       [ "$batches" != 0 ] || continue
@@ -130,6 +135,7 @@ kernels() {
      select($v.ours and $v.peer) |
      [.key, ($v.ours | median, min, max | short), ($v.peer | median, min, max | short), (($v.ours | median) / ($v.peer | median) | short)] |
      map(tostring) | join("\t"))' "$work/rows.jsonl" | column -t -s $'\t'
+  jq -r '"peer: llama.cpp \(.build_commit), build \(.build_number), \(.cpu_info)"' <"$work/version.jsonl" | head -1
   echo "tok/s; $dropped runs dropped for other load, $noisy kept although there was some"
 }
 
@@ -145,6 +151,7 @@ wait_ready() { # URL NAME PID
 }
 
 server() {
+  "$peer/llama-server" --version 2>&1 | grep -i version || true
   local quant files model list ours_port=18391 peer_port=18392
   for quant in ${quants//,/ }; do
     mapfile -t files < <("$loralei" bench generate --shape "$shape" --quant "$quant" --adapters "$adapters" --rank "$rank" --gguf-adapters \
