@@ -10,6 +10,7 @@
 #include "apps/version.h"
 #include "base/units.h"
 #include "bench/scenarios.h"
+#include "bench/server.h"
 #include "sys/cpu.h"
 #include "sys/env.h"
 
@@ -22,7 +23,9 @@ constexpr int kExitNotMeasured = 3;
 struct BenchFlags {
   std::string scenario;
   BenchOptions options;
+  ServerBenchOptions server;
   EngineFlags engine;
+  bool gguf_adapters = false;
   std::string json, html;
 };
 
@@ -40,15 +43,34 @@ std::string now_text() {
   return text;
 }
 
+// Models that the scenario loads; machine, profile and server need none.
+Status choose_model(BenchFlags& flags) {
+  if (flags.options.shape.empty() && flags.engine.host.model_path.empty()) flags.options.shape = "llama-1b";
+  if (flags.options.shape.empty()) return {};
+  // Of a generated model --quant is the format it is made in; one's own model is re-encoded on load.
+  if (!flags.engine.host.model_path.empty()) return invalid_argument("Name a model or a --shape, not both.");
+  if (!flags.engine.quant.empty()) flags.options.quant = flags.engine.quant;
+  flags.engine.quant.clear();
+  return {};
+}
+
+Status print_generated(const BenchFlags& flags, LogSink& log) {
+  if (flags.options.shape.empty()) return invalid_argument("bench generate makes models of a --shape.");
+  TRY_ASSIGN(const std::vector<std::string> paths, bench_generate(flags.options, flags.gguf_adapters, log));
+  for (const std::string& path : paths) std::printf("%s\n", path.c_str());
+  return {};
+}
+
 Status run_scenario(BenchFlags& flags, LogSink& log, BenchReport& report) {
   if (flags.options.cache_dir.empty()) flags.options.cache_dir = default_cache_dir();
-  if (flags.options.shape.empty() && flags.engine.host.model_path.empty()) flags.options.shape = "llama-1b";
-  if (!flags.options.shape.empty()) {
-    // Of a generated model --quant is the format it is made in; one's own model is re-encoded on load.
-    if (!flags.engine.host.model_path.empty()) return invalid_argument("Name a model or a --shape, not both.");
-    if (!flags.engine.quant.empty()) flags.options.quant = flags.engine.quant;
-    flags.engine.quant.clear();
-  }
+  flags.server.requests = flags.options.batches.front();
+  flags.server.adapters = flags.options.adapters;
+  flags.server.prompt_tokens = flags.options.prompts.front();
+  flags.server.new_tokens = flags.options.new_tokens;
+  flags.server.rounds = flags.options.rounds;
+  if (flags.scenario == "server") return bench_server(flags.server, log, report);
+  TRY(choose_model(flags));
+  if (flags.scenario == "generate") return print_generated(flags, log);
   TRY_ASSIGN(flags.options.host, finish_engine_options(flags.engine));
   if (flags.scenario == "machine") return bench_machine(flags.options, log, report);
   if (flags.scenario == "decode") return bench_decode(flags.options, log, report);
@@ -69,9 +91,11 @@ int run_bench(BenchFlags& flags, const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->count() > 0) report.args[option->get_name()] = CLI::detail::join(option->results(), ",");
   }
+  if (flags.scenario == "machine")
+    for (const auto& [key, value] : report.machine) log.log(LogLevel::kInfo, key + ": " + value);
   Status status = run_scenario(flags, log, report);
   if (status.ok()) {
-    std::fputs(report_table(report).c_str(), stdout);
+    if (!report.rows.empty()) std::fputs(report_table(report).c_str(), stdout);
     if (!flags.json.empty()) status = write_text_file(flags.json, report_json(report));
   }
   if (status.ok() && !flags.html.empty()) status = write_text_file(flags.html, report_html(report));
@@ -86,25 +110,32 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("bench", "Measure this machine and this program; see docs/benchmarks.md.");
   auto flags = std::make_shared<BenchFlags>();
   BenchOptions& options = flags->options;
-  command->add_option("scenario", flags->scenario, "machine, decode, prefill or mixed")
+  command
+      ->add_option("scenario", flags->scenario,
+                   "machine, decode, prefill, mixed, server or generate (makes files, prints their paths)")
       ->required()
-      ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed"}));
-  command->add_option("--shape", options.shape, "generate a model: llama-1b or llama-7b");
+      ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed", "server", "generate"}));
+  command->add_option("--shape", options.shape, "generate a model: llama-1b, llama-7b or llama-tiny");
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");
   command->add_option("--batch", options.batches, "batch sizes")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  command->add_option("--prompt", options.prompt_tokens, "prompt tokens")
+  command->add_option("--prompt", options.prompts, "prompt tokens; prefill measures each of a list")
+      ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  command->add_option("--context", options.context, "decode behind so many tokens, computed once and kept")
+      ->check(CLI::Range(0, 1 << 20));
   command->add_option("--gen", options.new_tokens, "generated tokens")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
   command->add_option("--adapters", options.adapters, "adapters in the batch")
-      ->check(CLI::Range(1, 4096))
+      ->check(CLI::Range(0, 4096))
       ->capture_default_str();
+  command->add_flag("--gguf-adapters", flags->gguf_adapters, "generate adapters as GGUF files instead of PEFT folders");
   command->add_option("--rank", options.rank, "rank of generated adapters")
       ->check(CLI::Range(1, 512))
       ->capture_default_str();
@@ -119,11 +150,36 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_option("--tax-pairs", options.tax_pairs, "pairs for the base tax; 0: leave it out")
       ->check(CLI::Range(0, 10000))
       ->capture_default_str();
+  command
+      ->add_option("--foreign-cpu", options.foreign_max,
+                   "cores other processes may use in a round that counts; others are repeated")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command->add_option("--url", flags->server.url, "server: a running loralei serve, http://HOST:PORT");
+  command->add_option("--peer-url", flags->server.peer_url, "server: a running llama-server with the same files");
+  command->add_option("--label", flags->server.label, "server: the model's name in the rows")->capture_default_str();
   command->add_option("--json", flags->json, "write the report as JSON");
   command->add_option("--html", flags->html, "write the report as one HTML page");
   add_engine_options(*command, flags->engine, ModelOption::kOptional);
   command->set_config("--config", "", "TOML file with any of these options");
   command->allow_config_extras(CLI::config_extras_mode::error);
+  command->callback([flags, command, &exit_code] { exit_code = run_bench(*flags, *command); });
+}
+
+void add_profile_command(CLI::App& app, int& exit_code) {
+  CLI::App* command =
+      app.add_subcommand("profile", "Measure what this machine can do at most: memory, arithmetic, disk.");
+  auto flags = std::make_shared<BenchFlags>();
+  flags->scenario = "machine";
+  flags->options.rounds = 3;
+  command->add_option("-t,--threads", flags->engine.host.threads, "most threads (default: the cores of this process)")
+      ->check(CLI::Range(0, 1024));
+  command->add_option("--rounds", flags->options.rounds, "medians are of these")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--cache-dir", flags->options.cache_dir, "where the file for the disk's figures is kept");
+  command->add_option("--json", flags->json, "write the report as JSON");
+  command->add_option("--html", flags->html, "write the report as one HTML page");
   command->callback([flags, command, &exit_code] { exit_code = run_bench(*flags, *command); });
 }
 

@@ -15,18 +15,22 @@
 
 namespace loralei {
 
-// "llama-1b", "llama-7b": shapes of docs/benchmarks.md.
+// "llama-1b", "llama-7b": shapes of docs/benchmarks.md; "llama-tiny": 8 layers of 256 for tests.
 Result<ModelConfig> bench_shape(const std::string& name);
 
 using Progress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
-// Answers the path of CACHE/SHAPE-QUANT.gguf, made if absent. quant: f32, f16, bf16, q8_0, q4_0 (q4_0 with a q6_k head,
-// as the field's tools do).
+// Answers the path of CACHE/SHAPE-QUANT.gguf, made if absent. quant: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1,
+// q4_k_m, q5_k or q6_k, each mixed as llama-quantize does: quantised models below 8 bits have a q6_k head, q4_k_m keeps
+// attn_v and ffn_down of some layers in q6_k.
 Result<std::string> generated_model(const std::string& cache_dir, const std::string& shape, const std::string& quant,
                                     const Progress& progress);
 
-// Answers the path of a PEFT folder CACHE/SHAPE-TARGETS-rRANK-NUMBER, made if absent. targets: "qkvo" or "all".
+// Answers the path of an adapter CACHE/SHAPE-TARGETS-rRANK-NUMBER, made if absent: a PEFT folder (bf16), or the same
+// name with .gguf, a GGUF LoRA file (f16) that llama.cpp loads too. targets: "qkvo" or "all".
+enum class AdapterFormat { kPeft, kGguf };
 Result<std::string> generated_adapter(const std::string& cache_dir, const std::string& shape,
-                                      const std::string& targets, int rank, int number);
+                                      const std::string& targets, int rank, int number,
+                                      AdapterFormat format = AdapterFormat::kPeft);
 
 }  // namespace loralei

@@ -28,7 +28,7 @@ void measure_decode(const std::vector<TokenTime>& tokens, BatchTimes& times) {
 Result<BatchTimes> BatchRunner::run(const BatchSpec& spec) {
   const uint64_t first_id = next_id_;
   next_id_ += static_cast<uint64_t>(spec.sequences);
-  Prng random(spec.seed * 0x9e3779b9u + first_id);
+  Prng random(spec.same_prompts ? 0 : spec.seed * 0x9e3779b9u + first_id);
   const int64_t start = clock_.now_ns();
   for (int i = 0; i < spec.sequences; ++i) {
     Submit request;

@@ -21,7 +21,8 @@ struct BatchSpec {
   int prompt_tokens = 32;
   int new_tokens = 32;
   std::vector<std::string> adapters;  // sequence i uses adapters[i % size]; empty: the base
-  uint64_t seed = 1;  // prompts differ between seeds and sequences, so that no prefix is found in the cache
+  uint64_t seed = 1;          // prompts differ between seeds and sequences, so that no prefix is found in the cache
+  bool same_prompts = false;  // the same in every run, whatever the seed: found in the cache from the second on
   int vocab = 32000;
 };
 

@@ -2,11 +2,13 @@
 #include "bench/probes.h"
 
 #include <atomic>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "bench/generated_file.h"
 #include "device/host/arena.h"
 #include "sys/direct_read.h"
 
@@ -44,6 +46,27 @@ Result<double> probe_disk_gb_s(const std::string& path, int64_t block_bytes, int
   for (std::thread& reader : readers) reader.join();
   TRY(first_error);
   return static_cast<double>(done_bytes.load()) / static_cast<double>(clock.now_ns() - start);
+}
+
+Result<std::string> disk_probe_file(const std::string& cache_dir) {
+  namespace fs = std::filesystem;
+  constexpr int kChunks = 256;
+  std::error_code error;
+  const std::string path = cache_dir + "/disk-probe.bin";
+  if (fs::exists(path, error)) return path;
+  fs::create_directories(cache_dir, error);
+  const std::string unfinished = path + ".partial";
+  Writer out(unfinished);
+  WeightSource source(1);  // numbers that no disk can compress away
+  std::vector<std::byte> chunk(size_t{4} << 20);
+  for (int i = 0; i < kChunks && out.ok(); ++i) {
+    source.fill(DType::kQ8_0, chunk.data(), chunk.size());
+    out.bytes(chunk.data(), chunk.size());
+  }
+  if (!out.close()) return io_error("Cannot write '" + unfinished + "'; choose another folder with --cache-dir.");
+  fs::rename(unfinished, path, error);
+  if (error) return io_error("Cannot rename '" + unfinished + "': " + error.message() + ".");
+  return path;
 }
 
 }  // namespace loralei

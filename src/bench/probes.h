@@ -13,4 +13,7 @@ namespace loralei {
 // Reads `path` past the page cache in blocks of block_bytes, `depth` at a time, for about `seconds`. GB/s (1e9).
 Result<double> probe_disk_gb_s(const std::string& path, int64_t block_bytes, int depth, double seconds);
 
+// Answers the path of a file of 1 GiB in the folder, made if absent, for reading with the probe above.
+Result<std::string> disk_probe_file(const std::string& cache_dir);
+
 }  // namespace loralei

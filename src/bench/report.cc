@@ -74,15 +74,16 @@ std::string report_table(const BenchReport& report) {
   size_t width = 24;
   for (const BenchRow& row : report.rows) width = std::max(width, row.name.size());
   char line[512];
-  std::snprintf(line, sizeof line, "%-*s %10s %-7s %10s %10s %4s %10s %8s\n", static_cast<int>(width),
-                report.scenario.c_str(), "median", "unit", "min", "max", "n", "bound", "fraction");
+  std::snprintf(line, sizeof line, "%-*s %10s %-7s %10s %10s %4s %10s %8s %10s %8s\n", static_cast<int>(width),
+                report.scenario.c_str(), "median", "unit", "min", "max", "n", "bound", "fraction", "peer", "ratio");
   std::string out = line;
   for (const BenchRow& row : report.rows) {
     const auto fraction = row.fraction();
-    std::snprintf(line, sizeof line, "%-*s %10s %-7s %10s %10s %4d %10s %8s  %s\n", static_cast<int>(width),
+    std::snprintf(line, sizeof line, "%-*s %10s %-7s %10s %10s %4d %10s %8s %10s %8s  %s\n", static_cast<int>(width),
                   row.name.c_str(), number(row.value).c_str(), row.unit.c_str(), number(row.min).c_str(),
                   number(row.max).c_str(), row.samples, row.bound ? number(*row.bound).c_str() : "",
-                  fraction ? number(*fraction).c_str() : "", row.note.c_str());
+                  fraction ? number(*fraction).c_str() : "", row.peer ? number(*row.peer).c_str() : "",
+                  row.ratio() ? number(*row.ratio()).c_str() : "", row.note.c_str());
     out += line;
   }
   for (const BenchTarget& target : report.targets) {
@@ -107,6 +108,11 @@ std::string report_json(const BenchReport& report) {
       entry["bound"] = *row.bound;
       entry["fraction"] = *row.fraction();
     }
+    if (row.peer) {
+      entry["peer"] = *row.peer;
+      if (row.ratio()) entry["ratio"] = *row.ratio();
+    }
+    if (row.dropped > 0) entry["dropped"] = row.dropped;
     if (!row.note.empty()) entry["note"] = row.note;
     json["rows"].push_back(std::move(entry));
   }
@@ -130,13 +136,16 @@ std::string report_html(const BenchReport& report) {
                      html_escape(report.scenario) + "</h1><p>";
   for (const auto& [key, value] : report.machine) page += html_escape(key) + ": " + html_escape(value) + "; ";
   page += html_escape(report.time + ", " + report.version);
-  page += "</p><table><tr><th>figure<th>median<th>unit<th>min<th>max<th>n<th>bound<th>fraction<th><th></tr>";
+  page +=
+      "</p><table><tr><th>figure<th>median<th>unit<th>min<th>max<th>n<th>bound<th>fraction<th><th>peer<th>ratio<th></"
+      "tr>";
   for (const BenchRow& row : report.rows) {
     const auto fraction = row.fraction();
     page += "<tr><td>" + html_escape(row.name) + "<td>" + number(row.value) + "<td>" + html_escape(row.unit) + "<td>" +
             number(row.min) + "<td>" + number(row.max) + "<td>" + std::to_string(row.samples) + "<td>" +
             (row.bound ? number(*row.bound) : "") + "<td>" + (fraction ? number(*fraction) : "") + "<td>" +
-            svg_bar(row) + "<td>" + html_escape(row.note) + "</tr>";
+            svg_bar(row) + "<td>" + (row.peer ? number(*row.peer) : "") + "<td>" +
+            (row.ratio() ? number(*row.ratio()) : "") + "<td>" + html_escape(row.note) + "</tr>";
   }
   page += "</table>";
   for (const BenchTarget& target : report.targets) {

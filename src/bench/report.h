@@ -23,10 +23,15 @@ struct BenchRow {
   double max = 0;
   int samples = 1;
   std::optional<double> bound;
-  std::string note;  // "probe unreliable", "not resolved at this noise"
+  std::optional<double> peer;  // the same figure of another program, measured in turn with ours
+  int dropped = 0;             // rounds that did not count because other processes ran
+  std::string note;            // "probe unreliable", "not resolved at this noise"
 
   std::optional<double> fraction() const {
     return bound && *bound > 0 ? std::optional<double>(value / *bound) : std::nullopt;
+  }
+  std::optional<double> ratio() const {
+    return peer && *peer > 0 ? std::optional<double>(value / *peer) : std::nullopt;
   }
 };
 

@@ -47,7 +47,7 @@ TEST(BenchReport, TableSaysMissedAndHtmlIsEscaped) {
 
 TEST(Generate, UnknownNamesAreRefused) {
   EXPECT_FALSE(bench_shape("llama-9000b").ok());
-  EXPECT_FALSE(generated_model(testing::TempDir(), "llama-1b", "q5_k", nullptr).ok());
+  EXPECT_FALSE(generated_model(testing::TempDir(), "llama-1b", "q3_k", nullptr).ok());
   EXPECT_FALSE(generated_adapter(testing::TempDir(), "llama-1b", "qv", 16, 0).ok());
   EXPECT_FALSE(generated_adapter(testing::TempDir(), "llama-1b", "all", 0, 0).ok());
 }

@@ -18,7 +18,8 @@ struct BenchOptions {
   std::string quant = "bf16";  // of the generated model
   std::string cache_dir;
   std::vector<int> batches = {1, 8};
-  int prompt_tokens = 32;
+  std::vector<int> prompts = {32};  // prefill measures each; the others use the first
+  int context = 0;                  // decode: tokens before the answer, computed once; 0: the prompt is all there is
   int new_tokens = 128;
   int adapters = 8;
   int rank = 16;
@@ -26,9 +27,12 @@ struct BenchOptions {
   std::vector<std::string> adapter_paths;  // instead of generated ones
   int rounds = 5;
   int tax_pairs = 30;
+  double foreign_max = 0.05;  // cores that other processes may use in a round that counts
   EngineHostOptions host;
 };
 
+// What generated files are there: makes them (the model, `adapters` adapters) and answers their paths.
+Result<std::vector<std::string>> bench_generate(const BenchOptions& options, bool gguf_adapters, LogSink& log);
 Status bench_machine(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_prefill(const BenchOptions& options, LogSink& log, BenchReport& report);

@@ -133,6 +133,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
 Engine& EngineHost::engine() { return *parts_->engine; }
 const BaseModelFile& EngineHost::file() const { return parts_->file; }
 int EngineHost::threads() const { return parts_->pool->threads(); }
+DType EngineHost::kv_dtype() const { return parts_->kv_dtype; }
 const char* EngineHost::isa() const { return parts_->ops->name; }
 
 std::string EngineHost::banner() const {

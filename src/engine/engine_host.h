@@ -43,6 +43,7 @@ class EngineHost {
   Engine& engine();
   const BaseModelFile& file() const;
   int threads() const;
+  DType kv_dtype() const;
   const char* isa() const;
   // Where the memory goes, as a small table, and one sentence for each thing a user should know.
   std::string banner() const;

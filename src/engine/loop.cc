@@ -12,7 +12,7 @@ namespace loralei {
 EngineLoop::EngineLoop(LoopParts parts)
     : parts_(std::move(parts)),
       registry_(*parts_.ledger, *parts_.clock, *parts_.log, parts_.registry, parts_.start_load),
-      sampler_(parts_.pool) {
+      sampler_(parts_.pool, parts_.config.vocab) {
   const ModelLimits& limits = parts_.executor->limits();
   plan_options_.step_tokens = parts_.step_tokens;
   plan_options_.logits_rows = limits.logits_rows_max;

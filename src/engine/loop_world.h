@@ -69,7 +69,9 @@ class World {
     messages.push_back(Arrival{submit, clock.now_ns()});
     return submit.id;
   }
-  void cancel(RequestId id, int32_t choice = kAllChoices) { messages.push_back(Cancel{id, choice}); }
+  void cancel(RequestId id, int32_t choice = kAllChoices) {
+    messages.emplace_back(std::in_place_type<Cancel>, Cancel{id, choice});
+  }
   void command(AdapterAction action, const std::string& name, const std::string& path = "", bool replace = false) {
     messages.push_back(AdapterCommand{++tickets, action, name, path, replace});
   }

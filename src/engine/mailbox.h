@@ -71,7 +71,9 @@ class Inbox {
 
 class Outbox {
  public:
-  explicit Outbox(size_t capacity) : capacity_(capacity) {}
+  explicit Outbox(size_t capacity) : capacity_(capacity) {
+    pending_.tokens.reserve(std::min(capacity, kReservedEvents));
+  }
 
   // Moves the contents of `output` in and leaves its capacity.
   void put(EngineOutput& output) {
@@ -116,6 +118,9 @@ class Outbox {
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
     from.clear();
   }
+
+  // A consumer that is late by so many events costs the engine no allocation; memory is used when they come.
+  static constexpr size_t kReservedEvents = 4096;
 
   const size_t capacity_;
   std::mutex mutex_;

@@ -34,8 +34,14 @@ struct RowSample {
 
 class RowSampler {
  public:
-  explicit RowSampler(ThreadPool* pool)
-      : pool_(pool), workers_(static_cast<size_t>(pool == nullptr ? 1 : pool->threads())) {}
+  RowSampler(ThreadPool* pool, int32_t vocab)
+      : pool_(pool), workers_(static_cast<size_t>(pool == nullptr ? 1 : pool->threads())) {
+    // Which worker meets which row is chance: each has room for any from the start.
+    for (Worker& worker : workers_) {
+      worker.sampler.reserve(static_cast<size_t>(vocab));
+      worker.mask.reserve(static_cast<size_t>(vocab) / 32 + 1);
+    }
+  }
   void run(std::span<RowSample> rows);
 
  private:

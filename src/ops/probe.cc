@@ -32,6 +32,7 @@ constexpr int kChunksPerThread = 16;
 // One arithmetic chunk: runs, and answers a number that depends on all it did, so that nothing can be left out.
 using ArithmeticChunk = float (*)();
 struct Arithmetic {
+  const char* kind;
   ArithmeticChunk chunk = nullptr;
   double operations = 0;  // of one chunk
 };
@@ -147,6 +148,81 @@ float vnni_int8_chunk() {
 }  // namespace loralei
 LORALEI_TARGET_END
 
+LORALEI_TARGET_BEGIN_AVX_VNNI
+namespace loralei {
+namespace {
+float avx_vnni_int8_chunk() {
+  __m256i sums[12];
+  for (int i = 0; i < 12; ++i) sums[i] = _mm256_set1_epi32(i);
+  const __m256i factor = _mm256_set1_epi8(3), term = _mm256_set1_epi8(-5);
+  for (int64_t loop = 0; loop < kLoops; ++loop) {
+    LORALEI_UNROLL
+    for (int i = 0; i < 12; ++i) sums[i] = _mm256_dpbusd_avx_epi32(sums[i], factor, term);
+  }
+  for (int i = 1; i < 12; ++i) sums[0] = _mm256_add_epi32(sums[0], sums[i]);
+  return static_cast<float>(_mm_cvtsi128_si32(_mm256_castsi256_si128(sums[0])));
+}
+}  // namespace
+}  // namespace loralei
+LORALEI_TARGET_END
+
+LORALEI_TARGET_BEGIN_AMX
+namespace loralei {
+namespace {
+// Tiles of 16 rows of 64 bytes: four sums (0..3) of the products of two left (4, 5) and two right (6, 7) tiles.
+constexpr int64_t kTileLoops = kLoops / 16;
+constexpr double kTileOps = static_cast<double>(kTileLoops) * 4 * 16 * 16 * 64 * 2;
+// The tile instructions' headers do not tell the compiler which memory they touch.
+inline void memory_is_used(const void* data) { asm volatile("" : : "r"(data) : "memory"); }
+
+float amx_int8_chunk() {
+  struct alignas(64) {
+    uint8_t palette = 1;
+    uint8_t start_row = 0;
+    uint8_t reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } config;
+  static_assert(sizeof config == 64);
+  alignas(64) int8_t tile[16 * 64];
+  for (int i = 0; i < 16 * 64; ++i) tile[i] = static_cast<int8_t>(i % 7 - 3);
+  memory_is_used(&config);
+  memory_is_used(tile);
+  _tile_loadconfig(&config);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_loadd(4, tile, 64);
+  _tile_loadd(5, tile, 64);
+  _tile_loadd(6, tile, 64);
+  _tile_loadd(7, tile, 64);
+  for (int64_t loop = 0; loop < kTileLoops; ++loop) {
+    _tile_dpbssd(0, 4, 6);
+    _tile_dpbssd(1, 4, 7);
+    _tile_dpbssd(2, 5, 6);
+    _tile_dpbssd(3, 5, 7);
+  }
+  float total = 0;
+  const auto take = [&] {
+    memory_is_used(tile);
+    total += static_cast<float>(tile[0] + tile[1023]);
+  };
+  _tile_stored(0, tile, 64);
+  take();
+  _tile_stored(1, tile, 64);
+  take();
+  _tile_stored(2, tile, 64);
+  take();
+  _tile_stored(3, tile, 64);
+  take();
+  _tile_release();
+  return total;
+}
+}  // namespace
+}  // namespace loralei
+LORALEI_TARGET_END
+
 #endif
 
 namespace loralei {
@@ -160,26 +236,31 @@ ReadChunk best_read() {
   return scalar_read;
 }
 
-Arithmetic best_f32() {
+constexpr double kOps = static_cast<double>(kLoops) * 2;  // of a chain of one lane: a multiply and an add
+
+// In the order of preference, the best first.
+std::vector<Arithmetic> f32_kinds() {
+  std::vector<Arithmetic> kinds;
 #if defined(__x86_64__)
-  if (avx512_op_table() != nullptr) return {avx512_f32_chunk, static_cast<double>(kLoops) * 16 * 16 * 2};
-  if (avx2_op_table() != nullptr) return {avx2_f32_chunk, static_cast<double>(kLoops) * 12 * 8 * 2};
+  if (avx512_op_table() != nullptr) kinds.push_back({"avx512", avx512_f32_chunk, kOps * 16 * 16});
+  if (avx2_op_table() != nullptr) kinds.push_back({"avx2", avx2_f32_chunk, kOps * 12 * 8});
 #endif
-  return {scalar_f32_chunk, static_cast<double>(kLoops) * 8 * 2};
+  kinds.push_back({"scalar", scalar_f32_chunk, kOps * 8});
+  return kinds;
 }
 
-Arithmetic best_int8() {
+std::vector<Arithmetic> int8_kinds() {
+  std::vector<Arithmetic> kinds;
 #if defined(__x86_64__)
-  if (avx512_op_table() != nullptr && host_isa().avx512_vnni) {
-    return {vnni_int8_chunk, static_cast<double>(kLoops) * 16 * 64 * 2};
-  }
-  if (avx2_op_table() != nullptr) return {avx2_int8_chunk, static_cast<double>(kLoops) * 8 * 32 * 2};
+  const CpuIsa isa = host_isa();
+  if (isa.avx512_vnni) kinds.push_back({"avx512_vnni", vnni_int8_chunk, kOps * 16 * 64});
+  if (isa.avx_vnni) kinds.push_back({"avx_vnni", avx_vnni_int8_chunk, kOps * 12 * 32});
+  if (isa.avx2) kinds.push_back({"avx2", avx2_int8_chunk, kOps * 8 * 32});
 #endif
-  return {};
+  return kinds;
 }
 
 double arithmetic_rate(ThreadPool& pool, const Clock& clock, int rounds, const Arithmetic& arithmetic) {
-  if (arithmetic.chunk == nullptr) return 0;
   const int64_t chunks = int64_t{kChunksPerThread} * pool.threads();
   std::atomic<int64_t> used{0};  // takes in every result
   double best = 0;
@@ -196,11 +277,18 @@ double arithmetic_rate(ThreadPool& pool, const Clock& clock, int rounds, const A
   return best;
 }
 
+std::vector<KindRate> kind_rates(ThreadPool& pool, const Clock& clock, int rounds,
+                                 const std::vector<Arithmetic>& kinds) {
+  std::vector<KindRate> rates;
+  for (const Arithmetic& kind : kinds) rates.push_back({kind.kind, arithmetic_rate(pool, clock, rounds, kind)});
+  return rates;
+}
+
 }  // namespace
 
 Result<double> probe_read_gb_s(ThreadPool& pool, const Clock& clock, const ProbeOptions& options) {
   const int64_t bytes = std::max(options.buffer_bytes, kReadChunkBytes) / kReadChunkBytes * kReadChunkBytes;
-  TRY_ASSIGN(const HostBuffer buffer, HostBuffer::allocate(bytes));
+  TRY_ASSIGN(const HostBuffer buffer, HostBuffer::allocate(bytes, options.pages));
   const int64_t chunks = bytes / kReadChunkBytes;
   pool.parallel_for(
       chunks, 1, [&](int64_t begin, int64_t end, int) {  // untouched pages would all be the one page of zeros
@@ -222,10 +310,25 @@ Result<double> probe_read_gb_s(ThreadPool& pool, const Clock& clock, const Probe
 }
 
 double probe_f32_gflop_s(ThreadPool& pool, const Clock& clock, int rounds) {
-  return arithmetic_rate(pool, clock, rounds, best_f32());
+  return arithmetic_rate(pool, clock, rounds, f32_kinds().front());
 }
 double probe_int8_gop_s(ThreadPool& pool, const Clock& clock, int rounds) {
-  return arithmetic_rate(pool, clock, rounds, best_int8());
+  const std::vector<Arithmetic> kinds = int8_kinds();
+  return kinds.empty() ? 0 : arithmetic_rate(pool, clock, rounds, kinds.front());
+}
+
+std::vector<KindRate> probe_f32_kinds(ThreadPool& pool, const Clock& clock, int rounds) {
+  return kind_rates(pool, clock, rounds, f32_kinds());
+}
+std::vector<KindRate> probe_int8_kinds(ThreadPool& pool, const Clock& clock, int rounds) {
+  return kind_rates(pool, clock, rounds, int8_kinds());
+}
+
+double probe_amx_int8_gop_s(ThreadPool& pool, const Clock& clock, int rounds) {
+#if defined(__x86_64__)
+  if (request_amx()) return arithmetic_rate(pool, clock, rounds, {"amx_int8", amx_int8_chunk, kTileOps});
+#endif
+  return 0;
 }
 
 double probe_wake_us(ThreadPool& pool, const Clock& clock) {

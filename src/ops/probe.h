@@ -8,9 +8,12 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "device/host/arena.h"
 #include "device/host/thread_pool.h"
 
 namespace loralei {
@@ -18,6 +21,7 @@ namespace loralei {
 struct ProbeOptions {
   int64_t buffer_bytes = int64_t{1} << 30;  // must exceed the caches by far; cut to half of what the caller can spare
   int rounds = 5;
+  PageSize pages = PageSize::kHuge;
 };
 
 // GB/s (1e9 bytes) of all threads of the pool reading disjoint parts of one buffer.
@@ -26,9 +30,21 @@ Result<double> probe_read_gb_s(ThreadPool& pool, const Clock& clock, const Probe
 // 1e9 f32 operations a second (a fused multiply-add counts as two) of all threads together, from registers.
 double probe_f32_gflop_s(ThreadPool& pool, const Clock& clock, int rounds = 5);
 
-// 1e9 int8 operations a second (a multiply and an add each count), with the best dot-product instruction there is
-// (AVX-512 VNNI, else multiply-add pairs of AVX-512BW or AVX2); 0 where there is none.
+// 1e9 int8 operations a second (a multiply and an add each count), with the best dot-product instruction on vectors
+// (AVX-512 VNNI, else AVX-VNNI, else multiply-add pairs of AVX2); 0 where there is none.
 double probe_int8_gop_s(ThreadPool& pool, const Clock& clock, int rounds = 5);
+
+// The same by kind of instruction ("avx512", "avx512_vnni", "avx_vnni", "avx2", "scalar"), the preferred one first.
+struct KindRate {
+  std::string kind;
+  double gop_s = 0;
+};
+std::vector<KindRate> probe_f32_kinds(ThreadPool& pool, const Clock& clock, int rounds = 5);
+std::vector<KindRate> probe_int8_kinds(ThreadPool& pool, const Clock& clock, int rounds = 5);
+
+// 1e9 int8 operations a second in AMX tiles; 0 where processor or system refuse them. Asks the system for the tiles
+// (sys/cpu.h), which stays granted.
+double probe_amx_int8_gop_s(ThreadPool& pool, const Clock& clock, int rounds = 5);
 
 // Microseconds from handing a job to a sleeping pool until every thread has run a part of it: median of many.
 double probe_wake_us(ThreadPool& pool, const Clock& clock);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "device/host/isa.h"
 #include "ops/op_table.h"
 
 namespace loralei {
@@ -17,6 +18,9 @@ TEST(Probe, MeasuresSomethingOnEveryMachine) {
   EXPECT_GT(*read, 0.0);
   EXPECT_GT(probe_f32_gflop_s(pool, clock, 1), 0.0);
   EXPECT_EQ(probe_int8_gop_s(pool, clock, 1) > 0.0, available_op_tables().size() > 1);
+  for (const KindRate& rate : probe_f32_kinds(pool, clock, 1)) EXPECT_GT(rate.gop_s, 0.0) << rate.kind;
+  for (const KindRate& rate : probe_int8_kinds(pool, clock, 1)) EXPECT_GT(rate.gop_s, 0.0) << rate.kind;
+  EXPECT_EQ(probe_amx_int8_gop_s(pool, clock, 1) > 0.0, request_amx());
   EXPECT_GT(probe_wake_us(pool, clock), 0.0);
 }
 

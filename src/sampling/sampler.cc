@@ -97,6 +97,14 @@ TokenId Sampler::sample(const SampleInput& input) {
   return all ? draw_from_all(logits, params.temperature, u) : draw_from_best(logits, params, u);
 }
 
+void Sampler::reserve(size_t vocab) {
+  work_.reserve(vocab);
+  weights_.reserve(vocab);
+  entries_.reserve(vocab);
+  counts_.reserve(vocab);
+  touched_.reserve(vocab);
+}
+
 TokenId Sampler::draw_from_all(std::span<const float> logits, double temperature, double u) {
   const TokenId best = arg_max(logits);
   if (best == kNoToken) return kNoToken;

@@ -37,6 +37,8 @@ struct SampleInput {
 
 class Sampler {
  public:
+  // Takes what a vocabulary of that size can need, so that no call allocates; without it the first calls do.
+  void reserve(size_t vocab);
   TokenId sample(const SampleInput& input);
 
  private:

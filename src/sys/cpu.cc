@@ -128,7 +128,25 @@ std::optional<int64_t> cache_level_bytes(int level) {
   return std::nullopt;
 }
 
+#if defined(__x86_64__)
+// Linux: Documentation/arch/x86/xstate.rst. Feature 18 is the tiles' data.
+constexpr int kArchGetXcompSupp = 0x1021, kArchReqXcompPerm = 0x1023, kXfeatureTileData = 18;
+
+bool system_has_tiles() {
+  uint64_t features = 0;
+  return ::syscall(SYS_arch_prctl, kArchGetXcompSupp, &features) == 0 && (features >> kXfeatureTileData & 1) != 0;
+}
+#endif
+
 }  // namespace
+
+bool request_amx() {
+#if defined(__x86_64__)
+  return detect_isa().amx_int8 && ::syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 CpuIsa detect_isa() {
   CpuIsa isa;
@@ -142,13 +160,10 @@ CpuIsa detect_isa() {
   isa.avx512 = isa.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   isa.avx512_vnni = isa.avx512 && __builtin_cpu_supports("avx512vnni");
-  // Neither compiler knows a name for this one: leaf 7, part 1.
+  // Names that older compilers do not know: leaf 7.
   isa.avx_vnni = isa.avx2 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4 & 1) != 0;
-  // AMX-TILE and AMX-INT8: bits 24 and 25 of leaf 7. Linux hands the tile registers out on request, for the whole
-  // process (arch_prctl ARCH_REQ_XCOMP_PERM with XFEATURE_XTILEDATA); kernels before 5.16 and some sandboxes refuse.
-  constexpr int kRequestPermission = 0x1023, kTileData = 18;
-  isa.amx_int8 = isa.avx512_vnni && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> 24 & 3) == 3 &&
-                 syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  const bool tiles = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> 24 & 1) != 0;
+  isa.amx_int8 = tiles && (edx >> 25 & 1) != 0 && system_has_tiles();
 #endif
   return isa;
 }
@@ -160,8 +175,8 @@ std::string isa_text(const CpuIsa& isa) {
   };
   add(isa.avx2, "avx2");
   add(isa.avx512, "avx512");
-  add(isa.avx512_vnni, "avx512_vnni");
   add(isa.avx_vnni, "avx_vnni");
+  add(isa.avx512_vnni, "avx512_vnni");
   add(isa.amx_int8, "amx_int8");
   return text.empty() ? "none" : text;
 }

@@ -13,13 +13,16 @@
 namespace loralei {
 
 struct CpuIsa {
-  bool avx2 = false;    // with FMA and F16C
-  bool avx512 = false;  // F, BW, VL, DQ
+  bool avx2 = false;      // with FMA and F16C
+  bool avx512 = false;    // F, BW, VL, DQ
+  bool avx_vnni = false;  // int8 dot products of 256 bits, in the VEX encoding
   bool avx512_vnni = false;
-  bool avx_vnni = false;  // the 256-bit form
-  bool amx_int8 = false;  // and the system lets this process use the tile registers
+  bool amx_int8 = false;  // tiles of int8; usable only after request_amx()
 };
 CpuIsa detect_isa();
+// Asks Linux for the tile registers (arch_prctl ARCH_REQ_XCOMP_PERM), for all threads of this process and for ever;
+// false where processor or system refuse. Signal stacks must hold 8 KiB more afterwards.
+bool request_amx();
 std::string isa_text(const CpuIsa& isa);  // "avx2 avx512 avx512_vnni", or "none"
 std::string cpu_model_name();             // as /proc/cpuinfo tells; "unknown" otherwise
 

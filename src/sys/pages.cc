@@ -14,7 +14,7 @@ uintptr_t page_bytes() { return static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
 
 }  // namespace
 
-std::byte* map_pages(int64_t bytes) {
+std::byte* map_pages(int64_t bytes, PageSize pages) {
   if (bytes <= 0 || bytes > INT64_MAX / 2) return nullptr;
   const uintptr_t size = round_up(static_cast<uintptr_t>(bytes), page_bytes());
   const bool huge = size >= kHugePageBytes;
@@ -28,7 +28,8 @@ std::byte* map_pages(int64_t bytes) {
   if (aligned > start) ::munmap(base, aligned - start);
   if (const uintptr_t end = start + mapped; end > aligned + size)
     ::munmap(reinterpret_cast<void*>(aligned + size), end - aligned - size);
-  ::madvise(reinterpret_cast<void*>(aligned), size, MADV_HUGEPAGE);  // a hint: refusal costs speed only
+  // A hint: refusal costs speed only.
+  ::madvise(reinterpret_cast<void*>(aligned), size, pages == PageSize::kHuge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   return reinterpret_cast<std::byte*>(aligned);
 }
 

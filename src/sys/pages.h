@@ -7,8 +7,11 @@
 
 namespace loralei {
 
-// Zeroed, page aligned (2 MiB aligned when that large), advised to use huge pages; null when the system refuses.
-std::byte* map_pages(int64_t bytes);
+enum class PageSize : uint8_t { kHuge, kSmall };
+
+// Zeroed, page aligned (2 MiB aligned when that large); null when the system refuses. kHuge advises huge pages, kSmall
+// forbids them (for measuring what they are worth).
+std::byte* map_pages(int64_t bytes, PageSize pages = PageSize::kHuge);
 void unmap_pages(std::byte* data, int64_t bytes);  // `bytes` as given to map_pages
 
 }  // namespace loralei

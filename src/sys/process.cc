@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sys/process.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
 #include <ctime>
 #include <string>
 
@@ -22,6 +26,28 @@ double process_cpu_s() {
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+double machine_cpu_s() {
+  const Result<std::string> stat = read_proc_file("/proc/stat");
+  return stat.ok() ? machine_cpu_s_of(*stat) : 0;
+}
+
+// "cpu  user nice system idle iowait irq softirq steal guest guest_nice": guest time is already in user.
+double machine_cpu_s_of(std::string_view proc_stat) {
+  constexpr int kFields = 8, kIdle = 3, kIoWait = 4;
+  if (!proc_stat.starts_with("cpu ")) return 0;
+  std::string_view row = proc_stat.substr(4, proc_stat.find('\n') - 4);
+  int64_t ticks = 0;
+  for (int field = 0; field < kFields; ++field) {
+    row.remove_prefix(std::min(row.find_first_not_of(' '), row.size()));
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(row.data(), row.data() + row.size(), value);
+    if (error != std::errc{}) break;
+    row.remove_prefix(static_cast<size_t>(end - row.data()));
+    if (field != kIdle && field != kIoWait) ticks += value;
+  }
+  return static_cast<double>(ticks) / static_cast<double>(std::max(1L, ::sysconf(_SC_CLK_TCK)));
 }
 
 }  // namespace loralei

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "base/result.h"
 
@@ -14,5 +15,10 @@ struct ProcessMemory {
 };
 Result<ProcessMemory> process_memory();
 double process_cpu_s();  // user and system time of all threads since start
+
+// CPU time of everything on the machine since it started: all processes, interrupts, and what a hypervisor kept from
+// us. Counted in ticks of 10 ms a core. 0 where the system does not tell.
+double machine_cpu_s();
+double machine_cpu_s_of(std::string_view proc_stat);  // the parsing behind it: the text of /proc/stat
 
 }  // namespace loralei

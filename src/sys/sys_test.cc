@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -275,6 +276,23 @@ TEST(Machine, FiguresArePlausible) {
   EXPECT_FALSE(cpu_model_name().empty());
   const CacheSizes caches = cache_sizes();
   EXPECT_TRUE(caches.l2_bytes == 0 || caches.l2_bytes >= caches.l1d_bytes);
+}
+
+TEST(Machine, BusyTimeIsEverythingButIdle) {
+  const auto ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
+  const std::string text = "cpu  100 20 30 9999 500 4 5 6 70 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n";
+  EXPECT_DOUBLE_EQ(machine_cpu_s_of(text), 165 / ticks);
+  EXPECT_DOUBLE_EQ(machine_cpu_s_of("cpu  100 20"), 120 / ticks);
+  for (const char* broken : {"", "cpu", "cpu ", "cpu0 1 2 3", "cpu  x"}) EXPECT_EQ(machine_cpu_s_of(broken), 0);
+  EXPECT_GT(machine_cpu_s(), 0);
+}
+
+TEST(Machine, TilesAreGrantedOnlyWhereTheProcessorHasThem) {
+  if (!detect_isa().amx_int8) {
+    EXPECT_FALSE(request_amx());
+  } else if (request_amx()) {
+    EXPECT_TRUE(request_amx());  // once granted, always granted
+  }
 }
 
 TEST(ProcFile, FieldsAreFoundAtLineStartsOnly) {

@@ -85,6 +85,7 @@ BlockParts block_parts(DType dtype) {
     case DType::kF32:
     case DType::kF16:
     case DType::kBF16:
+    case DType::kI8:
       break;
   }
   CHECK(false);

@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
     add_run_command(app, exit_code);
     add_inspect_command(app, exit_code);
     add_bench_command(app, exit_code);
+    add_profile_command(app, exit_code);
     // llama.cpp's only two-letter short option; the parser knows one-letter ones.
     std::vector<std::string> words(argv + 1, argv + argc);
     std::replace(words.begin(), words.end(), std::string("-np"), std::string("--parallel"));

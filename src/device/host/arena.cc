@@ -22,11 +22,11 @@ HostBuffer& HostBuffer::operator=(HostBuffer&& other) noexcept {
   return *this;
 }
 
-Result<HostBuffer> HostBuffer::allocate(int64_t bytes) {
+Result<HostBuffer> HostBuffer::allocate(int64_t bytes, PageSize pages) {
   CHECK(bytes >= 0);
   HostBuffer buffer;
   if (bytes == 0) return buffer;
-  buffer.data_ = map_pages(bytes);
+  buffer.data_ = map_pages(bytes, pages);
   if (buffer.data_ == nullptr) {
     return Error{ErrorCode::kOverloaded, "the system refused " + format_bytes(bytes) + " (" + std::to_string(bytes) +
                                              " bytes) of memory; use a smaller model or lower the memory options"};

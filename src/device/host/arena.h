@@ -11,6 +11,7 @@
 #include <span>
 
 #include "base/result.h"
+#include "sys/pages.h"
 
 namespace loralei {
 
@@ -24,7 +25,7 @@ class HostBuffer {
   HostBuffer& operator=(const HostBuffer&) = delete;
 
   // bytes >= 0; 0 gives an empty buffer.
-  static Result<HostBuffer> allocate(int64_t bytes);
+  static Result<HostBuffer> allocate(int64_t bytes, PageSize pages = PageSize::kHuge);
 
   std::byte* data() const { return data_; }
   int64_t size_bytes() const { return size_bytes_; }

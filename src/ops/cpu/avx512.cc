@@ -82,7 +82,7 @@ const OpTable* avx512_vnni_op_table() {
 
 const OpTable* amx_op_table() {
   const OpTable* base = avx512_vnni_op_table();
-  if (base == nullptr || !host_isa().amx_int8) return nullptr;
+  if (base == nullptr || !host_isa().amx_int8 || !request_amx()) return nullptr;
   static const OpTable table = [&] {
     OpTable with_amx = *base;
     with_amx.name = "amx";

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/rig.h"
+
+#include <algorithm>
+
+#include "bench/generate.h"
+#include "ops/probe.h"
+#include "sys/process.h"
+
+namespace loralei {
+namespace {
+
+constexpr double kTickErrorS = 0.03;  // the system counts in ticks of 10 ms
+constexpr int kDropsPerRound = 2;
+
+void count_weights(const BaseModelFile& file, Rig& rig) {
+  for (const TensorInfo& tensor : file.index.tensors) {
+    if (tensor.shape.size() != 2) continue;
+    const double numbers = static_cast<double>(tensor.shape[0]) * static_cast<double>(tensor.shape[1]);
+    const bool embed = tensor.name == "model.embed_tokens.weight";
+    const bool head = tensor.name == "lm_head.weight" || (embed && file.config.tied_head);
+    if (head) rig.head_weights += numbers;
+    if (!head && !embed) rig.matmul_weights += numbers;
+    if (!embed || file.config.tied_head) rig.touched_bytes += static_cast<double>(tensor.bytes);
+  }
+}
+
+}  // namespace
+
+std::function<void(int64_t, int64_t)> progress_lines(LogSink& log, std::string what) {
+  return [&log, what = std::move(what), last_percent = -20](int64_t done, int64_t total) mutable {
+    const int percent = total > 0 ? static_cast<int>(done * 100 / total) : 100;
+    if (percent < last_percent + 20) return;
+    last_percent = percent;
+    log.log(LogLevel::kInfo, what + " " + std::to_string(percent) + " %");
+  };
+}
+
+Status measure_ceilings(Rig& rig) {
+  TRY_ASSIGN(const double read_gb_s, probe_read_gb_s(*rig.probe_pool, rig.clock, {}));
+  rig.read_gb_s = std::max(rig.read_gb_s, read_gb_s);
+  rig.int8_gop_s = std::max(rig.int8_gop_s, probe_int8_gop_s(*rig.probe_pool, rig.clock));
+  return {};
+}
+
+Status open_rig(const BenchOptions& options, int prompt_tokens, LogSink& log, Rig& rig) {
+  EngineHostOptions host = options.host;
+  if (!options.shape.empty()) {
+    TRY_ASSIGN(host.model_path, generated_model(options.cache_dir, options.shape, options.quant,
+                                                progress_lines(log, "making the model")));
+    rig.label = options.shape + "." + options.quant;
+  } else {
+    rig.label = host.model_path.substr(host.model_path.rfind('/') + 1);
+    std::transform(rig.label.begin(), rig.label.end(), rig.label.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
+  }
+  const int batch_most = std::max(options.adapters, *std::max_element(options.batches.begin(), options.batches.end()));
+  // With a context that is kept in the cache, room for the answers of the rounds before too.
+  host.engine.max_sequences = batch_most + (options.context > 0 ? 1 : 0);
+  host.engine.max_model_len = prompt_tokens + options.new_tokens + 16;
+  TRY_ASSIGN(rig.host, EngineHost::start(host, log, progress_lines(log, "loading")));
+  rig.runner = std::make_unique<BatchRunner>(rig.host->engine(), rig.clock);
+  const ModelConfig& config = rig.host->file().config;
+  rig.vocab = config.vocab;
+  rig.threads = rig.host->threads();
+  rig.probe_pool = std::make_unique<ThreadPool>(rig.threads);
+  count_weights(rig.host->file(), rig);
+  rig.kv_bytes_token =
+      2.0 * config.layers * config.kv_heads * config.head_dim * dtype_info(rig.host->kv_dtype()).block_bytes;
+  return measure_ceilings(rig);
+}
+
+BatchSpec batch_spec(const BenchOptions& options, const Rig& rig, int sequences) {
+  BatchSpec spec;
+  spec.sequences = sequences;
+  spec.prompt_tokens = options.prompts.front();
+  spec.new_tokens = options.new_tokens;
+  spec.vocab = rig.vocab;
+  return spec;
+}
+
+double decode_bound_s(const Rig& rig, const BenchOptions& options, int prompt_tokens, int rows) {
+  const double context = prompt_tokens + options.new_tokens / 2.0;
+  const double bytes_s = (rig.touched_bytes + rows * context * rig.kv_bytes_token) / (rig.read_gb_s * 1e9);
+  const double ops_s = 2.0 * (rig.matmul_weights + rig.head_weights) * rows / (rig.int8_gop_s * 1e9);
+  return std::max(bytes_s, ops_s);
+}
+
+double prefill_bound_tok_s(const Rig& rig, int prompt_tokens) {
+  return rig.int8_gop_s * 1e9 * prompt_tokens / (2.0 * (rig.matmul_weights * prompt_tokens + rig.head_weights));
+}
+
+void add_ceilings(const Rig& rig, BenchReport& report) {
+  const std::string threads = ".t" + std::to_string(rig.threads);
+  report.rows.push_back(summarise("machine.read_gb_s" + threads, "GB/s", {rig.read_gb_s}));
+  report.rows.push_back(summarise("machine.int8_gop_s" + threads, "Gop/s", {rig.int8_gop_s}));
+}
+
+CpuUse cpu_use_now() {
+  CpuUse use;
+  use.wall_s = SteadyClock().now_s();
+  use.machine_s = machine_cpu_s();
+  use.own_s = process_cpu_s();
+  return use;
+}
+
+QuietRounds::QuietRounds(int rounds, double foreign_max, std::function<CpuUse()> use)
+    : rounds_(rounds), foreign_max_(foreign_max), use_(std::move(use)) {}
+
+bool QuietRounds::next() {
+  if (kept_ >= rounds_) return false;
+  ++started_;
+  begin_ = use_();
+  return true;
+}
+
+bool QuietRounds::keep() {
+  if (started_ == 0) return false;
+  const CpuUse end = use_();
+  const double foreign_s = (end.machine_s - begin_.machine_s) - (end.own_s - begin_.own_s);
+  const bool quiet = foreign_s <= std::max(kTickErrorS, foreign_max_ * (end.wall_s - begin_.wall_s));
+  if (!quiet && dropped_ < kDropsPerRound * rounds_) {
+    ++dropped_;
+    return false;
+  }
+  disturbed_ += quiet ? 0 : 1;
+  ++kept_;
+  return true;
+}
+
+void QuietRounds::describe(BenchReport& report, size_t first_row) const {
+  if (dropped_ == 0) return;
+  std::string note = std::to_string(dropped_) + " rounds dropped for other load";
+  if (disturbed_ > 0)
+    note += ", " + std::to_string(disturbed_) + " of " + std::to_string(kept_) + " counted all the same: unreliable";
+  for (size_t i = first_row; i < report.rows.size(); ++i) {
+    BenchRow& row = report.rows[i];
+    row.dropped = dropped_;
+    row.note += (row.note.empty() ? "" : "; ") + note;
+  }
+}
+
+}  // namespace loralei

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/rig.h"
+
+#include <gtest/gtest.h>
+
+namespace loralei {
+namespace {
+
+// Every round takes one second, of which others use what the script says.
+struct Script {
+  std::vector<double> foreign_s;
+  size_t round = 0;
+  bool inside = false;
+  CpuUse now;
+  CpuUse operator()() {
+    if (inside) {
+      const double foreign = round < foreign_s.size() ? foreign_s[round] : 0;
+      now.wall_s += 1;
+      now.own_s += 1.9;
+      now.machine_s += 1.9 + foreign;
+      ++round;
+    } else {
+      now.wall_s += 5;  // between rounds anything may happen
+      now.machine_s += 10;
+    }
+    inside = !inside;
+    return now;
+  }
+};
+
+TEST(QuietRounds, TheFirstWarmsUpAndDisturbedOnesAreRepeated) {
+  Script script{{0, 0, 0.2, 0.04, 0, 0.051, 0}};
+  script.inside = false;
+  QuietRounds rounds(3, 0.05, [&] { return script(); });
+  std::vector<int> kept;
+  // The warm-up is not watched: its end asks for no figures.
+  ASSERT_TRUE(rounds.next());
+  EXPECT_FALSE(rounds.keep());
+  script.inside = false;
+  while (rounds.next()) {
+    if (rounds.keep()) kept.push_back(rounds.number());
+  }
+  EXPECT_EQ(kept.size(), 3u);
+  EXPECT_EQ(rounds.dropped(), 1);
+}
+
+TEST(QuietRounds, OnAMachineThatNeverIsQuietItEndsAndSaysSo) {
+  Script script{std::vector<double>(100, 0.5)};
+  QuietRounds rounds(4, 0.05, [&] { return script(); });
+  ASSERT_TRUE(rounds.next());
+  EXPECT_FALSE(rounds.keep());
+  script.inside = false;
+  int kept = 0;
+  while (rounds.next()) kept += rounds.keep();
+  EXPECT_EQ(kept, 4);
+  EXPECT_EQ(rounds.dropped(), 8);
+  EXPECT_EQ(rounds.number(), 12);
+  BenchReport report;
+  report.rows = {summarise("machine", "", {1}), summarise("decode", "", {1})};
+  rounds.describe(report, 1);
+  EXPECT_EQ(report.rows[0].dropped, 0);
+  EXPECT_EQ(report.rows[1].dropped, 8);
+  EXPECT_NE(report.rows[1].note.find("4 of 4 counted all the same"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace loralei
