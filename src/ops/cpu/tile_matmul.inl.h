@@ -5,7 +5,18 @@
 // Up to this many inputs the caller rounds them alone: waking the pool would take longer.
 constexpr int64_t kRoundAlone = 16384;
 
-constexpr int64_t kTileGrain = 2;  // tiles handed to a thread at a time: tens of kilobytes of weights
+// Weights handed to a thread at a time: long enough a run that memory streams, short enough that every thread gets
+// several.
+constexpr int64_t kGrainBytes = 160 << 10;
+constexpr int64_t kItemsPerThread = 8;
+
+int64_t tile_grain(const TileMatmulArgs& args, int64_t tiles, int threads) {
+  const WeightView& w = args.products[0].w;
+  const int64_t by_bytes = kGrainBytes / tile_bytes(w.dtype, w.cols);
+  const int64_t by_share = tiles / (kItemsPerThread * threads);
+  const int64_t grain = by_bytes < by_share ? by_bytes : by_share;
+  return grain < 1 ? 1 : grain;
+}
 
 RowGroups make_groups(OpContext& ctx, const TileMatmulArgs& args, int64_t cols, std::byte* data) {
   RowGroups groups;
@@ -43,18 +54,19 @@ void matmul_tiles(OpContext& ctx, const TileMatmulArgs& args) {
   for (const TileProduct& product : args.products) tiles += tile_count(product.w);
   constexpr int64_t kGroupsInCache = kRowsInCache / kGroupRows;
   const int64_t rounds = (groups.count + kGroupsInCache - 1) / kGroupsInCache;
-  ctx.pool->parallel_for(tiles * rounds, kTileGrain, [&](int64_t begin, int64_t end, int worker) {
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t group = item / tiles * kGroupsInCache;
-      const int64_t group_end = group + kGroupsInCache < groups.count ? group + kGroupsInCache : groups.count;
-      int64_t index = item % tiles;
-      const TileProduct* product = args.products.data();
-      for (int64_t own = tile_count(product->w); index >= own; own = tile_count(product->w)) {
-        index -= own;
-        ++product;
-      }
-      tile_times_groups(args, *product, row_tile(product->w, index), groups, group, group_end,
-                        scratch.worker<std::byte>(worker));
-    }
-  });
+  ctx.pool->parallel_for(
+      tiles * rounds, tile_grain(args, tiles, ctx.pool->threads()), [&](int64_t begin, int64_t end, int worker) {
+        for (int64_t item = begin; item < end; ++item) {
+          const int64_t group = item / tiles * kGroupsInCache;
+          const int64_t group_end = group + kGroupsInCache < groups.count ? group + kGroupsInCache : groups.count;
+          int64_t index = item % tiles;
+          const TileProduct* product = args.products.data();
+          for (int64_t own = tile_count(product->w); index >= own; own = tile_count(product->w)) {
+            index -= own;
+            ++product;
+          }
+          tile_times_groups(args, *product, row_tile(product->w, index), groups, group, group_end,
+                            scratch.worker<std::byte>(worker));
+        }
+      });
 }

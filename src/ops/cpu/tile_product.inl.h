@@ -31,7 +31,7 @@ LORALEI_INLINE void dot_words(I (&sums)[kRows], const I (&w)[8], const std::byte
 }
 constexpr int turns(int rows) { return rows % 4 == 0 ? 4 : rows % 3 == 0 ? 3 : rows; }  // rows that take turns
 
-constexpr int kPrefetchBytes = 2048;  // how far ahead the weights are asked for where they stream from memory
+constexpr int kPrefetchBytes = 3072;  // how far ahead the weights are asked for where they stream from memory
 
 template <int kBytes>
 LORALEI_INLINE void prefetch_ahead(const std::byte* section) {
