@@ -8,7 +8,9 @@
 
 // Rows that go through the tiles together while their rounded form stays in the second-level cache.
 constexpr int kRowsInCache = 128;
-constexpr int kMatrixRows = 12;  // groups of fewer rows go through the vector kernels
+// Measured: for fewer groups, or in a group of fewer rows, the vector kernels are faster than writing the weights out.
+constexpr int kMatrixGroups = 3;
+constexpr int kMatrixRows = 12;
 constexpr int kWideBlocks = 16;  // blocks of 32 inputs written out at a time: they stay in the first-level cache
 
 enum class WideKind { kPlain, kMin, kHalves };
@@ -318,9 +320,12 @@ void tile_times_groups(const TileMatmulArgs& args, const TileProduct& product, c
       reinterpret_cast<float*>(scratch + kWideBlocks * wide_block_bytes(WideKind::kHalves));  // [groups][rows][16]
   // Only the last group can be a small one.
   const int last_kind = group_kind(groups.rows_of(end - 1));
-  const int64_t wide_end = kGroupSizes[last_kind] < kMatrixRows ? end - 1 : end;
-  if (wide_end < end)
-    tile_kernel(dtype, last_kind)(tile.data, cols, groups.at(wide_end), sums + (wide_end - begin) * kSums);
+  int64_t wide_end = kGroupSizes[last_kind] < kMatrixRows ? end - 1 : end;
+  if (wide_end - begin < kMatrixGroups) wide_end = begin;
+  for (int64_t group = wide_end; group < end; ++group) {
+    tile_kernel(dtype, group_kind(groups.rows_of(group)))(tile.data, cols, groups.at(group),
+                                                          sums + (group - begin) * kSums);
+  }
   if (begin < wide_end) {
     configure_tiles();
     std::memset(sums, 0, static_cast<size_t>((wide_end - begin) * kSums) * sizeof(float));

@@ -3,7 +3,7 @@
 // target.h.
 
 // Up to this many inputs the caller rounds them alone: waking the pool would take longer.
-constexpr int64_t kRoundAlone = 16384;
+constexpr int64_t kRoundAlone = 4096;
 
 // Weights handed to a thread at a time: long enough a run that memory streams, short enough that every thread gets
 // several.
@@ -39,7 +39,7 @@ RowGroups make_groups(OpContext& ctx, const TileMatmulArgs& args, int64_t cols, 
   if (args.rows * cols <= kRoundAlone) {
     round(0, items, 0);
   } else {
-    ctx.pool->parallel_for(items, 2, round);
+    ctx.pool->parallel_for(items, 1, round);
   }
   return groups;
 }
