@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/options.h"
+
+#include <gtest/gtest.h>
+
+namespace loralei {
+namespace {
+
+// The options as a command would fill them from these words; nullopt: the parser refused.
+std::optional<EngineFlags> parse(std::vector<std::string> words) {
+  CLI::App app;
+  EngineFlags flags;
+  add_engine_options(app, flags, ModelOption::kOptional);
+  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError&) {
+    return std::nullopt;
+  }
+  return flags;
+}
+
+std::string refusal(std::vector<std::string> words) {
+  const auto flags = parse(std::move(words));
+  if (!flags) return "refused by the parser";
+  const auto options = finish_engine_options(*flags);
+  return options.ok() ? "" : options.error().message;
+}
+
+TEST(Options, DefaultsAndSizes) {
+  const auto flags = parse({"model.gguf", "--memory-budget", "2GiB", "--kv-cache-memory", "512MiB"});
+  ASSERT_TRUE(flags);
+  const auto options = finish_engine_options(*flags);
+  ASSERT_TRUE(options.ok()) << options.error().message;
+  EXPECT_EQ(options->model_path, "model.gguf");
+  EXPECT_EQ(options->engine.memory_budget_bytes, int64_t{2} << 30);
+  EXPECT_EQ(options->engine.kv_cache_bytes, int64_t{512} << 20);
+  EXPECT_TRUE(options->int8_activations);
+  EXPECT_TRUE(options->engine.prefix_cache);
+  EXPECT_FALSE(options->quantise);
+}
+
+TEST(Options, FormatsAreChosenByName) {
+  const auto flags = parse({"--quant", "q4_0", "--kv-cache-dtype", "bfloat16", "--activations", "f32"});
+  ASSERT_TRUE(flags);
+  const auto options = finish_engine_options(*flags);
+  ASSERT_TRUE(options.ok()) << options.error().message;
+  EXPECT_EQ(options->quantise, DType::kQ4_0);
+  EXPECT_EQ(options->engine.kv_dtype, DType::kBF16);
+  EXPECT_FALSE(options->int8_activations);
+}
+
+TEST(Options, RefusalsNameTheFlag) {
+  EXPECT_NE(refusal({"--quant", "q5_k"}).find("--quant"), std::string::npos);
+  EXPECT_NE(refusal({"--kv-cache-dtype", "q4_0"}).find("--kv-cache-dtype"), std::string::npos);
+  EXPECT_NE(refusal({"--memory-budget", "many"}).find("--memory-budget"), std::string::npos);
+  EXPECT_EQ(refusal({"--activations", "int4"}), "refused by the parser");
+  EXPECT_EQ(refusal({"--threads", "-2"}), "refused by the parser");
+  EXPECT_EQ(refusal({"--no-such-flag"}), "refused by the parser");
+  EXPECT_EQ(refusal({"--quant", "q8_0"}), "");
+}
+
+TEST(Options, AnAdapterHasANameOrTakesItsFolders) {
+  EXPECT_EQ(parse_adapter_flag("shout=/a/b")->name, "shout");
+  EXPECT_EQ(parse_adapter_flag("shout=/a/b")->path, "/a/b");
+  EXPECT_EQ(parse_adapter_flag("/a/b/")->name, "b");
+  EXPECT_EQ(parse_adapter_flag("/a/count.gguf")->name, "count");
+  EXPECT_FALSE(parse_adapter_flag("").ok());
+  EXPECT_FALSE(parse_adapter_flag("=x").ok());
+  EXPECT_FALSE(parse_adapter_flag("x=").ok());
+}
+
+}  // namespace
+}  // namespace loralei
