@@ -27,7 +27,7 @@ TEST_F(ApiTest, ChatAnswersWhole) {
   EXPECT_EQ(submit.sampling.temperature, 0.5f);
   EXPECT_EQ(submit.sampling.top_k, 3);
   EXPECT_EQ(submit.max_tokens, 40);
-  EXPECT_NE(log.text().find("request kind=chat id=mine-1 adapter=- "), std::string::npos) << log.text();
+  EXPECT_TRUE(logs("request kind=chat id=mine-1 adapter=- ")) << log.text();
 }
 
 TEST_F(ApiTest, ChatStreams) {
@@ -163,7 +163,7 @@ TEST_F(ApiTest, AFullQueueIs429) {
   EXPECT_EQ(answer.status, 429);
   EXPECT_FALSE(answer.header("retry-after").empty());
   EXPECT_EQ(error_of(answer, "type"), "rate_limit_error");
-  EXPECT_NE(get("/metrics").body.find("loralei_requests_refused_total{reason=\"queue_full\"} 1"), std::string::npos);
+  EXPECT_TRUE(counts("loralei_requests_refused_total{reason=\"queue_full\"} 1"));
 }
 
 TEST_F(ApiTest, ADisconnectCancels) {

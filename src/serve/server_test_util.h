@@ -4,11 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -42,6 +45,21 @@ class CollectingLog final : public LogSink {
 
 class ApiTest : public testing::Test {
  protected:
+  // A request is counted and logged after its answer has left, so a client may be faster than both.
+  static bool soon(const std::function<bool()>& holds) {
+    for (int i = 0; i < 3000; ++i) {
+      if (holds()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+  bool logs(const std::string& line) {
+    return soon([&] { return log.text().find(line) != std::string::npos; });
+  }
+  bool counts(const std::string& sample) {
+    return soon([&] { return get("/metrics").body.find(sample) != std::string::npos; });
+  }
+
   void SetUp() override {
     auto loaded = Tokenizer::from_directory(std::string(LORALEI_SOURCE_DIR) + "/tests/vectors/tokenizers/bl-gpt2");
     ASSERT_TRUE(loaded.ok()) << loaded.error().message;
