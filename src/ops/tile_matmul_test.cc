@@ -182,7 +182,7 @@ TEST_P(TileMatmul, AnyBytesAreExact) {
       const uint16_t d = f32_to_f16(0.01f);
       for (int64_t block = 0; block < blocks; ++block) {
         for (int i = 0; i < kRowTile * parts.halves; ++i) {
-          std::memcpy(weights.parts[0].data() + block * parts.head_bytes() + 2 * i, &d, 2);
+          std::memcpy(weights.parts[0].data() + block * parts.bytes() + 2 * i, &d, 2);
         }
       }
       std::vector<float> x = random_floats(prng, 3 * 256);

@@ -37,11 +37,9 @@ struct SectionAt {
   int64_t head, high, quants;  // of one block
 };
 
-SectionAt sections_of(const BlockParts& parts, int64_t blocks, int64_t block) {
-  const int64_t high_start = blocks * parts.head_bytes();
-  const int64_t quants_start = high_start + blocks * parts.high_bytes();
-  return {block * parts.head_bytes(), high_start + block * parts.high_bytes(),
-          quants_start + block * parts.quant_bytes()};
+SectionAt sections_of(const BlockParts& parts, int64_t block) {
+  const int64_t head = block * parts.bytes();
+  return {head, head + parts.head_bytes(), head + parts.head_bytes() + parts.high_bytes()};
 }
 
 void unpack_block(const BlockParts& parts, const std::byte* tile, const SectionAt& at, int row, std::byte* out) {
@@ -103,7 +101,7 @@ void pack_tile(DType dtype, const std::array<const std::byte*, kRowTile>& rows, 
   const BlockParts parts = block_parts(dtype);
   const int64_t blocks = cols / info.block_elems;
   for (int64_t block = 0; block < blocks; ++block) {
-    const SectionAt at = sections_of(parts, blocks, block);
+    const SectionAt at = sections_of(parts, block);
     const int64_t block_at = block * info.block_bytes;
     for (int h = 0; h < parts.halves; ++h) {
       for (int r = 0; r < kRowTile; ++r) {
@@ -126,7 +124,7 @@ void unpack_tile_row(DType dtype, const std::byte* tile, int row, int64_t cols, 
   const BlockParts parts = block_parts(dtype);
   const int64_t blocks = cols / info.block_elems;
   for (int64_t block = 0; block < blocks; ++block) {
-    unpack_block(parts, tile, sections_of(parts, blocks, block), row, out + block * info.block_bytes);
+    unpack_block(parts, tile, sections_of(parts, block), row, out + block * info.block_bytes);
   }
 }
 
@@ -137,7 +135,7 @@ void decode_tile_row(DType dtype, const std::byte* tile, int row, int64_t cols, 
   const int64_t blocks = cols / info.block_elems;
   std::byte bytes[kBlockBytesMax];
   for (int64_t block = 0; block < blocks; ++block) {
-    unpack_block(parts, tile, sections_of(parts, blocks, block), row, bytes);
+    unpack_block(parts, tile, sections_of(parts, block), row, bytes);
     decode_row(dtype, bytes, out + block * info.block_elems, info.block_elems);
   }
 }

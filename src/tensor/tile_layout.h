@@ -3,9 +3,10 @@
 // outputs.
 //
 //   tile = 16 rows of a matrix, [16, cols]; its bytes are those of the sixteen rows, only in another order (no larger):
-//     head    of every block: d f16[16], m f16[16] where the format has one, then the packed sub-scales u32[n][16]
-//     high    of every block: the words that hold fifth and sixth bits, u32[n][16]
-//     quants  of every block: u32[n][16]
+//     block after block, so that a tile is one stream of memory, each
+//     head    d f16[16], m f16[16] where the format has one, then the packed sub-scales u32[n][16]
+//     high    the words that hold fifth and sixth bits, u32[n][16]
+//     quants  u32[n][16]
 //   Word w of row r of a section lies at [w][r]; within a word nothing moves, so packing is a transposition of words.
 //
 // The last tile of a matrix is filled up with rows of zero bytes. One layout serves every instruction set: 512 bits
@@ -36,10 +37,11 @@ struct BlockParts {
   constexpr int64_t head_bytes() const { return int64_t{kRowTile} * (2 * halves + 4 * scale_words); }
   constexpr int64_t high_bytes() const { return int64_t{kRowTile} * 4 * high_words; }
   constexpr int64_t quant_bytes() const { return int64_t{kRowTile} * 4 * quant_words; }
+  constexpr int64_t bytes() const { return head_bytes() + high_bytes() + quant_bytes(); }  // of sixteen rows
 };
 BlockParts block_parts(DType dtype);
 
-// The three sections of one tile.
+// The three sections of one block of a tile.
 struct TileSections {
   const std::byte* head = nullptr;
   const std::byte* high = nullptr;

@@ -66,15 +66,13 @@ LORALEI_INLINE void store_block_wide(const I (&w)[8], F first, F second, std::by
 template <class Format>
 void widen_32(TileSections at, int64_t blocks, std::byte* out) {
   for (int64_t b = 0; b < blocks; ++b, out += wide_block_bytes(wide_kind_of<Format>())) {
-    prefetch_ahead<Format::kQuants>(at.quants);
+    prefetch_ahead<block_bytes<Format>()>(at.head);
     I w[8];
     Format::weights(at, 0, w);
     F m = zero();
     if constexpr (Format::kMin) m = load_scales(at.head, 1, 0);
     store_block_wide<Format>(w, load_scales(at.head, 0, 0), m, out);
-    at.head += Format::kHead;
-    at.high += Format::kHigh;
-    at.quants += Format::kQuants;
+    step_block<Format>(at);
   }
 }
 
@@ -93,7 +91,7 @@ template <class Format>
 void widen_256(TileSections at, int64_t blocks, std::byte* out) {
   alignas(64) float scales[16 * kLanes], mins[8 * kLanes];
   for (int64_t b = 0; b < blocks; ++b) {
-    prefetch_ahead<Format::kQuants>(at.quants);
+    prefetch_ahead<block_bytes<Format>()>(at.head);
     Format::scales(at, 0, scales, mins);
     constexpr int kBytes = wide_block_bytes(wide_kind_of<Format>());
     for (int half = 0; half < 2; ++half, out += 4 * kBytes) {
@@ -102,47 +100,40 @@ void widen_256(TileSections at, int64_t blocks, std::byte* out) {
       widen_part<Format, 2>(at, half, scales, mins, out + 2 * kBytes);
       widen_part<Format, 3>(at, half, scales, mins, out + 3 * kBytes);
     }
-    at.head += Format::kHead;
-    at.high += Format::kHigh;
-    at.quants += Format::kQuants;
+    step_block<Format>(at);
   }
 }
 
 // Blocks of 32 inputs [begin, begin + count) of a tile; both are multiples of the format's blocks.
 template <class Format>
-void widen(const std::byte* tile, int64_t cols, int64_t begin, int64_t count, std::byte* out) {
+void widen(const std::byte* tile, int64_t begin, int64_t count, std::byte* out) {
   constexpr bool k256 = Format::kQuants == 2048;
   constexpr int64_t kParts = k256 ? 8 : 1;
-  const int64_t blocks = cols / kActivationBlock / kParts;
-  const int64_t first = begin / kParts;
-  TileSections at;
-  at.head = tile + first * Format::kHead;
-  at.high = tile + blocks * Format::kHead + first * Format::kHigh;
-  at.quants = tile + blocks * (Format::kHead + Format::kHigh) + first * Format::kQuants;
+  const TileSections at = first_block<Format>(tile + begin / kParts * block_bytes<Format>());
   if constexpr (k256) {
     widen_256<Format>(at, count / kParts, out);
   } else {
     widen_32<Format>(at, count, out);
   }
 }
-void widen_tile(DType dtype, const std::byte* tile, int64_t cols, int64_t begin, int64_t count, std::byte* out) {
+void widen_tile(DType dtype, const std::byte* tile, int64_t begin, int64_t count, std::byte* out) {
   switch (dtype) {
     case DType::kQ8_0:
-      return widen<TileQ8_0>(tile, cols, begin, count, out);
+      return widen<TileQ8_0>(tile, begin, count, out);
     case DType::kQ4_0:
-      return widen<TileQ4_0>(tile, cols, begin, count, out);
+      return widen<TileQ4_0>(tile, begin, count, out);
     case DType::kQ4_1:
-      return widen<TileQ4_1>(tile, cols, begin, count, out);
+      return widen<TileQ4_1>(tile, begin, count, out);
     case DType::kQ5_0:
-      return widen<TileQ5_0>(tile, cols, begin, count, out);
+      return widen<TileQ5_0>(tile, begin, count, out);
     case DType::kQ5_1:
-      return widen<TileQ5_1>(tile, cols, begin, count, out);
+      return widen<TileQ5_1>(tile, begin, count, out);
     case DType::kQ4_K:
-      return widen<TileQ4_K>(tile, cols, begin, count, out);
+      return widen<TileQ4_K>(tile, begin, count, out);
     case DType::kQ5_K:
-      return widen<TileQ5_K>(tile, cols, begin, count, out);
+      return widen<TileQ5_K>(tile, begin, count, out);
     case DType::kQ6_K:
-      return widen<TileQ6_K>(tile, cols, begin, count, out);
+      return widen<TileQ6_K>(tile, begin, count, out);
     default:
       CHECK(false);
   }
@@ -331,7 +322,7 @@ void tile_times_groups(const TileMatmulArgs& args, const TileProduct& product, c
     std::memset(sums, 0, static_cast<size_t>((wide_end - begin) * kSums) * sizeof(float));
     for (int64_t block = 0; block < blocks; block += kWideBlocks) {
       const int64_t count = blocks - block < kWideBlocks ? blocks - block : kWideBlocks;
-      widen_tile(dtype, tile.data, cols, block, count, wide);
+      widen_tile(dtype, tile.data, block, count, wide);
       for (int64_t group = begin; group < wide_end; ++group) {
         const int rows = kGroupSizes[group_kind(groups.rows_of(group))];
         wide_kernel(dtype, rows)(wide, count, groups.at(group) + block * group_block_bytes(rows),

@@ -31,6 +31,21 @@ LORALEI_INLINE void dot_words(I (&sums)[kRows], const I (&w)[8], const std::byte
 }
 constexpr int turns(int rows) { return rows % 4 == 0 ? 4 : rows % 3 == 0 ? 3 : rows; }  // rows that take turns
 
+template <class Format>
+constexpr int block_bytes() {
+  return Format::kHead + Format::kHigh + Format::kQuants;
+}
+template <class Format>
+LORALEI_INLINE TileSections first_block(const std::byte* tile) {
+  return {tile, tile + Format::kHead, tile + Format::kHead + Format::kHigh};
+}
+template <class Format>
+LORALEI_INLINE void step_block(TileSections& at) {
+  at.head += block_bytes<Format>();
+  at.high += block_bytes<Format>();
+  at.quants += block_bytes<Format>();
+}
+
 // How far ahead the weights are asked for where they stream from memory: the first-level cache has too few places for
 // what memory's latency needs under way, so they come to the second level long before and to the first just in time.
 constexpr int kPrefetchNear = 1024;
@@ -38,13 +53,11 @@ constexpr int kPrefetchFar = 12288;
 
 template <int kBytes>
 LORALEI_INLINE void prefetch_ahead(const std::byte* section) {
-  if constexpr (kBytes >= 64) {
-    LORALEI_UNROLL
-    for (int i = 0; i < kBytes / 64; ++i) {
-      const char* const line = reinterpret_cast<const char*>(section + 64 * i);
-      _mm_prefetch(line + kPrefetchFar, _MM_HINT_T1);
-      _mm_prefetch(line + kPrefetchNear, _MM_HINT_T0);
-    }
+  LORALEI_UNROLL
+  for (int i = 0; i < (kBytes + 63) / 64; ++i) {
+    const char* const line = reinterpret_cast<const char*>(section + 64 * i);
+    _mm_prefetch(line + kPrefetchFar, _MM_HINT_T1);
+    _mm_prefetch(line + kPrefetchNear, _MM_HINT_T0);
   }
 }
 
@@ -64,7 +77,7 @@ LORALEI_INLINE void product_32(TileSections at, int lane, const std::byte* x, in
   LORALEI_UNROLL
   for (int i = 0; i < kRows * kVectors; ++i) acc[i] = zero();
   for (int64_t b = 0; b < blocks; ++b) {
-    prefetch_ahead<Format::kQuants>(at.quants);
+    prefetch_ahead<block_bytes<Format>()>(at.head);
     LORALEI_UNROLL
     for (int v = 0; v < kVectors; ++v) {
       const int place = lane + v * kLanes;
@@ -88,9 +101,7 @@ LORALEI_INLINE void product_32(TileSections at, int lane, const std::byte* x, in
         }
       }
     }
-    at.head += Format::kHead;
-    at.high += Format::kHigh;
-    at.quants += Format::kQuants;
+    step_block<Format>(at);
     x += group_block_bytes(kRows);
   }
   store_sums<kRows, kVectors>(acc, lane, sums);
@@ -149,19 +160,14 @@ LORALEI_INLINE void product_256(TileSections at, int lane, const std::byte* x, i
       Format::scales(at, lane + v * kLanes, scales + 16 * v * kLanes, mins + 8 * v * kLanes);
     }
     for (int half = 0; half < 2; ++half) {
-      {
-        prefetch_ahead<Format::kQuants / 2>(at.quants + Format::kQuants / 2 * half);
-        prefetch_ahead<Format::kHigh / 2>(at.high + Format::kHigh / 2 * half);
-      }
+      { prefetch_ahead<block_bytes<Format>() / 2>(at.head + block_bytes<Format>() / 2 * half); }
       product_part<Format, kRows, kVectors, 0>(at, lane, x, half, scales, mins, acc);
       product_part<Format, kRows, kVectors, 1>(at, lane, x + kStep, half, scales, mins, acc);
       product_part<Format, kRows, kVectors, 2>(at, lane, x + 2 * kStep, half, scales, mins, acc);
       product_part<Format, kRows, kVectors, 3>(at, lane, x + 3 * kStep, half, scales, mins, acc);
       x += 4 * kStep;
     }
-    at.head += Format::kHead;
-    at.high += Format::kHigh;
-    at.quants += Format::kQuants;
+    step_block<Format>(at);
   }
   store_sums<kRows, kVectors>(acc, lane, sums);
 }
@@ -173,10 +179,7 @@ void product_tile_rows(const std::byte* tile, int64_t cols, const std::byte* x, 
   constexpr int kVectors = kRows <= 2 ? kAll : 1;
   constexpr bool k256 = Format::kQuants == 2048;
   const int64_t blocks = cols / (k256 ? 256 : 32);
-  TileSections at;
-  at.head = tile;
-  at.high = tile + blocks * Format::kHead;
-  at.quants = at.high + blocks * Format::kHigh;
+  TileSections at = first_block<Format>(tile);
   for (int lane = 0; lane < kRowTile; lane += kVectors * kLanes) {
     if constexpr (k256) {
       product_256<Format, kRows, kVectors>(at, lane, x, blocks, sums);
