@@ -36,7 +36,7 @@ struct OpLimits {
 };
 
 struct OpTable {
-  const char* name = "";  // "ref", "avx2", "avx512_vnni" ...: part of system_fingerprint
+  const char* name = "";  // "ref", "avx2", "avx512_vnni", "neon_i8mm" ...: part of system_fingerprint
   void (*matmul)(OpContext&, const MatmulArgs&) = nullptr;            // layout kPlain
   void (*matmul_tiles)(OpContext&, const TileMatmulArgs&) = nullptr;  // layout kTile16
   void (*lora)(OpContext&, const LoraArgs&) = nullptr;

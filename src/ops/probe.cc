@@ -15,6 +15,8 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "device/host/arena.h"
@@ -223,6 +225,53 @@ float amx_int8_chunk() {
 }  // namespace loralei
 LORALEI_TARGET_END
 
+#elif defined(__aarch64__)
+
+namespace loralei {
+namespace {
+float neon_f32_chunk() {  // 16 chains hide the latency of four multiply-add units
+  float32x4_t sums[16];
+  for (int i = 0; i < 16; ++i) sums[i] = vdupq_n_f32(static_cast<float>(i));
+  const float32x4_t factor = vdupq_n_f32(0.999f), term = vdupq_n_f32(0.5f);
+  for (int64_t loop = 0; loop < kLoops; ++loop) {
+    LORALEI_UNROLL
+    for (int i = 0; i < 16; ++i) sums[i] = vfmaq_f32(term, sums[i], factor);
+  }
+  for (int i = 1; i < 16; ++i) sums[0] = vaddq_f32(sums[0], sums[i]);
+  return vaddvq_f32(sums[0]);
+}
+}  // namespace
+}  // namespace loralei
+
+LORALEI_TARGET_BEGIN_I8MM
+namespace loralei {
+namespace {
+float dotprod_int8_chunk() {
+  int32x4_t sums[16];
+  for (int i = 0; i < 16; ++i) sums[i] = vdupq_n_s32(i);
+  const int8x16_t factor = vdupq_n_s8(3), term = vdupq_n_s8(-5);
+  for (int64_t loop = 0; loop < kLoops; ++loop) {
+    LORALEI_UNROLL
+    for (int i = 0; i < 16; ++i) sums[i] = vdotq_s32(sums[i], factor, term);
+  }
+  for (int i = 1; i < 16; ++i) sums[0] = vaddq_s32(sums[0], sums[i]);
+  return static_cast<float>(vaddvq_s32(sums[0]));
+}
+float i8mm_int8_chunk() {
+  int32x4_t sums[16];
+  for (int i = 0; i < 16; ++i) sums[i] = vdupq_n_s32(i);
+  const int8x16_t factor = vdupq_n_s8(3), term = vdupq_n_s8(-5);
+  for (int64_t loop = 0; loop < kLoops; ++loop) {
+    LORALEI_UNROLL
+    for (int i = 0; i < 16; ++i) sums[i] = vmmlaq_s32(sums[i], factor, term);
+  }
+  for (int i = 1; i < 16; ++i) sums[0] = vaddq_s32(sums[0], sums[i]);
+  return static_cast<float>(vaddvq_s32(sums[0]));
+}
+}  // namespace
+}  // namespace loralei
+LORALEI_TARGET_END
+
 #endif
 
 namespace loralei {
@@ -245,6 +294,9 @@ std::vector<Arithmetic> f32_kinds() {
   if (avx512_op_table() != nullptr) kinds.push_back({"avx512", avx512_f32_chunk, kOps * 16 * 16});
   if (avx2_op_table() != nullptr) kinds.push_back({"avx2", avx2_f32_chunk, kOps * 12 * 8});
 #endif
+#if defined(__aarch64__)
+  kinds.push_back({"neon", neon_f32_chunk, kOps * 16 * 4});
+#endif
   kinds.push_back({"scalar", scalar_f32_chunk, kOps * 8});
   return kinds;
 }
@@ -256,6 +308,10 @@ std::vector<Arithmetic> int8_kinds() {
   if (isa.avx512_vnni) kinds.push_back({"avx512_vnni", vnni_int8_chunk, kOps * 16 * 64});
   if (isa.avx_vnni) kinds.push_back({"avx_vnni", avx_vnni_int8_chunk, kOps * 12 * 32});
   if (isa.avx2) kinds.push_back({"avx2", avx2_int8_chunk, kOps * 8 * 32});
+#elif defined(__aarch64__)
+  const CpuIsa isa = host_isa();
+  if (isa.i8mm) kinds.push_back({"i8mm", i8mm_int8_chunk, kOps * 16 * 32});
+  if (isa.dotprod) kinds.push_back({"dotprod", dotprod_int8_chunk, kOps * 16 * 16});
 #endif
   return kinds;
 }

@@ -5,6 +5,9 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #include <algorithm>
@@ -164,6 +167,9 @@ CpuIsa detect_isa() {
   isa.avx_vnni = isa.avx2 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4 & 1) != 0;
   const bool tiles = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> 24 & 1) != 0;
   isa.amx_int8 = tiles && (edx >> 25 & 1) != 0 && system_has_tiles();
+#elif defined(__aarch64__)
+  isa.dotprod = (::getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  isa.i8mm = (::getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
 #endif
   return isa;
 }
@@ -173,11 +179,16 @@ std::string isa_text(const CpuIsa& isa) {
   const auto add = [&](bool has, const char* name) {
     if (has) text += (text.empty() ? "" : " ") + std::string(name);
   };
+#if defined(__aarch64__)
+  add(true, "neon");
+#endif
   add(isa.avx2, "avx2");
   add(isa.avx512, "avx512");
   add(isa.avx_vnni, "avx_vnni");
   add(isa.avx512_vnni, "avx512_vnni");
   add(isa.amx_int8, "amx_int8");
+  add(isa.dotprod, "dotprod");
+  add(isa.i8mm, "i8mm");
   return text.empty() ? "none" : text;
 }
 

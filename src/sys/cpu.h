@@ -18,12 +18,14 @@ struct CpuIsa {
   bool avx_vnni = false;  // int8 dot products of 256 bits, in the VEX encoding
   bool avx512_vnni = false;
   bool amx_int8 = false;  // tiles of int8; usable only after request_amx()
+  bool dotprod = false;   // arm64: int8 dot products (NEON itself is part of the architecture)
+  bool i8mm = false;      // arm64: int8 matrix products
 };
 CpuIsa detect_isa();
 // Asks Linux for the tile registers (arch_prctl ARCH_REQ_XCOMP_PERM), for all threads of this process and for ever;
 // false where processor or system refuse. Signal stacks must hold 8 KiB more afterwards.
 bool request_amx();
-std::string isa_text(const CpuIsa& isa);  // "avx2 avx512 avx512_vnni", or "none"
+std::string isa_text(const CpuIsa& isa);  // "avx2 avx512 avx512_vnni", "neon dotprod", or "none"
 std::string cpu_model_name();             // as /proc/cpuinfo tells; "unknown" otherwise
 
 // CPUs this process may keep busy: the affinity mask, cut by the cgroup quota (rounded up, at least 1).

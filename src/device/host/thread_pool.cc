@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/host/thread_pool.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -40,6 +41,8 @@ bool spin_until(Done done) {
   return done();
 }
 
+constexpr int64_t kRunsAThread = 2;  // how many shares of a thread the first run is one of
+
 constexpr uint32_t kOpen = 1u << 31;  // gate: the job may be joined; the low bits count the workers inside
 
 }  // namespace
@@ -54,17 +57,26 @@ struct ThreadPool::State {
   alignas(64) std::atomic<int64_t> next{0};
   alignas(64) int64_t count = 0;
   int64_t grain = 1;
+  int64_t divisor = 1;  // a chunk is at least this part of what is left; INT64_MAX: always `grain`
   Call call = nullptr;
   void* context = nullptr;
   std::atomic<bool> stop{false};
   bool spin = true;
   std::vector<std::thread> threads;
 
+  int64_t chunk_end(int64_t begin) const {
+    const int64_t left = count - begin;
+    const int64_t chunk = std::max(grain, left / divisor);
+    return chunk < left ? begin + chunk : count;
+  }
+
   void take_chunks(int worker) {
-    for (;;) {
-      const int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
-      if (begin >= count) return;
-      call(context, begin, count - begin < grain ? count : begin + grain, worker);
+    int64_t begin = next.load(std::memory_order_relaxed);
+    while (begin < count) {
+      const int64_t end = chunk_end(begin);
+      if (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
+      call(context, begin, end, worker);
+      begin = next.load(std::memory_order_relaxed);
     }
   }
 
@@ -119,7 +131,7 @@ ThreadPool::~ThreadPool() {
 
 int ThreadPool::threads() const { return static_cast<int>(state_->threads.size()) + 1; }
 
-void ThreadPool::run(int64_t count, int64_t grain, Call call, void* context) {
+void ThreadPool::run(int64_t count, int64_t grain, Chunks chunks, Call call, void* context) {
   if (count <= 0) return;
   State& state = *state_;
   grain = grain < 1 ? 1 : grain;
@@ -131,6 +143,7 @@ void ThreadPool::run(int64_t count, int64_t grain, Call call, void* context) {
   }
   state.count = count;
   state.grain = grain;
+  state.divisor = chunks == kEqual ? INT64_MAX : kRunsAThread * threads();
   state.call = call;
   state.context = context;
   state.next.store(0, std::memory_order_relaxed);

@@ -8,7 +8,7 @@
 
 constexpr int kBlockVectors = kKvBlockTokens / kLanes;
 
-LORALEI_INLINE void prefetch(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+LORALEI_INLINE void prefetch(const std::byte* p) { __builtin_prefetch(p, 0, 3); }
 
 // One tile of the cache, block by block; in the cache itself or decoded to f32. Blocks outside the item's positions are
 // never addressed.
@@ -171,7 +171,7 @@ LORALEI_INLINE int32_t value_columns(const float* weights, const TileSource& til
 // As many vectors at once as the registers hold; `dim` is a multiple of 16.
 template <class Rows, int kQueries, bool kAhead>
 void value_queries(const float* weights, const TileSource& tile, int begin, int end, float* o, int64_t dim) {
-  constexpr bool kEight = kQueries <= (kLanes == 16 ? 2 : 1), kFour = kLanes == 16 || kQueries <= 2;
+  constexpr bool kEight = kQueries <= (kManyRegisters ? 2 : 1), kFour = kManyRegisters || kQueries <= 2;
   int32_t d = 0;
   if constexpr (kEight) d = value_columns<Rows, kQueries, 8, kAhead>(weights, tile, begin, end, d, o, dim);
   if constexpr (kFour) d = value_columns<Rows, kQueries, 4, kAhead>(weights, tile, begin, end, d, o, dim);

@@ -12,5 +12,8 @@ const OpTable* avx2_vnni_op_table();
 const OpTable* avx512_op_table();
 const OpTable* avx512_vnni_op_table();
 const OpTable* amx_op_table();
+const OpTable* neon_op_table();
+const OpTable* neon_dotprod_op_table();
+const OpTable* neon_i8mm_op_table();
 
 }  // namespace loralei

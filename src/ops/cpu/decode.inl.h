@@ -12,7 +12,7 @@ LORALEI_INLINE uint32_t read_u32(const std::byte* p) {
   std::memcpy(&bits, p, sizeof bits);
   return bits;
 }
-LORALEI_INLINE float half_at(const std::byte* p) { return _cvtsh_ss(read_u16(p)); }
+LORALEI_INLINE float half_at(const std::byte* p) { return half_to_float(read_u16(p)); }
 
 template <class Rows>
 void decode_plain(const std::byte* source, float* out, int64_t count) {

@@ -6,6 +6,7 @@
 
 constexpr bool kUnsignedDot = false;
 constexpr int kGroupRows = 4;
+constexpr int kPackedRows = kGroupRows;
 
 // sum += weights times the four inputs at `four`
 template <bool kSigned>  // of the weights

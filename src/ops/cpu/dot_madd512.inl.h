@@ -5,7 +5,8 @@
 // their sign to the inputs: |w| <= 128 times 127, twice, still fits.
 
 constexpr bool kUnsignedDot = false;
-constexpr int kGroupRows = 16;
+constexpr int kGroupRows = 8;
+constexpr int kPackedRows = kGroupRows;
 
 // sum += weights times the four inputs at `four`
 template <bool kSigned>  // of the weights

@@ -3,6 +3,7 @@
 
 constexpr bool kUnsignedDot = true;  // any unsigned byte times any signed byte, exact
 constexpr int kGroupRows = 4;        // rows whose sums stay in registers beside eight words of weights
+constexpr int kPackedRows = kGroupRows;
 
 // sum += weights times the four inputs at `four`
 template <bool kSigned>  // of the weights

@@ -2,7 +2,8 @@
 // Four-way dot products of unsigned weights and signed inputs with AVX-512 VNNI. No include guard: see target.h.
 
 constexpr bool kUnsignedDot = true;  // any unsigned byte times any signed byte, exact
-constexpr int kGroupRows = 16;       // rows whose sums stay in registers beside eight words of weights
+constexpr int kGroupRows = 16;       // rows rounded together
+constexpr int kPackedRows = 4;       // groups of more rows get the weights written out (tile_wide.inl.h)
 
 // sum += weights times the four inputs at `inputs`. Written out because the compiler would spend a register on the
 // broadcast.

@@ -9,7 +9,7 @@
 // With one row the factors come from memory at the rate it gives, for which the hardware's own prefetching starts too
 // late in every page.
 constexpr int kShrinkAheadBytes = 1024, kExpandAheadBytes = 512;
-LORALEI_INLINE void prefetch_factor(const std::byte* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+LORALEI_INLINE void prefetch_factor(const std::byte* p) { __builtin_prefetch(p, 0, 3); }
 
 // sums[t, o] = row t of x times factor o.
 template <class Factor, int kRanks, int kTokens>
@@ -56,7 +56,7 @@ void shrink_block(const Factor* factors, const float* const* rows, int64_t in, i
   alignas(16) float out[kTokens * kRanks];
   LORALEI_UNROLL
   for (int i = 0; i < kTokens * kRanks; i += 4)
-    _mm_store_ps(out + i, reduce4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]));
+    store4(out + i, reduce4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]));
   for (int t = 0; t < kTokens; ++t) {
     for (int o = 0; o < ranks && o < kRanks; ++o) values[t * stride + o] = out[t * kRanks + o];
   }
@@ -75,7 +75,7 @@ template <class Factor>
 LORALEI_INLINE int shrink_step(const Factor* a, const float* const* x, int rows, int64_t in, int ranks, float* values,
                                int64_t stride) {
   if (rows == 1) return shrink_ranks<Factor, 8, 1>(a, x, in, ranks, values, stride), 1;
-  if constexpr (kLanes == 16) {
+  if constexpr (kManyRegisters) {
     if (rows == 2) return shrink_ranks<Factor, 8, 2>(a, x, in, ranks, values, stride), 2;
     if (rows == 3) return shrink_ranks<Factor, 4, 3>(a, x, in, ranks, values, stride), 3;
     if (rows == 4 || rows == 7 || rows == 8) return shrink_ranks<Factor, 4, 4>(a, x, in, ranks, values, stride), 4;
@@ -189,7 +189,7 @@ void expand_task(const ExpandTask& task) {
   const int32_t rank = task.pair->rank;
   int32_t r = 0;
   // Sixteen decoded rows do not fit the registers of AVX2; for one token they need not stay there.
-  if (kLanes == 16 || task.tokens == 1)
+  if (kManyRegisters || task.tokens == 1)
     for (; r + 16 <= rank; r += 16) expand_pass<Factor, 16>(task, r);
   for (; r + 8 <= rank; r += 8) expand_pass<Factor, 8>(task, r);
   if (r + 4 <= rank) expand_pass<Factor, 4>(task, r), r += 4;

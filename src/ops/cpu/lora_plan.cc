@@ -214,6 +214,8 @@ void wait_shrunk(LoraGroup& group) {
     if (left.load(std::memory_order_acquire) == 0) return;
 #if defined(__x86_64__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
 #endif
   }
   for (int32_t seen = left.load(std::memory_order_acquire); seen != 0; seen = left.load(std::memory_order_acquire))

@@ -2,7 +2,7 @@
 // What both instruction sets build from their lanes: sums, exp, loads by number format. No include guard: see target.h.
 
 // Lane sum in the order of reduce4, so that a number does not depend on how many were reduced together.
-LORALEI_INLINE float reduce_add(F x) { return _mm_cvtss_f32(reduce4(x, x, x, x)); }
+LORALEI_INLINE float reduce_add(F x) { return first4(reduce4(x, x, x, x)); }
 
 // e^x, relative error below 2e-7; 0 below the smallest normal result, infinity above the largest; NaN stays NaN.
 // Cephes-style: x = n ln 2 + r, |r| <= ln 2 / 2, Taylor polynomial of degree 7 in r (its remainder is below half an ulp

@@ -53,7 +53,7 @@ void product_block(const std::byte* const* weights, int outputs, int first_outpu
   alignas(16) float values[kTokens * kOutputs];
   LORALEI_UNROLL
   for (int i = 0; i < kTokens * kOutputs; i += 4)
-    _mm_store_ps(values + i, reduce4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]));
+    store4(values + i, reduce4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]));
   const int count = outputs < kOutputs ? outputs : kOutputs;
   for (int t = 0; t < kTokens; ++t) {
     float* y = out.y + (row + t) * out.stride + first_output;
@@ -67,7 +67,7 @@ void product_block(const std::byte* const* weights, int outputs, int first_outpu
 
 // Activation rows a register tile of four outputs holds: 4 by 6 fill the 32 registers of AVX-512, 4 by 3 the 16 of
 // AVX2.
-constexpr int kTokenTile = kLanes == 16 ? 6 : 3;
+constexpr int kTokenTile = kManyRegisters ? 6 : 3;
 
 // All outputs for `kTokens` rows, kOutputs at a time.
 template <class Rows, int kOutputs, int kTokens>

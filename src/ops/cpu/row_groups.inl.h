@@ -17,6 +17,14 @@ struct RowGroups {
   std::byte* at(int64_t group) const { return data + group * full_bytes; }
 };
 
+// Tiles of one product that meet the same groups together.
+constexpr int kTilesTogetherMax = 2;
+struct TileRun {
+  DType dtype = DType::kQ8_0;
+  int count = 0;
+  RowTile tile[kTilesTogetherMax];
+};
+
 // Results of a tile for the rows of one group. `outputs` of the sixteen are real.
 void write_tile(const TileMatmulArgs& args, const TileProduct& product, const RowTile& tile, int row, int rows,
                 const float* sums) {

@@ -3,6 +3,7 @@
 // guard: see target.h.
 
 constexpr int kLanes = 8;
+constexpr bool kManyRegisters = false;  // 16
 using F = __m256;
 using I = __m256i;
 
@@ -20,6 +21,7 @@ LORALEI_INLINE F from_bf16(__m128i bits) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 LORALEI_INLINE F from_f16(__m128i bits) { return _mm256_cvtph_ps(bits); }
+LORALEI_INLINE float half_to_float(uint16_t bits) { return _cvtsh_ss(bits); }
 LORALEI_INLINE __m128i load_halves(const std::byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
 LORALEI_INLINE __m128i load_halves_n(const std::byte* p, int n) {
   alignas(16) std::byte part[16] = {};
@@ -66,6 +68,8 @@ LORALEI_INLINE __m128 reduce4(F a, F b, F c, F d) {
   const F abcd = add(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
   return _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1));
 }
+LORALEI_INLINE void store4(float* p, __m128 four) { _mm_store_ps(p, four); }
+LORALEI_INLINE float first4(__m128 four) { return _mm_cvtss_f32(four); }
 LORALEI_INLINE float reduce_max(F x) {
   __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
   m = _mm_max_ps(m, _mm_movehl_ps(m, m));

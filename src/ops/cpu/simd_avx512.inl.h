@@ -3,6 +3,7 @@
 // include guard: see target.h.
 
 constexpr int kLanes = 16;
+constexpr bool kManyRegisters = true;  // 32
 using F = __m512;
 using I = __m512i;
 
@@ -18,6 +19,7 @@ LORALEI_INLINE F from_bf16(__m256i bits) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 LORALEI_INLINE F from_f16(__m256i bits) { return _mm512_cvtph_ps(bits); }
+LORALEI_INLINE float half_to_float(uint16_t bits) { return _cvtsh_ss(bits); }
 LORALEI_INLINE __m256i load_halves(const std::byte* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
@@ -68,6 +70,8 @@ LORALEI_INLINE __m128 reduce4(F a, F b, F c, F d) {
   const F abcd = add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xEE));
   return upper_half_added(abcd);
 }
+LORALEI_INLINE void store4(float* p, __m128 four) { _mm_store_ps(p, four); }
+LORALEI_INLINE float first4(__m128 four) { return _mm_cvtss_f32(four); }
 LORALEI_INLINE float reduce_max(F x) { return _mm512_reduce_max_ps(x); }
 
 LORALEI_INLINE I load_u8(const std::byte* p) {

@@ -14,6 +14,8 @@
 #define LORALEI_TARGET_BEGIN_AVX512 _Pragma("clang attribute push(__attribute__((target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq\"))), apply_to = function)")
 #define LORALEI_TARGET_BEGIN_VNNI _Pragma("clang attribute push(__attribute__((target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni\"))), apply_to = function)")
 #define LORALEI_TARGET_BEGIN_AMX _Pragma("clang attribute push(__attribute__((target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,amx-tile,amx-int8\"))), apply_to = function)")
+#define LORALEI_TARGET_BEGIN_DOTPROD _Pragma("clang attribute push(__attribute__((target(\"dotprod\"))), apply_to = function)")
+#define LORALEI_TARGET_BEGIN_I8MM _Pragma("clang attribute push(__attribute__((target(\"dotprod,i8mm\"))), apply_to = function)")
 #define LORALEI_TARGET_END _Pragma("clang attribute pop")
 #define LORALEI_UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -22,6 +24,8 @@
 #define LORALEI_TARGET_BEGIN_AVX512 _Pragma("GCC push_options") _Pragma("GCC target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq\")")
 #define LORALEI_TARGET_BEGIN_VNNI _Pragma("GCC push_options") _Pragma("GCC target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni\")")
 #define LORALEI_TARGET_BEGIN_AMX _Pragma("GCC push_options") _Pragma("GCC target(\"fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,amx-tile,amx-int8\")")
+#define LORALEI_TARGET_BEGIN_DOTPROD _Pragma("GCC push_options") _Pragma("GCC target(\"arch=armv8.2-a+dotprod\")")
+#define LORALEI_TARGET_BEGIN_I8MM _Pragma("GCC push_options") _Pragma("GCC target(\"arch=armv8.2-a+dotprod+i8mm\")")
 #define LORALEI_TARGET_END _Pragma("GCC pop_options")
 #define LORALEI_UNROLL _Pragma("GCC unroll 16")
 #endif

@@ -6,24 +6,9 @@
 // The integers are exact, so the results are those of the vector kernels bit for bit; those serve groups of few rows,
 // for which writing the weights out does not pay.
 
-// Rows that go through the tiles together while their rounded form stays in the second-level cache.
-constexpr int kRowsInCache = 128;
 // Measured: for fewer groups, or in a group of fewer rows, the vector kernels are faster than writing the weights out.
 constexpr int kMatrixGroups = 3;
 constexpr int kMatrixRows = 12;
-constexpr int kWideBlocks = 16;  // blocks of 32 inputs written out at a time: they stay in the first-level cache
-
-enum class WideKind { kPlain, kMin, kHalves };
-// Where the two vectors of scales of a block stand behind its weights. With a scale for each half the weights of a half
-// must meet only its inputs: they lie as low half, zeros, high half, and each product takes eight word rows of the
-// twelve.
-constexpr int wide_scales_at(WideKind kind) { return kind == WideKind::kHalves ? 768 : 512; }
-constexpr int wide_block_bytes(WideKind kind) { return wide_scales_at(kind) + 128; }
-template <class Format>
-constexpr WideKind wide_kind_of() {
-  if constexpr (Format::kQuants == 2048) return Format::kHalves ? WideKind::kHalves : WideKind::kMin;
-  if constexpr (Format::kQuants != 2048) return Format::kMin ? WideKind::kMin : WideKind::kPlain;
-}
 
 // Tile registers: results take turns, so that one product does not wait for the last one's results to be stored.
 struct alignas(64) TileConfig {
@@ -44,113 +29,6 @@ void configure_tiles() {
   // The compiler believes that the instruction reads eight bytes; the barrier makes it write all of them first.
   asm volatile("" : : "r"(&config) : "memory");
   _tile_loadconfig(&config);
-}
-
-template <class Format>
-LORALEI_INLINE void store_block_wide(const I (&w)[8], F first, F second, std::byte* out) {
-  constexpr WideKind kKind = wide_kind_of<Format>();
-  const I zero_point = _mm512_set1_epi8(static_cast<char>(zero_value(Format::kZero)));
-  LORALEI_UNROLL
-  for (int j = 0; j < 8; ++j) {
-    const int place = kKind == WideKind::kHalves && j >= 4 ? j + 4 : j;
-    _mm512_store_si512(out + 64 * place, _mm512_sub_epi8(w[j], zero_point));
-  }
-  if constexpr (kKind == WideKind::kHalves) {
-    LORALEI_UNROLL
-    for (int j = 4; j < 8; ++j) _mm512_store_si512(out + 64 * j, _mm512_setzero_si512());
-  }
-  store(reinterpret_cast<float*>(out + wide_scales_at(kKind)), first);
-  store(reinterpret_cast<float*>(out + wide_scales_at(kKind) + 64), second);
-}
-
-template <class Format>
-void widen_32(TileSections at, int64_t blocks, std::byte* out) {
-  for (int64_t b = 0; b < blocks; ++b, out += wide_block_bytes(wide_kind_of<Format>())) {
-    prefetch_ahead<block_bytes<Format>()>(at.head);
-    I w[8];
-    Format::weights(at, 0, w);
-    F m = zero();
-    if constexpr (Format::kMin) m = load_scales(at.head, 1, 0);
-    store_block_wide<Format>(w, load_scales(at.head, 0, 0), m, out);
-    step_block<Format>(at);
-  }
-}
-
-template <class Format, int kPart>
-LORALEI_INLINE void widen_part(const TileSections& at, int half, const float* scales, const float* mins,
-                               std::byte* out) {
-  const int sub = 4 * half + kPart;
-  I w[8];
-  Format::template weights<kPart>(at, 0, half, w);
-  const float* const first = Format::kHalves ? scales + 2 * sub * kLanes : scales + sub * kLanes;
-  const float* const second = Format::kHalves ? first + kLanes : mins + sub * kLanes;
-  store_block_wide<Format>(w, load(first), load(second), out);
-}
-
-template <class Format>
-void widen_256(TileSections at, int64_t blocks, std::byte* out) {
-  alignas(64) float scales[16 * kLanes], mins[8 * kLanes];
-  for (int64_t b = 0; b < blocks; ++b) {
-    prefetch_ahead<block_bytes<Format>()>(at.head);
-    Format::scales(at, 0, scales, mins);
-    constexpr int kBytes = wide_block_bytes(wide_kind_of<Format>());
-    for (int half = 0; half < 2; ++half, out += 4 * kBytes) {
-      widen_part<Format, 0>(at, half, scales, mins, out);
-      widen_part<Format, 1>(at, half, scales, mins, out + kBytes);
-      widen_part<Format, 2>(at, half, scales, mins, out + 2 * kBytes);
-      widen_part<Format, 3>(at, half, scales, mins, out + 3 * kBytes);
-    }
-    step_block<Format>(at);
-  }
-}
-
-// Blocks of 32 inputs [begin, begin + count) of a tile; both are multiples of the format's blocks.
-template <class Format>
-void widen(const std::byte* tile, int64_t begin, int64_t count, std::byte* out) {
-  constexpr bool k256 = Format::kQuants == 2048;
-  constexpr int64_t kParts = k256 ? 8 : 1;
-  const TileSections at = first_block<Format>(tile + begin / kParts * block_bytes<Format>());
-  if constexpr (k256) {
-    widen_256<Format>(at, count / kParts, out);
-  } else {
-    widen_32<Format>(at, count, out);
-  }
-}
-void widen_tile(DType dtype, const std::byte* tile, int64_t begin, int64_t count, std::byte* out) {
-  switch (dtype) {
-    case DType::kQ8_0:
-      return widen<TileQ8_0>(tile, begin, count, out);
-    case DType::kQ4_0:
-      return widen<TileQ4_0>(tile, begin, count, out);
-    case DType::kQ4_1:
-      return widen<TileQ4_1>(tile, begin, count, out);
-    case DType::kQ5_0:
-      return widen<TileQ5_0>(tile, begin, count, out);
-    case DType::kQ5_1:
-      return widen<TileQ5_1>(tile, begin, count, out);
-    case DType::kQ4_K:
-      return widen<TileQ4_K>(tile, begin, count, out);
-    case DType::kQ5_K:
-      return widen<TileQ5_K>(tile, begin, count, out);
-    case DType::kQ6_K:
-      return widen<TileQ6_K>(tile, begin, count, out);
-    default:
-      CHECK(false);
-  }
-}
-
-WideKind wide_kind(DType dtype) {
-  switch (dtype) {
-    case DType::kQ4_1:
-    case DType::kQ5_1:
-    case DType::kQ4_K:
-    case DType::kQ5_K:
-      return WideKind::kMin;
-    case DType::kQ6_K:
-      return WideKind::kHalves;
-    default:
-      return WideKind::kPlain;
-  }
 }
 
 // The integer products of one block in result register kTurn, and their way to memory: products [rows][16] int32. The
@@ -186,10 +64,13 @@ LORALEI_INLINE void store_products(int32_t* products) {
   }
 }
 
+template <WideKind kKind>
+constexpr int kWideStep = wide_block_bytes(kKind, WideFor::kMatrixUnit);
+
 template <int kRows, WideKind kKind>
 LORALEI_INLINE void add_block(const int32_t* products, const std::byte* x, const std::byte* wide, F (&acc)[kRows]) {
   asm volatile("" : : : "memory");  // the products were stored behind the compiler's back
-  constexpr int kAt = wide_scales_at(kKind);
+  constexpr int kAt = wide_scales_at(kKind, WideFor::kMatrixUnit);
   const F scale = load(reinterpret_cast<const float*>(wide + kAt));
   const F second = kKind == WideKind::kPlain ? zero() : load(reinterpret_cast<const float*>(wide + kAt + 64));
   LORALEI_UNROLL
@@ -233,12 +114,12 @@ LORALEI_INLINE void pipeline_step(const std::byte* x, const std::byte* wide, int
   multiply_block<kKind, kTurn>(x, wide);
   store_block<kRows, kKind, (kTurn + 3) % 4>(products + (kTurn + 3) % 4 * kProducts);
   add_block<kRows, kKind>(products + (kTurn + 2) % 4 * kProducts, x - 2 * group_block_bytes(kRows),
-                          wide - 2 * wide_block_bytes(kKind), acc);
+                          wide - 2 * kWideStep<kKind>, acc);
 }
 
 // Adds the blocks' products to sums [kRows][16].
 template <int kRows, WideKind kKind>
-void wide_product(const std::byte* wide, int64_t blocks, const std::byte* x, float* sums) {
+void matrix_product(const std::byte* wide, int64_t blocks, const std::byte* x, WeightsAhead& ahead, float* sums) {
   constexpr int kStep = group_block_bytes(kRows);
   constexpr int kProducts = 16 * (kKind == WideKind::kHalves ? 32 : 16);
   alignas(64) int32_t products[4 * kProducts];
@@ -249,22 +130,26 @@ void wide_product(const std::byte* wide, int64_t blocks, const std::byte* x, flo
   const std::byte* const x_end = x + blocks * kStep;
   if (blocks >= 4) {
     multiply_block<kKind, 0>(x, wide);
-    multiply_block<kKind, 1>(x + kStep, wide + wide_block_bytes(kKind));
+    multiply_block<kKind, 1>(x + kStep, wide + kWideStep<kKind>);
     store_block<kRows, kKind, 0>(products);
     x += 2 * kStep;
-    wide += 2 * wide_block_bytes(kKind);
+    wide += 2 * kWideStep<kKind>;
     // From here on the block to multiply has a number that is 2 modulo 4.
-    for (; x + 3 * kStep < x_end; x += 4 * kStep, wide += 4 * wide_block_bytes(kKind)) {
+    for (; x + 3 * kStep < x_end; x += 4 * kStep, wide += 4 * kWideStep<kKind>) {
+      ahead.fetch();
+      ahead.fetch();
+      ahead.fetch();
+      ahead.fetch();
       pipeline_step<kRows, kKind, 2>(x, wide, products, acc);
-      pipeline_step<kRows, kKind, 3>(x + kStep, wide + wide_block_bytes(kKind), products, acc);
-      pipeline_step<kRows, kKind, 0>(x + 2 * kStep, wide + 2 * wide_block_bytes(kKind), products, acc);
-      pipeline_step<kRows, kKind, 1>(x + 3 * kStep, wide + 3 * wide_block_bytes(kKind), products, acc);
+      pipeline_step<kRows, kKind, 3>(x + kStep, wide + kWideStep<kKind>, products, acc);
+      pipeline_step<kRows, kKind, 0>(x + 2 * kStep, wide + 2 * kWideStep<kKind>, products, acc);
+      pipeline_step<kRows, kKind, 1>(x + 3 * kStep, wide + 3 * kWideStep<kKind>, products, acc);
     }
     store_block<kRows, kKind, 1>(products + kProducts);
-    add_block<kRows, kKind>(products, x - 2 * kStep, wide - 2 * wide_block_bytes(kKind), acc);
-    add_block<kRows, kKind>(products + kProducts, x - kStep, wide - wide_block_bytes(kKind), acc);
+    add_block<kRows, kKind>(products, x - 2 * kStep, wide - 2 * kWideStep<kKind>, acc);
+    add_block<kRows, kKind>(products + kProducts, x - kStep, wide - kWideStep<kKind>, acc);
   }
-  for (; x < x_end; x += kStep, wide += wide_block_bytes(kKind)) {
+  for (; x < x_end; x += kStep, wide += kWideStep<kKind>) {
     multiply_block<kKind, 0>(x, wide);
     store_block<kRows, kKind, 0>(products);
     add_block<kRows, kKind>(products, x, wide, acc);
@@ -273,65 +158,69 @@ void wide_product(const std::byte* wide, int64_t blocks, const std::byte* x, flo
   for (int r = 0; r < kRows; ++r) store(sums + r * kRowTile, acc[r]);
 }
 
-using WideKernel = void (*)(const std::byte* wide, int64_t blocks, const std::byte* x, float* sums);
+// Adds the products of the blocks to sums [rows][16].
+using MatrixKernel = void (*)(const std::byte* wide, int64_t blocks, const std::byte* x, WeightsAhead& ahead,
+                              float* sums);
 template <WideKind kKind>
-WideKernel wide_kernel_of(int rows) {
+MatrixKernel matrix_kernel_of(int rows) {
   switch (rows) {
     case 12:
-      return wide_product<12, kKind>;
+      return matrix_product<12, kKind>;
     case 16:
-      return wide_product<16, kKind>;
+      return matrix_product<16, kKind>;
     default:
       return nullptr;
   }
 }
-WideKernel wide_kernel(DType dtype, int rows) {
-  switch (wide_kind(dtype)) {
+MatrixKernel matrix_kernel(WideKind kind, int rows) {
+  switch (kind) {
     case WideKind::kPlain:
-      return wide_kernel_of<WideKind::kPlain>(rows);
+      return matrix_kernel_of<WideKind::kPlain>(rows);
     case WideKind::kMin:
-      return wide_kernel_of<WideKind::kMin>(rows);
+      return matrix_kernel_of<WideKind::kMin>(rows);
     case WideKind::kHalves:
-      return wide_kernel_of<WideKind::kHalves>(rows);
+      return matrix_kernel_of<WideKind::kHalves>(rows);
   }
   return nullptr;
 }
 
-static_assert(tile_worker_bytes() == kWideBlocks * wide_block_bytes(WideKind::kHalves) +
-                                         kRowsInCache / kGroupRows * kGroupRows * kRowTile * 4);
-
-void tile_times_groups(const TileMatmulArgs& args, const TileProduct& product, const RowTile& tile,
-                       const RowGroups& groups, int64_t begin, int64_t end, std::byte* scratch) {
-  constexpr int kSums = kGroupRows * kRowTile;
-  const DType dtype = product.w.dtype;
-  const int64_t cols = product.w.cols;
-  const int64_t blocks = cols / kActivationBlock;
-  std::byte* const wide = scratch;
-  float* const sums =
-      reinterpret_cast<float*>(scratch + kWideBlocks * wide_block_bytes(WideKind::kHalves));  // [groups][rows][16]
-  // Only the last group can be a small one.
-  const int last_kind = group_kind(groups.rows_of(end - 1));
-  int64_t wide_end = kGroupSizes[last_kind] < kMatrixRows ? end - 1 : end;
-  if (wide_end - begin < kMatrixGroups) wide_end = begin;
-  for (int64_t group = wide_end; group < end; ++group) {
-    tile_kernel(dtype, group_kind(groups.rows_of(group)))(tile.data, cols, groups.at(group),
-                                                          sums + (group - begin) * kSums);
-  }
-  if (begin < wide_end) {
-    configure_tiles();
-    std::memset(sums, 0, static_cast<size_t>((wide_end - begin) * kSums) * sizeof(float));
-    for (int64_t block = 0; block < blocks; block += kWideBlocks) {
-      const int64_t count = blocks - block < kWideBlocks ? blocks - block : kWideBlocks;
-      widen_tile(dtype, tile.data, block, count, wide);
-      for (int64_t group = begin; group < wide_end; ++group) {
-        const int rows = kGroupSizes[group_kind(groups.rows_of(group))];
-        wide_kernel(dtype, rows)(wide, count, groups.at(group) + block * group_block_bytes(rows),
-                                 sums + (group - begin) * kSums);
+// As multiply_wide, for groups of kMatrixRows rows or more.
+void multiply_matrix(const TileRun& tiles, const TileRun& next, const RowGroups& groups, int64_t begin, int64_t end,
+                     const WideScratch& scratch) {
+  const WideKind kind = wide_format(tiles.dtype).kind;
+  const int64_t blocks = groups.cols / kActivationBlock;
+  configure_tiles();
+  for (int64_t block = 0; block < blocks; block += kWideBlocks) {
+    const int64_t count = blocks - block < kWideBlocks ? blocks - block : kWideBlocks;
+    for (int v = 0; v < tiles.count; ++v) {
+      widen_tile<WideFor::kMatrixUnit>(tiles.dtype, tiles.tile[v].data, block, count,
+                                       scratch.wide + v * kWideTileBytes);
+    }
+    WeightsAhead ahead = weights_ahead(tiles, next, groups.cols, block, (end - begin) * tiles.count * count);
+    for (int64_t group = begin; group < end; ++group) {
+      const int size = group_size(groups, group);
+      const std::byte* const x = groups.at(group) + block * group_block_bytes(size);
+      for (int v = 0; v < tiles.count; ++v) {
+        matrix_kernel(kind, size)(scratch.wide + v * kWideTileBytes, count, x, ahead, scratch.sums_of(v, group - begin));
       }
     }
-    _tile_release();
   }
-  for (int64_t group = begin; group < end; ++group) {
-    write_tile(args, product, tile, groups.first_row(group), groups.rows_of(group), sums + (group - begin) * kSums);
-  }
+  _tile_release();
+}
+
+constexpr int kTilesTogether = 2;
+
+void tiles_times_groups(const TileMatmulArgs& args, const TileProduct& product, const TileRun& tiles,
+                        const TileRun& next, const RowGroups& groups, int64_t begin, int64_t end, std::byte* memory) {
+  const WideScratch scratch(memory);
+  // Only the last group can be a small one.
+  const int last = group_size(groups, end - 1);
+  int64_t matrix_end = last < kMatrixRows ? end - 1 : end;
+  if (matrix_end - begin < kMatrixGroups) matrix_end = begin;
+  const int64_t wide_end = last <= kPackedRows ? end - 1 : end;
+  clear_sums(scratch, tiles, begin, wide_end);
+  if (begin < matrix_end) multiply_matrix(tiles, next, groups, begin, matrix_end, scratch);
+  if (matrix_end < wide_end) multiply_wide(tiles, next, groups, matrix_end, wide_end, begin, scratch);
+  multiply_packed(tiles, groups, wide_end, end, begin, scratch);
+  write_sums(args, product, tiles, groups, begin, end, scratch);
 }

@@ -5,17 +5,11 @@
 // Up to this many inputs the caller rounds them alone: waking the pool would take longer.
 constexpr int64_t kRoundAlone = 4096;
 
-// Weights handed to a thread at a time: long enough a run that memory streams, short enough that every thread gets
-// several.
-constexpr int64_t kGrainBytes = 160 << 10;
-constexpr int64_t kItemsPerThread = 8;
-
-int64_t tile_grain(const TileMatmulArgs& args, int64_t tiles, int threads) {
-  const WeightView& w = args.products[0].w;
-  const int64_t by_bytes = kGrainBytes / tile_bytes(w.dtype, w.cols);
-  const int64_t by_share = tiles / (kItemsPerThread * threads);
-  const int64_t grain = by_bytes < by_share ? by_bytes : by_share;
-  return grain < 1 ? 1 : grain;
+// The last runs of weights handed to a thread: short, so that all threads end together.
+constexpr int64_t kGrainBytes = 64 << 10;
+int64_t run_grain(const WeightView& w) {
+  const int64_t runs = kGrainBytes / (tile_bytes(w.dtype, w.cols) * kTilesTogether);
+  return runs < 1 ? 1 : runs;
 }
 
 RowGroups make_groups(OpContext& ctx, const TileMatmulArgs& args, int64_t cols, std::byte* data) {
@@ -44,29 +38,49 @@ RowGroups make_groups(OpContext& ctx, const TileMatmulArgs& args, int64_t cols, 
   return groups;
 }
 
+int64_t tile_runs(const WeightView& w) { return (tile_count(w) + kTilesTogether - 1) / kTilesTogether; }
+
+TileRun tile_run(const WeightView& w, int64_t index) {
+  TileRun run{.dtype = w.dtype};
+  const int64_t tiles = tile_count(w);
+  for (int64_t tile = index * kTilesTogether; tile < tiles && run.count < kTilesTogether; ++tile) {
+    run.tile[run.count++] = row_tile(w, tile);
+  }
+  return run;
+}
+
+struct RunOfProduct {
+  const TileProduct* product = nullptr;
+  TileRun tiles;
+};
+RunOfProduct run_of_product(const TileMatmulArgs& args, int64_t index) {
+  const TileProduct* product = args.products.data();
+  for (int64_t own = tile_runs(product->w); index >= own; own = tile_runs(product->w)) {
+    index -= own;
+    ++product;
+  }
+  return {product, tile_run(product->w, index)};
+}
+
 void matmul_tiles(OpContext& ctx, const TileMatmulArgs& args) {
   if (args.rows <= 0 || args.products.empty()) return;
   ++ctx.op_count;
   const int64_t cols = args.products[0].w.cols;
   const Scratch scratch(ctx, activation_bytes(args.rows, cols), tile_worker_bytes());
   const RowGroups groups = make_groups(ctx, args, cols, scratch.shared<std::byte>());
-  int64_t tiles = 0;
-  for (const TileProduct& product : args.products) tiles += tile_count(product.w);
+  int64_t runs = 0;
+  for (const TileProduct& product : args.products) runs += tile_runs(product.w);
   constexpr int64_t kGroupsInCache = kRowsInCache / kGroupRows;
   const int64_t rounds = (groups.count + kGroupsInCache - 1) / kGroupsInCache;
-  ctx.pool->parallel_for(
-      tiles * rounds, tile_grain(args, tiles, ctx.pool->threads()), [&](int64_t begin, int64_t end, int worker) {
+  ctx.pool->parallel_for_runs(
+      runs * rounds, run_grain(args.products[0].w), [&](int64_t begin, int64_t end, int worker) {
         for (int64_t item = begin; item < end; ++item) {
-          const int64_t group = item / tiles * kGroupsInCache;
+          const int64_t group = item / runs * kGroupsInCache;
           const int64_t group_end = group + kGroupsInCache < groups.count ? group + kGroupsInCache : groups.count;
-          int64_t index = item % tiles;
-          const TileProduct* product = args.products.data();
-          for (int64_t own = tile_count(product->w); index >= own; own = tile_count(product->w)) {
-            index -= own;
-            ++product;
-          }
-          tile_times_groups(args, *product, row_tile(product->w, index), groups, group, group_end,
-                            scratch.worker<std::byte>(worker));
+          const RunOfProduct run = run_of_product(args, item % runs);
+          const TileRun next = item + 1 < end ? run_of_product(args, (item + 1) % runs).tiles : TileRun{};
+          tiles_times_groups(args, *run.product, run.tiles, next, groups, group, group_end,
+                             scratch.worker<std::byte>(worker));
         }
       });
 }

@@ -17,18 +17,6 @@ LORALEI_INLINE I dot_start(const std::byte* block, int row, ZeroPoint zero) {
   return iset1(start);
 }
 
-// sums[i] += words [kFirst, kFirst + kCount) of the block times row `row + i`. Rows take turns word by word: one row's
-// products wait for each other, those of several fill the time.
-template <bool kSigned, int kFirst, int kCount, int kRows>
-LORALEI_INLINE void dot_words(I (&sums)[kRows], const I (&w)[8], const std::byte* block, int row) {
-  LORALEI_UNROLL
-  for (int j = kFirst; j < kFirst + kCount; ++j) {
-    LORALEI_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      sums[i] = dot4<kSigned>(sums[i], w[j], block + (row + i) * kActivationBlock + 4 * j);
-    }
-  }
-}
 constexpr int turns(int rows) { return rows % 4 == 0 ? 4 : rows % 3 == 0 ? 3 : rows; }  // rows that take turns
 
 template <class Format>
@@ -55,9 +43,9 @@ template <int kBytes>
 LORALEI_INLINE void prefetch_ahead(const std::byte* section) {
   LORALEI_UNROLL
   for (int i = 0; i < (kBytes + 63) / 64; ++i) {
-    const char* const line = reinterpret_cast<const char*>(section + 64 * i);
-    _mm_prefetch(line + kPrefetchFar, _MM_HINT_T1);
-    _mm_prefetch(line + kPrefetchNear, _MM_HINT_T0);
+    const std::byte* const line = section + 64 * i;
+    __builtin_prefetch(line + kPrefetchFar, 0, 2);
+    __builtin_prefetch(line + kPrefetchNear, 0, 3);
   }
 }
 
@@ -191,7 +179,7 @@ void product_tile_rows(const std::byte* tile, int64_t cols, const std::byte* x, 
 
 // Sizes a group may have: full groups have the last one, what is left of the rows the smallest that holds them.
 constexpr int kGroupSizes[] = {1, 2, 3, 4, 6, 8, 12, 16};
-constexpr int kGroupKinds = kGroupRows == 16 ? 8 : 4;
+constexpr int kGroupKinds = kGroupRows == 16 ? 8 : kGroupRows == 8 ? 6 : 4;
 
 using TileKernel = void (*)(const std::byte* tile, int64_t cols, const std::byte* x, float* sums);
 template <class Format>
@@ -206,16 +194,12 @@ TileKernel tile_kernel_of(int kind) {
     case 3:
       return product_tile_rows<Format, 4>;
   }
-  if constexpr (kGroupRows == 16) {
+  if constexpr (kPackedRows == 8) {
     switch (kind) {
       case 4:
         return product_tile_rows<Format, 6>;
       case 5:
         return product_tile_rows<Format, 8>;
-      case 6:
-        return product_tile_rows<Format, 12>;
-      case 7:
-        return product_tile_rows<Format, 16>;
     }
   }
   return nullptr;

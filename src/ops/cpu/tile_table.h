@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The integer products of each instruction set (OpTable::matmul_tiles). x86-64 only; call what the machine offers.
+// The integer products of each instruction set (OpTable::matmul_tiles). Call what the machine offers.
 #pragma once
 
 #include "ops/op_table.h"
@@ -11,5 +11,8 @@ void matmul_tiles_avx2_vnni(OpContext& ctx, const TileMatmulArgs& args);
 void matmul_tiles_avx512(OpContext& ctx, const TileMatmulArgs& args);
 void matmul_tiles_avx512_vnni(OpContext& ctx, const TileMatmulArgs& args);
 void matmul_tiles_amx(OpContext& ctx, const TileMatmulArgs& args);
+void matmul_tiles_neon(OpContext& ctx, const TileMatmulArgs& args);
+void matmul_tiles_neon_dotprod(OpContext& ctx, const TileMatmulArgs& args);
+void matmul_tiles_neon_i8mm(OpContext& ctx, const TileMatmulArgs& args);
 
 }  // namespace loralei

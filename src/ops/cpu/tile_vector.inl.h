@@ -4,12 +4,14 @@
 // Rows that go through the tiles together while their rounded form stays in the second-level cache.
 constexpr int kRowsInCache = 64;
 
-void tile_times_groups(const TileMatmulArgs& args, const TileProduct& product, const RowTile& tile,
-                       const RowGroups& groups, int64_t begin, int64_t end, std::byte*) {
+constexpr int kTilesTogether = 1;
+
+void tiles_times_groups(const TileMatmulArgs& args, const TileProduct& product, const TileRun& tiles,
+                        const TileRun&, const RowGroups& groups, int64_t begin, int64_t end, std::byte*) {
   alignas(64) float sums[kGroupRows * kRowTile];
   for (int64_t group = begin; group < end; ++group) {
     const int rows = groups.rows_of(group);
-    tile_kernel(product.w.dtype, group_kind(rows))(tile.data, product.w.cols, groups.at(group), sums);
-    write_tile(args, product, tile, groups.first_row(group), rows, sums);
+    tile_kernel(tiles.dtype, group_kind(rows))(tiles.tile[0].data, groups.cols, groups.at(group), sums);
+    write_tile(args, product, tiles.tile[0], groups.first_row(group), rows, sums);
   }
 }

@@ -30,10 +30,13 @@ namespace tiles_amx {
 // clang-format off
 #include "ops/cpu/simd_avx512.inl.h"
 #include "ops/cpu/dot_vnni512.inl.h"
+#include "ops/cpu/dot_rows.inl.h"
 #include "ops/cpu/round_rows.inl.h"
 #include "ops/cpu/tile_formats.inl.h"
 #include "ops/cpu/tile_product.inl.h"
 #include "ops/cpu/row_groups.inl.h"
+#include "ops/cpu/tile_wide.inl.h"
+#include "ops/cpu/tile_wide_vector.inl.h"
 #include "ops/cpu/tile_amx.inl.h"
 #include "ops/cpu/tile_matmul.inl.h"
 // clang-format on

@@ -25,6 +25,7 @@ namespace tiles_avx2 {
 // clang-format off
 #include "ops/cpu/simd_avx2.inl.h"
 #include "ops/cpu/dot_madd256.inl.h"
+#include "ops/cpu/dot_rows.inl.h"
 #include "ops/cpu/round_rows.inl.h"
 #include "ops/cpu/tile_formats.inl.h"
 #include "ops/cpu/tile_product.inl.h"

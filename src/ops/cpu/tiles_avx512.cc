@@ -30,6 +30,7 @@ namespace tiles_avx512 {
 // clang-format off
 #include "ops/cpu/simd_avx512.inl.h"
 #include "ops/cpu/dot_madd512.inl.h"
+#include "ops/cpu/dot_rows.inl.h"
 #include "ops/cpu/round_rows.inl.h"
 #include "ops/cpu/tile_formats.inl.h"
 #include "ops/cpu/tile_product.inl.h"

@@ -30,11 +30,14 @@ namespace tiles_avx512_vnni {
 // clang-format off
 #include "ops/cpu/simd_avx512.inl.h"
 #include "ops/cpu/dot_vnni512.inl.h"
+#include "ops/cpu/dot_rows.inl.h"
 #include "ops/cpu/round_rows.inl.h"
 #include "ops/cpu/tile_formats.inl.h"
 #include "ops/cpu/tile_product.inl.h"
 #include "ops/cpu/row_groups.inl.h"
-#include "ops/cpu/tile_vector.inl.h"
+#include "ops/cpu/tile_wide.inl.h"
+#include "ops/cpu/tile_wide_vector.inl.h"
+#include "ops/cpu/tile_wide_matmul.inl.h"
 #include "ops/cpu/tile_matmul.inl.h"
 // clang-format on
 

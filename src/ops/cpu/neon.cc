@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cpu/cpu_table.h"
+
+#if defined(__aarch64__)
+
+#include <arm_neon.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "device/host/isa.h"
+#include "ops/cpu/attention_plan.h"
+#include "ops/cpu/lora_plan.h"
+#include "ops/cpu/scratch.h"
+#include "ops/cpu/target.h"
+#include "ops/cpu/tile_table.h"
+#include "ops/tiles.h"
+#include "tensor/codec.h"
+#include "tensor/tile_layout.h"
+
+namespace loralei {
+namespace {
+namespace neon {
+
+// Each body uses the ones above it, hence their order.
+// clang-format off
+#include "ops/cpu/simd_neon.inl.h"
+#include "ops/cpu/math.inl.h"
+#include "ops/cpu/decode.inl.h"
+#include "ops/cpu/matmul.inl.h"
+#include "ops/cpu/elementwise.inl.h"
+#include "ops/cpu/lora_factors.inl.h"
+#include "ops/cpu/lora.inl.h"
+#include "ops/cpu/attention_tile.inl.h"
+#include "ops/cpu/attention.inl.h"
+// clang-format on
+
+}  // namespace neon
+}  // namespace
+
+const OpTable* neon_op_table() {
+  static constexpr OpTable table{
+      .name = "neon",
+      .matmul = neon::matmul,
+      .matmul_tiles = matmul_tiles_neon,
+      .lora = neon::lora,
+      .lora_embed = neon::lora_embed,
+      .kv_store = neon::kv_store,
+      .attention = neon::attention,
+      .rms_norm = neon::rms_norm,
+      .rope = neon::rope,
+      .swiglu = neon::swiglu,
+      .embed = neon::embed,
+      .add = neon::add_rows,
+      .scratch_bytes = cpu_scratch_bytes,
+  };
+  return &table;
+}
+
+const OpTable* neon_dotprod_op_table() {
+  if (!host_isa().dotprod) return nullptr;
+  static const OpTable table = [] {
+    OpTable with_dotprod = *neon_op_table();
+    with_dotprod.name = "neon_dotprod";
+    with_dotprod.matmul_tiles = matmul_tiles_neon_dotprod;
+    return with_dotprod;
+  }();
+  return &table;
+}
+
+const OpTable* neon_i8mm_op_table() {
+  if (!host_isa().dotprod || !host_isa().i8mm) return nullptr;
+  static const OpTable table = [] {
+    OpTable with_i8mm = *neon_op_table();
+    with_i8mm.name = "neon_i8mm";
+    with_i8mm.matmul_tiles = matmul_tiles_neon_i8mm;
+    return with_i8mm;
+  }();
+  return &table;
+}
+
+}  // namespace loralei
+
+#else
+
+namespace loralei {
+const OpTable* neon_op_table() { return nullptr; }
+const OpTable* neon_dotprod_op_table() { return nullptr; }
+const OpTable* neon_i8mm_op_table() { return nullptr; }
+}  // namespace loralei
+
+#endif

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights of a tile written out for many rows: whole bytes and f32 scales, some blocks of 32 inputs at a time, so that
+// unpacking is paid once and every group of rows meets plain words. No include guard: see target.h.
+//
+// A wide block is words u8 or s8 [8 or 12][16][4], then f32 [16] of scales once or twice:
+//   kPlain   one scale
+//   kMin     the scale and the minimum
+//   kHalves  a scale for each half of the block
+// Vector kernels take unsigned words and correct for the zero point afterwards. The matrix unit takes signed ones with
+// the zero point gone, and in kHalves must meet each half with zeros instead of the other: low half, four words of
+// zeros, high half, and each product takes eight word rows of the twelve.
+
+constexpr int kWideBlocks = 16;  // blocks written out at a time: they stay in the first-level cache
+
+enum class WideKind { kPlain, kMin, kHalves };
+enum class WideFor { kVectors, kMatrixUnit };
+
+constexpr int wide_words(WideKind kind, WideFor unit) {
+  return kind == WideKind::kHalves && unit == WideFor::kMatrixUnit ? 12 : 8;
+}
+constexpr int wide_scales_at(WideKind kind, WideFor unit) { return wide_words(kind, unit) * 64; }
+constexpr int wide_block_bytes(WideKind kind, WideFor unit) {
+  return wide_scales_at(kind, unit) + (kind == WideKind::kPlain ? 64 : 128);
+}
+constexpr int kWideTileBytes = kWideBlocks * wide_block_bytes(WideKind::kHalves, WideFor::kMatrixUnit);
+
+template <class Format>
+constexpr WideKind wide_kind_of() {
+  if constexpr (Format::kQuants == 2048) return Format::kHalves ? WideKind::kHalves : WideKind::kMin;
+  if constexpr (Format::kQuants != 2048) return Format::kMin ? WideKind::kMin : WideKind::kPlain;
+}
+
+template <class Format, WideFor kUnit>
+LORALEI_INLINE void store_block_wide(const I (&w)[8], F first, F second, std::byte* out) {
+  constexpr WideKind kKind = wide_kind_of<Format>();
+  constexpr bool kGap = wide_words(kKind, kUnit) == 12;
+  const I zero_point = _mm512_set1_epi8(static_cast<char>(zero_value(Format::kZero)));
+  LORALEI_UNROLL
+  for (int j = 0; j < 8; ++j) {
+    const int place = kGap && j >= 4 ? j + 4 : j;
+    _mm512_store_si512(out + 64 * place, kUnit == WideFor::kMatrixUnit ? _mm512_sub_epi8(w[j], zero_point) : w[j]);
+  }
+  if constexpr (kGap) {
+    LORALEI_UNROLL
+    for (int j = 4; j < 8; ++j) _mm512_store_si512(out + 64 * j, _mm512_setzero_si512());
+  }
+  float* const scales = reinterpret_cast<float*>(out + wide_scales_at(kKind, kUnit));
+  store(scales, first);
+  if constexpr (kKind != WideKind::kPlain) store(scales + kLanes, second);
+}
+
+template <class Format, WideFor kUnit>
+void widen_32(TileSections at, int64_t blocks, std::byte* out) {
+  for (int64_t b = 0; b < blocks; ++b, out += wide_block_bytes(wide_kind_of<Format>(), kUnit)) {
+    I w[8];
+    Format::weights(at, 0, w);
+    F m = zero();
+    if constexpr (Format::kMin) m = load_scales(at.head, 1, 0);
+    store_block_wide<Format, kUnit>(w, load_scales(at.head, 0, 0), m, out);
+    step_block<Format>(at);
+  }
+}
+
+template <class Format, WideFor kUnit, int kPart>
+LORALEI_INLINE void widen_part(const TileSections& at, int half, const float* scales, const float* mins,
+                               std::byte* out) {
+  const int sub = 4 * half + kPart;
+  I w[8];
+  Format::template weights<kPart>(at, 0, half, w);
+  const float* const first = Format::kHalves ? scales + 2 * sub * kLanes : scales + sub * kLanes;
+  const float* const second = Format::kHalves ? first + kLanes : mins + sub * kLanes;
+  store_block_wide<Format, kUnit>(w, load(first), load(second), out);
+}
+
+template <class Format, WideFor kUnit>
+void widen_256(TileSections at, int64_t blocks, std::byte* out) {
+  alignas(64) float scales[16 * kLanes], mins[8 * kLanes];
+  for (int64_t b = 0; b < blocks; ++b) {
+    Format::scales(at, 0, scales, mins);
+    constexpr int kBytes = wide_block_bytes(wide_kind_of<Format>(), kUnit);
+    for (int half = 0; half < 2; ++half, out += 4 * kBytes) {
+      widen_part<Format, kUnit, 0>(at, half, scales, mins, out);
+      widen_part<Format, kUnit, 1>(at, half, scales, mins, out + kBytes);
+      widen_part<Format, kUnit, 2>(at, half, scales, mins, out + 2 * kBytes);
+      widen_part<Format, kUnit, 3>(at, half, scales, mins, out + 3 * kBytes);
+    }
+    step_block<Format>(at);
+  }
+}
+
+// Blocks of 32 inputs [begin, begin + count) of a tile; both are multiples of the format's blocks.
+template <class Format, WideFor kUnit>
+void widen(const std::byte* tile, int64_t begin, int64_t count, std::byte* out) {
+  constexpr bool k256 = Format::kQuants == 2048;
+  constexpr int64_t kParts = k256 ? 8 : 1;
+  TileSections at = first_block<Format>(tile);
+  at.head += begin / kParts * block_bytes<Format>();
+  at.high += begin / kParts * block_bytes<Format>();
+  at.quants += begin / kParts * block_bytes<Format>();
+  if constexpr (k256) {
+    widen_256<Format, kUnit>(at, count / kParts, out);
+  } else {
+    widen_32<Format, kUnit>(at, count, out);
+  }
+}
+template <WideFor kUnit>
+void widen_tile(DType dtype, const std::byte* tile, int64_t begin, int64_t count, std::byte* out) {
+  switch (dtype) {
+    case DType::kQ8_0:
+      return widen<TileQ8_0, kUnit>(tile, begin, count, out);
+    case DType::kQ4_0:
+      return widen<TileQ4_0, kUnit>(tile, begin, count, out);
+    case DType::kQ4_1:
+      return widen<TileQ4_1, kUnit>(tile, begin, count, out);
+    case DType::kQ5_0:
+      return widen<TileQ5_0, kUnit>(tile, begin, count, out);
+    case DType::kQ5_1:
+      return widen<TileQ5_1, kUnit>(tile, begin, count, out);
+    case DType::kQ4_K:
+      return widen<TileQ4_K, kUnit>(tile, begin, count, out);
+    case DType::kQ5_K:
+      return widen<TileQ5_K, kUnit>(tile, begin, count, out);
+    case DType::kQ6_K:
+      return widen<TileQ6_K, kUnit>(tile, begin, count, out);
+    default:
+      CHECK(false);
+  }
+}
+
+// What the kernels for wide blocks need to know of a format.
+struct WideFormat {
+  WideKind kind = WideKind::kPlain;
+  ZeroPoint zero = ZeroPoint::kNone;  // of the unsigned words
+};
+template <class Format>
+constexpr WideFormat wide_format_of() {
+  return {wide_kind_of<Format>(), Format::kZero};
+}
+WideFormat wide_format(DType dtype) {
+  switch (dtype) {
+    case DType::kQ8_0:
+      return wide_format_of<TileQ8_0>();
+    case DType::kQ4_0:
+      return wide_format_of<TileQ4_0>();
+    case DType::kQ4_1:
+      return wide_format_of<TileQ4_1>();
+    case DType::kQ5_0:
+      return wide_format_of<TileQ5_0>();
+    case DType::kQ5_1:
+      return wide_format_of<TileQ5_1>();
+    case DType::kQ4_K:
+      return wide_format_of<TileQ4_K>();
+    case DType::kQ5_K:
+      return wide_format_of<TileQ5_K>();
+    case DType::kQ6_K:
+      return wide_format_of<TileQ6_K>();
+    default:
+      CHECK(false);
+  }
+}
+
+// While some blocks are multiplied, the packed weights that are written out next come to the second-level cache: bit by
+// bit, because the processor has few places for what is on its way from memory.
+struct WeightsAhead {
+  const std::byte* at[kTilesTogetherMax] = {};
+  int64_t left = 0;  // lines of each
+  int64_t each = 0;  // lines a call
+
+  LORALEI_INLINE void fetch() {
+    for (int64_t i = 0; i < each && left > 0; ++i, --left) {
+      LORALEI_UNROLL
+      for (int v = 0; v < kTilesTogetherMax; ++v) {
+        __builtin_prefetch(at[v], 0, 2);
+        at[v] += 64;
+      }
+    }
+  }
+};
+// What follows the blocks from `block` on: the same tiles' next ones, or the first of the next tiles (none: count 0).
+WeightsAhead weights_ahead(const TileRun& tiles, const TileRun& next, int64_t cols, int64_t block, int64_t calls) {
+  const int64_t per_block = tile_bytes(tiles.dtype, kActivationBlock * 8) / 8;  // of 32 inputs
+  const int64_t blocks = cols / kActivationBlock;
+  const bool same = block + kWideBlocks < blocks;
+  const TileRun& from = same ? tiles : next;
+  const int64_t begin = same ? block + kWideBlocks : 0;
+  const int64_t count = blocks - begin < kWideBlocks ? blocks - begin : kWideBlocks;
+  WeightsAhead ahead;
+  if (from.count == 0) return ahead;
+  for (int v = 0; v < kTilesTogetherMax; ++v)
+    ahead.at[v] = from.tile[v < from.count ? v : 0].data + begin * per_block;
+  ahead.left = (count * per_block + 63) / 64;
+  ahead.each = (ahead.left + calls - 1) / calls;
+  return ahead;
+}
+
+// A worker's memory: the wide blocks of each tile and the sums of each, [groups in cache][kGroupRows][16].
+constexpr int kRowsInCache = 128;  // rows that go through the tiles together while their rounded form stays in cache
+constexpr int kWideSums = kRowsInCache * kRowTile;
+struct WideScratch {
+  std::byte* wide = nullptr;  // [kTilesTogetherMax][kWideTileBytes]
+  float* sums = nullptr;      // [kTilesTogetherMax][kWideSums]
+  explicit WideScratch(std::byte* memory)
+      : wide(memory), sums(reinterpret_cast<float*>(memory + kTilesTogetherMax * kWideTileBytes)) {}
+  float* sums_of(int tile, int64_t group) const { return sums + tile * kWideSums + group * kGroupRows * kRowTile; }
+};
+static_assert(tile_worker_bytes() == kTilesTogetherMax * (kWideTileBytes + kWideSums * 4));
+
+int group_size(const RowGroups& groups, int64_t group) { return kGroupSizes[group_kind(groups.rows_of(group))]; }
+
+// For groups [begin, end), whose sums start at the place of group `first`.
+void clear_sums(const WideScratch& scratch, const TileRun& tiles, int64_t first, int64_t end) {
+  for (int v = 0; v < tiles.count; ++v) {
+    std::memset(scratch.sums_of(v, 0), 0, static_cast<size_t>((end - first) * kGroupRows * kRowTile) * sizeof(float));
+  }
+}
+void write_sums(const TileMatmulArgs& args, const TileProduct& product, const TileRun& tiles, const RowGroups& groups,
+                int64_t first, int64_t end, const WideScratch& scratch) {
+  for (int v = 0; v < tiles.count; ++v) {
+    for (int64_t group = first; group < end; ++group) {
+      write_tile(args, product, tiles.tile[v], groups.first_row(group), groups.rows_of(group),
+                 scratch.sums_of(v, group - first));
+    }
+  }
+}
+// Groups of few rows read the packed weights: writing them out would not pay.
+void multiply_packed(const TileRun& tiles, const RowGroups& groups, int64_t begin, int64_t end, int64_t first,
+                     const WideScratch& scratch) {
+  for (int64_t group = begin; group < end; ++group) {
+    const TileKernel kernel = tile_kernel(tiles.dtype, group_kind(groups.rows_of(group)));
+    for (int v = 0; v < tiles.count; ++v) {
+      kernel(tiles.tile[v].data, groups.cols, groups.at(group), scratch.sums_of(v, group - first));
+    }
+  }
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Wide blocks (tile_wide.inl.h) times groups of rows with vector dot products. No include guard: see target.h.
+//
+// Per block of 32 inputs sixteen vectors of integer sums live in registers (eight rows of two tiles, or four rows where
+// a block has two halves), so that an input word once broadcast serves two products: with one, the loads would take as
+// long as the products.
+
+// A run of rows of one group as its blocks show it; `step` from block to block.
+struct WideRows {
+  const std::byte* q = nullptr;  // int8 [rows][32]
+  const std::byte* d = nullptr;  // f32 [rows]
+  const std::byte* s = nullptr;  // f32 [rows]
+  const std::byte* z = nullptr;  // int32 [rows], and for the second half z_step bytes behind
+  int64_t z_step = 0;
+  int64_t step = 0;
+};
+WideRows wide_rows(const std::byte* group, int size, int row, ZeroPoint zero) {
+  WideRows rows;
+  rows.q = group + row * kActivationBlock;
+  rows.d = group + group_d_at(size) + 4 * row;
+  rows.s = group + group_s_at(size) + 4 * row;
+  rows.z = group + group_z_at(size, zero == ZeroPoint::kNone ? ZeroPoint::k8 : zero) + 4 * row;
+  rows.z_step = 4 * size;
+  rows.step = group_block_bytes(size);
+  return rows;
+}
+// Written out because the compiler would load once and copy, and copies compete with the products for their units.
+LORALEI_INLINE I broadcast_word(const std::byte* word) {
+  I words;
+  asm("vpbroadcastd %1, %0" : "=v"(words) : "m"(*reinterpret_cast<const int32_t*>(word)));
+  return words;
+}
+LORALEI_INLINE F times_broadcast(F x, const std::byte* number) {
+  F product;
+  asm("vmulps %2%{1to16%}, %1, %0" : "=v"(product) : "v"(x), "m"(*reinterpret_cast<const float*>(number)));
+  return product;
+}
+LORALEI_INLINE F fma_broadcast(F x, const std::byte* number, F sum) {
+  asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(x), "m"(*reinterpret_cast<const float*>(number)));
+  return sum;
+}
+
+// dots[i][v] = zero-point start of row i + words [kFirst, kFirst + kCount) of tile v's block times the row.
+template <int kFirst, int kCount, int kRows, int kTiles>
+LORALEI_INLINE void wide_dots(const std::byte* wide, const std::byte* q, const std::byte* start,
+                              I (&dots)[kRows][kTiles]) {
+  LORALEI_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    LORALEI_UNROLL
+    for (int v = 0; v < kTiles; ++v) dots[i][v] = start != nullptr ? broadcast_word(start + 4 * i) : iset1(0);
+  }
+  LORALEI_UNROLL
+  for (int j = kFirst; j < kFirst + kCount; ++j) {
+    I w[kTiles];
+    LORALEI_UNROLL
+    for (int v = 0; v < kTiles; ++v) w[v] = load_bits(wide + v * kWideTileBytes + 64 * j);
+    LORALEI_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      const I inputs = broadcast_word(q + i * kActivationBlock + 4 * j);
+      LORALEI_UNROLL
+      for (int v = 0; v < kTiles; ++v) dots[i][v] = _mm512_dpbusd_epi32(dots[i][v], w[v], inputs);
+    }
+  }
+}
+
+// sums [kTiles][kGroupRows][16] (from the first of these rows on) += the blocks' products.
+template <WideKind kKind, int kRows, int kTiles>
+void wide_product(const std::byte* wide, int64_t blocks, WideRows x, WeightsAhead& ahead, float* sums) {
+  constexpr int kScales = wide_scales_at(kKind, WideFor::kVectors);
+  constexpr bool kHalves = kKind == WideKind::kHalves;
+  F acc[kRows][kTiles];
+  LORALEI_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    LORALEI_UNROLL
+    for (int v = 0; v < kTiles; ++v) acc[i][v] = load(sums + v * kWideSums + i * kRowTile);
+  }
+  for (int64_t b = 0; b < blocks; ++b) {
+    ahead.fetch();
+    I dots[kRows][kTiles], high[kRows][kTiles];
+    if constexpr (kHalves) {
+      wide_dots<0, 4>(wide, x.q, x.z, dots);
+      wide_dots<4, 4>(wide, x.q, x.z + x.z_step, high);
+    } else {
+      wide_dots<0, 8>(wide, x.q, kKind == WideKind::kPlain ? x.z : nullptr, dots);
+    }
+    F first[kTiles], second[kTiles];
+    LORALEI_UNROLL
+    for (int v = 0; v < kTiles; ++v) {
+      const float* const scales = reinterpret_cast<const float*>(wide + v * kWideTileBytes + kScales);
+      first[v] = load(scales);
+      if constexpr (kKind != WideKind::kPlain) second[v] = load(scales + kLanes);
+    }
+    LORALEI_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      LORALEI_UNROLL
+      for (int v = 0; v < kTiles; ++v) {
+        F& total = acc[i][v];
+        total = fma(to_float(dots[i][v]), times_broadcast(first[v], x.d + 4 * i), total);
+        if constexpr (kKind == WideKind::kMin) total = fma_broadcast(second[v], x.s + 4 * i, total);
+        if constexpr (kHalves) total = fma(to_float(high[i][v]), times_broadcast(second[v], x.d + 4 * i), total);
+      }
+    }
+    wide += wide_block_bytes(kKind, WideFor::kVectors);
+    x.q += x.step;
+    x.d += x.step;
+    x.s += x.step;
+    x.z += x.step;
+  }
+  LORALEI_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    LORALEI_UNROLL
+    for (int v = 0; v < kTiles; ++v) store(sums + v * kWideSums + i * kRowTile, acc[i][v]);
+  }
+}
+
+// Rows of a group that go through a block together: as many as registers hold the sums of, and a divisor of its size.
+constexpr int wide_pass(WideKind kind, int size) {
+  if (kind == WideKind::kHalves) return size % 4 == 0 ? 4 : 3;
+  return size % 8 == 0 ? 8 : 6;
+}
+
+template <WideKind kKind, int kTiles>
+void wide_group_of(const std::byte* wide, int64_t blocks, const std::byte* group, int size, ZeroPoint zero,
+                   WeightsAhead& ahead, float* sums) {
+  constexpr int kMost = wide_pass(kKind, 8), kFew = wide_pass(kKind, 6);
+  const int pass = wide_pass(kKind, size);
+  for (int row = 0; row < size; row += pass, sums += pass * kRowTile) {
+    const WideRows rows = wide_rows(group, size, row, zero);
+    if (pass == kMost) {
+      wide_product<kKind, kMost, kTiles>(wide, blocks, rows, ahead, sums);
+    } else {
+      wide_product<kKind, kFew, kTiles>(wide, blocks, rows, ahead, sums);
+    }
+  }
+}
+template <WideKind kKind>
+void wide_group_tiles(int tiles, const std::byte* wide, int64_t blocks, const std::byte* group, int size,
+                      ZeroPoint zero, WeightsAhead& ahead, float* sums) {
+  if (tiles == 2) {
+    wide_group_of<kKind, 2>(wide, blocks, group, size, zero, ahead, sums);
+  } else {
+    wide_group_of<kKind, 1>(wide, blocks, group, size, zero, ahead, sums);
+  }
+}
+// Adds the products of `blocks` wide blocks of one or two tiles with a group of `size` rows to sums [tiles][kWideSums].
+void wide_group(const WideFormat& format, int tiles, const std::byte* wide, int64_t blocks, const std::byte* group,
+                int size, WeightsAhead& ahead, float* sums) {
+  switch (format.kind) {
+    case WideKind::kPlain:
+      return wide_group_tiles<WideKind::kPlain>(tiles, wide, blocks, group, size, format.zero, ahead, sums);
+    case WideKind::kMin:
+      return wide_group_tiles<WideKind::kMin>(tiles, wide, blocks, group, size, format.zero, ahead, sums);
+    case WideKind::kHalves:
+      return wide_group_tiles<WideKind::kHalves>(tiles, wide, blocks, group, size, format.zero, ahead, sums);
+  }
+}
+
+// The products of `tiles` with groups [begin, end), added to the sums, which start at the place of group `first`. All groups have more than kPackedRows rows.
+void multiply_wide(const TileRun& tiles, const TileRun& next, const RowGroups& groups, int64_t begin, int64_t end,
+                   int64_t first, const WideScratch& scratch) {
+  const WideFormat format = wide_format(tiles.dtype);
+  const int64_t blocks = groups.cols / kActivationBlock;
+  int64_t passes = 0;
+  for (int64_t group = begin; group < end; ++group) {
+    const int size = group_size(groups, group);
+    passes += size / wide_pass(format.kind, size);
+  }
+  for (int64_t block = 0; block < blocks; block += kWideBlocks) {
+    const int64_t count = blocks - block < kWideBlocks ? blocks - block : kWideBlocks;
+    for (int v = 0; v < tiles.count; ++v) {
+      widen_tile<WideFor::kVectors>(tiles.dtype, tiles.tile[v].data, block, count, scratch.wide + v * kWideTileBytes);
+    }
+    WeightsAhead ahead = weights_ahead(tiles, next, groups.cols, block, passes * count);
+    for (int64_t group = begin; group < end; ++group) {
+      const int size = group_size(groups, group);
+      wide_group(format, tiles.count, scratch.wide, count, groups.at(group) + block * group_block_bytes(size), size,
+                 ahead, scratch.sums_of(0, group - first));
+    }
+  }
+}

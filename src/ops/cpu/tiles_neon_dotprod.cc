@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Integer products with NEON and dotprod.
+#include "ops/cpu/tile_table.h"
+
+#if defined(__aarch64__)
+
+#include <arm_neon.h>
+
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "ops/cpu/activations.h"
+#include "ops/cpu/scratch.h"
+#include "ops/cpu/target.h"
+#include "ops/tiles.h"
+#include "tensor/tile_layout.h"
+
+LORALEI_TARGET_BEGIN_DOTPROD
+namespace loralei {
+namespace {
+namespace tiles_neon_dotprod {
+
+// Each body uses the ones above it, hence their order.
+// clang-format off
+#include "ops/cpu/simd_neon.inl.h"
+#include "ops/cpu/dot_sdot.inl.h"
+#include "ops/cpu/dot_rows.inl.h"
+#include "ops/cpu/round_rows.inl.h"
+#include "ops/cpu/tile_formats.inl.h"
+#include "ops/cpu/tile_product.inl.h"
+#include "ops/cpu/row_groups.inl.h"
+#include "ops/cpu/tile_vector.inl.h"
+#include "ops/cpu/tile_matmul.inl.h"
+// clang-format on
+
+}  // namespace tiles_neon_dotprod
+}  // namespace
+}  // namespace loralei
+LORALEI_TARGET_END
+
+namespace loralei {
+void matmul_tiles_neon_dotprod(OpContext& ctx, const TileMatmulArgs& args) { tiles_neon_dotprod::matmul_tiles(ctx, args); }
+}  // namespace loralei
+
+#endif
