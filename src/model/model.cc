@@ -459,6 +459,7 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, WeightSt
   TRY_ASSIGN(state->program, make_layer_program(config, weights));
   state->rope = make_rope_table(config, limits.max_model_len);
   TRY(state->allocate());
+  tune_tiles(state->context, ops, weights.formats(LayoutId::kTile16), SteadyClock());
   return std::unique_ptr<Model>(new Model(std::move(state)));
 }
 

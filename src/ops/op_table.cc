@@ -10,9 +10,8 @@ namespace loralei {
 
 std::vector<const OpTable*> available_op_tables() {
   std::vector<const OpTable*> tables{&ref_op_table()};
-  for (const OpTable* table :
-       {avx2_op_table(), avx2_vnni_op_table(), avx512_op_table(), avx512_vnni_op_table(), amx_op_table(),
-        neon_op_table(), neon_dotprod_op_table(), neon_i8mm_op_table()}) {
+  for (const OpTable* table : {avx2_op_table(), avx2_vnni_op_table(), avx512_op_table(), avx512_vnni_op_table(),
+                               amx_op_table(), neon_op_table(), neon_dotprod_op_table(), neon_i8mm_op_table()}) {
     if (table != nullptr) tables.push_back(table);
   }
   return tables;

@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "device/host/thread_pool.h"
 #include "ops/args.h"
+#include "ops/tile_tuning.h"
 
 namespace loralei {
 
@@ -23,6 +24,7 @@ struct OpContext {
   ThreadPool* pool = nullptr;
   std::span<std::byte> scratch;  // 64-byte aligned
   uint64_t op_count = 0;         // operations issued; lets a test show that base-only steps issue no LoRA work
+  TileTuning tuning;
 };
 
 // The largest sizes a model will ask for; scratch is computed from them once.
@@ -49,6 +51,7 @@ struct OpTable {
   void (*embed)(OpContext&, const EmbedArgs&) = nullptr;
   void (*add)(OpContext&, const AddArgs&) = nullptr;
   int64_t (*scratch_bytes)(const OpLimits&) = nullptr;
+  bool has_matrix_unit = false;  // matmul_tiles has two kernels for many rows (tile_tuning.h)
 };
 
 // The tables this machine can run, best last: ref, then what the CPU offers.

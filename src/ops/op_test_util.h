@@ -108,6 +108,7 @@ inline TestContext& fresh_context(const OpTable& table, int threads = 2) {
   }
   std::fill(context.ctx.scratch.begin(), context.ctx.scratch.end(), std::byte{0xFF});
   context.ctx.op_count = 0;
+  context.ctx.tuning = {};
   return context;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// tile_bench [format] [tables] [rounds] [rows] [threads], lists separated by commas: the integer products of one step of a 1.1B Llama without its
-// head, by rows and threads, as a fraction of what memory and dot products allow. Built with LORALEI_BENCHES=ON. Layers
-// have weights of their own, so that none is still in a cache when it comes again (unless a cache holds them all).
+// tile_bench [format] [tables] [rounds] [rows] [threads], lists separated by commas: the integer products of one step
+// of a 1.1B Llama without its head, by rows and threads, as a fraction of what memory and dot products allow. Built
+// with LORALEI_BENCHES=ON. Layers have weights of their own, so that none is still in a cache when it comes again
+// (unless a cache holds them all).
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -55,7 +56,8 @@ Weights make_weights(DType dtype, ThreadPool& pool) {
     }
   }
   for (int32_t in : {kHidden, kFfn}) {
-    std::vector<std::vector<std::byte>> rows(kRowTile, std::vector<std::byte>(static_cast<size_t>(row_bytes(dtype, in))));
+    std::vector<std::vector<std::byte>> rows(kRowTile,
+                                             std::vector<std::byte>(static_cast<size_t>(row_bytes(dtype, in))));
     std::array<const std::byte*, kRowTile> rows_of{};
     for (size_t r = 0; r < kRowTile; ++r) {
       std::vector<float> values(static_cast<size_t>(in));
@@ -99,8 +101,8 @@ double step_s(const OpTable& table, OpContext& ctx, const Clock& clock, Weights&
                        y[i].data(),
                        call.outs[i]};
       }
-      table.matmul_tiles(
-          ctx, {.x = x.data(), .x_stride = call.in, .rows = rows, .products = {products, call.outs.size()}});
+      table.matmul_tiles(ctx,
+                         {.x = x.data(), .x_stride = call.in, .rows = rows, .products = {products, call.outs.size()}});
     }
   }
   return clock.now_s() - start_s;
@@ -125,8 +127,14 @@ int run(int argc, char** argv) {
     const int threads = std::max(1, std::atoi(threads_text.c_str()));
     ThreadPool pool(threads);
     Weights weights = make_weights(dtype, pool);
-    const OpLimits limits{.rows_max = kRowsMax, .in_max = kFfn, .heads = 1, .kv_heads = 1, .head_dim = 64,
-                          .rank_max = 1, .segments_max = 1, .threads = threads};
+    const OpLimits limits{.rows_max = kRowsMax,
+                          .in_max = kFfn,
+                          .heads = 1,
+                          .kv_heads = 1,
+                          .head_dim = 64,
+                          .rank_max = 1,
+                          .segments_max = 1,
+                          .threads = threads};
     const HostBuffer scratch = HostBuffer::allocate(tables[0]->scratch_bytes(limits)).value();
     OpContext ctx{&pool, scratch.bytes()};
     double read_gb_s = 0, int8_gop_s = 0;

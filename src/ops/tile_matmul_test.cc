@@ -59,7 +59,7 @@ TEST_P(TileMatmul, EqualsTheReferenceBitForBit) {
   for (DType dtype : kQuantised) {
     const int block = dtype_info(dtype).block_elems;
     for (int32_t rows : {1, 2, 3, 4, 5, 7, 9, 12, 15, 16, 17, 33, 40}) {
-      const int32_t in = block * static_cast<int32_t>(1 + prng.below(block == 32 ? 9 : 3));
+      const int32_t in = block * static_cast<int32_t>(1 + prng.below(block == 32 ? 70 : 9));
       const auto out = static_cast<int32_t>(1 + prng.below(70));
       const TiledWeights weights(prng, dtype, out, in, 1 + rows % 3);
       const std::vector<float> x = random_floats(prng, int64_t{rows} * in, 3.0f), bias = random_floats(prng, out);
@@ -126,6 +126,28 @@ TEST_P(TileMatmul, ARowDoesNotDependOnItsBatch) {
   }
 }
 
+// Which kernel serves how many rows is measured at start: nothing else may hang on it.
+TEST_P(TileMatmul, TheMeasuredChoiceDoesNotShow) {
+  Prng prng(308);
+  for (DType dtype : kQuantised) {
+    const int32_t in = 1280, out = 75, rows = 45;
+    const TiledWeights weights(prng, dtype, out, in);
+    const std::vector<float> x = random_floats(prng, rows * in);
+    const std::vector<float> want = run(ref_op_table(), 1, weights.view, x, rows);
+    TestContext& context = fresh_context(table(), 2);
+    tune_tiles(context.ctx, table(), {&dtype, 1}, SteadyClock());
+    EXPECT_GT(context.ctx.tuning.of(dtype), 0);
+    EXPECT_EQ(context.ctx.op_count, 0u);
+    for (const int32_t from : {1, context.ctx.tuning.of(dtype), std::numeric_limits<int32_t>::max()}) {
+      context.ctx.tuning.matrix_rows.fill(from);
+      std::vector<float> y(want.size());
+      const TileProduct product{weights.view, nullptr, y.data(), out};
+      table().matmul_tiles(context.ctx, {.x = x.data(), .x_stride = in, .rows = rows, .products = {&product, 1}});
+      EXPECT_TRUE(same_bits(y, want)) << dtype_info(dtype).name << " from " << from;
+    }
+  }
+}
+
 TEST_P(TileMatmul, ProjectionsShareOneInput) {
   Prng prng(304);
   const int32_t in = 256, rows = 21;
@@ -185,10 +207,12 @@ TEST_P(TileMatmul, AnyBytesAreExact) {
           std::memcpy(weights.parts[0].data() + block * parts.bytes() + 2 * i, &d, 2);
         }
       }
-      std::vector<float> x = random_floats(prng, 3 * 256);
-      for (int i = 0; i < 256; ++i) x[static_cast<size_t>(i)] = i % 2 == 0 ? 1.0f : -1.0f;
-      EXPECT_TRUE(same_bits(run(table(), 1, weights.view, x, 3), run(ref_op_table(), 1, weights.view, x, 3)))
-          << dtype_info(dtype).name << " " << fill;
+      for (const int32_t rows : {3, 8, 64}) {  // one for each kernel
+        std::vector<float> x = random_floats(prng, rows * 256);
+        for (int i = 0; i < 256; ++i) x[static_cast<size_t>(i)] = i % 2 == 0 ? 1.0f : -1.0f;
+        EXPECT_TRUE(same_bits(run(table(), 1, weights.view, x, rows), run(ref_op_table(), 1, weights.view, x, rows)))
+            << dtype_info(dtype).name << " " << fill << " rows " << rows;
+      }
     }
   }
 }

@@ -221,6 +221,14 @@ const float* WeightStore::vector(const std::string& name) const {
 }
 
 int64_t WeightStore::resident_bytes() const { return state_->grant.bytes(); }
+std::vector<DType> WeightStore::formats(LayoutId layout) const {
+  std::vector<DType> formats;
+  for (const State::Matrix& matrix : state_->matrices) {
+    const bool known = std::find(formats.begin(), formats.end(), matrix.view.dtype) != formats.end();
+    if (matrix.view.layout == layout && !known) formats.push_back(matrix.view.dtype);
+  }
+  return formats;
+}
 const std::string& WeightStore::fingerprint() const { return state_->fingerprint; }
 
 void WeightStore::check() const {

@@ -67,6 +67,8 @@ class WeightStore {
   // One-dimensional tensors (norms, biases) and any other small tensor as f32, resident for ever. [count]
   const float* vector(const std::string& name) const;
   int64_t resident_bytes() const;
+  // Formats of the matrices in a layout, each once.
+  std::vector<DType> formats(LayoutId layout) const;
   // Hex digest that names these weights in system_fingerprint: SHA-free fast hash of index and bytes.
   const std::string& fingerprint() const;
   void check() const;  // no pin outstanding is an idle invariant

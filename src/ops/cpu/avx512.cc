@@ -87,6 +87,7 @@ const OpTable* amx_op_table() {
     OpTable with_amx = *base;
     with_amx.name = "amx";
     with_amx.matmul_tiles = matmul_tiles_amx;
+    with_amx.has_matrix_unit = true;
     return with_amx;
   }();
   return &table;

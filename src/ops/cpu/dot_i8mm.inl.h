@@ -41,8 +41,7 @@ LORALEI_INLINE void dot_words(I (&sums)[kRows], const I (&w)[8], const std::byte
   if constexpr (kRows % 2 == 1) {
     LORALEI_UNROLL
     for (int j = kFirst; j < kFirst + kCount; ++j) {
-      sums[kRows - 1] =
-          dot4<kSigned>(sums[kRows - 1], w[j], block + (row + kRows - 1) * kActivationBlock + 4 * j);
+      sums[kRows - 1] = dot4<kSigned>(sums[kRows - 1], w[j], block + (row + kRows - 1) * kActivationBlock + 4 * j);
     }
   }
 }

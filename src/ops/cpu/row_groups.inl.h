@@ -8,6 +8,7 @@ struct RowGroups {
   std::byte* data = nullptr;
   int32_t rows = 0;
   int64_t cols = 0;
+  const TileTuning* tuning = nullptr;
 
   int first_row(int64_t group) const { return static_cast<int>(group) * kGroupRows; }
   int rows_of(int64_t group) const {

@@ -6,8 +6,7 @@
 // The integers are exact, so the results are those of the vector kernels bit for bit; those serve groups of few rows,
 // for which writing the weights out does not pay.
 
-// Measured: for fewer groups, or in a group of fewer rows, the vector kernels are faster than writing the weights out.
-constexpr int kMatrixGroups = 3;
+// Groups of fewer rows leave too much of the unit idle.
 constexpr int kMatrixRows = 12;
 
 // Tile registers: results take turns, so that one product does not wait for the last one's results to be stored.
@@ -201,7 +200,8 @@ void multiply_matrix(const TileRun& tiles, const TileRun& next, const RowGroups&
       const int size = group_size(groups, group);
       const std::byte* const x = groups.at(group) + block * group_block_bytes(size);
       for (int v = 0; v < tiles.count; ++v) {
-        matrix_kernel(kind, size)(scratch.wide + v * kWideTileBytes, count, x, ahead, scratch.sums_of(v, group - begin));
+        matrix_kernel(kind, size)(scratch.wide + v * kWideTileBytes, count, x, ahead,
+                                  scratch.sums_of(v, group - begin));
       }
     }
   }
@@ -216,8 +216,10 @@ void tiles_times_groups(const TileMatmulArgs& args, const TileProduct& product, 
   // Only the last group can be a small one.
   const int last = group_size(groups, end - 1);
   int64_t matrix_end = last < kMatrixRows ? end - 1 : end;
-  if (matrix_end - begin < kMatrixGroups) matrix_end = begin;
+  const int rows = groups.first_row(end - 1) + groups.rows_of(end - 1) - groups.first_row(begin);
+  if (rows < groups.tuning->of(tiles.dtype)) matrix_end = begin;
   const int64_t wide_end = last <= kPackedRows ? end - 1 : end;
+  fetch_outputs(product, tiles, groups, begin, end);
   clear_sums(scratch, tiles, begin, wide_end);
   if (begin < matrix_end) multiply_matrix(tiles, next, groups, begin, matrix_end, scratch);
   if (matrix_end < wide_end) multiply_wide(tiles, next, groups, matrix_end, wide_end, begin, scratch);

@@ -19,6 +19,7 @@ RowGroups make_groups(OpContext& ctx, const TileMatmulArgs& args, int64_t cols, 
   groups.count = (args.rows + kGroupRows - 1) / kGroupRows;
   groups.full_bytes = cols / kActivationBlock * group_block_bytes(kGroupRows);
   groups.data = data;
+  groups.tuning = &ctx.tuning;
   const auto round = [&](int64_t begin, int64_t end, int) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t group = item / kGroupRows;

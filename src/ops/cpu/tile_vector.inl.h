@@ -6,8 +6,8 @@ constexpr int kRowsInCache = 64;
 
 constexpr int kTilesTogether = 1;
 
-void tiles_times_groups(const TileMatmulArgs& args, const TileProduct& product, const TileRun& tiles,
-                        const TileRun&, const RowGroups& groups, int64_t begin, int64_t end, std::byte*) {
+void tiles_times_groups(const TileMatmulArgs& args, const TileProduct& product, const TileRun& tiles, const TileRun&,
+                        const RowGroups& groups, int64_t begin, int64_t end, std::byte*) {
   alignas(64) float sums[kGroupRows * kRowTile];
   for (int64_t group = begin; group < end; ++group) {
     const int rows = groups.rows_of(group);

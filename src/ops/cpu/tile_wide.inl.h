@@ -186,8 +186,7 @@ WeightsAhead weights_ahead(const TileRun& tiles, const TileRun& next, int64_t co
   const int64_t count = blocks - begin < kWideBlocks ? blocks - begin : kWideBlocks;
   WeightsAhead ahead;
   if (from.count == 0) return ahead;
-  for (int v = 0; v < kTilesTogetherMax; ++v)
-    ahead.at[v] = from.tile[v < from.count ? v : 0].data + begin * per_block;
+  for (int v = 0; v < kTilesTogetherMax; ++v) ahead.at[v] = from.tile[v < from.count ? v : 0].data + begin * per_block;
   ahead.left = (count * per_block + 63) / 64;
   ahead.each = (ahead.left + calls - 1) / calls;
   return ahead;
@@ -207,7 +206,16 @@ static_assert(tile_worker_bytes() == kTilesTogetherMax * (kWideTileBytes + kWide
 
 int group_size(const RowGroups& groups, int64_t group) { return kGroupSizes[group_kind(groups.rows_of(group))]; }
 
-// For groups [begin, end), whose sums start at the place of group `first`.
+// Asks for the lines of y that the results go to: they lie far apart, and the last products are long in coming.
+void fetch_outputs(const TileProduct& product, const TileRun& tiles, const RowGroups& groups, int64_t first,
+                   int64_t end) {
+  const int64_t row_end = groups.first_row(end - 1) + groups.rows_of(end - 1);
+  for (int64_t row = groups.first_row(first); row < row_end; ++row) {
+    for (int v = 0; v < tiles.count; ++v)
+      __builtin_prefetch(product.y + row * product.y_stride + tiles.tile[v].output, 1);
+  }
+}
+// For groups [first, end), whose sums start at the place of group `first`.
 void clear_sums(const WideScratch& scratch, const TileRun& tiles, int64_t first, int64_t end) {
   for (int v = 0; v < tiles.count; ++v) {
     std::memset(scratch.sums_of(v, 0), 0, static_cast<size_t>((end - first) * kGroupRows * kRowTile) * sizeof(float));

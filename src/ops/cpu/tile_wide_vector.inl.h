@@ -155,7 +155,8 @@ void wide_group(const WideFormat& format, int tiles, const std::byte* wide, int6
   }
 }
 
-// The products of `tiles` with groups [begin, end), added to the sums, which start at the place of group `first`. All groups have more than kPackedRows rows.
+// The products of `tiles` with groups [begin, end), added to the sums, which start at the place of group `first`. All
+// groups have more than kPackedRows rows.
 void multiply_wide(const TileRun& tiles, const TileRun& next, const RowGroups& groups, int64_t begin, int64_t end,
                    int64_t first, const WideScratch& scratch) {
   const WideFormat format = wide_format(tiles.dtype);

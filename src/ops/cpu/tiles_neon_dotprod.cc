@@ -40,7 +40,9 @@ namespace tiles_neon_dotprod {
 LORALEI_TARGET_END
 
 namespace loralei {
-void matmul_tiles_neon_dotprod(OpContext& ctx, const TileMatmulArgs& args) { tiles_neon_dotprod::matmul_tiles(ctx, args); }
+void matmul_tiles_neon_dotprod(OpContext& ctx, const TileMatmulArgs& args) {
+  tiles_neon_dotprod::matmul_tiles(ctx, args);
+}
 }  // namespace loralei
 
 #endif

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/tile_tuning.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "device/host/arena.h"
+#include "ops/op_table.h"
+#include "tensor/tile_layout.h"
+
+namespace loralei {
+namespace {
+
+constexpr int32_t kOut = 512, kIn = 2048;  // small enough to stay in a cache: what is compared is computing
+constexpr int32_t kRows[] = {16, 32, 48, 64, 96};
+constexpr int kRepeats = 3;
+
+struct Trial {
+  HostBuffer weights;  // zeros: no kernel's time depends on the numbers
+  WeightPanel panel;
+  std::vector<float> x, y;
+};
+
+double seconds(OpContext& ctx, const OpTable& table, DType dtype, int32_t rows, Trial& trial, const Clock& clock) {
+  const TileProduct product{{dtype, LayoutId::kTile16, kOut, kIn, {&trial.panel, 1}}, nullptr, trial.y.data(), kOut};
+  const double start_s = clock.now_s();
+  table.matmul_tiles(ctx, {.x = trial.x.data(), .x_stride = kIn, .rows = rows, .products = {&product, 1}});
+  return clock.now_s() - start_s;
+}
+
+// The fewest rows from which on the matrix unit is faster at every size tried.
+int32_t matrix_rows(OpContext& ctx, const OpTable& table, DType dtype, Trial& trial, const Clock& clock) {
+  int32_t& threshold = ctx.tuning.matrix_rows[static_cast<size_t>(dtype)];
+  int32_t from = std::numeric_limits<int32_t>::max();
+  for (auto rows = std::rbegin(kRows); rows != std::rend(kRows); ++rows) {
+    double vectors_s = std::numeric_limits<double>::max(), matrix_s = vectors_s;
+    for (int repeat = 0; repeat < kRepeats; ++repeat) {
+      threshold = std::numeric_limits<int32_t>::max();
+      vectors_s = std::min(vectors_s, seconds(ctx, table, dtype, *rows, trial, clock));
+      threshold = 1;
+      matrix_s = std::min(matrix_s, seconds(ctx, table, dtype, *rows, trial, clock));
+    }
+    if (matrix_s >= vectors_s) break;
+    from = *rows;
+  }
+  return from;
+}
+
+}  // namespace
+
+void tune_tiles(OpContext& ctx, const OpTable& table, std::span<const DType> formats, const Clock& clock) {
+  if (!table.has_matrix_unit) return;
+  OpContext own{.pool = ctx.pool};  // with scratch for its own sizes, which a small model's would not hold
+  const OpLimits limits{.rows_max = kRows[std::size(kRows) - 1],
+                        .in_max = kIn,
+                        .heads = 1,
+                        .kv_heads = 1,
+                        .head_dim = 64,
+                        .rank_max = 1,
+                        .segments_max = 1,
+                        .threads = ctx.pool->threads()};
+  auto scratch = HostBuffer::allocate(table.scratch_bytes(limits));
+  if (!scratch.ok()) return;
+  own.scratch = scratch->bytes();
+  for (const DType dtype : formats) {
+    if (!is_quantised(dtype)) continue;
+    auto weights = HostBuffer::allocate(matrix_bytes(dtype, LayoutId::kTile16, kOut, kIn));
+    if (!weights.ok()) return;
+    Trial trial;
+    trial.weights = std::move(*weights);
+    trial.panel = {trial.weights.data(), 0, kOut};
+    trial.x.assign(size_t{kRows[std::size(kRows) - 1]} * kIn, 1.0f);
+    trial.y.resize(size_t{kRows[std::size(kRows) - 1]} * kOut);
+    ctx.tuning.matrix_rows[static_cast<size_t>(dtype)] = matrix_rows(own, table, dtype, trial, clock);
+  }
+}
+
+}  // namespace loralei

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which kernel the integer products take where several would do, measured on this machine when it starts. All kernels
+// give the same bits (ops/args.h), so the choice is about speed alone, and takes so few milliseconds that nothing is
+// kept from one start to the next: there is no file to be stale.
+//
+// One thread, which the context's pool joins. Ownership: none; allocates only while measuring. Failure: none; where
+// memory for the measurement is refused the defaults stay.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "base/clock.h"
+#include "tensor/dtype.h"
+
+namespace loralei {
+
+struct OpContext;
+struct OpTable;
+
+// From how many rows of a call on the matrix unit takes over from vectors, by format (tables that have one).
+struct TileTuning {
+  std::array<int32_t, kDTypeCount> matrix_rows;
+  TileTuning() { matrix_rows.fill(48); }
+  int32_t of(DType dtype) const { return matrix_rows[static_cast<size_t>(dtype)]; }
+};
+
+// Sets ctx.tuning for `formats`. Tables with one kernel for each number of rows are left as they are.
+void tune_tiles(OpContext& ctx, const OpTable& table, std::span<const DType> formats, const Clock& clock);
+
+}  // namespace loralei
