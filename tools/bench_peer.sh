@@ -11,7 +11,7 @@ set -euo pipefail
 
 mode=${1:-}
 shift || true
-loralei=build/release/loralei
+loralei=build/loralei
 peer=${LLAMA_BIN:-}
 shape=llama-1b
 quants=q8_0,q4_0,q4_k_m,bf16
