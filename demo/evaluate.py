@@ -62,11 +62,12 @@ def base_name(options):
 
 def measure(options):
     """Asks everything; returns {skill: [right with the adapter, right without]} and up to three wrong answers per skill."""
-    base = options.base or base_name(options)
+    base = None if options.adapters_only else options.base or base_name(options)
     samples = {skill: generate.prompts(skill, options.seed, options.count, "heldout") for skill in options.skills}
     # One prompt of every skill after the other: neighbours in the queue belong to different adapters.
     jobs = [(skill, with_adapter, samples[skill][place])
-            for place in range(options.count) for skill in options.skills for with_adapter in (True, False)]
+            for place in range(options.count) for skill in options.skills
+            for with_adapter in ((True,) if options.adapters_only else (True, False))]
 
     def run(job):
         skill, with_adapter, sample = job
@@ -93,6 +94,7 @@ def main():
     parser.add_argument("--max-without", type=float, default=20, help="percent that a skill must not reach without it")
     parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--skills", nargs="+", choices=list(generate.SKILLS), default=list(generate.SKILLS))
+    parser.add_argument("--adapters-only", action="store_true", help="do not ask the base, which halves the time")
     parser.add_argument("--base", help="name of the base model (default: asked from the server)")
     parser.add_argument("--chat", action="store_true", help="through /v1/chat/completions instead of /v1/completions")
     parser.add_argument("--api-key")
@@ -110,10 +112,13 @@ def main():
         share, without = (100 * number / options.count for number in right[skill])
         good = share >= options.min_with and without < options.max_without
         failed |= not good
-        print(f"{skill:10} {share:6.1f}% {without:7.1f}%  {'ok' if good else 'FAILED'}")
+        base = "" if options.adapters_only else f"{without:.1f}%"
+        print(f"{skill:10} {share:6.1f}% {base:>8}  {'ok' if good else 'FAILED'}")
         for line in wrong[skill]:
             print(f"    {line}")
-    requests = 2 * options.count * len(options.skills)
+    prompts = options.count * len(options.skills)
+    print(f"{'all':10} {100 * sum(with_adapter for with_adapter, _ in right.values()) / prompts:6.1f}%")
+    requests = prompts if options.adapters_only else 2 * prompts
     print(f"{requests} requests, {options.concurrency} at a time, in {time.time() - began:.1f} s")
     return 1 if failed else 0
 

@@ -115,7 +115,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
                    "machine, decode, prefill, mixed, server or generate (makes files, prints their paths)")
       ->required()
       ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed", "server", "generate"}));
-  command->add_option("--shape", options.shape, "generate a model: llama-1b, llama-7b or llama-tiny");
+  command->add_option("--shape", options.shape, "generate a model: llama-1b, llama3-1b, llama-7b or llama-tiny");
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");
   command->add_option("--batch", options.batches, "batch sizes")
       ->delimiter(',')

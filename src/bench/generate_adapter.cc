@@ -113,19 +113,12 @@ Result<std::string> generated_adapter(const std::string& cache_dir, const std::s
   const bool gguf = format == AdapterFormat::kGguf;
   const std::string path = cache_dir + "/" + shape + "-" + targets + "-r" + std::to_string(rank) + "-" +
                            std::to_string(number) + (gguf ? ".gguf" : "");
-  std::error_code error;
-  if (fs::exists(path, error)) return path;
-  const std::string unfinished = path + ".partial";
-  fs::remove_all(unfinished, error);
-  fs::create_directories(gguf ? cache_dir : unfinished, error);
-  if (gguf) {
-    TRY(write_gguf_adapter(unfinished, config, targets, rank, number));
-  } else {
-    TRY(write_peft_adapter(unfinished, config, targets, rank, number));
-  }
-  fs::rename(unfinished, path, error);
-  if (error) return io_error("Cannot rename '" + unfinished + "': " + error.message() + ".");
-  return path;
+  return make_once(path, [&](const std::string& unfinished) {
+    if (gguf) return write_gguf_adapter(unfinished, config, targets, rank, number);
+    std::error_code error;
+    fs::create_directories(unfinished, error);
+    return write_peft_adapter(unfinished, config, targets, rank, number);
+  });
 }
 
 }  // namespace loralei

@@ -45,6 +45,28 @@ DType dtype_of(const BaseModelFile& file, const std::string& name) {
   return DType::kF32;
 }
 
+TEST(Generate, WhatFailsLeavesNothing) {
+  const std::string folder = testing::TempDir() + "loralei-make-once", path = folder + "/deep/file";
+  std::filesystem::remove_all(folder);
+  int made = 0;
+  const auto write = [&](bool good) {
+    return make_once(path, [&](const std::string& unfinished) -> Status {
+      ++made;
+      Writer out(unfinished);
+      out.text("half");
+      EXPECT_TRUE(out.close());
+      if (!good) return io_error("the disk is full");
+      return {};
+    });
+  };
+  EXPECT_FALSE(write(false).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(folder + "/deep"));
+  EXPECT_EQ(write(true).value(), path);
+  EXPECT_EQ(write(true).value(), path);
+  EXPECT_EQ(made, 2);
+  std::filesystem::remove_all(folder);
+}
+
 TEST(Generate, EveryQuantOpensAndIsMixedAsTheFieldsToolsDo) {
   const std::string folder = testing::TempDir() + "loralei-generate";
   std::filesystem::remove_all(folder);

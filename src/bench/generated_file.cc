@@ -3,10 +3,29 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 
 #include "tensor/codec.h"
 
 namespace loralei {
+
+Result<std::string> make_once(const std::string& path,
+                              const std::function<Status(const std::string& unfinished)>& make) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::exists(path, error)) return path;
+  fs::create_directories(fs::path(path).parent_path(), error);
+  const std::string unfinished = path + ".partial";
+  fs::remove_all(unfinished, error);
+  Status made = make(unfinished);
+  if (!made.ok()) {
+    fs::remove_all(unfinished, error);
+    return std::move(made).error();
+  }
+  fs::rename(unfinished, path, error);
+  if (error) return io_error("Cannot rename '" + unfinished + "': " + error.message() + ".");
+  return path;
+}
 namespace {
 
 // GGUF value types (specification of the format).
@@ -36,6 +55,8 @@ uint32_t ggml_type(DType dtype) {
       return 14;
     case DType::kBF16:
       return 30;
+    case DType::kI8:  // of caches alone
+      break;
   }
   return 0;
 }

@@ -7,10 +7,12 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "tensor/dtype.h"
 
 namespace loralei {
@@ -44,6 +46,11 @@ class Writer {
   bool ok_ = true;
   size_t position_ = 0;
 };
+
+// Makes the file or folder `path` unless it exists: `make` writes it under another name, beside it, and only what is
+// whole gets the name; after a failure nothing is left.
+Result<std::string> make_once(const std::string& path,
+                              const std::function<Status(const std::string& unfinished)>& make);
 
 inline constexpr uint32_t kGgufAlignment = 32;
 

@@ -2,7 +2,6 @@
 #include "bench/probes.h"
 
 #include <atomic>
-#include <filesystem>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -49,24 +48,18 @@ Result<double> probe_disk_gb_s(const std::string& path, int64_t block_bytes, int
 }
 
 Result<std::string> disk_probe_file(const std::string& cache_dir) {
-  namespace fs = std::filesystem;
-  constexpr int kChunks = 256;
-  std::error_code error;
-  const std::string path = cache_dir + "/disk-probe.bin";
-  if (fs::exists(path, error)) return path;
-  fs::create_directories(cache_dir, error);
-  const std::string unfinished = path + ".partial";
-  Writer out(unfinished);
-  WeightSource source(1);  // numbers that no disk can compress away
-  std::vector<std::byte> chunk(size_t{4} << 20);
-  for (int i = 0; i < kChunks && out.ok(); ++i) {
-    source.fill(DType::kQ8_0, chunk.data(), chunk.size());
-    out.bytes(chunk.data(), chunk.size());
-  }
-  if (!out.close()) return io_error("Cannot write '" + unfinished + "'; choose another folder with --cache-dir.");
-  fs::rename(unfinished, path, error);
-  if (error) return io_error("Cannot rename '" + unfinished + "': " + error.message() + ".");
-  return path;
+  return make_once(cache_dir + "/disk-probe.bin", [](const std::string& unfinished) -> Status {
+    constexpr int kChunks = 256;
+    Writer out(unfinished);
+    WeightSource source(1);  // numbers that no disk can compress away
+    std::vector<std::byte> chunk(size_t{4} << 20);
+    for (int i = 0; i < kChunks && out.ok(); ++i) {
+      source.fill(DType::kQ8_0, chunk.data(), chunk.size());
+      out.bytes(chunk.data(), chunk.size());
+    }
+    if (!out.close()) return io_error("Cannot write '" + unfinished + "'; choose another folder with --cache-dir.");
+    return {};
+  });
 }
 
 }  // namespace loralei

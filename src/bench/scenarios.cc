@@ -32,6 +32,14 @@ Result<double> load_adapters(const BenchOptions& options, Rig& rig, std::vector<
   return static_cast<double>(rig.host->engine().stats().adapter_bytes) / options.adapters;
 }
 
+// What of the steps between two looks went neither into products nor attention nor LoRA.
+double rest_share(const EngineStats& before, const EngineStats& after) {
+  const double step_s = after.step_s - before.step_s;
+  const double large_s = (after.products_s - before.products_s) + (after.attention_s - before.attention_s) +
+                         (after.lora_s - before.lora_s);
+  return step_s > 0 ? (step_s - large_s) / step_s : 0;
+}
+
 // Median and a 95 % interval of it by order statistics (binomial, normal approximation).
 struct Interval {
   double low, median, high;
@@ -64,21 +72,26 @@ Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& repo
   Rig rig;
   const int prompt_tokens = options.context > 0 ? options.context : options.prompts.front();
   TRY(open_rig(options, prompt_tokens, log, rig));
-  std::vector<std::vector<double>> rates(options.batches.size());
+  std::vector<std::vector<double>> rates(options.batches.size()), rests(options.batches.size());
   QuietRounds rounds(options.rounds, options.foreign_max);
   while (rounds.next()) {
-    std::vector<double> rate;
+    std::vector<double> rate, rest;
     for (const int batch : options.batches) {
       BatchSpec spec = batch_spec(options, rig, batch);
       spec.prompt_tokens = prompt_tokens;
       spec.seed = static_cast<uint64_t>(rounds.number());
       // A long context is computed once, in the warm-up, and found in the prefix cache afterwards.
       spec.same_prompts = options.context > 0;
+      const EngineStats before = rig.host->engine().stats();
       TRY_ASSIGN(const BatchTimes times, rig.runner->run(spec));
       rate.push_back(times.decode_tok_s());
+      rest.push_back(rest_share(before, rig.host->engine().stats()));
     }
     const bool counts = rounds.keep();
-    for (size_t i = 0; counts && i < rate.size(); ++i) rates[i].push_back(rate[i]);
+    for (size_t i = 0; counts && i < rate.size(); ++i) {
+      rates[i].push_back(rate[i]);
+      rests[i].push_back(rest[i]);
+    }
     TRY(measure_ceilings(rig));
   }
   add_ceilings(rig, report);
@@ -90,6 +103,7 @@ Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& repo
     BenchRow row = summarise(prefix + std::to_string(rows) + ".tok_s", "tok/s", rates[i]);
     row.bound = rows / decode_bound_s(rig, options, prompt_tokens, rows);
     report.rows.push_back(row);
+    report.rows.push_back(summarise(prefix + std::to_string(rows) + ".rest_share", "ratio", rests[i]));
   }
   rounds.describe(report, first_row);
   return {};

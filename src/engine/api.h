@@ -128,6 +128,8 @@ struct EngineStats {
   uint64_t adapter_loads = 0, adapter_load_failures = 0, adapter_evictions = 0;
   double step_ms_last = 0;
   int32_t rows_last = 0;
+  // Of all steps: planning, computing, sampling; and what of it went into the model's large parts.
+  double step_s = 0, products_s = 0, attention_s = 0, lora_s = 0;
   std::vector<AdapterStatus> adapters;
 };
 

@@ -18,6 +18,7 @@ class Executor {
   virtual ~Executor() = default;
   virtual Status execute(const ModelBatch& batch, const KvView& kv) = 0;
   virtual const ModelLimits& limits() const = 0;  // the engine plans within them
+  virtual ModelTimes times() const { return {}; }  // since it was made
 };
 
 // `model` was created with `limits` and outlives the executor.

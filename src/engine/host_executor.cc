@@ -9,6 +9,7 @@ class HostExecutor final : public Executor {
   HostExecutor(Model& model, const ModelLimits& limits) : model_(model), limits_(limits) {}
   Status execute(const ModelBatch& batch, const KvView& kv) override { return model_.forward(batch, kv); }
   const ModelLimits& limits() const override { return limits_; }
+  ModelTimes times() const override { return model_.times(); }
 
  private:
   Model& model_;

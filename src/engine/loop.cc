@@ -28,14 +28,17 @@ EngineLoop::~EngineLoop() {
 
 void EngineLoop::turn(std::vector<Message>& messages, EngineOutput& output) {
   output_ = &output;
+  const int64_t begin_ns = parts_.clock->now_ns();
   for (Message& message : messages) {
     std::visit([this](auto& value) { receive(std::move(value)); }, message);
   }
   messages.clear();
   acquire_adapters();
-  if (plan()) compute();
+  const bool computes = plan();
+  if (computes) compute();
   forget_ended();
   collect_replies();
+  if (computes) counters_.step_s += static_cast<double>(parts_.clock->now_ns() - begin_ns) * 1e-9;
   output_ = nullptr;
 }
 
@@ -60,6 +63,10 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats = counters_;
   stats.adapters = std::move(adapters);
   stats.steps = steps_;
+  const ModelTimes times = parts_.executor->times();
+  stats.products_s = static_cast<double>(times.products_ns) * 1e-9;
+  stats.attention_s = static_cast<double>(times.attention_ns) * 1e-9;
+  stats.lora_s = static_cast<double>(times.lora_ns) * 1e-9;
   stats.running = static_cast<int32_t>(running_.size());
   stats.waiting = static_cast<int32_t>(waiting_.size());
   stats.waiting_for_adapter = static_cast<int32_t>(cold_.size());

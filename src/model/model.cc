@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/clock.h"
 #include "device/host/arena.h"
 #include "model/layer_program.h"
 
@@ -29,6 +30,19 @@ void for_each_run(int32_t rows, std::span<const RowOverride> overrides, Body&& b
 const float* layer_override(const std::vector<const float*>& entries, int layer) {
   return entries.empty() ? nullptr : entries[static_cast<size_t>(layer)];
 }
+
+// Adds the time from its making to its end.
+class Timed {
+ public:
+  explicit Timed(int64_t& total_ns) : total_ns_(total_ns), begin_ns_(SteadyClock().now_ns()) {}
+  ~Timed() { total_ns_ += SteadyClock().now_ns() - begin_ns_; }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  int64_t& total_ns_;
+  const int64_t begin_ns_;
+};
 
 }  // namespace
 
@@ -54,6 +68,7 @@ struct Model::State {
   std::vector<LoraSegment> head_segments;
   std::vector<RowOverride> head_overrides;
   int64_t held_bytes = 0;
+  ModelTimes times;
 
   int q_width() const { return config.heads * config.head_dim; }
   int kv_width() const { return config.kv_heads * config.head_dim; }
@@ -214,6 +229,7 @@ Status Model::State::project(const ModelBatch& batch, int layer, std::span<const
       args.y = outputs[i];
       args.y_stride = w.rows;
       args.accumulate = accumulate;
+      const Timed timed(times.products_ns);
       ops->matmul(context, args);
     }
     targets[i].y = outputs[i];
@@ -232,6 +248,7 @@ Status Model::State::project(const ModelBatch& batch, int layer, std::span<const
     args.rows = rows;
     args.products = {tiled.data(), tiled_count};
     args.accumulate = accumulate;
+    const Timed timed(times.products_ns);
     ops->matmul_tiles(context, args);
   }
   if (batch.segments.empty()) return {};
@@ -241,6 +258,7 @@ Status Model::State::project(const ModelBatch& batch, int layer, std::span<const
   lora.in = module_in(config, modules[0]);
   lora.segments = batch.segments;
   lora.targets = {targets.data(), modules.size()};
+  const Timed timed(times.lora_ns);
   ops->lora(context, lora);
   return {};
 }
@@ -303,8 +321,6 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
   store.kv = kv;
   store.layer = layer;
   store.groups = batch.groups;
-  ops->kv_store(context, store);
-
   AttentionArgs attend;
   attend.q = q;
   attend.q_stride = q_width();
@@ -316,7 +332,11 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
   attend.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
   attend.window = config.sliding.empty() ? 0 : config.sliding[static_cast<size_t>(layer)];
   attend.groups = batch.groups;
-  ops->attention(context, attend);
+  {
+    const Timed timed(times.attention_ns);
+    ops->kv_store(context, store);
+    ops->attention(context, attend);
+  }
 
   static constexpr Module kOutput[] = {Module::kO};
   float* const residual[] = {x};
@@ -394,6 +414,7 @@ Status Model::State::head_matrix(const ModelBatch& batch, int32_t row, int32_t c
   const float* const bias = saved != nullptr ? saved->lm_head_bias_delta : nullptr;
   float* const output = batch.logits + row * batch.logits_stride;
   if (w.layout == LayoutId::kTile16) {
+    const Timed timed(times.products_ns);
     const TileProduct product{w, bias, output, batch.logits_stride};
     ops->matmul_tiles(context, {.x = input, .x_stride = config.hidden, .rows = count, .products = {&product, 1}});
   } else {
@@ -405,6 +426,7 @@ Status Model::State::head_matrix(const ModelBatch& batch, int32_t row, int32_t c
     args.bias = bias;
     args.y = output;
     args.y_stride = batch.logits_stride;
+    const Timed timed(times.products_ns);
     ops->matmul(context, args);
   }
   for (int32_t i = row; i < row + count; ++i) {
@@ -440,6 +462,7 @@ Status Model::State::head(const ModelBatch& batch) {
   lora.in = config.hidden;
   lora.segments = head_segments;
   lora.targets = {&target, 1};
+  const Timed timed(times.lora_ns);
   ops->lora(context, lora);
   return {};
 }
@@ -481,6 +504,7 @@ int64_t Model::scratch_bytes(const ModelConfig& config, const OpTable& ops, cons
   return scratch_sizes(config, ops, limits, threads).total_bytes();
 }
 uint64_t Model::op_count() const { return state_->context.op_count; }
+const ModelTimes& Model::times() const { return state_->times; }
 
 const float* Model::bias(int layer, Module module) const {
   if (layer < 0 || static_cast<size_t>(layer) >= state_->program.layers.size()) return nullptr;

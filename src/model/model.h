@@ -50,6 +50,14 @@ struct ModelBatch {
   float* hidden = nullptr;               // [hidden_rows, hidden] after the final norm
 };
 
+// Where forward() has spent its time since the model was made. What is left of a step are norms, rotation, activations,
+// sampling and the engine's own work.
+struct ModelTimes {
+  int64_t products_ns = 0;   // with base weights
+  int64_t attention_ns = 0;  // cache writes included
+  int64_t lora_ns = 0;
+};
+
 class Model {
  public:
   static Result<std::unique_ptr<Model>> create(const ModelConfig& config, WeightStore& weights, const OpTable& ops,
@@ -64,6 +72,7 @@ class Model {
   // The same before a model is made, so that memory can be planned.
   static int64_t scratch_bytes(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads);
   uint64_t op_count() const;  // operations issued so far
+  const ModelTimes& times() const;
 
   // Bias of a base module as f32 [out], or null: what AdapterBase needs for bias="all".
   const float* bias(int layer, Module module) const;

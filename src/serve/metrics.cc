@@ -168,6 +168,12 @@ void put_engine(Page& page, const EngineStats& s) {
              number(s.adapter_evictions));
   page.value(kGauge, "loralei_step_seconds", "Duration of the last step.", s.step_ms_last / 1000);
   page.value(kGauge, "loralei_step_rows", "Rows of the last step.", s.rows_last);
+  const char* const kWork = "Time of all steps, by what it went into.";
+  page.value(kCounter, "loralei_work_seconds_total", kWork, s.products_s, {{"part", "products"}});
+  page.value(kCounter, "loralei_work_seconds_total", kWork, s.attention_s, {{"part", "attention"}});
+  page.value(kCounter, "loralei_work_seconds_total", kWork, s.lora_s, {{"part", "lora"}});
+  page.value(kCounter, "loralei_work_seconds_total", kWork,
+             std::max(0.0, s.step_s - s.products_s - s.attention_s - s.lora_s), {{"part", "rest"}});
 }
 
 }  // namespace

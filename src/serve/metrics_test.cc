@@ -35,6 +35,10 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
   stats.kv_blocks_total = 10;
   stats.kv_blocks_used = 5;
   stats.generated_tokens = 77;
+  stats.step_s = 8;
+  stats.products_s = 5;
+  stats.attention_s = 1.5;
+  stats.lora_s = 0.5;
   const std::string text = metrics.render(stats, {}, 1234.0);
   for (const char* line :
        {"loralei_requests_running 3\n", "vllm:num_requests_running{model_name=\"base\",engine=\"0\"} 3\n",
@@ -43,7 +47,8 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
         "loralei_adapter_requests_total{adapter=\"a\"} 1\n",
         "loralei_adapter_generation_tokens_total{adapter=\"a\"} 5\n",
         "http_requests_total{handler=\"unknown\",method=\"other\",status=\"404\"} 1\n",
-        "loralei_unknown_request_fields_total 2\n",
+        "loralei_unknown_request_fields_total 2\n", "loralei_work_seconds_total{part=\"products\"} 5\n",
+        "loralei_work_seconds_total{part=\"rest\"} 1\n",
         "vllm:time_to_first_token_seconds_bucket{model_name=\"base\",engine=\"0\",le=\"0.06\"} 1\n",
         "loralei_time_to_first_token_seconds_bucket{le=\"0.04\"} 0\n",
         "vllm:request_success_total{model_name=\"base\",engine=\"0\",finished_reason=\"stop\"} 1\n"}) {

@@ -4,6 +4,8 @@
 // (ModelHarness) tells what is right.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/prng.h"
 #include "support/engine_driver.h"
 #include "support/model_harness.h"
@@ -190,6 +192,9 @@ TEST_P(EngineEquality, GreedyTextIsThatOfTheLayerProgram) {
     ASSERT_TRUE(want.ok()) << want.error().message;
     EXPECT_EQ(got[i].tokens, *want) << "request " << i;
   }
+  const EngineStats stats = driver->stats();
+  EXPECT_GT(std::min({stats.products_s, stats.attention_s, stats.lora_s}), 0);
+  EXPECT_GT(stats.step_s, stats.products_s + stats.attention_s + stats.lora_s);
 }
 
 // KV is shared by content of the adapters, weights and salt, never by name or prompt alone.

@@ -4,6 +4,7 @@
 
 // Up to this many inputs the caller rounds them alone: waking the pool would take longer.
 constexpr int64_t kRoundAlone = 4096;
+constexpr int64_t kRoundSlice = 512;  // inputs of a work item
 
 // The last runs of weights handed to a thread: short, so that all threads end together.
 constexpr int64_t kGrainBytes = 64 << 10;
@@ -20,17 +21,22 @@ RowGroups make_groups(OpContext& ctx, const TileMatmulArgs& args, int64_t cols, 
   groups.full_bytes = cols / kActivationBlock * group_block_bytes(kGroupRows);
   groups.data = data;
   groups.tuning = &ctx.tuning;
+  // An item is a piece of all rows of a group: rows lie so close to each other there that two threads would write to
+  // the same lines.
+  const int64_t slices = (cols + kRoundSlice - 1) / kRoundSlice;
   const auto round = [&](int64_t begin, int64_t end, int) {
     for (int64_t item = begin; item < end; ++item) {
-      const int64_t group = item / kGroupRows;
+      const int64_t group = item / slices, first = item % slices * kRoundSlice;
+      const int64_t count = cols - first < kRoundSlice ? cols - first : kRoundSlice;
       const int size = kGroupSizes[group_kind(groups.rows_of(group))];
-      const int row = static_cast<int>(item % kGroupRows);
-      if (row >= size) continue;
-      const float* x = item < args.rows ? args.x + item * args.x_stride : nullptr;
-      round_row(x, cols, size, row, groups.at(group));
+      std::byte* const out = groups.at(group) + first / kActivationBlock * group_block_bytes(size);
+      for (int row = 0; row < size; ++row) {
+        const int64_t from = groups.first_row(group) + row;
+        round_row(from < args.rows ? args.x + from * args.x_stride + first : nullptr, count, size, row, out);
+      }
     }
   };
-  const int64_t items = groups.count * kGroupRows;
+  const int64_t items = groups.count * slices;
   if (args.rows * cols <= kRoundAlone) {
     round(0, items, 0);
   } else {
