@@ -18,6 +18,8 @@ void* operator new(size_t bytes) {
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   std::abort();
 }
+// Sanitizers bring one of their own, whose memory std::free would not take.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return operator new(bytes); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 

@@ -29,6 +29,8 @@ void* counted(size_t bytes, size_t alignment) {
 }  // namespace
 
 void* operator new(size_t bytes) { return counted(bytes == 0 ? 1 : bytes, 0); }
+// Sanitizers bring one of their own, whose memory std::free would not take.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes == 0 ? 1 : bytes, 0); }
 void* operator new(size_t bytes, std::align_val_t alignment) {
   return counted(bytes == 0 ? 1 : bytes, static_cast<size_t>(alignment));
 }

@@ -116,6 +116,16 @@ LORALEI_INLINE void pipeline_step(const std::byte* x, const std::byte* wide, int
                           wide - 2 * kWideStep<kKind>, acc);
 }
 
+// The end of the line: the two blocks before `x`, of which the first has number kTurn modulo 4.
+template <int kRows, WideKind kKind, int kTurn>
+LORALEI_INLINE void drain(const std::byte* x, const std::byte* wide, int32_t* products, F (&acc)[kRows]) {
+  constexpr int kProducts = 16 * (kKind == WideKind::kHalves ? 32 : 16);
+  constexpr int kStep = group_block_bytes(kRows);
+  store_block<kRows, kKind, kTurn + 1>(products + (kTurn + 1) * kProducts);
+  add_block<kRows, kKind>(products + kTurn * kProducts, x - 2 * kStep, wide - 2 * kWideStep<kKind>, acc);
+  add_block<kRows, kKind>(products + (kTurn + 1) * kProducts, x - kStep, wide - kWideStep<kKind>, acc);
+}
+
 // Adds the blocks' products to sums [kRows][16].
 template <int kRows, WideKind kKind>
 void matrix_product(const std::byte* wide, int64_t blocks, const std::byte* x, WeightsAhead& ahead, float* sums) {
@@ -144,9 +154,15 @@ void matrix_product(const std::byte* wide, int64_t blocks, const std::byte* x, W
       pipeline_step<kRows, kKind, 0>(x + 2 * kStep, wide + 2 * kWideStep<kKind>, products, acc);
       pipeline_step<kRows, kKind, 1>(x + 3 * kStep, wide + 3 * kWideStep<kKind>, products, acc);
     }
-    store_block<kRows, kKind, 1>(products + kProducts);
-    add_block<kRows, kKind>(products, x - 2 * kStep, wide - 2 * kWideStep<kKind>, acc);
-    add_block<kRows, kKind>(products + kProducts, x - kStep, wide - kWideStep<kKind>, acc);
+    if (x + kStep < x_end) {
+      pipeline_step<kRows, kKind, 2>(x, wide, products, acc);
+      pipeline_step<kRows, kKind, 3>(x + kStep, wide + kWideStep<kKind>, products, acc);
+      x += 2 * kStep;
+      wide += 2 * kWideStep<kKind>;
+      drain<kRows, kKind, 2>(x, wide, products, acc);
+    } else {
+      drain<kRows, kKind, 0>(x, wide, products, acc);
+    }
   }
   for (; x < x_end; x += kStep, wide += kWideStep<kKind>) {
     multiply_block<kKind, 0>(x, wide);
