@@ -100,7 +100,7 @@ noisy=0
 ours() { quiet "$work/ours.txt" "$loralei" bench "$@" --shape "$shape" --cache-dir "$cache_dir" -t "$threads" --rounds 1 \
   --foreign-cpu 1000 --adapters 0 --json "$work/ours.json"; }
 keep_ours() { # PREFIX KEY: rows "decode.llama-1b.q8_0.b8.tok_s" become KEY with the part behind the quant
-  jq -c --arg prefix "$1" '.rows[] | select(.name | startswith($prefix)) |
+  jq -c --arg prefix "$1" '.rows[] | select((.name | startswith($prefix)) and (.name | endswith(".tok_s"))) |
     {key: (.name | ltrimstr($prefix) | rtrimstr(".tok_s")), who: "ours", value}' "$work/ours.json" | sed "s/\"key\":\"/&$2/" >>"$work/rows.jsonl"
 }
 
