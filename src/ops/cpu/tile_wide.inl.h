@@ -178,10 +178,10 @@ struct WeightsAhead {
 };
 // What follows the blocks from `block` on: the same tiles' next ones, or the first of the next tiles (none: count 0).
 WeightsAhead weights_ahead(const TileRun& tiles, const TileRun& next, int64_t cols, int64_t block, int64_t calls) {
-  const int64_t per_block = tile_bytes(tiles.dtype, kActivationBlock * 8) / 8;  // of 32 inputs
   const int64_t blocks = cols / kActivationBlock;
   const bool same = block + kWideBlocks < blocks;
-  const TileRun& from = same ? tiles : next;
+  const TileRun& from = same ? tiles : next;                                   // the next ones may be of another format
+  const int64_t per_block = tile_bytes(from.dtype, kActivationBlock * 8) / 8;  // of 32 inputs
   const int64_t begin = same ? block + kWideBlocks : 0;
   const int64_t count = blocks - begin < kWideBlocks ? blocks - begin : kWideBlocks;
   WeightsAhead ahead;
