@@ -126,9 +126,13 @@ LORALEI_INLINE void drain(const std::byte* x, const std::byte* wide, int32_t* pr
   add_block<kRows, kKind>(products + (kTurn + 1) * kProducts, x - kStep, wide - kWideStep<kKind>, acc);
 }
 
+// A turn of the line is four blocks: of sixteen, the line's ends leave three turns.
+constexpr int64_t turns_of(int64_t blocks) { return blocks < 6 ? 1 : (blocks - 2) / 4; }
+constexpr int kRowsATurn = 3;  // a group's rows in the turns of two tiles: 2 * 3 * 3 >= 16
+
 // Adds the blocks' products to sums [kRows][16].
 template <int kRows, WideKind kKind>
-void matrix_product(const std::byte* wide, int64_t blocks, const std::byte* x, WeightsAhead& ahead, float* sums) {
+void matrix_product(const std::byte* wide, int64_t blocks, const std::byte* x, FetchAhead& ahead, float* sums) {
   constexpr int kStep = group_block_bytes(kRows);
   constexpr int kProducts = 16 * (kKind == WideKind::kHalves ? 32 : 16);
   alignas(64) int32_t products[4 * kProducts];
@@ -137,6 +141,7 @@ void matrix_product(const std::byte* wide, int64_t blocks, const std::byte* x, W
   LORALEI_UNROLL
   for (int r = 0; r < kRows; ++r) acc[r] = load(sums + r * kRowTile);
   const std::byte* const x_end = x + blocks * kStep;
+  FetchAhead fetches = ahead;  // in registers, whatever the barriers say
   if (blocks >= 4) {
     multiply_block<kKind, 0>(x, wide);
     multiply_block<kKind, 1>(x + kStep, wide + kWideStep<kKind>);
@@ -145,10 +150,7 @@ void matrix_product(const std::byte* wide, int64_t blocks, const std::byte* x, W
     wide += 2 * kWideStep<kKind>;
     // From here on the block to multiply has a number that is 2 modulo 4.
     for (; x + 3 * kStep < x_end; x += 4 * kStep, wide += 4 * kWideStep<kKind>) {
-      ahead.fetch();
-      ahead.fetch();
-      ahead.fetch();
-      ahead.fetch();
+      fetches.fetch<kRowsATurn>();
       pipeline_step<kRows, kKind, 2>(x, wide, products, acc);
       pipeline_step<kRows, kKind, 3>(x + kStep, wide + kWideStep<kKind>, products, acc);
       pipeline_step<kRows, kKind, 0>(x + 2 * kStep, wide + 2 * kWideStep<kKind>, products, acc);
@@ -169,12 +171,13 @@ void matrix_product(const std::byte* wide, int64_t blocks, const std::byte* x, W
     store_block<kRows, kKind, 0>(products);
     add_block<kRows, kKind>(products, x, wide, acc);
   }
+  ahead = fetches;
   LORALEI_UNROLL
   for (int r = 0; r < kRows; ++r) store(sums + r * kRowTile, acc[r]);
 }
 
 // Adds the products of the blocks to sums [rows][16].
-using MatrixKernel = void (*)(const std::byte* wide, int64_t blocks, const std::byte* x, WeightsAhead& ahead,
+using MatrixKernel = void (*)(const std::byte* wide, int64_t blocks, const std::byte* x, FetchAhead& ahead,
                               float* sums);
 template <WideKind kKind>
 MatrixKernel matrix_kernel_of(int rows) {
@@ -201,7 +204,7 @@ MatrixKernel matrix_kernel(WideKind kind, int rows) {
 
 // As multiply_wide, for groups of kMatrixRows rows or more.
 void multiply_matrix(const TileRun& tiles, const TileRun& next, const RowGroups& groups, int64_t begin, int64_t end,
-                     const WideScratch& scratch) {
+                     const WideResults& results, const WideScratch& scratch) {
   const WideKind kind = wide_format(tiles.dtype).kind;
   const int64_t blocks = groups.cols / kActivationBlock;
   configure_tiles();
@@ -211,7 +214,9 @@ void multiply_matrix(const TileRun& tiles, const TileRun& next, const RowGroups&
       widen_tile<WideFor::kMatrixUnit>(tiles.dtype, tiles.tile[v].data, block, count,
                                        scratch.wide + v * kWideTileBytes);
     }
-    WeightsAhead ahead = weights_ahead(tiles, next, groups.cols, block, (end - begin) * tiles.count * count);
+    FetchAhead ahead{weights_ahead(tiles, next, groups.cols, block, (end - begin) * tiles.count * turns_of(count)), {}};
+    const bool last = block + count == blocks;
+    if (last) ahead.results = results_ahead(results, begin, end);
     for (int64_t group = begin; group < end; ++group) {
       const int size = group_size(groups, group);
       const std::byte* const x = groups.at(group) + block * group_block_bytes(size);
@@ -219,6 +224,7 @@ void multiply_matrix(const TileRun& tiles, const TileRun& next, const RowGroups&
         matrix_kernel(kind, size)(scratch.wide + v * kWideTileBytes, count, x, ahead,
                                   scratch.sums_of(v, group - begin));
       }
+      if (last) results.write(group, scratch.sums_of(0, group - begin));
     }
   }
   _tile_release();
@@ -235,10 +241,9 @@ void tiles_times_groups(const TileMatmulArgs& args, const TileProduct& product, 
   const int rows = groups.first_row(end - 1) + groups.rows_of(end - 1) - groups.first_row(begin);
   if (rows < groups.tuning->of(tiles.dtype)) matrix_end = begin;
   const int64_t wide_end = last <= kPackedRows ? end - 1 : end;
-  fetch_outputs(product, tiles, groups, begin, end);
+  const WideResults results{&args, &product, &tiles, &groups};
   clear_sums(scratch, tiles, begin, wide_end);
-  if (begin < matrix_end) multiply_matrix(tiles, next, groups, begin, matrix_end, scratch);
-  if (matrix_end < wide_end) multiply_wide(tiles, next, groups, matrix_end, wide_end, begin, scratch);
-  multiply_packed(tiles, groups, wide_end, end, begin, scratch);
-  write_sums(args, product, tiles, groups, begin, end, scratch);
+  if (begin < matrix_end) multiply_matrix(tiles, next, groups, begin, matrix_end, results, scratch);
+  if (matrix_end < wide_end) multiply_wide(tiles, next, groups, matrix_end, wide_end, begin, results, scratch);
+  multiply_packed(tiles, groups, wide_end, end, begin, results, scratch);
 }

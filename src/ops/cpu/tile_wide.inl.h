@@ -206,37 +206,69 @@ static_assert(tile_worker_bytes() == kTilesTogetherMax * (kWideTileBytes + kWide
 
 int group_size(const RowGroups& groups, int64_t group) { return kGroupSizes[group_kind(groups.rows_of(group))]; }
 
-// Asks for the lines of y that the results go to: they lie far apart, and the last products are long in coming.
-void fetch_outputs(const TileProduct& product, const TileRun& tiles, const RowGroups& groups, int64_t first,
-                   int64_t end) {
-  const int64_t row_end = groups.first_row(end - 1) + groups.rows_of(end - 1);
-  for (int64_t row = groups.first_row(first); row < row_end; ++row) {
-    for (int v = 0; v < tiles.count; ++v)
-      __builtin_prefetch(product.y + row * product.y_stride + tiles.tile[v].output, 1);
+// Where the results of some tiles go. A group is written when its last products end.
+struct WideResults {
+  const TileMatmulArgs* args = nullptr;
+  const TileProduct* product = nullptr;
+  const TileRun* tiles = nullptr;
+  const RowGroups* groups = nullptr;
+
+  // sums: of the first tile; those of the second lie kWideSums behind.
+  void write(int64_t group, const float* sums) const {
+    for (int v = 0; v < tiles->count; ++v) {
+      write_tile(*args, *product, tiles->tile[v], groups->first_row(group), groups->rows_of(group),
+                 sums + v * kWideSums);
+    }
   }
+};
+// The lines of y that results will be written to: they lie far apart, and asked for all at once they would hold up
+// everything else. `kRows` rows a call, with no harm done behind the last one.
+struct ResultsAhead {
+  const float* y = nullptr;
+  int64_t stride = 0;
+  int64_t left = 0;  // rows
+
+  template <int kRows>
+  LORALEI_INLINE void fetch() {
+    if (left <= 0) return;
+    left -= kRows;
+    LORALEI_UNROLL
+    for (int r = 0; r < kRows; ++r, y += stride) {
+      LORALEI_UNROLL
+      for (int v = 0; v < kTilesTogetherMax; ++v) __builtin_prefetch(y + v * kRowTile, 1);
+    }
+  }
+};
+ResultsAhead results_ahead(const WideResults& results, int64_t begin, int64_t end) {
+  const RowGroups& groups = *results.groups;
+  const int64_t row = groups.first_row(begin), row_end = groups.first_row(end - 1) + groups.rows_of(end - 1);
+  return {results.product->y + row * results.product->y_stride + results.tiles->tile[0].output,
+          results.product->y_stride, row_end - row};
 }
+// What products ask for on the side.
+struct FetchAhead {
+  WeightsAhead weights;
+  ResultsAhead results;
+  template <int kResultRows>
+  LORALEI_INLINE void fetch() {
+    weights.fetch();
+    results.fetch<kResultRows>();
+  }
+};
 // For groups [first, end), whose sums start at the place of group `first`.
 void clear_sums(const WideScratch& scratch, const TileRun& tiles, int64_t first, int64_t end) {
   for (int v = 0; v < tiles.count; ++v) {
     std::memset(scratch.sums_of(v, 0), 0, static_cast<size_t>((end - first) * kGroupRows * kRowTile) * sizeof(float));
   }
 }
-void write_sums(const TileMatmulArgs& args, const TileProduct& product, const TileRun& tiles, const RowGroups& groups,
-                int64_t first, int64_t end, const WideScratch& scratch) {
-  for (int v = 0; v < tiles.count; ++v) {
-    for (int64_t group = first; group < end; ++group) {
-      write_tile(args, product, tiles.tile[v], groups.first_row(group), groups.rows_of(group),
-                 scratch.sums_of(v, group - first));
-    }
-  }
-}
 // Groups of few rows read the packed weights: writing them out would not pay.
 void multiply_packed(const TileRun& tiles, const RowGroups& groups, int64_t begin, int64_t end, int64_t first,
-                     const WideScratch& scratch) {
+                     const WideResults& results, const WideScratch& scratch) {
   for (int64_t group = begin; group < end; ++group) {
     const TileKernel kernel = tile_kernel(tiles.dtype, group_kind(groups.rows_of(group)));
     for (int v = 0; v < tiles.count; ++v) {
       kernel(tiles.tile[v].data, groups.cols, groups.at(group), scratch.sums_of(v, group - first));
     }
+    results.write(group, scratch.sums_of(0, group - first));
   }
 }

@@ -9,9 +9,8 @@ void tiles_times_groups(const TileMatmulArgs& args, const TileProduct& product, 
   const WideScratch scratch(memory);
   const int64_t wide_end =
       group_size(groups, end - 1) <= kPackedRows ? end - 1 : end;  // only the last group can be small
-  fetch_outputs(product, tiles, groups, begin, end);
+  const WideResults results{&args, &product, &tiles, &groups};
   clear_sums(scratch, tiles, begin, wide_end);
-  if (begin < wide_end) multiply_wide(tiles, next, groups, begin, wide_end, begin, scratch);
-  multiply_packed(tiles, groups, wide_end, end, begin, scratch);
-  write_sums(args, product, tiles, groups, begin, end, scratch);
+  if (begin < wide_end) multiply_wide(tiles, next, groups, begin, wide_end, begin, results, scratch);
+  multiply_packed(tiles, groups, wide_end, end, begin, results, scratch);
 }

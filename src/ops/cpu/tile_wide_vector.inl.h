@@ -65,7 +65,7 @@ LORALEI_INLINE void wide_dots(const std::byte* wide, const std::byte* q, const s
 
 // sums [kTiles][kGroupRows][16] (from the first of these rows on) += the blocks' products.
 template <WideKind kKind, int kRows, int kTiles>
-void wide_product(const std::byte* wide, int64_t blocks, WideRows x, WeightsAhead& ahead, float* sums) {
+void wide_product(const std::byte* wide, int64_t blocks, WideRows x, FetchAhead& ahead, float* sums) {
   constexpr int kScales = wide_scales_at(kKind, WideFor::kVectors);
   constexpr bool kHalves = kKind == WideKind::kHalves;
   F acc[kRows][kTiles];
@@ -75,7 +75,7 @@ void wide_product(const std::byte* wide, int64_t blocks, WideRows x, WeightsAhea
     for (int v = 0; v < kTiles; ++v) acc[i][v] = load(sums + v * kWideSums + i * kRowTile);
   }
   for (int64_t b = 0; b < blocks; ++b) {
-    ahead.fetch();
+    ahead.fetch<1>();
     I dots[kRows][kTiles], high[kRows][kTiles];
     if constexpr (kHalves) {
       wide_dots<0, 4>(wide, x.q, x.z, dots);
@@ -121,7 +121,7 @@ constexpr int wide_pass(WideKind kind, int size) {
 
 template <WideKind kKind, int kTiles>
 void wide_group_of(const std::byte* wide, int64_t blocks, const std::byte* group, int size, ZeroPoint zero,
-                   WeightsAhead& ahead, float* sums) {
+                   FetchAhead& ahead, float* sums) {
   constexpr int kMost = wide_pass(kKind, 8), kFew = wide_pass(kKind, 6);
   const int pass = wide_pass(kKind, size);
   for (int row = 0; row < size; row += pass, sums += pass * kRowTile) {
@@ -135,7 +135,7 @@ void wide_group_of(const std::byte* wide, int64_t blocks, const std::byte* group
 }
 template <WideKind kKind>
 void wide_group_tiles(int tiles, const std::byte* wide, int64_t blocks, const std::byte* group, int size,
-                      ZeroPoint zero, WeightsAhead& ahead, float* sums) {
+                      ZeroPoint zero, FetchAhead& ahead, float* sums) {
   if (tiles == 2) {
     wide_group_of<kKind, 2>(wide, blocks, group, size, zero, ahead, sums);
   } else {
@@ -144,7 +144,7 @@ void wide_group_tiles(int tiles, const std::byte* wide, int64_t blocks, const st
 }
 // Adds the products of `blocks` wide blocks of one or two tiles with a group of `size` rows to sums [tiles][kWideSums].
 void wide_group(const WideFormat& format, int tiles, const std::byte* wide, int64_t blocks, const std::byte* group,
-                int size, WeightsAhead& ahead, float* sums) {
+                int size, FetchAhead& ahead, float* sums) {
   switch (format.kind) {
     case WideKind::kPlain:
       return wide_group_tiles<WideKind::kPlain>(tiles, wide, blocks, group, size, format.zero, ahead, sums);
@@ -155,10 +155,10 @@ void wide_group(const WideFormat& format, int tiles, const std::byte* wide, int6
   }
 }
 
-// The products of `tiles` with groups [begin, end), added to the sums, which start at the place of group `first`. All
-// groups have more than kPackedRows rows.
+// The products of `tiles` with groups [begin, end), added to the sums, which start at the place of group `first`, and
+// their results. All groups have more than kPackedRows rows.
 void multiply_wide(const TileRun& tiles, const TileRun& next, const RowGroups& groups, int64_t begin, int64_t end,
-                   int64_t first, const WideScratch& scratch) {
+                   int64_t first, const WideResults& results, const WideScratch& scratch) {
   const WideFormat format = wide_format(tiles.dtype);
   const int64_t blocks = groups.cols / kActivationBlock;
   int64_t passes = 0;
@@ -171,11 +171,14 @@ void multiply_wide(const TileRun& tiles, const TileRun& next, const RowGroups& g
     for (int v = 0; v < tiles.count; ++v) {
       widen_tile<WideFor::kVectors>(tiles.dtype, tiles.tile[v].data, block, count, scratch.wide + v * kWideTileBytes);
     }
-    WeightsAhead ahead = weights_ahead(tiles, next, groups.cols, block, passes * count);
+    FetchAhead ahead{weights_ahead(tiles, next, groups.cols, block, passes * count), {}};
+    const bool last = block + count == blocks;
+    if (last) ahead.results = results_ahead(results, begin, end);
     for (int64_t group = begin; group < end; ++group) {
       const int size = group_size(groups, group);
       wide_group(format, tiles.count, scratch.wide, count, groups.at(group) + block * group_block_bytes(size), size,
                  ahead, scratch.sums_of(0, group - first));
+      if (last) results.write(group, scratch.sums_of(0, group - first));
     }
   }
 }
