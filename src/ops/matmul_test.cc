@@ -107,6 +107,27 @@ TEST_P(Matmul, ARowDoesNotDependOnItsBatch) {
   }
 }
 
+// More rows than a part holds, more inputs than a block, on any number of threads.
+TEST_P(Matmul, ManyRowsOfManyInputsAreTheRowsAlone) {
+  Prng prng(107);
+  for (DType dtype : {DType::kBF16, DType::kF32, DType::kQ4_K}) {
+    const int32_t in = dtype == DType::kQ4_K ? 1280 : 1061, out = 21, rows = 407;
+    const TestWeights weights(prng, dtype, out, in);
+    const std::vector<float> x = random_floats(prng, int64_t{rows} * in), old = random_floats(prng, int64_t{rows} * out);
+    std::vector<float> alone;
+    for (int32_t row = 0; row < rows; ++row) {
+      const std::vector<float> one(x.begin() + row * in, x.begin() + (row + 1) * in);
+      const std::vector<float> add_to(old.begin() + row * out, old.begin() + (row + 1) * out);
+      const std::vector<float> y = run_matmul(table(), 1, weights, one, 1, nullptr, &add_to);
+      alone.insert(alone.end(), y.begin(), y.end());
+    }
+    for (int threads : {1, 3}) {
+      ASSERT_TRUE(same_bits(run_matmul(table(), threads, weights, x, rows, nullptr, &old), alone))
+          << dtype_info(dtype).name << " threads " << threads;
+    }
+  }
+}
+
 TEST_P(Matmul, NaNAndInfinityStayInTheirRow) {
   Prng prng(104);
   const TestWeights weights(prng, DType::kBF16, 20, 64);

@@ -2,8 +2,11 @@
 // Products of rows with rows. No include guard: see target.h.
 //
 // The number for (row, output) is one lane accumulator over the input in ascending steps of kLanes, then reduce4's
-// fixed order; how many rows and outputs share a register tile changes which numbers are computed together, never one
-// of them (batch invariance).
+// fixed order; how many rows and outputs share a register tile, and how many inputs are multiplied at a time, changes
+// which numbers are computed together, never one of them (batch invariance).
+//
+// Few rows meet the weights as they stream from memory. For more, kBlockCols inputs of sixteen outputs are decoded to
+// f32 and meet all rows from the first-level cache, while the rows' lane sums wait in the second-level one.
 
 struct ProductOut {
   float* y = nullptr;  // the first output of the first row
@@ -12,12 +15,10 @@ struct ProductOut {
   bool accumulate = false;
 };
 
-// kOutputs weight rows times kTokens activation rows.
+// Lane sums [kTokens][kOutputs] += kOutputs weight rows times kTokens activation rows.
 template <class Rows, int kOutputs, int kTokens>
 LORALEI_INLINE void product_tile(const std::byte* const* weights, const float* x, int64_t x_stride, int64_t cols,
                                  F (&sums)[kTokens * kOutputs]) {
-  LORALEI_UNROLL
-  for (int i = 0; i < kTokens * kOutputs; ++i) sums[i] = zero();
   int64_t k = 0;
   for (; k + kLanes <= cols; k += kLanes) {
     F w[kOutputs];
@@ -43,13 +44,11 @@ LORALEI_INLINE void product_tile(const std::byte* const* weights, const float* x
   }
 }
 
-// A tile and its results. `outputs` of the kOutputs rows are real; the rest repeat the last one and are not stored.
-template <class Rows, int kOutputs, int kTokens>
-void product_block(const std::byte* const* weights, int outputs, int first_output, const float* x, int64_t x_stride,
-                   int64_t row, int64_t cols, const ProductOut& out) {
+// Writes the results of a tile. `outputs` of the kOutputs are real.
+template <int kOutputs, int kTokens>
+LORALEI_INLINE void write_products(const F (&sums)[kTokens * kOutputs], int outputs, int first_output, int64_t row,
+                                   const ProductOut& out) {
   static_assert(kOutputs * kTokens % 4 == 0);
-  F sums[kTokens * kOutputs];
-  product_tile<Rows, kOutputs, kTokens>(weights, x + row * x_stride, x_stride, cols, sums);
   alignas(16) float values[kTokens * kOutputs];
   LORALEI_UNROLL
   for (int i = 0; i < kTokens * kOutputs; i += 4)
@@ -63,6 +62,18 @@ void product_block(const std::byte* const* weights, int outputs, int first_outpu
       y[o] = out.accumulate ? y[o] + value : value;
     }
   }
+}
+
+// --- few rows ---
+// A tile and its results. Outputs behind the real ones repeat the last one.
+template <class Rows, int kOutputs, int kTokens>
+void product_block(const std::byte* const* weights, int outputs, int first_output, const float* x, int64_t x_stride,
+                   int64_t row, int64_t cols, const ProductOut& out) {
+  F sums[kTokens * kOutputs];
+  LORALEI_UNROLL
+  for (int i = 0; i < kTokens * kOutputs; ++i) sums[i] = zero();
+  product_tile<Rows, kOutputs, kTokens>(weights, x + row * x_stride, x_stride, cols, sums);
+  write_products<kOutputs, kTokens>(sums, outputs, first_output, row, out);
 }
 
 // Activation rows a register tile of four outputs holds: 4 by 6 fill the 32 registers of AVX-512, 4 by 3 the 16 of
@@ -119,54 +130,206 @@ void product_rows_of(DType dtype, const std::byte* weights, int64_t weight_strid
   }
 }
 
+// --- many rows ---
+constexpr int kBlockOutputs = 4;  // of a register tile
+
+// The weights that come next are asked for while others are multiplied: some lines of sixteen rows at each call.
+struct RowsAhead {
+  const std::byte* rows = nullptr;
+  int64_t stride = 0;
+  int64_t bytes = 0;  // of each row
+  int64_t left = 0;   // rows
+  int64_t each = 0;   // lines a call
+  int64_t at = 0;
+
+  LORALEI_INLINE void fetch() {
+    for (int64_t i = 0; i < each && left > 0; ++i) {
+      __builtin_prefetch(rows + at, 0, 2);
+      at += 64;
+      if (at < bytes) continue;
+      at = 0;
+      rows += stride;
+      --left;
+    }
+  }
+};
+
+// One block of inputs of a row tile, decoded, and the rows that meet it.
+struct DecodedBlock {
+  const float* weights = nullptr;  // [kRowTile][kBlockCols], kBlockStride apart
+  int64_t cols = 0;
+  int outputs = 0;
+  const float* x = nullptr;  // from the block's first input on
+  int64_t x_stride = 0;
+  float* sums = nullptr;  // [rows][kRowTile][kLanes]
+};
+
+// sums [kTokens][kRowTile] += four outputs' products with whole vectors of inputs.
+template <int kTokens>
+LORALEI_INLINE void add_products(const float* weights, const float* x, int64_t x_stride, int64_t cols, float* waiting) {
+  F sums[kTokens][kBlockOutputs];
+  LORALEI_UNROLL
+  for (int t = 0; t < kTokens; ++t) {
+    LORALEI_UNROLL
+    for (int o = 0; o < kBlockOutputs; ++o) sums[t][o] = load(waiting + (t * kRowTile + o) * kLanes);
+  }
+  for (int64_t k = 0; k < cols; k += kLanes) {
+    F w[kBlockOutputs];
+    LORALEI_UNROLL
+    for (int o = 0; o < kBlockOutputs; ++o) w[o] = load(weights + o * kBlockStride + k);
+    LORALEI_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      const F value = load(x + t * x_stride + k);
+      LORALEI_UNROLL
+      for (int o = 0; o < kBlockOutputs; ++o) sums[t][o] = fma(value, w[o], sums[t][o]);
+    }
+  }
+  LORALEI_UNROLL
+  for (int t = 0; t < kTokens; ++t) {
+    LORALEI_UNROLL
+    for (int o = 0; o < kBlockOutputs; ++o) store(waiting + (t * kRowTile + o) * kLanes, sums[t][o]);
+  }
+}
+// The last inputs, fewer than a vector.
+void add_rest(const float* weights, const float* x, int count, float* waiting) {
+  const F value = load_n(x, count);
+  for (int o = 0; o < kBlockOutputs; ++o)
+    store(waiting + o * kLanes, fma(value, load_n(weights + o * kBlockStride, count), load(waiting + o * kLanes)));
+}
+
+// All outputs for kTokens rows from `row` on.
+template <int kTokens>
+void block_rows(const DecodedBlock& block, int64_t row, RowsAhead& ahead) {
+  const int64_t whole = block.cols - block.cols % kLanes;
+  for (int first = 0; first < block.outputs; first += kBlockOutputs) {
+    ahead.fetch();
+    const float* const weights = block.weights + first * kBlockStride;
+    const float* const x = block.x + row * block.x_stride;
+    float* const waiting = block.sums + (row * kRowTile + first) * kLanes;
+    add_products<kTokens>(weights, x, block.x_stride, whole, waiting);
+    if (whole == block.cols) continue;
+    for (int t = 0; t < kTokens; ++t)
+      add_rest(weights + whole, x + t * block.x_stride + whole, static_cast<int>(block.cols - whole),
+               waiting + t * kRowTile * kLanes);
+  }
+}
+// As many of the rows from `row` on as fit a register tile; returns how many.
+int block_step(const DecodedBlock& block, int64_t row, int64_t rows, RowsAhead& ahead) {
+  if constexpr (kTokenTile == 6) {
+    if (rows >= 6) return block_rows<6>(block, row, ahead), 6;
+    if (rows == 5) return block_rows<5>(block, row, ahead), 5;
+    if (rows == 4) return block_rows<4>(block, row, ahead), 4;
+  }
+  if (rows >= 3) return block_rows<3>(block, row, ahead), 3;
+  if (rows == 2) return block_rows<2>(block, row, ahead), 2;
+  return block_rows<1>(block, row, ahead), 1;
+}
+
+// Results of rows [begin, end) from their lane sums.
+void write_blocked(const DecodedBlock& block, int64_t begin, int64_t end, const ProductOut& out) {
+  alignas(64) float values[kRowTile];
+  for (int64_t row = begin; row < end; ++row) {
+    const float* const sums = block.sums + row * kRowTile * kLanes;
+    LORALEI_UNROLL
+    for (int o = 0; o < kRowTile; o += 4)
+      store4(values + o, reduce4(load(sums + o * kLanes), load(sums + (o + 1) * kLanes), load(sums + (o + 2) * kLanes),
+                                 load(sums + (o + 3) * kLanes)));
+    float* const y = out.y + row * out.stride;
+    for (int o = 0; o < block.outputs; o += kLanes) {
+      const int lanes = block.outputs - o < kLanes ? block.outputs - o : kLanes;
+      F value = load(values + o);
+      if (out.bias != nullptr) value = add(value, load_n(out.bias + o, lanes));
+      if (out.accumulate) value = add(load_n(y + o, lanes), value);
+      store_n(y + o, value, lanes);
+    }
+  }
+}
+
+// The lines of y that a step will write, which lie far apart.
+void fetch_results(const ProductOut& out, int64_t row, int64_t rows) {
+  for (int64_t r = row; r < row + kTokenTile && r < rows; ++r) __builtin_prefetch(out.y + r * out.stride, 1);
+}
+
+// A row tile times up to kBlockRows rows of x; `next` is the tile that this thread takes after it, or null.
+void blocked_product(const MatmulArgs& args, const RowTile& tile, const std::byte* next, const float* x, int64_t rows,
+                     const ProductOut& out, float* memory) {
+  const DType dtype = args.w.dtype;
+  const int64_t cols = args.w.cols, stride = row_bytes(dtype, cols);
+  const int decoded_rows = (tile.count + kBlockOutputs - 1) / kBlockOutputs * kBlockOutputs;
+  DecodedBlock block{.weights = memory,
+                     .outputs = tile.count,
+                     .x_stride = args.x_stride,
+                     .sums = memory + kRowTile * kBlockStride};
+  std::memset(block.sums, 0, static_cast<size_t>(rows * kRowTile * kLanes) * sizeof(float));
+  const int64_t calls = (rows + kTokenTile - 1) / kTokenTile * (decoded_rows / kBlockOutputs);
+  for (int64_t k = 0; k < cols; k += kBlockCols) {
+    block.cols = cols - k < kBlockCols ? cols - k : kBlockCols;
+    block.x = x + k;
+    const bool last = k + block.cols == cols;
+    for (int o = 0; o < decoded_rows; ++o) {
+      const int64_t row = o < tile.count ? o : tile.count - 1;
+      decode_to_f32(dtype, tile.data + row * stride + row_bytes(dtype, k), memory + o * kBlockStride, block.cols);
+    }
+    const int64_t ahead_at = last ? 0 : k + kBlockCols;
+    const std::byte* const from = last ? next : tile.data;
+    RowsAhead ahead{.stride = stride};
+    if (from != nullptr) {
+      ahead.rows = from + row_bytes(dtype, ahead_at);
+      ahead.bytes = row_bytes(dtype, cols - ahead_at < kBlockCols ? cols - ahead_at : kBlockCols);
+      ahead.left = kRowTile;
+      ahead.each = (kRowTile * ((ahead.bytes + 63) / 64) + calls - 1) / calls;
+    }
+    if (last) fetch_results(out, 0, rows);
+    for (int64_t row = 0; row < rows;) {
+      if (last) fetch_results(out, row + kTokenTile, rows);
+      const int64_t end = row + block_step(block, row, rows - row, ahead);
+      if (last) write_blocked(block, row, end, out);
+      row = end;
+    }
+  }
+}
+
 // From how many rows on it pays to decode f16 and bf16 weights once instead of in every register tile.
 constexpr int64_t kDecodeRows = 2 * kTokenTile + 1;
-// Up to how many rows x stays in the second-level cache beside four decoded weight rows in the first.
-constexpr int64_t kFewRows = 32;
 
-// One tile of at most kRowTile weight rows. Quantised rows are decoded to f32 first: a few at a time while they are
-// used once or twice (they stay in the first-level cache), all of them where many rows share them.
-void matmul_tile(const MatmulArgs& args, const std::byte* weights, int outputs, int64_t output, int64_t row_begin,
-                 int64_t row_end, float* decoded) {
-  const int64_t cols = args.w.cols;
-  const int64_t weight_stride = row_bytes(args.w.dtype, cols);
-  const int64_t rows = row_end - row_begin;
-  ProductOut out{args.y + output, args.y_stride, args.bias != nullptr ? args.bias + output : nullptr, args.accumulate};
-  if (args.w.dtype == DType::kF32 || (!is_quantised(args.w.dtype) && rows < kDecodeRows)) {
-    product_rows_of(args.w.dtype, weights, weight_stride, outputs, args.x, args.x_stride, row_begin, row_end, cols,
-                    out);
+// The rows [row_begin, row_end) of one tile.
+void matmul_tile(const MatmulArgs& args, const RowTile& tile, const std::byte* next, int64_t row_begin, int64_t row_end,
+                 float* memory) {
+  ProductOut out{args.y + tile.output, args.y_stride, args.bias != nullptr ? args.bias + tile.output : nullptr,
+                 args.accumulate};
+  if (!is_quantised(args.w.dtype) && row_end - row_begin < kDecodeRows) {
+    product_rows_of(args.w.dtype, tile.data, row_bytes(args.w.dtype, args.w.cols), tile.count, args.x, args.x_stride,
+                    row_begin, row_end, args.w.cols, out);
     return;
   }
-  const int64_t decoded_stride = decoded_stride_bytes(cols) / 4;
-  const int step = rows <= kFewRows ? 4 : (cols <= 4096 ? kRowTile : 8);
-  for (int o = 0; o < outputs; o += step) {
-    const int count = outputs - o < step ? outputs - o : step;
-    for (int i = 0; i < count; ++i)
-      decode_to_f32(args.w.dtype, weights + (o + i) * weight_stride, decoded + i * decoded_stride, cols);
-    ProductOut part = out;
-    part.y += o;
-    if (part.bias != nullptr) part.bias += o;
-    product_rows<RowsF32>(reinterpret_cast<const std::byte*>(decoded), decoded_stride * 4, count, args.x, args.x_stride,
-                          row_begin, row_end, cols, part);
-  }
+  out.y += row_begin * out.stride;
+  blocked_product(args, tile, next, args.x + row_begin * args.x_stride, row_end - row_begin, out, memory);
+}
+
+// Into how many parts the rows go: each part's inputs stay in the second-level cache while all tiles meet them, and
+// where there are few tiles every thread finds several work items.
+int64_t row_parts(const MatmulArgs& args, int64_t tiles, int threads) {
+  constexpr int64_t kInputsInCache = int64_t{1} << 18;
+  const int64_t in_cache = std::clamp(kInputsInCache / args.w.cols, int64_t{8} * kTokenTile, kBlockRows);
+  return std::max((args.rows + in_cache - 1) / in_cache, row_splits(tiles, args.rows, threads));
 }
 
 void matmul(OpContext& ctx, const MatmulArgs& args) {
   if (args.rows <= 0 || args.w.rows <= 0) return;
   ++ctx.op_count;
-  const Scratch scratch(ctx, 0, matmul_worker_bytes(args.w.cols));
+  const Scratch scratch(ctx, 0, matmul_worker_bytes());
   const int64_t tiles = tile_count(args.w);
-  // Few outputs and many rows: split the rows too. The blocks are whole register tiles, so that none is cut needlessly.
-  const int64_t splits = row_splits(tiles, args.rows, ctx.pool->threads());
-  const int64_t block = (args.rows + splits - 1) / splits + kTokenTile - 1;
-  const int64_t block_rows = block - block % kTokenTile;
-  ctx.pool->parallel_for(tiles * splits, 1, [&](int64_t begin, int64_t end, int worker) {
+  const int64_t parts = row_parts(args, tiles, ctx.pool->threads());
+  // Whole register tiles, so that none is cut needlessly.
+  const int64_t part = (args.rows + parts - 1) / parts + kTokenTile - 1;
+  const int64_t part_rows = part - part % kTokenTile;
+  ctx.pool->parallel_for_runs(tiles * parts, 1, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t item = begin; item < end; ++item) {
-      const RowTile tile = row_tile(args.w, item / splits);
-      const int64_t row_begin = item % splits * block_rows;
-      const int64_t row_end = row_begin + block_rows < args.rows ? row_begin + block_rows : args.rows;
-      if (row_begin < row_end)
-        matmul_tile(args, tile.data, tile.count, tile.output, row_begin, row_end, scratch.worker<float>(worker));
+      const RowTile tile = row_tile(args.w, item % tiles);
+      const std::byte* const next = item + 1 < end ? row_tile(args.w, (item + 1) % tiles).data : nullptr;
+      const int64_t row_begin = item / tiles * part_rows;
+      const int64_t row_end = std::min<int64_t>(row_begin + part_rows, args.rows);
+      if (row_begin < row_end) matmul_tile(args, tile, next, row_begin, row_end, scratch.worker<float>(worker));
     }
   });
 }
