@@ -4,53 +4,107 @@
 
 constexpr int kBlockVectors = kActivationBlock / kLanes;
 
+// Where the numbers of a block of row `at` lie in a group of `rows`.
+struct RoundedBlock {
+  std::byte* block = nullptr;
+  int rows = 0, at = 0;
+
+  int8_t* q() const { return reinterpret_cast<int8_t*>(block) + at * kActivationBlock; }
+  // low, high: the sums of q over each half.
+  LORALEI_INLINE void put(float d, int32_t low, int32_t high) const {
+    const int32_t sum = low + high;
+    put_float(group_d_at(rows), d);
+    put_float(group_s_at(rows), d * static_cast<float>(sum));
+    put_start(ZeroPoint::k8, -8 * sum);
+    put_start(ZeroPoint::k16, -16 * sum);
+    put_start(ZeroPoint::k128, -128 * sum);
+    put_start(ZeroPoint::k32Low, -32 * low);
+    put_start(ZeroPoint::k32High, -32 * high);
+  }
+
+ private:
+  LORALEI_INLINE void put_float(int offset, float value) const { std::memcpy(block + offset + 4 * at, &value, 4); }
+  LORALEI_INLINE void put_start(ZeroPoint zero, int32_t value) const {
+    std::memcpy(block + group_z_at(rows, zero) + 4 * at, &value, 4);
+  }
+};
+
+// One block; x null: zeros.
+void round_block(const float* x, const RoundedBlock& out) {
+  uint32_t largest_bits = 0;
+  if (x != nullptr) {
+    // As integers the magnitudes keep their order, and NaN is above infinity.
+    I largest = iset1(0);
+    for (int v = 0; v < kBlockVectors; ++v)
+      largest = imax(largest, iand(bits_of(load(x + v * kLanes)), iset1(0x7FFFFFFF)));
+    largest_bits = static_cast<uint32_t>(reduce_imax(largest));
+  }
+  const float magnitude = std::bit_cast<float>(largest_bits);
+  if (largest_bits >= 0x7F800000u || magnitude < kActivationMin) {
+    std::memset(out.q(), 0, kActivationBlock);
+    return out.put(largest_bits >= 0x7F800000u ? std::numeric_limits<float>::quiet_NaN() : 0.0f, 0, 0);
+  }
+  const F inverse = set1(127.0f / magnitude);
+  int32_t sums[2] = {};
+  for (int v = 0; v < kBlockVectors; ++v) {
+    const I rounded = to_int(mul(load(x + v * kLanes), inverse));
+    store_bytes(out.q() + v * kLanes, rounded);
+    sums[v * kLanes / 16] += reduce_iadd(rounded);
+  }
+  out.put(magnitude / 127.0f, sums[0], sums[1]);
+}
+
+// Four ordinary blocks together: most of the work is looking across lanes, which four vectors do at the price of one
+// and a half. False, and nothing done, where a block is zero or holds what is no number.
+bool round_four_blocks(const float* x, std::byte* block, int rows, int at) {
+  const I abs_bits = iset1(0x7FFFFFFF);
+  I largest[4];
+  LORALEI_UNROLL
+  for (int b = 0; b < 4; ++b) {
+    largest[b] = iand(bits_of(load(x + b * kActivationBlock)), abs_bits);
+    LORALEI_UNROLL
+    for (int v = 1; v < kBlockVectors; ++v)
+      largest[b] = imax(largest[b], iand(bits_of(load(x + b * kActivationBlock + v * kLanes)), abs_bits));
+  }
+  alignas(16) int32_t bits[4];
+  reduce4_imax(bits, largest[0], largest[1], largest[2], largest[3]);
+  constexpr auto kMinBits = std::bit_cast<int32_t>(kActivationMin);
+  for (int32_t b : bits) {
+    if (b < kMinBits || b >= 0x7F800000) return false;
+  }
+  const int block_bytes = group_block_bytes(rows);
+  I sums[2][4];
+  LORALEI_UNROLL
+  for (int b = 0; b < 4; ++b) {
+    const F inverse = set1(127.0f / std::bit_cast<float>(bits[b]));
+    const RoundedBlock out{block + b * block_bytes, rows, at};
+    LORALEI_UNROLL
+    for (int v = 0; v < kBlockVectors; ++v) {
+      const I rounded = to_int(mul(load(x + b * kActivationBlock + v * kLanes), inverse));
+      store_bytes(out.q() + v * kLanes, rounded);
+      I& sum = sums[v * kLanes / 16][b];
+      sum = v * kLanes % 16 == 0 ? rounded : iadd(sum, rounded);
+    }
+  }
+  alignas(16) int32_t low[4], high[4];
+  reduce4_iadd(low, sums[0][0], sums[0][1], sums[0][2], sums[0][3]);
+  reduce4_iadd(high, sums[1][0], sums[1][1], sums[1][2], sums[1][3]);
+  for (int b = 0; b < 4; ++b)
+    RoundedBlock{block + b * block_bytes, rows, at}.put(std::bit_cast<float>(bits[b]) / 127.0f, low[b], high[b]);
+  return true;
+}
+
 // Row `at` of a group of `rows` rows. x null: a row of zeros, which fills a group up.
 void round_row(const float* x, int64_t cols, int rows, int at, std::byte* group) {
-  const I abs_bits = iset1(0x7FFFFFFF);
   const int block_bytes = group_block_bytes(rows);
-  for (int64_t k = 0; k < cols; k += kActivationBlock, group += block_bytes) {
-    int8_t* q = reinterpret_cast<int8_t*>(group) + at * kActivationBlock;
-    float d = 0, s = 0;
-    int32_t sums[2] = {};
-    uint32_t largest_bits = 0;
-    F values[kBlockVectors];
-    if (x != nullptr) {
-      // As integers the magnitudes keep their order, and NaN is above infinity.
-      I largest = iset1(0);
-      LORALEI_UNROLL
-      for (int v = 0; v < kBlockVectors; ++v) {
-        values[v] = load(x + k + v * kLanes);
-        largest = imax(largest, iand(bits_of(values[v]), abs_bits));
-      }
-      largest_bits = static_cast<uint32_t>(reduce_imax(largest));
+  for (int64_t k = 0; k < cols;) {
+    if (x != nullptr && k + 4 * kActivationBlock <= cols && round_four_blocks(x + k, group, rows, at)) {
+      k += 4 * kActivationBlock;
+      group += 4 * block_bytes;
+      continue;
     }
-    const float magnitude = std::bit_cast<float>(largest_bits);
-    if (largest_bits >= 0x7F800000u) {
-      d = s = std::numeric_limits<float>::quiet_NaN();
-      std::memset(q, 0, kActivationBlock);
-    } else if (magnitude < kActivationMin) {
-      std::memset(q, 0, kActivationBlock);
-    } else {
-      d = magnitude / 127.0f;
-      const F inverse = set1(127.0f / magnitude);
-      LORALEI_UNROLL
-      for (int v = 0; v < kBlockVectors; ++v) {
-        const I rounded = to_int(mul(values[v], inverse));
-        store_bytes(q + v * kLanes, rounded);
-        sums[v * kLanes / 16] += reduce_iadd(rounded);
-      }
-      s = d * static_cast<float>(sums[0] + sums[1]);
-    }
-    std::memcpy(group + group_d_at(rows) + 4 * at, &d, 4);
-    std::memcpy(group + group_s_at(rows) + 4 * at, &s, 4);
-    const auto put = [&](ZeroPoint zero, int32_t value) {
-      std::memcpy(group + group_z_at(rows, zero) + 4 * at, &value, 4);
-    };
-    const int32_t sum = sums[0] + sums[1];
-    put(ZeroPoint::k8, -8 * sum);
-    put(ZeroPoint::k16, -16 * sum);
-    put(ZeroPoint::k128, -128 * sum);
-    put(ZeroPoint::k32Low, -32 * sums[0]);
-    put(ZeroPoint::k32High, -32 * sums[1]);
+    round_block(x != nullptr ? x + k : nullptr, {group, rows, at});
+    k += kActivationBlock;
+    group += block_bytes;
   }
 }

@@ -85,6 +85,7 @@ LORALEI_INLINE I load_s8(const std::byte* p) {
 LORALEI_INLINE I iset1(int x) { return _mm256_set1_epi32(x); }
 LORALEI_INLINE I iand(I a, I b) { return _mm256_and_si256(a, b); }
 LORALEI_INLINE I ior(I a, I b) { return _mm256_or_si256(a, b); }
+LORALEI_INLINE I iadd(I a, I b) { return _mm256_add_epi32(a, b); }
 LORALEI_INLINE I isub(I a, I b) { return _mm256_sub_epi32(a, b); }
 LORALEI_INLINE I ishr(I a, int n) { return _mm256_srl_epi32(a, _mm_cvtsi32_si128(n)); }
 LORALEI_INLINE I ishl(I a, int n) { return _mm256_sll_epi32(a, _mm_cvtsi32_si128(n)); }
@@ -127,4 +128,19 @@ LORALEI_INLINE int32_t reduce_iadd(I x) {
   __m128i half = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
   half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4E));
   return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xB1)));
+}
+// The largest lane of each of four vectors, and the sums of their lanes.
+LORALEI_INLINE void reduce4_imax(int32_t* out, I a, I b, I c, I d) {
+  const I ab = imax(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+  const I cd = imax(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+  const I abcd = imax(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out),
+                   _mm_max_epi32(_mm256_castsi256_si128(abcd), _mm256_extracti128_si256(abcd, 1)));
+}
+LORALEI_INLINE void reduce4_iadd(int32_t* out, I a, I b, I c, I d) {
+  const I ab = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+  const I cd = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+  const I abcd = _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out),
+                   _mm_add_epi32(_mm256_castsi256_si128(abcd), _mm256_extracti128_si256(abcd, 1)));
 }

@@ -83,6 +83,7 @@ LORALEI_INLINE I load_s8(const std::byte* p) {
 LORALEI_INLINE I iset1(int x) { return _mm512_set1_epi32(x); }
 LORALEI_INLINE I iand(I a, I b) { return _mm512_and_si512(a, b); }
 LORALEI_INLINE I ior(I a, I b) { return _mm512_or_si512(a, b); }
+LORALEI_INLINE I iadd(I a, I b) { return _mm512_add_epi32(a, b); }
 LORALEI_INLINE I isub(I a, I b) { return _mm512_sub_epi32(a, b); }
 LORALEI_INLINE I ishr(I a, int n) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
 LORALEI_INLINE I ishl(I a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n)); }
@@ -117,3 +118,20 @@ LORALEI_INLINE void store_bytes(int8_t* p, I x) {
 }
 LORALEI_INLINE int32_t reduce_imax(I x) { return _mm512_reduce_max_epi32(x); }
 LORALEI_INLINE int32_t reduce_iadd(I x) { return _mm512_reduce_add_epi32(x); }
+// The largest lane of each of four vectors, and the sums of their lanes.
+LORALEI_INLINE void reduce4_imax(int32_t* out, I a, I b, I c, I d) {
+  const I ab = imax(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  const I cd = imax(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+  const I abcd = imax(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+  const __m256i half = _mm256_max_epi32(_mm512_castsi512_si256(abcd), _mm512_extracti32x8_epi32(abcd, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out),
+                   _mm_max_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)));
+}
+LORALEI_INLINE void reduce4_iadd(int32_t* out, I a, I b, I c, I d) {
+  const I ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  const I cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+  const I abcd = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+  const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(abcd), _mm512_extracti32x8_epi32(abcd, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out),
+                   _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)));
+}

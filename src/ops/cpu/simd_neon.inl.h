@@ -91,6 +91,7 @@ LORALEI_INLINE I load_s8(const std::byte* p) {
 LORALEI_INLINE I iset1(int x) { return vdupq_n_s32(x); }
 LORALEI_INLINE I iand(I a, I b) { return vandq_s32(a, b); }
 LORALEI_INLINE I ior(I a, I b) { return vorrq_s32(a, b); }
+LORALEI_INLINE I iadd(I a, I b) { return vaddq_s32(a, b); }
 LORALEI_INLINE I isub(I a, I b) { return vsubq_s32(a, b); }
 LORALEI_INLINE I ishr(I a, int n) { return as_signed(vshlq_u32(as_unsigned(a), vdupq_n_s32(-n))); }
 LORALEI_INLINE I ishl(I a, int n) { return vshlq_s32(a, vdupq_n_s32(n)); }
@@ -131,3 +132,10 @@ LORALEI_INLINE void store_bytes(int8_t* p, I x) {
 }
 LORALEI_INLINE int32_t reduce_imax(I x) { return vmaxvq_s32(x); }
 LORALEI_INLINE int32_t reduce_iadd(I x) { return vaddvq_s32(x); }
+// The largest lane of each of four vectors, and the sums of their lanes.
+LORALEI_INLINE void reduce4_imax(int32_t* out, I a, I b, I c, I d) {
+  vst1q_s32(out, vpmaxq_s32(vpmaxq_s32(a, b), vpmaxq_s32(c, d)));
+}
+LORALEI_INLINE void reduce4_iadd(int32_t* out, I a, I b, I c, I d) {
+  vst1q_s32(out, vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d)));
+}
