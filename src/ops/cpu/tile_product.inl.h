@@ -17,7 +17,8 @@ LORALEI_INLINE I dot_start(const std::byte* block, int row, ZeroPoint zero) {
   return iset1(start);
 }
 
-constexpr int turns(int rows) { return rows % 4 == 0 ? 4 : rows % 3 == 0 ? 3 : rows; }  // rows that take turns
+// Rows that take turns: as many as hide the latency of a dot product and leave registers for the weights.
+constexpr int turns(int rows) { return rows % 8 == 0 ? 8 : rows % 4 == 0 ? 4 : rows % 3 == 0 ? 3 : rows; }
 
 template <class Format>
 constexpr int block_bytes() {
