@@ -29,11 +29,6 @@ struct BenchFlags {
   std::string json, html;
 };
 
-std::string default_cache_dir() {
-  if (const auto cache = env_string("XDG_CACHE_HOME"); cache && !cache->empty()) return *cache + "/loralei";
-  return env_string("HOME").value_or(".") + "/.cache/loralei";
-}
-
 std::string now_text() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
@@ -71,6 +66,7 @@ Status run_scenario(BenchFlags& flags, LogSink& log, BenchReport& report) {
   if (flags.scenario == "server") return bench_server(flags.server, log, report);
   TRY(choose_model(flags));
   if (flags.scenario == "generate") return print_generated(flags, log);
+  flags.engine.host.cache_dir = flags.options.cache_dir;
   TRY_ASSIGN(flags.options.host, finish_engine_options(flags.engine));
   if (flags.scenario == "machine") return bench_machine(flags.options, log, report);
   if (flags.scenario == "decode") return bench_decode(flags.options, log, report);

@@ -113,13 +113,13 @@ struct BiasReader {
     values.resize(static_cast<size_t>(info->shape[0]));
     const bool permuted = reader.permuted_heads(name) > 0;
     TensorTarget target;
-    target.data = reinterpret_cast<std::byte*>(values.data());
     target.permuted_heads = reader.permuted_heads(name);
     target.rows = permuted ? info->shape[0] : 1;
     target.cols = permuted ? 1 : info->shape[0];
     target.source_row_bytes = row_bytes(info->dtype, target.cols);
     std::vector<std::byte> buffer;
-    const bool done = reader.read_rows(*info, target, 0, target.rows, buffer).ok();
+    const bool done =
+        reader.read_rows(*info, target, 0, target.rows, reinterpret_cast<std::byte*>(values.data()), buffer).ok();
     return done ? values.data() : nullptr;
   }
 };

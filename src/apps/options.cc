@@ -52,7 +52,18 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 16))
       ->group(group);
-  command.add_option("--memory-budget", flags.memory_budget, "bytes for everything, e.g. 4GiB (default: what is free)")
+  command
+      .add_option("--memory-budget", flags.memory_budget,
+                  "bytes for everything, e.g. 4GiB (default: what is free); weights beyond it are streamed from disk")
+      ->group(group);
+  command
+      .add_option("--residency", flags.residency,
+                  "which weights stay in memory while streaming: balanced, flex, layer-order, attn-first, ffn-first")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--prefetch-window", flags.prefetch_window,
+                  "bytes of streamed weights on their way (default: three layers' or 128MiB, the lesser)")
       ->group(group);
   command.add_option("--kv-cache-memory", flags.kv_cache_memory, "bytes for the KV cache")->group(group);
   command.add_option("--adapter-memory", flags.adapter_memory, "bytes for loaded adapters")->group(group);
@@ -77,6 +88,17 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->group(group);
 }
 
+void add_cache_dir_option(CLI::App& command, std::string& cache_dir) {
+  command
+      .add_option("--cache-dir", cache_dir,
+                  "folder for packed models that cannot lie beside their source (default: " + default_cache_dir() + ")")
+      ->group("Model and engine");
+}
+std::string default_cache_dir() {
+  if (const auto cache = env_string("XDG_CACHE_HOME"); cache && !cache->empty()) return *cache + "/loralei";
+  return env_string("HOME").value_or(".") + "/.cache/loralei";
+}
+
 Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   EngineHostOptions options = flags.host;
   options.isa = env_string("LORALEI_ISA").value_or("");
@@ -84,6 +106,9 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   options.engine.prefix_cache = !flags.no_prefix_cache;
   options.int8_activations = flags.activations == "int8";
   TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));
+  TRY(parse_size("--prefetch-window", flags.prefetch_window, options.residency.window_bytes));
+  TRY_ASSIGN(options.residency.policy, parse_residency_policy(flags.residency));
+  if (options.cache_dir.empty()) options.cache_dir = default_cache_dir();
   TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, options.engine.kv_cache_bytes));
   TRY(parse_size("--adapter-memory", flags.adapter_memory, options.engine.adapter_bytes));
   if (!flags.quant.empty()) {

@@ -18,6 +18,8 @@ struct EngineFlags {
   std::string activations = "int8";
   std::string kv_dtype;
   std::string memory_budget, kv_cache_memory, adapter_memory;
+  std::string residency = "balanced";
+  std::string prefetch_window;
   std::string adapter_quant;
   bool no_prefix_cache = false;
 };
@@ -28,6 +30,10 @@ enum class ModelOption { kRequired, kOptional };
 void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model = ModelOption::kRequired);
 // Checks and converts what was typed. A sentence names the flag.
 Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags);
+
+// --cache-dir: where a packed model goes that cannot lie beside its source.
+void add_cache_dir_option(CLI::App& command, std::string& cache_dir);
+std::string default_cache_dir();
 
 struct AdapterFlag {
   std::string name, path;

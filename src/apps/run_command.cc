@@ -126,6 +126,7 @@ void add_run_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("run", "One answer on the terminal, streamed; no server.");
   auto flags = std::make_shared<RunFlags>();
   add_engine_options(*command, flags->engine);
+  add_cache_dir_option(*command, flags->engine.host.cache_dir);
   command->add_option("prompt,-p,--prompt", flags->prompt, "what to ask")->required();
   command->add_option("--adapter,--lora", flags->adapter, "PATH or NAME=PATH of a LoRA adapter");
   command->add_option("--system", flags->system, "system message");

@@ -150,6 +150,7 @@ void add_serve_command(CLI::App& app, int& exit_code) {
   serve_options.http.port = 8080;
   serve_options.http.limits.max_body_bytes = static_cast<size_t>(kDefaultMaxBodyBytes);
   add_engine_options(*command, flags->engine);
+  add_cache_dir_option(*command, flags->engine.host.cache_dir);
   const std::string adapters = "Adapters";
   // One value a flag, so that a MODEL behind it is not taken for another; vLLM's flag takes several.
   command->add_option("--adapter,--lora", flags->adapters, "NAME=PATH or PATH; may be given often")

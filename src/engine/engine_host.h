@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineHost: a model file turned into a running engine on this machine's CPU: opened, its weights loaded, memory
-// planned, kernels chosen. What serve, run and bench share.
+// EngineHost: a model file turned into a running engine on this machine's CPU: opened, memory planned, its weights
+// loaded or streamed, kernels chosen. What serve, run and bench share.
 //
 // Thread: start and destroy from one thread; the engine inside is thread-safe. Ownership: owns every part, destroyed in
 // the right order. Failure: a sentence that names the file, flag or number.
@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "engine/api.h"
 #include "formats/base_model.h"
+#include "weights/residency.h"
 
 namespace loralei {
 
@@ -26,11 +27,17 @@ struct EngineHostOptions {
   bool int8_activations = true;
   std::string isa;  // "" = the best this machine has; ref, avx2, avx512_vnni ...
   int threads = 0;  // 0: the cores this process may use
+  // Where the weights do not fit the budget: what is locked, and where the packed file may lie if not beside the model.
+  ResidencyOptions residency;
+  std::string cache_dir;
   EngineOptions engine;
   std::string build;  // named in the fingerprint
 };
 
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
+
+struct WeightOptions;
+class WeightStore;
 
 class EngineHost {
  public:
@@ -45,11 +52,15 @@ class EngineHost {
   int threads() const;
   DType kv_dtype() const;
   const char* isa() const;
+  const WeightStore& weights() const;
   // Where the memory goes, as a small table, and one sentence for each thing a user should know.
   std::string banner() const;
 
  private:
   EngineHost();
+  Result<std::unique_ptr<WeightStore>> stream_weights(const EngineHostOptions& options,
+                                                      const WeightOptions& weight_options, EngineOptions& engine,
+                                                      int64_t taken_bytes, int64_t block_bytes, LogSink& log);
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };

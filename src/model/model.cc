@@ -74,7 +74,7 @@ struct Model::State {
   int kv_width() const { return config.kv_heads * config.head_dim; }
 
   Status allocate();
-  void embed(const ModelBatch& batch);
+  Status embed(const ModelBatch& batch);
   void norm(const float* input, float* output, int32_t rows, std::span<const RowOverride> overrides,
             const float* weight, const float* (*pick)(const SavedTensors&, int layer), int layer);
   Status project(const ModelBatch& batch, int layer, std::span<const Module> modules, const float* input,
@@ -85,7 +85,9 @@ struct Model::State {
                  const float* (*pick)(const SavedTensors&, int layer), int layer, int heads);
   Status head(const ModelBatch& batch);
   void gather(const ModelBatch& batch, std::span<const int32_t> rows);
-  Status head_matrix(const ModelBatch& batch, int32_t row, int32_t count, const SavedTensors* saved);
+  void head_product(const ModelBatch& batch, const WeightView& w, int32_t row, int32_t count,
+                    const SavedTensors* saved);
+  Status head_matrix(const ModelBatch& batch);
   void replace_head_tokens(const ModelBatch& batch, int32_t row, int32_t count, const SavedTensors& saved);
 };
 
@@ -154,14 +156,15 @@ Status Model::State::allocate() {
   return {};
 }
 
-void Model::State::embed(const ModelBatch& batch) {
+Status Model::State::embed(const ModelBatch& batch) {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
-  const WeightPin base = weights->pin(program.embed);
+  TRY_ASSIGN(const EmbeddedRows base, weights->look_up(program.embed, batch.tokens));
   for_each_run(rows, batch.overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
     EmbedArgs args;
-    args.tokens = batch.tokens.data() + begin;
+    const bool replaced = saved != nullptr && !saved->embed.empty();
+    args.tokens = (replaced ? batch.tokens.data() : base.tokens.data()) + begin;
     args.rows = count;
-    args.w = saved != nullptr && !saved->embed.empty() ? saved->embed : base.view();
+    args.w = replaced ? saved->embed : base.view;
     args.y = x + static_cast<int64_t>(begin) * config.hidden;
     args.y_stride = config.hidden;
     ops->embed(context, args);
@@ -175,7 +178,7 @@ void Model::State::embed(const ModelBatch& batch) {
                   sizeof(float) * static_cast<size_t>(config.hidden));
     }
   });
-  if (batch.segments.empty()) return;
+  if (batch.segments.empty()) return {};
   LoraEmbedArgs lora;
   lora.tokens = batch.tokens.data();
   lora.segments = batch.segments;
@@ -184,6 +187,7 @@ void Model::State::embed(const ModelBatch& batch) {
   lora.target.y_stride = config.hidden;
   lora.target.out = config.hidden;
   ops->lora_embed(context, lora);
+  return {};
 }
 
 void Model::State::norm(const float* input, float* output, int32_t rows, std::span<const RowOverride> overrides,
@@ -208,47 +212,52 @@ Status Model::State::project(const ModelBatch& batch, int layer, std::span<const
                              int64_t input_stride, std::span<float* const> outputs, bool accumulate) {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
   const LayerWeights& layer_weights = program.layers[static_cast<size_t>(layer)];
-  std::array<LoraTarget, kLayerModules> targets;
-  std::array<WeightPin, kLayerModules> pins;
-  std::array<TileProduct, kLayerModules> tiled;  // projections with tiles go through one product
-  size_t tiled_count = 0;
+  std::array<LoraTarget, WeightUse::kMatricesMax> targets;
+  std::array<TensorSlot, WeightUse::kMatricesMax> slots;
   for (size_t i = 0; i < modules.size(); ++i) {
     const auto module = static_cast<size_t>(modules[i]);
-    pins[i] = weights->pin(layer_weights.matrix[module]);
-    const WeightView& w = pins[i].view();
-    for (size_t panel = 0; panel < w.panels.size(); ++panel) TRY(pins[i].wait_panel(static_cast<int32_t>(panel)));
-    if (w.layout == LayoutId::kTile16) {
-      tiled[tiled_count++] = {w, layer_weights.bias[module], outputs[i], w.rows};
-    } else {
-      MatmulArgs args;
-      args.x = input;
-      args.x_stride = input_stride;
-      args.rows = rows;
-      args.w = w;
-      args.bias = layer_weights.bias[module];
-      args.y = outputs[i];
-      args.y_stride = w.rows;
-      args.accumulate = accumulate;
-      const Timed timed(times.products_ns);
-      ops->matmul(context, args);
-    }
+    slots[i] = layer_weights.matrix[module];
     targets[i].y = outputs[i];
-    targets[i].y_stride = w.rows;
-    targets[i].out = w.rows;
+    targets[i].y_stride = targets[i].out = weights->view(slots[i]).rows;
     targets[i].sources =
         batch.sources == nullptr
             ? nullptr
             : batch.sources +
                   (static_cast<int64_t>(layer) * kLayerModules + static_cast<int64_t>(module)) * batch.slots;
   }
-  if (tiled_count > 0) {
+  WeightUse use(*weights, {slots.data(), modules.size()});
+  for (;;) {
+    TRY_ASSIGN(const bool more, use.next());
+    if (!more) break;
+    std::array<TileProduct, WeightUse::kMatricesMax> tiled;  // projections with tiles go through one product
+    size_t tiled_count = 0;
+    const Timed timed(times.products_ns);
+    for (size_t i = 0; i < modules.size(); ++i) {
+      const WeightView& w = use.view(i);
+      const float* const bias = layer_weights.bias[static_cast<size_t>(modules[i])];
+      if (w.panels.empty()) continue;
+      if (w.layout == LayoutId::kTile16) {
+        tiled[tiled_count++] = {w, bias, outputs[i], w.rows};
+        continue;
+      }
+      MatmulArgs args;
+      args.x = input;
+      args.x_stride = input_stride;
+      args.rows = rows;
+      args.w = w;
+      args.bias = bias;
+      args.y = outputs[i];
+      args.y_stride = w.rows;
+      args.accumulate = accumulate;
+      ops->matmul(context, args);
+    }
+    if (tiled_count == 0) continue;
     TileMatmulArgs args;
     args.x = input;
     args.x_stride = input_stride;
     args.rows = rows;
     args.products = {tiled.data(), tiled_count};
     args.accumulate = accumulate;
-    const Timed timed(times.products_ns);
     ops->matmul_tiles(context, args);
   }
   if (batch.segments.empty()) return {};
@@ -402,38 +411,59 @@ void Model::State::replace_head_tokens(const ModelBatch& batch, int32_t row, int
   }
 }
 
-Status Model::State::head_matrix(const ModelBatch& batch, int32_t row, int32_t count, const SavedTensors* saved) {
-  const bool replaced = saved != nullptr && !saved->lm_head.empty();
-  WeightPin pin;
-  if (!replaced) {
-    pin = weights->pin(program.head);
-    for (size_t panel = 0; panel < pin.view().panels.size(); ++panel) TRY(pin.wait_panel(static_cast<int32_t>(panel)));
-  }
-  const WeightView& w = replaced ? saved->lm_head : pin.view();
+// Logits of a run of gathered rows from the panels of `w`.
+void Model::State::head_product(const ModelBatch& batch, const WeightView& w, int32_t row, int32_t count,
+                                const SavedTensors* saved) {
   const float* const input = normed + static_cast<int64_t>(row) * config.hidden;
   const float* const bias = saved != nullptr ? saved->lm_head_bias_delta : nullptr;
   float* const output = batch.logits + row * batch.logits_stride;
+  const Timed timed(times.products_ns);
   if (w.layout == LayoutId::kTile16) {
-    const Timed timed(times.products_ns);
     const TileProduct product{w, bias, output, batch.logits_stride};
     ops->matmul_tiles(context, {.x = input, .x_stride = config.hidden, .rows = count, .products = {&product, 1}});
-  } else {
-    MatmulArgs args;
-    args.x = input;
-    args.x_stride = config.hidden;
-    args.rows = count;
-    args.w = w;
-    args.bias = bias;
-    args.y = output;
-    args.y_stride = batch.logits_stride;
-    const Timed timed(times.products_ns);
-    ops->matmul(context, args);
+    return;
   }
-  for (int32_t i = row; i < row + count; ++i) {
-    float* logits = batch.logits + i * batch.logits_stride;
-    std::fill(logits + w.rows, logits + batch.logits_stride, -std::numeric_limits<float>::infinity());
+  MatmulArgs args;
+  args.x = input;
+  args.x_stride = config.hidden;
+  args.rows = count;
+  args.w = w;
+  args.bias = bias;
+  args.y = output;
+  args.y_stride = batch.logits_stride;
+  ops->matmul(context, args);
+}
+
+// The base's head for the runs that use it, round by round, and the adapters' own for the others.
+Status Model::State::head_matrix(const ModelBatch& batch) {
+  const auto rows = static_cast<int32_t>(batch.logits_rows.size());
+  const auto own_head = [](const SavedTensors* saved) { return saved != nullptr && !saved->lm_head.empty(); };
+  bool base_used = false;
+  for_each_run(rows, head_overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
+    if (own_head(saved)) {
+      head_product(batch, saved->lm_head, begin, count, saved);
+    } else {
+      base_used = true;
+    }
+  });
+  if (base_used) {
+    WeightUse use(*weights, {&program.head, 1});
+    for (;;) {
+      TRY_ASSIGN(const bool more, use.next());
+      if (!more) break;
+      for_each_run(rows, head_overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
+        if (!own_head(saved)) head_product(batch, use.view(0), begin, count, saved);
+      });
+    }
   }
-  if (saved != nullptr && !saved->head_tokens.empty()) replace_head_tokens(batch, row, count, *saved);
+  for_each_run(rows, head_overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
+    const int32_t vocab = own_head(saved) ? saved->lm_head.rows : weights->view(program.head).rows;
+    for (int32_t i = begin; i < begin + count; ++i) {
+      float* logits = batch.logits + i * batch.logits_stride;
+      std::fill(logits + vocab, logits + batch.logits_stride, -std::numeric_limits<float>::infinity());
+    }
+    if (saved != nullptr && !saved->head_tokens.empty()) replace_head_tokens(batch, begin, count, *saved);
+  });
   return {};
 }
 
@@ -444,12 +474,7 @@ Status Model::State::head(const ModelBatch& batch) {
   }
   if (batch.logits_rows.empty()) return {};
   gather(batch, batch.logits_rows);
-  Status status;
-  for_each_run(static_cast<int32_t>(batch.logits_rows.size()), head_overrides,
-               [&](int32_t begin, int32_t count, const SavedTensors* saved) {
-                 if (status.ok()) status = head_matrix(batch, begin, count, saved);
-               });
-  TRY(status);
+  TRY(head_matrix(batch));
   if (head_segments.empty()) return {};
   LoraTarget target;
   target.y = batch.logits;
@@ -490,12 +515,15 @@ Status Model::forward(const ModelBatch& batch, const KvView& kv) {
   CHECK(static_cast<int32_t>(batch.tokens.size()) <= state_->limits.rows_max);
   CHECK(static_cast<int32_t>(batch.segments.size()) <= state_->limits.segments_max);
   if (batch.tokens.empty()) return {};
-  state_->embed(batch);
+  WeightPass pass(*state_->weights);
+  TRY(state_->embed(batch));
   for (int layer = 0; layer < state_->config.layers; ++layer) {
     TRY(state_->attention_block(batch, kv, layer));
     TRY(state_->ffn_block(batch, layer));
   }
-  return state_->head(batch);
+  TRY(state_->head(batch));
+  pass.done();
+  return {};
 }
 
 const ModelConfig& Model::config() const { return state_->config; }

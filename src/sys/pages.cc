@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/units.h"
+
 namespace loralei {
 namespace {
 
@@ -31,6 +33,14 @@ std::byte* map_pages(int64_t bytes, PageSize pages) {
   // A hint: refusal costs speed only.
   ::madvise(reinterpret_cast<void*>(aligned), size, pages == PageSize::kHuge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   return reinterpret_cast<std::byte*>(aligned);
+}
+
+Status lock_pages(std::byte* data, int64_t bytes) {
+  if (::mlock(data, static_cast<size_t>(bytes)) == 0) return {};
+  return Error{ErrorCode::kForbidden,
+               "The system does not let this process lock " + format_bytes(bytes) +
+                   " of memory, so it may swap weights out; allow it with 'ulimit -l unlimited' (or LimitMEMLOCK= "
+                   "in a systemd unit)."};
 }
 
 void unmap_pages(std::byte* data, int64_t bytes) {

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/result.h"
+
 namespace loralei {
 
 enum class PageSize : uint8_t { kHuge, kSmall };
@@ -12,6 +14,9 @@ enum class PageSize : uint8_t { kHuge, kSmall };
 // Zeroed, page aligned (2 MiB aligned when that large); null when the system refuses. kHuge advises huge pages, kSmall
 // forbids them (for measuring what they are worth).
 std::byte* map_pages(int64_t bytes, PageSize pages = PageSize::kHuge);
+// Keeps the memory from being swapped out or dropped. Refused (with the command that raises the limit) where the
+// process may not lock that much; the memory is as usable as before.
+Status lock_pages(std::byte* data, int64_t bytes);
 void unmap_pages(std::byte* data, int64_t bytes);  // `bytes` as given to map_pages
 
 }  // namespace loralei

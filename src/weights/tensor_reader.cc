@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/fast_hash.h"
 #include "base/limits.h"
 #include "tensor/codec.h"
 #include "tensor/tile_layout.h"
@@ -14,32 +15,6 @@ namespace loralei {
 namespace {
 
 constexpr int64_t kConvertChunk = 4096;  // numbers converted at a time; a multiple of every block size
-
-uint64_t mix(uint64_t value) {
-  value ^= value >> 33;
-  value *= 0xff51afd7ed558ccdULL;
-  value ^= value >> 29;
-  value *= 0xc4ceb9fe1a85ec53ULL;
-  return value ^ (value >> 32);
-}
-
-// Names bytes for system_fingerprint; guards against mix-ups, not against attackers. Four lanes so that it keeps up
-// with the disk.
-uint64_t hash_bytes(const std::byte* data, size_t size, uint64_t seed) {
-  uint64_t lanes[4] = {seed, seed + 1, seed + 2, seed + 3};
-  size_t offset = 0;
-  for (; offset + 32 <= size; offset += 32) {
-    uint64_t words[4];
-    std::memcpy(words, data + offset, 32);
-    for (int lane = 0; lane < 4; ++lane) {
-      lanes[lane] = (lanes[lane] ^ words[lane]) * 0x9e3779b97f4a7c15ULL;
-      lanes[lane] ^= lanes[lane] >> 31;
-    }
-  }
-  uint64_t tail = size;
-  for (; offset < size; ++offset) tail = tail * 257 + static_cast<uint8_t>(data[offset]);
-  return mix(lanes[0] ^ mix(lanes[1] ^ mix(lanes[2] ^ mix(lanes[3] ^ mix(tail)))));
-}
 
 void convert_row(DType from, const std::byte* source, DType to, std::byte* out, int64_t count) {
   if (from == to) {
@@ -77,17 +52,15 @@ int32_t TensorReader::permuted_heads(const std::string& name) const {
 }
 
 int64_t TensorReader::unit_rows(const TensorTarget& target) {
-  const int64_t tile = target.layout == LayoutId::kTile16 ? kRowTile : 1;
   const int64_t head = target.permuted_heads > 0 ? target.rows / target.permuted_heads : 1;
-  return std::lcm(tile, head);
+  return std::lcm(int64_t{kRowTile}, head);
 }
 
 Result<uint64_t> TensorReader::read_rows(const TensorInfo& info, const TensorTarget& target, int64_t row_begin,
-                                         int64_t row_count, std::vector<std::byte>& buffer) const {
+                                         int64_t row_count, std::byte* out, std::vector<std::byte>& buffer) const {
   const int64_t held_row_bytes = row_bytes(target.dtype, target.cols);
   const int64_t source_bytes = row_count * target.source_row_bytes;
   const File& file = *files_[info.file];
-  std::byte* const out = target.data + row_begin * held_row_bytes;
   const bool tiles = target.layout == LayoutId::kTile16;
   const bool in_place = !tiles && target.permuted_heads == 0 && target.dtype == info.dtype;
   std::byte* source = out;
@@ -97,9 +70,9 @@ Result<uint64_t> TensorReader::read_rows(const TensorInfo& info, const TensorTar
     source = buffer.data();
   }
   TRY(file.read_exact(info.offset + row_begin * target.source_row_bytes, {source, static_cast<size_t>(source_bytes)}));
-  uint64_t seed = mix(static_cast<uint64_t>(row_begin) + 1);
-  seed = hash_bytes(reinterpret_cast<const std::byte*>(info.name.data()), info.name.size(), seed);
-  const uint64_t hash = hash_bytes(source, static_cast<size_t>(source_bytes), seed);
+  uint64_t seed = mix64(static_cast<uint64_t>(row_begin) + 1);
+  seed = fast_hash(reinterpret_cast<const std::byte*>(info.name.data()), info.name.size(), seed);
+  const uint64_t hash = fast_hash(source, static_cast<size_t>(source_bytes), seed);
   if (in_place) return hash;
 
   const int64_t head_rows = target.permuted_heads > 0 ? target.rows / target.permuted_heads : 0;

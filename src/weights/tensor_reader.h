@@ -23,7 +23,6 @@
 namespace loralei {
 
 struct TensorTarget {
-  std::byte* data = nullptr;  // [rows, cols] in dtype
   DType dtype = DType::kF32;
   LayoutId layout = LayoutId::kPlain;
   int64_t rows = 0;
@@ -39,14 +38,14 @@ class TensorReader {
   // Heads of a q or k tensor whose rows the file permutes, else 0.
   int32_t permuted_heads(const std::string& name) const;
 
-  // A unit of rows that can be read on its own begins at a multiple of this: whole heads where they are permuted, whole
-  // tiles where the layout has them.
+  // A unit of rows that can be read on its own begins at a multiple of this: whole row tiles, and whole heads where
+  // they are permuted.
   static int64_t unit_rows(const TensorTarget& target);
 
-  // Reads target rows [row_begin, row_begin + row_count). Answers a hash of name, place and source bytes, to be summed
-  // over all units. `buffer` is the calling thread's and is kept between calls.
+  // Reads target rows [row_begin, row_begin + row_count) to `out`. Answers a hash of name, place and source bytes, to
+  // be summed over all units. `buffer` is the calling thread's and is kept between calls.
   Result<uint64_t> read_rows(const TensorInfo& info, const TensorTarget& target, int64_t row_begin, int64_t row_count,
-                             std::vector<std::byte>& buffer) const;
+                             std::byte* out, std::vector<std::byte>& buffer) const;
 
  private:
   std::vector<std::shared_ptr<File>> files_;

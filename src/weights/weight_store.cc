@@ -5,40 +5,43 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
 #include "base/units.h"
 #include "device/host/arena.h"
+#include "formats/packed_index.h"
 #include "sys/file.h"
-#include "tensor/codec.h"
+#include "sys/pages.h"
 #include "tensor/tile_layout.h"
+#include "weights/pack.h"
 #include "weights/tensor_reader.h"
 
 namespace loralei {
 namespace {
 
-constexpr int32_t kPanelRows =
-    1024;  // a multiple of kRowTile; small enough that parts of a matrix can be moved on their own
-constexpr int64_t kAlignBytes = 64;           // every matrix starts on a cache line
-constexpr int64_t kReadUnitBytes = 8 * kMiB;  // work handed to one loader thread at a time
+constexpr int32_t kPanelRows = 1024;  // of resident matrices
+constexpr int64_t kAlignBytes = 64;   // every matrix starts on a cache line
+// A round of streamed panels takes at most this part of the window: while it is used, the rest goes on arriving.
+constexpr int64_t kRoundsInWindow = 4;
 
 static_assert(kPanelRows % kRowTile == 0);
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes; }
-
-// Norms and biases are vectors; everything else a matrix.
-bool is_matrix(const TensorInfo& info) { return info.shape.size() == 2; }
+int64_t vector_bytes(const TensorInfo& info) { return info.shape.empty() ? 4 : info.shape[0] * 4; }
 
 }  // namespace
 
 struct WeightStore::State {
   struct Matrix {
-    WeightView view;
-    std::vector<WeightPanel> panels;
-    int32_t pins = 0;
+    WeightView view;                  // panels: all where resident, else none
+    std::vector<WeightPanel> panels;  // locked ones, then streamed ones
+    size_t locked_panels = 0;
+    int64_t locked_rows = 0;
+    int64_t first_streamed = 0;  // number in the pass
+    PackedMatrix packed;         // where streaming
+    bool looked_up = false;      // an embedding whose rows lie on disk
   };
   Grant grant;
   HostBuffer arena;
@@ -46,92 +49,74 @@ struct WeightStore::State {
   std::unordered_map<std::string, TensorSlot> slots;
   std::unordered_map<std::string, std::vector<float>> vectors;
   std::string fingerprint;
-};
+  int open_uses = 0;
 
-namespace {
+  // Streaming only.
+  PackedIndex packed;
+  std::unique_ptr<File> packed_file;  // for single rows
+  std::unique_ptr<Streamer> streamer;
+  ResidencyPlan plan;
+  std::string description;
+  int64_t round_bytes = 0;
+  std::vector<std::byte> row_tile, rows;  // look_up: one tile; the rows found
+  std::vector<TokenId> row_numbers;
+  WeightPanel rows_panel;
 
-// One run of rows of one tensor: what a loader thread takes.
-struct ReadUnit {
-  const TensorInfo* source = nullptr;
-  TensorTarget target;
-  int64_t row_begin = 0;
-  int64_t row_count = 0;
-};
-
-// Runs `work` over all units on `threads` threads; the first error stops the others.
-Status run_units(const std::vector<ReadUnit>& units, const TensorReader& reader, const WeightOptions& options,
-                 std::atomic<uint64_t>& hash) {
-  std::atomic<size_t> next{0};
-  std::atomic<bool> failed{false};
-  std::mutex mutex;
-  Status first_error;
-  int64_t done_bytes = 0;
-  int64_t total_bytes = 0;
-  for (const ReadUnit& unit : units) total_bytes += unit.row_count * unit.target.source_row_bytes;
-  const auto worker = [&] {
-    std::vector<std::byte> buffer;
-    for (;;) {
-      const size_t index = next.fetch_add(1);
-      if (index >= units.size() || failed.load()) return;
-      const ReadUnit& unit = units[index];
-      Result<uint64_t> unit_hash = reader.read_rows(*unit.source, unit.target, unit.row_begin, unit.row_count, buffer);
-      const std::lock_guard lock(mutex);
-      if (!unit_hash.ok()) {
-        if (!failed.exchange(true)) first_error = std::move(unit_hash).error();
-        return;
-      }
-      hash.fetch_add(unit_hash.value());  // order-free: units finish in any order
-      done_bytes += unit.row_count * unit.target.source_row_bytes;
-      if (options.progress) options.progress(done_bytes, total_bytes);
+  Status read_vectors(const HeldTensors& held, const TensorReader& reader, uint64_t& hash) {
+    for (const TensorInfo* info : held.vectors) {
+      TRY_ASSIGN(const uint64_t own, read_vector(reader, *info, vectors[info->name]));
+      hash += own;
     }
-  };
-  std::vector<std::thread> threads;
-  for (int i = 1; i < std::max(1, options.threads); ++i) threads.emplace_back(worker);
-  worker();
-  for (std::thread& thread : threads) thread.join();
-  return first_error;
-}
-
-// Format a matrix is held in: the file's, or the wanted quantisation where its rows divide into blocks. The head and
-// the embedding keep more bits than q4_0, as the field's tools do, because their rounding goes straight into the
-// logits.
-DType held_dtype(const TensorInfo& info, const WeightOptions& options) {
-  if (!options.quantise || is_quantised(info.dtype)) return info.dtype;
-  DType wanted = *options.quantise;
-  const bool outer = info.name == "lm_head.weight" || info.name == "model.embed_tokens.weight";
-  if (outer && wanted == DType::kQ4_0) wanted = DType::kQ8_0;
-  return fits_blocks(wanted, info.shape[1]) ? wanted : info.dtype;
-}
-
-LayoutId held_layout(const TensorInfo& info, DType held, bool tied_head, const WeightOptions& options) {
-  const bool looked_up_only = info.name == "model.embed_tokens.weight" && !tied_head;
-  return is_quantised(held) && !looked_up_only ? options.quantised_layout : LayoutId::kPlain;
-}
-
-}  // namespace
+    return {};
+  }
+  void add_matrix(const HeldMatrix& held) {
+    Matrix& matrix = matrices.emplace_back();
+    matrix.view.dtype = held.target.dtype;
+    matrix.view.layout = held.target.layout;
+    matrix.view.rows = static_cast<int32_t>(held.target.rows);
+    matrix.view.cols = static_cast<int32_t>(held.target.cols);
+    slots[held.source->name] = static_cast<TensorSlot>(matrices.size() - 1);
+  }
+  static void add_resident_panels(Matrix& matrix, const std::byte* data, int64_t rows) {
+    const int64_t bytes = row_bytes(matrix.view.dtype, matrix.view.cols);
+    for (int64_t row = 0; row < rows; row += kPanelRows) {
+      matrix.panels.push_back({data + row * bytes, static_cast<int32_t>(row),
+                               static_cast<int32_t>(std::min<int64_t>(kPanelRows, rows - row))});
+    }
+    matrix.locked_panels = matrix.panels.size();
+    matrix.locked_rows = rows;
+  }
+  Status read_locked(int64_t threads);
+  std::vector<StreamPanel> add_streamed_panels(const HeldTensors& held);
+};
 
 WeightStore::WeightStore() : state_(std::make_unique<State>()) {}
 WeightStore::~WeightStore() { check(); }
 
+Result<int64_t> WeightStore::bytes_needed(const BaseModelFile& model, const WeightOptions& options) {
+  TRY_ASSIGN(const TensorReader reader, TensorReader::open(model));
+  TRY_ASSIGN(const HeldTensors held, held_tensors(model, reader, options));
+  int64_t bytes = 0;
+  for (const HeldMatrix& matrix : held.matrices) bytes += aligned(matrix.bytes);
+  for (const TensorInfo* info : held.vectors) bytes += vector_bytes(*info);
+  return bytes;
+}
+
+Result<std::vector<PlannedMatrix>> WeightStore::planned(const BaseModelFile& model, const WeightOptions& options) {
+  TRY_ASSIGN(const TensorReader reader, TensorReader::open(model));
+  TRY_ASSIGN(const HeldTensors held, held_tensors(model, reader, options));
+  std::vector<PlannedMatrix> planned;
+  for (const HeldMatrix& matrix : held.matrices) planned.push_back(matrix.planned);
+  return planned;
+}
+
 Result<std::unique_ptr<WeightStore>> WeightStore::load(const BaseModelFile& model, Ledger& ledger,
                                                        const WeightOptions& options) {
-  if (options.quantise && !can_encode(*options.quantise)) {
-    return unsupported(std::string("--quant ") + dtype_info(*options.quantise).name +
-                       " cannot be made on load; choose q8_0 or q4_0.");
-  }
   std::unique_ptr<WeightStore> store(new WeightStore());
   State& state = *store->state_;
-
-  int64_t bytes = 0;
-  for (const TensorInfo& info : model.index.tensors) {
-    if (is_matrix(info)) {
-      const DType held = held_dtype(info, options);
-      const LayoutId layout = held_layout(info, held, model.config.tied_head, options);
-      bytes += aligned(matrix_bytes(held, layout, info.shape[0], info.shape[1]));
-    } else {
-      bytes += info.shape.empty() ? 4 : info.shape[0] * 4;
-    }
-  }
+  TRY_ASSIGN(const TensorReader reader, TensorReader::open(model));
+  TRY_ASSIGN(const HeldTensors held, held_tensors(model, reader, options));
+  TRY_ASSIGN(const int64_t bytes, bytes_needed(model, options));
   auto grant = ledger.try_grant(MemoryUse::kWeights, bytes);
   if (!grant) {
     return too_large("The model's weights need " + format_bytes(bytes) + " but only " +
@@ -140,61 +125,166 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(const BaseModelFile& mode
   }
   state.grant = std::move(*grant);
   TRY_ASSIGN(state.arena, HostBuffer::allocate(std::max<int64_t>(bytes, kAlignBytes)));
-  TRY_ASSIGN(const TensorReader reader, TensorReader::open(model));
 
   std::vector<ReadUnit> units;
+  std::vector<std::byte*> places;
   std::byte* next = state.arena.data();
-  state.matrices.reserve(model.index.tensors.size());
-  for (const TensorInfo& info : model.index.tensors) {
-    ReadUnit unit;
-    unit.source = &info;
-    unit.target.permuted_heads = reader.permuted_heads(info.name);
-    if (!is_matrix(info)) {
-      const int64_t count = info.shape.empty() ? 1 : info.shape[0];
-      std::vector<float>& values = state.vectors[info.name];
-      values.resize(static_cast<size_t>(count));
-      // A vector is one row, or one row a number where its rows are permuted (biases of q and k).
-      const bool permuted = unit.target.permuted_heads > 0;
-      unit.target.dtype = DType::kF32;
-      unit.target.cols = permuted ? 1 : count;
-      unit.target.data = reinterpret_cast<std::byte*>(values.data());
-      unit.target.rows = unit.row_count = permuted ? count : 1;
-      unit.target.source_row_bytes = row_bytes(info.dtype, unit.target.cols);
-      units.push_back(unit);
-      continue;
-    }
-    State::Matrix& matrix = state.matrices.emplace_back();
-    matrix.view.dtype = held_dtype(info, options);
-    matrix.view.layout = held_layout(info, matrix.view.dtype, model.config.tied_head, options);
-    matrix.view.rows = static_cast<int32_t>(info.shape[0]);
-    matrix.view.cols = static_cast<int32_t>(info.shape[1]);
-    const int64_t held_row_bytes = row_bytes(matrix.view.dtype, info.shape[1]);
-    for (int32_t row = 0; row < matrix.view.rows; row += kPanelRows) {
-      matrix.panels.push_back({next + row * held_row_bytes, row, std::min(kPanelRows, matrix.view.rows - row)});
-    }
-    state.slots[info.name] = static_cast<TensorSlot>(state.matrices.size() - 1);
-    unit.target.dtype = matrix.view.dtype;
-    unit.target.layout = matrix.view.layout;
-    unit.target.rows = info.shape[0];
-    unit.target.cols = info.shape[1];
-    unit.target.data = next;
-    unit.target.source_row_bytes = row_bytes(info.dtype, info.shape[1]);
-    next += aligned(matrix_bytes(matrix.view.dtype, matrix.view.layout, info.shape[0], info.shape[1]));
-    const int64_t unit_rows = TensorReader::unit_rows(unit.target);
-    const int64_t rows_per_unit =
-        std::max<int64_t>(1, kReadUnitBytes / unit.target.source_row_bytes / unit_rows) * unit_rows;
-    for (int64_t row = 0; row < info.shape[0]; row += rows_per_unit) {
-      unit.row_begin = row;
-      unit.row_count = std::min(rows_per_unit, info.shape[0] - row);
-      units.push_back(unit);
-    }
+  int64_t total_bytes = 0;
+  for (size_t i = 0; i < held.matrices.size(); ++i) {
+    const HeldMatrix& matrix = held.matrices[i];
+    state.add_matrix(matrix);
+    State::add_resident_panels(state.matrices.back(), next, matrix.target.rows);
+    places.push_back(next);
+    next += aligned(matrix.bytes);
+    add_units(held, i, units);
+    total_bytes += matrix.target.rows * matrix.target.source_row_bytes;
   }
   for (State::Matrix& matrix : state.matrices) matrix.view.panels = matrix.panels;
 
-  std::atomic<uint64_t> hash{0};
-  TRY(run_units(units, reader, options, hash));
-  static constexpr char kHex[] = "0123456789abcdef";
-  for (int shift = 60; shift >= 0; shift -= 4) state.fingerprint += kHex[(hash.load() >> shift) & 15];
+  uint64_t vectors_hash = 0;
+  TRY(state.read_vectors(held, reader, vectors_hash));
+  std::atomic<uint64_t> hash{vectors_hash};  // a sum: units finish in any order
+  std::mutex mutex;
+  int64_t done_bytes = 0;
+  TRY(run_units(units, options.threads, [&](const ReadUnit& unit, UnitBuffers& buffers) -> Status {
+    const HeldMatrix& matrix = held.matrices[unit.matrix];
+    std::byte* const out = places[unit.matrix] + unit.row_begin * row_bytes(matrix.target.dtype, matrix.target.cols);
+    TRY_ASSIGN(const uint64_t own,
+               reader.read_rows(*matrix.source, matrix.target, unit.row_begin, unit.row_count, out, buffers.source));
+    hash.fetch_add(own);
+    if (!options.progress) return {};
+    const std::lock_guard lock(mutex);
+    done_bytes += unit.row_count * matrix.target.source_row_bytes;
+    options.progress(done_bytes, total_bytes);
+    return {};
+  }));
+  state.fingerprint = fingerprint_text(hash.load());
+  return store;
+}
+
+// Locked rows come from the packed file, checked, a few megabytes at a time and past the page cache.
+Status WeightStore::State::read_locked(int64_t threads) {
+  constexpr int64_t kPieceBytes = 8 * kMiB;
+  std::vector<ReadUnit> units;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const Matrix& matrix = matrices[i];
+    const int64_t step = std::max<int64_t>(1, kPieceBytes / matrix.packed.tile_bytes()) * kRowTile;
+    for (int64_t row = 0; row < matrix.locked_rows; row += step)
+      units.push_back({i, row, std::min(step, matrix.locked_rows - row)});
+  }
+  return run_units(units, static_cast<int>(threads), [&](const ReadUnit& unit, UnitBuffers&) -> Status {
+    const Matrix& matrix = matrices[unit.matrix];
+    auto* const out = const_cast<std::byte*>(matrix.panels.front().data) +
+                      unit.row_begin * row_bytes(matrix.view.dtype, matrix.view.cols);
+    const int64_t first = unit.row_begin / kRowTile;
+    const int64_t end = (unit.row_begin + unit.row_count + kRowTile - 1) / kRowTile;
+    int64_t bytes = 0;
+    for (int64_t tile = first; tile < end; ++tile) bytes += matrix.packed.bytes_of_tile(tile);
+    TRY(packed_file->read_exact(matrix.packed.at + first * matrix.packed.tile_bytes(),
+                                {out, static_cast<size_t>(bytes)}));
+    for (int64_t tile = first; tile < end; ++tile) {
+      const std::byte* const data = out + (tile - first) * matrix.packed.tile_bytes();
+      const uint32_t check = tile_check({data, static_cast<size_t>(matrix.packed.bytes_of_tile(tile))}, tile);
+      if (check != packed.checks[static_cast<size_t>(matrix.packed.first_check + tile)]) {
+        return corrupt("'" + packed_file->path() + "' is damaged in '" + matrix.packed.name +
+                       "'; delete it and start again, and it will be made anew.");
+      }
+    }
+    return {};
+  });
+}
+
+std::vector<StreamPanel> WeightStore::State::add_streamed_panels(const HeldTensors& held) {
+  std::vector<StreamPanel> panels;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    Matrix& matrix = matrices[i];
+    matrix.first_streamed = std::ssize(panels);
+    if (held.matrices[i].planned.role == MatrixRole::kEmbed) {
+      matrix.looked_up = matrix.locked_rows < matrix.view.rows;
+      continue;
+    }
+    const int64_t step = panel_rows(held.matrices[i].planned);
+    for (int64_t row = matrix.locked_rows; row < matrix.view.rows; row += step) {
+      const int64_t count = std::min(step, matrix.view.rows - row);
+      matrix.panels.push_back({nullptr, static_cast<int32_t>(row), static_cast<int32_t>(count)});
+      panels.push_back({static_cast<int32_t>(i), row / kRowTile, (count + kRowTile - 1) / kRowTile});
+    }
+  }
+  return panels;
+}
+
+Result<std::unique_ptr<WeightStore>> WeightStore::stream(const BaseModelFile& model, Ledger& ledger,
+                                                         const WeightOptions& options,
+                                                         const StreamingOptions& streaming, LogSink& log) {
+  std::unique_ptr<WeightStore> store(new WeightStore());
+  State& state = *store->state_;
+  TRY_ASSIGN(const TensorReader reader, TensorReader::open(model));
+  TRY_ASSIGN(const HeldTensors held, held_tensors(model, reader, options));
+  TRY_ASSIGN(state.packed, open_packed(streaming.packed_path, model, options));
+  const PosixFileSystem files;
+  TRY_ASSIGN(state.packed_file, files.open(streaming.packed_path));
+
+  std::vector<PlannedMatrix> planned;
+  int64_t vectors = 0, largest_tile = 0, largest_row = 0;
+  for (const HeldMatrix& matrix : held.matrices) planned.push_back(matrix.planned);
+  for (const TensorInfo* info : held.vectors) vectors += vector_bytes(*info);
+  const int64_t padding = (std::ssize(planned) + 1) * kAlignBytes;  // each matrix starts on a cache line
+  TRY_ASSIGN(state.plan, plan_residency(planned, streaming.weight_bytes - vectors - padding, streaming.residency));
+  int64_t locked = 0;
+  for (size_t i = 0; i < held.matrices.size(); ++i) {
+    state.add_matrix(held.matrices[i]);
+    State::Matrix& matrix = state.matrices.back();
+    matrix.packed = state.packed.matrices[i];
+    matrix.locked_rows = state.plan.locked_rows[i];
+    locked += aligned((matrix.locked_rows + kRowTile - 1) / kRowTile * planned[i].tile_bytes);
+    if (planned[i].role != MatrixRole::kEmbed && !planned[i].tied_head) continue;
+    largest_tile = std::max(largest_tile, planned[i].tile_bytes);
+    largest_row = std::max(largest_row, row_bytes(matrix.view.dtype, matrix.view.cols));
+  }
+  const int64_t bytes = std::max<int64_t>(locked, kAlignBytes) + vectors + state.plan.window_bytes;
+  auto grant = ledger.try_grant(MemoryUse::kWeights, bytes);
+  if (!grant) {
+    return too_large("Locked weights and the stream window need " + format_bytes(bytes) + " but only " +
+                     format_bytes(ledger.available_bytes(MemoryUse::kWeights)) +
+                     " of the memory budget are free; raise --memory-budget.");
+  }
+  state.grant = std::move(*grant);
+  TRY_ASSIGN(state.arena, HostBuffer::allocate(std::max<int64_t>(locked, kAlignBytes)));
+  std::byte* next = state.arena.data();
+  for (size_t i = 0; i < state.matrices.size(); ++i) {
+    const int64_t rows = state.matrices[i].locked_rows;
+    State::add_resident_panels(state.matrices[i], next, rows);
+    next += aligned((rows + kRowTile - 1) / kRowTile * planned[i].tile_bytes);
+  }
+  if (Status status = lock_pages(state.arena.data(), state.arena.size_bytes()); !status.ok())
+    log.log(LogLevel::kWarning, status.error().message);
+  TRY(state.read_locked(options.threads));
+
+  std::vector<StreamPanel> panels = state.add_streamed_panels(held);
+  for (State::Matrix& matrix : state.matrices) {
+    const bool resident = matrix.locked_rows == matrix.view.rows;
+    if (resident) matrix.view.panels = matrix.panels;
+  }
+  state.row_tile.resize(static_cast<size_t>(largest_tile));
+  state.rows.resize(static_cast<size_t>(largest_row * streaming.rows_max));
+  state.row_numbers.resize(static_cast<size_t>(streaming.rows_max));
+  state.description = describe_residency(planned, state.plan);
+  if (!panels.empty()) {
+    StreamerOptions stream;
+    stream.window_bytes = state.plan.window_bytes;
+    stream.open = [&streaming](std::span<std::byte> memory) {
+      BlockReaderOptions reader_options = streaming.reader;
+      reader_options.memory = memory;
+      return streaming.open_reader ? streaming.open_reader(streaming.packed_path, reader_options)
+                                   : open_block_reader(streaming.packed_path, reader_options);
+    };
+    TRY_ASSIGN(state.streamer, Streamer::create(state.packed, std::move(panels), std::move(stream)));
+    state.round_bytes = state.plan.window_bytes / kRoundsInWindow;
+    state.description += "reading with " + state.streamer->how() + "\n";
+  }
+  uint64_t hash = 0;
+  TRY(state.read_vectors(held, reader, hash));
+  state.fingerprint = fingerprint_text(hash + fingerprint_value(state.packed.fingerprint));
   return store;
 }
 
@@ -203,16 +293,43 @@ TensorSlot WeightStore::find(const std::string& name) const {
   return it == state_->slots.end() ? kNoTensor : it->second;
 }
 
-WeightPin WeightStore::pin(TensorSlot slot) {
-  State::Matrix& matrix = state_->matrices[static_cast<size_t>(slot)];
-  ++matrix.pins;
-  return WeightPin(this, slot, &matrix.view);
-}
+const WeightView& WeightStore::view(TensorSlot slot) const { return state_->matrices[static_cast<size_t>(slot)].view; }
 
-void WeightStore::unpin(TensorSlot slot) {
-  State::Matrix& matrix = state_->matrices[static_cast<size_t>(slot)];
-  CHECK(matrix.pins > 0);
-  --matrix.pins;
+Result<EmbeddedRows> WeightStore::look_up(TensorSlot slot, std::span<const TokenId> tokens) {
+  State& state = *state_;
+  const State::Matrix& matrix = state.matrices[static_cast<size_t>(slot)];
+  if (matrix.locked_rows == matrix.view.rows) return EmbeddedRows{matrix.view, tokens};
+  CHECK(tokens.size() <= state.row_numbers.size());
+  const int64_t bytes = row_bytes(matrix.view.dtype, matrix.view.cols);
+  const int64_t tile_bytes = matrix.packed.tile_bytes();
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const int64_t row = tokens[i];
+    CHECK(row >= 0 && row < matrix.view.rows);
+    std::byte* const out = state.rows.data() + static_cast<int64_t>(i) * bytes;
+    state.row_numbers[i] = static_cast<TokenId>(i);
+    if (matrix.view.layout == LayoutId::kPlain) {
+      TRY(state.packed_file->read_exact(matrix.packed.at + row * bytes, {out, static_cast<size_t>(bytes)}));
+      continue;
+    }
+    const int64_t tile = row / kRowTile;
+    const std::byte* data = state.row_tile.data();
+    if (tile * kRowTile < matrix.locked_rows) {
+      data = matrix.panels.front().data + tile * tile_bytes;
+    } else {
+      TRY(state.packed_file->read_exact(matrix.packed.at + tile * tile_bytes,
+                                        {state.row_tile.data(), static_cast<size_t>(tile_bytes)}));
+    }
+    unpack_tile_row(matrix.view.dtype, data, static_cast<int>(row % kRowTile), matrix.view.cols, out);
+  }
+  state.rows_panel = {state.rows.data(), 0, static_cast<int32_t>(tokens.size())};
+  EmbeddedRows rows;
+  rows.view = {matrix.view.dtype,
+               LayoutId::kPlain,
+               static_cast<int32_t>(tokens.size()),
+               matrix.view.cols,
+               {&state.rows_panel, 1}};
+  rows.tokens = {state.row_numbers.data(), tokens.size()};
+  return rows;
 }
 
 const float* WeightStore::vector(const std::string& name) const {
@@ -230,32 +347,78 @@ std::vector<DType> WeightStore::formats(LayoutId layout) const {
   return formats;
 }
 const std::string& WeightStore::fingerprint() const { return state_->fingerprint; }
-
-void WeightStore::check() const {
-  for (const State::Matrix& matrix : state_->matrices) CHECK(matrix.pins == 0);
+bool WeightStore::streams() const { return state_->streamer != nullptr; }
+StreamerTotals WeightStore::stream_totals() const {
+  return state_->streamer != nullptr ? state_->streamer->totals() : StreamerTotals{};
 }
+int64_t WeightStore::streamed_bytes_a_pass() const { return state_->plan.streamed_bytes; }
+std::string WeightStore::describe() const { return state_->description; }
+void WeightStore::check() const { CHECK(state_->open_uses == 0); }
 
-WeightPin::WeightPin(WeightPin&& other) noexcept
-    : store_(std::exchange(other.store_, nullptr)), slot_(other.slot_), view_(other.view_) {}
-
-WeightPin& WeightPin::operator=(WeightPin&& other) noexcept {
-  if (this != &other) {
-    if (store_ != nullptr) store_->unpin(slot_);
-    store_ = std::exchange(other.store_, nullptr);
-    slot_ = other.slot_;
-    view_ = other.view_;
+void WeightStore::end_pass(bool done) {
+  if (state_->streamer == nullptr) return;
+  if (done) {
+    state_->streamer->end_pass();
+  } else {
+    state_->streamer->restart();
   }
-  return *this;
 }
 
-WeightPin::~WeightPin() {
-  if (store_ != nullptr) store_->unpin(slot_);
+WeightPass::~WeightPass() {
+  if (!done_) store_.end_pass(false);
+}
+void WeightPass::done() {
+  done_ = true;
+  store_.end_pass(true);
 }
 
-Status WeightPin::wait_panel(int32_t index) const {
-  DCHECK(index >= 0 && static_cast<size_t>(index) < view_->panels.size());
-  (void)index;
-  return {};
+WeightUse::WeightUse(WeightStore& store, std::span<const TensorSlot> slots) : store_(store), count_(slots.size()) {
+  CHECK(count_ > 0 && count_ <= kMatricesMax);
+  for (size_t i = 0; i < count_; ++i) {
+    slots_[i] = slots[i];
+    views_[i] = store.view(slots[i]);
+    views_[i].panels = {};
+  }
+  ++store_.state_->open_uses;
+}
+WeightUse::~WeightUse() { --store_.state_->open_uses; }
+
+Result<bool> WeightUse::next() {
+  WeightStore::State& state = *store_.state_;
+  bool any = false;
+  if (!locked_done_) {
+    locked_done_ = true;
+    for (size_t i = 0; i < count_; ++i) {
+      const WeightStore::State::Matrix& matrix = state.matrices[static_cast<size_t>(slots_[i])];
+      views_[i].panels = std::span(matrix.panels).first(matrix.locked_panels);
+      any = any || matrix.locked_panels > 0;
+    }
+    if (any) return true;
+  }
+  for (size_t i = 0; i < count_; ++i) views_[i].panels = {};
+  if (state.streamer == nullptr) return false;
+  // Streamed panels in the order in which they arrive: wait for one, take those that are there.
+  int64_t bytes = 0;
+  for (bool released = false; matrix_ < count_; ++matrix_, panel_ = 0) {
+    WeightStore::State::Matrix& matrix = state.matrices[static_cast<size_t>(slots_[matrix_])];
+    const int64_t count = std::ssize(matrix.panels) - static_cast<int64_t>(matrix.locked_panels);
+    const int64_t first = panel_;
+    for (; panel_ < count; ++panel_) {
+      const int64_t number = matrix.first_streamed + panel_;
+      if (!released) state.streamer->release(number);
+      released = true;
+      WeightPanel& panel = matrix.panels[matrix.locked_panels + static_cast<size_t>(panel_)];
+      if (any && (bytes >= state.round_bytes || !state.streamer->ready(number))) break;
+      TRY_ASSIGN(panel.data, state.streamer->wait(number));
+      bytes += panel.row_count * row_bytes(matrix.view.dtype, matrix.view.cols);
+      any = true;
+    }
+    views_[matrix_].panels =
+        std::span(matrix.panels)
+            .subspan(matrix.locked_panels + static_cast<size_t>(first), static_cast<size_t>(panel_ - first));
+    if (panel_ < count) return true;
+  }
+  return any;
 }
 
 }  // namespace loralei

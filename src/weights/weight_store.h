@@ -1,82 +1,136 @@
 // SPDX-License-Identifier: Apache-2.0
-// WeightStore: residency of the base model's tensors. The layer program pins a tensor just before its use and unpins
-// right after, even when everything is resident; how the bytes came there is this room's business (FlexInfer,
-// mechanisms §2).
+// WeightStore: residency of the base model's matrices: all in memory, or some rows locked there and the rest streamed
+// from the packed file in every pass (FlexInfer, mechanisms §2).
 //
-// Thread: pin/unpin from the executor thread; loading happens before. Ownership: owns the bytes under a ledger grant; a
-// WeightPin is a move-only lease and must not outlive the store. Invariant: between pin and unpin every waited-for
-// panel's bytes are valid and unchanged. Failure: load() answers a sentence (too large for the budget, with the
-// numbers; short file; unsupported dtype).
+// The layer program uses matrices in rounds: each hands out panels that are in memory, the locked ones first, and their
+// streamed panels may be overwritten as soon as the next round begins. Everything resident is one round.
+//
+// Thread: load() from one thread; use(), look_up() and passes from the executor thread. Ownership: owns the bytes under
+// a ledger grant; a WeightUse and a WeightPass must not outlive the store. Invariants: a pass uses the matrices in the
+// order of residency.h (it may end early); the bytes of a round are valid and unchanged until the next. Failure: load()
+// answers a sentence (too large for the budget, with the numbers; short file; unsupported dtype); next() and look_up()
+// answer what reading failed of.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
+#include "base/log.h"
 #include "base/result.h"
 #include "formats/base_model.h"
 #include "memory/ledger.h"
+#include "sys/block_reader.h"
 #include "tensor/weight_view.h"
+#include "weights/read_units.h"
+#include "weights/residency.h"
+#include "weights/streamer.h"
 
 namespace loralei {
 
-using TensorSlot = int32_t;  // index of a tensor in the store; -1: the model has none of that name
+using TensorSlot = int32_t;  // index of a matrix in the store; -1: the model has none of that name
 inline constexpr TensorSlot kNoTensor = -1;
 
 class WeightStore;
 
-class [[nodiscard]] WeightPin {
+// The panels of up to kMatricesMax matrices that meet one input, round by round.
+class [[nodiscard]] WeightUse {
  public:
-  WeightPin() = default;
-  WeightPin(WeightPin&& other) noexcept;
-  WeightPin& operator=(WeightPin&& other) noexcept;
-  ~WeightPin();
+  static constexpr size_t kMatricesMax = 4;
+  WeightUse(WeightStore& store, std::span<const TensorSlot> slots);
+  ~WeightUse();
+  WeightUse(const WeightUse&) = delete;
+  WeightUse& operator=(const WeightUse&) = delete;
 
-  const WeightView& view() const { return *view_; }
-  // Blocks until panel `index` may be read. Resident tensors answer at once.
-  Status wait_panel(int32_t index) const;
+  // The next round: false when every panel has been handed out. Waits for the disk where it must.
+  Result<bool> next();
+  // This round's panels of matrix `index`, possibly none.
+  const WeightView& view(size_t index) const { return views_[index]; }
 
  private:
-  friend class WeightStore;
-  WeightPin(WeightStore* store, TensorSlot slot, const WeightView* view) : store_(store), slot_(slot), view_(view) {}
-  WeightStore* store_ = nullptr;
-  TensorSlot slot_ = kNoTensor;
-  const WeightView* view_ = nullptr;
+  WeightStore& store_;
+  const size_t count_;
+  std::array<TensorSlot, kMatricesMax> slots_{};
+  std::array<WeightView, kMatricesMax> views_;
+  bool locked_done_ = false;
+  size_t matrix_ = 0;  // whose streamed panels come next
+  int64_t panel_ = 0;  // of them
 };
 
-struct WeightOptions {
-  std::optional<DType> quantise;  // --quant q8_0|q4_0: matrices are re-encoded on load (norms and biases stay f32)
-  // Layout of quantised matrices. An embedding that is not also the head is only looked up and stays plain.
-  LayoutId quantised_layout = LayoutId::kTile16;
-  int threads = 1;
-  std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;  // called from the loading thread
+// One forward pass. Without done() the next one begins anew: this one failed.
+class [[nodiscard]] WeightPass {
+ public:
+  explicit WeightPass(WeightStore& store) : store_(store) {}
+  ~WeightPass();
+  WeightPass(const WeightPass&) = delete;
+  WeightPass& operator=(const WeightPass&) = delete;
+  void done();
+
+ private:
+  WeightStore& store_;
+  bool done_ = false;
+};
+
+// Rows of an embedding: `tokens` index the rows of `view`.
+struct EmbeddedRows {
+  WeightView view;
+  std::span<const TokenId> tokens;
+};
+
+struct StreamingOptions {
+  int64_t weight_bytes = 0;  // for matrices and window; 0: everything is resident
+  ResidencyOptions residency;
+  int32_t rows_max = 512;   // rows looked up together
+  std::string packed_path;  // made by find_or_pack (pack.h)
+  BlockReaderOptions reader;
+  // Opens the packed file; empty: open_block_reader. Tests put faults in its place.
+  std::function<Result<std::unique_ptr<BlockReader>>(const std::string& path, const BlockReaderOptions&)> open_reader;
 };
 
 class WeightStore {
  public:
+  // Bytes of all matrices and vectors when held as the options say.
+  static Result<int64_t> bytes_needed(const BaseModelFile& model, const WeightOptions& options);
+  // What a plan for this model works on.
+  static Result<std::vector<PlannedMatrix>> planned(const BaseModelFile& model, const WeightOptions& options);
+
   // Reads every tensor of the model into memory (parallel, un-permuting GGUF q/k rows where the file says so).
   static Result<std::unique_ptr<WeightStore>> load(const BaseModelFile& model, Ledger& ledger,
                                                    const WeightOptions& options);
+  // Reads the locked rows from the packed file and begins to stream the rest.
+  static Result<std::unique_ptr<WeightStore>> stream(const BaseModelFile& model, Ledger& ledger,
+                                                     const WeightOptions& options, const StreamingOptions& streaming,
+                                                     LogSink& log);
   ~WeightStore();
 
   TensorSlot find(const std::string& name) const;  // canonical name
-  WeightPin pin(TensorSlot slot);
-  // One-dimensional tensors (norms, biases) and any other small tensor as f32, resident for ever. [count]
+  // The whole matrix; its panels only where it is resident.
+  const WeightView& view(TensorSlot slot) const;
+  Result<EmbeddedRows> look_up(TensorSlot slot, std::span<const TokenId> tokens);
+  // One-dimensional tensors (norms, biases) as f32, resident for ever. [count]
   const float* vector(const std::string& name) const;
   int64_t resident_bytes() const;
   // Formats of the matrices in a layout, each once.
   std::vector<DType> formats(LayoutId layout) const;
-  // Hex digest that names these weights in system_fingerprint: SHA-free fast hash of index and bytes.
+  // Names these weights in system_fingerprint: a fast hash of names, places and bytes of the source.
   const std::string& fingerprint() const;
-  void check() const;  // no pin outstanding is an idle invariant
+  bool streams() const;
+  StreamerTotals stream_totals() const;
+  int64_t streamed_bytes_a_pass() const;
+  // The plan and how the disk is read, for people; empty where everything is resident.
+  std::string describe() const;
+  void check() const;  // no use open is an idle invariant
 
  private:
-  friend class WeightPin;
+  friend class WeightUse;
+  friend class WeightPass;
   WeightStore();
-  void unpin(TensorSlot slot);
+  void end_pass(bool done);
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -58,10 +58,11 @@ TEST_F(WeightStoreTest, HoldsEveryTensorAndGivesItsMemoryBack) {
     EXPECT_EQ((*store)->find("no.such.tensor"), kNoTensor);
     EXPECT_NE((*store)->vector("model.norm.weight"), nullptr);
     EXPECT_EQ((*store)->vector("lm_head.weight"), nullptr);
-    WeightPin pin = (*store)->pin((*store)->find("lm_head.weight"));
-    const WeightPin moved = std::move(pin);
-    EXPECT_TRUE(moved.wait_panel(0).ok());
-    for (const float value : decoded(moved.view())) ASSERT_TRUE(std::isfinite(value));
+    const TensorSlot head = (*store)->find("lm_head.weight");
+    WeightUse use(**store, {&head, 1});
+    ASSERT_TRUE(use.next().value());
+    for (const float value : decoded(use.view(0))) ASSERT_TRUE(std::isfinite(value));
+    EXPECT_FALSE(use.next().value());
   }
   EXPECT_EQ(ledger_.used_bytes(), 0);
 }
@@ -83,18 +84,17 @@ TEST_F(WeightStoreTest, QuantisesOnLoadWithinTheFormatsRounding) {
   auto quantised = load(kModels + "dtype-f32", options);
   ASSERT_TRUE(plain.ok() && quantised.ok());
   const std::string inner = "model.layers.0.mlp.up_proj.weight";
-  const WeightPin pin = (*quantised)->pin((*quantised)->find(inner));
-  ASSERT_EQ(pin.view().dtype, DType::kQ4_0);
-  const WeightPin original = (*plain)->pin((*plain)->find(inner));
-  const auto want = decoded(original.view());
-  const auto got = decoded(pin.view());
+  const WeightView& view = (*quantised)->view((*quantised)->find(inner));
+  ASSERT_EQ(view.dtype, DType::kQ4_0);
+  const auto want = decoded((*plain)->view((*plain)->find(inner)));
+  const auto got = decoded(view);
   for (size_t block = 0; block < want.size(); block += 32) {
     float most = 0;
     for (size_t i = block; i < block + 32; ++i) most = std::max(most, std::fabs(want[i]));
     for (size_t i = block; i < block + 32; ++i) ASSERT_LE(std::fabs(got[i] - want[i]), most / 7.0f) << i;
   }
   // The embedding keeps more bits: its rounding goes straight into the logits.
-  EXPECT_EQ((*quantised)->pin((*quantised)->find("model.embed_tokens.weight")).view().dtype, DType::kQ8_0);
+  EXPECT_EQ((*quantised)->view((*quantised)->find("model.embed_tokens.weight")).dtype, DType::kQ8_0);
 }
 
 TEST_F(WeightStoreTest, RefusesWhatDoesNotFitWithTheNumbers) {

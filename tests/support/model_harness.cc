@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/limits.h"
+#include "weights/pack.h"
 
 namespace loralei::test {
 
@@ -25,7 +26,16 @@ Result<std::unique_ptr<ModelHarness>> ModelHarness::open(const std::string& path
   weight_options.quantise = options.quantise;
   weight_options.threads = options.threads;
   weight_options.quantised_layout = options.quantised_layout;
-  TRY_ASSIGN(harness->weights_, WeightStore::load(harness->file_, *harness->ledger_, weight_options));
+  if (options.stream_folder.empty()) {
+    TRY_ASSIGN(harness->weights_, WeightStore::load(harness->file_, *harness->ledger_, weight_options));
+  } else {
+    StreamingOptions streaming = options.streaming;
+    NullLogSink log;
+    streaming.packed_path = options.stream_folder + "/model.pack";
+    TRY(pack_model(harness->file_, weight_options, streaming.packed_path));
+    TRY_ASSIGN(harness->weights_,
+               WeightStore::stream(harness->file_, *harness->ledger_, weight_options, streaming, log));
+  }
   ModelLimits limits;
   limits.rows_max = options.tokens_max * 2;
   limits.max_model_len = options.max_model_len;

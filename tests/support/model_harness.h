@@ -29,6 +29,9 @@ struct HarnessOptions {
   std::optional<DType> quantise;
   int sequences_max = 8;
   int tokens_max = 256;  // per sequence
+  // Weights are streamed from a file packed into this folder; empty: resident.
+  std::string stream_folder;
+  StreamingOptions streaming;
 };
 
 struct AdapterRef {
@@ -71,6 +74,7 @@ class ModelHarness {
   const ModelConfig& config() const { return model_->config(); }
   const BaseModelFile& file() const { return file_; }
   const Model& model() const { return *model_; }
+  const WeightStore& weights() const { return *weights_; }
   // Fills the whole KV area with NaN: a read of an unwritten slot shows.
   void poison_kv();
   // The block table a sequence has of its own.

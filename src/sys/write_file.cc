@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sys/write_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include "sys/file.h"
+#include "sys/os_error.h"
+
+namespace loralei {
+
+Result<WriteFile> WriteFile::open(const std::string& path) {
+  const int handle = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
+  if (handle < 0) return os_error("cannot write", path, errno);
+  struct stat info {};
+  if (::fstat(handle, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(handle);
+    return invalid_argument("'" + path + "' is not a regular file.");
+  }
+  return WriteFile(handle, path);
+}
+
+WriteFile::WriteFile(WriteFile&& other) noexcept
+    : handle_(std::exchange(other.handle_, -1)), path_(std::move(other.path_)) {}
+
+WriteFile& WriteFile::operator=(WriteFile&& other) noexcept {
+  std::swap(handle_, other.handle_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+WriteFile::~WriteFile() {
+  if (handle_ >= 0) ::close(handle_);
+}
+
+Result<int64_t> WriteFile::size_bytes() const {
+  struct stat info {};
+  if (::fstat(handle_, &info) != 0) return os_error("cannot look at", path_, errno);
+  return static_cast<int64_t>(info.st_size);
+}
+
+Status WriteFile::resize(int64_t bytes) {
+  if (::ftruncate(handle_, bytes) != 0) return os_error("cannot resize", path_, errno);
+  return {};
+}
+
+Status WriteFile::write(int64_t offset_bytes, std::span<const std::byte> bytes) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t wrote =
+        ::pwrite(handle_, bytes.data() + done, bytes.size() - done, offset_bytes + static_cast<int64_t>(done));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return os_error("cannot write", path_, wrote < 0 ? errno : ENOSPC);
+    done += static_cast<size_t>(wrote);
+  }
+  return {};
+}
+
+Status WriteFile::sync() {
+  if (::fdatasync(handle_) != 0) return os_error("cannot sync", path_, errno);
+  ::posix_fadvise(handle_, 0, 0, POSIX_FADV_DONTNEED);
+  return {};
+}
+
+Status WriteFile::commit(const std::string& path) {
+  if (::fsync(handle_) != 0) return os_error("cannot sync", path_, errno);
+  if (std::rename(path_.c_str(), path.c_str()) != 0) return os_error("cannot rename", path_, errno);
+  path_ = path;
+  // The new name is in the folder, which has contents of its own to sync; some file systems refuse, and lose nothing.
+  std::string folder = parent_path(path);
+  if (folder.empty()) folder = ".";
+  if (const int handle = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); handle >= 0) {
+    ::fsync(handle);
+    ::close(handle);
+  }
+  return {};
+}
+
+Status remove_file(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return os_error("cannot remove", path, errno);
+  return {};
+}
+
+Status make_folders(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return os_error("cannot make folder", path, error.value());
+  return {};
+}
+
+int64_t free_disk_bytes(const std::string& folder) {
+  struct statvfs info {};
+  if (::statvfs(folder.empty() ? "." : folder.c_str(), &info) != 0) return -1;
+  return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
+}
+
+}  // namespace loralei

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// WriteFile: a file being made. What is to be found complete or not at all is written under another name, synced, and
+// renamed (commit).
+//
+// Thread: write() from several threads at once; the rest from one. Ownership: owns its handle; a file that is not
+// committed stays, so that a later run may go on. Failure: sentences with path and the system's reason (a full disk
+// says so).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+
+namespace loralei {
+
+class WriteFile {
+ public:
+  // Opens or makes `path`; what it holds stays.
+  static Result<WriteFile> open(const std::string& path);
+  ~WriteFile();
+  WriteFile(WriteFile&& other) noexcept;
+  WriteFile& operator=(WriteFile&& other) noexcept;
+  WriteFile(const WriteFile&) = delete;
+  WriteFile& operator=(const WriteFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  Result<int64_t> size_bytes() const;
+  Status resize(int64_t bytes);
+  Status write(int64_t offset_bytes, std::span<const std::byte> bytes);
+  // Everything written so far survives a crash, and leaves the page cache: it would crowd out what is in use.
+  Status sync();
+  // sync(), then `path` becomes its name.
+  Status commit(const std::string& path);
+
+ private:
+  WriteFile(int handle, std::string path) : handle_(handle), path_(std::move(path)) {}
+  int handle_ = -1;
+  std::string path_;
+};
+
+Status remove_file(const std::string& path);  // one that is not there is removed
+Status make_folders(const std::string& path);
+int64_t free_disk_bytes(const std::string& folder);  // -1 where the system does not say
+
+}  // namespace loralei

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packing: a base model's matrices written into a packed file (formats/packed_index.h), and found again.
+//
+// Thread: one caller; packs on several threads. Failure: sentences. Invariants: the file appears under its name only
+// when it is complete and on disk; an interrupted packing leaves NAME.part, and the next one goes on from there. One
+// that is stale (its source has changed), damaged or of another layout is made again, never misread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "base/result.h"
+#include "formats/base_model.h"
+#include "formats/packed_index.h"
+#include "weights/read_units.h"
+
+namespace loralei {
+
+// The packed file of `path` if it is one of this model, held as the options say.
+Result<PackedIndex> open_packed(const std::string& path, const BaseModelFile& model, const WeightOptions& options);
+
+Status pack_model(const BaseModelFile& model, const WeightOptions& options, const std::string& path);
+
+struct PackedFile {
+  std::string path;
+  PackedIndex index;
+};
+// Where it is looked for: beside the model, then in `cache_dir` (may be empty).
+std::vector<std::string> packed_paths(const BaseModelFile& model, const WeightOptions& options,
+                                      const std::string& cache_dir);
+// The first that fits, or one made in the first place that can be written to.
+Result<PackedFile> find_or_pack(const BaseModelFile& model, const WeightOptions& options, const std::string& cache_dir,
+                                LogSink& log);
+
+}  // namespace loralei

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/read_units.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "base/units.h"
+#include "tensor/codec.h"
+#include "tensor/tile_layout.h"
+
+namespace loralei {
+namespace {
+
+constexpr int64_t kReadUnitBytes = 8 * kMiB;  // work handed to one thread at a time
+
+// Norms and biases are vectors; everything else a matrix.
+bool is_matrix(const TensorInfo& info) { return info.shape.size() == 2; }
+
+// Format a matrix is held in: the file's, or the wanted quantisation where its rows divide into blocks. The head and
+// the embedding keep more bits than q4_0, as the field's tools do, because their rounding goes straight into the
+// logits.
+DType held_dtype(const TensorInfo& info, const WeightOptions& options) {
+  if (!options.quantise || is_quantised(info.dtype)) return info.dtype;
+  DType wanted = *options.quantise;
+  const bool outer = info.name == "lm_head.weight" || info.name == "model.embed_tokens.weight";
+  if (outer && wanted == DType::kQ4_0) wanted = DType::kQ8_0;
+  return fits_blocks(wanted, info.shape[1]) ? wanted : info.dtype;
+}
+
+LayoutId held_layout(const TensorInfo& info, DType held, bool tied_head, const WeightOptions& options) {
+  const bool looked_up_only = info.name == "model.embed_tokens.weight" && !tied_head;
+  return is_quantised(held) && !looked_up_only ? options.quantised_layout : LayoutId::kPlain;
+}
+
+constexpr std::array<std::string_view, 7> kRolePaths = {
+    "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight", "self_attn.o_proj.weight",
+    "mlp.gate_proj.weight",    "mlp.up_proj.weight",      "mlp.down_proj.weight"};
+
+// What a matrix of this canonical name is, and in which layer.
+Result<PlannedMatrix> planned_matrix(const std::string& name, bool tied_head) {
+  PlannedMatrix planned;
+  if (name == "lm_head.weight" || (name == "model.embed_tokens.weight" && tied_head)) {
+    planned.role = MatrixRole::kHead;
+    planned.tied_head = tied_head;
+    return planned;
+  }
+  if (name == "model.embed_tokens.weight") {
+    planned.role = MatrixRole::kEmbed;
+    return planned;
+  }
+  constexpr std::string_view kLayers = "model.layers.";
+  if (name.starts_with(kLayers)) {
+    const size_t dot = name.find('.', kLayers.size());
+    const std::string_view path = dot == std::string::npos ? "" : std::string_view(name).substr(dot + 1);
+    const auto role = std::find(kRolePaths.begin(), kRolePaths.end(), path);
+    if (role != kRolePaths.end()) {
+      planned.role = static_cast<MatrixRole>(role - kRolePaths.begin());
+      planned.layer = std::atoi(name.c_str() + kLayers.size());
+      return planned;
+    }
+  }
+  return internal_error("The matrix '" + name + "' has no place in the layer program.");
+}
+
+// Layer by layer in the order of use, then head, then embedding.
+std::pair<int32_t, MatrixRole> order_of(const PlannedMatrix& planned) {
+  return {planned.layer < 0 ? INT32_MAX : planned.layer, planned.role};
+}
+
+}  // namespace
+
+Result<HeldTensors> held_tensors(const BaseModelFile& model, const TensorReader& reader, const WeightOptions& options) {
+  if (options.quantise && !can_encode(*options.quantise)) {
+    return unsupported(std::string("--quant ") + dtype_info(*options.quantise).name +
+                       " cannot be made on load; choose q8_0 or q4_0.");
+  }
+  HeldTensors held;
+  for (const TensorInfo& info : model.index.tensors) {
+    if (!is_matrix(info)) {
+      held.vectors.push_back(&info);
+      continue;
+    }
+    HeldMatrix matrix;
+    matrix.source = &info;
+    TRY_ASSIGN(matrix.planned, planned_matrix(info.name, model.config.tied_head));
+    TensorTarget& target = matrix.target;
+    target.dtype = held_dtype(info, options);
+    target.layout = held_layout(info, target.dtype, model.config.tied_head, options);
+    target.rows = info.shape[0];
+    target.cols = info.shape[1];
+    target.source_row_bytes = row_bytes(info.dtype, info.shape[1]);
+    target.permuted_heads = reader.permuted_heads(info.name);
+    matrix.planned.rows = target.rows;
+    matrix.planned.tile_bytes = kRowTile * row_bytes(target.dtype, target.cols);
+    matrix.bytes = matrix_bytes(target.dtype, target.layout, target.rows, target.cols);
+    held.matrices.push_back(matrix);
+  }
+  std::stable_sort(held.matrices.begin(), held.matrices.end(),
+                   [](const HeldMatrix& a, const HeldMatrix& b) { return order_of(a.planned) < order_of(b.planned); });
+  return held;
+}
+
+void add_units(const HeldTensors& held, size_t matrix, std::vector<ReadUnit>& units) {
+  const TensorTarget& target = held.matrices[matrix].target;
+  const int64_t unit_rows = TensorReader::unit_rows(target);
+  const int64_t rows = std::max<int64_t>(1, kReadUnitBytes / target.source_row_bytes / unit_rows) * unit_rows;
+  for (int64_t row = 0; row < target.rows; row += rows)
+    units.push_back({matrix, row, std::min(rows, target.rows - row)});
+}
+
+Status run_units(const std::vector<ReadUnit>& units, int threads, const UnitWork& work) {
+  std::atomic<size_t> next{0};
+  std::atomic<bool> failed{false};
+  std::mutex mutex;
+  Status first_error;
+  const auto worker = [&] {
+    UnitBuffers buffers;
+    for (;;) {
+      const size_t index = next.fetch_add(1);
+      if (index >= units.size() || failed.load()) return;
+      Status status = work(units[index], buffers);
+      if (status.ok()) continue;
+      const std::lock_guard lock(mutex);
+      if (!failed.exchange(true)) first_error = std::move(status);
+      return;
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (int i = 1; i < std::min<int64_t>(threads, std::ssize(units)); ++i) helpers.emplace_back(worker);
+  worker();
+  for (std::thread& helper : helpers) helper.join();
+  return first_error;
+}
+
+Result<uint64_t> read_vector(const TensorReader& reader, const TensorInfo& info, std::vector<float>& values) {
+  const int64_t count = info.shape.empty() ? 1 : info.shape[0];
+  values.resize(static_cast<size_t>(count));
+  // A vector is one row, or one row a number where its rows are permuted (biases of q and k).
+  TensorTarget target;
+  target.permuted_heads = reader.permuted_heads(info.name);
+  const bool permuted = target.permuted_heads > 0;
+  target.dtype = DType::kF32;
+  target.cols = permuted ? 1 : count;
+  target.rows = permuted ? count : 1;
+  target.source_row_bytes = row_bytes(info.dtype, target.cols);
+  std::vector<std::byte> buffer;
+  return reader.read_rows(info, target, 0, target.rows, reinterpret_cast<std::byte*>(values.data()), buffer);
+}
+
+std::string fingerprint_text(uint64_t sum) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string text;
+  for (int shift = 60; shift >= 0; shift -= 4) text += kHex[(sum >> shift) & 15];
+  return text;
+}
+uint64_t fingerprint_value(const std::string& text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  return error == std::errc() && end == text.data() + text.size() ? value : 0;
+}
+
+}  // namespace loralei

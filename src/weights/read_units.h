@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the base model is held, and the pieces in which its files are read: what loading and packing share.
+//
+// Thread: held_tensors is pure; run_units runs `work` on several threads and returns when all are done. Invariant: the
+// pieces are the same whoever reads them, so that the sum of their hashes names the model (WeightStore::fingerprint).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "formats/base_model.h"
+#include "tensor/weight_view.h"
+#include "weights/residency.h"
+#include "weights/tensor_reader.h"
+
+namespace loralei {
+
+using LoadProgressFn = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
+
+struct WeightOptions {
+  std::optional<DType> quantise;  // --quant q8_0|q4_0: matrices are re-encoded on load (norms and biases stay f32)
+  // Layout of quantised matrices. An embedding that is not also the head is only looked up and stays plain.
+  LayoutId quantised_layout = LayoutId::kTile16;
+  int threads = 1;
+  LoadProgressFn progress;  // called from the loading threads, one at a time
+};
+
+struct HeldMatrix {
+  const TensorInfo* source = nullptr;
+  TensorTarget target;
+  PlannedMatrix planned;
+  int64_t bytes = 0;
+};
+struct HeldTensors {
+  std::vector<HeldMatrix> matrices;        // in the order of their use in a pass: layers, head, embedding
+  std::vector<const TensorInfo*> vectors;  // norms and biases, held as f32
+};
+Result<HeldTensors> held_tensors(const BaseModelFile& model, const TensorReader& reader, const WeightOptions& options);
+
+// One run of rows of one matrix: what a thread takes.
+struct ReadUnit {
+  size_t matrix = 0;
+  int64_t row_begin = 0;
+  int64_t row_count = 0;
+};
+// The units of a matrix, in ascending order.
+void add_units(const HeldTensors& held, size_t matrix, std::vector<ReadUnit>& units);
+
+// A thread's memory, kept between its units.
+struct UnitBuffers {
+  std::vector<std::byte> source, packed;
+};
+// Calls work for all units; the first error stops the others.
+using UnitWork = std::function<Status(const ReadUnit& unit, UnitBuffers& buffers)>;
+Status run_units(const std::vector<ReadUnit>& units, int threads, const UnitWork& work);
+
+// A vector as f32; answers the hash of its bytes.
+Result<uint64_t> read_vector(const TensorReader& reader, const TensorInfo& info, std::vector<float>& values);
+
+// The sum of all hashes as sixteen letters, and back (0 for anything else).
+std::string fingerprint_text(uint64_t sum);
+uint64_t fingerprint_value(const std::string& text);
+
+}  // namespace loralei

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/residency.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <initializer_list>
+#include <optional>
+
+#include "base/check.h"
+#include "base/units.h"
+#include "tensor/weight_view.h"
+
+namespace loralei {
+namespace {
+
+constexpr int64_t kWindowMost = 128 * kMiB;
+constexpr int kWindowLayers = 3;
+constexpr int64_t kDirectSlack = 2 * 4096;  // a panel is read from page boundary to page boundary
+
+constexpr std::array<const char*, kMatrixRoles> kRoleNames = {"q",  "k",    "v",    "o",        "gate",
+                                                              "up", "down", "head", "embedding"};
+constexpr std::array<const char*, 5> kPolicyNames = {"balanced", "flex", "layer-order", "attn-first", "ffn-first"};
+
+int64_t tiles_of(const PlannedMatrix& matrix) { return (matrix.rows + kRowTile - 1) / kRowTile; }
+
+// Locks whole tiles and counts what is left. A matrix starts with none locked.
+class Locker {
+ public:
+  Locker(const std::vector<PlannedMatrix>& matrices, int64_t bytes)
+      : matrices_(matrices), left_(bytes), tiles_(matrices.size(), 0) {}
+
+  int64_t left() const { return left_; }
+  int64_t locked_tiles(size_t index) const { return tiles_[index]; }
+  int64_t streamed_tiles(size_t index) const { return tiles_of(matrices_[index]) - tiles_[index]; }
+  bool lock_tiles(size_t index, int64_t tiles) {
+    const int64_t bytes = tiles * matrices_[index].tile_bytes;
+    if (bytes > left_) return false;
+    left_ -= bytes;
+    tiles_[index] += tiles;
+    return true;
+  }
+  bool lock_all(size_t index) { return lock_tiles(index, streamed_tiles(index)); }
+
+ private:
+  const std::vector<PlannedMatrix>& matrices_;
+  int64_t left_;
+  std::vector<int64_t> tiles_;
+};
+
+// The model as the policies see it.
+struct Shape {
+  const std::vector<PlannedMatrix>& matrices;
+  std::vector<std::vector<size_t>> layers;  // matrices of each layer, in order
+  std::vector<size_t> outer;                // head and embedding
+  int64_t touched_bytes = 0;                // in every pass: all but a looked-up embedding
+  int64_t embed_bytes = 0;
+  int64_t outer_bytes = 0;
+
+  explicit Shape(const std::vector<PlannedMatrix>& list) : matrices(list) {
+    for (size_t i = 0; i < list.size(); ++i) {
+      const PlannedMatrix& matrix = list[i];
+      if (matrix.role == MatrixRole::kEmbed) {
+        embed_bytes += planned_bytes(matrix);
+      } else {
+        touched_bytes += planned_bytes(matrix);
+      }
+      if (matrix.layer < 0) {
+        outer.push_back(i);
+        outer_bytes += planned_bytes(matrix);
+        continue;
+      }
+      if (static_cast<size_t>(matrix.layer) >= layers.size()) layers.resize(static_cast<size_t>(matrix.layer) + 1);
+      layers[static_cast<size_t>(matrix.layer)].push_back(i);
+    }
+  }
+  int64_t bytes_of(MatrixRole role) const {
+    int64_t bytes = 0;
+    for (const PlannedMatrix& matrix : matrices) bytes += matrix.role == role ? planned_bytes(matrix) : 0;
+    return bytes;
+  }
+};
+
+// --- balanced ---
+constexpr std::array<std::array<MatrixRole, 3>, 3> kStreamedFirst = {{
+    {MatrixRole::kGate, MatrixRole::kUp, MatrixRole::kDown},  // large reads first
+    {MatrixRole::kQ, MatrixRole::kO, MatrixRole::kO},
+    {MatrixRole::kK, MatrixRole::kV, MatrixRole::kV},
+}};
+
+// Locks all of a layer but `stream` bytes, which its matrices share in proportion, the large ones first.
+void balance_layer(const Shape& shape, const std::vector<size_t>& layer, int64_t stream, Locker& locker) {
+  for (const auto& group : kStreamedFirst) {
+    std::vector<size_t> members;
+    int64_t group_bytes = 0;
+    for (size_t index : layer) {
+      if (std::find(group.begin(), group.end(), shape.matrices[index].role) == group.end()) continue;
+      members.push_back(index);
+      group_bytes += planned_bytes(shape.matrices[index]);
+    }
+    int64_t bytes = std::min(stream, group_bytes);  // to stream of this group
+    stream -= bytes;
+    // What rounding to tiles leaves of one member goes to the next, so that a layer is off by less than a tile.
+    for (size_t m = 0; m < members.size(); ++m) {
+      const PlannedMatrix& matrix = shape.matrices[members[m]];
+      const bool last = m + 1 == members.size();
+      const int64_t share =
+          last ? bytes
+               : static_cast<int64_t>(static_cast<double>(bytes) * static_cast<double>(planned_bytes(matrix)) /
+                                      static_cast<double>(group_bytes));
+      const int64_t tiles =
+          std::min(tiles_of(matrix), (share + (last ? matrix.tile_bytes - 1 : 0)) / matrix.tile_bytes);
+      group_bytes -= planned_bytes(matrix);
+      bytes -= std::min(bytes, tiles * matrix.tile_bytes);
+      locker.lock_tiles(members[m], tiles_of(matrix) - tiles);
+    }
+  }
+}
+
+// Bytes each layer streams when `total` are spread evenly; a layer smaller than its share streams all it has.
+std::vector<int64_t> even_shares(const std::vector<int64_t>& layer_bytes, int64_t total) {
+  std::vector<int64_t> shares(layer_bytes.size(), 0);
+  std::vector<size_t> order(layer_bytes.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return layer_bytes[a] < layer_bytes[b]; });
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto left = static_cast<int64_t>(order.size() - i);
+    shares[order[i]] = std::min(layer_bytes[order[i]], (total + left - 1) / left);
+    total -= shares[order[i]];
+  }
+  return shares;
+}
+
+void lock_balanced(const Shape& shape, Locker& locker) {
+  const int64_t stream = std::max<int64_t>(0, shape.touched_bytes - locker.left());
+  int64_t stream_layers = stream;
+  for (size_t index : shape.outer) {
+    const PlannedMatrix& matrix = shape.matrices[index];
+    if (matrix.role != MatrixRole::kHead) continue;
+    const double share = static_cast<double>(stream) / static_cast<double>(shape.touched_bytes);
+    const auto tiles = static_cast<int64_t>(share * static_cast<double>(tiles_of(matrix)));
+    locker.lock_tiles(index, tiles_of(matrix) - tiles);
+    stream_layers -= tiles * matrix.tile_bytes;
+  }
+  std::vector<int64_t> layer_bytes;
+  for (const std::vector<size_t>& layer : shape.layers) {
+    int64_t& bytes = layer_bytes.emplace_back(0);
+    for (size_t index : layer) bytes += planned_bytes(shape.matrices[index]);
+  }
+  const std::vector<int64_t> shares = even_shares(layer_bytes, std::max<int64_t>(0, stream_layers));
+  for (size_t layer = 0; layer < shares.size(); ++layer)
+    balance_layer(shape, shape.layers[layer], shares[layer], locker);
+  // The last tiles: one more of each layer (and the head) in turn, as long as one fits.
+  std::vector<std::vector<size_t>> turns = shape.layers;
+  turns.push_back(shape.outer);
+  for (bool locked = true; locked;) {
+    locked = false;
+    for (const std::vector<size_t>& turn : turns) {
+      for (size_t index : turn) {
+        if (shape.matrices[index].role == MatrixRole::kEmbed || locker.streamed_tiles(index) == 0) continue;
+        if (!locker.lock_tiles(index, 1)) continue;
+        locked = true;
+        break;
+      }
+    }
+  }
+}
+
+// --- the paper's policy and its ablations ---
+// Locks matrices of one role in as many layers as fit, spread evenly over depth.
+void lock_spread(const Shape& shape, MatrixRole role, Locker& locker) {
+  std::vector<size_t> members;
+  for (size_t i = 0; i < shape.matrices.size(); ++i) {
+    if (shape.matrices[i].role == role) members.push_back(i);
+  }
+  const auto count = members.size();
+  for (size_t wanted = count; wanted > 0; --wanted) {
+    std::vector<size_t> chosen;
+    int64_t bytes = 0;
+    for (size_t i = 0; i < count; ++i) {
+      if ((i + 1) * wanted / count == i * wanted / count) continue;
+      chosen.push_back(members[i]);
+      bytes += planned_bytes(shape.matrices[members[i]]);
+    }
+    if (bytes > locker.left()) continue;
+    for (size_t index : chosen) locker.lock_all(index);
+    return;
+  }
+}
+
+void lock_flex(const Shape& shape, Locker& locker) {
+  constexpr std::array kFfn = {MatrixRole::kGate, MatrixRole::kUp, MatrixRole::kDown};
+  std::array<int64_t, 4> ffn_bytes{};  // of the first n kinds, all layers
+  for (size_t i = 0; i < kFfn.size(); ++i) ffn_bytes[i + 1] = ffn_bytes[i] + shape.bytes_of(kFfn[i]);
+  const int64_t half_attention = (shape.bytes_of(MatrixRole::kQ) + shape.bytes_of(MatrixRole::kK) +
+                                  shape.bytes_of(MatrixRole::kV) + shape.bytes_of(MatrixRole::kO)) /
+                                 2;
+  size_t kinds = 0;
+  if (locker.left() >= ffn_bytes[3] + half_attention) {
+    kinds = 3;
+  } else if (locker.left() >= ffn_bytes[2]) {
+    kinds = 2;
+  } else if (locker.left() >= ffn_bytes[1]) {
+    kinds = 1;
+  }
+  for (size_t i = 0; i < kinds; ++i) lock_spread(shape, kFfn[i], locker);
+  for (MatrixRole role : {MatrixRole::kK, MatrixRole::kV, MatrixRole::kQ, MatrixRole::kO})
+    lock_spread(shape, role, locker);
+}
+
+void lock_layer_order(const Shape& shape, Locker& locker) {
+  for (const std::vector<size_t>& layer : shape.layers) {
+    for (size_t index : layer) {
+      if (!locker.lock_all(index)) return;
+    }
+  }
+}
+
+void lock_roles(const Shape& shape, std::initializer_list<MatrixRole> roles, Locker& locker) {
+  for (MatrixRole role : roles) lock_spread(shape, role, locker);
+}
+
+int64_t always_locked_bytes(const Shape& shape, ResidencyPolicy policy) {
+  return policy == ResidencyPolicy::kBalanced ? 0 : shape.outer_bytes;
+}
+
+// The locker holds always_locked_bytes or more.
+void lock_by_policy(const Shape& shape, ResidencyPolicy policy, Locker& locker) {
+  using enum MatrixRole;
+  if (policy == ResidencyPolicy::kBalanced) return lock_balanced(shape, locker);
+  for (size_t index : shape.outer) locker.lock_all(index);
+  switch (policy) {
+    case ResidencyPolicy::kFlex:
+      return lock_flex(shape, locker);
+    case ResidencyPolicy::kLayerOrder:
+      return lock_layer_order(shape, locker);
+    case ResidencyPolicy::kAttnFirst:
+      return lock_roles(shape, {kK, kV, kQ, kO, kGate, kUp, kDown}, locker);
+    default:
+      return lock_roles(shape, {kGate, kUp, kDown, kK, kV, kQ, kO}, locker);
+  }
+}
+
+// What the window must hold, and what it is by default.
+struct WindowNeed {
+  int64_t least = 0;
+  int64_t layers = 0;  // the most that three layers in a row stream
+};
+WindowNeed window_need(const Shape& shape, const Locker& locker) {
+  WindowNeed need;
+  std::vector<int64_t> streamed(shape.layers.size(), 0);
+  for (size_t i = 0; i < shape.matrices.size(); ++i) {
+    const PlannedMatrix& matrix = shape.matrices[i];
+    if (matrix.role == MatrixRole::kEmbed) continue;
+    const int64_t bytes = locker.streamed_tiles(i) * matrix.tile_bytes;
+    if (bytes == 0) continue;
+    if (matrix.layer >= 0) streamed[static_cast<size_t>(matrix.layer)] += bytes;
+    const int64_t panel = std::min(bytes, panel_rows(matrix) / kRowTile * matrix.tile_bytes) + kDirectSlack;
+    need.least = std::max(need.least, 2 * panel);
+  }
+  for (size_t layer = 0; layer < streamed.size(); ++layer) {
+    int64_t bytes = 0;
+    for (size_t i = layer; i < std::min(layer + kWindowLayers, streamed.size()); ++i) bytes += streamed[i];
+    need.layers = std::max(need.layers, bytes);
+  }
+  return need;
+}
+
+ResidencyPlan result_of(const Shape& shape, const Locker& locker, int64_t window_bytes) {
+  ResidencyPlan plan;
+  plan.window_bytes = window_bytes;
+  for (size_t i = 0; i < shape.matrices.size(); ++i) {
+    const PlannedMatrix& matrix = shape.matrices[i];
+    plan.locked_rows.push_back(std::min(matrix.rows, locker.locked_tiles(i) * kRowTile));
+    plan.locked_bytes += locker.locked_tiles(i) * matrix.tile_bytes;
+    const int64_t streamed = locker.streamed_tiles(i) * matrix.tile_bytes;
+    (matrix.role == MatrixRole::kEmbed ? plan.looked_up_bytes : plan.streamed_bytes) += streamed;
+  }
+  return plan;
+}
+
+Error budget_too_small(ResidencyPolicy policy, int64_t bytes, int64_t always, int64_t window) {
+  bytes = std::max<int64_t>(bytes, 0);
+  std::string text = "Of the memory budget " + format_bytes(bytes) +
+                     " are left for weights, but streaming this model needs " + format_bytes(always + window);
+  if (always > 0) {
+    text += std::string(" with --residency ") + residency_policy_name(policy) +
+            ", which always locks embedding and head ('balanced' needs less)";
+  }
+  return too_large(text + "; raise --memory-budget by " + format_bytes(always + window - bytes) + ".");
+}
+
+}  // namespace
+
+const char* matrix_role_name(MatrixRole role) { return kRoleNames[static_cast<size_t>(role)]; }
+const char* residency_policy_name(ResidencyPolicy policy) { return kPolicyNames[static_cast<size_t>(policy)]; }
+
+Result<ResidencyPolicy> parse_residency_policy(const std::string& name) {
+  for (size_t i = 0; i < kPolicyNames.size(); ++i) {
+    if (name == kPolicyNames[i]) return static_cast<ResidencyPolicy>(i);
+  }
+  return invalid_argument("There is no residency policy '" + name +
+                          "'; choose balanced, flex, layer-order, attn-first or ffn-first.");
+}
+
+int64_t planned_bytes(const PlannedMatrix& matrix) { return tiles_of(matrix) * matrix.tile_bytes; }
+
+int64_t panel_rows(const PlannedMatrix& matrix) {
+  return std::max<int64_t>(1, kPanelBytes / matrix.tile_bytes) * kRowTile;
+}
+
+Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices, int64_t bytes,
+                                     const ResidencyOptions& options) {
+  const Shape shape(matrices);
+  if (shape.touched_bytes <= bytes) {  // all of it, the embedding too where it fits
+    Locker locker(matrices, bytes);
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      if (matrices[i].role != MatrixRole::kEmbed) locker.lock_all(i);
+    }
+    for (size_t i = 0; i < matrices.size(); ++i) locker.lock_all(i);
+    return result_of(shape, locker, 0);
+  }
+  const int64_t always = always_locked_bytes(shape, options.policy);
+  const int64_t most = options.window_bytes > 0 ? options.window_bytes : kWindowMost;
+  int64_t window = std::min(most, bytes - always);
+  if (window <= 0) return budget_too_small(options.policy, bytes, always, window_need(shape, {matrices, 0}).least);
+  // A smaller window leaves more to lock, which makes three layers' streamed bytes smaller still: a few rounds settle
+  // it. Should the last one need more than it has, the plan before it stands.
+  std::optional<ResidencyPlan> plan;
+  for (int round = 0; round < 16; ++round) {
+    Locker locker(matrices, bytes - window);
+    lock_by_policy(shape, options.policy, locker);
+    const WindowNeed need = window_need(shape, locker);
+    if (need.least > window) {
+      if (!plan) return budget_too_small(options.policy, bytes, always, need.least);
+      break;
+    }
+    plan = result_of(shape, locker, window);
+    const int64_t wanted = std::max(need.least, std::min(most, need.layers));
+    if (options.window_bytes > 0 || wanted >= window) break;
+    window = wanted;
+  }
+  return std::move(*plan);
+}
+
+std::string describe_residency(const std::vector<PlannedMatrix>& matrices, const ResidencyPlan& plan) {
+  struct Sum {
+    int64_t count = 0, locked = 0, streamed = 0;
+  };
+  std::array<Sum, kMatrixRoles> sums;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    Sum& sum = sums[static_cast<size_t>(matrices[i].role)];
+    const int64_t locked = (plan.locked_rows[i] + kRowTile - 1) / kRowTile * matrices[i].tile_bytes;
+    ++sum.count;
+    sum.locked += locked;
+    sum.streamed += planned_bytes(matrices[i]) - locked;
+  }
+  char line[128];
+  std::snprintf(line, sizeof line, "%-10s %8s %12s %12s\n", "tensors", "count", "locked", "streamed");
+  std::string text = line;
+  for (size_t role = 0; role < sums.size(); ++role) {
+    const Sum& sum = sums[role];
+    if (sum.count == 0) continue;
+    const bool looked_up = static_cast<MatrixRole>(role) == MatrixRole::kEmbed && sum.streamed > 0;
+    std::snprintf(line, sizeof line, "%-10s %8lld %12s %12s%s\n", kRoleNames[role], static_cast<long long>(sum.count),
+                  format_bytes(sum.locked).c_str(), looked_up ? "-" : format_bytes(sum.streamed).c_str(),
+                  looked_up ? "  (rows looked up on disk)" : "");
+    text += line;
+  }
+  std::snprintf(line, sizeof line, "%-10s %8s %12s %12s\n", "all", "", format_bytes(plan.locked_bytes).c_str(),
+                format_bytes(plan.streamed_bytes).c_str());
+  text += line;
+  text += "stream window " + format_bytes(plan.window_bytes) + "\n";
+  return text;
+}
+
+}  // namespace loralei

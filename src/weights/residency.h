@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan_residency: which rows of the base model's matrices are locked in memory and which are streamed from disk in
+// every pass (FlexInfer §3.4, mechanisms §2). A pure function of the tensor list and a number of bytes; any thread.
+//
+// A pass touches the matrices in the order of the list: layer by layer, the head last; of an embedding that is only
+// looked up it reads single rows, which is no streaming. Rows are locked from a matrix's first row on and in whole row
+// tiles. Invariants: locked_bytes + window_bytes <= the bytes given; the window holds the largest panel that is
+// streamed. Failure: too few bytes to run at all is refused with the least that would do.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace loralei {
+
+// What a matrix is to the planner. The order within a layer is that of its use.
+enum class MatrixRole : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown, kHead, kEmbed };
+inline constexpr int kMatrixRoles = 9;
+const char* matrix_role_name(MatrixRole role);
+
+enum class ResidencyPolicy : uint8_t {
+  kBalanced,    // every layer streams the same bytes, the budget is used to the last tile; ours, the default
+  kFlex,        // the paper's Algorithm 1; embedding and head always locked, as in all that follow
+  kLayerOrder,  // whole tensors from the first layer on
+  kAttnFirst,   // attention tensors of all layers, then FFN tensors
+  kFfnFirst,    // the other way round
+};
+const char* residency_policy_name(ResidencyPolicy policy);
+Result<ResidencyPolicy> parse_residency_policy(const std::string& name);
+
+struct PlannedMatrix {
+  MatrixRole role = MatrixRole::kQ;
+  int32_t layer = -1;      // -1: outside the layers
+  int64_t rows = 0;        // in tiles of kRowTile but for the last
+  int64_t tile_bytes = 0;  // of one row tile
+  bool tied_head = false;  // kHead: it is the embedding too
+};
+int64_t planned_bytes(const PlannedMatrix& matrix);
+
+struct ResidencyOptions {
+  ResidencyPolicy policy = ResidencyPolicy::kBalanced;
+  int64_t window_bytes = 0;  // 0: three layers' streamed bytes or 128 MiB, whichever is less
+};
+
+struct ResidencyPlan {
+  std::vector<int64_t> locked_rows;  // by matrix, in the order given; all rows of those not streamed
+  int64_t locked_bytes = 0;
+  int64_t streamed_bytes = 0;   // read in every pass
+  int64_t looked_up_bytes = 0;  // embedding left on disk, read row by row
+  int64_t window_bytes = 0;     // memory of what is on its way
+  bool streams() const { return streamed_bytes > 0; }
+};
+
+// The largest piece that is streamed as one: the window holds two, so that one arrives while another is used.
+inline constexpr int64_t kPanelBytes = int64_t{4} << 20;
+
+Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices, int64_t bytes,
+                                     const ResidencyOptions& options);
+
+// Rows of a streamed panel of this matrix: whole tiles of up to kPanelBytes, at least one.
+int64_t panel_rows(const PlannedMatrix& matrix);
+
+// The plan by kind of tensor as a table for people.
+std::string describe_residency(const std::vector<PlannedMatrix>& matrices, const ResidencyPlan& plan);
+
+}  // namespace loralei

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/residency.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/prng.h"
+#include "base/units.h"
+#include "tensor/weight_view.h"
+
+namespace loralei {
+namespace {
+
+constexpr ResidencyPolicy kPolicies[] = {ResidencyPolicy::kBalanced, ResidencyPolicy::kFlex,
+                                         ResidencyPolicy::kLayerOrder, ResidencyPolicy::kAttnFirst,
+                                         ResidencyPolicy::kFfnFirst};
+
+// Row bytes as of q4_0: 18 bytes for 32 numbers.
+PlannedMatrix matrix(MatrixRole role, int32_t layer, int64_t rows, int64_t cols) {
+  return {role, layer, rows, kRowTile * cols / 32 * 18};
+}
+std::vector<PlannedMatrix> model(int layers, int64_t hidden, int64_t kv, int64_t ffn, int64_t vocab, bool tied) {
+  std::vector<PlannedMatrix> list;
+  for (int32_t layer = 0; layer < layers; ++layer) {
+    list.push_back(matrix(MatrixRole::kQ, layer, hidden, hidden));
+    list.push_back(matrix(MatrixRole::kK, layer, kv, hidden));
+    list.push_back(matrix(MatrixRole::kV, layer, kv, hidden));
+    list.push_back(matrix(MatrixRole::kO, layer, hidden, hidden));
+    list.push_back(matrix(MatrixRole::kGate, layer, ffn, hidden));
+    list.push_back(matrix(MatrixRole::kUp, layer, ffn, hidden));
+    list.push_back(matrix(MatrixRole::kDown, layer, hidden, ffn));
+  }
+  list.push_back(matrix(MatrixRole::kHead, -1, vocab, hidden));
+  list.back().tied_head = tied;
+  if (!tied) list.push_back(matrix(MatrixRole::kEmbed, -1, vocab, hidden));
+  return list;
+}
+std::vector<PlannedMatrix> llama_7b() { return model(32, 4096, 4096, 11008, 32000, false); }
+
+int64_t total_bytes(const std::vector<PlannedMatrix>& list, bool with_embedding) {
+  int64_t bytes = 0;
+  for (const PlannedMatrix& m : list) bytes += m.role != MatrixRole::kEmbed || with_embedding ? planned_bytes(m) : 0;
+  return bytes;
+}
+int64_t streamed_of(const std::vector<PlannedMatrix>& list, const ResidencyPlan& plan, size_t i) {
+  return planned_bytes(list[i]) - (plan.locked_rows[i] + kRowTile - 1) / kRowTile * list[i].tile_bytes;
+}
+std::vector<int64_t> streamed_by_layer(const std::vector<PlannedMatrix>& list, const ResidencyPlan& plan) {
+  std::vector<int64_t> layers;
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (list[i].layer < 0) continue;
+    layers.resize(std::max(layers.size(), static_cast<size_t>(list[i].layer) + 1));
+    layers[static_cast<size_t>(list[i].layer)] += streamed_of(list, plan, i);
+  }
+  return layers;
+}
+bool locked(const std::vector<PlannedMatrix>& list, const ResidencyPlan& plan, MatrixRole role) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (list[i].role == role && plan.locked_rows[i] < list[i].rows) return false;
+  }
+  return true;
+}
+
+// What must hold of every plan, whatever the policy.
+void expect_sound(const std::vector<PlannedMatrix>& list, const ResidencyPlan& plan, int64_t bytes) {
+  ASSERT_EQ(plan.locked_rows.size(), list.size());
+  int64_t locked_bytes = 0, streamed = 0, largest_panel = 0;
+  for (size_t i = 0; i < list.size(); ++i) {
+    ASSERT_GE(plan.locked_rows[i], 0);
+    ASSERT_LE(plan.locked_rows[i], list[i].rows);
+    if (plan.locked_rows[i] < list[i].rows) {
+      ASSERT_EQ(plan.locked_rows[i] % kRowTile, 0);
+    }
+    locked_bytes += planned_bytes(list[i]) - streamed_of(list, plan, i);
+    if (list[i].role == MatrixRole::kEmbed) continue;
+    streamed += streamed_of(list, plan, i);
+    const int64_t panel = panel_rows(list[i]) / kRowTile * list[i].tile_bytes;
+    largest_panel = std::max(largest_panel, std::min(panel, streamed_of(list, plan, i)));
+  }
+  EXPECT_EQ(plan.locked_bytes, locked_bytes);
+  EXPECT_EQ(plan.streamed_bytes, streamed);
+  EXPECT_LE(plan.locked_bytes + plan.window_bytes, bytes);
+  EXPECT_GE(plan.window_bytes, 2 * largest_panel);
+  EXPECT_LE(plan.window_bytes, 128 * kMiB);
+}
+
+TEST(Residency, EverythingIsLockedWhereItFits) {
+  const auto list = llama_7b();
+  for (ResidencyPolicy policy : kPolicies) {
+    const auto plan = plan_residency(list, total_bytes(list, true), {policy});
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(plan->streamed_bytes, 0);
+    EXPECT_EQ(plan->looked_up_bytes, 0);
+    EXPECT_EQ(plan->window_bytes, 0);
+    // An embedding is read row by row, so it is the first to stay on disk.
+    const auto without = plan_residency(list, total_bytes(list, false), {policy});
+    ASSERT_TRUE(without.ok());
+    EXPECT_EQ(without->streamed_bytes, 0);
+    EXPECT_GT(without->looked_up_bytes, 0);
+  }
+}
+
+TEST(Residency, BalancedStreamsTheSameOfEveryLayerAndUsesTheWholeBudget) {
+  const auto list = llama_7b();
+  for (int64_t bytes = 100'000'000; bytes < total_bytes(list, false); bytes += 173'000'000) {
+    const auto plan = plan_residency(list, bytes, {});
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    expect_sound(list, *plan, bytes);
+    const auto layers = streamed_by_layer(list, *plan);
+    const auto [least, most] = std::minmax_element(layers.begin(), layers.end());
+    int64_t largest_tile = 0;
+    for (const PlannedMatrix& m : list) largest_tile = std::max(largest_tile, m.tile_bytes);
+    EXPECT_LE(*most - *least, 2 * largest_tile) << bytes;
+    EXPECT_LT(bytes - plan->locked_bytes - plan->window_bytes, largest_tile) << bytes;
+    EXPECT_EQ(plan->looked_up_bytes, planned_bytes(list.back()));
+  }
+}
+
+TEST(Residency, FlexFollowsTheAlgorithm) {
+  const auto list = llama_7b();
+  const int64_t attn = planned_bytes(list[0]), ffn = planned_bytes(list[4]), layers = 32;
+  const int64_t outer = planned_bytes(list[list.size() - 1]) + planned_bytes(list[list.size() - 2]);
+  const auto plan_with = [&](int64_t size_mem) {  // the paper's size_mem: what is left for layers
+    const auto plan = plan_residency(list, outer + 128 * kMiB + size_mem, {ResidencyPolicy::kFlex, 128 * kMiB});
+    EXPECT_TRUE(plan.ok());
+    return *plan;
+  };
+  const auto all = plan_with(layers * (3 * ffn + 2 * attn));
+  EXPECT_TRUE(locked(list, all, MatrixRole::kGate) && locked(list, all, MatrixRole::kUp) &&
+              locked(list, all, MatrixRole::kDown) && locked(list, all, MatrixRole::kK) &&
+              locked(list, all, MatrixRole::kV));
+  EXPECT_EQ(all.streamed_bytes, layers * 2 * attn);
+  // Below that only two FFN kinds, although three would fit.
+  const auto two = plan_with(layers * (3 * ffn + attn));
+  EXPECT_TRUE(locked(list, two, MatrixRole::kGate) && locked(list, two, MatrixRole::kUp));
+  EXPECT_FALSE(locked(list, two, MatrixRole::kDown));
+  EXPECT_TRUE(locked(list, two, MatrixRole::kV) && locked(list, two, MatrixRole::kQ));  // 2.7 + 1 > 3
+  const auto one = plan_with(layers * ffn + layers * attn);
+  EXPECT_TRUE(locked(list, one, MatrixRole::kGate) && locked(list, one, MatrixRole::kK));
+  EXPECT_FALSE(locked(list, one, MatrixRole::kUp) || locked(list, one, MatrixRole::kV));
+  // Too little for one FFN kind: attention only, half of a kind spread over depth.
+  const auto little = plan_with(layers * 2 * attn + 16 * attn);
+  EXPECT_FALSE(locked(list, little, MatrixRole::kGate));
+  EXPECT_TRUE(locked(list, little, MatrixRole::kK) && locked(list, little, MatrixRole::kV));
+  const auto by_layer = streamed_by_layer(list, little);
+  for (size_t layer = 0; layer + 1 < by_layer.size(); layer += 2)
+    EXPECT_EQ(by_layer[layer] + by_layer[layer + 1], 6 * ffn + 3 * attn);
+}
+
+TEST(Residency, TheAblationsLockInTheirOrder) {
+  const auto list = llama_7b();
+  const int64_t bytes = 2'000'000'000;
+  const auto plan_of = [&](ResidencyPolicy policy) { return plan_residency(list, bytes, {policy}).value(); };
+  const auto order = streamed_by_layer(list, plan_of(ResidencyPolicy::kLayerOrder));
+  EXPECT_EQ(order.front(), 0);
+  EXPECT_GT(order.back(), 100'000'000);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+  const auto attn = plan_of(ResidencyPolicy::kAttnFirst);
+  EXPECT_TRUE(locked(list, attn, MatrixRole::kQ) && locked(list, attn, MatrixRole::kO));
+  EXPECT_FALSE(locked(list, attn, MatrixRole::kDown));
+  const auto ffn = plan_of(ResidencyPolicy::kFfnFirst);
+  EXPECT_TRUE(locked(list, ffn, MatrixRole::kGate));
+  EXPECT_FALSE(locked(list, ffn, MatrixRole::kQ));
+}
+
+TEST(Residency, ATooSmallBudgetIsRefusedWithTheLeastThatWouldDo) {
+  const auto list = llama_7b();
+  for (ResidencyPolicy policy : kPolicies) {
+    const auto refused = plan_residency(list, 1'000'000, {policy});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge);
+    EXPECT_NE(refused.error().message.find("raise --memory-budget by"), std::string::npos);
+    // The least is really enough, and a megabyte less is not.
+    int64_t low = 0, high = total_bytes(list, true);
+    while (high - low > 4096) {
+      const int64_t middle = (low + high) / 2;
+      (plan_residency(list, middle, {policy}).ok() ? high : low) = middle;
+    }
+    const auto plan = plan_residency(list, high, {policy});
+    ASSERT_TRUE(plan.ok());
+    expect_sound(list, *plan, high);
+    const bool balanced = policy == ResidencyPolicy::kBalanced;
+    EXPECT_LT(high, balanced ? 12 * kMiB : 180 * kMiB) << residency_policy_name(policy);
+  }
+}
+
+TEST(Residency, RandomModelsAndBudgets) {
+  const uint64_t seed = 20261120;
+  Prng prng(seed);
+  for (int round = 0; round < 400; ++round) {
+    const auto size = [&](int64_t most) { return static_cast<int64_t>(1 + prng.below(static_cast<uint64_t>(most))); };
+    const int64_t hidden = 32 * size(64), kv = std::min(hidden, 32 * size(16)), ffn = 32 * size(200);
+    auto list = model(static_cast<int>(size(12)), hidden, kv, ffn, size(9000), prng.below(2) == 0);
+    // Mixed formats: some matrices have larger rows.
+    for (PlannedMatrix& m : list) m.tile_bytes = prng.below(4) == 0 ? m.tile_bytes / 18 * 26 : m.tile_bytes;
+    const int64_t bytes = size(total_bytes(list, true) + 1000);
+    for (ResidencyPolicy policy : kPolicies) {
+      const auto plan = plan_residency(list, bytes, {policy});
+      if (!plan.ok()) continue;
+      SCOPED_TRACE("seed " + std::to_string(seed) + " round " + std::to_string(round) + " policy " +
+                   residency_policy_name(policy));
+      expect_sound(list, *plan, bytes);
+    }
+  }
+}
+
+TEST(Residency, NamesAreParsedAndPrinted) {
+  for (ResidencyPolicy policy : kPolicies)
+    EXPECT_EQ(parse_residency_policy(residency_policy_name(policy)).value(), policy);
+  EXPECT_FALSE(parse_residency_policy("fastest").ok());
+  const auto list = llama_7b();
+  const std::string text = describe_residency(list, plan_residency(list, 1'000'000'000, {}).value());
+  EXPECT_NE(text.find("gate"), std::string::npos);
+  EXPECT_NE(text.find("looked up"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace loralei

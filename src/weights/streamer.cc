@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/streamer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/units.h"
+
+namespace loralei {
+namespace {
+
+int64_t down(int64_t bytes) { return bytes / kDirectAlign * kDirectAlign; }
+int64_t up(int64_t bytes) { return down(bytes + kDirectAlign - 1); }
+
+// What is read for a panel: from page boundary to page boundary.
+struct Extent {
+  int64_t begin = 0;
+  int64_t bytes = 0;
+  int64_t skip = 0;  // to the panel's first byte
+};
+Extent extent_of(const PackedIndex& index, const StreamPanel& panel) {
+  const PackedMatrix& matrix = index.matrices[static_cast<size_t>(panel.matrix)];
+  const int64_t first = matrix.at + panel.first_tile * matrix.tile_bytes();
+  const int64_t last = std::min(matrix.at + matrix.bytes(), first + panel.tiles * matrix.tile_bytes());
+  return {down(first), up(last) - down(first), first - down(first)};
+}
+
+}  // namespace
+
+// The reader's own state: panels that have memory and are not complete, and the blocks that are still to be asked for.
+struct Streamer::Reading {
+  struct Panel {
+    int64_t sequence = 0;
+    std::byte* memory = nullptr;
+    Extent extent;
+    int64_t asked = 0;      // bytes
+    int64_t under_way = 0;  // blocks
+  };
+  std::deque<Panel> panels;
+  int64_t next = 0;    // sequence number of the next panel to be given memory
+  int64_t head = 0;    // of the window: where the next panel may begin
+  int64_t blocks = 0;  // under way
+  int64_t generation = 0;
+  bool failed = false;        // nothing of this generation arrives any more
+  std::vector<bool> checked;  // by number of the panel in its pass
+};
+
+Streamer::Streamer(const PackedIndex& index, std::vector<StreamPanel> panels, StreamerOptions options)
+    : index_(index), panels_(std::move(panels)), options_(std::move(options)) {}
+
+Result<std::unique_ptr<Streamer>> Streamer::create(const PackedIndex& index, std::vector<StreamPanel> panels,
+                                                   StreamerOptions options) {
+  CHECK(!panels.empty() && options.block_bytes % kDirectAlign == 0);
+  std::unique_ptr<Streamer> streamer(new Streamer(index, std::move(panels), std::move(options)));
+  int64_t largest = 0, smallest = INT64_MAX;
+  for (const StreamPanel& panel : streamer->panels_) {
+    const int64_t bytes = extent_of(index, panel).bytes;
+    largest = std::max(largest, bytes);
+    smallest = std::min(smallest, bytes);
+  }
+  const int64_t window = down(streamer->options_.window_bytes);
+  if (window < 2 * largest) {
+    return too_large("The stream window of " + format_bytes(window) + " cannot hold two panels of " +
+                     format_bytes(largest) + "; raise --prefetch-window.");
+  }
+  TRY_ASSIGN(streamer->window_, HostBuffer::allocate(window));
+  TRY_ASSIGN(streamer->reader_, streamer->options_.open(streamer->window_.bytes()));
+  streamer->places_.resize(static_cast<size_t>(window / smallest + 2));
+  streamer->thread_ = std::thread([raw = streamer.get()] { raw->run(); });
+  return streamer;
+}
+
+Streamer::~Streamer() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wanted_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+Result<const std::byte*> Streamer::wait(int64_t number) {
+  const int64_t sequence = pass_begin_ + number;
+  if (arrived_end_.load(std::memory_order_acquire) <= sequence) {
+    const int64_t begin_ns = SteadyClock().now_ns();
+    std::unique_lock lock(mutex_);
+    arrived_.wait(lock, [&] { return arrived_end_.load() > sequence || !failure_.ok(); });
+    totals_.waited_ns += SteadyClock().now_ns() - begin_ns;
+    if (arrived_end_.load() <= sequence) return failure_.error();
+  }
+  const std::lock_guard lock(mutex_);
+  return places_[static_cast<size_t>(sequence) % places_.size()].data;
+}
+
+bool Streamer::ready(int64_t number) const {
+  return arrived_end_.load(std::memory_order_acquire) > pass_begin_ + number;
+}
+
+void Streamer::release(int64_t end) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (pass_begin_ + end <= released_end_) return;
+    released_end_ = pass_begin_ + end;
+  }
+  wanted_.notify_one();
+}
+
+void Streamer::end_pass() {
+  release(std::ssize(panels_));
+  const std::lock_guard lock(mutex_);
+  pass_begin_ += std::ssize(panels_);
+}
+
+void Streamer::restart() {
+  {
+    const std::lock_guard lock(mutex_);
+    ++generation_;
+    // The numbers go on from a multiple of the pass, beyond everything that was under way.
+    const int64_t count = std::ssize(panels_);
+    pass_begin_ = (std::max(arrived_end_.load(), pass_begin_) / count + 2) * count;
+    released_end_ = pass_begin_;
+    arrived_end_.store(pass_begin_);
+    failure_ = {};
+  }
+  wanted_.notify_one();
+}
+
+StreamerTotals Streamer::totals() const {
+  const std::lock_guard lock(mutex_);
+  return totals_;
+}
+
+const std::string& Streamer::how() const { return reader_->how(); }
+
+void Streamer::run() {
+  const int64_t count = std::ssize(panels_);
+  const int64_t window = window_.size_bytes();
+  Reading reading;
+  reading.checked.resize(panels_.size(), false);
+  std::vector<BlockDone> done;
+
+  // The window is a ring: memory runs from the oldest unreleased panel's to `head`. Null: no room yet.
+  const auto take_memory = [&](int64_t bytes, int64_t oldest) -> std::byte* {  // mutex_ held
+    if (oldest == reading.next) reading.head = 0;
+    const int64_t tail = oldest == reading.next ? 0 : places_[static_cast<size_t>(oldest) % places_.size()].begin;
+    const bool empty = oldest == reading.next;
+    if (empty || reading.head > tail) {
+      if (window - reading.head >= bytes) return window_.data() + reading.head;
+      if (!empty && tail >= bytes) {
+        reading.head = 0;
+        return window_.data();
+      }
+      return nullptr;
+    }
+    return tail - reading.head >= bytes ? window_.data() + reading.head : nullptr;
+  };
+
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (stop_) return;
+    if (reading.generation != generation_) {
+      // What is under way still writes to the window: let it end first.
+      if (reading.blocks > 0) {
+        lock.unlock();
+        done.clear();
+        reader_->wait(done);
+        reading.blocks -= std::ssize(done);
+        lock.lock();
+        continue;
+      }
+      reading.panels.clear();
+      reading.failed = false;
+      reading.generation = generation_;
+      reading.next = pass_begin_;
+      reading.head = 0;
+    }
+    // What the consumer passed over without reading need not be read.
+    if (reading.panels.empty() && reading.next < released_end_) {
+      reading.next = released_end_;
+      arrived_end_.store(std::max(arrived_end_.load(), released_end_));
+    }
+    // Memory for as many panels as fit.
+    while (failure_.ok()) {
+      const auto number = static_cast<size_t>(reading.next % count);
+      const Extent extent = extent_of(index_, panels_[number]);
+      if (reading.next - released_end_ >= std::ssize(places_)) break;
+      std::byte* const memory = take_memory(extent.bytes, std::min(released_end_, reading.next));
+      if (memory == nullptr) break;
+      if (number == 0) ++totals_.passes;
+      places_[static_cast<size_t>(reading.next) % places_.size()] = {memory + extent.skip, memory - window_.data()};
+      reading.head = memory - window_.data() + extent.bytes;
+      reading.panels.push_back({reading.next, memory, extent});
+      ++reading.next;
+    }
+    // Blocks, in order, up to the depth.
+    for (Reading::Panel& panel : reading.panels) {
+      while (panel.asked < panel.extent.bytes && reading.blocks < reader_->depth() && failure_.ok()) {
+        const int64_t bytes = std::min(options_.block_bytes, panel.extent.bytes - panel.asked);
+        reader_->submit(static_cast<uint64_t>(panel.sequence), panel.extent.begin + panel.asked,
+                        {panel.memory + panel.asked, static_cast<size_t>(bytes)});
+        panel.asked += bytes;
+        ++panel.under_way;
+        ++reading.blocks;
+        totals_.read_bytes += bytes;
+      }
+      if (reading.blocks >= reader_->depth()) break;
+    }
+    if (reading.blocks == 0) {
+      wanted_.wait(lock);
+      continue;
+    }
+    lock.unlock();
+    done.clear();
+    reader_->wait(done);
+    Status failure;
+    for (BlockDone& block : done) {
+      --reading.blocks;
+      for (Reading::Panel& panel : reading.panels) {
+        if (static_cast<uint64_t>(panel.sequence) == block.tag) --panel.under_way;
+      }
+      if (!block.status.ok() && failure.ok()) failure = std::move(block.status);
+    }
+    reading.failed |= !failure.ok();
+    int64_t complete = 0;
+    while (!reading.failed && complete < std::ssize(reading.panels)) {
+      const Reading::Panel& panel = reading.panels[static_cast<size_t>(complete)];
+      if (panel.under_way > 0 || panel.asked < panel.extent.bytes) break;
+      const auto number = static_cast<size_t>(panel.sequence % count);
+      if (!reading.checked[number]) {
+        failure = check(panels_[number], panel.memory + panel.extent.skip);
+        reading.failed = !failure.ok();
+        if (reading.failed) break;
+        reading.checked[number] = true;
+      }
+      ++complete;
+    }
+    lock.lock();
+    if (reading.generation != generation_) continue;
+    for (; complete > 0; --complete) {
+      arrived_end_.store(reading.panels.front().sequence + 1, std::memory_order_release);
+      reading.panels.pop_front();
+    }
+    if (!failure.ok()) failure_ = std::move(failure);
+    arrived_.notify_all();
+  }
+}
+
+Status Streamer::check(const StreamPanel& panel, const std::byte* data) const {
+  const PackedMatrix& matrix = index_.matrices[static_cast<size_t>(panel.matrix)];
+  for (int64_t tile = panel.first_tile; tile < panel.first_tile + panel.tiles; ++tile) {
+    const auto bytes = static_cast<size_t>(matrix.bytes_of_tile(tile));
+    if (tile_check({data, bytes}, tile) != index_.checks[static_cast<size_t>(matrix.first_check + tile)]) {
+      return corrupt("The packed file is damaged in '" + matrix.name + "', row " + std::to_string(tile * kRowTile) +
+                     "; delete it and start again, and it will be made anew.");
+    }
+    data += bytes;
+  }
+  return {};
+}
+
+}  // namespace loralei

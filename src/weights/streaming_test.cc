@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streamed weights are the resident ones, byte for byte, whatever the budget, the policy and the disk do.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "base/prng.h"
+#include "base/units.h"
+#include "sys/write_file.h"
+#include "tensor/tile_layout.h"
+#include "weights/pack.h"
+#include "weights/weight_store.h"
+
+namespace loralei {
+namespace {
+
+namespace fs = std::filesystem;
+const std::string kModels = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/models/";
+
+class CollectedLog final : public LogSink {
+ public:
+  void log(LogLevel, std::string_view message) override { text += std::string(message) + "\n"; }
+  std::string text;
+};
+
+// A reader that fails, stutters and reorders at random.
+class FaultyReader final : public BlockReader {
+ public:
+  FaultyReader(std::unique_ptr<BlockReader> inner, Prng& prng, double failure)
+      : inner_(std::move(inner)), prng_(prng), failure_(failure) {}
+  void submit(uint64_t tag, int64_t offset_bytes, std::span<std::byte> dest) override {
+    if (prng_.uniform() < failure_) {
+      std::memset(dest.data(), 0x5A, dest.size());  // what a failed read leaves must not be used
+      failed_.push_back({tag, io_error("cannot read the disk: injected")});
+      return;
+    }
+    inner_->submit(tag, offset_bytes, dest);
+    ++under_way_;
+  }
+  void wait(std::vector<BlockDone>& done) override {
+    if (!failed_.empty()) {
+      for (BlockDone& block : failed_) done.push_back(std::move(block));
+      failed_.clear();
+      return;
+    }
+    const size_t before = done.size();
+    if (under_way_ > 0) inner_->wait(done);
+    under_way_ -= done.size() - before;
+    for (size_t i = done.size(); i > before + 1; --i) std::swap(done[i - 1], done[before + prng_.below(i - before)]);
+  }
+  int depth() const override { return inner_->depth(); }
+  FileStamp stamp() const override { return inner_->stamp(); }
+  Result<FileStamp> stamp_now() const override { return inner_->stamp_now(); }
+  const std::string& how() const override { return inner_->how(); }
+
+ private:
+  std::unique_ptr<BlockReader> inner_;
+  Prng& prng_;
+  const double failure_;
+  std::vector<BlockDone> failed_;
+  size_t under_way_ = 0;
+};
+
+class Streaming : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / ("loralei-streaming-" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  BaseModelFile open(const std::string& name) {
+    auto file = open_base_model(kModels + name);
+    EXPECT_TRUE(file.ok()) << (file.ok() ? "" : file.error().message);
+    return std::move(file).value();
+  }
+  std::string pack(const BaseModelFile& model, const WeightOptions& options = {}) {
+    const std::string path = (folder_ / "model.pack").string();
+    const Status packed = pack_model(model, options, path);
+    EXPECT_TRUE(packed.ok()) << (packed.ok() ? "" : packed.error().message);
+    return path;
+  }
+  Result<std::unique_ptr<WeightStore>> stream(const BaseModelFile& model, const StreamingOptions& streaming,
+                                              const WeightOptions& options = {}) {
+    return WeightStore::stream(model, ledger_, options, streaming, log_);
+  }
+  // Slots in the order of a pass, those that meet one input together.
+  static std::vector<std::vector<TensorSlot>> pass_order(const BaseModelFile& model, const WeightStore& store) {
+    std::vector<std::vector<TensorSlot>> order;
+    for (int layer = 0; layer < model.config.layers; ++layer) {
+      const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+      const auto slots = [&](std::initializer_list<const char*> names) {
+        std::vector<TensorSlot>& group = order.emplace_back();
+        for (const char* name : names) group.push_back(store.find(prefix + name + ".weight"));
+      };
+      slots({"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"});
+      slots({"self_attn.o_proj"});
+      slots({"mlp.gate_proj", "mlp.up_proj"});
+      slots({"mlp.down_proj"});
+    }
+    order.push_back({store.find(model.config.tied_head ? "model.embed_tokens.weight" : "lm_head.weight")});
+    return order;
+  }
+  static std::vector<std::byte> resident_bytes(const WeightView& view) {
+    std::vector<std::byte> bytes(static_cast<size_t>(matrix_bytes(view.dtype, view.layout, view.rows, view.cols)));
+    copy_panels(view, bytes);
+    return bytes;
+  }
+  static void copy_panels(const WeightView& view, std::vector<std::byte>& bytes) {
+    const int64_t row = row_bytes(view.dtype, view.cols);
+    for (const WeightPanel& panel : view.panels) {
+      const int64_t rows =
+          view.layout == LayoutId::kTile16 ? (panel.row_count + kRowTile - 1) / kRowTile * kRowTile : panel.row_count;
+      std::memcpy(bytes.data() + panel.row_begin * row, panel.data, static_cast<size_t>(rows * row));
+    }
+  }
+  // One pass, compared with the resident store; what failed of it, if anything.
+  static Status expect_pass(const BaseModelFile& model, WeightStore& streamed, const WeightStore& resident,
+                            bool with_head = true) {
+    WeightPass pass(streamed);
+    const auto order = pass_order(model, streamed);
+    for (size_t g = 0; g < order.size() - (with_head ? 0 : 1); ++g) {
+      std::vector<std::vector<std::byte>> bytes;
+      for (TensorSlot slot : order[g]) {
+        const WeightView& view = streamed.view(slot);
+        bytes.emplace_back(static_cast<size_t>(matrix_bytes(view.dtype, view.layout, view.rows, view.cols)));
+      }
+      std::vector<int32_t> rows(order[g].size(), 0);
+      {
+        WeightUse use(streamed, order[g]);
+        for (;;) {
+          TRY_ASSIGN(const bool more, use.next());
+          if (!more) break;
+          for (size_t i = 0; i < order[g].size(); ++i) {
+            copy_panels(use.view(i), bytes[i]);
+            for (const WeightPanel& panel : use.view(i).panels) rows[i] += panel.row_count;
+          }
+        }
+      }
+      for (size_t i = 0; i < order[g].size(); ++i) {
+        EXPECT_EQ(rows[i], streamed.view(order[g][i]).rows);
+        EXPECT_TRUE(bytes[i] == resident_bytes(resident.view(order[g][i]))) << "group " << g << " matrix " << i;
+      }
+    }
+    pass.done();
+    return {};
+  }
+
+  fs::path folder_;
+  Ledger ledger_{kGiB};
+  CollectedLog log_;
+};
+
+TEST_F(Streaming, EveryBudgetAndPolicyGivesTheResidentBytes) {
+  int all_streamed = 0;
+  for (const char* name : {"llama2", "qwen2", "qwen3", "dtype-bf16", "llama-bias", "gguf-llama-q4_0.gguf",
+                           "gguf-llama-q4_k_m.gguf", "gguf-qwen3-q8_0.gguf"}) {
+    const BaseModelFile model = open(name);
+    auto resident = WeightStore::load(model, ledger_, {});
+    ASSERT_TRUE(resident.ok());
+    StreamingOptions streaming;
+    streaming.packed_path = pack(model);
+    const int64_t whole = (*resident)->resident_bytes();
+    int streamed = 0;
+    for (int part = 1; part <= 10; ++part) {
+      for (ResidencyPolicy policy :
+           {ResidencyPolicy::kBalanced, ResidencyPolicy::kFlex, ResidencyPolicy::kLayerOrder}) {
+        streaming.weight_bytes = whole * part / 20 + 20 * kKiB;  // tiny panels are read with a page before and after
+        streaming.residency.policy = policy;
+        auto store = stream(model, streaming);
+        if (!store.ok()) {
+          EXPECT_EQ(store.error().code, ErrorCode::kTooLarge) << store.error().message;
+          continue;
+        }
+        SCOPED_TRACE(std::string(name) + " " + residency_policy_name(policy) + " " + std::to_string(part));
+        streamed += (*store)->streams();
+        EXPECT_LE((*store)->resident_bytes(), streaming.weight_bytes);
+        EXPECT_EQ((*store)->fingerprint(), (*resident)->fingerprint());
+        for (int pass = 0; pass < 3; ++pass) ASSERT_TRUE(expect_pass(model, **store, **resident, pass != 1).ok());
+      }
+    }
+    all_streamed += streamed;
+  }
+  EXPECT_GT(all_streamed, 60);
+}
+
+TEST_F(Streaming, RowsAreLookedUpAsTheyStand) {
+  for (const char* name : {"llama2", "qwen2", "gguf-llama-q4_0.gguf", "gguf-qwen3-q8_0.gguf"}) {
+    const BaseModelFile model = open(name);
+    auto resident = WeightStore::load(model, ledger_, {});
+    ASSERT_TRUE(resident.ok());
+    StreamingOptions streaming;
+    streaming.packed_path = pack(model);
+    streaming.weight_bytes = (*resident)->resident_bytes() / 2 + 20 * kKiB;
+    auto store = stream(model, streaming);
+    ASSERT_TRUE(store.ok()) << store.error().message;
+    const TensorSlot embed = (*store)->find("model.embed_tokens.weight");
+    const WeightView& whole = (*resident)->view(embed);
+    std::vector<TokenId> tokens = {0, 5, whole.rows - 1, 5, 17};
+    auto rows = (*store)->look_up(embed, tokens);
+    ASSERT_TRUE(rows.ok());
+    const std::vector<std::byte> all = resident_bytes(whole);
+    const int64_t bytes = row_bytes(whole.dtype, whole.cols);
+    std::vector<std::byte> want(static_cast<size_t>(bytes)), got(static_cast<size_t>(bytes));
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (whole.layout == LayoutId::kTile16) {
+        unpack_tile_row(whole.dtype, all.data() + tokens[i] / kRowTile * kRowTile * bytes, tokens[i] % kRowTile,
+                        whole.cols, want.data());
+      } else {
+        std::memcpy(want.data(), all.data() + tokens[i] * bytes, want.size());
+      }
+      const WeightView& view = rows->view;
+      ASSERT_EQ(view.layout, rows->view.panels.size() == 1 ? view.layout : LayoutId::kPlain);
+      if (view.layout == LayoutId::kTile16) continue;  // the embedding is locked
+      std::memcpy(got.data(), view.panels[0].data + rows->tokens[i] * bytes, got.size());
+      EXPECT_TRUE(got == want) << name << " token " << tokens[i];
+    }
+  }
+}
+
+TEST_F(Streaming, EveryWayOfReadingGivesTheSame) {
+  const BaseModelFile model = open("llama2");
+  auto resident = WeightStore::load(model, ledger_, {});
+  ASSERT_TRUE(resident.ok());
+  StreamingOptions streaming;
+  streaming.packed_path = pack(model);
+  streaming.weight_bytes = (*resident)->resident_bytes() / 2;
+  for (bool ring : {true, false}) {
+    for (bool direct : {true, false}) {
+      streaming.reader.allow_ring = ring;
+      streaming.reader.allow_direct = direct;
+      auto store = stream(model, streaming);
+      ASSERT_TRUE(store.ok()) << store.error().message;
+      const std::string text = (*store)->describe();
+      EXPECT_TRUE(ring || text.find("threads") != std::string::npos) << text;
+      EXPECT_TRUE(direct || text.find("through the page cache") != std::string::npos) << text;
+      for (int pass = 0; pass < 3; ++pass) ASSERT_TRUE(expect_pass(model, **store, **resident).ok());
+    }
+  }
+}
+
+// Ten thousand passes with failing, short and reordered reads: no wrong byte, no hang, and the pass after a failed one
+// begins anew.
+TEST_F(Streaming, FailingReadsEndTheirPassAndNothingElse) {
+  const uint64_t seed = 41;
+  Prng prng(seed);
+  const BaseModelFile model = open("llama2");
+  auto resident = WeightStore::load(model, ledger_, {});
+  ASSERT_TRUE(resident.ok());
+  StreamingOptions streaming;
+  streaming.packed_path = pack(model);
+  streaming.open_reader = [&](const std::string& path, const BlockReaderOptions& options) {
+    auto reader = open_block_reader(path, options);
+    if (!reader.ok()) return reader;
+    return Result<std::unique_ptr<BlockReader>>(std::make_unique<FaultyReader>(std::move(reader).value(), prng, 0.01));
+  };
+  int failed = 0, finished = 0;
+  for (int round = 0; round < 20; ++round) {
+    streaming.weight_bytes = (*resident)->resident_bytes() * static_cast<int64_t>(45 + prng.below(45)) / 100;
+    auto store = stream(model, streaming);
+    ASSERT_TRUE(store.ok()) << store.error().message;
+    for (int pass = 0; pass < 500; ++pass) {
+      const Status status = expect_pass(model, **store, **resident, prng.below(4) != 0);
+      ASSERT_FALSE(HasFailure()) << "seed " << seed << " round " << round << " pass " << pass;
+      ++(status.ok() ? finished : failed);
+      EXPECT_TRUE(status.ok() || status.error().message.find("injected") != std::string::npos);
+    }
+  }
+  EXPECT_GT(failed, 100);
+  EXPECT_GT(finished, 1000);
+}
+
+TEST_F(Streaming, ADamagedFileIsNoticedAndMadeAgain) {
+  const BaseModelFile model = open("llama2");
+  auto resident = WeightStore::load(model, ledger_, {});
+  ASSERT_TRUE(resident.ok());
+  StreamingOptions streaming;
+  streaming.weight_bytes = (*resident)->resident_bytes() / 2;
+  const int64_t size = static_cast<int64_t>(fs::file_size(pack(model)));
+  Prng prng(7);
+  int noticed = 0;
+  for (int round = 0; round < 60; ++round) {
+    streaming.packed_path = pack(model);
+    std::fstream file(streaming.packed_path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<int64_t>(prng.below(static_cast<uint64_t>(size))));
+    const auto at = file.tellg();
+    const char old = static_cast<char>(file.get());
+    file.seekp(at);
+    file.put(static_cast<char>(old ^ 0x10));
+    file.close();
+    auto store = stream(model, streaming);
+    Status status;
+    if (store.ok()) {
+      status = expect_pass(model, **store, **resident);
+    } else {
+      status = store.error();
+    }
+    ASSERT_FALSE(HasFailure()) << "byte " << at;
+    noticed += !status.ok();  // what lies between the parts of the file harms nobody
+  }
+  EXPECT_GT(noticed, 30);
+}
+
+TEST_F(Streaming, AFileCutWhileItIsReadFailsThePassAndNotTheProcess) {
+  const BaseModelFile model = open("llama2");
+  auto resident = WeightStore::load(model, ledger_, {});
+  ASSERT_TRUE(resident.ok());
+  for (bool ring : {true, false}) {
+    StreamingOptions streaming;
+    streaming.packed_path = pack(model);
+    streaming.weight_bytes = (*resident)->resident_bytes() / 2;
+    streaming.reader.allow_ring = ring;
+    auto store = stream(model, streaming);
+    ASSERT_TRUE(store.ok());
+    ASSERT_TRUE(expect_pass(model, **store, **resident).ok());
+    fs::resize_file(streaming.packed_path, fs::file_size(streaming.packed_path) / 3);
+    Status status;
+    for (int pass = 0; pass < 3 && status.ok(); ++pass) status = expect_pass(model, **store, **resident);
+    ASSERT_FALSE(status.ok());
+    EXPECT_NE(status.error().message.find("model.pack"), std::string::npos) << status.error().message;
+    EXPECT_FALSE(expect_pass(model, **store, **resident).ok());
+  }
+}
+
+TEST_F(Streaming, PackingGoesOnWhereItWasInterrupted) {
+  const BaseModelFile model = open("llama2");
+  const std::string path = pack(model);
+  std::ifstream in(path, std::ios::binary);
+  const std::string whole((std::istreambuf_iterator<char>(in)), {});
+  // As after a crash: the head says that half of the matrices are done, the rest is rubbish.
+  const PosixFileSystem files;
+  auto index = parse_packed(*files.open(path).value()).value();
+  const uint64_t sum = fingerprint_value(index.fingerprint);
+  fs::rename(path, path + ".part");
+  index.done = std::ssize(index.matrices) / 2;
+  {
+    auto part = WriteFile::open(path + ".part").value();
+    const std::string head = packed_head(index);
+    ASSERT_TRUE(part.write(0, std::as_bytes(std::span(head))).ok());
+    const auto from = static_cast<size_t>(index.matrices[static_cast<size_t>(index.done)].at);
+    const std::string rubbish(whole.size() - from, 'x');
+    ASSERT_TRUE(part.write(static_cast<int64_t>(from), std::as_bytes(std::span(rubbish))).ok());
+  }
+  int64_t packed_bytes = 0;
+  WeightOptions options;
+  int64_t first_done = -1;
+  options.progress = [&](int64_t done, int64_t total) {
+    if (first_done < 0) first_done = done;
+    packed_bytes = total;
+  };
+  ASSERT_TRUE(pack_model(model, options, path).ok());
+  EXPECT_GT(first_done, packed_bytes / 3);  // it did not begin at the beginning
+  EXPECT_FALSE(fs::exists(path + ".part"));
+  auto again = parse_packed(*files.open(path).value());
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->checks, index.checks);
+  (void)sum;  // the fingerprint counts the finished half twice here: the head above named the whole sum
+  EXPECT_EQ(again->done, std::ssize(again->matrices));
+  StreamingOptions streaming;
+  streaming.packed_path = path;
+  auto resident = WeightStore::load(model, ledger_, {});
+  streaming.weight_bytes = (*resident)->resident_bytes() / 2;
+  auto store = stream(model, streaming);
+  ASSERT_TRUE(store.ok());
+  EXPECT_TRUE(expect_pass(model, **store, **resident).ok());
+}
+
+TEST_F(Streaming, AStaleOrForeignFileIsMadeAgain) {
+  fs::copy(kModels + "llama2", folder_ / "model", fs::copy_options::recursive);
+  const std::string model_path = (folder_ / "model").string();
+  auto model = open_base_model(model_path).value();
+  auto first = find_or_pack(model, {}, "", log_);
+  ASSERT_TRUE(first.ok()) << first.error().message;
+  EXPECT_TRUE(open_packed(first->path, model, {}).ok());
+  log_.text.clear();
+  ASSERT_TRUE(find_or_pack(model, {}, "", log_).ok());
+  EXPECT_EQ(log_.text, "");  // found
+  WeightOptions quantised;
+  quantised.quantise = DType::kQ8_0;
+  const auto other = find_or_pack(model, quantised, "", log_);
+  ASSERT_TRUE(other.ok());
+  EXPECT_NE(other->path, first->path);
+  EXPECT_FALSE(open_packed(first->path, model, quantised).ok());
+  fs::last_write_time(folder_ / "model" / "model.safetensors", fs::file_time_type::clock::now());
+  EXPECT_FALSE(open_packed(first->path, model, {}).ok());
+  log_.text.clear();
+  ASSERT_TRUE(find_or_pack(model, {}, "", log_).ok());
+  EXPECT_NE(log_.text.find("made again"), std::string::npos);
+  EXPECT_TRUE(open_packed(first->path, model, {}).ok());
+}
+
+TEST_F(Streaming, APackedFileIsNotLargerThanItsSourceAndAPage) {
+  const BaseModelFile model = open("llama2");
+  int64_t matrices = 0;
+  for (const TensorInfo& info : model.index.tensors) matrices += info.shape.size() == 2 ? info.bytes : 0;
+  const PosixFileSystem files;
+  const auto index = parse_packed(*files.open(pack(model)).value()).value();
+  EXPECT_LE(index.file_bytes - index.data_at, matrices + std::ssize(index.matrices) * kPackedAlign);
+}
+
+}  // namespace
+}  // namespace loralei

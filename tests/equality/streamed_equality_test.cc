@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streamed weights = resident weights, bit for bit: the same steps through the same layer program, with prompts in
+// chunks, steps without logits, adapters in the batch, every format, and reads that fail now and then.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/prng.h"
+#include "base/units.h"
+#include "support/model_harness.h"
+
+namespace loralei::test {
+namespace {
+
+namespace fs = std::filesystem;
+const std::string kGolden = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
+
+// Fails one read in a hundred.
+class FailingReader final : public BlockReader {
+ public:
+  FailingReader(std::unique_ptr<BlockReader> inner, Prng& prng) : inner_(std::move(inner)), prng_(prng) {}
+  void submit(uint64_t tag, int64_t offset_bytes, std::span<std::byte> dest) override {
+    if (prng_.below(100) == 0) return failed_.push_back({tag, io_error("cannot read: injected")});
+    inner_->submit(tag, offset_bytes, dest);
+  }
+  void wait(std::vector<BlockDone>& done) override {
+    if (failed_.empty()) return inner_->wait(done);
+    for (BlockDone& block : failed_) done.push_back(std::move(block));
+    failed_.clear();
+  }
+  int depth() const override { return inner_->depth(); }
+  FileStamp stamp() const override { return inner_->stamp(); }
+  Result<FileStamp> stamp_now() const override { return inner_->stamp_now(); }
+  const std::string& how() const override { return inner_->how(); }
+
+ private:
+  std::unique_ptr<BlockReader> inner_;
+  Prng& prng_;
+  std::vector<BlockDone> failed_;
+};
+
+class Streamed : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / ("loralei-streamed-" + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::unique_ptr<ModelHarness> open(HarnessOptions options) {
+    auto harness = ModelHarness::open(kGolden + "models/" + GetParam(), options);
+    EXPECT_TRUE(harness.ok()) << (harness.ok() ? "" : harness.error().message);
+    return harness.ok() ? std::move(harness).value() : nullptr;
+  }
+  // At least two panels, which are single row tiles here, with a page before and after each.
+  HarnessOptions streaming(int64_t weight_bytes) {
+    const bool blocks_of_256 = GetParam().find("_k_m") != std::string::npos;
+    HarnessOptions options;
+    options.stream_folder = folder_.string();
+    options.streaming.weight_bytes = std::max(weight_bytes, (blocks_of_256 ? 130 : 44) * kKiB);
+    return options;
+  }
+  // A prompt of one sequence in two chunks, the first without logits, beside another sequence's rows.
+  static std::vector<std::vector<Span>> steps(const ModelConfig& config, Prng& prng) {
+    const auto tokens = [&](int count) {
+      std::vector<TokenId> ids;
+      for (int i = 0; i < count; ++i)
+        ids.push_back(static_cast<TokenId>(prng.below(static_cast<uint64_t>(config.vocab))));
+      return ids;
+    };
+    const auto span = [&](int sequence, int position, int count, std::vector<int> logits_at) {
+      Span one;
+      one.sequence = sequence;
+      one.position = position;
+      one.tokens = tokens(count);
+      one.logits_at = std::move(logits_at);
+      return one;
+    };
+    return {{span(0, 0, 21, {})},
+            {span(0, 21, 9, {8}), span(1, 0, 5, {0, 4})},
+            {span(0, 30, 1, {0}), span(1, 5, 1, {0})},
+            {span(1, 6, 40, {39})}};
+  }
+
+  fs::path folder_;
+};
+INSTANTIATE_TEST_SUITE_P(Models, Streamed,
+                         testing::Values("llama2", "llama-gqa", "mistral-window", "qwen2", "qwen3", "dtype-bf16",
+                                         "dtype-f16", "gguf-llama-q8_0.gguf", "gguf-llama-q4_0.gguf",
+                                         "gguf-llama-q4_1.gguf", "gguf-llama-q5_0.gguf", "gguf-llama-q5_1.gguf",
+                                         "gguf-llama-q4_k_m.gguf", "gguf-qwen2-q5_k_m.gguf", "gguf-qwen3-q8_0.gguf"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+                           return name;
+                         });
+
+TEST_P(Streamed, GivesTheResidentLogits) {
+  auto resident = open({});
+  ASSERT_NE(resident, nullptr);
+  Prng prng(3);
+  const auto batches = steps(resident->config(), prng);
+  std::vector<StepOutput> want;
+  for (const auto& batch : batches) want.push_back(resident->run(batch).value());
+  const int64_t whole = resident->weights().resident_bytes();
+  int streamed = 0;
+  for (int64_t budget : {24 * kKiB, whole / 3 + 20 * kKiB, whole * 2 / 3 + 20 * kKiB}) {
+    HarnessOptions options = streaming(budget);
+    auto harness = open(options);
+    ASSERT_NE(harness, nullptr);
+    streamed += harness->weights().streams();
+    EXPECT_EQ(harness->weights().fingerprint(), resident->weights().fingerprint());
+    for (int round = 0; round < 2; ++round) {
+      harness->poison_kv();
+      for (size_t i = 0; i < batches.size(); ++i) {
+        auto output = harness->run(batches[i]);
+        ASSERT_TRUE(output.ok()) << output.error().message;
+        EXPECT_EQ(output->logits, want[i].logits) << "step " << i << " budget " << options.streaming.weight_bytes;
+      }
+    }
+  }
+  if (whole > 70 * kKiB) {
+    EXPECT_GT(streamed, 0);
+  }
+}
+
+TEST_P(Streamed, AFailedStepLeavesTheNextOnesRight) {
+  auto resident = open({});
+  ASSERT_NE(resident, nullptr);
+  const int64_t whole = resident->weights().resident_bytes();
+  const uint64_t seed = 5;
+  Prng prng(seed);
+  const auto batches = steps(resident->config(), prng);
+  std::vector<StepOutput> want;
+  for (const auto& batch : batches) want.push_back(resident->run(batch).value());
+  HarnessOptions options = streaming(whole / 2);
+  options.streaming.open_reader = [&](const std::string& path, const BlockReaderOptions& reader_options) {
+    auto reader = open_block_reader(path, reader_options);
+    if (!reader.ok()) return reader;
+    return Result<std::unique_ptr<BlockReader>>(std::make_unique<FailingReader>(std::move(reader).value(), prng));
+  };
+  auto harness = open(options);
+  ASSERT_NE(harness, nullptr);
+  int failed = 0;
+  for (int round = 0; round < 30; ++round) {
+    for (size_t i = 0; i < batches.size(); ++i) {
+      for (;;) {  // a failed step is run again, as the engine's next step would
+        auto output = harness->run(batches[i]);
+        if (output.ok()) {
+          ASSERT_EQ(output->logits, want[i].logits) << "seed " << seed << " round " << round << " step " << i;
+          break;
+        }
+        ASSERT_NE(output.error().message.find("injected"), std::string::npos);
+        ++failed;
+      }
+    }
+  }
+  EXPECT_TRUE(failed > 0 || !harness->weights().streams());
+}
+
+}  // namespace
+}  // namespace loralei::test
