@@ -69,6 +69,7 @@ Status run_scenario(BenchFlags& flags, LogSink& log, BenchReport& report) {
   flags.engine.host.cache_dir = flags.options.cache_dir;
   TRY_ASSIGN(flags.options.host, finish_engine_options(flags.engine));
   if (flags.scenario == "machine") return bench_machine(flags.options, log, report);
+  if (flags.scenario == "offload") return bench_offload(flags.options, log, report);
   if (flags.scenario == "decode") return bench_decode(flags.options, log, report);
   if (flags.scenario == "prefill") return bench_prefill(flags.options, log, report);
   return bench_mixed(flags.options, log, report);
@@ -108,9 +109,9 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   BenchOptions& options = flags->options;
   command
       ->add_option("scenario", flags->scenario,
-                   "machine, decode, prefill, mixed, server or generate (makes files, prints their paths)")
+                   "machine, decode, prefill, mixed, offload, server or generate (makes files, prints their paths)")
       ->required()
-      ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed", "server", "generate"}));
+      ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed", "offload", "server", "generate"}));
   command->add_option("--shape", options.shape, "generate a model: llama-1b, llama3-1b, llama-7b or llama-tiny");
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");
   command->add_option("--batch", options.batches, "batch sizes")
@@ -145,6 +146,17 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--tax-pairs", options.tax_pairs, "pairs for the base tax; 0: leave it out")
       ->check(CLI::Range(0, 10000))
+      ->capture_default_str();
+  command->add_option("--budgets", options.budgets_gb, "offload: memory budgets in GB (1e9 bytes)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  command->add_option("--policy", options.policies, "offload: residency policies")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  command->add_option("--window", options.window_s, "offload: seconds of one measurement")
+      ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   command
       ->add_option("--foreign-cpu", options.foreign_max,

@@ -1,21 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// loralei inspect PATH [--base MODEL]: what a model or adapter holds; with --base, whether and how the adapter applies.
+// loralei inspect PATH [--base MODEL] [--memory-budget BYTES]: what a model or adapter holds; with --base, whether and
+// how the adapter applies; with a budget, what of the model is locked and what is streamed.
 #include <cstdio>
 #include <map>
 #include <memory>
 
 #include "adapters/adapter.h"
 #include "apps/options.h"
+#include "base/clock.h"
 #include "base/limits.h"
 #include "base/units.h"
+#include "bench/probes.h"
+#include "engine/engine_host.h"
 #include "formats/base_model.h"
 #include "formats/peft_config.h"
 #include "formats/safetensors.h"
+#include "ops/probe.h"
+#include "sys/cpu.h"
 #include "sys/file.h"
 #include "weights/tensor_reader.h"
 
 namespace loralei {
 namespace {
+
+struct InspectFlags {
+  std::string path, base, memory_budget;
+  std::string residency = "balanced";
+};
 
 void line(const char* name, const std::string& value) { std::printf("%-18s %s\n", name, value.c_str()); }
 
@@ -151,11 +162,36 @@ Status show_applied(const std::string& path, const std::string& base_path) {
   return {};
 }
 
-Status inspect(const std::string& path, const std::string& base) {
-  if (!base.empty()) return show_applied(path, base);
+// What streaming under this budget would look like on this machine.
+Status show_streaming(const std::string& path, const std::string& budget, const std::string& residency) {
+  EngineHostOptions options;
+  options.model_path = path;
+  TRY_ASSIGN(options.engine.memory_budget_bytes, parse_bytes(budget));
+  TRY_ASSIGN(options.residency.policy, parse_residency_policy(residency));
+  TRY_ASSIGN(const StreamForecast forecast, forecast_streaming(options));
+  std::printf("%s", forecast.text.c_str());
+  const SteadyClock clock;
+  ThreadPool pool(std::max(1, usable_cpus()));
+  TRY_ASSIGN(const double memory_gb_s, probe_read_gb_s(pool, clock, {}));
+  double disk_s = 0;
+  if (forecast.streamed_bytes > 0) {
+    TRY_ASSIGN(const BaseModelFile file, open_base_model(path));
+    TRY_ASSIGN(const double disk_gb_s, probe_stream_gb_s(file.index.files.front(), clock, 0));
+    std::printf("disk %.2f GB/s, memory %.1f GB/s\n", disk_gb_s, memory_gb_s);
+    disk_s = static_cast<double>(forecast.streamed_bytes) / (disk_gb_s * 1e9);
+  }
+  const double memory_s = static_cast<double>(forecast.touched_bytes) / (memory_gb_s * 1e9);
+  std::printf("at most %.2f tokens/s for one sequence, bound by %s\n", 1 / std::max(disk_s, memory_s),
+              disk_s > memory_s ? "the disk" : "memory");
+  return {};
+}
+
+Status inspect(const InspectFlags& flags) {
+  if (!flags.base.empty()) return show_applied(flags.path, flags.base);
   const PosixFileSystem files;
-  if (files.exists(join_path(path, "adapter_config.json"))) return show_peft_folder(path);
-  TRY_ASSIGN(const BaseModelFile file, open_base_model(path));
+  if (files.exists(join_path(flags.path, "adapter_config.json"))) return show_peft_folder(flags.path);
+  if (!flags.memory_budget.empty()) return show_streaming(flags.path, flags.memory_budget, flags.residency);
+  TRY_ASSIGN(const BaseModelFile file, open_base_model(flags.path));
   show_model(file);
   return {};
 }
@@ -165,12 +201,15 @@ Status inspect(const std::string& path, const std::string& base) {
 void add_inspect_command(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("inspect", "What a model or adapter holds, and whether an adapter applies to a base.");
-  auto path = std::make_shared<std::string>();
-  auto base = std::make_shared<std::string>();
-  command->add_option("path", *path, "Hugging Face directory, GGUF file or adapter")->required();
-  command->add_option("--base", *base, "the model the adapter is to be applied to");
-  command->callback([path, base, &exit_code] {
-    const Status status = inspect(*path, *base);
+  auto flags = std::make_shared<InspectFlags>();
+  command->add_option("path", flags->path, "Hugging Face directory, GGUF file or adapter")->required();
+  command->add_option("--base", flags->base, "the model the adapter is to be applied to");
+  command->add_option("--memory-budget", flags->memory_budget,
+                      "what of the model stays in memory and what is streamed under this many bytes, e.g. 2GiB");
+  command->add_option("--residency", flags->residency, "policy: balanced, flex, layer-order, attn-first, ffn-first")
+      ->capture_default_str();
+  command->callback([flags, &exit_code] {
+    const Status status = inspect(*flags);
     if (status.ok()) return;
     std::fprintf(stderr, "loralei inspect: %s\n", status.error().message.c_str());
     exit_code = 1;

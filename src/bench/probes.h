@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/clock.h"
 #include "base/result.h"
 
 namespace loralei {
@@ -15,5 +16,9 @@ Result<double> probe_disk_gb_s(const std::string& path, int64_t block_bytes, int
 
 // Answers the path of a file of 1 GiB in the folder, made if absent, for reading with the probe above.
 Result<std::string> disk_probe_file(const std::string& cache_dir);
+
+// GB/s of a file read as weights are streamed (the streamer's block size and depth), for 0.7 seconds from somewhere in
+// it on; `round` moves the place.
+Result<double> probe_stream_gb_s(const std::string& path, const Clock& clock, int round);
 
 }  // namespace loralei

@@ -28,6 +28,9 @@ struct BenchOptions {
   int rounds = 5;
   int tax_pairs = 30;
   double foreign_max = 0.05;  // cores that other processes may use in a round that counts
+  std::vector<double> budgets_gb = {1.0, 1.5, 2.0, 2.5, 3.0, 3.5};  // offload; GB = 1e9 bytes
+  std::vector<std::string> policies = {"balanced", "flex", "layer-order", "attn-first", "ffn-first"};
+  double window_s = 10;  // offload: of one measurement
   EngineHostOptions host;
 };
 
@@ -36,6 +39,7 @@ Result<std::vector<std::string>> bench_generate(const BenchOptions& options, boo
 Status bench_machine(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_prefill(const BenchOptions& options, LogSink& log, BenchReport& report);
+Status bench_offload(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_mixed(const BenchOptions& options, LogSink& log, BenchReport& report);
 
 }  // namespace loralei

@@ -122,14 +122,15 @@ struct EngineStats {
   int64_t kv_blocks_total = 0, kv_blocks_used = 0,
           kv_blocks_cached = 0;  // used: leased by running sequences; cached: free to evict
   int64_t memory_budget_bytes = 0, weights_bytes = 0, adapter_bytes = 0, adapter_bytes_max = 0, kv_bytes = 0,
-          scratch_bytes = 0;
+          scratch_bytes = 0, other_bytes = 0;
   uint64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
   uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
   uint64_t adapter_loads = 0, adapter_load_failures = 0, adapter_evictions = 0;
   double step_ms_last = 0;
   int32_t rows_last = 0;
   // Of all steps: planning, computing, sampling; and what of it went into the model's large parts.
-  double step_s = 0, products_s = 0, attention_s = 0, lora_s = 0;
+  double step_s = 0, products_s = 0, attention_s = 0, lora_s = 0, disk_s = 0;
+  int64_t disk_read_bytes = 0;  // of streamed weights
   std::vector<AdapterStatus> adapters;
 };
 

@@ -25,12 +25,21 @@ struct EngineHost::Parts {
   std::unique_ptr<Ledger> ledger;
   std::unique_ptr<ThreadPool> pool;
   const OpTable* ops = nullptr;
+  WeightOptions weight_options;
   std::unique_ptr<WeightStore> weights;
   Grant scratch, other;
   std::unique_ptr<Model> model;
   std::unique_ptr<Engine> engine;
   MemoryPlan plan;
   DType kv_dtype = DType::kF16;
+};
+
+// The share of each use when weights are streamed: everything else first, the weights take what is left.
+struct StreamShares {
+  int64_t other = 0;  // code, vocabulary, connections
+  int64_t kv = 0;
+  int64_t adapters = 0;
+  int64_t weights = 0;  // locked and window
 };
 
 namespace {
@@ -77,34 +86,102 @@ int64_t process_bytes() {
   return memory.ok() ? memory->rss_bytes : 0;
 }
 
+// What does not depend on where the weights are.
+struct FixedBytes {
+  DType kv_dtype = DType::kF16;
+  ModelLimits limits;
+  int64_t scratch = 0;   // activations and the kernels' memory
+  int64_t logits = 0;    // of a step; the engine holds them
+  int64_t kv_block = 0;  // of kKvBlockTokens tokens
+};
+FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& config, const OpTable& ops, int threads) {
+  FixedBytes fixed;
+  fixed.kv_dtype = options.engine.kv_dtype.value_or(config.dtype == DType::kF32 ? DType::kF32 : DType::kF16);
+  fixed.limits = step_limits(options.engine, config);
+  fixed.scratch = Model::scratch_bytes(config, ops, fixed.limits, threads);
+  fixed.logits = int64_t{fixed.limits.logits_rows_max} * config.vocab * static_cast<int64_t>(sizeof(float));
+  fixed.kv_block = kv_block_bytes({config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype});
+  return fixed;
+}
+
+bool fits_resident(int64_t weight_bytes, const FixedBytes& fixed, int64_t budget) {
+  return weight_bytes + fixed.scratch + fixed.logits + kResidentKvTokens / kKvBlockTokens * fixed.kv_block <= budget;
+}
+
+StreamShares stream_shares(const EngineOptions& engine, const FixedBytes& fixed, int64_t budget) {
+  StreamShares shares;
+  shares.other = process_bytes() + kOtherReserve;
+  const int64_t tokens = engine.max_model_len > 0 ? engine.max_model_len : kStreamingKvTokens;
+  shares.kv = (tokens + kKvBlockTokens - 1) / kKvBlockTokens * fixed.kv_block;
+  if (engine.max_model_len == 0) shares.kv = std::min(shares.kv, budget / 8);
+  shares.kv = std::max(shares.kv, fixed.kv_block);
+  if (engine.kv_cache_bytes > 0) shares.kv = engine.kv_cache_bytes;
+  shares.adapters = engine.adapter_bytes > 0 ? engine.adapter_bytes : budget / 32;
+  shares.weights = budget - shares.other - shares.kv - shares.adapters - fixed.scratch - fixed.logits;
+  return shares;
+}
+
+WeightOptions weight_options_of(const EngineHostOptions& options, int threads) {
+  WeightOptions weights;
+  weights.quantise = options.quantise;
+  weights.quantised_layout = options.int8_activations ? LayoutId::kTile16 : LayoutId::kPlain;
+  weights.threads = threads;
+  return weights;
+}
+int threads_of(const EngineHostOptions& options) {
+  return options.threads > 0 ? options.threads : std::max(1, usable_cpus());
+}
+int64_t budget_of(const EngineHostOptions& options) {
+  return options.engine.memory_budget_bytes > 0 ? options.engine.memory_budget_bytes : available_memory_bytes();
+}
+
 }  // namespace
 
-// The share of each use when weights are streamed: KV and adapters first, the weights take what is left.
-Result<std::unique_ptr<WeightStore>> EngineHost::stream_weights(const EngineHostOptions& options,
-                                                                const WeightOptions& weight_options,
-                                                                EngineOptions& engine, int64_t taken_bytes,
-                                                                int64_t block_bytes, LogSink& log) {
-  Parts& parts = *parts_;
-  const int64_t budget = parts.ledger->budget_bytes();
-  const int64_t other = process_bytes() + kOtherReserve;
-  auto other_grant = parts.ledger->try_grant(MemoryUse::kOther, other);
-  if (!other_grant) return too_large("The process itself needs " + format_bytes(other) + "; raise --memory-budget.");
-  parts.other = std::move(*other_grant);
-  if (engine.kv_cache_bytes == 0) {
-    const int64_t tokens = engine.max_model_len > 0 ? engine.max_model_len : kStreamingKvTokens;
-    const int64_t blocks = (tokens + kKvBlockTokens - 1) / kKvBlockTokens;
-    engine.kv_cache_bytes = std::max(block_bytes, blocks * block_bytes);
-    if (engine.max_model_len == 0)
-      engine.kv_cache_bytes = std::max(block_bytes, std::min(engine.kv_cache_bytes, budget / 8));
+Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
+  TRY_ASSIGN(const BaseModelFile file, open_base_model(options.model_path));
+  TRY_ASSIGN(const OpTable* const ops, select_op_table(options.isa));
+  const int threads = threads_of(options);
+  const WeightOptions weight_options = weight_options_of(options, threads);
+  const FixedBytes fixed = fixed_bytes(options, file.config, *ops, threads);
+  TRY_ASSIGN(const std::vector<PlannedMatrix> planned, WeightStore::planned(file, weight_options));
+  TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(file, weight_options));
+  StreamForecast forecast;
+  const int64_t budget = budget_of(options);
+  const bool resident = fits_resident(weight_bytes, fixed, budget);
+  const StreamShares shares = stream_shares(options.engine, fixed, budget);
+  TRY_ASSIGN(const ResidencyPlan plan,
+             plan_residency(planned, resident ? weight_bytes : shares.weights, options.residency));
+  for (const PlannedMatrix& matrix : planned)
+    forecast.touched_bytes += matrix.role == MatrixRole::kEmbed ? 0 : planned_bytes(matrix);
+  forecast.streamed_bytes = plan.streamed_bytes;
+  forecast.text = "memory budget " + format_bytes(budget) + ": ";
+  if (resident) {
+    forecast.text += "everything is resident\n";
+  } else {
+    forecast.text += "KV " + format_bytes(shares.kv) + ", adapters " + format_bytes(shares.adapters) +
+                     ", activations " + format_bytes(fixed.scratch + fixed.logits) + ", process " +
+                     format_bytes(shares.other) + ", weights " + format_bytes(shares.weights) + "\n";
   }
-  if (engine.adapter_bytes == 0) engine.adapter_bytes = budget / 32;
-  TRY_ASSIGN(const PackedFile packed, find_or_pack(parts.file, weight_options, options.cache_dir, log));
+  forecast.text += describe_residency(planned, plan);
+  return forecast;
+}
+
+// The weights' store when they are streamed; KV and adapters get their shares in `engine`.
+Result<std::unique_ptr<WeightStore>> EngineHost::stream_weights(const EngineHostOptions& options,
+                                                                const StreamShares& shares, LogSink& log) {
+  Parts& parts = *parts_;
+  auto other = parts.ledger->try_grant(MemoryUse::kOther, shares.other);
+  if (!other) {
+    return too_large("The process itself needs " + format_bytes(shares.other) + "; raise --memory-budget.");
+  }
+  parts.other = std::move(*other);
+  TRY_ASSIGN(const PackedFile packed, find_or_pack(parts.file, parts.weight_options, options.cache_dir, log));
   StreamingOptions streaming;
-  streaming.weight_bytes = budget - other - taken_bytes - engine.kv_cache_bytes - engine.adapter_bytes;
+  streaming.weight_bytes = shares.weights;
   streaming.residency = options.residency;
-  streaming.rows_max = std::max(engine.step_tokens, engine.max_sequences);
+  streaming.rows_max = std::max(options.engine.step_tokens, options.engine.max_sequences);
   streaming.packed_path = packed.path;
-  return WeightStore::stream(parts.file, *parts.ledger, weight_options, streaming, log);
+  return WeightStore::stream(parts.file, *parts.ledger, parts.weight_options, streaming, log);
 }
 
 EngineHost::EngineHost() : parts_(std::make_unique<Parts>()) {}
@@ -119,34 +196,28 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   Parts& parts = *host->parts_;
   TRY_ASSIGN(parts.file, open_base_model(options.model_path));
   TRY_ASSIGN(parts.ops, select_op_table(options.isa));
-  const int threads = options.threads > 0 ? options.threads : std::max(1, usable_cpus());
+  const int threads = threads_of(options);
   parts.pool = std::make_unique<ThreadPool>(threads);
-  const int64_t budget =
-      options.engine.memory_budget_bytes > 0 ? options.engine.memory_budget_bytes : available_memory_bytes();
+  const int64_t budget = budget_of(options);
   parts.ledger = std::make_unique<Ledger>(budget);
-
-  WeightOptions weight_options;
-  weight_options.quantise = options.quantise;
-  weight_options.quantised_layout = options.int8_activations ? LayoutId::kTile16 : LayoutId::kPlain;
-  weight_options.threads = threads;
-  weight_options.progress = progress;
+  parts.weight_options = weight_options_of(options, threads);
+  parts.weight_options.progress = progress;
 
   const ModelConfig& config = parts.file.config;
   EngineOptions engine = options.engine;
-  parts.kv_dtype = engine.kv_dtype.value_or(config.dtype == DType::kF32 ? DType::kF32 : DType::kF16);
+  const FixedBytes fixed = fixed_bytes(options, config, *parts.ops, threads);
+  parts.kv_dtype = fixed.kv_dtype;
   engine.kv_dtype = parts.kv_dtype;
-  ModelLimits limits = step_limits(engine, config);
-  const int64_t scratch_bytes = Model::scratch_bytes(config, *parts.ops, limits, threads);
-  // The engine holds the logits of a step beside the model's activations.
-  const int64_t logits_bytes = int64_t{limits.logits_rows_max} * config.vocab * static_cast<int64_t>(sizeof(float));
-  const int64_t block_bytes = kv_block_bytes({config.layers, config.kv_heads, config.head_dim, parts.kv_dtype});
-  TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(parts.file, weight_options));
-  const int64_t beside = scratch_bytes + logits_bytes + kResidentKvTokens / kKvBlockTokens * block_bytes;
-  if (weight_bytes <= budget - beside) {
-    TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, *parts.ledger, weight_options));
+  ModelLimits limits = fixed.limits;
+  const int64_t scratch_bytes = fixed.scratch, logits_bytes = fixed.logits;
+  TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(parts.file, parts.weight_options));
+  if (fits_resident(weight_bytes, fixed, budget)) {
+    TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, *parts.ledger, parts.weight_options));
   } else {
-    TRY_ASSIGN(parts.weights,
-               host->stream_weights(options, weight_options, engine, scratch_bytes + logits_bytes, block_bytes, log));
+    const StreamShares shares = stream_shares(engine, fixed, budget);
+    engine.kv_cache_bytes = shares.kv;
+    engine.adapter_bytes = shares.adapters;
+    TRY_ASSIGN(parts.weights, host->stream_weights(options, shares, log));
   }
   auto scratch = parts.ledger->try_grant(MemoryUse::kScratch, scratch_bytes);
   if (!scratch) {
@@ -184,6 +255,8 @@ int EngineHost::threads() const { return parts_->pool->threads(); }
 DType EngineHost::kv_dtype() const { return parts_->kv_dtype; }
 const char* EngineHost::isa() const { return parts_->ops->name; }
 const WeightStore& EngineHost::weights() const { return *parts_->weights; }
+const WeightOptions& EngineHost::weight_options() const { return parts_->weight_options; }
+const Ledger& EngineHost::ledger() const { return *parts_->ledger; }
 
 std::string EngineHost::banner() const {
   const ModelConfig& config = parts_->file.config;

@@ -36,8 +36,18 @@ struct EngineHostOptions {
 
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
+struct StreamShares;
 struct WeightOptions;
+class Ledger;
 class WeightStore;
+
+// What start() would do with the model under the budget, without doing it.
+struct StreamForecast {
+  std::string text;            // the shares and the plan as a table
+  int64_t touched_bytes = 0;   // weights a pass uses
+  int64_t streamed_bytes = 0;  // of them read from disk in every pass
+};
+Result<StreamForecast> forecast_streaming(const EngineHostOptions& options);
 
 class EngineHost {
  public:
@@ -53,14 +63,15 @@ class EngineHost {
   DType kv_dtype() const;
   const char* isa() const;
   const WeightStore& weights() const;
+  const WeightOptions& weight_options() const;  // how the weights are held
+  const Ledger& ledger() const;
   // Where the memory goes, as a small table, and one sentence for each thing a user should know.
   std::string banner() const;
 
  private:
   EngineHost();
-  Result<std::unique_ptr<WeightStore>> stream_weights(const EngineHostOptions& options,
-                                                      const WeightOptions& weight_options, EngineOptions& engine,
-                                                      int64_t taken_bytes, int64_t block_bytes, LogSink& log);
+  Result<std::unique_ptr<WeightStore>> stream_weights(const EngineHostOptions& options, const StreamShares& shares,
+                                                      LogSink& log);
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };

@@ -67,6 +67,8 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.products_s = static_cast<double>(times.products_ns) * 1e-9;
   stats.attention_s = static_cast<double>(times.attention_ns) * 1e-9;
   stats.lora_s = static_cast<double>(times.lora_ns) * 1e-9;
+  stats.disk_s = static_cast<double>(times.disk_ns) * 1e-9;
+  stats.disk_read_bytes = times.disk_read_bytes;
   stats.running = static_cast<int32_t>(running_.size());
   stats.waiting = static_cast<int32_t>(waiting_.size());
   stats.waiting_for_adapter = static_cast<int32_t>(cold_.size());
@@ -81,6 +83,7 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.adapter_bytes_max = std::min(ledger.cap_bytes(MemoryUse::kAdapters), ledger.budget_bytes());
   stats.kv_bytes = kv.bytes();
   stats.scratch_bytes = ledger.used_bytes(MemoryUse::kScratch);
+  stats.other_bytes = ledger.used_bytes(MemoryUse::kOther);
   const RegistryCounters counts = registry_.counters();
   stats.adapter_loads = counts.loads;
   stats.adapter_load_failures = counts.failures;

@@ -532,7 +532,13 @@ int64_t Model::scratch_bytes(const ModelConfig& config, const OpTable& ops, cons
   return scratch_sizes(config, ops, limits, threads).total_bytes();
 }
 uint64_t Model::op_count() const { return state_->context.op_count; }
-const ModelTimes& Model::times() const { return state_->times; }
+ModelTimes Model::times() const {
+  ModelTimes times = state_->times;
+  const StreamerTotals totals = state_->weights->stream_totals();
+  times.disk_ns = totals.waited_ns;
+  times.disk_read_bytes = totals.read_bytes;
+  return times;
+}
 
 const float* Model::bias(int layer, Module module) const {
   if (layer < 0 || static_cast<size_t>(layer) >= state_->program.layers.size()) return nullptr;

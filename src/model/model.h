@@ -56,6 +56,8 @@ struct ModelTimes {
   int64_t products_ns = 0;   // with base weights
   int64_t attention_ns = 0;  // cache writes included
   int64_t lora_ns = 0;
+  int64_t disk_ns = 0;          // waiting for streamed weights
+  int64_t disk_read_bytes = 0;  // of streamed weights
 };
 
 class Model {
@@ -72,7 +74,7 @@ class Model {
   // The same before a model is made, so that memory can be planned.
   static int64_t scratch_bytes(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads);
   uint64_t op_count() const;  // operations issued so far
-  const ModelTimes& times() const;
+  ModelTimes times() const;
 
   // Bias of a base module as f32 [out], or null: what AdapterBase needs for bias="all".
   const float* bias(int layer, Module module) const;

@@ -148,6 +148,7 @@ void put_engine(Page& page, const EngineStats& s) {
   page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.adapter_bytes_max), {{"use", "adapters_max"}});
   page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.kv_bytes), {{"use", "kv_cache"}});
   page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.scratch_bytes), {{"use", "scratch"}});
+  page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.other_bytes), {{"use", "other"}});
   page.value(kCounter, "loralei_steps_total", "Forward passes.", number(s.steps));
   page.value(kCounter, "loralei_prompt_tokens_total", "Prompt tokens of admitted requests.", number(s.prompt_tokens),
              {}, "vllm:prompt_tokens_total");
@@ -172,8 +173,11 @@ void put_engine(Page& page, const EngineStats& s) {
   page.value(kCounter, "loralei_work_seconds_total", kWork, s.products_s, {{"part", "products"}});
   page.value(kCounter, "loralei_work_seconds_total", kWork, s.attention_s, {{"part", "attention"}});
   page.value(kCounter, "loralei_work_seconds_total", kWork, s.lora_s, {{"part", "lora"}});
+  page.value(kCounter, "loralei_work_seconds_total", kWork, s.disk_s, {{"part", "disk"}});
   page.value(kCounter, "loralei_work_seconds_total", kWork,
-             std::max(0.0, s.step_s - s.products_s - s.attention_s - s.lora_s), {{"part", "rest"}});
+             std::max(0.0, s.step_s - s.products_s - s.attention_s - s.lora_s - s.disk_s), {{"part", "rest"}});
+  page.value(kCounter, "loralei_stream_read_bytes_total", "Bytes of weights read from disk while streaming.",
+             number(s.disk_read_bytes));
 }
 
 }  // namespace

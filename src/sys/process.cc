@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sys/process.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +21,15 @@ Result<ProcessMemory> process_memory() {
   memory.rss_bytes = *rss;
   memory.rss_peak_bytes = field_kib(status, "VmHWM:").value_or(*rss);
   return memory;
+}
+
+void reset_peak_memory() {
+  const int handle = ::open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+  if (handle < 0) return;
+  if (::write(handle, "5", 1) != 1) {
+    // An old kernel: the peak goes on counting from the start.
+  }
+  ::close(handle);
 }
 
 double process_cpu_s() {

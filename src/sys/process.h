@@ -14,7 +14,8 @@ struct ProcessMemory {
   int64_t rss_peak_bytes = 0;  // the most since start
 };
 Result<ProcessMemory> process_memory();
-double process_cpu_s();  // user and system time of all threads since start
+void reset_peak_memory();  // the peak counts from now on, where the system can
+double process_cpu_s();    // user and system time of all threads since start
 
 // CPU time of everything on the machine since it started: all processes, interrupts, and what a hypervisor kept from
 // us. Counted in ticks of 10 ms a core. 0 where the system does not tell.

@@ -336,6 +336,7 @@ Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices,
       break;
     }
     plan = result_of(shape, locker, window);
+    plan->window_bound_bytes = std::min(kWindowMost, need.layers);
     const int64_t wanted = std::max(need.least, std::min(most, need.layers));
     if (options.window_bytes > 0 || wanted >= window) break;
     window = wanted;

@@ -48,9 +48,10 @@ struct ResidencyOptions {
 struct ResidencyPlan {
   std::vector<int64_t> locked_rows;  // by matrix, in the order given; all rows of those not streamed
   int64_t locked_bytes = 0;
-  int64_t streamed_bytes = 0;   // read in every pass
-  int64_t looked_up_bytes = 0;  // embedding left on disk, read row by row
-  int64_t window_bytes = 0;     // memory of what is on its way
+  int64_t streamed_bytes = 0;      // read in every pass
+  int64_t looked_up_bytes = 0;     // embedding left on disk, read row by row
+  int64_t window_bytes = 0;        // memory of what is on its way
+  int64_t window_bound_bytes = 0;  // three layers' streamed bytes or 128 MiB, whichever is less
   bool streams() const { return streamed_bytes > 0; }
 };
 

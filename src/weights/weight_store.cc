@@ -351,7 +351,9 @@ bool WeightStore::streams() const { return state_->streamer != nullptr; }
 StreamerTotals WeightStore::stream_totals() const {
   return state_->streamer != nullptr ? state_->streamer->totals() : StreamerTotals{};
 }
-int64_t WeightStore::streamed_bytes_a_pass() const { return state_->plan.streamed_bytes; }
+StreamShape WeightStore::stream_shape() const {
+  return {state_->plan.streamed_bytes, state_->plan.window_bytes, state_->plan.window_bound_bytes};
+}
 std::string WeightStore::describe() const { return state_->description; }
 void WeightStore::check() const { CHECK(state_->open_uses == 0); }
 

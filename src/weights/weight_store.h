@@ -92,6 +92,12 @@ struct StreamingOptions {
   std::function<Result<std::unique_ptr<BlockReader>>(const std::string& path, const BlockReaderOptions&)> open_reader;
 };
 
+struct StreamShape {
+  int64_t streamed_bytes = 0;      // in every pass, as planned
+  int64_t window_bytes = 0;        // memory of what is on its way
+  int64_t window_bound_bytes = 0;  // what three layers stream, or 128 MiB, whichever is less
+};
+
 class WeightStore {
  public:
   // Bytes of all matrices and vectors when held as the options say.
@@ -121,7 +127,7 @@ class WeightStore {
   const std::string& fingerprint() const;
   bool streams() const;
   StreamerTotals stream_totals() const;
-  int64_t streamed_bytes_a_pass() const;
+  StreamShape stream_shape() const;
   // The plan and how the disk is read, for people; empty where everything is resident.
   std::string describe() const;
   void check() const;  // no use open is an idle invariant

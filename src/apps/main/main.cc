@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
     add_serve_command(app, exit_code);
     add_run_command(app, exit_code);
     add_inspect_command(app, exit_code);
+    add_pack_command(app, exit_code);
     add_bench_command(app, exit_code);
     add_profile_command(app, exit_code);
     // llama.cpp's only two-letter short option; the parser knows one-letter ones.

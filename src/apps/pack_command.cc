@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// loralei pack MODEL: lays a model out for streaming, once, so that the first start under a small memory budget need
+// not.
+#include <cstdio>
+#include <memory>
+
+#include "apps/console_log.h"
+#include "apps/options.h"
+#include "apps/progress.h"
+#include "base/units.h"
+#include "formats/base_model.h"
+#include "sys/cpu.h"
+#include "sys/file.h"
+#include "weights/pack.h"
+
+namespace loralei {
+namespace {
+
+struct PackFlags {
+  std::string model, quant, output;
+  int threads = 0;
+};
+
+Status pack(const PackFlags& flags) {
+  TRY_ASSIGN(const BaseModelFile model, open_base_model(flags.model));
+  WeightOptions options;
+  options.threads = flags.threads > 0 ? flags.threads : std::max(1, usable_cpus());
+  if (!flags.quant.empty()) {
+    const auto dtype = parse_dtype(flags.quant);
+    if (!dtype) return invalid_argument("--quant is q8_0 or q4_0, not '" + flags.quant + "'.");
+    options.quantise = *dtype;
+  }
+  ConsoleLog log(ConsoleLog::Options{});
+  ProgressPrinter progress("packing", log);
+  options.progress = [&progress](int64_t done, int64_t total) { progress.update(done, total); };
+  const std::string path = flags.output.empty() ? packed_paths(model, options, "").front() : flags.output;
+  if (auto index = open_packed(path, model, options); index.ok()) {
+    std::printf("%s is up to date\n", path.c_str());
+    return {};
+  }
+  TRY(pack_model(model, options, path));
+  const PosixFileSystem files;
+  TRY_ASSIGN(const FileStamp stamp, files.stamp(path));
+  std::printf("%s, %s\n", path.c_str(), format_bytes(stamp.size_bytes).c_str());
+  return {};
+}
+
+}  // namespace
+
+void add_pack_command(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("pack", "Lay a model out for streaming (models larger than memory).");
+  auto flags = std::make_shared<PackFlags>();
+  command->add_option("model,-m,--model", flags->model, "Hugging Face directory or GGUF file")->required();
+  command->add_option("--quant", flags->quant, "as serve --quant: re-encode weights as q8_0 or q4_0");
+  command->add_option("-o,--output", flags->output, "where to (default: beside the model, where serve looks for it)");
+  command->add_option("-t,--threads", flags->threads, "threads (default: the cores of this process)")
+      ->check(CLI::Range(0, 1024));
+  command->callback([flags, &exit_code] {
+    const Status status = pack(*flags);
+    if (status.ok()) return;
+    std::fprintf(stderr, "loralei pack: %s\n", status.error().message.c_str());
+    exit_code = 1;
+  });
+}
+
+}  // namespace loralei
