@@ -31,6 +31,10 @@ Extent extent_of(const PackedIndex& index, const StreamPanel& panel) {
 
 // The reader's own state: panels that have memory and are not complete, and the blocks that are still to be asked for.
 struct Streamer::Reading {
+  struct Taken {
+    int64_t begin = 0, end = 0;
+    int64_t sequence = 0;
+  };
   struct Panel {
     int64_t sequence = 0;
     std::byte* memory = nullptr;
@@ -39,12 +43,26 @@ struct Streamer::Reading {
     int64_t under_way = 0;  // blocks
   };
   std::deque<Panel> panels;
-  int64_t next = 0;    // sequence number of the next panel to be given memory
-  int64_t head = 0;    // of the window: where the next panel may begin
-  int64_t blocks = 0;  // under way
+  std::vector<Taken> taken;  // of the window, by address
+  int64_t next = 0;          // sequence number of the next panel to be given memory
+  int64_t blocks = 0;        // under way
   int64_t generation = 0;
   bool failed = false;        // nothing of this generation arrives any more
   std::vector<bool> checked;  // by number of the panel in its pass
+
+  // The lowest free place of the window, or -1. Low places first: while the disk is what is waited for, few panels are
+  // there at a time, and memory that was used a moment ago is still in the caches when the next panel is written to it.
+  int64_t take(int64_t bytes, int64_t window_bytes) {
+    int64_t begin = 0;
+    auto at = taken.begin();
+    for (; at != taken.end() && at->begin - begin < bytes; ++at) begin = at->end;
+    if (at == taken.end() && window_bytes - begin < bytes) return -1;
+    taken.insert(at, {begin, begin + bytes, next});
+    return begin;
+  }
+  void give_back(int64_t released_end) {
+    std::erase_if(taken, [&](const Taken& one) { return one.sequence < released_end; });
+  }
 };
 
 Streamer::Streamer(const PackedIndex& index, std::vector<StreamPanel> panels, StreamerOptions options)
@@ -91,7 +109,7 @@ Result<const std::byte*> Streamer::wait(int64_t number) {
     if (arrived_end_.load() <= sequence) return failure_.error();
   }
   const std::lock_guard lock(mutex_);
-  return places_[static_cast<size_t>(sequence) % places_.size()].data;
+  return places_[static_cast<size_t>(sequence) % places_.size()];
 }
 
 bool Streamer::ready(int64_t number) const {
@@ -136,26 +154,9 @@ const std::string& Streamer::how() const { return reader_->how(); }
 
 void Streamer::run() {
   const int64_t count = std::ssize(panels_);
-  const int64_t window = window_.size_bytes();
   Reading reading;
   reading.checked.resize(panels_.size(), false);
   std::vector<BlockDone> done;
-
-  // The window is a ring: memory runs from the oldest unreleased panel's to `head`. Null: no room yet.
-  const auto take_memory = [&](int64_t bytes, int64_t oldest) -> std::byte* {  // mutex_ held
-    if (oldest == reading.next) reading.head = 0;
-    const int64_t tail = oldest == reading.next ? 0 : places_[static_cast<size_t>(oldest) % places_.size()].begin;
-    const bool empty = oldest == reading.next;
-    if (empty || reading.head > tail) {
-      if (window - reading.head >= bytes) return window_.data() + reading.head;
-      if (!empty && tail >= bytes) {
-        reading.head = 0;
-        return window_.data();
-      }
-      return nullptr;
-    }
-    return tail - reading.head >= bytes ? window_.data() + reading.head : nullptr;
-  };
 
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -174,38 +175,36 @@ void Streamer::run() {
       reading.failed = false;
       reading.generation = generation_;
       reading.next = pass_begin_;
-      reading.head = 0;
+      reading.taken.clear();
     }
     // What the consumer passed over without reading need not be read.
     if (reading.panels.empty() && reading.next < released_end_) {
       reading.next = released_end_;
       arrived_end_.store(std::max(arrived_end_.load(), released_end_));
     }
-    // Memory for as many panels as fit.
-    while (failure_.ok()) {
-      const auto number = static_cast<size_t>(reading.next % count);
-      const Extent extent = extent_of(index_, panels_[number]);
-      if (reading.next - released_end_ >= std::ssize(places_)) break;
-      std::byte* const memory = take_memory(extent.bytes, std::min(released_end_, reading.next));
-      if (memory == nullptr) break;
-      if (number == 0) ++totals_.passes;
-      places_[static_cast<size_t>(reading.next) % places_.size()] = {memory + extent.skip, memory - window_.data()};
-      reading.head = memory - window_.data() + extent.bytes;
-      reading.panels.push_back({reading.next, memory, extent});
-      ++reading.next;
-    }
-    // Blocks, in order, up to the depth.
-    for (Reading::Panel& panel : reading.panels) {
-      while (panel.asked < panel.extent.bytes && reading.blocks < reader_->depth() && failure_.ok()) {
-        const int64_t bytes = std::min(options_.block_bytes, panel.extent.bytes - panel.asked);
-        reader_->submit(static_cast<uint64_t>(panel.sequence), panel.extent.begin + panel.asked,
-                        {panel.memory + panel.asked, static_cast<size_t>(bytes)});
-        panel.asked += bytes;
-        ++panel.under_way;
-        ++reading.blocks;
-        totals_.read_bytes += bytes;
+    // Blocks up to the depth, in order; a panel is given memory when its first block can be asked for, not before.
+    reading.give_back(released_end_);
+    while (failure_.ok() && reading.blocks < reader_->depth()) {
+      if (reading.panels.empty() || reading.panels.back().asked == reading.panels.back().extent.bytes) {
+        const auto number = static_cast<size_t>(reading.next % count);
+        const Extent extent = extent_of(index_, panels_[number]);
+        if (reading.next - released_end_ >= std::ssize(places_)) break;
+        const int64_t place = reading.take(extent.bytes, window_.size_bytes());
+        if (place < 0) break;
+        if (number == 0) ++totals_.passes;
+        std::byte* const memory = window_.data() + place;
+        places_[static_cast<size_t>(reading.next) % places_.size()] = memory + extent.skip;
+        reading.panels.push_back({reading.next, memory, extent});
+        ++reading.next;
       }
-      if (reading.blocks >= reader_->depth()) break;
+      Reading::Panel& panel = reading.panels.back();
+      const int64_t bytes = std::min(options_.block_bytes, panel.extent.bytes - panel.asked);
+      reader_->submit(static_cast<uint64_t>(panel.sequence), panel.extent.begin + panel.asked,
+                      {panel.memory + panel.asked, static_cast<size_t>(bytes)});
+      panel.asked += bytes;
+      ++panel.under_way;
+      ++reading.blocks;
+      totals_.read_bytes += bytes;
     }
     if (reading.blocks == 0) {
       wanted_.wait(lock);

@@ -83,13 +83,9 @@ class Streamer {
   std::unique_ptr<BlockReader> reader_;
 
   // Panels are numbered on through the passes ("sequence numbers").
-  struct Place {
-    const std::byte* data = nullptr;
-    int64_t begin = 0;  // of its memory in the window
-  };
   mutable std::mutex mutex_;
   std::condition_variable arrived_, wanted_;
-  std::vector<Place> places_;            // of the panels in the window, by sequence number modulo its size
+  std::vector<const std::byte*> places_;  // of the panels in the window, by sequence number modulo its size
   std::atomic<int64_t> arrived_end_{0};  // all before this one have arrived
   int64_t released_end_ = 0;
   int64_t pass_begin_ = 0;  // sequence number of the consumer's panel 0
