@@ -86,7 +86,7 @@ class Streamer {
   mutable std::mutex mutex_;
   std::condition_variable arrived_, wanted_;
   std::vector<const std::byte*> places_;  // of the panels in the window, by sequence number modulo its size
-  std::atomic<int64_t> arrived_end_{0};  // all before this one have arrived
+  std::atomic<int64_t> arrived_end_{0};   // all before this one have arrived
   int64_t released_end_ = 0;
   int64_t pass_begin_ = 0;  // sequence number of the consumer's panel 0
   int64_t generation_ = 0;  // of restarts
