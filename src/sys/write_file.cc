@@ -74,8 +74,8 @@ Status WriteFile::commit(const std::string& path) {
   if (std::rename(path_.c_str(), path.c_str()) != 0) return os_error("cannot rename", path_, errno);
   path_ = path;
   // The new name is in the folder, which has contents of its own to sync; some file systems refuse, and lose nothing.
-  std::string folder = parent_path(path);
-  if (folder.empty()) folder = ".";
+  const std::string parent = parent_path(path);
+  const std::string folder = parent.empty() ? std::string(".") : parent;
   if (const int handle = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); handle >= 0) {
     ::fsync(handle);
     ::close(handle);
