@@ -43,11 +43,6 @@ class OpenFile {
   int handle() const { return handle_; }
   const std::string& path() const { return path_; }
   FileStamp stamp() const { return stamp_; }
-  Result<FileStamp> stamp_now() const {
-    struct stat info {};
-    if (::stat(path_.c_str(), &info) != 0) return os_error("cannot look at", path_, errno);
-    return stamp_of(info);
-  }
 
  private:
   int handle_;
@@ -104,7 +99,6 @@ class PoolBlockReader final : public BlockReader {
   }
   int depth() const override { return depth_; }
   FileStamp stamp() const override { return file_.stamp(); }
-  Result<FileStamp> stamp_now() const override { return file_.stamp_now(); }
   const std::string& how() const override { return how_; }
 
  private:
@@ -295,7 +289,6 @@ class RingBlockReader final : public BlockReader {
   }
   int depth() const override { return static_cast<int>(blocks_.size()); }
   FileStamp stamp() const override { return file_.stamp(); }
-  Result<FileStamp> stamp_now() const override { return file_.stamp_now(); }
   const std::string& how() const override { return how_; }
 
  private:

@@ -33,8 +33,7 @@ class BlockReader {
   // Appends what is done; waits for one while any is under way.
   virtual void wait(std::vector<BlockDone>& done) = 0;
   virtual int depth() const = 0;
-  virtual FileStamp stamp() const = 0;              // at open
-  virtual Result<FileStamp> stamp_now() const = 0;  // of what lies under the path now
+  virtual FileStamp stamp() const = 0;  // at open
   // How it reads, for people: "io_uring past the page cache", and why not better where it is not.
   virtual const std::string& how() const = 0;
 };

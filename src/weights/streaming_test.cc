@@ -53,7 +53,6 @@ class FaultyReader final : public BlockReader {
   }
   int depth() const override { return inner_->depth(); }
   FileStamp stamp() const override { return inner_->stamp(); }
-  Result<FileStamp> stamp_now() const override { return inner_->stamp_now(); }
   const std::string& how() const override { return inner_->how(); }
 
  private:
@@ -214,7 +213,6 @@ TEST_F(Streaming, RowsAreLookedUpAsTheyStand) {
         std::memcpy(want.data(), all.data() + tokens[i] * bytes, want.size());
       }
       const WeightView& view = rows->view;
-      ASSERT_EQ(view.layout, rows->view.panels.size() == 1 ? view.layout : LayoutId::kPlain);
       if (view.layout == LayoutId::kTile16) continue;  // the embedding is locked
       std::memcpy(got.data(), view.panels[0].data + rows->tokens[i] * bytes, got.size());
       EXPECT_TRUE(got == want) << name << " token " << tokens[i];
@@ -334,7 +332,6 @@ TEST_F(Streaming, PackingGoesOnWhereItWasInterrupted) {
   // As after a crash: the head says that half of the matrices are done, the rest is rubbish.
   const PosixFileSystem files;
   auto index = parse_packed(*files.open(path).value()).value();
-  const uint64_t sum = fingerprint_value(index.fingerprint);
   fs::rename(path, path + ".part");
   index.done = std::ssize(index.matrices) / 2;
   {
@@ -358,7 +355,6 @@ TEST_F(Streaming, PackingGoesOnWhereItWasInterrupted) {
   auto again = parse_packed(*files.open(path).value());
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(again->checks, index.checks);
-  (void)sum;  // the fingerprint counts the finished half twice here: the head above named the whole sum
   EXPECT_EQ(again->done, std::ssize(again->matrices));
   StreamingOptions streaming;
   streaming.packed_path = path;

@@ -31,7 +31,6 @@ class FailingReader final : public BlockReader {
   }
   int depth() const override { return inner_->depth(); }
   FileStamp stamp() const override { return inner_->stamp(); }
-  Result<FileStamp> stamp_now() const override { return inner_->stamp_now(); }
   const std::string& how() const override { return inner_->how(); }
 
  private:
