@@ -52,6 +52,8 @@ TEST(Options, FormatsAreChosenByName) {
 
 TEST(Options, RefusalsNameTheFlag) {
   EXPECT_NE(refusal({"--quant", "q5_k"}).find("--quant"), std::string::npos);
+  EXPECT_NE(refusal({"--residency", "fastest"}).find("balanced"), std::string::npos);
+  EXPECT_NE(refusal({"--prefetch-window", "much"}).find("--prefetch-window"), std::string::npos);
   EXPECT_NE(refusal({"--kv-cache-dtype", "q4_0"}).find("--kv-cache-dtype"), std::string::npos);
   EXPECT_NE(refusal({"--memory-budget", "many"}).find("--memory-budget"), std::string::npos);
   EXPECT_EQ(refusal({"--activations", "int4"}), "refused by the parser");

@@ -175,6 +175,9 @@ Result<std::unique_ptr<WeightStore>> EngineHost::stream_weights(const EngineHost
     return too_large("The process itself needs " + format_bytes(shares.other) + "; raise --memory-budget.");
   }
   parts.other = std::move(*other);
+  // A budget that cannot do is refused before gigabytes are written.
+  TRY_ASSIGN(const std::vector<PlannedMatrix> planned, WeightStore::planned(parts.file, parts.weight_options));
+  TRY(plan_residency(planned, shares.weights, options.residency));
   TRY_ASSIGN(const PackedFile packed, find_or_pack(parts.file, parts.weight_options, options.cache_dir, log));
   StreamingOptions streaming;
   streaming.weight_bytes = shares.weights;

@@ -24,6 +24,19 @@ Result<WriteFile> WriteFile::open(const std::string& path) {
     ::close(handle);
     return invalid_argument("'" + path + "' is not a regular file.");
   }
+  // The lock goes with the handle, however the process ends. A file that was renamed before the lock was ours is
+  // another's finished work.
+  struct stat named {};
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  const bool locked = ::fcntl(handle, F_OFD_SETLK, &whole) == 0;
+  const bool taken = !locked && (errno == EAGAIN || errno == EACCES);  // a file system without locks is used without
+  if (taken || ::stat(path.c_str(), &named) != 0 || named.st_ino != info.st_ino) {
+    ::close(handle);
+    return Error{ErrorCode::kUnavailable,
+                 "Another process is writing '" + path + "'; wait until it is done and start again."};
+  }
   return WriteFile(handle, path);
 }
 

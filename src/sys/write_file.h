@@ -18,7 +18,7 @@ namespace loralei {
 
 class WriteFile {
  public:
-  // Opens or makes `path`; what it holds stays.
+  // Opens or makes `path`; what it holds stays. One process at a time: another's is refused (kUnavailable).
   static Result<WriteFile> open(const std::string& path);
   ~WriteFile();
   WriteFile(WriteFile&& other) noexcept;

@@ -168,17 +168,18 @@ Status pack_model(const BaseModelFile& model, const WeightOptions& options, cons
   TRY_ASSIGN(const HeldTensors held, held_tensors(model, reader, options));
   TRY_ASSIGN(PackedIndex index, index_of(model, held, options));
   const std::string part = path + ".part";
+  TRY_ASSIGN(WriteFile file, WriteFile::open(part));
   take_over(part, index);
   if (index.done == 0) {
-    TRY(remove_file(part));
+    TRY(file.resize(0));
     const int64_t free = free_disk_bytes(parent_path(path));
     if (free >= 0 && free < index.file_bytes) {
+      TRY(remove_file(part));
       return too_large("Packing '" + model.path + "' needs " + format_bytes(index.file_bytes) + " but the disk of '" +
                        path + "' has " + format_bytes(free) +
                        " free; make room or name another place with --cache-dir.");
     }
   }
-  TRY_ASSIGN(WriteFile file, WriteFile::open(part));
   TRY(file.resize(index.file_bytes));
   Packer packer(reader, held, options, index, file);
   while (index.done < std::ssize(held.matrices)) {
@@ -223,6 +224,7 @@ Result<PackedFile> find_or_pack(const BaseModelFile& model, const WeightOptions&
       return PackedFile{path, std::move(index)};
     }
     last = std::move(packed).error();
+    if (last.code == ErrorCode::kUnavailable) return last;  // another process makes this very file
     log.log(LogLevel::kWarning, last.message);
   }
   return std::move(last).with_context(

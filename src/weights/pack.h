@@ -2,8 +2,9 @@
 // Packing: a base model's matrices written into a packed file (formats/packed_index.h), and found again.
 //
 // Thread: one caller; packs on several threads. Failure: sentences. Invariants: the file appears under its name only
-// when it is complete and on disk; an interrupted packing leaves NAME.part, and the next one goes on from there. One
-// that is stale (its source has changed), damaged or of another layout is made again, never misread.
+// when it is complete and on disk; one process packs it at a time; an interrupted packing leaves NAME.part, and the
+// next one goes on from there. One that is stale (its source has changed), damaged or of another layout is made again,
+// never misread.
 #pragma once
 
 #include <string>

@@ -280,8 +280,7 @@ ResidencyPlan result_of(const Shape& shape, const Locker& locker, int64_t window
 }
 
 Error budget_too_small(ResidencyPolicy policy, int64_t bytes, int64_t always, int64_t window) {
-  bytes = std::max<int64_t>(bytes, 0);
-  std::string text = "Of the memory budget " + format_bytes(bytes) +
+  std::string text = "Of the memory budget " + format_bytes(std::max<int64_t>(bytes, 0)) +
                      " are left for weights, but streaming this model needs " + format_bytes(always + window);
   if (always > 0) {
     text += std::string(" with --residency ") + residency_policy_name(policy) +
@@ -332,6 +331,10 @@ Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices,
     lock_by_policy(shape, options.policy, locker);
     const WindowNeed need = window_need(shape, locker);
     if (need.least > window) {
+      if (options.window_bytes > 0 && window == options.window_bytes) {
+        return too_large("--prefetch-window " + format_bytes(window) +
+                         " cannot hold two panels of this model; it needs " + format_bytes(need.least) + ".");
+      }
       if (!plan) return budget_too_small(options.policy, bytes, always, need.least);
       break;
     }

@@ -185,6 +185,18 @@ TEST(Residency, ATooSmallBudgetIsRefusedWithTheLeastThatWouldDo) {
   }
 }
 
+TEST(Residency, TheRefusalNamesWhatIsTooSmall) {
+  const auto list = llama_7b();
+  const auto deep = plan_residency(list, -50'000'000, {});  // other uses alone exceed the budget
+  ASSERT_FALSE(deep.ok());
+  const auto least = plan_residency(list, 1, {});
+  ASSERT_FALSE(least.ok());
+  EXPECT_NE(deep.error().message, least.error().message);  // 50 MB more are needed
+  const auto window = plan_residency(list, 1'000'000'000, {ResidencyPolicy::kBalanced, 100'000});
+  ASSERT_FALSE(window.ok());
+  EXPECT_NE(window.error().message.find("--prefetch-window"), std::string::npos) << window.error().message;
+}
+
 TEST(Residency, RandomModelsAndBudgets) {
   const uint64_t seed = 20261120;
   Prng prng(seed);

@@ -9,6 +9,7 @@
 
 #include "base/prng.h"
 #include "base/units.h"
+#include "sys/faulty_block_reader.h"
 #include "sys/write_file.h"
 #include "tensor/tile_layout.h"
 #include "weights/pack.h"
@@ -24,43 +25,6 @@ class CollectedLog final : public LogSink {
  public:
   void log(LogLevel, std::string_view message) override { text += std::string(message) + "\n"; }
   std::string text;
-};
-
-// A reader that fails, stutters and reorders at random.
-class FaultyReader final : public BlockReader {
- public:
-  FaultyReader(std::unique_ptr<BlockReader> inner, Prng& prng, double failure)
-      : inner_(std::move(inner)), prng_(prng), failure_(failure) {}
-  void submit(uint64_t tag, int64_t offset_bytes, std::span<std::byte> dest) override {
-    if (prng_.uniform() < failure_) {
-      std::memset(dest.data(), 0x5A, dest.size());  // what a failed read leaves must not be used
-      failed_.push_back({tag, io_error("cannot read the disk: injected")});
-      return;
-    }
-    inner_->submit(tag, offset_bytes, dest);
-    ++under_way_;
-  }
-  void wait(std::vector<BlockDone>& done) override {
-    if (!failed_.empty()) {
-      for (BlockDone& block : failed_) done.push_back(std::move(block));
-      failed_.clear();
-      return;
-    }
-    const size_t before = done.size();
-    if (under_way_ > 0) inner_->wait(done);
-    under_way_ -= done.size() - before;
-    for (size_t i = done.size(); i > before + 1; --i) std::swap(done[i - 1], done[before + prng_.below(i - before)]);
-  }
-  int depth() const override { return inner_->depth(); }
-  FileStamp stamp() const override { return inner_->stamp(); }
-  const std::string& how() const override { return inner_->how(); }
-
- private:
-  std::unique_ptr<BlockReader> inner_;
-  Prng& prng_;
-  const double failure_;
-  std::vector<BlockDone> failed_;
-  size_t under_way_ = 0;
 };
 
 class Streaming : public testing::Test {
@@ -254,7 +218,8 @@ TEST_F(Streaming, FailingReadsEndTheirPassAndNothingElse) {
   streaming.open_reader = [&](const std::string& path, const BlockReaderOptions& options) {
     auto reader = open_block_reader(path, options);
     if (!reader.ok()) return reader;
-    return Result<std::unique_ptr<BlockReader>>(std::make_unique<FaultyReader>(std::move(reader).value(), prng, 0.01));
+    return Result<std::unique_ptr<BlockReader>>(
+        std::make_unique<FaultyBlockReader>(std::move(reader).value(), prng, 0.01));
   };
   int failed = 0, finished = 0;
   for (int round = 0; round < 20; ++round) {
@@ -363,6 +328,20 @@ TEST_F(Streaming, PackingGoesOnWhereItWasInterrupted) {
   auto store = stream(model, streaming);
   ASSERT_TRUE(store.ok());
   EXPECT_TRUE(expect_pass(model, **store, **resident).ok());
+}
+
+TEST_F(Streaming, OneProcessPacksAtATime) {
+  const BaseModelFile model = open("llama2");
+  const std::string path = (folder_ / "model.pack").string();
+  {
+    auto other = WriteFile::open(path + ".part");
+    ASSERT_TRUE(other.ok());
+    const Status refused = pack_model(model, {}, path);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+  }
+  EXPECT_TRUE(pack_model(model, {}, path).ok());
+  EXPECT_TRUE(open_packed(path, model, {}).ok());
 }
 
 TEST_F(Streaming, AStaleOrForeignFileIsMadeAgain) {

@@ -9,35 +9,13 @@
 #include "base/prng.h"
 #include "base/units.h"
 #include "support/model_harness.h"
+#include "sys/faulty_block_reader.h"
 
 namespace loralei::test {
 namespace {
 
 namespace fs = std::filesystem;
 const std::string kGolden = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
-
-// Fails one read in a hundred.
-class FailingReader final : public BlockReader {
- public:
-  FailingReader(std::unique_ptr<BlockReader> inner, Prng& prng) : inner_(std::move(inner)), prng_(prng) {}
-  void submit(uint64_t tag, int64_t offset_bytes, std::span<std::byte> dest) override {
-    if (prng_.below(100) == 0) return failed_.push_back({tag, io_error("cannot read: injected")});
-    inner_->submit(tag, offset_bytes, dest);
-  }
-  void wait(std::vector<BlockDone>& done) override {
-    if (failed_.empty()) return inner_->wait(done);
-    for (BlockDone& block : failed_) done.push_back(std::move(block));
-    failed_.clear();
-  }
-  int depth() const override { return inner_->depth(); }
-  FileStamp stamp() const override { return inner_->stamp(); }
-  const std::string& how() const override { return inner_->how(); }
-
- private:
-  std::unique_ptr<BlockReader> inner_;
-  Prng& prng_;
-  std::vector<BlockDone> failed_;
-};
 
 class Streamed : public testing::TestWithParam<std::string> {
  protected:
@@ -137,7 +115,8 @@ TEST_P(Streamed, AFailedStepLeavesTheNextOnesRight) {
   options.streaming.open_reader = [&](const std::string& path, const BlockReaderOptions& reader_options) {
     auto reader = open_block_reader(path, reader_options);
     if (!reader.ok()) return reader;
-    return Result<std::unique_ptr<BlockReader>>(std::make_unique<FailingReader>(std::move(reader).value(), prng));
+    return Result<std::unique_ptr<BlockReader>>(
+        std::make_unique<FaultyBlockReader>(std::move(reader).value(), prng, 0.01));
   };
   auto harness = open(options);
   ASSERT_NE(harness, nullptr);
