@@ -55,6 +55,14 @@ void Grant::shrink_to(int64_t bytes) {
   bytes_ = bytes;
 }
 
+bool Grant::grow_to(int64_t bytes) {
+  CHECK(ledger_ != nullptr && bytes >= bytes_);
+  const std::lock_guard lock(ledger_->mutex_);
+  if (!ledger_->take(use_, bytes - bytes_)) return false;
+  bytes_ = bytes;
+  return true;
+}
+
 Ledger::Ledger(int64_t budget_bytes) : budget_bytes_(budget_bytes) {
   CHECK(budget_bytes >= 0);
   cap_.fill(INT64_MAX);
@@ -68,14 +76,34 @@ void Ledger::set_cap(MemoryUse use, int64_t cap_bytes) {
   cap_[static_cast<size_t>(use)] = cap_bytes;
 }
 
-std::optional<Grant> Ledger::try_grant(MemoryUse use, int64_t bytes) {
-  CHECK(bytes >= 0);
+bool Ledger::set_budget(int64_t budget_bytes) {
+  CHECK(budget_bytes >= 0);
   const std::lock_guard lock(mutex_);
   int64_t total = 0;
   for (const int64_t used : used_) total += used;
+  if (total > budget_bytes) return false;
+  budget_bytes_ = budget_bytes;
+  return true;
+}
+
+int64_t Ledger::budget_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return budget_bytes_;
+}
+
+bool Ledger::take(MemoryUse use, int64_t bytes) {
+  int64_t total = 0;
+  for (const int64_t used : used_) total += used;
   int64_t& used = used_[static_cast<size_t>(use)];
-  if (bytes > budget_bytes_ - total || bytes > cap_[static_cast<size_t>(use)] - used) return std::nullopt;
+  if (bytes > budget_bytes_ - total || bytes > cap_[static_cast<size_t>(use)] - used) return false;
   used += bytes;
+  return true;
+}
+
+std::optional<Grant> Ledger::try_grant(MemoryUse use, int64_t bytes) {
+  CHECK(bytes >= 0);
+  const std::lock_guard lock(mutex_);
+  if (!take(use, bytes)) return std::nullopt;
   ++live_grants_;
   return Grant(this, use, bytes);
 }

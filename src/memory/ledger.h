@@ -33,6 +33,8 @@ class [[nodiscard]] Grant {
   void release();
   // Gives back what turned out not to be needed. CHECKs 0 <= bytes <= bytes().
   void shrink_to(int64_t bytes);
+  // Asks for more, as try_grant would; false changes nothing. CHECKs bytes >= bytes() and that this is a grant.
+  bool grow_to(int64_t bytes);
 
  private:
   friend class Ledger;
@@ -44,16 +46,18 @@ class [[nodiscard]] Grant {
 
 class Ledger {
  public:
-  // cap_bytes per use: INT64_MAX means only the total counts.
   explicit Ledger(int64_t budget_bytes);
   ~Ledger();
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
+  // INT64_MAX: only the total counts.
   void set_cap(MemoryUse use, int64_t cap_bytes);
+  // False (and nothing changes) when more than that is in use.
+  bool set_budget(int64_t budget_bytes);
   std::optional<Grant> try_grant(MemoryUse use, int64_t bytes);
 
-  int64_t budget_bytes() const { return budget_bytes_; }
+  int64_t budget_bytes() const;
   int64_t used_bytes() const;
   int64_t used_bytes(MemoryUse use) const;
   int64_t cap_bytes(MemoryUse use) const;
@@ -63,10 +67,11 @@ class Ledger {
 
  private:
   friend class Grant;
+  bool take(MemoryUse use, int64_t bytes);  // under the mutex
   void give_back(MemoryUse use, int64_t bytes);
 
-  const int64_t budget_bytes_;
   mutable std::mutex mutex_;
+  int64_t budget_bytes_;
   std::array<int64_t, kMemoryUses> used_{};
   std::array<int64_t, kMemoryUses> cap_{};
   int64_t live_grants_ = 0;

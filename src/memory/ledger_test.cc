@@ -28,6 +28,22 @@ TEST(Ledger, DroppingAGrantReturnsItsBytes) {
   ledger.check();
 }
 
+TEST(Ledger, TheBudgetAndAGrantGrowAndShrink) {
+  Ledger ledger(100);
+  Grant weights = *ledger.try_grant(MemoryUse::kWeights, 60);
+  EXPECT_FALSE(ledger.set_budget(59));  // in use
+  EXPECT_TRUE(ledger.set_budget(60));
+  EXPECT_FALSE(weights.grow_to(61));
+  EXPECT_EQ(weights.bytes(), 60);
+  EXPECT_TRUE(ledger.set_budget(200));
+  EXPECT_TRUE(weights.grow_to(150));
+  EXPECT_EQ(ledger.used_bytes(MemoryUse::kWeights), 150);
+  EXPECT_EQ(ledger.available_bytes(MemoryUse::kKv), 50);
+  weights.shrink_to(10);
+  EXPECT_TRUE(ledger.set_budget(10));
+  ledger.check();
+}
+
 TEST(Ledger, RandomGrantsAgreeWithANaiveSum) {
   const uint64_t seed = 7;
   SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -66,9 +66,12 @@ struct Block {
 // --- threads ---
 class PoolBlockReader final : public BlockReader {
  public:
-  PoolBlockReader(OpenFile file, int depth, std::string how)
-      : file_(std::move(file)), depth_(depth), how_(std::move(how)) {
-    for (int i = 0; i < depth; ++i) threads_.emplace_back([this] { work(); });
+  PoolBlockReader(OpenFile file, const BlockReaderOptions& options, std::string how)
+      : file_(std::move(file)),
+        depth_(options.depth),
+        largest_(static_cast<size_t>(options.largest_read_bytes)),
+        how_(std::move(how)) {
+    for (int i = 0; i < depth_; ++i) threads_.emplace_back([this] { work(); });
   }
   ~PoolBlockReader() override {
     {
@@ -118,8 +121,9 @@ class PoolBlockReader final : public BlockReader {
   }
   Status read(Block& block) const {
     while (block.done < block.dest.size()) {
-      const ssize_t got = ::pread(file_.handle(), block.dest.data() + block.done, block.dest.size() - block.done,
-                                  block.offset + static_cast<int64_t>(block.done));
+      const ssize_t got =
+          ::pread(file_.handle(), block.dest.data() + block.done, std::min(largest_, block.dest.size() - block.done),
+                  block.offset + static_cast<int64_t>(block.done));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return os_error("cannot read", file_.path(), errno);
       if (got == 0) return end_of_file(file_.path(), block.offset, block.dest.size(), block.done);
@@ -130,6 +134,7 @@ class PoolBlockReader final : public BlockReader {
 
   OpenFile file_;
   const int depth_;
+  const size_t largest_;
   const std::string how_;
   std::mutex mutex_;
   std::condition_variable wake_, done_;
@@ -235,12 +240,14 @@ class Ring {
 
 class RingBlockReader final : public BlockReader {
  public:
-  RingBlockReader(OpenFile file, std::unique_ptr<Ring> ring, int depth, bool registered, std::string how)
+  RingBlockReader(OpenFile file, std::unique_ptr<Ring> ring, const BlockReaderOptions& options, bool registered,
+                  std::string how)
       : file_(std::move(file)),
         ring_(std::move(ring)),
+        largest_(static_cast<size_t>(options.largest_read_bytes)),
         registered_(registered),
         how_(std::move(how)),
-        blocks_(static_cast<size_t>(depth)) {
+        blocks_(static_cast<size_t>(options.depth)) {
     for (size_t i = 0; i < blocks_.size(); ++i) free_.push_back(i);
   }
   ~RingBlockReader() override {
@@ -294,8 +301,9 @@ class RingBlockReader final : public BlockReader {
  private:
   void start(size_t slot) {
     const Block& block = blocks_[slot];
+    const std::span<std::byte> rest = block.dest.subspan(block.done);
     const int error = ring_->submit_read(file_.handle(), slot, block.offset + static_cast<int64_t>(block.done),
-                                         block.dest.subspan(block.done), registered_);
+                                         rest.first(std::min(rest.size(), largest_)), registered_);
     if (error != 0) finish(slot, os_error("cannot read", file_.path(), error), refused_);
   }
   void finish(size_t slot, Status status, std::vector<BlockDone>& done) {
@@ -305,6 +313,7 @@ class RingBlockReader final : public BlockReader {
 
   OpenFile file_;
   std::unique_ptr<Ring> ring_;
+  const size_t largest_;
   const bool registered_;
   const std::string how_;
   std::vector<Block> blocks_;
@@ -316,6 +325,7 @@ class RingBlockReader final : public BlockReader {
 
 Result<std::unique_ptr<BlockReader>> open_block_reader(const std::string& path, const BlockReaderOptions& options) {
   CHECK(options.depth > 0 && options.depth <= 256);
+  CHECK(options.largest_read_bytes > 0 && options.largest_read_bytes % kDirectAlign == 0);
   std::string place = "past the page cache";
   int handle = -1;
   if (options.allow_direct) handle = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT | O_NONBLOCK);
@@ -338,13 +348,13 @@ Result<std::unique_ptr<BlockReader>> open_block_reader(const std::string& path, 
     auto ring = Ring::make(static_cast<unsigned>(options.depth));
     if (ring.ok()) {
       const bool registered = !options.memory.empty() && (*ring)->register_memory(options.memory);
-      return std::unique_ptr<BlockReader>(std::make_unique<RingBlockReader>(
-          std::move(file), std::move(ring).value(), options.depth, registered, "io_uring, " + place));
+      return std::unique_ptr<BlockReader>(std::make_unique<RingBlockReader>(std::move(file), std::move(ring).value(),
+                                                                            options, registered, "io_uring, " + place));
     }
     refused = " (io_uring is refused: " + ring.error().message + ")";
   }
   return std::unique_ptr<BlockReader>(std::make_unique<PoolBlockReader>(
-      std::move(file), options.depth, std::to_string(options.depth) + " threads" + refused + ", " + place));
+      std::move(file), options, std::to_string(options.depth) + " threads" + refused + ", " + place));
 }
 
 }  // namespace loralei

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // FaultyBlockReader: the twin of a BlockReader for tests. Reads fail at random, leaving rubbish behind, and finish out
-// of order; the seed is the caller's generator. One thread, as the reader it wraps.
+// of order. One thread, as the reader it wraps.
 #pragma once
 
 #include <cstring>
@@ -16,8 +16,8 @@ namespace loralei {
 class FaultyBlockReader final : public BlockReader {
  public:
   // failure: the share of reads that fail, with a message that says "injected".
-  FaultyBlockReader(std::unique_ptr<BlockReader> inner, Prng& prng, double failure)
-      : inner_(std::move(inner)), prng_(prng), failure_(failure) {}
+  FaultyBlockReader(std::unique_ptr<BlockReader> inner, uint64_t seed, double failure)
+      : inner_(std::move(inner)), prng_(seed), failure_(failure) {}
 
   void submit(uint64_t tag, int64_t offset_bytes, std::span<std::byte> dest) override {
     if (prng_.uniform() < failure_) {
@@ -40,7 +40,7 @@ class FaultyBlockReader final : public BlockReader {
 
  private:
   std::unique_ptr<BlockReader> inner_;
-  Prng& prng_;
+  Prng prng_;
   const double failure_;
   std::vector<BlockDone> failed_;
 };

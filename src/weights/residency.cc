@@ -14,7 +14,6 @@
 namespace loralei {
 namespace {
 
-constexpr int64_t kWindowMost = 128 * kMiB;
 constexpr int kWindowLayers = 3;
 constexpr int64_t kDirectSlack = 2 * 4096;  // a panel is read from page boundary to page boundary
 
@@ -320,7 +319,7 @@ Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices,
     return result_of(shape, locker, 0);
   }
   const int64_t always = always_locked_bytes(shape, options.policy);
-  const int64_t most = options.window_bytes > 0 ? options.window_bytes : kWindowMost;
+  const int64_t most = options.window_bytes > 0 ? options.window_bytes : kWindowMostBytes;
   int64_t window = std::min(most, bytes - always);
   if (window <= 0) return budget_too_small(options.policy, bytes, always, window_need(shape, {matrices, 0}).least);
   // A smaller window leaves more to lock, which makes three layers' streamed bytes smaller still: a few rounds settle
@@ -339,7 +338,7 @@ Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices,
       break;
     }
     plan = result_of(shape, locker, window);
-    plan->window_bound_bytes = std::min(kWindowMost, need.layers);
+    plan->window_bound_bytes = std::min(kWindowMostBytes, need.layers);
     const int64_t wanted = std::max(need.least, std::min(most, need.layers));
     if (options.window_bytes > 0 || wanted >= window) break;
     window = wanted;

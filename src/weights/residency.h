@@ -57,6 +57,8 @@ struct ResidencyPlan {
 
 // The largest piece that is streamed as one: the window holds two, so that one arrives while another is used.
 inline constexpr int64_t kPanelBytes = int64_t{2} << 20;
+// A window by default: what three layers stream, at most this.
+inline constexpr int64_t kWindowMostBytes = int64_t{128} << 20;
 
 Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices, int64_t bytes,
                                      const ResidencyOptions& options);

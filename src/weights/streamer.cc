@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/units.h"
+#include "sys/threads.h"
 
 namespace loralei {
 namespace {
@@ -153,6 +154,8 @@ StreamerTotals Streamer::totals() const {
 const std::string& Streamer::how() const { return reader_->how(); }
 
 void Streamer::run() {
+  name_this_thread("loralei-disk");
+  favour_this_thread();  // every millisecond between a finished read and the next one is lost to the disk
   const int64_t count = std::ssize(panels_);
   Reading reading;
   reading.checked.resize(panels_.size(), false);

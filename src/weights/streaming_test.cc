@@ -219,7 +219,7 @@ TEST_F(Streaming, FailingReadsEndTheirPassAndNothingElse) {
     auto reader = open_block_reader(path, options);
     if (!reader.ok()) return reader;
     return Result<std::unique_ptr<BlockReader>>(
-        std::make_unique<FaultyBlockReader>(std::move(reader).value(), prng, 0.01));
+        std::make_unique<FaultyBlockReader>(std::move(reader).value(), prng.below(1u << 30), 0.01));
   };
   int failed = 0, finished = 0;
   for (int round = 0; round < 20; ++round) {
@@ -235,6 +235,99 @@ TEST_F(Streaming, FailingReadsEndTheirPassAndNothingElse) {
   }
   EXPECT_GT(failed, 100);
   EXPECT_GT(finished, 1000);
+}
+
+// Budgets come and go between passes, from the whole model down to nearly nothing and back, while reads fail, come
+// short and finish in any order: no wrong byte, and never more memory than the budget of the moment.
+TEST_F(Streaming, ABudgetChangesBetweenPasses) {
+  const uint64_t seed = 43;
+  Prng prng(seed);
+  for (const char* name : {"llama2", "dtype-bf16", "gguf-llama-q4_k_m.gguf", "gguf-qwen3-q8_0.gguf"}) {
+    const BaseModelFile model = open(name);
+    Ledger resident_ledger(kGiB);
+    auto resident = WeightStore::load(model, resident_ledger, {});
+    ASSERT_TRUE(resident.ok());
+    const int64_t whole = (*resident)->whole_bytes();
+    StreamingOptions streaming;
+    streaming.packed_path = pack(model);
+    double failure = 0.005;
+    streaming.open_reader = [&](const std::string& path, const BlockReaderOptions& options) {
+      BlockReaderOptions short_reads = options;
+      short_reads.largest_read_bytes = kDirectAlign * static_cast<int64_t>(1 + prng.below(8));
+      short_reads.allow_ring = prng.below(4) != 0;
+      auto reader = open_block_reader(path, short_reads);
+      if (!reader.ok()) return reader;
+      return Result<std::unique_ptr<BlockReader>>(
+          std::make_unique<FaultyBlockReader>(std::move(reader).value(), prng.below(1u << 30), failure));
+    };
+    // It begins as a model that was loaded whole from its own files.
+    auto loaded = WeightStore::load(model, ledger_, {});
+    ASSERT_TRUE(loaded.ok());
+    WeightStore& store = **loaded;
+    int resized = 0, refused = 0, failed = 0, finished = 0, streamed = 0;
+    for (int round = 0; round < 150; ++round) {
+      SCOPED_TRACE(std::string(name) + " seed " + std::to_string(seed) + " round " + std::to_string(round));
+      streaming.weight_bytes =
+          prng.below(8) == 0 ? whole : static_cast<int64_t>(prng.below(static_cast<uint64_t>(whole)));
+      streaming.residency.policy = static_cast<ResidencyPolicy>(prng.below(5));
+      const int64_t before = store.resident_bytes();
+      const Status status = store.resize(model, {}, streaming, log_);
+      ++(status.ok() ? resized : refused);
+      if (status.ok()) {
+        EXPECT_LE(store.resident_bytes(), streaming.weight_bytes);
+        streamed += store.streams();
+      } else {
+        EXPECT_EQ(status.error().code, ErrorCode::kTooLarge) << status.error().message;
+        EXPECT_EQ(store.resident_bytes(), before);
+      }
+      for (int pass = 0; pass < 8; ++pass) {
+        const Status passed = expect_pass(model, store, **resident, prng.below(4) != 0);
+        ASSERT_FALSE(HasFailure());
+        ++(passed.ok() ? finished : failed);
+        EXPECT_TRUE(passed.ok() || passed.error().message.find("injected") != std::string::npos)
+            << (passed.ok() ? "" : passed.error().message);
+      }
+    }
+    EXPECT_GT(resized, 30) << name;
+    EXPECT_GT(refused, 5) << name;
+    EXPECT_GT(streamed, 3) << name;
+    EXPECT_GT(failed, 10) << name;
+    EXPECT_GT(finished, 400) << name;
+    EXPECT_EQ(store.fingerprint(), (*resident)->fingerprint());
+    failure = 0;
+    streaming.weight_bytes = whole;
+    ASSERT_TRUE(store.resize(model, {}, streaming, log_).ok());
+    EXPECT_FALSE(store.streams());
+    EXPECT_TRUE(expect_pass(model, store, **resident).ok());
+  }
+}
+
+TEST_F(Streaming, RowsThatCannotBeLockedAreStreamed) {
+  const BaseModelFile model = open("llama2");
+  Ledger resident_ledger(kGiB);
+  auto resident = WeightStore::load(model, resident_ledger, {});
+  ASSERT_TRUE(resident.ok());
+  StreamingOptions streaming;
+  streaming.packed_path = pack(model);
+  streaming.weight_bytes = (*resident)->whole_bytes() / 2;
+  auto store = stream(model, streaming);
+  ASSERT_TRUE(store.ok());
+  const auto size = fs::file_size(streaming.packed_path);
+  fs::copy_file(streaming.packed_path, folder_ / "copy");
+  fs::resize_file(streaming.packed_path, size / 2);
+  streaming.weight_bytes = (*resident)->whole_bytes();
+  const Status status = (*store)->resize(model, {}, streaming, log_);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("model.pack"), std::string::npos) << status.error().message;
+  EXPECT_FALSE(expect_pass(model, **store, **resident).ok());  // what is streamed now is not there either
+  fs::resize_file(streaming.packed_path, size);                // zeros: noticed by the checks
+  EXPECT_FALSE(expect_pass(model, **store, **resident).ok());
+  std::ofstream(streaming.packed_path, std::ios::binary | std::ios::in) << std::ifstream(folder_ / "copy").rdbuf();
+  (void)expect_pass(model, **store, **resident);  // what was read ahead of it came from the damaged file
+  EXPECT_TRUE(expect_pass(model, **store, **resident).ok());
+  EXPECT_TRUE((*store)->resize(model, {}, streaming, log_).ok());
+  EXPECT_FALSE((*store)->streams());
+  EXPECT_TRUE(expect_pass(model, **store, **resident).ok());
 }
 
 TEST_F(Streaming, ADamagedFileIsNoticedAndMadeAgain) {

@@ -29,7 +29,7 @@ constexpr int64_t kRoundsInWindow = 4;
 static_assert(kPanelRows % kRowTile == 0);
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes; }
-int64_t vector_bytes(const TensorInfo& info) { return info.shape.empty() ? 4 : info.shape[0] * 4; }
+int64_t bytes_of_vector(const TensorInfo& info) { return info.shape.empty() ? 4 : info.shape[0] * 4; }
 
 }  // namespace
 
@@ -39,12 +39,18 @@ struct WeightStore::State {
     std::vector<WeightPanel> panels;  // locked ones, then streamed ones
     size_t locked_panels = 0;
     int64_t locked_rows = 0;
+    int64_t at = 0;              // of the locked rows, in the arena
     int64_t first_streamed = 0;  // number in the pass
-    PackedMatrix packed;         // where streaming
-    bool looked_up = false;      // an embedding whose rows lie on disk
+    PlannedMatrix planned;
+    PackedMatrix packed;  // once there is a packed file
+
+    int64_t tiles(int64_t matrix_rows) const { return (matrix_rows + kRowTile - 1) / kRowTile; }
+    int64_t bytes(int64_t matrix_rows) const { return aligned(tiles(matrix_rows) * planned.tile_bytes); }
+    bool resident() const { return locked_rows == view.rows; }
   };
   Grant grant;
-  HostBuffer arena;
+  HostBuffer arena;  // room for all rows reserved; holds the locked ones, one matrix after the other
+  int64_t vector_bytes = 0;
   std::vector<Matrix> matrices;
   std::unordered_map<std::string, TensorSlot> slots;
   std::unordered_map<std::string, std::vector<float>> vectors;
@@ -55,6 +61,8 @@ struct WeightStore::State {
   PackedIndex packed;
   std::unique_ptr<File> packed_file;  // for single rows
   std::unique_ptr<Streamer> streamer;
+  StreamerTotals past;    // of the streamers before this one
+  Status stream_failure;  // why there is none although something is to be streamed
   ResidencyPlan plan;
   std::string description;
   int64_t round_bytes = 0;
@@ -66,7 +74,18 @@ struct WeightStore::State {
     for (const TensorInfo* info : held.vectors) {
       TRY_ASSIGN(const uint64_t own, read_vector(reader, *info, vectors[info->name]));
       hash += own;
+      vector_bytes += bytes_of_vector(*info);
     }
+    return {};
+  }
+  // Room for everything, of which nothing is held yet.
+  Status reserve(const HeldTensors& held) {
+    int64_t whole = 0;
+    for (const HeldMatrix& matrix : held.matrices) {
+      add_matrix(matrix);
+      whole += matrices.back().bytes(matrices.back().view.rows);
+    }
+    TRY_ASSIGN(arena, HostBuffer::reserve(std::max(whole, kAlignBytes)));
     return {};
   }
   void add_matrix(const HeldMatrix& held) {
@@ -75,19 +94,26 @@ struct WeightStore::State {
     matrix.view.layout = held.target.layout;
     matrix.view.rows = static_cast<int32_t>(held.target.rows);
     matrix.view.cols = static_cast<int32_t>(held.target.cols);
+    matrix.planned = held.planned;
     slots[held.source->name] = static_cast<TensorSlot>(matrices.size() - 1);
   }
-  static void add_resident_panels(Matrix& matrix, const std::byte* data, int64_t rows) {
-    const int64_t bytes = row_bytes(matrix.view.dtype, matrix.view.cols);
-    for (int64_t row = 0; row < rows; row += kPanelRows) {
-      matrix.panels.push_back({data + row * bytes, static_cast<int32_t>(row),
-                               static_cast<int32_t>(std::min<int64_t>(kPanelRows, rows - row))});
-    }
-    matrix.locked_panels = matrix.panels.size();
-    matrix.locked_rows = rows;
+  int64_t locked_bytes() const {
+    int64_t bytes = 0;
+    for (const Matrix& matrix : matrices) bytes += matrix.bytes(matrix.locked_rows);
+    return bytes;
   }
-  Status read_locked(int64_t threads);
-  std::vector<StreamPanel> add_streamed_panels(const HeldTensors& held);
+  void lock_arena(LogSink& log) const {
+    if (arena.size_bytes() == 0) return;
+    if (Status status = lock_pages(arena.data(), arena.size_bytes()); !status.ok())
+      log.log(LogLevel::kWarning, status.error().message);
+  }
+  Status open_packed_file(const BaseModelFile& model, const WeightOptions& options, const std::string& path);
+  void make_look_up_memory(int32_t rows_max);
+  void slide(std::span<const int64_t> rows);
+  Status lock_rows(std::span<const int64_t> rows, int threads, LogSink& log);
+  Status read_locked(std::span<const int64_t> kept, int threads);
+  std::vector<StreamPanel> add_panels();
+  Status start_streamer(std::vector<StreamPanel> panels, const StreamingOptions& streaming);
 };
 
 WeightStore::WeightStore() : state_(std::make_unique<State>()) {}
@@ -97,8 +123,8 @@ Result<int64_t> WeightStore::bytes_needed(const BaseModelFile& model, const Weig
   TRY_ASSIGN(const TensorReader reader, TensorReader::open(model));
   TRY_ASSIGN(const HeldTensors held, held_tensors(model, reader, options));
   int64_t bytes = 0;
-  for (const HeldMatrix& matrix : held.matrices) bytes += aligned(matrix.bytes);
-  for (const TensorInfo* info : held.vectors) bytes += vector_bytes(*info);
+  for (const HeldMatrix& matrix : held.matrices) bytes += aligned(planned_bytes(matrix.planned));
+  for (const TensorInfo* info : held.vectors) bytes += bytes_of_vector(*info);
   return bytes;
 }
 
@@ -124,22 +150,20 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(const BaseModelFile& mode
                      " of the memory budget are free; use a quantised file or --quant q4_0, or raise --memory-budget.");
   }
   state.grant = std::move(*grant);
-  TRY_ASSIGN(state.arena, HostBuffer::allocate(std::max<int64_t>(bytes, kAlignBytes)));
+  TRY(state.reserve(held));
 
   std::vector<ReadUnit> units;
-  std::vector<std::byte*> places;
-  std::byte* next = state.arena.data();
-  int64_t total_bytes = 0;
+  int64_t total_bytes = 0, arena_bytes = 0;
   for (size_t i = 0; i < held.matrices.size(); ++i) {
-    const HeldMatrix& matrix = held.matrices[i];
-    state.add_matrix(matrix);
-    State::add_resident_panels(state.matrices.back(), next, matrix.target.rows);
-    places.push_back(next);
-    next += aligned(matrix.bytes);
+    State::Matrix& matrix = state.matrices[i];
+    matrix.at = arena_bytes;
+    matrix.locked_rows = matrix.view.rows;
+    arena_bytes += matrix.bytes(matrix.locked_rows);
     add_units(held, i, units);
-    total_bytes += matrix.target.rows * matrix.target.source_row_bytes;
+    total_bytes += held.matrices[i].target.rows * held.matrices[i].target.source_row_bytes;
   }
-  for (State::Matrix& matrix : state.matrices) matrix.view.panels = matrix.panels;
+  TRY(state.arena.resize(arena_bytes));
+  state.add_panels();
 
   uint64_t vectors_hash = 0;
   TRY(state.read_vectors(held, reader, vectors_hash));
@@ -148,7 +172,8 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(const BaseModelFile& mode
   int64_t done_bytes = 0;
   TRY(run_units(units, options.threads, [&](const ReadUnit& unit, UnitBuffers& buffers) -> Status {
     const HeldMatrix& matrix = held.matrices[unit.matrix];
-    std::byte* const out = places[unit.matrix] + unit.row_begin * row_bytes(matrix.target.dtype, matrix.target.cols);
+    std::byte* const out = state.arena.data() + state.matrices[unit.matrix].at +
+                           unit.row_begin * row_bytes(matrix.target.dtype, matrix.target.cols);
     TRY_ASSIGN(const uint64_t own,
                reader.read_rows(*matrix.source, matrix.target, unit.row_begin, unit.row_count, out, buffers.source));
     hash.fetch_add(own);
@@ -162,22 +187,134 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(const BaseModelFile& mode
   return store;
 }
 
-// Locked rows come from the packed file, checked, a few megabytes at a time and past the page cache.
-Status WeightStore::State::read_locked(int64_t threads) {
+Result<std::unique_ptr<WeightStore>> WeightStore::stream(const BaseModelFile& model, Ledger& ledger,
+                                                         const WeightOptions& options,
+                                                         const StreamingOptions& streaming, LogSink& log) {
+  std::unique_ptr<WeightStore> store(new WeightStore());
+  State& state = *store->state_;
+  TRY_ASSIGN(const TensorReader reader, TensorReader::open(model));
+  TRY_ASSIGN(const HeldTensors held, held_tensors(model, reader, options));
+  TRY(state.reserve(held));
+  state.grant = *ledger.try_grant(MemoryUse::kWeights, 0);
+  uint64_t hash = 0;
+  TRY(state.read_vectors(held, reader, hash));
+  TRY(store->resize(model, options, streaming, log));
+  state.fingerprint = fingerprint_text(hash + fingerprint_value(state.packed.fingerprint));
+  return store;
+}
+
+// --- resizing ---
+Status WeightStore::resize(const BaseModelFile& model, const WeightOptions& options, const StreamingOptions& streaming,
+                           LogSink& log) {
+  check();
+  State& state = *state_;
+  std::vector<PlannedMatrix> planned;
+  for (const State::Matrix& matrix : state.matrices) planned.push_back(matrix.planned);
+  const int64_t padding = std::ssize(planned) * kAlignBytes;  // each matrix starts on a cache line
+  const bool whole = streaming.weight_bytes >= whole_bytes();
+  const int64_t plannable = streaming.weight_bytes - state.vector_bytes - (whole ? 0 : padding);
+  TRY_ASSIGN(ResidencyPlan plan, plan_residency(planned, plannable, streaming.residency));
+  TRY(state.open_packed_file(model, options, streaming.packed_path));
+  int64_t bytes = state.vector_bytes + plan.window_bytes;
+  for (size_t i = 0; i < planned.size(); ++i) bytes += state.matrices[i].bytes(plan.locked_rows[i]);
+  if (bytes > state.grant.bytes() && !state.grant.grow_to(bytes)) {
+    return too_large("Locked weights and the stream window need " + format_bytes(bytes) +
+                     ", more than is free of the memory budget; raise --memory-budget.");
+  }
+  if (state.streamer != nullptr) state.past = stream_totals();
+  state.streamer.reset();
+  state.plan = std::move(plan);
+  state.description = describe_residency(planned, state.plan);
+  const Status read = state.lock_rows(state.plan.locked_rows, options.threads, log);
+  if (!read.ok()) {  // what was to be locked passes through the window instead
+    const int64_t left = bytes - state.vector_bytes - state.locked_bytes();
+    state.plan.window_bytes = std::max(state.plan.window_bytes, std::min(left, kWindowMostBytes));
+  }
+  state.make_look_up_memory(streaming.rows_max);
+  state.stream_failure = state.start_streamer(state.add_panels(), streaming);
+  state.grant.shrink_to(bytes);
+  TRY(state.stream_failure);
+  return read;
+}
+
+Status WeightStore::State::open_packed_file(const BaseModelFile& model, const WeightOptions& options,
+                                            const std::string& path) {
+  if (packed_file != nullptr) return {};
+  TRY_ASSIGN(PackedIndex index, open_packed(path, model, options));
+  const PosixFileSystem files;
+  TRY_ASSIGN(packed_file, files.open(path));
+  packed = std::move(index);
+  for (size_t i = 0; i < matrices.size(); ++i) matrices[i].packed = packed.matrices[i];
+  return {};
+}
+
+// For rows of an embedding that lie on disk.
+void WeightStore::State::make_look_up_memory(int32_t rows_max) {
+  int64_t tile = 0, row = 0;
+  for (const Matrix& matrix : matrices) {
+    if (matrix.resident() || (matrix.planned.role != MatrixRole::kEmbed && !matrix.planned.tied_head)) continue;
+    tile = std::max(tile, matrix.planned.tile_bytes);
+    row = std::max(row, row_bytes(matrix.view.dtype, matrix.view.cols));
+  }
+  row_tile.resize(static_cast<size_t>(tile));
+  rows.resize(static_cast<size_t>(row * rows_max));
+  row_numbers.resize(static_cast<size_t>(rows_max));
+}
+
+// Moves the first `rows` locked rows of every matrix to where they belong when these are locked and nothing else.
+void WeightStore::State::slide(std::span<const int64_t> rows) {
+  const auto move = [&](Matrix& matrix, int64_t to) {
+    if (to != matrix.at)
+      std::memmove(arena.data() + to, arena.data() + matrix.at, static_cast<size_t>(matrix.bytes(matrix.locked_rows)));
+    matrix.at = to;
+  };
+  // To the left from the first on, then to the right from the last on: nothing is overwritten that is still needed.
+  int64_t end = 0;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const int64_t to = end;
+    end += matrices[i].bytes(rows[i]);
+    if (to <= matrices[i].at) move(matrices[i], to);
+  }
+  for (size_t i = matrices.size(); i-- > 0;) {
+    end -= matrices[i].bytes(rows[i]);
+    if (end > matrices[i].at) move(matrices[i], end);
+  }
+}
+
+// Locks the first `rows` of every matrix: keeps those that are there, reads the others.
+Status WeightStore::State::lock_rows(std::span<const int64_t> rows, int threads, LogSink& log) {
+  std::vector<int64_t> kept;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    matrices[i].locked_rows = std::min(matrices[i].locked_rows, rows[i]);
+    kept.push_back(matrices[i].locked_rows);
+    bytes += matrices[i].bytes(rows[i]);
+  }
+  slide(kept);
+  TRY(arena.resize(bytes));
+  lock_arena(log);
+  slide(rows);
+  for (size_t i = 0; i < matrices.size(); ++i) matrices[i].locked_rows = rows[i];
+  Status status = read_locked(kept, threads);
+  for (size_t i = 0; i < matrices.size() && !status.ok(); ++i) matrices[i].locked_rows = kept[i];
+  return status;
+}
+
+// Locked rows from `kept` on come from the packed file, checked, a few megabytes at a time and past the page cache.
+Status WeightStore::State::read_locked(std::span<const int64_t> kept, int threads) {
   constexpr int64_t kPieceBytes = 8 * kMiB;
   std::vector<ReadUnit> units;
   for (size_t i = 0; i < matrices.size(); ++i) {
     const Matrix& matrix = matrices[i];
     const int64_t step = std::max<int64_t>(1, kPieceBytes / matrix.packed.tile_bytes()) * kRowTile;
-    for (int64_t row = 0; row < matrix.locked_rows; row += step)
+    for (int64_t row = kept[i]; row < matrix.locked_rows; row += step)
       units.push_back({i, row, std::min(step, matrix.locked_rows - row)});
   }
-  return run_units(units, static_cast<int>(threads), [&](const ReadUnit& unit, UnitBuffers&) -> Status {
+  return run_units(units, threads, [&](const ReadUnit& unit, UnitBuffers&) -> Status {
     const Matrix& matrix = matrices[unit.matrix];
-    auto* const out = const_cast<std::byte*>(matrix.panels.front().data) +
-                      unit.row_begin * row_bytes(matrix.view.dtype, matrix.view.cols);
     const int64_t first = unit.row_begin / kRowTile;
-    const int64_t end = (unit.row_begin + unit.row_count + kRowTile - 1) / kRowTile;
+    const int64_t end = matrix.tiles(unit.row_begin + unit.row_count);
+    std::byte* const out = arena.data() + matrix.at + first * matrix.packed.tile_bytes();
     int64_t bytes = 0;
     for (int64_t tile = first; tile < end; ++tile) bytes += matrix.packed.bytes_of_tile(tile);
     TRY(packed_file->read_exact(matrix.packed.at + first * matrix.packed.tile_bytes(),
@@ -194,98 +331,47 @@ Status WeightStore::State::read_locked(int64_t threads) {
   });
 }
 
-std::vector<StreamPanel> WeightStore::State::add_streamed_panels(const HeldTensors& held) {
-  std::vector<StreamPanel> panels;
+// The panels of every matrix as its locked rows stand; answers those that are streamed, in the order of a pass.
+std::vector<StreamPanel> WeightStore::State::add_panels() {
+  std::vector<StreamPanel> streamed;
   for (size_t i = 0; i < matrices.size(); ++i) {
     Matrix& matrix = matrices[i];
-    matrix.first_streamed = std::ssize(panels);
-    if (held.matrices[i].planned.role == MatrixRole::kEmbed) {
-      matrix.looked_up = matrix.locked_rows < matrix.view.rows;
-      continue;
-    }
-    const int64_t step = panel_rows(held.matrices[i].planned);
-    for (int64_t row = matrix.locked_rows; row < matrix.view.rows; row += step) {
+    const int64_t bytes = row_bytes(matrix.view.dtype, matrix.view.cols);
+    const auto add = [&](const std::byte* data, int64_t row, int64_t count) {
+      matrix.panels.push_back({data, static_cast<int32_t>(row), static_cast<int32_t>(count)});
+    };
+    matrix.panels.clear();
+    for (int64_t row = 0; row < matrix.locked_rows; row += kPanelRows)
+      add(arena.data() + matrix.at + row * bytes, row, std::min<int64_t>(kPanelRows, matrix.locked_rows - row));
+    matrix.locked_panels = matrix.panels.size();
+    matrix.first_streamed = std::ssize(streamed);
+    const int64_t step = panel_rows(matrix.planned);
+    const bool in_passes = matrix.planned.role != MatrixRole::kEmbed;
+    for (int64_t row = matrix.locked_rows; in_passes && row < matrix.view.rows; row += step) {
       const int64_t count = std::min(step, matrix.view.rows - row);
-      matrix.panels.push_back({nullptr, static_cast<int32_t>(row), static_cast<int32_t>(count)});
-      panels.push_back({static_cast<int32_t>(i), row / kRowTile, (count + kRowTile - 1) / kRowTile});
+      add(nullptr, row, count);
+      streamed.push_back({static_cast<int32_t>(i), row / kRowTile, matrix.tiles(count)});
     }
+    matrix.view.panels =
+        matrix.resident() ? std::span<const WeightPanel>(matrix.panels) : std::span<const WeightPanel>();
   }
-  return panels;
+  return streamed;
 }
 
-Result<std::unique_ptr<WeightStore>> WeightStore::stream(const BaseModelFile& model, Ledger& ledger,
-                                                         const WeightOptions& options,
-                                                         const StreamingOptions& streaming, LogSink& log) {
-  std::unique_ptr<WeightStore> store(new WeightStore());
-  State& state = *store->state_;
-  TRY_ASSIGN(const TensorReader reader, TensorReader::open(model));
-  TRY_ASSIGN(const HeldTensors held, held_tensors(model, reader, options));
-  TRY_ASSIGN(state.packed, open_packed(streaming.packed_path, model, options));
-  const PosixFileSystem files;
-  TRY_ASSIGN(state.packed_file, files.open(streaming.packed_path));
-
-  std::vector<PlannedMatrix> planned;
-  int64_t vectors = 0, largest_tile = 0, largest_row = 0;
-  for (const HeldMatrix& matrix : held.matrices) planned.push_back(matrix.planned);
-  for (const TensorInfo* info : held.vectors) vectors += vector_bytes(*info);
-  const int64_t padding = (std::ssize(planned) + 1) * kAlignBytes;  // each matrix starts on a cache line
-  TRY_ASSIGN(state.plan, plan_residency(planned, streaming.weight_bytes - vectors - padding, streaming.residency));
-  int64_t locked = 0;
-  for (size_t i = 0; i < held.matrices.size(); ++i) {
-    state.add_matrix(held.matrices[i]);
-    State::Matrix& matrix = state.matrices.back();
-    matrix.packed = state.packed.matrices[i];
-    matrix.locked_rows = state.plan.locked_rows[i];
-    locked += aligned((matrix.locked_rows + kRowTile - 1) / kRowTile * planned[i].tile_bytes);
-    if (planned[i].role != MatrixRole::kEmbed && !planned[i].tied_head) continue;
-    largest_tile = std::max(largest_tile, planned[i].tile_bytes);
-    largest_row = std::max(largest_row, row_bytes(matrix.view.dtype, matrix.view.cols));
-  }
-  const int64_t bytes = std::max<int64_t>(locked, kAlignBytes) + vectors + state.plan.window_bytes;
-  auto grant = ledger.try_grant(MemoryUse::kWeights, bytes);
-  if (!grant) {
-    return too_large("Locked weights and the stream window need " + format_bytes(bytes) + " but only " +
-                     format_bytes(ledger.available_bytes(MemoryUse::kWeights)) +
-                     " of the memory budget are free; raise --memory-budget.");
-  }
-  state.grant = std::move(*grant);
-  TRY_ASSIGN(state.arena, HostBuffer::allocate(std::max<int64_t>(locked, kAlignBytes)));
-  std::byte* next = state.arena.data();
-  for (size_t i = 0; i < state.matrices.size(); ++i) {
-    const int64_t rows = state.matrices[i].locked_rows;
-    State::add_resident_panels(state.matrices[i], next, rows);
-    next += aligned((rows + kRowTile - 1) / kRowTile * planned[i].tile_bytes);
-  }
-  if (Status status = lock_pages(state.arena.data(), state.arena.size_bytes()); !status.ok())
-    log.log(LogLevel::kWarning, status.error().message);
-  TRY(state.read_locked(options.threads));
-
-  std::vector<StreamPanel> panels = state.add_streamed_panels(held);
-  for (State::Matrix& matrix : state.matrices) {
-    const bool resident = matrix.locked_rows == matrix.view.rows;
-    if (resident) matrix.view.panels = matrix.panels;
-  }
-  state.row_tile.resize(static_cast<size_t>(largest_tile));
-  state.rows.resize(static_cast<size_t>(largest_row * streaming.rows_max));
-  state.row_numbers.resize(static_cast<size_t>(streaming.rows_max));
-  state.description = describe_residency(planned, state.plan);
-  if (!panels.empty()) {
-    StreamerOptions stream;
-    stream.window_bytes = state.plan.window_bytes;
-    stream.open = [&streaming](std::span<std::byte> memory) {
-      BlockReaderOptions reader_options = streaming.reader;
-      reader_options.memory = memory;
-      return streaming.open_reader ? streaming.open_reader(streaming.packed_path, reader_options)
-                                   : open_block_reader(streaming.packed_path, reader_options);
-    };
-    TRY_ASSIGN(state.streamer, Streamer::create(state.packed, std::move(panels), std::move(stream)));
-    state.round_bytes = state.plan.window_bytes / kRoundsInWindow;
-    state.description += "reading with " + state.streamer->how() + "\n";
-  }
-  uint64_t hash = 0;
-  TRY(state.read_vectors(held, reader, hash));
-  state.fingerprint = fingerprint_text(hash + fingerprint_value(state.packed.fingerprint));
-  return store;
+Status WeightStore::State::start_streamer(std::vector<StreamPanel> panels, const StreamingOptions& streaming) {
+  if (panels.empty()) return {};
+  StreamerOptions options;
+  options.window_bytes = plan.window_bytes;
+  options.open = [&streaming](std::span<std::byte> memory) {
+    BlockReaderOptions reader_options = streaming.reader;
+    reader_options.memory = memory;
+    return streaming.open_reader ? streaming.open_reader(streaming.packed_path, reader_options)
+                                 : open_block_reader(streaming.packed_path, reader_options);
+  };
+  TRY_ASSIGN(streamer, Streamer::create(packed, std::move(panels), std::move(options)));
+  round_bytes = plan.window_bytes / kRoundsInWindow;
+  description += "reading with " + streamer->how() + "\n";
+  return {};
 }
 
 TensorSlot WeightStore::find(const std::string& name) const {
@@ -298,7 +384,7 @@ const WeightView& WeightStore::view(TensorSlot slot) const { return state_->matr
 Result<EmbeddedRows> WeightStore::look_up(TensorSlot slot, std::span<const TokenId> tokens) {
   State& state = *state_;
   const State::Matrix& matrix = state.matrices[static_cast<size_t>(slot)];
-  if (matrix.locked_rows == matrix.view.rows) return EmbeddedRows{matrix.view, tokens};
+  if (matrix.resident()) return EmbeddedRows{matrix.view, tokens};
   CHECK(tokens.size() <= state.row_numbers.size());
   const int64_t bytes = row_bytes(matrix.view.dtype, matrix.view.cols);
   const int64_t tile_bytes = matrix.packed.tile_bytes();
@@ -308,13 +394,17 @@ Result<EmbeddedRows> WeightStore::look_up(TensorSlot slot, std::span<const Token
     std::byte* const out = state.rows.data() + static_cast<int64_t>(i) * bytes;
     state.row_numbers[i] = static_cast<TokenId>(i);
     if (matrix.view.layout == LayoutId::kPlain) {
-      TRY(state.packed_file->read_exact(matrix.packed.at + row * bytes, {out, static_cast<size_t>(bytes)}));
+      if (row < matrix.locked_rows) {
+        std::memcpy(out, state.arena.data() + matrix.at + row * bytes, static_cast<size_t>(bytes));
+      } else {
+        TRY(state.packed_file->read_exact(matrix.packed.at + row * bytes, {out, static_cast<size_t>(bytes)}));
+      }
       continue;
     }
     const int64_t tile = row / kRowTile;
     const std::byte* data = state.row_tile.data();
     if (tile * kRowTile < matrix.locked_rows) {
-      data = matrix.panels.front().data + tile * tile_bytes;
+      data = state.arena.data() + matrix.at + tile * tile_bytes;
     } else {
       TRY(state.packed_file->read_exact(matrix.packed.at + tile * tile_bytes,
                                         {state.row_tile.data(), static_cast<size_t>(tile_bytes)}));
@@ -338,6 +428,11 @@ const float* WeightStore::vector(const std::string& name) const {
 }
 
 int64_t WeightStore::resident_bytes() const { return state_->grant.bytes(); }
+int64_t WeightStore::whole_bytes() const {
+  int64_t bytes = state_->vector_bytes;
+  for (const State::Matrix& matrix : state_->matrices) bytes += matrix.bytes(matrix.view.rows);
+  return bytes;
+}
 std::vector<DType> WeightStore::formats(LayoutId layout) const {
   std::vector<DType> formats;
   for (const State::Matrix& matrix : state_->matrices) {
@@ -349,7 +444,13 @@ std::vector<DType> WeightStore::formats(LayoutId layout) const {
 const std::string& WeightStore::fingerprint() const { return state_->fingerprint; }
 bool WeightStore::streams() const { return state_->streamer != nullptr; }
 StreamerTotals WeightStore::stream_totals() const {
-  return state_->streamer != nullptr ? state_->streamer->totals() : StreamerTotals{};
+  StreamerTotals totals = state_->past;
+  if (state_->streamer == nullptr) return totals;
+  const StreamerTotals now = state_->streamer->totals();
+  totals.read_bytes += now.read_bytes;
+  totals.waited_ns += now.waited_ns;
+  totals.passes += now.passes;
+  return totals;
 }
 StreamShape WeightStore::stream_shape() const {
   return {state_->plan.streamed_bytes, state_->plan.window_bytes, state_->plan.window_bound_bytes};
@@ -398,7 +499,10 @@ Result<bool> WeightUse::next() {
     if (any) return true;
   }
   for (size_t i = 0; i < count_; ++i) views_[i].panels = {};
-  if (state.streamer == nullptr) return false;
+  if (state.streamer == nullptr) {
+    TRY(state.stream_failure);
+    return false;
+  }
   // Streamed panels in the order in which they arrive: wait for one, take those that are there.
   int64_t bytes = 0;
   for (bool released = false; matrix_ < count_; ++matrix_, panel_ = 0) {

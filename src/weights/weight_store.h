@@ -5,9 +5,10 @@
 // The layer program uses matrices in rounds: each hands out panels that are in memory, the locked ones first, and their
 // streamed panels may be overwritten as soon as the next round begins. Everything resident is one round.
 //
-// Thread: load() from one thread; use(), look_up() and passes from the executor thread. Ownership: owns the bytes under
-// a ledger grant; a WeightUse and a WeightPass must not outlive the store. Invariants: a pass uses the matrices in the
-// order of residency.h (it may end early); the bytes of a round are valid and unchanged until the next. Failure: load()
+// Thread: load() and stream() from one thread; uses, look_up(), passes and resize() from the executor thread, resize()
+// between passes. Ownership: owns the bytes under a ledger grant; a WeightUse and a WeightPass must not outlive the
+// store. Invariants: a pass uses the matrices in the order of residency.h (it may end early); the bytes of a round are
+// valid and unchanged until the next; what is held never exceeds the grant, during a resize neither. Failure: load()
 // answers a sentence (too large for the budget, with the numbers; short file; unsupported dtype); next() and look_up()
 // answer what reading failed of.
 #pragma once
@@ -83,7 +84,7 @@ struct EmbeddedRows {
 };
 
 struct StreamingOptions {
-  int64_t weight_bytes = 0;  // for matrices and window; 0: everything is resident
+  int64_t weight_bytes = 0;  // for matrices, vectors and window
   ResidencyOptions residency;
   int32_t rows_max = 512;   // rows looked up together
   std::string packed_path;  // made by find_or_pack (pack.h)
@@ -114,13 +115,20 @@ class WeightStore {
                                                      LogSink& log);
   ~WeightStore();
 
+  // Holds the same weights in other bytes from the next pass on: locks rows or gives them up, in place, and streams
+  // what is not locked. Refused (a plan that cannot do, a packed file that does not fit) it changes nothing; when
+  // reading the rows to be locked fails, those are streamed instead and the error is answered.
+  Status resize(const BaseModelFile& model, const WeightOptions& options, const StreamingOptions& streaming,
+                LogSink& log);
+
   TensorSlot find(const std::string& name) const;  // canonical name
   // The whole matrix; its panels only where it is resident.
   const WeightView& view(TensorSlot slot) const;
   Result<EmbeddedRows> look_up(TensorSlot slot, std::span<const TokenId> tokens);
   // One-dimensional tensors (norms, biases) as f32, resident for ever. [count]
   const float* vector(const std::string& name) const;
-  int64_t resident_bytes() const;
+  int64_t resident_bytes() const;  // locked rows, vectors and window
+  int64_t whole_bytes() const;     // what everything takes when nothing is streamed
   // Formats of the matrices in a layout, each once.
   std::vector<DType> formats(LayoutId layout) const;
   // Names these weights in system_fingerprint: a fast hash of names, places and bytes of the source.

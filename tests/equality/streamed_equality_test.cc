@@ -116,7 +116,7 @@ TEST_P(Streamed, AFailedStepLeavesTheNextOnesRight) {
     auto reader = open_block_reader(path, reader_options);
     if (!reader.ok()) return reader;
     return Result<std::unique_ptr<BlockReader>>(
-        std::make_unique<FaultyBlockReader>(std::move(reader).value(), prng, 0.01));
+        std::make_unique<FaultyBlockReader>(std::move(reader).value(), prng.below(1u << 30), 0.01));
   };
   auto harness = open(options);
   ASSERT_NE(harness, nullptr);

@@ -3,7 +3,8 @@
 //
 // Thread: allocate from any thread; the buffer itself is a plain move-only value. Ownership: owns its pages, the
 // destructor returns them to the system. Invariants: data() is 64-byte aligned (page aligned in fact); pages are
-// committed on first touch. Failure: allocate answers kOverloaded with the size when the system refuses.
+// committed on first touch; resize() moves nothing. Failure: allocate, reserve and resize answer kOverloaded with the
+// size when the system refuses.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,12 @@ class HostBuffer {
   // bytes >= 0; 0 gives an empty buffer.
   static Result<HostBuffer> allocate(int64_t bytes, PageSize pages = PageSize::kHuge);
 
+  // An empty buffer that resize() can make as large as `capacity_bytes` > 0.
+  static Result<HostBuffer> reserve(int64_t capacity_bytes);
+
+  // What lies below both sizes stays as it is; memory beyond the new size goes back to the system. For reserved
+  // buffers.
+  Status resize(int64_t bytes);
   std::byte* data() const { return data_; }
   int64_t size_bytes() const { return size_bytes_; }
   std::span<std::byte> bytes() const { return {data_, static_cast<size_t>(size_bytes_)}; }
@@ -34,6 +41,7 @@ class HostBuffer {
  private:
   std::byte* data_ = nullptr;
   int64_t size_bytes_ = 0;
+  int64_t mapped_bytes_ = 0;  // addresses held
 };
 
 }  // namespace loralei

@@ -71,6 +71,28 @@ TEST(ThreadPool, TwoPoolsLiveSideBySideAndDieIdle) {
   }
 }
 
+TEST(HostBuffer, AReservedOneGrowsAndShrinksInPlace) {
+  constexpr int64_t kCapacity = (int64_t{9} << 20) + 5;
+  HostBuffer buffer = HostBuffer::reserve(kCapacity).value();
+  std::byte* const data = buffer.data();
+  EXPECT_EQ(buffer.size_bytes(), 0);
+  int64_t written = 0;
+  for (const int64_t bytes :
+       {int64_t{1}, int64_t{5000}, kCapacity, int64_t{4097}, int64_t{3} << 20, int64_t{0}, kCapacity}) {
+    ASSERT_TRUE(buffer.resize(bytes).ok());
+    EXPECT_EQ(buffer.data(), data);
+    EXPECT_EQ(buffer.size_bytes(), bytes);
+    for (int64_t i = 0; i < bytes; i += 509) {
+      if (i < written) {
+        EXPECT_EQ(data[i], std::byte{0x5A}) << i << " of " << bytes;
+      }
+      data[i] = std::byte{0x5A};
+    }
+    written = bytes;
+  }
+  EXPECT_EQ(HostBuffer::reserve(INT64_MAX).error().code, ErrorCode::kOverloaded);
+}
+
 TEST(HostBuffer, IsAlignedZeroedAndMovable) {
   for (int64_t bytes : {int64_t{1}, int64_t{4097}, (int64_t{5} << 20) + 3}) {
     Result<HostBuffer> buffer = HostBuffer::allocate(bytes);
