@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FaultyBlockReader: the twin of a BlockReader for tests. Reads fail at random, leaving rubbish behind, and finish out
-// of order. One thread, as the reader it wraps.
+// Twins of a BlockReader for tests; one thread, as the reader they wrap. FaultyBlockReader: reads fail at random, leaving
+// rubbish behind, and finish out of order. NewestFirstBlockReader: the read that was submitted last is done first.
 #pragma once
 
 #include <cstring>
@@ -43,6 +43,34 @@ class FaultyBlockReader final : public BlockReader {
   Prng prng_;
   const double failure_;
   std::vector<BlockDone> failed_;
+};
+
+class NewestFirstBlockReader final : public BlockReader {
+ public:
+  explicit NewestFirstBlockReader(std::unique_ptr<BlockReader> inner) : inner_(std::move(inner)) {}
+
+  void submit(uint64_t tag, int64_t offset_bytes, std::span<std::byte> dest) override {
+    held_.push_back({tag, offset_bytes, dest});
+  }
+  void wait(std::vector<BlockDone>& done) override {
+    if (held_.empty()) return;
+    const Read read = held_.back();
+    held_.pop_back();
+    inner_->submit(read.tag, read.offset_bytes, read.dest);
+    inner_->wait(done);
+  }
+  int depth() const override { return inner_->depth(); }
+  FileStamp stamp() const override { return inner_->stamp(); }
+  const std::string& how() const override { return inner_->how(); }
+
+ private:
+  struct Read {
+    uint64_t tag = 0;
+    int64_t offset_bytes = 0;
+    std::span<std::byte> dest;
+  };
+  std::unique_ptr<BlockReader> inner_;
+  std::vector<Read> held_;
 };
 
 }  // namespace loralei

@@ -61,8 +61,10 @@ struct Streamer::Reading {
     taken.insert(at, {begin, begin + bytes, next});
     return begin;
   }
+  // What was released; but a pass that ended early leaves reads under way, and these still write.
   void give_back(int64_t released_end) {
-    std::erase_if(taken, [&](const Taken& one) { return one.sequence < released_end; });
+    const int64_t end = panels.empty() ? released_end : std::min(released_end, panels.front().sequence);
+    std::erase_if(taken, [&](const Taken& one) { return one.sequence < end; });
   }
 };
 
