@@ -96,7 +96,7 @@ class Planning {
   PlanOutput& output_;
   int32_t tokens_left_ = 0, logits_left_ = 0, segments_left_ = 0, blocks_left_ = 0;
   int32_t alive_ = 0;     // running and not preempted
-  int32_t promised_ = 0;  // blocks that prefills will still ask for
+  int32_t promised_ = 0;  // blocks that sequences will still ask for
 };
 
 void Planning::schedule(Entry& entry, bool decode) {
