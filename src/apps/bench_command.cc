@@ -107,6 +107,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("bench", "Measure this machine and this program; see docs/benchmarks.md.");
   auto flags = std::make_shared<BenchFlags>();
   BenchOptions& options = flags->options;
+  flags->engine.speculate = "off";  // steps are measured, and bounds are those of a token a step
   command
       ->add_option("scenario", flags->scenario,
                    "machine, decode, prefill, mixed, offload, server or generate (makes files, prints their paths)")

@@ -76,6 +76,14 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
                 "do not keep KV for later requests")
       ->group(group);
   command
+      .add_option(
+          "--speculate", flags.speculate,
+          "guess tokens ahead from what the text said before, for the same text in fewer steps: lookup (always), "
+          "off, auto (while weights are streamed)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "off", "lookup"}))
+      ->group(group);
+  command
       .add_option("--adapter-quant", flags.adapter_quant,
                   "int8: keep loaded adapters' low-rank factors in a byte a number (default: as their files hold them)")
       ->group(group);
@@ -104,6 +112,8 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   options.isa = env_string("LORALEI_ISA").value_or("");
   options.build = std::string(version_string()) + "-" + commit_string();
   options.engine.prefix_cache = !flags.no_prefix_cache;
+  if (flags.speculate == "off") options.engine.speculate = Speculation::kOff;
+  if (flags.speculate == "lookup") options.engine.speculate = Speculation::kLookup;
   options.int8_activations = flags.activations == "int8";
   TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));
   TRY(parse_size("--prefetch-window", flags.prefetch_window, options.residency.window_bytes));

@@ -19,6 +19,7 @@ struct EngineFlags {
   std::string kv_dtype;
   std::string memory_budget, kv_cache_memory, adapter_memory;
   std::string residency = "balanced";
+  std::string speculate = "auto";
   std::string prefetch_window;
   std::string adapter_quant;
   bool no_prefix_cache = false;

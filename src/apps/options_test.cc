@@ -38,6 +38,14 @@ TEST(Options, DefaultsAndSizes) {
   EXPECT_TRUE(options->int8_activations);
   EXPECT_TRUE(options->engine.prefix_cache);
   EXPECT_FALSE(options->quantise);
+  EXPECT_EQ(options->engine.speculate, Speculation::kAuto);
+}
+
+TEST(Options, SpeculationIsChosenByName) {
+  EXPECT_EQ(finish_engine_options(*parse({"--speculate", "off"}))->engine.speculate, Speculation::kOff);
+  EXPECT_EQ(finish_engine_options(*parse({"--speculate", "lookup"}))->engine.speculate, Speculation::kLookup);
+  EXPECT_EQ(finish_engine_options(*parse({"--speculate", "auto"}))->engine.speculate, Speculation::kAuto);
+  EXPECT_EQ(refusal({"--speculate", "wildly"}), "refused by the parser");
 }
 
 TEST(Options, FormatsAreChosenByName) {

@@ -16,6 +16,8 @@ inline constexpr int kKvBlockTokens = 16;  // mechanisms: blocks of 16 tokens
 inline constexpr int kDefaultMaxSequences = 256;
 inline constexpr int kDefaultMaxQueued = 1024;
 inline constexpr int kDefaultStepTokens = 512;  // token budget of a step: bounds the decode stall by a long prompt
+inline constexpr int kDraftTokensMax = 8;       // guessed tokens of a sequence in one step: more are rarely all right
+inline constexpr int kDraftingSequences = 4;    // logits are kept for whole drafts of so many sequences
 
 // --- what one request may ask for
 inline constexpr int64_t kDefaultMaxBodyBytes = 8 * kMiB;

@@ -124,7 +124,8 @@ struct EngineStats {
   int64_t memory_budget_bytes = 0, weights_bytes = 0, adapter_bytes = 0, adapter_bytes_max = 0, kv_bytes = 0,
           scratch_bytes = 0, other_bytes = 0;
   uint64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
-  uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
+  uint64_t prefix_queries = 0, prefix_hits = 0;      // tokens
+  uint64_t drafted_tokens = 0, accepted_tokens = 0;  // of speculation
   uint64_t adapter_loads = 0, adapter_load_failures = 0, adapter_evictions = 0;
   double step_ms_last = 0;
   int32_t rows_last = 0;
@@ -140,6 +141,13 @@ struct EngineOutput {
   std::vector<AdapterReply> replies;
 };
 
+// Guessing tokens ahead, to be checked in one step (sched/prompt_lookup.h). The text stays the same, token for token.
+enum class Speculation : uint8_t {
+  kAuto,    // while weights are streamed: a row more costs little there
+  kOff,     // never
+  kLookup,  // always
+};
+
 struct EngineOptions {
   int64_t max_model_len = 0;    // prompt + output of one sequence; 0: the model's max_position
   int32_t max_sequences = 256;  // running at once
@@ -151,6 +159,7 @@ struct EngineOptions {
   int64_t memory_budget_bytes = 0;  // 0: what the machine has available now
   std::optional<DType> kv_dtype;    // f32, f16, bf16 or int8; unset: f32 for f32 models, else f16
   bool prefix_cache = true;
+  Speculation speculate = Speculation::kAuto;
   bool adapter_strict = true;
   bool adapter_int8 = false;     // keep low-rank factors as int8 (--adapter-quant int8)
   int32_t adapter_rank_max = 0;  // 0: limits.h

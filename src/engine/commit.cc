@@ -15,8 +15,8 @@ TokenLogprobs logprobs_of(const RowSample& sample) {
 
 }  // namespace
 
-// KV of the step's rows is valid now; rows that asked for logits become sampling tasks, rows that asked for hidden
-// states are pooled.
+// KV of the step's rows is valid now, but for that of a draft; rows that asked for logits become sampling tasks, rows
+// that asked for hidden states are pooled. A draft stands behind its sequence's tokens until it is sampled.
 void EngineLoop::commit_rows() {
   samples_.clear();
   size_t hidden_index = 0, logits_index = 0;
@@ -24,8 +24,12 @@ void EngineLoop::commit_rows() {
     const PlanGroup& group = planned_.plan.groups[index];
     Sequence& sequence = *group_sequences_[index];
     Request& request = *sequence.request;
-    sequence.computed = group.position + group.row_count;
+    const int32_t drafted = group.provisional ? group.row_count - 1 : 0;
+    sequence.computed = group.position + group.row_count - drafted;
     parts_.kv->publish(sequence.lease, request.key, sequence.tokens, sequence.computed);
+    const auto draft_end = planned_.plan.tokens.begin() + group.row_begin + group.row_count;
+    sequence.tokens.insert(sequence.tokens.end(), draft_end - drafted, draft_end);
+    counters_.drafted_tokens += static_cast<uint64_t>(drafted);
     for (int32_t i = 0; i < group.logits_count; ++i, ++logits_index) {
       const int32_t row = planned_.plan.logits_rows[static_cast<size_t>(group.logits_begin + i)];
       RowSample& sample = samples_.emplace_back();
@@ -33,6 +37,7 @@ void EngineLoop::commit_rows() {
       sample.logits = parts_.slot->logits(logits_index, request.vocab);
       sample.position = group.position + row - group.row_begin + 1;
       sample.of_prompt = sample.position < request.prompt_size();
+      sample.of_draft = group.provisional && i > 0;
     }
     if (group.want_hidden) commit_hidden(sequence, group, hidden_index);
   }
@@ -51,6 +56,10 @@ void EngineLoop::commit_hidden(Sequence& sequence, const PlanGroup& group, size_
 
 void EngineLoop::commit_samples() {
   sampler_.run(samples_);
+  for (size_t index = 0; index < group_sequences_.size(); ++index) {  // every draft was a guess
+    const PlanGroup& group = planned_.plan.groups[index];
+    if (group.provisional) group_sequences_[index]->tokens.resize(static_cast<size_t>(group.position) + 1);
+  }
   for (const RowSample& sample : samples_) {
     Request& request = *sample.sequence->request;
     if (!sample.of_prompt) continue;
@@ -59,7 +68,14 @@ void EngineLoop::commit_samples() {
     ++request.prompt_logprobs_next;
   }
   for (const RowSample& sample : samples_) {
-    if (!sample.of_prompt) commit_token(*sample.sequence, sample);
+    if (sample.of_prompt || sample.rejected) continue;
+    if (sample.of_draft) accept(*sample.sequence);
+    commit_token(*sample.sequence, sample);
+  }
+  for (size_t index = 0; index < group_sequences_.size(); ++index) {
+    const PlanGroup& group = planned_.plan.groups[index];
+    Sequence& sequence = *group_sequences_[index];
+    if (group.provisional) sequence.lookup.learn(group.row_count - 1, sequence.computed - group.position - 1);
   }
   for (Sequence* sequence : group_sequences_) {
     if (sequence->phase != SeqPhase::kRunning) continue;
@@ -68,6 +84,14 @@ void EngineLoop::commit_samples() {
   for (Sequence* sequence : group_sequences_) {
     if (sequence->computed >= sequence->request->prompt_size()) release_siblings(*sequence->request);
   }
+}
+
+// The row that read the last token was computed in this very step, as part of a draft.
+void EngineLoop::accept(Sequence& sequence) {
+  CHECK(sequence.phase == SeqPhase::kRunning);  // nothing comes after the end
+  ++sequence.computed;
+  ++counters_.accepted_tokens;
+  parts_.kv->publish(sequence.lease, sequence.request->key, sequence.tokens, sequence.computed);
 }
 
 // The first event of a choice carries what is known of the prompt.

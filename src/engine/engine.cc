@@ -110,6 +110,7 @@ class EngineImpl final : public Engine {
     EngineOutput output;
     while (inbox_.take(messages, patience_ns())) {
       const bool quiet = messages.empty() && loop_->idle();
+      gather(messages, output);
       loop_->turn(messages, output);
       publish(output);
       refresh_stats(quiet || (loop_->idle() && stats_.adapters.size() <= kShortAdapterList));
@@ -119,6 +120,15 @@ class EngineImpl final : public Engine {
     loop_->end_all(output);
     publish(output);
     refresh_stats(true);
+  }
+
+  // Requests that arrive together, or whose adapters are loaded together, share the first pass.
+  void gather(std::vector<Message>& messages, EngineOutput& output) {
+    const int64_t until_ns = clock_.now_ns() + loop_->gather_ns();
+    for (int64_t left_ns; (left_ns = until_ns - clock_.now_ns()) > 0;) {
+      loop_->take_in(messages, output);
+      if (!loop_->gathers() || !inbox_.take(messages, left_ns) || messages.empty()) return;
+    }
   }
 
   // How long to wait for messages: an idle engine wakes once more to bring a long adapter list up to date.
@@ -200,6 +210,10 @@ ModelLimits step_limits(const EngineOptions& options, const ModelConfig& config)
   const int32_t sequences = std::max(1, options.max_sequences);
   limits.rows_max = std::max({1, options.step_tokens, sequences});
   limits.logits_rows_max = sequences;
+  if (options.speculate != Speculation::kOff) {
+    limits.logits_rows_max += kDraftTokensMax * std::min(sequences, kDraftingSequences);
+    limits.logits_rows_max = std::min(limits.logits_rows_max, limits.rows_max);
+  }
   limits.segments_max = std::max(sequences, kMaxAdaptersPerRequest);
   limits.rank_max = options.adapter_rank_max > 0 ? options.adapter_rank_max : kMaxLoraRank;
   limits.max_model_len = configured_length(options, config);
@@ -256,6 +270,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   loop.max_sequences = std::min({options.max_sequences, limits.rows_max, limits.logits_rows_max});
   loop.step_tokens = std::clamp(options.step_tokens, loop.max_sequences, limits.rows_max);
   loop.prefix_cache = options.prefix_cache;
+  loop.speculate = options.speculate;
   return std::unique_ptr<Engine>(new EngineImpl(std::move(parts), std::move(loop), max_model_len));
 }
 

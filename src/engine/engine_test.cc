@@ -24,6 +24,12 @@ class GatedExecutor final : public Executor {
  public:
   explicit GatedExecutor(ModelLimits limits) : inner_(limits) {}
   const ModelLimits& limits() const override { return inner_.limits(); }
+  bool streams() const override { return streaming.load(); }
+  // Every step takes so long on this clock.
+  void slow_down(ManualClock& clock, int64_t step_ns) {
+    inner_.clock = &clock;
+    inner_.step_ns = step_ns;
+  }
   Status execute(const ModelBatch& batch, const KvView& kv) override {
     entered.fetch_add(1);
     entered.notify_all();
@@ -32,13 +38,14 @@ class GatedExecutor final : public Executor {
   }
   std::atomic<bool> closed{false};
   std::atomic<int> entered{0};
+  std::atomic<bool> streaming{false};
 
  private:
   FakeExecutor inner_;
 };
 
 struct Server {
-  explicit Server(EngineOptions options = small_options(), bool gated = false) {
+  explicit Server(EngineOptions options = small_options(), bool gated = false, const Clock* other_clock = nullptr) {
     EngineParts parts;
     parts.config = fake_config();
     const ModelLimits limits = step_limits(options, parts.config);
@@ -52,7 +59,7 @@ struct Server {
     }
     parts.adapters = files.source();
     parts.ledger = &ledger;
-    parts.clock = &clock;
+    parts.clock = other_clock != nullptr ? other_clock : &clock;
     parts.log = &log;
     parts.options = options;
     parts.fingerprint = "fake";
@@ -172,6 +179,41 @@ TEST(Engine, SaysOverloadedWhenTheQueueIsFull) {
   server.collect(4, 0);
   EXPECT_TRUE(server.engine->submit(request(6, 5, 5)).ok());
   server.collect(5, 0);
+}
+
+// On a clock that stands still between steps a moment ends when nothing arrives for as long.
+TEST(Engine, RequestsThatArriveTogetherShareThePassWhileStreaming) {
+  for (const bool streaming : {true, false}) {
+    ManualClock clock;
+    Server server(Server::small_options(), true, &clock);
+    server.gate->slow_down(clock, 10'000'000'000);
+    server.gate->streaming = streaming;
+    server.open_gate();
+    ASSERT_TRUE(server.engine->submit(request(100, 5, 1)).ok());  // how long a pass takes
+    server.collect(1, 0);
+    for (uint64_t id = 1; id <= 5; ++id) {
+      ASSERT_TRUE(server.engine->submit(request(id, 5, 1)).ok());
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    }
+    server.collect(6, 0);
+    if (streaming) {
+      EXPECT_EQ(server.gate->entered.load(), 2);
+    } else {
+      EXPECT_GT(server.gate->entered.load(), 2);
+    }
+  }
+}
+
+TEST(Engine, StepsHaveRoomForDraftsUnlessTheyAreOff) {
+  EngineOptions options = Server::small_options();
+  options.speculate = Speculation::kOff;
+  EXPECT_EQ(step_limits(options, fake_config()).logits_rows_max, 8);
+  options.speculate = Speculation::kAuto;
+  EXPECT_EQ(step_limits(options, fake_config()).logits_rows_max, 8 + 4 * 8);
+  options.max_sequences = 1;
+  EXPECT_EQ(step_limits(options, fake_config()).logits_rows_max, 9);
+  options.step_tokens = 4;
+  EXPECT_EQ(step_limits(options, fake_config()).logits_rows_max, 4);
 }
 
 TEST(Engine, RefusesWhatCanNeverBeServed) {

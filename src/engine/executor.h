@@ -17,8 +17,10 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual Status execute(const ModelBatch& batch, const KvView& kv) = 0;
-  virtual const ModelLimits& limits() const = 0;  // the engine plans within them
+  virtual const ModelLimits& limits() const = 0;   // the engine plans within them
   virtual ModelTimes times() const { return {}; }  // since it was made
+  // A step's duration is that of reading weights from disk, whatever its rows: rows more are nearly free.
+  virtual bool streams() const { return false; }
 };
 
 // `model` was created with `limits` and outlives the executor.

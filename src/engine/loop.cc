@@ -8,6 +8,12 @@
 #include "base/check.h"
 
 namespace loralei {
+namespace {
+
+constexpr int64_t kGatherNsMax = 50'000'000;
+constexpr int64_t kGatherShare = 16;  // of the last step's duration
+
+}  // namespace
 
 EngineLoop::EngineLoop(LoopParts parts)
     : parts_(std::move(parts)),
@@ -20,26 +26,42 @@ EngineLoop::EngineLoop(LoopParts parts)
   plan_options_.segments = limits.segments_max;
   CHECK(parts_.max_sequences <= std::min(parts_.step_tokens, limits.logits_rows_max) &&
         parts_.step_tokens <= limits.rows_max);
+  samples_.reserve(static_cast<size_t>(limits.logits_rows_max));
 }
 
 EngineLoop::~EngineLoop() {
   for (auto& [id, request] : requests_) request->pins.clear();  // before the registry goes
 }
 
-void EngineLoop::turn(std::vector<Message>& messages, EngineOutput& output) {
+void EngineLoop::take_in(std::vector<Message>& messages, EngineOutput& output) {
   output_ = &output;
-  const int64_t begin_ns = parts_.clock->now_ns();
   for (Message& message : messages) {
     std::visit([this](auto& value) { receive(std::move(value)); }, message);
   }
   messages.clear();
   acquire_adapters();
+  output_ = nullptr;
+}
+
+void EngineLoop::turn(std::vector<Message>& messages, EngineOutput& output) {
+  const int64_t begin_ns = parts_.clock->now_ns();
+  take_in(messages, output);
+  output_ = &output;
   const bool computes = plan();
   if (computes) compute();
   forget_ended();
   collect_replies();
   if (computes) counters_.step_s += static_cast<double>(parts_.clock->now_ns() - begin_ns) * 1e-9;
   output_ = nullptr;
+}
+
+int64_t EngineLoop::gather_ns() const {
+  if (!running_.empty() || !parts_.executor->streams()) return 0;
+  return std::min(kGatherNsMax, static_cast<int64_t>(counters_.step_ms_last * 1e6) / kGatherShare);
+}
+
+bool EngineLoop::gathers() const {
+  return !waiting_.empty() && waiting_.size() < static_cast<size_t>(parts_.max_sequences);
 }
 
 bool EngineLoop::idle() const {

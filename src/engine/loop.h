@@ -50,6 +50,7 @@ struct LoopParts {
   int32_t max_sequences = 0;
   int32_t step_tokens = 0;
   bool prefix_cache = true;
+  Speculation speculate = Speculation::kAuto;
   std::atomic<int32_t>* queued =
       nullptr;  // requests of which nothing was admitted yet; counted up by submit(), down here
 };
@@ -61,6 +62,13 @@ class EngineLoop {
 
   // Takes the messages in (and clears them), computes at most one step, appends what came of it to `output`.
   void turn(std::vector<Message>& messages, EngineOutput& output);
+  // The first part of a turn: takes the messages in (and clears them), starts loads, makes requests ready.
+  void take_in(std::vector<Message>& messages, EngineOutput& output);
+  // How long the coming step may wait for company: a moment while weights are streamed and nothing runs, because a pass
+  // that has begun keeps whoever comes too late waiting for all of it; otherwise 0.
+  int64_t gather_ns() const;
+  // There is something to compute, and room for more.
+  bool gathers() const;
   // True when another turn would do nothing until a message arrives.
   bool idle() const;
   // Ends every request with kCancelled and every command with an error.
@@ -85,6 +93,8 @@ class EngineLoop {
 
   // step.cc
   bool plan();
+  bool speculates() const;
+  std::span<const TokenId> draft_of(Sequence& sequence) const;
   void break_stall();
   SeqState state_of(const Sequence& sequence, int32_t computed, int32_t blocks, int32_t exclusive) const;
   int32_t match_limit(const Sequence& sequence) const;
@@ -97,6 +107,7 @@ class EngineLoop {
   void commit_rows();
   void commit_hidden(Sequence& sequence, const PlanGroup& group, size_t& hidden_index);
   void commit_samples();
+  void accept(Sequence& sequence);
   void commit_token(Sequence& sequence, const RowSample& sample);
   void release_siblings(Request& request);
   void finish_unsampled(Sequence& sequence);

@@ -11,16 +11,21 @@ namespace {
 
 using namespace testing_support;
 
-TEST(EngineLoop, ADecodeStepAllocatesNothing) {
-  World world({.blocks = 128});
+class SteadyState : public testing::TestWithParam<Speculation> {};
+INSTANTIATE_TEST_SUITE_P(Speculation, SteadyState, testing::Values(Speculation::kOff, Speculation::kLookup),
+                         [](const auto& info) { return info.param == Speculation::kOff ? "Off" : "Lookup"; });
+
+TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
+  const bool drafts = GetParam() == Speculation::kLookup;
+  World world({.blocks = 256, .step_tokens = 64, .max_model_len = 400, .speculate = GetParam(), .draft_rows = 40});
   for (int i = 0; i < 2; ++i) {
     const std::string name(1, static_cast<char>('a' + i));
     world.files.put("/" + name, 100 + static_cast<uint64_t>(i));
     world.command(AdapterAction::kRegister, name, "/" + name);
   }
   for (int i = 0; i < 8; ++i) {
-    Submit submit =
-        simple(20, 200, i, i < 2 ? std::vector<AdapterUse>{} : std::vector<AdapterUse>{{i % 2 ? "a" : "b", 0.5f}});
+    Submit submit = repeating(20, 380, i, drafts ? std::vector<TokenId>{3, 4, 5} : std::vector<TokenId>{},
+                              i < 2 ? std::vector<AdapterUse>{} : std::vector<AdapterUse>{{i % 2 ? "a" : "b", 0.5f}});
     submit.sampling.top_k = i % 3 == 0 ? 5 : 0;
     submit.sampling.top_p = i % 3 == 1 ? 0.9f : 1.0f;
     submit.sampling.repetition_penalty = i % 2 ? 1.1f : 1.0f;
@@ -32,18 +37,23 @@ TEST(EngineLoop, ADecodeStepAllocatesNothing) {
   }
   ASSERT_EQ(world.stats().running, 8);
   EngineOutput output;
-  output.tokens.reserve(1000);
+  output.tokens.reserve(4000);
   start_counting_allocations();
   for (int i = 0; i < 60; ++i) world.loop->turn(world.messages, output);
   const int64_t allocations = stop_counting_allocations();
-  EXPECT_EQ(output.tokens.size(), 480u);
+  EXPECT_EQ(world.stats().running, 8);
+  if (drafts) {
+    EXPECT_GT(output.tokens.size(), 600u);
+  } else {
+    EXPECT_EQ(output.tokens.size(), 480u);
+  }
   EXPECT_EQ(allocations, 0);
 }
 
 // Everything at once: arrivals, cancels, failures, adapter churn with too little memory for all, replaced versions,
-// preemption.
+// preemption, and in half of the runs speculation on texts of few words.
 TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Prng random(seed);
     WorldOptions setup;
@@ -53,6 +63,11 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
     setup.prefix_cache = random.below(4) != 0;
     setup.adapter_bytes = 200000;
     setup.max_model_len = 160;
+    const bool drafts = seed % 2 == 0;
+    if (drafts) {
+      setup.speculate = Speculation::kLookup;
+      setup.draft_rows = 1 + static_cast<int32_t>(random.below(20));
+    }
     World world(setup);
     uint64_t content = 1000;
     const auto name_of = [&] { return std::string(1, static_cast<char>('a' + random.below(5))); };
@@ -77,6 +92,10 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
           submit.sampling.repetition_penalty = random.below(3) == 0 ? 1.2f : 1.0f;
           submit.sampling.logprobs = static_cast<int32_t>(random.below(4)) - 1;
           submit.prompt_logprobs = random.below(6) == 0;
+          if (drafts) {
+            for (auto count = random.below(4); count > 0; --count)
+              submit.sampling.logit_bias.emplace_back(static_cast<TokenId>(random.below(6)), 50.0f);
+          }
           for (auto count = random.below(3); count > 0; --count)
             submit.adapters.push_back({name_of(), random.below(2) ? 1.0f : 0.5f});
           world.submit(submit);
@@ -135,6 +154,8 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
       }
     }
     EXPECT_GT(compared, 10);
+    const EngineStats stats = world.stats();
+    EXPECT_EQ(stats.drafted_tokens > stats.accepted_tokens && stats.accepted_tokens > 0, drafts);
     EXPECT_EQ(world.replies.size(), world.tickets);
     world.expect_nothing_held();
     for (int i = 0; i < 5; ++i) world.command(AdapterAction::kUnload, std::string(1, static_cast<char>('a' + i)));

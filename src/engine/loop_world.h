@@ -22,6 +22,8 @@ struct WorldOptions {
   int64_t adapter_bytes = 1 << 20;
   bool prefix_cache = true;
   int32_t max_model_len = 300;
+  Speculation speculate = Speculation::kAuto;
+  int32_t draft_rows = 0;  // rows of logits beside one for every sequence
 };
 
 class World {
@@ -48,6 +50,7 @@ class World {
     parts.max_sequences = setup.max_sequences;
     parts.step_tokens = setup.step_tokens;
     parts.prefix_cache = setup.prefix_cache;
+    parts.speculate = setup.speculate;
     parts.queued = &queued;
     loop = std::make_unique<EngineLoop>(std::move(parts));
   }
@@ -55,7 +58,7 @@ class World {
   static ModelLimits limits(const WorldOptions& setup) {
     ModelLimits limits;
     limits.rows_max = setup.step_tokens;
-    limits.logits_rows_max = setup.max_sequences;
+    limits.logits_rows_max = setup.max_sequences + setup.draft_rows;
     limits.segments_max = 16;
     return limits;
   }
@@ -111,6 +114,11 @@ class World {
       }
     }
     FAIL() << "still busy after " << turns_max << " turns";
+  }
+  std::vector<RequestId> submit_all(const std::vector<Submit>& requests) {
+    std::vector<RequestId> ids;
+    for (const Submit& request : requests) ids.push_back(submit(request));
+    return ids;
   }
   EngineStats stats() const {
     EngineStats value;
@@ -187,6 +195,14 @@ inline Submit simple(int prompt, int output, int salt = 0, std::vector<AdapterUs
   submit.ignore_eos = true;
   submit.sampling.seed = static_cast<uint64_t>(salt) + 5;
   submit.adapters = std::move(adapters);
+  return submit;
+}
+
+// Only these tokens are likely: the fewer, the more the text repeats itself.
+inline Submit repeating(int prompt, int output, int salt, const std::vector<TokenId>& letters,
+                        std::vector<AdapterUse> adapters = {}) {
+  Submit submit = simple(prompt, output, salt, std::move(adapters));
+  for (const TokenId letter : letters) submit.sampling.logit_bias.emplace_back(letter, 50.0f);
   return submit;
 }
 

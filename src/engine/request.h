@@ -21,6 +21,7 @@
 #include "kv/kv_cache.h"
 #include "sampling/grammar.h"
 #include "sched/planner.h"
+#include "sched/prompt_lookup.h"
 
 namespace loralei {
 
@@ -37,6 +38,7 @@ struct Sequence {
   std::vector<TokenId> tokens;  // prompt, then output
   int32_t computed = 0;         // positions with valid KV
   KvLease lease;
+  PromptLookup lookup;
   bool announced = false;     // its first event went out
   bool admitted = false;      // has run at least once
   int32_t cached_tokens = 0;  // of the prompt, at first admission

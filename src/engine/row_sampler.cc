@@ -4,20 +4,33 @@
 namespace loralei {
 
 void RowSampler::run(std::span<RowSample> rows) {
-  if (pool_ == nullptr || rows.size() < 2) {
-    for (RowSample& row : rows) run_one(row, workers_[0]);
-    return;
+  const auto run_range = [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t index = begin; index < end; ++index) {
+      const auto row = static_cast<size_t>(index);
+      if (!rows[row].of_draft) run_chain(rows.subspan(row), workers_[static_cast<size_t>(worker)]);
+    }
+  };
+  const auto count = static_cast<int64_t>(rows.size());
+  if (pool_ == nullptr || count < 2) return run_range(0, count, 0);
+  pool_->parallel_for(count, 1, run_range);
+}
+
+// The first row and the draft rows that follow it.
+void RowSampler::run_chain(std::span<RowSample> rows, Worker& worker) {
+  run_one(rows[0], worker);
+  for (size_t index = 1; index < rows.size() && rows[index].of_draft; ++index) {
+    const RowSample& before = rows[index - 1];
+    RowSample& row = rows[index];
+    const TokenId guess = row.sequence->tokens[static_cast<size_t>(row.position) - 1];
+    row.rejected = before.rejected || before.grammar_ends || before.token != guess;
+    if (!row.rejected) run_one(row, worker);
   }
-  pool_->parallel_for(static_cast<int64_t>(rows.size()), 1, [&](int64_t begin, int64_t end, int worker) {
-    for (int64_t index = begin; index < end; ++index)
-      run_one(rows[static_cast<size_t>(index)], workers_[static_cast<size_t>(worker)]);
-  });
 }
 
 void RowSampler::sample(RowSample& row, Worker& worker) {
   const Sequence& sequence = *row.sequence;
   const Request& request = *sequence.request;
-  const std::span<const TokenId> tokens = sequence.tokens;
+  const auto tokens = std::span<const TokenId>(sequence.tokens).first(static_cast<size_t>(row.position));
   const auto prompt = static_cast<size_t>(request.prompt_size());
   SampleInput input{
       .logits = row.logits, .params = &request.submit.sampling, .choice = static_cast<uint32_t>(sequence.choice)};

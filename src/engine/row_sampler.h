@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // RowSampler: what becomes of the logits rows of a step: a sampled token, or the log-probability of the prompt's next
-// token. Rows are independent, so they are done side by side on the pool; a row's result depends on that row alone.
+// token. Rows are done side by side on the pool; a row's result depends on that row and the text before it alone.
+//
+// Rows of a draft follow the row before them: its token is compared with the one that the draft row read, and once they
+// differ the rest of the draft is rejected. What is not rejected is what sampling one step after the other gives.
 //
 // A grammar is asked for its mask and told the token here, so that the next step knows the form.
 //
@@ -24,8 +27,10 @@ struct RowSample {
   std::span<const float> logits;  // [vocab]
   int32_t position = 0;           // of the token that these logits predict
   bool of_prompt = false;         // that token is in the prompt: only its log-probability is wanted
+  bool of_draft = false;          // the row read a guess, which tokens[position - 1] holds; beside the row before it
   // Results:
   TokenId token = kNoToken;
+  bool rejected = false;      // of a draft that went another way: nothing was sampled
   bool grammar_ends = false;  // the form is complete with this token
   float logprob = 0;
   int32_t top_count = 0;
@@ -49,6 +54,7 @@ class RowSampler {
     Sampler sampler;
     std::vector<uint32_t> mask;  // what the grammar allows next
   };
+  void run_chain(std::span<RowSample> rows, Worker& worker);
   void run_one(RowSample& row, Worker& worker);
   void sample(RowSample& row, Worker& worker);
 

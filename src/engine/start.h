@@ -26,8 +26,8 @@
 
 namespace loralei {
 
-// The model limits that serve these options: rows for the token budget, logits for every sequence, the configured
-// length.
+// The model limits that serve these options: rows for the token budget, logits for every sequence and some drafts, the
+// configured length.
 ModelLimits step_limits(const EngineOptions& options, const ModelConfig& config);
 
 struct EngineParts {

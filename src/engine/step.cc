@@ -45,12 +45,31 @@ SeqState EngineLoop::state_of(const Sequence& sequence, int32_t computed, int32_
   return state;
 }
 
+bool EngineLoop::speculates() const {
+  return parts_.speculate == Speculation::kLookup ||
+         (parts_.speculate == Speculation::kAuto && parts_.executor->streams());
+}
+
+// For a sequence that is through its prompt and has one token to compute. The last token of the output is never part of
+// a draft: nothing would follow it.
+std::span<const TokenId> EngineLoop::draft_of(Sequence& sequence) const {
+  const Request& request = *sequence.request;
+  const auto known = static_cast<int32_t>(sequence.tokens.size());
+  const int32_t outputs = known - request.prompt_size();
+  if (!request.samples() || outputs < 1 || known - sequence.computed != 1) return {};
+  return sequence.lookup.propose(
+      sequence.tokens,
+      {.tokens_max = request.max_output - outputs - 1, .vocab = request.vocab, .ends = request.forbidden});
+}
+
 bool EngineLoop::plan() {
   KvCache& kv = *parts_.kv;
+  const bool drafts = speculates();
   running_states_.clear();
-  for (const Sequence* sequence : running_) {
+  for (Sequence* sequence : running_) {
     const auto blocks = static_cast<int32_t>(sequence->lease.blocks().size());
     running_states_.push_back(state_of(*sequence, sequence->computed, blocks, kv.exclusive(sequence->lease)));
+    if (drafts) running_states_.back().draft = draft_of(*sequence);
   }
   waiting_states_.clear();
   const size_t room = static_cast<size_t>(parts_.max_sequences) - running_.size();

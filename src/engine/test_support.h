@@ -18,6 +18,7 @@
 
 #include "adapters/load_pool.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/limits.h"
 #include "engine/api.h"
 #include "engine/executor.h"
@@ -126,9 +127,11 @@ class FakeExecutor final : public Executor {
  public:
   explicit FakeExecutor(ModelLimits limits) : limits_(limits) {}
   const ModelLimits& limits() const override { return limits_; }
+  bool streams() const override { return streaming; }
 
   Status execute(const ModelBatch& batch, const KvView& kv) override {
     ++steps;
+    if (clock != nullptr) clock->advance_ns(step_ns);
     rows += static_cast<int64_t>(batch.tokens.size());
     segments += static_cast<int64_t>(batch.segments.size());
     if (fail_next) {
@@ -159,6 +162,9 @@ class FakeExecutor final : public Executor {
 
   int64_t steps = 0, rows = 0, segments = 0;
   bool fail_next = false;
+  bool streaming = false;
+  ManualClock* clock = nullptr;  // on which a step takes step_ns
+  int64_t step_ns = 0;
 
  private:
   struct Cell {  // what a position keeps in its 16 bytes of K

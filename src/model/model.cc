@@ -532,6 +532,8 @@ int64_t Model::scratch_bytes(const ModelConfig& config, const OpTable& ops, cons
   return scratch_sizes(config, ops, limits, threads).total_bytes();
 }
 uint64_t Model::op_count() const { return state_->context.op_count; }
+bool Model::streams() const { return state_->weights->streams(); }
+
 ModelTimes Model::times() const {
   ModelTimes times = state_->times;
   const StreamerTotals totals = state_->weights->stream_totals();

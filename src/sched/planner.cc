@@ -27,7 +27,7 @@ int32_t logits_wanted(const SeqState& seq, int32_t begin, int32_t end) {
 int32_t segments_of(const SeqState& seq) { return static_cast<int32_t>(seq.adapters.size()); }
 
 bool wants_logits(const SeqState& seq, int32_t position) {
-  return (seq.sample && position == seq.known - 1) || (position >= seq.logits_begin && position < seq.logits_end);
+  return (seq.sample && position >= seq.known - 1) || (position >= seq.logits_begin && position < seq.logits_end);
 }
 
 // The plan under construction: what is left of tokens, logits rows and blocks.
@@ -43,6 +43,7 @@ class Planning {
     scratch_.admitted.clear();
     for (const SeqState& seq : input.running) {
       CHECK(seq.computed < seq.known);
+      CHECK(seq.draft.empty() || (seq.sample && seq.known - seq.computed == 1));
       scratch_.running.push_back({.seq = &seq});
     }
     alive_ = static_cast<int32_t>(input.running.size());
@@ -59,6 +60,7 @@ class Planning {
     }
   }
   void admit();
+  void speculate();
   void emit();
 
  private:
@@ -93,7 +95,8 @@ class Planning {
   PlanScratch& scratch_;
   PlanOutput& output_;
   int32_t tokens_left_ = 0, logits_left_ = 0, segments_left_ = 0, blocks_left_ = 0;
-  int32_t alive_ = 0;  // running and not preempted
+  int32_t alive_ = 0;     // running and not preempted
+  int32_t promised_ = 0;  // blocks that sequences will still ask for
 };
 
 void Planning::schedule(Entry& entry, bool decode) {
@@ -147,10 +150,8 @@ void Planning::admit() {
     output_.deferred = true;
     return;
   }
-  // Blocks that running prefills will still ask for are spoken for.
-  int32_t promised = 0;
   for (const Entry& entry : scratch_.running) {
-    promised += std::max(0, blocks_for(entry.seq->known + 1) - entry.seq->blocks - entry.blocks);
+    promised_ += std::max(0, blocks_for(entry.seq->known + 1) - entry.seq->blocks - entry.blocks);
   }
   options_.admission(input_.waiting, scratch_.order);
   for (const int32_t index : scratch_.order) {
@@ -165,7 +166,7 @@ void Planning::admit() {
     const int32_t left = blocks_left_ - seq.blocks_exclusive;
     const bool alone = alive_ == 0;
     const int32_t first = std::max(0, blocks_for(seq.known) - seq.blocks);
-    if (alone ? first > left : whole + spare + promised > left) {
+    if (alone ? first > left : whole + spare + promised_ > left) {
       output_.deferred = true;
       return;
     }
@@ -174,10 +175,29 @@ void Planning::admit() {
     if (rows < 1) return;
     blocks_left_ -= seq.blocks_exclusive;
     give(entry, rows, std::max(0, blocks_for(seq.computed + rows) - seq.blocks));
-    promised += whole - std::min(whole, entry.blocks);
+    promised_ += whole - std::min(whole, entry.blocks);
     ++alive_;
     scratch_.admitted.push_back(entry);
     output_.admitted.push_back(seq.id);
+  }
+}
+
+void Planning::speculate() {
+  for (Entry& entry : scratch_.running) {
+    const SeqState& seq = *entry.seq;
+    if (entry.rows == 0 || seq.draft.empty()) continue;
+    const int32_t held = std::max(seq.blocks + entry.blocks, blocks_for(seq.computed + entry.rows));
+    const int32_t spare = output_.deferred ? 0 : std::max(0, blocks_left_ - promised_ - alive_);
+    const int32_t room = (held + spare) * kKvBlockTokens - seq.computed - entry.rows;
+    const int32_t rows = std::min({static_cast<int32_t>(seq.draft.size()), tokens_left_, logits_left_, room});
+    if (rows < 1) continue;
+    const int32_t blocks = std::max(0, blocks_for(seq.computed + entry.rows + rows) - held);
+    entry.rows += rows;
+    entry.logits += rows;
+    entry.blocks += blocks;
+    tokens_left_ -= rows;
+    logits_left_ -= rows;
+    blocks_left_ -= blocks;
   }
 }
 
@@ -210,9 +230,11 @@ void Planning::emit() {
     group.row_begin = static_cast<int32_t>(plan.tokens.size());
     group.row_count = entry->rows;
     group.logits_begin = static_cast<int32_t>(plan.logits_rows.size());
-    const int32_t end = seq.computed + entry->rows;
+    const int32_t end = seq.computed + entry->rows, known_end = std::min(end, seq.known);
+    group.provisional = end > seq.known;
     group.want_hidden = seq.hidden == HiddenRows::kAll || (seq.hidden == HiddenRows::kLast && end == seq.known);
-    plan.tokens.insert(plan.tokens.end(), seq.tokens + seq.computed, seq.tokens + end);
+    plan.tokens.insert(plan.tokens.end(), seq.tokens + seq.computed, seq.tokens + known_end);
+    plan.tokens.insert(plan.tokens.end(), seq.draft.begin(), seq.draft.begin() + (end - known_end));
     for (int32_t position = seq.computed; position < end; ++position) {
       if (wants_logits(seq, position)) plan.logits_rows.push_back(group.row_begin + position - seq.computed);
     }
@@ -253,6 +275,7 @@ void plan_step(const PlanInput& input, const PlanOptions& options, PlanScratch& 
   planning.decode();
   planning.prefill();
   planning.admit();
+  planning.speculate();
   planning.emit();
 }
 

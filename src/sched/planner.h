@@ -15,7 +15,10 @@
 //      room for the whole known text and one spare block for every running sequence, so that it does not cause a
 //      preemption right away. Granted: listed in `admitted`. Deferred: not listed. Impossible: needs more blocks than
 //      there are; listed in `impossible`.
-//   4. Rows are ordered by adapters, then by age: rows without adapter together, rows of one adapter adjacent.
+//   4. Draft rows (speculation) come last and take what is left of rows, logits and blocks, oldest sequence first; new
+//   blocks only where
+//      nobody waits for some and every running sequence could still grow: a guess preempts and defers nobody.
+//   5. Rows are ordered by adapters, then by age: rows without adapter together, rows of one adapter adjacent.
 // Invariants: check_step_plan(plan) is empty; rows <= step_tokens; logits rows <= logits_rows; segments <=
 // options.segments; running <= max_sequences; the blocks wanted fit. No starvation as long as max_sequences <=
 // min(step_tokens, logits_rows), which the engine sees to at start.
@@ -51,6 +54,7 @@ struct SeqState {
   int32_t blocks_exclusive =
       0;  // running: blocks that preempting it would give back; waiting: offered blocks that count as available now
   std::span<const SeqAdapter> adapters;      // scale 0 left out
+  std::span<const TokenId> draft;            // guessed to follow; only where one known token is left to compute
   bool sample = true;                        // wants logits at the last known token
   int32_t logits_begin = 0, logits_end = 0;  // further positions that want logits (prompt logprobs)
   HiddenRows hidden = HiddenRows::kNone;

@@ -21,6 +21,7 @@ struct Naive {
   int32_t computed = 0, blocks = 0;
   bool running = false;
   int32_t logits_end = 0;
+  std::vector<TokenId> draft;
 };
 
 struct World {
@@ -30,7 +31,8 @@ struct World {
   PlanScratch scratch;
   PlanOutput output;
   uint64_t step = 0;
-  int preemptions = 0;
+  int preemptions = 0, drafted = 0;
+  Prng accepts{7};  // how much of a draft is right
 
   int32_t used() const {
     int32_t sum = 0;
@@ -53,20 +55,44 @@ struct World {
     value.blocks = value.blocks_exclusive = seq.blocks;
     value.adapters = seq.adapters;
     value.logits_end = seq.logits_end;
+    if (seq.running && value.known - value.computed == 1) value.draft = seq.draft;
     return value;
+  }
+
+  // A draft takes nothing from anybody: without it the plan is the same but for the draft's rows.
+  void expect_same_without_drafts(PlanInput input, const std::vector<SeqState>& running) {
+    std::vector<SeqState> plain = running;
+    for (SeqState& state : plain) state.draft = {};
+    input.running = plain;
+    PlanScratch other_scratch;
+    PlanOutput other;
+    plan_step(input, options, other_scratch, other);
+    ASSERT_EQ(output.admitted, other.admitted);
+    ASSERT_EQ(output.preempted, other.preempted);
+    ASSERT_EQ(output.impossible, other.impossible);
+    ASSERT_EQ(output.deferred, other.deferred);
+    ASSERT_EQ(output.plan.groups.size(), other.plan.groups.size());
+    for (size_t i = 0; i < other.plan.groups.size(); ++i) {
+      const PlanGroup &with = output.plan.groups[i], &without = other.plan.groups[i];
+      ASSERT_EQ(with.seq, without.seq);
+      ASSERT_EQ(with.position, without.position);
+      ASSERT_EQ(with.provisional, with.row_count > without.row_count);
+      ASSERT_FALSE(without.provisional);
+    }
   }
 
   // Plans, checks every promise of the planner, and carries the plan out.
   void run_step() {
     std::vector<SeqState> running, waiting;
     for (const auto& seq : sequences) (seq->running ? running : waiting).push_back(state(*seq));
-    plan_step({.step = ++step,
-               .running = running,
-               .waiting = waiting,
-               .blocks_available = blocks_total - used(),
-               .blocks_total = blocks_total},
-              options, scratch, output);
+    const PlanInput input{.step = ++step,
+                          .running = running,
+                          .waiting = waiting,
+                          .blocks_available = blocks_total - used(),
+                          .blocks_total = blocks_total};
+    plan_step(input, options, scratch, output);
     ASSERT_EQ(check_step_plan(output.plan), "");
+    expect_same_without_drafts(input, running);
     ASSERT_LE(output.plan.tokens.size(), static_cast<size_t>(options.step_tokens));
     ASSERT_LE(output.plan.logits_rows.size(), static_cast<size_t>(options.logits_rows));
     ASSERT_LE(output.plan.segments.size(), static_cast<size_t>(options.segments));
@@ -88,12 +114,22 @@ struct World {
       Naive* seq = find(group.seq);
       ASSERT_TRUE(seq->running);
       ASSERT_EQ(group.position, seq->computed);
+      const int32_t drafted_rows = group.provisional ? group.row_count - 1 : 0;
       for (int32_t i = 0; i < group.row_count; ++i) {
-        ASSERT_EQ(output.plan.tokens[static_cast<size_t>(group.row_begin + i)],
-                  seq->tokens[static_cast<size_t>(group.position + i)]);
+        const bool known = i < group.row_count - drafted_rows;
+        ASSERT_EQ(
+            output.plan.tokens[static_cast<size_t>(group.row_begin + i)],
+            known ? seq->tokens[static_cast<size_t>(group.position + i)] : seq->draft[static_cast<size_t>(i - 1)]);
       }
-      seq->computed += group.row_count;
-      seq->blocks = std::max(seq->blocks, (seq->computed + kKvBlockTokens - 1) / kKvBlockTokens);
+      if (group.provisional) {
+        ASSERT_EQ(group.logits_count, group.row_count);
+      }
+      seq->blocks = std::max(seq->blocks, (seq->computed + group.row_count + kKvBlockTokens - 1) / kKvBlockTokens);
+      seq->computed += group.row_count - drafted_rows;
+      drafted += drafted_rows;
+      const auto accepted = static_cast<int32_t>(accepts.below(static_cast<uint64_t>(drafted_rows) + 1));
+      for (int32_t i = 0; i < accepted; ++i) seq->tokens.push_back(seq->draft[static_cast<size_t>(i)]);
+      seq->computed += accepted;
       if (seq->computed == static_cast<int32_t>(seq->tokens.size()))
         seq->tokens.push_back(static_cast<TokenId>(seq->tokens.size()));
     }
@@ -197,6 +233,42 @@ TEST(Planner, PromptLogprobsChunksRespectTheLogitsBudget) {
   EXPECT_EQ(world.output.plan.groups[1].logits_count, 3);
 }
 
+TEST(Planner, DraftsTakeWhatIsLeftOver) {
+  World world;
+  world.options = {.step_tokens = 32, .logits_rows = 8, .max_sequences = 4};
+  world.blocks_total = 100;
+  world.add(1, 10, 60);
+  world.add(2, 10, 60);
+  world.run_step();
+  for (auto& seq : world.sequences) seq->draft = {1, 2, 3, 4, 5};
+  world.run_step();
+  ASSERT_EQ(world.output.plan.groups.size(), 2u);
+  EXPECT_EQ(world.output.plan.groups[0].row_count, 6);  // the oldest first
+  EXPECT_EQ(world.output.plan.groups[1].row_count, 2);  // eight rows of logits in all
+  EXPECT_TRUE(world.output.plan.groups[0].provisional && world.output.plan.groups[1].provisional);
+  world.add(3, 100, 4);  // a prompt takes the rows
+  world.run_step();
+  EXPECT_FALSE(world.output.plan.groups[0].provisional || world.output.plan.groups[1].provisional);
+  EXPECT_EQ(world.output.plan.tokens.size(), 32u);
+}
+
+TEST(Planner, ADraftLeavesEverySequenceABlockToGrowInto) {
+  for (const int32_t blocks : {3, 6, 7}) {
+    World world;
+    world.options = {.step_tokens = 64, .logits_rows = 32, .max_sequences = 4};
+    world.blocks_total = blocks;
+    world.add(1, 15, 30);
+    world.add(2, 15, 3);
+    world.run_step();
+    ASSERT_EQ(world.output.admitted.size(), 2u);
+    world.sequences[0]->draft = {1, 2, 3, 4, 5};
+    world.run_step();
+    // Each holds one block, wants another for its next token and keeps one to grow into; the draft may have the
+    // seventh.
+    EXPECT_EQ(world.output.plan.groups[0].row_count, blocks == 7 ? 6 : 1) << blocks;
+  }
+}
+
 TEST(CheckStepPlan, SaysWhatIsWrong) {
   StepPlan plan;
   EXPECT_EQ(check_step_plan(plan), "");
@@ -207,11 +279,14 @@ TEST(CheckStepPlan, SaysWhatIsWrong) {
   EXPECT_NE(check_step_plan(plan), "");
   plan.logits_rows = {2};
   EXPECT_EQ(check_step_plan(plan), "");
+  plan.groups[0].provisional = true;
+  EXPECT_NE(check_step_plan(plan).find("every row"), std::string::npos);
+  plan.groups[0].provisional = false;
   plan.segments = {{1, 3, AdapterVersionId{1}, 1.0f}};
   EXPECT_NE(check_step_plan(plan), "");
 }
 
-// Random traffic until everybody finishes: every plan is sound, and nobody waits for ever.
+// Random traffic until everybody finishes, half of it with drafts: every plan is sound, and nobody waits for ever.
 TEST(Planner, RandomTrafficAlwaysFinishes) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -219,7 +294,8 @@ TEST(Planner, RandomTrafficAlwaysFinishes) {
     World world;
     world.options.max_sequences = 1 + static_cast<int32_t>(random.below(12));
     world.options.step_tokens = world.options.max_sequences + static_cast<int32_t>(random.below(60));
-    world.options.logits_rows = world.options.max_sequences + static_cast<int32_t>(random.below(5));
+    const bool drafts = seed % 2 == 0;
+    world.options.logits_rows = world.options.max_sequences + static_cast<int32_t>(random.below(5) * (drafts ? 4 : 1));
     world.options.segments = 2 + static_cast<int32_t>(random.below(8));
     world.blocks_total = 8 + static_cast<int32_t>(random.below(20));
     const int32_t tokens_max = world.blocks_total * kKvBlockTokens;
@@ -239,12 +315,17 @@ TEST(Planner, RandomTrafficAlwaysFinishes) {
         world.add(next_id++, prompt, output, adapters);
         if (random.below(4) == 0) world.sequences.back()->logits_end = prompt - 1;
       }
+      for (auto& seq : world.sequences) {
+        const auto room = static_cast<size_t>(seq->wanted) - seq->tokens.size();
+        seq->draft.resize(drafts ? std::min<size_t>(room, random.below(9)) : 0, 5);
+      }
       world.run_step();
       ASSERT_FALSE(HasFatalFailure());
       if (!world.sequences.empty()) {
         ASSERT_FALSE(world.output.plan.empty());
       }
     }
+    EXPECT_EQ(world.drafted > 0, drafts);
   }
 }
 

@@ -22,6 +22,8 @@ std::string check_step_plan(const StepPlan& plan) {
     if (group.position < 0) return group_name(index) + " starts at a negative position";
     if (group.logits_begin != logit || group.logits_count < 0)
       return group_name(index) + " has logits rows out of order";
+    if (group.provisional && group.logits_count != group.row_count)
+      return group_name(index) + " is provisional and does not want logits at every row";
     row += group.row_count;
     logit += group.logits_count;
     if (row > rows || logit > logits) return group_name(index) + " reaches beyond the plan";

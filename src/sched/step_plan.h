@@ -9,7 +9,7 @@
 //
 // Invariants (check_step_plan): groups are contiguous, non-empty and cover all rows in order; segments lie within one
 // group each and are sorted by row; logits rows lie within their group; a "from previous step" token names a row of the
-// previous step's samples.
+// previous step's samples; a provisional group wants logits at every row.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct PlanGroup {
   int32_t logits_begin = 0;  // into StepPlan::logits_rows
   int32_t logits_count = 0;  // logits wanted at any of the group's rows
   bool want_hidden = false;  // final-norm hidden states of all rows (embeddings)
-  bool provisional = false;  // KV written here may be truncated at commit (speculation)
+  bool provisional = false;  // rows after the first are a draft: their KV counts only as far as the samples agree
 };
 
 struct PlanSegment {

@@ -162,6 +162,9 @@ void put_engine(Page& page, const EngineStats& s) {
              number(s.prefix_queries), {}, "vllm:prefix_cache_queries_total");
   page.value(kCounter, "loralei_prefix_cache_hits_total", "Tokens found in the prefix cache.", number(s.prefix_hits),
              {}, "vllm:prefix_cache_hits_total");
+  page.value(kCounter, "loralei_speculation_drafted_tokens_total", "Tokens guessed ahead.", number(s.drafted_tokens));
+  page.value(kCounter, "loralei_speculation_accepted_tokens_total", "Guessed tokens that were right.",
+             number(s.accepted_tokens));
   page.value(kCounter, "loralei_adapter_loads_total", "Adapters loaded into memory.", number(s.adapter_loads));
   page.value(kCounter, "loralei_adapter_load_failures_total", "Adapter loads that failed.",
              number(s.adapter_load_failures));

@@ -35,6 +35,8 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
   stats.kv_blocks_total = 10;
   stats.kv_blocks_used = 5;
   stats.generated_tokens = 77;
+  stats.drafted_tokens = 40;
+  stats.accepted_tokens = 30;
   stats.step_s = 8;
   stats.products_s = 5;
   stats.attention_s = 1.5;
@@ -47,6 +49,7 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
         "loralei_adapter_requests_total{adapter=\"a\"} 1\n",
         "loralei_adapter_generation_tokens_total{adapter=\"a\"} 5\n",
         "http_requests_total{handler=\"unknown\",method=\"other\",status=\"404\"} 1\n",
+        "loralei_speculation_drafted_tokens_total 40\n", "loralei_speculation_accepted_tokens_total 30\n",
         "loralei_unknown_request_fields_total 2\n", "loralei_work_seconds_total{part=\"products\"} 5\n",
         "loralei_work_seconds_total{part=\"rest\"} 1\n",
         "vllm:time_to_first_token_seconds_bucket{model_name=\"base\",engine=\"0\",le=\"0.06\"} 1\n",

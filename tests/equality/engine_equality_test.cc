@@ -169,6 +169,35 @@ TEST_P(EngineEquality, CachedTogetherAndPreemptedAreColdAndAlone) {
   }
 }
 
+// Guesses are checked by the rows of one step: the same bits as one row a step.
+TEST_P(EngineEquality, GuessedAheadIsOneByOne) {
+  SCOPED_TRACE("seed 83");
+  Prng random(83);
+  std::vector<Submit> requests = some_requests(random, 24);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (i % 3 == 0) continue;
+    // Few likely tokens: a text that repeats itself, more or less.
+    for (uint64_t letter = 0; letter <= i % 3; ++letter)
+      requests[i].sampling.logit_bias.emplace_back(static_cast<TokenId>(10 + letter), 30.0f);
+    requests[i].sampling.frequency_penalty = i % 4 == 1 ? 0.5f : 0.0f;
+  }
+  EngineHostOptions guessing = options();
+  guessing.engine.speculate = Speculation::kOff;
+  const auto plain = start(guessing);
+  guessing.engine.speculate = Speculation::kLookup;
+  guessing.engine.step_tokens = 48;
+  const auto guesses = start(guessing);
+  ASSERT_TRUE(plain != nullptr && guesses != nullptr);
+  const auto want = one_by_one(*plain, requests);
+  expect_same(one_by_one(*guesses, requests), want);
+  EXPECT_LT(guesses->stats().steps, plain->stats().steps);
+  expect_same(at_once(*guesses, requests), want);
+  const EngineStats stats = guesses->stats();
+  EXPECT_GT(stats.drafted_tokens, stats.accepted_tokens);
+  EXPECT_GT(stats.accepted_tokens, 100u);
+  EXPECT_EQ(plain->stats().drafted_tokens, 0u);
+}
+
 TEST_P(EngineEquality, GreedyTextIsThatOfTheLayerProgram) {
   HarnessOptions plain;
   plain.kv_dtype = subject().kv;
