@@ -50,7 +50,7 @@ Status load_adapter_now(Engine& engine, const AdapterFlag& adapter) {
   command.path = adapter.path;
   TRY(engine.command(std::move(command)));
   for (;;) {
-    for (AdapterReply& reply : engine.wait_output(kWaitNs).replies) return std::move(reply.status);
+    for (CommandReply& reply : engine.wait_output(kWaitNs).replies) return std::move(reply.status);
   }
 }
 

@@ -71,7 +71,7 @@ Result<BatchTimes> BatchRunner::run(const BatchSpec& spec) {
   return times;
 }
 
-Result<AdapterReply> BatchRunner::command(AdapterAction action, const std::string& name, const std::string& path) {
+Result<CommandReply> BatchRunner::command(AdapterAction action, const std::string& name, const std::string& path) {
   AdapterCommand command;
   command.ticket = next_id_++;
   command.action = action;
@@ -81,7 +81,7 @@ Result<AdapterReply> BatchRunner::command(AdapterAction action, const std::strin
   TRY(engine_.command(std::move(command)));
   for (;;) {
     EngineOutput output = engine_.wait_output(kWaitNs);
-    for (AdapterReply& reply : output.replies) {
+    for (CommandReply& reply : output.replies) {
       if (reply.ticket != ticket) continue;
       if (!reply.status.ok()) return std::move(reply.status).error();
       return std::move(reply);

@@ -43,7 +43,7 @@ class BatchRunner {
   BatchRunner(Engine& engine, const Clock& clock) : engine_(engine), clock_(clock) {}
   Result<BatchTimes> run(const BatchSpec& spec);
   // Runs one adapter command and waits for its reply.
-  Result<AdapterReply> command(AdapterAction action, const std::string& name, const std::string& path);
+  Result<CommandReply> command(AdapterAction action, const std::string& name, const std::string& path);
 
  private:
   Engine& engine_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine as everybody above the core line sees it: values going down (Submit, Cancel, AdapterCommand), values
-// coming up (TokenEvent, AdapterReply), one snapshot of its state. Nothing else crosses.
+// coming up (TokenEvent, CommandReply), one snapshot of its state. Nothing else crosses.
 //
 // Thread: every method of Engine is thread-safe and does not block on a step. Ownership: values are moved through
 // bounded queues. Invariants: every accepted Submit gets exactly one final TokenEvent per choice (`end` set), whatever
@@ -92,7 +92,14 @@ struct AdapterCommand {
   bool replace = false;
 };
 
-struct AdapterReply {
+// Another budget for everything, while requests run: weights are locked or given up and streamed; KV cache, activations
+// and the adapters in use keep what they have.
+struct MemoryCommand {
+  uint64_t ticket = 0;
+  int64_t budget_bytes = 0;
+};
+
+struct CommandReply {
   uint64_t ticket = 0;
   Status status;            // not_found, invalid_argument (already loaded), too_large with the numbers, corrupt, ...
   int64_t bytes_freed = 0;  // kUnload
@@ -132,13 +139,14 @@ struct EngineStats {
   // Of all steps: planning, computing, sampling; and what of it went into the model's large parts.
   double step_s = 0, products_s = 0, attention_s = 0, lora_s = 0, disk_s = 0;
   int64_t disk_read_bytes = 0;  // of streamed weights
+  int64_t streamed_bytes = 0;   // of weights in every pass; 0: everything is resident
   std::vector<AdapterStatus> adapters;
 };
 
 // What comes up: tokens in order, replies in order of completion.
 struct EngineOutput {
   std::vector<TokenEvent> tokens;
-  std::vector<AdapterReply> replies;
+  std::vector<CommandReply> replies;
 };
 
 // Guessing tokens ahead, to be checked in one step (sched/prompt_lookup.h). The text stays the same, token for token.
@@ -177,6 +185,9 @@ class Engine {
   virtual void cancel(RequestId id, int32_t choice) = 0;
   void cancel(RequestId id) { cancel(id, kAllChoices); }
   virtual Status command(AdapterCommand command) = 0;
+  // One change at a time: overloaded while another is under way; its reply says too_large, with the least that would
+  // do, when the budget cannot do (and nothing changed then).
+  virtual Status command(MemoryCommand command) = 0;
 
   // Waits up to timeout_ns for output; empty when none came. One consumer thread.
   virtual EngineOutput wait_output(int64_t timeout_ns) = 0;

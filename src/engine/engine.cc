@@ -31,6 +31,7 @@ class EngineImpl final : public Engine {
         clock_(*parts.clock),
         options_(parts.options),
         fingerprint_(std::move(parts.fingerprint)),
+        memory_(std::move(parts.memory)),
         max_model_len_(max_model_len),
         outbox_(kOutboxCapacity),
         loads_(std::max(1, parts.options.adapter_load_threads), std::move(parts.adapters),
@@ -38,6 +39,7 @@ class EngineImpl final : public Engine {
     loop_parts.executor = executor_.get();
     loop_parts.queued = &queued_;
     loop_parts.start_load = [this](LoadJob&& job) { return loads_.start(std::move(job)); };
+    loop_parts.set_budget = memory_.apply;
     loop_ = std::make_unique<EngineLoop>(std::move(loop_parts));
     refresh_stats(true);
     thread_ = std::thread([this] { run(); });
@@ -79,6 +81,30 @@ class EngineImpl final : public Engine {
     return {};
   }
 
+  Status command(MemoryCommand command) override {
+    if (command.budget_bytes <= 0) return invalid_argument("the memory budget must be a positive number of bytes");
+    if (!memory_.apply) return unsupported("this engine's memory budget cannot be changed while it runs");
+    const std::lock_guard lock(stop_mutex_);
+    if (stopped_) return Error{ErrorCode::kUnavailable, "the server has stopped"};
+    if (memory_changes_.exchange(true))
+      return Error{ErrorCode::kOverloaded, "the memory budget is being changed already; try again when that is done"};
+    if (memory_thread_.joinable()) memory_thread_.join();  // the one before, which has done its work
+    pending_commands_.fetch_add(1);
+    memory_thread_ = std::thread([this, command] {
+      name_this_thread("memory");
+      const Status prepared = memory_.prepare ? memory_.prepare(command.budget_bytes) : Status{};
+      if (prepared.ok()) {
+        inbox_.put(command);
+      } else {
+        EngineOutput refusal;
+        refusal.replies.push_back({.ticket = command.ticket, .status = prepared});
+        publish(refusal);
+      }
+      memory_changes_.store(false);
+    });
+    return {};
+  }
+
   EngineOutput wait_output(int64_t timeout_ns) override { return outbox_.wait(timeout_ns); }
 
   EngineStats stats() const override {
@@ -100,6 +126,7 @@ class EngineImpl final : public Engine {
     outbox_.close();  // ends a wait for the consumer; output stays readable
     const std::lock_guard lock(join_mutex_);
     if (thread_.joinable()) thread_.join();
+    if (memory_thread_.joinable()) memory_thread_.join();
     loads_.stop();
   }
 
@@ -112,6 +139,7 @@ class EngineImpl final : public Engine {
       const bool quiet = messages.empty() && loop_->idle();
       gather(messages, output);
       loop_->turn(messages, output);
+      if (!output.replies.empty()) refresh_stats(false);  // who gets the reply may look at once
       publish(output);
       refresh_stats(quiet || (loop_->idle() && stats_.adapters.size() <= kShortAdapterList));
       outbox_.wait_for_room();
@@ -160,6 +188,7 @@ class EngineImpl final : public Engine {
   const Clock& clock_;
   const EngineOptions options_;
   const std::string fingerprint_;
+  const MemoryControl memory_;
   const int64_t max_model_len_;
   std::atomic<int32_t> queued_{0}, pending_commands_{0};
   std::atomic<bool> draining_{false};
@@ -174,7 +203,8 @@ class EngineImpl final : public Engine {
   std::vector<AdapterStatus> adapters_scratch_;
   int64_t adapters_listed_ns_ = 0;
   uint64_t adapters_generation_ = UINT64_MAX;
-  std::thread thread_;
+  std::atomic<bool> memory_changes_{false};
+  std::thread thread_, memory_thread_;
 };
 
 DType kv_dtype(const EngineOptions& options, const ModelConfig& config) {

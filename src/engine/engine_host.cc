@@ -32,11 +32,12 @@ struct EngineHost::Parts {
   std::unique_ptr<Engine> engine;
   MemoryPlan plan;
   DType kv_dtype = DType::kF16;
+  EngineHostOptions options;
+  std::string packed_path;  // "" until the weights are streamed for the first time
 };
 
 // The share of each use when weights are streamed: everything else first, the weights take what is left.
 struct StreamShares {
-  int64_t other = 0;  // code, vocabulary, connections
   int64_t kv = 0;
   int64_t adapters = 0;
   int64_t weights = 0;  // locked and window
@@ -79,6 +80,7 @@ Result<MemoryPlan> make_plan(const EngineOptions& options, const ModelConfig& co
 // --- what streaming leaves for everything else ---
 constexpr int64_t kOtherReserve = 24 * kMiB;  // code, vocabulary and connections still to come
 constexpr int64_t kStreamingKvTokens = 1024;  // KV by default, where that is not more than an eighth of the budget
+constexpr int64_t kAdapterShare = 32;         // of the budget one part
 constexpr int64_t kResidentKvTokens = 256;    // with less beside resident weights streaming serves better
 
 int64_t process_bytes() {
@@ -93,6 +95,7 @@ struct FixedBytes {
   int64_t scratch = 0;   // activations and the kernels' memory
   int64_t logits = 0;    // of a step; the engine holds them
   int64_t kv_block = 0;  // of kKvBlockTokens tokens
+  int64_t other = 0;     // code, vocabulary, connections; asked before weights are loaded
 };
 FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& config, const OpTable& ops, int threads) {
   FixedBytes fixed;
@@ -100,24 +103,26 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   fixed.limits = step_limits(options.engine, config);
   fixed.scratch = Model::scratch_bytes(config, ops, fixed.limits, threads);
   fixed.logits = int64_t{fixed.limits.logits_rows_max} * config.vocab * static_cast<int64_t>(sizeof(float));
+  fixed.other = process_bytes() + kOtherReserve;
   fixed.kv_block = kv_block_bytes({config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype});
   return fixed;
 }
 
 bool fits_resident(int64_t weight_bytes, const FixedBytes& fixed, int64_t budget) {
-  return weight_bytes + fixed.scratch + fixed.logits + kResidentKvTokens / kKvBlockTokens * fixed.kv_block <= budget;
+  return weight_bytes + fixed.other + fixed.scratch + fixed.logits +
+             kResidentKvTokens / kKvBlockTokens * fixed.kv_block <=
+         budget;
 }
 
 StreamShares stream_shares(const EngineOptions& engine, const FixedBytes& fixed, int64_t budget) {
   StreamShares shares;
-  shares.other = process_bytes() + kOtherReserve;
   const int64_t tokens = engine.max_model_len > 0 ? engine.max_model_len : kStreamingKvTokens;
   shares.kv = (tokens + kKvBlockTokens - 1) / kKvBlockTokens * fixed.kv_block;
   if (engine.max_model_len == 0) shares.kv = std::min(shares.kv, budget / 8);
   shares.kv = std::max(shares.kv, fixed.kv_block);
   if (engine.kv_cache_bytes > 0) shares.kv = engine.kv_cache_bytes;
-  shares.adapters = engine.adapter_bytes > 0 ? engine.adapter_bytes : budget / 32;
-  shares.weights = budget - shares.other - shares.kv - shares.adapters - fixed.scratch - fixed.logits;
+  shares.adapters = engine.adapter_bytes > 0 ? engine.adapter_bytes : budget / kAdapterShare;
+  shares.weights = budget - fixed.other - shares.kv - shares.adapters - fixed.scratch - fixed.logits;
   return shares;
 }
 
@@ -160,31 +165,83 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
   } else {
     forecast.text += "KV " + format_bytes(shares.kv) + ", adapters " + format_bytes(shares.adapters) +
                      ", activations " + format_bytes(fixed.scratch + fixed.logits) + ", process " +
-                     format_bytes(shares.other) + ", weights " + format_bytes(shares.weights) + "\n";
+                     format_bytes(fixed.other) + ", weights " + format_bytes(shares.weights) + "\n";
   }
   forecast.text += describe_residency(planned, plan);
   return forecast;
 }
 
 // The weights' store when they are streamed; KV and adapters get their shares in `engine`.
-Result<std::unique_ptr<WeightStore>> EngineHost::stream_weights(const EngineHostOptions& options,
-                                                                const StreamShares& shares, LogSink& log) {
+Result<std::unique_ptr<WeightStore>> EngineHost::stream_weights(const StreamShares& shares, LogSink& log) {
   Parts& parts = *parts_;
-  auto other = parts.ledger->try_grant(MemoryUse::kOther, shares.other);
-  if (!other) {
-    return too_large("The process itself needs " + format_bytes(shares.other) + "; raise --memory-budget.");
-  }
-  parts.other = std::move(*other);
   // A budget that cannot do is refused before gigabytes are written.
   TRY_ASSIGN(const std::vector<PlannedMatrix> planned, WeightStore::planned(parts.file, parts.weight_options));
-  TRY(plan_residency(planned, shares.weights, options.residency));
-  TRY_ASSIGN(const PackedFile packed, find_or_pack(parts.file, parts.weight_options, options.cache_dir, log));
+  TRY(plan_residency(planned, shares.weights, parts.options.residency));
+  TRY_ASSIGN(const PackedFile packed, find_or_pack(parts.file, parts.weight_options, parts.options.cache_dir, log));
+  parts.packed_path = packed.path;
+  return WeightStore::stream(parts.file, *parts.ledger, parts.weight_options, streaming(shares.weights), log);
+}
+
+StreamingOptions EngineHost::streaming(int64_t weight_bytes) const {
+  const EngineHostOptions& options = parts_->options;
   StreamingOptions streaming;
-  streaming.weight_bytes = shares.weights;
+  streaming.weight_bytes = weight_bytes;
   streaming.residency = options.residency;
   streaming.rows_max = std::max(options.engine.step_tokens, options.engine.max_sequences);
-  streaming.packed_path = packed.path;
-  return WeightStore::stream(parts.file, *parts.ledger, parts.weight_options, streaming, log);
+  streaming.packed_path = parts_->packed_path;
+  return streaming;
+}
+
+// --- another budget while requests run ---
+// Adapters keep the share that was asked for; else what a start with this budget would give them while weights are
+// streamed, and never less than they use now.
+int64_t EngineHost::adapter_share(int64_t budget) const {
+  if (parts_->options.engine.adapter_bytes > 0) return parts_->options.engine.adapter_bytes;
+  return std::max(parts_->ledger->used_bytes(MemoryUse::kAdapters), budget / kAdapterShare);
+}
+
+int64_t EngineHost::weight_share(int64_t budget) const {
+  const Ledger& ledger = *parts_->ledger;
+  const int64_t fixed =
+      ledger.used_bytes() - ledger.used_bytes(MemoryUse::kWeights) - ledger.used_bytes(MemoryUse::kAdapters);
+  return budget - fixed - adapter_share(budget);
+}
+
+// Beside running steps: what takes long. Reads what does not change while it runs.
+Status EngineHost::prepare_budget(int64_t budget, LogSink& log) {
+  Parts& parts = *parts_;
+  const int64_t share = weight_share(budget);
+  if (!parts.packed_path.empty() || share >= parts.weights->whole_bytes()) return {};
+  TRY_ASSIGN(const std::vector<PlannedMatrix> planned, WeightStore::planned(parts.file, parts.weight_options));
+  TRY(plan_residency(planned, share, parts.options.residency));
+  TRY_ASSIGN(const PackedFile packed, find_or_pack(parts.file, parts.weight_options, parts.options.cache_dir, log));
+  parts.packed_path = packed.path;
+  return {};
+}
+
+// Between two steps.
+Status EngineHost::apply_budget(int64_t budget, LogSink& log) {
+  Parts& parts = *parts_;
+  Ledger& ledger = *parts.ledger;
+  WeightStore& weights = *parts.weights;
+  const int64_t before = ledger.budget_bytes(), adapters = adapter_share(budget), share = weight_share(budget);
+  if (budget > before) CHECK(ledger.set_budget(budget));
+  Status status;
+  if (share < weights.whole_bytes() || weights.resident_bytes() < weights.whole_bytes())
+    status = weights.resize(parts.file, parts.weight_options, streaming(share), log);
+  const bool held = weights.resident_bytes() <= share && ledger.set_budget(budget);
+  if (!held) {
+    if (budget > before) CHECK(ledger.set_budget(before));
+    if (!status.ok()) return status;
+    return too_large("The memory budget stays at " + format_bytes(before) + ": " + format_bytes(ledger.used_bytes()) +
+                     " are in use.");
+  }
+  // What a resident model leaves is shared as at start.
+  const bool stated = parts.options.engine.adapter_bytes > 0;
+  const int64_t left = budget - ledger.used_bytes() + ledger.used_bytes(MemoryUse::kAdapters);
+  ledger.set_cap(MemoryUse::kAdapters, stated ? adapters : std::max(adapters, weights.streams() ? 0 : left / 4));
+  log.log(LogLevel::kInfo, "memory budget " + format_bytes(budget) + "\n" + ledger.describe() + weights.describe());
+  return status;
 }
 
 EngineHost::EngineHost() : parts_(std::make_unique<Parts>()) {}
@@ -197,6 +254,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
                                                       const LoadProgress& progress) {
   std::unique_ptr<EngineHost> host(new EngineHost());
   Parts& parts = *host->parts_;
+  parts.options = options;
   TRY_ASSIGN(parts.file, open_base_model(options.model_path));
   TRY_ASSIGN(parts.ops, select_op_table(options.isa));
   const int threads = threads_of(options);
@@ -214,13 +272,16 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   ModelLimits limits = fixed.limits;
   const int64_t scratch_bytes = fixed.scratch, logits_bytes = fixed.logits;
   TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(parts.file, parts.weight_options));
+  auto other = parts.ledger->try_grant(MemoryUse::kOther, fixed.other);
+  if (!other) return too_large("The process itself needs " + format_bytes(fixed.other) + "; raise --memory-budget.");
+  parts.other = std::move(*other);
   if (fits_resident(weight_bytes, fixed, budget)) {
     TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, *parts.ledger, parts.weight_options));
   } else {
     const StreamShares shares = stream_shares(engine, fixed, budget);
     engine.kv_cache_bytes = shares.kv;
     engine.adapter_bytes = shares.adapters;
-    TRY_ASSIGN(parts.weights, host->stream_weights(options, shares, log));
+    TRY_ASSIGN(parts.weights, host->stream_weights(shares, log));
   }
   auto scratch = parts.ledger->try_grant(MemoryUse::kScratch, scratch_bytes);
   if (!scratch) {
@@ -246,6 +307,8 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine_parts.log = &log;
   engine_parts.pool = parts.pool.get();
   engine_parts.options = engine;
+  engine_parts.memory.prepare = [raw = host.get(), &log](int64_t bytes) { return raw->prepare_budget(bytes, log); };
+  engine_parts.memory.apply = [raw = host.get(), &log](int64_t bytes) { return raw->apply_budget(bytes, log); };
   engine_parts.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + parts.ops->name +
                              (options.int8_activations ? "" : "-f32");
   TRY_ASSIGN(parts.engine, start_engine(std::move(engine_parts)));

@@ -37,6 +37,7 @@ struct EngineHostOptions {
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
 struct StreamShares;
+struct StreamingOptions;
 struct WeightOptions;
 class Ledger;
 class WeightStore;
@@ -70,8 +71,12 @@ class EngineHost {
 
  private:
   EngineHost();
-  Result<std::unique_ptr<WeightStore>> stream_weights(const EngineHostOptions& options, const StreamShares& shares,
-                                                      LogSink& log);
+  Result<std::unique_ptr<WeightStore>> stream_weights(const StreamShares& shares, LogSink& log);
+  StreamingOptions streaming(int64_t weight_bytes) const;
+  int64_t adapter_share(int64_t budget) const;
+  int64_t weight_share(int64_t budget) const;
+  Status prepare_budget(int64_t budget, LogSink& log);
+  Status apply_budget(int64_t budget, LogSink& log);
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };

@@ -24,7 +24,7 @@ class GatedExecutor final : public Executor {
  public:
   explicit GatedExecutor(ModelLimits limits) : inner_(limits) {}
   const ModelLimits& limits() const override { return inner_.limits(); }
-  bool streams() const override { return streaming.load(); }
+  int64_t streamed_bytes() const override { return streaming.load() ? 1 : 0; }
   // Every step takes so long on this clock.
   void slow_down(ManualClock& clock, int64_t step_ns) {
     inner_.clock = &clock;
@@ -94,7 +94,7 @@ struct Server {
         if (event.has_token) tokens[key].push_back(event.token);
         if (event.end != EndReason::kNone) ended[key] = std::move(event);
       }
-      for (AdapterReply& reply : output.replies) answers[reply.ticket] = std::move(reply);
+      for (CommandReply& reply : output.replies) answers[reply.ticket] = std::move(reply);
     }
   }
 
@@ -107,7 +107,7 @@ struct Server {
   std::map<std::pair<uint64_t, int32_t>, std::vector<TokenId>> tokens;
   std::map<std::pair<uint64_t, int32_t>, TokenEvent> ended;
   std::map<std::pair<uint64_t, int32_t>, std::string> versions;
-  std::map<uint64_t, AdapterReply> answers;
+  std::map<uint64_t, CommandReply> answers;
 };
 
 Submit request(uint64_t id, int prompt, int output, std::vector<AdapterUse> adapters = {}) {

@@ -19,8 +19,9 @@ class Executor {
   virtual Status execute(const ModelBatch& batch, const KvView& kv) = 0;
   virtual const ModelLimits& limits() const = 0;   // the engine plans within them
   virtual ModelTimes times() const { return {}; }  // since it was made
-  // A step's duration is that of reading weights from disk, whatever its rows: rows more are nearly free.
-  virtual bool streams() const { return false; }
+  // Of weights read from disk in every step, whatever its rows: where there are some, rows more are nearly free.
+  virtual int64_t streamed_bytes() const { return 0; }
+  bool streams() const { return streamed_bytes() > 0; }
 };
 
 // `model` was created with `limits` and outlives the executor.

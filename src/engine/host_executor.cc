@@ -10,7 +10,7 @@ class HostExecutor final : public Executor {
   Status execute(const ModelBatch& batch, const KvView& kv) override { return model_.forward(batch, kv); }
   const ModelLimits& limits() const override { return limits_; }
   ModelTimes times() const override { return model_.times(); }
-  bool streams() const override { return model_.streams(); }
+  int64_t streamed_bytes() const override { return model_.streamed_bytes(); }
 
  private:
   Model& model_;

@@ -87,6 +87,11 @@ void EngineLoop::receive(const AdapterCommand& command) {
 
 void EngineLoop::receive(LoadDone&& done) { registry_.on_load_done(std::move(done)); }
 
+// Between two steps: nobody uses the weights now.
+void EngineLoop::receive(const MemoryCommand& command) {
+  output_->replies.push_back({.ticket = command.ticket, .status = parts_.set_budget(command.budget_bytes)});
+}
+
 // One round over those who wait for adapters, oldest first. Only when something changed since the last one.
 void EngineLoop::acquire_adapters() {
   if (!cold_changed_ && registry_.generation() == round_generation_) return;

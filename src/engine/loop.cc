@@ -91,6 +91,7 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.lora_s = static_cast<double>(times.lora_ns) * 1e-9;
   stats.disk_s = static_cast<double>(times.disk_ns) * 1e-9;
   stats.disk_read_bytes = times.disk_read_bytes;
+  stats.streamed_bytes = parts_.executor->streamed_bytes();
   stats.running = static_cast<int32_t>(running_.size());
   stats.waiting = static_cast<int32_t>(waiting_.size());
   stats.waiting_for_adapter = static_cast<int32_t>(cold_.size());

@@ -45,6 +45,7 @@ struct LoopParts {
   LogSink* log = nullptr;
   ThreadPool* pool = nullptr;
   std::function<bool(LoadJob&&)> start_load;
+  std::function<Status(int64_t budget_bytes)> set_budget;
   RegistryOptions registry;
   int32_t max_model_len = 0;
   int32_t max_sequences = 0;
@@ -85,6 +86,7 @@ class EngineLoop {
   void receive(const Cancel& cancel);
   void receive(const AdapterCommand& command);
   void receive(LoadDone&& done);
+  void receive(const MemoryCommand& command);
   void acquire_adapters();
   void make_ready(Request& request);
   Status prepare(Request& request);

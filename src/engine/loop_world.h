@@ -102,7 +102,7 @@ class World {
       record.end = event.end;
       record.last = std::move(event);
     }
-    for (AdapterReply& reply : output.replies) replies.push_back(std::move(reply));
+    for (CommandReply& reply : output.replies) replies.push_back(std::move(reply));
   }
   // Until nothing is left to do; loads end by themselves.
   void run(int turns_max = 5000) {
@@ -177,7 +177,7 @@ class World {
   std::vector<Message> messages;
   std::map<RequestId, Submit> submits;
   std::map<std::pair<RequestId, int32_t>, Record> records;
-  std::vector<AdapterReply> replies;
+  std::vector<CommandReply> replies;
   uint64_t last_id = 0, tickets = 0;
   std::unique_ptr<EngineLoop> loop;
 };

@@ -29,7 +29,7 @@ struct Cancel {
   RequestId id;
   int32_t choice = kAllChoices;
 };
-using Message = std::variant<Arrival, Cancel, AdapterCommand, LoadDone>;
+using Message = std::variant<Arrival, Cancel, AdapterCommand, LoadDone, MemoryCommand>;
 
 class Inbox {
  public:

@@ -11,6 +11,7 @@
 // caps adapters (adapter_bytes).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +31,12 @@ namespace loralei {
 // configured length.
 ModelLimits step_limits(const EngineOptions& options, const ModelConfig& config);
 
+// How another memory budget is made true; empty functions: it cannot be changed.
+struct MemoryControl {
+  std::function<Status(int64_t budget_bytes)> prepare;  // on a thread of its own, beside running steps; may take long
+  std::function<Status(int64_t budget_bytes)> apply;    // on the engine thread, between two steps
+};
+
 struct EngineParts {
   std::unique_ptr<Executor> executor;
   ModelConfig config;
@@ -40,6 +47,7 @@ struct EngineParts {
   LogSink* log = nullptr;
   ThreadPool* pool = nullptr;  // samples rows side by side; null: on the engine thread. Used between steps only.
   EngineOptions options;
+  MemoryControl memory;
   std::string fingerprint;
 };
 

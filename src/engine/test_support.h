@@ -127,7 +127,7 @@ class FakeExecutor final : public Executor {
  public:
   explicit FakeExecutor(ModelLimits limits) : limits_(limits) {}
   const ModelLimits& limits() const override { return limits_; }
-  bool streams() const override { return streaming; }
+  int64_t streamed_bytes() const override { return streaming ? 1 : 0; }
 
   Status execute(const ModelBatch& batch, const KvView& kv) override {
     ++steps;

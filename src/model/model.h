@@ -75,7 +75,7 @@ class Model {
   static int64_t scratch_bytes(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads);
   uint64_t op_count() const;  // operations issued so far
   ModelTimes times() const;
-  bool streams() const;  // weights come from disk in every pass
+  int64_t streamed_bytes() const;  // of weights that come from disk in every pass
 
   // Bias of a base module as f32 [out], or null: what AdapterBase needs for bias="all".
   const float* bias(int layer, Module module) const;

@@ -51,7 +51,7 @@ Status AdapterService::add(const std::string& name, const std::string& path, Ada
   auto answer = std::make_shared<std::promise<Status>>();
   auto future = answer->get_future();
   TRY(context_.dispatcher.command({0, AdapterAction::kRegister, name, path, false},
-                                  [answer](const AdapterReply& reply) { answer->set_value(reply.status); }));
+                                  [answer](const CommandReply& reply) { answer->set_value(reply.status); }));
   TRY(future.get());
   return catalogue_.add({name, path, root, source, std::time(nullptr), 0}, false);
 }
@@ -105,13 +105,13 @@ void AdapterService::load(std::shared_ptr<Reply> reply, const LoadLoraRequest& r
 
 void AdapterService::load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry entry, bool in_place, bool pinned) {
   AdapterCommand command{0, AdapterAction::kLoad, entry.name, entry.path, in_place};
-  auto done = [this, reply, entry, pinned](const AdapterReply& answer) {
+  auto done = [this, reply, entry, pinned](const CommandReply& answer) {
     if (!answer.status.ok()) return reply->error(vllm_error_of(answer.status.error()));
     if (const Status status = catalogue_.add(entry, true); !status.ok())
       return reply->error(vllm_error_of(status.error()));
     context_.log.log(LogLevel::kInfo,
                      "adapter '" + entry.name + "' loaded from " + entry.path + ", version " + answer.version);
-    const auto loaded = [reply, name = entry.name](const AdapterReply& last) {
+    const auto loaded = [reply, name = entry.name](const CommandReply& last) {
       if (!last.status.ok()) return reply->error(vllm_error_of(last.status.error()));
       reply->text(200, lora_loaded_text(name));
     };
@@ -128,7 +128,7 @@ void AdapterService::unload(std::shared_ptr<Reply> reply, const std::string& nam
     return reply->error(vllm_error(404, "The lora adapter '" + name.substr(0, 200) + "' cannot be found."));
   }
   const Status status = context_.dispatcher.command(
-      {0, AdapterAction::kUnload, name, "", false}, [this, reply, name](const AdapterReply& answer) {
+      {0, AdapterAction::kUnload, name, "", false}, [this, reply, name](const CommandReply& answer) {
         if (!answer.status.ok()) return reply->error(vllm_error_of(answer.status.error()));
         context_.log.log(LogLevel::kInfo,
                          "adapter '" + name + "' unloaded, " + std::to_string(answer.bytes_freed) + " bytes freed");
@@ -140,7 +140,7 @@ void AdapterService::unload(std::shared_ptr<Reply> reply, const std::string& nam
 void AdapterService::remove(std::shared_ptr<Reply> reply, const std::string& name) {
   if (!catalogue_.remove(name)) return reply->error(no_such_adapter(name));
   const Status status = context_.dispatcher.command(
-      {0, AdapterAction::kUnload, name, "", false}, [this, reply, name](const AdapterReply& answer) {
+      {0, AdapterAction::kUnload, name, "", false}, [this, reply, name](const CommandReply& answer) {
         if (!answer.status.ok()) return reply->error(to_api_error(answer.status.error()));
         context_.log.log(LogLevel::kInfo,
                          "adapter '" + name + "' unloaded, " + std::to_string(answer.bytes_freed) + " bytes freed");
@@ -162,7 +162,7 @@ void AdapterService::pin(std::shared_ptr<Reply> reply, const std::string& name, 
   if (!catalogue_.find(name)) return reply->error(no_such_adapter(name));
   const AdapterAction action = pinned ? AdapterAction::kPin : AdapterAction::kUnpin;
   const Status status =
-      context_.dispatcher.command({0, action, name, "", false}, [reply, name, pinned](const AdapterReply& answer) {
+      context_.dispatcher.command({0, action, name, "", false}, [reply, name, pinned](const CommandReply& answer) {
         if (!answer.status.ok()) return reply->error(to_api_error(answer.status.error()));
         JsonOut out;
         out.begin_object()

@@ -165,6 +165,10 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
       return adapters_.pin(std::move(reply), route.name, true);
     case RouteId::kAdapterUnpin:
       return adapters_.pin(std::move(reply), route.name, false);
+    case RouteId::kMemory:
+      return reply->json(200, memory_body());
+    case RouteId::kSetMemory:
+      return set_memory(request.body, std::move(reply));
     case RouteId::kDrain:
       begin_drain();
       return reply->json(200, R"({"status":"draining"})");
@@ -327,6 +331,28 @@ void ApiServer::model(Reply& reply, const std::string& name) const {
   if (!found.ok()) return reply.error(found.error());
   const CatalogueEntry& entry = found->entries.front();
   reply.json(200, model_card({entry.name, entry.created_s, entry.path, names.front(), engine_.max_model_len()}));
+}
+
+void ApiServer::set_memory(const std::string& body, std::shared_ptr<Reply> reply) {
+  auto request = parse_set_memory_request(body);
+  if (!request.ok()) return reply->error(request.error());
+  const auto done = [this, reply](const CommandReply& answer) {
+    if (!answer.status.ok()) return reply->error(to_api_error(answer.status.error(), "budget_bytes"));
+    reply->json(200, memory_body());
+  };
+  const Status status = dispatcher_.command(MemoryCommand{0, request->budget_bytes}, done);
+  if (!status.ok()) reply->error(to_api_error(status.error(), "budget_bytes"));
+}
+
+std::string ApiServer::memory_body() const {
+  const EngineStats stats = engine_.stats();
+  JsonOut out;
+  out.begin_object().key("budget_bytes").number(stats.memory_budget_bytes);
+  out.key("weights_bytes").number(stats.weights_bytes).key("kv_bytes").number(stats.kv_bytes);
+  out.key("adapters_bytes").number(stats.adapter_bytes).key("adapters_bytes_max").number(stats.adapter_bytes_max);
+  out.key("scratch_bytes").number(stats.scratch_bytes).key("other_bytes").number(stats.other_bytes);
+  out.key("streamed_bytes_per_pass").number(stats.streamed_bytes).end_object();
+  return out.take();
 }
 
 std::string ApiServer::version_body() const {

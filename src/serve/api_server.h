@@ -62,6 +62,8 @@ class ApiServer final : public HttpHandler {
   void rescan_reply(Reply& reply);
   void models(Reply& reply) const;
   void model(Reply& reply, const std::string& name) const;
+  void set_memory(const std::string& body, std::shared_ptr<Reply> reply);
+  std::string memory_body() const;
   std::string version_body() const;
   std::string index_text() const;
   PlanInputs inputs(int64_t arrived_ns);

@@ -44,7 +44,8 @@ size_t Dispatcher::running() const {
   return sinks_.size();
 }
 
-Status Dispatcher::command(AdapterCommand command, ReplyCallback done) {
+template <typename Command>
+Status Dispatcher::send(Command command, ReplyCallback done) {
   uint64_t ticket = 0;
   {
     std::lock_guard lock(mutex_);
@@ -59,6 +60,9 @@ Status Dispatcher::command(AdapterCommand command, ReplyCallback done) {
   }
   return status;
 }
+
+template Status Dispatcher::send(AdapterCommand, ReplyCallback);
+template Status Dispatcher::send(MemoryCommand, ReplyCallback);
 
 bool Dispatcher::wait_idle(int64_t timeout_ms) {
   std::unique_lock lock(mutex_);
@@ -108,7 +112,7 @@ void Dispatcher::deliver(EngineOutput output) {
     }
     if (sink) sink->on_event(std::move(event));
   }
-  for (const AdapterReply& reply : output.replies) {
+  for (const CommandReply& reply : output.replies) {
     ReplyCallback done;
     {
       std::lock_guard lock(mutex_);

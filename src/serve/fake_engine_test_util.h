@@ -50,7 +50,7 @@ class FakeEngine final : public Engine {
   }
   Status command(AdapterCommand command) override {
     std::lock_guard lock(mutex_);
-    AdapterReply reply;
+    CommandReply reply;
     reply.ticket = command.ticket;
     reply.version = "v-" + command.name;
     if (command.path.find("broken") != std::string::npos) reply.status = corrupt("The file is broken.");
@@ -62,6 +62,16 @@ class FakeEngine final : public Engine {
       if (command.action != AdapterAction::kRegister) adapters_[command.name].tier = AdapterTier::kResident;
     }
     commands.push_back(std::move(command));
+    output_.replies.push_back(std::move(reply));
+    changed_.notify_all();
+    return {};
+  }
+  Status command(MemoryCommand command) override {
+    std::lock_guard lock(mutex_);
+    CommandReply reply;
+    reply.ticket = command.ticket;
+    if (command.budget_bytes < 1000) reply.status = too_large("The least that would do is 1000 bytes.");
+    if (reply.status.ok()) budget_bytes_ = command.budget_bytes;
     output_.replies.push_back(std::move(reply));
     changed_.notify_all();
     return {};
@@ -78,6 +88,7 @@ class FakeEngine final : public Engine {
     std::lock_guard lock(mutex_);
     EngineStats stats;
     stats.running = static_cast<int32_t>(submits_.size() - ended_.size());
+    stats.memory_budget_bytes = budget_bytes_;
     for (const auto& [name, status] : adapters_) stats.adapters.push_back(status);
     return stats;
   }
@@ -185,6 +196,7 @@ class FakeEngine final : public Engine {
   std::set<uint64_t> cancelled_, ended_;
   std::set<std::pair<uint64_t, int32_t>> cancelled_choices_;
   std::map<std::string, AdapterStatus> adapters_;
+  int64_t budget_bytes_ = 5000;
   bool draining_ = false, stopped_ = false;
   const std::string fingerprint_ = "fp_test";
 };

@@ -149,6 +149,8 @@ void put_engine(Page& page, const EngineStats& s) {
   page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.kv_bytes), {{"use", "kv_cache"}});
   page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.scratch_bytes), {{"use", "scratch"}});
   page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.other_bytes), {{"use", "other"}});
+  page.value(kGauge, "loralei_stream_pass_bytes", "Weights read from disk in every pass; 0: everything is resident.",
+             number(s.streamed_bytes));
   page.value(kCounter, "loralei_steps_total", "Forward passes.", number(s.steps));
   page.value(kCounter, "loralei_prompt_tokens_total", "Prompt tokens of admitted requests.", number(s.prompt_tokens),
              {}, "vllm:prompt_tokens_total");

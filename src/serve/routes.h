@@ -35,6 +35,8 @@ enum class RouteId : unsigned char {
   kAdapterRescan,
   kLoadLora,
   kUnloadLora,
+  kMemory,
+  kSetMemory,
   kDrain,
 };
 

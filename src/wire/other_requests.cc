@@ -136,6 +136,29 @@ Parsed<UnloadLoraRequest> parse_unload_lora_request(std::string_view body) {
   return UnloadLoraRequest{std::move(*name)};
 }
 
+// A number of bytes, or a text with a unit as on the command line.
+Parsed<SetMemoryRequest> parse_set_memory_request(std::string_view body) {
+  auto json = parse_json_object(body);
+  if (!json.ok()) return json.error();
+  JsonReader reader(*json);
+  SetMemoryRequest request;
+  const Json* value = reader.find("budget_bytes");
+  if (value == nullptr) {
+    reader.fail("budget_bytes", "'budget_bytes' is missing.", "missing_required_parameter");
+  } else if (value->is_string()) {
+    auto bytes = parse_bytes(value->get_ref<const std::string&>());
+    if (bytes.ok() && *bytes > 0) {
+      request.budget_bytes = *bytes;
+    } else {
+      reader.fail("budget_bytes", "'budget_bytes' is a number of bytes, or a text like \"2GiB\".");
+    }
+  } else if (auto bytes = reader.as_integer(*value, "budget_bytes", 1, INT64_MAX)) {
+    request.budget_bytes = *bytes;
+  }
+  if (reader.failed()) return reader.error();
+  return request;
+}
+
 Parsed<AppStateRequest> parse_app_state_request(std::string_view body) {
   auto json = parse_json_object(body);
   if (!json.ok()) return json.error();

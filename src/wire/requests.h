@@ -174,6 +174,10 @@ struct UnloadLoraRequest {
   std::string name;
 };
 
+struct SetMemoryRequest {
+  int64_t budget_bytes = 0;
+};
+
 enum class AppStateKind : unsigned char { kForeground, kBackground, kKilled };
 struct AppStateRequest {
   AppStateKind state = AppStateKind::kForeground;
@@ -188,6 +192,7 @@ Parsed<DetokenizeRequest> parse_detokenize_request(std::string_view body);
 // Errors of these two have vLLM's types.
 Parsed<LoadLoraRequest> parse_load_lora_request(std::string_view body);
 Parsed<UnloadLoraRequest> parse_unload_lora_request(std::string_view body);
+Parsed<SetMemoryRequest> parse_set_memory_request(std::string_view body);
 Parsed<AppStateRequest> parse_app_state_request(std::string_view body);
 
 }  // namespace loralei

@@ -259,6 +259,12 @@ TEST(OtherRequests, EmbeddingsTokenizeAdaptersApps) {
   EXPECT_FALSE(parse_load_lora_request(R"({"lora_name":"a,b","lora_path":"p"})").ok());
   EXPECT_FALSE(parse_load_lora_request(R"({"lora_name":"a","lora_path":"p\u0000q"})").ok());
   EXPECT_FALSE(parse_unload_lora_request("{}").ok());
+  EXPECT_EQ(parse_set_memory_request(R"({"budget_bytes":3000000000})")->budget_bytes, 3000000000);
+  EXPECT_EQ(parse_set_memory_request(R"({"budget_bytes":"2GiB"})")->budget_bytes, int64_t{2} << 30);
+  for (const char* bad : {"{}", R"({"budget_bytes":0})", R"({"budget_bytes":-1})", R"({"budget_bytes":1.5})",
+                          R"({"budget_bytes":"much"})", R"({"budget_bytes":[]})", R"({"budget_bytes":1e30})"}) {
+    EXPECT_FALSE(parse_set_memory_request(bad).ok()) << bad;
+  }
   EXPECT_EQ(parse_app_state_request(R"({"state":"background","pid":7})")->pid, 7);
   EXPECT_FALSE(parse_app_state_request(R"({"state":"asleep"})").ok());
 }

@@ -56,6 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (auto r = parse_detokenize_request(body); !r.ok()) check_error(r.error());
   if (auto r = parse_load_lora_request(body); !r.ok()) check_error(r.error());
   if (auto r = parse_unload_lora_request(body); !r.ok()) check_error(r.error());
+  if (auto r = parse_set_memory_request(body); !r.ok()) check_error(r.error());
   if (auto r = parse_app_state_request(body); !r.ok()) check_error(r.error());
 
   // The writer on raw bytes: always valid JSON, and text that is valid comes back as it was.

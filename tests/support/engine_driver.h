@@ -80,7 +80,7 @@ class EngineDriver {
       answer.error = event.error;
       open_.erase(key);
     }
-    for (AdapterReply& reply : output.replies) {
+    for (CommandReply& reply : output.replies) {
       EXPECT_EQ(tickets_.erase(reply.ticket), 1u) << "a second reply, or one to nobody";
       replies[reply.ticket] = std::move(reply);
     }
@@ -107,7 +107,7 @@ class EngineDriver {
   size_t open() const { return open_.size(); }
 
   std::map<Key, Answer> answers;
-  std::map<uint64_t, AdapterReply> replies;
+  std::map<uint64_t, CommandReply> replies;
   std::vector<Error> refusals;
 
  private:
