@@ -122,6 +122,14 @@ TEST(Speculation, StopsWhereItShould) {
   }
   run_both(requests, {});
   requests.clear();
+  for (int salt = 0; salt < 40; ++salt) {  // the end itself is guessed
+    Submit submit = repeating(12, 60, salt, {3, 4, 5});
+    submit.prompt = {3, 3, 5, 3, 4, 5, 4, 3, 5, 4, 4, 5};
+    submit.stop_ids = {5};
+    requests.push_back(submit);
+  }
+  run_both(requests, {.step_tokens = 128});
+  requests.clear();
   for (int output = 1; output <= 12; ++output) requests.push_back(repeating(20, output, 1, {3, 4}));
   run_both(requests, {.max_model_len = 29});  // ends at the model's length and at max_tokens
 }
@@ -174,12 +182,12 @@ TEST(Speculation, AGrammarIsToldOfWhatHoldsAndNothingElse) {
   const GrammarRuleId root = builder.add_rule();
   builder.add_range(builder.start(root), 'a', 'b', builder.start(root));
   builder.end_rule(builder.literal(builder.start(root), "c"));
-  std::vector<Submit> requests(4);
+  std::vector<Submit> requests(40);
   for (Submit& submit : requests) {
     submit = simple(20, 100, static_cast<int>(&submit - requests.data()));
     submit.ignore_eos = false;
-    submit.sampling.logit_bias = {{3, -4.0f}};       // a long text before the end
-    submit.prompt = {1, 2, 3, 1, 1, 2, 3, 2, 2, 3};  // the form's end is guessed, too
+    submit.sampling.logit_bias = {{3, &submit < &requests[4] ? -4.0f : 0.0f}};  // long texts and short ones
+    submit.prompt = {1, 2, 3, 1, 1, 2, 3, 2, 2, 3, 1, 2, 3};                    // the form's end is guessed, too
   }
   requests[0].sampling.grammar = std::move(std::move(builder).finish(root)).value();
   requests[0].sampling.vocab_trie = std::move(VocabTrie::build(std::move(tokens), kVocab)).value();
@@ -187,7 +195,7 @@ TEST(Speculation, AGrammarIsToldOfWhatHoldsAndNothingElse) {
     submit.sampling.grammar = requests[0].sampling.grammar;
     submit.sampling.vocab_trie = requests[0].sampling.vocab_trie;
   }
-  run_both(requests, {});
+  run_both(requests, {.step_tokens = 128});
 }
 
 TEST(Speculation, ACancelBetweenStepsEndsTheChoice) {
@@ -254,6 +262,34 @@ TEST(Gathering, WaitsAMomentFromIdleAndOnlyWhileStreaming) {
   EXPECT_EQ(world.loop->gather_ns(), 0);  // a step follows anyway
   world.run();
   EXPECT_EQ(world.loop->gather_ns(), 50'000'000);
+}
+
+TEST(Gathering, WaitsForAdaptersOnTheirWay) {
+  World world;
+  world.executor.streaming = true;
+  for (const std::string name : {"a", "b"}) {
+    world.files.put("/" + name, name == "a" ? 11 : 12);
+    world.command(AdapterAction::kRegister, name, "/" + name);
+    world.submit(simple(10, 3, 1, {{name, 1.0f}}));
+  }
+  EngineOutput output;
+  const auto take_in = [&] {
+    for (int i = 0; i < 3; ++i) world.loop->take_in(world.messages, output);
+  };
+  for (int stage = 0; stage < 2; ++stage) {  // looked at, then loaded
+    take_in();
+    ASSERT_EQ(world.jobs.size(), 2u);     // before any step
+    EXPECT_FALSE(world.loop->gathers());  // nobody is ready: no step to hold back
+    world.finish_load();
+    if (stage == 0) world.finish_load();
+  }
+  take_in();
+  EXPECT_TRUE(world.loop->gathers());
+  world.finish_load();
+  take_in();
+  world.turn();
+  EXPECT_EQ(world.stats().running, 2);
+  EXPECT_EQ(world.executor.steps, 1);
 }
 
 }  // namespace

@@ -15,9 +15,8 @@
 //      room for the whole known text and one spare block for every running sequence, so that it does not cause a
 //      preemption right away. Granted: listed in `admitted`. Deferred: not listed. Impossible: needs more blocks than
 //      there are; listed in `impossible`.
-//   4. Draft rows (speculation) come last and take what is left of rows, logits and blocks, oldest sequence first; new
-//   blocks only where
-//      nobody waits for some and every running sequence could still grow: a guess preempts and defers nobody.
+//   4. Draft rows (speculation) come last and take what is left of rows, logits and blocks, oldest sequence first.
+//      New blocks only where nobody waits for some and all could still grow: a guess preempts and defers nobody.
 //   5. Rows are ordered by adapters, then by age: rows without adapter together, rows of one adapter adjacent.
 // Invariants: check_step_plan(plan) is empty; rows <= step_tokens; logits rows <= logits_rows; segments <=
 // options.segments; running <= max_sequences; the blocks wanted fit. No starvation as long as max_sequences <=
