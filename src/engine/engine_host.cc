@@ -125,6 +125,7 @@ WeightOptions weight_options_of(const EngineHostOptions& options, int threads) {
   WeightOptions weights;
   weights.quantise = options.quantise;
   weights.quantised_layout = options.int8_activations ? LayoutId::kTile16 : LayoutId::kPlain;
+  weights.shrink = options.stream_shrink;
   weights.threads = threads;
   return weights;
 }
@@ -143,7 +144,13 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
   const int threads = threads_of(options);
   const WeightOptions weight_options = weight_options_of(options, threads);
   const FixedBytes fixed = fixed_bytes(options, file.config, *ops, threads);
-  TRY_ASSIGN(const std::vector<PlannedMatrix> planned, WeightStore::planned(file, weight_options));
+  TRY_ASSIGN(std::vector<PlannedMatrix> planned, WeightStore::planned(file, weight_options));
+  for (const std::string& path : packed_paths(file, weight_options, options.cache_dir)) {
+    const auto packed = open_packed(path, file, weight_options);
+    if (!packed.ok()) continue;
+    for (size_t i = 0; i < planned.size(); ++i) planned[i].stored_tile_bytes = shrunk_tile_bytes(packed->matrices[i]);
+    break;
+  }
   TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(file, weight_options));
   StreamForecast forecast;
   const int64_t budget = budget_of(options);
@@ -184,6 +191,7 @@ Result<std::unique_ptr<WeightStore>> EngineHost::stream_weights(const EngineHost
   streaming.residency = options.residency;
   streaming.rows_max = std::max(options.engine.step_tokens, options.engine.max_sequences);
   streaming.packed_path = packed.path;
+  streaming.pool = parts.pool.get();
   return WeightStore::stream(parts.file, *parts.ledger, parts.weight_options, streaming, log);
 }
 

@@ -43,7 +43,7 @@ class Streaming : public testing::Test {
   }
   std::string pack(const BaseModelFile& model, const WeightOptions& options = {}) {
     const std::string path = (folder_ / "model.pack").string();
-    const Status packed = pack_model(model, options, path);
+    const Status packed = pack_model(model, options, path, log_);
     EXPECT_TRUE(packed.ok()) << (packed.ok() ? "" : packed.error().message);
     return path;
   }
@@ -314,7 +314,7 @@ TEST_F(Streaming, PackingGoesOnWhereItWasInterrupted) {
     if (first_done < 0) first_done = done;
     packed_bytes = total;
   };
-  ASSERT_TRUE(pack_model(model, options, path).ok());
+  ASSERT_TRUE(pack_model(model, options, path, log_).ok());
   EXPECT_GT(first_done, packed_bytes / 3);  // it did not begin at the beginning
   EXPECT_FALSE(fs::exists(path + ".part"));
   auto again = parse_packed(*files.open(path).value());
@@ -336,11 +336,11 @@ TEST_F(Streaming, OneProcessPacksAtATime) {
   {
     auto other = WriteFile::open(path + ".part");
     ASSERT_TRUE(other.ok());
-    const Status refused = pack_model(model, {}, path);
+    const Status refused = pack_model(model, {}, path, log_);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
   }
-  EXPECT_TRUE(pack_model(model, {}, path).ok());
+  EXPECT_TRUE(pack_model(model, {}, path, log_).ok());
   EXPECT_TRUE(open_packed(path, model, {}).ok());
 }
 

@@ -16,6 +16,7 @@
 #include "sys/pages.h"
 #include "tensor/tile_layout.h"
 #include "weights/pack.h"
+#include "weights/panel_decoder.h"
 #include "weights/tensor_reader.h"
 
 namespace loralei {
@@ -55,10 +56,11 @@ struct WeightStore::State {
   PackedIndex packed;
   std::unique_ptr<File> packed_file;  // for single rows
   std::unique_ptr<Streamer> streamer;
+  std::unique_ptr<PanelDecoder> decoder;  // where panels are streamed shrunk
   ResidencyPlan plan;
   std::string description;
   int64_t round_bytes = 0;
-  std::vector<std::byte> row_tile, rows;  // look_up: one tile; the rows found
+  std::vector<std::byte> row_tile, stored_tile, rows;  // look_up: one tile, as held and as stored; the rows found
   std::vector<TokenId> row_numbers;
   WeightPanel rows_panel;
 
@@ -87,6 +89,7 @@ struct WeightStore::State {
     matrix.locked_rows = rows;
   }
   Status read_locked(int64_t threads);
+  Status read_shrunk_row(const Matrix& matrix, int64_t row, std::byte* out);
   std::vector<StreamPanel> add_streamed_panels(const HeldTensors& held);
 };
 
@@ -172,14 +175,16 @@ Status WeightStore::State::read_locked(int64_t threads) {
     for (int64_t row = 0; row < matrix.locked_rows; row += step)
       units.push_back({i, row, std::min(step, matrix.locked_rows - row)});
   }
-  return run_units(units, static_cast<int>(threads), [&](const ReadUnit& unit, UnitBuffers&) -> Status {
+  return run_units(units, static_cast<int>(threads), [&](const ReadUnit& unit, UnitBuffers& buffers) -> Status {
     const Matrix& matrix = matrices[unit.matrix];
-    auto* const out = const_cast<std::byte*>(matrix.panels.front().data) +
-                      unit.row_begin * row_bytes(matrix.view.dtype, matrix.view.cols);
+    std::byte* const place = const_cast<std::byte*>(matrix.panels.front().data) +
+                             unit.row_begin * row_bytes(matrix.view.dtype, matrix.view.cols);
     const int64_t first = unit.row_begin / kRowTile;
     const int64_t end = (unit.row_begin + unit.row_count + kRowTile - 1) / kRowTile;
     int64_t bytes = 0;
     for (int64_t tile = first; tile < end; ++tile) bytes += matrix.packed.bytes_of_tile(tile);
+    if (matrix.packed.shrunk) buffers.shrunk.resize(static_cast<size_t>(bytes));
+    std::byte* const out = matrix.packed.shrunk ? buffers.shrunk.data() : place;
     TRY(packed_file->read_exact(matrix.packed.at + first * matrix.packed.tile_bytes(),
                                 {out, static_cast<size_t>(bytes)}));
     for (int64_t tile = first; tile < end; ++tile) {
@@ -189,9 +194,29 @@ Status WeightStore::State::read_locked(int64_t threads) {
         return corrupt("'" + packed_file->path() + "' is damaged in '" + matrix.packed.name +
                        "'; delete it and start again, and it will be made anew.");
       }
+      if (!matrix.packed.shrunk) continue;
+      TRY(matrix.packed.restore_tile(tile, {data, static_cast<size_t>(matrix.packed.tile_bytes())},
+                                     place + (tile - first) * matrix.packed.held_tile_bytes()));
     }
     return {};
   });
+}
+
+// Its whole tile is read and decoded, unless it is locked.
+Status WeightStore::State::read_shrunk_row(const Matrix& matrix, int64_t row, std::byte* out) {
+  const int64_t bytes = row_bytes(matrix.view.dtype, matrix.view.cols);
+  const std::byte* data = nullptr;
+  if (row < matrix.locked_rows) {
+    data = matrix.panels.front().data + row * bytes;
+  } else {
+    const int64_t tile = row / kRowTile;
+    const std::span<std::byte> stored = std::span(stored_tile).first(static_cast<size_t>(matrix.packed.tile_bytes()));
+    TRY(packed_file->read_exact(matrix.packed.at + tile * matrix.packed.tile_bytes(), stored));
+    TRY(matrix.packed.restore_tile(tile, stored, row_tile.data()));
+    data = row_tile.data() + row % kRowTile * bytes;
+  }
+  std::memcpy(out, data, static_cast<size_t>(bytes));
+  return {};
 }
 
 std::vector<StreamPanel> WeightStore::State::add_streamed_panels(const HeldTensors& held) {
@@ -219,8 +244,10 @@ Result<std::unique_ptr<WeightStore>> WeightStore::stream(const BaseModelFile& mo
   std::unique_ptr<WeightStore> store(new WeightStore());
   State& state = *store->state_;
   TRY_ASSIGN(const TensorReader reader, TensorReader::open(model));
-  TRY_ASSIGN(const HeldTensors held, held_tensors(model, reader, options));
+  TRY_ASSIGN(HeldTensors held, held_tensors(model, reader, options));
   TRY_ASSIGN(state.packed, open_packed(streaming.packed_path, model, options));
+  for (size_t i = 0; i < held.matrices.size(); ++i)
+    held.matrices[i].planned.stored_tile_bytes = shrunk_tile_bytes(state.packed.matrices[i]);
   const PosixFileSystem files;
   TRY_ASSIGN(state.packed_file, files.open(streaming.packed_path));
 
@@ -266,12 +293,16 @@ Result<std::unique_ptr<WeightStore>> WeightStore::stream(const BaseModelFile& mo
     if (resident) matrix.view.panels = matrix.panels;
   }
   state.row_tile.resize(static_cast<size_t>(largest_tile));
+  state.stored_tile.resize(static_cast<size_t>(largest_tile));
   state.rows.resize(static_cast<size_t>(largest_row * streaming.rows_max));
   state.row_numbers.resize(static_cast<size_t>(streaming.rows_max));
   state.description = describe_residency(planned, state.plan);
   if (!panels.empty()) {
     StreamerOptions stream;
-    stream.window_bytes = state.plan.window_bytes;
+    stream.window_bytes = state.plan.window_bytes - state.plan.decode_bytes;
+    if (state.plan.decode_bytes > 0) {
+      TRY_ASSIGN(state.decoder, PanelDecoder::create(state.plan.decode_bytes, panels.size(), streaming.pool));
+    }
     stream.open = [&streaming](std::span<std::byte> memory) {
       BlockReaderOptions reader_options = streaming.reader;
       reader_options.memory = memory;
@@ -279,7 +310,7 @@ Result<std::unique_ptr<WeightStore>> WeightStore::stream(const BaseModelFile& mo
                                    : open_block_reader(streaming.packed_path, reader_options);
     };
     TRY_ASSIGN(state.streamer, Streamer::create(state.packed, std::move(panels), std::move(stream)));
-    state.round_bytes = state.plan.window_bytes / kRoundsInWindow;
+    state.round_bytes = (state.plan.window_bytes - state.plan.decode_bytes) / kRoundsInWindow;
     state.description += "reading with " + state.streamer->how() + "\n";
   }
   uint64_t hash = 0;
@@ -301,12 +332,16 @@ Result<EmbeddedRows> WeightStore::look_up(TensorSlot slot, std::span<const Token
   if (matrix.locked_rows == matrix.view.rows) return EmbeddedRows{matrix.view, tokens};
   CHECK(tokens.size() <= state.row_numbers.size());
   const int64_t bytes = row_bytes(matrix.view.dtype, matrix.view.cols);
-  const int64_t tile_bytes = matrix.packed.tile_bytes();
+  const int64_t tile_bytes = matrix.packed.held_tile_bytes();
   for (size_t i = 0; i < tokens.size(); ++i) {
     const int64_t row = tokens[i];
     CHECK(row >= 0 && row < matrix.view.rows);
     std::byte* const out = state.rows.data() + static_cast<int64_t>(i) * bytes;
     state.row_numbers[i] = static_cast<TokenId>(i);
+    if (matrix.packed.shrunk) {
+      TRY(state.read_shrunk_row(matrix, row, out));
+      continue;
+    }
     if (matrix.view.layout == LayoutId::kPlain) {
       TRY(state.packed_file->read_exact(matrix.packed.at + row * bytes, {out, static_cast<size_t>(bytes)}));
       continue;
@@ -352,7 +387,8 @@ StreamerTotals WeightStore::stream_totals() const {
   return state_->streamer != nullptr ? state_->streamer->totals() : StreamerTotals{};
 }
 StreamShape WeightStore::stream_shape() const {
-  return {state_->plan.streamed_bytes, state_->plan.window_bytes, state_->plan.window_bound_bytes};
+  const ResidencyPlan& plan = state_->plan;
+  return {plan.streamed_bytes, plan.decoded_bytes, plan.window_bytes, plan.window_bound_bytes};
 }
 std::string WeightStore::describe() const { return state_->description; }
 void WeightStore::check() const { CHECK(state_->open_uses == 0); }
@@ -401,6 +437,8 @@ Result<bool> WeightUse::next() {
   if (state.streamer == nullptr) return false;
   // Streamed panels in the order in which they arrive: wait for one, take those that are there.
   int64_t bytes = 0;
+  int64_t decoded_end = 0;  // of the pass's panels: what is decoded need not stay in the window
+  if (state.decoder != nullptr) state.decoder->begin_round();
   for (bool released = false; matrix_ < count_; ++matrix_, panel_ = 0) {
     WeightStore::State::Matrix& matrix = state.matrices[static_cast<size_t>(slots_[matrix_])];
     const int64_t count = std::ssize(matrix.panels) - static_cast<int64_t>(matrix.locked_panels);
@@ -410,15 +448,24 @@ Result<bool> WeightUse::next() {
       if (!released) state.streamer->release(number);
       released = true;
       WeightPanel& panel = matrix.panels[matrix.locked_panels + static_cast<size_t>(panel_)];
+      const int64_t tiles = (panel.row_count + kRowTile - 1) / kRowTile;
+      const bool shrunk = matrix.packed.shrunk.has_value();
       if (any && (bytes >= state.round_bytes || !state.streamer->ready(number))) break;
+      if (any && shrunk && !state.decoder->fits(matrix.packed, tiles)) break;
       TRY_ASSIGN(panel.data, state.streamer->wait(number));
-      bytes += panel.row_count * row_bytes(matrix.view.dtype, matrix.view.cols);
+      if (shrunk) panel.data = state.decoder->add(matrix.packed, panel.row_begin / kRowTile, tiles, panel.data);
+      bytes += tiles * matrix.packed.tile_bytes();
+      decoded_end = shrunk && decoded_end >= 0 ? number + 1 : -1;
       any = true;
     }
     views_[matrix_].panels =
         std::span(matrix.panels)
             .subspan(matrix.locked_panels + static_cast<size_t>(first), static_cast<size_t>(panel_ - first));
-    if (panel_ < count) return true;
+    if (panel_ < count) break;
+  }
+  if (decoded_end != 0 && state.decoder != nullptr) {
+    TRY(state.decoder->decode());
+    if (decoded_end > 0) state.streamer->release(decoded_end);
   }
   return any;
 }
