@@ -49,7 +49,7 @@ Result<PackedIndex> index_of(const BaseModelFile& model, const HeldTensors& held
 bool shrinkable(const HeldMatrix& matrix) {
   // The counts of a narrower tile would take more memory than it does itself.
   return can_shrink(matrix.target.dtype) && matrix.planned.role != MatrixRole::kEmbed &&
-         matrix.target.rows >= kRowTile && matrix.target.cols >= 64;
+         matrix.target.rows >= kRowTile && matrix.target.cols >= 32;
 }
 int64_t shrinkable_bytes(const HeldTensors& held) {
   int64_t bytes = 0;
