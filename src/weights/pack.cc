@@ -7,7 +7,6 @@
 #include <mutex>
 #include <utility>
 
-#include "base/check.h"
 #include "base/fast_hash.h"
 #include "base/units.h"
 #include "sys/file.h"
@@ -99,15 +98,17 @@ Result<std::optional<ShrunkForm>> fit_matrix(const TensorReader& reader, const H
 }
 
 // The tiles of `held` as they are stored.
-void shrink_rows(const PackedMatrix& packed, int64_t first_tile, int64_t tiles, const std::byte* held,
-                 std::vector<std::byte>& out) {
+Status shrink_tiles(const PackedMatrix& packed, int64_t first_tile, int64_t tiles, const std::byte* held,
+                    std::vector<std::byte>& out) {
   out.resize(static_cast<size_t>(tiles * packed.tile_bytes()));
   for (int64_t i = 0; i < tiles; ++i) {
     const std::span<std::byte> stored(out.data() + i * packed.tile_bytes(), static_cast<size_t>(packed.tile_bytes()));
     const int64_t count = packed.held_bytes_of_tile(first_tile + i) / row_bytes(packed.dtype, 1);
-    const bool fits = shrink(packed.dtype, packed.shrunk->code, held + i * packed.held_tile_bytes(), count, stored);
-    CHECK(fits);  // fit_matrix counted the escapes of this very tile
+    if (shrink(packed.dtype, packed.shrunk->code, held + i * packed.held_tile_bytes(), count, stored)) continue;
+    // fit_matrix counted the escapes of this very tile.
+    return corrupt("'" + packed.name + "' has changed while it was packed; start again when its file is complete.");
   }
+  return {};
 }
 
 std::string one_digit(double value) {
@@ -133,7 +134,7 @@ Result<bool> worth_shrinking(const TensorReader& reader, const HeldTensors& held
   UnitBuffers buffers;
   buffers.packed.resize(static_cast<size_t>(rows * row_bytes(packed.dtype, packed.cols)));
   TRY(reader.read_rows(*matrix.source, matrix.target, 0, rows, buffers.packed.data(), buffers.source));
-  shrink_rows(packed, 0, rows / kRowTile, buffers.packed.data(), buffers.shrunk);
+  TRY(shrink_tiles(packed, 0, rows / kRowTile, buffers.packed.data(), buffers.shrunk));
   for (int64_t at = 0; at < kProbeBytes; at += std::ssize(buffers.packed)) TRY(file.write(at, buffers.packed));
   TRY(file.sync());
   auto rates = measure_shrink(packed, buffers.shrunk, file.path(), options.threads);
@@ -228,7 +229,9 @@ class Packer {
     TRY_ASSIGN(const uint64_t hash, reader_.read_rows(*matrix.source, matrix.target, unit.row_begin, unit.row_count,
                                                       buffers.packed.data(), buffers.source));
     hash_.fetch_add(hash);
-    if (packed.shrunk) shrink_rows(packed, first_tile, end_tile - first_tile, buffers.packed.data(), buffers.shrunk);
+    if (packed.shrunk) {
+      TRY(shrink_tiles(packed, first_tile, end_tile - first_tile, buffers.packed.data(), buffers.shrunk));
+    }
     const std::vector<std::byte>& stored = packed.shrunk ? buffers.shrunk : buffers.packed;
     for (int64_t tile = first_tile; tile < end_tile; ++tile) {
       const std::byte* const data = stored.data() + (tile - first_tile) * packed.tile_bytes();
