@@ -166,6 +166,7 @@ Status show_applied(const std::string& path, const std::string& base_path) {
 Status show_streaming(const std::string& path, const std::string& budget, const std::string& residency) {
   EngineHostOptions options;
   options.model_path = path;
+  options.cache_dir = default_cache_dir();
   TRY_ASSIGN(options.engine.memory_budget_bytes, parse_bytes(budget));
   TRY_ASSIGN(options.residency.policy, parse_residency_policy(residency));
   TRY_ASSIGN(const StreamForecast forecast, forecast_streaming(options));

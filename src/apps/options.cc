@@ -65,6 +65,7 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       .add_option("--prefetch-window", flags.prefetch_window,
                   "bytes of streamed weights on their way (default: three layers' or 128MiB, the lesser)")
       ->group(group);
+  add_stream_shrink_option(command, flags.stream_shrink)->group(group);
   command.add_option("--kv-cache-memory", flags.kv_cache_memory, "bytes for the KV cache")->group(group);
   command.add_option("--adapter-memory", flags.adapter_memory, "bytes for loaded adapters")->group(group);
   command
@@ -96,6 +97,13 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->group(group);
 }
 
+CLI::Option* add_stream_shrink_option(CLI::App& command, std::string& stream_shrink) {
+  return command
+      .add_option("--stream-shrink", stream_shrink,
+                  "store bf16 and f16 weights without loss in less space for streaming: on, off, or auto (where this "
+                  "machine decodes twice as fast as its disk reads)")
+      ->capture_default_str();
+}
 void add_cache_dir_option(CLI::App& command, std::string& cache_dir) {
   command
       .add_option("--cache-dir", cache_dir,
@@ -118,6 +126,7 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));
   TRY(parse_size("--prefetch-window", flags.prefetch_window, options.residency.window_bytes));
   TRY_ASSIGN(options.residency.policy, parse_residency_policy(flags.residency));
+  TRY_ASSIGN(options.stream_shrink, parse_stream_shrink(flags.stream_shrink));
   if (options.cache_dir.empty()) options.cache_dir = default_cache_dir();
   TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, options.engine.kv_cache_bytes));
   TRY(parse_size("--adapter-memory", flags.adapter_memory, options.engine.adapter_bytes));

@@ -21,6 +21,7 @@ struct EngineFlags {
   std::string residency = "balanced";
   std::string speculate = "auto";
   std::string prefetch_window;
+  std::string stream_shrink = "auto";
   std::string adapter_quant;
   bool no_prefix_cache = false;
 };
@@ -32,6 +33,8 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
 // Checks and converts what was typed. A sentence names the flag.
 Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags);
 
+// --stream-shrink auto|on|off, to be read with parse_stream_shrink.
+CLI::Option* add_stream_shrink_option(CLI::App& command, std::string& stream_shrink);
 // --cache-dir: where a packed model goes that cannot lie beside its source.
 void add_cache_dir_option(CLI::App& command, std::string& cache_dir);
 std::string default_cache_dir();

@@ -48,6 +48,12 @@ TEST(Options, SpeculationIsChosenByName) {
   EXPECT_EQ(refusal({"--speculate", "wildly"}), "refused by the parser");
 }
 
+TEST(Options, ShrinkingIsDecidedByTheMachineUnlessSaid) {
+  EXPECT_EQ(finish_engine_options(*parse({}))->stream_shrink, StreamShrink::kAuto);
+  EXPECT_EQ(finish_engine_options(*parse({"--stream-shrink", "on"}))->stream_shrink, StreamShrink::kOn);
+  EXPECT_EQ(finish_engine_options(*parse({"--stream-shrink", "off"}))->stream_shrink, StreamShrink::kOff);
+}
+
 TEST(Options, FormatsAreChosenByName) {
   const auto flags = parse({"--quant", "q4_0", "--kv-cache-dtype", "bfloat16", "--activations", "f32"});
   ASSERT_TRUE(flags);
@@ -62,6 +68,7 @@ TEST(Options, RefusalsNameTheFlag) {
   EXPECT_NE(refusal({"--quant", "q5_k"}).find("--quant"), std::string::npos);
   EXPECT_NE(refusal({"--residency", "fastest"}).find("balanced"), std::string::npos);
   EXPECT_NE(refusal({"--prefetch-window", "much"}).find("--prefetch-window"), std::string::npos);
+  EXPECT_NE(refusal({"--stream-shrink", "maybe"}).find("--stream-shrink"), std::string::npos);
   EXPECT_NE(refusal({"--kv-cache-dtype", "q4_0"}).find("--kv-cache-dtype"), std::string::npos);
   EXPECT_NE(refusal({"--memory-budget", "many"}).find("--memory-budget"), std::string::npos);
   EXPECT_EQ(refusal({"--activations", "int4"}), "refused by the parser");

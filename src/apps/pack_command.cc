@@ -11,13 +11,15 @@
 #include "formats/base_model.h"
 #include "sys/cpu.h"
 #include "sys/file.h"
+#include "sys/write_file.h"
 #include "weights/pack.h"
 
 namespace loralei {
 namespace {
 
 struct PackFlags {
-  std::string model, quant, output;
+  std::string model, quant, output, cache_dir;
+  std::string stream_shrink = "auto";
   int threads = 0;
 };
 
@@ -30,18 +32,26 @@ Status pack(const PackFlags& flags) {
     if (!dtype) return invalid_argument("--quant is q8_0 or q4_0, not '" + flags.quant + "'.");
     options.quantise = *dtype;
   }
+  TRY_ASSIGN(options.shrink, parse_stream_shrink(flags.stream_shrink));
   ConsoleLog log(ConsoleLog::Options{});
   ProgressPrinter progress("packing", log);
   options.progress = [&progress](int64_t done, int64_t total) { progress.update(done, total); };
-  const std::string path = flags.output.empty() ? packed_paths(model, options, "").front() : flags.output;
+  const std::string path = flags.output.empty() ? packed_paths(model, options, flags.cache_dir).back() : flags.output;
+  if (const std::string folder = parent_path(path); !flags.cache_dir.empty()) TRY(make_folders(folder));
   if (auto index = open_packed(path, model, options); index.ok()) {
     std::printf("%s is up to date\n", path.c_str());
     return {};
   }
-  TRY(pack_model(model, options, path));
-  const PosixFileSystem files;
-  TRY_ASSIGN(const FileStamp stamp, files.stamp(path));
-  std::printf("%s, %s\n", path.c_str(), format_bytes(stamp.size_bytes).c_str());
+  TRY(pack_model(model, options, path, log));
+  TRY_ASSIGN(const PackedIndex index, open_packed(path, model, options));
+  int64_t held = 0, stored = 0;
+  for (const PackedMatrix& matrix : index.matrices) {
+    held += matrix.tiles() * matrix.held_tile_bytes();
+    stored += matrix.bytes();
+  }
+  std::printf("%s, %s", path.c_str(), format_bytes(index.file_bytes).c_str());
+  if (index.shrink) std::printf(", shrunk %.2f times", static_cast<double>(held) / static_cast<double>(stored));
+  std::printf("\n");
   return {};
 }
 
@@ -53,6 +63,8 @@ void add_pack_command(CLI::App& app, int& exit_code) {
   command->add_option("model,-m,--model", flags->model, "Hugging Face directory or GGUF file")->required();
   command->add_option("--quant", flags->quant, "as serve --quant: re-encode weights as q8_0 or q4_0");
   command->add_option("-o,--output", flags->output, "where to (default: beside the model, where serve looks for it)");
+  command->add_option("--cache-dir", flags->cache_dir, "lay it out in this folder, as serve --cache-dir");
+  add_stream_shrink_option(*command, flags->stream_shrink);
   command->add_option("-t,--threads", flags->threads, "threads (default: the cores of this process)")
       ->check(CLI::Range(0, 1024));
   command->callback([flags, &exit_code] {

@@ -2,7 +2,8 @@
 // bench offload: a model under byte budgets it does not fit, beside the bound of FlexInfer's eq. 4:
 //
 //   1 / max(1 / compute, least_bytes / disk)     compute: the same build with everything resident
-//   least_bytes = touched - (budget - fixed)     what any plan must read for a token at least
+//   least_bytes = touched - (budget - fixed)     what any plan must read for a token at least (times what shrinking
+//                                                leaves of it)
 //   fixed = KV + activations + process + min(window, 128 MiB, three layers' streamed bytes)
 //
 // The disk is probed with the streamer's own block size and depth before and after each window of time; a window counts
@@ -66,7 +67,11 @@ Result<Point> measure_point(const BenchOptions& options, const std::string& pack
   point.fixed_bytes = point.kv_bytes + point.scratch_bytes + point.other_bytes +
                       static_cast<double>(std::min(shape.window_bytes, shape.window_bound_bytes));
   const double budget = static_cast<double>(ledger.budget_bytes());
-  const double least = std::max(0.0, rig.touched_bytes - (budget - point.fixed_bytes));
+  // Shrunk weights take as much less of the disk as those that are streamed do.
+  const double stored = shape.decoded_bytes > 0
+                            ? static_cast<double>(shape.streamed_bytes) / static_cast<double>(shape.decoded_bytes)
+                            : 1.0;
+  const double least = std::max(0.0, rig.touched_bytes - (budget - point.fixed_bytes)) * stored;
   // A first look: warms up, checks every tile, and tells how many tokens fill a window.
   TRY_ASSIGN(const BatchTimes first, rig.runner->run(offload_spec(options, rig, batch, 4)));
   double rate = std::max(0.05, first.decode_tok_s() / batch);

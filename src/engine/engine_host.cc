@@ -130,6 +130,7 @@ WeightOptions weight_options_of(const EngineHostOptions& options, int threads) {
   WeightOptions weights;
   weights.quantise = options.quantise;
   weights.quantised_layout = options.int8_activations ? LayoutId::kTile16 : LayoutId::kPlain;
+  weights.shrink = options.stream_shrink;
   weights.threads = threads;
   return weights;
 }
@@ -148,7 +149,13 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
   const int threads = threads_of(options);
   const WeightOptions weight_options = weight_options_of(options, threads);
   const FixedBytes fixed = fixed_bytes(options, file.config, *ops, threads);
-  TRY_ASSIGN(const std::vector<PlannedMatrix> planned, WeightStore::planned(file, weight_options));
+  TRY_ASSIGN(std::vector<PlannedMatrix> planned, WeightStore::planned(file, weight_options));
+  for (const std::string& path : packed_paths(file, weight_options, options.cache_dir)) {
+    const auto packed = open_packed(path, file, weight_options);
+    if (!packed.ok()) continue;
+    for (size_t i = 0; i < planned.size(); ++i) planned[i].stored_tile_bytes = shrunk_tile_bytes(packed->matrices[i]);
+    break;
+  }
   TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(file, weight_options));
   StreamForecast forecast;
   const int64_t budget = budget_of(options);
@@ -189,6 +196,7 @@ StreamingOptions EngineHost::streaming(int64_t weight_bytes) const {
   streaming.residency = options.residency;
   streaming.rows_max = std::max(options.engine.step_tokens, options.engine.max_sequences);
   streaming.packed_path = parts_->packed_path;
+  streaming.pool = parts_->pool.get();
   return streaming;
 }
 

@@ -16,6 +16,7 @@
 #include "engine/api.h"
 #include "formats/base_model.h"
 #include "weights/residency.h"
+#include "weights/shrink_choice.h"
 
 namespace loralei {
 
@@ -29,6 +30,7 @@ struct EngineHostOptions {
   int threads = 0;  // 0: the cores this process may use
   // Where the weights do not fit the budget: what is locked, and where the packed file may lie if not beside the model.
   ResidencyOptions residency;
+  StreamShrink stream_shrink = StreamShrink::kAuto;
   std::string cache_dir;
   EngineOptions engine;
   std::string build;  // named in the fingerprint
@@ -42,7 +44,8 @@ struct WeightOptions;
 class Ledger;
 class WeightStore;
 
-// What start() would do with the model under the budget, without doing it.
+// What start() would do with the model under the budget, without doing it. A packed file that is there tells how its
+// matrices are stored; without one they are taken as they are held, which is the most that start() would read.
 struct StreamForecast {
   std::string text;            // the shares and the plan as a table
   int64_t touched_bytes = 0;   // weights a pass uses

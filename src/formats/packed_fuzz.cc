@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/check.h"
 #include "formats/packed_index.h"
@@ -21,6 +22,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CHECK(matrix.at + matrix.bytes() <= static_cast<int64_t>(size));
     CHECK(matrix.first_check == checks);
     checks += matrix.tiles();
+    if (!matrix.shrunk || matrix.cols > (1 << 12)) continue;
+    // Its first and last tile, whatever they hold, are restored or refused.
+    std::vector<std::byte> held(static_cast<size_t>(matrix.held_tile_bytes()));
+    for (const int64_t tile : {int64_t{0}, matrix.tiles() - 1}) {
+      const auto* const stored = reinterpret_cast<const std::byte*>(data) + matrix.at + tile * matrix.tile_bytes();
+      const auto bytes = static_cast<size_t>(matrix.bytes_of_tile(tile));
+      (void)matrix.restore_tile(tile, {stored, bytes}, held.data());
+    }
   }
   CHECK(checks == static_cast<int64_t>(index->checks.size()));
   return 0;

@@ -12,7 +12,7 @@ namespace loralei {
 namespace {
 
 constexpr char kMagic[8] = {'L', 'O', 'R', 'A', 'P', 'A', 'C', 'K'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr const char* kLayout = "tile16/1";  // changes when tensor/tile_layout.h does
 constexpr int64_t kPreamble = 32;
 constexpr int64_t kDescriptionMax = int64_t{64} << 20;
@@ -28,12 +28,14 @@ std::string describe(const PackedIndex& index) {
     sources.push_back({{"name", source.name}, {"bytes", source.bytes}, {"mtime_ns", source.mtime_ns}});
   Json matrices = Json::array();
   for (const PackedMatrix& matrix : index.matrices) {
-    matrices.push_back({{"name", matrix.name},
-                        {"dtype", dtype_info(matrix.dtype).name},
-                        {"layout", layout_name(matrix.layout)},
-                        {"rows", matrix.rows},
-                        {"cols", matrix.cols},
-                        {"at", matrix.at}});
+    Json& entry = matrices.emplace_back(Json{{"name", matrix.name},
+                                             {"dtype", dtype_info(matrix.dtype).name},
+                                             {"layout", layout_name(matrix.layout)},
+                                             {"rows", matrix.rows},
+                                             {"cols", matrix.cols},
+                                             {"at", matrix.at}});
+    if (!matrix.shrunk) continue;
+    entry["shrunk"] = {{"symbols", matrix.shrunk->code.symbols}, {"tile_bytes", matrix.shrunk->tile_bytes}};
   }
   std::string fingerprint = index.fingerprint;
   fingerprint.resize(16, '-');
@@ -45,6 +47,7 @@ std::string describe(const PackedIndex& index) {
               {"data_at", index.data_at},
               {"file_bytes", index.file_bytes},
               {"done", index.done},
+              {"shrink", index.shrink ? 1 : 0},
               {"matrices", matrices}}
       .dump(-1, ' ', true, Json::error_handler_t::replace);
 }
@@ -70,6 +73,26 @@ Result<const Json*> need_list(const Json& object, const char* key, const std::st
   return list;
 }
 
+Status parse_shrunk(const Json& entry, const std::string& place, PackedMatrix& matrix) {
+  if (!entry.is_object()) return corrupt(place + " gives '" + matrix.name + "' a shrunk form that is no object.");
+  ShrunkForm form;
+  TRY_ASSIGN(const Json* symbols, need_list(entry, "symbols", place));
+  TRY_ASSIGN(form.tile_bytes, need_int(entry, "tile_bytes", INT64_MAX / 2, place));
+  const int64_t most = matrix.held_tile_bytes();
+  bool fits = can_shrink(matrix.dtype) && matrix.rows >= kRowTile && symbols->size() == form.code.symbols.size() &&
+              form.tile_bytes % kShrunkTileAlign == 0 && form.tile_bytes < most &&
+              form.tile_bytes >= shrunk_bytes(matrix.dtype, kRowTile * matrix.cols, 0);
+  for (size_t i = 0; fits && i < form.code.symbols.size(); ++i) {
+    const Json& symbol = (*symbols)[i];
+    fits = symbol.is_number_unsigned() && symbol.get<uint64_t>() <= 255 &&
+           (symbol.get<uint64_t>() & ~uint64_t{shrink_symbol_mask(matrix.dtype)}) == 0;
+    if (fits) form.code.symbols[i] = symbol.get<uint8_t>();
+  }
+  if (!fits) return corrupt(place + " gives '" + matrix.name + "' an impossible shrunk form.");
+  matrix.shrunk = form;
+  return {};
+}
+
 Result<PackedMatrix> parse_matrix(const Json& entry, const std::string& place) {
   if (!entry.is_object()) return corrupt(place + " lists a matrix that is no object.");
   PackedMatrix matrix;
@@ -89,16 +112,28 @@ Result<PackedMatrix> parse_matrix(const Json& entry, const std::string& place) {
       (matrix.layout == LayoutId::kTile16 && !is_quantised(matrix.dtype))) {
     return corrupt(place + " gives '" + matrix.name + "' an impossible shape.");
   }
+  if (const Json* shrunk = json_find(entry, "shrunk")) TRY(parse_shrunk(*shrunk, place, matrix));
   return matrix;
 }
 
 }  // namespace
 
-int64_t PackedMatrix::tile_bytes() const { return kRowTile * row_bytes(dtype, cols); }
 int64_t PackedMatrix::tiles() const { return (rows + kRowTile - 1) / kRowTile; }
-int64_t PackedMatrix::bytes() const { return matrix_bytes(dtype, layout, rows, cols); }
+int64_t PackedMatrix::tile_bytes() const { return shrunk ? shrunk->tile_bytes : held_tile_bytes(); }
+int64_t PackedMatrix::bytes() const {
+  return shrunk ? tiles() * shrunk->tile_bytes : matrix_bytes(dtype, layout, rows, cols);
+}
 int64_t PackedMatrix::bytes_of_tile(int64_t tile) const {
   return std::min(tile_bytes(), bytes() - tile * tile_bytes());
+}
+int64_t PackedMatrix::held_tile_bytes() const { return kRowTile * row_bytes(dtype, cols); }
+int64_t PackedMatrix::held_bytes_of_tile(int64_t tile) const {
+  return std::min(held_tile_bytes(), matrix_bytes(dtype, layout, rows, cols) - tile * held_tile_bytes());
+}
+Status PackedMatrix::restore_tile(int64_t tile, std::span<const std::byte> stored, std::byte* out) const {
+  if (unshrink(dtype, shrunk->code, stored, held_bytes_of_tile(tile) / row_bytes(dtype, 1), out)) return {};
+  return corrupt("The packed file is damaged in '" + name + "', row " + std::to_string(tile * kRowTile) +
+                 "; delete it and start again, and it will be made anew.");
 }
 
 uint32_t tile_check(std::span<const std::byte> tile, int64_t number) {
@@ -199,6 +234,8 @@ Result<PackedIndex> parse_packed(const File& file) {
     checks += matrix.tiles();
     index.matrices.push_back(std::move(matrix));
   }
+  TRY_ASSIGN(const int64_t shrink, need_int(json, "shrink", 1, place));
+  index.shrink = shrink == 1;
   TRY_ASSIGN(index.done, need_int(json, "done", std::ssize(index.matrices), place));
   if (index.checks_at < kPreamble + static_cast<int64_t>(size) || index.data_at < index.checks_at ||
       (index.data_at - index.checks_at) / 4 < checks) {

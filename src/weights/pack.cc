@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <mutex>
 #include <utility>
 
@@ -14,6 +15,7 @@
 namespace loralei {
 namespace {
 
+constexpr int64_t kProbeBytes = 64 * kMiB;   // of the disk; a model with fewer that could shrink is not worth a probe
 constexpr int64_t kBatchBytes = 256 * kMiB;  // written between two points from which packing can go on
 
 Result<std::vector<PackedSource>> sources_of(const BaseModelFile& model) {
@@ -26,7 +28,7 @@ Result<std::vector<PackedSource>> sources_of(const BaseModelFile& model) {
   return sources;
 }
 
-// The file to be made: everything but checks and fingerprint.
+// The file to be made but for shrunk forms, places, checks and fingerprint.
 Result<PackedIndex> index_of(const BaseModelFile& model, const HeldTensors& held, const WeightOptions& options) {
   PackedIndex index;
   index.quantise = options.quantise ? dtype_info(*options.quantise).name : "";
@@ -40,14 +42,128 @@ Result<PackedIndex> index_of(const BaseModelFile& model, const HeldTensors& held
     packed.cols = matrix.target.cols;
     index.matrices.push_back(std::move(packed));
   }
-  place_matrices(index);
   return index;
+}
+
+bool shrinkable(const HeldMatrix& matrix) {
+  // The counts of a narrower tile would take more memory than it does itself.
+  return can_shrink(matrix.target.dtype) && matrix.planned.role != MatrixRole::kEmbed &&
+         matrix.target.rows >= kRowTile && matrix.target.cols >= 32;
+}
+int64_t shrinkable_bytes(const HeldTensors& held) {
+  int64_t bytes = 0;
+  for (const HeldMatrix& matrix : held.matrices) bytes += shrinkable(matrix) ? matrix.bytes : 0;
+  return bytes;
+}
+
+// Whether a file made with `shrink` is one the options accept.
+bool form_fits(const PackedIndex& index, const HeldTensors& held, StreamShrink wanted) {
+  if (wanted == StreamShrink::kAuto) return true;
+  return index.shrink == (wanted == StreamShrink::kOn && shrinkable_bytes(held) > 0);
+}
+
+// The shrunk forms of `from`, which is to be another index of the same matrices, and the places they lead to.
+void adopt_forms(const PackedIndex& from, PackedIndex& index) {
+  index.shrink = from.shrink;
+  for (size_t i = 0; i < std::min(from.matrices.size(), index.matrices.size()); ++i)
+    index.matrices[i].shrunk = from.matrices[i].shrunk;
+  place_matrices(index);
+}
+
+// The form in which a matrix is at least 5 % smaller, if there is one.
+Result<std::optional<ShrunkForm>> fit_matrix(const TensorReader& reader, const HeldTensors& held, size_t number,
+                                             const PackedMatrix& packed, int threads) {
+  const HeldMatrix& matrix = held.matrices[number];
+  if (!shrinkable(matrix)) return std::optional<ShrunkForm>();
+  std::vector<SymbolCounts> counts(static_cast<size_t>(packed.tiles()));
+  std::vector<ReadUnit> units;
+  add_units(held, number, units);
+  TRY(run_units(units, threads, [&](const ReadUnit& unit, UnitBuffers& buffers) -> Status {
+    const int64_t row = row_bytes(packed.dtype, packed.cols);
+    buffers.packed.resize(static_cast<size_t>(unit.row_count * row));
+    TRY(reader.read_rows(*matrix.source, matrix.target, unit.row_begin, unit.row_count, buffers.packed.data(),
+                         buffers.source));
+    for (int64_t begin = 0; begin < unit.row_count; begin += kRowTile) {
+      const int64_t rows = std::min<int64_t>(kRowTile, unit.row_count - begin);
+      count_symbols(packed.dtype, buffers.packed.data() + begin * row, rows * packed.cols,
+                    counts[static_cast<size_t>((unit.row_begin + begin) / kRowTile)]);
+    }
+    return {};
+  }));
+  const ShrinkFit fit = fit_shrink(counts);
+  const int64_t bytes = shrunk_bytes(packed.dtype, kRowTile * packed.cols, fit.escapes_max);
+  ShrunkForm form{fit.code, (bytes + kShrunkTileAlign - 1) / kShrunkTileAlign * kShrunkTileAlign};
+  if (form.tile_bytes * 20 > packed.held_tile_bytes() * 19) return std::optional<ShrunkForm>();
+  return std::optional(form);
+}
+
+// The tiles of `held` as they are stored.
+Status shrink_tiles(const PackedMatrix& packed, int64_t first_tile, int64_t tiles, const std::byte* held,
+                    std::vector<std::byte>& out) {
+  out.resize(static_cast<size_t>(tiles * packed.tile_bytes()));
+  for (int64_t i = 0; i < tiles; ++i) {
+    const std::span<std::byte> stored(out.data() + i * packed.tile_bytes(), static_cast<size_t>(packed.tile_bytes()));
+    const int64_t count = packed.held_bytes_of_tile(first_tile + i) / row_bytes(packed.dtype, 1);
+    if (shrink(packed.dtype, packed.shrunk->code, held + i * packed.held_tile_bytes(), count, stored)) continue;
+    // fit_matrix counted the escapes of this very tile.
+    return corrupt("'" + packed.name + "' has changed while it was packed; start again when its file is complete.");
+  }
+  return {};
+}
+
+std::string one_digit(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", value);
+  return text;
+}
+
+// Whether to shrink, on this machine and the disk of `file`, which holds nothing yet and is emptied again.
+Result<bool> worth_shrinking(const TensorReader& reader, const HeldTensors& held, const WeightOptions& options,
+                             const PackedIndex& index, WriteFile& file, LogSink& log) {
+  if (shrinkable_bytes(held) < kProbeBytes) return false;
+  size_t number = 0;
+  while (!shrinkable(held.matrices[number])) ++number;
+  PackedMatrix packed = index.matrices[number];
+  TRY_ASSIGN(packed.shrunk, fit_matrix(reader, held, number, packed, options.threads));
+  if (!packed.shrunk) return false;
+  // The first tiles of the matrix: shrunk for the decoder, and as they are, again and again, for the disk.
+  const HeldMatrix& matrix = held.matrices[number];
+  std::vector<ReadUnit> units;
+  add_units(held, number, units);
+  const int64_t rows = units.front().row_count;
+  UnitBuffers buffers;
+  buffers.packed.resize(static_cast<size_t>(rows * row_bytes(packed.dtype, packed.cols)));
+  TRY(reader.read_rows(*matrix.source, matrix.target, 0, rows, buffers.packed.data(), buffers.source));
+  TRY(shrink_tiles(packed, 0, rows / kRowTile, buffers.packed.data(), buffers.shrunk));
+  for (int64_t at = 0; at < kProbeBytes; at += std::ssize(buffers.packed)) TRY(file.write(at, buffers.packed));
+  TRY(file.sync());
+  auto rates = measure_shrink(packed, buffers.shrunk, file.path(), options.threads);
+  TRY(file.resize(0));
+  if (!rates.ok()) return std::move(rates).error();
+  log.log(LogLevel::kInfo, "16-bit weights are stored " + std::string(rates->worth_it() ? "shrunk" : "as they are") +
+                               ": this machine decodes " + one_digit(rates->decode_gb_s) + " GB/s and the disk reads " +
+                               one_digit(rates->disk_gb_s) + " GB/s (--stream-shrink on or off decides otherwise).");
+  return rates->worth_it();
+}
+
+// Gives the matrices their forms and places.
+Status choose_forms(const TensorReader& reader, const HeldTensors& held, const WeightOptions& options,
+                    PackedIndex& index, WriteFile& file, LogSink& log) {
+  index.shrink = options.shrink == StreamShrink::kOn && shrinkable_bytes(held) > 0;
+  if (options.shrink == StreamShrink::kAuto) {
+    TRY_ASSIGN(index.shrink, worth_shrinking(reader, held, options, index, file, log));
+  }
+  for (size_t i = 0; index.shrink && i < held.matrices.size(); ++i) {
+    TRY_ASSIGN(index.matrices[i].shrunk, fit_matrix(reader, held, i, index.matrices[i], options.threads));
+  }
+  place_matrices(index);
+  return {};
 }
 
 bool same_plan(const PackedIndex& a, const PackedIndex& b) {
   const auto same = [](const PackedMatrix& x, const PackedMatrix& y) {
     return x.name == y.name && x.dtype == y.dtype && x.layout == y.layout && x.rows == y.rows && x.cols == y.cols &&
-           x.at == y.at;
+           x.shrunk == y.shrunk && x.at == y.at;
   };
   return a.quantise == b.quantise && a.sources == b.sources && a.file_bytes == b.file_bytes &&
          std::equal(a.matrices.begin(), a.matrices.end(), b.matrices.begin(), b.matrices.end(), same);
@@ -59,16 +175,18 @@ Status write_head(WriteFile& file, const PackedIndex& index) {
   return file.sync();
 }
 
-// What an interrupted packing has already done, taken over into `index`; nothing where that was another one.
-void take_over(const std::string& part, PackedIndex& index) {
+// What an interrupted packing has already done, taken over into `index`; false where there is nothing or another one.
+bool take_over(const std::string& part, const HeldTensors& held, StreamShrink shrink, PackedIndex& index) {
   const PosixFileSystem files;
   auto file = files.open(part);
-  if (!file.ok()) return;
+  if (!file.ok()) return false;
   auto begun = parse_packed(**file);
-  if (!begun.ok() || !same_plan(*begun, index)) return;
-  index.checks = std::move(begun->checks);
-  index.fingerprint = begun->fingerprint;
-  index.done = begun->done;
+  if (!begun.ok() || begun->done == 0 || !form_fits(*begun, held, shrink)) return false;
+  PackedIndex wanted = index;
+  adopt_forms(*begun, wanted);
+  if (!same_plan(*begun, wanted)) return false;
+  index = std::move(*begun);
+  return true;
 }
 
 class Packer {
@@ -106,17 +224,21 @@ class Packer {
     const int64_t first_tile = unit.row_begin / kRowTile;
     const int64_t end_tile = (unit.row_begin + unit.row_count + kRowTile - 1) / kRowTile;
     int64_t bytes = 0;
-    for (int64_t tile = first_tile; tile < end_tile; ++tile) bytes += packed.bytes_of_tile(tile);
+    for (int64_t tile = first_tile; tile < end_tile; ++tile) bytes += packed.held_bytes_of_tile(tile);
     buffers.packed.assign(static_cast<size_t>(bytes), std::byte{0});
     TRY_ASSIGN(const uint64_t hash, reader_.read_rows(*matrix.source, matrix.target, unit.row_begin, unit.row_count,
                                                       buffers.packed.data(), buffers.source));
     hash_.fetch_add(hash);
+    if (packed.shrunk) {
+      TRY(shrink_tiles(packed, first_tile, end_tile - first_tile, buffers.packed.data(), buffers.shrunk));
+    }
+    const std::vector<std::byte>& stored = packed.shrunk ? buffers.shrunk : buffers.packed;
     for (int64_t tile = first_tile; tile < end_tile; ++tile) {
-      const std::byte* const data = buffers.packed.data() + (tile - first_tile) * packed.tile_bytes();
+      const std::byte* const data = stored.data() + (tile - first_tile) * packed.tile_bytes();
       index_.checks[static_cast<size_t>(packed.first_check + tile)] =
           tile_check({data, static_cast<size_t>(packed.bytes_of_tile(tile))}, tile);
     }
-    TRY(file_.write(packed.at + first_tile * packed.tile_bytes(), buffers.packed));
+    TRY(file_.write(packed.at + first_tile * packed.tile_bytes(), stored));
     if (!options_.progress) return {};
     const std::lock_guard lock(mutex_);
     done_bytes_ += bytes;
@@ -154,24 +276,28 @@ Result<PackedIndex> open_packed(const std::string& path, const BaseModelFile& mo
   TRY_ASSIGN(PackedIndex index, parse_packed(*file));
   TRY_ASSIGN(const TensorReader reader, TensorReader::open(model));
   TRY_ASSIGN(const HeldTensors held, held_tensors(model, reader, options));
-  TRY_ASSIGN(const PackedIndex wanted, index_of(model, held, options));
+  TRY_ASSIGN(PackedIndex wanted, index_of(model, held, options));
+  adopt_forms(index, wanted);
   if (index.done < std::ssize(index.matrices)) return corrupt("'" + path + "' was never completed.");
   if (!same_plan(index, wanted)) {
     return corrupt("'" + path +
                    "' was packed from another model, from this one before it changed, or with another --quant.");
   }
+  if (!form_fits(index, held, options.shrink)) {
+    return invalid_argument("'" + path + "' was packed with another --stream-shrink.");
+  }
   return index;
 }
 
-Status pack_model(const BaseModelFile& model, const WeightOptions& options, const std::string& path) {
+Status pack_model(const BaseModelFile& model, const WeightOptions& options, const std::string& path, LogSink& log) {
   TRY_ASSIGN(const TensorReader reader, TensorReader::open(model));
   TRY_ASSIGN(const HeldTensors held, held_tensors(model, reader, options));
   TRY_ASSIGN(PackedIndex index, index_of(model, held, options));
   const std::string part = path + ".part";
   TRY_ASSIGN(WriteFile file, WriteFile::open(part));
-  take_over(part, index);
-  if (index.done == 0) {
+  if (!take_over(part, held, options.shrink, index)) {
     TRY(file.resize(0));
+    TRY(choose_forms(reader, held, options, index, file, log));
     const int64_t free = free_disk_bytes(parent_path(path));
     if (free >= 0 && free < index.file_bytes) {
       TRY(remove_file(part));
@@ -218,7 +344,7 @@ Result<PackedFile> find_or_pack(const BaseModelFile& model, const WeightOptions&
   for (const std::string& path : paths) {
     if (const std::string folder = parent_path(path); path != paths.front() && !make_folders(folder).ok()) continue;
     log.log(LogLevel::kInfo, "The model is laid out for streaming, once: '" + path + "'.");
-    Status packed = pack_model(model, options, path);
+    Status packed = pack_model(model, options, path, log);
     if (packed.ok()) {
       TRY_ASSIGN(PackedIndex index, open_packed(path, model, options));
       return PackedFile{path, std::move(index)};

@@ -5,6 +5,10 @@
 // when it is complete and on disk; one process packs it at a time; an interrupted packing leaves NAME.part, and the
 // next one goes on from there. One that is stale (its source has changed), damaged or of another layout is made again,
 // never misread.
+//
+// Matrices of 16-bit numbers are shrunk where the options say so, or, with auto, where decoding is fast enough for the
+// disk; that takes one more reading of them, because places are given by the tile that shrinks worst. A form that is
+// not at least 5 % smaller, and an embedding that is only looked up, stay as they are.
 #pragma once
 
 #include <string>
@@ -18,10 +22,10 @@
 
 namespace loralei {
 
-// The packed file of `path` if it is one of this model, held as the options say.
+// The packed file of `path` if it is one of this model, held (and, unless auto, shrunk) as the options say.
 Result<PackedIndex> open_packed(const std::string& path, const BaseModelFile& model, const WeightOptions& options);
 
-Status pack_model(const BaseModelFile& model, const WeightOptions& options, const std::string& path);
+Status pack_model(const BaseModelFile& model, const WeightOptions& options, const std::string& path, LogSink& log);
 
 struct PackedFile {
   std::string path;

@@ -15,6 +15,7 @@
 #include "formats/base_model.h"
 #include "tensor/weight_view.h"
 #include "weights/residency.h"
+#include "weights/shrink_choice.h"
 #include "weights/tensor_reader.h"
 
 namespace loralei {
@@ -25,6 +26,7 @@ struct WeightOptions {
   std::optional<DType> quantise;  // --quant q8_0|q4_0: matrices are re-encoded on load (norms and biases stay f32)
   // Layout of quantised matrices. An embedding that is not also the head is only looked up and stays plain.
   LayoutId quantised_layout = LayoutId::kTile16;
+  StreamShrink shrink = StreamShrink::kAuto;  // packing: 16-bit matrices; opening: auto takes either form
   int threads = 1;
   LoadProgressFn progress;  // called from the loading threads, one at a time
 };
@@ -52,7 +54,7 @@ void add_units(const HeldTensors& held, size_t matrix, std::vector<ReadUnit>& un
 
 // A thread's memory, kept between its units.
 struct UnitBuffers {
-  std::vector<std::byte> source, packed;
+  std::vector<std::byte> source, packed, shrunk;
 };
 // Calls work for all units; the first error stops the others.
 using UnitWork = std::function<Status(const ReadUnit& unit, UnitBuffers& buffers)>;

@@ -15,6 +15,9 @@ namespace loralei {
 namespace {
 
 constexpr int kWindowLayers = 3;
+// Where shrunk panels are decoded to: a quarter of the window (a round's share of it), but no more than caches like.
+constexpr int64_t kDecodePart = 4;
+constexpr int64_t kDecodeMost = 16 * kMiB;
 constexpr int64_t kDirectSlack = 2 * 4096;  // a panel is read from page boundary to page boundary
 
 constexpr std::array<const char*, kMatrixRoles> kRoleNames = {"q",  "k",    "v",    "o",        "gate",
@@ -22,6 +25,7 @@ constexpr std::array<const char*, kMatrixRoles> kRoleNames = {"q",  "k",    "v",
 constexpr std::array<const char*, 5> kPolicyNames = {"balanced", "flex", "layer-order", "attn-first", "ffn-first"};
 
 int64_t tiles_of(const PlannedMatrix& matrix) { return (matrix.rows + kRowTile - 1) / kRowTile; }
+int64_t stored_bytes(const PlannedMatrix& matrix) { return tiles_of(matrix) * stored_tile_bytes(matrix); }
 
 // Locks whole tiles and counts what is left. A matrix starts with none locked.
 class Locker {
@@ -53,6 +57,7 @@ struct Shape {
   std::vector<std::vector<size_t>> layers;  // matrices of each layer, in order
   std::vector<size_t> outer;                // head and embedding
   int64_t touched_bytes = 0;                // in every pass: all but a looked-up embedding
+  int64_t stored_bytes = 0;                 // the same, as stored
   int64_t embed_bytes = 0;
   int64_t outer_bytes = 0;
 
@@ -63,6 +68,7 @@ struct Shape {
         embed_bytes += planned_bytes(matrix);
       } else {
         touched_bytes += planned_bytes(matrix);
+        stored_bytes += loralei::stored_bytes(matrix);
       }
       if (matrix.layer < 0) {
         outer.push_back(i);
@@ -87,7 +93,7 @@ constexpr std::array<std::array<MatrixRole, 3>, 3> kStreamedFirst = {{
     {MatrixRole::kK, MatrixRole::kV, MatrixRole::kV},
 }};
 
-// Locks all of a layer but `stream` bytes, which its matrices share in proportion, the large ones first.
+// Locks all of a layer but `stream` bytes as stored, which its matrices share in proportion, the large ones first.
 void balance_layer(const Shape& shape, const std::vector<size_t>& layer, int64_t stream, Locker& locker) {
   for (const auto& group : kStreamedFirst) {
     std::vector<size_t> members;
@@ -95,22 +101,22 @@ void balance_layer(const Shape& shape, const std::vector<size_t>& layer, int64_t
     for (size_t index : layer) {
       if (std::find(group.begin(), group.end(), shape.matrices[index].role) == group.end()) continue;
       members.push_back(index);
-      group_bytes += planned_bytes(shape.matrices[index]);
+      group_bytes += stored_bytes(shape.matrices[index]);
     }
     int64_t bytes = std::min(stream, group_bytes);  // to stream of this group
     stream -= bytes;
     // What rounding to tiles leaves of one member goes to the next, so that a layer is off by less than a tile.
     for (size_t m = 0; m < members.size(); ++m) {
       const PlannedMatrix& matrix = shape.matrices[members[m]];
+      const int64_t tile_bytes = stored_tile_bytes(matrix);
       const bool last = m + 1 == members.size();
       const int64_t share =
           last ? bytes
-               : static_cast<int64_t>(static_cast<double>(bytes) * static_cast<double>(planned_bytes(matrix)) /
+               : static_cast<int64_t>(static_cast<double>(bytes) * static_cast<double>(stored_bytes(matrix)) /
                                       static_cast<double>(group_bytes));
-      const int64_t tiles =
-          std::min(tiles_of(matrix), (share + (last ? matrix.tile_bytes - 1 : 0)) / matrix.tile_bytes);
-      group_bytes -= planned_bytes(matrix);
-      bytes -= std::min(bytes, tiles * matrix.tile_bytes);
+      const int64_t tiles = std::min(tiles_of(matrix), (share + (last ? tile_bytes - 1 : 0)) / tile_bytes);
+      group_bytes -= stored_bytes(matrix);
+      bytes -= std::min(bytes, tiles * tile_bytes);
       locker.lock_tiles(members[m], tiles_of(matrix) - tiles);
     }
   }
@@ -130,25 +136,41 @@ std::vector<int64_t> even_shares(const std::vector<int64_t>& layer_bytes, int64_
   return shares;
 }
 
-void lock_balanced(const Shape& shape, Locker& locker) {
-  const int64_t stream = std::max<int64_t>(0, shape.touched_bytes - locker.left());
+// Locks all but `stream` bytes as stored, which head and layers share in proportion.
+void lock_all_but(const Shape& shape, int64_t stream, Locker& locker) {
   int64_t stream_layers = stream;
   for (size_t index : shape.outer) {
     const PlannedMatrix& matrix = shape.matrices[index];
     if (matrix.role != MatrixRole::kHead) continue;
-    const double share = static_cast<double>(stream) / static_cast<double>(shape.touched_bytes);
+    const double share = static_cast<double>(stream) / static_cast<double>(shape.stored_bytes);
     const auto tiles = static_cast<int64_t>(share * static_cast<double>(tiles_of(matrix)));
     locker.lock_tiles(index, tiles_of(matrix) - tiles);
-    stream_layers -= tiles * matrix.tile_bytes;
+    stream_layers -= tiles * stored_tile_bytes(matrix);
   }
   std::vector<int64_t> layer_bytes;
   for (const std::vector<size_t>& layer : shape.layers) {
     int64_t& bytes = layer_bytes.emplace_back(0);
-    for (size_t index : layer) bytes += planned_bytes(shape.matrices[index]);
+    for (size_t index : layer) bytes += stored_bytes(shape.matrices[index]);
   }
   const std::vector<int64_t> shares = even_shares(layer_bytes, std::max<int64_t>(0, stream_layers));
   for (size_t layer = 0; layer < shares.size(); ++layer)
     balance_layer(shape, shape.layers[layer], shares[layer], locker);
+}
+
+void lock_balanced(const Shape& shape, Locker& locker) {
+  // The least to stream for which what is locked, as held, fits. Nothing simpler does where matrices shrink unevenly.
+  int64_t low = 0, high = shape.stored_bytes;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    Locker trial(shape.matrices, shape.touched_bytes);
+    lock_all_but(shape, middle, trial);
+    if (shape.touched_bytes - trial.left() <= locker.left()) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  lock_all_but(shape, high, locker);
   // The last tiles: one more of each layer (and the head) in turn, as long as one fits.
   std::vector<std::vector<size_t>> turns = shape.layers;
   turns.push_back(shape.outer);
@@ -243,7 +265,14 @@ void lock_by_policy(const Shape& shape, ResidencyPolicy policy, Locker& locker) 
 // What the window must hold, and what it is by default.
 struct WindowNeed {
   int64_t least = 0;
-  int64_t layers = 0;  // the most that three layers in a row stream
+  int64_t layers = 0;   // the most that three layers in a row stream
+  int64_t panel = 0;    // the largest, as stored
+  int64_t decoded = 0;  // the largest that is shrunk, as held
+  // Of a window of so many bytes, those for decoding; two panels have room in the rest.
+  int64_t decode_bytes(int64_t window) const {
+    if (decoded == 0) return 0;
+    return std::clamp(std::min(window / kDecodePart, kDecodeMost), decoded, window - 2 * panel);
+  }
 };
 WindowNeed window_need(const Shape& shape, const Locker& locker) {
   WindowNeed need;
@@ -251,12 +280,14 @@ WindowNeed window_need(const Shape& shape, const Locker& locker) {
   for (size_t i = 0; i < shape.matrices.size(); ++i) {
     const PlannedMatrix& matrix = shape.matrices[i];
     if (matrix.role == MatrixRole::kEmbed) continue;
-    const int64_t bytes = locker.streamed_tiles(i) * matrix.tile_bytes;
-    if (bytes == 0) continue;
-    if (matrix.layer >= 0) streamed[static_cast<size_t>(matrix.layer)] += bytes;
-    const int64_t panel = std::min(bytes, panel_rows(matrix) / kRowTile * matrix.tile_bytes) + kDirectSlack;
-    need.least = std::max(need.least, 2 * panel);
+    const int64_t left = locker.streamed_tiles(i);
+    if (left == 0) continue;
+    if (matrix.layer >= 0) streamed[static_cast<size_t>(matrix.layer)] += left * stored_tile_bytes(matrix);
+    const int64_t tiles = std::min(left, panel_rows(matrix) / kRowTile);
+    need.panel = std::max(need.panel, tiles * stored_tile_bytes(matrix) + kDirectSlack);
+    if (matrix.stored_tile_bytes > 0) need.decoded = std::max(need.decoded, tiles * matrix.tile_bytes);
   }
+  need.least = 2 * need.panel + need.decoded;
   for (size_t layer = 0; layer < streamed.size(); ++layer) {
     int64_t bytes = 0;
     for (size_t i = layer; i < std::min(layer + kWindowLayers, streamed.size()); ++i) bytes += streamed[i];
@@ -272,8 +303,9 @@ ResidencyPlan result_of(const Shape& shape, const Locker& locker, int64_t window
     const PlannedMatrix& matrix = shape.matrices[i];
     plan.locked_rows.push_back(std::min(matrix.rows, locker.locked_tiles(i) * kRowTile));
     plan.locked_bytes += locker.locked_tiles(i) * matrix.tile_bytes;
-    const int64_t streamed = locker.streamed_tiles(i) * matrix.tile_bytes;
+    const int64_t streamed = locker.streamed_tiles(i) * stored_tile_bytes(matrix);
     (matrix.role == MatrixRole::kEmbed ? plan.looked_up_bytes : plan.streamed_bytes) += streamed;
+    if (matrix.role != MatrixRole::kEmbed) plan.decoded_bytes += locker.streamed_tiles(i) * matrix.tile_bytes;
   }
   return plan;
 }
@@ -303,8 +335,12 @@ Result<ResidencyPolicy> parse_residency_policy(const std::string& name) {
 
 int64_t planned_bytes(const PlannedMatrix& matrix) { return tiles_of(matrix) * matrix.tile_bytes; }
 
+int64_t stored_tile_bytes(const PlannedMatrix& matrix) {
+  return matrix.stored_tile_bytes > 0 ? matrix.stored_tile_bytes : matrix.tile_bytes;
+}
+
 int64_t panel_rows(const PlannedMatrix& matrix) {
-  return std::max<int64_t>(1, kPanelBytes / matrix.tile_bytes) * kRowTile;
+  return std::max<int64_t>(1, kPanelBytes / stored_tile_bytes(matrix)) * kRowTile;
 }
 
 Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices, int64_t bytes,
@@ -338,6 +374,7 @@ Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices,
       break;
     }
     plan = result_of(shape, locker, window);
+    plan->decode_bytes = need.decode_bytes(window);
     plan->window_bound_bytes = std::min(kWindowMostBytes, need.layers);
     const int64_t wanted = std::max(need.least, std::min(most, need.layers));
     if (options.window_bytes > 0 || wanted >= window) break;
@@ -353,10 +390,10 @@ std::string describe_residency(const std::vector<PlannedMatrix>& matrices, const
   std::array<Sum, kMatrixRoles> sums;
   for (size_t i = 0; i < matrices.size(); ++i) {
     Sum& sum = sums[static_cast<size_t>(matrices[i].role)];
-    const int64_t locked = (plan.locked_rows[i] + kRowTile - 1) / kRowTile * matrices[i].tile_bytes;
+    const int64_t locked = (plan.locked_rows[i] + kRowTile - 1) / kRowTile;
     ++sum.count;
-    sum.locked += locked;
-    sum.streamed += planned_bytes(matrices[i]) - locked;
+    sum.locked += locked * matrices[i].tile_bytes;
+    sum.streamed += (tiles_of(matrices[i]) - locked) * stored_tile_bytes(matrices[i]);
   }
   char line[128];
   std::snprintf(line, sizeof line, "%-10s %8s %12s %12s\n", "tensors", "count", "locked", "streamed");
@@ -373,7 +410,12 @@ std::string describe_residency(const std::vector<PlannedMatrix>& matrices, const
   std::snprintf(line, sizeof line, "%-10s %8s %12s %12s\n", "all", "", format_bytes(plan.locked_bytes).c_str(),
                 format_bytes(plan.streamed_bytes).c_str());
   text += line;
-  text += "stream window " + format_bytes(plan.window_bytes) + "\n";
+  text += "stream window " + format_bytes(plan.window_bytes);
+  if (plan.decode_bytes > 0) {
+    text += ", " + format_bytes(plan.decode_bytes) + " of it for decoding: " + format_bytes(plan.decoded_bytes) +
+            " of weights are read shrunk";
+  }
+  text += "\n";
   return text;
 }
 

@@ -4,8 +4,10 @@
 //
 // A pass touches the matrices in the order of the list: layer by layer, the head last; of an embedding that is only
 // looked up it reads single rows, which is no streaming. Rows are locked from a matrix's first row on and in whole row
-// tiles. Invariants: locked_bytes + window_bytes <= the bytes given; the window holds the largest panel that is
-// streamed. Failure: too few bytes to run at all is refused with the least that would do.
+// tiles. Locked rows take their bytes as the kernels use them, streamed ones as they are stored (shrunk or not); what
+// is streamed shrunk is decoded into a part of the window. Invariants: locked_bytes + window_bytes <= the bytes given;
+// the window holds two of the largest panel that is streamed, and one decoded. Failure: too few bytes to run at all is
+// refused with the least that would do.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +35,14 @@ Result<ResidencyPolicy> parse_residency_policy(const std::string& name);
 
 struct PlannedMatrix {
   MatrixRole role = MatrixRole::kQ;
-  int32_t layer = -1;      // -1: outside the layers
-  int64_t rows = 0;        // in tiles of kRowTile but for the last
-  int64_t tile_bytes = 0;  // of one row tile
-  bool tied_head = false;  // kHead: it is the embedding too
+  int32_t layer = -1;             // -1: outside the layers
+  int64_t rows = 0;               // in tiles of kRowTile but for the last
+  int64_t tile_bytes = 0;         // of one row tile
+  bool tied_head = false;         // kHead: it is the embedding too
+  int64_t stored_tile_bytes = 0;  // of a row tile that is shrunk on disk; 0: it is stored as it is held
 };
-int64_t planned_bytes(const PlannedMatrix& matrix);
+int64_t planned_bytes(const PlannedMatrix& matrix);  // as held
+int64_t stored_tile_bytes(const PlannedMatrix& matrix);
 
 struct ResidencyOptions {
   ResidencyPolicy policy = ResidencyPolicy::kBalanced;
@@ -48,14 +52,17 @@ struct ResidencyOptions {
 struct ResidencyPlan {
   std::vector<int64_t> locked_rows;  // by matrix, in the order given; all rows of those not streamed
   int64_t locked_bytes = 0;
-  int64_t streamed_bytes = 0;      // read in every pass
+  int64_t streamed_bytes = 0;      // read in every pass, as stored
+  int64_t decoded_bytes = 0;       // the same, as held
   int64_t looked_up_bytes = 0;     // embedding left on disk, read row by row
   int64_t window_bytes = 0;        // memory of what is on its way
+  int64_t decode_bytes = 0;        // of it: where a round's shrunk panels are decoded to
   int64_t window_bound_bytes = 0;  // three layers' streamed bytes or 128 MiB, whichever is less
   bool streams() const { return streamed_bytes > 0; }
 };
 
-// The largest piece that is streamed as one: the window holds two, so that one arrives while another is used.
+// The largest piece that is streamed as one, as stored: the window holds two, so that one arrives while another is
+// used.
 inline constexpr int64_t kPanelBytes = int64_t{2} << 20;
 // A window by default: what three layers stream, at most this.
 inline constexpr int64_t kWindowMostBytes = int64_t{128} << 20;

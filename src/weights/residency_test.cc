@@ -46,12 +46,15 @@ int64_t total_bytes(const std::vector<PlannedMatrix>& list, bool with_embedding)
 int64_t streamed_of(const std::vector<PlannedMatrix>& list, const ResidencyPlan& plan, size_t i) {
   return planned_bytes(list[i]) - (plan.locked_rows[i] + kRowTile - 1) / kRowTile * list[i].tile_bytes;
 }
+int64_t stored_of(const std::vector<PlannedMatrix>& list, const ResidencyPlan& plan, size_t i) {
+  return streamed_of(list, plan, i) / list[i].tile_bytes * stored_tile_bytes(list[i]);
+}
 std::vector<int64_t> streamed_by_layer(const std::vector<PlannedMatrix>& list, const ResidencyPlan& plan) {
   std::vector<int64_t> layers;
   for (size_t i = 0; i < list.size(); ++i) {
     if (list[i].layer < 0) continue;
     layers.resize(std::max(layers.size(), static_cast<size_t>(list[i].layer) + 1));
-    layers[static_cast<size_t>(list[i].layer)] += streamed_of(list, plan, i);
+    layers[static_cast<size_t>(list[i].layer)] += stored_of(list, plan, i);
   }
   return layers;
 }
@@ -65,7 +68,7 @@ bool locked(const std::vector<PlannedMatrix>& list, const ResidencyPlan& plan, M
 // What must hold of every plan, whatever the policy.
 void expect_sound(const std::vector<PlannedMatrix>& list, const ResidencyPlan& plan, int64_t bytes) {
   ASSERT_EQ(plan.locked_rows.size(), list.size());
-  int64_t locked_bytes = 0, streamed = 0, largest_panel = 0;
+  int64_t locked_bytes = 0, streamed = 0, decoded = 0, largest_panel = 0, largest_decoded = 0;
   for (size_t i = 0; i < list.size(); ++i) {
     ASSERT_GE(plan.locked_rows[i], 0);
     ASSERT_LE(plan.locked_rows[i], list[i].rows);
@@ -74,14 +77,21 @@ void expect_sound(const std::vector<PlannedMatrix>& list, const ResidencyPlan& p
     }
     locked_bytes += planned_bytes(list[i]) - streamed_of(list, plan, i);
     if (list[i].role == MatrixRole::kEmbed) continue;
-    streamed += streamed_of(list, plan, i);
-    const int64_t panel = panel_rows(list[i]) / kRowTile * list[i].tile_bytes;
-    largest_panel = std::max(largest_panel, std::min(panel, streamed_of(list, plan, i)));
+    streamed += stored_of(list, plan, i);
+    decoded += streamed_of(list, plan, i);
+    const int64_t tiles = std::min(panel_rows(list[i]) / kRowTile, streamed_of(list, plan, i) / list[i].tile_bytes);
+    largest_panel = std::max(largest_panel, tiles * stored_tile_bytes(list[i]));
+    if (list[i].stored_tile_bytes > 0) largest_decoded = std::max(largest_decoded, tiles * list[i].tile_bytes);
   }
   EXPECT_EQ(plan.locked_bytes, locked_bytes);
   EXPECT_EQ(plan.streamed_bytes, streamed);
   EXPECT_LE(plan.locked_bytes + plan.window_bytes, bytes);
-  EXPECT_GE(plan.window_bytes, 2 * largest_panel);
+  EXPECT_EQ(plan.decoded_bytes, decoded);
+  EXPECT_GE(plan.window_bytes - plan.decode_bytes, 2 * largest_panel);
+  EXPECT_GE(plan.decode_bytes, largest_decoded);
+  if (largest_decoded == 0) {
+    EXPECT_EQ(plan.decode_bytes, 0);
+  }
   EXPECT_LE(plan.window_bytes, 128 * kMiB);
 }
 
@@ -114,6 +124,29 @@ TEST(Residency, BalancedStreamsTheSameOfEveryLayerAndUsesTheWholeBudget) {
     EXPECT_LE(*most - *least, 2 * largest_tile) << bytes;
     EXPECT_LT(bytes - plan->locked_bytes - plan->window_bytes, largest_tile) << bytes;
     EXPECT_EQ(plan->looked_up_bytes, planned_bytes(list.back()));
+  }
+}
+
+TEST(Residency, ShrunkMatricesAreBalancedByWhatIsRead) {
+  auto list = llama_7b();
+  for (PlannedMatrix& m : list) {  // some matrices and whole layers shrink more than others
+    if (m.role != MatrixRole::kEmbed && m.role != MatrixRole::kV)
+      m.stored_tile_bytes = m.tile_bytes * (m.layer % 2 == 0 ? 7 : 8) / 10;
+  }
+  for (int64_t bytes = 100'000'000; bytes < total_bytes(list, false); bytes += 273'000'000) {
+    const auto plan = plan_residency(list, bytes, {});
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    expect_sound(list, *plan, bytes);
+    const auto layers = streamed_by_layer(list, *plan);
+    const auto [least, most] = std::minmax_element(layers.begin(), layers.end());
+    int64_t largest_tile = 0;
+    for (const PlannedMatrix& m : list) largest_tile = std::max(largest_tile, m.tile_bytes);
+    // Near the smallest budgets a layer that shrinks well streams all it has.
+    if (plan->locked_bytes > 800'000'000) {
+      EXPECT_LE(*most - *least, 2 * largest_tile) << bytes;
+    }
+    EXPECT_LT(bytes - plan->locked_bytes - plan->window_bytes, largest_tile) << bytes;
+    EXPECT_LT(plan->streamed_bytes, plan->decoded_bytes);
   }
 }
 
@@ -206,6 +239,10 @@ TEST(Residency, RandomModelsAndBudgets) {
     auto list = model(static_cast<int>(size(12)), hidden, kv, ffn, size(9000), prng.below(2) == 0);
     // Mixed formats: some matrices have larger rows.
     for (PlannedMatrix& m : list) m.tile_bytes = prng.below(4) == 0 ? m.tile_bytes / 18 * 26 : m.tile_bytes;
+    if (prng.below(2) == 0) {
+      for (PlannedMatrix& m : list)
+        m.stored_tile_bytes = prng.below(4) == 0 ? 0 : m.tile_bytes * static_cast<int64_t>(69 + prng.below(26)) / 100;
+    }
     const int64_t bytes = size(total_bytes(list, true) + 1000);
     for (ResidencyPolicy policy : kPolicies) {
       const auto plan = plan_residency(list, bytes, {policy});

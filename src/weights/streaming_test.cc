@@ -13,6 +13,7 @@
 #include "sys/write_file.h"
 #include "tensor/tile_layout.h"
 #include "weights/pack.h"
+#include "weights/panel_decoder.h"
 #include "weights/weight_store.h"
 
 namespace loralei {
@@ -43,7 +44,7 @@ class Streaming : public testing::Test {
   }
   std::string pack(const BaseModelFile& model, const WeightOptions& options = {}) {
     const std::string path = (folder_ / "model.pack").string();
-    const Status packed = pack_model(model, options, path);
+    const Status packed = pack_model(model, options, path, log_);
     EXPECT_TRUE(packed.ok()) << (packed.ok() ? "" : packed.error().message);
     return path;
   }
@@ -151,13 +152,90 @@ TEST_F(Streaming, EveryBudgetAndPolicyGivesTheResidentBytes) {
   EXPECT_GT(all_streamed, 60);
 }
 
-TEST_F(Streaming, RowsAreLookedUpAsTheyStand) {
-  for (const char* name : {"llama2", "qwen2", "gguf-llama-q4_0.gguf", "gguf-qwen3-q8_0.gguf"}) {
+TEST_F(Streaming, ShrunkWeightsAreTheResidentBytesOnceDecoded) {
+  WeightOptions shrunk;
+  shrunk.shrink = StreamShrink::kOn;
+  shrunk.threads = 2;
+  ThreadPool pool(2);
+  for (const char* name : {"llama2", "llama-gqa", "qwen2", "qwen3", "dtype-bf16", "dtype-f16"}) {
     const BaseModelFile model = open(name);
     auto resident = WeightStore::load(model, ledger_, {});
     ASSERT_TRUE(resident.ok());
     StreamingOptions streaming;
-    streaming.packed_path = pack(model);
+    streaming.packed_path = pack(model, shrunk);
+    const int64_t whole = (*resident)->resident_bytes();
+    int streamed = 0;
+    for (int part = 1; part <= 10; ++part) {
+      for (ResidencyPolicy policy :
+           {ResidencyPolicy::kBalanced, ResidencyPolicy::kFlex, ResidencyPolicy::kLayerOrder}) {
+        streaming.weight_bytes = whole * part / 20 + 30 * kKiB;
+        streaming.residency.policy = policy;
+        streaming.pool = part % 2 == 0 ? &pool : nullptr;
+        auto store = stream(model, streaming, shrunk);
+        if (!store.ok()) {
+          EXPECT_EQ(store.error().code, ErrorCode::kTooLarge) << store.error().message;
+          continue;
+        }
+        SCOPED_TRACE(std::string(name) + " " + residency_policy_name(policy) + " " + std::to_string(part));
+        EXPECT_LE((*store)->resident_bytes(), streaming.weight_bytes);
+        EXPECT_EQ((*store)->fingerprint(), (*resident)->fingerprint());
+        for (int pass = 0; pass < 3; ++pass) ASSERT_TRUE(expect_pass(model, **store, **resident, pass != 1).ok());
+        if (!(*store)->streams()) continue;
+        ++streamed;
+        const StreamShape shape = (*store)->stream_shape();
+        EXPECT_LT(shape.streamed_bytes * 20, shape.decoded_bytes * 19);
+        EXPECT_NE((*store)->describe().find("read shrunk"), std::string::npos);
+      }
+    }
+    EXPECT_GT(streamed, 0) << name;
+  }
+}
+
+TEST_F(Streaming, AShrunkFileIsSmallerAndIsMadeAgainWhenTheOtherFormIsAskedFor) {
+  const BaseModelFile model = open("llama2");
+  const std::string path = (folder_ / "model.pack").string();
+  WeightOptions on, off;
+  on.shrink = StreamShrink::kOn;
+  off.shrink = StreamShrink::kOff;
+  const PosixFileSystem files;
+  const auto data_bytes = [&](const WeightOptions& options) {
+    const auto index = parse_packed(*files.open(pack(model, options)).value()).value();
+    int64_t bytes = 0;
+    for (const PackedMatrix& matrix : index.matrices) bytes += matrix.bytes();
+    return bytes;
+  };
+  const int64_t plain = data_bytes(off);
+  EXPECT_TRUE(open_packed(path, model, {}).ok() && open_packed(path, model, off).ok());
+  const auto refused = open_packed(path, model, on);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("--stream-shrink"), std::string::npos);
+  const int64_t shrunk = data_bytes(on);
+  EXPECT_LT(shrunk * 5, plain * 4);
+  EXPECT_TRUE(open_packed(path, model, {}).ok() && open_packed(path, model, on).ok());
+  EXPECT_FALSE(open_packed(path, model, off).ok());
+  // What cannot be shrunk is the same in either form.
+  const BaseModelFile wide = open("dtype-f32");
+  pack(wide, on);
+  EXPECT_TRUE(open_packed(path, wide, off).ok() && open_packed(path, wide, on).ok());
+  // Too little to measure a disk with: auto leaves it as it is.
+  EXPECT_EQ(data_bytes({}), plain);
+}
+
+TEST_F(Streaming, RowsAreLookedUpAsTheyStand) {
+  // qwen2's head is its embedding: where it is shrunk, single rows come from shrunk tiles.
+  for (const auto& [name, shrink] :
+       std::initializer_list<std::pair<const char*, StreamShrink>>{{"llama2", StreamShrink::kOff},
+                                                                   {"qwen2", StreamShrink::kOff},
+                                                                   {"qwen2", StreamShrink::kOn},
+                                                                   {"gguf-llama-q4_0.gguf", StreamShrink::kOff},
+                                                                   {"gguf-qwen3-q8_0.gguf", StreamShrink::kOff}}) {
+    const BaseModelFile model = open(name);
+    auto resident = WeightStore::load(model, ledger_, {});
+    ASSERT_TRUE(resident.ok());
+    WeightOptions packing;
+    packing.shrink = shrink;
+    StreamingOptions streaming;
+    streaming.packed_path = pack(model, packing);
     streaming.weight_bytes = (*resident)->resident_bytes() / 2 + 20 * kKiB;
     auto store = stream(model, streaming);
     ASSERT_TRUE(store.ok()) << store.error().message;
@@ -213,8 +291,10 @@ TEST_F(Streaming, FailingReadsEndTheirPassAndNothingElse) {
   const BaseModelFile model = open("llama2");
   auto resident = WeightStore::load(model, ledger_, {});
   ASSERT_TRUE(resident.ok());
+  WeightOptions plain, shrunk;
+  plain.shrink = StreamShrink::kOff;
+  shrunk.shrink = StreamShrink::kOn;
   StreamingOptions streaming;
-  streaming.packed_path = pack(model);
   streaming.open_reader = [&](const std::string& path, const BlockReaderOptions& options) {
     auto reader = open_block_reader(path, options);
     if (!reader.ok()) return reader;
@@ -223,6 +303,7 @@ TEST_F(Streaming, FailingReadsEndTheirPassAndNothingElse) {
   };
   int failed = 0, finished = 0;
   for (int round = 0; round < 20; ++round) {
+    streaming.packed_path = pack(model, round % 2 == 0 ? plain : shrunk);
     streaming.weight_bytes = (*resident)->resident_bytes() * static_cast<int64_t>(45 + prng.below(45)) / 100;
     auto store = stream(model, streaming);
     ASSERT_TRUE(store.ok()) << store.error().message;
@@ -360,13 +441,17 @@ TEST_F(Streaming, ADamagedFileIsNoticedAndMadeAgain) {
   const BaseModelFile model = open("llama2");
   auto resident = WeightStore::load(model, ledger_, {});
   ASSERT_TRUE(resident.ok());
+  WeightOptions shrunk;
+  shrunk.shrink = StreamShrink::kOn;
   StreamingOptions streaming;
-  streaming.weight_bytes = (*resident)->resident_bytes() / 2;
-  const int64_t size = static_cast<int64_t>(fs::file_size(pack(model)));
+  streaming.weight_bytes = (*resident)->resident_bytes() / 2 + 10 * kKiB;
+  const int64_t size = static_cast<int64_t>(fs::file_size(pack(model, shrunk)));  // the smaller form
   Prng prng(7);
   int noticed = 0;
   for (int round = 0; round < 60; ++round) {
-    streaming.packed_path = pack(model);
+    WeightOptions packing;
+    packing.shrink = round % 2 == 0 ? StreamShrink::kOff : StreamShrink::kOn;
+    streaming.packed_path = pack(model, packing);
     std::fstream file(streaming.packed_path, std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(static_cast<int64_t>(prng.below(static_cast<uint64_t>(size))));
     const auto at = file.tellg();
@@ -385,6 +470,36 @@ TEST_F(Streaming, ADamagedFileIsNoticedAndMadeAgain) {
     noticed += !status.ok();  // what lies between the parts of the file harms nobody
   }
   EXPECT_GT(noticed, 30);
+}
+
+// Damage that no checksum sees, because it happens after the first reading.
+TEST_F(Streaming, ADecoderRefusesATileThatAsksForTooManyEscapes) {
+  const BaseModelFile model = open("llama2");
+  WeightOptions on;
+  on.shrink = StreamShrink::kOn;
+  const PosixFileSystem files;
+  const auto file = files.open(pack(model, on)).value();
+  const auto index = parse_packed(*file).value();
+  const PackedMatrix& matrix = index.matrices.front();
+  ASSERT_TRUE(matrix.shrunk);
+  std::vector<std::byte> stored(static_cast<size_t>(matrix.bytes()));
+  ASSERT_TRUE(file->read_exact(matrix.at, stored).ok());
+  ThreadPool pool(2);
+  auto decoder = PanelDecoder::create(matrix.tiles() * matrix.held_tile_bytes(), 4, &pool).value();
+  for (const bool damaged : {false, true, false}) {
+    std::vector<std::byte> bytes = stored;
+    const auto second = bytes.begin() + matrix.tile_bytes();
+    if (damaged) std::fill(second, second + matrix.tile_bytes(), std::byte{0xFF});
+    decoder->begin_round();
+    ASSERT_TRUE(decoder->fits(matrix, matrix.tiles()));
+    decoder->add(matrix, 0, matrix.tiles(), bytes.data());
+    EXPECT_FALSE(decoder->fits(matrix, 1));
+    const Status status = decoder->decode();
+    ASSERT_EQ(status.ok(), !damaged);
+    if (damaged) {
+      EXPECT_NE(status.error().message.find("row 16"), std::string::npos) << status.error().message;
+    }
+  }
 }
 
 TEST_F(Streaming, AFileCutWhileItIsReadFailsThePassAndNotTheProcess) {
@@ -409,44 +524,49 @@ TEST_F(Streaming, AFileCutWhileItIsReadFailsThePassAndNotTheProcess) {
 }
 
 TEST_F(Streaming, PackingGoesOnWhereItWasInterrupted) {
-  const BaseModelFile model = open("llama2");
-  const std::string path = pack(model);
-  std::ifstream in(path, std::ios::binary);
-  const std::string whole((std::istreambuf_iterator<char>(in)), {});
-  // As after a crash: the head says that half of the matrices are done, the rest is rubbish.
-  const PosixFileSystem files;
-  auto index = parse_packed(*files.open(path).value()).value();
-  fs::rename(path, path + ".part");
-  index.done = std::ssize(index.matrices) / 2;
-  {
-    auto part = WriteFile::open(path + ".part").value();
-    const std::string head = packed_head(index);
-    ASSERT_TRUE(part.write(0, std::as_bytes(std::span(head))).ok());
-    const auto from = static_cast<size_t>(index.matrices[static_cast<size_t>(index.done)].at);
-    const std::string rubbish(whole.size() - from, 'x');
-    ASSERT_TRUE(part.write(static_cast<int64_t>(from), std::as_bytes(std::span(rubbish))).ok());
+  for (const StreamShrink form : {StreamShrink::kOff, StreamShrink::kOn}) {
+    const BaseModelFile model = open("llama2");
+    WeightOptions options;
+    options.shrink = form;
+    const std::string path = pack(model, options);
+    std::ifstream in(path, std::ios::binary);
+    const std::string whole((std::istreambuf_iterator<char>(in)), {});
+    // As after a crash: the head says that half of the matrices are done, the rest is rubbish.
+    const PosixFileSystem files;
+    auto index = parse_packed(*files.open(path).value()).value();
+    fs::rename(path, path + ".part");
+    index.done = std::ssize(index.matrices) / 2;
+    {
+      auto part = WriteFile::open(path + ".part").value();
+      const std::string head = packed_head(index);
+      ASSERT_TRUE(part.write(0, std::as_bytes(std::span(head))).ok());
+      const auto from = static_cast<size_t>(index.matrices[static_cast<size_t>(index.done)].at);
+      const std::string rubbish(whole.size() - from, 'x');
+      ASSERT_TRUE(part.write(static_cast<int64_t>(from), std::as_bytes(std::span(rubbish))).ok());
+    }
+    int64_t packed_bytes = 0;
+    int64_t first_done = -1;
+    options.progress = [&](int64_t done, int64_t total) {
+      if (first_done < 0) first_done = done;
+      packed_bytes = total;
+    };
+    options.shrink = StreamShrink::kAuto;  // which goes on with whatever was begun
+    ASSERT_TRUE(pack_model(model, options, path, log_).ok());
+    EXPECT_GT(first_done, packed_bytes / 3);  // it did not begin at the beginning
+    EXPECT_FALSE(fs::exists(path + ".part"));
+    auto again = parse_packed(*files.open(path).value());
+    ASSERT_TRUE(again.ok());
+    EXPECT_EQ(again->checks, index.checks);
+    EXPECT_EQ(again->shrink, form == StreamShrink::kOn);
+    EXPECT_EQ(again->done, std::ssize(again->matrices));
+    StreamingOptions streaming;
+    streaming.packed_path = path;
+    auto resident = WeightStore::load(model, ledger_, {});
+    streaming.weight_bytes = (*resident)->resident_bytes() / 2 + 10 * kKiB;
+    auto store = stream(model, streaming);
+    ASSERT_TRUE(store.ok());
+    EXPECT_TRUE(expect_pass(model, **store, **resident).ok());
   }
-  int64_t packed_bytes = 0;
-  WeightOptions options;
-  int64_t first_done = -1;
-  options.progress = [&](int64_t done, int64_t total) {
-    if (first_done < 0) first_done = done;
-    packed_bytes = total;
-  };
-  ASSERT_TRUE(pack_model(model, options, path).ok());
-  EXPECT_GT(first_done, packed_bytes / 3);  // it did not begin at the beginning
-  EXPECT_FALSE(fs::exists(path + ".part"));
-  auto again = parse_packed(*files.open(path).value());
-  ASSERT_TRUE(again.ok());
-  EXPECT_EQ(again->checks, index.checks);
-  EXPECT_EQ(again->done, std::ssize(again->matrices));
-  StreamingOptions streaming;
-  streaming.packed_path = path;
-  auto resident = WeightStore::load(model, ledger_, {});
-  streaming.weight_bytes = (*resident)->resident_bytes() / 2;
-  auto store = stream(model, streaming);
-  ASSERT_TRUE(store.ok());
-  EXPECT_TRUE(expect_pass(model, **store, **resident).ok());
 }
 
 TEST_F(Streaming, OneProcessPacksAtATime) {
@@ -455,11 +575,11 @@ TEST_F(Streaming, OneProcessPacksAtATime) {
   {
     auto other = WriteFile::open(path + ".part");
     ASSERT_TRUE(other.ok());
-    const Status refused = pack_model(model, {}, path);
+    const Status refused = pack_model(model, {}, path, log_);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
   }
-  EXPECT_TRUE(pack_model(model, {}, path).ok());
+  EXPECT_TRUE(pack_model(model, {}, path, log_).ok());
   EXPECT_TRUE(open_packed(path, model, {}).ok());
 }
 

@@ -16,6 +16,7 @@
 #include "sys/pages.h"
 #include "tensor/tile_layout.h"
 #include "weights/pack.h"
+#include "weights/panel_decoder.h"
 #include "weights/tensor_reader.h"
 
 namespace loralei {
@@ -61,12 +62,13 @@ struct WeightStore::State {
   PackedIndex packed;
   std::unique_ptr<File> packed_file;  // for single rows
   std::unique_ptr<Streamer> streamer;
-  StreamerTotals past;    // of the streamers before this one
-  Status stream_failure;  // why there is none although something is to be streamed
+  StreamerTotals past;                    // of the streamers before this one
+  Status stream_failure;                  // why there is none although something is to be streamed
+  std::unique_ptr<PanelDecoder> decoder;  // where panels are streamed shrunk
   ResidencyPlan plan;
   std::string description;
   int64_t round_bytes = 0;
-  std::vector<std::byte> row_tile, rows;  // look_up: one tile; the rows found
+  std::vector<std::byte> row_tile, stored_tile, rows;  // look_up: one tile, as held and as stored; the rows found
   std::vector<TokenId> row_numbers;
   WeightPanel rows_panel;
 
@@ -112,6 +114,7 @@ struct WeightStore::State {
   void slide(std::span<const int64_t> rows);
   Status lock_rows(std::span<const int64_t> rows, int threads, LogSink& log);
   Status read_locked(std::span<const int64_t> kept, int threads);
+  Status read_shrunk_row(const Matrix& matrix, int64_t row, std::byte* out);
   std::vector<StreamPanel> add_panels();
   Status start_streamer(std::vector<StreamPanel> panels, const StreamingOptions& streaming);
 };
@@ -208,13 +211,13 @@ Status WeightStore::resize(const BaseModelFile& model, const WeightOptions& opti
                            LogSink& log) {
   check();
   State& state = *state_;
+  TRY(state.open_packed_file(model, options, streaming.packed_path));
   std::vector<PlannedMatrix> planned;
   for (const State::Matrix& matrix : state.matrices) planned.push_back(matrix.planned);
   const int64_t padding = std::ssize(planned) * kAlignBytes;  // each matrix starts on a cache line
   const bool whole = streaming.weight_bytes >= whole_bytes();
   const int64_t plannable = streaming.weight_bytes - state.vector_bytes - (whole ? 0 : padding);
   TRY_ASSIGN(ResidencyPlan plan, plan_residency(planned, plannable, streaming.residency));
-  TRY(state.open_packed_file(model, options, streaming.packed_path));
   int64_t bytes = state.vector_bytes + plan.window_bytes;
   for (size_t i = 0; i < planned.size(); ++i) bytes += state.matrices[i].bytes(plan.locked_rows[i]);
   if (bytes > state.grant.bytes() && !state.grant.grow_to(bytes)) {
@@ -223,12 +226,14 @@ Status WeightStore::resize(const BaseModelFile& model, const WeightOptions& opti
   }
   if (state.streamer != nullptr) state.past = stream_totals();
   state.streamer.reset();
+  state.decoder.reset();
   state.plan = std::move(plan);
   state.description = describe_residency(planned, state.plan);
   const Status read = state.lock_rows(state.plan.locked_rows, options.threads, log);
   if (!read.ok()) {  // what was to be locked passes through the window instead
     const int64_t left = bytes - state.vector_bytes - state.locked_bytes();
     state.plan.window_bytes = std::max(state.plan.window_bytes, std::min(left, kWindowMostBytes));
+    if (state.packed.shrink) state.plan.decode_bytes = std::max(state.plan.decode_bytes, state.plan.window_bytes / 2);
   }
   state.make_look_up_memory(streaming.rows_max);
   state.stream_failure = state.start_streamer(state.add_panels(), streaming);
@@ -244,7 +249,10 @@ Status WeightStore::State::open_packed_file(const BaseModelFile& model, const We
   const PosixFileSystem files;
   TRY_ASSIGN(packed_file, files.open(path));
   packed = std::move(index);
-  for (size_t i = 0; i < matrices.size(); ++i) matrices[i].packed = packed.matrices[i];
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    matrices[i].packed = packed.matrices[i];
+    matrices[i].planned.stored_tile_bytes = shrunk_tile_bytes(packed.matrices[i]);
+  }
   return {};
 }
 
@@ -257,6 +265,7 @@ void WeightStore::State::make_look_up_memory(int32_t rows_max) {
     row = std::max(row, row_bytes(matrix.view.dtype, matrix.view.cols));
   }
   row_tile.resize(static_cast<size_t>(tile));
+  stored_tile.resize(static_cast<size_t>(tile));
   rows.resize(static_cast<size_t>(row * rows_max));
   row_numbers.resize(static_cast<size_t>(rows_max));
 }
@@ -310,13 +319,15 @@ Status WeightStore::State::read_locked(std::span<const int64_t> kept, int thread
     for (int64_t row = kept[i]; row < matrix.locked_rows; row += step)
       units.push_back({i, row, std::min(step, matrix.locked_rows - row)});
   }
-  return run_units(units, threads, [&](const ReadUnit& unit, UnitBuffers&) -> Status {
+  return run_units(units, threads, [&](const ReadUnit& unit, UnitBuffers& buffers) -> Status {
     const Matrix& matrix = matrices[unit.matrix];
     const int64_t first = unit.row_begin / kRowTile;
     const int64_t end = matrix.tiles(unit.row_begin + unit.row_count);
-    std::byte* const out = arena.data() + matrix.at + first * matrix.packed.tile_bytes();
+    std::byte* const place = arena.data() + matrix.at + first * matrix.planned.tile_bytes;
     int64_t bytes = 0;
     for (int64_t tile = first; tile < end; ++tile) bytes += matrix.packed.bytes_of_tile(tile);
+    if (matrix.packed.shrunk) buffers.shrunk.resize(static_cast<size_t>(bytes));
+    std::byte* const out = matrix.packed.shrunk ? buffers.shrunk.data() : place;
     TRY(packed_file->read_exact(matrix.packed.at + first * matrix.packed.tile_bytes(),
                                 {out, static_cast<size_t>(bytes)}));
     for (int64_t tile = first; tile < end; ++tile) {
@@ -326,9 +337,29 @@ Status WeightStore::State::read_locked(std::span<const int64_t> kept, int thread
         return corrupt("'" + packed_file->path() + "' is damaged in '" + matrix.packed.name +
                        "'; delete it and start again, and it will be made anew.");
       }
+      if (!matrix.packed.shrunk) continue;
+      TRY(matrix.packed.restore_tile(tile, {data, static_cast<size_t>(matrix.packed.tile_bytes())},
+                                     place + (tile - first) * matrix.packed.held_tile_bytes()));
     }
     return {};
   });
+}
+
+// Its whole tile is read and decoded, unless it is locked.
+Status WeightStore::State::read_shrunk_row(const Matrix& matrix, int64_t row, std::byte* out) {
+  const int64_t bytes = row_bytes(matrix.view.dtype, matrix.view.cols);
+  const std::byte* data = nullptr;
+  if (row < matrix.locked_rows) {
+    data = arena.data() + matrix.at + row * bytes;
+  } else {
+    const int64_t tile = row / kRowTile;
+    const std::span<std::byte> stored = std::span(stored_tile).first(static_cast<size_t>(matrix.packed.tile_bytes()));
+    TRY(packed_file->read_exact(matrix.packed.at + tile * matrix.packed.tile_bytes(), stored));
+    TRY(matrix.packed.restore_tile(tile, stored, row_tile.data()));
+    data = row_tile.data() + row % kRowTile * bytes;
+  }
+  std::memcpy(out, data, static_cast<size_t>(bytes));
+  return {};
 }
 
 // The panels of every matrix as its locked rows stand; answers those that are streamed, in the order of a pass.
@@ -361,7 +392,10 @@ std::vector<StreamPanel> WeightStore::State::add_panels() {
 Status WeightStore::State::start_streamer(std::vector<StreamPanel> panels, const StreamingOptions& streaming) {
   if (panels.empty()) return {};
   StreamerOptions options;
-  options.window_bytes = plan.window_bytes;
+  options.window_bytes = plan.window_bytes - plan.decode_bytes;
+  if (plan.decode_bytes > 0) {
+    TRY_ASSIGN(decoder, PanelDecoder::create(plan.decode_bytes, panels.size(), streaming.pool));
+  }
   options.open = [&streaming](std::span<std::byte> memory) {
     BlockReaderOptions reader_options = streaming.reader;
     reader_options.memory = memory;
@@ -369,7 +403,7 @@ Status WeightStore::State::start_streamer(std::vector<StreamPanel> panels, const
                                  : open_block_reader(streaming.packed_path, reader_options);
   };
   TRY_ASSIGN(streamer, Streamer::create(packed, std::move(panels), std::move(options)));
-  round_bytes = plan.window_bytes / kRoundsInWindow;
+  round_bytes = (plan.window_bytes - plan.decode_bytes) / kRoundsInWindow;
   description += "reading with " + streamer->how() + "\n";
   return {};
 }
@@ -387,12 +421,16 @@ Result<EmbeddedRows> WeightStore::look_up(TensorSlot slot, std::span<const Token
   if (matrix.resident()) return EmbeddedRows{matrix.view, tokens};
   CHECK(tokens.size() <= state.row_numbers.size());
   const int64_t bytes = row_bytes(matrix.view.dtype, matrix.view.cols);
-  const int64_t tile_bytes = matrix.packed.tile_bytes();
+  const int64_t tile_bytes = matrix.packed.held_tile_bytes();
   for (size_t i = 0; i < tokens.size(); ++i) {
     const int64_t row = tokens[i];
     CHECK(row >= 0 && row < matrix.view.rows);
     std::byte* const out = state.rows.data() + static_cast<int64_t>(i) * bytes;
     state.row_numbers[i] = static_cast<TokenId>(i);
+    if (matrix.packed.shrunk) {
+      TRY(state.read_shrunk_row(matrix, row, out));
+      continue;
+    }
     if (matrix.view.layout == LayoutId::kPlain) {
       if (row < matrix.locked_rows) {
         std::memcpy(out, state.arena.data() + matrix.at + row * bytes, static_cast<size_t>(bytes));
@@ -453,7 +491,8 @@ StreamerTotals WeightStore::stream_totals() const {
   return totals;
 }
 StreamShape WeightStore::stream_shape() const {
-  return {state_->plan.streamed_bytes, state_->plan.window_bytes, state_->plan.window_bound_bytes};
+  const ResidencyPlan& plan = state_->plan;
+  return {plan.streamed_bytes, plan.decoded_bytes, plan.window_bytes, plan.window_bound_bytes};
 }
 std::string WeightStore::describe() const { return state_->description; }
 void WeightStore::check() const { CHECK(state_->open_uses == 0); }
@@ -505,6 +544,8 @@ Result<bool> WeightUse::next() {
   }
   // Streamed panels in the order in which they arrive: wait for one, take those that are there.
   int64_t bytes = 0;
+  int64_t decoded_end = 0;  // of the pass's panels: what is decoded need not stay in the window
+  if (state.decoder != nullptr) state.decoder->begin_round();
   for (bool released = false; matrix_ < count_; ++matrix_, panel_ = 0) {
     WeightStore::State::Matrix& matrix = state.matrices[static_cast<size_t>(slots_[matrix_])];
     const int64_t count = std::ssize(matrix.panels) - static_cast<int64_t>(matrix.locked_panels);
@@ -514,15 +555,24 @@ Result<bool> WeightUse::next() {
       if (!released) state.streamer->release(number);
       released = true;
       WeightPanel& panel = matrix.panels[matrix.locked_panels + static_cast<size_t>(panel_)];
+      const int64_t tiles = (panel.row_count + kRowTile - 1) / kRowTile;
+      const bool shrunk = matrix.packed.shrunk.has_value();
       if (any && (bytes >= state.round_bytes || !state.streamer->ready(number))) break;
+      if (any && shrunk && !state.decoder->fits(matrix.packed, tiles)) break;
       TRY_ASSIGN(panel.data, state.streamer->wait(number));
-      bytes += panel.row_count * row_bytes(matrix.view.dtype, matrix.view.cols);
+      if (shrunk) panel.data = state.decoder->add(matrix.packed, panel.row_begin / kRowTile, tiles, panel.data);
+      bytes += tiles * matrix.packed.tile_bytes();
+      decoded_end = shrunk && decoded_end >= 0 ? number + 1 : -1;
       any = true;
     }
     views_[matrix_].panels =
         std::span(matrix.panels)
             .subspan(matrix.locked_panels + static_cast<size_t>(first), static_cast<size_t>(panel_ - first));
-    if (panel_ < count) return true;
+    if (panel_ < count) break;
+  }
+  if (decoded_end != 0 && state.decoder != nullptr) {
+    TRY(state.decoder->decode());
+    if (decoded_end > 0) state.streamer->release(decoded_end);
   }
   return any;
 }

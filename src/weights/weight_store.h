@@ -8,7 +8,8 @@
 // Thread: load() and stream() from one thread; uses, look_up(), passes and resize() from the executor thread, resize()
 // between passes. Ownership: owns the bytes under a ledger grant; a WeightUse and a WeightPass must not outlive the
 // store. Invariants: a pass uses the matrices in the order of residency.h (it may end early); the bytes of a round are
-// valid and unchanged until the next; what is held never exceeds the grant, during a resize neither. Failure: load()
+// valid and unchanged until the next; locked rows and those of a round are held as the kernels take them, shrunk ones
+// decoded (tensor/shrink.h); what is held never exceeds the grant, during a resize neither. Failure: load()
 // answers a sentence (too large for the budget, with the numbers; short file; unsupported dtype); next() and look_up()
 // answer what reading failed of.
 #pragma once
@@ -24,6 +25,7 @@
 #include "base/ids.h"
 #include "base/log.h"
 #include "base/result.h"
+#include "device/host/thread_pool.h"
 #include "formats/base_model.h"
 #include "memory/ledger.h"
 #include "sys/block_reader.h"
@@ -86,15 +88,17 @@ struct EmbeddedRows {
 struct StreamingOptions {
   int64_t weight_bytes = 0;  // for matrices, vectors and window
   ResidencyOptions residency;
-  int32_t rows_max = 512;   // rows looked up together
-  std::string packed_path;  // made by find_or_pack (pack.h)
+  int32_t rows_max = 512;      // rows looked up together
+  std::string packed_path;     // made by find_or_pack (pack.h)
+  ThreadPool* pool = nullptr;  // decodes shrunk panels, idle while next() is called; null: the calling thread does
   BlockReaderOptions reader;
   // Opens the packed file; empty: open_block_reader. Tests put faults in its place.
   std::function<Result<std::unique_ptr<BlockReader>>(const std::string& path, const BlockReaderOptions&)> open_reader;
 };
 
 struct StreamShape {
-  int64_t streamed_bytes = 0;      // in every pass, as planned
+  int64_t streamed_bytes = 0;      // in every pass, as planned and as stored
+  int64_t decoded_bytes = 0;       // the same, as held
   int64_t window_bytes = 0;        // memory of what is on its way
   int64_t window_bound_bytes = 0;  // what three layers stream, or 128 MiB, whichever is less
 };

@@ -17,7 +17,13 @@ namespace {
 namespace fs = std::filesystem;
 const std::string kGolden = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
 
-class Streamed : public testing::TestWithParam<std::string> {
+// A model and whether its 16-bit matrices are streamed shrunk.
+struct Case {
+  std::string model;
+  StreamShrink shrink = StreamShrink::kOff;
+};
+
+class Streamed : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     folder_ = fs::path(testing::TempDir()) / ("loralei-streamed-" + std::to_string(::getpid()));
@@ -26,16 +32,18 @@ class Streamed : public testing::TestWithParam<std::string> {
   void TearDown() override { fs::remove_all(folder_); }
 
   std::unique_ptr<ModelHarness> open(HarnessOptions options) {
-    auto harness = ModelHarness::open(kGolden + "models/" + GetParam(), options);
+    auto harness = ModelHarness::open(kGolden + "models/" + GetParam().model, options);
     EXPECT_TRUE(harness.ok()) << (harness.ok() ? "" : harness.error().message);
     return harness.ok() ? std::move(harness).value() : nullptr;
   }
   // At least two panels, which are single row tiles here, with a page before and after each.
   HarnessOptions streaming(int64_t weight_bytes) {
-    const bool blocks_of_256 = GetParam().find("_k_m") != std::string::npos;
+    const bool blocks_of_256 = GetParam().model.find("_k_m") != std::string::npos;
     HarnessOptions options;
+    const bool shrunk = GetParam().shrink == StreamShrink::kOn;  // a decoded panel more
     options.stream_folder = folder_.string();
-    options.streaming.weight_bytes = std::max(weight_bytes, (blocks_of_256 ? 130 : 44) * kKiB);
+    options.stream_shrink = GetParam().shrink;
+    options.streaming.weight_bytes = std::max(weight_bytes, (blocks_of_256 ? 130 : shrunk ? 52 : 44) * kKiB);
     return options;
   }
   // A prompt of one sequence in two chunks, the first without logits, beside another sequence's rows.
@@ -62,16 +70,22 @@ class Streamed : public testing::TestWithParam<std::string> {
 
   fs::path folder_;
 };
-INSTANTIATE_TEST_SUITE_P(Models, Streamed,
-                         testing::Values("llama2", "llama-gqa", "mistral-window", "qwen2", "qwen3", "dtype-bf16",
-                                         "dtype-f16", "gguf-llama-q8_0.gguf", "gguf-llama-q4_0.gguf",
-                                         "gguf-llama-q4_1.gguf", "gguf-llama-q5_0.gguf", "gguf-llama-q5_1.gguf",
-                                         "gguf-llama-q4_k_m.gguf", "gguf-qwen2-q5_k_m.gguf", "gguf-qwen3-q8_0.gguf"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-                           return name;
-                         });
+std::vector<Case> cases() {
+  std::vector<Case> cases;
+  for (const char* model :
+       {"llama2", "llama-gqa", "mistral-window", "qwen2", "qwen3", "dtype-bf16", "dtype-f16", "gguf-llama-q8_0.gguf",
+        "gguf-llama-q4_0.gguf", "gguf-llama-q4_1.gguf", "gguf-llama-q5_0.gguf", "gguf-llama-q5_1.gguf",
+        "gguf-llama-q4_k_m.gguf", "gguf-qwen2-q5_k_m.gguf", "gguf-qwen3-q8_0.gguf"})
+    cases.push_back({model, StreamShrink::kOff});
+  for (const char* model : {"llama2", "llama-gqa", "mistral-window", "qwen2", "qwen3", "dtype-bf16", "dtype-f16"})
+    cases.push_back({model, StreamShrink::kOn});
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Models, Streamed, testing::ValuesIn(cases()), [](const auto& info) {
+  std::string name = info.param.model;
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name + (info.param.shrink == StreamShrink::kOn ? "_shrunk" : "");
+});
 
 TEST_P(Streamed, GivesTheResidentLogits) {
   auto resident = open({});
@@ -87,6 +101,10 @@ TEST_P(Streamed, GivesTheResidentLogits) {
     auto harness = open(options);
     ASSERT_NE(harness, nullptr);
     streamed += harness->weights().streams();
+    if (harness->weights().streams()) {
+      const StreamShape shape = harness->weights().stream_shape();
+      EXPECT_EQ(shape.streamed_bytes < shape.decoded_bytes, GetParam().shrink == StreamShrink::kOn);
+    }
     EXPECT_EQ(harness->weights().fingerprint(), resident->weights().fingerprint());
     for (int round = 0; round < 2; ++round) {
       harness->poison_kv();

@@ -25,6 +25,7 @@ Result<std::unique_ptr<ModelHarness>> ModelHarness::open(const std::string& path
   WeightOptions weight_options;
   weight_options.quantise = options.quantise;
   weight_options.threads = options.threads;
+  weight_options.shrink = options.stream_shrink;
   weight_options.quantised_layout = options.quantised_layout;
   if (options.stream_folder.empty()) {
     TRY_ASSIGN(harness->weights_, WeightStore::load(harness->file_, *harness->ledger_, weight_options));
@@ -32,7 +33,8 @@ Result<std::unique_ptr<ModelHarness>> ModelHarness::open(const std::string& path
     StreamingOptions streaming = options.streaming;
     NullLogSink log;
     streaming.packed_path = options.stream_folder + "/model.pack";
-    TRY(pack_model(harness->file_, weight_options, streaming.packed_path));
+    streaming.pool = harness->pool_.get();
+    TRY(pack_model(harness->file_, weight_options, streaming.packed_path, log));
     TRY_ASSIGN(harness->weights_,
                WeightStore::stream(harness->file_, *harness->ledger_, weight_options, streaming, log));
   }

@@ -31,6 +31,7 @@ struct HarnessOptions {
   int tokens_max = 256;  // per sequence
   // Weights are streamed from a file packed into this folder; empty: resident.
   std::string stream_folder;
+  StreamShrink stream_shrink = StreamShrink::kAuto;  // auto: these models are too small to be shrunk
   StreamingOptions streaming;
 };
 
