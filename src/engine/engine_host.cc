@@ -197,6 +197,7 @@ StreamingOptions EngineHost::streaming(int64_t weight_bytes) const {
   streaming.rows_max = std::max(options.engine.step_tokens, options.engine.max_sequences);
   streaming.packed_path = parts_->packed_path;
   streaming.pool = parts_->pool.get();
+  streaming.open_reader = options.open_stream;
   return streaming;
 }
 

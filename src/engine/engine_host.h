@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "engine/api.h"
 #include "formats/base_model.h"
+#include "sys/block_reader.h"
 #include "weights/residency.h"
 #include "weights/shrink_choice.h"
 
@@ -32,6 +33,8 @@ struct EngineHostOptions {
   ResidencyOptions residency;
   StreamShrink stream_shrink = StreamShrink::kAuto;
   std::string cache_dir;
+  // Opens the packed file to stream from; empty: open_block_reader. Tests put faults in its place.
+  std::function<Result<std::unique_ptr<BlockReader>>(const std::string& path, const BlockReaderOptions&)> open_stream;
   EngineOptions engine;
   std::string build;  // named in the fingerprint
 };

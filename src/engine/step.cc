@@ -180,7 +180,9 @@ void EngineLoop::compute() {
     commit_samples();
   } else {
     parts_.log->log(LogLevel::kError, "a step failed: " + status.error().message);
-    for (Sequence* sequence : group_sequences_) end(*sequence, EndReason::kError, status.error());
+    // Whatever it was (a damaged file, a disk that fails), it is not the request's fault.
+    const Error error = internal_error("A step of the model failed: " + status.error().message);
+    for (Sequence* sequence : group_sequences_) end(*sequence, EndReason::kError, error);
   }
   counters_.step_ms_last = static_cast<double>(parts_.clock->now_ns() - begin_ns) * 1e-6;
 }

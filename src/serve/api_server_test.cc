@@ -168,6 +168,18 @@ TEST_F(ApiTest, SmallRoutes) {
   EXPECT_TRUE(counts("loralei_unknown_request_fields_total 2"));
 }
 
+TEST_F(ApiTest, TheMemoryBudgetIsReadAndChanged) {
+  start();
+  EXPECT_NE(get("/v1/admin/memory").body.find("\"budget_bytes\":5000"), std::string::npos);
+  const HttpResponse changed = send("PUT", "/v1/admin/memory", R"({"budget_bytes":7000})");
+  EXPECT_EQ(changed.status, 200);
+  EXPECT_NE(changed.body.find("\"budget_bytes\":7000"), std::string::npos);
+  const HttpResponse refused = send("PUT", "/v1/admin/memory", R"({"budget_bytes":70})");
+  EXPECT_EQ(refused.status, 413);
+  EXPECT_NE(refused.body.find("1000 bytes"), std::string::npos);
+  EXPECT_EQ(send("PUT", "/v1/admin/memory", "{}").status, 400);
+}
+
 TEST_F(ApiTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   engine.hold = true;
   start();

@@ -84,9 +84,13 @@ class ApiTest : public testing::Test {
   std::vector<TokenId> ids(const std::string& s) { return tokenizer->encode(s, {.add_special = false}).value(); }
   HttpClient client() const { return HttpClient({.port = server->port(), .read_timeout_ms = 30'000}); }
   HttpResponse post(const std::string& path, const std::string& body, HttpHeaders headers = {}) {
+    return send("POST", path, body, std::move(headers));
+  }
+  HttpResponse send(const std::string& method, const std::string& path, const std::string& body,
+                    HttpHeaders headers = {}) {
     headers.emplace_back("Content-Type", "application/json");
     HttpClient c = client();
-    auto answer = c.request("POST", path, headers, body);
+    auto answer = c.request(method, path, headers, body);
     EXPECT_TRUE(answer.ok()) << answer.error().message;
     return answer.ok() ? *answer : HttpResponse{};
   }

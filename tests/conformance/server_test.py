@@ -85,6 +85,47 @@ class AdapterLife(unittest.TestCase):
                 self.assertEqual(body["choices"][0]["message"]["content"], expected)
 
 
+class Memory(unittest.TestCase):
+    """The budget changes under traffic: weights go to disk and come back, and every answer is the same."""
+
+    def test_budget_changes_under_traffic(self):
+        folder = pathlib.Path(tempfile.mkdtemp())
+        shutil.copytree(ROOT / "demo/model", folder / "model")
+        server = LiveServer("-c", "512", "--max-num-seqs", "8", "--kv-cache-memory", "16MiB", "--adapter-memory", "32MiB",
+                            model=folder / "model")
+        try:
+            status, _, before = server.request("GET", "/v1/admin/memory")
+            self.assertEqual(status, 200)
+            self.assertEqual(before["streamed_bytes_per_pass"], 0)
+            fixed = before["kv_bytes"] + before["scratch_bytes"] + before["other_bytes"] + (32 << 20)
+            names = ADAPTERS[:4]
+            expected = {name: chat(server, name)[2]["choices"][0]["message"]["content"] for name in names}
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                jobs = [(name, pool.submit(chat, server, name)) for _ in range(15) for name in names]
+                for share in (0.5, 0.2, 0.8, 2.0, 0.3):
+                    budget = fixed + int(before["weights_bytes"] * share)
+                    status, _, body = server.request("PUT", "/v1/admin/memory", {"budget_bytes": budget})
+                    self.assertEqual(status, 200, body)
+                    self.assertEqual(body["budget_bytes"], budget)
+                    self.assertLessEqual(body["weights_bytes"], budget - fixed)
+                    self.assertEqual(body["streamed_bytes_per_pass"] > 0, share < 1)
+                    for name in names:
+                        answer = chat(server, name)
+                        self.assertEqual(answer[0], 200, answer[2])
+                        self.assertEqual(answer[2]["choices"][0]["message"]["content"], expected[name])
+                for name, job in jobs:
+                    self.assertEqual(job.result()[0], 200, job.result()[2])
+                    self.assertEqual(job.result()[2]["choices"][0]["message"]["content"], expected[name])
+            self.assertGreater(server.metric("loralei_stream_read_bytes_total"), 0)
+            status, _, body = server.request("PUT", "/v1/admin/memory", {"budget_bytes": "1MiB"})
+            self.assertEqual(status, 413, body)
+            self.assertIn("raise --memory-budget by", body["error"]["message"])
+            self.assertEqual(server.request("PUT", "/v1/admin/memory", {"budget": 5})[0], 400)
+        finally:
+            self.assertEqual(server.stop(), 0, "\n".join(server.lines[-40:]))
+            shutil.rmtree(folder)
+
+
 class Mixed(unittest.TestCase):
     def test_200_streams_and_half_of_them_leave(self):
         server = LiveServer()

@@ -65,6 +65,14 @@ class EngineDriver {
     return ticket;
   }
 
+  // 0 when it is refused at once (another change is under way).
+  uint64_t set_memory(int64_t budget_bytes) {
+    const uint64_t ticket = next_ticket_++;
+    if (!engine().command(MemoryCommand{ticket, budget_bytes}).ok()) return 0;
+    tickets_.insert(ticket);
+    return ticket;
+  }
+
   // Takes what the engine has to say now, waiting at most `timeout_ns`; false when it was silent.
   bool take(int64_t timeout_ns) {
     EngineOutput output = engine().wait_output(timeout_ns);

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// The real engine while its memory budget comes and goes under traffic and the disk fails: ten thousand steps with
+// requests of all kinds on several adapters, budgets from the whole model down to nearly nothing, reads that fail, come
+// short and finish in any order. No wrong token, no lost request; an answer that ends in an error was right until then.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+
+#include "base/prng.h"
+#include "base/units.h"
+#include "support/engine_driver.h"
+#include "sys/faulty_block_reader.h"
+
+namespace loralei::test {
+namespace {
+
+namespace fs = std::filesystem;
+const std::string kGolden = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
+const std::vector<std::string> kAdapters = {"gqa-qv-r8", "gqa-all-r16", "gqa-rslora"};
+constexpr int kRequests = 40;  // different ones
+constexpr uint64_t kSteps = 10000;
+constexpr size_t kCrowd = 12;  // in flight at most
+
+class StreamedEngine : public testing::Test {
+ protected:
+  void SetUp() override {
+    // A copy: the packed file is made beside it.
+    folder_ = fs::path(testing::TempDir()) / ("loralei-streamed-engine-" + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+    fs::copy(kGolden + "models/llama-gqa", folder_ / "model", fs::copy_options::recursive);
+    options_.model_path = (folder_ / "model").string();
+    options_.threads = 2;
+    options_.engine.memory_budget_bytes = kGiB;
+    options_.engine.max_sequences = 8;
+    options_.engine.step_tokens = 32;
+    options_.engine.kv_dtype = DType::kF32;
+    options_.engine.max_model_len = 96;
+    options_.engine.kv_cache_bytes = int64_t{30} * 2 * 2 * 2 * 16 * 16 * 4;  // thirty blocks of 16 tokens
+    options_.engine.adapter_bytes = 250'000;
+    make_requests();
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void make_requests() {
+    for (int i = 0; i < kRequests; ++i) {
+      Submit submit;
+      const auto count = 1 + random_.below(50);
+      for (uint64_t j = 0; j < count; ++j) submit.prompt.push_back(static_cast<TokenId>(3 + random_.below(90)));
+      submit.max_tokens = static_cast<int32_t>(1 + random_.below(30));
+      submit.ignore_eos = true;
+      submit.sampling.temperature = random_.below(3) == 0 ? 0.8f : 0.0f;
+      submit.sampling.seed = random_();
+      if (random_.below(3) != 0) submit.adapters.push_back({kAdapters[random_.below(kAdapters.size())], 1.0f});
+      requests_.push_back(std::move(submit));
+    }
+  }
+  static void register_adapters(EngineDriver& driver) {
+    for (const std::string& name : kAdapters)
+      driver.command(AdapterAction::kRegister, name, kGolden + "adapters/" + name);
+    driver.collect();
+  }
+  void compare(const Answer& answer, size_t number) {
+    const std::vector<TokenId>& want = expected_[number];
+    ASSERT_LE(answer.tokens.size(), want.size());
+    EXPECT_TRUE(std::equal(answer.tokens.begin(), answer.tokens.end(), want.begin())) << "request " << number;
+    if (answer.end == EndReason::kError) {
+      EXPECT_NE(answer.error.message.find("injected"), std::string::npos) << answer.error.message;
+      EXPECT_EQ(answer.error.code, ErrorCode::kInternal);
+      ++failed_;
+    } else {
+      EXPECT_EQ(answer.tokens.size(), want.size());
+      ++finished_;
+    }
+  }
+  // What has ended, compared and forgotten.
+  void compare_ended(EngineDriver& driver, std::map<uint64_t, size_t>& running) {
+    for (auto it = running.begin(); it != running.end();) {
+      const auto answer = driver.answers.find({it->first, 0});
+      if (answer == driver.answers.end() || answer->second.end == EndReason::kNone) {
+        ++it;
+        continue;
+      }
+      compare(answer->second, it->second);
+      driver.answers.erase(answer);
+      it = running.erase(it);
+    }
+  }
+
+  fs::path folder_;
+  EngineHostOptions options_;
+  static constexpr uint64_t kSeed = 77;
+  Prng random_{kSeed};
+  std::vector<Submit> requests_;
+  std::vector<std::vector<TokenId>> expected_;
+  int failed_ = 0, finished_ = 0;
+};
+
+TEST_F(StreamedEngine, BudgetsChangeAndReadsFailUnderTraffic) {
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  {
+    EngineDriver resident(options_);
+    ASSERT_TRUE(resident.running());
+    register_adapters(resident);
+    for (const Submit& request : requests_) expected_.push_back(resident.ask(request).tokens);
+  }
+  std::atomic<bool> faults{true};
+  std::atomic<uint64_t> opened{0};
+  options_.open_stream = [&](const std::string& path, const BlockReaderOptions& options) {
+    const uint64_t seed = opened.fetch_add(1);
+    BlockReaderOptions short_reads = options;
+    short_reads.largest_read_bytes = kDirectAlign * static_cast<int64_t>(1 + seed % 8);
+    short_reads.allow_ring = seed % 4 != 0;
+    auto reader = open_block_reader(path, short_reads);
+    if (!reader.ok()) return reader;
+    return Result<std::unique_ptr<BlockReader>>(
+        std::make_unique<FaultyBlockReader>(std::move(reader).value(), seed, faults ? 0.002 : 0.0));
+  };
+  EngineDriver driver(options_);
+  ASSERT_TRUE(driver.running());
+  register_adapters(driver);
+  const EngineStats begun = driver.stats();
+  const int64_t fixed = begun.kv_bytes + begun.scratch_bytes + begun.other_bytes + options_.engine.adapter_bytes;
+  const int64_t whole = begun.weights_bytes;
+
+  std::map<uint64_t, size_t> running;
+  std::vector<uint64_t> tickets;
+  while (driver.stats().steps < kSteps) {
+    ASSERT_FALSE(HasFailure());
+    if (driver.open() < kCrowd) {
+      const size_t number = random_.below(kRequests);
+      const uint64_t id = driver.submit(requests_[number]);
+      if (id != 0) running[id] = number;
+    }
+    if (random_.below(60) == 0) {
+      const int64_t weights = random_.below(6) == 0 ? 2 * whole : static_cast<int64_t>(random_.below(whole));
+      if (const uint64_t ticket = driver.set_memory(fixed + weights)) tickets.push_back(ticket);
+    }
+    while (driver.take(driver.open() < kCrowd ? 0 : 100'000'000)) {
+    }
+    compare_ended(driver, running);
+  }
+  driver.collect();
+  compare_ended(driver, running);
+  EXPECT_TRUE(running.empty());
+  int changed = 0, refused = 0;
+  for (const uint64_t ticket : tickets) {
+    const Status& status = driver.replies[ticket].status;
+    ++(status.ok() ? changed : refused);
+    EXPECT_TRUE(status.ok() || status.error().code == ErrorCode::kTooLarge) << status.error().message;
+  }
+  EXPECT_GT(changed, 20);
+  EXPECT_GT(refused, 0);
+  EXPECT_GT(failed_, 5);
+  EXPECT_GT(finished_, 300);
+  EXPECT_GT(opened.load(), 10u);
+
+  // The disk recovers, everything comes back into memory.
+  faults = false;
+  const uint64_t last = driver.set_memory(kGiB);
+  ASSERT_NE(last, 0u);
+  driver.collect();
+  ASSERT_TRUE(driver.replies[last].status.ok()) << driver.replies[last].status.error().message;
+  EXPECT_EQ(driver.stats().streamed_bytes, 0);
+  EXPECT_EQ(driver.stats().memory_budget_bytes, kGiB);
+  failed_ = 0;
+  for (size_t number = 0; number < requests_.size(); ++number) compare(driver.ask(requests_[number]), number);
+  EXPECT_EQ(failed_, 0);
+  const EngineStats ended = driver.stats();
+  EXPECT_EQ(ended.running + ended.waiting, 0);
+  EXPECT_EQ(ended.kv_blocks_used, 0);
+  EXPECT_EQ(ended.weights_bytes, whole);
+}
+
+TEST_F(StreamedEngine, OneBudgetThatCannotDoAndOneThatNeedsNothing) {
+  EngineDriver driver(options_);
+  ASSERT_TRUE(driver.running());
+  const int64_t weights = driver.stats().weights_bytes;
+  const uint64_t tiny = driver.set_memory(kMiB);
+  ASSERT_NE(tiny, 0u);
+  driver.collect();
+  ASSERT_FALSE(driver.replies[tiny].status.ok());
+  EXPECT_NE(driver.replies[tiny].status.error().message.find("raise --memory-budget by"), std::string::npos)
+      << driver.replies[tiny].status.error().message;
+  EXPECT_EQ(driver.stats().memory_budget_bytes, kGiB);
+  EXPECT_EQ(driver.stats().weights_bytes, weights);
+  EXPECT_FALSE(fs::exists(folder_ / "model" / "model.safetensors.pack"));
+  const uint64_t half = driver.set_memory(kGiB / 2);
+  ASSERT_NE(half, 0u);
+  driver.collect();
+  EXPECT_TRUE(driver.replies[half].status.ok());
+  EXPECT_EQ(driver.stats().memory_budget_bytes, kGiB / 2);
+  EXPECT_EQ(driver.stats().streamed_bytes, 0);
+  EXPECT_FALSE(driver.engine().command(MemoryCommand{1, 0}).ok());
+}
+
+}  // namespace
+}  // namespace loralei::test
