@@ -152,13 +152,21 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str();
-  command->add_option("--policy", options.policies, "offload: residency policies")
+  command
+      ->add_option("--policy", options.policies,
+                   "offload: residency policies; also none (all streamed) and sync (nothing read ahead)")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str();
   command->add_option("--window", options.window_s, "offload: seconds of one measurement")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
+  command->add_option("--together", options.together, "offload: so many requests beside one alone, nothing else")
+      ->check(CLI::Range(0, 4096));
+  command
+      ->add_option("--resident-pairs", options.resident_pairs,
+                   "offload: pairs of a model grown from a budget to whole and one loaded whole, nothing else")
+      ->check(CLI::Range(0, 10000));
   command
       ->add_option("--foreign-cpu", options.foreign_max,
                    "cores other processes may use in a round that counts; others are repeated")

@@ -207,7 +207,8 @@ void add_inspect_command(CLI::App& app, int& exit_code) {
   command->add_option("--base", flags->base, "the model the adapter is to be applied to");
   command->add_option("--memory-budget", flags->memory_budget,
                       "what of the model stays in memory and what is streamed under this many bytes, e.g. 2GiB");
-  command->add_option("--residency", flags->residency, "policy: balanced, flex, layer-order, attn-first, ffn-first")
+  command
+      ->add_option("--residency", flags->residency, "policy: balanced, flex, layer-order, attn-first, ffn-first, none")
       ->capture_default_str();
   command->callback([flags, &exit_code] {
     const Status status = inspect(*flags);

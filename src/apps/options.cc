@@ -57,8 +57,9 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
                   "bytes for everything, e.g. 4GiB (default: what is free); weights beyond it are streamed from disk")
       ->group(group);
   command
-      .add_option("--residency", flags.residency,
-                  "which weights stay in memory while streaming: balanced, flex, layer-order, attn-first, ffn-first")
+      .add_option(
+          "--residency", flags.residency,
+          "which weights stay in memory while streaming: balanced, flex, layer-order, attn-first, ffn-first, none")
       ->capture_default_str()
       ->group(group);
   command

@@ -79,6 +79,17 @@ Result<CommandReply> BatchRunner::command(AdapterAction action, const std::strin
   command.path = path;
   const uint64_t ticket = command.ticket;
   TRY(engine_.command(std::move(command)));
+  return wait_reply(ticket);
+}
+
+Status BatchRunner::set_memory(int64_t budget_bytes) {
+  const uint64_t ticket = next_id_++;
+  TRY(engine_.command(MemoryCommand{ticket, budget_bytes}));
+  TRY(wait_reply(ticket));
+  return {};
+}
+
+Result<CommandReply> BatchRunner::wait_reply(uint64_t ticket) {
   for (;;) {
     EngineOutput output = engine_.wait_output(kWaitNs);
     for (CommandReply& reply : output.replies) {

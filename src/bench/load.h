@@ -44,8 +44,10 @@ class BatchRunner {
   Result<BatchTimes> run(const BatchSpec& spec);
   // Runs one adapter command and waits for its reply.
   Result<CommandReply> command(AdapterAction action, const std::string& name, const std::string& path);
+  Status set_memory(int64_t budget_bytes);
 
  private:
+  Result<CommandReply> wait_reply(uint64_t ticket);
   Engine& engine_;
   const Clock& clock_;
   uint64_t next_id_ = 1;

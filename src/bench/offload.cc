@@ -8,16 +8,18 @@
 //
 // The disk is probed with the streamer's own block size and depth before and after each window of time; a window counts
 // when its probes agree. Every part of `fixed` has a row of its own, so that locking less is no way out.
+//
+// Besides the policies, "none" streams every layer whole and "sync" is the balanced plan read when it is waited for.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 
 #include "base/units.h"
+#include "bench/offload_bound.h"
 #include "bench/probes.h"
 #include "bench/rig.h"
 #include "bench/scenarios.h"
 #include "sys/process.h"
-#include "weights/pack.h"
 #include "weights/weight_store.h"
 
 namespace loralei {
@@ -44,8 +46,8 @@ BatchSpec offload_spec(const BenchOptions& options, const Rig& rig, int sequence
 
 struct Point {
   std::vector<double> tok_s, bound, disk, read_bytes;  // a window each
-  double peak_bytes = 0, window_bytes = 0, planned_bytes = 0, fixed_bytes = 0, kv_bytes = 0, scratch_bytes = 0,
-         other_bytes = 0;
+  OffloadBytes bytes;
+  double peak_bytes = 0;
   int dropped = 0, disturbed = 0;
 };
 
@@ -56,22 +58,9 @@ Result<Point> measure_point(const BenchOptions& options, const std::string& pack
   Rig rig;
   TRY(open_rig(options, 1, log, rig));
   const WeightStore& weights = rig.host->weights();
-  const Ledger& ledger = rig.host->ledger();
   const int batch = options.batches.front();
-  point.kv_bytes = static_cast<double>(ledger.used_bytes(MemoryUse::kKv));
-  point.scratch_bytes = static_cast<double>(ledger.used_bytes(MemoryUse::kScratch));
-  point.other_bytes = static_cast<double>(ledger.used_bytes(MemoryUse::kOther));
-  const StreamShape shape = weights.stream_shape();
-  point.window_bytes = static_cast<double>(shape.window_bytes);
-  point.planned_bytes = static_cast<double>(shape.streamed_bytes);
-  point.fixed_bytes = point.kv_bytes + point.scratch_bytes + point.other_bytes +
-                      static_cast<double>(std::min(shape.window_bytes, shape.window_bound_bytes));
-  const double budget = static_cast<double>(ledger.budget_bytes());
-  // Shrunk weights take as much less of the disk as those that are streamed do.
-  const double stored = shape.decoded_bytes > 0
-                            ? static_cast<double>(shape.streamed_bytes) / static_cast<double>(shape.decoded_bytes)
-                            : 1.0;
-  const double least = std::max(0.0, rig.touched_bytes - (budget - point.fixed_bytes)) * stored;
+  point.bytes = offload_bytes(rig);
+  const double least = point.bytes.least;
   // A first look: warms up, checks every tile, and tells how many tokens fill a window.
   TRY_ASSIGN(const BatchTimes first, rig.runner->run(offload_spec(options, rig, batch, 4)));
   double rate = std::max(0.05, first.decode_tok_s() / batch);
@@ -127,13 +116,14 @@ void add_point(const Point& point, const std::string& name, double budget_gb, Be
   std::vector<double> read;
   for (double bytes : point.read_bytes) read.push_back(bytes / kGb);
   report.rows.push_back(summarise(name + ".read_gb_a_pass", "GB", std::move(read)));
-  gb(".planned_gb_a_pass", point.planned_bytes);
+  gb(".planned_gb_a_pass", point.bytes.planned);
+  gb(".least_gb_a_pass", point.bytes.least);
   gb(".peak_gb", point.peak_bytes);
-  gb(".window_gb", point.window_bytes);
-  gb(".kv_gb", point.kv_bytes);
-  gb(".scratch_gb", point.scratch_bytes);
-  gb(".other_gb", point.other_bytes);
-  gb(".fixed_gb", point.fixed_bytes);
+  gb(".window_gb", point.bytes.window);
+  gb(".kv_gb", point.bytes.kv);
+  gb(".scratch_gb", point.bytes.scratch);
+  gb(".other_gb", point.bytes.other);
+  gb(".fixed_gb", point.bytes.fixed);
   for (size_t i = first; i < report.rows.size() && point.dropped > 0; ++i) {
     report.rows[i].dropped = point.dropped;
     report.rows[i].note = std::to_string(point.dropped) + " windows dropped: the disk's probes did not agree";
@@ -141,26 +131,24 @@ void add_point(const Point& point, const std::string& name, double budget_gb, Be
       report.rows[i].note += ", " + std::to_string(point.disturbed) + " counted all the same: unreliable";
   }
   report.targets.push_back({name + ".of_bound", ">=", 0.90, report.rows[first + 1].value});
-  report.targets.push_back({name + ".read_of_plan", "<=", 1.02, median(point.read_bytes) / point.planned_bytes});
+  report.targets.push_back({name + ".read_of_plan", "<=", 1.02, median(point.read_bytes) / point.bytes.planned});
   report.targets.push_back({name + ".peak_of_budget", "<=", 1.0, point.peak_bytes / kGb / budget_gb});
 }
 
 }  // namespace
 
 Status bench_offload(const BenchOptions& given, LogSink& log, BenchReport& report) {
+  if (given.together > 0) return bench_together(given, log, report);
+  if (given.resident_pairs > 0) return bench_resident_pairs(given, log, report);
   BenchOptions options = given;
-  options.new_tokens = kContextTokens - 17;  // open_rig adds 16 and the prompt
-  if (options.host.engine.step_tokens == EngineOptions().step_tokens) options.host.engine.step_tokens = kStepTokens;
-  options.host.engine.adapter_bytes = std::max<int64_t>(options.host.engine.adapter_bytes, kMiB);
+  size_for_offload(options, kStepTokens, kContextTokens);
   const int batch = options.batches.front();
   std::string packed, label;
   double compute_tok_s = 0;
   {
     Rig rig;
     TRY(open_rig(options, 1, log, rig));
-    if (rig.host->weights().streams())
-      return invalid_argument(
-          "The resident rate is part of the bound, but the model does not fit this machine's memory.");
+    TRY_ASSIGN(packed, packed_file_of(rig, options, log));
     label = rig.label + (batch > 1 ? ".n" + std::to_string(batch) : "");
     std::vector<double> rates;
     for (int round = 0; round <= options.rounds; ++round) {
@@ -172,14 +160,12 @@ Status bench_offload(const BenchOptions& given, LogSink& log, BenchReport& repor
     compute_tok_s = median(rates);
     report.rows.push_back(summarise("offload." + label + ".unlimited.tok_s", "tok/s", std::move(rates)));
     add_ceilings(rig, report);
-    TRY_ASSIGN(const PackedFile file,
-               find_or_pack(rig.host->file(), rig.host->weight_options(), options.host.cache_dir, log));
-    packed = file.path;
   }
   for (const double budget : options.budgets_gb) {
     for (const std::string& name : options.policies) {
-      TRY_ASSIGN(options.host.residency.policy, parse_residency_policy(name));
-      options.host.engine.memory_budget_bytes = static_cast<int64_t>(budget * kGb);
+      options.host.read_ahead = name != "sync";
+      TRY_ASSIGN(options.host.residency.policy, parse_residency_policy(name == "sync" ? "balanced" : name));
+      set_budget(options, budget);
       log.log(LogLevel::kInfo, "budget " + budget_name(budget) + ", " + name);
       auto point = measure_point(options, packed, compute_tok_s, log);
       const std::string row = "offload." + label + "." + budget_name(budget) + "." + name;

@@ -70,6 +70,15 @@ BenchRow summarise(std::string name, std::string unit, std::vector<double> sampl
   return row;
 }
 
+Interval median_interval(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  const double count = static_cast<double>(samples.size());
+  const double half_width = 0.98 * std::sqrt(count);
+  const auto at = [&](double rank) { return samples[static_cast<size_t>(std::clamp(rank, 0.0, count - 1))]; };
+  return {at(std::floor((count - 1) / 2 - half_width)), at((count - 1) / 2),
+          at(std::ceil((count - 1) / 2 + half_width))};
+}
+
 std::string report_table(const BenchReport& report) {
   size_t width = 24;
   for (const BenchRow& row : report.rows) width = std::max(width, row.name.size());

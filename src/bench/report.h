@@ -56,6 +56,12 @@ struct BenchReport {
 // Median, minimum and maximum of samples (not empty).
 BenchRow summarise(std::string name, std::string unit, std::vector<double> samples);
 
+// Median and a 95 % interval of it by order statistics (binomial, normal approximation).
+struct Interval {
+  double low = 0, median = 0, high = 0;
+};
+Interval median_interval(std::vector<double> samples);
+
 std::string report_table(const BenchReport& report);
 std::string report_json(const BenchReport& report);
 std::string report_html(const BenchReport& report);

@@ -40,19 +40,6 @@ double rest_share(const EngineStats& before, const EngineStats& after) {
   return step_s > 0 ? (step_s - large_s) / step_s : 0;
 }
 
-// Median and a 95 % interval of it by order statistics (binomial, normal approximation).
-struct Interval {
-  double low, median, high;
-};
-Interval median_interval(std::vector<double> samples) {
-  std::sort(samples.begin(), samples.end());
-  const double count = static_cast<double>(samples.size());
-  const double half_width = 0.98 * std::sqrt(count);
-  const auto at = [&](double rank) { return samples[static_cast<size_t>(std::clamp(rank, 0.0, count - 1))]; };
-  return {at(std::floor((count - 1) / 2 - half_width)), at((count - 1) / 2),
-          at(std::ceil((count - 1) / 2 + half_width))};
-}
-
 }  // namespace
 
 Result<std::vector<std::string>> bench_generate(const BenchOptions& options, bool gguf_adapters, LogSink& log) {

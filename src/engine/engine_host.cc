@@ -198,6 +198,7 @@ StreamingOptions EngineHost::streaming(int64_t weight_bytes) const {
   streaming.packed_path = parts_->packed_path;
   streaming.pool = parts_->pool.get();
   streaming.open_reader = options.open_stream;
+  streaming.read_ahead = options.read_ahead;
   return streaming;
 }
 
@@ -249,7 +250,9 @@ Status EngineHost::apply_budget(int64_t budget, LogSink& log) {
   const bool stated = parts.options.engine.adapter_bytes > 0;
   const int64_t left = budget - ledger.used_bytes() + ledger.used_bytes(MemoryUse::kAdapters);
   ledger.set_cap(MemoryUse::kAdapters, stated ? adapters : std::max(adapters, weights.streams() ? 0 : left / 4));
-  log.log(LogLevel::kInfo, "memory budget " + format_bytes(budget) + "\n" + ledger.describe() + weights.describe());
+  std::string text = "memory budget " + format_bytes(budget) + "\n" + ledger.describe() + weights.describe();
+  text.pop_back();  // the last line's end
+  log.log(LogLevel::kInfo, text);
   return status;
 }
 
@@ -292,6 +295,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
     engine.adapter_bytes = shares.adapters;
     TRY_ASSIGN(parts.weights, host->stream_weights(shares, log));
   }
+  parts.weight_options.progress = {};  // the caller's, for the time of starting
   auto scratch = parts.ledger->try_grant(MemoryUse::kScratch, scratch_bytes);
   if (!scratch) {
     return too_large("Activations need " + format_bytes(scratch_bytes) + " and do not fit the memory budget of " +

@@ -33,6 +33,7 @@ struct EngineHostOptions {
   ResidencyOptions residency;
   StreamShrink stream_shrink = StreamShrink::kAuto;
   std::string cache_dir;
+  bool read_ahead = true;  // false: weights are read when they are waited for; for measuring
   // Opens the packed file to stream from; empty: open_block_reader. Tests put faults in its place.
   std::function<Result<std::unique_ptr<BlockReader>>(const std::string& path, const BlockReaderOptions&)> open_stream;
   EngineOptions engine;

@@ -69,20 +69,20 @@ class World {
     submit.id = RequestId{++last_id};
     submits[submit.id] = submit;
     queued.fetch_add(1);
-    messages.push_back(Arrival{submit, clock.now_ns()});
+    messages.emplace_back(std::in_place_type<Arrival>, submit, clock.now_ns());
     return submit.id;
   }
   void cancel(RequestId id, int32_t choice = kAllChoices) {
     messages.emplace_back(std::in_place_type<Cancel>, Cancel{id, choice});
   }
   void command(AdapterAction action, const std::string& name, const std::string& path = "", bool replace = false) {
-    messages.push_back(AdapterCommand{++tickets, action, name, path, replace});
+    messages.emplace_back(std::in_place_type<AdapterCommand>, ++tickets, action, name, path, replace);
   }
   void finish_load(size_t index = 0) {
     if (jobs.empty()) return;
     LoadJob job = std::move(jobs[index]);
     jobs.erase(jobs.begin() + static_cast<int64_t>(index));
-    messages.push_back(run_load_job(files.source(), job));
+    messages.emplace_back(std::in_place_type<LoadDone>, run_load_job(files.source(), job));
   }
 
   void turn() {

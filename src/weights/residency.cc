@@ -22,7 +22,8 @@ constexpr int64_t kDirectSlack = 2 * 4096;  // a panel is read from page boundar
 
 constexpr std::array<const char*, kMatrixRoles> kRoleNames = {"q",  "k",    "v",    "o",        "gate",
                                                               "up", "down", "head", "embedding"};
-constexpr std::array<const char*, 5> kPolicyNames = {"balanced", "flex", "layer-order", "attn-first", "ffn-first"};
+constexpr std::array<const char*, 6> kPolicyNames = {"balanced",   "flex",      "layer-order",
+                                                     "attn-first", "ffn-first", "none"};
 
 int64_t tiles_of(const PlannedMatrix& matrix) { return (matrix.rows + kRowTile - 1) / kRowTile; }
 int64_t stored_bytes(const PlannedMatrix& matrix) { return tiles_of(matrix) * stored_tile_bytes(matrix); }
@@ -255,6 +256,8 @@ void lock_by_policy(const Shape& shape, ResidencyPolicy policy, Locker& locker) 
       return lock_flex(shape, locker);
     case ResidencyPolicy::kLayerOrder:
       return lock_layer_order(shape, locker);
+    case ResidencyPolicy::kNone:
+      return;
     case ResidencyPolicy::kAttnFirst:
       return lock_roles(shape, {kK, kV, kQ, kO, kGate, kUp, kDown}, locker);
     default:
@@ -330,7 +333,7 @@ Result<ResidencyPolicy> parse_residency_policy(const std::string& name) {
     if (name == kPolicyNames[i]) return static_cast<ResidencyPolicy>(i);
   }
   return invalid_argument("There is no residency policy '" + name +
-                          "'; choose balanced, flex, layer-order, attn-first or ffn-first.");
+                          "'; choose balanced, flex, layer-order, attn-first, ffn-first or none.");
 }
 
 int64_t planned_bytes(const PlannedMatrix& matrix) { return tiles_of(matrix) * matrix.tile_bytes; }

@@ -29,6 +29,7 @@ enum class ResidencyPolicy : uint8_t {
   kLayerOrder,  // whole tensors from the first layer on
   kAttnFirst,   // attention tensors of all layers, then FFN tensors
   kFfnFirst,    // the other way round
+  kNone,        // nothing more: every layer is streamed whole
 };
 const char* residency_policy_name(ResidencyPolicy policy);
 Result<ResidencyPolicy> parse_residency_policy(const std::string& name);

@@ -12,9 +12,9 @@
 namespace loralei {
 namespace {
 
-constexpr ResidencyPolicy kPolicies[] = {ResidencyPolicy::kBalanced, ResidencyPolicy::kFlex,
+constexpr ResidencyPolicy kPolicies[] = {ResidencyPolicy::kBalanced,   ResidencyPolicy::kFlex,
                                          ResidencyPolicy::kLayerOrder, ResidencyPolicy::kAttnFirst,
-                                         ResidencyPolicy::kFfnFirst};
+                                         ResidencyPolicy::kFfnFirst,   ResidencyPolicy::kNone};
 
 // Row bytes as of q4_0: 18 bytes for 32 numbers.
 PlannedMatrix matrix(MatrixRole role, int32_t layer, int64_t rows, int64_t cols) {

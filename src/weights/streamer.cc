@@ -107,6 +107,8 @@ Result<const std::byte*> Streamer::wait(int64_t number) {
   if (arrived_end_.load(std::memory_order_acquire) <= sequence) {
     const int64_t begin_ns = SteadyClock().now_ns();
     std::unique_lock lock(mutex_);
+    wanted_end_ = sequence + 1;
+    if (!options_.read_ahead) wanted_.notify_one();
     arrived_.wait(lock, [&] { return arrived_end_.load() > sequence || !failure_.ok(); });
     totals_.waited_ns += SteadyClock().now_ns() - begin_ns;
     if (arrived_end_.load() <= sequence) return failure_.error();
@@ -191,6 +193,7 @@ void Streamer::run() {
     reading.give_back(released_end_);
     while (failure_.ok() && reading.blocks < reader_->depth()) {
       if (reading.panels.empty() || reading.panels.back().asked == reading.panels.back().extent.bytes) {
+        if (!options_.read_ahead && reading.next >= wanted_end_) break;
         const auto number = static_cast<size_t>(reading.next % count);
         const Extent extent = extent_of(index_, panels_[number]);
         if (reading.next - released_end_ >= std::ssize(places_)) break;

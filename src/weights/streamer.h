@@ -38,6 +38,8 @@ struct StreamPanel {
 struct StreamerOptions {
   int64_t window_bytes = 0;
   int64_t block_bytes = int64_t{1} << 20;
+  bool read_ahead =
+      true;  // false: a panel is read when it is waited for, not before (to measure what reading ahead is worth)
   // Opens the file for reads into `memory`; a seam for tests, which inject faults.
   std::function<Result<std::unique_ptr<BlockReader>>(std::span<std::byte> memory)> open;
 };
@@ -88,6 +90,7 @@ class Streamer {
   std::vector<const std::byte*> places_;  // of the panels in the window, by sequence number modulo its size
   std::atomic<int64_t> arrived_end_{0};   // all before this one have arrived
   int64_t released_end_ = 0;
+  int64_t wanted_end_ = 0;  // without reading ahead: all before this one may be read
   int64_t pass_begin_ = 0;  // sequence number of the consumer's panel 0
   int64_t generation_ = 0;  // of restarts
   Status failure_;

@@ -396,6 +396,7 @@ Status WeightStore::State::start_streamer(std::vector<StreamPanel> panels, const
   if (plan.decode_bytes > 0) {
     TRY_ASSIGN(decoder, PanelDecoder::create(plan.decode_bytes, panels.size(), streaming.pool));
   }
+  options.read_ahead = streaming.read_ahead;
   options.open = [&streaming](std::span<std::byte> memory) {
     BlockReaderOptions reader_options = streaming.reader;
     reader_options.memory = memory;

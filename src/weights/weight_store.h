@@ -92,6 +92,7 @@ struct StreamingOptions {
   std::string packed_path;     // made by find_or_pack (pack.h)
   ThreadPool* pool = nullptr;  // decodes shrunk panels, idle while next() is called; null: the calling thread does
   BlockReaderOptions reader;
+  bool read_ahead = true;  // streamer.h
   // Opens the packed file; empty: open_block_reader. Tests put faults in its place.
   std::function<Result<std::unique_ptr<BlockReader>>(const std::string& path, const BlockReaderOptions&)> open_reader;
 };

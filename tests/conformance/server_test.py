@@ -102,7 +102,7 @@ class Memory(unittest.TestCase):
             expected = {name: chat(server, name)[2]["choices"][0]["message"]["content"] for name in names}
             with concurrent.futures.ThreadPoolExecutor(8) as pool:
                 jobs = [(name, pool.submit(chat, server, name)) for _ in range(15) for name in names]
-                for share in (0.5, 0.2, 0.8, 2.0, 0.3):
+                for share in (0.6, 0.4, 0.8, 2.0, 0.5):
                     budget = fixed + int(before["weights_bytes"] * share)
                     status, _, body = server.request("PUT", "/v1/admin/memory", {"budget_bytes": budget})
                     self.assertEqual(status, 200, body)
