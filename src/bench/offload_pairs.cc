@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/limits.h"
 #include "base/units.h"
 #include "bench/offload_bound.h"
 #include "bench/probes.h"
@@ -47,6 +48,8 @@ OffloadBytes offload_bytes(const Rig& rig) {
 
 void size_for_offload(BenchOptions& options, int step_tokens, int kv_tokens) {
   options.prompts = {1};
+  options.adapters = 0;
+  options.batches = {options.batches.front()};
   options.new_tokens = kv_tokens - 17;  // open_rig adds 16 and the prompt
   if (options.host.engine.step_tokens == EngineOptions().step_tokens) options.host.engine.step_tokens = step_tokens;
   options.host.engine.adapter_bytes = std::max<int64_t>(options.host.engine.adapter_bytes, kMiB);
@@ -69,6 +72,7 @@ Status bench_together(const BenchOptions& given, LogSink& log, BenchReport& repo
   BenchOptions options = given;
   const int many = options.together, prompt = options.prompts.front(), passes = options.new_tokens;
   options.batches = {many};
+  options.adapters = 0;
   options.host.engine.max_sequences = many;
   options.host.engine.step_tokens = std::max(many, many * prompt);  // all prompts in one pass
   options.host.engine.prefix_cache = false;
@@ -81,6 +85,8 @@ Status bench_together(const BenchOptions& given, LogSink& log, BenchReport& repo
     TRY(open_rig(options, prompt, log, rig));
     TRY_ASSIGN(packed, packed_file_of(rig, options, log));
     label = rig.label;
+    const int blocks = many * ((prompt + options.new_tokens + 16 + kKvBlockTokens - 1) / kKvBlockTokens);
+    options.host.engine.kv_cache_bytes = static_cast<int64_t>(rig.kv_bytes_token * kKvBlockTokens) * blocks;
     for (int which = 0; which < 2; ++which) {
       std::vector<double> seconds;
       for (int round = 0; round <= options.rounds; ++round) {
@@ -127,16 +133,18 @@ Status bench_together(const BenchOptions& given, LogSink& log, BenchReport& repo
 Status bench_resident_pairs(const BenchOptions& given, LogSink& log, BenchReport& report) {
   BenchOptions options = given;
   size_for_offload(options, 32, 128);
+  // The streamed one first: a second model would count as memory of its process.
   Rig loaded, grown;
-  TRY(open_rig(options, 1, log, loaded));
-  TRY(packed_file_of(loaded, options, log));
-  const int64_t whole = loaded.host->ledger().budget_bytes();
   set_budget(options, options.budgets_gb.front());
   TRY(open_rig(options, 1, log, grown));
-  if (!grown.host->weights().streams())
+  const WeightStore& weights = grown.host->weights();
+  if (!weights.streams())
     return invalid_argument("The model fits the first of --budgets; name one that makes it stream before it grows.");
-  TRY(grown.runner->set_memory(whole / 2));
-  if (grown.host->weights().streams())
+  TRY(grown.runner->set_memory(grown.host->ledger().used_bytes() + weights.whole_bytes() + 64 * kMiB));
+  if (weights.streams()) return internal_error("The model still streams after it got memory for everything.");
+  options.host.engine.memory_budget_bytes = 0;
+  TRY(open_rig(options, 1, log, loaded));
+  if (loaded.host->weights().streams())
     return invalid_argument("The model does not fit twice into this machine's memory.");
   std::vector<double> ratios;
   QuietRounds pairs(options.resident_pairs, options.foreign_max);

@@ -21,17 +21,27 @@ Result<HostBuffer> scratch(Ledger& ledger, int64_t bytes, const char* what, Gran
   return buffer;
 }
 
+constexpr int64_t kFloat = sizeof(float);
+
+int64_t hidden_bytes(const ModelLimits& limits, int32_t hidden) { return int64_t{limits.rows_max} * hidden * kFloat; }
+int64_t stride_of(int32_t vocab) { return (int64_t{vocab} + 15) / 16 * 16; }
+int64_t logits_bytes(const ModelLimits& limits, int64_t stride) { return limits.logits_rows_max * stride * kFloat; }
+
 }  // namespace
+
+int64_t BatchSlot::bytes(const ModelLimits& limits, int32_t hidden, int32_t vocab) {
+  return hidden_bytes(limits, hidden) + logits_bytes(limits, stride_of(vocab));
+}
 
 Status BatchSlot::reserve_vocab(int32_t vocab) {
   if (batch_.hidden == nullptr) {
-    const int64_t bytes = int64_t{limits_.rows_max} * hidden_ * static_cast<int64_t>(sizeof(float));
+    const int64_t bytes = hidden_bytes(limits_, hidden_);
     TRY_ASSIGN(hidden_buffer_, scratch(ledger_, bytes, "hidden states", hidden_grant_));
     batch_.hidden = reinterpret_cast<float*>(hidden_buffer_.data());
   }
-  const int64_t stride = (int64_t{vocab} + 15) / 16 * 16;
+  const int64_t stride = stride_of(vocab);
   if (stride <= batch_.logits_stride) return {};
-  const int64_t bytes = int64_t{limits_.logits_rows_max} * stride * static_cast<int64_t>(sizeof(float));
+  const int64_t bytes = logits_bytes(limits_, stride);
   TRY_ASSIGN(HostBuffer buffer, scratch(ledger_, bytes, "logits", logits_grant_));
   logits_buffer_ = std::move(buffer);
   batch_.logits = reinterpret_cast<float*>(logits_buffer_.data());

@@ -25,6 +25,8 @@ class BatchSlot {
   BatchSlot(const ModelLimits& limits, int32_t layers, int32_t hidden, Ledger& ledger)
       : limits_(limits), layers_(layers), hidden_(hidden), ledger_(ledger) {}
 
+  // What reserve_vocab(vocab) takes of a fresh slot.
+  static int64_t bytes(const ModelLimits& limits, int32_t hidden, int32_t vocab);
   // Sees to it that rows of `vocab` logits fit. Call before planning a request of that vocabulary.
   Status reserve_vocab(int32_t vocab);
   // `sequences` stand beside plan.groups.

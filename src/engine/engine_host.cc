@@ -7,6 +7,7 @@
 #include "adapters/adapter.h"
 #include "base/limits.h"
 #include "base/units.h"
+#include "engine/batch_slot.h"
 #include "engine/memory_plan.h"
 #include "engine/start.h"
 #include "kv/block_pool.h"
@@ -80,6 +81,7 @@ Result<MemoryPlan> make_plan(const EngineOptions& options, const ModelConfig& co
 // --- what streaming leaves for everything else ---
 constexpr int64_t kOtherReserve = 24 * kMiB;  // code, vocabulary and connections still to come
 constexpr int64_t kStreamingKvTokens = 1024;  // KV by default, where that is not more than an eighth of the budget
+constexpr int32_t kStreamingSequences = 8;    // of the length asked for, within the same eighth
 constexpr int64_t kAdapterShare = 32;         // of the budget one part
 constexpr int64_t kResidentKvTokens = 256;    // with less beside resident weights streaming serves better
 
@@ -93,7 +95,7 @@ struct FixedBytes {
   DType kv_dtype = DType::kF16;
   ModelLimits limits;
   int64_t scratch = 0;   // activations and the kernels' memory
-  int64_t logits = 0;    // of a step; the engine holds them
+  int64_t outputs = 0;   // logits and hidden states of a step; the engine holds them
   int64_t kv_block = 0;  // of kKvBlockTokens tokens
   int64_t other = 0;     // code, vocabulary, connections; asked before weights are loaded
 };
@@ -102,27 +104,28 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   fixed.kv_dtype = options.engine.kv_dtype.value_or(config.dtype == DType::kF32 ? DType::kF32 : DType::kF16);
   fixed.limits = step_limits(options.engine, config);
   fixed.scratch = Model::scratch_bytes(config, ops, fixed.limits, threads);
-  fixed.logits = int64_t{fixed.limits.logits_rows_max} * config.vocab * static_cast<int64_t>(sizeof(float));
+  fixed.outputs = BatchSlot::bytes(fixed.limits, config.hidden, config.vocab);
   fixed.other = process_bytes() + kOtherReserve;
   fixed.kv_block = kv_block_bytes({config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype});
   return fixed;
 }
 
-bool fits_resident(int64_t weight_bytes, const FixedBytes& fixed, int64_t budget) {
-  return weight_bytes + fixed.other + fixed.scratch + fixed.logits +
-             kResidentKvTokens / kKvBlockTokens * fixed.kv_block <=
-         budget;
+bool fits_resident(int64_t weight_bytes, const FixedBytes& fixed, const EngineOptions& engine, int64_t budget) {
+  const int64_t kv =
+      engine.kv_cache_bytes > 0 ? engine.kv_cache_bytes : kResidentKvTokens / kKvBlockTokens * fixed.kv_block;
+  return weight_bytes + fixed.other + fixed.scratch + fixed.outputs + kv + engine.adapter_bytes <= budget;
 }
 
 StreamShares stream_shares(const EngineOptions& engine, const FixedBytes& fixed, int64_t budget) {
   StreamShares shares;
-  const int64_t tokens = engine.max_model_len > 0 ? engine.max_model_len : kStreamingKvTokens;
-  shares.kv = (tokens + kKvBlockTokens - 1) / kKvBlockTokens * fixed.kv_block;
-  if (engine.max_model_len == 0) shares.kv = std::min(shares.kv, budget / 8);
-  shares.kv = std::max(shares.kv, fixed.kv_block);
+  // One sequence of the length asked for at least; several side by side share a pass, where that costs little.
+  const int64_t one = kv_blocks_for(std::max<int64_t>(1, engine.max_model_len)) * fixed.kv_block;
+  const int64_t several = engine.max_model_len > 0 ? one * std::min(engine.max_sequences, kStreamingSequences)
+                                                   : kv_blocks_for(kStreamingKvTokens) * fixed.kv_block;
+  shares.kv = std::max(one, std::min(several, budget / 8));
   if (engine.kv_cache_bytes > 0) shares.kv = engine.kv_cache_bytes;
   shares.adapters = engine.adapter_bytes > 0 ? engine.adapter_bytes : budget / kAdapterShare;
-  shares.weights = budget - fixed.other - shares.kv - shares.adapters - fixed.scratch - fixed.logits;
+  shares.weights = budget - fixed.other - shares.kv - shares.adapters - fixed.scratch - fixed.outputs;
   return shares;
 }
 
@@ -159,7 +162,7 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
   TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(file, weight_options));
   StreamForecast forecast;
   const int64_t budget = budget_of(options);
-  const bool resident = fits_resident(weight_bytes, fixed, budget);
+  const bool resident = fits_resident(weight_bytes, fixed, options.engine, budget);
   const StreamShares shares = stream_shares(options.engine, fixed, budget);
   TRY_ASSIGN(const ResidencyPlan plan,
              plan_residency(planned, resident ? weight_bytes : shares.weights, options.residency));
@@ -171,7 +174,7 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
     forecast.text += "everything is resident\n";
   } else {
     forecast.text += "KV " + format_bytes(shares.kv) + ", adapters " + format_bytes(shares.adapters) +
-                     ", activations " + format_bytes(fixed.scratch + fixed.logits) + ", process " +
+                     ", activations " + format_bytes(fixed.scratch + fixed.outputs) + ", process " +
                      format_bytes(fixed.other) + ", weights " + format_bytes(shares.weights) + "\n";
   }
   forecast.text += describe_residency(planned, plan);
@@ -210,20 +213,30 @@ int64_t EngineHost::adapter_share(int64_t budget) const {
   return std::max(parts_->ledger->used_bytes(MemoryUse::kAdapters), budget / kAdapterShare);
 }
 
-int64_t EngineHost::weight_share(int64_t budget) const {
+// KV cache, activations and the process: theirs from start to end.
+int64_t EngineHost::kept_bytes() const {
   const Ledger& ledger = *parts_->ledger;
-  const int64_t fixed =
-      ledger.used_bytes() - ledger.used_bytes(MemoryUse::kWeights) - ledger.used_bytes(MemoryUse::kAdapters);
-  return budget - fixed - adapter_share(budget);
+  return ledger.used_bytes() - ledger.used_bytes(MemoryUse::kWeights) - ledger.used_bytes(MemoryUse::kAdapters);
+}
+
+int64_t EngineHost::weight_share(int64_t budget) const { return budget - kept_bytes() - adapter_share(budget); }
+
+// Whether the weights could be held, or streamed through, what that budget leaves them.
+Status EngineHost::check_budget(int64_t budget) const {
+  const Parts& parts = *parts_;
+  TRY_ASSIGN(const std::vector<PlannedMatrix> planned, WeightStore::planned(parts.file, parts.weight_options));
+  auto plan = plan_residency(planned, weight_share(budget), parts.options.residency);
+  if (plan.ok()) return {};
+  return too_large(plan.error().message + " A running server keeps " + format_bytes(kept_bytes()) +
+                   " for KV cache, activations and itself; start it with a smaller --kv-cache-memory to go lower.");
 }
 
 // Beside running steps: what takes long. Reads what does not change while it runs.
 Status EngineHost::prepare_budget(int64_t budget, LogSink& log) {
   Parts& parts = *parts_;
-  const int64_t share = weight_share(budget);
-  if (!parts.packed_path.empty() || share >= parts.weights->whole_bytes()) return {};
-  TRY_ASSIGN(const std::vector<PlannedMatrix> planned, WeightStore::planned(parts.file, parts.weight_options));
-  TRY(plan_residency(planned, share, parts.options.residency));
+  if (weight_share(budget) >= parts.weights->whole_bytes()) return {};
+  TRY(check_budget(budget));
+  if (!parts.packed_path.empty()) return {};
   TRY_ASSIGN(const PackedFile packed, find_or_pack(parts.file, parts.weight_options, parts.options.cache_dir, log));
   parts.packed_path = packed.path;
   return {};
@@ -282,12 +295,12 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   parts.kv_dtype = fixed.kv_dtype;
   engine.kv_dtype = parts.kv_dtype;
   ModelLimits limits = fixed.limits;
-  const int64_t scratch_bytes = fixed.scratch, logits_bytes = fixed.logits;
+  const int64_t scratch_bytes = fixed.scratch, output_bytes = fixed.outputs;
   TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(parts.file, parts.weight_options));
   auto other = parts.ledger->try_grant(MemoryUse::kOther, fixed.other);
   if (!other) return too_large("The process itself needs " + format_bytes(fixed.other) + "; raise --memory-budget.");
   parts.other = std::move(*other);
-  if (fits_resident(weight_bytes, fixed, budget)) {
+  if (fits_resident(weight_bytes, fixed, options.engine, budget)) {
     TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, *parts.ledger, parts.weight_options));
   } else {
     const StreamShares shares = stream_shares(engine, fixed, budget);
@@ -302,7 +315,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
                      format_bytes(budget) + "; raise --memory-budget or lower --max-num-batched-tokens.");
   }
   parts.scratch = std::move(*scratch);
-  TRY_ASSIGN(parts.plan, make_plan(engine, config, parts.kv_dtype, budget - parts.ledger->used_bytes() - logits_bytes));
+  TRY_ASSIGN(parts.plan, make_plan(engine, config, parts.kv_dtype, budget - parts.ledger->used_bytes() - output_bytes));
   engine.max_model_len = parts.plan.max_model_len;
   engine.kv_cache_bytes = parts.plan.kv_bytes;
   engine.adapter_bytes = parts.plan.adapter_bytes;

@@ -81,7 +81,9 @@ class EngineHost {
   Result<std::unique_ptr<WeightStore>> stream_weights(const StreamShares& shares, LogSink& log);
   StreamingOptions streaming(int64_t weight_bytes) const;
   int64_t adapter_share(int64_t budget) const;
+  int64_t kept_bytes() const;
   int64_t weight_share(int64_t budget) const;
+  Status check_budget(int64_t budget) const;
   Status prepare_budget(int64_t budget, LogSink& log);
   Status apply_budget(int64_t budget, LogSink& log);
   struct Parts;

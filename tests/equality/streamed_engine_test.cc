@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "support/engine_driver.h"
 #include "sys/faulty_block_reader.h"
+#include "sys/process.h"
 
 namespace loralei::test {
 namespace {
@@ -199,6 +200,28 @@ TEST_F(StreamedEngine, OneBudgetThatCannotDoAndOneThatNeedsNothing) {
   EXPECT_EQ(driver.stats().memory_budget_bytes, kGiB / 2);
   EXPECT_EQ(driver.stats().streamed_bytes, 0);
   EXPECT_FALSE(driver.engine().command(MemoryCommand{1, 0}).ok());
+}
+
+// What the forecast accepts starts, with large steps, too: everything a step needs has its bytes before the weights.
+TEST_F(StreamedEngine, ABudgetThatIsForecastToStreamStarts) {
+  options_.engine.step_tokens = 16384;
+  int64_t budget = 0;
+  for (int64_t next = process_memory()->rss_bytes; budget == 0 && next < kGiB; next += 32 * kKiB) {
+    options_.engine.memory_budget_bytes = next;
+    const auto forecast = forecast_streaming(options_);
+    if (forecast.ok() && forecast->streamed_bytes > 0) budget = next;
+  }
+  ASSERT_GT(budget, 0);
+  options_.engine.memory_budget_bytes = budget + 2 * kMiB;  // the process grows a little between the two
+  options_.engine.kv_cache_bytes += 2 * kMiB;               // and the weights have no more than before
+  const auto forecast = forecast_streaming(options_);
+  ASSERT_TRUE(forecast.ok() && forecast->streamed_bytes > 0);
+  EngineDriver driver(options_);
+  ASSERT_TRUE(driver.running());
+  EXPECT_GT(driver.stats().streamed_bytes, 0);
+  Submit request = requests_[0];
+  request.adapters.clear();
+  EXPECT_EQ(driver.ask(request).end, EndReason::kLength);
 }
 
 }  // namespace
