@@ -93,6 +93,7 @@ class EngineImpl final : public Engine {
     memory_thread_ = std::thread([this, command] {
       name_this_thread("memory");
       const Status prepared = memory_.prepare ? memory_.prepare(command.budget_bytes) : Status{};
+      memory_changes_.store(false);  // who has the reply may ask for the next change
       if (prepared.ok()) {
         inbox_.put(command);
       } else {
@@ -100,7 +101,6 @@ class EngineImpl final : public Engine {
         refusal.replies.push_back({.ticket = command.ticket, .status = prepared});
         publish(refusal);
       }
-      memory_changes_.store(false);
     });
     return {};
   }
