@@ -5,7 +5,7 @@
 #
 #   tools/bench_cgroup.sh --model FILE.gguf [--peer LLAMA_BUILD/bin] [--budgets 1.0,2.0,3.0,3.5]
 #
-# Prints for each budget the decode rate of both, what of the budget was used at most (anonymous, locked and kernel memory), and
+# Prints for each budget the decode rate of both, what of the budget is used after it (anonymous, locked and kernel memory), and
 # whether the kernel had to kill. Needs root and a writable memory controller (v1 or v2).
 set -euo pipefail
 
@@ -52,11 +52,10 @@ else
 fi
 group=$root/loralei-bench-$$
 work=$(mktemp -d)
-server= sampler=
+server=
 stop_all() {
-  [ -z "$sampler" ] || kill "$sampler" 2>/dev/null || true
   [ -z "$server" ] || { kill "$server" 2>/dev/null && wait "$server" 2>/dev/null; } || true
-  sampler= server=
+  server=
 }
 clean_up() {
   stop_all
@@ -83,20 +82,14 @@ killed() {
 confined() {
   local limit=$1 url=$2
   shift 2
+  # Pages that others have read into the cache would be free for the group: the file starts out on disk.
+  sync "$model"
+  dd if="$model" iflag=nocache count=0 2>/dev/null
   mkdir "$group"
   if [ $version = 1 ]; then echo "$limit" >"$group/memory.limit_in_bytes"
   else echo "$limit" >"$group/memory.max"; echo 0 >"$group/memory.swap.max" 2>/dev/null || true; fi
   bash -c 'echo $$ > "$1/cgroup.procs"; shift; exec "$@"' _ "$group" "$@" >"$work/server.log" 2>&1 &
   server=$!
-  echo 0 >"$work/most"
-  (
-    most=0
-    while sleep 0.05; do
-      now=$(used_now 2>/dev/null) || exit 0
-      [ "$now" -le "$most" ] || { most=$now; echo "$most" >"$work/most"; }
-    done
-  ) &
-  sampler=$!
   for _ in $(seq 1200); do
     [ "$(curl -s -o "$work/health" -w '%{http_code}' "$url/health")" != 200 ] || return 0
     kill -0 "$server" 2>/dev/null || return 1
@@ -127,12 +120,12 @@ decode_rate() {
 }
 
 port=18231
-printf '%-10s %12s %14s %12s %8s %s\n' "budget GB" "tok/s" "most used GB" "of budget" "killed" "who"
+printf '%-10s %12s %14s %12s %8s %s\n' "budget GB" "tok/s" "used GB" "of budget" "killed" "who"
 for budget in ${budgets//,/ }; do
-  bytes=$(awk -v gb="$budget" 'BEGIN {printf "%d", gb * 1e9}')
+  bytes=$(awk -v gb="$budget" 'BEGIN {printf "%.0f", gb * 1e9}')
   limit=$((bytes / 100 * 103))
   report() { # WHO RATE
-    awk -v b="$budget" -v r="$2" -v m="$(cat "$work/most")" -v k="$(killed)" -v w="$1" \
+    awk -v b="$budget" -v r="$2" -v m="$(used_now)" -v k="$(killed)" -v w="$1" \
       'BEGIN {printf "%-10s %12s %14.3f %12.3f %8d %s\n", b, r, m / 1e9, m / 1e9 / b, k, w}'
   }
   url=http://127.0.0.1:$port
