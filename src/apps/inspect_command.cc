@@ -177,7 +177,7 @@ Status show_streaming(const std::string& path, const std::string& budget, const 
   double disk_s = 0;
   if (forecast.streamed_bytes > 0) {
     TRY_ASSIGN(const BaseModelFile file, open_base_model(path));
-    TRY_ASSIGN(const double disk_gb_s, probe_stream_gb_s(file.index.files.front(), clock, 0));
+    TRY_ASSIGN(const double disk_gb_s, probe_round_gb_s(file.index.files.front(), 0));
     std::printf("disk %.2f GB/s, memory %.1f GB/s\n", disk_gb_s, memory_gb_s);
     disk_s = static_cast<double>(forecast.streamed_bytes) / (disk_gb_s * 1e9);
   }

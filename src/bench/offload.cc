@@ -68,7 +68,7 @@ Result<Point> measure_point(const BenchOptions& options, const std::string& pack
   for (int round = 0; std::ssize(point.tok_s) < options.rounds; ++round) {
     const int most = kContextTokens - 2;
     const int tokens = std::clamp(static_cast<int>(std::ceil(rate * options.window_s)) + 1, 3, most);
-    TRY_ASSIGN(const double before, probe_stream_gb_s(packed, rig.clock, round));
+    TRY_ASSIGN(const double before, probe_round_gb_s(packed, round));
     const StreamerTotals begun = weights.stream_totals();
     double seconds = 0, made = 0;
     while (seconds < options.window_s) {
@@ -79,7 +79,7 @@ Result<Point> measure_point(const BenchOptions& options, const std::string& pack
       made += static_cast<double>(times.decode_tokens);
     }
     const StreamerTotals ended = weights.stream_totals();
-    TRY_ASSIGN(const double after, probe_stream_gb_s(packed, rig.clock, round + 5));
+    TRY_ASSIGN(const double after, probe_round_gb_s(packed, round + 5));
     rate = made / seconds / batch;
     const bool agree = std::fabs(before - after) <= kProbesAgree * std::max(before, after);
     if (!agree && point.dropped < kTriesPerWindow * options.rounds) {
@@ -98,8 +98,6 @@ Result<Point> measure_point(const BenchOptions& options, const std::string& pack
   point.peak_bytes = static_cast<double>(memory.rss_peak_bytes);
   return point;
 }
-
-double median(std::vector<double> values) { return summarise("", "", std::move(values)).value; }
 
 void add_point(const Point& point, const std::string& name, double budget_gb, BenchReport& report) {
   const size_t first = report.rows.size();

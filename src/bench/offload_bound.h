@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// FlexInfer's eq. 4 as the offload benches use it: what a budget leaves for weights, and what must be read at least.
+// What the offload benches share: FlexInfer's eq. 4, what a budget leaves for weights, and what must be read at least.
 //
 //   T >= max(compute, least_bytes / disk)      least_bytes = touched - (budget - fixed)
 //   fixed = KV + activations + process + min(window, 128 MiB, three layers' streamed bytes)
 //
-// Pure functions of a running rig; one thread.
+// One thread. Failure: as scenarios.h.
 #pragma once
 
 #include "bench/rig.h"
@@ -23,7 +23,7 @@ OffloadBytes offload_bytes(const Rig& rig);
 void size_for_offload(BenchOptions& options, int step_tokens, int kv_tokens);
 void set_budget(BenchOptions& options, double budget_gb);
 
-// `packed` is the packed file of the resident model in `rig`.
+// The packed file of the model in `rig`, which is resident; made where there is none.
 Result<std::string> packed_file_of(const Rig& rig, const BenchOptions& options, LogSink& log);
 
 // `requests` requests of --prompt + --gen tokens beside one alone, under each budget.

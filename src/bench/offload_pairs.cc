@@ -24,8 +24,6 @@ Result<double> seconds_of(const BenchOptions& options, const Rig& rig, int reque
   return static_cast<double>(times.wall_ns) * 1e-9;
 }
 
-double median(std::vector<double> values) { return summarise("", "", std::move(values)).value; }
-
 }  // namespace
 
 OffloadBytes offload_bytes(const Rig& rig) {
@@ -103,13 +101,13 @@ Status bench_together(const BenchOptions& given, LogSink& log, BenchReport& repo
     const OffloadBytes bytes = offload_bytes(rig);
     std::vector<double> ratios, bounds, rates[2];
     for (int round = 0; round <= options.rounds; ++round) {
-      TRY_ASSIGN(const double before, probe_stream_gb_s(packed, rig.clock, round));
+      TRY_ASSIGN(const double before, probe_round_gb_s(packed, round));
       double seconds[2] = {};
       for (int turn = 0; turn < 2; ++turn) {
         const int which = (round + turn) % 2;
         TRY_ASSIGN(seconds[which], seconds_of(options, rig, counts[which], round));
       }
-      TRY_ASSIGN(const double after, probe_stream_gb_s(packed, rig.clock, round + 5));
+      TRY_ASSIGN(const double after, probe_round_gb_s(packed, round + 5));
       if (round == 0) continue;  // warms up
       const double read_s = passes * bytes.least / ((before + after) / 2 * kGb);
       const auto at_least = [&](int which) { return std::max(resident_s[which], read_s); };

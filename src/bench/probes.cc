@@ -9,9 +9,8 @@
 #include "base/clock.h"
 #include "bench/generated_file.h"
 #include "device/host/arena.h"
-#include "sys/block_reader.h"
 #include "sys/direct_read.h"
-#include "weights/streamer.h"
+#include "weights/disk_probe.h"
 
 namespace loralei {
 namespace {
@@ -69,36 +68,8 @@ Result<std::string> disk_probe_file(const std::string& cache_dir) {
   });
 }
 
-Result<double> probe_stream_gb_s(const std::string& path, const Clock& clock, int round) {
-  const StreamerOptions streamer;
-  BlockReaderOptions options;
-  const auto depth = static_cast<size_t>(options.depth);
-  const auto block = static_cast<size_t>(streamer.block_bytes);
-  TRY_ASSIGN(const HostBuffer memory, HostBuffer::allocate(static_cast<int64_t>(depth * block)));
-  options.memory = memory.bytes();
-  TRY_ASSIGN(const std::unique_ptr<BlockReader> reader, open_block_reader(path, options));
-  const int64_t blocks = reader->stamp().size_bytes / streamer.block_bytes;
-  if (blocks < 1) return invalid_argument("'" + path + "' is too small to probe the disk with.");
-  int64_t next = blocks * (round * 7 % 16) / 16;
-  const auto submit = [&](size_t slot) {
-    reader->submit(slot, next++ % blocks * streamer.block_bytes, memory.bytes().subspan(slot * block, block));
-  };
-  for (size_t slot = 0; slot < depth; ++slot) submit(slot);
-  std::vector<BlockDone> done;
-  int64_t read = 0;
-  const double begin_s = clock.now_s();
-  double now_s = begin_s;
-  while (now_s - begin_s < kStreamProbeS) {
-    done.clear();
-    reader->wait(done);
-    now_s = clock.now_s();
-    for (const BlockDone& one : done) {
-      if (!one.status.ok()) return one.status.error();
-      read += streamer.block_bytes;
-      submit(static_cast<size_t>(one.tag));
-    }
-  }
-  return static_cast<double>(read) / (now_s - begin_s) / 1e9;
+Result<double> probe_round_gb_s(const std::string& path, int round) {
+  return probe_stream_gb_s(path, kStreamProbeS, round * 7 % 16 / 16.0);
 }
 
 }  // namespace loralei

@@ -17,8 +17,7 @@ Result<double> probe_disk_gb_s(const std::string& path, int64_t block_bytes, int
 // Answers the path of a file of 1 GiB in the folder, made if absent, for reading with the probe above.
 Result<std::string> disk_probe_file(const std::string& cache_dir);
 
-// GB/s of a file read as weights are streamed (the streamer's block size and depth), for 0.7 seconds from somewhere in
-// it on; `round` moves the place.
-Result<double> probe_stream_gb_s(const std::string& path, const Clock& clock, int round);
+// weights/disk_probe.h for 0.7 seconds; `round` moves the place.
+Result<double> probe_round_gb_s(const std::string& path, int round);
 
 }  // namespace loralei

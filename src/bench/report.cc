@@ -70,6 +70,8 @@ BenchRow summarise(std::string name, std::string unit, std::vector<double> sampl
   return row;
 }
 
+double median(std::vector<double> values) { return summarise("", "", std::move(values)).value; }
+
 Interval median_interval(std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
   const double count = static_cast<double>(samples.size());

@@ -55,6 +55,7 @@ struct BenchReport {
 
 // Median, minimum and maximum of samples (not empty).
 BenchRow summarise(std::string name, std::string unit, std::vector<double> samples);
+double median(std::vector<double> values);
 
 // Median and a 95 % interval of it by order statistics (binomial, normal approximation).
 struct Interval {

@@ -52,15 +52,15 @@ bool pin_this_thread(int cpu) {
   return sched_setaffinity(0, bytes, set.get()) == 0;
 }
 
-std::string favour_this_thread() {
+void favour_this_thread() {
   sched_param realtime{};
   realtime.sched_priority = sched_get_priority_min(SCHED_FIFO);
-  if (sched_setscheduler(0, SCHED_FIFO, &realtime) == 0) return "real-time priority";
-  if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kFavouredNice) == 0) return "raised priority";
+  if (sched_setscheduler(0, SCHED_FIFO, &realtime) == 0) return;
+  if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kFavouredNice) == 0) return;
   SchedAttributes attributes;
   attributes.size = sizeof attributes;
   attributes.runtime_ns = kFavouredSliceNs;
-  return syscall(SYS_sched_setattr, 0, &attributes, 0) == 0 ? "short time slices" : "";
+  (void)syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
 void name_this_thread(const std::string& name) { pthread_setname_np(pthread_self(), name.substr(0, 15).c_str()); }

@@ -10,10 +10,9 @@ namespace loralei {
 std::vector<int>
 allowed_cpus();  // CPU numbers of the process's affinity mask, ascending; empty if the system does not tell
 bool pin_this_thread(int cpu);  // false if the system refused
-// The calling thread runs as soon as it is woken, before threads that compute: for one that sleeps nearly always.
-// Answers how far the system went: a real-time priority, a better nice value or a shorter time slice; "" for none of
-// them.
-std::string favour_this_thread();
+// The calling thread runs as soon as it is woken, before threads that compute: for one that sleeps nearly always. By a
+// real-time priority, else a better nice value, else shorter time slices, as far as the system lets it.
+void favour_this_thread();
 void name_this_thread(const std::string& name);  // cut to 15 bytes, the system's limit
 
 }  // namespace loralei

@@ -2,14 +2,11 @@
 #include "weights/shrink_choice.h"
 
 #include <memory>
-#include <vector>
 
 #include "base/clock.h"
-#include "device/host/arena.h"
 #include "device/host/thread_pool.h"
-#include "sys/block_reader.h"
+#include "weights/disk_probe.h"
 #include "weights/panel_decoder.h"
-#include "weights/streamer.h"
 
 namespace loralei {
 namespace {
@@ -36,37 +33,6 @@ Result<double> decode_gb_s(const PackedMatrix& matrix, std::span<const std::byte
   }
 }
 
-Result<double> disk_gb_s(const std::string& path) {
-  const StreamerOptions streamer;
-  BlockReaderOptions options;
-  const auto block = static_cast<size_t>(streamer.block_bytes);
-  const auto depth = static_cast<size_t>(options.depth);
-  TRY_ASSIGN(const HostBuffer memory, HostBuffer::allocate(static_cast<int64_t>(depth * block)));
-  options.memory = memory.bytes();
-  TRY_ASSIGN(const std::unique_ptr<BlockReader> reader, open_block_reader(path, options));
-  const int64_t blocks = reader->stamp().size_bytes / streamer.block_bytes;
-  if (blocks < 1) return invalid_argument("'" + path + "' is too small to probe the disk with.");
-  int64_t next = 0;
-  const auto submit = [&](size_t slot) {
-    reader->submit(slot, next++ % blocks * streamer.block_bytes, memory.bytes().subspan(slot * block, block));
-  };
-  for (size_t slot = 0; slot < depth; ++slot) submit(slot);
-  std::vector<BlockDone> done;
-  const SteadyClock clock;
-  const double begin_s = clock.now_s();
-  for (double read = 0;;) {
-    done.clear();
-    reader->wait(done);
-    const double seconds = clock.now_s() - begin_s;
-    for (const BlockDone& one : done) {
-      TRY(one.status);
-      read += static_cast<double>(block);
-    }
-    if (seconds > kDiskProbeS) return read / seconds * 1e-9;
-    for (const BlockDone& one : done) submit(static_cast<size_t>(one.tag));
-  }
-}
-
 }  // namespace
 
 Result<StreamShrink> parse_stream_shrink(const std::string& name) {
@@ -80,7 +46,7 @@ Result<ShrinkRates> measure_shrink(const PackedMatrix& matrix, std::span<const s
                                    const std::string& path, int threads) {
   ShrinkRates rates;
   TRY_ASSIGN(rates.decode_gb_s, decode_gb_s(matrix, tiles, threads));
-  TRY_ASSIGN(rates.disk_gb_s, disk_gb_s(path));
+  TRY_ASSIGN(rates.disk_gb_s, probe_stream_gb_s(path, kDiskProbeS));
   return rates;
 }
 
