@@ -7,7 +7,9 @@
 //   fixed = KV + activations + process + min(window, 128 MiB, three layers' streamed bytes)
 //
 // The disk is probed with the streamer's own block size and depth before and after each window of time; a window counts
-// when its probes agree. Every part of `fixed` has a row of its own, so that locking less is no way out.
+// when its probes agree. The disk into memory of the window's size is probed beside it (weights/disk_probe.h says why
+// it may be slower); what the bound would be with it has rows of its own. Every part of `fixed` has a row of its own,
+// so that locking less is no way out.
 //
 // Besides the policies, "none" streams every layer whole and "sync" is the balanced plan read when it is waited for.
 #include <algorithm>
@@ -45,7 +47,8 @@ BatchSpec offload_spec(const BenchOptions& options, const Rig& rig, int sequence
 }
 
 struct Point {
-  std::vector<double> tok_s, bound, disk, read_bytes;  // a window each
+  // A window each; "wide": with the disk's rate into memory of the window's size.
+  std::vector<double> tok_s, bound, disk, wide_bound, wide_disk, read_bytes, waited;
   OffloadBytes bytes;
   double peak_bytes = 0;
   int dropped = 0, disturbed = 0;
@@ -64,11 +67,13 @@ Result<Point> measure_point(const BenchOptions& options, const std::string& pack
   // A first look: warms up, checks every tile, and tells how many tokens fill a window.
   TRY_ASSIGN(const BatchTimes first, rig.runner->run(offload_spec(options, rig, batch, 4)));
   double rate = std::max(0.05, first.decode_tok_s() / batch);
-  reset_peak_memory();
   for (int round = 0; std::ssize(point.tok_s) < options.rounds; ++round) {
     const int most = kContextTokens - 2;
     const int tokens = std::clamp(static_cast<int>(std::ceil(rate * options.window_s)) + 1, 3, most);
+    const auto window_bytes = static_cast<int64_t>(point.bytes.window);
     TRY_ASSIGN(const double before, probe_round_gb_s(packed, round));
+    TRY_ASSIGN(const double wide_before, probe_round_gb_s(packed, round, window_bytes));
+    reset_peak_memory();
     const StreamerTotals begun = weights.stream_totals();
     double seconds = 0, made = 0;
     while (seconds < options.window_s) {
@@ -79,6 +84,9 @@ Result<Point> measure_point(const BenchOptions& options, const std::string& pack
       made += static_cast<double>(times.decode_tokens);
     }
     const StreamerTotals ended = weights.stream_totals();
+    TRY_ASSIGN(const ProcessMemory memory, process_memory());
+    point.peak_bytes = std::max(point.peak_bytes, static_cast<double>(memory.rss_peak_bytes));
+    TRY_ASSIGN(const double wide_after, probe_round_gb_s(packed, round + 5, window_bytes));
     TRY_ASSIGN(const double after, probe_round_gb_s(packed, round + 5));
     rate = made / seconds / batch;
     const bool agree = std::fabs(before - after) <= kProbesAgree * std::max(before, after);
@@ -90,12 +98,14 @@ Result<Point> measure_point(const BenchOptions& options, const std::string& pack
     const double disk = (before + after) / 2;
     point.tok_s.push_back(made / seconds);
     point.disk.push_back(disk);
-    point.bound.push_back(batch / std::max(batch / compute_tok_s, least / (disk * kGb)));
+    point.wide_disk.push_back((wide_before + wide_after) / 2);
+    const auto bound = [&](double gb_s) { return batch / std::max(batch / compute_tok_s, least / (gb_s * kGb)); };
+    point.bound.push_back(bound(disk));
+    point.wide_bound.push_back(bound(point.wide_disk.back()));
     const auto passes = static_cast<double>(std::max<int64_t>(1, ended.passes - begun.passes));
+    point.waited.push_back(static_cast<double>(ended.waited_ns - begun.waited_ns) * 1e-9 / seconds);
     point.read_bytes.push_back(static_cast<double>(ended.read_bytes - begun.read_bytes) / passes);
   }
-  TRY_ASSIGN(const ProcessMemory memory, process_memory());
-  point.peak_bytes = static_cast<double>(memory.rss_peak_bytes);
   return point;
 }
 
@@ -104,16 +114,22 @@ void add_point(const Point& point, const std::string& name, double budget_gb, Be
   BenchRow rate = summarise(name + ".tok_s", "tok/s", point.tok_s);
   rate.bound = median(point.bound);
   report.rows.push_back(rate);
-  std::vector<double> fractions;
-  for (size_t i = 0; i < point.tok_s.size(); ++i) fractions.push_back(point.tok_s[i] / point.bound[i]);
-  report.rows.push_back(summarise(name + ".of_bound", "ratio", std::move(fractions)));
+  const auto fractions = [&](const std::vector<double>& bounds) {
+    std::vector<double> parts;
+    for (size_t i = 0; i < bounds.size(); ++i) parts.push_back(point.tok_s[i] / bounds[i]);
+    return parts;
+  };
+  report.rows.push_back(summarise(name + ".of_bound", "ratio", fractions(point.bound)));
+  report.rows.push_back(summarise(name + ".of_bound_into_window", "ratio", fractions(point.wide_bound)));
   report.rows.push_back(summarise(name + ".disk_gb_s", "GB/s", point.disk));
+  report.rows.push_back(summarise(name + ".disk_into_window_gb_s", "GB/s", point.wide_disk));
   const auto gb = [&](const char* what, double bytes) {
     report.rows.push_back(summarise(name + what, "GB", {bytes / kGb}));
   };
   std::vector<double> read;
   for (double bytes : point.read_bytes) read.push_back(bytes / kGb);
   report.rows.push_back(summarise(name + ".read_gb_a_pass", "GB", std::move(read)));
+  report.rows.push_back(summarise(name + ".waited_for_disk", "ratio", point.waited));
   gb(".planned_gb_a_pass", point.bytes.planned);
   gb(".least_gb_a_pass", point.bytes.least);
   gb(".peak_gb", point.peak_bytes);

@@ -17,7 +17,7 @@ Result<double> probe_disk_gb_s(const std::string& path, int64_t block_bytes, int
 // Answers the path of a file of 1 GiB in the folder, made if absent, for reading with the probe above.
 Result<std::string> disk_probe_file(const std::string& cache_dir);
 
-// weights/disk_probe.h for 0.7 seconds; `round` moves the place.
-Result<double> probe_round_gb_s(const std::string& path, int round);
+// weights/disk_probe.h for 0.7 seconds; `round` moves the place in the file.
+Result<double> probe_round_gb_s(const std::string& path, int round, int64_t memory_bytes = 0);
 
 }  // namespace loralei

@@ -163,6 +163,12 @@ void Streamer::run() {
   const int64_t count = std::ssize(panels_);
   Reading reading;
   reading.checked.resize(panels_.size(), false);
+  struct Block {
+    uint64_t tag = 0;
+    int64_t offset_bytes = 0;
+    std::span<std::byte> dest;
+  };
+  std::vector<Block> asked;  // to be submitted once the lock is released
   std::vector<BlockDone> done;
 
   std::unique_lock lock(mutex_);
@@ -207,8 +213,9 @@ void Streamer::run() {
       }
       Reading::Panel& panel = reading.panels.back();
       const int64_t bytes = std::min(options_.block_bytes, panel.extent.bytes - panel.asked);
-      reader_->submit(static_cast<uint64_t>(panel.sequence), panel.extent.begin + panel.asked,
-                      {panel.memory + panel.asked, static_cast<size_t>(bytes)});
+      asked.push_back({static_cast<uint64_t>(panel.sequence),
+                       panel.extent.begin + panel.asked,
+                       {panel.memory + panel.asked, static_cast<size_t>(bytes)}});
       panel.asked += bytes;
       ++panel.under_way;
       ++reading.blocks;
@@ -219,6 +226,8 @@ void Streamer::run() {
       continue;
     }
     lock.unlock();
+    for (const Block& block : asked) reader_->submit(block.tag, block.offset_bytes, block.dest);
+    asked.clear();
     done.clear();
     reader_->wait(done);
     Status failure;
@@ -250,7 +259,7 @@ void Streamer::run() {
       reading.panels.pop_front();
     }
     if (!failure.ok()) failure_ = std::move(failure);
-    arrived_.notify_all();
+    if (arrived_end_.load() >= wanted_end_ || !failure_.ok()) arrived_.notify_all();
   }
 }
 

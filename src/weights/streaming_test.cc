@@ -12,6 +12,7 @@
 #include "sys/faulty_block_reader.h"
 #include "sys/write_file.h"
 #include "tensor/tile_layout.h"
+#include "weights/disk_probe.h"
 #include "weights/pack.h"
 #include "weights/panel_decoder.h"
 #include "weights/weight_store.h"
@@ -614,6 +615,20 @@ TEST_F(Streaming, APackedFileIsNotLargerThanItsSourceAndAPage) {
   const PosixFileSystem files;
   const auto index = parse_packed(*files.open(pack(model)).value()).value();
   EXPECT_LE(index.file_bytes - index.data_at, matrices + std::ssize(index.matrices) * kPackedAlign);
+}
+
+// The probe reads whole blocks into few places or many, round the file's end, and says what it cannot read.
+TEST_F(Streaming, ProbesAFileOfAFewBlocks) {
+  const std::string path = (folder_ / "blocks").string();
+  std::ofstream(path, std::ios::binary) << std::string(static_cast<size_t>(3 * kMiB + 100), 'x');
+  for (const int64_t memory_bytes : {int64_t{0}, 2 * kMiB, 9 * kMiB}) {
+    const auto rate = probe_stream_gb_s(path, 0.02, 0.9, memory_bytes);
+    ASSERT_TRUE(rate.ok()) << rate.error().message;
+    EXPECT_GT(*rate, 0) << memory_bytes;
+  }
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << "x";
+  EXPECT_FALSE(probe_stream_gb_s(path, 0.02).ok());
+  EXPECT_FALSE(probe_stream_gb_s((folder_ / "none").string(), 0.02).ok());
 }
 
 }  // namespace
