@@ -55,7 +55,8 @@ bool starts_with_any(const std::string& text, const std::vector<std::string>& pr
 }
 
 // Library headers that only some rooms may use (docs: ARCHITECTURE.md, "Libraries").
-std::string library_breach(const std::string& room, const std::string& header, const Rooms& rooms, bool is_test) {
+std::string library_breach(const std::string& room, const std::string& relative, const std::string& header,
+                           const Rooms& rooms, bool is_test) {
   static const std::vector<std::string> kSystemOnly = {"sys/", "unistd", "fcntl", "linux/", "sched.h", "pthread"};
   if (header.rfind("boost/", 0) == 0 && room != "http" && room != "store" && room != "route") {
     return "Boost belongs to http/, store/ and route/";
@@ -63,8 +64,10 @@ std::string library_breach(const std::string& room, const std::string& header, c
   if (header.rfind("nlohmann/", 0) == 0 && rooms.core.count(room) && room != "formats" && room != "cost") {
     return "nlohmann-json belongs to formats/ and cost/ in the core";
   }
-  if (header.rfind("cuda", 0) == 0 && room != "device" && room != "ops")
+  const bool cuda_folder = starts_with_any(relative, {"device/cuda/", "ops/cuda/"});
+  if (!cuda_folder && starts_with_any(header, {"cuda", "cublas", "mma", "cooperative_groups"})) {
     return "CUDA belongs to device/cuda and ops/cuda";
+  }
   if (header.rfind("spdlog/", 0) == 0 && room != "apps") return "spdlog belongs to apps/";
   if (!is_test && room != "sys" && rooms.core.count(room) && starts_with_any(header, kSystemOnly)) {
     return "only sys/ talks to the operating system";
@@ -85,7 +88,8 @@ int check_file(const fs::path& path, const fs::path& source_root, const Rooms& r
     report(1, "room '" + room + "' is not in tools/rooms.txt");
     return breaches;
   }
-  const bool is_test = path.stem().string().find("_test") != std::string::npos;
+  const bool is_test = path.stem().string().find("_test") != std::string::npos ||
+                       relative.string().find("/emulated/") != std::string::npos;
   std::ifstream file(path);
   std::string line;
   bool pragma_once = false;
@@ -103,12 +107,13 @@ int check_file(const fs::path& path, const fs::path& source_root, const Rooms& r
         report(number, room + "/ may not include " + target + " (tools/rooms.txt)");
       }
     } else if (line.rfind("#include <", 0) == 0) {
-      const std::string breach = library_breach(room, line.substr(10, line.find('>') - 10), rooms, is_test);
+      const std::string breach =
+          library_breach(room, relative.string(), line.substr(10, line.find('>') - 10), rooms, is_test);
       if (!breach.empty()) report(number, breach);
     }
   }
   // x.inl.h is a body included once per instruction set.
-  const bool is_header = path.extension() == ".h" && path.stem().extension() != ".inl";
+  const bool is_header = (path.extension() == ".h" && path.stem().extension() != ".inl") || path.extension() == ".cuh";
   if (is_header && !pragma_once) report(1, "header without #pragma once");
   if (number > 800) report(number, "file of " + std::to_string(number) + " lines: which two things is it?");
   return breaches;

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPUs of this machine, without CUDA's headers.
+//
+// Thread: any. Ownership: plain values. Failure: a machine without GPU, driver or CUDA is no error but an empty list
+// with a reason; set_cuda_device answers an error that names the ordinal.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace loralei {
+
+struct CudaDeviceInfo {
+  int ordinal = 0;
+  std::string name;
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;
+  int capability_major = 0, capability_minor = 0;
+  int multiprocessors = 0;
+  int64_t l2_bytes = 0;
+};
+
+struct CudaDevices {
+  std::vector<CudaDeviceInfo> list;
+  std::string reason;  // why the list is empty: a sentence
+};
+
+CudaDevices cuda_devices();
+
+// Later calls of this thread mean that device; until then device 0.
+Status set_cuda_device(int ordinal);
+
+struct CudaMemoryInfo {
+  int64_t free_bytes = 0, total_bytes = 0;
+};
+Result<CudaMemoryInfo> cuda_memory_info();  // of this thread's device
+
+}  // namespace loralei

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// A GPU made of host memory, for tests: the same kernels and classes run on machines without one. Never in a program
+// (the library device_cuda_emulated is linked by tests alone; a test looks for kMarker in the release binary).
+//
+// What it does like a GPU, only stricter:
+// - A stream is a queue whose work runs late: at a synchronisation that needs it, or one piece for every event asked
+//   about, so that a missing wait reads old data.
+// - Fresh memory is NaN bytes; one byte behind a device buffer (rounded up to 16) is the end of the process.
+// - The threads of a block are fibers that run one after another until they block: forward in one block, backward in
+//   the next, so that data exchanged without a barrier is read before it is written (shared memory is NaN bytes at the
+//   start of a block). Warps have no lockstep: __syncwarp and the warp collectives are all that orders lanes.
+// - A barrier or collective that not all threads reach, or that they reach at different places, fails the launch with
+//   both places; so does a write past the end of shared memory, or more shared memory than a block may have.
+//
+// Thread: one at a time. Failure: the first one is kept and answered by every later synchronisation, as with CUDA.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <source_location>
+#include <string>
+
+namespace loralei::cuda_emulated {
+
+inline constexpr char kMarker[] = "loralei-emulated-gpu-for-tests";
+
+struct Dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+// --- streams (runtime.cc)
+void enqueue(void* stream, std::function<void()> work);
+void fail(std::string sentence);
+std::string take_failure();  // forgets it; "" where none
+
+// --- kernels (emulator.cc)
+inline constexpr int kWarp = 32;
+inline constexpr size_t kSharedMax = 227 * 1024;       // of a block, compute capability 9.0
+inline constexpr size_t kStaticSharedMax = 48 * 1024;  // of its arrays declared in the kernel
+
+// Runs `body` as every thread of every block; what goes wrong is told to fail().
+void run_grid(Dim3 grid, Dim3 block, size_t shared_bytes, const std::function<void()>& body);
+
+// Of the running thread and its block.
+extern Dim3 thread_index, block_index, block_size, grid_size;
+std::byte* dynamic_shared();
+// The array that one declaration (named by its key's address) stands for in this block.
+std::byte* static_shared(const void* key, size_t bytes);
+
+void block_barrier(std::source_location at = std::source_location::current());
+
+// All lanes of `mask` give up to 32 bytes and see those of all others: [lane][8] until each lane's next collective.
+struct WarpSlot {
+  uint32_t words[8];
+};
+const WarpSlot* exchange(uint32_t mask, const WarpSlot& given,
+                         std::source_location at = std::source_location::current());
+
+}  // namespace loralei::cuda_emulated

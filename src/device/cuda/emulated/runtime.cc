@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/cuda/runtime.h over host memory (emulator.h says how).
+#include "device/cuda/runtime.h"
+
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+
+#include "device/cuda/emulated/emulator.h"
+
+namespace loralei::cuda_emulated {
+namespace {
+
+using Work = std::function<void()>;
+
+struct StreamQueue {
+  std::deque<Work> waiting;
+  uint64_t queued = 0, done = 0;
+  bool capturing = false;
+  std::vector<Work> captured;
+
+  void put(Work work) {
+    if (capturing) {
+      captured.push_back(std::move(work));
+      return;
+    }
+    waiting.push_back(std::move(work));
+    ++queued;
+  }
+  void run_one() {
+    const Work work = std::move(waiting.front());
+    waiting.pop_front();
+    work();
+    ++done;
+  }
+  void run_until(uint64_t count) {
+    while (done < count && !waiting.empty()) run_one();
+  }
+};
+
+struct Mark {
+  std::shared_ptr<StreamQueue> stream;
+  uint64_t at = 0;
+  bool done() const { return stream == nullptr || stream->done >= at; }
+};
+
+struct Recorded {
+  std::vector<Work> work;
+};
+
+std::string& failure() {
+  static std::string first;
+  return first;
+}
+std::shared_ptr<StreamQueue>& queue_of(void* stream) { return *static_cast<std::shared_ptr<StreamQueue>*>(stream); }
+
+struct Pages {
+  void* base;
+  size_t bytes;
+};
+std::map<void*, Pages>& allocations() {
+  static std::map<void*, Pages> all;
+  return all;
+}
+constexpr size_t kPage = 4096;
+
+}  // namespace
+
+void enqueue(void* stream, Work work) { queue_of(stream)->put(std::move(work)); }
+
+void fail(std::string sentence) {
+  if (failure().empty()) failure() = std::move(sentence);
+}
+
+std::string take_failure() { return std::exchange(failure(), ""); }
+
+Status status() {
+  if (failure().empty()) return {};
+  return internal_error("The emulated GPU failed: " + failure() + ".");
+}
+
+}  // namespace loralei::cuda_emulated
+
+namespace loralei::cuda_runtime {
+
+using namespace cuda_emulated;
+
+CudaDevices devices() {
+  return {.list = {{.ordinal = 0,
+                    .name = kMarker,
+                    .total_bytes = int64_t{1} << 30,
+                    .free_bytes = int64_t{1} << 30,
+                    .capability_major = 9,
+                    .multiprocessors = 4,
+                    .l2_bytes = 1 << 20}},
+          .reason = ""};
+}
+
+Status set_device(int ordinal) {
+  if (ordinal == 0) return {};
+  return unsupported("GPU " + std::to_string(ordinal) + " cannot be used: the emulated machine has one.");
+}
+
+Status memory_info(int64_t* free_bytes, int64_t* total_bytes) {
+  *free_bytes = *total_bytes = int64_t{1} << 30;
+  return {};
+}
+
+// The data ends (rounded up to 16 bytes) where a page begins that nobody may touch.
+Result<void*> allocate(int64_t bytes) {
+  if (bytes > int64_t{1} << 30) return Error{ErrorCode::kOverloaded, "The emulated GPU has 1 GiB of memory."};
+  const size_t rounded = (static_cast<size_t>(bytes) + 15) / 16 * 16;
+  const size_t mapped = (rounded + kPage - 1) / kPage * kPage + kPage;
+  void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(base != MAP_FAILED);
+  std::memset(base, 0xFF, mapped - kPage);
+  CHECK(mprotect(static_cast<std::byte*>(base) + mapped - kPage, kPage, PROT_NONE) == 0);
+  void* data = static_cast<std::byte*>(base) + mapped - kPage - rounded;
+  allocations()[data] = {base, mapped};
+  return data;
+}
+
+// What lies before the data in its page must still be as it was filled.
+void release(void* memory) {
+  const Pages pages = allocations().at(memory);
+  for (auto* p = static_cast<std::byte*>(pages.base); p != memory; ++p) {
+    if (*p == std::byte{0xFF}) continue;
+    std::fprintf(stderr, "a kernel wrote before the start of a device buffer\n");
+    std::abort();
+  }
+  munmap(pages.base, pages.bytes);
+  allocations().erase(memory);
+}
+
+Result<void*> allocate_pinned(int64_t bytes) { return allocate(bytes); }
+void release_pinned(void* memory) { release(memory); }
+
+Result<Stream> create_stream() {
+  return static_cast<Stream>(new std::shared_ptr<StreamQueue>(std::make_shared<StreamQueue>()));
+}
+void destroy_stream(Stream stream) {
+  queue_of(stream)->run_until(queue_of(stream)->queued);
+  delete static_cast<std::shared_ptr<StreamQueue>*>(stream);
+}
+Status synchronize(Stream stream) {
+  queue_of(stream)->run_until(queue_of(stream)->queued);
+  return status();
+}
+
+Result<Event> create_event(bool /*timed*/) { return static_cast<Event>(new Mark); }
+void destroy_event(Event event) { delete static_cast<Mark*>(event); }
+Status record(Event event, Stream stream) {
+  *static_cast<Mark*>(event) = {queue_of(stream), queue_of(stream)->queued};
+  return {};
+}
+Status wait(Stream stream, Event event) {
+  const Mark mark = *static_cast<Mark*>(event);
+  queue_of(stream)->put([mark] {
+    if (mark.stream != nullptr) mark.stream->run_until(mark.at);
+  });
+  return {};
+}
+Result<bool> is_done(Event event) {
+  const Mark& mark = *static_cast<Mark*>(event);
+  if (mark.done()) return true;
+  mark.stream->run_one();
+  TRY(status());
+  return mark.done();
+}
+Result<double> elapsed_ms(Event from, Event to) {
+  if (!static_cast<Mark*>(from)->done() || !static_cast<Mark*>(to)->done()) {
+    return internal_error("The GPU could not measure a time: an event is not done.");
+  }
+  return 1.0;
+}
+
+Status copy(void* to, const void* from, int64_t bytes, CopyKind /*kind*/, Stream stream) {
+  enqueue(stream, [=] { std::memmove(to, from, static_cast<size_t>(bytes)); });
+  return {};
+}
+Status fill(void* to, int byte, int64_t bytes, Stream stream) {
+  enqueue(stream, [=] { std::memset(to, byte, static_cast<size_t>(bytes)); });
+  return {};
+}
+
+Status begin_capture(Stream stream) {
+  queue_of(stream)->capturing = true;
+  return {};
+}
+Result<Graph> end_capture(Stream stream, Graph previous) {
+  delete static_cast<std::shared_ptr<Recorded>*>(previous);
+  auto recorded = std::make_shared<Recorded>();
+  recorded->work = std::move(queue_of(stream)->captured);
+  queue_of(stream)->captured.clear();
+  queue_of(stream)->capturing = false;
+  return static_cast<Graph>(new std::shared_ptr<Recorded>(std::move(recorded)));
+}
+void destroy_graph(Graph graph) { delete static_cast<std::shared_ptr<Recorded>*>(graph); }
+Status launch(Graph graph, Stream stream) {
+  enqueue(stream, [recorded = *static_cast<std::shared_ptr<Recorded>*>(graph)] {
+    for (const Work& work : recorded->work) work();
+  });
+  return {};
+}
+
+}  // namespace loralei::cuda_runtime

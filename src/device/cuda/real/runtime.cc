@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/cuda/runtime.h over the CUDA runtime (linked statically; it finds the driver when first called).
+#include "device/cuda/runtime.h"
+
+#include <cuda_runtime_api.h>
+
+namespace loralei::cuda_runtime {
+namespace {
+
+cudaStream_t stream_of(void* handle) { return static_cast<cudaStream_t>(handle); }
+cudaEvent_t event_of(void* handle) { return static_cast<cudaEvent_t>(handle); }
+
+Error cuda_error(cudaError_t code, const char* what) {
+  const ErrorCode kind = code == cudaErrorMemoryAllocation ? ErrorCode::kOverloaded : ErrorCode::kInternal;
+  return {kind, std::string("The GPU could not ") + what + ": " + cudaGetErrorString(code) + " (" +
+                    cudaGetErrorName(code) + ")."};
+}
+
+Status check(cudaError_t code, const char* what) {
+  if (code == cudaSuccess) return {};
+  return cuda_error(code, what);
+}
+
+}  // namespace
+
+CudaDevices devices() {
+  CudaDevices found;
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code != cudaSuccess || count == 0) {
+    (void)cudaGetLastError();
+    found.reason =
+        std::string("No GPU can be used: ") + (code != cudaSuccess ? cudaGetErrorString(code) : "none found") + ".";
+    return found;
+  }
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties;
+    size_t free_bytes = 0, total_bytes = 0;
+    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess || cudaSetDevice(i) != cudaSuccess ||
+        cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) {
+      found.reason = "GPU " + std::to_string(i) + " cannot be used: " + cudaGetErrorString(cudaGetLastError()) + ".";
+      continue;
+    }
+    found.list.push_back({.ordinal = i,
+                          .name = properties.name,
+                          .total_bytes = static_cast<int64_t>(total_bytes),
+                          .free_bytes = static_cast<int64_t>(free_bytes),
+                          .capability_major = properties.major,
+                          .capability_minor = properties.minor,
+                          .multiprocessors = properties.multiProcessorCount,
+                          .l2_bytes = properties.l2CacheSize});
+  }
+  if (!found.list.empty()) (void)cudaSetDevice(found.list.front().ordinal);
+  return found;
+}
+
+Status set_device(int ordinal) {
+  const cudaError_t code = cudaSetDevice(ordinal);
+  if (code == cudaSuccess) return {};
+  return unsupported("GPU " + std::to_string(ordinal) + " cannot be used: " + cudaGetErrorString(code) +
+                     "; choose one of those listed at start.");
+}
+
+Status memory_info(int64_t* free_bytes, int64_t* total_bytes) {
+  size_t free_size = 0, total_size = 0;
+  TRY(check(cudaMemGetInfo(&free_size, &total_size), "tell its free memory"));
+  *free_bytes = static_cast<int64_t>(free_size);
+  *total_bytes = static_cast<int64_t>(total_size);
+  return {};
+}
+
+Result<void*> allocate(int64_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t code = cudaMalloc(&memory, static_cast<size_t>(bytes));
+  if (code == cudaSuccess) return memory;
+  (void)cudaGetLastError();
+  return cuda_error(code, ("give " + std::to_string(bytes) + " bytes of memory").c_str());
+}
+void release(void* memory) { (void)cudaFree(memory); }
+
+Result<void*> allocate_pinned(int64_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t code = cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocDefault);
+  if (code == cudaSuccess) return memory;
+  (void)cudaGetLastError();
+  return cuda_error(code, ("pin " + std::to_string(bytes) + " bytes of host memory").c_str());
+}
+void release_pinned(void* memory) { (void)cudaFreeHost(memory); }
+
+Result<Stream> create_stream() {
+  cudaStream_t stream = nullptr;
+  TRY(check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "make a stream"));
+  return static_cast<Stream>(stream);
+}
+void destroy_stream(Stream stream) { (void)cudaStreamDestroy(stream_of(stream)); }
+Status synchronize(Stream stream) { return check(cudaStreamSynchronize(stream_of(stream)), "finish its work"); }
+
+Result<Event> create_event(bool timed) {
+  cudaEvent_t event = nullptr;
+  TRY(check(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming), "make an event"));
+  return static_cast<Event>(event);
+}
+void destroy_event(Event event) { (void)cudaEventDestroy(event_of(event)); }
+Status record(Event event, Stream stream) {
+  return check(cudaEventRecord(event_of(event), stream_of(stream)), "record an event");
+}
+Status wait(Stream stream, Event event) {
+  return check(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "wait for an event");
+}
+Result<bool> is_done(Event event) {
+  const cudaError_t code = cudaEventQuery(event_of(event));
+  if (code == cudaErrorNotReady) return false;
+  TRY(check(code, "tell whether an event is done"));
+  return true;
+}
+Result<double> elapsed_ms(Event from, Event to) {
+  float ms = 0;
+  TRY(check(cudaEventElapsedTime(&ms, event_of(from), event_of(to)), "measure a time"));
+  return static_cast<double>(ms);
+}
+
+Status copy(void* to, const void* from, int64_t bytes, CopyKind kind, Stream stream) {
+  const cudaMemcpyKind cuda_kind = kind == CopyKind::kHostToDevice   ? cudaMemcpyHostToDevice
+                                   : kind == CopyKind::kDeviceToHost ? cudaMemcpyDeviceToHost
+                                                                     : cudaMemcpyDeviceToDevice;
+  return check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cuda_kind, stream_of(stream)), "copy memory");
+}
+Status fill(void* to, int byte, int64_t bytes, Stream stream) {
+  return check(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), stream_of(stream)), "fill memory");
+}
+
+Status begin_capture(Stream stream) {
+  return check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal), "record a graph");
+}
+
+Result<Graph> end_capture(Stream stream, Graph previous) {
+  cudaGraph_t recorded = nullptr;
+  cudaGraphExec_t graph = static_cast<cudaGraphExec_t>(previous);
+  cudaError_t code = cudaStreamEndCapture(stream_of(stream), &recorded);
+  if (code == cudaSuccess && graph != nullptr) {
+    cudaGraphExecUpdateResultInfo info;
+    if (cudaGraphExecUpdate(graph, recorded, &info) != cudaSuccess) {
+      (void)cudaGetLastError();
+      (void)cudaGraphExecDestroy(graph);
+      graph = nullptr;
+    }
+  }
+  if (code == cudaSuccess && graph == nullptr) code = cudaGraphInstantiate(&graph, recorded, 0);
+  if (recorded != nullptr) (void)cudaGraphDestroy(recorded);
+  if (code == cudaSuccess) return static_cast<Graph>(graph);
+  if (graph != nullptr) (void)cudaGraphExecDestroy(graph);
+  return cuda_error(code, "record a graph");
+}
+void destroy_graph(Graph graph) { (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
+Status launch(Graph graph, Stream stream) {
+  return check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "start a graph");
+}
+
+}  // namespace loralei::cuda_runtime

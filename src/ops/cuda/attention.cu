@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// kv_store and the general attention kernel (split over positions, combined in order).
+#include "base/limits.h"
+#include "ops/cuda/attention.cuh"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/dispatch.h"
+
+namespace loralei::cuda {
+namespace {
+
+// One warp stores one vector: grid (rows, ceil(kv_heads / 4), k|v), four warps a block.
+template <typename T>
+KERNEL void kv_store_kernel(const float* k, const float* v, int64_t stride, DeviceKv kv, int layer, StepRows rows) {
+  const int row = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x % 32);
+  const int head = static_cast<int>(blockIdx.y * 4 + threadIdx.x / 32), which = static_cast<int>(blockIdx.z);
+  const int table = rows.tables[row];
+  if (table < 0 || head >= kv.kv_heads) return;
+  const int position = rows.positions[row], slot = position % kKvBlockTokens;
+  std::byte* at = kv_head_at(kv, rows.blocks[table + position / kKvBlockTokens], layer, which, head);
+  const float* from = (which == 0 ? k : v) + row * stride + static_cast<int64_t>(head) * kv.head_dim;
+  T* to = reinterpret_cast<T*>(at) + static_cast<int64_t>(slot) * kv.head_dim;
+  if constexpr (sizeof(T) == 1) {
+    // As int8_scale and quantise_int8 (tensor/codec.h): NaN where a number is not finite, zeros then and for tiny ones.
+    float largest = 0, poison = 0;
+    for (int d = lane; d < kv.head_dim; d += 32) {
+      largest = fmaxf(largest, fabs(from[d]));
+      poison += from[d] * 0.0f;
+    }
+    largest = warp_max(largest);
+    poison = warp_sum(poison);
+    float scale = largest / 127.0f;
+    scale = (scale < 1.17549435e-38f ? 0.0f : scale) + poison;
+    for (int d = lane; d < kv.head_dim; d += 32) {
+      constexpr float kRound = 12582912.0f;
+      const int q = __float_as_int(add_rn(from[d] / scale, kRound)) - __float_as_int(kRound);
+      to[d] = scale > 0 ? static_cast<int8_t>(q) : static_cast<int8_t>(0);
+    }
+    if (lane == 0) kv_scales(kv, at)[slot] = scale;
+  } else {
+    for (int d = lane; d < kv.head_dim; d += 32) put(to + d, from[d]);
+  }
+}
+
+constexpr int kSplitThreads = 128;
+constexpr int kGroupMax = 8;  // query heads that share one reading of K and V
+
+// Floats before the split's results: of one (row, head, split) the largest score, the sum of weights, then [head_dim].
+DEVICE float* split_result(float* scratch, int64_t row, int heads, int head, int splits, int split, int head_dim) {
+  return scratch + ((row * heads + head) * splits + split) * (head_dim + 2);
+}
+
+// grid (splits, kv_heads * groups of query heads, rows). Shared memory: q [kGroup][head_dim] scaled, weights
+// [kGroup][kAttentionSplit], then partial sums [position lanes][kGroup][head_dim].
+// kVector numbers of a position are read at a time: eight where head_dim allows, else one.
+template <typename T, int kGroup, int kVector>
+KERNEL void BLOCK_LIMIT(kSplitThreads)
+    split_kernel(const float* q, int64_t q_stride, DeviceKv kv, int layer, int heads, int group_heads, float scale,
+                 int window, float* scratch, int splits, StepRows rows) {
+  const int row = static_cast<int>(blockIdx.z), split = static_cast<int>(blockIdx.x);
+  const int table = rows.tables[row];
+  if (table < 0) return;
+  const int last = rows.positions[row], first = window > 0 ? max(0, last - window + 1) : 0;
+  const int begin = max(first, split * kAttentionSplit), end = min(last + 1, (split + 1) * kAttentionSplit);
+  if (begin >= end) return;
+
+  const int dim = kv.head_dim, thread = static_cast<int>(threadIdx.x);
+  const int groups = (group_heads + kGroup - 1) / kGroup;
+  const int kv_head = static_cast<int>(blockIdx.y) / groups;
+  const int head_in_group = static_cast<int>(blockIdx.y) % groups * kGroup;
+  const int head_begin = kv_head * group_heads + head_in_group;
+  const int used = min(kGroup, group_heads - head_in_group);
+  float* q_shared = reinterpret_cast<float*>(shared_bytes());
+  float* weights = q_shared + kGroup * ((dim + 3) / 4 * 4);
+  float* partial = weights + kGroup * kAttentionSplit;
+  SHARED_ARRAY(float, largest, kGroup);
+  SHARED_ARRAY(float, total, kGroup);
+  const int q_row = (dim + 3) / 4 * 4;
+
+  for (int i = thread; i < kGroup * dim; i += kSplitThreads) {
+    const int head = i / dim, d = i % dim;
+    q_shared[head * q_row + d] =
+        head < used ? q[row * q_stride + static_cast<int64_t>(head_begin + head) * dim + d] * scale : 0.0f;
+  }
+  __syncthreads();
+
+  // Scores: eight lanes share a position, so that a warp reads four positions' numbers side by side.
+  const int* blocks = rows.blocks + table;
+  const int part = thread % 8;
+  for (int base = begin; base < end; base += kSplitThreads / 8) {
+    const int p = base + thread / 8;
+    const bool valid = p < end;
+    float dots[kGroup] = {};
+    if (valid) {
+      const std::byte* at = kv_head_at(kv, blocks[p / kKvBlockTokens], layer, 0, kv_head);
+      const T* key = reinterpret_cast<const T*>(at) + static_cast<int64_t>(p % kKvBlockTokens) * dim;
+      for (int d = part * kVector; d < dim; d += 8 * kVector) {
+        float numbers[kVector];
+        load_numbers<kVector>(key + d, numbers);
+#pragma unroll
+        for (int g = 0; g < kGroup; ++g) {
+#pragma unroll
+          for (int i = 0; i < kVector; ++i) dots[g] = fmaf(q_shared[g * q_row + d + i], numbers[i], dots[g]);
+        }
+      }
+      if constexpr (sizeof(T) == 1) {
+        const float key_scale = kv_scales(kv, at)[p % kKvBlockTokens];
+#pragma unroll
+        for (int g = 0; g < kGroup; ++g) dots[g] *= key_scale;
+      }
+    }
+#pragma unroll
+    for (int g = 0; g < kGroup; ++g) {
+#pragma unroll
+      for (int bits = 4; bits > 0; bits /= 2) dots[g] += __shfl_xor_sync(kFullWarp, dots[g], bits);
+      if (valid && part == g % 8) weights[g * kAttentionSplit + p - split * kAttentionSplit] = dots[g];
+    }
+  }
+  __syncthreads();
+
+  // Weights: a warp takes a head.
+  const int from = begin - split * kAttentionSplit, to = end - split * kAttentionSplit;
+  for (int g = thread / 32; g < kGroup; g += kSplitThreads / 32) {
+    float most = -INFINITY, sum = 0;
+    for (int i = from + thread % 32; i < to; i += 32) most = fmaxf(most, weights[g * kAttentionSplit + i]);
+    most = warp_max(most);
+    // Lanes own positions by their absolute number, so that a window's start does not move the sum.
+    for (int i = thread % 32; i < kAttentionSplit; i += 32) {
+      if (i < from || i >= to) continue;
+      const float weight = __expf(weights[g * kAttentionSplit + i] - most);
+      weights[g * kAttentionSplit + i] = weight;
+      sum += weight;
+    }
+    sum = warp_sum(sum);
+    if (thread % 32 == 0) {
+      largest[g] = most;
+      total[g] = sum;
+    }
+  }
+  __syncthreads();
+
+  // Values: a thread takes kVector numbers of every n-th position; then the n are added in order.
+  const int pieces = (dim + kVector - 1) / kVector;
+  const int lanes = max(1, min(kSplitThreads / pieces, 8));  // positions side by side
+  const int per_pass = min(pieces, kSplitThreads);
+  for (int piece_begin = 0; piece_begin < pieces; piece_begin += per_pass) {
+    const int piece = piece_begin + thread % per_pass, lane = thread / per_pass;
+    if (lane < lanes && piece < pieces) {
+      float sums[kGroup][kVector] = {};
+      for (int i = lane; i < to; i += lanes) {
+        if (i < from) continue;
+        const int p = split * kAttentionSplit + i;
+        const std::byte* at = kv_head_at(kv, blocks[p / kKvBlockTokens], layer, 1, kv_head);
+        const T* value = reinterpret_cast<const T*>(at) + static_cast<int64_t>(p % kKvBlockTokens) * dim;
+        float numbers[kVector];
+        load_numbers<kVector>(value + piece * kVector, numbers);
+        float value_scale = 1.0f;
+        if constexpr (sizeof(T) == 1) value_scale = kv_scales(kv, at)[p % kKvBlockTokens];
+#pragma unroll
+        for (int g = 0; g < kGroup; ++g) {
+          const float weight = weights[g * kAttentionSplit + i] * value_scale;
+#pragma unroll
+          for (int k = 0; k < kVector; ++k) sums[g][k] = fmaf(weight, numbers[k], sums[g][k]);
+        }
+      }
+#pragma unroll
+      for (int g = 0; g < kGroup; ++g) {
+#pragma unroll
+        for (int k = 0; k < kVector; ++k) partial[(lane * kGroup + g) * dim + piece * kVector + k] = sums[g][k];
+      }
+    }
+  }
+  __syncthreads();
+  for (int i = thread; i < used * dim; i += kSplitThreads) {
+    const int g = i / dim, d = i % dim;
+    float sum = 0;
+    for (int lane = 0; lane < lanes; ++lane) sum += partial[(lane * kGroup + g) * dim + d];
+    float* result = split_result(scratch, row, heads, head_begin + g, splits, split, dim);
+    result[2 + d] = sum;
+    if (d == 0) {
+      result[0] = largest[g];
+      result[1] = total[g];
+    }
+  }
+}
+
+// grid (heads, rows): softmax over the splits' parts, in order of their positions.
+template <typename Y>
+KERNEL void combine_kernel(float* scratch, int splits, int dim, Y* out, int64_t out_stride, int window, StepRows rows) {
+  const int head = static_cast<int>(blockIdx.x), heads = static_cast<int>(gridDim.x);
+  const int64_t row = blockIdx.y;
+  Y* to = out + row * out_stride + static_cast<int64_t>(head) * dim;
+  const bool idle = rows.tables[row] < 0;
+  const int last = idle ? -1 : rows.positions[row], first = window > 0 ? max(0, last - window + 1) : 0;
+  const int begin = first / kAttentionSplit, end = idle ? begin : last / kAttentionSplit + 1;
+  float most = -INFINITY;
+  for (int s = begin; s < end; ++s) most = fmaxf(most, split_result(scratch, row, heads, head, splits, s, dim)[0]);
+  for (int d = static_cast<int>(threadIdx.x); d < dim; d += static_cast<int>(blockDim.x)) {
+    float sum = 0, weights = 0;
+    for (int s = begin; s < end; ++s) {
+      const float* part = split_result(scratch, row, heads, head, splits, s, dim);
+      const float factor = __expf(part[0] - most);
+      weights = fmaf(factor, part[1], weights);
+      sum = fmaf(factor, part[2 + d], sum);
+    }
+    put(to + d, idle ? 0.0f : sum / weights);
+  }
+}
+
+int32_t splits_of(int32_t positions_max) { return (positions_max + kAttentionSplit - 1) / kAttentionSplit; }
+
+template <typename T, int kGroup, int kVector>
+Status launch_split(CudaStream& stream, const AttentionArgs& args) {
+  const int32_t group_heads = args.heads / args.kv.kv_heads, dim = args.kv.head_dim;
+  const int32_t groups = (group_heads + kGroup - 1) / kGroup, splits = splits_of(args.positions_max);
+  const int32_t pieces = (dim + kVector - 1) / kVector;
+  const int32_t lanes = std::max(1, std::min(kSplitThreads / pieces, 8));
+  const size_t bytes = sizeof(float) * static_cast<size_t>(kGroup) *
+                       static_cast<size_t>((dim + 3) / 4 * 4 + kAttentionSplit + lanes * dim);
+  return launch(split_kernel<T, kGroup, kVector>,
+                {static_cast<unsigned>(splits), static_cast<unsigned>(args.kv.kv_heads * groups),
+                 static_cast<unsigned>(args.rows.rows)},
+                {kSplitThreads, 1, 1}, bytes, stream.handle(), args.q, args.q_stride, args.kv, args.layer, args.heads,
+                group_heads, args.scale, args.window, args.scratch, splits, args.rows);
+}
+
+template <typename T, int kVector>
+Status launch_group(CudaStream& stream, const AttentionArgs& args) {
+  const int32_t group_heads = args.heads / args.kv.kv_heads;
+  if (group_heads == 1) return launch_split<T, 1, kVector>(stream, args);
+  if (group_heads == 2) return launch_split<T, 2, kVector>(stream, args);
+  if (group_heads <= 4) return launch_split<T, 4, kVector>(stream, args);
+  return launch_split<T, kGroupMax, kVector>(stream, args);
+}
+
+}  // namespace
+
+Status kv_store(CudaStream& stream, const KvStoreArgs& args) {
+  const Dim3 grid{static_cast<unsigned>(args.rows.rows), blocks_for(args.kv.kv_heads, 4), 2};
+  return for_cache(args.kv.dtype, [&](auto type) {
+    return launch(kv_store_kernel<decltype(type)>, grid, {128, 1, 1}, 0, stream.handle(), args.k, args.v, args.stride,
+                  args.kv, args.layer, args.rows);
+  });
+}
+
+int64_t attention_scratch_floats(int32_t rows, int32_t heads, int32_t head_dim, int32_t positions_max) {
+  return int64_t{rows} * heads * splits_of(positions_max) * (head_dim + 2);
+}
+
+Status attention(CudaStream& stream, const AttentionArgs& args) {
+  TRY(for_cache(args.kv.dtype, [&](auto type) {
+    using T = decltype(type);
+    if (args.kv.head_dim % 8 == 0) return launch_group<T, 8>(stream, args);
+    return launch_group<T, 1>(stream, args);
+  }));
+  return for_plain("attention's results", args.out_dtype, [&](auto type) {
+    using Y = decltype(type);
+    return launch(combine_kernel<Y>, {static_cast<unsigned>(args.heads), static_cast<unsigned>(args.rows.rows), 1},
+                  {128, 1, 1}, 0, stream.handle(), args.scratch, splits_of(args.positions_max), args.kv.head_dim,
+                  static_cast<Y*>(args.out), args.out_stride, args.window, args.rows);
+  });
+}
+
+}  // namespace loralei::cuda

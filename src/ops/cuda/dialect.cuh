@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// The words in which kernels are written once: nvcc compiles them for a GPU, the C++ compiler for the emulated one
+// (device/cuda/emulated/emulator.h), where the tests of every build run the very same source.
+//
+// A kernel is `KERNEL void name(arguments by value)`, helpers are DEVICE; shared memory is declared with SHARED_ARRAY
+// or taken from shared_bytes(); launch() starts a kernel on a stream in both worlds. Floating-point numbers of 16 bits
+// are uint16_t with conversions of our own, rounded to nearest even.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/result.h"
+
+#ifdef LORALEI_CUDA_EMULATION
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "device/cuda/emulated/emulator.h"
+#include "tensor/codec.h"
+#define KERNEL
+#define DEVICE inline
+#define BLOCK_LIMIT(threads)
+#else
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#define KERNEL __global__
+#define DEVICE __device__ __forceinline__
+#define BLOCK_LIMIT(threads) __launch_bounds__(threads)
+#endif
+
+namespace loralei::cuda {
+
+inline constexpr unsigned kFullWarp = 0xFFFFFFFFu;
+
+#ifdef LORALEI_CUDA_EMULATION
+
+using Dim3 = cuda_emulated::Dim3;
+#define threadIdx ::loralei::cuda_emulated::thread_index
+#define blockIdx ::loralei::cuda_emulated::block_index
+#define blockDim ::loralei::cuda_emulated::block_size
+#define gridDim ::loralei::cuda_emulated::grid_size
+#define SHARED_ARRAY(type, name, count) \
+  static char name##_key;               \
+  type* const name =                    \
+      reinterpret_cast<type*>(::loralei::cuda_emulated::static_shared(&name##_key, sizeof(type) * (count)))
+inline std::byte* shared_bytes() { return cuda_emulated::dynamic_shared(); }
+
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+struct alignas(8) int2 {
+  int x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+
+using Place = std::source_location;
+inline void __syncthreads(Place at = Place::current()) { cuda_emulated::block_barrier(at); }
+inline void __syncwarp(unsigned mask = kFullWarp, Place at = Place::current()) {
+  cuda_emulated::exchange(mask, {}, at);
+}
+inline unsigned lane_of_block() {
+  return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % cuda_emulated::kWarp;
+}
+template <typename T>
+T shuffle_from(unsigned mask, T value, unsigned lane, Place at) {
+  static_assert(sizeof(T) == 4);
+  return std::bit_cast<T>(cuda_emulated::exchange(mask, {{std::bit_cast<uint32_t>(value)}}, at)[lane].words[0]);
+}
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int lane, Place at = Place::current()) {
+  return shuffle_from(mask, value, static_cast<unsigned>(lane) % 32, at);
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, Place at = Place::current()) {
+  return shuffle_from(mask, value, lane_of_block() ^ static_cast<unsigned>(bits), at);
+}
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned by, Place at = Place::current()) {
+  const unsigned lane = lane_of_block();
+  return shuffle_from(mask, value, lane + by < 32 ? lane + by : lane, at);
+}
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned by, Place at = Place::current()) {
+  const unsigned lane = lane_of_block();
+  return shuffle_from(mask, value, lane >= by ? lane - by : lane, at);
+}
+inline unsigned __ballot_sync(unsigned mask, bool yes, Place at = Place::current()) {
+  const cuda_emulated::WarpSlot* slots = cuda_emulated::exchange(mask, {{yes ? 1u : 0u}}, at);
+  unsigned votes = 0;
+  for (unsigned i = 0; i < 32; ++i) votes |= (mask >> i & 1) != 0 && slots[i].words[0] != 0 ? 1u << i : 0u;
+  return votes;
+}
+template <typename T>
+T atomicAdd(T* at, T value) {
+  return std::exchange(*at, *at + value);
+}
+
+inline float __expf(float x) { return std::exp(x); }
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline void sincosf(float x, float* s, float* c) { *s = std::sin(x), *c = std::cos(x); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+inline int __popc(unsigned x) { return std::popcount(x); }
+inline int __dp4a(int a, int b, int c) {
+  for (int i = 0; i < 4; ++i) c += static_cast<int8_t>(a >> 8 * i) * static_cast<int8_t>(b >> 8 * i);
+  return c;
+}
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(uint64_t{a} * b >> 32); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
+}
+using std::fabs;
+using std::fma;
+using std::fmaf;
+using std::fmaxf;
+using std::max;
+using std::min;
+inline float f16_to_float(uint16_t bits) { return f16_to_f32(bits); }
+inline uint16_t float_to_f16(float x) { return f32_to_f16(x); }
+
+// d += a b, [16, 16] x [16, 8], the lanes' parts as PTX's mma.m16n8k16 has them; products and their sum in double.
+template <typename Decode>
+void emulate_mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Decode decode, Place at) {
+  const cuda_emulated::WarpSlot* lanes = cuda_emulated::exchange(kFullWarp, {{a[0], a[1], a[2], a[3], b[0], b[1]}}, at);
+  const unsigned group = lane_of_block() / 4, quarter = lane_of_block() % 4;
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned lower = i / 2, column = quarter * 2 + i % 2;
+    double sum = 0;
+    for (unsigned k = 0; k < 16; ++k) {
+      const uint32_t* from_a = lanes[group * 4 + k % 8 / 2].words;
+      const uint32_t* from_b = lanes[column * 4 + k % 8 / 2].words;
+      const uint32_t x = from_a[k / 8 * 2 + lower] >> k % 2 * 16, y = from_b[4 + k / 8] >> k % 2 * 16;
+      sum +=
+          static_cast<double>(decode(static_cast<uint16_t>(x))) * static_cast<double>(decode(static_cast<uint16_t>(y)));
+    }
+    d[i] = static_cast<float>(static_cast<double>(d[i]) + sum);
+  }
+}
+inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Place at = Place::current()) {
+  emulate_mma(d, a, b, bf16_to_f32, at);
+}
+inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Place at = Place::current()) {
+  emulate_mma(d, a, b, f16_to_f32, at);
+}
+
+template <typename... P, typename... A>
+Status launch(void (*kernel)(P...), Dim3 grid, Dim3 block, size_t bytes, void* stream, A... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return {};
+  cuda_emulated::enqueue(
+      stream, [=] { cuda_emulated::run_grid(grid, block, bytes, [&] { kernel(static_cast<P>(args)...); }); });
+  return {};
+}
+
+#else  // nvcc
+
+using Dim3 = dim3;
+#define SHARED_ARRAY(type, name, count) __shared__ type name[count]
+__device__ __forceinline__ std::byte* shared_bytes() {
+  extern __shared__ uint4 loralei_dynamic_shared[];
+  return reinterpret_cast<std::byte*>(loralei_dynamic_shared);
+}
+DEVICE float f16_to_float(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
+DEVICE uint16_t float_to_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
+
+DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+DEVICE void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+template <typename... P, typename... A>
+Status launch(void (*kernel)(P...), Dim3 grid, Dim3 block, size_t bytes, void* stream, A... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return {};
+  cudaError_t code = cudaSuccess;
+  if (bytes > 48 * 1024) {
+    code = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                static_cast<int>(bytes));
+  }
+  if (code == cudaSuccess) {
+    // clang-format off
+    kernel<<<grid, block, bytes, static_cast<cudaStream_t>(stream)>>>(static_cast<P>(args)...);
+    // clang-format on
+    code = cudaGetLastError();
+  }
+  if (code == cudaSuccess) return {};
+  return internal_error(std::string("The GPU refused to start a kernel: ") + cudaGetErrorString(code) + ".");
+}
+
+#endif
+
+DEVICE float bf16_to_float(uint16_t bits) { return __uint_as_float(static_cast<unsigned>(bits) << 16); }
+DEVICE uint16_t float_to_bf16(float x) {
+  const unsigned bits = __float_as_uint(x);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+}
+
+}  // namespace loralei::cuda

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cuda/gemm.h"
+
+#include <bit>
+#include <utility>
+
+namespace loralei::cuda {
+
+Result<Gemm> Gemm::open(int64_t workspace_bytes) {
+  Gemm gemm;
+  TRY_ASSIGN(gemm.library_, gemm_library::open());
+  TRY_ASSIGN(gemm.workspace_, DeviceBuffer::allocate(workspace_bytes));
+  return gemm;
+}
+
+Gemm::~Gemm() {
+  for (const Entry& entry : plans_) gemm_library::destroy(library_, entry.plan);
+  if (library_ != nullptr) gemm_library::close(library_);
+}
+
+Gemm::Gemm(Gemm&& other) noexcept
+    : library_(std::exchange(other.library_, nullptr)),
+      workspace_(std::move(other.workspace_)),
+      plans_(std::exchange(other.plans_, {})) {}
+
+Gemm& Gemm::operator=(Gemm&& other) noexcept {
+  std::swap(library_, other.library_);
+  std::swap(workspace_, other.workspace_);
+  std::swap(plans_, other.plans_);
+  return *this;
+}
+
+Result<gemm_library::Plan> Gemm::plan_for(const GemmShape& shape, int32_t rows) {
+  const auto rows_class = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows)));
+  for (const Entry& entry : plans_) {
+    if (entry.shape == shape && entry.rows_class == rows_class) return entry.plan;
+  }
+  if ((shape.dtype != DType::kBF16 && shape.dtype != DType::kF16) ||
+      (shape.y_dtype != DType::kF32 && shape.y_dtype != shape.dtype)) {
+    return unsupported(std::string("Products of ") + dtype_info(shape.dtype).name + " into " +
+                       dtype_info(shape.y_dtype).name + " are not made on a GPU: decode the weights to bf16 or f16.");
+  }
+  TRY_ASSIGN(const gemm_library::Plan plan,
+             gemm_library::make_plan(library_, shape, rows_class, workspace_.size_bytes()));
+  plans_.push_back({shape, rows_class, plan});
+  return plan;
+}
+
+Status Gemm::prepare(const GemmShape& shape, int32_t rows) {
+  CHECK(rows > 0);
+  const Result<gemm_library::Plan> plan = plan_for(shape, rows);
+  if (!plan.ok()) return plan.error();
+  return {};
+}
+
+Status Gemm::run(CudaStream& stream, const GemmArgs& args) {
+  if (args.rows <= 0) return {};
+  TRY_ASSIGN(const gemm_library::Plan plan, plan_for(args.shape, args.rows));
+  return gemm_library::run(library_, plan, args, workspace_.data(), workspace_.size_bytes(), stream.handle());
+}
+
+}  // namespace loralei::cuda

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gemm: products of many rows with plain 16-bit weights, by cuBLASLt.
+//
+// The library is opened when a Gemm is made (dlopen), so a program starts without it. Thread: one. Ownership: a Gemm
+// owns the library's handle, its workspace and its plans; one Gemm a stream, since the workspace is shared. Invariants:
+// for each (weight shape, class of row counts: the next power of two) one algorithm is asked for once and kept, and
+// none that splits the sum (split-K), so a row's bits do not depend on its neighbours within a class. prepare() asks;
+// run() asks where prepare() was not called, which allocates: prepare before capturing a graph. Failure: open() says
+// how to get the library; a shape the library has no algorithm for is an error.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/result.h"
+#include "device/cuda/cuda_memory.h"
+#include "device/cuda/cuda_stream.h"
+#include "tensor/dtype.h"
+
+namespace loralei::cuda {
+
+struct GemmShape {
+  int32_t in = 0, out = 0;
+  DType dtype = DType::kBF16;   // of x and of the weights: bf16 or f16
+  DType y_dtype = DType::kF32;  // f32, or dtype
+  friend bool operator==(const GemmShape&, const GemmShape&) = default;
+};
+
+// y [rows, out] = x [rows, in] W^T, W [out, in]; with `accumulate`, adds to y. Sums are f32.
+struct GemmArgs {
+  GemmShape shape;
+  const void* x = nullptr;
+  int64_t x_stride = 0;
+  int32_t rows = 0;
+  const void* w = nullptr;
+  void* y = nullptr;
+  int64_t y_stride = 0;
+  bool accumulate = false;
+};
+
+// Behind Gemm: real/cublaslt.cc, or a plain loop on the emulated GPU.
+namespace gemm_library {
+using Library = void*;
+using Plan = void*;
+Result<Library> open();
+void close(Library library);
+Result<Plan> make_plan(Library library, const GemmShape& shape, int32_t rows, int64_t workspace_bytes);
+void destroy(Library library, Plan plan);
+Status run(Library library, Plan plan, const GemmArgs& args, void* workspace, int64_t workspace_bytes, void* stream);
+}  // namespace gemm_library
+
+class Gemm {
+ public:
+  static Result<Gemm> open(int64_t workspace_bytes = int64_t{32} << 20);
+  Gemm() = default;
+  ~Gemm();
+  Gemm(Gemm&& other) noexcept;
+  Gemm& operator=(Gemm&& other) noexcept;
+
+  Status prepare(const GemmShape& shape, int32_t rows);
+  Status run(CudaStream& stream, const GemmArgs& args);
+  size_t plan_count() const { return plans_.size(); }
+
+ private:
+  struct Entry {
+    GemmShape shape;
+    int32_t rows_class;
+    gemm_library::Plan plan;
+  };
+  Result<gemm_library::Plan> plan_for(const GemmShape& shape, int32_t rows);
+
+  gemm_library::Library library_ = nullptr;
+  DeviceBuffer workspace_;
+  std::vector<Entry> plans_;
+};
+
+}  // namespace loralei::cuda

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cuda/gemm.h"
+
+#include "ops/cuda/cuda_test_util.h"
+
+namespace loralei::cuda {
+namespace {
+
+using CudaGemm = CudaTest;
+
+// f32 sums of `in` products of 16-bit numbers, which are exact in f32.
+TEST_F(CudaGemm, AgreesWithTheReference) {
+  Prng prng(941);
+  Gemm gemm = Gemm::open(int64_t{4} << 20).value();
+  for (DType dtype : {DType::kBF16, DType::kF16}) {
+    for (int32_t rows : {9, 16, 33}) {
+      const int32_t in = 128, out = 72;
+      TestWeights weights(prng, dtype, out, in);
+      const std::vector<float> x = rounded(dtype, random_floats(prng, int64_t{rows} * in));
+      const std::vector<float> start = random_floats(prng, int64_t{rows} * out);
+      auto dw = device(weights.parts[0]), dx = device(encoded(dtype, x));
+      for (bool accumulate : {false, true}) {
+        std::vector<float> expected = start;
+        ref_op_table().matmul(fresh_context(ref_op_table()).ctx,
+                              {x.data(), in, rows, weights.view, nullptr, expected.data(), out, accumulate});
+        for (DType y_dtype : {DType::kF32, dtype}) {
+          if (accumulate && y_dtype != DType::kF32) continue;
+          auto y = device(encoded(y_dtype, start));
+          LAUNCH_OK(gemm.run(stream_, {.shape = {in, out, dtype, y_dtype},
+                                       .x = dx.data(),
+                                       .x_stride = in,
+                                       .rows = rows,
+                                       .w = dw.data(),
+                                       .y = y.data(),
+                                       .y_stride = out,
+                                       .accumulate = accumulate}));
+          const std::vector<float> got = decoded(y_dtype, y.get());
+          for (size_t i = 0; i < got.size(); ++i) {
+            const double want = static_cast<double>(expected[i]);
+            ASSERT_NEAR(static_cast<double>(got[i]), want,
+                        kEps * in * (in * 0.3 + 1) / 4 + relative_error(y_dtype) * std::fabs(want));
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(gemm.plan_count(), 8u);  // 9 and 16 rows are one class
+}
+
+TEST_F(CudaGemm, PlansAreMadeOnceAndOtherFormatsRefused) {
+  Gemm gemm = Gemm::open(1 << 20).value();
+  const GemmShape shape{.in = 64, .out = 64};
+  for (int32_t rows : {100, 128, 65, 129}) ASSERT_TRUE(gemm.prepare(shape, rows).ok());
+  EXPECT_EQ(gemm.plan_count(), 2u);
+  EXPECT_FALSE(gemm.prepare({.in = 64, .out = 64, .dtype = DType::kF32}, 16).ok());
+  Gemm moved = std::move(gemm);
+  EXPECT_EQ(moved.plan_count(), 2u);
+  EXPECT_TRUE(moved.prepare(shape, 7).ok());
+}
+
+}  // namespace
+}  // namespace loralei::cuda
