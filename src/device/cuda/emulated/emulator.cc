@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cuda/emulated/emulator.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -160,17 +161,24 @@ void run_block(bool backward) {
   m.fixed_used = 0;
   for (size_t i = 0; i < m.threads; ++i) start_fiber(i);
   for (size_t w = 0; w * kWarp < m.threads; ++w) m.warps[w].arrived = 0, m.warps[w].generation = 0;
-  for (size_t done = 0; m.failure.empty();) {
+  // A warp runs on until all its lanes wait for the block, so that warps are as far apart as barriers let them.
+  const size_t warps = (m.threads + kWarp - 1) / kWarp;
+  for (size_t done = 0; m.failure.empty() && done < m.threads;) {
     bool any = false;
-    for (size_t n = 0; n < m.threads && m.failure.empty(); ++n) {
-      const size_t i = backward ? m.threads - 1 - n : n;
-      if (m.fibers[i].state != State::kReady) continue;
-      any = true;
-      resume(i);
-      if (m.fibers[i].state == State::kDone) ++done;
+    for (size_t w = 0; w < warps; ++w) {
+      const size_t first = (backward ? warps - 1 - w : w) * kWarp, count = std::min<size_t>(kWarp, m.threads - first);
+      for (bool ran = true; ran && m.failure.empty();) {
+        ran = false;
+        for (size_t n = 0; n < count && m.failure.empty(); ++n) {
+          const size_t i = first + (backward ? count - 1 - n : n);
+          if (m.fibers[i].state != State::kReady) continue;
+          any = ran = true;
+          resume(i);
+          if (m.fibers[i].state == State::kDone) ++done;
+        }
+      }
     }
-    if (done == m.threads) break;
-    if (!any && !release_barrier()) break;
+    if (done < m.threads && !any && !release_barrier()) break;
   }
   check_guard(m.dynamic.data() + m.dynamic_bytes, "dynamic");
   for (const SharedArray& array : m.arrays) check_guard(m.fixed.data() + array.offset + array.bytes, "static");

@@ -6,9 +6,11 @@
 // - A stream is a queue whose work runs late: at a synchronisation that needs it, or one piece for every event asked
 //   about, so that a missing wait reads old data.
 // - Fresh memory is NaN bytes; one byte behind a device buffer (rounded up to 16) is the end of the process.
-// - The threads of a block are fibers that run one after another until they block: forward in one block, backward in
-//   the next, so that data exchanged without a barrier is read before it is written (shared memory is NaN bytes at the
-//   start of a block). Warps have no lockstep: __syncwarp and the warp collectives are all that orders lanes.
+// - The threads of a block are fibers that run one after another until they block, a warp as far as the block's
+// barriers
+//   let it before the next one begins: forward in one block, backward in the next. So data exchanged without a barrier
+//   is read before it is written (shared memory is NaN bytes at the start of a block), and data overwritten without one
+//   is gone. Warps have no lockstep: __syncwarp and the warp collectives are all that orders lanes.
 // - A barrier or collective that not all threads reach, or that they reach at different places, fails the launch with
 //   both places; so does a write past the end of shared memory, or more shared memory than a block may have.
 //
