@@ -54,6 +54,7 @@ Result<std::unique_ptr<ModelHarness>> ModelHarness::open(const std::string& path
   kv.kv_stride_bytes = kv.head_stride_bytes * config.kv_heads;
   kv.layer_stride_bytes = kv.kv_stride_bytes * 2;
   kv.block_stride_bytes = kv.layer_stride_bytes * config.layers;
+  harness->total_blocks_ = blocks_per_sequence * options.sequences_max;
   const int64_t bytes = kv.block_stride_bytes * blocks_per_sequence * options.sequences_max;
   TRY_ASSIGN(harness->kv_bytes_, HostBuffer::allocate(bytes));
   kv.base = harness->kv_bytes_.data();
@@ -164,7 +165,7 @@ Result<StepOutput> ModelHarness::run(const std::vector<Span>& spans) {
   batch.hidden_rows = hidden_rows;
   batch.hidden = hidden.data();
   const uint64_t ops_before = model_->op_count();
-  TRY(model_->forward(batch, kv_));
+  TRY(forward_ ? forward_(batch) : model_->forward(batch, kv_));
   StepOutput output;
   output.ops = model_->op_count() - ops_before;
   for (size_t row = 0; row < logits_rows.size(); ++row) {

@@ -4,6 +4,7 @@
 // with the message printed.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -68,6 +69,13 @@ class ModelHarness {
   // Adapters that have a slot in every step from now on, used or not, before those a step uses.
   void keep_slots(std::vector<const Adapter*> adapters) { kept_slots_ = std::move(adapters); }
 
+  // Steps go there instead of to the model (empty: to the model): another executor of the same weights, which has block
+  // ids below total_blocks() in a cache of its own.
+  using Forward = std::function<Status(const ModelBatch&)>;
+  void set_forward(Forward forward) { forward_ = std::move(forward); }
+  int32_t total_blocks() const { return total_blocks_; }
+  Status forward_on_host(const ModelBatch& batch) { return model_->forward(batch, kv_); }
+
   // Greedy continuation of a prompt, one step a token.
   Result<std::vector<TokenId>> greedy(const std::vector<TokenId>& prompt, const std::vector<AdapterRef>& adapters,
                                       int count);
@@ -97,6 +105,8 @@ class ModelHarness {
   std::vector<std::shared_ptr<const Adapter>> adapters_;
   std::vector<const Adapter*> kept_slots_;
   int vocab_max_ = 0;
+  Forward forward_;
+  int32_t total_blocks_ = 0;
 };
 
 // Index of the highest value, ties to the lowest id.

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// CudaModel: the layer program on a GPU, the twin of Model for the same ModelBatch. Unproven on a GPU so far: its tests
+// run the kernels on the emulated one and compare logits with Model's.
+//
+// A step is one copy of its tables to the device (StepTables), launches, one copy of logits and hidden states back, and
+// one wait at the end. Thread: create() and forward() from one thread at a time; forward() makes the model's device the
+// thread's. Ownership: owns weights, activations, adapters and stream on the device; borrows nothing after create().
+// Invariants: a row's logits depend on its tokens, adapters and KV alone, bit for bit among steps of the same kernel
+// class (cuda_products.h: few or many rows; step_tables.h: attention row by row or in tiles), which the host's Model
+// promises for all steps. No allocation in forward() but for an adapter's first use. Numbers: the residual stream and
+// sums are f32; inputs of products bf16 (or f32, as chosen), or rounded to int8 as on the CPU.
+//
+// Not supported, and refused with a sentence: weights that stream from disk, full tensors replaced by an adapter
+// (batch.overrides), adapters with a larger vocabulary, int8 factors. Host deltas are waited for at the step's start,
+// not at their layer. Failure: create() says what is needed and what is free; after a failed forward() the step's
+// results are undefined and the model can go on, unless the driver lost the device (then every step fails).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+#include "model/cuda/cuda_adapters.h"
+#include "model/cuda/cuda_kv.h"
+#include "model/model.h"
+
+namespace loralei {
+
+struct CudaModelOptions {
+  int device = 0;
+  ModelLimits limits;
+  DType activation = DType::kBF16;  // inputs of products; f32: exact, and slow for many rows
+  int64_t adapter_bytes_max = int64_t{1} << 30;
+  int32_t adapters_max = 256;                       // in one step
+  int64_t decode_bytes_max = int64_t{128} << 20;    // weights decoded for products of many rows at a time
+  int64_t attention_bytes_max = int64_t{64} << 20;  // partial results of attention at a time, one row's at least
+  int64_t table_blocks_max = 0;                     // KV blocks of all sequences of a step; 0: see cuda_model.cc
+  int64_t host_delta_bytes_max = int64_t{4} << 20;
+};
+
+class CudaModel {
+ public:
+  static Result<std::unique_ptr<CudaModel>> create(const ModelConfig& config, const WeightStore& weights,
+                                                   const CudaModelOptions& options);
+  ~CudaModel();
+  CudaModel(const CudaModel&) = delete;
+  CudaModel& operator=(const CudaModel&) = delete;
+
+  // `kv` is of this model's shape and on its device.
+  Status forward(const ModelBatch& batch, const CudaKv& kv);
+  // See CudaAdapters::drop; between steps.
+  CudaAdapters& adapters();
+  const ModelConfig& config() const;
+  const ModelLimits& limits() const;
+
+  // Device memory held for weights, activations and scratch; adapters and CudaKv have their own.
+  int64_t device_bytes() const;
+  // The same before a model is made, so that memory can be planned; no device is needed.
+  static Result<int64_t> device_bytes(const ModelConfig& config, const WeightStore& weights,
+                                      const CudaModelOptions& options);
+
+ private:
+  struct State;
+  explicit CudaModel(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace loralei

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cuda/cuda_products.h"
+
+#include <algorithm>
+
+#include "model/cuda/cuda_kv.h"
+
+namespace loralei {
+namespace {
+
+using cuda::DeviceWeight;
+
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // what cuBLASLt's documentation advises for this generation
+constexpr int64_t kAlign = 256;
+int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+bool in_tiles(const DeviceWeight& w) { return w.layout == LayoutId::kTile16 && cuda::has_tile_gemv(w.dtype); }
+// A GEMV reads it as it is.
+bool read_plain(const DeviceWeight& w) { return !is_quantised(w.dtype); }
+// Its Gemm reads it as it is.
+bool gemm_as_is(const DeviceWeight& w) { return w.dtype == DType::kBF16; }
+
+// Outputs decoded at a time: whole row tiles.
+int32_t panel_rows(const DeviceWeight& w, const CudaProducts::Options& options) {
+  const int64_t fitting = options.decode_bytes_max / row_bytes(options.activation, w.cols) / kRowTile * kRowTile;
+  return static_cast<int32_t>(std::clamp<int64_t>(fitting, kRowTile, std::max(w.rows, kRowTile)));
+}
+
+bool decoded_ever(const DeviceWeight& w, const CudaProducts::Options& options) {
+  if (options.activation == DType::kF32) return !in_tiles(w) && !read_plain(w);
+  return !gemm_as_is(w);
+}
+
+int64_t decoded_bytes(std::span<const DeviceWeight> weights, const CudaProducts::Options& options) {
+  int64_t most = 0;
+  for (const DeviceWeight& w : weights) {
+    if (!decoded_ever(w, options)) continue;
+    most = std::max(most, std::min(panel_rows(w, options), w.rows) * row_bytes(options.activation, w.cols));
+  }
+  return most;
+}
+
+struct RoundedSizes {
+  int64_t rows = 0, in = 0;
+  int64_t numbers() const { return aligned(rows * in); }
+  int64_t scales() const { return aligned(rows * (in / kActivationBlock) * static_cast<int64_t>(sizeof(float))); }
+  int64_t total() const { return numbers() + 2 * scales(); }
+};
+
+RoundedSizes rounded_sizes(std::span<const DeviceWeight> weights, const CudaProducts::Options& options) {
+  RoundedSizes sizes;
+  for (const DeviceWeight& w : weights) {
+    if (in_tiles(w)) sizes.in = std::max<int64_t>(sizes.in, w.cols);
+  }
+  if (sizes.in == 0) return sizes;
+  sizes.rows = options.activation == DType::kF32 ? options.rows_max : std::min(options.rows_max, kFewRowsTiles);
+  return sizes;
+}
+
+}  // namespace
+
+int64_t CudaProducts::device_bytes(std::span<const DeviceWeight> weights, const Options& options) {
+  const int64_t workspace = options.activation == DType::kF32 ? 0 : kWorkspaceBytes;
+  return decoded_bytes(weights, options) + rounded_sizes(weights, options).total() + workspace;
+}
+
+Result<CudaProducts> CudaProducts::create(std::span<const DeviceWeight> weights, const Options& options) {
+  CHECK(options.activation == DType::kF32 || options.activation == DType::kBF16);
+  CudaProducts made;
+  made.options_ = options;
+  constexpr const char* kRemedy = "give the model fewer rows a step, or a smaller format.";
+  TRY_ASSIGN(made.decoded_,
+             allocate_on_device(decoded_bytes(weights, options), "Weights decoded for products", kRemedy));
+  const RoundedSizes sizes = rounded_sizes(weights, options);
+  TRY_ASSIGN(made.rounded_, allocate_on_device(sizes.total(), "Rounded inputs of products", kRemedy));
+  if (sizes.in > 0) {
+    std::byte* at = made.rounded_.data();
+    made.rounded_rows_ = {reinterpret_cast<int8_t*>(at), reinterpret_cast<float*>(at + sizes.numbers()),
+                          reinterpret_cast<float*>(at + sizes.numbers() + sizes.scales())};
+  }
+  if (options.activation == DType::kF32) return made;
+
+  TRY_ASSIGN(made.gemm_, cuda::Gemm::open(kWorkspaceBytes));
+  for (const DeviceWeight& w : weights) {
+    const int32_t panel = gemm_as_is(w) ? w.rows : std::min(panel_rows(w, options), w.rows);
+    for (int64_t rows = 2 * kFewRowsPlain; rows / 2 < options.rows_max; rows *= 2) {
+      for (const int32_t out : {panel, w.rows % panel}) {
+        if (out == 0) continue;
+        TRY(made.gemm_.prepare({w.cols, out, DType::kBF16, DType::kF32}, static_cast<int32_t>(rows)));
+      }
+    }
+  }
+  return made;
+}
+
+bool CudaProducts::few(std::span<const CudaProduct> products, int32_t rows) const {
+  if (options_.activation == DType::kF32 || rows <= kFewRowsPlain) return true;
+  return rows <= kFewRowsTiles &&
+         std::any_of(products.begin(), products.end(), [](const CudaProduct& product) { return in_tiles(*product.w); });
+}
+
+DType CudaProducts::input_type(std::span<const CudaProduct> products, int32_t rows) const {
+  const bool rounded = few(products, rows) && std::any_of(products.begin(), products.end(),
+                                                          [](const auto& product) { return in_tiles(*product.w); });
+  return rounded ? DType::kF32 : options_.activation;
+}
+
+// run(panel, first) for panels of the weights, decoded to the activations' type, in order.
+template <typename Run>
+Status CudaProducts::by_panels(CudaStream& stream, const CudaProduct& product, Run&& run) {
+  const DeviceWeight& w = *product.w;
+  const int32_t step = panel_rows(w, options_);
+  for (int32_t first = 0; first < w.rows; first += step) {
+    DeviceWeight part = w;
+    part.rows = std::min(step, w.rows - first);
+    part.data = static_cast<const std::byte*>(w.data) + first * row_bytes(w.dtype, w.cols);
+    TRY(cuda::decode_weights(stream, {part, decoded_.data(), options_.activation}));
+    part.data = decoded_.data();
+    part.dtype = options_.activation;
+    part.layout = LayoutId::kPlain;
+    TRY(run(part, first));
+  }
+  return {};
+}
+
+Status CudaProducts::gemv(CudaStream& stream, const CudaInput& input, const CudaProduct& product, bool accumulate) {
+  const auto plain = [&](const DeviceWeight& w, int32_t first_output) -> Status {
+    for (int32_t row = 0; row < input.rows; row += cuda::kGemvRows) {
+      TRY(cuda::plain_gemv(stream,
+                           {.x = static_cast<const std::byte*>(input.x) + row * row_bytes(input.dtype, input.in),
+                            .x_dtype = input.dtype,
+                            .x_stride = input.in,
+                            .rows = std::min(cuda::kGemvRows, input.rows - row),
+                            .w = w,
+                            .bias = product.bias == nullptr ? nullptr : product.bias + first_output,
+                            .y = product.y + row * product.y_stride + first_output,
+                            .y_stride = product.y_stride,
+                            .accumulate = accumulate}));
+    }
+    return {};
+  };
+  if (read_plain(*product.w)) return plain(*product.w, 0);
+  if (!in_tiles(*product.w)) return by_panels(stream, product, plain);
+  for (int32_t row = 0; row < input.rows; row += cuda::kGemvRows) {
+    const int64_t blocks = int64_t{row} * (input.in / kActivationBlock);
+    TRY(cuda::tile_gemv(stream, {.x = {rounded_rows_.q + int64_t{row} * input.in, rounded_rows_.d + blocks,
+                                       rounded_rows_.sums + blocks},
+                                 .rows = std::min(cuda::kGemvRows, input.rows - row),
+                                 .w = *product.w,
+                                 .bias = product.bias,
+                                 .y = product.y + row * product.y_stride,
+                                 .y_stride = product.y_stride,
+                                 .accumulate = accumulate}));
+  }
+  return {};
+}
+
+Status CudaProducts::gemm(CudaStream& stream, const CudaInput& input, const CudaProduct& product, bool accumulate) {
+  const auto multiply = [&](const DeviceWeight& w, int32_t first_output) {
+    return gemm_.run(stream, {.shape = {w.cols, w.rows, DType::kBF16, DType::kF32},
+                              .x = input.x,
+                              .x_stride = input.in,
+                              .rows = input.rows,
+                              .w = w.data,
+                              .y = product.y + first_output,
+                              .y_stride = product.y_stride,
+                              .accumulate = accumulate});
+  };
+  TRY(gemm_as_is(*product.w) ? multiply(*product.w, 0) : by_panels(stream, product, multiply));
+  if (product.bias == nullptr) return {};
+  return cuda::add(stream, {.x = product.bias,
+                            .x_stride = 0,
+                            .y = product.y,
+                            .y_stride = product.y_stride,
+                            .rows = input.rows,
+                            .dim = product.w->rows});
+}
+
+Status CudaProducts::run(CudaStream& stream, const CudaInput& input, std::span<const CudaProduct> products,
+                         bool accumulate) {
+  CHECK(input.rows > 0 && input.rows <= options_.rows_max && input.dtype == input_type(products, input.rows));
+  const bool use_gemv = few(products, input.rows);
+  if (use_gemv && std::any_of(products.begin(), products.end(), [](const auto& p) { return in_tiles(*p.w); })) {
+    TRY(cuda::round_rows(stream, {.x = static_cast<const float*>(input.x),
+                                  .x_stride = input.in,
+                                  .rows = input.rows,
+                                  .in = input.in,
+                                  .to = rounded_rows_}));
+  }
+  for (const CudaProduct& product : products) {
+    TRY(use_gemv ? gemv(stream, input, product, accumulate) : gemm(stream, input, product, accumulate));
+  }
+  return {};
+}
+
+}  // namespace loralei

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// CudaProducts: which kernels multiply a layer's input with its weights, for any format and any number of rows.
+//
+//   class      rows                    weights in tiles (q8_0 q4_0 q4_k q6_k)    f32, bf16, f16       other quantised
+//   few        <= kFewRows*            tile_gemv, input rounded to int8          plain_gemv           decoded,
+//   plain_gemv many       more                    decoded to bf16, Gemm                     bf16: Gemm, others decoded
+//   first
+//
+// With activations in f32 every number of rows is "few" (matrix units take 16-bit numbers only): exact, and slow for
+// long prompts. A row's bits are the same for any rows beside it within a class, in Gemm within a power of two of rows
+// (gemm.h). Decoded weights pass through one scratch of bounded size, a panel of outputs after the other, so the head
+// of a large vocabulary needs no room of its own. In class "many" weights in f32 and f16 are rounded to bf16.
+//
+// Thread: one, on one stream. Ownership: owns scratch and plans. Invariant: no allocation after create(). Failure:
+// Status of the launches.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "device/cuda/cuda_memory.h"
+#include "device/cuda/cuda_stream.h"
+#include "ops/args.h"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/gemm.h"
+
+namespace loralei {
+
+// A GEMV reads the weights once for up to kGemvRows rows. Weights in 16 bits: a Gemm reads them once as well, whatever
+// the rows, so it wins from the second reading on. Weights in tiles: decoding writes and Gemm reads 16 bits a number
+// where a GEMV reads 4 to 8, so bytes are equal after 4 (q8_0) to 8 (q4) readings; four leave room for the GEMV's
+// integer arithmetic. To be measured on a GPU.
+inline constexpr int32_t kFewRowsPlain = cuda::kGemvRows;
+inline constexpr int32_t kFewRowsTiles = 4 * cuda::kGemvRows;
+
+// One projection of a layer input.
+struct CudaProduct {
+  const cuda::DeviceWeight* w = nullptr;
+  const float* bias = nullptr;  // [w->rows] or null
+  float* y = nullptr;           // [rows, w->rows]
+  int64_t y_stride = 0;
+};
+
+// What projections share: [rows, in] in the type input_type() names.
+struct CudaInput {
+  const void* x = nullptr;
+  DType dtype = DType::kF32;
+  int32_t rows = 0;
+  int32_t in = 0;  // and the stride
+};
+
+class CudaProducts {
+ public:
+  struct Options {
+    DType activation = DType::kBF16;  // or f32
+    int32_t rows_max = 0;
+    int64_t decode_bytes_max = 0;
+  };
+  static int64_t device_bytes(std::span<const cuda::DeviceWeight> weights, const Options& options);
+  CudaProducts() = default;
+  // Makes the plans for all of `weights` and every class of rows.
+  static Result<CudaProducts> create(std::span<const cuda::DeviceWeight> weights, const Options& options);
+
+  // f32 where the rows go through integer products, else the activations' type.
+  DType input_type(std::span<const CudaProduct> products, int32_t rows) const;
+  // y = x W^T (+ bias), + y with `accumulate`, for every product.
+  Status run(CudaStream& stream, const CudaInput& input, std::span<const CudaProduct> products, bool accumulate);
+
+ private:
+  bool few(std::span<const CudaProduct> products, int32_t rows) const;
+  Status gemv(CudaStream& stream, const CudaInput& input, const CudaProduct& product, bool accumulate);
+  Status gemm(CudaStream& stream, const CudaInput& input, const CudaProduct& product, bool accumulate);
+  template <typename Run>
+  Status by_panels(CudaStream& stream, const CudaProduct& product, Run&& run);
+
+  Options options_;
+  DeviceBuffer decoded_, rounded_;
+  cuda::RoundedRows rounded_rows_;
+  cuda::Gemm gemm_;
+};
+
+}  // namespace loralei
