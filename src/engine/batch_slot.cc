@@ -84,6 +84,8 @@ void BatchSlot::fill_sources() {
     sources_size_ = 2 * size;
     sources_ = std::make_unique<LoraSource[]>(sources_size_);
   }
+  versions_.clear();
+  for (const Slot& slot : slots_) versions_.push_back(slot.version);
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
     const auto& pairs = slots_[slot].adapter->pairs;
     CHECK(pairs.size() == modules);
@@ -150,6 +152,8 @@ const ModelBatch& BatchSlot::fill(const StepPlan& plan, std::span<Sequence* cons
   batch_.segments = segments_;
   batch_.sources = segments_.empty() ? nullptr : sources_.get();
   batch_.slots = segments_.empty() ? 0 : static_cast<int32_t>(slots_.size());
+  batch_.versions =
+      batch_.slots > 0 ? std::span<const AdapterVersionId>(versions_) : std::span<const AdapterVersionId>();
   batch_.overrides = overrides_;
   batch_.logits_rows = plan.logits_rows;
   batch_.hidden_rows = hidden_rows_;

@@ -62,6 +62,7 @@ class BatchSlot {
   std::vector<RowOverride> overrides_;
   std::vector<int32_t> hidden_rows_;
   std::vector<Slot> slots_, wanted_slots_;  // sorted by version
+  std::vector<AdapterVersionId> versions_;  // of slots_
   std::unique_ptr<LoraSource[]> sources_;
   size_t sources_size_ = 0;
   HostBuffer logits_buffer_, hidden_buffer_;

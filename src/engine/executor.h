@@ -9,6 +9,7 @@
 
 #include <memory>
 
+#include "adapters/adapter.h"
 #include "model/model.h"
 
 namespace loralei {
@@ -17,6 +18,8 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual Status execute(const ModelBatch& batch, const KvView& kv) = 0;
+  // Whether steps may use the adapter; an error ends the request that asked for it, before any step.
+  virtual Status accepts(const Adapter&) const { return {}; }
   virtual const ModelLimits& limits() const = 0;   // the engine plans within them
   virtual ModelTimes times() const { return {}; }  // since it was made
   // Of weights read from disk in every step, whatever its rows: where there are some, rows more are nearly free.

@@ -182,6 +182,8 @@ Status EngineLoop::apply_adapters(Request& request, std::vector<KvIdentityPart>&
           "adapter \"" + use.name +
           "\" replaces whole tensors of the model, so it can neither be summed with another nor scaled");
     }
+    const Status accepted = parts_.executor->accepts(adapter);
+    if (!accepted.ok()) return Error(accepted.error()).with_context("adapter \"" + use.name + "\"");
     if (use.scale == 0.0f) continue;  // adds nothing: the text is the base's
     int32_t first_position = 0;
     if (!adapter.alora_invocation.empty()) {

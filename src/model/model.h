@@ -42,6 +42,8 @@ struct ModelBatch {
   std::span<const LoraSegment> segments;
   const LoraSource* sources = nullptr;  // [layers * kLayerModules + 2][slots]: layer modules, then kLmHead, kEmbed
   int32_t slots = 0;
+  // [slots] or empty: which loaded copy the pairs of a slot are of, for who keeps pairs by address.
+  std::span<const AdapterVersionId> versions;
   std::span<const RowOverride> overrides;
   std::span<const int32_t> logits_rows;  // ascending
   float* logits = nullptr;               // [logits_rows, logits_stride]; columns beyond a row's vocabulary are -inf

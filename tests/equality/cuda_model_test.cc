@@ -8,10 +8,9 @@
 //   f32 throughout         2^-24 sqrt(in): another order of summation
 //   inputs in bf16         2^-9: half a unit in the last place of 8 bits (attention in tiles rounds as well: counted
 //                          twice)
-//   weights in tiles, f32  the inputs are rounded to int8 as on the host to the bit, but an input that lies within
-//   f32's
-//                          noise of a boundary may fall on either side: 2^-7 of the block's largest number, about three
-//                          times the usual one, in a few of `in` inputs: twice 3 * 2^-7 / sqrt(in)
+//   weights in tiles, f32  the inputs are rounded to int8 as on the host to the bit, but one that lies within the
+//                          noise of f32 beside a boundary may fall on either side: 2^-7 of the block's largest number,
+//                          about three times the usual one, in a few of `in` inputs: twice 3 * 2^-7 / sqrt(in)
 //   weights in tiles, bf16 and many rows: the host rounds inputs to int8 (2^-8 of the block's largest number), the
 //                          device does not: 3 * 2^-8
 // Every test of a model also shows that its adapters change the logits by far more.
@@ -413,6 +412,7 @@ TEST_P(CudaModelRules, AdaptersComeAndGo) {
   small.begin_step();
   EXPECT_NE(small.ensure(one_pair, stream).error().message.find("int8"), std::string::npos);
   EXPECT_EQ(small.find(*column(odd)[0]), nullptr);
+  EXPECT_EQ(small.find(*column(*adapters_[0])[0], AdapterVersionId{7}), nullptr) << "another version at its address";
   EXPECT_NE(small.find(*column(*adapters_[0])[0]), nullptr);
 }
 

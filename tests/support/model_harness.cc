@@ -71,6 +71,12 @@ Result<std::unique_ptr<ModelHarness>> ModelHarness::open(const std::string& path
   return harness;
 }
 
+Result<std::unique_ptr<Model>> ModelHarness::make_model(const ModelLimits& limits) {
+  TRY_ASSIGN(const OpTable* const named, select_op_table(options_.ops));
+  return Model::create(model_->config(), *weights_, options_.table != nullptr ? *options_.table : *named, *pool_,
+                       limits);
+}
+
 void ModelHarness::poison_kv() { std::memset(kv_bytes_.data(), 0xff, static_cast<size_t>(kv_bytes_.size_bytes())); }
 
 std::vector<std::byte> ModelHarness::kv_bytes(const std::vector<int32_t>& blocks, int count) const {

@@ -84,6 +84,8 @@ class ModelHarness {
   const BaseModelFile& file() const { return file_; }
   const Model& model() const { return *model_; }
   const WeightStore& weights() const { return *weights_; }
+  // Another model on the same weights and threads, within the harness's life.
+  Result<std::unique_ptr<Model>> make_model(const ModelLimits& limits);
   // Fills the whole KV area with NaN: a read of an unwritten slot shows.
   void poison_kv();
   // The block table a sequence has of its own.

@@ -30,9 +30,9 @@ int64_t CudaAdapters::pair_bytes(const LoraPair& pair) {
   return bytes;
 }
 
-const CudaAdapters::Entry* CudaAdapters::find(const LoraPair& pair) {
+const CudaAdapters::Entry* CudaAdapters::find(const LoraPair& pair, AdapterVersionId version) {
   const auto found = entries_.find(&pair);
-  if (found == entries_.end() || !same(found->second.host, pair)) return nullptr;
+  if (found == entries_.end() || found->second.version != version || !same(found->second.host, pair)) return nullptr;
   slabs_[static_cast<size_t>(found->second.slab)].used = step_;
   return &found->second;
 }
@@ -73,11 +73,11 @@ Status CudaAdapters::make_room(int64_t bytes) {
   return {};
 }
 
-Status CudaAdapters::ensure(std::span<const LoraPair* const> pairs, CudaStream& stream) {
+Status CudaAdapters::ensure(std::span<const LoraPair* const> pairs, CudaStream& stream, AdapterVersionId version) {
   int64_t bytes = 0;
   std::vector<const LoraPair*> missing;
   for (const LoraPair* pair : pairs) {
-    if (find(*pair) != nullptr) continue;
+    if (find(*pair, version) != nullptr) continue;
     if (pair->a_scale != nullptr || pair->b_scale != nullptr) {
       return unsupported(
           "An adapter's factors are int8, which no GPU kernel reads: start without --adapter-quant int8.");
@@ -107,6 +107,7 @@ Status CudaAdapters::ensure(std::span<const LoraPair* const> pairs, CudaStream& 
   for (const LoraPair* pair : fresh.pairs) {
     Entry& entry = made.emplace_back();
     entry.host = *pair;
+    entry.version = version;
     entry.slab = static_cast<int32_t>(at);
     cuda::DeviceLora& lora = entry.lora;
     lora.scaling = pair->scaling;

@@ -46,6 +46,10 @@ std::span<const T> used_part(std::span<const T> items) {
   return items.first(count);
 }
 
+AdapterVersionId version_of(const ModelBatch& batch, size_t slot) {
+  return batch.versions.empty() ? AdapterVersionId() : batch.versions[slot];
+}
+
 }  // namespace
 
 int32_t StepTables::entries_max(const ModelLimits& limits) {
@@ -233,12 +237,13 @@ Result<cuda::DeviceLora> StepTables::source(const ModelBatch& batch, size_t modu
     return put_delta(batch, module, slot, from.delta);
   }
   if (from.pair == nullptr) return cuda::DeviceLora{};
-  const CudaAdapters::Entry* entry = adapters.find(*from.pair);
+  const AdapterVersionId version = version_of(batch, slot);
+  const CudaAdapters::Entry* entry = adapters.find(*from.pair, version);
   if (entry == nullptr) {  // became resident since its column was looked through
     const LoraPair* const late[] = {from.pair};
     TRY(check(*from.pair, module));
-    TRY(adapters.ensure(late, stream));
-    entry = adapters.find(*from.pair);
+    TRY(adapters.ensure(late, stream, version));
+    entry = adapters.find(*from.pair, version);
   }
   ranks_[module] = std::max(ranks_[module], std::max(entry->lora.rank, 1));
   return entry->lora;
@@ -259,7 +264,7 @@ Status StepTables::put_sources(const ModelBatch& batch, CudaAdapters& adapters, 
       TRY(check(*source.pair, module));
       pairs_.push_back(source.pair);
     }
-    TRY(adapters.ensure(pairs_, stream));
+    TRY(adapters.ensure(pairs_, stream, version_of(batch, slot)));
   }
   cuda::DeviceLora* table = nullptr;
   TRY(take(module_count(*config_) * slots, &table, &view.sources));

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole engine over CudaModel gives the texts of one over Model: prompts in chunks, several adapters in a step,
+// prefixes found in the cache, adapters replaced under one name. Activations are f32, so the logits of both differ by
+// 10^-6 of their size, far less than the best two differ from each other. On the emulated GPU
+// (cuda_engine_emulated_test) or a real one (cuda_engine_test, which skips without).
+#include <gtest/gtest.h>
+
+#include "base/clock.h"
+#include "device/cuda/cuda_device.h"
+#include "engine/cuda/cuda_executor.h"
+#include "engine/start.h"
+#include "kv/block_pool.h"
+#include "support/made_files.h"
+#include "support/model_harness.h"
+
+namespace loralei::test {
+namespace {
+
+const std::string kRoot = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
+constexpr int32_t kBlocks = 24;
+
+EngineOptions engine_options(const ModelConfig& config) {
+  EngineOptions options;
+  options.max_model_len = 96;
+  options.max_sequences = 3;
+  options.step_tokens = 16;
+  options.kv_dtype = DType::kF32;
+  options.kv_cache_bytes = kBlocks * kv_block_bytes({config.layers, config.kv_heads, config.head_dim, DType::kF32});
+  options.adapter_bytes = 1 << 20;
+  options.adapter_rank_max = 16;
+  return options;
+}
+
+// An engine over `executor` and what it answered.
+class Texts {
+ public:
+  Texts(ModelHarness& harness, std::unique_ptr<Executor> executor) {
+    AdapterBase base;
+    base.config = harness.config();
+    EngineParts parts;
+    parts.executor = std::move(executor);
+    parts.config = harness.config();
+    parts.adapters.stamp = [](const std::string& path) { return adapter_stamp(path); };
+    parts.adapters.load = [base](const std::string& path, const AdapterLoadOptions& options, AdapterVersionId version) {
+      return load_adapter(path, base, options, version);
+    };
+    parts.ledger = &ledger_;
+    parts.clock = &clock_;
+    parts.log = &log_;
+    parts.options = engine_options(harness.config());
+    auto started = start_engine(std::move(parts));
+    EXPECT_TRUE(started.ok()) << started.error().message;
+    if (started.ok()) engine_ = std::move(*started);
+  }
+  ~Texts() {
+    if (engine_) engine_->stop();
+  }
+
+  void load(const std::string& name, const std::string& path, bool replace = false) {
+    ASSERT_TRUE(engine_->command(AdapterCommand{++tickets_, AdapterAction::kLoad, name, path, replace}).ok());
+    bool replied = false;
+    for (int waits = 0; !replied && waits < 60; ++waits) {
+      for (const CommandReply& reply : take()) {
+        replied = true;
+        ASSERT_TRUE(reply.status.ok()) << reply.status.error().message;
+      }
+    }
+    ASSERT_TRUE(replied);
+  }
+
+  void submit(int prompt, int salt, std::vector<AdapterUse> adapters) {
+    Submit request;
+    request.id = RequestId{++requests_};
+    for (int i = 0; i < prompt; ++i) request.prompt.push_back(static_cast<TokenId>((i * 7 + salt * 31 + i / 5) % 90));
+    request.adapters = std::move(adapters);
+    request.max_tokens = 8;
+    request.ignore_eos = true;
+    request.sampling.temperature = 0;
+    const Status accepted = engine_->submit(std::move(request));
+    ASSERT_TRUE(accepted.ok()) << accepted.error().message;
+    ++open_;
+  }
+
+  void finish() {
+    for (int waits = 0; open_ > 0 && waits < 60; ++waits) take();
+    ASSERT_EQ(open_, 0);
+  }
+
+  std::map<uint64_t, std::vector<TokenId>> tokens;
+  std::map<uint64_t, std::string> errors;
+  int cached_tokens = 0;
+
+ private:
+  std::vector<CommandReply> take() {
+    EngineOutput output = engine_->wait_output(1'000'000'000);
+    for (const TokenEvent& event : output.tokens) {
+      if (event.has_token) tokens[event.id.value].push_back(event.token);
+      cached_tokens += event.cached_tokens;
+      if (event.end == EndReason::kNone) continue;
+      if (event.end == EndReason::kError) errors[event.id.value] = event.error.message;
+      --open_;
+    }
+    return std::move(output.replies);
+  }
+
+  Ledger ledger_{64 << 20};
+  SteadyClock clock_;
+  NullLogSink log_;
+  std::unique_ptr<Engine> engine_;
+  uint64_t requests_ = 0, tickets_ = 0;
+  int open_ = 0;
+};
+
+void talk(Texts& texts, const std::string& replacement) {
+  texts.load("a", kRoot + "adapters/gqa-all-r16");
+  texts.load("b", kRoot + "adapters/gqa-embed-tied");
+  texts.submit(40, 1, {});
+  texts.submit(23, 2, {{"a", 1.0f}});
+  texts.submit(9, 3, {{"b", 0.5f}, {"a", 0.75f}});
+  texts.submit(40, 4, {{"b", 1.0f}});
+  texts.finish();
+  texts.submit(40, 1, {});
+  texts.finish();
+  texts.load("a", replacement, true);
+  texts.submit(23, 2, {{"a", 1.0f}});
+  texts.finish();
+}
+
+TEST(CudaEngine, GivesTheHostsTexts) {
+  const CudaDevices devices = cuda_devices();
+  if (devices.list.empty()) GTEST_SKIP() << devices.reason;
+  auto opened = ModelHarness::open(kRoot + "models/llama-gqa");
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  ModelHarness& harness = **opened;
+  const TempFolder folder;
+  const std::string replacement = write_adapter(folder.path() + "/replacement", harness.config(),
+                                                {.rank = 5, .deviation = 0.3f, .seed = 9, .targets = {"v_proj"}});
+
+  const ModelLimits limits = step_limits(engine_options(harness.config()), harness.config());
+  auto host_model = harness.make_model(limits);
+  ASSERT_TRUE(host_model.ok()) << host_model.error().message;
+  Texts host(harness, make_host_executor(**host_model, limits));
+  ASSERT_NO_FATAL_FAILURE(talk(host, replacement));
+
+  CudaModelOptions options;
+  options.limits = limits;
+  options.activation = DType::kF32;
+  auto model = CudaModel::create(harness.config(), harness.weights(), options);
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  auto kv = CudaKv::create(harness.config(), DType::kF32, kBlocks);
+  ASSERT_TRUE(kv.ok()) << kv.error().message;
+  Texts device(harness, make_cuda_executor(**model, *kv));
+  ASSERT_NO_FATAL_FAILURE(talk(device, replacement));
+
+  EXPECT_TRUE(host.errors.empty() && device.errors.empty());
+  EXPECT_EQ(device.tokens, host.tokens);
+  EXPECT_EQ(host.tokens.size(), 6u);
+  EXPECT_NE(host.tokens[2], host.tokens[6]) << "the replaced adapter changes nothing";
+  EXPECT_GT(device.cached_tokens, 0);
+
+  // What a GPU cannot do ends the request that asked for it and no other.
+  device.load("saved", kRoot + "adapters/gqa-save-head-tied");
+  device.submit(23, 2, {{"a", 1.0f}});
+  device.submit(23, 2, {{"saved", 1.0f}});
+  device.finish();
+  EXPECT_EQ(device.tokens[7], device.tokens[6]);
+  EXPECT_TRUE(device.tokens[8].empty());
+  EXPECT_NE(device.errors[8].find("replaces whole tensors"), std::string::npos) << device.errors[8];
+}
+
+}  // namespace
+}  // namespace loralei::test
