@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/options.h"
 
+#include "apps/device_choice.h"
 #include "apps/version.h"
 #include "base/units.h"
 #include "sys/env.h"
@@ -31,6 +32,12 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
                   "layer inputs of quantised weights: int8 (rounded, fast) or f32 (as they are, slow)")
       ->capture_default_str()
       ->check(CLI::IsMember({"int8", "f32"}))
+      ->group(group);
+  command
+      .add_option(
+          "--device", flags.device,
+          "where steps are computed: cpu, cuda:N (experimental: not proved on a GPU yet), or auto (cpu for now)")
+      ->capture_default_str()
       ->group(group);
   command.add_option("-t,--threads", flags.host.threads, "worker threads (default: the cores of this process)")
       ->check(CLI::Range(0, 1024))
@@ -127,6 +134,7 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));
   TRY(parse_size("--prefetch-window", flags.prefetch_window, options.residency.window_bytes));
   TRY_ASSIGN(options.residency.policy, parse_residency_policy(flags.residency));
+  TRY_ASSIGN(options.device, choose_device(flags.device));
   TRY_ASSIGN(options.stream_shrink, parse_stream_shrink(flags.stream_shrink));
   if (options.cache_dir.empty()) options.cache_dir = default_cache_dir();
   TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, options.engine.kv_cache_bytes));

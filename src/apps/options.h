@@ -16,6 +16,7 @@ struct EngineFlags {
   EngineHostOptions host;
   std::string quant;
   std::string activations = "int8";
+  std::string device = "auto";
   std::string kv_dtype;
   std::string memory_budget, kv_cache_memory, adapter_memory;
   std::string residency = "balanced";

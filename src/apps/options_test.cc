@@ -72,6 +72,9 @@ TEST(Options, RefusalsNameTheFlag) {
   EXPECT_NE(refusal({"--kv-cache-dtype", "q4_0"}).find("--kv-cache-dtype"), std::string::npos);
   EXPECT_NE(refusal({"--memory-budget", "many"}).find("--memory-budget"), std::string::npos);
   EXPECT_EQ(refusal({"--activations", "int4"}), "refused by the parser");
+  for (const char* device : {"gpu", "cuda:", "cuda:-1", "cuda:1x", "CPU", ""})
+    EXPECT_NE(refusal({"--device", device}).find("--device is auto, cpu or cuda:N"), std::string::npos) << device;
+  EXPECT_EQ(refusal({"--device", "cpu"}), "");
   EXPECT_EQ(refusal({"--threads", "-2"}), "refused by the parser");
   EXPECT_EQ(refusal({"--no-such-flag"}), "refused by the parser");
   EXPECT_EQ(refusal({"--quant", "q8_0"}), "");

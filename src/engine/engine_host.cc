@@ -30,6 +30,7 @@ struct EngineHost::Parts {
   std::unique_ptr<WeightStore> weights;
   Grant scratch, other;
   std::unique_ptr<Model> model;
+  std::shared_ptr<void> device;
   std::unique_ptr<Engine> engine;
   MemoryPlan plan;
   DType kv_dtype = DType::kF16;
@@ -324,7 +325,16 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   TRY_ASSIGN(parts.model, Model::create(config, *parts.weights, *parts.ops, *parts.pool, limits));
 
   EngineParts engine_parts;
-  engine_parts.executor = make_host_executor(*parts.model, limits);
+  std::string computed_by = parts.ops->name;
+  if (options.device) {
+    TRY_ASSIGN(DeviceBackend backend, options.device({config, *parts.weights, limits, parts.kv_dtype,
+                                                      parts.plan.kv_blocks, parts.plan.adapter_bytes}));
+    parts.device = std::move(backend.owns);
+    engine_parts.executor = std::move(backend.executor);
+    computed_by = backend.name;
+  } else {
+    engine_parts.executor = make_host_executor(*parts.model, limits);
+  }
   engine_parts.config = config;
   engine_parts.eos = config.eos;
   engine_parts.adapters = adapter_source(*parts.model);
@@ -333,9 +343,14 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine_parts.log = &log;
   engine_parts.pool = parts.pool.get();
   engine_parts.options = engine;
-  engine_parts.memory.prepare = [raw = host.get(), &log](int64_t bytes) { return raw->prepare_budget(bytes, log); };
+  engine_parts.memory.prepare = [raw = host.get(), &log](int64_t bytes) -> Status {
+    if (raw->parts_->device != nullptr) {
+      return unsupported("The memory budget cannot change while a GPU computes; restart with another --memory-budget.");
+    }
+    return raw->prepare_budget(bytes, log);
+  };
   engine_parts.memory.apply = [raw = host.get(), &log](int64_t bytes) { return raw->apply_budget(bytes, log); };
-  engine_parts.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + parts.ops->name +
+  engine_parts.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + computed_by +
                              (options.int8_activations ? "" : "-f32");
   TRY_ASSIGN(parts.engine, start_engine(std::move(engine_parts)));
   return host;

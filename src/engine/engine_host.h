@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineHost: a model file turned into a running engine on this machine's CPU: opened, memory planned, its weights
-// loaded or streamed, kernels chosen. What serve, run and bench share.
+// EngineHost: a model file turned into a running engine on this machine's cores or a device: opened, memory planned,
+// its weights loaded or streamed, kernels chosen. What serve, run and bench share.
 //
 // Thread: start and destroy from one thread; the engine inside is thread-safe. Ownership: owns every part, destroyed in
 // the right order. Failure: a sentence that names the file, flag or number.
@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "engine/api.h"
+#include "engine/device_backend.h"
 #include "formats/base_model.h"
 #include "sys/block_reader.h"
 #include "weights/residency.h"
@@ -37,7 +38,8 @@ struct EngineHostOptions {
   // Opens the packed file to stream from; empty: open_block_reader. Tests put faults in its place.
   std::function<Result<std::unique_ptr<BlockReader>>(const std::string& path, const BlockReaderOptions&)> open_stream;
   EngineOptions engine;
-  std::string build;  // named in the fingerprint
+  DeviceFactory device;  // empty: the cores. Called once, when weights and memory plan stand
+  std::string build;     // named in the fingerprint
 };
 
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
@@ -46,7 +48,6 @@ struct StreamShares;
 struct StreamingOptions;
 struct WeightOptions;
 class Ledger;
-class WeightStore;
 
 // What start() would do with the model under the budget, without doing it. A packed file that is there tells how its
 // matrices are stored; without one they are taken as they are held, which is the most that start() would read.

@@ -7,7 +7,9 @@
 
 #include "base/clock.h"
 #include "device/cuda/cuda_device.h"
+#include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/cuda_executor.h"
+#include "engine/engine_host.h"
 #include "engine/start.h"
 #include "kv/block_pool.h"
 #include "support/made_files.h"
@@ -166,6 +168,62 @@ TEST(CudaEngine, GivesTheHostsTexts) {
   EXPECT_EQ(device.tokens[7], device.tokens[6]);
   EXPECT_TRUE(device.tokens[8].empty());
   EXPECT_NE(device.errors[8].find("replaces whole tensors"), std::string::npos) << device.errors[8];
+}
+
+// A host started with a device, as the program does it: the CPU's texts, and a budget that stays.
+TEST(CudaEngine, AHostComputesOnADevice) {
+  const CudaDevices devices = cuda_devices();
+  if (devices.list.empty()) GTEST_SKIP() << devices.reason;
+  NullLogSink log;
+  EngineHostOptions options;
+  options.model_path = kRoot + "models/llama-gqa";
+  options.threads = 1;
+  options.engine.max_model_len = 96;
+  options.engine.max_sequences = 2;
+  options.engine.step_tokens = 16;
+  options.engine.kv_dtype = DType::kF32;
+  options.engine.adapter_rank_max = 16;
+  options.engine.memory_budget_bytes = int64_t{256} << 20;
+  const auto text_of = [&](EngineHost& host) {
+    Submit request;
+    request.id = RequestId{1};
+    for (int i = 0; i < 30; ++i) request.prompt.push_back(i * 11 % 90);
+    request.max_tokens = 8;
+    request.ignore_eos = true;
+    request.sampling.temperature = 0;
+    EXPECT_TRUE(host.engine().submit(std::move(request)).ok());
+    std::vector<TokenId> tokens;
+    for (int waits = 0; waits < 60; ++waits) {
+      for (const TokenEvent& event : host.engine().wait_output(1'000'000'000).tokens) {
+        if (event.has_token) tokens.push_back(event.token);
+        if (event.end != EndReason::kNone) return tokens;
+      }
+    }
+    return tokens;
+  };
+  const auto on_cpu = EngineHost::start(options, log, {});
+  ASSERT_TRUE(on_cpu.ok()) << on_cpu.error().message;
+  options.device = [](const DeviceRequest& request) { return make_cuda_backend({.activation = DType::kF32}, request); };
+  const auto on_device = EngineHost::start(options, log, {});
+  ASSERT_TRUE(on_device.ok()) << on_device.error().message;
+  const std::vector<TokenId> tokens = text_of(**on_device);
+  EXPECT_EQ(tokens.size(), 8u);
+  EXPECT_EQ(tokens, text_of(**on_cpu));
+
+  ASSERT_TRUE((*on_device)->engine().command(MemoryCommand{1, int64_t{128} << 20}).ok());
+  std::string refused;
+  for (int waits = 0; refused.empty() && waits < 60; ++waits) {
+    for (const CommandReply& reply : (*on_device)->engine().wait_output(1'000'000'000).replies) {
+      ASSERT_FALSE(reply.status.ok());
+      refused = reply.status.error().message;
+    }
+  }
+  EXPECT_NE(refused.find("while a GPU computes"), std::string::npos) << refused;
+
+  options.device = [](const DeviceRequest& request) { return make_cuda_backend({.ordinal = 99}, request); };
+  const auto nowhere = EngineHost::start(options, log, {});
+  ASSERT_FALSE(nowhere.ok());
+  EXPECT_NE(nowhere.error().message.find("There is no GPU 99"), std::string::npos) << nowhere.error().message;
 }
 
 }  // namespace

@@ -17,9 +17,8 @@ class CudaExecutor final : public Executor {
   Status accepts(const Adapter& adapter) const override {
     if (adapter.saved.any() || adapter.vocab > model_.config().vocab) {
       return unsupported(
-          "it replaces whole tensors of the model (modules_to_save, trained tokens or a larger vocabulary), which is "
-          "not "
-          "supported on a GPU yet; run it on the CPU.");
+          "it replaces whole tensors of the model (modules_to_save, trained tokens, a larger vocabulary), which no GPU "
+          "kernel reads yet; run it on the CPU.");
     }
     int64_t bytes = 0;
     for (const LoraPair& pair : adapter.pairs) {

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/device_choice.h"
+
+#include <charconv>
+
+#ifdef LORALEI_WITH_CUDA
+#include "engine/cuda/cuda_backend.h"
+#endif
+
+namespace loralei {
+namespace {
+
+Result<DeviceFactory> gpu([[maybe_unused]] int ordinal) {
+#ifdef LORALEI_WITH_CUDA
+  return DeviceFactory(
+      [ordinal](const DeviceRequest& request) { return make_cuda_backend({.ordinal = ordinal}, request); });
+#else
+  return unsupported(
+      "--device cuda: this build has no GPU support; build where the CUDA toolkit is installed (-DLORALEI_CUDA=on), or "
+      "start with --device cpu.");
+#endif
+}
+
+}  // namespace
+
+Result<DeviceFactory> choose_device(const std::string& name) {
+  if (name == "auto" || name == "cpu") return DeviceFactory{};
+  if (name == "cuda") return gpu(0);
+  if (name.rfind("cuda:", 0) == 0) {
+    int ordinal = -1;
+    const char* const end = name.data() + name.size();
+    const auto [at, error] = std::from_chars(name.data() + 5, end, ordinal);
+    if (error == std::errc() && at == end && ordinal >= 0) return gpu(ordinal);
+  }
+  return invalid_argument("--device is auto, cpu or cuda:N (N from 0), not '" + name + "'.");
+}
+
+}  // namespace loralei
