@@ -154,7 +154,8 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--policy", options.policies,
-                   "offload: residency policies; also none (all streamed) and sync (nothing read ahead)")
+                   "offload: residency policies, in turn; also none (all streamed), sync (nothing read ahead), and "
+                   "POLICY@SIZE (with that window)")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str();

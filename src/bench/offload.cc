@@ -11,7 +11,9 @@
 // it may be slower); what the bound would be with it has rows of its own. Every part of `fixed` has a row of its own,
 // so that locking less is no way out.
 //
-// Besides the policies, "none" streams every layer whole and "sync" is the balanced plan read when it is waited for.
+// Besides the policies, "none" streams every layer whole, "sync" is the balanced plan read when it is waited for, and
+// POLICY@SIZE has a stream window of that size. The policies under one budget are open together and take turns, a
+// window of time each: the disk changes within minutes, and what is compared must have seen the same minutes.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -21,6 +23,7 @@
 #include "bench/probes.h"
 #include "bench/rig.h"
 #include "bench/scenarios.h"
+#include "sys/cpu.h"
 #include "sys/process.h"
 #include "weights/weight_store.h"
 
@@ -46,70 +49,137 @@ BatchSpec offload_spec(const BenchOptions& options, const Rig& rig, int sequence
   return spec;
 }
 
-struct Point {
+// A policy under one budget, its model, and its windows of time that counted.
+struct Contestant {
+  std::string name;      // as given: "balanced", "sync", "flex@16MiB"
+  BenchOptions options;  // what it stands for
+  std::unique_ptr<Rig> rig;
+  double opened_bytes = 0;  // that the process grew by
   // A window each; "wide": with the disk's rate into memory of the window's size.
   std::vector<double> tok_s, bound, disk, wide_bound, wide_disk, read_bytes, waited;
+  std::vector<int> turn;  // that each window was measured in
   OffloadBytes bytes;
   double peak_bytes = 0;
+  double rate = 0;  // passes a second, as seen last
   int dropped = 0, disturbed = 0;
+  std::string failed;  // why it takes no more turns
+
+  bool wants_turn(int rounds) const { return failed.empty() && std::ssize(tok_s) < rounds; }
 };
 
-// One budget and policy. compute_tok_s: the resident rate.
-Result<Point> measure_point(const BenchOptions& options, const std::string& packed, double compute_tok_s,
-                            LogSink& log) {
-  Point point;
-  Rig rig;
-  TRY(open_rig(options, 1, log, rig));
-  const WeightStore& weights = rig.host->weights();
-  const int batch = options.batches.front();
-  point.bytes = offload_bytes(rig);
-  const double least = point.bytes.least;
-  // A first look: warms up, checks every tile, and tells how many tokens fill a window.
-  TRY_ASSIGN(const BatchTimes first, rig.runner->run(offload_spec(options, rig, batch, 4)));
-  double rate = std::max(0.05, first.decode_tok_s() / batch);
-  for (int round = 0; std::ssize(point.tok_s) < options.rounds; ++round) {
-    const int most = kContextTokens - 2;
-    const int tokens = std::clamp(static_cast<int>(std::ceil(rate * options.window_s)) + 1, 3, most);
-    const auto window_bytes = static_cast<int64_t>(point.bytes.window);
-    TRY_ASSIGN(const double before, probe_round_gb_s(packed, round));
-    TRY_ASSIGN(const double wide_before, probe_round_gb_s(packed, round, window_bytes));
-    reset_peak_memory();
-    const StreamerTotals begun = weights.stream_totals();
-    double seconds = 0, made = 0;
-    while (seconds < options.window_s) {
-      BatchSpec spec = offload_spec(options, rig, batch, tokens);
-      spec.seed = static_cast<uint64_t>(round) * 1000 + static_cast<uint64_t>(made) + 2;
-      TRY_ASSIGN(const BatchTimes times, rig.runner->run(spec));
-      seconds += static_cast<double>(times.decode_ns) * 1e-9;
-      made += static_cast<double>(times.decode_tokens);
-    }
-    const StreamerTotals ended = weights.stream_totals();
-    TRY_ASSIGN(const ProcessMemory memory, process_memory());
-    point.peak_bytes = std::max(point.peak_bytes, static_cast<double>(memory.rss_peak_bytes));
-    TRY_ASSIGN(const double wide_after, probe_round_gb_s(packed, round + 5, window_bytes));
-    TRY_ASSIGN(const double after, probe_round_gb_s(packed, round + 5));
-    rate = made / seconds / batch;
-    const bool agree = std::fabs(before - after) <= kProbesAgree * std::max(before, after);
-    if (!agree && point.dropped < kTriesPerWindow * options.rounds) {
-      ++point.dropped;
-      continue;
-    }
-    point.disturbed += agree ? 0 : 1;
-    const double disk = (before + after) / 2;
-    point.tok_s.push_back(made / seconds);
-    point.disk.push_back(disk);
-    point.wide_disk.push_back((wide_before + wide_after) / 2);
-    const auto bound = [&](double gb_s) { return batch / std::max(batch / compute_tok_s, least / (gb_s * kGb)); };
-    point.bound.push_back(bound(disk));
-    point.wide_bound.push_back(bound(point.wide_disk.back()));
-    const auto passes = static_cast<double>(std::max<int64_t>(1, ended.passes - begun.passes));
-    point.waited.push_back(static_cast<double>(ended.waited_ns - begun.waited_ns) * 1e-9 / seconds);
-    point.read_bytes.push_back(static_cast<double>(ended.read_bytes - begun.read_bytes) / passes);
+// "POLICY" or "POLICY@WINDOW".
+Result<Contestant> make_contestant(const BenchOptions& options, const std::string& name) {
+  Contestant one{.name = name, .options = options};
+  const size_t at = name.find('@');
+  const std::string policy = name.substr(0, at);
+  if (at != std::string::npos) {
+    TRY_ASSIGN(one.options.host.residency.window_bytes, parse_bytes(name.substr(at + 1)));
   }
-  return point;
+  one.options.host.read_ahead = policy != "sync";
+  TRY_ASSIGN(one.options.host.residency.policy, parse_residency_policy(policy == "sync" ? "balanced" : policy));
+  return one;
 }
 
-void add_point(const Point& point, const std::string& name, double budget_gb, BenchReport& report) {
+// Opens its model and takes a first look: warms up, checks every tile, and tells how many tokens fill a window. What
+// the process holds for other contestants is no part of its budget.
+Status open_contestant(Contestant& one, double budget_gb, double others_bytes, LogSink& log) {
+  TRY_ASSIGN(const ProcessMemory before, process_memory());
+  set_budget(one.options, budget_gb + others_bytes / kGb);
+  one.rig = std::make_unique<Rig>();
+  TRY(open_rig(one.options, 1, log, *one.rig));
+  one.bytes = offload_bytes(*one.rig, others_bytes);
+  const int batch = one.options.batches.front();
+  TRY_ASSIGN(const BatchTimes first, one.rig->runner->run(offload_spec(one.options, *one.rig, batch, 4)));
+  one.rate = std::max(0.05, first.decode_tok_s() / batch);
+  TRY_ASSIGN(const ProcessMemory after, process_memory());
+  one.opened_bytes = static_cast<double>(after.rss_bytes - before.rss_bytes);
+  return {};
+}
+
+// One window of time. `others_bytes`: what the process holds for the contestants that wait.
+Status measure_window(Contestant& one, const std::string& packed, double compute_tok_s, int turn, double others_bytes) {
+  const BenchOptions& options = one.options;
+  const Rig& rig = *one.rig;
+  const WeightStore& weights = rig.host->weights();
+  const int batch = options.batches.front();
+  const int most = kContextTokens - 2;
+  const int tokens = std::clamp(static_cast<int>(std::ceil(one.rate * options.window_s)) + 1, 3, most);
+  const auto window_bytes = static_cast<int64_t>(one.bytes.window);
+  TRY_ASSIGN(const double before, probe_round_gb_s(packed, turn));
+  TRY_ASSIGN(const double wide_before, probe_round_gb_s(packed, turn, window_bytes));
+  reset_peak_memory();
+  const StreamerTotals begun = weights.stream_totals();
+  double seconds = 0, made = 0;
+  while (seconds < options.window_s) {
+    BatchSpec spec = offload_spec(options, rig, batch, tokens);
+    spec.seed = static_cast<uint64_t>(turn) * 1000 + static_cast<uint64_t>(made) + 2;
+    TRY_ASSIGN(const BatchTimes times, rig.runner->run(spec));
+    seconds += static_cast<double>(times.decode_ns) * 1e-9;
+    made += static_cast<double>(times.decode_tokens);
+  }
+  const StreamerTotals ended = weights.stream_totals();
+  TRY_ASSIGN(const ProcessMemory memory, process_memory());
+  one.peak_bytes = std::max(one.peak_bytes, static_cast<double>(memory.rss_peak_bytes) - others_bytes);
+  TRY_ASSIGN(const double wide_after, probe_round_gb_s(packed, turn + 5, window_bytes));
+  TRY_ASSIGN(const double after, probe_round_gb_s(packed, turn + 5));
+  one.rate = made / seconds / batch;
+  const bool agree = std::fabs(before - after) <= kProbesAgree * std::max(before, after);
+  if (!agree && one.dropped < kTriesPerWindow * options.rounds) {
+    ++one.dropped;
+    return {};
+  }
+  one.disturbed += agree ? 0 : 1;
+  one.turn.push_back(turn);
+  one.tok_s.push_back(made / seconds);
+  one.disk.push_back((before + after) / 2);
+  one.wide_disk.push_back((wide_before + wide_after) / 2);
+  const auto bound = [&](double gb_s) {
+    return batch / std::max(batch / compute_tok_s, one.bytes.least / (gb_s * kGb));
+  };
+  one.bound.push_back(bound(one.disk.back()));
+  one.wide_bound.push_back(bound(one.wide_disk.back()));
+  const auto passes = static_cast<double>(std::max<int64_t>(1, ended.passes - begun.passes));
+  one.waited.push_back(static_cast<double>(ended.waited_ns - begun.waited_ns) * 1e-9 / seconds);
+  one.read_bytes.push_back(static_cast<double>(ended.read_bytes - begun.read_bytes) / passes);
+  return {};
+}
+
+// Opens all, then windows in turn until each has its rounds; who begins a turn alternates.
+void take_turns(std::vector<Contestant>& contestants, double budget_gb, const std::string& packed, double compute_tok_s,
+                LogSink& log) {
+  const size_t count = contestants.size();
+  double opened_bytes = 0;
+  for (Contestant& one : contestants) {
+    if (Status status = open_contestant(one, budget_gb, opened_bytes, log); !status.ok())
+      one.failed = status.error().message;
+    opened_bytes += one.opened_bytes;
+  }
+  bool anyone = true;
+  for (int turn = 0; anyone; ++turn) {
+    anyone = false;
+    for (size_t i = 0; i < count; ++i) {
+      Contestant& one = contestants[(i + static_cast<size_t>(turn)) % count];
+      if (!one.wants_turn(one.options.rounds)) continue;
+      anyone = true;
+      const double others_bytes = opened_bytes - one.opened_bytes;
+      if (Status status = measure_window(one, packed, compute_tok_s, turn, others_bytes); !status.ok())
+        one.failed = status.error().message;
+    }
+  }
+}
+
+// How much faster `one` was than `other` in the turns in which both counted.
+std::vector<double> ratios_by_turn(const Contestant& one, const Contestant& other) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < one.turn.size(); ++i) {
+    const auto same = std::find(other.turn.begin(), other.turn.end(), one.turn[i]);
+    if (same != other.turn.end())
+      ratios.push_back(one.tok_s[i] / other.tok_s[static_cast<size_t>(same - other.turn.begin())]);
+  }
+  return ratios;
+}
+
+void add_rows(const Contestant& point, const std::string& name, double budget_gb, BenchReport& report) {
   const size_t first = report.rows.size();
   BenchRow rate = summarise(name + ".tok_s", "tok/s", point.tok_s);
   rate.bound = median(point.bound);
@@ -176,18 +246,28 @@ Status bench_offload(const BenchOptions& given, LogSink& log, BenchReport& repor
     add_ceilings(rig, report);
   }
   for (const double budget : options.budgets_gb) {
+    std::vector<Contestant> contestants;
     for (const std::string& name : options.policies) {
-      options.host.read_ahead = name != "sync";
-      TRY_ASSIGN(options.host.residency.policy, parse_residency_policy(name == "sync" ? "balanced" : name));
-      set_budget(options, budget);
-      log.log(LogLevel::kInfo, "budget " + budget_name(budget) + ", " + name);
-      auto point = measure_point(options, packed, compute_tok_s, log);
-      const std::string row = "offload." + label + "." + budget_name(budget) + "." + name;
-      if (!point.ok()) {
-        log.log(LogLevel::kWarning, row + ": " + point.error().message);
+      TRY_ASSIGN(Contestant one, make_contestant(options, name));
+      contestants.push_back(std::move(one));
+    }
+    if (budget * kGb * static_cast<double>(contestants.size()) > 0.9 * static_cast<double>(total_memory_bytes())) {
+      return too_large("The policies of one budget are open together, and " + std::to_string(contestants.size()) +
+                       " of " + budget_name(budget) + " do not fit this machine's memory; name fewer at a time.");
+    }
+    log.log(LogLevel::kInfo, "budget " + budget_name(budget) + ": " + std::to_string(contestants.size()) +
+                                 " policies in turn, " + std::to_string(options.rounds) + " windows each");
+    take_turns(contestants, budget, packed, compute_tok_s, log);
+    for (const Contestant& one : contestants) {
+      const std::string row = "offload." + label + "." + budget_name(budget) + "." + one.name;
+      if (!one.failed.empty()) {
+        log.log(LogLevel::kWarning, row + ": " + one.failed);
         continue;
       }
-      add_point(*point, row, budget, report);
+      add_rows(one, row, budget, report);
+      const Contestant& ours = contestants.front();
+      if (std::vector<double> ratios = ratios_by_turn(ours, one); &one != &ours && !ratios.empty())
+        report.rows.push_back(summarise(row + "." + ours.name + "_against_it", "ratio", std::move(ratios)));
     }
   }
   return {};

@@ -17,7 +17,8 @@ struct OffloadBytes {
   double planned = 0;  // read in a pass
   double least = 0;    // that any plan must read in a pass, stored as these weights are
 };
-OffloadBytes offload_bytes(const Rig& rig);
+// others_bytes: of the budget and of the process, what models opened before in this process hold.
+OffloadBytes offload_bytes(const Rig& rig, double others_bytes = 0);
 
 // The options of a rig whose weights are streamed: activations for `step_tokens` rows, a KV cache for `kv_tokens`.
 void size_for_offload(BenchOptions& options, int step_tokens, int kv_tokens);

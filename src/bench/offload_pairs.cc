@@ -26,14 +26,14 @@ Result<double> seconds_of(const BenchOptions& options, const Rig& rig, int reque
 
 }  // namespace
 
-OffloadBytes offload_bytes(const Rig& rig) {
+OffloadBytes offload_bytes(const Rig& rig, double others_bytes) {
   const Ledger& ledger = rig.host->ledger();
   const StreamShape shape = rig.host->weights().stream_shape();
   OffloadBytes bytes;
-  bytes.budget = static_cast<double>(ledger.budget_bytes());
+  bytes.budget = static_cast<double>(ledger.budget_bytes()) - others_bytes;
   bytes.kv = static_cast<double>(ledger.used_bytes(MemoryUse::kKv));
   bytes.scratch = static_cast<double>(ledger.used_bytes(MemoryUse::kScratch));
-  bytes.other = static_cast<double>(ledger.used_bytes(MemoryUse::kOther));
+  bytes.other = static_cast<double>(ledger.used_bytes(MemoryUse::kOther)) - others_bytes;
   bytes.window = static_cast<double>(shape.window_bytes);
   bytes.fixed = bytes.kv + bytes.scratch + bytes.other +
                 static_cast<double>(std::min(shape.window_bytes, shape.window_bound_bytes));
