@@ -71,7 +71,8 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->group(group);
   command
       .add_option("--prefetch-window", flags.prefetch_window,
-                  "bytes of streamed weights on their way (default: three layers' or 128MiB, the lesser)")
+                  "bytes of streamed weights on their way (default: 16MiB where every layer streams the same, else "
+                  "what three stream, at most 128MiB)")
       ->group(group);
   add_stream_shrink_option(command, flags.stream_shrink)->group(group);
   command.add_option("--kv-cache-memory", flags.kv_cache_memory, "bytes for the KV cache")->group(group);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Twins of a BlockReader for tests; one thread, as the reader they wrap. FaultyBlockReader: reads fail at random, leaving
-// rubbish behind, and finish out of order. NewestFirstBlockReader: the read that was submitted last is done first.
+// Twins of a BlockReader for tests; one thread, as the reader they wrap. FaultyBlockReader: reads fail at random,
+// leaving rubbish behind, and finish out of order. NewestFirstBlockReader: the read that was submitted last is done
+// first. GatedBlockReader: reads are done in order, one at a time, each when a gate that outlives the reader lets it.
 #pragma once
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -70,6 +72,49 @@ class NewestFirstBlockReader final : public BlockReader {
     std::span<std::byte> dest;
   };
   std::unique_ptr<BlockReader> inner_;
+  std::vector<Read> held_;
+};
+
+// Set by the test's thread, waited for by the reader's.
+struct ReadGate {
+  std::atomic<int> allowed = 0;  // reads that may be done, counted from the first
+  std::atomic<int> waits = 0;    // begun: when the n-th has, what the ones before it answered has been used
+  void allow(int reads) {
+    allowed = reads;
+    allowed.notify_all();
+  }
+};
+
+class GatedBlockReader final : public BlockReader {
+ public:
+  GatedBlockReader(std::unique_ptr<BlockReader> inner, ReadGate& gate) : inner_(std::move(inner)), gate_(gate) {}
+
+  void submit(uint64_t tag, int64_t offset_bytes, std::span<std::byte> dest) override {
+    held_.push_back({tag, offset_bytes, dest});
+  }
+  void wait(std::vector<BlockDone>& done) override {
+    ++gate_.waits;
+    if (held_.empty()) return;
+    for (int allowed = gate_.allowed; allowed <= read_; allowed = gate_.allowed) gate_.allowed.wait(allowed);
+    ++read_;
+    const Read read = held_.front();
+    held_.erase(held_.begin());
+    inner_->submit(read.tag, read.offset_bytes, read.dest);
+    inner_->wait(done);
+  }
+  int depth() const override { return inner_->depth(); }
+  FileStamp stamp() const override { return inner_->stamp(); }
+  const std::string& how() const override { return inner_->how(); }
+
+ private:
+  struct Read {
+    uint64_t tag = 0;
+    int64_t offset_bytes = 0;
+    std::span<std::byte> dest;
+  };
+  std::unique_ptr<BlockReader> inner_;
+  ReadGate& gate_;
+  int read_ = 0;
   std::vector<Read> held_;
 };
 

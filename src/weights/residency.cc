@@ -265,7 +265,14 @@ void lock_by_policy(const Shape& shape, ResidencyPolicy policy, Locker& locker) 
   }
 }
 
-// What the window must hold, and what it is by default.
+int64_t default_window_most(const Shape& shape, ResidencyPolicy policy) {
+  if (policy != ResidencyPolicy::kBalanced) return kWindowMostBytes;
+  const bool shrunk = std::any_of(shape.matrices.begin(), shape.matrices.end(),
+                                  [](const PlannedMatrix& matrix) { return matrix.stored_tile_bytes > 0; });
+  return shrunk ? kBalancedShrunkWindowBytes : kBalancedWindowBytes;
+}
+
+// What the window must hold, and what three layers stream.
 struct WindowNeed {
   int64_t least = 0;
   int64_t layers = 0;   // the most that three layers in a row stream
@@ -358,7 +365,7 @@ Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices,
     return result_of(shape, locker, 0);
   }
   const int64_t always = always_locked_bytes(shape, options.policy);
-  const int64_t most = options.window_bytes > 0 ? options.window_bytes : kWindowMostBytes;
+  const int64_t most = options.window_bytes > 0 ? options.window_bytes : default_window_most(shape, options.policy);
   int64_t window = std::min(most, bytes - always);
   if (window <= 0) return budget_too_small(options.policy, bytes, always, window_need(shape, {matrices, 0}).least);
   // A smaller window leaves more to lock, which makes three layers' streamed bytes smaller still: a few rounds settle

@@ -95,6 +95,18 @@ void expect_sound(const std::vector<PlannedMatrix>& list, const ResidencyPlan& p
   EXPECT_LE(plan.window_bytes, 128 * kMiB);
 }
 
+TEST(Residency, EvenStreamsNeedASmallWindowAndLockTheRest) {
+  const auto list = llama_7b();
+  const int64_t bytes = total_bytes(list, false) / 2;
+  const auto balanced = plan_residency(list, bytes, {ResidencyPolicy::kBalanced});
+  const auto wide = plan_residency(list, bytes, {ResidencyPolicy::kBalanced, 128 * kMiB});
+  const auto flex = plan_residency(list, bytes, {ResidencyPolicy::kFlex});
+  ASSERT_TRUE(balanced.ok() && wide.ok() && flex.ok());
+  EXPECT_EQ(balanced->window_bytes, kBalancedWindowBytes);
+  EXPECT_GE(balanced->locked_bytes, wide->locked_bytes + 112 * kMiB - list[0].tile_bytes * 32);
+  EXPECT_GT(flex->window_bytes, 100 * kMiB) << "what three layers stream: whole layers may follow each other";
+}
+
 TEST(Residency, EverythingIsLockedWhereItFits) {
   const auto list = llama_7b();
   for (ResidencyPolicy policy : kPolicies) {

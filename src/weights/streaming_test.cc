@@ -2,10 +2,12 @@
 // Streamed weights are the resident ones, byte for byte, whatever the budget, the policy and the disk do.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <thread>
 
 #include "base/prng.h"
 #include "base/units.h"
@@ -136,6 +138,7 @@ TEST_F(Streaming, EveryBudgetAndPolicyGivesTheResidentBytes) {
            {ResidencyPolicy::kBalanced, ResidencyPolicy::kFlex, ResidencyPolicy::kLayerOrder}) {
         streaming.weight_bytes = whole * part / 20 + 20 * kKiB;  // tiny panels are read with a page before and after
         streaming.residency.policy = policy;
+        streaming.locked_round_bytes = part % 2;  // one panel a round, or as usual
         auto store = stream(model, streaming);
         if (!store.ok()) {
           EXPECT_EQ(store.error().code, ErrorCode::kTooLarge) << store.error().message;
@@ -317,6 +320,55 @@ TEST_F(Streaming, FailingReadsEndTheirPassAndNothingElse) {
   }
   EXPECT_GT(failed, 100);
   EXPECT_GT(finished, 1000);
+}
+
+// Locked rows wait for nothing; streamed ones that are there go first, so that their memory is free again.
+TEST_F(Streaming, LockedPortionsFillTheTimeUntilAPanelIsThere) {
+  const BaseModelFile model = open("llama2");
+  auto resident = WeightStore::load(model, ledger_, {});
+  ASSERT_TRUE(resident.ok());
+  ReadGate gate;
+  StreamingOptions streaming;
+  streaming.packed_path = pack(model);
+  streaming.weight_bytes = (*resident)->resident_bytes() - 12 * kKiB;  // the embedding and a little
+  streaming.locked_round_bytes = 1;
+  streaming.open_reader = [&](const std::string& path, const BlockReaderOptions& options) {
+    auto reader = open_block_reader(path, options);
+    if (!reader.ok()) return reader;
+    return Result<std::unique_ptr<BlockReader>>(std::make_unique<GatedBlockReader>(std::move(reader).value(), gate));
+  };
+  auto store = stream(model, streaming);
+  ASSERT_TRUE(store.ok()) << store.error().message;
+  struct Opener {  // whatever fails, the reader's thread ends
+    ReadGate& gate;
+    ~Opener() { gate.allow(1 << 30); }
+  } const opener{gate};
+  // Of this group only rows of q are streamed.
+  const auto slots = pass_order(model, **store)[0];
+  const auto first_rows = [](const WeightUse& use) {  // by matrix; -1: nothing in this round
+    std::array<int, 3> rows = {-1, -1, -1};
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (!use.view(i).panels.empty()) rows[i] = use.view(i).panels[0].row_begin;
+    }
+    return rows;
+  };
+  {
+    WeightPass pass(**store);
+    WeightUse use(**store, slots);
+    ASSERT_TRUE(use.next().value());
+    ASSERT_EQ(first_rows(use), (std::array{0, -1, -1})) << "the first portion of what is locked";
+    // The window holds more than one panel, so a second read is waited for once the first panel is there.
+    gate.allow(1);
+    while (gate.waits < 2) std::this_thread::yield();
+    ASSERT_TRUE(use.next().value());
+    ASSERT_GT(first_rows(use)[0], 0) << "the panel that has arrived";
+    ASSERT_EQ(first_rows(use)[1], -1);
+    ASSERT_TRUE(use.next().value());
+    ASSERT_EQ(first_rows(use), (std::array{-1, 0, 0})) << "what else is locked: nothing is awaited any more";
+    EXPECT_FALSE(use.next().value());
+  }
+  gate.allow(1 << 30);
+  ASSERT_TRUE(expect_pass(model, **store, **resident).ok()) << "after a pass that was given up";
 }
 
 // A pass that ends early leaves reads under way; their memory is not free before they are done, however late that is.

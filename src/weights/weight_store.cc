@@ -67,7 +67,8 @@ struct WeightStore::State {
   std::unique_ptr<PanelDecoder> decoder;  // where panels are streamed shrunk
   ResidencyPlan plan;
   std::string description;
-  int64_t round_bytes = 0;
+  int64_t round_bytes = 0;  // of streamed panels
+  int64_t locked_round_bytes = 0;
   std::vector<std::byte> row_tile, stored_tile, rows;  // look_up: one tile, as held and as stored; the rows found
   std::vector<TokenId> row_numbers;
   WeightPanel rows_panel;
@@ -405,6 +406,7 @@ Status WeightStore::State::start_streamer(std::vector<StreamPanel> panels, const
   };
   TRY_ASSIGN(streamer, Streamer::create(packed, std::move(panels), std::move(options)));
   round_bytes = (plan.window_bytes - plan.decode_bytes) / kRoundsInWindow;
+  locked_round_bytes = streaming.locked_round_bytes > 0 ? streaming.locked_round_bytes : plan.window_bytes;
   description += "reading with " + streamer->how() + "\n";
   return {};
 }
@@ -526,37 +528,58 @@ WeightUse::WeightUse(WeightStore& store, std::span<const TensorSlot> slots) : st
 }
 WeightUse::~WeightUse() { --store_.state_->open_uses; }
 
+// Finds the streamed panel that comes next; false: none is left.
+bool WeightUse::awaits_streamed() {
+  for (; matrix_ < count_; ++matrix_, panel_ = 0) {
+    const WeightStore::State::Matrix& matrix = store_.state_->matrices[static_cast<size_t>(slots_[matrix_])];
+    if (panel_ < std::ssize(matrix.panels) - static_cast<int64_t>(matrix.locked_panels)) return true;
+  }
+  return false;
+}
+
 Result<bool> WeightUse::next() {
   WeightStore::State& state = *store_.state_;
-  bool any = false;
-  if (!locked_done_) {
-    locked_done_ = true;
-    for (size_t i = 0; i < count_; ++i) {
-      const WeightStore::State::Matrix& matrix = state.matrices[static_cast<size_t>(slots_[i])];
-      views_[i].panels = std::span(matrix.panels).first(matrix.locked_panels);
-      any = any || matrix.locked_panels > 0;
-    }
-    if (any) return true;
-  }
   for (size_t i = 0; i < count_; ++i) views_[i].panels = {};
-  if (state.streamer == nullptr) {
-    TRY(state.stream_failure);
-    return false;
+  if (streamed_end_ > 0) state.streamer->release(streamed_end_);
+  if (!awaits_streamed()) return next_locked(INT64_MAX);
+  if (state.streamer != nullptr) {
+    const WeightStore::State::Matrix& matrix = state.matrices[static_cast<size_t>(slots_[matrix_])];
+    if (state.streamer->ready(matrix.first_streamed + panel_)) return next_streamed();
   }
-  // Streamed panels in the order in which they arrive: wait for one, take those that are there.
+  if (next_locked(state.locked_round_bytes)) return true;
+  if (state.streamer == nullptr) return state.stream_failure.error();
+  return next_streamed();
+}
+
+bool WeightUse::next_locked(int64_t most_bytes) {
+  int64_t bytes = 0;
+  for (; locked_matrix_ < count_ && bytes < most_bytes; ++locked_matrix_, locked_panel_ = 0) {
+    const WeightStore::State::Matrix& matrix = store_.state_->matrices[static_cast<size_t>(slots_[locked_matrix_])];
+    const std::span<const WeightPanel> locked = std::span(matrix.panels).first(matrix.locked_panels);
+    const size_t first = locked_panel_;
+    for (; locked_panel_ < locked.size() && bytes < most_bytes; ++locked_panel_)
+      bytes += matrix.bytes(locked[locked_panel_].row_count);
+    views_[locked_matrix_].panels = locked.subspan(first, locked_panel_ - first);
+    if (locked_panel_ < locked.size()) break;
+  }
+  return bytes > 0;
+}
+
+// Streamed panels in the order in which they arrive: waits for one, takes those that are there.
+Result<bool> WeightUse::next_streamed() {
+  WeightStore::State& state = *store_.state_;
+  bool any = false;
   int64_t bytes = 0;
   int64_t decoded_end = 0;  // of the pass's panels: what is decoded need not stay in the window
   if (state.decoder != nullptr) state.decoder->begin_round();
-  for (bool released = false; matrix_ < count_; ++matrix_, panel_ = 0) {
+  for (; matrix_ < count_; ++matrix_, panel_ = 0) {
     WeightStore::State::Matrix& matrix = state.matrices[static_cast<size_t>(slots_[matrix_])];
     const int64_t count = std::ssize(matrix.panels) - static_cast<int64_t>(matrix.locked_panels);
     const int64_t first = panel_;
     for (; panel_ < count; ++panel_) {
       const int64_t number = matrix.first_streamed + panel_;
-      if (!released) state.streamer->release(number);
-      released = true;
       WeightPanel& panel = matrix.panels[matrix.locked_panels + static_cast<size_t>(panel_)];
-      const int64_t tiles = (panel.row_count + kRowTile - 1) / kRowTile;
+      const int64_t tiles = matrix.tiles(panel.row_count);
       const bool shrunk = matrix.packed.shrunk.has_value();
       if (any && (bytes >= state.round_bytes || !state.streamer->ready(number))) break;
       if (any && shrunk && !state.decoder->fits(matrix.packed, tiles)) break;
@@ -564,6 +587,7 @@ Result<bool> WeightUse::next() {
       if (shrunk) panel.data = state.decoder->add(matrix.packed, panel.row_begin / kRowTile, tiles, panel.data);
       bytes += tiles * matrix.packed.tile_bytes();
       decoded_end = shrunk && decoded_end >= 0 ? number + 1 : -1;
+      streamed_end_ = number + 1;
       any = true;
     }
     views_[matrix_].panels =

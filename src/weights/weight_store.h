@@ -41,7 +41,8 @@ inline constexpr TensorSlot kNoTensor = -1;
 
 class WeightStore;
 
-// The panels of up to kMatricesMax matrices that meet one input, round by round.
+// The panels of up to kMatricesMax matrices that meet one input, round by round: streamed ones as soon as they are
+// there, a portion of the locked ones while they are not.
 class [[nodiscard]] WeightUse {
  public:
   static constexpr size_t kMatricesMax = 4;
@@ -50,19 +51,26 @@ class [[nodiscard]] WeightUse {
   WeightUse(const WeightUse&) = delete;
   WeightUse& operator=(const WeightUse&) = delete;
 
-  // The next round: false when every panel has been handed out. Waits for the disk where it must.
+  // The next round, after which the panels of the one before are not used any more: false when every panel has been
+  // handed out. Waits for the disk where it must.
   Result<bool> next();
   // This round's panels of matrix `index`, possibly none.
   const WeightView& view(size_t index) const { return views_[index]; }
 
  private:
+  bool awaits_streamed();
+  bool next_locked(int64_t most_bytes);
+  Result<bool> next_streamed();
+
   WeightStore& store_;
   const size_t count_;
   std::array<TensorSlot, kMatricesMax> slots_{};
   std::array<WeightView, kMatricesMax> views_;
-  bool locked_done_ = false;
-  size_t matrix_ = 0;  // whose streamed panels come next
-  int64_t panel_ = 0;  // of them
+  size_t locked_matrix_ = 0;  // whose locked panels come next
+  size_t locked_panel_ = 0;
+  size_t matrix_ = 0;         // whose streamed panels come next
+  int64_t panel_ = 0;         // of them
+  int64_t streamed_end_ = 0;  // number in the pass behind the last that was handed out
 };
 
 // One forward pass. Without done() the next one begins anew: this one failed.
@@ -93,6 +101,9 @@ struct StreamingOptions {
   ThreadPool* pool = nullptr;  // decodes shrunk panels, idle while next() is called; null: the calling thread does
   BlockReaderOptions reader;
   bool read_ahead = true;  // streamer.h
+  // Of locked panels handed out together while streamed ones are awaited; 0: as many bytes as the window has, which
+  // take much less time to compute than to read, and long beside the start of a product.
+  int64_t locked_round_bytes = 0;
   // Opens the packed file; empty: open_block_reader. Tests put faults in its place.
   std::function<Result<std::unique_ptr<BlockReader>>(const std::string& path, const BlockReaderOptions&)> open_reader;
 };
