@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 
 #include "base/units.h"
 #include "bench/offload_bound.h"
@@ -54,10 +55,10 @@ struct Contestant {
   std::string name;      // as given: "balanced", "sync", "flex@16MiB"
   BenchOptions options;  // what it stands for
   std::unique_ptr<Rig> rig;
-  double opened_bytes = 0;  // that the process grew by
+  double held_bytes = 0;  // that the process grew by for it
   // A window each; "wide": with the disk's rate into memory of the window's size.
   std::vector<double> tok_s, bound, disk, wide_bound, wide_disk, read_bytes, waited;
-  std::vector<int> turn;  // that each window was measured in
+  std::map<int, double> tok_s_in_turn;  // dropped windows too
   OffloadBytes bytes;
   double peak_bytes = 0;
   double rate = 0;  // passes a second, as seen last
@@ -92,7 +93,7 @@ Status open_contestant(Contestant& one, double budget_gb, double others_bytes, L
   TRY_ASSIGN(const BatchTimes first, one.rig->runner->run(offload_spec(one.options, *one.rig, batch, 4)));
   one.rate = std::max(0.05, first.decode_tok_s() / batch);
   TRY_ASSIGN(const ProcessMemory after, process_memory());
-  one.opened_bytes = static_cast<double>(after.rss_bytes - before.rss_bytes);
+  one.held_bytes = static_cast<double>(after.rss_bytes - before.rss_bytes);
   return {};
 }
 
@@ -107,6 +108,7 @@ Status measure_window(Contestant& one, const std::string& packed, double compute
   const auto window_bytes = static_cast<int64_t>(one.bytes.window);
   TRY_ASSIGN(const double before, probe_round_gb_s(packed, turn));
   TRY_ASSIGN(const double wide_before, probe_round_gb_s(packed, turn, window_bytes));
+  TRY_ASSIGN(const ProcessMemory memory_before, process_memory());
   reset_peak_memory();
   const StreamerTotals begun = weights.stream_totals();
   double seconds = 0, made = 0;
@@ -120,16 +122,17 @@ Status measure_window(Contestant& one, const std::string& packed, double compute
   const StreamerTotals ended = weights.stream_totals();
   TRY_ASSIGN(const ProcessMemory memory, process_memory());
   one.peak_bytes = std::max(one.peak_bytes, static_cast<double>(memory.rss_peak_bytes) - others_bytes);
+  one.held_bytes += static_cast<double>(memory.rss_bytes - memory_before.rss_bytes);
   TRY_ASSIGN(const double wide_after, probe_round_gb_s(packed, turn + 5, window_bytes));
   TRY_ASSIGN(const double after, probe_round_gb_s(packed, turn + 5));
   one.rate = made / seconds / batch;
+  one.tok_s_in_turn[turn] = made / seconds;
   const bool agree = std::fabs(before - after) <= kProbesAgree * std::max(before, after);
   if (!agree && one.dropped < kTriesPerWindow * options.rounds) {
     ++one.dropped;
     return {};
   }
   one.disturbed += agree ? 0 : 1;
-  one.turn.push_back(turn);
   one.tok_s.push_back(made / seconds);
   one.disk.push_back((before + after) / 2);
   one.wide_disk.push_back((wide_before + wide_after) / 2);
@@ -148,11 +151,14 @@ Status measure_window(Contestant& one, const std::string& packed, double compute
 void take_turns(std::vector<Contestant>& contestants, double budget_gb, const std::string& packed, double compute_tok_s,
                 LogSink& log) {
   const size_t count = contestants.size();
-  double opened_bytes = 0;
+  const auto held_by_others = [&](const Contestant& self) {
+    double bytes = 0;
+    for (const Contestant& one : contestants) bytes += &one == &self ? 0 : one.held_bytes;
+    return bytes;
+  };
   for (Contestant& one : contestants) {
-    if (Status status = open_contestant(one, budget_gb, opened_bytes, log); !status.ok())
+    if (Status status = open_contestant(one, budget_gb, held_by_others(one), log); !status.ok())
       one.failed = status.error().message;
-    opened_bytes += one.opened_bytes;
   }
   bool anyone = true;
   for (int turn = 0; anyone; ++turn) {
@@ -161,20 +167,18 @@ void take_turns(std::vector<Contestant>& contestants, double budget_gb, const st
       Contestant& one = contestants[(i + static_cast<size_t>(turn)) % count];
       if (!one.wants_turn(one.options.rounds)) continue;
       anyone = true;
-      const double others_bytes = opened_bytes - one.opened_bytes;
-      if (Status status = measure_window(one, packed, compute_tok_s, turn, others_bytes); !status.ok())
-        one.failed = status.error().message;
+      Status status = measure_window(one, packed, compute_tok_s, turn, held_by_others(one));
+      if (!status.ok()) one.failed = status.error().message;
     }
   }
 }
 
-// How much faster `one` was than `other` in the turns in which both counted.
+// How much faster `one` was than `other` in the turns that both took.
 std::vector<double> ratios_by_turn(const Contestant& one, const Contestant& other) {
   std::vector<double> ratios;
-  for (size_t i = 0; i < one.turn.size(); ++i) {
-    const auto same = std::find(other.turn.begin(), other.turn.end(), one.turn[i]);
-    if (same != other.turn.end())
-      ratios.push_back(one.tok_s[i] / other.tok_s[static_cast<size_t>(same - other.turn.begin())]);
+  for (const auto& [turn, tok_s] : one.tok_s_in_turn) {
+    const auto same = other.tok_s_in_turn.find(turn);
+    if (same != other.tok_s_in_turn.end()) ratios.push_back(tok_s / same->second);
   }
   return ratios;
 }

@@ -20,6 +20,7 @@
 
 #include "base/check.h"
 #include "sys/os_error.h"
+#include "sys/threads.h"
 
 namespace loralei {
 namespace {
@@ -106,6 +107,8 @@ class PoolBlockReader final : public BlockReader {
 
  private:
   void work() {
+    name_this_thread("loralei-read");
+    favour_this_thread();  // as who asks for the reads (weights/streamer.cc)
     std::unique_lock lock(mutex_);
     for (;;) {
       wake_.wait(lock, [&] { return stop_ || !waiting_.empty(); });

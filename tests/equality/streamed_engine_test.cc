@@ -204,6 +204,9 @@ TEST_F(StreamedEngine, OneBudgetThatCannotDoAndOneThatNeedsNothing) {
 
 // What the forecast accepts starts, with large steps, too: everything a step needs has its bytes before the weights.
 TEST_F(StreamedEngine, ABudgetThatIsForecastToStreamStarts) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer's own memory grows between a forecast and a start, and is part of the process's share";
+#endif
   options_.engine.step_tokens = 16384;
   int64_t budget = 0;
   for (int64_t next = process_memory()->rss_bytes; budget == 0 && next < kGiB; next += 32 * kKiB) {
