@@ -20,7 +20,6 @@
 
 #include "base/check.h"
 #include "sys/os_error.h"
-#include "sys/threads.h"
 
 namespace loralei {
 namespace {
@@ -107,8 +106,6 @@ class PoolBlockReader final : public BlockReader {
 
  private:
   void work() {
-    name_this_thread("loralei-read");
-    favour_this_thread();  // as who asks for the reads (weights/streamer.cc)
     std::unique_lock lock(mutex_);
     for (;;) {
       wake_.wait(lock, [&] { return stop_ || !waiting_.empty(); });

@@ -47,23 +47,26 @@ class FaultyBlockReader final : public BlockReader {
   std::vector<BlockDone> failed_;
 };
 
-class NewestFirstBlockReader final : public BlockReader {
+// Holds back what is submitted; who derives from it says which read is done next.
+class HoldingBlockReader : public BlockReader {
  public:
-  explicit NewestFirstBlockReader(std::unique_ptr<BlockReader> inner) : inner_(std::move(inner)) {}
+  explicit HoldingBlockReader(std::unique_ptr<BlockReader> inner) : inner_(std::move(inner)) {}
 
   void submit(uint64_t tag, int64_t offset_bytes, std::span<std::byte> dest) override {
     held_.push_back({tag, offset_bytes, dest});
   }
-  void wait(std::vector<BlockDone>& done) override {
-    if (held_.empty()) return;
-    const Read read = held_.back();
-    held_.pop_back();
-    inner_->submit(read.tag, read.offset_bytes, read.dest);
-    inner_->wait(done);
-  }
   int depth() const override { return inner_->depth(); }
   FileStamp stamp() const override { return inner_->stamp(); }
   const std::string& how() const override { return inner_->how(); }
+
+ protected:
+  size_t held() const { return held_.size(); }
+  void finish(size_t index, std::vector<BlockDone>& done) {
+    const Read read = held_[index];
+    held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(index));
+    inner_->submit(read.tag, read.offset_bytes, read.dest);
+    inner_->wait(done);
+  }
 
  private:
   struct Read {
@@ -73,6 +76,14 @@ class NewestFirstBlockReader final : public BlockReader {
   };
   std::unique_ptr<BlockReader> inner_;
   std::vector<Read> held_;
+};
+
+class NewestFirstBlockReader final : public HoldingBlockReader {
+ public:
+  using HoldingBlockReader::HoldingBlockReader;
+  void wait(std::vector<BlockDone>& done) override {
+    if (held() > 0) finish(held() - 1, done);
+  }
 };
 
 // Set by the test's thread, waited for by the reader's.
@@ -85,37 +96,22 @@ struct ReadGate {
   }
 };
 
-class GatedBlockReader final : public BlockReader {
+class GatedBlockReader final : public HoldingBlockReader {
  public:
-  GatedBlockReader(std::unique_ptr<BlockReader> inner, ReadGate& gate) : inner_(std::move(inner)), gate_(gate) {}
+  GatedBlockReader(std::unique_ptr<BlockReader> inner, ReadGate& gate)
+      : HoldingBlockReader(std::move(inner)), gate_(gate) {}
 
-  void submit(uint64_t tag, int64_t offset_bytes, std::span<std::byte> dest) override {
-    held_.push_back({tag, offset_bytes, dest});
-  }
   void wait(std::vector<BlockDone>& done) override {
     ++gate_.waits;
-    if (held_.empty()) return;
+    if (held() == 0) return;
     for (int allowed = gate_.allowed; allowed <= read_; allowed = gate_.allowed) gate_.allowed.wait(allowed);
     ++read_;
-    const Read read = held_.front();
-    held_.erase(held_.begin());
-    inner_->submit(read.tag, read.offset_bytes, read.dest);
-    inner_->wait(done);
+    finish(0, done);
   }
-  int depth() const override { return inner_->depth(); }
-  FileStamp stamp() const override { return inner_->stamp(); }
-  const std::string& how() const override { return inner_->how(); }
 
  private:
-  struct Read {
-    uint64_t tag = 0;
-    int64_t offset_bytes = 0;
-    std::span<std::byte> dest;
-  };
-  std::unique_ptr<BlockReader> inner_;
   ReadGate& gate_;
   int read_ = 0;
-  std::vector<Read> held_;
 };
 
 }  // namespace loralei
