@@ -130,6 +130,12 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_option("--gen", options.new_tokens, "generated tokens")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
+  command->add_option("--temperature", options.temperature, "of the generated tokens; 0: the most likely one each time")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command->add_option("--top-p", options.top_p, "of the generated tokens, with a temperature")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   command->add_option("--adapters", options.adapters, "adapters in the batch")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();

@@ -40,7 +40,9 @@ Result<BatchTimes> BatchRunner::run(const BatchSpec& spec) {
     if (!spec.adapters.empty()) {
       request.adapters.push_back({spec.adapters[static_cast<size_t>(i) % spec.adapters.size()], 1.0f});
     }
-    request.sampling.temperature = 0;
+    request.sampling.temperature = spec.temperature;
+    request.sampling.top_p = spec.top_p;
+    request.sampling.seed = spec.seed;
     request.max_tokens = spec.new_tokens;
     request.ignore_eos = true;
     TRY(engine_.submit(std::move(request)));

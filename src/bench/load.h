@@ -24,6 +24,8 @@ struct BatchSpec {
   uint64_t seed = 1;          // prompts differ between seeds and sequences, so that no prefix is found in the cache
   bool same_prompts = false;  // the same in every run, whatever the seed: found in the cache from the second on
   int vocab = 32000;
+  float temperature = 0;  // 0: the most likely token
+  float top_p = 1;
 };
 
 // Times in nanoseconds from the submit of the batch.

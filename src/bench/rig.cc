@@ -76,6 +76,8 @@ BatchSpec batch_spec(const BenchOptions& options, const Rig& rig, int sequences)
   spec.prompt_tokens = options.prompts.front();
   spec.new_tokens = options.new_tokens;
   spec.vocab = rig.vocab;
+  spec.temperature = options.temperature;
+  spec.top_p = options.top_p;
   return spec;
 }
 

@@ -83,8 +83,9 @@ Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& repo
   }
   add_ceilings(rig, report);
   const size_t first_row = report.rows.size();
-  const std::string prefix =
-      "decode." + rig.label + (options.context > 0 ? ".c" + std::to_string(options.context) : "") + ".b";
+  const std::string prefix = "decode." + rig.label +
+                             (options.context > 0 ? ".c" + std::to_string(options.context) : "") +
+                             (options.temperature > 0 ? ".sampled" : "") + ".b";
   for (size_t i = 0; i < options.batches.size(); ++i) {
     const int rows = options.batches[i];
     BenchRow row = summarise(prefix + std::to_string(rows) + ".tok_s", "tok/s", rates[i]);

@@ -21,6 +21,8 @@ struct BenchOptions {
   std::vector<int> prompts = {32};  // prefill measures each; the others use the first
   int context = 0;                  // decode: tokens before the answer, computed once; 0: the prompt is all there is
   int new_tokens = 128;
+  float temperature = 0;  // how tokens are chosen; 0: the most likely one
+  float top_p = 1;
   int adapters = 8;
   int rank = 16;
   std::string targets = "all";             // all or qkvo

@@ -65,6 +65,7 @@ struct Model::State {
   float* attended = nullptr;  // [rows, heads * head_dim]
   float* gate = nullptr;      // [rows, ffn]
   float* up = nullptr;
+  float* angles = nullptr;  // [rows, head_dim] of the step's positions
   std::vector<LoraSegment> head_segments;
   std::vector<RowOverride> head_overrides;
   int64_t held_bytes = 0;
@@ -75,6 +76,7 @@ struct Model::State {
 
   Status allocate();
   Status embed(const ModelBatch& batch);
+  void find_angles(const ModelBatch& batch);
   void norm(const float* input, float* output, int32_t rows, std::span<const RowOverride> overrides,
             const float* weight, const float* (*pick)(const SavedTensors&, int layer), int layer);
   Status project(const ModelBatch& batch, int layer, std::span<const Module> modules, const float* input,
@@ -112,7 +114,7 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const 
   const int64_t kv_width = int64_t{config.kv_heads} * config.head_dim;
   ScratchSizes sizes;
   sizes.floats = padded(rows * config.hidden) + padded(gathered * config.hidden) + 2 * padded(rows * q_width) +
-                 2 * padded(rows * kv_width) + 2 * padded(rows * config.ffn);
+                 2 * padded(rows * kv_width) + 2 * padded(rows * config.ffn) + padded(rows * config.head_dim);
   OpLimits op_limits;
   op_limits.rows_max = std::max(limits.rows_max, limits.logits_rows_max);
   op_limits.in_max = static_cast<int32_t>(std::max({int64_t{config.hidden}, int64_t{config.ffn}, q_width}));
@@ -150,6 +152,7 @@ Status Model::State::allocate() {
   v = take(rows * kv_width());
   gate = take(rows * config.ffn);
   up = take(rows * config.ffn);
+  angles = take(rows * config.head_dim);
   context.scratch = {reinterpret_cast<std::byte*>(next), static_cast<size_t>(scratch)};
   head_segments.reserve(static_cast<size_t>(limits.segments_max));
   head_overrides.reserve(static_cast<size_t>(limits.rows_max));
@@ -188,6 +191,17 @@ Status Model::State::embed(const ModelBatch& batch) {
   lora.target.out = config.hidden;
   ops->lora_embed(context, lora);
   return {};
+}
+
+void Model::State::find_angles(const ModelBatch& batch) {
+  RopeAnglesArgs args;
+  args.positions = batch.positions.data();
+  args.inv_freq = rope.inv_freq.data();
+  args.attention_scale = rope.attention_scale;
+  args.rows = static_cast<int32_t>(batch.tokens.size());
+  args.head_dim = config.head_dim;
+  args.angles = angles;
+  ops->rope_angles(context, args);
 }
 
 void Model::State::norm(const float* input, float* output, int32_t rows, std::span<const RowOverride> overrides,
@@ -309,9 +323,7 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
         config.kv_heads);
   }
   RopeArgs rotate;
-  rotate.positions = batch.positions.data();
-  rotate.inv_freq = rope.inv_freq.data();
-  rotate.attention_scale = rope.attention_scale;
+  rotate.angles = angles;
   rotate.rows = rows;
   rotate.head_dim = config.head_dim;
   rotate.x = q;
@@ -517,6 +529,7 @@ Status Model::forward(const ModelBatch& batch, const KvView& kv) {
   if (batch.tokens.empty()) return {};
   WeightPass pass(*state_->weights);
   TRY(state_->embed(batch));
+  state_->find_angles(batch);
   for (int layer = 0; layer < state_->config.layers; ++layer) {
     TRY(state_->attention_block(batch, kv, layer));
     TRY(state_->ffn_block(batch, layer));

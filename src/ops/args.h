@@ -239,17 +239,27 @@ struct RmsNormArgs {
   float eps = 1e-5f;
 };
 
+// What rows are turned by, the same for all layers and heads of a step: for every row the head_dim / 2 cosines of
+// position * inv_freq[i], then as many sines, both times `attention_scale` (yarn). The angle is taken in double:
+// position * frequency needs more than 24 bits.
+struct RopeAnglesArgs {
+  const int32_t* positions = nullptr;  // [rows]
+  const float* inv_freq = nullptr;     // [head_dim / 2]
+  float attention_scale = 1.0f;
+  int32_t rows = 0;
+  int32_t head_dim = 0;
+  float* angles = nullptr;  // [rows, head_dim]
+};
+
 // Rotates the first and second half of each head against each other ("half split" order), in place:
-// x1' = x1 cos - x2 sin, x2' = x2 cos + x1 sin with angle position * inv_freq[i]; both times `attention_scale` (yarn).
+// x1' = x1 cos - x2 sin, x2' = x2 cos + x1 sin.
 struct RopeArgs {
   float* x = nullptr;  // [rows, heads * head_dim]
   int64_t stride = 0;
   int32_t rows = 0;
   int32_t heads = 0;
   int32_t head_dim = 0;
-  const int32_t* positions = nullptr;  // [rows]
-  const float* inv_freq = nullptr;     // [head_dim / 2]
-  float attention_scale = 1.0f;
+  const float* angles = nullptr;  // [rows, head_dim], see RopeAnglesArgs
 };
 
 // gate = silu(gate) * up, element by element, in place.

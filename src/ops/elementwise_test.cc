@@ -56,15 +56,17 @@ TEST_P(Elementwise, RopeTurnsByExactAnglesAtFarPositions) {
     const std::vector<float> x = random_floats(prng, rows * stride);
     std::vector<float> y = x;
     TestContext& context = fresh_context(table(), 2);
-    table().rope(context.ctx, {.x = y.data(),
-                               .stride = stride,
-                               .rows = rows,
-                               .heads = heads,
-                               .head_dim = head_dim,
-                               .positions = positions.data(),
-                               .inv_freq = inv_freq.data(),
-                               .attention_scale = 1.25f});
-    EXPECT_EQ(context.ctx.op_count, 1u);
+    std::vector<float> angles(static_cast<size_t>(rows * head_dim));
+    table().rope_angles(context.ctx, {.positions = positions.data(),
+                                      .inv_freq = inv_freq.data(),
+                                      .attention_scale = 1.25f,
+                                      .rows = rows,
+                                      .head_dim = head_dim,
+                                      .angles = angles.data()});
+    table().rope(
+        context.ctx,
+        {.x = y.data(), .stride = stride, .rows = rows, .heads = heads, .head_dim = head_dim, .angles = angles.data()});
+    EXPECT_EQ(context.ctx.op_count, 2u);
     for (int32_t row = 0; row < rows; ++row) {
       for (int32_t head = 0; head < heads; ++head) {
         for (int32_t i = 0; i < half; ++i) {
@@ -174,6 +176,7 @@ TEST_P(Elementwise, ARowDoesNotDependOnItsBatch) {
 TEST_P(Elementwise, NoRowsIsNoWork) {
   TestContext& context = fresh_context(table());
   table().rms_norm(context.ctx, {});
+  table().rope_angles(context.ctx, {});
   table().rope(context.ctx, {});
   table().swiglu(context.ctx, {});
   table().embed(context.ctx, {});

@@ -46,6 +46,7 @@ struct OpTable {
   void (*kv_store)(OpContext&, const KvStoreArgs&) = nullptr;
   void (*attention)(OpContext&, const AttentionArgs&) = nullptr;
   void (*rms_norm)(OpContext&, const RmsNormArgs&) = nullptr;
+  void (*rope_angles)(OpContext&, const RopeAnglesArgs&) = nullptr;
   void (*rope)(OpContext&, const RopeArgs&) = nullptr;
   void (*swiglu)(OpContext&, const SwigluArgs&) = nullptr;
   void (*embed)(OpContext&, const EmbedArgs&) = nullptr;

@@ -3,31 +3,44 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <functional>
 
 #include "base/prng.h"
+#include "sampling/row_math.h"
 
 namespace loralei {
 namespace {
 
-constexpr float kImpossible = -std::numeric_limits<float>::infinity();
 constexpr size_t kFirstNucleus = 256;  // most nuclei are smaller; grown eightfold when not
-
-float clean(float logit) {
-  if (std::isnan(logit)) return kImpossible;
-  return std::min(logit, std::numeric_limits<float>::max());
-}
+constexpr float kFirstDepth = 4;       // most nuclei lie within e^4 of the best; grown fourfold when not
+constexpr float kNoDepth = 87;         // weights end here
 
 TokenId arg_max(std::span<const float> logits) {
-  TokenId best = kNoToken;
-  float best_logit = kImpossible;
-  for (size_t id = 0; id < logits.size(); ++id) {
-    if (logits[id] > best_logit) {  // false for NaN, and for ties: the lowest id stays
-      best_logit = logits[id];
-      best = static_cast<TokenId>(id);
+  float best = kImpossible;
+  size_t best_block = 0;
+  for (size_t block = 0; block < row_blocks(logits.size()); ++block) {
+    float highest;
+    block_maxima(row_block(logits, block), &highest);
+    if (highest > best) {  // false for ties: the lowest id stays
+      best = highest;
+      best_block = block;
     }
   }
-  return best;
+  if (best == kImpossible) return kNoToken;
+  size_t id = best_block * kRowBlock;
+  while (clean_logit(logits[id]) != best) ++id;
+  return static_cast<TokenId>(id);
+}
+
+void forbid_masked(std::span<const uint32_t> allowed, std::span<float> logits) {
+  for (size_t id = 0; id < logits.size(); id += 32) {
+    const uint32_t word = id / 32 < allowed.size() ? allowed[id / 32] : 0;
+    if (word == ~uint32_t{0}) continue;
+    const size_t end = std::min(id + 32, logits.size());
+    for (size_t i = id; i < end; ++i) {
+      if ((word >> (i % 32) & 1) == 0) logits[i] = kImpossible;
+    }
+  }
 }
 
 }  // namespace
@@ -53,7 +66,7 @@ void Sampler::penalise(const SampleInput& input) {
     for (const TokenId token : touched_) {
       // The repetition penalty scales the model's own logit; the additive penalties stand beside it.
       const auto id = static_cast<size_t>(token);
-      const float raw = clean(input.logits[id]);
+      const float raw = clean_logit(input.logits[id]);
       work_[id] += (raw > 0 ? raw / params.repetition_penalty : raw * params.repetition_penalty) - raw;
       if (std::isnan(work_[id])) work_[id] = kImpossible;
     }
@@ -68,19 +81,14 @@ bool Sampler::adjust(const SampleInput& input) {
       params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f || params.frequency_penalty != 0.0f;
   if (!penalties && params.logit_bias.empty() && input.allowed.empty() && input.forbidden.empty()) return false;
   work_.resize(input.logits.size());
-  std::transform(input.logits.begin(), input.logits.end(), work_.begin(), clean);
+  clean_row(input.logits, work_.data());
   if (penalties) penalise(input);
   const auto vocab = static_cast<TokenId>(work_.size());
   for (const auto& [token, bias] : params.logit_bias) {
     if (token >= 0 && token < vocab)
-      work_[static_cast<size_t>(token)] = clean(work_[static_cast<size_t>(token)] + bias);
+      work_[static_cast<size_t>(token)] = clean_logit(work_[static_cast<size_t>(token)] + bias);
   }
-  if (!input.allowed.empty()) {
-    for (size_t id = 0; id < work_.size(); ++id) {
-      const size_t word = id / 32;
-      if (word >= input.allowed.size() || (input.allowed[word] >> (id % 32) & 1) == 0) work_[id] = kImpossible;
-    }
-  }
+  if (!input.allowed.empty()) forbid_masked(input.allowed, work_);
   for (const TokenId token : input.forbidden) {
     if (token >= 0 && token < vocab) work_[static_cast<size_t>(token)] = kImpossible;
   }
@@ -91,10 +99,13 @@ TokenId Sampler::sample(const SampleInput& input) {
   const SamplingParams& params = *input.params;
   const std::span<const float> logits = adjust(input) ? std::span<const float>(work_) : input.logits;
   if (params.temperature <= 0.0f || params.top_k == 1) return arg_max(logits);
+  maxima_.resize(row_blocks(logits.size()));
+  const float top = block_maxima(logits, maxima_.data());
+  if (top == kImpossible) return kNoToken;
   const double u = uniform_at(params.seed, input.choice, input.position);
   const bool all = (params.top_k <= 0 || static_cast<size_t>(params.top_k) >= logits.size()) && params.top_p >= 1.0f &&
                    params.min_p <= 0.0f;
-  return all ? draw_from_all(logits, params.temperature, u) : draw_from_best(logits, params, u);
+  return all ? draw_from_all(logits, top, params.temperature, u) : draw_from_best(logits, top, params, u);
 }
 
 void Sampler::reserve(size_t vocab) {
@@ -103,110 +114,177 @@ void Sampler::reserve(size_t vocab) {
   entries_.reserve(vocab);
   counts_.reserve(vocab);
   touched_.reserve(vocab);
+  maxima_.reserve(row_blocks(vocab));
+  ranked_.reserve(row_blocks(vocab));
+  sums_.reserve(row_blocks(vocab));
 }
 
-TokenId Sampler::draw_from_all(std::span<const float> logits, double temperature, double u) {
-  const TokenId best = arg_max(logits);
-  if (best == kNoToken) return kNoToken;
-  const double top = clean(logits[static_cast<size_t>(best)]);
+double Sampler::weigh_all(std::span<const float> logits, float top, float temperature) {
   weights_.resize(std::max(weights_.size(), logits.size()));
-  double total = 0;
-  for (size_t id = 0; id < logits.size(); ++id) {
-    const float logit = clean(logits[id]);
-    weights_[id] = logit == kImpossible ? 0.0 : std::exp((logit - top) / temperature);
-    total += weights_[id];
-  }
-  const double target = u * total;
-  double cumulated = 0;
-  TokenId last = best;
-  for (size_t id = 0; id < logits.size(); ++id) {
-    if (weights_[id] == 0.0) continue;
-    cumulated += weights_[id];
-    last = static_cast<TokenId>(id);
-    if (cumulated > target) return last;
-  }
-  return last;  // rounding put the target at the very end
+  sums_.resize(std::max(sums_.size(), maxima_.size()));
+  return exp_weights(logits, top, temperature, weights_.data(), sums_.data());
 }
 
-// Sorts entries_[0, n) best first, growing n until they hold top_p of the mass of entries_[0, kept); returns how many
-// stay.
-size_t Sampler::keep_nucleus(double temperature, double top_p, size_t kept) {
-  const auto begin = entries_.begin(), end = begin + static_cast<int64_t>(kept);
-  const double top = std::max_element(begin, end, [](const Entry& a, const Entry& b) { return better(b, a); })->logit;
-  const auto weight = [&](const Entry& entry) { return std::exp((entry.logit - top) / temperature); };
-  double total = 0;
-  for (auto entry = begin; entry != end; ++entry) total += weight(*entry);
-  double cumulated = 0;
-  for (size_t from = 0, count = kFirstNucleus; from < kept; from = count, count *= 8) {
-    count = std::min(count, kept);
-    const auto middle = begin + static_cast<int64_t>(count);
-    if (count < kept) std::nth_element(begin + static_cast<int64_t>(from), middle, end, better);
-    std::sort(begin + static_cast<int64_t>(from), middle, better);
-    for (size_t index = from; index < count; ++index) {
-      cumulated += weight(entries_[index]);
-      if (cumulated >= top_p * total) return index + 1;
+TokenId Sampler::draw_from_all(std::span<const float> logits, float top, float temperature, double u) {
+  const double target = u * weigh_all(logits, top, temperature);
+  const size_t blocks = row_blocks(logits.size());
+  double before = 0, before_last = 0;
+  size_t block = 0, last = 0;  // `last`: the last one where anything weighs; rounding may put the target behind it
+  for (; block < blocks; ++block) {
+    if (sums_[block] == 0) continue;
+    last = block;
+    before_last = before;
+    before += sums_[block];
+    if (before > target) break;
+  }
+  double cumulated = before_last;
+  size_t drawn = last * kRowBlock;
+  const size_t end = std::min(drawn + kRowBlock, logits.size());
+  for (size_t id = drawn; id < end; ++id) {
+    if (weights_[id] == 0) continue;
+    cumulated += static_cast<double>(weights_[id]);
+    drawn = id;
+    if (cumulated > target) break;
+  }
+  return static_cast<TokenId>(drawn);
+}
+
+// entries_: all tokens whose logit is at least `least`, in the order of ids.
+void Sampler::gather(std::span<const float> logits, float least) {
+  entries_.clear();
+  for (size_t block = 0; block < row_blocks(logits.size()); ++block) {
+    if (maxima_[block] < least || maxima_[block] == kImpossible) continue;
+    const size_t end = std::min((block + 1) * kRowBlock, logits.size());
+    for (size_t id = block * kRowBlock; id < end; ++id) {
+      const float logit = clean_logit(logits[id]);
+      if (logit >= least && logit != kImpossible) entries_.push_back({logit, 0, static_cast<TokenId>(id)});
     }
   }
-  return kept;
 }
 
-TokenId Sampler::draw_from_best(std::span<const float> logits, const SamplingParams& params, double u) {
-  const double temperature = params.temperature;
-  const TokenId best = arg_max(logits);
-  if (best == kNoToken) return kNoToken;
-  const double top = clean(logits[static_cast<size_t>(best)]);
-  entries_.clear();
-  for (size_t id = 0; id < logits.size(); ++id) {
-    const float logit = clean(logits[id]);
-    if (logit != kImpossible) entries_.push_back({logit, static_cast<TokenId>(id)});
+void Sampler::weigh_entries(float top, float temperature) {
+  for (Entry& entry : entries_) {
+    double sum;
+    exp_weights({&entry.logit, 1}, top, temperature, &entry.weight, &sum);
   }
-  size_t kept = entries_.size();
-  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < kept) {
-    kept = static_cast<size_t>(params.top_k);
-    std::nth_element(entries_.begin(), entries_.begin() + static_cast<int64_t>(kept), entries_.end(), better);
-    std::sort(entries_.begin(), entries_.begin() + static_cast<int64_t>(kept), better);
+}
+
+// entries_: the `count` best, best first. As many blocks as that have a maximum at or above the count-th highest
+// maximum, so no better token lies below it.
+void Sampler::keep_best(std::span<const float> logits, size_t count) {
+  float least = kImpossible;
+  if (count < maxima_.size()) {
+    ranked_.assign(maxima_.begin(), maxima_.end());
+    const auto nth = ranked_.begin() + static_cast<int64_t>(count) - 1;
+    std::nth_element(ranked_.begin(), nth, ranked_.end(), std::greater<>());
+    least = *nth;
   }
-  if (params.top_p < 1.0f) kept = keep_nucleus(temperature, std::max(0.0f, params.top_p), kept);
-  if (params.min_p > 0.0f) {  // keeps the order
-    const double floor = top + temperature * std::log(static_cast<double>(params.min_p));
-    const auto end = std::remove_if(entries_.begin(), entries_.begin() + static_cast<int64_t>(kept),
-                                    [&](const Entry& entry) { return entry.logit < floor && entry.id != best; });
-    kept = static_cast<size_t>(end - entries_.begin());
+  gather(logits, least);
+  if (count < entries_.size()) {
+    std::nth_element(entries_.begin(), entries_.begin() + static_cast<int64_t>(count), entries_.end(), better);
+    entries_.resize(count);
   }
-  double total = 0;
-  for (size_t index = 0; index < kept; ++index) total += std::exp((entries_[index].logit - top) / temperature);
+  std::sort(entries_.begin(), entries_.end(), better);
+}
+
+// entries_: at least those that hold `top_p` of the weight of all. Returns how much weight that is.
+double Sampler::gather_nucleus(std::span<const float> logits, float top, float temperature, double top_p) {
+  const double goal = top_p * weigh_all(logits, top, temperature);
+  for (float depth = kFirstDepth;; depth *= 4) {
+    const bool all = depth >= kNoDepth;
+    gather(logits, all ? kImpossible : top - temperature * depth);
+    double mass = 0;
+    for (Entry& entry : entries_) {
+      entry.weight = weights_[static_cast<size_t>(entry.id)];
+      mass += static_cast<double>(entry.weight);
+    }
+    if (all || mass > goal) return goal;
+  }
+}
+
+// Sorts entries_ best first as far as needed and keeps those that reach `goal`.
+void Sampler::keep_nucleus(double goal) {
+  const auto begin = entries_.begin();
   double cumulated = 0;
-  for (size_t index = 0; index < kept; ++index) {
-    cumulated += std::exp((entries_[index].logit - top) / temperature);
-    if (cumulated > u * total) return entries_[index].id;
+  for (size_t from = 0, count = kFirstNucleus; from < entries_.size(); from = count, count *= 8) {
+    count = std::min(count, entries_.size());
+    const auto middle = begin + static_cast<int64_t>(count);
+    if (count < entries_.size()) std::nth_element(begin + static_cast<int64_t>(from), middle, entries_.end(), better);
+    std::sort(begin + static_cast<int64_t>(from), middle, better);
+    for (size_t index = from; index < count; ++index) {
+      cumulated += static_cast<double>(entries_[index].weight);
+      if (cumulated >= goal) return entries_.resize(index + 1);
+    }
   }
-  return entries_[kept - 1].id;
+}
+
+double Sampler::entries_mass() const {
+  double mass = 0;
+  for (const Entry& entry : entries_) mass += static_cast<double>(entry.weight);
+  return mass;
+}
+
+TokenId Sampler::draw_from_best(std::span<const float> logits, float top, const SamplingParams& params, double u) {
+  const float temperature = params.temperature;
+  const double top_p = std::max(0.0f, params.top_p);
+  float least = kImpossible;
+  if (params.min_p > 0.0f) least = std::min(top, top + temperature * std::log(params.min_p));
+  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < logits.size()) {
+    keep_best(logits, static_cast<size_t>(params.top_k));
+    weigh_entries(top, temperature);
+    if (top_p < 1.0) keep_nucleus(top_p * entries_mass());
+  } else if (top_p < 1.0) {
+    keep_nucleus(gather_nucleus(logits, top, temperature, top_p));
+  } else {
+    gather(logits, least);
+    weigh_entries(top, temperature);
+  }
+  std::erase_if(entries_, [&](const Entry& entry) { return entry.logit < least; });
+  const double target = u * entries_mass();
+  double cumulated = 0;
+  for (const Entry& entry : entries_) {
+    cumulated += static_cast<double>(entry.weight);
+    if (cumulated > target) return entry.id;
+  }
+  return entries_.back().id;
 }
 
 float token_logprob(const LogprobInput& input, std::span<TokenLogprob> top) {
-  double highest = kImpossible;
-  for (const float raw : input.logits) highest = std::max<double>(highest, clean(raw));
-  double sum = 0;
+  const size_t blocks = row_blocks(input.logits.size());
+  float highest = kImpossible;
   size_t filled = 0;
-  for (size_t id = 0; id < input.logits.size(); ++id) {
-    const float logit = clean(input.logits[id]);
-    if (logit != kImpossible) sum += std::exp(logit - highest);
-    if (filled == top.size() && (filled == 0 || logit <= top[filled - 1].logprob)) continue;
-    // Insertion from the end; an equal logit stays behind the lower id that came before.
-    size_t at = filled < top.size() ? filled++ : filled - 1;
-    while (at > 0 && top[at - 1].logprob < logit) {
-      top[at] = top[at - 1];
-      --at;
+  for (size_t block = 0; block < blocks; ++block) {
+    float maximum;
+    block_maxima(row_block(input.logits, block), &maximum);
+    highest = std::max(highest, maximum);
+    const auto beaten = [&](float logit) {  // by all that is in `top`: the lower id stays before an equal logit
+      return filled == top.size() && (filled == 0 || logit <= top[filled - 1].logprob);
+    };
+    if (beaten(maximum)) continue;
+    for (size_t id = block * kRowBlock; id < std::min((block + 1) * kRowBlock, input.logits.size()); ++id) {
+      const float logit = clean_logit(input.logits[id]);
+      if (beaten(logit)) continue;
+      size_t at = filled < top.size() ? filled++ : filled - 1;  // insertion from the end
+      while (at > 0 && top[at - 1].logprob < logit) {
+        top[at] = top[at - 1];
+        --at;
+      }
+      top[at] = {static_cast<TokenId>(id), logit};
     }
-    top[at] = {static_cast<TokenId>(id), logit};
   }
-  const double log_sum = highest + std::log(sum);
+  double sum = 0;
+  for (size_t block = 0; highest != kImpossible && block < blocks; ++block) {
+    float weights[kRowBlock];
+    double block_sum;
+    sum += exp_weights(row_block(input.logits, block), highest, 1.0f, weights, &block_sum);
+  }
+  const double log_sum = static_cast<double>(highest) + std::log(sum);
   const auto logprob = [&](float logit) {
-    return logit == kImpossible ? kImpossible : static_cast<float>(logit - log_sum);
+    return logit == kImpossible ? kImpossible : static_cast<float>(static_cast<double>(logit) - log_sum);
   };
   for (TokenLogprob& entry : top.first(filled)) entry.logprob = logprob(entry.logprob);
   if (input.token < 0 || static_cast<size_t>(input.token) >= input.logits.size()) return kImpossible;
-  return logprob(clean(input.logits[static_cast<size_t>(input.token)]));
+  return logprob(clean_logit(input.logits[static_cast<size_t>(input.token)]));
 }
 
 }  // namespace loralei

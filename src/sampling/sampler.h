@@ -44,25 +44,36 @@ class Sampler {
  private:
   struct Entry {
     float logit;
+    float weight;  // exp((logit - best) / temperature)
     TokenId id;
   };
   static bool better(const Entry& a, const Entry& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; }
 
   bool adjust(const SampleInput& input);
   void penalise(const SampleInput& input);
-  TokenId draw_from_all(std::span<const float> logits, double temperature, double u);
-  TokenId draw_from_best(std::span<const float> logits, const SamplingParams& params, double u);
-  size_t keep_nucleus(double temperature, double top_p, size_t kept);
+  // `top` is the best logit; maxima_ holds the blocks' ones.
+  TokenId draw_from_all(std::span<const float> logits, float top, float temperature, double u);
+  TokenId draw_from_best(std::span<const float> logits, float top, const SamplingParams& params, double u);
+  double weigh_all(std::span<const float> logits, float top, float temperature);
+  void gather(std::span<const float> logits, float least);
+  void weigh_entries(float top, float temperature);
+  void keep_best(std::span<const float> logits, size_t count);
+  double gather_nucleus(std::span<const float> logits, float top, float temperature, double top_p);
+  void keep_nucleus(double goal);
+  double entries_mass() const;
 
   std::vector<float> work_;       // [vocab] adjusted logits
-  std::vector<double> weights_;   // [vocab]
+  std::vector<float> maxima_;     // [blocks of the row] (sampling/row_math.h)
+  std::vector<float> ranked_;     // [blocks] the same in another order
+  std::vector<float> weights_;    // [vocab]
+  std::vector<double> sums_;      // [blocks] of weights_
   std::vector<Entry> entries_;    // [vocab]
   std::vector<uint32_t> counts_;  // [vocab], zero between calls
   std::vector<TokenId> touched_;
 };
 
 // log p(token) under softmax(logits) and the `top` most likely ones, descending (ties: lowest id first). top.size()
-// entries are written; fewer than the vocabulary. Sums are in double.
+// entries are written; fewer than the vocabulary. Weights are f32, their sum is in double.
 struct LogprobInput {
   std::span<const float> logits;
   TokenId token = 0;

@@ -117,6 +117,43 @@ TEST(Sampler, LargeNucleiAreFoundWithoutAFullSort) {
   }
 }
 
+// Many blocks, the last one short, with everything that cuts: what is drawn lies in the naive set, as often as it
+// should.
+TEST(Sampler, LargeVocabulariesAreCutAsTheNaiveSetIs) {
+  const uint64_t seed = 17;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  Prng random(seed);
+  Sampler sampler;
+  for (int round = 0; round < 24; ++round) {
+    SamplingParams params;
+    params.seed = random();
+    params.temperature = 0.3f + static_cast<float>(random.uniform() * 1.5);
+    if (random.below(2)) params.top_k = 1 + static_cast<int32_t>(random.below(60));
+    if (random.below(2)) params.top_p = 0.2f + static_cast<float>(random.uniform() * 0.79);
+    if (random.below(2)) params.min_p = static_cast<float>(random.uniform() * 0.1);
+    auto logits = random_logits(random, 2600 + random.below(600), random.below(2) ? 3 : 40);
+    if (round % 3 == 0) {
+      for (float& logit : logits) logit = std::round(logit);  // ties across blocks
+    }
+    const auto expected = naive_distribution(logits, params);
+    std::map<TokenId, int> seen;
+    constexpr int kDraws = 2000;
+    for (uint64_t position = 0; position < kDraws; ++position) {
+      ++seen[sampler.sample({.logits = logits, .params = &params, .position = position})];
+    }
+    for (const auto& [id, count] : seen) ASSERT_TRUE(expected.count(id)) << "token " << id << " should have been cut";
+    double chi_square = 0;
+    int cells = 0;
+    for (const auto& [id, p] : expected) {
+      const double wanted = p * kDraws;
+      if (wanted <= 5) continue;
+      chi_square += (seen[id] - wanted) * (seen[id] - wanted) / wanted;
+      ++cells;
+    }
+    EXPECT_LT(chi_square, cells + 6 * std::sqrt(2.0 * cells) + 10) << "round " << round;
+  }
+}
+
 TEST(Sampler, DependsOnSeedChoiceAndPositionAlone) {
   Prng random(3);
   const auto logits = random_logits(random, 300, 4), other = random_logits(random, 500, 4);

@@ -54,6 +54,7 @@ const OpTable* avx2_op_table() {
       .kv_store = avx2::kv_store,
       .attention = avx2::attention,
       .rms_norm = avx2::rms_norm,
+      .rope_angles = avx2::rope_angles,
       .rope = avx2::rope,
       .swiglu = avx2::swiglu,
       .embed = avx2::embed,

@@ -59,6 +59,7 @@ const OpTable* avx512_op_table() {
       .kv_store = avx512::kv_store,
       .attention = avx512::attention,
       .rms_norm = avx512::rms_norm,
+      .rope_angles = avx512::rope_angles,
       .rope = avx512::rope,
       .swiglu = avx512::swiglu,
       .embed = avx512::embed,

@@ -41,17 +41,27 @@ void rms_norm(OpContext& ctx, const RmsNormArgs& args) {
                          [&](int64_t begin, int64_t end, int) { rms_norm_rows(args, begin, end); });
 }
 
-// The angles of a position are computed once and used by all heads; in double, because position * frequency needs more
-// than 24 bits.
-void rope_row(const RopeArgs& args, int64_t row, float* table) {
+void rope_angles(OpContext& ctx, const RopeAnglesArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  constexpr int64_t kWork = 64;  // a sine takes as long as that many elements of the cheaper loops
   const int32_t half = args.head_dim / 2;
-  float* cosines = table;
-  float* sines = table + half;
-  for (int32_t i = 0; i < half; ++i) {
-    const double angle = static_cast<double>(args.positions[row]) * static_cast<double>(args.inv_freq[i]);
-    cosines[i] = static_cast<float>(std::cos(angle) * static_cast<double>(args.attention_scale));
-    sines[i] = static_cast<float>(std::sin(angle) * static_cast<double>(args.attention_scale));
-  }
+  ctx.pool->parallel_for(args.rows, row_grain(kWork * args.head_dim), [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* const cosines = args.angles + row * args.head_dim;
+      for (int32_t i = 0; i < half; ++i) {
+        const double angle = static_cast<double>(args.positions[row]) * static_cast<double>(args.inv_freq[i]);
+        cosines[i] = static_cast<float>(std::cos(angle) * static_cast<double>(args.attention_scale));
+        cosines[half + i] = static_cast<float>(std::sin(angle) * static_cast<double>(args.attention_scale));
+      }
+    }
+  });
+}
+
+void rope_row(const RopeArgs& args, int64_t row) {
+  const int32_t half = args.head_dim / 2;
+  const float* const cosines = args.angles + row * args.head_dim;
+  const float* const sines = cosines + half;
   for (int32_t head = 0; head < args.heads; ++head) {
     float* x1 = args.x + row * args.stride + int64_t{head} * args.head_dim;
     float* x2 = x1 + half;
@@ -67,11 +77,9 @@ void rope_row(const RopeArgs& args, int64_t row, float* table) {
 void rope(OpContext& ctx, const RopeArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
-  const Scratch scratch(ctx, 0, rope_worker_bytes(args.head_dim));
-  ctx.pool->parallel_for(args.rows, row_grain(int64_t{args.heads + 16} * args.head_dim),
-                         [&](int64_t begin, int64_t end, int worker) {
-                           for (int64_t row = begin; row < end; ++row)
-                             rope_row(args, row, scratch.worker<float>(worker));
+  ctx.pool->parallel_for(args.rows, row_grain(int64_t{args.heads} * args.head_dim),
+                         [&](int64_t begin, int64_t end, int) {
+                           for (int64_t row = begin; row < end; ++row) rope_row(args, row);
                          });
 }
 
@@ -93,18 +101,22 @@ void swiglu(OpContext& ctx, const SwigluArgs& args) {
   });
 }
 
+void embed_row(const EmbedArgs& args, int64_t row) {
+  float* y = args.y + row * args.y_stride;
+  if (args.w.layout == LayoutId::kTile16) {
+    const RowTile tile = tile_of_row(args.w, args.tokens[row]);
+    decode_tile_row(args.w.dtype, tile.data, static_cast<int>(args.tokens[row] - tile.output), args.w.cols, y);
+  } else {
+    decode_to_f32(args.w.dtype, weight_row(args.w, args.tokens[row]), y, args.w.cols);
+  }
+}
+
 void embed(OpContext& ctx, const EmbedArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
-  for (int32_t row = 0; row < args.rows; ++row) {
-    float* y = args.y + row * args.y_stride;
-    if (args.w.layout == LayoutId::kTile16) {
-      const RowTile tile = tile_of_row(args.w, args.tokens[row]);
-      decode_tile_row(args.w.dtype, tile.data, static_cast<int>(args.tokens[row] - tile.output), args.w.cols, y);
-    } else {
-      decode_to_f32(args.w.dtype, weight_row(args.w, args.tokens[row]), y, args.w.cols);
-    }
-  }
+  ctx.pool->parallel_for(args.rows, row_grain(args.w.cols), [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) embed_row(args, row);
+  });
 }
 
 // y += x

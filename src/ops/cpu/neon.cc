@@ -49,6 +49,7 @@ const OpTable* neon_op_table() {
       .kv_store = neon::kv_store,
       .attention = neon::attention,
       .rms_norm = neon::rms_norm,
+      .rope_angles = neon::rope_angles,
       .rope = neon::rope,
       .swiglu = neon::swiglu,
       .embed = neon::embed,

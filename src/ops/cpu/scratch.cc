@@ -17,7 +17,7 @@ int64_t cpu_scratch_bytes(const OpLimits& limits) {
       {matmul_worker_bytes() * threads,
        round_up64(activation_bytes(limits.rows_max, limits.in_max)) + round_up64(tile_worker_bytes()) * threads,
        lora_shared_bytes(limits.rank_max) + lora_worker_bytes() * threads,
-       attention_shared + attention.worker_bytes * threads, rope_worker_bytes(limits.head_dim) * threads});
+       attention_shared + attention.worker_bytes * threads});
 }
 
 }  // namespace loralei

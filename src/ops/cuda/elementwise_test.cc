@@ -61,14 +61,20 @@ TEST_F(CudaElementwise, RopeTurnsByExactAnglesAtFarPositions) {
       inv_freq.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / head_dim)));
     const std::vector<float> x = random_floats(prng, rows * stride);
     std::vector<float> expected = x;
-    ref_op_table().rope(fresh_context(ref_op_table()).ctx, {.x = expected.data(),
-                                                            .stride = stride,
-                                                            .rows = rows,
-                                                            .heads = heads,
-                                                            .head_dim = head_dim,
-                                                            .positions = positions.data(),
-                                                            .inv_freq = inv_freq.data(),
-                                                            .attention_scale = 1.25f});
+    std::vector<float> angles(static_cast<size_t>(rows * head_dim));
+    TestContext& context = fresh_context(ref_op_table());
+    ref_op_table().rope_angles(context.ctx, {.positions = positions.data(),
+                                             .inv_freq = inv_freq.data(),
+                                             .attention_scale = 1.25f,
+                                             .rows = rows,
+                                             .head_dim = head_dim,
+                                             .angles = angles.data()});
+    ref_op_table().rope(context.ctx, {.x = expected.data(),
+                                      .stride = stride,
+                                      .rows = rows,
+                                      .heads = heads,
+                                      .head_dim = head_dim,
+                                      .angles = angles.data()});
     auto y = device(x), freq = device(inv_freq);
     auto at = device(positions);
     LAUNCH_OK(rope(stream_, {y.data(), stride, rows, heads, head_dim, at.data(), freq.data(), 1.25f}));

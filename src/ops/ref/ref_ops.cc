@@ -252,6 +252,20 @@ void ref_rms_norm(OpContext& ctx, const RmsNormArgs& args) {
   }
 }
 
+void ref_rope_angles(OpContext& ctx, const RopeAnglesArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  const int32_t half = args.head_dim / 2;
+  for (int32_t row = 0; row < args.rows; ++row) {
+    for (int32_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(args.positions[row]) * static_cast<double>(args.inv_freq[i]);
+      float* const at = args.angles + int64_t{row} * args.head_dim + i;
+      at[0] = static_cast<float>(std::cos(angle) * static_cast<double>(args.attention_scale));
+      at[half] = static_cast<float>(std::sin(angle) * static_cast<double>(args.attention_scale));
+    }
+  }
+}
+
 void ref_rope(OpContext& ctx, const RopeArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
@@ -260,9 +274,8 @@ void ref_rope(OpContext& ctx, const RopeArgs& args) {
     for (int32_t head = 0; head < args.heads; ++head) {
       float* x = args.x + row * args.stride + int64_t{head} * args.head_dim;
       for (int32_t i = 0; i < half; ++i) {
-        const double angle = static_cast<double>(args.positions[row]) * static_cast<double>(args.inv_freq[i]);
-        const double c = std::cos(angle) * static_cast<double>(args.attention_scale);
-        const double s = std::sin(angle) * static_cast<double>(args.attention_scale);
+        const float* const at = args.angles + int64_t{row} * args.head_dim + i;
+        const double c = static_cast<double>(at[0]), s = static_cast<double>(at[half]);
         const double x1 = static_cast<double>(x[i]), x2 = static_cast<double>(x[i + half]);
         x[i] = static_cast<float>(x1 * c - x2 * s);
         x[i + half] = static_cast<float>(x2 * c + x1 * s);
@@ -320,6 +333,7 @@ const OpTable& ref_op_table() {
       .kv_store = ref_kv_store,
       .attention = ref_attention,
       .rms_norm = ref_rms_norm,
+      .rope_angles = ref_rope_angles,
       .rope = ref_rope,
       .swiglu = ref_swiglu,
       .embed = ref_embed,
