@@ -7,8 +7,8 @@
 //   fixed = KV + activations + process + min(window, 128 MiB, three layers' streamed bytes)
 //
 // The disk is probed with the streamer's own block size and depth before and after each window of time; a window counts
-// when its probes agree. The disk into memory of the window's size is probed beside it (weights/disk_probe.h says why
-// it may be slower); what the bound would be with it has rows of its own. Every part of `fixed` has a row of its own,
+// when its probes agree. Beside it the disk is probed with every byte looked at once (weights/disk_probe.h says why
+// that may be slower); what the bound would be with it has rows of its own. Every part of `fixed` has a row of its own,
 // so that locking less is no way out.
 //
 // Besides the policies, "none" streams every layer whole, "sync" is the balanced plan read when it is waited for, and
@@ -56,8 +56,8 @@ struct Contestant {
   BenchOptions options;  // what it stands for
   std::unique_ptr<Rig> rig;
   double held_bytes = 0;  // that the process grew by for it
-  // A window each; "wide": with the disk's rate into memory of the window's size.
-  std::vector<double> tok_s, bound, disk, wide_bound, wide_disk, read_bytes, waited;
+  // A window each; "looked": with the rate at which the disk gives bytes that are read once.
+  std::vector<double> tok_s, bound, disk, looked_bound, looked_disk, read_bytes, waited;
   std::map<int, double> tok_s_in_turn;  // dropped windows too
   OffloadBytes bytes;
   double peak_bytes = 0;
@@ -104,16 +104,18 @@ Status measure_window(Contestant& one, const std::string& packed, double compute
   const WeightStore& weights = rig.host->weights();
   const int batch = options.batches.front();
   const int most = kContextTokens - 2;
-  const int tokens = std::clamp(static_cast<int>(std::ceil(one.rate * options.window_s)) + 1, 3, most);
-  const auto window_bytes = static_cast<int64_t>(one.bytes.window);
+  // The first token of a run only starts its clock.
+  const auto tokens_for = [&](double left_s) {
+    return std::clamp(static_cast<int>(std::ceil(one.rate * left_s)) + 1, 3, most);
+  };
   TRY_ASSIGN(const double before, probe_round_gb_s(packed, turn));
-  TRY_ASSIGN(const double wide_before, probe_round_gb_s(packed, turn, window_bytes));
+  TRY_ASSIGN(const double looked_before, probe_round_gb_s(packed, turn, ProbedBlocks::kLookedAt));
   TRY_ASSIGN(const ProcessMemory memory_before, process_memory());
   reset_peak_memory();
   const StreamerTotals begun = weights.stream_totals();
   double seconds = 0, made = 0;
   while (seconds < options.window_s) {
-    BatchSpec spec = offload_spec(options, rig, batch, tokens);
+    BatchSpec spec = offload_spec(options, rig, batch, tokens_for(options.window_s - seconds));
     spec.seed = static_cast<uint64_t>(turn) * 1000 + static_cast<uint64_t>(made) + 2;
     TRY_ASSIGN(const BatchTimes times, rig.runner->run(spec));
     seconds += static_cast<double>(times.decode_ns) * 1e-9;
@@ -123,7 +125,7 @@ Status measure_window(Contestant& one, const std::string& packed, double compute
   TRY_ASSIGN(const ProcessMemory memory, process_memory());
   one.peak_bytes = std::max(one.peak_bytes, static_cast<double>(memory.rss_peak_bytes) - others_bytes);
   one.held_bytes += static_cast<double>(memory.rss_bytes - memory_before.rss_bytes);
-  TRY_ASSIGN(const double wide_after, probe_round_gb_s(packed, turn + 5, window_bytes));
+  TRY_ASSIGN(const double looked_after, probe_round_gb_s(packed, turn + 5, ProbedBlocks::kLookedAt));
   TRY_ASSIGN(const double after, probe_round_gb_s(packed, turn + 5));
   one.rate = made / seconds / batch;
   one.tok_s_in_turn[turn] = made / seconds;
@@ -135,16 +137,31 @@ Status measure_window(Contestant& one, const std::string& packed, double compute
   one.disturbed += agree ? 0 : 1;
   one.tok_s.push_back(made / seconds);
   one.disk.push_back((before + after) / 2);
-  one.wide_disk.push_back((wide_before + wide_after) / 2);
+  one.looked_disk.push_back((looked_before + looked_after) / 2);
   const auto bound = [&](double gb_s) {
     return batch / std::max(batch / compute_tok_s, one.bytes.least / (gb_s * kGb));
   };
   one.bound.push_back(bound(one.disk.back()));
-  one.wide_bound.push_back(bound(one.wide_disk.back()));
+  one.looked_bound.push_back(bound(one.looked_disk.back()));
   const auto passes = static_cast<double>(std::max<int64_t>(1, ended.passes - begun.passes));
   one.waited.push_back(static_cast<double>(ended.waited_ns - begun.waited_ns) * 1e-9 / seconds);
   one.read_bytes.push_back(static_cast<double>(ended.read_bytes - begun.read_bytes) / passes);
   return {};
+}
+
+// What a turn gave: "turn 3: balanced 1.24 tok/s (2 windows count), ...".
+std::string turn_line(const std::vector<Contestant>& contestants, int turn) {
+  std::string line = "turn " + std::to_string(turn + 1) + ":";
+  for (const Contestant& one : contestants) {
+    const auto rate = one.tok_s_in_turn.find(turn);
+    if (rate == one.tok_s_in_turn.end()) continue;
+    char text[96];
+    std::snprintf(text, sizeof text, " %.2f tok/s (%d windows count),", rate->second,
+                  static_cast<int>(one.tok_s.size()));
+    line += " " + one.name + text;
+  }
+  line.pop_back();
+  return line;
 }
 
 // Opens all, then windows in turn until each has its rounds; who begins a turn alternates.
@@ -170,6 +187,7 @@ void take_turns(std::vector<Contestant>& contestants, double budget_gb, const st
       Status status = measure_window(one, packed, compute_tok_s, turn, held_by_others(one));
       if (!status.ok()) one.failed = status.error().message;
     }
+    if (anyone) log.log(LogLevel::kInfo, turn_line(contestants, turn));
   }
 }
 
@@ -194,9 +212,9 @@ void add_rows(const Contestant& point, const std::string& name, double budget_gb
     return parts;
   };
   report.rows.push_back(summarise(name + ".of_bound", "ratio", fractions(point.bound)));
-  report.rows.push_back(summarise(name + ".of_bound_into_window", "ratio", fractions(point.wide_bound)));
+  report.rows.push_back(summarise(name + ".of_bound_looked_at", "ratio", fractions(point.looked_bound)));
   report.rows.push_back(summarise(name + ".disk_gb_s", "GB/s", point.disk));
-  report.rows.push_back(summarise(name + ".disk_into_window_gb_s", "GB/s", point.wide_disk));
+  report.rows.push_back(summarise(name + ".disk_looked_at_gb_s", "GB/s", point.looked_disk));
   const auto gb = [&](const char* what, double bytes) {
     report.rows.push_back(summarise(name + what, "GB", {bytes / kGb}));
   };

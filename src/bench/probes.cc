@@ -68,8 +68,8 @@ Result<std::string> disk_probe_file(const std::string& cache_dir) {
   });
 }
 
-Result<double> probe_round_gb_s(const std::string& path, int round, int64_t memory_bytes) {
-  return probe_stream_gb_s(path, kStreamProbeS, round * 7 % 16 / 16.0, memory_bytes);
+Result<double> probe_round_gb_s(const std::string& path, int round, ProbedBlocks blocks) {
+  return probe_stream_gb_s(path, kStreamProbeS, round * 7 % 16 / 16.0, blocks);
 }
 
 }  // namespace loralei

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "weights/disk_probe.h"
 
 namespace loralei {
 
@@ -18,6 +19,6 @@ Result<double> probe_disk_gb_s(const std::string& path, int64_t block_bytes, int
 Result<std::string> disk_probe_file(const std::string& cache_dir);
 
 // weights/disk_probe.h for 0.7 seconds; `round` moves the place in the file.
-Result<double> probe_round_gb_s(const std::string& path, int round, int64_t memory_bytes = 0);
+Result<double> probe_round_gb_s(const std::string& path, int round, ProbedBlocks blocks = ProbedBlocks::kUntouched);
 
 }  // namespace loralei

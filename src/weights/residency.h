@@ -64,13 +64,13 @@ struct ResidencyPlan {
 
 // The largest piece that is streamed as one, as stored: the window holds two, so that one arrives while another is
 // used.
-inline constexpr int64_t kPanelBytes = int64_t{2} << 20;
+inline constexpr int64_t kPanelBytes = int64_t{1} << 20;
 // A window by default: what three layers stream, at most this.
 inline constexpr int64_t kWindowMostBytes = int64_t{128} << 20;
 // Where every layer streams the same bytes ('balanced') less is at most enough: a few blocks under way, a round being
 // used and as much again that has arrived. What a window does not take is locked, and is not read; and memory that is
 // written again soon is still in the caches of who writes it (weights/disk_probe.h).
-inline constexpr int64_t kBalancedWindowBytes = int64_t{16} << 20;
+inline constexpr int64_t kBalancedWindowBytes = int64_t{8} << 20;
 inline constexpr int64_t kBalancedShrunkWindowBytes = int64_t{64} << 20;  // a quarter is for decoding
 
 Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices, int64_t bytes,
