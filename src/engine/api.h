@@ -10,6 +10,7 @@
 // TokenEvent::error.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -124,6 +125,9 @@ struct AdapterStatus {
 
 // --- state
 
+// Steps are counted by their rows, up to each of these and beyond (vLLM's buckets).
+inline constexpr std::array<int32_t, 13> kStepRowsLimits = {1,   8,    16,   32,   64,   128,  256,
+                                                            512, 1024, 2048, 4096, 8192, 16384};
 struct EngineStats {
   int32_t running = 0, waiting = 0, waiting_for_adapter = 0;
   int64_t kv_blocks_total = 0, kv_blocks_used = 0,
@@ -136,6 +140,8 @@ struct EngineStats {
   uint64_t adapter_loads = 0, adapter_load_failures = 0, adapter_evictions = 0;
   double step_ms_last = 0;
   int32_t rows_last = 0;
+  uint64_t rows = 0;                                                 // of all steps
+  std::array<uint64_t, kStepRowsLimits.size() + 1> steps_by_rows{};  // the last: above all limits
   // Of all steps: planning, computing, sampling; and what of it went into the model's large parts.
   double step_s = 0, products_s = 0, attention_s = 0, lora_s = 0, disk_s = 0;
   int64_t disk_read_bytes = 0;  // of streamed weights

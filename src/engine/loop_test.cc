@@ -34,6 +34,17 @@ TEST(EngineLoop, ALongPromptIsComputedInChunksBesideDecodeRows) {
   world.expect_oracle(second);
 }
 
+TEST(EngineLoop, StepsAreCountedByTheirRows) {
+  World world;
+  world.submit(simple(10, 20));
+  world.run();
+  const EngineStats stats = world.stats();
+  EXPECT_EQ(stats.rows, 10u + 19u);  // the last token is not computed
+  EXPECT_EQ(stats.steps_by_rows.at(0), 19u);
+  EXPECT_EQ(stats.steps_by_rows.at(2), 1u);  // ten rows: above 8, up to 16
+  EXPECT_EQ(stats.steps, 20u);
+}
+
 TEST(EngineLoop, AWarmPrefixGivesTheSameTextAsAColdOne) {
   World world;
   Submit submit = simple(70, 30, 3);

@@ -175,6 +175,9 @@ void EngineLoop::compute() {
   const Status status = parts_.executor->execute(batch, parts_.kv->view());
   ++steps_;
   counters_.rows_last = static_cast<int32_t>(batch.tokens.size());
+  counters_.rows += batch.tokens.size();
+  const auto limit = std::lower_bound(kStepRowsLimits.begin(), kStepRowsLimits.end(), counters_.rows_last);
+  ++counters_.steps_by_rows[static_cast<size_t>(limit - kStepRowsLimits.begin())];
   if (status.ok()) {
     commit_rows();
     commit_samples();

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -122,6 +123,22 @@ class Page {
   std::vector<MetricFamily> families_;
 };
 
+void put_step_rows(Page& page, const EngineStats& s) {
+  ClientMetric metric;
+  metric.histogram.sample_sum = static_cast<double>(s.rows);
+  for (size_t i = 0; i < s.steps_by_rows.size(); ++i) {
+    metric.histogram.sample_count += s.steps_by_rows[i];
+    const double limit = i < kStepRowsLimits.size() ? kStepRowsLimits[i] : std::numeric_limits<double>::infinity();
+    metric.histogram.bucket.push_back({metric.histogram.sample_count, limit});
+  }
+  MetricFamily family;
+  family.name = "loralei_step_rows_total";
+  family.help = "Rows (tokens) of a step.";
+  family.type = MetricType::Histogram;
+  family.metric = {metric};
+  page.family(std::move(family), {"vllm:iteration_tokens_total"});
+}
+
 void put_engine(Page& page, const EngineStats& s) {
   constexpr auto kGauge = MetricType::Gauge;
   constexpr auto kCounter = MetricType::Counter;
@@ -174,6 +191,7 @@ void put_engine(Page& page, const EngineStats& s) {
              number(s.adapter_evictions));
   page.value(kGauge, "loralei_step_seconds", "Duration of the last step.", s.step_ms_last / 1000);
   page.value(kGauge, "loralei_step_rows", "Rows of the last step.", s.rows_last);
+  put_step_rows(page, s);
   const char* const kWork = "Time of all steps, by what it went into.";
   page.value(kCounter, "loralei_work_seconds_total", kWork, s.products_s, {{"part", "products"}});
   page.value(kCounter, "loralei_work_seconds_total", kWork, s.attention_s, {{"part", "attention"}});

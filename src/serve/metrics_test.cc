@@ -38,20 +38,31 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
   stats.drafted_tokens = 40;
   stats.accepted_tokens = 30;
   stats.step_s = 8;
+  stats.rows = 541;
+  stats.steps_by_rows = {2, 0, 1, 1, 0, 0, 0, 1};
   stats.products_s = 5;
   stats.attention_s = 1.5;
   stats.lora_s = 0.5;
   const std::string text = metrics.render(stats, {}, 1234.0);
   for (const char* line :
-       {"loralei_requests_running 3\n", "vllm:num_requests_running{model_name=\"base\",engine=\"0\"} 3\n",
-        "vllm:kv_cache_usage_perc{model_name=\"base\",engine=\"0\"} 0.5\n", "loralei_generation_tokens_total 77\n",
+       {"loralei_requests_running 3\n",
+        "vllm:num_requests_running{model_name=\"base\",engine=\"0\"} 3\n",
+        "vllm:kv_cache_usage_perc{model_name=\"base\",engine=\"0\"} 0.5\n",
+        "loralei_generation_tokens_total 77\n",
         "vllm:generation_tokens_total{model_name=\"base\",engine=\"0\"} 77\n",
         "loralei_adapter_requests_total{adapter=\"a\"} 1\n",
         "loralei_adapter_generation_tokens_total{adapter=\"a\"} 5\n",
         "http_requests_total{handler=\"unknown\",method=\"other\",status=\"404\"} 1\n",
-        "loralei_speculation_drafted_tokens_total 40\n", "loralei_speculation_accepted_tokens_total 30\n",
-        "loralei_unknown_request_fields_total 2\n", "loralei_work_seconds_total{part=\"products\"} 5\n",
+        "loralei_speculation_drafted_tokens_total 40\n",
+        "loralei_speculation_accepted_tokens_total 30\n",
+        "loralei_unknown_request_fields_total 2\n",
+        "loralei_work_seconds_total{part=\"products\"} 5\n",
         "loralei_work_seconds_total{part=\"rest\"} 1\n",
+        "loralei_step_rows_total_bucket{le=\"1\"} 2\n",
+        "loralei_step_rows_total_bucket{le=\"16\"} 3\n",
+        "loralei_step_rows_total_sum 541\n",
+        "vllm:iteration_tokens_total_count{model_name=\"base\",engine=\"0\"} 5\n",
+        "vllm:iteration_tokens_total_bucket{model_name=\"base\",engine=\"0\",le=\"+Inf\"} 5\n",
         "vllm:time_to_first_token_seconds_bucket{model_name=\"base\",engine=\"0\",le=\"0.06\"} 1\n",
         "loralei_time_to_first_token_seconds_bucket{le=\"0.04\"} 0\n",
         "vllm:request_success_total{model_name=\"base\",engine=\"0\",finished_reason=\"stop\"} 1\n"}) {
