@@ -10,10 +10,11 @@
 namespace loralei {
 namespace {
 
-Result<DeviceFactory> gpu([[maybe_unused]] int ordinal) {
+Result<DeviceFactory> gpu([[maybe_unused]] int ordinal, [[maybe_unused]] bool enforce_eager) {
 #ifdef LORALEI_WITH_CUDA
-  return DeviceFactory(
-      [ordinal](const DeviceRequest& request) { return make_cuda_backend({.ordinal = ordinal}, request); });
+  return DeviceFactory([ordinal, enforce_eager](const DeviceRequest& request) {
+    return make_cuda_backend({.ordinal = ordinal, .graphs = !enforce_eager}, request);
+  });
 #else
   return unsupported(
       "--device cuda: this build has no GPU support; build where the CUDA toolkit is installed (-DLORALEI_CUDA=on), or "
@@ -23,14 +24,14 @@ Result<DeviceFactory> gpu([[maybe_unused]] int ordinal) {
 
 }  // namespace
 
-Result<DeviceFactory> choose_device(const std::string& name) {
+Result<DeviceFactory> choose_device(const std::string& name, bool enforce_eager) {
   if (name == "auto" || name == "cpu") return DeviceFactory{};
-  if (name == "cuda") return gpu(0);
+  if (name == "cuda") return gpu(0, enforce_eager);
   if (name.rfind("cuda:", 0) == 0) {
     int ordinal = -1;
     const char* const end = name.data() + name.size();
     const auto [at, error] = std::from_chars(name.data() + 5, end, ordinal);
-    if (error == std::errc() && at == end && ordinal >= 0) return gpu(ordinal);
+    if (error == std::errc() && at == end && ordinal >= 0) return gpu(ordinal, enforce_eager);
   }
   return invalid_argument("--device is auto, cpu or cuda:N (N from 0), not '" + name + "'.");
 }

@@ -9,7 +9,8 @@
 
 namespace loralei {
 
-// auto and cpu: empty (the cores); cuda:N or cuda (0): a GPU. Auto is the cores as long as GPUs are not proved.
-Result<DeviceFactory> choose_device(const std::string& name);
+// auto and cpu: empty (the cores); cuda:N or cuda (0): a GPU, with `enforce_eager` (--enforce-eager) without recorded
+// graphs. Auto is the cores as long as GPUs are not proved.
+Result<DeviceFactory> choose_device(const std::string& name, bool enforce_eager = false);
 
 }  // namespace loralei

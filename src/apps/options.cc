@@ -36,8 +36,13 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
   command
       .add_option(
           "--device", flags.device,
-          "where steps are computed: cpu, cuda:N (experimental: not proved on a GPU yet), or auto (cpu for now)")
+          "where steps are computed: cpu, cuda:N (experimental: not proved on a GPU yet; see --enforce-eager), or auto "
+          "(cpu for now)")
       ->capture_default_str()
+      ->group(group);
+  command
+      .add_flag("--enforce-eager", flags.enforce_eager,
+                "steps on a GPU are launched kernel by kernel instead of as recorded graphs")
       ->group(group);
   command.add_option("-t,--threads", flags.host.threads, "worker threads (default: the cores of this process)")
       ->check(CLI::Range(0, 1024))
@@ -135,7 +140,7 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));
   TRY(parse_size("--prefetch-window", flags.prefetch_window, options.residency.window_bytes));
   TRY_ASSIGN(options.residency.policy, parse_residency_policy(flags.residency));
-  TRY_ASSIGN(options.device, choose_device(flags.device));
+  TRY_ASSIGN(options.device, choose_device(flags.device, flags.enforce_eager));
   TRY_ASSIGN(options.stream_shrink, parse_stream_shrink(flags.stream_shrink));
   if (options.cache_dir.empty()) options.cache_dir = default_cache_dir();
   TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, options.engine.kv_cache_bytes));

@@ -25,6 +25,7 @@ struct EngineFlags {
   std::string stream_shrink = "auto";
   std::string adapter_quant;
   bool no_prefix_cache = false;
+  bool enforce_eager = false;
 };
 
 // MODEL and everything about the engine: memory, lengths, threads. Accepts the field's names (vLLM's, llama.cpp's)

@@ -64,6 +64,12 @@ TEST(Options, FormatsAreChosenByName) {
   EXPECT_FALSE(options->int8_activations);
 }
 
+TEST(Options, GraphsAreUsedUnlessRefused) {
+  EXPECT_FALSE(parse({})->enforce_eager);
+  EXPECT_TRUE(parse({"--device", "cpu", "--enforce-eager"})->enforce_eager);
+  EXPECT_EQ(refusal({"--enforce-eager"}), "");
+}
+
 TEST(Options, RefusalsNameTheFlag) {
   EXPECT_NE(refusal({"--quant", "q5_k"}).find("--quant"), std::string::npos);
   EXPECT_NE(refusal({"--residency", "fastest"}).find("balanced"), std::string::npos);

@@ -11,13 +11,15 @@
 #include <memory>
 #include <string>
 
+#include "base/log.h"
 #include "engine/executor.h"
 #include "formats/model_config.h"
 #include "weights/weight_store.h"
 
 namespace loralei {
 
-// What the device has to compute. The references are valid during the call; what is needed later is copied.
+// What the device has to compute. The references are valid during the call; what is needed later is copied. `log` may
+// be null, else it outlives the backend.
 struct DeviceRequest {
   const ModelConfig& config;
   const WeightStore& weights;
@@ -25,6 +27,7 @@ struct DeviceRequest {
   DType kv_dtype = DType::kF16;
   int32_t kv_blocks = 0;
   int64_t adapter_bytes = 0;
+  LogSink* log = nullptr;
 };
 
 struct DeviceBackend {

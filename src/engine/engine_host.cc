@@ -328,7 +328,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   std::string computed_by = parts.ops->name;
   if (options.device) {
     TRY_ASSIGN(DeviceBackend backend, options.device({config, *parts.weights, limits, parts.kv_dtype,
-                                                      parts.plan.kv_blocks, parts.plan.adapter_bytes}));
+                                                      parts.plan.kv_blocks, parts.plan.adapter_bytes, &log}));
     parts.device = std::move(backend.owns);
     engine_parts.executor = std::move(backend.executor);
     computed_by = backend.name;

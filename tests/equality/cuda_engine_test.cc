@@ -12,6 +12,7 @@
 #include "engine/engine_host.h"
 #include "engine/start.h"
 #include "kv/block_pool.h"
+#include "model/cuda/step_graphs.h"
 #include "support/made_files.h"
 #include "support/model_harness.h"
 
@@ -159,6 +160,7 @@ TEST(CudaEngine, GivesTheHostsTexts) {
   EXPECT_EQ(host.tokens.size(), 6u);
   EXPECT_NE(host.tokens[2], host.tokens[6]) << "the replaced adapter changes nothing";
   EXPECT_GT(device.cached_tokens, 0);
+  EXPECT_GT((*model)->graphs().launched(), 2 * (*model)->graphs().recorded()) << "decode steps are graphs";
 
   // What a GPU cannot do ends the request that asked for it and no other.
   device.load("saved", kRoot + "adapters/gqa-save-head-tied");

@@ -28,6 +28,8 @@ Result<DeviceBackend> make_cuda_backend(const CudaBackendOptions& options, const
   model.limits = request.limits;
   model.activation = options.activation;
   model.adapter_bytes_max = request.adapter_bytes;
+  model.graphs = options.graphs;
+  model.log = request.log;
   TRY_ASSIGN(parts->model, CudaModel::create(request.config, request.weights, model));
   TRY_ASSIGN(parts->kv, CudaKv::create(request.config, request.kv_dtype, request.kv_blocks));
   DeviceBackend backend;

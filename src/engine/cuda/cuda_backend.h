@@ -11,6 +11,7 @@ namespace loralei {
 struct CudaBackendOptions {
   int ordinal = 0;
   DType activation = DType::kBF16;  // CudaModelOptions
+  bool graphs = true;               // CudaModelOptions
 };
 Result<DeviceBackend> make_cuda_backend(const CudaBackendOptions& options, const DeviceRequest& request);
 

@@ -3,12 +3,17 @@
 // run the kernels on the emulated one and compare logits with Model's.
 //
 // A step is one copy of its tables to the device (StepTables), launches, one copy of logits and hidden states back, and
-// one wait at the end. Thread: create() and forward() from one thread at a time; forward() makes the model's device the
-// thread's. Ownership: owns weights, activations, adapters and stream on the device; borrows nothing after create().
-// Invariants: a row's logits depend on its tokens, adapters and KV alone, bit for bit among steps of the same kernel
-// class (cuda_products.h: few or many rows; step_tables.h: attention row by row or in tiles), which the host's Model
-// promises for all steps. No allocation in forward() but for an adapter's first use. Numbers: the residual stream and
-// sums are f32; inputs of products bf16 (or f32, as chosen), or rounded to int8 as on the CPU.
+// one wait at the end. The launches of a decode step (one row of every sequence, no hidden states) are those of its
+// bucket (StepShape), recorded the second time a bucket comes and run as one graph from then on (StepGraphs). Thread:
+// create() and forward() from one thread at a time; forward() makes the model's device the thread's. Ownership: owns
+// weights, activations, adapters and stream on the device; borrows nothing but the log after create(). Invariants: a
+// row's logits depend on its tokens, adapters and KV alone, bit for bit among steps of the same kernel class
+// (cuda_products.h: few or many rows; step_tables.h: attention row by row or in tiles), which the host's Model promises
+// for all steps; recorded or not is the same bits. No allocation in forward() but for an adapter's first use and a
+// bucket's first two (the driver keeps a graph's nodes in memory of its own, not in device_bytes()). An adapter that is
+// uploaded, dropped or replaced needs no new graph as long as the highest rank of each module stays in its power of
+// two. Numbers: the residual stream and sums are f32; inputs of products bf16 (or f32, as chosen), or rounded to int8
+// as on the CPU.
 //
 // Not supported, and refused with a sentence: weights that stream from disk, full tensors replaced by an adapter
 // (batch.overrides), adapters with a larger vocabulary, int8 factors. Host deltas are waited for at the step's start,
@@ -19,12 +24,15 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/log.h"
 #include "base/result.h"
 #include "model/cuda/cuda_adapters.h"
 #include "model/cuda/cuda_kv.h"
 #include "model/model.h"
 
 namespace loralei {
+
+class StepGraphs;
 
 struct CudaModelOptions {
   int device = 0;
@@ -36,6 +44,9 @@ struct CudaModelOptions {
   int64_t attention_bytes_max = int64_t{64} << 20;  // partial results of attention at a time, one row's at least
   int64_t table_blocks_max = 0;                     // KV blocks of all sequences of a step; 0: see cuda_model.cc
   int64_t host_delta_bytes_max = int64_t{4} << 20;
+  bool graphs = true;       // decode steps as recorded graphs
+  int32_t graphs_max = 64;  // kept at a time, the least recently used goes first; 0: none
+  LogSink* log = nullptr;   // told when the driver refuses to record; outlives the model
 };
 
 class CudaModel {
@@ -50,6 +61,7 @@ class CudaModel {
   Status forward(const ModelBatch& batch, const CudaKv& kv);
   // See CudaAdapters::drop; between steps.
   CudaAdapters& adapters();
+  const StepGraphs& graphs() const;
   const ModelConfig& config() const;
   const ModelLimits& limits() const;
 

@@ -8,7 +8,6 @@
 
 #include "base/limits.h"
 #include "base/units.h"
-#include "model/cuda/cuda_kv.h"
 #include "model/layer_program.h"
 #include "ops/lora_source.h"
 
@@ -39,11 +38,17 @@ int64_t room(int64_t count) {
   return aligned(count * static_cast<int64_t>(sizeof(T)));
 }
 
+// Parts and runs in use come first.
 template <typename T>
-std::span<const T> used_part(std::span<const T> items) {
-  size_t count = 0;
-  while (count < items.size() && items[count].row_count > 0) ++count;
-  return items.first(count);
+int32_t used(std::span<const T> items) {
+  int32_t count = 0;
+  while (count < std::ssize(items) && items[static_cast<size_t>(count)].row_count > 0) ++count;
+  return count;
+}
+
+bool is_decode_step(const ModelBatch& batch) {
+  return batch.hidden_rows.empty() && std::all_of(batch.groups.begin(), batch.groups.end(),
+                                                  [](const RowGroup& group) { return group.row_count == 1; });
 }
 
 AdapterVersionId version_of(const ModelBatch& batch, size_t slot) {
@@ -72,7 +77,7 @@ StepTables::StepTables(const ModelConfig& config, const Options& options)
   runs_.reserve(static_cast<size_t>(options.limits.rows_max));
   tiles_.reserve(static_cast<size_t>(options.limits.rows_max));
   head_segments_.reserve(static_cast<size_t>(options.limits.segments_max));
-  ranks_.resize(module_count(config));
+  shape_.ranks.resize(module_count(config));
   pairs_.reserve(module_count(config));
 }
 
@@ -98,24 +103,83 @@ Status StepTables::take(size_t count, T** host, const T** device) {
 }
 
 template <typename T>
-Status StepTables::put(std::span<const T> values, const T** device) {
+Status StepTables::put(std::span<const T> values, int32_t count, T padding, const T** device) {
   T* host = nullptr;
-  TRY(take(values.size(), &host, device));
-  if (!values.empty()) std::memcpy(host, values.data(), values.size_bytes());
+  TRY(take(static_cast<size_t>(count), &host, device));
+  std::fill(std::copy(values.begin(), values.end(), host), host + count, padding);
   return {};
 }
 
-// Tokens, positions and, for every row, where its block table begins.
-Status StepTables::put_rows(const ModelBatch& batch, int32_t blocks, StepView& view) {
-  for (const TokenId token : batch.tokens) CHECK(token >= 0 && token < config_->vocab);
-  TRY(put(batch.tokens, &view.tokens));
-  TRY(put(batch.positions, &view.rows.positions));
-  TRY(put(batch.hidden_rows, &view.hidden_from));
-  TRY(put(batch.logits_rows, &view.logits_from));
-  view.rows.rows = static_cast<int32_t>(batch.tokens.size());
+Status StepTables::make_plans(const ModelBatch& batch) {
+  head_segments_.clear();
+  if (batch.segments.empty()) return {};
+  if (batch.slots > options_.slots_max) {
+    return Error{ErrorCode::kOverloaded, "A step uses " + std::to_string(batch.slots) +
+                                             " adapters and the model was made for " +
+                                             std::to_string(options_.slots_max) + ": use fewer at a time."};
+  }
+  gather_segments(batch);
+  if (plan_.fill(batch.segments, static_cast<int32_t>(batch.tokens.size())) &&
+      head_plan_.fill(head_segments_, static_cast<int32_t>(batch.logits_rows.size()))) {
+    return {};
+  }
+  return Error{ErrorCode::kOverloaded,
+               "The rows of a step use more adapters together than the model was made for (" +
+                   std::to_string(entries_max(options_.limits)) + " pairs of row and adapter, " +
+                   std::to_string(options_.limits.segments_max) + " segments): use fewer adapters at a time."};
+}
 
-  int32_t* tables = nullptr;
-  TRY(take(batch.tokens.size(), &tables, &view.rows.tables));
+LoraSizes StepTables::plan_sizes(const cuda::LoraPlan& plan, std::span<const LoraSegment> segments) const {
+  LoraSizes sizes;
+  for (const LoraSegment& segment : segments) sizes.entries += segment.row_count;
+  if (sizes.entries == 0) return sizes;  // the plan is of an earlier step
+  sizes.segments = static_cast<int32_t>(segments.size());
+  sizes.parts = used(plan.parts());
+  sizes.runs = used(plan.runs());
+  return sizes;
+}
+
+// Everything of the shape but the ranks.
+void StepTables::measure(const ModelBatch& batch, const CudaKv& kv, bool bucket) {
+  const ModelLimits& limits = options_.limits;
+  StepShape& shape = shape_;
+  shape.rows = static_cast<int32_t>(batch.tokens.size());
+  shape.logits_rows = static_cast<int32_t>(batch.logits_rows.size());
+  shape.hidden_rows = static_cast<int32_t>(batch.hidden_rows.size());
+  shape.positions_max = 0;
+  for (const RowGroup& group : batch.groups) {
+    shape.positions_max = std::max(shape.positions_max, group.position + group.row_count);
+  }
+  shape.slots = batch.segments.empty() ? 0 : batch.slots;
+  shape.lora = plan_sizes(plan_, batch.segments);
+  shape.head_lora = plan_sizes(head_plan_, head_segments_);
+  std::fill(shape.ranks.begin(), shape.ranks.end(), -1);
+  shape.kv = kv.view();
+  if (!bucket) return;
+  const cuda::LoraPlan::Limits plan = plan_limits(limits);
+  const LoraSizes sizes_max{plan.segments, plan.entries, plan.rows, plan.entries};
+  shape.rows = rounded_rows(shape.rows, limits.rows_max);
+  shape.logits_rows = rounded_rows(shape.logits_rows, limits.logits_rows_max);
+  shape.positions_max = rounded_positions(shape.positions_max, options_.positions_max);
+  shape.slots = rounded_count(shape.slots, options_.slots_max);
+  shape.lora = rounded_lora(shape.lora, sizes_max);
+  shape.head_lora = rounded_lora(shape.head_lora, sizes_max);
+}
+
+// Tokens, positions, the rows that want something, and where each row's block table begins: -1 until put_blocks().
+Status StepTables::put_rows(const ModelBatch& batch, int32_t** tables, StepView& view) {
+  for (const TokenId token : batch.tokens) CHECK(token >= 0 && token < config_->vocab);
+  view.rows.rows = shape_.rows;
+  TRY(put(batch.tokens, shape_.rows, TokenId{-1}, &view.tokens));
+  TRY(put(batch.positions, shape_.rows, 0, &view.rows.positions));
+  TRY(put(batch.hidden_rows, shape_.hidden_rows, -1, &view.hidden_from));
+  TRY(put(batch.logits_rows, shape_.logits_rows, -1, &view.logits_from));
+  TRY(take(static_cast<size_t>(shape_.rows), tables, &view.rows.tables));
+  std::fill_n(*tables, shape_.rows, -1);
+  return {};
+}
+
+Status StepTables::put_blocks(const ModelBatch& batch, int32_t blocks, int32_t* tables, StepView& view) {
   int64_t entries = 0;
   const auto blocks_of = [](const RowGroup& group) {
     return (int64_t{group.position} + group.row_count + kKvBlockTokens - 1) / kKvBlockTokens;
@@ -144,7 +208,8 @@ Status StepTables::put_rows(const ModelBatch& batch, int32_t blocks, StepView& v
 Status StepTables::put_attention(const ModelBatch& batch, StepView& view) {
   runs_.clear();
   tiles_.clear();
-  for (const RowGroup& group : batch.groups) {
+  if (view.bucket) runs_.push_back({0, shape_.rows, shape_.positions_max});
+  for (const RowGroup& group : view.bucket ? std::span<const RowGroup>() : batch.groups) {
     if (options_.tiled_attention && group.row_count >= kTiledAttentionRows) {
       for (int32_t row = 0; row < group.row_count; row += cuda::kAttentionTileRows) {
         tiles_.push_back({group.row_begin + row, std::min(cuda::kAttentionTileRows, group.row_count - row)});
@@ -161,26 +226,22 @@ Status StepTables::put_attention(const ModelBatch& batch, StepView& view) {
   }
   view.runs = runs_;
   view.tile_count = static_cast<int32_t>(tiles_.size());
-  return put(std::span<const cuda::AttentionTile>(tiles_), &view.tiles);
+  return put(std::span<const cuda::AttentionTile>(tiles_), view.tile_count, {}, &view.tiles);
 }
 
-Status StepTables::put_lora(std::span<const LoraSegment> segments, int32_t rows, cuda::LoraPlan& plan, LoraUse& use) {
-  if (segments.empty()) return {};
-  if (!plan.fill(segments, rows)) {
-    return Error{ErrorCode::kOverloaded,
-                 "The rows of a step use more adapters together than the model was made for (" +
-                     std::to_string(entries_max(options_.limits)) + " pairs of row and adapter, " +
-                     std::to_string(options_.limits.segments_max) + " segments): use fewer adapters at a time."};
-  }
-  for (const LoraSegment& segment : segments) use.entries += segment.row_count;
-  const auto parts = used_part(plan.parts());
-  const auto runs = used_part(plan.runs());
-  use.step.part_count = static_cast<int32_t>(parts.size());
-  use.step.run_count = static_cast<int32_t>(runs.size());
-  TRY(put(plan.segments().first(segments.size()), &use.step.segments));
-  TRY(put(parts, &use.step.parts));
-  TRY(put(runs, &use.step.runs));
-  return put(plan.order().first(static_cast<size_t>(use.entries)), &use.step.order);
+// The plan has nothing but zeros behind what it uses.
+Status StepTables::put_lora(const cuda::LoraPlan& plan, const LoraSizes& sizes, LoraUse& use) {
+  if (sizes.entries == 0) return {};
+  use.entries = sizes.entries;
+  use.step.part_count = sizes.parts;
+  use.step.run_count = sizes.runs;
+  const auto first = [this](auto items, int32_t count, auto* device) {
+    return put(items.first(static_cast<size_t>(count)), count, {}, device);
+  };
+  TRY(first(plan.segments(), sizes.segments, &use.step.segments));
+  TRY(first(plan.parts(), sizes.parts, &use.step.parts));
+  TRY(first(plan.runs(), sizes.runs, &use.step.runs));
+  return first(plan.order(), sizes.entries, &use.step.order);
 }
 
 // The segments of the rows that want logits, by their place among them.
@@ -233,7 +294,7 @@ Result<cuda::DeviceLora> StepTables::source(const ModelBatch& batch, size_t modu
                                             CudaStream& stream) {
   const ResolvedLora from = resolve_lora(batch.sources[module * static_cast<size_t>(batch.slots) + slot]);
   if (from.delta != nullptr) {
-    ranks_[module] = std::max(ranks_[module], 1);
+    shape_.ranks[module] = std::max(shape_.ranks[module], 1);
     return put_delta(batch, module, slot, from.delta);
   }
   if (from.pair == nullptr) return cuda::DeviceLora{};
@@ -245,17 +306,13 @@ Result<cuda::DeviceLora> StepTables::source(const ModelBatch& batch, size_t modu
     TRY(adapters.ensure(late, stream, version));
     entry = adapters.find(*from.pair, version);
   }
-  ranks_[module] = std::max(ranks_[module], std::max(entry->lora.rank, 1));
+  shape_.ranks[module] = std::max(shape_.ranks[module], std::max(entry->lora.rank, 1));
   return entry->lora;
 }
 
-Status StepTables::put_sources(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream, StepView& view) {
+// Every adapter of the step, in one piece where all of it is missing.
+Status StepTables::upload(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream) {
   const auto slots = static_cast<size_t>(batch.slots);
-  if (batch.slots > options_.slots_max) {
-    return Error{ErrorCode::kOverloaded, "A step uses " + std::to_string(batch.slots) +
-                                             " adapters and the model was made for " +
-                                             std::to_string(options_.slots_max) + ": use fewer at a time."};
-  }
   for (size_t slot = 0; slot < slots; ++slot) {
     pairs_.clear();
     for (size_t module = 0; module < module_count(*config_); ++module) {
@@ -266,30 +323,46 @@ Status StepTables::put_sources(const ModelBatch& batch, CudaAdapters& adapters, 
     }
     TRY(adapters.ensure(pairs_, stream, version_of(batch, slot)));
   }
-  cuda::DeviceLora* table = nullptr;
-  TRY(take(module_count(*config_) * slots, &table, &view.sources));
-  std::fill(ranks_.begin(), ranks_.end(), -1);
-  for (size_t module = 0; module < module_count(*config_); ++module) {
-    for (size_t slot = 0; slot < slots; ++slot) {
-      TRY_ASSIGN(table[module * slots + slot], source(batch, module, slot, adapters, stream));
-    }
-  }
-  view.slots = batch.slots;
-  view.ranks = ranks_;
   return {};
 }
 
-Result<StepView> StepTables::fill(const ModelBatch& batch, int32_t blocks, CudaAdapters& adapters, CudaStream& stream) {
+// The table of sources and the ranks.
+Status StepTables::put_sources(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream,
+                               cuda::DeviceLora* table) {
+  const auto slots = static_cast<size_t>(shape_.slots), own_slots = static_cast<size_t>(batch.slots);
+  std::fill_n(table, module_count(*config_) * slots, cuda::DeviceLora{});
+  for (size_t module = 0; module < module_count(*config_); ++module) {
+    for (size_t slot = 0; slot < own_slots; ++slot) {
+      TRY_ASSIGN(table[module * slots + slot], source(batch, module, slot, adapters, stream));
+    }
+  }
+  return {};
+}
+
+Result<StepView> StepTables::fill(const ModelBatch& batch, const CudaKv& kv, CudaAdapters& adapters,
+                                  CudaStream& stream) {
   used_ = 0;
   adapters.begin_step();
   StepView view;
-  TRY(put_rows(batch, blocks, view));
+  view.shape = &shape_;
+  view.bucket = options_.buckets && is_decode_step(batch);
+  TRY(make_plans(batch));
+  measure(batch, kv, view.bucket);
+
+  int32_t* tables = nullptr;
+  cuda::DeviceLora* sources = nullptr;
+  TRY(put_rows(batch, &tables, view));
   TRY(put_attention(batch, view));
+  TRY(put_lora(plan_, shape_.lora, view.lora));
+  TRY(put_lora(head_plan_, shape_.head_lora, view.head_lora));
+  TRY(take(module_count(*config_) * static_cast<size_t>(shape_.slots), &sources, &view.sources));
+  TRY(put_blocks(batch, kv.blocks(), tables, view));  // from here on addresses are the step's own
   if (!batch.segments.empty()) {
-    gather_segments(batch);
-    TRY(put_lora(batch.segments, view.rows.rows, plan_, view.lora));
-    TRY(put_lora(head_segments_, static_cast<int32_t>(batch.logits_rows.size()), head_plan_, view.head_lora));
-    TRY(put_sources(batch, adapters, stream, view));
+    TRY(upload(batch, adapters, stream));
+    TRY(put_sources(batch, adapters, stream, sources));
+  }
+  if (view.bucket) {
+    for (int32_t& rank : shape_.ranks) rank = rank < 0 ? rank : rounded_count(rank, options_.limits.rank_max);
   }
   TRY(copy_to_device(device_.data(), host_.data(), used_, stream));
   return view;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // StepTables: what a step's kernels read besides activations, filled on the host into one pinned buffer and copied to
 // the device at once: tokens, positions, block tables, attention tiles, LoRA plans, the table of LoRA sources, the rows
-// of logits, host deltas.
+// of logits, host deltas. A decode step is filled up to its bucket (StepShape) with idle rows, parts and runs.
 //
 // Thread: the model's. Ownership: owns both buffers; the spans of a StepView live until the next fill(). Invariants: no
-// allocation after create() but for what an adapter's first use takes; the step before is done when fill() begins.
+// allocation after create() but for what an adapter's first use takes; the step before is done when fill() begins;
+// arrays lie where the shape's numbers put them, so steps of one shape have the same addresses (block tables and host
+// deltas come last: their lengths are the step's own).
 // Failure: sentences, for a step beyond the limits and for what the device has no kernel for; nothing was launched but
 // uploads of adapters.
 #pragma once
@@ -17,6 +19,8 @@
 #include "device/cuda/cuda_memory.h"
 #include "device/cuda/cuda_stream.h"
 #include "model/cuda/cuda_adapters.h"
+#include "model/cuda/cuda_kv.h"
+#include "model/cuda/step_shape.h"
 #include "model/model.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/lora_plan.h"
@@ -37,11 +41,14 @@ struct AttentionRun {
 
 struct LoraUse {
   cuda::LoraStep step;
-  int32_t entries = 0;  // (segment, row) pairs; 0: no LoRA
+  int32_t entries = 0;  // of the shape; 0: no LoRA
 };
 
-// Device pointers of the step. Modules are numbered as ModelBatch::sources has them.
+// Device pointers of the step, whose lengths are those of the shape. Modules are numbered as ModelBatch::sources has
+// them.
 struct StepView {
+  const StepShape* shape = nullptr;
+  bool bucket = false;  // a decode step, filled up: its launches may be recorded
   const TokenId* tokens = nullptr;
   cuda::StepRows rows;
   const int32_t* hidden_from = nullptr;
@@ -51,8 +58,6 @@ struct StepView {
   int32_t tile_count = 0;
   LoraUse lora, head_lora;
   const cuda::DeviceLora* sources = nullptr;  // [modules][slots]
-  int32_t slots = 0;
-  std::span<const int32_t> ranks;  // [modules]: highest of the step; -1: nobody changes this module
 };
 
 class StepTables {
@@ -63,12 +68,14 @@ class StepTables {
     int64_t table_blocks_max = 0;      // entries of all block tables of a step
     int64_t host_delta_bytes_max = 0;  // of LoraSourceKind::kHostDelta
     int32_t slots_max = 0;
+    bool buckets = false;       // decode steps are filled up to their bucket
+    int64_t positions_max = 0;  // of a sequence
   };
   static int64_t bytes(const ModelConfig& config, const Options& options);  // pinned, and the same on the device
   static Result<StepTables> create(const ModelConfig& config, const Options& options);
 
-  // Puts the copy on the stream. `blocks` is the cache's number of blocks.
-  Result<StepView> fill(const ModelBatch& batch, int32_t blocks, CudaAdapters& adapters, CudaStream& stream);
+  // Puts the copy on the stream.
+  Result<StepView> fill(const ModelBatch& batch, const CudaKv& kv, CudaAdapters& adapters, CudaStream& stream);
   static int32_t entries_max(const ModelLimits& limits);
 
  private:
@@ -76,13 +83,19 @@ class StepTables {
   // Room for `count` of T: where the host writes, and where the device will find it.
   template <typename T>
   Status take(size_t count, T** host, const T** device);
+  // `values`, then `padding` up to `count`.
   template <typename T>
-  Status put(std::span<const T> values, const T** device);
+  Status put(std::span<const T> values, int32_t count, T padding, const T** device);
 
-  Status put_rows(const ModelBatch& batch, int32_t blocks, StepView& view);
+  Status make_plans(const ModelBatch& batch);
+  LoraSizes plan_sizes(const cuda::LoraPlan& plan, std::span<const LoraSegment> segments) const;
+  void measure(const ModelBatch& batch, const CudaKv& kv, bool bucket);
+  Status put_rows(const ModelBatch& batch, int32_t** tables, StepView& view);
+  Status put_blocks(const ModelBatch& batch, int32_t blocks, int32_t* tables, StepView& view);
   Status put_attention(const ModelBatch& batch, StepView& view);
-  Status put_lora(std::span<const LoraSegment> segments, int32_t rows, cuda::LoraPlan& plan, LoraUse& use);
-  Status put_sources(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream, StepView& view);
+  Status put_lora(const cuda::LoraPlan& plan, const LoraSizes& sizes, LoraUse& use);
+  Status upload(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream);
+  Status put_sources(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream, cuda::DeviceLora* table);
   Status check(const LoraPair& pair, size_t module) const;
   Result<cuda::DeviceLora> source(const ModelBatch& batch, size_t module, size_t slot, CudaAdapters& adapters,
                                   CudaStream& stream);
@@ -98,7 +111,7 @@ class StepTables {
   std::vector<AttentionRun> runs_;
   std::vector<cuda::AttentionTile> tiles_;
   std::vector<LoraSegment> head_segments_;
-  std::vector<int32_t> ranks_;  // [modules]
+  StepShape shape_;
   std::vector<const LoraPair*> pairs_;
 };
 

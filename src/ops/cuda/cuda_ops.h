@@ -141,6 +141,7 @@ struct DeviceKv {
   DType dtype = DType::kBF16;  // f32, f16, bf16 or int8
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
+  friend bool operator==(const DeviceKv&, const DeviceKv&) = default;
 };
 
 // Writes K (after RoPE) and V of every row that is not idle.

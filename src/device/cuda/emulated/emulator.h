@@ -11,6 +11,7 @@
 //   let it before the next one begins: forward in one block, backward in the next. So data exchanged without a barrier
 //   is read before it is written (shared memory is NaN bytes at the start of a block), and data overwritten without one
 //   is gone. Warps have no lockstep: __syncwarp and the warp collectives are all that orders lanes.
+// - While a stream records a graph, waiting for it and allocating memory fail and end the recording without a graph.
 // - A barrier or collective that not all threads reach, or that they reach at different places, fails the launch with
 //   both places; so does a write past the end of shared memory, or more shared memory than a block may have.
 //
@@ -34,7 +35,8 @@ struct Dim3 {
 // --- streams (runtime.cc)
 void enqueue(void* stream, std::function<void()> work);
 void fail(std::string sentence);
-std::string take_failure();  // forgets it; "" where none
+std::string take_failure();         // forgets it; "" where none
+void refuse_captures(bool refuse);  // as a driver that cannot record a graph
 
 // --- kernels (emulator.cc)
 inline constexpr int kWarp = 32;

@@ -69,7 +69,25 @@ std::map<void*, Pages>& allocations() {
 }
 constexpr size_t kPage = 4096;
 
+// The stream that records, and whether it was asked for something that cannot be recorded.
+struct Capture {
+  StreamQueue* stream = nullptr;
+  bool broken = false, refused = false;
+};
+Capture& capture() {
+  static Capture only;
+  return only;
+}
+
+Error not_recorded(const char* what) {
+  capture().broken = true;
+  return internal_error(std::string("The GPU could not ") + what +
+                        ": operation not permitted when stream is capturing.");
+}
+
 }  // namespace
+
+void refuse_captures(bool refuse) { capture().refused = refuse; }
 
 void enqueue(void* stream, Work work) { queue_of(stream)->put(std::move(work)); }
 
@@ -113,6 +131,7 @@ Status memory_info(int64_t* free_bytes, int64_t* total_bytes) {
 
 // The data ends (rounded up to 16 bytes) where a page begins that nobody may touch.
 Result<void*> allocate(int64_t bytes) {
+  if (capture().stream != nullptr) return not_recorded("allocate memory");
   if (bytes > int64_t{1} << 30) return Error{ErrorCode::kOverloaded, "The emulated GPU has 1 GiB of memory."};
   const size_t rounded = (static_cast<size_t>(bytes) + 15) / 16 * 16;
   const size_t mapped = (rounded + kPage - 1) / kPage * kPage + kPage;
@@ -148,6 +167,7 @@ void destroy_stream(Stream stream) {
   delete static_cast<std::shared_ptr<StreamQueue>*>(stream);
 }
 Status synchronize(Stream stream) {
+  if (queue_of(stream)->capturing) return not_recorded("finish its work");
   queue_of(stream)->run_until(queue_of(stream)->queued);
   return status();
 }
@@ -189,15 +209,30 @@ Status fill(void* to, int byte, int64_t bytes, Stream stream) {
 }
 
 Status begin_capture(Stream stream) {
+  if (capture().refused || capture().stream != nullptr) {
+    return internal_error("The GPU could not record a graph: operation not permitted.");
+  }
   queue_of(stream)->capturing = true;
+  capture().stream = queue_of(stream).get();
   return {};
 }
 Result<Graph> end_capture(Stream stream, Graph previous) {
   delete static_cast<std::shared_ptr<Recorded>*>(previous);
+  if (capture().stream != queue_of(stream).get()) {
+    return internal_error("The GPU could not record a graph: the stream is not capturing.");
+  }
+  if (capture().broken) {
+    queue_of(stream)->captured.clear();
+    queue_of(stream)->capturing = false;
+    capture().stream = nullptr;
+    capture().broken = false;
+    return internal_error("The GPU could not record a graph: the capture was invalidated.");
+  }
   auto recorded = std::make_shared<Recorded>();
   recorded->work = std::move(queue_of(stream)->captured);
   queue_of(stream)->captured.clear();
   queue_of(stream)->capturing = false;
+  capture().stream = nullptr;
   return static_cast<Graph>(new std::shared_ptr<Recorded>(std::move(recorded)));
 }
 void destroy_graph(Graph graph) { delete static_cast<std::shared_ptr<Recorded>*>(graph); }

@@ -10,7 +10,9 @@ namespace {
 cudaStream_t stream_of(void* handle) { return static_cast<cudaStream_t>(handle); }
 cudaEvent_t event_of(void* handle) { return static_cast<cudaEvent_t>(handle); }
 
+// Takes the error back, so that the next kernel's launch does not find it; a lost device stays lost.
 Error cuda_error(cudaError_t code, const char* what) {
+  (void)cudaGetLastError();
   const ErrorCode kind = code == cudaErrorMemoryAllocation ? ErrorCode::kOverloaded : ErrorCode::kInternal;
   return {kind, std::string("The GPU could not ") + what + ": " + cudaGetErrorString(code) + " (" +
                     cudaGetErrorName(code) + ")."};

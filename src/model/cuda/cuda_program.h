@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// CudaProgram: the layer program as launches on one stream, from a step's tables to rows of logits and hidden states.
+//
+// Thread: the model's. Ownership: owns stream, weights and activations. Invariants: everything here puts kernels on the
+// stream and nothing else (no copy, no allocation, no wait), and which ones with which arguments follows from the
+// view's shape and addresses alone, so that it can be recorded. Failure: Status of the launches.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+#include "device/cuda/cuda_memory.h"
+#include "device/cuda/cuda_stream.h"
+#include "formats/model_config.h"
+#include "model/cuda/cuda_model.h"
+#include "model/cuda/cuda_products.h"
+#include "model/cuda/cuda_weights.h"
+#include "model/cuda/step_tables.h"
+
+namespace loralei {
+
+// Activations in one piece of memory.
+struct Activations {
+  float* x = nullptr;          // [rows, hidden] residual stream
+  std::byte* input = nullptr;  // [rows, widest input of a product] in the type that the product wants
+  float* q = nullptr;
+  float* k = nullptr;
+  float* v = nullptr;
+  float* gate = nullptr;
+  float* up = nullptr;
+  float* gathered = nullptr;  // [rows, hidden] rows of x that want logits or hidden states
+  float* logits = nullptr;    // [logits rows, vocab]
+  float* lora = nullptr;      // [targets][entries][rank]
+  float* attention = nullptr;
+  int64_t attention_floats = 0;
+};
+
+// Places everything behind `base` (null: only counts) and answers the bytes.
+int64_t place_activations(const ModelConfig& config, const CudaModelOptions& options, std::byte* base, Activations& to);
+
+int64_t max_positions(const ModelConfig& config, const ModelLimits& limits);
+
+struct CudaProgram {
+  ModelConfig config;
+  CudaStream stream;
+  CudaWeights weights;
+  CudaProducts products;
+  DeviceBuffer memory;  // of the activations
+  Activations at;
+
+  // Embedding and layers.
+  Status layers(const StepView& view);
+  // After layers(): hidden states after the final norm into at.gathered, logits into at.logits (at.gathered is lost).
+  Status hidden(const StepView& view);
+  Status head(const StepView& view);
+
+ private:
+  int32_t q_width() const { return config.heads * config.head_dim; }
+  int32_t kv_width() const { return config.kv_heads * config.head_dim; }
+
+  // Projections that share an input. Made before the input, whose type they decide.
+  struct Group {
+    std::array<CudaProduct, 3> products;
+    std::array<size_t, 3> modules;  // as ModelBatch::sources numbers them
+    size_t count = 0;
+    std::span<const CudaProduct> all() const { return {products.data(), count}; }
+  };
+  void add(Group& group, int layer, Module module, float* y) const;
+
+  Status project(const Group& group, const CudaInput& input, const StepView& view, const LoraUse& use, bool accumulate);
+  Status lora(std::span<const CudaProduct> products, std::span<const size_t> modules, const CudaInput* input,
+              const StepView& view, const LoraUse& use);
+  Result<CudaInput> normed(const float* x, int32_t rows, const float* weight, std::span<const CudaProduct> products);
+  Status embed(const StepView& view);
+  Status attend(const StepView& view, int layer, DType out_dtype);
+  Status attention_block(const StepView& view, int layer);
+  Status ffn_block(const StepView& view, int layer);
+};
+
+}  // namespace loralei
