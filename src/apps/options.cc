@@ -76,7 +76,7 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->group(group);
   command
       .add_option("--prefetch-window", flags.prefetch_window,
-                  "bytes of streamed weights on their way (default: 16MiB where every layer streams the same, else "
+                  "bytes of streamed weights on their way (default: 8MiB where every layer streams the same, else "
                   "what three stream, at most 128MiB)")
       ->group(group);
   add_stream_shrink_option(command, flags.stream_shrink)->group(group);
