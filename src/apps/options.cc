@@ -76,8 +76,8 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->group(group);
   command
       .add_option("--prefetch-window", flags.prefetch_window,
-                  "bytes of streamed weights on their way (default: 8MiB where every layer streams the same, else "
-                  "what three stream, at most 128MiB)")
+                  "bytes of streamed weights on their way (default: 8MiB where every layer streams the same, 64MiB "
+                  "where weights are shrunk, else what three layers stream, at most 128MiB)")
       ->group(group);
   add_stream_shrink_option(command, flags.stream_shrink)->group(group);
   command.add_option("--kv-cache-memory", flags.kv_cache_memory, "bytes for the KV cache")->group(group);

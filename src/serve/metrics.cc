@@ -132,7 +132,7 @@ void put_step_rows(Page& page, const EngineStats& s) {
     metric.histogram.bucket.push_back({metric.histogram.sample_count, limit});
   }
   MetricFamily family;
-  family.name = "loralei_step_rows_total";
+  family.name = "loralei_rows_per_step";
   family.help = "Rows (tokens) of a step.";
   family.type = MetricType::Histogram;
   family.metric = {metric};

@@ -218,16 +218,20 @@ Status CudaProgram::ffn_block(const StepView& view, int layer) {
   return project(output, {at.input, activated, rows, config.ffn}, view, view.lora, true);
 }
 
+Status CudaProgram::gather(const int32_t* from, int32_t rows) {
+  return cuda::gather_rows(stream, {.x = at.x,
+                                    .x_stride = config.hidden,
+                                    .from = from,
+                                    .y = at.gathered,
+                                    .y_stride = config.hidden,
+                                    .rows = rows,
+                                    .dim = config.hidden});
+}
+
 Status CudaProgram::hidden(const StepView& view) {
   const int32_t rows = view.shape->hidden_rows;
   if (rows == 0) return {};
-  TRY(cuda::gather_rows(stream, {.x = at.x,
-                                 .x_stride = config.hidden,
-                                 .from = view.hidden_from,
-                                 .y = at.gathered,
-                                 .y_stride = config.hidden,
-                                 .rows = rows,
-                                 .dim = config.hidden}));
+  TRY(gather(view.hidden_from, rows));
   return cuda::rms_norm(stream, {.x = at.gathered,
                                  .x_stride = config.hidden,
                                  .y = at.gathered,
@@ -242,13 +246,7 @@ Status CudaProgram::hidden(const StepView& view) {
 Status CudaProgram::head(const StepView& view) {
   const int32_t rows = view.shape->logits_rows;
   if (rows == 0) return {};
-  TRY(cuda::gather_rows(stream, {.x = at.x,
-                                 .x_stride = config.hidden,
-                                 .from = view.logits_from,
-                                 .y = at.gathered,
-                                 .y_stride = config.hidden,
-                                 .rows = rows,
-                                 .dim = config.hidden}));
+  TRY(gather(view.logits_from, rows));
   Group group;
   group.products[0] = {&weights.head, nullptr, at.logits, config.vocab};
   group.modules[0] = static_cast<size_t>(config.layers) * static_cast<size_t>(kLayerModules);

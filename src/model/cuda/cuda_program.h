@@ -72,6 +72,8 @@ struct CudaProgram {
   Status project(const Group& group, const CudaInput& input, const StepView& view, const LoraUse& use, bool accumulate);
   Status lora(std::span<const CudaProduct> products, std::span<const size_t> modules, const CudaInput* input,
               const StepView& view, const LoraUse& use);
+  // The rows of x that `from` names, into at.gathered.
+  Status gather(const int32_t* from, int32_t rows);
   Result<CudaInput> normed(const float* x, int32_t rows, const float* weight, std::span<const CudaProduct> products);
   Status embed(const StepView& view);
   Status attend(const StepView& view, int layer, DType out_dtype);
