@@ -168,6 +168,10 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_option("--window", options.window_s, "offload: seconds of one measurement")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
+  command
+      ->add_option("--budget-minutes", options.budget_minutes,
+                   "offload: no turn begins later under one budget, and the windows there are count; 0: no limit")
+      ->check(CLI::Range(0.0, 600.0));
   command->add_option("--together", options.together, "offload: so many requests beside one alone, nothing else")
       ->check(CLI::Range(0, 4096));
   command

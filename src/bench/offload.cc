@@ -19,6 +19,7 @@
 #include <cstdio>
 #include <map>
 
+#include "base/clock.h"
 #include "base/units.h"
 #include "bench/offload_bound.h"
 #include "bench/probes.h"
@@ -164,7 +165,8 @@ std::string turn_line(const std::vector<Contestant>& contestants, int turn) {
   return line;
 }
 
-// Opens all, then windows in turn until each has its rounds; who begins a turn alternates.
+// Opens all, then windows in turn until each has its rounds or no turn may begin any more; who begins a turn
+// alternates.
 void take_turns(std::vector<Contestant>& contestants, double budget_gb, const std::string& packed, double compute_tok_s,
                 LogSink& log) {
   const size_t count = contestants.size();
@@ -177,8 +179,10 @@ void take_turns(std::vector<Contestant>& contestants, double budget_gb, const st
     if (Status status = open_contestant(one, budget_gb, held_by_others(one), log); !status.ok())
       one.failed = status.error().message;
   }
+  const double minutes = contestants.front().options.budget_minutes;
+  const double end_s = SteadyClock().now_s() + 60 * (minutes > 0 ? minutes : 1e9);
   bool anyone = true;
-  for (int turn = 0; anyone; ++turn) {
+  for (int turn = 0; anyone && SteadyClock().now_s() < end_s; ++turn) {
     anyone = false;
     for (size_t i = 0; i < count; ++i) {
       Contestant& one = contestants[(i + static_cast<size_t>(turn)) % count];
@@ -230,11 +234,14 @@ void add_rows(const Contestant& point, const std::string& name, double budget_gb
   gb(".scratch_gb", point.bytes.scratch);
   gb(".other_gb", point.bytes.other);
   gb(".fixed_gb", point.bytes.fixed);
-  for (size_t i = first; i < report.rows.size() && point.dropped > 0; ++i) {
+  std::string note;
+  if (point.dropped > 0) note = std::to_string(point.dropped) + " windows dropped: the disk's probes did not agree";
+  if (point.disturbed > 0) note += ", " + std::to_string(point.disturbed) + " counted all the same: unreliable";
+  if (point.wants_turn(point.options.rounds))
+    note += std::string(note.empty() ? "" : "; ") + "ended early: --budget-minutes";
+  for (size_t i = first; i < report.rows.size(); ++i) {
     report.rows[i].dropped = point.dropped;
-    report.rows[i].note = std::to_string(point.dropped) + " windows dropped: the disk's probes did not agree";
-    if (point.disturbed > 0)
-      report.rows[i].note += ", " + std::to_string(point.disturbed) + " counted all the same: unreliable";
+    report.rows[i].note = note;
   }
   report.targets.push_back({name + ".of_bound", ">=", 0.90, report.rows[first + 1].value});
   report.targets.push_back({name + ".read_of_plan", "<=", 1.02, median(point.read_bytes) / point.bytes.planned});
@@ -286,7 +293,12 @@ Status bench_offload(const BenchOptions& given, LogSink& log, BenchReport& repor
         log.log(LogLevel::kWarning, row + ": " + one.failed);
         continue;
       }
-      add_rows(one, row, budget, report);
+      if (one.tok_s.empty()) {
+        log.log(LogLevel::kWarning, row + ": in none of " + std::to_string(one.dropped) +
+                                        " windows did the disk's probes agree; give it more --budget-minutes.");
+      } else {
+        add_rows(one, row, budget, report);
+      }
       const Contestant& ours = contestants.front();
       if (std::vector<double> ratios = ratios_by_turn(ours, one); &one != &ours && !ratios.empty())
         report.rows.push_back(summarise(row + "." + ours.name + "_against_it", "ratio", std::move(ratios)));
