@@ -2,7 +2,7 @@
 // The quantised formats as the integer kernels see them in tiles (tensor/tile_layout.h): eight words of unsigned
 // weights for a block of 32 inputs, and the scales that go with them. No include guard: see target.h.
 //
-// `lane` is the first of the kLanes outputs. `weights` fills w[j] with inputs 4j .. 4j+3 of the block.
+// `lane` is the first of the kLanes outputs. Word j has inputs 4j .. 4j+3 of the block.
 
 LORALEI_INLINE I load_words(const std::byte* section, int word, int lane) {
   return load_bits(section + (word * kRowTile + lane) * 4);
@@ -18,22 +18,14 @@ LORALEI_INLINE I nibbles(I words) {
   return kHigh != 0 ? high_nibbles(words) : low_nibbles(words);
 }
 
-// Four words of nibbles: inputs 0..15 in the low ones, 16..31 in the high ones.
-LORALEI_INLINE void nibble_words(const std::byte* quants, int lane, I (&w)[8]) {
-  LORALEI_UNROLL
-  for (int j = 0; j < 4; ++j) {
-    const I words = load_words(quants, j, lane);
-    w[j] = low_nibbles(words);
-    w[4 + j] = high_nibbles(words);
-  }
+// Word j of a block of nibbles: inputs 0..15 in the low ones of four words, 16..31 in the high ones.
+LORALEI_INLINE I nibble_word(const std::byte* quants, int lane, int j) {
+  return j < 4 ? low_nibbles(load_words(quants, j, lane)) : high_nibbles(load_words(quants, j - 4, lane));
 }
-// Bit 4j+i of each word becomes bit 4 of byte i: the four copies of the nibble that the product makes never overlap.
-LORALEI_INLINE void add_fifth_bits(I bits, I (&w)[8]) {
-  LORALEI_UNROLL
-  for (int j = 0; j < 8; ++j) {
-    const I nibble = iand(ishr(bits, 4 * j), iset1(0x0F));
-    w[j] = ior(w[j], iand(imul(nibble, iset1(0x02040810)), iset1(0x10101010)));
-  }
+// Bit 4j+i of `bits` becomes bit 4 of byte i: the four copies of the nibble that the product makes never overlap.
+LORALEI_INLINE I fifth_bits(I bits, int j) {
+  const I nibble = iand(ishr(bits, 4 * j), iset1(0x0F));
+  return iand(imul(nibble, iset1(0x02040810)), iset1(0x10101010));
 }
 
 // --- formats of 32 numbers: one scale, perhaps a minimum
@@ -41,19 +33,16 @@ struct TileQ8_0 {
   static constexpr int kHead = 32, kHigh = 0, kQuants = 512;
   static constexpr bool kMin = false, kSigned = !kUnsignedDot;
   static constexpr ZeroPoint kZero = kUnsignedDot ? ZeroPoint::k128 : ZeroPoint::kNone;
-  static LORALEI_INLINE void weights(const TileSections& at, int lane, I (&w)[8]) {
-    LORALEI_UNROLL
-    for (int j = 0; j < 8; ++j) {
-      w[j] = load_words(at.quants, j, lane);
-      if constexpr (kUnsignedDot) w[j] = ixor(w[j], iset1(static_cast<int>(0x80808080)));
-    }
+  static LORALEI_INLINE I word(const TileSections& at, int lane, int j) {
+    const I words = load_words(at.quants, j, lane);
+    return kUnsignedDot ? ixor(words, iset1(static_cast<int>(0x80808080))) : words;
   }
 };
 struct TileQ4_0 {
   static constexpr int kHead = 32, kHigh = 0, kQuants = 256;
   static constexpr bool kMin = false, kSigned = false;
   static constexpr ZeroPoint kZero = ZeroPoint::k8;
-  static LORALEI_INLINE void weights(const TileSections& at, int lane, I (&w)[8]) { nibble_words(at.quants, lane, w); }
+  static LORALEI_INLINE I word(const TileSections& at, int lane, int j) { return nibble_word(at.quants, lane, j); }
 };
 struct TileQ4_1 : TileQ4_0 {
   static constexpr int kHead = 64;
@@ -64,9 +53,8 @@ struct TileQ5_0 {
   static constexpr int kHead = 32, kHigh = 64, kQuants = 256;
   static constexpr bool kMin = false, kSigned = false;
   static constexpr ZeroPoint kZero = ZeroPoint::k16;
-  static LORALEI_INLINE void weights(const TileSections& at, int lane, I (&w)[8]) {
-    nibble_words(at.quants, lane, w);
-    add_fifth_bits(load_words(at.high, 0, lane), w);
+  static LORALEI_INLINE I word(const TileSections& at, int lane, int j) {
+    return ior(nibble_word(at.quants, lane, j), fifth_bits(load_words(at.high, 0, lane), j));
   }
 };
 struct TileQ5_1 : TileQ5_0 {
@@ -100,10 +88,9 @@ struct TileQ4_K {
     k_tile_scales(at.head, lane, scales, mins);
   }
   template <int kPart>
-  static LORALEI_INLINE void weights(const TileSections& at, int lane, int half, I (&w)[8]) {
+  static LORALEI_INLINE I word(const TileSections& at, int lane, int half, int j) {
     const std::byte* quants = at.quants + (2 * half + kPart / 2) * 8 * kRowTile * 4;
-    LORALEI_UNROLL
-    for (int j = 0; j < 8; ++j) w[j] = nibbles<kPart % 2>(load_words(quants, j, lane));
+    return nibbles<kPart % 2>(load_words(quants, j, lane));
   }
 };
 struct TileQ5_K {
@@ -114,13 +101,9 @@ struct TileQ5_K {
     k_tile_scales(at.head, lane, scales, mins);
   }
   template <int kPart>
-  static LORALEI_INLINE void weights(const TileSections& at, int lane, int half, I (&w)[8]) {
-    TileQ4_K::weights<kPart>(at, lane, half, w);
-    LORALEI_UNROLL
-    for (int j = 0; j < 8; ++j) {
-      const I bits = iand(ishr(load_words(at.high, j, lane), 4 * half + kPart), iset1(0x01010101));
-      w[j] = ior(w[j], ishl_const<4>(bits));
-    }
+  static LORALEI_INLINE I word(const TileSections& at, int lane, int half, int j) {
+    const I bits = iand(ishr(load_words(at.high, j, lane), 4 * half + kPart), iset1(0x01010101));
+    return ior(TileQ4_K::word<kPart>(at, lane, half, j), ishl_const<4>(bits));
   }
 };
 struct TileQ6_K {
@@ -137,13 +120,22 @@ struct TileQ6_K {
     }
   }
   template <int kPart>
-  static LORALEI_INLINE void weights(const TileSections& at, int lane, int half, I (&w)[8]) {
-    LORALEI_UNROLL
-    for (int j = 0; j < 8; ++j) {
-      const I low = nibbles<kPart / 2>(load_words(at.quants, 16 * half + 8 * (kPart % 2) + j, lane));
-      const I words = load_words(at.high, 8 * half + j, lane);
-      const I high = kPart < 2 ? ishl_const<4 - 2 * (kPart % 2)>(words) : ishr_const<2 * (kPart % 2)>(words);
-      w[j] = ior(low, iand(high, iset1(0x30303030)));
-    }
+  static LORALEI_INLINE I word(const TileSections& at, int lane, int half, int j) {
+    const I low = nibbles<kPart / 2>(load_words(at.quants, 16 * half + 8 * (kPart % 2) + j, lane));
+    const I words = load_words(at.high, 8 * half + j, lane);
+    const I high = kPart < 2 ? ishl_const<4 - 2 * (kPart % 2)>(words) : ishr_const<2 * (kPart % 2)>(words);
+    return ior(low, iand(high, iset1(0x30303030)));
   }
 };
+
+// The eight words of a block of 32, and of part kPart of half `half` of a block of 256.
+template <class Format>
+LORALEI_INLINE void block_words(const TileSections& at, int lane, I (&w)[8]) {
+  LORALEI_UNROLL
+  for (int j = 0; j < 8; ++j) w[j] = Format::word(at, lane, j);
+}
+template <class Format, int kPart>
+LORALEI_INLINE void part_words(const TileSections& at, int lane, int half, I (&w)[8]) {
+  LORALEI_UNROLL
+  for (int j = 0; j < 8; ++j) w[j] = Format::template word<kPart>(at, lane, half, j);
+}

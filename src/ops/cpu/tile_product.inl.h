@@ -71,7 +71,7 @@ LORALEI_INLINE void product_32(TileSections at, int lane, const std::byte* x, in
     for (int v = 0; v < kVectors; ++v) {
       const int place = lane + v * kLanes;
       I w[8];
-      Format::weights(at, place, w);
+      block_words<Format>(at, place, w);
       const F d = load_scales(at.head, 0, place);
       F m = zero();
       if constexpr (Format::kMin) m = load_scales(at.head, 1, place);
@@ -105,7 +105,7 @@ LORALEI_INLINE void product_part(const TileSections& at, int lane, const std::by
   LORALEI_UNROLL
   for (int v = 0; v < kVectors; ++v) {
     I w[8];
-    Format::template weights<kPart>(at, lane + v * kLanes, half, w);
+    part_words<Format, kPart>(at, lane + v * kLanes, half, w);
     const float* const scale = scales + (16 * v + kScales * sub) * kLanes;
     constexpr int kTurns = turns(kRows);
     LORALEI_UNROLL

@@ -53,7 +53,7 @@ template <class Format, WideFor kUnit>
 void widen_32(TileSections at, int64_t blocks, std::byte* out) {
   for (int64_t b = 0; b < blocks; ++b, out += wide_block_bytes(wide_kind_of<Format>(), kUnit)) {
     I w[8];
-    Format::weights(at, 0, w);
+    block_words<Format>(at, 0, w);
     F m = zero();
     if constexpr (Format::kMin) m = load_scales(at.head, 1, 0);
     store_block_wide<Format, kUnit>(w, load_scales(at.head, 0, 0), m, out);
@@ -66,7 +66,7 @@ LORALEI_INLINE void widen_part(const TileSections& at, int half, const float* sc
                                std::byte* out) {
   const int sub = 4 * half + kPart;
   I w[8];
-  Format::template weights<kPart>(at, 0, half, w);
+  part_words<Format, kPart>(at, 0, half, w);
   const float* const first = Format::kHalves ? scales + 2 * sub * kLanes : scales + sub * kLanes;
   const float* const second = Format::kHalves ? first + kLanes : mins + sub * kLanes;
   store_block_wide<Format, kUnit>(w, load(first), load(second), out);
@@ -259,16 +259,5 @@ struct FetchAhead {
 void clear_sums(const WideScratch& scratch, const TileRun& tiles, int64_t first, int64_t end) {
   for (int v = 0; v < tiles.count; ++v) {
     std::memset(scratch.sums_of(v, 0), 0, static_cast<size_t>((end - first) * kGroupRows * kRowTile) * sizeof(float));
-  }
-}
-// Groups of few rows read the packed weights: writing them out would not pay.
-void multiply_packed(const TileRun& tiles, const RowGroups& groups, int64_t begin, int64_t end, int64_t first,
-                     const WideResults& results, const WideScratch& scratch) {
-  for (int64_t group = begin; group < end; ++group) {
-    const TileKernel kernel = tile_kernel(tiles.dtype, group_kind(groups.rows_of(group)));
-    for (int v = 0; v < tiles.count; ++v) {
-      kernel(tiles.tile[v].data, groups.cols, groups.at(group), scratch.sums_of(v, group - first));
-    }
-    results.write(group, scratch.sums_of(0, group - first));
   }
 }

@@ -37,6 +37,7 @@ namespace tiles_avx512_vnni {
 #include "ops/cpu/row_groups.inl.h"
 #include "ops/cpu/tile_wide.inl.h"
 #include "ops/cpu/tile_wide_vector.inl.h"
+#include "ops/cpu/tile_pair.inl.h"
 #include "ops/cpu/tile_wide_matmul.inl.h"
 #include "ops/cpu/tile_matmul.inl.h"
 // clang-format on
