@@ -56,6 +56,10 @@ Weights make_weights(DType dtype, ThreadPool& pool) {
     }
   }
   for (int32_t in : {kHidden, kFfn}) {
+    if (!can_encode(dtype)) {  // any bytes do that are no special numbers where a scale lies
+      tiles.emplace_back(static_cast<size_t>(tile_bytes(dtype, in)), std::byte{0x11});
+      continue;
+    }
     std::vector<std::vector<std::byte>> rows(kRowTile,
                                              std::vector<std::byte>(static_cast<size_t>(row_bytes(dtype, in))));
     std::array<const std::byte*, kRowTile> rows_of{};

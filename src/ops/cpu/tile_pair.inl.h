@@ -43,8 +43,8 @@ LORALEI_INLINE void add_pair(const I (&dots)[kRows][kPair], const F (&scale)[kPa
   }
 }
 
-// Words [kFirst, kFirst + kCount) of the pair's blocks times the rows. `Block::word(at, half, j)` is a format's.
-template <class Block, int kFirst, int kCount, int kRows>
+// The words of the pair's blocks times the rows. `Block::word(at, half, j)` is a format's.
+template <class Block, int kRows>
 LORALEI_INLINE void pair_dots(const TileSections (&at)[kPair], int half, const std::byte* x, ZeroPoint zero,
                               I (&dots)[kRows][kPair]) {
   LORALEI_UNROLL
@@ -55,7 +55,7 @@ LORALEI_INLINE void pair_dots(const TileSections (&at)[kPair], int half, const s
     }
   }
   LORALEI_UNROLL
-  for (int j = kFirst; j < kFirst + kCount; ++j) {
+  for (int j = 0; j < 8; ++j) {
     const I w[kPair] = {Block::word(at[0], half, j), Block::word(at[1], half, j)};
     LORALEI_UNROLL
     for (int i = 0; i < kRows; ++i) {
@@ -110,7 +110,7 @@ LORALEI_INLINE void pair_32(TileSections (&at)[kPair], const PairAhead& ahead, c
     keep_in_memory(sums);
     ahead.fetch<block_bytes<Format>()>(b * block_bytes<Format>());
     I dots[kRows][kPair];
-    pair_dots<BlockOf32<Format>, 0, 8>(at, 0, x, Format::kZero, dots);
+    pair_dots<BlockOf32<Format>>(at, 0, x, Format::kZero, dots);
     const F scale[kPair] = {load_scales(at[0].head, 0, 0), load_scales(at[1].head, 0, 0)};
     if constexpr (Format::kMin) {
       const F min[kPair] = {load_scales(at[0].head, 1, 0), load_scales(at[1].head, 1, 0)};
@@ -133,20 +133,10 @@ LORALEI_INLINE void pair_part(const TileSections (&at)[kPair], const std::byte* 
   const int sub = 4 * half + kPart;
   keep_in_memory(sums);
   I dots[kRows][kPair];
-  if constexpr (Format::kHalves) {
-    const F low[kPair] = {pair_numbers(scales, 0, 2 * sub), pair_numbers(scales, 16, 2 * sub)};
-    pair_dots<Block, 0, 4>(at, half, x, Format::kZero, dots);
-    add_pair(dots, low, x, sums);
-    keep_in_memory(sums);
-    const F high[kPair] = {pair_numbers(scales, 0, 2 * sub + 1), pair_numbers(scales, 16, 2 * sub + 1)};
-    pair_dots<Block, 4, 4>(at, half, x, ZeroPoint::k32High, dots);
-    add_pair(dots, high, x, sums);
-  } else {
-    const F scale[kPair] = {pair_numbers(scales, 0, sub), pair_numbers(scales, 16, sub)};
-    const F min[kPair] = {pair_numbers(mins, 0, sub), pair_numbers(mins, 8, sub)};
-    pair_dots<Block, 0, 8>(at, half, x, Format::kZero, dots);
-    add_pair(dots, scale, min, x, sums);
-  }
+  const F scale[kPair] = {pair_numbers(scales, 0, sub), pair_numbers(scales, 16, sub)};
+  const F min[kPair] = {pair_numbers(mins, 0, sub), pair_numbers(mins, 8, sub)};
+  pair_dots<Block>(at, half, x, Format::kZero, dots);
+  add_pair(dots, scale, min, x, sums);
 }
 
 template <class Format, int kRows>
@@ -185,14 +175,28 @@ void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, float*
   }
 }
 
+// Whether pairs are the faster way, as measured. A block of 256 has so many scales that the sums would go to the cache
+// and back too often, unless they are few.
+template <class Format>
+constexpr bool in_pairs(int rows) {
+  if constexpr (Format::kQuants == 2048) return !Format::kHalves && rows <= 2;
+  return true;
+}
+
 using PairKernel = void (*)(const TileRun& tiles, int64_t cols, const std::byte* x, float* sums);
+template <class Format, int kRows>
+constexpr PairKernel pair_kernel_for() {
+  if constexpr (in_pairs<Format>(kRows)) return pair_product<Format, kRows>;
+  return nullptr;
+}
 template <class Format>
 PairKernel pair_kernel_of(int kind) {
-  constexpr PairKernel kKernels[] = {pair_product<Format, 1>, pair_product<Format, 2>, pair_product<Format, 3>,
-                                     pair_product<Format, 4>, pair_product<Format, 6>, pair_product<Format, 8>};
+  constexpr PairKernel kKernels[] = {pair_kernel_for<Format, 1>(), pair_kernel_for<Format, 2>(),
+                                     pair_kernel_for<Format, 3>(), pair_kernel_for<Format, 4>(),
+                                     pair_kernel_for<Format, 6>(), pair_kernel_for<Format, 8>()};
   return kKernels[kind];
 }
-// For groups of that kind (kGroupSizes); null: a format without tiles.
+// For groups of that kind (kGroupSizes); null: tiles go through it one by one.
 PairKernel pair_kernel(DType dtype, int kind) {
   switch (dtype) {
     case DType::kQ8_0:
@@ -221,11 +225,13 @@ void multiply_packed(const TileRun& tiles, const RowGroups& groups, int64_t begi
                      const WideResults& results, const WideScratch& scratch) {
   for (int64_t group = begin; group < end; ++group) {
     const int kind = group_kind(groups.rows_of(group));
-    if (tiles.count == kPair) {
-      pair_kernel(tiles.dtype, kind)(tiles, groups.cols, groups.at(group), scratch.sums_of(0, group - first));
+    const PairKernel pair = tiles.count == kPair ? pair_kernel(tiles.dtype, kind) : nullptr;
+    if (pair != nullptr) {
+      pair(tiles, groups.cols, groups.at(group), scratch.sums_of(0, group - first));
     } else {
-      tile_kernel(tiles.dtype, kind)(tiles.tile[0].data, groups.cols, groups.at(group),
-                                     scratch.sums_of(0, group - first));
+      const TileKernel kernel = tile_kernel(tiles.dtype, kind);
+      for (int v = 0; v < tiles.count; ++v)
+        kernel(tiles.tile[v].data, groups.cols, groups.at(group), scratch.sums_of(v, group - first));
     }
     results.write(group, scratch.sums_of(0, group - first));
   }
