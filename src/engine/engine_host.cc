@@ -295,6 +295,9 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
 
   for (const std::string& note : options.notes) log.log(LogLevel::kWarning, note);
 
+  if (options.device) {  // first, since a device's libraries become part of the process
+    TRY_ASSIGN(parts.device_budget, options.device.budget());
+  }
   const ModelConfig& config = parts.file.config;
   const FixedBytes fixed = fixed_bytes(options, config, *parts.ops, threads);
   parts.kv_dtype = fixed.kv_dtype;
@@ -372,7 +375,6 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
 // Weights pass through host memory; then it holds adapters, to be copied to the device, and what every process needs.
 Status EngineHost::use_device(const FixedBytes& fixed, EngineParts& engine, LogSink& log) {
   Parts& parts = *parts_;
-  TRY_ASSIGN(parts.device_budget, parts.options.device.budget());
   const DeviceBudget& budget = parts.device_budget;
   for (const std::string& note : budget.notes) log.log(LogLevel::kWarning, note);
   parts.device_ledger = std::make_unique<Ledger>(budget.bytes);

@@ -186,6 +186,7 @@ TEST(CudaEngine, AHostComputesOnADevice) {
   options.engine.kv_dtype = DType::kF32;
   options.engine.adapter_rank_max = 16;
   options.engine.memory_budget_bytes = int64_t{256} << 20;
+  options.engine.adapter_bytes = 1 << 20;
   const auto text_of = [&](EngineHost& host) {
     Submit request;
     request.id = RequestId{1};

@@ -72,15 +72,15 @@ std::map<void*, Pages>& allocations() {
 }
 constexpr size_t kPage = 4096;
 
-struct Memory {
+struct DeviceMemory {
   int64_t total = kDefaultMemoryBytes, others = 0;
   int64_t allocated = 0, peak = 0;
   std::map<void*, int64_t> bytes;  // of every device buffer
 
   int64_t free() const { return std::max<int64_t>(0, total - others - allocated); }
 };
-Memory& memory() {
-  static Memory only;
+DeviceMemory& device_memory() {
+  static DeviceMemory only;
   return only;
 }
 
@@ -103,13 +103,13 @@ Error not_recorded(const char* what) {
 }  // namespace
 
 void set_memory(int64_t total_bytes, int64_t others_bytes) {
-  Memory& device = memory();
+  DeviceMemory& device = device_memory();
   device.total = total_bytes;
   device.others = others_bytes;
   device.peak = device.allocated;
 }
-int64_t allocated_bytes() { return memory().allocated; }
-int64_t peak_allocated_bytes() { return memory().peak; }
+int64_t allocated_bytes() { return device_memory().allocated; }
+int64_t peak_allocated_bytes() { return device_memory().peak; }
 
 void refuse_captures(bool refuse) { capture().refused = refuse; }
 
@@ -135,8 +135,8 @@ using namespace cuda_emulated;
 CudaDevices devices() {
   return {.list = {{.ordinal = 0,
                     .name = kMarker,
-                    .total_bytes = memory().total,
-                    .free_bytes = memory().free(),
+                    .total_bytes = device_memory().total,
+                    .free_bytes = device_memory().free(),
                     .capability_major = 9,
                     .multiprocessors = 4,
                     .l2_bytes = 1 << 20}},
@@ -149,8 +149,8 @@ Status set_device(int ordinal) {
 }
 
 Status memory_info(int64_t* free_bytes, int64_t* total_bytes) {
-  *free_bytes = memory().free();
-  *total_bytes = memory().total;
+  *free_bytes = device_memory().free();
+  *total_bytes = device_memory().total;
   return {};
 }
 
@@ -185,7 +185,7 @@ void unmap_guarded(void* data) {
 }  // namespace
 
 Result<void*> allocate(int64_t bytes) {
-  Memory& device = memory();
+  DeviceMemory& device = device_memory();
   if (bytes > device.free()) {
     return Error{ErrorCode::kOverloaded, "The emulated GPU has " + format_bytes(device.free()) + " of free memory."};
   }
@@ -197,8 +197,8 @@ Result<void*> allocate(int64_t bytes) {
 }
 void release(void* data) {
   unmap_guarded(data);
-  memory().allocated -= memory().bytes.at(data);
-  memory().bytes.erase(data);
+  device_memory().allocated -= device_memory().bytes.at(data);
+  device_memory().bytes.erase(data);
 }
 
 Result<void*> allocate_pinned(int64_t bytes) { return map_guarded(bytes); }
