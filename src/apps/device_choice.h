@@ -9,8 +9,12 @@
 
 namespace loralei {
 
-// auto and cpu: empty (the cores); cuda:N or cuda (0): a GPU, with `enforce_eager` (--enforce-eager) without recorded
-// graphs. Auto is the cores as long as GPUs are not proved.
-Result<DeviceFactory> choose_device(const std::string& name, bool enforce_eager = false);
+struct GpuFlags {
+  bool enforce_eager = false;       // --enforce-eager: no recorded graphs
+  double memory_utilization = 0.9;  // --gpu-memory-utilization: above 0, at most 1
+};
+
+// auto and cpu: empty (the cores); cuda:N or cuda (0): a GPU. Auto is the cores as long as GPUs are not proved.
+Result<DeviceFactory> choose_device(const std::string& name, const GpuFlags& flags);
 
 }  // namespace loralei

@@ -44,6 +44,11 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       .add_flag("--enforce-eager", flags.enforce_eager,
                 "steps on a GPU are launched kernel by kernel instead of as recorded graphs")
       ->group(group);
+  command
+      .add_option("--gpu-memory-utilization", flags.gpu_memory_utilization,
+                  "share of a GPU's memory that this server may use, above 0 and at most 1 (default: 0.9), and never "
+                  "more than is free on it at start")
+      ->group(group);
   command.add_option("-t,--threads", flags.host.threads, "worker threads (default: the cores of this process)")
       ->check(CLI::Range(0, 1024))
       ->group(group);
@@ -66,7 +71,8 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->group(group);
   command
       .add_option("--memory-budget", flags.memory_budget,
-                  "bytes for everything, e.g. 4GiB (default: what is free); weights beyond it are streamed from disk")
+                  "bytes of host memory for everything, e.g. 4GiB (default: what is free); weights beyond it are "
+                  "streamed from disk (never with a GPU: they pass through host memory whole)")
       ->group(group);
   command
       .add_option(
@@ -80,8 +86,14 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
                   "where weights are shrunk, else what three layers stream, at most 128MiB)")
       ->group(group);
   add_stream_shrink_option(command, flags.stream_shrink)->group(group);
-  command.add_option("--kv-cache-memory", flags.kv_cache_memory, "bytes for the KV cache")->group(group);
-  command.add_option("--adapter-memory", flags.adapter_memory, "bytes for loaded adapters")->group(group);
+  command
+      .add_option("--kv-cache-memory", flags.kv_cache_memory,
+                  "bytes for the KV cache (with --device cuda: of GPU memory)")
+      ->group(group);
+  command
+      .add_option("--adapter-memory", flags.adapter_memory,
+                  "bytes for loaded adapters (with --device cuda: for their copies in GPU memory)")
+      ->group(group);
   command
       .add_option("--kv-cache-dtype", flags.kv_dtype,
                   "f32, f16, bf16 or int8 (one scale a vector; default: f32 for f32 models, else f16)")
@@ -140,7 +152,16 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));
   TRY(parse_size("--prefetch-window", flags.prefetch_window, options.residency.window_bytes));
   TRY_ASSIGN(options.residency.policy, parse_residency_policy(flags.residency));
-  TRY_ASSIGN(options.device, choose_device(flags.device, flags.enforce_eager));
+  const double gpu_share = flags.gpu_memory_utilization.value_or(GpuFlags().memory_utilization);
+  if (!(gpu_share > 0 && gpu_share <= 1))
+    return invalid_argument(
+        "--gpu-memory-utilization is a share of the GPU's memory, above 0 and at most 1, like 0.9.");
+  TRY_ASSIGN(options.device, choose_device(flags.device, {flags.enforce_eager, gpu_share}));
+  if (flags.gpu_memory_utilization && !options.device) {
+    options.notes.push_back(
+        "--gpu-memory-utilization says nothing here: the cores compute (--device cuda:N would use a GPU); host memory "
+        "is limited with --memory-budget.");
+  }
   TRY_ASSIGN(options.stream_shrink, parse_stream_shrink(flags.stream_shrink));
   if (options.cache_dir.empty()) options.cache_dir = default_cache_dir();
   TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, options.engine.kv_cache_bytes));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct EngineFlags {
   std::string adapter_quant;
   bool no_prefix_cache = false;
   bool enforce_eager = false;
+  std::optional<double> gpu_memory_utilization;
 };
 
 // MODEL and everything about the engine: memory, lengths, threads. Accepts the field's names (vLLM's, llama.cpp's)

@@ -70,6 +70,20 @@ TEST(Options, GraphsAreUsedUnlessRefused) {
   EXPECT_EQ(refusal({"--enforce-eager"}), "");
 }
 
+TEST(Options, AShareOfAGpuIsCheckedAndNotSilentWithoutOne) {
+  EXPECT_TRUE(finish_engine_options(*parse({}))->notes.empty());
+  const auto options = finish_engine_options(*parse({"--gpu-memory-utilization", "0.5"}));
+  ASSERT_TRUE(options.ok()) << options.error().message;
+  ASSERT_EQ(options->notes.size(), 1u);
+  EXPECT_NE(options->notes[0].find("--memory-budget"), std::string::npos) << options->notes[0];
+  EXPECT_EQ(refusal({"--gpu-memory-utilization", "1"}), "");
+  for (const char* share : {"0", "1.5", "-0.5", "nan", "90"})
+    EXPECT_NE(refusal({"--gpu-memory-utilization", share}).find("--gpu-memory-utilization is a share"),
+              std::string::npos)
+        << share;
+  EXPECT_EQ(refusal({"--gpu-memory-utilization", "much"}), "refused by the parser");
+}
+
 TEST(Options, RefusalsNameTheFlag) {
   EXPECT_NE(refusal({"--quant", "q5_k"}).find("--quant"), std::string::npos);
   EXPECT_NE(refusal({"--residency", "fastest"}).find("balanced"), std::string::npos);

@@ -128,12 +128,18 @@ struct AdapterStatus {
 // Steps are counted by their rows, up to each of these and beyond (vLLM's buckets).
 inline constexpr std::array<int32_t, 13> kStepRowsLimits = {1,   8,    16,   32,   64,   128,  256,
                                                             512, 1024, 2048, 4096, 8192, 16384};
-struct EngineStats {
+// A memory's budget and who has how much of it.
+struct MemoryShares {
+  int64_t memory_budget_bytes = 0, weights_bytes = 0, adapter_bytes = 0, adapter_bytes_max = 0, kv_bytes = 0,
+          scratch_bytes = 0, other_bytes = 0;
+};
+
+struct EngineStats : MemoryShares {  // the host's
+  std::string device;                // that computes in a memory of its own, as users name it; empty: none
+  MemoryShares device_memory;
   int32_t running = 0, waiting = 0, waiting_for_adapter = 0;
   int64_t kv_blocks_total = 0, kv_blocks_used = 0,
           kv_blocks_cached = 0;  // used: leased by running sequences; cached: free to evict
-  int64_t memory_budget_bytes = 0, weights_bytes = 0, adapter_bytes = 0, adapter_bytes_max = 0, kv_bytes = 0,
-          scratch_bytes = 0, other_bytes = 0;
   uint64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
   uint64_t prefix_queries = 0, prefix_hits = 0;      // tokens
   uint64_t drafted_tokens = 0, accepted_tokens = 0;  // of speculation

@@ -1,41 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceBackend: what computes steps in the place of this machine's cores, made by a factory that the program chose, so
-// that the engine builds and links without any device's libraries.
+// DeviceFactory: what computes steps in the place of this machine's cores, chosen by the program, so that the engine
+// builds and links without any device's libraries.
 //
-// Thread: a factory is called once, by the thread that starts the engine; the executor is used by the engine's thread
-// alone. Ownership: `owns` holds what the executor borrows and outlives it. Failure: a sentence says why the device
-// cannot do (no such device, too little memory, weights that stream).
+// Thread: both functions are called once, by the thread that starts the engine; the executor is used by the engine's
+// thread alone. Ownership: `owns` holds what the executor borrows and outlives it; the device's ledger outlives both.
+// Invariant: what a backend allocates on its device lies under grants of the device's ledger, made before anything is
+// uploaded, and pinned host memory under one of the host's. Failure: a sentence says why the device cannot do (no such
+// device, too little memory) and which flag to change.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/log.h"
 #include "engine/executor.h"
+#include "engine/memory_plan.h"
 #include "formats/model_config.h"
+#include "memory/ledger.h"
 #include "weights/weight_store.h"
 
 namespace loralei {
 
-// What the device has to compute. The references are valid during the call; what is needed later is copied. `log` may
-// be null, else it outlives the backend.
+// What this program may use of a device.
+struct DeviceBudget {
+  std::string device;  // as users name it: cuda:0
+  int64_t bytes = 0;
+  std::vector<std::string> notes;  // what a user should know, one sentence each
+};
+
+// What the device has to compute. The references are valid during the call, the ledgers outlive the backend; what is
+// needed later is copied. `log` may be null, else it outlives the backend.
 struct DeviceRequest {
   const ModelConfig& config;
-  const WeightStore& weights;
-  ModelLimits limits;
+  const WeightStore& weights;  // all in host memory
+  ModelLimits limits;          // max_model_len: the most that the plan may give
   DType kv_dtype = DType::kF16;
-  int32_t kv_blocks = 0;
-  int64_t adapter_bytes = 0;
+  MemoryRequest memory;  // as stated by the user; what is left and the bytes of a block are the device's to say
+  Ledger& ledger;        // the device's
+  Ledger& host_ledger;
   LogSink* log = nullptr;
 };
 
 struct DeviceBackend {
   std::shared_ptr<void> owns;
   std::unique_ptr<Executor> executor;
+  MemoryPlan plan;   // of the device's memory
   std::string name;  // part of the fingerprint
 };
 
-using DeviceFactory = std::function<Result<DeviceBackend>(const DeviceRequest&)>;
+struct DeviceFactory {
+  std::function<Result<DeviceBudget>()> budget;  // asked before weights are loaded
+  std::function<Result<DeviceBackend>(const DeviceRequest&)> make;
+
+  explicit operator bool() const { return make != nullptr; }
+};
 
 }  // namespace loralei

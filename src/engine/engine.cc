@@ -268,12 +268,17 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   loop.slot = std::make_unique<BatchSlot>(limits, config.layers, config.hidden, *parts.ledger);
   TRY(loop.slot->reserve_vocab(config.vocab));
   const int64_t length = configured_length(options, config);
-  TRY_ASSIGN(const int32_t blocks, kv_block_count(options, shape, length, *parts.ledger));
-  TRY_ASSIGN(loop.kv, KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger));
+  int32_t blocks = parts.executor->kv_blocks();
+  if (blocks > 0) {
+    loop.kv = KvCache::create_ids(blocks, options.prefix_cache);
+  } else {
+    TRY_ASSIGN(blocks, kv_block_count(options, shape, length, *parts.ledger));
+    TRY_ASSIGN(loop.kv, KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger));
+  }
   const int64_t capacity = int64_t{blocks} * kKvBlockTokens;
   if (capacity < length && options.max_model_len > 0) {
-    return too_large("the KV cache of " + format_bytes(loop.kv->bytes()) + " holds " + std::to_string(capacity) +
-                     " tokens, fewer than max-model-len " + std::to_string(length) + "; lower one or raise the other");
+    return too_large("the KV cache holds " + std::to_string(capacity) + " tokens, fewer than max-model-len " +
+                     std::to_string(length) + "; lower one or raise the other");
   }
   if (capacity < length) {
     parts.log->log(LogLevel::kWarning,
@@ -288,6 +293,8 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   loop.config = config;
   loop.eos = parts.eos.empty() ? config.eos : parts.eos;
   loop.ledger = parts.ledger;
+  loop.device = parts.device;
+  loop.device_ledger = parts.device_ledger;
   loop.clock = parts.clock;
   loop.log = parts.log;
   loop.pool = parts.pool;

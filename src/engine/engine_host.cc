@@ -11,6 +11,7 @@
 #include "engine/memory_plan.h"
 #include "engine/start.h"
 #include "kv/block_pool.h"
+#include "model/layer_program.h"
 #include "model/model.h"
 #include "sys/cpu.h"
 #include "sys/process.h"
@@ -29,13 +30,26 @@ struct EngineHost::Parts {
   WeightOptions weight_options;
   std::unique_ptr<WeightStore> weights;
   Grant scratch, other;
-  std::unique_ptr<Model> model;
+  std::unique_ptr<Model> model;  // null: a device computes
+  DeviceBudget device_budget;
+  std::unique_ptr<Ledger> device_ledger;
   std::shared_ptr<void> device;
+  std::string computed_by;
   std::unique_ptr<Engine> engine;
   MemoryPlan plan;
   DType kv_dtype = DType::kF16;
   EngineHostOptions options;
   std::string packed_path;  // "" until the weights are streamed for the first time
+};
+
+// What does not depend on where the weights are.
+struct FixedBytes {
+  DType kv_dtype = DType::kF16;
+  ModelLimits limits;
+  int64_t scratch = 0;   // activations and the kernels' memory, where the cores compute
+  int64_t outputs = 0;   // logits and hidden states of a step; the engine holds them
+  int64_t kv_block = 0;  // of kKvBlockTokens tokens
+  int64_t other = 0;     // code, vocabulary, connections; asked before weights are loaded
 };
 
 // The share of each use when weights are streamed: everything else first, the weights take what is left.
@@ -47,12 +61,12 @@ struct StreamShares {
 
 namespace {
 
-AdapterSource adapter_source(const Model& model) {
+AdapterSource adapter_source(const ModelConfig& config, const WeightStore& weights) {
   AdapterBase base;
-  base.config = model.config();
-  base.bias_context = &model;
+  base.config = config;
+  base.bias_context = &weights;
   base.bias = [](const void* context, int layer, Module module) {
-    return static_cast<const Model*>(context)->bias(layer, module);
+    return base_bias(*static_cast<const WeightStore*>(context), layer, module);
   };
   AdapterSource source;
   source.stamp = [](const std::string& path) { return adapter_stamp(path); };
@@ -62,11 +76,9 @@ AdapterSource adapter_source(const Model& model) {
   return source;
 }
 
-Result<MemoryPlan> make_plan(const EngineOptions& options, const ModelConfig& config, DType kv_dtype,
-                             int64_t left_bytes) {
+// What was asked for; what is left for it, and in blocks of how many bytes, is still to be said.
+MemoryRequest memory_request(const EngineOptions& options, const ModelConfig& config) {
   MemoryRequest request;
-  request.left_bytes = left_bytes;
-  request.block_bytes = kv_block_bytes({config.layers, config.kv_heads, config.head_dim, kv_dtype});
   request.model_len_max = config.max_position;
   // Dynamic scaling stretches to whatever length is asked for; its factor is fixed from that length.
   if (config.rope_scaling.kind == RopeScalingKind::kDynamic) {
@@ -76,7 +88,7 @@ Result<MemoryPlan> make_plan(const EngineOptions& options, const ModelConfig& co
   request.max_sequences = options.max_sequences;
   request.kv_cache_bytes = options.kv_cache_bytes;
   request.adapter_bytes = options.adapter_bytes;
-  return plan_memory(request);
+  return request;
 }
 
 // --- what streaming leaves for everything else ---
@@ -91,15 +103,6 @@ int64_t process_bytes() {
   return memory.ok() ? memory->rss_bytes : 0;
 }
 
-// What does not depend on where the weights are.
-struct FixedBytes {
-  DType kv_dtype = DType::kF16;
-  ModelLimits limits;
-  int64_t scratch = 0;   // activations and the kernels' memory
-  int64_t outputs = 0;   // logits and hidden states of a step; the engine holds them
-  int64_t kv_block = 0;  // of kKvBlockTokens tokens
-  int64_t other = 0;     // code, vocabulary, connections; asked before weights are loaded
-};
 FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& config, const OpTable& ops, int threads) {
   FixedBytes fixed;
   fixed.kv_dtype = options.engine.kv_dtype.value_or(config.dtype == DType::kF32 ? DType::kF32 : DType::kF16);
@@ -290,70 +293,118 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   parts.weight_options = weight_options_of(options, threads);
   parts.weight_options.progress = progress;
 
+  for (const std::string& note : options.notes) log.log(LogLevel::kWarning, note);
+
+  if (options.device) {  // first, since a device's libraries become part of the process
+    TRY_ASSIGN(parts.device_budget, options.device.budget());
+  }
   const ModelConfig& config = parts.file.config;
-  EngineOptions engine = options.engine;
   const FixedBytes fixed = fixed_bytes(options, config, *parts.ops, threads);
   parts.kv_dtype = fixed.kv_dtype;
-  engine.kv_dtype = parts.kv_dtype;
-  ModelLimits limits = fixed.limits;
-  const int64_t scratch_bytes = fixed.scratch, output_bytes = fixed.outputs;
-  TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(parts.file, parts.weight_options));
   auto other = parts.ledger->try_grant(MemoryUse::kOther, fixed.other);
   if (!other) return too_large("The process itself needs " + format_bytes(fixed.other) + "; raise --memory-budget.");
   parts.other = std::move(*other);
-  if (fits_resident(weight_bytes, fixed, options.engine, budget)) {
-    TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, *parts.ledger, parts.weight_options));
+
+  EngineParts engine;
+  engine.options = options.engine;
+  engine.options.kv_dtype = parts.kv_dtype;
+  if (options.device) {
+    TRY(host->use_device(fixed, engine, log));
   } else {
-    const StreamShares shares = stream_shares(engine, fixed, budget);
-    engine.kv_cache_bytes = shares.kv;
-    engine.adapter_bytes = shares.adapters;
-    TRY_ASSIGN(parts.weights, host->stream_weights(shares, log));
+    TRY(host->use_cores(fixed, engine, log));
   }
   parts.weight_options.progress = {};  // the caller's, for the time of starting
-  auto scratch = parts.ledger->try_grant(MemoryUse::kScratch, scratch_bytes);
-  if (!scratch) {
-    return too_large("Activations need " + format_bytes(scratch_bytes) + " and do not fit the memory budget of " +
-                     format_bytes(budget) + "; raise --memory-budget or lower --max-num-batched-tokens.");
-  }
-  parts.scratch = std::move(*scratch);
-  TRY_ASSIGN(parts.plan, make_plan(engine, config, parts.kv_dtype, budget - parts.ledger->used_bytes() - output_bytes));
-  engine.max_model_len = parts.plan.max_model_len;
-  engine.kv_cache_bytes = parts.plan.kv_bytes;
-  engine.adapter_bytes = parts.plan.adapter_bytes;
-  engine.memory_budget_bytes = budget;
-  limits.max_model_len = engine.max_model_len;
-  TRY_ASSIGN(parts.model, Model::create(config, *parts.weights, *parts.ops, *parts.pool, limits));
-
-  EngineParts engine_parts;
-  std::string computed_by = parts.ops->name;
-  if (options.device) {
-    TRY_ASSIGN(DeviceBackend backend, options.device({config, *parts.weights, limits, parts.kv_dtype,
-                                                      parts.plan.kv_blocks, parts.plan.adapter_bytes, &log}));
-    parts.device = std::move(backend.owns);
-    engine_parts.executor = std::move(backend.executor);
-    computed_by = backend.name;
-  } else {
-    engine_parts.executor = make_host_executor(*parts.model, limits);
-  }
-  engine_parts.config = config;
-  engine_parts.eos = config.eos;
-  engine_parts.adapters = adapter_source(*parts.model);
-  engine_parts.ledger = parts.ledger.get();
-  engine_parts.clock = &parts.clock;
-  engine_parts.log = &log;
-  engine_parts.pool = parts.pool.get();
-  engine_parts.options = engine;
-  engine_parts.memory.prepare = [raw = host.get(), &log](int64_t bytes) -> Status {
+  engine.options.max_model_len = parts.plan.max_model_len;
+  engine.options.memory_budget_bytes = budget;
+  engine.config = config;
+  engine.eos = config.eos;
+  engine.adapters = adapter_source(config, *parts.weights);
+  engine.ledger = parts.ledger.get();
+  engine.device = parts.device_budget.device;
+  engine.device_ledger = parts.device_ledger.get();
+  engine.clock = &parts.clock;
+  engine.log = &log;
+  engine.pool = parts.pool.get();
+  engine.memory.prepare = [raw = host.get(), &log](int64_t bytes) -> Status {
     if (raw->parts_->device != nullptr) {
       return unsupported("The memory budget cannot change while a GPU computes; restart with another --memory-budget.");
     }
     return raw->prepare_budget(bytes, log);
   };
-  engine_parts.memory.apply = [raw = host.get(), &log](int64_t bytes) { return raw->apply_budget(bytes, log); };
-  engine_parts.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + computed_by +
-                             (options.int8_activations ? "" : "-f32");
-  TRY_ASSIGN(parts.engine, start_engine(std::move(engine_parts)));
+  engine.memory.apply = [raw = host.get(), &log](int64_t bytes) { return raw->apply_budget(bytes, log); };
+  engine.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + parts.computed_by +
+                       (options.int8_activations ? "" : "-f32");
+  TRY_ASSIGN(parts.engine, start_engine(std::move(engine)));
   return host;
+}
+
+// Weights in memory or streamed, and a model over them that shares the cores' memory with KV cache and adapters.
+Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSink& log) {
+  Parts& parts = *parts_;
+  const ModelConfig& config = parts.file.config;
+  const int64_t budget = parts.ledger->budget_bytes();
+  TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(parts.file, parts.weight_options));
+  if (fits_resident(weight_bytes, fixed, engine.options, budget)) {
+    TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, *parts.ledger, parts.weight_options));
+  } else {
+    const StreamShares shares = stream_shares(engine.options, fixed, budget);
+    engine.options.kv_cache_bytes = shares.kv;
+    engine.options.adapter_bytes = shares.adapters;
+    TRY_ASSIGN(parts.weights, stream_weights(shares, log));
+  }
+  auto scratch = parts.ledger->try_grant(MemoryUse::kScratch, fixed.scratch);
+  if (!scratch) {
+    return too_large("Activations need " + format_bytes(fixed.scratch) + " and do not fit the memory budget of " +
+                     format_bytes(budget) + "; raise --memory-budget or lower --max-num-batched-tokens.");
+  }
+  parts.scratch = std::move(*scratch);
+  MemoryRequest request = memory_request(engine.options, config);
+  request.block_bytes = fixed.kv_block;
+  request.left_bytes = budget - parts.ledger->used_bytes() - fixed.outputs;
+  TRY_ASSIGN(parts.plan, plan_memory(request));
+  engine.options.kv_cache_bytes = parts.plan.kv_bytes;
+  engine.options.adapter_bytes = parts.plan.adapter_bytes;
+  ModelLimits limits = fixed.limits;
+  limits.max_model_len = parts.plan.max_model_len;
+  TRY_ASSIGN(parts.model, Model::create(config, *parts.weights, *parts.ops, *parts.pool, limits));
+  engine.executor = make_host_executor(*parts.model, limits);
+  parts.computed_by = parts.ops->name;
+  return {};
+}
+
+// Weights pass through host memory; then it holds adapters, to be copied to the device, and what every process needs.
+Status EngineHost::use_device(const FixedBytes& fixed, EngineParts& engine, LogSink& log) {
+  Parts& parts = *parts_;
+  const DeviceBudget& budget = parts.device_budget;
+  for (const std::string& note : budget.notes) log.log(LogLevel::kWarning, note);
+  parts.device_ledger = std::make_unique<Ledger>(budget.bytes);
+  // What cannot do is refused before gigabytes are read; it is never streamed, so nothing is packed either.
+  TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(parts.file, parts.weight_options));
+  const std::string need = "The model's weights need " + format_bytes(weight_bytes) + " of ";
+  const std::string smaller = "use a quantised file or --quant q4_0, or run it with --device cpu";
+  if (weight_bytes > budget.bytes) {
+    return too_large(need + "GPU memory, and the budget of " + budget.device + " is " + format_bytes(budget.bytes) +
+                     ": raise --gpu-memory-utilization, " + smaller + ".");
+  }
+  if (const int64_t free = parts.ledger->available_bytes(MemoryUse::kWeights) - fixed.outputs; weight_bytes > free) {
+    return too_large(need + "host memory on their way to the GPU, and " + format_bytes(std::max<int64_t>(0, free)) +
+                     " of the memory budget are free: raise --memory-budget, " + smaller +
+                     ", which streams them from disk.");
+  }
+  TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, *parts.ledger, parts.weight_options));
+  TRY_ASSIGN(DeviceBackend backend,
+             parts.options.device.make({parts.file.config, *parts.weights, fixed.limits, fixed.kv_dtype,
+                                        memory_request(engine.options, parts.file.config), *parts.device_ledger,
+                                        *parts.ledger, &log}));
+  parts.weights->release_matrices();
+  parts.device = std::move(backend.owns);
+  parts.plan = std::move(backend.plan);
+  parts.computed_by = backend.name;
+  engine.executor = std::move(backend.executor);
+  // Adapters on the device are copies: the host has room for as many, where that is a sensible part of what is left.
+  const int64_t quarter = std::max<int64_t>(0, parts.ledger->available_bytes(MemoryUse::kAdapters) - fixed.outputs) / 4;
+  engine.options.adapter_bytes = std::clamp(parts.plan.adapter_bytes, quarter, 3 * quarter);
+  return {};
 }
 
 Engine& EngineHost::engine() { return *parts_->engine; }
@@ -364,13 +415,18 @@ const char* EngineHost::isa() const { return parts_->ops->name; }
 const WeightStore& EngineHost::weights() const { return *parts_->weights; }
 const WeightOptions& EngineHost::weight_options() const { return parts_->weight_options; }
 const Ledger& EngineHost::ledger() const { return *parts_->ledger; }
+const Ledger* EngineHost::device_ledger() const { return parts_->device_ledger.get(); }
 
 std::string EngineHost::banner() const {
   const ModelConfig& config = parts_->file.config;
   std::string text = config.architecture + ", " + std::to_string(config.layers) + " layers, hidden " +
                      std::to_string(config.hidden) + ", vocabulary " + std::to_string(config.vocab) + "; " +
-                     std::to_string(threads()) + " threads, kernels " + isa() + "\n";
+                     std::to_string(threads()) + " threads, kernels " + parts_->computed_by + "\n";
   text += "memory, of " + format_bytes(parts_->ledger->budget_bytes()) + ":\n" + parts_->ledger->describe();
+  if (const Ledger* const device = device_ledger(); device != nullptr) {
+    text += "memory of " + parts_->device_budget.device + ", of " + format_bytes(device->budget_bytes()) + ":\n" +
+            device->describe();
+  }
   text += parts_->weights->describe();
   text += "sequences of up to " + std::to_string(parts_->plan.max_model_len) + " tokens; KV in " +
           dtype_info(parts_->kv_dtype).name + " holds " +

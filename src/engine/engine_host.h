@@ -38,15 +38,18 @@ struct EngineHostOptions {
   // Opens the packed file to stream from; empty: open_block_reader. Tests put faults in its place.
   std::function<Result<std::unique_ptr<BlockReader>>(const std::string& path, const BlockReaderOptions&)> open_stream;
   EngineOptions engine;
-  DeviceFactory device;  // empty: the cores. Called once, when weights and memory plan stand
-  std::string build;     // named in the fingerprint
+  DeviceFactory device;            // empty: the cores
+  std::vector<std::string> notes;  // sentences about these options, for the log
+  std::string build;               // named in the fingerprint
 };
 
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
+struct FixedBytes;
 struct StreamShares;
 struct StreamingOptions;
 struct WeightOptions;
+struct EngineParts;
 class Ledger;
 
 // What start() would do with the model under the budget, without doing it. A packed file that is there tells how its
@@ -71,14 +74,17 @@ class EngineHost {
   int threads() const;
   DType kv_dtype() const;
   const char* isa() const;
-  const WeightStore& weights() const;
+  const WeightStore& weights() const;           // with a device: shapes and vectors, the matrices' bytes are there
   const WeightOptions& weight_options() const;  // how the weights are held
   const Ledger& ledger() const;
+  const Ledger* device_ledger() const;  // null: the cores compute
   // Where the memory goes, as a small table, and one sentence for each thing a user should know.
   std::string banner() const;
 
  private:
   EngineHost();
+  Status use_cores(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
+  Status use_device(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
   Result<std::unique_ptr<WeightStore>> stream_weights(const StreamShares& shares, LogSink& log);
   StreamingOptions streaming(int64_t weight_bytes) const;
   int64_t adapter_share(int64_t budget) const;

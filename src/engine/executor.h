@@ -20,8 +20,11 @@ class Executor {
   virtual Status execute(const ModelBatch& batch, const KvView& kv) = 0;
   // Whether steps may use the adapter; an error ends the request that asked for it, before any step.
   virtual Status accepts(const Adapter&) const { return {}; }
-  virtual const ModelLimits& limits() const = 0;   // the engine plans within them
-  virtual ModelTimes times() const { return {}; }  // since it was made
+  // Of a cache of its own, which steps use instead of the view they are given; 0: none.
+  virtual int32_t kv_blocks() const { return 0; }
+  virtual int64_t adapter_bytes() const { return 0; }  // of copies of adapters in a memory of its own
+  virtual const ModelLimits& limits() const = 0;       // the engine plans within them
+  virtual ModelTimes times() const { return {}; }      // since it was made
   // Of weights read from disk in every step, whatever its rows: where there are some, rows more are nearly free.
   virtual int64_t streamed_bytes() const { return 0; }
   bool streams() const { return streamed_bytes() > 0; }

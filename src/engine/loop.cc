@@ -13,6 +13,16 @@ namespace {
 constexpr int64_t kGatherNsMax = 50'000'000;
 constexpr int64_t kGatherShare = 16;  // of the last step's duration
 
+void fill_shares(const Ledger& ledger, int64_t adapter_bytes, MemoryShares& shares) {
+  shares.memory_budget_bytes = ledger.budget_bytes();
+  shares.weights_bytes = ledger.used_bytes(MemoryUse::kWeights);
+  shares.adapter_bytes = adapter_bytes;
+  shares.adapter_bytes_max = std::min(ledger.cap_bytes(MemoryUse::kAdapters), ledger.budget_bytes());
+  shares.kv_bytes = ledger.used_bytes(MemoryUse::kKv);
+  shares.scratch_bytes = ledger.used_bytes(MemoryUse::kScratch);
+  shares.other_bytes = ledger.used_bytes(MemoryUse::kOther);
+}
+
 }  // namespace
 
 EngineLoop::EngineLoop(LoopParts parts)
@@ -99,14 +109,10 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.kv_blocks_total = kv.total();
   stats.kv_blocks_cached = kv.cached();
   stats.kv_blocks_used = kv.total() - kv.available();
-  const Ledger& ledger = *parts_.ledger;
-  stats.memory_budget_bytes = ledger.budget_bytes();
-  stats.weights_bytes = ledger.used_bytes(MemoryUse::kWeights);
-  stats.adapter_bytes = registry_.bytes();
-  stats.adapter_bytes_max = std::min(ledger.cap_bytes(MemoryUse::kAdapters), ledger.budget_bytes());
-  stats.kv_bytes = kv.bytes();
-  stats.scratch_bytes = ledger.used_bytes(MemoryUse::kScratch);
-  stats.other_bytes = ledger.used_bytes(MemoryUse::kOther);
+  fill_shares(*parts_.ledger, registry_.bytes(), stats);
+  stats.device = parts_.device;
+  if (parts_.device_ledger != nullptr)
+    fill_shares(*parts_.device_ledger, parts_.executor->adapter_bytes(), stats.device_memory);
   const RegistryCounters counts = registry_.counters();
   stats.adapter_loads = counts.loads;
   stats.adapter_load_failures = counts.failures;

@@ -41,6 +41,8 @@ struct LoopParts {
   ModelConfig config;
   std::vector<TokenId> eos;
   Ledger* ledger = nullptr;
+  std::string device;                     // EngineStats::device
+  const Ledger* device_ledger = nullptr;  // of the executor's own memory; null: it computes in the host's
   const Clock* clock = nullptr;
   LogSink* log = nullptr;
   ThreadPool* pool = nullptr;

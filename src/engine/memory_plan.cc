@@ -9,7 +9,27 @@
 namespace loralei {
 namespace {
 
+constexpr int64_t kDeviceAdapterShare = 8;  // of what is left on a device one part at least
+
 int64_t blocks_for(int64_t tokens) { return (tokens + kKvBlockTokens - 1) / kKvBlockTokens; }
+
+const char* budget_flag(const MemoryRequest& request) {
+  return request.on_device ? "--gpu-memory-utilization" : "--memory-budget";
+}
+
+// What KV may take.
+int64_t kv_limit(const MemoryRequest& request) {
+  if (request.kv_cache_bytes > 0) return request.kv_cache_bytes;
+  if (!request.on_device) return request.left_bytes / 2;
+  return request.left_bytes -
+         (request.adapter_bytes > 0 ? request.adapter_bytes : request.left_bytes / kDeviceAdapterShare);
+}
+
+Error adapters_too_large(const MemoryRequest& request, int64_t left_bytes, const char* after) {
+  return too_large("--adapter-memory " + format_bytes(request.adapter_bytes) + " is more than the " +
+                   format_bytes(std::max<int64_t>(0, left_bytes)) + " left after " + after + "; lower it or raise " +
+                   budget_flag(request) + ".");
+}
 
 }  // namespace
 
@@ -19,19 +39,23 @@ Result<MemoryPlan> plan_memory(const MemoryRequest& request) {
     return invalid_argument("--max-model-len " + std::to_string(request.max_model_len) + " is more than the " +
                             std::to_string(request.model_len_max) + " positions this model can tell apart.");
   }
+  const bool kv_takes_the_rest = request.on_device && request.kv_cache_bytes == 0;
+  if (kv_takes_the_rest && request.adapter_bytes > request.left_bytes - request.block_bytes)
+    return adapters_too_large(request, request.left_bytes - request.block_bytes, "weights and activations");
+  const char* const kv_flag = kv_takes_the_rest ? budget_flag(request) : "--kv-cache-memory";
   MemoryPlan plan;
   const int64_t wanted_len = request.max_model_len > 0 ? request.max_model_len : request.model_len_max;
   // Capped before multiplying: a hostile config may claim 2^60 positions.
   const int64_t blocks_most = request.left_bytes / request.block_bytes + 1;
   const int64_t needed_blocks = std::min(blocks_for(wanted_len), blocks_most) * request.max_sequences;
-  const int64_t kv_limit = request.kv_cache_bytes > 0 ? request.kv_cache_bytes : request.left_bytes / 2;
-  const int64_t blocks = std::min({needed_blocks, kv_limit / request.block_bytes, int64_t{INT32_MAX}});
+  const int64_t blocks =
+      std::min({needed_blocks, kv_limit(request) / request.block_bytes, int64_t{INT32_MAX} / kKvBlockTokens});
   plan.kv_blocks = static_cast<int32_t>(blocks);
   plan.kv_bytes = blocks * request.block_bytes;
   if (blocks < 1 || plan.kv_bytes > request.left_bytes) {
     return too_large("The KV cache would need " + format_bytes(std::max(plan.kv_bytes, request.block_bytes)) + " but " +
-                     format_bytes(std::max<int64_t>(0, request.left_bytes)) +
-                     " are left after the weights; raise --memory-budget or lower --kv-cache-memory.");
+                     format_bytes(std::max<int64_t>(0, request.left_bytes)) + " are left after the weights; raise " +
+                     budget_flag(request) + " or lower --kv-cache-memory.");
   }
   plan.max_model_len = wanted_len;
   const int64_t held_tokens = blocks * kKvBlockTokens;
@@ -40,19 +64,16 @@ Result<MemoryPlan> plan_memory(const MemoryRequest& request) {
       return too_large("One sequence of --max-model-len " + std::to_string(wanted_len) + " needs " +
                        format_bytes(blocks_for(wanted_len) * request.block_bytes) + " of KV cache but it has " +
                        format_bytes(plan.kv_bytes) + "; lower --max-model-len to " + std::to_string(held_tokens) +
-                       " or raise --kv-cache-memory.");
+                       " or raise " + kv_flag + ".");
     }
     plan.max_model_len = held_tokens;
     plan.notes.push_back("The KV cache holds " + std::to_string(held_tokens) + " tokens, fewer than the model's " +
-                         std::to_string(wanted_len) +
-                         "; sequences are limited to that (raise --kv-cache-memory for more).");
+                         std::to_string(wanted_len) + "; sequences are limited to that (raise " + kv_flag +
+                         " for more).");
   }
   const int64_t after_kv = request.left_bytes - plan.kv_bytes;
-  plan.adapter_bytes = request.adapter_bytes > 0 ? request.adapter_bytes : after_kv / 4;
-  if (plan.adapter_bytes > after_kv) {
-    return too_large("--adapter-memory " + format_bytes(plan.adapter_bytes) + " is more than the " +
-                     format_bytes(after_kv) + " left after weights and KV cache; lower it or raise --memory-budget.");
-  }
+  plan.adapter_bytes = request.adapter_bytes > 0 ? request.adapter_bytes : request.on_device ? after_kv : after_kv / 4;
+  if (plan.adapter_bytes > after_kv) return adapters_too_large(request, after_kv, "weights and KV cache");
   return plan;
 }
 

@@ -2,8 +2,9 @@
 // plan_memory: how the bytes left after the weights are shared between KV cache and adapters. A pure function.
 //
 // Defaults: KV gets what max_model_len x max_sequences needs, at most half of what is left; adapters a quarter of the
-// rest. A model length that the user did not state shrinks to what the KV cache can hold, and a note says so; a stated
-// one that cannot fit is refused with numbers.
+// rest. On a device, where nothing else wants memory, KV gets at most what adapters leave (seven eighths where nobody
+// said how much these have), and adapters all of the rest. A model length that the user did not state shrinks to what
+// the KV cache can hold, and a note says so; a stated one that cannot fit is refused with numbers.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 namespace loralei {
 
 struct MemoryRequest {
+  bool on_device = false;
   int64_t left_bytes = 0;     // of the budget, after weights and activations
   int64_t block_bytes = 0;    // of one KV block (kv/block_pool.h)
   int64_t model_len_max = 0;  // what the model can do

@@ -40,6 +40,54 @@ TEST(MemoryPlan, AnUnstatedLengthShrinksAndSaysSo) {
   EXPECT_EQ(plan->notes.size(), 1u);
 }
 
+TEST(MemoryPlan, OnADeviceKvTakesWhatAdaptersLeave) {
+  MemoryRequest r = request();
+  r.on_device = true;
+  r.max_sequences = 256;
+  auto plan = plan_memory(r);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->kv_bytes, 7 * kGiB);
+  EXPECT_EQ(plan->adapter_bytes, kGiB);
+  r.adapter_bytes = 2 * kGiB;
+  plan = plan_memory(r);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->kv_bytes, 6 * kGiB);
+  EXPECT_EQ(plan->adapter_bytes, 2 * kGiB);
+  r.kv_cache_bytes = kGiB;
+  plan = plan_memory(r);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->kv_bytes, kGiB);
+  EXPECT_EQ(plan->adapter_bytes, 2 * kGiB);
+  // What no sequence could use is the adapters'.
+  r = request();
+  r.on_device = true;
+  plan = plan_memory(r);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->kv_bytes, 2 * kGiB);
+  EXPECT_EQ(plan->adapter_bytes, 6 * kGiB);
+}
+
+TEST(MemoryPlan, OnADeviceRefusalsNameItsFlag) {
+  const auto refusal = [](auto&& change) {
+    MemoryRequest r = request();
+    r.on_device = true;
+    change(r);
+    const auto plan = plan_memory(r);
+    EXPECT_FALSE(plan.ok());
+    return plan.ok() ? "" : plan.error().message;
+  };
+  for (const std::string& sentence : {
+           refusal([](MemoryRequest& r) { r.adapter_bytes = 8 * kGiB; }),
+           refusal([](MemoryRequest& r) { r.left_bytes = -kGiB, r.adapter_bytes = kMiB; }),
+           refusal([](MemoryRequest& r) { r.kv_cache_bytes = 9 * kGiB, r.max_sequences = 256; }),
+           refusal([](MemoryRequest& r) { r.kv_cache_bytes = kGiB, r.adapter_bytes = 8 * kGiB; }),
+           refusal([](MemoryRequest& r) { r.left_bytes = 64 * kMiB, r.max_model_len = 4096; }),
+       }) {
+    EXPECT_NE(sentence.find("raise --gpu-memory-utilization"), std::string::npos) << sentence;
+    EXPECT_EQ(sentence.find("--memory-budget"), std::string::npos) << sentence;
+  }
+}
+
 TEST(MemoryPlan, WhatCannotFitIsRefusedWithNumbers) {
   MemoryRequest r = request();
   r.kv_cache_bytes = 16 * kMiB;

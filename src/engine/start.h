@@ -2,13 +2,14 @@
 // Starting an engine from its parts. apps/ and tests call this; everybody else sees engine/api.h only.
 //
 // Thread: start_engine by one thread; the Engine it returns is thread-safe. Ownership: the engine owns its executor and
-// the functions in `adapters`; ledger, clock, log, pool and the model behind the executor are borrowed and must outlive
-// it. Two engines in one process share nothing but what they are given. Failure: a sentence with the numbers when KV or
-// scratch do not fit the budget.
+// the functions in `adapters`; ledgers, clock, log, pool and the model behind the executor are borrowed and must
+// outlive it. Two engines in one process share nothing but what they are given. Failure: a sentence with the numbers
+// when KV or scratch do not fit the budget.
 //
 // Order at start: options -> step_limits() -> Model::create(limits) -> make_host_executor -> start_engine. The ledger's
 // budget then holds weights and the model's scratch already; start_engine grants KV (EngineOptions::kv_cache_bytes) and
-// caps adapters (adapter_bytes).
+// caps adapters (adapter_bytes). An executor that computes in a memory of its own has its KV blocks there
+// (Executor::kv_blocks) and the engine counts their ids only.
 #pragma once
 
 #include <functional>
@@ -43,6 +44,8 @@ struct EngineParts {
   std::vector<TokenId> eos;  // joined from config and generation config; empty: config.eos
   AdapterSource adapters;
   Ledger* ledger = nullptr;
+  std::string device;                     // EngineStats::device
+  const Ledger* device_ledger = nullptr;  // of the executor's own memory; null: it computes in the host's
   const Clock* clock = nullptr;
   LogSink* log = nullptr;
   ThreadPool* pool = nullptr;  // samples rows side by side; null: on the engine thread. Used between steps only.

@@ -18,6 +18,16 @@ int64_t kv_block_bytes(const KvShape& shape) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+BlockPool::BlockPool(int32_t blocks) : total_(blocks), taken_(static_cast<size_t>(blocks), 0) {
+  free_.reserve(static_cast<size_t>(blocks));
+  for (int32_t block = blocks - 1; block >= 0; --block) free_.push_back(block);
+}
+
+std::unique_ptr<BlockPool> BlockPool::create_ids(int32_t blocks) {
+  CHECK(blocks > 0);
+  return std::unique_ptr<BlockPool>(new BlockPool(blocks));
+}
+
 Result<std::unique_ptr<BlockPool>> BlockPool::create(const KvShape& shape, int32_t blocks, Ledger& ledger) {
   CHECK(shape.layers > 0 && shape.kv_heads > 0 && shape.head_dim > 0 && !is_quantised(shape.dtype));
   if (blocks < 1) return invalid_argument("the KV cache must hold at least one block; give it more memory");
@@ -29,10 +39,9 @@ Result<std::unique_ptr<BlockPool>> BlockPool::create(const KvShape& shape, int32
                      " blocks), but only " + format_bytes(ledger.available_bytes(MemoryUse::kKv)) +
                      " of the memory budget are left for it");
   }
-  std::unique_ptr<BlockPool> pool(new BlockPool);
+  std::unique_ptr<BlockPool> pool(new BlockPool(blocks));
   TRY_ASSIGN(pool->bytes_, HostBuffer::allocate(bytes));
   pool->grant_ = std::move(*grant);
-  pool->total_ = blocks;
   KvView& view = pool->view_;
   view.base = pool->bytes_.data();
   view.dtype = shape.dtype;
@@ -42,9 +51,6 @@ Result<std::unique_ptr<BlockPool>> BlockPool::create(const KvShape& shape, int32
   view.kv_stride_bytes = shape.kv_heads * view.head_stride_bytes;
   view.layer_stride_bytes = 2 * view.kv_stride_bytes;
   view.block_stride_bytes = block_bytes;
-  pool->taken_.assign(static_cast<size_t>(blocks), 0);
-  pool->free_.reserve(static_cast<size_t>(blocks));
-  for (int32_t block = blocks - 1; block >= 0; --block) pool->free_.push_back(block);
   return pool;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // BlockPool: a fixed number of KV blocks of kKvBlockTokens tokens, cut from one aligned allocation under a ledger
-// grant.
+// grant; or their ids alone, where the bytes are a device's.
 //
 //   base -> | block 0: layer 0 K | layer 0 V | layer 1 K | ... | block 1: ... |     what a slice holds: KvView
 //
@@ -40,6 +40,8 @@ inline constexpr int32_t kv_blocks_for(int64_t tokens) {
 class BlockPool {
  public:
   static Result<std::unique_ptr<BlockPool>> create(const KvShape& shape, int32_t blocks, Ledger& ledger);
+  // Ids of blocks whose bytes are elsewhere: the view is empty. CHECKs blocks > 0.
+  static std::unique_ptr<BlockPool> create_ids(int32_t blocks);
 
   KvView view() const { return view_; }
   int32_t total() const { return total_; }
@@ -52,7 +54,7 @@ class BlockPool {
   void check() const;
 
  private:
-  BlockPool() = default;
+  explicit BlockPool(int32_t blocks);
 
   Grant grant_;
   HostBuffer bytes_;

@@ -43,6 +43,10 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const KvShape& shape, int32_t b
   return std::unique_ptr<KvCache>(new KvCache(std::move(pool), prefix_cache));
 }
 
+std::unique_ptr<KvCache> KvCache::create_ids(int32_t blocks, bool prefix_cache) {
+  return std::unique_ptr<KvCache>(new KvCache(BlockPool::create_ids(blocks), prefix_cache));
+}
+
 KvMatch KvCache::peek(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const {
   KvMatch match;
   if (!prefix_cache_) return match;

@@ -58,6 +58,8 @@ class KvCache {
   // prefix_cache false: nothing is ever shared or kept.
   static Result<std::unique_ptr<KvCache>> create(const KvShape& shape, int32_t blocks, bool prefix_cache,
                                                  Ledger& ledger);
+  // Of blocks whose bytes are elsewhere (BlockPool::create_ids).
+  static std::unique_ptr<KvCache> create_ids(int32_t blocks, bool prefix_cache);
 
   // The longest stored prefix of tokens[0, limit). A caller that must compute at least the last token passes limit =
   // size - 1.

@@ -74,6 +74,32 @@ TEST(BlockPool, RefusesWithTheNumbersWhenTheBudgetIsShort) {
   EXPECT_NE(pool.error().message.find("100 B"), std::string::npos) << pool.error().message;
 }
 
+TEST(KvCache, WithoutBytesItHandsOutTheSameIds) {
+  Cache with(4);
+  const std::unique_ptr<KvCache> without = KvCache::create_ids(4, true);
+  EXPECT_EQ(without->bytes(), 0);
+  EXPECT_EQ(without->view().base, nullptr);
+  EXPECT_EQ(without->total(), 4);
+  const auto tokens = sequence_tokens(40);
+  const auto blocks = [&](KvCache& cache) {
+    const KvKey key = make_kv_key(cache.identities(), {}, "");
+    KvLease first = cache.match(key, tokens, 40, 3);
+    EXPECT_TRUE(cache.reserve(first, 40));
+    cache.publish(first, key, tokens, 40);
+    KvLease second = cache.match(key, tokens, 40, 3);
+    EXPECT_TRUE(cache.reserve(second, 40));
+    KvLease third = cache.match(key, {}, 0, 1);
+    EXPECT_FALSE(cache.reserve(third, 1));
+    const KvLease* const leases[] = {&first, &second, &third};
+    cache.check(leases);
+    std::vector<int32_t> ids(first.blocks().begin(), first.blocks().end());
+    ids.insert(ids.end(), second.blocks().begin(), second.blocks().end());
+    return ids;
+  };
+  EXPECT_EQ(blocks(*without), blocks(*with.cache));
+  without->check({});
+}
+
 TEST(KvCache, APublishedPrefixIsFoundAndSharedByTheSameIdentityOnly) {
   Cache cache(16);
   const auto tokens = sequence_tokens(40);

@@ -20,6 +20,10 @@ Result<const float*> need_vector(const WeightStore& weights, const std::string& 
   return data;
 }
 
+std::string module_path(int layer, size_t module) {
+  return "model.layers." + std::to_string(layer) + "." + kModulePaths[module];
+}
+
 }  // namespace
 
 int module_out(const ModelConfig& config, Module module) {
@@ -55,6 +59,11 @@ int module_in(const ModelConfig& config, Module module) {
   }
 }
 
+const float* base_bias(const WeightStore& weights, int layer, Module module) {
+  const auto index = static_cast<size_t>(module);
+  return index < kLayerModules ? weights.vector(module_path(layer, index) + ".bias") : nullptr;
+}
+
 Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightStore& weights) {
   LayerProgram program;
   program.layers.resize(static_cast<size_t>(config.layers));
@@ -62,7 +71,7 @@ Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightS
     LayerWeights& layer = program.layers[static_cast<size_t>(index)];
     const std::string prefix = "model.layers." + std::to_string(index) + ".";
     for (size_t module = 0; module < kLayerModules; ++module) {
-      const std::string path = prefix + kModulePaths[module];
+      const std::string path = module_path(index, module);
       TRY_ASSIGN(layer.matrix[module], need_matrix(weights, path + ".weight"));
       layer.bias[module] = weights.vector(path + ".bias");
     }

@@ -34,6 +34,9 @@ struct LayerProgram {
 int module_out(const ModelConfig& config, Module module);
 int module_in(const ModelConfig& config, Module module);
 
+// Bias of a layer's module as f32 [out], or null: what AdapterBase needs for bias="all".
+const float* base_bias(const WeightStore& weights, int layer, Module module);
+
 Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightStore& weights);
 
 }  // namespace loralei

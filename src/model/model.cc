@@ -557,10 +557,4 @@ ModelTimes Model::times() const {
   return times;
 }
 
-const float* Model::bias(int layer, Module module) const {
-  if (layer < 0 || static_cast<size_t>(layer) >= state_->program.layers.size()) return nullptr;
-  const auto index = static_cast<size_t>(module);
-  return index < kLayerModules ? state_->program.layers[static_cast<size_t>(layer)].bias[index] : nullptr;
-}
-
 }  // namespace loralei

@@ -79,9 +79,6 @@ class Model {
   ModelTimes times() const;
   int64_t streamed_bytes() const;  // of weights that come from disk in every pass
 
-  // Bias of a base module as f32 [out], or null: what AdapterBase needs for bias="all".
-  const float* bias(int layer, Module module) const;
-
  private:
   struct State;
   explicit Model(std::unique_ptr<State> state);

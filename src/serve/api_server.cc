@@ -347,11 +347,21 @@ void ApiServer::set_memory(const std::string& body, std::shared_ptr<Reply> reply
 std::string ApiServer::memory_body() const {
   const EngineStats stats = engine_.stats();
   JsonOut out;
-  out.begin_object().key("budget_bytes").number(stats.memory_budget_bytes);
-  out.key("weights_bytes").number(stats.weights_bytes).key("kv_bytes").number(stats.kv_bytes);
-  out.key("adapters_bytes").number(stats.adapter_bytes).key("adapters_bytes_max").number(stats.adapter_bytes_max);
-  out.key("scratch_bytes").number(stats.scratch_bytes).key("other_bytes").number(stats.other_bytes);
-  out.key("streamed_bytes_per_pass").number(stats.streamed_bytes).end_object();
+  const auto put = [&out](const MemoryShares& shares) {
+    out.key("budget_bytes").number(shares.memory_budget_bytes);
+    out.key("weights_bytes").number(shares.weights_bytes).key("kv_bytes").number(shares.kv_bytes);
+    out.key("adapters_bytes").number(shares.adapter_bytes).key("adapters_bytes_max").number(shares.adapter_bytes_max);
+    out.key("scratch_bytes").number(shares.scratch_bytes).key("other_bytes").number(shares.other_bytes);
+  };
+  out.begin_object();
+  put(stats);
+  out.key("streamed_bytes_per_pass").number(stats.streamed_bytes);
+  if (!stats.device.empty()) {
+    out.key("device").begin_object().key("name").string(stats.device);
+    put(stats.device_memory);
+    out.end_object();
+  }
+  out.end_object();
   return out.take();
 }
 

@@ -171,6 +171,7 @@ TEST_F(ApiTest, SmallRoutes) {
 TEST_F(ApiTest, TheMemoryBudgetIsReadAndChanged) {
   start();
   EXPECT_NE(get("/v1/admin/memory").body.find("\"budget_bytes\":5000"), std::string::npos);
+  EXPECT_EQ(get("/v1/admin/memory").body.find("\"device\""), std::string::npos);
   const HttpResponse changed = send("PUT", "/v1/admin/memory", R"({"budget_bytes":7000})");
   EXPECT_EQ(changed.status, 200);
   EXPECT_NE(changed.body.find("\"budget_bytes\":7000"), std::string::npos);
@@ -178,6 +179,13 @@ TEST_F(ApiTest, TheMemoryBudgetIsReadAndChanged) {
   EXPECT_EQ(refused.status, 413);
   EXPECT_NE(refused.body.find("1000 bytes"), std::string::npos);
   EXPECT_EQ(send("PUT", "/v1/admin/memory", "{}").status, 400);
+}
+
+TEST_F(ApiTest, ADevicesMemoryIsToldBesideTheHosts) {
+  engine.device = "cuda:0";
+  start();
+  const std::string body = get("/v1/admin/memory").body;
+  EXPECT_NE(body.find(R"("device":{"name":"cuda:0","budget_bytes":0,"weights_bytes":77,)"), std::string::npos) << body;
 }
 
 TEST_F(ApiTest, DrainFinishesWhatRunsAndRefusesTheRest) {

@@ -23,6 +23,7 @@ class FakeEngine final : public Engine {
   TokenId eos = 0;
   bool hold = false;
   int64_t length = 64;
+  std::string device;  // of stats()
   size_t max_running = 1000;
   Status next_submit;  // when not ok: the answer to every submit
 
@@ -89,6 +90,8 @@ class FakeEngine final : public Engine {
     EngineStats stats;
     stats.running = static_cast<int32_t>(submits_.size() - ended_.size());
     stats.memory_budget_bytes = budget_bytes_;
+    stats.device = device;
+    stats.device_memory.weights_bytes = 77;
     for (const auto& [name, status] : adapters_) stats.adapters.push_back(status);
     return stats;
   }

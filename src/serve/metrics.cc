@@ -139,6 +139,21 @@ void put_step_rows(Page& page, const EngineStats& s) {
   page.family(std::move(family), {"vllm:iteration_tokens_total"});
 }
 
+void put_memory(Page& page, const char* name, const char* help, const MemoryShares& shares, const Labels& labels) {
+  const auto put = [&](const char* use, int64_t bytes) {
+    Labels all = labels;
+    all.push_back({"use", use});
+    page.value(MetricType::Gauge, name, help, static_cast<double>(bytes), all);
+  };
+  put("budget", shares.memory_budget_bytes);
+  put("weights", shares.weights_bytes);
+  put("adapters", shares.adapter_bytes);
+  put("adapters_max", shares.adapter_bytes_max);
+  put("kv_cache", shares.kv_bytes);
+  put("scratch", shares.scratch_bytes);
+  put("other", shares.other_bytes);
+}
+
 void put_engine(Page& page, const EngineStats& s) {
   constexpr auto kGauge = MetricType::Gauge;
   constexpr auto kCounter = MetricType::Counter;
@@ -158,14 +173,11 @@ void put_engine(Page& page, const EngineStats& s) {
   page.alias_only(
       kGauge, "vllm:cache_config_info", "Size of the KV cache.", 1,
       {{"block_size", std::to_string(kKvBlockTokens)}, {"num_gpu_blocks", std::to_string(s.kv_blocks_total)}});
-  const char* kMemory = "Bytes of memory by use.";
-  page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.memory_budget_bytes), {{"use", "budget"}});
-  page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.weights_bytes), {{"use", "weights"}});
-  page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.adapter_bytes), {{"use", "adapters"}});
-  page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.adapter_bytes_max), {{"use", "adapters_max"}});
-  page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.kv_bytes), {{"use", "kv_cache"}});
-  page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.scratch_bytes), {{"use", "scratch"}});
-  page.value(kGauge, "loralei_memory_bytes", kMemory, number(s.other_bytes), {{"use", "other"}});
+  put_memory(page, "loralei_memory_bytes", "Bytes of memory by use.", s, {});
+  if (!s.device.empty()) {
+    put_memory(page, "loralei_device_memory_bytes", "Bytes of a device's memory by use.", s.device_memory,
+               {{"device", s.device}});
+  }
   page.value(kGauge, "loralei_stream_pass_bytes", "Weights read from disk in every pass; 0: everything is resident.",
              number(s.streamed_bytes));
   page.value(kCounter, "loralei_steps_total", "Forward passes.", number(s.steps));

@@ -72,6 +72,26 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
   EXPECT_EQ(own.find("vllm:"), std::string::npos);
 }
 
+TEST(Metrics, ADeviceHasAMemoryOfItsOwn) {
+  Metrics metrics({"base", 2048, 100, true});
+  EngineStats stats;
+  stats.memory_budget_bytes = 1000;
+  EXPECT_EQ(metrics.render(stats, {}, 0).find("device"), std::string::npos);
+  stats.device = "cuda:1";
+  stats.device_memory = {500, 100, 20, 50, 200, 30, 10};
+  const std::string text = metrics.render(stats, {}, 0);
+  for (const char* line : {"loralei_memory_bytes{use=\"budget\"} 1000\n",
+                           "loralei_device_memory_bytes{device=\"cuda:1\",use=\"budget\"} 500\n",
+                           "loralei_device_memory_bytes{device=\"cuda:1\",use=\"weights\"} 100\n",
+                           "loralei_device_memory_bytes{device=\"cuda:1\",use=\"adapters\"} 20\n",
+                           "loralei_device_memory_bytes{device=\"cuda:1\",use=\"adapters_max\"} 50\n",
+                           "loralei_device_memory_bytes{device=\"cuda:1\",use=\"kv_cache\"} 200\n",
+                           "loralei_device_memory_bytes{device=\"cuda:1\",use=\"scratch\"} 30\n",
+                           "loralei_device_memory_bytes{device=\"cuda:1\",use=\"other\"} 10\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+  }
+}
+
 TEST(Metrics, ResidencyIsOneSeriesOfWhatIsInMemory) {
   Metrics metrics({"base", 2048, 2, true});
   EngineStats stats;

@@ -207,6 +207,19 @@ Result<std::unique_ptr<WeightStore>> WeightStore::stream(const BaseModelFile& mo
   return store;
 }
 
+void WeightStore::release_matrices() {
+  check();
+  CHECK(!streams());
+  for (State::Matrix& matrix : state_->matrices) {
+    matrix.locked_rows = 0;
+    matrix.locked_panels = 0;
+    matrix.panels.clear();
+    matrix.view.panels = {};
+  }
+  state_->arena = HostBuffer();
+  state_->grant.shrink_to(state_->vector_bytes);
+}
+
 // --- resizing ---
 Status WeightStore::resize(const BaseModelFile& model, const WeightOptions& options, const StreamingOptions& streaming,
                            LogSink& log) {

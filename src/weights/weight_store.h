@@ -137,6 +137,10 @@ class WeightStore {
   Status resize(const BaseModelFile& model, const WeightOptions& options, const StreamingOptions& streaming,
                 LogSink& log);
 
+  // Gives the matrices' bytes back, because a device has them. Shapes, vectors and fingerprint stay; no pass may
+  // follow. For a store that does not stream.
+  void release_matrices();
+
   TensorSlot find(const std::string& name) const;  // canonical name
   // The whole matrix; its panels only where it is resident.
   const WeightView& view(TensorSlot slot) const;

@@ -67,6 +67,28 @@ TEST_F(WeightStoreTest, HoldsEveryTensorAndGivesItsMemoryBack) {
   EXPECT_EQ(ledger_.used_bytes(), 0);
 }
 
+TEST_F(WeightStoreTest, ReleasedMatricesLeaveVectorsAndShapes) {
+  const auto store = load(kModels + "qwen2");
+  ASSERT_TRUE(store.ok()) << store.error().message;
+  const std::string bias = "model.layers.1.self_attn.q_proj.bias";
+  const float* const vector = (*store)->vector(bias);
+  ASSERT_NE(vector, nullptr);
+  const std::vector<float> before(vector, vector + 32);
+  const std::string fingerprint = (*store)->fingerprint();
+  const int64_t whole = (*store)->whole_bytes();
+  (*store)->release_matrices();
+  EXPECT_LT((*store)->resident_bytes(), whole / 10);
+  EXPECT_EQ(ledger_.used_bytes(MemoryUse::kWeights), (*store)->resident_bytes());
+  ASSERT_EQ((*store)->vector(bias), vector);
+  EXPECT_EQ(std::vector<float>(vector, vector + 32), before);
+  EXPECT_EQ((*store)->fingerprint(), fingerprint);
+  EXPECT_EQ((*store)->whole_bytes(), whole);
+  EXPECT_FALSE((*store)->streams());
+  const WeightView& embed = (*store)->view((*store)->find("model.embed_tokens.weight"));
+  EXPECT_EQ(embed.rows, 96);
+  EXPECT_TRUE(embed.panels.empty());
+}
+
 TEST_F(WeightStoreTest, ThreadsDoNotChangeWhatIsLoaded) {
   WeightOptions many;
   many.threads = 4;

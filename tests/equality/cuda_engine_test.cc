@@ -186,6 +186,7 @@ TEST(CudaEngine, AHostComputesOnADevice) {
   options.engine.kv_dtype = DType::kF32;
   options.engine.adapter_rank_max = 16;
   options.engine.memory_budget_bytes = int64_t{256} << 20;
+  options.engine.adapter_bytes = 1 << 20;
   const auto text_of = [&](EngineHost& host) {
     Submit request;
     request.id = RequestId{1};
@@ -205,7 +206,7 @@ TEST(CudaEngine, AHostComputesOnADevice) {
   };
   const auto on_cpu = EngineHost::start(options, log, {});
   ASSERT_TRUE(on_cpu.ok()) << on_cpu.error().message;
-  options.device = [](const DeviceRequest& request) { return make_cuda_backend({.activation = DType::kF32}, request); };
+  options.device = cuda_factory({.activation = DType::kF32});
   const auto on_device = EngineHost::start(options, log, {});
   ASSERT_TRUE(on_device.ok()) << on_device.error().message;
   const std::vector<TokenId> tokens = text_of(**on_device);
@@ -222,7 +223,7 @@ TEST(CudaEngine, AHostComputesOnADevice) {
   }
   EXPECT_NE(refused.find("while a GPU computes"), std::string::npos) << refused;
 
-  options.device = [](const DeviceRequest& request) { return make_cuda_backend({.ordinal = 99}, request); };
+  options.device = cuda_factory({.ordinal = 99});
   const auto nowhere = EngineHost::start(options, log, {});
   ASSERT_FALSE(nowhere.ok());
   EXPECT_NE(nowhere.error().message.find("There is no GPU 99"), std::string::npos) << nowhere.error().message;

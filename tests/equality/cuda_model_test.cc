@@ -147,7 +147,8 @@ class CudaModelTest : public testing::TestWithParam<Subject> {
     auto made = CudaModel::create(harness_->config(), harness_->weights(), cuda);
     ASSERT_TRUE(made.ok()) << made.error().message;
     model_ = std::move(*made);
-    EXPECT_EQ(model_->device_bytes(), CudaModel::device_bytes(harness_->config(), harness_->weights(), cuda).value());
+    const auto planned = CudaModel::device_bytes(harness_->config(), harness_->weights(), cuda).value();
+    EXPECT_EQ(model_->device_bytes(), planned.weights + planned.scratch);
     auto kv = CudaKv::create(harness_->config(), subject.kv, harness_->total_blocks());
     ASSERT_TRUE(kv.ok()) << kv.error().message;
     kv_ = std::move(*kv);

@@ -40,6 +40,7 @@ class EngineDriver {
   }
 
   bool running() const { return host_ != nullptr; }
+  const EngineHost& host() const { return *host_; }
   Engine& engine() { return host_->engine(); }
   EngineStats stats() { return engine().stats(); }
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/limits.h"
+#include "model/layer_program.h"
 #include "weights/pack.h"
 
 namespace loralei::test {
@@ -104,9 +105,9 @@ std::vector<std::byte> ModelHarness::kv_bytes(const std::vector<int32_t>& blocks
 Result<const Adapter*> ModelHarness::load(const std::string& path, bool strict) {
   AdapterBase base;
   base.config = model_->config();
-  base.bias_context = model_.get();
+  base.bias_context = weights_.get();
   base.bias = [](const void* context, int layer, Module module) {
-    return static_cast<const Model*>(context)->bias(layer, module);
+    return base_bias(*static_cast<const WeightStore*>(context), layer, module);
   };
   AdapterLoadOptions options;
   options.strict = strict;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backend of an NVIDIA GPU: CudaModel, CudaKv and their executor. Unproven on a GPU so far (cuda_model.h).
+// The backend of an NVIDIA GPU: CudaModel, CudaKv and their executor, within a budget. Unproven on a GPU so far
+// (cuda_model.h).
 //
-// Thread, ownership and failure as DeviceBackend says. Weights stay in host memory beside their copy on the device.
+// Thread, ownership and failure as DeviceBackend says. The budget is a share of the whole card, as vLLM's
+// gpu_memory_utilization, and never more than what is free at start (other programs, and this one's CUDA context, keep
+// what they have). Shares: weights, scratch and an allowance for the driver first, then KV and adapters (plan_memory).
 #pragma once
 
 #include "engine/device_backend.h"
@@ -12,7 +15,8 @@ struct CudaBackendOptions {
   int ordinal = 0;
   DType activation = DType::kBF16;  // CudaModelOptions
   bool graphs = true;               // CudaModelOptions
+  double memory_utilization = 0.9;  // above 0, at most 1
 };
-Result<DeviceBackend> make_cuda_backend(const CudaBackendOptions& options, const DeviceRequest& request);
+DeviceFactory cuda_factory(const CudaBackendOptions& options);
 
 }  // namespace loralei

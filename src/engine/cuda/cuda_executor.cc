@@ -12,6 +12,8 @@ class CudaExecutor final : public Executor {
  public:
   CudaExecutor(CudaModel& model, const CudaKv& kv) : model_(model), kv_(kv) {}
   Status execute(const ModelBatch& batch, const KvView&) override { return model_.forward(batch, kv_); }
+  int32_t kv_blocks() const override { return kv_.blocks(); }
+  int64_t adapter_bytes() const override { return model_.adapters().bytes(); }
   const ModelLimits& limits() const override { return model_.limits(); }
 
   Status accepts(const Adapter& adapter) const override {
@@ -33,7 +35,7 @@ class CudaExecutor final : public Executor {
     }
     if (bytes <= model_.adapters().bytes_max()) return {};
     return too_large("it needs " + format_bytes(bytes) + " of GPU memory and adapters have " +
-                     format_bytes(model_.adapters().bytes_max()) + " together; give them more.");
+                     format_bytes(model_.adapters().bytes_max()) + " together; give them more with --adapter-memory.");
   }
 
  private:

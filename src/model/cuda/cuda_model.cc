@@ -21,6 +21,11 @@ constexpr int64_t kFloat = sizeof(float);
 // Block tables of this many entries (16 MiB) hold 64 million positions: more than any cache.
 constexpr int64_t kTableBlocksMax = int64_t{4} << 20;
 
+// What a driver takes beside what is asked for, at first use: kernels' code (ours and cuBLASLt's), and the nodes of a
+// recorded graph, several hundred launches of a few kilobytes. To be measured on a GPU.
+constexpr int64_t kCodeBytes = 128 * kMiB;
+constexpr int64_t kGraphBytes = 2 * kMiB;
+
 StepTables::Options table_options(const ModelConfig& config, const CudaModelOptions& options) {
   StepTables::Options tables;
   tables.limits = options.limits;
@@ -110,9 +115,10 @@ void CudaModel::State::give_results(const ModelBatch& batch) const {
 CudaModel::CudaModel(std::unique_ptr<State> state) : state_(std::move(state)) {}
 CudaModel::~CudaModel() = default;
 
-Result<int64_t> CudaModel::device_bytes(const ModelConfig& config, const WeightStore& weights,
-                                        const CudaModelOptions& options) {
-  TRY_ASSIGN(const int64_t weight_bytes, cuda_weight_bytes(config, weights));
+Result<CudaModel::DeviceBytes> CudaModel::device_bytes(const ModelConfig& config, const WeightStore& weights,
+                                                       const CudaModelOptions& options) {
+  DeviceBytes bytes;
+  TRY_ASSIGN(bytes.weights, cuda_weight_bytes(config, weights));
   TRY_ASSIGN(const LayerProgram program, make_layer_program(config, weights));
   std::vector<cuda::DeviceWeight> matrices;
   const auto add = [&](TensorSlot slot) {
@@ -122,9 +128,15 @@ Result<int64_t> CudaModel::device_bytes(const ModelConfig& config, const WeightS
   for (const LayerWeights& layer : program.layers) std::for_each(layer.matrix.begin(), layer.matrix.end(), add);
   add(program.head);
   Activations places;
-  return weight_bytes + CudaProducts::device_bytes(matrices, product_options(options)) +
-         place_activations(config, options, nullptr, places) +
-         StepTables::bytes(config, table_options(config, options));
+  bytes.scratch = CudaProducts::device_bytes(matrices, product_options(options)) +
+                  place_activations(config, options, nullptr, places) +
+                  StepTables::bytes(config, table_options(config, options));
+  bytes.driver = kCodeBytes + (options.graphs ? options.graphs_max * kGraphBytes : 0);
+  return bytes;
+}
+
+int64_t CudaModel::pinned_bytes(const ModelConfig& config, const CudaModelOptions& options) {
+  return kFloat * result_floats(config, options.limits) + StepTables::bytes(config, table_options(config, options));
 }
 
 Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, const WeightStore& weights,
@@ -136,7 +148,8 @@ Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, 
   CudaProgram& program = state->program;
   program.config = config;
   state->options = options;
-  TRY_ASSIGN(state->held_bytes, device_bytes(config, weights, options));
+  TRY_ASSIGN(const DeviceBytes bytes, device_bytes(config, weights, options));
+  state->held_bytes = bytes.weights + bytes.scratch;
   TRY(set_cuda_device(options.device));
   TRY_ASSIGN(const CudaMemoryInfo memory, cuda_memory_info());
   if (state->held_bytes > memory.free_bytes) {

@@ -67,9 +67,16 @@ class CudaModel {
 
   // Device memory held for weights, activations and scratch; adapters and CudaKv have their own.
   int64_t device_bytes() const;
-  // The same before a model is made, so that memory can be planned; no device is needed.
-  static Result<int64_t> device_bytes(const ModelConfig& config, const WeightStore& weights,
-                                      const CudaModelOptions& options);
+  // The same before a model is made, by use, so that memory can be planned; no device is needed.
+  struct DeviceBytes {
+    int64_t weights = 0;
+    int64_t scratch = 0;  // activations, tables, decoded weights, partial results
+    int64_t driver = 0;   // an allowance for what the driver takes: kernels' code and recorded graphs
+  };
+  static Result<DeviceBytes> device_bytes(const ModelConfig& config, const WeightStore& weights,
+                                          const CudaModelOptions& options);
+  // Host memory that is pinned for results and tables.
+  static int64_t pinned_bytes(const ModelConfig& config, const CudaModelOptions& options);
 
  private:
   struct State;

@@ -4,6 +4,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,8 @@
 #include <map>
 #include <memory>
 
+#include "base/units.h"
+#include "device/cuda/emulated/device_memory.h"
 #include "device/cuda/emulated/emulator.h"
 
 namespace loralei::cuda_emulated {
@@ -69,6 +72,18 @@ std::map<void*, Pages>& allocations() {
 }
 constexpr size_t kPage = 4096;
 
+struct DeviceMemory {
+  int64_t total = kDefaultMemoryBytes, others = 0;
+  int64_t allocated = 0, peak = 0;
+  std::map<void*, int64_t> bytes;  // of every device buffer
+
+  int64_t free() const { return std::max<int64_t>(0, total - others - allocated); }
+};
+DeviceMemory& device_memory() {
+  static DeviceMemory only;
+  return only;
+}
+
 // The stream that records, and whether it was asked for something that cannot be recorded.
 struct Capture {
   StreamQueue* stream = nullptr;
@@ -86,6 +101,15 @@ Error not_recorded(const char* what) {
 }
 
 }  // namespace
+
+void set_memory(int64_t total_bytes, int64_t others_bytes) {
+  DeviceMemory& device = device_memory();
+  device.total = total_bytes;
+  device.others = others_bytes;
+  device.peak = device.allocated;
+}
+int64_t allocated_bytes() { return device_memory().allocated; }
+int64_t peak_allocated_bytes() { return device_memory().peak; }
 
 void refuse_captures(bool refuse) { capture().refused = refuse; }
 
@@ -111,8 +135,8 @@ using namespace cuda_emulated;
 CudaDevices devices() {
   return {.list = {{.ordinal = 0,
                     .name = kMarker,
-                    .total_bytes = int64_t{1} << 30,
-                    .free_bytes = int64_t{1} << 30,
+                    .total_bytes = device_memory().total,
+                    .free_bytes = device_memory().free(),
                     .capability_major = 9,
                     .multiprocessors = 4,
                     .l2_bytes = 1 << 20}},
@@ -125,14 +149,16 @@ Status set_device(int ordinal) {
 }
 
 Status memory_info(int64_t* free_bytes, int64_t* total_bytes) {
-  *free_bytes = *total_bytes = int64_t{1} << 30;
+  *free_bytes = device_memory().free();
+  *total_bytes = device_memory().total;
   return {};
 }
 
+namespace {
+
 // The data ends (rounded up to 16 bytes) where a page begins that nobody may touch.
-Result<void*> allocate(int64_t bytes) {
+Result<void*> map_guarded(int64_t bytes) {
   if (capture().stream != nullptr) return not_recorded("allocate memory");
-  if (bytes > int64_t{1} << 30) return Error{ErrorCode::kOverloaded, "The emulated GPU has 1 GiB of memory."};
   const size_t rounded = (static_cast<size_t>(bytes) + 15) / 16 * 16;
   const size_t mapped = (rounded + kPage - 1) / kPage * kPage + kPage;
   void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -145,19 +171,38 @@ Result<void*> allocate(int64_t bytes) {
 }
 
 // What lies before the data in its page must still be as it was filled.
-void release(void* memory) {
-  const Pages pages = allocations().at(memory);
-  for (auto* p = static_cast<std::byte*>(pages.base); p != memory; ++p) {
+void unmap_guarded(void* data) {
+  const Pages pages = allocations().at(data);
+  for (auto* p = static_cast<std::byte*>(pages.base); p != data; ++p) {
     if (*p == std::byte{0xFF}) continue;
     std::fprintf(stderr, "a kernel wrote before the start of a device buffer\n");
     std::abort();
   }
   munmap(pages.base, pages.bytes);
-  allocations().erase(memory);
+  allocations().erase(data);
 }
 
-Result<void*> allocate_pinned(int64_t bytes) { return allocate(bytes); }
-void release_pinned(void* memory) { release(memory); }
+}  // namespace
+
+Result<void*> allocate(int64_t bytes) {
+  DeviceMemory& device = device_memory();
+  if (bytes > device.free()) {
+    return Error{ErrorCode::kOverloaded, "The emulated GPU has " + format_bytes(device.free()) + " of free memory."};
+  }
+  TRY_ASSIGN(void* const data, map_guarded(bytes));
+  device.bytes[data] = bytes;
+  device.allocated += bytes;
+  device.peak = std::max(device.peak, device.allocated);
+  return data;
+}
+void release(void* data) {
+  unmap_guarded(data);
+  device_memory().allocated -= device_memory().bytes.at(data);
+  device_memory().bytes.erase(data);
+}
+
+Result<void*> allocate_pinned(int64_t bytes) { return map_guarded(bytes); }
+void release_pinned(void* data) { unmap_guarded(data); }
 
 Result<Stream> create_stream() {
   return static_cast<Stream>(new std::shared_ptr<StreamQueue>(std::make_shared<StreamQueue>()));
