@@ -22,7 +22,7 @@ namespace {
 const std::string kRoot = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
 constexpr int32_t kBlocks = 24;
 
-EngineOptions engine_options(const ModelConfig& config) {
+EngineOptions engine_options(const ModelConfig& config, bool int8_adapters) {
   EngineOptions options;
   options.max_model_len = 96;
   options.max_sequences = 3;
@@ -31,13 +31,14 @@ EngineOptions engine_options(const ModelConfig& config) {
   options.kv_cache_bytes = kBlocks * kv_block_bytes({config.layers, config.kv_heads, config.head_dim, DType::kF32});
   options.adapter_bytes = 1 << 20;
   options.adapter_rank_max = 16;
+  options.adapter_int8 = int8_adapters;
   return options;
 }
 
 // An engine over `executor` and what it answered.
 class Texts {
  public:
-  Texts(ModelHarness& harness, std::unique_ptr<Executor> executor) {
+  Texts(ModelHarness& harness, std::unique_ptr<Executor> executor, bool int8_adapters) {
     AdapterBase base;
     base.config = harness.config();
     EngineParts parts;
@@ -50,7 +51,7 @@ class Texts {
     parts.ledger = &ledger_;
     parts.clock = &clock_;
     parts.log = &log_;
-    parts.options = engine_options(harness.config());
+    parts.options = engine_options(harness.config(), int8_adapters);
     auto started = start_engine(std::move(parts));
     EXPECT_TRUE(started.ok()) << started.error().message;
     if (started.ok()) engine_ = std::move(*started);
@@ -129,7 +130,12 @@ void talk(Texts& texts, const std::string& replacement) {
   texts.finish();
 }
 
-TEST(CudaEngine, GivesTheHostsTexts) {
+// With factors as they are, and as int8.
+class CudaEngineTexts : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Adapters, CudaEngineTexts, testing::Bool(),
+                         [](const auto& info) { return info.param ? "int8" : "plain"; });
+
+TEST_P(CudaEngineTexts, AreTheHosts) {
   const CudaDevices devices = cuda_devices();
   if (devices.list.empty()) GTEST_SKIP() << devices.reason;
   auto opened = ModelHarness::open(kRoot + "models/llama-gqa");
@@ -139,10 +145,10 @@ TEST(CudaEngine, GivesTheHostsTexts) {
   const std::string replacement = write_adapter(folder.path() + "/replacement", harness.config(),
                                                 {.rank = 5, .deviation = 0.3f, .seed = 9, .targets = {"v_proj"}});
 
-  const ModelLimits limits = step_limits(engine_options(harness.config()), harness.config());
+  const ModelLimits limits = step_limits(engine_options(harness.config(), GetParam()), harness.config());
   auto host_model = harness.make_model(limits);
   ASSERT_TRUE(host_model.ok()) << host_model.error().message;
-  Texts host(harness, make_host_executor(**host_model, limits));
+  Texts host(harness, make_host_executor(**host_model, limits), GetParam());
   ASSERT_NO_FATAL_FAILURE(talk(host, replacement));
 
   CudaModelOptions options;
@@ -152,7 +158,7 @@ TEST(CudaEngine, GivesTheHostsTexts) {
   ASSERT_TRUE(model.ok()) << model.error().message;
   auto kv = CudaKv::create(harness.config(), DType::kF32, kBlocks);
   ASSERT_TRUE(kv.ok()) << kv.error().message;
-  Texts device(harness, make_cuda_executor(**model, *kv));
+  Texts device(harness, make_cuda_executor(**model, *kv), GetParam());
   ASSERT_NO_FATAL_FAILURE(talk(device, replacement));
 
   EXPECT_TRUE(host.errors.empty() && device.errors.empty());

@@ -86,7 +86,7 @@ class CudaGraphs : public testing::TestWithParam<Subject> {
     for (const std::string& name : subject.adapters) load(kRoot + "adapters/" + name);
     load(write_adapter(folder_.path() + "/odd", config,
                        {.rank = 3, .deviation = 0.2f, .seed = 5, .targets = {"q_proj", "down_proj"}}));
-    load(write_adapter(folder_.path() + "/small", config, {.rank = 5, .deviation = 0.1f, .seed = 6}));
+    load(write_adapter(folder_.path() + "/small", config, {.rank = 5, .deviation = 0.1f, .seed = 6}), true);
     load(write_adapter(folder_.path() + "/large", config, {.rank = 40, .alpha = 40, .deviation = 0.05f, .seed = 7}));
   }
 
@@ -115,8 +115,8 @@ class CudaGraphs : public testing::TestWithParam<Subject> {
     ASSERT_TRUE(stream.synchronize().ok());
   }
 
-  void load(const std::string& path) {
-    auto adapter = harness_->load(path);
+  void load(const std::string& path, bool int8 = false) {
+    auto adapter = harness_->load(path, true, int8);
     ASSERT_TRUE(adapter.ok()) << adapter.error().message;
     adapters_.push_back(*adapter);
   }

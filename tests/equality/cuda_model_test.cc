@@ -40,6 +40,7 @@ struct Subject {
   DType activation = DType::kF32;
   DType kv = DType::kF32;
   bool tiles = false;
+  bool int8_adapters = false;  // every second one's factors
 };
 
 const std::vector<std::string> kGqa = {"gqa-qv-r8",      "gqa-all-r16",   "gqa-rank-pattern",
@@ -67,6 +68,8 @@ const std::vector<Subject>& subjects() {
       {"q5_k_bf16", "models/gguf-qwen2-q5_k_m.gguf", {}, std::nullopt, kBF16, kF32, true},
       {"tiled_bf16", "", {}, std::nullopt, kBF16, DType::kBF16},
       {"tiled_q8_0_int8_kv", "", {}, DType::kQ8_0, kBF16, DType::kI8, true},
+      {"gqa_f32_int8_adapters", "models/llama-gqa", kGqa, std::nullopt, kF32, kF32, false, true},
+      {"q8_0_bf16_int8_adapters", "models/llama-gqa", kGqa, DType::kQ8_0, kBF16, kF32, true, true},
   };
   return all;
 }
@@ -151,6 +154,7 @@ class CudaModelTest : public testing::TestWithParam<Subject> {
     auto kv = CudaKv::create(harness_->config(), subject.kv, harness_->total_blocks());
     ASSERT_TRUE(kv.ok()) << kv.error().message;
     kv_ = std::move(*kv);
+    int8_adapters_ = subject.int8_adapters;
     for (const std::string& name : subject.adapters) load(kRoot + "adapters/" + name);
     load(write_adapter(folder_.path() + "/odd", harness_->config(),
                        {.rank = 3, .deviation = 0.2f, .seed = 5, .targets = {"q_proj", "down_proj"}}));
@@ -159,7 +163,7 @@ class CudaModelTest : public testing::TestWithParam<Subject> {
   }
 
   void load(const std::string& path) {
-    auto adapter = harness_->load(path);
+    auto adapter = harness_->load(path, true, int8_adapters_ && adapters_.size() % 2 == 0);
     ASSERT_TRUE(adapter.ok()) << adapter.error().message;
     adapters_.push_back(*adapter);
   }
@@ -242,6 +246,7 @@ class CudaModelTest : public testing::TestWithParam<Subject> {
   std::unique_ptr<CudaModel> model_;
   CudaKv kv_;
   std::vector<const Adapter*> adapters_;
+  bool int8_adapters_ = false;
   Prng random_{11};
 };
 
@@ -405,15 +410,25 @@ TEST_P(CudaModelRules, AdaptersComeAndGo) {
   const Status refused = small.ensure(column(odd), stream);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("need more GPU memory"), std::string::npos) << refused.error().message;
-  LoraPair int8 = *column(odd)[0];
-  const float scale = 1;
-  int8.a_scale = int8.b_scale = &scale;
-  const LoraPair* const one_pair[] = {&int8};
   small.begin_step();
-  EXPECT_NE(small.ensure(one_pair, stream).error().message.find("int8"), std::string::npos);
   EXPECT_EQ(small.find(*column(odd)[0]), nullptr);
   EXPECT_EQ(small.find(*column(*adapters_[0])[0], AdapterVersionId{7}), nullptr) << "another version at its address";
   EXPECT_NE(small.find(*column(*adapters_[0])[0]), nullptr);
+}
+
+TEST_P(CudaModelRules, Int8FactorsTakeTheirBytesAlone) {
+  open(GetParam());
+  ASSERT_FALSE(HasFatalFailure());
+  const auto bytes_of = [&](bool int8) {
+    const Adapter& adapter = *harness_->load(kRoot + "adapters/gqa-all-r16", true, int8).value();
+    const int64_t before = model_->adapters().bytes();
+    device({span(0, 0, 4, {{&adapter, 1.0f, 0}})});
+    int64_t bytes = 0;
+    for (const LoraPair& pair : adapter.pairs) bytes += CudaAdapters::pair_bytes(pair);
+    EXPECT_EQ(model_->adapters().bytes() - before, bytes);
+    return bytes;
+  };
+  EXPECT_LT(bytes_of(true), bytes_of(false));
 }
 
 // Sums that the host made (LoraSourceKind::kHostDelta) go with the step.

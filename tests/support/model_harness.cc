@@ -101,7 +101,7 @@ std::vector<std::byte> ModelHarness::kv_bytes(const std::vector<int32_t>& blocks
   return bytes;
 }
 
-Result<const Adapter*> ModelHarness::load(const std::string& path, bool strict) {
+Result<const Adapter*> ModelHarness::load(const std::string& path, bool strict, bool int8) {
   AdapterBase base;
   base.config = model_->config();
   base.bias_context = model_.get();
@@ -110,6 +110,7 @@ Result<const Adapter*> ModelHarness::load(const std::string& path, bool strict) 
   };
   AdapterLoadOptions options;
   options.strict = strict;
+  options.int8 = int8;
   TRY_ASSIGN(std::shared_ptr<const Adapter> adapter,
              load_adapter(path, base, options, AdapterVersionId{adapters_.size() + 1}));
   vocab_max_ = std::max(vocab_max_, adapter->vocab);

@@ -16,8 +16,8 @@
 // as on the CPU.
 //
 // Not supported, and refused with a sentence: weights that stream from disk, full tensors replaced by an adapter
-// (batch.overrides), adapters with a larger vocabulary, int8 factors. Host deltas are waited for at the step's start,
-// not at their layer. Failure: create() says what is needed and what is free; after a failed forward() the step's
+// (batch.overrides), adapters with a larger vocabulary. Host deltas are waited for at the step's start, not at their
+// layer. Failure: create() says what is needed and what is free; after a failed forward() the step's
 // results are undefined and the model can go on, unless the driver lost the device (then every step fails).
 #pragma once
 

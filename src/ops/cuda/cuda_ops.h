@@ -196,12 +196,15 @@ Status tiled_attention(CudaStream& stream, const TiledAttentionArgs& args);
 
 // --- LoRA (mechanisms section 1): v = A x for every (segment, row), then y += scale * scaling * B v
 
-// A module's pair in device memory, laid out as loralei::LoraPair with plain factors (a [rank, in], or [vocab, rank]
-// for an embedding; b_t [rank, out]); rows of both begin at multiples of 16 bytes where rank * size allows, and any
-// length is taken. With `delta` the segment's rows of `delta` [row_count, out of the target] are added instead.
+// A module's pair in device memory, laid out as loralei::LoraPair: plain factors (a [rank, in], or [vocab, rank] for an
+// embedding; b_t [rank, out]), or int8 ones with their scales (ops/lora_factors.h; never an embedding's). Rows of both
+// begin at multiples of 16 bytes where rank * size allows, and any length is taken. With `delta` the segment's rows of
+// `delta` [row_count, out of the target] are added instead.
 struct DeviceLora {
   const void* a = nullptr;
   const void* b_t = nullptr;
+  const float* a_scale = nullptr;  // [rank, groups of in], int8 alone
+  const float* b_scale = nullptr;  // [groups of out, rank], int8 alone
   const float* b_bias = nullptr;
   const float* bias_delta = nullptr;
   const float* delta = nullptr;
@@ -209,7 +212,7 @@ struct DeviceLora {
   int32_t rank = 0;  // 0: no product
   int32_t in = 0;
   int32_t out = 0;
-  DType dtype = DType::kBF16;  // f32, f16 or bf16
+  DType dtype = DType::kBF16;  // f32, f16, bf16 or int8
   int32_t present = 0;         // 0: this adapter does nothing here, all else is not read
 };
 
@@ -278,7 +281,8 @@ inline Status lora(CudaStream& stream, const LoraArgs& args) {
 }
 
 // The padded variant (one adapter a row, all of one rank): no plan is needed, and each row costs the common rank. The
-// factors of every pair used have `rank` rows, those beyond its own all zeros. Rows with slot -1 cost nothing.
+// factors of every pair used are laid out for `rank` rows, those beyond its own all zeros. Rows with slot -1 cost
+// nothing.
 struct PaddedLoraArgs {
   const void* x = nullptr;
   DType x_dtype = DType::kBF16;
