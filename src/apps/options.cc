@@ -84,7 +84,8 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
   command.add_option("--adapter-memory", flags.adapter_memory, "bytes for loaded adapters")->group(group);
   command
       .add_option("--kv-cache-dtype", flags.kv_dtype,
-                  "f32, f16, bf16 or int8 (one scale a vector; default: f32 for f32 models, else f16)")
+                  "f32, f16, bf16, int8 or fp8 (e4m3; both with one scale a vector; default: f32 for f32 models, else "
+                  "f16)")
       ->group(group);
   command
       .add_flag("--no-prefix-cache,--no-enable-prefix-caching", flags.no_prefix_cache,
@@ -163,9 +164,10 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   if (!flags.kv_dtype.empty()) {
     const auto dtype = parse_dtype(flags.kv_dtype == "float16"    ? "f16"
                                    : flags.kv_dtype == "bfloat16" ? "bf16"
+                                   : flags.kv_dtype == "fp8_e4m3" ? "fp8"
                                                                   : flags.kv_dtype);
     if (!dtype || is_quantised(*dtype))
-      return invalid_argument("--kv-cache-dtype is f32, f16, bf16 or int8, not '" + flags.kv_dtype + "'.");
+      return invalid_argument("--kv-cache-dtype is f32, f16, bf16, int8 or fp8, not '" + flags.kv_dtype + "'.");
     options.engine.kv_dtype = *dtype;
   }
   return options;

@@ -64,6 +64,15 @@ TEST(Options, FormatsAreChosenByName) {
   EXPECT_FALSE(options->int8_activations);
 }
 
+TEST(Options, Fp8HasTwoNames) {
+  for (const char* name : {"fp8", "fp8_e4m3"}) {
+    const auto options = finish_engine_options(*parse({"--kv-cache-dtype", name}));
+    ASSERT_TRUE(options.ok()) << options.error().message;
+    EXPECT_EQ(options->engine.kv_dtype, DType::kF8);
+  }
+  EXPECT_NE(refusal({"--kv-cache-dtype", "fp8_e5m2"}).find("fp8"), std::string::npos);
+}
+
 TEST(Options, GraphsAreUsedUnlessRefused) {
   EXPECT_FALSE(parse({})->enforce_eager);
   EXPECT_TRUE(parse({"--device", "cpu", "--enforce-eager"})->enforce_eager);

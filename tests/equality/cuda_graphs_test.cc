@@ -45,6 +45,7 @@ const std::vector<Subject>& subjects() {
        kF32,
        kF32},
       {"q8_0_bf16_int8_kv", "models/llama-gqa", {"gqa-all-r16", "gqa-lora-bias"}, DType::kQ8_0, kBF16, DType::kI8},
+      {"q8_0_bf16_fp8_kv", "models/llama-gqa", {"gqa-all-r16"}, DType::kQ8_0, kBF16, DType::kF8},
       {"qwen2_bf16", "models/qwen2", {"qwen2-bias-all", "qwen2-fused"}, std::nullopt, kBF16, kBF16},
       {"window_f32", "models/mistral-window", {"mistral-window-r8"}, std::nullopt, kF32, DType::kF16},
   };

@@ -68,6 +68,7 @@ const std::vector<Subject>& subjects() {
       {"q5_k_bf16", "models/gguf-qwen2-q5_k_m.gguf", {}, std::nullopt, kBF16, kF32, true},
       {"tiled_bf16", "", {}, std::nullopt, kBF16, DType::kBF16},
       {"tiled_q8_0_int8_kv", "", {}, DType::kQ8_0, kBF16, DType::kI8, true},
+      {"tiled_q8_0_fp8_kv", "", {}, DType::kQ8_0, kBF16, DType::kF8, true},
       {"gqa_f32_int8_adapters", "models/llama-gqa", kGqa, std::nullopt, kF32, kF32, false, true},
       {"q8_0_bf16_int8_adapters", "models/llama-gqa", kGqa, DType::kQ8_0, kBF16, kF32, true, true},
   };

@@ -92,7 +92,7 @@ std::vector<std::byte> ModelHarness::kv_bytes(const std::vector<int32_t>& blocks
         const std::byte* v = kv_.head(block, layer, 1, head);
         for (int d = 0; d < kv_.head_dim; ++d) add(k + (d * kKvBlockTokens + slot) * number, number);
         add(v + slot * kv_.head_dim * number, kv_.head_dim * number);
-        if (kv_.dtype != DType::kI8) continue;
+        if (!has_vector_scale(kv_.dtype)) continue;
         add(reinterpret_cast<const std::byte*>(kv_.scales(k) + slot), sizeof(float));
         add(reinterpret_cast<const std::byte*>(kv_.scales(v) + slot), sizeof(float));
       }

@@ -130,15 +130,15 @@ Status decode_weights(CudaStream& stream, const DecodeArgs& args);
 
 // A paged cache addressed as loralei::KvView (block, layer, k|v, head), but every head is [kKvBlockTokens, head_dim],
 // K as well as V: neighbouring threads then read neighbouring numbers of one position, and products on matrix units
-// find K as they want it. int8 as on the host: the numbers, then [kKvBlockTokens] f32 scales. The base and every stride
-// are multiples of 16 bytes.
+// find K as they want it. int8 and fp8 as on the host: the numbers, then [kKvBlockTokens] f32 scales. The base and
+// every stride are multiples of 16 bytes.
 struct DeviceKv {
   std::byte* base = nullptr;
   int64_t block_stride_bytes = 0;
   int64_t layer_stride_bytes = 0;
   int64_t kv_stride_bytes = 0;
   int64_t head_stride_bytes = 0;
-  DType dtype = DType::kBF16;  // f32, f16, bf16 or int8
+  DType dtype = DType::kBF16;  // f32, f16, bf16, int8 or fp8
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
   friend bool operator==(const DeviceKv&, const DeviceKv&) = default;
@@ -179,7 +179,7 @@ int64_t attention_scratch_floats(int32_t rows, int32_t heads, int32_t head_dim, 
 
 // The same for runs of rows of one sequence (prefill), on matrix units: a tile is up to kAttentionTileRows consecutive
 // rows at consecutive positions; tiles of no rows are idle. q, the weights and a cache in f32 are rounded to bf16 (to
-// f16 for a cache in f16); int8 is exact in bf16, its scales multiply in f32. head_dim 64, 96 or 128: see
+// f16 for a cache in f16); int8 and fp8 are exact in bf16, their scales multiply in f32. head_dim 64, 96 or 128: see
 // has_tiled_attention. `rows` has the rows' positions and tables; rows in no tile are not written.
 inline constexpr int32_t kAttentionTileRows = 64;
 struct AttentionTile {
