@@ -10,10 +10,11 @@
 namespace loralei {
 namespace {
 
-Result<DeviceFactory> gpu([[maybe_unused]] int ordinal, [[maybe_unused]] bool enforce_eager) {
+Result<DeviceFactory> gpu([[maybe_unused]] int ordinal, [[maybe_unused]] const GpuFlags& flags) {
 #ifdef LORALEI_WITH_CUDA
-  return DeviceFactory([ordinal, enforce_eager](const DeviceRequest& request) {
-    return make_cuda_backend({.ordinal = ordinal, .graphs = !enforce_eager}, request);
+  return DeviceFactory([ordinal, flags](const DeviceRequest& request) {
+    return make_cuda_backend(
+        {.ordinal = ordinal, .graphs = !flags.enforce_eager, .batch_invariant = flags.batch_invariant}, request);
   });
 #else
   return unsupported(
@@ -24,14 +25,14 @@ Result<DeviceFactory> gpu([[maybe_unused]] int ordinal, [[maybe_unused]] bool en
 
 }  // namespace
 
-Result<DeviceFactory> choose_device(const std::string& name, bool enforce_eager) {
+Result<DeviceFactory> choose_device(const std::string& name, const GpuFlags& flags) {
   if (name == "auto" || name == "cpu") return DeviceFactory{};
-  if (name == "cuda") return gpu(0, enforce_eager);
+  if (name == "cuda") return gpu(0, flags);
   if (name.rfind("cuda:", 0) == 0) {
     int ordinal = -1;
     const char* const end = name.data() + name.size();
     const auto [at, error] = std::from_chars(name.data() + 5, end, ordinal);
-    if (error == std::errc() && at == end && ordinal >= 0) return gpu(ordinal, enforce_eager);
+    if (error == std::errc() && at == end && ordinal >= 0) return gpu(ordinal, flags);
   }
   return invalid_argument("--device is auto, cpu or cuda:N (N from 0), not '" + name + "'.");
 }

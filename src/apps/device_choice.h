@@ -9,8 +9,13 @@
 
 namespace loralei {
 
-// auto and cpu: empty (the cores); cuda:N or cuda (0): a GPU, with `enforce_eager` (--enforce-eager) without recorded
-// graphs. Auto is the cores as long as GPUs are not proved.
-Result<DeviceFactory> choose_device(const std::string& name, bool enforce_eager = false);
+// How a GPU computes; the cores need none of it.
+struct GpuFlags {
+  bool enforce_eager = false;    // --enforce-eager: no recorded graphs
+  bool batch_invariant = false;  // --batch-invariant: one kernel class; on the cores it is always so
+};
+
+// auto and cpu: empty (the cores); cuda:N or cuda (0): a GPU. Auto is the cores as long as GPUs are not proved.
+Result<DeviceFactory> choose_device(const std::string& name, const GpuFlags& flags = {});
 
 }  // namespace loralei

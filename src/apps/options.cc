@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/options.h"
 
-#include "apps/device_choice.h"
 #include "apps/version.h"
 #include "base/units.h"
 #include "sys/env.h"
@@ -41,8 +40,14 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->capture_default_str()
       ->group(group);
   command
-      .add_flag("--enforce-eager", flags.enforce_eager,
+      .add_flag("--enforce-eager", flags.gpu.enforce_eager,
                 "steps on a GPU are launched kernel by kernel instead of as recorded graphs")
+      ->group(group);
+  command
+      .add_flag(
+          "--batch-invariant", flags.gpu.batch_invariant,
+          "a row's numbers never depend on the rows beside it nor on what was cached: always so on the CPU; a GPU "
+          "then computes every step as it does small ones, which is slower for prompts and many sequences")
       ->group(group);
   command.add_option("-t,--threads", flags.host.threads, "worker threads (default: the cores of this process)")
       ->check(CLI::Range(0, 1024))
@@ -141,7 +146,7 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));
   TRY(parse_size("--prefetch-window", flags.prefetch_window, options.residency.window_bytes));
   TRY_ASSIGN(options.residency.policy, parse_residency_policy(flags.residency));
-  TRY_ASSIGN(options.device, choose_device(flags.device, flags.enforce_eager));
+  TRY_ASSIGN(options.device, choose_device(flags.device, flags.gpu));
   TRY_ASSIGN(options.stream_shrink, parse_stream_shrink(flags.stream_shrink));
   if (options.cache_dir.empty()) options.cache_dir = default_cache_dir();
   TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, options.engine.kv_cache_bytes));

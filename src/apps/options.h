@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/device_choice.h"
 #include "engine/engine_host.h"
 
 namespace loralei {
@@ -25,7 +26,7 @@ struct EngineFlags {
   std::string stream_shrink = "auto";
   std::string adapter_quant;
   bool no_prefix_cache = false;
-  bool enforce_eager = false;
+  GpuFlags gpu;
 };
 
 // MODEL and everything about the engine: memory, lengths, threads. Accepts the field's names (vLLM's, llama.cpp's)

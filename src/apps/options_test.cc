@@ -74,9 +74,18 @@ TEST(Options, Fp8HasTwoNames) {
 }
 
 TEST(Options, GraphsAreUsedUnlessRefused) {
-  EXPECT_FALSE(parse({})->enforce_eager);
-  EXPECT_TRUE(parse({"--device", "cpu", "--enforce-eager"})->enforce_eager);
+  EXPECT_FALSE(parse({})->gpu.enforce_eager);
+  EXPECT_TRUE(parse({"--device", "cpu", "--enforce-eager"})->gpu.enforce_eager);
   EXPECT_EQ(refusal({"--enforce-eager"}), "");
+}
+
+// On the cores it is always so, and nothing is to be chosen.
+TEST(Options, BatchInvarianceIsAskedFor) {
+  EXPECT_FALSE(parse({})->gpu.batch_invariant);
+  EXPECT_TRUE(parse({"--batch-invariant"})->gpu.batch_invariant);
+  const auto on_cpu = finish_engine_options(*parse({"--device", "cpu", "--batch-invariant"}));
+  ASSERT_TRUE(on_cpu.ok()) << on_cpu.error().message;
+  EXPECT_FALSE(on_cpu->device);
 }
 
 TEST(Options, RefusalsNameTheFlag) {

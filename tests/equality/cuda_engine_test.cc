@@ -178,11 +178,7 @@ TEST_P(CudaEngineTexts, AreTheHosts) {
   EXPECT_NE(device.errors[8].find("replaces whole tensors"), std::string::npos) << device.errors[8];
 }
 
-// A host started with a device, as the program does it: the CPU's texts, and a budget that stays.
-TEST(CudaEngine, AHostComputesOnADevice) {
-  const CudaDevices devices = cuda_devices();
-  if (devices.list.empty()) GTEST_SKIP() << devices.reason;
-  NullLogSink log;
+EngineHostOptions host_options() {
   EngineHostOptions options;
   options.model_path = kRoot + "models/llama-gqa";
   options.threads = 1;
@@ -192,6 +188,59 @@ TEST(CudaEngine, AHostComputesOnADevice) {
   options.engine.kv_dtype = DType::kF32;
   options.engine.adapter_rank_max = 16;
   options.engine.memory_budget_bytes = int64_t{256} << 20;
+  return options;
+}
+
+// With --batch-invariant a prompt that is found in the cache has the log-probabilities of one that is not, to the bit,
+// though the one is computed in a step of four rows and the other in one of 36 (q8_0: more than its class of few).
+TEST(CudaEngine, ABatchInvariantHostAnswersFromTheCacheAsFromNothing) {
+  const CudaDevices devices = cuda_devices();
+  if (devices.list.empty()) GTEST_SKIP() << devices.reason;
+  NullLogSink log;
+  for (const bool batch_invariant : {true, false}) {
+    EngineHostOptions options = host_options();
+    options.engine.step_tokens = 64;
+    options.quantise = DType::kQ8_0;
+    options.device = [=](const DeviceRequest& request) {
+      return make_cuda_backend({.batch_invariant = batch_invariant}, request);
+    };
+    const auto host = EngineHost::start(options, log, {});
+    ASSERT_TRUE(host.ok()) << host.error().message;
+    int cached_tokens = 0;
+    const auto ask = [&](uint64_t id) {
+      Submit request;
+      request.id = RequestId{id};
+      for (int i = 0; i < 36; ++i) request.prompt.push_back(i * 11 % 90);
+      request.max_tokens = 4;
+      request.ignore_eos = true;
+      request.sampling.temperature = 0;
+      request.sampling.logprobs = 0;
+      EXPECT_TRUE((*host)->engine().submit(std::move(request)).ok());
+      std::vector<float> logprobs;
+      for (int waits = 0; waits < 60; ++waits) {
+        for (const TokenEvent& event : (*host)->engine().wait_output(1'000'000'000).tokens) {
+          if (event.logprobs) logprobs.push_back(event.logprobs->logprob);
+          cached_tokens += event.cached_tokens;
+          if (event.end != EndReason::kNone) return logprobs;
+        }
+      }
+      return logprobs;
+    };
+    const std::vector<float> cold = ask(1);
+    EXPECT_EQ(cold.size(), 4u);
+    EXPECT_EQ(cached_tokens, 0);
+    EXPECT_EQ(ask(2) == cold, batch_invariant);
+    EXPECT_EQ(cached_tokens, 32);
+    EXPECT_EQ((*host)->engine().fingerprint().find("batch-invariant") != std::string::npos, batch_invariant);
+  }
+}
+
+// A host started with a device, as the program does it: the CPU's texts, and a budget that stays.
+TEST(CudaEngine, AHostComputesOnADevice) {
+  const CudaDevices devices = cuda_devices();
+  if (devices.list.empty()) GTEST_SKIP() << devices.reason;
+  NullLogSink log;
+  EngineHostOptions options = host_options();
   const auto text_of = [&](EngineHost& host) {
     Submit request;
     request.id = RequestId{1};

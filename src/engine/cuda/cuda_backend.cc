@@ -29,6 +29,7 @@ Result<DeviceBackend> make_cuda_backend(const CudaBackendOptions& options, const
   model.activation = options.activation;
   model.adapter_bytes_max = request.adapter_bytes;
   model.graphs = options.graphs;
+  model.batch_invariant = options.batch_invariant;
   model.log = request.log;
   TRY_ASSIGN(parts->model, CudaModel::create(request.config, request.weights, model));
   TRY_ASSIGN(parts->kv, CudaKv::create(request.config, request.kv_dtype, request.kv_blocks));
@@ -36,6 +37,7 @@ Result<DeviceBackend> make_cuda_backend(const CudaBackendOptions& options, const
   backend.executor = make_cuda_executor(*parts->model, parts->kv);
   backend.name = "cuda-" + devices.list[static_cast<size_t>(options.ordinal)].name;
   for (char& c : backend.name) c = c == ' ' ? '-' : c;
+  if (options.batch_invariant) backend.name += "-batch-invariant";
   backend.owns = std::move(parts);
   return backend;
 }

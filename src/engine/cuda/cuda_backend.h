@@ -12,6 +12,7 @@ struct CudaBackendOptions {
   int ordinal = 0;
   DType activation = DType::kBF16;  // CudaModelOptions
   bool graphs = true;               // CudaModelOptions
+  bool batch_invariant = false;     // CudaModelOptions; the name then says so, since bits differ
 };
 Result<DeviceBackend> make_cuda_backend(const CudaBackendOptions& options, const DeviceRequest& request);
 
