@@ -12,8 +12,10 @@ namespace {
 
 Result<DeviceFactory> gpu([[maybe_unused]] int ordinal, [[maybe_unused]] const GpuFlags& flags) {
 #ifdef LORALEI_WITH_CUDA
-  return cuda_factory(
-      {.ordinal = ordinal, .graphs = !flags.enforce_eager, .memory_utilization = flags.memory_utilization});
+  return cuda_factory({.ordinal = ordinal,
+                       .graphs = !flags.enforce_eager,
+                       .batch_invariant = flags.batch_invariant,
+                       .memory_utilization = flags.memory_utilization});
 #else
   return unsupported(
       "--device cuda: this build has no GPU support; build where the CUDA toolkit is installed (-DLORALEI_CUDA=on), or "

@@ -9,12 +9,14 @@
 
 namespace loralei {
 
+// How a GPU computes; the cores need none of it.
 struct GpuFlags {
   bool enforce_eager = false;       // --enforce-eager: no recorded graphs
+  bool batch_invariant = false;     // --batch-invariant: one kernel class; on the cores it is always so
   double memory_utilization = 0.9;  // --gpu-memory-utilization: above 0, at most 1
 };
 
 // auto and cpu: empty (the cores); cuda:N or cuda (0): a GPU. Auto is the cores as long as GPUs are not proved.
-Result<DeviceFactory> choose_device(const std::string& name, const GpuFlags& flags);
+Result<DeviceFactory> choose_device(const std::string& name, const GpuFlags& flags = {});
 
 }  // namespace loralei

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/options.h"
 
-#include "apps/device_choice.h"
 #include "apps/version.h"
 #include "base/units.h"
 #include "sys/env.h"
@@ -41,8 +40,14 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->capture_default_str()
       ->group(group);
   command
-      .add_flag("--enforce-eager", flags.enforce_eager,
+      .add_flag("--enforce-eager", flags.gpu.enforce_eager,
                 "steps on a GPU are launched kernel by kernel instead of as recorded graphs")
+      ->group(group);
+  command
+      .add_flag(
+          "--batch-invariant", flags.gpu.batch_invariant,
+          "a row's numbers never depend on the rows beside it nor on what was cached: always so on the CPU; a GPU "
+          "then computes every step as it does small ones, which is slower for prompts and many sequences")
       ->group(group);
   command
       .add_option("--gpu-memory-utilization", flags.gpu_memory_utilization,
@@ -96,7 +101,8 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->group(group);
   command
       .add_option("--kv-cache-dtype", flags.kv_dtype,
-                  "f32, f16, bf16 or int8 (one scale a vector; default: f32 for f32 models, else f16)")
+                  "f32, f16, bf16, int8 or fp8 (e4m3; both with one scale a vector; default: f32 for f32 models, else "
+                  "f16)")
       ->group(group);
   command
       .add_flag("--no-prefix-cache,--no-enable-prefix-caching", flags.no_prefix_cache,
@@ -152,11 +158,12 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));
   TRY(parse_size("--prefetch-window", flags.prefetch_window, options.residency.window_bytes));
   TRY_ASSIGN(options.residency.policy, parse_residency_policy(flags.residency));
-  const double gpu_share = flags.gpu_memory_utilization.value_or(GpuFlags().memory_utilization);
-  if (!(gpu_share > 0 && gpu_share <= 1))
+  GpuFlags gpu = flags.gpu;
+  gpu.memory_utilization = flags.gpu_memory_utilization.value_or(gpu.memory_utilization);
+  if (!(gpu.memory_utilization > 0 && gpu.memory_utilization <= 1))
     return invalid_argument(
         "--gpu-memory-utilization is a share of the GPU's memory, above 0 and at most 1, like 0.9.");
-  TRY_ASSIGN(options.device, choose_device(flags.device, {flags.enforce_eager, gpu_share}));
+  TRY_ASSIGN(options.device, choose_device(flags.device, gpu));
   if (flags.gpu_memory_utilization && !options.device) {
     options.notes.push_back(
         "--gpu-memory-utilization says nothing here: the cores compute (--device cuda:N would use a GPU); host memory "
@@ -184,9 +191,10 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   if (!flags.kv_dtype.empty()) {
     const auto dtype = parse_dtype(flags.kv_dtype == "float16"    ? "f16"
                                    : flags.kv_dtype == "bfloat16" ? "bf16"
+                                   : flags.kv_dtype == "fp8_e4m3" ? "fp8"
                                                                   : flags.kv_dtype);
     if (!dtype || is_quantised(*dtype))
-      return invalid_argument("--kv-cache-dtype is f32, f16, bf16 or int8, not '" + flags.kv_dtype + "'.");
+      return invalid_argument("--kv-cache-dtype is f32, f16, bf16, int8 or fp8, not '" + flags.kv_dtype + "'.");
     options.engine.kv_dtype = *dtype;
   }
   return options;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/device_choice.h"
 #include "engine/engine_host.h"
 
 namespace loralei {
@@ -26,8 +27,8 @@ struct EngineFlags {
   std::string stream_shrink = "auto";
   std::string adapter_quant;
   bool no_prefix_cache = false;
-  bool enforce_eager = false;
-  std::optional<double> gpu_memory_utilization;
+  GpuFlags gpu;
+  std::optional<double> gpu_memory_utilization;  // as given; else GpuFlags' own
 };
 
 // MODEL and everything about the engine: memory, lengths, threads. Accepts the field's names (vLLM's, llama.cpp's)

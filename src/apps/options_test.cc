@@ -64,9 +64,18 @@ TEST(Options, FormatsAreChosenByName) {
   EXPECT_FALSE(options->int8_activations);
 }
 
+TEST(Options, Fp8HasTwoNames) {
+  for (const char* name : {"fp8", "fp8_e4m3"}) {
+    const auto options = finish_engine_options(*parse({"--kv-cache-dtype", name}));
+    ASSERT_TRUE(options.ok()) << options.error().message;
+    EXPECT_EQ(options->engine.kv_dtype, DType::kF8);
+  }
+  EXPECT_NE(refusal({"--kv-cache-dtype", "fp8_e5m2"}).find("fp8"), std::string::npos);
+}
+
 TEST(Options, GraphsAreUsedUnlessRefused) {
-  EXPECT_FALSE(parse({})->enforce_eager);
-  EXPECT_TRUE(parse({"--device", "cpu", "--enforce-eager"})->enforce_eager);
+  EXPECT_FALSE(parse({})->gpu.enforce_eager);
+  EXPECT_TRUE(parse({"--device", "cpu", "--enforce-eager"})->gpu.enforce_eager);
   EXPECT_EQ(refusal({"--enforce-eager"}), "");
 }
 
@@ -82,6 +91,15 @@ TEST(Options, AShareOfAGpuIsCheckedAndNotSilentWithoutOne) {
               std::string::npos)
         << share;
   EXPECT_EQ(refusal({"--gpu-memory-utilization", "much"}), "refused by the parser");
+}
+
+// On the cores it is always so, and nothing is to be chosen.
+TEST(Options, BatchInvarianceIsAskedFor) {
+  EXPECT_FALSE(parse({})->gpu.batch_invariant);
+  EXPECT_TRUE(parse({"--batch-invariant"})->gpu.batch_invariant);
+  const auto on_cpu = finish_engine_options(*parse({"--device", "cpu", "--batch-invariant"}));
+  ASSERT_TRUE(on_cpu.ok()) << on_cpu.error().message;
+  EXPECT_FALSE(on_cpu->device);
 }
 
 TEST(Options, RefusalsNameTheFlag) {

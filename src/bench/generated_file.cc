@@ -55,7 +55,8 @@ uint32_t ggml_type(DType dtype) {
       return 14;
     case DType::kBF16:
       return 30;
-    case DType::kI8:  // of caches alone
+    case DType::kI8:  // of caches alone, both
+    case DType::kF8:
       break;
   }
   return 0;

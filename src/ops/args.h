@@ -159,21 +159,21 @@ struct SavedTensors {
 
 // Bytes of one head of a slice.
 constexpr int64_t kv_head_bytes(DType dtype, int32_t head_dim) {
-  const int64_t scale_bytes = dtype == DType::kI8 ? static_cast<int64_t>(sizeof(float)) : 0;
+  const int64_t scale_bytes = has_vector_scale(dtype) ? static_cast<int64_t>(sizeof(float)) : 0;
   return kKvBlockTokens * (row_bytes(dtype, head_dim) + scale_bytes);
 }
 
 // The only address of cached K and V: slice(block, layer, k|v) is kv_heads heads of kv_head_bytes each. A head of V is
 // [kKvBlockTokens, head_dim] numbers in dtype, a head of K (after RoPE) [head_dim, kKvBlockTokens]: attention then
-// finds the positions of a block side by side and sums no scores across lanes. With kI8 the numbers are followed by
-// [kKvBlockTokens] f32, the scale of each position's vector: number = int8 * scale.
+// finds the positions of a block side by side and sums no scores across lanes. With kI8 and kF8 the numbers are
+// followed by [kKvBlockTokens] f32, the scale of each position's vector: number = int8 (or fp8) * scale.
 struct KvView {
   std::byte* base = nullptr;
   int64_t block_stride_bytes = 0;
   int64_t layer_stride_bytes = 0;
   int64_t kv_stride_bytes = 0;    // from K to V of one (block, layer)
   int64_t head_stride_bytes = 0;  // from head to head inside a slice
-  DType dtype = DType::kF16;      // f32, f16, bf16 or int8
+  DType dtype = DType::kF16;      // f32, f16, bf16, int8 or fp8
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
 
@@ -183,7 +183,7 @@ struct KvView {
   std::byte* head(int32_t block, int32_t layer, int32_t v, int32_t kv_head) const {
     return slice(block, layer, v) + kv_head * head_stride_bytes;
   }
-  // Of a head of a kI8 slice.
+  // Of a head of a slice whose format has_vector_scale.
   float* scales(std::byte* head) const { return reinterpret_cast<float*>(head + int64_t{kKvBlockTokens} * head_dim); }
   const float* scales(const std::byte* head) const {
     return reinterpret_cast<const float*>(head + int64_t{kKvBlockTokens} * head_dim);

@@ -6,7 +6,7 @@ namespace loralei {
 namespace {
 
 class Attention : public EveryTable {};
-constexpr DType kCacheDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
+constexpr DType kCacheDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8};
 FOR_EVERY_TABLE(Attention);
 
 // A paged cache with several layers whose unused bytes are NaN, and sequences with scattered block tables.
@@ -42,7 +42,7 @@ struct TestCache {
                            int32_t head) const {
     const std::byte* base = view.head(table[static_cast<size_t>(position / kKvBlockTokens)], layer, v, head);
     const int32_t slot = position % kKvBlockTokens;
-    const double scale = view.dtype == DType::kI8 ? static_cast<double>(view.scales(base)[slot]) : 1.0;
+    const double scale = has_vector_scale(view.dtype) ? static_cast<double>(view.scales(base)[slot]) : 1.0;
     std::vector<double> values;
     for (int32_t d = 0; d < head_dim; ++d) {
       float value;
@@ -177,18 +177,18 @@ TEST_P(Attention, StoresWhatTheCodecEncodes) {
   }
 }
 
-// int8: half a step from what was given, the largest exactly at +-127; all tables store the same bytes.
-TEST_P(Attention, StoresInt8WithOneScaleAVector) {
+// Half a step from what was given, the largest exactly at the format's largest; all tables store the same bytes.
+void expect_one_scale_a_vector(const OpTable& table, DType dtype) {
   Prng prng(307);
   const int32_t dim = 83;
-  TestCache cache(prng, DType::kI8, 2, dim, 8);
+  TestCache cache(prng, dtype, 2, dim, 8);
   TestSequence sequence(prng, cache, 40);
   const auto at = [&](int32_t position, int32_t head) { return static_cast<size_t>((position * 2 + head) * dim); };
   std::fill_n(sequence.k.begin() + static_cast<int64_t>(at(3, 1)), dim, 0.0f);
   sequence.v[at(4, 0) + 80] = -7e20f;
   sequence.k[at(5, 0) + 1] = std::numeric_limits<float>::infinity();
   sequence.v[at(6, 1) + 82] = std::numeric_limits<float>::quiet_NaN();
-  store_sequence(table(), cache, sequence, 1);
+  store_sequence(table, cache, sequence, 1);
   for (int32_t p = 0; p < 40; ++p) {
     for (int32_t head = 0; head < 2; ++head) {
       for (int32_t v = 0; v < 2; ++v) {
@@ -206,19 +206,44 @@ TEST_P(Attention, StoresInt8WithOneScaleAVector) {
             EXPECT_TRUE(std::isnan(number)) << "what is not finite must not look like a number";
             continue;
           }
-          EXPECT_LE(std::fabs(number - static_cast<double>(given[d])), largest / 254 * (1 + 256 * kEps));
+          const double size = std::fabs(static_cast<double>(given[d]));
+          const double half_a_step = dtype == DType::kI8 ? largest / 254 : std::max(size / 16, largest / 448 / 1024);
+          EXPECT_LE(std::fabs(number - static_cast<double>(given[d])), half_a_step * (1 + 256 * kEps));
         }
         const std::byte* base = cache.view.head(sequence.blocks[static_cast<size_t>(p / 16)], 1, v, head);
-        std::vector<int8_t> numbers(static_cast<size_t>(dim));
-        const float scale = int8_scale(given, dim);
-        quantise_int8(given, scale, numbers.data(), dim);
+        std::vector<std::byte> numbers(static_cast<size_t>(dim));
+        const float scale = vector_scale(dtype, given, dim);
+        quantise_vector(dtype, given, scale, numbers.data(), dim);
         EXPECT_EQ(std::memcmp(cache.view.scales(base) + p % 16, &scale, sizeof scale), 0);
         for (int32_t d = 0; d < dim; ++d) {
-          ASSERT_EQ(static_cast<int8_t>(base[v == 0 ? d * 16 + p % 16 : p % 16 * dim + d]),
-                    numbers[static_cast<size_t>(d)]);
+          ASSERT_EQ(base[v == 0 ? d * 16 + p % 16 : p % 16 * dim + d], numbers[static_cast<size_t>(d)]);
         }
       }
     }
+  }
+}
+TEST_P(Attention, StoresInt8WithOneScaleAVector) { expect_one_scale_a_vector(table(), DType::kI8); }
+TEST_P(Attention, StoresFp8WithOneScaleAVector) { expect_one_scale_a_vector(table(), DType::kF8); }
+
+// One position of weight one: the result is the value as it is, read directly (one row) and by way of f32 (many).
+TEST_P(Attention, ReadsEveryNumberOfFp8) {
+  Prng prng(308);
+  const int32_t dim = 256;
+  TestCache cache(prng, DType::kF8, 1, dim, 1);
+  std::fill(cache.bytes.begin(), cache.bytes.end(), std::byte{0});
+  std::byte* const values = cache.view.head(0, 0, 1, 0);
+  std::vector<float> expected(dim);
+  for (int32_t d = 0; d < dim; ++d) {
+    const int code = (d & 0x7F) == 0x7F ? 0 : d;
+    values[d] = static_cast<std::byte>(code);
+    expected[static_cast<size_t>(d)] = 2 * fp8_to_f32(static_cast<uint8_t>(code));
+  }
+  cache.view.scales(values)[0] = 2;
+  const int32_t block = 0;
+  for (const int32_t heads : {1, 32}) {
+    const std::vector<float> q(static_cast<size_t>(heads * dim));
+    const std::vector<float> out = run_attention(table(), 1, cache, q, heads, 0, 0, {{0, 1, 0, &block}});
+    for (size_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i], expected[i % 256]) << i;
   }
 }
 
@@ -254,7 +279,7 @@ TEST_P(Attention, AgreesWithTheNaiveSoftmax) {
 
 TEST_P(Attention, LongContextsAreSplitAndMergedRight) {
   Prng prng(303);
-  for (DType dtype : {DType::kF16, DType::kI8}) {
+  for (DType dtype : {DType::kF16, DType::kI8, DType::kF8}) {
     TestCache cache(prng, dtype, 1, 32, 400);
     const TestSequence sequence(prng, cache, 5000);
     store_sequence(table(), cache, sequence, 0);
@@ -274,11 +299,9 @@ TEST_P(Attention, LongContextsAreSplitAndMergedRight) {
 // A row alone (decode) = the same row in a chunk of any length, in a mixed batch, with any number of threads.
 TEST_P(Attention, ARowDoesNotDependOnItsBatch) {
   Prng prng(304);
-  const std::pair<Shape, DType> cases[] = {{kShapes[0], DType::kBF16},
-                                           {kShapes[1], DType::kF16},
-                                           {kShapes[3], DType::kF32},
-                                           {kShapes[0], DType::kI8},
-                                           {kShapes[3], DType::kI8}};
+  const std::pair<Shape, DType> cases[] = {{kShapes[0], DType::kBF16}, {kShapes[1], DType::kF16},
+                                           {kShapes[3], DType::kF32},  {kShapes[0], DType::kI8},
+                                           {kShapes[3], DType::kI8},   {kShapes[0], DType::kF8}};
   for (const auto& [shape, dtype] : cases) {
     TestCache cache(prng, dtype, shape.kv_heads, shape.head_dim, 300);
     const TestSequence sequence(prng, cache, 1300), other(prng, cache, 900);

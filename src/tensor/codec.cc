@@ -243,6 +243,26 @@ uint16_t f32_to_bf16(float value) {
   return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1)) >> 16);
 }
 
+// The bits of a number without its sign, three of mantissa at the top of f32's, are those of f32 but for the exponent.
+float fp8_to_f32(uint8_t bits) {
+  const uint32_t sign = (bits & 0x80u) << 24, magnitude = bits & 0x7Fu;
+  if (magnitude == 0x7F) return std::numeric_limits<float>::quiet_NaN();
+  return std::bit_cast<float>(sign | magnitude << 20) * 0x1p120f;
+}
+
+uint8_t f32_to_fp8(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & 0x7FFFFFFFu;
+  const uint32_t sign = bits >> 24 & 0x80u;
+  if (magnitude > 0x7F800000u) return static_cast<uint8_t>(sign | 0x7Fu);
+  if (magnitude >= 0x43E00000u) return static_cast<uint8_t>(sign | 0x7Eu);  // 448 or more
+  if (magnitude < 0x3C800000u) {  // below 2^-6: subnormal; adding 2^14 lets the FPU round to a multiple of 2^-9
+    const float rounded = std::bit_cast<float>(magnitude) + 0x1p14f;
+    return static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(rounded) - std::bit_cast<uint32_t>(0x1p14f)));
+  }
+  const uint32_t odd = (magnitude >> 20) & 1;  // ties to even
+  return static_cast<uint8_t>(sign | ((magnitude - (120u << 23) + 0x7FFFFu + odd) >> 20));
+}
+
 void decode_row(DType dtype, const std::byte* source, float* out, int64_t count) {
   CHECK(fits_blocks(dtype, count));
   switch (dtype) {
@@ -257,6 +277,9 @@ void decode_row(DType dtype, const std::byte* source, float* out, int64_t count)
       return;
     case DType::kI8:
       for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(static_cast<int8_t>(source[i]));
+      return;
+    case DType::kF8:
+      for (int64_t i = 0; i < count; ++i) out[i] = fp8_to_f32(static_cast<uint8_t>(source[i]));
       return;
     case DType::kQ8_0:
       return decode_blocks(dtype, source, out, count, decode_q8_0);
@@ -308,26 +331,33 @@ void encode_row(DType dtype, const float* source, std::byte* out, int64_t count)
   }
 }
 
-float int8_scale(const float* source, int64_t count) {
+float vector_scale(DType dtype, const float* source, int64_t count) {
+  CHECK(has_vector_scale(dtype));
   float largest = 0, poison = 0;  // poison: 0, or NaN once anything is not finite
   for (int64_t i = 0; i < count; ++i) {
     const float magnitude = std::fabs(source[i]);
     largest = magnitude > largest ? magnitude : largest;
     poison += source[i] * 0.0f;
   }
-  const float scale = largest / 127.0f;
+  const float scale = largest / (dtype == DType::kI8 ? 127.0f : 448.0f);
   return (scale < std::numeric_limits<float>::min() ? 0.0f : scale) + poison;
 }
 
-void quantise_int8(const float* source, float scale, int8_t* out, int64_t count) {
+void quantise_vector(DType dtype, const float* source, float scale, std::byte* out, int64_t count) {
+  CHECK(has_vector_scale(dtype));
   if (!(scale > 0)) {
-    std::fill_n(out, count, int8_t{0});
+    std::fill_n(out, count, std::byte{0});
+    return;
+  }
+  if (dtype == DType::kF8) {
+    for (int64_t i = 0; i < count; ++i) out[i] = static_cast<std::byte>(f32_to_fp8(source[i] / scale));
     return;
   }
   // Adding 1.5 * 2^23 rounds a small number to an integer (nearest, ties to even) in the low bits of the sum.
   constexpr float kRound = 0x1.8p23f;
   for (int64_t i = 0; i < count; ++i)
-    out[i] = static_cast<int8_t>(std::bit_cast<int32_t>(source[i] / scale + kRound) - std::bit_cast<int32_t>(kRound));
+    out[i] =
+        static_cast<std::byte>(std::bit_cast<int32_t>(source[i] / scale + kRound) - std::bit_cast<int32_t>(kRound));
 }
 
 }  // namespace loralei

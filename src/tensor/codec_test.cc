@@ -21,6 +21,7 @@ TEST(DType, NamesParseBackInAnyCase) {
   for (DType dtype : kAll) EXPECT_EQ(parse_dtype(dtype_info(dtype).name), dtype);
   EXPECT_EQ(parse_dtype("BF16"), DType::kBF16);
   EXPECT_EQ(parse_dtype("Q4_K"), DType::kQ4_K);
+  EXPECT_EQ(parse_dtype("fp8"), DType::kF8);
   EXPECT_EQ(parse_dtype("q4_k_m"), std::nullopt);
   EXPECT_EQ(parse_dtype(""), std::nullopt);
 }
@@ -95,20 +96,87 @@ std::vector<float> decode(DType dtype, const std::vector<std::byte>& bytes) {
   return out;
 }
 
+// e4m3 as its definition has it: (-1)^s 2^(e - 7) (1 + m / 8), or 2^-6 m / 8 where e is 0.
+double fp8_by_definition(int code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const double size = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return code < 128 ? size : -size;
+}
+// By looking at every code: the nearest, of two the even one, and the largest for what is beyond it.
+int nearest_fp8(double x) {
+  int best = 0;
+  for (int code = 0; code < 0x7F; ++code) {
+    const double apart = std::fabs(fp8_by_definition(code) - std::fabs(x));
+    const double least = std::fabs(fp8_by_definition(best) - std::fabs(x));
+    if (apart < least || (apart == least && code % 2 == 0)) best = code;
+  }
+  return std::signbit(x) ? best | 0x80 : best;
+}
+
+TEST(Codec, Fp8IsItsDefinitionForAllCodes) {
+  for (int code = 0; code < 256; ++code) {
+    const float value = fp8_to_f32(static_cast<uint8_t>(code));
+    if ((code & 0x7F) == 0x7F) {
+      EXPECT_TRUE(std::isnan(value)) << code;
+      EXPECT_EQ(f32_to_fp8(value) & 0x7F, 0x7F) << code;
+      continue;
+    }
+    EXPECT_EQ(static_cast<double>(value), fp8_by_definition(code)) << code;
+    EXPECT_EQ(f32_to_fp8(value), code);
+  }
+  EXPECT_EQ(fp8_to_f32(0x7E), 448.0f);
+  EXPECT_EQ(fp8_to_f32(0x01), 0x1p-9f);
+}
+
+TEST(Codec, Fp8RoundsToNearestEvenAndSaturates) {
+  const auto expect = [](float x) {
+    EXPECT_EQ(f32_to_fp8(x), nearest_fp8(static_cast<double>(x))) << x;
+    EXPECT_EQ(f32_to_fp8(-x), nearest_fp8(-static_cast<double>(x))) << -x;
+  };
+  for (uint8_t low = 0; low < 0x7E; ++low) {
+    const float middle = (fp8_to_f32(low) + fp8_to_f32(static_cast<uint8_t>(low + 1))) / 2;
+    EXPECT_EQ(f32_to_fp8(middle), low % 2 == 0 ? low : low + 1);
+    for (const float x : {middle, std::nextafter(middle, 0.0f), std::nextafter(middle, 1e9f)}) expect(x);
+  }
+  for (const float x : {448.0f, 449.0f, 464.0f, 480.0f, 1e9f, std::numeric_limits<float>::max(),
+                        std::numeric_limits<float>::denorm_min(), 0x1p-10f, 0x1p-11f})
+    expect(x);
+  EXPECT_EQ(f32_to_fp8(std::numeric_limits<float>::infinity()), 0x7E);
+  EXPECT_EQ(f32_to_fp8(-std::numeric_limits<float>::infinity()), 0xFE);
+  const uint64_t seed = 12;
+  Prng prng(seed);
+  SCOPED_TRACE("seed 12");
+  for (int i = 0; i < 20000; ++i) {
+    expect(std::ldexp(static_cast<float>(prng.uniform()), static_cast<int>(prng.below(24)) - 13));
+  }
+}
+
+TEST(Codec, AnFp8VectorIsCoveredByItsScale) {
+  const std::vector<float> x = {896, -896, 2, 0.3f, -0.001f, 0};  // scale 2
+  EXPECT_EQ(vector_scale(DType::kF8, x.data(), 6), 2.0f);
+  std::vector<std::byte> q(6);
+  quantise_vector(DType::kF8, x.data(), 2.0f, q.data(), 6);
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(static_cast<int>(q[i]), nearest_fp8(static_cast<double>(x[i]) / 2));
+  const std::vector<float> infinite = {1, std::numeric_limits<float>::infinity()};
+  EXPECT_TRUE(std::isnan(vector_scale(DType::kF8, infinite.data(), 2)));
+  quantise_vector(DType::kF8, infinite.data(), std::numeric_limits<float>::quiet_NaN(), q.data(), 2);
+  EXPECT_EQ(q[1], std::byte{0});
+}
+
 TEST(Codec, Int8IsNearestEvenOfItsScale) {
   std::vector<float> x = {254, -254, 1, 3, -1, -3, 5, 0.999f, 0, 127.9f};  // scale 2: halves are ties
-  EXPECT_EQ(int8_scale(x.data(), 10), 2.0f);
-  std::vector<int8_t> q(10);
-  quantise_int8(x.data(), 2.0f, q.data(), 10);
-  EXPECT_EQ(q, (std::vector<int8_t>{127, -127, 0, 2, 0, -2, 2, 0, 0, 64}));
+  EXPECT_EQ(vector_scale(DType::kI8, x.data(), 10), 2.0f);
+  std::vector<std::byte> q(10);
+  quantise_vector(DType::kI8, x.data(), 2.0f, q.data(), 10);
+  EXPECT_EQ(decode(DType::kI8, q), (std::vector<float>{127, -127, 0, 2, 0, -2, 2, 0, 0, 64}));
   x = {0, -0.0f, 1e-38f};
-  EXPECT_EQ(int8_scale(x.data(), 3), 0.0f) << "too small for a normal scale";
+  EXPECT_EQ(vector_scale(DType::kI8, x.data(), 3), 0.0f) << "too small for a normal scale";
   x[1] = std::numeric_limits<float>::max();
-  EXPECT_TRUE(std::isnormal(int8_scale(x.data(), 3)));
+  EXPECT_TRUE(std::isnormal(vector_scale(DType::kI8, x.data(), 3)));
   x[2] = -std::numeric_limits<float>::infinity();
-  EXPECT_TRUE(std::isnan(int8_scale(x.data(), 3)));
-  quantise_int8(x.data(), std::numeric_limits<float>::quiet_NaN(), q.data(), 3);
-  EXPECT_EQ(q[1], 0);
+  EXPECT_TRUE(std::isnan(vector_scale(DType::kI8, x.data(), 3)));
+  quantise_vector(DType::kI8, x.data(), std::numeric_limits<float>::quiet_NaN(), q.data(), 3);
+  EXPECT_EQ(q[1], std::byte{0});
   EXPECT_EQ(decode(DType::kI8, {std::byte{0x80}, std::byte{0x7F}}), (std::vector<float>{-128, 127}));
 }
 

@@ -3,8 +3,9 @@
 //
 // Pure functions, any thread. A row of `cols` numbers takes row_bytes(dtype, cols); quantised rows are whole blocks, so
 // cols must be a multiple of block_elems (row_bytes CHECKs it: callers validate file shapes before).
-// kI8 is a format of the KV cache alone: signed bytes whose scale lies elsewhere (ops/args.h); no file holds it.
-// Block layouts are those of GGUF (ggml's published block structs), little-endian.
+// kI8 and kF8 (e4m3: a sign, four bits of exponent, three of mantissa; tensor/codec.h) are formats of the KV cache
+// alone: bytes whose scale lies elsewhere (ops/args.h); no file holds them. Block layouts are those of GGUF (ggml's
+// published block structs), little-endian.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@
 
 namespace loralei {
 
-enum class DType : uint8_t { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K, kI8 };
-inline constexpr int kDTypeCount = 12;
+enum class DType : uint8_t { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K, kI8, kF8 };
+inline constexpr int kDTypeCount = 13;
 
 struct DTypeInfo {
   const char* name;  // "bf16", "q4_k", ...
@@ -50,11 +51,16 @@ constexpr DTypeInfo dtype_info(DType dtype) {
       return {"q6_k", 256, 210};
     case DType::kI8:
       return {"int8", 1, 1};
+    case DType::kF8:
+      return {"fp8", 1, 1};
   }
   return {"?", 1, 4};
 }
 
 constexpr bool is_quantised(DType dtype) { return dtype_info(dtype).block_elems > 1; }
+
+// A cache's vector in this format has a scale of its own.
+constexpr bool has_vector_scale(DType dtype) { return dtype == DType::kI8 || dtype == DType::kF8; }
 
 constexpr bool fits_blocks(DType dtype, int64_t cols) { return cols >= 0 && cols % dtype_info(dtype).block_elems == 0; }
 

@@ -84,6 +84,7 @@ BlockParts block_parts(DType dtype) {
     case DType::kF16:
     case DType::kBF16:
     case DType::kI8:
+    case DType::kF8:
       break;
   }
   CHECK(false);

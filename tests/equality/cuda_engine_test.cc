@@ -22,7 +22,7 @@ namespace {
 const std::string kRoot = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
 constexpr int32_t kBlocks = 24;
 
-EngineOptions engine_options(const ModelConfig& config) {
+EngineOptions engine_options(const ModelConfig& config, bool int8_adapters) {
   EngineOptions options;
   options.max_model_len = 96;
   options.max_sequences = 3;
@@ -31,13 +31,14 @@ EngineOptions engine_options(const ModelConfig& config) {
   options.kv_cache_bytes = kBlocks * kv_block_bytes({config.layers, config.kv_heads, config.head_dim, DType::kF32});
   options.adapter_bytes = 1 << 20;
   options.adapter_rank_max = 16;
+  options.adapter_int8 = int8_adapters;
   return options;
 }
 
 // An engine over `executor` and what it answered.
 class Texts {
  public:
-  Texts(ModelHarness& harness, std::unique_ptr<Executor> executor) {
+  Texts(ModelHarness& harness, std::unique_ptr<Executor> executor, bool int8_adapters) {
     AdapterBase base;
     base.config = harness.config();
     EngineParts parts;
@@ -50,7 +51,7 @@ class Texts {
     parts.ledger = &ledger_;
     parts.clock = &clock_;
     parts.log = &log_;
-    parts.options = engine_options(harness.config());
+    parts.options = engine_options(harness.config(), int8_adapters);
     auto started = start_engine(std::move(parts));
     EXPECT_TRUE(started.ok()) << started.error().message;
     if (started.ok()) engine_ = std::move(*started);
@@ -129,7 +130,12 @@ void talk(Texts& texts, const std::string& replacement) {
   texts.finish();
 }
 
-TEST(CudaEngine, GivesTheHostsTexts) {
+// With factors as they are, and as int8.
+class CudaEngineTexts : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Adapters, CudaEngineTexts, testing::Bool(),
+                         [](const auto& info) { return info.param ? "int8" : "plain"; });
+
+TEST_P(CudaEngineTexts, AreTheHosts) {
   const CudaDevices devices = cuda_devices();
   if (devices.list.empty()) GTEST_SKIP() << devices.reason;
   auto opened = ModelHarness::open(kRoot + "models/llama-gqa");
@@ -139,10 +145,10 @@ TEST(CudaEngine, GivesTheHostsTexts) {
   const std::string replacement = write_adapter(folder.path() + "/replacement", harness.config(),
                                                 {.rank = 5, .deviation = 0.3f, .seed = 9, .targets = {"v_proj"}});
 
-  const ModelLimits limits = step_limits(engine_options(harness.config()), harness.config());
+  const ModelLimits limits = step_limits(engine_options(harness.config(), GetParam()), harness.config());
   auto host_model = harness.make_model(limits);
   ASSERT_TRUE(host_model.ok()) << host_model.error().message;
-  Texts host(harness, make_host_executor(**host_model, limits));
+  Texts host(harness, make_host_executor(**host_model, limits), GetParam());
   ASSERT_NO_FATAL_FAILURE(talk(host, replacement));
 
   CudaModelOptions options;
@@ -152,7 +158,7 @@ TEST(CudaEngine, GivesTheHostsTexts) {
   ASSERT_TRUE(model.ok()) << model.error().message;
   auto kv = CudaKv::create(harness.config(), DType::kF32, kBlocks);
   ASSERT_TRUE(kv.ok()) << kv.error().message;
-  Texts device(harness, make_cuda_executor(**model, *kv));
+  Texts device(harness, make_cuda_executor(**model, *kv), GetParam());
   ASSERT_NO_FATAL_FAILURE(talk(device, replacement));
 
   EXPECT_TRUE(host.errors.empty() && device.errors.empty());
@@ -172,11 +178,7 @@ TEST(CudaEngine, GivesTheHostsTexts) {
   EXPECT_NE(device.errors[8].find("replaces whole tensors"), std::string::npos) << device.errors[8];
 }
 
-// A host started with a device, as the program does it: the CPU's texts, and a budget that stays.
-TEST(CudaEngine, AHostComputesOnADevice) {
-  const CudaDevices devices = cuda_devices();
-  if (devices.list.empty()) GTEST_SKIP() << devices.reason;
-  NullLogSink log;
+EngineHostOptions host_options() {
   EngineHostOptions options;
   options.model_path = kRoot + "models/llama-gqa";
   options.threads = 1;
@@ -187,6 +189,57 @@ TEST(CudaEngine, AHostComputesOnADevice) {
   options.engine.adapter_rank_max = 16;
   options.engine.memory_budget_bytes = int64_t{256} << 20;
   options.engine.adapter_bytes = 1 << 20;
+  return options;
+}
+
+// With --batch-invariant a prompt that is found in the cache has the log-probabilities of one that is not, to the bit,
+// though the one is computed in a step of four rows and the other in one of 36 (q8_0: more than its class of few).
+TEST(CudaEngine, ABatchInvariantHostAnswersFromTheCacheAsFromNothing) {
+  const CudaDevices devices = cuda_devices();
+  if (devices.list.empty()) GTEST_SKIP() << devices.reason;
+  NullLogSink log;
+  for (const bool batch_invariant : {true, false}) {
+    EngineHostOptions options = host_options();
+    options.engine.step_tokens = 64;
+    options.quantise = DType::kQ8_0;
+    options.device = cuda_factory({.batch_invariant = batch_invariant});
+    const auto host = EngineHost::start(options, log, {});
+    ASSERT_TRUE(host.ok()) << host.error().message;
+    int cached_tokens = 0;
+    const auto ask = [&](uint64_t id) {
+      Submit request;
+      request.id = RequestId{id};
+      for (int i = 0; i < 36; ++i) request.prompt.push_back(i * 11 % 90);
+      request.max_tokens = 4;
+      request.ignore_eos = true;
+      request.sampling.temperature = 0;
+      request.sampling.logprobs = 0;
+      EXPECT_TRUE((*host)->engine().submit(std::move(request)).ok());
+      std::vector<float> logprobs;
+      for (int waits = 0; waits < 60; ++waits) {
+        for (const TokenEvent& event : (*host)->engine().wait_output(1'000'000'000).tokens) {
+          if (event.logprobs) logprobs.push_back(event.logprobs->logprob);
+          cached_tokens += event.cached_tokens;
+          if (event.end != EndReason::kNone) return logprobs;
+        }
+      }
+      return logprobs;
+    };
+    const std::vector<float> cold = ask(1);
+    EXPECT_EQ(cold.size(), 4u);
+    EXPECT_EQ(cached_tokens, 0);
+    EXPECT_EQ(ask(2) == cold, batch_invariant);
+    EXPECT_EQ(cached_tokens, 32);
+    EXPECT_EQ((*host)->engine().fingerprint().find("batch-invariant") != std::string::npos, batch_invariant);
+  }
+}
+
+// A host started with a device, as the program does it: the CPU's texts, and a budget that stays.
+TEST(CudaEngine, AHostComputesOnADevice) {
+  const CudaDevices devices = cuda_devices();
+  if (devices.list.empty()) GTEST_SKIP() << devices.reason;
+  NullLogSink log;
+  EngineHostOptions options = host_options();
   const auto text_of = [&](EngineHost& host) {
     Submit request;
     request.id = RequestId{1};

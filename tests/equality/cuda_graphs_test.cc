@@ -45,6 +45,7 @@ const std::vector<Subject>& subjects() {
        kF32,
        kF32},
       {"q8_0_bf16_int8_kv", "models/llama-gqa", {"gqa-all-r16", "gqa-lora-bias"}, DType::kQ8_0, kBF16, DType::kI8},
+      {"q8_0_bf16_fp8_kv", "models/llama-gqa", {"gqa-all-r16"}, DType::kQ8_0, kBF16, DType::kF8},
       {"qwen2_bf16", "models/qwen2", {"qwen2-bias-all", "qwen2-fused"}, std::nullopt, kBF16, kBF16},
       {"window_f32", "models/mistral-window", {"mistral-window-r8"}, std::nullopt, kF32, DType::kF16},
   };
@@ -86,7 +87,7 @@ class CudaGraphs : public testing::TestWithParam<Subject> {
     for (const std::string& name : subject.adapters) load(kRoot + "adapters/" + name);
     load(write_adapter(folder_.path() + "/odd", config,
                        {.rank = 3, .deviation = 0.2f, .seed = 5, .targets = {"q_proj", "down_proj"}}));
-    load(write_adapter(folder_.path() + "/small", config, {.rank = 5, .deviation = 0.1f, .seed = 6}));
+    load(write_adapter(folder_.path() + "/small", config, {.rank = 5, .deviation = 0.1f, .seed = 6}), true);
     load(write_adapter(folder_.path() + "/large", config, {.rank = 40, .alpha = 40, .deviation = 0.05f, .seed = 7}));
   }
 
@@ -115,8 +116,8 @@ class CudaGraphs : public testing::TestWithParam<Subject> {
     ASSERT_TRUE(stream.synchronize().ok());
   }
 
-  void load(const std::string& path) {
-    auto adapter = harness_->load(path);
+  void load(const std::string& path, bool int8 = false) {
+    auto adapter = harness_->load(path, true, int8);
     ASSERT_TRUE(adapter.ok()) << adapter.error().message;
     adapters_.push_back(*adapter);
   }

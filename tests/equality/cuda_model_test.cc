@@ -19,7 +19,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "base/prng.h"
 #include "device/cuda/cuda_device.h"
@@ -40,6 +39,7 @@ struct Subject {
   DType activation = DType::kF32;
   DType kv = DType::kF32;
   bool tiles = false;
+  bool int8_adapters = false;  // every second one's factors
 };
 
 const std::vector<std::string> kGqa = {"gqa-qv-r8",      "gqa-all-r16",   "gqa-rank-pattern",
@@ -67,57 +67,14 @@ const std::vector<Subject>& subjects() {
       {"q5_k_bf16", "models/gguf-qwen2-q5_k_m.gguf", {}, std::nullopt, kBF16, kF32, true},
       {"tiled_bf16", "", {}, std::nullopt, kBF16, DType::kBF16},
       {"tiled_q8_0_int8_kv", "", {}, DType::kQ8_0, kBF16, DType::kI8, true},
+      {"tiled_q8_0_fp8_kv", "", {}, DType::kQ8_0, kBF16, DType::kF8, true},
+      {"gqa_f32_int8_adapters", "models/llama-gqa", kGqa, std::nullopt, kF32, kF32, false, true},
+      {"q8_0_bf16_int8_adapters", "models/llama-gqa", kGqa, DType::kQ8_0, kBF16, kF32, true, true},
   };
   return all;
 }
 
 void PrintTo(const Subject& subject, std::ostream* out) { *out << subject.name; }
-
-// One layer, heads of 64 numbers, weights in f32.
-void write_model(const std::string& path) {
-  constexpr int kHidden = 64, kHeads = 2, kHeadDim = 64, kFfn = 96, kVocab = 96;
-  const nlohmann::json config = {{"architectures", {"LlamaForCausalLM"}},
-                                 {"model_type", "llama"},
-                                 {"hidden_size", kHidden},
-                                 {"intermediate_size", kFfn},
-                                 {"num_hidden_layers", 1},
-                                 {"num_attention_heads", kHeads},
-                                 {"num_key_value_heads", 1},
-                                 {"head_dim", kHeadDim},
-                                 {"vocab_size", kVocab},
-                                 {"max_position_embeddings", 256},
-                                 {"rms_norm_eps", 1e-5},
-                                 {"rope_theta", 10000.0},
-                                 {"tie_word_embeddings", false},
-                                 {"torch_dtype", "float32"},
-                                 {"hidden_act", "silu"}};
-  write_file(path + "/config.json", config.dump());
-  Prng random(7);
-  std::vector<MadeTensor> tensors;
-  const auto add = [&](const std::string& name, std::vector<int64_t> shape, float middle, float spread) {
-    MadeTensor& tensor = tensors.emplace_back();
-    tensor.name = name;
-    tensor.shape = shape;
-    int64_t count = 1;
-    for (const int64_t size : shape) count *= size;
-    for (int64_t i = 0; i < count; ++i)
-      tensor.values.push_back(middle + spread * static_cast<float>(2 * random.uniform() - 1));
-  };
-  const std::string layer = "model.layers.0.";
-  add("model.embed_tokens.weight", {kVocab, kHidden}, 0, 1);
-  add("lm_head.weight", {kVocab, kHidden}, 0, 0.3f);
-  add("model.norm.weight", {kHidden}, 1, 0.1f);
-  add(layer + "input_layernorm.weight", {kHidden}, 1, 0.1f);
-  add(layer + "post_attention_layernorm.weight", {kHidden}, 1, 0.1f);
-  add(layer + "self_attn.q_proj.weight", {kHeads * kHeadDim, kHidden}, 0, 0.2f);
-  add(layer + "self_attn.k_proj.weight", {kHeadDim, kHidden}, 0, 0.2f);
-  add(layer + "self_attn.v_proj.weight", {kHeadDim, kHidden}, 0, 0.2f);
-  add(layer + "self_attn.o_proj.weight", {kHidden, kHeads * kHeadDim}, 0, 0.2f);
-  add(layer + "mlp.gate_proj.weight", {kFfn, kHidden}, 0, 0.2f);
-  add(layer + "mlp.up_proj.weight", {kFfn, kHidden}, 0, 0.2f);
-  add(layer + "mlp.down_proj.weight", {kHidden, kFfn}, 0, 0.2f);
-  write_safetensors(path + "/model.safetensors", tensors);
-}
 
 class CudaModelTest : public testing::TestWithParam<Subject> {
  protected:
@@ -128,7 +85,7 @@ class CudaModelTest : public testing::TestWithParam<Subject> {
 
   void open(const Subject& subject) {
     const std::string path = *subject.model == 0 ? folder_.path() : kRoot + subject.model;
-    if (*subject.model == 0) write_model(path);
+    if (*subject.model == 0) write_small_model(path);
     HarnessOptions options;
     options.quantise = subject.quantise;
     options.kv_dtype = subject.kv;
@@ -152,6 +109,7 @@ class CudaModelTest : public testing::TestWithParam<Subject> {
     auto kv = CudaKv::create(harness_->config(), subject.kv, harness_->total_blocks());
     ASSERT_TRUE(kv.ok()) << kv.error().message;
     kv_ = std::move(*kv);
+    int8_adapters_ = subject.int8_adapters;
     for (const std::string& name : subject.adapters) load(kRoot + "adapters/" + name);
     load(write_adapter(folder_.path() + "/odd", harness_->config(),
                        {.rank = 3, .deviation = 0.2f, .seed = 5, .targets = {"q_proj", "down_proj"}}));
@@ -160,7 +118,7 @@ class CudaModelTest : public testing::TestWithParam<Subject> {
   }
 
   void load(const std::string& path) {
-    auto adapter = harness_->load(path);
+    auto adapter = harness_->load(path, true, int8_adapters_ && adapters_.size() % 2 == 0);
     ASSERT_TRUE(adapter.ok()) << adapter.error().message;
     adapters_.push_back(*adapter);
   }
@@ -243,6 +201,7 @@ class CudaModelTest : public testing::TestWithParam<Subject> {
   std::unique_ptr<CudaModel> model_;
   CudaKv kv_;
   std::vector<const Adapter*> adapters_;
+  bool int8_adapters_ = false;
   Prng random_{11};
 };
 
@@ -406,15 +365,25 @@ TEST_P(CudaModelRules, AdaptersComeAndGo) {
   const Status refused = small.ensure(column(odd), stream);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("need more GPU memory"), std::string::npos) << refused.error().message;
-  LoraPair int8 = *column(odd)[0];
-  const float scale = 1;
-  int8.a_scale = int8.b_scale = &scale;
-  const LoraPair* const one_pair[] = {&int8};
   small.begin_step();
-  EXPECT_NE(small.ensure(one_pair, stream).error().message.find("int8"), std::string::npos);
   EXPECT_EQ(small.find(*column(odd)[0]), nullptr);
   EXPECT_EQ(small.find(*column(*adapters_[0])[0], AdapterVersionId{7}), nullptr) << "another version at its address";
   EXPECT_NE(small.find(*column(*adapters_[0])[0]), nullptr);
+}
+
+TEST_P(CudaModelRules, Int8FactorsTakeTheirBytesAlone) {
+  open(GetParam());
+  ASSERT_FALSE(HasFatalFailure());
+  const auto bytes_of = [&](bool int8) {
+    const Adapter& adapter = *harness_->load(kRoot + "adapters/gqa-all-r16", true, int8).value();
+    const int64_t before = model_->adapters().bytes();
+    device({span(0, 0, 4, {{&adapter, 1.0f, 0}})});
+    int64_t bytes = 0;
+    for (const LoraPair& pair : adapter.pairs) bytes += CudaAdapters::pair_bytes(pair);
+    EXPECT_EQ(model_->adapters().bytes() - before, bytes);
+    return bytes;
+  };
+  EXPECT_LT(bytes_of(true), bytes_of(false));
 }
 
 // Sums that the host made (LoraSourceKind::kHostDelta) go with the step.

@@ -21,7 +21,7 @@ struct Subject {
   const char* model;
   std::vector<std::string> adapters;
   DType kv;
-  int64_t block_bytes;  // of 16 tokens: layers * 2 * kv_heads * head_dim * 16 numbers (int8: and 16 scales a head)
+  int64_t block_bytes;  // of 16 tokens: layers * 2 * kv_heads * head_dim * 16 numbers (int8, fp8: and 16 scales a head)
 };
 
 const std::vector<Subject>& subjects() {
@@ -37,6 +37,7 @@ const std::vector<Subject>& subjects() {
        {"gguf-lora-f32.gguf", "gqa-all-r16"},
        DType::kI8,
        2 * 2 * 2 * (16 + 4) * 16},
+      {"fp8_kv", "models/llama-gqa", {"gqa-all-r16"}, DType::kF8, 2 * 2 * 2 * (16 + 4) * 16},
   };
   return all;
 }

@@ -100,4 +100,49 @@ std::string write_adapter(const std::string& path, const ModelConfig& model, con
   return write_adapter(path, adapter, adapter_tensors(model, adapter));
 }
 
+void write_small_model(const std::string& path) {
+  constexpr int kHidden = 64, kHeads = 2, kHeadDim = 64, kFfn = 96, kVocab = 96;
+  const nlohmann::json config = {{"architectures", {"LlamaForCausalLM"}},
+                                 {"model_type", "llama"},
+                                 {"hidden_size", kHidden},
+                                 {"intermediate_size", kFfn},
+                                 {"num_hidden_layers", 1},
+                                 {"num_attention_heads", kHeads},
+                                 {"num_key_value_heads", 1},
+                                 {"head_dim", kHeadDim},
+                                 {"vocab_size", kVocab},
+                                 {"max_position_embeddings", 256},
+                                 {"rms_norm_eps", 1e-5},
+                                 {"rope_theta", 10000.0},
+                                 {"tie_word_embeddings", false},
+                                 {"torch_dtype", "float32"},
+                                 {"hidden_act", "silu"}};
+  write_file(path + "/config.json", config.dump());
+  Prng random(7);
+  std::vector<MadeTensor> tensors;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape, float middle, float spread) {
+    MadeTensor& tensor = tensors.emplace_back();
+    tensor.name = name;
+    tensor.shape = shape;
+    int64_t count = 1;
+    for (const int64_t size : shape) count *= size;
+    for (int64_t i = 0; i < count; ++i)
+      tensor.values.push_back(middle + spread * static_cast<float>(2 * random.uniform() - 1));
+  };
+  const std::string layer = "model.layers.0.";
+  add("model.embed_tokens.weight", {kVocab, kHidden}, 0, 1);
+  add("lm_head.weight", {kVocab, kHidden}, 0, 0.3f);
+  add("model.norm.weight", {kHidden}, 1, 0.1f);
+  add(layer + "input_layernorm.weight", {kHidden}, 1, 0.1f);
+  add(layer + "post_attention_layernorm.weight", {kHidden}, 1, 0.1f);
+  add(layer + "self_attn.q_proj.weight", {kHeads * kHeadDim, kHidden}, 0, 0.2f);
+  add(layer + "self_attn.k_proj.weight", {kHeadDim, kHidden}, 0, 0.2f);
+  add(layer + "self_attn.v_proj.weight", {kHeadDim, kHidden}, 0, 0.2f);
+  add(layer + "self_attn.o_proj.weight", {kHidden, kHeads * kHeadDim}, 0, 0.2f);
+  add(layer + "mlp.gate_proj.weight", {kFfn, kHidden}, 0, 0.2f);
+  add(layer + "mlp.up_proj.weight", {kFfn, kHidden}, 0, 0.2f);
+  add(layer + "mlp.down_proj.weight", {kHidden, kFfn}, 0, 0.2f);
+  write_safetensors(path + "/model.safetensors", tensors);
+}
+
 }  // namespace loralei::test

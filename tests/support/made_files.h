@@ -34,6 +34,9 @@ struct MadeTensor {
 void write_file(const std::string& path, const std::string& bytes);
 void write_safetensors(const std::string& path, const std::vector<MadeTensor>& tensors);
 
+// A Hugging Face folder: one layer, heads of 64 numbers (which tiled attention has), weights in f32.
+void write_small_model(const std::string& path);
+
 struct MadeAdapter {
   int rank = 4;
   float alpha = 8;

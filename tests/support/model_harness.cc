@@ -93,7 +93,7 @@ std::vector<std::byte> ModelHarness::kv_bytes(const std::vector<int32_t>& blocks
         const std::byte* v = kv_.head(block, layer, 1, head);
         for (int d = 0; d < kv_.head_dim; ++d) add(k + (d * kKvBlockTokens + slot) * number, number);
         add(v + slot * kv_.head_dim * number, kv_.head_dim * number);
-        if (kv_.dtype != DType::kI8) continue;
+        if (!has_vector_scale(kv_.dtype)) continue;
         add(reinterpret_cast<const std::byte*>(kv_.scales(k) + slot), sizeof(float));
         add(reinterpret_cast<const std::byte*>(kv_.scales(v) + slot), sizeof(float));
       }
@@ -102,7 +102,7 @@ std::vector<std::byte> ModelHarness::kv_bytes(const std::vector<int32_t>& blocks
   return bytes;
 }
 
-Result<const Adapter*> ModelHarness::load(const std::string& path, bool strict) {
+Result<const Adapter*> ModelHarness::load(const std::string& path, bool strict, bool int8) {
   AdapterBase base;
   base.config = model_->config();
   base.bias_context = weights_.get();
@@ -111,6 +111,7 @@ Result<const Adapter*> ModelHarness::load(const std::string& path, bool strict) 
   };
   AdapterLoadOptions options;
   options.strict = strict;
+  options.int8 = int8;
   TRY_ASSIGN(std::shared_ptr<const Adapter> adapter,
              load_adapter(path, base, options, AdapterVersionId{adapters_.size() + 1}));
   vocab_max_ = std::max(vocab_max_, adapter->vocab);

@@ -63,7 +63,7 @@ class ModelHarness {
  public:
   static Result<std::unique_ptr<ModelHarness>> open(const std::string& path, const HarnessOptions& options = {});
 
-  Result<const Adapter*> load(const std::string& path, bool strict = true);
+  Result<const Adapter*> load(const std::string& path, bool strict = true, bool int8 = false);
   Result<StepOutput> run(const std::vector<Span>& spans);
 
   // Adapters that have a slot in every step from now on, used or not, before those a step uses.

@@ -89,6 +89,7 @@ Result<DeviceBackend> make_cuda_backend(const CudaBackendOptions& options, const
   model.limits = request.limits;
   model.activation = options.activation;
   model.graphs = options.graphs;
+  model.batch_invariant = options.batch_invariant;
   model.log = request.log;
   auto parts = std::make_shared<CudaParts>();
   DeviceBackend backend;
@@ -100,6 +101,7 @@ Result<DeviceBackend> make_cuda_backend(const CudaBackendOptions& options, const
   backend.executor = make_cuda_executor(*parts->model, parts->kv);
   backend.name = "cuda-" + info.name;
   for (char& c : backend.name) c = c == ' ' ? '-' : c;
+  if (options.batch_invariant) backend.name += "-batch-invariant";
   backend.owns = std::move(parts);
   return backend;
 }

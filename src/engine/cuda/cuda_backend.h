@@ -15,6 +15,7 @@ struct CudaBackendOptions {
   int ordinal = 0;
   DType activation = DType::kBF16;  // CudaModelOptions
   bool graphs = true;               // CudaModelOptions
+  bool batch_invariant = false;     // CudaModelOptions; the name then says so, since bits differ
   double memory_utilization = 0.9;  // above 0, at most 1
 };
 DeviceFactory cuda_factory(const CudaBackendOptions& options);

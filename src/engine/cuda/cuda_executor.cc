@@ -24,9 +24,6 @@ class CudaExecutor final : public Executor {
     }
     int64_t bytes = 0;
     for (const LoraPair& pair : adapter.pairs) {
-      if (pair.a_scale != nullptr || pair.b_scale != nullptr) {
-        return unsupported("its factors are int8, which no GPU kernel reads; start without --adapter-quant int8.");
-      }
       if (pair.rank > model_.limits().rank_max) {
         return unsupported("it has rank " + std::to_string(pair.rank) + " and the model was made for ranks up to " +
                            std::to_string(model_.limits().rank_max) + "; start it with a higher largest rank.");

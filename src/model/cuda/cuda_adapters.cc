@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/units.h"
+#include "ops/lora_factors.h"
 
 namespace loralei {
 namespace {
@@ -14,7 +15,13 @@ int64_t floats(int64_t count) { return count * static_cast<int64_t>(sizeof(float
 
 bool same(const LoraPair& a, const LoraPair& b) {
   return a.a == b.a && a.b_t == b.b_t && a.dtype == b.dtype && a.rank == b.rank && a.in == b.in && a.out == b.out &&
-         a.scaling == b.scaling && a.b_bias == b.b_bias && a.bias_delta == b.bias_delta;
+         a.scaling == b.scaling && a.b_bias == b.b_bias && a.bias_delta == b.bias_delta && a.a_scale == b.a_scale &&
+         a.b_scale == b.b_scale;
+}
+
+// Scales of int8 factors whose rows have `count` numbers: A's, or B's.
+int64_t scale_bytes(const LoraPair& pair, int64_t count) {
+  return pair.a_scale == nullptr ? 0 : floats(pair.rank * lora_quant_groups(count));
 }
 
 }  // namespace
@@ -22,8 +29,8 @@ bool same(const LoraPair& a, const LoraPair& b) {
 int64_t CudaAdapters::pair_bytes(const LoraPair& pair) {
   int64_t bytes = 0;
   if (pair.rank > 0) {
-    bytes += aligned(row_bytes(pair.dtype, int64_t{pair.rank} * pair.in));
-    bytes += aligned(row_bytes(pair.dtype, int64_t{pair.rank} * pair.out));
+    bytes += aligned(pair.rank * lora_a_stride_bytes(pair)) + aligned(pair.rank * lora_b_stride_bytes(pair));
+    bytes += aligned(scale_bytes(pair, pair.in)) + aligned(scale_bytes(pair, pair.out));
   }
   if (pair.b_bias != nullptr) bytes += aligned(floats(pair.out));
   if (pair.bias_delta != nullptr) bytes += aligned(floats(pair.out));
@@ -78,10 +85,6 @@ Status CudaAdapters::ensure(std::span<const LoraPair* const> pairs, CudaStream& 
   std::vector<const LoraPair*> missing;
   for (const LoraPair* pair : pairs) {
     if (find(*pair, version) != nullptr) continue;
-    if (pair->a_scale != nullptr || pair->b_scale != nullptr) {
-      return unsupported(
-          "An adapter's factors are int8, which no GPU kernel reads: start without --adapter-quant int8.");
-    }
     missing.push_back(pair);
     bytes += pair_bytes(*pair);
   }
@@ -114,11 +117,13 @@ Status CudaAdapters::ensure(std::span<const LoraPair* const> pairs, CudaStream& 
     lora.rank = pair->rank;
     lora.in = pair->in;
     lora.out = pair->out;
-    lora.dtype = pair->dtype;
+    lora.dtype = pair->a_scale != nullptr ? DType::kI8 : pair->dtype;
     lora.present = 1;
     if (pair->rank > 0) {
-      lora.a = put(pair->a, row_bytes(pair->dtype, int64_t{pair->rank} * pair->in));
-      lora.b_t = put(pair->b_t, row_bytes(pair->dtype, int64_t{pair->rank} * pair->out));
+      lora.a = put(pair->a, pair->rank * lora_a_stride_bytes(*pair));
+      lora.b_t = put(pair->b_t, pair->rank * lora_b_stride_bytes(*pair));
+      lora.a_scale = static_cast<const float*>(put(pair->a_scale, scale_bytes(*pair, pair->in)));
+      lora.b_scale = static_cast<const float*>(put(pair->b_scale, scale_bytes(*pair, pair->out)));
     }
     lora.b_bias = static_cast<const float*>(put(pair->b_bias, floats(pair->out)));
     lora.bias_delta = static_cast<const float*>(put(pair->bias_delta, floats(pair->out)));

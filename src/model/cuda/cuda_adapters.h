@@ -7,8 +7,7 @@
 // slab used since begin_step() is never given up; the least recently used goes first. Versions are never reused, so a
 // pair of another version at a known address is uploaded anew; WHO GIVES NO VERSION (0) CALLS drop() BEFORE FREEING A
 // PAIR: another adapter may later lie at the same address (one whose pointers, shape or scaling differ is told apart
-// even so, but that is a net, not a promise). Failure: sentences; nothing is half uploaded. Factors in f32, f16 or
-// bf16: int8 ones are refused, no kernel reads them.
+// even so, but that is a net, not a promise). Failure: sentences; nothing is half uploaded.
 #pragma once
 
 #include <cstdint>

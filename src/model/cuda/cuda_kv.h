@@ -19,7 +19,7 @@ namespace loralei {
 class CudaKv {
  public:
   CudaKv() = default;
-  // dtype f32, f16, bf16 or int8. On the calling thread's device.
+  // dtype f32, f16, bf16, int8 or fp8. On the calling thread's device.
   static Result<CudaKv> create(const ModelConfig& config, DType dtype, int32_t blocks);
   static int64_t block_bytes(const ModelConfig& config, DType dtype);  // over all layers
 

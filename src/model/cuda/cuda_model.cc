@@ -29,7 +29,8 @@ constexpr int64_t kGraphBytes = 2 * kMiB;
 StepTables::Options table_options(const ModelConfig& config, const CudaModelOptions& options) {
   StepTables::Options tables;
   tables.limits = options.limits;
-  tables.tiled_attention = options.activation == DType::kBF16 && cuda::has_tiled_attention(config.head_dim);
+  tables.tiled_attention =
+      options.activation == DType::kBF16 && !options.batch_invariant && cuda::has_tiled_attention(config.head_dim);
   tables.buckets = options.graphs && options.graphs_max > 0;
   tables.positions_max = max_positions(config, options.limits);
   const int64_t per_sequence = tables.positions_max / kKvBlockTokens + 1;
@@ -43,7 +44,7 @@ StepTables::Options table_options(const ModelConfig& config, const CudaModelOpti
 
 CudaProducts::Options product_options(const CudaModelOptions& options) {
   return {options.activation, std::max(options.limits.rows_max, options.limits.logits_rows_max),
-          options.decode_bytes_max};
+          options.decode_bytes_max, options.batch_invariant};
 }
 
 int64_t result_floats(const ModelConfig& config, const ModelLimits& limits) {

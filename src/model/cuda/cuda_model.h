@@ -9,15 +9,16 @@
 // weights, activations, adapters and stream on the device; borrows nothing but the log after create(). Invariants: a
 // row's logits depend on its tokens, adapters and KV alone, bit for bit among steps of the same kernel class
 // (cuda_products.h: few or many rows; step_tables.h: attention row by row or in tiles), which the host's Model promises
-// for all steps; recorded or not is the same bits. No allocation in forward() but for an adapter's first use and a
+// for all steps; with `batch_invariant` there is one class (products by GEMVs, attention row by row), and that promise
+// is kept here too; recorded or not is the same bits. No allocation in forward() but for an adapter's first use and a
 // bucket's first two (the driver keeps a graph's nodes in memory of its own, not in device_bytes()). An adapter that is
 // uploaded, dropped or replaced needs no new graph as long as the highest rank of each module stays in its power of
 // two. Numbers: the residual stream and sums are f32; inputs of products bf16 (or f32, as chosen), or rounded to int8
 // as on the CPU.
 //
 // Not supported, and refused with a sentence: weights that stream from disk, full tensors replaced by an adapter
-// (batch.overrides), adapters with a larger vocabulary, int8 factors. Host deltas are waited for at the step's start,
-// not at their layer. Failure: create() says what is needed and what is free; after a failed forward() the step's
+// (batch.overrides), adapters with a larger vocabulary. Host deltas are waited for at the step's start, not at their
+// layer. Failure: create() says what is needed and what is free; after a failed forward() the step's
 // results are undefined and the model can go on, unless the driver lost the device (then every step fails).
 #pragma once
 
@@ -44,9 +45,10 @@ struct CudaModelOptions {
   int64_t attention_bytes_max = int64_t{64} << 20;  // partial results of attention at a time, one row's at least
   int64_t table_blocks_max = 0;                     // KV blocks of all sequences of a step; 0: see cuda_model.cc
   int64_t host_delta_bytes_max = int64_t{4} << 20;
-  bool graphs = true;       // decode steps as recorded graphs
-  int32_t graphs_max = 64;  // kept at a time, the least recently used goes first; 0: none
-  LogSink* log = nullptr;   // told when the driver refuses to record; outlives the model
+  bool batch_invariant = false;  // all steps in one kernel class: slow for many rows
+  bool graphs = true;            // decode steps as recorded graphs
+  int32_t graphs_max = 64;       // kept at a time, the least recently used goes first; 0: none
+  LogSink* log = nullptr;        // told when the driver refuses to record; outlives the model
 };
 
 class CudaModel {

@@ -27,7 +27,7 @@ int32_t panel_rows(const DeviceWeight& w, const CudaProducts::Options& options) 
 }
 
 bool decoded_ever(const DeviceWeight& w, const CudaProducts::Options& options) {
-  if (options.activation == DType::kF32) return !in_tiles(w) && !read_plain(w);
+  if (options.one_class()) return !in_tiles(w) && !read_plain(w);
   return !gemm_as_is(w);
 }
 
@@ -53,14 +53,14 @@ RoundedSizes rounded_sizes(std::span<const DeviceWeight> weights, const CudaProd
     if (in_tiles(w)) sizes.in = std::max<int64_t>(sizes.in, w.cols);
   }
   if (sizes.in == 0) return sizes;
-  sizes.rows = options.activation == DType::kF32 ? options.rows_max : std::min(options.rows_max, kFewRowsTiles);
+  sizes.rows = options.one_class() ? options.rows_max : std::min(options.rows_max, kFewRowsTiles);
   return sizes;
 }
 
 }  // namespace
 
 int64_t CudaProducts::device_bytes(std::span<const DeviceWeight> weights, const Options& options) {
-  const int64_t workspace = options.activation == DType::kF32 ? 0 : kWorkspaceBytes;
+  const int64_t workspace = options.one_class() ? 0 : kWorkspaceBytes;
   return decoded_bytes(weights, options) + rounded_sizes(weights, options).total() + workspace;
 }
 
@@ -78,7 +78,7 @@ Result<CudaProducts> CudaProducts::create(std::span<const DeviceWeight> weights,
     made.rounded_rows_ = {reinterpret_cast<int8_t*>(at), reinterpret_cast<float*>(at + sizes.numbers()),
                           reinterpret_cast<float*>(at + sizes.numbers() + sizes.scales())};
   }
-  if (options.activation == DType::kF32) return made;
+  if (options.one_class()) return made;
 
   TRY_ASSIGN(made.gemm_, cuda::Gemm::open(kWorkspaceBytes));
   for (const DeviceWeight& w : weights) {
@@ -94,7 +94,7 @@ Result<CudaProducts> CudaProducts::create(std::span<const DeviceWeight> weights,
 }
 
 bool CudaProducts::few(std::span<const CudaProduct> products, int32_t rows) const {
-  if (options_.activation == DType::kF32 || rows <= kFewRowsPlain) return true;
+  if (options_.one_class() || rows <= kFewRowsPlain) return true;
   return rows <= kFewRowsTiles &&
          std::any_of(products.begin(), products.end(), [](const CudaProduct& product) { return in_tiles(*product.w); });
 }

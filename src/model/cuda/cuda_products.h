@@ -7,9 +7,10 @@
 //   first
 //
 // With activations in f32 every number of rows is "few" (matrix units take 16-bit numbers only): exact, and slow for
-// long prompts. A row's bits are the same for any rows beside it within a class, in Gemm within a power of two of rows
-// (gemm.h). Decoded weights pass through one scratch of bounded size, a panel of outputs after the other, so the head
-// of a large vocabulary needs no room of its own. In class "many" weights in f32 and f16 are rounded to bf16.
+// long prompts. With `batch_invariant` as well, whatever the activations, so that there is one class. A row's bits are
+// the same for any rows beside it within a class, in Gemm within a power of two of rows (gemm.h). Decoded weights pass
+// through one scratch of bounded size, a panel of outputs after the other, so the head of a large vocabulary needs no
+// room of its own. In class "many" weights in f32 and f16 are rounded to bf16.
 //
 // Thread: one, on one stream. Ownership: owns scratch and plans. Invariant: no allocation after create(). Failure:
 // Status of the launches.
@@ -57,6 +58,9 @@ class CudaProducts {
     DType activation = DType::kBF16;  // or f32
     int32_t rows_max = 0;
     int64_t decode_bytes_max = 0;
+    bool batch_invariant = false;
+    // Every number of rows goes through GEMVs.
+    bool one_class() const { return batch_invariant || activation == DType::kF32; }
   };
   static int64_t device_bytes(std::span<const cuda::DeviceWeight> weights, const Options& options);
   CudaProducts() = default;

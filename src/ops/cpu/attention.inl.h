@@ -8,8 +8,8 @@
 // visible in the result, nor are the other rows of the batch.
 //
 // Scores carry a factor log2 e from the start, so that weights are powers of two. Few queries read the cache directly,
-// many share a tile decoded to f32: the numbers are the same. int8 scales are factors of a position: K's multiplies the
-// score, V's the weight.
+// many share a tile decoded to f32: the numbers are the same. int8 and fp8 scales are factors of a position: K's
+// multiplies the score, V's the weight.
 
 struct SoftmaxState {  // of `queries` vectors
   float* o = nullptr;  // [queries, dim] sum of 2^(score - m) * value
@@ -87,7 +87,7 @@ TileSource load_tile(const AttentionWork& work, int32_t tile, int32_t kv_head) {
     const int32_t block = item.group->blocks[first + b];
     const std::byte* keys = kv.head(block, work.args.layer, 0, kv_head);
     const std::byte* values = kv.head(block, work.args.layer, 1, kv_head);
-    if (kv.dtype == DType::kI8) {
+    if (has_vector_scale(kv.dtype)) {
       source.scales[0][b] = kv.scales(keys);
       source.scales[1][b] = kv.scales(values);
     }

@@ -18,7 +18,7 @@ struct TileSource {
   const std::byte* keys[kTileBlocks] = {};       // [head_dim, kKvBlockTokens] each
   const std::byte* values[kTileBlocks] = {};     // [kKvBlockTokens, value_bytes] each
   const std::byte* next_keys[kTileBlocks] = {};  // to be fetched ahead, or null
-  const float* scales[2][kTileBlocks] = {};      // int8: [kKvBlockTokens] of K and of V
+  const float* scales[2][kTileBlocks] = {};      // int8, fp8: [kKvBlockTokens] of K and of V
   int64_t value_bytes = 0;                       // from position to position
 };
 
@@ -110,6 +110,8 @@ void tile_scores(const float* queries, int64_t query_stride, int32_t head_dim, c
       return score_all<RowsBF16, true>(queries, query_stride, head_dim, tile, count, scores);
     case DType::kI8:
       return score_all<RowsI8, true>(queries, query_stride, head_dim, tile, count, scores);
+    case DType::kF8:
+      return score_all<RowsF8, true>(queries, query_stride, head_dim, tile, count, scores);
     default:
       return score_all<RowsF32, false>(queries, query_stride, head_dim, tile, count, scores);
   }
@@ -226,6 +228,8 @@ void add_tile_values(const float* weights, const TileSource& tile, const TilePar
       return values_all<RowsBF16, true>(weights, tile, parts, count, o, dim);
     case DType::kI8:
       return values_all<RowsI8, true>(weights, tile, parts, count, o, dim);
+    case DType::kF8:
+      return values_all<RowsF8, true>(weights, tile, parts, count, o, dim);
     default:
       return values_all<RowsF32, false>(weights, tile, parts, count, o, dim);
   }

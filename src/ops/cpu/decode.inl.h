@@ -165,6 +165,8 @@ void decode_to_f32(DType dtype, const std::byte* source, float* out, int64_t cou
       return decode_plain<RowsBF16>(source, out, count);
     case DType::kI8:
       return decode_plain<RowsI8>(source, out, count);
+    case DType::kF8:
+      return decode_plain<RowsF8>(source, out, count);
     case DType::kQ8_0:
       return decode_q8_0_row(source, out, count);
     case DType::kQ4_0:

@@ -151,17 +151,18 @@ void encode_plain(DType dtype, const float* source, std::byte* out, int32_t coun
 void kv_store_vector(const KvView& kv, const float* source, int v, int64_t position, std::byte* head) {
   constexpr int32_t kPart = 64;
   const int64_t element_bytes = row_bytes(kv.dtype, 1);
+  const bool scaled = has_vector_scale(kv.dtype);
   float scale = 0;
-  if (kv.dtype == DType::kI8) {
-    scale = int8_scale(source, kv.head_dim);
+  if (scaled) {
+    scale = vector_scale(kv.dtype, source, kv.head_dim);
     kv.scales(head)[position] = scale;
   }
   alignas(64) std::byte encoded[kPart * 4];
   for (int32_t d = 0; d < kv.head_dim; d += kPart) {
     const int32_t count = std::min(kPart, kv.head_dim - d);
     std::byte* out = v == 0 ? encoded : head + (position * kv.head_dim + d) * element_bytes;
-    if (kv.dtype == DType::kI8) {
-      quantise_int8(source + d, scale, reinterpret_cast<int8_t*>(out), count);
+    if (scaled) {
+      quantise_vector(kv.dtype, source + d, scale, out, count);
     } else {
       encode_plain(kv.dtype, source + d, out, count);
     }

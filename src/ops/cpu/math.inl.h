@@ -51,3 +51,12 @@ struct RowsI8 {
     return at(part);
   }
 };
+struct RowsF8 {
+  static constexpr int kBytes = 1;
+  static LORALEI_INLINE F at(const std::byte* p) { return load_fp8(p); }
+  static LORALEI_INLINE F at_n(const std::byte* p, int n) {
+    alignas(16) std::byte part[16] = {};
+    std::memcpy(part, p, static_cast<size_t>(n));
+    return at(part);
+  }
+};

@@ -8,6 +8,15 @@
 namespace loralei::cuda {
 namespace {
 
+// A number of a vector over the vector's scale, and the largest there is, as quantise_vector (tensor/codec.h).
+DEVICE void put_scaled(int8_t* at, float x) {
+  constexpr float kRound = 12582912.0f;
+  *at = static_cast<int8_t>(__float_as_int(add_rn(x, kRound)) - __float_as_int(kRound));
+}
+DEVICE void put_scaled(F8* at, float x) { at->bits = float_to_fp8(x); }
+DEVICE float largest_of(int8_t) { return 127.0f; }
+DEVICE float largest_of(F8) { return 448.0f; }
+
 // One warp stores one vector: grid (rows, ceil(kv_heads / 4), k|v), four warps a block.
 template <typename T>
 KERNEL void kv_store_kernel(const float* k, const float* v, int64_t stride, DeviceKv kv, int layer, StepRows rows) {
@@ -20,7 +29,8 @@ KERNEL void kv_store_kernel(const float* k, const float* v, int64_t stride, Devi
   const float* from = (which == 0 ? k : v) + row * stride + static_cast<int64_t>(head) * kv.head_dim;
   T* to = reinterpret_cast<T*>(at) + static_cast<int64_t>(slot) * kv.head_dim;
   if constexpr (sizeof(T) == 1) {
-    // As int8_scale and quantise_int8 (tensor/codec.h): NaN where a number is not finite, zeros then and for tiny ones.
+    // As vector_scale and quantise_vector (tensor/codec.h): NaN where a number is not finite, zeros then and for tiny
+    // ones.
     float largest = 0, poison = 0;
     for (int d = lane; d < kv.head_dim; d += 32) {
       largest = fmaxf(largest, fabs(from[d]));
@@ -28,12 +38,14 @@ KERNEL void kv_store_kernel(const float* k, const float* v, int64_t stride, Devi
     }
     largest = warp_max(largest);
     poison = warp_sum(poison);
-    float scale = largest / 127.0f;
+    float scale = largest / largest_of(T{});
     scale = (scale < 1.17549435e-38f ? 0.0f : scale) + poison;
     for (int d = lane; d < kv.head_dim; d += 32) {
-      constexpr float kRound = 12582912.0f;
-      const int q = __float_as_int(add_rn(from[d] / scale, kRound)) - __float_as_int(kRound);
-      to[d] = scale > 0 ? static_cast<int8_t>(q) : static_cast<int8_t>(0);
+      if (scale > 0) {
+        put_scaled(to + d, from[d] / scale);
+      } else {
+        to[d] = T{};
+      }
     }
     if (lane == 0) kv_scales(kv, at)[slot] = scale;
   } else {

@@ -14,7 +14,7 @@ DEVICE std::byte* kv_head_at(const DeviceKv& kv, int block, int layer, int which
          head * kv.head_stride_bytes;
 }
 
-// Of a head in int8.
+// Of a head in int8 or fp8.
 DEVICE float* kv_scales(const DeviceKv& kv, std::byte* head) {
   return reinterpret_cast<float*>(head + static_cast<int64_t>(kKvBlockTokens) * kv.head_dim);
 }
@@ -25,6 +25,7 @@ DEVICE const float* kv_scales(const DeviceKv& kv, const std::byte* head) {
 template <typename Run>
 Status for_cache(DType dtype, Run run) {
   if (dtype == DType::kI8) return run(int8_t{});
+  if (dtype == DType::kF8) return run(F8{});
   return for_plain("a KV cache", dtype, run);
 }
 

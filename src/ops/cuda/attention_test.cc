@@ -5,7 +5,7 @@
 namespace loralei::cuda {
 namespace {
 
-constexpr DType kCacheDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
+constexpr DType kCacheDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8};
 
 // The same K and V in a host cache (written by the reference) and in one of the GPU (written by kv_store), both with
 // NaN where nothing was written and scattered block tables.
@@ -188,12 +188,75 @@ TEST_F(CudaAttention, TheCacheHoldsTheReferencesBitsInItsOwnOrder) {
             for (size_t d = 0; d < 40; ++d)
               std::memcpy(to + (slot * 40 + d) * size, from + (which == 0 ? d * 16 + slot : slot * 40 + d) * size,
                           size);
-            if (dtype == DType::kI8) std::memcpy(to + 640 + slot * 4, from + 640 + slot * 4, 4);
+            if (has_vector_scale(dtype)) std::memcpy(to + 640 + slot * 4, from + 640 + slot * 4, 4);
           }
         }
       }
     }
     EXPECT_EQ(got, expected) << dtype_info(dtype).name;
+  }
+}
+
+// Vectors whose largest number is 448 have scale one: what is stored is what the host's codec, proved for every code
+// and tie, makes of their numbers: of the middle of two neighbours, and of what lies beside it.
+TEST_F(CudaAttention, Fp8IsRoundedAsOnTheHost) {
+  Prng prng(917);
+  std::vector<float> numbers;
+  for (uint8_t low = 0; low < 0x7E; ++low) {
+    const float a = fp8_to_f32(low), middle = (a + fp8_to_f32(static_cast<uint8_t>(low + 1))) / 2;
+    for (const float x : {a, middle, std::nextafter(middle, 0.0f), std::nextafter(middle, 1e9f)}) {
+      numbers.push_back(x);
+      numbers.push_back(-x);
+    }
+  }
+  while (numbers.size() % 63 != 0) numbers.push_back(std::ldexp(static_cast<float>(prng.uniform()), -9));
+  const auto rows = static_cast<int32_t>(numbers.size() / 63);
+  std::vector<float> k;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (i % 63 == 0) k.push_back(448.0f);
+    k.push_back(numbers[i]);
+  }
+  Caches caches(stream_, prng, DType::kF8, 1, 64, 8);
+  std::vector<int32_t> positions, tables(static_cast<size_t>(rows)), blocks;
+  for (int32_t row = 0; row < rows; ++row) positions.push_back(row);
+  for (int32_t block = 0; block < 8; ++block) blocks.push_back(block);
+  ASSERT_LE(rows, 8 * kKvBlockTokens);
+  auto dk = device(k);
+  auto dp = device(positions), dt = device(tables), db = device(blocks);
+  LAUNCH_OK(kv_store(stream_,
+                     {dk.data(), dk.data(), 64, caches.kv(), Caches::kLayer, {rows, dp.data(), dt.data(), db.data()}}));
+  const std::vector<std::byte> got = caches.device.get();
+  for (int32_t row = 0; row < rows; ++row) {
+    const int64_t head = caches.view.head(row / 16, Caches::kLayer, 1, 0) - caches.host.data();
+    float scale;
+    std::memcpy(&scale, &got[static_cast<size_t>(head + 16 * 64 + row % 16 * 4)], 4);
+    ASSERT_EQ(scale, 1.0f);
+    for (int32_t d = 0; d < 64; ++d) {
+      const float x = k[static_cast<size_t>(row * 64 + d)];
+      ASSERT_EQ(static_cast<uint8_t>(got[static_cast<size_t>(head + row % 16 * 64 + d)]), f32_to_fp8(x)) << x;
+    }
+  }
+}
+
+// One position of weight one: attention's result is the value as it is. All 256 codes, those of NaN as well.
+TEST_F(CudaAttention, EveryCodeOfFp8IsRead) {
+  Prng prng(918);
+  Caches caches(stream_, prng, DType::kF8, 1, 256, 1);
+  std::vector<std::byte> bytes(caches.host.size());  // K and its scale: zeros
+  const int64_t values = caches.view.head(0, Caches::kLayer, 1, 0) - caches.host.data();
+  for (int64_t d = 0; d < 256; ++d) bytes[static_cast<size_t>(values + d)] = static_cast<std::byte>(d);
+  const float scale = 1;
+  std::memcpy(&bytes[static_cast<size_t>(values + 16 * 256)], &scale, 4);
+  caches.device.set(bytes);
+  all_blocks_ = {0};
+  const std::vector<float> out = run(caches, {{1, {0}, 0}}, {{0, 0}}, std::vector<float>(256), 1, 0, kAttentionSplit);
+  for (size_t d = 0; d < 256; ++d) {
+    const float expected = fp8_to_f32(static_cast<uint8_t>(d));
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(out[d])) << d;
+    } else {
+      EXPECT_EQ(out[d], expected) << d;
+    }
   }
 }
 
@@ -276,7 +339,7 @@ TEST_F(CudaAttention, TilesAgreeWithinTheFormatsRounding) {
 
 TEST_F(CudaAttention, TilesCutAnywhereGiveTheSameBits) {
   Prng prng(915);
-  for (DType dtype : {DType::kBF16, DType::kI8}) {
+  for (DType dtype : {DType::kBF16, DType::kI8, DType::kF8}) {
     Caches caches(stream_, prng, dtype, 1, 64, 32);
     const std::vector<Sequence> sequences = store(prng, caches, {200});
     std::vector<Row> rows;

@@ -130,15 +130,15 @@ Status decode_weights(CudaStream& stream, const DecodeArgs& args);
 
 // A paged cache addressed as loralei::KvView (block, layer, k|v, head), but every head is [kKvBlockTokens, head_dim],
 // K as well as V: neighbouring threads then read neighbouring numbers of one position, and products on matrix units
-// find K as they want it. int8 as on the host: the numbers, then [kKvBlockTokens] f32 scales. The base and every stride
-// are multiples of 16 bytes.
+// find K as they want it. int8 and fp8 as on the host: the numbers, then [kKvBlockTokens] f32 scales. The base and
+// every stride are multiples of 16 bytes.
 struct DeviceKv {
   std::byte* base = nullptr;
   int64_t block_stride_bytes = 0;
   int64_t layer_stride_bytes = 0;
   int64_t kv_stride_bytes = 0;
   int64_t head_stride_bytes = 0;
-  DType dtype = DType::kBF16;  // f32, f16, bf16 or int8
+  DType dtype = DType::kBF16;  // f32, f16, bf16, int8 or fp8
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
   friend bool operator==(const DeviceKv&, const DeviceKv&) = default;
@@ -179,7 +179,7 @@ int64_t attention_scratch_floats(int32_t rows, int32_t heads, int32_t head_dim, 
 
 // The same for runs of rows of one sequence (prefill), on matrix units: a tile is up to kAttentionTileRows consecutive
 // rows at consecutive positions; tiles of no rows are idle. q, the weights and a cache in f32 are rounded to bf16 (to
-// f16 for a cache in f16); int8 is exact in bf16, its scales multiply in f32. head_dim 64, 96 or 128: see
+// f16 for a cache in f16); int8 and fp8 are exact in bf16, their scales multiply in f32. head_dim 64, 96 or 128: see
 // has_tiled_attention. `rows` has the rows' positions and tables; rows in no tile are not written.
 inline constexpr int32_t kAttentionTileRows = 64;
 struct AttentionTile {
@@ -196,12 +196,15 @@ Status tiled_attention(CudaStream& stream, const TiledAttentionArgs& args);
 
 // --- LoRA (mechanisms section 1): v = A x for every (segment, row), then y += scale * scaling * B v
 
-// A module's pair in device memory, laid out as loralei::LoraPair with plain factors (a [rank, in], or [vocab, rank]
-// for an embedding; b_t [rank, out]); rows of both begin at multiples of 16 bytes where rank * size allows, and any
-// length is taken. With `delta` the segment's rows of `delta` [row_count, out of the target] are added instead.
+// A module's pair in device memory, laid out as loralei::LoraPair: plain factors (a [rank, in], or [vocab, rank] for an
+// embedding; b_t [rank, out]), or int8 ones with their scales (ops/lora_factors.h; never an embedding's). Rows of both
+// begin at multiples of 16 bytes where rank * size allows, and any length is taken. With `delta` the segment's rows of
+// `delta` [row_count, out of the target] are added instead.
 struct DeviceLora {
   const void* a = nullptr;
   const void* b_t = nullptr;
+  const float* a_scale = nullptr;  // [rank, groups of in], int8 alone
+  const float* b_scale = nullptr;  // [groups of out, rank], int8 alone
   const float* b_bias = nullptr;
   const float* bias_delta = nullptr;
   const float* delta = nullptr;
@@ -209,7 +212,7 @@ struct DeviceLora {
   int32_t rank = 0;  // 0: no product
   int32_t in = 0;
   int32_t out = 0;
-  DType dtype = DType::kBF16;  // f32, f16 or bf16
+  DType dtype = DType::kBF16;  // f32, f16, bf16 or int8
   int32_t present = 0;         // 0: this adapter does nothing here, all else is not read
 };
 
@@ -278,7 +281,8 @@ inline Status lora(CudaStream& stream, const LoraArgs& args) {
 }
 
 // The padded variant (one adapter a row, all of one rank): no plan is needed, and each row costs the common rank. The
-// factors of every pair used have `rank` rows, those beyond its own all zeros. Rows with slot -1 cost nothing.
+// factors of every pair used are laid out for `rank` rows, those beyond its own all zeros. Rows with slot -1 cost
+// nothing.
 struct PaddedLoraArgs {
   const void* x = nullptr;
   DType x_dtype = DType::kBF16;

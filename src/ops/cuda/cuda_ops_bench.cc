@@ -4,7 +4,9 @@
 // Ceilings first: bytes a second of a large copy (read and written) and operations a second of a large bf16 product.
 // Then the shapes of a 7 B model (hidden 4096, ffn 11008, 32 heads of 128): products of few rows, attention, LoRA
 // across batch, rank and how requests share adapters, sampling. A row is the median of several runs of a captured
-// graph; weights take turns so that the second-level cache does not hold them. --smoke: tiny sizes, to see it run.
+// graph; weights take turns so that the second-level cache does not hold them. What --batch-invariant costs: 64 rows in
+// groups of eight beside the large product, a prefill's attention row by row beside that in tiles. --smoke: tiny sizes,
+// to see it run.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -164,7 +166,7 @@ class Bench {
     for (const DType dtype : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K}) {
       for (const auto& [out, in] : shapes) {
         if (dtype == DType::kQ4_K && in % 256 != 0) continue;
-        for (const int32_t rows : {1, 8}) TRY(few_rows_of(dtype, out, in, rows));
+        for (const int32_t rows : {1, 8, 64}) TRY(few_rows_of(dtype, out, in, rows));
       }
     }
     return {};
@@ -184,21 +186,36 @@ class Bench {
       return DeviceWeight{weights[static_cast<size_t>(turn % turns)], dtype,
                           tiled ? LayoutId::kTile16 : LayoutId::kPlain, out, in};
     };
+    const auto in_groups = [&](auto&& launch) -> Status {  // launch(first row, rows)
+      for (int32_t row = 0; row < rows; row += kGemvRows) TRY(launch(row, std::min(kGemvRows, rows - row)));
+      return {};
+    };
     double taken = 0;
     if (tiled) {
       TRY_ASSIGN(std::byte* const q, memory(int64_t{rows} * in));
       TRY_ASSIGN(float* const d, floats(int64_t{rows} * in / 32));
       TRY_ASSIGN(float* const sums, floats(int64_t{rows} * in / 32));
-      TileGemvArgs args{.x = {reinterpret_cast<int8_t*>(q), d, sums}, .rows = rows, .w = {}, .y = y, .y_stride = out};
       TRY_ASSIGN(taken, seconds([&](int turn) {
-                   args.w = weight(turn);
-                   return tile_gemv(stream_, args);
+                   return in_groups([&](int32_t row, int32_t count) {
+                     const int64_t blocks = int64_t{row} * in / 32;
+                     return tile_gemv(
+                         stream_, {.x = {reinterpret_cast<int8_t*>(q) + int64_t{row} * in, d + blocks, sums + blocks},
+                                   .rows = count,
+                                   .w = weight(turn),
+                                   .y = y + int64_t{row} * out,
+                                   .y_stride = out});
+                   });
                  }));
     } else {
-      PlainGemvArgs args{.x = x, .x_stride = in, .rows = rows, .w = {}, .y = y, .y_stride = out};
       TRY_ASSIGN(taken, seconds([&](int turn) {
-                   args.w = weight(turn);
-                   return plain_gemv(stream_, args);
+                   return in_groups([&](int32_t row, int32_t count) {
+                     return plain_gemv(stream_, {.x = x + int64_t{row} * in * 2,
+                                                 .x_stride = in,
+                                                 .rows = count,
+                                                 .w = weight(turn),
+                                                 .y = y + int64_t{row} * out,
+                                                 .y_stride = out});
+                   });
                  }));
     }
     print(std::string("few rows ") + dtype_info(dtype).name + " [" + std::to_string(out) + ", " + std::to_string(in) +
@@ -293,6 +310,11 @@ class Bench {
     TRY_ASSIGN(const double taken, seconds([&](int) { return tiled_attention(stream_, args); }));
     const double pairs = 0.5 * rows * (rows + 1.0);  // of a query and a key it may see
     print("attention, prefill of " + std::to_string(rows), taken, 0, 4.0 * pairs * width);
+    AttentionArgs by_row = args.attention;
+    by_row.positions_max = rows;
+    TRY_ASSIGN(by_row.scratch, floats(attention_scratch_floats(rows, sizes_.heads, sizes_.head_dim, rows)));
+    TRY_ASSIGN(const double rows_taken, seconds([&](int) { return attention(stream_, by_row); }));
+    print("attention, prefill of " + std::to_string(rows) + " row by row", rows_taken, 0, 4.0 * pairs * width);
     forget();
     return {};
   }

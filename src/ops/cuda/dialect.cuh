@@ -214,4 +214,21 @@ DEVICE uint16_t float_to_bf16(float x) {
   return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
+// e4m3 as tensor/codec.h has it. Bit arithmetic: every architecture computes the same.
+DEVICE float fp8_to_float(uint8_t bits) {
+  const unsigned magnitude = bits & 0x7Fu;
+  // With the exponent's missing bit put in, an f16 of 2^-8 its size.
+  const float size = f16_to_float(static_cast<uint16_t>((bits & 0x80u) << 8 | magnitude << 7)) * 256.0f;
+  return magnitude == 0x7F ? __uint_as_float(0x7FC00000u) : size;
+}
+DEVICE uint8_t float_to_fp8(float x) {
+  const unsigned bits = __float_as_uint(x), magnitude = bits & 0x7FFFFFFFu, sign = bits >> 24 & 0x80u;
+  if (magnitude > 0x7F800000u) return static_cast<uint8_t>(sign | 0x7Fu);
+  if (magnitude >= 0x43E00000u) return static_cast<uint8_t>(sign | 0x7Eu);  // 448 or more
+  if (magnitude < 0x3C800000u) {  // below 2^-6: the sum's last bit is 2^-9, the subnormals' step
+    return static_cast<uint8_t>(sign | (__float_as_uint(__uint_as_float(magnitude) + 16384.0f) - 0x46800000u));
+  }
+  return static_cast<uint8_t>(sign | (magnitude - (120u << 23) + 0x7FFFFu + (magnitude >> 20 & 1u)) >> 20);
+}
+
 }  // namespace loralei::cuda

@@ -5,6 +5,7 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/dispatch.h"
 #include "ops/cuda/numbers.cuh"
+#include "ops/lora_factors.h"
 
 namespace loralei::cuda {
 namespace {
@@ -16,6 +17,15 @@ struct Targets {
   LoraTarget list[kLoraTargetsMax];
 };
 
+// Int8 factors have scales and rows of whole groups (ops/lora_factors.h), the others neither.
+template <typename Factor>
+constexpr bool kScaled = sizeof(Factor) == 1;
+template <typename Factor>
+DEVICE int64_t row_numbers(int count) {
+  return kScaled<Factor> ? (static_cast<int64_t>(count) + kLoraQuantGroup - 1) / kLoraQuantGroup * kLoraQuantGroup
+                         : count;
+}
+
 // Whether eight numbers at a time may be read: rows of n numbers begin at multiples of eight.
 template <typename T>
 DEVICE bool aligned_rows(const T* base, int64_t row) {
@@ -23,9 +33,9 @@ DEVICE bool aligned_rows(const T* base, int64_t row) {
 }
 
 // sums[i] = A row . x row i over [0, in), in one order whether or not eight are read at a time: lane l takes the
-// numbers whose place modulo 256 is in [8 l, 8 l + 8).
+// numbers whose place modulo 256 is in [8 l, 8 l + 8). `scales` of the row's groups: int8 alone.
 template <typename X, typename A>
-DEVICE void warp_dots(const A* a, const X* x, int64_t x_stride, int rows, int in, bool vectors,
+DEVICE void warp_dots(const A* a, const float* scales, const X* x, int64_t x_stride, int rows, int in, bool vectors,
                       float (&sums)[kLoraRunRows]) {
   const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
@@ -37,6 +47,11 @@ DEVICE void warp_dots(const A* a, const X* x, int64_t x_stride, int rows, int in
       load_numbers<8>(a + at, weights);
     } else {
       for (int k = 0; k < 8; ++k) weights[k] = at + k < in ? to_float(a[at + k]) : 0.0f;
+    }
+    if constexpr (kScaled<A>) {
+      const float scale = scales[at / kLoraQuantGroup];
+#pragma unroll
+      for (int k = 0; k < 8; ++k) weights[k] *= scale;
     }
 #pragma unroll
     for (int i = 0; i < kLoraRunRows; ++i) {
@@ -60,10 +75,12 @@ DEVICE void warp_dots(const A* a, const X* x, int64_t x_stride, int rows, int in
 template <typename X, typename A>
 DEVICE void shrink_rank(const DeviceLora& pair, int r, const X* x, int64_t x_stride, int rows, int in, float* v,
                         int64_t v_stride) {
-  const A* a = static_cast<const A*>(pair.a) + static_cast<int64_t>(r) * in;
-  const bool vectors = aligned_rows(a, in) && aligned_rows(x, x_stride);
+  const int64_t stride = row_numbers<A>(in);
+  const A* a = static_cast<const A*>(pair.a) + r * stride;
+  const float* scales = kScaled<A> ? pair.a_scale + r * (stride / kLoraQuantGroup) : nullptr;
+  const bool vectors = aligned_rows(a, stride) && aligned_rows(x, x_stride);
   float sums[kLoraRunRows];
-  warp_dots<X, A>(a, x, x_stride, rows, in, vectors, sums);
+  warp_dots<X, A>(a, scales, x, x_stride, rows, in, vectors, sums);
   if (threadIdx.x % 32 != 0) return;
 #pragma unroll
   for (int i = 0; i < kLoraRunRows; ++i) {
@@ -78,11 +95,14 @@ DEVICE void shrink_rank(const DeviceLora& pair, int r, const X* x, int64_t x_str
     shrink_rank<X, BF16>(pair, r, x, x_stride, rows, in, v, v_stride);
   } else if (pair.dtype == DType::kF16) {
     shrink_rank<X, F16>(pair, r, x, x_stride, rows, in, v, v_stride);
+  } else if (pair.dtype == DType::kI8) {
+    shrink_rank<X, int8_t>(pair, r, x, x_stride, rows, in, v, v_stride);
   } else {
     shrink_rank<X, float>(pair, r, x, x_stride, rows, in, v, v_stride);
   }
 }
 
+// One of an embedding's factors, which are plain.
 DEVICE float factor_at(const void* factors, DType dtype, int64_t i) {
   if (dtype == DType::kBF16) return bf16_to_float(static_cast<const uint16_t*>(factors)[i]);
   if (dtype == DType::kF16) return f16_to_float(static_cast<const uint16_t*>(factors)[i]);
@@ -123,9 +143,13 @@ template <typename B>
 DEVICE void expand_ranks(const DeviceLora& pair, const float* v, int64_t v_stride, int rows, int o, bool two,
                          float (&sums)[kLoraRunRows][2]) {
   const B* b = static_cast<const B*>(pair.b_t) + o;
+  const int64_t stride = row_numbers<B>(pair.out);
+  // Two outputs from an even one lie in one group.
+  const float* scales = kScaled<B> ? pair.b_scale + static_cast<int64_t>(o / kLoraQuantGroup) * pair.rank : nullptr;
   for (int r = 0; r < pair.rank; ++r) {
-    const B* at = b + static_cast<int64_t>(r) * pair.out;
-    const float low = to_float(at[0]), high = two ? to_float(at[1]) : 0.0f;
+    const B* at = b + r * stride;
+    float low = to_float(at[0]), high = two ? to_float(at[1]) : 0.0f;
+    if constexpr (kScaled<B>) low *= scales[r], high *= scales[r];
 #pragma unroll
     for (int i = 0; i < kLoraRunRows; ++i) {
       if (i >= rows) break;
@@ -155,6 +179,8 @@ DEVICE void expand_pair(const DeviceLora& pair, float scale, const float* v, int
     expand_ranks<BF16>(pair, v, v_stride, rows, o, two, sums);
   } else if (pair.dtype == DType::kF16) {
     expand_ranks<F16>(pair, v, v_stride, rows, o, two, sums);
+  } else if (pair.dtype == DType::kI8) {
+    expand_ranks<int8_t>(pair, v, v_stride, rows, o, two, sums);
   } else {
     expand_ranks<float>(pair, v, v_stride, rows, o, two, sums);
   }

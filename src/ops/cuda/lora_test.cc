@@ -4,6 +4,7 @@
 #include "ops/args.h"
 #include "ops/cuda/cuda_test_util.h"
 #include "ops/cuda/lora_plan.h"
+#include "ops/lora_factors.h"
 
 namespace loralei::cuda {
 namespace {
@@ -16,6 +17,7 @@ struct Pair {
   std::vector<std::byte> a_bytes, b_bytes;
   std::vector<float> b_bias_abs, bias_delta_abs, delta_abs;
   std::vector<std::byte> a_abs, b_abs;
+  std::vector<float> a_scale, b_scale;  // of int8 factors
   LoraPair pair, absolute;
 };
 
@@ -35,6 +37,45 @@ class CudaLora : public CudaTest {
   static std::vector<float> sizes(std::vector<float> values) {
     for (float& value : values) value = std::fabs(value);
     return values;
+  }
+  // Random factors for `p` and `source`, which have their shapes; the device has `rank_padded` rows where that is more.
+  void make_plain(Prng& prng, Layer& layer, DType dtype, int32_t rank_padded, Pair& p, DeviceLora& source) {
+    p.a = rounded(dtype, random_floats(prng, int64_t{p.pair.rank} * p.pair.in));
+    p.b_t = rounded(dtype, random_floats(prng, int64_t{p.pair.rank} * p.pair.out));
+    p.a_bytes = encoded(dtype, p.a), p.b_bytes = encoded(dtype, p.b_t);
+    p.a_abs = encoded(dtype, sizes(p.a)), p.b_abs = encoded(dtype, sizes(p.b_t));
+    const int32_t rank = std::max(rank_padded, p.pair.rank);
+    std::vector<std::byte> a = p.a_bytes, b = p.b_bytes;
+    a.resize(static_cast<size_t>(row_bytes(dtype, int64_t{rank} * p.pair.in)));
+    b.resize(static_cast<size_t>(row_bytes(dtype, int64_t{rank} * p.pair.out)));
+    source.a = layer.bytes.emplace_back(device(a)).data();
+    source.b_t = layer.bytes.emplace_back(device(b)).data();
+    p.pair.dtype = source.dtype = dtype;
+  }
+  void make_int8(Prng& prng, Layer& layer, int32_t rank_padded, Pair& p, DeviceLora& source) {
+    const int32_t rank = p.pair.rank, in = p.pair.in, out = p.pair.out, padded = std::max(rank_padded, rank);
+    p.a = random_floats(prng, int64_t{rank} * in), p.b_t = random_floats(prng, int64_t{rank} * out);
+    // [rows, count] as a's rows, or as b's whose scales lie [groups, rows].
+    const auto quantised = [](std::vector<float> values, int32_t rows, int32_t count, bool b,
+                              std::vector<float>& scales) {
+      values.resize(static_cast<size_t>(rows) * static_cast<size_t>(count));
+      const int64_t groups = lora_quant_groups(count);
+      std::vector<std::byte> bytes(static_cast<size_t>(rows * lora_quant_row_bytes(count)));
+      scales.resize(static_cast<size_t>(rows * groups));
+      quantise_lora(values.data(), rows, count, bytes.data(), scales.data(), b ? 1 : groups, b ? rows : 1);
+      return bytes;
+    };
+    p.a_bytes = quantised(p.a, rank, in, false, p.a_scale), p.b_bytes = quantised(p.b_t, rank, out, true, p.b_scale);
+    std::vector<float> same_scales;
+    p.a_abs = quantised(sizes(p.a), rank, in, false, same_scales);
+    p.b_abs = quantised(sizes(p.b_t), rank, out, true, same_scales);
+    p.pair.a_scale = p.a_scale.data(), p.pair.b_scale = p.b_scale.data();
+    std::vector<float> a_scale, b_scale;
+    source.a = layer.bytes.emplace_back(device(quantised(p.a, padded, in, false, a_scale))).data();
+    source.b_t = layer.bytes.emplace_back(device(quantised(p.b_t, padded, out, true, b_scale))).data();
+    source.a_scale = on_device(layer, a_scale), source.b_scale = on_device(layer, b_scale);
+    source.dtype = DType::kI8;
+    source.rank = padded;  // b's scales lie by it
   }
   const float* on_device(Layer& layer, const std::vector<float>& values) {
     return layer.floats.emplace_back(device(values)).data();
@@ -64,39 +105,30 @@ class CudaLora : public CudaTest {
           source.delta = on_device(layer, p.delta);
           continue;
         }
-        const DType dtype = kPlainDTypes[prng.below(3)];
-        p.a = rounded(dtype, random_floats(prng, int64_t{rank} * in));
-        p.b_t = rounded(dtype, random_floats(prng, int64_t{rank} * out));
         p.b_bias = random_floats(prng, out);
         p.bias_delta = random_floats(prng, out);
         p.b_bias_abs = sizes(p.b_bias), p.bias_delta_abs = sizes(p.bias_delta);
-        p.a_bytes = encoded(dtype, p.a), p.b_bytes = encoded(dtype, p.b_t);
-        p.a_abs = encoded(dtype, sizes(p.a)), p.b_abs = encoded(dtype, sizes(p.b_t));
-        p.pair = {.a = p.a_bytes.data(),
-                  .b_t = p.b_bytes.data(),
-                  .dtype = dtype,
-                  .rank = rank,
+        p.pair = {.rank = rank,
                   .in = in,
                   .out = out,
                   .scaling = static_cast<float>(0.25 + prng.uniform()),
                   .b_bias = prng.below(2) == 0 ? p.b_bias.data() : nullptr,
                   .bias_delta = rank == 0 || prng.below(2) == 0 ? p.bias_delta.data() : nullptr};
+        source.rank = rank, source.in = in, source.out = out;
+        const uint64_t stored = prng.below(embedding || rank == 0 ? 3 : 4);
+        if (stored < 3) {
+          make_plain(prng, layer, kPlainDTypes[stored], rank_padded, p, source);
+        } else {
+          make_int8(prng, layer, rank_padded, p, source);
+        }
+        p.pair.a = p.a_bytes.data(), p.pair.b_t = p.b_bytes.data();
         p.absolute = p.pair;
         p.absolute.a = p.a_abs.data(), p.absolute.b_t = p.b_abs.data();
         if (p.pair.b_bias != nullptr) p.absolute.b_bias = p.b_bias_abs.data();
         if (p.pair.bias_delta != nullptr) p.absolute.bias_delta = p.bias_delta_abs.data();
-        // Padded factors have rows of zeros behind their own.
-        std::vector<std::byte> a = p.a_bytes, b = p.b_bytes;
-        if (rank_padded > 0) {
-          a.resize(static_cast<size_t>(row_bytes(dtype, int64_t{rank_padded} * in)));
-          b.resize(static_cast<size_t>(row_bytes(dtype, int64_t{rank_padded} * out)));
-        }
-        source.a = layer.bytes.emplace_back(device(a)).data();
-        source.b_t = layer.bytes.emplace_back(device(b)).data();
         if (p.pair.b_bias != nullptr) source.b_bias = on_device(layer, p.b_bias);
         if (p.pair.bias_delta != nullptr) source.bias_delta = on_device(layer, p.bias_delta);
         source.scaling = p.pair.scaling;
-        source.rank = rank, source.in = in, source.out = out, source.dtype = dtype;
       }
       layer.sources.emplace_back(device(sources));
     }

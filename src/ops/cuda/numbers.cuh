@@ -14,10 +14,14 @@ struct BF16 {
 struct F16 {
   uint16_t bits;
 };
+struct F8 {
+  uint8_t bits;
+};
 
 DEVICE float to_float(float x) { return x; }
 DEVICE float to_float(BF16 x) { return bf16_to_float(x.bits); }
 DEVICE float to_float(F16 x) { return f16_to_float(x.bits); }
+DEVICE float to_float(F8 x) { return fp8_to_float(x.bits); }
 DEVICE float to_float(int8_t x) { return static_cast<float>(x); }
 DEVICE void put(float* at, float x) { *at = x; }
 DEVICE void put(BF16* at, float x) { at->bits = float_to_bf16(x); }

@@ -29,7 +29,7 @@ DEVICE uint32_t pack_pair(float low, float high) {
 }
 
 // grid (heads, tiles). Shared memory: K [kTilePositions][kDim + kPad], V transposed [kDim][kTilePositions + kPad]; the
-// scales of both (int8).
+// scales of both (int8, fp8).
 template <typename T, int kDim, typename Y>
 KERNEL void BLOCK_LIMIT(kThreads)
     tiled_kernel(const float* q, int64_t q_stride, Y* out, int64_t out_stride, DeviceKv kv, int layer, int group_heads,

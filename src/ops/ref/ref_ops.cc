@@ -151,11 +151,12 @@ std::byte* kv_element(const KvView& kv, std::byte* head, int32_t v, int32_t posi
 
 void store_vector(const KvView& kv, const float* source, int32_t v, int32_t position, std::byte* head) {
   float scale = 0;
-  if (kv.dtype == DType::kI8) kv.scales(head)[position] = scale = int8_scale(source, kv.head_dim);
+  const bool scaled = has_vector_scale(kv.dtype);
+  if (scaled) kv.scales(head)[position] = scale = vector_scale(kv.dtype, source, kv.head_dim);
   for (int32_t d = 0; d < kv.head_dim; ++d) {
     std::byte* out = kv_element(kv, head, v, position, d);
-    if (kv.dtype == DType::kI8) {
-      quantise_int8(source + d, scale, reinterpret_cast<int8_t*>(out), 1);
+    if (scaled) {
+      quantise_vector(kv.dtype, source + d, scale, out, 1);
     } else {
       encode_row(kv.dtype, source + d, out, 1);
     }
@@ -163,7 +164,7 @@ void store_vector(const KvView& kv, const float* source, int32_t v, int32_t posi
 }
 
 void load_vector(const KvView& kv, std::byte* head, int32_t v, int32_t position, double* out) {
-  const double scale = kv.dtype == DType::kI8 ? static_cast<double>(kv.scales(head)[position]) : 1.0;
+  const double scale = has_vector_scale(kv.dtype) ? static_cast<double>(kv.scales(head)[position]) : 1.0;
   for (int32_t d = 0; d < kv.head_dim; ++d) {
     float value;
     decode_row(kv.dtype, kv_element(kv, head, v, position, d), &value, 1);

@@ -119,6 +119,7 @@ WeightBlock weight_block(DType dtype, const std::byte* block, int sub) {
     case DType::kF16:
     case DType::kBF16:
     case DType::kI8:
+    case DType::kF8:
       CHECK(false);
   }
   out.d[1] = out.d[0];
