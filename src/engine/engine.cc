@@ -39,7 +39,11 @@ class EngineImpl final : public Engine {
     loop_parts.executor = executor_.get();
     loop_parts.queued = &queued_;
     loop_parts.start_load = [this](LoadJob&& job) { return loads_.start(std::move(job)); };
-    loop_parts.set_budget = memory_.apply;
+    loop_parts.set_budget = [this](int64_t budget_bytes, const ResizeKv& resize_kv) {
+      const Status applied = memory_.apply(budget_bytes, resize_kv);
+      memory_changes_.store(false);  // who has the reply may ask for the next change
+      return applied;
+    };
     loop_ = std::make_unique<EngineLoop>(std::move(loop_parts));
     refresh_stats(true);
     thread_ = std::thread([this] { run(); });
@@ -93,10 +97,10 @@ class EngineImpl final : public Engine {
     memory_thread_ = std::thread([this, command] {
       name_this_thread("memory");
       const Status prepared = memory_.prepare ? memory_.prepare(command.budget_bytes) : Status{};
-      memory_changes_.store(false);  // who has the reply may ask for the next change
       if (prepared.ok()) {
         inbox_.put(command);
       } else {
+        memory_changes_.store(false);
         EngineOutput refusal;
         refusal.replies.push_back({.ticket = command.ticket, .status = prepared});
         publish(refusal);
@@ -269,7 +273,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   TRY(loop.slot->reserve_vocab(config.vocab));
   const int64_t length = configured_length(options, config);
   TRY_ASSIGN(const int32_t blocks, kv_block_count(options, shape, length, *parts.ledger));
-  TRY_ASSIGN(loop.kv, KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger));
+  TRY_ASSIGN(loop.kv, KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger, parts.memory.kv_blocks_max));
   const int64_t capacity = int64_t{blocks} * kKvBlockTokens;
   if (capacity < length && options.max_model_len > 0) {
     return too_large("the KV cache of " + format_bytes(loop.kv->bytes()) + " holds " + std::to_string(capacity) +

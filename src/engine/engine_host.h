@@ -14,7 +14,9 @@
 
 #include "base/log.h"
 #include "engine/api.h"
+#include "engine/budget_plan.h"
 #include "engine/device_backend.h"
+#include "engine/start.h"
 #include "formats/base_model.h"
 #include "sys/block_reader.h"
 #include "weights/residency.h"
@@ -81,12 +83,10 @@ class EngineHost {
   EngineHost();
   Result<std::unique_ptr<WeightStore>> stream_weights(const StreamShares& shares, LogSink& log);
   StreamingOptions streaming(int64_t weight_bytes) const;
-  int64_t adapter_share(int64_t budget) const;
-  int64_t kept_bytes() const;
-  int64_t weight_share(int64_t budget) const;
-  Status check_budget(int64_t budget) const;
+  RunningMemory running_memory() const;
+  Result<BudgetShares> shares_of(int64_t budget) const;
   Status prepare_budget(int64_t budget, LogSink& log);
-  Status apply_budget(int64_t budget, LogSink& log);
+  Status apply_budget(int64_t budget, const ResizeKv& resize_kv, LogSink& log);
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };

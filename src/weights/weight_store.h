@@ -131,6 +131,12 @@ class WeightStore {
                                                      LogSink& log);
   ~WeightStore();
 
+  // What resize() to so many bytes would do, which it refuses where this does, and the least bytes that do. Both count
+  // with matrices as they are held until open_packed_file() has told how they are stored.
+  Result<ResidencyPlan> plan_for(int64_t weight_bytes, const ResidencyOptions& residency) const;
+  int64_t least_bytes(ResidencyPolicy policy) const;
+  Status open_packed_file(const BaseModelFile& model, const WeightOptions& options, const std::string& path);
+
   // Holds the same weights in other bytes from the next pass on: locks rows or gives them up, in place, and streams
   // what is not locked. Refused (a plan that cannot do, a packed file that does not fit) it changes nothing; when
   // reading the rows to be locked fails, those are streamed instead and the error is answered.

@@ -124,8 +124,8 @@ TEST_F(StreamedEngine, BudgetsChangeAndReadsFailUnderTraffic) {
   ASSERT_TRUE(driver.running());
   register_adapters(driver);
   const EngineStats begun = driver.stats();
-  const int64_t fixed = begun.kv_bytes + begun.scratch_bytes + begun.other_bytes + options_.engine.adapter_bytes;
-  const int64_t whole = begun.weights_bytes;
+  const int64_t fixed = begun.scratch_bytes + begun.other_bytes + options_.engine.adapter_bytes;
+  const int64_t whole = begun.weights_bytes, most = whole + begun.kv_bytes;
 
   std::map<uint64_t, size_t> running;
   std::vector<uint64_t> tickets;
@@ -137,8 +137,8 @@ TEST_F(StreamedEngine, BudgetsChangeAndReadsFailUnderTraffic) {
       if (id != 0) running[id] = number;
     }
     if (random_.below(60) == 0) {
-      const int64_t weights = random_.below(6) == 0 ? 2 * whole : static_cast<int64_t>(random_.below(whole));
-      if (const uint64_t ticket = driver.set_memory(fixed + weights)) tickets.push_back(ticket);
+      const int64_t shared = random_.below(6) == 0 ? 2 * most : static_cast<int64_t>(random_.below(most));
+      if (const uint64_t ticket = driver.set_memory(fixed + shared)) tickets.push_back(ticket);
     }
     while (driver.take(driver.open() < kCrowd ? 0 : 100'000'000)) {
     }
@@ -178,6 +178,73 @@ TEST_F(StreamedEngine, BudgetsChangeAndReadsFailUnderTraffic) {
   EXPECT_EQ(ended.running + ended.waiting, 0);
   EXPECT_EQ(ended.kv_blocks_used, 0);
   EXPECT_EQ(ended.weights_bytes, whole);
+  EXPECT_EQ(ended.kv_bytes, begun.kv_bytes);
+}
+
+// The KV cache gives way and comes back while more sequences run than the small one holds.
+TEST_F(StreamedEngine, TheKvCacheFollowsTheBudgetUnderTraffic) {
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  options_.engine.max_sequences = 32;
+  options_.engine.kv_cache_bytes = 4 * kMiB;  // what 32 sequences of 96 tokens need is less
+  EngineDriver driver(options_);
+  ASSERT_TRUE(driver.running());
+  register_adapters(driver);
+  for (const Submit& request : requests_) expected_.push_back(driver.ask(request).tokens);
+  const EngineStats begun = driver.stats();
+  const int64_t block = int64_t{2} * 2 * 2 * 16 * 16 * 4, smallest = 6 * block;
+  ASSERT_EQ(begun.kv_bytes, 32 * smallest);
+  const auto change = [&](int64_t budget) {
+    const uint64_t ticket = driver.set_memory(budget);
+    EXPECT_NE(ticket, 0u);
+    while (!driver.replies.contains(ticket)) driver.take(1'000'000'000);
+    return driver.replies[ticket].status;
+  };
+  // The least is named, and it is the least.
+  const std::string refusal = change(kMiB).error().message;
+  const size_t number = refusal.find('(', refusal.find("The least this server can do with"));
+  ASSERT_NE(number, std::string::npos) << refusal;
+  const int64_t least = std::stoll(refusal.substr(number + 1));
+  EXPECT_EQ(change(least - 1).error().code, ErrorCode::kTooLarge);
+  EXPECT_EQ(driver.stats().kv_bytes, begun.kv_bytes);
+  EXPECT_EQ(driver.stats().memory_budget_bytes, begun.memory_budget_bytes);
+  EXPECT_TRUE(change(least).ok());
+  EXPECT_EQ(driver.stats().kv_bytes, smallest);
+
+  std::map<uint64_t, size_t> running;
+  std::set<int64_t> sizes;
+  const int64_t most = begun.kv_bytes + begun.weights_bytes;
+  int64_t cached = 0;
+  for (int changes = 0; changes < 200; ++changes) {
+    ASSERT_FALSE(HasFailure());
+    while (driver.open() < 30) {
+      const size_t request = random_.below(kRequests);
+      running[driver.submit(requests_[request])] = request;
+    }
+    for (auto steps = random_.below(12); steps > 0; --steps) driver.take(1'000'000'000);
+    const int64_t budget = least + static_cast<int64_t>(random_.below(static_cast<uint64_t>(most)));
+    const Status status = change(budget);
+    ASSERT_TRUE(status.ok()) << status.error().message;
+    const EngineStats now = driver.stats();
+    EXPECT_EQ(now.memory_budget_bytes, budget);
+    EXPECT_LE(now.kv_bytes + now.weights_bytes + now.scratch_bytes + now.other_bytes + now.adapter_bytes, budget);
+    EXPECT_GE(now.kv_bytes, smallest);
+    driver.ledger().check();
+    sizes.insert(now.kv_bytes);
+    for (const auto& [key, answer] : driver.answers) cached += answer.cached_tokens;
+    compare_ended(driver, running);
+  }
+  EXPECT_TRUE(change(kGiB).ok());
+  driver.collect();
+  compare_ended(driver, running);
+  EXPECT_TRUE(running.empty());
+  EXPECT_EQ(failed_, 0);
+  EXPECT_GT(finished_, 200);
+  EXPECT_GT(sizes.size(), 50u);
+  EXPECT_GT(cached, 1000);
+  const EngineStats ended = driver.stats();
+  EXPECT_GT(ended.preemptions, 20u);
+  EXPECT_EQ(ended.kv_bytes, begun.kv_bytes);
+  EXPECT_EQ(ended.streamed_bytes, 0);
 }
 
 TEST_F(StreamedEngine, OneBudgetThatCannotDoAndOneThatNeedsNothing) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/engine_host.h"
+#include "memory/ledger.h"
 
 namespace loralei::test {
 
@@ -42,6 +43,7 @@ class EngineDriver {
   bool running() const { return host_ != nullptr; }
   Engine& engine() { return host_->engine(); }
   EngineStats stats() { return engine().stats(); }
+  const Ledger& ledger() const { return host_->ledger(); }
 
   // Gives the request an id and hands it in; 0 when it is refused.
   uint64_t submit(Submit request) {
