@@ -117,7 +117,6 @@ Status EngineLoop::resize_kv(int32_t blocks) {
     running_.pop_back();
     preempt(youngest);
   }
-  kv_short_ = false;
   std::vector<KvLease*> leases;
   for (Sequence* sequence : running_) leases.push_back(&sequence->lease);
   return kv.resize(blocks, leases);
