@@ -89,14 +89,14 @@ class EngineImpl final : public Engine {
     if (command.budget_bytes <= 0) return invalid_argument("the memory budget must be a positive number of bytes");
     if (!memory_.apply) return unsupported("this engine's memory budget cannot be changed while it runs");
     const std::lock_guard lock(stop_mutex_);
-    if (stopped_) return Error{ErrorCode::kUnavailable, "the server has stopped"};
+    if (draining_.load()) return Error{ErrorCode::kUnavailable, "the server is shutting down"};
     if (memory_changes_.exchange(true))
       return Error{ErrorCode::kOverloaded, "the memory budget is being changed already; try again when that is done"};
     if (memory_thread_.joinable()) memory_thread_.join();  // the one before, which has done its work
     pending_commands_.fetch_add(1);
-    memory_thread_ = std::thread([this, command] {
+    memory_thread_ = std::jthread([this, command](const std::stop_token& stop) {
       name_this_thread("memory");
-      const Status prepared = memory_.prepare ? memory_.prepare(command.budget_bytes) : Status{};
+      const Status prepared = memory_.prepare ? memory_.prepare(command.budget_bytes, stop) : Status{};
       if (prepared.ok()) {
         inbox_.put(command);
       } else {
@@ -118,10 +118,14 @@ class EngineImpl final : public Engine {
 
   int64_t max_model_len() const override { return max_model_len_; }
   const std::string& fingerprint() const override { return fingerprint_; }
-  void drain() override { draining_.store(true); }
+  void drain() override {
+    draining_.store(true);
+    const std::lock_guard lock(stop_mutex_);
+    memory_thread_.request_stop();
+  }
 
   void stop() override {
-    draining_.store(true);
+    drain();
     {
       const std::lock_guard lock(stop_mutex_);
       stopped_ = true;
@@ -208,7 +212,8 @@ class EngineImpl final : public Engine {
   int64_t adapters_listed_ns_ = 0;
   uint64_t adapters_generation_ = UINT64_MAX;
   std::atomic<bool> memory_changes_{false};
-  std::thread thread_, memory_thread_;
+  std::thread thread_;
+  std::jthread memory_thread_;
 };
 
 DType kv_dtype(const EngineOptions& options, const ModelConfig& config) {

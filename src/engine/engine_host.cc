@@ -242,13 +242,41 @@ Result<BudgetShares> EngineHost::shares_of(int64_t budget) const {
 }
 
 // Beside running steps: what takes long. Reads what does not change while it runs.
-Status EngineHost::prepare_budget(int64_t budget, LogSink& log) {
+Status EngineHost::prepare_budget(int64_t budget, const std::stop_token& stop, LogSink& log) {
   Parts& parts = *parts_;
   TRY_ASSIGN(const BudgetShares shares, shares_of(budget));
   if (shares.weight_bytes >= parts.weights->whole_bytes() || !parts.packed_path.empty()) return {};
-  TRY_ASSIGN(const PackedFile packed, find_or_pack(parts.file, parts.weight_options, parts.options.cache_dir, log));
+  if (const auto found = find_packed(parts.file, parts.weight_options, parts.options.cache_dir, log)) {
+    parts.packed_path = found->path;
+    return {};
+  }
+  TRY_ASSIGN(const PackedFile packed, pack_beside_steps(stop, log));
   parts.packed_path = packed.path;
   return {};
+}
+
+// With as many threads as the budget has memory for.
+Result<PackedFile> EngineHost::pack_beside_steps(const std::stop_token& stop, LogSink& log) {
+  Parts& parts = *parts_;
+  TRY_ASSIGN(const PackMemory memory, pack_memory(parts.file, parts.weight_options));
+  WeightOptions options = parts.weight_options;
+  std::optional<Grant> grant;
+  for (; options.threads > 0; --options.threads) {
+    if ((grant = parts.ledger->try_grant(MemoryUse::kOther, memory.bytes(options.threads)))) break;
+  }
+  if (!grant) {
+    return too_large("Laying the model out for streaming takes " + format_bytes(memory.bytes(1)) +
+                     " beside running requests, and of the memory budget " +
+                     format_bytes(parts.ledger->available_bytes(MemoryUse::kOther)) +
+                     " are free; do it beforehand with 'loralei pack', or start with the smaller budget.");
+  }
+  options.stop = stop;
+  options.progress = [&log, tenths = int64_t{0}](int64_t done_bytes, int64_t total_bytes) mutable {
+    if (done_bytes * 10 < (tenths + 1) * total_bytes) return;
+    tenths = done_bytes * 10 / total_bytes;
+    log.log(LogLevel::kInfo, "packing " + format_bytes(done_bytes) + " of " + format_bytes(total_bytes));
+  };
+  return make_packed(parts.file, options, parts.options.cache_dir, log);
 }
 
 // Between two steps. What shrinks comes first, so that the sum never exceeds the larger of both budgets.
@@ -360,11 +388,11 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine_parts.log = &log;
   engine_parts.pool = parts.pool.get();
   engine_parts.options = engine;
-  engine_parts.memory.prepare = [raw = host.get(), &log](int64_t bytes) -> Status {
+  engine_parts.memory.prepare = [raw = host.get(), &log](int64_t bytes, const std::stop_token& stop) -> Status {
     if (raw->parts_->device != nullptr) {
       return unsupported("The memory budget cannot change while a GPU computes; restart with another --memory-budget.");
     }
-    return raw->prepare_budget(bytes, log);
+    return raw->prepare_budget(bytes, stop, log);
   };
   engine_parts.memory.apply = [raw = host.get(), &log](int64_t bytes, const ResizeKv& resize_kv) {
     return raw->apply_budget(bytes, resize_kv, log);

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,7 @@ using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)
 
 struct StreamShares;
 struct StreamingOptions;
+struct PackedFile;
 struct WeightOptions;
 class Ledger;
 
@@ -85,7 +87,8 @@ class EngineHost {
   StreamingOptions streaming(int64_t weight_bytes) const;
   RunningMemory running_memory() const;
   Result<BudgetShares> shares_of(int64_t budget) const;
-  Status prepare_budget(int64_t budget, LogSink& log);
+  Status prepare_budget(int64_t budget, const std::stop_token& stop, LogSink& log);
+  Result<PackedFile> pack_beside_steps(const std::stop_token& stop, LogSink& log);
   Status apply_budget(int64_t budget, const ResizeKv& resize_kv, LogSink& log);
   struct Parts;
   std::unique_ptr<Parts> parts_;

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,8 @@ using ResizeKv = std::function<Status(int32_t blocks)>;
 
 // How another memory budget is made true; empty functions: it cannot be changed.
 struct MemoryControl {
-  std::function<Status(int64_t budget_bytes)> prepare;  // on a thread of its own, beside running steps; may take long
+  // On a thread of its own, beside running steps; may take long, and ends soon when it is told to stop.
+  std::function<Status(int64_t budget_bytes, std::stop_token stop)> prepare;
   // On the engine thread, between two steps.
   std::function<Status(int64_t budget_bytes, const ResizeKv& resize_kv)> apply;
   int32_t kv_blocks_max = 0;  // addresses are set aside for so many, if that is more than the cache starts with

@@ -7,7 +7,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <filesystem>
+#include <mutex>
 #include <thread>
 
 #include "base/prng.h"
@@ -15,6 +17,7 @@
 #include "support/engine_driver.h"
 #include "sys/faulty_block_reader.h"
 #include "sys/process.h"
+#include "weights/pack.h"
 
 namespace loralei::test {
 namespace {
@@ -245,6 +248,128 @@ TEST_F(StreamedEngine, TheKvCacheFollowsTheBudgetUnderTraffic) {
   EXPECT_GT(ended.preemptions, 20u);
   EXPECT_EQ(ended.kv_bytes, begun.kv_bytes);
   EXPECT_EQ(ended.streamed_bytes, 0);
+}
+
+// Holds packing up at its first line of progress.
+class HeldUpLog final : public LogSink {
+ public:
+  void log(LogLevel, std::string_view message) override {
+    std::unique_lock lock(mutex_);
+    if (!message.starts_with("packing ")) return;
+    ++lines;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return released_; });
+  }
+  void wait_for_a_line() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return lines > 0; });
+  }
+  void release() {
+    const std::lock_guard lock(mutex_);
+    released_ = true;
+    changed_.notify_all();
+  }
+  std::atomic<int> lines{0};
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool released_ = false;
+};
+
+TEST_F(StreamedEngine, PackingBesideStepsHasAGrantAndSaysHowFarItIs) {
+  HeldUpLog log;
+  EngineDriver driver(options_, &log);
+  ASSERT_TRUE(driver.running());
+  const EngineStats begun = driver.stats();
+  const int64_t half = begun.kv_bytes + begun.scratch_bytes + begun.other_bytes + options_.engine.adapter_bytes +
+                       begun.weights_bytes * 3 / 4;
+  const uint64_t ticket = driver.set_memory(half);
+  ASSERT_NE(ticket, 0u);
+  log.wait_for_a_line();
+  EXPECT_GT(driver.ledger().used_bytes(MemoryUse::kOther), begun.other_bytes);
+  EXPECT_EQ(driver.set_memory(kGiB), 0u);  // one change at a time
+  Submit request = requests_[0];
+  request.adapters.clear();
+  const uint64_t beside = driver.submit(request);
+  while (driver.open() > 0) driver.take(1'000'000'000);
+  EXPECT_EQ((driver.answers[{beside, 0}].end), EndReason::kLength);  // steps go on meanwhile
+  log.release();
+  driver.collect();
+  ASSERT_TRUE(driver.replies[ticket].status.ok()) << driver.replies[ticket].status.error().message;
+  EXPECT_GE(log.lines, 5);
+  EXPECT_LE(log.lines, 10);
+  EXPECT_EQ(driver.ledger().used_bytes(MemoryUse::kOther), begun.other_bytes);
+  EXPECT_GT(driver.stats().streamed_bytes, 0);
+  EXPECT_EQ(driver.ask(request).tokens, (driver.answers[{beside, 0}].tokens));
+}
+
+TEST_F(StreamedEngine, PackingBesideStepsIsRefusedWhereTheBudgetHasNoRoomForIt) {
+  options_.engine.adapter_bytes = 1000;
+  EngineDriver driver(options_);
+  ASSERT_TRUE(driver.running());
+  const auto change = [&](int64_t budget) {
+    const uint64_t ticket = driver.set_memory(budget);
+    driver.collect();
+    return driver.replies[ticket].status;
+  };
+  const int64_t tight = driver.ledger().used_bytes() + options_.engine.adapter_bytes;
+  ASSERT_TRUE(change(tight).ok());
+  const Status refused = change(tight - 40'000);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge);
+  EXPECT_NE(refused.error().message.find("'loralei pack'"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(driver.stats().memory_budget_bytes, tight);
+  EXPECT_EQ(driver.stats().streamed_bytes, 0);
+  // A file that is there needs no memory to be made.
+  const BaseModelFile model = open_base_model(options_.model_path).value();
+  NullLogSink log;
+  ASSERT_TRUE(find_or_pack(model, {}, "", log).ok());
+  EXPECT_TRUE(change(tight - 40'000).ok());
+  EXPECT_GT(driver.stats().streamed_bytes, 0);
+}
+
+TEST_F(StreamedEngine, AShutdownEndsPackingAndALaterStartMakesTheFile) {
+  const std::string path = (folder_ / "model" / "loralei.pack").string();
+  const auto lower = [&](EngineDriver& driver) {
+    const EngineStats now = driver.stats();
+    return driver.set_memory(now.kv_bytes + now.scratch_bytes + now.other_bytes + options_.engine.adapter_bytes +
+                             now.weights_bytes / 2);
+  };
+  for (const bool drained : {true, false}) {
+    HeldUpLog log;
+    EngineDriver driver(options_, &log);
+    ASSERT_TRUE(driver.running());
+    const int64_t other = driver.stats().other_bytes;
+    const uint64_t ticket = lower(driver);
+    ASSERT_NE(ticket, 0u);
+    log.wait_for_a_line();
+    // Lets packing go on once it has been told to stop.
+    std::jthread release([&] {
+      while (driver.engine().command(MemoryCommand{1, kGiB}).error().code != ErrorCode::kUnavailable)
+        std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      log.release();
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    if (drained) {
+      driver.engine().drain();
+      driver.collect();
+      EXPECT_EQ(driver.replies[ticket].status.error().code, ErrorCode::kUnavailable);
+    } else {
+      driver.engine().stop();
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+    EXPECT_EQ(driver.ledger().used_bytes(MemoryUse::kOther), other);
+    EXPECT_LE(log.lines, 2);
+    EXPECT_TRUE(fs::exists(path + ".part"));
+    EXPECT_FALSE(fs::exists(path));
+  }
+  EngineDriver driver(options_);
+  const uint64_t ticket = lower(driver);
+  driver.collect();
+  EXPECT_TRUE(driver.replies[ticket].status.ok());
+  EXPECT_TRUE(fs::exists(path));
 }
 
 TEST_F(StreamedEngine, OneBudgetThatCannotDoAndOneThatNeedsNothing) {

@@ -32,8 +32,9 @@ class EngineDriver {
  public:
   using Key = std::pair<uint64_t, int32_t>;  // request, choice
 
-  explicit EngineDriver(const EngineHostOptions& options) {
-    auto started = EngineHost::start(options, log_, {});
+  // `log` outlives the driver; null: nobody listens.
+  explicit EngineDriver(const EngineHostOptions& options, LogSink* log = nullptr) {
+    auto started = EngineHost::start(options, log != nullptr ? *log : log_, {});
     if (started.ok())
       host_ = std::move(*started);
     else
