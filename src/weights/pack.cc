@@ -73,20 +73,19 @@ int64_t shrinkable_bytes(const HeldTensors& held) {
   return bytes;
 }
 
-UnitSizes unit_sizes(const HeldTensors& held) {
+UnitSizes unit_sizes(const HeldTensors& held, const WeightOptions& options) {
   UnitSizes sizes;
   std::vector<ReadUnit> units;
   for (size_t i = 0; i < held.matrices.size(); ++i) {
-    const TensorTarget& target = held.matrices[i].target;
+    const HeldMatrix& matrix = held.matrices[i];
     units.clear();
     add_units(held, i, units);
-    const int64_t tiles = (units.front().row_count + kRowTile - 1) / kRowTile;
-    const int64_t tile_bytes = kRowTile * row_bytes(target.dtype, target.cols);
-    const auto packed = static_cast<size_t>(tiles * tile_bytes);
-    const auto source = static_cast<size_t>(units.front().row_count * target.source_row_bytes + tile_bytes);
+    const int64_t rows = units.front().row_count, tiles = (rows + kRowTile - 1) / kRowTile;
+    const auto source = static_cast<size_t>(TensorReader::buffer_bytes(*matrix.source, matrix.target, rows));
+    const auto packed = static_cast<size_t>(tiles * matrix.planned.tile_bytes);
     sizes.source = std::max(sizes.source, source);
     sizes.packed = std::max(sizes.packed, packed);
-    if (shrinkable(held.matrices[i])) sizes.shrunk = std::max(sizes.shrunk, packed);
+    if (options.shrink != StreamShrink::kOff && shrinkable(matrix)) sizes.shrunk = std::max(sizes.shrunk, packed);
   }
   return sizes;
 }
@@ -113,7 +112,7 @@ Result<std::optional<ShrunkForm>> fit_matrix(const TensorReader& reader, const H
   std::vector<SymbolCounts> counts(static_cast<size_t>(packed.tiles()));
   std::vector<ReadUnit> units;
   add_units(held, number, units);
-  const UnitSizes sizes = unit_sizes(held);
+  const UnitSizes sizes = unit_sizes(held, options);
   TRY(run_units(units, options.threads, [&](const ReadUnit& unit, UnitBuffers& buffers) -> Status {
     TRY(go_on(options));
     sizes.reserve(buffers);
@@ -236,7 +235,7 @@ class Packer {
         options_(options),
         index_(index),
         file_(file),
-        sizes_(unit_sizes(held)),
+        sizes_(unit_sizes(held, options)),
         hash_(fingerprint_value(index.fingerprint)) {
     for (size_t i = 0; i < held.matrices.size(); ++i) {
       total_bytes_ += held.matrices[i].bytes;
@@ -376,7 +375,7 @@ std::vector<std::string> packed_paths(const BaseModelFile& model, const WeightOp
 Result<PackMemory> pack_memory(const BaseModelFile& model, const WeightOptions& options) {
   TRY_ASSIGN(const TensorReader reader, TensorReader::open(model));
   TRY_ASSIGN(const HeldTensors held, held_tensors(model, reader, options));
-  const UnitSizes sizes = unit_sizes(held);
+  const UnitSizes sizes = unit_sizes(held, options);
   PackMemory memory;
   memory.thread_bytes = sizes.bytes();
   int64_t all_tiles = 0, counted_tiles = 0;

@@ -32,8 +32,8 @@ struct WeightOptions {
   int threads = 1;
   LoadProgressFn progress;  // called from the loading threads, one at a time
   // Packing:
-  std::stop_token stop;                  // ends it early, within a unit of some megabytes
-  int64_t pack_step_bytes = 256 * kMiB;  // written between two points from which it can go on
+  std::stop_token stop;                 // ends it early, within a unit of some megabytes
+  int64_t pack_step_bytes = 32 * kMiB;  // written between two points from which it can go on
 };
 
 struct HeldMatrix {
