@@ -355,6 +355,7 @@ TEST_F(StreamedEngine, AShutdownEndsPackingAndALaterStartMakesTheFile) {
     if (drained) {
       driver.engine().drain();
       driver.collect();
+      ASSERT_FALSE(driver.replies[ticket].status.ok());
       EXPECT_EQ(driver.replies[ticket].status.error().code, ErrorCode::kUnavailable);
     } else {
       driver.engine().stop();
