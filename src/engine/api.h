@@ -203,7 +203,8 @@ class Engine {
   virtual int64_t max_model_len() const = 0;
   virtual const std::string& fingerprint() const = 0;  // build, weights digest, kernel path
 
-  // Refuses new requests; those running go on, but a budget change that is still being prepared ends. stop() ends what is left with kCancelled and joins the engine thread.
+  // Refuses new requests; those running go on, but a budget change that is still being prepared ends. stop() ends what
+  // is left with kCancelled and joins the engine thread.
   virtual void drain() = 0;
   virtual void stop() = 0;
 };

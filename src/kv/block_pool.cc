@@ -82,7 +82,11 @@ void BlockPool::give_back(int32_t block) {
 }
 
 Result<std::vector<int32_t>> BlockPool::resize(int32_t blocks) {
-  CHECK(blocks >= 1 && blocks <= capacity_ && total_ - free() <= blocks);
+  CHECK(blocks >= 1 && total_ - free() <= blocks);
+  if (blocks > capacity_) {
+    return too_large("the KV cache cannot grow to " + std::to_string(blocks) +
+                     " blocks: addresses were set aside for " + std::to_string(capacity_) + " when it started");
+  }
   const int64_t before = grant_.bytes(), bytes = view_.block_stride_bytes * blocks;
   if (bytes > before && !grant_.grow_to(bytes)) {
     return too_large("the KV cache has " + format_bytes(before) + " and cannot grow to " + format_bytes(bytes) + " (" +

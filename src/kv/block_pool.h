@@ -55,7 +55,7 @@ class BlockPool {
   bool is_taken(int32_t block) const { return taken_[static_cast<size_t>(block)] != 0; }
   // `blocks` in all from now on. Taken ones that have no place any more move, bytes and all, to the lowest free ones;
   // memory above goes back to the system and the ledger. Answers the id now of each block before [total]. CHECKs that
-  // capacity() and those taken allow it. Refused (growing only) it changes nothing.
+  // no more are taken. Refused (growing only: beyond capacity(), by the ledger or the system) it changes nothing.
   Result<std::vector<int32_t>> resize(int32_t blocks);
   void check() const;
 

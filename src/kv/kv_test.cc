@@ -111,6 +111,7 @@ TEST(BlockPool, ResizesInPlaceAndMovesWhatHasNoPlaceAnyMore) {
   const auto refused = pool->resize(13);  // of which the ledger has no room for the last
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("13 blocks"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(pool->resize(21).error().code, ErrorCode::kTooLarge);  // beyond its capacity
   EXPECT_EQ(pool->total(), 12);
   pool->check();
 }
