@@ -280,7 +280,7 @@ Result<PackedFile> EngineHost::pack_beside_steps(const std::stop_token& stop, Lo
 }
 
 // Between two steps. What shrinks comes first, so that the sum never exceeds the larger of both budgets.
-Status EngineHost::apply_budget(int64_t budget, const ResizeKv& resize_kv, LogSink& log) {
+Status EngineHost::apply_budget(int64_t budget, const std::function<Status(int32_t blocks)>& resize_kv, LogSink& log) {
   Parts& parts = *parts_;
   Ledger& ledger = *parts.ledger;
   WeightStore& weights = *parts.weights;

@@ -17,7 +17,6 @@
 #include "engine/api.h"
 #include "engine/budget_plan.h"
 #include "engine/device_backend.h"
-#include "engine/start.h"
 #include "formats/base_model.h"
 #include "sys/block_reader.h"
 #include "weights/residency.h"
@@ -89,7 +88,7 @@ class EngineHost {
   Result<BudgetShares> shares_of(int64_t budget) const;
   Status prepare_budget(int64_t budget, const std::stop_token& stop, LogSink& log);
   Result<PackedFile> pack_beside_steps(const std::stop_token& stop, LogSink& log);
-  Status apply_budget(int64_t budget, const ResizeKv& resize_kv, LogSink& log);
+  Status apply_budget(int64_t budget, const std::function<Status(int32_t blocks)>& resize_kv, LogSink& log);
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };
