@@ -93,8 +93,9 @@ struct AdapterCommand {
   bool replace = false;
 };
 
-// Another budget for everything, while requests run: weights are locked or given up and streamed; KV cache, activations
-// and the adapters in use keep what they have.
+// Another budget for everything, while requests run: weights are locked or given up and streamed, the KV cache shrinks
+// (cached prefixes go, then the youngest sequences are preempted) or grows; activations and the adapters in use keep
+// what they have, and max_model_len stays.
 struct MemoryCommand {
   uint64_t ticket = 0;
   int64_t budget_bytes = 0;
@@ -208,7 +209,8 @@ class Engine {
   virtual int64_t max_model_len() const = 0;
   virtual const std::string& fingerprint() const = 0;  // build, weights digest, kernel path
 
-  // Refuses new requests; those running go on. stop() ends what is left with kCancelled and joins the engine thread.
+  // Refuses new requests; those running go on, but a budget change that is still being prepared ends. stop() ends what
+  // is left with kCancelled and joins the engine thread.
   virtual void drain() = 0;
   virtual void stop() = 0;
 };

@@ -39,7 +39,11 @@ class EngineImpl final : public Engine {
     loop_parts.executor = executor_.get();
     loop_parts.queued = &queued_;
     loop_parts.start_load = [this](LoadJob&& job) { return loads_.start(std::move(job)); };
-    loop_parts.set_budget = memory_.apply;
+    loop_parts.set_budget = [this](int64_t budget_bytes, const ResizeKv& resize_kv) {
+      const Status applied = memory_.apply(budget_bytes, resize_kv);
+      memory_changes_.store(false);  // who has the reply may ask for the next change
+      return applied;
+    };
     loop_ = std::make_unique<EngineLoop>(std::move(loop_parts));
     refresh_stats(true);
     thread_ = std::thread([this] { run(); });
@@ -85,18 +89,18 @@ class EngineImpl final : public Engine {
     if (command.budget_bytes <= 0) return invalid_argument("the memory budget must be a positive number of bytes");
     if (!memory_.apply) return unsupported("this engine's memory budget cannot be changed while it runs");
     const std::lock_guard lock(stop_mutex_);
-    if (stopped_) return Error{ErrorCode::kUnavailable, "the server has stopped"};
+    if (draining_.load()) return Error{ErrorCode::kUnavailable, "the server is shutting down"};
     if (memory_changes_.exchange(true))
       return Error{ErrorCode::kOverloaded, "the memory budget is being changed already; try again when that is done"};
     if (memory_thread_.joinable()) memory_thread_.join();  // the one before, which has done its work
     pending_commands_.fetch_add(1);
-    memory_thread_ = std::thread([this, command] {
+    memory_thread_ = std::jthread([this, command](const std::stop_token& stop) {
       name_this_thread("memory");
-      const Status prepared = memory_.prepare ? memory_.prepare(command.budget_bytes) : Status{};
-      memory_changes_.store(false);  // who has the reply may ask for the next change
+      const Status prepared = memory_.prepare ? memory_.prepare(command.budget_bytes, stop) : Status{};
       if (prepared.ok()) {
         inbox_.put(command);
       } else {
+        memory_changes_.store(false);
         EngineOutput refusal;
         refusal.replies.push_back({.ticket = command.ticket, .status = prepared});
         publish(refusal);
@@ -114,10 +118,14 @@ class EngineImpl final : public Engine {
 
   int64_t max_model_len() const override { return max_model_len_; }
   const std::string& fingerprint() const override { return fingerprint_; }
-  void drain() override { draining_.store(true); }
+  void drain() override {
+    draining_.store(true);
+    const std::lock_guard lock(stop_mutex_);
+    memory_thread_.request_stop();
+  }
 
   void stop() override {
-    draining_.store(true);
+    drain();
     {
       const std::lock_guard lock(stop_mutex_);
       stopped_ = true;
@@ -204,7 +212,8 @@ class EngineImpl final : public Engine {
   int64_t adapters_listed_ns_ = 0;
   uint64_t adapters_generation_ = UINT64_MAX;
   std::atomic<bool> memory_changes_{false};
-  std::thread thread_, memory_thread_;
+  std::thread thread_;
+  std::jthread memory_thread_;
 };
 
 DType kv_dtype(const EngineOptions& options, const ModelConfig& config) {
@@ -273,7 +282,8 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
     loop.kv = KvCache::create_ids(blocks, options.prefix_cache);
   } else {
     TRY_ASSIGN(blocks, kv_block_count(options, shape, length, *parts.ledger));
-    TRY_ASSIGN(loop.kv, KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger));
+    TRY_ASSIGN(loop.kv,
+               KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger, parts.memory.kv_blocks_max));
   }
   const int64_t capacity = int64_t{blocks} * kKvBlockTokens;
   if (capacity < length && options.max_model_len > 0) {

@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "base/units.h"
 #include "engine/batch_slot.h"
+#include "engine/budget_plan.h"
 #include "engine/memory_plan.h"
 #include "engine/start.h"
 #include "kv/block_pool.h"
@@ -38,6 +39,7 @@ struct EngineHost::Parts {
   std::unique_ptr<Engine> engine;
   MemoryPlan plan;
   DType kv_dtype = DType::kF16;
+  int32_t kv_blocks_max = 0;
   EngineHostOptions options;
   std::string packed_path;  // "" until the weights are streamed for the first time
 };
@@ -76,14 +78,9 @@ AdapterSource adapter_source(const ModelConfig& config, const WeightStore& weigh
   return source;
 }
 
-// What was asked for; what is left for it, and in blocks of how many bytes, is still to be said.
-MemoryRequest memory_request(const EngineOptions& options, const ModelConfig& config) {
+MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes) {
   MemoryRequest request;
-  request.model_len_max = config.max_position;
-  // Dynamic scaling stretches to whatever length is asked for; its factor is fixed from that length.
-  if (config.rope_scaling.kind == RopeScalingKind::kDynamic) {
-    request.model_len_max = std::max<int64_t>(options.max_model_len, config.max_position);
-  }
+  request.block_bytes = block_bytes;
   request.max_model_len = options.max_model_len;
   request.max_sequences = options.max_sequences;
   request.kv_cache_bytes = options.kv_cache_bytes;
@@ -91,12 +88,18 @@ MemoryRequest memory_request(const EngineOptions& options, const ModelConfig& co
   return request;
 }
 
-// --- what streaming leaves for everything else ---
+// What is left for it is still to be said, and for a device the bytes of a block.
+MemoryRequest memory_request(const EngineOptions& options, const ModelConfig& config, int64_t block_bytes) {
+  MemoryRequest request = asked_of(options, block_bytes);
+  request.model_len_max = config.max_position;
+  // Dynamic scaling stretches to whatever length is asked for; its factor is fixed from that length.
+  if (config.rope_scaling.kind == RopeScalingKind::kDynamic) {
+    request.model_len_max = std::max<int64_t>(options.max_model_len, config.max_position);
+  }
+  return request;
+}
+
 constexpr int64_t kOtherReserve = 24 * kMiB;  // code, vocabulary and connections still to come
-constexpr int64_t kStreamingKvTokens = 1024;  // KV by default, where that is not more than an eighth of the budget
-constexpr int32_t kStreamingSequences = 8;    // of the length asked for, within the same eighth
-constexpr int64_t kAdapterShare = 32;         // of the budget one part
-constexpr int64_t kResidentKvTokens = 256;    // with less beside resident weights streaming serves better
 
 int64_t process_bytes() {
   const auto memory = process_memory();
@@ -122,15 +125,17 @@ bool fits_resident(int64_t weight_bytes, const FixedBytes& fixed, const EngineOp
 
 StreamShares stream_shares(const EngineOptions& engine, const FixedBytes& fixed, int64_t budget) {
   StreamShares shares;
-  // One sequence of the length asked for at least; several side by side share a pass, where that costs little.
-  const int64_t one = kv_blocks_for(std::max<int64_t>(1, engine.max_model_len)) * fixed.kv_block;
-  const int64_t several = engine.max_model_len > 0 ? one * std::min(engine.max_sequences, kStreamingSequences)
-                                                   : kv_blocks_for(kStreamingKvTokens) * fixed.kv_block;
-  shares.kv = std::max(one, std::min(several, budget / 8));
-  if (engine.kv_cache_bytes > 0) shares.kv = engine.kv_cache_bytes;
-  shares.adapters = engine.adapter_bytes > 0 ? engine.adapter_bytes : budget / kAdapterShare;
+  shares.kv = streaming_kv_bytes(asked_of(engine, fixed.kv_block), budget);
+  shares.adapters = engine.adapter_bytes > 0 ? engine.adapter_bytes : budget / kStreamingAdapterPart;
   shares.weights = budget - fixed.other - shares.kv - shares.adapters - fixed.scratch - fixed.outputs;
   return shares;
+}
+
+// What the KV cache may grow to: every sequence at full length, as far as this machine could ever hold that.
+int32_t kv_blocks_max(const MemoryPlan& plan, int32_t max_sequences, int64_t block_bytes) {
+  const int64_t wanted = int64_t{kv_blocks_for(plan.max_model_len)} * max_sequences;
+  const int64_t most = std::min<int64_t>(total_memory_bytes() / block_bytes, INT32_MAX / kKvBlockTokens);
+  return static_cast<int32_t>(std::max<int64_t>(plan.kv_blocks, std::min(wanted, most)));
 }
 
 WeightOptions weight_options_of(const EngineHostOptions& options, int threads) {
@@ -210,53 +215,92 @@ StreamingOptions EngineHost::streaming(int64_t weight_bytes) const {
 }
 
 // --- another budget while requests run ---
-// Adapters keep the share that was asked for; else what a start with this budget would give them while weights are
-// streamed, and never less than they use now.
-int64_t EngineHost::adapter_share(int64_t budget) const {
-  if (parts_->options.engine.adapter_bytes > 0) return parts_->options.engine.adapter_bytes;
-  return std::max(parts_->ledger->used_bytes(MemoryUse::kAdapters), budget / kAdapterShare);
-}
-
-// KV cache, activations and the process: theirs from start to end.
-int64_t EngineHost::kept_bytes() const {
-  const Ledger& ledger = *parts_->ledger;
-  return ledger.used_bytes() - ledger.used_bytes(MemoryUse::kWeights) - ledger.used_bytes(MemoryUse::kAdapters);
-}
-
-int64_t EngineHost::weight_share(int64_t budget) const { return budget - kept_bytes() - adapter_share(budget); }
-
-// Whether the weights could be held, or streamed through, what that budget leaves them.
-Status EngineHost::check_budget(int64_t budget) const {
+RunningMemory EngineHost::running_memory() const {
   const Parts& parts = *parts_;
-  TRY_ASSIGN(const std::vector<PlannedMatrix> planned, WeightStore::planned(parts.file, parts.weight_options));
-  auto plan = plan_residency(planned, weight_share(budget), parts.options.residency);
-  if (plan.ok()) return {};
-  return too_large(plan.error().message + " A running server keeps " + format_bytes(kept_bytes()) +
-                   " for KV cache, activations and itself; start it with a smaller --kv-cache-memory to go lower.");
+  const Ledger& ledger = *parts.ledger;
+  RunningMemory memory;
+  memory.kept_bytes = ledger.used_bytes(MemoryUse::kScratch) + ledger.used_bytes(MemoryUse::kOther);
+  memory.adapter_bytes = ledger.used_bytes(MemoryUse::kAdapters);
+  memory.whole_weight_bytes = parts.weights->whole_bytes();
+  memory.least_weight_bytes = parts.weights->least_bytes(parts.options.residency.policy);
+  memory.kv_blocks_least = kv_blocks_for(parts.plan.max_model_len);
+  memory.kv_blocks_most = parts.kv_blocks_max;
+  memory.asked = asked_of(parts.options.engine, parts.plan.kv_bytes / parts.plan.kv_blocks);
+  return memory;
+}
+
+// Refused where the weights could neither be held nor streamed through what that budget leaves them.
+Result<BudgetShares> EngineHost::shares_of(int64_t budget) const {
+  const RunningMemory memory = running_memory();
+  const BudgetShares shares = share_budget(memory, budget);
+  const auto plan = parts_->weights->plan_for(shares.weight_bytes, parts_->options.residency);
+  if (plan.ok()) return shares;
+  const int64_t least = least_budget_bytes(memory);
+  return too_large(plan.error().message + " The least this server can do with is " + format_bytes(least) + " (" +
+                   std::to_string(least) + " bytes): it keeps " +
+                   format_bytes(memory.kept_bytes + memory.kv_blocks_least * memory.asked.block_bytes) +
+                   " for activations, itself and the KV cache of one sequence of " +
+                   std::to_string(parts_->plan.max_model_len) +
+                   " tokens; start it with a smaller --max-model-len to go lower.");
 }
 
 // Beside running steps: what takes long. Reads what does not change while it runs.
-Status EngineHost::prepare_budget(int64_t budget, LogSink& log) {
+Status EngineHost::prepare_budget(int64_t budget, const std::stop_token& stop, LogSink& log) {
   Parts& parts = *parts_;
-  if (weight_share(budget) >= parts.weights->whole_bytes()) return {};
-  TRY(check_budget(budget));
-  if (!parts.packed_path.empty()) return {};
-  TRY_ASSIGN(const PackedFile packed, find_or_pack(parts.file, parts.weight_options, parts.options.cache_dir, log));
+  TRY_ASSIGN(const BudgetShares shares, shares_of(budget));
+  if (shares.weight_bytes >= parts.weights->whole_bytes() || !parts.packed_path.empty()) return {};
+  if (const auto found = find_packed(parts.file, parts.weight_options, parts.options.cache_dir, log)) {
+    parts.packed_path = found->path;
+    return {};
+  }
+  TRY_ASSIGN(const PackedFile packed, pack_beside_steps(stop, log));
   parts.packed_path = packed.path;
   return {};
 }
 
-// Between two steps.
-Status EngineHost::apply_budget(int64_t budget, LogSink& log) {
+// With as many threads as the budget has memory for.
+Result<PackedFile> EngineHost::pack_beside_steps(const std::stop_token& stop, LogSink& log) {
+  Parts& parts = *parts_;
+  TRY_ASSIGN(const PackMemory memory, pack_memory(parts.file, parts.weight_options));
+  WeightOptions options = parts.weight_options;
+  std::optional<Grant> grant;
+  for (; options.threads > 0; --options.threads) {
+    if ((grant = parts.ledger->try_grant(MemoryUse::kOther, memory.bytes(options.threads)))) break;
+  }
+  if (!grant) {
+    return too_large("Laying the model out for streaming takes " + format_bytes(memory.bytes(1)) +
+                     " beside running requests, and of the memory budget " +
+                     format_bytes(parts.ledger->available_bytes(MemoryUse::kOther)) +
+                     " are free; do it beforehand with 'loralei pack', or start with the smaller budget.");
+  }
+  options.stop = stop;
+  options.progress = [&log, tenths = int64_t{0}](int64_t done_bytes, int64_t total_bytes) mutable {
+    if (done_bytes * 10 < (tenths + 1) * total_bytes) return;
+    tenths = done_bytes * 10 / total_bytes;
+    log.log(LogLevel::kInfo, "packing " + format_bytes(done_bytes) + " of " + format_bytes(total_bytes));
+  };
+  return make_packed(parts.file, options, parts.options.cache_dir, log);
+}
+
+// Between two steps. What shrinks comes first, so that the sum never exceeds the larger of both budgets.
+Status EngineHost::apply_budget(int64_t budget, const std::function<Status(int32_t blocks)>& resize_kv, LogSink& log) {
   Parts& parts = *parts_;
   Ledger& ledger = *parts.ledger;
   WeightStore& weights = *parts.weights;
-  const int64_t before = ledger.budget_bytes(), adapters = adapter_share(budget), share = weight_share(budget);
+  if (!parts.packed_path.empty()) TRY(weights.open_packed_file(parts.file, parts.weight_options, parts.packed_path));
+  TRY_ASSIGN(const BudgetShares shares, shares_of(budget));
+  const int64_t before = ledger.budget_bytes(), block_bytes = parts.plan.kv_bytes / parts.plan.kv_blocks;
+  const auto kv_before = static_cast<int32_t>(ledger.used_bytes(MemoryUse::kKv) / block_bytes);
   if (budget > before) CHECK(ledger.set_budget(budget));
+  if (shares.kv_blocks < kv_before) CHECK(resize_kv(shares.kv_blocks));  // only growing can be refused
   Status status;
-  if (share < weights.whole_bytes() || weights.resident_bytes() < weights.whole_bytes())
-    status = weights.resize(parts.file, parts.weight_options, streaming(share), log);
-  const bool held = weights.resident_bytes() <= share && ledger.set_budget(budget);
+  if (shares.weight_bytes < weights.whole_bytes() || weights.resident_bytes() < weights.whole_bytes())
+    status = weights.resize(parts.file, parts.weight_options, streaming(shares.weight_bytes), log);
+  const bool held = weights.resident_bytes() <= shares.weight_bytes && ledger.set_budget(budget);
+  // In vain: everything as it was, but for prefixes evicted.
+  const int32_t kv_blocks = held ? shares.kv_blocks : kv_before;
+  if (const Status grown = resize_kv(kv_blocks); !grown.ok())
+    log.log(LogLevel::kWarning, "The KV cache stays smaller than it might be: " + grown.error().message);
   if (!held) {
     if (budget > before) CHECK(ledger.set_budget(before));
     if (!status.ok()) return status;
@@ -266,7 +310,8 @@ Status EngineHost::apply_budget(int64_t budget, LogSink& log) {
   // What a resident model leaves is shared as at start.
   const bool stated = parts.options.engine.adapter_bytes > 0;
   const int64_t left = budget - ledger.used_bytes() + ledger.used_bytes(MemoryUse::kAdapters);
-  ledger.set_cap(MemoryUse::kAdapters, stated ? adapters : std::max(adapters, weights.streams() ? 0 : left / 4));
+  ledger.set_cap(MemoryUse::kAdapters,
+                 stated || weights.streams() ? shares.adapter_bytes : std::max(shares.adapter_bytes, left / 4));
   std::string text = "memory budget " + format_bytes(budget) + "\n" + ledger.describe() + weights.describe();
   text.pop_back();  // the last line's end
   log.log(LogLevel::kInfo, text);
@@ -325,13 +370,16 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine.clock = &parts.clock;
   engine.log = &log;
   engine.pool = parts.pool.get();
-  engine.memory.prepare = [raw = host.get(), &log](int64_t bytes) -> Status {
+  engine.memory.prepare = [raw = host.get(), &log](int64_t bytes, const std::stop_token& stop) -> Status {
     if (raw->parts_->device != nullptr) {
       return unsupported("The memory budget cannot change while a GPU computes; restart with another --memory-budget.");
     }
-    return raw->prepare_budget(bytes, log);
+    return raw->prepare_budget(bytes, stop, log);
   };
-  engine.memory.apply = [raw = host.get(), &log](int64_t bytes) { return raw->apply_budget(bytes, log); };
+  engine.memory.apply = [raw = host.get(), &log](int64_t bytes, const ResizeKv& resize_kv) {
+    return raw->apply_budget(bytes, resize_kv, log);
+  };
+  engine.memory.kv_blocks_max = parts.kv_blocks_max;
   engine.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + parts.computed_by +
                        (options.int8_activations ? "" : "-f32");
   TRY_ASSIGN(parts.engine, start_engine(std::move(engine)));
@@ -358,12 +406,12 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
                      format_bytes(budget) + "; raise --memory-budget or lower --max-num-batched-tokens.");
   }
   parts.scratch = std::move(*scratch);
-  MemoryRequest request = memory_request(engine.options, config);
-  request.block_bytes = fixed.kv_block;
+  MemoryRequest request = memory_request(engine.options, config, fixed.kv_block);
   request.left_bytes = budget - parts.ledger->used_bytes() - fixed.outputs;
   TRY_ASSIGN(parts.plan, plan_memory(request));
   engine.options.kv_cache_bytes = parts.plan.kv_bytes;
   engine.options.adapter_bytes = parts.plan.adapter_bytes;
+  parts.kv_blocks_max = kv_blocks_max(parts.plan, engine.options.max_sequences, fixed.kv_block);
   ModelLimits limits = fixed.limits;
   limits.max_model_len = parts.plan.max_model_len;
   TRY_ASSIGN(parts.model, Model::create(config, *parts.weights, *parts.ops, *parts.pool, limits));
@@ -394,7 +442,7 @@ Status EngineHost::use_device(const FixedBytes& fixed, EngineParts& engine, LogS
   TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, *parts.ledger, parts.weight_options));
   TRY_ASSIGN(DeviceBackend backend,
              parts.options.device.make({parts.file.config, *parts.weights, fixed.limits, fixed.kv_dtype,
-                                        memory_request(engine.options, parts.file.config), *parts.device_ledger,
+                                        memory_request(engine.options, parts.file.config, 0), *parts.device_ledger,
                                         *parts.ledger, &log}));
   parts.weights->release_matrices();
   parts.device = std::move(backend.owns);

@@ -9,11 +9,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "base/log.h"
 #include "engine/api.h"
+#include "engine/budget_plan.h"
 #include "engine/device_backend.h"
 #include "formats/base_model.h"
 #include "sys/block_reader.h"
@@ -48,6 +50,7 @@ using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)
 struct FixedBytes;
 struct StreamShares;
 struct StreamingOptions;
+struct PackedFile;
 struct WeightOptions;
 struct EngineParts;
 class Ledger;
@@ -87,12 +90,11 @@ class EngineHost {
   Status use_device(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
   Result<std::unique_ptr<WeightStore>> stream_weights(const StreamShares& shares, LogSink& log);
   StreamingOptions streaming(int64_t weight_bytes) const;
-  int64_t adapter_share(int64_t budget) const;
-  int64_t kept_bytes() const;
-  int64_t weight_share(int64_t budget) const;
-  Status check_budget(int64_t budget) const;
-  Status prepare_budget(int64_t budget, LogSink& log);
-  Status apply_budget(int64_t budget, LogSink& log);
+  RunningMemory running_memory() const;
+  Result<BudgetShares> shares_of(int64_t budget) const;
+  Status prepare_budget(int64_t budget, const std::stop_token& stop, LogSink& log);
+  Result<PackedFile> pack_beside_steps(const std::stop_token& stop, LogSink& log);
+  Status apply_budget(int64_t budget, const std::function<Status(int32_t blocks)>& resize_kv, LogSink& log);
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };

@@ -87,9 +87,10 @@ void EngineLoop::receive(const AdapterCommand& command) {
 
 void EngineLoop::receive(LoadDone&& done) { registry_.on_load_done(std::move(done)); }
 
-// Between two steps: nobody uses the weights now.
+// Between two steps: nobody uses weights or KV now.
 void EngineLoop::receive(const MemoryCommand& command) {
-  output_->replies.push_back({.ticket = command.ticket, .status = parts_.set_budget(command.budget_bytes)});
+  const ResizeKv resize = [this](int32_t blocks) { return resize_kv(blocks); };
+  output_->replies.push_back({.ticket = command.ticket, .status = parts_.set_budget(command.budget_bytes, resize)});
 }
 
 // One round over those who wait for adapters, oldest first. Only when something changed since the last one.

@@ -29,6 +29,7 @@
 #include "engine/mailbox.h"
 #include "engine/request.h"
 #include "engine/row_sampler.h"
+#include "engine/start.h"
 #include "kv/kv_cache.h"
 #include "sched/planner.h"
 
@@ -47,7 +48,7 @@ struct LoopParts {
   LogSink* log = nullptr;
   ThreadPool* pool = nullptr;
   std::function<bool(LoadJob&&)> start_load;
-  std::function<Status(int64_t budget_bytes)> set_budget;
+  std::function<Status(int64_t budget_bytes, const ResizeKv& resize_kv)> set_budget;
   RegistryOptions registry;
   int32_t max_model_len = 0;
   int32_t max_sequences = 0;
@@ -105,6 +106,7 @@ class EngineLoop {
   void commit_plan();
   void admit(Sequence& sequence);
   void preempt(Sequence& sequence);
+  Status resize_kv(int32_t blocks);
   void compute();
 
   // commit.cc

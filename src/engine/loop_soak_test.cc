@@ -51,13 +51,14 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
 }
 
 // Everything at once: arrivals, cancels, failures, adapter churn with too little memory for all, replaced versions,
-// preemption, and in half of the runs speculation on texts of few words.
+// preemption, a KV cache that shrinks and grows, and in half of the runs speculation on texts of few words.
 TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Prng random(seed);
     WorldOptions setup;
     setup.blocks = 10 + static_cast<int32_t>(random.below(20));
+    setup.blocks_max = 40;
     setup.max_sequences = 1 + static_cast<int32_t>(random.below(8));
     setup.step_tokens = setup.max_sequences + static_cast<int32_t>(random.below(40));
     setup.prefix_cache = random.below(4) != 0;
@@ -129,6 +130,9 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
         case 7:
           if (random.below(5) == 0)
             world.files.change("/" + name_of(), [](FakeFiles::File& file) { file.broken = corrupt("bad"); });
+          break;
+        case 8:
+          if (random.below(3) == 0) world.resize(10 + static_cast<int32_t>(random.below(31)));
           break;
         default:
           break;

@@ -119,6 +119,78 @@ TEST(EngineLoop, ManyAdaptersInOneBatchGiveWhatTheyGiveAlone) {
   world.expect_nothing_held();
 }
 
+TEST(EngineLoop, AShrinkingKvCachePreemptsTheYoungestAndLosesNothing) {
+  World world({.blocks = 48, .blocks_max = 64, .step_tokens = 64, .max_model_len = 160});
+  for (const char* name : {"a", "b"}) {
+    world.files.put(std::string("/") + name, 100 + static_cast<uint64_t>(name[0]));
+    world.command(AdapterAction::kRegister, name, std::string("/") + name);
+  }
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 6; ++i)
+    ids.push_back(world.submit(simple(40, 100, i, {{i % 2 == 0 ? "a" : "b", i % 3 == 0 ? 1.0f : 0.5f}})));
+  for (int i = 0; i < 30; ++i) {
+    world.turn();
+    world.finish_load();
+  }
+  ASSERT_EQ(world.stats().running, 6);
+  const int64_t held = world.ledger.used_bytes(MemoryUse::kKv);
+  const size_t oldest = world.record(ids[0]).tokens.size(), youngest = world.record(ids[5]).tokens.size();
+  EXPECT_GT(youngest, 5u);
+  world.resize(10);  // one sequence of the longest length
+  world.turn();
+  EXPECT_TRUE(world.replies.back().status.ok());
+  EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kKv), held * 10 / 48);
+  EXPECT_EQ(world.stats().kv_blocks_total, 10);
+  EXPECT_GE(world.stats().preemptions, 4u);
+  EXPECT_EQ(world.record(ids[0]).tokens.size(), oldest + 1);  // the oldest goes on in the same step
+  for (int i = 0; i < 20; ++i) world.turn();
+  EXPECT_EQ(world.record(ids[0]).tokens.size(), oldest + 21);
+  EXPECT_EQ(world.record(ids[5]).tokens.size(), youngest);
+  world.resize(64);
+  for (int i = 0; i < 12; ++i) world.turn();
+  EXPECT_EQ(world.stats().running, 6);  // there is room for all at once
+  EXPECT_GT(world.record(ids[5]).tokens.size(), youngest);
+  world.run();
+  for (const RequestId id : ids) {
+    world.expect_oracle(id);
+    EXPECT_EQ(world.record(id).tokens.size(), 100u);
+  }
+  EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kKv), held * 64 / 48);
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoop, PrefixesOfBlocksThatMovedAreFoundAndRight) {
+  World world({.blocks = 40, .max_model_len = 160});
+  world.submit(simple(120, 20, 1));
+  world.run();
+  const RequestId cold = world.submit(simple(90, 20, 2));
+  world.run();
+  const RequestId running = world.submit(simple(30, 40, 3));
+  for (int i = 0; i < 10; ++i) world.turn();
+  world.resize(11);  // cached: 8 + 6 blocks, of which 8 have room beside the running sequence's 3
+  world.turn();
+  EXPECT_EQ(world.stats().preemptions, 0u);
+  world.run();
+  world.expect_oracle(running);
+  const RequestId warm = world.submit(simple(90, 20, 2));
+  world.run();
+  EXPECT_EQ(world.record(warm).first.cached_tokens, 80);
+  EXPECT_EQ(world.record(warm).tokens, world.record(cold).tokens);
+  world.expect_oracle(warm);
+}
+
+TEST(EngineLoop, AKvCacheThatCannotGrowSaysSoAndGoesOn) {
+  World world({.blocks = 12, .blocks_max = 1 << 20, .max_model_len = 160});
+  const RequestId id = world.submit(simple(40, 60, 1));
+  for (int i = 0; i < 10; ++i) world.turn();
+  world.resize(1 << 20);
+  world.turn();
+  EXPECT_EQ(world.replies.back().status.error().code, ErrorCode::kTooLarge);
+  EXPECT_EQ(world.stats().kv_blocks_total, 12);
+  world.run();
+  world.expect_oracle(id);
+}
+
 TEST(EngineLoop, ABaseOnlyStepHasNoSegmentsThoughAdaptersAreLoaded) {
   World world;
   world.files.put("/a", 11);

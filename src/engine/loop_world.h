@@ -17,6 +17,7 @@ namespace loralei::testing_support {
 
 struct WorldOptions {
   int32_t blocks = 64;
+  int32_t blocks_max = 0;  // that resize() may ask for; 0: no more than `blocks`
   int32_t max_sequences = 8;
   int32_t step_tokens = 32;
   int64_t adapter_bytes = 1 << 20;
@@ -34,7 +35,7 @@ class World {
     LoopParts parts;
     parts.executor = &executor;
     const KvShape shape{config.layers, config.kv_heads, config.head_dim, DType::kF32};
-    parts.kv = std::move(KvCache::create(shape, setup.blocks, setup.prefix_cache, ledger)).value();
+    parts.kv = std::move(KvCache::create(shape, setup.blocks, setup.prefix_cache, ledger, setup.blocks_max)).value();
     parts.slot = std::make_unique<BatchSlot>(executor.limits(), config.layers, config.hidden, ledger);
     EXPECT_TRUE(parts.slot->reserve_vocab(config.vocab).ok());
     parts.config = config;
@@ -45,6 +46,9 @@ class World {
     parts.start_load = [this](LoadJob&& job) {
       jobs.push_back(std::move(job));
       return true;
+    };
+    parts.set_budget = [](int64_t blocks, const ResizeKv& resize_kv) {
+      return resize_kv(static_cast<int32_t>(blocks));
     };
     parts.max_model_len = std::min(setup.max_model_len, setup.blocks * kKvBlockTokens);
     parts.max_sequences = setup.max_sequences;
@@ -77,6 +81,10 @@ class World {
   }
   void command(AdapterAction action, const std::string& name, const std::string& path = "", bool replace = false) {
     messages.emplace_back(std::in_place_type<AdapterCommand>, ++tickets, action, name, path, replace);
+  }
+  // Another number of KV blocks, by way of a budget.
+  void resize(int32_t blocks) {
+    messages.emplace_back(std::in_place_type<MemoryCommand>, MemoryCommand{++tickets, blocks});
   }
   void finish_load(size_t index = 0) {
     if (jobs.empty()) return;

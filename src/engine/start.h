@@ -14,6 +14,7 @@
 
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -32,10 +33,17 @@ namespace loralei {
 // configured length.
 ModelLimits step_limits(const EngineOptions& options, const ModelConfig& config);
 
+// Gives the KV cache another number of blocks, up to kv_blocks_max, and at least those of one sequence of the longest
+// length: cached prefixes are evicted and the youngest sequences preempted as it takes. Only growing can be refused.
+using ResizeKv = std::function<Status(int32_t blocks)>;
+
 // How another memory budget is made true; empty functions: it cannot be changed.
 struct MemoryControl {
-  std::function<Status(int64_t budget_bytes)> prepare;  // on a thread of its own, beside running steps; may take long
-  std::function<Status(int64_t budget_bytes)> apply;    // on the engine thread, between two steps
+  // On a thread of its own, beside running steps; may take long, and ends soon when it is told to stop.
+  std::function<Status(int64_t budget_bytes, std::stop_token stop)> prepare;
+  // On the engine thread, between two steps.
+  std::function<Status(int64_t budget_bytes, const ResizeKv& resize_kv)> apply;
+  int32_t kv_blocks_max = 0;  // addresses are set aside for so many, if that is more than the cache starts with
 };
 
 struct EngineParts {

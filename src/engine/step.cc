@@ -109,6 +109,19 @@ void EngineLoop::preempt(Sequence& sequence) {
   enqueue(sequence);
 }
 
+// The youngest make room, as for a step that is short of blocks.
+Status EngineLoop::resize_kv(int32_t blocks) {
+  KvCache& kv = *parts_.kv;
+  while (kv.leased() > blocks) {
+    Sequence& youngest = *running_.back();
+    running_.pop_back();
+    preempt(youngest);
+  }
+  std::vector<KvLease*> leases;
+  for (Sequence* sequence : running_) leases.push_back(&sequence->lease);
+  return kv.resize(blocks, leases);
+}
+
 void EngineLoop::admit(Sequence& sequence) {
   Request& request = *sequence.request;
   const int32_t limit = match_limit(sequence);

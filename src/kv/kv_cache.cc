@@ -38,8 +38,8 @@ void KvLease::release() {
 }
 
 Result<std::unique_ptr<KvCache>> KvCache::create(const KvShape& shape, int32_t blocks, bool prefix_cache,
-                                                 Ledger& ledger) {
-  TRY_ASSIGN(auto pool, BlockPool::create(shape, blocks, ledger));
+                                                 Ledger& ledger, int32_t capacity) {
+  TRY_ASSIGN(auto pool, BlockPool::create(shape, blocks, ledger, capacity));
   return std::unique_ptr<KvCache>(new KvCache(std::move(pool), prefix_cache));
 }
 
@@ -118,6 +118,18 @@ int32_t KvCache::exclusive(const KvLease& lease) const {
   int32_t shared = lease.shared_;
   while (shared > 0 && tree_.pins(lease.blocks_[static_cast<size_t>(shared) - 1]) == 1) --shared;
   return static_cast<int32_t>(lease.blocks_.size()) - shared;
+}
+
+Status KvCache::resize(int32_t blocks, std::span<KvLease* const> leases) {
+  CHECK(leased() <= blocks);
+  while (total() - pool_->free() > blocks) pool_->give_back(tree_.evict());
+  TRY_ASSIGN(const std::vector<int32_t> names, pool_->resize(blocks));
+  tree_.resize(blocks, names);
+  for (KvLease* lease : leases) {
+    CHECK(lease->cache_ == this || lease->blocks_.empty());
+    for (int32_t& block : lease->blocks_) block = names[static_cast<size_t>(block)];
+  }
+  return {};
 }
 
 void KvCache::release(KvLease& lease) {

@@ -56,8 +56,9 @@ struct KvMatch {
 class KvCache {
  public:
   // prefix_cache false: nothing is ever shared or kept.
+  // `capacity`: the most blocks that resize() can give it, if more than `blocks`.
   static Result<std::unique_ptr<KvCache>> create(const KvShape& shape, int32_t blocks, bool prefix_cache,
-                                                 Ledger& ledger);
+                                                 Ledger& ledger, int32_t capacity = 0);
   // Of blocks whose bytes are elsewhere (BlockPool::create_ids).
   static std::unique_ptr<KvCache> create_ids(int32_t blocks, bool prefix_cache);
 
@@ -73,11 +74,16 @@ class KvCache {
   void publish(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t computed);
   // Blocks that dropping this lease would make free or evictable.
   int32_t exclusive(const KvLease& lease) const;
+  // `blocks` in all from now on; `leases` are all that hold any, together no more than these (CHECKed). Prefixes that
+  // find no room are evicted, least recently released first; what lies beyond moves down, and leases and prefixes
+  // follow. Refused (growing only: by the ledger or the system) it changes nothing.
+  Status resize(int32_t blocks, std::span<KvLease* const> leases);
 
   KvView view() const { return pool_->view(); }
   int32_t total() const { return pool_->total(); }
   int32_t available() const { return pool_->free() + tree_.unpinned(); }  // what reserve() could give
   int32_t cached() const { return tree_.unpinned(); }
+  int32_t leased() const { return total() - available(); }
   int64_t bytes() const { return pool_->bytes(); }
   KvIdentities& identities() { return identities_; }
   // With every live lease at hand it also checks who holds what; at idle: check({}).

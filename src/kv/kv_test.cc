@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <list>
 #include <map>
 #include <set>
@@ -8,6 +9,7 @@
 
 #include "base/prng.h"
 #include "kv/kv_cache.h"
+#include "sys/process.h"
 
 namespace loralei {
 namespace {
@@ -31,8 +33,8 @@ std::vector<TokenId> sequence_tokens(int count, int salt = 0) {
 struct Cache {
   Ledger ledger{1 << 20};
   std::unique_ptr<KvCache> cache;
-  explicit Cache(int32_t blocks, bool prefix = true)
-      : cache(std::move(KvCache::create(kTinyShape, blocks, prefix, ledger)).value()) {}
+  explicit Cache(int32_t blocks, bool prefix = true, int32_t capacity = 0)
+      : cache(std::move(KvCache::create(kTinyShape, blocks, prefix, ledger, capacity)).value()) {}
   KvCache* operator->() { return cache.get(); }
   KvKey key(std::vector<KvIdentityPart> parts, const std::string& salt = "") {
     return make_kv_key(cache->identities(), parts, salt);
@@ -98,6 +100,60 @@ TEST(KvCache, WithoutBytesItHandsOutTheSameIds) {
   };
   EXPECT_EQ(blocks(*without), blocks(*with.cache));
   without->check({});
+}
+
+// Every slice of a block filled with one number, and whether it still is.
+void fill(const KvView& view, int32_t block, uint64_t value) {
+  for (int64_t at = 0; at < view.block_stride_bytes; at += 8) std::memcpy(view.slice(block, 0, 0) + at, &value, 8);
+}
+bool holds(const KvView& view, int32_t block, uint64_t value) {
+  for (int64_t at = 0; at < view.block_stride_bytes; at += 8) {
+    if (std::memcmp(view.slice(block, 0, 0) + at, &value, 8) != 0) return false;
+  }
+  return true;
+}
+
+TEST(BlockPool, ResizesInPlaceAndMovesWhatHasNoPlaceAnyMore) {
+  Ledger ledger(12 * kv_block_bytes(kTinyShape));
+  auto pool = std::move(BlockPool::create(kTinyShape, 8, ledger, 20)).value();
+  std::byte* const base = pool->view().base;
+  for (int32_t block = 0; block < 8; ++block) {
+    ASSERT_EQ(pool->take(), block);
+    fill(pool->view(), block, 100 + static_cast<uint64_t>(block));
+  }
+  for (const int32_t block : {1, 2, 4, 6}) pool->give_back(block);
+  EXPECT_EQ(pool->resize(5).value(), (std::vector<int32_t>{0, 1, 2, 3, 4, 1, 6, 2}));
+  pool->check();
+  EXPECT_EQ(ledger.used_bytes(MemoryUse::kKv), 5 * kv_block_bytes(kTinyShape));
+  for (const auto& [block, value] : std::map<int32_t, uint64_t>{{0, 100}, {1, 105}, {2, 107}, {3, 103}})
+    EXPECT_TRUE(pool->is_taken(block) && holds(pool->view(), block, value)) << block;
+  EXPECT_EQ(pool->free(), 1);
+
+  ASSERT_TRUE(pool->resize(12).ok());
+  pool->check();
+  EXPECT_EQ(pool->view().base, base);
+  EXPECT_EQ(pool->take(), 4);
+  EXPECT_TRUE(holds(pool->view(), 2, 107));
+  const auto refused = pool->resize(13);  // of which the ledger has no room for the last
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("13 blocks"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(pool->resize(21).error().code, ErrorCode::kTooLarge);  // beyond its capacity
+  EXPECT_EQ(pool->total(), 12);
+  pool->check();
+}
+
+TEST(BlockPool, MemoryThatIsGivenUpGoesBackToTheSystem) {
+  constexpr int64_t kMegabyte = int64_t{1} << 20;
+  const KvShape shape{.layers = 32, .kv_heads = 4, .head_dim = 64, .dtype = DType::kF32};  // 1 MiB a block
+  ASSERT_EQ(kv_block_bytes(shape), kMegabyte);
+  Ledger ledger(200 * kMegabyte);
+  auto pool = std::move(BlockPool::create(shape, 96, ledger)).value();
+  const int64_t before = process_memory()->rss_bytes;
+  for (int32_t block = 0; block < 96; ++block) fill(pool->view(), block, 7);
+  const int64_t filled = process_memory()->rss_bytes;
+  EXPECT_GT(filled - before, 80 * kMegabyte);
+  ASSERT_TRUE(pool->resize(8).ok());
+  EXPECT_GT(filled - process_memory()->rss_bytes, 80 * kMegabyte);
 }
 
 TEST(KvCache, APublishedPrefixIsFoundAndSharedByTheSameIdentityOnly) {
@@ -182,6 +238,39 @@ TEST(KvCache, WithoutPrefixCacheNothingIsKept) {
   EXPECT_EQ(cache->available(), 4);
 }
 
+TEST(KvCache, AShrunkCacheKeepsThePrefixesReleasedLastWithTheirBytes) {
+  Cache cache(12);
+  const KvKey key = cache.key({});
+  const auto old_text = sequence_tokens(64, 1000), new_text = sequence_tokens(64),
+             running_text = sequence_tokens(40, 5);
+  const auto compute = [&](KvLease& lease, const std::vector<TokenId>& tokens) {
+    const auto count = static_cast<int32_t>(tokens.size());
+    ASSERT_TRUE(cache->reserve(lease, count));
+    for (size_t i = 0; i < lease.blocks().size(); ++i)
+      fill(cache->view(), lease.blocks()[i], static_cast<uint64_t>(tokens[i * kKvBlockTokens]));
+    cache->publish(lease, key, tokens, count);
+  };
+  KvLease old_lease = cache->match(key, old_text, 63, 4), new_lease = cache->match(key, new_text, 63, 4);
+  KvLease running = cache->match(key, running_text, 39, 4);
+  compute(old_lease, old_text);
+  compute(new_lease, new_text);
+  compute(running, running_text);
+  old_lease.release();
+  new_lease.release();
+  KvLease* const leases[] = {&running};
+  ASSERT_TRUE(cache->resize(6, leases).ok());
+  const KvLease* const live[] = {&running};
+  cache->check(live);
+  EXPECT_EQ(cache->total(), 6);
+  EXPECT_EQ(cache->peek(key, old_text, 64).blocks, 0);
+  ASSERT_EQ(cache->peek(key, new_text, 64).blocks, 3);  // its last block went first
+  KvLease again = cache->match(key, new_text, 64, 4);
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(holds(cache->view(), again.blocks()[i], static_cast<uint64_t>(i) * 112));
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_TRUE(holds(cache->view(), running.blocks()[i], 5 + static_cast<uint64_t>(i) * 112));
+  EXPECT_EQ(cache->available(), 0);
+}
+
 // The naive model: every stored block is its whole path as a value; the least recently released leaf goes first.
 struct NaiveCache {
   using Path = std::vector<std::pair<std::string, std::vector<TokenId>>>;
@@ -215,26 +304,43 @@ struct NaiveCache {
   }
   int free() const { return total - private_blocks - static_cast<int>(stored.size()); }
   int available() const { return free() + static_cast<int>(released.size()); }
+  void evict() {
+    for (const auto& [p, s] : stored) {  // whoever goes must be a leaf
+      EXPECT_FALSE(p.size() == released.front().size() + 1 &&
+                   std::equal(released.front().begin(), released.front().end(), p.begin()));
+    }
+    stored.erase(released.front());
+    released.pop_front();
+  }
   void take(int count) {
     for (; count > 0; --count) {
-      if (free() == 0) {
-        for (const auto& [p, s] : stored) {  // whoever goes must be a leaf
-          EXPECT_FALSE(p.size() == released.front().size() + 1 &&
-                       std::equal(released.front().begin(), released.front().end(), p.begin()));
-        }
-        stored.erase(released.front());
-        released.pop_front();
-      }
+      if (free() == 0) evict();
       ++private_blocks;
     }
   }
+  void resize(int blocks) {
+    total = blocks;
+    while (free() < 0) evict();
+  }
 };
 
+// What a block of this text must hold: a number that all its tokens so far and their identities decide.
+uint64_t content(const KvKey& key, const std::vector<TokenId>& tokens, int block, int computed) {
+  uint64_t hash = 1;
+  for (int i = 0; i < std::min(computed, (block + 1) * kKvBlockTokens); ++i) {
+    hash = (hash ^ reinterpret_cast<uintptr_t>(key.at(i).get())) * 0x9E3779B97F4A7C15u;
+    hash = (hash ^ static_cast<uint64_t>(tokens[static_cast<size_t>(i)])) * 0x9E3779B97F4A7C15u;
+  }
+  return hash;
+}
+
 TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
-  for (uint64_t seed = 1; seed <= 12; ++seed) {
+  constexpr int32_t kCapacity = 40;
+  int shrunk = 0, grown = 0;
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Prng random(seed);
-    Cache cache(24);
+    Cache cache(24, true, kCapacity);
     NaiveCache naive;
     naive.total = 24;
     const std::vector<KvKey> keys = {cache.key({}), cache.key({part(1, 1)}), cache.key({part(1, 1, 20)}),
@@ -250,7 +356,17 @@ TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
     std::vector<std::unique_ptr<Live>> live;
     for (int step = 0; step < 600; ++step) {
       const auto choice = random.below(10);
-      if (choice < 3) {
+      if (random.below(12) == 0) {
+        const int32_t leased = cache->leased(), most = random.below(2) == 0 ? kCapacity : cache->total();
+        const int32_t least = std::max(1, leased);
+        const int32_t blocks = least + static_cast<int32_t>(random.below(static_cast<uint64_t>(most - least) + 1));
+        ++(blocks < cache->total() ? shrunk : grown);
+        std::vector<KvLease*> leases;
+        for (const auto& one : live) leases.push_back(&one->lease);
+        ASSERT_TRUE(cache->resize(blocks, leases).ok());
+        naive.resize(blocks);
+        ASSERT_EQ(cache.ledger.used_bytes(MemoryUse::kKv), blocks * kv_block_bytes(kTinyShape));
+      } else if (choice < 3) {
         auto one = std::make_unique<Live>();
         one->key = random.below(keys.size());
         const int count = 1 + static_cast<int>(random.below(90));
@@ -275,6 +391,10 @@ TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
         if (fits) {
           naive.take(missing);
           one.blocks += missing;
+          for (int block = one.computed / kKvBlockTokens; block < one.blocks; ++block) {
+            fill(cache->view(), one.lease.blocks()[static_cast<size_t>(block)],
+                 content(keys[one.key], one.tokens, block, target));
+          }
           one.computed = target;
           cache->publish(one.lease, keys[one.key], one.tokens, target);
           for (; (one.shared + 1) * kKvBlockTokens <= target; ++one.shared) {
@@ -297,10 +417,18 @@ TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
       ASSERT_EQ(cache->available(), naive.available());
       ASSERT_EQ(cache->cached(), static_cast<int>(naive.released.size()));
       std::vector<const KvLease*> leases;
-      for (const auto& one : live) leases.push_back(&one->lease);
+      for (const auto& one : live) {
+        leases.push_back(&one->lease);
+        for (int block = 0; block * kKvBlockTokens < one->computed; ++block) {
+          ASSERT_TRUE(holds(cache->view(), one->lease.blocks()[static_cast<size_t>(block)],
+                            content(keys[one->key], one->tokens, block, one->computed)));
+        }
+      }
       cache->check(leases);
     }
   }
+  EXPECT_GT(shrunk, 300);
+  EXPECT_GT(grown, 300);
 }
 
 }  // namespace

@@ -50,11 +50,16 @@ void RadixTree::insert(int32_t parent, const KvIdentity& identity, std::span<con
   node.children = 0;
   node.identity = identity;
   std::copy(tokens.begin(), tokens.end(), node.tokens.begin());
-  int32_t& bucket = buckets_[bucket_of(parent, identity, tokens)];
-  node.next_in_bucket = bucket;
-  bucket = block;
+  enter_bucket(block);
   if (parent != kNoNode) ++nodes_[static_cast<size_t>(parent)].children;
   ++size_;
+}
+
+void RadixTree::enter_bucket(int32_t node) {
+  Node& entry = nodes_[static_cast<size_t>(node)];
+  int32_t& bucket = buckets_[bucket_of(entry.parent, entry.identity, entry.tokens)];
+  entry.next_in_bucket = bucket;
+  bucket = node;
 }
 
 void RadixTree::append(int32_t node) {
@@ -67,9 +72,10 @@ void RadixTree::append(int32_t node) {
 }
 
 void RadixTree::unlink(int32_t node) {
-  const Node& entry = nodes_[static_cast<size_t>(node)];
+  Node& entry = nodes_[static_cast<size_t>(node)];
   (entry.older == kNoNode ? oldest_ : nodes_[static_cast<size_t>(entry.older)].newer) = entry.newer;
   (entry.newer == kNoNode ? newest_ : nodes_[static_cast<size_t>(entry.newer)].older) = entry.older;
+  entry.older = entry.newer = kNoNode;
   --unpinned_;
 }
 
@@ -101,6 +107,30 @@ int32_t RadixTree::evict() {
   return block;
 }
 
+void RadixTree::resize(int32_t blocks, std::span<const int32_t> names) {
+  CHECK(names.size() == nodes_.size());
+  const auto rename = [&](int32_t& node) {
+    if (node != kNoNode) node = names[static_cast<size_t>(node)];
+  };
+  std::vector<Node> nodes(static_cast<size_t>(blocks));
+  for (size_t index = 0; index < nodes_.size(); ++index) {
+    Node& node = nodes_[index];
+    if (!node.in_tree) continue;
+    rename(node.parent);
+    rename(node.older);
+    rename(node.newer);
+    nodes[static_cast<size_t>(names[index])] = std::move(node);
+  }
+  nodes_ = std::move(nodes);
+  rename(oldest_);
+  rename(newest_);
+  // A place in the buckets follows from the parent's name.
+  buckets_.assign(std::bit_ceil(static_cast<size_t>(blocks) * 2), kNoNode);
+  for (int32_t node = 0; node < blocks; ++node) {
+    if (contains(node)) enter_bucket(node);
+  }
+}
+
 void RadixTree::check() const {
   std::vector<int32_t> children(nodes_.size(), 0), child_pins(nodes_.size(), 0), rank(nodes_.size(), -1);
   int32_t count = 0;
@@ -127,6 +157,7 @@ void RadixTree::check() const {
     if (!node.in_tree) continue;
     CHECK(node.children == children[index] && node.pins >= child_pins[index]);
     CHECK((node.pins == 0) == (rank[index] >= 0));
+    CHECK(node.pins == 0 || (node.older == kNoNode && node.newer == kNoNode));
     CHECK(find(node.parent, node.identity, node.tokens) == static_cast<int32_t>(index));
     if (node.parent != kNoNode && rank[static_cast<size_t>(node.parent)] >= 0) {
       CHECK(rank[index] >= 0 && rank[index] < rank[static_cast<size_t>(node.parent)]);

@@ -7,10 +7,10 @@
 //                             └─ [adapter Y: tok 32..47]
 //
 // Thread: the engine's. Ownership: none of the bytes; a block in the tree stays taken in the pool until evict() names
-// it. All storage is sized at creation: finding, inserting and evicting allocate nothing. Invariants (check()): whoever
-// pins a node pins its ancestors, so pins(parent) >= sum of pins(children); exactly the unpinned nodes stand in the
-// eviction list; a node stands behind all its descendants there, because a released path is appended deepest first.
-// Hence the head of the list is always the least recently released leaf.
+// it. All storage is sized at creation and by resize(): finding, inserting and evicting allocate nothing. Invariants
+// (check()): whoever pins a node pins its ancestors, so pins(parent) >= sum of pins(children); exactly the unpinned
+// nodes stand in the eviction list; a node stands behind all its descendants there, because a released path is appended
+// deepest first. Hence the head of the list is always the least recently released leaf.
 #pragma once
 
 #include <array>
@@ -39,6 +39,9 @@ class RadixTree {
   void unpin(int32_t node);  // call deepest node first
   // Removes the least recently released unpinned leaf and returns its block; kNoNode when everything is pinned.
   int32_t evict();
+  // Another number of blocks; node i is names[i] from now on, which is below `blocks` for those in the tree. [blocks
+  // before]
+  void resize(int32_t blocks, std::span<const int32_t> names);
 
   int32_t size() const { return size_; }
   int32_t unpinned() const { return unpinned_; }
@@ -59,6 +62,7 @@ class RadixTree {
   };
 
   size_t bucket_of(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens) const;
+  void enter_bucket(int32_t node);
   void append(int32_t node);
   void unlink(int32_t node);
 

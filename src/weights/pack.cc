@@ -15,8 +15,8 @@
 namespace loralei {
 namespace {
 
-constexpr int64_t kProbeBytes = 64 * kMiB;   // of the disk; a model with fewer that could shrink is not worth a probe
-constexpr int64_t kBatchBytes = 256 * kMiB;  // written between two points from which packing can go on
+constexpr int64_t kProbeBytes = 64 * kMiB;  // of the disk; a model with fewer that could shrink is not worth a probe
+constexpr int64_t kIndexBytesOfMatrix = 8 * kKiB;  // names, shapes, and their JSON while it is read and written
 
 Result<std::vector<PackedSource>> sources_of(const BaseModelFile& model) {
   const PosixFileSystem files;
@@ -45,6 +45,23 @@ Result<PackedIndex> index_of(const BaseModelFile& model, const HeldTensors& held
   return index;
 }
 
+Status go_on(const WeightOptions& options) {
+  if (!options.stop.stop_requested()) return {};
+  return Error{ErrorCode::kUnavailable,
+               "Laying the model out for streaming was stopped; the next time goes on where this one ended."};
+}
+
+// What a thread keeps between its units is as large as the largest needs, and no larger.
+struct UnitSizes {
+  size_t source = 0, packed = 0, shrunk = 0;
+  int64_t bytes() const { return static_cast<int64_t>(source + packed + shrunk); }
+  void reserve(UnitBuffers& buffers) const {
+    buffers.source.reserve(source);
+    buffers.packed.reserve(packed);
+    buffers.shrunk.reserve(shrunk);
+  }
+};
+
 bool shrinkable(const HeldMatrix& matrix) {
   // The counts of a narrower tile would take more memory than it does itself.
   return can_shrink(matrix.target.dtype) && matrix.planned.role != MatrixRole::kEmbed &&
@@ -54,6 +71,23 @@ int64_t shrinkable_bytes(const HeldTensors& held) {
   int64_t bytes = 0;
   for (const HeldMatrix& matrix : held.matrices) bytes += shrinkable(matrix) ? matrix.bytes : 0;
   return bytes;
+}
+
+UnitSizes unit_sizes(const HeldTensors& held, const WeightOptions& options) {
+  UnitSizes sizes;
+  std::vector<ReadUnit> units;
+  for (size_t i = 0; i < held.matrices.size(); ++i) {
+    const HeldMatrix& matrix = held.matrices[i];
+    units.clear();
+    add_units(held, i, units);
+    const int64_t rows = units.front().row_count, tiles = (rows + kRowTile - 1) / kRowTile;
+    const auto source = static_cast<size_t>(TensorReader::buffer_bytes(*matrix.source, matrix.target, rows));
+    const auto packed = static_cast<size_t>(tiles * matrix.planned.tile_bytes);
+    sizes.source = std::max(sizes.source, source);
+    sizes.packed = std::max(sizes.packed, packed);
+    if (options.shrink != StreamShrink::kOff && shrinkable(matrix)) sizes.shrunk = std::max(sizes.shrunk, packed);
+  }
+  return sizes;
 }
 
 // Whether a file made with `shrink` is one the options accept.
@@ -72,13 +106,16 @@ void adopt_forms(const PackedIndex& from, PackedIndex& index) {
 
 // The form in which a matrix is at least 5 % smaller, if there is one.
 Result<std::optional<ShrunkForm>> fit_matrix(const TensorReader& reader, const HeldTensors& held, size_t number,
-                                             const PackedMatrix& packed, int threads) {
+                                             const PackedMatrix& packed, const WeightOptions& options) {
   const HeldMatrix& matrix = held.matrices[number];
   if (!shrinkable(matrix)) return std::optional<ShrunkForm>();
   std::vector<SymbolCounts> counts(static_cast<size_t>(packed.tiles()));
   std::vector<ReadUnit> units;
   add_units(held, number, units);
-  TRY(run_units(units, threads, [&](const ReadUnit& unit, UnitBuffers& buffers) -> Status {
+  const UnitSizes sizes = unit_sizes(held, options);
+  TRY(run_units(units, options.threads, [&](const ReadUnit& unit, UnitBuffers& buffers) -> Status {
+    TRY(go_on(options));
+    sizes.reserve(buffers);
     const int64_t row = row_bytes(packed.dtype, packed.cols);
     buffers.packed.resize(static_cast<size_t>(unit.row_count * row));
     TRY(reader.read_rows(*matrix.source, matrix.target, unit.row_begin, unit.row_count, buffers.packed.data(),
@@ -124,7 +161,7 @@ Result<bool> worth_shrinking(const TensorReader& reader, const HeldTensors& held
   size_t number = 0;
   while (!shrinkable(held.matrices[number])) ++number;
   PackedMatrix packed = index.matrices[number];
-  TRY_ASSIGN(packed.shrunk, fit_matrix(reader, held, number, packed, options.threads));
+  TRY_ASSIGN(packed.shrunk, fit_matrix(reader, held, number, packed, options));
   if (!packed.shrunk) return false;
   // The first tiles of the matrix: shrunk for the decoder, and as they are, again and again, for the disk.
   const HeldMatrix& matrix = held.matrices[number];
@@ -154,7 +191,7 @@ Status choose_forms(const TensorReader& reader, const HeldTensors& held, const W
     TRY_ASSIGN(index.shrink, worth_shrinking(reader, held, options, index, file, log));
   }
   for (size_t i = 0; index.shrink && i < held.matrices.size(); ++i) {
-    TRY_ASSIGN(index.matrices[i].shrunk, fit_matrix(reader, held, i, index.matrices[i], options.threads));
+    TRY_ASSIGN(index.matrices[i].shrunk, fit_matrix(reader, held, i, index.matrices[i], options));
   }
   place_matrices(index);
   return {};
@@ -198,6 +235,7 @@ class Packer {
         options_(options),
         index_(index),
         file_(file),
+        sizes_(unit_sizes(held, options)),
         hash_(fingerprint_value(index.fingerprint)) {
     for (size_t i = 0; i < held.matrices.size(); ++i) {
       total_bytes_ += held.matrices[i].bytes;
@@ -219,6 +257,8 @@ class Packer {
 
  private:
   Status pack(const ReadUnit& unit, UnitBuffers& buffers) {
+    TRY(go_on(options_));
+    sizes_.reserve(buffers);
     const HeldMatrix& matrix = held_.matrices[unit.matrix];
     const PackedMatrix& packed = index_.matrices[unit.matrix];
     const int64_t first_tile = unit.row_begin / kRowTile;
@@ -251,6 +291,7 @@ class Packer {
   const WeightOptions& options_;
   PackedIndex& index_;
   WriteFile& file_;
+  const UnitSizes sizes_;
   std::atomic<uint64_t> hash_;
   std::mutex mutex_;
   int64_t done_bytes_ = 0, total_bytes_ = 0;
@@ -310,7 +351,8 @@ Status pack_model(const BaseModelFile& model, const WeightOptions& options, cons
   Packer packer(reader, held, options, index, file);
   while (index.done < std::ssize(held.matrices)) {
     auto end = static_cast<size_t>(index.done);
-    for (int64_t bytes = 0; end < held.matrices.size() && bytes < kBatchBytes; ++end) bytes += held.matrices[end].bytes;
+    for (int64_t bytes = 0; end < held.matrices.size() && bytes < options.pack_step_bytes; ++end)
+      bytes += held.matrices[end].bytes;
     TRY(packer.batch(end));
   }
   return file.commit(path);
@@ -330,16 +372,41 @@ std::vector<std::string> packed_paths(const BaseModelFile& model, const WeightOp
   return paths;
 }
 
-Result<PackedFile> find_or_pack(const BaseModelFile& model, const WeightOptions& options, const std::string& cache_dir,
-                                LogSink& log) {
-  const std::vector<std::string> paths = packed_paths(model, options, cache_dir);
+Result<PackMemory> pack_memory(const BaseModelFile& model, const WeightOptions& options) {
+  TRY_ASSIGN(const TensorReader reader, TensorReader::open(model));
+  TRY_ASSIGN(const HeldTensors held, held_tensors(model, reader, options));
+  const UnitSizes sizes = unit_sizes(held, options);
+  PackMemory memory;
+  memory.thread_bytes = sizes.bytes();
+  int64_t all_tiles = 0, counted_tiles = 0;
+  for (const HeldMatrix& matrix : held.matrices) {
+    const int64_t tiles = (matrix.target.rows + kRowTile - 1) / kRowTile;
+    all_tiles += tiles;
+    if (shrinkable(matrix)) counted_tiles = std::max(counted_tiles, tiles);
+  }
+  // The checks are held by the index, by what it is compared with and by its text.
+  memory.fixed_bytes = std::ssize(held.matrices) * kIndexBytesOfMatrix + 3 * all_tiles * int64_t{sizeof(uint32_t)};
+  if (options.shrink != StreamShrink::kOff) memory.fixed_bytes += counted_tiles * int64_t{sizeof(SymbolCounts)};
+  if (options.shrink == StreamShrink::kAuto && shrinkable_bytes(held) >= kProbeBytes)
+    memory.fixed_bytes += measure_shrink_memory(static_cast<int64_t>(sizes.packed));
+  return memory;
+}
+
+std::optional<PackedFile> find_packed(const BaseModelFile& model, const WeightOptions& options,
+                                      const std::string& cache_dir, LogSink& log) {
   const PosixFileSystem files;
-  for (const std::string& path : paths) {
+  for (const std::string& path : packed_paths(model, options, cache_dir)) {
     if (!files.exists(path)) continue;
     auto index = open_packed(path, model, options);
     if (index.ok()) return PackedFile{path, std::move(index).value()};
     log.log(LogLevel::kWarning, index.error().message + " It is made again.");
   }
+  return std::nullopt;
+}
+
+Result<PackedFile> make_packed(const BaseModelFile& model, const WeightOptions& options, const std::string& cache_dir,
+                               LogSink& log) {
+  const std::vector<std::string> paths = packed_paths(model, options, cache_dir);
   Error last;
   for (const std::string& path : paths) {
     if (const std::string folder = parent_path(path); path != paths.front() && !make_folders(folder).ok()) continue;
@@ -350,11 +417,17 @@ Result<PackedFile> find_or_pack(const BaseModelFile& model, const WeightOptions&
       return PackedFile{path, std::move(index)};
     }
     last = std::move(packed).error();
-    if (last.code == ErrorCode::kUnavailable) return last;  // another process makes this very file
+    if (last.code == ErrorCode::kUnavailable) return last;
     log.log(LogLevel::kWarning, last.message);
   }
   return std::move(last).with_context(
       "The model does not fit the memory budget and could not be laid out for streaming");
+}
+
+Result<PackedFile> find_or_pack(const BaseModelFile& model, const WeightOptions& options, const std::string& cache_dir,
+                                LogSink& log) {
+  if (auto found = find_packed(model, options, cache_dir, log)) return std::move(*found);
+  return make_packed(model, options, cache_dir, log);
 }
 
 }  // namespace loralei

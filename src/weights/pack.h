@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packing: a base model's matrices written into a packed file (formats/packed_index.h), and found again.
 //
-// Thread: one caller; packs on several threads. Failure: sentences. Invariants: the file appears under its name only
-// when it is complete and on disk; one process packs it at a time; an interrupted packing leaves NAME.part, and the
-// next one goes on from there. One that is stale (its source has changed), damaged or of another layout is made again,
-// never misread.
+// Thread: one caller; packs on several threads. Failure: sentences; kUnavailable when it was stopped, or another
+// process packs the same file. Invariants: the file appears under its name only when it is complete and on disk; one
+// process packs it at a time; an interrupted packing leaves NAME.part, and the next one goes on from there. One that is
+// stale (its source has changed), damaged or of another layout is made again, never misread.
 //
 // Matrices of 16-bit numbers are shrunk where the options say so, or, with auto, where decoding is fast enough for the
 // disk; that takes one more reading of them, because places are given by the tile that shrinks worst. A form that is
 // not at least 5 % smaller, and an embedding that is only looked up, stay as they are.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,14 @@ Result<PackedIndex> open_packed(const std::string& path, const BaseModelFile& mo
 
 Status pack_model(const BaseModelFile& model, const WeightOptions& options, const std::string& path, LogSink& log);
 
+// The most memory that packing this model takes at once, bookkeeping and every thread's buffers.
+struct PackMemory {
+  int64_t fixed_bytes = 0;
+  int64_t thread_bytes = 0;
+  int64_t bytes(int threads) const { return fixed_bytes + threads * thread_bytes; }
+};
+Result<PackMemory> pack_memory(const BaseModelFile& model, const WeightOptions& options);
+
 struct PackedFile {
   std::string path;
   PackedIndex index;
@@ -34,7 +43,13 @@ struct PackedFile {
 // Where it is looked for: beside the model, then in `cache_dir` (may be empty).
 std::vector<std::string> packed_paths(const BaseModelFile& model, const WeightOptions& options,
                                       const std::string& cache_dir);
-// The first that fits, or one made in the first place that can be written to.
+// The first that fits.
+std::optional<PackedFile> find_packed(const BaseModelFile& model, const WeightOptions& options,
+                                      const std::string& cache_dir, LogSink& log);
+// One made in the first place that can be written to.
+Result<PackedFile> make_packed(const BaseModelFile& model, const WeightOptions& options, const std::string& cache_dir,
+                               LogSink& log);
+// The one or the other.
 Result<PackedFile> find_or_pack(const BaseModelFile& model, const WeightOptions& options, const std::string& cache_dir,
                                 LogSink& log);
 

@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "base/units.h"
 #include "formats/base_model.h"
 #include "tensor/weight_view.h"
 #include "weights/residency.h"
@@ -29,6 +31,9 @@ struct WeightOptions {
   StreamShrink shrink = StreamShrink::kAuto;  // packing: 16-bit matrices; opening: auto takes either form
   int threads = 1;
   LoadProgressFn progress;  // called from the loading threads, one at a time
+  // Packing:
+  std::stop_token stop;                 // ends it early, within a unit of some megabytes
+  int64_t pack_step_bytes = 32 * kMiB;  // written between two points from which it can go on
 };
 
 struct HeldMatrix {

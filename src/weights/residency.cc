@@ -353,6 +353,12 @@ int64_t panel_rows(const PlannedMatrix& matrix) {
   return std::max<int64_t>(1, kPanelBytes / stored_tile_bytes(matrix)) * kRowTile;
 }
 
+int64_t least_residency_bytes(const std::vector<PlannedMatrix>& matrices, ResidencyPolicy policy) {
+  const Shape shape(matrices);
+  const int64_t streaming = always_locked_bytes(shape, policy) + window_need(shape, {matrices, 0}).least;
+  return std::min(streaming, shape.touched_bytes);
+}
+
 Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices, int64_t bytes,
                                      const ResidencyOptions& options) {
   const Shape shape(matrices);

@@ -76,6 +76,10 @@ inline constexpr int64_t kBalancedShrunkWindowBytes = int64_t{64} << 20;  // a q
 Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices, int64_t bytes,
                                      const ResidencyOptions& options);
 
+// With so many bytes or more a plan can be made: those of a window that holds what it must, and of what is always
+// locked.
+int64_t least_residency_bytes(const std::vector<PlannedMatrix>& matrices, ResidencyPolicy policy);
+
 // Rows of a streamed panel of this matrix: whole tiles of up to kPanelBytes, at least one.
 int64_t panel_rows(const PlannedMatrix& matrix);
 

@@ -227,6 +227,9 @@ TEST(Residency, ATooSmallBudgetIsRefusedWithTheLeastThatWouldDo) {
     expect_sound(list, *plan, high);
     const bool balanced = policy == ResidencyPolicy::kBalanced;
     EXPECT_LT(high, balanced ? 12 * kMiB : 180 * kMiB) << residency_policy_name(policy);
+    const int64_t named = least_residency_bytes(list, policy);
+    EXPECT_TRUE(plan_residency(list, named, {policy}).ok());
+    EXPECT_LT(named - high, 64 * kKiB) << residency_policy_name(policy);
   }
 }
 

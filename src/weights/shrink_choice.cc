@@ -7,6 +7,7 @@
 #include "device/host/thread_pool.h"
 #include "weights/disk_probe.h"
 #include "weights/panel_decoder.h"
+#include "weights/streamer.h"
 
 namespace loralei {
 namespace {
@@ -48,6 +49,10 @@ Result<ShrinkRates> measure_shrink(const PackedMatrix& matrix, std::span<const s
   TRY_ASSIGN(rates.decode_gb_s, decode_gb_s(matrix, tiles, threads));
   TRY_ASSIGN(rates.disk_gb_s, probe_stream_gb_s(path, kDiskProbeS));
   return rates;
+}
+
+int64_t measure_shrink_memory(int64_t held_bytes) {
+  return held_bytes + BlockReaderOptions().depth * StreamerOptions().block_bytes;
 }
 
 }  // namespace loralei

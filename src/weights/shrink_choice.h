@@ -26,5 +26,7 @@ struct ShrinkRates {
 // question, past the page cache; some tens of milliseconds each. `tiles` are the first tiles of the matrix as stored.
 Result<ShrinkRates> measure_shrink(const PackedMatrix& matrix, std::span<const std::byte> tiles,
                                    const std::string& path, int threads);
+// The memory that takes beside the tiles, which are decoded to `held_bytes`.
+int64_t measure_shrink_memory(int64_t held_bytes);
 
 }  // namespace loralei

@@ -622,6 +622,53 @@ TEST_F(Streaming, PackingGoesOnWhereItWasInterrupted) {
   }
 }
 
+TEST_F(Streaming, PackingStopsWhenToldToAndGoesOnLater) {
+  const BaseModelFile model = open("llama2");
+  const std::string path = pack(model);
+  std::ifstream in(path, std::ios::binary);
+  const std::string whole((std::istreambuf_iterator<char>(in)), {});
+  fs::remove(path);
+  for (const StreamShrink form : {StreamShrink::kOff, StreamShrink::kOn}) {
+    WeightOptions options;
+    options.shrink = form;
+    options.pack_step_bytes = 1;  // every matrix
+    options.threads = 2;
+    std::stop_source stop;
+    options.stop = stop.get_token();
+    int calls = 0;
+    int64_t stopped_at = 0, first_done = -1;
+    options.progress = [&](int64_t done, int64_t total) {
+      ++calls;
+      if (first_done < 0) first_done = done;
+      stopped_at = done;
+      if (done > total / 2) stop.request_stop();
+    };
+    const Status stopped = pack_model(model, options, path, log_);
+    ASSERT_FALSE(stopped.ok());
+    EXPECT_EQ(stopped.error().code, ErrorCode::kUnavailable);
+    EXPECT_FALSE(fs::exists(path));
+    const int64_t reached = stopped_at;
+    EXPECT_EQ(pack_model(model, options, path, log_).error().code, ErrorCode::kUnavailable);  // at once
+    EXPECT_EQ(stopped_at, reached);
+    if (form == StreamShrink::kOn) {  // nor are numbers counted any more: nothing has its place
+      const std::string other = (folder_ / "other.pack").string();
+      EXPECT_FALSE(pack_model(model, options, other, log_).ok());
+      EXPECT_EQ(fs::file_size(other + ".part"), 0u);
+    }
+    options.stop = {};
+    first_done = -1;
+    ASSERT_TRUE(pack_model(model, options, path, log_).ok());
+    EXPECT_GT(first_done, reached / 2);
+    EXPECT_LT(first_done, stopped_at);
+    ASSERT_TRUE(open_packed(path, model, options).ok());
+    if (form == StreamShrink::kOff) {
+      std::ifstream made(path, std::ios::binary);
+      EXPECT_TRUE(whole == std::string((std::istreambuf_iterator<char>(made)), {}));
+    }
+    fs::remove(path);
+  }
+}
+
 TEST_F(Streaming, OneProcessPacksAtATime) {
   const BaseModelFile model = open("llama2");
   const std::string path = (folder_ / "model.pack").string();

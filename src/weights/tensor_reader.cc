@@ -56,17 +56,23 @@ int64_t TensorReader::unit_rows(const TensorTarget& target) {
   return std::lcm(int64_t{kRowTile}, head);
 }
 
+int64_t TensorReader::buffer_bytes(const TensorInfo& info, const TensorTarget& target, int64_t row_count) {
+  const bool tiles = target.layout == LayoutId::kTile16;
+  if (!tiles && target.permuted_heads == 0 && target.dtype == info.dtype) return 0;
+  return row_count * target.source_row_bytes + kRowTile * row_bytes(target.dtype, target.cols);
+}
+
 Result<uint64_t> TensorReader::read_rows(const TensorInfo& info, const TensorTarget& target, int64_t row_begin,
                                          int64_t row_count, std::byte* out, std::vector<std::byte>& buffer) const {
   const int64_t held_row_bytes = row_bytes(target.dtype, target.cols);
   const int64_t source_bytes = row_count * target.source_row_bytes;
   const File& file = *files_[info.file];
   const bool tiles = target.layout == LayoutId::kTile16;
-  const bool in_place = !tiles && target.permuted_heads == 0 && target.dtype == info.dtype;
+  const int64_t needed = buffer_bytes(info, target, row_count);  // source rows, then converted ones of a tile
+  const bool in_place = needed == 0;
   std::byte* source = out;
   if (!in_place) {
-    const int64_t tile_rows_bytes = kRowTile * held_row_bytes;  // converted rows of one tile
-    buffer.resize(static_cast<size_t>(source_bytes + tile_rows_bytes));
+    buffer.resize(static_cast<size_t>(needed));
     source = buffer.data();
   }
   TRY(file.read_exact(info.offset + row_begin * target.source_row_bytes, {source, static_cast<size_t>(source_bytes)}));

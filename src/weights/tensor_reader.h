@@ -42,6 +42,9 @@ class TensorReader {
   // they are permuted.
   static int64_t unit_rows(const TensorTarget& target);
 
+  // What read_rows(info, target, ...) of so many rows needs of `buffer`; 0: they are read where they are to be held.
+  static int64_t buffer_bytes(const TensorInfo& info, const TensorTarget& target, int64_t row_count);
+
   // Reads target rows [row_begin, row_begin + row_count) to `out`. Answers a hash of name, place and source bytes, to
   // be summed over all units. `buffer` is the calling thread's and is kept between calls.
   Result<uint64_t> read_rows(const TensorInfo& info, const TensorTarget& target, int64_t row_begin, int64_t row_count,

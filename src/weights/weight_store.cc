@@ -100,6 +100,13 @@ struct WeightStore::State {
     matrix.planned = held.planned;
     slots[held.source->name] = static_cast<TensorSlot>(matrices.size() - 1);
   }
+  std::vector<PlannedMatrix> planned() const {
+    std::vector<PlannedMatrix> planned;
+    for (const Matrix& matrix : matrices) planned.push_back(matrix.planned);
+    return planned;
+  }
+  // What a plan does not count: vectors, and that each matrix starts on a cache line.
+  int64_t beside_plan() const { return vector_bytes + std::ssize(matrices) * kAlignBytes; }
   int64_t locked_bytes() const {
     int64_t bytes = 0;
     for (const Matrix& matrix : matrices) bytes += matrix.bytes(matrix.locked_rows);
@@ -221,17 +228,27 @@ void WeightStore::release_matrices() {
 }
 
 // --- resizing ---
+Result<ResidencyPlan> WeightStore::plan_for(int64_t weight_bytes, const ResidencyOptions& residency) const {
+  const int64_t beside = weight_bytes >= whole_bytes() ? state_->vector_bytes : state_->beside_plan();
+  return plan_residency(state_->planned(), weight_bytes - beside, residency);
+}
+
+int64_t WeightStore::least_bytes(ResidencyPolicy policy) const {
+  return std::min(whole_bytes(), state_->beside_plan() + least_residency_bytes(state_->planned(), policy));
+}
+
+Status WeightStore::open_packed_file(const BaseModelFile& model, const WeightOptions& options,
+                                     const std::string& path) {
+  return state_->open_packed_file(model, options, path);
+}
+
 Status WeightStore::resize(const BaseModelFile& model, const WeightOptions& options, const StreamingOptions& streaming,
                            LogSink& log) {
   check();
   State& state = *state_;
-  TRY(state.open_packed_file(model, options, streaming.packed_path));
-  std::vector<PlannedMatrix> planned;
-  for (const State::Matrix& matrix : state.matrices) planned.push_back(matrix.planned);
-  const int64_t padding = std::ssize(planned) * kAlignBytes;  // each matrix starts on a cache line
-  const bool whole = streaming.weight_bytes >= whole_bytes();
-  const int64_t plannable = streaming.weight_bytes - state.vector_bytes - (whole ? 0 : padding);
-  TRY_ASSIGN(ResidencyPlan plan, plan_residency(planned, plannable, streaming.residency));
+  TRY(open_packed_file(model, options, streaming.packed_path));
+  TRY_ASSIGN(ResidencyPlan plan, plan_for(streaming.weight_bytes, streaming.residency));
+  const std::vector<PlannedMatrix> planned = state.planned();
   int64_t bytes = state.vector_bytes + plan.window_bytes;
   for (size_t i = 0; i < planned.size(); ++i) bytes += state.matrices[i].bytes(plan.locked_rows[i]);
   if (bytes > state.grant.bytes() && !state.grant.grow_to(bytes)) {

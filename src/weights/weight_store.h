@@ -6,12 +6,13 @@
 // streamed panels may be overwritten as soon as the next round begins. Everything resident is one round.
 //
 // Thread: load() and stream() from one thread; uses, look_up(), passes and resize() from the executor thread, resize()
-// between passes. Ownership: owns the bytes under a ledger grant; a WeightUse and a WeightPass must not outlive the
-// store. Invariants: a pass uses the matrices in the order of residency.h (it may end early); the bytes of a round are
-// valid and unchanged until the next; locked rows and those of a round are held as the kernels take them, shrunk ones
-// decoded (tensor/shrink.h); what is held never exceeds the grant, during a resize neither. Failure: load()
-// answers a sentence (too large for the budget, with the numbers; short file; unsupported dtype); next() and look_up()
-// answer what reading failed of.
+// between passes; plan_for(), least_bytes() and whole_bytes() from any, while neither resize() nor open_packed_file()
+// runs. Ownership: owns the bytes under a ledger grant; a WeightUse and a WeightPass must not outlive the store.
+// Invariants: a pass uses the matrices in the order of residency.h (it may end early); the bytes of a round are valid
+// and unchanged until the next; locked rows and those of a round are held as the kernels take them, shrunk ones decoded
+// (tensor/shrink.h); what is held never exceeds the grant, during a resize neither. Failure: load() answers a sentence
+// (too large for the budget, with the numbers; short file; unsupported dtype); next() and look_up() answer what reading
+// failed of.
 #pragma once
 
 #include <array>
@@ -130,6 +131,12 @@ class WeightStore {
                                                      const WeightOptions& options, const StreamingOptions& streaming,
                                                      LogSink& log);
   ~WeightStore();
+
+  // What resize() to so many bytes would do, which it refuses where this does, and the least bytes that do. Both count
+  // with matrices as they are held until open_packed_file() has told how they are stored.
+  Result<ResidencyPlan> plan_for(int64_t weight_bytes, const ResidencyOptions& residency) const;
+  int64_t least_bytes(ResidencyPolicy policy) const;
+  Status open_packed_file(const BaseModelFile& model, const WeightOptions& options, const std::string& path);
 
   // Holds the same weights in other bytes from the next pass on: locks rows or gives them up, in place, and streams
   // what is not locked. Refused (a plan that cannot do, a packed file that does not fit) it changes nothing; when

@@ -4,6 +4,7 @@ import concurrent.futures
 import http.client
 import json
 import pathlib
+import re
 import shutil
 import signal
 import tempfile
@@ -120,6 +121,15 @@ class Memory(unittest.TestCase):
             status, _, body = server.request("PUT", "/v1/admin/memory", {"budget_bytes": "1MiB"})
             self.assertEqual(status, 413, body)
             self.assertIn("raise --memory-budget by", body["error"]["message"])
+            # With the least it names the KV cache holds one text of the longest length, and answers stay the same.
+            least = int(re.search(r"The least this server can do with is .*?\((\d+) bytes\)", body["error"]["message"])[1])
+            status, _, body = server.request("PUT", "/v1/admin/memory", {"budget_bytes": least})
+            self.assertEqual(status, 200, body)
+            self.assertLess(body["kv_bytes"], before["kv_bytes"])
+            for name in names:
+                self.assertEqual(chat(server, name)[2]["choices"][0]["message"]["content"], expected[name])
+            status, _, body = server.request("PUT", "/v1/admin/memory", {"budget_bytes": before["budget_bytes"]})
+            self.assertEqual((status, body["kv_bytes"], body["streamed_bytes_per_pass"]), (200, before["kv_bytes"], 0))
             self.assertEqual(server.request("PUT", "/v1/admin/memory", {"budget": 5})[0], 400)
         finally:
             self.assertEqual(server.stop(), 0, "\n".join(server.lines[-40:]))

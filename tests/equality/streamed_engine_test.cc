@@ -7,7 +7,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <filesystem>
+#include <mutex>
 #include <thread>
 
 #include "base/prng.h"
@@ -15,6 +17,7 @@
 #include "support/engine_driver.h"
 #include "sys/faulty_block_reader.h"
 #include "sys/process.h"
+#include "weights/pack.h"
 
 namespace loralei::test {
 namespace {
@@ -124,8 +127,8 @@ TEST_F(StreamedEngine, BudgetsChangeAndReadsFailUnderTraffic) {
   ASSERT_TRUE(driver.running());
   register_adapters(driver);
   const EngineStats begun = driver.stats();
-  const int64_t fixed = begun.kv_bytes + begun.scratch_bytes + begun.other_bytes + options_.engine.adapter_bytes;
-  const int64_t whole = begun.weights_bytes;
+  const int64_t fixed = begun.scratch_bytes + begun.other_bytes + options_.engine.adapter_bytes;
+  const int64_t whole = begun.weights_bytes, most = whole + begun.kv_bytes;
 
   std::map<uint64_t, size_t> running;
   std::vector<uint64_t> tickets;
@@ -137,8 +140,8 @@ TEST_F(StreamedEngine, BudgetsChangeAndReadsFailUnderTraffic) {
       if (id != 0) running[id] = number;
     }
     if (random_.below(60) == 0) {
-      const int64_t weights = random_.below(6) == 0 ? 2 * whole : static_cast<int64_t>(random_.below(whole));
-      if (const uint64_t ticket = driver.set_memory(fixed + weights)) tickets.push_back(ticket);
+      const int64_t shared = random_.below(6) == 0 ? 2 * most : static_cast<int64_t>(random_.below(most));
+      if (const uint64_t ticket = driver.set_memory(fixed + shared)) tickets.push_back(ticket);
     }
     while (driver.take(driver.open() < kCrowd ? 0 : 100'000'000)) {
     }
@@ -178,6 +181,196 @@ TEST_F(StreamedEngine, BudgetsChangeAndReadsFailUnderTraffic) {
   EXPECT_EQ(ended.running + ended.waiting, 0);
   EXPECT_EQ(ended.kv_blocks_used, 0);
   EXPECT_EQ(ended.weights_bytes, whole);
+  EXPECT_EQ(ended.kv_bytes, begun.kv_bytes);
+}
+
+// The KV cache gives way and comes back while more sequences run than the small one holds.
+TEST_F(StreamedEngine, TheKvCacheFollowsTheBudgetUnderTraffic) {
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  options_.engine.max_sequences = 32;
+  options_.engine.kv_cache_bytes = 4 * kMiB;  // what 32 sequences of 96 tokens need is less
+  EngineDriver driver(options_);
+  ASSERT_TRUE(driver.running());
+  register_adapters(driver);
+  for (const Submit& request : requests_) expected_.push_back(driver.ask(request).tokens);
+  const EngineStats begun = driver.stats();
+  const int64_t block = int64_t{2} * 2 * 2 * 16 * 16 * 4, smallest = 6 * block;
+  ASSERT_EQ(begun.kv_bytes, 32 * smallest);
+  const auto change = [&](int64_t budget) {
+    const uint64_t ticket = driver.set_memory(budget);
+    EXPECT_NE(ticket, 0u);
+    while (!driver.replies.contains(ticket)) driver.take(1'000'000'000);
+    return driver.replies[ticket].status;
+  };
+  // The least is named, and it is the least.
+  const std::string refusal = change(kMiB).error().message;
+  const size_t number = refusal.find('(', refusal.find("The least this server can do with"));
+  ASSERT_NE(number, std::string::npos) << refusal;
+  const int64_t least = std::stoll(refusal.substr(number + 1));
+  EXPECT_EQ(change(least - 1).error().code, ErrorCode::kTooLarge);
+  EXPECT_EQ(driver.stats().kv_bytes, begun.kv_bytes);
+  EXPECT_EQ(driver.stats().memory_budget_bytes, begun.memory_budget_bytes);
+  EXPECT_TRUE(change(least).ok());
+  EXPECT_EQ(driver.stats().kv_bytes, smallest);
+
+  std::map<uint64_t, size_t> running;
+  std::set<int64_t> sizes;
+  const int64_t most = begun.kv_bytes + begun.weights_bytes;
+  int64_t cached = 0;
+  for (int changes = 0; changes < 200; ++changes) {
+    ASSERT_FALSE(HasFailure());
+    while (driver.open() < 30) {
+      const size_t request = random_.below(kRequests);
+      running[driver.submit(requests_[request])] = request;
+    }
+    for (auto steps = random_.below(12); steps > 0; --steps) driver.take(1'000'000'000);
+    const int64_t budget = least + static_cast<int64_t>(random_.below(static_cast<uint64_t>(most)));
+    const Status status = change(budget);
+    ASSERT_TRUE(status.ok()) << status.error().message;
+    const EngineStats now = driver.stats();
+    EXPECT_EQ(now.memory_budget_bytes, budget);
+    EXPECT_LE(now.kv_bytes + now.weights_bytes + now.scratch_bytes + now.other_bytes + now.adapter_bytes, budget);
+    EXPECT_GE(now.kv_bytes, smallest);
+    driver.ledger().check();
+    sizes.insert(now.kv_bytes);
+    for (const auto& [key, answer] : driver.answers) cached += answer.cached_tokens;
+    compare_ended(driver, running);
+  }
+  EXPECT_TRUE(change(kGiB).ok());
+  driver.collect();
+  compare_ended(driver, running);
+  EXPECT_TRUE(running.empty());
+  EXPECT_EQ(failed_, 0);
+  EXPECT_GT(finished_, 200);
+  EXPECT_GT(sizes.size(), 50u);
+  EXPECT_GT(cached, 1000);
+  const EngineStats ended = driver.stats();
+  EXPECT_GT(ended.preemptions, 20u);
+  EXPECT_EQ(ended.kv_bytes, begun.kv_bytes);
+  EXPECT_EQ(ended.streamed_bytes, 0);
+}
+
+// Holds packing up at its first line of progress.
+class HeldUpLog final : public LogSink {
+ public:
+  void log(LogLevel, std::string_view message) override {
+    std::unique_lock lock(mutex_);
+    if (!message.starts_with("packing ")) return;
+    ++lines;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return released_; });
+  }
+  void wait_for_a_line() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return lines > 0; });
+  }
+  void release() {
+    const std::lock_guard lock(mutex_);
+    released_ = true;
+    changed_.notify_all();
+  }
+  std::atomic<int> lines{0};
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool released_ = false;
+};
+
+TEST_F(StreamedEngine, PackingBesideStepsHasAGrantAndSaysHowFarItIs) {
+  HeldUpLog log;
+  EngineDriver driver(options_, &log);
+  ASSERT_TRUE(driver.running());
+  const EngineStats begun = driver.stats();
+  const int64_t half = begun.kv_bytes + begun.scratch_bytes + begun.other_bytes + options_.engine.adapter_bytes +
+                       begun.weights_bytes * 3 / 4;
+  const uint64_t ticket = driver.set_memory(half);
+  ASSERT_NE(ticket, 0u);
+  log.wait_for_a_line();
+  EXPECT_GT(driver.ledger().used_bytes(MemoryUse::kOther), begun.other_bytes);
+  EXPECT_EQ(driver.set_memory(kGiB), 0u);  // one change at a time
+  Submit request = requests_[0];
+  request.adapters.clear();
+  const uint64_t beside = driver.submit(request);
+  while (driver.open() > 0) driver.take(1'000'000'000);
+  EXPECT_EQ((driver.answers[{beside, 0}].end), EndReason::kLength);  // steps go on meanwhile
+  log.release();
+  driver.collect();
+  ASSERT_TRUE(driver.replies[ticket].status.ok()) << driver.replies[ticket].status.error().message;
+  EXPECT_GE(log.lines, 5);
+  EXPECT_LE(log.lines, 10);
+  EXPECT_EQ(driver.ledger().used_bytes(MemoryUse::kOther), begun.other_bytes);
+  EXPECT_GT(driver.stats().streamed_bytes, 0);
+  EXPECT_EQ(driver.ask(request).tokens, (driver.answers[{beside, 0}].tokens));
+}
+
+TEST_F(StreamedEngine, PackingBesideStepsIsRefusedWhereTheBudgetHasNoRoomForIt) {
+  options_.engine.adapter_bytes = 1000;
+  EngineDriver driver(options_);
+  ASSERT_TRUE(driver.running());
+  const auto change = [&](int64_t budget) {
+    const uint64_t ticket = driver.set_memory(budget);
+    driver.collect();
+    return driver.replies[ticket].status;
+  };
+  const int64_t tight = driver.ledger().used_bytes() + options_.engine.adapter_bytes;
+  ASSERT_TRUE(change(tight).ok());
+  const Status refused = change(tight - 40'000);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge);
+  EXPECT_NE(refused.error().message.find("'loralei pack'"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(driver.stats().memory_budget_bytes, tight);
+  EXPECT_EQ(driver.stats().streamed_bytes, 0);
+  // A file that is there needs no memory to be made.
+  const BaseModelFile model = open_base_model(options_.model_path).value();
+  NullLogSink log;
+  ASSERT_TRUE(find_or_pack(model, {}, "", log).ok());
+  EXPECT_TRUE(change(tight - 40'000).ok());
+  EXPECT_GT(driver.stats().streamed_bytes, 0);
+}
+
+TEST_F(StreamedEngine, AShutdownEndsPackingAndALaterStartMakesTheFile) {
+  const std::string path = (folder_ / "model" / "loralei.pack").string();
+  const auto lower = [&](EngineDriver& driver) {
+    const EngineStats now = driver.stats();
+    return driver.set_memory(now.kv_bytes + now.scratch_bytes + now.other_bytes + options_.engine.adapter_bytes +
+                             now.weights_bytes / 2);
+  };
+  for (const bool drained : {true, false}) {
+    HeldUpLog log;
+    EngineDriver driver(options_, &log);
+    ASSERT_TRUE(driver.running());
+    const int64_t other = driver.stats().other_bytes;
+    const uint64_t ticket = lower(driver);
+    ASSERT_NE(ticket, 0u);
+    log.wait_for_a_line();
+    // Lets packing go on once it has been told to stop.
+    std::jthread release([&] {
+      while (driver.engine().command(MemoryCommand{1, kGiB}).error().code != ErrorCode::kUnavailable)
+        std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      log.release();
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    if (drained) {
+      driver.engine().drain();
+      driver.collect();
+      ASSERT_FALSE(driver.replies[ticket].status.ok());
+      EXPECT_EQ(driver.replies[ticket].status.error().code, ErrorCode::kUnavailable);
+    } else {
+      driver.engine().stop();
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+    EXPECT_EQ(driver.ledger().used_bytes(MemoryUse::kOther), other);
+    EXPECT_LE(log.lines, 2);
+    EXPECT_TRUE(fs::exists(path + ".part"));
+    EXPECT_FALSE(fs::exists(path));
+  }
+  EngineDriver driver(options_);
+  const uint64_t ticket = lower(driver);
+  driver.collect();
+  EXPECT_TRUE(driver.replies[ticket].status.ok());
+  EXPECT_TRUE(fs::exists(path));
 }
 
 TEST_F(StreamedEngine, OneBudgetThatCannotDoAndOneThatNeedsNothing) {

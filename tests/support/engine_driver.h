@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/engine_host.h"
+#include "memory/ledger.h"
 
 namespace loralei::test {
 
@@ -31,8 +32,9 @@ class EngineDriver {
  public:
   using Key = std::pair<uint64_t, int32_t>;  // request, choice
 
-  explicit EngineDriver(const EngineHostOptions& options) {
-    auto started = EngineHost::start(options, log_, {});
+  // `log` outlives the driver; null: nobody listens.
+  explicit EngineDriver(const EngineHostOptions& options, LogSink* log = nullptr) {
+    auto started = EngineHost::start(options, log != nullptr ? *log : log_, {});
     if (started.ok())
       host_ = std::move(*started);
     else
@@ -43,6 +45,7 @@ class EngineDriver {
   const EngineHost& host() const { return *host_; }
   Engine& engine() { return host_->engine(); }
   EngineStats stats() { return engine().stats(); }
+  const Ledger& ledger() const { return host_->ledger(); }
 
   // Gives the request an id and hands it in; 0 when it is refused.
   uint64_t submit(Submit request) {
