@@ -4,12 +4,14 @@
 
 #include <sys/mman.h>
 
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 
 #include "device/cuda/emulated/emulator.h"
 
@@ -17,6 +19,26 @@ namespace loralei::cuda_emulated {
 namespace {
 
 using Work = std::function<void()>;
+
+// One thread at a time; kernels tell their failures while the thread that runs them is inside.
+using Inside = std::lock_guard<std::recursive_mutex>;
+std::recursive_mutex& door() {
+  static std::recursive_mutex only;
+  return only;
+}
+
+// Threads that wait for events.
+struct WaitingRoom {
+  std::mutex mutex;
+  std::condition_variable opened;
+  bool held = false;
+};
+WaitingRoom& waiting_room() {
+  static WaitingRoom only;
+  return only;
+}
+
+int64_t refused_copy_bytes = -1, allocations_made = 0;
 
 struct StreamQueue {
   std::deque<Work> waiting;
@@ -63,7 +85,7 @@ struct Pages {
   void* base;
   size_t bytes;
 };
-std::map<void*, Pages>& allocations() {
+std::map<void*, Pages>& memory() {
   static std::map<void*, Pages> all;
   return all;
 }
@@ -87,15 +109,43 @@ Error not_recorded(const char* what) {
 
 }  // namespace
 
-void refuse_captures(bool refuse) { capture().refused = refuse; }
+void refuse_captures(bool refuse) {
+  const Inside inside(door());
+  capture().refused = refuse;
+}
 
-void enqueue(void* stream, Work work) { queue_of(stream)->put(std::move(work)); }
+void hold_event_waits(bool hold) {
+  {
+    const std::lock_guard lock(waiting_room().mutex);
+    waiting_room().held = hold;
+  }
+  waiting_room().opened.notify_all();
+}
+
+void refuse_copies_of(int64_t bytes) {
+  const Inside inside(door());
+  refused_copy_bytes = bytes;
+}
+
+int64_t allocations() {
+  const Inside inside(door());
+  return allocations_made;
+}
+
+void enqueue(void* stream, Work work) {
+  const Inside inside(door());
+  queue_of(stream)->put(std::move(work));
+}
 
 void fail(std::string sentence) {
+  const Inside inside(door());
   if (failure().empty()) failure() = std::move(sentence);
 }
 
-std::string take_failure() { return std::exchange(failure(), ""); }
+std::string take_failure() {
+  const Inside inside(door());
+  return std::exchange(failure(), "");
+}
 
 Status status() {
   if (failure().empty()) return {};
@@ -131,6 +181,8 @@ Status memory_info(int64_t* free_bytes, int64_t* total_bytes) {
 
 // The data ends (rounded up to 16 bytes) where a page begins that nobody may touch.
 Result<void*> allocate(int64_t bytes) {
+  const Inside inside(door());
+  ++allocations_made;
   if (capture().stream != nullptr) return not_recorded("allocate memory");
   if (bytes > int64_t{1} << 30) return Error{ErrorCode::kOverloaded, "The emulated GPU has 1 GiB of memory."};
   const size_t rounded = (static_cast<size_t>(bytes) + 15) / 16 * 16;
@@ -140,33 +192,36 @@ Result<void*> allocate(int64_t bytes) {
   std::memset(base, 0xFF, mapped - kPage);
   CHECK(mprotect(static_cast<std::byte*>(base) + mapped - kPage, kPage, PROT_NONE) == 0);
   void* data = static_cast<std::byte*>(base) + mapped - kPage - rounded;
-  allocations()[data] = {base, mapped};
+  memory()[data] = {base, mapped};
   return data;
 }
 
 // What lies before the data in its page must still be as it was filled.
-void release(void* memory) {
-  const Pages pages = allocations().at(memory);
-  for (auto* p = static_cast<std::byte*>(pages.base); p != memory; ++p) {
+void release(void* data) {
+  const Inside inside(door());
+  const Pages pages = cuda_emulated::memory().at(data);
+  for (auto* p = static_cast<std::byte*>(pages.base); p != data; ++p) {
     if (*p == std::byte{0xFF}) continue;
     std::fprintf(stderr, "a kernel wrote before the start of a device buffer\n");
     std::abort();
   }
   munmap(pages.base, pages.bytes);
-  allocations().erase(memory);
+  cuda_emulated::memory().erase(data);
 }
 
 Result<void*> allocate_pinned(int64_t bytes) { return allocate(bytes); }
-void release_pinned(void* memory) { release(memory); }
+void release_pinned(void* data) { release(data); }
 
 Result<Stream> create_stream() {
   return static_cast<Stream>(new std::shared_ptr<StreamQueue>(std::make_shared<StreamQueue>()));
 }
 void destroy_stream(Stream stream) {
+  const Inside inside(door());
   queue_of(stream)->run_until(queue_of(stream)->queued);
   delete static_cast<std::shared_ptr<StreamQueue>*>(stream);
 }
 Status synchronize(Stream stream) {
+  const Inside inside(door());
   if (queue_of(stream)->capturing) return not_recorded("finish its work");
   queue_of(stream)->run_until(queue_of(stream)->queued);
   return status();
@@ -175,10 +230,12 @@ Status synchronize(Stream stream) {
 Result<Event> create_event(bool /*timed*/) { return static_cast<Event>(new Mark); }
 void destroy_event(Event event) { delete static_cast<Mark*>(event); }
 Status record(Event event, Stream stream) {
+  const Inside inside(door());
   *static_cast<Mark*>(event) = {queue_of(stream), queue_of(stream)->queued};
   return {};
 }
 Status wait(Stream stream, Event event) {
+  const Inside inside(door());
   const Mark mark = *static_cast<Mark*>(event);
   queue_of(stream)->put([mark] {
     if (mark.stream != nullptr) mark.stream->run_until(mark.at);
@@ -186,13 +243,25 @@ Status wait(Stream stream, Event event) {
   return {};
 }
 Result<bool> is_done(Event event) {
+  const Inside inside(door());
   const Mark& mark = *static_cast<Mark*>(event);
   if (mark.done()) return true;
   mark.stream->run_one();
   TRY(status());
   return mark.done();
 }
+Status wait_until_done(Event event) {
+  {
+    std::unique_lock lock(waiting_room().mutex);
+    waiting_room().opened.wait(lock, [] { return !waiting_room().held; });
+  }
+  const Inside inside(door());
+  const Mark& mark = *static_cast<Mark*>(event);
+  if (mark.stream != nullptr) mark.stream->run_until(mark.at);
+  return status();
+}
 Result<double> elapsed_ms(Event from, Event to) {
+  const Inside inside(door());
   if (!static_cast<Mark*>(from)->done() || !static_cast<Mark*>(to)->done()) {
     return internal_error("The GPU could not measure a time: an event is not done.");
   }
@@ -200,6 +269,8 @@ Result<double> elapsed_ms(Event from, Event to) {
 }
 
 Status copy(void* to, const void* from, int64_t bytes, CopyKind /*kind*/, Stream stream) {
+  const Inside inside(door());
+  if (bytes == refused_copy_bytes) return internal_error("The GPU could not copy memory: out of resources.");
   enqueue(stream, [=] { std::memmove(to, from, static_cast<size_t>(bytes)); });
   return {};
 }
@@ -209,6 +280,7 @@ Status fill(void* to, int byte, int64_t bytes, Stream stream) {
 }
 
 Status begin_capture(Stream stream) {
+  const Inside inside(door());
   if (capture().refused || capture().stream != nullptr) {
     return internal_error("The GPU could not record a graph: operation not permitted.");
   }
@@ -217,6 +289,7 @@ Status begin_capture(Stream stream) {
   return {};
 }
 Result<Graph> end_capture(Stream stream, Graph previous) {
+  const Inside inside(door());
   delete static_cast<std::shared_ptr<Recorded>*>(previous);
   if (capture().stream != queue_of(stream).get()) {
     return internal_error("The GPU could not record a graph: the stream is not capturing.");
