@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "adapters/adapter.h"
+#include "engine/device_tier.h"
 #include "model/model.h"
 
 namespace loralei {
@@ -20,6 +20,8 @@ class Executor {
   virtual Status execute(const ModelBatch& batch, const KvView& kv) = 0;
   // Whether steps may use the adapter; an error ends the request that asked for it, before any step.
   virtual Status accepts(const Adapter&) const { return {}; }
+  // Where adapters must be for a step to use them; null: in host memory.
+  virtual DeviceTier* device_tier() { return nullptr; }
   virtual const ModelLimits& limits() const = 0;   // the engine plans within them
   virtual ModelTimes times() const { return {}; }  // since it was made
   // Of weights read from disk in every step, whatever its rows: where there are some, rows more are nearly free.

@@ -189,6 +189,12 @@ void put_engine(Page& page, const EngineStats& s) {
              number(s.adapter_load_failures));
   page.value(kCounter, "loralei_adapter_evictions_total", "Adapters dropped to make room.",
              number(s.adapter_evictions));
+  page.value(kCounter, "loralei_adapter_uploads_total", "Adapters copied from host memory to the GPU.",
+             number(s.adapter_uploads));
+  page.value(kCounter, "loralei_adapter_upload_bytes_total", "Bytes of adapters copied to the GPU.",
+             number(s.adapter_upload_bytes));
+  page.value(kCounter, "loralei_adapter_upload_seconds_total", "Time that copies of adapters to the GPU took.",
+             s.adapter_upload_s);
   page.value(kGauge, "loralei_step_seconds", "Duration of the last step.", s.step_ms_last / 1000);
   page.value(kGauge, "loralei_step_rows", "Rows of the last step.", s.rows_last);
   put_step_rows(page, s);

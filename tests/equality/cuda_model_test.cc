@@ -384,11 +384,12 @@ TEST_P(CudaModelRules, AdaptersComeAndGo) {
   EXPECT_EQ(adapters.uploads(), 1);
   device({span(1, 0, 4, {{adapters_[1], 1.0f, 0}})});
   EXPECT_GT(adapters.bytes(), one);
+  EXPECT_EQ(adapters.waits(), 2) << "nobody brought them before";
+  adapters.check();
   adapters.drop(adapters_[1]->pairs.data(), adapters_[1]->pairs.size());
   EXPECT_EQ(adapters.bytes(), one);
 
   // Room for one: the other goes; for none: a sentence.
-  CudaStream stream = CudaStream::create().value();
   const auto column = [&](const Adapter& adapter) {
     std::vector<const LoraPair*> pairs;
     for (const LoraPair& pair : adapter.pairs) {
@@ -396,13 +397,13 @@ TEST_P(CudaModelRules, AdaptersComeAndGo) {
     }
     return pairs;
   };
-  CudaAdapters small(one);
-  ASSERT_TRUE(small.ensure(column(*adapters_[0]), stream).ok());
-  const Status full = small.ensure(column(*adapters_[0]), stream);
+  CudaAdapters small = CudaAdapters::create({.bytes_max = one}).value();
+  ASSERT_TRUE(small.ensure(column(*adapters_[0])).ok());
+  const Status full = small.ensure(column(*adapters_[0]));
   EXPECT_TRUE(full.ok());
   EXPECT_EQ(small.uploads(), 1);
   const Adapter& odd = *adapters_[adapters_.size() - 2];
-  const Status refused = small.ensure(column(odd), stream);
+  const Status refused = small.ensure(column(odd));
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("need more GPU memory"), std::string::npos) << refused.error().message;
   LoraPair int8 = *column(odd)[0];
@@ -410,7 +411,7 @@ TEST_P(CudaModelRules, AdaptersComeAndGo) {
   int8.a_scale = int8.b_scale = &scale;
   const LoraPair* const one_pair[] = {&int8};
   small.begin_step();
-  EXPECT_NE(small.ensure(one_pair, stream).error().message.find("int8"), std::string::npos);
+  EXPECT_NE(small.ensure(one_pair).error().message.find("int8"), std::string::npos);
   EXPECT_EQ(small.find(*column(odd)[0]), nullptr);
   EXPECT_EQ(small.find(*column(*adapters_[0])[0], AdapterVersionId{7}), nullptr) << "another version at its address";
   EXPECT_NE(small.find(*column(*adapters_[0])[0]), nullptr);

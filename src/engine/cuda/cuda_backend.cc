@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cuda/cuda_backend.h"
 
+#include <algorithm>
+
 #include "device/cuda/cuda_device.h"
 #include "engine/cuda/cuda_executor.h"
 
@@ -11,6 +13,17 @@ struct CudaParts {
   std::unique_ptr<CudaModel> model;
   CudaKv kv;
 };
+
+constexpr int64_t kDriverReserve = int64_t{256} << 20;  // graphs, cuBLASLt's workspaces
+
+// The share of adapters is one piece of memory: what the host gives them, as far as model and KV cache leave room.
+Result<int64_t> adapter_share(const DeviceRequest& request, const CudaModelOptions& options) {
+  TRY(set_cuda_device(options.device));
+  TRY_ASSIGN(const CudaMemoryInfo memory, cuda_memory_info());
+  TRY_ASSIGN(const int64_t model_bytes, CudaModel::device_bytes(request.config, request.weights, options));
+  const int64_t kv_bytes = request.kv_blocks * CudaKv::block_bytes(request.config, request.kv_dtype);
+  return std::clamp<int64_t>(memory.free_bytes - model_bytes - kv_bytes - kDriverReserve, 0, request.adapter_bytes);
+}
 
 }  // namespace
 
@@ -27,9 +40,9 @@ Result<DeviceBackend> make_cuda_backend(const CudaBackendOptions& options, const
   model.device = options.ordinal;
   model.limits = request.limits;
   model.activation = options.activation;
-  model.adapter_bytes_max = request.adapter_bytes;
   model.graphs = options.graphs;
   model.log = request.log;
+  TRY_ASSIGN(model.adapter_bytes_max, adapter_share(request, model));
   TRY_ASSIGN(parts->model, CudaModel::create(request.config, request.weights, model));
   TRY_ASSIGN(parts->kv, CudaKv::create(request.config, request.kv_dtype, request.kv_blocks));
   DeviceBackend backend;
