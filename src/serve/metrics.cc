@@ -145,8 +145,8 @@ void put_engine(Page& page, const EngineStats& s) {
   const auto number = [](auto value) { return static_cast<double>(value); };
   page.value(kGauge, "loralei_requests_running", "Requests in the batch.", s.running, {}, "vllm:num_requests_running");
   page.value(kGauge, "loralei_requests_waiting", "Requests in the queue.", s.waiting, {}, "vllm:num_requests_waiting");
-  page.value(kGauge, "loralei_requests_waiting_for_adapter", "Requests whose adapter is being loaded.",
-             s.waiting_for_adapter);
+  page.value(kGauge, "loralei_requests_waiting_for_adapter",
+             "Requests whose adapter is being loaded or copied to the GPU.", s.waiting_for_adapter);
   page.value(kGauge, "loralei_kv_blocks", "Blocks of the KV cache by state.", number(s.kv_blocks_total),
              {{"state", "total"}});
   page.value(kGauge, "loralei_kv_blocks", "", number(s.kv_blocks_used), {{"state", "used"}});
