@@ -10,6 +10,7 @@
 
 #include "base/prng.h"
 #include "engine/loop_world.h"
+#include "engine/start.h"
 
 namespace loralei {
 namespace {
@@ -62,14 +63,15 @@ TEST(DeviceTier, AnAdapterOnItsWayDelaysItsOwnRequestsOnly) {
 
 TEST(DeviceTier, WhatAddsNothingIsNotBrought) {
   World world({.device_bytes = kBytes});
-  load(world, 1);
+  load(world, 2);
   const RequestId none = world.submit(simple(10, 5, 1, {{"a", 0.0f}}));
   turns(world, 10);
   world.expect_oracle(none);
   EXPECT_EQ(world.executor.tier->copies(), 0u);
-  const RequestId twice = world.submit(simple(10, 5, 1, {{"a", 1.0f}, {"a", 0.5f}}));
+  const RequestId twice = world.submit(simple(10, 5, 1, {{"a", 1.0f}, {"a", 0.5f}, {"b", 0.0f}}));
   world.run();
   world.expect_oracle(twice);
+  EXPECT_EQ(world.executor.tier->copies(), 1u);
   world.expect_nothing_held();
 }
 
@@ -144,6 +146,11 @@ TEST(DeviceTier, WhoWaitsForRoomIsNotOvertaken) {
   ASSERT_TRUE(world.finish_upload());
   turns(world, 2);
   const RequestId other = world.submit(using_adapter("b", 5));
+  const RequestId base = world.submit(simple(10, 5)), none = world.submit(simple(10, 5, 1, {{"b", 0.0f}}));
+  turns(world, 10);
+  world.expect_oracle(base);
+  world.expect_oracle(none);
+  EXPECT_EQ(world.record(other).events, 0);
   std::vector<RequestId> later;
   for (int i = 0; i < 40; ++i) {
     later.push_back(world.submit(using_adapter("a", 30, i)));
@@ -154,9 +161,6 @@ TEST(DeviceTier, WhoWaitsForRoomIsNotOvertaken) {
   }
   EXPECT_EQ(world.record(first).end, EndReason::kLength);
   EXPECT_EQ(world.record(other).end, EndReason::kLength);
-  const RequestId base = world.submit(simple(10, 5));
-  turns(world, 10);
-  world.expect_oracle(base);
   world.run();
   for (const RequestId id : later) world.expect_oracle(id);
   world.expect_oracle(other);
@@ -234,6 +238,29 @@ TEST(EngineLoop, CancelOfTheFirstChoiceWhileItsAdapterIsLoaded) {
     world.expect_oracle(id, 2);
     world.expect_nothing_held();
   }
+}
+
+TEST(DeviceTier, AStoppedEngineIsNotCalled) {
+  Ledger ledger(8 << 20);
+  SteadyClock clock;
+  NullLogSink log;
+  FakeFiles files;
+  EngineParts parts;
+  parts.config = fake_config();
+  parts.options.max_sequences = 4;
+  parts.options.max_model_len = 100;
+  auto executor = std::make_unique<FakeExecutor>(step_limits(parts.options, parts.config));
+  executor->tier = std::make_unique<FakeTier>(kBytes);
+  FakeTier& tier = *executor->tier;
+  parts.executor = std::move(executor);
+  parts.adapters = files.source();
+  parts.ledger = &ledger;
+  parts.clock = &clock;
+  parts.log = &log;
+  const auto engine = std::move(start_engine(std::move(parts))).value();
+  EXPECT_TRUE(tier.news != nullptr);
+  engine->stop();
+  EXPECT_TRUE(tier.news == nullptr);
 }
 
 // Everything at once over a device that holds two or three of six adapters.

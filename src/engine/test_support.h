@@ -176,7 +176,7 @@ class FakeTier final : public DeviceTier {
       copies_.erase(found);
     }
   }
-  void on_news(std::function<void()>) override {}
+  void on_news(std::function<void()> call) override { news = std::move(call); }
   DeviceTierStats stats() const override { return {uploads, 0, 0}; }
 
   // The oldest upload ends; false: there is none. The test tells the loop.
@@ -207,6 +207,7 @@ class FakeTier final : public DeviceTier {
   }
   size_t copies() const { return copies_.size(); }
   int64_t uploads = 0;
+  std::function<void()> news;
 
  private:
   enum class State { kOnTheWay, kThere, kFailed };

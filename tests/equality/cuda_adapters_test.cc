@@ -4,10 +4,14 @@
 // one (cuda_adapters_test, which skips without). Activations are f32, so texts are those of the host.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <set>
+#include <thread>
 
 #include "base/prng.h"
 #include "device/cuda/cuda_device.h"
@@ -28,6 +32,14 @@ uint64_t seed_of_run() {
   const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 2024;
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   return seed;
+}
+
+void until(const std::function<bool()>& done) {
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!done()) {
+    ASSERT_LT(std::chrono::steady_clock::now(), patience);
+    std::this_thread::yield();
+  }
 }
 
 // --- CudaAdapters alone
@@ -71,11 +83,11 @@ class CudaAdaptersTest : public testing::Test {
     return adapters.hold(factors);
   }
   static void wait_for(CudaAdapters& adapters, const Made& adapter) {
-    for (;;) {
+    until([&] {
       const Result<bool> there = adapters.arrived(adapter.version);
-      ASSERT_TRUE(there.ok()) << there.error().message;
-      if (*there) return;
-    }
+      EXPECT_TRUE(there.ok()) << there.error().message;
+      return !there.ok() || *there;
+    });
   }
   // What the device would read is what the host has.
   static void expect_there(CudaAdapters& adapters, const Made& adapter) {
@@ -149,8 +161,7 @@ TEST_F(CudaAdaptersTest, RandomHoldsNeverMixAdapters) {
     for (const Made* adapter : holder) adapters.release(adapter->version);
   }
   for (const auto& adapter : all) {
-    while (!hold(adapters, {adapter.get()}).value()) {  // others are on their way
-    }
+    until([&] { return hold(adapters, {adapter.get()}).value(); });  // others are on their way
     wait_for(adapters, *adapter);
     expect_there(adapters, *adapter);
     adapters.release(adapter->version);
@@ -203,7 +214,60 @@ TEST_F(CudaAdaptersTest, TheLeastRecentlyUsedGoesFirst) {
   EXPECT_NE(adapters.find(a.pairs[1], a.version), nullptr);
   EXPECT_EQ(adapters.find(b.pairs[1], b.version), nullptr);
   EXPECT_NE(adapters.find(c.pairs[1], c.version), nullptr);
+  // What does not fit whatever goes makes nobody go.
+  const Made e = made(3);
+  ASSERT_TRUE(hold(adapters, {&a}).value());
+  EXPECT_FALSE(hold(adapters, {&e}).value());
+  EXPECT_NE(adapters.find(c.pairs[1], c.version), nullptr);
+  EXPECT_NE(adapters.find(d.pairs[1], d.version), nullptr);
 }
+
+#ifdef LORALEI_CUDA_EMULATION
+TEST_F(CudaAdaptersTest, OnItsWayItIsNotThereAndNotGivenUp) {
+  CudaAdapters adapters = with_units(8);
+  const Made a = made(5), b = made(5), c = made(3);
+  cuda_emulated::hold_event_waits(true);
+  ASSERT_TRUE(hold(adapters, {&a}).value());
+  EXPECT_EQ(adapters.bytes(), 5 * kUnit) << "counts from the start";
+  EXPECT_FALSE(adapters.arrived(a.version).value());
+  EXPECT_EQ(adapters.find(a.pairs[1], a.version), nullptr);
+  adapters.release(a.version);
+  EXPECT_FALSE(hold(adapters, {&b}).value()) << "the copy writes there";
+  ASSERT_TRUE(hold(adapters, {&c}).value()) << "two at a time";
+  // The host's copy goes, the device's with the end of the upload, which keeps what it reads until then.
+  adapters.forget(a.version);
+  EXPECT_GT(a.bytes.use_count(), 1);
+  EXPECT_EQ(adapters.bytes(), 8 * kUnit);
+  EXPECT_FALSE(hold(adapters, {&b}).value());
+  cuda_emulated::hold_event_waits(false);
+  until([&] { return hold(adapters, {&b}).value(); });
+  EXPECT_EQ(a.bytes.use_count(), 1);
+  for (const Made* adapter : {&b, &c}) {
+    wait_for(adapters, *adapter);
+    expect_there(adapters, *adapter);
+  }
+  adapters.check();
+}
+
+TEST_F(CudaAdaptersTest, AFailureThatNobodyWaitsForIsForgotten) {
+  CudaAdapters adapters = with_units(8);
+  const Made a = made(1);
+  cuda_emulated::refuse_copies_of(kUnit);
+  ASSERT_TRUE(hold(adapters, {&a}).value());
+  adapters.release(a.version);
+  until([&] { return hold(adapters, {}).ok() && adapters.bytes() == 0; });
+  ASSERT_TRUE(hold(adapters, {&a}).value());
+  until([&] { return !adapters.arrived(a.version).ok(); });
+  adapters.release(a.version);
+  EXPECT_EQ(adapters.bytes(), 0);
+  cuda_emulated::refuse_copies_of(-1);
+  ASSERT_TRUE(hold(adapters, {&a}).value());
+  wait_for(adapters, a);
+  expect_there(adapters, a);
+  EXPECT_EQ(adapters.uploads(), 1);
+  adapters.check();
+}
+#endif
 
 // --- an engine
 
@@ -280,7 +344,7 @@ class CudaAdaptersEngine : public testing::Test {
   void close() {
     device_.reset();
     model_->adapters().check();
-    while (model_->adapters().bytes() > 0) ASSERT_TRUE(model_->adapters().hold({}).ok());  // sees what has ended
+    until([&] { return model_->adapters().hold({}).ok() && model_->adapters().bytes() == 0; });  // sees what has ended
     EXPECT_EQ(model_->adapters().waits(), 0);
   }
 
