@@ -43,7 +43,7 @@ if command -v ninja >/dev/null; then generator=(-G Ninja); fi
 build=$out/build
 step configure cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DLORALEI_CORE_ONLY=ON -DLORALEI_CUDA=on \
   "-DCMAKE_CUDA_ARCHITECTURES=$capability-real" -DLORALEI_BENCHES=ON -DLORALEI_TESTS=ON || { cat "$out/configure.log"; exit 1; }
-tests=(cuda_ops_test cuda_model_test cuda_graphs_test cuda_engine_test)
+tests=(cuda_ops_test cuda_model_test cuda_graphs_test cuda_engine_test cuda_adapters_test)
 step build cmake --build "$build" -j "$(nproc)" --target "${tests[@]}" cuda_ops_bench || { tail -40 "$out/build.log"; exit 1; }
 
 for test in "${tests[@]}"; do

@@ -32,7 +32,10 @@ AdapterRegistry::AdapterRegistry(Ledger& ledger, const Clock& clock, LogSink& lo
     : ledger_(ledger), clock_(clock), log_(log), options_(options), start_load_(std::move(start_load)) {}
 
 AdapterRegistry::~AdapterRegistry() {
-  for (const auto& [id, version] : versions_) CHECK(version->pins == 0);
+  for (const auto& [id, version] : versions_) {
+    CHECK(version->pins == 0);
+    if (options_.dropped) options_.dropped(version->adapter->version);
+  }
 }
 
 AdapterRegistry::Entry* AdapterRegistry::find(const std::string& name) {
@@ -208,6 +211,7 @@ void AdapterRegistry::retire(AdapterVersion* version, std::vector<uint64_t> unlo
 void AdapterRegistry::destroy(AdapterVersion* version) {
   const int64_t bytes = version->grant.bytes();
   const std::vector<uint64_t> tickets = std::move(version->unload_tickets);
+  if (options_.dropped) options_.dropped(version->adapter->version);
   versions_.erase(version->adapter->version.value);
   for (const uint64_t ticket : tickets) reply(ticket, {}, bytes);
   ++generation_;

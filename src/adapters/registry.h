@@ -65,6 +65,7 @@ struct RegistryOptions {
   bool strict = true;
   bool int8 = false;  // AdapterLoadOptions::int8
   EvictionPolicy eviction = &lru_victim;
+  std::function<void(AdapterVersionId)> dropped;  // told of every version that leaves memory, just before; may be empty
 };
 
 struct RegistryReply {
@@ -110,7 +111,7 @@ class AdapterRegistry {
   // start_load takes a job or says false (busy; tried again at the next pump()).
   AdapterRegistry(Ledger& ledger, const Clock& clock, LogSink& log, RegistryOptions options,
                   std::function<bool(LoadJob&&)> start_load);
-  ~AdapterRegistry();  // CHECKs that no pin is left
+  ~AdapterRegistry();  // CHECKs that no pin is left; every version leaves
   AdapterRegistry(const AdapterRegistry&) = delete;
   AdapterRegistry& operator=(const AdapterRegistry&) = delete;
 

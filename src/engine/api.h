@@ -145,6 +145,9 @@ struct EngineStats : MemoryShares {  // the host's
   uint64_t prefix_queries = 0, prefix_hits = 0;      // tokens
   uint64_t drafted_tokens = 0, accepted_tokens = 0;  // of speculation
   uint64_t adapter_loads = 0, adapter_load_failures = 0, adapter_evictions = 0;
+  uint64_t adapter_uploads = 0;  // from host memory to the device that computes
+  int64_t adapter_upload_bytes = 0;
+  double adapter_upload_s = 0;
   double step_ms_last = 0;
   int32_t rows_last = 0;
   uint64_t rows = 0;                                                 // of all steps

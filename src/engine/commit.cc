@@ -184,6 +184,10 @@ void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
       std::erase(cold_, &request);
       cold_changed_ = true;
     }
+    if (request.arriving) std::erase(arriving_, &request);
+    if (request.arriving || request.hold) arriving_changed_ = true;
+    request.arriving = false;
+    request.hold.release();
     request.pins.clear();
     ended_.push_back(request.id);
   } else if (led && request.ready) {

@@ -28,6 +28,7 @@ class EngineImpl final : public Engine {
  public:
   EngineImpl(EngineParts&& parts, LoopParts&& loop_parts, int64_t max_model_len)
       : executor_(std::move(parts.executor)),
+        tier_(executor_->device_tier()),
         clock_(*parts.clock),
         options_(parts.options),
         fingerprint_(std::move(parts.fingerprint)),
@@ -46,6 +47,7 @@ class EngineImpl final : public Engine {
     };
     loop_ = std::make_unique<EngineLoop>(std::move(loop_parts));
     refresh_stats(true);
+    if (tier_ != nullptr) tier_->on_news([this] { inbox_.put(TierNews{}); });
     thread_ = std::thread([this] { run(); });
   }
   ~EngineImpl() override { stop(); }
@@ -134,6 +136,7 @@ class EngineImpl final : public Engine {
     outbox_.close();  // ends a wait for the consumer; output stays readable
     const std::lock_guard lock(join_mutex_);
     if (thread_.joinable()) thread_.join();
+    if (tier_ != nullptr) tier_->on_news({});
     if (memory_thread_.joinable()) memory_thread_.join();
     loads_.stop();
   }
@@ -193,6 +196,7 @@ class EngineImpl final : public Engine {
   }
 
   const std::unique_ptr<Executor> executor_;
+  DeviceTier* const tier_;  // of the executor, or null
   const Clock& clock_;
   const EngineOptions options_;
   const std::string fingerprint_;

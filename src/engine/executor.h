@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "adapters/adapter.h"
+#include "engine/device_tier.h"
 #include "model/model.h"
 
 namespace loralei {
@@ -20,6 +20,8 @@ class Executor {
   virtual Status execute(const ModelBatch& batch, const KvView& kv) = 0;
   // Whether steps may use the adapter; an error ends the request that asked for it, before any step.
   virtual Status accepts(const Adapter&) const { return {}; }
+  // Where adapters must be for a step to use them; null: in host memory.
+  virtual DeviceTier* device_tier() { return nullptr; }
   // Of a cache of its own, which steps use instead of the view they are given; 0: none.
   virtual int32_t kv_blocks() const { return 0; }
   virtual int64_t adapter_bytes() const { return 0; }  // of copies of adapters in a memory of its own

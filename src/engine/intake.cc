@@ -87,6 +87,8 @@ void EngineLoop::receive(const AdapterCommand& command) {
 
 void EngineLoop::receive(LoadDone&& done) { registry_.on_load_done(std::move(done)); }
 
+void EngineLoop::receive(const TierNews&) { arriving_changed_ = true; }
+
 // Between two steps: nobody uses weights or KV now.
 void EngineLoop::receive(const MemoryCommand& command) {
   const ResizeKv resize = [this](int32_t blocks) { return resize_kv(blocks); };
@@ -129,12 +131,75 @@ void EngineLoop::make_ready(Request& request) {
   request.ready = true;
   const Status status = prepare(request);
   if (!status.ok()) return end_request(request, EndReason::kError, status.error());
-  // Choices after the first find its prompt in the cache (and its prompt log-probabilities) when it is through.
+  if (tier_ == nullptr || request.segments.empty()) return start_choices(request);
+  request.arriving = arriving_changed_ = true;
+  const auto place = std::upper_bound(arriving_.begin(), arriving_.end(), &request,
+                                      [](const Request* a, const Request* b) { return a->order < b->order; });
+  arriving_.insert(place, &request);
+}
+
+// Choices after the first find its prompt in the cache (and its prompt log-probabilities) when it is through.
+void EngineLoop::start_choices(Request& request) {
   const bool hold = parts_.prefix_cache || request.wants_prompt_logprobs();
+  bool led = false;
   for (const auto& sequence : request.choices) {
+    if (sequence->phase == SeqPhase::kEnded) continue;  // cancelled meanwhile
     sequence->tokens = request.submit.prompt;
-    if (sequence->choice == 0 || !hold) enqueue(*sequence);
+    if (!led || !hold) enqueue(*sequence);
+    led = true;
   }
+}
+
+// Room on the device for what the request applies.
+Result<bool> EngineLoop::hold_adapters(Request& request) {
+  std::vector<const Adapter*> wanted;
+  for (const AdapterPin& pin : request.pins) {
+    const auto names = [&](const SeqAdapter& segment) { return segment.version == pin->version; };
+    const bool applied = std::any_of(request.segments.begin(), request.segments.end(), names);
+    if (applied && std::find(wanted.begin(), wanted.end(), &*pin) == wanted.end()) wanted.push_back(&*pin);
+  }
+  return request.hold.take(*tier_, wanted);
+}
+
+Result<bool> EngineLoop::have_arrived(const Request& request) {
+  for (const AdapterVersionId version : request.hold.versions()) {
+    const Result<bool> there = tier_->arrived(version);
+    if (there.ok() && *there) continue;
+    if (there.ok()) return false;
+    const auto named = std::find_if(request.pins.begin(), request.pins.end(),
+                                    [&](const AdapterPin& pin) { return pin->version == version; });
+    const std::string& name = request.names[static_cast<size_t>(named - request.pins.begin())];
+    return Error(there.error()).with_context("adapter \"" + name + "\" could not be brought to the device");
+  }
+  return true;
+}
+
+// One round over those whose adapters are on their way to the device, oldest first. While an older one waits for room
+// there, no younger one begins: it would take that room, or keep what must go for it in use for ever.
+void EngineLoop::bring_adapters() {
+  if (!std::exchange(arriving_changed_, false)) return;
+  bool room = true;
+  size_t kept = 0;
+  for (size_t index = 0; index < arriving_.size(); ++index) {
+    Request& request = *arriving_[index];
+    Result<bool> there = true;
+    if (!request.hold && room) {
+      there = hold_adapters(request);
+      room = !there.ok() || *there;
+    }
+    if (there.ok()) there = request.hold ? have_arrived(request) : Result<bool>(false);
+    if (there.ok() && !*there) {
+      arriving_[kept++] = &request;
+      continue;
+    }
+    request.arriving = false;
+    if (there.ok()) {
+      start_choices(request);
+    } else {
+      end_request(request, EndReason::kError, there.error());
+    }
+  }
+  arriving_.resize(kept);
 }
 
 // Everything that follows from prompt and adapters together.

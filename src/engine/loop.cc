@@ -27,7 +27,8 @@ void fill_shares(const Ledger& ledger, int64_t adapter_bytes, MemoryShares& shar
 
 EngineLoop::EngineLoop(LoopParts parts)
     : parts_(std::move(parts)),
-      registry_(*parts_.ledger, *parts_.clock, *parts_.log, parts_.registry, parts_.start_load),
+      tier_(parts_.executor->device_tier()),
+      registry_(*parts_.ledger, *parts_.clock, *parts_.log, registry_options(), parts_.start_load),
       sampler_(parts_.pool, parts_.config.vocab) {
   const ModelLimits& limits = parts_.executor->limits();
   plan_options_.step_tokens = parts_.step_tokens;
@@ -40,7 +41,20 @@ EngineLoop::EngineLoop(LoopParts parts)
 }
 
 EngineLoop::~EngineLoop() {
-  for (auto& [id, request] : requests_) request->pins.clear();  // before the registry goes
+  for (auto& [id, request] : requests_) {  // before the registry goes
+    request->hold.release();
+    request->pins.clear();
+  }
+}
+
+RegistryOptions EngineLoop::registry_options() {
+  RegistryOptions options = parts_.registry;
+  if (tier_ == nullptr) return options;
+  options.dropped = [this](AdapterVersionId version) {
+    tier_->forget(version);
+    arriving_changed_ = true;
+  };
+  return options;
 }
 
 void EngineLoop::take_in(std::vector<Message>& messages, EngineOutput& output) {
@@ -50,6 +64,7 @@ void EngineLoop::take_in(std::vector<Message>& messages, EngineOutput& output) {
   }
   messages.clear();
   acquire_adapters();
+  bring_adapters();
   output_ = nullptr;
 }
 
@@ -75,7 +90,8 @@ bool EngineLoop::gathers() const {
 }
 
 bool EngineLoop::idle() const {
-  return running_.empty() && waiting_.empty() && !cold_changed_ && registry_.generation() == round_generation_;
+  return running_.empty() && waiting_.empty() && !cold_changed_ && !arriving_changed_ &&
+         registry_.generation() == round_generation_;
 }
 
 void EngineLoop::end_all(EngineOutput& output) {
@@ -104,7 +120,7 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.streamed_bytes = parts_.executor->streamed_bytes();
   stats.running = static_cast<int32_t>(running_.size());
   stats.waiting = static_cast<int32_t>(waiting_.size());
-  stats.waiting_for_adapter = static_cast<int32_t>(cold_.size());
+  stats.waiting_for_adapter = static_cast<int32_t>(cold_.size() + arriving_.size());
   const KvCache& kv = *parts_.kv;
   stats.kv_blocks_total = kv.total();
   stats.kv_blocks_cached = kv.cached();
@@ -117,6 +133,11 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.adapter_loads = counts.loads;
   stats.adapter_load_failures = counts.failures;
   stats.adapter_evictions = counts.evictions;
+  if (tier_ == nullptr) return;
+  const DeviceTierStats tier = tier_->stats();
+  stats.adapter_uploads = static_cast<uint64_t>(tier.uploads);
+  stats.adapter_upload_bytes = tier.upload_bytes;
+  stats.adapter_upload_s = static_cast<double>(tier.upload_ns) * 1e-9;
 }
 
 void EngineLoop::fill_adapters(std::vector<AdapterStatus>& adapters) const {
@@ -156,27 +177,31 @@ void EngineLoop::check() const {
   std::vector<const KvLease*> leases;
   std::set<const Sequence*> waiting(waiting_.begin(), waiting_.end()), running(running_.begin(), running_.end());
   CHECK(waiting.size() == waiting_.size() && running.size() == running_.size());
-  const auto older = [](const Sequence* a, const Sequence* b) { return a->order < b->order; };
+  const auto older = [](const auto* a, const auto* b) { return a->order < b->order; };
   CHECK(std::is_sorted(waiting_.begin(), waiting_.end(), older) &&
         std::is_sorted(running_.begin(), running_.end(), older));
-  size_t count = 0, cold = 0;
+  size_t count = 0, cold = 0, arriving = 0;
   for (const auto& [id, request] : requests_) {
     int32_t unfinished = 0;
     cold += request->ready ? 0 : 1;
-    CHECK(request->ready || request->pins.empty());
+    arriving += request->arriving ? 1 : 0;
+    CHECK(request->ready || (request->pins.empty() && !request->arriving));
+    CHECK(tier_ == nullptr || !request->ready || request->arriving || request->segments.empty() || request->hold);
     for (const auto& sequence : request->choices) {
       ++count;
       CHECK(sequences_.at(sequence->id) == sequence.get());
       CHECK(waiting.count(sequence.get()) == (sequence->phase == SeqPhase::kWaiting ? 1u : 0u));
       CHECK(running.count(sequence.get()) == (sequence->phase == SeqPhase::kRunning ? 1u : 0u));
       CHECK(sequence->phase == SeqPhase::kRunning || sequence->lease.blocks().empty());
+      CHECK(!request->arriving || sequence->phase == SeqPhase::kHeld || sequence->phase == SeqPhase::kEnded);
       CHECK(sequence->computed <= static_cast<int32_t>(sequence->tokens.size()));
       unfinished += sequence->phase == SeqPhase::kEnded ? 0 : 1;
       leases.push_back(&sequence->lease);
     }
     CHECK(unfinished == request->unfinished && unfinished > 0);
   }
-  CHECK(count == sequences_.size() && cold == cold_.size());
+  CHECK(count == sequences_.size() && cold == cold_.size() && arriving == arriving_.size());
+  CHECK(std::is_sorted(arriving_.begin(), arriving_.end(), older));
   CHECK(running_.size() <= static_cast<size_t>(parts_.max_sequences));
   parts_.kv->check(leases);
   registry_.check();

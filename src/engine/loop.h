@@ -2,8 +2,8 @@
 // EngineLoop: everything the engine thread does between two looks at its inbox, without a thread of its own: sole owner
 // of all requests.
 //
-//   turn(): messages -> adapters (acquire, pump) -> plan_step -> commit the plan (preempt, lease, reserve) -> fill the
-//   batch slot
+//   turn(): messages -> adapters (acquire, pump, bring to the device) -> plan_step -> commit the plan (preempt, lease,
+//   reserve) -> fill the batch slot
 //           -> executor -> sample rows -> commit tokens, publish full blocks, release what ended -> events
 //
 // Thread: one. Ownership: owns requests, KV, registry and batch slot; borrows executor, ledger, clock, log, pool.
@@ -90,8 +90,13 @@ class EngineLoop {
   void receive(const AdapterCommand& command);
   void receive(LoadDone&& done);
   void receive(const MemoryCommand& command);
+  void receive(const TierNews& news);
   void acquire_adapters();
   void make_ready(Request& request);
+  void bring_adapters();
+  Result<bool> hold_adapters(Request& request);
+  Result<bool> have_arrived(const Request& request);
+  void start_choices(Request& request);
   Status prepare(Request& request);
   Status apply_adapters(Request& request, std::vector<KvIdentityPart>& identity);
   void collect_replies();
@@ -125,12 +130,17 @@ class EngineLoop {
   void enqueue(Sequence& sequence);  // into waiting_, by age
   void leave_queue(Request& request);
 
+  RegistryOptions registry_options();
+
   LoopParts parts_;
+  DeviceTier* const tier_;         // of the executor, or null
+  bool arriving_changed_ = false;  // somebody may go on, or there may be more room on the device
   AdapterRegistry registry_;
   PlanOptions plan_options_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::unordered_map<SeqId, Sequence*> sequences_;
   std::vector<Request*> cold_;      // waiting for adapters, oldest first
+  std::vector<Request*> arriving_;  // whose adapters are not all on the device, oldest first
   std::vector<Sequence*> waiting_;  // oldest first
   std::vector<Sequence*> running_;  // oldest first
   std::vector<RequestId> ended_;    // requests to forget at the end of the turn

@@ -24,7 +24,8 @@ struct WorldOptions {
   bool prefix_cache = true;
   int32_t max_model_len = 300;
   Speculation speculate = Speculation::kAuto;
-  int32_t draft_rows = 0;  // rows of logits beside one for every sequence
+  int32_t draft_rows = 0;    // rows of logits beside one for every sequence
+  int64_t device_bytes = 0;  // of adapters in the executor's own memory; 0: they are used in host memory
 };
 
 class World {
@@ -33,6 +34,7 @@ class World {
     ledger.set_cap(MemoryUse::kAdapters, setup.adapter_bytes);
     const ModelConfig config = fake_config();
     LoopParts parts;
+    if (setup.device_bytes > 0) executor.tier = std::make_unique<FakeTier>(setup.device_bytes);
     parts.executor = &executor;
     const KvShape shape{config.layers, config.kv_heads, config.head_dim, DType::kF32};
     parts.kv = std::move(KvCache::create(shape, setup.blocks, setup.prefix_cache, ledger, setup.blocks_max)).value();
@@ -92,6 +94,12 @@ class World {
     jobs.erase(jobs.begin() + static_cast<int64_t>(index));
     messages.emplace_back(std::in_place_type<LoadDone>, run_load_job(files.source(), job));
   }
+  // The oldest upload to the device ends; false: none is under way.
+  bool finish_upload(bool well = true) {
+    if (executor.tier == nullptr || !executor.tier->end_upload(well)) return false;
+    messages.emplace_back(std::in_place_type<TierNews>);
+    return true;
+  }
 
   void turn() {
     clock.advance_ns(1000);
@@ -112,11 +120,12 @@ class World {
     }
     for (CommandReply& reply : output.replies) replies.push_back(std::move(reply));
   }
-  // Until nothing is left to do; loads end by themselves.
+  // Until nothing is left to do; loads and uploads end by themselves.
   void run(int turns_max = 5000) {
     for (int i = 0; i < turns_max; ++i) {
       turn();
       if (loop->idle() && messages.empty()) {
+        if (finish_upload()) continue;
         if (jobs.empty()) return;
         finish_load();
       }
@@ -139,6 +148,7 @@ class World {
     EXPECT_EQ(value.running + value.waiting + value.waiting_for_adapter, 0);
     EXPECT_EQ(value.kv_blocks_used, 0);
     EXPECT_EQ(queued.load(), 0);
+    EXPECT_TRUE(executor.tier == nullptr || executor.tier->holds() == 0);
     for (const AdapterStatus& adapter : value.adapters) EXPECT_EQ(adapter.users, 0) << adapter.name;
   }
 

@@ -29,7 +29,8 @@ struct Cancel {
   RequestId id;
   int32_t choice = kAllChoices;
 };
-using Message = std::variant<Arrival, Cancel, AdapterCommand, LoadDone, MemoryCommand>;
+struct TierNews {};  // DeviceTier::on_news
+using Message = std::variant<Arrival, Cancel, AdapterCommand, LoadDone, MemoryCommand, TierNews>;
 
 class Inbox {
  public:

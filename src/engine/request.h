@@ -2,9 +2,9 @@
 // Request and Sequence: what the engine keeps of a Submit. A request has `choices` sequences that share prompt,
 // adapters and KV key.
 //
-//   request: cold (adapters being loaded) -> ready
-//   sequence: held (request cold, or its leader still computes the prompt) -> waiting -> running -> ended;  running ->
-//   waiting (preempted)
+//   request: cold (adapters being loaded) -> ready, by way of arriving (to the device) where adapters must be there
+//   sequence: held (request cold or arriving, or its leader still computes the prompt) -> waiting -> running -> ended;
+//   running -> waiting (preempted)
 //
 // Thread: the engine's alone. Ownership: the loop owns requests, a request its sequences; dropping a sequence releases
 // its KV, dropping a request its adapters.
@@ -18,6 +18,7 @@
 
 #include "adapters/registry.h"
 #include "engine/api.h"
+#include "engine/device_tier.h"
 #include "kv/kv_cache.h"
 #include "sampling/grammar.h"
 #include "sched/planner.h"
@@ -54,9 +55,11 @@ struct Request {
   uint64_t since = 0;  // the registry's serial at arrival
   int64_t arrived_ns = 0;
   bool ready = false;                // adapters pinned, key known
+  bool arriving = false;             // and on their way to the device, or waiting for room there
   bool queued = true;                // counts against max_queued: nothing of it was admitted yet
   std::vector<std::string> names;    // of the adapters, in the request's order
   std::vector<AdapterPin> pins;      // beside names
+  AdapterHold hold;                  // of those that are applied, on the device
   std::vector<SeqAdapter> segments;  // what is applied: scale 0 and never activated ones left out
   const SavedTensors* saved = nullptr;
   int32_t saved_first_position = 0;

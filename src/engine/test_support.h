@@ -7,10 +7,12 @@
 // output, which expected_output() knows without any engine.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -123,10 +125,116 @@ inline Expected expected_output(const Submit& submit, int32_t choice, const std:
   return expected;
 }
 
+// A device's tier of adapters: so many bytes, and uploads that end when the test says so. CHECKs that it is used as
+// promised.
+class FakeTier final : public DeviceTier {
+ public:
+  explicit FakeTier(int64_t bytes_max) : bytes_max_(bytes_max) {}
+
+  Result<bool> hold(std::span<const Adapter* const> adapters) override {
+    int64_t all = 0, missing = 0, kept = 0;
+    for (const Adapter* adapter : adapters) {
+      all += adapter->bytes;
+      missing += copies_.count(adapter->version) == 0 ? adapter->bytes : 0;
+      kept += copies_.count(adapter->version) == 0 ? 0 : adapter->bytes;
+    }
+    if (all > bytes_max_) return too_large("the device has " + std::to_string(bytes_max_) + " bytes");
+    for (const auto& [version, copy] : copies_) {
+      const bool named = std::any_of(adapters.begin(), adapters.end(),
+                                     [id = version](const Adapter* adapter) { return adapter->version == id; });
+      if (!named && (copy.holds > 0 || copy.state == State::kOnTheWay)) kept += copy.bytes;
+    }
+    if (kept + missing > bytes_max_) return false;
+    for (const Adapter* adapter : adapters) {
+      if (copies_.count(adapter->version) != 0) ++copies_[adapter->version].holds;
+    }
+    while (bytes() + missing > bytes_max_) evict();
+    for (const Adapter* adapter : adapters) {
+      if (copies_.count(adapter->version) != 0) continue;
+      copies_[adapter->version] = {.bytes = adapter->bytes, .holds = 1, .keeps = adapter->storage};
+    }
+    return true;
+  }
+  Result<bool> arrived(AdapterVersionId version) override {
+    const Copy& copy = copies_.at(version);
+    CHECK(copy.holds > 0);
+    if (copy.state == State::kFailed) return internal_error("the copy was refused");
+    return copy.state == State::kThere;
+  }
+  void release(AdapterVersionId version) override {
+    Copy& copy = copies_.at(version);
+    CHECK(copy.holds > 0);
+    if (--copy.holds == 0 && copy.state == State::kFailed) copies_.erase(version);
+  }
+  void forget(AdapterVersionId version) override {
+    const auto found = copies_.find(version);
+    if (found == copies_.end()) return;
+    CHECK(found->second.holds == 0);
+    if (found->second.state == State::kOnTheWay) {
+      found->second.forgotten = true;
+    } else {
+      copies_.erase(found);
+    }
+  }
+  void on_news(std::function<void()> call) override { news = std::move(call); }
+  DeviceTierStats stats() const override { return {uploads, 0, 0}; }
+
+  // The oldest upload ends; false: there is none. The test tells the loop.
+  bool end_upload(bool well = true) {
+    for (auto& [version, copy] : copies_) {
+      if (copy.state != State::kOnTheWay) continue;
+      ++uploads;
+      copy.state = well ? State::kThere : State::kFailed;
+      copy.keeps.reset();
+      if (copy.forgotten || (!well && copy.holds == 0)) copies_.erase(version);
+      return true;
+    }
+    return false;
+  }
+  void expect_usable(AdapterVersionId version) const {
+    CHECK(copies_.at(version).holds > 0 && copies_.at(version).state == State::kThere);
+  }
+  int64_t bytes() const {
+    int64_t sum = 0;
+    for (const auto& [version, copy] : copies_) sum += copy.bytes;
+    CHECK(sum <= bytes_max_);
+    return sum;
+  }
+  int32_t holds() const {
+    int32_t sum = 0;
+    for (const auto& [version, copy] : copies_) sum += copy.holds;
+    return sum;
+  }
+  size_t copies() const { return copies_.size(); }
+  int64_t uploads = 0;
+  std::function<void()> news;
+
+ private:
+  enum class State { kOnTheWay, kThere, kFailed };
+  struct Copy {
+    int64_t bytes = 0;
+    int32_t holds = 0;
+    std::shared_ptr<const void> keeps;
+    State state = State::kOnTheWay;
+    bool forgotten = false;
+  };
+  void evict() {
+    const auto unused = [](const auto& entry) {
+      return entry.second.holds == 0 && entry.second.state == State::kThere;
+    };
+    const auto victim = std::find_if(copies_.begin(), copies_.end(), unused);
+    CHECK(victim != copies_.end());
+    copies_.erase(victim);
+  }
+  const int64_t bytes_max_;
+  std::map<AdapterVersionId, Copy> copies_;  // oldest first
+};
+
 class FakeExecutor final : public Executor {
  public:
   explicit FakeExecutor(ModelLimits limits) : limits_(limits) {}
   const ModelLimits& limits() const override { return limits_; }
+  DeviceTier* device_tier() override { return tier.get(); }
   int64_t streamed_bytes() const override { return streaming ? 1 : 0; }
 
   Status execute(const ModelBatch& batch, const KvView& kv) override {
@@ -163,7 +271,8 @@ class FakeExecutor final : public Executor {
   int64_t steps = 0, rows = 0, segments = 0;
   bool fail_next = false;
   bool streaming = false;
-  ManualClock* clock = nullptr;  // on which a step takes step_ns
+  std::unique_ptr<FakeTier> tier;  // null: adapters are used in host memory
+  ManualClock* clock = nullptr;    // on which a step takes step_ns
   int64_t step_ns = 0;
 
  private:
@@ -191,6 +300,7 @@ class FakeExecutor final : public Executor {
       if (row < segment.row_begin || row >= segment.row_begin + segment.row_count) continue;
       const LoraSource& source = batch.sources[segment.slot];
       CHECK(source.kind.load() == LoraSourceKind::kResident);
+      if (tier != nullptr) tier->expect_usable(batch.versions[static_cast<size_t>(segment.slot)]);
       uint64_t content;
       std::memcpy(&content, source.pair->a, sizeof content);
       hash = adapted(hash, content, segment.scale);

@@ -160,8 +160,8 @@ void put_engine(Page& page, const EngineStats& s) {
   const auto number = [](auto value) { return static_cast<double>(value); };
   page.value(kGauge, "loralei_requests_running", "Requests in the batch.", s.running, {}, "vllm:num_requests_running");
   page.value(kGauge, "loralei_requests_waiting", "Requests in the queue.", s.waiting, {}, "vllm:num_requests_waiting");
-  page.value(kGauge, "loralei_requests_waiting_for_adapter", "Requests whose adapter is being loaded.",
-             s.waiting_for_adapter);
+  page.value(kGauge, "loralei_requests_waiting_for_adapter",
+             "Requests whose adapter is being loaded or copied to the GPU.", s.waiting_for_adapter);
   page.value(kGauge, "loralei_kv_blocks", "Blocks of the KV cache by state.", number(s.kv_blocks_total),
              {{"state", "total"}});
   page.value(kGauge, "loralei_kv_blocks", "", number(s.kv_blocks_used), {{"state", "used"}});
@@ -201,6 +201,12 @@ void put_engine(Page& page, const EngineStats& s) {
              number(s.adapter_load_failures));
   page.value(kCounter, "loralei_adapter_evictions_total", "Adapters dropped to make room.",
              number(s.adapter_evictions));
+  page.value(kCounter, "loralei_adapter_uploads_total", "Adapters copied from host memory to the GPU.",
+             number(s.adapter_uploads));
+  page.value(kCounter, "loralei_adapter_upload_bytes_total", "Bytes of adapters copied to the GPU.",
+             number(s.adapter_upload_bytes));
+  page.value(kCounter, "loralei_adapter_upload_seconds_total", "Time that copies of adapters to the GPU took.",
+             s.adapter_upload_s);
   page.value(kGauge, "loralei_step_seconds", "Duration of the last step.", s.step_ms_last / 1000);
   page.value(kGauge, "loralei_step_rows", "Rows of the last step.", s.rows_last);
   put_step_rows(page, s);

@@ -40,6 +40,9 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
   stats.step_s = 8;
   stats.rows = 541;
   stats.steps_by_rows = {2, 0, 1, 1, 0, 0, 0, 1};
+  stats.adapter_uploads = 4;
+  stats.adapter_upload_bytes = 5000;
+  stats.adapter_upload_s = 0.25;
   stats.products_s = 5;
   stats.attention_s = 1.5;
   stats.lora_s = 0.5;
@@ -52,6 +55,9 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
         "vllm:generation_tokens_total{model_name=\"base\",engine=\"0\"} 77\n",
         "loralei_adapter_requests_total{adapter=\"a\"} 1\n",
         "loralei_adapter_generation_tokens_total{adapter=\"a\"} 5\n",
+        "loralei_adapter_uploads_total 4\n",
+        "loralei_adapter_upload_bytes_total 5000\n",
+        "loralei_adapter_upload_seconds_total 0.25\n",
         "http_requests_total{handler=\"unknown\",method=\"other\",status=\"404\"} 1\n",
         "loralei_speculation_drafted_tokens_total 40\n",
         "loralei_speculation_accepted_tokens_total 30\n",

@@ -5,116 +5,21 @@
 // (cuda_engine_emulated_test) or a real one (cuda_engine_test, which skips without).
 #include <gtest/gtest.h>
 
-#include "base/clock.h"
 #include "device/cuda/cuda_device.h"
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/cuda_executor.h"
 #include "engine/engine_host.h"
-#include "engine/start.h"
-#include "kv/block_pool.h"
 #include "model/cuda/step_graphs.h"
+#include "support/engine_texts.h"
 #include "support/made_files.h"
-#include "support/model_harness.h"
 
 namespace loralei::test {
 namespace {
 
+using Texts = EngineTexts;
+constexpr int32_t kBlocks = EngineTexts::kBlocks;
+
 const std::string kRoot = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
-constexpr int32_t kBlocks = 24;
-
-EngineOptions engine_options(const ModelConfig& config, bool int8_adapters) {
-  EngineOptions options;
-  options.max_model_len = 96;
-  options.max_sequences = 3;
-  options.step_tokens = 16;
-  options.kv_dtype = DType::kF32;
-  options.kv_cache_bytes = kBlocks * kv_block_bytes({config.layers, config.kv_heads, config.head_dim, DType::kF32});
-  options.adapter_bytes = 1 << 20;
-  options.adapter_rank_max = 16;
-  options.adapter_int8 = int8_adapters;
-  return options;
-}
-
-// An engine over `executor` and what it answered.
-class Texts {
- public:
-  Texts(ModelHarness& harness, std::unique_ptr<Executor> executor, bool int8_adapters) {
-    AdapterBase base;
-    base.config = harness.config();
-    EngineParts parts;
-    parts.executor = std::move(executor);
-    parts.config = harness.config();
-    parts.adapters.stamp = [](const std::string& path) { return adapter_stamp(path); };
-    parts.adapters.load = [base](const std::string& path, const AdapterLoadOptions& options, AdapterVersionId version) {
-      return load_adapter(path, base, options, version);
-    };
-    parts.ledger = &ledger_;
-    parts.clock = &clock_;
-    parts.log = &log_;
-    parts.options = engine_options(harness.config(), int8_adapters);
-    auto started = start_engine(std::move(parts));
-    EXPECT_TRUE(started.ok()) << started.error().message;
-    if (started.ok()) engine_ = std::move(*started);
-  }
-  ~Texts() {
-    if (engine_) engine_->stop();
-  }
-
-  void load(const std::string& name, const std::string& path, bool replace = false) {
-    ASSERT_TRUE(engine_->command(AdapterCommand{++tickets_, AdapterAction::kLoad, name, path, replace}).ok());
-    bool replied = false;
-    for (int waits = 0; !replied && waits < 60; ++waits) {
-      for (const CommandReply& reply : take()) {
-        replied = true;
-        ASSERT_TRUE(reply.status.ok()) << reply.status.error().message;
-      }
-    }
-    ASSERT_TRUE(replied);
-  }
-
-  void submit(int prompt, int salt, std::vector<AdapterUse> adapters) {
-    Submit request;
-    request.id = RequestId{++requests_};
-    for (int i = 0; i < prompt; ++i) request.prompt.push_back(static_cast<TokenId>((i * 7 + salt * 31 + i / 5) % 90));
-    request.adapters = std::move(adapters);
-    request.max_tokens = 8;
-    request.ignore_eos = true;
-    request.sampling.temperature = 0;
-    const Status accepted = engine_->submit(std::move(request));
-    ASSERT_TRUE(accepted.ok()) << accepted.error().message;
-    ++open_;
-  }
-
-  void finish() {
-    for (int waits = 0; open_ > 0 && waits < 60; ++waits) take();
-    ASSERT_EQ(open_, 0);
-  }
-
-  std::map<uint64_t, std::vector<TokenId>> tokens;
-  std::map<uint64_t, std::string> errors;
-  int cached_tokens = 0;
-
- private:
-  std::vector<CommandReply> take() {
-    EngineOutput output = engine_->wait_output(1'000'000'000);
-    for (const TokenEvent& event : output.tokens) {
-      if (event.has_token) tokens[event.id.value].push_back(event.token);
-      cached_tokens += event.cached_tokens;
-      if (event.end == EndReason::kNone) continue;
-      if (event.end == EndReason::kError) errors[event.id.value] = event.error.message;
-      --open_;
-    }
-    return std::move(output.replies);
-  }
-
-  Ledger ledger_{64 << 20};
-  SteadyClock clock_;
-  NullLogSink log_;
-  std::unique_ptr<Engine> engine_;
-  uint64_t requests_ = 0, tickets_ = 0;
-  int open_ = 0;
-};
-
 void talk(Texts& texts, const std::string& replacement) {
   texts.load("a", kRoot + "adapters/gqa-all-r16");
   texts.load("b", kRoot + "adapters/gqa-embed-tied");
@@ -145,7 +50,7 @@ TEST_P(CudaEngineTexts, AreTheHosts) {
   const std::string replacement = write_adapter(folder.path() + "/replacement", harness.config(),
                                                 {.rank = 5, .deviation = 0.3f, .seed = 9, .targets = {"v_proj"}});
 
-  const ModelLimits limits = step_limits(engine_options(harness.config(), GetParam()), harness.config());
+  const ModelLimits limits = step_limits(EngineTexts::options(harness.config(), GetParam()), harness.config());
   auto host_model = harness.make_model(limits);
   ASSERT_TRUE(host_model.ok()) << host_model.error().message;
   Texts host(harness, make_host_executor(**host_model, limits), GetParam());

@@ -344,11 +344,12 @@ TEST_P(CudaModelRules, AdaptersComeAndGo) {
   EXPECT_EQ(adapters.uploads(), 1);
   device({span(1, 0, 4, {{adapters_[1], 1.0f, 0}})});
   EXPECT_GT(adapters.bytes(), one);
+  EXPECT_EQ(adapters.waits(), 2) << "nobody brought them before";
+  adapters.check();
   adapters.drop(adapters_[1]->pairs.data(), adapters_[1]->pairs.size());
   EXPECT_EQ(adapters.bytes(), one);
 
   // Room for one: the other goes; for none: a sentence.
-  CudaStream stream = CudaStream::create().value();
   const auto column = [&](const Adapter& adapter) {
     std::vector<const LoraPair*> pairs;
     for (const LoraPair& pair : adapter.pairs) {
@@ -356,13 +357,13 @@ TEST_P(CudaModelRules, AdaptersComeAndGo) {
     }
     return pairs;
   };
-  CudaAdapters small(one);
-  ASSERT_TRUE(small.ensure(column(*adapters_[0]), stream).ok());
-  const Status full = small.ensure(column(*adapters_[0]), stream);
+  CudaAdapters small = CudaAdapters::create({.bytes_max = one}).value();
+  ASSERT_TRUE(small.ensure(column(*adapters_[0])).ok());
+  const Status full = small.ensure(column(*adapters_[0]));
   EXPECT_TRUE(full.ok());
   EXPECT_EQ(small.uploads(), 1);
   const Adapter& odd = *adapters_[adapters_.size() - 2];
-  const Status refused = small.ensure(column(odd), stream);
+  const Status refused = small.ensure(column(odd));
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("need more GPU memory"), std::string::npos) << refused.error().message;
   small.begin_step();
@@ -378,8 +379,7 @@ TEST_P(CudaModelRules, Int8FactorsTakeTheirBytesAlone) {
     const Adapter& adapter = *harness_->load(kRoot + "adapters/gqa-all-r16", true, int8).value();
     const int64_t before = model_->adapters().bytes();
     device({span(0, 0, 4, {{&adapter, 1.0f, 0}})});
-    int64_t bytes = 0;
-    for (const LoraPair& pair : adapter.pairs) bytes += CudaAdapters::pair_bytes(pair);
+    const int64_t bytes = CudaAdapters::adapter_bytes(adapter.pairs);
     EXPECT_EQ(model_->adapters().bytes() - before, bytes);
     return bytes;
   };

@@ -56,6 +56,11 @@ Status CopyEngine::order_after_last(CudaStream& stream) {
   return stream.wait_for(slots_[last_].event);
 }
 
+Status CopyEngine::wait_oldest() {
+  if (count_ == 0) return {};
+  return slots_[first_].event.synchronize();
+}
+
 Status CopyEngine::wait_all() { return stream_.synchronize(); }
 
 }  // namespace loralei

@@ -42,7 +42,9 @@ class CopyEngine {
   Result<size_t> poll(std::span<uint64_t> done);
   // `stream` runs what it gets from now on after the copy submitted last.
   Status order_after_last(CudaStream& stream);
-  Status wait_all();  // blocks until every copy is done; they are still to be reported by poll
+  // Block until the oldest copy, or every copy, is done; they are still to be reported by poll.
+  Status wait_oldest();
+  Status wait_all();
 
   int64_t bytes_in_flight() const { return bytes_in_flight_; }
   size_t copies_in_flight() const { return count_; }

@@ -40,6 +40,7 @@ Result<CudaEvent> CudaEvent::create(bool timed) {
 }
 
 Result<bool> CudaEvent::done() const { return cuda_runtime::is_done(handle_); }
+Status CudaEvent::synchronize() const { return cuda_runtime::wait_until_done(handle_); }
 
 Result<double> elapsed_ms(const CudaEvent& from, const CudaEvent& to) {
   return cuda_runtime::elapsed_ms(from.handle(), to.handle());

@@ -41,7 +41,8 @@ class CudaEvent {
   CudaEvent& operator=(CudaEvent&& other) noexcept;
 
   static Result<CudaEvent> create(bool timed = false);
-  Result<bool> done() const;  // does not block; an event never recorded is done
+  Result<bool> done() const;   // does not block; an event never recorded is done
+  Status synchronize() const;  // waits until it is done
   void* handle() const { return handle_; }
 
  private:

@@ -39,6 +39,7 @@ void destroy_event(Event event);
 Status record(Event event, Stream stream);
 Status wait(Stream stream, Event event);  // what is put on the stream after this runs after the event
 Result<bool> is_done(Event event);
+Status wait_until_done(Event event);  // blocks the thread, without spinning
 Result<double> elapsed_ms(Event from, Event to);
 
 enum class CopyKind { kHostToDevice, kDeviceToHost, kDeviceToDevice };

@@ -74,7 +74,7 @@ Status take_shares(const DeviceRequest& request, const CudaModelOptions& options
   const int64_t pinned = CudaModel::pinned_bytes(request.config, options);
   auto granted = request.host_ledger.try_grant(MemoryUse::kScratch, pinned);
   if (!granted) {
-    return too_large("The results and tables of a step need " + format_bytes(pinned) + " of host memory, and " +
+    return too_large("Results and tables of a step and uploads need " + format_bytes(pinned) + " of host memory, and " +
                      format_bytes(request.host_ledger.available_bytes(MemoryUse::kScratch)) +
                      " of the memory budget are free; raise --memory-budget or lower --max-num-seqs.");
   }

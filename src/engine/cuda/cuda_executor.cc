@@ -8,13 +8,14 @@
 namespace loralei {
 namespace {
 
-class CudaExecutor final : public Executor {
+class CudaExecutor final : public Executor, public DeviceTier {
  public:
   CudaExecutor(CudaModel& model, const CudaKv& kv) : model_(model), kv_(kv) {}
   Status execute(const ModelBatch& batch, const KvView&) override { return model_.forward(batch, kv_); }
   int32_t kv_blocks() const override { return kv_.blocks(); }
   int64_t adapter_bytes() const override { return model_.adapters().bytes(); }
   const ModelLimits& limits() const override { return model_.limits(); }
+  DeviceTier* device_tier() override { return this; }
 
   Status accepts(const Adapter& adapter) const override {
     if (adapter.saved.any() || adapter.vocab > model_.config().vocab) {
@@ -22,22 +23,38 @@ class CudaExecutor final : public Executor {
           "it replaces whole tensors of the model (modules_to_save, trained tokens, a larger vocabulary), which no GPU "
           "kernel reads yet; run it on the CPU.");
     }
-    int64_t bytes = 0;
     for (const LoraPair& pair : adapter.pairs) {
       if (pair.rank > model_.limits().rank_max) {
         return unsupported("it has rank " + std::to_string(pair.rank) + " and the model was made for ranks up to " +
                            std::to_string(model_.limits().rank_max) + "; start it with a higher largest rank.");
       }
-      bytes += CudaAdapters::pair_bytes(pair);
     }
+    const int64_t bytes = CudaAdapters::adapter_bytes(adapter.pairs);
     if (bytes <= model_.adapters().bytes_max()) return {};
     return too_large("it needs " + format_bytes(bytes) + " of GPU memory and adapters have " +
                      format_bytes(model_.adapters().bytes_max()) + " together; give them more with --adapter-memory.");
   }
 
+  Result<bool> hold(std::span<const Adapter* const> adapters) override {
+    factors_.clear();
+    for (const Adapter* adapter : adapters) factors_.push_back({adapter->version, adapter->pairs, adapter->storage});
+    const Result<bool> held = model_.adapters().hold(factors_);
+    factors_.clear();  // no share of host memory is kept
+    return held;
+  }
+  Result<bool> arrived(AdapterVersionId version) override { return model_.adapters().arrived(version); }
+  void release(AdapterVersionId version) override { model_.adapters().release(version); }
+  void forget(AdapterVersionId version) override { model_.adapters().forget(version); }
+  void on_news(std::function<void()> call) override { model_.adapters().on_news(std::move(call)); }
+  DeviceTierStats stats() const override {
+    const CudaAdapters& adapters = model_.adapters();
+    return {adapters.uploads(), adapters.uploaded_bytes(), adapters.upload_ns()};
+  }
+
  private:
   CudaModel& model_;
   const CudaKv& kv_;
+  std::vector<AdapterFactors> factors_;
 };
 
 }  // namespace

@@ -1,16 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaAdapters: adapters' low-rank pairs in GPU memory, uploaded when a step first uses them, within a bound.
+// CudaAdapters: adapters' low-rank pairs in GPU memory: the device's tier of adapters, within one piece of memory
+// (the arena) taken when it is made, so that nothing is allocated on the device while steps run.
 //
-// Pairs are known by their host address, as a step's LoraSource gives it, and the version of their adapter. What is
-// uploaded together (the pairs of an adapter that were missing) lies in one piece of memory, a slab. Thread: the
-// model's. Ownership: owns device memory; borrows host pairs while ensure() runs. Invariants: bytes() <= the bound; a
-// slab used since begin_step() is never given up; the least recently used goes first. Versions are never reused, so a
+//   absent -> on the way (room taken, an Uploader copies it) -> there -> absent (given up for another, or forgotten)
+//                                                     \-> failed -> absent (with its last hold)
+//
+// Who plans steps holds the adapters of a request before its first step and releases them after its last: hold() takes
+// room and begins what is missing, arrived() says when steps may use it. Nothing of that waits. Who calls
+// CudaModel::forward() without (tests, tools) has ensure() called for it inside the step, which does wait.
+//
+// What is uploaded together (an adapter, or those pairs of it that ensure() found missing) is a slab: one range of the
+// arena and one upload, gathered on the uploader's thread. Pairs are known by their host address, as a step's
+// LoraSource gives it, and the version of their adapter. Thread: the model's (the uploader has its own). Ownership:
+// owns device memory; an upload shares ownership of the host's factors (AdapterFactors::storage) until it has ended, so
+// an adapter may leave host memory at any time. Invariants: bytes() <= bytes_max(), those on their way included; a slab
+// that is held, on its way or used since begin_step() is never given up; of the others the least recently used goes
+// first; ranges are given up and filled between steps alone, when no kernel reads them. Versions are never reused, so a
 // pair of another version at a known address is uploaded anew; WHO GIVES NO VERSION (0) CALLS drop() BEFORE FREEING A
 // PAIR: another adapter may later lie at the same address (one whose pointers, shape or scaling differ is told apart
-// even so, but that is a net, not a promise). Failure: sentences; nothing is half uploaded.
+// even so, but that is a net, not a promise). Failure: sentences; nothing is half there.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -18,51 +32,106 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "device/cuda/cuda_memory.h"
-#include "device/cuda/cuda_stream.h"
+#include "device/cuda/uploader.h"
+#include "device/range_allocator.h"
 #include "ops/args.h"
 #include "ops/cuda/cuda_ops.h"
 
 namespace loralei {
 
+// An adapter as it lies in host memory.
+struct AdapterFactors {
+  AdapterVersionId version;
+  std::span<const LoraPair> pairs;
+  std::shared_ptr<const void> storage;  // owns what the pairs point to
+};
+
 class CudaAdapters {
  public:
+  struct Options {
+    int device = 0;
+    int64_t bytes_max = 0;
+    int64_t staging_bytes = int64_t{16} << 20;  // pinned; of uploads in flight
+  };
   struct Entry {
     cuda::DeviceLora lora;
     LoraPair host;  // as it was uploaded
     AdapterVersionId version;
     int32_t slab = 0;
   };
-  explicit CudaAdapters(int64_t bytes_max) : bytes_max_(bytes_max) {}
+  CudaAdapters() = default;  // may only be assigned to
+  static Result<CudaAdapters> create(const Options& options);
 
+  // --- between steps; versions are not 0
+  // Takes room for these adapters, each named once, and begins to upload what is missing: true, and each is held until
+  // release(). False: there is no room before others are released or have arrived; nothing is held. Error: they cannot
+  // be there together.
+  Result<bool> hold(std::span<const AdapterFactors> adapters);
+  // Of one that is held: true when steps may use it; an error when its upload failed (those who hold it release it, who
+  // holds it later tries again).
+  Result<bool> arrived(AdapterVersionId version);
+  void release(AdapterVersionId version);
+  // The version is gone from host memory; nobody holds it.
+  void forget(AdapterVersionId version);
+  // `call` is called, on another thread, when an upload has ended; empty: nobody from when this returns.
+  void on_news(std::function<void()> call) { uploader_->on_end(std::move(call)); }
+
+  // --- for a step
   // No work that reads adapters is on the device; what is found or uploaded from now on stays until the next call.
   void begin_step() { ++step_; }
   // Null: not on the device, or not as the pair is now.
   const Entry* find(const LoraPair& pair, AdapterVersionId version = {});
-  // Uploads pairs of one adapter that are not on the device. The host's side is no longer read when this returns.
-  Status ensure(std::span<const LoraPair* const> pairs, CudaStream& stream, AdapterVersionId version = {});
-  // Forgets the pairs [first, first + count): with their slab, so others of it are uploaded again if they are used.
-  // Never between begin_step() and the end of that step's work.
+  // Uploads pairs of one adapter that are not on the device and waits until they are. The host's side is no longer read
+  // when this returns.
+  Status ensure(std::span<const LoraPair* const> pairs, AdapterVersionId version = {});
+  // Forgets the pairs [first, first + count) that ensure() uploaded: with their slab, so others of it are uploaded
+  // again if they are used. Never between begin_step() and the end of that step's work.
   void drop(const LoraPair* first, size_t count);
 
-  int64_t bytes() const { return bytes_; }
-  int64_t bytes_max() const { return bytes_max_; }
+  int64_t bytes() const { return arena_.taken_bytes(); }
+  int64_t bytes_max() const { return arena_.size_bytes(); }
+  // Of uploads that have arrived: their number, bytes and time, and how many of them a step waited for.
   int64_t uploads() const { return uploads_; }
+  int64_t uploaded_bytes() const { return uploaded_bytes_; }
+  int64_t upload_ns() const { return upload_ns_; }
+  int64_t waits() const { return waits_; }
   static int64_t pair_bytes(const LoraPair& pair);
+  static int64_t adapter_bytes(std::span<const LoraPair> pairs);  // of the arena
+  void check() const;
 
  private:
+  enum class State : uint8_t { kAbsent, kOnTheWay, kThere, kFailed };
   struct Slab {
-    DeviceBuffer memory;
+    State state = State::kAbsent;
+    int64_t offset = 0, bytes = 0;  // of the arena; 0 bytes take no room
     std::vector<const LoraPair*> pairs;
-    uint64_t used = 0;  // step
+    AdapterVersionId version;  // 0: of ensure()
+    int32_t holds = 0;
+    bool forgotten = false;  // on its way, and nobody wants it any more
+    uint64_t used = 0;       // step
+    Error error;
   };
-  Status make_room(int64_t bytes);
-  void forget(int32_t slab);
+  Slab* slab_of(AdapterVersionId version);
+  Slab& place(std::span<const LoraPair* const> pairs, AdapterVersionId version, int64_t offset, int64_t bytes,
+              std::shared_ptr<const void> storage);
+  bool reserve(std::span<const AdapterFactors> adapters, std::vector<int64_t>& offsets);
+  std::optional<int64_t> room(int64_t bytes, uint64_t keep);
+  bool held_by_others(std::span<const AdapterFactors> adapters) const;
+  int64_t evictable_bytes() const;
+  void settle();
+  void settle(const std::vector<UploadEnd>& ended);
+  void give_up(Slab& slab);
+  int32_t index_of(const Slab& slab) const { return static_cast<int32_t>(&slab - slabs_.data()); }
 
-  int64_t bytes_max_;
-  int64_t bytes_ = 0, uploads_ = 0;
+  DeviceBuffer memory_;
+  RangeAllocator arena_;
+  int64_t uploads_ = 0, uploaded_bytes_ = 0, upload_ns_ = 0, waits_ = 0;
   uint64_t step_ = 1;
-  std::vector<Slab> slabs_;  // empty ones are reused
+  std::vector<Slab> slabs_;                                 // absent ones are reused
+  std::unordered_map<AdapterVersionId, int32_t> versions_;  // of hold()
   std::unordered_map<const LoraPair*, Entry> entries_;
+  std::vector<UploadEnd> ended_;
+  std::unique_ptr<Uploader> uploader_;  // goes first: it writes to the arena
 };
 
 }  // namespace loralei

@@ -65,7 +65,7 @@ struct CudaModel::State {
   CudaProgram program;
   PinnedBuffer results;  // logits, then hidden states
   std::unique_ptr<StepTables> tables;
-  CudaAdapters adapters{0};
+  CudaAdapters adapters;
   StepGraphs graphs;
   int64_t held_bytes = 0;
 
@@ -137,7 +137,8 @@ Result<CudaModel::DeviceBytes> CudaModel::device_bytes(const ModelConfig& config
 }
 
 int64_t CudaModel::pinned_bytes(const ModelConfig& config, const CudaModelOptions& options) {
-  return kFloat * result_floats(config, options.limits) + StepTables::bytes(config, table_options(config, options));
+  return kFloat * result_floats(config, options.limits) + StepTables::bytes(config, table_options(config, options)) +
+         options.upload_bytes_max;
 }
 
 Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, const WeightStore& weights,
@@ -174,7 +175,8 @@ Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, 
   TRY_ASSIGN(state->results, PinnedBuffer::allocate(kFloat * result_floats(config, options.limits)));
   TRY_ASSIGN(StepTables tables, StepTables::create(program.config, table_options(config, options)));
   state->tables = std::make_unique<StepTables>(std::move(tables));
-  state->adapters = CudaAdapters(options.adapter_bytes_max);
+  TRY_ASSIGN(state->adapters,
+             CudaAdapters::create({options.device, options.adapter_bytes_max, options.upload_bytes_max}));
   state->graphs = StepGraphs(options.graphs ? options.graphs_max : 0, options.log);
   return std::unique_ptr<CudaModel>(new CudaModel(std::move(state)));
 }

@@ -10,11 +10,12 @@
 // row's logits depend on its tokens, adapters and KV alone, bit for bit among steps of the same kernel class
 // (cuda_products.h: few or many rows; step_tables.h: attention row by row or in tiles), which the host's Model promises
 // for all steps; with `batch_invariant` there is one class (products by GEMVs, attention row by row), and that promise
-// is kept here too; recorded or not is the same bits. No allocation in forward() but for an adapter's first use and a
-// bucket's first two (the driver keeps a graph's nodes in memory of its own, not in device_bytes()). An adapter that is
-// uploaded, dropped or replaced needs no new graph as long as the highest rank of each module stays in its power of
-// two. Numbers: the residual stream and sums are f32; inputs of products bf16 (or f32, as chosen), or rounded to int8
-// as on the CPU.
+// is kept here too; recorded or not is the same bits. No allocation in forward() but for a bucket's first two (the
+// driver keeps a graph's nodes in memory of its own, not in device_bytes()). Adapters are brought before their first
+// step through adapters(); one that nobody brought is uploaded, and waited for, in the step that uses it. An adapter
+// that is uploaded, dropped or replaced needs no new graph as long as the highest rank of each module stays in its
+// power of two. Numbers: the residual stream and sums are f32; inputs of products bf16 (or f32, as chosen), or rounded
+// to int8 as on the CPU.
 //
 // Not supported, and refused with a sentence: weights that stream from disk, full tensors replaced by an adapter
 // (batch.overrides), adapters with a larger vocabulary. Host deltas are waited for at the step's start, not at their
@@ -38,8 +39,9 @@ class StepGraphs;
 struct CudaModelOptions {
   int device = 0;
   ModelLimits limits;
-  DType activation = DType::kBF16;  // inputs of products; f32: exact, and slow for many rows
-  int64_t adapter_bytes_max = int64_t{1} << 30;
+  DType activation = DType::kBF16;                  // inputs of products; f32: exact, and slow for many rows
+  int64_t adapter_bytes_max = int64_t{64} << 20;    // taken at create(), in one piece
+  int64_t upload_bytes_max = int64_t{16} << 20;     // of adapters in flight: pinned host memory, taken at create()
   int32_t adapters_max = 256;                       // in one step
   int64_t decode_bytes_max = int64_t{128} << 20;    // weights decoded for products of many rows at a time
   int64_t attention_bytes_max = int64_t{64} << 20;  // partial results of attention at a time, one row's at least
@@ -61,7 +63,6 @@ class CudaModel {
 
   // `kv` is of this model's shape and on its device.
   Status forward(const ModelBatch& batch, const CudaKv& kv);
-  // See CudaAdapters::drop; between steps.
   CudaAdapters& adapters();
   const StepGraphs& graphs() const;
   const ModelConfig& config() const;
@@ -77,7 +78,7 @@ class CudaModel {
   };
   static Result<DeviceBytes> device_bytes(const ModelConfig& config, const WeightStore& weights,
                                           const CudaModelOptions& options);
-  // Host memory that is pinned for results and tables.
+  // Host memory that is pinned for results, tables and uploads.
   static int64_t pinned_bytes(const ModelConfig& config, const CudaModelOptions& options);
 
  private:

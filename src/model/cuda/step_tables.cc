@@ -290,8 +290,8 @@ Status StepTables::check(const LoraPair& pair, size_t module) const {
   return {};
 }
 
-Result<cuda::DeviceLora> StepTables::source(const ModelBatch& batch, size_t module, size_t slot, CudaAdapters& adapters,
-                                            CudaStream& stream) {
+Result<cuda::DeviceLora> StepTables::source(const ModelBatch& batch, size_t module, size_t slot,
+                                            CudaAdapters& adapters) {
   const ResolvedLora from = resolve_lora(batch.sources[module * static_cast<size_t>(batch.slots) + slot]);
   if (from.delta != nullptr) {
     shape_.ranks[module] = std::max(shape_.ranks[module], 1);
@@ -303,15 +303,15 @@ Result<cuda::DeviceLora> StepTables::source(const ModelBatch& batch, size_t modu
   if (entry == nullptr) {  // became resident since its column was looked through
     const LoraPair* const late[] = {from.pair};
     TRY(check(*from.pair, module));
-    TRY(adapters.ensure(late, stream, version));
+    TRY(adapters.ensure(late, version));
     entry = adapters.find(*from.pair, version);
   }
   shape_.ranks[module] = std::max(shape_.ranks[module], std::max(entry->lora.rank, 1));
   return entry->lora;
 }
 
-// Every adapter of the step, in one piece where all of it is missing.
-Status StepTables::upload(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream) {
+// Every adapter of the step is on the device; the engine sees to that before (CudaAdapters::hold), others wait here.
+Status StepTables::ensure_adapters(const ModelBatch& batch, CudaAdapters& adapters) {
   const auto slots = static_cast<size_t>(batch.slots);
   for (size_t slot = 0; slot < slots; ++slot) {
     pairs_.clear();
@@ -321,19 +321,18 @@ Status StepTables::upload(const ModelBatch& batch, CudaAdapters& adapters, CudaS
       TRY(check(*source.pair, module));
       pairs_.push_back(source.pair);
     }
-    TRY(adapters.ensure(pairs_, stream, version_of(batch, slot)));
+    TRY(adapters.ensure(pairs_, version_of(batch, slot)));
   }
   return {};
 }
 
 // The table of sources and the ranks.
-Status StepTables::put_sources(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream,
-                               cuda::DeviceLora* table) {
+Status StepTables::put_sources(const ModelBatch& batch, CudaAdapters& adapters, cuda::DeviceLora* table) {
   const auto slots = static_cast<size_t>(shape_.slots), own_slots = static_cast<size_t>(batch.slots);
   std::fill_n(table, module_count(*config_) * slots, cuda::DeviceLora{});
   for (size_t module = 0; module < module_count(*config_); ++module) {
     for (size_t slot = 0; slot < own_slots; ++slot) {
-      TRY_ASSIGN(table[module * slots + slot], source(batch, module, slot, adapters, stream));
+      TRY_ASSIGN(table[module * slots + slot], source(batch, module, slot, adapters));
     }
   }
   return {};
@@ -358,8 +357,8 @@ Result<StepView> StepTables::fill(const ModelBatch& batch, const CudaKv& kv, Cud
   TRY(take(module_count(*config_) * static_cast<size_t>(shape_.slots), &sources, &view.sources));
   TRY(put_blocks(batch, kv.blocks(), tables, view));  // from here on addresses are the step's own
   if (!batch.segments.empty()) {
-    TRY(upload(batch, adapters, stream));
-    TRY(put_sources(batch, adapters, stream, sources));
+    TRY(ensure_adapters(batch, adapters));
+    TRY(put_sources(batch, adapters, sources));
   }
   if (view.bucket) {
     for (int32_t& rank : shape_.ranks) rank = rank < 0 ? rank : rounded_count(rank, options_.limits.rank_max);

@@ -4,11 +4,10 @@
 // of logits, host deltas. A decode step is filled up to its bucket (StepShape) with idle rows, parts and runs.
 //
 // Thread: the model's. Ownership: owns both buffers; the spans of a StepView live until the next fill(). Invariants: no
-// allocation after create() but for what an adapter's first use takes; the step before is done when fill() begins;
-// arrays lie where the shape's numbers put them, so steps of one shape have the same addresses (block tables and host
-// deltas come last: their lengths are the step's own).
-// Failure: sentences, for a step beyond the limits and for what the device has no kernel for; nothing was launched but
-// uploads of adapters.
+// allocation after create() but for adapters that nobody brought before their first step; the step before is done when
+// fill() begins; arrays lie where the shape's numbers put them, so steps of one shape have the same addresses (block
+// tables and host deltas come last: their lengths are the step's own). Failure: sentences, for a step beyond the limits
+// and for what the device has no kernel for; nothing was launched but uploads of adapters.
 #pragma once
 
 #include <cstdint>
@@ -94,11 +93,10 @@ class StepTables {
   Status put_blocks(const ModelBatch& batch, int32_t blocks, int32_t* tables, StepView& view);
   Status put_attention(const ModelBatch& batch, StepView& view);
   Status put_lora(const cuda::LoraPlan& plan, const LoraSizes& sizes, LoraUse& use);
-  Status upload(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream);
-  Status put_sources(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream, cuda::DeviceLora* table);
+  Status ensure_adapters(const ModelBatch& batch, CudaAdapters& adapters);
+  Status put_sources(const ModelBatch& batch, CudaAdapters& adapters, cuda::DeviceLora* table);
   Status check(const LoraPair& pair, size_t module) const;
-  Result<cuda::DeviceLora> source(const ModelBatch& batch, size_t module, size_t slot, CudaAdapters& adapters,
-                                  CudaStream& stream);
+  Result<cuda::DeviceLora> source(const ModelBatch& batch, size_t module, size_t slot, CudaAdapters& adapters);
   Result<cuda::DeviceLora> put_delta(const ModelBatch& batch, size_t module, size_t slot, const float* delta);
   void gather_segments(const ModelBatch& batch);
 

@@ -15,7 +15,8 @@
 // - A barrier or collective that not all threads reach, or that they reach at different places, fails the launch with
 //   both places; so does a write past the end of shared memory, or more shared memory than a block may have.
 //
-// Thread: one at a time. Failure: the first one is kept and answered by every later synchronisation, as with CUDA.
+// Thread: any; one at a time is let in (what runs late runs in the thread that waits for it). Failure: the first one is
+// kept and answered by every later synchronisation, as with CUDA.
 #pragma once
 
 #include <cstddef>
@@ -37,6 +38,11 @@ void enqueue(void* stream, std::function<void()> work);
 void fail(std::string sentence);
 std::string take_failure();         // forgets it; "" where none
 void refuse_captures(bool refuse);  // as a driver that cannot record a graph
+// Threads that wait for an event stay there, and so does the work they wait for, until they are let go: a copy that
+// takes its time.
+void hold_event_waits(bool hold);
+void refuse_copies_of(int64_t bytes);  // copies of so many bytes, as a driver that is out of something; -1: none
+int64_t allocations();                 // of device and pinned memory so far
 
 // --- kernels (emulator.cc)
 inline constexpr int kWarp = 32;

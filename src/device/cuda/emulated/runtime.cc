@@ -5,12 +5,14 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 
 #include "base/units.h"
 #include "device/cuda/emulated/device_memory.h"
@@ -20,6 +22,26 @@ namespace loralei::cuda_emulated {
 namespace {
 
 using Work = std::function<void()>;
+
+// One thread at a time; kernels tell their failures while the thread that runs them is inside.
+using Inside = std::lock_guard<std::recursive_mutex>;
+std::recursive_mutex& door() {
+  static std::recursive_mutex only;
+  return only;
+}
+
+// Threads that wait for events.
+struct WaitingRoom {
+  std::mutex mutex;
+  std::condition_variable opened;
+  bool held = false;
+};
+WaitingRoom& waiting_room() {
+  static WaitingRoom only;
+  return only;
+}
+
+int64_t refused_copy_bytes = -1, allocations_made = 0;
 
 struct StreamQueue {
   std::deque<Work> waiting;
@@ -66,7 +88,7 @@ struct Pages {
   void* base;
   size_t bytes;
 };
-std::map<void*, Pages>& allocations() {
+std::map<void*, Pages>& memory() {
   static std::map<void*, Pages> all;
   return all;
 }
@@ -103,23 +125,58 @@ Error not_recorded(const char* what) {
 }  // namespace
 
 void set_memory(int64_t total_bytes, int64_t others_bytes) {
+  const Inside inside(door());
   DeviceMemory& device = device_memory();
   device.total = total_bytes;
   device.others = others_bytes;
   device.peak = device.allocated;
 }
-int64_t allocated_bytes() { return device_memory().allocated; }
-int64_t peak_allocated_bytes() { return device_memory().peak; }
+int64_t allocated_bytes() {
+  const Inside inside(door());
+  return device_memory().allocated;
+}
+int64_t peak_allocated_bytes() {
+  const Inside inside(door());
+  return device_memory().peak;
+}
 
-void refuse_captures(bool refuse) { capture().refused = refuse; }
+void refuse_captures(bool refuse) {
+  const Inside inside(door());
+  capture().refused = refuse;
+}
 
-void enqueue(void* stream, Work work) { queue_of(stream)->put(std::move(work)); }
+void hold_event_waits(bool hold) {
+  {
+    const std::lock_guard lock(waiting_room().mutex);
+    waiting_room().held = hold;
+  }
+  waiting_room().opened.notify_all();
+}
+
+void refuse_copies_of(int64_t bytes) {
+  const Inside inside(door());
+  refused_copy_bytes = bytes;
+}
+
+int64_t allocations() {
+  const Inside inside(door());
+  return allocations_made;
+}
+
+void enqueue(void* stream, Work work) {
+  const Inside inside(door());
+  queue_of(stream)->put(std::move(work));
+}
 
 void fail(std::string sentence) {
+  const Inside inside(door());
   if (failure().empty()) failure() = std::move(sentence);
 }
 
-std::string take_failure() { return std::exchange(failure(), ""); }
+std::string take_failure() {
+  const Inside inside(door());
+  return std::exchange(failure(), "");
+}
 
 Status status() {
   if (failure().empty()) return {};
@@ -158,6 +215,7 @@ namespace {
 
 // The data ends (rounded up to 16 bytes) where a page begins that nobody may touch.
 Result<void*> map_guarded(int64_t bytes) {
+  ++allocations_made;
   if (capture().stream != nullptr) return not_recorded("allocate memory");
   const size_t rounded = (static_cast<size_t>(bytes) + 15) / 16 * 16;
   const size_t mapped = (rounded + kPage - 1) / kPage * kPage + kPage;
@@ -166,25 +224,26 @@ Result<void*> map_guarded(int64_t bytes) {
   std::memset(base, 0xFF, mapped - kPage);
   CHECK(mprotect(static_cast<std::byte*>(base) + mapped - kPage, kPage, PROT_NONE) == 0);
   void* data = static_cast<std::byte*>(base) + mapped - kPage - rounded;
-  allocations()[data] = {base, mapped};
+  memory()[data] = {base, mapped};
   return data;
 }
 
 // What lies before the data in its page must still be as it was filled.
 void unmap_guarded(void* data) {
-  const Pages pages = allocations().at(data);
+  const Pages pages = cuda_emulated::memory().at(data);
   for (auto* p = static_cast<std::byte*>(pages.base); p != data; ++p) {
     if (*p == std::byte{0xFF}) continue;
     std::fprintf(stderr, "a kernel wrote before the start of a device buffer\n");
     std::abort();
   }
   munmap(pages.base, pages.bytes);
-  allocations().erase(data);
+  cuda_emulated::memory().erase(data);
 }
 
 }  // namespace
 
 Result<void*> allocate(int64_t bytes) {
+  const Inside inside(door());
   DeviceMemory& device = device_memory();
   if (bytes > device.free()) {
     return Error{ErrorCode::kOverloaded, "The emulated GPU has " + format_bytes(device.free()) + " of free memory."};
@@ -196,22 +255,31 @@ Result<void*> allocate(int64_t bytes) {
   return data;
 }
 void release(void* data) {
+  const Inside inside(door());
   unmap_guarded(data);
   device_memory().allocated -= device_memory().bytes.at(data);
   device_memory().bytes.erase(data);
 }
 
-Result<void*> allocate_pinned(int64_t bytes) { return map_guarded(bytes); }
-void release_pinned(void* data) { unmap_guarded(data); }
+Result<void*> allocate_pinned(int64_t bytes) {
+  const Inside inside(door());
+  return map_guarded(bytes);
+}
+void release_pinned(void* data) {
+  const Inside inside(door());
+  unmap_guarded(data);
+}
 
 Result<Stream> create_stream() {
   return static_cast<Stream>(new std::shared_ptr<StreamQueue>(std::make_shared<StreamQueue>()));
 }
 void destroy_stream(Stream stream) {
+  const Inside inside(door());
   queue_of(stream)->run_until(queue_of(stream)->queued);
   delete static_cast<std::shared_ptr<StreamQueue>*>(stream);
 }
 Status synchronize(Stream stream) {
+  const Inside inside(door());
   if (queue_of(stream)->capturing) return not_recorded("finish its work");
   queue_of(stream)->run_until(queue_of(stream)->queued);
   return status();
@@ -220,10 +288,12 @@ Status synchronize(Stream stream) {
 Result<Event> create_event(bool /*timed*/) { return static_cast<Event>(new Mark); }
 void destroy_event(Event event) { delete static_cast<Mark*>(event); }
 Status record(Event event, Stream stream) {
+  const Inside inside(door());
   *static_cast<Mark*>(event) = {queue_of(stream), queue_of(stream)->queued};
   return {};
 }
 Status wait(Stream stream, Event event) {
+  const Inside inside(door());
   const Mark mark = *static_cast<Mark*>(event);
   queue_of(stream)->put([mark] {
     if (mark.stream != nullptr) mark.stream->run_until(mark.at);
@@ -231,13 +301,25 @@ Status wait(Stream stream, Event event) {
   return {};
 }
 Result<bool> is_done(Event event) {
+  const Inside inside(door());
   const Mark& mark = *static_cast<Mark*>(event);
   if (mark.done()) return true;
   mark.stream->run_one();
   TRY(status());
   return mark.done();
 }
+Status wait_until_done(Event event) {
+  {
+    std::unique_lock lock(waiting_room().mutex);
+    waiting_room().opened.wait(lock, [] { return !waiting_room().held; });
+  }
+  const Inside inside(door());
+  const Mark& mark = *static_cast<Mark*>(event);
+  if (mark.stream != nullptr) mark.stream->run_until(mark.at);
+  return status();
+}
 Result<double> elapsed_ms(Event from, Event to) {
+  const Inside inside(door());
   if (!static_cast<Mark*>(from)->done() || !static_cast<Mark*>(to)->done()) {
     return internal_error("The GPU could not measure a time: an event is not done.");
   }
@@ -245,6 +327,8 @@ Result<double> elapsed_ms(Event from, Event to) {
 }
 
 Status copy(void* to, const void* from, int64_t bytes, CopyKind /*kind*/, Stream stream) {
+  const Inside inside(door());
+  if (bytes == refused_copy_bytes) return internal_error("The GPU could not copy memory: out of resources.");
   enqueue(stream, [=] { std::memmove(to, from, static_cast<size_t>(bytes)); });
   return {};
 }
@@ -254,6 +338,7 @@ Status fill(void* to, int byte, int64_t bytes, Stream stream) {
 }
 
 Status begin_capture(Stream stream) {
+  const Inside inside(door());
   if (capture().refused || capture().stream != nullptr) {
     return internal_error("The GPU could not record a graph: operation not permitted.");
   }
@@ -262,6 +347,7 @@ Status begin_capture(Stream stream) {
   return {};
 }
 Result<Graph> end_capture(Stream stream, Graph previous) {
+  const Inside inside(door());
   delete static_cast<std::shared_ptr<Recorded>*>(previous);
   if (capture().stream != queue_of(stream).get()) {
     return internal_error("The GPU could not record a graph: the stream is not capturing.");

@@ -99,7 +99,8 @@ Status synchronize(Stream stream) { return check(cudaStreamSynchronize(stream_of
 
 Result<Event> create_event(bool timed) {
   cudaEvent_t event = nullptr;
-  TRY(check(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming), "make an event"));
+  const unsigned flags = cudaEventBlockingSync | (timed ? cudaEventDefault : cudaEventDisableTiming);
+  TRY(check(cudaEventCreateWithFlags(&event, flags), "make an event"));
   return static_cast<Event>(event);
 }
 void destroy_event(Event event) { (void)cudaEventDestroy(event_of(event)); }
@@ -115,6 +116,7 @@ Result<bool> is_done(Event event) {
   TRY(check(code, "tell whether an event is done"));
   return true;
 }
+Status wait_until_done(Event event) { return check(cudaEventSynchronize(event_of(event)), "wait for an event"); }
 Result<double> elapsed_ms(Event from, Event to) {
   float ms = 0;
   TRY(check(cudaEventElapsedTime(&ms, event_of(from), event_of(to)), "measure a time"));

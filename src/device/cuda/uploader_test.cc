@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda/uploader.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+
+#include "base/prng.h"
+#include "device/cuda/cuda_device.h"
+#ifdef LORALEI_CUDA_EMULATION
+#include "device/cuda/emulated/emulator.h"
+#endif
+
+namespace loralei {
+namespace {
+
+class UploaderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const CudaDevices devices = cuda_devices();
+    if (devices.list.empty()) GTEST_SKIP() << devices.reason;
+    uploader_ = Uploader::create({.staging_bytes = kStaging}).value();
+    memory_ = DeviceBuffer::allocate(kMemory).value();
+  }
+  // Parts of random lengths with gaps between them, and what the target must become.
+  Upload made(uint64_t id, int64_t offset, int64_t bytes, std::vector<std::byte>& want) {
+    auto data = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(bytes));
+    for (std::byte& byte : *data) byte = static_cast<std::byte>(1 + random_.below(255));
+    want.assign(static_cast<size_t>(bytes), std::byte{0});
+    Upload upload{.id = id, .to = memory_.data() + offset, .bytes = bytes, .parts = {}, .keeps = data};
+    for (int64_t at = static_cast<int64_t>(random_.below(40)); at < bytes;) {
+      const int64_t length = std::min<int64_t>(bytes - at, 1 + static_cast<int64_t>(random_.below(900)));
+      upload.parts.push_back({data->data() + at, at, length});
+      std::memcpy(want.data() + at, data->data() + at, static_cast<size_t>(length));
+      at += length + static_cast<int64_t>(random_.below(40));
+    }
+    return upload;
+  }
+  std::vector<std::byte> on_device(int64_t offset, int64_t bytes) {
+    CudaStream stream = CudaStream::create().value();
+    PinnedBuffer back = PinnedBuffer::allocate(bytes).value();
+    EXPECT_TRUE(copy_to_host(back.data(), memory_.data() + offset, bytes, stream).ok());
+    EXPECT_TRUE(stream.synchronize().ok());
+    return {back.data(), back.data() + bytes};
+  }
+  std::vector<UploadEnd> wait_for(size_t count) {
+    std::vector<UploadEnd> ended;
+    while (ended.size() < count) uploader_->wait(ended);
+    return ended;
+  }
+
+  static constexpr int64_t kStaging = 4096, kMemory = 1 << 20;
+  Prng random_{5};
+  DeviceBuffer memory_;
+  std::unique_ptr<Uploader> uploader_;
+};
+
+TEST_F(UploaderTest, RandomUploadsArriveWholeAndInOrder) {
+  const char* given = std::getenv("UPLOADER_TEST_SEED");
+  const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 77;
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  random_ = Prng(seed);
+  for (int round = 0; round < 10; ++round) {
+    std::vector<std::vector<std::byte>> want(12);
+    std::vector<int64_t> offsets;
+    std::vector<std::weak_ptr<const void>> kept;
+    int64_t next = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      const auto bytes = static_cast<int64_t>(1 + random_.below(random_.below(3) == 0 ? 30000 : 1500));
+      Upload upload = made(i, next, bytes, want[i]);
+      kept.push_back(upload.keeps);
+      offsets.push_back(next);
+      next += bytes;
+      uploader_->start(std::move(upload));
+    }
+    const std::vector<UploadEnd> ended = wait_for(want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(ended[i].id, i);
+      EXPECT_TRUE(ended[i].status.ok()) << ended[i].status.error().message;
+      EXPECT_GT(ended[i].ns, 0);
+      EXPECT_TRUE(kept[i].expired());
+      ASSERT_EQ(on_device(offsets[i], static_cast<int64_t>(want[i].size())), want[i]) << "upload " << i;
+    }
+  }
+}
+
+#ifdef LORALEI_CUDA_EMULATION
+TEST_F(UploaderTest, NobodyWaitsForOneThatTakesItsTime) {
+  std::atomic<int> calls{0};
+  uploader_->on_end([&] { ++calls; });
+  cuda_emulated::hold_event_waits(true);
+  std::vector<std::byte> want[3];
+  for (uint64_t id = 0; id < 3; ++id) {
+    uploader_->start(made(id, static_cast<int64_t>(id) * 10000, 10000, want[id]));
+  }
+  std::vector<UploadEnd> ended;
+  uploader_->poll(ended);
+  EXPECT_TRUE(ended.empty());
+  EXPECT_EQ(calls.load(), 0);
+  cuda_emulated::hold_event_waits(false);
+  for (const UploadEnd& end : wait_for(3)) EXPECT_TRUE(end.status.ok());
+  EXPECT_EQ(calls.load(), 3);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(on_device(i * 10000, 10000), want[i]);
+  uploader_->on_end({});
+  uploader_->start(made(3, 0, 100, want[0]));
+  wait_for(1);
+  EXPECT_EQ(calls.load(), 3);
+}
+
+// The first or the last chunk of an upload is refused while copies of the one before are in flight: that one arrives,
+// and so does the next.
+TEST_F(UploaderTest, WhatIsRefusedEndsItsUploadAlone) {
+  const int64_t bytes[] = {100, 2000, 777, 2000, 2 * kStaging + 777, 5000};
+  constexpr size_t kCount = std::size(bytes);
+  std::vector<std::byte> want[kCount];
+  cuda_emulated::refuse_copies_of(777);
+  cuda_emulated::hold_event_waits(true);  // until all are in the queue
+  for (uint64_t id = 0; id < kCount; ++id) {
+    uploader_->start(made(id, static_cast<int64_t>(id) * 10000, bytes[id], want[id]));
+  }
+  cuda_emulated::hold_event_waits(false);
+  const std::vector<UploadEnd> ended = wait_for(kCount);
+  cuda_emulated::refuse_copies_of(-1);
+  for (size_t i = 0; i < kCount; ++i) {
+    EXPECT_EQ(ended[i].id, i);
+    const bool refused = i == 2 || i == 4;
+    ASSERT_EQ(ended[i].status.ok(), !refused) << "upload " << i;
+    if (refused) {
+      EXPECT_NE(ended[i].status.error().message.find("out of resources"), std::string::npos);
+    } else {
+      EXPECT_EQ(on_device(static_cast<int64_t>(i) * 10000, bytes[i]), want[i]);
+    }
+  }
+}
+
+TEST_F(UploaderTest, EndsCleanlyWithUploadsInFlight) {
+  cuda_emulated::hold_event_waits(true);
+  std::vector<std::byte> want;
+  std::vector<std::weak_ptr<const void>> kept;
+  for (uint64_t id = 0; id < 4; ++id) {
+    Upload upload = made(id, static_cast<int64_t>(id) * 20000, 20000, want);
+    kept.push_back(upload.keeps);
+    uploader_->start(std::move(upload));
+  }
+  const int64_t allocations = cuda_emulated::allocations();
+  cuda_emulated::hold_event_waits(false);
+  uploader_.reset();
+  for (const auto& keeps : kept) EXPECT_TRUE(keeps.expired());
+  EXPECT_EQ(cuda_emulated::allocations(), allocations);
+}
+#endif
+
+}  // namespace
+}  // namespace loralei

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceTier: where adapters lie for an executor that does not compute in host memory: the third tier beside their
+// files and the registry's copies. A seam with a simulated twin.
+//
+// Thread: the engine's; the call given to on_news() is called on any other. Ownership: a version on the device outlives
+// its copy in host memory by no more than its upload; AdapterHold is the move-only share of a request. Invariants: what
+// is held and has arrived is there until it is released; nothing here waits. Failure: sentences.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "adapters/adapter.h"
+
+namespace loralei {
+
+struct DeviceTierStats {
+  int64_t uploads = 0, upload_bytes = 0, upload_ns = 0;
+};
+
+class DeviceTier {
+ public:
+  virtual ~DeviceTier() = default;
+  // True: there is room for all of these (each named once), what is missing is on its way, and each is held until
+  // release(). False: no room before others are released or have arrived; nothing is held, ask again then. Error: they
+  // cannot be there together.
+  virtual Result<bool> hold(std::span<const Adapter* const> adapters) = 0;
+  // Of a version that is held: true when steps may use it; an error when it could not be brought.
+  virtual Result<bool> arrived(AdapterVersionId version) = 0;
+  virtual void release(AdapterVersionId version) = 0;
+  // The version left host memory; nobody holds it.
+  virtual void forget(AdapterVersionId version) = 0;
+  // `call` is called when something has arrived or failed; empty: not any more from when this returns.
+  virtual void on_news(std::function<void()> call) = 0;
+  virtual DeviceTierStats stats() const = 0;
+};
+
+// The adapters of one request, held together. Dropped before their pins.
+class [[nodiscard]] AdapterHold {
+ public:
+  AdapterHold() = default;
+  AdapterHold(AdapterHold&& other) noexcept
+      : tier_(std::exchange(other.tier_, nullptr)), versions_(std::move(other.versions_)) {}
+  AdapterHold& operator=(AdapterHold&&) = delete;
+  ~AdapterHold() { release(); }
+
+  // As DeviceTier::hold.
+  Result<bool> take(DeviceTier& tier, std::span<const Adapter* const> adapters) {
+    TRY_ASSIGN(const bool held, tier.hold(adapters));
+    if (!held) return false;
+    tier_ = &tier;
+    for (const Adapter* adapter : adapters) versions_.push_back(adapter->version);
+    return true;
+  }
+  explicit operator bool() const { return tier_ != nullptr; }
+  std::span<const AdapterVersionId> versions() const { return versions_; }
+  void release() {
+    if (tier_ == nullptr) return;
+    for (const AdapterVersionId version : versions_) tier_->release(version);
+    tier_ = nullptr;
+    versions_.clear();
+  }
+
+ private:
+  DeviceTier* tier_ = nullptr;
+  std::vector<AdapterVersionId> versions_;
+};
+
+}  // namespace loralei
