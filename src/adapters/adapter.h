@@ -25,6 +25,7 @@ namespace loralei {
 // SHA-256 over config and weights; names the KV identity. Never the adapter's name.
 using Digest = std::array<uint8_t, 32>;
 std::string digest_hex(const Digest& digest);
+void put_digest_hex(const Digest& digest, std::string& text);  // in the place of `text`, whose memory is kept
 
 struct Adapter {
   AdapterVersionId version;

@@ -3,13 +3,18 @@
 
 namespace loralei {
 
-std::string digest_hex(const Digest& digest) {
+void put_digest_hex(const Digest& digest, std::string& text) {
   constexpr char kHex[] = "0123456789abcdef";
-  std::string text;
+  text.clear();
   for (const uint8_t byte : digest) {
     text += kHex[byte >> 4];
     text += kHex[byte & 15];
   }
+}
+
+std::string digest_hex(const Digest& digest) {
+  std::string text;
+  put_digest_hex(digest, text);
   return text;
 }
 

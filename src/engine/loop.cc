@@ -141,9 +141,10 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
 }
 
 void EngineLoop::fill_adapters(std::vector<AdapterStatus>& adapters) const {
-  adapters.clear();
+  size_t count = 0;
   registry_.for_each([&](const RegistryView& view) {
-    AdapterStatus& status = adapters.emplace_back();
+    AdapterStatus& status = count < adapters.size() ? adapters[count] : adapters.emplace_back();
+    ++count;
     status.name = *view.name;
     status.path = *view.path;
     switch (view.state) {
@@ -165,12 +166,19 @@ void EngineLoop::fill_adapters(std::vector<AdapterStatus>& adapters) const {
     status.waiting = view.waiting;
     status.uses = view.uses;
     status.pinned = view.pinned;
+    status.error.clear();
     if (view.error != nullptr) status.error = view.error->message;
-    if (view.adapter == nullptr) return;
-    status.version = digest_hex(view.adapter->digest);
+    if (view.adapter == nullptr) {
+      status.version.clear();
+      status.rank = 0;
+      status.report.clear();
+      return;
+    }
+    put_digest_hex(view.adapter->digest, status.version);
     status.rank = view.adapter->rank_max;
     status.report = view.adapter->report;
   });
+  adapters.resize(count);
 }
 
 void EngineLoop::check() const {

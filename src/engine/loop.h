@@ -79,6 +79,7 @@ class EngineLoop {
   void end_all(EngineOutput& output);
 
   void fill_stats(EngineStats& stats) const;
+  // In the place of what is there, whose memory is used again: it happens between steps.
   void fill_adapters(std::vector<AdapterStatus>& adapters) const;
   uint64_t adapters_generation() const { return registry_.generation(); }
   void check() const;
