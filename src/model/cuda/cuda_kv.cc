@@ -31,7 +31,7 @@ Result<CudaKv> CudaKv::create(const ModelConfig& config, DType dtype, int32_t bl
   CudaKv kv;
   TRY_ASSIGN(kv.bytes_,
              allocate_on_device(blocks * block_bytes(config, dtype), "The KV cache's blocks",
-                                "give fewer tokens of context or fewer sequences, or keep K and V as int8."));
+                                "give fewer tokens of context or fewer sequences, or keep K and V as int8 or fp8."));
   kv.blocks_ = blocks;
   kv.view_.base = kv.bytes_.data();
   kv.view_.dtype = dtype;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // CudaProducts: which kernels multiply a layer's input with its weights, for any format and any number of rows.
 //
-//   class      rows                    weights in tiles (q8_0 q4_0 q4_k q6_k)    f32, bf16, f16       other quantised
-//   few        <= kFewRows*            tile_gemv, input rounded to int8          plain_gemv           decoded,
-//   plain_gemv many       more                    decoded to bf16, Gemm                     bf16: Gemm, others decoded
-//   first
+// Few rows (kFewRowsTiles, kFewRowsPlain): weights in tiles (q8_0, q4_0, q4_k, q6_k) by tile_gemv with the input
+// rounded to int8; f32, bf16 and f16 by plain_gemv; other quantised formats decoded, then plain_gemv. More rows: bf16
+// by Gemm, everything else decoded to bf16 first.
 //
 // With activations in f32 every number of rows is "few" (matrix units take 16-bit numbers only): exact, and slow for
 // long prompts. With `batch_invariant` as well, whatever the activations, so that there is one class. A row's bits are
