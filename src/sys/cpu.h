@@ -18,6 +18,7 @@ struct CpuIsa {
   bool avx_vnni = false;  // int8 dot products of 256 bits, in the VEX encoding
   bool avx512_vnni = false;
   bool amx_int8 = false;  // tiles of int8; usable only after request_amx()
+  bool amx_bf16 = false;  // tiles of bf16, with the vector conversions to it (AVX512_BF16); likewise
   bool dotprod = false;   // arm64: int8 dot products (NEON itself is part of the architecture)
   bool i8mm = false;      // arm64: int8 matrix products
 };

@@ -17,6 +17,7 @@
 #include "device/host/isa.h"
 #include "ops/cpu/attention_plan.h"
 #include "ops/cpu/lora_plan.h"
+#include "ops/cpu/matmul_amx.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/target.h"
 #include "ops/cpu/tile_table.h"
@@ -43,6 +44,11 @@ namespace avx512 {
 // clang-format on
 
 }  // namespace avx512
+
+void matmul_with_matrix_unit(OpContext& ctx, const MatmulArgs& args) {
+  args.w.dtype == DType::kBF16 ? matmul_bf16_amx(ctx, args) : avx512::matmul(ctx, args);
+}
+
 }  // namespace
 }  // namespace loralei
 LORALEI_TARGET_END
@@ -89,6 +95,10 @@ const OpTable* amx_op_table() {
     with_amx.name = "amx";
     with_amx.matmul_tiles = matmul_tiles_amx;
     with_amx.has_matrix_unit = true;
+    if (host_isa().amx_bf16) {
+      with_amx.matmul = matmul_with_matrix_unit;
+      with_amx.scratch_bytes = matrix_scratch_bytes;
+    }
     return with_amx;
   }();
   return &table;

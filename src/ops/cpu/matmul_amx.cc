@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products with bf16 weights on the matrix unit (AMX-BF16), for any number of rows.
+//
+// An f32 input is exactly the sum of three bf16 numbers: x1 = bf16(x), x2 = bf16(x - x1), x3 = x - x1 - x2. The unit
+// multiplies sixteen rows of weights, as they lie, with such pieces of 32 inputs of up to sixteen rows of x: products
+// of bf16 numbers are exact in f32, it adds those of even and those of odd inputs in ascending order, then the two to
+// the result (Intel's TDPBF16PS). Blocks of 32 inputs follow in ascending order, in each the pieces from the largest
+// on. So the number for (row, output) is one chain, however many rows and outputs are multiplied together (batch
+// invariance), as accurate as f32 FMA. What is below 2^-126 counts as zero there, pieces included; an infinite input
+// makes NaNs.
+#include "ops/cpu/matmul_amx.h"
+
+#if defined(__x86_64__)
+
+#if !defined(__clang__)
+// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable and then warns about it.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/cpu/scratch.h"
+#include "ops/cpu/target.h"
+#include "ops/tiles.h"
+
+LORALEI_TARGET_BEGIN_AMX_BF16
+namespace loralei {
+namespace {
+namespace matmul_amx {
+
+#include "ops/cpu/simd_avx512.inl.h"
+
+constexpr int kTokenTile = 16;  // rows of x in one product
+constexpr int kStepInputs = kMatrixStepInputs;
+constexpr int kPairs = kStepInputs / 2;
+constexpr int kSums = kRowTile * kTokenTile;  // results of one product: [outputs][kTokenTile]
+constexpr int kStepBytes = kStepInputs * 2;   // of one row of weights
+
+// --- inputs: [token tile][step][piece][kPairs][width][2] bf16 ---
+struct Inputs {
+  std::byte* data = nullptr;
+  int64_t rows = 0;
+  int64_t steps = 0;  // of kStepInputs
+  int64_t tiles = 0;
+  int width = 0;  // rows of x in a tile; those behind the last one are zero
+
+  int64_t row_stride() const { return 4 * int64_t{width}; }
+  int64_t step_bytes() const { return kMatrixPieces * kPairs * row_stride(); }
+  int64_t tile_bytes() const { return steps * step_bytes(); }
+  std::byte* at(int64_t tile, int64_t step) const { return data + tile * tile_bytes() + step * step_bytes(); }
+};
+
+// Words [row][column] of 32 bits to [column][row].
+LORALEI_INLINE void transpose16(I (&m)[16]) {
+  I t[16];
+  LORALEI_UNROLL
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(m[i], m[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(m[i], m[i + 1]);
+  }
+  LORALEI_UNROLL
+  for (int i = 0; i < 16; i += 4) {
+    m[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    m[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    m[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    m[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  LORALEI_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const I even01 = _mm512_shuffle_i32x4(m[i], m[4 + i], 0x88), odd01 = _mm512_shuffle_i32x4(m[i], m[4 + i], 0xDD);
+    const I even23 = _mm512_shuffle_i32x4(m[8 + i], m[12 + i], 0x88);
+    const I odd23 = _mm512_shuffle_i32x4(m[8 + i], m[12 + i], 0xDD);
+    t[i] = _mm512_shuffle_i32x4(even01, even23, 0x88);
+    t[4 + i] = _mm512_shuffle_i32x4(odd01, odd23, 0x88);
+    t[8 + i] = _mm512_shuffle_i32x4(even01, even23, 0xDD);
+    t[12 + i] = _mm512_shuffle_i32x4(odd01, odd23, 0xDD);
+  }
+  LORALEI_UNROLL
+  for (int i = 0; i < 16; ++i) m[i] = t[i];
+}
+
+// The pieces of 32 inputs, each as sixteen pairs.
+LORALEI_INLINE void cut(F low, F high, I (&pieces)[kMatrixPieces]) {
+  LORALEI_UNROLL
+  for (int p = 0; p < kMatrixPieces; ++p) {
+    const I words = reinterpret_cast<I>(_mm512_cvtne2ps_pbh(high, low));
+    pieces[p] = words;
+    low = sub(low, from_bf16(_mm512_castsi512_si256(words)));
+    high = sub(high, from_bf16(_mm512_extracti64x4_epi64(words, 1)));
+  }
+}
+
+// `count` inputs (at most kStepInputs) of `tokens` rows.
+void pack_step(const float* x, int64_t x_stride, int tokens, int count, const Inputs& inputs, std::byte* to) {
+  I pieces[kMatrixPieces][kTokenTile];
+  const int low_lanes = std::min(count, kLanes), high_lanes = count - low_lanes;
+  for (int t = 0; t < tokens; ++t) {
+    const float* const row = x + t * x_stride;
+    I cuts[kMatrixPieces];
+    cut(load_n(row, low_lanes), load_n(row + kLanes, high_lanes), cuts);
+    for (int p = 0; p < kMatrixPieces; ++p) pieces[p][t] = cuts[p];
+  }
+  for (int p = 0; p < kMatrixPieces; ++p, to += kPairs * inputs.row_stride()) {
+    if (inputs.width == 1) {
+      _mm512_storeu_si512(to, pieces[p][0]);
+      continue;
+    }
+    for (int t = tokens; t < kTokenTile; ++t) pieces[p][t] = _mm512_setzero_si512();
+    transpose16(pieces[p]);
+    LORALEI_UNROLL
+    for (int pair = 0; pair < kPairs; ++pair)
+      _mm512_mask_storeu_epi32(to + pair * inputs.row_stride(), first_lanes(inputs.width), pieces[p][pair]);
+  }
+}
+
+void pack(OpContext& ctx, const MatmulArgs& args, const float* x, const Inputs& inputs) {
+  constexpr int64_t kGrain = 64;  // few rows are not worth waking anybody
+  ctx.pool->parallel_for(inputs.tiles * inputs.steps, kGrain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t tile = item / inputs.steps, step = item % inputs.steps;
+      const int64_t tokens = std::min<int64_t>(inputs.rows - tile * kTokenTile, inputs.width);
+      const int64_t count = std::min<int64_t>(args.w.cols - step * kStepInputs, kStepInputs);
+      pack_step(x + tile * kTokenTile * args.x_stride + step * kStepInputs, args.x_stride, static_cast<int>(tokens),
+                static_cast<int>(count), inputs, inputs.at(tile, step));
+    }
+  });
+}
+
+// --- the matrix unit ---
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t bytes_a_row[16] = {};
+  uint8_t rows[16] = {};
+};
+
+// Results [outputs, width] in 0..3 (two of each tile of outputs), weights [outputs, 32] in 4 and 5, inputs [kPairs,
+// width, 2] in 6 and 7.
+void configure(int outputs, int width) {
+  TileConfig config;
+  for (int i = 0; i < 8; ++i) {
+    const bool weights = i == 4 || i == 5;
+    config.bytes_a_row[i] = static_cast<uint16_t>(weights ? kStepBytes : 4 * width);
+    config.rows[i] = static_cast<uint8_t>(i < 6 ? outputs : kPairs);
+  }
+  // The compiler believes that the instruction reads eight bytes; the barrier makes it write all of them first.
+  asm volatile("" : : "r"(&config) : "memory");
+  _tile_loadconfig(&config);
+}
+
+// The weights of tiles [index, end) from some input on, asked for while others are multiplied: some lines with each
+// step.
+class WeightsAhead {
+ public:
+  WeightsAhead() = default;
+  WeightsAhead(const WeightView& w, int64_t index, int64_t end, int64_t step, int64_t lines_a_step)
+      : w_(&w), index_(index), end_(end), from_(step * kStepBytes), each_(lines_a_step) {
+    const int64_t stride = row_bytes(w.dtype, w.cols);
+    bytes_ = std::min(kMatrixBlockSteps * kStepBytes, stride - from_);
+    stride_ = stride;
+    if (index_ < end_) tile_ = row_tile(w, index_);
+  }
+
+  LORALEI_INLINE void fetch() {
+    for (int64_t i = 0; i < each_ && index_ < end_; ++i) {
+      __builtin_prefetch(tile_.data + row_ * stride_ + from_ + at_, 0, 2);
+      at_ += 64;
+      if (at_ >= bytes_) next_row();
+    }
+  }
+
+ private:
+  void next_row() {
+    at_ = 0;
+    if (++row_ < tile_.count) return;
+    row_ = 0;
+    if (++index_ < end_) tile_ = row_tile(*w_, index_);
+  }
+
+  const WeightView* w_ = nullptr;
+  int64_t index_ = 0, end_ = 0;
+  int64_t from_ = 0, bytes_ = 0, stride_ = 0;  // of each row
+  int64_t each_ = 0;
+  RowTile tile_;
+  int row_ = 0;
+  int64_t at_ = 0;
+};
+
+// What one call multiplies: up to two tiles of outputs with up to two tiles of tokens.
+struct Operands {
+  const std::byte* weights[2] = {};
+  int64_t weight_stride = 0;  // from row to row
+  int64_t weight_step = 0;    // from step to step
+  const std::byte* inputs = nullptr;
+  int64_t input_tile_bytes = 0;  // from a tile of tokens to the next
+  int64_t input_stride = 0;      // from pair to pair
+  int64_t steps = 0;
+  bool from_zero = false;
+  int64_t next = 0;     // streamed weights: where those lie, from these, that follow the last step
+  float* sums[2] = {};  // of each tile of outputs: kSums for each of the token tiles
+};
+
+constexpr int64_t kNearSteps = 3;  // streamed weights are asked for so far ahead
+
+// sums += products. The weights either stream from memory or wait in a cache, while those ahead are asked for. The
+// registers' numbers are part of the instructions, and the compilers' own names for them take nothing but literals.
+template <bool kStream, int kOutputTiles, int kTokenTiles>
+void multiply(const Operands& args, WeightsAhead& ahead) {
+  constexpr bool kOutputs2 = kOutputTiles == 2, kTokens2 = kTokenTiles == 2;
+  constexpr int kSumsStride = kTokenTile * 4;
+  asm volatile("" : : : "memory");  // what the tile loads read is in memory, although the compiler sees no reader
+  if (args.from_zero) {
+    _tile_zero(0);
+    if constexpr (kTokens2) _tile_zero(1);
+    if constexpr (kOutputs2) _tile_zero(2);
+    if constexpr (kOutputs2 && kTokens2) _tile_zero(3);
+  } else {
+    _tile_loadd(0, args.sums[0], kSumsStride);
+    if constexpr (kTokens2) _tile_loadd(1, args.sums[0] + kSums, kSumsStride);
+    if constexpr (kOutputs2) _tile_loadd(2, args.sums[1], kSumsStride);
+    if constexpr (kOutputs2 && kTokens2) _tile_loadd(3, args.sums[1] + kSums, kSumsStride);
+  }
+  const std::byte* inputs = args.inputs;
+  const int64_t piece_bytes = kPairs * args.input_stride;
+  for (int64_t step = 0; step < args.steps; ++step) {
+    if constexpr (kStream) {
+      const int64_t near = step + kNearSteps;
+      const int64_t at = near < args.steps ? near * kStepBytes : (near - args.steps) * kStepBytes + args.next;
+      LORALEI_UNROLL
+      for (int row = 0; row < kRowTile; ++row) {
+        __builtin_prefetch(args.weights[0] + at + row * args.weight_stride);
+        if constexpr (kOutputs2) __builtin_prefetch(args.weights[1] + at + row * args.weight_stride);
+      }
+    } else {
+      ahead.fetch();
+    }
+    _tile_loadd(4, args.weights[0] + step * args.weight_step, args.weight_stride);
+    if constexpr (kOutputs2) _tile_loadd(5, args.weights[1] + step * args.weight_step, args.weight_stride);
+    LORALEI_UNROLL
+    for (int piece = 0; piece < kMatrixPieces; ++piece, inputs += piece_bytes) {
+      _tile_loadd(6, inputs, args.input_stride);
+      if constexpr (kTokens2) _tile_loadd(7, inputs + args.input_tile_bytes, args.input_stride);
+      _tile_dpbf16ps(0, 4, 6);
+      if constexpr (kTokens2) _tile_dpbf16ps(1, 4, 7);
+      if constexpr (kOutputs2) _tile_dpbf16ps(2, 5, 6);
+      if constexpr (kOutputs2 && kTokens2) _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  _tile_stored(0, args.sums[0], kSumsStride);
+  if constexpr (kTokens2) _tile_stored(1, args.sums[0] + kSums, kSumsStride);
+  if constexpr (kOutputs2) _tile_stored(2, args.sums[1], kSumsStride);
+  if constexpr (kOutputs2 && kTokens2) _tile_stored(3, args.sums[1] + kSums, kSumsStride);
+  asm volatile("" : : : "memory");  // the sums were stored behind the compiler's back
+}
+
+// --- a thread's share of the outputs ---
+// One or two tiles of outputs that are multiplied together: two only where both are whole.
+struct OutputTiles {
+  RowTile tile[2];
+  int count = 0;
+};
+
+class Share {
+ public:
+  Share(const MatmulArgs& args, const Inputs& inputs, int64_t first_row, std::byte* memory)
+      : args_(args),
+        inputs_(inputs),
+        first_row_(first_row),
+        weight_stride_(row_bytes(args.w.dtype, args.w.cols)),
+        gathered_(memory),
+        sums_(reinterpret_cast<float*>(memory + matrix_gathered_bytes(inputs.rows))) {}
+  ~Share() { _tile_release(); }
+  Share(const Share&) = delete;
+  Share& operator=(const Share&) = delete;
+
+  // Tiles of outputs [begin, end).
+  void run(int64_t begin, int64_t end) {
+    if (inputs_.tiles <= kMatrixStreamTiles) return stream(begin, end);
+    for (int64_t first = begin; first < end; first += kMatrixTilesTogether)
+      block(first, std::min(first + kMatrixTilesTogether, end), end);
+  }
+
+ private:
+  OutputTiles tiles_at(int64_t index, int64_t end) const {
+    OutputTiles tiles;
+    tiles.tile[tiles.count++] = row_tile(args_.w, index);
+    if (index + 1 < end && tiles.tile[0].count == kRowTile) {
+      const RowTile second = row_tile(args_.w, index + 1);
+      if (second.count == kRowTile) tiles.tile[tiles.count++] = second;
+    }
+    return tiles;
+  }
+
+  void prepare(const OutputTiles& tiles) {
+    if (tiles.tile[0].count == configured_) return;
+    configured_ = tiles.tile[0].count;
+    configure(configured_, inputs_.width);
+  }
+
+  float* sums_of(int64_t tile) const { return sums_ + tile * inputs_.tiles * kSums; }
+
+  // Few rows: the weights meet them as they come from memory.
+  void stream(int64_t begin, int64_t end) {
+    const int64_t whole = args_.w.cols / kStepInputs;
+    WeightsAhead none;
+    for (int64_t index = begin; index < end;) {
+      const OutputTiles tiles = tiles_at(index, end);
+      prepare(tiles);
+      Operands operands;
+      for (int o = 0; o < tiles.count; ++o) operands.weights[o] = tiles.tile[o].data;
+      operands.weight_stride = weight_stride_;
+      operands.weight_step = kStepBytes;
+      operands.steps = whole;
+      operands.next = tiles.count * kRowTile * weight_stride_;
+      if (whole > 0) multiply_all<true>(operands, tiles.count, 0, 0, none);
+      if (whole < inputs_.steps) {
+        for (int o = 0; o < tiles.count; ++o) operands.weights[o] = gather(tiles.tile[o], o, whole, 1);
+        operands.weight_stride = kStepBytes;
+        operands.steps = 1;
+        multiply_all<false>(operands, tiles.count, 0, whole, none);
+      }
+      for (int o = 0; o < tiles.count; ++o) write(tiles.tile[o], o);
+      index += tiles.count;
+    }
+  }
+
+  // Many rows: some steps of the weights of several tiles are laid one behind the other and stay in the second-level
+  // cache. Those of two tiles of tokens stay in the first-level one while they meet all of them.
+  void block(int64_t begin, int64_t end, int64_t share_end) {
+    const int64_t token_pairs = (inputs_.tiles + 1) / 2;
+    const int64_t lines = (2 * kRowTile + token_pairs - 1) / token_pairs;
+    for (int64_t step = 0; step < inputs_.steps; step += kMatrixBlockSteps) {
+      const int64_t count = std::min(kMatrixBlockSteps, inputs_.steps - step);
+      for (int64_t index = begin; index < end; ++index) gather(row_tile(args_.w, index), index - begin, step, count);
+      const bool last = step + count == inputs_.steps;
+      WeightsAhead ahead(args_.w, last ? end : begin, last ? std::min(end + kMatrixTilesTogether, share_end) : end,
+                         last ? 0 : step + count, lines);
+      for (int64_t tokens = 0; tokens < inputs_.tiles; tokens += 2)
+        multiply_gathered(begin, end, tokens, step, count, ahead);
+    }
+    for (int64_t index = begin; index < end; ++index) write(row_tile(args_.w, index), index - begin);
+  }
+
+  void multiply_gathered(int64_t begin, int64_t end, int64_t tokens, int64_t step, int64_t count, WeightsAhead& ahead) {
+    for (int64_t index = begin; index < end;) {
+      const OutputTiles tiles = tiles_at(index, end);
+      prepare(tiles);
+      Operands operands;
+      for (int o = 0; o < tiles.count; ++o) operands.weights[o] = gathered_of(index - begin + o);
+      operands.weight_stride = kStepBytes;
+      operands.weight_step = kRowTile * kStepBytes;
+      operands.steps = count;
+      multiply_tokens<false>(operands, tiles.count, index - begin, tokens, step, ahead);
+      index += tiles.count;
+    }
+  }
+
+  std::byte* gathered_of(int64_t tile) const { return gathered_ + tile * kMatrixGatherBytes; }
+
+  // Steps of a tile's weights as [step][row][kStepInputs], with zeros behind the last input.
+  const std::byte* gather(const RowTile& tile, int64_t slot, int64_t step, int64_t count) const {
+    std::byte* const to = gathered_of(slot);
+    const int64_t from = step * kStepBytes;
+    const int64_t bytes = std::min(count * kStepBytes, weight_stride_ - from);
+    const int64_t rest = bytes % kStepBytes;
+    for (int64_t row = 0; row < tile.count; ++row) {
+      const std::byte* const weights = tile.data + row * weight_stride_ + from;
+      std::byte* const place = to + row * kStepBytes;
+      for (int64_t at = 0; at + kStepBytes <= bytes; at += kStepBytes)
+        _mm512_storeu_si512(place + at * kRowTile, load_bits(weights + at));
+      if (rest == 0) continue;
+      std::byte* const last = place + (bytes - rest) * kRowTile;
+      _mm512_storeu_si512(last, _mm512_setzero_si512());
+      std::memcpy(last, weights + bytes - rest, static_cast<size_t>(rest));
+    }
+    return to;
+  }
+
+  template <bool kStream>
+  void multiply_all(Operands& operands, int output_tiles, int64_t slot, int64_t step, WeightsAhead& ahead) {
+    for (int64_t tokens = 0; tokens < inputs_.tiles; tokens += 2)
+      multiply_tokens<kStream>(operands, output_tiles, slot, tokens, step, ahead);
+  }
+
+  // The tiles of outputs that are slots [slot, slot + output_tiles) of the sums, and the two tiles of tokens from
+  // `tokens` on.
+  template <bool kStream>
+  void multiply_tokens(Operands& operands, int output_tiles, int64_t slot, int64_t tokens, int64_t step,
+                       WeightsAhead& ahead) {
+    operands.inputs = inputs_.at(tokens, step);
+    operands.input_stride = inputs_.row_stride();
+    operands.input_tile_bytes = inputs_.tile_bytes();
+    operands.from_zero = step == 0;
+    for (int o = 0; o < output_tiles; ++o) operands.sums[o] = sums_of(slot + o) + tokens * kSums;
+    const bool two = tokens + 1 < inputs_.tiles;
+    if (output_tiles == 2) {
+      two ? multiply<kStream, 2, 2>(operands, ahead) : multiply<kStream, 2, 1>(operands, ahead);
+    } else {
+      two ? multiply<kStream, 1, 2>(operands, ahead) : multiply<kStream, 1, 1>(operands, ahead);
+    }
+  }
+
+  void write(const RowTile& tile, int64_t index) const {
+    const F bias = args_.bias != nullptr ? load_n(args_.bias + tile.output, tile.count) : zero();
+    for (int64_t t = 0; t < inputs_.tiles; ++t) {
+      const float* const sums = sums_of(index) + t * kSums;
+      I results[kRowTile];
+      for (int o = 0; o < kRowTile; ++o) results[o] = bits_of(load(sums + o * kTokenTile));
+      transpose16(results);
+      const int64_t first = t * kTokenTile;
+      const int64_t rows = std::min<int64_t>(inputs_.rows - first, inputs_.width);
+      for (int64_t row = 0; row < rows; ++row) {
+        float* const y = args_.y + (first_row_ + first + row) * args_.y_stride + tile.output;
+        F value = _mm512_castsi512_ps(results[row]);
+        if (args_.bias != nullptr) value = add(value, bias);
+        if (args_.accumulate) value = add(load_n(y, tile.count), value);
+        store_n(y, value, tile.count);
+      }
+    }
+  }
+
+  const MatmulArgs& args_;
+  const Inputs& inputs_;
+  const int64_t first_row_;
+  const int64_t weight_stride_;
+  std::byte* const gathered_;
+  float* const sums_;   // [slot][token tile][kSums]
+  int configured_ = 0;  // outputs of a product
+};
+
+void matmul(OpContext& ctx, const MatmulArgs& args) {
+  if (args.rows <= 0 || args.w.rows <= 0) return;
+  ++ctx.op_count;
+  const int64_t parts = (args.rows + kMatrixPartRows - 1) / kMatrixPartRows;
+  const int64_t part_rows = ((args.rows + parts - 1) / parts + kTokenTile - 1) / kTokenTile * kTokenTile;
+  const Scratch scratch(ctx, matrix_input_bytes(std::min<int64_t>(args.rows, part_rows), args.w.cols),
+                        matrix_worker_bytes(std::min<int64_t>(args.rows, part_rows)));
+  const int64_t tiles = tile_count(args.w);
+  for (int64_t first = 0; first < args.rows; first += part_rows) {
+    Inputs inputs{.data = scratch.shared<std::byte>()};
+    inputs.rows = std::min<int64_t>(part_rows, args.rows - first);
+    inputs.steps = (args.w.cols + kStepInputs - 1) / kStepInputs;
+    inputs.tiles = (inputs.rows + kTokenTile - 1) / kTokenTile;
+    inputs.width = static_cast<int>(std::min<int64_t>(inputs.rows, kTokenTile));
+    pack(ctx, args, args.x + first * args.x_stride, inputs);
+    ctx.pool->parallel_for_runs((tiles + 1) / 2, 1, [&](int64_t begin, int64_t end, int worker) {
+      Share share(args, inputs, first, scratch.worker<std::byte>(worker));
+      share.run(2 * begin, std::min(2 * end, tiles));
+    });
+  }
+}
+
+}  // namespace matmul_amx
+}  // namespace
+}  // namespace loralei
+LORALEI_TARGET_END
+
+namespace loralei {
+void matmul_bf16_amx(OpContext& ctx, const MatmulArgs& args) { matmul_amx::matmul(ctx, args); }
+}  // namespace loralei
+
+#endif
