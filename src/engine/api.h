@@ -19,6 +19,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "kv/block_times.h"
 #include "sampling/params.h"
 #include "tensor/dtype.h"
 
@@ -141,6 +142,7 @@ struct EngineStats : MemoryShares {  // the host's
   int32_t running = 0, waiting = 0, waiting_for_adapter = 0;
   int64_t kv_blocks_total = 0, kv_blocks_used = 0,
           kv_blocks_cached = 0;  // used: leased by running sequences; cached: free to evict
+  BlockTimes kv_block_times;
   uint64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
   uint64_t prefix_queries = 0, prefix_hits = 0;      // tokens
   uint64_t drafted_tokens = 0, accepted_tokens = 0;  // of speculation

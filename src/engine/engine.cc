@@ -283,11 +283,11 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   const int64_t length = configured_length(options, config);
   int32_t blocks = parts.executor->kv_blocks();
   if (blocks > 0) {
-    loop.kv = KvCache::create_ids(blocks, options.prefix_cache);
+    loop.kv = KvCache::create_ids(blocks, options.prefix_cache, *parts.clock);
   } else {
     TRY_ASSIGN(blocks, kv_block_count(options, shape, length, *parts.ledger));
-    TRY_ASSIGN(loop.kv,
-               KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger, parts.memory.kv_blocks_max));
+    TRY_ASSIGN(loop.kv, KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger, *parts.clock,
+                                        parts.memory.kv_blocks_max));
   }
   const int64_t capacity = int64_t{blocks} * kKvBlockTokens;
   if (capacity < length && options.max_model_len > 0) {

@@ -168,7 +168,7 @@ class Mixed(unittest.TestCase):
             self.assertEqual(ends.count("left"), 100)
             self.assertEqual(ends.count("done"), 100)
             server.wait_metric("vllm:num_requests_running", 0)
-            server.wait_metric("loralei_kv_blocks_used", 0)
+            server.wait_metric('loralei_kv_blocks{state="used"}', 0)
         finally:
             self.assertEqual(server.stop(), 0)
 
