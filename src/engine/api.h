@@ -206,6 +206,9 @@ class Engine {
   // One change at a time: overloaded while another is under way; its reply says too_large, with the least that would
   // do, when the budget cannot do (and nothing changed then).
   virtual Status command(MemoryCommand command) = 0;
+  // Ends the budget change of this ticket while it is being prepared (its reply says so; nothing has changed). One that
+  // is being made is made; unknown tickets are ignored.
+  virtual void cancel_memory(uint64_t ticket) = 0;
 
   // Waits up to timeout_ns for output; empty when none came. One consumer thread.
   virtual EngineOutput wait_output(int64_t timeout_ns) = 0;

@@ -96,9 +96,12 @@ class EngineImpl final : public Engine {
       return Error{ErrorCode::kOverloaded, "the memory budget is being changed already; try again when that is done"};
     if (memory_thread_.joinable()) memory_thread_.join();  // the one before, which has done its work
     pending_commands_.fetch_add(1);
+    memory_ticket_ = command.ticket;
     memory_thread_ = std::jthread([this, command](const std::stop_token& stop) {
       name_this_thread("memory");
-      const Status prepared = memory_.prepare ? memory_.prepare(command.budget_bytes, stop) : Status{};
+      Status prepared = memory_.prepare ? memory_.prepare(command.budget_bytes, stop) : Status{};
+      if (prepared.ok() && stop.stop_requested())
+        prepared = Error{ErrorCode::kUnavailable, "The change of the memory budget was stopped."};
       if (prepared.ok()) {
         inbox_.put(command);
       } else {
@@ -109,6 +112,11 @@ class EngineImpl final : public Engine {
       }
     });
     return {};
+  }
+
+  void cancel_memory(uint64_t ticket) override {
+    const std::lock_guard lock(stop_mutex_);
+    if (ticket == memory_ticket_) memory_thread_.request_stop();
   }
 
   EngineOutput wait_output(int64_t timeout_ns) override { return outbox_.wait(timeout_ns); }
@@ -216,6 +224,7 @@ class EngineImpl final : public Engine {
   int64_t adapters_listed_ns_ = 0;
   uint64_t adapters_generation_ = UINT64_MAX;
   std::atomic<bool> memory_changes_{false};
+  uint64_t memory_ticket_ = 0;  // of the last budget change
   std::thread thread_;
   std::jthread memory_thread_;
 };

@@ -329,6 +329,36 @@ TEST_F(StreamedEngine, PackingBesideStepsIsRefusedWhereTheBudgetHasNoRoomForIt) 
   EXPECT_GT(driver.stats().streamed_bytes, 0);
 }
 
+TEST_F(StreamedEngine, PackingEndsWhenNobodyWaitsForItAndTheBudgetStays) {
+  const std::string path = (folder_ / "model" / "loralei.pack").string();
+  HeldUpLog log;
+  EngineDriver driver(options_, &log);
+  ASSERT_TRUE(driver.running());
+  const EngineStats begun = driver.stats();
+  const int64_t half = begun.kv_bytes + begun.scratch_bytes + begun.other_bytes + options_.engine.adapter_bytes +
+                       begun.weights_bytes / 2;
+  const uint64_t ticket = driver.set_memory(half);
+  ASSERT_NE(ticket, 0u);
+  log.wait_for_a_line();
+  driver.engine().cancel_memory(ticket + 1);  // nobody's
+  driver.engine().cancel_memory(ticket);
+  log.release();
+  driver.collect();
+  ASSERT_FALSE(driver.replies[ticket].status.ok());
+  EXPECT_EQ(driver.replies[ticket].status.error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(driver.stats().memory_budget_bytes, kGiB);
+  EXPECT_EQ(driver.ledger().used_bytes(MemoryUse::kOther), begun.other_bytes);
+  EXPECT_FALSE(fs::exists(path));
+  EXPECT_FALSE(fs::exists(path + ".part"));  // too little to go on from
+  const uint64_t again = driver.set_memory(half);
+  ASSERT_NE(again, 0u);
+  driver.engine().cancel_memory(ticket);  // it has ended: not the one that is under way
+  driver.collect();
+  EXPECT_TRUE(driver.replies[again].status.ok());
+  EXPECT_TRUE(fs::exists(path));
+  EXPECT_GT(driver.stats().streamed_bytes, 0);
+}
+
 TEST_F(StreamedEngine, AShutdownEndsPackingAndALaterStartMakesTheFile) {
   const std::string path = (folder_ / "model" / "loralei.pack").string();
   const auto lower = [&](EngineDriver& driver) {
@@ -363,7 +393,7 @@ TEST_F(StreamedEngine, AShutdownEndsPackingAndALaterStartMakesTheFile) {
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
     EXPECT_EQ(driver.ledger().used_bytes(MemoryUse::kOther), other);
     EXPECT_LE(log.lines, 2);
-    EXPECT_TRUE(fs::exists(path + ".part"));
+    EXPECT_FALSE(fs::exists(path + ".part"));  // too little to go on from
     EXPECT_FALSE(fs::exists(path));
   }
   EngineDriver driver(options_);
