@@ -95,8 +95,8 @@ struct AdapterCommand {
 };
 
 // Another budget for everything, while requests run: weights are locked or given up and streamed, the KV cache shrinks
-// (cached prefixes go, then the youngest sequences are preempted) or grows; activations and the adapters in use keep
-// what they have, and max_model_len stays.
+// (cached prefixes go, then the youngest sequences are preempted) or grows; adapters that nobody uses go where they
+// have no room; activations and the adapters in use keep what they have, and max_model_len stays.
 struct MemoryCommand {
   uint64_t ticket = 0;
   int64_t budget_bytes = 0;

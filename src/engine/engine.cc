@@ -40,8 +40,8 @@ class EngineImpl final : public Engine {
     loop_parts.executor = executor_.get();
     loop_parts.queued = &queued_;
     loop_parts.start_load = [this](LoadJob&& job) { return loads_.start(std::move(job)); };
-    loop_parts.set_budget = [this](int64_t budget_bytes, const ResizeKv& resize_kv) {
-      const Status applied = memory_.apply(budget_bytes, resize_kv);
+    loop_parts.set_budget = [this](int64_t budget_bytes, const RoomMaker& room) {
+      const Status applied = memory_.apply(budget_bytes, room);
       memory_changes_.store(false);  // who has the reply may ask for the next change
       return applied;
     };
@@ -99,7 +99,8 @@ class EngineImpl final : public Engine {
     memory_ticket_ = command.ticket;
     memory_thread_ = std::jthread([this, command](const std::stop_token& stop) {
       name_this_thread("memory");
-      Status prepared = memory_.prepare ? memory_.prepare(command.budget_bytes, stop) : Status{};
+      Status prepared;
+      if (memory_.prepare) prepared = memory_.prepare(command.budget_bytes, idle_adapter_bytes(), stop);
       if (prepared.ok() && stop.stop_requested())
         prepared = Error{ErrorCode::kUnavailable, "The change of the memory budget was stopped."};
       if (prepared.ok()) {
@@ -187,6 +188,14 @@ class EngineImpl final : public Engine {
   void publish(EngineOutput& output) {
     pending_commands_.fetch_sub(static_cast<int32_t>(output.replies.size()));
     outbox_.put(output);
+  }
+
+  int64_t idle_adapter_bytes() const {
+    const std::lock_guard lock(stats_mutex_);
+    int64_t sum = 0;
+    for (const AdapterStatus& adapter : stats_.adapters)
+      sum += adapter.users == 0 && !adapter.pinned ? adapter.bytes : 0;
+    return sum;
   }
 
   void refresh_stats(bool with_adapters) {

@@ -50,8 +50,8 @@ class World {
       jobs.push_back(std::move(job));
       return true;
     };
-    parts.set_budget = [](int64_t blocks, const ResizeKv& resize_kv) {
-      return resize_kv(static_cast<int32_t>(blocks));
+    parts.set_budget = [](int64_t blocks, const RoomMaker& room) {
+      return room.resize_kv(static_cast<int32_t>(blocks));
     };
     parts.max_model_len = std::min(setup.max_model_len, setup.blocks * kKvBlockTokens);
     parts.max_sequences = setup.max_sequences;
