@@ -139,8 +139,7 @@ void add_run_command(CLI::App& app, int& exit_code) {
   command->add_option("--temp,--temperature", flags->temperature, "0 = greedy (default: the model's own)")
       ->check(CLI::Range(0.0, 100.0));
   command->add_option("--seed", flags->seed, "of the random numbers")->capture_default_str();
-  command->set_config("--config", "", "TOML file with any of these options");
-  command->allow_config_extras(CLI::config_extras_mode::error);
+  add_config_option(*command);
   command->callback([flags, &exit_code] {
     const Status status = run_once(*flags);
     if (status.ok()) return;
