@@ -138,6 +138,12 @@ class AdapterRegistry {
   // Ends every outstanding command with `error` (shutdown).
   void fail_outstanding(const Error& error);
 
+  // --- another memory budget
+  // Of versions that nobody uses and that are not pinned: what could be evicted.
+  int64_t idle_bytes() const;
+  // Evicts of them, in the policy's order, until all adapters hold no more than `bytes`, or none is left.
+  void evict_idle(int64_t bytes);
+
   bool knows(const std::string& name) const { return entries_.count(name) != 0; }
   bool loading() const { return !active_.empty() || !jobs_.empty(); }
   uint64_t generation() const { return generation_; }  // grows with every change
@@ -195,6 +201,9 @@ class AdapterRegistry {
   void orphan_job(Entry& entry);
   void fail(Entry& entry, Error error, const FileStamp* stamp);
   bool evict_for(const Entry& entry);
+  // The policy's choice of the unused versions of which `may_go(const Entry&)`; false: there is none.
+  template <typename MayGo>
+  bool evict(const std::string& reason, MayGo may_go);
   int64_t limit_bytes(const Entry& entry) const;
   void retire(AdapterVersion* version, std::vector<uint64_t> unload_tickets);
   void destroy(AdapterVersion* version);

@@ -134,23 +134,44 @@ int64_t AdapterRegistry::limit_bytes(const Entry& entry) const {
   return std::max<int64_t>(0, limit);
 }
 
-bool AdapterRegistry::evict_for(const Entry& entry) {
+template <typename MayGo>
+bool AdapterRegistry::evict(const std::string& reason, MayGo may_go) {
   std::vector<EvictionCandidate> candidates;
   std::vector<Entry*> owners;
   for (const auto& [name, other] : entries_) {
     const AdapterVersion* version = other->version;
-    if (version == nullptr || version->pins > 0) continue;
-    if (other.get() != &entry && (other->pinned || other->wanted <= order_of(entry))) continue;
+    if (version == nullptr || version->pins > 0 || !may_go(*other)) continue;
     candidates.push_back(
         {version->adapter->version, version->grant.bytes(), version->last_use_ns, other->uses, other->wanted});
     owners.push_back(other.get());
   }
   if (candidates.empty()) return false;
   Entry& victim = *owners[options_.eviction(candidates, clock_.now_ns())];
-  log_.log(LogLevel::kInfo, "adapter \"" + victim.name + "\" leaves memory to make room for \"" + entry.name + "\"");
+  log_.log(LogLevel::kInfo, "adapter \"" + victim.name + "\" leaves memory " + reason);
   destroy(std::exchange(victim.version, nullptr));
   ++counters_.evictions;
   return true;
+}
+
+bool AdapterRegistry::evict_for(const Entry& entry) {
+  return evict("to make room for \"" + entry.name + "\"", [&](const Entry& other) {
+    return &other == &entry || (!other.pinned && other.wanted > order_of(entry));
+  });
+}
+
+int64_t AdapterRegistry::idle_bytes() const {
+  int64_t sum = 0;
+  for (const auto& [name, entry] : entries_) {
+    const AdapterVersion* version = entry->version;
+    if (version != nullptr && version->pins == 0 && !entry->pinned) sum += version->grant.bytes();
+  }
+  return sum;
+}
+
+void AdapterRegistry::evict_idle(int64_t bytes) {
+  const auto idle = [](const Entry& entry) { return !entry.pinned; };
+  while (ledger_.used_bytes(MemoryUse::kAdapters) > bytes && evict("for want of memory", idle)) {
+  }
 }
 
 // False when it must wait for room that others still use.

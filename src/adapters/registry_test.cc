@@ -113,6 +113,44 @@ TEST(Registry, ColdAdapterIsLoadedOnFirstUseAndKept) {
   EXPECT_EQ(error.code, ErrorCode::kNotFound);
 }
 
+TEST(Registry, IdleAdaptersGoInTheirOrderAndTheOthersStay) {
+  World world;
+  std::vector<AdapterPin> in_use, pins;
+  Error error;
+  const std::vector<std::string> names = {"used", "pinned", "first", "second", "third"};
+  for (size_t i = 0; i < names.size(); ++i) {
+    world.put("/" + names[i], 1000, i + 1);
+    world.registry->register_name(i, names[i], "/" + names[i], false);
+    world.clock.advance_ns(1);
+    ASSERT_EQ(world.use(names[i], i == 0 ? in_use : pins, error), AcquireOutcome::kReady);
+  }
+  world.registry->pin(9, "pinned");
+  EXPECT_EQ(world.registry->idle_bytes(), 0);
+  pins.clear();
+  world.clock.advance_ns(1);
+  ASSERT_EQ(world.use("first", pins, error), AcquireOutcome::kReady);  // used last now
+  pins.clear();
+  EXPECT_EQ(world.registry->idle_bytes(), 3000);
+  const auto resident = [&] {
+    std::string text;
+    world.registry->for_each(
+        [&](const RegistryView& view) { text += view.adapter != nullptr ? *view.name + " " : ""; });
+    return text;
+  };
+  world.registry->evict_idle(4500);
+  EXPECT_EQ(resident(), "first pinned third used ");
+  world.registry->evict_idle(4000);
+  EXPECT_EQ(resident(), "first pinned third used ");
+  world.registry->evict_idle(3000);
+  EXPECT_EQ(resident(), "first pinned used ");
+  world.registry->evict_idle(0);
+  EXPECT_EQ(resident(), "pinned used ");
+  EXPECT_EQ(world.registry->idle_bytes(), 0);
+  EXPECT_EQ(world.registry->counters().evictions, 3u);
+  world.registry->check();
+  in_use.clear();
+}
+
 TEST(Registry, LoadOptionsReachTheLoader) {
   for (const bool on : {false, true}) {
     World world(1 << 20, {.strict = !on, .int8 = on});

@@ -189,8 +189,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_option("--json", flags->json, "write the report as JSON");
   command->add_option("--html", flags->html, "write the report as one HTML page");
   add_engine_options(*command, flags->engine, ModelOption::kOptional);
-  command->set_config("--config", "", "TOML file with any of these options");
-  command->allow_config_extras(CLI::config_extras_mode::error);
+  add_config_option(*command);
   command->callback([flags, command, &exit_code] { exit_code = run_bench(*flags, *command); });
 }
 

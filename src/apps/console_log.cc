@@ -51,11 +51,13 @@ ConsoleLog::ConsoleLog(const Options& options) : json_(options.json) {
   logger_ = std::make_shared<spdlog::logger>("loralei", std::move(sink));
   logger_->set_pattern(options.json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":"%v"})"
                                     : "%H:%M:%S.%e %L %v");
-  logger_->set_level(spdlog_level(options.level));
+  set_level(options.level);
   logger_->flush_on(spdlog::level::debug);
 }
 
 ConsoleLog::~ConsoleLog() = default;
+
+void ConsoleLog::set_level(LogLevel level) { logger_->set_level(spdlog_level(level)); }
 
 void ConsoleLog::log(LogLevel level, std::string_view message) {
   if (json_) {

@@ -24,6 +24,7 @@ class ConsoleLog final : public LogSink {
   explicit ConsoleLog(const Options& options);
   ~ConsoleLog() override;
   void log(LogLevel level, std::string_view message) override;
+  void set_level(LogLevel level);
 
  private:
   std::shared_ptr<spdlog::logger> logger_;

@@ -16,7 +16,34 @@ Status parse_size(const std::string& flag, const std::string& text, int64_t& byt
   return {};
 }
 
+// The parser's own set_config() reads the outermost command's file only.
+void read_config(CLI::App& command, const std::string& path) {
+  CLI::ConfigTOML toml;
+  for (const CLI::ConfigItem& item : toml.from_file(path)) {
+    CLI::Option* const option = item.parents.empty() ? command.get_option_no_throw("--" + item.name) : nullptr;
+    if (option == nullptr) {
+      const std::string what = item.parents.empty() ? item.name : "[" + item.parents.front() + "]";
+      throw CLI::ConfigError("--config " + path + ": '" + what + "' is no option of " + command.get_name() +
+                                 "; keys are its options' long names, without sections",
+                             CLI::ExitCodes::ConfigError);
+    }
+    if (!option->empty()) continue;
+    if (option->get_expected_max() == 0) {
+      option->add_result(option->get_flag_value(item.name, toml.to_flag(item)));
+    } else {
+      option->add_result(item.inputs);
+    }
+    option->run_callback();
+  }
+}
+
 }  // namespace
+
+CLI::Option* add_config_option(CLI::App& command) {
+  return command.add_option_function<std::string>(
+      "--config", [&command](const std::string& path) { read_config(command, path); },
+      "TOML file with any of these options; the command line comes first");
+}
 
 void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model) {
   EngineOptions& engine = flags.host.engine;

@@ -43,6 +43,9 @@ CLI::Option* add_stream_shrink_option(CLI::App& command, std::string& stream_shr
 // --cache-dir: where a packed model goes that cannot lie beside its source.
 void add_cache_dir_option(CLI::App& command, std::string& cache_dir);
 std::string default_cache_dir();
+// --config: a TOML file whose keys are this command's options by their long names, without sections. What stands on the
+// command line counts; a file that cannot be read and a key that is no option are refused.
+CLI::Option* add_config_option(CLI::App& command);
 
 struct AdapterFlag {
   std::string name, path;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 namespace loralei {
 namespace {
 
@@ -116,6 +118,55 @@ TEST(Options, RefusalsNameTheFlag) {
   EXPECT_EQ(refusal({"--threads", "-2"}), "refused by the parser");
   EXPECT_EQ(refusal({"--no-such-flag"}), "refused by the parser");
   EXPECT_EQ(refusal({"--quant", "q8_0"}), "");
+}
+
+class ConfigFile : public testing::Test {
+ protected:
+  // What `words` and a file with `text` say together; "" or why they were refused.
+  std::string read(const std::string& text, std::vector<std::string> words) {
+    std::ofstream(path_) << text;
+    CLI::App app;  // as in the program, of which this is a command
+    CLI::App* const command = app.add_subcommand("serve");
+    flags_ = {};
+    adapters_.clear();
+    add_engine_options(*command, flags_);
+    command->add_option("--adapter", adapters_)->allow_extra_args(false);
+    add_config_option(*command);
+    words.insert(words.begin(), {"serve", "--config", path_});
+    std::reverse(words.begin(), words.end());
+    try {
+      app.parse(words);
+    } catch (const CLI::ParseError& error) {
+      return error.what();
+    }
+    return "";
+  }
+  std::string path_ = testing::TempDir() + "/loralei-options.toml";
+  EngineFlags flags_;
+  std::vector<std::string> adapters_;
+};
+
+TEST_F(ConfigFile, GivesWhatTheCommandLineDoesNot) {
+  ASSERT_EQ(read("model = \"m.gguf\"\nmax-num-seqs = 7\nthreads = 3\nno-prefix-cache = true\nenforce-eager = false\n"
+                 "adapter-strict = false\nadapter = [\"a=/a\", \"b=/b\"]\n",
+                 {"--threads", "5"}),
+            "");
+  EXPECT_EQ(flags_.host.model_path, "m.gguf");
+  EXPECT_EQ(flags_.host.engine.max_sequences, 7);
+  EXPECT_EQ(flags_.host.threads, 5);
+  EXPECT_TRUE(flags_.no_prefix_cache);
+  EXPECT_FALSE(flags_.gpu.enforce_eager);
+  EXPECT_FALSE(flags_.host.engine.adapter_strict);
+  EXPECT_EQ(adapters_, (std::vector<std::string>{"a=/a", "b=/b"}));
+}
+
+TEST_F(ConfigFile, IsRefusedWhereItSaysWhatIsNotKnown) {
+  EXPECT_NE(read("no-such = 1\n", {"m"}).find("'no-such' is no option of serve"), std::string::npos);
+  EXPECT_NE(read("[run]\nthreads = 1\n", {"m"}).find("'[run]' is no option of serve"), std::string::npos);
+  EXPECT_NE(read("threads = -2\n", {"m"}), "");
+  EXPECT_NE(read("threads = 1\n", {}).find("model"), std::string::npos);
+  path_ = "/no/such/folder/file.toml";
+  EXPECT_NE(read("", {"m"}).find(path_), std::string::npos);
 }
 
 TEST(Options, AnAdapterHasANameOrTakesItsFolders) {

@@ -88,7 +88,7 @@ Result<int> stream_answer(Engine& engine, const Tokenizer::Ptr& tokenizer) {
 }
 
 Status run_once(const RunFlags& flags) {
-  ConsoleLog log(ConsoleLog::Options{.level = LogLevel::kWarning});
+  ConsoleLog log(ConsoleLog::Options{});
   TRY_ASSIGN(EngineHostOptions options, finish_engine_options(flags.engine));
   options.engine.max_sequences = 1;
   std::unique_ptr<EngineHost> host;
@@ -97,6 +97,7 @@ Status run_once(const RunFlags& flags) {
     TRY_ASSIGN(host,
                EngineHost::start(options, log, [&](int64_t done, int64_t total) { progress.update(done, total); }));
   }
+  log.set_level(LogLevel::kWarning);  // a start may take long and says what it does; then the answer speaks
   TRY_ASSIGN(std::shared_ptr<const TextModel> text,
              load_text_model(host->file(), flags.chat_template, options.model_path));
   Submit request;
@@ -138,8 +139,7 @@ void add_run_command(CLI::App& app, int& exit_code) {
   command->add_option("--temp,--temperature", flags->temperature, "0 = greedy (default: the model's own)")
       ->check(CLI::Range(0.0, 100.0));
   command->add_option("--seed", flags->seed, "of the random numbers")->capture_default_str();
-  command->set_config("--config", "", "TOML file with any of these options");
-  command->allow_config_extras(CLI::config_extras_mode::error);
+  add_config_option(*command);
   command->callback([flags, &exit_code] {
     const Status status = run_once(*flags);
     if (status.ok()) return;

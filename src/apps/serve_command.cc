@@ -209,8 +209,7 @@ void add_serve_command(CLI::App& app, int& exit_code) {
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str()
       ->group(api);
-  command->set_config("--config", "", "TOML file with any of these options")->group(api);
-  command->allow_config_extras(CLI::config_extras_mode::error);
+  add_config_option(*command)->group(api);
   command->callback([flags, &exit_code] {
     flags->adapters.insert(flags->adapters.end(), flags->vllm_adapters.begin(), flags->vllm_adapters.end());
     const Status status = serve(*flags);

@@ -19,6 +19,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "kv/block_times.h"
 #include "sampling/params.h"
 #include "tensor/dtype.h"
 
@@ -94,8 +95,8 @@ struct AdapterCommand {
 };
 
 // Another budget for everything, while requests run: weights are locked or given up and streamed, the KV cache shrinks
-// (cached prefixes go, then the youngest sequences are preempted) or grows; activations and the adapters in use keep
-// what they have, and max_model_len stays.
+// (cached prefixes go, then the youngest sequences are preempted) or grows; adapters that nobody uses go where they
+// have no room; activations and the adapters in use keep what they have, and max_model_len stays.
 struct MemoryCommand {
   uint64_t ticket = 0;
   int64_t budget_bytes = 0;
@@ -141,6 +142,7 @@ struct EngineStats : MemoryShares {  // the host's
   int32_t running = 0, waiting = 0, waiting_for_adapter = 0;
   int64_t kv_blocks_total = 0, kv_blocks_used = 0,
           kv_blocks_cached = 0;  // used: leased by running sequences; cached: free to evict
+  BlockTimes kv_block_times;
   uint64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
   uint64_t prefix_queries = 0, prefix_hits = 0;      // tokens
   uint64_t drafted_tokens = 0, accepted_tokens = 0;  // of speculation
@@ -204,6 +206,9 @@ class Engine {
   // One change at a time: overloaded while another is under way; its reply says too_large, with the least that would
   // do, when the budget cannot do (and nothing changed then).
   virtual Status command(MemoryCommand command) = 0;
+  // Ends the budget change of this ticket while it is being prepared (its reply says so; nothing has changed). One that
+  // is being made is made; unknown tickets are ignored.
+  virtual void cancel_memory(uint64_t ticket) = 0;
 
   // Waits up to timeout_ns for output; empty when none came. One consumer thread.
   virtual EngineOutput wait_output(int64_t timeout_ns) = 0;

@@ -13,17 +13,17 @@ constexpr int32_t kStreamingSequences = 8;    // of the length asked for, within
 
 int64_t least_kv_bytes(const RunningMemory& memory) { return memory.kv_blocks_least * memory.asked.block_bytes; }
 
-int64_t adapter_bytes(const RunningMemory& memory) {
-  return memory.asked.adapter_bytes > 0 ? memory.asked.adapter_bytes : memory.adapter_bytes;
-}
-
 // What adapters and KV must have beside resident weights.
 int64_t beside_resident_bytes(const RunningMemory& memory) {
   const int64_t little = std::max(least_kv_bytes(memory), kv_blocks_for(kResidentKvTokens) * memory.asked.block_bytes);
-  return adapter_bytes(memory) + (memory.asked.kv_cache_bytes > 0 ? memory.asked.kv_cache_bytes : little);
+  return kept_adapter_bytes(memory) + (memory.asked.kv_cache_bytes > 0 ? memory.asked.kv_cache_bytes : little);
 }
 
 }  // namespace
+
+int64_t kept_adapter_bytes(const RunningMemory& memory) {
+  return memory.asked.adapter_bytes > 0 ? memory.asked.adapter_bytes : memory.adapter_bytes;
+}
 
 int64_t streaming_kv_bytes(const MemoryRequest& request, int64_t budget_bytes) {
   if (request.kv_cache_bytes > 0) return request.kv_cache_bytes;
@@ -37,9 +37,11 @@ BudgetShares share_budget(const RunningMemory& memory, int64_t budget_bytes) {
   const MemoryRequest& asked = memory.asked;
   const int64_t shared = budget_bytes - memory.kept_bytes;
   BudgetShares shares;
-  shares.adapter_bytes = adapter_bytes(memory);
+  shares.adapter_bytes = kept_adapter_bytes(memory);
+  const int64_t left = shared - memory.whole_weight_bytes;  // beside resident weights
+  const bool resident = left >= beside_resident_bytes(memory);
   int64_t kv = 0;
-  if (const int64_t left = shared - memory.whole_weight_bytes; left >= beside_resident_bytes(memory)) {
+  if (resident) {
     kv = asked.kv_cache_bytes > 0 ? asked.kv_cache_bytes : std::min(left / 2, left - shares.adapter_bytes);
   } else {
     if (asked.adapter_bytes == 0)
@@ -48,13 +50,14 @@ BudgetShares share_budget(const RunningMemory& memory, int64_t budget_bytes) {
   }
   const int64_t blocks = std::clamp<int64_t>(kv / asked.block_bytes, memory.kv_blocks_least, memory.kv_blocks_most);
   shares.kv_blocks = static_cast<int32_t>(blocks);
+  if (resident && asked.adapter_bytes == 0) shares.adapter_bytes = left - blocks * asked.block_bytes;
   shares.weight_bytes = shared - shares.adapter_bytes - blocks * asked.block_bytes;
   return shares;
 }
 
 int64_t least_budget_bytes(const RunningMemory& memory) {
   const int64_t rest = memory.kept_bytes + least_kv_bytes(memory) + memory.least_weight_bytes;
-  int64_t streaming = rest + adapter_bytes(memory);
+  int64_t streaming = rest + kept_adapter_bytes(memory);
   // The least of which, without the adapters' part, that much is left.
   constexpr int64_t kParts = kStreamingAdapterPart;
   if (memory.asked.adapter_bytes == 0) streaming = std::max(streaming, (rest - 1) * kParts / (kParts - 1) + 1);

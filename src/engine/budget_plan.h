@@ -5,8 +5,9 @@
 // Activations and the process keep their bytes. KV has its blocks as at start: a stated --kv-cache-memory, else half of
 // what resident weights leave, or the streaming default; less where the weights could not be streamed otherwise, but
 // never less than one sequence of the length that was announced, which any accepted request may need, and never more
-// than the addresses set aside for it. Adapters have what was stated, else what they use and, while weights are
-// streamed, their part of the budget. The weights take what is left.
+// than the addresses set aside for it. Adapters have what was stated. Else those in use stay, and what nobody uses
+// stays where it finds room: beside resident weights in what they and KV leave, while weights are streamed in the
+// adapters' part of the budget; weights are never streamed for its sake. The weights take what is left.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ int64_t streaming_kv_bytes(const MemoryRequest& request, int64_t budget_bytes);
 
 struct RunningMemory {
   int64_t kept_bytes = 0;          // activations and the process
-  int64_t adapter_bytes = 0;       // in use
+  int64_t adapter_bytes = 0;       // in use or pinned; the others may go
   int64_t whole_weight_bytes = 0;  // when nothing is streamed
   int64_t least_weight_bytes = 0;  // with which everything can be streamed
   int32_t kv_blocks_least = 0;     // one sequence of the announced length
@@ -38,6 +39,9 @@ struct BudgetShares {
   int64_t weight_bytes = 0;  // less than least_weight_bytes: the budget cannot do
 };
 BudgetShares share_budget(const RunningMemory& memory, int64_t budget_bytes);
+
+// What adapters keep in every case.
+int64_t kept_adapter_bytes(const RunningMemory& memory);
 
 // The least budget whose shares can do.
 int64_t least_budget_bytes(const RunningMemory& memory);

@@ -25,7 +25,8 @@ RunningMemory memory() {
 TEST(BudgetPlan, KvHasHalfOfWhatResidentWeightsLeaveAsAtStart) {
   const BudgetShares shares = share_budget(memory(), 5 * kGiB + 600 * kMiB);
   EXPECT_EQ(shares.kv_blocks, 300);
-  EXPECT_EQ(shares.weight_bytes, 4 * kGiB + 300 * kMiB);
+  EXPECT_EQ(shares.weight_bytes, 4 * kGiB);
+  EXPECT_EQ(shares.adapter_bytes, 300 * kMiB);
   EXPECT_EQ(share_budget(memory(), 20 * kGiB).kv_blocks, 512);
 }
 
@@ -37,6 +38,20 @@ TEST(BudgetPlan, KvHasTheStreamingShareWhereWeightsDoNotFit) {
   EXPECT_EQ(shares.weight_bytes, 2 * kGiB - 64 * kMiB - 3 * kGiB / 32);
   m.asked.max_model_len = 1024;
   EXPECT_EQ(share_budget(m, 3 * kGiB).kv_blocks, 3 * 1024 / 8);
+}
+
+TEST(BudgetPlan, WhatAdaptersInUseHoldIsKeptBesideWeightsOfAnyKind) {
+  RunningMemory m = memory();
+  m.adapter_bytes = 400 * kMiB;
+  EXPECT_EQ(share_budget(m, 5 * kGiB + 600 * kMiB).adapter_bytes, 400 * kMiB);
+  EXPECT_EQ(share_budget(m, 5 * kGiB + 600 * kMiB).kv_blocks, 200);
+  // Weights stay in memory as long as the adapters in use and one sequence have room beside them.
+  EXPECT_EQ(share_budget(m, 5 * kGiB + 464 * kMiB).weight_bytes, 4 * kGiB);
+  EXPECT_LT(share_budget(m, 5 * kGiB + 463 * kMiB).weight_bytes, 4 * kGiB);
+  EXPECT_EQ(share_budget(m, 3 * kGiB).adapter_bytes, 400 * kMiB);
+  EXPECT_EQ(least_budget_bytes(m), kGiB + (64 + 400 + 256) * kMiB);
+  m.adapter_bytes = 0;  // nobody uses them any more
+  EXPECT_LT(least_budget_bytes(m), kGiB + (64 + 256 + 50) * kMiB);
 }
 
 TEST(BudgetPlan, StatedSharesStandUntilNothingElseWouldDo) {
@@ -77,7 +92,7 @@ TEST(BudgetPlan, AnyBudgetIsSharedWholeAndTheLeastIsTheLeast) {
       ASSERT_EQ(shares.weight_bytes >= m.least_weight_bytes, budget >= least) << i << ": " << budget - least;
       ASSERT_GE(shares.kv_blocks, m.kv_blocks_least);
       ASSERT_LE(shares.kv_blocks, m.kv_blocks_most);
-      ASSERT_GE(shares.adapter_bytes, m.asked.adapter_bytes > 0 ? m.asked.adapter_bytes : m.adapter_bytes);
+      ASSERT_GE(shares.adapter_bytes, kept_adapter_bytes(m));
       ASSERT_EQ(m.kept_bytes + shares.weight_bytes + shares.adapter_bytes + shares.kv_blocks * m.asked.block_bytes,
                 budget);
     }

@@ -40,8 +40,8 @@ class EngineImpl final : public Engine {
     loop_parts.executor = executor_.get();
     loop_parts.queued = &queued_;
     loop_parts.start_load = [this](LoadJob&& job) { return loads_.start(std::move(job)); };
-    loop_parts.set_budget = [this](int64_t budget_bytes, const ResizeKv& resize_kv) {
-      const Status applied = memory_.apply(budget_bytes, resize_kv);
+    loop_parts.set_budget = [this](int64_t budget_bytes, const RoomMaker& room) {
+      const Status applied = memory_.apply(budget_bytes, room);
       memory_changes_.store(false);  // who has the reply may ask for the next change
       return applied;
     };
@@ -96,9 +96,13 @@ class EngineImpl final : public Engine {
       return Error{ErrorCode::kOverloaded, "the memory budget is being changed already; try again when that is done"};
     if (memory_thread_.joinable()) memory_thread_.join();  // the one before, which has done its work
     pending_commands_.fetch_add(1);
+    memory_ticket_ = command.ticket;
     memory_thread_ = std::jthread([this, command](const std::stop_token& stop) {
       name_this_thread("memory");
-      const Status prepared = memory_.prepare ? memory_.prepare(command.budget_bytes, stop) : Status{};
+      Status prepared;
+      if (memory_.prepare) prepared = memory_.prepare(command.budget_bytes, idle_adapter_bytes(), stop);
+      if (prepared.ok() && stop.stop_requested())
+        prepared = Error{ErrorCode::kUnavailable, "The change of the memory budget was stopped."};
       if (prepared.ok()) {
         inbox_.put(command);
       } else {
@@ -109,6 +113,11 @@ class EngineImpl final : public Engine {
       }
     });
     return {};
+  }
+
+  void cancel_memory(uint64_t ticket) override {
+    const std::lock_guard lock(stop_mutex_);
+    if (ticket == memory_ticket_) memory_thread_.request_stop();
   }
 
   EngineOutput wait_output(int64_t timeout_ns) override { return outbox_.wait(timeout_ns); }
@@ -181,6 +190,14 @@ class EngineImpl final : public Engine {
     outbox_.put(output);
   }
 
+  int64_t idle_adapter_bytes() const {
+    const std::lock_guard lock(stats_mutex_);
+    int64_t sum = 0;
+    for (const AdapterStatus& adapter : stats_.adapters)
+      sum += adapter.users == 0 && !adapter.pinned ? adapter.bytes : 0;
+    return sum;
+  }
+
   void refresh_stats(bool with_adapters) {
     const int64_t now_ns = clock_.now_ns();
     with_adapters = (with_adapters || now_ns - adapters_listed_ns_ >= kAdapterStatusNs) &&
@@ -216,6 +233,7 @@ class EngineImpl final : public Engine {
   int64_t adapters_listed_ns_ = 0;
   uint64_t adapters_generation_ = UINT64_MAX;
   std::atomic<bool> memory_changes_{false};
+  uint64_t memory_ticket_ = 0;  // of the last budget change
   std::thread thread_;
   std::jthread memory_thread_;
 };
@@ -283,11 +301,11 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   const int64_t length = configured_length(options, config);
   int32_t blocks = parts.executor->kv_blocks();
   if (blocks > 0) {
-    loop.kv = KvCache::create_ids(blocks, options.prefix_cache);
+    loop.kv = KvCache::create_ids(blocks, options.prefix_cache, *parts.clock);
   } else {
     TRY_ASSIGN(blocks, kv_block_count(options, shape, length, *parts.ledger));
-    TRY_ASSIGN(loop.kv,
-               KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger, parts.memory.kv_blocks_max));
+    TRY_ASSIGN(loop.kv, KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger, *parts.clock,
+                                        parts.memory.kv_blocks_max));
   }
   const int64_t capacity = int64_t{blocks} * kKvBlockTokens;
   if (capacity < length && options.max_model_len > 0) {

@@ -215,12 +215,12 @@ StreamingOptions EngineHost::streaming(int64_t weight_bytes) const {
 }
 
 // --- another budget while requests run ---
-RunningMemory EngineHost::running_memory() const {
+RunningMemory EngineHost::running_memory(int64_t idle_adapter_bytes) const {
   const Parts& parts = *parts_;
   const Ledger& ledger = *parts.ledger;
   RunningMemory memory;
   memory.kept_bytes = ledger.used_bytes(MemoryUse::kScratch) + ledger.used_bytes(MemoryUse::kOther);
-  memory.adapter_bytes = ledger.used_bytes(MemoryUse::kAdapters);
+  memory.adapter_bytes = std::max<int64_t>(0, ledger.used_bytes(MemoryUse::kAdapters) - idle_adapter_bytes);
   memory.whole_weight_bytes = parts.weights->whole_bytes();
   memory.least_weight_bytes = parts.weights->least_bytes(parts.options.residency.policy);
   memory.kv_blocks_least = kv_blocks_for(parts.plan.max_model_len);
@@ -230,24 +230,26 @@ RunningMemory EngineHost::running_memory() const {
 }
 
 // Refused where the weights could neither be held nor streamed through what that budget leaves them.
-Result<BudgetShares> EngineHost::shares_of(int64_t budget) const {
-  const RunningMemory memory = running_memory();
+Result<BudgetShares> EngineHost::shares_of(int64_t budget, int64_t idle_adapter_bytes) const {
+  const RunningMemory memory = running_memory(idle_adapter_bytes);
   const BudgetShares shares = share_budget(memory, budget);
   const auto plan = parts_->weights->plan_for(shares.weight_bytes, parts_->options.residency);
   if (plan.ok()) return shares;
   const int64_t least = least_budget_bytes(memory);
-  return too_large(plan.error().message + " The least this server can do with is " + format_bytes(least) + " (" +
-                   std::to_string(least) + " bytes): it keeps " +
-                   format_bytes(memory.kept_bytes + memory.kv_blocks_least * memory.asked.block_bytes) +
-                   " for activations, itself and the KV cache of one sequence of " +
-                   std::to_string(parts_->plan.max_model_len) +
-                   " tokens; start it with a smaller --max-model-len to go lower.");
+  return too_large(
+      plan.error().message + " The least this server can do with is " + format_bytes(least) + " (" +
+      std::to_string(least) + " bytes): it keeps " +
+      format_bytes(memory.kept_bytes + kept_adapter_bytes(memory) + memory.kv_blocks_least * memory.asked.block_bytes) +
+      " for activations, itself, " + (memory.asked.adapter_bytes > 0 ? "its --adapter-memory" : "adapters in use") +
+      " and the KV cache of one sequence of " + std::to_string(parts_->plan.max_model_len) +
+      " tokens; start it with a smaller --max-model-len to go lower.");
 }
 
 // Beside running steps: what takes long. Reads what does not change while it runs.
-Status EngineHost::prepare_budget(int64_t budget, const std::stop_token& stop, LogSink& log) {
+Status EngineHost::prepare_budget(int64_t budget, int64_t idle_adapter_bytes, const std::stop_token& stop,
+                                  LogSink& log) {
   Parts& parts = *parts_;
-  TRY_ASSIGN(const BudgetShares shares, shares_of(budget));
+  TRY_ASSIGN(const BudgetShares shares, shares_of(budget, idle_adapter_bytes));
   if (shares.weight_bytes >= parts.weights->whole_bytes() || !parts.packed_path.empty()) return {};
   if (const auto found = find_packed(parts.file, parts.weight_options, parts.options.cache_dir, log)) {
     parts.packed_path = found->path;
@@ -283,23 +285,24 @@ Result<PackedFile> EngineHost::pack_beside_steps(const std::stop_token& stop, Lo
 }
 
 // Between two steps. What shrinks comes first, so that the sum never exceeds the larger of both budgets.
-Status EngineHost::apply_budget(int64_t budget, const std::function<Status(int32_t blocks)>& resize_kv, LogSink& log) {
+Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& log) {
   Parts& parts = *parts_;
   Ledger& ledger = *parts.ledger;
   WeightStore& weights = *parts.weights;
   if (!parts.packed_path.empty()) TRY(weights.open_packed_file(parts.file, parts.weight_options, parts.packed_path));
-  TRY_ASSIGN(const BudgetShares shares, shares_of(budget));
+  TRY_ASSIGN(const BudgetShares shares, shares_of(budget, room.idle_adapter_bytes));
   const int64_t before = ledger.budget_bytes(), block_bytes = parts.plan.kv_bytes / parts.plan.kv_blocks;
   const auto kv_before = static_cast<int32_t>(ledger.used_bytes(MemoryUse::kKv) / block_bytes);
   if (budget > before) CHECK(ledger.set_budget(budget));
-  if (shares.kv_blocks < kv_before) CHECK(resize_kv(shares.kv_blocks));  // only growing can be refused
+  room.shrink_adapters(shares.adapter_bytes);
+  if (shares.kv_blocks < kv_before) CHECK(room.resize_kv(shares.kv_blocks));  // only growing can be refused
   Status status;
   if (shares.weight_bytes < weights.whole_bytes() || weights.resident_bytes() < weights.whole_bytes())
     status = weights.resize(parts.file, parts.weight_options, streaming(shares.weight_bytes), log);
   const bool held = weights.resident_bytes() <= shares.weight_bytes && ledger.set_budget(budget);
-  // In vain: everything as it was, but for prefixes evicted.
+  // In vain: everything as it was, but for prefixes and idle adapters evicted.
   const int32_t kv_blocks = held ? shares.kv_blocks : kv_before;
-  if (const Status grown = resize_kv(kv_blocks); !grown.ok())
+  if (const Status grown = room.resize_kv(kv_blocks); !grown.ok())
     log.log(LogLevel::kWarning, "The KV cache stays smaller than it might be: " + grown.error().message);
   if (!held) {
     if (budget > before) CHECK(ledger.set_budget(before));
@@ -309,9 +312,9 @@ Status EngineHost::apply_budget(int64_t budget, const std::function<Status(int32
   }
   // What a resident model leaves is shared as at start.
   const bool stated = parts.options.engine.adapter_bytes > 0;
-  const int64_t left = budget - ledger.used_bytes() + ledger.used_bytes(MemoryUse::kAdapters);
+  const int64_t held_bytes = ledger.used_bytes(MemoryUse::kAdapters), left = budget - ledger.used_bytes() + held_bytes;
   ledger.set_cap(MemoryUse::kAdapters,
-                 stated || weights.streams() ? shares.adapter_bytes : std::max(shares.adapter_bytes, left / 4));
+                 stated || weights.streams() ? shares.adapter_bytes : std::max(held_bytes, left / 4));
   std::string text = "memory budget " + format_bytes(budget) + "\n" + ledger.describe() + weights.describe();
   text.pop_back();  // the last line's end
   log.log(LogLevel::kInfo, text);
@@ -370,14 +373,15 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine.clock = &parts.clock;
   engine.log = &log;
   engine.pool = parts.pool.get();
-  engine.memory.prepare = [raw = host.get(), &log](int64_t bytes, const std::stop_token& stop) -> Status {
+  engine.memory.prepare = [raw = host.get(), &log](int64_t bytes, int64_t idle_adapter_bytes,
+                                                   const std::stop_token& stop) -> Status {
     if (raw->parts_->device != nullptr) {
       return unsupported("The memory budget cannot change while a GPU computes; restart with another --memory-budget.");
     }
-    return raw->prepare_budget(bytes, stop, log);
+    return raw->prepare_budget(bytes, idle_adapter_bytes, stop, log);
   };
-  engine.memory.apply = [raw = host.get(), &log](int64_t bytes, const ResizeKv& resize_kv) {
-    return raw->apply_budget(bytes, resize_kv, log);
+  engine.memory.apply = [raw = host.get(), &log](int64_t bytes, const RoomMaker& room) {
+    return raw->apply_budget(bytes, room, log);
   };
   engine.memory.kv_blocks_max = parts.kv_blocks_max;
   engine.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + parts.computed_by +

@@ -53,6 +53,7 @@ struct StreamingOptions;
 struct PackedFile;
 struct WeightOptions;
 struct EngineParts;
+struct RoomMaker;
 class Ledger;
 
 // What start() would do with the model under the budget, without doing it. A packed file that is there tells how its
@@ -90,11 +91,11 @@ class EngineHost {
   Status use_device(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
   Result<std::unique_ptr<WeightStore>> stream_weights(const StreamShares& shares, LogSink& log);
   StreamingOptions streaming(int64_t weight_bytes) const;
-  RunningMemory running_memory() const;
-  Result<BudgetShares> shares_of(int64_t budget) const;
-  Status prepare_budget(int64_t budget, const std::stop_token& stop, LogSink& log);
+  RunningMemory running_memory(int64_t idle_adapter_bytes) const;
+  Result<BudgetShares> shares_of(int64_t budget, int64_t idle_adapter_bytes) const;
+  Status prepare_budget(int64_t budget, int64_t idle_adapter_bytes, const std::stop_token& stop, LogSink& log);
   Result<PackedFile> pack_beside_steps(const std::stop_token& stop, LogSink& log);
-  Status apply_budget(int64_t budget, const std::function<Status(int32_t blocks)>& resize_kv, LogSink& log);
+  Status apply_budget(int64_t budget, const RoomMaker& room, LogSink& log);
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };

@@ -91,8 +91,10 @@ void EngineLoop::receive(const TierNews&) { arriving_changed_ = true; }
 
 // Between two steps: nobody uses weights or KV now.
 void EngineLoop::receive(const MemoryCommand& command) {
-  const ResizeKv resize = [this](int32_t blocks) { return resize_kv(blocks); };
-  output_->replies.push_back({.ticket = command.ticket, .status = parts_.set_budget(command.budget_bytes, resize)});
+  const RoomMaker room{.resize_kv = [this](int32_t blocks) { return resize_kv(blocks); },
+                       .idle_adapter_bytes = registry_.idle_bytes(),
+                       .shrink_adapters = [this](int64_t bytes) { registry_.evict_idle(bytes); }};
+  output_->replies.push_back({.ticket = command.ticket, .status = parts_.set_budget(command.budget_bytes, room)});
 }
 
 // One round over those who wait for adapters, oldest first. Only when something changed since the last one.

@@ -125,6 +125,7 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.kv_blocks_total = kv.total();
   stats.kv_blocks_cached = kv.cached();
   stats.kv_blocks_used = kv.total() - kv.available();
+  stats.kv_block_times = kv.times();
   fill_shares(*parts_.ledger, registry_.bytes(), stats);
   stats.device = parts_.device;
   if (parts_.device_ledger != nullptr)

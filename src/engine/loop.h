@@ -48,7 +48,7 @@ struct LoopParts {
   LogSink* log = nullptr;
   ThreadPool* pool = nullptr;
   std::function<bool(LoadJob&&)> start_load;
-  std::function<Status(int64_t budget_bytes, const ResizeKv& resize_kv)> set_budget;
+  std::function<Status(int64_t budget_bytes, const RoomMaker& room)> set_budget;
   RegistryOptions registry;
   int32_t max_model_len = 0;
   int32_t max_sequences = 0;

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "engine/loop_world.h"
 #include "sampling/grammar.h"
 
@@ -57,6 +59,25 @@ TEST(EngineLoop, AWarmPrefixGivesTheSameTextAsAColdOne) {
   EXPECT_EQ(world.executor.rows - rows, 70 - 64 + 30 - 1);
   EXPECT_EQ(world.record(warm).tokens, world.record(cold).tokens);
   world.expect_oracle(warm);
+}
+
+TEST(EngineLoop, TheTimesOfCachedBlocksAreInTheState) {
+  World world({.blocks = 12, .max_model_len = 160});
+  const auto count = [&](const TimeCounts& times) {
+    return std::accumulate(times.counts.begin(), times.counts.end(), uint64_t{0});
+  };
+  world.submit(simple(70, 10, 3));
+  world.run();
+  EXPECT_EQ(count(world.stats().kv_block_times.reuse_gap), 0u);
+  world.submit(simple(70, 10, 3));
+  world.run();
+  EXPECT_EQ(count(world.stats().kv_block_times.reuse_gap), 4u);  // of 70 tokens
+  EXPECT_EQ(count(world.stats().kv_block_times.lifetime), 0u);
+  world.submit(simple(150, 5, 4));  // 10 blocks where 12 - 4 are free
+  world.run();
+  EXPECT_EQ(count(world.stats().kv_block_times.lifetime), 2u);
+  EXPECT_EQ(count(world.stats().kv_block_times.idle_before_evict), 2u);
+  EXPECT_GT(world.stats().kv_block_times.lifetime.sum_s, 0);
 }
 
 TEST(EngineLoop, AFullPromptHitStillComputesTheLastToken) {

@@ -37,7 +37,8 @@ class World {
     if (setup.device_bytes > 0) executor.tier = std::make_unique<FakeTier>(setup.device_bytes);
     parts.executor = &executor;
     const KvShape shape{config.layers, config.kv_heads, config.head_dim, DType::kF32};
-    parts.kv = std::move(KvCache::create(shape, setup.blocks, setup.prefix_cache, ledger, setup.blocks_max)).value();
+    parts.kv =
+        std::move(KvCache::create(shape, setup.blocks, setup.prefix_cache, ledger, clock, setup.blocks_max)).value();
     parts.slot = std::make_unique<BatchSlot>(executor.limits(), config.layers, config.hidden, ledger);
     EXPECT_TRUE(parts.slot->reserve_vocab(config.vocab).ok());
     parts.config = config;
@@ -49,8 +50,8 @@ class World {
       jobs.push_back(std::move(job));
       return true;
     };
-    parts.set_budget = [](int64_t blocks, const ResizeKv& resize_kv) {
-      return resize_kv(static_cast<int32_t>(blocks));
+    parts.set_budget = [](int64_t blocks, const RoomMaker& room) {
+      return room.resize_kv(static_cast<int32_t>(blocks));
     };
     parts.max_model_len = std::min(setup.max_model_len, setup.blocks * kKvBlockTokens);
     parts.max_sequences = setup.max_sequences;

@@ -37,12 +37,21 @@ ModelLimits step_limits(const EngineOptions& options, const ModelConfig& config)
 // length: cached prefixes are evicted and the youngest sequences preempted as it takes. Only growing can be refused.
 using ResizeKv = std::function<Status(int32_t blocks)>;
 
+// What gives way to another memory budget, between two steps.
+struct RoomMaker {
+  ResizeKv resize_kv;
+  int64_t idle_adapter_bytes = 0;  // of adapters that nobody uses and that are not pinned
+  // Those go, in their order of eviction, until all adapters hold no more, or none of them is left.
+  std::function<void(int64_t bytes)> shrink_adapters;
+};
+
 // How another memory budget is made true; empty functions: it cannot be changed.
 struct MemoryControl {
   // On a thread of its own, beside running steps; may take long, and ends soon when it is told to stop.
-  std::function<Status(int64_t budget_bytes, std::stop_token stop)> prepare;
+  // idle_adapter_bytes: as of late.
+  std::function<Status(int64_t budget_bytes, int64_t idle_adapter_bytes, std::stop_token stop)> prepare;
   // On the engine thread, between two steps.
-  std::function<Status(int64_t budget_bytes, const ResizeKv& resize_kv)> apply;
+  std::function<Status(int64_t budget_bytes, const RoomMaker& room)> apply;
   int32_t kv_blocks_max = 0;  // addresses are set aside for so many, if that is more than the cache starts with
 };
 

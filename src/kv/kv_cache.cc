@@ -38,13 +38,13 @@ void KvLease::release() {
 }
 
 Result<std::unique_ptr<KvCache>> KvCache::create(const KvShape& shape, int32_t blocks, bool prefix_cache,
-                                                 Ledger& ledger, int32_t capacity) {
+                                                 Ledger& ledger, const Clock& clock, int32_t capacity) {
   TRY_ASSIGN(auto pool, BlockPool::create(shape, blocks, ledger, capacity));
-  return std::unique_ptr<KvCache>(new KvCache(std::move(pool), prefix_cache));
+  return std::unique_ptr<KvCache>(new KvCache(std::move(pool), prefix_cache, clock));
 }
 
-std::unique_ptr<KvCache> KvCache::create_ids(int32_t blocks, bool prefix_cache) {
-  return std::unique_ptr<KvCache>(new KvCache(BlockPool::create_ids(blocks), prefix_cache));
+std::unique_ptr<KvCache> KvCache::create_ids(int32_t blocks, bool prefix_cache, const Clock& clock) {
+  return std::unique_ptr<KvCache>(new KvCache(BlockPool::create_ids(blocks), prefix_cache, clock));
 }
 
 KvMatch KvCache::peek(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const {
@@ -67,9 +67,11 @@ KvLease KvCache::match(const KvKey& key, std::span<const TokenId> tokens, int32_
   lease.cache_ = this;
   lease.blocks_.reserve(static_cast<size_t>(std::max(blocks, blocks_max)));
   int32_t node = kNoNode;
+  const int64_t now_ns = clock_.now_ns();
   for (int32_t block = 0; block < blocks; ++block) {
     node = tree_.find(node, block_identity(key, block), block_tokens(tokens, block));
-    tree_.pin(node);
+    times_.reuse_gap.add(now_ns - tree_.used_ns(node));
+    tree_.pin(node, now_ns);
     lease.blocks_.push_back(node);
   }
   lease.shared_ = blocks;
@@ -83,7 +85,7 @@ bool KvCache::reserve(KvLease& lease, int32_t tokens) {
   for (int32_t i = 0; i < missing; ++i) {
     auto block = pool_->take();
     if (!block) {
-      pool_->give_back(tree_.evict());
+      evict();
       block = pool_->take();
     }
     lease.blocks_.push_back(*block);
@@ -103,9 +105,9 @@ void KvCache::publish(KvLease& lease, const KvKey& key, std::span<const TokenId>
     const auto ids = block_tokens(tokens, block);
     const int32_t equal = tree_.find(parent, identity, ids);
     if (equal == kNoNode) {
-      tree_.insert(parent, identity, ids, id);
+      tree_.insert(parent, identity, ids, id, clock_.now_ns());
     } else {
-      tree_.pin(equal);
+      tree_.pin(equal, clock_.now_ns());
       pool_->give_back(id);
       id = equal;
     }
@@ -122,7 +124,7 @@ int32_t KvCache::exclusive(const KvLease& lease) const {
 
 Status KvCache::resize(int32_t blocks, std::span<KvLease* const> leases) {
   CHECK(leased() <= blocks);
-  while (total() - pool_->free() > blocks) pool_->give_back(tree_.evict());
+  while (total() - pool_->free() > blocks) evict();
   TRY_ASSIGN(const std::vector<int32_t> names, pool_->resize(blocks));
   tree_.resize(blocks, names);
   for (KvLease* lease : leases) {
@@ -132,13 +134,22 @@ Status KvCache::resize(int32_t blocks, std::span<KvLease* const> leases) {
   return {};
 }
 
+void KvCache::evict() {
+  const int32_t block = tree_.evict();
+  const int64_t now_ns = clock_.now_ns();
+  times_.lifetime.add(now_ns - tree_.stored_ns(block));
+  times_.idle_before_evict.add(now_ns - tree_.used_ns(block));
+  pool_->give_back(block);
+}
+
 void KvCache::release(KvLease& lease) {
+  const int64_t now_ns = clock_.now_ns();
   for (auto index = static_cast<int32_t>(lease.blocks_.size()) - 1; index >= 0; --index) {
     const int32_t block = lease.blocks_[static_cast<size_t>(index)];
     if (index >= lease.shared_) {
       pool_->give_back(block);
     } else {
-      tree_.unpin(block);
+      tree_.unpin(block, now_ns);
     }
   }
   lease.blocks_.clear();

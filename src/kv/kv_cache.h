@@ -10,7 +10,7 @@
 //
 // Invariants (check()): every block is free, private to one lease, or a node of the tree; a lease pins a path from the
 // root. Scarcity is an answer: reserve() says false and changes nothing; unpinned prefixes are evicted first, least
-// recently released first.
+// recently released first. Every stored block is counted in times() when it is found and when it is evicted.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,11 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "kv/block_pool.h"
+#include "kv/block_times.h"
 #include "kv/identity.h"
 #include "kv/radix_tree.h"
 
@@ -55,12 +57,12 @@ struct KvMatch {
 
 class KvCache {
  public:
-  // prefix_cache false: nothing is ever shared or kept.
+  // prefix_cache false: nothing is ever shared or kept. `clock` outlives the cache.
   // `capacity`: the most blocks that resize() can give it, if more than `blocks`.
   static Result<std::unique_ptr<KvCache>> create(const KvShape& shape, int32_t blocks, bool prefix_cache,
-                                                 Ledger& ledger, int32_t capacity = 0);
+                                                 Ledger& ledger, const Clock& clock, int32_t capacity = 0);
   // Of blocks whose bytes are elsewhere (BlockPool::create_ids).
-  static std::unique_ptr<KvCache> create_ids(int32_t blocks, bool prefix_cache);
+  static std::unique_ptr<KvCache> create_ids(int32_t blocks, bool prefix_cache, const Clock& clock);
 
   // The longest stored prefix of tokens[0, limit). A caller that must compute at least the last token passes limit =
   // size - 1.
@@ -85,20 +87,24 @@ class KvCache {
   int32_t cached() const { return tree_.unpinned(); }
   int32_t leased() const { return total() - available(); }
   int64_t bytes() const { return pool_->bytes(); }
+  const BlockTimes& times() const { return times_; }
   KvIdentities& identities() { return identities_; }
   // With every live lease at hand it also checks who holds what; at idle: check({}).
   void check(std::span<const KvLease* const> leases) const;
 
  private:
   friend class KvLease;
-  KvCache(std::unique_ptr<BlockPool> pool, bool prefix_cache)
-      : pool_(std::move(pool)), tree_(pool_->total()), prefix_cache_(prefix_cache) {}
+  KvCache(std::unique_ptr<BlockPool> pool, bool prefix_cache, const Clock& clock)
+      : pool_(std::move(pool)), tree_(pool_->total()), prefix_cache_(prefix_cache), clock_(clock) {}
   void release(KvLease& lease);
+  void evict();
 
   std::unique_ptr<BlockPool> pool_;
   RadixTree tree_;
   KvIdentities identities_;
+  BlockTimes times_;
   const bool prefix_cache_;
+  const Clock& clock_;
 };
 
 }  // namespace loralei

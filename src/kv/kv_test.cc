@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <list>
 #include <map>
@@ -32,9 +33,10 @@ std::vector<TokenId> sequence_tokens(int count, int salt = 0) {
 
 struct Cache {
   Ledger ledger{1 << 20};
+  ManualClock clock;
   std::unique_ptr<KvCache> cache;
   explicit Cache(int32_t blocks, bool prefix = true, int32_t capacity = 0)
-      : cache(std::move(KvCache::create(kTinyShape, blocks, prefix, ledger, capacity)).value()) {}
+      : cache(std::move(KvCache::create(kTinyShape, blocks, prefix, ledger, clock, capacity)).value()) {}
   KvCache* operator->() { return cache.get(); }
   KvKey key(std::vector<KvIdentityPart> parts, const std::string& salt = "") {
     return make_kv_key(cache->identities(), parts, salt);
@@ -78,7 +80,7 @@ TEST(BlockPool, RefusesWithTheNumbersWhenTheBudgetIsShort) {
 
 TEST(KvCache, WithoutBytesItHandsOutTheSameIds) {
   Cache with(4);
-  const std::unique_ptr<KvCache> without = KvCache::create_ids(4, true);
+  const std::unique_ptr<KvCache> without = KvCache::create_ids(4, true, with.clock);
   EXPECT_EQ(without->bytes(), 0);
   EXPECT_EQ(without->view().base, nullptr);
   EXPECT_EQ(without->total(), 4);
@@ -269,6 +271,49 @@ TEST(KvCache, AShrunkCacheKeepsThePrefixesReleasedLastWithTheirBytes) {
   for (size_t i = 0; i < 3; ++i)
     EXPECT_TRUE(holds(cache->view(), running.blocks()[i], 5 + static_cast<uint64_t>(i) * 112));
   EXPECT_EQ(cache->available(), 0);
+}
+
+// `counts` in the class with this upper limit in seconds.
+uint64_t within(const TimeCounts& times, double limit) {
+  const auto* const found = std::find(kBlockTimeLimits.begin(), kBlockTimeLimits.end(), limit);
+  return times.counts.at(static_cast<size_t>(found - kBlockTimeLimits.begin()));
+}
+
+TEST(KvCache, CountsHowLongStoredBlocksStayAndHowSoonTheyAreFoundAgain) {
+  Cache cache(4);
+  const auto second = [&](int64_t count) { cache.clock.advance_ns(count * 1'000'000'000); };
+  const auto tokens = sequence_tokens(32), others = sequence_tokens(64, 1000);
+  const KvKey key = cache.key({});
+  second(50);
+  KvLease first = cache->match(key, tokens, 31, 2);
+  ASSERT_TRUE(cache->reserve(first, 32));
+  cache->publish(first, key, tokens, 32);
+  second(20);
+  first.release();
+  second(5);
+  KvLease again = cache->match(key, tokens, 31, 2);  // one block, five seconds after its release
+  second(1);
+  KvLease beside = cache->match(key, tokens, 31, 2);  // the same one, a second after it was found
+  EXPECT_EQ(within(cache->times().reuse_gap, 5), 1u);
+  EXPECT_EQ(within(cache->times().reuse_gap, 1), 1u);
+  EXPECT_EQ(cache->times().reuse_gap.sum_s, 6);
+  second(2);
+  again.release();
+  beside.release();
+  second(2);
+  EXPECT_EQ(cache->times().lifetime.sum_s, 0);
+  KvLease full = cache->match(key, others, 63, 4);
+  ASSERT_TRUE(cache->reserve(full, 64));  // evicts both
+  EXPECT_EQ(within(cache->times().lifetime, 30), 2u);
+  EXPECT_EQ(cache->times().lifetime.sum_s, 60);
+  EXPECT_EQ(within(cache->times().idle_before_evict, 2), 1u);
+  EXPECT_EQ(within(cache->times().idle_before_evict, 10), 1u);
+  EXPECT_EQ(cache->times().idle_before_evict.sum_s, 12);
+  cache->publish(full, key, others, 64);
+  second(3600);
+  full.release();
+  ASSERT_TRUE(cache->resize(1, {}).ok());  // evicts three
+  EXPECT_EQ(cache->times().lifetime.counts.back(), 3u);
 }
 
 // The naive model: every stored block is its whole path as a value; the least recently released leaf goes first.

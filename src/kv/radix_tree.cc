@@ -39,7 +39,8 @@ int32_t RadixTree::find(int32_t parent, const KvIdentity& identity, std::span<co
   return kNoNode;
 }
 
-void RadixTree::insert(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens, int32_t block) {
+void RadixTree::insert(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens, int32_t block,
+                       int64_t now_ns) {
   CHECK(find(parent, identity, tokens) == kNoNode);
   CHECK(parent == kNoNode || pins(parent) > 0);
   Node& node = nodes_[static_cast<size_t>(block)];
@@ -49,6 +50,7 @@ void RadixTree::insert(int32_t parent, const KvIdentity& identity, std::span<con
   node.pins = 1;
   node.children = 0;
   node.identity = identity;
+  node.stored_ns = node.used_ns = now_ns;
   std::copy(tokens.begin(), tokens.end(), node.tokens.begin());
   enter_bucket(block);
   if (parent != kNoNode) ++nodes_[static_cast<size_t>(parent)].children;
@@ -79,15 +81,17 @@ void RadixTree::unlink(int32_t node) {
   --unpinned_;
 }
 
-void RadixTree::pin(int32_t node) {
+void RadixTree::pin(int32_t node, int64_t now_ns) {
   Node& entry = nodes_[static_cast<size_t>(node)];
   CHECK(entry.in_tree);
+  entry.used_ns = now_ns;
   if (entry.pins++ == 0) unlink(node);
 }
 
-void RadixTree::unpin(int32_t node) {
+void RadixTree::unpin(int32_t node, int64_t now_ns) {
   Node& entry = nodes_[static_cast<size_t>(node)];
   CHECK(entry.in_tree && entry.pins > 0);
+  entry.used_ns = now_ns;
   if (--entry.pins == 0) append(node);
 }
 

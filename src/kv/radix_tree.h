@@ -33,10 +33,12 @@ class RadixTree {
   // The child of `parent` (kNoNode: of the root) that holds exactly these tokens under this identity, or kNoNode.
   // tokens: [kKvBlockTokens]
   int32_t find(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens) const;
-  // Adds node `block`, pinned once. CHECKs that the parent is pinned and that no equal node exists.
-  void insert(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens, int32_t block);
-  void pin(int32_t node);
-  void unpin(int32_t node);  // call deepest node first
+  // Adds node `block`, pinned once. CHECKs that the parent is pinned and that no equal node exists. now_ns, here and
+  // below: the time, kept as that of the node's last use.
+  void insert(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens, int32_t block,
+              int64_t now_ns);
+  void pin(int32_t node, int64_t now_ns);
+  void unpin(int32_t node, int64_t now_ns);  // call deepest node first
   // Removes the least recently released unpinned leaf and returns its block; kNoNode when everything is pinned.
   int32_t evict();
   // Another number of blocks; node i is names[i] from now on, which is below `blocks` for those in the tree. [blocks
@@ -46,6 +48,8 @@ class RadixTree {
   int32_t size() const { return size_; }
   int32_t unpinned() const { return unpinned_; }
   int32_t pins(int32_t node) const { return nodes_[static_cast<size_t>(node)].pins; }
+  int64_t stored_ns(int32_t node) const { return nodes_[static_cast<size_t>(node)].stored_ns; }  // evicted or not
+  int64_t used_ns(int32_t node) const { return nodes_[static_cast<size_t>(node)].used_ns; }
   bool contains(int32_t node) const { return nodes_[static_cast<size_t>(node)].in_tree; }
   void check() const;
 
@@ -57,6 +61,7 @@ class RadixTree {
     int32_t children = 0;
     int32_t next_in_bucket = kNoNode;
     int32_t older = kNoNode, newer = kNoNode;  // eviction list
+    int64_t stored_ns = 0, used_ns = 0;
     KvIdentity identity;
     std::array<TokenId, kKvBlockTokens> tokens{};
   };

@@ -337,11 +337,16 @@ void ApiServer::set_memory(const std::string& body, std::shared_ptr<Reply> reply
   auto request = parse_set_memory_request(body);
   if (!request.ok()) return reply->error(request.error());
   const auto done = [this, reply](const CommandReply& answer) {
-    if (!answer.status.ok()) return reply->error(to_api_error(answer.status.error(), "budget_bytes"));
-    reply->json(200, memory_body());
+    if (answer.status.ok()) return reply->json(200, memory_body());
+    if (reply->writer().closed()) {
+      log_.log(LogLevel::kInfo, "The client that asked for another memory budget has left, and it stays as it was. " +
+                                    answer.status.error().message);
+    }
+    reply->error(to_api_error(answer.status.error(), "budget_bytes"));
   };
-  const Status status = dispatcher_.command(MemoryCommand{0, request->budget_bytes}, done);
-  if (!status.ok()) reply->error(to_api_error(status.error(), "budget_bytes"));
+  const auto ticket = dispatcher_.command(MemoryCommand{0, request->budget_bytes}, done);
+  if (!ticket.ok()) return reply->error(to_api_error(ticket.error(), "budget_bytes"));
+  reply->writer().on_closed([&engine = engine_, ticket = *ticket] { engine.cancel_memory(ticket); });
 }
 
 std::string ApiServer::memory_body() const {

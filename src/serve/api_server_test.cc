@@ -181,6 +181,21 @@ TEST_F(ApiTest, TheMemoryBudgetIsReadAndChanged) {
   EXPECT_EQ(send("PUT", "/v1/admin/memory", "{}").status, 400);
 }
 
+TEST_F(ApiTest, ABudgetChangeEndsWhenItsClientLeaves) {
+  engine.hold_memory = true;
+  start();
+  HttpClient c = client();
+  const std::string body = R"({"budget_bytes":7000})";
+  ASSERT_TRUE(c.send_raw("PUT /v1/admin/memory HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                         "Content-Length: " +
+                         std::to_string(body.size()) + "\r\n\r\n" + body)
+                  .ok());
+  ASSERT_TRUE(engine.wait_held_memory());
+  c.close();
+  EXPECT_TRUE(
+      logs("The client that asked for another memory budget has left, and it stays as it was. It was stopped."));
+}
+
 TEST_F(ApiTest, ADevicesMemoryIsToldBesideTheHosts) {
   engine.device = "cuda:0";
   start();

@@ -45,7 +45,7 @@ size_t Dispatcher::running() const {
 }
 
 template <typename Command>
-Status Dispatcher::send(Command command, ReplyCallback done) {
+Result<uint64_t> Dispatcher::send(Command command, ReplyCallback done) {
   uint64_t ticket = 0;
   {
     std::lock_guard lock(mutex_);
@@ -54,15 +54,14 @@ Status Dispatcher::send(Command command, ReplyCallback done) {
     replies_.emplace(ticket, std::move(done));
   }
   Status status = engine_.command(std::move(command));
-  if (!status.ok()) {
-    std::lock_guard lock(mutex_);
-    replies_.erase(ticket);
-  }
-  return status;
+  if (status.ok()) return ticket;
+  std::lock_guard lock(mutex_);
+  replies_.erase(ticket);
+  return std::move(status).error();
 }
 
-template Status Dispatcher::send(AdapterCommand, ReplyCallback);
-template Status Dispatcher::send(MemoryCommand, ReplyCallback);
+template Result<uint64_t> Dispatcher::send(AdapterCommand, ReplyCallback);
+template Result<uint64_t> Dispatcher::send(MemoryCommand, ReplyCallback);
 
 bool Dispatcher::wait_idle(int64_t timeout_ms) {
   std::unique_lock lock(mutex_);

@@ -42,15 +42,19 @@ class Dispatcher {
   void remove(RequestId id);
   size_t running() const;  // ids with a sink
   // The ticket is set here.
-  Status command(AdapterCommand command, ReplyCallback done) { return send(std::move(command), std::move(done)); }
-  Status command(MemoryCommand command, ReplyCallback done) { return send(command, std::move(done)); }
+  Status command(AdapterCommand command, ReplyCallback done) {
+    TRY(send(std::move(command), std::move(done)));
+    return {};
+  }
+  // Answers the ticket, for Engine::cancel_memory.
+  Result<uint64_t> command(MemoryCommand command, ReplyCallback done) { return send(command, std::move(done)); }
   // Waits until no sink is left or the time is over; true when none is left.
   bool wait_idle(int64_t timeout_ms);
   void stop();
 
  private:
   template <typename Command>
-  Status send(Command command, ReplyCallback done);
+  Result<uint64_t> send(Command command, ReplyCallback done);
   void run();
   void deliver(EngineOutput output);
   void tick(int64_t now_ns);

@@ -22,6 +22,7 @@ class FakeEngine final : public Engine {
   std::function<std::vector<TokenId>(const Submit&, int choice)> script;
   TokenId eos = 0;
   bool hold = false;
+  bool hold_memory = false;  // a budget change ends when it is cancelled
   int64_t length = 64;
   std::string device;  // of stats()
   size_t max_running = 1000;
@@ -71,11 +72,25 @@ class FakeEngine final : public Engine {
     std::lock_guard lock(mutex_);
     CommandReply reply;
     reply.ticket = command.ticket;
+    if (hold_memory) {
+      held_memory_ = command.ticket;
+      changed_.notify_all();
+      return {};
+    }
     if (command.budget_bytes < 1000) reply.status = too_large("The least that would do is 1000 bytes.");
     if (reply.status.ok()) budget_bytes_ = command.budget_bytes;
     output_.replies.push_back(std::move(reply));
     changed_.notify_all();
     return {};
+  }
+  void cancel_memory(uint64_t ticket) override {
+    std::lock_guard lock(mutex_);
+    if (ticket != held_memory_) return;
+    CommandReply reply;
+    reply.ticket = ticket;
+    reply.status = Error{ErrorCode::kUnavailable, "It was stopped."};
+    output_.replies.push_back(std::move(reply));
+    changed_.notify_all();
   }
   EngineOutput wait_output(int64_t timeout_ns) override {
     std::unique_lock lock(mutex_);
@@ -136,6 +151,10 @@ class FakeEngine final : public Engine {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::seconds(30), [&] { return submits_.size() > index; });
     return submits_.at(index);
+  }
+  bool wait_held_memory() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(30), [&] { return held_memory_ != 0; });
   }
   bool wait_cancelled(RequestId id) {
     std::unique_lock lock(mutex_);
@@ -200,6 +219,7 @@ class FakeEngine final : public Engine {
   std::set<std::pair<uint64_t, int32_t>> cancelled_choices_;
   std::map<std::string, AdapterStatus> adapters_;
   int64_t budget_bytes_ = 5000;
+  uint64_t held_memory_ = 0;
   bool draining_ = false, stopped_ = false;
   const std::string fingerprint_ = "fp_test";
 };

@@ -325,6 +325,7 @@ void Generation::close(const char* end) {
   record_.end = end;
   record_.total_s = static_cast<double>(context_.clock.now_ns() - plan_.arrived_ns) * 1e-9;
   record_.output_tokens = usage().completion_tokens;
+  for (const Choice& choice : choices_) record_.longest_output = std::max(record_.longest_output, choice.tokens);
   context_.metrics.request_done(record_);
   context_.log.log(LogLevel::kInfo, request_log_line(record_));
 }

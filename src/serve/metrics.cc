@@ -11,6 +11,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <span>
 #include <sstream>
 #include <tuple>
 
@@ -123,20 +124,34 @@ class Page {
   std::vector<MetricFamily> families_;
 };
 
-void put_step_rows(Page& page, const EngineStats& s) {
+// Of what the engine has counted: counts [limits + 1], the last above all limits.
+void put_histogram(Page& page, const char* name, const char* help, const char* alias, std::span<const uint64_t> counts,
+                   const auto& limits, double sum) {
   ClientMetric metric;
-  metric.histogram.sample_sum = static_cast<double>(s.rows);
-  for (size_t i = 0; i < s.steps_by_rows.size(); ++i) {
-    metric.histogram.sample_count += s.steps_by_rows[i];
-    const double limit = i < kStepRowsLimits.size() ? kStepRowsLimits[i] : std::numeric_limits<double>::infinity();
+  metric.histogram.sample_sum = sum;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    metric.histogram.sample_count += counts[i];
+    const double limit = i < limits.size() ? limits[i] : std::numeric_limits<double>::infinity();
     metric.histogram.bucket.push_back({metric.histogram.sample_count, limit});
   }
   MetricFamily family;
-  family.name = "loralei_rows_per_step";
-  family.help = "Rows (tokens) of a step.";
+  family.name = name;
+  family.help = help;
   family.type = MetricType::Histogram;
   family.metric = {metric};
-  page.family(std::move(family), {"vllm:iteration_tokens_total"});
+  page.family(std::move(family), {alias});
+}
+
+void put_block_times(Page& page, const BlockTimes& times) {
+  const auto put = [&](const char* name, const char* help, const char* alias, const TimeCounts& t) {
+    put_histogram(page, name, help, alias, t.counts, kBlockTimeLimits, t.sum_s);
+  };
+  put("loralei_kv_block_lifetime_seconds", "How long a block was in the prefix cache before it was evicted.",
+      "vllm:kv_block_lifetime_seconds", times.lifetime);
+  put("loralei_kv_block_idle_before_evict_seconds", "From the last use of a cached block until it was evicted.",
+      "vllm:kv_block_idle_before_evict_seconds", times.idle_before_evict);
+  put("loralei_kv_block_reuse_gap_seconds", "From the last use of a cached block until a request found it again.",
+      "vllm:kv_block_reuse_gap_seconds", times.reuse_gap);
 }
 
 void put_memory(Page& page, const char* name, const char* help, const MemoryShares& shares, const Labels& labels) {
@@ -209,7 +224,9 @@ void put_engine(Page& page, const EngineStats& s) {
              s.adapter_upload_s);
   page.value(kGauge, "loralei_step_seconds", "Duration of the last step.", s.step_ms_last / 1000);
   page.value(kGauge, "loralei_step_rows", "Rows of the last step.", s.rows_last);
-  put_step_rows(page, s);
+  put_histogram(page, "loralei_rows_per_step", "Rows (tokens) of a step.", "vllm:iteration_tokens_total",
+                s.steps_by_rows, kStepRowsLimits, number(s.rows));
+  put_block_times(page, s.kv_block_times);
   const char* const kWork = "Time of all steps, by what it went into.";
   page.value(kCounter, "loralei_work_seconds_total", kWork, s.products_s, {{"part", "products"}});
   page.value(kCounter, "loralei_work_seconds_total", kWork, s.attention_s, {{"part", "attention"}});
@@ -254,6 +271,9 @@ struct Metrics::Impl {
                                 one_two_five(options.max_model_len))),
         output_tokens(histogram("loralei_request_generation_tokens", "Generated tokens of a request.",
                                 one_two_five(options.max_model_len))),
+        longest_output(histogram("loralei_request_longest_generation_tokens",
+                                 "Generated tokens of a request's longest choice.",
+                                 one_two_five(options.max_model_len))),
         choices(histogram("loralei_request_params_n", "Choices asked for.", kChoiceBuckets)),
         max_tokens(histogram("loralei_request_params_max_tokens", "Token limit asked for.",
                              one_two_five(options.max_model_len))) {}
@@ -336,7 +356,7 @@ struct Metrics::Impl {
   const MetricsOptions options;
   prometheus::Registry registry;
   prometheus::Histogram &ttft, &token_time, &latency, &queue, &prefill, &decode, &inference, &prompt_tokens,
-      &output_tokens, &choices, &max_tokens;
+      &output_tokens, &longest_output, &choices, &max_tokens;
 
   mutable std::mutex mutex;
   std::map<std::tuple<std::string, std::string, int>, int64_t> http_requests;  // handler, method, status: fixed sets
@@ -366,6 +386,7 @@ void Metrics::request_done(const RequestRecord& r) {
   impl_->latency.Observe(r.total_s);
   impl_->prompt_tokens.Observe(static_cast<double>(r.prompt_tokens));
   impl_->output_tokens.Observe(static_cast<double>(r.output_tokens));
+  impl_->longest_output.Observe(static_cast<double>(r.longest_output));
   impl_->choices.Observe(r.choices);
   impl_->max_tokens.Observe(static_cast<double>(r.max_tokens));
   std::lock_guard lock(impl_->mutex);
@@ -434,6 +455,7 @@ std::string Metrics::render(const EngineStats& engine, const HttpServerStats& ht
       {"loralei_request_inference_seconds", {"vllm:request_inference_time_seconds"}},
       {"loralei_request_prompt_tokens", {"vllm:request_prompt_tokens"}},
       {"loralei_request_generation_tokens", {"vllm:request_generation_tokens"}},
+      {"loralei_request_longest_generation_tokens", {"vllm:request_max_num_generation_tokens"}},
       {"loralei_request_params_n", {"vllm:request_params_n"}},
       {"loralei_request_params_max_tokens", {"vllm:request_params_max_tokens"}},
   };

@@ -25,6 +25,7 @@ struct RequestRecord {
   std::string version;
   const char* kind = "chat";  // chat, completion, embedding
   int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
+  int64_t longest_output = 0;  // tokens of its longest choice
   double queue_s = 0;
   double ttft_s = -1;  // < 0: no token came
   double total_s = 0;

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <sstream>
+
 namespace loralei {
 namespace {
 
@@ -76,6 +79,69 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
   }
   const std::string own = Metrics({"base", 2048, 100, false}).render(stats, {}, 0);
   EXPECT_EQ(own.find("vllm:"), std::string::npos);
+}
+
+// Whoever announces a figure must show it: with everything happened once, no family is without a number.
+TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
+  Metrics metrics({"base", 2048, 100, true});
+  RequestRecord request = record("a");
+  request.cached_tokens = request.longest_output = request.max_tokens = 3;
+  request.queue_s = 0.01;
+  metrics.request_done(request);
+  metrics.inter_token(0.02);
+  metrics.http_request("/v1/models", "GET", 200);
+  metrics.unknown_fields(1);
+  metrics.refused("draining");
+  EngineStats s;
+  static_cast<MemoryShares&>(s) = s.device_memory = {9, 1, 1, 2, 1, 1, 1};
+  s.device = "cuda:0";
+  s.running = s.waiting = s.waiting_for_adapter = s.rows_last = 1;
+  s.kv_blocks_total = s.kv_blocks_used = s.kv_blocks_cached = 1;
+  for (TimeCounts* times :
+       {&s.kv_block_times.lifetime, &s.kv_block_times.idle_before_evict, &s.kv_block_times.reuse_gap})
+    times->add(1'000'000);
+  s.steps = s.prompt_tokens = s.cached_tokens = s.generated_tokens = s.preemptions = s.rows = 1;
+  s.prefix_queries = s.prefix_hits = s.drafted_tokens = s.accepted_tokens = 1;
+  s.adapter_loads = s.adapter_load_failures = s.adapter_evictions = s.adapter_uploads = 1;
+  s.adapter_upload_bytes = s.disk_read_bytes = s.streamed_bytes = 1;
+  s.adapter_upload_s = s.step_ms_last = s.products_s = s.attention_s = s.lora_s = s.disk_s = 1;
+  s.step_s = 5;
+  s.steps_by_rows[0] = 1;
+  AdapterStatus adapter;
+  adapter.name = "a";
+  adapter.tier = AdapterTier::kResident;
+  adapter.bytes = 1;
+  s.adapters.push_back(adapter);
+  std::istringstream lines(metrics.render(s, {1, 1, 1, 1, 1}, 1.0));
+  std::map<std::string, double> families;
+  std::string family;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("# TYPE ")) {
+      family = line.substr(7, line.find(' ', 7) - 7);
+      families[family] = 0;
+    } else if (!line.starts_with("#")) {
+      families.at(family) += std::stod(line.substr(line.rfind(' ')));
+    }
+  }
+  EXPECT_GT(families.size(), 85u);
+  for (const auto& [name, sum] : families) EXPECT_GT(sum, 0) << name;
+}
+
+TEST(Metrics, KvBlocksAreShownByHowLongTheyStay) {
+  EngineStats stats;
+  stats.kv_block_times.lifetime.add(40'000'000'000);
+  stats.kv_block_times.reuse_gap.add(4'000'000);
+  stats.kv_block_times.reuse_gap.add(int64_t{3600} * 1'000'000'000);
+  const std::string text = Metrics({"base", 2048, 100, true}).render(stats, {}, 0);
+  for (const char* line :
+       {"loralei_kv_block_lifetime_seconds_bucket{le=\"30\"} 0\n",
+        "loralei_kv_block_lifetime_seconds_bucket{le=\"60\"} 1\n", "loralei_kv_block_lifetime_seconds_sum 40\n",
+        "loralei_kv_block_idle_before_evict_seconds_count 0\n",
+        "vllm:kv_block_reuse_gap_seconds_bucket{model_name=\"base\",engine=\"0\",le=\"0.005\"} 1\n",
+        "vllm:kv_block_reuse_gap_seconds_bucket{model_name=\"base\",engine=\"0\",le=\"1800\"} 1\n",
+        "vllm:kv_block_reuse_gap_seconds_count{model_name=\"base\",engine=\"0\"} 2\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+  }
 }
 
 TEST(Metrics, ADeviceHasAMemoryOfItsOwn) {

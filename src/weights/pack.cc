@@ -309,6 +309,31 @@ std::string packed_name(const BaseModelFile& model, const WeightOptions& options
   return name + ".pack";
 }
 
+// Emptied, with the forms and places of everything chosen.
+Status begin_file(const BaseModelFile& model, const TensorReader& reader, const HeldTensors& held,
+                  const WeightOptions& options, const std::string& path, PackedIndex& index, WriteFile& file,
+                  LogSink& log) {
+  TRY(file.resize(0));
+  TRY(choose_forms(reader, held, options, index, file, log));
+  const int64_t free = free_disk_bytes(parent_path(path));
+  if (free < 0 || free >= index.file_bytes) return {};
+  return too_large("Packing '" + model.path + "' needs " + format_bytes(index.file_bytes) + " but the disk of '" +
+                   path + "' has " + format_bytes(free) + " free; make room or name another place with --cache-dir.");
+}
+
+Status fill_file(const TensorReader& reader, const HeldTensors& held, const WeightOptions& options, PackedIndex& index,
+                 WriteFile& file) {
+  TRY(file.resize(index.file_bytes));
+  Packer packer(reader, held, options, index, file);
+  while (index.done < std::ssize(held.matrices)) {
+    auto end = static_cast<size_t>(index.done);
+    for (int64_t bytes = 0; end < held.matrices.size() && bytes < options.pack_step_bytes; ++end)
+      bytes += held.matrices[end].bytes;
+    TRY(packer.batch(end));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<PackedIndex> open_packed(const std::string& path, const BaseModelFile& model, const WeightOptions& options) {
@@ -336,26 +361,14 @@ Status pack_model(const BaseModelFile& model, const WeightOptions& options, cons
   TRY_ASSIGN(PackedIndex index, index_of(model, held, options));
   const std::string part = path + ".part";
   TRY_ASSIGN(WriteFile file, WriteFile::open(part));
-  if (!take_over(part, held, options.shrink, index)) {
-    TRY(file.resize(0));
-    TRY(choose_forms(reader, held, options, index, file, log));
-    const int64_t free = free_disk_bytes(parent_path(path));
-    if (free >= 0 && free < index.file_bytes) {
-      TRY(remove_file(part));
-      return too_large("Packing '" + model.path + "' needs " + format_bytes(index.file_bytes) + " but the disk of '" +
-                       path + "' has " + format_bytes(free) +
-                       " free; make room or name another place with --cache-dir.");
-    }
-  }
-  TRY(file.resize(index.file_bytes));
-  Packer packer(reader, held, options, index, file);
-  while (index.done < std::ssize(held.matrices)) {
-    auto end = static_cast<size_t>(index.done);
-    for (int64_t bytes = 0; end < held.matrices.size() && bytes < options.pack_step_bytes; ++end)
-      bytes += held.matrices[end].bytes;
-    TRY(packer.batch(end));
-  }
-  return file.commit(path);
+  const bool begun = take_over(part, held, options.shrink, index);
+  const Status packed = [&]() -> Status {
+    if (!begun) TRY(begin_file(model, reader, held, options, path, index, file, log));
+    return fill_file(reader, held, options, index, file);
+  }();
+  if (packed.ok()) return file.commit(path);
+  if (index.done == 0) TRY(remove_file(part));  // nothing to go on from
+  return packed;
 }
 
 std::vector<std::string> packed_paths(const BaseModelFile& model, const WeightOptions& options,

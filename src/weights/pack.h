@@ -3,8 +3,9 @@
 //
 // Thread: one caller; packs on several threads. Failure: sentences; kUnavailable when it was stopped, or another
 // process packs the same file. Invariants: the file appears under its name only when it is complete and on disk; one
-// process packs it at a time; an interrupted packing leaves NAME.part, and the next one goes on from there. One that is
-// stale (its source has changed), damaged or of another layout is made again, never misread.
+// process packs it at a time; an interrupted packing leaves NAME.part once there is something in it that the next one
+// can go on from. One that is stale (its source has changed), damaged or of another layout is made again, never
+// misread.
 //
 // Matrices of 16-bit numbers are shrunk where the options say so, or, with auto, where decoding is fast enough for the
 // disk; that takes one more reading of them, because places are given by the tile that shrinks worst. A form that is

@@ -65,12 +65,11 @@ class LiveServer:
             return 0, {}, str(error)
 
     def metric(self, name):
-        """Sum of all series of a metric."""
-        total = 0.0
-        for line in self.request("GET", "/metrics")[2].splitlines():
-            if line.startswith(name) and line[len(name)] in " {":
-                total += float(line.rsplit(" ", 1)[1])
-        return total
+        """Sum of all series of a metric, or one series: name{label="value"}. One that is not there is an error."""
+        lines = [line for line in self.request("GET", "/metrics")[2].splitlines() if re.match(re.escape(name) + "[ {]", line)]
+        if not lines:
+            raise AssertionError(f"/metrics shows no {name}")
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
     def wait_metric(self, name, value, seconds=20):
         deadline = time.monotonic() + seconds

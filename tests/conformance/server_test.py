@@ -7,11 +7,13 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
+import subprocess
 import tempfile
 import time
 import unittest
 
-from live_server import ROOT, LiveServer
+from live_server import BINARY, ROOT, LiveServer
 
 ADAPTERS = sorted(path.name for path in (ROOT / "demo/adapters").iterdir() if path.is_dir())
 
@@ -136,6 +138,87 @@ class Memory(unittest.TestCase):
             shutil.rmtree(folder)
 
 
+class Metrics(unittest.TestCase):
+    """Every metric that /metrics announces is filled by what it names."""
+
+    MOMENTARY = {"loralei_requests_running", "loralei_requests_waiting", "loralei_requests_waiting_for_adapter",
+                 "loralei_kv_cache_usage_ratio", "vllm:num_requests_running", "vllm:num_requests_waiting",
+                 "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}
+    OF_A_GPU = {"loralei_adapter_uploads_total", "loralei_adapter_upload_bytes_total", "loralei_adapter_upload_seconds_total"}
+    BEYOND_THIS_TEST = {"loralei_http_connections_refused_total"}  # takes thousands of connections
+
+    def families(self, server):
+        sums, name = {}, None
+        for line in server.request("GET", "/metrics")[2].splitlines():
+            if line.startswith("# TYPE "):
+                name = line.split()[2]
+                sums[name] = 0.0
+            elif not line.startswith("#"):
+                sums[name] += float(line.rsplit(" ", 1)[1])
+        return sums
+
+    def test_nothing_is_announced_in_vain(self):
+        folder = pathlib.Path(tempfile.mkdtemp())
+        shutil.copytree(ROOT / "demo/model", folder / "model")
+        shutil.copytree(ROOT / "demo/adapters", folder / "adapters")
+        (folder / "adapters/broken").mkdir()
+        (folder / "adapters/broken/adapter_config.json").write_text("{")
+        (folder / "adapters/broken/adapter_model.safetensors").write_bytes(b"")
+        server = LiveServer("--adapter-dir", str(folder / "adapters"), "-c", "256", "--max-num-seqs", "4",
+                            "--max-queued", "4", "--kv-cache-memory", "768KiB", "--adapter-memory", "4MiB",
+                            "--speculate", "lookup", model=folder / "model", adapters=None)
+        try:
+            memory = server.request("GET", "/v1/admin/memory")[2]
+            budget = sum(memory[f"{use}_bytes"] for use in ("kv", "scratch", "other")) + (4 << 20) + memory["weights_bytes"] // 2
+            self.assertEqual(server.request("PUT", "/v1/admin/memory", {"budget_bytes": budget})[0], 200)
+            for name in ADAPTERS * 2:  # more than there is room for
+                self.assertEqual(chat(server, name, unheard_of=1)[0], 200)
+            self.assertNotEqual(chat(server, "broken")[0], 200)
+            text = "apple river stone " * 8
+            with concurrent.futures.ThreadPoolExecutor(24) as pool:
+                jobs = [pool.submit(chat, server, "model", f"{i} {text}", max_tokens=100, ignore_eos=True) for i in range(48)]
+                self.assertEqual({job.result()[0] for job in jobs}, {200, 429})
+            for _ in range(2):
+                self.assertEqual(chat(server, ADAPTERS[0], text)[0], 200)
+            with socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1]))) as raw:
+                raw.sendall(b"no such protocol\r\n\r\n")
+                raw.recv(100)
+            server.wait_metric("vllm:num_requests_running", 0)
+            deadline = time.monotonic() + 20  # requests are counted after their answer has left
+            while True:
+                families = self.families(server)
+                empty = {name for name, total in families.items() if total == 0} - self.MOMENTARY - self.BEYOND_THIS_TEST
+                if empty == self.OF_A_GPU or time.monotonic() > deadline:
+                    break
+                time.sleep(0.05)
+            self.assertEqual(empty, self.OF_A_GPU)
+            self.assertGreater(len(families), 80)
+        finally:
+            self.assertEqual(server.stop(), 0, "\n".join(server.lines[-40:]))
+            shutil.rmtree(folder)
+
+
+class Run(unittest.TestCase):
+    def test_a_model_larger_than_memory_says_that_it_is_laid_out(self):
+        folder = pathlib.Path(tempfile.mkdtemp())
+        shutil.copytree(ROOT / "demo/model", folder / "model")
+        try:
+            server = LiveServer("-c", "256", "--max-num-seqs", "1", model=folder / "model")
+            memory = server.request("GET", "/v1/admin/memory")[2]
+            server.stop()
+            budget = sum(memory[f"{use}_bytes"] for use in ("kv", "scratch", "other")) + memory["weights_bytes"] // 2
+            command = [str(BINARY), "run", str(folder / "model"), "-c", "256", "--memory-budget", str(budget), "-n", "8",
+                       "--temp", "0", "apple river stone"]
+            answers = [subprocess.run(command, capture_output=True, text=True, timeout=120) for _ in range(2)]
+            for answer in answers:
+                self.assertEqual(answer.returncode, 0, answer.stderr)
+                self.assertNotEqual(answer.stdout.strip(), "")
+            self.assertIn("The model is laid out for streaming, once: '", answers[0].stderr)
+            self.assertNotIn("laid out", answers[1].stderr)
+        finally:
+            shutil.rmtree(folder)
+
+
 class Mixed(unittest.TestCase):
     def test_200_streams_and_half_of_them_leave(self):
         server = LiveServer()
@@ -168,7 +251,7 @@ class Mixed(unittest.TestCase):
             self.assertEqual(ends.count("left"), 100)
             self.assertEqual(ends.count("done"), 100)
             server.wait_metric("vllm:num_requests_running", 0)
-            server.wait_metric("loralei_kv_blocks_used", 0)
+            server.wait_metric('loralei_kv_blocks{state="used"}', 0)
         finally:
             self.assertEqual(server.stop(), 0)
 

@@ -250,6 +250,64 @@ TEST_F(StreamedEngine, TheKvCacheFollowsTheBudgetUnderTraffic) {
   EXPECT_EQ(ended.streamed_bytes, 0);
 }
 
+TEST_F(StreamedEngine, IdleAdaptersGoBeforeWeightsDo) {
+  options_.engine.adapter_bytes = 0;
+  EngineDriver driver(options_);
+  ASSERT_TRUE(driver.running());
+  register_adapters(driver);
+  std::vector<Submit> requests;
+  for (const std::string& name : kAdapters) {
+    Submit request = requests_[0];
+    request.adapters = {{name, 1.0f}};
+    requests.push_back(request);
+    expected_.push_back(driver.ask(request).tokens);
+  }
+  driver.command(AdapterAction::kPin, kAdapters[0]);
+  driver.collect();
+  const auto idle_bytes = [&] {
+    int64_t bytes = 0;
+    for (const AdapterStatus& adapter : driver.stats().adapters)
+      bytes += adapter.users == 0 && !adapter.pinned ? adapter.bytes : 0;
+    return bytes;
+  };
+  const EngineStats begun = driver.stats();
+  int64_t pinned = 0;
+  for (const AdapterStatus& adapter : begun.adapters) pinned += adapter.pinned ? adapter.bytes : 0;
+  for (int i = 0; i < 2000 && idle_bytes() + pinned < begun.adapter_bytes; ++i)  // the list follows the last token
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_GT(pinned, 0);
+  ASSERT_EQ(idle_bytes() + pinned, begun.adapter_bytes);
+  const auto change = [&](int64_t budget) {
+    const uint64_t ticket = driver.set_memory(budget);
+    driver.collect();
+    return driver.replies[ticket].status;
+  };
+  // Room for one of the two that are idle: the one used longest ago goes.
+  const auto bytes_of = [&](const std::string& name) {
+    for (const AdapterStatus& adapter : driver.stats().adapters) {
+      if (adapter.name == name) return adapter.bytes;
+    }
+    return int64_t{-1};
+  };
+  const int64_t newest = bytes_of(kAdapters[2]), beside = driver.ledger().used_bytes() - begun.adapter_bytes;
+  ASSERT_TRUE(change(beside + pinned + newest).ok());
+  EXPECT_EQ(driver.stats().adapter_bytes, pinned + newest);
+  EXPECT_EQ(bytes_of(kAdapters[2]), newest);
+  EXPECT_EQ(bytes_of(kAdapters[1]), 0);
+  ASSERT_TRUE(change(beside + pinned).ok());
+  const EngineStats tight = driver.stats();
+  EXPECT_EQ(tight.streamed_bytes, 0);
+  EXPECT_EQ(tight.weights_bytes, begun.weights_bytes);
+  EXPECT_EQ(tight.kv_bytes, begun.kv_bytes);
+  EXPECT_EQ(tight.adapter_bytes, pinned);
+  EXPECT_EQ(tight.adapter_evictions, 2u);
+  EXPECT_FALSE(fs::exists(folder_ / "model" / "loralei.pack"));  // nor was anything laid out for it
+  EXPECT_EQ(bytes_of(kAdapters[0]), pinned);
+  EXPECT_EQ(driver.ask(requests[0]).tokens, expected_[0]);
+  ASSERT_TRUE(change(kGiB).ok());
+  for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(driver.ask(requests[i]).tokens, expected_[i]) << kAdapters[i];
+}
+
 // Holds packing up at its first line of progress.
 class HeldUpLog final : public LogSink {
  public:
@@ -329,6 +387,36 @@ TEST_F(StreamedEngine, PackingBesideStepsIsRefusedWhereTheBudgetHasNoRoomForIt) 
   EXPECT_GT(driver.stats().streamed_bytes, 0);
 }
 
+TEST_F(StreamedEngine, PackingEndsWhenNobodyWaitsForItAndTheBudgetStays) {
+  const std::string path = (folder_ / "model" / "loralei.pack").string();
+  HeldUpLog log;
+  EngineDriver driver(options_, &log);
+  ASSERT_TRUE(driver.running());
+  const EngineStats begun = driver.stats();
+  const int64_t half = begun.kv_bytes + begun.scratch_bytes + begun.other_bytes + options_.engine.adapter_bytes +
+                       begun.weights_bytes / 2;
+  const uint64_t ticket = driver.set_memory(half);
+  ASSERT_NE(ticket, 0u);
+  log.wait_for_a_line();
+  driver.engine().cancel_memory(ticket + 1);  // nobody's
+  driver.engine().cancel_memory(ticket);
+  log.release();
+  driver.collect();
+  ASSERT_FALSE(driver.replies[ticket].status.ok());
+  EXPECT_EQ(driver.replies[ticket].status.error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(driver.stats().memory_budget_bytes, kGiB);
+  EXPECT_EQ(driver.ledger().used_bytes(MemoryUse::kOther), begun.other_bytes);
+  EXPECT_FALSE(fs::exists(path));
+  EXPECT_FALSE(fs::exists(path + ".part"));  // too little to go on from
+  const uint64_t again = driver.set_memory(half);
+  ASSERT_NE(again, 0u);
+  driver.engine().cancel_memory(ticket);  // it has ended: not the one that is under way
+  driver.collect();
+  EXPECT_TRUE(driver.replies[again].status.ok());
+  EXPECT_TRUE(fs::exists(path));
+  EXPECT_GT(driver.stats().streamed_bytes, 0);
+}
+
 TEST_F(StreamedEngine, AShutdownEndsPackingAndALaterStartMakesTheFile) {
   const std::string path = (folder_ / "model" / "loralei.pack").string();
   const auto lower = [&](EngineDriver& driver) {
@@ -363,7 +451,7 @@ TEST_F(StreamedEngine, AShutdownEndsPackingAndALaterStartMakesTheFile) {
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
     EXPECT_EQ(driver.ledger().used_bytes(MemoryUse::kOther), other);
     EXPECT_LE(log.lines, 2);
-    EXPECT_TRUE(fs::exists(path + ".part"));
+    EXPECT_FALSE(fs::exists(path + ".part"));  // too little to go on from
     EXPECT_FALSE(fs::exists(path));
   }
   EngineDriver driver(options_);
