@@ -103,6 +103,8 @@ write_report() {
     echo
     if [ -f "$out/$name.md" ]; then cat "$out/$name.md"; else echo "$name: not measured."; fi
   done
+  echo
+  echo "Not measured: transformers + PEFT and vLLM's LoRA kernels on this GPU."
   if [ -f "$out/cuda_ops_bench.log" ]; then
     echo
     echo '```'

@@ -105,7 +105,8 @@ void add_bench_command(CLI::App& app, int& exit_code) {
                    "paths)")
       ->required()
       ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed", "flatness", "offload", "server", "generate"}));
-  command->add_option("--shape", options.shape, "generate a model: llama-1b, llama3-1b, llama-7b, llama-tiny or llama-nano");
+  command->add_option("--shape", options.shape,
+                      "generate a model: llama-1b, llama3-1b, llama-7b, llama-tiny or llama-nano");
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");
   command->add_option("--batch", options.batches, "batch sizes")
       ->delimiter(',')

@@ -100,9 +100,10 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
                   "bytes for loaded adapters (with --device cuda: for their copies in GPU memory)")
       ->group(group);
   command
-      .add_option("--host-adapter-memory", flags.host_adapter_memory,
-                  "with --device cuda: bytes of host memory for loaded adapters, the tier behind the GPU's (default: as "
-                  "many as there, within a quarter and three quarters of what is left)")
+      .add_option(
+          "--host-adapter-memory", flags.host_adapter_memory,
+          "with --device cuda: bytes of host memory for loaded adapters, the tier behind the GPU's (default: as "
+          "many as there, within a quarter and three quarters of what is left)")
       ->group(group);
   command
       .add_option("--kv-cache-dtype", flags.kv_dtype,

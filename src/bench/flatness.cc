@@ -11,7 +11,7 @@
 namespace loralei {
 namespace {
 
-constexpr int kFiles = 32;          // different generated adapters
+constexpr int kFiles = 32;  // different generated adapters
 constexpr int kLoadThreadsMax = 16;
 
 // What was measured of one population, by round.

@@ -115,7 +115,8 @@ std::string report_table(const BenchReport& report) {
 }
 
 std::string report_markdown(const BenchReport& report) {
-  std::string out = "| " + report.scenario + " | median | min .. max | n | bound | fraction | |\n|---|---|---|---|---|---|---|\n";
+  std::string out =
+      "| " + report.scenario + " | median | min .. max | n | bound | fraction | |\n|---|---|---|---|---|---|---|\n";
   for (const BenchRow& row : report.rows) {
     const auto fraction = row.fraction();
     out += "| " + row.name + " | " + number(row.value) + " " + row.unit + " | " + number(row.min) + " .. " +

@@ -81,8 +81,7 @@ Status open_rig(const BenchOptions& options, int prompt_tokens, LogSink& log, Ri
 
 Result<BenchAdapters> load_adapters(const BenchOptions& options, int count, int files, Rig& rig) {
   if (options.adapter_paths.empty() && options.shape.empty()) {
-    return invalid_argument(
-        "A bench on your own model needs --adapter PATH; adapters are generated only for --shape.");
+    return invalid_argument("A bench on your own model needs --adapter PATH; adapters are generated only for --shape.");
   }
   BenchAdapters adapters;
   for (int i = 0; i < count; ++i) {

@@ -32,7 +32,7 @@ struct Rig {
   double read_gb_s = 0;                               // best of the run, of the memory that steps read
   double product_gop_s = 0;                           // int8 on the cores, bf16 on a device
   double upload_gb_s = 0;                             // from host memory to a device
-  double touched_bytes = 0;  // weights read in a decode step
+  double touched_bytes = 0;                           // weights read in a decode step
   double kv_bytes_token = 0;
   double matmul_weights = 0;  // numbers in the layers' matrices
   double head_weights = 0;

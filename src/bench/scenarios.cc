@@ -129,9 +129,9 @@ BenchRow lora_tax(const BenchOptions& options, const Rig& rig, double adapter_by
   BenchRow row = summarise(prefix + ".lora_tax", "ratio", taxes);
   const int rows = options.adapters, prompt = options.prompts.front();
   char note[64];
-  std::snprintf(note, sizeof note, "; the bounds alone %.4f",
-                decode_bound_s(rig, options, prompt, rows, rows * adapter_bytes) /
-                    decode_bound_s(rig, options, prompt, rows));
+  std::snprintf(
+      note, sizeof note, "; the bounds alone %.4f",
+      decode_bound_s(rig, options, prompt, rows, rows * adapter_bytes) / decode_bound_s(rig, options, prompt, rows));
   row.note = interval_note(median_interval(taxes)) + note;
   return row;
 }

@@ -3,11 +3,11 @@
 // builds and links without any device's libraries.
 //
 // Thread: budget and make are called once, by the thread that starts the engine; the executor is used by the engine's
-// thread alone; rates by any thread, while no step runs. Ownership: `owns` holds what the executor borrows and outlives it; the device's ledger outlives both.
-// Invariant: what a backend allocates on its device lies under grants of the device's ledger, made before anything is
-// uploaded, and pinned host memory under one of the host's; a probe of rates, which only benches
-// make, takes memory beside that. Failure: a sentence says why the device cannot do (no such
-// device, too little memory) and which flag to change.
+// thread alone; rates by any thread, while no step runs. Ownership: `owns` holds what the executor borrows and outlives
+// it; the device's ledger outlives both. Invariant: what a backend allocates on its device lies under grants of the
+// device's ledger, made before anything is uploaded, and pinned host memory under one of the host's; a probe of rates,
+// which only benches make, takes memory beside that. Failure: a sentence says why the device cannot do (no such device,
+// too little memory) and which flag to change.
 #pragma once
 
 #include <functional>

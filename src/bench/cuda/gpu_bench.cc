@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpu_bench [--smoke] [--device N] [--cache-dir DIR] [--out DIR] make|PART...: the GPU suite (bench/gpu_suite.h) without
-// what `loralei bench` needs installed. `make` writes the model and adapters into --cache-dir (about 14 GB); each PART
-// prints its table and writes DIR/PART.md and DIR/PART.json. --smoke: tiny sizes, to see it run. Ends with 1 when
-// something could not be measured; a missed target is a line, not a failure.
+// gpu_bench [--smoke] [--device N] [--cache-dir DIR] [--out DIR] make|PART...: the GPU suite (bench/gpu_suite.h)
+// without what `loralei bench` needs installed. `make` writes the model and adapters into --cache-dir (about 14 GB);
+// each PART prints its table and writes DIR/PART.md and DIR/PART.json. --smoke: tiny sizes, to see it run. Ends with 1
+// when something could not be measured; a missed target is a line, not a failure.
 #include <charconv>
 #include <cstdio>
 #include <cstring>
@@ -41,7 +41,8 @@ Result<Flags> parse(int argc, char** argv) {
       const std::string value = argv[++i];
       const char* const end = value.data() + value.size();
       const auto [at, error] = std::from_chars(value.data(), end, flags.device);
-      if (error != std::errc() || at != end || flags.device < 0) return invalid_argument("--device is a number from 0.");
+      if (error != std::errc() || at != end || flags.device < 0)
+        return invalid_argument("--device is a number from 0.");
     } else if (takes_value) {
       (flag == "--out" ? flags.out : flags.cache_dir) = argv[++i];
     } else if (flag.rfind("--", 0) == 0) {
@@ -113,7 +114,8 @@ int bench(const Flags& flags) {
 int main(int argc, char** argv) {
   const auto flags = loralei::parse(argc, argv);
   if (flags.ok()) return loralei::bench(*flags);
-  std::fprintf(stderr, "gpu_bench: %s\nusage: gpu_bench [--smoke] [--device N] [--cache-dir DIR] [--out DIR] make|PART...\n",
+  std::fprintf(stderr,
+               "gpu_bench: %s\nusage: gpu_bench [--smoke] [--device N] [--cache-dir DIR] [--out DIR] make|PART...\n",
                flags.error().message.c_str());
   return 2;
 }

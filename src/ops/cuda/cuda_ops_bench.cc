@@ -34,16 +34,17 @@ struct Sizes {
   int64_t turns_bytes = int64_t{256} << 20;  // weights that take turns, at least
   int calls = 20, runs = 7;                  // in a graph, of a graph
 };
-constexpr Sizes kSmoke{.hidden = 128,
-                       .ffn = 256,
-                       .heads = 2,
-                       .head_dim = 64,
-                       .vocab = 128,
-                       .prompt = 64,
-                       .probe = {.read_bytes = 1 << 16, .product = 64, .upload_bytes = 1 << 16, .calls = 1, .rounds = 1},
-                       .turns_bytes = 1,
-                       .calls = 1,
-                       .runs = 1};
+constexpr Sizes kSmoke{
+    .hidden = 128,
+    .ffn = 256,
+    .heads = 2,
+    .head_dim = 64,
+    .vocab = 128,
+    .prompt = 64,
+    .probe = {.read_bytes = 1 << 16, .product = 64, .upload_bytes = 1 << 16, .calls = 1, .rounds = 1},
+    .turns_bytes = 1,
+    .calls = 1,
+    .runs = 1};
 
 class Bench {
  public:
@@ -135,8 +136,8 @@ class Bench {
 
   Status ceilings() {
     TRY_ASSIGN(const DeviceRates rates, probe_cuda(0, sizes_.probe));
-    std::printf("reading %.1f GB/s, a large bf16 product %.1f Top/s, from pinned host memory %.1f GB/s\n", rates.read_gb_s,
-                rates.product_tflop_s, rates.upload_gb_s);
+    std::printf("reading %.1f GB/s, a large bf16 product %.1f Top/s, from pinned host memory %.1f GB/s\n",
+                rates.read_gb_s, rates.product_tflop_s, rates.upload_gb_s);
     byte_rate_ = rates.read_gb_s * 1e9;
     operation_rate_ = rates.product_tflop_s * 1e12;
     return {};

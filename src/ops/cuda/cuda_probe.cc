@@ -40,9 +40,8 @@ class Probe {
                                    reinterpret_cast<uint32_t*>(sum_.data()));
                }));
     rates.read_gb_s = static_cast<double>(sizes_.read_bytes) / read_s * 1e-9;
-    TRY_ASSIGN(const double upload_s, seconds([&] {
-                 return copy_to_device(memory_.data(), pinned_.data(), sizes_.upload_bytes, stream_);
-               }));
+    TRY_ASSIGN(const double upload_s,
+               seconds([&] { return copy_to_device(memory_.data(), pinned_.data(), sizes_.upload_bytes, stream_); }));
     rates.upload_gb_s = static_cast<double>(sizes_.upload_bytes) / upload_s * 1e-9;
     const int64_t n = sizes_.product;
     std::byte* const x = memory_.data();
@@ -55,7 +54,8 @@ class Probe {
                         .y_stride = n};
     TRY(gemm_.prepare(args.shape, args.rows));
     TRY_ASSIGN(const double product_s, seconds([&] { return gemm_.run(stream_, args); }));
-    rates.product_tflop_s = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / product_s * 1e-12;
+    rates.product_tflop_s =
+        2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / product_s * 1e-12;
     return rates;
   }
 
