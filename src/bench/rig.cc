@@ -95,8 +95,9 @@ Result<BenchAdapters> load_adapters(const BenchOptions& options, int count, int 
     adapters.paths.push_back(std::move(path));
   }
   TRY(rig.runner->load(adapters.names, adapters.paths));
-  for (const AdapterStatus& status : rig.host->engine().stats().adapters)
-    adapters.bytes_each = std::max(adapters.bytes_each, static_cast<double>(status.bytes));
+  const EngineStats stats = rig.host->engine().stats();  // memory need not hold all of them
+  adapters.bytes_each =
+      static_cast<double>(stats.adapter_bytes) / static_cast<double>(stats.adapter_loads - stats.adapter_evictions);
   return adapters;
 }
 

@@ -46,7 +46,7 @@ void add_ceilings(const Rig& rig, BenchReport& report);
 
 struct BenchAdapters {
   std::vector<std::string> names, paths;
-  double bytes_each = 0;
+  double bytes_each = 0;  // on average
 };
 // Loads `count` adapters: --adapter's in turn, or generated ones of `files` different files (each name is a copy of its
 // own wherever it lies, whatever its file).

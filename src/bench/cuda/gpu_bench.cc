@@ -15,6 +15,8 @@
 namespace loralei {
 namespace {
 
+constexpr double kMemoryUtilization = 0.93;  // 80 GB hold 2,000 adapters beside the model, and the probe beside both
+
 class LinesLog final : public LogSink {
  public:
   void log(LogLevel, std::string_view message) override {
@@ -74,7 +76,10 @@ GpuSuiteOptions suite_of(const Flags& flags) {
   }
   suite.cache_dir = flags.cache_dir;
   suite.device = [ordinal = flags.device, probe](bool batch_invariant) {
-    return cuda_factory({.ordinal = ordinal, .batch_invariant = batch_invariant, .probe = probe});
+    return cuda_factory({.ordinal = ordinal,
+                         .batch_invariant = batch_invariant,
+                         .memory_utilization = kMemoryUtilization,
+                         .probe = probe});
   };
   return suite;
 }

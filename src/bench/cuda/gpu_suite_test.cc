@@ -175,6 +175,7 @@ TEST_F(GpuSuite, AdaptersOfOneFileAreCopiesOfTheirOwn) {
   spec.adapters = adapters->names;
   ASSERT_TRUE(rig.runner->run(spec).ok());
   const EngineStats stats = rig.host->engine().stats();
+  EXPECT_DOUBLE_EQ(adapters->bytes_each, static_cast<double>(stats.adapter_bytes) / 4);
   EXPECT_EQ(stats.adapter_uploads, 4u);
   EXPECT_GE(static_cast<double>(stats.adapter_bytes), 4 * kAdapterBytes);
   EXPECT_GE(static_cast<double>(stats.device_memory.adapter_bytes), 4 * kAdapterBytes);
