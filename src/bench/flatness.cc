@@ -109,13 +109,32 @@ void add_wall_rows(const BenchOptions& options, const Rig& rig, const Population
   }
 }
 
-// "flatness.llama-7b.bf16.qkv.r16"; ".fit200" where not all of the largest population fit the memory of steps.
-std::string row_prefix(const BenchOptions& options, const Rig& rig, double adapter_bytes, int most) {
+// Of so many adapters the memory that steps read has room.
+int64_t room_for(const Rig& rig, double adapter_bytes) {
   const EngineStats stats = rig.host->engine().stats();
   const MemoryShares& shares = rig.device_rates ? stats.device_memory : stats;
-  const auto fit = static_cast<int64_t>(static_cast<double>(shares.adapter_bytes_max) / adapter_bytes);
+  return static_cast<int64_t>(static_cast<double>(shares.adapter_bytes_max) / adapter_bytes);
+}
+
+// "flatness.llama-7b.bf16.qkv.r16"; ".fit200" where not all of the largest population have room.
+std::string row_prefix(const BenchOptions& options, const Rig& rig, int64_t room, int most) {
   return "flatness." + rig.label + (options.targets == "all" ? "" : "." + options.targets) + ".r" +
-         std::to_string(options.rank) + (fit < most ? ".fit" + std::to_string(fit) : "");
+         std::to_string(options.rank) + (room < most ? ".fit" + std::to_string(room) : "");
+}
+
+// Where adapters come and go a batch's requests begin one after the other, so it has no steps with all of them: whole
+// batches count there.
+void add_rows(const BenchOptions& options, const Rig& rig, double adapter_bytes,
+              const std::vector<Population>& populations, int most, BenchReport& report) {
+  const int64_t room = room_for(rig, adapter_bytes);
+  const std::string prefix = row_prefix(options, rig, room, most);
+  for (const Population& population : populations) {
+    const std::string name = prefix + ".n" + std::to_string(population.count);
+    if (room >= most) add_decode_rows(options, rig, adapter_bytes, populations[0], population, name, report);
+    add_wall_rows(options, rig, populations[0], population, name, report);
+  }
+  if (const uint64_t evicted = rig.host->engine().stats().adapter_evictions; evicted > 0)
+    report.rows.push_back(summarise(prefix + ".left_host_memory", "", {static_cast<double>(evicted)}));
 }
 
 }  // namespace
@@ -146,12 +165,7 @@ Status bench_flatness(const BenchOptions& options, LogSink& log, BenchReport& re
   }
   add_ceilings(rig, report);
   const size_t first_row = report.rows.size();
-  const std::string prefix = row_prefix(options, rig, adapters.bytes_each, most);
-  for (const Population& population : populations) {
-    const std::string name = prefix + ".n" + std::to_string(population.count);
-    add_decode_rows(options, rig, adapters.bytes_each, populations[0], population, name, report);
-    add_wall_rows(options, rig, populations[0], population, name, report);
-  }
+  add_rows(options, rig, adapters.bytes_each, populations, most, report);
   rounds.describe(report, first_row);
   return {};
 }

@@ -131,6 +131,10 @@ TEST_F(GpuSuite, OverflowIsHeldAgainstTheLink) {
   EXPECT_NEAR(bound(name + "wall_tok_s"), 4 * 4 / (uploaded / kUploadS), 1e-6 * bound(name + "wall_tok_s"));
   EXPECT_GT(bound(name + "wall_ratio"), 0);
   EXPECT_TRUE(targets().empty());
+  for (const BenchRow& each : report_.rows) {
+    EXPECT_FALSE(each.name.ends_with("left_host_memory")) << each.value << " of " << suite_.many;
+    EXPECT_FALSE(each.name.ends_with("n40.tok_s"));
+  }
 }
 
 TEST_F(GpuSuite, InvariantHasBothAndTheirRatio) {
