@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-# loralei_room(NAME DEPS rooms... LIBS libraries...): one static library per room from every *.cc beside the list file and
+# loralei_room(NAME DEPS rooms... LIBS libraries... WITHOUT files...): one static library per room from every *.cc beside the list file and
 # in its sub-folders; *_test.cc become the room's test program, *_fuzz.cc one fuzzer (and corpus replay) each, *_bench.cc one
 # program each with LORALEI_BENCHES. A folder cuda/ has a list file of its own. A file is registered by existing: there is no list to forget.
 function(loralei_room name)
-  cmake_parse_arguments(ROOM "" "" "DEPS;LIBS;TEST_DEPS" ${ARGN})
+  cmake_parse_arguments(ROOM "" "" "DEPS;LIBS;TEST_DEPS;WITHOUT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cc)
   if(cuda_sources)
     list(REMOVE_ITEM sources ${cuda_sources})
   endif()
+  foreach(file ${ROOM_WITHOUT})
+    list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+  endforeach()
   set(tests ${sources})
   set(fuzzers ${sources})
   set(benches ${sources})

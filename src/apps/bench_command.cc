@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // loralei bench SCENARIO: flags to options, report to screen and files.
 #include <cstdio>
-#include <ctime>
 #include <functional>
 #include <memory>
 
@@ -28,15 +27,6 @@ struct BenchFlags {
   bool gguf_adapters = false;
   std::string json, html;
 };
-
-std::string now_text() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text;
-}
 
 // Models that the scenario loads; machine, profile and server need none.
 Status choose_model(BenchFlags& flags) {
@@ -72,6 +62,7 @@ Status run_scenario(BenchFlags& flags, LogSink& log, BenchReport& report) {
   if (flags.scenario == "offload") return bench_offload(flags.options, log, report);
   if (flags.scenario == "decode") return bench_decode(flags.options, log, report);
   if (flags.scenario == "prefill") return bench_prefill(flags.options, log, report);
+  if (flags.scenario == "flatness") return bench_flatness(flags.options, log, report);
   return bench_mixed(flags.options, log, report);
 }
 
@@ -80,7 +71,7 @@ int run_bench(BenchFlags& flags, const CLI::App& command) {
   BenchReport report;
   report.scenario = flags.scenario;
   report.version = std::string(version_string()) + " " + commit_string() + " " + build_string();
-  report.time = now_text();
+  report.time = report_time();
   report.machine = {{"cpu", cpu_model_name()},
                     {"cores", std::to_string(usable_cpus())},
                     {"isa", isa_text(detect_isa())},
@@ -110,10 +101,12 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   flags->engine.speculate = "off";  // steps are measured, and bounds are those of a token a step
   command
       ->add_option("scenario", flags->scenario,
-                   "machine, decode, prefill, mixed, offload, server or generate (makes files, prints their paths)")
+                   "machine, decode, prefill, mixed, flatness, offload, server or generate (makes files, prints their "
+                   "paths)")
       ->required()
-      ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed", "offload", "server", "generate"}));
-  command->add_option("--shape", options.shape, "generate a model: llama-1b, llama3-1b, llama-7b or llama-tiny");
+      ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed", "flatness", "offload", "server", "generate"}));
+  command->add_option("--shape", options.shape,
+                      "generate a model: llama-1b, llama3-1b, llama-7b, llama-tiny or llama-nano");
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");
   command->add_option("--batch", options.batches, "batch sizes")
       ->delimiter(',')
@@ -139,12 +132,19 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_option("--adapters", options.adapters, "adapters in the batch")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
+  command
+      ->add_option("--population", options.populations,
+                   "flatness: so many adapters are loaded and drawn from, each of a list in turn")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
   command->add_flag("--gguf-adapters", flags->gguf_adapters, "generate adapters as GGUF files instead of PEFT folders");
   command->add_option("--rank", options.rank, "rank of generated adapters")
       ->check(CLI::Range(1, 512))
       ->capture_default_str();
-  command->add_option("--targets", options.targets, "qkvo or all")
-      ->check(CLI::IsMember({"qkvo", "all"}))
+  command->add_option("--targets", options.targets, "qkv, qkvo or all")
+      ->check(CLI::IsMember({"qkv", "qkvo", "all"}))
       ->capture_default_str();
   command->add_option("--adapter", options.adapter_paths, "adapters of your own instead of generated ones")
       ->allow_extra_args(false);

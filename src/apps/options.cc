@@ -127,6 +127,12 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
                   "bytes for loaded adapters (with --device cuda: for their copies in GPU memory)")
       ->group(group);
   command
+      .add_option(
+          "--host-adapter-memory", flags.host_adapter_memory,
+          "with --device cuda: bytes of host memory for loaded adapters, the tier behind the GPU's (default: as "
+          "many as there, within a quarter and three quarters of what is left)")
+      ->group(group);
+  command
       .add_option("--kv-cache-dtype", flags.kv_dtype,
                   "f32, f16, bf16, int8 or fp8 (e4m3; both with one scale a vector; default: f32 for f32 models, else "
                   "f16)")
@@ -200,6 +206,12 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   if (options.cache_dir.empty()) options.cache_dir = default_cache_dir();
   TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, options.engine.kv_cache_bytes));
   TRY(parse_size("--adapter-memory", flags.adapter_memory, options.engine.adapter_bytes));
+  TRY(parse_size("--host-adapter-memory", flags.host_adapter_memory, options.engine.host_adapter_bytes));
+  if (options.engine.host_adapter_bytes > 0 && !options.device) {
+    options.notes.push_back(
+        "--host-adapter-memory says nothing here: the cores compute, and adapters have host memory alone "
+        "(--adapter-memory).");
+  }
   if (!flags.quant.empty()) {
     const auto dtype = parse_dtype(flags.quant);
     if (!dtype || (*dtype != DType::kQ8_0 && *dtype != DType::kQ4_0)) {

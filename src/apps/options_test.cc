@@ -95,6 +95,15 @@ TEST(Options, AShareOfAGpuIsCheckedAndNotSilentWithoutOne) {
   EXPECT_EQ(refusal({"--gpu-memory-utilization", "much"}), "refused by the parser");
 }
 
+TEST(Options, HostMemoryOfAdaptersBelongsToAGpu) {
+  const auto options = finish_engine_options(*parse({"--host-adapter-memory", "2GiB"}));
+  ASSERT_TRUE(options.ok()) << options.error().message;
+  EXPECT_EQ(options->engine.host_adapter_bytes, int64_t{2} << 30);
+  ASSERT_EQ(options->notes.size(), 1u);
+  EXPECT_NE(options->notes[0].find("--adapter-memory"), std::string::npos) << options->notes[0];
+  EXPECT_NE(refusal({"--host-adapter-memory", "much"}).find("--host-adapter-memory"), std::string::npos);
+}
+
 // On the cores it is always so, and nothing is to be chosen.
 TEST(Options, BatchInvarianceIsAskedFor) {
   EXPECT_FALSE(parse({})->gpu.batch_invariant);

@@ -148,8 +148,12 @@ Result<ModelConfig> bench_shape(const std::string& name) {
     config.vocab = 128256;
   } else if (name == "llama-tiny") {
     config.hidden = 256, config.layers = 8, config.heads = 4, config.kv_heads = 2, config.ffn = 512;
+  } else if (name == "llama-nano") {
+    config.hidden = 64, config.layers = 2, config.heads = 2, config.kv_heads = 2, config.ffn = 128;
+    config.vocab = 512;
   } else {
-    return invalid_argument("Unknown --shape '" + name + "'; choose llama-1b, llama3-1b, llama-7b or llama-tiny.");
+    return invalid_argument("Unknown --shape '" + name +
+                            "'; choose llama-1b, llama3-1b, llama-7b, llama-tiny or llama-nano.");
   }
   config.head_dim = config.hidden / config.heads;
   return config;

@@ -15,7 +15,8 @@
 
 namespace loralei {
 
-// "llama-1b", "llama-7b": shapes of docs/benchmarks.md; "llama-tiny": 8 layers of 256 for tests.
+// "llama-1b", "llama-7b": shapes of docs/benchmarks.md; "llama-tiny": 8 layers of 256, "llama-nano": 2 layers of 64,
+// for tests.
 Result<ModelConfig> bench_shape(const std::string& name);
 
 using Progress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
@@ -27,7 +28,7 @@ Result<std::string> generated_model(const std::string& cache_dir, const std::str
                                     const Progress& progress);
 
 // Answers the path of an adapter CACHE/SHAPE-TARGETS-rRANK-NUMBER, made if absent: a PEFT folder (bf16), or the same
-// name with .gguf, a GGUF LoRA file (f16) that llama.cpp loads too. targets: "qkvo" or "all".
+// name with .gguf, a GGUF LoRA file (f16) that llama.cpp loads too. targets: "qkv", "qkvo" or "all".
 enum class AdapterFormat { kPeft, kGguf };
 Result<std::string> generated_adapter(const std::string& cache_dir, const std::string& shape,
                                       const std::string& targets, int rank, int number,

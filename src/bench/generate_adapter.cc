@@ -24,8 +24,8 @@ std::vector<AdapterModule> adapter_modules(const ModelConfig& config, const std:
   const int kv = config.kv_heads * config.head_dim;
   std::vector<AdapterModule> modules = {{"self_attn.q_proj", "attn_q", q, config.hidden},
                                         {"self_attn.k_proj", "attn_k", kv, config.hidden},
-                                        {"self_attn.v_proj", "attn_v", kv, config.hidden},
-                                        {"self_attn.o_proj", "attn_output", config.hidden, q}};
+                                        {"self_attn.v_proj", "attn_v", kv, config.hidden}};
+  if (targets != "qkv") modules.push_back({"self_attn.o_proj", "attn_output", config.hidden, q});
   if (targets == "all") {
     modules.push_back({"mlp.gate_proj", "ffn_gate", config.ffn, config.hidden});
     modules.push_back({"mlp.up_proj", "ffn_up", config.ffn, config.hidden});
@@ -106,8 +106,8 @@ Status write_gguf_adapter(const std::string& path, const ModelConfig& config, co
 
 Result<std::string> generated_adapter(const std::string& cache_dir, const std::string& shape,
                                       const std::string& targets, int rank, int number, AdapterFormat format) {
-  if (targets != "qkvo" && targets != "all")
-    return invalid_argument("--targets is qkvo or all, not '" + targets + "'.");
+  if (targets != "qkv" && targets != "qkvo" && targets != "all")
+    return invalid_argument("--targets is qkv, qkvo or all, not '" + targets + "'.");
   if (rank < 1 || rank > 512) return invalid_argument("--rank must lie between 1 and 512.");
   TRY_ASSIGN(const ModelConfig config, bench_shape(shape));
   const bool gguf = format == AdapterFormat::kGguf;

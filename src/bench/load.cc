@@ -9,6 +9,7 @@ namespace loralei {
 namespace {
 
 constexpr int64_t kWaitNs = 100'000'000;
+constexpr size_t kLoadsAsked = 64;  // at a time, so that no queue of the engine is full
 
 struct TokenTime {
   int64_t at_ns;
@@ -82,6 +83,25 @@ Result<CommandReply> BatchRunner::command(AdapterAction action, const std::strin
   const uint64_t ticket = command.ticket;
   TRY(engine_.command(std::move(command)));
   return wait_reply(ticket);
+}
+
+Status BatchRunner::load(const std::vector<std::string>& names, const std::vector<std::string>& paths) {
+  const uint64_t first = next_id_;
+  next_id_ += names.size();
+  for (size_t asked = 0, loaded = 0; loaded < names.size();) {
+    for (; asked < std::min(names.size(), loaded + kLoadsAsked); ++asked) {
+      AdapterCommand command{.ticket = first + asked, .action = AdapterAction::kLoad};
+      command.name = names[asked];
+      command.path = paths[asked];
+      TRY(engine_.command(std::move(command)));
+    }
+    for (CommandReply& reply : engine_.wait_output(kWaitNs).replies) {
+      if (reply.ticket < first) continue;
+      if (!reply.status.ok()) return std::move(reply.status).error();
+      ++loaded;
+    }
+  }
+  return {};
 }
 
 Status BatchRunner::set_memory(int64_t budget_bytes) {

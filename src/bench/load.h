@@ -46,6 +46,8 @@ class BatchRunner {
   Result<BatchTimes> run(const BatchSpec& spec);
   // Runs one adapter command and waits for its reply.
   Result<CommandReply> command(AdapterAction action, const std::string& name, const std::string& path);
+  // Loads adapters, as many at a time as the engine has threads for.
+  Status load(const std::vector<std::string>& names, const std::vector<std::string>& paths);
   Status set_memory(int64_t budget_bytes);
 
  private:

@@ -60,12 +60,25 @@ Status measure_cpu(int threads, int rounds, BenchReport& report) {
   return {};
 }
 
+Status measure_device(const BenchOptions& options, BenchReport& report) {
+  Samples samples;
+  for (int round = 0; round < options.rounds; ++round) {
+    TRY_ASSIGN(const DeviceRates rates, options.host.device.rates());
+    samples.add("device.read_gb_s", "GB/s", rates.read_gb_s);
+    samples.add("device.product_tflop_s", "Tflop/s", rates.product_tflop_s);
+    samples.add("device.upload_gb_s", "GB/s", rates.upload_gb_s);
+  }
+  samples.report(report);
+  return {};
+}
+
 }  // namespace
 
 Status bench_machine(const BenchOptions& options, LogSink& log, BenchReport& report) {
   const int threads_most = options.host.threads > 0 ? options.host.threads : usable_cpus();
   for (int threads = 1; threads < threads_most; threads *= 2) TRY(measure_cpu(threads, options.rounds, report));
   TRY(measure_cpu(threads_most, options.rounds, report));
+  if (options.host.device) TRY(measure_device(options, report));
   auto path = disk_probe_file(options.cache_dir);
   if (!path.ok()) {
     log.log(LogLevel::kWarning, "disk not measured: " + path.error().message);

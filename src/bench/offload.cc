@@ -251,6 +251,8 @@ void add_rows(const Contestant& point, const std::string& name, double budget_gb
 }  // namespace
 
 Status bench_offload(const BenchOptions& given, LogSink& log, BenchReport& report) {
+  if (given.host.device)
+    return invalid_argument("bench offload measures weights that are streamed, which no GPU does; leave out --device.");
   if (given.together > 0) return bench_together(given, log, report);
   if (given.resident_pairs > 0) return bench_resident_pairs(given, log, report);
   BenchOptions options = given;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
@@ -81,6 +82,15 @@ Interval median_interval(std::vector<double> samples) {
           at(std::ceil((count - 1) / 2 + half_width))};
 }
 
+std::string report_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
 std::string report_table(const BenchReport& report) {
   size_t width = 24;
   for (const BenchRow& row : report.rows) width = std::max(width, row.name.size());
@@ -100,6 +110,24 @@ std::string report_table(const BenchReport& report) {
   for (const BenchTarget& target : report.targets) {
     out += std::string(target.ok() ? "  met     " : "  MISSED  ") + target.name + " " + target.op + " " +
            number(target.target) + ": measured " + number(target.measured) + "\n";
+  }
+  return out;
+}
+
+std::string report_markdown(const BenchReport& report) {
+  std::string out =
+      "| " + report.scenario + " | median | min .. max | n | bound | fraction | |\n|---|---|---|---|---|---|---|\n";
+  for (const BenchRow& row : report.rows) {
+    const auto fraction = row.fraction();
+    out += "| " + row.name + " | " + number(row.value) + " " + row.unit + " | " + number(row.min) + " .. " +
+           number(row.max) + " | " + std::to_string(row.samples) + " | " + (row.bound ? number(*row.bound) : "") +
+           " | " + (fraction ? number(*fraction) : "") + " | " + row.note + " |\n";
+  }
+  if (report.targets.empty()) return out;
+  out += "\n| number | value | target | met |\n|---|---|---|---|\n";
+  for (const BenchTarget& target : report.targets) {
+    out += "| " + target.name + " | " + number(target.measured) + " | " + target.op + " " + number(target.target) +
+           " | " + (target.ok() ? "yes" : "NO") + " |\n";
   }
   return out;
 }

@@ -63,7 +63,9 @@ struct Interval {
 };
 Interval median_interval(std::vector<double> samples);
 
+std::string report_time();  // now, ISO 8601
 std::string report_table(const BenchReport& report);
+std::string report_markdown(const BenchReport& report);  // figures, then targets
 std::string report_json(const BenchReport& report);
 std::string report_html(const BenchReport& report);
 Status write_text_file(const std::string& path, const std::string& text);

@@ -45,6 +45,13 @@ TEST(BenchReport, TableSaysMissedAndHtmlIsEscaped) {
   EXPECT_EQ(page.find("<note>"), std::string::npos);
 }
 
+TEST(BenchReport, MarkdownHoldsFiguresAndTargets) {
+  EXPECT_EQ(report_markdown(example()),
+            "| decode | median | min .. max | n | bound | fraction | |\n|---|---|---|---|---|---|---|\n"
+            "| decode.llama-1b.bf16.b8.tok_s | 2.50 tok/s | 1.00 .. 5.00 | 4 | 5.00 | 0.5000 | a <note> |\n"
+            "\n| number | value | target | met |\n|---|---|---|---|\n| ratio | 0.5000 | >= 0.9000 | NO |\n");
+}
+
 TEST(Generate, UnknownNamesAreRefused) {
   EXPECT_FALSE(bench_shape("llama-9000b").ok());
   EXPECT_FALSE(generated_model(testing::TempDir(), "llama-1b", "q3_k", nullptr).ok());

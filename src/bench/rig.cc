@@ -37,9 +37,16 @@ std::function<void(int64_t, int64_t)> progress_lines(LogSink& log, std::string w
 }
 
 Status measure_ceilings(Rig& rig) {
+  if (rig.device_rates) {
+    TRY_ASSIGN(const DeviceRates rates, rig.device_rates());
+    rig.read_gb_s = std::max(rig.read_gb_s, rates.read_gb_s);
+    rig.product_gop_s = std::max(rig.product_gop_s, rates.product_tflop_s * 1e3);
+    rig.upload_gb_s = std::max(rig.upload_gb_s, rates.upload_gb_s);
+    return {};
+  }
   TRY_ASSIGN(const double read_gb_s, probe_read_gb_s(*rig.probe_pool, rig.clock, {}));
   rig.read_gb_s = std::max(rig.read_gb_s, read_gb_s);
-  rig.int8_gop_s = std::max(rig.int8_gop_s, probe_int8_gop_s(*rig.probe_pool, rig.clock));
+  rig.product_gop_s = std::max(rig.product_gop_s, probe_int8_gop_s(*rig.probe_pool, rig.clock));
   return {};
 }
 
@@ -63,11 +70,35 @@ Status open_rig(const BenchOptions& options, int prompt_tokens, LogSink& log, Ri
   const ModelConfig& config = rig.host->file().config;
   rig.vocab = config.vocab;
   rig.threads = rig.host->threads();
-  rig.probe_pool = std::make_unique<ThreadPool>(rig.threads);
+  rig.device_rates = host.device.rates;
+  if (!rig.device_rates) rig.probe_pool = std::make_unique<ThreadPool>(rig.threads);
   count_weights(rig.host->file(), rig);
   rig.kv_bytes_token =
       2.0 * config.layers * config.kv_heads * config.head_dim * dtype_info(rig.host->kv_dtype()).block_bytes;
+  rig.attention_width = static_cast<double>(config.layers) * config.heads * config.head_dim;
   return measure_ceilings(rig);
+}
+
+Result<BenchAdapters> load_adapters(const BenchOptions& options, int count, int files, Rig& rig) {
+  if (options.adapter_paths.empty() && options.shape.empty()) {
+    return invalid_argument("A bench on your own model needs --adapter PATH; adapters are generated only for --shape.");
+  }
+  BenchAdapters adapters;
+  for (int i = 0; i < count; ++i) {
+    adapters.names.push_back("bench-" + std::to_string(i));
+    if (!options.adapter_paths.empty()) {
+      adapters.paths.push_back(options.adapter_paths[static_cast<size_t>(i) % options.adapter_paths.size()]);
+      continue;
+    }
+    TRY_ASSIGN(std::string path,
+               generated_adapter(options.cache_dir, options.shape, options.targets, options.rank, i % files));
+    adapters.paths.push_back(std::move(path));
+  }
+  TRY(rig.runner->load(adapters.names, adapters.paths));
+  const EngineStats stats = rig.host->engine().stats();  // memory need not hold all of them
+  adapters.bytes_each =
+      static_cast<double>(stats.adapter_bytes) / static_cast<double>(stats.adapter_loads - stats.adapter_evictions);
+  return adapters;
 }
 
 BatchSpec batch_spec(const BenchOptions& options, const Rig& rig, int sequences) {
@@ -81,21 +112,31 @@ BatchSpec batch_spec(const BenchOptions& options, const Rig& rig, int sequences)
   return spec;
 }
 
-double decode_bound_s(const Rig& rig, const BenchOptions& options, int prompt_tokens, int rows) {
+double decode_bound_s(const Rig& rig, const BenchOptions& options, int prompt_tokens, int rows, double adapter_bytes) {
   const double context = prompt_tokens + options.new_tokens / 2.0;
-  const double bytes_s = (rig.touched_bytes + rows * context * rig.kv_bytes_token) / (rig.read_gb_s * 1e9);
-  const double ops_s = 2.0 * (rig.matmul_weights + rig.head_weights) * rows / (rig.int8_gop_s * 1e9);
+  const double bytes = rig.touched_bytes + rows * context * rig.kv_bytes_token + adapter_bytes;
+  const double bytes_s = bytes / (rig.read_gb_s * 1e9);
+  const double ops_s = 2.0 * (rig.matmul_weights + rig.head_weights) * rows / (rig.product_gop_s * 1e9);
   return std::max(bytes_s, ops_s);
 }
 
 double prefill_bound_tok_s(const Rig& rig, int prompt_tokens) {
-  return rig.int8_gop_s * 1e9 * prompt_tokens / (2.0 * (rig.matmul_weights * prompt_tokens + rig.head_weights));
+  const double products = 2.0 * (rig.matmul_weights * prompt_tokens + rig.head_weights);
+  const double pairs = 0.5 * prompt_tokens * (prompt_tokens + 1.0);  // of a token and one it sees
+  const double attention = rig.device_rates ? 4.0 * pairs * rig.attention_width : 0;
+  return rig.product_gop_s * 1e9 * prompt_tokens / (products + attention);
 }
 
 void add_ceilings(const Rig& rig, BenchReport& report) {
+  if (rig.device_rates) {
+    report.rows.push_back(summarise("device.read_gb_s", "GB/s", {rig.read_gb_s}));
+    report.rows.push_back(summarise("device.product_tflop_s", "Tflop/s", {rig.product_gop_s * 1e-3}));
+    report.rows.push_back(summarise("device.upload_gb_s", "GB/s", {rig.upload_gb_s}));
+    return;
+  }
   const std::string threads = ".t" + std::to_string(rig.threads);
   report.rows.push_back(summarise("machine.read_gb_s" + threads, "GB/s", {rig.read_gb_s}));
-  report.rows.push_back(summarise("machine.int8_gop_s" + threads, "Gop/s", {rig.int8_gop_s}));
+  report.rows.push_back(summarise("machine.int8_gop_s" + threads, "Gop/s", {rig.product_gop_s}));
 }
 
 CpuUse cpu_use_now() {

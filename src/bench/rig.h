@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "bench/load.h"
 #include "bench/scenarios.h"
+#include "device/device_rates.h"
 #include "engine/engine_host.h"
 #include "ops/op_table.h"
 
@@ -21,31 +22,45 @@ namespace loralei {
 // A running engine with the batch runner that drives it, and what the bounds need.
 struct Rig {
   std::unique_ptr<EngineHost> host;
-  std::unique_ptr<ThreadPool> probe_pool;  // the engine's own is asleep while the probes run
+  std::unique_ptr<ThreadPool> probe_pool;  // the engine's own is asleep while the probes run; null with a device
   std::unique_ptr<BatchRunner> runner;
   SteadyClock clock;
   std::string label;  // "llama-1b.bf16"
   int vocab = 0;
   int threads = 1;
-  double read_gb_s = 0;  // best of the run
-  double int8_gop_s = 0;
-  double touched_bytes = 0;  // weights read in a decode step
+  std::function<Result<DeviceRates>()> device_rates;  // empty: the cores compute
+  double read_gb_s = 0;                               // best of the run, of the memory that steps read
+  double product_gop_s = 0;                           // int8 on the cores, bf16 on a device
+  double upload_gb_s = 0;                             // from host memory to a device
+  double touched_bytes = 0;                           // weights read in a decode step
   double kv_bytes_token = 0;
   double matmul_weights = 0;  // numbers in the layers' matrices
   double head_weights = 0;
+  double attention_width = 0;  // numbers of q, all layers together
 };
 
 // prompt_tokens: the longest prompt that will be run.
 Status open_rig(const BenchOptions& options, int prompt_tokens, LogSink& log, Rig& rig);
 Status measure_ceilings(Rig& rig);  // keeps the best
 void add_ceilings(const Rig& rig, BenchReport& report);
+
+struct BenchAdapters {
+  std::vector<std::string> names, paths;
+  double bytes_each = 0;  // on average
+};
+// Loads `count` adapters: --adapter's in turn, or generated ones of `files` different files (each name is a copy of its
+// own wherever it lies, whatever its file).
+Result<BenchAdapters> load_adapters(const BenchOptions& options, int count, int files, Rig& rig);
+
 BatchSpec batch_spec(const BenchOptions& options, const Rig& rig, int sequences);
 // Says how a generated file grows, every fifth of it.
 std::function<void(int64_t, int64_t)> progress_lines(LogSink& log, std::string what);
 
-// Seconds a decode step of `rows` rows must take at least: its bytes (weights once, the KV of every row), or its
-// operations at the int8 rate.
-double decode_bound_s(const Rig& rig, const BenchOptions& options, int prompt_tokens, int rows);
+// Seconds a decode step of `rows` rows must take at least: its bytes (weights once, the KV of every row, adapters), or
+// its operations at the product rate.
+double decode_bound_s(const Rig& rig, const BenchOptions& options, int prompt_tokens, int rows,
+                      double adapter_bytes = 0);
+// By operations; attention's count on a device alone, where both run on the same units.
 double prefill_bound_tok_s(const Rig& rig, int prompt_tokens);
 
 // What the machine has used since it started.

@@ -12,26 +12,6 @@ namespace {
 
 constexpr double kNs = 1e-9;
 
-// Names and loads the adapters; answers the bytes of one.
-Result<double> load_adapters(const BenchOptions& options, Rig& rig, std::vector<std::string>& names,
-                             std::vector<std::string>& paths) {
-  for (int i = 0; i < options.adapters; ++i) {
-    std::string path;
-    if (!options.adapter_paths.empty()) {
-      path = options.adapter_paths[static_cast<size_t>(i) % options.adapter_paths.size()];
-    } else {
-      if (options.shape.empty())
-        return invalid_argument(
-            "A bench on your own model needs --adapter PATH; adapters are generated only for --shape.");
-      TRY_ASSIGN(path, generated_adapter(options.cache_dir, options.shape, options.targets, options.rank, i));
-    }
-    names.push_back("bench-" + std::to_string(i));
-    paths.push_back(path);
-    TRY(rig.runner->command(AdapterAction::kLoad, names.back(), path));
-  }
-  return static_cast<double>(rig.host->engine().stats().adapter_bytes) / options.adapters;
-}
-
 // What of the steps between two looks went neither into products nor attention nor LoRA nor waiting for the disk.
 double rest_share(const EngineStats& before, const EngineStats& after) {
   const double step_s = after.step_s - before.step_s;
@@ -91,7 +71,8 @@ Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& repo
     BenchRow row = summarise(prefix + std::to_string(rows) + ".tok_s", "tok/s", rates[i]);
     row.bound = rows / decode_bound_s(rig, options, prompt_tokens, rows);
     report.rows.push_back(row);
-    report.rows.push_back(summarise(prefix + std::to_string(rows) + ".rest_share", "ratio", rests[i]));
+    if (!rig.device_rates)  // whose steps are not split
+      report.rows.push_back(summarise(prefix + std::to_string(rows) + ".rest_share", "ratio", rests[i]));
   }
   rounds.describe(report, first_row);
   return {};
@@ -131,9 +112,33 @@ Status bench_prefill(const BenchOptions& options, LogSink& log, BenchReport& rep
 
 namespace {
 
+Status unload(Rig& rig, const BenchAdapters& adapters) {
+  for (const std::string& name : adapters.names) TRY(rig.runner->command(AdapterAction::kUnload, name, ""));
+  return {};
+}
+
+std::string interval_note(const Interval& interval) {
+  char note[96];
+  std::snprintf(note, sizeof note, "95 %% interval of the median %.4f .. %.4f", interval.low, interval.high);
+  return note;
+}
+
+// What a step with adapters takes of one without, in turn.
+BenchRow lora_tax(const BenchOptions& options, const Rig& rig, double adapter_bytes, const std::string& prefix,
+                  const std::vector<double>& taxes) {
+  BenchRow row = summarise(prefix + ".lora_tax", "ratio", taxes);
+  const int rows = options.adapters, prompt = options.prompts.front();
+  char note[64];
+  std::snprintf(
+      note, sizeof note, "; the bounds alone %.4f",
+      decode_bound_s(rig, options, prompt, rows, rows * adapter_bytes) / decode_bound_s(rig, options, prompt, rows));
+  row.note = interval_note(median_interval(taxes)) + note;
+  return row;
+}
+
 // The same base-only batch with the adapters resident and with none registered, in pairs.
-Status measure_tax(const BenchOptions& options, Rig& rig, const std::vector<std::string>& names,
-                   const std::vector<std::string>& paths, const std::string& prefix, BenchReport& report) {
+Status measure_base_tax(const BenchOptions& options, Rig& rig, const BenchAdapters& adapters, const std::string& prefix,
+                        BenchReport& report) {
   std::vector<double> ratios;
   QuietRounds pairs(options.tax_pairs, options.foreign_max);
   while (pairs.next()) {
@@ -141,23 +146,20 @@ Status measure_tax(const BenchOptions& options, Rig& rig, const std::vector<std:
     double step_s[2] = {};
     for (int turn = 0; turn < 2; ++turn) {
       const int loaded = (pair + turn) % 2;  // who goes first alternates
-      for (size_t i = 0; loaded != 0 && i < names.size(); ++i)
-        TRY(rig.runner->command(AdapterAction::kLoad, names[i], paths[i]));
+      if (loaded != 0) TRY(rig.runner->load(adapters.names, adapters.paths));
       BatchSpec spec = batch_spec(options, rig, options.adapters);
       spec.new_tokens = std::max(8, options.new_tokens / 4);
       spec.seed = static_cast<uint64_t>(1000 + pair);
       TRY_ASSIGN(const BatchTimes times, rig.runner->run(spec));
       step_s[loaded] = 1.0 / times.decode_tok_s();
       if (loaded == 0) continue;
-      for (size_t i = 0; i < names.size(); ++i) TRY(rig.runner->command(AdapterAction::kUnload, names[i], paths[i]));
+      TRY(unload(rig, adapters));
     }
     if (pairs.keep()) ratios.push_back(step_s[1] / step_s[0]);
   }
   const Interval interval = median_interval(ratios);
   BenchRow row = summarise(prefix + ".base_tax", "ratio", ratios);
-  char note[96];
-  std::snprintf(note, sizeof note, "95 %% interval of the median %.4f .. %.4f", interval.low, interval.high);
-  row.note = note;
+  row.note = interval_note(interval);
   if (interval.high > 1.02 && interval.low < 1.02) row.note += ", not resolved at this noise";
   report.rows.push_back(row);
   pairs.describe(report, report.rows.size() - 1);
@@ -171,11 +173,10 @@ Status bench_mixed(const BenchOptions& options, LogSink& log, BenchReport& repor
   if (options.adapters < 1) return invalid_argument("bench mixed needs --adapters of 1 or more.");
   Rig rig;
   TRY(open_rig(options, options.prompts.front(), log, rig));
-  std::vector<std::string> names, paths;
-  TRY_ASSIGN(const double adapter_bytes, load_adapters(options, rig, names, paths));
   const int count = options.adapters;
+  TRY_ASSIGN(const BenchAdapters adapters, load_adapters(options, count, count, rig));
   enum { kBase, kOne, kMany, kWays };
-  std::vector<double> rates[kWays], ratios;
+  std::vector<double> rates[kWays], ratios, taxes;
   QuietRounds rounds(options.rounds, options.foreign_max);
   while (rounds.next()) {
     const int round = rounds.number();
@@ -184,14 +185,15 @@ Status bench_mixed(const BenchOptions& options, LogSink& log, BenchReport& repor
       const int way = (turn + round) % kWays;
       BatchSpec spec = batch_spec(options, rig, count);
       spec.seed = static_cast<uint64_t>(round);
-      if (way == kOne) spec.adapters = {names[0]};
-      if (way == kMany) spec.adapters = names;
+      if (way == kOne) spec.adapters = {adapters.names[0]};
+      if (way == kMany) spec.adapters = adapters.names;
       TRY_ASSIGN(const BatchTimes times, rig.runner->run(spec));
       rate[way] = times.decode_tok_s();
     }
     if (rounds.keep()) {
       for (int way = 0; way < kWays; ++way) rates[way].push_back(rate[way]);
       ratios.push_back(rate[kMany] / rate[kOne]);
+      taxes.push_back(rate[kBase] / rate[kMany]);
     }
     TRY(measure_ceilings(rig));
   }
@@ -203,15 +205,16 @@ Status bench_mixed(const BenchOptions& options, LogSink& log, BenchReport& repor
   report.rows.push_back(summarise(prefix + ".one_tok_s", "tok/s", rates[kOne]));
   report.rows.push_back(summarise(prefix + ".tok_s", "tok/s", rates[kMany]));
   const double step_s = count / summarise("", "", rates[kBase]).value;
-  const double adapter_s = adapter_bytes / (rig.read_gb_s * 1e9);
+  const double adapter_s = adapters.bytes_each / (rig.read_gb_s * 1e9);
   BenchRow ratio = summarise(prefix + ".ratio", "ratio", ratios);
   ratio.bound = (step_s + adapter_s) / (step_s + count * adapter_s);
   report.rows.push_back(ratio);
+  report.rows.push_back(lora_tax(options, rig, adapters.bytes_each, prefix, taxes));
   rounds.describe(report, first_row);
   report.targets.push_back({ratio.name + " / bound", ">=", 0.93, *ratio.fraction()});
   if (options.tax_pairs > 0) {
-    for (size_t i = 0; i < names.size(); ++i) TRY(rig.runner->command(AdapterAction::kUnload, names[i], paths[i]));
-    TRY(measure_tax(options, rig, names, paths, prefix, report));
+    TRY(unload(rig, adapters));
+    TRY(measure_base_tax(options, rig, adapters, prefix, report));
   }
   return {};
 }

@@ -24,8 +24,9 @@ struct BenchOptions {
   float temperature = 0;  // how tokens are chosen; 0: the most likely one
   float top_p = 1;
   int adapters = 8;
+  std::vector<int> populations = {5, 200};  // flatness: adapters that requests draw from
   int rank = 16;
-  std::string targets = "all";             // all or qkvo
+  std::string targets = "all";             // all, qkvo or qkv
   std::vector<std::string> adapter_paths;  // instead of generated ones
   int rounds = 5;
   int tax_pairs = 30;
@@ -45,6 +46,7 @@ Status bench_machine(const BenchOptions& options, LogSink& log, BenchReport& rep
 Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_prefill(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_offload(const BenchOptions& options, LogSink& log, BenchReport& report);
+Status bench_flatness(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_mixed(const BenchOptions& options, LogSink& log, BenchReport& report);
 
 }  // namespace loralei

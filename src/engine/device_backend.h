@@ -2,11 +2,12 @@
 // DeviceFactory: what computes steps in the place of this machine's cores, chosen by the program, so that the engine
 // builds and links without any device's libraries.
 //
-// Thread: both functions are called once, by the thread that starts the engine; the executor is used by the engine's
-// thread alone. Ownership: `owns` holds what the executor borrows and outlives it; the device's ledger outlives both.
-// Invariant: what a backend allocates on its device lies under grants of the device's ledger, made before anything is
-// uploaded, and pinned host memory under one of the host's. Failure: a sentence says why the device cannot do (no such
-// device, too little memory) and which flag to change.
+// Thread: budget and make are called once, by the thread that starts the engine; the executor is used by the engine's
+// thread alone; rates by any thread, while no step runs. Ownership: `owns` holds what the executor borrows and outlives
+// it; the device's ledger outlives both. Invariant: what a backend allocates on its device lies under grants of the
+// device's ledger, made before anything is uploaded, and pinned host memory under one of the host's; a probe of rates,
+// which only benches make, takes memory beside that. Failure: a sentence says why the device cannot do (no such device,
+// too little memory) and which flag to change.
 #pragma once
 
 #include <functional>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "device/device_rates.h"
 #include "engine/executor.h"
 #include "engine/memory_plan.h"
 #include "formats/model_config.h"
@@ -53,6 +55,7 @@ struct DeviceBackend {
 struct DeviceFactory {
   std::function<Result<DeviceBudget>()> budget;  // asked before weights are loaded
   std::function<Result<DeviceBackend>(const DeviceRequest&)> make;
+  std::function<Result<DeviceRates>()> rates;  // measures them now
 
   explicit operator bool() const { return make != nullptr; }
 };

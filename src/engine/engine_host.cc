@@ -438,10 +438,15 @@ Status EngineHost::use_device(const FixedBytes& fixed, EngineParts& engine, LogS
     return too_large(need + "GPU memory, and the budget of " + budget.device + " is " + format_bytes(budget.bytes) +
                      ": raise --gpu-memory-utilization, " + smaller + ".");
   }
-  if (const int64_t free = parts.ledger->available_bytes(MemoryUse::kWeights) - fixed.outputs; weight_bytes > free) {
+  const int64_t free = parts.ledger->available_bytes(MemoryUse::kWeights) - fixed.outputs;
+  if (weight_bytes > free) {
     return too_large(need + "host memory on their way to the GPU, and " + format_bytes(std::max<int64_t>(0, free)) +
                      " of the memory budget are free: raise --memory-budget, " + smaller +
                      ", which streams them from disk.");
+  }
+  if (const int64_t stated = engine.options.host_adapter_bytes; stated > free) {
+    return too_large("--host-adapter-memory " + format_bytes(stated) + " is more than the " + format_bytes(free) +
+                     " of the memory budget that are free: lower it or raise --memory-budget.");
   }
   TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, *parts.ledger, parts.weight_options));
   TRY_ASSIGN(DeviceBackend backend,
@@ -454,8 +459,9 @@ Status EngineHost::use_device(const FixedBytes& fixed, EngineParts& engine, LogS
   parts.computed_by = backend.name;
   engine.executor = std::move(backend.executor);
   // Adapters on the device are copies: the host has room for as many, where that is a sensible part of what is left.
-  const int64_t quarter = std::max<int64_t>(0, parts.ledger->available_bytes(MemoryUse::kAdapters) - fixed.outputs) / 4;
-  engine.options.adapter_bytes = std::clamp(parts.plan.adapter_bytes, quarter, 3 * quarter);
+  const int64_t left = std::max<int64_t>(0, parts.ledger->available_bytes(MemoryUse::kAdapters) - fixed.outputs);
+  const int64_t stated = engine.options.host_adapter_bytes;
+  engine.options.adapter_bytes = stated > 0 ? stated : std::clamp(parts.plan.adapter_bytes, left / 4, left / 4 * 3);
   return {};
 }
 

@@ -273,6 +273,8 @@ TEST_F(CudaMemory, TheHostHasRoomForTheAdaptersOfTheDevice) {
   const int64_t quarter = room(kMiB);
   EXPECT_GT(quarter, 200 * kMiB);
   EXPECT_LT(quarter, 256 * kMiB);
+  options_.engine.host_adapter_bytes = 300 * kMiB;
+  EXPECT_EQ(room(kMiB), 300 * kMiB);
 }
 
 TEST_F(CudaMemory, AShareOfTheCardIsTheBudget) {
@@ -302,6 +304,9 @@ TEST_F(CudaMemory, TooLittleIsRefusedBeforeAnythingIsUploaded) {
   options_.engine.adapter_bytes = kGiB;
   expect_refused({"--adapter-memory 1.00 GiB is more than", "raise --gpu-memory-utilization"});
   options_.engine.adapter_bytes = kMiB;
+  options_.engine.host_adapter_bytes = 2 * kGiB;
+  expect_refused({"--host-adapter-memory 2.00 GiB is more than", "raise --memory-budget"});
+  options_.engine.host_adapter_bytes = 0;
   options_.device = cuda_factory({.ordinal = 3});
   expect_refused({"There is no GPU 3"});
 }

@@ -106,11 +106,19 @@ Result<DeviceBackend> make_cuda_backend(const CudaBackendOptions& options, const
   return backend;
 }
 
+Result<DeviceRates> measure_rates(const CudaBackendOptions& options) {
+  auto rates = cuda::probe_cuda(options.ordinal, options.probe);
+  if (rates.ok() || rates.error().code != ErrorCode::kOverloaded) return rates;
+  return too_large("Measuring what the GPU can do takes " + format_bytes(options.probe.bytes()) +
+                   " of its memory beside the model's: lower --gpu-memory-utilization.");
+}
+
 }  // namespace
 
 DeviceFactory cuda_factory(const CudaBackendOptions& options) {
   return {.budget = [options] { return cuda_budget(options); },
-          .make = [options](const DeviceRequest& request) { return make_cuda_backend(options, request); }};
+          .make = [options](const DeviceRequest& request) { return make_cuda_backend(options, request); },
+          .rates = [options] { return measure_rates(options); }};
 }
 
 }  // namespace loralei

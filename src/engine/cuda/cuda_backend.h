@@ -8,6 +8,7 @@
 #pragma once
 
 #include "engine/device_backend.h"
+#include "ops/cuda/cuda_probe.h"
 
 namespace loralei {
 
@@ -17,6 +18,7 @@ struct CudaBackendOptions {
   bool graphs = true;               // CudaModelOptions
   bool batch_invariant = false;     // CudaModelOptions; the name then says so, since bits differ
   double memory_utilization = 0.9;  // above 0, at most 1
+  cuda::CudaProbeSizes probe;       // of DeviceFactory::rates
 };
 DeviceFactory cuda_factory(const CudaBackendOptions& options);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda_ops_bench [--smoke]: how fast the kernels of ops/cuda are on this GPU, each beside the bound of the same run.
 //
-// Ceilings first: bytes a second of a large copy (read and written) and operations a second of a large bf16 product.
+// Ceilings first (cuda_probe.h): bytes read a second and operations a second of a large bf16 product.
 // Then the shapes of a 7 B model (hidden 4096, ffn 11008, 32 heads of 128): products of few rows, attention, LoRA
 // across batch, rank and how requests share adapters, sampling. A row is the median of several runs of a captured
 // graph; weights take turns so that the second-level cache does not hold them. What --batch-invariant costs: 64 rows in
@@ -20,7 +20,7 @@
 #include "device/cuda/cuda_memory.h"
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/gemm.h"
+#include "ops/cuda/cuda_probe.h"
 #include "ops/cuda/lora_plan.h"
 #include "tensor/codec.h"
 #include "tensor/tile_layout.h"
@@ -29,22 +29,22 @@ namespace loralei::cuda {
 namespace {
 
 struct Sizes {
-  int32_t hidden = 4096, ffn = 11008, heads = 32, head_dim = 128, vocab = 32000, prompt = 2048, gemm = 8192;
-  int64_t copy_bytes = int64_t{2} << 30;
+  int32_t hidden = 4096, ffn = 11008, heads = 32, head_dim = 128, vocab = 32000, prompt = 2048;
+  CudaProbeSizes probe;
   int64_t turns_bytes = int64_t{256} << 20;  // weights that take turns, at least
   int calls = 20, runs = 7;                  // in a graph, of a graph
 };
-constexpr Sizes kSmoke{.hidden = 128,
-                       .ffn = 256,
-                       .heads = 2,
-                       .head_dim = 64,
-                       .vocab = 128,
-                       .prompt = 64,
-                       .gemm = 64,
-                       .copy_bytes = 1 << 16,
-                       .turns_bytes = 1,
-                       .calls = 1,
-                       .runs = 1};
+constexpr Sizes kSmoke{
+    .hidden = 128,
+    .ffn = 256,
+    .heads = 2,
+    .head_dim = 64,
+    .vocab = 128,
+    .prompt = 64,
+    .probe = {.read_bytes = 1 << 16, .product = 64, .upload_bytes = 1 << 16, .calls = 1, .rounds = 1},
+    .turns_bytes = 1,
+    .calls = 1,
+    .runs = 1};
 
 class Bench {
  public:
@@ -54,7 +54,6 @@ class Bench {
     TRY_ASSIGN(stream_, CudaStream::create());
     TRY_ASSIGN(from_, CudaEvent::create(true));
     TRY_ASSIGN(to_, CudaEvent::create(true));
-    TRY_ASSIGN(gemm_, Gemm::open());
     return {};
   }
   Status run() {
@@ -125,36 +124,22 @@ class Bench {
     std::printf("%-52s %10.1f us", name.c_str(), seconds * 1e6);
     if (bytes > 0) {
       std::printf("  %8.1f GB/s", bytes / seconds * 1e-9);
-      if (byte_rate_ > 0) std::printf("  %5.3f of the copy", bytes / seconds / byte_rate_);
+      std::printf("  %5.3f of reading", bytes / seconds / byte_rate_);
     }
     if (operations > 0) {
       std::printf("  %8.1f Top/s", operations / seconds * 1e-12);
-      if (operation_rate_ > 0) std::printf("  %5.3f of the large product", operations / seconds / operation_rate_);
+      std::printf("  %5.3f of the large product", operations / seconds / operation_rate_);
     }
     std::printf("\n");
     std::fflush(stdout);
   }
 
   Status ceilings() {
-    TRY_ASSIGN(std::byte* const source, memory(sizes_.copy_bytes));
-    TRY_ASSIGN(std::byte* const target, memory(sizes_.copy_bytes));
-    TRY_ASSIGN(const double copied,
-               seconds([&](int) { return copy_on_device(target, source, sizes_.copy_bytes, stream_); }));
-    print("copy on the device, read and written", copied, 2.0 * static_cast<double>(sizes_.copy_bytes), 0);
-    byte_rate_ = 2.0 * static_cast<double>(sizes_.copy_bytes) / copied;
-    forget();
-
-    const int32_t n = sizes_.gemm;
-    TRY_ASSIGN(std::byte* const x, memory(int64_t{n} * n * 2));
-    TRY_ASSIGN(std::byte* const w, memory(int64_t{n} * n * 2));
-    TRY_ASSIGN(float* const y, floats(int64_t{n} * n));
-    const GemmArgs args{.shape = {n, n}, .x = x, .x_stride = n, .rows = n, .w = w, .y = y, .y_stride = n};
-    TRY(gemm_.prepare(args.shape, n));
-    TRY_ASSIGN(const double product, seconds([&](int) { return gemm_.run(stream_, args); }));
-    const double operations = 2.0 * n * n * n;
-    print("large bf16 product, " + std::to_string(n) + " cubed", product, 0, operations);
-    operation_rate_ = operations / product;
-    forget();
+    TRY_ASSIGN(const DeviceRates rates, probe_cuda(0, sizes_.probe));
+    std::printf("reading %.1f GB/s, a large bf16 product %.1f Top/s, from pinned host memory %.1f GB/s\n",
+                rates.read_gb_s, rates.product_tflop_s, rates.upload_gb_s);
+    byte_rate_ = rates.read_gb_s * 1e9;
+    operation_rate_ = rates.product_tflop_s * 1e12;
     return {};
   }
 
@@ -425,7 +410,6 @@ class Bench {
   Prng prng_{20261122};
   CudaStream stream_;
   CudaEvent from_, to_;
-  Gemm gemm_;
   PinnedBuffer pattern_;
   std::vector<DeviceBuffer> held_;
   double byte_rate_ = 0, operation_rate_ = 0;
