@@ -2,10 +2,12 @@
 // What the GPU backend promises, measured: the scenarios with the settings and targets of docs/benchmarks.md ("On a
 // GPU"), in parts that run one by one, each in a few minutes on a data-centre GPU.
 //
-//   decode     steps behind 512 tokens, of the bound of their bytes        prefill    one long prompt, of a large
-//   product mixed      the tax of 32 adapters in a step                            flatness   2,000 adapters against 5,
-//   all on the GPU overflow   the same with a tenth of them there                         invariant  what
-//   --batch-invariant costs
+// - decode: steps behind 512 tokens, of the bound of their bytes
+// - prefill: one long prompt, of the rate of a large product
+// - mixed: the tax of 32 adapters in a step
+// - flatness: 2,000 adapters against 5, all of them on the GPU
+// - overflow: the same with a tenth of them there
+// - invariant: what --batch-invariant costs
 //
 // One thread. Failure: as scenarios.h.
 #pragma once
