@@ -20,6 +20,8 @@ using Texts = EngineTexts;
 constexpr int32_t kBlocks = EngineTexts::kBlocks;
 
 const std::string kRoot = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
+constexpr const char* kSaved[] = {"gqa-save-head-tied", "gqa-tokens-tied", "gqa-resized-tied"};
+
 void talk(Texts& texts, const std::string& replacement) {
   texts.load("a", kRoot + "adapters/gqa-all-r16");
   texts.load("b", kRoot + "adapters/gqa-embed-tied");
@@ -32,6 +34,12 @@ void talk(Texts& texts, const std::string& replacement) {
   texts.finish();
   texts.load("a", replacement, true);
   texts.submit(23, 2, {{"a", 1.0f}});
+  texts.finish();
+  // Tensors of their own, beside each other and rows of the model's.
+  for (const char* name : kSaved) texts.load(name, kRoot + "adapters/" + name);
+  for (const char* name : kSaved) texts.submit(23, 2, {{name, 1.0f}});
+  texts.submit(23, 2, {{"a", 1.0f}});
+  texts.submit(40, 1, {});
   texts.finish();
 }
 
@@ -68,19 +76,39 @@ TEST_P(CudaEngineTexts, AreTheHosts) {
 
   EXPECT_TRUE(host.errors.empty() && device.errors.empty());
   EXPECT_EQ(device.tokens, host.tokens);
-  EXPECT_EQ(host.tokens.size(), 6u);
+  EXPECT_EQ(host.tokens.size(), 11u);
   EXPECT_NE(host.tokens[2], host.tokens[6]) << "the replaced adapter changes nothing";
   EXPECT_GT(device.cached_tokens, 0);
   EXPECT_GT((*model)->graphs().launched(), 2 * (*model)->graphs().recorded()) << "decode steps are graphs";
 
-  // What a GPU cannot do ends the request that asked for it and no other.
-  device.load("saved", kRoot + "adapters/gqa-save-head-tied");
-  device.submit(23, 2, {{"a", 1.0f}});
-  device.submit(23, 2, {{"saved", 1.0f}});
+  for (const uint64_t id : {7, 8, 9}) EXPECT_NE(host.tokens[id], host.tokens[6]) << "tensors that change nothing";
+  EXPECT_EQ((*model)->adapters().waits(), 0) << "all came before their first step";
+}
+
+// What a GPU cannot do ends the request that asked for it and no other.
+TEST(CudaEngine, AVocabularyBeyondTheLogitsEndsItsRequestAlone) {
+  const CudaDevices devices = cuda_devices();
+  if (devices.list.empty()) GTEST_SKIP() << devices.reason;
+  auto opened = ModelHarness::open(kRoot + "models/llama-gqa");
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  CudaModelOptions options;
+  options.limits = step_limits(EngineTexts::options((*opened)->config()), (*opened)->config());
+  options.activation = DType::kF32;
+  options.extra_logits_bytes_max = 0;
+  auto model = CudaModel::create((*opened)->config(), (*opened)->weights(), options);
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  auto kv = CudaKv::create((*opened)->config(), DType::kF32, kBlocks);
+  ASSERT_TRUE(kv.ok()) << kv.error().message;
+  Texts device(**opened, make_cuda_executor(**model, *kv));
+  device.load("resized", kRoot + "adapters/gqa-resized-tied");
+  device.load("head", kRoot + "adapters/gqa-save-head-tied");
+  device.submit(23, 2, {{"head", 1.0f}});
+  device.submit(23, 2, {{"resized", 1.0f}});
   device.finish();
-  EXPECT_EQ(device.tokens[7], device.tokens[6]);
-  EXPECT_TRUE(device.tokens[8].empty());
-  EXPECT_NE(device.errors[8].find("replaces whole tensors"), std::string::npos) << device.errors[8];
+  EXPECT_EQ(device.tokens[1].size(), 8u);
+  EXPECT_TRUE(device.tokens[2].empty());
+  EXPECT_NE(device.errors[2].find("it has a vocabulary of 99 tokens"), std::string::npos) << device.errors[2];
+  EXPECT_NE(device.errors[2].find("--max-num-seqs"), std::string::npos) << device.errors[2];
 }
 
 EngineHostOptions host_options() {
