@@ -5,6 +5,8 @@
 // (cuda_engine_emulated_test) or a real one (cuda_engine_test, which skips without).
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "device/cuda/cuda_device.h"
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/cuda_executor.h"
@@ -22,7 +24,7 @@ constexpr int32_t kBlocks = EngineTexts::kBlocks;
 const std::string kRoot = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
 constexpr const char* kSaved[] = {"gqa-save-head-tied", "gqa-tokens-tied", "gqa-resized-tied"};
 
-void talk(Texts& texts, const std::string& replacement) {
+void talk(Texts& texts, const std::string& replacement, const std::string& wide) {
   texts.load("a", kRoot + "adapters/gqa-all-r16");
   texts.load("b", kRoot + "adapters/gqa-embed-tied");
   texts.submit(40, 1, {});
@@ -40,6 +42,8 @@ void talk(Texts& texts, const std::string& replacement) {
   for (const char* name : kSaved) texts.submit(23, 2, {{name, 1.0f}});
   texts.submit(23, 2, {{"a", 1.0f}});
   texts.submit(40, 1, {});
+  texts.load("wide", wide);
+  texts.submit(23, 2, {{"wide", 1.0f}});
   texts.finish();
 }
 
@@ -58,11 +62,13 @@ TEST_P(CudaEngineTexts, AreTheHosts) {
   const std::string replacement = write_adapter(folder.path() + "/replacement", harness.config(),
                                                 {.rank = 5, .deviation = 0.3f, .seed = 9, .targets = {"v_proj"}});
 
+  const std::string wide = write_wide_adapter(folder.path() + "/wide", harness.config(), 4);
+
   const ModelLimits limits = step_limits(EngineTexts::options(harness.config(), GetParam()), harness.config());
   auto host_model = harness.make_model(limits);
   ASSERT_TRUE(host_model.ok()) << host_model.error().message;
   Texts host(harness, make_host_executor(**host_model, limits), GetParam());
-  ASSERT_NO_FATAL_FAILURE(talk(host, replacement));
+  ASSERT_NO_FATAL_FAILURE(talk(host, replacement, wide));
 
   CudaModelOptions options;
   options.limits = limits;
@@ -72,11 +78,14 @@ TEST_P(CudaEngineTexts, AreTheHosts) {
   auto kv = CudaKv::create(harness.config(), DType::kF32, kBlocks);
   ASSERT_TRUE(kv.ok()) << kv.error().message;
   Texts device(harness, make_cuda_executor(**model, *kv), GetParam());
-  ASSERT_NO_FATAL_FAILURE(talk(device, replacement));
+  ASSERT_NO_FATAL_FAILURE(talk(device, replacement, wide));
 
   EXPECT_TRUE(host.errors.empty() && device.errors.empty());
   EXPECT_EQ(device.tokens, host.tokens);
-  EXPECT_EQ(host.tokens.size(), 11u);
+  EXPECT_EQ(host.tokens.size(), 12u);
+  EXPECT_TRUE(std::any_of(host.tokens[12].begin(), host.tokens[12].end(), [&](TokenId token) {
+    return token >= harness.config().vocab;
+  })) << "no added token was chosen and read";
   EXPECT_NE(host.tokens[2], host.tokens[6]) << "the replaced adapter changes nothing";
   EXPECT_GT(device.cached_tokens, 0);
   EXPECT_GT((*model)->graphs().launched(), 2 * (*model)->graphs().recorded()) << "decode steps are graphs";

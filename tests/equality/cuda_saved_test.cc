@@ -71,7 +71,7 @@ class CudaSaved : public testing::TestWithParam<Subject> {
     ASSERT_TRUE(opened.ok()) << opened.error().message;
     harness_ = std::move(*opened);
     for (const std::string& name : GetParam().adapters) ASSERT_NO_FATAL_FAILURE(load(kAdapters + name));
-    ASSERT_NO_FATAL_FAILURE(load(write_wide(folder_.path() + "/wide")));
+    ASSERT_NO_FATAL_FAILURE(load(write_wide_adapter(folder_.path() + "/wide", harness_->config(), 5)));
     saved_ = adapters_.size();
     ASSERT_NO_FATAL_FAILURE(
         load(write_adapter(folder_.path() + "/plain", harness_->config(), {.rank = 5, .deviation = 0.2f, .seed = 8})));
@@ -93,26 +93,6 @@ class CudaSaved : public testing::TestWithParam<Subject> {
     auto kv = CudaKv::create(harness_->config(), DType::kF32, harness_->total_blocks());
     ASSERT_TRUE(kv.ok()) << kv.error().message;
     device.kv = std::move(*kv);
-  }
-  // A larger vocabulary in embedding and head, and low-rank pairs of that head and a layer.
-  std::string write_wide(const std::string& path) {
-    const ModelConfig& config = harness_->config();
-    const int vocab = config.vocab + 5, rank = 3;
-    MadeAdapter adapter{.rank = rank, .deviation = 0.2f, .seed = 9, .targets = {"q_proj"}};
-    std::vector<MadeTensor> tensors = adapter_tensors(config, adapter);
-    const auto add = [&](const std::string& name, int rows, int cols) {
-      MadeTensor& tensor = tensors.emplace_back();
-      tensor.name = "base_model.model." + name;
-      tensor.shape = {rows, cols};
-      for (int i = 0; i < rows * cols; ++i)
-        tensor.values.push_back(0.25f * static_cast<float>(2 * random_.uniform() - 1));
-    };
-    add("model.embed_tokens.weight", vocab, config.hidden);
-    add("lm_head.base_layer.weight", vocab, config.hidden);
-    add("lm_head.lora_A.weight", rank, config.hidden);
-    add("lm_head.lora_B.weight", vocab, rank);
-    adapter.targets.push_back("lm_head");
-    return write_adapter(path, adapter, tensors);
   }
   void load(const std::string& path) {
     auto adapter = harness_->load(path);
