@@ -121,7 +121,8 @@ void BatchSlot::add_rows(const PlanGroup& group, const Sequence& sequence) {
   if (request.saved != nullptr) {
     const int32_t skipped = std::max(0, request.saved_first_position - group.position);
     if (skipped < group.row_count) {
-      const RowOverride run{group.row_begin + skipped, group.row_count - skipped, request.saved};
+      const RowOverride run{group.row_begin + skipped, group.row_count - skipped, request.saved,
+                            request.pins.front()->version};  // alone: what replaces tensors is never summed
       const bool joins = !overrides_.empty() && overrides_.back().saved == run.saved &&
                          overrides_.back().row_begin + overrides_.back().row_count == run.row_begin;
       if (joins) {

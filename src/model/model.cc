@@ -87,8 +87,7 @@ struct Model::State {
                  const float* (*pick)(const SavedTensors&, int layer), int layer, int heads);
   Status head(const ModelBatch& batch);
   void gather(const ModelBatch& batch, std::span<const int32_t> rows);
-  void head_product(const ModelBatch& batch, const WeightView& w, int32_t row, int32_t count,
-                    const SavedTensors* saved);
+  void head_product(const ModelBatch& batch, const WeightView& w, int32_t row, int32_t count);
   Status head_matrix(const ModelBatch& batch);
   void replace_head_tokens(const ModelBatch& batch, int32_t row, int32_t count, const SavedTensors& saved);
 };
@@ -424,14 +423,12 @@ void Model::State::replace_head_tokens(const ModelBatch& batch, int32_t row, int
 }
 
 // Logits of a run of gathered rows from the panels of `w`.
-void Model::State::head_product(const ModelBatch& batch, const WeightView& w, int32_t row, int32_t count,
-                                const SavedTensors* saved) {
+void Model::State::head_product(const ModelBatch& batch, const WeightView& w, int32_t row, int32_t count) {
   const float* const input = normed + static_cast<int64_t>(row) * config.hidden;
-  const float* const bias = saved != nullptr ? saved->lm_head_bias_delta : nullptr;
   float* const output = batch.logits + row * batch.logits_stride;
   const Timed timed(times.products_ns);
   if (w.layout == LayoutId::kTile16) {
-    const TileProduct product{w, bias, output, batch.logits_stride};
+    const TileProduct product{w, nullptr, output, batch.logits_stride};
     ops->matmul_tiles(context, {.x = input, .x_stride = config.hidden, .rows = count, .products = {&product, 1}});
     return;
   }
@@ -440,7 +437,6 @@ void Model::State::head_product(const ModelBatch& batch, const WeightView& w, in
   args.x_stride = config.hidden;
   args.rows = count;
   args.w = w;
-  args.bias = bias;
   args.y = output;
   args.y_stride = batch.logits_stride;
   ops->matmul(context, args);
@@ -453,7 +449,7 @@ Status Model::State::head_matrix(const ModelBatch& batch) {
   bool base_used = false;
   for_each_run(rows, head_overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
     if (own_head(saved)) {
-      head_product(batch, saved->lm_head, begin, count, saved);
+      head_product(batch, saved->lm_head, begin, count);
     } else {
       base_used = true;
     }
@@ -464,7 +460,7 @@ Status Model::State::head_matrix(const ModelBatch& batch) {
       TRY_ASSIGN(const bool more, use.next());
       if (!more) break;
       for_each_run(rows, head_overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
-        if (!own_head(saved)) head_product(batch, use.view(0), begin, count, saved);
+        if (!own_head(saved)) head_product(batch, use.view(0), begin, count);
       });
     }
   }

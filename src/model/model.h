@@ -32,6 +32,7 @@ struct RowOverride {
   int32_t row_begin = 0;
   int32_t row_count = 0;
   const SavedTensors* saved = nullptr;
+  AdapterVersionId version;  // which loaded copy they are of, for who keeps them by address; 0: unknown
 };
 
 // The step in the form kernels read: pointers into the engine's batch slot, valid during forward().

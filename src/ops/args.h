@@ -139,7 +139,6 @@ struct LoraEmbedArgs {
 struct SavedTensors {
   WeightView embed;                               // [vocab', hidden]
   WeightView lm_head;                             // [vocab', hidden]
-  const float* lm_head_bias_delta = nullptr;      // [vocab'] or null
   const float* final_norm = nullptr;              // [hidden]
   std::vector<const float*> input_norm;           // [layers] entries may be null; empty if none
   std::vector<const float*> post_attention_norm;  // [layers]
@@ -151,7 +150,7 @@ struct SavedTensors {
 
   bool any() const {
     return !embed.empty() || !lm_head.empty() || final_norm || !input_norm.empty() || !post_attention_norm.empty() ||
-           !q_norm.empty() || !k_norm.empty() || !embed_tokens.empty() || !head_tokens.empty() || lm_head_bias_delta;
+           !q_norm.empty() || !k_norm.empty() || !embed_tokens.empty() || !head_tokens.empty();
   }
 };
 

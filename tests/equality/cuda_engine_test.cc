@@ -5,6 +5,8 @@
 // (cuda_engine_emulated_test) or a real one (cuda_engine_test, which skips without).
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "device/cuda/cuda_device.h"
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/cuda_executor.h"
@@ -20,7 +22,9 @@ using Texts = EngineTexts;
 constexpr int32_t kBlocks = EngineTexts::kBlocks;
 
 const std::string kRoot = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
-void talk(Texts& texts, const std::string& replacement) {
+constexpr const char* kSaved[] = {"gqa-save-head-tied", "gqa-tokens-tied", "gqa-resized-tied"};
+
+void talk(Texts& texts, const std::string& replacement, const std::string& wide) {
   texts.load("a", kRoot + "adapters/gqa-all-r16");
   texts.load("b", kRoot + "adapters/gqa-embed-tied");
   texts.submit(40, 1, {});
@@ -32,6 +36,14 @@ void talk(Texts& texts, const std::string& replacement) {
   texts.finish();
   texts.load("a", replacement, true);
   texts.submit(23, 2, {{"a", 1.0f}});
+  texts.finish();
+  // Tensors of their own, beside each other and rows of the model's.
+  for (const char* name : kSaved) texts.load(name, kRoot + "adapters/" + name);
+  for (const char* name : kSaved) texts.submit(23, 2, {{name, 1.0f}});
+  texts.submit(23, 2, {{"a", 1.0f}});
+  texts.submit(40, 1, {});
+  texts.load("wide", wide);
+  texts.submit(23, 2, {{"wide", 1.0f}});
   texts.finish();
 }
 
@@ -50,11 +62,13 @@ TEST_P(CudaEngineTexts, AreTheHosts) {
   const std::string replacement = write_adapter(folder.path() + "/replacement", harness.config(),
                                                 {.rank = 5, .deviation = 0.3f, .seed = 9, .targets = {"v_proj"}});
 
+  const std::string wide = write_wide_adapter(folder.path() + "/wide", harness.config(), 4);
+
   const ModelLimits limits = step_limits(EngineTexts::options(harness.config(), GetParam()), harness.config());
   auto host_model = harness.make_model(limits);
   ASSERT_TRUE(host_model.ok()) << host_model.error().message;
   Texts host(harness, make_host_executor(**host_model, limits), GetParam());
-  ASSERT_NO_FATAL_FAILURE(talk(host, replacement));
+  ASSERT_NO_FATAL_FAILURE(talk(host, replacement, wide));
 
   CudaModelOptions options;
   options.limits = limits;
@@ -64,23 +78,46 @@ TEST_P(CudaEngineTexts, AreTheHosts) {
   auto kv = CudaKv::create(harness.config(), DType::kF32, kBlocks);
   ASSERT_TRUE(kv.ok()) << kv.error().message;
   Texts device(harness, make_cuda_executor(**model, *kv), GetParam());
-  ASSERT_NO_FATAL_FAILURE(talk(device, replacement));
+  ASSERT_NO_FATAL_FAILURE(talk(device, replacement, wide));
 
   EXPECT_TRUE(host.errors.empty() && device.errors.empty());
   EXPECT_EQ(device.tokens, host.tokens);
-  EXPECT_EQ(host.tokens.size(), 6u);
+  EXPECT_EQ(host.tokens.size(), 12u);
+  EXPECT_TRUE(std::any_of(host.tokens[12].begin(), host.tokens[12].end(), [&](TokenId token) {
+    return token >= harness.config().vocab;
+  })) << "no added token was chosen and read";
   EXPECT_NE(host.tokens[2], host.tokens[6]) << "the replaced adapter changes nothing";
   EXPECT_GT(device.cached_tokens, 0);
   EXPECT_GT((*model)->graphs().launched(), 2 * (*model)->graphs().recorded()) << "decode steps are graphs";
 
-  // What a GPU cannot do ends the request that asked for it and no other.
-  device.load("saved", kRoot + "adapters/gqa-save-head-tied");
-  device.submit(23, 2, {{"a", 1.0f}});
-  device.submit(23, 2, {{"saved", 1.0f}});
+  for (const uint64_t id : {7, 8, 9}) EXPECT_NE(host.tokens[id], host.tokens[6]) << "tensors that change nothing";
+  EXPECT_EQ((*model)->adapters().waits(), 0) << "all came before their first step";
+}
+
+// What a GPU cannot do ends the request that asked for it and no other.
+TEST(CudaEngine, AVocabularyBeyondTheLogitsEndsItsRequestAlone) {
+  const CudaDevices devices = cuda_devices();
+  if (devices.list.empty()) GTEST_SKIP() << devices.reason;
+  auto opened = ModelHarness::open(kRoot + "models/llama-gqa");
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  CudaModelOptions options;
+  options.limits = step_limits(EngineTexts::options((*opened)->config()), (*opened)->config());
+  options.activation = DType::kF32;
+  options.extra_logits_bytes_max = 0;
+  auto model = CudaModel::create((*opened)->config(), (*opened)->weights(), options);
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  auto kv = CudaKv::create((*opened)->config(), DType::kF32, kBlocks);
+  ASSERT_TRUE(kv.ok()) << kv.error().message;
+  Texts device(**opened, make_cuda_executor(**model, *kv));
+  device.load("resized", kRoot + "adapters/gqa-resized-tied");
+  device.load("head", kRoot + "adapters/gqa-save-head-tied");
+  device.submit(23, 2, {{"head", 1.0f}});
+  device.submit(23, 2, {{"resized", 1.0f}});
   device.finish();
-  EXPECT_EQ(device.tokens[7], device.tokens[6]);
-  EXPECT_TRUE(device.tokens[8].empty());
-  EXPECT_NE(device.errors[8].find("replaces whole tensors"), std::string::npos) << device.errors[8];
+  EXPECT_EQ(device.tokens[1].size(), 8u);
+  EXPECT_TRUE(device.tokens[2].empty());
+  EXPECT_NE(device.errors[2].find("it has a vocabulary of 99 tokens"), std::string::npos) << device.errors[2];
+  EXPECT_NE(device.errors[2].find("--max-num-seqs"), std::string::npos) << device.errors[2];
 }
 
 EngineHostOptions host_options() {

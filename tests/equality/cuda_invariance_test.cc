@@ -26,6 +26,7 @@ struct Subject {
   std::vector<std::string> adapters;
   std::optional<DType> quantise;
   DType kv = DType::kBF16;
+  LayoutId layout = LayoutId::kTile16;  // of quantised weights
 };
 void PrintTo(const Subject& subject, std::ostream* out) { *out << subject.name; }
 
@@ -33,7 +34,12 @@ const std::vector<Subject>& subjects() {
   static const std::vector<Subject> all = {
       {"plain", "models/llama-gqa", {"gqa-rank-pattern", "gqa-embed-tied", "gqa-head-tied"}, std::nullopt, DType::kF32},
       {"tiles", "models/llama-gqa", {"gqa-all-r16", "gqa-lora-bias"}, DType::kQ8_0},
-      {"decoded", "models/gguf-qwen2-q5_k_m.gguf", {}, std::nullopt, DType::kF16},
+      {"five_bits", "models/gguf-qwen2-q5_k_m.gguf", {}, std::nullopt, DType::kF16},
+      {"decoded", "models/llama-gqa", {"gqa-all-r16"}, DType::kQ8_0, DType::kF16, LayoutId::kPlain},
+      {"tensors_of_their_own",
+       "models/llama-gqa",
+       {"gqa-save-head-tied", "gqa-tokens-tied", "gqa-resized-tied"},
+       DType::kQ8_0},
       {"window", "models/mistral-window", {"mistral-window-r8"}, std::nullopt},
       {"tiled_attention", "", {}, std::nullopt},
       {"tiled_attention_fp8_kv", "", {}, DType::kQ8_0, DType::kF8},
@@ -61,6 +67,7 @@ class CudaInvariance : public testing::TestWithParam<Subject> {
     if (*GetParam().model == 0) write_small_model(path);
     HarnessOptions options;
     options.quantise = GetParam().quantise;
+    options.quantised_layout = GetParam().layout;
     options.kv_dtype = GetParam().kv;
     options.tokens_max = kTokensMax;
     options.sequences_max = kSequences;
@@ -107,8 +114,11 @@ class CudaInvariance : public testing::TestWithParam<Subject> {
         sequence.tokens.push_back(static_cast<TokenId>(random.below(static_cast<uint64_t>(harness_->config().vocab))));
       }
       for (uint64_t i = random.below(3); i > 0; --i) {
-        sequence.adapters.push_back({adapters_[random.below(adapters_.size())],
-                                     0.5f + static_cast<float>(random.below(3)) / 4,
+        const Adapter* const adapter = adapters_[random.below(adapters_.size())];
+        const bool replaces = std::any_of(sequence.adapters.begin(), sequence.adapters.end(),
+                                          [](const AdapterRef& use) { return use.adapter->saved.any(); });
+        if (replaces && adapter->saved.any()) continue;  // a tensor is replaced once
+        sequence.adapters.push_back({adapter, 0.5f + static_cast<float>(random.below(3)) / 4,
                                      static_cast<int>(random.below(2) * random.below(30))});
       }
     }

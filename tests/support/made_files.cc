@@ -100,6 +100,30 @@ std::string write_adapter(const std::string& path, const ModelConfig& model, con
   return write_adapter(path, adapter, adapter_tensors(model, adapter));
 }
 
+std::string write_wide_adapter(const std::string& path, const ModelConfig& model, int more_tokens) {
+  const int vocab = model.vocab + more_tokens, rank = 3;
+  MadeAdapter adapter{.rank = rank, .deviation = 0.2f, .seed = 9, .targets = {"q_proj"}};
+  std::vector<MadeTensor> tensors = adapter_tensors(model, adapter);
+  Prng random(adapter.seed);
+  const auto add = [&](const std::string& name, int rows, int cols, float larger = 1) {
+    MadeTensor& tensor = tensors.emplace_back();
+    tensor.name = "base_model.model." + name;
+    tensor.shape = {rows, cols};
+    for (int row = 0; row < rows; ++row) {
+      for (int i = 0; i < cols; ++i) {
+        const float size = 0.25f * (row < model.vocab ? 1 : larger);
+        tensor.values.push_back(size * static_cast<float>(2 * random.uniform() - 1));
+      }
+    }
+  };
+  add("model.embed_tokens.weight", vocab, model.hidden);
+  add("lm_head.base_layer.weight", vocab, model.hidden, 3);
+  add("lm_head.lora_A.weight", rank, model.hidden);
+  add("lm_head.lora_B.weight", vocab, rank);
+  adapter.targets.push_back("lm_head");
+  return write_adapter(path, adapter, tensors);
+}
+
 void write_small_model(const std::string& path) {
   constexpr int kHidden = 64, kHeads = 2, kHeadDim = 64, kFfn = 96, kVocab = 96;
   const nlohmann::json config = {{"architectures", {"LlamaForCausalLM"}},

@@ -49,5 +49,8 @@ struct MadeAdapter {
 std::vector<MadeTensor> adapter_tensors(const ModelConfig& model, const MadeAdapter& adapter);
 std::string write_adapter(const std::string& path, const MadeAdapter& adapter, const std::vector<MadeTensor>& tensors);
 std::string write_adapter(const std::string& path, const ModelConfig& model, const MadeAdapter& adapter);
+// An adapter with an embedding and a head of so many tokens more than the model's, whose rows in the head are larger
+// than the others', so that they are chosen often; and low-rank pairs of the head and of q_proj.
+std::string write_wide_adapter(const std::string& path, const ModelConfig& model, int more_tokens);
 
 }  // namespace loralei::test

@@ -18,10 +18,11 @@ class CudaExecutor final : public Executor, public DeviceTier {
   DeviceTier* device_tier() override { return this; }
 
   Status accepts(const Adapter& adapter) const override {
-    if (adapter.saved.any() || adapter.vocab > model_.config().vocab) {
-      return unsupported(
-          "it replaces whole tensors of the model (modules_to_save, trained tokens, a larger vocabulary), which no GPU "
-          "kernel reads yet; run it on the CPU.");
+    if (adapter.vocab > model_.vocab_max()) {
+      return unsupported("it has a vocabulary of " + std::to_string(adapter.vocab) + " tokens, and the logits of " +
+                         std::to_string(model_.limits().logits_rows_max) + " rows have room for up to " +
+                         std::to_string(model_.vocab_max()) +
+                         " on the GPU; start with a lower --max-num-seqs, or run it on the CPU.");
     }
     for (const LoraPair& pair : adapter.pairs) {
       if (pair.rank > model_.limits().rank_max) {
@@ -29,7 +30,7 @@ class CudaExecutor final : public Executor, public DeviceTier {
                            std::to_string(model_.limits().rank_max) + "; start it with a higher largest rank.");
       }
     }
-    const int64_t bytes = CudaAdapters::adapter_bytes(adapter.pairs);
+    const int64_t bytes = model_.adapters().adapter_bytes(factors_of(adapter));
     if (bytes <= model_.adapters().bytes_max()) return {};
     return too_large("it needs " + format_bytes(bytes) + " of GPU memory and adapters have " +
                      format_bytes(model_.adapters().bytes_max()) + " together; give them more with --adapter-memory.");
@@ -37,7 +38,7 @@ class CudaExecutor final : public Executor, public DeviceTier {
 
   Result<bool> hold(std::span<const Adapter* const> adapters) override {
     factors_.clear();
-    for (const Adapter* adapter : adapters) factors_.push_back({adapter->version, adapter->pairs, adapter->storage});
+    for (const Adapter* adapter : adapters) factors_.push_back(factors_of(*adapter));
     const Result<bool> held = model_.adapters().hold(factors_);
     factors_.clear();  // no share of host memory is kept
     return held;
@@ -52,6 +53,10 @@ class CudaExecutor final : public Executor, public DeviceTier {
   }
 
  private:
+  static AdapterFactors factors_of(const Adapter& adapter) {
+    return {adapter.version, adapter.pairs, adapter.storage, adapter.saved.any() ? &adapter.saved : nullptr};
+  }
+
   CudaModel& model_;
   const CudaKv& kv_;
   std::vector<AdapterFactors> factors_;

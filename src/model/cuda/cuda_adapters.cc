@@ -6,33 +6,22 @@
 
 #include "base/units.h"
 #include "model/cuda/cuda_kv.h"
-#include "ops/lora_factors.h"
 
 namespace loralei {
 namespace {
 
-constexpr int64_t kAlign = 16;  // what vector loads of factors want
-int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
-int64_t floats(int64_t count) { return count * static_cast<int64_t>(sizeof(float)); }
-
-bool same(const LoraPair& a, const LoraPair& b) {
-  return a.a == b.a && a.b_t == b.b_t && a.dtype == b.dtype && a.rank == b.rank && a.in == b.in && a.out == b.out &&
-         a.scaling == b.scaling && a.b_bias == b.b_bias && a.bias_delta == b.bias_delta && a.a_scale == b.a_scale &&
-         a.b_scale == b.b_scale;
+int64_t slab_bytes(std::span<const LoraPair* const> pairs, const SavedTensors* saved, const SavedShape& shape) {
+  AdapterLayout layout;
+  for (const LoraPair* pair : pairs) layout.put(*pair);
+  if (saved != nullptr) layout.put(*saved, shape, saved->head_tokens.data());
+  return RangeAllocator::rounded(layout.bytes());
 }
 
-// Scales of int8 factors whose rows have `count` numbers: A's, or B's.
-int64_t scale_bytes(const LoraPair& pair, int64_t count) {
-  return pair.a_scale == nullptr ? 0 : floats(pair.rank * lora_quant_groups(count));
-}
-
-bool present(const LoraPair& pair) { return pair.rank > 0 || pair.bias_delta != nullptr; }
-
-int64_t slab_bytes(std::span<const LoraPair* const> pairs) {
-  int64_t bytes = 0;
-  for (const LoraPair* pair : pairs) bytes += CudaAdapters::pair_bytes(*pair);
-  return RangeAllocator::rounded(bytes);
-}
+// What an upload reads.
+struct Kept {
+  std::shared_ptr<const void> storage;
+  std::vector<TokenId> head_tokens;
+};
 
 std::vector<const LoraPair*> present_pairs(std::span<const LoraPair> pairs) {
   std::vector<const LoraPair*> found;
@@ -42,59 +31,21 @@ std::vector<const LoraPair*> present_pairs(std::span<const LoraPair> pairs) {
   return found;
 }
 
-// Where the pair will lie from upload.to + at on, and its parts of the upload; `at` moves behind it.
-cuda::DeviceLora lay_out(const LoraPair& pair, int64_t& at, Upload& upload) {
-  const auto put = [&](const void* host, int64_t bytes) -> const void* {
-    if (host == nullptr) return nullptr;
-    upload.parts.push_back({host, at, bytes});
-    const void* place = upload.to + at;
-    at += aligned(bytes);
-    return place;
-  };
-  cuda::DeviceLora lora;
-  lora.scaling = pair.scaling;
-  lora.rank = pair.rank;
-  lora.in = pair.in;
-  lora.out = pair.out;
-  lora.dtype = pair.a_scale != nullptr ? DType::kI8 : pair.dtype;
-  lora.present = 1;
-  if (pair.rank > 0) {
-    lora.a = put(pair.a, pair.rank * lora_a_stride_bytes(pair));
-    lora.b_t = put(pair.b_t, pair.rank * lora_b_stride_bytes(pair));
-    lora.a_scale = static_cast<const float*>(put(pair.a_scale, scale_bytes(pair, pair.in)));
-    lora.b_scale = static_cast<const float*>(put(pair.b_scale, scale_bytes(pair, pair.out)));
-  }
-  lora.b_bias = static_cast<const float*>(put(pair.b_bias, floats(pair.out)));
-  lora.bias_delta = static_cast<const float*>(put(pair.bias_delta, floats(pair.out)));
-  return lora;
-}
-
 }  // namespace
 
 Result<CudaAdapters> CudaAdapters::create(const Options& options) {
   CudaAdapters made;
   made.arena_ = RangeAllocator(options.bytes_max);
+  made.shape_ = options.saved;
   TRY_ASSIGN(made.memory_, allocate_on_device(made.arena_.size_bytes(), "The adapters' share",
                                               "give adapters less memory, or the model fewer rows or less context."));
   TRY_ASSIGN(made.uploader_, Uploader::create({options.device, options.staging_bytes}));
   return made;
 }
 
-int64_t CudaAdapters::pair_bytes(const LoraPair& pair) {
-  int64_t bytes = 0;
-  if (pair.rank > 0) {
-    bytes += aligned(pair.rank * lora_a_stride_bytes(pair)) + aligned(pair.rank * lora_b_stride_bytes(pair));
-    bytes += aligned(scale_bytes(pair, pair.in)) + aligned(scale_bytes(pair, pair.out));
-  }
-  if (pair.b_bias != nullptr) bytes += aligned(floats(pair.out));
-  if (pair.bias_delta != nullptr) bytes += aligned(floats(pair.out));
-  return bytes;
-}
-
-int64_t CudaAdapters::adapter_bytes(std::span<const LoraPair> pairs) {
-  int64_t bytes = 0;
-  for (const LoraPair& pair : pairs) bytes += present(pair) ? pair_bytes(pair) : 0;
-  return RangeAllocator::rounded(bytes);
+int64_t CudaAdapters::adapter_bytes(std::span<const LoraPair> pairs, const SavedTensors* saved,
+                                    const SavedShape& shape) {
+  return slab_bytes(present_pairs(pairs), saved, shape);
 }
 
 // --- slabs
@@ -104,9 +55,8 @@ CudaAdapters::Slab* CudaAdapters::slab_of(AdapterVersionId version) {
   return found == versions_.end() ? nullptr : &slabs_[static_cast<size_t>(found->second)];
 }
 
-// A slab of these pairs on its way to [offset, offset + bytes).
-CudaAdapters::Slab& CudaAdapters::place(std::span<const LoraPair* const> pairs, AdapterVersionId version,
-                                        int64_t offset, int64_t bytes, std::shared_ptr<const void> storage) {
+// A slab of these parts on its way to [offset, offset + bytes).
+CudaAdapters::Slab& CudaAdapters::place(Parts parts, int64_t offset, int64_t bytes) {
   const auto absent = [](const Slab& slab) { return slab.state == State::kAbsent; };
   auto free = std::find_if(slabs_.begin(), slabs_.end(), absent);
   if (free == slabs_.end()) free = slabs_.emplace(slabs_.end());
@@ -114,16 +64,21 @@ CudaAdapters::Slab& CudaAdapters::place(std::span<const LoraPair* const> pairs, 
   slab = {.state = bytes > 0 ? State::kOnTheWay : State::kThere,
           .offset = offset,
           .bytes = bytes,
-          .pairs = {pairs.begin(), pairs.end()},
+          .pairs = {parts.pairs.begin(), parts.pairs.end()},
+          .saved = parts.saved,
           .used = step_};
-  Upload upload{.id = static_cast<uint64_t>(index_of(slab)),
-                .to = memory_.data() + offset,
-                .bytes = bytes,
-                .keeps = std::move(storage)};
-  int64_t at = 0;
-  for (const LoraPair* pair : pairs) {
-    entries_[pair] = {lay_out(*pair, at, upload), *pair, version, index_of(slab)};
+  Upload upload{.id = static_cast<uint64_t>(index_of(slab)), .to = memory_.data() + offset, .bytes = bytes};
+  AdapterLayout layout(upload);
+  for (const LoraPair* pair : parts.pairs) {
+    entries_[pair] = {layout.put(*pair), *pair, parts.version, index_of(slab)};
   }
+  if (const SavedTensors* const saved = parts.saved) {
+    // The list of tokens is not in the adapter's storage; the upload has its own.
+    auto kept = std::make_shared<Kept>(Kept{std::move(parts.storage), saved->head_tokens});
+    saved_[saved] = {layout.put(*saved, shape_, kept->head_tokens.data()), *saved, parts.version, index_of(slab)};
+    parts.storage = std::move(kept);
+  }
+  upload.keeps = std::move(parts.storage);
   if (bytes > 0) uploader_->start(std::move(upload));
   return slab;
 }
@@ -134,6 +89,8 @@ void CudaAdapters::give_up(Slab& slab) {
     const auto found = entries_.find(pair);
     if (found != entries_.end() && found->second.slab == index_of(slab)) entries_.erase(found);
   }
+  const auto saved = saved_.find(slab.saved);
+  if (saved != saved_.end() && saved->second.slab == index_of(slab)) saved_.erase(saved);
   if (slab.version != AdapterVersionId()) versions_.erase(slab.version);
   if (slab.bytes > 0) arena_.release(slab.offset);
   slab = Slab();
@@ -190,14 +147,14 @@ bool CudaAdapters::reserve(std::span<const AdapterFactors> adapters, std::vector
   offsets.clear();
   int64_t missing = 0;
   for (const AdapterFactors& adapter : adapters) {
-    if (slab_of(adapter.version) == nullptr) missing += adapter_bytes(adapter.pairs);
+    if (slab_of(adapter.version) == nullptr) missing += adapter_bytes(adapter);
   }
   bool fits = missing <= arena_.free_bytes() + evictable_bytes();
   std::vector<int64_t> taken;
   for (const AdapterFactors& adapter : adapters) {
     if (!fits) break;
     if (slab_of(adapter.version) != nullptr) continue;
-    const int64_t bytes = adapter_bytes(adapter.pairs);
+    const int64_t bytes = adapter_bytes(adapter);
     const auto offset = room(bytes, 0);
     fits = offset.has_value();
     if (fits) offsets.push_back(*offset);
@@ -219,7 +176,7 @@ bool CudaAdapters::held_by_others(std::span<const AdapterFactors> adapters) cons
 Result<bool> CudaAdapters::hold(std::span<const AdapterFactors> adapters) {
   settle();
   int64_t all_bytes = 0;
-  for (const AdapterFactors& adapter : adapters) all_bytes += adapter_bytes(adapter.pairs);
+  for (const AdapterFactors& adapter : adapters) all_bytes += adapter_bytes(adapter);
   if (all_bytes > bytes_max()) {
     return too_large("Its adapters need " + format_bytes(all_bytes) + " of GPU memory together and adapters have " +
                      format_bytes(bytes_max()) + "; give them more, or use fewer of them in one request.");
@@ -247,7 +204,7 @@ Result<bool> CudaAdapters::hold(std::span<const AdapterFactors> adapters) {
   for (const AdapterFactors& adapter : adapters) {
     if (slab_of(adapter.version) != nullptr) continue;
     const auto pairs = present_pairs(adapter.pairs);
-    Slab& slab = place(pairs, adapter.version, *offset++, slab_bytes(pairs), adapter.storage);
+    Slab& slab = place({pairs, adapter.saved, adapter.version, adapter.storage}, *offset++, adapter_bytes(adapter));
     slab.version = adapter.version;
     slab.holds = 1;
     versions_[adapter.version] = index_of(slab);
@@ -292,14 +249,31 @@ const CudaAdapters::Entry* CudaAdapters::find(const LoraPair& pair, AdapterVersi
   return &found->second;
 }
 
+const DeviceSaved* CudaAdapters::find(const SavedTensors& saved, AdapterVersionId version) {
+  const auto found = saved_.find(&saved);
+  if (found == saved_.end() || found->second.version != version || !same(found->second.host, saved)) return nullptr;
+  Slab& slab = slabs_[static_cast<size_t>(found->second.slab)];
+  if (slab.state != State::kThere) return nullptr;
+  slab.used = step_;
+  return &found->second.saved;
+}
+
 Status CudaAdapters::ensure(std::span<const LoraPair* const> pairs, AdapterVersionId version) {
   std::vector<const LoraPair*> missing;
   for (const LoraPair* pair : pairs) {
     if (find(*pair, version) != nullptr) continue;
     missing.push_back(pair);
   }
-  if (missing.empty()) return {};
-  const int64_t bytes = slab_bytes(missing);
+  return missing.empty() ? Status() : bring({.pairs = missing, .version = version});
+}
+
+Status CudaAdapters::ensure(const SavedTensors& saved, AdapterVersionId version) {
+  return find(saved, version) != nullptr ? Status() : bring({.saved = &saved, .version = version});
+}
+
+// Uploads, and waits.
+Status CudaAdapters::bring(Parts parts) {
+  const int64_t bytes = slab_bytes(parts.pairs, parts.saved, shape_);
   const auto offset = room(bytes, step_);
   if (!offset) {
     return Error{ErrorCode::kOverloaded,
@@ -307,7 +281,7 @@ Status CudaAdapters::ensure(std::span<const LoraPair* const> pairs, AdapterVersi
                      " more beside " + format_bytes(this->bytes()) + " in use, of " + format_bytes(bytes_max()) +
                      "; give adapters more memory, or use fewer of them at a time."};
   }
-  const int32_t index = index_of(place(missing, version, *offset, bytes, nullptr));
+  const int32_t index = index_of(place(std::move(parts), *offset, bytes));
   Slab& slab = slabs_[static_cast<size_t>(index)];
   slab.holds = 1;
   while (slab.state == State::kOnTheWay) {
@@ -330,6 +304,11 @@ void CudaAdapters::drop(const LoraPair* first, size_t count) {
   }
 }
 
+void CudaAdapters::drop(const SavedTensors& saved) {
+  const auto found = saved_.find(&saved);
+  if (found != saved_.end()) give_up(slabs_[static_cast<size_t>(found->second.slab)]);
+}
+
 void CudaAdapters::check() const {
   arena_.check();
   int64_t taken = 0;
@@ -346,6 +325,10 @@ void CudaAdapters::check() const {
   for (const auto& [pair, entry] : entries_) {
     const Slab& slab = slabs_[static_cast<size_t>(entry.slab)];
     CHECK(slab.state != State::kAbsent && std::count(slab.pairs.begin(), slab.pairs.end(), pair) == 1);
+  }
+  for (const auto& [saved, entry] : saved_) {
+    const Slab& slab = slabs_[static_cast<size_t>(entry.slab)];
+    CHECK(slab.state != State::kAbsent && slab.saved == saved);
   }
 }
 

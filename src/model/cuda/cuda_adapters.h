@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaAdapters: adapters' low-rank pairs in GPU memory: the device's tier of adapters, within one piece of memory
-// (the arena) taken when it is made, so that nothing is allocated on the device while steps run.
+// CudaAdapters: adapters in GPU memory, low-rank pairs and the full tensors they replace: the device's tier of
+// adapters, within one piece of memory (the arena) taken when it is made, so that nothing is allocated on the device
+// while steps run.
 //
 //   absent -> on the way (room taken, an Uploader copies it) -> there -> absent (given up for another, or forgotten)
 //                                                     \-> failed -> absent (with its last hold)
@@ -9,16 +10,17 @@
 // room and begins what is missing, arrived() says when steps may use it. Nothing of that waits. Who calls
 // CudaModel::forward() without (tests, tools) has ensure() called for it inside the step, which does wait.
 //
-// What is uploaded together (an adapter, or those pairs of it that ensure() found missing) is a slab: one range of the
-// arena and one upload, gathered on the uploader's thread. Pairs are known by their host address, as a step's
-// LoraSource gives it, and the version of their adapter. Thread: the model's (the uploader has its own). Ownership:
-// owns device memory; an upload shares ownership of the host's factors (AdapterFactors::storage) until it has ended, so
-// an adapter may leave host memory at any time. Invariants: bytes() <= bytes_max(), those on their way included; a slab
-// that is held, on its way or used since begin_step() is never given up; of the others the least recently used goes
-// first; ranges are given up and filled between steps alone, when no kernel reads them. Versions are never reused, so a
-// pair of another version at a known address is uploaded anew; WHO GIVES NO VERSION (0) CALLS drop() BEFORE FREEING A
-// PAIR: another adapter may later lie at the same address (one whose pointers, shape or scaling differ is told apart
-// even so, but that is a net, not a promise). Failure: sentences; nothing is half there.
+// What is uploaded together (an adapter, or those parts of it that ensure() found missing) is a slab: one range of the
+// arena and one upload, gathered on the uploader's thread. Pairs and SavedTensors are known by their host address, as a
+// step's LoraSource or RowOverride gives it, and the version of their adapter. Thread: the model's (the uploader has
+// its own). Ownership: owns device memory; an upload shares ownership of the host's factors (AdapterFactors::storage)
+// until it has ended, so an adapter may leave host memory at any time. Invariants: bytes() <= bytes_max(), those on
+// their way included; a slab that is held, on its way or used since begin_step() is never given up; of the others the
+// least recently used goes first; ranges are given up and filled between steps alone, when no kernel reads them.
+// Versions are never reused, so what has another version at a known address is uploaded anew; WHO GIVES NO VERSION (0)
+// CALLS drop() BEFORE FREEING WHAT A STEP USED: another adapter may later lie at the same address (one whose pointers,
+// shape or scaling differ is told apart even so, but that is a net, not a promise). Failure: sentences; nothing is half
+// there.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +36,7 @@
 #include "device/cuda/cuda_memory.h"
 #include "device/cuda/uploader.h"
 #include "device/range_allocator.h"
+#include "model/cuda/device_adapter.h"
 #include "ops/args.h"
 #include "ops/cuda/cuda_ops.h"
 
@@ -43,7 +46,8 @@ namespace loralei {
 struct AdapterFactors {
   AdapterVersionId version;
   std::span<const LoraPair> pairs;
-  std::shared_ptr<const void> storage;  // owns what the pairs point to
+  std::shared_ptr<const void> storage;  // owns what the pairs and tensors point to
+  const SavedTensors* saved = nullptr;  // null: it replaces none
 };
 
 class CudaAdapters {
@@ -52,10 +56,17 @@ class CudaAdapters {
     int device = 0;
     int64_t bytes_max = 0;
     int64_t staging_bytes = int64_t{16} << 20;  // pinned; of uploads in flight
+    SavedShape saved;                           // of the model
   };
   struct Entry {
     cuda::DeviceLora lora;
     LoraPair host;  // as it was uploaded
+    AdapterVersionId version;
+    int32_t slab = 0;
+  };
+  struct SavedEntry {
+    DeviceSaved saved;
+    SavedTensors host;
     AdapterVersionId version;
     int32_t slab = 0;
   };
@@ -81,12 +92,15 @@ class CudaAdapters {
   void begin_step() { ++step_; }
   // Null: not on the device, or not as the pair is now.
   const Entry* find(const LoraPair& pair, AdapterVersionId version = {});
+  const DeviceSaved* find(const SavedTensors& saved, AdapterVersionId version = {});
   // Uploads pairs of one adapter that are not on the device and waits until they are. The host's side is no longer read
   // when this returns.
   Status ensure(std::span<const LoraPair* const> pairs, AdapterVersionId version = {});
+  Status ensure(const SavedTensors& saved, AdapterVersionId version = {});
   // Forgets the pairs [first, first + count) that ensure() uploaded: with their slab, so others of it are uploaded
   // again if they are used. Never between begin_step() and the end of that step's work.
   void drop(const LoraPair* first, size_t count);
+  void drop(const SavedTensors& saved);
 
   int64_t bytes() const { return arena_.taken_bytes(); }
   int64_t bytes_max() const { return arena_.size_bytes(); }
@@ -95,8 +109,12 @@ class CudaAdapters {
   int64_t uploaded_bytes() const { return uploaded_bytes_; }
   int64_t upload_ns() const { return upload_ns_; }
   int64_t waits() const { return waits_; }
-  static int64_t pair_bytes(const LoraPair& pair);
-  static int64_t adapter_bytes(std::span<const LoraPair> pairs);  // of the arena
+  // Of the arena.
+  static int64_t adapter_bytes(std::span<const LoraPair> pairs, const SavedTensors* saved = nullptr,
+                               const SavedShape& shape = {});
+  int64_t adapter_bytes(const AdapterFactors& adapter) const {
+    return adapter_bytes(adapter.pairs, adapter.saved, shape_);
+  }
   void check() const;
 
  private:
@@ -105,15 +123,23 @@ class CudaAdapters {
     State state = State::kAbsent;
     int64_t offset = 0, bytes = 0;  // of the arena; 0 bytes take no room
     std::vector<const LoraPair*> pairs;
+    const SavedTensors* saved = nullptr;
     AdapterVersionId version;  // 0: of ensure()
     int32_t holds = 0;
     bool forgotten = false;  // on its way, and nobody wants it any more
     uint64_t used = 0;       // step
     Error error;
   };
+  // What a slab is made of.
+  struct Parts {
+    std::span<const LoraPair* const> pairs;
+    const SavedTensors* saved = nullptr;
+    AdapterVersionId version;
+    std::shared_ptr<const void> storage;
+  };
   Slab* slab_of(AdapterVersionId version);
-  Slab& place(std::span<const LoraPair* const> pairs, AdapterVersionId version, int64_t offset, int64_t bytes,
-              std::shared_ptr<const void> storage);
+  Slab& place(Parts parts, int64_t offset, int64_t bytes);
+  Status bring(Parts parts);
   bool reserve(std::span<const AdapterFactors> adapters, std::vector<int64_t>& offsets);
   std::optional<int64_t> room(int64_t bytes, uint64_t keep);
   bool held_by_others(std::span<const AdapterFactors> adapters) const;
@@ -125,11 +151,13 @@ class CudaAdapters {
 
   DeviceBuffer memory_;
   RangeAllocator arena_;
+  SavedShape shape_;
   int64_t uploads_ = 0, uploaded_bytes_ = 0, upload_ns_ = 0, waits_ = 0;
   uint64_t step_ = 1;
   std::vector<Slab> slabs_;                                 // absent ones are reused
   std::unordered_map<AdapterVersionId, int32_t> versions_;  // of hold()
   std::unordered_map<const LoraPair*, Entry> entries_;
+  std::unordered_map<const SavedTensors*, SavedEntry> saved_;
   std::vector<UploadEnd> ended_;
   std::unique_ptr<Uploader> uploader_;  // goes first: it writes to the arena
 };

@@ -39,6 +39,7 @@ StepTables::Options table_options(const ModelConfig& config, const CudaModelOpti
                                 : std::min(kTableBlocksMax, options.limits.rows_max * per_sequence);
   tables.host_delta_bytes_max = options.host_delta_bytes_max;
   tables.slots_max = options.adapters_max;
+  tables.vocab_max = max_vocab(config, options);
   return tables;
 }
 
@@ -47,8 +48,8 @@ CudaProducts::Options product_options(const CudaModelOptions& options) {
           options.decode_bytes_max, options.batch_invariant};
 }
 
-int64_t result_floats(const ModelConfig& config, const ModelLimits& limits) {
-  return int64_t{limits.logits_rows_max} * config.vocab + int64_t{limits.rows_max} * config.hidden;
+int64_t result_floats(const ModelConfig& config, const CudaModelOptions& options) {
+  return logits_floats(config, options) + int64_t{options.limits.rows_max} * config.hidden;
 }
 
 std::vector<cuda::DeviceWeight> all_weights(const CudaWeights& weights) {
@@ -70,14 +71,14 @@ struct CudaModel::State {
   int64_t held_bytes = 0;
 
   float* hidden_results() const {
-    return reinterpret_cast<float*>(results.data()) + int64_t{options.limits.logits_rows_max} * program.config.vocab;
+    return reinterpret_cast<float*>(results.data()) + logits_floats(program.config, options);
   }
-  Status launch(const ModelBatch& batch, const CudaKv& kv);
-  void give_results(const ModelBatch& batch) const;
+  Result<StepView> launch(const ModelBatch& batch, const CudaKv& kv);
+  void give_results(const ModelBatch& batch, const StepView& view) const;
 };
 
 // The copies stay outside of what is recorded: their sizes are the step's own.
-Status CudaModel::State::launch(const ModelBatch& batch, const CudaKv& kv) {
+Result<StepView> CudaModel::State::launch(const ModelBatch& batch, const CudaKv& kv) {
   CudaStream& stream = program.stream;
   TRY_ASSIGN(const StepView view, tables->fill(batch, kv, adapters, stream));
   const auto launches = [&]() -> Status {
@@ -95,18 +96,24 @@ Status CudaModel::State::launch(const ModelBatch& batch, const CudaKv& kv) {
     TRY(copy_to_host(hidden_results(), program.at.gathered, kFloat * floats, stream));
     TRY(program.head(view));
   }
-  if (batch.logits_rows.empty()) return {};
-  const int64_t floats = std::ssize(batch.logits_rows) * program.config.vocab;
-  return copy_to_host(results.data(), program.at.logits, kFloat * floats, stream);
+  if (!batch.logits_rows.empty()) {
+    const int64_t floats = std::ssize(batch.logits_rows) * view.vocab;
+    TRY(copy_to_host(results.data(), program.at.logits, kFloat * floats, stream));
+  }
+  return view;
 }
 
-void CudaModel::State::give_results(const ModelBatch& batch) const {
-  const auto vocab = static_cast<size_t>(program.config.vocab);
+void CudaModel::State::give_results(const ModelBatch& batch, const StepView& view) const {
+  const auto count = static_cast<int32_t>(batch.logits_rows.size());
+  CHECK(count == 0 || batch.logits_stride >= view.vocab);
   const auto* logits = reinterpret_cast<const float*>(results.data());
-  for (size_t row = 0; row < batch.logits_rows.size(); ++row) {
-    float* to = batch.logits + static_cast<int64_t>(row) * batch.logits_stride;
-    std::memcpy(to, logits + row * vocab, vocab * sizeof(float));
-    std::fill(to + vocab, to + batch.logits_stride, -std::numeric_limits<float>::infinity());
+  for (const SavedRun& run : view.logits_saved) {
+    const int64_t vocab = own_head(run) ? run.saved->lm_head.rows : program.config.vocab;
+    for (int32_t row = run.row_begin; row < std::min(count, run.row_begin + run.row_count); ++row) {
+      float* const to = batch.logits + row * batch.logits_stride;
+      std::copy_n(logits + int64_t{row} * view.vocab, vocab, to);
+      std::fill(to + vocab, to + batch.logits_stride, -std::numeric_limits<float>::infinity());
+    }
   }
   if (batch.hidden_rows.empty()) return;
   std::memcpy(batch.hidden, hidden_results(),
@@ -137,7 +144,7 @@ Result<CudaModel::DeviceBytes> CudaModel::device_bytes(const ModelConfig& config
 }
 
 int64_t CudaModel::pinned_bytes(const ModelConfig& config, const CudaModelOptions& options) {
-  return kFloat * result_floats(config, options.limits) + StepTables::bytes(config, table_options(config, options)) +
+  return kFloat * result_floats(config, options) + StepTables::bytes(config, table_options(config, options)) +
          options.upload_bytes_max;
 }
 
@@ -172,11 +179,13 @@ Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, 
   TRY_ASSIGN(program.memory, allocate_on_device(place_activations(config, options, nullptr, program.at), "Activations",
                                                 "give the model fewer rows a step or less context."));
   place_activations(config, options, program.memory.data(), program.at);
-  TRY_ASSIGN(state->results, PinnedBuffer::allocate(kFloat * result_floats(config, options.limits)));
+  TRY_ASSIGN(state->results, PinnedBuffer::allocate(kFloat * result_floats(config, options)));
   TRY_ASSIGN(StepTables tables, StepTables::create(program.config, table_options(config, options)));
   state->tables = std::make_unique<StepTables>(std::move(tables));
-  TRY_ASSIGN(state->adapters,
-             CudaAdapters::create({options.device, options.adapter_bytes_max, options.upload_bytes_max}));
+  TRY_ASSIGN(
+      state->adapters,
+      CudaAdapters::create(
+          {options.device, options.adapter_bytes_max, options.upload_bytes_max, {config.hidden, config.head_dim}}));
   state->graphs = StepGraphs(options.graphs ? options.graphs_max : 0, options.log);
   return std::unique_ptr<CudaModel>(new CudaModel(std::move(state)));
 }
@@ -191,11 +200,6 @@ Status CudaModel::forward(const ModelBatch& batch, const CudaKv& kv) {
   CHECK(batch.logits_rows.empty() || batch.logits_stride >= config.vocab);
   CHECK(kv.view().kv_heads == config.kv_heads && kv.view().head_dim == config.head_dim);
   if (batch.tokens.empty()) return {};
-  if (!batch.overrides.empty()) {
-    return unsupported(
-        "An adapter replaces whole tensors of the model (modules_to_save or trained tokens), which is not supported on "
-        "a GPU yet: run it on the CPU.");
-  }
   for (const RowGroup& group : batch.groups) {
     if (group.position + group.row_count <= max_positions(config, limits)) continue;
     return Error{ErrorCode::kTooLarge, "A sequence has more positions than the " +
@@ -203,18 +207,19 @@ Status CudaModel::forward(const ModelBatch& batch, const CudaKv& kv) {
                                            " the model was made for: start it with a larger max-model-len."};
   }
   TRY(set_cuda_device(state_->options.device));
-  const Status launched = state_->launch(batch, kv);
+  const Result<StepView> view = state_->launch(batch, kv);
   const Status done =
       state_->program.stream.synchronize();  // failed or not: what was launched reads the host's buffers
-  TRY(launched);
+  if (!view.ok()) return view.error();
   TRY(done);
-  state_->give_results(batch);
+  state_->give_results(batch, *view);
   return {};
 }
 
 CudaAdapters& CudaModel::adapters() { return state_->adapters; }
 const ModelConfig& CudaModel::config() const { return state_->program.config; }
 const ModelLimits& CudaModel::limits() const { return state_->options.limits; }
+int32_t CudaModel::vocab_max() const { return max_vocab(state_->program.config, state_->options); }
 const StepGraphs& CudaModel::graphs() const { return state_->graphs; }
 int64_t CudaModel::device_bytes() const { return state_->held_bytes; }
 

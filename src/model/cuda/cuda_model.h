@@ -17,10 +17,15 @@
 // power of two. Numbers: the residual stream and sums are f32; inputs of products bf16 (or f32, as chosen), or rounded
 // to int8 as on the CPU.
 //
-// Not supported, and refused with a sentence: weights that stream from disk, full tensors replaced by an adapter
-// (batch.overrides), adapters with a larger vocabulary. Host deltas are waited for at the step's start, not at their
-// layer. Failure: create() says what is needed and what is free; after a failed forward() the step's
-// results are undefined and the model can go on, unless the driver lost the device (then every step fails).
+// Full tensors that adapters replace (batch.overrides) are read by the rows of that adapter alone, from its copy on the
+// device. A step with such rows is launched kernel by kernel, never recorded; for all other rows of it the launches,
+// and so the bits, are those of a step without. A head of an adapter's own, and its trained tokens in the head, go
+// through GEMVs whatever the rows: one class.
+//
+// Not supported, and refused with a sentence: weights that stream from disk, vocabularies beyond vocab_max(). Host
+// deltas are waited for at the step's start, not at their layer. Failure: create() says what is needed and what is
+// free; after a failed forward() the step's results are undefined and the model can go on, unless the driver lost the
+// device (then every step fails).
 #pragma once
 
 #include <cstdint>
@@ -47,6 +52,8 @@ struct CudaModelOptions {
   int64_t attention_bytes_max = int64_t{64} << 20;  // partial results of attention at a time, one row's at least
   int64_t table_blocks_max = 0;                     // KV blocks of all sequences of a step; 0: see cuda_model.cc
   int64_t host_delta_bytes_max = int64_t{4} << 20;
+  // Logits beyond the model's vocabulary, for adapters with a larger one: on the device, and pinned.
+  int64_t extra_logits_bytes_max = int64_t{8} << 20;
   bool batch_invariant = false;  // all steps in one kernel class: slow for many rows
   bool graphs = true;            // decode steps as recorded graphs
   int32_t graphs_max = 64;       // kept at a time, the least recently used goes first; 0: none
@@ -67,6 +74,7 @@ class CudaModel {
   const StepGraphs& graphs() const;
   const ModelConfig& config() const;
   const ModelLimits& limits() const;
+  int32_t vocab_max() const;  // of an adapter
 
   // Device memory held for weights, activations and scratch; adapters and CudaKv have their own.
   int64_t device_bytes() const;

@@ -14,7 +14,7 @@ constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // what cuBLASLt's docum
 constexpr int64_t kAlign = 256;
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-bool in_tiles(const DeviceWeight& w) { return w.layout == LayoutId::kTile16 && cuda::has_tile_gemv(w.dtype); }
+bool in_tiles(const DeviceWeight& w) { return w.layout == LayoutId::kTile16; }
 // A GEMV reads it as it is.
 bool read_plain(const DeviceWeight& w) { return !is_quantised(w.dtype); }
 // Its Gemm reads it as it is.
@@ -123,24 +123,35 @@ Status CudaProducts::by_panels(CudaStream& stream, const CudaProduct& product, R
   return {};
 }
 
+// Outputs [first_output, first_output + w.rows) of a product, from plain weights `w`.
+Status CudaProducts::plain(CudaStream& stream, const CudaInput& input, const CudaProduct& product,
+                           const DeviceWeight& w, int32_t first_output, bool accumulate) {
+  for (int32_t row = 0; row < input.rows; row += cuda::kGemvRows) {
+    TRY(cuda::plain_gemv(stream, {.x = static_cast<const std::byte*>(input.x) + row * row_bytes(input.dtype, input.in),
+                                  .x_dtype = input.dtype,
+                                  .x_stride = input.in,
+                                  .rows = std::min(cuda::kGemvRows, input.rows - row),
+                                  .w = w,
+                                  .bias = product.bias == nullptr ? nullptr : product.bias + first_output,
+                                  .y = product.y + row * product.y_stride + first_output,
+                                  .y_stride = product.y_stride,
+                                  .accumulate = accumulate,
+                                  .columns = product.columns}));
+  }
+  return {};
+}
+
+Status CudaProducts::run_own(CudaStream& stream, const CudaInput& input, const CudaProduct& product) {
+  CHECK(input.dtype == options_.activation && read_plain(*product.w));
+  return plain(stream, input, product, *product.w, 0, false);
+}
+
 Status CudaProducts::gemv(CudaStream& stream, const CudaInput& input, const CudaProduct& product, bool accumulate) {
-  const auto plain = [&](const DeviceWeight& w, int32_t first_output) -> Status {
-    for (int32_t row = 0; row < input.rows; row += cuda::kGemvRows) {
-      TRY(cuda::plain_gemv(stream,
-                           {.x = static_cast<const std::byte*>(input.x) + row * row_bytes(input.dtype, input.in),
-                            .x_dtype = input.dtype,
-                            .x_stride = input.in,
-                            .rows = std::min(cuda::kGemvRows, input.rows - row),
-                            .w = w,
-                            .bias = product.bias == nullptr ? nullptr : product.bias + first_output,
-                            .y = product.y + row * product.y_stride + first_output,
-                            .y_stride = product.y_stride,
-                            .accumulate = accumulate}));
-    }
-    return {};
+  const auto by_plain = [&](const DeviceWeight& w, int32_t first_output) {
+    return plain(stream, input, product, w, first_output, accumulate);
   };
-  if (read_plain(*product.w)) return plain(*product.w, 0);
-  if (!in_tiles(*product.w)) return by_panels(stream, product, plain);
+  if (read_plain(*product.w)) return by_plain(*product.w, 0);
+  if (!in_tiles(*product.w)) return by_panels(stream, product, by_plain);
   for (int32_t row = 0; row < input.rows; row += cuda::kGemvRows) {
     const int64_t blocks = int64_t{row} * (input.in / kActivationBlock);
     TRY(cuda::tile_gemv(stream, {.x = {rounded_rows_.q + int64_t{row} * input.in, rounded_rows_.d + blocks,

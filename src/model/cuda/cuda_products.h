@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // CudaProducts: which kernels multiply a layer's input with its weights, for any format and any number of rows.
 //
-// Few rows (kFewRowsTiles, kFewRowsPlain): weights in tiles (q8_0, q4_0, q4_k, q6_k) by tile_gemv with the input
-// rounded to int8; f32, bf16 and f16 by plain_gemv; other quantised formats decoded, then plain_gemv. More rows: bf16
-// by Gemm, everything else decoded to bf16 first.
+// Few rows (kFewRowsTiles, kFewRowsPlain): weights in tiles by tile_gemv with the input rounded to int8; f32, bf16 and
+// f16 by plain_gemv; quantised weights that are not in tiles decoded, then plain_gemv. More rows: bf16 by Gemm,
+// everything else decoded to bf16 first.
 //
 // With activations in f32 every number of rows is "few" (matrix units take 16-bit numbers only): exact, and slow for
 // long prompts. With `batch_invariant` as well, whatever the activations, so that there is one class. A row's bits are
@@ -41,6 +41,7 @@ struct CudaProduct {
   const float* bias = nullptr;  // [w->rows] or null
   float* y = nullptr;           // [rows, w->rows]
   int64_t y_stride = 0;
+  const int32_t* columns = nullptr;  // of run_own() alone: output o is y's column columns[o]
 };
 
 // What projections share: [rows, in] in the type input_type() names.
@@ -70,9 +71,15 @@ class CudaProducts {
   DType input_type(std::span<const CudaProduct> products, int32_t rows) const;
   // y = x W^T (+ bias), + y with `accumulate`, for every product.
   Status run(CudaStream& stream, const CudaInput& input, std::span<const CudaProduct> products, bool accumulate);
+  // For weights that are not the model's: in f32, bf16 or f16, the input in the activations' type. GEMVs for any number
+  // of rows, so that their class is one.
+  Status run_own(CudaStream& stream, const CudaInput& input, const CudaProduct& product);
+  DType activation() const { return options_.activation; }
 
  private:
   bool few(std::span<const CudaProduct> products, int32_t rows) const;
+  Status plain(CudaStream& stream, const CudaInput& input, const CudaProduct& product, const cuda::DeviceWeight& w,
+               int32_t first_output, bool accumulate);
   Status gemv(CudaStream& stream, const CudaInput& input, const CudaProduct& product, bool accumulate);
   Status gemm(CudaStream& stream, const CudaInput& input, const CudaProduct& product, bool accumulate);
   template <typename Run>

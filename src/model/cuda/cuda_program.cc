@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/limits.h"
 #include "model/layer_program.h"
 
 namespace loralei {
@@ -13,10 +14,24 @@ constexpr int64_t kAlign = 256;
 constexpr int64_t kFloat = sizeof(float);
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
+const float* of_layer(const std::vector<const float*>& vectors, int layer) {
+  return vectors.empty() ? nullptr : vectors[static_cast<size_t>(layer)];
+}
+const float* own_final_norm(const DeviceSaved& saved) { return saved.final_norm; }
+
 }  // namespace
 
 int64_t max_positions(const ModelConfig& config, const ModelLimits& limits) {
   return limits.max_model_len > 0 ? limits.max_model_len : config.max_position;
+}
+
+int32_t max_vocab(const ModelConfig& config, const CudaModelOptions& options) {
+  const int64_t more = options.extra_logits_bytes_max / kFloat / options.limits.logits_rows_max;
+  return static_cast<int32_t>(std::min<int64_t>(config.vocab + more, kMaxVocab));
+}
+
+int64_t logits_floats(const ModelConfig& config, const CudaModelOptions& options) {
+  return int64_t{options.limits.logits_rows_max} * max_vocab(config, options);
 }
 
 int64_t place_activations(const ModelConfig& config, const CudaModelOptions& options, std::byte* base,
@@ -40,7 +55,7 @@ int64_t place_activations(const ModelConfig& config, const CudaModelOptions& opt
   to.gate = take(rows * config.ffn);
   to.up = take(rows * config.ffn);
   to.gathered = take(gathered * config.hidden);
-  to.logits = take(int64_t{limits.logits_rows_max} * config.vocab);
+  to.logits = take(logits_floats(config, options));
   to.lora = take(int64_t{3} * StepTables::entries_max(limits) * limits.rank_max);  // q, k and v share an input
   const auto longest = static_cast<int32_t>(max_positions(config, limits));
   const int64_t one_row = cuda::attention_scratch_floats(1, config.heads, config.head_dim, longest);
@@ -91,25 +106,60 @@ Status CudaProgram::project(const Group& group, const CudaInput& input, const St
   return lora(group.all(), {group.modules.data(), group.count}, &input, view, use);
 }
 
-Result<CudaInput> CudaProgram::normed(const float* x, int32_t rows, const float* weight,
-                                      std::span<const CudaProduct> group) {
+template <typename Own>
+Status CudaProgram::norm(std::span<const SavedRun> runs, const cuda::RmsNormArgs& args, Own&& own) {
+  const auto weight_of = [&](const SavedRun& run) {
+    const float* const replaced = run.saved == nullptr ? nullptr : own(*run.saved);
+    return replaced == nullptr ? args.weight : replaced;
+  };
+  for (size_t i = 0; i < runs.size();) {
+    cuda::RmsNormArgs part = args;
+    part.x += runs[i].row_begin * args.x_stride;
+    part.y = static_cast<std::byte*>(args.y) + runs[i].row_begin * row_bytes(args.y_dtype, args.y_stride);
+    part.weight = weight_of(runs[i]);
+    for (part.rows = 0; i < runs.size() && weight_of(runs[i]) == part.weight; ++i) part.rows += runs[i].row_count;
+    TRY(cuda::rms_norm(stream, part));
+  }
+  return {};
+}
+
+cuda::RmsNormArgs CudaProgram::norm_args(const float* x, const float* weight, void* y, DType y_dtype) const {
+  return {.x = x,
+          .x_stride = config.hidden,
+          .y = y,
+          .y_dtype = y_dtype,
+          .y_stride = config.hidden,
+          .weight = weight,
+          .dim = config.hidden,
+          .eps = static_cast<float>(config.rms_eps)};
+}
+
+template <typename Own>
+Result<CudaInput> CudaProgram::normed(const float* x, int32_t rows, const float* weight, std::span<const SavedRun> runs,
+                                      Own&& own, std::span<const CudaProduct> group) {
   const CudaInput input{at.input, products.input_type(group, rows), rows, config.hidden};
-  TRY(cuda::rms_norm(stream, {.x = x,
-                              .x_stride = config.hidden,
-                              .y = at.input,
-                              .y_dtype = input.dtype,
-                              .y_stride = config.hidden,
-                              .weight = weight,
-                              .rows = rows,
-                              .dim = config.hidden,
-                              .eps = static_cast<float>(config.rms_eps)}));
+  TRY(norm(runs, norm_args(x, weight, at.input, input.dtype), own));
   return input;
 }
 
+// A row whose token the adapter has trained takes that, whatever the table says.
 Status CudaProgram::embed(const StepView& view) {
-  TRY(cuda::embed(
-      stream,
-      {.tokens = view.tokens, .rows = view.rows.rows, .w = weights.embed, .y = at.x, .y_stride = config.hidden}));
+  for (const SavedRun& run : view.saved) {
+    TRY(cuda::embed(stream, {.tokens = view.tokens + run.row_begin,
+                             .rows = run.row_count,
+                             .w = own_embed(run) ? run.saved->embed : weights.embed,
+                             .y = at.x + int64_t{run.row_begin} * config.hidden,
+                             .y_stride = config.hidden}));
+    if (run.trained_count == 0) continue;
+    TRY(cuda::gather_rows(stream, {.x = static_cast<const float*>(run.saved->embed_rows.data),
+                                   .x_stride = config.hidden,
+                                   .from = run.trained_from,
+                                   .y = at.x,
+                                   .y_stride = config.hidden,
+                                   .rows = run.trained_count,
+                                   .dim = config.hidden,
+                                   .to = run.trained_to}));
+  }
   cuda::DeviceWeight shape;  // of the output alone
   shape.rows = config.hidden;
   const CudaProduct product{&shape, nullptr, at.x, config.hidden};
@@ -158,28 +208,25 @@ Status CudaProgram::attention_block(const StepView& view, int layer) {
   add(inputs, layer, Module::kK, at.k);
   add(inputs, layer, Module::kV, at.v);
   add(output, layer, Module::kO, at.x);
-  TRY_ASSIGN(const CudaInput input, normed(at.x, rows, layer_weights.input_norm, inputs.all()));
+  const auto own_norm = [layer](const DeviceSaved& saved) { return of_layer(saved.input_norm, layer); };
+  TRY_ASSIGN(const CudaInput input, normed(at.x, rows, layer_weights.input_norm, view.saved, own_norm, inputs.all()));
   TRY(project(inputs, input, view, view.lora, false));
 
   struct Turned {
     float* x;
     int32_t heads;
     const float* norm;
+    std::vector<const float*> DeviceSaved::*own_norm;
   };
-  for (const Turned& turned :
-       {Turned{at.q, config.heads, layer_weights.q_norm}, Turned{at.k, config.kv_heads, layer_weights.k_norm}}) {
+  for (const Turned& turned : {Turned{at.q, config.heads, layer_weights.q_norm, &DeviceSaved::q_norm},
+                               Turned{at.k, config.kv_heads, layer_weights.k_norm, &DeviceSaved::k_norm}}) {
     const int64_t stride = int64_t{turned.heads} * config.head_dim;
     if (config.qk_norm) {
-      TRY(cuda::rms_norm(stream, {.x = turned.x,
-                                  .x_stride = stride,
-                                  .y = turned.x,
-                                  .y_dtype = DType::kF32,
-                                  .y_stride = stride,
-                                  .weight = turned.norm,
-                                  .rows = rows,
-                                  .vectors = turned.heads,
-                                  .dim = config.head_dim,
-                                  .eps = static_cast<float>(config.rms_eps)}));
+      cuda::RmsNormArgs args = norm_args(turned.x, turned.norm, turned.x, DType::kF32);
+      args.x_stride = args.y_stride = stride;
+      args.vectors = turned.heads;
+      args.dim = config.head_dim;
+      TRY(norm(view.saved, args, [&](const DeviceSaved& saved) { return of_layer(saved.*turned.own_norm, layer); }));
     }
     TRY(cuda::rope(stream, {.x = turned.x,
                             .stride = stride,
@@ -203,8 +250,9 @@ Status CudaProgram::ffn_block(const StepView& view, int layer) {
   add(inputs, layer, Module::kGate, at.gate);
   add(inputs, layer, Module::kUp, at.up);
   add(output, layer, Module::kDown, at.x);
-  TRY_ASSIGN(const CudaInput input,
-             normed(at.x, rows, weights.layers[static_cast<size_t>(layer)].post_attention_norm, inputs.all()));
+  const auto own_norm = [layer](const DeviceSaved& saved) { return of_layer(saved.post_attention_norm, layer); };
+  TRY_ASSIGN(const CudaInput input, normed(at.x, rows, weights.layers[static_cast<size_t>(layer)].post_attention_norm,
+                                           view.saved, own_norm, inputs.all()));
   TRY(project(inputs, input, view, view.lora, false));
   const DType activated = products.input_type(output.all(), rows);
   TRY(cuda::swiglu(stream, {.gate = at.gate,
@@ -232,27 +280,48 @@ Status CudaProgram::hidden(const StepView& view) {
   const int32_t rows = view.shape->hidden_rows;
   if (rows == 0) return {};
   TRY(gather(view.hidden_from, rows));
-  return cuda::rms_norm(stream, {.x = at.gathered,
-                                 .x_stride = config.hidden,
-                                 .y = at.gathered,
-                                 .y_dtype = DType::kF32,
-                                 .y_stride = config.hidden,
-                                 .weight = weights.final_norm,
-                                 .rows = rows,
-                                 .dim = config.hidden,
-                                 .eps = static_cast<float>(config.rms_eps)});
+  const auto args = norm_args(at.gathered, weights.final_norm, at.gathered, DType::kF32);
+  return norm(view.hidden_saved, args, own_final_norm);
 }
 
+// Logits of rows with a head, or with trained tokens in it, of their own, over what the model's head gave. Their input
+// takes the place of at.x, which nobody reads any more.
+Status CudaProgram::own_heads(const StepView& view) {
+  for (const SavedRun& run : view.logits_saved) {
+    if (run.saved == nullptr || run.saved->lm_head.rows + run.saved->head_rows.rows == 0) continue;
+    const CudaInput input{at.x, products.activation(), run.row_count, config.hidden};
+    const SavedRun rows{.row_count = run.row_count, .saved = run.saved};
+    const float* const gathered = at.gathered + int64_t{run.row_begin} * config.hidden;
+    TRY(norm({&rows, 1}, norm_args(gathered, weights.final_norm, at.x, input.dtype), own_final_norm));
+    float* const logits = at.logits + int64_t{run.row_begin} * view.vocab;
+    if (own_head(run)) {
+      TRY(products.run_own(stream, input, {.w = &run.saved->lm_head, .y = logits, .y_stride = view.vocab}));
+    }
+    if (run.saved->head_rows.rows == 0) continue;
+    TRY(products.run_own(
+        stream, input,
+        {.w = &run.saved->head_rows, .y = logits, .y_stride = view.vocab, .columns = run.saved->head_tokens}));
+  }
+  return {};
+}
+
+// The model's head for all rows if one of them uses it: what others use comes in its place.
 Status CudaProgram::head(const StepView& view) {
   const int32_t rows = view.shape->logits_rows;
   if (rows == 0) return {};
   TRY(gather(view.logits_from, rows));
-  Group group;
-  group.products[0] = {&weights.head, nullptr, at.logits, config.vocab};
-  group.modules[0] = static_cast<size_t>(config.layers) * static_cast<size_t>(kLayerModules);
-  group.count = 1;
-  TRY_ASSIGN(const CudaInput input, normed(at.gathered, rows, weights.final_norm, group.all()));
-  return project(group, input, view, view.head_lora, false);
+  const CudaProduct product{&weights.head, nullptr, at.logits, view.vocab};
+  TRY_ASSIGN(const CudaInput input,
+             normed(at.gathered, rows, weights.final_norm, view.logits_saved, own_final_norm, {&product, 1}));
+  if (!std::all_of(view.logits_saved.begin(), view.logits_saved.end(), own_head)) {
+    TRY(products.run(stream, input, {&product, 1}, false));
+  }
+  TRY(own_heads(view));
+  cuda::DeviceWeight shape;  // of the output alone
+  shape.rows = view.vocab;
+  const CudaProduct all{&shape, nullptr, at.logits, view.vocab};
+  const size_t module = static_cast<size_t>(config.layers) * static_cast<size_t>(kLayerModules);
+  return lora({&all, 1}, {&module, 1}, &input, view, view.head_lora);
 }
 
 Status CudaProgram::layers(const StepView& view) {

@@ -31,7 +31,7 @@ struct Activations {
   float* gate = nullptr;
   float* up = nullptr;
   float* gathered = nullptr;  // [rows, hidden] rows of x that want logits or hidden states
-  float* logits = nullptr;    // [logits rows, vocab]
+  float* logits = nullptr;    // [logits rows, StepView::vocab]
   float* lora = nullptr;      // [targets][entries][rank]
   float* attention = nullptr;
   int64_t attention_floats = 0;
@@ -41,6 +41,9 @@ struct Activations {
 int64_t place_activations(const ModelConfig& config, const CudaModelOptions& options, std::byte* base, Activations& to);
 
 int64_t max_positions(const ModelConfig& config, const ModelLimits& limits);
+// The largest vocabulary of an adapter for which the logits have room, and that room.
+int32_t max_vocab(const ModelConfig& config, const CudaModelOptions& options);
+int64_t logits_floats(const ModelConfig& config, const CudaModelOptions& options);
 
 struct CudaProgram {
   ModelConfig config;
@@ -52,7 +55,8 @@ struct CudaProgram {
 
   // Embedding and layers.
   Status layers(const StepView& view);
-  // After layers(): hidden states after the final norm into at.gathered, logits into at.logits (at.gathered is lost).
+  // After layers(): hidden states after the final norm into at.gathered, then logits into at.logits (at.gathered and
+  // at.x are lost).
   Status hidden(const StepView& view);
   Status head(const StepView& view);
 
@@ -74,11 +78,19 @@ struct CudaProgram {
               const StepView& view, const LoraUse& use);
   // The rows of x that `from` names, into at.gathered.
   Status gather(const int32_t* from, int32_t rows);
-  Result<CudaInput> normed(const float* x, int32_t rows, const float* weight, std::span<const CudaProduct> products);
+  // rms_norm of all rows of the runs, whose weight is the model's (args.weight) but where own(tensors) is another.
+  template <typename Own>
+  Status norm(std::span<const SavedRun> runs, const cuda::RmsNormArgs& args, Own&& own);
+  // Of rows [.., hidden] at `x`.
+  cuda::RmsNormArgs norm_args(const float* x, const float* weight, void* y, DType y_dtype) const;
+  template <typename Own>
+  Result<CudaInput> normed(const float* x, int32_t rows, const float* weight, std::span<const SavedRun> runs, Own&& own,
+                           std::span<const CudaProduct> products);
   Status embed(const StepView& view);
   Status attend(const StepView& view, int layer, DType out_dtype);
   Status attention_block(const StepView& view, int layer);
   Status ffn_block(const StepView& view, int layer);
+  Status own_heads(const StepView& view);
 };
 
 }  // namespace loralei

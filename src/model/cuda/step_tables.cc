@@ -51,6 +51,28 @@ bool is_decode_step(const ModelBatch& batch) {
                                                   [](const RowGroup& group) { return group.row_count == 1; });
 }
 
+// Places among `rows`, which ascend, of the rows [begin, begin + count): the first, and how many.
+std::pair<int32_t, int32_t> places_among(std::span<const int32_t> rows, int32_t begin, int32_t count) {
+  const auto first = std::lower_bound(rows.begin(), rows.end(), begin);
+  const auto last = std::lower_bound(first, rows.end(), begin + count);
+  return {static_cast<int32_t>(first - rows.begin()), static_cast<int32_t>(last - first)};
+}
+
+// `own`, each where place(row_begin, row_count) puts it, and the model's runs between them, over `rows` rows.
+template <typename Place>
+void cover(std::span<const SavedRun> own, int32_t rows, std::vector<SavedRun>& runs, Place&& place) {
+  runs.clear();
+  int32_t row = 0;
+  for (SavedRun run : own) {
+    std::tie(run.row_begin, run.row_count) = place(run.row_begin, run.row_count);
+    if (run.row_count == 0) continue;
+    if (run.row_begin > row) runs.push_back({.row_begin = row, .row_count = run.row_begin - row});
+    runs.push_back(run);
+    row = run.row_begin + run.row_count;
+  }
+  if (row < rows) runs.push_back({.row_begin = row, .row_count = rows - row});
+}
+
 AdapterVersionId version_of(const ModelBatch& batch, size_t slot) {
   return batch.versions.empty() ? AdapterVersionId() : batch.versions[slot];
 }
@@ -66,7 +88,7 @@ int64_t StepTables::bytes(const ModelConfig& config, const Options& options) {
   const int64_t rows = options.limits.rows_max;
   const int64_t lora = room<cuda::DeviceLoraSegment>(plan.segments) + room<cuda::DeviceLoraPart>(plan.entries) +
                        room<cuda::DeviceLoraRun>(plan.rows) + room<int32_t>(plan.entries);
-  return 4 * room<int32_t>(rows) + room<int32_t>(options.limits.logits_rows_max) +
+  return 6 * room<int32_t>(rows) + room<int32_t>(options.limits.logits_rows_max) +
          room<int32_t>(options.table_blocks_max) + room<cuda::AttentionTile>(rows) + 2 * lora +
          room<cuda::DeviceLora>(static_cast<int64_t>(module_count(config)) * options.slots_max) +
          options.host_delta_bytes_max;
@@ -77,6 +99,10 @@ StepTables::StepTables(const ModelConfig& config, const Options& options)
   runs_.reserve(static_cast<size_t>(options.limits.rows_max));
   tiles_.reserve(static_cast<size_t>(options.limits.rows_max));
   head_segments_.reserve(static_cast<size_t>(options.limits.segments_max));
+  for (auto* runs : {&own_, &saved_, &hidden_saved_, &logits_saved_}) {
+    runs->reserve(static_cast<size_t>(options.limits.rows_max));
+  }
+  for (auto* rows : {&trained_from_, &trained_to_}) rows->reserve(static_cast<size_t>(options.limits.rows_max));
   shape_.ranks.resize(module_count(config));
   pairs_.reserve(module_count(config));
 }
@@ -168,7 +194,6 @@ void StepTables::measure(const ModelBatch& batch, const CudaKv& kv, bool bucket)
 
 // Tokens, positions, the rows that want something, and where each row's block table begins: -1 until put_blocks().
 Status StepTables::put_rows(const ModelBatch& batch, int32_t** tables, StepView& view) {
-  for (const TokenId token : batch.tokens) CHECK(token >= 0 && token < config_->vocab);
   view.rows.rows = shape_.rows;
   TRY(put(batch.tokens, shape_.rows, TokenId{-1}, &view.tokens));
   TRY(put(batch.positions, shape_.rows, 0, &view.rows.positions));
@@ -246,21 +271,90 @@ Status StepTables::put_lora(const cuda::LoraPlan& plan, const LoraSizes& sizes, 
 
 // The segments of the rows that want logits, by their place among them.
 void StepTables::gather_segments(const ModelBatch& batch) {
-  const std::span<const int32_t> rows = batch.logits_rows;
   head_segments_.clear();
   for (LoraSegment segment : batch.segments) {
-    const auto first = std::lower_bound(rows.begin(), rows.end(), segment.row_begin);
-    const auto last = std::lower_bound(first, rows.end(), segment.row_begin + segment.row_count);
-    segment.row_begin = static_cast<int32_t>(first - rows.begin());
-    segment.row_count = static_cast<int32_t>(last - first);
+    std::tie(segment.row_begin, segment.row_count) =
+        places_among(batch.logits_rows, segment.row_begin, segment.row_count);
     if (segment.row_count > 0) head_segments_.push_back(segment);
   }
+}
+
+// Tensors that nobody brought before the step wait here.
+Status StepTables::ensure_saved(const ModelBatch& batch, CudaAdapters& adapters) {
+  for (const RowOverride& run : batch.overrides) TRY(adapters.ensure(*run.saved, run.version));
+  own_.clear();
+  for (const RowOverride& run : batch.overrides) {
+    const DeviceSaved* const saved = adapters.find(*run.saved, run.version);
+    if (saved->lm_head.rows > options_.vocab_max) {
+      return unsupported("An adapter has a vocabulary of " + std::to_string(saved->lm_head.rows) +
+                         " tokens and the model was made for up to " + std::to_string(options_.vocab_max) +
+                         ": start it for fewer sequences at a time.");
+    }
+    own_.push_back({.row_begin = run.row_begin, .row_count = run.row_count, .saved = saved});
+  }
+  return {};
+}
+
+// Which of the rows in own_ have a trained token.
+Status StepTables::put_trained(const ModelBatch& batch) {
+  trained_from_.clear();
+  trained_to_.clear();
+  for (size_t i = 0; i < own_.size(); ++i) {
+    const std::vector<TokenId>& ids = batch.overrides[i].saved->embed_tokens;
+    SavedRun& run = own_[i];
+    for (int32_t row = run.row_begin; row < run.row_begin + run.row_count; ++row) {
+      const TokenId token = batch.tokens[static_cast<size_t>(row)];
+      const auto found = std::lower_bound(ids.begin(), ids.end(), token);
+      if (found == ids.end() || *found != token) continue;
+      trained_from_.push_back(static_cast<int32_t>(found - ids.begin()));
+      trained_to_.push_back(row);
+      ++run.trained_count;
+    }
+  }
+  const auto count = static_cast<int32_t>(trained_to_.size());
+  const int32_t *from = nullptr, *to = nullptr;
+  TRY(put(std::span<const int32_t>(trained_from_), count, 0, &from));
+  TRY(put(std::span<const int32_t>(trained_to_), count, 0, &to));
+  for (SavedRun& run : own_) {
+    run.trained_from = from;
+    run.trained_to = to;
+    from += run.trained_count;
+    to += run.trained_count;
+  }
+  return {};
+}
+
+Status StepTables::put_saved(const ModelBatch& batch, CudaAdapters& adapters, StepView& view) {
+  TRY(ensure_saved(batch, adapters));
+  TRY(put_trained(batch));
+  const auto among = [](std::span<const int32_t> rows) {
+    return [rows](int32_t begin, int32_t count) { return places_among(rows, begin, count); };
+  };
+  cover(own_, shape_.rows, saved_, [](int32_t begin, int32_t count) { return std::pair{begin, count}; });
+  cover(own_, shape_.hidden_rows, hidden_saved_, among(batch.hidden_rows));
+  cover(own_, shape_.logits_rows, logits_saved_, among(batch.logits_rows));
+  for (const SavedRun& run : saved_) {
+    const int32_t vocab = own_embed(run) ? run.saved->embed.rows : config_->vocab;
+    const auto end = std::min(static_cast<size_t>(run.row_begin + run.row_count), batch.tokens.size());
+    for (auto row = static_cast<size_t>(run.row_begin); row < end; ++row) {
+      CHECK(batch.tokens[row] >= 0 && batch.tokens[row] < vocab);
+    }
+  }
+  vocab_ = config_->vocab;
+  for (const SavedRun& run : logits_saved_) {
+    if (own_head(run)) vocab_ = std::max(vocab_, run.saved->lm_head.rows);
+  }
+  view.saved = saved_;
+  view.hidden_saved = hidden_saved_;
+  view.logits_saved = logits_saved_;
+  view.vocab = vocab_;
+  return {};
 }
 
 Result<cuda::DeviceLora> StepTables::put_delta(const ModelBatch& batch, size_t module, size_t slot,
                                                const float* delta) {
   const Module kind = module_kind(*config_, module);
-  const auto out = static_cast<size_t>(module_out(*config_, kind));
+  const auto out = static_cast<size_t>(kind == Module::kLmHead ? vocab_ : module_out(*config_, kind));
   const size_t stride = kind == Module::kLmHead ? static_cast<size_t>(batch.logits_stride) : out;
   int32_t rows = 0;
   for (const LoraSegment& segment :
@@ -278,14 +372,10 @@ Result<cuda::DeviceLora> StepTables::put_delta(const ModelBatch& batch, size_t m
   return lora;
 }
 
-Status StepTables::check(const LoraPair& pair, size_t module) const {
+Status StepTables::check(const LoraPair& pair) const {
   if (pair.rank > options_.limits.rank_max) {
     return unsupported("An adapter has rank " + std::to_string(pair.rank) + " and the model was made for ranks up to " +
                        std::to_string(options_.limits.rank_max) + ": start it with a higher largest rank.");
-  }
-  if (pair.out > module_out(*config_, module_kind(*config_, module))) {
-    return unsupported(
-        "An adapter has a larger vocabulary than the model, which is not supported on a GPU yet: run it on the CPU.");
   }
   return {};
 }
@@ -302,7 +392,7 @@ Result<cuda::DeviceLora> StepTables::source(const ModelBatch& batch, size_t modu
   const CudaAdapters::Entry* entry = adapters.find(*from.pair, version);
   if (entry == nullptr) {  // became resident since its column was looked through
     const LoraPair* const late[] = {from.pair};
-    TRY(check(*from.pair, module));
+    TRY(check(*from.pair));
     TRY(adapters.ensure(late, version));
     entry = adapters.find(*from.pair, version);
   }
@@ -318,7 +408,7 @@ Status StepTables::ensure_adapters(const ModelBatch& batch, CudaAdapters& adapte
     for (size_t module = 0; module < module_count(*config_); ++module) {
       const LoraSource& source = batch.sources[module * slots + slot];
       if (source.kind.load(std::memory_order_acquire) != LoraSourceKind::kResident) continue;
-      TRY(check(*source.pair, module));
+      TRY(check(*source.pair));
       pairs_.push_back(source.pair);
     }
     TRY(adapters.ensure(pairs_, version_of(batch, slot)));
@@ -344,7 +434,7 @@ Result<StepView> StepTables::fill(const ModelBatch& batch, const CudaKv& kv, Cud
   adapters.begin_step();
   StepView view;
   view.shape = &shape_;
-  view.bucket = options_.buckets && is_decode_step(batch);
+  view.bucket = options_.buckets && batch.overrides.empty() && is_decode_step(batch);
   TRY(make_plans(batch));
   measure(batch, kv, view.bucket);
 
@@ -356,6 +446,7 @@ Result<StepView> StepTables::fill(const ModelBatch& batch, const CudaKv& kv, Cud
   TRY(put_lora(head_plan_, shape_.head_lora, view.head_lora));
   TRY(take(module_count(*config_) * static_cast<size_t>(shape_.slots), &sources, &view.sources));
   TRY(put_blocks(batch, kv.blocks(), tables, view));  // from here on addresses are the step's own
+  TRY(put_saved(batch, adapters, view));
   if (!batch.segments.empty()) {
     TRY(ensure_adapters(batch, adapters));
     TRY(put_sources(batch, adapters, sources));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // StepTables: what a step's kernels read besides activations, filled on the host into one pinned buffer and copied to
 // the device at once: tokens, positions, block tables, attention tiles, LoRA plans, the table of LoRA sources, the rows
-// of logits, host deltas. A decode step is filled up to its bucket (StepShape) with idle rows, parts and runs.
+// of logits, trained tokens, host deltas. A decode step is filled up to its bucket (StepShape) with idle rows, parts
+// and runs. Rows whose adapter replaces full tensors are in no bucket: their launches name these tensors, so a step
+// with one is launched as it is, kernel by kernel.
 //
 // Thread: the model's. Ownership: owns both buffers; the spans of a StepView live until the next fill(). Invariants: no
 // allocation after create() but for adapters that nobody brought before their first step; the step before is done when
@@ -43,6 +45,20 @@ struct LoraUse {
   int32_t entries = 0;  // of the shape; 0: no LoRA
 };
 
+// Rows [row_begin, row_begin + row_count) that use the same full tensors.
+struct SavedRun {
+  int32_t row_begin = 0;
+  int32_t row_count = 0;
+  const DeviceSaved* saved = nullptr;  // null: the model's own
+  // Among the step's rows: rows trained_to[i] have a trained token, the trained_from[i]th.
+  const int32_t* trained_from = nullptr;
+  const int32_t* trained_to = nullptr;
+  int32_t trained_count = 0;
+};
+
+inline bool own_embed(const SavedRun& run) { return run.saved != nullptr && run.saved->embed.rows > 0; }
+inline bool own_head(const SavedRun& run) { return run.saved != nullptr && run.saved->lm_head.rows > 0; }
+
 // Device pointers of the step, whose lengths are those of the shape. Modules are numbered as ModelBatch::sources has
 // them.
 struct StepView {
@@ -57,6 +73,9 @@ struct StepView {
   int32_t tile_count = 0;
   LoraUse lora, head_lora;
   const cuda::DeviceLora* sources = nullptr;  // [modules][slots]
+  // Each covers its rows in order: the step's, those that want hidden states, those that want logits.
+  std::span<const SavedRun> saved, hidden_saved, logits_saved;
+  int32_t vocab = 0;  // columns of the logits: the largest vocabulary of their rows, the model's at least
 };
 
 class StepTables {
@@ -67,6 +86,7 @@ class StepTables {
     int64_t table_blocks_max = 0;      // entries of all block tables of a step
     int64_t host_delta_bytes_max = 0;  // of LoraSourceKind::kHostDelta
     int32_t slots_max = 0;
+    int32_t vocab_max = 0;      // of an adapter's head
     bool buckets = false;       // decode steps are filled up to their bucket
     int64_t positions_max = 0;  // of a sequence
   };
@@ -93,9 +113,12 @@ class StepTables {
   Status put_blocks(const ModelBatch& batch, int32_t blocks, int32_t* tables, StepView& view);
   Status put_attention(const ModelBatch& batch, StepView& view);
   Status put_lora(const cuda::LoraPlan& plan, const LoraSizes& sizes, LoraUse& use);
+  Status ensure_saved(const ModelBatch& batch, CudaAdapters& adapters);
+  Status put_trained(const ModelBatch& batch);
+  Status put_saved(const ModelBatch& batch, CudaAdapters& adapters, StepView& view);
   Status ensure_adapters(const ModelBatch& batch, CudaAdapters& adapters);
   Status put_sources(const ModelBatch& batch, CudaAdapters& adapters, cuda::DeviceLora* table);
-  Status check(const LoraPair& pair, size_t module) const;
+  Status check(const LoraPair& pair) const;
   Result<cuda::DeviceLora> source(const ModelBatch& batch, size_t module, size_t slot, CudaAdapters& adapters);
   Result<cuda::DeviceLora> put_delta(const ModelBatch& batch, size_t module, size_t slot, const float* delta);
   void gather_segments(const ModelBatch& batch);
@@ -109,6 +132,9 @@ class StepTables {
   std::vector<AttentionRun> runs_;
   std::vector<cuda::AttentionTile> tiles_;
   std::vector<LoraSegment> head_segments_;
+  std::vector<SavedRun> own_, saved_, hidden_saved_, logits_saved_;  // own_: those with tensors of their own
+  std::vector<int32_t> trained_from_, trained_to_;
+  int32_t vocab_ = 0;  // as StepView has it
   StepShape shape_;
   std::vector<const LoraPair*> pairs_;
 };

@@ -105,7 +105,7 @@ struct EmbedArgs {
 };
 Status embed(CudaStream& stream, const EmbedArgs& args);
 
-// y[i] = x[from[i]]; -1: zeros. y_dtype f32, bf16 or f16: also the way to round an input of products.
+// y[to[i]] = x[from[i]]; -1: zeros. y_dtype f32, bf16 or f16: also the way to round an input of products.
 struct GatherArgs {
   const float* x = nullptr;
   int64_t x_stride = 0;
@@ -115,6 +115,7 @@ struct GatherArgs {
   int64_t y_stride = 0;
   int32_t rows = 0;
   int32_t dim = 0;
+  const int32_t* to = nullptr;  // each row once; null: row i
 };
 Status gather_rows(CudaStream& stream, const GatherArgs& args);
 
@@ -319,8 +320,8 @@ struct RoundRowsArgs {
 };
 Status round_rows(CudaStream& stream, const RoundRowsArgs& args);
 
-// y = x W^T (+ bias) (+ y with `accumulate`) for quantised weights in tiles (q8_0, q4_0, q4_k, q6_k): integer products
-// within blocks as ops/args.h defines them, the blocks' f32 terms summed in another order than there, which the shape
+// y = x W^T (+ bias) (+ y with `accumulate`) for quantised weights in tiles, in any format: integer products within
+// blocks as ops/args.h defines them, the blocks' f32 terms summed in another order than there, which the shape
 // alone fixes. 1 to kGemvRows rows.
 struct TileGemvArgs {
   RoundedRows x;
@@ -331,10 +332,10 @@ struct TileGemvArgs {
   int64_t y_stride = 0;
   bool accumulate = false;
 };
-bool has_tile_gemv(DType dtype);
 Status tile_gemv(CudaStream& stream, const TileGemvArgs& args);
 
-// The same for weights in f32, bf16 or f16 and inputs in f32 or bf16. 1 to kGemvRows rows.
+// The same for weights in f32, bf16 or f16 and inputs in f32 or bf16. 1 to kGemvRows rows. With `columns` the weights are
+// some of a matrix's rows: output o goes to y's column columns[o].
 struct PlainGemvArgs {
   const void* x = nullptr;
   DType x_dtype = DType::kBF16;
@@ -345,6 +346,7 @@ struct PlainGemvArgs {
   float* y = nullptr;
   int64_t y_stride = 0;
   bool accumulate = false;
+  const int32_t* columns = nullptr;  // [w.rows], each once; null: o
 };
 Status plain_gemv(CudaStream& stream, const PlainGemvArgs& args);
 

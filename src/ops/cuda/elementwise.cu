@@ -60,11 +60,13 @@ KERNEL void add_kernel(const float* x, int64_t x_stride, float* y, int64_t y_str
 }
 
 template <typename Y>
-KERNEL void gather_kernel(const float* x, int64_t x_stride, const int32_t* from, Y* y, int64_t y_stride, int dim) {
+KERNEL void gather_kernel(const float* x, int64_t x_stride, const int32_t* from, const int32_t* to, Y* y,
+                          int64_t y_stride, int dim) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= dim) return;
   const int64_t row = from != nullptr ? from[blockIdx.y] : static_cast<int64_t>(blockIdx.y);
-  put(y + blockIdx.y * y_stride + i, row >= 0 ? x[row * x_stride + i] : 0.0f);
+  const int64_t place = to != nullptr ? to[blockIdx.y] : static_cast<int64_t>(blockIdx.y);
+  put(y + place * y_stride + i, row >= 0 ? x[row * x_stride + i] : 0.0f);
 }
 
 template <typename W>
@@ -160,7 +162,7 @@ Status gather_rows(CudaStream& stream, const GatherArgs& args) {
   return for_plain("gathered rows", args.y_dtype, [&](auto type) {
     using Y = decltype(type);
     return launch(gather_kernel<Y>, row_grid(args.dim, args.rows), {kThreads, 1, 1}, 0, stream.handle(), args.x,
-                  args.x_stride, args.from, static_cast<Y*>(args.y), args.y_stride, args.dim);
+                  args.x_stride, args.from, args.to, static_cast<Y*>(args.y), args.y_stride, args.dim);
   });
 }
 

@@ -169,5 +169,25 @@ TEST_F(CudaElementwise, GatheredRowsAndRounding) {
   }
 }
 
+TEST_F(CudaElementwise, GatheredRowsGoWhereTheyAreSent) {
+  Prng prng(906);
+  const int32_t dim = 300;
+  const std::vector<float> x = random_floats(prng, 3 * dim), start = random_floats(prng, 5 * dim);
+  const std::vector<int32_t> from = {2, 0, 2}, to = {4, 0, 1};
+  auto source = device(x), y = device(start);
+  auto from_rows = device(from), to_rows = device(to);
+  LAUNCH_OK(gather_rows(stream_, {.x = source.data(),
+                                  .x_stride = dim,
+                                  .from = from_rows.data(),
+                                  .y = y.data(),
+                                  .y_stride = dim,
+                                  .rows = 3,
+                                  .dim = dim,
+                                  .to = to_rows.data()}));
+  std::vector<float> expected = start;
+  for (size_t i = 0; i < from.size(); ++i) std::copy_n(x.begin() + from[i] * dim, dim, expected.begin() + to[i] * dim);
+  EXPECT_TRUE(same_bits(y.get(), expected));
+}
+
 }  // namespace
 }  // namespace loralei::cuda

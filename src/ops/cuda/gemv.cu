@@ -60,6 +60,9 @@ DEVICE int dot_words(const uint32_t (&w)[kWords], const int8_t* x, int word, int
   }
 }
 
+// The lowest four bits, each as the fifth bit of its byte.
+DEVICE uint32_t fifth_bits(uint32_t bits) { return ((bits & 15u) * 0x00204081u & 0x01010101u) << 4; }
+
 // Adds one block of one output, this lane's half of it, to the sums of all rows.
 template <DType kType, int kRows>
 DEVICE void add_block(const TileBlock<kType>& block, int half, int64_t index, const RoundedRows& x, int in, int rows,
@@ -76,7 +79,9 @@ DEVICE void add_block(const TileBlock<kType>& block, int half, int64_t index, co
       const int sum = dot_words<4>(w, x.q + static_cast<int64_t>(row) * in + index * 32, 4 * half, 0);
       sums[row] = fmaf(static_cast<float>(sum), mul_rn(d, x.d[row * blocks32 + index]), sums[row]);
     }
-  } else if constexpr (kType == DType::kQ4_0) {
+  } else if constexpr (BlockShape<kType>::kElems == 32) {  // four or five bits, a zero point or a minimum
+    constexpr bool kMinimum = BlockShape<kType>::kHalves == 2, kFive = BlockShape<kType>::kFive;
+    constexpr int kZero = kFive ? 16 : 8;
     uint32_t low[2], high[2];
     constexpr uint32_t kOnes[2] = {0x01010101u, 0x01010101u};
 #pragma unroll
@@ -84,18 +89,35 @@ DEVICE void add_block(const TileBlock<kType>& block, int half, int64_t index, co
       const uint32_t word = block.quants(2 * half + i);
       low[i] = word & 0x0F0F0F0Fu;
       high[i] = word >> 4 & 0x0F0F0F0Fu;
+      if constexpr (kFive) {
+        const uint32_t fifths = block.high(0) >> 4 * (2 * half + i);
+        low[i] |= fifth_bits(fifths);
+        high[i] |= fifth_bits(fifths >> 16);
+      }
     }
+    float m = 0;
+    if constexpr (kMinimum) m = block.half(1);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       if (row >= rows) break;
       const int8_t* from = x.q + static_cast<int64_t>(row) * in + index * 32;
       int sum = dot_words<2>(high, from, 4 + 2 * half, dot_words<2>(low, from, 2 * half, 0));
-      sum -= 8 * dot_words<2>(kOnes, from, 4 + 2 * half, dot_words<2>(kOnes, from, 2 * half, 0));
+      if constexpr (!kMinimum) {
+        sum -= kZero * dot_words<2>(kOnes, from, 4 + 2 * half, dot_words<2>(kOnes, from, 2 * half, 0));
+      }
       sums[row] = fmaf(static_cast<float>(sum), mul_rn(d, x.d[row * blocks32 + index]), sums[row]);
+      if constexpr (kMinimum) {
+        if (half == 0) sums[row] = fmaf(m, x.sums[row * blocks32 + index], sums[row]);
+      }
     }
-  } else if constexpr (kType == DType::kQ4_K) {
+  } else if constexpr (BlockShape<kType>::kK) {
     const float dmin = block.half(1);
     const uint32_t s0 = block.scales(0), s1 = block.scales(1), s2 = block.scales(2);
+    uint32_t fifths[4] = {};
+    if constexpr (kType == DType::kQ5_K) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) fifths[i] = block.high(4 * half + i);
+    }
 #pragma unroll
     for (int group = 0; group < 4; ++group) {
       uint32_t words[4];
@@ -103,10 +125,12 @@ DEVICE void add_block(const TileBlock<kType>& block, int half, int64_t index, co
       for (int i = 0; i < 4; ++i) words[i] = block.quants(8 * group + 4 * half + i);
 #pragma unroll
       for (int side = 0; side < 2; ++side) {
+        const int sub = 2 * group + side;
         uint32_t w[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) w[i] = words[i] >> 4 * side & 0x0F0F0F0Fu;
-        const int sub = 2 * group + side;
+        for (int i = 0; i < 4; ++i) {
+          w[i] = (words[i] >> 4 * side & 0x0F0F0F0Fu) | (fifths[i] >> sub & 0x01010101u) << 4;
+        }
         int scale, minimum;
         k_scale_min(s0, s1, s2, sub, &scale, &minimum);
         const float ds = mul_rn(d, static_cast<float>(scale)), m = -mul_rn(dmin, static_cast<float>(minimum));
@@ -186,7 +210,7 @@ constexpr int kPlainWarps = 4;
 template <typename W, typename X, int kRows>
 KERNEL void BLOCK_LIMIT(32 * kPlainWarps)
     plain_gemv_kernel(const X* x, int64_t x_stride, int rows, int in, const W* weights, int out, const float* bias,
-                      float* y, int64_t y_stride, bool accumulate, bool vectors) {
+                      const int32_t* columns, float* y, int64_t y_stride, bool accumulate, bool vectors) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int o = static_cast<int>(blockIdx.x * kPlainWarps + threadIdx.x / 32);
   if (o >= out) return;
@@ -220,7 +244,7 @@ KERNEL void BLOCK_LIMIT(32 * kPlainWarps)
     float sum = warp_sum(sums[row]);
     if (lane != 0) continue;
     if (bias != nullptr) sum += bias[o];
-    float* to = y + row * y_stride + o;
+    float* to = y + row * y_stride + (columns != nullptr ? columns[o] : o);
     *to = accumulate ? *to + sum : sum;
   }
 }
@@ -261,23 +285,9 @@ Status round_rows(CudaStream& stream, const RoundRowsArgs& args) {
                 stream.handle(), args.x, args.x_stride, args.in, args.to);
 }
 
-bool has_tile_gemv(DType dtype) {
-  return dtype == DType::kQ8_0 || dtype == DType::kQ4_0 || dtype == DType::kQ4_K || dtype == DType::kQ6_K;
-}
-
 Status tile_gemv(CudaStream& stream, const TileGemvArgs& args) {
-  switch (args.w.dtype) {
-    case DType::kQ8_0:
-      return launch_tiles<DType::kQ8_0>(stream, args);
-    case DType::kQ4_0:
-      return launch_tiles<DType::kQ4_0>(stream, args);
-    case DType::kQ4_K:
-      return launch_tiles<DType::kQ4_K>(stream, args);
-    case DType::kQ6_K:
-      return launch_tiles<DType::kQ6_K>(stream, args);
-    default:
-      return no_kernel("products of few rows with tiles", args.w.dtype);
-  }
+  return for_quantised("products of few rows with tiles", args.w.dtype,
+                       [&](auto tag) { return launch_tiles<decltype(tag)::kValue>(stream, args); });
 }
 
 Status plain_gemv(CudaStream& stream, const PlainGemvArgs& args) {
@@ -292,8 +302,8 @@ Status plain_gemv(CudaStream& stream, const PlainGemvArgs& args) {
       return for_rows(args.rows, [&](auto rows) {
         return launch(plain_gemv_kernel<W, X, decltype(rows)::kValue>, {blocks_for(args.w.rows, kPlainWarps), 1, 1},
                       {32 * kPlainWarps, 1, 1}, 0, stream.handle(), static_cast<const X*>(args.x), args.x_stride,
-                      args.rows, args.w.cols, static_cast<const W*>(args.w.data), args.w.rows, args.bias, args.y,
-                      args.y_stride, args.accumulate, vectors);
+                      args.rows, args.w.cols, static_cast<const W*>(args.w.data), args.w.rows, args.bias, args.columns,
+                      args.y, args.y_stride, args.accumulate, vectors);
       });
     });
   };

@@ -63,7 +63,8 @@ TEST_F(CudaGemv, RoundedRowsAreTheDefinitionsBits) {
 // a term is at most what the decoded numbers give.
 TEST_F(CudaGemv, TilesAgreeWithTheReference) {
   Prng prng(932);
-  for (DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K}) {
+  for (DType dtype : kAllDTypes) {
+    if (!is_quantised(dtype)) continue;
     for (const auto& [out, in, rows] : {std::tuple{1, 256, 1}, {16, 512, 3}, {37, 2304, 8}, {100, 768, 2}}) {
       const std::vector<std::byte> weights = random_rows(prng, dtype, out, in);
       std::vector<float> values(static_cast<size_t>(out * in));
@@ -84,7 +85,7 @@ TEST_F(CudaGemv, TilesAgreeWithTheReference) {
           for (int32_t o = 0; o < out; ++o) {
             double magnitude = 2;
             for (int32_t k = 0; k < in; ++k) {
-              // What cancels inside a number's own terms counts as well: 8, 32 or the minimum times the scale.
+              // What cancels inside a number's own terms counts as well: 8 to 32, or the minimum, times the scale.
               magnitude += 3.0 * (std::fabs(static_cast<double>(values[static_cast<size_t>(o * in + k)])) + 0.1) *
                            std::fabs(static_cast<double>(x[static_cast<size_t>(row * in + k)]));
             }
@@ -101,7 +102,8 @@ TEST_F(CudaGemv, TilesAgreeWithTheReference) {
 
 TEST_F(CudaGemv, ARowAloneIsTheRowAmongOthers) {
   Prng prng(933);
-  for (DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K, DType::kBF16}) {
+  for (DType dtype : kAllDTypes) {
+    if (!is_quantised(dtype) && dtype != DType::kBF16) continue;
     const int32_t out = 35, in = 1024;
     const std::vector<std::byte> weights = random_rows(prng, dtype, out, in);
     auto w = device(is_quantised(dtype) ? in_tiles(dtype, weights, out, in) : weights);
@@ -160,11 +162,65 @@ TEST_F(CudaGemv, PlainWeightsAgreeWithTheReference) {
   }
 }
 
+// Every bit of a fifth plane, a minimum and a zero point matters: one number at a time, where nothing is rounded.
+TEST_F(CudaGemv, EveryNumberOfATileIsMultipliedWithItsOwnInput) {
+  Prng prng(936);
+  for (DType dtype : kAllDTypes) {
+    if (!is_quantised(dtype)) continue;
+    const int32_t out = 16, in = 256;
+    const std::vector<std::byte> weights = random_rows(prng, dtype, out, in);
+    std::vector<float> values(static_cast<size_t>(out * in));
+    decode_row(dtype, weights.data(), values.data(), int64_t{out} * in);
+    auto tiles = device(in_tiles(dtype, weights, out, in));
+    for (int32_t first = 0; first < in; first += kGemvRows) {  // row i has input first + i alone
+      std::vector<float> x(static_cast<size_t>(kGemvRows * in));
+      for (int32_t i = 0; i < kGemvRows; ++i) x[static_cast<size_t>(i * in + first + i)] = 127.0f;  // a scale of one
+      const std::vector<float> got = run_tiles({tiles.data(), dtype, LayoutId::kTile16, out, in}, x, kGemvRows, nullptr,
+                                               std::vector<float>(static_cast<size_t>(kGemvRows * out)), false);
+      for (int32_t i = 0; i < kGemvRows; ++i) {
+        for (int32_t o = 0; o < out; ++o) {
+          const double want = 127.0 * static_cast<double>(values[static_cast<size_t>(o * in + first + i)]);
+          // A few roundings of the number and of what cancels in it: at most three, times 127.
+          ASSERT_NEAR(static_cast<double>(got[static_cast<size_t>(i * out + o)]), want,
+                      8 * kEps * (std::fabs(want) + 127 * 3))
+              << dtype_info(dtype).name << " input " << first + i << " output " << o;
+        }
+      }
+    }
+  }
+}
+
+// Some rows of a matrix: their outputs go where the list says, and nothing else is touched.
+TEST_F(CudaGemv, ColumnsTakeTheOutputs) {
+  Prng prng(935);
+  const int32_t out = 7, in = 96, rows = 3, width = 20;
+  const std::vector<int32_t> columns = {19, 0, 3, 4, 11, 18, 7};
+  const std::vector<float> weights = random_floats(prng, out * in), x = random_floats(prng, rows * in);
+  const std::vector<float> start = random_floats(prng, rows * width);
+  auto w = device(weights), dx = device(x), y = device(start), plain = device(std::vector<float>(rows * out));
+  auto places = device(columns);
+  const DeviceWeight view{w.data(), DType::kF32, LayoutId::kPlain, out, in};
+  PlainGemvArgs args{dx.data(), DType::kF32, in, rows, view, nullptr, plain.data(), out};
+  LAUNCH_OK(plain_gemv(stream_, args));
+  args.y = y.data();
+  args.y_stride = width;
+  args.columns = places.data();
+  LAUNCH_OK(plain_gemv(stream_, args));
+  std::vector<float> expected = start;
+  const std::vector<float> products = plain.get();
+  for (int32_t row = 0; row < rows; ++row) {
+    for (int32_t o = 0; o < out; ++o) {
+      expected[static_cast<size_t>(row * width + columns[static_cast<size_t>(o)])] =
+          products[static_cast<size_t>(row * out + o)];
+    }
+  }
+  EXPECT_TRUE(same_bits(y.get(), expected));
+}
+
 TEST_F(CudaGemv, FormatsWithoutAKernelAreRefusedWithASentence) {
-  EXPECT_FALSE(has_tile_gemv(DType::kQ5_K));
-  const Status refused = tile_gemv(stream_, {.rows = 1, .w = {nullptr, DType::kQ5_K, LayoutId::kTile16, 16, 256}});
+  const Status refused = tile_gemv(stream_, {.rows = 1, .w = {nullptr, DType::kF16, LayoutId::kTile16, 16, 256}});
   ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.error().message.find("q5_k"), std::string::npos);
+  EXPECT_NE(refused.error().message.find("f16"), std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cuda/device_adapter.h"
+
+#include "base/check.h"
+#include "ops/lora_factors.h"
+#include "tensor/tile_layout.h"
+
+namespace loralei {
+namespace {
+
+constexpr int64_t kAlign = 16;
+int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+// Scales of int8 factors whose rows have `count` numbers: A's, or B's.
+int64_t scale_count(const LoraPair& pair, int64_t count) { return pair.rank * lora_quant_groups(count); }
+
+const std::byte* data_of(const WeightView& view) { return view.panels.empty() ? nullptr : view.panels[0].data; }
+
+// Reads neither: one may be gone.
+bool same(const WeightView& a, const WeightView& b) {
+  return a.panels.data() == b.panels.data() && a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols;
+}
+
+}  // namespace
+
+bool same(const LoraPair& a, const LoraPair& b) {
+  return a.a == b.a && a.b_t == b.b_t && a.dtype == b.dtype && a.rank == b.rank && a.in == b.in && a.out == b.out &&
+         a.scaling == b.scaling && a.b_bias == b.b_bias && a.bias_delta == b.bias_delta && a.a_scale == b.a_scale &&
+         a.b_scale == b.b_scale;
+}
+
+bool same(const SavedTensors& a, const SavedTensors& b) {
+  return same(a.embed, b.embed) && same(a.lm_head, b.lm_head) && a.final_norm == b.final_norm &&
+         a.input_norm == b.input_norm && a.post_attention_norm == b.post_attention_norm && a.q_norm == b.q_norm &&
+         a.k_norm == b.k_norm && a.embed_tokens == b.embed_tokens && a.head_tokens == b.head_tokens &&
+         a.embed_rows == b.embed_rows && a.head_rows == b.head_rows;
+}
+
+const void* AdapterLayout::bytes_of(const void* host, int64_t bytes) {
+  if (host == nullptr) return nullptr;
+  const int64_t at = bytes_;
+  bytes_ += aligned(bytes);
+  if (upload_ == nullptr) return nullptr;
+  upload_->parts.push_back({host, at, bytes});
+  return upload_->to + at;
+}
+
+const float* AdapterLayout::floats(const float* host, int64_t count) {
+  return static_cast<const float*>(bytes_of(host, count * static_cast<int64_t>(sizeof(float))));
+}
+
+cuda::DeviceLora AdapterLayout::put(const LoraPair& pair) {
+  cuda::DeviceLora lora;
+  lora.scaling = pair.scaling;
+  lora.rank = pair.rank;
+  lora.in = pair.in;
+  lora.out = pair.out;
+  lora.dtype = pair.a_scale != nullptr ? DType::kI8 : pair.dtype;
+  lora.present = 1;
+  if (pair.rank > 0) {
+    lora.a = bytes_of(pair.a, pair.rank * lora_a_stride_bytes(pair));
+    lora.b_t = bytes_of(pair.b_t, pair.rank * lora_b_stride_bytes(pair));
+    lora.a_scale = floats(pair.a_scale, scale_count(pair, pair.in));
+    lora.b_scale = floats(pair.b_scale, scale_count(pair, pair.out));
+  }
+  lora.b_bias = floats(pair.b_bias, pair.out);
+  lora.bias_delta = floats(pair.bias_delta, pair.out);
+  return lora;
+}
+
+cuda::DeviceWeight AdapterLayout::matrix(const WeightView& view) {
+  if (view.empty()) return {};
+  CHECK(view.panels.size() == 1 && view.layout == LayoutId::kPlain && !is_quantised(view.dtype));
+  const void* data = bytes_of(data_of(view), matrix_bytes(view.dtype, view.layout, view.rows, view.cols));
+  return {data, view.dtype, view.layout, view.rows, view.cols};
+}
+
+cuda::DeviceWeight AdapterLayout::rows(const float* host, size_t count, int32_t hidden) {
+  if (count == 0) return {};
+  const auto rows = static_cast<int32_t>(count);
+  return {floats(host, int64_t{rows} * hidden), DType::kF32, LayoutId::kPlain, rows, hidden};
+}
+
+std::vector<const float*> AdapterLayout::vectors(const std::vector<const float*>& host, int64_t count) {
+  std::vector<const float*> places;
+  for (const float* vector : host) places.push_back(floats(vector, count));
+  return places;
+}
+
+DeviceSaved AdapterLayout::put(const SavedTensors& saved, const SavedShape& shape, const TokenId* head_tokens) {
+  DeviceSaved to;
+  to.embed = matrix(saved.embed);
+  const bool tied = !saved.embed.empty() && data_of(saved.lm_head) == data_of(saved.embed);
+  to.lm_head = tied ? to.embed : matrix(saved.lm_head);
+  to.embed_rows = rows(saved.embed_rows, saved.embed_tokens.size(), shape.hidden);
+  to.head_rows = rows(saved.head_rows, saved.head_tokens.size(), shape.hidden);
+  if (!saved.head_tokens.empty()) {
+    const auto bytes = static_cast<int64_t>(saved.head_tokens.size() * sizeof(TokenId));
+    to.head_tokens = static_cast<const int32_t*>(bytes_of(head_tokens, bytes));
+  }
+  to.final_norm = floats(saved.final_norm, shape.hidden);
+  to.input_norm = vectors(saved.input_norm, shape.hidden);
+  to.post_attention_norm = vectors(saved.post_attention_norm, shape.hidden);
+  to.q_norm = vectors(saved.q_norm, shape.head_dim);
+  to.k_norm = vectors(saved.k_norm, shape.head_dim);
+  return to;
+}
+
+}  // namespace loralei

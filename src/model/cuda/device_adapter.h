@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// An adapter in device memory: how its low-rank pairs and the full tensors it has in the place of the model's
+// (SavedTensors) lie there, one behind the other in one range.
+//
+// Thread: any. Ownership: plain values; the memory belongs to who gave it. Invariants: every array begins at a multiple
+// of 16 bytes (what vector loads want); matrices are plain, in the format that the adapter's file has. No failure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "device/cuda/uploader.h"
+#include "ops/args.h"
+#include "ops/cuda/cuda_ops.h"
+
+namespace loralei {
+
+// As SavedTensors: what the adapter leaves as it is, is null, empty or a weight of no rows.
+struct DeviceSaved {
+  cuda::DeviceWeight embed, lm_head;         // [vocab', hidden]; one and the same where tied
+  cuda::DeviceWeight embed_rows, head_rows;  // f32 [tokens, hidden]: trained tokens
+  const int32_t* head_tokens = nullptr;      // [head_rows.rows]
+  const float* final_norm = nullptr;
+  std::vector<const float*> input_norm, post_attention_norm, q_norm, k_norm;  // [layers], entries may be null; or empty
+};
+
+// What a pair does not say of the tensors beside it.
+struct SavedShape {
+  int32_t hidden = 0, head_dim = 0;
+};
+
+// Gives places in an upload's target and notes what is to be copied there; without an upload it only counts.
+class AdapterLayout {
+ public:
+  AdapterLayout() = default;
+  explicit AdapterLayout(Upload& upload) : upload_(&upload) {}
+
+  cuda::DeviceLora put(const LoraPair& pair);
+  // `head_tokens`: those of `saved`, where the upload finds them until its end.
+  DeviceSaved put(const SavedTensors& saved, const SavedShape& shape, const TokenId* head_tokens);
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  const void* bytes_of(const void* host, int64_t bytes);  // null: nothing
+  const float* floats(const float* host, int64_t count);
+  cuda::DeviceWeight matrix(const WeightView& view);
+  cuda::DeviceWeight rows(const float* host, size_t count, int32_t hidden);
+  std::vector<const float*> vectors(const std::vector<const float*>& host, int64_t count);
+
+  Upload* upload_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// Whether it changes anything.
+inline bool present(const LoraPair& pair) { return pair.rank > 0 || pair.bias_delta != nullptr; }
+// The same addresses, shapes and scalings.
+bool same(const LoraPair& a, const LoraPair& b);
+bool same(const SavedTensors& a, const SavedTensors& b);
+
+}  // namespace loralei
