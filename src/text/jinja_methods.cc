@@ -593,12 +593,13 @@ constexpr int64_t kMaxRange = 100000;  // jinja2's sandbox refuses more
 JinjaValue make_range(JinjaRun& run, const Arguments& arguments) {
   std::vector<JinjaValue> a;
   if (!bind(run, "range", arguments, {"start", "stop", "step"}, 1, a)) return {};
-  for (const JinjaValue& bound : a) {
-    if (!bound.is_undefined() && !need_int(run, "range", bound)) return {};
+  for (const JinjaValue& given : arguments.positional) {
+    if (!need_int(run, "range", given)) return {};
   }
-  const bool one = a[1].is_undefined();
-  if (one && !arguments.positional.empty() && arguments.positional[0].is_undefined())
-    return run.fail(a[0].undefined_hint());
+  for (const auto& [name, given] : arguments.named) {
+    if (!need_int(run, "range", given)) return {};
+  }
+  const bool one = a[1].is_undefined();  // not given
   const int64_t start = one ? 0 : a[0].as_int();
   const int64_t stop = one ? a[0].as_int() : a[1].as_int();
   const int64_t step = a[2].is_undefined() ? 1 : a[2].as_int();

@@ -181,6 +181,15 @@ TEST(Jinja, DeepTemplatesAreRefused) {
   EXPECT_FALSE(JinjaTemplate::parse("\xff").ok());
 }
 
+TEST(Jinja, RangeOfWhatIsNotDefinedIsAnError) {
+  for (const char* arguments : {"x", "x, 3", "0, x", "0, x, -2", "0, 3, x", "0, stop=x", "1.5"}) {
+    const auto text = render("{{ range(" + std::string(arguments) + ") | list }}", Json::object());
+    ASSERT_FALSE(text.ok()) << arguments;
+    const bool undefined = std::string(arguments).find('x') != std::string::npos;
+    EXPECT_EQ(text.error().message.find("'x'") != std::string::npos, undefined) << text.error().message;
+  }
+}
+
 TEST(Jinja, ErrorsNameTheLine) {
   EXPECT_NE(render("a\n\n{{ x.y }}", Json::object()).error().message.find("line 3"), std::string::npos);
   EXPECT_NE(render("a\n{% if 1 %}\n{{ raise_exception('no way') }}{% endif %}", Json::object())
