@@ -193,6 +193,8 @@ LORALEI_TARGET_END
 LORALEI_TARGET_BEGIN_AMX
 namespace loralei {
 namespace {
+#include "ops/cpu/tile_config.inl.h"
+
 // Tiles of 16 rows of 64 bytes: four sums (0..3) of the products of two left (4, 5) and two right (6, 7) tiles.
 constexpr int64_t kTileLoops = kLoops / 16;
 constexpr double kTileOps = static_cast<double>(kTileLoops) * 4 * 16 * 16 * 64 * 2;
@@ -200,19 +202,15 @@ constexpr double kTileOps = static_cast<double>(kTileLoops) * 4 * 16 * 16 * 64 *
 inline void memory_is_used(const void* data) { asm volatile("" : : "r"(data) : "memory"); }
 
 float amx_int8_chunk() {
-  struct alignas(64) {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    uint8_t reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  } config;
-  static_assert(sizeof config == 64);
+  TileConfig config;
+  for (int i = 0; i < 8; ++i) {
+    config.bytes_a_row[i] = 64;
+    config.rows[i] = 16;
+  }
   alignas(64) int8_t tile[16 * 64];
   for (int i = 0; i < 16 * 64; ++i) tile[i] = static_cast<int8_t>(i % 7 - 3);
-  memory_is_used(&config);
   memory_is_used(tile);
-  _tile_loadconfig(&config);
+  load_config(config);
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);

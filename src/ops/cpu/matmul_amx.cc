@@ -31,7 +31,10 @@ namespace loralei {
 namespace {
 namespace matmul_amx {
 
+// clang-format off
 #include "ops/cpu/simd_avx512.inl.h"
+#include "ops/cpu/tile_config.inl.h"
+// clang-format on
 
 constexpr int kTokenTile = 16;  // rows of x in one product
 constexpr int kStepInputs = kMatrixStepInputs;
@@ -130,13 +133,6 @@ void pack(OpContext& ctx, const MatmulArgs& args, const float* x, const Inputs& 
 }
 
 // --- the matrix unit ---
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t bytes_a_row[16] = {};
-  uint8_t rows[16] = {};
-};
-
 // Results [outputs, width] in 0..3 (two of each tile of outputs), weights [outputs, 32] in 4 and 5, inputs [kPairs,
 // width, 2] in 6 and 7.
 void configure(int outputs, int width) {
@@ -146,9 +142,7 @@ void configure(int outputs, int width) {
     config.bytes_a_row[i] = static_cast<uint16_t>(weights ? kStepBytes : 4 * width);
     config.rows[i] = static_cast<uint8_t>(i < 6 ? outputs : kPairs);
   }
-  // The compiler believes that the instruction reads eight bytes; the barrier makes it write all of them first.
-  asm volatile("" : : "r"(&config) : "memory");
-  _tile_loadconfig(&config);
+  load_config(config);
 }
 
 // The weights of tiles [index, end) from some input on, asked for while others are multiplied: some lines with each

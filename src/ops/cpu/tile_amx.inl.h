@@ -9,15 +9,8 @@
 // Groups of fewer rows leave too much of the unit idle.
 constexpr int kMatrixRows = 12;
 
-// Tile registers: results take turns, so that one product does not wait for the last one's results to be stored.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t bytes_a_row[16] = {};
-  uint8_t rows[16] = {};
-};
-
-// Results [16, 16] in 0..3, inputs [16, 32] in 4 and 5, weights [8, 16, 4] in 6 and 7. Groups of fewer rows compute
+// Results [16, 16] in 0..3, which take turns, so that one product does not wait for the last one's results to be
+// stored; inputs [16, 32] in 4 and 5, weights [8, 16, 4] in 6 and 7. Groups of fewer rows compute
 // what lies behind them too, and nobody looks at it.
 void configure_tiles() {
   TileConfig config;
@@ -25,9 +18,7 @@ void configure_tiles() {
     config.bytes_a_row[i] = static_cast<uint16_t>(i == 4 || i == 5 ? kActivationBlock : 64);
     config.rows[i] = static_cast<uint8_t>(i < 6 ? 16 : kActivationBlock / 4);
   }
-  // The compiler believes that the instruction reads eight bytes; the barrier makes it write all of them first.
-  asm volatile("" : : "r"(&config) : "memory");
-  _tile_loadconfig(&config);
+  load_config(config);
 }
 
 // The integer products of one block in result register kTurn, and their way to memory: products [rows][16] int32. The

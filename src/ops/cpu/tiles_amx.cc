@@ -38,6 +38,7 @@ namespace tiles_amx {
 #include "ops/cpu/tile_wide.inl.h"
 #include "ops/cpu/tile_wide_vector.inl.h"
 #include "ops/cpu/tile_pair.inl.h"
+#include "ops/cpu/tile_config.inl.h"
 #include "ops/cpu/tile_amx.inl.h"
 #include "ops/cpu/tile_matmul.inl.h"
 // clang-format on
