@@ -21,7 +21,7 @@ constexpr size_t kOutboxCapacity = 1 << 16;    // events; the engine pauses when
 constexpr int32_t kMaxPendingCommands = 1024;  // adapter commands without a reply
 constexpr int64_t kLongestText = 1 << 28;      // tokens; positions are 32-bit
 constexpr int64_t kAdapterStatusNs =
-    100'000'000;                           // how old the adapter list may get; a short one of an idle engine is exact
+    100'000'000;  // how old the adapter list may get; a short one is exact after a reply and when the engine is idle
 constexpr size_t kShortAdapterList = 256;  // listing more costs the next request time
 
 class EngineImpl final : public Engine {
@@ -159,9 +159,10 @@ class EngineImpl final : public Engine {
       const bool quiet = messages.empty() && loop_->idle();
       gather(messages, output);
       loop_->turn(messages, output);
-      if (!output.replies.empty()) refresh_stats(false);  // who gets the reply may look at once
+      const bool short_list = stats_.adapters.size() <= kShortAdapterList;
+      if (!output.replies.empty()) refresh_stats(short_list);  // who gets the reply may look at once
       publish(output);
-      refresh_stats(quiet || (loop_->idle() && stats_.adapters.size() <= kShortAdapterList));
+      refresh_stats(quiet || (loop_->idle() && short_list));
       outbox_.wait_for_room();
     }
     loop_->turn(messages, output);  // what was accepted before the stop gets its end, too

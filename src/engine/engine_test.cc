@@ -279,6 +279,27 @@ TEST(Engine, CommandsAreAnsweredInAllCases) {
   EXPECT_EQ(server.ledger.used_bytes(MemoryUse::kAdapters), 0);
 }
 
+// Who has the reply finds the adapter list as the command left it, without waiting.
+TEST(Engine, ARepliedCommandStandsInTheAdapterList) {
+  Server server;
+  server.files.put("/a", 7, 2000);
+  uint64_t ticket = 0;
+  const auto done = [&](AdapterAction action) {
+    EXPECT_TRUE(server.engine->command({++ticket, action, "a", "/a", false}).ok());
+    server.collect(0, ticket);
+    EXPECT_TRUE(server.answers[ticket].status.ok());
+    return server.engine->stats().adapters;
+  };
+  for (int round = 0; round < 300; ++round) {
+    const auto loaded = done(AdapterAction::kLoad);
+    ASSERT_EQ(loaded.size(), 1u) << "round " << round;
+    ASSERT_EQ(loaded[0].bytes, 2000) << "round " << round;
+    ASSERT_TRUE(done(AdapterAction::kPin)[0].pinned) << "round " << round;
+    ASSERT_FALSE(done(AdapterAction::kUnpin)[0].pinned) << "round " << round;
+    ASSERT_TRUE(done(AdapterAction::kUnload).empty()) << "round " << round;
+  }
+}
+
 TEST(Engine, TwoEnginesInOneProcessDoNotMeet) {
   Server first, second;
   first.files.put("/a", 1);
