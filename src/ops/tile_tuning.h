@@ -22,7 +22,7 @@ struct OpTable;
 // From how many rows of a call on the matrix unit takes over from vectors, by format (tables that have one).
 struct TileTuning {
   std::array<int32_t, kDTypeCount> matrix_rows;
-  TileTuning() { matrix_rows.fill(48); }
+  TileTuning() { matrix_rows.fill(12); }
   int32_t of(DType dtype) const { return matrix_rows[static_cast<size_t>(dtype)]; }
 };
 

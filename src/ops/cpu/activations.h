@@ -51,7 +51,7 @@ constexpr int64_t activation_bytes(int64_t rows, int64_t cols) {
 }
 
 // What a worker of the kernels for many rows holds: for each of two tiles sixteen blocks of weights in their wide form
-// (twelve word rows and two rows of scales each), and the sums of 128 rows.
-constexpr int64_t tile_worker_bytes() { return 2 * (16 * (12 + 2) * 64 + 128 * 16 * 4); }
+// (eight word rows and two rows of scales each), and the sums of 128 rows.
+constexpr int64_t tile_worker_bytes() { return 2 * (16 * (8 + 2) * 64 + 128 * 16 * 4); }
 
 }  // namespace loralei

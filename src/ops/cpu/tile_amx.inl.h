@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tile times groups of rows with the matrix unit (AMX-INT8). No include guard: see target.h.
 //
-// The weights of a tile are written out once as signed bytes with f32 scales and then meet every
-// group: one block of 32 inputs is one matrix product [rows, 32] x [32, 16] in int32, scaled and summed in registers.
-// The integers are exact, so the results are those of the vector kernels bit for bit; those serve groups of few rows,
-// for which writing the weights out does not pay.
+// The weights of a tile are written out as signed bytes with f32 scales while they meet the first group; the others
+// then find them so. One block of 32 inputs is one matrix product [rows, 32] x [32, 16] in int32, scaled and summed in
+// registers. The integers are exact, so the results are those of the vector kernels bit for bit; those serve groups of
+// few rows, for which writing the weights out does not pay.
+//
+// While the unit works (and a good 100 ns after its last instruction, a mere _tile_zero included), the processors
+// measured run f32 arithmetic of 512 bits at half its rate; integers are not slowed. So scaling bounds these kernels:
+// three operations for sixteen products of a block of 32.
 
 // Groups of fewer rows leave too much of the unit idle.
 constexpr int kMatrixRows = 12;
 
 // Results [16, 16] in 0..3, which take turns, so that one product does not wait for the last one's results to be
-// stored; inputs [16, 32] in 4 and 5, weights [8, 16, 4] in 6 and 7. Groups of fewer rows compute
-// what lies behind them too, and nobody looks at it.
-void configure_tiles() {
+// stored; inputs [16, 32] in 4 and 5, weights [8, 16, 4] in 6 and 7. A block whose halves have scales of their own is
+// two products of half the depth. Groups of fewer rows compute what lies behind them too, and nobody looks at it.
+void configure_tiles(WideKind kind) {
+  const int depth = kind == WideKind::kHalves ? kActivationBlock / 2 : kActivationBlock;
   TileConfig config;
   for (int i = 0; i < 8; ++i) {
-    config.bytes_a_row[i] = static_cast<uint16_t>(i == 4 || i == 5 ? kActivationBlock : 64);
-    config.rows[i] = static_cast<uint8_t>(i < 6 ? 16 : kActivationBlock / 4);
+    config.bytes_a_row[i] = static_cast<uint16_t>(i == 4 || i == 5 ? depth : 64);
+    config.rows[i] = static_cast<uint8_t>(i < 6 ? 16 : depth / 4);
   }
   load_config(config);
 }
@@ -55,14 +60,15 @@ LORALEI_INLINE void store_products(int32_t* products) {
 }
 
 template <WideKind kKind>
-constexpr int kWideStep = wide_block_bytes(kKind, WideFor::kMatrixUnit);
+constexpr int kProducts = (kKind == WideKind::kHalves ? 2 : 1) * 16 * kRowTile;  // integers of a block
+template <WideKind kKind>
+constexpr int kWideStep = wide_block_bytes(kKind);
 
 template <int kRows, WideKind kKind>
 LORALEI_INLINE void add_block(const int32_t* products, const std::byte* x, const std::byte* wide, F (&acc)[kRows]) {
   asm volatile("" : : : "memory");  // the products were stored behind the compiler's back
-  constexpr int kAt = wide_scales_at(kKind, WideFor::kMatrixUnit);
-  const F scale = load(reinterpret_cast<const float*>(wide + kAt));
-  const F second = kKind == WideKind::kPlain ? zero() : load(reinterpret_cast<const float*>(wide + kAt + 64));
+  const F scale = load(reinterpret_cast<const float*>(wide + kWideScalesAt));
+  const F second = kKind == WideKind::kPlain ? zero() : load(reinterpret_cast<const float*>(wide + kWideScalesAt + 64));
   LORALEI_UNROLL
   for (int r = 0; r < kRows; ++r) {
     const F dx = row_float(x + group_d_at(kRows), r);
@@ -81,12 +87,12 @@ template <WideKind kKind, int kTurn>
 LORALEI_INLINE void multiply_block(const std::byte* x, const std::byte* wide) {
   if constexpr (kKind == WideKind::kHalves) {
     multiply<2 * kTurn % 4>(x, wide);
-    multiply<2 * kTurn % 4 + 1>(x, wide + 256);
+    multiply<2 * kTurn % 4 + 1>(x + kActivationBlock / 2, wide + 4 * 64);
   } else {
     multiply<kTurn>(x, wide);
   }
 }
-template <int kRows, WideKind kKind, int kTurn>
+template <WideKind kKind, int kTurn>
 LORALEI_INLINE void store_block(int32_t* products) {
   if constexpr (kKind == WideKind::kHalves) {
     store_products<2 * kTurn % 4>(products);
@@ -96,70 +102,71 @@ LORALEI_INLINE void store_block(int32_t* products) {
   }
 }
 
-// A product takes far longer than the scaling of a block, so three blocks are under way: one multiplied, the one before
-// it on its way to memory, the one before that scaled. Step kTurn (the block's number modulo 4) of that line.
+constexpr int kRowsAtOnce = 3;  // of results asked for with each four blocks of two tiles: 2 * 3 * 3 >= 16
+
+// Step kTurn (the block's number modulo 4) of a line on which three blocks are under way: one multiplied, the one
+// before it on its way to memory, the one before that scaled. A product takes far longer than the scaling of a block.
 template <int kRows, WideKind kKind, int kTurn>
 LORALEI_INLINE void pipeline_step(const std::byte* x, const std::byte* wide, int32_t* products, F (&acc)[kRows]) {
-  constexpr int kProducts = 16 * (kKind == WideKind::kHalves ? 32 : 16);
   multiply_block<kKind, kTurn>(x, wide);
-  store_block<kRows, kKind, (kTurn + 3) % 4>(products + (kTurn + 3) % 4 * kProducts);
-  add_block<kRows, kKind>(products + (kTurn + 2) % 4 * kProducts, x - 2 * group_block_bytes(kRows),
+  store_block<kKind, (kTurn + 3) % 4>(products + (kTurn + 3) % 4 * kProducts<kKind>);
+  add_block<kRows, kKind>(products + (kTurn + 2) % 4 * kProducts<kKind>, x - 2 * group_block_bytes(kRows),
                           wide - 2 * kWideStep<kKind>, acc);
 }
 
-// The end of the line: the two blocks before `x`, of which the first has number kTurn modulo 4.
-template <int kRows, WideKind kKind, int kTurn>
-LORALEI_INLINE void drain(const std::byte* x, const std::byte* wide, int32_t* products, F (&acc)[kRows]) {
-  constexpr int kProducts = 16 * (kKind == WideKind::kHalves ? 32 : 16);
-  constexpr int kStep = group_block_bytes(kRows);
-  store_block<kRows, kKind, kTurn + 1>(products + (kTurn + 1) * kProducts);
-  add_block<kRows, kKind>(products + kTurn * kProducts, x - 2 * kStep, wide - 2 * kWideStep<kKind>, acc);
-  add_block<kRows, kKind>(products + (kTurn + 1) * kProducts, x - kStep, wide - kWideStep<kKind>, acc);
-}
-
-// A turn of the line is four blocks: of sixteen, the line's ends leave three turns.
-constexpr int64_t turns_of(int64_t blocks) { return blocks < 6 ? 1 : (blocks - 2) / 4; }
-constexpr int kRowsATurn = 3;  // a group's rows in the turns of two tiles: 2 * 3 * 3 >= 16
-
-// Adds the blocks' products to sums [kRows][16].
-template <int kRows, WideKind kKind>
-void matrix_product(const std::byte* wide, int64_t blocks, const std::byte* x, FetchAhead& ahead, float* sums) {
-  constexpr int kStep = group_block_bytes(kRows);
-  constexpr int kProducts = 16 * (kKind == WideKind::kHalves ? 32 : 16);
-  alignas(64) int32_t products[4 * kProducts];
-  asm volatile("" : : : "memory");  // what the tile loads read is in memory, although the compiler sees no reader
+// Adds the products of `blocks` blocks to sums [kRows][16]. `source` writes the blocks out in their wide form, four
+// blocks before they are needed, if nobody did before.
+template <int kRows, class Source>
+LORALEI_INLINE void matrix_product(Source source, const std::byte* wide, int64_t blocks, const std::byte* x,
+                                   FetchAhead& ahead, float* sums) {
+  constexpr WideKind kKind = Source::kKind;
+  constexpr int kStep = group_block_bytes(kRows), kWide = kWideStep<kKind>;
+  alignas(64) int32_t products[4 * kProducts<kKind>];
   F acc[kRows];
   LORALEI_UNROLL
   for (int r = 0; r < kRows; ++r) acc[r] = load(sums + r * kRowTile);
-  const std::byte* const x_end = x + blocks * kStep;
   FetchAhead fetches = ahead;  // in registers, whatever the barriers say
-  if (blocks >= 4) {
+  source.template widen<0>();
+  source.template widen<1>();
+  source.template widen<2>();
+  source.template widen<3>();
+  asm volatile("" : : : "memory");  // what the tile loads read is in memory, although the compiler sees no reader
+  int64_t fours = blocks / 4;
+  if (fours > 0) {
+    fetches.fetch<kRowsAtOnce>();
     multiply_block<kKind, 0>(x, wide);
-    multiply_block<kKind, 1>(x + kStep, wide + kWideStep<kKind>);
-    store_block<kRows, kKind, 0>(products);
-    x += 2 * kStep;
-    wide += 2 * kWideStep<kKind>;
-    // From here on the block to multiply has a number that is 2 modulo 4.
-    for (; x + 3 * kStep < x_end; x += 4 * kStep, wide += 4 * kWideStep<kKind>) {
-      fetches.fetch<kRowsATurn>();
-      pipeline_step<kRows, kKind, 2>(x, wide, products, acc);
-      pipeline_step<kRows, kKind, 3>(x + kStep, wide + kWideStep<kKind>, products, acc);
-      pipeline_step<kRows, kKind, 0>(x + 2 * kStep, wide + 2 * kWideStep<kKind>, products, acc);
-      pipeline_step<kRows, kKind, 1>(x + 3 * kStep, wide + 3 * kWideStep<kKind>, products, acc);
+    source.template widen<0>();
+    multiply_block<kKind, 1>(x + kStep, wide + kWide);
+    store_block<kKind, 0>(products);
+    source.template widen<1>();
+    fetches.weights.fetch();
+    pipeline_step<kRows, kKind, 2>(x + 2 * kStep, wide + 2 * kWide, products, acc);
+    source.template widen<2>();
+    pipeline_step<kRows, kKind, 3>(x + 3 * kStep, wide + 3 * kWide, products, acc);
+    source.template widen<3>();
+    x += 4 * kStep;
+    wide += 4 * kWide;
+    while (--fours > 0) {
+      fetches.fetch<kRowsAtOnce>();
+      pipeline_step<kRows, kKind, 0>(x, wide, products, acc);
+      source.template widen<0>();
+      pipeline_step<kRows, kKind, 1>(x + kStep, wide + kWide, products, acc);
+      source.template widen<1>();
+      fetches.weights.fetch();
+      pipeline_step<kRows, kKind, 2>(x + 2 * kStep, wide + 2 * kWide, products, acc);
+      source.template widen<2>();
+      pipeline_step<kRows, kKind, 3>(x + 3 * kStep, wide + 3 * kWide, products, acc);
+      source.template widen<3>();
+      x += 4 * kStep;
+      wide += 4 * kWide;
     }
-    if (x + kStep < x_end) {
-      pipeline_step<kRows, kKind, 2>(x, wide, products, acc);
-      pipeline_step<kRows, kKind, 3>(x + kStep, wide + kWideStep<kKind>, products, acc);
-      x += 2 * kStep;
-      wide += 2 * kWideStep<kKind>;
-      drain<kRows, kKind, 2>(x, wide, products, acc);
-    } else {
-      drain<kRows, kKind, 0>(x, wide, products, acc);
-    }
+    store_block<kKind, 3>(products + 3 * kProducts<kKind>);
+    add_block<kRows, kKind>(products + 2 * kProducts<kKind>, x - 2 * kStep, wide - 2 * kWide, acc);
+    add_block<kRows, kKind>(products + 3 * kProducts<kKind>, x - kStep, wide - kWide, acc);
   }
-  for (; x < x_end; x += kStep, wide += kWideStep<kKind>) {
+  for (int64_t rest = blocks % 4; rest > 0; --rest, x += kStep, wide += kWide) {
     multiply_block<kKind, 0>(x, wide);
-    store_block<kRows, kKind, 0>(products);
+    store_block<kKind, 0>(products);
     add_block<kRows, kKind>(products, x, wide, acc);
   }
   ahead = fetches;
@@ -167,28 +174,100 @@ void matrix_product(const std::byte* wide, int64_t blocks, const std::byte* x, F
   for (int r = 0; r < kRows; ++r) store(sums + r * kRowTile, acc[r]);
 }
 
-// Adds the products of the blocks to sums [rows][16].
-using MatrixKernel = void (*)(const std::byte* wide, int64_t blocks, const std::byte* x, FetchAhead& ahead,
-                              float* sums);
-template <WideKind kKind>
-MatrixKernel matrix_kernel_of(int rows) {
-  switch (rows) {
-    case 12:
-      return matrix_product<12, kKind>;
-    case 16:
-      return matrix_product<16, kKind>;
+// The weights lie there in their wide form.
+template <WideKind kKindOf>
+struct WideAlready {
+  static constexpr WideKind kKind = kKindOf;
+  template <int kPart>
+  LORALEI_INLINE void widen() {}
+};
+// Blocks of a tile as they come from memory, written out one by one.
+template <class Format>
+class WidenOnTheWay {
+ public:
+  static constexpr WideKind kKind = wide_kind_of<Format>();
+  WidenOnTheWay(const std::byte* tile, int64_t begin, int64_t count, std::byte* wide)
+      : at_(block_at<Format>(tile, begin)), left_(count), out_(wide) {}
+
+  // The next block, if one is left; its number is kPart modulo 4.
+  template <int kPart>
+  LORALEI_INLINE void widen() {
+    if (left_ == 0) return;
+    if constexpr (k256) {
+      if (kPart == 0 && half_ == 0) Format::scales(at_, 0, scales_, mins_);
+      widen_part<Format, WideFor::kMatrixUnit, kPart>(at_, half_, scales_, mins_, out_);
+      if (kPart == 3 && half_ == 1) step_block<Format>(at_);
+      if (kPart == 3) half_ ^= 1;
+    } else {
+      widen_block_32<Format, WideFor::kMatrixUnit>(at_, out_);
+      step_block<Format>(at_);
+    }
+    out_ += kWideStep<kKind>;
+    --left_;
+  }
+
+ private:
+  static constexpr bool k256 = Format::kQuants == 2048;
+  TileSections at_;
+  int64_t left_;
+  std::byte* out_;
+  int half_ = 0;
+  alignas(64) float scales_[k256 ? 16 * kLanes : kLanes];
+  alignas(64) float mins_[k256 ? 8 * kLanes : kLanes];
+};
+
+// Blocks [begin, begin + count) of a tile times the first group of rows, which leaves them in their wide form, and
+// times the groups after it. Adds to sums [rows][16].
+using FirstKernel = void (*)(const std::byte* tile, int64_t begin, int64_t count, std::byte* wide, const std::byte* x,
+                             FetchAhead& ahead, float* sums);
+using NextKernel = void (*)(const std::byte* wide, int64_t count, const std::byte* x, FetchAhead& ahead, float* sums);
+template <class Format, int kRows>
+void first_product(const std::byte* tile, int64_t begin, int64_t count, std::byte* wide, const std::byte* x,
+                   FetchAhead& ahead, float* sums) {
+  matrix_product<kRows>(WidenOnTheWay<Format>(tile, begin, count, wide), wide, count, x, ahead, sums);
+}
+template <WideKind kKind, int kRows>
+void next_product(const std::byte* wide, int64_t count, const std::byte* x, FetchAhead& ahead, float* sums) {
+  matrix_product<kRows>(WideAlready<kKind>{}, wide, count, x, ahead, sums);
+}
+template <class Format>
+FirstKernel first_kernel_of(int rows) {
+  return rows == 12 ? first_product<Format, 12> : first_product<Format, 16>;
+}
+FirstKernel first_kernel(DType dtype, int rows) {
+  switch (dtype) {
+    case DType::kQ8_0:
+      return first_kernel_of<TileQ8_0>(rows);
+    case DType::kQ4_0:
+      return first_kernel_of<TileQ4_0>(rows);
+    case DType::kQ4_1:
+      return first_kernel_of<TileQ4_1>(rows);
+    case DType::kQ5_0:
+      return first_kernel_of<TileQ5_0>(rows);
+    case DType::kQ5_1:
+      return first_kernel_of<TileQ5_1>(rows);
+    case DType::kQ4_K:
+      return first_kernel_of<TileQ4_K>(rows);
+    case DType::kQ5_K:
+      return first_kernel_of<TileQ5_K>(rows);
+    case DType::kQ6_K:
+      return first_kernel_of<TileQ6_K>(rows);
     default:
       return nullptr;
   }
 }
-MatrixKernel matrix_kernel(WideKind kind, int rows) {
+template <WideKind kKind>
+NextKernel next_kernel_of(int rows) {
+  return rows == 12 ? next_product<kKind, 12> : next_product<kKind, 16>;
+}
+NextKernel next_kernel(WideKind kind, int rows) {
   switch (kind) {
     case WideKind::kPlain:
-      return matrix_kernel_of<WideKind::kPlain>(rows);
+      return next_kernel_of<WideKind::kPlain>(rows);
     case WideKind::kMin:
-      return matrix_kernel_of<WideKind::kMin>(rows);
+      return next_kernel_of<WideKind::kMin>(rows);
     case WideKind::kHalves:
-      return matrix_kernel_of<WideKind::kHalves>(rows);
+      return next_kernel_of<WideKind::kHalves>(rows);
   }
   return nullptr;
 }
@@ -198,22 +277,24 @@ void multiply_matrix(const TileRun& tiles, const TileRun& next, const RowGroups&
                      const WideResults& results, const WideScratch& scratch) {
   const WideKind kind = wide_format(tiles.dtype).kind;
   const int64_t blocks = groups.cols / kActivationBlock;
-  configure_tiles();
+  const FirstKernel first = first_kernel(tiles.dtype, group_size(groups, begin));
+  configure_tiles(kind);
   for (int64_t block = 0; block < blocks; block += kWideBlocks) {
     const int64_t count = blocks - block < kWideBlocks ? blocks - block : kWideBlocks;
-    for (int v = 0; v < tiles.count; ++v) {
-      widen_tile<WideFor::kMatrixUnit>(tiles.dtype, tiles.tile[v].data, block, count,
-                                       scratch.wide + v * kWideTileBytes);
-    }
-    FetchAhead ahead{weights_ahead(tiles, next, groups.cols, block, (end - begin) * tiles.count * turns_of(count)), {}};
+    FetchAhead ahead{weights_ahead(tiles, next, groups.cols, block, (end - begin) * tiles.count * (count / 2)), {}};
     const bool last = block + count == blocks;
     if (last) ahead.results = results_ahead(results, begin, end);
     for (int64_t group = begin; group < end; ++group) {
       const int size = group_size(groups, group);
       const std::byte* const x = groups.at(group) + block * group_block_bytes(size);
       for (int v = 0; v < tiles.count; ++v) {
-        matrix_kernel(kind, size)(scratch.wide + v * kWideTileBytes, count, x, ahead,
-                                  scratch.sums_of(v, group - begin));
+        std::byte* const wide = scratch.wide + v * kWideTileBytes;
+        float* const sums = scratch.sums_of(v, group - begin);
+        if (group == begin) {
+          first(tiles.tile[v].data, block, count, wide, x, ahead, sums);
+        } else {
+          next_kernel(kind, size)(wide, count, x, ahead, sums);
+        }
       }
       if (last) results.write(group, scratch.sums_of(0, group - begin));
     }

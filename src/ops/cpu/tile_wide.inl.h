@@ -2,27 +2,21 @@
 // Weights of a tile written out for many rows: whole bytes and f32 scales, some blocks of 32 inputs at a time, so that
 // unpacking is paid once and every group of rows meets plain words. No include guard: see target.h.
 //
-// A wide block is words u8 or s8 [8 or 12][16][4], then f32 [16] of scales once or twice:
+// A wide block is words u8 or s8 [8][16][4], then f32 [16] of scales once or twice:
 //   kPlain   one scale
 //   kMin     the scale and the minimum
 //   kHalves  a scale for each half of the block
-// Vector kernels take unsigned words and correct for the zero point afterwards. The matrix unit takes signed ones with
-// the zero point gone, and in kHalves must meet each half with zeros instead of the other: low half, four words of
-// zeros, high half, and each product takes eight word rows of the twelve.
+// Vector kernels take unsigned words and correct for the zero point afterwards; the matrix unit takes signed ones with
+// the zero point gone.
 
 constexpr int kWideBlocks = 16;  // blocks written out at a time: they stay in the first-level cache
 
 enum class WideKind { kPlain, kMin, kHalves };
 enum class WideFor { kVectors, kMatrixUnit };
 
-constexpr int wide_words(WideKind kind, WideFor unit) {
-  return kind == WideKind::kHalves && unit == WideFor::kMatrixUnit ? 12 : 8;
-}
-constexpr int wide_scales_at(WideKind kind, WideFor unit) { return wide_words(kind, unit) * 64; }
-constexpr int wide_block_bytes(WideKind kind, WideFor unit) {
-  return wide_scales_at(kind, unit) + (kind == WideKind::kPlain ? 64 : 128);
-}
-constexpr int kWideTileBytes = kWideBlocks * wide_block_bytes(WideKind::kHalves, WideFor::kMatrixUnit);
+constexpr int kWideScalesAt = 8 * 64;
+constexpr int wide_block_bytes(WideKind kind) { return kWideScalesAt + (kind == WideKind::kPlain ? 64 : 128); }
+constexpr int kWideTileBytes = kWideBlocks * wide_block_bytes(WideKind::kHalves);
 
 template <class Format>
 constexpr WideKind wide_kind_of() {
@@ -33,30 +27,28 @@ constexpr WideKind wide_kind_of() {
 template <class Format, WideFor kUnit>
 LORALEI_INLINE void store_block_wide(const I (&w)[8], F first, F second, std::byte* out) {
   constexpr WideKind kKind = wide_kind_of<Format>();
-  constexpr bool kGap = wide_words(kKind, kUnit) == 12;
   const I zero_point = _mm512_set1_epi8(static_cast<char>(zero_value(Format::kZero)));
   LORALEI_UNROLL
   for (int j = 0; j < 8; ++j) {
-    const int place = kGap && j >= 4 ? j + 4 : j;
-    _mm512_store_si512(out + 64 * place, kUnit == WideFor::kMatrixUnit ? _mm512_sub_epi8(w[j], zero_point) : w[j]);
+    _mm512_store_si512(out + 64 * j, kUnit == WideFor::kMatrixUnit ? _mm512_sub_epi8(w[j], zero_point) : w[j]);
   }
-  if constexpr (kGap) {
-    LORALEI_UNROLL
-    for (int j = 4; j < 8; ++j) _mm512_store_si512(out + 64 * j, _mm512_setzero_si512());
-  }
-  float* const scales = reinterpret_cast<float*>(out + wide_scales_at(kKind, kUnit));
+  float* const scales = reinterpret_cast<float*>(out + kWideScalesAt);
   store(scales, first);
   if constexpr (kKind != WideKind::kPlain) store(scales + kLanes, second);
 }
 
 template <class Format, WideFor kUnit>
+LORALEI_INLINE void widen_block_32(const TileSections& at, std::byte* out) {
+  I w[8];
+  block_words<Format>(at, 0, w);
+  F m = zero();
+  if constexpr (Format::kMin) m = load_scales(at.head, 1, 0);
+  store_block_wide<Format, kUnit>(w, load_scales(at.head, 0, 0), m, out);
+}
+template <class Format>
 void widen_32(TileSections at, int64_t blocks, std::byte* out) {
-  for (int64_t b = 0; b < blocks; ++b, out += wide_block_bytes(wide_kind_of<Format>(), kUnit)) {
-    I w[8];
-    block_words<Format>(at, 0, w);
-    F m = zero();
-    if constexpr (Format::kMin) m = load_scales(at.head, 1, 0);
-    store_block_wide<Format, kUnit>(w, load_scales(at.head, 0, 0), m, out);
+  for (int64_t b = 0; b < blocks; ++b, out += wide_block_bytes(wide_kind_of<Format>())) {
+    widen_block_32<Format, WideFor::kVectors>(at, out);
     step_block<Format>(at);
   }
 }
@@ -72,56 +64,57 @@ LORALEI_INLINE void widen_part(const TileSections& at, int half, const float* sc
   store_block_wide<Format, kUnit>(w, load(first), load(second), out);
 }
 
-template <class Format, WideFor kUnit>
+template <class Format>
 void widen_256(TileSections at, int64_t blocks, std::byte* out) {
   alignas(64) float scales[16 * kLanes], mins[8 * kLanes];
   for (int64_t b = 0; b < blocks; ++b) {
     Format::scales(at, 0, scales, mins);
-    constexpr int kBytes = wide_block_bytes(wide_kind_of<Format>(), kUnit);
+    constexpr int kBytes = wide_block_bytes(wide_kind_of<Format>());
     for (int half = 0; half < 2; ++half, out += 4 * kBytes) {
-      widen_part<Format, kUnit, 0>(at, half, scales, mins, out);
-      widen_part<Format, kUnit, 1>(at, half, scales, mins, out + kBytes);
-      widen_part<Format, kUnit, 2>(at, half, scales, mins, out + 2 * kBytes);
-      widen_part<Format, kUnit, 3>(at, half, scales, mins, out + 3 * kBytes);
+      widen_part<Format, WideFor::kVectors, 0>(at, half, scales, mins, out);
+      widen_part<Format, WideFor::kVectors, 1>(at, half, scales, mins, out + kBytes);
+      widen_part<Format, WideFor::kVectors, 2>(at, half, scales, mins, out + 2 * kBytes);
+      widen_part<Format, WideFor::kVectors, 3>(at, half, scales, mins, out + 3 * kBytes);
     }
     step_block<Format>(at);
   }
 }
 
+template <class Format>
+constexpr int64_t kPartsOf = Format::kQuants == 2048 ? 8 : 1;  // blocks of 32 inputs in one of the format's
+// Where block number `block` of 32 inputs lies, the first of one of the format's.
+template <class Format>
+LORALEI_INLINE TileSections block_at(const std::byte* tile, int64_t block) {
+  return first_block<Format>(tile + block / kPartsOf<Format> * block_bytes<Format>());
+}
+
 // Blocks of 32 inputs [begin, begin + count) of a tile; both are multiples of the format's blocks.
-template <class Format, WideFor kUnit>
+template <class Format>
 void widen(const std::byte* tile, int64_t begin, int64_t count, std::byte* out) {
-  constexpr bool k256 = Format::kQuants == 2048;
-  constexpr int64_t kParts = k256 ? 8 : 1;
-  TileSections at = first_block<Format>(tile);
-  at.head += begin / kParts * block_bytes<Format>();
-  at.high += begin / kParts * block_bytes<Format>();
-  at.quants += begin / kParts * block_bytes<Format>();
-  if constexpr (k256) {
-    widen_256<Format, kUnit>(at, count / kParts, out);
+  if constexpr (kPartsOf<Format> == 8) {
+    widen_256<Format>(block_at<Format>(tile, begin), count / 8, out);
   } else {
-    widen_32<Format, kUnit>(at, count, out);
+    widen_32<Format>(block_at<Format>(tile, begin), count, out);
   }
 }
-template <WideFor kUnit>
 void widen_tile(DType dtype, const std::byte* tile, int64_t begin, int64_t count, std::byte* out) {
   switch (dtype) {
     case DType::kQ8_0:
-      return widen<TileQ8_0, kUnit>(tile, begin, count, out);
+      return widen<TileQ8_0>(tile, begin, count, out);
     case DType::kQ4_0:
-      return widen<TileQ4_0, kUnit>(tile, begin, count, out);
+      return widen<TileQ4_0>(tile, begin, count, out);
     case DType::kQ4_1:
-      return widen<TileQ4_1, kUnit>(tile, begin, count, out);
+      return widen<TileQ4_1>(tile, begin, count, out);
     case DType::kQ5_0:
-      return widen<TileQ5_0, kUnit>(tile, begin, count, out);
+      return widen<TileQ5_0>(tile, begin, count, out);
     case DType::kQ5_1:
-      return widen<TileQ5_1, kUnit>(tile, begin, count, out);
+      return widen<TileQ5_1>(tile, begin, count, out);
     case DType::kQ4_K:
-      return widen<TileQ4_K, kUnit>(tile, begin, count, out);
+      return widen<TileQ4_K>(tile, begin, count, out);
     case DType::kQ5_K:
-      return widen<TileQ5_K, kUnit>(tile, begin, count, out);
+      return widen<TileQ5_K>(tile, begin, count, out);
     case DType::kQ6_K:
-      return widen<TileQ6_K, kUnit>(tile, begin, count, out);
+      return widen<TileQ6_K>(tile, begin, count, out);
     default:
       CHECK(false);
   }
@@ -185,7 +178,7 @@ WeightsAhead weights_ahead(const TileRun& tiles, const TileRun& next, int64_t co
   const int64_t begin = same ? block + kWideBlocks : 0;
   const int64_t count = blocks - begin < kWideBlocks ? blocks - begin : kWideBlocks;
   WeightsAhead ahead;
-  if (from.count == 0) return ahead;
+  if (from.count == 0 || calls == 0) return ahead;
   for (int v = 0; v < kTilesTogetherMax; ++v) ahead.at[v] = from.tile[v < from.count ? v : 0].data + begin * per_block;
   ahead.left = (count * per_block + 63) / 64;
   ahead.each = (ahead.left + calls - 1) / calls;

@@ -66,7 +66,6 @@ LORALEI_INLINE void wide_dots(const std::byte* wide, const std::byte* q, const s
 // sums [kTiles][kGroupRows][16] (from the first of these rows on) += the blocks' products.
 template <WideKind kKind, int kRows, int kTiles>
 void wide_product(const std::byte* wide, int64_t blocks, WideRows x, FetchAhead& ahead, float* sums) {
-  constexpr int kScales = wide_scales_at(kKind, WideFor::kVectors);
   constexpr bool kHalves = kKind == WideKind::kHalves;
   F acc[kRows][kTiles];
   LORALEI_UNROLL
@@ -86,7 +85,7 @@ void wide_product(const std::byte* wide, int64_t blocks, WideRows x, FetchAhead&
     F first[kTiles], second[kTiles];
     LORALEI_UNROLL
     for (int v = 0; v < kTiles; ++v) {
-      const float* const scales = reinterpret_cast<const float*>(wide + v * kWideTileBytes + kScales);
+      const float* const scales = reinterpret_cast<const float*>(wide + v * kWideTileBytes + kWideScalesAt);
       first[v] = load(scales);
       if constexpr (kKind != WideKind::kPlain) second[v] = load(scales + kLanes);
     }
@@ -100,7 +99,7 @@ void wide_product(const std::byte* wide, int64_t blocks, WideRows x, FetchAhead&
         if constexpr (kHalves) total = fma(to_float(high[i][v]), times_broadcast(second[v], x.d + 4 * i), total);
       }
     }
-    wide += wide_block_bytes(kKind, WideFor::kVectors);
+    wide += wide_block_bytes(kKind);
     x.q += x.step;
     x.d += x.step;
     x.s += x.step;
@@ -169,7 +168,7 @@ void multiply_wide(const TileRun& tiles, const TileRun& next, const RowGroups& g
   for (int64_t block = 0; block < blocks; block += kWideBlocks) {
     const int64_t count = blocks - block < kWideBlocks ? blocks - block : kWideBlocks;
     for (int v = 0; v < tiles.count; ++v) {
-      widen_tile<WideFor::kVectors>(tiles.dtype, tiles.tile[v].data, block, count, scratch.wide + v * kWideTileBytes);
+      widen_tile(tiles.dtype, tiles.tile[v].data, block, count, scratch.wide + v * kWideTileBytes);
     }
     FetchAhead ahead{weights_ahead(tiles, next, groups.cols, block, passes * count), {}};
     const bool last = block + count == blocks;
