@@ -161,17 +161,19 @@ struct DecodedBlock {
   int outputs = 0;
   const float* x = nullptr;  // from the block's first input on
   int64_t x_stride = 0;
-  float* sums = nullptr;  // [rows][kRowTile][kLanes]
+  float* sums = nullptr;  // [rows][kRowTile][kLanes]; anything behind the last output
+  bool first = false;     // nothing waits in sums yet
 };
 
 // sums [kTokens][kRowTile] += four outputs' products with whole vectors of inputs.
 template <int kTokens>
-LORALEI_INLINE void add_products(const float* weights, const float* x, int64_t x_stride, int64_t cols, float* waiting) {
+LORALEI_INLINE void add_products(const float* weights, const float* x, int64_t x_stride, int64_t cols, bool first,
+                                 float* waiting) {
   F sums[kTokens][kBlockOutputs];
   LORALEI_UNROLL
   for (int t = 0; t < kTokens; ++t) {
     LORALEI_UNROLL
-    for (int o = 0; o < kBlockOutputs; ++o) sums[t][o] = load(waiting + (t * kRowTile + o) * kLanes);
+    for (int o = 0; o < kBlockOutputs; ++o) sums[t][o] = first ? zero() : load(waiting + (t * kRowTile + o) * kLanes);
   }
   for (int64_t k = 0; k < cols; k += kLanes) {
     F w[kBlockOutputs];
@@ -206,7 +208,7 @@ void block_rows(const DecodedBlock& block, int64_t row, RowsAhead& ahead) {
     const float* const weights = block.weights + first * kBlockStride;
     const float* const x = block.x + row * block.x_stride;
     float* const waiting = block.sums + (row * kRowTile + first) * kLanes;
-    add_products<kTokens>(weights, x, block.x_stride, whole, waiting);
+    add_products<kTokens>(weights, x, block.x_stride, whole, block.first, waiting);
     if (whole == block.cols) continue;
     for (int t = 0; t < kTokens; ++t)
       add_rest(weights + whole, x + t * block.x_stride + whole, static_cast<int>(block.cols - whole),
@@ -256,15 +258,13 @@ void blocked_product(const MatmulArgs& args, const RowTile& tile, const std::byt
   const DType dtype = args.w.dtype;
   const int64_t cols = args.w.cols, stride = row_bytes(dtype, cols);
   const int decoded_rows = (tile.count + kBlockOutputs - 1) / kBlockOutputs * kBlockOutputs;
-  DecodedBlock block{.weights = memory,
-                     .outputs = tile.count,
-                     .x_stride = args.x_stride,
-                     .sums = memory + kRowTile * kBlockStride};
-  std::memset(block.sums, 0, static_cast<size_t>(rows * kRowTile * kLanes) * sizeof(float));
+  DecodedBlock block{
+      .weights = memory, .outputs = tile.count, .x_stride = args.x_stride, .sums = memory + kRowTile * kBlockStride};
   const int64_t calls = (rows + kTokenTile - 1) / kTokenTile * (decoded_rows / kBlockOutputs);
   for (int64_t k = 0; k < cols; k += kBlockCols) {
     block.cols = cols - k < kBlockCols ? cols - k : kBlockCols;
     block.x = x + k;
+    block.first = k == 0;
     const bool last = k + block.cols == cols;
     for (int o = 0; o < decoded_rows; ++o) {
       const int64_t row = o < tile.count ? o : tile.count - 1;

@@ -39,7 +39,7 @@ class Scratch {
 // --- products with plain rows (matmul.inl.h): a block of decoded weights for the first-level cache, and the lane sums
 // of the rows that meet it. Decoded rows lie one cache line further apart than they are long: at a power of two they
 // would all compete for the same sets. ---
-constexpr int64_t kBlockCols = 256;  // a multiple of every format's block
+constexpr int64_t kBlockCols = 512;  // a multiple of every format's block
 constexpr int64_t kBlockStride = kBlockCols + 16;
 constexpr int64_t kBlockRows = 192;  // a multiple of the register tiles' rows
 constexpr int64_t matmul_worker_bytes() { return kRowTile * (kBlockStride + kBlockRows * 16) * 4; }
