@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <mutex>
 #include <optional>
 
 #include "base/prng.h"
@@ -24,6 +25,7 @@ struct World {
   ManualClock clock;
   NullLogSink log;
   uint64_t order = 0;
+  std::mutex asked_mutex;    // several threads may read
   AdapterLoadOptions asked;  // of the last read
   std::unique_ptr<AdapterRegistry> registry;
 
@@ -47,7 +49,10 @@ struct World {
             },
             [this](const std::string& path, const AdapterLoadOptions& options,
                    AdapterVersionId version) -> Result<std::shared_ptr<const Adapter>> {
-              asked = options;
+              {
+                const std::lock_guard lock(asked_mutex);
+                asked = options;
+              }
               const File& file = files.at(path);
               if (file.broken) return *file.broken;
               if (file.bytes > options.bytes_max) return too_large("needs " + std::to_string(file.bytes));
