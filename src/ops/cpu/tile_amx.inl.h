@@ -106,12 +106,33 @@ constexpr int kRowsAtOnce = 3;  // of results asked for with each four blocks of
 
 // Step kTurn (the block's number modulo 4) of a line on which three blocks are under way: one multiplied, the one
 // before it on its way to memory, the one before that scaled. A product takes far longer than the scaling of a block.
-template <int kRows, WideKind kKind, int kTurn>
+// kFirst: the line begins, so nothing is before the blocks 0 and 1.
+template <int kRows, WideKind kKind, int kTurn, bool kFirst>
 LORALEI_INLINE void pipeline_step(const std::byte* x, const std::byte* wide, int32_t* products, F (&acc)[kRows]) {
+  constexpr int kBefore = (kTurn + 3) % 4, kBeforeThat = (kTurn + 2) % 4;
+  x += kTurn * group_block_bytes(kRows);
+  wide += kTurn * kWideStep<kKind>;
   multiply_block<kKind, kTurn>(x, wide);
-  store_block<kKind, (kTurn + 3) % 4>(products + (kTurn + 3) % 4 * kProducts<kKind>);
-  add_block<kRows, kKind>(products + (kTurn + 2) % 4 * kProducts<kKind>, x - 2 * group_block_bytes(kRows),
-                          wide - 2 * kWideStep<kKind>, acc);
+  if constexpr (!kFirst || kTurn >= 1) store_block<kKind, kBefore>(products + kBefore * kProducts<kKind>);
+  if constexpr (!kFirst || kTurn >= 2) {
+    add_block<kRows, kKind>(products + kBeforeThat * kProducts<kKind>, x - 2 * group_block_bytes(kRows),
+                            wide - 2 * kWideStep<kKind>, acc);
+  }
+}
+// Four steps, and the writing out of the four blocks after them.
+template <int kRows, bool kFirst, class Source>
+LORALEI_INLINE void pipeline_four(Source& source, const std::byte* x, const std::byte* wide, int32_t* products,
+                                  FetchAhead& fetches, F (&acc)[kRows]) {
+  fetches.fetch<kRowsAtOnce>();
+  pipeline_step<kRows, Source::kKind, 0, kFirst>(x, wide, products, acc);
+  source.template widen<0>();
+  pipeline_step<kRows, Source::kKind, 1, kFirst>(x, wide, products, acc);
+  source.template widen<1>();
+  fetches.weights.fetch();
+  pipeline_step<kRows, Source::kKind, 2, kFirst>(x, wide, products, acc);
+  source.template widen<2>();
+  pipeline_step<kRows, Source::kKind, 3, kFirst>(x, wide, products, acc);
+  source.template widen<3>();
 }
 
 // Adds the products of `blocks` blocks to sums [kRows][16]. `source` writes the blocks out in their wide form, four
@@ -131,35 +152,12 @@ LORALEI_INLINE void matrix_product(Source source, const std::byte* wide, int64_t
   source.template widen<2>();
   source.template widen<3>();
   asm volatile("" : : : "memory");  // what the tile loads read is in memory, although the compiler sees no reader
-  int64_t fours = blocks / 4;
-  if (fours > 0) {
-    fetches.fetch<kRowsAtOnce>();
-    multiply_block<kKind, 0>(x, wide);
-    source.template widen<0>();
-    multiply_block<kKind, 1>(x + kStep, wide + kWide);
-    store_block<kKind, 0>(products);
-    source.template widen<1>();
-    fetches.weights.fetch();
-    pipeline_step<kRows, kKind, 2>(x + 2 * kStep, wide + 2 * kWide, products, acc);
-    source.template widen<2>();
-    pipeline_step<kRows, kKind, 3>(x + 3 * kStep, wide + 3 * kWide, products, acc);
-    source.template widen<3>();
+  if (int64_t fours = blocks / 4; fours > 0) {
+    pipeline_four<kRows, true>(source, x, wide, products, fetches, acc);
     x += 4 * kStep;
     wide += 4 * kWide;
-    while (--fours > 0) {
-      fetches.fetch<kRowsAtOnce>();
-      pipeline_step<kRows, kKind, 0>(x, wide, products, acc);
-      source.template widen<0>();
-      pipeline_step<kRows, kKind, 1>(x + kStep, wide + kWide, products, acc);
-      source.template widen<1>();
-      fetches.weights.fetch();
-      pipeline_step<kRows, kKind, 2>(x + 2 * kStep, wide + 2 * kWide, products, acc);
-      source.template widen<2>();
-      pipeline_step<kRows, kKind, 3>(x + 3 * kStep, wide + 3 * kWide, products, acc);
-      source.template widen<3>();
-      x += 4 * kStep;
-      wide += 4 * kWide;
-    }
+    for (; --fours > 0; x += 4 * kStep, wide += 4 * kWide)
+      pipeline_four<kRows, false>(source, x, wide, products, fetches, acc);
     store_block<kKind, 3>(products + 3 * kProducts<kKind>);
     add_block<kRows, kKind>(products + 2 * kProducts<kKind>, x - 2 * kStep, wide - 2 * kWide, acc);
     add_block<kRows, kKind>(products + 3 * kProducts<kKind>, x - kStep, wide - kWide, acc);
