@@ -67,8 +67,8 @@ LORALEI_INLINE void pair_dots(const TileSections (&at)[kPair], int half, const s
 }
 
 // Asks for what the pair needs next: its own tiles' blocks, and behind their end those of the next pair, which lies
-// behind the second tile. The hardware brings two streams of weights to the second-level cache in time by itself;
-// asking for that as well, as one stream needs it (tile_product.inl.h), would only take places from it.
+// behind the second tile. The hardware brings two streams of weights to the second-level cache in time by itself, page
+// by page.
 class PairAhead {
  public:
   PairAhead(const TileRun& tiles, int64_t tile_bytes)
@@ -77,17 +77,14 @@ class PairAhead {
   // What lies ahead of the `kBytes` bytes at `offset` of each tile.
   template <int kBytes>
   LORALEI_INLINE void fetch(int64_t offset) const {
-    int64_t place = offset + kBytesAhead;
+    int64_t place = offset + kPairBytesAhead;
     if (place >= tile_bytes_) place += tile_bytes_;
     LORALEI_UNROLL
-    for (int v = 0; v < kPair; ++v) {
-      LORALEI_UNROLL
-      for (int i = 0; i < (kBytes + 63) / 64; ++i) __builtin_prefetch(at_[v] + place + 64 * i, 0, 3);
-    }
+    for (int v = 0; v < kPair; ++v) prefetch_lines<kBytes>(at_[v] + place);
   }
 
  private:
-  static constexpr int64_t kBytesAhead = 896;
+  static constexpr int64_t kPairBytesAhead = 896;
   const std::byte* at_[kPair];
   int64_t tile_bytes_;
 };

@@ -35,18 +35,44 @@ LORALEI_INLINE void step_block(TileSections& at) {
   at.quants += block_bytes<Format>();
 }
 
-// How far ahead the weights are asked for where they stream from memory: the first-level cache has too few places for
-// what memory's latency needs under way, so they come to the second level long before and to the first just in time.
-constexpr int kPrefetchNear = 1024;
-constexpr int kPrefetchFar = 12288;
+// How weights are asked for before they are needed. The processors' own prefetchers bring a stream to the second-level
+// cache, but each page of 4 KiB is a new stream to them, which they notice some lines late. So each page's first lines
+// are asked for while the page before it is read, a few with each block so that they do not compete for places on the
+// way; nobody should ask for the lines between (that is slower). What arrives there is called to the first level later.
+constexpr uintptr_t kPage = 4096;
+constexpr int kPageStart = 8;  // lines
 
+// `at` moves on by kBytes a call.
 template <int kBytes>
-LORALEI_INLINE void prefetch_ahead(const std::byte* section) {
+LORALEI_INLINE void prefetch_next_page(const std::byte* at) {
+  constexpr int kLines = kBytes < 512 ? 1 : kBytes < 1024 ? 2 : 4;  // a call: about half a page for all
+  constexpr uintptr_t kBegin = kPage / 4;
+  const auto address = reinterpret_cast<uintptr_t>(at);
+  const uintptr_t call = ((address - kBegin) & (kPage - 1)) / kBytes;
+  if (call >= kPageStart / kLines) return;
+  const auto* const line = reinterpret_cast<const std::byte*>((address & ~(kPage - 1)) + kPage + call * kLines * 64);
   LORALEI_UNROLL
-  for (int i = 0; i < (kBytes + 63) / 64; ++i) {
-    const std::byte* const line = section + 64 * i;
-    __builtin_prefetch(line + kPrefetchFar, 0, 2);
-    __builtin_prefetch(line + kPrefetchNear, 0, 3);
+  for (int i = 0; i < kLines; ++i) __builtin_prefetch(line + 64 * i, 0, 2);
+}
+template <int kBytes>
+LORALEI_INLINE void prefetch_lines(const std::byte* at) {
+  LORALEI_UNROLL
+  for (int i = 0; i < (kBytes + 63) / 64; ++i) __builtin_prefetch(at + 64 * i, 0, 3);
+  prefetch_next_page<kBytes>(at);
+}
+
+// One tile alone is one stream. With one or two rows it is read so fast that every line must be asked for long before.
+constexpr int kBytesAhead = 2048, kBytesFarAhead = 12288;
+template <int kBytes, int kRows>
+LORALEI_INLINE void prefetch_stream(const std::byte* at) {
+  if constexpr (kRows > 2 || kBytes >= 1024) {
+    prefetch_lines<kBytes>(at + kBytesAhead);
+  } else {
+    LORALEI_UNROLL
+    for (int i = 0; i < (kBytes + 63) / 64; ++i) {
+      __builtin_prefetch(at + 64 * i + kBytesFarAhead, 0, 2);
+      __builtin_prefetch(at + 64 * i + kBytesAhead / 2, 0, 3);
+    }
   }
 }
 
@@ -66,7 +92,7 @@ LORALEI_INLINE void product_32(TileSections at, int lane, const std::byte* x, in
   LORALEI_UNROLL
   for (int i = 0; i < kRows * kVectors; ++i) acc[i] = zero();
   for (int64_t b = 0; b < blocks; ++b) {
-    prefetch_ahead<block_bytes<Format>()>(at.head);
+    prefetch_stream<block_bytes<Format>(), kRows>(at.head);
     LORALEI_UNROLL
     for (int v = 0; v < kVectors; ++v) {
       const int place = lane + v * kLanes;
@@ -149,7 +175,7 @@ LORALEI_INLINE void product_256(TileSections at, int lane, const std::byte* x, i
       Format::scales(at, lane + v * kLanes, scales + 16 * v * kLanes, mins + 8 * v * kLanes);
     }
     for (int half = 0; half < 2; ++half) {
-      { prefetch_ahead<block_bytes<Format>() / 2>(at.head + block_bytes<Format>() / 2 * half); }
+      prefetch_stream<block_bytes<Format>() / 2, kRows>(at.head + block_bytes<Format>() / 2 * half);
       product_part<Format, kRows, kVectors, 0>(at, lane, x, half, scales, mins, acc);
       product_part<Format, kRows, kVectors, 1>(at, lane, x + kStep, half, scales, mins, acc);
       product_part<Format, kRows, kVectors, 2>(at, lane, x + 2 * kStep, half, scales, mins, acc);
