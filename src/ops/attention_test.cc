@@ -148,7 +148,7 @@ void expect_attention(const TestCache& cache, const TestSequence& sequence, cons
 struct Shape {
   int32_t heads, kv_heads, head_dim;
 };
-constexpr Shape kShapes[] = {{8, 2, 64}, {4, 4, 32}, {6, 1, 80}, {3, 1, 20}, {40, 1, 16}, {2, 2, 128}};
+constexpr Shape kShapes[] = {{8, 2, 64}, {4, 4, 32}, {6, 1, 80}, {3, 1, 20}, {40, 1, 16}, {2, 2, 128}, {16, 2, 24}};
 
 TEST_P(Attention, StoresWhatTheCodecEncodes) {
   Prng prng(301);
@@ -299,9 +299,9 @@ TEST_P(Attention, LongContextsAreSplitAndMergedRight) {
 // A row alone (decode) = the same row in a chunk of any length, in a mixed batch, with any number of threads.
 TEST_P(Attention, ARowDoesNotDependOnItsBatch) {
   Prng prng(304);
-  const std::pair<Shape, DType> cases[] = {{kShapes[0], DType::kBF16}, {kShapes[1], DType::kF16},
-                                           {kShapes[3], DType::kF32},  {kShapes[0], DType::kI8},
-                                           {kShapes[3], DType::kI8},   {kShapes[0], DType::kF8}};
+  const std::pair<Shape, DType> cases[] = {
+      {kShapes[0], DType::kBF16}, {kShapes[1], DType::kF16}, {kShapes[3], DType::kF32}, {kShapes[0], DType::kI8},
+      {kShapes[3], DType::kI8},   {kShapes[0], DType::kF8},  {kShapes[6], DType::kF16}};
   for (const auto& [shape, dtype] : cases) {
     TestCache cache(prng, dtype, shape.kv_heads, shape.head_dim, 300);
     const TestSequence sequence(prng, cache, 1300), other(prng, cache, 900);

@@ -104,12 +104,25 @@ TileSource load_tile(const AttentionWork& work, int32_t tile, int32_t kv_head) {
     source.keys[b] = keys;
     source.values[b] = values;
     if (kv_head + 1 < item.kv_head + item.kv_heads) {
-      source.next_keys[b] = keys + kv.head_stride_bytes;
+      source.next_keys[b] = kv.head(block, work.args.layer, 0, kv_head + 1);
     } else if (first + kTileBlocks + b < item_end) {
       source.next_keys[b] = kv.head(item.group->blocks[first + kTileBlocks + b], work.args.layer, 0, item.kv_head);
     }
   }
   return source;
+}
+
+// What `tile` of the item's only head is read from, for fetching in `steps` calls.
+TileAhead tile_ahead(const AttentionWork& work, int32_t tile, int steps) {
+  const KvView& kv = work.args.kv;
+  const AttentionItem& item = work.item;
+  TileAhead ahead(kKvBlockTokens * row_bytes(kv.dtype, kv.head_dim));
+  const int32_t end = std::min((tile + 1) * kTileBlocks, item.span.last / kKvBlockTokens + 1);
+  for (int32_t b = tile * kTileBlocks; b < end; ++b) {
+    for (int v = 0; v < 2; ++v) ahead.add(kv.head(item.group->blocks[b], work.args.layer, v, item.kv_head));
+  }
+  ahead.spread(steps);
+  return ahead;
 }
 
 // Each score of a loaded block times the factor of its position.
@@ -196,7 +209,12 @@ void attend_tile(const AttentionWork& work, int32_t tile, int32_t head, const So
     for (int h = 0; h < item.heads; ++h) work.parts[count++] = part;
   }
   if (count == 0) return;
-  const TileSource source = load_tile(work, tile, item.kv_head + head);
+  TileSource source = load_tile(work, tile, item.kv_head + head);
+  TileAhead ahead;
+  if (item.queries() > kDirectQueries) {                         // such an item has one head
+    ahead = tile_ahead(work, tile + 1, 2 * query_steps(count));  // scores, then values
+    source.ahead = &ahead;
+  }
   float* scores = work.scores + first * kTileTokens;
   tile_scores(work.queries + int64_t{first} * work.dim, work.dim, work.args.kv.head_dim, source, count, scores);
   softmax_tile(work, source, first, count, state);

@@ -41,7 +41,11 @@ class AttentionPlan {
  public:
   // `memory` [2 * groups + 1] lies in the scratch.
   AttentionPlan(const AttentionArgs& args, const AttentionSizes& sizes, int threads, int32_t* memory)
-      : args_(args), sizes_(sizes), starts_(memory), bundles_(memory + args.groups.size() + 1) {
+      : args_(args),
+        sizes_(sizes),
+        batch_rows_(batch_rows(threads)),
+        starts_(memory),
+        bundles_(memory + args.groups.size() + 1) {
     int64_t work = 0;  // ranges of one key/value head
     for (const RowGroup& group : args.groups) {
       if (group.row_count > 0) work += int64_t{ranges(group)} * batches(group) * args.kv.kv_heads;
@@ -82,8 +86,8 @@ class AttentionPlan {
     const int32_t bundle = batch + 1 < batches(*item.group) ? 1 : last_bundle(g);
     item.kv_head = (index - batch * kv_heads) * bundle;
     item.kv_heads = std::min(bundle, kv_heads - item.kv_head);
-    item.row = batch * static_cast<int32_t>(sizes_.rows);
-    item.rows = std::min(static_cast<int32_t>(sizes_.rows), item.group->row_count - item.row);
+    item.row = batch * batch_rows_;
+    item.rows = std::min(batch_rows_, item.group->row_count - item.row);
     item.heads = args_.heads / kv_heads;
     item.span = {attended(args_, *item.group, item.row).first,
                  attended(args_, *item.group, item.row + item.rows - 1).last};
@@ -96,8 +100,14 @@ class AttentionPlan {
   }
 
  private:
-  int32_t batches(const RowGroup& group) const {
-    return static_cast<int32_t>((group.row_count + sizes_.rows - 1) / sizes_.rows);
+  int32_t batches(const RowGroup& group) const { return (group.row_count + batch_rows_ - 1) / batch_rows_; }
+  // Few enough for some items a thread, within what the scratch holds.
+  int32_t batch_rows(int threads) const {
+    int64_t rows = 0;
+    for (const RowGroup& group : args_.groups) rows += group.row_count;
+    const int64_t least = std::max(1, kQueryBatchLeast * args_.kv.kv_heads / args_.heads);
+    const int64_t shared = rows * args_.kv.kv_heads / (int64_t{4} * threads);
+    return static_cast<int32_t>(std::min(std::max(least, shared), sizes_.rows));
   }
   // Key/value heads an item of the group's last batch takes; the batches before it are full and take one.
   int32_t last_bundle(size_t g) const { return bundles_[g] < 0 ? -bundles_[g] : bundles_[g]; }
@@ -105,7 +115,7 @@ class AttentionPlan {
   // Key/value heads an item may take; negative: the items are split into ranges.
   int32_t bundle(const RowGroup& group, int64_t work, int threads) const {
     const int64_t heads = args_.heads / args_.kv.kv_heads;
-    const int64_t queries = (group.row_count - (batches(group) - 1) * sizes_.rows) * heads;
+    const int64_t queries = (group.row_count - int64_t{batches(group) - 1} * batch_rows_) * heads;
     const int64_t largest =
         queries <= kDirectQueries ? std::clamp<int64_t>(sizes_.queries / queries, 1, args_.kv.kv_heads) : 1;
     if (threads == 1) return static_cast<int32_t>(largest);
@@ -118,6 +128,7 @@ class AttentionPlan {
 
   const AttentionArgs& args_;
   const AttentionSizes& sizes_;
+  int32_t batch_rows_;
   int32_t* starts_;   // [groups + 1] of the items handled whole
   int32_t* bundles_;  // [groups]
 };

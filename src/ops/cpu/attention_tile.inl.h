@@ -9,6 +9,36 @@
 constexpr int kBlockVectors = kKvBlockTokens / kLanes;
 
 LORALEI_INLINE void prefetch(const std::byte* p) { __builtin_prefetch(p, 0, 3); }
+LORALEI_INLINE void prefetch_l2(const std::byte* p) { __builtin_prefetch(p, 0, 2); }
+
+// What the next tile will be decoded from: asked for a few lines at a time while this one is worked on, because blocks
+// of the cache are too short and lie too far apart for the processors' own prefetchers.
+class TileAhead {
+ public:
+  TileAhead() = default;
+  explicit TileAhead(int64_t head_bytes) : head_bytes_(head_bytes) {}
+  void add(const std::byte* head) { heads_[count_++] = head; }
+  // `steps`: calls of fetch() that will come.
+  void spread(int steps) { each_ = (count_ * lines_of_head() + steps - 1) / steps; }
+
+  LORALEI_INLINE void fetch() {
+    for (int64_t i = 0; i < each_ && head_ < count_; ++i) {
+      prefetch_l2(heads_[head_] + 64 * line_);
+      if (++line_ < lines_of_head()) continue;
+      line_ = 0;
+      ++head_;
+    }
+  }
+
+ private:
+  int64_t lines_of_head() const { return (head_bytes_ + 63) / 64; }
+
+  const std::byte* heads_[2 * kTileBlocks] = {};  // slices of K and of V
+  int64_t head_bytes_ = 0;
+  int64_t each_ = 0;  // lines a call
+  int count_ = 0, head_ = 0;
+  int64_t line_ = 0;
+};
 
 // One tile of the cache, block by block; in the cache itself or decoded to f32. Blocks outside the item's positions are
 // never addressed.
@@ -20,6 +50,7 @@ struct TileSource {
   const std::byte* next_keys[kTileBlocks] = {};  // to be fetched ahead, or null
   const float* scales[2][kTileBlocks] = {};      // int8, fp8: [kKvBlockTokens] of K and of V
   int64_t value_bytes = 0;                       // from position to position
+  TileAhead* ahead = nullptr;                    // where many queries share the tile
 };
 
 // scores[q][block * kKvBlockTokens + lane] for blocks [block, block + kBlocks). kAhead: fetch the same blocks'
@@ -67,8 +98,10 @@ void score_queries(const float* queries, int64_t query_stride, int32_t head_dim,
                    float* scores) {
   int block = tile.first_block;
   if constexpr (kLanes == 16) {
-    for (; block + 4 <= tile.end_block; block += 4)
-      score_register_tile<Rows, kQueries, 4, kAhead>(queries, query_stride, head_dim, tile, block, scores);
+    if constexpr (kQueries <= 6) {
+      for (; block + 4 <= tile.end_block; block += 4)
+        score_register_tile<Rows, kQueries, 4, kAhead>(queries, query_stride, head_dim, tile, block, scores);
+    }
     for (; block + 2 <= tile.end_block; block += 2)
       score_register_tile<Rows, kQueries, 2, kAhead>(queries, query_stride, head_dim, tile, block, scores);
   }
@@ -76,13 +109,20 @@ void score_queries(const float* queries, int64_t query_stride, int32_t head_dim,
     score_register_tile<Rows, kQueries, 1, kAhead>(queries, query_stride, head_dim, tile, block, scores);
 }
 
+// Eight queries that share a head are common in decoding, and together they decode a tile half as often.
+constexpr bool kEightTogether = kLanes == 16;
+
 // How many of `left` queries the next register tile takes: six by four vectors fill AVX-512's registers, six by two
 // those of AVX2; seven and eight are better cut in half than left with one or two.
 LORALEI_INLINE int query_step(int left) {
+  if (kEightTogether && left == 8) return 8;
   if (left == 7 || left == 8 || left == 4) return 4;
   if (left >= 6) return 6;
   return left == 5 ? 3 : left;
 }
+
+// Register tiles that `count` queries take, about.
+LORALEI_INLINE int query_steps(int count) { return (count + 5) / 6; }
 
 // scores [count, kTileTokens] of all loaded blocks. kAhead: the first register tile fetches ahead, later ones find its
 // work done.
@@ -90,6 +130,10 @@ template <class Rows, bool kAhead>
 void score_all(const float* queries, int64_t query_stride, int32_t head_dim, const TileSource& tile, int count,
                float* scores) {
   const int step = query_step(count);
+  if (tile.ahead != nullptr) tile.ahead->fetch();
+  if constexpr (kEightTogether) {
+    if (step == 8) score_queries<Rows, 8, kAhead>(queries, query_stride, head_dim, tile, scores);
+  }
   if (step == 6) score_queries<Rows, 6, kAhead>(queries, query_stride, head_dim, tile, scores);
   if (step == 4) score_queries<Rows, 4, kAhead>(queries, query_stride, head_dim, tile, scores);
   if (step == 3) score_queries<Rows, 3, kAhead>(queries, query_stride, head_dim, tile, scores);
@@ -173,7 +217,7 @@ LORALEI_INLINE int32_t value_columns(const float* weights, const TileSource& til
 // As many vectors at once as the registers hold; `dim` is a multiple of 16.
 template <class Rows, int kQueries, bool kAhead>
 void value_queries(const float* weights, const TileSource& tile, int begin, int end, float* o, int64_t dim) {
-  constexpr bool kEight = kQueries <= (kManyRegisters ? 2 : 1), kFour = kManyRegisters || kQueries <= 2;
+  constexpr bool kEight = kQueries <= (kManyRegisters ? 2 : 1), kFour = kQueries <= (kManyRegisters ? 6 : 2);
   int32_t d = 0;
   if constexpr (kEight) d = value_columns<Rows, kQueries, 8, kAhead>(weights, tile, begin, end, d, o, dim);
   if constexpr (kFour) d = value_columns<Rows, kQueries, 4, kAhead>(weights, tile, begin, end, d, o, dim);
@@ -209,6 +253,10 @@ void value_parts(const float* weights, const TileSource& tile, const TilePart* p
 template <class Rows, bool kAhead>
 void values_all(const float* weights, const TileSource& tile, const TilePart* parts, int count, float* o, int64_t dim) {
   const int step = query_step(count);
+  if (tile.ahead != nullptr) tile.ahead->fetch();
+  if constexpr (kEightTogether) {
+    if (step == 8) value_parts<Rows, 8, kAhead>(weights, tile, parts, o, dim);
+  }
   if (step == 6) value_parts<Rows, 6, kAhead>(weights, tile, parts, o, dim);
   if (step == 4) value_parts<Rows, 4, kAhead>(weights, tile, parts, o, dim);
   if (step == 3) value_parts<Rows, 3, kAhead>(weights, tile, parts, o, dim);

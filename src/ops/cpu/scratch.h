@@ -66,9 +66,9 @@ constexpr int64_t matrix_input_bytes(int64_t rows, int64_t in) {
   return (in + kMatrixStepInputs - 1) / kMatrixStepInputs * kMatrixStepInputs * 2 * kMatrixPieces * held;
 }
 
-// --- attention: queries of one key/value head are handled in batches of about kQueryBatch vectors, positions in tiles
-// of kTileTokens ---
-constexpr int kQueryBatch = 48;    // many enough that decoding a tile of the cache is a few per cent of its use
+// --- attention: queries of one key/value head are handled in batches, positions in tiles of kTileTokens. A batch reads
+// the whole context, so the larger the better, as long as there are items enough for all threads. ---
+constexpr int kQueryBatch = 192, kQueryBatchLeast = 48;
 constexpr int kDirectQueries = 8;  // up to here they read the cache directly
 constexpr int kTileBlocks = 4;
 constexpr int kTileTokens = kTileBlocks * kKvBlockTokens;
