@@ -10,6 +10,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -69,7 +70,6 @@ void measure(const OpTable& table, OpContext& ctx, const SteadyClock& clock, con
   const RowGroup group{.row_count = rows, .position = context - rows, .blocks = cache.blocks.data()};
   const int64_t stride = int64_t{shape.heads} * shape.head_dim;
   std::vector<float> q(static_cast<size_t>(rows * stride), 0.01f), out(q.size());
-  double best = 1e9;
   std::vector<double> seconds;
   for (int round = 0; round < rounds; ++round) {
     const int64_t start = clock.now_ns();
@@ -85,7 +85,6 @@ void measure(const OpTable& table, OpContext& ctx, const SteadyClock& clock, con
                             .groups = {&group, 1}});
     }
     seconds.push_back(static_cast<double>(clock.now_ns() - start) * 1e-9);
-    best = std::min(best, seconds.back());
   }
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
@@ -93,22 +92,32 @@ void measure(const OpTable& table, OpContext& ctx, const SteadyClock& clock, con
   const double pairs = (context - (rows - 1) / 2.0) * rows;
   const double flop = 4.0 * pairs * static_cast<double>(stride) * kLayers;
   std::printf("%6d positions %4d rows: %9.3f ms (best %9.3f)  %6.1f GB/s of the cache  %6.1f Gflop/s\n", context, rows,
-              median * 1e3, best * 1e3, bytes / median * 1e-9, flop / median * 1e-9);
+              median * 1e3, seconds.front() * 1e3, bytes / median * 1e-9, flop / median * 1e-9);
   std::fflush(stdout);
+}
+
+constexpr const char* kFormatHelp = "Write the format of the cache as f32, f16, bf16, int8 or fp8.";
+
+std::optional<DType> cache_dtype(std::string_view name) {
+  const std::optional<DType> dtype = parse_dtype(name);
+  for (DType known : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8}) {
+    if (dtype == known) return dtype;
+  }
+  return std::nullopt;
 }
 
 int run(int argc, char** argv) {
   const auto argument = [&](int i, const char* otherwise) { return argc > i ? argv[i] : otherwise; };
-  const std::optional<DType> dtype = parse_dtype(argument(1, "f16"));
+  const std::optional<DType> dtype = cache_dtype(argument(1, "f16"));
   const auto table = select_op_table(argument(2, "avx2"));
   if (!dtype || !table.ok()) {
-    std::fprintf(stderr, "%s\n", dtype ? table.error().message.c_str() : "Unknown format of the cache.");
+    std::fprintf(stderr, "%s\n", dtype ? table.error().message.c_str() : kFormatHelp);
     return 2;
   }
   const int rounds = std::max(1, std::atoi(argument(3, "5")));
   const std::vector<int> shape_numbers = numbers(argument(7, "32/4/64"), '/');
-  if (shape_numbers.size() != 3) {
-    std::fprintf(stderr, "Write the shape as heads/kv heads/head size, for example 32/4/64.\n");
+  if (shape_numbers.size() != 3 || shape_numbers[0] % shape_numbers[1] != 0) {
+    std::fprintf(stderr, "Write the shape as heads/kv heads/head size, heads a multiple: for example 32/4/64.\n");
     return 2;
   }
   const Shape shape{shape_numbers[0], shape_numbers[1], shape_numbers[2]};
