@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention_bench [kv format] [table] [rounds] [contexts] [rows] [threads] [heads/kv heads/head size], lists separated
-// by commas: attention of one step of a model of 22 layers over a paged cache, one sequence whose last `rows` tokens
-// are computed. Printed beside what reading the cache once takes and what f32 arithmetic could do. Built with
-// LORALEI_BENCHES=ON.
+// attention_bench [kv format] [table] [rounds] [contexts] [rows] [threads] [heads/kv heads/head size]: attention of one
+// step of a model of 22 layers over a paged cache, one sequence whose last `rows` tokens are computed. Contexts, rows
+// and threads are lists separated by commas. The machine's own rates of reading and of f32 arithmetic stand above what
+// is reached of them. Built with LORALEI_BENCHES=ON.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -28,15 +28,10 @@ struct Shape {
   int32_t heads = 32, kv_heads = 4, head_dim = 64;
 };
 
-std::vector<std::string> split(const char* list, char at = ',') {
-  std::vector<std::string> parts;
-  std::istringstream stream(list);
-  for (std::string part; std::getline(stream, part, at);) parts.push_back(part);
-  return parts;
-}
-std::vector<int> numbers(const char* list, char at = ',') {
+std::vector<int> numbers(const char* list, char between = ',') {
   std::vector<int> out;
-  for (const std::string& part : split(list, at)) out.push_back(std::max(1, std::atoi(part.c_str())));
+  std::istringstream stream(list);
+  for (std::string part; std::getline(stream, part, between);) out.push_back(std::max(1, std::atoi(part.c_str())));
   return out;
 }
 

@@ -101,7 +101,8 @@ class AttentionPlan {
 
  private:
   int32_t batches(const RowGroup& group) const { return (group.row_count + batch_rows_ - 1) / batch_rows_; }
-  // Few enough for some items a thread, within what the scratch holds.
+  // Rows of a full batch: many, since each batch reads the whole context, but few enough for some items a thread, and
+  // within what the scratch holds. No result depends on it.
   int32_t batch_rows(int threads) const {
     int64_t rows = 0;
     for (const RowGroup& group : args_.groups) rows += group.row_count;

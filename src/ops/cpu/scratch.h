@@ -78,7 +78,7 @@ static_assert(kSplitTokens % kTileTokens == 0);
 constexpr int64_t padded_dim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
 struct AttentionSizes {
-  int64_t queries = 0;       // vectors held at once
+  int64_t queries = 0;       // vectors held at once, at most
   int64_t rows = 0;          // token rows they come from
   int64_t dim = 0;           // padded head_dim
   int64_t worker_bytes = 0;  // queries, one tile of K and of V, scores, parts, two states

@@ -61,7 +61,8 @@ LORALEI_INLINE void prefetch_lines(const std::byte* at) {
   prefetch_next_page<kBytes>(at);
 }
 
-// One tile alone is one stream. With one or two rows it is read so fast that every line must be asked for long before.
+// One tile alone is one stream. With one or two rows small blocks go by so fast that every line must be asked for long
+// before; blocks of 256, which take more work, are faster the other way.
 constexpr int kBytesAhead = 2048, kBytesFarAhead = 12288;
 template <int kBytes, int kRows>
 LORALEI_INLINE void prefetch_stream(const std::byte* at) {
