@@ -71,10 +71,39 @@ TEST_P(Matmul, AgreesWithTheNaiveProduct) {
 
 TEST_P(Matmul, AWideInputIsSummedRight) {
   Prng prng(102);
-  for (DType dtype : {DType::kBF16, DType::kQ4_K}) {
+  for (DType dtype : {DType::kBF16, DType::kF16, DType::kQ4_K}) {
     const TestWeights weights(prng, dtype, 40, 4608, 2);
     const std::vector<float> x = random_floats(prng, 15 * 4608);
     expect_product(run_matmul(table(), 2, weights, x, 15), weights, x, 15, nullptr, nullptr, dtype_info(dtype).name);
+  }
+}
+
+// All finite f16 numbers, subnormal ones included, times one input.
+TEST_P(Matmul, EveryF16WeightCounts) {
+  constexpr int32_t kIn = 64, kOut = 2 * 31 * 1024 / kIn;
+  std::vector<uint16_t> bits;
+  for (uint32_t sign : {0u, 0x8000u})
+    for (uint32_t size = 0; size < 31 * 1024; ++size) bits.push_back(static_cast<uint16_t>(sign | size));
+  std::vector<float> values(bits.size());
+  const auto* const data = reinterpret_cast<const std::byte*>(bits.data());
+  decode_row(DType::kF16, data, values.data(), static_cast<int64_t>(bits.size()));
+  const std::vector<WeightPanel> panels = {{data, 0, kOut}};
+  constexpr float kInput = 1.2345678f;
+  constexpr double kRoundings = 5;  // where a weight and an input are cut into pieces
+  std::vector<float> x(size_t{kIn} * kIn, 0.0f), y(size_t{kIn} * kOut);
+  for (size_t row = 0; row < kIn; ++row) x[row * kIn + row] = kInput;
+  table().matmul(fresh_context(table(), 2).ctx, {.x = x.data(),
+                                                 .x_stride = kIn,
+                                                 .rows = kIn,
+                                                 .w = {DType::kF16, LayoutId::kPlain, kOut, kIn, panels},
+                                                 .y = y.data(),
+                                                 .y_stride = kOut});
+  for (size_t row = 0; row < kIn; ++row) {
+    for (size_t o = 0; o < kOut; ++o) {
+      const double product = static_cast<double>(values[o * kIn + row]) * static_cast<double>(kInput);
+      ASSERT_NEAR(static_cast<double>(y[row * kOut + o]), product, kRoundings * kEps * std::fabs(product))
+          << "weight " << bits[o * kIn + row];
+    }
   }
 }
 
@@ -110,10 +139,11 @@ TEST_P(Matmul, ARowDoesNotDependOnItsBatch) {
 // More rows than a part holds, more inputs than a block, on any number of threads.
 TEST_P(Matmul, ManyRowsOfManyInputsAreTheRowsAlone) {
   Prng prng(107);
-  for (DType dtype : {DType::kBF16, DType::kF32, DType::kQ4_K}) {
+  for (DType dtype : {DType::kBF16, DType::kF16, DType::kF32, DType::kQ4_K}) {
     const int32_t in = dtype == DType::kQ4_K ? 1280 : 1061, out = 21, rows = 407;
     const TestWeights weights(prng, dtype, out, in);
-    const std::vector<float> x = random_floats(prng, int64_t{rows} * in), old = random_floats(prng, int64_t{rows} * out);
+    const std::vector<float> x = random_floats(prng, int64_t{rows} * in),
+                             old = random_floats(prng, int64_t{rows} * out);
     std::vector<float> alone;
     for (int32_t row = 0; row < rows; ++row) {
       const std::vector<float> one(x.begin() + row * in, x.begin() + (row + 1) * in);

@@ -46,7 +46,8 @@ namespace avx512 {
 }  // namespace avx512
 
 void matmul_with_matrix_unit(OpContext& ctx, const MatmulArgs& args) {
-  args.w.dtype == DType::kBF16 ? matmul_bf16_amx(ctx, args) : avx512::matmul(ctx, args);
+  const bool halves = args.w.dtype == DType::kBF16 || args.w.dtype == DType::kF16;
+  halves ? matmul_halves_amx(ctx, args) : avx512::matmul(ctx, args);
 }
 
 }  // namespace

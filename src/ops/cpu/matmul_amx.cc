@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with bf16 weights on the matrix unit (AMX-BF16), for any number of rows.
+// Products with bf16 and f16 weights on the matrix unit (AMX-BF16), for any number of rows.
 //
-// An f32 input is exactly the sum of three bf16 numbers: x1 = bf16(x), x2 = bf16(x - x1), x3 = x - x1 - x2. The unit
-// multiplies sixteen rows of weights, as they lie, with such pieces of 32 inputs of up to sixteen rows of x: products
-// of bf16 numbers are exact in f32, it adds those of even and those of odd inputs in ascending order, then the two to
-// the result (Intel's TDPBF16PS). Blocks of 32 inputs follow in ascending order, in each the pieces from the largest
-// on. So the number for (row, output) is one chain, however many rows and outputs are multiplied together (batch
-// invariance), as accurate as f32 FMA. What is below 2^-126 counts as zero there, pieces included; an infinite input
-// makes NaNs.
+// An f32 input is exactly the sum of three bf16 numbers: x1 = bf16(x), x2 = bf16(x - x1), x3 = x - x1 - x2. A bf16
+// weight is one piece, an f16 weight exactly the sum of two: its upper eight bits and the other three. The unit
+// multiplies a piece of sixteen rows of weights with one of 32 inputs of up to sixteen rows of x: products of bf16
+// numbers are exact in f32, it adds those of the first and those of the second numbers of sixteen pairs in ascending
+// order, then the two to the result (Intel's TDPBF16PS). Blocks of 32 inputs follow in ascending order, in each the
+// pieces of the weights from the largest on, with each the inputs' likewise; the smallest two, of f16 weights and
+// inputs, do not meet (less than 2^-24 of the product). So the number for (row, output) is one chain, however many rows
+// and outputs are multiplied together (batch invariance), as accurate as f32 FMA. What is below 2^-126 counts as zero
+// there, pieces included; an infinite input, or an infinite f16 weight, makes NaNs.
 #include "ops/cpu/matmul_amx.h"
 
 #if defined(__x86_64__)
@@ -41,6 +43,48 @@ constexpr int kStepInputs = kMatrixStepInputs;
 constexpr int kPairs = kStepInputs / 2;
 constexpr int kSums = kRowTile * kTokenTile;  // results of one product: [outputs][kTokenTile]
 constexpr int kStepBytes = kStepInputs * 2;   // of one row of weights
+constexpr int kPieceBytes = kRowTile * kStepBytes;
+constexpr __mmask32 kWholeStep = 0xFFFFFFFF;
+constexpr int kSecondLevel = 2;  // where __builtin_prefetch brings a line to
+
+// --- weights: what a format's rows are to the unit ---
+// kPieces bf16 numbers a weight, [piece][kRowTile][kStepInputs] for a step; lay() writes one row's, zeros behind
+// `lanes`. Two numbers that are kPairDistance apart are a pair to the unit.
+struct WeightsBF16 {
+  static constexpr int kPieces = 1;
+  static constexpr int kPairDistance = 1;
+  static LORALEI_INLINE void lay(__mmask32 lanes, const std::byte* from, std::byte* to) {
+    _mm512_storeu_si512(to, _mm512_maskz_loadu_epi16(lanes, from));
+  }
+};
+
+struct WeightsF16 {
+  static constexpr int kPieces = 2;
+  static constexpr int kPairDistance = 16;
+  static LORALEI_INLINE void lay(__mmask32 lanes, const std::byte* from, std::byte* to) {
+    const I halves = _mm512_maskz_loadu_epi16(lanes, from);
+    const F first = from_f16(_mm512_castsi512_si256(halves));
+    const F second = from_f16(_mm512_extracti64x4_epi64(halves, 1));
+    _mm512_storeu_si512(to, pair(first, second));
+    _mm512_storeu_si512(to + kPieceBytes, pair(sub(first, upper(first)), sub(second, upper(second))));
+  }
+
+ private:
+  static LORALEI_INLINE I upper_mask() { return _mm512_set1_epi32(static_cast<int>(0xFFFF0000)); }
+  static LORALEI_INLINE F upper(F x) { return _mm512_castsi512_ps(_mm512_and_si512(bits_of(x), upper_mask())); }
+  // The upper halves of both, in turn.
+  static LORALEI_INLINE I pair(F first, F second) {
+    constexpr int kSecondWhereMask = 0xCA;
+    return _mm512_ternarylogic_epi32(upper_mask(), bits_of(second), _mm512_srli_epi32(bits_of(first), 16),
+                                     kSecondWhereMask);
+  }
+};
+
+// How many pieces of the inputs meet a piece of the weights.
+template <class Weights>
+constexpr int input_pieces(int weight_piece) {
+  return weight_piece < Weights::kPieces ? kMatrixPieces - weight_piece : 0;
+}
 
 // --- inputs: [token tile][step][piece][kPairs][width][2] bf16 ---
 struct Inputs {
@@ -85,25 +129,36 @@ LORALEI_INLINE void transpose16(I (&m)[16]) {
   for (int i = 0; i < 16; ++i) m[i] = t[i];
 }
 
+// 32 numbers in ascending order to sixteen pairs.
+template <class Weights>
+LORALEI_INLINE I in_pairs(I words) {
+  if constexpr (Weights::kPairDistance == 1) return words;
+  const I low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(words));
+  const I high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(words, 1));
+  return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+}
+
 // The pieces of 32 inputs, each as sixteen pairs.
+template <class Weights>
 LORALEI_INLINE void cut(F low, F high, I (&pieces)[kMatrixPieces]) {
   LORALEI_UNROLL
   for (int p = 0; p < kMatrixPieces; ++p) {
     const I words = reinterpret_cast<I>(_mm512_cvtne2ps_pbh(high, low));
-    pieces[p] = words;
+    pieces[p] = in_pairs<Weights>(words);
     low = sub(low, from_bf16(_mm512_castsi512_si256(words)));
     high = sub(high, from_bf16(_mm512_extracti64x4_epi64(words, 1)));
   }
 }
 
 // `count` inputs (at most kStepInputs) of `tokens` rows.
+template <class Weights>
 void pack_step(const float* x, int64_t x_stride, int tokens, int count, const Inputs& inputs, std::byte* to) {
   I pieces[kMatrixPieces][kTokenTile];
   const int low_lanes = std::min(count, kLanes), high_lanes = count - low_lanes;
   for (int t = 0; t < tokens; ++t) {
     const float* const row = x + t * x_stride;
     I cuts[kMatrixPieces];
-    cut(load_n(row, low_lanes), load_n(row + kLanes, high_lanes), cuts);
+    cut<Weights>(load_n(row, low_lanes), load_n(row + kLanes, high_lanes), cuts);
     for (int p = 0; p < kMatrixPieces; ++p) pieces[p][t] = cuts[p];
   }
   for (int p = 0; p < kMatrixPieces; ++p, to += kPairs * inputs.row_stride()) {
@@ -119,6 +174,7 @@ void pack_step(const float* x, int64_t x_stride, int tokens, int count, const In
   }
 }
 
+template <class Weights>
 void pack(OpContext& ctx, const MatmulArgs& args, const float* x, const Inputs& inputs) {
   constexpr int64_t kGrain = 64;  // few rows are not worth waking anybody
   ctx.pool->parallel_for(inputs.tiles * inputs.steps, kGrain, [&](int64_t begin, int64_t end, int) {
@@ -126,8 +182,8 @@ void pack(OpContext& ctx, const MatmulArgs& args, const float* x, const Inputs& 
       const int64_t tile = item / inputs.steps, step = item % inputs.steps;
       const int64_t tokens = std::min<int64_t>(inputs.rows - tile * kTokenTile, inputs.width);
       const int64_t count = std::min<int64_t>(args.w.cols - step * kStepInputs, kStepInputs);
-      pack_step(x + tile * kTokenTile * args.x_stride + step * kStepInputs, args.x_stride, static_cast<int>(tokens),
-                static_cast<int>(count), inputs, inputs.at(tile, step));
+      pack_step<Weights>(x + tile * kTokenTile * args.x_stride + step * kStepInputs, args.x_stride,
+                         static_cast<int>(tokens), static_cast<int>(count), inputs, inputs.at(tile, step));
     }
   });
 }
@@ -160,7 +216,7 @@ class WeightsAhead {
 
   LORALEI_INLINE void fetch() {
     for (int64_t i = 0; i < each_ && index_ < end_; ++i) {
-      __builtin_prefetch(tile_.data + row_ * stride_ + from_ + at_, 0, 2);
+      __builtin_prefetch(tile_.data + row_ * stride_ + from_ + at_, 0, kSecondLevel);
       at_ += 64;
       if (at_ >= bytes_) next_row();
     }
@@ -183,11 +239,14 @@ class WeightsAhead {
   int64_t at_ = 0;
 };
 
+constexpr int64_t kNearSteps = 3;  // streamed weights are asked for so far ahead
+
 // What one call multiplies: up to two tiles of outputs with up to two tiles of tokens.
 struct Operands {
   const std::byte* weights[2] = {};
-  int64_t weight_stride = 0;  // from row to row
-  int64_t weight_step = 0;    // from step to step
+  int weight_rows = 0;        // of the first tile of outputs
+  int64_t weight_stride = 0;  // streamed weights: from row to row
+  std::byte* laid = nullptr;  // streamed weights of more than one piece: place for those of two steps
   const std::byte* inputs = nullptr;
   int64_t input_tile_bytes = 0;  // from a tile of tokens to the next
   int64_t input_stride = 0;      // from pair to pair
@@ -195,14 +254,118 @@ struct Operands {
   bool from_zero = false;
   int64_t next = 0;     // streamed weights: where those lie, from these, that follow the last step
   float* sums[2] = {};  // of each tile of outputs: kSums for each of the token tiles
+
+  // Streamed weights: the bytes from a row's first to what is to be asked for at a step.
+  LORALEI_INLINE int64_t near(int64_t step) const {
+    const int64_t near = step + kNearSteps;
+    return near < steps ? near * kStepBytes : (near - steps) * kStepBytes + next;
+  }
 };
 
-constexpr int64_t kNearSteps = 3;  // streamed weights are asked for so far ahead
+// Weights of one piece, read where they lie in memory and asked for kNearSteps ahead.
+template <int kOutputTiles>
+class StreamedWeights {
+ public:
+  explicit LORALEI_INLINE StreamedWeights(const Operands& args) : args_(args) {}
 
-// sums += products. The weights either stream from memory or wait in a cache, while those ahead are asked for. The
-// registers' numbers are part of the instructions, and the compilers' own names for them take nothing but literals.
-template <bool kStream, int kOutputTiles, int kTokenTiles>
-void multiply(const Operands& args, WeightsAhead& ahead) {
+  LORALEI_INLINE void before_step(int64_t step) {
+    const int64_t at = args_.near(step);
+    LORALEI_UNROLL
+    for (int row = 0; row < kRowTile; ++row) {
+      LORALEI_UNROLL
+      for (int o = 0; o < kOutputTiles; ++o) __builtin_prefetch(args_.weights[o] + at + row * args_.weight_stride);
+    }
+  }
+  LORALEI_INLINE void after_products(int64_t, int) {}
+  LORALEI_INLINE const std::byte* at(int64_t step, int output_tile, int) const {
+    return args_.weights[output_tile] + step * kStepBytes;
+  }
+  LORALEI_INLINE int64_t stride() const { return args_.weight_stride; }
+
+ private:
+  const Operands& args_;
+};
+
+// Weights of several pieces, laid out a step before they are multiplied, some rows between two products: a product of
+// streamed weights mostly waits for the one before it.
+template <class Weights, int kOutputTiles>
+class LaidWeights {
+ public:
+  explicit LORALEI_INLINE LaidWeights(const Operands& args) : args_(args) {
+    for (int row = 0; row < kRows; ++row) lay(0, row);
+  }
+
+  LORALEI_INLINE void before_step(int64_t) {}
+  LORALEI_INLINE void after_products(int64_t step, int turn) {
+    constexpr int kTurns = input_pieces<Weights>(0) + input_pieces<Weights>(1);
+    if (step + 1 == args_.steps) return;
+    LORALEI_UNROLL
+    for (int row = turn * kRows / kTurns; row < (turn + 1) * kRows / kTurns; ++row) lay(step + 1, row);
+  }
+  LORALEI_INLINE const std::byte* at(int64_t step, int output_tile, int piece) const {
+    return place(step) + (output_tile * Weights::kPieces + piece) * kPieceBytes;
+  }
+  LORALEI_INLINE int64_t stride() const { return kStepBytes; }
+
+ private:
+  static constexpr int kRows = kOutputTiles * kRowTile;
+
+  LORALEI_INLINE std::byte* place(int64_t step) const {
+    return args_.laid + step % 2 * (kOutputTiles * Weights::kPieces * kPieceBytes);
+  }
+  LORALEI_INLINE void lay(int64_t step, int index) const {
+    const int output_tile = index / kRowTile, row = index % kRowTile;
+    if (row >= args_.weight_rows) return;
+    const std::byte* const weights = args_.weights[output_tile] + row * args_.weight_stride;
+    __builtin_prefetch(weights + args_.near(step), 0, kSecondLevel);
+    Weights::lay(kWholeStep, weights + step * kStepBytes,
+                 place(step) + output_tile * Weights::kPieces * kPieceBytes + row * kStepBytes);
+  }
+
+  const Operands& args_;
+};
+
+// Weights that were laid out before: [step][piece][kRowTile][kStepInputs]. Others are asked for with each step.
+template <class Weights>
+class GatheredWeights {
+ public:
+  LORALEI_INLINE GatheredWeights(const Operands& args, WeightsAhead& ahead) : args_(args), ahead_(ahead) {}
+  LORALEI_INLINE void before_step(int64_t) { ahead_.fetch(); }
+  LORALEI_INLINE void after_products(int64_t, int) {}
+  LORALEI_INLINE const std::byte* at(int64_t step, int output_tile, int piece) const {
+    return args_.weights[output_tile] + step * Weights::kPieces * kPieceBytes + piece * kPieceBytes;
+  }
+  LORALEI_INLINE int64_t stride() const { return kStepBytes; }
+
+ private:
+  const Operands& args_;
+  WeightsAhead& ahead_;
+};
+
+// The registers' numbers are part of the instructions, and the compilers' own names for them take nothing but literals.
+// A step's products with one piece of the weights.
+template <class Weights, int kPiece, int kOutputTiles, int kTokenTiles, class Source>
+LORALEI_INLINE void multiply_piece(const Operands& args, Source& weights, const std::byte* inputs, int64_t step) {
+  constexpr bool kOutputs2 = kOutputTiles == 2, kTokens2 = kTokenTiles == 2;
+  _tile_loadd(4, weights.at(step, 0, kPiece), weights.stride());
+  if constexpr (kOutputs2) _tile_loadd(5, weights.at(step, 1, kPiece), weights.stride());
+  constexpr int kInputPieces = input_pieces<Weights>(kPiece);
+  LORALEI_UNROLL
+  for (int piece = 0; piece < kInputPieces; ++piece) {
+    const std::byte* const at = inputs + piece * kPairs * args.input_stride;
+    _tile_loadd(6, at, args.input_stride);
+    if constexpr (kTokens2) _tile_loadd(7, at + args.input_tile_bytes, args.input_stride);
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (kTokens2) _tile_dpbf16ps(1, 4, 7);
+    if constexpr (kOutputs2) _tile_dpbf16ps(2, 5, 6);
+    if constexpr (kOutputs2 && kTokens2) _tile_dpbf16ps(3, 5, 7);
+    weights.after_products(step, kPiece * kMatrixPieces + piece);
+  }
+}
+
+// sums += products.
+template <class Weights, int kOutputTiles, int kTokenTiles, class Source>
+void multiply(const Operands& args, Source weights) {
   constexpr bool kOutputs2 = kOutputTiles == 2, kTokens2 = kTokenTiles == 2;
   constexpr int kSumsStride = kTokenTile * 4;
   asm volatile("" : : : "memory");  // what the tile loads read is in memory, although the compiler sees no reader
@@ -218,30 +381,12 @@ void multiply(const Operands& args, WeightsAhead& ahead) {
     if constexpr (kOutputs2 && kTokens2) _tile_loadd(3, args.sums[1] + kSums, kSumsStride);
   }
   const std::byte* inputs = args.inputs;
-  const int64_t piece_bytes = kPairs * args.input_stride;
-  for (int64_t step = 0; step < args.steps; ++step) {
-    if constexpr (kStream) {
-      const int64_t near = step + kNearSteps;
-      const int64_t at = near < args.steps ? near * kStepBytes : (near - args.steps) * kStepBytes + args.next;
-      LORALEI_UNROLL
-      for (int row = 0; row < kRowTile; ++row) {
-        __builtin_prefetch(args.weights[0] + at + row * args.weight_stride);
-        if constexpr (kOutputs2) __builtin_prefetch(args.weights[1] + at + row * args.weight_stride);
-      }
-    } else {
-      ahead.fetch();
-    }
-    _tile_loadd(4, args.weights[0] + step * args.weight_step, args.weight_stride);
-    if constexpr (kOutputs2) _tile_loadd(5, args.weights[1] + step * args.weight_step, args.weight_stride);
-    LORALEI_UNROLL
-    for (int piece = 0; piece < kMatrixPieces; ++piece, inputs += piece_bytes) {
-      _tile_loadd(6, inputs, args.input_stride);
-      if constexpr (kTokens2) _tile_loadd(7, inputs + args.input_tile_bytes, args.input_stride);
-      _tile_dpbf16ps(0, 4, 6);
-      if constexpr (kTokens2) _tile_dpbf16ps(1, 4, 7);
-      if constexpr (kOutputs2) _tile_dpbf16ps(2, 5, 6);
-      if constexpr (kOutputs2 && kTokens2) _tile_dpbf16ps(3, 5, 7);
-    }
+  for (int64_t step = 0; step < args.steps; ++step, inputs += kMatrixPieces * kPairs * args.input_stride) {
+    weights.before_step(step);
+    multiply_piece<Weights, 0, kOutputTiles, kTokenTiles>(args, weights, inputs, step);
+    if constexpr (Weights::kPieces == 2)
+      multiply_piece<Weights, 1, kOutputTiles, kTokenTiles>(args, weights, inputs, step);
+    asm volatile("" : : : "memory");  // nor does it see that a tile load reads what `weights` wrote
   }
   _tile_stored(0, args.sums[0], kSumsStride);
   if constexpr (kTokens2) _tile_stored(1, args.sums[0] + kSums, kSumsStride);
@@ -257,6 +402,7 @@ struct OutputTiles {
   int count = 0;
 };
 
+template <class Weights>
 class Share {
  public:
   Share(const MatmulArgs& args, const Inputs& inputs, int64_t first_row, std::byte* memory)
@@ -265,7 +411,7 @@ class Share {
         first_row_(first_row),
         weight_stride_(row_bytes(args.w.dtype, args.w.cols)),
         gathered_(memory),
-        sums_(reinterpret_cast<float*>(memory + matrix_gathered_bytes(inputs.rows))) {}
+        sums_(reinterpret_cast<float*>(memory + matrix_gathered_bytes(inputs.rows, Weights::kPieces))) {}
   ~Share() { _tile_release(); }
   Share(const Share&) = delete;
   Share& operator=(const Share&) = delete;
@@ -305,14 +451,14 @@ class Share {
       prepare(tiles);
       Operands operands;
       for (int o = 0; o < tiles.count; ++o) operands.weights[o] = tiles.tile[o].data;
+      operands.weight_rows = tiles.tile[0].count;
       operands.weight_stride = weight_stride_;
-      operands.weight_step = kStepBytes;
+      operands.laid = gathered_;
       operands.steps = whole;
       operands.next = tiles.count * kRowTile * weight_stride_;
       if (whole > 0) multiply_all<true>(operands, tiles.count, 0, 0, none);
       if (whole < inputs_.steps) {
         for (int o = 0; o < tiles.count; ++o) operands.weights[o] = gather(tiles.tile[o], o, whole, 1);
-        operands.weight_stride = kStepBytes;
         operands.steps = 1;
         multiply_all<false>(operands, tiles.count, 0, whole, none);
       }
@@ -344,31 +490,24 @@ class Share {
       prepare(tiles);
       Operands operands;
       for (int o = 0; o < tiles.count; ++o) operands.weights[o] = gathered_of(index - begin + o);
-      operands.weight_stride = kStepBytes;
-      operands.weight_step = kRowTile * kStepBytes;
       operands.steps = count;
       multiply_tokens<false>(operands, tiles.count, index - begin, tokens, step, ahead);
       index += tiles.count;
     }
   }
 
-  std::byte* gathered_of(int64_t tile) const { return gathered_ + tile * kMatrixGatherBytes; }
+  std::byte* gathered_of(int64_t tile) const { return gathered_ + tile * matrix_gather_bytes(Weights::kPieces); }
 
-  // Steps of a tile's weights as [step][row][kStepInputs], with zeros behind the last input.
+  // Steps of a tile's weights as GatheredWeights reads them, with zeros behind the last input.
   const std::byte* gather(const RowTile& tile, int64_t slot, int64_t step, int64_t count) const {
     std::byte* const to = gathered_of(slot);
-    const int64_t from = step * kStepBytes;
-    const int64_t bytes = std::min(count * kStepBytes, weight_stride_ - from);
-    const int64_t rest = bytes % kStepBytes;
+    const int64_t whole = std::min(step + count, int64_t{args_.w.cols} / kStepInputs);
     for (int64_t row = 0; row < tile.count; ++row) {
-      const std::byte* const weights = tile.data + row * weight_stride_ + from;
-      std::byte* const place = to + row * kStepBytes;
-      for (int64_t at = 0; at + kStepBytes <= bytes; at += kStepBytes)
-        _mm512_storeu_si512(place + at * kRowTile, load_bits(weights + at));
-      if (rest == 0) continue;
-      std::byte* const last = place + (bytes - rest) * kRowTile;
-      _mm512_storeu_si512(last, _mm512_setzero_si512());
-      std::memcpy(last, weights + bytes - rest, static_cast<size_t>(rest));
+      const std::byte* from = tile.data + row * weight_stride_ + step * kStepBytes;
+      std::byte* place = to + row * kStepBytes;
+      for (int64_t at = step; at < whole; ++at, from += kStepBytes, place += Weights::kPieces * kPieceBytes)
+        Weights::lay(kWholeStep, from, place);
+      if (whole < step + count) Weights::lay((__mmask32{1} << args_.w.cols % kStepInputs) - 1, from, place);
     }
     return to;
   }
@@ -391,9 +530,20 @@ class Share {
     for (int o = 0; o < output_tiles; ++o) operands.sums[o] = sums_of(slot + o) + tokens * kSums;
     const bool two = tokens + 1 < inputs_.tiles;
     if (output_tiles == 2) {
-      two ? multiply<kStream, 2, 2>(operands, ahead) : multiply<kStream, 2, 1>(operands, ahead);
+      two ? multiply_shape<kStream, 2, 2>(operands, ahead) : multiply_shape<kStream, 2, 1>(operands, ahead);
     } else {
-      two ? multiply<kStream, 1, 2>(operands, ahead) : multiply<kStream, 1, 1>(operands, ahead);
+      two ? multiply_shape<kStream, 1, 2>(operands, ahead) : multiply_shape<kStream, 1, 1>(operands, ahead);
+    }
+  }
+
+  template <bool kStream, int kOutputTiles, int kTokenTiles>
+  static void multiply_shape(const Operands& operands, WeightsAhead& ahead) {
+    if constexpr (kStream && Weights::kPieces == 1) {
+      multiply<Weights, kOutputTiles, kTokenTiles>(operands, StreamedWeights<kOutputTiles>(operands));
+    } else if constexpr (kStream) {
+      multiply<Weights, kOutputTiles, kTokenTiles>(operands, LaidWeights<Weights, kOutputTiles>(operands));
+    } else {
+      multiply<Weights, kOutputTiles, kTokenTiles>(operands, GatheredWeights<Weights>(operands, ahead));
     }
   }
 
@@ -425,13 +575,14 @@ class Share {
   int configured_ = 0;  // outputs of a product
 };
 
+template <class Weights>
 void matmul(OpContext& ctx, const MatmulArgs& args) {
   if (args.rows <= 0 || args.w.rows <= 0) return;
   ++ctx.op_count;
   const int64_t parts = (args.rows + kMatrixPartRows - 1) / kMatrixPartRows;
   const int64_t part_rows = ((args.rows + parts - 1) / parts + kTokenTile - 1) / kTokenTile * kTokenTile;
   const Scratch scratch(ctx, matrix_input_bytes(std::min<int64_t>(args.rows, part_rows), args.w.cols),
-                        matrix_worker_bytes(std::min<int64_t>(args.rows, part_rows)));
+                        matrix_worker_bytes(std::min<int64_t>(args.rows, part_rows), Weights::kPieces));
   const int64_t tiles = tile_count(args.w);
   for (int64_t first = 0; first < args.rows; first += part_rows) {
     Inputs inputs{.data = scratch.shared<std::byte>()};
@@ -439,9 +590,9 @@ void matmul(OpContext& ctx, const MatmulArgs& args) {
     inputs.steps = (args.w.cols + kStepInputs - 1) / kStepInputs;
     inputs.tiles = (inputs.rows + kTokenTile - 1) / kTokenTile;
     inputs.width = static_cast<int>(std::min<int64_t>(inputs.rows, kTokenTile));
-    pack(ctx, args, args.x + first * args.x_stride, inputs);
+    pack<Weights>(ctx, args, args.x + first * args.x_stride, inputs);
     ctx.pool->parallel_for_runs((tiles + 1) / 2, 1, [&](int64_t begin, int64_t end, int worker) {
-      Share share(args, inputs, first, scratch.worker<std::byte>(worker));
+      Share<Weights> share(args, inputs, first, scratch.worker<std::byte>(worker));
       share.run(2 * begin, std::min(2 * end, tiles));
     });
   }
@@ -453,7 +604,10 @@ void matmul(OpContext& ctx, const MatmulArgs& args) {
 LORALEI_TARGET_END
 
 namespace loralei {
-void matmul_bf16_amx(OpContext& ctx, const MatmulArgs& args) { matmul_amx::matmul(ctx, args); }
+void matmul_halves_amx(OpContext& ctx, const MatmulArgs& args) {
+  args.w.dtype == DType::kBF16 ? matmul_amx::matmul<matmul_amx::WeightsBF16>(ctx, args)
+                               : matmul_amx::matmul<matmul_amx::WeightsF16>(ctx, args);
+}
 }  // namespace loralei
 
 #endif

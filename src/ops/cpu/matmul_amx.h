@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpTable::matmul for bf16 weights (layout kPlain) on a machine with AMX-BF16, which request_amx() has granted.
+// OpTable::matmul for bf16 and f16 weights (layout kPlain) on a machine with AMX-BF16, which request_amx() has granted.
 // Scratch: matrix_scratch_bytes (scratch.h).
 #pragma once
 
@@ -7,6 +7,6 @@
 
 namespace loralei {
 
-void matmul_bf16_amx(OpContext& ctx, const MatmulArgs& args);
+void matmul_halves_amx(OpContext& ctx, const MatmulArgs& args);
 
 }  // namespace loralei

@@ -23,7 +23,7 @@ int64_t cpu_scratch_bytes(const OpLimits& limits) {
 int64_t matrix_scratch_bytes(const OpLimits& limits) {
   const int64_t rows = std::min<int64_t>(limits.rows_max, kMatrixPartRows);
   return std::max(cpu_scratch_bytes(limits), round_up64(matrix_input_bytes(rows, limits.in_max)) +
-                                                 round_up64(matrix_worker_bytes(rows)) * limits.threads);
+                                                 round_up64(matrix_worker_bytes(rows, kMatrixWeightPieces)) * limits.threads);
 }
 
 }  // namespace loralei

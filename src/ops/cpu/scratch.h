@@ -44,22 +44,29 @@ constexpr int64_t kBlockStride = kBlockCols + 16;
 constexpr int64_t kBlockRows = 192;  // a multiple of the register tiles' rows
 constexpr int64_t matmul_worker_bytes() { return kRowTile * (kBlockStride + kBlockRows * 16) * 4; }
 
-// --- products with bf16 weights on the matrix unit (matmul_amx.cc): the inputs of a part of the rows, cut into pieces;
-// for each worker weights laid one behind the other, and the sums of the tiles of outputs it multiplies together ---
-constexpr int kMatrixPieces = 3;              // bf16 numbers an input is cut into
-constexpr int kMatrixStepInputs = 32;         // of one product
-constexpr int64_t kMatrixPartRows = 256;      // rows that meet the weights together
-constexpr int64_t kMatrixStreamTiles = 2;     // tiles of rows up to which weights are not gathered
-constexpr int64_t kMatrixTilesTogether = 16;  // tiles of outputs that are
-constexpr int64_t kMatrixBlockSteps = 4;      // products' inputs that are
-constexpr int64_t kMatrixGatherBytes = kMatrixBlockSteps * kRowTile * kMatrixStepInputs * 2;  // of a tile
+// --- products with bf16 and f16 weights on the matrix unit (matmul_amx.cc): the inputs of a part of the rows, cut into
+// pieces; for each worker pieces of weights laid one behind the other, and the sums of the tiles of outputs it
+// multiplies together ---
+constexpr int kMatrixPieces = 3;                            // bf16 numbers an input is cut into
+constexpr int kMatrixWeightPieces = 2;                      // and a weight, at most
+constexpr int kMatrixStepInputs = 32;                       // of one product
+constexpr int64_t kMatrixPartRows = 256;                    // rows that meet the weights together
+constexpr int64_t kMatrixStreamTiles = 2;                   // tiles of rows up to which weights are not gathered
+constexpr int64_t kMatrixTilesTogether = 16;                // tiles of outputs that are
+constexpr int64_t kMatrixBlockSteps = 4;                    // products' inputs that are
+constexpr int64_t matrix_gather_bytes(int weight_pieces) {  // of a tile
+  return kMatrixBlockSteps * kRowTile * kMatrixStepInputs * 2 * weight_pieces;
+}
 constexpr int64_t matrix_row_tiles(int64_t rows) { return (rows + kRowTile - 1) / kRowTile; }
 constexpr int64_t matrix_tiles_together(int64_t rows) {
   return matrix_row_tiles(rows) <= kMatrixStreamTiles ? 2 : kMatrixTilesTogether;
 }
-constexpr int64_t matrix_gathered_bytes(int64_t rows) { return matrix_tiles_together(rows) * kMatrixGatherBytes; }
-constexpr int64_t matrix_worker_bytes(int64_t rows) {
-  return matrix_gathered_bytes(rows) + matrix_tiles_together(rows) * matrix_row_tiles(rows) * kRowTile * kRowTile * 4;
+constexpr int64_t matrix_gathered_bytes(int64_t rows, int weight_pieces) {
+  return matrix_tiles_together(rows) * matrix_gather_bytes(weight_pieces);
+}
+constexpr int64_t matrix_worker_bytes(int64_t rows, int weight_pieces) {
+  return matrix_gathered_bytes(rows, weight_pieces) +
+         matrix_tiles_together(rows) * matrix_row_tiles(rows) * kRowTile * kRowTile * 4;
 }
 constexpr int64_t matrix_input_bytes(int64_t rows, int64_t in) {
   const int64_t held = rows <= kRowTile ? rows : matrix_row_tiles(rows) * kRowTile;
@@ -112,6 +119,6 @@ constexpr int64_t lora_values(int64_t rank_max) {
 }
 
 int64_t cpu_scratch_bytes(const OpLimits& limits);
-int64_t matrix_scratch_bytes(const OpLimits& limits);  // where bf16 weights meet the matrix unit
+int64_t matrix_scratch_bytes(const OpLimits& limits);  // where bf16 and f16 weights meet the matrix unit
 
 }  // namespace loralei
