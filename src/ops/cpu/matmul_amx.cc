@@ -298,9 +298,12 @@ class LaidWeights {
   LORALEI_INLINE void before_step(int64_t) {}
   LORALEI_INLINE void after_products(int64_t step, int turn) {
     constexpr int kTurns = input_pieces<Weights>(0) + input_pieces<Weights>(1);
+    constexpr int kRowsATurn = (kRows + kTurns - 1) / kTurns;
     if (step + 1 == args_.steps) return;
     LORALEI_UNROLL
-    for (int row = turn * kRows / kTurns; row < (turn + 1) * kRows / kTurns; ++row) lay(step + 1, row);
+    for (int i = 0; i < kRowsATurn; ++i) {
+      if (turn * kRowsATurn + i < kRows) lay(step + 1, turn * kRowsATurn + i);
+    }
   }
   LORALEI_INLINE const std::byte* at(int64_t step, int output_tile, int piece) const {
     return place(step) + (output_tile * Weights::kPieces + piece) * kPieceBytes;
