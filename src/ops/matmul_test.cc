@@ -160,21 +160,23 @@ TEST_P(Matmul, ManyRowsOfManyInputsAreTheRowsAlone) {
 
 TEST_P(Matmul, NaNAndInfinityStayInTheirRow) {
   Prng prng(104);
-  const TestWeights weights(prng, DType::kBF16, 20, 64);
-  std::vector<float> x = random_floats(prng, 8 * 64);
-  const std::vector<float> clean = run_matmul(table(), 1, weights, x, 8);
-  x[3 * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
-  x[5 * 64 + 7] = std::numeric_limits<float>::infinity();
-  const std::vector<float> y = run_matmul(table(), 1, weights, x, 8);
-  for (size_t row = 0; row < 8; ++row) {
-    for (size_t o = 0; o < 20; ++o) {
-      const float value = y[row * 20 + o];
-      if (row == 3) {
-        EXPECT_TRUE(std::isnan(value));
-      } else if (row == 5) {
-        EXPECT_FALSE(std::isfinite(value));
-      } else {
-        EXPECT_EQ(value, clean[row * 20 + o]);
+  for (DType dtype : {DType::kBF16, DType::kF16}) {
+    const TestWeights weights(prng, dtype, 20, 64);
+    std::vector<float> x = random_floats(prng, 8 * 64);
+    const std::vector<float> clean = run_matmul(table(), 1, weights, x, 8);
+    x[3 * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
+    x[5 * 64 + 7] = std::numeric_limits<float>::infinity();
+    const std::vector<float> y = run_matmul(table(), 1, weights, x, 8);
+    for (size_t row = 0; row < 8; ++row) {
+      for (size_t o = 0; o < 20; ++o) {
+        const float value = y[row * 20 + o];
+        if (row == 3) {
+          EXPECT_TRUE(std::isnan(value));
+        } else if (row == 5) {
+          EXPECT_FALSE(std::isfinite(value));
+        } else {
+          EXPECT_EQ(value, clean[row * 20 + o]);
+        }
       }
     }
   }

@@ -22,7 +22,6 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/target.h"
@@ -312,6 +311,7 @@ class LaidWeights {
 
  private:
   static constexpr int kRows = kOutputTiles * kRowTile;
+  static_assert(2 * kOutputTiles * Weights::kPieces * kPieceBytes <= matrix_gathered_bytes(1, Weights::kPieces));
 
   LORALEI_INLINE std::byte* place(int64_t step) const {
     return args_.laid + step % 2 * (kOutputTiles * Weights::kPieces * kPieceBytes);
