@@ -93,7 +93,7 @@ std::vector<std::string> list_of(const char* text) {
 
 // Seconds of one step of `rows` rows.
 double step_s(const OpTable& table, OpContext& ctx, const Clock& clock, Weights& weights, DType dtype, int32_t rows,
-              const std::vector<float>& x, std::vector<std::vector<float>>& y) {
+              const std::vector<float>& x, const std::vector<HostBuffer>& y) {
   const double start_s = clock.now_s();
   for (size_t layer = 0, panel = 0; layer < kLayers; ++layer) {
     for (const Call& call : kCalls) {
@@ -102,7 +102,7 @@ double step_s(const OpTable& table, OpContext& ctx, const Clock& clock, Weights&
         weights.panels[panel].row_count = call.outs[i];
         products[i] = {{dtype, LayoutId::kTile16, call.outs[i], call.in, {&weights.panels[panel], 1}},
                        nullptr,
-                       y[i].data(),
+                       reinterpret_cast<float*>(y[i].data()),
                        call.outs[i]};
       }
       table.matmul_tiles(ctx,
@@ -125,7 +125,8 @@ int run(int argc, char** argv) {
   std::vector<float> x(size_t{kRowsMax} * kFfn);
   Prng prng(2);
   for (float& value : x) value = static_cast<float>(prng.uniform() - 0.5);
-  std::vector<std::vector<float>> y(3, std::vector<float>(size_t{kRowsMax} * kFfn));
+  std::vector<HostBuffer> y;
+  for (int i = 0; i < 3; ++i) y.push_back(HostBuffer::allocate(int64_t{kRowsMax} * kFfn * 4, PageSize::kHuge).value());
   const std::vector<std::string> rows_list = list_of(argc > 4 ? argv[4] : "1,2,4,6,8,12,16,24,32,64,128,512");
   for (const std::string& threads_text : list_of(argc > 5 ? argv[5] : "1,2")) {
     const int threads = std::max(1, std::atoi(threads_text.c_str()));

@@ -26,9 +26,15 @@ struct TileRun {
   RowTile tile[kTilesTogetherMax];
 };
 
+// Few rows wait for memory all the time. Fetching the lines of their results, only to be written over, takes more of it
+// than their bytes, so such results go past the caches; unless what is there is added to them.
+bool results_pass_caches(const TileMatmulArgs& args) { return args.rows <= kPackedRows && !args.accumulate; }
+LORALEI_INLINE bool aligned(const float* p) { return reinterpret_cast<uintptr_t>(p) % (kLanes * sizeof(float)) == 0; }
+
 // Results of a tile for the rows of one group. `outputs` of the sixteen are real.
 void write_tile(const TileMatmulArgs& args, const TileProduct& product, const RowTile& tile, int row, int rows,
                 const float* sums) {
+  const bool past_caches = results_pass_caches(args);
   for (int r = 0; r < rows; ++r) {
     float* y = product.y + (row + r) * product.y_stride + tile.output;
     for (int i = 0; i < tile.count; i += kLanes) {
@@ -36,7 +42,11 @@ void write_tile(const TileMatmulArgs& args, const TileProduct& product, const Ro
       F value = load(sums + r * kRowTile + i);
       if (product.bias != nullptr) value = add(value, load_n(product.bias + tile.output + i, lanes));
       if (args.accumulate) value = add(load_n(y + i, lanes), value);
-      store_n(y + i, value, lanes);
+      if (past_caches && lanes == kLanes && aligned(y + i)) {
+        stream(y + i, value);
+      } else {
+        store_n(y + i, value, lanes);
+      }
     }
   }
 }

@@ -11,6 +11,9 @@ LORALEI_INLINE F zero() { return _mm256_setzero_ps(); }
 LORALEI_INLINE F set1(float x) { return _mm256_set1_ps(x); }
 LORALEI_INLINE F load(const float* p) { return _mm256_loadu_ps(p); }
 LORALEI_INLINE void store(float* p, F x) { _mm256_storeu_ps(p, x); }
+// Past the caches; p is aligned to a vector. Other threads may read what was written after end_stream.
+LORALEI_INLINE void stream(float* p, F x) { _mm256_stream_ps(p, x); }
+LORALEI_INLINE void end_stream() { _mm_sfence(); }
 LORALEI_INLINE I first_lanes(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }

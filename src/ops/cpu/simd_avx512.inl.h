@@ -11,6 +11,9 @@ LORALEI_INLINE F zero() { return _mm512_setzero_ps(); }
 LORALEI_INLINE F set1(float x) { return _mm512_set1_ps(x); }
 LORALEI_INLINE F load(const float* p) { return _mm512_loadu_ps(p); }
 LORALEI_INLINE void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+// Past the caches; p is aligned to a vector. Other threads may read what was written after end_stream.
+LORALEI_INLINE void stream(float* p, F x) { _mm512_stream_ps(p, x); }
+LORALEI_INLINE void end_stream() { _mm_sfence(); }
 LORALEI_INLINE __mmask16 first_lanes(int n) { return static_cast<__mmask16>((1u << n) - 1); }
 LORALEI_INLINE F load_n(const float* p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
 LORALEI_INLINE void store_n(float* p, F x, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), x); }

@@ -14,6 +14,9 @@ LORALEI_INLINE F zero() { return vdupq_n_f32(0); }
 LORALEI_INLINE F set1(float x) { return vdupq_n_f32(x); }
 LORALEI_INLINE F load(const float* p) { return vld1q_f32(p); }
 LORALEI_INLINE void store(float* p, F x) { vst1q_f32(p, x); }
+// There is no store past the caches that pays.
+LORALEI_INLINE void stream(float* p, F x) { store(p, x); }
+LORALEI_INLINE void end_stream() {}
 LORALEI_INLINE F load_n(const float* p, int n) {
   if (n >= kLanes) return load(p);
   float part[kLanes] = {};

@@ -45,28 +45,42 @@ RowGroups make_groups(OpContext& ctx, const TileMatmulArgs& args, int64_t cols, 
   return groups;
 }
 
-int64_t tile_runs(const WeightView& w) { return (tile_count(w) + kTilesTogether - 1) / kTilesTogether; }
+int64_t tile_runs(int64_t tiles) { return (tiles + kTilesTogether - 1) / kTilesTogether; }
 
-TileRun tile_run(const WeightView& w, int64_t index) {
-  TileRun run{.dtype = w.dtype};
-  const int64_t tiles = tile_count(w);
-  for (int64_t tile = index * kTilesTogether; tile < tiles && run.count < kTilesTogether; ++tile) {
-    run.tile[run.count++] = row_tile(w, tile);
-  }
-  return run;
-}
+// Which tiles of a stretch go through the rows together. Few rows wait for memory, which gives two long streams faster
+// than two that move on with every tile: one tile of the first half, one of the second. The results of many rows are
+// written faster side by side.
+enum class Together { kHalves, kNeighbours };
 
-struct RunOfProduct {
+// Tiles [first, first + tiles) of a product.
+struct Stretch {
   const TileProduct* product = nullptr;
-  TileRun tiles;
-};
-RunOfProduct run_of_product(const TileMatmulArgs& args, int64_t index) {
-  const TileProduct* product = args.products.data();
-  for (int64_t own = tile_runs(product->w); index >= own; own = tile_runs(product->w)) {
-    index -= own;
-    ++product;
+  int64_t first = 0, tiles = 0;
+  Together together = Together::kHalves;
+
+  int64_t runs() const { return tile_runs(tiles); }
+  TileRun run(int64_t index) const {
+    const bool halves = together == Together::kHalves;
+    const int64_t begin = halves ? index : index * kTilesTogether, step = halves ? runs() : 1;
+    TileRun run{.dtype = product->w.dtype};
+    for (int64_t tile = begin; tile < tiles && run.count < kTilesTogether; tile += step) {
+      run.tile[run.count++] = row_tile(product->w, first + tile);
+    }
+    return run;
   }
-  return {product, tile_run(product->w, index)};
+};
+// What of the runs [begin, end) lies in the first product that has any.
+Stretch first_stretch(const TileMatmulArgs& args, int64_t begin, int64_t end) {
+  const TileProduct* product = args.products.data();
+  int64_t tiles = tile_count(product->w);
+  for (int64_t own = tile_runs(tiles); begin >= own; own = tile_runs(tiles)) {
+    begin -= own;
+    end -= own;
+    tiles = tile_count((++product)->w);
+  }
+  const int64_t first = begin * kTilesTogether, last = end * kTilesTogether;
+  return {product, first, (last < tiles ? last : tiles) - first,
+          args.rows <= kPackedRows ? Together::kHalves : Together::kNeighbours};
 }
 
 void matmul_tiles(OpContext& ctx, const TileMatmulArgs& args) {
@@ -76,18 +90,31 @@ void matmul_tiles(OpContext& ctx, const TileMatmulArgs& args) {
   const Scratch scratch(ctx, activation_bytes(args.rows, cols), tile_worker_bytes());
   const RowGroups groups = make_groups(ctx, args, cols, scratch.shared<std::byte>());
   int64_t runs = 0;
-  for (const TileProduct& product : args.products) runs += tile_runs(product.w);
+  for (const TileProduct& product : args.products) runs += tile_runs(tile_count(product.w));
   constexpr int64_t kGroupsInCache = kRowsInCache / kGroupRows;
   const int64_t rounds = (groups.count + kGroupsInCache - 1) / kGroupsInCache;
   ctx.pool->parallel_for_runs(
       runs * rounds, run_grain(args.products[0].w), [&](int64_t begin, int64_t end, int worker) {
-        for (int64_t item = begin; item < end; ++item) {
-          const int64_t group = item / runs * kGroupsInCache;
+        std::byte* const memory = scratch.worker<std::byte>(worker);
+        while (begin < end) {
+          const int64_t group = begin / runs * kGroupsInCache, first = begin % runs;
           const int64_t group_end = group + kGroupsInCache < groups.count ? group + kGroupsInCache : groups.count;
-          const RunOfProduct run = run_of_product(args, item % runs);
-          const TileRun next = item + 1 < end ? run_of_product(args, (item + 1) % runs).tiles : TileRun{};
-          tiles_times_groups(args, *run.product, run.tiles, next, groups, group, group_end,
-                             scratch.worker<std::byte>(worker));
+          const int64_t left = end - begin < runs - first ? end - begin : runs - first;
+          const Stretch stretch = first_stretch(args, first, first + left);
+          const int64_t count = stretch.runs();
+          begin += count;
+          TileRun tiles = stretch.run(0);
+          for (int64_t i = 0; i < count; ++i) {
+            TileRun next;
+            if (i + 1 < count) {
+              next = stretch.run(i + 1);
+            } else if (begin < end) {
+              next = first_stretch(args, begin % runs, begin % runs + 1).run(0);
+            }
+            tiles_times_groups(args, *stretch.product, tiles, next, groups, group, group_end, memory);
+            tiles = next;
+          }
         }
+        if (results_pass_caches(args)) end_stream();
       });
 }

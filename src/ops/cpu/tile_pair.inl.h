@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packed tiles times groups of few rows, which are bound by memory: writing the weights out would not pay. Two tiles go
-// through a group together: memory gives two streams faster than one, and an input word once broadcast serves two
-// products. No include guard: see target.h.
+// through a group together: memory gives two streams faster than one, the longer they are the faster (tile_matmul.inl.h
+// chooses the tiles), and an input word once broadcast serves two products. No include guard: see target.h.
 //
 // The integer sums of a block live in registers (up to sixteen of 32), the f32 sums in the first-level cache.
 
@@ -43,8 +43,8 @@ LORALEI_INLINE void add_pair(const I (&dots)[kRows][kPair], const F (&scale)[kPa
   }
 }
 
-// The words of the pair's blocks times the rows. `Block::word(at, half, j)` is a format's.
-template <class Block, int kRows>
+// Words [kFirst, kFirst + kCount) of the pair's blocks times the rows. `Block::word(at, half, j)` is a format's.
+template <class Block, int kFirst, int kCount, int kRows>
 LORALEI_INLINE void pair_dots(const TileSections (&at)[kPair], int half, const std::byte* x, ZeroPoint zero,
                               I (&dots)[kRows][kPair]) {
   LORALEI_UNROLL
@@ -55,7 +55,7 @@ LORALEI_INLINE void pair_dots(const TileSections (&at)[kPair], int half, const s
     }
   }
   LORALEI_UNROLL
-  for (int j = 0; j < 8; ++j) {
+  for (int j = kFirst; j < kFirst + kCount; ++j) {
     const I w[kPair] = {Block::word(at[0], half, j), Block::word(at[1], half, j)};
     LORALEI_UNROLL
     for (int i = 0; i < kRows; ++i) {
@@ -66,28 +66,15 @@ LORALEI_INLINE void pair_dots(const TileSections (&at)[kPair], int half, const s
   }
 }
 
-// Asks for what the pair needs next: its own tiles' blocks, and behind their end those of the next pair, which lies
-// behind the second tile. The hardware brings two streams of weights to the second-level cache in time by itself, page
-// by page.
-class PairAhead {
- public:
-  PairAhead(const TileRun& tiles, int64_t tile_bytes)
-      : at_{tiles.tile[0].data, tiles.tile[1].data}, tile_bytes_(tile_bytes) {}
-
-  // What lies ahead of the `kBytes` bytes at `offset` of each tile.
-  template <int kBytes>
-  LORALEI_INLINE void fetch(int64_t offset) const {
-    int64_t place = offset + kPairBytesAhead;
-    if (place >= tile_bytes_) place += tile_bytes_;
-    LORALEI_UNROLL
-    for (int v = 0; v < kPair; ++v) prefetch_lines<kBytes>(at_[v] + place);
-  }
-
- private:
-  static constexpr int64_t kPairBytesAhead = 896;
-  const std::byte* at_[kPair];
-  int64_t tile_bytes_;
-};
+// Asks for what the pair needs next: its own tiles' blocks, and behind their end those of the next pair, which lie
+// there. The hardware brings two streams of weights to the second-level cache in time by itself, page by page. The
+// sections of a block of 256 are read side by side, so what is needed first lies far behind its begin.
+template <class Format, int kBytes>
+LORALEI_INLINE void prefetch_pair(const std::byte* first, const std::byte* second) {
+  constexpr int kAhead = 896 + (Format::kQuants == 2048 ? Format::kHead + Format::kHigh : 0);
+  prefetch_lines<kBytes>(first + kAhead);
+  prefetch_lines<kBytes>(second + kAhead);
+}
 
 template <class Format>
 struct BlockOf32 {
@@ -101,13 +88,15 @@ struct BlockOf256 {
 };
 
 template <class Format, int kRows>
-LORALEI_INLINE void pair_32(TileSections (&at)[kPair], const PairAhead& ahead, const std::byte* x, int64_t blocks,
+LORALEI_INLINE void pair_32(const std::byte* first, const std::byte* second, const std::byte* x, int64_t blocks,
                             float* sums) {
-  for (int64_t b = 0; b < blocks; ++b, x += group_block_bytes(kRows)) {
+  constexpr int kBytes = block_bytes<Format>();
+  for (int64_t b = 0; b < blocks; ++b, first += kBytes, second += kBytes, x += group_block_bytes(kRows)) {
     keep_in_memory(sums);
-    ahead.fetch<block_bytes<Format>()>(b * block_bytes<Format>());
+    prefetch_pair<Format, kBytes>(first, second);
+    const TileSections at[kPair] = {first_block<Format>(first), first_block<Format>(second)};
     I dots[kRows][kPair];
-    pair_dots<BlockOf32<Format>>(at, 0, x, Format::kZero, dots);
+    pair_dots<BlockOf32<Format>, 0, 8>(at, 0, x, Format::kZero, dots);
     const F scale[kPair] = {load_scales(at[0].head, 0, 0), load_scales(at[1].head, 0, 0)};
     if constexpr (Format::kMin) {
       const F min[kPair] = {load_scales(at[0].head, 1, 0), load_scales(at[1].head, 1, 0)};
@@ -115,43 +104,53 @@ LORALEI_INLINE void pair_32(TileSections (&at)[kPair], const PairAhead& ahead, c
     } else {
       add_pair(dots, scale, x, sums);
     }
-    for (TileSections& tile : at) step_block<Format>(tile);
   }
 }
 
 LORALEI_INLINE F pair_numbers(const float* numbers, int first, int index) {
   return load(numbers + (first + index) * kLanes);
 }
-// Block of 32 number 4 * half + kPart of a block of 256; scales [kPair][16][16], mins [kPair][8][16].
+// Block of 32 number 4 * half + kPart of a block of 256, which lies at `first` and `second`; scales [kPair][16][16],
+// mins [kPair][8][16].
 template <class Format, int kRows, int kPart>
-LORALEI_INLINE void pair_part(const TileSections (&at)[kPair], const std::byte* x, int half, const float* scales,
-                              const float* mins, float* sums) {
+LORALEI_INLINE void pair_part(const std::byte* first, const std::byte* second, int half, const std::byte* x,
+                              const float* scales, const float* mins, float* sums) {
   using Block = BlockOf256<Format, kPart>;
+  constexpr int kBytes = block_bytes<Format>() / 8;
   const int sub = 4 * half + kPart;
   keep_in_memory(sums);
+  prefetch_pair<Format, kBytes>(first + sub * kBytes, second + sub * kBytes);
+  const TileSections at[kPair] = {first_block<Format>(first), first_block<Format>(second)};
+  x += kPart * group_block_bytes(kRows);
   I dots[kRows][kPair];
-  const F scale[kPair] = {pair_numbers(scales, 0, sub), pair_numbers(scales, 16, sub)};
-  const F min[kPair] = {pair_numbers(mins, 0, sub), pair_numbers(mins, 8, sub)};
-  pair_dots<Block>(at, half, x, Format::kZero, dots);
-  add_pair(dots, scale, min, x, sums);
+  if constexpr (Format::kHalves) {
+    const F low[kPair] = {pair_numbers(scales, 0, 2 * sub), pair_numbers(scales, 16, 2 * sub)};
+    pair_dots<Block, 0, 4>(at, half, x, ZeroPoint::k32Low, dots);
+    add_pair(dots, low, x, sums);
+    const F high[kPair] = {pair_numbers(scales, 0, 2 * sub + 1), pair_numbers(scales, 16, 2 * sub + 1)};
+    pair_dots<Block, 4, 4>(at, half, x, ZeroPoint::k32High, dots);
+    add_pair(dots, high, x, sums);
+  } else {
+    const F scale[kPair] = {pair_numbers(scales, 0, sub), pair_numbers(scales, 16, sub)};
+    const F min[kPair] = {pair_numbers(mins, 0, sub), pair_numbers(mins, 8, sub)};
+    pair_dots<Block, 0, 8>(at, half, x, Format::kZero, dots);
+    add_pair(dots, scale, min, x, sums);
+  }
 }
 
 template <class Format, int kRows>
-LORALEI_INLINE void pair_256(TileSections (&at)[kPair], const PairAhead& ahead, const std::byte* x, int64_t blocks,
+LORALEI_INLINE void pair_256(const std::byte* first, const std::byte* second, const std::byte* x, int64_t blocks,
                              float* sums) {
-  constexpr int kStep = group_block_bytes(kRows), kHalf = block_bytes<Format>() / 2;
   alignas(64) float scales[kPair * 16 * kLanes], mins[kPair * 8 * kLanes];
-  for (int64_t b = 0; b < blocks; ++b) {
-    LORALEI_UNROLL
-    for (int v = 0; v < kPair; ++v) Format::scales(at[v], 0, scales + 16 * v * kLanes, mins + 8 * v * kLanes);
-    for (int half = 0; half < 2; ++half, x += 4 * kStep) {
-      ahead.fetch<kHalf>((2 * b + half) * kHalf);
-      pair_part<Format, kRows, 0>(at, x, half, scales, mins, sums);
-      pair_part<Format, kRows, 1>(at, x + kStep, half, scales, mins, sums);
-      pair_part<Format, kRows, 2>(at, x + 2 * kStep, half, scales, mins, sums);
-      pair_part<Format, kRows, 3>(at, x + 3 * kStep, half, scales, mins, sums);
+  for (int64_t b = 0; b < blocks; ++b, first += block_bytes<Format>(), second += block_bytes<Format>()) {
+    Format::scales(first_block<Format>(first), 0, scales, mins);
+    Format::scales(first_block<Format>(second), 0, scales + 16 * kLanes, mins + 8 * kLanes);
+    for (int half = 0; half < 2; ++half, x += 4 * group_block_bytes(kRows)) {
+      pair_part<Format, kRows, 0>(first, second, half, x, scales, mins, sums);
+      pair_part<Format, kRows, 1>(first, second, half, x, scales, mins, sums);
+      pair_part<Format, kRows, 2>(first, second, half, x, scales, mins, sums);
+      pair_part<Format, kRows, 3>(first, second, half, x, scales, mins, sums);
     }
-    for (TileSections& tile : at) step_block<Format>(tile);
   }
 }
 
@@ -159,12 +158,11 @@ LORALEI_INLINE void pair_256(TileSections (&at)[kPair], const PairAhead& ahead, 
 template <class Format, int kRows>
 void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, float* sums) {
   alignas(64) float pairs[kRows * kPair * kRowTile] = {};
-  TileSections at[kPair] = {first_block<Format>(tiles.tile[0].data), first_block<Format>(tiles.tile[1].data)};
-  const PairAhead ahead(tiles, tile_bytes(tiles.dtype, cols));
+  const std::byte *const first = tiles.tile[0].data, *const second = tiles.tile[1].data;
   if constexpr (Format::kQuants == 2048) {
-    pair_256<Format, kRows>(at, ahead, x, cols / 256, pairs);
+    pair_256<Format, kRows>(first, second, x, cols / 256, pairs);
   } else {
-    pair_32<Format, kRows>(at, ahead, x, cols / 32, pairs);
+    pair_32<Format, kRows>(first, second, x, cols / 32, pairs);
   }
   for (int i = 0; i < kRows; ++i) {
     for (int v = 0; v < kPair; ++v)
@@ -172,28 +170,14 @@ void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, float*
   }
 }
 
-// Whether pairs are the faster way, as measured. A block of 256 has so many scales that the sums would go to the cache
-// and back too often, unless they are few.
-template <class Format>
-constexpr bool in_pairs(int rows) {
-  if constexpr (Format::kQuants == 2048) return !Format::kHalves && rows <= 2;
-  return true;
-}
-
 using PairKernel = void (*)(const TileRun& tiles, int64_t cols, const std::byte* x, float* sums);
-template <class Format, int kRows>
-constexpr PairKernel pair_kernel_for() {
-  if constexpr (in_pairs<Format>(kRows)) return pair_product<Format, kRows>;
-  return nullptr;
-}
 template <class Format>
 PairKernel pair_kernel_of(int kind) {
-  constexpr PairKernel kKernels[] = {pair_kernel_for<Format, 1>(), pair_kernel_for<Format, 2>(),
-                                     pair_kernel_for<Format, 3>(), pair_kernel_for<Format, 4>(),
-                                     pair_kernel_for<Format, 6>(), pair_kernel_for<Format, 8>()};
+  constexpr PairKernel kKernels[] = {pair_product<Format, 1>, pair_product<Format, 2>, pair_product<Format, 3>,
+                                     pair_product<Format, 4>, pair_product<Format, 6>, pair_product<Format, 8>};
   return kKernels[kind];
 }
-// For groups of that kind (kGroupSizes); null: tiles go through it one by one.
+// For groups of that kind (kGroupSizes).
 PairKernel pair_kernel(DType dtype, int kind) {
   switch (dtype) {
     case DType::kQ8_0:
@@ -222,14 +206,12 @@ void multiply_packed(const TileRun& tiles, const RowGroups& groups, int64_t begi
                      const WideResults& results, const WideScratch& scratch) {
   for (int64_t group = begin; group < end; ++group) {
     const int kind = group_kind(groups.rows_of(group));
-    const PairKernel pair = tiles.count == kPair ? pair_kernel(tiles.dtype, kind) : nullptr;
-    if (pair != nullptr) {
-      pair(tiles, groups.cols, groups.at(group), scratch.sums_of(0, group - first));
+    float* const sums = scratch.sums_of(0, group - first);
+    if (tiles.count == kPair) {
+      pair_kernel(tiles.dtype, kind)(tiles, groups.cols, groups.at(group), sums);
     } else {
-      const TileKernel kernel = tile_kernel(tiles.dtype, kind);
-      for (int v = 0; v < tiles.count; ++v)
-        kernel(tiles.tile[v].data, groups.cols, groups.at(group), scratch.sums_of(v, group - first));
+      tile_kernel(tiles.dtype, kind)(tiles.tile[0].data, groups.cols, groups.at(group), sums);
     }
-    results.write(group, scratch.sums_of(0, group - first));
+    results.write(group, sums);
   }
 }

@@ -45,7 +45,7 @@ constexpr int kPageStart = 8;  // lines
 // `at` moves on by kBytes a call.
 template <int kBytes>
 LORALEI_INLINE void prefetch_next_page(const std::byte* at) {
-  constexpr int kLines = kBytes < 512 ? 1 : kBytes < 1024 ? 2 : 4;  // a call: about half a page for all
+  constexpr int kLines = kBytes < 512 ? 1 : 2;  // a call: about half a page for all
   constexpr uintptr_t kBegin = kPage / 4;
   const auto address = reinterpret_cast<uintptr_t>(at);
   const uintptr_t call = ((address - kBegin) & (kPage - 1)) / kBytes;
@@ -66,7 +66,7 @@ LORALEI_INLINE void prefetch_lines(const std::byte* at) {
 constexpr int kBytesAhead = 2048, kBytesFarAhead = 12288;
 template <int kBytes, int kRows>
 LORALEI_INLINE void prefetch_stream(const std::byte* at) {
-  if constexpr (kRows > 2 || kBytes >= 1024) {
+  if constexpr (kRows > 2) {
     prefetch_lines<kBytes>(at + kBytesAhead);
   } else {
     LORALEI_UNROLL
@@ -127,8 +127,9 @@ LORALEI_INLINE void product_32(TileSections at, int lane, const std::byte* x, in
 template <class Format, int kRows, int kVectors, int kPart>
 LORALEI_INLINE void product_part(const TileSections& at, int lane, const std::byte* x, int half, const float* scales,
                                  const float* mins, F (&acc)[kRows * kVectors]) {
-  constexpr int kScales = Format::kHalves ? 2 : 1;
+  constexpr int kScales = Format::kHalves ? 2 : 1, kBytes = block_bytes<Format>() / 8;
   const int sub = 4 * half + kPart;
+  prefetch_lines<kBytes>(at.head + sub * kBytes + kBytesAhead);
   LORALEI_UNROLL
   for (int v = 0; v < kVectors; ++v) {
     I w[8];
@@ -175,13 +176,11 @@ LORALEI_INLINE void product_256(TileSections at, int lane, const std::byte* x, i
     for (int v = 0; v < kVectors; ++v) {
       Format::scales(at, lane + v * kLanes, scales + 16 * v * kLanes, mins + 8 * v * kLanes);
     }
-    for (int half = 0; half < 2; ++half) {
-      prefetch_stream<block_bytes<Format>() / 2, kRows>(at.head + block_bytes<Format>() / 2 * half);
+    for (int half = 0; half < 2; ++half, x += 4 * kStep) {
       product_part<Format, kRows, kVectors, 0>(at, lane, x, half, scales, mins, acc);
       product_part<Format, kRows, kVectors, 1>(at, lane, x + kStep, half, scales, mins, acc);
       product_part<Format, kRows, kVectors, 2>(at, lane, x + 2 * kStep, half, scales, mins, acc);
       product_part<Format, kRows, kVectors, 3>(at, lane, x + 3 * kStep, half, scales, mins, acc);
-      x += 4 * kStep;
     }
     step_block<Format>(at);
   }
