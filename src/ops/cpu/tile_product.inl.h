@@ -62,7 +62,7 @@ LORALEI_INLINE void prefetch_lines(const std::byte* at) {
 }
 
 // One tile alone is one stream. With one or two rows small blocks go by so fast that every line must be asked for long
-// before; blocks of 256, which take more work, are faster the other way.
+// before; blocks of 256, which take more work, are faster the other way (product_part).
 constexpr int kBytesAhead = 2048, kBytesFarAhead = 12288;
 template <int kBytes, int kRows>
 LORALEI_INLINE void prefetch_stream(const std::byte* at) {

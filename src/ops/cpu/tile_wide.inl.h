@@ -217,7 +217,7 @@ struct WideResults {
 // The lines of y that results will be written to: they lie far apart, and asked for all at once they would hold up
 // everything else. `kRows` rows a call, with no harm done behind the last one.
 struct ResultsAhead {
-  const float* y[kTilesTogetherMax] = {};
+  const float* y = nullptr;
   int64_t stride = 0;
   int64_t left = 0;  // rows
 
@@ -226,24 +226,17 @@ struct ResultsAhead {
     if (left <= 0) return;
     left -= kRows;
     LORALEI_UNROLL
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kRows; ++r, y += stride) {
       LORALEI_UNROLL
-      for (int v = 0; v < kTilesTogetherMax; ++v) {
-        __builtin_prefetch(y[v], 1);
-        y[v] += stride;
-      }
+      for (int v = 0; v < kTilesTogetherMax; ++v) __builtin_prefetch(y + v * kRowTile, 1);
     }
   }
 };
 ResultsAhead results_ahead(const WideResults& results, int64_t begin, int64_t end) {
   const RowGroups& groups = *results.groups;
   const int64_t row = groups.first_row(begin), row_end = groups.first_row(end - 1) + groups.rows_of(end - 1);
-  ResultsAhead ahead{.stride = results.product->y_stride, .left = row_end - row};
-  for (int v = 0; v < kTilesTogetherMax; ++v) {
-    const RowTile& tile = results.tiles->tile[v < results.tiles->count ? v : 0];
-    ahead.y[v] = results.product->y + row * ahead.stride + tile.output;
-  }
-  return ahead;
+  return {results.product->y + row * results.product->y_stride + results.tiles->tile[0].output,
+          results.product->y_stride, row_end - row};
 }
 // What products ask for on the side.
 struct FetchAhead {
