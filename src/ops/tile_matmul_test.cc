@@ -127,6 +127,25 @@ TEST_P(TileMatmul, ARowDoesNotDependOnItsBatch) {
   }
 }
 
+// How early weights are asked for, near or far behind the last one.
+TEST_P(TileMatmul, AskingAheadDoesNotShow) {
+  Prng prng(309);
+  for (DType dtype : kQuantised) {
+    const int32_t in = 768, out = 75, rows = 5;
+    const TiledWeights weights(prng, dtype, out, in);
+    const std::vector<float> x = random_floats(prng, rows * in);
+    const std::vector<float> want = run(ref_op_table(), 1, weights.view, x, rows);
+    for (const int32_t ahead : {0, 896, 3584, 1 << 30}) {
+      TestContext& context = fresh_context(table(), 2);
+      context.ctx.tuning.ahead_bytes = ahead;
+      std::vector<float> y(want.size());
+      const TileProduct product{weights.view, nullptr, y.data(), out};
+      table().matmul_tiles(context.ctx, {.x = x.data(), .x_stride = in, .rows = rows, .products = {&product, 1}});
+      EXPECT_TRUE(same_bits(y, want)) << dtype_info(dtype).name << " ahead " << ahead;
+    }
+  }
+}
+
 // Which kernel serves how many rows is measured at start: nothing else may hang on it.
 TEST_P(TileMatmul, TheMeasuredChoiceDoesNotShow) {
   Prng prng(308);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "device/host/arena.h"
+#include "device/host/isa.h"
 #include "ops/op_table.h"
 #include "tensor/tile_layout.h"
 
@@ -47,7 +48,13 @@ int32_t matrix_rows(OpContext& ctx, const OpTable& table, DType dtype, Trial& tr
   return from;
 }
 
+// Intel's prefetchers run far ahead of a stream within its page, so it is enough to call lines to the first-level
+// cache. AMD's stay close: lines are asked for about as early as memory takes to answer.
+int32_t ahead_bytes_of(CpuVendor vendor) { return vendor == CpuVendor::kAmd ? 3584 : 896; }
+
 }  // namespace
+
+TileTuning::TileTuning() : ahead_bytes(ahead_bytes_of(host_vendor())) { matrix_rows.fill(12); }
 
 void tune_tiles(OpContext& ctx, const OpTable& table, std::span<const DType> formats, const Clock& clock) {
   if (!table.has_matrix_unit) return;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernel the integer products take where several would do, measured on this machine when it starts. All kernels
-// give the same bits (ops/args.h), so the choice is about speed alone, and takes so few milliseconds that nothing is
-// kept from one start to the next: there is no file to be stale.
+// What makes the integer products fastest on this machine: which kernel they take where several would do, measured when
+// the program starts, and how early they ask for weights. All kernels give the same bits (ops/args.h), so the choice is
+// about speed alone, and takes so few milliseconds that nothing is kept from one start to the next: there is no file to
+// be stale.
 //
 // One thread, which the context's pool joins. Ownership: none; allocates only while measuring. Failure: none; where
 // memory for the measurement is refused the defaults stay.
@@ -19,10 +20,14 @@ namespace loralei {
 struct OpContext;
 struct OpTable;
 
-// From how many rows of a call on the matrix unit takes over from vectors, by format (tables that have one).
 struct TileTuning {
+  // From how many rows of a call on the matrix unit takes over from vectors, by format (tables that have one).
   std::array<int32_t, kDTypeCount> matrix_rows;
-  TileTuning() { matrix_rows.fill(12); }
+  // How far ahead a product with few rows asks for its weights. Not measured at start, since what memory gives changes
+  // from moment to moment on a shared machine, but known of the processor's maker.
+  int32_t ahead_bytes;
+
+  TileTuning();
   int32_t of(DType dtype) const { return matrix_rows[static_cast<size_t>(dtype)]; }
 };
 

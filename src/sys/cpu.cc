@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -194,6 +195,19 @@ std::string isa_text(const CpuIsa& isa) {
   add(isa.dotprod, "dotprod");
   add(isa.i8mm, "i8mm");
   return text.empty() ? "none" : text;
+}
+
+CpuVendor cpu_vendor() {
+#if defined(__x86_64__)
+  unsigned last_leaf = 0, words[3] = {};
+  if (__get_cpuid(0, &last_leaf, &words[0], &words[2], &words[1]) == 0) return CpuVendor::kOther;
+  char name[sizeof(words)];
+  std::memcpy(name, words, sizeof(words));
+  const std::string_view vendor(name, sizeof(name));
+  if (vendor == "GenuineIntel") return CpuVendor::kIntel;
+  if (vendor == "AuthenticAMD" || vendor == "HygonGenuine") return CpuVendor::kAmd;
+#endif
+  return CpuVendor::kOther;
 }
 
 std::string cpu_model_name() {

@@ -27,7 +27,9 @@ CpuIsa detect_isa();
 // false where processor or system refuse. Signal stacks must hold 8 KiB more afterwards.
 bool request_amx();
 std::string isa_text(const CpuIsa& isa);  // "avx2 avx512 avx512_vnni", "neon dotprod", or "none"
-std::string cpu_model_name();             // as /proc/cpuinfo tells; "unknown" otherwise
+enum class CpuVendor { kIntel, kAmd, kOther };
+CpuVendor cpu_vendor();        // Hygon's processors are AMD's design and count as such
+std::string cpu_model_name();  // as /proc/cpuinfo tells; "unknown" otherwise
 
 // CPUs this process may keep busy: the affinity mask, cut by the cgroup quota (rounded up, at least 1).
 int usable_cpus();

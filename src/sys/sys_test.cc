@@ -278,6 +278,16 @@ TEST(Machine, FiguresArePlausible) {
   EXPECT_TRUE(caches.l2_bytes == 0 || caches.l2_bytes >= caches.l1d_bytes);
 }
 
+#if defined(__x86_64__)
+TEST(Machine, TheVendorIsTheOneLinuxNames) {
+  const std::optional<std::string> info = read_system_text("/proc/cpuinfo");
+  ASSERT_TRUE(info.has_value());
+  const bool intel = info->find("GenuineIntel") != std::string::npos;
+  const bool amd = info->find("AuthenticAMD") != std::string::npos || info->find("HygonGenuine") != std::string::npos;
+  EXPECT_EQ(cpu_vendor(), intel ? CpuVendor::kIntel : amd ? CpuVendor::kAmd : CpuVendor::kOther);
+}
+#endif
+
 TEST(Machine, BusyTimeIsEverythingButIdle) {
   const auto ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
   const std::string text = "cpu  100 20 30 9999 500 4 5 6 70 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n";

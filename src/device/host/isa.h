@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The instruction sets of the host, for the rooms that choose kernels. Any thread; asks the processor anew.
+// The host's processor, for the rooms that choose kernels. Any thread; asks the processor anew.
 #pragma once
 
 #include "sys/cpu.h"
@@ -7,5 +7,6 @@
 namespace loralei {
 
 inline CpuIsa host_isa() { return detect_isa(); }
+inline CpuVendor host_vendor() { return cpu_vendor(); }
 
 }  // namespace loralei

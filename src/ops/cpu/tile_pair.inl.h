@@ -66,14 +66,20 @@ LORALEI_INLINE void pair_dots(const TileSections (&at)[kPair], int half, const s
   }
 }
 
-// Asks for what the pair needs next: its own tiles' blocks, and behind their end those of the next pair, which lie
-// there. The hardware brings two streams of weights to the second-level cache in time by itself, page by page. The
-// sections of a block of 256 are read side by side, so what is needed first lies far behind its begin.
+// Asks for what the pair needs `ahead` bytes later (TileTuning): its own tiles' blocks, and behind their end those of
+// the next pair, which lie there. Where that is close, the hardware has brought two streams of weights to the
+// second-level cache in time by itself, but for the begin of each page. The sections of a block of 256 are read side by
+// side, so what is needed first lies far behind its begin.
 template <class Format, int kBytes>
-LORALEI_INLINE void prefetch_pair(const std::byte* first, const std::byte* second) {
-  constexpr int kAhead = 896 + (Format::kQuants == 2048 ? Format::kHead + Format::kHigh : 0);
-  prefetch_lines<kBytes>(first + kAhead);
-  prefetch_lines<kBytes>(second + kAhead);
+LORALEI_INLINE void prefetch_pair(const std::byte* first, const std::byte* second, int64_t ahead) {
+  constexpr int kFirstNeeded = Format::kQuants == 2048 ? Format::kHead + Format::kHigh : 0;
+  first += ahead + kFirstNeeded;
+  second += ahead + kFirstNeeded;
+  call_lines<kBytes>(first);
+  call_lines<kBytes>(second);
+  if (ahead >= static_cast<int64_t>(kPage) / 2) return;
+  prefetch_next_page<kBytes>(first);
+  prefetch_next_page<kBytes>(second);
 }
 
 template <class Format>
@@ -89,11 +95,11 @@ struct BlockOf256 {
 
 template <class Format, int kRows>
 LORALEI_INLINE void pair_32(const std::byte* first, const std::byte* second, const std::byte* x, int64_t blocks,
-                            float* sums) {
+                            int64_t ahead, float* sums) {
   constexpr int kBytes = block_bytes<Format>();
   for (int64_t b = 0; b < blocks; ++b, first += kBytes, second += kBytes, x += group_block_bytes(kRows)) {
     keep_in_memory(sums);
-    prefetch_pair<Format, kBytes>(first, second);
+    prefetch_pair<Format, kBytes>(first, second, ahead);
     const TileSections at[kPair] = {first_block<Format>(first), first_block<Format>(second)};
     I dots[kRows][kPair];
     pair_dots<BlockOf32<Format>, 0, 8>(at, 0, x, Format::kZero, dots);
@@ -114,12 +120,12 @@ LORALEI_INLINE F pair_numbers(const float* numbers, int first, int index) {
 // mins [kPair][8][16].
 template <class Format, int kRows, int kPart>
 LORALEI_INLINE void pair_part(const std::byte* first, const std::byte* second, int half, const std::byte* x,
-                              const float* scales, const float* mins, float* sums) {
+                              const float* scales, const float* mins, int64_t ahead, float* sums) {
   using Block = BlockOf256<Format, kPart>;
   constexpr int kBytes = block_bytes<Format>() / 8;
   const int sub = 4 * half + kPart;
   keep_in_memory(sums);
-  prefetch_pair<Format, kBytes>(first + sub * kBytes, second + sub * kBytes);
+  prefetch_pair<Format, kBytes>(first + sub * kBytes, second + sub * kBytes, ahead);
   const TileSections at[kPair] = {first_block<Format>(first), first_block<Format>(second)};
   x += kPart * group_block_bytes(kRows);
   I dots[kRows][kPair];
@@ -140,29 +146,29 @@ LORALEI_INLINE void pair_part(const std::byte* first, const std::byte* second, i
 
 template <class Format, int kRows>
 LORALEI_INLINE void pair_256(const std::byte* first, const std::byte* second, const std::byte* x, int64_t blocks,
-                             float* sums) {
+                             int64_t ahead, float* sums) {
   alignas(64) float scales[kPair * 16 * kLanes], mins[kPair * 8 * kLanes];
   for (int64_t b = 0; b < blocks; ++b, first += block_bytes<Format>(), second += block_bytes<Format>()) {
     Format::scales(first_block<Format>(first), 0, scales, mins);
     Format::scales(first_block<Format>(second), 0, scales + 16 * kLanes, mins + 8 * kLanes);
     for (int half = 0; half < 2; ++half, x += 4 * group_block_bytes(kRows)) {
-      pair_part<Format, kRows, 0>(first, second, half, x, scales, mins, sums);
-      pair_part<Format, kRows, 1>(first, second, half, x, scales, mins, sums);
-      pair_part<Format, kRows, 2>(first, second, half, x, scales, mins, sums);
-      pair_part<Format, kRows, 3>(first, second, half, x, scales, mins, sums);
+      pair_part<Format, kRows, 0>(first, second, half, x, scales, mins, ahead, sums);
+      pair_part<Format, kRows, 1>(first, second, half, x, scales, mins, ahead, sums);
+      pair_part<Format, kRows, 2>(first, second, half, x, scales, mins, ahead, sums);
+      pair_part<Format, kRows, 3>(first, second, half, x, scales, mins, ahead, sums);
     }
   }
 }
 
 // Two tiles times a group of kRows rows; sums [kPair][kWideSums], of each the first [kRows][16].
 template <class Format, int kRows>
-void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, float* sums) {
+void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, int64_t ahead, float* sums) {
   alignas(64) float pairs[kRows * kPair * kRowTile] = {};
   const std::byte *const first = tiles.tile[0].data, *const second = tiles.tile[1].data;
   if constexpr (Format::kQuants == 2048) {
-    pair_256<Format, kRows>(first, second, x, cols / 256, pairs);
+    pair_256<Format, kRows>(first, second, x, cols / 256, ahead, pairs);
   } else {
-    pair_32<Format, kRows>(first, second, x, cols / 32, pairs);
+    pair_32<Format, kRows>(first, second, x, cols / 32, ahead, pairs);
   }
   for (int i = 0; i < kRows; ++i) {
     for (int v = 0; v < kPair; ++v)
@@ -170,7 +176,7 @@ void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, float*
   }
 }
 
-using PairKernel = void (*)(const TileRun& tiles, int64_t cols, const std::byte* x, float* sums);
+using PairKernel = void (*)(const TileRun& tiles, int64_t cols, const std::byte* x, int64_t ahead, float* sums);
 template <class Format>
 PairKernel pair_kernel_of(int kind) {
   constexpr PairKernel kKernels[] = {pair_product<Format, 1>, pair_product<Format, 2>, pair_product<Format, 3>,
@@ -208,7 +214,7 @@ void multiply_packed(const TileRun& tiles, const RowGroups& groups, int64_t begi
     const int kind = group_kind(groups.rows_of(group));
     float* const sums = scratch.sums_of(0, group - first);
     if (tiles.count == kPair) {
-      pair_kernel(tiles.dtype, kind)(tiles, groups.cols, groups.at(group), sums);
+      pair_kernel(tiles.dtype, kind)(tiles, groups.cols, groups.at(group), groups.tuning->ahead_bytes, sums);
     } else {
       tile_kernel(tiles.dtype, kind)(tiles.tile[0].data, groups.cols, groups.at(group), sums);
     }

@@ -55,9 +55,13 @@ LORALEI_INLINE void prefetch_next_page(const std::byte* at) {
   for (int i = 0; i < kLines; ++i) __builtin_prefetch(line + 64 * i, 0, 2);
 }
 template <int kBytes>
-LORALEI_INLINE void prefetch_lines(const std::byte* at) {
+LORALEI_INLINE void call_lines(const std::byte* at) {
   LORALEI_UNROLL
   for (int i = 0; i < (kBytes + 63) / 64; ++i) __builtin_prefetch(at + 64 * i, 0, 3);
+}
+template <int kBytes>
+LORALEI_INLINE void prefetch_lines(const std::byte* at) {
+  call_lines<kBytes>(at);
   prefetch_next_page<kBytes>(at);
 }
 
