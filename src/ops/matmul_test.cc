@@ -9,8 +9,9 @@ FOR_EVERY_TABLE(Matmul);
 
 std::vector<float> run_matmul(const OpTable& table, int threads, const TestWeights& weights,
                               const std::vector<float>& x, int32_t rows, const float* bias = nullptr,
-                              const std::vector<float>* add_to = nullptr) {
+                              const std::vector<float>* add_to = nullptr, const TileTuning& tuning = TileTuning()) {
   TestContext& context = fresh_context(table, threads);
+  context.ctx.tuning = tuning;
   const int32_t out = weights.view.rows, in = weights.view.cols;
   std::vector<float> y(static_cast<size_t>(rows) * static_cast<size_t>(out), std::numeric_limits<float>::quiet_NaN());
   if (add_to != nullptr) y = *add_to;
@@ -103,6 +104,22 @@ TEST_P(Matmul, EveryF16WeightCounts) {
       const double product = static_cast<double>(values[o * kIn + row]) * static_cast<double>(kInput);
       ASSERT_NEAR(static_cast<double>(y[row * kOut + o]), product, kRoundings * kEps * std::fabs(product))
           << "weight " << bits[o * kIn + row];
+    }
+  }
+}
+
+TEST_P(Matmul, AskingForRowsDoesNotShow) {
+  Prng prng(109);
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const TestWeights weights(prng, dtype, 75, 300, 2);
+    for (int32_t rows : {1, 2, 3, 5, 8}) {
+      const std::vector<float> x = random_floats(prng, int64_t{rows} * 300);
+      TileTuning tuning;
+      tuning.ask_for_rows = false;
+      const std::vector<float> want = run_matmul(table(), 2, weights, x, rows, nullptr, nullptr, tuning);
+      tuning.ask_for_rows = true;
+      EXPECT_TRUE(same_bits(run_matmul(table(), 2, weights, x, rows, nullptr, nullptr, tuning), want))
+          << dtype_info(dtype).name << " rows " << rows;
     }
   }
 }

@@ -48,13 +48,16 @@ int32_t matrix_rows(OpContext& ctx, const OpTable& table, DType dtype, Trial& tr
   return from;
 }
 
-// Intel's prefetchers run far ahead of a stream within its page, so it is enough to call lines to the first-level
-// cache. AMD's stay close: lines are asked for about as early as memory takes to answer.
-int32_t ahead_bytes_of(CpuVendor vendor) { return vendor == CpuVendor::kAmd ? 3584 : 896; }
-
 }  // namespace
 
-TileTuning::TileTuning() : ahead_bytes(ahead_bytes_of(host_vendor())) { matrix_rows.fill(12); }
+// Intel's prefetchers run far ahead of a stream within its page, so it is enough to call lines to the first-level
+// cache. AMD's stay close: lines are asked for about as early as memory takes to answer.
+TileTuning::TileTuning() {
+  matrix_rows.fill(12);
+  const bool amd = host_vendor() == CpuVendor::kAmd;
+  ahead_bytes = amd ? 3584 : 896;
+  ask_for_rows = amd;
+}
 
 void tune_tiles(OpContext& ctx, const OpTable& table, std::span<const DType> formats, const Clock& clock) {
   if (!table.has_matrix_unit) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes the integer products fastest on this machine: which kernel they take where several would do, measured when
+// What makes products fastest on this machine: which kernel they take where several would do, measured when
 // the program starts, and how early they ask for weights. All kernels give the same bits (ops/args.h), so the choice is
 // about speed alone, and takes so few milliseconds that nothing is kept from one start to the next: there is no file to
 // be stale.
@@ -23,9 +23,11 @@ struct OpTable;
 struct TileTuning {
   // From how many rows of a call on the matrix unit takes over from vectors, by format (tables that have one).
   std::array<int32_t, kDTypeCount> matrix_rows;
-  // How far ahead a product with few rows asks for its weights. Not measured at start, since what memory gives changes
-  // from moment to moment on a shared machine, but known of the processor's maker.
+  // How a product with few rows asks for its weights: how far ahead in tiles, and whether for the rows that come next
+  // in plain layout. Not measured at start, since what memory gives changes from moment to moment on a shared machine,
+  // but known of the processor's maker.
   int32_t ahead_bytes;
+  bool ask_for_rows;
 
   TileTuning();
   int32_t of(DType dtype) const { return matrix_rows[static_cast<size_t>(dtype)]; }

@@ -8,6 +8,14 @@
 // Few rows meet the weights as they stream from memory. For more, kBlockCols inputs of sixteen outputs are decoded to
 // f32 and meet all rows from the first-level cache, while the rows' lane sums wait in the second-level one.
 
+struct ProductIn {
+  const float* x = nullptr;  // the first row
+  int64_t stride = 0;
+  int64_t cols = 0;
+  // Few rows: bytes from one weight row to the next if those that come next are to be asked for, else 0. Several rows
+  // of weights read side by side are too many streams for some prefetchers (TileTuning).
+  int64_t ask_stride = 0;
+};
 struct ProductOut {
   float* y = nullptr;  // the first output of the first row
   int64_t stride = 0;
@@ -15,12 +23,18 @@ struct ProductOut {
   bool accumulate = false;
 };
 
-// Lane sums [kTokens][kOutputs] += kOutputs weight rows times kTokens activation rows.
+// Lane sums [kTokens][kOutputs] += kOutputs weight rows times the kTokens activation rows from x on.
 template <class Rows, int kOutputs, int kTokens>
-LORALEI_INLINE void product_tile(const std::byte* const* weights, const float* x, int64_t x_stride, int64_t cols,
+LORALEI_INLINE void product_tile(const std::byte* const* weights, const float* x, const ProductIn& in,
                                  F (&sums)[kTokens * kOutputs]) {
+  const int64_t cols = in.cols, x_stride = in.stride;
   int64_t k = 0;
   for (; k + kLanes <= cols; k += kLanes) {
+    if (in.ask_stride != 0 && k % (64 / Rows::kBytes) == 0) {
+      LORALEI_UNROLL
+      for (int o = 0; o < kOutputs; ++o)
+        __builtin_prefetch(weights[o] + kOutputs * in.ask_stride + k * Rows::kBytes, 0, 2);
+    }
     F w[kOutputs];
     LORALEI_UNROLL
     for (int o = 0; o < kOutputs; ++o) w[o] = Rows::at(weights[o] + k * Rows::kBytes);
@@ -67,12 +81,12 @@ LORALEI_INLINE void write_products(const F (&sums)[kTokens * kOutputs], int outp
 // --- few rows ---
 // A tile and its results. Outputs behind the real ones repeat the last one.
 template <class Rows, int kOutputs, int kTokens>
-void product_block(const std::byte* const* weights, int outputs, int first_output, const float* x, int64_t x_stride,
-                   int64_t row, int64_t cols, const ProductOut& out) {
+void product_block(const std::byte* const* weights, int outputs, int first_output, const ProductIn& in, int64_t row,
+                   const ProductOut& out) {
   F sums[kTokens * kOutputs];
   LORALEI_UNROLL
   for (int i = 0; i < kTokens * kOutputs; ++i) sums[i] = zero();
-  product_tile<Rows, kOutputs, kTokens>(weights, x + row * x_stride, x_stride, cols, sums);
+  product_tile<Rows, kOutputs, kTokens>(weights, in.x + row * in.stride, in, sums);
   write_products<kOutputs, kTokens>(sums, outputs, first_output, row, out);
 }
 
@@ -82,51 +96,50 @@ constexpr int kTokenTile = kManyRegisters ? 6 : 3;
 
 // All outputs for `kTokens` rows, kOutputs at a time.
 template <class Rows, int kOutputs, int kTokens>
-LORALEI_INLINE void product_outputs(const std::byte* const* weights, int outputs, const float* x, int64_t x_stride,
-                                    int64_t row, int64_t cols, const ProductOut& out) {
+LORALEI_INLINE void product_outputs(const std::byte* const* weights, int outputs, const ProductIn& in, int64_t row,
+                                    const ProductOut& out) {
   for (int o = 0; o < outputs; o += kOutputs) {
-    product_block<Rows, kOutputs, kTokens>(weights + o, outputs - o, o, x, x_stride, row, cols, out);
+    product_block<Rows, kOutputs, kTokens>(weights + o, outputs - o, o, in, row, out);
   }
 }
 
 // The shape of the tile for what is left of the rows: with one or two rows the weights stream from memory, so more of
 // them are in flight. Returns the rows it did.
 template <class Rows>
-LORALEI_INLINE int product_step(const std::byte* const* weights, int outputs, const float* x, int64_t x_stride,
-                                int64_t row, int64_t rows, int64_t cols, const ProductOut& out) {
-  if (rows == 1) return product_outputs<Rows, 8, 1>(weights, outputs, x, x_stride, row, cols, out), 1;
+LORALEI_INLINE int product_step(const std::byte* const* weights, int outputs, const ProductIn& in, int64_t row,
+                                int64_t rows, const ProductOut& out) {
+  if (rows == 1) return product_outputs<Rows, 8, 1>(weights, outputs, in, row, out), 1;
   if constexpr (kTokenTile == 6) {
-    if (rows == 2) return product_outputs<Rows, 8, 2>(weights, outputs, x, x_stride, row, cols, out), 2;
-    if (rows == 3) return product_outputs<Rows, 4, 3>(weights, outputs, x, x_stride, row, cols, out), 3;
-    if (rows == 4 || rows == 7 || rows == 8)
-      return product_outputs<Rows, 4, 4>(weights, outputs, x, x_stride, row, cols, out), 4;
-    if (rows == 5) return product_outputs<Rows, 4, 5>(weights, outputs, x, x_stride, row, cols, out), 5;
-    return product_outputs<Rows, 4, 6>(weights, outputs, x, x_stride, row, cols, out), 6;
+    if (rows == 2) return product_outputs<Rows, 8, 2>(weights, outputs, in, row, out), 2;
+    if (rows == 3) return product_outputs<Rows, 4, 3>(weights, outputs, in, row, out), 3;
+    if (rows == 4 || rows == 7 || rows == 8) return product_outputs<Rows, 4, 4>(weights, outputs, in, row, out), 4;
+    if (rows == 5) return product_outputs<Rows, 4, 5>(weights, outputs, in, row, out), 5;
+    return product_outputs<Rows, 4, 6>(weights, outputs, in, row, out), 6;
   } else {
-    if (rows == 2 || rows == 4) return product_outputs<Rows, 4, 2>(weights, outputs, x, x_stride, row, cols, out), 2;
-    return product_outputs<Rows, 4, 3>(weights, outputs, x, x_stride, row, cols, out), 3;
+    if (rows == 2 || rows == 4) return product_outputs<Rows, 4, 2>(weights, outputs, in, row, out), 2;
+    return product_outputs<Rows, 4, 3>(weights, outputs, in, row, out), 3;
   }
 }
 
 template <class Rows>
-void product_rows(const std::byte* weights, int64_t weight_stride, int outputs, const float* x, int64_t x_stride,
-                  int64_t row_begin, int64_t row_end, int64_t cols, const ProductOut& out) {
+void product_rows(const std::byte* weights, int64_t weight_stride, int outputs, const ProductIn& in, int64_t row_begin,
+                  int64_t row_end, const ProductOut& out) {
   const std::byte* pointers[kRowTile];
   for (int o = 0; o < kRowTile; ++o) pointers[o] = weights + (o < outputs ? o : outputs - 1) * weight_stride;
   for (int64_t row = row_begin; row < row_end;) {
-    row += product_step<Rows>(pointers, outputs, x, x_stride, row, row_end - row, cols, out);
+    row += product_step<Rows>(pointers, outputs, in, row, row_end - row, out);
   }
 }
 
-void product_rows_of(DType dtype, const std::byte* weights, int64_t weight_stride, int outputs, const float* x,
-                     int64_t x_stride, int64_t row_begin, int64_t row_end, int64_t cols, const ProductOut& out) {
+void product_rows_of(DType dtype, const std::byte* weights, int64_t weight_stride, int outputs, const ProductIn& in,
+                     int64_t row_begin, int64_t row_end, const ProductOut& out) {
   switch (dtype) {
     case DType::kF16:
-      return product_rows<RowsF16>(weights, weight_stride, outputs, x, x_stride, row_begin, row_end, cols, out);
+      return product_rows<RowsF16>(weights, weight_stride, outputs, in, row_begin, row_end, out);
     case DType::kBF16:
-      return product_rows<RowsBF16>(weights, weight_stride, outputs, x, x_stride, row_begin, row_end, cols, out);
+      return product_rows<RowsBF16>(weights, weight_stride, outputs, in, row_begin, row_end, out);
     default:
-      return product_rows<RowsF32>(weights, weight_stride, outputs, x, x_stride, row_begin, row_end, cols, out);
+      return product_rows<RowsF32>(weights, weight_stride, outputs, in, row_begin, row_end, out);
   }
 }
 
@@ -294,12 +307,13 @@ constexpr int64_t kDecodeRows = 2 * kTokenTile + 1;
 
 // The rows [row_begin, row_end) of one tile.
 void matmul_tile(const MatmulArgs& args, const RowTile& tile, const std::byte* next, int64_t row_begin, int64_t row_end,
-                 float* memory) {
+                 const TileTuning& tuning, float* memory) {
   ProductOut out{args.y + tile.output, args.y_stride, args.bias != nullptr ? args.bias + tile.output : nullptr,
                  args.accumulate};
   if (!is_quantised(args.w.dtype) && row_end - row_begin < kDecodeRows) {
-    product_rows_of(args.w.dtype, tile.data, row_bytes(args.w.dtype, args.w.cols), tile.count, args.x, args.x_stride,
-                    row_begin, row_end, args.w.cols, out);
+    const int64_t stride = row_bytes(args.w.dtype, args.w.cols);
+    const ProductIn in{args.x, args.x_stride, args.w.cols, tuning.ask_for_rows ? stride : 0};
+    product_rows_of(args.w.dtype, tile.data, stride, tile.count, in, row_begin, row_end, out);
     return;
   }
   out.y += row_begin * out.stride;
@@ -329,7 +343,8 @@ void matmul(OpContext& ctx, const MatmulArgs& args) {
       const std::byte* const next = item + 1 < end ? row_tile(args.w, (item + 1) % tiles).data : nullptr;
       const int64_t row_begin = item / tiles * part_rows;
       const int64_t row_end = std::min<int64_t>(row_begin + part_rows, args.rows);
-      if (row_begin < row_end) matmul_tile(args, tile, next, row_begin, row_end, scratch.worker<float>(worker));
+      if (row_begin < row_end)
+        matmul_tile(args, tile, next, row_begin, row_end, ctx.tuning, scratch.worker<float>(worker));
     }
   });
 }
