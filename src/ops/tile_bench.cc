@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// tile_bench [format] [tables] [rounds] [rows] [threads], lists separated by commas: the integer products of one step
-// of a 1.1B Llama without its head, by rows and threads, as a fraction of what memory and dot products allow. Built
-// with LORALEI_BENCHES=ON. Layers have weights of their own, so that none is still in a cache when it comes again
-// (unless a cache holds them all).
+// tile_bench [format] [tables] [rounds] [rows] [threads] [ahead], lists separated by commas: the integer products of
+// one step of a 1.1B Llama without its head, by rows and threads, as a fraction of what memory and dot products allow;
+// with `ahead`, asking for weights so many bytes early (TileTuning), in turn. Built with LORALEI_BENCHES=ON. Layers
+// have weights of their own, so that none is still in a cache when it comes again (unless a cache holds them all).
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -128,6 +128,9 @@ int run(int argc, char** argv) {
   std::vector<HostBuffer> y;
   for (int i = 0; i < 3; ++i) y.push_back(HostBuffer::allocate(int64_t{kRowsMax} * kFfn * 4, PageSize::kHuge).value());
   const std::vector<std::string> rows_list = list_of(argc > 4 ? argv[4] : "1,2,4,6,8,12,16,24,32,64,128,512");
+  std::vector<int32_t> aheads;
+  for (const std::string& bytes : list_of(argc > 6 ? argv[6] : "")) aheads.push_back(std::atoi(bytes.c_str()));
+  if (aheads.empty()) aheads.push_back(TileTuning().ahead_bytes);
   for (const std::string& threads_text : list_of(argc > 5 ? argv[5] : "1,2")) {
     const int threads = std::max(1, std::atoi(threads_text.c_str()));
     ThreadPool pool(threads);
@@ -147,19 +150,23 @@ int run(int argc, char** argv) {
       const int32_t rows = std::clamp(std::atoi(rows_text.c_str()), 1, kRowsMax);
       read_gb_s = std::max(read_gb_s, probe_read_gb_s(pool, clock, {.rounds = 2}).value());
       int8_gop_s = std::max(int8_gop_s, probe_int8_gop_s(pool, clock, 2));
-      std::vector<std::vector<double>> seconds(tables.size());
+      std::vector<std::vector<double>> seconds(tables.size() * aheads.size());
       for (int round = 0; round < (rows > 100 ? std::min(rounds, 3) : rounds); ++round) {
-        for (size_t t = 0; t < tables.size(); ++t)
-          seconds[t].push_back(step_s(*tables[t], ctx, clock, weights, dtype, rows, x, y));
+        for (size_t i = 0; i < seconds.size(); ++i) {
+          ctx.tuning.ahead_bytes = aheads[i % aheads.size()];
+          seconds[i].push_back(step_s(*tables[i / aheads.size()], ctx, clock, weights, dtype, rows, x, y));
+        }
       }
       const double bytes_s = static_cast<double>(weights.memory.size_bytes()) / read_gb_s * 1e-9;
       const double ops_s = 2 * weights.numbers * rows / int8_gop_s * 1e-9;
       std::printf("%d thread(s) %5.1f GB/s %6.0f Gop/s  %3d rows, bound %7.2f ms (%s):", threads, read_gb_s, int8_gop_s,
                   rows, std::max(bytes_s, ops_s) * 1e3, bytes_s > ops_s ? "bytes" : "int8");
-      for (size_t t = 0; t < tables.size(); ++t) {
-        std::sort(seconds[t].begin(), seconds[t].end());
-        const double median_s = seconds[t][seconds[t].size() / 2];
-        std::printf("  %s %7.2f ms (best %7.2f) %4.2f", tables[t]->name, median_s * 1e3, seconds[t][0] * 1e3,
+      for (size_t i = 0; i < seconds.size(); ++i) {
+        std::sort(seconds[i].begin(), seconds[i].end());
+        const double median_s = seconds[i][seconds[i].size() / 2];
+        std::printf("  %s", tables[i / aheads.size()]->name);
+        if (aheads.size() > 1) std::printf(" ahead %d", aheads[i % aheads.size()]);
+        std::printf(" %7.2f ms (best %7.2f) %4.2f", median_s * 1e3, seconds[i][0] * 1e3,
                     std::max(bytes_s, ops_s) / median_s);
       }
       std::printf("\n");
