@@ -41,8 +41,10 @@ struct TiledWeights {
 };
 
 std::vector<float> run(const OpTable& table, int threads, const WeightView& w, const std::vector<float>& x,
-                       int32_t rows, const float* bias = nullptr, const std::vector<float>* add_to = nullptr) {
+                       int32_t rows, const float* bias = nullptr, const std::vector<float>* add_to = nullptr,
+                       const TileTuning& tuning = TileTuning()) {
   TestContext& context = fresh_context(table, threads);
+  context.ctx.tuning = tuning;
   std::vector<float> y(static_cast<size_t>(rows) * static_cast<size_t>(w.rows),
                        std::numeric_limits<float>::quiet_NaN());
   if (add_to != nullptr) y = *add_to;
@@ -136,12 +138,10 @@ TEST_P(TileMatmul, AskingAheadDoesNotShow) {
     const std::vector<float> x = random_floats(prng, rows * in);
     const std::vector<float> want = run(ref_op_table(), 1, weights.view, x, rows);
     for (const int32_t ahead : {0, 896, 3584, 1 << 30}) {
-      TestContext& context = fresh_context(table(), 2);
-      context.ctx.tuning.ahead_bytes = ahead;
-      std::vector<float> y(want.size());
-      const TileProduct product{weights.view, nullptr, y.data(), out};
-      table().matmul_tiles(context.ctx, {.x = x.data(), .x_stride = in, .rows = rows, .products = {&product, 1}});
-      EXPECT_TRUE(same_bits(y, want)) << dtype_info(dtype).name << " ahead " << ahead;
+      TileTuning tuning;
+      tuning.ahead_bytes = ahead;
+      EXPECT_TRUE(same_bits(run(table(), 2, weights.view, x, rows, nullptr, nullptr, tuning), want))
+          << dtype_info(dtype).name << " ahead " << ahead;
     }
   }
 }
@@ -159,11 +159,10 @@ TEST_P(TileMatmul, TheMeasuredChoiceDoesNotShow) {
     EXPECT_GT(context.ctx.tuning.of(dtype), 0);
     EXPECT_EQ(context.ctx.op_count, 0u);
     for (const int32_t from : {1, context.ctx.tuning.of(dtype), std::numeric_limits<int32_t>::max()}) {
-      context.ctx.tuning.matrix_rows.fill(from);
-      std::vector<float> y(want.size());
-      const TileProduct product{weights.view, nullptr, y.data(), out};
-      table().matmul_tiles(context.ctx, {.x = x.data(), .x_stride = in, .rows = rows, .products = {&product, 1}});
-      EXPECT_TRUE(same_bits(y, want)) << dtype_info(dtype).name << " from " << from;
+      TileTuning tuning;
+      tuning.matrix_rows.fill(from);
+      EXPECT_TRUE(same_bits(run(table(), 2, weights.view, x, rows, nullptr, nullptr, tuning), want))
+          << dtype_info(dtype).name << " from " << from;
     }
   }
 }
