@@ -146,6 +146,25 @@ TEST_P(TileMatmul, AskingAheadDoesNotShow) {
   }
 }
 
+// Up to how many rows tiles stay packed. Five tiles, so that one is without another to pair with.
+TEST_P(TileMatmul, StayingPackedDoesNotShow) {
+  Prng prng(310);
+  for (DType dtype : kQuantised) {
+    const int32_t in = 512, out = 75;
+    const TiledWeights weights(prng, dtype, out, in);
+    for (const int32_t rows : {9, 12, 16, 17}) {
+      const std::vector<float> x = random_floats(prng, rows * in);
+      const std::vector<float> want = run(ref_op_table(), 1, weights.view, x, rows);
+      for (const int32_t packed : {0, 8, 12, 16, 64}) {
+        TileTuning tuning;
+        tuning.packed_rows = packed;
+        EXPECT_TRUE(same_bits(run(table(), 2, weights.view, x, rows, nullptr, nullptr, tuning), want))
+            << dtype_info(dtype).name << " rows " << rows << " packed up to " << packed;
+      }
+    }
+  }
+}
+
 // Which kernel serves how many rows is measured at start: nothing else may hang on it.
 TEST_P(TileMatmul, TheMeasuredChoiceDoesNotShow) {
   Prng prng(308);

@@ -55,6 +55,7 @@ int32_t matrix_rows(OpContext& ctx, const OpTable& table, DType dtype, Trial& tr
 TileTuning::TileTuning() {
   matrix_rows.fill(12);
   const bool amd = host_vendor() == CpuVendor::kAmd;
+  packed_rows = amd ? 16 : 8;
   ahead_bytes = amd ? 3584 : 896;
   ask_for_rows = amd;
 }

@@ -23,6 +23,9 @@ struct OpTable;
 struct TileTuning {
   // From how many rows of a call on the matrix unit takes over from vectors, by format (tables that have one).
   std::array<int32_t, kDTypeCount> matrix_rows;
+  // Up to how many rows find packed tiles unpacked anew with each eight of them, where kernels have the choice: eight
+  // where that takes the dot products' place, a whole group where it does not.
+  int32_t packed_rows;
   // How a product with few rows asks for its weights: how far ahead in tiles, and whether for the rows that come next
   // in plain layout. Not measured at start, since what memory gives changes from moment to moment on a shared machine,
   // but known of the processor's maker.

@@ -26,16 +26,26 @@ struct TileRun {
   RowTile tile[kTilesTogetherMax];
 };
 
+// Whether a call has so few rows that all meet packed tiles. Where unpacking costs nothing beside dot products a whole
+// group does (TileTuning); not with Q6_K, whose blocks have two scales and half as many dot products for each.
+bool few_rows(const RowGroups& groups, DType dtype) {
+  if (groups.rows <= kPackedRows) return true;
+  return groups.count == 1 && groups.rows <= groups.tuning->packed_rows && dtype != DType::kQ6_K;
+}
+
 // Few rows wait for memory all the time. Fetching the lines of their results, only to be written over, takes more of it
 // than their bytes, so such results go past the caches; unless what is there is added to them.
-bool results_pass_caches(const TileMatmulArgs& args) { return args.rows <= kPackedRows && !args.accumulate; }
+bool results_pass_caches(const TileMatmulArgs& args, const RowGroups& groups, DType dtype) {
+  return few_rows(groups, dtype) && !args.accumulate;
+}
 LORALEI_INLINE bool aligned(const float* p) { return reinterpret_cast<uintptr_t>(p) % (kLanes * sizeof(float)) == 0; }
 
-// Results of a tile for the rows of one group. `outputs` of the sixteen are real.
-void write_tile(const TileMatmulArgs& args, const TileProduct& product, const RowTile& tile, int row, int rows,
-                const float* sums) {
-  const bool past_caches = results_pass_caches(args);
-  for (int r = 0; r < rows; ++r) {
+// Results of a tile for the rows of one group. `tile.count` of the sixteen outputs are real.
+void write_tile(const TileMatmulArgs& args, const TileProduct& product, const RowTile& tile, const RowGroups& groups,
+                int64_t group, const float* sums) {
+  const bool past_caches = results_pass_caches(args, groups, product.w.dtype);
+  const int row = groups.first_row(group);
+  for (int r = 0; r < groups.rows_of(group); ++r) {
     float* y = product.y + (row + r) * product.y_stride + tile.output;
     for (int i = 0; i < tile.count; i += kLanes) {
       const int lanes = tile.count - i < kLanes ? tile.count - i : kLanes;

@@ -306,11 +306,10 @@ void tiles_times_groups(const TileMatmulArgs& args, const TileProduct& product, 
                         const TileRun& next, const RowGroups& groups, int64_t begin, int64_t end, std::byte* memory) {
   const WideScratch scratch(memory);
   // Only the last group can be a small one.
-  const int last = group_size(groups, end - 1);
-  int64_t matrix_end = last < kMatrixRows ? end - 1 : end;
+  const int64_t wide_end = wide_groups(groups, tiles.dtype, begin, end);
+  int64_t matrix_end = group_size(groups, end - 1) < kMatrixRows ? end - 1 : end;
   const int rows = groups.first_row(end - 1) + groups.rows_of(end - 1) - groups.first_row(begin);
-  if (rows < groups.tuning->of(tiles.dtype)) matrix_end = begin;
-  const int64_t wide_end = last <= kPackedRows ? end - 1 : end;
+  if (rows < groups.tuning->of(tiles.dtype) || wide_end == begin) matrix_end = begin;
   const WideResults results{&args, &product, &tiles, &groups};
   clear_sums(scratch, tiles, begin, wide_end);
   if (begin < matrix_end) multiply_matrix(tiles, next, groups, begin, matrix_end, results, scratch);

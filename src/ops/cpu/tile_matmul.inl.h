@@ -70,7 +70,7 @@ struct Stretch {
   }
 };
 // What of the runs [begin, end) lies in the first product that has any.
-Stretch first_stretch(const TileMatmulArgs& args, int64_t begin, int64_t end) {
+Stretch first_stretch(const TileMatmulArgs& args, const RowGroups& groups, int64_t begin, int64_t end) {
   const TileProduct* product = args.products.data();
   int64_t tiles = tile_count(product->w);
   for (int64_t own = tile_runs(tiles); begin >= own; own = tile_runs(tiles)) {
@@ -80,7 +80,7 @@ Stretch first_stretch(const TileMatmulArgs& args, int64_t begin, int64_t end) {
   }
   const int64_t first = begin * kTilesTogether, last = end * kTilesTogether;
   return {product, first, (last < tiles ? last : tiles) - first,
-          args.rows <= kPackedRows ? Together::kHalves : Together::kNeighbours};
+          few_rows(groups, product->w.dtype) ? Together::kHalves : Together::kNeighbours};
 }
 
 void matmul_tiles(OpContext& ctx, const TileMatmulArgs& args) {
@@ -100,7 +100,7 @@ void matmul_tiles(OpContext& ctx, const TileMatmulArgs& args) {
           const int64_t group = begin / runs * kGroupsInCache, first = begin % runs;
           const int64_t group_end = group + kGroupsInCache < groups.count ? group + kGroupsInCache : groups.count;
           const int64_t left = end - begin < runs - first ? end - begin : runs - first;
-          const Stretch stretch = first_stretch(args, first, first + left);
+          const Stretch stretch = first_stretch(args, groups, first, first + left);
           const int64_t count = stretch.runs();
           begin += count;
           TileRun tiles = stretch.run(0);
@@ -109,12 +109,12 @@ void matmul_tiles(OpContext& ctx, const TileMatmulArgs& args) {
             if (i + 1 < count) {
               next = stretch.run(i + 1);
             } else if (begin < end) {
-              next = first_stretch(args, begin % runs, begin % runs + 1).run(0);
+              next = first_stretch(args, groups, begin % runs, begin % runs + 1).run(0);
             }
             tiles_times_groups(args, *stretch.product, tiles, next, groups, group, group_end, memory);
             tiles = next;
           }
         }
-        if (results_pass_caches(args)) end_stream();
+        if (groups.count == 1 && !args.accumulate) end_stream();
       });
 }

@@ -3,7 +3,8 @@
 // through a group together: memory gives two streams faster than one, the longer they are the faster (tile_matmul.inl.h
 // chooses the tiles), and an input word once broadcast serves two products. No include guard: see target.h.
 //
-// The integer sums of a block live in registers (up to sixteen of 32), the f32 sums in the first-level cache.
+// The integer sums of a block live in registers (up to sixteen of 32), the f32 sums in the first-level cache. Groups of
+// more than eight rows go through each block in two passes, which unpack it twice.
 
 constexpr int kPair = 2;
 
@@ -16,12 +17,12 @@ LORALEI_INLINE I broadcast_start(const std::byte* word) {
   return words;
 }
 
-// Adds the blocks' products to the sums [kRows][kPair][16]: side by side, since sums a multiple of 4 KiB apart would
-// wait for each other.
-template <int kRows>
-LORALEI_INLINE void add_pair(const I (&dots)[kRows][kPair], const F (&scale)[kPair], const std::byte* x, float* sums) {
+// Adds the blocks' products for kPass rows of kRows to their sums [kPass][kPair][16]: side by side, since sums a
+// multiple of 4 KiB apart would wait for each other.
+template <int kRows, int kPass>
+LORALEI_INLINE void add_pair(const I (&dots)[kPass][kPair], const F (&scale)[kPair], const std::byte* x, float* sums) {
   LORALEI_UNROLL
-  for (int i = 0; i < kRows; ++i) {
+  for (int i = 0; i < kPass; ++i) {
     LORALEI_UNROLL
     for (int v = 0; v < kPair; ++v) {
       float* const sum = sums + (i * kPair + v) * kRowTile;
@@ -29,11 +30,11 @@ LORALEI_INLINE void add_pair(const I (&dots)[kRows][kPair], const F (&scale)[kPa
     }
   }
 }
-template <int kRows>
-LORALEI_INLINE void add_pair(const I (&dots)[kRows][kPair], const F (&scale)[kPair], const F (&min)[kPair],
+template <int kRows, int kPass>
+LORALEI_INLINE void add_pair(const I (&dots)[kPass][kPair], const F (&scale)[kPair], const F (&min)[kPair],
                              const std::byte* x, float* sums) {
   LORALEI_UNROLL
-  for (int i = 0; i < kRows; ++i) {
+  for (int i = 0; i < kPass; ++i) {
     LORALEI_UNROLL
     for (int v = 0; v < kPair; ++v) {
       float* const sum = sums + (i * kPair + v) * kRowTile;
@@ -43,23 +44,24 @@ LORALEI_INLINE void add_pair(const I (&dots)[kRows][kPair], const F (&scale)[kPa
   }
 }
 
-// Words [kFirst, kFirst + kCount) of the pair's blocks times the rows. `Block::word(at, half, j)` is a format's.
-template <class Block, int kFirst, int kCount, int kRows>
-LORALEI_INLINE void pair_dots(const TileSections (&at)[kPair], int half, const std::byte* x, ZeroPoint zero,
-                              I (&dots)[kRows][kPair]) {
+// Words [kFirst, kFirst + kCount) of the pair's blocks times the rows from `row` on. `Block::word(at, half, j)` is a
+// format's.
+template <class Block, int kFirst, int kCount, int kRows, int kPass>
+LORALEI_INLINE void pair_dots(const TileSections (&at)[kPair], int half, const std::byte* x, int row, ZeroPoint zero,
+                              I (&dots)[kPass][kPair]) {
   LORALEI_UNROLL
-  for (int i = 0; i < kRows; ++i) {
+  for (int i = 0; i < kPass; ++i) {
     LORALEI_UNROLL
     for (int v = 0; v < kPair; ++v) {
-      dots[i][v] = zero == ZeroPoint::kNone ? iset1(0) : broadcast_start(x + group_z_at(kRows, zero) + 4 * i);
+      dots[i][v] = zero == ZeroPoint::kNone ? iset1(0) : broadcast_start(x + group_z_at(kRows, zero) + 4 * (row + i));
     }
   }
   LORALEI_UNROLL
   for (int j = kFirst; j < kFirst + kCount; ++j) {
     const I w[kPair] = {Block::word(at[0], half, j), Block::word(at[1], half, j)};
     LORALEI_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      const I inputs = broadcast_word(x + i * kActivationBlock + 4 * j);
+    for (int i = 0; i < kPass; ++i) {
+      const I inputs = broadcast_word(x + (row + i) * kActivationBlock + 4 * j);
       LORALEI_UNROLL
       for (int v = 0; v < kPair; ++v) dots[i][v] = _mm512_dpbusd_epi32(dots[i][v], w[v], inputs);
     }
@@ -93,6 +95,9 @@ struct BlockOf256 {
   }
 };
 
+// Rows of a group whose integer sums registers hold.
+constexpr int pair_pass(int rows) { return rows <= 8 ? rows : rows / 2; }
+
 template <class Format, int kRows>
 LORALEI_INLINE void pair_32(const std::byte* first, const std::byte* second, const std::byte* x, int64_t blocks,
                             int64_t ahead, float* sums) {
@@ -101,14 +106,20 @@ LORALEI_INLINE void pair_32(const std::byte* first, const std::byte* second, con
     keep_in_memory(sums);
     prefetch_pair<Format, kBytes>(first, second, ahead);
     const TileSections at[kPair] = {first_block<Format>(first), first_block<Format>(second)};
-    I dots[kRows][kPair];
-    pair_dots<BlockOf32<Format>, 0, 8>(at, 0, x, Format::kZero, dots);
-    const F scale[kPair] = {load_scales(at[0].head, 0, 0), load_scales(at[1].head, 0, 0)};
-    if constexpr (Format::kMin) {
-      const F min[kPair] = {load_scales(at[0].head, 1, 0), load_scales(at[1].head, 1, 0)};
-      add_pair(dots, scale, min, x, sums);
-    } else {
-      add_pair(dots, scale, x, sums);
+    constexpr int kPass = pair_pass(kRows);
+    LORALEI_UNROLL
+    for (int row = 0; row < kRows; row += kPass) {
+      if (row > 0) keep_in_memory(sums);
+      float* const out = sums + row * kPair * kRowTile;
+      I dots[kPass][kPair];
+      pair_dots<BlockOf32<Format>, 0, 8, kRows>(at, 0, x, row, Format::kZero, dots);
+      const F scale[kPair] = {load_scales(at[0].head, 0, 0), load_scales(at[1].head, 0, 0)};
+      if constexpr (Format::kMin) {
+        const F min[kPair] = {load_scales(at[0].head, 1, 0), load_scales(at[1].head, 1, 0)};
+        add_pair<kRows>(dots, scale, min, x + 4 * row, out);
+      } else {
+        add_pair<kRows>(dots, scale, x + 4 * row, out);
+      }
     }
   }
 }
@@ -128,19 +139,25 @@ LORALEI_INLINE void pair_part(const std::byte* first, const std::byte* second, i
   prefetch_pair<Format, kBytes>(first + sub * kBytes, second + sub * kBytes, ahead);
   const TileSections at[kPair] = {first_block<Format>(first), first_block<Format>(second)};
   x += kPart * group_block_bytes(kRows);
-  I dots[kRows][kPair];
-  if constexpr (Format::kHalves) {
-    const F low[kPair] = {pair_numbers(scales, 0, 2 * sub), pair_numbers(scales, 16, 2 * sub)};
-    pair_dots<Block, 0, 4>(at, half, x, ZeroPoint::k32Low, dots);
-    add_pair(dots, low, x, sums);
-    const F high[kPair] = {pair_numbers(scales, 0, 2 * sub + 1), pair_numbers(scales, 16, 2 * sub + 1)};
-    pair_dots<Block, 4, 4>(at, half, x, ZeroPoint::k32High, dots);
-    add_pair(dots, high, x, sums);
-  } else {
-    const F scale[kPair] = {pair_numbers(scales, 0, sub), pair_numbers(scales, 16, sub)};
-    const F min[kPair] = {pair_numbers(mins, 0, sub), pair_numbers(mins, 8, sub)};
-    pair_dots<Block, 0, 8>(at, half, x, Format::kZero, dots);
-    add_pair(dots, scale, min, x, sums);
+  constexpr int kPass = pair_pass(kRows);
+  LORALEI_UNROLL
+  for (int row = 0; row < kRows; row += kPass) {
+    if (row > 0) keep_in_memory(sums);
+    float* const out = sums + row * kPair * kRowTile;
+    I dots[kPass][kPair];
+    if constexpr (Format::kHalves) {
+      const F low[kPair] = {pair_numbers(scales, 0, 2 * sub), pair_numbers(scales, 16, 2 * sub)};
+      pair_dots<Block, 0, 4, kRows>(at, half, x, row, ZeroPoint::k32Low, dots);
+      add_pair<kRows>(dots, low, x + 4 * row, out);
+      const F high[kPair] = {pair_numbers(scales, 0, 2 * sub + 1), pair_numbers(scales, 16, 2 * sub + 1)};
+      pair_dots<Block, 4, 4, kRows>(at, half, x, row, ZeroPoint::k32High, dots);
+      add_pair<kRows>(dots, high, x + 4 * row, out);
+    } else {
+      const F scale[kPair] = {pair_numbers(scales, 0, sub), pair_numbers(scales, 16, sub)};
+      const F min[kPair] = {pair_numbers(mins, 0, sub), pair_numbers(mins, 8, sub)};
+      pair_dots<Block, 0, 8, kRows>(at, half, x, row, Format::kZero, dots);
+      add_pair<kRows>(dots, scale, min, x + 4 * row, out);
+    }
   }
 }
 
@@ -160,11 +177,11 @@ LORALEI_INLINE void pair_256(const std::byte* first, const std::byte* second, co
   }
 }
 
-// Two tiles times a group of kRows rows; sums [kPair][kWideSums], of each the first [kRows][16].
+// Two tiles, or one as both, times a group of kRows rows; sums [kPair][kWideSums], of each the first [kRows][16].
 template <class Format, int kRows>
 void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, int64_t ahead, float* sums) {
   alignas(64) float pairs[kRows * kPair * kRowTile] = {};
-  const std::byte *const first = tiles.tile[0].data, *const second = tiles.tile[1].data;
+  const std::byte *const first = tiles.tile[0].data, *const second = tiles.tile[tiles.count - 1].data;
   if constexpr (Format::kQuants == 2048) {
     pair_256<Format, kRows>(first, second, x, cols / 256, ahead, pairs);
   } else {
@@ -179,8 +196,9 @@ void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, int64_
 using PairKernel = void (*)(const TileRun& tiles, int64_t cols, const std::byte* x, int64_t ahead, float* sums);
 template <class Format>
 PairKernel pair_kernel_of(int kind) {
-  constexpr PairKernel kKernels[] = {pair_product<Format, 1>, pair_product<Format, 2>, pair_product<Format, 3>,
-                                     pair_product<Format, 4>, pair_product<Format, 6>, pair_product<Format, 8>};
+  constexpr PairKernel kKernels[] = {pair_product<Format, 1>,  pair_product<Format, 2>, pair_product<Format, 3>,
+                                     pair_product<Format, 4>,  pair_product<Format, 6>, pair_product<Format, 8>,
+                                     pair_product<Format, 12>, pair_product<Format, 16>};
   return kKernels[kind];
 }
 // For groups of that kind (kGroupSizes).
@@ -213,7 +231,7 @@ void multiply_packed(const TileRun& tiles, const RowGroups& groups, int64_t begi
   for (int64_t group = begin; group < end; ++group) {
     const int kind = group_kind(groups.rows_of(group));
     float* const sums = scratch.sums_of(0, group - first);
-    if (tiles.count == kPair) {
+    if (tiles.count == kPair || kGroupSizes[kind] > kPackedRows) {
       pair_kernel(tiles.dtype, kind)(tiles, groups.cols, groups.at(group), groups.tuning->ahead_bytes, sums);
     } else {
       tile_kernel(tiles.dtype, kind)(tiles.tile[0].data, groups.cols, groups.at(group), sums);

@@ -10,8 +10,8 @@ void tiles_times_groups(const TileMatmulArgs& args, const TileProduct& product, 
                         const RowGroups& groups, int64_t begin, int64_t end, std::byte*) {
   alignas(64) float sums[kGroupRows * kRowTile];
   for (int64_t group = begin; group < end; ++group) {
-    const int rows = groups.rows_of(group);
-    tile_kernel(tiles.dtype, group_kind(rows))(tiles.tile[0].data, groups.cols, groups.at(group), sums);
-    write_tile(args, product, tiles.tile[0], groups.first_row(group), rows, sums);
+    const int kind = group_kind(groups.rows_of(group));
+    tile_kernel(tiles.dtype, kind)(tiles.tile[0].data, groups.cols, groups.at(group), sums);
+    write_tile(args, product, tiles.tile[0], groups, group, sums);
   }
 }

@@ -199,6 +199,13 @@ static_assert(tile_worker_bytes() == kTilesTogetherMax * (kWideTileBytes + kWide
 
 int group_size(const RowGroups& groups, int64_t group) { return kGroupSizes[group_kind(groups.rows_of(group))]; }
 
+// Of groups [begin, end) those before the answer get the weights written out: not those of few rows, nor the last one
+// where it is small.
+int64_t wide_groups(const RowGroups& groups, DType dtype, int64_t begin, int64_t end) {
+  if (few_rows(groups, dtype)) return begin;
+  return group_size(groups, end - 1) <= kPackedRows ? end - 1 : end;
+}
+
 // Where the results of some tiles go. A group is written when its last products end.
 struct WideResults {
   const TileMatmulArgs* args = nullptr;
@@ -209,8 +216,7 @@ struct WideResults {
   // sums: of the first tile; those of the second lie kWideSums behind.
   void write(int64_t group, const float* sums) const {
     for (int v = 0; v < tiles->count; ++v) {
-      write_tile(*args, *product, tiles->tile[v], groups->first_row(group), groups->rows_of(group),
-                 sums + v * kWideSums);
+      write_tile(*args, *product, tiles->tile[v], *groups, group, sums + v * kWideSums);
     }
   }
 };

@@ -7,8 +7,7 @@ constexpr int kTilesTogether = 2;
 void tiles_times_groups(const TileMatmulArgs& args, const TileProduct& product, const TileRun& tiles,
                         const TileRun& next, const RowGroups& groups, int64_t begin, int64_t end, std::byte* memory) {
   const WideScratch scratch(memory);
-  const int64_t wide_end =
-      group_size(groups, end - 1) <= kPackedRows ? end - 1 : end;  // only the last group can be small
+  const int64_t wide_end = wide_groups(groups, tiles.dtype, begin, end);
   const WideResults results{&args, &product, &tiles, &groups};
   clear_sums(scratch, tiles, begin, wide_end);
   if (begin < wide_end) multiply_wide(tiles, next, groups, begin, wide_end, begin, results, scratch);
