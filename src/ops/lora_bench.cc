@@ -138,7 +138,11 @@ void measure(Bench& bench, OpContext& ctx, double read_gb_s, const char* what, i
 int run(int argc, char** argv) {
   const int32_t rank = argc > 1 ? std::atoi(argv[1]) : 16;
   const std::string stored = argc > 2 ? argv[2] : "bf16";
-  const Format format{parse_dtype(stored).value_or(DType::kBF16), stored == "int8"};
+  const bool int8 = stored == "int8";
+  const auto dtype = int8 ? DType::kBF16 : parse_dtype(stored).value_or(DType::kI8);
+  if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16)
+    return std::fprintf(stderr, "format %s: one of bf16, f16, f32, int8\n", stored.c_str()), 1;
+  const Format format{dtype, int8};
   const int rounds = argc > 3 ? std::atoi(argv[3]) : 3;
   const auto table = select_op_table(std::getenv("LORALEI_ISA") != nullptr ? std::getenv("LORALEI_ISA") : "");
   if (!table.ok()) return std::fprintf(stderr, "%s\n", table.error().message.c_str()), 1;
