@@ -175,14 +175,21 @@ LORALEI_TARGET_END
 LORALEI_TARGET_BEGIN_AVX_VNNI
 namespace loralei {
 namespace {
+// Written out, and every loop unrolled, because the compiler would store the sums to memory each time, and that would
+// be what is measured.
+LORALEI_INLINE void add_dots(__m256i& sum, __m256i unsigned_words, __m256i signed_words) {
+  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(unsigned_words), "x"(signed_words));
+}
 float avx_vnni_int8_chunk() {
   __m256i sums[12];
+  LORALEI_UNROLL
   for (int i = 0; i < 12; ++i) sums[i] = _mm256_set1_epi32(i);
   const __m256i factor = _mm256_set1_epi8(3), term = _mm256_set1_epi8(-5);
   for (int64_t loop = 0; loop < kLoops; ++loop) {
     LORALEI_UNROLL
-    for (int i = 0; i < 12; ++i) sums[i] = _mm256_dpbusd_avx_epi32(sums[i], factor, term);
+    for (int i = 0; i < 12; ++i) add_dots(sums[i], factor, term);
   }
+  LORALEI_UNROLL
   for (int i = 1; i < 12; ++i) sums[0] = _mm256_add_epi32(sums[0], sums[i]);
   return static_cast<float>(_mm_cvtsi128_si32(_mm256_castsi256_si128(sums[0])));
 }
