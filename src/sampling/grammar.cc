@@ -130,7 +130,7 @@ uint32_t GrammarState::intern_stack(GrammarStateId state, uint32_t below, uint32
   return bucket.back();
 }
 
-uint32_t GrammarState::close(std::vector<uint32_t> seeds) {
+uint32_t GrammarState::close(const std::vector<uint32_t>& seeds) {
   const GrammarProgram& program = *program_;
   ++closure_;
   Config config;

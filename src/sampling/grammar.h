@@ -202,7 +202,7 @@ class GrammarState {
 
   uint32_t intern_stack(GrammarStateId state, uint32_t below, uint32_t depth);
   // Follows empty edges, calls and ends of rules from `seeds` until only stacks that read bytes are left.
-  uint32_t close(std::vector<uint32_t> seeds);
+  uint32_t close(const std::vector<uint32_t>& seeds);
   uint32_t intern_config(Config config);
   uint32_t step(uint32_t config, uint8_t byte) {
     const uint32_t known = configs_[config].next[byte];
