@@ -115,6 +115,6 @@ void matmul_tiles(OpContext& ctx, const TileMatmulArgs& args) {
             tiles = next;
           }
         }
-        if (groups.count == 1 && !args.accumulate) end_stream();
+        if (groups.count == 1 && !args.accumulate) end_stream();  // few rows are one group
       });
 }
