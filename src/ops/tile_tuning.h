@@ -23,8 +23,8 @@ struct OpTable;
 struct TileTuning {
   // From how many rows of a call on the matrix unit takes over from vectors, by format (tables that have one).
   std::array<int32_t, kDTypeCount> matrix_rows;
-  // Up to how many rows find packed tiles unpacked anew with each eight of them, where kernels have the choice: eight
-  // where that takes the dot products' place, a whole group where it does not.
+  // Calls of up to so many rows multiply packed tiles, unpacked anew for every eight rows; more rows get them written
+  // out once. Eight where unpacking takes the dot products' place, sixteen (the most that is tried) where it does not.
   int32_t packed_rows;
   // How a product with few rows asks for its weights: how far ahead in tiles, and whether for the rows that come next
   // in plain layout. Not measured at start, since what memory gives changes from moment to moment on a shared machine,

@@ -96,7 +96,7 @@ struct BlockOf256 {
 };
 
 // Rows of a group whose integer sums registers hold.
-constexpr int pair_pass(int rows) { return rows <= 8 ? rows : rows / 2; }
+constexpr int pair_pass(int rows) { return rows <= kPackedRows ? rows : rows / 2; }
 
 template <class Format, int kRows>
 LORALEI_INLINE void pair_32(const std::byte* first, const std::byte* second, const std::byte* x, int64_t blocks,
