@@ -4,95 +4,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
-#include "base/clock.h"
-#include "device/host/arena.h"
-#include "model/layer_program.h"
+#include "base/check.h"
+#include "model/model_state.h"
 
 namespace loralei {
 namespace {
 
-constexpr size_t kAlignFloats = 16;  // 64 bytes
-
-// Calls body(begin, count, saved) over runs of rows that share their full tensors (null: the base's).
-template <typename Body>
-void for_each_run(int32_t rows, std::span<const RowOverride> overrides, Body&& body) {
-  int32_t row = 0;
-  for (const RowOverride& run : overrides) {
-    if (run.row_begin > row) body(row, run.row_begin - row, nullptr);
-    body(run.row_begin, run.row_count, run.saved);
-    row = run.row_begin + run.row_count;
-  }
-  if (row < rows) body(row, rows - row, nullptr);
-}
-
 const float* layer_override(const std::vector<const float*>& entries, int layer) {
   return entries.empty() ? nullptr : entries[static_cast<size_t>(layer)];
 }
-
-// Adds the time from its making to its end.
-class Timed {
- public:
-  explicit Timed(int64_t& total_ns) : total_ns_(total_ns), begin_ns_(SteadyClock().now_ns()) {}
-  ~Timed() { total_ns_ += SteadyClock().now_ns() - begin_ns_; }
-  Timed(const Timed&) = delete;
-  Timed& operator=(const Timed&) = delete;
-
- private:
-  int64_t& total_ns_;
-  const int64_t begin_ns_;
-};
-
-}  // namespace
-
-struct Model::State {
-  ModelConfig config;
-  ModelLimits limits;
-  WeightStore* weights = nullptr;
-  const OpTable* ops = nullptr;
-  OpContext context;
-  LayerProgram program;
-  RopeTable rope;
-  HostBuffer arena;
-
-  // Activations, all [rows_max, width].
-  float* x = nullptr;       // [rows, hidden] residual stream
-  float* normed = nullptr;  // [rows, hidden]
-  float* q = nullptr;       // [rows, heads * head_dim]
-  float* k = nullptr;       // [rows, kv_heads * head_dim]
-  float* v = nullptr;
-  float* attended = nullptr;  // [rows, heads * head_dim]
-  float* gate = nullptr;      // [rows, ffn]
-  float* up = nullptr;
-  float* angles = nullptr;  // [rows, head_dim] of the step's positions
-  std::vector<LoraSegment> head_segments;
-  std::vector<RowOverride> head_overrides;
-  int64_t held_bytes = 0;
-  ModelTimes times;
-
-  int q_width() const { return config.heads * config.head_dim; }
-  int kv_width() const { return config.kv_heads * config.head_dim; }
-
-  Status allocate();
-  Status embed(const ModelBatch& batch);
-  void find_angles(const ModelBatch& batch);
-  void norm(const float* input, float* output, int32_t rows, std::span<const RowOverride> overrides,
-            const float* weight, const float* (*pick)(const SavedTensors&, int layer), int layer);
-  Status project(const ModelBatch& batch, int layer, std::span<const Module> modules, const float* input,
-                 int64_t input_stride, std::span<float* const> outputs, bool accumulate);
-  Status attention_block(const ModelBatch& batch, const KvView& kv, int layer);
-  Status ffn_block(const ModelBatch& batch, int layer);
-  void head_norm(float* rows_data, float* output, const ModelBatch& batch, int32_t count, const float* base,
-                 const float* (*pick)(const SavedTensors&, int layer), int layer, int heads);
-  Status head(const ModelBatch& batch);
-  void gather(const ModelBatch& batch, std::span<const int32_t> rows);
-  void head_product(const ModelBatch& batch, const WeightView& w, int32_t row, int32_t count);
-  Status head_matrix(const ModelBatch& batch);
-  void replace_head_tokens(const ModelBatch& batch, int32_t row, int32_t count, const SavedTensors& saved);
-};
-
-namespace {
 
 // Floats of the activations and bytes of the kernels' scratch for these limits.
 struct ScratchSizes {
@@ -102,7 +23,7 @@ struct ScratchSizes {
 };
 
 int64_t padded(int64_t floats) {
-  constexpr auto kAlign = static_cast<int64_t>(kAlignFloats);
+  constexpr int64_t kAlign = 16;  // 64 bytes
   return (floats + kAlign - 1) / kAlign * kAlign;
 }
 
@@ -219,8 +140,6 @@ void Model::State::norm(const float* input, float* output, int32_t rows, std::sp
   });
 }
 
-// outputs[i] = input W_i^T (+ bias) for every module that shares this input, then one grouped LoRA call for all of
-// them.
 Status Model::State::project(const ModelBatch& batch, int layer, std::span<const Module> modules, const float* input,
                              int64_t input_stride, std::span<float* const> outputs, bool accumulate) {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
@@ -285,7 +204,6 @@ Status Model::State::project(const ModelBatch& batch, int layer, std::span<const
   return {};
 }
 
-// Per-head norm of q or k (Qwen3), in place.
 void Model::State::head_norm(float* rows_data, float* output, const ModelBatch& batch, int32_t count, const float* base,
                              const float* (*pick)(const SavedTensors&, int layer), int layer, int heads) {
   for_each_run(count, batch.overrides, [&](int32_t begin, int32_t run, const SavedTensors* saved) {
@@ -381,123 +299,6 @@ Status Model::State::ffn_block(const ModelBatch& batch, int layer) {
   static constexpr Module kOutput[] = {Module::kDown};
   float* const residual[] = {x};
   return project(batch, layer, kOutput, gate, config.ffn, residual, true);
-}
-
-// normed[i] = final_norm(x[rows[i]]); segments and overrides of the gathered rows land in head_segments and
-// head_overrides.
-void Model::State::gather(const ModelBatch& batch, std::span<const int32_t> rows) {
-  for (size_t i = 0; i < rows.size(); ++i) {
-    std::memcpy(normed + static_cast<int64_t>(i) * config.hidden, x + static_cast<int64_t>(rows[i]) * config.hidden,
-                sizeof(float) * static_cast<size_t>(config.hidden));
-  }
-  const auto range = [&](int32_t begin, int32_t count) {
-    const auto first = std::lower_bound(rows.begin(), rows.end(), begin);
-    const auto last = std::lower_bound(first, rows.end(), begin + count);
-    return std::pair{static_cast<int32_t>(first - rows.begin()), static_cast<int32_t>(last - first)};
-  };
-  head_segments.clear();
-  for (LoraSegment segment : batch.segments) {
-    std::tie(segment.row_begin, segment.row_count) = range(segment.row_begin, segment.row_count);
-    if (segment.row_count > 0) head_segments.push_back(segment);
-  }
-  head_overrides.clear();
-  for (RowOverride run : batch.overrides) {
-    std::tie(run.row_begin, run.row_count) = range(run.row_begin, run.row_count);
-    if (run.row_count > 0) head_overrides.push_back(run);
-  }
-  norm(
-      normed, normed, static_cast<int32_t>(rows.size()), head_overrides, program.final_norm,
-      [](const SavedTensors& saved, int) { return saved.final_norm; }, 0);
-}
-
-void Model::State::replace_head_tokens(const ModelBatch& batch, int32_t row, int32_t count, const SavedTensors& saved) {
-  for (int32_t i = row; i < row + count; ++i) {
-    const float* state = normed + static_cast<int64_t>(i) * config.hidden;
-    for (size_t token = 0; token < saved.head_tokens.size(); ++token) {
-      const float* weight = saved.head_rows + static_cast<int64_t>(token) * config.hidden;
-      double sum = 0;
-      for (int j = 0; j < config.hidden; ++j) sum += static_cast<double>(state[j]) * static_cast<double>(weight[j]);
-      batch.logits[i * batch.logits_stride + saved.head_tokens[token]] = static_cast<float>(sum);
-    }
-  }
-}
-
-// Logits of a run of gathered rows from the panels of `w`.
-void Model::State::head_product(const ModelBatch& batch, const WeightView& w, int32_t row, int32_t count) {
-  const float* const input = normed + static_cast<int64_t>(row) * config.hidden;
-  float* const output = batch.logits + row * batch.logits_stride;
-  const Timed timed(times.products_ns);
-  if (w.layout == LayoutId::kTile16) {
-    const TileProduct product{w, nullptr, output, batch.logits_stride};
-    ops->matmul_tiles(context, {.x = input, .x_stride = config.hidden, .rows = count, .products = {&product, 1}});
-    return;
-  }
-  MatmulArgs args;
-  args.x = input;
-  args.x_stride = config.hidden;
-  args.rows = count;
-  args.w = w;
-  args.y = output;
-  args.y_stride = batch.logits_stride;
-  ops->matmul(context, args);
-}
-
-// The base's head for the runs that use it, round by round, and the adapters' own for the others.
-Status Model::State::head_matrix(const ModelBatch& batch) {
-  const auto rows = static_cast<int32_t>(batch.logits_rows.size());
-  const auto own_head = [](const SavedTensors* saved) { return saved != nullptr && !saved->lm_head.empty(); };
-  bool base_used = false;
-  for_each_run(rows, head_overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
-    if (own_head(saved)) {
-      head_product(batch, saved->lm_head, begin, count);
-    } else {
-      base_used = true;
-    }
-  });
-  if (base_used) {
-    WeightUse use(*weights, {&program.head, 1});
-    for (;;) {
-      TRY_ASSIGN(const bool more, use.next());
-      if (!more) break;
-      for_each_run(rows, head_overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
-        if (!own_head(saved)) head_product(batch, use.view(0), begin, count);
-      });
-    }
-  }
-  for_each_run(rows, head_overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
-    const int32_t vocab = own_head(saved) ? saved->lm_head.rows : weights->view(program.head).rows;
-    for (int32_t i = begin; i < begin + count; ++i) {
-      float* logits = batch.logits + i * batch.logits_stride;
-      std::fill(logits + vocab, logits + batch.logits_stride, -std::numeric_limits<float>::infinity());
-    }
-    if (saved != nullptr && !saved->head_tokens.empty()) replace_head_tokens(batch, begin, count, *saved);
-  });
-  return {};
-}
-
-Status Model::State::head(const ModelBatch& batch) {
-  if (!batch.hidden_rows.empty()) {
-    gather(batch, batch.hidden_rows);
-    std::memcpy(batch.hidden, normed, sizeof(float) * batch.hidden_rows.size() * static_cast<size_t>(config.hidden));
-  }
-  if (batch.logits_rows.empty()) return {};
-  gather(batch, batch.logits_rows);
-  TRY(head_matrix(batch));
-  if (head_segments.empty()) return {};
-  LoraTarget target;
-  target.y = batch.logits;
-  target.y_stride = batch.logits_stride;
-  target.out = static_cast<int32_t>(batch.logits_stride);  // resized vocabularies are wider than the base's
-  target.sources = batch.sources + static_cast<int64_t>(config.layers) * kLayerModules * batch.slots;
-  LoraArgs lora;
-  lora.x = normed;
-  lora.x_stride = config.hidden;
-  lora.in = config.hidden;
-  lora.segments = head_segments;
-  lora.targets = {&target, 1};
-  const Timed timed(times.lora_ns);
-  ops->lora(context, lora);
-  return {};
 }
 
 Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}

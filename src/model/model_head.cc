@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Model: from the residual stream to logits, of the rows that want them.
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "model/model_state.h"
+
+namespace loralei {
+
+void Model::State::gather(const ModelBatch& batch, std::span<const int32_t> rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::memcpy(normed + static_cast<int64_t>(i) * config.hidden, x + static_cast<int64_t>(rows[i]) * config.hidden,
+                sizeof(float) * static_cast<size_t>(config.hidden));
+  }
+  const auto range = [&](int32_t begin, int32_t count) {
+    const auto first = std::lower_bound(rows.begin(), rows.end(), begin);
+    const auto last = std::lower_bound(first, rows.end(), begin + count);
+    return std::pair{static_cast<int32_t>(first - rows.begin()), static_cast<int32_t>(last - first)};
+  };
+  head_segments.clear();
+  for (LoraSegment segment : batch.segments) {
+    std::tie(segment.row_begin, segment.row_count) = range(segment.row_begin, segment.row_count);
+    if (segment.row_count > 0) head_segments.push_back(segment);
+  }
+  head_overrides.clear();
+  for (RowOverride run : batch.overrides) {
+    std::tie(run.row_begin, run.row_count) = range(run.row_begin, run.row_count);
+    if (run.row_count > 0) head_overrides.push_back(run);
+  }
+  norm(
+      normed, normed, static_cast<int32_t>(rows.size()), head_overrides, program.final_norm,
+      [](const SavedTensors& saved, int) { return saved.final_norm; }, 0);
+}
+
+void Model::State::replace_head_tokens(const ModelBatch& batch, int32_t row, int32_t count, const SavedTensors& saved) {
+  for (int32_t i = row; i < row + count; ++i) {
+    const float* state = normed + static_cast<int64_t>(i) * config.hidden;
+    for (size_t token = 0; token < saved.head_tokens.size(); ++token) {
+      const float* weight = saved.head_rows + static_cast<int64_t>(token) * config.hidden;
+      double sum = 0;
+      for (int j = 0; j < config.hidden; ++j) sum += static_cast<double>(state[j]) * static_cast<double>(weight[j]);
+      batch.logits[i * batch.logits_stride + saved.head_tokens[token]] = static_cast<float>(sum);
+    }
+  }
+}
+
+void Model::State::head_product(const ModelBatch& batch, const WeightView& w, int32_t row, int32_t count) {
+  const float* const input = normed + static_cast<int64_t>(row) * config.hidden;
+  float* const output = batch.logits + row * batch.logits_stride;
+  const Timed timed(times.products_ns);
+  if (w.layout == LayoutId::kTile16) {
+    const TileProduct product{w, nullptr, output, batch.logits_stride};
+    ops->matmul_tiles(context, {.x = input, .x_stride = config.hidden, .rows = count, .products = {&product, 1}});
+    return;
+  }
+  MatmulArgs args;
+  args.x = input;
+  args.x_stride = config.hidden;
+  args.rows = count;
+  args.w = w;
+  args.y = output;
+  args.y_stride = batch.logits_stride;
+  ops->matmul(context, args);
+}
+
+Status Model::State::head_matrix(const ModelBatch& batch) {
+  const auto rows = static_cast<int32_t>(batch.logits_rows.size());
+  const auto own_head = [](const SavedTensors* saved) { return saved != nullptr && !saved->lm_head.empty(); };
+  bool base_used = false;
+  for_each_run(rows, head_overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
+    if (own_head(saved)) {
+      head_product(batch, saved->lm_head, begin, count);
+    } else {
+      base_used = true;
+    }
+  });
+  if (base_used) {
+    WeightUse use(*weights, {&program.head, 1});
+    for (;;) {
+      TRY_ASSIGN(const bool more, use.next());
+      if (!more) break;
+      for_each_run(rows, head_overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
+        if (!own_head(saved)) head_product(batch, use.view(0), begin, count);
+      });
+    }
+  }
+  for_each_run(rows, head_overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
+    const int32_t vocab = own_head(saved) ? saved->lm_head.rows : weights->view(program.head).rows;
+    for (int32_t i = begin; i < begin + count; ++i) {
+      float* logits = batch.logits + i * batch.logits_stride;
+      std::fill(logits + vocab, logits + batch.logits_stride, -std::numeric_limits<float>::infinity());
+    }
+    if (saved != nullptr && !saved->head_tokens.empty()) replace_head_tokens(batch, begin, count, *saved);
+  });
+  return {};
+}
+
+Status Model::State::head(const ModelBatch& batch) {
+  if (!batch.hidden_rows.empty()) {
+    gather(batch, batch.hidden_rows);
+    std::memcpy(batch.hidden, normed, sizeof(float) * batch.hidden_rows.size() * static_cast<size_t>(config.hidden));
+  }
+  if (batch.logits_rows.empty()) return {};
+  gather(batch, batch.logits_rows);
+  TRY(head_matrix(batch));
+  if (head_segments.empty()) return {};
+  LoraTarget target;
+  target.y = batch.logits;
+  target.y_stride = batch.logits_stride;
+  target.out = static_cast<int32_t>(batch.logits_stride);  // resized vocabularies are wider than the base's
+  target.sources = batch.sources + static_cast<int64_t>(config.layers) * kLayerModules * batch.slots;
+  LoraArgs lora;
+  lora.x = normed;
+  lora.x_stride = config.hidden;
+  lora.in = config.hidden;
+  lora.segments = head_segments;
+  lora.targets = {&target, 1};
+  const Timed timed(times.lora_ns);
+  ops->lora(context, lora);
+  return {};
+}
+
+}  // namespace loralei

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a Model holds, for the files that make it up: layers (model.cc) and the head (model_head.cc). Thread, ownership
+// and failure: model.h.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "device/host/arena.h"
+#include "model/layer_program.h"
+#include "model/model.h"
+
+namespace loralei {
+
+// Calls body(begin, count, saved) over runs of rows that share their full tensors (null: the base's).
+template <typename Body>
+void for_each_run(int32_t rows, std::span<const RowOverride> overrides, Body&& body) {
+  int32_t row = 0;
+  for (const RowOverride& run : overrides) {
+    if (run.row_begin > row) body(row, run.row_begin - row, nullptr);
+    body(run.row_begin, run.row_count, run.saved);
+    row = run.row_begin + run.row_count;
+  }
+  if (row < rows) body(row, rows - row, nullptr);
+}
+
+// Adds the time from its making to its end.
+class Timed {
+ public:
+  explicit Timed(int64_t& total_ns) : total_ns_(total_ns), begin_ns_(SteadyClock().now_ns()) {}
+  ~Timed() { total_ns_ += SteadyClock().now_ns() - begin_ns_; }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  int64_t& total_ns_;
+  const int64_t begin_ns_;
+};
+
+struct Model::State {
+  ModelConfig config;
+  ModelLimits limits;
+  WeightStore* weights = nullptr;
+  const OpTable* ops = nullptr;
+  OpContext context;
+  LayerProgram program;
+  RopeTable rope;
+  HostBuffer arena;
+
+  // Activations, all [rows_max, width].
+  float* x = nullptr;       // [rows, hidden] residual stream
+  float* normed = nullptr;  // [rows, hidden]
+  float* q = nullptr;       // [rows, heads * head_dim]
+  float* k = nullptr;       // [rows, kv_heads * head_dim]
+  float* v = nullptr;
+  float* attended = nullptr;  // [rows, heads * head_dim]
+  float* gate = nullptr;      // [rows, ffn]
+  float* up = nullptr;
+  float* angles = nullptr;  // [rows, head_dim] of the step's positions
+  std::vector<LoraSegment> head_segments;
+  std::vector<RowOverride> head_overrides;
+  int64_t held_bytes = 0;
+  ModelTimes times;
+
+  int q_width() const { return config.heads * config.head_dim; }
+  int kv_width() const { return config.kv_heads * config.head_dim; }
+
+  // Layers (model.cc).
+  Status allocate();
+  Status embed(const ModelBatch& batch);
+  void find_angles(const ModelBatch& batch);
+  void norm(const float* input, float* output, int32_t rows, std::span<const RowOverride> overrides,
+            const float* weight, const float* (*pick)(const SavedTensors&, int layer), int layer);
+  // Per-head norm of q or k (Qwen3), in place.
+  void head_norm(float* rows_data, float* output, const ModelBatch& batch, int32_t count, const float* base,
+                 const float* (*pick)(const SavedTensors&, int layer), int layer, int heads);
+  // outputs[i] = input W_i^T (+ bias) for every module that shares this input, then one grouped LoRA call for all of
+  // them.
+  Status project(const ModelBatch& batch, int layer, std::span<const Module> modules, const float* input,
+                 int64_t input_stride, std::span<float* const> outputs, bool accumulate);
+  Status attention_block(const ModelBatch& batch, const KvView& kv, int layer);
+  Status ffn_block(const ModelBatch& batch, int layer);
+
+  // The head (model_head.cc).
+  Status head(const ModelBatch& batch);
+  // normed[i] = final_norm(x[rows[i]]); segments and overrides of the gathered rows land in head_segments and
+  // head_overrides.
+  void gather(const ModelBatch& batch, std::span<const int32_t> rows);
+  // The base's head for the runs that use it, round by round, and the adapters' own for the others.
+  Status head_matrix(const ModelBatch& batch);
+  // Logits of a run of gathered rows from the panels of `w`.
+  void head_product(const ModelBatch& batch, const WeightView& w, int32_t row, int32_t count);
+  void replace_head_tokens(const ModelBatch& batch, int32_t row, int32_t count, const SavedTensors& saved);
+};
+
+}  // namespace loralei

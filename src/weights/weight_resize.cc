@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// WeightStore: what is locked and what is streamed, at the start and changed between two passes.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units.h"
+#include "sys/pages.h"
+#include "weights/weight_store_state.h"
+
+namespace loralei {
+namespace {
+
+constexpr int32_t kPanelRows = 1024;  // of resident matrices
+// A round of streamed panels takes at most this part of the window: while it is used, the rest goes on arriving.
+constexpr int64_t kRoundsInWindow = 4;
+
+static_assert(kPanelRows % kRowTile == 0);
+
+}  // namespace
+
+Result<ResidencyPlan> WeightStore::plan_for(int64_t weight_bytes, const ResidencyOptions& residency) const {
+  const int64_t beside = weight_bytes >= whole_bytes() ? state_->vector_bytes : state_->beside_plan();
+  return plan_residency(state_->planned(), weight_bytes - beside, residency);
+}
+
+int64_t WeightStore::least_bytes(ResidencyPolicy policy) const {
+  return std::min(whole_bytes(), state_->beside_plan() + least_residency_bytes(state_->planned(), policy));
+}
+
+Status WeightStore::open_packed_file(const BaseModelFile& model, const WeightOptions& options,
+                                     const std::string& path) {
+  return state_->open_packed_file(model, options, path);
+}
+
+Status WeightStore::resize(const BaseModelFile& model, const WeightOptions& options, const StreamingOptions& streaming,
+                           LogSink& log) {
+  check();
+  State& state = *state_;
+  TRY(open_packed_file(model, options, streaming.packed_path));
+  TRY_ASSIGN(ResidencyPlan plan, plan_for(streaming.weight_bytes, streaming.residency));
+  const std::vector<PlannedMatrix> planned = state.planned();
+  int64_t bytes = state.vector_bytes + plan.window_bytes;
+  for (size_t i = 0; i < planned.size(); ++i) bytes += state.matrices[i].bytes(plan.locked_rows[i]);
+  if (bytes > state.grant.bytes() && !state.grant.grow_to(bytes)) {
+    return too_large("Locked weights and the stream window need " + format_bytes(bytes) +
+                     ", more than is free of the memory budget; raise --memory-budget.");
+  }
+  if (state.streamer != nullptr) state.past = stream_totals();
+  state.streamer.reset();
+  state.decoder.reset();
+  state.plan = std::move(plan);
+  state.description = describe_residency(planned, state.plan);
+  const Status read = state.lock_rows(state.plan.locked_rows, options.threads, log);
+  if (!read.ok()) {  // what was to be locked passes through the window instead
+    const int64_t left = bytes - state.vector_bytes - state.locked_bytes();
+    state.plan.window_bytes = std::max(state.plan.window_bytes, std::min(left, kWindowMostBytes));
+    if (state.packed.shrink) state.plan.decode_bytes = std::max(state.plan.decode_bytes, state.plan.window_bytes / 2);
+  }
+  state.make_look_up_memory(streaming.rows_max);
+  state.stream_failure = state.start_streamer(state.add_panels(), streaming);
+  state.grant.shrink_to(bytes);
+  TRY(state.stream_failure);
+  return read;
+}
+
+Status WeightStore::State::open_packed_file(const BaseModelFile& model, const WeightOptions& options,
+                                            const std::string& path) {
+  if (packed_file != nullptr) return {};
+  TRY_ASSIGN(PackedIndex index, open_packed(path, model, options));
+  const PosixFileSystem files;
+  TRY_ASSIGN(packed_file, files.open(path));
+  packed = std::move(index);
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    matrices[i].packed = packed.matrices[i];
+    matrices[i].planned.stored_tile_bytes = shrunk_tile_bytes(packed.matrices[i]);
+  }
+  return {};
+}
+
+std::vector<PlannedMatrix> WeightStore::State::planned() const {
+  std::vector<PlannedMatrix> planned;
+  for (const Matrix& matrix : matrices) planned.push_back(matrix.planned);
+  return planned;
+}
+
+void WeightStore::State::slide(std::span<const int64_t> rows) {
+  const auto move = [&](Matrix& matrix, int64_t to) {
+    if (to != matrix.at)
+      std::memmove(arena.data() + to, arena.data() + matrix.at, static_cast<size_t>(matrix.bytes(matrix.locked_rows)));
+    matrix.at = to;
+  };
+  // To the left from the first on, then to the right from the last on: nothing is overwritten that is still needed.
+  int64_t end = 0;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const int64_t to = end;
+    end += matrices[i].bytes(rows[i]);
+    if (to <= matrices[i].at) move(matrices[i], to);
+  }
+  for (size_t i = matrices.size(); i-- > 0;) {
+    end -= matrices[i].bytes(rows[i]);
+    if (end > matrices[i].at) move(matrices[i], end);
+  }
+}
+
+void WeightStore::State::lock_arena(LogSink& log) const {
+  if (arena.size_bytes() == 0) return;
+  if (Status status = lock_pages(arena.data(), arena.size_bytes()); !status.ok())
+    log.log(LogLevel::kWarning, status.error().message);
+}
+
+Status WeightStore::State::lock_rows(std::span<const int64_t> rows, int threads, LogSink& log) {
+  std::vector<int64_t> kept;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    matrices[i].locked_rows = std::min(matrices[i].locked_rows, rows[i]);
+    kept.push_back(matrices[i].locked_rows);
+    bytes += matrices[i].bytes(rows[i]);
+  }
+  slide(kept);
+  TRY(arena.resize(bytes));
+  lock_arena(log);
+  slide(rows);
+  for (size_t i = 0; i < matrices.size(); ++i) matrices[i].locked_rows = rows[i];
+  Status status = read_locked(kept, threads);
+  for (size_t i = 0; i < matrices.size() && !status.ok(); ++i) matrices[i].locked_rows = kept[i];
+  return status;
+}
+
+// Locked rows from `kept` on come from the packed file, checked, a few megabytes at a time and past the page cache.
+Status WeightStore::State::read_locked(std::span<const int64_t> kept, int threads) {
+  constexpr int64_t kPieceBytes = 8 * kMiB;
+  std::vector<ReadUnit> units;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const Matrix& matrix = matrices[i];
+    const int64_t step = std::max<int64_t>(1, kPieceBytes / matrix.packed.tile_bytes()) * kRowTile;
+    for (int64_t row = kept[i]; row < matrix.locked_rows; row += step)
+      units.push_back({i, row, std::min(step, matrix.locked_rows - row)});
+  }
+  return run_units(units, threads, [&](const ReadUnit& unit, UnitBuffers& buffers) -> Status {
+    const Matrix& matrix = matrices[unit.matrix];
+    const int64_t first = unit.row_begin / kRowTile;
+    const int64_t end = matrix.tiles(unit.row_begin + unit.row_count);
+    std::byte* const place = arena.data() + matrix.at + first * matrix.planned.tile_bytes;
+    int64_t bytes = 0;
+    for (int64_t tile = first; tile < end; ++tile) bytes += matrix.packed.bytes_of_tile(tile);
+    if (matrix.packed.shrunk) buffers.shrunk.resize(static_cast<size_t>(bytes));
+    std::byte* const out = matrix.packed.shrunk ? buffers.shrunk.data() : place;
+    TRY(packed_file->read_exact(matrix.packed.at + first * matrix.packed.tile_bytes(),
+                                {out, static_cast<size_t>(bytes)}));
+    for (int64_t tile = first; tile < end; ++tile) {
+      const std::byte* const data = out + (tile - first) * matrix.packed.tile_bytes();
+      const uint32_t check = tile_check({data, static_cast<size_t>(matrix.packed.bytes_of_tile(tile))}, tile);
+      if (check != packed.checks[static_cast<size_t>(matrix.packed.first_check + tile)]) {
+        return corrupt("'" + packed_file->path() + "' is damaged in '" + matrix.packed.name +
+                       "'; delete it and start again, and it will be made anew.");
+      }
+      if (!matrix.packed.shrunk) continue;
+      TRY(matrix.packed.restore_tile(tile, {data, static_cast<size_t>(matrix.packed.tile_bytes())},
+                                     place + (tile - first) * matrix.packed.held_tile_bytes()));
+    }
+    return {};
+  });
+}
+
+std::vector<StreamPanel> WeightStore::State::add_panels() {
+  std::vector<StreamPanel> streamed;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    Matrix& matrix = matrices[i];
+    const int64_t bytes = row_bytes(matrix.view.dtype, matrix.view.cols);
+    const auto add = [&](const std::byte* data, int64_t row, int64_t count) {
+      matrix.panels.push_back({data, static_cast<int32_t>(row), static_cast<int32_t>(count)});
+    };
+    matrix.panels.clear();
+    for (int64_t row = 0; row < matrix.locked_rows; row += kPanelRows)
+      add(arena.data() + matrix.at + row * bytes, row, std::min<int64_t>(kPanelRows, matrix.locked_rows - row));
+    matrix.locked_panels = matrix.panels.size();
+    matrix.first_streamed = std::ssize(streamed);
+    const int64_t step = panel_rows(matrix.planned);
+    const bool in_passes = matrix.planned.role != MatrixRole::kEmbed;
+    for (int64_t row = matrix.locked_rows; in_passes && row < matrix.view.rows; row += step) {
+      const int64_t count = std::min(step, matrix.view.rows - row);
+      add(nullptr, row, count);
+      streamed.push_back({static_cast<int32_t>(i), row / kRowTile, matrix.tiles(count)});
+    }
+    matrix.view.panels =
+        matrix.resident() ? std::span<const WeightPanel>(matrix.panels) : std::span<const WeightPanel>();
+  }
+  return streamed;
+}
+
+Status WeightStore::State::start_streamer(std::vector<StreamPanel> panels, const StreamingOptions& streaming) {
+  if (panels.empty()) return {};
+  StreamerOptions options;
+  options.window_bytes = plan.window_bytes - plan.decode_bytes;
+  if (plan.decode_bytes > 0) {
+    TRY_ASSIGN(decoder, PanelDecoder::create(plan.decode_bytes, panels.size(), streaming.pool));
+  }
+  options.read_ahead = streaming.read_ahead;
+  options.open = [&streaming](std::span<std::byte> memory) {
+    BlockReaderOptions reader_options = streaming.reader;
+    reader_options.memory = memory;
+    return streaming.open_reader ? streaming.open_reader(streaming.packed_path, reader_options)
+                                 : open_block_reader(streaming.packed_path, reader_options);
+  };
+  TRY_ASSIGN(streamer, Streamer::create(packed, std::move(panels), std::move(options)));
+  round_bytes = (plan.window_bytes - plan.decode_bytes) / kRoundsInWindow;
+  locked_round_bytes = streaming.locked_round_bytes > 0 ? streaming.locked_round_bytes : plan.window_bytes;
+  description += "reading with " + streamer->how() + "\n";
+  return {};
+}
+
+}  // namespace loralei

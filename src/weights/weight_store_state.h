@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a WeightStore holds, for the files that make it up: loading (weight_store.cc), what is locked and what is
+// streamed (weight_resize.cc), rows of an embedding (weight_look_up.cc), rounds of a pass (weight_use.cc). Threads,
+// ownership, invariants and failure: weight_store.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "device/host/arena.h"
+#include "formats/packed_index.h"
+#include "sys/file.h"
+#include "tensor/tile_layout.h"
+#include "weights/pack.h"
+#include "weights/panel_decoder.h"
+#include "weights/tensor_reader.h"
+#include "weights/weight_store.h"
+
+namespace loralei {
+
+struct WeightStore::State {
+  static constexpr int64_t kAlignBytes = 64;  // every matrix starts on a cache line
+
+  struct Matrix {
+    WeightView view;                  // panels: all where resident, else none
+    std::vector<WeightPanel> panels;  // locked ones, then streamed ones
+    size_t locked_panels = 0;
+    int64_t locked_rows = 0;
+    int64_t at = 0;              // of the locked rows, in the arena
+    int64_t first_streamed = 0;  // number in the pass
+    PlannedMatrix planned;
+    PackedMatrix packed;  // once there is a packed file
+
+    static int64_t aligned(int64_t bytes) { return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes; }
+    int64_t tiles(int64_t matrix_rows) const { return (matrix_rows + kRowTile - 1) / kRowTile; }
+    int64_t bytes(int64_t matrix_rows) const { return aligned(tiles(matrix_rows) * planned.tile_bytes); }
+    bool resident() const { return locked_rows == view.rows; }
+  };
+  Grant grant;
+  HostBuffer arena;  // room for all rows reserved; holds the locked ones, one matrix after the other
+  int64_t vector_bytes = 0;
+  std::vector<Matrix> matrices;
+  std::unordered_map<std::string, TensorSlot> slots;
+  std::unordered_map<std::string, std::vector<float>> vectors;
+  std::string fingerprint;
+  int open_uses = 0;
+
+  // Streaming only.
+  PackedIndex packed;
+  std::unique_ptr<File> packed_file;  // for single rows
+  std::unique_ptr<Streamer> streamer;
+  StreamerTotals past;                    // of the streamers before this one
+  Status stream_failure;                  // why there is none although something is to be streamed
+  std::unique_ptr<PanelDecoder> decoder;  // where panels are streamed shrunk
+  ResidencyPlan plan;
+  std::string description;
+  int64_t round_bytes = 0;  // of streamed panels
+  int64_t locked_round_bytes = 0;
+  std::vector<std::byte> row_tile, stored_tile, rows;  // look_up: one tile, as held and as stored; the rows found
+  std::vector<TokenId> row_numbers;
+  WeightPanel rows_panel;
+
+  // Loading (weight_store.cc).
+  Status read_vectors(const HeldTensors& held, const TensorReader& reader, uint64_t& hash);
+  Status reserve(const HeldTensors& held);  // room for everything, of which nothing is held yet
+  void add_matrix(const HeldMatrix& held);
+
+  // Resizing (weight_resize.cc).
+  std::vector<PlannedMatrix> planned() const;
+  // What a plan does not count: vectors, and that each matrix starts on a cache line.
+  int64_t beside_plan() const { return vector_bytes + std::ssize(matrices) * kAlignBytes; }
+  int64_t locked_bytes() const {
+    int64_t bytes = 0;
+    for (const Matrix& matrix : matrices) bytes += matrix.bytes(matrix.locked_rows);
+    return bytes;
+  }
+  Status open_packed_file(const BaseModelFile& model, const WeightOptions& options, const std::string& path);
+  // Moves the first `rows` locked rows of every matrix to where they belong when these are locked and nothing else.
+  void slide(std::span<const int64_t> rows);
+  // Locks the first `rows` of every matrix: keeps those that are there, reads the others.
+  Status lock_rows(std::span<const int64_t> rows, int threads, LogSink& log);
+  void lock_arena(LogSink& log) const;
+  Status read_locked(std::span<const int64_t> kept, int threads);
+  // The panels of every matrix as its locked rows stand; answers those that are streamed, in the order of a pass.
+  std::vector<StreamPanel> add_panels();
+  Status start_streamer(std::vector<StreamPanel> panels, const StreamingOptions& streaming);
+
+  // Rows of an embedding that lie on disk (weight_look_up.cc).
+  void make_look_up_memory(int32_t rows_max);
+  Status read_shrunk_row(const Matrix& matrix, int64_t row, std::byte* out);
+};
+
+}  // namespace loralei
