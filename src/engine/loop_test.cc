@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scenarios of the engine loop.
+// Scenarios of the engine loop: texts, prefixes, preemption, choices, scores. Adapters and how requests end have files
+// of their own.
 #include "engine/loop.h"
 
 #include <gtest/gtest.h>
@@ -119,27 +120,6 @@ TEST(EngineLoop, SaltAndScaleNeverShareAPrefix) {
   EXPECT_EQ(world.record(none).tokens, world.record(base).tokens);
 }
 
-TEST(EngineLoop, ManyAdaptersInOneBatchGiveWhatTheyGiveAlone) {
-  World world;
-  std::vector<RequestId> ids;
-  for (int i = 0; i < 4; ++i) {
-    const std::string name(1, static_cast<char>('a' + i));
-    world.files.put("/" + name, 100 + static_cast<uint64_t>(i));
-    world.command(AdapterAction::kRegister, name, "/" + name);
-  }
-  ids.push_back(world.submit(simple(20, 15, 1)));
-  ids.push_back(world.submit(simple(20, 15, 1, {{"a", 1.0f}})));
-  ids.push_back(world.submit(simple(20, 15, 1, {{"b", 1.0f}})));
-  ids.push_back(world.submit(simple(20, 15, 1, {{"b", 0.3f}})));
-  ids.push_back(world.submit(simple(20, 15, 1, {{"c", 0.5f}, {"d", 0.7f}})));
-  ids.push_back(world.submit(simple(20, 15, 1, {{"d", 0.7f}, {"c", 0.5f}})));
-  ids.push_back(world.submit(simple(20, 15, 2, {{"a", 1.0f}})));
-  world.run();
-  for (const RequestId id : ids) world.expect_oracle(id);
-  EXPECT_NE(world.record(ids[0]).tokens, world.record(ids[1]).tokens);
-  world.expect_nothing_held();
-}
-
 TEST(EngineLoop, AShrinkingKvCachePreemptsTheYoungestAndLosesNothing) {
   World world({.blocks = 48, .blocks_max = 64, .step_tokens = 64, .max_model_len = 160});
   for (const char* name : {"a", "b"}) {
@@ -210,97 +190,6 @@ TEST(EngineLoop, AKvCacheThatCannotGrowSaysSoAndGoesOn) {
   EXPECT_EQ(world.stats().kv_blocks_total, 12);
   world.run();
   world.expect_oracle(id);
-}
-
-TEST(EngineLoop, ABaseOnlyStepHasNoSegmentsThoughAdaptersAreLoaded) {
-  World world;
-  world.files.put("/a", 11);
-  world.command(AdapterAction::kLoad, "a", "/a");
-  world.run();
-  ASSERT_TRUE(world.replies.at(0).status.ok());
-  world.submit(simple(20, 10));
-  world.run();
-  EXPECT_EQ(world.executor.segments, 0);
-}
-
-TEST(EngineLoop, ColdAdaptersDelayOnlyTheirOwnRequests) {
-  World world;
-  world.files.put("/a", 11);
-  world.command(AdapterAction::kRegister, "a", "/a");
-  const RequestId cold = world.submit(simple(10, 5, 1, {{"a", 1.0f}}));
-  const RequestId base = world.submit(simple(10, 5, 2));
-  for (int i = 0; i < 20; ++i) world.turn();
-  EXPECT_EQ(world.record(base).end, EndReason::kLength);
-  EXPECT_EQ(world.record(cold).events, 0);
-  EXPECT_EQ(world.stats().waiting_for_adapter, 1);
-  EXPECT_EQ(world.stats().adapters.at(0).tier, AdapterTier::kLoading);
-  EXPECT_TRUE(world.loop->idle());
-  world.run();
-  world.expect_oracle(cold);
-}
-
-TEST(EngineLoop, ReplaceUnderTrafficKeepsTheVersionOfRunningRequests) {
-  World world;
-  world.files.put("/a", 11);
-  world.command(AdapterAction::kLoad, "a", "/a");
-  world.run();
-  const RequestId old_one = world.submit(simple(10, 40, 1, {{"a", 1.0f}}));
-  for (int i = 0; i < 5; ++i) world.turn();
-  world.files.put("/a", 22);
-  world.command(AdapterAction::kLoad, "a", "/a", true);
-  world.turn();
-  world.finish_load();
-  world.turn();
-  world.finish_load();
-  world.turn();
-  const RequestId new_one = world.submit(simple(10, 40, 1, {{"a", 1.0f}}));
-  world.run();
-  EXPECT_EQ(FakeFiles::content_of(world.record(old_one).first.adapter_version), 11u);
-  EXPECT_EQ(FakeFiles::content_of(world.record(new_one).first.adapter_version), 22u);
-  EXPECT_EQ(world.record(new_one).first.cached_tokens, 0);
-  world.expect_oracle(old_one);
-  world.expect_oracle(new_one);
-  EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 1000);
-}
-
-TEST(EngineLoop, UnloadUnderTrafficAnswersWhenTheLastUserIsDone) {
-  World world;
-  world.files.put("/a", 11, 5000);
-  world.command(AdapterAction::kLoad, "a", "/a");
-  world.run();
-  const RequestId id = world.submit(simple(10, 10, 1, {{"a", 1.0f}}));
-  for (int i = 0; i < 3; ++i) world.turn();
-  world.command(AdapterAction::kUnload, "a");
-  const RequestId late = world.submit(simple(10, 10, 1, {{"a", 1.0f}}));
-  world.turn();
-  EXPECT_EQ(world.replies.size(), 1u);
-  EXPECT_EQ(world.record(late).end, EndReason::kError);
-  EXPECT_EQ(world.record(late).last.error.code, ErrorCode::kNotFound);
-  world.run();
-  world.expect_oracle(id);
-  ASSERT_EQ(world.replies.size(), 2u);
-  EXPECT_EQ(world.replies[1].bytes_freed, 5000);
-  EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 0);
-}
-
-TEST(EngineLoop, AFailedLoadEndsItsRequestsWithTheReason) {
-  World world;
-  world.files.put("/a", 11);
-  world.files.change("/a", [](FakeFiles::File& file) { file.broken = corrupt("a tensor is cut off"); });
-  world.command(AdapterAction::kRegister, "a", "/a");
-  Submit submit = simple(10, 5, 1, {{"a", 1.0f}});
-  submit.choices = 3;
-  const RequestId id = world.submit(submit);
-  world.run();
-  for (int32_t choice = 0; choice < 3; ++choice) {
-    EXPECT_EQ(world.record(id, choice).end, EndReason::kError);
-    EXPECT_NE(world.record(id, choice).last.error.message.find("a tensor is cut off"), std::string::npos);
-  }
-  world.files.change("/a", [](FakeFiles::File& file) { file.broken.reset(); });
-  const RequestId again = world.submit(submit);
-  world.run();
-  for (int32_t choice = 0; choice < 3; ++choice) world.expect_oracle(again, choice);
-  world.expect_nothing_held();
 }
 
 TEST(EngineLoop, ChoicesComputeThePromptOnceAndDependOnSeedAndChoiceOnly) {
@@ -407,52 +296,6 @@ TEST(EngineLoop, EmbeddingsOfLastAndMeanRow) {
   }
 }
 
-TEST(EngineLoop, StopIdsEosAndMinimumLength) {
-  World world;
-  Submit submit = simple(10, 200, 1);
-  submit.ignore_eos = false;
-  submit.stop_ids = {7, 8};
-  const RequestId plain = world.submit(submit);
-  submit.min_tokens = 30;
-  const RequestId longer = world.submit(submit);
-  world.run();
-  world.expect_oracle(plain);
-  world.expect_oracle(longer);
-  EXPECT_EQ(world.record(plain).end, EndReason::kStop);
-  EXPECT_TRUE(world.record(plain).last.stop_token.has_value());
-  EXPECT_GE(world.record(longer).tokens.size(), 30u);
-}
-
-TEST(EngineLoop, OutputIsClippedAtTheModelsLength) {
-  World world({.max_model_len = 40});
-  const RequestId id = world.submit(simple(30, 500));
-  world.run();
-  EXPECT_EQ(world.record(id).tokens.size(), 10u);
-  EXPECT_EQ(world.record(id).end, EndReason::kLength);
-}
-
-TEST(EngineLoop, ActivatedLoraStartsAtTheLastInvocationAndSharesTheBasePrefix) {
-  World world;
-  world.files.put("/a", 33);
-  world.files.change("/a", [](FakeFiles::File& file) { file.invocation = {5, 6}; });
-  world.invocations[33] = {5, 6};
-  world.command(AdapterAction::kRegister, "a", "/a");
-  Submit submit = simple(60, 10, 1);
-  submit.prompt[10] = submit.prompt[45] = 5;
-  submit.prompt[11] = submit.prompt[46] = 6;
-  world.submit(submit);  // the base writes the prefix
-  world.run();
-  submit.adapters = {{"a", 1.0f}};
-  const RequestId invoked = world.submit(submit);
-  world.run();
-  EXPECT_EQ(world.record(invoked).first.cached_tokens, 32);
-  world.expect_oracle(invoked);
-  submit.prompt[46] = submit.prompt[11] = 9;  // never invoked: the base's text
-  const RequestId never = world.submit(submit);
-  world.run();
-  world.expect_oracle(never);
-}
-
 // Token i of 1..26 is a letter; the form is any number of a and b, then one c.
 TEST(EngineLoop, AGrammarHoldsItsSequenceAndEndsItThroughPreemption) {
   std::vector<GrammarToken> tokens{{kEos, "", GrammarToken::Kind::kEnd}};
@@ -482,100 +325,6 @@ TEST(EngineLoop, AGrammarHoldsItsSequenceAndEndsItThroughPreemption) {
   crowded.run();
   EXPECT_EQ(crowded.record(ids.back()).tokens, record.tokens);
   EXPECT_GT(crowded.stats().preemptions, 0u);
-}
-
-TEST(EngineLoop, RefusalsNameTheReason) {
-  World world;
-  world.files.put("/a", 11);
-  world.files.put("/s", 12);
-  world.files.change("/s", [](FakeFiles::File& file) { file.saved_tensors = true; });
-  world.command(AdapterAction::kRegister, "a", "/a");
-  world.command(AdapterAction::kRegister, "s", "/s");
-  const RequestId unknown = world.submit(simple(10, 5, 1, {{"nobody", 1.0f}}));
-  const RequestId summed = world.submit(simple(10, 5, 1, {{"a", 1.0f}, {"s", 1.0f}}));
-  const RequestId scaled = world.submit(simple(10, 5, 1, {{"s", 0.5f}}));
-  Submit foreign = simple(10, 5, 1);
-  foreign.prompt[3] = kVocab;
-  const RequestId token = world.submit(foreign);
-  const RequestId fine = world.submit(simple(10, 5, 1, {{"s", 1.0f}}));
-  world.run();
-  EXPECT_EQ(world.record(unknown).last.error.code, ErrorCode::kNotFound);
-  EXPECT_EQ(world.record(summed).last.error.code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(world.record(scaled).last.error.code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(world.record(token).last.error.code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(world.record(fine).end, EndReason::kLength);
-  world.expect_nothing_held();
-}
-
-TEST(EngineLoop, AnExecutorErrorEndsTheRequestsOfThatStepOnly) {
-  World world;
-  const RequestId first = world.submit(simple(10, 5, 1));
-  world.executor.fail_next = true;
-  world.turn();
-  EXPECT_EQ(world.record(first).end, EndReason::kError);
-  const RequestId second = world.submit(simple(10, 5, 1));
-  world.run();
-  world.expect_oracle(second);
-  world.expect_nothing_held();
-}
-
-TEST(EngineLoop, CancelFreesInEveryState) {
-  World world({.blocks = 10, .max_sequences = 3});
-  world.files.put("/a", 11);
-  world.command(AdapterAction::kRegister, "a", "/a");
-  std::vector<RequestId> ids;
-  for (int i = 0; i < 6; ++i) {
-    Submit submit = simple(30, 50, i, i % 2 ? std::vector<AdapterUse>{{"a", 1.0f}} : std::vector<AdapterUse>{});
-    submit.choices = 1 + i % 3;
-    ids.push_back(world.submit(submit));
-  }
-  for (int i = 0; i < 4; ++i) world.turn();
-  world.cancel(RequestId{999});
-  for (const RequestId id : ids) {
-    world.cancel(id);
-    world.cancel(id);
-    world.turn();
-  }
-  for (int i = 0; i < 6; ++i) {
-    for (int32_t choice = 0; choice < 1 + i % 3; ++choice)
-      EXPECT_EQ(world.record(ids[static_cast<size_t>(i)], choice).end, EndReason::kCancelled);
-  }
-  world.run();
-  world.expect_nothing_held();
-}
-
-TEST(EngineLoop, CancelOfOneChoiceLeavesItsSiblings) {
-  World world({.max_sequences = 8});
-  Submit submit = simple(20, 12, 3);
-  submit.choices = 3;
-  const RequestId id = world.submit(submit);
-  for (int i = 0; i < 4; ++i) world.turn();
-  world.cancel(id, 1);
-  world.cancel(id, 1);
-  world.cancel(id, 7);  // no such choice
-  world.run();
-  EXPECT_EQ(world.record(id, 1).end, EndReason::kCancelled);
-  for (const int32_t choice : {0, 2}) {
-    EXPECT_EQ(world.record(id, choice).end, EndReason::kLength);
-    world.expect_oracle(id, choice);
-  }
-  world.expect_nothing_held();
-}
-
-TEST(EngineLoop, EndAllEndsEverythingOnce) {
-  World world({.max_sequences = 2});
-  world.files.put("/a", 11);
-  world.command(AdapterAction::kRegister, "a", "/a");
-  for (int i = 0; i < 6; ++i)
-    world.submit(simple(20, 50, i, i == 3 ? std::vector<AdapterUse>{{"a", 1.0f}} : std::vector<AdapterUse>{}));
-  world.command(AdapterAction::kPin, "a");
-  for (int i = 0; i < 4; ++i) world.turn();
-  EngineOutput output;
-  world.loop->end_all(output);
-  world.take(output);
-  for (uint64_t id = 1; id <= 6; ++id) EXPECT_EQ(world.record(RequestId{id}).end, EndReason::kCancelled);
-  EXPECT_EQ(world.replies.back().status.error().code, ErrorCode::kCancelled);
-  world.expect_nothing_held();
 }
 
 }  // namespace

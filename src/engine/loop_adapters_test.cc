@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scenarios of the engine loop with adapters that come, change and go.
+#include <gtest/gtest.h>
+
+#include "engine/loop.h"
+#include "engine/loop_world.h"
+
+namespace loralei {
+namespace {
+
+using namespace testing_support;
+
+TEST(EngineLoopAdapters, ManyAdaptersInOneBatchGiveWhatTheyGiveAlone) {
+  World world;
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 4; ++i) {
+    const std::string name(1, static_cast<char>('a' + i));
+    world.files.put("/" + name, 100 + static_cast<uint64_t>(i));
+    world.command(AdapterAction::kRegister, name, "/" + name);
+  }
+  ids.push_back(world.submit(simple(20, 15, 1)));
+  ids.push_back(world.submit(simple(20, 15, 1, {{"a", 1.0f}})));
+  ids.push_back(world.submit(simple(20, 15, 1, {{"b", 1.0f}})));
+  ids.push_back(world.submit(simple(20, 15, 1, {{"b", 0.3f}})));
+  ids.push_back(world.submit(simple(20, 15, 1, {{"c", 0.5f}, {"d", 0.7f}})));
+  ids.push_back(world.submit(simple(20, 15, 1, {{"d", 0.7f}, {"c", 0.5f}})));
+  ids.push_back(world.submit(simple(20, 15, 2, {{"a", 1.0f}})));
+  world.run();
+  for (const RequestId id : ids) world.expect_oracle(id);
+  EXPECT_NE(world.record(ids[0]).tokens, world.record(ids[1]).tokens);
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoopAdapters, ABaseOnlyStepHasNoSegmentsThoughAdaptersAreLoaded) {
+  World world;
+  world.files.put("/a", 11);
+  world.command(AdapterAction::kLoad, "a", "/a");
+  world.run();
+  ASSERT_TRUE(world.replies.at(0).status.ok());
+  world.submit(simple(20, 10));
+  world.run();
+  EXPECT_EQ(world.executor.segments, 0);
+}
+
+TEST(EngineLoopAdapters, ColdAdaptersDelayOnlyTheirOwnRequests) {
+  World world;
+  world.files.put("/a", 11);
+  world.command(AdapterAction::kRegister, "a", "/a");
+  const RequestId cold = world.submit(simple(10, 5, 1, {{"a", 1.0f}}));
+  const RequestId base = world.submit(simple(10, 5, 2));
+  for (int i = 0; i < 20; ++i) world.turn();
+  EXPECT_EQ(world.record(base).end, EndReason::kLength);
+  EXPECT_EQ(world.record(cold).events, 0);
+  EXPECT_EQ(world.stats().waiting_for_adapter, 1);
+  EXPECT_EQ(world.stats().adapters.at(0).tier, AdapterTier::kLoading);
+  EXPECT_TRUE(world.loop->idle());
+  world.run();
+  world.expect_oracle(cold);
+}
+
+TEST(EngineLoopAdapters, ReplaceUnderTrafficKeepsTheVersionOfRunningRequests) {
+  World world;
+  world.files.put("/a", 11);
+  world.command(AdapterAction::kLoad, "a", "/a");
+  world.run();
+  const RequestId old_one = world.submit(simple(10, 40, 1, {{"a", 1.0f}}));
+  for (int i = 0; i < 5; ++i) world.turn();
+  world.files.put("/a", 22);
+  world.command(AdapterAction::kLoad, "a", "/a", true);
+  world.turn();
+  world.finish_load();
+  world.turn();
+  world.finish_load();
+  world.turn();
+  const RequestId new_one = world.submit(simple(10, 40, 1, {{"a", 1.0f}}));
+  world.run();
+  EXPECT_EQ(FakeFiles::content_of(world.record(old_one).first.adapter_version), 11u);
+  EXPECT_EQ(FakeFiles::content_of(world.record(new_one).first.adapter_version), 22u);
+  EXPECT_EQ(world.record(new_one).first.cached_tokens, 0);
+  world.expect_oracle(old_one);
+  world.expect_oracle(new_one);
+  EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 1000);
+}
+
+TEST(EngineLoopAdapters, UnloadUnderTrafficAnswersWhenTheLastUserIsDone) {
+  World world;
+  world.files.put("/a", 11, 5000);
+  world.command(AdapterAction::kLoad, "a", "/a");
+  world.run();
+  const RequestId id = world.submit(simple(10, 10, 1, {{"a", 1.0f}}));
+  for (int i = 0; i < 3; ++i) world.turn();
+  world.command(AdapterAction::kUnload, "a");
+  const RequestId late = world.submit(simple(10, 10, 1, {{"a", 1.0f}}));
+  world.turn();
+  EXPECT_EQ(world.replies.size(), 1u);
+  EXPECT_EQ(world.record(late).end, EndReason::kError);
+  EXPECT_EQ(world.record(late).last.error.code, ErrorCode::kNotFound);
+  world.run();
+  world.expect_oracle(id);
+  ASSERT_EQ(world.replies.size(), 2u);
+  EXPECT_EQ(world.replies[1].bytes_freed, 5000);
+  EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 0);
+}
+
+TEST(EngineLoopAdapters, AFailedLoadEndsItsRequestsWithTheReason) {
+  World world;
+  world.files.put("/a", 11);
+  world.files.change("/a", [](FakeFiles::File& file) { file.broken = corrupt("a tensor is cut off"); });
+  world.command(AdapterAction::kRegister, "a", "/a");
+  Submit submit = simple(10, 5, 1, {{"a", 1.0f}});
+  submit.choices = 3;
+  const RequestId id = world.submit(submit);
+  world.run();
+  for (int32_t choice = 0; choice < 3; ++choice) {
+    EXPECT_EQ(world.record(id, choice).end, EndReason::kError);
+    EXPECT_NE(world.record(id, choice).last.error.message.find("a tensor is cut off"), std::string::npos);
+  }
+  world.files.change("/a", [](FakeFiles::File& file) { file.broken.reset(); });
+  const RequestId again = world.submit(submit);
+  world.run();
+  for (int32_t choice = 0; choice < 3; ++choice) world.expect_oracle(again, choice);
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoopAdapters, ActivatedLoraStartsAtTheLastInvocationAndSharesTheBasePrefix) {
+  World world;
+  world.files.put("/a", 33);
+  world.files.change("/a", [](FakeFiles::File& file) { file.invocation = {5, 6}; });
+  world.invocations[33] = {5, 6};
+  world.command(AdapterAction::kRegister, "a", "/a");
+  Submit submit = simple(60, 10, 1);
+  submit.prompt[10] = submit.prompt[45] = 5;
+  submit.prompt[11] = submit.prompt[46] = 6;
+  world.submit(submit);  // the base writes the prefix
+  world.run();
+  submit.adapters = {{"a", 1.0f}};
+  const RequestId invoked = world.submit(submit);
+  world.run();
+  EXPECT_EQ(world.record(invoked).first.cached_tokens, 32);
+  world.expect_oracle(invoked);
+  submit.prompt[46] = submit.prompt[11] = 9;  // never invoked: the base's text
+  const RequestId never = world.submit(submit);
+  world.run();
+  world.expect_oracle(never);
+}
+
+}  // namespace
+}  // namespace loralei

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scenarios of the engine loop: how requests end.
+#include <gtest/gtest.h>
+
+#include "engine/loop.h"
+#include "engine/loop_world.h"
+
+namespace loralei {
+namespace {
+
+using namespace testing_support;
+
+TEST(EngineLoopEnds, StopIdsEosAndMinimumLength) {
+  World world;
+  Submit submit = simple(10, 200, 1);
+  submit.ignore_eos = false;
+  submit.stop_ids = {7, 8};
+  const RequestId plain = world.submit(submit);
+  submit.min_tokens = 30;
+  const RequestId longer = world.submit(submit);
+  world.run();
+  world.expect_oracle(plain);
+  world.expect_oracle(longer);
+  EXPECT_EQ(world.record(plain).end, EndReason::kStop);
+  EXPECT_TRUE(world.record(plain).last.stop_token.has_value());
+  EXPECT_GE(world.record(longer).tokens.size(), 30u);
+}
+
+TEST(EngineLoopEnds, OutputIsClippedAtTheModelsLength) {
+  World world({.max_model_len = 40});
+  const RequestId id = world.submit(simple(30, 500));
+  world.run();
+  EXPECT_EQ(world.record(id).tokens.size(), 10u);
+  EXPECT_EQ(world.record(id).end, EndReason::kLength);
+}
+
+TEST(EngineLoopEnds, RefusalsNameTheReason) {
+  World world;
+  world.files.put("/a", 11);
+  world.files.put("/s", 12);
+  world.files.change("/s", [](FakeFiles::File& file) { file.saved_tensors = true; });
+  world.command(AdapterAction::kRegister, "a", "/a");
+  world.command(AdapterAction::kRegister, "s", "/s");
+  const RequestId unknown = world.submit(simple(10, 5, 1, {{"nobody", 1.0f}}));
+  const RequestId summed = world.submit(simple(10, 5, 1, {{"a", 1.0f}, {"s", 1.0f}}));
+  const RequestId scaled = world.submit(simple(10, 5, 1, {{"s", 0.5f}}));
+  Submit foreign = simple(10, 5, 1);
+  foreign.prompt[3] = kVocab;
+  const RequestId token = world.submit(foreign);
+  const RequestId fine = world.submit(simple(10, 5, 1, {{"s", 1.0f}}));
+  world.run();
+  EXPECT_EQ(world.record(unknown).last.error.code, ErrorCode::kNotFound);
+  EXPECT_EQ(world.record(summed).last.error.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(world.record(scaled).last.error.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(world.record(token).last.error.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(world.record(fine).end, EndReason::kLength);
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoopEnds, AnExecutorErrorEndsTheRequestsOfThatStepOnly) {
+  World world;
+  const RequestId first = world.submit(simple(10, 5, 1));
+  world.executor.fail_next = true;
+  world.turn();
+  EXPECT_EQ(world.record(first).end, EndReason::kError);
+  const RequestId second = world.submit(simple(10, 5, 1));
+  world.run();
+  world.expect_oracle(second);
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoopEnds, CancelFreesInEveryState) {
+  World world({.blocks = 10, .max_sequences = 3});
+  world.files.put("/a", 11);
+  world.command(AdapterAction::kRegister, "a", "/a");
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 6; ++i) {
+    Submit submit = simple(30, 50, i, i % 2 ? std::vector<AdapterUse>{{"a", 1.0f}} : std::vector<AdapterUse>{});
+    submit.choices = 1 + i % 3;
+    ids.push_back(world.submit(submit));
+  }
+  for (int i = 0; i < 4; ++i) world.turn();
+  world.cancel(RequestId{999});
+  for (const RequestId id : ids) {
+    world.cancel(id);
+    world.cancel(id);
+    world.turn();
+  }
+  for (int i = 0; i < 6; ++i) {
+    for (int32_t choice = 0; choice < 1 + i % 3; ++choice)
+      EXPECT_EQ(world.record(ids[static_cast<size_t>(i)], choice).end, EndReason::kCancelled);
+  }
+  world.run();
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoopEnds, CancelOfOneChoiceLeavesItsSiblings) {
+  World world({.max_sequences = 8});
+  Submit submit = simple(20, 12, 3);
+  submit.choices = 3;
+  const RequestId id = world.submit(submit);
+  for (int i = 0; i < 4; ++i) world.turn();
+  world.cancel(id, 1);
+  world.cancel(id, 1);
+  world.cancel(id, 7);  // no such choice
+  world.run();
+  EXPECT_EQ(world.record(id, 1).end, EndReason::kCancelled);
+  for (const int32_t choice : {0, 2}) {
+    EXPECT_EQ(world.record(id, choice).end, EndReason::kLength);
+    world.expect_oracle(id, choice);
+  }
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoopEnds, EndAllEndsEverythingOnce) {
+  World world({.max_sequences = 2});
+  world.files.put("/a", 11);
+  world.command(AdapterAction::kRegister, "a", "/a");
+  for (int i = 0; i < 6; ++i)
+    world.submit(simple(20, 50, i, i == 3 ? std::vector<AdapterUse>{{"a", 1.0f}} : std::vector<AdapterUse>{}));
+  world.command(AdapterAction::kPin, "a");
+  for (int i = 0; i < 4; ++i) world.turn();
+  EngineOutput output;
+  world.loop->end_all(output);
+  world.take(output);
+  for (uint64_t id = 1; id <= 6; ++id) EXPECT_EQ(world.record(RequestId{id}).end, EndReason::kCancelled);
+  EXPECT_EQ(world.replies.back().status.error().code, ErrorCode::kCancelled);
+  world.expect_nothing_held();
+}
+
+}  // namespace
+}  // namespace loralei
