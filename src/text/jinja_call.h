@@ -57,6 +57,9 @@ struct Arguments {
 // too many arguments, or fewer than `required`.
 bool bind(JinjaRun& run, const std::string& callee, const Arguments& arguments, const std::vector<const char*>& names,
           size_t required, std::vector<JinjaValue>& out);
+// Whether an argument has the type that `callee` needs; false (after fail) when not.
+bool need_string(JinjaRun& run, const std::string& callee, const JinjaValue& value);
+bool need_int(JinjaRun& run, const std::string& callee, const JinjaValue& value);
 
 JinjaValue apply_filter(JinjaRun& run, const std::string& name, const JinjaValue& value, const Arguments& arguments);
 bool apply_test(JinjaRun& run, const std::string& name, const JinjaValue& value, const Arguments& arguments);

@@ -42,7 +42,7 @@ int64_t length(JinjaRun& run, const JinjaValue& value);
 // The elements that iterating gives: list items, dict keys, characters.
 std::vector<JinjaValue> elements(JinjaRun& run, const JinjaValue& value);
 
-// value[key] and value.name without the methods (jinja_methods.h has those): undefined when absent.
+// value[key] and value.name without the methods (jinja_call.h has those): undefined when absent.
 JinjaValue get_item(JinjaRun& run, const JinjaValue& value, const JinjaValue& key);
 // Each bound is none or an integer.
 JinjaValue slice(JinjaRun& run, const JinjaValue& value, const JinjaValue& start, const JinjaValue& stop,
