@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// The interpreter: a render from beginning to end, names, and statements; jinja_evaluate.cc has calls and expressions.
+#include "text/jinja_interpreter.h"
+
+#include "text/jinja_ops.h"
+
+namespace loralei::jinja {
+
+using Kind = JinjaValue::Kind;
+
+Interpreter::Interpreter(const Program& program, const JinjaValue& context, const JinjaRenderOptions& options)
+    : program_(program), run_(options.limits), unix_time_s_(options.unix_time_s) {
+  context_.resize(program.symbols.size());
+  for (size_t i = 0; i < program.symbols.size(); ++i) {
+    if (context.is_dict()) context_[i] = context.as_dict().find(std::string_view(program.symbols[i]));
+  }
+}
+
+// Captured frames hold macros that point back at them: emptied here, so that nothing leaks.
+Interpreter::~Interpreter() {
+  for (auto& frame : captured_) frame->variables.clear();
+}
+
+Result<std::string> Interpreter::run() {
+  std::string out;
+  out_ = &out;
+  frame_ = std::make_shared<Frame>();
+  execute(program_.body);
+  if (run_.failed()) return *run_.error();
+  return out;
+}
+
+// --- names
+
+void Interpreter::assign(int symbol, JinjaValue value) {
+  for (auto& [name, old] : frame_->variables) {
+    if (name == symbol) {
+      old = std::move(value);
+      return;
+    }
+  }
+  frame_->variables.emplace_back(symbol, std::move(value));
+}
+
+JinjaValue Interpreter::look_up(int symbol) {
+  for (const Frame* frame = frame_.get(); frame != nullptr; frame = frame->parent.get()) {
+    for (const auto& [name, value] : frame->variables) {
+      if (name == symbol) return value;
+    }
+  }
+  if (context_[symbol] != nullptr) return *context_[symbol];
+  const std::string& name = program_.symbols[symbol];
+  if (is_global_name(name)) {
+    auto callable = std::make_shared<JinjaCallable>();
+    callable->name = name;
+    return JinjaValue(std::shared_ptr<const JinjaCallable>(std::move(callable)));
+  }
+  return JinjaValue::undefined("'" + name + "' is undefined");
+}
+
+void Interpreter::assign_target(const Expr& target, JinjaValue value) {
+  if (run_.failed()) return;
+  run_.line = target.line;
+  if (target.kind == ExprKind::kName) {
+    assign(target.symbol, std::move(value));
+  } else if (target.kind == ExprKind::kAttrTarget) {
+    const JinjaValue space = look_up(target.symbol);
+    if (space.kind() != Kind::kNamespace) {
+      run_.fail("only attributes of a namespace can be assigned, and '" + program_.symbols[target.symbol] +
+                "' is none");
+      return;
+    }
+    assign_attribute(*space.as_namespace(), target.text, std::move(value));
+  } else {
+    const std::vector<JinjaValue> parts = elements(run_, value);
+    if (run_.failed()) return;
+    if (parts.size() != target.args.size()) {
+      run_.fail("cannot unpack " + std::to_string(parts.size()) + " values into " + std::to_string(target.args.size()) +
+                " names");
+      return;
+    }
+    for (size_t i = 0; i < parts.size(); ++i) assign_target(*target.args[i], parts[i]);
+  }
+}
+
+void Interpreter::assign_attribute(JinjaNamespace& space, const std::string& name, JinjaValue value) {
+  if (name[0] == '_') {
+    run_.fail("a namespace cannot have the attribute '" + name + "': names must not begin with an underscore");
+    return;
+  }
+  for (auto& [key, old] : space.attributes) {
+    if (key == name) {
+      old = std::move(value);
+      return;
+    }
+  }
+  space.attributes.emplace_back(name, std::move(value));
+}
+
+// --- statements
+
+void Interpreter::emit(std::string_view text) {
+  if (static_cast<int64_t>(out_->size() + text.size()) > run_.limits().max_output_bytes) {
+    run_.fail("its output is longer than " + std::to_string(run_.limits().max_output_bytes >> 20) + " MiB");
+    return;
+  }
+  if (run_.allocate(text.size())) *out_ += text;
+}
+
+std::string Interpreter::capture(const Body& body) {
+  std::string text;
+  std::string* const outer = std::exchange(out_, &text);
+  execute(body);
+  out_ = outer;
+  return text;
+}
+
+Flow Interpreter::execute(const Body& body) {
+  for (const Stmt& stmt : body) {
+    const Flow flow = execute(stmt);
+    if (flow != Flow::kNormal || run_.failed()) return flow;
+  }
+  return Flow::kNormal;
+}
+
+Flow Interpreter::execute(const Stmt& stmt) {
+  const Level level(*this);
+  if (!level.ok()) return Flow::kNormal;
+  run_.line = stmt.line;
+  switch (stmt.kind) {
+    case StmtKind::kData:
+      emit(stmt.text);
+      break;
+    case StmtKind::kOutput: {
+      const JinjaValue value = evaluate(*stmt.expr);
+      if (value.is_string())
+        emit(value.as_string());
+      else if (!run_.failed())
+        emit(to_str(run_, value));
+      break;
+    }
+    case StmtKind::kIf:
+      for (const Branch& branch : stmt.branches) {
+        if (!branch.condition || truthy(evaluate(*branch.condition)))
+          return run_.failed() ? Flow::kNormal : execute(branch.body);
+        if (run_.failed()) break;
+      }
+      break;
+    case StmtKind::kFor:
+      run_loop(stmt, evaluate(*stmt.expr), 0);
+      break;
+    case StmtKind::kSet:
+      assign_target(*stmt.target, evaluate(*stmt.expr));
+      break;
+    case StmtKind::kSetBlock:
+      execute_set_block(stmt);
+      break;
+    case StmtKind::kMacro:
+      assign(stmt.symbol, make_macro(*stmt.macro));
+      break;
+    case StmtKind::kCallBlock: {
+      Arguments arguments;
+      const JinjaValue callee = evaluate(*stmt.expr->args[0]);
+      evaluate_arguments(stmt.expr->call.get(), arguments);
+      arguments.named.emplace_back("caller", make_macro(*stmt.macro));
+      if (run_.failed()) break;
+      const JinjaValue value = call(callee, arguments);
+      if (!run_.failed()) emit(to_str(run_, value));
+      break;
+    }
+    case StmtKind::kFilterBlock: {
+      JinjaValue body;
+      {
+        const Scope scope(*this);
+        body = run_.make_string(capture(stmt.branches[0].body));
+      }
+      if (run_.failed()) break;
+      const JinjaValue value = evaluate_filter(*stmt.expr, &body);
+      if (!run_.failed()) emit(to_str(run_, value));
+      break;
+    }
+    case StmtKind::kWith:
+      return execute_with(stmt);
+    case StmtKind::kScope: {
+      const Scope scope(*this);
+      return execute(stmt.branches[0].body);
+    }
+    case StmtKind::kBreak:
+      return Flow::kBreak;
+    case StmtKind::kContinue:
+      return Flow::kContinue;
+  }
+  return Flow::kNormal;
+}
+
+void Interpreter::execute_set_block(const Stmt& stmt) {
+  JinjaValue value;
+  {
+    const Scope scope(*this);
+    value = run_.make_string(capture(stmt.branches[0].body));
+  }
+  if (run_.failed()) return;
+  if (stmt.expr) value = evaluate_filter(*stmt.expr, &value);
+  assign_target(*stmt.target, std::move(value));
+}
+
+Flow Interpreter::execute_with(const Stmt& stmt) {
+  std::vector<JinjaValue> values;
+  for (const auto& [target, value] : stmt.withs) values.push_back(evaluate(*value));
+  const Scope scope(*this);
+  for (size_t i = 0; i < values.size(); ++i) assign_target(*stmt.withs[i].first, values[i]);
+  return run_.failed() ? Flow::kNormal : execute(stmt.branches[0].body);
+}
+
+void Interpreter::run_loop(const Stmt& stmt, const JinjaValue& iterable, int depth0) {
+  if (run_.failed()) return;
+  const std::shared_ptr<Frame> outer = frame_;
+  auto loop = std::make_shared<JinjaLoop>();
+  loop->depth0 = depth0;
+  if (stmt.recursive) {
+    loop->recursive = &stmt;
+    loop->frame = outer.get();
+    keep(outer);
+  }
+  for (JinjaValue& item : elements(run_, iterable)) {
+    if (stmt.condition) {
+      const Scope scope(*this, outer);
+      assign_target(*stmt.target, item);
+      const bool keep_item = !run_.failed() && truthy(evaluate(*stmt.condition));
+      if (run_.failed()) return;
+      if (!keep_item) continue;
+    }
+    loop->items.push_back(std::move(item));
+  }
+  if (run_.failed() || !run_.allocate(loop->items.size() * sizeof(JinjaValue))) return;
+  for (size_t i = 0; i < loop->items.size(); ++i) {
+    if (!run_.step(4)) return;  // a turn costs a scope, however little it does
+    const Scope scope(*this, outer);
+    loop->index0 = static_cast<int64_t>(i);
+    assign(program_.loop_symbol, JinjaValue(loop));
+    assign_target(*stmt.target, loop->items[i]);
+    if (run_.failed()) return;
+    const Flow flow = execute(stmt.branches[0].body);
+    if (flow == Flow::kBreak || run_.failed()) return;
+  }
+  if (loop->items.empty()) {
+    const Scope scope(*this, outer);
+    execute(stmt.branches[1].body);
+  }
+}
+
+void Interpreter::keep(const std::shared_ptr<Frame>& frame) {
+  if (captured_.empty() || captured_.back() != frame) captured_.push_back(frame);
+  run_.allocate(64 + frame->variables.size() * 48);
+}
+
+JinjaValue Interpreter::make_macro(const MacroDef& macro) {
+  keep(frame_);
+  auto callable = std::make_shared<JinjaCallable>();
+  callable->type = JinjaCallable::Type::kMacro;
+  callable->name = macro.name;
+  callable->macro = &macro;
+  callable->frame = frame_.get();
+  return JinjaValue(std::shared_ptr<const JinjaCallable>(std::move(callable)));
+}
+
+}  // namespace loralei::jinja
