@@ -1,20 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
+// Schemas by their keywords and types, numbers, and the rules that every schema shares; json_schema_string.cc,
+// json_schema_array.cc and json_schema_object.cc have the larger types, json_schema_merge.cc schemas that must hold
+// together.
 #include "text/json_schema_compiler.h"
 
 #include <algorithm>
-#include <functional>
-
-#include "text/json_schema_regex.h"
 
 namespace loralei::schema {
-
-namespace {
-
-constexpr int kMaxIndent = 64;  // blanks after a new line: 16 levels of 4
 
 Error at_path(const std::string& path, const std::string& what) {
   return invalid_argument("schema at " + path + ": " + what);
 }
+
+Result<int64_t> read_count(const Json& schema, const char* keyword, int64_t absent, const std::string& path) {
+  if (!schema.contains(keyword)) return absent;
+  const Json& value = schema[keyword];
+  const bool integral = value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0);
+  if (!integral || value.get<uint64_t>() > INT32_MAX)
+    return at_path(path, std::string("'") + keyword + "' must be an integer of at least 0");
+  return value.get<int64_t>();
+}
+
+namespace {
+
+constexpr int kMaxIndent = 64;  // blanks after a new line: 16 levels of 4
 
 bool has_only_annotations(const Json& schema, std::initializer_list<const char*> except) {
   for (const auto& [keyword, value] : schema.items()) {
@@ -324,16 +333,6 @@ Status SchemaCompiler::fill_values(GrammarStateId from, GrammarStateId to, const
 
 namespace {
 
-// A count keyword: a non-negative integer below 2^31, or `absent`.
-Result<int64_t> read_count(const Json& schema, const char* keyword, int64_t absent, const std::string& path) {
-  if (!schema.contains(keyword)) return absent;
-  const Json& value = schema[keyword];
-  const bool integral = value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0);
-  if (!integral || value.get<uint64_t>() > INT32_MAX)
-    return at_path(path, std::string("'") + keyword + "' must be an integer of at least 0");
-  return value.get<int64_t>();
-}
-
 Result<Decimal> decimal_of(const Json& value) {
   if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX)
     return invalid_argument("a bound of 19 or more digits is not supported");
@@ -394,145 +393,6 @@ Status SchemaCompiler::fill_type(GrammarStateId from, GrammarStateId to, const s
     return {};
   }
   return at_path(path, "'" + type + "' is no type; use string, number, integer, boolean, null, array or object");
-}
-
-namespace {
-
-struct Format {
-  std::string_view name;
-  std::string_view pattern;
-};
-#define LORALEI_DATE \
-  "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
-#define LORALEI_TIME "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-#define LORALEI_LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-#define LORALEI_OCTET "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-#define LORALEI_HEX "[0-9a-fA-F]{1,4}"
-// Each pattern is a part of what the format allows (29 February, comments in addresses and the like are left out).
-constexpr Format kFormats[] = {
-    {"date", "^" LORALEI_DATE "$"},
-    {"time", "^" LORALEI_TIME "$"},
-    {"date-time", "^" LORALEI_DATE "T" LORALEI_TIME "$"},
-    {"duration",
-     "^P([0-9]+W|([0-9]+Y([0-9]+M([0-9]+D)?)?|[0-9]+M([0-9]+D)?|[0-9]+D)(T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)"
-     "?|"
-     "[0-9]+S))?|T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S))$"},
-    {"uuid", "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"},
-    {"email", "^[A-Za-z0-9_+%-]+(\\.[A-Za-z0-9_+%-]+)*@" LORALEI_LABEL "(\\." LORALEI_LABEL ")+$"},
-    {"hostname", "^" LORALEI_LABEL "(\\." LORALEI_LABEL ")*$"},
-    {"ipv4", "^(" LORALEI_OCTET "\\.){3}" LORALEI_OCTET "$"},
-    {"ipv6", "^((" LORALEI_HEX ":){7}" LORALEI_HEX "|(" LORALEI_HEX ":){1,7}:|(" LORALEI_HEX ":){1,6}:" LORALEI_HEX
-             "|(" LORALEI_HEX ":){1,5}(:" LORALEI_HEX "){1,2}|(" LORALEI_HEX ":){1,4}(:" LORALEI_HEX
-             "){1,3}|(" LORALEI_HEX ":){1,3}(:" LORALEI_HEX "){1,4}|(" LORALEI_HEX ":){1,2}(:" LORALEI_HEX
-             "){1,5}|" LORALEI_HEX ":(:" LORALEI_HEX "){1,6}|:(:" LORALEI_HEX "){1,7}|::)$"},
-    {"uri", "^[A-Za-z][A-Za-z0-9+.-]*:(//[A-Za-z0-9._~!$&'()*+,;=:@%-]+)?[A-Za-z0-9._~!$&'()*+,;=:@/?%#-]*$"},
-};
-#undef LORALEI_DATE
-#undef LORALEI_TIME
-#undef LORALEI_LABEL
-#undef LORALEI_OCTET
-#undef LORALEI_HEX
-
-constexpr int64_t kMaxCountedNodes = 100000;
-
-}  // namespace
-
-Status SchemaCompiler::add_string(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path) {
-  TRY_ASSIGN(const int64_t min, read_count(schema, "minLength", 0, path));
-  TRY_ASSIGN(const int64_t max, read_count(schema, "maxLength", -1, path));
-  std::string pattern;
-  if (schema.contains("pattern")) {
-    if (!schema["pattern"].is_string()) return at_path(path, "'pattern' must be a string");
-    pattern = schema["pattern"].get<std::string>();
-  }
-  if (schema.contains("format")) {
-    if (!schema["format"].is_string()) return at_path(path, "'format' must be a string");
-    const std::string name = schema["format"].get<std::string>();
-    const auto* format =
-        std::find_if(std::begin(kFormats), std::end(kFormats), [&](const Format& f) { return f.name == name; });
-    if (format == std::end(kFormats))
-      return at_path(path, "the format '" + name + "' is not supported; use a pattern, or leave it out");
-    if (schema.contains("pattern"))
-      return at_path(path, "'format' and 'pattern' together are not supported; say both in the pattern");
-    pattern = format->pattern;
-  }
-  GrammarStateId at = b_.literal(from, "\"");
-  if (schema.contains("pattern") || schema.contains("format")) {
-    Result<CharAutomaton> parsed = parse_regex(pattern, RegexMode::kSearch);
-    if (!parsed.ok()) return std::move(parsed).error().with_context("schema at " + path);
-    CharAutomaton automaton = std::move(parsed).value();
-    if (min > 0 || max >= 0) {
-      automaton = with_length(automaton, min, max, kMaxCountedNodes);
-      if (automaton.nodes.empty())
-        return too_large("schema at " + path + ": the pattern together with its length limits is too large");
-    }
-    at = chars_.add_automaton(at, automaton, CharForm::kJsonString);
-    b_.add_empty(b_.literal(at, "\""), to);
-    return {};
-  }
-  if (max >= 0 && max < min) return {};  // nothing is that long: no way to the end
-  if (std::max(min, max) >= kMaxGrammarStates)
-    return too_large("schema at " + path + ": string lengths above " + std::to_string(kMaxGrammarStates) +
-                     " are not supported");
-  const GrammarRuleId any = chars_.any_json_char();
-  for (int64_t i = 0; i < min; ++i) at = b_.call(at, any);
-  const GrammarStateId close = b_.add_state();
-  for (int64_t i = min; i < max; ++i) {
-    b_.add_empty(at, close);
-    at = b_.call(at, any);
-  }
-  if (max < 0) {
-    const GrammarStateId loop = b_.add_state();
-    b_.add_empty(at, loop);
-    b_.add_call(loop, any, loop);
-    at = loop;
-  }
-  b_.add_empty(at, close);
-  b_.add_empty(b_.literal(close, "\""), to);
-  return {};
-}
-
-Status SchemaCompiler::add_array(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path) {
-  TRY_ASSIGN(const int64_t min, read_count(schema, "minItems", 0, path));
-  TRY_ASSIGN(int64_t max, read_count(schema, "maxItems", -1, path));
-  // Draft 7 wrote prefixItems as a list in items, and the rest as additionalItems.
-  const bool old_style = schema.contains("items") && schema["items"].is_array();
-  const char* prefix_keyword = old_style ? "items" : "prefixItems";
-  const char* rest_keyword = old_style ? "additionalItems" : "items";
-  std::vector<GrammarRuleId> prefix;
-  if (schema.contains(prefix_keyword)) {
-    if (!schema[prefix_keyword].is_array()) return at_path(path, "'prefixItems' must be a list of schemas");
-    for (const Json& item : schema[prefix_keyword]) {
-      TRY_ASSIGN(const GrammarRuleId rule,
-                 compile(item, path + "/" + prefix_keyword + "/" + std::to_string(prefix.size())));
-      prefix.push_back(rule);
-    }
-  }
-  const auto fixed = static_cast<int64_t>(prefix.size());
-  GrammarRuleId rest = 0;
-  if (schema.contains(rest_keyword) && schema[rest_keyword] == false) {
-    max = max < 0 ? fixed : std::min(max, fixed);
-  } else if (schema.contains(rest_keyword)) {
-    TRY_ASSIGN(rest, compile(schema[rest_keyword], path + "/" + rest_keyword));
-  } else {
-    rest = any_value();
-  }
-  if (max >= 0 && max < min) return {};
-  if (std::max({min, max, fixed}) > kMaxGrammarStates / 4)
-    return too_large("schema at " + path + ": arrays of that many items are not supported");
-  const GrammarStateId close = b_.add_state();
-  b_.add_range(close, ']', ']', to);
-  const GrammarStateId open = b_.call(b_.literal(from, "["), space());
-  if (min == 0) b_.add_empty(open, close);
-  const int64_t counted = max >= 0 ? max : std::max({min, fixed, int64_t{1}});
-  GrammarStateId at = open;
-  for (int64_t i = 0; i < counted; ++i) {
-    if (i > 0) at = b_.call(b_.literal(at, ","), space());
-    at = b_.call(at, i < fixed ? prefix[i] : rest);
-    if (i + 1 >= min) b_.add_call(at, space(), close);
-  }
-  if (max < 0) b_.add_call(b_.call(b_.literal(at, ","), space()), rest, at);
-  return {};
 }
 
 }  // namespace loralei::schema

@@ -76,4 +76,9 @@ class SchemaCompiler {
 Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path, int depth);
 bool is_annotation(const std::string& keyword);
 
+// invalid_argument that names the place in the schema.
+Error at_path(const std::string& path, const std::string& what);
+// A count keyword: a non-negative integer below 2^31, or `absent`.
+Result<int64_t> read_count(const Json& schema, const char* keyword, int64_t absent, const std::string& path);
+
 }  // namespace loralei::schema

@@ -9,10 +9,6 @@ namespace loralei::schema {
 
 namespace {
 
-Error at_path(const std::string& path, const std::string& what) {
-  return invalid_argument("schema at " + path + ": " + what);
-}
-
 // Every string but the names: the names as a tree of characters, left at any point by another character or by ending
 // early.
 CharAutomaton names_other_than(const Json& names) {
