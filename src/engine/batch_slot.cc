@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "engine/row_sampler.h"
 
 namespace loralei {
 namespace {
@@ -137,13 +138,25 @@ void BatchSlot::add_rows(const PlanGroup& group, const Sequence& sequence) {
   for (int32_t row = first; row < group.row_count; ++row) hidden_rows_.push_back(group.row_begin + row);
 }
 
-const ModelBatch& BatchSlot::fill(const StepPlan& plan, std::span<Sequence* const> sequences) {
+void BatchSlot::add_choices(const StepPlan& plan, std::span<Sequence* const> sequences) {
+  for (size_t index = 0; index < plan.groups.size(); ++index) {
+    const PlanGroup& group = plan.groups[index];
+    for (int32_t i = 0; i < group.logits_count; ++i) {
+      const int32_t row = plan.logits_rows[static_cast<size_t>(group.logits_begin + i)];
+      choices_.push_back(choice_of(*sequences[index], group.position + row - group.row_begin + 1));
+    }
+  }
+  chosen_.assign(choices_.size(), kNoToken);
+}
+
+const ModelBatch& BatchSlot::fill(const StepPlan& plan, std::span<Sequence* const> sequences, bool choices) {
   CHECK(sequences.size() == plan.groups.size());
   positions_.clear();
   groups_.clear();
   segments_.clear();
   overrides_.clear();
   hidden_rows_.clear();
+  choices_.clear();
   collect_slots(plan, sequences);
   for (size_t group = 0; group < plan.groups.size(); ++group) add_rows(plan.groups[group], *sequences[group]);
   add_segments(plan);
@@ -157,6 +170,9 @@ const ModelBatch& BatchSlot::fill(const StepPlan& plan, std::span<Sequence* cons
       batch_.slots > 0 ? std::span<const AdapterVersionId>(versions_) : std::span<const AdapterVersionId>();
   batch_.overrides = overrides_;
   batch_.logits_rows = plan.logits_rows;
+  if (choices) add_choices(plan, sequences);
+  batch_.choices = choices_;
+  batch_.chosen = chosen_.data();
   batch_.hidden_rows = hidden_rows_;
   return batch_;
 }

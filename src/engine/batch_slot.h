@@ -29,12 +29,15 @@ class BatchSlot {
   static int64_t bytes(const ModelLimits& limits, int32_t hidden, int32_t vocab);
   // Sees to it that rows of `vocab` logits fit. Call before planning a request of that vocabulary.
   Status reserve_vocab(int32_t vocab);
-  // `sequences` stand beside plan.groups.
-  const ModelBatch& fill(const StepPlan& plan, std::span<Sequence* const> sequences);
+  // `sequences` stand beside plan.groups. With `choices` rows whose token needs nothing but logits are left to whoever
+  // executes the batch (row_sampler.h: choice_of).
+  const ModelBatch& fill(const StepPlan& plan, std::span<Sequence* const> sequences, bool choices = false);
 
   std::span<const float> logits(size_t index, int32_t vocab) const {
     return {batch_.logits + static_cast<int64_t>(index) * batch_.logits_stride, static_cast<size_t>(vocab)};
   }
+  bool is_chosen(size_t index) const { return !batch_.choices.empty() && batch_.choices[index].vocab > 0; }
+  TokenId chosen(size_t index) const { return chosen_[index]; }
   // Hidden states of rows in the order of the plan's want_hidden groups. [hidden]
   std::span<const float> hidden(size_t index) const {
     return {batch_.hidden + static_cast<int64_t>(index) * hidden_, static_cast<size_t>(hidden_)};
@@ -50,6 +53,7 @@ class BatchSlot {
   void fill_sources();
   void add_segments(const StepPlan& plan);
   void add_rows(const PlanGroup& group, const Sequence& sequence);
+  void add_choices(const StepPlan& plan, std::span<Sequence* const> sequences);
   int32_t slot_of(AdapterVersionId version) const;
 
   const ModelLimits limits_;
@@ -61,6 +65,8 @@ class BatchSlot {
   std::vector<LoraSegment> segments_;
   std::vector<RowOverride> overrides_;
   std::vector<int32_t> hidden_rows_;
+  std::vector<RowChoice> choices_;
+  std::vector<TokenId> chosen_;
   std::vector<Slot> slots_, wanted_slots_;  // sorted by version
   std::vector<AdapterVersionId> versions_;  // of slots_
   std::unique_ptr<LoraSource[]> sources_;

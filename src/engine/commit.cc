@@ -34,7 +34,12 @@ void EngineLoop::commit_rows() {
       const int32_t row = planned_.plan.logits_rows[static_cast<size_t>(group.logits_begin + i)];
       RowSample& sample = samples_.emplace_back();
       sample.sequence = &sequence;
-      sample.logits = parts_.slot->logits(logits_index, request.vocab);
+      sample.chosen = parts_.slot->is_chosen(logits_index);
+      if (sample.chosen) {
+        sample.token = parts_.slot->chosen(logits_index);
+      } else {
+        sample.logits = parts_.slot->logits(logits_index, request.vocab);
+      }
       sample.position = group.position + row - group.row_begin + 1;
       sample.of_prompt = sample.position < request.prompt_size();
       sample.of_draft = group.provisional && i > 0;

@@ -11,13 +11,20 @@ namespace {
 
 using namespace testing_support;
 
-class SteadyState : public testing::TestWithParam<Speculation> {};
-INSTANTIATE_TEST_SUITE_P(Speculation, SteadyState, testing::Values(Speculation::kOff, Speculation::kLookup),
-                         [](const auto& info) { return info.param == Speculation::kOff ? "Off" : "Lookup"; });
+// Drafts or none; tokens chosen by the executor, or all of them from logits.
+class SteadyState : public testing::TestWithParam<std::tuple<Speculation, bool>> {};
+INSTANTIATE_TEST_SUITE_P(Speculation, SteadyState,
+                         testing::Combine(testing::Values(Speculation::kOff, Speculation::kLookup), testing::Bool()),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param) == Speculation::kOff ? "Off" : "Lookup") +
+                                  (std::get<1>(info.param) ? "Chosen" : "");
+                         });
 
 TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
-  const bool drafts = GetParam() == Speculation::kLookup;
-  World world({.blocks = 256, .step_tokens = 64, .max_model_len = 400, .speculate = GetParam(), .draft_rows = 40});
+  const auto [speculation, chooses] = GetParam();
+  const bool drafts = speculation == Speculation::kLookup;
+  World world({.blocks = 256, .step_tokens = 64, .max_model_len = 400, .speculate = speculation, .draft_rows = 40});
+  world.executor.chooses = chooses;
   for (int i = 0; i < 2; ++i) {
     const std::string name(1, static_cast<char>('a' + i));
     world.files.put("/" + name, 100 + static_cast<uint64_t>(i));
@@ -53,10 +60,12 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
     EXPECT_EQ(output.tokens.size(), 480u);
   }
   EXPECT_EQ(allocations, 0);
+  EXPECT_EQ(world.executor.chosen > 0, chooses && !drafts);  // drafts are made likely by bias, which the host adds
 }
 
 // Everything at once: arrivals, cancels, failures, adapter churn with too little memory for all, replaced versions,
-// preemption, a KV cache that shrinks and grows, and in half of the runs speculation on texts of few words.
+// preemption, a KV cache that shrinks and grows, in half of the runs speculation on texts of few words, and in a third
+// an executor that chooses tokens where nothing but logits is needed.
 TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -75,6 +84,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
       setup.draft_rows = 1 + static_cast<int32_t>(random.below(20));
     }
     World world(setup);
+    world.executor.chooses = seed % 3 == 0;
     uint64_t content = 1000;
     const auto name_of = [&] { return std::string(1, static_cast<char>('a' + random.below(5))); };
     for (int i = 0; i < 5; ++i) {
@@ -165,6 +175,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
     EXPECT_GT(compared, 10);
     const EngineStats stats = world.stats();
     EXPECT_EQ(stats.drafted_tokens > stats.accepted_tokens && stats.accepted_tokens > 0, drafts);
+    EXPECT_EQ(world.executor.chosen > 0 && world.executor.not_chosen > 0, world.executor.chooses);
     EXPECT_EQ(world.replies.size(), world.tickets);
     world.expect_nothing_held();
     for (int i = 0; i < 5; ++i) world.command(AdapterAction::kUnload, std::string(1, static_cast<char>('a' + i)));

@@ -1,7 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/row_sampler.h"
 
+#include <algorithm>
+
 namespace loralei {
+
+RowChoice choice_of(const Sequence& sequence, int32_t position) {
+  const Request& request = *sequence.request;
+  const SamplingParams& params = request.submit.sampling;
+  const int32_t outputs = position - request.prompt_size();
+  const bool shaped = params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
+                      params.frequency_penalty != 0.0f || !params.logit_bias.empty() || sequence.grammar != nullptr;
+  if (outputs < 0 || params.logprobs >= 0 || shaped || outputs < request.submit.min_tokens) return {};
+  return {.temperature = params.temperature,
+          .top_p = params.top_p,
+          .min_p = params.min_p,
+          .top_k = params.top_k,
+          .seed = params.seed,
+          .position = static_cast<uint64_t>(position),
+          .choice = static_cast<uint32_t>(sequence.choice),
+          .vocab = request.vocab};
+}
 
 void RowSampler::run(std::span<RowSample> rows) {
   const auto run_range = [&](int64_t begin, int64_t end, int worker) {
@@ -11,7 +30,8 @@ void RowSampler::run(std::span<RowSample> rows) {
     }
   };
   const auto count = static_cast<int64_t>(rows.size());
-  if (pool_ == nullptr || count < 2) return run_range(0, count, 0);
+  const auto to_sample = std::count_if(rows.begin(), rows.end(), [](const RowSample& row) { return !row.chosen; });
+  if (pool_ == nullptr || count < 2 || to_sample == 0) return run_range(0, count, 0);
   pool_->parallel_for(count, 1, run_range);
 }
 
@@ -62,7 +82,7 @@ void RowSampler::run_one(RowSample& row, Worker& worker) {
   const SamplingParams& params = request.submit.sampling;
   if (row.of_prompt) {
     row.token = sequence.tokens[static_cast<size_t>(row.position)];
-  } else {
+  } else if (!row.chosen) {
     sample(row, worker);
   }
   if (params.logprobs < 0 && !row.of_prompt) return;

@@ -18,6 +18,7 @@
 #include "base/limits.h"
 #include "device/host/thread_pool.h"
 #include "engine/request.h"
+#include "model/model.h"
 #include "sampling/sampler.h"
 
 namespace loralei {
@@ -27,6 +28,7 @@ struct RowSample {
   std::span<const float> logits;  // [vocab]
   int32_t position = 0;           // of the token that these logits predict
   bool of_prompt = false;         // that token is in the prompt: only its log-probability is wanted
+  bool chosen = false;            // the token was chosen where the logits are, and they are not here
   bool of_draft = false;          // the row read a guess, which tokens[position - 1] holds; beside the row before it
   // Results:
   TokenId token = kNoToken;
@@ -36,6 +38,11 @@ struct RowSample {
   int32_t top_count = 0;
   std::array<TokenLogprob, kMaxTopLogprobs> top;
 };
+
+// What whoever has the logits needs to choose the token at `position`; vocab 0 where that takes more than logits:
+// tokens of the prompt, log-probabilities, penalties, bias, a grammar, a minimum length not yet reached. Follows from
+// the request and the position alone, so that a text is chosen the same way whatever else runs.
+RowChoice choice_of(const Sequence& sequence, int32_t position);
 
 class RowSampler {
  public:

@@ -184,7 +184,7 @@ void EngineLoop::commit_plan() {
 
 void EngineLoop::compute() {
   const int64_t begin_ns = parts_.clock->now_ns();
-  const ModelBatch& batch = parts_.slot->fill(planned_.plan, group_sequences_);
+  const ModelBatch& batch = parts_.slot->fill(planned_.plan, group_sequences_, parts_.executor->chooses_tokens());
   const Status status = parts_.executor->execute(batch, parts_.kv->view());
   ++steps_;
   counters_.rows_last = static_cast<int32_t>(batch.tokens.size());

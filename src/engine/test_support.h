@@ -236,6 +236,7 @@ class FakeExecutor final : public Executor {
   const ModelLimits& limits() const override { return limits_; }
   DeviceTier* device_tier() override { return tier.get(); }
   int64_t streamed_bytes() const override { return streaming ? 1 : 0; }
+  bool chooses_tokens() const override { return chooses; }
 
   Status execute(const ModelBatch& batch, const KvView& kv) override {
     ++steps;
@@ -258,6 +259,7 @@ class FakeExecutor final : public Executor {
       std::fill(out, out + batch.logits_stride, -std::numeric_limits<float>::infinity());
       for (int32_t id = 0; id < kVocab; ++id)
         out[id] = fake_logit(hashes_[static_cast<size_t>(batch.logits_rows[index])], id);
+      if (chooses) choose(batch, index, {out, static_cast<size_t>(batch.logits_stride)});
     }
     for (size_t index = 0; index < batch.hidden_rows.size(); ++index) {
       for (int32_t i = 0; i < kHidden; ++i) {
@@ -269,6 +271,8 @@ class FakeExecutor final : public Executor {
   }
 
   int64_t steps = 0, rows = 0, segments = 0;
+  bool chooses = false;  // tokens of rows that leave it to the executor, whose logits are not given
+  int64_t chosen = 0, not_chosen = 0;
   bool fail_next = false;
   bool streaming = false;
   std::unique_ptr<FakeTier> tier;  // null: adapters are used in host memory
@@ -282,6 +286,27 @@ class FakeExecutor final : public Executor {
   };
   static std::byte* cell(const KvView& kv, const RowGroup& group, int32_t position) {
     return kv.slice(group.blocks[position / kKvBlockTokens], 0, 0) + (position % kKvBlockTokens) * 16;
+  }
+
+  void choose(const ModelBatch& batch, size_t index, std::span<float> logits) {
+    CHECK(batch.choices.size() == batch.logits_rows.size());
+    const RowChoice& choice = batch.choices[index];
+    if (choice.vocab == 0) {
+      ++not_chosen;
+      return;
+    }
+    ++chosen;
+    SamplingParams params;
+    params.temperature = choice.temperature;
+    params.top_p = choice.top_p;
+    params.min_p = choice.min_p;
+    params.top_k = choice.top_k;
+    params.seed = choice.seed;
+    batch.chosen[index] = sampler_.sample({.logits = logits.first(static_cast<size_t>(choice.vocab)),
+                                           .params = &params,
+                                           .choice = choice.choice,
+                                           .position = choice.position});
+    std::fill(logits.begin(), logits.end(), std::numeric_limits<float>::quiet_NaN());
   }
 
   void compute_row(const ModelBatch& batch, const KvView& kv, const RowGroup& group, int32_t i,
@@ -312,6 +337,7 @@ class FakeExecutor final : public Executor {
 
   const ModelLimits limits_;
   std::vector<uint64_t> hashes_;
+  Sampler sampler_;
 };
 
 // Adapter files in memory. Thread-safe; loads may be held back.

@@ -323,6 +323,7 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, WeightSt
 Status Model::forward(const ModelBatch& batch, const KvView& kv) {
   CHECK(static_cast<int32_t>(batch.tokens.size()) <= state_->limits.rows_max);
   CHECK(static_cast<int32_t>(batch.segments.size()) <= state_->limits.segments_max);
+  CHECK(batch.choices.empty());  // tokens are chosen by the caller, from logits
   if (batch.tokens.empty()) return {};
   WeightPass pass(*state_->weights);
   TRY(state_->embed(batch));

@@ -35,6 +35,19 @@ struct RowOverride {
   AdapterVersionId version;  // which loaded copy they are of, for who keeps them by address; 0: unknown
 };
 
+// How the token that a row of logits predicts is chosen by who has the logits (Executor::chooses_tokens()):
+// sampling/sampler.h from temperature on, nothing before it.
+struct RowChoice {
+  float temperature = 0;
+  float top_p = 1;
+  float min_p = 0;
+  int32_t top_k = 0;
+  uint64_t seed = 0;
+  uint64_t position = 0;  // of the token to choose
+  uint32_t choice = 0;
+  int32_t vocab = 0;  // of the row; 0: nothing is chosen, the caller wants the logits
+};
+
 // The step in the form kernels read: pointers into the engine's batch slot, valid during forward().
 struct ModelBatch {
   std::span<const TokenId> tokens;     // [rows], each below the vocabulary its row uses
@@ -49,6 +62,10 @@ struct ModelBatch {
   std::span<const int32_t> logits_rows;  // ascending
   float* logits = nullptr;               // [logits_rows, logits_stride]; columns beyond a row's vocabulary are -inf
   int64_t logits_stride = 0;             // >= the largest vocabulary of any row
+  // [logits_rows], or empty where the caller wants all logits. A row with a vocabulary gets its token (kNoToken: none
+  // is possible) and no logits.
+  std::span<const RowChoice> choices;
+  TokenId* chosen = nullptr;             // [logits_rows]
   std::span<const int32_t> hidden_rows;  // ascending
   float* hidden = nullptr;               // [hidden_rows, hidden] after the final norm
 };

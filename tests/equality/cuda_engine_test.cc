@@ -42,6 +42,16 @@ void talk(Texts& texts, const std::string& replacement, const std::string& wide)
   for (const char* name : kSaved) texts.submit(23, 2, {{name, 1.0f}});
   texts.submit(23, 2, {{"a", 1.0f}});
   texts.submit(40, 1, {});
+  // Drawn, in the ways that need nothing but logits and in one that does.
+  SamplingParams warm;
+  warm.temperature = 0.9f;
+  warm.seed = 77;
+  texts.submit(40, 1, {}, warm);
+  warm.top_p = 0.8f;
+  warm.top_k = 20;
+  texts.submit(23, 2, {{"a", 1.0f}}, warm);
+  warm.repetition_penalty = 1.3f;
+  texts.submit(23, 2, {{"gqa-save-head-tied", 1.0f}}, warm);
   texts.load("wide", wide);
   texts.submit(23, 2, {{"wide", 1.0f}});
   texts.finish();
@@ -82,8 +92,8 @@ TEST_P(CudaEngineTexts, AreTheHosts) {
 
   EXPECT_TRUE(host.errors.empty() && device.errors.empty());
   EXPECT_EQ(device.tokens, host.tokens);
-  EXPECT_EQ(host.tokens.size(), 12u);
-  EXPECT_TRUE(std::any_of(host.tokens[12].begin(), host.tokens[12].end(), [&](TokenId token) {
+  EXPECT_EQ(host.tokens.size(), 15u);
+  EXPECT_TRUE(std::any_of(host.tokens[15].begin(), host.tokens[15].end(), [&](TokenId token) {
     return token >= harness.config().vocab;
   })) << "no added token was chosen and read";
   EXPECT_NE(host.tokens[2], host.tokens[6]) << "the replaced adapter changes nothing";
@@ -91,6 +101,8 @@ TEST_P(CudaEngineTexts, AreTheHosts) {
   EXPECT_GT((*model)->graphs().launched(), 2 * (*model)->graphs().recorded()) << "decode steps are graphs";
 
   for (const uint64_t id : {7, 8, 9}) EXPECT_NE(host.tokens[id], host.tokens[6]) << "tensors that change nothing";
+  EXPECT_NE(host.tokens[12], host.tokens[11]) << "drawn is greedy";
+  EXPECT_NE(host.tokens[13], host.tokens[10]) << "drawn is greedy";
   EXPECT_EQ((*model)->adapters().waits(), 0) << "all came before their first step";
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineTexts: an engine over any executor of a harness's model, and what it answered. Greedy texts of 8 tokens.
+// EngineTexts: an engine over any executor of a harness's model, and what it answered. Texts of 8 tokens, greedy unless
+// sampling says otherwise.
 // The thread that made it takes the output; errors end the test.
 #pragma once
 
@@ -63,14 +64,19 @@ class EngineTexts {
   }
   void unload(const std::string& name) { command({++tickets_, AdapterAction::kUnload, name, "", false}); }
 
-  RequestId submit(int prompt, int salt, std::vector<AdapterUse> adapters) {
+  static SamplingParams greedy() {
+    SamplingParams sampling;
+    sampling.temperature = 0;
+    return sampling;
+  }
+  RequestId submit(int prompt, int salt, std::vector<AdapterUse> adapters, const SamplingParams& sampling = greedy()) {
     Submit request;
     request.id = RequestId{++requests_};
     for (int i = 0; i < prompt; ++i) request.prompt.push_back(static_cast<TokenId>((i * 7 + salt * 31 + i / 5) % 90));
     request.adapters = std::move(adapters);
     request.max_tokens = 8;
     request.ignore_eos = true;
-    request.sampling.temperature = 0;
+    request.sampling = sampling;
     const Status accepted = engine_->submit(std::move(request));
     EXPECT_TRUE(accepted.ok()) << accepted.error().message;
     ++open_;

@@ -16,6 +16,7 @@ class CudaExecutor final : public Executor, public DeviceTier {
   int64_t adapter_bytes() const override { return model_.adapters().bytes(); }
   const ModelLimits& limits() const override { return model_.limits(); }
   DeviceTier* device_tier() override { return this; }
+  bool chooses_tokens() const override { return true; }
 
   Status accepts(const Adapter& adapter) const override {
     if (adapter.vocab > model_.vocab_max()) {

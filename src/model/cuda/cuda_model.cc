@@ -49,7 +49,12 @@ CudaProducts::Options product_options(const CudaModelOptions& options) {
 }
 
 int64_t result_floats(const ModelConfig& config, const CudaModelOptions& options) {
-  return logits_floats(config, options) + int64_t{options.limits.rows_max} * config.hidden;
+  return logits_floats(config, options) + int64_t{options.limits.rows_max} * config.hidden +
+         options.limits.logits_rows_max;
+}
+
+bool is_chosen(const ModelBatch& batch, int64_t row) {
+  return !batch.choices.empty() && batch.choices[static_cast<size_t>(row)].vocab > 0;
 }
 
 std::vector<cuda::DeviceWeight> all_weights(const CudaWeights& weights) {
@@ -64,7 +69,7 @@ std::vector<cuda::DeviceWeight> all_weights(const CudaWeights& weights) {
 struct CudaModel::State {
   CudaModelOptions options;
   CudaProgram program;
-  PinnedBuffer results;  // logits, then hidden states
+  PinnedBuffer results;  // logits, hidden states, chosen tokens
   std::unique_ptr<StepTables> tables;
   CudaAdapters adapters;
   StepGraphs graphs;
@@ -73,7 +78,11 @@ struct CudaModel::State {
   float* hidden_results() const {
     return reinterpret_cast<float*>(results.data()) + logits_floats(program.config, options);
   }
+  TokenId* chosen_results() const {
+    return reinterpret_cast<TokenId*>(hidden_results() + int64_t{options.limits.rows_max} * program.config.hidden);
+  }
   Result<StepView> launch(const ModelBatch& batch, const CudaKv& kv);
+  Status fetch_logits(const ModelBatch& batch, const StepView& view);
   void give_results(const ModelBatch& batch, const StepView& view) const;
 };
 
@@ -83,7 +92,8 @@ Result<StepView> CudaModel::State::launch(const ModelBatch& batch, const CudaKv&
   TRY_ASSIGN(const StepView view, tables->fill(batch, kv, adapters, stream));
   const auto launches = [&]() -> Status {
     TRY(program.layers(view));
-    return program.head(view);
+    TRY(program.head(view));
+    return program.choose(view);
   };
   if (view.bucket) {
     TRY(graphs.run(*view.shape, stream, launches));
@@ -95,12 +105,29 @@ Result<StepView> CudaModel::State::launch(const ModelBatch& batch, const CudaKv&
     const int64_t floats = std::ssize(batch.hidden_rows) * program.config.hidden;
     TRY(copy_to_host(hidden_results(), program.at.gathered, kFloat * floats, stream));
     TRY(program.head(view));
+    TRY(program.choose(view));
   }
-  if (!batch.logits_rows.empty()) {
-    const int64_t floats = std::ssize(batch.logits_rows) * view.vocab;
-    TRY(copy_to_host(results.data(), program.at.logits, kFloat * floats, stream));
-  }
+  TRY(fetch_logits(batch, view));
   return view;
+}
+
+// Tokens where they were chosen, logits where they were not: most steps bring a few bytes instead of megabytes.
+Status CudaModel::State::fetch_logits(const ModelBatch& batch, const StepView& view) {
+  const auto count = std::ssize(batch.logits_rows);
+  if (!batch.choices.empty()) {
+    TRY(copy_to_host(chosen_results(), program.at.chosen, static_cast<int64_t>(sizeof(TokenId)) * count,
+                     program.stream));
+  }
+  for (int64_t begin = 0; begin < count;) {
+    int64_t end = begin;
+    while (end < count && !is_chosen(batch, end)) ++end;
+    if (end > begin) {
+      const int64_t at = begin * view.vocab, floats = (end - begin) * view.vocab;
+      TRY(copy_to_host(results.data() + kFloat * at, program.at.logits + at, kFloat * floats, program.stream));
+    }
+    begin = end + 1;
+  }
+  return {};
 }
 
 void CudaModel::State::give_results(const ModelBatch& batch, const StepView& view) const {
@@ -110,6 +137,10 @@ void CudaModel::State::give_results(const ModelBatch& batch, const StepView& vie
   for (const SavedRun& run : view.logits_saved) {
     const int64_t vocab = own_head(run) ? run.saved->lm_head.rows : program.config.vocab;
     for (int32_t row = run.row_begin; row < std::min(count, run.row_begin + run.row_count); ++row) {
+      if (is_chosen(batch, row)) {
+        batch.chosen[row] = chosen_results()[row];
+        continue;
+      }
       float* const to = batch.logits + row * batch.logits_stride;
       std::copy_n(logits + int64_t{row} * view.vocab, vocab, to);
       std::fill(to + vocab, to + batch.logits_stride, -std::numeric_limits<float>::infinity());
@@ -198,6 +229,7 @@ Status CudaModel::forward(const ModelBatch& batch, const CudaKv& kv) {
   CHECK(static_cast<int32_t>(batch.logits_rows.size()) <= limits.logits_rows_max);
   CHECK(static_cast<int32_t>(batch.segments.size()) <= limits.segments_max);
   CHECK(batch.logits_rows.empty() || batch.logits_stride >= config.vocab);
+  CHECK(batch.choices.empty() || batch.choices.size() == batch.logits_rows.size());
   CHECK(kv.view().kv_heads == config.kv_heads && kv.view().head_dim == config.head_dim);
   if (batch.tokens.empty()) return {};
   for (const RowGroup& group : batch.groups) {

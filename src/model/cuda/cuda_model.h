@@ -2,20 +2,20 @@
 // CudaModel: the layer program on a GPU, the twin of Model for the same ModelBatch. Unproven on a GPU so far: its tests
 // run the kernels on the emulated one and compare logits with Model's.
 //
-// A step is one copy of its tables to the device (StepTables), launches, one copy of logits and hidden states back, and
-// one wait at the end. The launches of a decode step (one row of every sequence, no hidden states) are those of its
-// bucket (StepShape), recorded the second time a bucket comes and run as one graph from then on (StepGraphs). Thread:
-// create() and forward() from one thread at a time; forward() makes the model's device the thread's. Ownership: owns
-// weights, activations, adapters and stream on the device; borrows nothing but the log after create(). Invariants: a
-// row's logits depend on its tokens, adapters and KV alone, bit for bit among steps of the same kernel class
-// (cuda_products.h: few or many rows; step_tables.h: attention row by row or in tiles), which the host's Model promises
-// for all steps; with `batch_invariant` there is one class (products by GEMVs, attention row by row), and that promise
-// is kept here too; recorded or not is the same bits. No allocation in forward() but for a bucket's first two (the
-// driver keeps a graph's nodes in memory of its own, not in device_bytes()). Adapters are brought before their first
-// step through adapters(); one that nobody brought is uploaded, and waited for, in the step that uses it. An adapter
-// that is uploaded, dropped or replaced needs no new graph as long as the highest rank of each module stays in its
-// power of two. Numbers: the residual stream and sums are f32; inputs of products bf16 (or f32, as chosen), or rounded
-// to int8 as on the CPU.
+// A step is one copy of its tables to the device (StepTables), launches, copies of what was asked for back (tokens that
+// were chosen here, logits of the other rows, hidden states), and one wait at the end. The launches of a decode step
+// (one row of every sequence, no hidden states) are those of its bucket (StepShape), recorded the second time a bucket
+// comes and run as one graph from then on (StepGraphs). Thread: create() and forward() from one thread at a time;
+// forward() makes the model's device the thread's. Ownership: owns weights, activations, adapters and stream on the
+// device; borrows nothing but the log after create(). Invariants: a row's logits depend on its tokens, adapters and KV
+// alone, bit for bit among steps of the same kernel class (cuda_products.h: few or many rows; step_tables.h: attention
+// row by row or in tiles), which the host's Model promises for all steps; with `batch_invariant` there is one class
+// (products by GEMVs, attention row by row), and that promise is kept here too; recorded or not is the same bits. No
+// allocation in forward() but for a bucket's first two (the driver keeps a graph's nodes in memory of its own, not in
+// device_bytes()). Adapters are brought before their first step through adapters(); one that nobody brought is
+// uploaded, and waited for, in the step that uses it. An adapter that is uploaded, dropped or replaced needs no new
+// graph as long as the highest rank of each module stays in its power of two. Numbers: the residual stream and sums are
+// f32; inputs of products bf16 (or f32, as chosen), or rounded to int8 as on the CPU.
 //
 // Full tensors that adapters replace (batch.overrides) are read by the rows of that adapter alone, from its copy on the
 // device. A step with such rows is launched kernel by kernel, never recorded; for all other rows of it the launches,

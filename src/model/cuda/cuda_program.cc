@@ -56,6 +56,7 @@ int64_t place_activations(const ModelConfig& config, const CudaModelOptions& opt
   to.up = take(rows * config.ffn);
   to.gathered = take(gathered * config.hidden);
   to.logits = take(logits_floats(config, options));
+  to.chosen = reinterpret_cast<TokenId*>(take(limits.logits_rows_max));
   to.lora = take(int64_t{3} * StepTables::entries_max(limits) * limits.rank_max);  // q, k and v share an input
   const auto longest = static_cast<int32_t>(max_positions(config, limits));
   const int64_t one_row = cuda::attention_scratch_floats(1, config.heads, config.head_dim, longest);
@@ -322,6 +323,15 @@ Status CudaProgram::head(const StepView& view) {
   const CudaProduct all{&shape, nullptr, at.logits, view.vocab};
   const size_t module = static_cast<size_t>(config.layers) * static_cast<size_t>(kLayerModules);
   return lora({&all, 1}, {&module, 1}, &input, view, view.head_lora);
+}
+
+Status CudaProgram::choose(const StepView& view) {
+  if (!view.shape->chooses) return {};
+  return cuda::sample(stream, {.logits = at.logits,
+                               .stride = view.vocab,
+                               .rows = view.shape->logits_rows,
+                               .params = view.choices,
+                               .tokens = at.chosen});
 }
 
 Status CudaProgram::layers(const StepView& view) {

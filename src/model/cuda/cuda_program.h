@@ -32,6 +32,7 @@ struct Activations {
   float* up = nullptr;
   float* gathered = nullptr;  // [rows, hidden] rows of x that want logits or hidden states
   float* logits = nullptr;    // [logits rows, StepView::vocab]
+  TokenId* chosen = nullptr;  // [logits rows]
   float* lora = nullptr;      // [targets][entries][rank]
   float* attention = nullptr;
   int64_t attention_floats = 0;
@@ -59,6 +60,8 @@ struct CudaProgram {
   // at.x are lost).
   Status hidden(const StepView& view);
   Status head(const StepView& view);
+  // After head(): tokens from the logits of the rows that choose, into at.chosen.
+  Status choose(const StepView& view);
 
  private:
   int32_t q_width() const { return config.heads * config.head_dim; }

@@ -51,8 +51,8 @@ LoraSizes rounded_lora(const LoraSizes& sizes, const LoraSizes& limits) {
 
 uint64_t StepShape::hash() const {
   uint64_t hash = fast_hash(reinterpret_cast<const std::byte*>(ranks.data()), ranks.size() * sizeof(int32_t), 0);
-  for (const int32_t number : {rows, logits_rows, hidden_rows, positions_max, slots, lora.segments, lora.parts,
-                               lora.runs, lora.entries, head_lora.parts, head_lora.entries}) {
+  for (const int32_t number : {rows, logits_rows, int32_t{chooses}, hidden_rows, positions_max, slots, lora.segments,
+                               lora.parts, lora.runs, lora.entries, head_lora.parts, head_lora.entries}) {
     hash = mix64(hash ^ static_cast<uint64_t>(number));
   }
   return mix64(hash ^ reinterpret_cast<uintptr_t>(kv.base));

@@ -23,6 +23,7 @@ struct LoraSizes {
 struct StepShape {
   int32_t rows = 0;
   int32_t logits_rows = 0;
+  bool chooses = false;       // tokens from (some of) the logits
   int32_t hidden_rows = 0;    // 0 in a bucket
   int32_t positions_max = 0;  // every position is below it
   int32_t slots = 0;

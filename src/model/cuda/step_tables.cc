@@ -89,7 +89,8 @@ int64_t StepTables::bytes(const ModelConfig& config, const Options& options) {
   const int64_t lora = room<cuda::DeviceLoraSegment>(plan.segments) + room<cuda::DeviceLoraPart>(plan.entries) +
                        room<cuda::DeviceLoraRun>(plan.rows) + room<int32_t>(plan.entries);
   return 6 * room<int32_t>(rows) + room<int32_t>(options.limits.logits_rows_max) +
-         room<int32_t>(options.table_blocks_max) + room<cuda::AttentionTile>(rows) + 2 * lora +
+         room<cuda::SampleParams>(options.limits.logits_rows_max) + room<int32_t>(options.table_blocks_max) +
+         room<cuda::AttentionTile>(rows) + 2 * lora +
          room<cuda::DeviceLora>(static_cast<int64_t>(module_count(config)) * options.slots_max) +
          options.host_delta_bytes_max;
 }
@@ -171,6 +172,7 @@ void StepTables::measure(const ModelBatch& batch, const CudaKv& kv, bool bucket)
   StepShape& shape = shape_;
   shape.rows = static_cast<int32_t>(batch.tokens.size());
   shape.logits_rows = static_cast<int32_t>(batch.logits_rows.size());
+  shape.chooses = !batch.choices.empty();
   shape.hidden_rows = static_cast<int32_t>(batch.hidden_rows.size());
   shape.positions_max = 0;
   for (const RowGroup& group : batch.groups) {
@@ -202,6 +204,26 @@ Status StepTables::put_rows(const ModelBatch& batch, int32_t** tables, StepView&
   TRY(take(static_cast<size_t>(shape_.rows), tables, &view.rows.tables));
   std::fill_n(*tables, shape_.rows, -1);
   return {};
+}
+
+// Rows beyond the step's own choose nothing. A row chooses among the columns that its head writes.
+void StepTables::fill_choices(const ModelBatch& batch, cuda::SampleParams* choices) const {
+  std::fill_n(choices, shape_.logits_rows, cuda::SampleParams{});
+  const auto rows = static_cast<int32_t>(batch.choices.size());
+  for (const SavedRun& run : logits_saved_) {
+    const int32_t columns = own_head(run) ? run.saved->lm_head.rows : config_->vocab;
+    for (int32_t row = run.row_begin; row < std::min(rows, run.row_begin + run.row_count); ++row) {
+      const RowChoice& choice = batch.choices[static_cast<size_t>(row)];
+      choices[row] = {.temperature = choice.temperature,
+                      .top_p = choice.top_p,
+                      .min_p = choice.min_p,
+                      .top_k = choice.top_k,
+                      .seed = choice.seed,
+                      .position = choice.position,
+                      .choice = choice.choice,
+                      .vocab = std::min(choice.vocab, columns)};
+    }
+  }
 }
 
 Status StepTables::put_blocks(const ModelBatch& batch, int32_t blocks, int32_t* tables, StepView& view) {
@@ -439,14 +461,17 @@ Result<StepView> StepTables::fill(const ModelBatch& batch, const CudaKv& kv, Cud
   measure(batch, kv, view.bucket);
 
   int32_t* tables = nullptr;
+  cuda::SampleParams* choices = nullptr;
   cuda::DeviceLora* sources = nullptr;
   TRY(put_rows(batch, &tables, view));
+  if (shape_.chooses) TRY(take(static_cast<size_t>(shape_.logits_rows), &choices, &view.choices));
   TRY(put_attention(batch, view));
   TRY(put_lora(plan_, shape_.lora, view.lora));
   TRY(put_lora(head_plan_, shape_.head_lora, view.head_lora));
   TRY(take(module_count(*config_) * static_cast<size_t>(shape_.slots), &sources, &view.sources));
   TRY(put_blocks(batch, kv.blocks(), tables, view));  // from here on addresses are the step's own
   TRY(put_saved(batch, adapters, view));
+  if (shape_.chooses) fill_choices(batch, choices);
   if (!batch.segments.empty()) {
     TRY(ensure_adapters(batch, adapters));
     TRY(put_sources(batch, adapters, sources));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // StepTables: what a step's kernels read besides activations, filled on the host into one pinned buffer and copied to
 // the device at once: tokens, positions, block tables, attention tiles, LoRA plans, the table of LoRA sources, the rows
-// of logits, trained tokens, host deltas. A decode step is filled up to its bucket (StepShape) with idle rows, parts
-// and runs. Rows whose adapter replaces full tensors are in no bucket: their launches name these tensors, so a step
-// with one is launched as it is, kernel by kernel.
+// of logits and how their tokens are chosen, trained tokens, host deltas. A decode step is filled up to its bucket
+// (StepShape) with idle rows, parts and runs. Rows whose adapter replaces full tensors are in no bucket: their launches
+// name these tensors, so a step with one is launched as it is, kernel by kernel.
 //
 // Thread: the model's. Ownership: owns both buffers; the spans of a StepView live until the next fill(). Invariants: no
 // allocation after create() but for adapters that nobody brought before their first step; the step before is done when
@@ -68,6 +68,7 @@ struct StepView {
   cuda::StepRows rows;
   const int32_t* hidden_from = nullptr;
   const int32_t* logits_from = nullptr;
+  const cuda::SampleParams* choices = nullptr;  // of the rows that want logits, where the shape says that it chooses
   std::span<const AttentionRun> runs;
   const cuda::AttentionTile* tiles = nullptr;
   int32_t tile_count = 0;
@@ -110,6 +111,7 @@ class StepTables {
   LoraSizes plan_sizes(const cuda::LoraPlan& plan, std::span<const LoraSegment> segments) const;
   void measure(const ModelBatch& batch, const CudaKv& kv, bool bucket);
   Status put_rows(const ModelBatch& batch, int32_t** tables, StepView& view);
+  void fill_choices(const ModelBatch& batch, cuda::SampleParams* choices) const;
   Status put_blocks(const ModelBatch& batch, int32_t blocks, int32_t* tables, StepView& view);
   Status put_attention(const ModelBatch& batch, StepView& view);
   Status put_lora(const cuda::LoraPlan& plan, const LoraSizes& sizes, LoraUse& use);

@@ -334,8 +334,8 @@ struct TileGemvArgs {
 };
 Status tile_gemv(CudaStream& stream, const TileGemvArgs& args);
 
-// The same for weights in f32, bf16 or f16 and inputs in f32 or bf16. 1 to kGemvRows rows. With `columns` the weights are
-// some of a matrix's rows: output o goes to y's column columns[o].
+// The same for weights in f32, bf16 or f16 and inputs in f32 or bf16. 1 to kGemvRows rows. With `columns` the weights
+// are some of a matrix's rows: output o goes to y's column columns[o].
 struct PlainGemvArgs {
   const void* x = nullptr;
   DType x_dtype = DType::kBF16;
@@ -352,10 +352,10 @@ Status plain_gemv(CudaStream& stream, const PlainGemvArgs& args);
 
 // --- sampling: one token a row, as sampling/sampler.h chooses it from logits that were already adjusted (penalties,
 // bias, masks): temperature, top-k, top-p, min-p, then the inverse of the cumulated distribution at
-// uniform_at(seed, choice, position), best first, or by id where nothing is cut off. Greedy (temperature 0 or top_k 1)
-// is exact: ties go to the lowest id. Weights are e^x in f32 as integers of 2^-31, whose sums do not depend on their
-// order: a token less likely than that beside the best is never drawn, and a draw may differ from the host's where the
-// two roundings put the target on either side of a token.
+// uniform_at(seed, choice, position), best first where top-k or top-p cuts off, else by id. Greedy (temperature 0 or
+// top_k 1) is exact: ties go to the lowest id. Weights are e^x in f32 as integers of 2^-31, whose sums do not depend on
+// their order: a token less likely than that beside the best is never drawn, and a draw may differ from the host's where
+// the two roundings put the target on either side of a token.
 
 struct SampleParams {
   float temperature = 0;
@@ -365,13 +365,12 @@ struct SampleParams {
   uint64_t seed = 0;
   uint64_t position = 0;
   uint32_t choice = 0;
-  uint32_t idle = 0;  // not 0: nothing is written
+  int32_t vocab = 0;  // of the row, at most the stride; 0: nothing is read or written
 };
 struct SampleArgs {
-  const float* logits = nullptr;  // [rows, vocab]
+  const float* logits = nullptr;  // [rows, stride]
   int64_t stride = 0;
   int32_t rows = 0;
-  int32_t vocab = 0;
   const SampleParams* params = nullptr;  // [rows]
   TokenId* tokens = nullptr;             // [rows]: -1 where nothing is possible (every logit -inf or NaN)
 };

@@ -8,10 +8,12 @@
 // groups of eight beside the large product, a prefill's attention row by row beside that in tiles. --smoke: tiny sizes,
 // to see it run.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/prng.h"
@@ -387,18 +389,25 @@ class Bench {
     for (const int32_t vocab : {sizes_.vocab, 4 * sizes_.vocab}) {
       constexpr int32_t kRows = 32;
       const int32_t rows = sizes_.calls == 1 ? 2 : kRows;
-      TRY_ASSIGN(float* const logits, floats(int64_t{rows} * vocab));
-      for (const float temperature : {0.0f, 0.8f}) {
-        TRY_ASSIGN(const SampleParams* const params,
-                   upload(std::vector<SampleParams>(static_cast<size_t>(rows),
-                                                    {.temperature = temperature, .top_p = 0.9f, .top_k = 40})));
+      std::vector<float> spread(static_cast<size_t>(rows) * static_cast<size_t>(vocab));
+      for (float& logit : spread) {  // about normal, with a deviation of 3
+        double sum = 0;
+        for (int i = 0; i < 4; ++i) sum += prng_.uniform() - 0.5;
+        logit = static_cast<float>(sum * 3 * std::sqrt(3.0));
+      }
+      TRY_ASSIGN(const float* const logits, upload(spread));
+      const std::pair<const char*, SampleParams> ways[] = {
+          {"greedy", {.vocab = vocab}},
+          {"temperature", {.temperature = 0.8f, .vocab = vocab}},
+          {"top-k and top-p", {.temperature = 0.8f, .top_p = 0.9f, .top_k = 40, .vocab = vocab}},
+          {"top-p", {.temperature = 0.8f, .top_p = 0.9f, .vocab = vocab}}};
+      for (const auto& [way, one] : ways) {
+        TRY_ASSIGN(const SampleParams* const params, upload(std::vector<SampleParams>(static_cast<size_t>(rows), one)));
         TRY_ASSIGN(TokenId* const tokens, upload(std::vector<TokenId>(static_cast<size_t>(rows))));
-        const SampleArgs args{
-            .logits = logits, .stride = vocab, .rows = rows, .vocab = vocab, .params = params, .tokens = tokens};
+        const SampleArgs args{.logits = logits, .stride = vocab, .rows = rows, .params = params, .tokens = tokens};
         TRY_ASSIGN(const double taken, seconds([&](int) { return sample(stream_, args); }));
-        print(std::string(temperature > 0 ? "sampling, top-k and top-p, " : "sampling, greedy, ") +
-                  std::to_string(rows) + " x " + std::to_string(vocab),
-              taken, 4.0 * rows * vocab, 0);
+        print(std::string("sampling, ") + way + ", " + std::to_string(rows) + " x " + std::to_string(vocab), taken,
+              4.0 * rows * vocab, 0);
       }
       forget();
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block a row. Numbers become keys that sort as integers; cuts and draws are found by descending through the key's
-// four bytes with a histogram of counts and weights, so nothing is sorted. Weights are integers (cuda_ops.h): their
-// sums are exact in any order, and atomics keep every result the same from run to run.
+// A block a row. Numbers become keys that sort as integers, weights are integers (cuda_ops.h) whose sums are exact in
+// any order, so atomics keep every result the same from run to run. What is cut off (top-k, top-p) is mostly found
+// among the few tokens near the best, which are gathered and sorted; where they are too many or too few, by descending
+// through the key's four bytes with a histogram of counts and weights, which sorts nothing. Both find the same token.
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/dispatch.h"
 #include "ops/cuda/numbers.cuh"
@@ -19,6 +20,12 @@ DEVICE unsigned key_of(float logit) {
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 DEVICE float logit_of(unsigned key) { return __uint_as_float((key & 0x80000000u) != 0 ? key & 0x7FFFFFFFu : ~key); }
+
+// Top-p: the least weight that what stays has together.
+DEVICE Mass nucleus_goal(float top_p, Mass total) {
+  const auto goal = static_cast<Mass>(static_cast<double>(fmaxf(0.0f, top_p)) * static_cast<double>(total));
+  return goal > 0 ? goal : 1;
+}
 
 struct Row {
   const float* logits;
@@ -130,12 +137,16 @@ DEVICE Mass warp_prefix(Mass x) {
   return x;
 }
 
-// The first id at which the masses, added in the order of ids, pass `goal` (which is below their sum).
+constexpr int kWarps = kThreads / 32;
+
+DEVICE int chunk_of(int vocab) { return ((vocab + kThreads - 1) / kThreads + 31) / 32 * 32; }
+
+// The masses of each chunk of ids, and their sum.
 template <typename MassOf>
-DEVICE int find_in_order(int vocab, Mass goal, MassOf mass_of, InOrder* s) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int chunk = ((vocab + kThreads - 1) / kThreads + 31) / 32 * 32;
-  for (int c = warp; c < kThreads; c += kThreads / 32) {
+DEVICE Mass sum_chunks(int vocab, MassOf mass_of, InOrder* s) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int chunk = chunk_of(vocab);
+  for (int c = thread / 32; c < kThreads; c += kWarps) {
     Mass sum = 0;
     for (int i = lane; i < chunk; i += 32) {
       const int id = c * chunk + i;
@@ -145,6 +156,17 @@ DEVICE int find_in_order(int vocab, Mass goal, MassOf mass_of, InOrder* s) {
     if (lane == 31) s->sums[c] = sum;
   }
   __syncthreads();
+  Mass total = 0;
+  for (int c = 0; c < kThreads; ++c) total += s->sums[c];
+  return total;
+}
+
+// After sum_chunks() of the same masses: the first id at which they, added in the order of ids, pass `goal`, which is
+// below their sum.
+template <typename MassOf>
+DEVICE int find_in_order(int vocab, Mass goal, MassOf mass_of, InOrder* s) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int chunk = chunk_of(vocab);
   if (thread == 0) {
     Mass before = 0;
     int c = 0;
@@ -154,7 +176,7 @@ DEVICE int find_in_order(int vocab, Mass goal, MassOf mass_of, InOrder* s) {
     s->token = -1;
   }
   __syncthreads();
-  if (warp == 0) {
+  if (thread < 32) {
     Mass before = 0;
     for (int i = lane; i < chunk; i += 32) {
       const int id = s->chunk * chunk + i;
@@ -168,6 +190,80 @@ DEVICE int find_in_order(int vocab, Mass goal, MassOf mass_of, InOrder* s) {
   }
   __syncthreads();
   return s->token;
+}
+
+// The tokens near the best, best first.
+constexpr int kNearMost = 1024;
+constexpr float kNear = 8.0f;  // in units of the temperature: weights from e^-8 of the best's on
+struct Near {
+  Mass order[kNearMost];  // key, then ids downwards: sorts as better() does
+  Mass mass[kNearMost];
+  int count, token;
+  DEVICE unsigned key(int i) const { return static_cast<unsigned>(order[i] >> 32); }
+  DEVICE int id(int i) const { return static_cast<int>(~static_cast<unsigned>(order[i])); }
+};
+
+// False: there are more than kNearMost.
+DEVICE bool gather_near(const Row& row, Near* near) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) near->count = 0;
+  __syncthreads();
+  const unsigned least = key_of(row.top - kNear * row.temperature);
+  for (int id = thread; id < row.vocab; id += kThreads) {
+    const unsigned key = row.key(id);
+    if (key == 0 || key < least) continue;
+    const int place = atomicAdd(&near->count, 1);
+    if (place < kNearMost) near->order[place] = static_cast<Mass>(key) << 32 | ~static_cast<unsigned>(id);
+  }
+  __syncthreads();
+  const int count = near->count;
+  if (count > kNearMost) return false;
+  int padded = 2;
+  while (padded < count) padded *= 2;
+  for (int i = count + thread; i < padded; i += kThreads) near->order[i] = 0;
+  __syncthreads();
+  // Batcher's bitonic sort, descending.
+  for (int size = 2; size <= padded; size *= 2) {
+    for (int step = size / 2; step > 0; step /= 2) {
+      for (int pair = thread; pair < padded / 2; pair += kThreads) {
+        const int low = pair / step * 2 * step + pair % step, high = low + step;
+        const Mass a = near->order[low], b = near->order[high];
+        if ((a < b) == ((low & size) == 0)) near->order[low] = b, near->order[high] = a;
+      }
+      __syncthreads();
+    }
+  }
+  for (int i = thread; i < count; i += kThreads) near->mass[i] = row.weight(near->key(i));
+  __syncthreads();
+  return true;
+}
+
+// The token that top-k, top-p and min-p leave at u, by one thread, from the tokens near the best; -1: they are not
+// enough. `all` is the mass of all tokens.
+DEVICE int draw_near(const Near& near, const SampleParams& p, bool cut_k, Mass all, unsigned floor_key, Mass u) {
+  int kept = near.count;
+  Mass total = all;
+  if (cut_k) {
+    if (kept < p.top_k) return -1;
+    kept = p.top_k;
+    total = 0;
+    for (int i = 0; i < kept; ++i) total += near.mass[i];
+  }
+  if (p.top_p < 1.0f) {
+    const Mass goal = nucleus_goal(p.top_p, total);
+    Mass sum = 0;
+    int count = 0;
+    while (count < kept && sum < goal) sum += near.mass[count++];
+    if (sum < goal) return -1;
+    kept = count;
+    total = sum;
+  }
+  while (near.key(kept - 1) < floor_key) total -= near.mass[--kept];
+  const Mass target = __umul64hi(u, total);
+  Mass sum = near.mass[0];
+  int drawn = 0;
+  while (sum <= target) sum += near.mass[++drawn];
+  return near.id(drawn);
 }
 
 // The upper 64 bits of Philox4x32-10's first two words, as base/prng.h has them.
@@ -188,19 +284,22 @@ DEVICE Mass philox_bits(uint64_t seed, uint32_t choice, uint64_t position) {
 }
 
 KERNEL void BLOCK_LIMIT(kThreads)
-    sample_kernel(const float* logits, int64_t stride, int vocab, const SampleParams* params, int32_t* tokens) {
+    sample_kernel(const float* logits, int64_t stride, const SampleParams* params, int32_t* tokens) {
   SHARED_ARRAY(Histogram, histogram, 1);
   SHARED_ARRAY(InOrder, in_order, 1);
+  SHARED_ARRAY(Near, near, 1);
   SHARED_ARRAY(unsigned, best_keys, kThreads / 32);
   SHARED_ARRAY(int, best_ids, kThreads / 32);
   const SampleParams p = params[blockIdx.x];
-  if (p.idle != 0) return;
+  const int vocab = p.vocab;
+  if (vocab <= 0) return;
   const int thread = static_cast<int>(threadIdx.x);
   Row row{logits + blockIdx.x * stride, vocab, 0, p.temperature};
 
   // The best: the highest key, of those the lowest id.
   unsigned key = 0;
   int id = -1;
+#pragma unroll 8
   for (int i = thread; i < vocab; i += kThreads) {
     const unsigned mine = row.key(i);
     if (mine > key) key = mine, id = i;
@@ -229,16 +328,26 @@ KERNEL void BLOCK_LIMIT(kThreads)
   // u in [0, 1) with 53 bits, times a total: the upper half of a product of integers.
   const Mass u = philox_bits(p.seed, p.choice, p.position) >> 11 << 11;
   const bool cut_k = p.top_k > 0 && p.top_k < vocab;
-  if (!cut_k && p.top_p >= 1.0f && p.min_p <= 0.0f) {
-    const auto weight = [&](int i) { return row.weight(row.key(i)); };
-    // The sum of all: their last prefix, by the same routine's chunks.
-    find_in_order(vocab, 0, weight, in_order);
-    Mass total = 0;
-    for (int c = 0; c < kThreads; ++c) total += in_order->sums[c];
-    __syncthreads();
+  const unsigned floor_key = p.min_p > 0.0f ? min(key, key_of(row.top + p.temperature * logf(p.min_p))) : 0;
+  if (!cut_k && p.top_p >= 1.0f) {  // by id, like the host
+    const auto weight = [&](int i) {
+      const unsigned mine = row.key(i);
+      return mine < floor_key ? Mass{0} : row.weight(mine);
+    };
+    const Mass total = sum_chunks(vocab, weight, in_order);
     const int token = find_in_order(vocab, __umul64hi(u, total), weight, in_order);
     if (thread == 0) tokens[blockIdx.x] = token;
     return;
+  }
+  if (gather_near(row, near)) {
+    const auto weight = [&](int i) { return row.weight(row.key(i)); };
+    const Mass all = cut_k ? 0 : sum_chunks(vocab, weight, in_order);
+    if (thread == 0) near->token = draw_near(*near, p, cut_k, all, floor_key, u);
+    __syncthreads();
+    if (near->token >= 0) {
+      if (thread == 0) tokens[blockIdx.x] = near->token;
+      return;
+    }
   }
   const Mass kEverything = ~Mass{0} >> 1;
   Cut kept{0, 0, 0, 0};
@@ -249,24 +358,21 @@ KERNEL void BLOCK_LIMIT(kThreads)
   };
   Mass total = total_of();
   if (p.top_p < 1.0f) {
-    const auto goal = static_cast<Mass>(static_cast<double>(fmaxf(0.0f, p.top_p)) * static_cast<double>(total));
-    const Cut nucleus = descend(row, kept, Until::kMassReached, goal > 0 ? goal : 1, histogram);
+    const Cut nucleus = descend(row, kept, Until::kMassReached, nucleus_goal(p.top_p, total), histogram);
     kept = nucleus.key == kept.key ? Cut{kept.key, kept.count_at, min(kept.ties, nucleus.ties), 0} : nucleus;
     total = total_of();
   }
-  if (p.min_p > 0.0f) {
-    const unsigned floor_key = min(key, key_of(row.top + p.temperature * logf(p.min_p)));
-    if (floor_key > kept.key) {
-      kept = Cut{floor_key, 0, 0, 0};
-      total = total_of();
-    }
+  if (floor_key > kept.key) {
+    kept = Cut{floor_key, 0, 0, 0};
+    total = total_of();
   }
   const Mass target = __umul64hi(u, total);
   const Cut drawn = descend(row, kept, Until::kMassPassed, target, histogram);
   const Mass each = row.weight(drawn.key);
   const Mass rank = each > 0 && target > drawn.above ? (target - drawn.above) / each : 0;
-  const int token = find_in_order(
-      vocab, rank, [&](int i) { return row.key(i) == drawn.key ? Mass{1} : Mass{0}; }, in_order);
+  const auto one_of_them = [&](int i) { return row.key(i) == drawn.key ? Mass{1} : Mass{0}; };
+  sum_chunks(vocab, one_of_them, in_order);
+  const int token = find_in_order(vocab, rank, one_of_them, in_order);
   if (thread == 0) tokens[blockIdx.x] = token;
 }
 
@@ -275,7 +381,7 @@ KERNEL void BLOCK_LIMIT(kThreads)
 Status sample(CudaStream& stream, const SampleArgs& args) {
   if (args.rows <= 0) return {};
   return launch(sample_kernel, {static_cast<unsigned>(args.rows), 1, 1}, {kThreads, 1, 1}, 0, stream.handle(),
-                args.logits, args.stride, args.vocab, args.params, args.tokens);
+                args.logits, args.stride, args.params, args.tokens);
 }
 
 }  // namespace loralei::cuda
