@@ -36,7 +36,7 @@ class BatchSlot {
   std::span<const float> logits(size_t index, int32_t vocab) const {
     return {batch_.logits + static_cast<int64_t>(index) * batch_.logits_stride, static_cast<size_t>(vocab)};
   }
-  bool is_chosen(size_t index) const { return !batch_.choices.empty() && batch_.choices[index].vocab > 0; }
+  bool is_chosen(size_t index) const { return batch_.is_chosen(index); }
   TokenId chosen(size_t index) const { return chosen_[index]; }
   // Hidden states of rows in the order of the plan's want_hidden groups. [hidden]
   std::span<const float> hidden(size_t index) const {

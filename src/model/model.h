@@ -62,12 +62,14 @@ struct ModelBatch {
   std::span<const int32_t> logits_rows;  // ascending
   float* logits = nullptr;               // [logits_rows, logits_stride]; columns beyond a row's vocabulary are -inf
   int64_t logits_stride = 0;             // >= the largest vocabulary of any row
-  // [logits_rows], or empty where the caller wants all logits. A row with a vocabulary gets its token (kNoToken: none
+  // [logits_rows], or empty where the caller wants all logits. A row with a vocabulary gets its token (-1: none
   // is possible) and no logits.
   std::span<const RowChoice> choices;
   TokenId* chosen = nullptr;             // [logits_rows]
   std::span<const int32_t> hidden_rows;  // ascending
   float* hidden = nullptr;               // [hidden_rows, hidden] after the final norm
+
+  bool is_chosen(size_t logits_row) const { return !choices.empty() && choices[logits_row].vocab > 0; }
 };
 
 // Where forward() has spent its time since the model was made. What is left of a step are norms, rotation, activations,

@@ -53,10 +53,6 @@ int64_t result_floats(const ModelConfig& config, const CudaModelOptions& options
          options.limits.logits_rows_max;
 }
 
-bool is_chosen(const ModelBatch& batch, int64_t row) {
-  return !batch.choices.empty() && batch.choices[static_cast<size_t>(row)].vocab > 0;
-}
-
 std::vector<cuda::DeviceWeight> all_weights(const CudaWeights& weights) {
   std::vector<cuda::DeviceWeight> all;
   for (const CudaLayer& layer : weights.layers) all.insert(all.end(), layer.matrix.begin(), layer.matrix.end());
@@ -120,7 +116,7 @@ Status CudaModel::State::fetch_logits(const ModelBatch& batch, const StepView& v
   }
   for (int64_t begin = 0; begin < count;) {
     int64_t end = begin;
-    while (end < count && !is_chosen(batch, end)) ++end;
+    while (end < count && !batch.is_chosen(static_cast<size_t>(end))) ++end;
     if (end > begin) {
       const int64_t at = begin * view.vocab, floats = (end - begin) * view.vocab;
       TRY(copy_to_host(results.data() + kFloat * at, program.at.logits + at, kFloat * floats, program.stream));
@@ -137,7 +133,7 @@ void CudaModel::State::give_results(const ModelBatch& batch, const StepView& vie
   for (const SavedRun& run : view.logits_saved) {
     const int64_t vocab = own_head(run) ? run.saved->lm_head.rows : program.config.vocab;
     for (int32_t row = run.row_begin; row < std::min(count, run.row_begin + run.row_count); ++row) {
-      if (is_chosen(batch, row)) {
+      if (batch.is_chosen(static_cast<size_t>(row))) {
         batch.chosen[row] = chosen_results()[row];
         continue;
       }

@@ -262,7 +262,7 @@ DEVICE int draw_near(const Near& near, const SampleParams& p, bool cut_k, Mass a
   const Mass target = __umul64hi(u, total);
   Mass sum = near.mass[0];
   int drawn = 0;
-  while (sum <= target) sum += near.mass[++drawn];
+  while (sum <= target && drawn + 1 < kept) sum += near.mass[++drawn];
   return near.id(drawn);
 }
 
