@@ -3,107 +3,16 @@
 
 #include <gtest/gtest.h>
 
-#include <deque>
-#include <mutex>
-#include <optional>
-
+#include "adapters/registry_world.h"
 #include "base/prng.h"
 
 namespace loralei {
 namespace {
 
-// Files that exist only here, and jobs that end when the test says so.
-struct World {
-  struct File {
-    FileStamp stamp;
-    int64_t bytes = 0;  // in memory
-    std::optional<Error> broken;
-  };
-  std::map<std::string, File> files;
-  std::deque<LoadJob> jobs;
-  Ledger ledger{1 << 20};
-  ManualClock clock;
-  NullLogSink log;
-  uint64_t order = 0;
-  std::mutex asked_mutex;    // several threads may read
-  AdapterLoadOptions asked;  // of the last read
-  std::unique_ptr<AdapterRegistry> registry;
-
-  explicit World(int64_t adapter_bytes = 1 << 20, RegistryOptions options = {}) {
-    ledger.set_cap(MemoryUse::kAdapters, adapter_bytes);
-    registry = std::make_unique<AdapterRegistry>(ledger, clock, log, options, [this](LoadJob&& job) {
-      jobs.push_back(std::move(job));
-      return true;
-    });
-  }
-
-  void put(const std::string& path, int64_t bytes, uint64_t inode = 1) {
-    files[path] = {{inode, bytes, 0}, bytes, std::nullopt};
-  }
-
-  AdapterSource source() {
-    return {[this](const std::string& path) -> Result<FileStamp> {
-              const auto found = files.find(path);
-              if (found == files.end()) return not_found(path + " does not exist");
-              return found->second.stamp;
-            },
-            [this](const std::string& path, const AdapterLoadOptions& options,
-                   AdapterVersionId version) -> Result<std::shared_ptr<const Adapter>> {
-              {
-                const std::lock_guard lock(asked_mutex);
-                asked = options;
-              }
-              const File& file = files.at(path);
-              if (file.broken) return *file.broken;
-              if (file.bytes > options.bytes_max) return too_large("needs " + std::to_string(file.bytes));
-              auto adapter = std::make_shared<Adapter>();
-              adapter->version = version;
-              adapter->bytes = file.bytes;
-              adapter->rank_max = 8;
-              adapter->digest[0] = static_cast<uint8_t>(file.stamp.inode);
-              return std::shared_ptr<const Adapter>(adapter);
-            }};
-  }
-
-  // Ends one job; false when none is in progress.
-  bool finish_one(size_t index = 0) {
-    if (jobs.empty()) return false;
-    LoadJob job = std::move(jobs[index]);
-    jobs.erase(jobs.begin() + static_cast<int64_t>(index));
-    registry->on_load_done(run_load_job(source(), job));
-    registry->check();
-    return true;
-  }
-  // One request that tries until it is answered.
-  AcquireOutcome use(const std::string& name, std::vector<AdapterPin>& pins, Error& error) {
-    const uint64_t since = registry->serial(), mine = ++order;
-    const std::string names[] = {name};
-    for (int round = 0; round < 20; ++round) {
-      registry->begin_round();
-      const auto outcome = registry->acquire(names, mine, since, pins, error);
-      if (outcome != AcquireOutcome::kWaiting) return outcome;
-      registry->pump();
-      registry->check();
-      (void)finish_one();
-    }
-    return AcquireOutcome::kWaiting;
-  }
-  std::vector<RegistryReply> replies() {
-    std::vector<RegistryReply> result;
-    registry->take_replies(result);
-    return result;
-  }
-  void settle() {
-    for (int i = 0; i < 20; ++i) {
-      registry->begin_round();
-      registry->pump();
-      if (!finish_one()) return;
-    }
-  }
-};
+using namespace testing_support;
 
 TEST(Registry, ColdAdapterIsLoadedOnFirstUseAndKept) {
-  World world;
+  RegistryWorld world;
   world.put("/a", 1000);
   world.registry->register_name(1, "a", "/a", false);
   ASSERT_TRUE(world.replies().at(0).status.ok());
@@ -119,7 +28,7 @@ TEST(Registry, ColdAdapterIsLoadedOnFirstUseAndKept) {
 }
 
 TEST(Registry, IdleAdaptersGoInTheirOrderAndTheOthersStay) {
-  World world;
+  RegistryWorld world;
   std::vector<AdapterPin> in_use, pins;
   Error error;
   const std::vector<std::string> names = {"used", "pinned", "first", "second", "third"};
@@ -158,7 +67,7 @@ TEST(Registry, IdleAdaptersGoInTheirOrderAndTheOthersStay) {
 
 TEST(Registry, LoadOptionsReachTheLoader) {
   for (const bool on : {false, true}) {
-    World world(1 << 20, {.strict = !on, .int8 = on});
+    RegistryWorld world(1 << 20, {.strict = !on, .int8 = on});
     world.put("/a", 1000);
     world.registry->register_name(1, "a", "/a", false);
     std::vector<AdapterPin> pins;
@@ -170,7 +79,7 @@ TEST(Registry, LoadOptionsReachTheLoader) {
 }
 
 TEST(Registry, TheLeastRecentlyUsedUnusedVersionLeaves) {
-  World world(2500 + 64 * 1024);
+  RegistryWorld world(2500 + 64 * 1024);
   for (const char* path : {"/a", "/b", "/c"}) {
     world.put(path, 1000);
     world.registry->register_name(1, path + 1, path, false);
@@ -190,7 +99,7 @@ TEST(Registry, TheLeastRecentlyUsedUnusedVersionLeaves) {
 }
 
 TEST(Registry, UsedVersionsAreNotEvictedAndTheLoadWaitsForThem) {
-  World world(100000);
+  RegistryWorld world(100000);
   world.put("/a", 60000);
   world.put("/b", 60000);
   world.registry->register_name(1, "a", "/a", false);
@@ -204,7 +113,7 @@ TEST(Registry, UsedVersionsAreNotEvictedAndTheLoadWaitsForThem) {
 }
 
 TEST(Registry, WhatCanNeverFitIsRefusedWithTheNumbersAndEvictsNobody) {
-  World world(100000);
+  RegistryWorld world(100000);
   world.put("/small", 1000);
   world.put("/big", 900000);
   world.registry->register_name(1, "small", "/small", false);
@@ -220,7 +129,7 @@ TEST(Registry, WhatCanNeverFitIsRefusedWithTheNumbersAndEvictsNobody) {
 }
 
 TEST(Registry, AFileThatGrowsInMemoryIsAskedAgainWithMoreRoom) {
-  World world;
+  RegistryWorld world;
   world.put("/q", 1000);
   world.files["/q"].bytes = 300000;  // quantised in the file, wide in memory
   world.registry->register_name(1, "q", "/q", false);
@@ -231,7 +140,7 @@ TEST(Registry, AFileThatGrowsInMemoryIsAskedAgainWithMoreRoom) {
 }
 
 TEST(Registry, AFailureIsRememberedUntilTheStampChanges) {
-  World world;
+  RegistryWorld world;
   world.put("/a", 1000);
   world.files["/a"].broken = corrupt("tensor x is cut off");
   world.registry->register_name(1, "a", "/a", false);
@@ -249,7 +158,7 @@ TEST(Registry, AFailureIsRememberedUntilTheStampChanges) {
 }
 
 TEST(Registry, AnAbsentFileIsLookedForAgain) {
-  World world;
+  RegistryWorld world;
   world.registry->register_name(1, "a", "/a", false);
   std::vector<AdapterPin> pins;
   Error error;
@@ -259,7 +168,7 @@ TEST(Registry, AnAbsentFileIsLookedForAgain) {
 }
 
 TEST(Registry, ReplaceKeepsTheOldVersionForItsUsers) {
-  World world;
+  RegistryWorld world;
   world.put("/a", 1000, 1);
   world.registry->load(1, "a", "/a", false);
   world.settle();
@@ -286,7 +195,7 @@ TEST(Registry, ReplaceKeepsTheOldVersionForItsUsers) {
 }
 
 TEST(Registry, AFailedReplacementLeavesTheOldVersionServing) {
-  World world;
+  RegistryWorld world;
   world.put("/a", 1000);
   world.registry->load(1, "a", "/a", false);
   world.settle();
@@ -302,7 +211,7 @@ TEST(Registry, AFailedReplacementLeavesTheOldVersionServing) {
 }
 
 TEST(Registry, UnloadForgetsAtOnceAndAnswersWhenTheMemoryIsFree) {
-  World world;
+  RegistryWorld world;
   world.put("/a", 1000);
   world.registry->load(1, "a", "/a", false);
   world.settle();
@@ -325,7 +234,7 @@ TEST(Registry, UnloadForgetsAtOnceAndAnswersWhenTheMemoryIsFree) {
 }
 
 TEST(Registry, UnloadDuringTheLoadFreesWhatWasRead) {
-  World world;
+  RegistryWorld world;
   world.put("/a", 1000);
   world.registry->load(1, "a", "/a", false);
   world.registry->pump();
@@ -339,7 +248,7 @@ TEST(Registry, UnloadDuringTheLoadFreesWhatWasRead) {
 }
 
 TEST(Registry, AFailedFirstLoadLeavesNoName) {
-  World world;
+  RegistryWorld world;
   world.registry->load(1, "a", "/nowhere", false);
   world.settle();
   EXPECT_EQ(world.replies().at(0).status.error().code, ErrorCode::kNotFound);
@@ -347,7 +256,7 @@ TEST(Registry, AFailedFirstLoadLeavesNoName) {
 }
 
 TEST(Registry, PinnedVersionsStayAndCountAgainstWhatCanEverFit) {
-  World world(100000);
+  RegistryWorld world(100000);
   world.put("/a", 60000);
   world.put("/b", 60000);
   world.registry->register_name(1, "a", "/a", false);
@@ -364,7 +273,7 @@ TEST(Registry, PinnedVersionsStayAndCountAgainstWhatCanEverFit) {
 }
 
 TEST(Registry, RankAboveTheLimitIsRefused) {
-  World world(1 << 20, {.rank_max = 4});
+  RegistryWorld world(1 << 20, {.rank_max = 4});
   world.put("/a", 100);
   world.registry->register_name(1, "a", "/a", false);
   std::vector<AdapterPin> pins;
@@ -376,7 +285,7 @@ TEST(Registry, RankAboveTheLimitIsRefused) {
 // Two requests that each want two adapters, with room for two in all: holding one while waiting for the other would
 // never end.
 TEST(Registry, SumsOfAdaptersDoNotBlockEachOther) {
-  World world(160000);
+  RegistryWorld world(160000);
   for (const char* path : {"/a", "/b", "/c", "/d"}) {
     world.put(path, 60000);
     world.registry->register_name(1, path + 1, path, false);
@@ -401,7 +310,7 @@ TEST(Registry, RandomTrafficLeavesNothingBehind) {
   for (uint64_t seed = 1; seed <= 15; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Prng random(seed);
-    World world(400000, {.loads_max = 2});
+    RegistryWorld world(400000, {.loads_max = 2});
     struct Request {
       std::vector<std::string> names;
       uint64_t order, since;
@@ -485,28 +394,6 @@ TEST(Registry, RandomTrafficLeavesNothingBehind) {
     EXPECT_EQ(answered, tickets);
     EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 0);
   }
-}
-
-TEST(LoadPool, ResultsComeBackAsValuesAndStopWaits) {
-  World world;
-  world.put("/a", 10);
-  world.put("/b", 20);
-  BoundedQueue<LoadDone> done(8);
-  LoadPool pool(2, world.source(), [&](LoadDone&& value) { (void)done.try_push(std::move(value)); });
-  for (uint64_t id = 1; id <= 2; ++id) {
-    LoadJob job{.id = id, .path = id == 1 ? "/a" : "/b", .read = true};
-    ASSERT_TRUE(pool.start(std::move(job)));
-  }
-  std::map<uint64_t, int64_t> bytes;
-  for (int i = 0; i < 2; ++i) {
-    auto value = done.pop();
-    ASSERT_TRUE(value && value->adapter.ok());
-    bytes[value->id] = (*value->adapter)->bytes;
-  }
-  EXPECT_EQ(bytes[1], 10);
-  EXPECT_EQ(bytes[2], 20);
-  pool.stop();
-  EXPECT_FALSE(pool.start({}));
 }
 
 }  // namespace

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests of the registry and the load pool: a registry over files that exist only here.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <mutex>
+#include <optional>
+
+#include "adapters/registry.h"
+
+namespace loralei::testing_support {
+
+// Files that exist only here, and jobs that end when the test says so.
+struct RegistryWorld {
+  struct File {
+    FileStamp stamp;
+    int64_t bytes = 0;  // in memory
+    std::optional<Error> broken;
+  };
+  std::map<std::string, File> files;
+  std::deque<LoadJob> jobs;
+  Ledger ledger{1 << 20};
+  ManualClock clock;
+  NullLogSink log;
+  uint64_t order = 0;
+  std::mutex asked_mutex;    // several threads may read
+  AdapterLoadOptions asked;  // of the last read
+  std::unique_ptr<AdapterRegistry> registry;
+
+  explicit RegistryWorld(int64_t adapter_bytes = 1 << 20, RegistryOptions options = {}) {
+    ledger.set_cap(MemoryUse::kAdapters, adapter_bytes);
+    registry = std::make_unique<AdapterRegistry>(ledger, clock, log, options, [this](LoadJob&& job) {
+      jobs.push_back(std::move(job));
+      return true;
+    });
+  }
+
+  void put(const std::string& path, int64_t bytes, uint64_t inode = 1) {
+    files[path] = {{inode, bytes, 0}, bytes, std::nullopt};
+  }
+
+  AdapterSource source() {
+    return {[this](const std::string& path) -> Result<FileStamp> {
+              const auto found = files.find(path);
+              if (found == files.end()) return not_found(path + " does not exist");
+              return found->second.stamp;
+            },
+            [this](const std::string& path, const AdapterLoadOptions& options,
+                   AdapterVersionId version) -> Result<std::shared_ptr<const Adapter>> {
+              {
+                const std::lock_guard lock(asked_mutex);
+                asked = options;
+              }
+              const File& file = files.at(path);
+              if (file.broken) return *file.broken;
+              if (file.bytes > options.bytes_max) return too_large("needs " + std::to_string(file.bytes));
+              auto adapter = std::make_shared<Adapter>();
+              adapter->version = version;
+              adapter->bytes = file.bytes;
+              adapter->rank_max = 8;
+              adapter->digest[0] = static_cast<uint8_t>(file.stamp.inode);
+              return std::shared_ptr<const Adapter>(adapter);
+            }};
+  }
+
+  // Ends one job; false when none is in progress.
+  bool finish_one(size_t index = 0) {
+    if (jobs.empty()) return false;
+    LoadJob job = std::move(jobs[index]);
+    jobs.erase(jobs.begin() + static_cast<int64_t>(index));
+    registry->on_load_done(run_load_job(source(), job));
+    registry->check();
+    return true;
+  }
+  // One request that tries until it is answered.
+  AcquireOutcome use(const std::string& name, std::vector<AdapterPin>& pins, Error& error) {
+    const uint64_t since = registry->serial(), mine = ++order;
+    const std::string names[] = {name};
+    for (int round = 0; round < 20; ++round) {
+      registry->begin_round();
+      const auto outcome = registry->acquire(names, mine, since, pins, error);
+      if (outcome != AcquireOutcome::kWaiting) return outcome;
+      registry->pump();
+      registry->check();
+      (void)finish_one();
+    }
+    return AcquireOutcome::kWaiting;
+  }
+  std::vector<RegistryReply> replies() {
+    std::vector<RegistryReply> result;
+    registry->take_replies(result);
+    return result;
+  }
+  void settle() {
+    for (int i = 0; i < 20; ++i) {
+      registry->begin_round();
+      registry->pump();
+      if (!finish_one()) return;
+    }
+  }
+};
+
+}  // namespace loralei::testing_support
