@@ -20,7 +20,7 @@ const std::string kRoot = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
 const std::vector<std::string> kPaths = {"gqa-qv-r8",  "gqa-all-r16",    "gqa-rank-pattern",    "gqa-regex",
                                          "gqa-rslora", "gqa-embed-tied", "gqa-save-embed-tied", "gqa-tokens-tied"};
 constexpr int kNames = 6;
-constexpr int kTurns = 4000;
+constexpr int kTurns = 100'000;
 constexpr size_t kCrowd = 40;  // requests in flight at most
 
 class Soak : public testing::Test {
