@@ -26,9 +26,8 @@ class Executor {
   virtual int32_t kv_blocks() const { return 0; }
   virtual int64_t adapter_bytes() const { return 0; }  // of copies of adapters in a memory of its own
   virtual const ModelLimits& limits() const = 0;       // the engine plans within them
-  virtual bool chooses_tokens() const {
-    return false;
-  }                                                // takes ModelBatch::choices, so that logits stay where they are
+  // Takes ModelBatch::choices, so that logits stay where they are.
+  virtual bool chooses_tokens() const { return false; }
   virtual ModelTimes times() const { return {}; }  // since it was made
   // Of weights read from disk in every step, whatever its rows: where there are some, rows more are nearly free.
   virtual int64_t streamed_bytes() const { return 0; }

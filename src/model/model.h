@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "formats/model_config.h"
 #include "ops/op_table.h"
+#include "ops/row_choice.h"
 #include "weights/weight_store.h"
 
 namespace loralei {
@@ -33,19 +34,6 @@ struct RowOverride {
   int32_t row_count = 0;
   const SavedTensors* saved = nullptr;
   AdapterVersionId version;  // which loaded copy they are of, for who keeps them by address; 0: unknown
-};
-
-// How the token that a row of logits predicts is chosen by who has the logits (Executor::chooses_tokens()):
-// sampling/sampler.h from temperature on, nothing before it.
-struct RowChoice {
-  float temperature = 0;
-  float top_p = 1;
-  float min_p = 0;
-  int32_t top_k = 0;
-  uint64_t seed = 0;
-  uint64_t position = 0;  // of the token to choose
-  uint32_t choice = 0;
-  int32_t vocab = 0;  // of the row; 0: nothing is chosen, the caller wants the logits
 };
 
 // The step in the form kernels read: pointers into the engine's batch slot, valid during forward().

@@ -330,7 +330,7 @@ Status CudaProgram::choose(const StepView& view) {
   return cuda::sample(stream, {.logits = at.logits,
                                .stride = view.vocab,
                                .rows = view.shape->logits_rows,
-                               .params = view.choices,
+                               .choices = view.choices,
                                .tokens = at.chosen});
 }
 

@@ -89,7 +89,7 @@ int64_t StepTables::bytes(const ModelConfig& config, const Options& options) {
   const int64_t lora = room<cuda::DeviceLoraSegment>(plan.segments) + room<cuda::DeviceLoraPart>(plan.entries) +
                        room<cuda::DeviceLoraRun>(plan.rows) + room<int32_t>(plan.entries);
   return 6 * room<int32_t>(rows) + room<int32_t>(options.limits.logits_rows_max) +
-         room<cuda::SampleParams>(options.limits.logits_rows_max) + room<int32_t>(options.table_blocks_max) +
+         room<RowChoice>(options.limits.logits_rows_max) + room<int32_t>(options.table_blocks_max) +
          room<cuda::AttentionTile>(rows) + 2 * lora +
          room<cuda::DeviceLora>(static_cast<int64_t>(module_count(config)) * options.slots_max) +
          options.host_delta_bytes_max;
@@ -207,21 +207,14 @@ Status StepTables::put_rows(const ModelBatch& batch, int32_t** tables, StepView&
 }
 
 // Rows beyond the step's own choose nothing. A row chooses among the columns that its head writes.
-void StepTables::fill_choices(const ModelBatch& batch, cuda::SampleParams* choices) const {
-  std::fill_n(choices, shape_.logits_rows, cuda::SampleParams{});
+void StepTables::fill_choices(const ModelBatch& batch, RowChoice* choices) const {
+  std::fill_n(choices, shape_.logits_rows, RowChoice{});
   const auto rows = static_cast<int32_t>(batch.choices.size());
   for (const SavedRun& run : logits_saved_) {
     const int32_t columns = own_head(run) ? run.saved->lm_head.rows : config_->vocab;
     for (int32_t row = run.row_begin; row < std::min(rows, run.row_begin + run.row_count); ++row) {
-      const RowChoice& choice = batch.choices[static_cast<size_t>(row)];
-      choices[row] = {.temperature = choice.temperature,
-                      .top_p = choice.top_p,
-                      .min_p = choice.min_p,
-                      .top_k = choice.top_k,
-                      .seed = choice.seed,
-                      .position = choice.position,
-                      .choice = choice.choice,
-                      .vocab = std::min(choice.vocab, columns)};
+      choices[row] = batch.choices[static_cast<size_t>(row)];
+      choices[row].vocab = std::min(choices[row].vocab, columns);
     }
   }
 }
@@ -461,7 +454,7 @@ Result<StepView> StepTables::fill(const ModelBatch& batch, const CudaKv& kv, Cud
   measure(batch, kv, view.bucket);
 
   int32_t* tables = nullptr;
-  cuda::SampleParams* choices = nullptr;
+  RowChoice* choices = nullptr;
   cuda::DeviceLora* sources = nullptr;
   TRY(put_rows(batch, &tables, view));
   if (shape_.chooses) TRY(take(static_cast<size_t>(shape_.logits_rows), &choices, &view.choices));

@@ -68,7 +68,7 @@ struct StepView {
   cuda::StepRows rows;
   const int32_t* hidden_from = nullptr;
   const int32_t* logits_from = nullptr;
-  const cuda::SampleParams* choices = nullptr;  // of the rows that want logits, where the shape says that it chooses
+  const RowChoice* choices = nullptr;  // of the rows that want logits, where the shape says that it chooses
   std::span<const AttentionRun> runs;
   const cuda::AttentionTile* tiles = nullptr;
   int32_t tile_count = 0;
@@ -111,7 +111,7 @@ class StepTables {
   LoraSizes plan_sizes(const cuda::LoraPlan& plan, std::span<const LoraSegment> segments) const;
   void measure(const ModelBatch& batch, const CudaKv& kv, bool bucket);
   Status put_rows(const ModelBatch& batch, int32_t** tables, StepView& view);
-  void fill_choices(const ModelBatch& batch, cuda::SampleParams* choices) const;
+  void fill_choices(const ModelBatch& batch, RowChoice* choices) const;
   Status put_blocks(const ModelBatch& batch, int32_t blocks, int32_t* tables, StepView& view);
   Status put_attention(const ModelBatch& batch, StepView& view);
   Status put_lora(const cuda::LoraPlan& plan, const LoraSizes& sizes, LoraUse& use);

@@ -17,6 +17,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "device/cuda/cuda_stream.h"
+#include "ops/row_choice.h"
 #include "tensor/dtype.h"
 #include "tensor/weight_view.h"
 
@@ -354,25 +355,15 @@ Status plain_gemv(CudaStream& stream, const PlainGemvArgs& args);
 // bias, masks): temperature, top-k, top-p, min-p, then the inverse of the cumulated distribution at
 // uniform_at(seed, choice, position), best first where top-k or top-p cuts off, else by id. Greedy (temperature 0 or
 // top_k 1) is exact: ties go to the lowest id. Weights are e^x in f32 as integers of 2^-31, whose sums do not depend on
-// their order: a token less likely than that beside the best is never drawn, and a draw may differ from the host's where
-// the two roundings put the target on either side of a token.
+// their order: a token less likely than that beside the best is never drawn, and a draw may differ from the host's
+// where the two roundings put the target on either side of a token.
 
-struct SampleParams {
-  float temperature = 0;
-  float top_p = 1;
-  float min_p = 0;
-  int32_t top_k = 0;
-  uint64_t seed = 0;
-  uint64_t position = 0;
-  uint32_t choice = 0;
-  int32_t vocab = 0;  // of the row, at most the stride; 0: nothing is read or written
-};
 struct SampleArgs {
   const float* logits = nullptr;  // [rows, stride]
   int64_t stride = 0;
   int32_t rows = 0;
-  const SampleParams* params = nullptr;  // [rows]
-  TokenId* tokens = nullptr;             // [rows]: -1 where nothing is possible (every logit -inf or NaN)
+  const RowChoice* choices = nullptr;  // [rows]; a vocabulary is at most the stride, without one nothing is written
+  TokenId* tokens = nullptr;           // [rows]: -1 where nothing is possible (every logit -inf or NaN)
 };
 Status sample(CudaStream& stream, const SampleArgs& args);
 

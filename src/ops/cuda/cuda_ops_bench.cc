@@ -396,15 +396,15 @@ class Bench {
         logit = static_cast<float>(sum * 3 * std::sqrt(3.0));
       }
       TRY_ASSIGN(const float* const logits, upload(spread));
-      const std::pair<const char*, SampleParams> ways[] = {
+      const std::pair<const char*, RowChoice> ways[] = {
           {"greedy", {.vocab = vocab}},
           {"temperature", {.temperature = 0.8f, .vocab = vocab}},
           {"top-k and top-p", {.temperature = 0.8f, .top_p = 0.9f, .top_k = 40, .vocab = vocab}},
           {"top-p", {.temperature = 0.8f, .top_p = 0.9f, .vocab = vocab}}};
       for (const auto& [way, one] : ways) {
-        TRY_ASSIGN(const SampleParams* const params, upload(std::vector<SampleParams>(static_cast<size_t>(rows), one)));
+        TRY_ASSIGN(const RowChoice* const params, upload(std::vector<RowChoice>(static_cast<size_t>(rows), one)));
         TRY_ASSIGN(TokenId* const tokens, upload(std::vector<TokenId>(static_cast<size_t>(rows))));
-        const SampleArgs args{.logits = logits, .stride = vocab, .rows = rows, .params = params, .tokens = tokens};
+        const SampleArgs args{.logits = logits, .stride = vocab, .rows = rows, .choices = params, .tokens = tokens};
         TRY_ASSIGN(const double taken, seconds([&](int) { return sample(stream_, args); }));
         print(std::string("sampling, ") + way + ", " + std::to_string(rows) + " x " + std::to_string(vocab), taken,
               4.0 * rows * vocab, 0);

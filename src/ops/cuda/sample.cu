@@ -240,7 +240,7 @@ DEVICE bool gather_near(const Row& row, Near* near) {
 
 // The token that top-k, top-p and min-p leave at u, by one thread, from the tokens near the best; -1: they are not
 // enough. `all` is the mass of all tokens.
-DEVICE int draw_near(const Near& near, const SampleParams& p, bool cut_k, Mass all, unsigned floor_key, Mass u) {
+DEVICE int draw_near(const Near& near, const RowChoice& p, bool cut_k, Mass all, unsigned floor_key, Mass u) {
   int kept = near.count;
   Mass total = all;
   if (cut_k) {
@@ -284,13 +284,13 @@ DEVICE Mass philox_bits(uint64_t seed, uint32_t choice, uint64_t position) {
 }
 
 KERNEL void BLOCK_LIMIT(kThreads)
-    sample_kernel(const float* logits, int64_t stride, const SampleParams* params, int32_t* tokens) {
+    sample_kernel(const float* logits, int64_t stride, const RowChoice* params, int32_t* tokens) {
   SHARED_ARRAY(Histogram, histogram, 1);
   SHARED_ARRAY(InOrder, in_order, 1);
   SHARED_ARRAY(Near, near, 1);
   SHARED_ARRAY(unsigned, best_keys, kThreads / 32);
   SHARED_ARRAY(int, best_ids, kThreads / 32);
-  const SampleParams p = params[blockIdx.x];
+  const RowChoice p = params[blockIdx.x];
   const int vocab = p.vocab;
   if (vocab <= 0) return;
   const int thread = static_cast<int>(threadIdx.x);
@@ -381,7 +381,7 @@ KERNEL void BLOCK_LIMIT(kThreads)
 Status sample(CudaStream& stream, const SampleArgs& args) {
   if (args.rows <= 0) return {};
   return launch(sample_kernel, {static_cast<unsigned>(args.rows), 1, 1}, {kThreads, 1, 1}, 0, stream.handle(),
-                args.logits, args.stride, args.params, args.tokens);
+                args.logits, args.stride, args.choices, args.tokens);
 }
 
 }  // namespace loralei::cuda

@@ -10,8 +10,8 @@ namespace {
 class CudaSample : public CudaTest {
  protected:
   // Rows of `vocab` logits, all of them possible unless the row says otherwise (-1: its vocabulary is 0).
-  std::vector<TokenId> run(const std::vector<float>& logits, int32_t vocab, std::vector<SampleParams> params) {
-    for (SampleParams& row : params) row.vocab = row.vocab == 0 ? vocab : std::max(0, row.vocab);
+  std::vector<TokenId> run(const std::vector<float>& logits, int32_t vocab, std::vector<RowChoice> params) {
+    for (RowChoice& row : params) row.vocab = row.vocab == 0 ? vocab : std::max(0, row.vocab);
     auto d_logits = device(logits);
     auto d_params = device(params);
     auto tokens = device(std::vector<TokenId>(params.size(), -7));
@@ -23,7 +23,7 @@ class CudaSample : public CudaTest {
 };
 
 // sampling/sampler.h in double, over finite logits and -inf.
-TokenId expected_token(const float* logits, int32_t vocab, const SampleParams& params) {
+TokenId expected_token(const float* logits, int32_t vocab, const RowChoice& params) {
   std::vector<TokenId> ids;
   for (TokenId id = 0; id < vocab; ++id)
     if (logits[id] > -INFINITY) ids.push_back(id);
@@ -67,14 +67,14 @@ TEST_F(CudaSample, GreedyIsExactAndTiesGoToTheLowestId) {
                                                 {-0.0f, 0, -1, -1, -1}};
   std::vector<float> logits;
   for (const auto& row : rows) logits.insert(logits.end(), row.begin(), row.end());
-  EXPECT_EQ(run(logits, 5, std::vector<SampleParams>(5)), (std::vector<TokenId>{1, -1, 1, 2, 0}));
-  std::vector<SampleParams> warm(5, {.temperature = 2, .top_k = 1});
+  EXPECT_EQ(run(logits, 5, std::vector<RowChoice>(5)), (std::vector<TokenId>{1, -1, 1, 2, 0}));
+  std::vector<RowChoice> warm(5, {.temperature = 2, .top_k = 1});
   warm[3].vocab = -1;
   warm[0].vocab = 1;
   EXPECT_EQ(run(logits, 5, warm), (std::vector<TokenId>{0, -1, 1, -7, 0}));
   Prng prng(951);
   std::vector<float> wide = random_floats(prng, 3 * 2000, 30);
-  const std::vector<TokenId> got = run(wide, 2000, std::vector<SampleParams>(3));
+  const std::vector<TokenId> got = run(wide, 2000, std::vector<RowChoice>(3));
   for (int row = 0; row < 3; ++row)
     EXPECT_EQ(got[static_cast<size_t>(row)], expected_token(&wide[static_cast<size_t>(row) * 2000], 2000, {}));
 }
@@ -83,9 +83,9 @@ TEST_F(CudaSample, DrawsAreTheHostsSamplersUpToRounding) {
   Prng prng(952);
   int different = 0, drawn = 0;
   for (int32_t vocab : {1, 7, 300, 1000, 3000}) {
-    std::vector<SampleParams> params;
+    std::vector<RowChoice> params;
     for (int i = 0; i < 32; ++i) {
-      SampleParams& p = params.emplace_back();
+      RowChoice& p = params.emplace_back();
       p.temperature = 0.2f + static_cast<float>(prng.uniform() * 2);
       p.seed = prng(), p.position = prng.below(100000), p.choice = static_cast<uint32_t>(prng.below(4));
       if (i % 4 != 0 && prng.below(2) != 0) p.top_k = 1 + static_cast<int32_t>(prng.below(40));
@@ -113,7 +113,7 @@ TEST_F(CudaSample, FrequenciesFollowTheDistribution) {
   const std::vector<float> four = {0, 1, 2, -1};
   const int draws = 600;
   std::vector<float> logits;
-  std::vector<SampleParams> params;
+  std::vector<RowChoice> params;
   for (int i = 0; i < draws; ++i) {
     logits.insert(logits.end(), four.begin(), four.end());
     params.push_back(
