@@ -29,7 +29,8 @@ measure() { # NAME serve's options...
   server=
 }
 
-measure "weights as in the file"
+measure "weights as in the file (bf16), f32 inputs" --activations f32
+measure "weights as in the file (bf16), inputs as they are by default"
 for quant in q8_0 q4_0; do
   measure "$quant, f32 inputs" --quant $quant --activations f32
   measure "$quant, int8 inputs" --quant $quant

@@ -54,10 +54,12 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
   if (model == ModelOption::kRequired) path->required();
   command.add_option("--quant,--quantization", flags.quant, "re-encode weights on load: q8_0 or q4_0")->group(group);
   command
-      .add_option("--activations", flags.activations,
-                  "layer inputs of quantised weights: int8 (rounded, fast) or f32 (as they are, slow)")
+      .add_option(
+          "--activations", flags.activations,
+          "how layer inputs meet weights: auto (rounded to int8 for quantised weights, to bf16 for bf16 ones where "
+          "the processor multiplies those), int8 (the first alone), or f32 (as they are, slow)")
       ->capture_default_str()
-      ->check(CLI::IsMember({"int8", "f32"}))
+      ->check(CLI::IsMember({"auto", "int8", "f32"}))
       ->group(group);
   command
       .add_option(
@@ -187,7 +189,8 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   options.engine.prefix_cache = !flags.no_prefix_cache;
   if (flags.speculate == "off") options.engine.speculate = Speculation::kOff;
   if (flags.speculate == "lookup") options.engine.speculate = Speculation::kLookup;
-  options.int8_activations = flags.activations == "int8";
+  if (flags.activations == "int8") options.activations = Activations::kInt8;
+  if (flags.activations == "f32") options.activations = Activations::kF32;
   TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));
   TRY(parse_size("--prefetch-window", flags.prefetch_window, options.residency.window_bytes));
   TRY_ASSIGN(options.residency.policy, parse_residency_policy(flags.residency));

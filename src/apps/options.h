@@ -17,7 +17,7 @@ namespace loralei {
 struct EngineFlags {
   EngineHostOptions host;
   std::string quant;
-  std::string activations = "int8";
+  std::string activations = "auto";
   std::string device = "auto";
   std::string kv_dtype;
   std::string memory_budget, kv_cache_memory, adapter_memory, host_adapter_memory;

@@ -37,7 +37,7 @@ TEST(Options, DefaultsAndSizes) {
   EXPECT_EQ(options->model_path, "model.gguf");
   EXPECT_EQ(options->engine.memory_budget_bytes, int64_t{2} << 30);
   EXPECT_EQ(options->engine.kv_cache_bytes, int64_t{512} << 20);
-  EXPECT_TRUE(options->int8_activations);
+  EXPECT_EQ(options->activations, Activations::kAuto);
   EXPECT_TRUE(options->engine.prefix_cache);
   EXPECT_FALSE(options->quantise);
   EXPECT_EQ(options->engine.speculate, Speculation::kAuto);
@@ -63,7 +63,7 @@ TEST(Options, FormatsAreChosenByName) {
   ASSERT_TRUE(options.ok()) << options.error().message;
   EXPECT_EQ(options->quantise, DType::kQ4_0);
   EXPECT_EQ(options->engine.kv_dtype, DType::kBF16);
-  EXPECT_FALSE(options->int8_activations);
+  EXPECT_EQ(options->activations, Activations::kF32);
 }
 
 TEST(Options, Fp8HasTwoNames) {

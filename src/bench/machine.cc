@@ -52,6 +52,8 @@ Status measure_cpu(int threads, int rounds, BenchReport& report) {
       samples.add("machine.f32_" + rate.kind + "_gflop_s" + suffix, "Gflop/s", rate.gop_s);
     samples.add("machine.int8_gop_s" + suffix, "Gop/s", int8.empty() ? 0 : int8.front().gop_s);
     for (const KindRate& rate : int8) samples.add("machine.int8_" + rate.kind + "_gop_s" + suffix, "Gop/s", rate.gop_s);
+    if (const double bf16 = probe_bf16_gflop_s(pool, clock); bf16 > 0)
+      samples.add("machine.bf16_gflop_s" + suffix, "Gflop/s", bf16);
     if (const double amx = probe_amx_int8_gop_s(pool, clock); amx > 0)
       samples.add("machine.amx_int8_gop_s" + suffix, "Gop/s", amx);
     samples.add("machine.wake_us" + suffix, "us", probe_wake_us(pool, clock));

@@ -141,10 +141,14 @@ int32_t kv_blocks_max(const MemoryPlan& plan, int32_t max_sequences, int64_t blo
 WeightOptions weight_options_of(const EngineHostOptions& options, int threads) {
   WeightOptions weights;
   weights.quantise = options.quantise;
-  weights.quantised_layout = options.int8_activations ? LayoutId::kTile16 : LayoutId::kPlain;
+  weights.quantised_layout = options.activations == Activations::kF32 ? LayoutId::kPlain : LayoutId::kTile16;
   weights.shrink = options.stream_shrink;
   weights.threads = threads;
   return weights;
+}
+Result<const OpTable*> op_table_of(const EngineHostOptions& options) {
+  return select_op_table(options.isa,
+                         options.activations == Activations::kAuto ? Bf16Inputs::kRounded : Bf16Inputs::kExact);
 }
 int threads_of(const EngineHostOptions& options) {
   return options.threads > 0 ? options.threads : std::max(1, usable_cpus());
@@ -157,7 +161,7 @@ int64_t budget_of(const EngineHostOptions& options) {
 
 Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
   TRY_ASSIGN(const BaseModelFile file, open_base_model(options.model_path));
-  TRY_ASSIGN(const OpTable* const ops, select_op_table(options.isa));
+  TRY_ASSIGN(const OpTable* const ops, op_table_of(options));
   const int threads = threads_of(options);
   const WeightOptions weight_options = weight_options_of(options, threads);
   const FixedBytes fixed = fixed_bytes(options, file.config, *ops, threads);
@@ -333,7 +337,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   Parts& parts = *host->parts_;
   parts.options = options;
   TRY_ASSIGN(parts.file, open_base_model(options.model_path));
-  TRY_ASSIGN(parts.ops, select_op_table(options.isa));
+  TRY_ASSIGN(parts.ops, op_table_of(options));
   const int threads = threads_of(options);
   parts.pool = std::make_unique<ThreadPool>(threads);
   const int64_t budget = budget_of(options);
@@ -385,7 +389,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   };
   engine.memory.kv_blocks_max = parts.kv_blocks_max;
   engine.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + parts.computed_by +
-                       (options.int8_activations ? "" : "-f32");
+                       (options.activations == Activations::kF32 ? "-f32" : "");
   TRY_ASSIGN(parts.engine, start_engine(std::move(engine)));
   return host;
 }

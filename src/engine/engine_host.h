@@ -24,12 +24,15 @@
 
 namespace loralei {
 
+// How layer inputs meet weights. kAuto rounds them as the fastest kernels take them: to int8 for quantised weights
+// (ops/args.h), to bf16 for bf16 ones where the processor multiplies those (OpTable::rounds_bf16). kInt8 does only the
+// first, kF32 neither (slow; quantised weights are decoded to f32).
+enum class Activations { kAuto, kInt8, kF32 };
+
 struct EngineHostOptions {
   std::string model_path;
   std::optional<DType> quantise;
-  // How layer inputs meet quantised weights: rounded to int8 (ops/args.h), or as they are (slow; weights decoded to
-  // f32).
-  bool int8_activations = true;
+  Activations activations = Activations::kAuto;
   std::string isa;  // "" = the best this machine has; ref, avx2, avx512_vnni ...
   int threads = 0;  // 0: the cores this process may use
   // Where the weights do not fit the budget: what is locked, and where the packed file may lie if not beside the model.

@@ -21,7 +21,8 @@ namespace loralei {
 
 // --- dense products
 
-// y[row, 0..w.rows) = x[row, 0..w.cols) * W^T (+ bias). With `accumulate`, adds to y instead.
+// y[row, 0..w.rows) = x[row, 0..w.cols) * W^T (+ bias). With `accumulate`, adds to y instead. Some tables round the
+// inputs of bf16 weights to bf16 (OpTable::rounds_bf16).
 struct MatmulArgs {
   const float* x = nullptr;  // [rows, w.cols]
   int64_t x_stride = 0;

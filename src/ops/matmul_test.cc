@@ -27,6 +27,13 @@ std::vector<float> run_matmul(const OpTable& table, int threads, const TestWeigh
   return y;
 }
 
+// What a table makes of the inputs.
+std::vector<float> inputs_of(const OpTable& table, const TestWeights& weights, std::vector<float> x) {
+  if (!table.rounds_bf16 || weights.view.dtype != DType::kBF16) return x;
+  for (float& value : x) value = bf16_to_f32(f32_to_bf16(value));
+  return x;
+}
+
 // |error| <= eps * (steps of the longest chain of additions) * sum |x w|, the standard bound of a dot product.
 void expect_product(const std::vector<float>& y, const TestWeights& weights, const std::vector<float>& x, int32_t rows,
                     const float* bias, const std::vector<float>* add_to, const std::string& what) {
@@ -65,7 +72,7 @@ TEST_P(Matmul, AgreesWithTheNaiveProduct) {
       const float* bias_used = round % 2 == 0 ? bias.data() : nullptr;
       const std::vector<float>* add_to = round % 3 == 1 ? &old : nullptr;
       const std::vector<float> y = run_matmul(table(), 1 + round % 4, weights, x, rows, bias_used, add_to);
-      expect_product(y, weights, x, rows, bias_used, add_to, dtype_info(dtype).name);
+      expect_product(y, weights, inputs_of(table(), weights, x), rows, bias_used, add_to, dtype_info(dtype).name);
     }
   }
 }
@@ -75,7 +82,8 @@ TEST_P(Matmul, AWideInputIsSummedRight) {
   for (DType dtype : {DType::kBF16, DType::kF16, DType::kQ4_K}) {
     const TestWeights weights(prng, dtype, 40, 4608, 2);
     const std::vector<float> x = random_floats(prng, 15 * 4608);
-    expect_product(run_matmul(table(), 2, weights, x, 15), weights, x, 15, nullptr, nullptr, dtype_info(dtype).name);
+    expect_product(run_matmul(table(), 2, weights, x, 15), weights, inputs_of(table(), weights, x), 15, nullptr,
+                   nullptr, dtype_info(dtype).name);
   }
 }
 
@@ -237,6 +245,14 @@ TEST(OpTables, AreChosenByName) {
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.error().code, ErrorCode::kInvalidArgument);
   EXPECT_NE(unknown.error().message.find("ref"), std::string::npos);
+}
+
+TEST(OpTables, ExactInputsExcludeThoseThatRound) {
+  for (const OpTable* table : available_op_tables()) {
+    const Result<const OpTable*> chosen = select_op_table(table->name, Bf16Inputs::kExact);
+    EXPECT_EQ(chosen.ok(), !table->rounds_bf16) << table->name;
+  }
+  EXPECT_FALSE(select_op_table("", Bf16Inputs::kExact).value()->rounds_bf16);
 }
 
 }  // namespace

@@ -10,8 +10,9 @@ namespace loralei {
 
 std::vector<const OpTable*> available_op_tables() {
   std::vector<const OpTable*> tables{&ref_op_table()};
-  for (const OpTable* table : {avx2_op_table(), avx2_vnni_op_table(), avx512_op_table(), avx512_vnni_op_table(),
-                               amx_op_table(), neon_op_table(), neon_dotprod_op_table(), neon_i8mm_op_table()}) {
+  for (const OpTable* table :
+       {avx2_op_table(), avx2_vnni_op_table(), avx512_op_table(), avx512_vnni_op_table(), avx512_bf16_op_table(),
+        amx_op_table(), neon_op_table(), neon_dotprod_op_table(), neon_i8mm_op_table()}) {
     if (table != nullptr) tables.push_back(table);
   }
   return tables;
@@ -25,8 +26,9 @@ std::vector<const OpTable*> plain_op_tables() {
   return tables;
 }
 
-Result<const OpTable*> select_op_table(std::string_view name) {
-  const std::vector<const OpTable*> tables = available_op_tables();
+Result<const OpTable*> select_op_table(std::string_view name, Bf16Inputs inputs) {
+  std::vector<const OpTable*> tables = available_op_tables();
+  if (inputs == Bf16Inputs::kExact) std::erase_if(tables, [](const OpTable* table) { return table->rounds_bf16; });
   if (name.empty()) return tables.back();
   std::string choices;
   for (const OpTable* table : tables) {
@@ -34,7 +36,9 @@ Result<const OpTable*> select_op_table(std::string_view name) {
     choices += (choices.empty() ? "" : ", ") + std::string(table->name);
   }
   return invalid_argument("instruction set '" + std::string(name) +
-                          "' is not known or not offered by this machine; choose one of: " + choices);
+                          "' is not known, not offered by this machine, or rounds inputs that --activations keeps as "
+                          "they are; choose one of: " +
+                          choices);
 }
 
 }  // namespace loralei

@@ -52,6 +52,7 @@ struct OpTable {
   void (*embed)(OpContext&, const EmbedArgs&) = nullptr;
   void (*add)(OpContext&, const AddArgs&) = nullptr;
   int64_t (*scratch_bytes)(const OpLimits&) = nullptr;
+  bool rounds_bf16 = false;      // matmul rounds the inputs of bf16 weights to bf16, to nearest even
   bool has_matrix_unit = false;  // matmul_tiles has two kernels for many rows (tile_tuning.h)
 };
 
@@ -59,7 +60,10 @@ struct OpTable {
 std::vector<const OpTable*> available_op_tables();
 // Those of them that differ in more than the products with tiles.
 std::vector<const OpTable*> plain_op_tables();
-// `name` empty: the best. An unknown or unavailable name is an error that lists the choices.
-Result<const OpTable*> select_op_table(std::string_view name);
+// How layer inputs meet bf16 weights: rounded to bf16 where that is faster, or as they are.
+enum class Bf16Inputs { kRounded, kExact };
+// `name` empty: the best. An unknown or unavailable name, or that of a table that rounds where it must not, is an error
+// that lists the choices.
+Result<const OpTable*> select_op_table(std::string_view name, Bf16Inputs inputs = Bf16Inputs::kRounded);
 
 }  // namespace loralei

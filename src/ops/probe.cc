@@ -197,6 +197,26 @@ float avx_vnni_int8_chunk() {
 }  // namespace loralei
 LORALEI_TARGET_END
 
+LORALEI_TARGET_BEGIN_AVX512_BF16
+namespace loralei {
+namespace {
+float bf16_pairs_chunk() {
+  __m512 sums[16];
+  LORALEI_UNROLL
+  for (int i = 0; i < 16; ++i) sums[i] = _mm512_set1_ps(static_cast<float>(i));
+  const auto factor = reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3F80));  // ones
+  for (int64_t loop = 0; loop < kLoops; ++loop) {
+    LORALEI_UNROLL
+    for (int i = 0; i < 16; ++i) sums[i] = _mm512_dpbf16_ps(sums[i], factor, factor);
+  }
+  LORALEI_UNROLL
+  for (int i = 1; i < 16; ++i) sums[0] = _mm512_add_ps(sums[0], sums[i]);
+  return _mm512_cvtss_f32(sums[0]);
+}
+}  // namespace
+}  // namespace loralei
+LORALEI_TARGET_END
+
 LORALEI_TARGET_BEGIN_AMX
 namespace loralei {
 namespace {
@@ -406,6 +426,14 @@ std::vector<KindRate> probe_f32_kinds(ThreadPool& pool, const Clock& clock, int 
 }
 std::vector<KindRate> probe_int8_kinds(ThreadPool& pool, const Clock& clock, int rounds) {
   return kind_rates(pool, clock, rounds, int8_kinds());
+}
+
+double probe_bf16_gflop_s(ThreadPool& pool, const Clock& clock, int rounds) {
+#if defined(__x86_64__)
+  if (host_isa().avx512_bf16)
+    return arithmetic_rate(pool, clock, rounds, {"avx512_bf16", bf16_pairs_chunk, kOps * 16 * 32});
+#endif
+  return 0;
 }
 
 double probe_amx_int8_gop_s(ThreadPool& pool, const Clock& clock, int rounds) {

@@ -43,6 +43,10 @@ struct KindRate {
 std::vector<KindRate> probe_f32_kinds(ThreadPool& pool, const Clock& clock, int rounds = 5);
 std::vector<KindRate> probe_int8_kinds(ThreadPool& pool, const Clock& clock, int rounds = 5);
 
+// 1e9 operations a second with dot products of bf16 pairs (AVX512_BF16), a multiply and an add each counted; 0 where the
+// processor has none.
+double probe_bf16_gflop_s(ThreadPool& pool, const Clock& clock, int rounds = 5);
+
 // 1e9 int8 operations a second in AMX tiles; 0 where processor or system refuse them. Asks the system for the tiles
 // (sys/cpu.h), which stays granted.
 double probe_amx_int8_gop_s(ThreadPool& pool, const Clock& clock, int rounds = 5);

@@ -167,10 +167,10 @@ CpuIsa detect_isa() {
   // Names that older compilers do not know: leaf 7.
   const bool leaf71 = __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0;
   isa.avx_vnni = isa.avx2 && leaf71 && (eax >> 4 & 1) != 0;
-  const bool avx512_bf16 = isa.avx512 && leaf71 && (eax >> 5 & 1) != 0;
+  isa.avx512_bf16 = isa.avx512 && leaf71 && (eax >> 5 & 1) != 0;
   const bool tiles = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> 24 & 1) != 0;
   isa.amx_int8 = tiles && (edx >> 25 & 1) != 0 && system_has_tiles();
-  isa.amx_bf16 = isa.amx_int8 && (edx >> 22 & 1) != 0 && avx512_bf16;
+  isa.amx_bf16 = isa.amx_int8 && (edx >> 22 & 1) != 0 && isa.avx512_bf16;
 #elif defined(__aarch64__)
   isa.dotprod = (::getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
   isa.i8mm = (::getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
@@ -190,6 +190,7 @@ std::string isa_text(const CpuIsa& isa) {
   add(isa.avx512, "avx512");
   add(isa.avx_vnni, "avx_vnni");
   add(isa.avx512_vnni, "avx512_vnni");
+  add(isa.avx512_bf16, "avx512_bf16");
   add(isa.amx_int8, "amx_int8");
   add(isa.amx_bf16, "amx_bf16");
   add(isa.dotprod, "dotprod");

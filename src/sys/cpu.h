@@ -17,10 +17,11 @@ struct CpuIsa {
   bool avx512 = false;    // F, BW, VL, DQ
   bool avx_vnni = false;  // int8 dot products of 256 bits, in the VEX encoding
   bool avx512_vnni = false;
-  bool amx_int8 = false;  // tiles of int8; usable only after request_amx()
-  bool amx_bf16 = false;  // tiles of bf16, with the vector conversions to it (AVX512_BF16); likewise
-  bool dotprod = false;   // arm64: int8 dot products (NEON itself is part of the architecture)
-  bool i8mm = false;      // arm64: int8 matrix products
+  bool avx512_bf16 = false;  // dot products of bf16 pairs and conversions to bf16
+  bool amx_int8 = false;     // tiles of int8; usable only after request_amx()
+  bool amx_bf16 = false;     // tiles of bf16, where there is avx512_bf16 as well; likewise
+  bool dotprod = false;      // arm64: int8 dot products (NEON itself is part of the architecture)
+  bool i8mm = false;         // arm64: int8 matrix products
 };
 CpuIsa detect_isa();
 // Asks Linux for the tile registers (arch_prctl ARCH_REQ_XCOMP_PERM), for all threads of this process and for ever;

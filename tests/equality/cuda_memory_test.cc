@@ -211,6 +211,7 @@ TEST_F(CudaMemory, UnderLoadTheBudgetIsKept) {
   };
   EngineHostOptions cores = options_;
   cores.device = {};
+  cores.activations = Activations::kInt8;  // this device keeps inputs as they are
   cores.engine.adapter_bytes = 0;
   EngineDriver on_cores(cores);
   int64_t most = 0;
@@ -237,6 +238,7 @@ TEST_F(CudaMemory, BiasesAreStillThereForAdapters) {
   options_.model_path = kGolden + "models/qwen2";
   EngineHostOptions cores = options_;
   cores.device = {};
+  cores.activations = Activations::kInt8;  // this device keeps inputs as they are
   EngineDriver on_cores(cores), on_device(options_);
   ASSERT_TRUE(on_cores.running() && on_device.running());
   const auto text = [&](EngineDriver& driver) {

@@ -202,6 +202,7 @@ TEST_P(EngineEquality, GuessedAheadIsOneByOne) {
 TEST_P(EngineEquality, GreedyTextIsThatOfTheLayerProgram) {
   HarnessOptions plain;
   plain.kv_dtype = subject().kv;
+  plain.table = select_op_table("").value();  // the engine's
   auto harness = ModelHarness::open(kRoot + subject().model, plain);
   ASSERT_TRUE(harness.ok()) << harness.error().message;
   const auto driver = start(options());

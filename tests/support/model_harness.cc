@@ -12,6 +12,15 @@
 
 namespace loralei::test {
 
+namespace {
+
+Result<const OpTable*> table_of(const HarnessOptions& options) {
+  if (options.table != nullptr) return options.table;
+  return select_op_table(options.ops, options.ops.empty() ? Bf16Inputs::kExact : Bf16Inputs::kRounded);
+}
+
+}  // namespace
+
 TokenId arg_max(std::span<const float> logits) {
   return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
@@ -42,8 +51,7 @@ Result<std::unique_ptr<ModelHarness>> ModelHarness::open(const std::string& path
   ModelLimits limits;
   limits.rows_max = options.tokens_max * 2;
   limits.max_model_len = options.max_model_len;
-  TRY_ASSIGN(const OpTable* const named, select_op_table(options.ops));
-  const OpTable* const ops = options.table != nullptr ? options.table : named;
+  TRY_ASSIGN(const OpTable* const ops, table_of(options));
   TRY_ASSIGN(harness->model_, Model::create(config, *harness->weights_, *ops, *harness->pool_, limits));
 
   const int blocks_per_sequence = (options.tokens_max + kKvBlockTokens - 1) / kKvBlockTokens;
@@ -73,9 +81,8 @@ Result<std::unique_ptr<ModelHarness>> ModelHarness::open(const std::string& path
 }
 
 Result<std::unique_ptr<Model>> ModelHarness::make_model(const ModelLimits& limits) {
-  TRY_ASSIGN(const OpTable* const named, select_op_table(options_.ops));
-  return Model::create(model_->config(), *weights_, options_.table != nullptr ? *options_.table : *named, *pool_,
-                       limits);
+  TRY_ASSIGN(const OpTable* const ops, table_of(options_));
+  return Model::create(model_->config(), *weights_, *ops, *pool_, limits);
 }
 
 void ModelHarness::poison_kv() { std::memset(kv_bytes_.data(), 0xff, static_cast<size_t>(kv_bytes_.size_bytes())); }

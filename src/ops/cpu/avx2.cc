@@ -29,6 +29,7 @@ namespace avx2 {
 #include "ops/cpu/simd_avx2.inl.h"
 #include "ops/cpu/math.inl.h"
 #include "ops/cpu/decode.inl.h"
+#include "ops/cpu/product_out.inl.h"
 #include "ops/cpu/matmul.inl.h"
 #include "ops/cpu/elementwise.inl.h"
 #include "ops/cpu/lora_factors.inl.h"

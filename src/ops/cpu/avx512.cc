@@ -18,6 +18,7 @@
 #include "ops/cpu/attention_plan.h"
 #include "ops/cpu/lora_plan.h"
 #include "ops/cpu/matmul_amx.h"
+#include "ops/cpu/matmul_bf16.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/target.h"
 #include "ops/cpu/tile_table.h"
@@ -35,6 +36,7 @@ namespace avx512 {
 #include "ops/cpu/simd_avx512.inl.h"
 #include "ops/cpu/math.inl.h"
 #include "ops/cpu/decode.inl.h"
+#include "ops/cpu/product_out.inl.h"
 #include "ops/cpu/matmul.inl.h"
 #include "ops/cpu/elementwise.inl.h"
 #include "ops/cpu/lora_factors.inl.h"
@@ -44,6 +46,10 @@ namespace avx512 {
 // clang-format on
 
 }  // namespace avx512
+
+void matmul_with_bf16_pairs(OpContext& ctx, const MatmulArgs& args) {
+  args.w.dtype == DType::kBF16 ? matmul_rounded_bf16(ctx, args) : avx512::matmul(ctx, args);
+}
 
 void matmul_with_matrix_unit(OpContext& ctx, const MatmulArgs& args) {
   const bool halves = args.w.dtype == DType::kBF16 || args.w.dtype == DType::kF16;
@@ -88,6 +94,20 @@ const OpTable* avx512_vnni_op_table() {
   return &table;
 }
 
+const OpTable* avx512_bf16_op_table() {
+  const OpTable* base = avx512_vnni_op_table();
+  if (base == nullptr || !host_isa().avx512_bf16) return nullptr;
+  static const OpTable table = [&] {
+    OpTable with_bf16 = *base;
+    with_bf16.name = "avx512_bf16";
+    with_bf16.matmul = matmul_with_bf16_pairs;
+    with_bf16.rounds_bf16 = true;
+    with_bf16.scratch_bytes = rounded_scratch_bytes;
+    return with_bf16;
+  }();
+  return &table;
+}
+
 const OpTable* amx_op_table() {
   const OpTable* base = avx512_vnni_op_table();
   if (base == nullptr || !host_isa().amx_int8 || !request_amx()) return nullptr;
@@ -112,6 +132,7 @@ const OpTable* amx_op_table() {
 namespace loralei {
 const OpTable* avx512_op_table() { return nullptr; }
 const OpTable* avx512_vnni_op_table() { return nullptr; }
+const OpTable* avx512_bf16_op_table() { return nullptr; }
 const OpTable* amx_op_table() { return nullptr; }
 }  // namespace loralei
 

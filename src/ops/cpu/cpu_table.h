@@ -11,6 +11,7 @@ const OpTable* avx2_op_table();
 const OpTable* avx2_vnni_op_table();
 const OpTable* avx512_op_table();
 const OpTable* avx512_vnni_op_table();
+const OpTable* avx512_bf16_op_table();
 const OpTable* amx_op_table();
 const OpTable* neon_op_table();
 const OpTable* neon_dotprod_op_table();

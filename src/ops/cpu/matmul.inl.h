@@ -16,12 +16,6 @@ struct ProductIn {
   // of weights read side by side are too many streams for some prefetchers (TileTuning).
   int64_t ask_stride = 0;
 };
-struct ProductOut {
-  float* y = nullptr;  // the first output of the first row
-  int64_t stride = 0;
-  const float* bias = nullptr;  // from the first output on, or null
-  bool accumulate = false;
-};
 
 // Lane sums [kTokens][kOutputs] += kOutputs weight rows times the kTokens activation rows from x on.
 template <class Rows, int kOutputs, int kTokens>
@@ -240,26 +234,6 @@ int block_step(const DecodedBlock& block, int64_t row, int64_t rows, RowsAhead& 
   return block_rows<1>(block, row, ahead), 1;
 }
 
-// Results of rows [begin, end) from their lane sums.
-void write_blocked(const DecodedBlock& block, int64_t begin, int64_t end, const ProductOut& out) {
-  alignas(64) float values[kRowTile];
-  for (int64_t row = begin; row < end; ++row) {
-    const float* const sums = block.sums + row * kRowTile * kLanes;
-    LORALEI_UNROLL
-    for (int o = 0; o < kRowTile; o += 4)
-      store4(values + o, reduce4(load(sums + o * kLanes), load(sums + (o + 1) * kLanes), load(sums + (o + 2) * kLanes),
-                                 load(sums + (o + 3) * kLanes)));
-    float* const y = out.y + row * out.stride;
-    for (int o = 0; o < block.outputs; o += kLanes) {
-      const int lanes = block.outputs - o < kLanes ? block.outputs - o : kLanes;
-      F value = load(values + o);
-      if (out.bias != nullptr) value = add(value, load_n(out.bias + o, lanes));
-      if (out.accumulate) value = add(load_n(y + o, lanes), value);
-      store_n(y + o, value, lanes);
-    }
-  }
-}
-
 // The lines of y that a step will write, which lie far apart.
 void fetch_results(const ProductOut& out, int64_t row, int64_t rows) {
   for (int64_t r = row; r < row + kTokenTile && r < rows; ++r) __builtin_prefetch(out.y + r * out.stride, 1);
@@ -296,8 +270,9 @@ void blocked_product(const MatmulArgs& args, const RowTile& tile, const std::byt
     for (int64_t row = 0; row < rows;) {
       if (last) fetch_results(out, row + kTokenTile, rows);
       const int64_t end = row + block_step(block, row, rows - row, ahead);
-      if (last) write_blocked(block, row, end, out);
-      row = end;
+      for (; row < end; ++row) {
+        if (last) write_lane_sums(block.sums + row * kRowTile * kLanes, block.outputs, row, out);
+      }
     }
   }
 }

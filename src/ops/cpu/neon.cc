@@ -28,6 +28,7 @@ namespace neon {
 #include "ops/cpu/simd_neon.inl.h"
 #include "ops/cpu/math.inl.h"
 #include "ops/cpu/decode.inl.h"
+#include "ops/cpu/product_out.inl.h"
 #include "ops/cpu/matmul.inl.h"
 #include "ops/cpu/elementwise.inl.h"
 #include "ops/cpu/lora_factors.inl.h"

@@ -20,10 +20,17 @@ int64_t cpu_scratch_bytes(const OpLimits& limits) {
        attention_shared + attention.worker_bytes * threads});
 }
 
+int64_t rounded_scratch_bytes(const OpLimits& limits) {
+  const int64_t rows = std::min<int64_t>(limits.rows_max, kRoundedPartRows);
+  return std::max(cpu_scratch_bytes(limits), round_up64(rows * rounded_row_bytes(limits.in_max)) +
+                                                 round_up64(rounded_worker_bytes()) * limits.threads);
+}
+
 int64_t matrix_scratch_bytes(const OpLimits& limits) {
   const int64_t rows = std::min<int64_t>(limits.rows_max, kMatrixPartRows);
-  return std::max(cpu_scratch_bytes(limits), round_up64(matrix_input_bytes(rows, limits.in_max)) +
-                                                 round_up64(matrix_worker_bytes(rows, kMatrixWeightPieces)) * limits.threads);
+  return std::max(cpu_scratch_bytes(limits),
+                  round_up64(matrix_input_bytes(rows, limits.in_max)) +
+                      round_up64(matrix_worker_bytes(rows, kMatrixWeightPieces)) * limits.threads);
 }
 
 }  // namespace loralei

@@ -73,6 +73,16 @@ constexpr int64_t matrix_input_bytes(int64_t rows, int64_t in) {
   return (in + kMatrixStepInputs - 1) / kMatrixStepInputs * kMatrixStepInputs * 2 * kMatrixPieces * held;
 }
 
+// --- products of bf16 weights with rounded inputs (matmul_bf16.cc): the inputs of a part of the rows, and for each
+// worker the sums of a group of rows and a tile ---
+constexpr int kRoundedStepInputs = 32;
+constexpr int kRoundedGroupRows = 12;      // at most
+constexpr int64_t kRoundedPartRows = 256;  // rows that meet the weights together
+constexpr int64_t rounded_row_bytes(int64_t in) {
+  return (in + kRoundedStepInputs - 1) / kRoundedStepInputs * kRoundedStepInputs * 2;
+}
+constexpr int64_t rounded_worker_bytes() { return kRoundedGroupRows * kRowTile * 16 * 4; }
+
 // --- attention: queries of one key/value head are handled in batches, positions in tiles of kTileTokens. A batch reads
 // the whole context, so the larger the better, as long as there are items enough for all threads. ---
 constexpr int kQueryBatch = 192, kQueryBatchLeast = 48;
@@ -119,6 +129,7 @@ constexpr int64_t lora_values(int64_t rank_max) {
 }
 
 int64_t cpu_scratch_bytes(const OpLimits& limits);
-int64_t matrix_scratch_bytes(const OpLimits& limits);  // where bf16 and f16 weights meet the matrix unit
+int64_t rounded_scratch_bytes(const OpLimits& limits);  // where bf16 weights meet rounded inputs
+int64_t matrix_scratch_bytes(const OpLimits& limits);   // where bf16 and f16 weights meet the matrix unit
 
 }  // namespace loralei
