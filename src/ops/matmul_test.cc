@@ -5,7 +5,7 @@ namespace loralei {
 namespace {
 
 class Matmul : public EveryTable {};
-FOR_EVERY_TABLE(Matmul);
+FOR_EVERY_PRODUCT_TABLE(Matmul);
 
 std::vector<float> run_matmul(const OpTable& table, int threads, const TestWeights& weights,
                               const std::vector<float>& x, int32_t rows, const float* bias = nullptr,

@@ -16,6 +16,7 @@
 
 #include "base/prng.h"
 #include "device/host/arena.h"
+#include "ops/emulated_amx.h"
 #include "ops/op_table.h"
 #include "tensor/codec.h"
 
@@ -124,5 +125,14 @@ class EveryTable : public testing::TestWithParam<const OpTable*> {
 inline std::string table_name(const testing::TestParamInfo<const OpTable*>& info) { return info.param->name; }
 #define FOR_EVERY_TABLE(fixture) \
   INSTANTIATE_TEST_SUITE_P(Ops, fixture, testing::ValuesIn(available_op_tables()), table_name)
+
+// Products on the matrix unit of other machines are tested as well.
+inline std::vector<const OpTable*> product_tables() {
+  std::vector<const OpTable*> tables = available_op_tables();
+  for (const OpTable* table : emulated_amx_tables()) tables.push_back(table);
+  return tables;
+}
+#define FOR_EVERY_PRODUCT_TABLE(fixture) \
+  INSTANTIATE_TEST_SUITE_P(Ops, fixture, testing::ValuesIn(product_tables()), table_name)
 
 }  // namespace loralei
