@@ -13,7 +13,8 @@ struct ProductIn {
   int64_t stride = 0;
   int64_t cols = 0;
   // Few rows: bytes from one weight row to the next if those that come next are to be asked for, else 0. Several rows
-  // of weights read side by side are too many streams for some prefetchers (TileTuning).
+  // of weights read side by side are too many streams for some prefetchers, which bring most of one row after the other
+  // (TileTuning).
   int64_t ask_stride = 0;
 };
 
@@ -97,11 +98,25 @@ LORALEI_INLINE void product_outputs(const std::byte* const* weights, int outputs
   }
 }
 
+// One row of inputs, one row of weights after the other.
+template <class Rows>
+void product_in_order(const std::byte* const* weights, int outputs, const ProductIn& in, int64_t row,
+                      const ProductOut& out) {
+  alignas(64) float waiting[kRowTile * kLanes];
+  for (int o = 0; o < outputs; ++o) {
+    F sum[1] = {zero()};
+    product_tile<Rows, 1, 1>(weights + o, in.x + row * in.stride, in, sum);
+    store(waiting + o * kLanes, sum[0]);
+  }
+  write_lane_sums(waiting, outputs, row, out);
+}
+
 // The shape of the tile for what is left of the rows: with one or two rows the weights stream from memory, so more of
-// them are in flight. Returns the rows it did.
+// them are in flight, unless the prefetchers do better with one. Returns the rows it did.
 template <class Rows>
 LORALEI_INLINE int product_step(const std::byte* const* weights, int outputs, const ProductIn& in, int64_t row,
                                 int64_t rows, const ProductOut& out) {
+  if (rows == 1 && in.ask_stride != 0) return product_in_order<Rows>(weights, outputs, in, row, out), 1;
   if (rows == 1) return product_outputs<Rows, 8, 1>(weights, outputs, in, row, out), 1;
   if constexpr (kTokenTile == 6) {
     if (rows == 2) return product_outputs<Rows, 8, 2>(weights, outputs, in, row, out), 2;
