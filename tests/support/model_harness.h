@@ -21,8 +21,8 @@
 namespace loralei::test {
 
 struct HarnessOptions {
-  std::string ops;                                // empty: the best of this machine that keep inputs as they are
-  const OpTable* table = nullptr;                 // instead of `ops`
+  std::string ops;                 // empty: the best of this machine that rounds no inputs of bf16 weights
+  const OpTable* table = nullptr;  // instead of `ops`
   LayoutId quantised_layout = LayoutId::kTile16;  // kTile16: inputs rounded to int8; kPlain: f32
   int threads = 2;
   int64_t max_model_len = 0;

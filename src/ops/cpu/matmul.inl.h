@@ -285,9 +285,9 @@ void blocked_product(const MatmulArgs& args, const RowTile& tile, const std::byt
     for (int64_t row = 0; row < rows;) {
       if (last) fetch_results(out, row + kTokenTile, rows);
       const int64_t end = row + block_step(block, row, rows - row, ahead);
-      for (; row < end; ++row) {
-        if (last) write_lane_sums(block.sums + row * kRowTile * kLanes, block.outputs, row, out);
-      }
+      for (int64_t r = row; last && r < end; ++r)
+        write_lane_sums(block.sums + r * kRowTile * kLanes, block.outputs, r, out);
+      row = end;
     }
   }
 }
