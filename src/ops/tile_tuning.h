@@ -27,8 +27,9 @@ struct TileTuning {
   // out once. Eight where unpacking takes the dot products' place, sixteen (the most that is tried) where it does not.
   int32_t packed_rows;
   // How a product with few rows asks for its weights: how far ahead in tiles, and whether for the rows that come next
-  // in plain layout, where one row of inputs then meets one row of weights after the other. Not measured at start,
-  // since what memory gives changes from moment to moment on a shared machine, but known of the processor's maker.
+  // in plain layout, where one row of inputs (up to three rounded ones) then meets one row of weights after the other.
+  // Not measured at start, since what memory gives changes from moment to moment on a shared machine, but known of the
+  // processor's maker.
   int32_t ahead_bytes;
   bool ask_for_rows;
 

@@ -22,6 +22,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/target.h"
@@ -114,8 +115,9 @@ LORALEI_INLINE void add_steps(const Tile& tile, int first, const std::byte* inpu
     }
   }
   if (step == end) return;
-  LORALEI_UNROLL  // else the compiler keeps the sums in memory, above too
-      for (int o = 0; o < kOutputs; ++o) {
+  // Not unrolled, it would make the compiler keep the sums in memory, above too.
+  LORALEI_UNROLL
+  for (int o = 0; o < kOutputs; ++o) {
     const Pairs weights = load_pairs(rows[o] + step * kStepBytes, tile.rest);
     LORALEI_UNROLL
     for (int r = 0; r < kRows; ++r)
@@ -153,19 +155,24 @@ void group_product(const Tile& tile, const std::byte* inputs, int64_t row, const
   for (int r = 0; r < kRows; ++r) write_lane_sums(waiting + r * kWaitingStride, tile.outputs, row + r, out);
 }
 
-// Up to three rows wait for memory, which gives most to one row of weights after the other; more rows take as many
-// outputs as the registers hold.
+// The fewer the rows, the more outputs are in flight, up to what the registers hold.
 using GroupProduct = void (*)(const Tile&, const std::byte*, int64_t, const ProductOut&, float*, TileAhead&);
 constexpr GroupProduct kGroupProducts[kRoundedGroupRows] = {
-    group_product<1, 1>, group_product<1, 2>,  group_product<1, 3>,  group_product<4, 4>,
+    group_product<8, 1>, group_product<8, 2>,  group_product<4, 3>,  group_product<4, 4>,
     group_product<4, 5>, group_product<4, 6>,  group_product<2, 7>,  group_product<2, 8>,
     group_product<2, 9>, group_product<2, 10>, group_product<2, 11>, group_product<2, 12>};
+// One row of weights after the other, where they stream from memory and prefetchers stay close (TileTuning).
+constexpr GroupProduct kProductsInOrder[] = {group_product<1, 1>, group_product<1, 2>, group_product<1, 3>};
 
 // A tile and some groups of the rows.
 void tile_product(const Tile& tile, const Inputs& inputs, int64_t group, int64_t end, const ProductOut& out,
                   float* waiting, TileAhead ahead) {
-  for (; group < end; ++group)
-    kGroupProducts[inputs.rows_of(group) - 1](tile, inputs.at(group), group * inputs.group_rows, out, waiting, ahead);
+  for (; group < end; ++group) {
+    const int64_t rows = inputs.rows_of(group);
+    const bool in_order = tile.ask_stride != 0 && rows <= std::ssize(kProductsInOrder);
+    (in_order ? kProductsInOrder : kGroupProducts)[rows - 1](tile, inputs.at(group), group * inputs.group_rows, out,
+                                                             waiting, ahead);
+  }
 }
 
 LORALEI_INLINE void store_rounded(std::byte* to, F low, F high) {
