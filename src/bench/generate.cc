@@ -19,16 +19,23 @@ constexpr int kMaxPosition = 131072;
 struct Recipe {
   const char* name;
   DType most;
-  DType head;          // output.weight
-  DType finer;         // attn_v and ffn_down of the layers that more_bits() picks
-  uint32_t file_type;  // general.file_type of the format
+  DType head;            // output.weight
+  DType finer;           // attn_v and ffn_down of the layers that more_bits() picks
+  uint32_t file_type;    // general.file_type of the format
+  bool of_bf16 = false;  // f16 numbers are numbers of bf16 too, as in most models: those trained in bf16
 };
 constexpr Recipe kRecipes[] = {
-    {"f32", DType::kF32, DType::kF32, DType::kF32, 0},        {"f16", DType::kF16, DType::kF16, DType::kF16, 1},
-    {"bf16", DType::kBF16, DType::kBF16, DType::kBF16, 32},   {"q8_0", DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, 7},
-    {"q4_0", DType::kQ4_0, DType::kQ6_K, DType::kQ4_0, 2},    {"q4_1", DType::kQ4_1, DType::kQ6_K, DType::kQ4_1, 3},
-    {"q5_0", DType::kQ5_0, DType::kQ6_K, DType::kQ5_0, 8},    {"q5_1", DType::kQ5_1, DType::kQ6_K, DType::kQ5_1, 9},
-    {"q4_k_m", DType::kQ4_K, DType::kQ6_K, DType::kQ6_K, 15}, {"q5_k", DType::kQ5_K, DType::kQ6_K, DType::kQ5_K, 16},
+    {"f32", DType::kF32, DType::kF32, DType::kF32, 0},
+    {"f16", DType::kF16, DType::kF16, DType::kF16, 1},
+    {"f16_of_bf16", DType::kF16, DType::kF16, DType::kF16, 1, true},
+    {"bf16", DType::kBF16, DType::kBF16, DType::kBF16, 32},
+    {"q8_0", DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, 7},
+    {"q4_0", DType::kQ4_0, DType::kQ6_K, DType::kQ4_0, 2},
+    {"q4_1", DType::kQ4_1, DType::kQ6_K, DType::kQ4_1, 3},
+    {"q5_0", DType::kQ5_0, DType::kQ6_K, DType::kQ5_0, 8},
+    {"q5_1", DType::kQ5_1, DType::kQ6_K, DType::kQ5_1, 9},
+    {"q4_k_m", DType::kQ4_K, DType::kQ6_K, DType::kQ6_K, 15},
+    {"q5_k", DType::kQ5_K, DType::kQ6_K, DType::kQ5_K, 16},
     {"q6_k", DType::kQ6_K, DType::kQ6_K, DType::kQ6_K, 18},
 };
 
@@ -108,7 +115,7 @@ Status write_gguf(const std::string& path, const ModelConfig& config, const Reci
   if (!out.ok()) return io_error("Cannot write '" + path + "'; choose another folder with --cache-dir.");
   const std::vector<OutTensor> tensors = gguf_tensors(config, recipe);
   const int64_t total = write_gguf_head(out, model_metadata(config, recipe), tensors);
-  WeightSource source(1);
+  WeightSource source(1, recipe.of_bf16);
   std::vector<std::byte> chunk;
   int64_t done = 0;
   for (const OutTensor& tensor : tensors) {

@@ -70,7 +70,8 @@ TEST(Generate, WhatFailsLeavesNothing) {
 TEST(Generate, EveryQuantOpensAndIsMixedAsTheFieldsToolsDo) {
   const std::string folder = testing::TempDir() + "loralei-generate";
   std::filesystem::remove_all(folder);
-  for (const char* quant : {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k_m", "q5_k", "q6_k"}) {
+  for (const char* quant :
+       {"f32", "f16", "f16_of_bf16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k_m", "q5_k", "q6_k"}) {
     SCOPED_TRACE(quant);
     const auto path = generated_model(folder, "llama-tiny", quant, nullptr);
     ASSERT_TRUE(path.ok()) << path.error().message;

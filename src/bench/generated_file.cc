@@ -150,11 +150,11 @@ int64_t write_gguf_head(Writer& out, const GgufMetadata& metadata, const std::ve
   return offset;
 }
 
-WeightSource::WeightSource(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15ULL + 1) {
+WeightSource::WeightSource(uint64_t seed, bool f16_of_bf16) : state_(seed * 0x9e3779b97f4a7c15ULL + 1) {
   for (uint32_t i = 0; i < 65536; ++i) {
     const float value = (static_cast<float>(i) - 32767.5f) / 32768.0f * 0.035f;
     bf16_[i] = f32_to_bf16(value);
-    f16_[i] = f32_to_f16(value);
+    f16_[i] = f32_to_f16(f16_of_bf16 ? bf16_to_f32(bf16_[i]) : value);
     f32_[i] = value;
   }
 }

@@ -89,10 +89,10 @@ struct OutTensor {
 int64_t write_gguf_head(Writer& out, const GgufMetadata& metadata, const std::vector<OutTensor>& tensors);
 
 // Fills bytes with numbers of about the spread of trained weights (uniform, sd 0.02), valid in every format. Blocks of
-// quantised formats hold random numbers with a tame scale.
+// quantised formats hold random numbers with a tame scale. With `f16_of_bf16` f16 numbers are numbers of bf16 too.
 class WeightSource {
  public:
-  explicit WeightSource(uint64_t seed);
+  explicit WeightSource(uint64_t seed, bool f16_of_bf16 = false);
   void fill(DType dtype, std::byte* out, size_t bytes);
 
  private:

@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "sys/file.h"
 #include "sys/write_file.h"
+#include "tensor/bf16_in_f16.h"
 
 namespace loralei {
 namespace {
@@ -96,12 +97,47 @@ bool form_fits(const PackedIndex& index, const HeldTensors& held, StreamShrink w
   return index.shrink == (wanted == StreamShrink::kOn && shrinkable_bytes(held) > 0);
 }
 
-// The shrunk forms of `from`, which is to be another index of the same matrices, and the places they lead to.
+// What only reading the matrices tells, from another index that is to be one of the same: which f16 matrices are stored
+// as bf16, shrunk forms, and the places they lead to.
 void adopt_forms(const PackedIndex& from, PackedIndex& index) {
   index.shrink = from.shrink;
-  for (size_t i = 0; i < std::min(from.matrices.size(), index.matrices.size()); ++i)
-    index.matrices[i].shrunk = from.matrices[i].shrunk;
+  for (size_t i = 0; i < std::min(from.matrices.size(), index.matrices.size()); ++i) {
+    PackedMatrix& matrix = index.matrices[i];
+    if (matrix.dtype == DType::kF16 && from.matrices[i].dtype == DType::kBF16) matrix.dtype = DType::kBF16;
+    matrix.shrunk = from.matrices[i].shrunk;
+  }
   place_matrices(index);
+}
+
+// Rows of a matrix as the packed file holds them, to `out`; answers the hash of the source's bytes.
+Result<uint64_t> read_rows(const TensorReader& reader, const HeldMatrix& matrix, const PackedMatrix& packed,
+                           int64_t row_begin, int64_t row_count, std::byte* out, std::vector<std::byte>& buffer) {
+  TRY_ASSIGN(const uint64_t hash, reader.read_rows(*matrix.source, matrix.target, row_begin, row_count, out, buffer));
+  if (packed.dtype != matrix.target.dtype) f16_to_bf16_in_place(out, row_count * packed.cols);
+  return hash;
+}
+
+// Whether a matrix is one of f16 numbers that are all numbers of bf16; reading ends at the first that is not.
+Result<bool> holds_bf16(const TensorReader& reader, const HeldTensors& held, size_t number,
+                        const WeightOptions& options) {
+  const HeldMatrix& matrix = held.matrices[number];
+  if (matrix.target.dtype != DType::kF16) return false;
+  std::vector<ReadUnit> units;
+  add_units(held, number, units);
+  const UnitSizes sizes = unit_sizes(held, options);
+  std::atomic<bool> all{true};
+  TRY(run_units(units, options.threads, [&](const ReadUnit& unit, UnitBuffers& buffers) -> Status {
+    if (!all.load()) return {};
+    TRY(go_on(options));
+    sizes.reserve(buffers);
+    const int64_t row = row_bytes(matrix.target.dtype, matrix.target.cols);
+    buffers.packed.resize(static_cast<size_t>(unit.row_count * row));
+    TRY(reader.read_rows(*matrix.source, matrix.target, unit.row_begin, unit.row_count, buffers.packed.data(),
+                         buffers.source));
+    if (!all_bf16(buffers.packed.data(), unit.row_count * matrix.target.cols)) all.store(false);
+    return {};
+  }));
+  return all.load();
 }
 
 // The form in which a matrix is at least 5 % smaller, if there is one.
@@ -118,8 +154,7 @@ Result<std::optional<ShrunkForm>> fit_matrix(const TensorReader& reader, const H
     sizes.reserve(buffers);
     const int64_t row = row_bytes(packed.dtype, packed.cols);
     buffers.packed.resize(static_cast<size_t>(unit.row_count * row));
-    TRY(reader.read_rows(*matrix.source, matrix.target, unit.row_begin, unit.row_count, buffers.packed.data(),
-                         buffers.source));
+    TRY(read_rows(reader, matrix, packed, unit.row_begin, unit.row_count, buffers.packed.data(), buffers.source));
     for (int64_t begin = 0; begin < unit.row_count; begin += kRowTile) {
       const int64_t rows = std::min<int64_t>(kRowTile, unit.row_count - begin);
       count_symbols(packed.dtype, buffers.packed.data() + begin * row, rows * packed.cols,
@@ -170,7 +205,7 @@ Result<bool> worth_shrinking(const TensorReader& reader, const HeldTensors& held
   const int64_t rows = units.front().row_count;
   UnitBuffers buffers;
   buffers.packed.resize(static_cast<size_t>(rows * row_bytes(packed.dtype, packed.cols)));
-  TRY(reader.read_rows(*matrix.source, matrix.target, 0, rows, buffers.packed.data(), buffers.source));
+  TRY(read_rows(reader, matrix, packed, 0, rows, buffers.packed.data(), buffers.source));
   TRY(shrink_tiles(packed, 0, rows / kRowTile, buffers.packed.data(), buffers.shrunk));
   for (int64_t at = 0; at < kProbeBytes; at += std::ssize(buffers.packed)) TRY(file.write(at, buffers.packed));
   TRY(file.sync());
@@ -186,6 +221,10 @@ Result<bool> worth_shrinking(const TensorReader& reader, const HeldTensors& held
 // Gives the matrices their forms and places.
 Status choose_forms(const TensorReader& reader, const HeldTensors& held, const WeightOptions& options,
                     PackedIndex& index, WriteFile& file, LogSink& log) {
+  for (size_t i = 0; i < held.matrices.size(); ++i) {
+    TRY_ASSIGN(const bool bf16, holds_bf16(reader, held, i, options));
+    if (bf16) index.matrices[i].dtype = DType::kBF16;
+  }
   index.shrink = options.shrink == StreamShrink::kOn && shrinkable_bytes(held) > 0;
   if (options.shrink == StreamShrink::kAuto) {
     TRY_ASSIGN(index.shrink, worth_shrinking(reader, held, options, index, file, log));
@@ -266,8 +305,8 @@ class Packer {
     int64_t bytes = 0;
     for (int64_t tile = first_tile; tile < end_tile; ++tile) bytes += packed.held_bytes_of_tile(tile);
     buffers.packed.assign(static_cast<size_t>(bytes), std::byte{0});
-    TRY_ASSIGN(const uint64_t hash, reader_.read_rows(*matrix.source, matrix.target, unit.row_begin, unit.row_count,
-                                                      buffers.packed.data(), buffers.source));
+    TRY_ASSIGN(const uint64_t hash, read_rows(reader_, matrix, packed, unit.row_begin, unit.row_count,
+                                              buffers.packed.data(), buffers.source));
     hash_.fetch_add(hash);
     if (packed.shrunk) {
       TRY(shrink_tiles(packed, first_tile, end_tile - first_tile, buffers.packed.data(), buffers.shrunk));

@@ -7,6 +7,9 @@
 // can go on from. One that is stale (its source has changed), damaged or of another layout is made again, never
 // misread.
 //
+// A matrix of f16 numbers that are all numbers of bf16 is written as bf16, as WeightStore holds it: f16 matrices are
+// read once more to know, up to the first number that is another.
+//
 // Matrices of 16-bit numbers are shrunk where the options say so, or, with auto, where decoding is fast enough for the
 // disk; that takes one more reading of them, because places are given by the tile that shrinks worst. A form that is
 // not at least 5 % smaller, and an embedding that is only looked up, stay as they are.

@@ -108,8 +108,14 @@ TEST_F(Packing, AFileCutWhileItIsReadFailsThePassAndNotTheProcess) {
 }
 
 TEST_F(Packing, PackingGoesOnWhereItWasInterrupted) {
-  for (const StreamShrink form : {StreamShrink::kOff, StreamShrink::kOn}) {
-    const BaseModelFile model = open("llama2");
+  const std::string f16 = in_f16("llama2");
+  for (const auto& [name, form] :
+       std::initializer_list<std::pair<std::string, StreamShrink>>{{"llama2", StreamShrink::kOff},
+                                                                   {"llama2", StreamShrink::kOn},
+                                                                   {f16, StreamShrink::kOff},
+                                                                   {f16, StreamShrink::kOn}}) {
+    SCOPED_TRACE(name);
+    const BaseModelFile model = open(name);
     WeightOptions options;
     options.shrink = form;
     const std::string path = pack(model, options);

@@ -7,11 +7,14 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/units.h"
+#include "tensor/codec.h"
 #include "tensor/tile_layout.h"
 #include "weights/pack.h"
 #include "weights/weight_store.h"
@@ -36,10 +39,32 @@ class StreamingFixture : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
+  // A golden model, or the path of another one.
   BaseModelFile open(const std::string& name) {
-    auto file = open_base_model(kModels + name);
+    auto file = open_base_model((fs::path(kModels) / name).string());
     EXPECT_TRUE(file.ok()) << (file.ok() ? "" : file.error().message);
     return std::move(file).value();
+  }
+  // A golden bf16 model (safetensors) as a converter stores it in f16, in a folder of the test; answers its path.
+  std::string in_f16(const std::string& name) {
+    const fs::path to = folder_ / (name + "-in-f16");
+    fs::copy(fs::path(kModels) / name, to, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+    const std::string path = (to / "model.safetensors").string();
+    std::ifstream in(path, std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    uint64_t head = 0;
+    std::memcpy(&head, bytes.data(), sizeof head);
+    const size_t data = sizeof head + head;
+    const std::string bf16 = "\"BF16\"", f16 = "\"F16\" ";  // as long, so that the head stays
+    for (size_t at = bytes.find(bf16); at < data; at = bytes.find(bf16, at)) bytes.replace(at, bf16.size(), f16);
+    for (size_t at = data; at < bytes.size(); at += 2) {
+      uint16_t number = 0;
+      std::memcpy(&number, bytes.data() + at, 2);
+      number = f32_to_f16(bf16_to_f32(number));
+      std::memcpy(bytes.data() + at, &number, 2);
+    }
+    std::ofstream(path, std::ios::binary) << bytes;
+    return to.string();
   }
   std::string pack(const BaseModelFile& model, const WeightOptions& options = {}) {
     const std::string path = (folder_ / "model.pack").string();

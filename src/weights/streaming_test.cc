@@ -2,10 +2,12 @@
 // Streamed weights are the resident ones, byte for byte, whatever the budget, the policy and the disk do.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "base/prng.h"
 #include "base/units.h"
@@ -24,8 +26,10 @@ class Streaming : public StreamingFixture {};
 
 TEST_F(Streaming, EveryBudgetAndPolicyGivesTheResidentBytes) {
   int all_streamed = 0;
-  for (const char* name : {"llama2", "qwen2", "qwen3", "dtype-bf16", "llama-bias", "gguf-llama-q4_0.gguf",
-                           "gguf-llama-q4_k_m.gguf", "gguf-qwen3-q8_0.gguf"}) {
+  for (const std::string& name :
+       {std::string("llama2"), in_f16("llama2"), std::string("qwen2"), std::string("qwen3"), std::string("dtype-bf16"),
+        std::string("llama-bias"), std::string("gguf-llama-q4_0.gguf"), std::string("gguf-llama-q4_k_m.gguf"),
+        std::string("gguf-qwen3-q8_0.gguf")}) {
     const BaseModelFile model = open(name);
     auto resident = WeightStore::load(model, ledger_, {});
     ASSERT_TRUE(resident.ok());
@@ -61,7 +65,9 @@ TEST_F(Streaming, ShrunkWeightsAreTheResidentBytesOnceDecoded) {
   shrunk.shrink = StreamShrink::kOn;
   shrunk.threads = 2;
   ThreadPool pool(2);
-  for (const char* name : {"llama2", "llama-gqa", "qwen2", "qwen3", "dtype-bf16", "dtype-f16"}) {
+  for (const std::string& name :
+       {std::string("llama2"), in_f16("llama2"), std::string("llama-gqa"), std::string("qwen2"), std::string("qwen3"),
+        std::string("dtype-bf16"), std::string("dtype-f16")}) {
     const BaseModelFile model = open(name);
     auto resident = WeightStore::load(model, ledger_, {});
     ASSERT_TRUE(resident.ok());
@@ -125,10 +131,63 @@ TEST_F(Streaming, AShrunkFileIsSmallerAndIsMadeAgainWhenTheOtherFormIsAskedFor) 
   EXPECT_EQ(data_bytes({}), plain);
 }
 
+// A model trained in bf16 and stored in f16 is, resident and packed, the model it was made of: matrix by matrix.
+TEST_F(Streaming, F16MatricesOfBf16NumbersAreHeldAndPackedAsThose) {
+  const PosixFileSystem files;
+  const auto packed = [&](const BaseModelFile& model, const WeightOptions& options) {
+    const auto file = files.open(pack(model, options)).value();
+    std::map<std::string, std::pair<DType, std::vector<std::byte>>> matrices;
+    for (const PackedMatrix& matrix : parse_packed(*file).value().matrices) {
+      auto& [dtype, bytes] = matrices[matrix.name];
+      dtype = matrix.dtype;
+      bytes.resize(static_cast<size_t>(matrix.bytes()));
+      EXPECT_TRUE(file->read_exact(matrix.at, bytes).ok());
+    }
+    return matrices;
+  };
+  const BaseModelFile bf16 = open("llama2");
+  const std::string path = in_f16("llama2");
+  const std::string head = "lm_head.weight";
+  for (const bool other : {false, true}) {
+    if (other) {  // the head's last number gets a bit that bf16 does not have
+      const BaseModelFile model = open(path);
+      const TensorInfo& info = *std::find_if(model.index.tensors.begin(), model.index.tensors.end(),
+                                             [&](const TensorInfo& tensor) { return tensor.name == head; });
+      std::fstream file(path + "/model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+      const auto at = static_cast<std::streamoff>(info.offset + 2 * info.shape[0] * info.shape[1] - 2);
+      file.seekg(at);
+      const int low = file.get();
+      file.seekp(at);
+      file.put(static_cast<char>(low ^ 1));
+    }
+    for (const StreamShrink form : {StreamShrink::kOff, StreamShrink::kOn}) {
+      WeightOptions options;
+      options.shrink = form;
+      options.threads = 2;
+      const BaseModelFile f16 = open(path);
+      auto want = packed(bf16, options), got = packed(f16, options);
+      ASSERT_EQ(got.size(), want.size());
+      const auto resident = WeightStore::load(f16, ledger_, options);
+      ASSERT_TRUE(resident.ok());
+      for (const auto& [name, matrix] : got) {
+        SCOPED_TRACE(name);
+        const bool differs = other && name == head;
+        EXPECT_EQ(matrix.first, differs ? DType::kF16 : DType::kBF16);
+        EXPECT_EQ((*resident)->view((*resident)->find(name)).dtype, matrix.first);
+        EXPECT_EQ(matrix.second == want[name].second, !differs);
+      }
+      const std::string count = std::to_string(std::ssize(got) - (other ? 1 : 0));
+      EXPECT_EQ((*resident)->describe().find(count + " matrices stored in f16"), 0);
+    }
+  }
+}
+
 TEST_F(Streaming, RowsAreLookedUpAsTheyStand) {
   // qwen2's head is its embedding: where it is shrunk, single rows come from shrunk tiles.
   for (const auto& [name, shrink] :
-       std::initializer_list<std::pair<const char*, StreamShrink>>{{"llama2", StreamShrink::kOff},
+       std::initializer_list<std::pair<std::string, StreamShrink>>{{"llama2", StreamShrink::kOff},
+                                                                   {in_f16("qwen2"), StreamShrink::kOff},
+                                                                   {in_f16("qwen2"), StreamShrink::kOn},
                                                                    {"qwen2", StreamShrink::kOff},
                                                                    {"qwen2", StreamShrink::kOn},
                                                                    {"gguf-llama-q4_0.gguf", StreamShrink::kOff},
@@ -302,7 +361,8 @@ TEST_F(Streaming, ReadsOfAPassThatEndedEarlyHarmNoLaterOne) {
 TEST_F(Streaming, ABudgetChangesBetweenPasses) {
   const uint64_t seed = 43;
   Prng prng(seed);
-  for (const char* name : {"llama2", "dtype-bf16", "gguf-llama-q4_k_m.gguf", "gguf-qwen3-q8_0.gguf"}) {
+  for (const std::string& name : {std::string("llama2"), in_f16("llama2"), std::string("dtype-bf16"),
+                                  std::string("gguf-llama-q4_k_m.gguf"), std::string("gguf-qwen3-q8_0.gguf")}) {
     const BaseModelFile model = open(name);
     Ledger resident_ledger(kGiB);
     auto resident = WeightStore::load(model, resident_ledger, {});

@@ -69,11 +69,18 @@ Status WeightStore::State::open_packed_file(const BaseModelFile& model, const We
                                             const std::string& path) {
   if (packed_file != nullptr) return {};
   TRY_ASSIGN(PackedIndex index, open_packed(path, model, options));
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    if (matrices[i].locked_rows > 0 && matrices[i].view.dtype != index.matrices[i].dtype) {
+      return corrupt("'" + path + "' holds '" + index.matrices[i].name + "' in another format than it was loaded in; " +
+                     "delete it, and it will be made anew.");
+    }
+  }
   const PosixFileSystem files;
   TRY_ASSIGN(packed_file, files.open(path));
   packed = std::move(index);
   for (size_t i = 0; i < matrices.size(); ++i) {
     matrices[i].packed = packed.matrices[i];
+    matrices[i].view.dtype = packed.matrices[i].dtype;
     matrices[i].planned.stored_tile_bytes = shrunk_tile_bytes(packed.matrices[i]);
   }
   return {};

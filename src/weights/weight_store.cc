@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "tensor/bf16_in_f16.h"
 #include "weights/weight_store_state.h"
 
 namespace loralei {
@@ -62,8 +63,22 @@ void WeightStore::State::add_matrix(const HeldMatrix& held) {
   matrix.view.layout = held.target.layout;
   matrix.view.rows = static_cast<int32_t>(held.target.rows);
   matrix.view.cols = static_cast<int32_t>(held.target.cols);
+  matrix.file_dtype = held.target.dtype;
   matrix.planned = held.planned;
   slots[held.source->name] = static_cast<TensorSlot>(matrices.size() - 1);
+}
+
+Status WeightStore::State::hold_as_bf16(const std::vector<std::atomic<bool>>& which, const std::vector<ReadUnit>& units,
+                                        int threads) {
+  TRY(run_units(units, threads, [&](const ReadUnit& unit, UnitBuffers&) -> Status {
+    if (which[unit.matrix])
+      f16_to_bf16_in_place(row(unit.matrix, unit.row_begin), unit.row_count * matrices[unit.matrix].view.cols);
+    return {};
+  }));
+  for (size_t i = 0; i < which.size(); ++i) {
+    if (which[i]) matrices[i].view.dtype = DType::kBF16;
+  }
+  return {};
 }
 
 Result<std::unique_ptr<WeightStore>> WeightStore::load(const BaseModelFile& model, Ledger& ledger,
@@ -97,15 +112,17 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(const BaseModelFile& mode
 
   uint64_t vectors_hash = 0;
   TRY(state.read_vectors(held, reader, vectors_hash));
-  std::atomic<uint64_t> hash{vectors_hash};  // a sum: units finish in any order
+  std::atomic<uint64_t> hash{vectors_hash};                   // a sum: units finish in any order
+  std::vector<std::atomic<bool>> bf16(held.matrices.size());  // f16 so far of numbers of bf16 alone
+  for (size_t i = 0; i < bf16.size(); ++i) bf16[i] = held.matrices[i].target.dtype == DType::kF16;
   std::mutex mutex;
   int64_t done_bytes = 0;
   TRY(run_units(units, options.threads, [&](const ReadUnit& unit, UnitBuffers& buffers) -> Status {
     const HeldMatrix& matrix = held.matrices[unit.matrix];
-    std::byte* const out = state.arena.data() + state.matrices[unit.matrix].at +
-                           unit.row_begin * row_bytes(matrix.target.dtype, matrix.target.cols);
+    std::byte* const out = state.row(unit.matrix, unit.row_begin);
     TRY_ASSIGN(const uint64_t own,
                reader.read_rows(*matrix.source, matrix.target, unit.row_begin, unit.row_count, out, buffers.source));
+    if (bf16[unit.matrix] && !all_bf16(out, unit.row_count * matrix.target.cols)) bf16[unit.matrix] = false;
     hash.fetch_add(own);
     if (!options.progress) return {};
     const std::lock_guard lock(mutex);
@@ -113,6 +130,7 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(const BaseModelFile& mode
     options.progress(done_bytes, total_bytes);
     return {};
   }));
+  TRY(state.hold_as_bf16(bf16, units, options.threads));
   state.fingerprint = fingerprint_text(hash.load());
   return store;
 }
@@ -187,7 +205,15 @@ StreamShape WeightStore::stream_shape() const {
   const ResidencyPlan& plan = state_->plan;
   return {plan.streamed_bytes, plan.decoded_bytes, plan.window_bytes, plan.window_bound_bytes};
 }
-std::string WeightStore::describe() const { return state_->description; }
+std::string WeightStore::describe() const {
+  const auto as_bf16 = std::count_if(state_->matrices.begin(), state_->matrices.end(), [](const State::Matrix& matrix) {
+    return matrix.file_dtype == DType::kF16 && matrix.view.dtype == DType::kBF16;
+  });
+  if (as_bf16 == 0) return state_->description;
+  return state_->description + std::to_string(as_bf16) +
+         " matrices stored in f16 hold numbers of bf16 alone, as those of models trained in it do, and are held as "
+         "bf16\n";
+}
 void WeightStore::check() const { CHECK(state_->open_uses == 0); }
 
 }  // namespace loralei

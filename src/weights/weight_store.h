@@ -9,7 +9,8 @@
 // between passes; plan_for(), least_bytes() and whole_bytes() from any, while neither resize() nor open_packed_file()
 // runs. Ownership: owns the bytes under a ledger grant; a WeightUse and a WeightPass must not outlive the store.
 // Invariants: a pass uses the matrices in the order of residency.h (it may end early); the bytes of a round are valid
-// and unchanged until the next; locked rows and those of a round are held as the kernels take them, shrunk ones decoded
+// and unchanged until the next; a matrix stored in f16 whose numbers are all of bf16 is held as bf16, streamed or not
+// (tensor/bf16_in_f16.h); locked rows and those of a round are held as the kernels take them, shrunk ones decoded
 // (tensor/shrink.h); what is held never exceeds the grant, during a resize neither. Failure: load() answers a sentence
 // (too large for the budget, with the numbers; short file; unsupported dtype); next() and look_up() answer what reading
 // failed of.
@@ -163,7 +164,7 @@ class WeightStore {
   bool streams() const;
   StreamerTotals stream_totals() const;
   StreamShape stream_shape() const;
-  // The plan and how the disk is read, for people; empty where everything is resident.
+  // For people: the plan and how the disk is read, where weights are streamed, and how many f16 matrices are bf16.
   std::string describe() const;
   void check() const;  // no use open is an idle invariant
 

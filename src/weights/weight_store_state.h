@@ -4,6 +4,7 @@
 // ownership, invariants and failure: weight_store.h.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -31,8 +32,9 @@ struct WeightStore::State {
     std::vector<WeightPanel> panels;  // locked ones, then streamed ones
     size_t locked_panels = 0;
     int64_t locked_rows = 0;
-    int64_t at = 0;              // of the locked rows, in the arena
-    int64_t first_streamed = 0;  // number in the pass
+    int64_t at = 0;                  // of the locked rows, in the arena
+    int64_t first_streamed = 0;      // number in the pass
+    DType file_dtype = DType::kF32;  // or the one --quant asked for; view has what is held
     PlannedMatrix planned;
     PackedMatrix packed;  // once there is a packed file
 
@@ -65,10 +67,18 @@ struct WeightStore::State {
   std::vector<TokenId> row_numbers;
   WeightPanel rows_panel;
 
+  // A resident row.
+  std::byte* row(size_t matrix, int64_t number) {
+    const Matrix& of = matrices[matrix];
+    return arena.data() + of.at + number * row_bytes(of.view.dtype, of.view.cols);
+  }
+
   // Loading (weight_store.cc).
   Status read_vectors(const HeldTensors& held, const TensorReader& reader, uint64_t& hash);
   Status reserve(const HeldTensors& held);  // room for everything, of which nothing is held yet
   void add_matrix(const HeldMatrix& held);
+  // Makes bf16 of these resident f16 matrices, whose numbers are all of it.
+  Status hold_as_bf16(const std::vector<std::atomic<bool>>& which, const std::vector<ReadUnit>& units, int threads);
 
   // Resizing (weight_resize.cc).
   std::vector<PlannedMatrix> planned() const;
