@@ -143,7 +143,7 @@ void BatchSlot::add_choices(const StepPlan& plan, std::span<Sequence* const> seq
     const PlanGroup& group = plan.groups[index];
     for (int32_t i = 0; i < group.logits_count; ++i) {
       const int32_t row = plan.logits_rows[static_cast<size_t>(group.logits_begin + i)];
-      choices_.push_back(choice_of(*sequences[index], group.position + row - group.row_begin + 1));
+      choices_.push_back(choice_of(*sequences[index], group.predicted_position(row)));
     }
   }
   chosen_.assign(choices_.size(), kNoToken);

@@ -40,7 +40,7 @@ void EngineLoop::commit_rows() {
       } else {
         sample.logits = parts_.slot->logits(logits_index, request.vocab);
       }
-      sample.position = group.position + row - group.row_begin + 1;
+      sample.position = group.predicted_position(row);
       sample.of_prompt = sample.position < request.prompt_size();
       sample.of_draft = group.provisional && i > 0;
     }

@@ -9,9 +9,9 @@ RowChoice choice_of(const Sequence& sequence, int32_t position) {
   const Request& request = *sequence.request;
   const SamplingParams& params = request.submit.sampling;
   const int32_t outputs = position - request.prompt_size();
-  const bool shaped = params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
-                      params.frequency_penalty != 0.0f || !params.logit_bias.empty() || sequence.grammar != nullptr;
-  if (outputs < 0 || params.logprobs >= 0 || shaped || outputs < request.submit.min_tokens) return {};
+  const bool logits_change =
+      params.change_logits() || sequence.grammar != nullptr || outputs < request.submit.min_tokens;
+  if (outputs < 0 || params.logprobs >= 0 || logits_change) return {};
   return {.temperature = params.temperature,
           .top_p = params.top_p,
           .min_p = params.min_p,

@@ -30,6 +30,10 @@ struct SamplingParams {
       -1;  // -1: none; n >= 0: the chosen token's and the n most likely ones' (of the unmodified distribution)
   std::shared_ptr<const GrammarProgram> grammar;  // null: free
   std::shared_ptr<const VocabTrie> vocab_trie;    // set when grammar is
+
+  bool penalises() const { return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f; }
+  // Whether these parameters alone change logits before a token is chosen; a grammar or a minimum length may too.
+  bool change_logits() const { return penalises() || !logit_bias.empty(); }
 };
 
 struct TokenLogprob {

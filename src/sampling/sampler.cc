@@ -77,12 +77,10 @@ void Sampler::penalise(const SampleInput& input) {
 // Fills work_ when anything changes the logits; false when they may be used as they are.
 bool Sampler::adjust(const SampleInput& input) {
   const SamplingParams& params = *input.params;
-  const bool penalties =
-      params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f || params.frequency_penalty != 0.0f;
-  if (!penalties && params.logit_bias.empty() && input.allowed.empty() && input.forbidden.empty()) return false;
+  if (!params.change_logits() && input.allowed.empty() && input.forbidden.empty()) return false;
   work_.resize(input.logits.size());
   clean_row(input.logits, work_.data());
-  if (penalties) penalise(input);
+  if (params.penalises()) penalise(input);
   const auto vocab = static_cast<TokenId>(work_.size());
   for (const auto& [token, bias] : params.logit_bias) {
     if (token >= 0 && token < vocab)

@@ -33,6 +33,9 @@ struct PlanGroup {
   int32_t logits_count = 0;  // logits wanted at any of the group's rows
   bool want_hidden = false;  // final-norm hidden states of all rows (embeddings)
   bool provisional = false;  // rows after the first are a draft: their KV counts only as far as the samples agree
+
+  // Of the token that the logits at a row of the step predict.
+  int32_t predicted_position(int32_t row) const { return position + row - row_begin + 1; }
 };
 
 struct PlanSegment {
