@@ -19,10 +19,10 @@ constexpr int16_t kBias = (127 - 15) << 7, kInfinityBias = (255 - 31) << 7;
 // Compared as signed numbers of 16 bits, eight of which the plainest x86-64 compares at once.
 int16_t lost_bits(int16_t number) {
   const auto size = static_cast<int16_t>(number & kSize);
-  const auto three = static_cast<int16_t>(size >= kLeastNormal ? 4 : 0);
-  const auto two = static_cast<int16_t>(size >= kLeastNormal / 2 ? 2 : 0);
-  const auto one = static_cast<int16_t>(size >= kLeastNormal / 4 ? 1 : 0);
-  return static_cast<int16_t>(number & (three | two | one));
+  const auto third = static_cast<int16_t>(size >= kLeastNormal ? 4 : 0);
+  const auto second = static_cast<int16_t>(size >= kLeastNormal / 2 ? 2 : 0);
+  const auto first = static_cast<int16_t>(size >= kLeastNormal / 4 ? 1 : 0);
+  return static_cast<int16_t>(number & (third | second | first));
 }
 
 int16_t normal_to_bf16(int16_t number) {
