@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -65,6 +66,19 @@ class StreamingFixture : public testing::Test {
     }
     std::ofstream(path, std::ios::binary) << bytes;
     return to.string();
+  }
+  // Turns bits of the low byte of a matrix's last number.
+  static void change_last_number(const std::string& path, const std::string& name, int bits) {
+    const BaseModelFile model = open_base_model(path).value();
+    const auto info = std::find_if(model.index.tensors.begin(), model.index.tensors.end(),
+                                   [&](const TensorInfo& tensor) { return tensor.name == name; });
+    ASSERT_NE(info, model.index.tensors.end());
+    std::fstream file(path + "/model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    const auto at = static_cast<std::streamoff>(info->offset + 2 * info->shape[0] * info->shape[1] - 2);
+    file.seekg(at);
+    const int low = file.get();
+    file.seekp(at);
+    file.put(static_cast<char>(low ^ bits));
   }
   std::string pack(const BaseModelFile& model, const WeightOptions& options = {}) {
     const std::string path = (folder_ / "model.pack").string();

@@ -149,17 +149,7 @@ TEST_F(Streaming, F16MatricesOfBf16NumbersAreHeldAndPackedAsThose) {
   const std::string path = in_f16("llama2");
   const std::string head = "lm_head.weight";
   for (const bool other : {false, true}) {
-    if (other) {  // the head's last number gets a bit that bf16 does not have
-      const BaseModelFile model = open(path);
-      const TensorInfo& info = *std::find_if(model.index.tensors.begin(), model.index.tensors.end(),
-                                             [&](const TensorInfo& tensor) { return tensor.name == head; });
-      std::fstream file(path + "/model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
-      const auto at = static_cast<std::streamoff>(info.offset + 2 * info.shape[0] * info.shape[1] - 2);
-      file.seekg(at);
-      const int low = file.get();
-      file.seekp(at);
-      file.put(static_cast<char>(low ^ 1));
-    }
+    if (other) change_last_number(path, head, 1);  // which bf16 does not have
     for (const StreamShrink form : {StreamShrink::kOff, StreamShrink::kOn}) {
       WeightOptions options;
       options.shrink = form;
@@ -420,6 +410,27 @@ TEST_F(Streaming, ABudgetChangesBetweenPasses) {
     EXPECT_FALSE(store.streams());
     EXPECT_TRUE(expect_pass(model, store, **resident).ok());
   }
+}
+
+TEST_F(Streaming, AModelThatChangedSinceItWasLoadedIsNotMixedWithItsSuccessor) {
+  const std::string path = in_f16("llama2");
+  const BaseModelFile model = open(path);
+  auto resident = WeightStore::load(model, ledger_, {}), loaded = WeightStore::load(model, ledger_, {});
+  ASSERT_TRUE(resident.ok() && loaded.ok());
+  change_last_number(path, "lm_head.weight", 16);  // of the same format after it
+  StreamingOptions streaming;
+  streaming.packed_path = pack(model);
+  streaming.weight_bytes = (*resident)->whole_bytes() / 2 + 20 * kKiB;
+  const Status status = (*loaded)->resize(model, {}, streaming, log_);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("has changed since it was loaded"), std::string::npos)
+      << status.error().message;
+  EXPECT_FALSE((*loaded)->streams());
+  EXPECT_TRUE(expect_pass(model, **loaded, **resident).ok());
+  // What begins now has the new one.
+  auto store = stream(model, streaming);
+  ASSERT_TRUE(store.ok()) << store.error().message;
+  EXPECT_NE((*store)->fingerprint(), (*resident)->fingerprint());
 }
 
 TEST_F(Streaming, RowsThatCannotBeLockedAreStreamed) {

@@ -69,11 +69,10 @@ Status WeightStore::State::open_packed_file(const BaseModelFile& model, const We
                                             const std::string& path) {
   if (packed_file != nullptr) return {};
   TRY_ASSIGN(PackedIndex index, open_packed(path, model, options));
-  for (size_t i = 0; i < matrices.size(); ++i) {
-    if (matrices[i].locked_rows > 0 && matrices[i].view.dtype != index.matrices[i].dtype) {
-      return corrupt("'" + path + "' holds '" + index.matrices[i].name + "' in another format than it was loaded in; " +
-                     "delete it, and it will be made anew.");
-    }
+  // Rows that are held are never mixed with those of another model.
+  if (!fingerprint.empty() && fingerprint != fingerprint_with(index)) {
+    return corrupt("'" + model.path + "' has changed since it was loaded, and '" + path +
+                   "' holds what it is now; start again to serve that.");
   }
   const PosixFileSystem files;
   TRY_ASSIGN(packed_file, files.open(path));

@@ -38,10 +38,10 @@ Result<std::vector<PlannedMatrix>> WeightStore::planned(const BaseModelFile& mod
   return planned;
 }
 
-Status WeightStore::State::read_vectors(const HeldTensors& held, const TensorReader& reader, uint64_t& hash) {
+Status WeightStore::State::read_vectors(const HeldTensors& held, const TensorReader& reader) {
   for (const TensorInfo* info : held.vectors) {
     TRY_ASSIGN(const uint64_t own, read_vector(reader, *info, vectors[info->name]));
-    hash += own;
+    vectors_hash += own;
     vector_bytes += bytes_of_vector(*info);
   }
   return {};
@@ -110,9 +110,8 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(const BaseModelFile& mode
   TRY(state.arena.resize(arena_bytes));
   state.add_panels();
 
-  uint64_t vectors_hash = 0;
-  TRY(state.read_vectors(held, reader, vectors_hash));
-  std::atomic<uint64_t> hash{vectors_hash};                   // a sum: units finish in any order
+  TRY(state.read_vectors(held, reader));
+  std::atomic<uint64_t> hash{state.vectors_hash};             // a sum: units finish in any order
   std::vector<std::atomic<bool>> bf16(held.matrices.size());  // f16 so far of numbers of bf16 alone
   for (size_t i = 0; i < bf16.size(); ++i) bf16[i] = held.matrices[i].target.dtype == DType::kF16;
   std::mutex mutex;
@@ -144,10 +143,9 @@ Result<std::unique_ptr<WeightStore>> WeightStore::stream(const BaseModelFile& mo
   TRY_ASSIGN(const HeldTensors held, held_tensors(model, reader, options));
   TRY(state.reserve(held));
   state.grant = *ledger.try_grant(MemoryUse::kWeights, 0);
-  uint64_t hash = 0;
-  TRY(state.read_vectors(held, reader, hash));
+  TRY(state.read_vectors(held, reader));
   TRY(store->resize(model, options, streaming, log));
-  state.fingerprint = fingerprint_text(hash + fingerprint_value(state.packed.fingerprint));
+  state.fingerprint = state.fingerprint_with(state.packed);
   return store;
 }
 

@@ -49,7 +49,8 @@ struct WeightStore::State {
   std::vector<Matrix> matrices;
   std::unordered_map<std::string, TensorSlot> slots;
   std::unordered_map<std::string, std::vector<float>> vectors;
-  std::string fingerprint;
+  std::string fingerprint;  // empty until all is loaded
+  uint64_t vectors_hash = 0;
   int open_uses = 0;
 
   // Streaming only.
@@ -74,7 +75,11 @@ struct WeightStore::State {
   }
 
   // Loading (weight_store.cc).
-  Status read_vectors(const HeldTensors& held, const TensorReader& reader, uint64_t& hash);
+  Status read_vectors(const HeldTensors& held, const TensorReader& reader);
+  // Of these vectors and the matrices that a packed file was made of.
+  std::string fingerprint_with(const PackedIndex& index) const {
+    return fingerprint_text(vectors_hash + fingerprint_value(index.fingerprint));
+  }
   Status reserve(const HeldTensors& held);  // room for everything, of which nothing is held yet
   void add_matrix(const HeldMatrix& held);
   // Makes bf16 of these resident f16 matrices, whose numbers are all of it.
