@@ -22,7 +22,7 @@ struct Recipe {
   DType head;            // output.weight
   DType finer;           // attn_v and ffn_down of the layers that more_bits() picks
   uint32_t file_type;    // general.file_type of the format
-  bool of_bf16 = false;  // f16 numbers are numbers of bf16 too, as in most models: those trained in bf16
+  bool of_bf16 = false;  // f16 numbers are numbers of bf16 too, as in models trained in bf16
 };
 constexpr Recipe kRecipes[] = {
     {"f32", DType::kF32, DType::kF32, DType::kF32, 0},
