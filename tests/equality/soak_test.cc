@@ -39,7 +39,9 @@ class Soak : public testing::Test {
     options.engine.adapter_bytes = 250'000;
     driver_ = std::make_unique<EngineDriver>(options);
     ASSERT_TRUE(driver_->running());
-    auto harness = ModelHarness::open(options.model_path);
+    HarnessOptions computed;
+    computed.table = *select_op_table("", Bf16Inputs::kRounded);  // what the engine takes by itself
+    auto harness = ModelHarness::open(options.model_path, computed);
     ASSERT_TRUE(harness.ok()) << harness.error().message;
     harness_ = std::move(*harness);
     for (const std::string& path : kPaths) {
