@@ -82,10 +82,12 @@ bool Exchange::write(std::string_view chunk) {
     std::lock_guard lock(mutex_);
     if (!begun_ || complete_ || closed_ || overflow_) return false;
     if (chunk.empty() || options_.head_only) return true;
-    if (queued_bytes_ > 0 && queued_bytes_ + chunk.size() > options_.max_buffer_bytes) {
+    // The reader is judged by what waits, not by the size of a chunk: one of any size is taken, and may be draining.
+    if (queued_bytes_ > options_.max_buffer_bytes + largest_chunk_bytes_) {
       // The connection closes itself on its own thread, so that the caller may hold locks here.
       overflow_ = true;
     } else {
+      largest_chunk_bytes_ = std::max(largest_chunk_bytes_, chunk.size());
       const size_t before = queue_.size();
       if (chunked_) {
         char length[16];

@@ -3,9 +3,9 @@
 // http/.
 //
 // Thread-safe. Ownership: shared by the connection and the writer handle; holds the bytes not yet written.
-// Invariants: bytes leave in the order they came; queued_bytes counts what is queued and what is being written; exactly
-// one of "complete" and "closed" ends it. The wake function is called without the lock held, as is the on_closed
-// callback. Failure: none of its own.
+// Invariants: bytes leave in the order they came; queued_bytes counts what is queued and what is being written, of a
+// stream at most max_buffer_bytes and two of its largest chunks; exactly one of "complete" and "closed" ends it. The
+// wake function is called without the lock held, as is the on_closed callback. Failure: none of its own.
 #pragma once
 
 #include <atomic>
@@ -26,9 +26,9 @@ std::string format_response_head(int status, int version, const HttpHeaders& hea
 
 struct ExchangeOptions {
   int version = 11;
-  bool head_only = false;  // HEAD: headers without a body
-  bool keep_alive = true;  // what the client asked for
-  size_t max_buffer_bytes = 0;
+  bool head_only = false;          // HEAD: headers without a body
+  bool keep_alive = true;          // what the client asked for
+  size_t max_buffer_bytes = 0;     // of a stream, beside its largest chunk; see HttpServerOptions
   std::function<bool()> stopping;  // the server is closing: say so in the answer
   std::function<void()> wake;      // there is something to write
 };
@@ -64,6 +64,7 @@ class Exchange {
   const ExchangeOptions options_;
   std::string queue_;
   size_t queued_bytes_ = 0;
+  size_t largest_chunk_bytes_ = 0;  // taken so far
   bool begun_ = false;
   bool chunked_ = false;
   bool keep_alive_ = true;

@@ -58,8 +58,10 @@ struct HttpServerOptions {
   int threads = 2;
   int max_connections = 1024;
   HttpLimits limits;
-  size_t max_write_buffer_bytes = 1024 * 1024;  // of one stream; beyond it the client is too slow
-  int64_t idle_timeout_ms = 75'000;             // between requests
+  // Of one stream: more than this and the largest chunk so far unread, and the client is too slow. So a chunk of any
+  // size can be sent, and a stream keeps at most this and two of its largest chunks.
+  size_t max_write_buffer_bytes = 1024 * 1024;
+  int64_t idle_timeout_ms = 75'000;  // between requests
   int64_t read_timeout_ms =
       20'000;  // for a request from its first byte; bytes of a body buy more time, see kMinBodyBytesPerS
   int64_t write_timeout_ms = 30'000;  // without progress
