@@ -52,6 +52,9 @@ void Generation::start() {
     Submit submit = plan_.submit;
     submit.id = ids_[i];
     submit.prompt = plan_.prompts[i];
+    const int64_t room = context_.engine.max_model_len() - static_cast<int64_t>(submit.prompt.size());
+    submit.max_tokens = static_cast<int32_t>(std::min<int64_t>(submit.max_tokens, room));
+    submit.min_tokens = std::min(submit.min_tokens, submit.max_tokens);
     Status status = context_.engine.submit(std::move(submit));
     if (!status.ok() && status.error().code == ErrorCode::kOverloaded) context_.metrics.refused("queue_full");
     std::lock_guard lock(mutex_);

@@ -34,7 +34,7 @@ struct GenerationPlan {
   std::shared_ptr<const TextModel> text;
   std::vector<std::vector<TokenId>> prompts;
   std::vector<std::string> echo_texts;  // one per prompt when the prompt is to be echoed, else empty
-  Submit submit;                        // id and prompt are filled per prompt
+  Submit submit;                        // per prompt: id and prompt are filled, limits cut to what the context holds
   std::vector<std::string> stop;
   bool include_stop = false, skip_special = true;
   bool stream = false, include_usage = false, continuous_usage = false;

@@ -111,6 +111,36 @@ TEST_F(ApiTest, ChoicesPromptsAndEcho) {
   EXPECT_EQ(echo["choices"][0]["finish_reason"], "length");
 }
 
+TEST_F(ApiTest, ATokenLimitOfMinusOneIsNone) {
+  start();
+  size_t n = 0;
+  for (const char* field : {"max_tokens", "n_predict"}) {
+    const std::string limit = "\"" + std::string(field) + "\":-1";
+    EXPECT_EQ(post("/v1/completions", R"({"prompt":[1,2,3],)" + limit + "}").status, 200);
+    EXPECT_EQ(engine.wait_submit(n++).max_tokens, engine.length - 3);
+    EXPECT_EQ(post("/v1/chat/completions", chat(limit)).status, 200);
+    const Submit submit = engine.wait_submit(n++);
+    EXPECT_EQ(submit.max_tokens, engine.length - static_cast<int64_t>(submit.prompt.size()));
+  }
+  EXPECT_EQ(post("/v1/completions", R"({"prompt":[1,2,3]})").status, 200);
+  EXPECT_EQ(engine.wait_submit(n).max_tokens, 16);
+}
+
+TEST_F(ApiTest, EveryPromptHasTheContextToItself) {
+  start();
+  const Json prompts = {std::vector<TokenId>(500, 1), std::vector<TokenId>{1, 2}};
+  EXPECT_EQ(post("/v1/completions", Json{{"prompt", prompts}, {"min_tokens", 14}}.dump()).status, 200);
+  EXPECT_EQ(engine.wait_submit(0).max_tokens, engine.length - 500);
+  EXPECT_EQ(engine.wait_submit(0).min_tokens, engine.length - 500);
+  EXPECT_EQ(engine.wait_submit(1).max_tokens, 16);
+  EXPECT_EQ(engine.wait_submit(1).min_tokens, 14);
+  EXPECT_EQ(post("/v1/completions", Json{{"prompt", prompts}, {"max_tokens", -1}}.dump()).status, 200);
+  EXPECT_EQ(engine.wait_submit(2).max_tokens, engine.length - 500);
+  EXPECT_EQ(engine.wait_submit(3).max_tokens, engine.length - 2);
+  // A number that was asked for is owed to every prompt.
+  EXPECT_EQ(post("/v1/completions", Json{{"prompt", prompts}, {"max_tokens", 13}}.dump()).status, 400);
+}
+
 TEST_F(ApiTest, ChatLogprobsCarryBytes) {
   start();
   const Json json = Json::parse(post("/v1/chat/completions", chat(R"("logprobs":true,"top_logprobs":1)")).body);

@@ -121,18 +121,22 @@ std::optional<ApiError> plan_tools(const PlanInputs& inputs, GenerationPlan& pla
   return constrain(inputs, plan, inputs.grammars.of_tools(*form, request));
 }
 
-// Fills max_tokens, or says why the prompts do not fit.
+// Fills max_tokens for the shortest prompt (Generation cuts it to the room behind a longer one), or says why the
+// prompts do not fit.
 std::optional<ApiError> fit(const PlanInputs& inputs, GenerationPlan& plan, std::optional<int> max_tokens,
                             std::optional<int> fallback, const char* param) {
   const int64_t length = inputs.engine.max_model_len();
-  int64_t longest = 0;
-  for (const auto& prompt : plan.prompts) longest = std::max(longest, static_cast<int64_t>(prompt.size()));
+  int64_t longest = 0, shortest = length;
+  for (const auto& prompt : plan.prompts) {
+    longest = std::max(longest, static_cast<int64_t>(prompt.size()));
+    shortest = std::min(shortest, static_cast<int64_t>(prompt.size()));
+  }
   const int64_t room = length - longest;
   if (room < 0 || (room == 0 && max_tokens.value_or(1) > 0) || (max_tokens && *max_tokens > room)) {
     return too_long(length, longest, max_tokens, param);
   }
-  const int64_t wanted = max_tokens ? *max_tokens : fallback ? std::min<int64_t>(*fallback, room) : room;
-  plan.submit.max_tokens = static_cast<int32_t>(std::min<int64_t>(wanted, INT_MAX));
+  const int64_t wanted = max_tokens ? *max_tokens : fallback.value_or(INT_MAX);
+  plan.submit.max_tokens = static_cast<int32_t>(std::min(wanted, length - shortest));
   plan.submit.min_tokens = std::min(plan.submit.min_tokens, plan.submit.max_tokens);
   return std::nullopt;
 }
@@ -176,7 +180,8 @@ Parsed<GenerationPlan> plan_completion(const PlanInputs& inputs, const Completio
     }
     plan->prompts.push_back(std::move(*ids));
   }
-  if (auto error = fit(inputs, *plan, request.common.max_tokens, kCompletionTokens, "prompt")) return *error;
+  const auto fallback = request.common.no_token_limit ? std::nullopt : std::optional(kCompletionTokens);
+  if (auto error = fit(inputs, *plan, request.common.max_tokens, fallback, "prompt")) return *error;
   plan->submit.prompt_logprobs = request.echo && (request.common.logprobs || plan->submit.max_tokens == 0);
   return plan;
 }

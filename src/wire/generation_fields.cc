@@ -199,6 +199,7 @@ void read_max_tokens(JsonReader& reader, GenerationFields& fields) {
       return reader.fail(field, std::string("'") + from + "' and '" + field + "' mean the same and differ; send one.");
     }
     from = field;
+    fields.no_token_limit = *value < 0;
     if (*value >= 0) fields.max_tokens = static_cast<int>(*value);
   }
 }
