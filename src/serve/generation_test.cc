@@ -141,6 +141,19 @@ TEST_F(ApiTest, EveryPromptHasTheContextToItself) {
   EXPECT_EQ(post("/v1/completions", Json{{"prompt", prompts}, {"max_tokens", 13}}.dump()).status, 400);
 }
 
+TEST_F(ApiTest, ASeedOfMinusOneIsRandom) {
+  start();
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(post("/v1/chat/completions", chat(R"("seed":-1)")).status, 200);
+  EXPECT_NE(engine.wait_submit(0).sampling.seed, engine.wait_submit(1).sampling.seed);
+}
+
+TEST_F(ApiTest, ATopPOfZeroLeavesTheBestToken) {
+  start();
+  EXPECT_EQ(post("/v1/chat/completions", chat(R"("top_p":0)")).status, 200);
+  EXPECT_GT(engine.wait_submit(0).sampling.top_p, 0.0f);  // the engine takes no 0
+  EXPECT_LT(engine.wait_submit(0).sampling.top_p, 1e-30f);
+}
+
 TEST_F(ApiTest, ChatLogprobsCarryBytes) {
   start();
   const Json json = Json::parse(post("/v1/chat/completions", chat(R"("logprobs":true,"top_logprobs":1)")).body);

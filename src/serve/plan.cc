@@ -2,6 +2,7 @@
 #include "serve/plan.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <climits>
 
 namespace loralei {
@@ -34,7 +35,8 @@ SamplingParams sampling_of(const GenerationFields& fields, const SamplingDefault
   };
   out.temperature = pick(fields.temperature, defaults.temperature, 1.0);
   if (!fields.temperature && defaults.do_sample == false) out.temperature = 0.0f;
-  out.top_p = pick(fields.top_p, defaults.top_p, 1.0);
+  // The API takes 0, the engine does not: either way the most likely token stays alone.
+  out.top_p = std::max(FLT_MIN, pick(fields.top_p, defaults.top_p, 1.0));
   out.min_p = pick(fields.min_p, defaults.min_p, 0.0);
   out.repetition_penalty = pick(fields.repetition_penalty, defaults.repetition_penalty, 1.0);
   out.top_k = std::max(0, fields.top_k ? *fields.top_k : defaults.top_k.value_or(0));

@@ -245,6 +245,7 @@ void read_generation_fields(JsonReader& reader, GenerationFields& fields) {
   fields.repetition_penalty = reader.real("repetition_penalty", 0.01, 10.0);
   if (const auto top_k = reader.integer("top_k", -1, INT_MAX)) fields.top_k = static_cast<int>(*top_k);
   fields.seed = reader.integer("seed", INT64_MIN, INT64_MAX);
+  if (fields.seed == -1) fields.seed.reset();  // vLLM's and llama.cpp's "random"
   read_max_tokens(reader, fields);
   fields.min_tokens = static_cast<int>(reader.integer("min_tokens", 0, INT_MAX).value_or(0));
   if (fields.max_tokens && fields.min_tokens > *fields.max_tokens) {

@@ -61,8 +61,8 @@ struct StructuredOutput {
 struct GenerationFields {
   ModelRef model;
   std::optional<double> temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
-  std::optional<int> top_k;  // <= 0 = off
-  std::optional<int64_t> seed;
+  std::optional<int> top_k;       // <= 0 = off
+  std::optional<int64_t> seed;    // never -1, which asks for a random one
   std::optional<int> max_tokens;  // absent = the route's default
   bool no_token_limit = false;    // max_tokens -1: what the context holds
   int min_tokens = 0;
