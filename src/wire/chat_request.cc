@@ -202,16 +202,13 @@ Parsed<ChatRequest> parse_chat_request(std::string_view body) {
   read_chat_prompt(reader, request.prompt, request.common.unknown_fields);
   read_tool_choice(reader, request);
   request.parallel_tool_calls = reader.boolean("parallel_tool_calls").value_or(true);
-  request.common.logprobs = reader.boolean("logprobs").value_or(false);
-  const char* top = reader.find("n_probs") ? "n_probs" : "top_logprobs";
-  const auto top_logprobs = reader.integer(top, 0, kMaxTopLogprobs);
+  const auto logprobs = reader.boolean("logprobs");
+  const auto top_logprobs = reader.integer("top_logprobs", 0, kMaxTopLogprobs);
+  request.common.logprobs = logprobs.value_or(false);
   request.common.top_logprobs = static_cast<int>(top_logprobs.value_or(0));
-  if (request.common.top_logprobs > 0 && !request.common.logprobs) {
-    if (top == std::string_view("n_probs"))
-      request.common.logprobs = true;
-    else
-      reader.fail("top_logprobs", "'top_logprobs' needs logprobs: true.");
-  }
+  read_n_probs(reader, request.common, logprobs, top_logprobs);
+  if (request.common.top_logprobs > 0 && !request.common.logprobs)
+    reader.fail("top_logprobs", "'top_logprobs' needs logprobs: true.");
   check_fields(reader, *json,
                {LORALEI_GENERATION_FIELDS, LORALEI_CHAT_PROMPT_FIELDS, "tool_choice", "parallel_tool_calls"},
                request.common.unknown_fields);

@@ -269,6 +269,17 @@ void read_generation_fields(JsonReader& reader, GenerationFields& fields) {
   fields.priority = static_cast<int>(reader.integer("priority", INT_MIN, INT_MAX).value_or(0));
 }
 
+void read_n_probs(JsonReader& reader, GenerationFields& fields, std::optional<bool> logprobs,
+                  std::optional<int64_t> top_logprobs) {
+  const auto count = reader.integer("n_probs", 0, kMaxTopLogprobs);
+  if (!count) return;
+  if (logprobs.value_or(*count > 0) != (*count > 0) || top_logprobs.value_or(*count) != *count) {
+    return reader.fail("n_probs", "'n_probs' and the fields about logprobs contradict each other; send one of them.");
+  }
+  fields.logprobs = *count > 0;
+  fields.top_logprobs = static_cast<int>(*count);
+}
+
 std::vector<TokenId> read_token_ids(JsonReader& reader, const Json& array, std::string_view field) {
   std::vector<TokenId> ids;
   ids.reserve(array.size());

@@ -12,6 +12,10 @@ namespace loralei {
 void read_model_ref(JsonReader& reader, ModelRef& model);
 // Sampling, limits, stops, streaming, structured output; not logprobs, which chat and completions spell differently.
 void read_generation_fields(JsonReader& reader, GenerationFields& fields);
+// llama.cpp's n_probs, which must agree with what the other fields said: whether there are log-probabilities, and with
+// how many alternatives.
+void read_n_probs(JsonReader& reader, GenerationFields& fields, std::optional<bool> logprobs,
+                  std::optional<int64_t> top_logprobs);
 // A list of token ids that lie in [0, kMaxVocab).
 std::vector<TokenId> read_token_ids(JsonReader& reader, const Json& array, std::string_view field);
 // messages, tools, add_generation_prompt, continue_final_message, chat_template_kwargs.

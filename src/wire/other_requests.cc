@@ -15,13 +15,15 @@ Parsed<CompletionRequest> parse_completion_request(std::string_view body) {
   request.echo = reader.boolean("echo").value_or(false);
   request.add_special_tokens = reader.boolean("add_special_tokens").value_or(true);
   // Here logprobs is the number of alternatives, and 0 asks for the chosen token's alone.
-  const char* field = reader.find("n_probs") ? "n_probs" : "logprobs";
-  const Json* logprobs = reader.find(field);
+  const Json* logprobs = reader.find("logprobs");
   if (logprobs && logprobs->is_boolean()) {
     common.logprobs = logprobs->get<bool>();
-  } else if (const auto count = reader.integer(field, 0, kMaxTopLogprobs)) {
-    common.logprobs = true;
-    common.top_logprobs = static_cast<int>(*count);
+    read_n_probs(reader, common, common.logprobs, std::nullopt);
+  } else {
+    const auto count = reader.integer("logprobs", 0, kMaxTopLogprobs);
+    common.logprobs = count.has_value();
+    common.top_logprobs = static_cast<int>(count.value_or(0));
+    read_n_probs(reader, common, count ? std::optional(true) : std::nullopt, count);
   }
   if (reader.find("top_logprobs"))
     reader.fail("top_logprobs", "On /v1/completions the number of alternatives is given by 'logprobs'.");

@@ -236,6 +236,34 @@ TEST(CompletionRequest, LogprobsEchoAndLimits) {
   EXPECT_EQ(many.error().param, "n");
 }
 
+TEST(Requests, NProbsOfZeroIsOffAndContradictionsAreRefused) {
+  constexpr int kOff = -1, kRefused = -2;
+  // The number of alternatives; kOff: no log-probabilities; kRefused: 400 about n_probs.
+  const auto told = [](auto request) {
+    if (!request.ok()) return request.error().param == "n_probs" ? kRefused : -3;
+    return request->common.logprobs ? request->common.top_logprobs : kOff;
+  };
+  const std::pair<const char*, int> cases[] = {
+      {R"("n_probs":0)", kOff},
+      {R"("n_probs":3)", 3},
+      {R"("n_probs":3,"logprobs":true)", 3},
+      {R"("n_probs":3,"logprobs":false)", kRefused},
+      {R"("n_probs":0,"logprobs":true)", kRefused},
+      {R"("n_probs":0,"logprobs":false)", kOff},
+  };
+  for (const auto& [json, expected] : cases) {
+    EXPECT_EQ(told(parse_completion_request(completion(json))), expected) << json;
+    EXPECT_EQ(told(parse_chat_request(chat(json))), expected) << json;
+  }
+  EXPECT_EQ(told(parse_completion_request(completion(R"("n_probs":5,"logprobs":5)"))), 5);
+  EXPECT_EQ(told(parse_completion_request(completion(R"("n_probs":0,"logprobs":5)"))), kRefused);
+  EXPECT_EQ(told(parse_completion_request(completion(R"("n_probs":5,"logprobs":0)"))), kRefused);
+  EXPECT_EQ(told(parse_completion_request(completion(R"("n_probs":0,"logprobs":0)"))), kRefused);
+  EXPECT_EQ(told(parse_chat_request(chat(R"("n_probs":5,"top_logprobs":5)"))), 5);
+  EXPECT_EQ(told(parse_chat_request(chat(R"("n_probs":5,"logprobs":true,"top_logprobs":3)"))), kRefused);
+  EXPECT_EQ(told(parse_chat_request(chat(R"("n_probs":0,"top_logprobs":0)"))), kOff);
+}
+
 TEST(OtherRequests, EmbeddingsTokenizeAdaptersApps) {
   auto e = parse_embedding_request(R"({"input":["a","b"],"encoding_format":"base64","model":"m"})");
   ASSERT_TRUE(e.ok());
