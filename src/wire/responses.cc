@@ -136,9 +136,15 @@ void put_completion_logprobs(JsonOut& out, const CompletionChoice& choice) {
       continue;
     }
     out.begin_object();
+    bool has_chosen = false;
     for (const WireAlternative& other : token.top) {
       out.key(token_key(other.bytes));
       put_logprob(out, other.logprob);
+      has_chosen |= other.bytes == token.chosen.bytes;
+    }
+    if (!has_chosen) {  // beside the most likely ones it stands always
+      out.key(token_key(token.chosen.bytes));
+      put_logprob(out, token.chosen.logprob);
     }
     out.end_object();
   }

@@ -137,6 +137,17 @@ TEST(Completion, LogprobsWithOffsets) {
   EXPECT_EQ(chunk["object"], "text_completion");
 }
 
+TEST(Completion, TopLogprobsHoldTheChosenToken) {
+  CompletionChoice choice{0, "abc", FinishReason::kStop, {}, 0};
+  choice.logprobs = std::vector<WireLogprob>{{{"a", -1}, true, {}},
+                                             {{"b", -4}, true, {{"x", -0.25f}, {"y", -0.5f}}},
+                                             {{"c", -0.25f}, true, {{"c", -0.25f}, {"y", -0.5f}}}};
+  const std::string text = completion_response(kHead, {choice}, {1, 3, 0});
+  EXPECT_NE(text.find(R"("top_logprobs":[{"a":-1},{"x":-0.25,"y":-0.5,"b":-4},{"c":-0.25,"y":-0.5}])"),
+            std::string::npos)
+      << text;
+}
+
 TEST(Embeddings, FloatsAndBase64AreTheSameValues) {
   const std::vector<std::vector<float>> values = {{1.0f, -0.5f}, {0.1f, 3e-9f}};
   const Json floats = Json::parse(embedding_response(kHead, values, false, 5));
