@@ -132,6 +132,7 @@ void Generation::begin_choice(size_t index, const TokenEvent& event) {
   Piece piece;
   piece.text = plan_.echo_texts[prompt];
   if (plan_.logprobs) piece.logprobs = echo_logprobs(prompt, event);
+  choice.decoded_characters = count_characters(piece.text);
   write_piece(index, std::move(piece), true);
 }
 
@@ -148,6 +149,8 @@ void Generation::take_token(Choice& choice, const TokenEvent& event, std::string
   choice.decoded_bytes += decoded.size();
   if (plan_.logprobs) {
     choice.pending.push_back({offset, wire_logprob(event.token, event.logprobs ? &*event.logprobs : nullptr)});
+    choice.pending.back().logprob.text_offset = choice.decoded_characters;
+    choice.decoded_characters += count_characters(decoded);
   }
   // Before min_tokens a stop string is text like any other.
   if (choice.tokens < plan_.submit.min_tokens) {
@@ -257,8 +260,6 @@ void Generation::write_piece(size_t index, Piece piece, bool first) {
   }
   CompletionChoice out;
   out.index = static_cast<int>(index);
-  out.text_offset = choice.emitted_characters;
-  choice.emitted_characters += count_characters(piece.text);
   out.text = std::move(piece.text);
   out.finish = finish;
   out.logprobs = std::move(logprobs);
@@ -309,7 +310,7 @@ void Generation::finish() {
     std::vector<CompletionChoice> out;
     for (size_t i = 0; i < choices_.size(); ++i) {
       Choice& choice = choices_[i];
-      out.push_back({static_cast<int>(i), std::move(choice.text), choice.finish, {}, 0});
+      out.push_back({static_cast<int>(i), std::move(choice.text), choice.finish, {}});
       if (plan_.logprobs) out.back().logprobs = std::move(choice.sent);
     }
     body = completion_response(plan_.head, out, total);
@@ -349,9 +350,22 @@ WireLogprob Generation::wire_logprob(TokenId token, const TokenLogprobs* logprob
 std::vector<WireLogprob> Generation::echo_logprobs(size_t prompt, const TokenEvent& event) const {
   std::vector<WireLogprob> out;
   const std::vector<TokenId>& ids = plan_.prompts[prompt];
+  const Tokenizer& tokenizer = *plan_.text->tokenizer();
+  StreamDecoder decoder(plan_.text->tokenizer(), StreamDecoder::Mode::kTextStart, {.skip_special = true});
+  std::string_view rest = plan_.echo_texts[prompt];
+  int64_t offset = 0;
   for (size_t i = 0; i < ids.size(); ++i) {
     const bool known = i < event.prompt_logprobs.size() && event.prompt_logprobs[i];
     out.push_back(wire_logprob(ids[i], known ? &*event.prompt_logprobs[i] : nullptr));
+    out.back().text_offset = offset;
+    size_t bytes = decoder.push(ids[i]).size();
+    // A special token is in the text where the client wrote it or asked for it, and not where the tokenizer put it.
+    if (tokenizer.is_special(ids[i])) {
+      const std::string_view written = tokenizer.token_bytes(ids[i]);
+      bytes = rest.starts_with(written) ? written.size() : 0;
+    }
+    offset += count_characters(rest.substr(0, bytes));
+    rest.remove_prefix(std::min(bytes, rest.size()));
   }
   return out;
 }

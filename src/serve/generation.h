@@ -66,7 +66,7 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
     std::string text;  // emitted so far; only collected for whole answers
     std::vector<ToolCall> calls;
     size_t decoded_bytes = 0, emitted_bytes = 0;
-    int64_t emitted_characters = 0;
+    int64_t decoded_characters = 0;  // with those of the echoed prompt
     int64_t tokens = 0;
     int64_t last_token_ns = 0;
     std::vector<PendingLogprob> pending;  // not sent yet

@@ -102,12 +102,6 @@ std::string token_key(std::string_view bytes) {
   return out;
 }
 
-int64_t count_characters(std::string_view bytes) {
-  int64_t n = 0;
-  for (const char c : bytes) n += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  return n;
-}
-
 void put_completion_logprobs(JsonOut& out, const CompletionChoice& choice) {
   out.key("logprobs");
   if (!choice.logprobs) {
@@ -115,11 +109,7 @@ void put_completion_logprobs(JsonOut& out, const CompletionChoice& choice) {
     return;
   }
   out.begin_object().key("text_offset").begin_array();
-  int64_t offset = choice.text_offset;
-  for (const WireLogprob& token : *choice.logprobs) {
-    out.number(offset);
-    offset += count_characters(token.chosen.bytes);
-  }
+  for (const WireLogprob& token : *choice.logprobs) out.number(token.text_offset);
   out.end_array().key("token_logprobs").begin_array();
   for (const WireLogprob& token : *choice.logprobs) {
     if (token.has_logprob)

@@ -39,6 +39,7 @@ struct WireLogprob {
   WireAlternative chosen;
   bool has_logprob = true;  // false: the first token of an echoed prompt has none
   std::vector<WireAlternative> top;
+  int64_t text_offset = 0;  // completions: where its text begins in the choice's whole text, in characters
 };
 
 enum class FinishReason : unsigned char { kNone, kStop, kLength, kToolCalls, kAbort };
@@ -81,7 +82,6 @@ struct CompletionChoice {
   std::string text;
   FinishReason finish = FinishReason::kNone;
   std::optional<std::vector<WireLogprob>> logprobs;
-  int64_t text_offset = 0;  // of the first token of logprobs in the whole text, in characters
 };
 std::string completion_response(const ResponseHead& head, const std::vector<CompletionChoice>& choices,
                                 const Usage& usage);

@@ -122,23 +122,25 @@ TEST(Chat, ChunksOfAStream) {
 }
 
 TEST(Completion, LogprobsWithOffsets) {
-  CompletionChoice choice{0, "a\xC3\xA9z", FinishReason::kStop, {}, 0};
-  choice.logprobs = std::vector<WireLogprob>{
-      {{"a", 0}, false, {}}, {{"\xC3", -1}, true, {{"\xC3", -1.f}}}, {{"\xA9", -2}, true, {}}, {{"z", -3}, true, {}}};
+  CompletionChoice choice{0, "a\xC3\xA9z", FinishReason::kStop, {}};
+  choice.logprobs = std::vector<WireLogprob>{{{"a", 0}, false, {}, 0},
+                                             {{"\xC3", -1}, true, {{"\xC3", -1.f}}, 1},
+                                             {{"\xA9", -2}, true, {}, 1},
+                                             {{"z", -3}, true, {}, 2}};
   const Json json = Json::parse(completion_response(kHead, {choice}, {1, 3, 0}));
   const Json& logprobs = json["choices"][0]["logprobs"];
-  EXPECT_EQ(logprobs["text_offset"], Json::parse("[0,1,2,2]"));
+  EXPECT_EQ(logprobs["text_offset"], Json::parse("[0,1,1,2]"));
   EXPECT_TRUE(logprobs["token_logprobs"][0].is_null() && logprobs["top_logprobs"][0].is_null());
   EXPECT_EQ(logprobs["tokens"][1], "bytes:\\xc3");
   EXPECT_EQ(logprobs["top_logprobs"][1]["bytes:\\xc3"], -1.0);
   EXPECT_EQ(json["choices"][0]["text"], "a\xC3\xA9z");
-  const Json chunk = Json::parse(completion_chunk(kHead, {2, "x", FinishReason::kNone, {}, 0}));
+  const Json chunk = Json::parse(completion_chunk(kHead, {2, "x", FinishReason::kNone, {}}));
   EXPECT_TRUE(chunk["choices"][0]["finish_reason"].is_null());
   EXPECT_EQ(chunk["object"], "text_completion");
 }
 
 TEST(Completion, TopLogprobsHoldTheChosenToken) {
-  CompletionChoice choice{0, "abc", FinishReason::kStop, {}, 0};
+  CompletionChoice choice{0, "abc", FinishReason::kStop, {}};
   choice.logprobs = std::vector<WireLogprob>{{{"a", -1}, true, {}},
                                              {{"b", -4}, true, {{"x", -0.25f}, {"y", -0.5f}}},
                                              {{"c", -0.25f}, true, {{"c", -0.25f}, {"y", -0.5f}}}};
