@@ -129,6 +129,36 @@ TEST(Options, RefusalsNameTheFlag) {
   EXPECT_EQ(refusal({"--quant", "q8_0"}), "");
 }
 
+// "$KEY" of a variable that is not set would be a server open to everybody.
+TEST(Options, AnEmptyKeyIsRefused) {
+  const std::string path = testing::TempDir() + "/loralei-keys.toml";
+  const auto told = [](std::vector<std::string> words) -> std::string {
+    CLI::App app;
+    int exit_code = 0;
+    add_serve_command(app, exit_code);
+    app.add_option("--never-given")->required();  // looked for last, so that nothing is served
+    words.insert(words.begin(), {"serve", "/no/such/model"});
+    std::reverse(words.begin(), words.end());
+    try {
+      app.parse(words);
+    } catch (const CLI::ParseError& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  for (const std::string flag : {"api-key", "admin-key"}) {
+    for (const std::string key : {"", " "})
+      EXPECT_NE(told({"--" + flag, key}).find("--" + flag + ": the key is empty"), std::string::npos) << flag << key;
+    EXPECT_NE(told({"--" + flag + "="}).find("--" + flag), std::string::npos) << flag;
+    EXPECT_EQ(told({"--" + flag, "k"}), "--never-given is required");
+    std::ofstream(path) << flag << " = \"\"\n";
+    EXPECT_NE(told({"--config", path}).find("--" + flag + ": the key is empty"), std::string::npos) << flag;
+  }
+  EXPECT_NE(told({"--api-key", "k", "--api-key", ""}).find("the key is empty"), std::string::npos);
+  std::ofstream(path) << "api-key = [\"k\", \"\"]\n";
+  EXPECT_NE(told({"--config", path}).find("the key is empty"), std::string::npos);
+}
+
 class ConfigFile : public testing::Test {
  protected:
   // What `words` and a file with `text` say together; "" or why they were refused.

@@ -35,6 +35,12 @@ std::string last_component(std::string path) {
   return path.substr(path.rfind('/') + 1);
 }
 
+// "$KEY" of a variable that is not set.
+std::string refuse_empty_key(const std::string& key) {
+  if (key.find_first_not_of(" \t") != std::string::npos) return "";
+  return "the key is empty; give one, or leave the option out for a server without";
+}
+
 Status read_keys(const std::string& path, std::vector<std::string>& keys) {
   const PosixFileSystem files;
   TRY_ASSIGN(const std::string text, files.read_all(path, kMiB));
@@ -171,9 +177,11 @@ void add_serve_command(CLI::App& app, int& exit_code) {
       ->group(network);
   command->add_option("--api-key", serve_options.api_keys, "key for /v1; may be given often")
       ->allow_extra_args(false)
+      ->check(refuse_empty_key)
       ->group(network);
   command->add_option("--api-key-file", flags->api_key_file, "file with one key a line")->group(network);
   command->add_option("--admin-key", serve_options.admin_key, "key for loading, unloading and admin routes")
+      ->check(refuse_empty_key)
       ->group(network);
   command->add_option("--cors-origin", serve_options.cors_origins, "allowed web origin, or *")
       ->allow_extra_args(false)

@@ -3,9 +3,10 @@
 // checked.
 //
 // Thread: immutable, any thread. Ownership: copies of the keys. Invariants: keys are compared in time that does not
-// depend on where they differ. Without an admin key, admin routes answer only where nobody but this machine's users can
-// reach them: a loopback bind, a local Host header (a web page that rebinds its name to 127.0.0.1 sends its own name)
-// and no foreign Origin. Failure: an ApiError to answer with.
+// depend on where they differ; an empty API key matches nothing, yet is a key: with it alone nobody comes in. Without
+// an admin key, admin routes answer only where nobody but this machine's users can reach them: a loopback bind, a local
+// Host header (a web page that rebinds its name to 127.0.0.1 sends its own name) and no foreign Origin. Failure: an
+// ApiError to answer with.
 #pragma once
 
 #include <optional>

@@ -33,6 +33,20 @@ TEST(Access, ApiKeys) {
   }
 }
 
+// "$KEY" of a variable that is not set must not open the door.
+TEST(Access, AnEmptyKeyIsNoKey) {
+  for (const std::vector<std::string>& keys : {std::vector<std::string>{""}, std::vector<std::string>{"", "k"}}) {
+    const AccessPolicy policy(keys, "", "0.0.0.0");
+    EXPECT_EQ(status(policy, request("GET", {}), RouteClass::kApi), 401);
+    EXPECT_EQ(status(policy, request("GET", {{"Authorization", "Bearer "}}), RouteClass::kApi), 401);
+    EXPECT_EQ(status(policy, request("POST", {}), RouteClass::kAdmin), 401);
+    EXPECT_EQ(status(policy, request("GET", {{"Authorization", "Bearer k"}}), RouteClass::kApi),
+              keys.size() == 2 ? 200 : 401);
+  }
+  const AccessPolicy admin({""}, "boss", "0.0.0.0");
+  EXPECT_EQ(status(admin, request("POST", {}), RouteClass::kAdmin), 401);
+}
+
 TEST(Access, AdminWithKey) {
   const AccessPolicy policy({"k1"}, "boss", "0.0.0.0");
   EXPECT_EQ(status(policy, request("POST", {{"Authorization", "Bearer boss"}}), RouteClass::kAdmin), 200);
