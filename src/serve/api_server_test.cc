@@ -120,6 +120,7 @@ TEST_F(AdapterTest, ScanRescanPinAndUse) {
   EXPECT_EQ(post("/v1/chat/completions", chat(R"("model":"one","adapter_id":"two")")).status, 400);
   EXPECT_EQ(post("/v1/chat/completions", chat(R"("adapters":[{"name":"one"},{"name":"one"}])")).status, 400);
   EXPECT_TRUE(counts("loralei_adapter_requests_total{adapter=\"one\"} 2"));
+  EXPECT_TRUE(counts("loralei_adapter_requests_total{adapter=\"sum\"} 1"));
   EXPECT_TRUE(logs("adapter=one version=digest"));
 }
 

@@ -25,6 +25,7 @@ EmbeddingJob::EmbeddingJob(ServeContext context, std::shared_ptr<Reply> reply, E
       open_(plan_.inputs.size()) {
   record_.id = reply_->request_id();
   record_.adapter = plan_.model.label;
+  record_.adapters = plan_.model.entries.size();
   record_.kind = "embedding";
   record_.choices = static_cast<int>(plan_.inputs.size());
   for (const auto& input : plan_.inputs) record_.prompt_tokens += static_cast<int64_t>(input.size());

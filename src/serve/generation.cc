@@ -32,6 +32,7 @@ Generation::Generation(ServeContext context, std::shared_ptr<Reply> reply, Gener
   last_write_ns_ = plan_.arrived_ns;
   record_.id = reply_->request_id();
   record_.adapter = plan_.model.label;
+  record_.adapters = plan_.model.entries.size();
   record_.kind = plan_.chat ? "chat" : "completion";
   record_.choices = plan_.submit.choices;
   record_.max_tokens = plan_.submit.max_tokens;

@@ -392,7 +392,7 @@ void Metrics::request_done(const RequestRecord& r) {
   std::lock_guard lock(impl_->mutex);
   ++impl_->ends[r.end];
   // Finished requests name registered adapters only; sums of several have too many names.
-  std::string label = r.adapter.empty() ? "base" : r.adapter.find('+') != std::string::npos ? "sum" : r.adapter;
+  std::string label = r.adapter.empty() ? "base" : r.adapters > 1 ? "sum" : r.adapter;
   if (impl_->adapters.size() >= kMetricsAdaptersKept && !impl_->adapters.contains(label)) label = "other";
   impl_->adapters[label] += {1, r.prompt_tokens, r.cached_tokens, r.output_tokens};
 }

@@ -22,6 +22,7 @@ namespace loralei {
 struct RequestRecord {
   std::string id;
   std::string adapter;  // registered name, "+"-joined for sums; empty = the base
+  size_t adapters = 1;  // names in `adapter`; more than one: a sum
   std::string version;
   const char* kind = "chat";  // chat, completion, embedding
   int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;

@@ -201,6 +201,18 @@ TEST(Metrics, LabelsByAdapterAreBounded) {
   EXPECT_NE(text.find("loralei_adapter_requests_total{adapter=\"other\"} 29\n"), std::string::npos) << text;
 }
 
+TEST(Metrics, AnAdapterWithAPlusInItsNameIsNoSum) {
+  Metrics metrics({"base", 2048, 3, true});
+  metrics.request_done(record("c++"));
+  RequestRecord sum = record("a+b");
+  sum.adapters = 2;
+  metrics.request_done(sum);
+  const std::string text = metrics.render({}, {}, 0);
+  EXPECT_NE(text.find("loralei_adapter_requests_total{adapter=\"c++\"} 1\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("loralei_adapter_requests_total{adapter=\"sum\"} 1\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("adapter=\"a+b\""), std::string::npos);
+}
+
 TEST(RequestLog, OneLine) {
   RequestRecord r = record("a\nb");
   EXPECT_EQ(request_log_line(r),
