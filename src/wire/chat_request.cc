@@ -107,7 +107,7 @@ void read_messages(JsonReader& reader, std::vector<WireMessage>& messages, std::
     check_fields(
         inner, (*list)[i],
         {"role", "content", "name", "tool_call_id", "tool_calls", "reasoning_content", "refusal", "annotations"},
-        unknown);
+        unknown, "messages[].");
     if (inner.failed()) return reader.adopt(inner.error());
     messages.push_back(std::move(message));
   }

@@ -328,16 +328,16 @@ std::optional<int64_t> JsonReader::integer(std::string_view field, int64_t low, 
 
 void note_unknown(std::vector<std::string>& unknown, std::string name) {
   if (unknown.size() > kMaxUnknownFields) return;
-  if (unknown.size() == kMaxUnknownFields) name = "...";
   if (name.size() > 64) name.resize(64);
   for (char& c : name) {
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e) c = '?';  // it goes to a log line
   }
-  unknown.push_back(std::move(name));
+  if (std::find(unknown.begin(), unknown.end(), name) != unknown.end()) return;
+  unknown.push_back(unknown.size() < kMaxUnknownFields ? std::move(name) : "...");
 }
 
 void check_fields(JsonReader& reader, const Json& object, std::initializer_list<std::string_view> known,
-                  std::vector<std::string>& unknown) {
+                  std::vector<std::string>& unknown, std::optional<std::string> path) {
   for (const auto& item : object.items()) {
     const std::string& name = item.key();
     const Json& value = item.value();
@@ -345,7 +345,7 @@ void check_fields(JsonReader& reader, const Json& object, std::initializer_list<
     const auto entry =
         std::find_if(std::begin(kFields), std::end(kFields), [&](const FieldEntry& e) { return name == e.name; });
     if (entry == std::end(kFields)) {
-      note_unknown(unknown, reader.path_of(name));
+      note_unknown(unknown, path ? *path + name : reader.path_of(name));
       continue;
     }
     if (entry->rule == FieldRule::kMeaningless || value.is_null() || same_neutral(value, entry->neutral)) continue;

@@ -62,9 +62,11 @@ class JsonReader {
   std::optional<ApiError> error_;
 };
 
-// Sorts every field of `object`: read by the route (in `known`), in the table, or unknown (appended to `unknown`).
+// Sorts every field of `object`: read by the route (in `known`), in the table, or unknown (appended to `unknown`,
+// behind the reader's path or, where that holds a place in a list, behind `path` without it).
 void check_fields(JsonReader& reader, const Json& object, std::initializer_list<std::string_view> known,
-                  std::vector<std::string>& unknown);
+                  std::vector<std::string>& unknown, std::optional<std::string> path = std::nullopt);
+// Every name once.
 void note_unknown(std::vector<std::string>& unknown, std::string name);
 
 }  // namespace loralei

@@ -175,6 +175,14 @@ TEST(Requests, FieldsWithoutMeaningUnsupportedAndUnknown) {
   EXPECT_EQ(completion_param(R"("logits_processors":["x"])"), "logits_processors");
 }
 
+// Names are counted and told once each: with its place a field of every message would be as many names.
+TEST(Requests, UnknownFieldsOfMessagesHaveOneName) {
+  auto r = parse_chat_request(R"({"messages":[{"role":"user","content":"a","cache_control":1},
+      {"role":"assistant","content":"b","cache_control":1,"x":2},{"role":"user","content":"c","cache_control":1}]})");
+  ASSERT_TRUE(r.ok()) << r.error().message;
+  EXPECT_EQ(r->common.unknown_fields, (std::vector<std::string>{"messages[].cache_control", "messages[].x"}));
+}
+
 TEST(Requests, UnknownFieldsAreBounded) {
   std::string more = "\"a0\":0";
   for (int i = 1; i < 100; ++i) more += ",\"a" + std::to_string(i) + std::string(200, 'z') + "\":0";
