@@ -36,7 +36,7 @@ class AccessPolicy {
 
 // "localhost", 127.x.y.z, ::1, with or without brackets and port.
 bool is_local_host(std::string_view host);
-// The header's value if it is short and printable, else "".
+// The header's value if it is short and of printable ASCII that needs no quotes in a log line, else "".
 std::string usable_request_id(std::string_view header);
 // Keys of a --api-key-file: one per line, blank lines and lines that begin with '#' left out.
 std::vector<std::string> parse_key_lines(std::string_view text);

@@ -95,7 +95,7 @@ TEST(Access, LocalHostsIdsKeyFilesCors) {
   for (const char* foreign : {"", "127.example.org", "localhost.evil.org", "10.0.0.1", "[::2]:80", "0.0.0.0", "["})
     EXPECT_FALSE(is_local_host(foreign)) << foreign;
   EXPECT_EQ(usable_request_id("abc-1"), "abc-1");
-  EXPECT_EQ(usable_request_id("a b"), "");
+  for (const char* quoting : {"a b", "a\"b", "a\\b"}) EXPECT_EQ(usable_request_id(quoting), "") << quoting;
   EXPECT_EQ(usable_request_id("a\x01"), "");
   EXPECT_EQ(usable_request_id("\xC3\xA9"), "");
   EXPECT_EQ(usable_request_id(std::string(129, 'a')), "");
