@@ -118,7 +118,7 @@ Status CudaModel::State::fetch_logits(const ModelBatch& batch, const StepView& v
     int64_t end = begin;
     while (end < count && !batch.is_chosen(static_cast<size_t>(end))) ++end;
     if (end > begin) {
-      const int64_t at = begin * view.vocab, floats = (end - begin) * view.vocab;
+      const int64_t at = begin * view.logits_stride, floats = (end - begin) * view.logits_stride;
       TRY(copy_to_host(results.data() + kFloat * at, program.at.logits + at, kFloat * floats, program.stream));
     }
     begin = end + 1;
@@ -138,7 +138,7 @@ void CudaModel::State::give_results(const ModelBatch& batch, const StepView& vie
         continue;
       }
       float* const to = batch.logits + row * batch.logits_stride;
-      std::copy_n(logits + int64_t{row} * view.vocab, vocab, to);
+      std::copy_n(logits + row * view.logits_stride, vocab, to);
       std::fill(to + vocab, to + batch.logits_stride, -std::numeric_limits<float>::infinity());
     }
   }
@@ -180,6 +180,10 @@ Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, 
   CHECK(options.limits.rows_max > 0 && options.limits.logits_rows_max > 0 && options.limits.rank_max > 0);
   CHECK(options.activation == DType::kBF16 || options.activation == DType::kF32);
   CHECK(options.graphs_max >= 0);
+  if (std::max(options.limits.rows_max, options.limits.logits_rows_max) > cuda::kRowsMax) {
+    return unsupported("A GPU takes at most " + std::to_string(cuda::kRowsMax) +
+                       " rows in one step: lower --max-num-batched-tokens.");
+  }
   auto state = std::make_unique<State>();
   CudaProgram& program = state->program;
   program.config = config;

@@ -20,6 +20,12 @@ bool read_plain(const DeviceWeight& w) { return !is_quantised(w.dtype); }
 // Its Gemm reads it as it is.
 bool gemm_as_is(const DeviceWeight& w) { return w.dtype == DType::kBF16; }
 
+// A product with `out` of the outputs. Results lie w.rows apart, or as far as keeps 16 bytes (logits_stride).
+cuda::GemmShape gemm_shape(const DeviceWeight& w, int32_t out) {
+  const auto kept = cuda::common_alignment(row_bytes(DType::kBF16, w.cols), row_bytes(DType::kF32, w.rows));
+  return {w.cols, out, DType::kBF16, DType::kF32, kept};
+}
+
 // Outputs decoded at a time: whole row tiles.
 int32_t panel_rows(const DeviceWeight& w, const CudaProducts::Options& options) {
   const int64_t fitting = options.decode_bytes_max / row_bytes(options.activation, w.cols) / kRowTile * kRowTile;
@@ -86,7 +92,7 @@ Result<CudaProducts> CudaProducts::create(std::span<const DeviceWeight> weights,
     for (int64_t rows = 2 * kFewRowsPlain; rows / 2 < options.rows_max; rows *= 2) {
       for (const int32_t out : {panel, w.rows % panel}) {
         if (out == 0) continue;
-        TRY(made.gemm_.prepare({w.cols, out, DType::kBF16, DType::kF32}, static_cast<int32_t>(rows)));
+        TRY(made.gemm_.prepare(gemm_shape(w, out), static_cast<int32_t>(rows)));
       }
     }
   }
@@ -168,7 +174,7 @@ Status CudaProducts::gemv(CudaStream& stream, const CudaInput& input, const Cuda
 
 Status CudaProducts::gemm(CudaStream& stream, const CudaInput& input, const CudaProduct& product, bool accumulate) {
   const auto multiply = [&](const DeviceWeight& w, int32_t first_output) {
-    return gemm_.run(stream, {.shape = {w.cols, w.rows, DType::kBF16, DType::kF32},
+    return gemm_.run(stream, {.shape = gemm_shape(*product.w, w.rows),
                               .x = input.x,
                               .x_stride = input.in,
                               .rows = input.rows,

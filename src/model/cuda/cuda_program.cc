@@ -31,7 +31,7 @@ int32_t max_vocab(const ModelConfig& config, const CudaModelOptions& options) {
 }
 
 int64_t logits_floats(const ModelConfig& config, const CudaModelOptions& options) {
-  return int64_t{options.limits.logits_rows_max} * max_vocab(config, options);
+  return int64_t{options.limits.logits_rows_max} * logits_stride(max_vocab(config, options));
 }
 
 int64_t place_activations(const ModelConfig& config, const CudaModelOptions& options, std::byte* base,
@@ -294,14 +294,14 @@ Status CudaProgram::own_heads(const StepView& view) {
     const SavedRun rows{.row_count = run.row_count, .saved = run.saved};
     const float* const gathered = at.gathered + int64_t{run.row_begin} * config.hidden;
     TRY(norm({&rows, 1}, norm_args(gathered, weights.final_norm, at.x, input.dtype), own_final_norm));
-    float* const logits = at.logits + int64_t{run.row_begin} * view.vocab;
+    float* const logits = at.logits + int64_t{run.row_begin} * view.logits_stride;
     if (own_head(run)) {
-      TRY(products.run_own(stream, input, {.w = &run.saved->lm_head, .y = logits, .y_stride = view.vocab}));
+      TRY(products.run_own(stream, input, {.w = &run.saved->lm_head, .y = logits, .y_stride = view.logits_stride}));
     }
     if (run.saved->head_rows.rows == 0) continue;
     TRY(products.run_own(
         stream, input,
-        {.w = &run.saved->head_rows, .y = logits, .y_stride = view.vocab, .columns = run.saved->head_tokens}));
+        {.w = &run.saved->head_rows, .y = logits, .y_stride = view.logits_stride, .columns = run.saved->head_tokens}));
   }
   return {};
 }
@@ -311,7 +311,7 @@ Status CudaProgram::head(const StepView& view) {
   const int32_t rows = view.shape->logits_rows;
   if (rows == 0) return {};
   TRY(gather(view.logits_from, rows));
-  const CudaProduct product{&weights.head, nullptr, at.logits, view.vocab};
+  const CudaProduct product{&weights.head, nullptr, at.logits, view.logits_stride};
   TRY_ASSIGN(const CudaInput input,
              normed(at.gathered, rows, weights.final_norm, view.logits_saved, own_final_norm, {&product, 1}));
   if (!std::all_of(view.logits_saved.begin(), view.logits_saved.end(), own_head)) {
@@ -320,7 +320,7 @@ Status CudaProgram::head(const StepView& view) {
   TRY(own_heads(view));
   cuda::DeviceWeight shape;  // of the output alone
   shape.rows = view.vocab;
-  const CudaProduct all{&shape, nullptr, at.logits, view.vocab};
+  const CudaProduct all{&shape, nullptr, at.logits, view.logits_stride};
   const size_t module = static_cast<size_t>(config.layers) * static_cast<size_t>(kLayerModules);
   return lora({&all, 1}, {&module, 1}, &input, view, view.head_lora);
 }
@@ -328,7 +328,7 @@ Status CudaProgram::head(const StepView& view) {
 Status CudaProgram::choose(const StepView& view) {
   if (!view.shape->chooses) return {};
   return cuda::sample(stream, {.logits = at.logits,
-                               .stride = view.vocab,
+                               .stride = view.logits_stride,
                                .rows = view.shape->logits_rows,
                                .choices = view.choices,
                                .tokens = at.chosen});

@@ -363,6 +363,7 @@ Status StepTables::put_saved(const ModelBatch& batch, CudaAdapters& adapters, St
   view.hidden_saved = hidden_saved_;
   view.logits_saved = logits_saved_;
   view.vocab = vocab_;
+  view.logits_stride = logits_stride(vocab_);
   return {};
 }
 

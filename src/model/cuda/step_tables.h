@@ -77,7 +77,11 @@ struct StepView {
   // Each covers its rows in order: the step's, those that want hidden states, those that want logits.
   std::span<const SavedRun> saved, hidden_saved, logits_saved;
   int32_t vocab = 0;  // columns of the logits: the largest vocabulary of their rows, the model's at least
+  int64_t logits_stride = 0;
 };
+
+// Rows of logits begin where a product may put them whatever vocabularies meet: 256 bytes.
+inline int64_t logits_stride(int32_t vocab) { return (int64_t{vocab} + 63) / 64 * 64; }
 
 class StepTables {
  public:

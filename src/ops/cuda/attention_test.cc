@@ -270,7 +270,7 @@ TEST_F(CudaAttention, TheGeneralKernelAgreesForAllHeadsFormatsAndWindows) {
     int32_t kv_heads, heads, dim;
   };
   for (const Case& c : {Case{1, 1, 64}, Case{2, 4, 128}, Case{1, 3, 20}, Case{2, 14, 64}, Case{1, 9, 40},
-                        Case{1, 2, 256}, Case{1, 1, 7}}) {
+                        Case{1, 2, 256}, Case{1, 8, 256}, Case{1, 1, 7}}) {
     for (DType dtype : kCacheDTypes) {
       Caches caches(stream_, prng, dtype, c.kv_heads, c.dim, 48);
       const std::vector<Sequence> sequences = store(prng, caches, {300, 17, 256});

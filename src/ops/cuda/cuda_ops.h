@@ -23,6 +23,8 @@
 
 namespace loralei::cuda {
 
+inline constexpr int32_t kRowsMax = 65'535;  // of one call: a grid has no more blocks in y
+
 // The rows of a step. tables[row] is where the row's block table begins in `blocks`: position p of its sequence lies in
 // cache block blocks[tables[row] + p / kKvBlockTokens].
 struct StepRows {

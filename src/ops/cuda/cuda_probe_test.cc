@@ -31,6 +31,9 @@ TEST_F(CudaProbe, RatesArePositive) {
   EXPECT_GT(rates->product_tflop_s, 0);
   EXPECT_GT(rates->upload_gb_s, 0);
   EXPECT_FALSE(probe_cuda(99, kSmall).ok());
+  // What was refused is forgotten: the next launch does not report it.
+  auto data = device(std::vector<uint32_t>(4, 1)), sum = device(std::vector<uint32_t>{0});
+  LAUNCH_OK(read_words(stream_, data.data(), 16, sum.data()));
 }
 
 #ifdef LORALEI_CUDA_EMULATION

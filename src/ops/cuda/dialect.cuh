@@ -34,6 +34,9 @@
 namespace loralei::cuda {
 
 inline constexpr unsigned kFullWarp = 0xFFFFFFFFu;
+// A block gets 48 KiB of shared memory, its arrays included, unless the launch asks for more: what is left of it for
+// the arrays is less than any kernel here declares.
+inline constexpr size_t kSharedAskedFrom = 32 * 1024;
 
 #ifdef LORALEI_CUDA_EMULATION
 
@@ -158,8 +161,9 @@ inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2
 template <typename... P, typename... A>
 Status launch(void (*kernel)(P...), Dim3 grid, Dim3 block, size_t bytes, void* stream, A... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return {};
+  const cuda_emulated::SharedMemory shared{bytes, bytes > kSharedAskedFrom};
   cuda_emulated::enqueue(
-      stream, [=] { cuda_emulated::run_grid(grid, block, bytes, [&] { kernel(static_cast<P>(args)...); }); });
+      stream, [=] { cuda_emulated::run_grid(grid, block, shared, [&] { kernel(static_cast<P>(args)...); }); });
   return {};
 }
 
@@ -190,8 +194,9 @@ DEVICE void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2
 template <typename... P, typename... A>
 Status launch(void (*kernel)(P...), Dim3 grid, Dim3 block, size_t bytes, void* stream, A... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return {};
+  (void)cudaGetLastError();  // of an earlier call: what is read below is this launch's
   cudaError_t code = cudaSuccess;
-  if (bytes > 48 * 1024) {
+  if (bytes > kSharedAskedFrom) {
     code = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(bytes));
   }

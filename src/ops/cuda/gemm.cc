@@ -2,9 +2,27 @@
 #include "ops/cuda/gemm.h"
 
 #include <bit>
+#include <cstdint>
+#include <string>
 #include <utility>
 
 namespace loralei::cuda {
+
+int32_t common_alignment(int64_t x_bytes, int64_t y_bytes) {
+  return 1 << std::countr_zero(static_cast<uint64_t>(x_bytes | y_bytes | 16));
+}
+
+namespace {
+
+bool keeps_alignment(const GemmArgs& args) {
+  const auto at = [](const void* address) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(address)); };
+  const int64_t x_bytes = row_bytes(args.shape.dtype, 1), y_bytes = row_bytes(args.shape.y_dtype, 1);
+  const int32_t kept = common_alignment(at(args.x) | at(args.w) | args.x_stride * x_bytes | args.shape.in * x_bytes,
+                                        at(args.y) | args.y_stride * y_bytes);
+  return kept >= args.shape.alignment_bytes;
+}
+
+}  // namespace
 
 Result<Gemm> Gemm::open(int64_t workspace_bytes) {
   Gemm gemm;
@@ -55,6 +73,11 @@ Status Gemm::prepare(const GemmShape& shape, int32_t rows) {
 
 Status Gemm::run(CudaStream& stream, const GemmArgs& args) {
   if (args.rows <= 0) return {};
+  if (!keeps_alignment(args)) {
+    return internal_error("A product on the GPU is not aligned as its shape says: [" + std::to_string(args.shape.out) +
+                          ", " + std::to_string(args.shape.in) + "], results " + std::to_string(args.y_stride) +
+                          " apart.");
+  }
   TRY_ASSIGN(const gemm_library::Plan plan, plan_for(args.shape, args.rows));
   return gemm_library::run(library_, plan, args, workspace_.data(), workspace_.size_bytes(), stream.handle());
 }

@@ -6,7 +6,8 @@
 // for each (weight shape, class of row counts: the next power of two) one algorithm is asked for once and kept, and
 // none that splits the sum (split-K), so a row's bits do not depend on its neighbours within a class. prepare() asks;
 // run() asks where prepare() was not called, which allocates: prepare before capturing a graph. Failure: open() says
-// how to get the library; a shape the library has no algorithm for is an error.
+// how to get the library; a shape the library has no algorithm for is an error, and so are addresses or strides that do
+// not keep the shape's alignment.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,14 @@ struct GemmShape {
   int32_t in = 0, out = 0;
   DType dtype = DType::kBF16;   // of x and of the weights: bf16 or f16
   DType y_dtype = DType::kF32;  // f32, or dtype
+  // Of x, y, the weights and the strides, a power of two of at most 16: algorithms are chosen by it, so it must hold
+  // for every call.
+  int32_t alignment_bytes = 16;
   friend bool operator==(const GemmShape&, const GemmShape&) = default;
 };
+
+// What addresses and strides of so many bytes keep, at most 16.
+int32_t common_alignment(int64_t x_bytes, int64_t y_bytes);
 
 // y [rows, out] = x [rows, in] W^T, W [out, in]; with `accumulate`, adds to y. Sums are f32.
 struct GemmArgs {

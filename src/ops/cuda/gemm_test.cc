@@ -47,6 +47,38 @@ TEST_F(CudaGemm, AgreesWithTheReference) {
   EXPECT_EQ(gemm.plan_count(), 8u);  // 9 and 16 rows are one class
 }
 
+// The stride of results decides which algorithms can be used: what a shape does not promise is refused, not tried.
+TEST_F(CudaGemm, StridesKeepTheShapesAlignment) {
+  Prng prng(942);
+  Gemm gemm = Gemm::open(int64_t{4} << 20).value();
+  const int32_t in = 64, out = 48, rows = 12, stride = out + 5;
+  TestWeights weights(prng, DType::kBF16, out, in);
+  const std::vector<float> x = rounded(DType::kBF16, random_floats(prng, int64_t{rows} * in));
+  auto dw = device(weights.parts[0]), dx = device(encoded(DType::kBF16, x));
+  std::vector<float> expected(static_cast<size_t>(rows) * stride);
+  ref_op_table().matmul(fresh_context(ref_op_table()).ctx,
+                        {x.data(), in, rows, weights.view, nullptr, expected.data(), stride, false});
+  auto y = device(std::vector<float>(static_cast<size_t>(rows) * stride + 1));
+  GemmArgs args{.shape = {in, out},
+                .x = dx.data(),
+                .x_stride = in,
+                .rows = rows,
+                .w = dw.data(),
+                .y = y.data() + 1,
+                .y_stride = stride};
+  EXPECT_FALSE(gemm.run(stream_, args).ok());
+  args.shape.alignment_bytes = common_alignment(in * 2, stride * 4);
+  EXPECT_EQ(args.shape.alignment_bytes, 4);
+  LAUNCH_OK(gemm.run(stream_, args));
+  const std::vector<float> got = y.get();
+  for (int32_t row = 0; row < rows; ++row) {
+    for (int32_t o = 0; o < out; ++o) {
+      const auto at = static_cast<size_t>(row * stride + o);
+      ASSERT_NEAR(static_cast<double>(got[at + 1]), static_cast<double>(expected[at]), kEps * in * (in * 0.3 + 1) / 4);
+    }
+  }
+}
+
 TEST_F(CudaGemm, PlansAreMadeOnceAndOtherFormatsRefused) {
   Gemm gemm = Gemm::open(1 << 20).value();
   const GemmShape shape{.in = 64, .out = 64};

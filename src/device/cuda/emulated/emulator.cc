@@ -71,7 +71,7 @@ struct Machine {
   std::unique_ptr<std::byte[]> stacks{new std::byte[kThreadsMax * kStackBytes]};
   std::vector<std::byte> dynamic, fixed;
   std::vector<SharedArray> arrays;
-  size_t threads = 0, current = 0, fixed_used = 0, dynamic_bytes = 0;
+  size_t threads = 0, current = 0, fixed_used = 0, dynamic_bytes = 0, shared_max = 0;
   void* scheduler = nullptr;
   const std::function<void()>* body = nullptr;
   std::string failure;
@@ -180,22 +180,26 @@ void run_block(bool backward) {
     }
     if (done < m.threads && !any && !release_barrier()) break;
   }
+  size_t shared_bytes = m.dynamic_bytes;
+  for (const SharedArray& array : m.arrays) shared_bytes += array.bytes;
+  if (shared_bytes > m.shared_max) stop("a block with " + std::to_string(shared_bytes) + " bytes of shared memory");
   check_guard(m.dynamic.data() + m.dynamic_bytes, "dynamic");
   for (const SharedArray& array : m.arrays) check_guard(m.fixed.data() + array.offset + array.bytes, "static");
 }
 
 }  // namespace
 
-void run_grid(Dim3 grid, Dim3 block, size_t shared_bytes, const std::function<void()>& body) {
+void run_grid(Dim3 grid, Dim3 block, const SharedMemory& shared, const std::function<void()>& body) {
   Machine& m = machine();
   m.failure.clear();
   m.threads = size_t{block.x} * block.y * block.z;
   if (m.threads == 0 || m.threads > kThreadsMax) return fail("a block of " + std::to_string(m.threads) + " threads");
-  if (shared_bytes > kSharedMax)
-    return fail("a block with " + std::to_string(shared_bytes) + " bytes of shared memory");
+  if (grid.y > kGridMax || grid.z > kGridMax)
+    return fail("a grid of " + std::to_string(grid.y) + " by " + std::to_string(grid.z) + " blocks in y and z");
   m.body = &body;
-  m.dynamic_bytes = shared_bytes;
-  m.dynamic.resize(shared_bytes + kGuardBytes);
+  m.dynamic_bytes = shared.dynamic_bytes;
+  m.shared_max = shared.asked_for_more ? kSharedMax : kSharedUnasked;
+  m.dynamic.resize(m.dynamic_bytes + kGuardBytes);
   m.fixed.resize(kStaticSharedMax + 64 * kGuardBytes);
   block_size = block;
   grid_size = grid;

@@ -13,7 +13,8 @@
 //   is gone. Warps have no lockstep: __syncwarp and the warp collectives are all that orders lanes.
 // - While a stream records a graph, waiting for it and allocating memory fail and end the recording without a graph.
 // - A barrier or collective that not all threads reach, or that they reach at different places, fails the launch with
-//   both places; so does a write past the end of shared memory, or more shared memory than a block may have.
+//   both places; so does a write past the end of shared memory, more shared memory than a block may have or its
+//   launch asked for, or a grid beyond the limits.
 //
 // Thread: any; one at a time is let in (what runs late runs in the thread that waits for it). Failure: the first one is
 // kept and answered by every later synchronisation, as with CUDA.
@@ -48,9 +49,16 @@ int64_t allocations();                 // of device and pinned memory so far
 inline constexpr int kWarp = 32;
 inline constexpr size_t kSharedMax = 227 * 1024;       // of a block, compute capability 9.0
 inline constexpr size_t kStaticSharedMax = 48 * 1024;  // of its arrays declared in the kernel
+inline constexpr size_t kSharedUnasked = 48 * 1024;    // of both, where the launch does not ask for more
+inline constexpr unsigned kGridMax = 65'535;           // of y and z
+
+struct SharedMemory {
+  size_t dynamic_bytes = 0;
+  bool asked_for_more = false;
+};
 
 // Runs `body` as every thread of every block; what goes wrong is told to fail().
-void run_grid(Dim3 grid, Dim3 block, size_t shared_bytes, const std::function<void()>& body);
+void run_grid(Dim3 grid, Dim3 block, const SharedMemory& shared, const std::function<void()>& body);
 
 // Of the running thread and its block.
 extern Dim3 thread_index, block_index, block_size, grid_size;

@@ -59,6 +59,7 @@ CudaDevices devices() {
 Status set_device(int ordinal) {
   const cudaError_t code = cudaSetDevice(ordinal);
   if (code == cudaSuccess) return {};
+  (void)cudaGetLastError();  // else the next launch reports it
   return unsupported("GPU " + std::to_string(ordinal) + " cannot be used: " + cudaGetErrorString(code) +
                      "; choose one of those listed at start.");
 }

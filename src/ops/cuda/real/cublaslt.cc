@@ -4,6 +4,7 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -45,6 +46,13 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::kBF16 ? CUDA_R_16BF : dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
+// A stride of results that keeps the shape's alignment and no more: run() comes with strides of its own.
+int64_t least_stride(const GemmShape& shape) {
+  const int64_t step = std::max<int64_t>(1, shape.alignment_bytes / row_bytes(shape.y_dtype, 1));
+  const int64_t stride = (shape.out + step - 1) / step * step;
+  return shape.alignment_bytes < 16 && stride / step % 2 == 0 ? stride + step : stride;
+}
+
 Status find_algorithm(const Functions& f, const GemmShape& shape, int32_t rows, int64_t workspace_bytes, LtPlan& plan) {
   TRY(check(f, f.cublasLtMatmulDescCreate(&plan.product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describe a product"));
   const int32_t transposed = CUBLAS_OP_T;
@@ -56,21 +64,24 @@ Status find_algorithm(const Functions& f, const GemmShape& shape, int32_t rows, 
   const cudaDataType_t type = type_of(shape.dtype);
   TRY(check(f, f.cublasLtMatrixLayoutCreate(&plan.w, type, in, out, shape.in), "describe the weights"));
   TRY(check(f, f.cublasLtMatrixLayoutCreate(&plan.x, type, in, count, shape.in), "describe the inputs"));
-  TRY(check(f, f.cublasLtMatrixLayoutCreate(&plan.y, type_of(shape.y_dtype), out, count, shape.out),
+  TRY(check(f, f.cublasLtMatrixLayoutCreate(&plan.y, type_of(shape.y_dtype), out, count, least_stride(shape)),
             "describe the results"));
   cublasLtMatmulPreference_t preference = nullptr;
   TRY(check(f, f.cublasLtMatmulPreferenceCreate(&preference), "take preferences"));
   const auto workspace = static_cast<size_t>(workspace_bytes);
-  const uint32_t whole_sums = CUBLASLT_REDUCTION_SCHEME_NONE;
   Status asked = check(f,
                        f.cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                               &workspace, sizeof workspace),
                        "take a preference");
-  if (asked.ok()) {
-    asked = check(f,
-                  f.cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                                                         &whole_sums, sizeof whole_sums),
-                  "take a preference");
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, uint32_t value) {
+    if (!asked.ok()) return;
+    asked =
+        check(f, f.cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof value), "take a preference");
+  };
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_NONE);
+  for (const auto matrix : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    prefer(matrix, static_cast<uint32_t>(shape.alignment_bytes));
   }
   constexpr int kAsked = 8;
   cublasLtMatmulHeuristicResult_t found[kAsked];
