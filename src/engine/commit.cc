@@ -129,8 +129,8 @@ void EngineLoop::commit_token(Sequence& sequence, const RowSample& sample) {
   const auto among = [&](const std::vector<TokenId>& ids) {
     return std::find(ids.begin(), ids.end(), sample.token) != ids.end();
   };
-  const bool stop_token = (!request.submit.ignore_eos && among(parts_.eos)) || among(request.submit.stop_ids) ||
-                          (sequence.grammar != nullptr && sequence.grammar->ended());
+  const bool stop_token =
+      (!request.submit.ignore_eos && among(parts_.eos)) || among(request.submit.stop_ids) || sample.is_end_token;
   const bool stops = stop_token || sample.grammar_ends;
   TokenEvent& event = new_event(sequence);
   event.has_token = true;

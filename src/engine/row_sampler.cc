@@ -73,7 +73,8 @@ void RowSampler::sample(RowSample& row, Worker& worker) {
   }
   if (row.token == kNoToken) return;
   if (!grammar->advance(row.token)) row.token = kNoToken;
-  row.grammar_ends = grammar->ended() || grammar->complete();
+  row.is_end_token = grammar->ended();
+  row.grammar_ends = row.is_end_token || grammar->complete();
 }
 
 void RowSampler::run_one(RowSample& row, Worker& worker) {

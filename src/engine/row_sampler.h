@@ -5,7 +5,8 @@
 // Rows of a draft follow the row before them: its token is compared with the one that the draft row read, and once they
 // differ the rest of the draft is rejected. What is not rejected is what sampling one step after the other gives.
 //
-// A grammar is asked for its mask and told the token here, so that the next step knows the form.
+// A grammar is asked for its mask and told the token here, so that the next step knows the form. Behind a chain it
+// stands after the chain's last row: what it said of a row is in that row's result.
 //
 // Thread: run() by the engine thread between steps. Ownership: one Sampler per worker. No allocation in steady state.
 #pragma once
@@ -34,6 +35,7 @@ struct RowSample {
   TokenId token = kNoToken;
   bool rejected = false;      // of a draft that went another way: nothing was sampled
   bool grammar_ends = false;  // the form is complete with this token
+  bool is_end_token = false;  // which is none of the text: it said that the form ends
   float logprob = 0;
   int32_t top_count = 0;
   std::array<TokenLogprob, kMaxTopLogprobs> top;

@@ -198,6 +198,29 @@ TEST(Speculation, AGrammarIsToldOfWhatHoldsAndNothingElse) {
   run_both(requests, {.step_tokens = 128});
 }
 
+// A form that may end anywhere: behind an accepted guess an end token is drawn, and what was drawn before it stays
+// text.
+TEST(Speculation, AnEndTokenDrawnBehindAGuessEndsThereAndNotBefore) {
+  std::vector<GrammarToken> tokens{{kEos, "", GrammarToken::Kind::kEnd}};
+  for (int32_t id = 1; id <= 26; ++id) tokens.push_back({id, std::string(1, static_cast<char>('a' + id - 1))});
+  GrammarBuilder builder;
+  const GrammarRuleId root = builder.add_rule();
+  builder.add_range(builder.start(root), 'a', 'b', builder.start(root));
+  builder.end_rule(builder.start(root));
+  const std::shared_ptr<const GrammarProgram> grammar = std::move(std::move(builder).finish(root)).value();
+  const std::shared_ptr<const VocabTrie> trie = std::move(VocabTrie::build(std::move(tokens), kVocab)).value();
+  std::vector<Submit> requests(40);
+  for (Submit& submit : requests) {
+    submit = simple(20, 100, static_cast<int>(&submit - requests.data()));
+    submit.ignore_eos = false;
+    submit.prompt = {1, 2, 1, 1, 2, 2, 1, 2, 1, 1, 2, 2};
+    submit.sampling.logit_bias = {{kEos, &submit < &requests[20] ? -2.0f : -4.0f}};
+    submit.sampling.grammar = grammar;
+    submit.sampling.vocab_trie = trie;
+  }
+  run_both(requests, {.step_tokens = 128});
+}
+
 TEST(Speculation, ACancelBetweenStepsEndsTheChoice) {
   World world(guessing());
   const RequestId id = world.submit(repeating(10, 200, 1, {3}));
