@@ -6,19 +6,24 @@
 
 #include "text/normalize.h"
 #include "text/tokenizer_components.h"
+#include "text/tokenizer_load.h"
 
 namespace loralei {
 namespace {
 
-std::vector<std::string> pieces(const Json& component, const std::string& text) {
-  auto steps = parse_pre_tokenizer(component);
-  EXPECT_TRUE(steps.ok()) << steps.error().message;
+std::vector<std::string> pieces(const PreTokenizer& steps, const std::string& text) {
   PreTokenized work{text, {{0, static_cast<uint32_t>(text.size())}}, true};
-  const Status status = steps->apply(work);
+  const Status status = steps.apply(work);
   EXPECT_TRUE(status.ok()) << status.error().message;
   std::vector<std::string> out;
   for (const TextRange piece : work.pieces) out.push_back(work.text.substr(piece.begin, piece.end - piece.begin));
   return out;
+}
+
+std::vector<std::string> pieces(const Json& component, const std::string& text) {
+  auto steps = parse_pre_tokenizer(component);
+  EXPECT_TRUE(steps.ok()) << steps.error().message;
+  return pieces(*steps, text);
 }
 
 using Pieces = std::vector<std::string>;
@@ -62,6 +67,20 @@ TEST(PreTokenize, ClassesOfCharacters) {
   EXPECT_EQ(pieces({{"type", "ByteLevel"}}, "don't \xC3\xA9"), (Pieces{"\xC4\xA0"
                                                                        "don",
                                                                        "'t", "\xC4\xA0\xC3\x83\xC2\xA9"}));
+}
+
+TEST(PreTokenize, EveryNameOfGgufFilesHasPatternsThatCompile) {
+  for (const std::string& name : gguf_pre_names()) {
+    const auto pre = gguf_pre_tokenizer(name);
+    ASSERT_TRUE(pre.ok()) << name << ": " << pre.error().message;
+    EXPECT_EQ(pieces(pre->steps, "a b1").front().front(), 'a') << name;
+  }
+}
+
+// Kelvin, Ohm and a Greek letter are letters as they stand; NFC would make others of them.
+TEST(PreTokenize, DeepseekLettersAreNotNormalised) {
+  const std::string letters = "\u212A\u2126\u1F7D\u1FBE\u1FD3\u1FDB";
+  EXPECT_EQ(pieces(gguf_pre_tokenizer("deepseek-llm").value().steps, letters + "\u4E00"), (Pieces{letters, "\u4E00"}));
 }
 
 TEST(PreTokenize, RegexesMeanWhatOnigurumaMeans) {

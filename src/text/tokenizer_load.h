@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -41,6 +42,7 @@ struct GgufPre {
   bool adds_bos = false;  // where the file does not say
 };
 Result<GgufPre> gguf_pre_tokenizer(const std::string& name);
+std::vector<std::string> gguf_pre_names();  // all that are known
 
 // SentencePiece models of both kinds share this with GGUF's "llama" vocabularies: fills table, model, decoder and
 // specials.
