@@ -91,6 +91,7 @@ void AdapterService::load(std::shared_ptr<Reply> reply, const LoadLoraRequest& r
   }
   if (const Status status = check_adapter_name(request.name, names); !status.ok())
     return reply->error(vllm_error(400, status.error().message));
+  const std::lock_guard lock(order_);
   // What a scan registered is not loaded yet: loading it by hand is no conflict, as long as it is the same adapter.
   const auto known = catalogue_.find(request.name);
   const bool same = known && known->path == place->path && known->source == AdapterSource::kDirectory;
@@ -100,15 +101,22 @@ void AdapterService::load(std::shared_ptr<Reply> reply, const LoadLoraRequest& r
                             "' has already been loaded. To replace it in place, set 'load_inplace' to true."));
   }
   load_resolved(std::move(reply), {request.name, place->path, place->root, AdapterSource::kHttp, std::time(nullptr), 0},
-                request.load_inplace || same, request.pinned);
+                known.has_value(), request.load_inplace || same, request.pinned);
 }
 
-void AdapterService::load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry entry, bool in_place, bool pinned) {
+void AdapterService::load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry entry, bool known, bool in_place,
+                                   bool pinned) {
   AdapterCommand command{0, AdapterAction::kLoad, entry.name, entry.path, in_place};
-  auto done = [this, reply, entry, pinned](const CommandReply& answer) {
+  auto done = [this, reply, entry, known, pinned](const CommandReply& answer) {
     if (!answer.status.ok()) return reply->error(vllm_error_of(answer.status.error()));
-    if (const Status status = catalogue_.add(entry, true); !status.ok())
-      return reply->error(vllm_error_of(status.error()));
+    {
+      const std::lock_guard lock(order_);
+      if (known && !catalogue_.find(entry.name)) {  // the engine was told to forget it after this command
+        return reply->error(vllm_error(404, "The lora adapter '" + entry.name + "' was unloaded while it was loaded."));
+      }
+      if (const Status status = catalogue_.add(entry, true); !status.ok())
+        return reply->error(vllm_error_of(status.error()));
+    }
     context_.log.log(LogLevel::kInfo,
                      "adapter '" + entry.name + "' loaded from " + entry.path + ", version " + answer.version);
     const auto loaded = [reply, name = entry.name](const CommandReply& last) {
@@ -123,27 +131,42 @@ void AdapterService::load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry 
   if (!status.ok()) reply->error(vllm_error_of(status.error()));
 }
 
-void AdapterService::unload(std::shared_ptr<Reply> reply, const std::string& name) {
-  if (!catalogue_.remove(name)) {
-    return reply->error(vllm_error(404, "The lora adapter '" + name.substr(0, 200) + "' cannot be found."));
-  }
-  const Status status = context_.dispatcher.command(
-      {0, AdapterAction::kUnload, name, "", false}, [this, reply, name](const CommandReply& answer) {
-        if (!answer.status.ok()) return reply->error(vllm_error_of(answer.status.error()));
-        context_.log.log(LogLevel::kInfo,
-                         "adapter '" + name + "' unloaded, " + std::to_string(answer.bytes_freed) + " bytes freed");
-        reply->text(200, lora_unloaded_text(name));
+bool AdapterService::forget(const std::string& name, Dispatcher::ReplyCallback done, Status& told) {
+  const std::lock_guard lock(order_);
+  const auto entry = catalogue_.find(name);
+  if (!entry) return false;
+  catalogue_.remove(name);
+  told = context_.dispatcher.command(
+      {0, AdapterAction::kUnload, name, "", false}, [this, name, done = std::move(done)](const CommandReply& answer) {
+        if (answer.status.ok()) {
+          context_.log.log(LogLevel::kInfo,
+                           "adapter '" + name + "' unloaded, " + std::to_string(answer.bytes_freed) + " bytes freed");
+        }
+        done(answer);
       });
-  if (!status.ok()) reply->error(vllm_error_of(status.error()));
+  if (!told.ok()) (void)catalogue_.add(*entry, false);  // the engine has it still
+  return true;
+}
+
+void AdapterService::unload(std::shared_ptr<Reply> reply, const std::string& name) {
+  Status told;
+  const bool known = forget(
+      name,
+      [reply, name](const CommandReply& answer) {
+        if (!answer.status.ok()) return reply->error(vllm_error_of(answer.status.error()));
+        reply->text(200, lora_unloaded_text(name));
+      },
+      told);
+  if (!known) return reply->error(vllm_error(404, "The lora adapter '" + name.substr(0, 200) + "' cannot be found."));
+  if (!told.ok()) reply->error(vllm_error_of(told.error()));
 }
 
 void AdapterService::remove(std::shared_ptr<Reply> reply, const std::string& name) {
-  if (!catalogue_.remove(name)) return reply->error(no_such_adapter(name));
-  const Status status = context_.dispatcher.command(
-      {0, AdapterAction::kUnload, name, "", false}, [this, reply, name](const CommandReply& answer) {
+  Status told;
+  const bool known = forget(
+      name,
+      [reply, name](const CommandReply& answer) {
         if (!answer.status.ok()) return reply->error(to_api_error(answer.status.error()));
-        context_.log.log(LogLevel::kInfo,
-                         "adapter '" + name + "' unloaded, " + std::to_string(answer.bytes_freed) + " bytes freed");
         JsonOut out;
         out.begin_object()
             .key("name")
@@ -154,8 +177,10 @@ void AdapterService::remove(std::shared_ptr<Reply> reply, const std::string& nam
             .number(answer.bytes_freed)
             .end_object();
         reply->json(200, out.take());
-      });
-  if (!status.ok()) reply->error(to_api_error(status.error()));
+      },
+      told);
+  if (!known) return reply->error(no_such_adapter(name));
+  if (!told.ok()) reply->error(to_api_error(told.error()));
 }
 
 void AdapterService::pin(std::shared_ptr<Reply> reply, const std::string& name, bool pinned) {

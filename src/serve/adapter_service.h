@@ -4,11 +4,13 @@
 //
 // Thread: any; answers to commands come on the dispatcher's thread. Ownership: borrows everything; outlived by it.
 // Invariants: a name is in the catalogue only after the engine has it, and leaves it before the engine forgets it, so
-// that a request which found the name finds it in the engine too, but for a race that ends in 404. HTTP paths lie below
-// the allowed roots. Failure: answered with vLLM's status codes and bodies on its two routes, OpenAI's shape on ours.
+// that a request which found the name finds it in the engine too, but for a race that ends in 404; commands about names
+// reach the engine in the order in which the catalogue was looked at for them. HTTP paths lie below the allowed roots.
+// Failure: answered with vLLM's status codes and bodies on its two routes, OpenAI's shape on ours.
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -43,11 +45,14 @@ class AdapterService {
   std::string list() const;
 
  private:
-  void load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry entry, bool in_place, bool pinned);
+  void load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry entry, bool known, bool in_place, bool pinned);
+  // Takes the name out of the catalogue and tells the engine; false where it is not there.
+  bool forget(const std::string& name, Dispatcher::ReplyCallback done, Status& told);
   const ServeContext context_;
   const ServeOptions& options_;
   Catalogue& catalogue_;
   const FileSystem& files_;
+  std::mutex order_;  // held from a look at the catalogue until the command that follows from it is queued
 };
 
 }  // namespace loralei

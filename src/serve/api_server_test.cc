@@ -64,6 +64,37 @@ TEST_F(AdapterTest, LoadAndUnloadAsVllm) {
   EXPECT_EQ(c.request("DELETE", "/v1/adapters/two")->status, 404);
 }
 
+TEST_F(AdapterTest, WhatWasUnloadedWhileItWasLoadedStaysAway) {
+  start();
+  const std::string one = (base_ / "root/one").string();
+  EXPECT_EQ(load("one", one).status, 200);
+  engine.hold_replies = true;
+  HttpResponse loaded, removed;
+  std::thread loading([&] { loaded = load("one", one, R"(,"load_inplace":true)"); });
+  EXPECT_TRUE(engine.wait_for_commands(2));
+  std::thread removing([&] { removed = *client().request("DELETE", "/v1/adapters/one"); });
+  EXPECT_TRUE(engine.wait_for_commands(3));
+  engine.release_replies();
+  loading.join();
+  removing.join();
+  EXPECT_EQ(loaded.status, 404) << loaded.body;
+  EXPECT_EQ(removed.status, 200) << removed.body;
+  EXPECT_EQ(get("/v1/models/one").status, 404);
+  engine.hold_replies = false;
+  EXPECT_EQ(load("one", one).status, 200) << "the name is free again";
+}
+
+TEST_F(AdapterTest, WhatTheEngineWasNotToldToForgetStaysListed) {
+  start();
+  EXPECT_EQ(load("one", (base_ / "root/one").string()).status, 200);
+  engine.next_command = Error{ErrorCode::kOverloaded, "Too many commands are waiting."};
+  EXPECT_EQ(client().request("DELETE", "/v1/adapters/one")->status, 429);
+  EXPECT_EQ(post("/v1/unload_lora_adapter", R"({"lora_name":"one"})").status, 429);
+  EXPECT_EQ(get("/v1/models/one").status, 200);
+  engine.next_command = {};
+  EXPECT_EQ(client().request("DELETE", "/v1/adapters/one")->status, 200);
+}
+
 TEST_F(AdapterTest, PathsOutsideTheRootsTellNothing) {
   start();
   for (const std::string& path : std::vector<std::string>{

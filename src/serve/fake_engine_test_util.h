@@ -22,7 +22,9 @@ class FakeEngine final : public Engine {
   std::function<std::vector<TokenId>(const Submit&, int choice)> script;
   TokenId eos = 0;
   bool hold = false;
-  bool hold_memory = false;  // a budget change ends when it is cancelled
+  bool hold_replies = false;  // of adapter commands, until release_replies()
+  Status next_command;        // when not ok: the answer to every adapter command
+  bool hold_memory = false;   // a budget change ends when it is cancelled
   int64_t length = 64;
   std::string device;  // of stats()
   size_t max_running = 1000;
@@ -52,6 +54,7 @@ class FakeEngine final : public Engine {
   }
   Status command(AdapterCommand command) override {
     std::lock_guard lock(mutex_);
+    if (!next_command.ok()) return next_command;
     CommandReply reply;
     reply.ticket = command.ticket;
     reply.version = "v-" + command.name;
@@ -64,9 +67,19 @@ class FakeEngine final : public Engine {
       if (command.action != AdapterAction::kRegister) adapters_[command.name].tier = AdapterTier::kResident;
     }
     commands.push_back(std::move(command));
-    output_.replies.push_back(std::move(reply));
+    (hold_replies ? held_replies_ : output_.replies).push_back(std::move(reply));
     changed_.notify_all();
     return {};
+  }
+  void release_replies() {
+    std::lock_guard lock(mutex_);
+    for (CommandReply& reply : held_replies_) output_.replies.push_back(std::move(reply));
+    held_replies_.clear();
+    changed_.notify_all();
+  }
+  bool wait_for_commands(size_t count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(30), [&] { return commands.size() >= count; });
   }
   Status command(MemoryCommand command) override {
     std::lock_guard lock(mutex_);
@@ -220,6 +233,7 @@ class FakeEngine final : public Engine {
   std::map<std::string, AdapterStatus> adapters_;
   int64_t budget_bytes_ = 5000;
   uint64_t held_memory_ = 0;
+  std::vector<CommandReply> held_replies_;
   bool draining_ = false, stopped_ = false;
   const std::string fingerprint_ = "fp_test";
 };
