@@ -152,6 +152,12 @@ void AdapterRegistry::unpin(uint64_t ticket, const std::string& name) {
 // --- requests
 
 void AdapterRegistry::begin_round() {
+  impatient_order_ = UINT64_MAX;
+  const int64_t patient_since_ns = clock_.now_ns() - kRoomPatienceNs;
+  for (const Entry* entry : active_) {
+    if (entry->without_room_since_ns <= patient_since_ns)
+      impatient_order_ = std::min(impatient_order_, order_of(*entry));
+  }
   for (Entry* entry : wanted_) {
     entry->wanted = UINT64_MAX;
     entry->waiting = 0;
@@ -174,6 +180,9 @@ AcquireOutcome AdapterRegistry::acquire(std::span<const std::string> names, uint
       error = entry->error;
       return AcquireOutcome::kFailed;
     }
+  }
+  if (order > impatient_order_) {  // what is never evicted gives no room either
+    ready &= std::all_of(names.begin(), names.end(), [&](const std::string& name) { return find(name)->pinned; });
   }
   const int64_t now_ns = clock_.now_ns();
   for (const std::string& name : names) {

@@ -14,7 +14,9 @@
 // numbers when it can never fit) -> read. The size in memory is not known before the file is parsed: room for the
 // file's size is granted first, and twice as much whenever the loader refuses (it does so before allocating). A failure
 // is remembered with the stamp it was seen at: a later request has the stamp looked at again and gets the same answer
-// at once unless it changed. An explicit load always tries. A resident version is never swapped silently: a changed
+// at once unless it changed. An explicit load always tries. While a load waits for room, younger requests go on using
+// what is in memory, so that one large adapter does not hold up the rest; after kRoomPatienceNs they wait as well, and
+// the users whose versions stand in the way come to an end. A resident version is never swapped silently: a changed
 // file is noticed at the next cold load or by load with `replace`.
 #pragma once
 
@@ -104,6 +106,8 @@ struct AdapterVersion {
   std::vector<uint64_t> unload_tickets;  // answered when it is freed
 };
 
+inline constexpr int64_t kRoomPatienceNs = 1'000'000'000;
+
 enum class AcquireOutcome : uint8_t { kReady, kWaiting, kFailed };
 
 class AdapterRegistry {
@@ -172,6 +176,7 @@ class AdapterRegistry {
     uint64_t failed_serial = 0;
     int64_t least_bytes = 0;  // it surely needs that much
     int64_t ask_bytes = 0;    // room to ask for next
+    int64_t without_room_since_ns = INT64_MAX;
     int64_t uses = 0;
     uint64_t wanted = UINT64_MAX;
     int32_t waiting = 0;
@@ -192,7 +197,7 @@ class AdapterRegistry {
   void want_load(Entry& entry);
   void finish(Entry& entry);
   bool advance_room(Entry& entry);
-  static uint64_t order_of(const Entry& entry) { return entry.tickets.empty() ? entry.wanted : 0; }
+  static uint64_t order_of(const Entry& entry) { return entry.tickets.empty() && !entry.pinned ? entry.wanted : 0; }
   bool start_job(Entry& entry, bool read, Grant grant, int64_t limit_bytes);
   void on_stamp(Entry& entry, const Result<FileStamp>& stamp);
   void on_read(Entry& entry, Job& job, LoadDone& done);
@@ -219,8 +224,9 @@ class AdapterRegistry {
   std::map<std::string, std::unique_ptr<Entry>> entries_;
   std::unordered_map<uint64_t, std::unique_ptr<AdapterVersion>> versions_;  // by version id
   std::unordered_map<uint64_t, Job> jobs_;
-  std::vector<Entry*> active_;  // entries that are being loaded
-  std::vector<Entry*> wanted_;  // touched in this round
+  std::vector<Entry*> active_;             // entries that are being loaded
+  std::vector<Entry*> wanted_;             // touched in this round
+  uint64_t impatient_order_ = UINT64_MAX;  // of this round: younger requests give way to a load without room
   std::vector<RegistryReply> replies_;
   RegistryCounters counters_;
   uint64_t serial_ = 0, generation_ = 0, next_job_ = 1, next_version_ = 1;

@@ -31,6 +31,7 @@ void AdapterRegistry::want_load(Entry& entry) {
 void AdapterRegistry::finish(Entry& entry) {
   entry.stage = Stage::kIdle;
   entry.reload = false;
+  entry.without_room_since_ns = INT64_MAX;
   entry.job = 0;
   std::erase(active_, &entry);
   ++generation_;
@@ -60,6 +61,7 @@ void AdapterRegistry::pump() {
       if (start_job(*entry, false, Grant(), 0)) entry->stage = Stage::kStamping;
     } else if (entry->stage == Stage::kWaitingForRoom && room) {
       room = advance_room(*entry);
+      if (!room) entry->without_room_since_ns = std::min(entry->without_room_since_ns, clock_.now_ns());
     }
   }
 }
@@ -187,7 +189,10 @@ bool AdapterRegistry::advance_room(Entry& entry) {
   auto grant = ledger_.try_grant(MemoryUse::kAdapters, ask);
   while (!grant && evict_for(entry)) grant = ledger_.try_grant(MemoryUse::kAdapters, ask);
   if (!grant) return false;
-  if (start_job(entry, true, std::move(*grant), limit)) entry.stage = Stage::kReading;
+  if (start_job(entry, true, std::move(*grant), limit)) {
+    entry.stage = Stage::kReading;
+    entry.without_room_since_ns = INT64_MAX;
+  }
   return true;
 }
 
@@ -246,11 +251,14 @@ void AdapterRegistry::fail(Entry& entry, Error error, const FileStamp* stamp) {
   error = std::move(error).with_context("adapter \"" + entry.name + "\" was not loaded");
   log_.log(LogLevel::kWarning, error.message);
   ++counters_.failures;
-  const bool reload = entry.reload;
+  const bool replacement = entry.reload || entry.load_path != entry.path;
   finish(entry);
   entry.load_path = entry.path;
   reply_all(entry, error);
-  if (reload) return;  // the version in use stays
+  if (replacement) {  // the version in use stays, and comes back where it was not there or gave its room
+    if (entry.version == nullptr && (entry.pinned || entry.waiting > 0)) want_load(entry);
+    return;
+  }
   entry.pinned = false;
   if (entry.forget_on_failure) {
     std::erase(wanted_, &entry);

@@ -210,6 +210,80 @@ TEST(Registry, AFailedReplacementLeavesTheOldVersionServing) {
   EXPECT_EQ(pins[0]->bytes, 1000);
 }
 
+// The name is known but not in memory: requests for it have nothing to do with the files that were to replace its own.
+TEST(Registry, AFailedReplacementIsNoAnswerToRequests) {
+  RegistryWorld world;
+  world.put("/a", 1000);
+  world.put("/b", 10);
+  world.files["/b"].broken = corrupt("bad");
+  world.registry->register_name(1, "a", "/a", false);
+  world.registry->load(2, "a", "/b", true);
+  std::vector<AdapterPin> pins;
+  Error error;
+  EXPECT_EQ(world.use("a", pins, error), AcquireOutcome::kReady) << error.message;
+  const auto replies = world.replies();
+  ASSERT_EQ(replies.size(), 2u);
+  EXPECT_EQ(replies[1].status.error().code, ErrorCode::kCorrupt);
+}
+
+TEST(Registry, APinnedVersionThatGaveRoomToItsFailedReplacementComesBack) {
+  RegistryWorld world(100000);
+  world.put("/a", 60000);
+  world.put("/b", 60000);
+  world.files["/b"].broken = corrupt("bad");
+  world.registry->register_name(1, "a", "/a", false);
+  world.registry->pin(2, "a");
+  world.settle();
+  world.registry->load(3, "a", "/b", true);
+  world.settle();
+  EXPECT_EQ(world.replies().at(2).status.error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(world.registry->counters().evictions, 1u);
+  bool resident = false;
+  world.registry->for_each([&](const RegistryView& view) { resident = view.adapter != nullptr && view.pinned; });
+  EXPECT_TRUE(resident);
+  std::vector<AdapterPin> pins;
+  Error error;
+  ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
+  EXPECT_EQ(pins[0]->bytes, 60000);
+}
+
+// Users of what is in memory come one after the other, always one at least: a load that waits for its room outlives
+// their patience, not them its.
+TEST(Registry, ALoadWithoutRoomDoesNotStarve) {
+  RegistryWorld world(100000);
+  world.put("/a", 60000);
+  world.put("/b", 60000);
+  world.registry->register_name(1, "a", "/a", false);
+  world.registry->register_name(2, "b", "/b", false);
+  std::vector<AdapterPin> first, second, cold;
+  Error error;
+  ASSERT_EQ(world.use("a", first, error), AcquireOutcome::kReady);
+  const std::string a[] = {"a"}, b[] = {"b"};
+  const auto round = [&](std::vector<AdapterPin>& pins, uint64_t order) {
+    world.registry->begin_round();
+    EXPECT_EQ(world.registry->acquire(b, 100, 0, cold, error), AcquireOutcome::kWaiting);
+    const auto outcome = world.registry->acquire(a, order, 0, pins, error);
+    world.registry->pump();
+    world.finish_one();
+    return outcome;
+  };
+  for (uint64_t order = 101; order < 105; ++order) {
+    std::vector<AdapterPin> brief;
+    EXPECT_EQ(round(brief, order), AcquireOutcome::kReady) << "others go on while it waits";
+  }
+  EXPECT_EQ(round(second, 99), AcquireOutcome::kReady) << "older ones do not give way";
+  world.clock.advance_ns(kRoomPatienceNs);
+  std::vector<AdapterPin> third;
+  EXPECT_EQ(round(third, 105), AcquireOutcome::kWaiting);
+  first.clear();
+  EXPECT_EQ(round(third, 105), AcquireOutcome::kWaiting);
+  second.clear();
+  EXPECT_EQ(round(third, 105), AcquireOutcome::kWaiting);  // room is there, and read into
+  world.registry->begin_round();
+  EXPECT_EQ(world.registry->acquire(b, 100, 0, cold, error), AcquireOutcome::kReady);
+  world.registry->check();
+}
+
 TEST(Registry, UnloadForgetsAtOnceAndAnswersWhenTheMemoryIsFree) {
   RegistryWorld world;
   world.put("/a", 1000);
