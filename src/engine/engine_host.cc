@@ -293,8 +293,19 @@ Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& 
   Parts& parts = *parts_;
   Ledger& ledger = *parts.ledger;
   WeightStore& weights = *parts.weights;
-  if (!parts.packed_path.empty()) TRY(weights.open_packed_file(parts.file, parts.weight_options, parts.packed_path));
-  TRY_ASSIGN(const BudgetShares shares, shares_of(budget, room.idle_adapter_bytes));
+  TRY_ASSIGN(BudgetShares shares, shares_of(budget, room.idle_adapter_bytes));
+  if (shares.weight_bytes < weights.whole_bytes()) {
+    if (parts.packed_path.empty()) {  // prepare_budget() found room for all of them
+      return Error{ErrorCode::kOverloaded,
+                   "Adapters came into use while the budget was to change, and the weights no "
+                   "longer fit beside them; ask again."};
+    }
+    if (Status opened = weights.open_packed_file(parts.file, parts.weight_options, parts.packed_path); !opened.ok()) {
+      parts.packed_path.clear();  // looked for, or made, again
+      return opened;
+    }
+    TRY_ASSIGN(shares, shares_of(budget, room.idle_adapter_bytes));  // now that it is known what a pass reads
+  }
   const int64_t before = ledger.budget_bytes(), block_bytes = parts.plan.kv_bytes / parts.plan.kv_blocks;
   const auto kv_before = static_cast<int32_t>(ledger.used_bytes(MemoryUse::kKv) / block_bytes);
   if (budget > before) CHECK(ledger.set_budget(budget));

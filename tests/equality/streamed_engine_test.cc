@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <thread>
 
@@ -481,6 +482,41 @@ TEST_F(StreamedEngine, OneBudgetThatCannotDoAndOneThatNeedsNothing) {
   EXPECT_EQ(driver.stats().memory_budget_bytes, kGiB / 2);
   EXPECT_EQ(driver.stats().streamed_bytes, 0);
   EXPECT_FALSE(driver.engine().command(MemoryCommand{1, 0}).ok());
+}
+
+// A model that was replaced on disk cannot be streamed any more, but what is in memory can go on under any budget that
+// holds it.
+TEST_F(StreamedEngine, BudgetsThatStreamNothingNeedNoFile) {
+  EngineDriver driver(options_);
+  ASSERT_TRUE(driver.running());
+  const std::vector<TokenId> before = driver.ask(requests_[0]).tokens;
+  const fs::path file = folder_ / "model" / "model.safetensors";
+  {
+    std::fstream bytes(file, std::ios::binary | std::ios::in | std::ios::out);
+    const auto middle = static_cast<std::streamoff>(fs::file_size(file) / 2);  // of some matrix
+    bytes.seekg(middle);
+    const char other = static_cast<char>(bytes.get() ^ 1);
+    bytes.seekp(middle);
+    bytes.put(other);
+  }
+  const auto change = [&](int64_t budget) {
+    const uint64_t ticket = driver.set_memory(budget);
+    driver.collect();
+    return driver.replies[ticket].status;
+  };
+  const EngineStats begun = driver.stats();
+  const int64_t streams = begun.kv_bytes + begun.scratch_bytes + begun.other_bytes + options_.engine.adapter_bytes +
+                          begun.weights_bytes * 3 / 4;
+  const Status refused = change(streams);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("has changed since"), std::string::npos) << refused.error().message;
+  EXPECT_TRUE(change(2 * kGiB).ok());
+  EXPECT_TRUE(change(kGiB / 2).ok());
+  EXPECT_FALSE(change(streams).ok());
+  fs::remove(folder_ / "model" / "loralei.pack");
+  EXPECT_TRUE(change(kGiB).ok());
+  EXPECT_EQ(driver.stats().streamed_bytes, 0);
+  EXPECT_EQ(driver.ask(requests_[0]).tokens, before);
 }
 
 // What the forecast accepts starts, with large steps, too: everything a step needs has its bytes before the weights.
