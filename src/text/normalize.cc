@@ -3,7 +3,8 @@
 
 #include <utf8proc.h>
 
-#include <cstdlib>
+#include <algorithm>
+#include <array>
 
 #include "text/pretokenize.h"
 #include "text/utf8.h"
@@ -26,30 +27,61 @@ bool is_ascii(std::string_view text) {
   return true;
 }
 
+// Combining marks come in order of their class, equal ones as they were. utf8proc's own ordering swaps neighbours: a
+// long run of marks would take quadratic time, a run already in order takes none.
+void order_marks(std::vector<utf8proc_int32_t>& points) {
+  const auto mark_class = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
+  for (auto begin = points.begin(); begin != points.end();) {
+    const auto end = std::find_if(begin, points.end(), [&](utf8proc_int32_t c) { return mark_class(c) == 0; });
+    if (end - begin > 1) {
+      std::stable_sort(begin, end,
+                       [&](utf8proc_int32_t a, utf8proc_int32_t b) { return mark_class(a) < mark_class(b); });
+    }
+    begin = end == points.end() ? end : end + 1;
+  }
+}
+
 Result<std::string> apply_step(const UnicodeStep& step, std::string_view text, bool) {
   if (is_ascii(text)) return std::string(text);  // ASCII is its own normal form in all four
-  int options = UTF8PROC_STABLE;
+  int flags = UTF8PROC_STABLE;
   switch (step.form) {
     case UnicodeForm::kNfc:
-      options |= UTF8PROC_COMPOSE;
+      flags |= UTF8PROC_COMPOSE;
       break;
     case UnicodeForm::kNfd:
-      options |= UTF8PROC_DECOMPOSE;
+      flags |= UTF8PROC_DECOMPOSE;
       break;
     case UnicodeForm::kNfkc:
-      options |= UTF8PROC_COMPOSE | UTF8PROC_COMPAT;
+      flags |= UTF8PROC_COMPOSE | UTF8PROC_COMPAT;
       break;
     case UnicodeForm::kNfkd:
-      options |= UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT;
+      flags |= UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT;
       break;
   }
-  utf8proc_uint8_t* mapped = nullptr;
+  const auto options = static_cast<utf8proc_option_t>(flags);
+  const auto failed = [](utf8proc_ssize_t code) {
+    return internal_error(std::string("the text could not be normalised: ") + utf8proc_errmsg(code));
+  };
+  std::vector<utf8proc_int32_t> points;
+  points.reserve(text.size());
+  std::array<utf8proc_int32_t, 32> parts;  // the longest decomposition has 18
+  for (size_t pos = 0; pos < text.size();) {
+    const Utf8Step at = utf8_step(text, pos);
+    pos += static_cast<size_t>(at.length);
+    const utf8proc_ssize_t count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(at.code_point), parts.data(),
+                                                           parts.size(), options, nullptr);
+    if (count < 0) return failed(count);
+    points.insert(points.end(), parts.begin(), parts.begin() + count);
+  }
+  order_marks(points);
+  // Composes where the form asks for it.
   const utf8proc_ssize_t length =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
-                   &mapped, static_cast<utf8proc_option_t>(options));
-  if (length < 0) return internal_error(std::string("the text could not be normalised: ") + utf8proc_errmsg(length));
-  std::string out(reinterpret_cast<const char*>(mapped), static_cast<size_t>(length));
-  std::free(mapped);  // allocated by utf8proc with malloc
+      utf8proc_normalize_utf32(points.data(), static_cast<utf8proc_ssize_t>(points.size()), options);
+  if (length < 0) return failed(length);
+  points.resize(static_cast<size_t>(length));
+  std::string out;
+  out.reserve(text.size());
+  for (const utf8proc_int32_t c : points) utf8_append(out, static_cast<char32_t>(c));
   return out;
 }
 

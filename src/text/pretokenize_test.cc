@@ -3,10 +3,15 @@
 #include "text/pretokenize.h"
 
 #include <gtest/gtest.h>
+#include <utf8proc.h>
 
+#include <cstdlib>
+
+#include "base/prng.h"
 #include "text/normalize.h"
 #include "text/tokenizer_components.h"
 #include "text/tokenizer_load.h"
+#include "text/utf8.h"
 
 namespace loralei {
 namespace {
@@ -169,6 +174,54 @@ TEST(Normalize, EachComponent) {
   EXPECT_EQ(normalized({{"type", "Nmt"}}, "a\x01\tb\xE2\x80\x8B"), "a b ");
   const Json both = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFD"}}, {{"type", "StripAccents"}}}}};
   EXPECT_EQ(normalized(both, "\xC3\xA9"), "e");
+}
+
+// Decomposition, ordering and composition as utf8proc does them in one call.
+std::string mapped(const std::string& text, int options) {
+  utf8proc_uint8_t* out = nullptr;
+  const auto length =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &out, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | options));
+  EXPECT_GE(length, 0);
+  std::string copy(reinterpret_cast<const char*>(out), static_cast<size_t>(length));
+  std::free(out);
+  return copy;
+}
+
+TEST(Normalize, UnicodeFormsAreUtf8procs) {
+  const std::vector<char32_t> odd = {'a',    'e',    0x301,  0x323,  0x327,  0x345,   0x315,  0x5B0,  0x5BF,   0x1100,
+                                     0x1161, 0x11A8, 0xAC00, 0xFB01, 0xFDFA, 0x1F5F,  0x1F7D, 0x212A, 0x2126,  0x1E69,
+                                     0x344,  0xF73,  0x958,  0x2ADC, 0x3099, 0x304B,  0x200D, 0xFFFD, 0x1D15E, 0x10FFFF,
+                                     0x378,  0xAD,   0x1F82, 0x3B1,  0x313,  0x1D165, 0x9BE,  0x9C7};
+  const uint64_t seed = 21;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Prng prng(seed);
+  for (int round = 0; round < 5000; ++round) {
+    std::string text;
+    for (uint64_t left = prng.below(12); left > 0; --left) {
+      char32_t c = odd[prng.below(odd.size())];
+      if (prng.below(4) == 0) c = static_cast<char32_t>(1 + prng.below(0xD7FF));
+      utf8_append(text, c);
+    }
+    SCOPED_TRACE("text " + text);
+    ASSERT_EQ(normalized({{"type", "NFC"}}, text), mapped(text, UTF8PROC_COMPOSE));
+    ASSERT_EQ(normalized({{"type", "NFD"}}, text), mapped(text, UTF8PROC_DECOMPOSE));
+    ASSERT_EQ(normalized({{"type", "NFKC"}}, text), mapped(text, UTF8PROC_COMPOSE | UTF8PROC_COMPAT));
+    ASSERT_EQ(normalized({{"type", "NFKD"}}, text), mapped(text, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT));
+  }
+}
+
+// Swapping neighbours, this would take minutes.
+TEST(Normalize, ALongRunOfMarksIsSorted) {
+  const size_t pairs = 500'000;
+  std::string text = "q", acutes;
+  for (size_t i = 0; i < pairs; ++i) {
+    text += "\xCC\x81\xCC\xA3";  // acute (class 230), dot below (class 220)
+    acutes += "\xCC\x81";
+  }
+  std::string sorted = "q";
+  for (size_t i = 0; i < pairs; ++i) sorted += "\xCC\xA3";
+  EXPECT_TRUE(normalized({{"type", "NFC"}}, text) == sorted + acutes);
 }
 
 TEST(Normalize, AGrowingTextIsStopped) {
