@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "text/jinja_text.h"
+#include "text/kmp.h"
 
 namespace loralei {
 
@@ -165,11 +166,23 @@ Result<JinjaValue> make_context(const ChatPrompt& prompt) {
   return jinja_dict(std::move(fields));
 }
 
+// As text.rfind(sought), in linear time: both come from a request. `sought` is not empty.
+size_t find_last(std::string_view text, const std::string& sought) {
+  const KmpPattern pattern(sought);
+  size_t found = std::string::npos;
+  uint32_t matched = 0;
+  for (size_t at = 0; at < text.size(); ++at) {
+    matched = pattern.next(matched, text[at]);
+    if (matched == sought.size()) found = at + 1 - sought.size();
+  }
+  return found;
+}
+
 // Cuts everything behind the last message's text, so that the model goes on with it.
 Result<std::string> cut_after_final_message(std::string text, const ChatMessage& final) {
   const std::string content = final.content.value_or("");
   const std::string bare = jinja::strip(content, true, true);
-  const size_t found = bare.empty() ? std::string::npos : text.rfind(bare);
+  const size_t found = bare.empty() ? std::string::npos : find_last(text, bare);
   if (found == std::string::npos) {
     return invalid_argument(
         "continue_final_message is set, but the chat template does not show the text of the final message; "

@@ -100,6 +100,28 @@ TEST(ChatTemplate, ContinuesTheFinalMessage) {
   EXPECT_NE(render("nothing", prompt).find("does not show"), std::string::npos);
 }
 
+TEST(ChatTemplate, ContinuesWhereTheFinalTextIsShownLast) {
+  ChatPrompt prompt = prompt_of({says("user", "abab"), says("assistant", "ab")});
+  prompt.continue_final_message = true;
+  prompt.add_generation_prompt = false;
+  EXPECT_EQ(render("{% for m in messages %}{{ m.content }}<end>{% endfor %}", prompt), "abab<end>ab");
+  EXPECT_EQ(render("{{ messages[0].content }}aba", prompt), "ababab");
+}
+
+// Compared anew at every place, the final text would take minutes.
+TEST(ChatTemplate, AFinalTextThatIsNearlyShownEverywhereIsNotFound) {
+  const size_t length = 2'000'000;
+  ChatPrompt prompt = prompt_of({says("user", ""), says("assistant", "")});
+  prompt.messages.front().content = std::string(2 * length, 'a');
+  prompt.continue_final_message = true;
+  prompt.add_generation_prompt = false;
+  const std::string half(length / 2, 'a');
+  for (const std::string& text : {half + half + "b", "b" + half + half, half + "b" + half}) {
+    prompt.messages.back().content = text;
+    EXPECT_NE(render("{{ messages[0].content }}", prompt).find("does not show"), std::string::npos);
+  }
+}
+
 TEST(ChatTemplate, TellsABeginningOfSequenceTokenInTheText) {
   EXPECT_TRUE(begins_with_bos("<s>[INST]", "<s>"));
   EXPECT_FALSE(begins_with_bos("[INST]", "<s>"));

@@ -8,15 +8,7 @@ namespace loralei {
 StopMatcher::StopMatcher(std::vector<std::string> stops, bool include_stop) : include_stop_(include_stop) {
   for (size_t i = 0; i < stops.size(); ++i) {
     if (stops[i].empty()) continue;
-    Stop stop{std::move(stops[i]), static_cast<int>(i), {}, 0};
-    stop.failure.assign(stop.text.size(), 0);
-    for (size_t at = 1; at < stop.text.size(); ++at) {
-      uint32_t k = stop.failure[at - 1];
-      while (k > 0 && stop.text[at] != stop.text[k]) k = stop.failure[k - 1];
-      if (stop.text[at] == stop.text[k]) ++k;
-      stop.failure[at] = k;
-    }
-    stops_.push_back(std::move(stop));
+    stops_.push_back({KmpPattern(std::move(stops[i])), static_cast<int>(i)});
   }
 }
 
@@ -27,16 +19,15 @@ StopMatcher::Output StopMatcher::push(std::string_view text) {
     held_ += c;
     const Stop* found = nullptr;
     for (Stop& stop : stops_) {
-      while (stop.matched > 0 && stop.text[stop.matched] != c) stop.matched = stop.failure[stop.matched - 1];
-      if (stop.text[stop.matched] == c) ++stop.matched;
-      if (stop.matched == stop.text.size() && (found == nullptr || stop.text.size() > found->text.size()))
-        found = &stop;
+      stop.matched = stop.pattern.next(stop.matched, c);
+      const size_t length = stop.pattern.text().size();
+      if (stop.matched == length && (found == nullptr || length > found->pattern.text().size())) found = &stop;
     }
     if (found == nullptr) continue;
     stopped_ = true;
     output.stopped = true;
     output.which = found->index;
-    if (!include_stop_) held_.resize(held_.size() - found->text.size());
+    if (!include_stop_) held_.resize(held_.size() - found->pattern.text().size());
     output.text = std::move(held_);
     held_.clear();
     return output;

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "text/kmp.h"
+
 namespace loralei {
 
 class StopMatcher {
@@ -32,10 +34,9 @@ class StopMatcher {
 
  private:
   struct Stop {
-    std::string text;
+    KmpPattern pattern;
     int index;
-    std::vector<uint32_t> failure;  // Knuth-Morris-Pratt's failure function
-    uint32_t matched = 0;           // bytes of `text` that the input so far ends with
+    uint32_t matched = 0;  // bytes of the pattern that the input so far ends with
   };
   std::vector<Stop> stops_;
   bool include_stop_;
