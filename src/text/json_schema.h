@@ -23,9 +23,11 @@
 namespace loralei {
 
 inline constexpr int64_t kMaxSchemaBytes = 1 << 20;
-inline constexpr int kMaxSchemaDepth = 64;        // nested schemas, references followed
-inline constexpr int kMaxSchemaNodes = 20000;     // schemas compiled in all, alternatives counted each time
-inline constexpr int kMaxSchemaProperties = 500;  // of one object
+inline constexpr int kMaxSchemaDepth = 64;     // nested schemas, references followed
+inline constexpr int kMaxSchemaNodes = 20000;  // schemas compiled in all, alternatives counted each time
+inline constexpr int64_t kMaxMergedParts = int64_t{8}
+                                           << 20;  // copied or compared while references and allOf are merged
+inline constexpr int kMaxSchemaProperties = 500;   // of one object
 inline constexpr int64_t kMaxPatternBytes = 16384;
 inline constexpr int kMaxListedChoices = 10000;  // guided_choice, enum
 

@@ -294,7 +294,7 @@ Status SchemaCompiler::fill_alternatives(GrammarRuleId rule, const Json& schema,
       TRY_ASSIGN(part, compile(alternatives[i], place));
     } else {
       TRY_ASSIGN(const Json flat, flatten(alternatives[i], place, 0));
-      TRY_ASSIGN(const Json merged, merge_schemas(base, flat, place, 0));
+      TRY_ASSIGN(const Json merged, merge_schemas(base, flat, place, 0, merges_));
       TRY_ASSIGN(part, compile(merged, place));
     }
     b_.add_call(b_.start(rule), part, end);

@@ -20,6 +20,15 @@ namespace loralei::schema {
 
 using Json = nlohmann::ordered_json;
 
+// What merging may cost in one compilation: a chain of references that doubles at every link ends here.
+class MergeBudget {
+ public:
+  Status spend(int64_t parts);
+
+ private:
+  int64_t left_ = kMaxMergedParts;
+};
+
 class SchemaCompiler {
  public:
   explicit SchemaCompiler(GrammarBuilder& builder) : b_(builder), chars_(builder) {}
@@ -50,7 +59,7 @@ class SchemaCompiler {
 
   Result<const Json*> find_reference(const std::string& reference, const std::string& path) const;
   // The schema with $ref beside other keywords and allOf merged into one object.
-  Result<Json> flatten(const Json& schema, const std::string& path, int depth) const;
+  Result<Json> flatten(const Json& schema, const std::string& path, int depth);
   Status check_keywords(const Json& schema, const std::string& path) const;
 
   GrammarRuleId space();
@@ -65,6 +74,7 @@ class SchemaCompiler {
   std::map<std::string, GrammarRuleId> references_;  // rules of what $ref points at
   int depth_ = 0;
   int nodes_ = 0;
+  MergeBudget merges_;
   std::optional<GrammarRuleId> space_;
   std::optional<GrammarRuleId> any_value_;
   std::optional<GrammarRuleId> any_object_;
@@ -73,7 +83,8 @@ class SchemaCompiler {
 };
 
 // Two schemas that must both hold, as one; refused where no single schema of the supported kind says so.
-Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path, int depth);
+Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path, int depth, MergeBudget& budget);
+int64_t count_parts(const Json& value);  // itself and all that lies in it
 bool is_annotation(const std::string& keyword);
 
 // invalid_argument that names the place in the schema.

@@ -57,6 +57,10 @@ Json intersect(const Json& a, const Json& b) {
   return out;
 }
 
+int64_t pairs_of(const Json& a, const Json& b) {
+  return static_cast<int64_t>(a.size()) * static_cast<int64_t>(b.size());
+}
+
 Json as_array(const Json& value) { return value.is_array() ? value : Json::array({value}); }
 
 // "integer" lies inside "number".
@@ -97,7 +101,9 @@ bool same_names(const Json& a, const Json& b) {
 }
 
 // One keyword that both schemas have, with different values.
-Status merge_keyword(Json& out, const std::string& keyword, const Json& a, const Json& b, const std::string& path) {
+Status merge_keyword(Json& out, const std::string& keyword, const Json& a, const Json& b, const std::string& path,
+                     MergeBudget& budget) {
+  TRY(budget.spend(pairs_of(a, b)));  // members and items are found by looking at all
   if (keyword == "type") {
     out[keyword] = intersect_types(a, b);
     if (out[keyword].empty()) return conflict(keyword, path);
@@ -143,7 +149,24 @@ Status SchemaCompiler::check_keywords(const Json& schema, const std::string& pat
   return {};
 }
 
-Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path, int depth) {
+Status MergeBudget::spend(int64_t parts) {
+  left_ -= std::min(left_, parts);
+  if (left_ > 0) return {};
+  return too_large(
+      "the schema's references and allOf repeat each other too often, or its lists are too long, to be "
+      "merged; write it without them");
+}
+
+int64_t count_parts(const Json& value) {
+  int64_t parts = 1;
+  if (value.is_structured()) {
+    for (const Json& part : value) parts += count_parts(part);
+  }
+  return parts;
+}
+
+Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path, int depth, MergeBudget& budget) {
+  TRY(budget.spend(count_parts(a) + count_parts(b)));
   if (depth > kMaxSchemaDepth)
     return invalid_argument("schema at " + path + ": it is nested too deep or refers to itself through allOf");
   if (a.is_boolean()) return a.get<bool>() ? b : a;
@@ -156,8 +179,11 @@ Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path
     if (!other->contains("properties") && (!other->contains("additionalProperties") ||
                                            (*other)["additionalProperties"] == (*one)["additionalProperties"]))
       continue;
-    const bool same = other->contains("properties") && one->contains("properties") &&
-                      same_names((*one)["properties"], (*other)["properties"]);
+    bool same = other->contains("properties") && one->contains("properties");
+    if (same) {
+      TRY(budget.spend(pairs_of((*one)["properties"], (*other)["properties"])));
+      same = same_names((*one)["properties"], (*other)["properties"]);
+    }
     if (!same) return conflict("additionalProperties", path);
   }
   Json out = a;
@@ -165,7 +191,7 @@ Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path
     if (!a.contains(keyword)) {
       out[keyword] = value;
     } else if (a[keyword] != value && !is_annotation(keyword)) {
-      TRY(merge_keyword(out, keyword, a[keyword], value, path));
+      TRY(merge_keyword(out, keyword, a[keyword], value, path, budget));
     }
   }
   return out;

@@ -169,8 +169,9 @@ Result<const Json*> SchemaCompiler::find_reference(const std::string& reference,
   return at;
 }
 
-Result<Json> SchemaCompiler::flatten(const Json& schema, const std::string& path, int depth) const {
+Result<Json> SchemaCompiler::flatten(const Json& schema, const std::string& path, int depth) {
   if (depth > kMaxSchemaDepth) return at_path(path, "it refers to itself through $ref and allOf");
+  TRY(merges_.spend(count_parts(schema)));
   if (!schema.is_object() || (!schema.contains("$ref") && !schema.contains("allOf"))) return schema;
   TRY(check_keywords(schema, path));
   Json out = schema;
@@ -180,7 +181,7 @@ Result<Json> SchemaCompiler::flatten(const Json& schema, const std::string& path
     if (!schema["$ref"].is_string()) return at_path(path, "'$ref' must be a string");
     TRY_ASSIGN(const Json* target, find_reference(schema["$ref"].get<std::string>(), path));
     TRY_ASSIGN(const Json flat, flatten(*target, path, depth + 1));
-    TRY_ASSIGN(out, merge_schemas(out, flat, path, depth));
+    TRY_ASSIGN(out, merge_schemas(out, flat, path, depth, merges_));
   }
   if (!schema.contains("allOf")) return out;
   if (!schema["allOf"].is_array() || schema["allOf"].empty()) return at_path(path, "'allOf' must be a list of schemas");
@@ -188,7 +189,7 @@ Result<Json> SchemaCompiler::flatten(const Json& schema, const std::string& path
   for (const Json& part : schema["allOf"]) {
     const std::string place = path + "/allOf/" + std::to_string(index++);
     TRY_ASSIGN(const Json flat, flatten(part, place, depth + 1));
-    TRY_ASSIGN(out, merge_schemas(out, flat, place, depth));
+    TRY_ASSIGN(out, merge_schemas(out, flat, place, depth, merges_));
   }
   return out;
 }

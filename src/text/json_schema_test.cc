@@ -237,6 +237,34 @@ TEST(JsonSchema, RefusesWhatItCannotHoldTo) {
   EXPECT_FALSE(compile_json_schema(exploding).ok());
 }
 
+// What merging would copy and compare is counted, not begun: each of these would take minutes or for ever.
+TEST(JsonSchema, MergingIsBounded) {
+  const auto expect_refused = [](const std::string& schema) {
+    const auto program = compile_json_schema(schema);
+    ASSERT_FALSE(program.ok());
+    EXPECT_EQ(program.error().code, ErrorCode::kTooLarge) << program.error().message;
+  };
+  std::string doubling = R"({"allOf": [{"$ref": "#/$defs/a0"}, {"title": "x"}], "$defs": {)";
+  for (int i = 0; i < 30; ++i) {
+    const std::string next = R"({"$ref": "#/$defs/a)" + std::to_string(i + 1) + R"("})";
+    doubling += R"("a)" + std::to_string(i) + R"(": {"allOf": [)" + next + ", " + next + "]},";
+  }
+  expect_refused(doubling + R"("a30": {"type": "null"}}})");
+  const auto list = [](const std::string& keyword, const std::string& item) {
+    std::string text = R"({")" + keyword + R"(": [)" + item;
+    for (int i = 1; i < 100'000; ++i) text += "," + item;
+    return text + "]}";
+  };
+  expect_refused(R"({"allOf": [)" + list("enum", "0") + "," + list("enum", "1") + "]}");
+  expect_refused(R"({"allOf": [)" + list("required", "\"\"") + "," + list("required", "\"a\"") + "]}");
+  std::string alternatives = R"({"title": ")" + std::string(10'000, 'x') + R"(", "properties": {)";
+  for (int i = 0; i < 400; ++i)
+    alternatives += (i > 0 ? ",\"p" : "\"p") + std::to_string(i) + R"(": {"enum": [1, 2, 3]})";
+  alternatives += R"(}, "anyOf": [{"type": "object"})";
+  for (int i = 0; i < 19'000; ++i) alternatives += R"(,{"type": "object"})";
+  expect_refused(alternatives + "]}");
+}
+
 TEST(JsonSchema, AnnotationsAreAccepted) {
   expect_texts(
       R"({"$schema": "x", "$id": "y", "title": "t", "description": "d", "default": 1, "examples": [1], "deprecated": false,
