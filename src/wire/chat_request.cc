@@ -71,6 +71,8 @@ void read_tool_calls(JsonReader& reader, WireMessage& message) {
     const Json* arguments = inner.find("arguments");
     // Some clients send the object itself instead of its text.
     if (arguments) call.arguments = arguments->is_string() ? arguments->get<std::string>() : compact_json(*arguments);
+    if (const std::string what = too_complex(call.arguments); !what.empty())  // a template may read it
+      inner.fail("arguments", "'" + inner.path_of("arguments") + "' " + what + ".");
     if (entry.failed()) return reader.adopt(entry.error());
     if (inner.failed()) return reader.adopt(inner.error());
     message.tool_calls.push_back(std::move(call));

@@ -11,28 +11,6 @@
 namespace loralei {
 namespace {
 
-// Depth and members by counting brackets and commas outside strings, before the parser builds anything: its writer and
-// many users are recursive, and its ordered objects are slow when large. The sentence about what is too much, or
-// nothing.
-std::string too_complex(std::string_view text) {
-  int depth = 0;
-  int members[kMaxJsonDepth + 1] = {};  // commas at each depth; -1 in arrays, which may be long
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '"') {
-      for (++i; i < text.size() && text[i] != '"'; ++i) i += text[i] == '\\';
-    } else if (c == '{' || c == '[') {
-      if (++depth > kMaxJsonDepth) return "is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels";
-      members[depth] = c == '{' ? 1 : -1;
-    } else if (c == '}' || c == ']') {
-      depth = std::max(0, depth - 1);
-    } else if (c == ',' && members[depth] > 0 && ++members[depth] > kMaxJsonMembers) {
-      return "holds an object with more than " + std::to_string(kMaxJsonMembers) + " members";
-    }
-  }
-  return "";
-}
-
 // Reads on to the first error only to learn where and what it is.
 class ErrorFinder final : public nlohmann::json_sax<Json> {
  public:
@@ -158,6 +136,25 @@ bool same_neutral(const Json& value, const char* neutral) {
 }
 
 }  // namespace
+
+std::string too_complex(std::string_view text) {
+  int depth = 0;
+  int members[kMaxJsonDepth + 1] = {};  // commas at each depth; -1 in arrays, which may be long
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') {
+      for (++i; i < text.size() && text[i] != '"'; ++i) i += text[i] == '\\';
+    } else if (c == '{' || c == '[') {
+      if (++depth > kMaxJsonDepth) return "is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels";
+      members[depth] = c == '{' ? 1 : -1;
+    } else if (c == '}' || c == ']') {
+      depth = std::max(0, depth - 1);
+    } else if (c == ',' && members[depth] > 0 && ++members[depth] > kMaxJsonMembers) {
+      return "holds an object with more than " + std::to_string(kMaxJsonMembers) + " members";
+    }
+  }
+  return "";
+}
 
 ApiError invalid_field(std::string param, std::string message, std::string code) {
   return {400, std::move(message), "invalid_request_error", std::move(param), std::move(code), false};

@@ -25,6 +25,10 @@ ApiError invalid_field(std::string param, std::string message, std::string code 
 // Strict JSON with an object at its root: valid UTF-8, no lone surrogates, depth at most kMaxJsonDepth, at most
 // kMaxJsonMembers in one object.
 Parsed<Json> parse_json_object(std::string_view body);
+// Depth and members of a text by counting brackets and commas outside strings, before a parser builds anything: writers
+// and many users are recursive, and ordered objects are slow when large. The sentence about what is too much, or
+// nothing.
+std::string too_complex(std::string_view json);
 std::string compact_json(const Json& value);
 const char* json_type_name(const Json& value);
 

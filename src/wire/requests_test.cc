@@ -151,6 +151,14 @@ TEST(ChatRequest, MessagesAreChecked) {
             "messages[0].content[0].type");
   EXPECT_EQ(param(R"([{"role":"user","content":"x","tool_calls":[{"function":{"name":"f"}}]}])"),
             "messages[0].tool_calls");
+  // Arguments are JSON inside the JSON: the same limits, though as text they are one string.
+  std::string arguments = "{";
+  for (int i = 0; i < 100'000; ++i) arguments += (i > 0 ? ",\\\"" : "\\\"") + std::to_string(i) + "\\\":0";
+  const auto with = [](const std::string& text) {
+    return R"([{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":")" + text + R"("}}]}])";
+  };
+  EXPECT_EQ(param(with(arguments + "}")), "messages[0].tool_calls[0].function.arguments");
+  EXPECT_EQ(param(with(std::string(200, '['))), "messages[0].tool_calls[0].function.arguments");
   EXPECT_EQ(param(R"([{"role":"assistant"},{"role":"user","content":""}])"), "");
   EXPECT_EQ(parse_chat_request("{}").error().param, "messages");
 }
