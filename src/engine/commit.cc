@@ -118,6 +118,11 @@ TokenEvent& EngineLoop::new_event(Sequence& sequence) {
 
 void EngineLoop::commit_token(Sequence& sequence, const RowSample& sample) {
   const Request& request = *sequence.request;
+  if (sample.token == kNoToken && sequence.grammar != nullptr && sequence.grammar->too_ambiguous()) {
+    return end(sequence, EndReason::kError,
+               too_large("the form can be read in too many ways at once to be followed; write the pattern or schema "
+                         "with fewer alternatives that begin alike, and smaller counts behind them"));
+  }
   if (sample.token == kNoToken) {
     return end(sequence, EndReason::kError,
                internal_error("no token is possible here: every logit is masked or not a number; check the model's "

@@ -10,6 +10,8 @@ namespace loralei {
 namespace {
 
 constexpr uint8_t kNoToken = 255;
+constexpr int64_t kConfigWork = 64;    // of a set that is new, beside its stacks: a table of 256 steps
+constexpr int64_t kStackWork = 8;      // of a stack that is new: it is kept
 constexpr size_t kKeptMasks = 8;       // the sets that a generation comes back to: inside a string, free text ...
 constexpr size_t kManyConfigs = 1024;  // 1 KiB each
 constexpr size_t kManyStacks = 1 << 16;
@@ -124,6 +126,7 @@ uint32_t GrammarState::intern_stack(GrammarStateId state, uint32_t below, uint32
   for (const uint32_t known : bucket) {
     if (stacks_[known] == stack) return known;
   }
+  work_ += kStackWork;
   bucket.push_back(static_cast<uint32_t>(stacks_.size()));
   stacks_.push_back(stack);
   seen_.push_back(0);
@@ -173,6 +176,7 @@ uint32_t GrammarState::close(const std::vector<uint32_t>& seeds) {
     else
       meet(stack.below);
   }
+  work_ += static_cast<int64_t>(met);
   return intern_config(std::move(config));
 }
 
@@ -185,6 +189,7 @@ uint32_t GrammarState::intern_config(Config config) {
   for (const uint32_t known : bucket) {
     if (configs_[known].stacks == config.stacks && configs_[known].accepting == config.accepting) return known;
   }
+  work_ += kConfigWork;
   config.next.fill(kUnknown);
   bucket.push_back(static_cast<uint32_t>(configs_.size()));
   configs_.push_back(std::move(config));
@@ -193,6 +198,7 @@ uint32_t GrammarState::intern_config(Config config) {
 
 uint32_t GrammarState::compute_step(uint32_t config, uint8_t byte) {
   const GrammarProgram& program = *program_;
+  work_ += static_cast<int64_t>(configs_[config].stacks.size());
   std::vector<uint32_t> seeds;
   for (size_t s = 0; s < configs_[config].stacks.size(); ++s) {
     const Stack stack = stacks_[configs_[config].stacks[s]];
@@ -252,7 +258,8 @@ void GrammarState::tidy() {
 
 // --- tokens
 
-void GrammarState::walk_trie(std::span<uint32_t> mask) {
+bool GrammarState::walk_trie(std::span<uint32_t> mask) {
+  const int64_t most = work_ + kMaxMaskWork;
   const auto& nodes = vocab_->nodes_;
   walk_.assign(static_cast<size_t>(vocab_->max_depth_) + 1, kDead);
   walk_[0] = current_;
@@ -260,6 +267,7 @@ void GrammarState::walk_trie(std::span<uint32_t> mask) {
   for (uint32_t i = 0; i < count;) {
     const VocabTrie::Node& node = nodes[i];
     const uint32_t next = step(walk_[node.depth], node.byte);
+    if (work_ > most) return false;
     if (next == kDead) {
       i = node.subtree_end;
       continue;
@@ -275,8 +283,9 @@ void GrammarState::walk_trie(std::span<uint32_t> mask) {
     const bool allowed = configs_[current_].free_text && step_bytes(current_, vocab_->bytes_of(id)) != kDead;
     if (allowed) mask[id / 32] |= 1u << (id % 32);
   }
-  if (!configs_[current_].accepting) return;
+  if (!configs_[current_].accepting) return true;
   for (const int32_t id : vocab_->ends_) mask[id / 32] |= 1u << (id % 32);
+  return true;
 }
 
 bool GrammarState::fill_mask(std::span<uint32_t> mask) {
@@ -291,7 +300,11 @@ bool GrammarState::fill_mask(std::span<uint32_t> mask) {
     if (ended_) {
       for (const int32_t id : vocab_->ends_) mask[id / 32] |= 1u << (id % 32);
     } else {
-      walk_trie(mask);
+      too_ambiguous_ = !walk_trie(mask);
+      if (too_ambiguous_) {
+        std::fill(mask.begin(), mask.end(), 0u);
+        return false;
+      }
       if (masks_.size() >= kKeptMasks) masks_.erase(masks_.begin());
       masks_.push_back({current_, std::vector<uint32_t>(mask.begin(), mask.end())});
     }

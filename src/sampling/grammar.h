@@ -16,7 +16,8 @@
 // grammar is complete. From every allowed prefix the grammar can be completed (the vocabulary permitting). A stack
 // deeper than kMaxGrammarDepth or a set larger than kMaxGrammarStacks is cut: then some valid continuations are
 // refused, but never an invalid one allowed. Failure: building fails with invalid_argument (left recursion, nothing
-// allowed) or too_large (kMaxGrammarStates); running cannot fail: advance answers false and leaves the state as it was.
+// allowed) or too_large (kMaxGrammarStates). Running, a mask that takes more than kMaxMaskWork is given up: whoever
+// asked ends the sequence. advance answers false and leaves the state as it was.
 #pragma once
 
 #include <array>
@@ -35,6 +36,9 @@ namespace loralei {
 inline constexpr int64_t kMaxGrammarStates = 1 << 19;
 inline constexpr int kMaxGrammarDepth = 256;
 inline constexpr int kMaxGrammarStacks = 512;
+// Of one mask, in stacks met; a tenth of a second. Usual forms take up to 0.1 million in a vocabulary of 128,000
+// tokens, those with many ways to read the same text without bound.
+inline constexpr int64_t kMaxMaskWork = int64_t{2} << 20;
 inline constexpr int kGrammarRollbackTokens = 64;  // how far back rollback reaches: drafts are shorter
 
 using GrammarStateId = uint32_t;
@@ -154,8 +158,11 @@ class GrammarState {
   GrammarState(std::shared_ptr<const GrammarProgram> program, std::shared_ptr<const VocabTrie> vocab);
 
   // Sets bit i of mask[i / 32] for every token i that may come next, clears the others. mask: [vocab->mask_words()].
-  // False when no token at all may come: the vocabulary cannot spell what the grammar wants.
+  // False when no token at all may come: the vocabulary cannot spell what the grammar wants, or too_ambiguous().
   bool fill_mask(std::span<uint32_t> mask);
+  // The last mask was given up: the sets of stacks that the vocabulary leads to cost more than kMaxMaskWork.
+  bool too_ambiguous() const { return too_ambiguous_; }
+  int64_t work() const { return work_; }  // stacks met so far; those and sets that were new count more
   bool allows(int32_t token);
 
   // Goes on with the token. False, and nothing changes, when the token is not allowed.
@@ -213,7 +220,7 @@ class GrammarState {
   void start();
   // Forgets all sets but those that the history needs, when many have been met.
   void tidy();
-  void walk_trie(std::span<uint32_t> mask);
+  bool walk_trie(std::span<uint32_t> mask);  // false: given up
 
   std::shared_ptr<const GrammarProgram> program_;
   std::shared_ptr<const VocabTrie> vocab_;
@@ -225,6 +232,8 @@ class GrammarState {
   std::vector<uint32_t> walk_;  // configs along the current branch of the trie
   std::vector<uint64_t> seen_;  // per stack: the number of the closure that met it
   uint64_t closure_ = 0;
+  int64_t work_ = 0;
+  bool too_ambiguous_ = false;
   std::vector<Step> history_;  // before each remembered token
   uint32_t current_ = 0;
   bool ended_ = false;

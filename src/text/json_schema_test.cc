@@ -283,6 +283,35 @@ TEST(JsonSchema, RegexAndChoice) {
   EXPECT_FALSE(compile_choice({""}).ok());
 }
 
+// Every way in which the text can be read is a state of its own, and every token leads to other sets of them: a mask
+// would take 12 s and a gigabyte.
+TEST(JsonSchema, AMaskThatTakesTooMuchIsGivenUp) {
+  std::vector<GrammarToken> tokens{{0, "", GrammarToken::Kind::kEnd}};
+  const std::string letters = "abcdefghijklmnopqrstuvwxyz ";
+  for (const char a : letters) {
+    for (const char b : letters) {
+      for (const char c : letters) tokens.push_back({static_cast<int32_t>(tokens.size()), std::string{a, b, c}});
+    }
+  }
+  const auto size = static_cast<int64_t>(tokens.size());
+  const auto vocab = VocabTrie::build(std::move(tokens), size).value();
+  std::string some = "[a-z ]";
+  for (int i = 0; i < 60; ++i) some += "|()";
+  std::string hostile = "((" + some + ")?){200}";
+  for (char c = 'a'; c <= 'z'; ++c) hostile += std::string("|.*") + c + ".{30}";
+  std::vector<uint32_t> mask(vocab->mask_words());
+  GrammarState state(compile_regex(hostile).value(), vocab);
+  const int64_t before = state.work();
+  EXPECT_FALSE(state.fill_mask(mask));
+  EXPECT_TRUE(state.too_ambiguous());
+  EXPECT_TRUE(std::all_of(mask.begin(), mask.end(), [](uint32_t word) { return word == 0; }));
+  EXPECT_LT(state.work() - before, kMaxMaskWork + kMaxMaskWork / 8);
+  // Usual forms are far from that.
+  GrammarState usual(compile_regex("([a-z]{3,10} ){2,20}").value(), vocab);
+  EXPECT_TRUE(usual.fill_mask(mask));
+  EXPECT_LT(usual.work(), kMaxMaskWork / 20);
+}
+
 TEST(JsonSchema, FormsPutPartsTogether) {
   const GrammarForm call = GrammarForm::sequence(
       {GrammarForm::literal("<c>"), GrammarForm::schema(R"({"type": "integer"})"), GrammarForm::literal("</c>")});
