@@ -143,7 +143,8 @@ Status serve(ServeFlags& flags) {
   });
   second.detach();
   const bool clean = server->shutdown(int64_t{flags.shutdown_timeout_s} * 1000);
-  log.log(LogLevel::kInfo, clean ? "stopped" : "stopped; requests that outlived --shutdown-timeout were cut off");
+  log.log(LogLevel::kInfo,
+          clean ? "stopped" : "stopped; requests and answers that outlived --shutdown-timeout were cut off");
   return {};
 }
 

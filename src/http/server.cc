@@ -239,7 +239,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
       if (parser.complete()) co_return parser.take();
       if (eof_ || !socket_.is_open()) co_return std::nullopt;
       const bool started = begun != steady_clock::time_point{};
-      if (!started && core_->stopping) co_return std::nullopt;
+      if (core_->stopping) {
+        // Half a request must not hold the stop up as long as it may take to arrive.
+        if (started) co_await answer_error(503, "The server is shutting down and takes no new requests.");
+        co_return std::nullopt;
+      }
       if (parser.header_complete() && parser.expects_continue() && !continued) {
         continued = true;
         if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return std::nullopt;

@@ -10,7 +10,7 @@
 // pipelined behind the request, or twice the header's limit, only when something is written); a client that closes its
 // sending side counts as gone unless its answer is already complete. Failure: start() when the address cannot be bound.
 // Everything a peer does wrong ends that peer's connection only, with an answer where one can be given: 400, 408, 413,
-// 417, 431, 501, 505, and 503 when there are too many connections.
+// 417, 431, 501, 505, and 503 when there are too many connections or the server stops.
 //
 //   connection:  read ──► RequestParser ──► handler.handle() ──► ResponseWriter (any thread) ──► bounded buffer ──►
 //   write
@@ -88,8 +88,9 @@ class HttpServer {
 
   int port() const;
   HttpServerStats stats() const;
-  // Stops accepting, closes idle connections, lets running requests finish for `grace_ms`, then closes what is left and
-  // joins the threads. Returns the number of connections that were cut. A second call returns 0 at once.
+  // Stops accepting, closes idle connections, refuses requests that have arrived in part, lets running ones finish and
+  // their answers be written for `grace_ms`, then closes what is left and joins the threads. Returns the number of
+  // connections that were cut. A second call returns 0 at once.
   int stop(int64_t grace_ms);
 
  private:

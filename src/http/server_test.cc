@@ -342,6 +342,20 @@ TEST_F(ServerTest, StopLetsRunningRequestsFinishThenCuts) {
   EXPECT_FALSE(writer->respond(200, {}, ""));  // a writer may outlive its server
 }
 
+TEST_F(ServerTest, StopRefusesARequestThatHasArrivedInPart) {
+  start();
+  HttpClient half = client();
+  ASSERT_TRUE(
+      half.send_raw("POST /echo HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n").ok());
+  ASSERT_EQ(half.read_raw(25).value(), "HTTP/1.1 100 Continue\r\n\r\n");
+  std::thread stopper([&] { EXPECT_EQ(server->stop(30'000), 0); });
+  auto answer = half.read_raw();
+  half.close();
+  stopper.join();
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  EXPECT_TRUE(answer->starts_with("HTTP/1.1 503")) << *answer;
+}
+
 TEST_F(ServerTest, TwoHundredStreamsAtOnceAndHalfOfThemLeave) {
   start();
   constexpr int kStreams = 200;

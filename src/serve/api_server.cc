@@ -11,7 +11,7 @@ namespace loralei {
 namespace {
 
 constexpr size_t kUnknownFieldsLogged = 256;
-constexpr int64_t kCloseGraceMs = 1000;  // for the last bytes of answers that are complete
+constexpr int64_t kCloseGraceMs = 1000;  // at least, for the last bytes of answers that are complete
 
 uint64_t entropy() {
   std::random_device device;
@@ -83,13 +83,16 @@ bool ApiServer::shutdown(int64_t timeout_ms) {
     down_ = true;
   }
   begin_drain();
+  const int64_t until_ns = clock_.now_ns() + timeout_ms * 1'000'000;
   const bool all_done = dispatcher_.wait_idle(timeout_ms);
   engine_.stop();  // what is left ends with "cancelled", which its clients are told
   dispatcher_.wait_idle(kCloseGraceMs);
-  if (http_) http_->stop(kCloseGraceMs);
+  // A long answer to a slow reader takes its time, too.
+  const int64_t left_ms = (until_ns - clock_.now_ns()) / 1'000'000;
+  const int cut = http_ ? http_->stop(std::max(kCloseGraceMs, left_ms)) : 0;
   pool_.stop();
   dispatcher_.stop();
-  return all_done;
+  return all_done && cut == 0;
 }
 
 std::string ApiServer::new_id() {

@@ -39,8 +39,8 @@ class ApiServer final : public HttpHandler {
   // Until this is called /ready answers 503.
   void set_ready() { ready_ = true; }
   void begin_drain();
-  // Drains, waits up to timeout_ms for running requests, ends the rest, stops engine and threads. True when nothing was
-  // cut off.
+  // Drains, waits up to timeout_ms for running requests and for clients to take their answers, ends the rest, stops
+  // engine and threads. True when nothing was cut off.
   bool shutdown(int64_t timeout_ms);
 
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "serve/adapter_paths.h"
 #include "serve/server_test_util.h"
 
@@ -264,6 +266,37 @@ TEST_F(ApiTest, ShutdownCutsWhatDoesNotEnd) {
   running.join();
   EXPECT_EQ(answer.status, 503) << answer.body;
 }
+
+// An answer is more than the kernel's buffers hold, so what is not read waits in the server.
+class LongAnswerTest : public ApiTest {
+ protected:
+  void SetUp() override {
+    ApiTest::SetUp();
+    engine.embedding.assign(6'000'000, 1.0f);  // 32 MB as base64
+    start();
+    const std::string body = R"({"input":"a","encoding_format":"base64"})";
+    reader = std::make_unique<HttpClient>(HttpClientOptions{.port = server->port(), .read_timeout_ms = 30'000});
+    ASSERT_TRUE(reader
+                    ->send_raw("POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                               "Content-Length: " +
+                               std::to_string(body.size()) + "\r\n\r\n" + body)
+                    .ok());
+    ASSERT_TRUE(logs("end=stop"));  // complete, and handed to http/
+  }
+  std::unique_ptr<HttpClient> reader;
+};
+
+TEST_F(LongAnswerTest, ShutdownLetsASlowReaderFinish) {
+  auto down = std::async(std::launch::async, [&] { return server->shutdown(30'000); });
+  EXPECT_EQ(down.wait_for(std::chrono::milliseconds(1500)), std::future_status::timeout);
+  const auto answer = reader->read_raw();
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  EXPECT_TRUE(answer->ends_with("}")) << answer->size();
+  EXPECT_GT(answer->size(), 32'000'000u);
+  EXPECT_TRUE(down.get());
+}
+
+TEST_F(LongAnswerTest, ShutdownTellsWhenItCutAnAnswer) { EXPECT_FALSE(server->shutdown(10)); }
 
 }  // namespace
 }  // namespace loralei

@@ -28,6 +28,7 @@ class FakeEngine final : public Engine {
   int64_t length = 64;
   std::string device;  // of stats()
   size_t max_running = 1000;
+  std::vector<float> embedding = {3.0f, 4.0f};
   Status next_submit;  // when not ok: the answer to every submit
 
   Status submit(Submit request) override {
@@ -190,7 +191,7 @@ class FakeEngine final : public Engine {
       first.cached_tokens = 1;
       first.adapter_version = request.adapters.empty() ? "" : "digest";
       if (request.pooling != Pooling::kNone) {
-        first.embedding = {3.0f, 4.0f};
+        first.embedding = embedding;
         first.end = EndReason::kStop;
         output_.tokens.push_back(first);
         continue;
