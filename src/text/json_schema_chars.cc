@@ -20,26 +20,38 @@ void CharSet::add(char32_t low, char32_t high) {
   if (low >= 0xD800 && low <= 0xDFFF) low = 0xE000;
   if (high >= 0xD800 && high <= 0xDFFF) high = 0xD7FF;
   if (low > high) return;
-  ranges_.emplace_back(low, high);
-  std::sort(ranges_.begin(), ranges_.end());
-  std::vector<std::pair<char32_t, char32_t>> merged;
-  for (const auto& range : ranges_) {
-    if (!merged.empty() && range.first <= merged.back().second + 1)
-      merged.back().second = std::max(merged.back().second, range.second);
-    else
-      merged.push_back(range);
+  if (ranges_ == nullptr || ranges_.use_count() > 1) ranges_ = std::make_shared<Ranges>(ranges());
+  // What it touches becomes one with it.
+  const auto begin =
+      std::partition_point(ranges_->begin(), ranges_->end(), [&](const auto& range) { return range.second + 1 < low; });
+  const auto end =
+      std::partition_point(begin, ranges_->end(), [&](const auto& range) { return range.first <= high + 1; });
+  if (begin == end) {
+    ranges_->insert(begin, {low, high});
+    return;
   }
-  ranges_ = std::move(merged);
+  *begin = {std::min(low, begin->first), std::max(high, std::prev(end)->second)};
+  ranges_->erase(std::next(begin), end);
+}
+
+const CharSet::Ranges& CharSet::ranges() const {
+  static const Ranges none;
+  return ranges_ == nullptr ? none : *ranges_;
 }
 
 void CharSet::add(const CharSet& other) {
-  for (const auto& [low, high] : other.ranges_) add(low, high);
+  if (empty()) {
+    ranges_ = other.ranges_;
+    return;
+  }
+  const CharSet added = other;  // which may be this very set
+  for (const auto& [low, high] : added.ranges()) add(low, high);
 }
 
 CharSet CharSet::inverse() const {
   CharSet out;
   char32_t next = 0;
-  for (const auto& [low, high] : ranges_) {
+  for (const auto& [low, high] : ranges()) {
     if (low > next) out.add(next, low - 1);
     next = high + 1;
   }
@@ -48,7 +60,7 @@ CharSet CharSet::inverse() const {
 }
 
 bool CharSet::contains(char32_t c) const {
-  return std::any_of(ranges_.begin(), ranges_.end(),
+  return std::any_of(ranges().begin(), ranges().end(),
                      [c](const auto& range) { return range.first <= c && c <= range.second; });
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,9 +17,12 @@ namespace loralei::schema {
 
 inline constexpr char32_t kLastCodePoint = 0x10FFFF;
 
-// Sorted, disjoint, inclusive ranges without surrogates.
+// Sorted, disjoint, inclusive ranges without surrogates. Copies share them until one is added to: a pattern repeats its
+// classes many times.
 class CharSet {
  public:
+  using Ranges = std::vector<std::pair<char32_t, char32_t>>;
+
   CharSet() = default;
   CharSet(char32_t low, char32_t high) { add(low, high); }
   static CharSet all() { return CharSet(0, kLastCodePoint); }
@@ -26,13 +30,14 @@ class CharSet {
   void add(const CharSet& other);
   CharSet inverse() const;
   bool contains(char32_t c) const;
-  bool empty() const { return ranges_.empty(); }
-  const std::vector<std::pair<char32_t, char32_t>>& ranges() const { return ranges_; }
-  bool operator<(const CharSet& other) const { return ranges_ < other.ranges_; }
-  bool operator==(const CharSet& other) const { return ranges_ == other.ranges_; }
+  bool empty() const { return ranges_ == nullptr; }
+  const Ranges& ranges() const;
+  bool shares_ranges_with(const CharSet& other) const { return ranges_ == other.ranges_; }
+  bool operator<(const CharSet& other) const { return ranges_ != other.ranges_ && ranges() < other.ranges(); }
+  bool operator==(const CharSet& other) const { return ranges_ == other.ranges_ || ranges() == other.ranges(); }
 
  private:
-  std::vector<std::pair<char32_t, char32_t>> ranges_;
+  std::shared_ptr<Ranges> ranges_;  // null: none
 };
 
 // A nondeterministic automaton over code points.

@@ -3,9 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
+#include <set>
 
+#include "base/prng.h"
+#include "text/json_schema_chars.h"
 #include "text/json_schema_oracle.h"
+#include "text/json_schema_regex.h"
+#include "text/utf8.h"
 
 namespace loralei {
 namespace {
@@ -310,6 +316,58 @@ TEST(JsonSchema, AMaskThatTakesTooMuchIsGivenUp) {
   GrammarState usual(compile_regex("([a-z]{3,10} ){2,20}").value(), vocab);
   EXPECT_TRUE(usual.fill_mask(mask));
   EXPECT_LT(usual.work(), kMaxMaskWork / 20);
+}
+
+// A class of thousands of characters, repeated tens of thousands of times, is held once.
+TEST(JsonSchema, RepeatedClassesAreHeldOnce) {
+  std::string pattern = "[";
+  for (char32_t c = 0x4E00; c < 0x4E00 + 2 * 5000; c += 2) utf8_append(pattern, c);
+  const auto automaton = schema::parse_regex(pattern + "]{20000}", schema::RegexMode::kWhole);
+  ASSERT_TRUE(automaton.ok()) << automaton.error().message;
+  const schema::CharSet* first = nullptr;
+  int edges = 0;
+  for (const auto& node : automaton->nodes) {
+    for (const auto& [set, to] : node.edges) {
+      if (first == nullptr) first = &set;
+      ASSERT_TRUE(set.shares_ranges_with(*first));
+      ++edges;
+    }
+  }
+  EXPECT_EQ(edges, 20000);
+  EXPECT_EQ(first->ranges().size(), 5000u);
+  const auto longer = schema::with_length(*automaton, 0, 3, 100'000);
+  for (const auto& node : longer.nodes) {
+    for (const auto& [set, to] : node.edges) ASSERT_TRUE(set.shares_ranges_with(*first));
+  }
+}
+
+// Against a set of all numbers up to a bound.
+TEST(JsonSchema, CharSetsAreSets) {
+  Prng prng(31);
+  for (int round = 0; round < 300; ++round) {
+    schema::CharSet set;
+    std::set<char32_t> naive;
+    for (uint64_t i = prng.below(30); i-- > 0;) {
+      const auto low = static_cast<char32_t>(0xD700 + prng.below(0xA00));
+      const auto high = static_cast<char32_t>(low + prng.below(40));
+      const schema::CharSet before = set;
+      const schema::CharSet::Ranges ranges = before.ranges();
+      set.add(low, high);
+      EXPECT_EQ(before.ranges(), ranges) << "copies stay as they are";
+      for (char32_t c = low; c <= high; ++c) {
+        if (c < 0xD800 || c > 0xDFFF) naive.insert(c);
+      }
+    }
+    schema::CharSet::Ranges want;
+    for (const char32_t c : naive) {
+      if (!want.empty() && want.back().second + 1 == c)
+        want.back().second = c;
+      else
+        want.emplace_back(c, c);
+    }
+    ASSERT_EQ(set.ranges(), want) << "seed 31, round " << round;
+    EXPECT_EQ(set.empty(), want.empty());
+  }
 }
 
 TEST(JsonSchema, FormsPutPartsTogether) {
