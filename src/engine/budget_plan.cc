@@ -33,6 +33,14 @@ int64_t streaming_kv_bytes(const MemoryRequest& request, int64_t budget_bytes) {
   return std::max(one, std::min(several, budget_bytes / 8));
 }
 
+int64_t least_beside_resident_bytes(const MemoryRequest& request, int64_t budget_bytes) {
+  const int64_t tokens = std::max(kResidentKvTokens, request.max_model_len);
+  const int64_t kv = request.kv_cache_bytes > 0 ? request.kv_cache_bytes : kv_blocks_for(tokens) * request.block_bytes;
+  if (request.adapter_bytes > 0) return kv + request.adapter_bytes;
+  // A sequence of a stated length takes what it needs, and leaves something for adapters.
+  return request.max_model_len > 0 ? kv + std::min(kv, budget_bytes / kStreamingAdapterPart) : kv;
+}
+
 BudgetShares share_budget(const RunningMemory& memory, int64_t budget_bytes) {
   const MemoryRequest& asked = memory.asked;
   const int64_t shared = budget_bytes - memory.kept_bytes;

@@ -23,6 +23,10 @@ inline constexpr int64_t kResidentKvTokens = 256;     // with less beside reside
 // that costs little. Of `request` block_bytes, max_model_len, max_sequences and kv_cache_bytes count.
 int64_t streaming_kv_bytes(const MemoryRequest& request, int64_t budget_bytes);
 
+// KV and adapters of a start beside resident weights, at least: with less, weights are streamed. Whatever more is left,
+// plan_memory() can do with it. Of `request` count the same and adapter_bytes.
+int64_t least_beside_resident_bytes(const MemoryRequest& request, int64_t budget_bytes);
+
 struct RunningMemory {
   int64_t kept_bytes = 0;          // activations and the process
   int64_t adapter_bytes = 0;       // in use or pinned; the others may go

@@ -68,6 +68,31 @@ TEST(BudgetPlan, StatedSharesStandUntilNothingElseWouldDo) {
   EXPECT_EQ(least_budget_bytes(m), kGiB + (64 + 100 + 256) * kMiB);
 }
 
+// No band of budgets in which weights fit, so that they are not streamed, but what is left does not do.
+TEST(BudgetPlan, WhatFitsBesideResidentWeightsCanBePlanned) {
+  for (const int64_t stated : {0, 100, 400, 4096}) {
+    for (const int64_t adapter_bytes : {int64_t{0}, 50 * kMiB}) {
+      MemoryRequest request;
+      request.block_bytes = kMiB;
+      request.model_len_max = 4096;
+      request.max_model_len = stated;
+      request.max_sequences = 8;
+      request.adapter_bytes = adapter_bytes;
+      constexpr int64_t kWeights = 1000 * kMiB;
+      int resident = 0;
+      for (int64_t budget = kWeights; budget < 2 * kWeights; budget += kMiB / 3) {
+        request.left_bytes = budget - kWeights;
+        if (request.left_bytes < least_beside_resident_bytes(request, budget)) continue;
+        ++resident;
+        const auto plan = plan_memory(request);
+        ASSERT_TRUE(plan.ok()) << budget << " of length " << stated << ": " << plan.error().message;
+        EXPECT_GE(plan->kv_blocks * 16, stated);
+      }
+      EXPECT_GT(resident, 0);
+    }
+  }
+}
+
 TEST(BudgetPlan, AnyBudgetIsSharedWholeAndTheLeastIsTheLeast) {
   constexpr uint64_t kSeed = 11;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);

@@ -118,9 +118,9 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
 }
 
 bool fits_resident(int64_t weight_bytes, const FixedBytes& fixed, const EngineOptions& engine, int64_t budget) {
-  const int64_t kv =
-      engine.kv_cache_bytes > 0 ? engine.kv_cache_bytes : kResidentKvTokens / kKvBlockTokens * fixed.kv_block;
-  return weight_bytes + fixed.other + fixed.scratch + fixed.outputs + kv + engine.adapter_bytes <= budget;
+  return weight_bytes + fixed.other + fixed.scratch + fixed.outputs +
+             least_beside_resident_bytes(asked_of(engine, fixed.kv_block), budget) <=
+         budget;
 }
 
 StreamShares stream_shares(const EngineOptions& engine, const FixedBytes& fixed, int64_t budget) {

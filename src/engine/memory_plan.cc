@@ -20,7 +20,12 @@ const char* budget_flag(const MemoryRequest& request) {
 // What KV may take.
 int64_t kv_limit(const MemoryRequest& request) {
   if (request.kv_cache_bytes > 0) return request.kv_cache_bytes;
-  if (!request.on_device) return request.left_bytes / 2;
+  if (!request.on_device) {
+    const int64_t most_tokens = request.left_bytes / request.block_bytes * kKvBlockTokens;
+    const int64_t one = blocks_for(std::min(request.max_model_len, most_tokens)) * request.block_bytes;
+    const int64_t beside_adapters = request.left_bytes - request.adapter_bytes;
+    return std::min(std::max(request.left_bytes / 2, one), std::max(request.block_bytes, beside_adapters));
+  }
   return request.left_bytes -
          (request.adapter_bytes > 0 ? request.adapter_bytes : request.left_bytes / kDeviceAdapterShare);
 }

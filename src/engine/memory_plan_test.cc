@@ -31,6 +31,21 @@ TEST(MemoryPlan, KvTakesAtMostHalf) {
   EXPECT_EQ(plan_memory(r)->kv_bytes, 4 * kGiB);
 }
 
+TEST(MemoryPlan, OneSequenceOfAStatedLengthMayTakeMoreThanHalf) {
+  MemoryRequest r = request();
+  r.left_bytes = 10 * r.block_bytes;
+  r.max_model_len = 7 * 16;
+  const auto plan = plan_memory(r);
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  EXPECT_EQ(plan->kv_blocks, 7);
+  r.adapter_bytes = 4 * r.block_bytes;
+  EXPECT_FALSE(plan_memory(r).ok());
+  r.adapter_bytes = 3 * r.block_bytes;
+  EXPECT_EQ(plan_memory(r)->kv_blocks, 7);
+  r.max_model_len = 11 * 16;
+  EXPECT_FALSE(plan_memory(r).ok());
+}
+
 TEST(MemoryPlan, AnUnstatedLengthShrinksAndSaysSo) {
   MemoryRequest r = request();
   r.model_len_max = int64_t{1} << 50;
@@ -101,7 +116,9 @@ TEST(MemoryPlan, WhatCannotFitIsRefusedWithNumbers) {
   EXPECT_EQ(plan_memory(r).error().code, ErrorCode::kInvalidArgument);
   r = request();
   r.adapter_bytes = 7 * kGiB;
-  EXPECT_EQ(plan_memory(r).error().code, ErrorCode::kTooLarge);
+  EXPECT_EQ(plan_memory(r)->kv_bytes, kGiB) << "stated adapters come before half for KV";
+  r.adapter_bytes = 8 * kGiB;
+  EXPECT_NE(plan_memory(r).error().message.find("--adapter-memory"), std::string::npos);
 }
 
 }  // namespace
