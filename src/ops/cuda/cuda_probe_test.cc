@@ -34,6 +34,7 @@ TEST_F(CudaProbe, RatesArePositive) {
   // What was refused is forgotten: the next launch does not report it.
   auto data = device(std::vector<uint32_t>(4, 1)), sum = device(std::vector<uint32_t>{0});
   LAUNCH_OK(read_words(stream_, data.data(), 16, sum.data()));
+  EXPECT_EQ(sum.get()[0], 4u);
 }
 
 #ifdef LORALEI_CUDA_EMULATION
