@@ -77,6 +77,7 @@ void AdapterRegistry::register_name(uint64_t ticket, const std::string& name, co
   entry->path = entry->load_path = path;
   entry->failed = entry->reload = false;
   if (entry->stage != Stage::kIdle) entry->stage = Stage::kQueued;
+  if (entry->pinned) want_load(*entry);
   ++generation_;
   reply(ticket, {});
 }
@@ -94,10 +95,7 @@ void AdapterRegistry::load(uint64_t ticket, const std::string& name, const std::
   }
   const std::string& target = path.empty() ? entry->path : path;
   if (entry->stage != Stage::kIdle) {
-    if (entry->load_path != target) {
-      return reply(ticket, Error{ErrorCode::kUnavailable, "adapter \"" + name + "\" is being loaded from " +
-                                                              entry->load_path + "; try again when that has ended"});
-    }
+    if (entry->load_path != target) return reply(ticket, other_load(*entry));
     entry->tickets.push_back(ticket);
     return;
   }
@@ -134,6 +132,8 @@ void AdapterRegistry::unload(uint64_t ticket, const std::string& name) {
 void AdapterRegistry::pin(uint64_t ticket, const std::string& name) {
   Entry* entry = find(name);
   if (entry == nullptr) return reply(ticket, not_found("no adapter named \"" + name + "\" is registered"));
+  // A load of other files, to replace what is not even in memory, may fail without saying anything of it.
+  if (entry->version == nullptr && entry->load_path != entry->path) return reply(ticket, other_load(*entry));
   entry->pinned = true;
   ++generation_;
   if (entry->version != nullptr) return reply(ticket, {}, 0, digest_hex(entry->version->adapter->digest));

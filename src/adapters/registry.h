@@ -8,7 +8,9 @@
 // Thread: the engine's alone; file work happens through `start_load` and comes back by on_load_done(). Ownership: owns
 // the versions and the ledger grants of their bytes; an AdapterPin is a move-only share of one version and must not
 // outlive the registry. Invariants (check()): every version is the current one of its name or retired with pins; bytes
-// are granted before they are read; at most loads_max jobs are in progress; a pinned or used version is never evicted.
+// are granted before they are read; at most loads_max jobs are in progress; a pinned or used version is never evicted,
+// but for a pinned one that nobody uses, by its own replacement; a pinned name that is not in memory is being loaded,
+// until that fails.
 //
 // A cold load goes: look at the stamp -> find room (evict unused versions, wait for users to finish, or refuse with the
 // numbers when it can never fit) -> read. The size in memory is not known before the file is parsed: room for the
@@ -194,6 +196,7 @@ class AdapterRegistry {
 
   Entry* find(const std::string& name);
   Result<Entry*> add(const std::string& name, const std::string& path);
+  static Error other_load(const Entry& entry);
   void want_load(Entry& entry);
   void finish(Entry& entry);
   bool advance_room(Entry& entry);

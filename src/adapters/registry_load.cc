@@ -27,6 +27,12 @@ void AdapterRegistry::want_load(Entry& entry) {
   ++generation_;
 }
 
+// The answer to a command about one path while another is loaded.
+Error AdapterRegistry::other_load(const Entry& entry) {
+  return {ErrorCode::kUnavailable,
+          "adapter \"" + entry.name + "\" is being loaded from " + entry.load_path + "; try again when that has ended"};
+}
+
 // The load is over, one way or the other.
 void AdapterRegistry::finish(Entry& entry) {
   entry.stage = Stage::kIdle;

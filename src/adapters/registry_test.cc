@@ -247,6 +247,40 @@ TEST(Registry, APinnedVersionThatGaveRoomToItsFailedReplacementComesBack) {
   EXPECT_EQ(pins[0]->bytes, 60000);
 }
 
+TEST(Registry, APinIsNotAnsweredWithAReplacementOfWhatItPins) {
+  RegistryWorld world;
+  world.put("/a", 1000);
+  world.put("/b", 10);
+  world.files["/b"].broken = corrupt("bad");
+  world.registry->register_name(1, "a", "/a", false);
+  world.registry->load(2, "a", "/b", true);
+  world.registry->pin(3, "a");
+  world.settle();
+  const auto replies = world.replies();
+  ASSERT_EQ(replies.size(), 3u);
+  EXPECT_EQ(replies[1].ticket, 3u);
+  EXPECT_EQ(replies[1].status.error().code, ErrorCode::kUnavailable);
+  world.registry->for_each([](const RegistryView& view) { EXPECT_FALSE(view.pinned) << "it was refused"; });
+  world.registry->pin(4, "a");
+  world.settle();
+  EXPECT_TRUE(world.replies().at(0).status.ok());
+}
+
+TEST(Registry, APinnedNameThatMovesToOtherFilesIsLoadedFromThere) {
+  RegistryWorld world;
+  world.put("/a", 1000);
+  world.put("/b", 2000);
+  world.registry->register_name(1, "a", "/a", false);
+  world.registry->pin(2, "a");
+  world.settle();
+  world.registry->register_name(3, "a", "/b", true);
+  world.settle();
+  world.registry->for_each([](const RegistryView& view) {
+    EXPECT_TRUE(view.pinned);
+    EXPECT_EQ(view.bytes, 2000);
+  });
+}
+
 // Users of what is in memory come one after the other, always one at least: a load that waits for its room outlives
 // their patience, not them its.
 TEST(Registry, ALoadWithoutRoomDoesNotStarve) {
