@@ -6,8 +6,8 @@
 // bounded queues. Invariants: every accepted Submit gets exactly one final TokenEvent per choice (`end` set), whatever
 // happens: finish, cancel, error, adapter load failure, shutdown. Events of one choice arrive in token order. A token
 // is never sent twice (preemption recomputes silently). Failure: submit() answers overloaded when the inbox is full,
-// unavailable when draining, invalid_argument with the numbers when a prompt can never fit; everything later travels in
-// TokenEvent::error.
+// unavailable when draining (but for what `follows`), invalid_argument with the numbers when a prompt can never fit;
+// everything later travels in TokenEvent::error.
 #pragma once
 
 #include <array>
@@ -48,6 +48,7 @@ struct Submit {
   std::string cache_salt;            // part of the KV identity
   std::string app_id;
   int32_t priority = 0;
+  bool follows = false;  // belongs to work that was taken in before: taken in while draining, too
 };
 
 enum class EndReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };
@@ -218,8 +219,8 @@ class Engine {
   virtual int64_t max_model_len() const = 0;
   virtual const std::string& fingerprint() const = 0;  // build, weights digest, kernel path
 
-  // Refuses new requests; those running go on, but a budget change that is still being prepared ends. stop() ends what
-  // is left with kCancelled and joins the engine thread.
+  // Refuses new requests; those running, and what follows them, go on, but a budget change that is still being prepared
+  // ends. stop() ends what is left with kCancelled and joins the engine thread.
   virtual void drain() = 0;
   virtual void stop() = 0;
 };

@@ -53,7 +53,7 @@ class EngineImpl final : public Engine {
   ~EngineImpl() override { stop(); }
 
   Status submit(Submit request) override {
-    if (draining_.load())
+    if (draining_.load() && !request.follows)
       return Error{ErrorCode::kUnavailable, "the server is shutting down and takes no new requests"};
     TRY(validate_submit(request, {.max_model_len = max_model_len_}));
     if (queued_.fetch_add(1) >= options_.max_queued) {

@@ -239,9 +239,13 @@ TEST(Engine, DrainRefusesNewRequestsAndFinishesTheOthers) {
   ASSERT_TRUE(server.engine->submit(request(1, 5, 20)).ok());
   server.engine->drain();
   EXPECT_EQ(server.engine->submit(request(2, 5, 5)).error().code, ErrorCode::kUnavailable);
+  Submit more = request(3, 5, 5);
+  more.follows = true;
+  EXPECT_TRUE(server.engine->submit(more).ok());
   server.open_gate();
-  server.collect(1, 0);
+  server.collect(2, 0);
   EXPECT_EQ((server.ended[{1, 0}].end), EndReason::kLength);
+  EXPECT_EQ((server.ended[{3, 0}].end), EndReason::kLength);
 }
 
 TEST(Engine, StopEndsWhatIsLeftAndTheOutputStaysReadable) {

@@ -21,6 +21,7 @@ EmbeddingJob::EmbeddingJob(ServeContext context, std::shared_ptr<Reply> reply, E
     : context_(context),
       reply_(std::move(reply)),
       plan_(std::move(plan)),
+      window_(context_, plan_.inputs.size()),
       vectors_(plan_.inputs.size()),
       open_(plan_.inputs.size()) {
   record_.id = reply_->request_id();
@@ -32,24 +33,26 @@ EmbeddingJob::EmbeddingJob(ServeContext context, std::shared_ptr<Reply> reply, E
 }
 
 void EmbeddingJob::start() {
-  {
-    std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < plan_.inputs.size(); ++i) ids_.push_back(context_.dispatcher.next_id());
-    for (const RequestId id : ids_) context_.dispatcher.add(id, shared_from_this());
-  }
   reply_->writer().on_closed([weak = weak_from_this()] {
     if (auto self = weak.lock()) self->cancel();
   });
-  for (size_t i = 0; i < plan_.inputs.size(); ++i) {
+  std::lock_guard lock(mutex_);
+  advance();
+}
+
+void EmbeddingJob::on_tick(int64_t) {
+  std::lock_guard lock(mutex_);
+  advance();
+}
+
+void EmbeddingJob::advance() {
+  if (closed_) return;
+  const Status status = window_.advance(shared_from_this(), [&](size_t input) {
     Submit submit = plan_.submit;
-    submit.id = ids_[i];
-    submit.prompt = plan_.inputs[i];
-    Status status = context_.engine.submit(std::move(submit));
-    if (!status.ok() && status.error().code == ErrorCode::kOverloaded) context_.metrics.refused("queue_full");
-    std::lock_guard lock(mutex_);
-    if (!status.ok()) return fail(status.error());
-    if (closed_) return context_.engine.cancel(ids_[i]);
-  }
+    submit.prompt = plan_.inputs[input];
+    return submit;
+  });
+  if (!status.ok()) fail(status.error());
 }
 
 void EmbeddingJob::cancel() {
@@ -59,18 +62,19 @@ void EmbeddingJob::cancel() {
 
 void EmbeddingJob::on_event(TokenEvent event) {
   std::lock_guard lock(mutex_);
-  const auto known = std::find(ids_.begin(), ids_.end(), event.id);
-  if (closed_ || known == ids_.end() || event.end == EndReason::kNone) return;
+  const auto input = window_.part_of(event.id);
+  if (closed_ || !input || event.end == EndReason::kNone) return;
   if (event.end == EndReason::kError) return fail(event.error);
   if (event.end == EndReason::kCancelled)
     return fail({ErrorCode::kUnavailable, "The server stopped before the request was finished."});
   record_.cached_tokens += event.cached_tokens;
   record_.queue_s = std::max(record_.queue_s, static_cast<double>(event.queue_ns) * 1e-9);
   if (record_.version.empty()) record_.version = event.adapter_version;
-  std::vector<float>& vector = vectors_[static_cast<size_t>(known - ids_.begin())];
+  std::vector<float>& vector = vectors_[*input];
   vector = std::move(event.embedding);
   normalise(vector);
-  if (--open_ > 0) return;
+  window_.ended();
+  if (--open_ > 0) return advance();
   reply_->json(200, embedding_response(plan_.head, vectors_, plan_.base64, record_.prompt_tokens));
   close("stop");
 }
@@ -83,10 +87,7 @@ void EmbeddingJob::fail(const Error& error) {
 
 void EmbeddingJob::close(const char* end) {
   closed_ = true;
-  for (const RequestId id : ids_) {
-    context_.engine.cancel(id);
-    context_.dispatcher.remove(id);
-  }
+  window_.close();
   record_.end = end;
   record_.total_s = static_cast<double>(context_.clock.now_ns() - plan_.arrived_ns) * 1e-9;
   context_.metrics.request_done(record_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// EmbeddingJob: one /v1/embeddings request: submits every input, normalises what comes back, answers when all are
-// there.
+// EmbeddingJob: one /v1/embeddings request: submits the inputs, a window at a time, normalises what comes back, answers
+// when all are there.
 //
 // Thread: start() on a text thread, events on the dispatcher's, cancel() on any; a mutex makes them one at a time.
 // Ownership: shared by the dispatcher until its last input ended. Invariants: vectors are in the order of the inputs
@@ -15,6 +15,7 @@
 #include "serve/context.h"
 #include "serve/reply.h"
 #include "serve/resolve.h"
+#include "serve/submit_window.h"
 #include "wire/responses.h"
 
 namespace loralei {
@@ -34,9 +35,10 @@ class EmbeddingJob final : public EventSink, public std::enable_shared_from_this
   void start();
   void cancel();
   void on_event(TokenEvent event) override;
-  void on_tick(int64_t) override {}
+  void on_tick(int64_t now_ns) override;
 
  private:
+  void advance();
   void fail(const Error& error);
   void close(const char* end);
 
@@ -44,7 +46,7 @@ class EmbeddingJob final : public EventSink, public std::enable_shared_from_this
   const std::shared_ptr<Reply> reply_;
   EmbeddingPlan plan_;
   std::mutex mutex_;
-  std::vector<RequestId> ids_;
+  SubmitWindow window_;
   std::vector<std::vector<float>> vectors_;
   size_t open_ = 0;
   bool closed_ = false;

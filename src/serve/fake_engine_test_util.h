@@ -33,7 +33,7 @@ class FakeEngine final : public Engine {
 
   Status submit(Submit request) override {
     std::lock_guard lock(mutex_);
-    if (draining_) return Error{ErrorCode::kUnavailable, "draining"};
+    if (draining_ && !request.follows) return Error{ErrorCode::kUnavailable, "draining"};
     if (!next_submit.ok()) return next_submit;
     if (submits_.size() - ended_.size() >= max_running) return Error{ErrorCode::kOverloaded, "The queue is full."};
     submits_.push_back(request);

@@ -24,7 +24,7 @@ Generation::Choice::Choice(const GenerationPlan& plan)
 }
 
 Generation::Generation(ServeContext context, std::shared_ptr<Reply> reply, GenerationPlan plan)
-    : context_(context), reply_(std::move(reply)), plan_(std::move(plan)) {
+    : context_(context), reply_(std::move(reply)), plan_(std::move(plan)), window_(context_, plan_.prompts.size()) {
   const size_t per_prompt = static_cast<size_t>(plan_.submit.choices);
   choices_.reserve(plan_.prompts.size() * per_prompt);
   for (size_t i = 0; i < plan_.prompts.size() * per_prompt; ++i) choices_.emplace_back(plan_);
@@ -40,28 +40,24 @@ Generation::Generation(ServeContext context, std::shared_ptr<Reply> reply, Gener
 }
 
 void Generation::start() {
-  // Before the first submit: events may come at once, and they need every id.
-  {
-    std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < plan_.prompts.size(); ++i) ids_.push_back(context_.dispatcher.next_id());
-    for (const RequestId id : ids_) context_.dispatcher.add(id, shared_from_this());
-  }
   reply_->writer().on_closed([weak = weak_from_this()] {
     if (auto self = weak.lock()) self->cancel();
   });
-  for (size_t i = 0; i < plan_.prompts.size(); ++i) {
+  std::lock_guard lock(mutex_);
+  advance();
+}
+
+void Generation::advance() {
+  if (closed_) return;
+  const Status status = window_.advance(shared_from_this(), [&](size_t prompt) {
     Submit submit = plan_.submit;
-    submit.id = ids_[i];
-    submit.prompt = plan_.prompts[i];
+    submit.prompt = plan_.prompts[prompt];
     const int64_t room = context_.engine.max_model_len() - static_cast<int64_t>(submit.prompt.size());
     submit.max_tokens = static_cast<int32_t>(std::min<int64_t>(submit.max_tokens, room));
     submit.min_tokens = std::min(submit.min_tokens, submit.max_tokens);
-    Status status = context_.engine.submit(std::move(submit));
-    if (!status.ok() && status.error().code == ErrorCode::kOverloaded) context_.metrics.refused("queue_full");
-    std::lock_guard lock(mutex_);
-    if (!status.ok()) return fail(status.error());
-    if (closed_) return context_.engine.cancel(ids_[i]);  // closed while this one was on its way down
-  }
+    return submit;
+  });
+  if (!status.ok()) fail(status.error());
 }
 
 void Generation::cancel() {
@@ -71,6 +67,7 @@ void Generation::cancel() {
 
 void Generation::on_tick(int64_t now_ns) {
   std::lock_guard lock(mutex_);
+  advance();
   if (closed_ || !plan_.stream || now_ns - last_write_ns_ < context_.ping_interval_ns) return;
   if (!begun_) {
     begun_ = true;
@@ -81,10 +78,9 @@ void Generation::on_tick(int64_t now_ns) {
 }
 
 size_t Generation::choice_index(const TokenEvent& event) const {
-  for (size_t i = 0; i < ids_.size(); ++i) {
-    if (ids_[i] == event.id) return i * static_cast<size_t>(plan_.submit.choices) + static_cast<size_t>(event.choice);
-  }
-  return choices_.size();
+  const auto prompt = window_.part_of(event.id);
+  if (!prompt) return choices_.size();
+  return *prompt * static_cast<size_t>(plan_.submit.choices) + static_cast<size_t>(event.choice);
 }
 
 void Generation::on_event(TokenEvent event) {
@@ -102,12 +98,14 @@ void Generation::on_event(TokenEvent event) {
   std::string text;
   if (event.has_token) take_token(choice, event, text);
   if (event.end != EndReason::kNone || choice.found_stop) {
-    end_choice(choice, event, text);
+    end_choice(index, event, text);
     // The engine knows no stop strings: with siblings still running this choice would be computed on.
     if (event.end == EndReason::kNone && open_choices_ > 0) context_.engine.cancel(event.id, event.choice);
   }
   pass_on(index, std::move(text));
-  if (!closed_ && open_choices_ == 0) finish();
+  if (closed_) return;
+  if (open_choices_ == 0) return finish();
+  if (choice.done) advance();
 }
 
 void Generation::begin_choice(size_t index, const TokenEvent& event) {
@@ -167,7 +165,8 @@ void Generation::push_text(Choice& choice, const std::string& decoded, std::stri
   choice.found_stop |= out.stopped;
 }
 
-void Generation::end_choice(Choice& choice, const TokenEvent& event, std::string& text) {
+void Generation::end_choice(size_t index, const TokenEvent& event, std::string& text) {
+  Choice& choice = choices_[index];
   if (!choice.found_stop) {
     const std::string rest = choice.decoder.flush();
     choice.decoded_bytes += rest.size();
@@ -177,6 +176,9 @@ void Generation::end_choice(Choice& choice, const TokenEvent& event, std::string
   choice.finish = choice.found_stop || event.end == EndReason::kStop ? FinishReason::kStop : FinishReason::kLength;
   choice.done = true;
   --open_choices_;
+  const auto n = static_cast<size_t>(plan_.submit.choices);
+  const auto first = choices_.begin() + static_cast<std::ptrdiff_t>(index - index % n);  // of this prompt
+  if (std::all_of(first, first + plan_.submit.choices, [](const Choice& one) { return one.done; })) window_.ended();
 }
 
 // Log probabilities of tokens whose text begins within what has been sent; at an end without a stop string all of them.
@@ -323,10 +325,7 @@ void Generation::finish() {
 // Gives the engine back what it still computes for this request, counts it and logs it.
 void Generation::close(const char* end) {
   closed_ = true;
-  for (const RequestId id : ids_) {
-    context_.engine.cancel(id);  // ids that have ended are ignored
-    context_.dispatcher.remove(id);
-  }
+  window_.close();
   record_.end = end;
   record_.total_s = static_cast<double>(context_.clock.now_ns() - plan_.arrived_ns) * 1e-9;
   record_.output_tokens = usage().completion_tokens;

@@ -19,6 +19,7 @@
 #include "serve/context.h"
 #include "serve/reply.h"
 #include "serve/resolve.h"
+#include "serve/submit_window.h"
 #include "serve/text_model.h"
 #include "text/stop_strings.h"
 #include "text/stream_decoder.h"
@@ -47,7 +48,7 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
  public:
   Generation(ServeContext context, std::shared_ptr<Reply> reply, GenerationPlan plan);
 
-  // Submits every prompt; answers the client when the engine refuses.
+  // Submits the prompts, a window at a time; answers the client when the engine refuses.
   void start();
   void cancel();  // the client is gone
   void on_event(TokenEvent event) override;
@@ -82,11 +83,12 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
     std::vector<WireLogprob> logprobs;
   };
 
+  void advance();
   size_t choice_index(const TokenEvent& event) const;
   void begin_choice(size_t index, const TokenEvent& event);
   void take_token(Choice& choice, const TokenEvent& event, std::string& text);
   static void push_text(Choice& choice, const std::string& decoded, std::string& text);
-  void end_choice(Choice& choice, const TokenEvent& event, std::string& text);
+  void end_choice(size_t index, const TokenEvent& event, std::string& text);
   void read_tools(size_t index, Piece& piece);
   void pass_on(size_t index, std::string text);
   void release_logprobs(Choice& choice, Piece& piece) const;
@@ -104,7 +106,7 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
   const std::shared_ptr<Reply> reply_;
   GenerationPlan plan_;
   std::mutex mutex_;
-  std::vector<RequestId> ids_;  // one per prompt; set before the first submit
+  SubmitWindow window_;  // of the prompts
   std::vector<Choice> choices_;
   size_t open_choices_ = 0;
   bool begun_ = false;   // the status has been sent

@@ -258,6 +258,55 @@ TEST_F(ApiTest, AFullQueueIs429) {
   EXPECT_TRUE(counts("loralei_requests_refused_total{reason=\"queue_full\"} 1"));
 }
 
+// The queue of the engine holds less than the request has parts, and the others must not be shut out.
+TEST_F(ApiTest, PartsOfARequestGoDownAWindowAtATime) {
+  engine.hold = true;
+  engine.max_running = 4;
+  start();
+  std::string texts = "\"a\"";
+  for (int i = 1; i < 10; ++i) texts += ",\"a\"";
+  size_t submits = 0;
+  for (const std::string path : {"/v1/embeddings", "/v1/completions"}) {
+    const bool embedding = path == "/v1/embeddings";
+    HttpResponse answer;
+    std::thread client(
+        [&] { answer = post(path, "{\"" + std::string(embedding ? "input" : "prompt") + "\":[" + texts + "]}"); });
+    for (int i = 0; i < 10; ++i) {
+      TokenEvent event;
+      event.id = engine.wait_submit(submits++).id;
+      event.embedding = {3.0f, 4.0f};
+      event.has_token = !embedding;
+      event.token = ids("a")[0];
+      event.end = EndReason::kLength;
+      engine.emit(std::move(event));
+    }
+    client.join();
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    const Json body = Json::parse(answer.body);
+    EXPECT_EQ(body[embedding ? "data" : "choices"].size(), 10u);
+  }
+}
+
+TEST_F(ApiTest, ARequestHoldsNoMoreThanAWindowOfTheQueueAndEndsWhileDraining) {
+  engine.hold = true;
+  start();
+  std::string texts = "\"a\"";
+  for (int i = 1; i < 100; ++i) texts += ",\"a\"";
+  HttpResponse answer;
+  std::thread client([&] { answer = post("/v1/embeddings", "{\"input\":[" + texts + "]}"); });
+  for (size_t i = 0; i < 100; ++i) {
+    TokenEvent event;
+    event.id = engine.wait_submit(i).id;
+    if (i == 0) server->begin_drain();
+    EXPECT_LE(engine.stats().running, static_cast<int32_t>(SubmitWindow::kParts));
+    event.embedding = {3.0f, 4.0f};
+    event.end = EndReason::kStop;
+    engine.emit(std::move(event));
+  }
+  client.join();
+  EXPECT_EQ(answer.status, 200) << answer.body;
+}
+
 TEST_F(ApiTest, ADisconnectCancels) {
   engine.hold = true;
   start();

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// SubmitWindow: the engine's requests behind one HTTP request, one for each prompt or input ("part"). Only a few at a
+// time are the engine's, so that a request of many parts leaves the queue to others.
+//
+// Thread: its owner's, who makes calls one at a time. Ownership: borrows the context; the owner is registered with the
+// dispatcher from the first advance() to close(). Invariants: parts go down in order, at most kParts are submitted and
+// not ended. Failure: advance(), when the engine takes nothing; once it has taken a part, those that find its queue
+// full wait for the next advance().
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "serve/context.h"
+
+namespace loralei {
+
+class SubmitWindow {
+ public:
+  static constexpr size_t kParts = 64;
+
+  SubmitWindow(const ServeContext& context, size_t parts) : context_(context), parts_(parts) {}
+
+  // Submits what there is room for: at the start, after ended(), and at ticks. make(part) fills all but the id.
+  Status advance(const std::shared_ptr<EventSink>& owner, const std::function<Submit(size_t part)>& make);
+  std::optional<size_t> part_of(RequestId id) const;
+  void ended() { --running_; }  // one part
+  void close();                 // the engine gets back what it still computes
+
+ private:
+  const ServeContext& context_;
+  const size_t parts_;
+  std::vector<RequestId> ids_;  // by part
+  size_t submitted_ = 0, running_ = 0;
+};
+
+}  // namespace loralei
