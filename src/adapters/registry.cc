@@ -289,6 +289,7 @@ void AdapterRegistry::check() const {
     CHECK((entry->stage != Stage::kIdle) == (std::count(active_.begin(), active_.end(), entry.get()) == 1));
     CHECK((entry->stage == Stage::kStamping || entry->stage == Stage::kReading) == (entry->job != 0));
     CHECK(entry->tickets.empty() || entry->stage != Stage::kIdle);
+    CHECK(!entry->pinned || entry->version != nullptr || entry->stage != Stage::kIdle);
     if (entry->job != 0) {
       CHECK(jobs_.at(entry->job).entry == entry.get());
       ++reading;

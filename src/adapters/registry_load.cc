@@ -118,7 +118,7 @@ void AdapterRegistry::on_stamp(Entry& entry, const Result<FileStamp>& stamp) {
   if (!stamp.ok()) return fail(entry, stamp.error(), nullptr);
   const int64_t limit = limit_bytes(entry);
   const bool same_as_failed = entry.failed && entry.failed_stamp_known && entry.failed_stamp == *stamp;
-  if (same_as_failed && entry.tickets.empty() && limit <= entry.failed_limit_bytes) {
+  if (same_as_failed && entry.tickets.empty() && !entry.pinned && limit <= entry.failed_limit_bytes) {
     entry.failed_serial = ++serial_;  // looked at again: still the same file
     return finish(entry);
   }
