@@ -312,9 +312,11 @@ Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& 
   room.shrink_adapters(shares.adapter_bytes);
   if (shares.kv_blocks < kv_before) CHECK(room.resize_kv(shares.kv_blocks));  // only growing can be refused
   Status status;
+  const int64_t weights_before = weights.resident_bytes();
   if (shares.weight_bytes < weights.whole_bytes() || weights.resident_bytes() < weights.whole_bytes())
     status = weights.resize(parts.file, parts.weight_options, streaming(shares.weight_bytes), log);
-  const bool held = weights.resident_bytes() <= shares.weight_bytes && ledger.set_budget(budget);
+  const bool refused = !status.ok() && weights.resident_bytes() == weights_before;
+  const bool held = !refused && weights.resident_bytes() <= shares.weight_bytes && ledger.set_budget(budget);
   // In vain: everything as it was, but for prefixes and idle adapters evicted.
   const int32_t kv_blocks = held ? shares.kv_blocks : kv_before;
   if (const Status grown = room.resize_kv(kv_blocks); !grown.ok())

@@ -174,10 +174,15 @@ TEST(Speculation, OnlyAcceptedPositionsArePublished) {
   }
 }
 
-// Token i of 1..26 is a letter; the form is any number of a and b, then one c.
-TEST(Speculation, AGrammarIsToldOfWhatHoldsAndNothingElse) {
+// Token i of 1..26 is a letter.
+std::shared_ptr<const VocabTrie> letters() {
   std::vector<GrammarToken> tokens{{kEos, "", GrammarToken::Kind::kEnd}};
   for (int32_t id = 1; id <= 26; ++id) tokens.push_back({id, std::string(1, static_cast<char>('a' + id - 1))});
+  return VocabTrie::build(std::move(tokens), kVocab).value();
+}
+
+// The form is any number of a and b, then one c.
+TEST(Speculation, AGrammarIsToldOfWhatHoldsAndNothingElse) {
   GrammarBuilder builder;
   const GrammarRuleId root = builder.add_rule();
   builder.add_range(builder.start(root), 'a', 'b', builder.start(root));
@@ -190,7 +195,7 @@ TEST(Speculation, AGrammarIsToldOfWhatHoldsAndNothingElse) {
     submit.prompt = {1, 2, 3, 1, 1, 2, 3, 2, 2, 3, 1, 2, 3};                    // the form's end is guessed, too
   }
   requests[0].sampling.grammar = std::move(std::move(builder).finish(root)).value();
-  requests[0].sampling.vocab_trie = std::move(VocabTrie::build(std::move(tokens), kVocab)).value();
+  requests[0].sampling.vocab_trie = letters();
   for (Submit& submit : requests) {
     submit.sampling.grammar = requests[0].sampling.grammar;
     submit.sampling.vocab_trie = requests[0].sampling.vocab_trie;
@@ -201,14 +206,12 @@ TEST(Speculation, AGrammarIsToldOfWhatHoldsAndNothingElse) {
 // A form that may end anywhere: behind an accepted guess an end token is drawn, and what was drawn before it stays
 // text.
 TEST(Speculation, AnEndTokenDrawnBehindAGuessEndsThereAndNotBefore) {
-  std::vector<GrammarToken> tokens{{kEos, "", GrammarToken::Kind::kEnd}};
-  for (int32_t id = 1; id <= 26; ++id) tokens.push_back({id, std::string(1, static_cast<char>('a' + id - 1))});
   GrammarBuilder builder;
   const GrammarRuleId root = builder.add_rule();
   builder.add_range(builder.start(root), 'a', 'b', builder.start(root));
   builder.end_rule(builder.start(root));
   const std::shared_ptr<const GrammarProgram> grammar = std::move(std::move(builder).finish(root)).value();
-  const std::shared_ptr<const VocabTrie> trie = std::move(VocabTrie::build(std::move(tokens), kVocab)).value();
+  const std::shared_ptr<const VocabTrie> trie = letters();
   std::vector<Submit> requests(40);
   for (Submit& submit : requests) {
     submit = simple(20, 100, static_cast<int>(&submit - requests.data()));

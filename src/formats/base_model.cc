@@ -133,6 +133,7 @@ Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path
   TRY_ASSIGN(model.config, gguf_model_config(file, model.notes));
   model.permuted_qk = gguf_permutes_qk(model.config.architecture);
   model.index.files = {path};
+  model.index.stamps = file.index.stamps;
   for (const TensorInfo& tensor : file.index.tensors) {
     if (tensor.name == "rope_freqs.weight") {
       TRY(read_freq_factors(files, tensor, model));

@@ -381,7 +381,10 @@ Result<GgufFile> read_gguf(const File& file) {
     head.resize(static_cast<size_t>(size));
     TRY(file.read_exact(static_cast<int64_t>(before), std::span(head).subspan(before)));
     TRY_ASSIGN(std::optional<GgufFile> parsed, parse_gguf(head, file_bytes, file.path()));
-    if (parsed) return std::move(*parsed);
+    if (parsed) {
+      parsed->index.stamps = {file.stamp()};
+      return std::move(*parsed);
+    }
     if (size >= kMaxHeadBytes)
       return too_large(file.path() + ": its metadata takes more than " + format_bytes(kMaxHeadBytes));
   }

@@ -67,6 +67,7 @@ Status check_tensors(const ModelConfig& config, const std::vector<ForeignTensor>
   }
   TensorIndex kept;
   kept.files = index.files;
+  kept.stamps = index.stamps;
   int leftovers = 0;
   for (TensorInfo& tensor : index.tensors) {
     const auto it = wanted.find(tensor.name);

@@ -287,9 +287,12 @@ Result<std::map<std::string, std::string>> parse_shard_index(std::string_view js
 
 namespace {
 
-Status add_file(SafetensorsModel& model, const std::string& path, SafetensorsHeader header) {
+Status add_file(SafetensorsModel& model, const FileSystem& files, const std::string& path) {
+  TRY_ASSIGN(const std::unique_ptr<File> opened, files.open(path));
+  TRY_ASSIGN(SafetensorsHeader header, read_safetensors(*opened));
   const uint32_t file = static_cast<uint32_t>(model.index.files.size());
   model.index.files.push_back(path);
+  model.index.stamps.push_back(opened->stamp());
   for (TensorInfo& tensor : header.tensors) {
     tensor.file = file;
     if (!model.index.by_name.emplace(tensor.name, model.index.tensors.size()).second) {
@@ -308,8 +311,7 @@ Result<SafetensorsModel> read_safetensors_model(const FileSystem& files, const s
   const std::string single = join_path(directory, "model.safetensors");
   const std::string index_path = join_path(directory, "model.safetensors.index.json");
   if (files.kind(single) == PathKind::kFile) {
-    TRY_ASSIGN(SafetensorsHeader header, read_safetensors(files, single));
-    TRY(add_file(model, single, std::move(header)));
+    TRY(add_file(model, files, single));
     return model;
   }
   TRY_ASSIGN(const std::string text, files.read_all(index_path, kMaxShardIndexBytes));
@@ -324,8 +326,7 @@ Result<SafetensorsModel> read_safetensors_model(const FileSystem& files, const s
                        "\", which is not there (download the model again, or all its parts)");
     }
     number = static_cast<uint32_t>(model.index.files.size());
-    TRY_ASSIGN(SafetensorsHeader header, read_safetensors(files, path));
-    TRY(add_file(model, path, std::move(header)));
+    TRY(add_file(model, files, path));
   }
   std::unordered_set<std::string> foreign;
   for (const ForeignTensor& tensor : model.foreign) foreign.insert(tensor.name);

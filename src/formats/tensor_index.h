@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "sys/file.h"
 #include "tensor/dtype.h"
 
 namespace loralei {
@@ -27,6 +28,7 @@ struct TensorInfo {
 
 struct TensorIndex {
   std::vector<std::string> files;
+  std::vector<FileStamp> stamps;  // of files, as they were when this was read from them
   std::vector<TensorInfo> tensors;
   std::unordered_map<std::string, size_t> by_name;
 

@@ -81,13 +81,25 @@ Status Model::State::allocate() {
 
 Status Model::State::embed(const ModelBatch& batch) {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
-  TRY_ASSIGN(const EmbeddedRows base, weights->look_up(program.embed, batch.tokens));
+  Status looked_up;
   for_each_run(rows, batch.overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
+    if (!looked_up.ok()) return;
+    const std::span<const TokenId> tokens =
+        batch.tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
     EmbedArgs args;
-    const bool replaced = saved != nullptr && !saved->embed.empty();
-    args.tokens = (replaced ? batch.tokens.data() : base.tokens.data()) + begin;
+    args.tokens = tokens.data();
     args.rows = count;
-    args.w = replaced ? saved->embed : base.view;
+    if (saved != nullptr && !saved->embed.empty()) {  // with ids of its own, maybe
+      args.w = saved->embed;
+    } else {
+      const Result<EmbeddedRows> base = weights->look_up(program.embed, tokens);
+      if (!base.ok()) {
+        looked_up = base.error();
+        return;
+      }
+      args.tokens = base->tokens.data();
+      args.w = base->view;
+    }
     args.y = x + static_cast<int64_t>(begin) * config.hidden;
     args.y_stride = config.hidden;
     ops->embed(context, args);
@@ -101,6 +113,7 @@ Status Model::State::embed(const ModelBatch& batch) {
                   sizeof(float) * static_cast<size_t>(config.hidden));
     }
   });
+  TRY(std::move(looked_up));
   if (batch.segments.empty()) return {};
   LoraEmbedArgs lora;
   lora.tokens = batch.tokens.data();

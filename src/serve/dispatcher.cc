@@ -2,6 +2,7 @@
 #include "serve/dispatcher.h"
 
 #include <chrono>
+#include <set>
 #include <utility>
 
 #include "sys/threads.h"
@@ -125,10 +126,10 @@ void Dispatcher::deliver(EngineOutput output) {
 }
 
 void Dispatcher::tick(int64_t now_ns) {
-  std::vector<std::shared_ptr<EventSink>> all;
+  std::set<std::shared_ptr<EventSink>> all;  // a request of many parts is one
   {
     std::lock_guard lock(mutex_);
-    for (const auto& [id, sink] : sinks_) all.push_back(sink);
+    for (const auto& [id, sink] : sinks_) all.insert(sink);
   }
   for (const auto& sink : all) sink->on_tick(now_ns);
 }

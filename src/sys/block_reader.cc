@@ -190,7 +190,7 @@ class Ring {
     return ::syscall(__NR_io_uring_register, handle_, IORING_REGISTER_BUFFERS, &whole, 1) == 0;
   }
 
-  // 0, or a positive errno.
+  // 0, or a positive errno: then the kernel took nothing, and the ring is as it was.
   int submit_read(int file, uint64_t user_data, int64_t offset, std::span<std::byte> dest, bool registered) {
     const unsigned tail = *sq_tail_;
     io_uring_sqe& entry = sqes_[tail & sq_mask_];
@@ -203,7 +203,9 @@ class Ring {
     entry.user_data = user_data;
     sq_array_[tail & sq_mask_] = tail & sq_mask_;
     std::atomic_ref<unsigned>(*sq_tail_).store(tail + 1, std::memory_order_release);
-    return enter(1, 0);
+    const int error = enter(1, 0);
+    if (error != 0) std::atomic_ref<unsigned>(*sq_tail_).store(tail, std::memory_order_release);
+    return error;
   }
   // Waits for one completion.
   io_uring_cqe next() {
@@ -224,7 +226,8 @@ class Ring {
     for (;;) {
       const long result = ::syscall(__NR_io_uring_enter, handle_, submitted, wanted,
                                     wanted > 0 ? IORING_ENTER_GETEVENTS : 0, nullptr, 0);
-      if (result >= 0) return 0;
+      if (result >= static_cast<long>(submitted)) return 0;
+      if (result >= 0) return EAGAIN;
       if (errno != EINTR) return errno;
     }
   }

@@ -19,12 +19,12 @@ namespace {
 constexpr int64_t kProbeBytes = 64 * kMiB;  // of the disk; a model with fewer that could shrink is not worth a probe
 constexpr int64_t kIndexBytesOfMatrix = 8 * kKiB;  // names, shapes, and their JSON while it is read and written
 
-Result<std::vector<PackedSource>> sources_of(const BaseModelFile& model) {
-  const PosixFileSystem files;
+// As they were when the model was opened: what is packed has their tensors' places.
+std::vector<PackedSource> sources_of(const BaseModelFile& model) {
   std::vector<PackedSource> sources;
-  for (const std::string& path : model.index.files) {
-    TRY_ASSIGN(const FileStamp stamp, files.stamp(path));
-    sources.push_back({base_name(path), stamp.size_bytes, stamp.mtime_ns});
+  for (size_t i = 0; i < model.index.files.size(); ++i) {
+    const FileStamp& stamp = model.index.stamps[i];
+    sources.push_back({base_name(model.index.files[i]), stamp.size_bytes, stamp.mtime_ns});
   }
   return sources;
 }
@@ -33,7 +33,7 @@ Result<std::vector<PackedSource>> sources_of(const BaseModelFile& model) {
 Result<PackedIndex> index_of(const BaseModelFile& model, const HeldTensors& held, const WeightOptions& options) {
   PackedIndex index;
   index.quantise = options.quantise ? dtype_info(*options.quantise).name : "";
-  TRY_ASSIGN(index.sources, sources_of(model));
+  index.sources = sources_of(model);
   for (const HeldMatrix& matrix : held.matrices) {
     PackedMatrix packed;
     packed.name = matrix.source->name;

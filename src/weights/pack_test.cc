@@ -238,6 +238,10 @@ TEST_F(Packing, AStaleOrForeignFileIsMadeAgain) {
   EXPECT_NE(other->path, first->path);
   EXPECT_FALSE(open_packed(first->path, model, quantised).ok());
   fs::last_write_time(folder_ / "model" / "model.safetensors", fs::file_time_type::clock::now());
+  const auto stale = find_or_pack(model, {}, "", log_);  // opened before
+  ASSERT_FALSE(stale.ok());
+  EXPECT_NE(stale.error().message.find("has changed since it was opened"), std::string::npos) << stale.error().message;
+  model = open_base_model(model_path).value();
   EXPECT_FALSE(open_packed(first->path, model, {}).ok());
   log_.text.clear();
   ASSERT_TRUE(find_or_pack(model, {}, "", log_).ok());

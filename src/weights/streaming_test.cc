@@ -419,18 +419,54 @@ TEST_F(Streaming, AModelThatChangedSinceItWasLoadedIsNotMixedWithItsSuccessor) {
   ASSERT_TRUE(resident.ok() && loaded.ok());
   change_last_number(path, "lm_head.weight", 16);  // of the same format after it
   StreamingOptions streaming;
-  streaming.packed_path = pack(model);
+  // With the places of the old one's tensors nothing is packed, and nothing is left behind.
+  streaming.packed_path = folder_ / "stale.pack";
+  const Status stale = pack_model(model, {}, streaming.packed_path, log_);
+  ASSERT_FALSE(stale.ok());
+  EXPECT_NE(stale.error().message.find("has changed since it was opened"), std::string::npos) << stale.error().message;
+  EXPECT_FALSE(fs::exists(folder_ / "stale.pack") || fs::exists(folder_ / "stale.pack.part"));
+  const BaseModelFile changed = open(path);
+  streaming.packed_path = pack(changed);
   streaming.weight_bytes = (*resident)->whole_bytes() / 2 + 20 * kKiB;
-  const Status status = (*loaded)->resize(model, {}, streaming, log_);
+  const Status status = (*loaded)->resize(changed, {}, streaming, log_);
   ASSERT_FALSE(status.ok());
+  EXPECT_FALSE((*loaded)->resize(model, {}, streaming, log_).ok());
   EXPECT_NE(status.error().message.find("has changed since it was loaded"), std::string::npos)
       << status.error().message;
   EXPECT_FALSE((*loaded)->streams());
   EXPECT_TRUE(expect_pass(model, **loaded, **resident).ok());
   // What begins now has the new one.
-  auto store = stream(model, streaming);
+  auto store = stream(changed, streaming);
   ASSERT_TRUE(store.ok()) << store.error().message;
   EXPECT_NE((*store)->fingerprint(), (*resident)->fingerprint());
+}
+
+// What is streamed comes from the file that was opened: another of its name is not begun with.
+TEST_F(Streaming, APackedFileThatWasReplacedChangesNothing) {
+  const BaseModelFile model = open("llama2");
+  auto resident = WeightStore::load(model, ledger_, {});
+  ASSERT_TRUE(resident.ok());
+  StreamingOptions streaming;
+  streaming.packed_path = pack(model);
+  streaming.weight_bytes = (*resident)->whole_bytes() / 2;
+  auto store = stream(model, streaming);
+  ASSERT_TRUE(store.ok()) << store.error().message;
+  ASSERT_TRUE((*store)->streams());
+  const int64_t held = (*store)->resident_bytes();
+  fs::rename(streaming.packed_path, folder_ / "aside");
+  streaming.weight_bytes += 8 * kKiB;
+  for (const bool replaced : {false, true}) {
+    if (replaced) fs::copy_file(folder_ / "aside", streaming.packed_path);
+    const Status status = (*store)->resize(model, {}, streaming, log_);
+    ASSERT_FALSE(status.ok());
+    EXPECT_NE(status.error().message.find("removed or replaced"), std::string::npos) << status.error().message;
+    EXPECT_EQ((*store)->resident_bytes(), held);
+    EXPECT_TRUE(expect_pass(model, **store, **resident).ok());
+  }
+  streaming.weight_bytes = (*resident)->whole_bytes();  // all of it can still be read
+  EXPECT_TRUE((*store)->resize(model, {}, streaming, log_).ok());
+  EXPECT_FALSE((*store)->streams());
+  EXPECT_TRUE(expect_pass(model, **store, **resident).ok());
 }
 
 TEST_F(Streaming, RowsThatCannotBeLockedAreStreamed) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/check.h"
 #include "base/fast_hash.h"
 #include "base/limits.h"
 #include "tensor/codec.h"
@@ -34,8 +35,12 @@ void convert_row(DType from, const std::byte* source, DType to, std::byte* out, 
 Result<TensorReader> TensorReader::open(const BaseModelFile& model) {
   TensorReader reader;
   const PosixFileSystem file_system;
-  for (const std::string& path : model.index.files) {
-    TRY_ASSIGN(std::unique_ptr<File> file, file_system.open(path));
+  CHECK(model.index.stamps.size() == model.index.files.size());
+  for (size_t i = 0; i < model.index.files.size(); ++i) {
+    TRY_ASSIGN(std::unique_ptr<File> file, file_system.open(model.index.files[i]));
+    if (file->stamp() != model.index.stamps[i]) {  // tensors may lie elsewhere in it now
+      return corrupt("'" + file->path() + "' has changed since it was opened; start again to serve what it is now.");
+    }
     reader.files_.push_back(std::move(file));
   }
   reader.permuted_qk_ = model.permuted_qk;

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "sys/file.h"
 #include "sys/pages.h"
 #include "weights/weight_store_state.h"
 
@@ -43,9 +44,19 @@ Status WeightStore::resize(const BaseModelFile& model, const WeightOptions& opti
   const std::vector<PlannedMatrix> planned = state.planned();
   int64_t bytes = state.vector_bytes + plan.window_bytes;
   for (size_t i = 0; i < planned.size(); ++i) bytes += state.matrices[i].bytes(plan.locked_rows[i]);
-  if (bytes > state.grant.bytes() && !state.grant.grow_to(bytes)) {
+  const int64_t granted = state.grant.bytes();
+  if (bytes > granted && !state.grant.grow_to(bytes)) {
     return too_large("Locked weights and the stream window need " + format_bytes(bytes) +
                      ", more than is free of the memory budget; raise --memory-budget.");
+  }
+  if (plan.streamed_bytes > 0) {  // a reader of its own opens the file by its name
+    const PosixFileSystem files;
+    const auto stamp = files.stamp(streaming.packed_path);
+    if (!stamp.ok() || *stamp != state.packed_file->stamp()) {
+      state.grant.shrink_to(std::min(state.grant.bytes(), granted));
+      return corrupt("'" + streaming.packed_path +
+                     "' was removed or replaced since it was opened; weights stay as they are. Start again.");
+    }
   }
   if (state.streamer != nullptr) state.past = stream_totals();
   state.streamer.reset();

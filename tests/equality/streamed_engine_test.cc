@@ -519,6 +519,34 @@ TEST_F(StreamedEngine, BudgetsThatStreamNothingNeedNoFile) {
   EXPECT_EQ(driver.ask(requests_[0]).tokens, before);
 }
 
+// The file that is streamed may lose its name: it is read on, but no other one is begun with.
+TEST_F(StreamedEngine, ABudgetThatNeedsAPackedFileThatIsGoneStays) {
+  EngineDriver driver(options_);
+  ASSERT_TRUE(driver.running());
+  const std::vector<TokenId> before = driver.ask(requests_[0]).tokens;
+  const EngineStats begun = driver.stats();
+  const int64_t beside = begun.kv_bytes + begun.scratch_bytes + begun.other_bytes + options_.engine.adapter_bytes;
+  const auto change = [&](int64_t budget) {
+    const uint64_t ticket = driver.set_memory(budget);
+    driver.collect();
+    return driver.replies[ticket].status;
+  };
+  const int64_t streams = beside + begun.weights_bytes / 2;
+  ASSERT_TRUE(change(streams).ok());
+  ASSERT_GT(driver.stats().streamed_bytes, 0);
+  ASSERT_TRUE(fs::remove(folder_ / "model" / "loralei.pack"));
+  for (const int64_t other : {beside + begun.weights_bytes * 3 / 4, beside + begun.weights_bytes * 2 / 5}) {
+    const Status refused = change(other);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().message.find("removed or replaced"), std::string::npos) << refused.error().message;
+    EXPECT_EQ(driver.stats().memory_budget_bytes, streams);
+    EXPECT_EQ(driver.ask(requests_[0]).tokens, before);
+  }
+  EXPECT_TRUE(change(kGiB).ok());
+  EXPECT_EQ(driver.stats().streamed_bytes, 0);
+  EXPECT_EQ(driver.ask(requests_[0]).tokens, before);
+}
+
 // What the forecast accepts starts, with large steps, too: everything a step needs has its bytes before the weights.
 TEST_F(StreamedEngine, ABudgetThatIsForecastToStreamStarts) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

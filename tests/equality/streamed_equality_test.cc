@@ -120,6 +120,37 @@ TEST_P(Streamed, GivesTheResidentLogits) {
   }
 }
 
+// An adapter with an embedding of its own may have ids that the model's, on disk, has not.
+TEST(StreamedEmbedding, RowsOfALargerVocabularyAreNotLookedUpInTheModels) {
+  const fs::path folder = fs::path(testing::TempDir()) / ("loralei-streamed-embedding-" + std::to_string(::getpid()));
+  for (const auto& [model, adapter] :
+       {std::pair("llama2", "llama2-resized"), std::pair("llama-gqa", "gqa-resized-tied")}) {
+    SCOPED_TRACE(adapter);
+    const std::string path = kGolden + "models/" + model;
+    auto resident = ModelHarness::open(path, {}).value();
+    fs::create_directories(folder);
+    HarnessOptions options;
+    options.stream_folder = folder.string();
+    options.streaming.weight_bytes = 44 * kKiB;
+    auto streamed = ModelHarness::open(path, options).value();
+    ASSERT_TRUE(streamed->weights().streams());
+    const auto run = [&](ModelHarness& harness) {
+      const Adapter* const resized = harness.load(kGolden + "adapters/" + adapter).value();
+      const TokenId beyond = static_cast<TokenId>(harness.config().vocab);
+      Span with, without;
+      with.tokens = {5, beyond, 7, beyond};
+      with.logits_at = {1, 3};
+      with.adapters = {{resized, 1.0f, 0}};
+      without.sequence = 1;
+      without.tokens = {5, 6, 7};
+      without.logits_at = {2};
+      return harness.run({without, with}).value().logits;
+    };
+    EXPECT_EQ(run(*streamed), run(*resident));
+    fs::remove_all(folder);
+  }
+}
+
 TEST_P(Streamed, AFailedStepLeavesTheNextOnesRight) {
   auto resident = open({});
   ASSERT_NE(resident, nullptr);
