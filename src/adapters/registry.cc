@@ -75,6 +75,7 @@ void AdapterRegistry::register_name(uint64_t ticket, const std::string& name, co
   orphan_job(*entry);
   if (entry->version != nullptr) retire(std::exchange(entry->version, nullptr), {});
   entry->path = entry->load_path = path;
+  entry->texts = entry->load_texts = 0;
   entry->failed = entry->reload = false;
   if (entry->stage != Stage::kIdle) entry->stage = Stage::kQueued;
   if (entry->pinned) want_load(*entry);
@@ -82,7 +83,8 @@ void AdapterRegistry::register_name(uint64_t ticket, const std::string& name, co
   reply(ticket, {});
 }
 
-void AdapterRegistry::load(uint64_t ticket, const std::string& name, const std::string& path, bool replace) {
+void AdapterRegistry::load(uint64_t ticket, const std::string& name, const std::string& path, bool replace,
+                           uint64_t texts) {
   Entry* entry = find(name);
   if (entry == nullptr) {
     if (name.empty()) return reply(ticket, invalid_argument("an adapter needs a name"));
@@ -96,6 +98,7 @@ void AdapterRegistry::load(uint64_t ticket, const std::string& name, const std::
   const std::string& target = path.empty() ? entry->path : path;
   if (entry->stage != Stage::kIdle) {
     if (entry->load_path != target) return reply(ticket, other_load(*entry));
+    entry->load_texts = texts;
     entry->tickets.push_back(ticket);
     return;
   }
@@ -108,6 +111,7 @@ void AdapterRegistry::load(uint64_t ticket, const std::string& name, const std::
                                           "; choose another name or ask to replace it"));
   }
   entry->load_path = target;
+  entry->load_texts = texts;
   entry->reload = entry->version != nullptr;
   entry->tickets.push_back(ticket);
   want_load(*entry);
@@ -166,15 +170,22 @@ void AdapterRegistry::begin_round() {
 }
 
 AcquireOutcome AdapterRegistry::acquire(std::span<const std::string> names, uint64_t order, uint64_t since,
-                                        std::vector<AdapterPin>& pins, Error& error) {
+                                        std::vector<AdapterPin>& pins, Error& error, std::span<const uint64_t> texts) {
   bool ready = true;
-  for (const std::string& name : names) {
+  for (size_t index = 0; index < names.size(); ++index) {
+    const std::string& name = names[index];
     Entry* entry = find(name);
     if (entry == nullptr) {
       error = not_found("no adapter named \"" + name + "\" is registered");
       return AcquireOutcome::kFailed;
     }
-    if (entry->version != nullptr) continue;
+    if (entry->version != nullptr) {
+      const uint64_t made_with = texts.empty() ? 0 : texts[index];
+      if (made_with == 0 || entry->texts == 0 || made_with == entry->texts) continue;
+      error = {ErrorCode::kReplaced, "adapter \"" + name + "\" was replaced by one with another tokenizer or chat " +
+                                         "template while the request was on its way; send it again"};
+      return AcquireOutcome::kFailed;
+    }
     ready = false;
     if (entry->failed && entry->failed_serial > since) {
       error = entry->error;

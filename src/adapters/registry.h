@@ -123,7 +123,8 @@ class AdapterRegistry {
 
   // --- commands; each gets exactly one reply, now or later
   void register_name(uint64_t ticket, const std::string& name, const std::string& path, bool replace);
-  void load(uint64_t ticket, const std::string& name, const std::string& path, bool replace);
+  // texts: which tokenizer and template belong to the files at `path`, a number of the caller's; 0: they go with any.
+  void load(uint64_t ticket, const std::string& name, const std::string& path, bool replace, uint64_t texts = 0);
   void unload(uint64_t ticket, const std::string& name);
   void pin(uint64_t ticket, const std::string& name);
   void unpin(uint64_t ticket, const std::string& name);
@@ -132,9 +133,10 @@ class AdapterRegistry {
   void begin_round();
   // All or nothing: pins for all names, or kWaiting (loads are under way or will be; nothing is held meanwhile, so that
   // two requests never block each other), or kFailed with the reason. order: the request's arrival, unique. since:
-  // serial() when it arrived: an older failure is looked at again.
+  // serial() when it arrived: an older failure is looked at again. texts: beside names, with what the request was made;
+  // kReplaced where a version came with others. Empty, or 0: with any.
   AcquireOutcome acquire(std::span<const std::string> names, uint64_t order, uint64_t since,
-                         std::vector<AdapterPin>& pins, Error& error);
+                         std::vector<AdapterPin>& pins, Error& error, std::span<const uint64_t> texts = {});
   void pump();
   void on_load_done(LoadDone&& done);
   uint64_t serial() const { return serial_; }
@@ -163,8 +165,9 @@ class AdapterRegistry {
   enum class Stage : uint8_t { kIdle, kQueued, kStamping, kWaitingForRoom, kReading };
   struct Entry {
     std::string name;
-    std::string path;       // of the current version
-    std::string load_path;  // of the load under way; becomes `path` when it succeeds
+    std::string path;                    // of the current version
+    std::string load_path;               // of the load under way; becomes `path` when it succeeds
+    uint64_t texts = 0, load_texts = 0;  // beside path and load_path
     AdapterVersion* version = nullptr;
     Stage stage = Stage::kIdle;
     bool reload = false;             // a replacement is under way; `version` serves meanwhile

@@ -243,6 +243,7 @@ void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adap
   if (entry.version != nullptr) retire(std::exchange(entry.version, nullptr), {});
   entry.version = version.get();
   entry.path = entry.load_path;
+  entry.texts = entry.load_texts;
   entry.failed = entry.forget_on_failure = false;
   ++counters_.loads;
   log_.log(LogLevel::kInfo, "adapter \"" + entry.name + "\" loaded: " + format_bytes(version->adapter->bytes) +
@@ -260,6 +261,7 @@ void AdapterRegistry::fail(Entry& entry, Error error, const FileStamp* stamp) {
   const bool replacement = entry.reload || entry.load_path != entry.path;
   finish(entry);
   entry.load_path = entry.path;
+  entry.load_texts = entry.texts;
   reply_all(entry, error);
   if (replacement) {  // the version in use stays, and comes back where it was not there or gave its room
     if (entry.version == nullptr && (entry.pinned || entry.waiting > 0)) want_load(entry);

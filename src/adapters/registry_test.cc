@@ -318,6 +318,33 @@ TEST(Registry, ALoadWithoutRoomDoesNotStarve) {
   world.registry->check();
 }
 
+TEST(Registry, ARequestMadeWithOtherTextsThanItsVersionCameWithIsToldSo) {
+  RegistryWorld world;
+  world.put("/a", 1000);
+  world.put("/b", 1000);
+  world.put("/bad", 1000);
+  world.files["/bad"].broken = corrupt("bad");
+  std::vector<AdapterPin> pins;
+  Error error;
+  const auto use = [&](uint64_t texts) { return world.use("a", pins, error, texts); };
+  world.registry->register_name(1, "a", "/a", false);
+  EXPECT_EQ(use(7), AcquireOutcome::kReady) << "nothing is known of a registered name's texts";
+  world.registry->load(2, "a", "/b", true, 8);
+  EXPECT_EQ(use(7), AcquireOutcome::kReady) << "the old version serves still";
+  world.settle();
+  EXPECT_EQ(use(7), AcquireOutcome::kFailed);
+  EXPECT_EQ(error.code, ErrorCode::kReplaced);
+  EXPECT_EQ(use(8), AcquireOutcome::kReady);
+  EXPECT_EQ(use(0), AcquireOutcome::kReady);
+  world.registry->load(3, "a", "/bad", true, 9);
+  world.settle();
+  EXPECT_EQ(use(8), AcquireOutcome::kReady) << "a failed replacement changes nothing";
+  pins.clear();
+  world.registry->evict_idle(0);
+  EXPECT_EQ(use(7), AcquireOutcome::kFailed) << "texts stay known beside the path";
+  EXPECT_EQ(error.code, ErrorCode::kReplaced);
+}
+
 TEST(Registry, UnloadForgetsAtOnceAndAnswersWhenTheMemoryIsFree) {
   RegistryWorld world;
   world.put("/a", 1000);

@@ -75,12 +75,13 @@ struct RegistryWorld {
     return true;
   }
   // One request that tries until it is answered.
-  AcquireOutcome use(const std::string& name, std::vector<AdapterPin>& pins, Error& error) {
+  AcquireOutcome use(const std::string& name, std::vector<AdapterPin>& pins, Error& error, uint64_t texts = 0) {
     const uint64_t since = registry->serial(), mine = ++order;
     const std::string names[] = {name};
+    const uint64_t made_with[] = {texts};
     for (int round = 0; round < 20; ++round) {
       registry->begin_round();
-      const auto outcome = registry->acquire(names, mine, since, pins, error);
+      const auto outcome = registry->acquire(names, mine, since, pins, error, made_with);
       if (outcome != AcquireOutcome::kWaiting) return outcome;
       registry->pump();
       registry->check();

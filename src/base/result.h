@@ -24,12 +24,13 @@ enum class ErrorCode : unsigned char {
   kCancelled,
   kDeadline,
   kUnavailable,
+  kReplaced,  // what the request was made for is another by now
   kCorrupt,
   kIo,
   kUnsupported,
   kInternal,
 };
-inline constexpr int kErrorCodeCount = 13;
+inline constexpr int kErrorCodeCount = 14;
 
 // Stable lower-case name, e.g. "invalid_argument".
 const char* error_code_name(ErrorCode code);

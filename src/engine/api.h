@@ -29,6 +29,9 @@ namespace loralei {
 struct AdapterUse {
   std::string name;
   float scale = 1.0f;
+  // Which tokenizer and template made the prompt, a number of the caller's; 0: any. Where the version that the request
+  // would get came with others (AdapterCommand::texts), the request ends with kReplaced before anything is computed.
+  uint64_t texts = 0;
 };
 
 enum class Pooling : uint8_t { kNone, kLast, kMean };
@@ -69,7 +72,7 @@ struct TokenEvent {
   std::vector<float> embedding;  // pooling: [hidden], not normalised
   EndReason end = EndReason::kNone;
   std::optional<TokenId> stop_token;  // the id that ended it
-  Error error;                        // with kError
+  Error error;                        // with kError; kReplaced: see AdapterUse::texts
   // Filled on the first event of a choice:
   int32_t cached_tokens = 0;
   int64_t queue_ns = 0;         // from submit to admission
@@ -93,6 +96,7 @@ struct AdapterCommand {
   std::string name;
   std::string path;
   bool replace = false;
+  uint64_t texts = 0;  // kLoad: of the files at `path`, as in AdapterUse; 0: they go with any
 };
 
 // Another budget for everything, while requests run: weights are locked or given up and streamed, the KV cache shrinks

@@ -30,7 +30,10 @@ void EngineLoop::receive(Arrival&& arrival) {
   request.since = registry_.serial();
   request.arrived_ns = arrival.arrived_ns;
   const Submit& submit = request.submit;
-  for (const AdapterUse& use : submit.adapters) request.names.push_back(use.name);
+  for (const AdapterUse& use : submit.adapters) {
+    request.names.push_back(use.name);
+    request.texts.push_back(use.texts);
+  }
   request.max_output =
       submit.pooling != Pooling::kNone ? 0 : std::min(submit.max_tokens, parts_.max_model_len - request.prompt_size());
   request.forbidden = submit.stop_ids;
@@ -71,7 +74,7 @@ void EngineLoop::receive(const AdapterCommand& command) {
       registry_.register_name(command.ticket, command.name, command.path, command.replace);
       break;
     case AdapterAction::kLoad:
-      registry_.load(command.ticket, command.name, command.path, command.replace);
+      registry_.load(command.ticket, command.name, command.path, command.replace, command.texts);
       break;
     case AdapterAction::kUnload:
       registry_.unload(command.ticket, command.name);
@@ -110,7 +113,7 @@ void EngineLoop::acquire_adapters() {
   size_t kept = 0;
   for (size_t index = 0; index < cold_.size(); ++index) {
     Request& request = *cold_[index];
-    switch (registry_.acquire(request.names, request.order, request.since, request.pins, error)) {
+    switch (registry_.acquire(request.names, request.order, request.since, request.pins, error, request.texts)) {
       case AcquireOutcome::kReady:
         make_ready(request);
         break;

@@ -82,6 +82,29 @@ TEST(EngineLoopAdapters, ReplaceUnderTrafficKeepsTheVersionOfRunningRequests) {
   EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 1000);
 }
 
+// While it is cold a request made for the old version waits for the load that replaces it. It is told so, not computed;
+// the reply to the load is there with that event or before.
+TEST(EngineLoopAdapters, ARequestMadeForAReplacedVersionIsNotComputedWithTheNewOne) {
+  World world;
+  world.files.put("/a", 11);
+  world.files.put("/b", 22);
+  world.command(AdapterAction::kRegister, "a", "/a");
+  world.run();
+  world.messages.emplace_back(AdapterCommand{100, AdapterAction::kLoad, "a", "/b", true, 2});
+  const RequestId old_one = world.submit(simple(10, 5, 1, {{"a", 1.0f, 1}}));
+  const RequestId new_one = world.submit(simple(10, 5, 1, {{"a", 1.0f, 2}}));
+  world.turn();
+  EXPECT_EQ(world.record(old_one).events, 0);
+  while (world.record(old_one).events == 0) {
+    world.finish_load();
+    world.turn();
+  }
+  EXPECT_EQ(world.record(old_one).last.error.code, ErrorCode::kReplaced);
+  EXPECT_EQ(world.replies.size(), 2u);
+  world.run();
+  world.expect_oracle(new_one);
+}
+
 TEST(EngineLoopAdapters, UnloadUnderTrafficAnswersWhenTheLastUserIsDone) {
   World world;
   world.files.put("/a", 11, 5000);

@@ -58,6 +58,7 @@ struct Request {
   bool arriving = false;             // and on their way to the device, or waiting for room there
   bool queued = true;                // counts against max_queued: nothing of it was admitted yet
   std::vector<std::string> names;    // of the adapters, in the request's order
+  std::vector<uint64_t> texts;       // beside names: AdapterUse::texts
   std::vector<AdapterPin> pins;      // beside names
   AdapterHold hold;                  // of those that are applied, on the device
   std::vector<SeqAdapter> segments;  // what is applied: scale 0 and never activated ones left out

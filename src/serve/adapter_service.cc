@@ -91,6 +91,9 @@ void AdapterService::load(std::shared_ptr<Reply> reply, const LoadLoraRequest& r
   }
   if (const Status status = check_adapter_name(request.name, names); !status.ok())
     return reply->error(vllm_error(400, status.error().message));
+  CatalogueEntry entry{request.name, place->path, place->root, AdapterSource::kHttp, std::time(nullptr), 0};
+  auto text = texts_.read(entry);
+  if (!text.ok()) return reply->error(vllm_error_of(text.error()));
   const std::lock_guard lock(order_);
   // What a scan registered is not loaded yet: loading it by hand is no conflict, as long as it is the same adapter.
   const auto known = catalogue_.find(request.name);
@@ -100,20 +103,23 @@ void AdapterService::load(std::shared_ptr<Reply> reply, const LoadLoraRequest& r
         vllm_error(400, "The lora adapter '" + request.name +
                             "' has already been loaded. To replace it in place, set 'load_inplace' to true."));
   }
-  load_resolved(std::move(reply), {request.name, place->path, place->root, AdapterSource::kHttp, std::time(nullptr), 0},
-                known.has_value(), request.load_inplace || same, request.pinned);
+  // Chosen before the engine has it: a request made with the texts of another version is told so there.
+  entry.generation = catalogue_.new_generation();
+  load_resolved(std::move(reply), std::move(entry), std::move(*text), known.has_value(), request.load_inplace || same,
+                request.pinned);
 }
 
-void AdapterService::load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry entry, bool known, bool in_place,
-                                   bool pinned) {
-  AdapterCommand command{0, AdapterAction::kLoad, entry.name, entry.path, in_place};
-  auto done = [this, reply, entry, known, pinned](const CommandReply& answer) {
+void AdapterService::load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry entry,
+                                   std::shared_ptr<const TextModel> text, bool known, bool in_place, bool pinned) {
+  AdapterCommand command{0, AdapterAction::kLoad, entry.name, entry.path, in_place, texts_.number(entry, text)};
+  auto done = [this, reply, entry, text, known, pinned](const CommandReply& answer) {
     if (!answer.status.ok()) return reply->error(vllm_error_of(answer.status.error()));
     {
       const std::lock_guard lock(order_);
       if (known && !catalogue_.find(entry.name)) {  // the engine was told to forget it after this command
         return reply->error(vllm_error(404, "The lora adapter '" + entry.name + "' was unloaded while it was loaded."));
       }
+      texts_.put(entry, text);
       if (const Status status = catalogue_.add(entry, true); !status.ok())
         return reply->error(vllm_error_of(status.error()));
     }

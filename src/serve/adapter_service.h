@@ -17,6 +17,7 @@
 #include "serve/context.h"
 #include "serve/options.h"
 #include "serve/reply.h"
+#include "serve/text_model.h"
 #include "store/catalogue.h"
 #include "sys/file.h"
 #include "wire/requests.h"
@@ -26,8 +27,9 @@ namespace loralei {
 
 class AdapterService {
  public:
-  AdapterService(ServeContext context, const ServeOptions& options, Catalogue& catalogue, const FileSystem& files)
-      : context_(context), options_(options), catalogue_(catalogue), files_(files) {}
+  AdapterService(ServeContext context, const ServeOptions& options, Catalogue& catalogue, TextModels& texts,
+                 const FileSystem& files)
+      : context_(context), options_(options), catalogue_(catalogue), texts_(texts), files_(files) {}
 
   // At start, and on rescan: waits for the engine's answer.
   Status add(const std::string& name, const std::string& path, AdapterSource source, const std::string& root);
@@ -45,12 +47,14 @@ class AdapterService {
   std::string list() const;
 
  private:
-  void load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry entry, bool known, bool in_place, bool pinned);
+  void load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry entry, std::shared_ptr<const TextModel> text,
+                     bool known, bool in_place, bool pinned);
   // Takes the name out of the catalogue and tells the engine; false where it is not there.
   bool forget(const std::string& name, Dispatcher::ReplyCallback done, Status& told);
   const ServeContext context_;
   const ServeOptions& options_;
   Catalogue& catalogue_;
+  TextModels& texts_;
   const FileSystem& files_;
   std::mutex order_;  // held from a look at the catalogue until the command that follows from it is queued
 };

@@ -43,7 +43,7 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
           {options_.model_names.front(), engine.max_model_len(), options_.metrics_adapters, options_.vllm_metrics}),
       dispatcher_(engine, clock),
       context_{engine, dispatcher_, metrics_, clock, log, options_.ping_interval_ms * 1'000'000},
-      adapters_(context_, options_, *catalogue_, files),
+      adapters_(context_, options_, *catalogue_, texts_, files),
       ids_(entropy()),
       pool_(options_.text_threads, static_cast<size_t>(options_.max_preparing), "text") {}
 

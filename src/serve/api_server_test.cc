@@ -97,6 +97,57 @@ TEST_F(AdapterTest, WhatTheEngineWasNotToldToForgetStaysListed) {
   EXPECT_EQ(client().request("DELETE", "/v1/adapters/one")->status, 200);
 }
 
+// The engine computes with a new version before the answer to its load has come up. A request that was made with the
+// old one's template meanwhile would be answered as if right.
+TEST_F(AdapterTest, ARequestWhoseAdapterIsReplacedOnItsWayIsToldAndThenMeetsTheNewTemplate) {
+  start();
+  const auto write_template = [&](const std::string& letter) {
+    std::ofstream(base_ / "root/one" / "tokenizer_config.json")
+        << R"({"chat_template":")" << letter << R"({{ messages[0].content }}"})";
+  };
+  const std::string one = (base_ / "root/one").string();
+  write_template("A");
+  EXPECT_EQ(load("one", one).status, 200);
+  EXPECT_EQ(post("/v1/chat/completions", chat(R"("model":"one")")).status, 200);
+  EXPECT_EQ(engine.wait_submit(0).prompt, ids("Ahi"));
+  write_template("B");
+  engine.hold_replies = true;
+  HttpResponse loaded, answer, again, embedded;
+  std::thread loading([&] { loaded = load("one", one, R"(,"load_inplace":true)"); });
+  EXPECT_TRUE(engine.wait_for_commands(2));
+  std::thread asking([&] {
+    answer = post("/v1/chat/completions", chat(R"("model":"one")"));
+    again = post("/v1/chat/completions", chat(R"("model":"one")"));
+  });
+  EXPECT_EQ(engine.wait_submit(1).prompt, ids("Ahi"));
+  std::thread embedding([&] { embedded = post("/v1/embeddings", R"({"model":"one","input":"hi"})"); });
+  engine.wait_submit(2);
+  engine.release_replies();
+  for (std::thread* thread : {&loading, &asking, &embedding}) thread->join();
+  EXPECT_EQ(loaded.status, 200) << loaded.body;
+  for (const HttpResponse* response : {&answer, &embedded}) {
+    EXPECT_EQ(response->status, 503) << response->body;
+    EXPECT_EQ(error_of(*response, "code"), "replaced");
+    EXPECT_FALSE(response->header("retry-after").empty());
+  }
+  EXPECT_EQ(again.status, 200) << "who is told that it was replaced finds the new one";
+  EXPECT_EQ(engine.wait_submit(3).prompt, ids("Bhi"));
+}
+
+TEST_F(AdapterTest, ARequestStaysRightWhereBothVersionsUseTheTextsOfTheBase) {
+  start();
+  const std::string two = (base_ / "root/two").string();
+  EXPECT_EQ(load("two", two).status, 200);
+  engine.hold_replies = true;
+  HttpResponse loaded;
+  std::thread loading([&] { loaded = load("two", two, R"(,"load_inplace":true)"); });
+  EXPECT_TRUE(engine.wait_for_commands(2));
+  EXPECT_EQ(post("/v1/chat/completions", chat(R"("model":"two")")).status, 200);
+  engine.release_replies();
+  loading.join();
+  EXPECT_EQ(loaded.status, 200);
+}
+
 TEST_F(AdapterTest, PathsOutsideTheRootsTellNothing) {
   start();
   for (const std::string& path : std::vector<std::string>{

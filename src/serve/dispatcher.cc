@@ -103,15 +103,6 @@ void Dispatcher::run() {
 }
 
 void Dispatcher::deliver(EngineOutput output) {
-  for (TokenEvent& event : output.tokens) {
-    std::shared_ptr<EventSink> sink;
-    {
-      std::lock_guard lock(mutex_);
-      const auto known = sinks_.find(event.id);
-      if (known != sinks_.end()) sink = known->second;
-    }
-    if (sink) sink->on_event(std::move(event));
-  }
   for (const CommandReply& reply : output.replies) {
     ReplyCallback done;
     {
@@ -122,6 +113,15 @@ void Dispatcher::deliver(EngineOutput output) {
       replies_.erase(known);
     }
     done(reply);
+  }
+  for (TokenEvent& event : output.tokens) {
+    std::shared_ptr<EventSink> sink;
+    {
+      std::lock_guard lock(mutex_);
+      const auto known = sinks_.find(event.id);
+      if (known != sinks_.end()) sink = known->second;
+    }
+    if (sink) sink->on_event(std::move(event));
   }
 }
 

@@ -4,7 +4,8 @@
 //
 // Thread: add(), remove(), command() from any thread; EventSink and replies are called on the dispatcher's own thread,
 // which also ticks every sink about once a second (for pings). Ownership: shares the sinks; the engine outlives it.
-// Invariants: a sink gets events in the engine's order; after remove() of its last id it gets none; events of unknown
+// Invariants: a sink gets events in the engine's order, and after the replies that came up with them: who is told that
+// an adapter was replaced finds the new one; after remove() of its last id it gets none; events of unknown
 // ids (cancelled requests) are dropped; every command that was accepted gets exactly one reply, at the latest when
 // stop() answers "unavailable". Failure: command() when the engine takes none.
 #pragma once

@@ -4,6 +4,7 @@
 // requests wait until the test emits their events.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -22,7 +23,7 @@ class FakeEngine final : public Engine {
   std::function<std::vector<TokenId>(const Submit&, int choice)> script;
   TokenId eos = 0;
   bool hold = false;
-  bool hold_replies = false;  // of adapter commands, until release_replies()
+  bool hold_replies = false;  // of adapter commands, and what tells of replaced ones, until release_replies()
   Status next_command;        // when not ok: the answer to every adapter command
   bool hold_memory = false;   // a budget change ends when it is cancelled
   int64_t length = 64;
@@ -38,7 +39,11 @@ class FakeEngine final : public Engine {
     if (submits_.size() - ended_.size() >= max_running) return Error{ErrorCode::kOverloaded, "The queue is full."};
     submits_.push_back(request);
     changed_.notify_all();
-    if (!hold) answer(request);
+    if (replaced(request)) {
+      end_replaced(request);
+    } else if (!hold) {
+      answer(request);
+    }
     return {};
   }
   using Engine::cancel;
@@ -63,9 +68,11 @@ class FakeEngine final : public Engine {
     if (command.action == AdapterAction::kUnload) {
       reply.bytes_freed = 123;
       adapters_.erase(command.name);
+      texts_.erase(command.name);
     } else if (reply.status.ok()) {
       adapters_[command.name].name = command.name;
       if (command.action != AdapterAction::kRegister) adapters_[command.name].tier = AdapterTier::kResident;
+      if (command.action == AdapterAction::kLoad) texts_[command.name] = command.texts;  // used at once
     }
     commands.push_back(std::move(command));
     (hold_replies ? held_replies_ : output_.replies).push_back(std::move(reply));
@@ -76,6 +83,8 @@ class FakeEngine final : public Engine {
     std::lock_guard lock(mutex_);
     for (CommandReply& reply : held_replies_) output_.replies.push_back(std::move(reply));
     held_replies_.clear();
+    for (TokenEvent& event : held_tokens_) output_.tokens.push_back(std::move(event));
+    held_tokens_.clear();
     changed_.notify_all();
   }
   bool wait_for_commands(size_t count) {
@@ -183,6 +192,24 @@ class FakeEngine final : public Engine {
   std::vector<AdapterCommand> commands;
 
  private:
+  bool replaced(const Submit& request) const {
+    return std::any_of(request.adapters.begin(), request.adapters.end(), [&](const AdapterUse& use) {
+      const auto now = texts_.find(use.name);
+      return use.texts != 0 && now != texts_.end() && now->second != 0 && now->second != use.texts;
+    });
+  }
+  // Told in the output that has the reply to the load, or later.
+  void end_replaced(const Submit& request) {
+    for (int choice = 0; choice < request.choices; ++choice) {
+      TokenEvent event;
+      event.id = request.id;
+      event.choice = choice;
+      event.end = EndReason::kError;
+      event.error = {ErrorCode::kReplaced, "It was replaced."};
+      (hold_replies ? held_tokens_ : output_.tokens).push_back(std::move(event));
+    }
+    ended_.insert(request.id.value);
+  }
   void answer(const Submit& request) {
     for (int choice = 0; choice < request.choices; ++choice) {
       TokenEvent first;
@@ -235,6 +262,8 @@ class FakeEngine final : public Engine {
   int64_t budget_bytes_ = 5000;
   uint64_t held_memory_ = 0;
   std::vector<CommandReply> held_replies_;
+  std::vector<TokenEvent> held_tokens_;
+  std::map<std::string, uint64_t> texts_;
   bool draining_ = false, stopped_ = false;
   const std::string fingerprint_ = "fp_test";
 };

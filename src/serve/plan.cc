@@ -145,11 +145,12 @@ std::optional<ApiError> fit(const PlanInputs& inputs, GenerationPlan& plan, std:
 
 }  // namespace
 
-Parsed<std::shared_ptr<const TextModel>> text_of(TextModels& texts, const ResolvedModel& model) {
+Parsed<std::shared_ptr<const TextModel>> text_of(TextModels& texts, ResolvedModel& model) {
   // A sum of adapters has no tokenizer of its own.
   if (model.entries.size() != 1) return texts.base();
   auto text = texts.for_adapter(model.entries.front());
   if (!text.ok()) return to_api_error(text.error(), "model");
+  model.adapters.front().texts = texts.number(model.entries.front(), *text);
   return std::move(*text);
 }
 

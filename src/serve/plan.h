@@ -31,7 +31,7 @@ struct PlanInputs {
 Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& request);
 Parsed<GenerationPlan> plan_completion(const PlanInputs& inputs, const CompletionRequest& request);
 Parsed<EmbeddingPlan> plan_embedding(const PlanInputs& inputs, const EmbeddingRequest& request);
-// The text model of a request's one adapter, or the base's.
-Parsed<std::shared_ptr<const TextModel>> text_of(TextModels& texts, const ResolvedModel& model);
+// The text model of a request's one adapter, which is noted there, or the base's.
+Parsed<std::shared_ptr<const TextModel>> text_of(TextModels& texts, ResolvedModel& model);
 
 }  // namespace loralei

@@ -110,25 +110,30 @@ Result<std::shared_ptr<const TextModel>> TextModels::for_adapter(const Catalogue
     const auto known = adapters_.find(entry.name);
     if (known != adapters_.end() && known->second.generation == entry.generation) return known->second.model;
   }
-  std::shared_ptr<const TextModel> model = base_;
-  if (!entry.path.ends_with(".gguf")) {  // a GGUF adapter has no folder of its own
-    auto tokenizer = base_->tokenizer()->with_added_tokens(entry.path);
-    if (!tokenizer.ok())
-      return std::move(tokenizer).error().with_context("the tokenizer files of adapter '" + entry.name + "'");
-    if (*tokenizer != base_->tokenizer()) {
-      // A template of the adapter's own counts; otherwise what the base uses, also when that came from the command
-      // line.
-      const bool own_template = (*tokenizer)->chat_template() != base_->tokenizer()->chat_template();
-      auto made = TextModel::make(std::move(*tokenizer), own_template ? nullptr : base_->chat_template(), entry.name);
-      if (!made.ok()) return std::move(made).error().with_context("the chat template of adapter '" + entry.name + "'");
-      model = std::move(*made);
-    }
-  }
+  TRY_ASSIGN(auto model, read(entry));
+  put(entry, model);
+  return model;
+}
+
+Result<std::shared_ptr<const TextModel>> TextModels::read(const CatalogueEntry& entry) const {
+  if (entry.path.ends_with(".gguf")) return base_;  // a GGUF adapter has no folder of its own
+  auto tokenizer = base_->tokenizer()->with_added_tokens(entry.path);
+  if (!tokenizer.ok())
+    return std::move(tokenizer).error().with_context("the tokenizer files of adapter '" + entry.name + "'");
+  if (*tokenizer == base_->tokenizer()) return base_;
+  // A template of the adapter's own counts; otherwise what the base uses, also when that came from the command line.
+  const bool own_template = (*tokenizer)->chat_template() != base_->tokenizer()->chat_template();
+  auto made = TextModel::make(std::move(*tokenizer), own_template ? nullptr : base_->chat_template(), entry.name);
+  if (!made.ok()) return std::move(made).error().with_context("the chat template of adapter '" + entry.name + "'");
+  return made;
+}
+
+void TextModels::put(const CatalogueEntry& entry, std::shared_ptr<const TextModel> model) {
   std::lock_guard lock(mutex_);
   if (adapters_.size() > kMaxAdapters)
     adapters_.clear();  // names that were unloaded since; they are cheap to find again
-  adapters_[entry.name] = {entry.generation, model};
-  return model;
+  Entry& known = adapters_[entry.name];
+  if (known.generation < entry.generation) known = {entry.generation, std::move(model)};  // a late reader may be behind
 }
 
 }  // namespace loralei

@@ -5,7 +5,8 @@
 // Thread: TextModel is immutable but for the trie it builds once; TextModels is thread-safe (file work happens outside
 // its lock, on the caller's thread). Ownership: shared by pointer, so that a running request keeps the tokenizer it
 // began with. Invariants: an adapter whose folder holds neither added tokens nor a template shares the base's
-// TextModel; an entry is looked at again when the catalogue's generation of that name changes. Failure: sentences of
+// TextModel; an entry is looked at again when the catalogue's generation of that name changes, unless who loaded it put
+// there what it had read before the load: that is what the engine's version goes with. Failure: sentences of
 // text/; a chat request to a model without template is invalid_argument.
 #pragma once
 
@@ -59,8 +60,16 @@ class TextModels {
   explicit TextModels(std::shared_ptr<const TextModel> base) : base_(std::move(base)) {}
   const std::shared_ptr<const TextModel>& base() const { return base_; }
   Result<std::shared_ptr<const TextModel>> for_adapter(const CatalogueEntry& entry);
+  // What for_adapter() finds in the files, read now; and to let it have that for this entry.
+  Result<std::shared_ptr<const TextModel>> read(const CatalogueEntry& entry) const;
+  void put(const CatalogueEntry& entry, std::shared_ptr<const TextModel> model);
+  // For AdapterUse::texts: equal for two versions of a name only where a prompt made for one is right for the other.
+  uint64_t number(const CatalogueEntry& entry, const std::shared_ptr<const TextModel>& model) const {
+    return model == base_ ? kBaseTexts : entry.generation;
+  }
 
  private:
+  static constexpr uint64_t kBaseTexts = UINT64_MAX;  // no generation
   struct Entry {
     uint64_t generation = 0;
     std::shared_ptr<const TextModel> model;

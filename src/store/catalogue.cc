@@ -6,6 +6,11 @@ namespace {
 
 class MemoryCatalogue final : public Catalogue {
  public:
+  uint64_t new_generation() override {
+    std::lock_guard lock(mutex_);
+    return ++generation_;
+  }
+
   Status add(CatalogueEntry entry, bool replace) override {
     std::lock_guard lock(mutex_);
     if (entry.name.empty()) return invalid_argument("an adapter needs a name");
@@ -18,15 +23,15 @@ class MemoryCatalogue final : public Catalogue {
                                 "; unload it first, choose another name, or load in place");
       }
       entry.created_s = old.created_s;
-      entry.generation = ++generation_;
+      if (entry.generation == 0) entry.generation = ++generation_;
       old = std::move(entry);
       return {};
     }
     if (entries_.size() >= kMaxAdapters)
       return too_large("more than " + std::to_string(kMaxAdapters) + " adapters are not kept");
-    entry.generation = ++generation_;
-    places_.emplace(entry.name, entry.generation);
-    entries_.emplace(entry.generation, std::move(entry));
+    if (entry.generation == 0) entry.generation = ++generation_;
+    places_.emplace(entry.name, ++last_place_);
+    entries_.emplace(last_place_, std::move(entry));
     return {};
   }
 
@@ -67,9 +72,9 @@ class MemoryCatalogue final : public Catalogue {
 
  private:
   mutable std::mutex mutex_;
-  uint64_t generation_ = 0;
+  uint64_t generation_ = 0, last_place_ = 0;
   std::map<std::string, uint64_t, std::less<>> places_;  // name -> its key in entries_
-  std::map<uint64_t, CatalogueEntry> entries_;  // by order of registration: the generation it was first added with
+  std::map<uint64_t, CatalogueEntry> entries_;           // by order of registration
 };
 
 }  // namespace

@@ -31,12 +31,14 @@ struct CatalogueEntry {
   std::string root;  // the allowed root it lies below; empty for paths of the command line
   AdapterSource source = AdapterSource::kCommandLine;
   int64_t created_s = 0;    // unix time of registration
-  uint64_t generation = 0;  // set by the catalogue
+  uint64_t generation = 0;  // of new_generation(), or 0: chosen by add()
 };
 
 class Catalogue {
  public:
   virtual ~Catalogue() = default;
+  // For an entry that is to be added later, where it must be known before.
+  virtual uint64_t new_generation() = 0;
   // Adds the entry, or replaces the one of that name when `replace`. The same name and path again is no error and
   // changes nothing.
   virtual Status add(CatalogueEntry entry, bool replace) = 0;

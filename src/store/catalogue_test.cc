@@ -34,6 +34,17 @@ TEST(Catalogue, AddFindReplaceRemove) {
   EXPECT_EQ(catalogue->at(0)->name, "b");
 }
 
+TEST(Catalogue, AGenerationChosenBeforeIsKeptAndDoesNotChangeTheOrder) {
+  auto catalogue = make_memory_catalogue();
+  CatalogueEntry early = entry("early", "/e");
+  early.generation = catalogue->new_generation();
+  ASSERT_TRUE(catalogue->add(entry("first", "/f"), false).ok());
+  ASSERT_TRUE(catalogue->add(early, false).ok());
+  EXPECT_EQ(catalogue->find("early")->generation, early.generation);
+  EXPECT_NE(catalogue->find("first")->generation, early.generation);
+  EXPECT_EQ(catalogue->at(1)->name, "early");
+}
+
 TEST(Catalogue, AgreesWithANaiveList) {
   const uint64_t seed = 42;
   SCOPED_TRACE("seed " + std::to_string(seed));

@@ -19,6 +19,7 @@ constexpr ErrorRow kRows[] = {
     {499, "cancelled_error", "cancelled"},             // kCancelled: nobody is left to read it
     {504, "timeout_error", "timeout"},                 // kDeadline
     {503, "unavailable_error", "unavailable"},         // kUnavailable
+    {503, "unavailable_error", "replaced"},            // kReplaced
     {400, kInvalid, "corrupt_file"},                   // kCorrupt: of a file the request names
     {500, "server_error", "io_error"},                 // kIo
     {400, kInvalid, "unsupported"},                    // kUnsupported
