@@ -145,7 +145,7 @@ TEST_P(Matmul, ARowDoesNotDependOnItsBatch) {
       const std::vector<float> y = run_matmul(table(), 1, weights, one, 1);
       alone.insert(alone.end(), y.begin(), y.end());
     }
-    for (int32_t rows : {2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 17, 31, 64, 70}) {
+    for (int32_t rows : {2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 17, 25, 31, 32, 33, 37, 64, 70}) {
       for (int threads : {1, 4}) {
         const std::vector<float> y = run_matmul(table(), threads, weights, x, rows);
         ASSERT_TRUE(same_bits(y, std::vector<float>(alone.begin(), alone.begin() + rows * out)))
@@ -183,24 +183,46 @@ TEST_P(Matmul, ManyRowsOfManyInputsAreTheRowsAlone) {
   }
 }
 
+// Products too small for a number leave a zero of their sign in a lane, also where the last inputs fill only some
+// lanes.
+TEST_P(Matmul, ZerosHaveTheSameSignInAnyBatch) {
+  Prng prng(110);
+  constexpr int32_t kRows = 40, kOut = 18;
+  for (int32_t in : {5, 16, 37, 64}) {
+    TestWeights weights(prng, DType::kF32, kOut, in);
+    std::vector<float> tiny(static_cast<size_t>(kOut * in), -1e-30f);
+    std::memcpy(weights.parts[0].data(), tiny.data(), tiny.size() * sizeof(float));
+    const std::vector<float> x(static_cast<size_t>(kRows * in), 1e-30f);
+    const std::vector<float> one = run_matmul(table(), 1, weights, x, 1);
+    const std::vector<float> all = run_matmul(table(), 2, weights, x, kRows);
+    for (size_t row = 0; row < kRows; ++row)
+      ASSERT_TRUE(same_bits(std::vector<float>(all.begin() + static_cast<std::ptrdiff_t>(row * kOut),
+                                               all.begin() + static_cast<std::ptrdiff_t>((row + 1) * kOut)),
+                            one))
+          << in << " inputs, row " << row;
+  }
+}
+
 TEST_P(Matmul, NaNAndInfinityStayInTheirRow) {
   Prng prng(104);
   for (DType dtype : {DType::kBF16, DType::kF16}) {
     const TestWeights weights(prng, dtype, 20, 64);
-    std::vector<float> x = random_floats(prng, 8 * 64);
-    const std::vector<float> clean = run_matmul(table(), 1, weights, x, 8);
-    x[3 * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
-    x[5 * 64 + 7] = std::numeric_limits<float>::infinity();
-    const std::vector<float> y = run_matmul(table(), 1, weights, x, 8);
-    for (size_t row = 0; row < 8; ++row) {
-      for (size_t o = 0; o < 20; ++o) {
-        const float value = y[row * 20 + o];
-        if (row == 3) {
-          EXPECT_TRUE(std::isnan(value));
-        } else if (row == 5) {
-          EXPECT_FALSE(std::isfinite(value));
-        } else {
-          EXPECT_EQ(value, clean[row * 20 + o]);
+    for (int32_t rows : {8, 40}) {
+      std::vector<float> x = random_floats(prng, rows * 64);
+      const std::vector<float> clean = run_matmul(table(), 1, weights, x, rows);
+      x[3 * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
+      x[5 * 64 + 7] = std::numeric_limits<float>::infinity();
+      const std::vector<float> y = run_matmul(table(), 1, weights, x, rows);
+      for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+        for (size_t o = 0; o < 20; ++o) {
+          const float value = y[row * 20 + o];
+          if (row == 3) {
+            EXPECT_TRUE(std::isnan(value));
+          } else if (row == 5) {
+            EXPECT_FALSE(std::isfinite(value));
+          } else {
+            EXPECT_EQ(value, clean[row * 20 + o]);
+          }
         }
       }
     }

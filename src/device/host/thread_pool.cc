@@ -136,6 +136,7 @@ void ThreadPool::run(int64_t count, int64_t grain, Chunks chunks, Call call, voi
   State& state = *state_;
   grain = grain < 1 ? 1 : grain;
   if (state.threads.empty() || count <= grain) {
+    if (chunks == kShrinking) return call(context, 0, count, 0);
     for (int64_t begin = 0; begin < count; begin += grain) {
       call(context, begin, count - begin < grain ? count : begin + grain, 0);
     }

@@ -30,7 +30,7 @@ class ThreadPool {
     start(count, grain, kEqual, std::forward<Body>(body));
   }
   // The same in chunks that shrink with what is left, down to `grain`: long runs for work that streams from memory, and
-  // still all workers end together.
+  // still all workers end together. A pool of one thread takes all in one run.
   template <typename Body>
   void parallel_for_runs(int64_t count, int64_t grain, Body&& body) {
     start(count, grain, kShrinking, std::forward<Body>(body));

@@ -11,8 +11,11 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "device/host/isa.h"
 #include "ops/cpu/attention_plan.h"
@@ -37,6 +40,7 @@ namespace avx512 {
 #include "ops/cpu/math.inl.h"
 #include "ops/cpu/decode.inl.h"
 #include "ops/cpu/product_out.inl.h"
+#include "ops/cpu/lane_product.inl.h"
 #include "ops/cpu/matmul.inl.h"
 #include "ops/cpu/elementwise.inl.h"
 #include "ops/cpu/lora_factors.inl.h"

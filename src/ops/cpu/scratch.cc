@@ -14,7 +14,8 @@ int64_t cpu_scratch_bytes(const OpLimits& limits) {
   const int64_t attention_shared = attention_plan_bytes(int64_t{limits.rows_max} + 1) +
                                    attention.slot_bytes * (attention_split_slots(limits.threads) + 1);
   return std::max(
-      {matmul_worker_bytes() * threads,
+      {round_up64(lane_input_bytes(std::min<int64_t>(limits.rows_max, kLanePartRows), limits.in_max)) +
+           round_up64(lane_worker_bytes(limits.in_max)) * threads,
        round_up64(activation_bytes(limits.rows_max, limits.in_max)) + round_up64(tile_worker_bytes()) * threads,
        lora_shared_bytes(limits.rank_max) + lora_worker_bytes() * threads,
        attention_shared + attention.worker_bytes * threads});

@@ -36,13 +36,20 @@ class Scratch {
 };
 
 // What each kernel family needs, computed alike from OpLimits (in advance) and from its arguments (in the call).
-// --- products with plain rows (matmul.inl.h): a block of decoded weights for the first-level cache, and the lane sums
-// of the rows that meet it. Decoded rows lie one cache line further apart than they are long: at a power of two they
-// would all compete for the same sets. ---
-constexpr int64_t kBlockCols = 512;  // a multiple of every format's block
-constexpr int64_t kBlockStride = kBlockCols + 16;
-constexpr int64_t kBlockRows = 192;  // a multiple of the register tiles' rows
-constexpr int64_t matmul_worker_bytes() { return kRowTile * (kBlockStride + kBlockRows * 16) * 4; }
+// --- products of many plain rows (lane_product.inl.h): the inputs of a part of the rows, shared; for each worker a
+// panel of weights, and the sums of the rows that meet it, or a block of it decoded. Lanes of both have one step more
+// than they need. ---
+constexpr int64_t kLanePartRows = 144;     // rows that meet the weights together
+constexpr int64_t kLanePanelOutputs = 32;  // at most
+constexpr int kLaneLevelsMax = 4;          // of the tree in which lanes are added
+constexpr int64_t kLaneDecodedCols = 512;  // decoded together, a multiple of every format's block
+constexpr int64_t lane_row_numbers(int64_t in) { return (in + 15) / 16 * 16 + 16; }
+constexpr int64_t lane_input_bytes(int64_t rows, int64_t in) { return rows * lane_row_numbers(in) * 4; }
+constexpr int64_t lane_worker_bytes(int64_t in) {
+  constexpr int64_t kSums = (kLaneLevelsMax + 1) * kLanePartRows * kLanePanelOutputs;
+  static_assert(kSums >= kRowTile * kLaneDecodedCols);  // decoded numbers lie where the sums will
+  return (lane_row_numbers(in) * kLanePanelOutputs + kSums) * 4;
+}
 
 // --- products with bf16 and f16 weights on the matrix unit (matmul_amx.cc): the inputs of a part of the rows, cut into
 // pieces; for each worker pieces of weights laid one behind the other, and the sums of the tiles of outputs it

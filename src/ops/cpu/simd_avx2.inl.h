@@ -71,6 +71,29 @@ LORALEI_INLINE __m128 reduce4(F a, F b, F c, F d) {
   const F abcd = add(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
   return _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1));
 }
+// The order of lanes in which each is added to its neighbour, and each pair to the next pair, as reduce4 does.
+constexpr int kLaneOrder[kLanes] = {0, 2, 1, 3, 4, 6, 5, 7};
+// Lane i of vector j becomes lane j of vector i.
+LORALEI_INLINE void transpose(F (&rows)[kLanes]) {
+  F pairs[kLanes], fours[kLanes];
+  LORALEI_UNROLL
+  for (int i = 0; i < kLanes; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+    pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+  }
+  LORALEI_UNROLL
+  for (int i = 0; i < kLanes; i += 4) {
+    fours[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    fours[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xEE);
+    fours[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    fours[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE);
+  }
+  LORALEI_UNROLL
+  for (int c = 0; c < 4; ++c) {
+    rows[c] = _mm256_permute2f128_ps(fours[c], fours[4 + c], 0x20);
+    rows[4 + c] = _mm256_permute2f128_ps(fours[c], fours[4 + c], 0x31);
+  }
+}
 LORALEI_INLINE void store4(float* p, __m128 four) { _mm_store_ps(p, four); }
 LORALEI_INLINE float first4(__m128 four) { return _mm_cvtss_f32(four); }
 LORALEI_INLINE float reduce_max(F x) {

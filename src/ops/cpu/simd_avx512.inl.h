@@ -73,6 +73,39 @@ LORALEI_INLINE __m128 reduce4(F a, F b, F c, F d) {
   const F abcd = add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xEE));
   return upper_half_added(abcd);
 }
+// The order of lanes in which each is added to its neighbour, and each pair to the next pair, as reduce4 does.
+constexpr int kLaneOrder[kLanes] = {0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15};
+// Lane i of vector j becomes lane j of vector i.
+LORALEI_INLINE void transpose(F (&rows)[kLanes]) {
+  F pairs[kLanes], fours[kLanes], halves[kLanes];
+  LORALEI_UNROLL
+  for (int i = 0; i < kLanes; i += 2) {
+    pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+    pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+  }
+  LORALEI_UNROLL
+  for (int i = 0; i < kLanes; i += 4) {
+    fours[i] = _mm512_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    fours[i + 1] = _mm512_shuffle_ps(pairs[i], pairs[i + 2], 0xEE);
+    fours[i + 2] = _mm512_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    fours[i + 3] = _mm512_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE);
+  }
+  // fours[4g + c] holds in its part p lane 4p + c of the rows 4g to 4g + 3.
+  LORALEI_UNROLL
+  for (int c = 0; c < 4; ++c) {
+    halves[c] = _mm512_shuffle_f32x4(fours[c], fours[4 + c], 0x88);      // parts 0 and 2 of the first eight rows
+    halves[4 + c] = _mm512_shuffle_f32x4(fours[c], fours[4 + c], 0xDD);  // parts 1 and 3
+    halves[8 + c] = _mm512_shuffle_f32x4(fours[8 + c], fours[12 + c], 0x88);
+    halves[12 + c] = _mm512_shuffle_f32x4(fours[8 + c], fours[12 + c], 0xDD);
+  }
+  LORALEI_UNROLL
+  for (int c = 0; c < 4; ++c) {
+    rows[c] = _mm512_shuffle_f32x4(halves[c], halves[8 + c], 0x88);
+    rows[8 + c] = _mm512_shuffle_f32x4(halves[c], halves[8 + c], 0xDD);
+    rows[4 + c] = _mm512_shuffle_f32x4(halves[4 + c], halves[12 + c], 0x88);
+    rows[12 + c] = _mm512_shuffle_f32x4(halves[4 + c], halves[12 + c], 0xDD);
+  }
+}
 LORALEI_INLINE void store4(float* p, __m128 four) { _mm_store_ps(p, four); }
 LORALEI_INLINE float first4(__m128 four) { return _mm_cvtss_f32(four); }
 LORALEI_INLINE float reduce_max(F x) { return _mm512_reduce_max_ps(x); }

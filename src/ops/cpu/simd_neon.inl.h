@@ -76,6 +76,17 @@ LORALEI_INLINE F times_pow2(F x, F integral) { return mul(x, pow2(integral)); }
 
 // Lane sums of four vectors, in one fixed order each: (0+1)+(2+3).
 LORALEI_INLINE F reduce4(F a, F b, F c, F d) { return vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)); }
+// The order of lanes in which each is added to its neighbour, and each pair to the next pair, as reduce4 does.
+constexpr int kLaneOrder[kLanes] = {0, 1, 2, 3};
+// Lane i of vector j becomes lane j of vector i.
+LORALEI_INLINE void transpose(F (&rows)[kLanes]) {
+  const F a = vzip1q_f32(rows[0], rows[2]), b = vzip2q_f32(rows[0], rows[2]);
+  const F c = vzip1q_f32(rows[1], rows[3]), d = vzip2q_f32(rows[1], rows[3]);
+  rows[0] = vzip1q_f32(a, c);
+  rows[1] = vzip2q_f32(a, c);
+  rows[2] = vzip1q_f32(b, d);
+  rows[3] = vzip2q_f32(b, d);
+}
 LORALEI_INLINE void store4(float* p, F four) { store(p, four); }
 LORALEI_INLINE float first4(F four) { return vgetq_lane_f32(four, 0); }
 LORALEI_INLINE float reduce_max(F x) { return vmaxvq_f32(x); }
