@@ -2,6 +2,7 @@
 #include "apps/options.h"
 
 #include "apps/version.h"
+#include "base/limits.h"
 #include "base/units.h"
 #include "sys/env.h"
 
@@ -89,7 +90,7 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
   command
       .add_option("-c,--max-model-len,--ctx-size", engine.max_model_len,
                   "prompt + answer tokens of one sequence (default: the model's)")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->check(CLI::Range(int64_t{0}, kMaxModelLen))
       ->group(group);
   command.add_option("--max-num-seqs,--parallel", engine.max_sequences, "sequences computed together")
       ->capture_default_str()

@@ -127,6 +127,10 @@ TEST(Options, RefusalsNameTheFlag) {
   EXPECT_EQ(refusal({"--threads", "-2"}), "refused by the parser");
   EXPECT_EQ(refusal({"--no-such-flag"}), "refused by the parser");
   EXPECT_EQ(refusal({"--quant", "q8_0"}), "");
+  // No stated length is cut silently.
+  EXPECT_EQ(refusal({"--max-model-len", std::to_string(kMaxModelLen)}), "");
+  EXPECT_EQ(refusal({"--max-model-len", std::to_string(kMaxModelLen + 1)}), "refused by the parser");
+  EXPECT_EQ(refusal({"--max-model-len", "99999999999999999999"}), "refused by the parser");
 }
 
 // "$KEY" of a variable that is not set would be a server open to everybody.
@@ -157,6 +161,11 @@ TEST(Options, AnEmptyKeyIsRefused) {
   EXPECT_NE(told({"--api-key", "k", "--api-key", ""}).find("the key is empty"), std::string::npos);
   std::ofstream(path) << "api-key = [\"k\", \"\"]\n";
   EXPECT_NE(told({"--config", path}).find("the key is empty"), std::string::npos);
+
+  EXPECT_NE(told({"--api-key-file", ""}).find("--api-key-file: the path is empty"), std::string::npos);
+  EXPECT_EQ(told({"--api-key-file", path}), "--never-given is required");
+  std::ofstream(path) << "api-key-file = \"\"\n";
+  EXPECT_NE(told({"--config", path}).find("--api-key-file: the path is empty"), std::string::npos);
 }
 
 class ConfigFile : public testing::Test {

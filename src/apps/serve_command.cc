@@ -35,10 +35,13 @@ std::string last_component(std::string path) {
   return path.substr(path.rfind('/') + 1);
 }
 
-// "$KEY" of a variable that is not set.
+// As "$KEY" of a variable that is not set.
+bool blank(const std::string& text) { return text.find_first_not_of(" \t") == std::string::npos; }
 std::string refuse_empty_key(const std::string& key) {
-  if (key.find_first_not_of(" \t") != std::string::npos) return "";
-  return "the key is empty; give one, or leave the option out for a server without";
+  return blank(key) ? "the key is empty; give one, or leave the option out for a server without" : "";
+}
+std::string refuse_empty_key_file(const std::string& path) {
+  return blank(path) ? "the path is empty; name a file of keys, or leave the option out for a server without" : "";
 }
 
 Status read_keys(const std::string& path, std::vector<std::string>& keys) {
@@ -180,7 +183,9 @@ void add_serve_command(CLI::App& app, int& exit_code) {
       ->allow_extra_args(false)
       ->check(refuse_empty_key)
       ->group(network);
-  command->add_option("--api-key-file", flags->api_key_file, "file with one key a line")->group(network);
+  command->add_option("--api-key-file", flags->api_key_file, "file with one key a line")
+      ->check(refuse_empty_key_file)
+      ->group(network);
   command->add_option("--admin-key", serve_options.admin_key, "key for loading, unloading and admin routes")
       ->check(refuse_empty_key)
       ->group(network);

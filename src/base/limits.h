@@ -19,6 +19,8 @@ inline constexpr int kDefaultStepTokens = 512;  // token budget of a step: bound
 inline constexpr int kDraftTokensMax = 8;       // guessed tokens of a sequence in one step: more are rarely all right
 inline constexpr int kDraftingSequences = 4;    // logits are kept for whole drafts of so many sequences
 
+inline constexpr int64_t kMaxModelLen = 1 << 28;  // tokens of a sequence: positions are 32-bit
+
 // --- what one request may ask for
 inline constexpr int64_t kDefaultMaxBodyBytes = 8 * kMiB;
 inline constexpr int kMaxChoices = 128;           // n, as the OpenAI API

@@ -19,7 +19,6 @@ namespace {
 
 constexpr size_t kOutboxCapacity = 1 << 16;    // events; the engine pauses when the consumer is that far behind
 constexpr int32_t kMaxPendingCommands = 1024;  // adapter commands without a reply
-constexpr int64_t kLongestText = 1 << 28;      // tokens; positions are 32-bit
 constexpr int64_t kAdapterStatusNs =
     100'000'000;  // how old the adapter list may get; a short one is exact after a reply and when the engine is idle
 constexpr size_t kShortAdapterList = 256;  // listing more costs the next request time
@@ -245,7 +244,7 @@ DType kv_dtype(const EngineOptions& options, const ModelConfig& config) {
 
 int64_t configured_length(const EngineOptions& options, const ModelConfig& config) {
   const int64_t length = options.max_model_len > 0 ? options.max_model_len : config.max_position;
-  return std::clamp<int64_t>(length, 1, kLongestText);
+  return std::clamp<int64_t>(length, 1, kMaxModelLen);
 }
 
 // Blocks that the options ask for, or the default: what every sequence at full length needs, at most half of what is
