@@ -63,6 +63,20 @@ struct Block {
   size_t done = 0;
 };
 
+// What is left of the block, waiting for it.
+Status read_now(const OpenFile& file, Block& block, size_t largest) {
+  while (block.done < block.dest.size()) {
+    const ssize_t got =
+        ::pread(file.handle(), block.dest.data() + block.done, std::min(largest, block.dest.size() - block.done),
+                block.offset + static_cast<int64_t>(block.done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return os_error("cannot read", file.path(), errno);
+    if (got == 0) return end_of_file(file.path(), block.offset, block.dest.size(), block.done);
+    block.done += static_cast<size_t>(got);
+  }
+  return {};
+}
+
 // --- threads ---
 class PoolBlockReader final : public BlockReader {
  public:
@@ -113,23 +127,11 @@ class PoolBlockReader final : public BlockReader {
       Block block = waiting_.front();
       waiting_.pop_front();
       lock.unlock();
-      Status status = read(block);
+      Status status = read_now(file_, block, largest_);
       lock.lock();
       finished_.push_back({block.tag, std::move(status)});
       done_.notify_one();
     }
-  }
-  Status read(Block& block) const {
-    while (block.done < block.dest.size()) {
-      const ssize_t got =
-          ::pread(file_.handle(), block.dest.data() + block.done, std::min(largest_, block.dest.size() - block.done),
-                  block.offset + static_cast<int64_t>(block.done));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return os_error("cannot read", file_.path(), errno);
-      if (got == 0) return end_of_file(file_.path(), block.offset, block.dest.size(), block.done);
-      block.done += static_cast<size_t>(got);
-    }
-    return {};
   }
 
   OpenFile file_;
@@ -188,6 +190,13 @@ class Ring {
   bool register_memory(std::span<std::byte> memory) {
     iovec whole{memory.data(), memory.size()};
     return ::syscall(__NR_io_uring_register, handle_, IORING_REGISTER_BUFFERS, &whole, 1) == 0;
+  }
+
+  // Whether reads of this file go through: rings are set up on systems that then refuse to read with them.
+  Status try_read(const OpenFile& file, std::span<std::byte> dest, bool registered) {
+    int error = submit_read(file.handle(), 0, 0, dest, registered);
+    if (error == 0) error = std::max(0, -next().res);
+    return error == 0 ? Status() : os_error("cannot read", file.path(), error);
   }
 
   // 0, or a positive errno: then the kernel took nothing, and the ring is as it was.
@@ -307,7 +316,8 @@ class RingBlockReader final : public BlockReader {
     const std::span<std::byte> rest = block.dest.subspan(block.done);
     const int error = ring_->submit_read(file_.handle(), slot, block.offset + static_cast<int64_t>(block.done),
                                          rest.first(std::min(rest.size(), largest_)), registered_);
-    if (error != 0) finish(slot, os_error("cannot read", file_.path(), error), refused_);
+    // Mostly for want of the kernel's own memory: slower, but the read is done.
+    if (error != 0) finish(slot, read_now(file_, blocks_[slot], largest_), refused_);
   }
   void finish(size_t slot, Status status, std::vector<BlockDone>& done) {
     done.push_back({blocks_[slot].tag, std::move(status)});
@@ -321,7 +331,7 @@ class RingBlockReader final : public BlockReader {
   const std::string how_;
   std::vector<Block> blocks_;
   std::vector<size_t> free_;
-  std::vector<BlockDone> refused_;  // by submit; wait() hands them out
+  std::vector<BlockDone> refused_;  // by the ring, and read without it; wait() hands them out
 };
 
 }  // namespace
@@ -348,9 +358,16 @@ Result<std::unique_ptr<BlockReader>> open_block_reader(const std::string& path, 
   OpenFile file(handle, path, stamp_of(info));
   std::string refused;
   if (options.allow_ring) {
-    auto ring = Ring::make(static_cast<unsigned>(options.depth));
+    bool registered = false;
+    const auto usable_ring = [&]() -> Result<std::unique_ptr<Ring>> {
+      TRY_ASSIGN(std::unique_ptr<Ring> ring, Ring::make(static_cast<unsigned>(options.depth)));
+      registered = !options.memory.empty() && ring->register_memory(options.memory);
+      alignas(kDirectAlign) std::byte page[kDirectAlign];
+      TRY(ring->try_read(file, registered ? options.memory.first(kDirectAlign) : std::span(page), registered));
+      return ring;
+    };
+    auto ring = usable_ring();
     if (ring.ok()) {
-      const bool registered = !options.memory.empty() && (*ring)->register_memory(options.memory);
       return std::unique_ptr<BlockReader>(std::make_unique<RingBlockReader>(std::move(file), std::move(ring).value(),
                                                                             options, registered, "io_uring, " + place));
     }

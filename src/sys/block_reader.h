@@ -40,15 +40,16 @@ class BlockReader {
 
 struct BlockReaderOptions {
   int depth = 4;
-  std::span<std::byte> memory;  // where every dest lies: registered with the kernel where it allows that
-  bool allow_ring = true;       // io_uring; else threads
+  // Where every dest lies, or nothing: registered with the kernel where it allows that. Open may write into it.
+  std::span<std::byte> memory;
+  bool allow_ring = true;  // io_uring; else threads
   bool allow_direct = true;
   // The system is asked for so many bytes at once at most; what is left follows, as after a short read. A multiple of
   // kDirectAlign; for file systems with a limit of their own, and for tests.
   int64_t largest_read_bytes = int64_t{1} << 30;
 };
-// io_uring, or as many threads as the depth where the system refuses it; past the page cache, or through it where the
-// file system refuses that.
+// io_uring, or as many threads as the depth where the system refuses it or a first read through it; past the page
+// cache, or through it where the file system refuses that.
 Result<std::unique_ptr<BlockReader>> open_block_reader(const std::string& path, const BlockReaderOptions& options);
 
 }  // namespace loralei
