@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "http/server.h"
 
+#include <poll.h>
+
 #include <array>
 #include <atomic>
 #include <boost/asio/as_tuple.hpp>
@@ -34,7 +36,8 @@ using std::chrono::steady_clock;
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kReadChunkBytes = 16 * 1024;
-constexpr size_t kPipelineBytes = 64 * 1024;  // read ahead of the request being answered, no more
+constexpr size_t kPipelineBytes = 64 * 1024;        // read ahead of the request being answered, no more
+constexpr auto kLeftCheckTime = milliseconds(500);  // between two looks at a client of whom no more is read
 constexpr size_t kLingerBytes =
     16 * 1024 * 1024;  // discarded after a refused request, so that the client sees the answer
 constexpr auto kLingerTime = milliseconds(2000);
@@ -182,8 +185,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   awaitable<void> read_loop() {
     while (socket_.is_open()) {
       if (input_.size() >= std::max(kPipelineBytes, 2 * core_->options.limits.max_header_bytes)) {
-        space_timer_.expires_at(steady_clock::time_point::max());
+        space_timer_.expires_after(kLeftCheckTime);
         co_await space_timer_.async_wait(kAwait);
+        if (exchange_ && has_left() && exchange_->close()) cut();
         continue;
       }
       auto [ec] = co_await socket_.async_wait(tcp::socket::wait_read, kAwait);
@@ -203,6 +207,12 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
       }
       wake();
     }
+  }
+
+  // Has closed its side, behind bytes that are not read yet.
+  bool has_left() {
+    pollfd peer{.fd = socket_.native_handle(), .events = POLLRDHUP, .revents = 0};
+    return ::poll(&peer, 1, 0) > 0;
   }
 
   awaitable<void> main_loop() {

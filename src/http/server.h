@@ -6,11 +6,12 @@
 // and log sink, which outlive it. A ResponseWriter may outlive the server: it then answers "gone". Invariants: requests
 // of one connection are handled one after the other and answered in order; every request gets exactly one answer (a
 // dropped writer answers 500); on_closed fires at most once, never after the answer was complete. While a request is
-// being answered a read stays pending, so that a client that goes away is noticed at once (with more than 64 KiB
-// pipelined behind the request, or twice the header's limit, only when something is written); a client that closes its
-// sending side counts as gone unless its answer is already complete. Failure: start() when the address cannot be bound.
-// Everything a peer does wrong ends that peer's connection only, with an answer where one can be given: 400, 408, 413,
-// 417, 431, 501, 505, and 503 when there are too many connections or the server stops.
+// being answered a read stays pending, so that a client that goes away is noticed at once (within half a second when it
+// has pipelined more than 64 KiB behind the request, or twice the header's limit; only when something is written when
+// that fills the system's buffer too); a client that closes its sending side counts as gone unless its answer is already
+// complete. Failure: start() when the address cannot be bound. Everything a peer does wrong ends that peer's connection
+// only, with an answer where one can be given: 400, 408, 413, 417, 431, 501, 505, and 503 when there are too many
+// connections or the server stops.
 //
 //   connection:  read ──► RequestParser ──► handler.handle() ──► ResponseWriter (any thread) ──► bounded buffer ──►
 //   write

@@ -237,6 +237,20 @@ TEST_F(ServerTest, NoticesAClientThatLeavesWhileItsAnswerIsComputed) {
   EXPECT_EQ(again.value(), 1);
 }
 
+TEST_F(ServerTest, NoticesAClientThatLeavesBehindMoreThanIsReadAhead) {
+  start();
+  HttpClient c = client();
+  std::string bytes =
+      "GET /held HTTP/1.1\r\nHost: h\r\n\r\nPOST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 90000\r\n\r\n";
+  bytes.append(90'000, 'x');
+  ASSERT_TRUE(c.send_raw(bytes).ok());
+  auto writer = handler.writer(0);
+  EXPECT_FALSE(writer->closed());
+  c.close();
+  EXPECT_TRUE(handler.closed.wait_for(1));
+  EXPECT_TRUE(writer->closed());
+}
+
 TEST_F(ServerTest, NoticesAClientThatLeavesDuringAStream) {
   start();
   HttpClient c = client();
