@@ -315,17 +315,20 @@ Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& 
   const int64_t weights_before = weights.resident_bytes();
   if (shares.weight_bytes < weights.whole_bytes() || weights.resident_bytes() < weights.whole_bytes())
     status = weights.resize(parts.file, parts.weight_options, streaming(shares.weight_bytes), log);
-  const bool refused = !status.ok() && weights.resident_bytes() == weights_before;
-  const bool held = !refused && weights.resident_bytes() <= shares.weight_bytes && ledger.set_budget(budget);
+  // A failed change is in vain where no more is held than before; with less, a smaller budget is kept all the same.
+  const int64_t weights_now = weights.resident_bytes();
+  const bool in_vain =
+      !status.ok() && (budget > before ? weights_now <= weights_before : weights_now == weights_before);
+  const bool held = !in_vain && weights_now <= shares.weight_bytes && ledger.set_budget(budget);
   // In vain: everything as it was, but for prefixes and idle adapters evicted.
   const int32_t kv_blocks = held ? shares.kv_blocks : kv_before;
   if (const Status grown = room.resize_kv(kv_blocks); !grown.ok())
     log.log(LogLevel::kWarning, "The KV cache stays smaller than it might be: " + grown.error().message);
   if (!held) {
     if (budget > before) CHECK(ledger.set_budget(before));
-    if (!status.ok()) return status;
-    return too_large("The memory budget stays at " + format_bytes(before) + ": " + format_bytes(ledger.used_bytes()) +
-                     " are in use.");
+    const std::string stays = "The memory budget stays at " + format_bytes(before);
+    if (!status.ok()) return std::move(status).error().with_context(stays);
+    return too_large(stays + ": " + format_bytes(ledger.used_bytes()) + " are in use.");
   }
   // What a resident model leaves is shared as at start.
   const bool stated = parts.options.engine.adapter_bytes > 0;
@@ -335,7 +338,10 @@ Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& 
   std::string text = "memory budget " + format_bytes(budget) + "\n" + ledger.describe() + weights.describe();
   text.pop_back();  // the last line's end
   log.log(LogLevel::kInfo, text);
-  return status;
+  if (!status.ok())
+    return std::move(status).error().with_context("The memory budget is " + format_bytes(budget) +
+                                                  " now, but fewer weights are in memory than it has room for");
+  return {};
 }
 
 EngineHost::EngineHost() : parts_(std::make_unique<Parts>()) {}

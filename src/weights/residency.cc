@@ -307,16 +307,12 @@ WindowNeed window_need(const Shape& shape, const Locker& locker) {
 }
 
 ResidencyPlan result_of(const Shape& shape, const Locker& locker, int64_t window_bytes) {
+  std::vector<int64_t> locked_rows;
+  for (size_t i = 0; i < shape.matrices.size(); ++i)
+    locked_rows.push_back(std::min(shape.matrices[i].rows, locker.locked_tiles(i) * kRowTile));
   ResidencyPlan plan;
+  plan.lock(shape.matrices, std::move(locked_rows));
   plan.window_bytes = window_bytes;
-  for (size_t i = 0; i < shape.matrices.size(); ++i) {
-    const PlannedMatrix& matrix = shape.matrices[i];
-    plan.locked_rows.push_back(std::min(matrix.rows, locker.locked_tiles(i) * kRowTile));
-    plan.locked_bytes += locker.locked_tiles(i) * matrix.tile_bytes;
-    const int64_t streamed = locker.streamed_tiles(i) * stored_tile_bytes(matrix);
-    (matrix.role == MatrixRole::kEmbed ? plan.looked_up_bytes : plan.streamed_bytes) += streamed;
-    if (matrix.role != MatrixRole::kEmbed) plan.decoded_bytes += locker.streamed_tiles(i) * matrix.tile_bytes;
-  }
   return plan;
 }
 
@@ -331,6 +327,22 @@ Error budget_too_small(ResidencyPolicy policy, int64_t bytes, int64_t always, in
 }
 
 }  // namespace
+
+void ResidencyPlan::lock(const std::vector<PlannedMatrix>& matrices, std::vector<int64_t> rows) {
+  locked_rows = std::move(rows);
+  locked_bytes = streamed_bytes = decoded_bytes = looked_up_bytes = 0;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const PlannedMatrix& matrix = matrices[i];
+    const int64_t locked = (locked_rows[i] + kRowTile - 1) / kRowTile, streamed = tiles_of(matrix) - locked;
+    locked_bytes += locked * matrix.tile_bytes;
+    if (matrix.role == MatrixRole::kEmbed) {
+      looked_up_bytes += streamed * stored_tile_bytes(matrix);
+    } else {
+      streamed_bytes += streamed * stored_tile_bytes(matrix);
+      decoded_bytes += streamed * matrix.tile_bytes;
+    }
+  }
+}
 
 const char* matrix_role_name(MatrixRole role) { return kRoleNames[static_cast<size_t>(role)]; }
 const char* residency_policy_name(ResidencyPolicy policy) { return kPolicyNames[static_cast<size_t>(policy)]; }

@@ -60,6 +60,8 @@ struct ResidencyPlan {
   int64_t decode_bytes = 0;        // of it: where a round's shrunk panels are decoded to
   int64_t window_bound_bytes = 0;  // three layers' streamed bytes or 128 MiB, whichever is less
   bool streams() const { return streamed_bytes > 0; }
+  // Locks these rows of every matrix and no others. The window stays.
+  void lock(const std::vector<PlannedMatrix>& matrices, std::vector<int64_t> rows);
 };
 
 // The largest piece that is streamed as one, as stored: the window holds two, so that one arrives while another is

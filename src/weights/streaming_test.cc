@@ -480,11 +480,14 @@ TEST_F(Streaming, RowsThatCannotBeLockedAreStreamed) {
   auto store = stream(model, streaming);
   ASSERT_TRUE(store.ok());
   const auto size = fs::file_size(streaming.packed_path);
+  const int64_t held = (*store)->resident_bytes(), streamed = (*store)->stream_shape().streamed_bytes;
   fs::copy_file(streaming.packed_path, folder_ / "copy");
   fs::resize_file(streaming.packed_path, size / 2);
   streaming.weight_bytes = (*resident)->whole_bytes();
   const Status status = (*store)->resize(model, {}, streaming, log_);
   ASSERT_FALSE(status.ok());
+  EXPECT_EQ((*store)->resident_bytes(), held);
+  EXPECT_EQ((*store)->stream_shape().streamed_bytes, streamed);
   EXPECT_NE(status.error().message.find("model.pack"), std::string::npos) << status.error().message;
   EXPECT_FALSE(expect_pass(model, **store, **resident).ok());  // what is streamed now is not there either
   fs::resize_file(streaming.packed_path, size);                // zeros: noticed by the checks

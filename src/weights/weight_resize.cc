@@ -61,14 +61,22 @@ Status WeightStore::resize(const BaseModelFile& model, const WeightOptions& opti
   if (state.streamer != nullptr) state.past = stream_totals();
   state.streamer.reset();
   state.decoder.reset();
-  state.plan = std::move(plan);
-  state.description = describe_residency(planned, state.plan);
+  const ResidencyPlan before = std::exchange(state.plan, std::move(plan));
   const Status read = state.lock_rows(state.plan.locked_rows, options.threads, log);
-  if (!read.ok()) {  // what was to be locked passes through the window instead
-    const int64_t left = bytes - state.vector_bytes - state.locked_bytes();
-    state.plan.window_bytes = std::max(state.plan.window_bytes, std::min(left, kWindowMostBytes));
-    if (state.packed.shrink) state.plan.decode_bytes = std::max(state.plan.decode_bytes, state.plan.window_bytes / 2);
+  if (!read.ok()) {  // what was to be locked passes through the window instead; of a larger plan that of before
+    std::vector<int64_t> rows;
+    for (const State::Matrix& matrix : state.matrices) rows.push_back(matrix.locked_rows);
+    const int64_t held = state.vector_bytes + state.locked_bytes();
+    if (bytes > granted) {
+      state.plan = before;
+      bytes = held + before.window_bytes;
+    } else {
+      state.plan.window_bytes = std::max(state.plan.window_bytes, std::min(bytes - held, kWindowMostBytes));
+      if (state.packed.shrink) state.plan.decode_bytes = std::max(state.plan.decode_bytes, state.plan.window_bytes / 2);
+    }
+    state.plan.lock(planned, std::move(rows));
   }
+  state.description = describe_residency(planned, state.plan);
   state.make_look_up_memory(streaming.rows_max);
   state.stream_failure = state.start_streamer(state.add_panels(), streaming);
   state.grant.shrink_to(bytes);
@@ -136,12 +144,17 @@ Status WeightStore::State::lock_rows(std::span<const int64_t> rows, int threads,
     bytes += matrices[i].bytes(rows[i]);
   }
   slide(kept);
-  TRY(arena.resize(bytes));
-  lock_arena(log);
-  slide(rows);
-  for (size_t i = 0; i < matrices.size(); ++i) matrices[i].locked_rows = rows[i];
-  Status status = read_locked(kept, threads);
-  for (size_t i = 0; i < matrices.size() && !status.ok(); ++i) matrices[i].locked_rows = kept[i];
+  Status status = arena.resize(bytes);
+  if (status.ok()) {
+    lock_arena(log);
+    slide(rows);
+    for (size_t i = 0; i < matrices.size(); ++i) matrices[i].locked_rows = rows[i];
+    status = read_locked(kept, threads);
+    if (status.ok()) return {};
+    for (size_t i = 0; i < matrices.size(); ++i) matrices[i].locked_rows = kept[i];
+    slide(kept);
+  }
+  TRY(arena.resize(locked_bytes()));
   return status;
 }
 

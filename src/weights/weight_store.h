@@ -142,7 +142,7 @@ class WeightStore {
   // Holds the same weights in other bytes from the next pass on: locks rows or gives them up, in place, and streams
   // what is not locked. Refused (a plan that cannot do, a packed file that does not fit or was removed or replaced
   // since it was opened, a model whose file has changed since) it changes nothing; when reading the rows to be locked
-  // fails, those are streamed instead and the error is answered.
+  // fails, those are streamed instead and the error is answered: nothing more is held than before, or than the plan.
   Status resize(const BaseModelFile& model, const WeightOptions& options, const StreamingOptions& streaming,
                 LogSink& log);
 

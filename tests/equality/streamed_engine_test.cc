@@ -363,6 +363,62 @@ TEST_F(StreamedEngine, PackingBesideStepsHasAGrantAndSaysHowFarItIs) {
   EXPECT_EQ(driver.ask(request).tokens, (driver.answers[{beside, 0}].tokens));
 }
 
+// Overwrites a file with zeros, then puts back what was there; it stays the same file, of the same time.
+class DamagedFile {
+ public:
+  explicit DamagedFile(fs::path path) : path_(std::move(path)), time_(fs::last_write_time(path_)) {
+    std::ifstream file(path_, std::ios::binary);
+    whole_.assign(std::istreambuf_iterator<char>(file), {});
+    write(std::string(whole_.size(), '\0'));
+  }
+  void repair() { write(whole_); }
+
+ private:
+  void write(const std::string& bytes) {
+    std::fstream(path_, std::ios::binary | std::ios::in | std::ios::out) << bytes;
+    fs::last_write_time(path_, time_);
+  }
+  const fs::path path_;
+  const fs::file_time_type time_;
+  std::string whole_;
+};
+
+TEST_F(StreamedEngine, ARaiseOfTheBudgetThatFailsHalfWayChangesNothing) {
+  for (const bool to_whole : {true, false}) {
+    EngineDriver driver(options_);
+    ASSERT_TRUE(driver.running());
+    const EngineStats begun = driver.stats();
+    const auto change = [&](int64_t weights) {
+      const uint64_t ticket = driver.set_memory(begun.kv_bytes + begun.scratch_bytes + begun.other_bytes +
+                                                options_.engine.adapter_bytes + weights);
+      driver.collect();
+      return driver.replies[ticket].status;
+    };
+    expected_ = {driver.ask(requests_[0]).tokens};
+    ASSERT_TRUE(change(begun.weights_bytes / 2).ok());
+    const EngineStats before = driver.stats();
+    ASSERT_GT(before.streamed_bytes, 0);
+    DamagedFile packed(folder_ / "model" / "loralei.pack");
+    const Status failed = change(to_whole ? begun.weights_bytes : begun.weights_bytes - 8 * kKiB);
+    ASSERT_FALSE(failed.ok());
+    EXPECT_EQ(failed.error().code, ErrorCode::kCorrupt);
+    EXPECT_NE(failed.error().message.find("stays at"), std::string::npos) << failed.error().message;
+    EXPECT_NE(failed.error().message.find("is damaged"), std::string::npos) << failed.error().message;
+    const EngineStats after = driver.stats();
+    EXPECT_EQ(after.memory_budget_bytes, before.memory_budget_bytes);
+    EXPECT_EQ(after.weights_bytes, before.weights_bytes);
+    EXPECT_EQ(after.streamed_bytes, before.streamed_bytes);
+    EXPECT_EQ(after.kv_bytes, before.kv_bytes);
+    EXPECT_EQ(driver.ledger().used_bytes(MemoryUse::kWeights), before.weights_bytes);
+    packed.repair();
+    (void)driver.ask(requests_[0]);  // what was read ahead of it came from the damaged file
+    EXPECT_EQ(driver.ask(requests_[0]).tokens, expected_[0]);
+    EXPECT_TRUE(change(begun.weights_bytes).ok());
+    EXPECT_EQ(driver.stats().streamed_bytes, 0);
+    EXPECT_EQ(driver.ask(requests_[0]).tokens, expected_[0]);
+  }
+}
+
 TEST_F(StreamedEngine, PackingBesideStepsIsRefusedWhereTheBudgetHasNoRoomForIt) {
   options_.engine.adapter_bytes = 1000;
   EngineDriver driver(options_);
