@@ -52,6 +52,13 @@ std::string rope_text(const ModelConfig& config) {
   return text;
 }
 
+std::string positions_text(const ModelConfig& config) {
+  const std::string text = std::to_string(config.max_position);
+  if (config.rope_scaling.kind == RopeScalingKind::kDynamic) return text + ", more with --max-model-len";
+  const int64_t reached = positions_reached(config);
+  return reached == config.max_position ? text : text + ", up to " + std::to_string(reached) + " with --max-model-len";
+}
+
 void show_tensors(const std::vector<TensorInfo>& tensors) {
   std::map<DType, std::pair<int, int64_t>> by_dtype;
   int64_t total = 0;
@@ -77,7 +84,7 @@ void show_model(const BaseModelFile& file) {
   line("heads", std::to_string(config.heads) + ", KV " + std::to_string(config.kv_heads) + ", of " +
                     std::to_string(config.head_dim));
   line("vocabulary", std::to_string(config.vocab) + (config.tied_head ? ", head tied to the embedding" : ""));
-  line("positions", std::to_string(config.max_position));
+  line("positions", positions_text(config));
   line("rope", rope_text(config));
   line("end of sequence", joined(config.eos));
   show_tensors(file.index.tensors);

@@ -88,8 +88,9 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->check(CLI::Range(0, 1024))
       ->group(group);
   command
-      .add_option("-c,--max-model-len,--ctx-size", engine.max_model_len,
-                  "prompt + answer tokens of one sequence (default: the model's)")
+      .add_option(
+          "-c,--max-model-len,--ctx-size", engine.max_model_len,
+          "prompt + answer tokens of one sequence (default: the model's; with rope scaling more may be asked for)")
       ->check(CLI::Range(int64_t{0}, kMaxModelLen))
       ->group(group);
   command.add_option("--max-num-seqs,--parallel", engine.max_sequences, "sequences computed together")

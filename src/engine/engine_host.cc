@@ -91,11 +91,7 @@ MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes) {
 // What is left for it is still to be said, and for a device the bytes of a block.
 MemoryRequest memory_request(const EngineOptions& options, const ModelConfig& config, int64_t block_bytes) {
   MemoryRequest request = asked_of(options, block_bytes);
-  request.model_len_max = config.max_position;
-  // Dynamic scaling stretches to whatever length is asked for; its factor is fixed from that length.
-  if (config.rope_scaling.kind == RopeScalingKind::kDynamic) {
-    request.model_len_max = std::max<int64_t>(options.max_model_len, config.max_position);
-  }
+  request.model_len_max = options.max_model_len > 0 ? positions_reached(config) : config.max_position;
   return request;
 }
 

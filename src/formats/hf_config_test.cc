@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/limits.h"
 #include "formats/json_util.h"
 
 namespace loralei {
@@ -91,6 +92,26 @@ TEST(HfConfig, DynamicRopeNeedsAnExponent) {
   EXPECT_EQ(read(tiny).head_dim, 2);
   EXPECT_NE(refusal(with(tiny, {{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}}})).find("head_dim 2"),
             std::string::npos);
+}
+
+TEST(HfConfig, PositionsReachAsFarAsTheirScaling) {
+  const auto reached = [](int64_t stated, const Json& rope) {
+    return positions_reached(read(with(llama(), {{"max_position_embeddings", stated}, {"rope_scaling", rope}})));
+  };
+  const Json yarn = {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+  EXPECT_EQ(reached(32768, yarn), 131072);   // as Qwen2.5 says to write it
+  EXPECT_EQ(reached(131072, yarn), 131072);  // counted already
+  EXPECT_EQ(reached(8192, {{"type", "yarn"}, {"factor", 2.0}}), 16384);
+  EXPECT_EQ(reached(4096, {{"type", "linear"}, {"factor", 2.5}}), 10240);
+  EXPECT_EQ(reached(4096, {{"type", "linear"}, {"factor", 1e300}}), kMaxModelLen);
+  EXPECT_EQ(reached(4096, {{"type", "dynamic"}, {"factor", 2.0}}), kMaxModelLen);
+  EXPECT_EQ(reached(4096, {{"type", "default"}}), 4096);
+  EXPECT_EQ(reached(131072, {{"rope_type", "llama3"},
+                             {"factor", 8},
+                             {"low_freq_factor", 1},
+                             {"high_freq_factor", 4},
+                             {"original_max_position_embeddings", 8192}}),
+            131072);
 }
 
 TEST(HfConfig, RopeOldAndNewForm) {

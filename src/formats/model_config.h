@@ -48,4 +48,8 @@ struct ModelConfig {
   DType dtype = DType::kBF16;  // the dtype most weights have, for display and the KV default
 };
 
+// The longest text that may be asked for: max_position, which is what is served unless more is asked for, or what the
+// scaling stretches the positions trained with to. Dynamic scaling goes as far as any length.
+int64_t positions_reached(const ModelConfig& config);
+
 }  // namespace loralei

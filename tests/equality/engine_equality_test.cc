@@ -291,5 +291,29 @@ TEST_P(EngineEquality, ChoicesDependOnSeedAndNumberAlone) {
 INSTANTIATE_TEST_SUITE_P(, EngineEquality, testing::Range(size_t{0}, subjects().size()),
                          [](const auto& info) { return std::string(subjects()[info.param].name); });
 
+// Asked for or not: a scaled model serves what it says, and as much as its scaling reaches.
+TEST(ModelLength, GoesAsFarAsTheScaling) {
+  const auto length = [](const std::string& model, int64_t asked) {
+    EngineHostOptions options;
+    options.model_path = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/models/" + model;
+    options.threads = 1;
+    options.engine.max_model_len = asked;
+    NullLogSink log;
+    const auto host = EngineHost::start(options, log, {});
+    if (host.ok()) return (*host)->engine().max_model_len();
+    EXPECT_EQ(host.error().code, ErrorCode::kInvalidArgument) << host.error().message;
+    return int64_t{0};
+  };
+  EXPECT_EQ(length("rope-linear", 0), 128);
+  EXPECT_EQ(length("rope-linear", 512), 512);
+  EXPECT_EQ(length("rope-linear", 513), 0);
+  EXPECT_EQ(length("rope-yarn", 0), 128);
+  EXPECT_EQ(length("rope-yarn", 129), 0);
+  EXPECT_EQ(length("gguf-rope-yarn.gguf", 0), 128);
+  EXPECT_EQ(length("rope-dynamic", 0), 32);
+  EXPECT_EQ(length("rope-dynamic", 4096), 4096);
+  EXPECT_EQ(length("llama2", 129), 0);
+}
+
 }  // namespace
 }  // namespace loralei::test
