@@ -180,7 +180,7 @@ enum class Speculation : uint8_t {
 };
 
 struct EngineOptions {
-  int64_t max_model_len = 0;    // prompt + output of one sequence, up to positions_reached(); 0: the model's max_position
+  int64_t max_model_len = 0;  // prompt + output of one sequence, up to positions_reached(); 0: the model's max_position
   int32_t max_sequences = 256;  // running at once
   int32_t max_queued = 1024;    // waiting requests; more are refused as overloaded
   int32_t step_tokens = 512;    // token budget of one step (chunked prefill)
