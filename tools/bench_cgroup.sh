@@ -37,18 +37,22 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 [ -n "$model" ] || usage
-for program in jq curl; do
-  command -v "$program" >/dev/null || { echo "bench_cgroup: $program is missing; install it." >&2; exit 1; }
-done
+fail() {
+  echo "bench_cgroup: $*" >&2
+  exit 1
+}
+command -v curl >/dev/null || fail "curl is missing; install it."
+[ -r "$model" ] || fail "no file '$model'; name one with --model."
+[ -x "$loralei" ] || fail "no program '$loralei'; build it or name it with --loralei."
+[ -z "$peer" ] || [ -x "$peer/llama-server" ] || fail "no llama-server in '$peer'; name the peer's folder with --peer."
 
 if [ -d /sys/fs/cgroup/memory ]; then
   root=/sys/fs/cgroup/memory version=1
 elif grep -qw memory /sys/fs/cgroup/cgroup.controllers 2>/dev/null; then
   root=/sys/fs/cgroup version=2
-  echo +memory >/sys/fs/cgroup/cgroup.subtree_control
+  echo +memory >/sys/fs/cgroup/cgroup.subtree_control || fail "the memory controller cannot be switched on; run as root."
 else
-  echo "bench_cgroup: there is no memory controller; run as root where one is mounted." >&2
-  exit 1
+  fail "there is no memory controller; run as root where one is mounted."
 fi
 group=$root/loralei-bench-$$
 work=$(mktemp -d)
@@ -70,7 +74,9 @@ used_now() {
   if [ $version = 1 ]; then
     echo $(($(field rss) + $(cat "$group/memory.kmem.usage_in_bytes" 2>/dev/null || echo 0)))
   else
-    echo $(($(field anon) + $(field kernel)))
+    local kernel
+    kernel=$(field kernel) # told from Linux 5.18 on
+    echo $(($(field anon) + ${kernel:-0}))
   fi
 }
 killed() {
@@ -84,11 +90,13 @@ confined() {
   shift 2
   # Pages that others have read into the cache would be free for the group: the file starts out on disk.
   sync "$model"
-  dd if="$model" iflag=nocache count=0 2>/dev/null
-  mkdir "$group"
-  if [ $version = 1 ]; then echo "$limit" >"$group/memory.limit_in_bytes"
-  else echo "$limit" >"$group/memory.max"; echo 0 >"$group/memory.swap.max" 2>/dev/null || true; fi
-  bash -c 'echo $$ > "$1/cgroup.procs"; shift; exec "$@"' _ "$group" "$@" >"$work/server.log" 2>&1 &
+  dd if="$model" iflag=nocache count=0 2>/dev/null || fail "the cached pages of '$model' cannot be given up."
+  mkdir "$group" || fail "no memory group can be made; run as root."
+  local limit_file=memory.max
+  [ $version = 2 ] || limit_file=memory.limit_in_bytes
+  echo "$limit" >"$group/$limit_file" || fail "the group's memory cannot be limited."
+  if [ -e "$group/memory.swap.max" ]; then echo 0 >"$group/memory.swap.max" || fail "the group's swap cannot be forbidden."; fi
+  bash -c 'echo $$ >"$1/cgroup.procs" && shift && exec "$@"' _ "$group" "$@" >"$work/server.log" 2>&1 &
   server=$!
   for _ in $(seq 1200); do
     [ "$(curl -s -o "$work/health" -w '%{http_code}' "$url/health")" != 200 ] || return 0
@@ -100,15 +108,14 @@ confined() {
 released() {
   stop_all
   for _ in $(seq 50); do rmdir "$group" 2>/dev/null && return; sleep 0.1; done
+  fail "the memory group of the last server is still in use."
 }
 seconds() { date +%s.%N; }
 
 # decode_rate URL TOKENS: tokens per second of one answer, behind a first one that warms up.
 decode_rate() {
-  local body
   body() { printf '{"prompt": "%s", "max_tokens": %d, "n_predict": %d, "temperature": 0, "ignore_eos": true, "cache_prompt": false}' "$1" "$2" "$2"; }
   curl -sf "$1/v1/completions" -H 'Content-Type: application/json' -d "$(body a 2)" >/dev/null || return 1
-  local short long
   local t0 t1 t2
   t0=$(seconds)
   curl -sf "$1/v1/completions" -H 'Content-Type: application/json' -d "$(body b 1)" >/dev/null || return 1
@@ -120,6 +127,21 @@ decode_rate() {
 }
 
 port=18231
+failed=0
+# measured WHO TOKENS: its rate, or what was in the way.
+measured() {
+  local rate
+  if ! rate=$(decode_rate "$url" "$2"); then
+    rate=failed failed=1
+    tail -3 "$work/server.log" >&2
+  fi
+  report "$1" "$rate"
+}
+not_started() { # WHO
+  tail -3 "$work/server.log" >&2
+  report "$1" "did not start"
+  failed=1
+}
 printf '%-10s %12s %14s %12s %8s %s\n' "budget GB" "tok/s" "used GB" "of budget" "killed" "who"
 for budget in ${budgets//,/ }; do
   bytes=$(awk -v gb="$budget" 'BEGIN {printf "%.0f", gb * 1e9}')
@@ -131,20 +153,19 @@ for budget in ${budgets//,/ }; do
   url=http://127.0.0.1:$port
   if confined "$limit" "$url" "$loralei" serve "$model" --port $port --memory-budget "$bytes" -c 128 --max-num-seqs 1 -b 32 \
     --adapter-memory 1MiB --speculate off --no-prefix-cache --cache-dir "$cache_dir"; then
-    report loralei "$(decode_rate "$url" "$tokens" || echo failed)"
+    measured loralei "$tokens"
   else
-    tail -3 "$work/server.log" >&2
-    report loralei "did not start"
+    not_started loralei
   fi
   released
   [ -n "$peer" ] || continue
   for threads in 1 2; do
     if confined "$limit" "$url" "$peer/llama-server" -m "$model" --port $port -t $threads -c 128 -np 1 --no-repack --no-warmup; then
-      report "llama.cpp, $threads threads" "$(decode_rate "$url" "$peer_tokens" || echo failed)"
+      measured "llama.cpp, $threads threads" "$peer_tokens"
     else
-      tail -3 "$work/server.log" >&2
-      report "llama.cpp, $threads threads" "did not start"
+      not_started "llama.cpp, $threads threads"
     fi
     released
   done
 done
+[ $failed = 0 ] || fail "not every server could be measured; what they said last is above."

@@ -55,11 +55,19 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 case $mode in kernels | server) ;; *) usage ;; esac
+fail() {
+  echo "bench_peer: $*" >&2
+  exit 3
+}
 for program in jq curl; do
-  command -v "$program" >/dev/null || { echo "bench_peer: $program is missing; install it." >&2; exit 1; }
+  command -v "$program" >/dev/null || fail "$program is missing; install it."
 done
-[ -x "$loralei" ] || { echo "bench_peer: no program '$loralei'; build it or name it with --loralei." >&2; exit 1; }
-[ -x "$peer/llama-bench" ] || { echo "bench_peer: no llama-bench in '$peer'; name the peer's folder with --peer or LLAMA_BIN." >&2; exit 1; }
+[ -x "$loralei" ] || fail "no program '$loralei'; build it or name it with --loralei."
+programs=(llama-bench llama-batched-bench)
+[ "$mode" = kernels ] || programs=(llama-server)
+for program in "${programs[@]}"; do
+  [ -x "$peer/$program" ] || fail "no $program in '$peer'; name the peer's folder with --peer or LLAMA_BIN."
+done
 
 work=$(mktemp -d)
 servers=()
@@ -88,7 +96,7 @@ quiet() {
   for attempt in 1 2 3; do
     local busy child begin
     busy=$(busy_ticks) child=$(child_ticks) begin=$(date +%s%N)
-    "$@" >"$output" 2>"$work/errors" || { cat "$work/errors" >&2; exit 3; }
+    "$@" >"$output" 2>"$work/errors" || { tail -20 "$work/errors" >&2; fail "this failed, its last words are above: $*"; }
     local foreign=$(($(busy_ticks) - busy - $(child_ticks) + child)) wall=$((($(date +%s%N) - begin) / 10000000))
     if [ $((foreign * 100)) -le $((wall * foreign_percent + 300)) ]; then return; fi
     if [ "$attempt" -lt 3 ]; then dropped=$((dropped + 1)); fi
@@ -110,7 +118,8 @@ kernels() {
   context=$((most * 64 + 64))
   : >"$work/rows.jsonl"
   for quant in ${quants//,/ }; do
-    file=$("$loralei" bench generate --shape "$shape" --quant "$quant" --adapters 0 --cache-dir "$cache_dir" | tail -1)
+    file=$("$loralei" bench generate --shape "$shape" --quant "$quant" --adapters 0 --cache-dir "$cache_dir" | tail -1) ||
+      fail "the $quant model of the shape $shape could not be made."
     for ((repeat = 0; repeat < repeats; ++repeat)); do
       ours prefill --quant "$quant" --prompt "$prompts"
       keep_ours "prefill.$shape.$quant." "$quant prefill "
@@ -125,9 +134,12 @@ kernels() {
       keep_ours "decode.$shape.$quant." "$quant decode "
       quiet "$work/peer.jsonl" "$peer/llama-batched-bench" -m "$file" -t "$threads" -tb "$threads" -c "$context" -npp 32 -ntg 32 \
         -npl "$batches" --output-format jsonl
-      grep '^{' "$work/peer.jsonl" | jq -c --arg quant "$quant" '{key: "\($quant) decode b\(.pl)", who: "peer", value: .speed_tg}' >>"$work/rows.jsonl"
+      grep '^{' "$work/peer.jsonl" >"$work/lines.jsonl" || fail "llama-batched-bench told no figures; is its version too old for --output-format jsonl?"
+      jq -c --arg quant "$quant" '{key: "\($quant) decode b\(.pl)", who: "peer", value: .speed_tg}' "$work/lines.jsonl" >>"$work/rows.jsonl"
     done
   done
+  jq -es 'group_by(.key) | any((map(.who) | unique | length) == 2)' "$work/rows.jsonl" >/dev/null ||
+    fail "no figure is there of both programs; --out keeps what they said."
   jq -rs 'def median: sort | if length % 2 == 1 then .[length / 2 | floor] else (.[length / 2 - 1] + .[length / 2]) / 2 end;
     def short: . * 100 | round / 100;
     "figure\tours\tmin\tmax\tpeer\tmin\tmax\tours/peer",
@@ -145,17 +157,17 @@ wait_ready() { # URL NAME PID
     kill -0 "$3" 2>/dev/null || break
     sleep 0.2
   done
-  echo "bench_peer: $2 does not answer; its last words:" >&2
   tail -5 "$work/$2.log" >&2
-  exit 3
+  fail "the server '$2' does not answer, its last words are above."
 }
 
 server() {
   "$peer/llama-server" --version 2>&1 | grep -i version || true
   local quant files model list ours_port=18391 peer_port=18392
   for quant in ${quants//,/ }; do
-    mapfile -t files < <("$loralei" bench generate --shape "$shape" --quant "$quant" --adapters "$adapters" --rank "$rank" --gguf-adapters \
-      --cache-dir "$cache_dir")
+    "$loralei" bench generate --shape "$shape" --quant "$quant" --adapters "$adapters" --rank "$rank" --gguf-adapters \
+      --cache-dir "$cache_dir" >"$work/files" || fail "the $quant model of the shape $shape or its adapters could not be made."
+    mapfile -t files <"$work/files"
     model=${files[0]}
     list=$(IFS=,; echo "${files[*]:1}")
     local ours_flags=() file
@@ -168,7 +180,8 @@ server() {
     wait_ready http://127.0.0.1:$ours_port ours "${servers[0]}"
     wait_ready http://127.0.0.1:$peer_port peer "${servers[1]}"
     "$loralei" bench server --url http://127.0.0.1:$ours_port --peer-url http://127.0.0.1:$peer_port --label "$shape.$quant" --batch "$adapters" \
-      --adapters "$adapters" --prompt 32 --gen 32 --rounds "$repeats" --json "$work/server-$quant.json"
+      --adapters "$adapters" --prompt 32 --gen 32 --rounds "$repeats" --json "$work/server-$quant.json" ||
+      fail "the servers could not be measured with $quant weights."
     for server in "${servers[@]}"; do kill "$server" && wait "$server" || true; done
     servers=()
   done

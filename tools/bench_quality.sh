@@ -11,6 +11,11 @@ count=${2:-125}
 port=18473
 server=
 trap '[ -z "$server" ] || kill "$server" 2>/dev/null' EXIT
+fail() {
+  echo "bench_quality: $*" >&2
+  exit 3
+}
+[ -x "$loralei" ] || fail "no program '$loralei'; build it or name it."
 
 measure() { # NAME serve's options...
   local name=$1
@@ -19,10 +24,11 @@ measure() { # NAME serve's options...
   server=$!
   local tries=0 result
   until curl -sf "http://127.0.0.1:$port/health" >/dev/null; do
-    kill -0 "$server" 2>/dev/null && [ $((++tries)) -lt 600 ] || { echo "bench_quality: the server did not start ($*)" >&2; exit 3; }
+    kill -0 "$server" 2>/dev/null && [ $((++tries)) -lt 600 ] || fail "the server did not start ($*)."
     sleep 0.1
   done
-  result=$(python3 demo/evaluate.py --url "http://127.0.0.1:$port" --count "$count" --seed 4711 --adapters-only --min-with 0 | grep '^all')
+  result=$(python3 demo/evaluate.py --url "http://127.0.0.1:$port" --count "$count" --seed 4711 --adapters-only --min-with 0 | grep '^all') ||
+    fail "demo/evaluate.py told no figure ($name)."
   echo "$name: $result"
   kill "$server"
   wait "$server" || true

@@ -9,12 +9,13 @@
 #   sanitizers   model         whole-model figures, llama-7b in bf16 (about 15 GB below FOLDER/files)
 # A single step is a part too (cuda_ops_test, cuda_ops_test-memcheck, make, decode, prefill, mixed, flatness, overflow, invariant), so
 # that a machine which ends commands after ten minutes can do everything in several calls: FOLDER keeps the build, the files and the
-# results of earlier calls, and the report has them all. Every step has a time limit and none stops the others. On 16 cores: build 3
-# minutes, tests and ops 2, model 12 at most, sanitizers as long as their limits allow. Ends with 1 when a step of this call failed.
+# results of earlier calls, and the report has them all. Every step has a time limit; but for a failed build none stops the others. On
+# 16 cores: build 3 minutes, tests and ops 2, model 12 at most, sanitizers as long as their limits allow. Ends with 1 when a step of
+# this call failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-gpu-report}
-shift
+shift || true
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 build=$out/build
@@ -50,12 +51,22 @@ limited() {
   [ $status = 0 ] || failed=1
 }
 
-program() {
-  find "$build" -type f -name "$1" -perm -u+x | head -1
+# built NAME SECONDS PROGRAM ARGUMENTS...: a step with a program of the build.
+built() {
+  local name=$1 seconds=$2 program
+  program=$(find "$build" -type f -name "$3" -perm -u+x 2>/dev/null | head -1)
+  shift 3
+  if [ -z "$program" ]; then
+    echo "gpu_report: the program of $name is not built; run the part build first." >&2
+    echo "- $name: not run, its program is not built" >"$out/$name.step"
+    failed=1
+    return
+  fi
+  limited "$name" "$seconds" "${before[@]}" "$program" "$@"
 }
 
 run_step() {
-  local name=$1 generator=()
+  local name=$1 generator=() before=() # before: what runs the program
   case $name in
     configure)
       if command -v ninja >/dev/null; then generator=(-G Ninja); fi
@@ -66,17 +77,16 @@ run_step() {
     *-memcheck | *-racecheck)
       if command -v compute-sanitizer >/dev/null; then
         # Tests provoke refusals of the API on purpose: those are no errors.
-        local quiet=()
-        if [[ $name == *-memcheck ]]; then quiet=(--report-api-errors no); fi
-        limited "$name" 240 compute-sanitizer --tool "${name##*-}" "${quiet[@]}" --error-exitcode 1 "$(program "${name%-*}")" --gtest_brief=1
+        before=(compute-sanitizer --tool "${name##*-}" --error-exitcode 1)
+        if [[ $name == *-memcheck ]]; then before+=(--report-api-errors no); fi
+        built "$name" 240 "${name%-*}" --gtest_brief=1
       else
         echo "- $name: not run, compute-sanitizer is not installed here" >"$out/$name.step"
       fi
       ;;
-    *_test) limited "$name" 240 "$(program "$name")" ;;
-    cuda_ops_bench) limited "$name" 240 "$(program "$name")" ;;
+    *_test | cuda_ops_bench) built "$name" 240 "$name" ;;
     make | decode | prefill | mixed | flatness | overflow | invariant)
-      limited "$name" 300 "$(program gpu_bench)" --cache-dir "$out/files" --out "$out" "$name"
+      built "$name" 300 gpu_bench --cache-dir "$out/files" --out "$out" "$name"
       ;;
     *)
       echo "gpu_report: there is no part $name; choose of build, tests, sanitizers, ops, model, $(echo $all_steps | sed 's/ /, /g')." >&2
@@ -127,6 +137,11 @@ for part in "$@"; do
     rm -f "$out/$name.step" "$out/$name.md" "$out/$name.json"
     run_step "$name"
     write_report >"$out/report.md"
+    # The programs of an earlier build are not what is asked about.
+    if [[ $name == configure || $name == compile ]] && [ $failed != 0 ]; then
+      echo "gpu_report: the build failed, so nothing is measured; $out/$name.log says why." >&2
+      exit 1
+    fi
   done
 done
 echo "written: $out/report.md"
