@@ -12,9 +12,7 @@ namespace loralei {
 
 namespace {
 
-constexpr int64_t kMaxHeadBytes = 512 * kMiB;  // vocabularies and merges; real heads have a few MiB
 constexpr int64_t kFirstReadBytes = 4 * kMiB;
-constexpr int64_t kMaxPairs = 1 << 16;
 constexpr int64_t kMaxAlignment = 1 << 20;
 
 // Value types of the metadata.
@@ -83,8 +81,8 @@ const GgmlType kGgmlTypes[] = {{0, "F32", DType::kF32},
 
 class GgufParser {
  public:
-  GgufParser(std::span<const std::byte> head, int64_t file_bytes, const std::string& path)
-      : head_(head), file_bytes_(file_bytes), path_(path) {
+  GgufParser(std::span<const std::byte> head, int64_t file_bytes, const std::string& path, const GgufLimits& limits)
+      : head_(head), file_bytes_(file_bytes), path_(path), limits_(limits) {
     file_.path = path;
   }
 
@@ -108,6 +106,20 @@ class GgufParser {
       return bad(std::string("is cut off or damaged: ") + what + " do not fit into the file");
     short_read_ = true;
     return bad("is cut off");
+  }
+
+  // `count` things of `item_bytes` each are about to be held.
+  Status hold(uint64_t count, size_t item_bytes) {
+    if (count > (static_cast<uint64_t>(limits_.metadata_bytes) - held_bytes_) / item_bytes)
+      return too_large(path_ + ": its metadata takes more than " + format_bytes(limits_.metadata_bytes) +
+                       " of memory; convert the model or adapter again");
+    held_bytes_ += count * item_bytes;
+    return {};
+  }
+  Status check_count(uint64_t count, int64_t most, const char* what) const {
+    if (count <= static_cast<uint64_t>(most)) return {};
+    return too_large(path_ + ": claims " + std::to_string(count) + " " + what + ", but at most " +
+                     std::to_string(most) + " are read");
   }
 
   template <typename T>
@@ -176,12 +188,16 @@ class GgufParser {
     if (item == 0)
       return bad("\"" + key + "\" is a list of values of the unknown or nested type " + std::to_string(type));
     TRY(need(count, item, "the values of a list"));
+    TRY(hold(count, strings                            ? sizeof(std::string)
+                    : type == kF32Type || type == kF64 ? sizeof(float)
+                                                       : sizeof(int64_t)));
     const size_t size = static_cast<size_t>(count);
     if (strings) {
       value.type = GgufType::kStringArray;
       value.texts.reserve(size);
       for (size_t i = 0; i < size; ++i) {
         TRY_ASSIGN(std::string text, string("the strings of a list"));
+        TRY(hold(text.size(), 1));
         value.texts.push_back(std::move(text));
       }
     } else if (type == kF32Type || type == kF64) {
@@ -205,11 +221,13 @@ class GgufParser {
   Status pair() {
     TRY_ASSIGN(std::string key, string("the metadata keys"));
     if (key.empty() || key.size() > 65535) return bad("has a metadata key of " + std::to_string(key.size()) + " bytes");
+    TRY(hold(key.size() + sizeof(GgufValue), 1));
     TRY_ASSIGN(const uint32_t type, scalar<uint32_t>("the metadata"));
     GgufValue value;
     if (type == kStringType) {
       value.type = GgufType::kString;
       TRY_ASSIGN(value.text, string("a string"));
+      TRY(hold(value.text.size(), 1));
     } else if (type == kArrayType) {
       TRY(array(key, value));
     } else if (type == kF32Type || type == kF64) {
@@ -306,8 +324,8 @@ class GgufParser {
     }
     TRY_ASSIGN(const uint64_t tensors, scalar<uint64_t>("the first bytes"));
     TRY_ASSIGN(const uint64_t pairs, scalar<uint64_t>("the first bytes"));
-    if (pairs > static_cast<uint64_t>(kMaxPairs)) return bad("claims " + std::to_string(pairs) + " metadata values");
-    if (tensors > static_cast<uint64_t>(kMaxTensors)) return bad("claims " + std::to_string(tensors) + " tensors");
+    TRY(check_count(pairs, limits_.pairs, "metadata values"));
+    TRY(check_count(tensors, limits_.tensors, "tensors"));
     TRY(need(pairs, 13, "the metadata"));  // a key's length and one byte, a type
     for (uint64_t i = 0; i < pairs; ++i) TRY(pair());
     TRY(need(tensors, 33, "the tensor table"));
@@ -319,6 +337,8 @@ class GgufParser {
   std::span<const std::byte> head_;
   int64_t file_bytes_;
   const std::string& path_;
+  const GgufLimits& limits_;
+  uint64_t held_bytes_ = 0;  // of metadata
   size_t position_ = 0;
   bool short_read_ = false;
   GgufFile file_;
@@ -367,26 +387,28 @@ Result<std::optional<std::string>> GgufFile::text(const std::string& key) const 
   return std::optional<std::string>(value->text);
 }
 
-Result<std::optional<GgufFile>> parse_gguf(std::span<const std::byte> head, int64_t file_bytes,
-                                           const std::string& path) {
-  return GgufParser(head, file_bytes, path).parse();
+Result<std::optional<GgufFile>> parse_gguf(std::span<const std::byte> head, int64_t file_bytes, const std::string& path,
+                                           const GgufLimits& limits) {
+  return GgufParser(head, file_bytes, path, limits).parse();
 }
 
-Result<GgufFile> read_gguf(const File& file) {
+Result<GgufFile> read_gguf(const File& file, const GgufLimits& limits) {
   const int64_t file_bytes = file.size_bytes();
   std::vector<std::byte> head;
   // The length of the head is not stated: read more until the table is complete.
-  for (int64_t size = std::min(file_bytes, kFirstReadBytes);; size = std::min(file_bytes, size * 4)) {
+  const int64_t most = std::min(file_bytes, limits.head_bytes);
+  for (int64_t size = std::min(most, kFirstReadBytes);; size = std::min(most, size * 4)) {
     const size_t before = head.size();
     head.resize(static_cast<size_t>(size));
     TRY(file.read_exact(static_cast<int64_t>(before), std::span(head).subspan(before)));
-    TRY_ASSIGN(std::optional<GgufFile> parsed, parse_gguf(head, file_bytes, file.path()));
+    TRY_ASSIGN(std::optional<GgufFile> parsed, parse_gguf(head, file_bytes, file.path(), limits));
     if (parsed) {
       parsed->index.stamps = {file.stamp()};
       return std::move(*parsed);
     }
-    if (size >= kMaxHeadBytes)
-      return too_large(file.path() + ": its metadata takes more than " + format_bytes(kMaxHeadBytes));
+    if (size >= limits.head_bytes)
+      return too_large(file.path() + ": its metadata and tensor table take more than " +
+                       format_bytes(limits.head_bytes));
   }
 }
 

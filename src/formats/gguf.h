@@ -4,7 +4,8 @@
 // Pure functions over bytes plus two that read a file; any thread. Untrusted input: every count and length is checked
 // against what is left before anything is allocated; arrays of arrays are refused; a key or tensor name that stands
 // twice is an error; tensor offsets must be aligned and their bytes lie within the file. Format:
-// github.com/ggml-org/ggml, docs/gguf.md. Failure: corrupt / unsupported / io with the file and the key or tensor.
+// github.com/ggml-org/ggml, docs/gguf.md. Failure: corrupt / unsupported / too_large / io with
+// the file and the key or tensor.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/limits.h"
 #include "base/result.h"
 #include "formats/tensor_index.h"
 #include "sys/file.h"
@@ -50,11 +52,19 @@ struct GgufFile {
   const GgufValue* find(const std::string& key) const;
 };
 
+// What a head may make the reader hold; beyond it, too_large. The defaults have room for any model's vocabulary.
+struct GgufLimits {
+  int64_t head_bytes = int64_t{512} << 20;      // of the file, up to the end of the tensor table
+  int64_t metadata_bytes = int64_t{512} << 20;  // in memory: keys and values
+  int64_t pairs = 1 << 16;                      // of key and value
+  int64_t tensors = kMaxTensors;
+};
+
 // `head` holds the file from its start. Answers nullopt when it ends before the tensor table does and the file is
 // longer.
-Result<std::optional<GgufFile>> parse_gguf(std::span<const std::byte> head, int64_t file_bytes,
-                                           const std::string& path);
-Result<GgufFile> read_gguf(const File& file);
+Result<std::optional<GgufFile>> parse_gguf(std::span<const std::byte> head, int64_t file_bytes, const std::string& path,
+                                           const GgufLimits& limits = {});
+Result<GgufFile> read_gguf(const File& file, const GgufLimits& limits = {});
 Result<GgufFile> read_gguf(const FileSystem& files, const std::string& path);
 
 }  // namespace loralei

@@ -14,7 +14,9 @@ namespace loralei {
 namespace {
 
 constexpr int64_t kMaxAdapterConfigBytes = 4 * kMiB;
-constexpr size_t kMaxPatterns = 20000;
+constexpr size_t kMaxNames = 20000;              // of modules in a list
+constexpr size_t kMaxPatterns = 4096;            // regular expressions, of all keys together
+constexpr size_t kMaxPatternBytes = 256 * kKiB;  // of their text; compiled they take about a hundred times as much
 constexpr int64_t kMaxTokens = 1 << 20;
 
 enum class Treatment : unsigned char {
@@ -211,7 +213,7 @@ class Reader {
     TRY_ASSIGN(auto saved, json_strings(root_, "modules_to_save", path_));
     if (saved) config_.modules_to_save = std::move(*saved);
     for (const auto* list : {&config_.target_names, &config_.exclude_names, &config_.modules_to_save}) {
-      if (list->size() > kMaxPatterns) return too_large(path_ + ": names too many modules");
+      if (list->size() > kMaxNames) return too_large(path_ + ": names too many modules");
     }
     return {};
   }
@@ -222,7 +224,6 @@ class Reader {
     TRY_ASSIGN(auto patterns, json_strings(root_, "layers_pattern", path_));
     if (patterns) config_.layers_patterns = std::move(*patterns);
     if (config_.layers_patterns.size() == 1 && config_.layers_patterns[0].empty()) config_.layers_patterns.clear();
-    if (config_.layers_patterns.size() > 1000) return too_large(path_ + ": \"layers_pattern\" has too many entries");
     const bool text = config_.target_pattern.has_value() || config_.all_linear;
     if (text && (config_.layers || !config_.layers_patterns.empty())) {
       return invalid_argument(path_ +
@@ -264,8 +265,6 @@ class Reader {
       if (!object) continue;
       if (!object->is_object())
         return corrupt(path_ + ": \"" + std::string(key) + "\" must be an object, but it is " + json_brief(*object));
-      if (object->size() > kMaxPatterns)
-        return too_large(path_ + ": \"" + std::string(key) + "\" has too many entries");
       const std::string place = path_ + ": in \"" + key + "\"";
       const bool ranks = std::string_view(key) == "rank_pattern";
       for (const std::string& name : key_order(key)) {
@@ -354,6 +353,28 @@ std::string literal_ending(const std::string& pattern) {
   return begin >= pattern.size() ? "" : pattern.substr(begin);
 }
 
+// Of everything that is compiled.
+Status check_patterns(const PeftConfig& config, const std::string& path) {
+  size_t count = 0, bytes = 0;
+  const auto add = [&](const std::string& pattern) {
+    ++count;
+    bytes += pattern.size();
+  };
+  add(config.target_pattern.value_or(""));
+  add(config.exclude_pattern.value_or(""));
+  for (const std::string& name : config.modules_to_save) add(name);
+  for (const std::string& name : config.layers_patterns) add(name);
+  for (const auto& [name, rank] : config.rank_pattern) add(name);
+  for (const auto& [name, alpha] : config.alpha_pattern) add(name);
+  if (count <= kMaxPatterns && bytes <= kMaxPatternBytes) return {};
+  return too_large(path + ": has " + std::to_string(count) + " patterns of " +
+                   format_bytes(static_cast<int64_t>(bytes)) +
+                   " (target_modules, exclude_modules, modules_to_save, layers_pattern, rank_pattern, alpha_pattern), "
+                   "but at most " +
+                   std::to_string(kMaxPatterns) + " of " + format_bytes(kMaxPatternBytes) +
+                   " in all are read; let one pattern stand for several modules");
+}
+
 }  // namespace
 
 Result<PeftConfig> parse_peft_config(std::string_view json, const std::string& path, bool strict) {
@@ -362,6 +383,7 @@ Result<PeftConfig> parse_peft_config(std::string_view json, const std::string& p
 }
 
 Result<PeftMatcher> PeftMatcher::create(const PeftConfig& config, const std::string& path) {
+  TRY(check_patterns(config, path));
   PeftMatcher matcher(config, path);
   if (config.target_pattern) {
     TRY_ASSIGN(matcher.target_, compile(*config.target_pattern, *config.target_pattern, "target_modules", path));

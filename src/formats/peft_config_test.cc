@@ -198,5 +198,48 @@ TEST(PeftConfig, BrokenPatternsNameTheirKey) {
   }
 }
 
+// A compiled pattern takes about a hundred times the memory of its text.
+TEST(PeftConfig, PatternsAreBoundedInNumberAndLength) {
+  const auto refused = [](const Json& json) {
+    auto config = parse(json);
+    if (!config.ok()) return std::move(config).error();
+    auto matcher = PeftMatcher::create(*config, "file");
+    return matcher.ok() ? Error{ErrorCode::kInternal, "nothing"} : std::move(matcher).error();
+  };
+  for (const char* key : {"rank_pattern", "alpha_pattern", "modules_to_save", "layers_pattern"}) {
+    for (const size_t length : {size_t{4000}, size_t{1}}) {
+      Json json = minimal();
+      json["layers_to_transform"] = {0};
+      const bool list = std::string_view(key) == "modules_to_save" || std::string_view(key) == "layers_pattern";
+      for (int i = 0; i < (length > 1 ? 500 : 19'000); ++i) {
+        const std::string name = std::to_string(i) + std::string(length, 'x');
+        if (list)
+          json[key].push_back(name);
+        else
+          json[key][name] = 4;
+      }
+      const Error error = refused(json);
+      EXPECT_EQ(error.code, ErrorCode::kTooLarge) << key << ": " << error.message;
+    }
+  }
+}
+
+// Every module of the deepest models there are, by its full name.
+TEST(PeftConfig, PatternsOfEveryModuleAreFine) {
+  Json json = minimal();
+  for (int layer = 0; layer < 128; ++layer) {
+    for (const char* module : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                               "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}) {
+      const std::string name = "base_model.model.model.layers." + std::to_string(layer) + "." + module;
+      json["rank_pattern"][name] = 8;
+      json["alpha_pattern"][name] = 16;
+    }
+  }
+  const auto config = parse(json);
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  const auto matcher = PeftMatcher::create(*config, "file");
+  EXPECT_TRUE(matcher.ok()) << matcher.error().message;
+}
+
 }  // namespace
 }  // namespace loralei
