@@ -54,7 +54,13 @@ struct AdapterLoadOptions {
   // Keep the low-rank factors of linear modules and of the head as int8 (ops/lora_factors.h) whatever the file holds
   // (--adapter-quant int8). Embedding factors, biases and replaced tensors stay as they are.
   bool int8 = false;
-  int64_t bytes_max = INT64_MAX;  // refuse larger ones before allocating (too_large, with the numbers)
+  int64_t bytes_max = INT64_MAX;  // room in memory: what needs more is not read (AdapterLoad::bytes_needed)
+};
+
+// What load_adapter answers: an adapter, or how much memory it would have taken.
+struct AdapterLoad {
+  std::shared_ptr<const Adapter> adapter;  // null: its headers were parsed and nothing was allocated, for want of room
+  int64_t bytes_needed = 0;                // then more than AdapterLoadOptions::bytes_max, and exact; otherwise 0
 };
 
 // What the loader must know of the base: shapes, biases (for bias="all"), and how the embedding is tied.
@@ -67,13 +73,12 @@ struct AdapterBase {
 };
 
 // Reads a PEFT directory (adapter_config.json + adapter_model.safetensors) or a GGUF LoRA file. Blocking; called on a
-// loader thread.
-Result<std::shared_ptr<const Adapter>> load_adapter(const FileSystem& files, const std::string& path,
-                                                    const AdapterBase& base, const AdapterLoadOptions& options,
-                                                    AdapterVersionId version);
+// loader thread. Want of room is no error; every error is final, more room would not help.
+Result<AdapterLoad> load_adapter(const FileSystem& files, const std::string& path, const AdapterBase& base,
+                                 const AdapterLoadOptions& options, AdapterVersionId version);
 // The same on the machine's file system.
-Result<std::shared_ptr<const Adapter>> load_adapter(const std::string& path, const AdapterBase& base,
-                                                    const AdapterLoadOptions& options, AdapterVersionId version);
+Result<AdapterLoad> load_adapter(const std::string& path, const AdapterBase& base, const AdapterLoadOptions& options,
+                                 AdapterVersionId version);
 // One stamp for all files that make up the adapter at `path`, without reading them: size is their sum, mtime that of
 // the newest, inode a mix. A changed stamp means a new version.
 Result<FileStamp> adapter_stamp(const FileSystem& files, const std::string& path);

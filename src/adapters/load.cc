@@ -20,6 +20,9 @@ namespace loralei {
 namespace {
 
 constexpr int64_t kMaxAdapterConfigBytes = 4 * kMiB;
+// No vocabulary, so far less than a model; none of it is in the adapters' grant.
+constexpr GgufLimits kAdapterGgufLimits{
+    .head_bytes = 16 * kMiB, .metadata_bytes = 4 * kMiB, .pairs = 1024, .tensors = 1 << 14};
 constexpr int64_t kChunkBytes = kMiB;
 
 // The one zeroed block (on huge pages: every step reads all of it) that all pointers of an adapter lead into, and the
@@ -313,7 +316,7 @@ Result<Source> read_source(const FileSystem& files, const Paths& paths) {
   source.file.weights_path = paths.weights;
   TRY_ASSIGN(source.weights, files.open(paths.weights));
   if (paths.config.empty()) {
-    TRY_ASSIGN(source.gguf, read_gguf(*source.weights));
+    TRY_ASSIGN(source.gguf, read_gguf(*source.weights, kAdapterGgufLimits));
     return source;
   }
   TRY_ASSIGN(source.file.config_text, files.read_all(paths.config, kMaxAdapterConfigBytes));
@@ -332,21 +335,18 @@ void hash_text(Sha256& sha, const std::string& text) {
 
 }  // namespace
 
-Result<std::shared_ptr<const Adapter>> load_adapter(const FileSystem& files, const std::string& path,
-                                                    const AdapterBase& base, const AdapterLoadOptions& options,
-                                                    AdapterVersionId version) {
+Result<AdapterLoad> load_adapter(const FileSystem& files, const std::string& path, const AdapterBase& base,
+                                 const AdapterLoadOptions& options, AdapterVersionId version) {
   TRY_ASSIGN(const Paths paths, adapter_paths(files, path));
   TRY_ASSIGN(Source source, read_source(files, paths));
   TRY_ASSIGN(LoadPlan plan, source.gguf ? plan_gguf(*source.gguf, base, options)
                                         : plan_peft(paths.config, source.file, source.foreign, base, options));
 
-  if (plan.bytes > options.bytes_max) {
-    return too_large(path + ": needs " + format_bytes(plan.bytes) + " of memory, but only " +
-                     format_bytes(options.bytes_max) + " are allowed for it");
-  }
+  if (plan.bytes > options.bytes_max) return AdapterLoad{.bytes_needed = plan.bytes};
   auto buffer = HostBuffer::allocate(plan.bytes);
   if (!buffer.ok())
-    return too_large(path + ": needs " + format_bytes(plan.bytes) + " of memory, which the system does not give");
+    return Error{ErrorCode::kOverloaded, path + ": needs " + format_bytes(plan.bytes) +
+                                             " of memory, which the system does not give now; try again later"};
   auto storage = std::make_shared<Storage>(*std::move(buffer));
 
   Sha256 sha;
@@ -356,11 +356,11 @@ Result<std::shared_ptr<const Adapter>> load_adapter(const FileSystem& files, con
   std::shared_ptr<Adapter> adapter = build(std::move(plan), base.config, std::move(storage));
   adapter->version = version;
   adapter->digest = sha.finish();
-  return std::shared_ptr<const Adapter>(std::move(adapter));
+  return AdapterLoad{.adapter = std::move(adapter)};
 }
 
-Result<std::shared_ptr<const Adapter>> load_adapter(const std::string& path, const AdapterBase& base,
-                                                    const AdapterLoadOptions& options, AdapterVersionId version) {
+Result<AdapterLoad> load_adapter(const std::string& path, const AdapterBase& base, const AdapterLoadOptions& options,
+                                 AdapterVersionId version) {
   return load_adapter(PosixFileSystem(), path, base, options, version);
 }
 

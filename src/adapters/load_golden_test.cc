@@ -51,8 +51,9 @@ TEST(GoldenAdapters, EveryCaseLoads) {
       auto loaded = load_adapter(kGolden + path, base->base, {}, AdapterVersionId{1});
       EXPECT_TRUE(loaded.ok()) << path << ": " << (loaded.ok() ? "" : loaded.error().message);
       if (loaded.ok()) {
-        EXPECT_EQ((*loaded)->vocab, item["vocab"].get<int>()) << path;
-        EXPECT_TRUE((*loaded)->rank_max > 0 || (*loaded)->saved.any()) << path;
+        const Adapter& adapter = *loaded->adapter;
+        EXPECT_EQ(adapter.vocab, item["vocab"].get<int>()) << path;
+        EXPECT_TRUE(adapter.rank_max > 0 || adapter.saved.any()) << path;
       }
     }
   }

@@ -49,9 +49,10 @@ TEST_F(LoadTest, Int8FactorsTakeAByteANumber) {
     const auto adapter = load(options);
     ASSERT_TRUE(plain.ok() && adapter.ok());
     for (const auto& [module, name] : {std::pair(Module::kQ, kQ0), {Module::kV, v}, {Module::kUp, up}})
-      expect_int8_pair((*adapter)->pair(0, module), tensors[name + "lora_A.weight"], tensors[name + "lora_B.weight"]);
-    EXPECT_EQ((*adapter)->digest, (*plain)->digest);  // the file's
-    EXPECT_LT((*adapter)->bytes, (*plain)->bytes * 0.6);
+      expect_int8_pair(adapter->adapter->pair(0, module), tensors[name + "lora_A.weight"],
+                       tensors[name + "lora_B.weight"]);
+    EXPECT_EQ(adapter->adapter->digest, plain->adapter->digest);  // the file's
+    EXPECT_LT(adapter->adapter->bytes, plain->adapter->bytes * 0.6);
   }
 }
 
@@ -68,11 +69,11 @@ TEST_F(LoadTest, Int8PartsOfFusedProjections) {
   options.int8 = true;
   const auto adapter = load(options);
   ASSERT_TRUE(adapter.ok()) << adapter.error().message;
-  expect_int8_pair((*adapter)->pair(0, Module::kQ), a, b, 0);
-  expect_int8_pair((*adapter)->pair(0, Module::kK), a, b, 64);
-  expect_int8_pair((*adapter)->pair(0, Module::kV), a, b, 96);
-  EXPECT_EQ((*adapter)->pair(0, Module::kQ).a, (*adapter)->pair(0, Module::kV).a);
-  EXPECT_EQ((*adapter)->pair(0, Module::kV).b_bias[31], bias.values[127]);
+  expect_int8_pair(adapter->adapter->pair(0, Module::kQ), a, b, 0);
+  expect_int8_pair(adapter->adapter->pair(0, Module::kK), a, b, 64);
+  expect_int8_pair(adapter->adapter->pair(0, Module::kV), a, b, 96);
+  EXPECT_EQ(adapter->adapter->pair(0, Module::kQ).a, adapter->adapter->pair(0, Module::kV).a);
+  EXPECT_EQ(adapter->adapter->pair(0, Module::kV).b_bias[31], bias.values[127]);
 }
 
 TEST_F(LoadTest, Int8LeavesEmbeddingsAlone) {
@@ -87,11 +88,11 @@ TEST_F(LoadTest, Int8LeavesEmbeddingsAlone) {
   options.int8 = true;
   const auto adapter = load(options);
   ASSERT_TRUE(adapter.ok()) << adapter.error().message;
-  const LoraPair& embed = (*adapter)->embed_pair();
+  const LoraPair& embed = adapter->adapter->embed_pair();
   EXPECT_EQ(embed.a_scale, nullptr);
   EXPECT_EQ(embed.b_scale, nullptr);
   for (int o = 0; o < 8; ++o) EXPECT_EQ(number(embed.b_t, embed.dtype, o), b.at(o, 0));
-  expect_int8_pair((*adapter)->head_pair(), head_a, head_b);
+  expect_int8_pair(adapter->adapter->head_pair(), head_a, head_b);
 }
 
 }  // namespace

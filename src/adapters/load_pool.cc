@@ -12,13 +12,14 @@ LoadDone run_load_job(const AdapterSource& source, const LoadJob& job) {
   LoadDone done{.id = job.id};
   done.stamp = source.stamp(job.path);
   if (!job.read || !done.stamp.ok()) return done;
-  done.adapter = source.load(job.path, job.options, job.version);
-  if (!done.adapter.ok()) return done;
-  // A file that changes under the reader may have given half of each.
+  done.load = source.load(job.path, job.options, job.version);
+  // A file that changes under the reader may have given half of each, whatever was made of it.
   const auto after = source.stamp(job.path);
-  if (!after.ok() || !(*after == *done.stamp)) {
-    done.adapter = Error{ErrorCode::kUnavailable,
-                         job.path + " changed while it was being read; load it again when it is complete"};
+  if (!after.ok()) {
+    done.load = after.error();
+  } else if (!(*after == *done.stamp)) {
+    done.load = Error{ErrorCode::kUnavailable,
+                      job.path + " changed while it was being read; load it again when it is complete"};
   }
   return done;
 }

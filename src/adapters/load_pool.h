@@ -23,8 +23,8 @@ namespace loralei {
 // several loader threads.
 struct AdapterSource {
   std::function<Result<FileStamp>(const std::string& path)> stamp;
-  std::function<Result<std::shared_ptr<const Adapter>>(const std::string& path, const AdapterLoadOptions& options,
-                                                       AdapterVersionId version)>
+  std::function<Result<AdapterLoad>(const std::string& path, const AdapterLoadOptions& options,
+                                    AdapterVersionId version)>
       load;
 };
 
@@ -39,7 +39,7 @@ struct LoadJob {
 struct LoadDone {
   uint64_t id = 0;
   Result<FileStamp> stamp = FileStamp{};
-  Result<std::shared_ptr<const Adapter>> adapter = std::shared_ptr<const Adapter>();  // of a read
+  Result<AdapterLoad> load = AdapterLoad{};  // of a read
 };
 
 LoadDone run_load_job(const AdapterSource& source, const LoadJob& job);

@@ -83,7 +83,7 @@ class LoadTest : public ::testing::Test {
     tensors[kQ0 + "lora_A.weight"] = matrix({2, 8}, 1);
     tensors[kQ0 + "lora_B.weight"] = matrix({8, 2}, 10);
   }
-  Result<std::shared_ptr<const Adapter>> load(AdapterLoadOptions options = {}) {
+  Result<AdapterLoad> load(AdapterLoadOptions options = {}) {
     files.put("/a/adapter_config.json", config.dump());
     files.put("/a/adapter_model.safetensors", safetensors(tensors));
     return load_adapter(files, "/a", base, options, AdapterVersionId{7});
@@ -91,7 +91,7 @@ class LoadTest : public ::testing::Test {
   std::shared_ptr<const Adapter> good() {
     auto adapter = load();
     EXPECT_TRUE(adapter.ok()) << (adapter.ok() ? "" : adapter.error().message);
-    return adapter.ok() ? *adapter : std::make_shared<Adapter>();
+    return adapter.ok() ? adapter->adapter : std::make_shared<Adapter>();
   }
   std::string error() {
     auto adapter = load();

@@ -195,6 +195,12 @@ AcquireOutcome AdapterRegistry::acquire(std::span<const std::string> names, uint
   if (order > impatient_order_) {  // what is never evicted gives no room either
     ready &= std::all_of(names.begin(), names.end(), [&](const std::string& name) { return find(name)->pinned; });
   }
+  if (!ready && names.size() > 1) {
+    if (const Status fits = fit_together(names); !fits.ok()) {
+      error = fits.error();
+      return AcquireOutcome::kFailed;
+    }
+  }
   const int64_t now_ns = clock_.now_ns();
   for (const std::string& name : names) {
     Entry* entry = find(name);

@@ -14,12 +14,14 @@
 //
 // A cold load goes: look at the stamp -> find room (evict unused versions, wait for users to finish, or refuse with the
 // numbers when it can never fit) -> read. The size in memory is not known before the file is parsed: room for the
-// file's size is granted first, and twice as much whenever the loader refuses (it does so before allocating). A failure
-// is remembered with the stamp it was seen at: a later request has the stamp looked at again and gets the same answer
-// at once unless it changed. An explicit load always tries. While a load waits for room, younger requests go on using
-// what is in memory, so that one large adapter does not hold up the rest; after kRoomPatienceNs they wait as well, and
-// the users whose versions stand in the way come to an end. A resident version is never swapped silently: a changed
-// file is noticed at the next cold load or by load with `replace`.
+// file's size is granted first, and once more for exactly what is needed where the loader says that it is more. A
+// failure that lies in the file is remembered with the stamp it was seen at: a later request has the stamp looked at
+// again and gets the same answer at once unless it changed; one of the system (a read, its memory) ends those who
+// waited, and the next request tries again. An explicit load always tries. Adapters that one request adds up and that
+// do not fit together fail that request, not each other. While a load waits for room, younger requests go on using what
+// is in memory, so that one large adapter does not hold up the rest; after kRoomPatienceNs they wait as well, and the
+// users whose versions stand in the way come to an end. A resident version is never swapped silently: a changed file is
+// noticed at the next cold load or by load with `replace`.
 #pragma once
 
 #include <cstdint>
@@ -181,6 +183,7 @@ class AdapterRegistry {
     uint64_t failed_serial = 0;
     int64_t least_bytes = 0;  // it surely needs that much
     int64_t ask_bytes = 0;    // room to ask for next
+    bool size_known = false;  // both are what the loader said
     int64_t without_room_since_ns = INT64_MAX;
     int64_t uses = 0;
     uint64_t wanted = UINT64_MAX;
@@ -193,7 +196,6 @@ class AdapterRegistry {
     bool read = false;
     Grant grant;
     AdapterVersionId version;
-    int64_t limit_bytes = 0;  // the most that could have been granted
     std::vector<uint64_t> unload_tickets;
   };
 
@@ -204,10 +206,11 @@ class AdapterRegistry {
   void finish(Entry& entry);
   bool advance_room(Entry& entry);
   static uint64_t order_of(const Entry& entry) { return entry.tickets.empty() && !entry.pinned ? entry.wanted : 0; }
-  bool start_job(Entry& entry, bool read, Grant grant, int64_t limit_bytes);
+  bool start_job(Entry& entry, bool read, Grant grant);
   void on_stamp(Entry& entry, const Result<FileStamp>& stamp);
   void on_read(Entry& entry, Job& job, LoadDone& done);
-  Status admissible(const Job& job, const Adapter* adapter) const;
+  void ask_again(Entry& entry, int64_t bytes_needed, int64_t granted_bytes);
+  Status admissible(const Job& job, const Adapter& adapter) const;
   void install(Entry& entry, Job& job, std::shared_ptr<const Adapter> adapter);
   void orphan_job(Entry& entry);
   void fail(Entry& entry, Error error, const FileStamp* stamp);
@@ -215,7 +218,11 @@ class AdapterRegistry {
   // The policy's choice of the unused versions of which `may_go(const Entry&)`; false: there is none.
   template <typename MayGo>
   bool evict(const std::string& reason, MayGo may_go);
+  // Everything adapters have or could have, but for the versions of which `stays(const Entry&)`.
+  template <typename Stays>
+  int64_t room_beside(Stays stays) const;
   int64_t limit_bytes(const Entry& entry) const;
+  Status fit_together(std::span<const std::string> names) const;
   void retire(AdapterVersion* version, std::vector<uint64_t> unload_tickets);
   void destroy(AdapterVersion* version);
   void unpin_version(AdapterVersion* version);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The life of a load: queued -> stamp looked at -> room granted -> read -> installed or failed.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "adapters/registry.h"
@@ -13,10 +14,18 @@ namespace {
 
 constexpr int64_t kSlackBytes = 64 * kKiB;  // tables and names beside the tensors
 
-Error not_fitting(int64_t least_bytes, int64_t limit_bytes) {
-  return too_large("it needs at least " + format_bytes(least_bytes) + " of memory, but adapters can have at most " +
-                   format_bytes(limit_bytes) + " beside those that are pinned; give adapters more memory");
+Error not_fitting(const std::string& bytes, int64_t limit_bytes) {
+  return too_large("it needs " + bytes + " of memory, but adapters can have at most " + format_bytes(limit_bytes) +
+                   " beside those that are pinned; give adapters more memory");
 }
+
+// What the file says or lacks stays so while its stamp does; what the system refused may go well the next time.
+bool is_the_files_own(ErrorCode code) {
+  return code == ErrorCode::kInvalidArgument || code == ErrorCode::kTooLarge || code == ErrorCode::kCorrupt ||
+         code == ErrorCode::kUnsupported;
+}
+
+Error broken_promise() { return internal_error("the adapter's loader broke its promise; please report this"); }
 
 }  // namespace
 
@@ -64,7 +73,7 @@ void AdapterRegistry::pump() {
   for (Entry* entry : turn) {
     if (static_cast<int32_t>(jobs_.size()) >= options_.loads_max) return;
     if (entry->stage == Stage::kQueued) {
-      if (start_job(*entry, false, Grant(), 0)) entry->stage = Stage::kStamping;
+      if (start_job(*entry, false, Grant())) entry->stage = Stage::kStamping;
     } else if (entry->stage == Stage::kWaitingForRoom && room) {
       room = advance_room(*entry);
       if (!room) entry->without_room_since_ns = std::min(entry->without_room_since_ns, clock_.now_ns());
@@ -72,7 +81,7 @@ void AdapterRegistry::pump() {
   }
 }
 
-bool AdapterRegistry::start_job(Entry& entry, bool read, Grant grant, int64_t limit_bytes) {
+bool AdapterRegistry::start_job(Entry& entry, bool read, Grant grant) {
   LoadJob load{.id = next_job_, .path = entry.load_path, .read = read};
   load.options.strict = options_.strict;
   load.options.int8 = options_.int8;
@@ -85,7 +94,6 @@ bool AdapterRegistry::start_job(Entry& entry, bool read, Grant grant, int64_t li
   job.read = read;
   job.grant = std::move(grant);
   job.version = version;
-  job.limit_bytes = limit_bytes;
   entry.job = next_job_++;
   if (read) ++next_version_;
   ++generation_;
@@ -99,8 +107,8 @@ void AdapterRegistry::on_load_done(LoadDone&& done) {
   jobs_.erase(found);
   ++generation_;
   if (job.entry == nullptr) {  // unloaded meanwhile
-    const int64_t bytes = done.adapter.ok() && *done.adapter ? (*done.adapter)->bytes : 0;
-    done.adapter = std::shared_ptr<const Adapter>();
+    const int64_t bytes = done.load.ok() && done.load->adapter ? done.load->adapter->bytes : 0;
+    done.load = AdapterLoad{};
     job.grant.release();
     for (const uint64_t ticket : job.unload_tickets) reply(ticket, {}, bytes);
     return;
@@ -128,18 +136,42 @@ void AdapterRegistry::on_stamp(Entry& entry, const Result<FileStamp>& stamp) {
   // Tensors are kept in their file's number format or a wider one; a quarter is a safe lower bound of what they need.
   entry.least_bytes = stamp->size_bytes / 4;
   entry.ask_bytes = stamp->size_bytes + kSlackBytes;
+  entry.size_known = false;
   entry.stage = Stage::kWaitingForRoom;
 }
 
-// Most bytes this load could ever be granted: everything adapters have or could have, but for what must stay.
+template <typename Stays>
+int64_t AdapterRegistry::room_beside(Stays stays) const {
+  int64_t room = ledger_.available_bytes(MemoryUse::kAdapters) + bytes();
+  for (const auto& [name, other] : entries_)
+    if (other->version != nullptr && stays(*other)) room -= other->version->grant.bytes();
+  return std::max<int64_t>(0, room);
+}
+
+// Most bytes this load could ever be granted.
 int64_t AdapterRegistry::limit_bytes(const Entry& entry) const {
-  int64_t limit = ledger_.available_bytes(MemoryUse::kAdapters) + bytes();
-  for (const auto& [name, other] : entries_) {
-    if (other.get() == &entry || other->version == nullptr) continue;
-    const bool same_request = other->wanted == entry.wanted && entry.wanted != UINT64_MAX;
-    if (other->pinned || same_request) limit -= other->version->grant.bytes();
+  return room_beside([&](const Entry& other) { return &other != &entry && other.pinned; });
+}
+
+// A member of a sum finds room alone, and maybe not with the others: that is no failure of its own.
+Status AdapterRegistry::fit_together(std::span<const std::string> names) const {
+  std::set<const Entry*> members;
+  std::string list;
+  int64_t bytes = 0;
+  for (const std::string& name : names) {
+    const Entry& entry = *entries_.at(name);
+    if (!members.insert(&entry).second) continue;
+    list += (list.empty() ? "\"" : ", \"") + name + "\"";
+    const bool looked_at = entry.stage == Stage::kWaitingForRoom || entry.stage == Stage::kReading;
+    const int64_t needed = entry.version != nullptr ? entry.version->grant.bytes() : looked_at ? entry.least_bytes : 0;
+    if (entry.version == nullptr && needed > limit_bytes(entry)) return {};  // fails by itself
+    bytes += needed;
   }
-  return std::max<int64_t>(0, limit);
+  const int64_t room = room_beside([&](const Entry& other) { return other.pinned && members.count(&other) == 0; });
+  if (bytes <= room) return {};
+  return too_large("the adapters " + list + " need at least " + format_bytes(bytes) +
+                   " of memory together, but adapters can have at most " + format_bytes(room) +
+                   " beside those that are pinned; give adapters more memory or add up fewer");
 }
 
 template <typename MayGo>
@@ -188,14 +220,19 @@ bool AdapterRegistry::advance_room(Entry& entry) {
   if (entry.least_bytes > limit) {
     entry.failed_limit_bytes = limit;
     const FileStamp stamp = entry.failed_stamp;
-    fail(entry, not_fitting(entry.least_bytes, limit), &stamp);
+    fail(entry, not_fitting((entry.size_known ? "" : "at least ") + format_bytes(entry.least_bytes), limit), &stamp);
     return true;
   }
-  const int64_t ask = std::min(entry.ask_bytes, limit);
+  // Beside the others of its request it is looked at in the room they leave: then its size is known, and whether they
+  // fit together.
+  const int64_t beside = room_beside([&](const Entry& other) {
+    return &other != &entry && (other.pinned || (other.wanted == entry.wanted && entry.wanted != UINT64_MAX));
+  });
+  const int64_t ask = entry.size_known ? entry.ask_bytes : std::min(entry.ask_bytes, beside);
   auto grant = ledger_.try_grant(MemoryUse::kAdapters, ask);
   while (!grant && evict_for(entry)) grant = ledger_.try_grant(MemoryUse::kAdapters, ask);
   if (!grant) return false;
-  if (start_job(entry, true, std::move(*grant), limit)) {
+  if (start_job(entry, true, std::move(*grant))) {
     entry.stage = Stage::kReading;
     entry.without_room_since_ns = INT64_MAX;
   }
@@ -205,30 +242,37 @@ bool AdapterRegistry::advance_room(Entry& entry) {
 void AdapterRegistry::on_read(Entry& entry, Job& job, LoadDone& done) {
   const FileStamp* stamp = done.stamp.ok() ? &*done.stamp : nullptr;
   if (!done.stamp.ok()) return fail(entry, done.stamp.error(), nullptr);
-  if (done.adapter.ok()) {
-    const Status status = admissible(job, done.adapter->get());
-    if (status.ok()) return install(entry, job, *std::move(done.adapter));
-    done.adapter = std::shared_ptr<const Adapter>();
-    return fail(entry, status.error(), stamp);
+  if (!done.load.ok()) {
+    const bool lasts = is_the_files_own(done.load.error().code);
+    return fail(entry, std::move(done.load).error(), lasts ? stamp : nullptr);
   }
-  if (done.adapter.error().code == ErrorCode::kTooLarge && job.grant.bytes() < job.limit_bytes) {
-    entry.least_bytes = job.grant.bytes() + 1;
-    entry.ask_bytes = 2 * job.grant.bytes();
-    entry.stage = Stage::kWaitingForRoom;
-    return;
-  }
-  entry.failed_limit_bytes = done.adapter.error().code == ErrorCode::kTooLarge ? job.limit_bytes : INT64_MAX;
-  fail(entry, std::move(done.adapter).error(), stamp);
+  if (done.load->adapter == nullptr) return ask_again(entry, done.load->bytes_needed, job.grant.bytes());
+  const Status status = admissible(job, *done.load->adapter);
+  if (status.ok()) return install(entry, job, std::move(done.load->adapter));
+  done.load = AdapterLoad{};
+  fail(entry, status.error(), stamp);
 }
 
-Status AdapterRegistry::admissible(const Job& job, const Adapter* adapter) const {
-  if (adapter == nullptr || adapter->version != job.version || adapter->bytes < 0 ||
-      adapter->bytes > job.grant.bytes()) {
-    return internal_error("the adapter's loader broke its promise; please report this");
+// The headers were parsed, and say how much room is needed.
+void AdapterRegistry::ask_again(Entry& entry, int64_t bytes_needed, int64_t granted_bytes) {
+  if (bytes_needed <= granted_bytes) return fail(entry, broken_promise(), nullptr);
+  if (entry.size_known) {
+    return fail(entry,
+                {ErrorCode::kUnavailable,
+                 entry.load_path + " needs more memory now than when it was looked at; load it again when it is "
+                                   "complete"},
+                nullptr);
   }
+  entry.size_known = true;
+  entry.least_bytes = entry.ask_bytes = bytes_needed;
+  entry.stage = Stage::kWaitingForRoom;
+}
+
+Status AdapterRegistry::admissible(const Job& job, const Adapter& adapter) const {
+  if (adapter.version != job.version || adapter.bytes < 0 || adapter.bytes > job.grant.bytes()) return broken_promise();
   const int rank_max = options_.rank_max > 0 ? options_.rank_max : kMaxLoraRank;
-  if (adapter->rank_max > rank_max) {
-    return too_large("it has rank " + std::to_string(adapter->rank_max) + ", but at most " + std::to_string(rank_max) +
+  if (adapter.rank_max > rank_max) {
+    return too_large("it has rank " + std::to_string(adapter.rank_max) + ", but at most " + std::to_string(rank_max) +
                      " is allowed here");
   }
   return {};

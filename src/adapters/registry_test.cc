@@ -137,6 +137,28 @@ TEST(Registry, AFileThatGrowsInMemoryIsAskedAgainWithMoreRoom) {
   Error error;
   ASSERT_EQ(world.use("q", pins, error), AcquireOutcome::kReady);
   EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 300000);
+  EXPECT_EQ(world.reads["/q"], 2) << "once to learn its size, once with the room for it";
+  EXPECT_EQ(world.asked.bytes_max, 300000);
+}
+
+// What the loader refuses as too large (a rank, a config, a list of patterns) does not get smaller with more room.
+TEST(Registry, ALimitOfTheLoaderIsFinalAndEvictsNobody) {
+  RegistryWorld world(200000);
+  world.put("/small", 100000);
+  world.put("/bad", 1000);
+  world.files["/bad"].broken = too_large("its config names too many modules");
+  world.registry->register_name(1, "small", "/small", false);
+  world.registry->register_name(2, "bad", "/bad", false);
+  std::vector<AdapterPin> pins;
+  Error error;
+  ASSERT_EQ(world.use("small", pins, error), AcquireOutcome::kReady);
+  pins.clear();
+  ASSERT_EQ(world.use("bad", pins, error), AcquireOutcome::kFailed);
+  EXPECT_NE(error.message.find("names too many modules"), std::string::npos) << error.message;
+  EXPECT_EQ(world.registry->counters().evictions, 0u);
+  EXPECT_EQ(world.reads["/bad"], 1);
+  ASSERT_EQ(world.use("bad", pins, error), AcquireOutcome::kFailed);
+  EXPECT_EQ(world.reads["/bad"], 1) << "the file is the same";
 }
 
 TEST(Registry, AFailureIsRememberedUntilTheStampChanges) {
@@ -155,6 +177,27 @@ TEST(Registry, AFailureIsRememberedUntilTheStampChanges) {
   EXPECT_EQ(world.registry->counters().failures, 1u);
   world.files["/a"].stamp.mtime_ns = 5;
   EXPECT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
+}
+
+// The file did not cause them, and its stamp does not change when they pass.
+TEST(Registry, FailuresThatPassAreNotRememberedAsTheFilesOwn) {
+  for (const ErrorCode code :
+       {ErrorCode::kIo, ErrorCode::kOverloaded, ErrorCode::kUnavailable, ErrorCode::kForbidden, ErrorCode::kNotFound}) {
+    SCOPED_TRACE(error_code_name(code));
+    RegistryWorld world;
+    world.put("/a", 1000);
+    world.files["/a"].broken = Error{code, "cannot be read now"};
+    world.registry->register_name(1, "a", "/a", false);
+    std::vector<AdapterPin> pins;
+    Error error;
+    ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kFailed);
+    EXPECT_EQ(error.code, code);
+    EXPECT_EQ(world.reads["/a"], 1) << "a request is answered after one try";
+    ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kFailed);
+    EXPECT_EQ(world.registry->counters().failures, 2u);
+    world.files["/a"].broken.reset();
+    EXPECT_EQ(world.use("a", pins, error), AcquireOutcome::kReady) << error.message;
+  }
 }
 
 TEST(Registry, AnAbsentFileIsLookedForAgain) {
@@ -440,6 +483,94 @@ TEST(Registry, SumsOfAdaptersDoNotBlockEachOther) {
   EXPECT_TRUE(first_done && second_done);
 }
 
+// Each has room alone, not both at once: only the sum fails, whatever else waits for its members.
+TEST(Registry, ASumThatDoesNotFitTogetherFailsAlone) {
+  for (const bool one_resident : {false, true}) {
+    SCOPED_TRACE(one_resident);
+    RegistryWorld world(100000);
+    for (const char* path : {"/a", "/b"}) {
+      world.put(path, 60000);
+      world.registry->register_name(1, path + 1, path, false);
+    }
+    Error error;
+    std::vector<AdapterPin> sum_pins, pins;
+    if (one_resident) {
+      ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
+    }
+    pins.clear();
+    const std::vector<std::string> sum{"a", "b"}, alone{"b"};
+    const uint64_t since = world.registry->serial();
+    auto of_sum = AcquireOutcome::kWaiting, of_alone = AcquireOutcome::kWaiting;
+    for (int round = 0; round < 40 && of_alone == AcquireOutcome::kWaiting; ++round) {
+      world.registry->begin_round();
+      if (of_sum == AcquireOutcome::kWaiting) of_sum = world.registry->acquire(sum, 100, since, sum_pins, error);
+      Error other;
+      of_alone = world.registry->acquire(alone, 101, since, pins, other);
+      EXPECT_NE(of_alone, AcquireOutcome::kFailed) << other.message;
+      world.registry->pump();
+      world.registry->check();
+      world.finish_one();
+    }
+    EXPECT_EQ(of_alone, AcquireOutcome::kReady);
+    EXPECT_EQ(of_sum, AcquireOutcome::kFailed);
+    EXPECT_EQ(error.code, ErrorCode::kTooLarge);
+    for (const char* word : {"together", "\"a\"", "\"b\"", "117.2 KiB", "97.7 KiB"})
+      EXPECT_NE(error.message.find(word), std::string::npos) << error.message;
+    EXPECT_EQ(world.registry->counters().failures, 0u);
+    pins.clear();
+    EXPECT_EQ(world.use("a", pins, error), AcquireOutcome::kReady) << error.message;
+  }
+}
+
+TEST(Registry, ACommandForAMemberOfASumThatDoesNotFitSucceeds) {
+  RegistryWorld world(100000);
+  for (const char* path : {"/a", "/b"}) {
+    world.put(path, 60000);
+    world.registry->register_name(1, path + 1, path, false);
+  }
+  Error error;
+  std::vector<AdapterPin> pins;
+  ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
+  pins.clear();
+  (void)world.replies();
+  world.registry->load(7, "b", "", false);
+  const std::vector<std::string> sum{"a", "b"};
+  auto outcome = AcquireOutcome::kWaiting;
+  for (int round = 0; round < 40 && outcome == AcquireOutcome::kWaiting; ++round) {
+    world.registry->begin_round();
+    outcome = world.registry->acquire(sum, 100, 0, pins, error);
+    world.registry->pump();
+    world.finish_one();
+  }
+  EXPECT_EQ(outcome, AcquireOutcome::kFailed);
+  EXPECT_NE(error.message.find("together"), std::string::npos) << error.message;
+  world.settle();
+  const auto replies = world.replies();
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_TRUE(replies[0].status.ok()) << replies[0].status.error().message;
+}
+
+// A member that has no room even alone says that of itself.
+TEST(Registry, ASumWithAMemberThatCanNeverFitNamesThatMember) {
+  RegistryWorld world(100000);
+  world.put("/a", 60000);
+  world.put("/huge", 900000);
+  world.registry->register_name(1, "a", "/a", false);
+  world.registry->register_name(2, "huge", "/huge", false);
+  const std::vector<std::string> sum{"a", "huge"};
+  Error error;
+  std::vector<AdapterPin> pins;
+  auto outcome = AcquireOutcome::kWaiting;
+  for (int round = 0; round < 40 && outcome == AcquireOutcome::kWaiting; ++round) {
+    world.registry->begin_round();
+    outcome = world.registry->acquire(sum, 100, 0, pins, error);
+    world.registry->pump();
+    world.finish_one();
+  }
+  EXPECT_EQ(outcome, AcquireOutcome::kFailed);
+  EXPECT_NE(error.message.find("\"huge\" was not loaded"), std::string::npos) << error.message;
+}
+
 // Random commands, uses, file changes and job ends: everything is answered, nothing leaks.
 TEST(Registry, RandomTrafficLeavesNothingBehind) {
   for (uint64_t seed = 1; seed <= 15; ++seed) {
@@ -472,8 +603,9 @@ TEST(Registry, RandomTrafficLeavesNothingBehind) {
           random.below(3) ? world.registry->unpin(++tickets, name_of()) : world.registry->pin(++tickets, name_of());
           break;
         case 4:
-          world.put(path_of(), static_cast<int64_t>(random.below(150000)), random());
+          world.put(path_of(), static_cast<int64_t>(random.below(seed % 2 == 0 ? 150000 : 300000)), random());
           if (random.below(4) == 0) world.files.begin()->second.broken = corrupt("bad");
+          if (random.below(4) == 0) world.files.begin()->second.broken = io_error("not now");
           break;
         case 5:
         case 6: {

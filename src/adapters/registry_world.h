@@ -27,6 +27,7 @@ struct RegistryWorld {
   uint64_t order = 0;
   std::mutex asked_mutex;    // several threads may read
   AdapterLoadOptions asked;  // of the last read
+  std::map<std::string, int> reads;
   std::unique_ptr<AdapterRegistry> registry;
 
   explicit RegistryWorld(int64_t adapter_bytes = 1 << 20, RegistryOptions options = {}) {
@@ -48,20 +49,21 @@ struct RegistryWorld {
               return found->second.stamp;
             },
             [this](const std::string& path, const AdapterLoadOptions& options,
-                   AdapterVersionId version) -> Result<std::shared_ptr<const Adapter>> {
+                   AdapterVersionId version) -> Result<AdapterLoad> {
               {
                 const std::lock_guard lock(asked_mutex);
                 asked = options;
+                ++reads[path];
               }
               const File& file = files.at(path);
               if (file.broken) return *file.broken;
-              if (file.bytes > options.bytes_max) return too_large("needs " + std::to_string(file.bytes));
+              if (file.bytes > options.bytes_max) return AdapterLoad{.bytes_needed = file.bytes};
               auto adapter = std::make_shared<Adapter>();
               adapter->version = version;
               adapter->bytes = file.bytes;
               adapter->rank_max = 8;
               adapter->digest[0] = static_cast<uint8_t>(file.stamp.inode);
-              return std::shared_ptr<const Adapter>(adapter);
+              return AdapterLoad{.adapter = std::move(adapter)};
             }};
   }
 

@@ -154,7 +154,8 @@ Status show_applied(const std::string& path, const std::string& base_path) {
   };
   AdapterLoadOptions options;
   options.strict = false;
-  TRY_ASSIGN(const std::shared_ptr<const Adapter> adapter, load_adapter(path, base, options, AdapterVersionId{1}));
+  TRY_ASSIGN(const AdapterLoad loaded, load_adapter(path, base, options, AdapterVersionId{1}));
+  const Adapter* adapter = loaded.adapter.get();
   line("adapter", path);
   line("base", base_path);
   line("version", digest_hex(adapter->digest));

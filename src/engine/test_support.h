@@ -383,12 +383,11 @@ class FakeFiles {
     if (found == files_.end()) return not_found(path + " does not exist");
     return found->second.stamp;
   }
-  Result<std::shared_ptr<const Adapter>> load(const std::string& path, const AdapterLoadOptions& options,
-                                              AdapterVersionId version) {
+  Result<AdapterLoad> load(const std::string& path, const AdapterLoadOptions& options, AdapterVersionId version) {
     const std::lock_guard lock(mutex_);
     const File& file = files_[path];
     if (file.broken) return *file.broken;
-    if (file.bytes > options.bytes_max) return too_large("needs " + std::to_string(file.bytes) + " bytes");
+    if (file.bytes > options.bytes_max) return AdapterLoad{.bytes_needed = file.bytes};
     auto adapter = std::make_shared<Adapter>();
     auto storage = std::make_shared<uint64_t>(file.content);
     adapter->version = version;
@@ -403,7 +402,7 @@ class FakeFiles {
     adapter->alora_invocation = file.invocation;
     if (file.saved_tensors) adapter->saved.final_norm = reinterpret_cast<const float*>(storage.get());
     adapter->storage = storage;
-    return std::shared_ptr<const Adapter>(adapter);
+    return AdapterLoad{.adapter = std::move(adapter)};
   }
 
   std::mutex mutex_;

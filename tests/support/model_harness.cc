@@ -119,10 +119,9 @@ Result<const Adapter*> ModelHarness::load(const std::string& path, bool strict, 
   AdapterLoadOptions options;
   options.strict = strict;
   options.int8 = int8;
-  TRY_ASSIGN(std::shared_ptr<const Adapter> adapter,
-             load_adapter(path, base, options, AdapterVersionId{adapters_.size() + 1}));
-  vocab_max_ = std::max(vocab_max_, adapter->vocab);
-  adapters_.push_back(std::move(adapter));
+  TRY_ASSIGN(AdapterLoad loaded, load_adapter(path, base, options, AdapterVersionId{adapters_.size() + 1}));
+  vocab_max_ = std::max(vocab_max_, loaded.adapter->vocab);
+  adapters_.push_back(std::move(loaded.adapter));
   return adapters_.back().get();
 }
 
