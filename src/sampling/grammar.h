@@ -16,8 +16,9 @@
 // grammar is complete. From every allowed prefix the grammar can be completed (the vocabulary permitting). A stack
 // deeper than kMaxGrammarDepth or a set larger than kMaxGrammarStacks is cut: then some valid continuations are
 // refused, but never an invalid one allowed. Failure: building fails with invalid_argument (left recursion, nothing
-// allowed) or too_large (kMaxGrammarStates). Running, a mask that takes more than kMaxMaskWork is given up: whoever
-// asked ends the sequence. advance answers false and leaves the state as it was.
+// allowed) or too_large (kMaxGrammarStates, kMaxGrammarEdges); its time and memory are linear in both. Running, a mask
+// that takes more than kMaxMaskWork is given up: whoever asked ends the sequence. advance answers false and leaves the
+// state as it was.
 #pragma once
 
 #include <array>
@@ -33,7 +34,10 @@
 
 namespace loralei {
 
+// Of one program, which then takes up to 20 MB, and a few times that while it is built. A schema of hundreds of
+// properties has tens of thousands of states.
 inline constexpr int64_t kMaxGrammarStates = 1 << 19;
+inline constexpr int64_t kMaxGrammarEdges = 1 << 20;  // bytes, empty edges and calls together
 inline constexpr int kMaxGrammarDepth = 256;
 inline constexpr int kMaxGrammarStacks = 512;
 // Of one mask, in stacks met; a tenth of a second. Usual forms take up to 0.1 million in a vocabulary of 128,000
@@ -69,6 +73,7 @@ struct GrammarProgram {
   GrammarRuleId root = 0;
 
   size_t state_count() const { return states.size() - 1; }
+  int64_t bytes() const;  // of memory
 };
 
 // Writes programs. Rules are made first and filled in any order; every method that reads bytes returns the state behind
@@ -92,7 +97,8 @@ class GrammarBuilder {
   // before (then `free_end` is set: the states of the free text get an empty edge to it). The trigger is not empty.
   GrammarStateId free_text_until(GrammarStateId from, std::string_view trigger, GrammarStateId free_end);
 
-  // True once more than kMaxGrammarStates were asked for: further states are all one, and finish fails.
+  // True once more than kMaxGrammarStates or kMaxGrammarEdges were asked for: further states are all one, no edge is
+  // added, and finish fails.
   bool is_full() const { return full_; }
   Result<std::shared_ptr<const GrammarProgram>> finish(GrammarRuleId root) &&;
 
@@ -104,12 +110,14 @@ class GrammarBuilder {
     bool ends_rule = false;
     bool is_free_text = false;
   };
+  bool take_edge();
   std::vector<bool> find_ending(bool reading) const;
   void remove_dead_ends(const std::vector<bool>& ending);
   bool is_left_recursive() const;
 
   std::vector<State> states_;
   std::vector<GrammarStateId> rule_starts_;
+  int64_t edges_ = 0;
   bool full_ = false;
 };
 

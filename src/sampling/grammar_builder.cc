@@ -5,6 +5,11 @@
 
 namespace loralei {
 
+int64_t GrammarProgram::bytes() const {
+  const auto of = [](const auto& items) { return static_cast<int64_t>(items.capacity() * sizeof(items[0])); };
+  return of(states) + of(edges) + of(empties) + of(calls) + of(rule_starts);
+}
+
 GrammarRuleId GrammarBuilder::add_rule() {
   rule_starts_.push_back(add_state());
   return static_cast<GrammarRuleId>(rule_starts_.size() - 1);
@@ -19,16 +24,22 @@ GrammarStateId GrammarBuilder::add_state() {
   return static_cast<GrammarStateId>(states_.size() - 1);
 }
 
+bool GrammarBuilder::take_edge() {
+  if (!full_ && edges_ == kMaxGrammarEdges) full_ = true;
+  edges_ += full_ ? 0 : 1;
+  return !full_;
+}
+
 void GrammarBuilder::add_range(GrammarStateId from, uint8_t low, uint8_t high, GrammarStateId to) {
-  if (!full_) states_[from].edges.push_back({low, high, to});
+  if (take_edge()) states_[from].edges.push_back({low, high, to});
 }
 
 void GrammarBuilder::add_empty(GrammarStateId from, GrammarStateId to) {
-  if (!full_ && from != to) states_[from].empties.push_back(to);
+  if (from != to && take_edge()) states_[from].empties.push_back(to);
 }
 
 void GrammarBuilder::add_call(GrammarStateId from, GrammarRuleId rule, GrammarStateId to) {
-  if (!full_) states_[from].calls.push_back({rule, to});
+  if (take_edge()) states_[from].calls.push_back({rule, to});
 }
 
 GrammarStateId GrammarBuilder::range(GrammarStateId from, uint8_t low, uint8_t high) {
@@ -80,41 +91,48 @@ GrammarStateId GrammarBuilder::free_text_until(GrammarStateId from, std::string_
   return states[size];
 }
 
-// Whether each state can reach the end of its rule: without reading a byte, or (`reading`) at all.
+// Whether each state can reach the end of its rule: without reading a byte, or (`reading`) at all. Backwards from the
+// ends, every edge is looked at once, a call twice.
 std::vector<bool> GrammarBuilder::find_ending(bool reading) const {
+  constexpr GrammarStateId kNone = UINT32_MAX;
+  // `state` ends when what it is filed under does and, of a call, the other of rule and state behind does too.
+  struct Use {
+    GrammarStateId state;
+    GrammarStateId other;
+  };
+  const auto for_each_use = [&](auto&& use) {
+    for (GrammarStateId i = 0; i < states_.size(); ++i) {
+      for (const GrammarStateId target : states_[i].empties) use(target, Use{i, kNone});
+      for (const auto& call : states_[i].calls) {
+        use(call.after, Use{i, rule_starts_[call.rule]});
+        use(rule_starts_[call.rule], Use{i, call.after});
+      }
+      if (!reading) continue;
+      for (const auto& edge : states_[i].edges) use(edge.target, Use{i, kNone});
+    }
+  };
+  std::vector<uint32_t> begin(states_.size() + 1, 0);  // uses[begin[state] .. begin[state + 1])
+  for_each_use([&](GrammarStateId target, Use) { ++begin[target]; });
+  uint32_t sum = 0;
+  for (uint32_t& place : begin) place = sum += place;
+  std::vector<Use> uses(sum);
+  for_each_use([&](GrammarStateId target, Use use) { uses[--begin[target]] = use; });
+
   std::vector<bool> ending(states_.size(), false);
-  // Backwards edges, so that each state is looked at again only when something it needs has changed.
-  std::vector<std::vector<uint32_t>> users(states_.size());
-  std::vector<uint32_t> work;
-  for (uint32_t i = 0; i < states_.size(); ++i) {
-    if (states_[i].ends_rule) {
-      ending[i] = true;
-      work.push_back(i);
-    }
-    for (const GrammarStateId target : states_[i].empties) users[target].push_back(i);
-    for (const auto& call : states_[i].calls) {
-      users[call.after].push_back(i);
-      users[rule_starts_[call.rule]].push_back(i);
-    }
-    if (!reading) continue;
-    for (const auto& edge : states_[i].edges) users[edge.target].push_back(i);
+  std::vector<GrammarStateId> work;
+  const auto end = [&](GrammarStateId state) {
+    if (ending[state]) return;
+    ending[state] = true;
+    work.push_back(state);
+  };
+  for (GrammarStateId i = 0; i < states_.size(); ++i) {
+    if (states_[i].ends_rule) end(i);
   }
   while (!work.empty()) {
-    const uint32_t done = work.back();
+    const GrammarStateId done = work.back();
     work.pop_back();
-    for (const uint32_t user : users[done]) {
-      if (ending[user]) continue;
-      const State& state = states_[user];
-      const auto ends = [&](GrammarStateId target) { return ending[target]; };
-      const bool now =
-          std::any_of(state.empties.begin(), state.empties.end(), ends) ||
-          std::any_of(state.calls.begin(), state.calls.end(),
-                      [&](const auto& call) { return ends(call.after) && ends(rule_starts_[call.rule]); }) ||
-          (reading &&
-           std::any_of(state.edges.begin(), state.edges.end(), [&](const auto& edge) { return ends(edge.target); }));
-      if (!now) continue;
-      ending[user] = true;
-      work.push_back(user);
+    for (uint32_t i = begin[done]; i < begin[done + 1]; ++i) {
+      if (uses[i].other == kNone || ending[uses[i].other]) end(uses[i].state);
     }
   }
   return ending;
@@ -196,8 +214,8 @@ bool GrammarBuilder::is_left_recursive() const {
 
 Result<std::shared_ptr<const GrammarProgram>> GrammarBuilder::finish(GrammarRuleId root) && {
   if (full_) {
-    return too_large("the grammar needs more than " + std::to_string(kMaxGrammarStates) +
-                     " states; use smaller repetition counts or a smaller schema");
+    return too_large("the grammar needs more than " + std::to_string(kMaxGrammarStates) + " states or " +
+                     std::to_string(kMaxGrammarEdges) + " edges; use smaller repetition counts or a smaller schema");
   }
   if (is_left_recursive()) {
     return invalid_argument(
@@ -212,7 +230,16 @@ Result<std::shared_ptr<const GrammarProgram>> GrammarBuilder::finish(GrammarRule
   auto program = std::make_shared<GrammarProgram>();
   program->root = root;
   program->rule_starts = std::move(rule_starts_);
+  size_t edges = 0, empties = 0, calls = 0;
+  for (const State& state : states_) {
+    edges += state.edges.size();
+    empties += state.empties.size();
+    calls += state.calls.size();
+  }
   program->states.reserve(states_.size() + 1);
+  program->edges.reserve(edges);
+  program->empties.reserve(empties);
+  program->calls.reserve(calls);
   for (State& state : states_) {
     program->states.push_back({static_cast<uint32_t>(program->edges.size()),
                                static_cast<uint32_t>(program->empties.size()),

@@ -2,11 +2,6 @@
 #include "serve/structured_output.h"
 
 namespace loralei {
-namespace {
-
-constexpr size_t kGrammarsKept = 64;  // a service uses few schemas; a large one takes megabytes
-
-}  // namespace
 
 template <typename Compile>
 Parsed<GrammarPtr> GrammarCache::find_or_compile(const std::string& key, const std::string& param, Compile compile) {
@@ -21,10 +16,20 @@ Parsed<GrammarPtr> GrammarCache::find_or_compile(const std::string& key, const s
     error.status = 400;  // a grammar beyond the limits is the request's fault, not its size
     return error;
   }
+  const int64_t bytes = (*program)->bytes() + static_cast<int64_t>(key.size());
   std::lock_guard lock(mutex_);
-  if (programs_.size() >= kGrammarsKept) programs_.clear();
-  programs_[key] = *program;
+  if (programs_.size() >= kGrammarsKept || bytes_ + bytes > kGrammarBytesKept) {
+    programs_.clear();
+    bytes_ = 0;
+  }
+  // A key alone may be as large as a request's body.
+  if (bytes <= kGrammarBytesKept && programs_.emplace(key, *program).second) bytes_ += bytes;
   return std::move(*program);
+}
+
+int64_t GrammarCache::bytes_kept() {
+  std::lock_guard lock(mutex_);
+  return bytes_;
 }
 
 Parsed<GrammarPtr> GrammarCache::of_output(const StructuredOutput& output) {

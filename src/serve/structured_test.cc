@@ -105,5 +105,23 @@ TEST_F(ApiTest, ResponseFormatsBecomeGrammars) {
   EXPECT_EQ(post("/v1/completions", R"({"prompt":"x","guided_regex":"("})").status, 400);
 }
 
+// Schemas of a hundred bytes whose grammars take megabytes: what is kept of them is bounded in bytes, not in number.
+TEST(GrammarCache, KeepsABoundedNumberOfBytes) {
+  GrammarCache cache;
+  StructuredOutput output;
+  output.format = OutputFormat::kJsonSchema;
+  for (int i = 0; i < 20; ++i) {
+    output.schema = R"({"type": "string", "maxLength": )" + std::to_string(200'000 + i) + "}";
+    auto program = cache.of_output(output);
+    ASSERT_TRUE(program.ok()) << program.error().message;
+    EXPECT_GT((*program)->bytes(), 4 * kMiB);
+    EXPECT_GT(cache.bytes_kept(), 0);
+    EXPECT_LE(cache.bytes_kept(), kGrammarBytesKept);
+    const int64_t kept = cache.bytes_kept();
+    EXPECT_EQ(*cache.of_output(output), *program);  // the latest is always there
+    EXPECT_EQ(cache.bytes_kept(), kept);
+  }
+}
+
 }  // namespace
 }  // namespace loralei

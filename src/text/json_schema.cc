@@ -42,6 +42,12 @@ class FormCompiler {
   }
 
  private:
+  Result<GrammarRuleId> schema_rule(const std::string& text) {
+    TRY_ASSIGN(Json json, parse_schema(text));
+    schemas_.push_back(std::move(json));
+    return compiler_.compile_root(schemas_.back());
+  }
+
   Result<GrammarStateId> add(GrammarStateId from, const GrammarForm& form, int depth) {
     if (depth > kMaxFormDepth)
       return invalid_argument("a form nests deeper than " + std::to_string(kMaxFormDepth) + " levels");
@@ -61,10 +67,10 @@ class FormCompiler {
         return loop;
       }
       case GrammarForm::Kind::kSchema: {
-        TRY_ASSIGN(Json json, parse_schema(form.text));
-        schemas_.push_back(std::move(json));
-        TRY_ASSIGN(const GrammarRuleId rule, compiler_.compile_root(schemas_.back()));
-        return b_.call(from, rule);
+        Result<GrammarRuleId> rule = schema_rule(form.text);
+        if (!rule.ok() && !form.name.empty()) return std::move(rule).error().with_context(form.name);
+        if (!rule.ok()) return rule.error();
+        return b_.call(from, *rule);
       }
       case GrammarForm::Kind::kRegex: {
         TRY_ASSIGN(const schema::CharAutomaton automaton, schema::parse_regex(form.text, schema::RegexMode::kWhole));

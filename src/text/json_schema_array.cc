@@ -17,8 +17,7 @@ Status SchemaCompiler::add_array(GrammarStateId from, GrammarStateId to, const J
   if (schema.contains(prefix_keyword)) {
     if (!schema[prefix_keyword].is_array()) return at_path(path, "'prefixItems' must be a list of schemas");
     for (const Json& item : schema[prefix_keyword]) {
-      TRY_ASSIGN(const GrammarRuleId rule,
-                 compile(item, path + "/" + prefix_keyword + "/" + std::to_string(prefix.size())));
+      TRY_ASSIGN(const GrammarRuleId rule, compile(item, below(path, prefix_keyword, std::to_string(prefix.size()))));
       prefix.push_back(rule);
     }
   }
@@ -27,13 +26,14 @@ Status SchemaCompiler::add_array(GrammarStateId from, GrammarStateId to, const J
   if (schema.contains(rest_keyword) && schema[rest_keyword] == false) {
     max = max < 0 ? fixed : std::min(max, fixed);
   } else if (schema.contains(rest_keyword)) {
-    TRY_ASSIGN(rest, compile(schema[rest_keyword], path + "/" + rest_keyword));
+    TRY_ASSIGN(rest, compile(schema[rest_keyword], below(path, rest_keyword)));
   } else {
     rest = any_value();
   }
   if (max >= 0 && max < min) return {};
   if (std::max({min, max, fixed}) > kMaxGrammarStates / 4)
-    return too_large("schema at " + path + ": arrays of that many items are not supported");
+    return too_large_at(path, "arrays of more than " + std::to_string(kMaxGrammarStates / 4) +
+                                  " counted items are not supported; use smaller counts, or leave 'maxItems' out");
   const GrammarStateId close = b_.add_state();
   b_.add_range(close, ']', ']', to);
   const GrammarStateId open = b_.call(b_.literal(from, "["), space());

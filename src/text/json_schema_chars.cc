@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <unordered_map>
 
 #include "text/jinja_text.h"
 
@@ -244,17 +245,14 @@ void CharWriter::write_set(GrammarStateId from, const CharSet& set, CharForm for
   }
 }
 
-void CharWriter::add_set(GrammarStateId from, const CharSet& set, CharForm form, GrammarStateId to) {
-  if (form == CharForm::kJsonString && set == CharSet::all()) {
-    builder_.add_call(from, any_json_char(), to);
-    return;
-  }
-  // Small sets are cheaper in place than as a call.
-  const bool small = set.ranges().size() <= 4 && !set.empty() && set.ranges().back().second < 0x80;
-  if (small) {
-    write_set(from, set, form, to);
-    return;
-  }
+// Small sets are cheaper in place than as a call.
+bool CharWriter::is_small(const CharSet& set) {
+  return set.ranges().size() <= 4 && !set.empty() && set.ranges().back().second < 0x80;
+}
+
+GrammarRuleId CharWriter::set_rule(const CharSet& set, CharForm form) {
+  static const CharSet kAll = CharSet::all();
+  if (form == CharForm::kJsonString && set == kAll) return any_json_char();
   const auto [place, fresh] = set_rules_.emplace(std::make_pair(set, form), 0);
   if (fresh) {
     place->second = builder_.add_rule();
@@ -262,17 +260,26 @@ void CharWriter::add_set(GrammarStateId from, const CharSet& set, CharForm form,
     builder_.end_rule(end);
     write_set(builder_.start(place->second), set, form, end);
   }
-  builder_.add_call(from, place->second, to);
+  return place->second;
 }
 
 GrammarStateId CharWriter::add_automaton(GrammarStateId from, const CharAutomaton& automaton, CharForm form) {
   std::vector<GrammarStateId> states;
   for (size_t i = 0; i < automaton.nodes.size(); ++i) states.push_back(builder_.add_state());
-  if (builder_.is_full()) return from;
-  for (size_t i = 0; i < automaton.nodes.size(); ++i) {
+  std::unordered_map<const void*, GrammarRuleId> rules;  // sets are compared once, not at every repetition
+  for (size_t i = 0; i < automaton.nodes.size() && !builder_.is_full(); ++i) {
     for (const int empty : automaton.nodes[i].empties) builder_.add_empty(states[i], states[empty]);
-    for (const auto& [set, target] : automaton.nodes[i].edges) add_set(states[i], set, form, states[target]);
+    for (const auto& [set, target] : automaton.nodes[i].edges) {
+      if (is_small(set)) {
+        write_set(states[i], set, form, states[target]);
+        continue;
+      }
+      const auto [rule, fresh] = rules.emplace(set.shared_ranges(), 0);
+      if (fresh) rule->second = set_rule(set, form);
+      builder_.add_call(states[i], rule->second, states[target]);
+    }
   }
+  if (builder_.is_full()) return from;
   builder_.add_empty(from, states[automaton.start]);
   return states[automaton.end];
 }

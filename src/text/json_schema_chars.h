@@ -32,6 +32,7 @@ class CharSet {
   bool contains(char32_t c) const;
   bool empty() const { return ranges_ == nullptr; }
   const Ranges& ranges() const;
+  const void* shared_ranges() const { return ranges_.get(); }  // equal for copies; null: none
   bool shares_ranges_with(const CharSet& other) const { return ranges_ == other.ranges_; }
   bool operator<(const CharSet& other) const { return ranges_ != other.ranges_ && ranges() < other.ranges(); }
   bool operator==(const CharSet& other) const { return ranges_ == other.ranges_ || ranges() == other.ranges(); }
@@ -68,13 +69,14 @@ class CharWriter {
 
   // One character of a JSON string in any form JSON allows (escapes, pairs of surrogates).
   GrammarRuleId any_json_char();
-  // Reads one code point of the set, in JSON strings in plain form (escaped only where it must be).
-  void add_set(GrammarStateId from, const CharSet& set, CharForm form, GrammarStateId to);
-  // Reads a word of the automaton; returns the state behind it.
+  // Reads a word of the automaton, in JSON strings in plain form (escaped only where it must be); returns the state
+  // behind it.
   GrammarStateId add_automaton(GrammarStateId from, const CharAutomaton& automaton, CharForm form);
 
  private:
+  static bool is_small(const CharSet& set);
   void write_set(GrammarStateId from, const CharSet& set, CharForm form, GrammarStateId to);
+  GrammarRuleId set_rule(const CharSet& set, CharForm form);
 
   GrammarBuilder& builder_;
   bool has_any_ = false;

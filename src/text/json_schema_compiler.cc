@@ -12,6 +12,22 @@ Error at_path(const std::string& path, const std::string& what) {
   return invalid_argument("schema at " + path + ": " + what);
 }
 
+Error too_large_at(const std::string& path, const std::string& what) {
+  return too_large("schema at " + path + ": " + what);
+}
+
+std::string below(const std::string& path, std::string_view part) {
+  constexpr size_t kMaxShown = 64;
+  if (part.size() <= kMaxShown) return path + "/" + std::string(part);
+  size_t shown = kMaxShown;
+  while (shown > 0 && (static_cast<unsigned char>(part[shown]) & 0xC0) == 0x80) --shown;  // not inside a character
+  return path + "/" + std::string(part.substr(0, shown)) + "...";
+}
+
+std::string below(const std::string& path, std::string_view keyword, std::string_view part) {
+  return below(below(path, keyword), part);
+}
+
 Result<int64_t> read_count(const Json& schema, const char* keyword, int64_t absent, const std::string& path) {
   if (!schema.contains(keyword)) return absent;
   const Json& value = schema[keyword];
@@ -23,7 +39,8 @@ Result<int64_t> read_count(const Json& schema, const char* keyword, int64_t abse
 
 namespace {
 
-constexpr int kMaxIndent = 64;  // blanks after a new line: 16 levels of 4
+constexpr size_t kMaxTypes = 8;  // there are seven
+constexpr int kMaxIndent = 64;   // blanks after a new line: 16 levels of 4
 
 bool has_only_annotations(const Json& schema, std::initializer_list<const char*> except) {
   for (const auto& [keyword, value] : schema.items()) {
@@ -44,7 +61,8 @@ std::vector<std::string> types_of(const Json& schema) {
       {"maximum", "number"},    {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"}};
   std::vector<std::string> types;
   const auto add = [&](const std::string& type) {
-    if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+    const bool more = types.size() < kMaxTypes;  // that many hold one that does not exist, which is told
+    if (more && std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
   };
   if (schema.contains("type")) {
     if (schema["type"].is_string()) add(schema["type"].get<std::string>());
@@ -57,6 +75,13 @@ std::vector<std::string> types_of(const Json& schema) {
     if (schema.contains(keyword)) add(type);
   }
   return types;
+}
+
+// Of a long pointer the end says most.
+std::string shown_reference(const std::string& reference) {
+  const size_t slash = reference.rfind('/');
+  if (reference.size() <= 128 || slash == std::string::npos || slash == 0) return reference;
+  return below("#/...", std::string_view(reference).substr(slash + 1));
 }
 
 bool value_has_type(const Json& value, const std::string& type) {
@@ -203,41 +228,54 @@ Result<GrammarRuleId> SchemaCompiler::compile_root(const Json& schema) {
 
 Result<GrammarRuleId> SchemaCompiler::compile(const Json& schema, const std::string& path) {
   if (schema.is_boolean() && schema.get<bool>()) return any_value();
-  if (schema.is_object() && schema.contains("$ref") && schema["$ref"].is_string() &&
-      has_only_annotations(schema, {"$ref"})) {
-    const std::string reference = schema["$ref"].get<std::string>();
-    if (const auto known = references_.find(reference); known != references_.end()) return known->second;
-    TRY_ASSIGN(const Json* target, find_reference(reference, path));
+  if (!schema.is_object() || (!schema.contains("$ref") && !schema.contains("allOf"))) {
     const GrammarRuleId rule = b_.add_rule();
-    references_.emplace(reference, rule);
-    TRY(fill(rule, *target, reference));
+    TRY(fill(rule, schema, path));
     return rule;
   }
-  const GrammarRuleId rule = b_.add_rule();
-  TRY(fill(rule, schema, path));
+  // What it refers to may refer to it: the rule is known before it is filled.
+  TRY(work_.spend(work_of(schema), path));
+  std::string key;
+  for (const auto& [keyword, value] : schema.items()) {
+    if (!is_annotation(keyword)) key += Json(keyword).dump() + ":" + value.dump() + ",";
+  }
+  const auto [known, fresh] = references_.emplace(std::move(key), 0);
+  if (!fresh) return known->second;
+  const GrammarRuleId rule = known->second = b_.add_rule();
+  if (schema.contains("$ref") && schema["$ref"].is_string() && has_only_annotations(schema, {"$ref"})) {
+    const std::string reference = schema["$ref"].get<std::string>();
+    TRY_ASSIGN(const Json* target, find_reference(reference, path));
+    TRY(fill(rule, *target, shown_reference(reference)));
+  } else {
+    TRY(fill(rule, schema, path));
+  }
   return rule;
 }
 
 Status SchemaCompiler::fill(GrammarRuleId rule, const Json& schema, const std::string& path) {
+  if (++nodes_ > kMaxSchemaNodes)
+    return too_large_at(path, "it is one part more than the " + std::to_string(kMaxSchemaNodes) +
+                                  " parts that a schema may have, those of references counted");
   if (schema.is_boolean()) {
     // "false" allows nothing: the rule is left without an end.
     if (schema.get<bool>()) b_.end_rule(b_.call(b_.start(rule), any_value()));
     return {};
   }
   if (!schema.is_object()) return at_path(path, "a schema must be an object or a boolean");
-  if (++nodes_ > kMaxSchemaNodes)
-    return too_large("the schema has more than " + std::to_string(kMaxSchemaNodes) + " parts");
   if (depth_ >= kMaxSchemaDepth)
     return at_path(path, "schemas nest deeper than " + std::to_string(kMaxSchemaDepth) + " levels");
-  if (b_.is_full())
-    return too_large("the schema needs more than " + std::to_string(kMaxGrammarStates) + " grammar states");
+  TRY(work_.spend(static_cast<int64_t>(schema.size()), path));
   TRY(check_keywords(schema, path));
-  struct Level {
-    explicit Level(int& depth) : depth_(depth) { ++depth_; }
-    ~Level() { --depth_; }
-    int& depth_;
-  } const level(depth_);
+  ++depth_;
+  Status status = fill_keywords(rule, schema, path);
+  --depth_;
+  if (!status.ok() || !b_.is_full()) return status;
+  return too_large_at(path, "with this part the grammar needs more than " + std::to_string(kMaxGrammarStates) +
+                                " states or " + std::to_string(kMaxGrammarEdges) +
+                                " edges; use smaller counts or a smaller schema");
+}
 
+Status SchemaCompiler::fill_keywords(GrammarRuleId rule, const Json& schema, const std::string& path) {
   const GrammarStateId start = b_.start(rule);
   const GrammarStateId end = b_.add_state();
   b_.end_rule(end);
@@ -246,7 +284,7 @@ Status SchemaCompiler::fill(GrammarRuleId rule, const Json& schema, const std::s
                           has_only_annotations(schema, {"allOf"});
     if (one_part || has_only_annotations(schema, {"$ref"})) {
       const Json& part = one_part ? schema["allOf"][0] : schema;
-      TRY_ASSIGN(const GrammarRuleId target, compile(part, one_part ? path + "/allOf/0" : path));
+      TRY_ASSIGN(const GrammarRuleId target, compile(part, one_part ? below(path, "allOf", "0") : path));
       b_.add_call(start, target, end);
       return {};
     }
@@ -281,20 +319,24 @@ Status SchemaCompiler::fill_alternatives(GrammarRuleId rule, const Json& schema,
   const Json& alternatives = schema[keyword];
   if (!alternatives.is_array() || alternatives.empty())
     return at_path(path, std::string("'") + keyword + "' must be a list of schemas");
-  Json base = schema;
-  base.erase(keyword);
-  base.erase("nullable");
-  const bool plain = has_only_annotations(base, {});
+  const bool plain = has_only_annotations(schema, {keyword, "nullable"});
+  Json base = Json::object();
+  if (!plain) {
+    TRY(work_.spend(work_of(schema), path));
+    for (const auto& [name, value] : schema.items()) {
+      if (name != keyword && name != "nullable") base[name] = value;
+    }
+  }
   const GrammarStateId end = b_.add_state();
   b_.end_rule(end);
   for (size_t i = 0; i < alternatives.size(); ++i) {
-    const std::string place = path + "/" + keyword + "/" + std::to_string(i);
+    const std::string place = below(path, keyword, std::to_string(i));
     GrammarRuleId part = 0;
     if (plain) {
       TRY_ASSIGN(part, compile(alternatives[i], place));
     } else {
       TRY_ASSIGN(const Json flat, flatten(alternatives[i], place, 0));
-      TRY_ASSIGN(const Json merged, merge_schemas(base, flat, place, 0, merges_));
+      TRY_ASSIGN(const Json merged, merge_schemas(base, flat, place, 0, work_));
       TRY_ASSIGN(part, compile(merged, place));
     }
     b_.add_call(b_.start(rule), part, end);
@@ -314,13 +356,15 @@ Status SchemaCompiler::fill_values(GrammarStateId from, GrammarStateId to, const
     return at_path(
         path, "'" + keyword + "' beside 'enum' or 'const' is not supported; list only the values that are allowed");
   }
+  TRY(work_.spend(work_of(values), path));
   const std::vector<std::string> types = types_of(schema);
+  const bool const_in_enum = schema.contains("const") && schema.contains("enum");
+  if (const_in_enum) TRY(work_.spend(work_of(schema["enum"]), path));
   std::vector<std::string> texts;
   for (const Json& value : values) {
     const auto fits = [&](const std::string& type) { return value_has_type(value, type); };
     if (!types.empty() && std::none_of(types.begin(), types.end(), fits)) continue;
-    if (schema.contains("enum") &&
-        std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end())
+    if (const_in_enum && std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end())
       continue;
     if (value.is_structured())
       b_.add_empty(add_fixed(from, value), to);

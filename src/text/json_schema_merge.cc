@@ -102,8 +102,8 @@ bool same_names(const Json& a, const Json& b) {
 
 // One keyword that both schemas have, with different values.
 Status merge_keyword(Json& out, const std::string& keyword, const Json& a, const Json& b, const std::string& path,
-                     MergeBudget& budget) {
-  TRY(budget.spend(pairs_of(a, b)));  // members and items are found by looking at all
+                     WorkBudget& budget) {
+  TRY(budget.spend(pairs_of(a, b), path));  // members and items are found by looking at all
   if (keyword == "type") {
     out[keyword] = intersect_types(a, b);
     if (out[keyword].empty()) return conflict(keyword, path);
@@ -149,24 +149,29 @@ Status SchemaCompiler::check_keywords(const Json& schema, const std::string& pat
   return {};
 }
 
-Status MergeBudget::spend(int64_t parts) {
-  left_ -= std::min(left_, parts);
+Status WorkBudget::spend(int64_t work, const std::string& path) {
+  left_ -= std::min(left_, work);
   if (left_ > 0) return {};
-  return too_large(
-      "the schema's references and allOf repeat each other too often, or its lists are too long, to be "
-      "merged; write it without them");
+  return too_large_at(path,
+                      "here the schema has repeated itself too often: its references, allOf, lists or patterns are too "
+                      "large together; write it with fewer or smaller ones");
 }
 
-int64_t count_parts(const Json& value) {
-  int64_t parts = 1;
-  if (value.is_structured()) {
-    for (const Json& part : value) parts += count_parts(part);
+int64_t work_of(const Json& value) {
+  constexpr size_t kBytesOfOne = 16;
+  int64_t work = 1;
+  if (value.is_string()) work += static_cast<int64_t>(value.get_ref<const std::string&>().size() / kBytesOfOne);
+  if (value.is_object()) {
+    for (const auto& [name, part] : value.items()) work += static_cast<int64_t>(name.size() / kBytesOfOne);
   }
-  return parts;
+  if (value.is_structured()) {
+    for (const Json& part : value) work += work_of(part);
+  }
+  return work;
 }
 
-Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path, int depth, MergeBudget& budget) {
-  TRY(budget.spend(count_parts(a) + count_parts(b)));
+Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path, int depth, WorkBudget& budget) {
+  TRY(budget.spend(work_of(a) + work_of(b), path));
   if (depth > kMaxSchemaDepth)
     return invalid_argument("schema at " + path + ": it is nested too deep or refers to itself through allOf");
   if (a.is_boolean()) return a.get<bool>() ? b : a;
@@ -181,7 +186,7 @@ Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path
       continue;
     bool same = other->contains("properties") && one->contains("properties");
     if (same) {
-      TRY(budget.spend(pairs_of((*one)["properties"], (*other)["properties"])));
+      TRY(budget.spend(pairs_of((*one)["properties"], (*other)["properties"]), path));
       same = same_names((*one)["properties"], (*other)["properties"]);
     }
     if (!same) return conflict("additionalProperties", path);

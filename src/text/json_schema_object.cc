@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Objects with their properties, and references.
 #include <algorithm>
+#include <unordered_set>
 
 #include "text/jinja_text.h"
 #include "text/json_schema_compiler.h"
@@ -11,7 +12,7 @@ namespace {
 
 // Every string but the names: the names as a tree of characters, left at any point by another character or by ending
 // early.
-CharAutomaton names_other_than(const Json& names) {
+CharAutomaton names_other_than(const std::vector<std::string_view>& names) {
   CharAutomaton out;
   out.start = out.add_node();
   out.end = out.add_node();
@@ -20,7 +21,7 @@ CharAutomaton names_other_than(const Json& names) {
   out.nodes[loose].empties.push_back(out.end);
   std::vector<std::map<char32_t, int>> children(out.nodes.size());
   std::vector<bool> is_name(out.nodes.size(), false);
-  for (const auto& [name, schema] : names.items()) {
+  for (const std::string_view name : names) {
     int at = out.start;
     for (const char32_t c : jinja::decode_utf8(name)) {
       const auto [place, fresh] = children[at].emplace(c, static_cast<int>(out.nodes.size()));
@@ -47,25 +48,33 @@ CharAutomaton names_other_than(const Json& names) {
 
 }  // namespace
 
-Result<GrammarRuleId> SchemaCompiler::property_rule(const std::string& name, const Json& schema,
+Result<GrammarRuleId> SchemaCompiler::property_rule(std::string_view name, const Json& schema,
                                                     const std::string& path) {
-  TRY_ASSIGN(const GrammarRuleId value, compile(schema, path + "/properties/" + name));
+  TRY_ASSIGN(const GrammarRuleId value, compile(schema, below(path, "properties", name)));
   const GrammarRuleId rule = b_.add_rule();
   b_.end_rule(b_.call(b_.call(b_.literal(b_.start(rule), json_string(name) + ":"), space()), value));
   return rule;
 }
 
 // A property whose name is none of the declared ones.
-Result<GrammarRuleId> SchemaCompiler::other_property_rule(const Json* declared, const Json& schema,
-                                                          const std::string& path) {
-  TRY_ASSIGN(const GrammarRuleId value, compile(schema, path + "/additionalProperties"));
+Result<GrammarRuleId> SchemaCompiler::other_property_rule(const std::vector<std::string_view>& declared,
+                                                          const Json& schema, const std::string& path) {
+  const std::string place = below(path, "additionalProperties");
+  TRY_ASSIGN(const GrammarRuleId value, compile(schema, place));
   const GrammarRuleId rule = b_.add_rule();
   GrammarStateId at = b_.start(rule);
-  if (declared == nullptr || declared->empty()) {
+  if (declared.empty()) {
     at = b_.call(at, any_string());
   } else {
-    at = b_.literal(chars_.add_automaton(b_.literal(at, "\""), names_other_than(*declared), CharForm::kJsonString),
-                    "\"");
+    int64_t bytes = 0;
+    for (const std::string_view name : declared) bytes += static_cast<int64_t>(name.size());
+    if (bytes > kMaxPropertyNameBytes)
+      return too_large_at(place, "the names of the other properties have more than " +
+                                     std::to_string(kMaxPropertyNameBytes) +
+                                     " bytes together; shorten them, or set 'additionalProperties' to false");
+    TRY(work_.spend(bytes, place));
+    at =
+        b_.literal(chars_.add_automaton(b_.literal(at, "\""), names_other_than(declared), CharForm::kJsonString), "\"");
   }
   b_.end_rule(b_.call(b_.call(b_.literal(at, ":"), space()), value));
   return rule;
@@ -74,29 +83,39 @@ Result<GrammarRuleId> SchemaCompiler::other_property_rule(const Json* declared, 
 // Properties in the schema's order. first[i]: nothing written yet, property i may come; later[i]: the same behind a
 // property.
 Status SchemaCompiler::add_object(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path) {
+  static const Json kAnything(true);
   const bool has_properties = schema.contains("properties");
   if (has_properties && !schema["properties"].is_object())
     return at_path(path, "'properties' must be an object of schemas");
-  Json properties = has_properties ? schema["properties"] : Json::object();
-  std::vector<std::string> required;
+  const bool says_other = schema.contains("additionalProperties");
+  const Json& other = says_other ? schema["additionalProperties"] : kAnything;
+  std::vector<std::string_view> names;
+  std::vector<const Json*> values;  // beside names
+  std::unordered_set<std::string_view> declared;
+  const auto declare = [&](std::string_view name, const Json& value) {
+    if (!declared.insert(name).second) return;
+    names.push_back(name);
+    values.push_back(&value);
+  };
+  if (has_properties) {
+    for (const auto& [name, value] : schema["properties"].items()) declare(name, value);
+  }
+  const bool has_other = says_other ? other != false : names.empty();
+  std::unordered_set<std::string_view> required;
   if (schema.contains("required")) {
     // Draft 3 wrote a boolean beside each property; here it would say nothing about this object.
     if (!schema["required"].is_array()) return at_path(path, "'required' must be a list of property names");
-    for (const Json& name : schema["required"]) {
-      if (!name.is_string()) return at_path(path, "'required' must be a list of property names");
-      required.push_back(name.get<std::string>());
+    TRY(work_.spend(work_of(schema["required"]), path));
+    for (const Json& item : schema["required"]) {
+      if (!item.is_string()) return at_path(path, "'required' must be a list of property names");
+      const std::string& name = item.get_ref<const std::string&>();
+      required.insert(name);
+      if (!has_other && declared.count(name) == 0)
+        return at_path(path, "'" + name + "' is required, but is none of the properties and no others are allowed");
+      declare(name, other);
     }
   }
-  const bool has_other =
-      schema.contains("additionalProperties") ? schema["additionalProperties"] != false : properties.empty();
-  const Json other = schema.contains("additionalProperties") ? schema["additionalProperties"] : Json(true);
-  for (const std::string& name : required) {
-    if (properties.contains(name)) continue;
-    if (!has_other)
-      return at_path(path, "'" + name + "' is required, but is none of the properties and no others are allowed");
-    properties[name] = other;
-  }
-  if (properties.size() > static_cast<size_t>(kMaxSchemaProperties)) {
+  if (names.size() > static_cast<size_t>(kMaxSchemaProperties)) {
     return at_path(path,
                    "an object of more than " + std::to_string(kMaxSchemaProperties) + " properties is not supported");
   }
@@ -104,9 +123,9 @@ Status SchemaCompiler::add_object(GrammarStateId from, GrammarStateId to, const 
   GrammarStateId first = open;
   GrammarStateId later = b_.add_state();
   bool can_be_first = true;  // no required property lies before
-  for (const auto& [name, value] : properties.items()) {
-    TRY_ASSIGN(const GrammarRuleId pair, property_rule(name, value, path));
-    const bool is_required = std::find(required.begin(), required.end(), name) != required.end();
+  for (size_t i = 0; i < names.size(); ++i) {
+    TRY_ASSIGN(const GrammarRuleId pair, property_rule(names[i], *values[i], path));
+    const bool is_required = required.count(names[i]) > 0;
     const GrammarStateId next_later = b_.add_state();
     b_.add_call(b_.call(b_.literal(later, ","), space()), pair, next_later);
     if (can_be_first) b_.add_call(first, pair, next_later);
@@ -118,7 +137,7 @@ Status SchemaCompiler::add_object(GrammarStateId from, GrammarStateId to, const 
     later = next_later;
   }
   if (has_other) {
-    TRY_ASSIGN(const GrammarRuleId pair, other_property_rule(properties.empty() ? nullptr : &properties, other, path));
+    TRY_ASSIGN(const GrammarRuleId pair, other_property_rule(names, other, path));
     const GrammarStateId more = b_.add_state();
     b_.add_empty(later, more);
     b_.add_call(b_.call(b_.literal(more, ","), space()), pair, more);
@@ -171,7 +190,7 @@ Result<const Json*> SchemaCompiler::find_reference(const std::string& reference,
 
 Result<Json> SchemaCompiler::flatten(const Json& schema, const std::string& path, int depth) {
   if (depth > kMaxSchemaDepth) return at_path(path, "it refers to itself through $ref and allOf");
-  TRY(merges_.spend(count_parts(schema)));
+  TRY(work_.spend(work_of(schema), path));
   if (!schema.is_object() || (!schema.contains("$ref") && !schema.contains("allOf"))) return schema;
   TRY(check_keywords(schema, path));
   Json out = schema;
@@ -181,15 +200,15 @@ Result<Json> SchemaCompiler::flatten(const Json& schema, const std::string& path
     if (!schema["$ref"].is_string()) return at_path(path, "'$ref' must be a string");
     TRY_ASSIGN(const Json* target, find_reference(schema["$ref"].get<std::string>(), path));
     TRY_ASSIGN(const Json flat, flatten(*target, path, depth + 1));
-    TRY_ASSIGN(out, merge_schemas(out, flat, path, depth, merges_));
+    TRY_ASSIGN(out, merge_schemas(out, flat, path, depth, work_));
   }
   if (!schema.contains("allOf")) return out;
   if (!schema["allOf"].is_array() || schema["allOf"].empty()) return at_path(path, "'allOf' must be a list of schemas");
   int index = 0;
   for (const Json& part : schema["allOf"]) {
-    const std::string place = path + "/allOf/" + std::to_string(index++);
+    const std::string place = below(path, "allOf", std::to_string(index++));
     TRY_ASSIGN(const Json flat, flatten(part, place, depth + 1));
-    TRY_ASSIGN(out, merge_schemas(out, flat, place, depth, merges_));
+    TRY_ASSIGN(out, merge_schemas(out, flat, place, depth, work_));
   }
   return out;
 }

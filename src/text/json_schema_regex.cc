@@ -80,7 +80,8 @@ class Parser {
       sequence.kind = Node::Kind::kSequence;
       while (more() && peek() != '|' && peek() != ')') {
         TRY_ASSIGN(Node part, parse_repeat(depth));
-        sequence.parts.push_back(std::move(part));
+        const bool reads_nothing = part.kind == Node::Kind::kSequence && part.parts.empty();
+        if (!reads_nothing) sequence.parts.push_back(std::move(part));  // else "()" would be passed at every repetition
       }
       choice.parts.push_back(std::move(sequence));
     } while (skip('|'));
@@ -112,6 +113,7 @@ class Parser {
       }
       skip('?');  // lazy: the same words
       if (more() && peek() == '+') return refuse("a possessive quantifier");
+      if (node.kind == Node::Kind::kSequence && node.parts.empty()) continue;
       Node repeat;
       repeat.kind = Node::Kind::kRepeat;
       repeat.min = min;
@@ -359,22 +361,18 @@ class Writer {
       parts = std::move(node.parts);
     else
       parts.push_back(std::move(node));
-    bool begins = false;
-    bool ends = false;
-    while (!parts.empty() && parts.front().kind == Node::Kind::kBegin) {
-      begins = true;
-      parts.erase(parts.begin());
-    }
-    while (!parts.empty() && parts.back().kind == Node::Kind::kEnd) {
-      ends = true;
-      parts.pop_back();
-    }
+    auto first = parts.begin();
+    auto last = parts.end();
+    while (first != last && first->kind == Node::Kind::kBegin) ++first;
+    while (first != last && std::prev(last)->kind == Node::Kind::kEnd) --last;
+    const bool begins = first != parts.begin();
+    const bool ends = last != parts.end();
     int at = add_node();
     automaton_.nodes[automaton_.start].empties.push_back(at);
     const bool search = mode_ == RegexMode::kSearch;
     if (search && !begins) automaton_.nodes[at].edges.emplace_back(CharSet::all(), at);
-    for (const Node& part : parts) {
-      TRY_ASSIGN(at, add(part, at));
+    for (auto part = first; part != last; ++part) {
+      TRY_ASSIGN(at, add(*part, at));
     }
     if (search && !ends) {
       const int tail = add_node();

@@ -45,6 +45,7 @@ constexpr Format kFormats[] = {
 #undef LORALEI_HEX
 
 constexpr int64_t kMaxCountedNodes = 100000;
+constexpr int64_t kPatternByteWork = 16;  // to read a class, its characters are put in order
 
 }  // namespace
 
@@ -67,24 +68,38 @@ Status SchemaCompiler::add_string(GrammarStateId from, GrammarStateId to, const 
       return at_path(path, "'format' and 'pattern' together are not supported; say both in the pattern");
     pattern = format->pattern;
   }
-  GrammarStateId at = b_.literal(from, "\"");
-  if (schema.contains("pattern") || schema.contains("format")) {
-    Result<CharAutomaton> parsed = parse_regex(pattern, RegexMode::kSearch);
+  const bool has_pattern = schema.contains("pattern") || schema.contains("format");
+  if (!has_pattern && max >= 0 && max < min) return {};  // nothing is that long: no way to the end
+  TRY_ASSIGN(const GrammarRuleId rule, string_rule(has_pattern ? &pattern : nullptr, min, max, path));
+  b_.add_call(from, rule, to);
+  return {};
+}
+
+Result<GrammarRuleId> SchemaCompiler::string_rule(const std::string* pattern, int64_t min, int64_t max,
+                                                  const std::string& path) {
+  if (pattern == nullptr && min == 0 && max < 0) return any_string();
+  const auto [known, fresh] =
+      strings_.emplace(std::tuple(pattern ? std::optional(*pattern) : std::nullopt, min, max), 0);
+  if (!fresh) return known->second;
+  const GrammarRuleId rule = known->second = b_.add_rule();
+  GrammarStateId at = b_.literal(b_.start(rule), "\"");
+  if (pattern != nullptr) {
+    TRY(work_.spend(kPatternByteWork * static_cast<int64_t>(pattern->size()), path));
+    Result<CharAutomaton> parsed = parse_regex(*pattern, RegexMode::kSearch);
     if (!parsed.ok()) return std::move(parsed).error().with_context("schema at " + path);
     CharAutomaton automaton = std::move(parsed).value();
     if (min > 0 || max >= 0) {
       automaton = with_length(automaton, min, max, kMaxCountedNodes);
       if (automaton.nodes.empty())
-        return too_large("schema at " + path + ": the pattern together with its length limits is too large");
+        return too_large_at(path, "the pattern together with its length limits is too large; use smaller counts");
     }
     at = chars_.add_automaton(at, automaton, CharForm::kJsonString);
-    b_.add_empty(b_.literal(at, "\""), to);
-    return {};
+    b_.end_rule(b_.literal(at, "\""));
+    return rule;
   }
-  if (max >= 0 && max < min) return {};  // nothing is that long: no way to the end
   if (std::max(min, max) >= kMaxGrammarStates)
-    return too_large("schema at " + path + ": string lengths above " + std::to_string(kMaxGrammarStates) +
-                     " are not supported");
+    return too_large_at(path, "string lengths above " + std::to_string(kMaxGrammarStates) +
+                                  " are not supported; use smaller ones, or leave 'maxLength' out");
   const GrammarRuleId any = chars_.any_json_char();
   for (int64_t i = 0; i < min; ++i) at = b_.call(at, any);
   const GrammarStateId close = b_.add_state();
@@ -99,8 +114,8 @@ Status SchemaCompiler::add_string(GrammarStateId from, GrammarStateId to, const 
     at = loop;
   }
   b_.add_empty(at, close);
-  b_.add_empty(b_.literal(close, "\""), to);
-  return {};
+  b_.end_rule(b_.literal(close, "\""));
+  return rule;
 }
 
 }  // namespace loralei::schema

@@ -49,9 +49,11 @@ GrammarForm call_form(ToolCallForm form, const std::vector<const Tool*>& tools) 
   std::vector<GrammarForm> choices;
   for (const Tool* tool : tools) {
     const bool has_schema = !tool->parameters.empty() && tool->parameters != "{}";
-    choices.push_back(GrammarForm::sequence(
-        {GrammarForm::literal(tool->name + "\", \"" + key + "\": "),
-         GrammarForm::schema(has_schema ? tool->parameters : R"({"type": "object"})"), GrammarForm::literal("}")}));
+    choices.push_back(
+        GrammarForm::sequence({GrammarForm::literal(tool->name + "\", \"" + key + "\": "),
+                               GrammarForm::schema(has_schema ? tool->parameters : R"({"type": "object"})",
+                                                   "the parameters of the tool '" + tool->name + "'"),
+                               GrammarForm::literal("}")}));
   }
   return GrammarForm::sequence({GrammarForm::literal("{\"name\": \""), GrammarForm::choice(std::move(choices))});
 }
@@ -129,17 +131,9 @@ Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Too
   }
   if (chosen.empty())
     return invalid_argument("tool_choice names the function '" + choice.name + "', which is none of the tools");
-  const auto whole = [&](const std::vector<const Tool*>& some) {
-    GrammarForm call = call_form(form, some);
-    return form == ToolCallForm::kHermes ? hermes_form(std::move(call), choice) : llama3_form(std::move(call), choice);
-  };
-  Result<GrammarPtr> program = compile_form(whole(chosen));
-  if (program.ok()) return program;
-  for (const Tool* tool : chosen) {  // which one is it?
-    Result<GrammarPtr> alone = compile_form(whole({tool}));
-    if (!alone.ok()) return std::move(alone).error().with_context("the parameters of the tool '" + tool->name + "'");
-  }
-  return program;
+  GrammarForm call = call_form(form, chosen);
+  return compile_form(form == ToolCallForm::kHermes ? hermes_form(std::move(call), choice)
+                                                    : llama3_form(std::move(call), choice));
 }
 
 // --- the parser
