@@ -149,7 +149,6 @@ void EngineLoop::start_choices(Request& request) {
   bool led = false;
   for (const auto& sequence : request.choices) {
     if (sequence->phase == SeqPhase::kEnded) continue;  // cancelled meanwhile
-    sequence->tokens = request.submit.prompt;
     if (!led || !hold) enqueue(*sequence);
     led = true;
   }

@@ -203,7 +203,8 @@ void EngineLoop::check() const {
       CHECK(running.count(sequence.get()) == (sequence->phase == SeqPhase::kRunning ? 1u : 0u));
       CHECK(sequence->phase == SeqPhase::kRunning || sequence->lease.blocks().empty());
       CHECK(!request->arriving || sequence->phase == SeqPhase::kHeld || sequence->phase == SeqPhase::kEnded);
-      CHECK(sequence->computed <= static_cast<int32_t>(sequence->tokens.size()));
+      CHECK(sequence->admitted ? sequence->computed <= static_cast<int32_t>(sequence->tokens.size())
+                               : sequence->tokens.empty());
       unfinished += sequence->phase == SeqPhase::kEnded ? 0 : 1;
       leases.push_back(&sequence->lease);
     }

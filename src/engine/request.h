@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,7 @@ struct Sequence {
   int32_t choice = 0;
   uint64_t order = 0;  // age among all sequences
   SeqPhase phase = SeqPhase::kHeld;
-  std::vector<TokenId> tokens;  // prompt, then output
+  std::vector<TokenId> tokens;  // prompt, then output; empty until first admitted, so that a queue holds prompts once
   int32_t computed = 0;         // positions with valid KV
   KvLease lease;
   PromptLookup lookup;
@@ -46,6 +47,8 @@ struct Sequence {
   int64_t queue_ns = 0;
   std::vector<double> pooled;             // [hidden], sum of hidden states (mean pooling)
   std::unique_ptr<GrammarState> grammar;  // after the output so far; survives preemption, as the output does
+
+  std::span<const TokenId> text() const;  // the same, before it is admitted too
 };
 
 struct Request {
@@ -79,5 +82,9 @@ struct Request {
   bool wants_prompt_logprobs() const { return submit.prompt_logprobs && prompt_logprobs_next < prompt_size(); }
   bool samples() const { return submit.pooling == Pooling::kNone && max_output > 0; }
 };
+
+inline std::span<const TokenId> Sequence::text() const {
+  return admitted ? std::span<const TokenId>(tokens) : request->submit.prompt;
+}
 
 }  // namespace loralei

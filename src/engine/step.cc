@@ -18,7 +18,7 @@ constexpr size_t kCandidatesMax = 64;
 // results of its own.
 int32_t EngineLoop::match_limit(const Sequence& sequence) const {
   const Request& request = *sequence.request;
-  int32_t limit = static_cast<int32_t>(sequence.tokens.size()) - 1;
+  int32_t limit = static_cast<int32_t>(sequence.text().size()) - 1;
   if (request.wants_prompt_logprobs()) limit = std::min(limit, request.prompt_logprobs_next - 1);
   if (request.submit.pooling == Pooling::kMean) limit = 0;
   return limit;
@@ -29,8 +29,8 @@ SeqState EngineLoop::state_of(const Sequence& sequence, int32_t computed, int32_
   SeqState state;
   state.id = sequence.id;
   state.order = sequence.order;
-  state.tokens = sequence.tokens.data();
-  state.known = static_cast<int32_t>(sequence.tokens.size());
+  state.tokens = sequence.text().data();
+  state.known = static_cast<int32_t>(sequence.text().size());
   state.computed = computed;
   state.blocks = blocks;
   state.blocks_exclusive = exclusive;
@@ -76,7 +76,7 @@ bool EngineLoop::plan() {
   const size_t candidates = std::min({room, waiting_.size(), kv_short_ ? size_t{1} : kCandidatesMax});
   for (size_t index = 0; index < candidates; ++index) {
     const Sequence& sequence = *waiting_[index];
-    const KvMatch match = kv.peek(sequence.request->key, sequence.tokens, match_limit(sequence));
+    const KvMatch match = kv.peek(sequence.request->key, sequence.text(), match_limit(sequence));
     waiting_states_.push_back(state_of(sequence, match.tokens(), match.blocks, match.evictable));
   }
   if (running_states_.empty() && waiting_states_.empty()) return false;
@@ -126,12 +126,13 @@ void EngineLoop::admit(Sequence& sequence) {
   Request& request = *sequence.request;
   const int32_t limit = match_limit(sequence);
   const int32_t length_max = request.prompt_size() + request.max_output;
-  sequence.lease = parts_.kv->match(request.key, sequence.tokens, limit, kv_blocks_for(length_max));
+  sequence.lease = parts_.kv->match(request.key, sequence.text(), limit, kv_blocks_for(length_max));
   sequence.computed = sequence.lease.shared() * kKvBlockTokens;
   sequence.phase = SeqPhase::kRunning;
   if (!sequence.admitted) {
     sequence.admitted = true;
     sequence.tokens.reserve(static_cast<size_t>(length_max));
+    sequence.tokens = request.submit.prompt;
     sequence.cached_tokens = sequence.computed;
     const SamplingParams& sampling = request.submit.sampling;
     if (sampling.grammar != nullptr)
@@ -160,7 +161,7 @@ void EngineLoop::commit_plan() {
   for (const SeqId id : planned_.impossible) {
     Sequence& sequence = *sequences_.at(id);
     end(sequence, EndReason::kError,
-        too_large("the text of " + std::to_string(sequence.tokens.size()) +
+        too_large("the text of " + std::to_string(sequence.text().size()) +
                   " tokens does not fit the KV cache; give it more memory"));
   }
   for (const SeqId id : planned_.admitted) admit(*sequences_.at(id));
