@@ -20,7 +20,8 @@ namespace loralei {
 namespace {
 
 constexpr int64_t kMaxAdapterConfigBytes = 4 * kMiB;
-// No vocabulary, so far less than a model; none of it is in the adapters' grant.
+// Far more than the tables of the largest adapters take; they are in no grant.
+constexpr int64_t kMaxAdapterHeaderBytes = 8 * kMiB;
 constexpr GgufLimits kAdapterGgufLimits{
     .head_bytes = 16 * kMiB, .metadata_bytes = 4 * kMiB, .pairs = 1024, .tensors = 1 << 14};
 constexpr int64_t kChunkBytes = kMiB;
@@ -320,7 +321,7 @@ Result<Source> read_source(const FileSystem& files, const Paths& paths) {
     return source;
   }
   TRY_ASSIGN(source.file.config_text, files.read_all(paths.config, kMaxAdapterConfigBytes));
-  TRY_ASSIGN(SafetensorsHeader header, read_safetensors(*source.weights));
+  TRY_ASSIGN(SafetensorsHeader header, read_safetensors(*source.weights, kMaxAdapterHeaderBytes));
   source.file.tensors = std::move(header.tensors);
   for (const ForeignTensor& tensor : header.foreign) source.foreign.push_back(tensor.name);
   return source;

@@ -284,6 +284,16 @@ TEST_F(LoadTest, NotStrictReportsInsteadOfRefusing) {
   EXPECT_FALSE(load({.strict = false}).ok());
 }
 
+TEST_F(LoadTest, AHeaderLargerThanAnyAdaptersIsNotRead) {
+  tensors.clear();
+  for (int i = 0; i < 100'000; ++i)
+    tensors["base_model.model.no.such.module.of.any.base." + std::to_string(i)] = matrix({1}, 0);
+  const auto refused = load({.strict = false});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("header"), std::string::npos) << refused.error().message;
+}
+
 TEST_F(LoadTest, MemoryIsBoundedBeforeAllocation) {
   const auto refused = load({.bytes_max = 100});
   ASSERT_TRUE(refused.ok()) << refused.error().message;

@@ -250,11 +250,15 @@ Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> head, int
   return header;
 }
 
-Result<SafetensorsHeader> read_safetensors(const File& file) {
+Result<SafetensorsHeader> read_safetensors(const File& file, int64_t header_bytes_max) {
   const int64_t file_bytes = file.size_bytes();
   std::vector<std::byte> head(static_cast<size_t>(std::min(file_bytes, kLengthBytes)));
   TRY(file.read_exact(0, head));
   TRY_ASSIGN(const int64_t length, header_length(head, file_bytes, file.path()));
+  if (length > header_bytes_max) {
+    return too_large(file.path() + ": its header takes " + format_bytes(length) + ", but at most " +
+                     format_bytes(header_bytes_max) + " are read here; save the file again without its metadata");
+  }
   head.resize(static_cast<size_t>(kLengthBytes + length));
   TRY(file.read_exact(kLengthBytes, std::span(head).subspan(kLengthBytes)));
   return parse_safetensors(head, file_bytes, file.path());

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/limits.h"
 #include "base/result.h"
 #include "formats/tensor_index.h"
 #include "sys/file.h"
@@ -36,7 +37,8 @@ struct SafetensorsHeader {
 // `head`: the file from its start, holding at least the whole header; `path` is for messages.
 Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> head, int64_t file_bytes,
                                             const std::string& path);
-Result<SafetensorsHeader> read_safetensors(const File& file);
+// header_bytes_max: beside the format's own limit; a longer header is too_large, and not read.
+Result<SafetensorsHeader> read_safetensors(const File& file, int64_t header_bytes_max = kMaxSafetensorsHeaderBytes);
 Result<SafetensorsHeader> read_safetensors(const FileSystem& files, const std::string& path);
 
 // One file name (without folder) for each tensor name. Names that leave the folder are refused.
