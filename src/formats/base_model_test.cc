@@ -2,6 +2,9 @@
 #include "formats/base_model.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "formats/json_util.h"
 #include "formats/model_tensors.h"
@@ -99,6 +102,21 @@ TEST(BaseModel, TensorsMustBeThoseOfTheConfig) {
   Directory bias;
   bias.tensors.push_back({"model.layers.0.self_attn.q_proj.bias", {8}});
   EXPECT_NE(bias.error().find("q_proj.bias"), std::string::npos);
+}
+
+// A loop of links stands for what the system does not tell about; a folder that may not be searched is another.
+TEST(BaseModel, WhatCannotBeLookedAtIsNotSaidToBeAbsent) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / ("loralei-loop-" + std::to_string(::getpid()));
+  fs::create_directories(folder);
+  fs::create_symlink("config.json", folder / "config.json");
+  for (const fs::path& path : {folder, folder / "config.json"}) {
+    const auto model = open_base_model(path.string());
+    ASSERT_FALSE(model.ok());
+    EXPECT_EQ(model.error().code, ErrorCode::kIo) << model.error().message;
+    EXPECT_NE(model.error().message.find("cannot inspect"), std::string::npos) << model.error().message;
+  }
+  fs::remove_all(folder);
 }
 
 TEST(BaseModel, SaysWhatAPathIsInstead) {

@@ -116,6 +116,12 @@ Result<FileStamp> PosixFileSystem::stamp(const std::string& path) const {
   return stamp_of(info);
 }
 
+Status FileSystem::is_told(const std::string& path) const {
+  auto found = stamp(path);
+  if (found.ok() || found.error().code == ErrorCode::kNotFound) return {};
+  return std::move(found).error();
+}
+
 Result<std::string> FileSystem::read_all(const std::string& path, int64_t limit_bytes) const {
   TRY_ASSIGN(const std::unique_ptr<File> file, open(path));
   const int64_t size_bytes = file->size_bytes();
