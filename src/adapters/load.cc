@@ -273,7 +273,7 @@ struct Paths {
 Result<Paths> adapter_paths(const FileSystem& files, const std::string& path) {
   switch (files.kind(path)) {
     case PathKind::kAbsent:
-      TRY(files.is_told(path));
+      TRY(files.check_visible(path));
       return not_found(path + ": does not exist");
     case PathKind::kFile:
       if (ends_with(path, ".gguf")) return Paths{"", path};
@@ -283,7 +283,7 @@ Result<Paths> adapter_paths(const FileSystem& files, const std::string& path) {
       break;
   }
   Paths paths{join_path(path, "adapter_config.json"), join_path(path, "adapter_model.safetensors")};
-  TRY(files.is_told(paths.config));
+  TRY(files.check_visible(paths.config));
   const bool has_config = files.kind(paths.config) == PathKind::kFile,
              has_weights = files.kind(paths.weights) == PathKind::kFile;
   if (!has_config) {

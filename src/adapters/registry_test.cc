@@ -535,14 +535,7 @@ TEST(Registry, ACommandForAMemberOfASumThatDoesNotFitSucceeds) {
   (void)world.replies();
   world.registry->load(7, "b", "", false);
   const std::vector<std::string> sum{"a", "b"};
-  auto outcome = AcquireOutcome::kWaiting;
-  for (int round = 0; round < 40 && outcome == AcquireOutcome::kWaiting; ++round) {
-    world.registry->begin_round();
-    outcome = world.registry->acquire(sum, 100, 0, pins, error);
-    world.registry->pump();
-    world.finish_one();
-  }
-  EXPECT_EQ(outcome, AcquireOutcome::kFailed);
+  EXPECT_EQ(world.use(sum, pins, error), AcquireOutcome::kFailed);
   EXPECT_NE(error.message.find("together"), std::string::npos) << error.message;
   world.settle();
   const auto replies = world.replies();
@@ -560,14 +553,7 @@ TEST(Registry, ASumWithAMemberThatCanNeverFitNamesThatMember) {
   const std::vector<std::string> sum{"a", "huge"};
   Error error;
   std::vector<AdapterPin> pins;
-  auto outcome = AcquireOutcome::kWaiting;
-  for (int round = 0; round < 40 && outcome == AcquireOutcome::kWaiting; ++round) {
-    world.registry->begin_round();
-    outcome = world.registry->acquire(sum, 100, 0, pins, error);
-    world.registry->pump();
-    world.finish_one();
-  }
-  EXPECT_EQ(outcome, AcquireOutcome::kFailed);
+  EXPECT_EQ(world.use(sum, pins, error), AcquireOutcome::kFailed);
   EXPECT_NE(error.message.find("\"huge\" was not loaded"), std::string::npos) << error.message;
 }
 

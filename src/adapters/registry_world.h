@@ -78,9 +78,13 @@ struct RegistryWorld {
   }
   // One request that tries until it is answered.
   AcquireOutcome use(const std::string& name, std::vector<AdapterPin>& pins, Error& error, uint64_t texts = 0) {
-    const uint64_t since = registry->serial(), mine = ++order;
     const std::string names[] = {name};
     const uint64_t made_with[] = {texts};
+    return use(names, pins, error, made_with);
+  }
+  AcquireOutcome use(std::span<const std::string> names, std::vector<AdapterPin>& pins, Error& error,
+                     std::span<const uint64_t> made_with = {}) {
+    const uint64_t since = registry->serial(), mine = ++order;
     for (int round = 0; round < 20; ++round) {
       registry->begin_round();
       const auto outcome = registry->acquire(names, mine, since, pins, error, made_with);

@@ -2,45 +2,68 @@
 #include "engine/allocation_counter.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <new>
 
 namespace {
+
 thread_local bool counting = false;
-thread_local int64_t allocations = 0;
+thread_local loralei::testing_support::Allocated allocated;
+
+[[gnu::noinline]] void release(void* memory) {
+  if (counting && memory != nullptr) allocated.live_bytes -= static_cast<int64_t>(malloc_usable_size(memory));
+  std::free(memory);
+}
+
 }  // namespace
 
 // A plain malloc that counts. In a file of its own, so that no caller sees through it.
 void* operator new(size_t bytes) {
-  if (counting) ++allocations;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  std::abort();
+  void* const memory = std::malloc(bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) std::abort();
+  if (counting) {
+    const auto size = static_cast<int64_t>(malloc_usable_size(memory));
+    ++allocated.count;
+    allocated.bytes += size;
+    allocated.live_bytes += size;
+    allocated.peak_bytes = std::max(allocated.peak_bytes, allocated.live_bytes);
+  }
+  return memory;
 }
 // Sanitizers bring one of their own, whose memory std::free would not take.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return operator new(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete(void* memory, size_t) noexcept { release(memory); }
 
 namespace loralei::testing_support {
 
 void start_counting_allocations() {
-  allocations = 0;
+  allocated = {};
   counting = true;
 }
 
-int64_t stop_counting_allocations() {
+Allocated stop_counting_allocations() {
   counting = false;
-  return allocations;
+  return allocated;
 }
 
 namespace {
 
 TEST(AllocationCounter, SeesAllocations) {
   start_counting_allocations();
-  const auto number = std::make_unique<int>(1);
-  EXPECT_EQ(stop_counting_allocations(), 1);
+  auto number = std::make_unique<int64_t>(1);
+  const auto kept = std::make_unique<int64_t[]>(100);
+  number.reset();
+  const Allocated seen = stop_counting_allocations();
+  EXPECT_EQ(seen.count, 2);
+  EXPECT_GE(seen.live_bytes, 800);
+  EXPECT_GE(seen.peak_bytes, 808);
+  EXPECT_EQ(seen.bytes, seen.peak_bytes);
+  EXPECT_LT(seen.live_bytes, seen.peak_bytes);
 }
 
 }  // namespace

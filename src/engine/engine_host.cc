@@ -95,6 +95,12 @@ MemoryRequest memory_request(const EngineOptions& options, const ModelConfig& co
   return request;
 }
 
+// A damaged file that the server reads of itself is nothing that a caller named.
+Status not_the_callers(Status status) {
+  if (status.ok() || status.error().code != ErrorCode::kCorrupt) return status;
+  return Error{ErrorCode::kInternal, std::move(status).error().message};
+}
+
 constexpr int64_t kOtherReserve = 24 * kMiB;  // code, vocabulary and connections still to come
 
 int64_t process_bytes() {
@@ -336,7 +342,7 @@ Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& 
   log.log(LogLevel::kInfo, text);
   if (!status.ok())
     return std::move(status).error().with_context("The memory budget is " + format_bytes(budget) +
-                                                  " now, but fewer weights are in memory than it has room for");
+                                                  " now, but not all weights could be read");
   return {};
 }
 
@@ -397,10 +403,10 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
     if (raw->parts_->device != nullptr) {
       return unsupported("The memory budget cannot change while a GPU computes; restart with another --memory-budget.");
     }
-    return raw->prepare_budget(bytes, idle_adapter_bytes, stop, log);
+    return not_the_callers(raw->prepare_budget(bytes, idle_adapter_bytes, stop, log));
   };
   engine.memory.apply = [raw = host.get(), &log](int64_t bytes, const RoomMaker& room) {
-    return raw->apply_budget(bytes, room, log);
+    return not_the_callers(raw->apply_budget(bytes, room, log));
   };
   engine.memory.kv_blocks_max = parts.kv_blocks_max;
   engine.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + parts.computed_by +

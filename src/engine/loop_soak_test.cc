@@ -52,7 +52,7 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
     world.loop->turn(world.messages, output);
     world.loop->fill_adapters(listed);  // as stats() asks for it now and then
   }
-  const int64_t allocations = stop_counting_allocations();
+  const int64_t allocations = stop_counting_allocations().count;
   EXPECT_EQ(world.stats().running, 8);
   if (drafts) {
     EXPECT_GT(output.tokens.size(), 600u);

@@ -63,7 +63,7 @@ void join_eos(std::vector<TokenId>& eos, const std::vector<TokenId>& more) {
 
 Result<BaseModelFile> open_directory(const FileSystem& files, const std::string& path) {
   const std::string config_path = join_path(path, "config.json");
-  TRY(files.is_told(config_path));
+  TRY(files.check_visible(config_path));
   if (files.kind(config_path) != PathKind::kFile) return not_a_model_directory(files, path);
   BaseModelFile model;
   model.path = path;
@@ -169,7 +169,7 @@ Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path
 Result<BaseModelFile> open_base_model(const FileSystem& files, const std::string& path) {
   switch (files.kind(path)) {
     case PathKind::kAbsent:
-      TRY(files.is_told(path));
+      TRY(files.check_visible(path));
       return not_found(path +
                        ": does not exist (a model is a Hugging Face directory or a .gguf file on this machine; nothing "
                        "is downloaded)");

@@ -9,7 +9,11 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
-  const auto parsed = loralei::parse_gguf(bytes, static_cast<int64_t>(size), "fuzz");
+  const auto file_bytes = static_cast<int64_t>(size);
+  const auto bounded =
+      loralei::parse_gguf(bytes, file_bytes, "fuzz", {.metadata_bytes = 1024, .pairs = 4, .tensors = 4});
+  const auto parsed = loralei::parse_gguf(bytes, file_bytes, "fuzz");
+  CHECK(parsed.ok() || !bounded.ok());  // a bound refuses, it makes nothing readable
   if (!parsed.ok()) return 0;
   CHECK(parsed->has_value());  // the whole file was given
   const loralei::GgufFile& file = **parsed;

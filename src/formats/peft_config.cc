@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kMaxAdapterConfigBytes = 4 * kMiB;
 constexpr size_t kMaxNames = 20000;              // of modules in a list
 constexpr size_t kMaxPatterns = 4096;            // regular expressions, of all keys together
+constexpr size_t kMaxLayersPatterns = 1000;      // of them: these are tried at any place of a name
 constexpr size_t kMaxPatternBytes = 256 * kKiB;  // of their text; compiled they take about a hundred times as much
 constexpr int64_t kMaxTokens = 1 << 20;
 
@@ -224,6 +225,8 @@ class Reader {
     TRY_ASSIGN(auto patterns, json_strings(root_, "layers_pattern", path_));
     if (patterns) config_.layers_patterns = std::move(*patterns);
     if (config_.layers_patterns.size() == 1 && config_.layers_patterns[0].empty()) config_.layers_patterns.clear();
+    if (config_.layers_patterns.size() > kMaxLayersPatterns)
+      return too_large(path_ + ": \"layers_pattern\" has too many entries");
     const bool text = config_.target_pattern.has_value() || config_.all_linear;
     if (text && (config_.layers || !config_.layers_patterns.empty())) {
       return invalid_argument(path_ +
@@ -265,6 +268,8 @@ class Reader {
       if (!object) continue;
       if (!object->is_object())
         return corrupt(path_ + ": \"" + std::string(key) + "\" must be an object, but it is " + json_brief(*object));
+      if (object->size() > kMaxPatterns)
+        return too_large(path_ + ": \"" + std::string(key) + "\" has too many entries");
       const std::string place = path_ + ": in \"" + key + "\"";
       const bool ranks = std::string_view(key) == "rank_pattern";
       for (const std::string& name : key_order(key)) {

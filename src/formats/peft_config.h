@@ -6,8 +6,9 @@
 // PEFT's LoraConfig knows is in one table (peft_config.cc, explained in docs/peft-keys.md): applied, harmless, or
 // refused by name unless neutral; a key that nobody knows is refused unless its value is null, false or empty.
 // Semantics are those of PEFT 0.21 (tuners_utils.check_target_module_exists, utils.other.get_pattern_key,
-// lora.layer.update_layer). Failure: corrupt (not JSON, wrong type), unsupported (key and value named),
-// invalid_argument (impossible values, broken patterns).
+// lora.layer.update_layer). Untrusted input: lists are bounded, and patterns in number and length before any is
+// compiled. Failure: corrupt (not JSON, wrong type), unsupported (key and value named), invalid_argument (impossible
+// values, broken patterns), too_large (beyond a bound).
 #pragma once
 
 #include <cstdint>

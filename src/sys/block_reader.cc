@@ -152,7 +152,6 @@ class PoolBlockReader final : public BlockReader {
 // the core.
 class Ring {
  public:
-  // Negative errno on refusal.
   static Result<std::unique_ptr<Ring>> make(unsigned entries) {
     auto ring = std::unique_ptr<Ring>(new Ring());
     io_uring_params params{};

@@ -116,7 +116,7 @@ Result<FileStamp> PosixFileSystem::stamp(const std::string& path) const {
   return stamp_of(info);
 }
 
-Status FileSystem::is_told(const std::string& path) const {
+Status FileSystem::check_visible(const std::string& path) const {
   auto found = stamp(path);
   if (found.ok() || found.error().code == ErrorCode::kNotFound) return {};
   return std::move(found).error();

@@ -57,9 +57,9 @@ class FileSystem {
   virtual Result<FileStamp> stamp(const std::string& path) const = 0;
 
   bool exists(const std::string& path) const { return kind(path) != PathKind::kAbsent; }
-  // Why kind() calls a path absent, where it may be there all the same: a folder that may not be searched, a loop of
-  // links. Ok: it is there, or is not.
-  Status is_told(const std::string& path) const;
+  // An error where the system does not tell whether the path is there, which kind() calls absent: a folder that may
+  // not be searched, a loop of links.
+  Status check_visible(const std::string& path) const;
   // The whole file; one larger than `limit_bytes` is refused (too_large, with both numbers) before anything is
   // allocated.
   Result<std::string> read_all(const std::string& path, int64_t limit_bytes) const;

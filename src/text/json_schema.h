@@ -9,7 +9,7 @@
 // model keeps to what is documented). oneOf is read as anyOf. Numbers with bounds have no exponent. Failure:
 // invalid_argument naming the keyword and its path for anything that would change what is valid and is not supported
 // (never ignored), too_large beyond the limits below, naming the part that goes beyond them. A compilation takes at
-// most a fraction of a second and 100 MB, whatever the schema: equal references, patterns and lengths are compiled
+// most a fraction of a second and 128 MiB, whatever the schema: equal references, patterns and lengths are compiled
 // once, and what is read, copied and compared otherwise is counted. Source: JSON Schema 2020-12 with draft 7's
 // items/additionalItems, OpenAPI's nullable.
 #pragma once

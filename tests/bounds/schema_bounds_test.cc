@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "base/units.h"
-#include "support/allocation_counter.h"
+#include "engine/allocation_counter.h"
 #include "text/json_schema.h"
 
 namespace loralei {
 namespace {
 
-using test::Allocated;
+using testing_support::Allocated;
 
 constexpr int64_t kMaxPeakBytes = 128 * kMiB;
 constexpr int64_t kMaxAllocatedBytes = 1024 * kMiB;
@@ -22,9 +22,9 @@ struct Compiled {
 
 template <typename Compile>
 Compiled measure(Compile compile) {
-  test::begin_counting_bytes();
+  testing_support::start_counting_allocations();
   Result<GrammarPtr> program = compile();
-  return {std::move(program), test::end_counting_bytes()};
+  return {std::move(program), testing_support::stop_counting_allocations()};
 }
 
 Compiled expect_bounded(const std::string& schema) {
@@ -63,6 +63,17 @@ std::string list(int count, const std::string& item) {
   return out;
 }
 
+// The inside of a class: `count` characters from `first` on, as JSON writes "\\uXXXX".
+std::string escapes(int first, int step, int count) {
+  std::string out;
+  for (int i = 0; i < count; ++i) {
+    char escape[8];
+    std::snprintf(escape, sizeof escape, "\\\\u%04x", static_cast<unsigned>(first + i * step));
+    out += escape;
+  }
+  return out;
+}
+
 TEST(SchemaBounds, CountsAndDigitsFillAGrammarToItsLimit) {
   // A few kilobytes each.
   expect_refused(
@@ -81,12 +92,7 @@ TEST(SchemaBounds, CountsAndDigitsFillAGrammarToItsLimit) {
 
 // The same part used again and again is compiled once, also with annotations or "nullable" beside the reference.
 TEST(SchemaBounds, EqualReferencesAreCompiledOnce) {
-  std::string pattern = "[";
-  for (int c = 0x9000; c > 0x9000 - 2 * 2500; c -= 2) {
-    char escape[8];
-    std::snprintf(escape, sizeof escape, "\\\\u%04x", static_cast<unsigned>(c));
-    pattern += escape;
-  }
+  const std::string pattern = "[" + escapes(0x9000, -2, 2500);
   const std::string defs = R"("$defs": {"s": {"type": "string", "pattern": ")" + pattern + R"(]"}})";
   expect_compiled("{" + defs + R"(, "anyOf": [)" +
                   list(9000, R"({"$ref": "#/$defs/s", "nullable": true, "title": "t%"})") + "]}");
@@ -102,12 +108,7 @@ TEST(SchemaBounds, EqualReferencesAreCompiledOnce) {
 }
 
 TEST(SchemaBounds, ReferencesThatDifferAreBounded) {
-  std::string pattern = "[";
-  for (int c = 0x9000; c > 0x9000 - 2 * 2500; c -= 2) {
-    char escape[8];
-    std::snprintf(escape, sizeof escape, "\\\\u%04x", static_cast<unsigned>(c));
-    pattern += escape;
-  }
+  const std::string pattern = "[" + escapes(0x9000, -2, 2500);
   expect_refused(R"({"$defs": {"s": {"type": "string", "pattern": ")" + pattern + R"(]"}}, "anyOf": [)" +
                      list(9000, R"({"$ref": "#/$defs/s", "minLength": %})") + "]}",
                  "#/anyOf/");
@@ -162,12 +163,7 @@ TEST(SchemaBounds, PatternsAreReadOnce) {
   EXPECT_TRUE(whole.program.ok());
   EXPECT_LE(whole.cost.peak_bytes, kMaxPeakBytes);
   // Classes that begin alike and are repeated.
-  std::string classes;
-  for (char32_t c = 0; c < 1100; ++c) {
-    char escape[8];
-    std::snprintf(escape, sizeof escape, "\\\\u%04x", static_cast<unsigned>(0x4E00 + 2 * c));
-    classes += escape;
-  }
+  const std::string classes = escapes(0x4E00, 2, 1100);
   expect_bounded(R"({"properties": {)" + list(100, R"("p%": {"pattern": "^[)" + classes + R"(\\u80%]{2000}$"})") +
                  "}}");
 }
