@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // tile_bench [format] [tables] [rounds] [rows] [threads] [ahead], lists separated by commas: the integer products of
 // one step of a 1.1B Llama without its head, by rows and threads, as a fraction of what memory and dot products allow;
-// with `ahead`, asking for weights so many bytes early (TileTuning), in turn. Built with LORALEI_BENCHES=ON. Layers
-// have weights of their own, so that none is still in a cache when it comes again (unless a cache holds them all).
+// with `ahead`, asking for weights so many bytes early (TileTuning), in turn: 3584, 3584@2 for the second-level cache,
+// 0 not at all. Built with LORALEI_BENCHES=ON. Layers have weights of their own, so that none is still in a cache when
+// it comes again (unless a cache holds them all).
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -128,9 +129,17 @@ int run(int argc, char** argv) {
   std::vector<HostBuffer> y;
   for (int i = 0; i < 3; ++i) y.push_back(HostBuffer::allocate(int64_t{kRowsMax} * kFfn * 4, PageSize::kHuge).value());
   const std::vector<std::string> rows_list = list_of(argc > 4 ? argv[4] : "1,2,4,6,8,12,16,24,32,64,128,512");
-  std::vector<int32_t> aheads;
-  for (const std::string& bytes : list_of(argc > 6 ? argv[6] : "")) aheads.push_back(std::atoi(bytes.c_str()));
-  if (aheads.empty()) aheads.push_back(TileTuning().ahead_bytes);
+  struct Way {
+    std::string name;
+    TileTuning tuning;
+  };
+  std::vector<Way> ways;
+  for (const std::string& name : list_of(argc > 6 ? argv[6] : "")) {
+    Way& way = ways.emplace_back(Way{" ahead " + name, {}});
+    way.tuning.unasked_rows.fill(0);
+    way.tuning.tiles_asked.fill({std::atoi(name.c_str()), name.ends_with("@2")});
+  }
+  if (ways.empty()) ways.push_back({});
   for (const std::string& threads_text : list_of(argc > 5 ? argv[5] : "1,2")) {
     const int threads = std::max(1, std::atoi(threads_text.c_str()));
     ThreadPool pool(threads);
@@ -150,11 +159,11 @@ int run(int argc, char** argv) {
       const int32_t rows = std::clamp(std::atoi(rows_text.c_str()), 1, kRowsMax);
       read_gb_s = std::max(read_gb_s, probe_read_gb_s(pool, clock, {.rounds = 2}).value());
       int8_gop_s = std::max(int8_gop_s, probe_int8_gop_s(pool, clock, 2));
-      std::vector<std::vector<double>> seconds(tables.size() * aheads.size());
+      std::vector<std::vector<double>> seconds(tables.size() * ways.size());
       for (int round = 0; round < (rows > 100 ? std::min(rounds, 3) : rounds); ++round) {
         for (size_t i = 0; i < seconds.size(); ++i) {
-          ctx.tuning.ahead_bytes = aheads[i % aheads.size()];
-          seconds[i].push_back(step_s(*tables[i / aheads.size()], ctx, clock, weights, dtype, rows, x, y));
+          ctx.tuning = ways[i % ways.size()].tuning;
+          seconds[i].push_back(step_s(*tables[i / ways.size()], ctx, clock, weights, dtype, rows, x, y));
         }
       }
       const double bytes_s = static_cast<double>(weights.memory.size_bytes()) / read_gb_s * 1e-9;
@@ -164,8 +173,7 @@ int run(int argc, char** argv) {
       for (size_t i = 0; i < seconds.size(); ++i) {
         std::sort(seconds[i].begin(), seconds[i].end());
         const double median_s = seconds[i][seconds[i].size() / 2];
-        std::printf("  %s", tables[i / aheads.size()]->name);
-        if (aheads.size() > 1) std::printf(" ahead %d", aheads[i % aheads.size()]);
+        std::printf("  %s%s", tables[i / ways.size()]->name, ways[i % ways.size()].name.c_str());
         std::printf(" %7.2f ms (best %7.2f) %4.2f", median_s * 1e3, seconds[i][0] * 1e3,
                     std::max(bytes_s, ops_s) / median_s);
       }

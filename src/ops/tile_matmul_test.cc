@@ -138,12 +138,25 @@ TEST_P(TileMatmul, AskingAheadDoesNotShow) {
     const std::vector<float> x = random_floats(prng, rows * in);
     const std::vector<float> want = run(ref_op_table(), 1, weights.view, x, rows);
     for (const int32_t ahead : {0, 896, 3584, 1 << 30}) {
-      TileTuning tuning;
-      tuning.ahead_bytes = ahead;
-      EXPECT_TRUE(same_bits(run(table(), 2, weights.view, x, rows, nullptr, nullptr, tuning), want))
-          << dtype_info(dtype).name << " ahead " << ahead;
+      for (const bool second_level : {false, true}) {
+        TileTuning tuning;
+        tuning.unasked_rows.fill(0);
+        tuning.tiles_asked.fill({ahead, second_level});
+        EXPECT_TRUE(same_bits(run(table(), 2, weights.view, x, rows, nullptr, nullptr, tuning), want))
+            << dtype_info(dtype).name << " ahead " << ahead << " to the second level " << second_level;
+      }
     }
   }
+}
+
+TEST(TileTuning, UpToSomeRowsNothingIsAskedFor) {
+  TileTuning tuning;
+  tuning.tiles_asked.fill({.ahead_bytes = 896});
+  tuning.unasked_rows.fill(0);
+  tuning.unasked_rows[static_cast<size_t>(DType::kQ8_0)] = 4;
+  EXPECT_EQ(tuning.asked(DType::kQ8_0, 4), WeightsAsked{});
+  EXPECT_EQ(tuning.asked(DType::kQ8_0, 5), WeightsAsked{.ahead_bytes = 896});
+  EXPECT_EQ(tuning.asked(DType::kQ4_0, 1), WeightsAsked{.ahead_bytes = 896});
 }
 
 // Up to how many rows tiles stay packed. Five tiles, so that one is without another to pair with.

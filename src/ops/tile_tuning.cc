@@ -51,14 +51,21 @@ int32_t matrix_rows(OpContext& ctx, const OpTable& table, DType dtype, Trial& tr
 }  // namespace
 
 // Intel's prefetchers run far ahead of a stream within its page, so it is enough to call lines to the first-level
-// cache. AMD's stay close: lines are asked for about as early as memory takes to answer. AMD's dot products leave two
-// of its four vector units free, which unpack.
+// cache. AMD's stay close: lines are asked for about as early as memory takes to answer. Zen 4's alone are faster than
+// that as long as little is computed for each line; where more is, or a block's sections are three streams, lines are
+// best brought to the second-level cache. AMD's dot products leave two of its four vector units free, which unpack.
 TileTuning::TileTuning() {
   matrix_rows.fill(12);
-  const bool amd = host_vendor() == CpuVendor::kAmd;
+  const bool amd = host_vendor() == CpuVendor::kAmd, zen4 = amd && host_family() == 25;
   packed_rows = amd ? 16 : 8;
-  ahead_bytes = amd ? 3584 : 896;
-  ask_for_rows = amd;
+  tiles_asked.fill({.ahead_bytes = amd ? 3584 : 896});
+  unasked_rows.fill(0);
+  ask_for_rows = zen4 ? AskForRows::kSideBySide : amd ? AskForRows::kAlways : AskForRows::kNever;
+  if (!zen4) return;
+  for (const DType format : {DType::kQ8_0, DType::kQ5_K, DType::kQ6_K})
+    tiles_asked[static_cast<size_t>(format)].second_level = true;
+  unasked_rows[static_cast<size_t>(DType::kQ8_0)] = 4;
+  for (const DType format : {DType::kQ4_0, DType::kQ4_1, DType::kQ4_K}) unasked_rows[static_cast<size_t>(format)] = 2;
 }
 
 void tune_tiles(OpContext& ctx, const OpTable& table, std::span<const DType> formats, const Clock& clock) {

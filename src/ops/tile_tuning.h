@@ -20,21 +20,47 @@ namespace loralei {
 struct OpContext;
 struct OpTable;
 
+// How early a product asks for its weights, and where they are brought: lines of the first-level cache are few, and
+// what waits there long is in the way.
+struct WeightsAsked {
+  int32_t ahead_bytes = 0;  // of a tile; 0: nothing is asked for
+  bool second_level = false;
+
+  bool operator==(const WeightsAsked&) const = default;
+};
+
+// Plain layout: how a product with few rows of inputs takes its rows of weights, and whether it asks for those that
+// come next.
+struct RowsAsked {
+  bool in_order = false;  // one after the other, else several side by side: many streams
+  bool asks = false;
+};
+enum class AskForRows : uint8_t { kNever, kSideBySide, kAlways };
+
 struct TileTuning {
   // From how many rows of a call on the matrix unit takes over from vectors, by format (tables that have one).
   std::array<int32_t, kDTypeCount> matrix_rows;
   // Calls of up to so many rows multiply packed tiles, unpacked anew for every eight rows; more rows get them written
   // out once. Eight where unpacking takes the dot products' place, sixteen (the most that is tried) where it does not.
   int32_t packed_rows;
-  // How a product with few rows asks for its weights: how far ahead in tiles, and whether for the rows that come next
-  // in plain layout, where one row of inputs (up to three rounded ones) then meets one row of weights after the other.
-  // Not measured at start, since what memory gives changes from moment to moment on a shared machine, but known of the
-  // processor's maker.
-  int32_t ahead_bytes;
-  bool ask_for_rows;
+  // How a product with few rows asks for its weights. Not measured at start, since what memory gives changes from
+  // moment to moment on a shared machine, but known of the processor.
+  std::array<WeightsAsked, kDTypeCount> tiles_asked;  // by format
+  // Up to so many rows compute so little that the processor brings the weights faster if nothing is asked for.
+  std::array<int32_t, kDTypeCount> unasked_rows;
+  AskForRows ask_for_rows;  // kNever: always side by side
 
   TileTuning();
   int32_t of(DType dtype) const { return matrix_rows[static_cast<size_t>(dtype)]; }
+  WeightsAsked asked(DType dtype, int rows) const {
+    const auto format = static_cast<size_t>(dtype);
+    return rows <= unasked_rows[format] ? WeightsAsked{} : tiles_asked[format];
+  }
+  // `fewest`: as few rows of inputs as can meet the weights one after the other (one, or up to three rounded ones).
+  RowsAsked rows_asked(bool fewest) const {
+    const bool in_order = fewest && ask_for_rows != AskForRows::kNever;
+    return {in_order, ask_for_rows == AskForRows::kAlways || (ask_for_rows == AskForRows::kSideBySide && !in_order)};
+  }
 };
 
 // Sets ctx.tuning for `formats`. Tables with one kernel for each number of rows are left as they are.

@@ -211,6 +211,18 @@ CpuVendor cpu_vendor() {
   return CpuVendor::kOther;
 }
 
+int cpu_family() {
+#if defined(__x86_64__)
+  unsigned signature = 0, rest[3] = {};
+  if (__get_cpuid(1, &signature, &rest[0], &rest[1], &rest[2]) == 0) return 0;
+  constexpr unsigned kExtended = 15;  // the base field is full: the extended one is added
+  const unsigned base = signature >> 8 & 15, extended = signature >> 20 & 255;
+  return static_cast<int>(base == kExtended ? base + extended : base);
+#else
+  return 0;
+#endif
+}
+
 std::string cpu_model_name() {
   const Result<std::string> info = read_proc_file("/proc/cpuinfo");
   if (!info.ok()) return "unknown";

@@ -30,6 +30,7 @@ bool request_amx();
 std::string isa_text(const CpuIsa& isa);  // "avx2 avx512 avx512_vnni", "neon dotprod", or "none"
 enum class CpuVendor { kIntel, kAmd, kOther };
 CpuVendor cpu_vendor();        // Hygon's processors are AMD's design and count as such
+int cpu_family();              // as the maker counts them (AMD: 25 Zen 3 and 4, 26 Zen 5); 0 where that is not told
 std::string cpu_model_name();  // as /proc/cpuinfo tells; "unknown" otherwise
 
 // CPUs this process may keep busy: the affinity mask, cut by the cgroup quota (rounded up, at least 1).

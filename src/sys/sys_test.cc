@@ -279,12 +279,16 @@ TEST(Machine, FiguresArePlausible) {
 }
 
 #if defined(__x86_64__)
-TEST(Machine, TheVendorIsTheOneLinuxNames) {
+TEST(Machine, VendorAndFamilyAreThoseLinuxNames) {
   const std::optional<std::string> info = read_system_text("/proc/cpuinfo");
   ASSERT_TRUE(info.has_value());
   const bool intel = info->find("GenuineIntel") != std::string::npos;
   const bool amd = info->find("AuthenticAMD") != std::string::npos || info->find("HygonGenuine") != std::string::npos;
   EXPECT_EQ(cpu_vendor(), intel ? CpuVendor::kIntel : amd ? CpuVendor::kAmd : CpuVendor::kOther);
+  const std::string key = "cpu family\t: ";
+  const size_t family = info->find(key);
+  ASSERT_NE(family, std::string::npos);
+  EXPECT_EQ(cpu_family(), std::atoi(info->c_str() + family + key.size()));
 }
 #endif
 

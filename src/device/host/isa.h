@@ -8,5 +8,6 @@ namespace loralei {
 
 inline CpuIsa host_isa() { return detect_isa(); }
 inline CpuVendor host_vendor() { return cpu_vendor(); }
+inline int host_family() { return cpu_family(); }
 
 }  // namespace loralei

@@ -68,18 +68,24 @@ LORALEI_INLINE void pair_dots(const TileSections (&at)[kPair], int half, const s
   }
 }
 
-// Asks for what the pair needs `ahead` bytes later (TileTuning): its own tiles' blocks, and behind their end those of
-// the next pair, which lie there. Where that is close, the hardware has brought two streams of weights to the
-// second-level cache in time by itself, but for the begin of each page. The sections of a block of 256 are read side by
-// side, so what is needed first lies far behind its begin.
+// Asks for what the pair needs some bytes later (TileTuning): its own tiles' blocks, and behind their end those of the
+// next pair, which lie there. Where that is close, the hardware has brought two streams of weights to the second-level
+// cache in time by itself, but for the begin of each page. The sections of a block of 256 are read side by side, so
+// what is needed first lies far behind its begin.
 template <class Format, int kBytes>
-LORALEI_INLINE void prefetch_pair(const std::byte* first, const std::byte* second, int64_t ahead) {
+LORALEI_INLINE void prefetch_pair(const std::byte* first, const std::byte* second, WeightsAsked asked) {
   constexpr int kFirstNeeded = Format::kQuants == 2048 ? Format::kHead + Format::kHigh : 0;
-  first += ahead + kFirstNeeded;
-  second += ahead + kFirstNeeded;
+  if (asked.ahead_bytes == 0) return;
+  first += asked.ahead_bytes + kFirstNeeded;
+  second += asked.ahead_bytes + kFirstNeeded;
+  if (asked.second_level) {
+    bring_lines<kBytes>(first);
+    bring_lines<kBytes>(second);
+    return;
+  }
   call_lines<kBytes>(first);
   call_lines<kBytes>(second);
-  if (ahead >= static_cast<int64_t>(kPage) / 2) return;
+  if (asked.ahead_bytes >= static_cast<int32_t>(kPage) / 2) return;
   prefetch_next_page<kBytes>(first);
   prefetch_next_page<kBytes>(second);
 }
@@ -100,11 +106,11 @@ constexpr int pair_pass(int rows) { return rows <= kPackedRows ? rows : rows / 2
 
 template <class Format, int kRows>
 LORALEI_INLINE void pair_32(const std::byte* first, const std::byte* second, const std::byte* x, int64_t blocks,
-                            int64_t ahead, float* sums) {
+                            WeightsAsked asked, float* sums) {
   constexpr int kBytes = block_bytes<Format>();
   for (int64_t b = 0; b < blocks; ++b, first += kBytes, second += kBytes, x += group_block_bytes(kRows)) {
     keep_in_memory(sums);
-    prefetch_pair<Format, kBytes>(first, second, ahead);
+    prefetch_pair<Format, kBytes>(first, second, asked);
     const TileSections at[kPair] = {first_block<Format>(first), first_block<Format>(second)};
     constexpr int kPass = pair_pass(kRows);
     LORALEI_UNROLL
@@ -131,12 +137,12 @@ LORALEI_INLINE F pair_numbers(const float* numbers, int first, int index) {
 // mins [kPair][8][16].
 template <class Format, int kRows, int kPart>
 LORALEI_INLINE void pair_part(const std::byte* first, const std::byte* second, int half, const std::byte* x,
-                              const float* scales, const float* mins, int64_t ahead, float* sums) {
+                              const float* scales, const float* mins, WeightsAsked asked, float* sums) {
   using Block = BlockOf256<Format, kPart>;
   constexpr int kBytes = block_bytes<Format>() / 8;
   const int sub = 4 * half + kPart;
   keep_in_memory(sums);
-  prefetch_pair<Format, kBytes>(first + sub * kBytes, second + sub * kBytes, ahead);
+  prefetch_pair<Format, kBytes>(first + sub * kBytes, second + sub * kBytes, asked);
   const TileSections at[kPair] = {first_block<Format>(first), first_block<Format>(second)};
   x += kPart * group_block_bytes(kRows);
   constexpr int kPass = pair_pass(kRows);
@@ -163,29 +169,29 @@ LORALEI_INLINE void pair_part(const std::byte* first, const std::byte* second, i
 
 template <class Format, int kRows>
 LORALEI_INLINE void pair_256(const std::byte* first, const std::byte* second, const std::byte* x, int64_t blocks,
-                             int64_t ahead, float* sums) {
+                             WeightsAsked asked, float* sums) {
   alignas(64) float scales[kPair * 16 * kLanes], mins[kPair * 8 * kLanes];
   for (int64_t b = 0; b < blocks; ++b, first += block_bytes<Format>(), second += block_bytes<Format>()) {
     Format::scales(first_block<Format>(first), 0, scales, mins);
     Format::scales(first_block<Format>(second), 0, scales + 16 * kLanes, mins + 8 * kLanes);
     for (int half = 0; half < 2; ++half, x += 4 * group_block_bytes(kRows)) {
-      pair_part<Format, kRows, 0>(first, second, half, x, scales, mins, ahead, sums);
-      pair_part<Format, kRows, 1>(first, second, half, x, scales, mins, ahead, sums);
-      pair_part<Format, kRows, 2>(first, second, half, x, scales, mins, ahead, sums);
-      pair_part<Format, kRows, 3>(first, second, half, x, scales, mins, ahead, sums);
+      pair_part<Format, kRows, 0>(first, second, half, x, scales, mins, asked, sums);
+      pair_part<Format, kRows, 1>(first, second, half, x, scales, mins, asked, sums);
+      pair_part<Format, kRows, 2>(first, second, half, x, scales, mins, asked, sums);
+      pair_part<Format, kRows, 3>(first, second, half, x, scales, mins, asked, sums);
     }
   }
 }
 
 // Two tiles, or one as both, times a group of kRows rows; sums [kPair][kWideSums], of each the first [kRows][16].
 template <class Format, int kRows>
-void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, int64_t ahead, float* sums) {
+void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, WeightsAsked asked, float* sums) {
   alignas(64) float pairs[kRows * kPair * kRowTile] = {};
   const std::byte *const first = tiles.tile[0].data, *const second = tiles.tile[tiles.count - 1].data;
   if constexpr (Format::kQuants == 2048) {
-    pair_256<Format, kRows>(first, second, x, cols / 256, ahead, pairs);
+    pair_256<Format, kRows>(first, second, x, cols / 256, asked, pairs);
   } else {
-    pair_32<Format, kRows>(first, second, x, cols / 32, ahead, pairs);
+    pair_32<Format, kRows>(first, second, x, cols / 32, asked, pairs);
   }
   for (int i = 0; i < kRows; ++i) {
     for (int v = 0; v < kPair; ++v)
@@ -193,7 +199,7 @@ void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, int64_
   }
 }
 
-using PairKernel = void (*)(const TileRun& tiles, int64_t cols, const std::byte* x, int64_t ahead, float* sums);
+using PairKernel = void (*)(const TileRun& tiles, int64_t cols, const std::byte* x, WeightsAsked asked, float* sums);
 template <class Format>
 PairKernel pair_kernel_of(int kind) {
   constexpr PairKernel kKernels[] = {pair_product<Format, 1>,  pair_product<Format, 2>, pair_product<Format, 3>,
@@ -232,7 +238,8 @@ void multiply_packed(const TileRun& tiles, const RowGroups& groups, int64_t begi
     const int kind = group_kind(groups.rows_of(group));
     float* const sums = scratch.sums_of(0, group - first);
     if (tiles.count == kPair || kGroupSizes[kind] > kPackedRows) {
-      pair_kernel(tiles.dtype, kind)(tiles, groups.cols, groups.at(group), groups.tuning->ahead_bytes, sums);
+      const WeightsAsked asked = groups.tuning->asked(tiles.dtype, groups.rows_of(group));
+      pair_kernel(tiles.dtype, kind)(tiles, groups.cols, groups.at(group), asked, sums);
     } else {
       tile_kernel(tiles.dtype, kind)(tiles.tile[0].data, groups.cols, groups.at(group), sums);
     }

@@ -55,6 +55,11 @@ LORALEI_INLINE void prefetch_next_page(const std::byte* at) {
   for (int i = 0; i < kLines; ++i) __builtin_prefetch(line + 64 * i, 0, 2);
 }
 template <int kBytes>
+LORALEI_INLINE void bring_lines(const std::byte* at) {  // to the second-level cache
+  LORALEI_UNROLL
+  for (int i = 0; i < (kBytes + 63) / 64; ++i) __builtin_prefetch(at + 64 * i, 0, 2);
+}
+template <int kBytes>
 LORALEI_INLINE void call_lines(const std::byte* at) {
   LORALEI_UNROLL
   for (int i = 0; i < (kBytes + 63) / 64; ++i) __builtin_prefetch(at + 64 * i, 0, 3);
