@@ -98,8 +98,10 @@ struct LoraRun {
 };
 
 LoraRun run_lora(const OpTable& table, int threads, TestLayer& layer, const std::vector<float>& x, int32_t rows,
-                 const std::vector<LoraSegment>& segments, const std::vector<std::vector<float>>& start) {
+                 const std::vector<LoraSegment>& segments, const std::vector<std::vector<float>>& start,
+                 const TileTuning& tuning = {}) {
   TestContext& context = fresh_context(table, threads);
+  context.ctx.tuning = tuning;
   LoraRun run;
   run.y = start;
   // The kernel takes contiguous sources; a deque of atomics cannot be copied, so the kinds are rebuilt here.
@@ -217,6 +219,23 @@ TEST_P(Lora, ManySegmentsAndHighRanksNeedSeveralBatches) {
   const LoraRun run = run_lora(table(), 2, layer, x, 256, segments, start);
   expect_lora(layer, x, segments, start, run, "batches");
   EXPECT_EQ(run.op_count, 1u);
+}
+
+// Factors of one row are asked for, far behind the last one too.
+TEST_P(Lora, WhereFactorsAreBroughtDoesNotShow) {
+  Prng prng(211);
+  TestLayer layer(prng, 333, {75, 1030}, {16, 5});
+  const std::vector<float> x = random_floats(prng, 2 * 333);
+  const auto start = start_values(prng, layer, 2);
+  const std::vector<LoraSegment> segments = {{0, 1, 0, 0.5f}, {1, 1, 1, 2.0f}};
+  std::vector<LoraRun> runs;
+  for (const bool second_level : {false, true}) {
+    TileTuning tuning;
+    tuning.factors_to_second_level = second_level;
+    runs.push_back(run_lora(table(), 2, layer, x, 2, segments, start, tuning));
+    expect_lora(layer, x, segments, start, runs.back(), second_level ? "second level" : "first level");
+  }
+  for (size_t t = 0; t < layer.outs.size(); ++t) EXPECT_TRUE(same_bits(runs[0].y[t], runs[1].y[t]));
 }
 
 TEST_P(Lora, ARowDoesNotDependOnItsSegmentsNeighboursOrThreads) {

@@ -61,6 +61,7 @@ TileTuning::TileTuning() {
   tiles_asked.fill({.ahead_bytes = amd ? 3584 : 896});
   unasked_rows.fill(0);
   ask_for_rows = zen4 ? AskForRows::kSideBySide : amd ? AskForRows::kAlways : AskForRows::kNever;
+  factors_to_second_level = zen4;
   if (!zen4) return;
   for (const DType format : {DType::kQ8_0, DType::kQ5_K, DType::kQ6_K})
     tiles_asked[static_cast<size_t>(format)].second_level = true;

@@ -49,6 +49,8 @@ struct TileTuning {
   // Up to so many rows compute so little that the processor brings the weights faster if nothing is asked for.
   std::array<int32_t, kDTypeCount> unasked_rows;
   AskForRows ask_for_rows;  // kNever: always side by side
+  // Where factors of adapters that meet one row are brought when they are asked for: there, else to the first level.
+  bool factors_to_second_level;
 
   TileTuning();
   int32_t of(DType dtype) const { return matrix_rows[static_cast<size_t>(dtype)]; }

@@ -7,21 +7,38 @@
 // q), then y += factor * (sum + b_bias) and y += bias_delta. How rows, ranks and outputs are grouped does not enter.
 
 // With one row the factors come from memory at the rate it gives, for which the hardware's own prefetching starts too
-// late in every page.
+// late in every page: they are asked for, each some bytes behind `at`, for the level of cache that TileTuning says.
 constexpr int kShrinkAheadBytes = 1024, kExpandAheadBytes = 512;
-LORALEI_INLINE void prefetch_factor(const std::byte* p) { __builtin_prefetch(p, 0, 3); }
+template <int kRanks, class Factor>
+LORALEI_INLINE void ask_for_factors(const Factor* factors, int64_t at, bool second_level) {
+  if (second_level) {
+    LORALEI_UNROLL
+    for (int r = 0; r < kRanks; ++r) __builtin_prefetch(factors[r].data + at, 0, 2);
+  } else {
+    LORALEI_UNROLL
+    for (int r = 0; r < kRanks; ++r) __builtin_prefetch(factors[r].data + at, 0, 3);
+  }
+}
+
+// Some rows of the layer input.
+struct ShrinkIn {
+  const float* const* rows = nullptr;
+  int64_t cols = 0;
+  bool second_level = false;
+
+  ShrinkIn from(int row) const { return {rows + row, cols, second_level}; }
+};
 
 // sums[t, o] = row t of x times factor o.
 template <class Factor, int kRanks, int kTokens>
-LORALEI_INLINE void shrink_sums(const Factor* a, const float* const* x, int64_t in, F (&sums)[kTokens * kRanks]) {
+LORALEI_INLINE void shrink_sums(const Factor* a, const float* const* x, const ShrinkIn& in,
+                                F (&sums)[kTokens * kRanks]) {
   LORALEI_UNROLL
   for (int i = 0; i < kTokens * kRanks; ++i) sums[i] = zero();
   int64_t k = 0;
-  for (; k + kLanes <= in; k += kLanes) {
-    if (kTokens == 1 && k % (64 / Factor::kBytes) == 0) {
-      LORALEI_UNROLL
-      for (int o = 0; o < kRanks; ++o) prefetch_factor(a[o].data + k * Factor::kBytes + kShrinkAheadBytes);
-    }
+  for (; k + kLanes <= in.cols; k += kLanes) {
+    if (kTokens == 1 && k % (64 / Factor::kBytes) == 0)
+      ask_for_factors<kRanks>(a, k * Factor::kBytes + kShrinkAheadBytes, in.second_level);
     F w[kRanks];
     LORALEI_UNROLL
     for (int o = 0; o < kRanks; ++o) w[o] = a[o].at(k);
@@ -32,8 +49,8 @@ LORALEI_INLINE void shrink_sums(const Factor* a, const float* const* x, int64_t 
       for (int o = 0; o < kRanks; ++o) sums[t * kRanks + o] = fma(value, w[o], sums[t * kRanks + o]);
     }
   }
-  if (k == in) return;
-  const int rest = static_cast<int>(in - k);
+  if (k == in.cols) return;
+  const int rest = static_cast<int>(in.cols - k);
   LORALEI_UNROLL
   for (int o = 0; o < kRanks; ++o) {
     const F w = a[o].at_n(k, rest);
@@ -44,13 +61,12 @@ LORALEI_INLINE void shrink_sums(const Factor* a, const float* const* x, int64_t 
 
 // `ranks` of the kRanks factors are real; the rest repeat the last one and are not stored.
 template <class Factor, int kRanks, int kTokens>
-void shrink_block(const Factor* factors, const float* const* rows, int64_t in, int ranks, float* values,
-                  int64_t stride) {
+void shrink_block(const Factor* factors, const ShrinkIn& in, int ranks, float* values, int64_t stride) {
   static_assert(kRanks * kTokens % 4 == 0);
   Factor a[kRanks];
   for (int o = 0; o < kRanks; ++o) a[o] = factors[o < ranks ? o : ranks - 1];
   const float* x[kTokens];
-  for (int t = 0; t < kTokens; ++t) x[t] = rows[t];
+  for (int t = 0; t < kTokens; ++t) x[t] = in.rows[t];
   F sums[kTokens * kRanks];
   shrink_sums<Factor, kRanks, kTokens>(a, x, in, sums);
   alignas(16) float out[kTokens * kRanks];
@@ -63,56 +79,56 @@ void shrink_block(const Factor* factors, const float* const* rows, int64_t in, i
 }
 
 template <class Factor, int kRanks, int kTokens>
-LORALEI_INLINE void shrink_ranks(const Factor* a, const float* const* x, int64_t in, int ranks, float* values,
-                                 int64_t stride) {
+LORALEI_INLINE void shrink_ranks(const Factor* a, const ShrinkIn& in, int ranks, float* values, int64_t stride) {
   for (int o = 0; o < ranks; o += kRanks)
-    shrink_block<Factor, kRanks, kTokens>(a + o, x, in, ranks - o, values + o, stride);
+    shrink_block<Factor, kRanks, kTokens>(a + o, in, ranks - o, values + o, stride);
 }
 
 // The shape of the register tile for what is left of the rows. With few rows the factors stream from memory, so more of
 // them are in flight. Returns the rows it did.
 template <class Factor>
-LORALEI_INLINE int shrink_step(const Factor* a, const float* const* x, int rows, int64_t in, int ranks, float* values,
+LORALEI_INLINE int shrink_step(const Factor* a, const ShrinkIn& in, int rows, int ranks, float* values,
                                int64_t stride) {
-  if (rows == 1) return shrink_ranks<Factor, 8, 1>(a, x, in, ranks, values, stride), 1;
+  if (rows == 1) return shrink_ranks<Factor, 8, 1>(a, in, ranks, values, stride), 1;
   if constexpr (kManyRegisters) {
-    if (rows == 2) return shrink_ranks<Factor, 8, 2>(a, x, in, ranks, values, stride), 2;
-    if (rows == 3) return shrink_ranks<Factor, 4, 3>(a, x, in, ranks, values, stride), 3;
-    if (rows == 4 || rows == 7 || rows == 8) return shrink_ranks<Factor, 4, 4>(a, x, in, ranks, values, stride), 4;
-    if (rows == 5) return shrink_ranks<Factor, 4, 5>(a, x, in, ranks, values, stride), 5;
-    return shrink_ranks<Factor, 4, 6>(a, x, in, ranks, values, stride), 6;
+    if (rows == 2) return shrink_ranks<Factor, 8, 2>(a, in, ranks, values, stride), 2;
+    if (rows == 3) return shrink_ranks<Factor, 4, 3>(a, in, ranks, values, stride), 3;
+    if (rows == 4 || rows == 7 || rows == 8) return shrink_ranks<Factor, 4, 4>(a, in, ranks, values, stride), 4;
+    if (rows == 5) return shrink_ranks<Factor, 4, 5>(a, in, ranks, values, stride), 5;
+    return shrink_ranks<Factor, 4, 6>(a, in, ranks, values, stride), 6;
   } else {
-    if (rows == 2 || rows == 4) return shrink_ranks<Factor, 4, 2>(a, x, in, ranks, values, stride), 2;
-    return shrink_ranks<Factor, 4, 3>(a, x, in, ranks, values, stride), 3;
+    if (rows == 2 || rows == 4) return shrink_ranks<Factor, 4, 2>(a, in, ranks, values, stride), 2;
+    return shrink_ranks<Factor, 4, 3>(a, in, ranks, values, stride), 3;
   }
 }
 
 template <class Factor>
-void shrink_tile(const ShrinkTile& tile, const float* const* x, int rows, float* values, int64_t stride) {
+void shrink_tile(const ShrinkTile& tile, const ShrinkIn& in, int rows, float* values, int64_t stride) {
   Factor a[8];
   for (int o = 0; o < tile.count; ++o) a[o] = Factor::of_a(*tile.pairs[o], tile.ranks[o]);
   for (int row = 0; row < rows;)
-    row += shrink_step(a, x + row, rows - row, tile.pairs[0]->in, tile.count, values + row * stride, stride);
+    row += shrink_step(a, in.from(row), rows - row, tile.count, values + row * stride, stride);
 }
 
 // One tile of ranks for up to kShrinkRows rows of one group.
 void shrink_item(const LoraBatch& batch, const LoraGroup& group, std::span<const LoraTarget> targets, int64_t item,
-                 const float* x_rows, int64_t x_stride) {
+                 const float* x_rows, int64_t x_stride, bool second_level) {
   const ShrinkTile tile =
       shrink_tile_at(group, targets, batch.tile_ranks, static_cast<int32_t>(item / group.row_blocks));
   const int32_t begin = static_cast<int32_t>(item % group.row_blocks) * kShrinkRows;
   const int rows = group.rows - begin < kShrinkRows ? group.rows - begin : kShrinkRows;
   const float* x[kShrinkRows];
   for (int i = 0; i < rows; ++i) x[i] = x_rows + batch.rows[group.rows_begin + begin + i].row * x_stride;
+  const ShrinkIn in{x, tile.pairs[0]->in, second_level};
   float* values = group.values + int64_t{begin} * group.ranks + tile.first;
-  if (tile.pairs[0]->a_scale != nullptr) return shrink_tile<Int8A>(tile, x, rows, values, group.ranks);
+  if (tile.pairs[0]->a_scale != nullptr) return shrink_tile<Int8A>(tile, in, rows, values, group.ranks);
   switch (tile.pairs[0]->dtype) {
     case DType::kF16:
-      return shrink_tile<PlainFactor<RowsF16>>(tile, x, rows, values, group.ranks);
+      return shrink_tile<PlainFactor<RowsF16>>(tile, in, rows, values, group.ranks);
     case DType::kBF16:
-      return shrink_tile<PlainFactor<RowsBF16>>(tile, x, rows, values, group.ranks);
+      return shrink_tile<PlainFactor<RowsBF16>>(tile, in, rows, values, group.ranks);
     default:
-      return shrink_tile<PlainFactor<RowsF32>>(tile, x, rows, values, group.ranks);
+      return shrink_tile<PlainFactor<RowsF32>>(tile, in, rows, values, group.ranks);
   }
 }
 
@@ -125,6 +141,7 @@ struct ExpandTask {
   float* y[kExpandTokens];             // from `output` on
   float factor[kExpandTokens];
   float* sums = nullptr;  // [kExpandTokens, kExpandOutputs]: between two passes over ranks
+  bool second_level = false;
 };
 
 // y += factor * (sum + b_bias) + bias_delta, each term rounded on its own. No scale touches bias_delta: it is a
@@ -163,10 +180,8 @@ void expand_pass(const ExpandTask& task, int32_t rank_begin) {
         }
       }
     }
-    if (task.tokens == 1 && i % (64 / Factor::kBytes) == 0) {
-      LORALEI_UNROLL
-      for (int r = 0; r < kRanks; ++r) prefetch_factor(b[r].data + i * Factor::kBytes + kExpandAheadBytes);
-    }
+    if (task.tokens == 1 && i % (64 / Factor::kBytes) == 0)
+      ask_for_factors<kRanks>(b, i * Factor::kBytes + kExpandAheadBytes, task.second_level);
     const int lanes = task.count - i < kLanes ? task.count - i : kLanes;
     F rows[kRanks];
     LORALEI_UNROLL
@@ -218,7 +233,7 @@ void expand_task_of(const ExpandTask& task) {
 
 // Outputs [output, output + count) of one part for all rows of its group.
 void expand_part(const LoraBatch& batch, const LoraGroup& group, const LoraPart& part, const LoraTarget& target,
-                 int32_t output, int32_t count, float* sums) {
+                 int32_t output, int32_t count, float* sums, bool second_level) {
   const LoraRow* rows = batch.rows + group.rows_begin;
   if (part.delta != nullptr) {
     for (int32_t i = 0; i < group.rows; ++i) {
@@ -230,6 +245,7 @@ void expand_part(const LoraBatch& batch, const LoraGroup& group, const LoraPart&
   ExpandTask task;
   task.pair = part.pair;
   task.sums = sums;
+  task.second_level = second_level;
   for (int32_t end = output + count; output < end; output += kExpandOutputs) {
     task.output = output;
     task.count = end - output < kExpandOutputs ? end - output : kExpandOutputs;
@@ -247,31 +263,34 @@ void expand_part(const LoraBatch& batch, const LoraGroup& group, const LoraPart&
 
 // No row stands twice in a batch, so that items may run in any order.
 void expand_item(const LoraBatch& batch, const LoraGroup& group, std::span<const LoraTarget> targets, int64_t index,
-                 float* sums) {
+                 float* sums, bool second_level) {
   size_t t = 0;
   for (; index >= group.parts[t].chunks; ++t) index -= group.parts[t].chunks;
   const LoraPart& part = group.parts[t];
   const int32_t out = part.delta != nullptr ? targets[t].out : part.pair->out;
   const int32_t output = static_cast<int32_t>(index) * part.chunk;
-  expand_part(batch, group, part, targets[t], output, out - output < part.chunk ? out - output : part.chunk, sums);
+  const int32_t count = out - output < part.chunk ? out - output : part.chunk;
+  expand_part(batch, group, part, targets[t], output, count, sums, second_level);
 }
 
 // One parallel region for both phases: the pool hands items out in ascending order, so that an expansion waits only for
 // shrinks that are being computed, and with several adapters for none at all.
 void run_batch(OpContext& ctx, const LoraBatch& batch, int64_t shrink_items, const float* x, int64_t x_stride,
                std::span<const LoraTarget> targets) {
+  const bool second_level = ctx.tuning.factors_to_second_level;
   ctx.pool->parallel_for(shrink_items + batch.expand_items, 1, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t item = begin; item < end; ++item) {
       if (item < shrink_items) {
         LoraGroup& group = group_of_item(batch, &LoraGroup::shrink_end, item);
-        shrink_item(batch, group, targets, item - first_item(batch, group, &LoraGroup::shrink_end), x, x_stride);
+        const int64_t index = item - first_item(batch, group, &LoraGroup::shrink_end);
+        shrink_item(batch, group, targets, index, x, x_stride, second_level);
         mark_shrunk(group);
       } else {
         const int64_t index = item - shrink_items;
         LoraGroup& group = group_of_item(batch, &LoraGroup::expand_end, index);
         if (shrink_items > 0) wait_shrunk(group);
         expand_item(batch, group, targets, index - first_item(batch, group, &LoraGroup::expand_end),
-                    lora_accumulators(ctx, worker));
+                    lora_accumulators(ctx, worker), second_level);
       }
     }
   });
