@@ -94,9 +94,13 @@ bool round_four_blocks(const float* x, std::byte* block, int rows, int at) {
   return true;
 }
 
-// Row `at` of a group of `rows` rows. x null: a row of zeros, which fills a group up.
-void round_row(const float* x, int64_t cols, int rows, int at, std::byte* group) {
+// Row `at` of a group of `rows` rows. x null: a row of zeros, which fills a group up. `next`: what will be rounded
+// afterwards, as many numbers, or null; it is asked for, since pieces of rows are too short for the processor to
+// foresee.
+void round_row(const float* x, const float* next, int64_t cols, int rows, int at, std::byte* group) {
   const int block_bytes = group_block_bytes(rows);
+  constexpr int64_t kLineNumbers = 64 / sizeof(float);
+  for (int64_t k = 0; next != nullptr && k < cols; k += kLineNumbers) __builtin_prefetch(next + k, 0, 3);
   for (int64_t k = 0; k < cols;) {
     if (x != nullptr && k + 4 * kActivationBlock <= cols && round_four_blocks(x + k, group, rows, at)) {
       k += 4 * kActivationBlock;

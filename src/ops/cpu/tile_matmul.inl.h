@@ -30,10 +30,12 @@ RowGroups make_groups(OpContext& ctx, const TileMatmulArgs& args, int64_t cols, 
       const int64_t count = cols - first < kRoundSlice ? cols - first : kRoundSlice;
       const int size = kGroupSizes[group_kind(groups.rows_of(group))];
       std::byte* const out = groups.at(group) + first / kActivationBlock * group_block_bytes(size);
-      for (int row = 0; row < size; ++row) {
+      const auto row_at = [&](int row) {
         const int64_t from = groups.first_row(group) + row;
-        round_row(from < args.rows ? args.x + from * args.x_stride + first : nullptr, count, size, row, out);
-      }
+        return from < args.rows ? args.x + from * args.x_stride + first : nullptr;
+      };
+      for (int row = 0; row < size; ++row)
+        round_row(row_at(row), row + 1 < size ? row_at(row + 1) : nullptr, count, size, row, out);
     }
   };
   const int64_t items = groups.count * slices;
