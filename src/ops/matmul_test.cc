@@ -123,13 +123,11 @@ TEST_P(Matmul, AskingForRowsDoesNotShow) {
     for (int32_t rows : {1, 2, 3, 5, 8}) {
       const std::vector<float> x = random_floats(prng, int64_t{rows} * 300);
       TileTuning tuning;
-      tuning.ask_for_rows = AskForRows::kNever;
+      tuning.ask_for_rows = false;
       const std::vector<float> want = run_matmul(table(), 2, weights, x, rows, nullptr, nullptr, tuning);
-      for (const AskForRows ask : {AskForRows::kSideBySide, AskForRows::kAlways}) {
-        tuning.ask_for_rows = ask;
-        EXPECT_TRUE(same_bits(run_matmul(table(), 2, weights, x, rows, nullptr, nullptr, tuning), want))
-            << dtype_info(dtype).name << " rows " << rows << " ask " << static_cast<int>(ask);
-      }
+      tuning.ask_for_rows = true;
+      EXPECT_TRUE(same_bits(run_matmul(table(), 2, weights, x, rows, nullptr, nullptr, tuning), want))
+          << dtype_info(dtype).name << " rows " << rows;
     }
   }
 }

@@ -60,7 +60,7 @@ TileTuning::TileTuning() {
   packed_rows = amd ? 16 : 8;
   tiles_asked.fill({.ahead_bytes = amd ? 3584 : 896});
   unasked_rows.fill(0);
-  ask_for_rows = zen4 ? AskForRows::kSideBySide : amd ? AskForRows::kAlways : AskForRows::kNever;
+  ask_for_rows = amd;
   factors_to_second_level = zen4;
   if (!zen4) return;
   for (const DType format : {DType::kQ8_0, DType::kQ5_K, DType::kQ6_K})

@@ -29,14 +29,6 @@ struct WeightsAsked {
   bool operator==(const WeightsAsked&) const = default;
 };
 
-// Plain layout: how a product with few rows of inputs takes its rows of weights, and whether it asks for those that
-// come next.
-struct RowsAsked {
-  bool in_order = false;  // one after the other, else several side by side: many streams
-  bool asks = false;
-};
-enum class AskForRows : uint8_t { kNever, kSideBySide, kAlways };
-
 struct TileTuning {
   // From how many rows of a call on the matrix unit takes over from vectors, by format (tables that have one).
   std::array<int32_t, kDTypeCount> matrix_rows;
@@ -48,7 +40,9 @@ struct TileTuning {
   std::array<WeightsAsked, kDTypeCount> tiles_asked;  // by format
   // Up to so many rows compute so little that the processor brings the weights faster if nothing is asked for.
   std::array<int32_t, kDTypeCount> unasked_rows;
-  AskForRows ask_for_rows;  // kNever: always side by side
+  // Whether a product with few rows in plain layout asks for the rows of weights that come next; one row of inputs (up
+  // to three rounded ones) then meets one row of weights after the other.
+  bool ask_for_rows;
   // Where factors of adapters that meet one row are brought when they are asked for: there, else to the first level.
   bool factors_to_second_level;
 
@@ -57,11 +51,6 @@ struct TileTuning {
   WeightsAsked asked(DType dtype, int rows) const {
     const auto format = static_cast<size_t>(dtype);
     return rows <= unasked_rows[format] ? WeightsAsked{} : tiles_asked[format];
-  }
-  // `fewest`: as few rows of inputs as can meet the weights one after the other (one, or up to three rounded ones).
-  RowsAsked rows_asked(bool fewest) const {
-    const bool in_order = fewest && ask_for_rows != AskForRows::kNever;
-    return {in_order, ask_for_rows == AskForRows::kAlways || (ask_for_rows == AskForRows::kSideBySide && !in_order)};
   }
 };
 

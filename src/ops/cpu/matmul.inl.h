@@ -12,10 +12,10 @@ struct ProductIn {
   const float* x = nullptr;  // the first row
   int64_t stride = 0;
   int64_t cols = 0;
-  // Few rows (TileTuning). Several rows of weights read side by side are too many streams for some prefetchers, which
-  // bring most of one row after the other.
-  bool in_order = false;   // one row of inputs
-  int64_t ask_stride = 0;  // bytes from one weight row to the next if those that come next are to be asked for, else 0
+  // Few rows: bytes from one weight row to the next if those that come next are to be asked for, else 0. Several rows
+  // of weights read side by side are too many streams for some prefetchers, which bring most of one row after the other
+  // (TileTuning).
+  int64_t ask_stride = 0;
 };
 
 // Lane sums [kTokens][kOutputs] += kOutputs weight rows times the kTokens activation rows from x on.
@@ -116,7 +116,7 @@ void product_in_order(const std::byte* const* weights, int outputs, const Produc
 template <class Rows>
 LORALEI_INLINE int product_step(const std::byte* const* weights, int outputs, const ProductIn& in, int64_t row,
                                 int64_t rows, const ProductOut& out) {
-  if (rows == 1 && in.in_order) return product_in_order<Rows>(weights, outputs, in, row, out), 1;
+  if (rows == 1 && in.ask_stride != 0) return product_in_order<Rows>(weights, outputs, in, row, out), 1;
   if (rows == 1) return product_outputs<Rows, 8, 1>(weights, outputs, in, row, out), 1;
   if constexpr (kTokenTile == 6) {
     if (rows == 2) return product_outputs<Rows, 8, 2>(weights, outputs, in, row, out), 2;
@@ -159,8 +159,7 @@ constexpr int64_t kLaneRowsLeast = kManyRegisters ? 48 : 12;
 void matmul_few_rows(OpContext& ctx, const MatmulArgs& args) {
   ++ctx.op_count;
   const int64_t stride = row_bytes(args.w.dtype, args.w.cols);
-  const RowsAsked asked = ctx.tuning.rows_asked(args.rows == 1);
-  const ProductIn in{args.x, args.x_stride, args.w.cols, asked.in_order, asked.asks ? stride : 0};
+  const ProductIn in{args.x, args.x_stride, args.w.cols, ctx.tuning.ask_for_rows ? stride : 0};
   ctx.pool->parallel_for_runs(tile_count(args.w), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t index = begin; index < end; ++index) {
       const RowTile tile = row_tile(args.w, index);

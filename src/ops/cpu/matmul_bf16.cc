@@ -165,10 +165,11 @@ constexpr GroupProduct kGroupProducts[kRoundedGroupRows] = {
 constexpr GroupProduct kProductsInOrder[] = {group_product<1, 1>, group_product<1, 2>, group_product<1, 3>};
 
 // A tile and some groups of the rows.
-void tile_product(const Tile& tile, const Inputs& inputs, int64_t group, int64_t end, bool in_order,
-                  const ProductOut& out, float* waiting, TileAhead ahead) {
+void tile_product(const Tile& tile, const Inputs& inputs, int64_t group, int64_t end, const ProductOut& out,
+                  float* waiting, TileAhead ahead) {
   for (; group < end; ++group) {
     const int64_t rows = inputs.rows_of(group);
+    const bool in_order = tile.ask_stride != 0 && rows <= std::ssize(kProductsInOrder);
     (in_order ? kProductsInOrder : kGroupProducts)[rows - 1](tile, inputs.at(group), group * inputs.group_rows, out,
                                                              waiting, ahead);
   }
@@ -209,8 +210,6 @@ void matmul(OpContext& ctx, const MatmulArgs& args) {
   for (int64_t first_row = 0; first_row < args.rows; first_row += part_rows) {
     inputs.rows = std::min(part_rows, args.rows - first_row);
     const bool one_group = inputs.rows <= kRoundedGroupRows;
-    RowsAsked asked;
-    if (one_group) asked = ctx.tuning.rows_asked(inputs.rows <= std::ssize(kProductsInOrder));
     inputs.group_rows = one_group ? inputs.rows : kManyGroupRows;
     round_rows(ctx, args, first_row, inputs);
     const int64_t splits = row_splits(tiles, inputs.rows, ctx.pool->threads());
@@ -228,8 +227,8 @@ void matmul(OpContext& ctx, const MatmulArgs& args) {
         const int64_t group = item / tiles * groups;
         const ProductOut out{args.y + first_row * args.y_stride + rows.output, args.y_stride,
                              args.bias != nullptr ? args.bias + rows.output : nullptr, args.accumulate};
-        tile_product(Tile(args.w, rows, asked.asks), inputs, group, std::min(group + groups, inputs.groups()),
-                     asked.in_order, out, scratch.worker<float>(worker), ahead);
+        tile_product(Tile(args.w, rows, one_group && ctx.tuning.ask_for_rows), inputs, group,
+                     std::min(group + groups, inputs.groups()), out, scratch.worker<float>(worker), ahead);
       }
     });
   }
