@@ -52,11 +52,13 @@ int32_t matrix_rows(OpContext& ctx, const OpTable& table, DType dtype, Trial& tr
 
 // Intel's prefetchers run far ahead of a stream within its page, so it is enough to call lines to the first-level
 // cache. AMD's stay close: lines are asked for about as early as memory takes to answer. Zen 4's alone are faster than
-// that as long as little is computed for each line; where more is, or a block's sections are three streams, lines are
-// best brought to the second-level cache. AMD's dot products leave two of its four vector units free, which unpack.
+// that as long as little is computed for each line; large blocks and those of three sections, which take many lines on
+// their way, are best brought to its second-level cache. AMD's dot products leave two of its four vector units free,
+// which unpack.
 TileTuning::TileTuning() {
   matrix_rows.fill(12);
-  const bool amd = host_vendor() == CpuVendor::kAmd, zen4 = amd && host_family() == 25;
+  const bool amd = host_vendor() == CpuVendor::kAmd;
+  const bool zen4 = amd && host_family() == 25 && host_isa().avx512;  // Zen 3 is of that family, too
   packed_rows = amd ? 16 : 8;
   tiles_asked.fill({.ahead_bytes = amd ? 3584 : 896});
   unasked_rows.fill(0);
