@@ -24,7 +24,7 @@ LORALEI_INLINE void ask_for_factors(const Factor* factors, int64_t at, bool seco
 struct ShrinkIn {
   const float* const* rows = nullptr;
   int64_t cols = 0;
-  bool second_level = false;
+  bool second_level = false;  // where factors are asked for
 
   ShrinkIn from(int row) const { return {rows + row, cols, second_level}; }
 };
@@ -140,8 +140,8 @@ struct ExpandTask {
   const float* values[kExpandTokens];  // [rank]
   float* y[kExpandTokens];             // from `output` on
   float factor[kExpandTokens];
-  float* sums = nullptr;  // [kExpandTokens, kExpandOutputs]: between two passes over ranks
-  bool second_level = false;
+  float* sums = nullptr;      // [kExpandTokens, kExpandOutputs]: between two passes over ranks
+  bool second_level = false;  // where factors are asked for
 };
 
 // y += factor * (sum + b_bias) + bias_delta, each term rounded on its own. No scale touches bias_delta: it is a
