@@ -60,6 +60,7 @@ TileTuning::TileTuning() {
   const bool amd = host_vendor() == CpuVendor::kAmd;
   const bool zen4 = amd && host_family() == 25 && host_isa().avx512;  // Zen 3 is of that family, too
   packed_rows = amd ? 16 : 8;
+  sums_in_registers = amd;
   tiles_asked.fill({.ahead_bytes = amd ? 3584 : 896});
   unasked_rows.fill(0);
   ask_for_rows = amd;

@@ -35,6 +35,9 @@ struct TileTuning {
   // Calls of up to so many rows multiply packed tiles, unpacked anew for every eight rows; more rows get them written
   // out once. Eight where unpacking takes the dot products' place, sixteen (the most that is tried) where it does not.
   int32_t packed_rows;
+  // Whether a product with few rows keeps its sums in registers, in formats of 32: its dot products load their input
+  // words themselves then, twice as often, which is nothing where a dot product takes a unit twice as long as a load.
+  bool sums_in_registers;
   // How a product with few rows asks for its weights. Not measured at start, since what memory gives changes from
   // moment to moment on a shared machine, but known of the processor.
   std::array<WeightsAsked, kDTypeCount> tiles_asked;  // by format

@@ -3,70 +3,9 @@
 // through a group together: memory gives two streams faster than one, the longer they are the faster (tile_matmul.inl.h
 // chooses the tiles), and an input word once broadcast serves two products. No include guard: see target.h.
 //
-// The integer sums of a block live in registers (up to sixteen of 32), the f32 sums in the first-level cache. Groups of
-// more than eight rows go through each block in two passes, which unpack it twice.
+// Groups of more than eight rows go through the blocks in two passes, which unpack them twice.
 
 constexpr int kPair = 2;
-
-// The compiler would hold the sums of several blocks in registers and spill what is used more often.
-LORALEI_INLINE void keep_in_memory(float* sums) { asm volatile("" : : "r"(sums) : "memory"); }
-// Loads anew each time: a copy of what is loaded already would compete with the products for their units.
-LORALEI_INLINE I broadcast_start(const std::byte* word) {
-  I words;
-  asm volatile("vpbroadcastd %1, %0" : "=v"(words) : "m"(*reinterpret_cast<const int32_t*>(word)));
-  return words;
-}
-
-// Adds the blocks' products for kPass rows of kRows to their sums [kPass][kPair][16]: side by side, since sums a
-// multiple of 4 KiB apart would wait for each other.
-template <int kRows, int kPass>
-LORALEI_INLINE void add_pair(const I (&dots)[kPass][kPair], const F (&scale)[kPair], const std::byte* x, float* sums) {
-  LORALEI_UNROLL
-  for (int i = 0; i < kPass; ++i) {
-    LORALEI_UNROLL
-    for (int v = 0; v < kPair; ++v) {
-      float* const sum = sums + (i * kPair + v) * kRowTile;
-      store(sum, fma(to_float(dots[i][v]), times_broadcast(scale[v], x + group_d_at(kRows) + 4 * i), load(sum)));
-    }
-  }
-}
-template <int kRows, int kPass>
-LORALEI_INLINE void add_pair(const I (&dots)[kPass][kPair], const F (&scale)[kPair], const F (&min)[kPair],
-                             const std::byte* x, float* sums) {
-  LORALEI_UNROLL
-  for (int i = 0; i < kPass; ++i) {
-    LORALEI_UNROLL
-    for (int v = 0; v < kPair; ++v) {
-      float* const sum = sums + (i * kPair + v) * kRowTile;
-      const F scaled = fma(to_float(dots[i][v]), times_broadcast(scale[v], x + group_d_at(kRows) + 4 * i), load(sum));
-      store(sum, fma_broadcast(min[v], x + group_s_at(kRows) + 4 * i, scaled));
-    }
-  }
-}
-
-// Words [kFirst, kFirst + kCount) of the pair's blocks times the rows from `row` on. `Block::word(at, half, j)` is a
-// format's.
-template <class Block, int kFirst, int kCount, int kRows, int kPass>
-LORALEI_INLINE void pair_dots(const TileSections (&at)[kPair], int half, const std::byte* x, int row, ZeroPoint zero,
-                              I (&dots)[kPass][kPair]) {
-  LORALEI_UNROLL
-  for (int i = 0; i < kPass; ++i) {
-    LORALEI_UNROLL
-    for (int v = 0; v < kPair; ++v) {
-      dots[i][v] = zero == ZeroPoint::kNone ? iset1(0) : broadcast_start(x + group_z_at(kRows, zero) + 4 * (row + i));
-    }
-  }
-  LORALEI_UNROLL
-  for (int j = kFirst; j < kFirst + kCount; ++j) {
-    const I w[kPair] = {Block::word(at[0], half, j), Block::word(at[1], half, j)};
-    LORALEI_UNROLL
-    for (int i = 0; i < kPass; ++i) {
-      const I inputs = broadcast_word(x + (row + i) * kActivationBlock + 4 * j);
-      LORALEI_UNROLL
-      for (int v = 0; v < kPair; ++v) dots[i][v] = _mm512_dpbusd_epi32(dots[i][v], w[v], inputs);
-    }
-  }
-}
 
 // Asks for what the pair needs some bytes later (TileTuning): its own tiles' blocks, and behind their end those of the
 // next pair, which lie there. Where that is close, the hardware has brought two streams of weights to the second-level
@@ -90,79 +29,123 @@ LORALEI_INLINE void prefetch_pair(const std::byte* first, const std::byte* secon
   prefetch_next_page<kBytes>(second);
 }
 
+// The words of blocks of 32 at `at` (dots_in_order), and of part kPart of half `half` of blocks of 256.
 template <class Format>
-struct BlockOf32 {
-  static LORALEI_INLINE I word(const TileSections& at, int, int j) { return Format::word(at, 0, j); }
+struct WordsOf32 {
+  const TileSections* at;
+  LORALEI_INLINE I operator()(int v, int j) const { return Format::word(at[v], 0, j); }
 };
 template <class Format, int kPart>
-struct BlockOf256 {
-  static LORALEI_INLINE I word(const TileSections& at, int half, int j) {
-    return Format::template word<kPart>(at, 0, half, j);
-  }
+struct WordsOf256 {
+  const TileSections* at;
+  int half;
+  LORALEI_INLINE I operator()(int v, int j) const { return Format::template word<kPart>(at[v], 0, half, j); }
 };
 
 // Rows of a group whose integer sums registers hold.
 constexpr int pair_pass(int rows) { return rows <= kPackedRows ? rows : rows / 2; }
 
+// Block of 32 of kBlocks tiles times rows [row, row + kPass) of a group of kRows; sums as add_in_order wants them.
+template <class Format, int kRows, int kPass, int kBlocks, class Sums>
+LORALEI_INLINE void add_block_32(const TileSections* at, const std::byte* x, int row, Sums& sums) {
+  I dots[kPass][kBlocks];
+  dots_in_order<Format::kZero != ZeroPoint::kNone, 0, 8>(WordsOf32<Format>{at}, x + row * kActivationBlock,
+                                                         x + group_z_at(kRows, Format::kZero) + 4 * row, dots);
+  BlockScales<kBlocks> by;
+  by.d = x + group_d_at(kRows) + 4 * row;
+  by.s = x + group_s_at(kRows) + 4 * row;
+  LORALEI_UNROLL
+  for (int v = 0; v < kBlocks; ++v) {
+    by.scale[v] = load_scales(at[v].head, 0, 0);
+    if constexpr (Format::kMin) by.min[v] = load_scales(at[v].head, 1, 0);
+  }
+  add_in_order<Format::kMin>(dots, by, sums);
+}
+
+// With the sums in registers (TileTuning); up to eight rows.
+template <class Format, int kRows>
+LORALEI_INLINE void pair_32_in_registers(const std::byte* first, const std::byte* second, const std::byte* x,
+                                         int64_t blocks, WeightsAsked asked, float* sums) {
+  constexpr int kBytes = block_bytes<Format>();
+  constexpr int kTogether = kRows <= 4 ? kPair : 1;  // blocks that go through the rows side by side
+  F acc[kPair / kTogether][kRows][kTogether];
+  LORALEI_UNROLL
+  for (int v = 0; v < kPair; ++v) {
+    LORALEI_UNROLL
+    for (int i = 0; i < kRows; ++i) acc[v / kTogether][i][v % kTogether] = zero();
+  }
+  for (int64_t b = 0; b < blocks; ++b, first += kBytes, second += kBytes, x += group_block_bytes(kRows)) {
+    prefetch_pair<Format, kBytes>(first, second, asked);
+    const TileSections at[kPair] = {first_block<Format>(first), first_block<Format>(second)};
+    x = as_base(x);
+    LORALEI_UNROLL
+    for (int v = 0; v < kPair; v += kTogether) {
+      add_block_32<Format, kRows, kRows, kTogether>(at + v, x, 0, acc[v / kTogether]);
+    }
+  }
+  LORALEI_UNROLL
+  for (int v = 0; v < kPair; ++v) {
+    LORALEI_UNROLL
+    for (int i = 0; i < kRows; ++i) store(sums + v * kWideSums + i * kRowTile, acc[v / kTogether][i][v % kTogether]);
+  }
+}
+
+// Sums in memory [kRows][kPair][16].
 template <class Format, int kRows>
 LORALEI_INLINE void pair_32(const std::byte* first, const std::byte* second, const std::byte* x, int64_t blocks,
                             WeightsAsked asked, float* sums) {
-  constexpr int kBytes = block_bytes<Format>();
+  constexpr int kBytes = block_bytes<Format>(), kPass = pair_pass(kRows);
   for (int64_t b = 0; b < blocks; ++b, first += kBytes, second += kBytes, x += group_block_bytes(kRows)) {
-    keep_in_memory(sums);
     prefetch_pair<Format, kBytes>(first, second, asked);
     const TileSections at[kPair] = {first_block<Format>(first), first_block<Format>(second)};
-    constexpr int kPass = pair_pass(kRows);
+    x = as_base(x);
     LORALEI_UNROLL
     for (int row = 0; row < kRows; row += kPass) {
-      if (row > 0) keep_in_memory(sums);
+      keep_in_memory(sums);
       float* const out = sums + row * kPair * kRowTile;
-      I dots[kPass][kPair];
-      pair_dots<BlockOf32<Format>, 0, 8, kRows>(at, 0, x, row, Format::kZero, dots);
-      const F scale[kPair] = {load_scales(at[0].head, 0, 0), load_scales(at[1].head, 0, 0)};
-      if constexpr (Format::kMin) {
-        const F min[kPair] = {load_scales(at[0].head, 1, 0), load_scales(at[1].head, 1, 0)};
-        add_pair<kRows>(dots, scale, min, x + 4 * row, out);
-      } else {
-        add_pair<kRows>(dots, scale, x + 4 * row, out);
-      }
+      add_block_32<Format, kRows, kPass, kPair>(at, x, row, out);
     }
   }
 }
 
-LORALEI_INLINE F pair_numbers(const float* numbers, int first, int index) {
-  return load(numbers + (first + index) * kLanes);
+// Vector `number` of both tiles' numbers, `count` of each.
+LORALEI_INLINE void pair_numbers(const float* numbers, int count, int number, F (&out)[kPair]) {
+  LORALEI_UNROLL
+  for (int v = 0; v < kPair; ++v) out[v] = load(numbers + (v * count + number) * kLanes);
 }
 // Block of 32 number 4 * half + kPart of a block of 256, which lies at `first` and `second`; scales [kPair][16][16],
 // mins [kPair][8][16].
 template <class Format, int kRows, int kPart>
 LORALEI_INLINE void pair_part(const std::byte* first, const std::byte* second, int half, const std::byte* x,
                               const float* scales, const float* mins, WeightsAsked asked, float* sums) {
-  using Block = BlockOf256<Format, kPart>;
   constexpr int kBytes = block_bytes<Format>() / 8;
   const int sub = 4 * half + kPart;
-  keep_in_memory(sums);
   prefetch_pair<Format, kBytes>(first + sub * kBytes, second + sub * kBytes, asked);
   const TileSections at[kPair] = {first_block<Format>(first), first_block<Format>(second)};
-  x += kPart * group_block_bytes(kRows);
+  const WordsOf256<Format, kPart> words{at, half};
+  x = as_base(x);
   constexpr int kPass = pair_pass(kRows);
   LORALEI_UNROLL
   for (int row = 0; row < kRows; row += kPass) {
-    if (row > 0) keep_in_memory(sums);
+    keep_in_memory(sums);
     float* const out = sums + row * kPair * kRowTile;
+    const std::byte* const q = x + row * kActivationBlock;
     I dots[kPass][kPair];
+    BlockScales<kPair> by;
+    by.d = x + group_d_at(kRows) + 4 * row;
+    by.s = x + group_s_at(kRows) + 4 * row;
     if constexpr (Format::kHalves) {
-      const F low[kPair] = {pair_numbers(scales, 0, 2 * sub), pair_numbers(scales, 16, 2 * sub)};
-      pair_dots<Block, 0, 4, kRows>(at, half, x, row, ZeroPoint::k32Low, dots);
-      add_pair<kRows>(dots, low, x + 4 * row, out);
-      const F high[kPair] = {pair_numbers(scales, 0, 2 * sub + 1), pair_numbers(scales, 16, 2 * sub + 1)};
-      pair_dots<Block, 4, 4, kRows>(at, half, x, row, ZeroPoint::k32High, dots);
-      add_pair<kRows>(dots, high, x + 4 * row, out);
+      pair_numbers(scales, 16, 2 * sub, by.scale);
+      dots_in_order<true, 0, 4>(words, q, x + group_z_at(kRows, ZeroPoint::k32Low) + 4 * row, dots);
+      add_in_order<false>(dots, by, out);
+      pair_numbers(scales, 16, 2 * sub + 1, by.scale);
+      dots_in_order<true, 4, 4>(words, q, x + group_z_at(kRows, ZeroPoint::k32High) + 4 * row, dots);
+      add_in_order<false>(dots, by, out);
     } else {
-      const F scale[kPair] = {pair_numbers(scales, 0, sub), pair_numbers(scales, 16, sub)};
-      const F min[kPair] = {pair_numbers(mins, 0, sub), pair_numbers(mins, 8, sub)};
-      pair_dots<Block, 0, 8, kRows>(at, half, x, row, Format::kZero, dots);
-      add_pair<kRows>(dots, scale, min, x + 4 * row, out);
+      pair_numbers(scales, 16, sub, by.scale);
+      pair_numbers(mins, 8, sub, by.min);
+      dots_in_order<false, 0, 8>(words, q, nullptr, dots);
+      add_in_order<true>(dots, by, out);
     }
   }
 }
@@ -174,20 +157,26 @@ LORALEI_INLINE void pair_256(const std::byte* first, const std::byte* second, co
   for (int64_t b = 0; b < blocks; ++b, first += block_bytes<Format>(), second += block_bytes<Format>()) {
     Format::scales(first_block<Format>(first), 0, scales, mins);
     Format::scales(first_block<Format>(second), 0, scales + 16 * kLanes, mins + 8 * kLanes);
-    for (int half = 0; half < 2; ++half, x += 4 * group_block_bytes(kRows)) {
+    constexpr int kStep = group_block_bytes(kRows);
+    for (int half = 0; half < 2; ++half, x += 4 * kStep) {
       pair_part<Format, kRows, 0>(first, second, half, x, scales, mins, asked, sums);
-      pair_part<Format, kRows, 1>(first, second, half, x, scales, mins, asked, sums);
-      pair_part<Format, kRows, 2>(first, second, half, x, scales, mins, asked, sums);
-      pair_part<Format, kRows, 3>(first, second, half, x, scales, mins, asked, sums);
+      pair_part<Format, kRows, 1>(first, second, half, x + kStep, scales, mins, asked, sums);
+      pair_part<Format, kRows, 2>(first, second, half, x + 2 * kStep, scales, mins, asked, sums);
+      pair_part<Format, kRows, 3>(first, second, half, x + 3 * kStep, scales, mins, asked, sums);
     }
   }
 }
 
 // Two tiles, or one as both, times a group of kRows rows; sums [kPair][kWideSums], of each the first [kRows][16].
 template <class Format, int kRows>
-void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, WeightsAsked asked, float* sums) {
-  alignas(64) float pairs[kRows * kPair * kRowTile] = {};
+void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, const TileTuning& tuning, int rows,
+                  float* sums) {
+  const WeightsAsked asked = tuning.asked(tiles.dtype, rows);
   const std::byte *const first = tiles.tile[0].data, *const second = tiles.tile[tiles.count - 1].data;
+  if constexpr (Format::kQuants != 2048 && kRows <= kPackedRows) {
+    if (tuning.sums_in_registers) return pair_32_in_registers<Format, kRows>(first, second, x, cols / 32, asked, sums);
+  }
+  alignas(64) float pairs[kRows * kPair * kRowTile] = {};
   if constexpr (Format::kQuants == 2048) {
     pair_256<Format, kRows>(first, second, x, cols / 256, asked, pairs);
   } else {
@@ -199,7 +188,8 @@ void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, Weight
   }
 }
 
-using PairKernel = void (*)(const TileRun& tiles, int64_t cols, const std::byte* x, WeightsAsked asked, float* sums);
+using PairKernel = void (*)(const TileRun& tiles, int64_t cols, const std::byte* x, const TileTuning& tuning, int rows,
+                            float* sums);
 template <class Format>
 PairKernel pair_kernel_of(int kind) {
   constexpr PairKernel kKernels[] = {pair_product<Format, 1>,  pair_product<Format, 2>, pair_product<Format, 3>,
@@ -238,8 +228,7 @@ void multiply_packed(const TileRun& tiles, const RowGroups& groups, int64_t begi
     const int kind = group_kind(groups.rows_of(group));
     float* const sums = scratch.sums_of(0, group - first);
     if (tiles.count == kPair || kGroupSizes[kind] > kPackedRows) {
-      const WeightsAsked asked = groups.tuning->asked(tiles.dtype, groups.rows_of(group));
-      pair_kernel(tiles.dtype, kind)(tiles, groups.cols, groups.at(group), asked, sums);
+      pair_kernel(tiles.dtype, kind)(tiles, groups.cols, groups.at(group), *groups.tuning, groups.rows_of(group), sums);
     } else {
       tile_kernel(tiles.dtype, kind)(tiles.tile[0].data, groups.cols, groups.at(group), sums);
     }

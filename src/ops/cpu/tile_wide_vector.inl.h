@@ -24,22 +24,6 @@ WideRows wide_rows(const std::byte* group, int size, int row, ZeroPoint zero) {
   rows.step = group_block_bytes(size);
   return rows;
 }
-// Written out because the compiler would load once and copy, and copies compete with the products for their units.
-LORALEI_INLINE I broadcast_word(const std::byte* word) {
-  I words;
-  asm("vpbroadcastd %1, %0" : "=v"(words) : "m"(*reinterpret_cast<const int32_t*>(word)));
-  return words;
-}
-LORALEI_INLINE F times_broadcast(F x, const std::byte* number) {
-  F product;
-  asm("vmulps %2%{1to16%}, %1, %0" : "=v"(product) : "v"(x), "m"(*reinterpret_cast<const float*>(number)));
-  return product;
-}
-LORALEI_INLINE F fma_broadcast(F x, const std::byte* number, F sum) {
-  asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(x), "m"(*reinterpret_cast<const float*>(number)));
-  return sum;
-}
-
 // dots[i][v] = zero-point start of row i + words [kFirst, kFirst + kCount) of tile v's block times the row.
 template <int kFirst, int kCount, int kRows, int kTiles>
 LORALEI_INLINE void wide_dots(const std::byte* wide, const std::byte* q, const std::byte* start,
@@ -95,7 +79,7 @@ void wide_product(const std::byte* wide, int64_t blocks, WideRows x, FetchAhead&
       for (int v = 0; v < kTiles; ++v) {
         F& total = acc[i][v];
         total = fma(to_float(dots[i][v]), times_broadcast(first[v], x.d + 4 * i), total);
-        if constexpr (kKind == WideKind::kMin) total = fma_broadcast(second[v], x.s + 4 * i, total);
+        if constexpr (kKind == WideKind::kMin) total = plus_times_broadcast(total, second[v], x.s + 4 * i);
         if constexpr (kHalves) total = fma(to_float(high[i][v]), times_broadcast(second[v], x.d + 4 * i), total);
       }
     }

@@ -35,6 +35,7 @@ namespace tiles_amx {
 #include "ops/cpu/tile_formats.inl.h"
 #include "ops/cpu/tile_product.inl.h"
 #include "ops/cpu/row_groups.inl.h"
+#include "ops/cpu/dot_in_order.inl.h"
 #include "ops/cpu/tile_wide.inl.h"
 #include "ops/cpu/tile_wide_vector.inl.h"
 #include "ops/cpu/tile_pair.inl.h"
