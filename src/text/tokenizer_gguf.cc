@@ -37,6 +37,22 @@ Status check_columns(const GgufVocab& vocab) {
   return {};
 }
 
+// Tokens that are cut out of the text before the model sees it.
+std::vector<AddedToken> added_tokens(const GgufVocab& vocab) {
+  std::vector<AddedToken> added;
+  for (size_t id = 0; id < vocab.tokens.size(); ++id) {
+    const GgufTokenType type = type_of(vocab, id);
+    if (type != GgufTokenType::kControl && type != GgufTokenType::kUserDefined && type != GgufTokenType::kUnknown)
+      continue;
+    AddedToken token;
+    token.id = static_cast<TokenId>(id);
+    token.content = vocab.tokens[id];
+    token.special = type != GgufTokenType::kUserDefined;
+    added.push_back(std::move(token));
+  }
+  return added;
+}
+
 void name_specials(const GgufVocab& vocab, LoadedCore& loaded) {
   const auto name = [&](const char* key, int32_t id) {
     if (id >= 0 && loaded.core->table.has(id)) loaded.special_tokens[key] = utf8_repair(loaded.core->table.text(id));
@@ -72,7 +88,8 @@ Result<LoadedCore> load_llama(GgufVocab vocab) {
   }
   model.add_dummy_prefix = vocab.add_space_prefix != 0;
   model.remove_extra_whitespaces = vocab.remove_extra_whitespaces;
-  TRY_ASSIGN(LoadedCore loaded, build_spm_core(std::move(model), /*prefix_every_part=*/false));
+  TRY_ASSIGN(LoadedCore loaded, build_spm_core(std::move(model), /*prefix_every_part=*/true));
+  loaded.added = added_tokens(vocab);
   if (loaded.core->unk < 0) loaded.core->unk = vocab.unk;
   name_specials(vocab, loaded);
   if (vocab.add_bos != 0 && vocab.bos >= 0) loaded.prefix_ids.push_back(vocab.bos);
@@ -106,15 +123,8 @@ Result<LoadedCore> load_gpt2(const GgufVocab& vocab) {
   TokenizerCore& core = *loaded.core;
   for (size_t id = 0; id < vocab.tokens.size(); ++id) {
     TRY(core.table.add(static_cast<TokenId>(id), vocab.tokens[id]));
-    const GgufTokenType type = type_of(vocab, id);
-    if (type != GgufTokenType::kControl && type != GgufTokenType::kUserDefined && type != GgufTokenType::kUnknown)
-      continue;
-    AddedToken token;
-    token.id = static_cast<TokenId>(id);
-    token.content = vocab.tokens[id];
-    token.special = type != GgufTokenType::kUserDefined;
-    loaded.added.push_back(std::move(token));
   }
+  loaded.added = added_tokens(vocab);
   core.table.finish();
   TRY_ASSIGN(GgufPre pre, gguf_pre_tokenizer(vocab.pre));
   core.pre_tokenizer = std::move(pre.steps);

@@ -199,6 +199,18 @@ TEST_F(SharedTokenizers, GgufFormsEqualTheOthers) {
   }
 }
 
+TEST_F(SharedTokenizers, ChatPromptsAreCutAlikeInGguf) {
+  const auto json_form = require(Tokenizer::from_directory(root_ / "tokenizers" / "tinyllama")),
+             spm = gguf("llama-spm");
+  for (const std::string text :
+       {"<s>[INST] Hi [/INST]", "<s>[INST] a [/INST] b </s><s>[INST] c [/INST]", "<|user|>\nHi</s>\n<|assistant|>\n"}) {
+    const auto wanted = json_form->encode(text, {.add_special = false});
+    ASSERT_TRUE(wanted.ok()) << wanted.error().message;
+    EXPECT_EQ(*spm->encode(text, {.add_special = false}), *wanted) << text;
+  }
+  EXPECT_EQ((*spm->encode("<s>[INST]", {.add_special = false}))[1], 518);
+}
+
 TEST_F(SharedTokenizers, EveryGgufVocabularyComesBack) {
   for (const char* name : {"deepseek-coder", "gpt-2", "mpt", "starcoder"}) {
     SCOPED_TRACE(name);

@@ -304,6 +304,42 @@ TEST(Tokenizer, GgufVocabulariesAreChecked) {
   EXPECT_EQ((*broken)->token_text(0), kReplacementUtf8);
 }
 
+// A "llama" vocabulary with a token of every type.
+GgufVocab llama_vocab() {
+  GgufVocab vocab;
+  vocab.model = "llama";
+  vocab.tokens = {"<unk>",
+                  "<s>",
+                  "</s>",
+                  "\xE2\x96\x81",
+                  "a",
+                  "\xE2\x96\x81"
+                  "a",
+                  "<go>",
+                  "[PAD7]",
+                  "<0x0A>"};
+  vocab.scores = {0, 0, 0, -3, -3, -1, 0, -1000, 0};
+  vocab.types = {2, 3, 3, 1, 1, 1, 4, 5, 6};
+  vocab.bos = 1;
+  vocab.eos = 2;
+  return vocab;
+}
+
+TEST(Tokenizer, GgufPutsASpaceAfterEveryTokenThatIsCutOut) {
+  GgufVocab vocab = llama_vocab();
+  const auto tokenizer = Tokenizer::from_gguf(vocab);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  EXPECT_EQ(ids(*tokenizer, "a<go>a<s>a"), (Ids{1, 5, 6, 5, 1, 5}));
+  EXPECT_EQ(ids(*tokenizer, "<go>a", {.add_special = false, .parse_special = false}), (Ids{6, 5}));
+  EXPECT_EQ(ids(*tokenizer, "<unk>", {.add_special = false}), (Ids{0}));
+  EXPECT_FALSE((*tokenizer)->is_special(6));
+  EXPECT_EQ((*tokenizer)->decode(Ids{1, 5, 6, 5}), "a<go> a");
+  vocab.add_space_prefix = 0;
+  const auto plain = Tokenizer::from_gguf(vocab);
+  ASSERT_TRUE(plain.ok()) << plain.error().message;
+  EXPECT_EQ(ids(*plain, "a<go>a<s>a"), (Ids{1, 4, 6, 4, 1, 4}));
+}
+
 TEST(Tokenizer, ManyThreadsShareOne) {
   const auto tokenizer = load(small_file());
   const Ids wanted = ids(tokenizer, "abab<s>x tool ab");
