@@ -161,6 +161,8 @@ Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path
     return corrupt(path + ": lists " + std::to_string(model.vocab->tokens.size()) + " tokens, but its embedding has " +
                    std::to_string(model.config.vocab) + " rows");
   }
+  model.config.bos = model.vocab->bos;
+  model.config.eos = model.vocab->ends;
   return model;
 }
 

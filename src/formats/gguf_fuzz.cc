@@ -26,8 +26,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto vocab = loralei::gguf_vocab(file, notes);
   if (vocab.ok()) {
     const auto count = static_cast<int32_t>(vocab->tokens.size());
-    for (const int32_t id : {vocab->bos, vocab->eos, vocab->unk, vocab->sep, vocab->pad, vocab->eot})
-      CHECK(id >= -1 && id < count);
+    for (const int32_t id : {vocab->bos, vocab->eos, vocab->unk, vocab->sep, vocab->pad}) CHECK(id >= -1 && id < count);
+    for (const int32_t id : vocab->ends) CHECK(id >= 0 && id < count);
   }
   return 0;
 }

@@ -206,18 +206,6 @@ class ConfigReader {
       return unsupported(file_.path + ": norms of queries and keys belong to qwen3, and the architecture is " +
                          config_.architecture);
     }
-    // Ids beyond the vocabulary can never be generated.
-    const auto id = [&](const char* name) -> Result<TokenId> {
-      TRY_ASSIGN(const auto value, file_.integer(name, 0, UINT32_MAX));
-      return value && *value < config_.vocab ? static_cast<TokenId>(*value) : -1;
-    };
-    TRY_ASSIGN(config_.bos, id("tokenizer.ggml.bos_token_id"));
-    for (const char* name :
-         {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
-      TRY_ASSIGN(const TokenId token, id(name));
-      if (token >= 0 && std::find(config_.eos.begin(), config_.eos.end(), token) == config_.eos.end())
-        config_.eos.push_back(token);
-    }
     return {};
   }
 
@@ -225,6 +213,27 @@ class ConfigReader {
   std::vector<std::string>& notes_;
   ModelConfig config_;
 };
+
+// Tokens at which a model stops whatever its file says of them: llama.cpp ends there too, and files rely on it (Llama
+// 3.1's state <|eot_id|> alone, Qwen's one of two). As normal tokens they would be plain text.
+constexpr std::string_view kEndTexts[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>",  "<|endoftext|>",
+                                          "<|eom_id|>", "<EOT>",      "_<EOT>",  "<|end_of_text|>"};
+
+void add_end(int32_t id, GgufVocab& vocab) {
+  if (id >= 0 && std::find(vocab.ends.begin(), vocab.ends.end(), id) == vocab.ends.end()) vocab.ends.push_back(id);
+}
+
+void add_ends_by_text(GgufVocab& vocab) {
+  for (size_t id = 0; id < vocab.types.size(); ++id) {
+    auto& type = vocab.types[id];
+    const bool marked = type == static_cast<int32_t>(GgufTokenType::kControl) ||
+                        type == static_cast<int32_t>(GgufTokenType::kUserDefined);
+    if (!marked || std::find(std::begin(kEndTexts), std::end(kEndTexts), vocab.tokens[id]) == std::end(kEndTexts))
+      continue;
+    type = static_cast<int32_t>(GgufTokenType::kControl);
+    add_end(static_cast<int32_t>(id), vocab);
+  }
+}
 
 Result<int> flag(const GgufFile& file, const char* key) {
   TRY_ASSIGN(const auto value, file.boolean(key));
@@ -291,7 +300,18 @@ Result<GgufVocab> gguf_vocab(const GgufFile& file, std::vector<std::string>& not
   TRY(id("tokenizer.ggml.unknown_token_id", vocab.unk));
   TRY(id("tokenizer.ggml.seperator_token_id", vocab.sep));  // the key is spelled so
   TRY(id("tokenizer.ggml.padding_token_id", vocab.pad));
-  TRY(id("tokenizer.ggml.eot_token_id", vocab.eot));
+  if (vocab.model == "llama") {  // llama.cpp's defaults for this kind
+    if (vocab.bos < 0 && size > 1) vocab.bos = 1;
+    if (vocab.eos < 0 && size > 2) vocab.eos = 2;
+    if (vocab.unk < 0) vocab.unk = 0;
+  }
+  add_end(vocab.eos, vocab);
+  for (const char* name : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    int32_t end = -1;
+    TRY(id(name, end));
+    add_end(end, vocab);
+  }
+  add_ends_by_text(vocab);
   TRY_ASSIGN(vocab.add_bos, flag(file, "tokenizer.ggml.add_bos_token"));
   TRY_ASSIGN(vocab.add_eos, flag(file, "tokenizer.ggml.add_eos_token"));
   TRY_ASSIGN(vocab.add_space_prefix, flag(file, "tokenizer.ggml.add_space_prefix"));

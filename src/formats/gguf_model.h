@@ -15,11 +15,12 @@
 
 namespace loralei {
 
-// Architectures llama (with Mistral), qwen2, qwen3. freq_factors of the rope are not filled (they are a tensor).
+// Architectures llama (with Mistral), qwen2, qwen3. freq_factors of the rope (a tensor), bos and eos (gguf_vocab()) are
+// not filled.
 Result<ModelConfig> gguf_model_config(const GgufFile& file, std::vector<std::string>& notes);
 
-// The tokenizer; ids outside the vocabulary are refused. `rows`: the vocabulary size of the tensors, which may be
-// padded.
+// The tokenizer; special ids outside the vocabulary are ignored with a note. Tokens known by their text to end a
+// generation (<|im_end|>, ...) are control tokens, whatever else the file calls them.
 Result<GgufVocab> gguf_vocab(const GgufFile& file, std::vector<std::string>& notes);
 
 // "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; empty for an unknown name.

@@ -38,6 +38,11 @@ class Writer {
     for (const std::string& item : list) bytes += text(item);
     return value(key, 9, bytes);
   }
+  Writer& integers(const std::string& key, const std::vector<int32_t>& list) {
+    std::string bytes = raw<uint32_t>(5) + raw<uint64_t>(list.size());
+    for (const int32_t item : list) bytes += raw(item);
+    return value(key, 9, bytes);
+  }
   Writer& tensor(const std::string& name, const std::vector<uint64_t>& reversed_shape, uint32_t type, size_t bytes) {
     table_ += text(name) + raw<uint32_t>(static_cast<uint32_t>(reversed_shape.size()));
     for (const uint64_t dim : reversed_shape) table_ += raw(dim);
@@ -58,14 +63,14 @@ class Writer {
   std::string pairs_, table_, data_;
 };
 
-Writer model_metadata() {
+Writer model_metadata(const std::vector<std::string>& tokens = {"<unk>", "<s>", "</s>", "a"}) {
   Writer writer;
   writer.string("general.architecture", "llama").number("llama.embedding_length", 8).number("llama.block_count", 1);
   writer.number("llama.attention.head_count", 2)
       .number("llama.attention.head_count_kv", 1)
       .number("llama.feed_forward_length", 16);
   writer.real("llama.attention.layer_norm_rms_epsilon", 1e-5f).number("llama.context_length", 64);
-  writer.string("tokenizer.ggml.model", "llama").strings("tokenizer.ggml.tokens", {"<unk>", "<s>", "</s>", "a"});
+  writer.string("tokenizer.ggml.model", "llama").strings("tokenizer.ggml.tokens", tokens);
   return writer;
 }
 
@@ -217,6 +222,27 @@ TEST(Gguf, ModelOpens) {
   EXPECT_EQ(model->vocab->pad, -1);  // outside the vocabulary
   EXPECT_EQ(model->vocab->chat_template, "{{x}}");
   EXPECT_FALSE(model->notes.empty());
+}
+
+// Keys name some of the tokens that end a generation, their texts the others: not where they are plain text.
+TEST(Gguf, EndsAreNamedByKeysAndByText) {
+  Writer writer = model_metadata({"<eom>", "<|end_of_text|>", "<|im_end|>", "<|end|>"});
+  writer.integers("tokenizer.ggml.token_type", {3, 3, 4, 1});
+  writer.number("tokenizer.ggml.bos_token_id", 0)
+      .number("tokenizer.ggml.eos_token_id", 1)
+      .number("tokenizer.ggml.eom_token_id", 0);
+  auto model = open(add_tensors(writer));
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  EXPECT_EQ(model->config.eos, (std::vector<TokenId>{1, 0, 2}));
+  EXPECT_EQ(model->vocab->ends, model->config.eos);
+  EXPECT_EQ(model->vocab->types, (std::vector<int32_t>{3, 3, 3, 1}));
+  EXPECT_EQ(model->config.bos, 0);
+  // The kind's own defaults count for the engine as well.
+  Writer silent = model_metadata();
+  model = open(add_tensors(silent));
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  EXPECT_EQ(model->config.bos, 1);
+  EXPECT_EQ(model->config.eos, std::vector<TokenId>{2});
 }
 
 TEST(Gguf, RopeScaling) {

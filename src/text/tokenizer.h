@@ -87,7 +87,7 @@ class Tokenizer : public std::enable_shared_from_this<Tokenizer> {
   bool is_hole(TokenId id) const;  // outside of the vocabulary or without a token
   std::optional<TokenId> bos() const { return bos_; }
   std::optional<TokenId> eos() const { return eos_; }
-  // Ids at which generation ends: eos and what the model format names besides (GGUF's eot).
+  // Ids at which generation ends: eos and what the model format names besides (GgufVocab::ends).
   std::span<const TokenId> end_ids() const { return end_ids_; }
   bool adds_bos() const;
   bool adds_eos() const;

@@ -62,17 +62,14 @@ void name_specials(const GgufVocab& vocab, LoadedCore& loaded) {
   name("unk_token", vocab.unk);
   name("sep_token", vocab.sep);
   name("pad_token", vocab.pad);
-  if (vocab.eot >= 0 && loaded.core->table.has(vocab.eot)) loaded.more_end_ids.push_back(vocab.eot);
+  for (const TokenId id : vocab.ends) {
+    if (loaded.core->table.has(id)) loaded.more_end_ids.push_back(id);
+  }
   loaded.chat_template = vocab.chat_template;
 }
 
-Result<LoadedCore> load_llama(GgufVocab vocab) {
-  const auto count = static_cast<int32_t>(vocab.tokens.size());
+Result<LoadedCore> load_llama(const GgufVocab& vocab) {
   if (vocab.scores.empty()) return corrupt("the GGUF vocabulary is of the kind 'llama' but has no scores");
-  // llama.cpp's defaults for this kind.
-  if (vocab.bos < 0 && count > 1) vocab.bos = 1;
-  if (vocab.eos < 0 && count > 2) vocab.eos = 2;
-  if (vocab.unk < 0) vocab.unk = 0;
   SpmModel model;
   model.kind = SpmKind::kBpe;
   for (size_t id = 0; id < vocab.tokens.size(); ++id) {

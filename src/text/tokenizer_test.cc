@@ -274,6 +274,10 @@ TEST(Tokenizer, GgufVocabulariesAreChecked) {
   ASSERT_TRUE(good.ok()) << good.error().message;
   EXPECT_EQ(ids(*good, "ab<end>"), (Ids{2, 3}));
   EXPECT_EQ((*good)->eos(), 3);
+  vocab.ends = {3, 2};
+  const auto more_ends = Tokenizer::from_gguf(vocab);
+  ASSERT_TRUE(more_ends.ok()) << more_ends.error().message;
+  EXPECT_EQ(Ids((*more_ends)->end_ids().begin(), (*more_ends)->end_ids().end()), (Ids{3, 2}));
   const auto refused = [](GgufVocab changed) { return Tokenizer::from_gguf(changed).error().message; };
   GgufVocab other = vocab;
   other.pre = "fancy";
