@@ -69,6 +69,9 @@ TEST(Spm, TheConfigurationDecidesAboutPrefixes) {
   EXPECT_EQ(ids(R"({"add_prefix_space": false})"), (std::vector<TokenId>{6, 2, 6}));
 }
 
+  EXPECT_EQ(ids(R"({"legacy": null})"), (std::vector<TokenId>{7, 2, 7}));
+  EXPECT_EQ(ids("{}"), (std::vector<TokenId>{7, 2, 7}));
+  EXPECT_EQ(ids(""), (std::vector<TokenId>{7, 2, 6}));  // no configuration
 TEST(Spm, RefusesDamagedFiles) {
   const std::string whole = small_model(1);
   ASSERT_TRUE(parse_spm_model(whole).ok());

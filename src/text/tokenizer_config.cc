@@ -210,7 +210,7 @@ Status read_config_json(std::string_view text, TokenizerConfig& config) {
   TRY(read_chat_template(json, config.settings));
   TRY_ASSIGN(config.add_bos, optional_bool(json, "add_bos_token"));
   TRY_ASSIGN(config.add_eos, optional_bool(json, "add_eos_token"));
-  TRY_ASSIGN(config.legacy, field_bool(json, "legacy", false));
+  TRY_ASSIGN(config.legacy, field_bool(json, "legacy", true));
   TRY_ASSIGN(config.add_prefix_space, field_bool(json, "add_prefix_space", true));
   TRY_ASSIGN(const bool split_special, field_bool(json, "split_special_tokens", false));
   if (split_special)

@@ -22,7 +22,9 @@ namespace loralei {
 struct TokenizerConfig {
   TokenizerSettings settings;
   std::optional<bool> add_bos, add_eos;  // stated explicitly: they replace the post-processor, as transformers does
-  bool legacy = false;                   // SentencePiece: a space is put before every part between special tokens
+  // SentencePiece: a space is put before every part between special tokens. As transformers do it, unless
+  // tokenizer_config.json says no; SentencePiece itself, without that file, does not.
+  bool legacy = false;
   bool add_prefix_space = true;
   std::vector<AddedToken> added;        // added_tokens_decoder
   std::vector<AddedToken> plain_added;  // added_tokens.json: contents and ids alone
