@@ -2,8 +2,11 @@
 #include "text/spm.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <bit>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include "text/tokenizer.h"
@@ -66,12 +69,39 @@ TEST(Spm, TheConfigurationDecidesAboutPrefixes) {
   };
   EXPECT_EQ(ids(R"({"legacy": false})"), (std::vector<TokenId>{7, 2, 6}));
   EXPECT_EQ(ids(R"({"legacy": true})"), (std::vector<TokenId>{7, 2, 7}));
-  EXPECT_EQ(ids(R"({"add_prefix_space": false})"), (std::vector<TokenId>{6, 2, 6}));
-}
-
   EXPECT_EQ(ids(R"({"legacy": null})"), (std::vector<TokenId>{7, 2, 7}));
   EXPECT_EQ(ids("{}"), (std::vector<TokenId>{7, 2, 7}));
   EXPECT_EQ(ids(""), (std::vector<TokenId>{7, 2, 6}));  // no configuration
+  EXPECT_EQ(ids(R"({"add_prefix_space": false})"), (std::vector<TokenId>{6, 2, 6}));
+}
+
+// What fine-tuning added beside the model file is found wherever it stands, with and without a configuration.
+TEST(Spm, TokensOfTheFileOfAddedTokens) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / ("loralei-spm-added-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  const auto write = [&](const char* name, const std::string& text) {
+    std::ofstream(folder / name, std::ios::binary) << text;
+  };
+  write("tokenizer.model", small_model(2));
+  write("added_tokens.json", R"({"<|im_start|>": 11, "<|im_end|>": 12, "<tool>": 13})");
+  write("special_tokens_map.json", R"({"eos_token": "<|im_end|>", "additional_special_tokens": ["<|im_start|>"]})");
+  const std::string text = "<|im_start|>ab<tool>ab<|im_end|>";
+  for (const char* config : {"", R"({"legacy": false})", R"({"legacy": true})"}) {
+    SCOPED_TRACE(config);
+    if (*config != 0) write("tokenizer_config.json", config);
+    const auto tokenizer = Tokenizer::from_directory(folder);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+    const TokenId ab = std::string_view(config).find("true") == std::string_view::npos ? 6 : 7;
+    EXPECT_EQ(*(*tokenizer)->encode(text, {.add_special = false}), (std::vector<TokenId>{11, ab, 13, ab, 12}));
+    EXPECT_TRUE((*tokenizer)->is_special(11));
+    EXPECT_TRUE((*tokenizer)->is_special(12));
+    EXPECT_FALSE((*tokenizer)->is_special(13));
+    EXPECT_EQ((*tokenizer)->eos(), 12);
+    EXPECT_EQ((*tokenizer)->decode(std::vector<TokenId>{6, 13, 12}), "ab<tool>");
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST(Spm, RefusesDamagedFiles) {
   const std::string whole = small_model(1);
   ASSERT_TRUE(parse_spm_model(whole).ok());

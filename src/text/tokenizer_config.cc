@@ -94,8 +94,15 @@ Status read_added_tokens_decoder(const Json& json, std::vector<AddedToken>& adde
   return {};
 }
 
-// added_tokens.json: {content: id}.
-Status read_added_tokens_file(const std::filesystem::path& path, std::vector<AddedToken>& added) {
+bool names_special(const TokenizerSettings& settings, const std::string& content) {
+  const auto& more = settings.additional_special_tokens;
+  return std::any_of(settings.special_tokens.begin(), settings.special_tokens.end(),
+                     [&](const auto& entry) { return entry.second == content; }) ||
+         std::find(more.begin(), more.end(), content) != more.end();
+}
+
+// added_tokens.json: {content: id}. Which of them are special, the other files have said before.
+Status read_added_tokens_file(const std::filesystem::path& path, TokenizerConfig& config) {
   TRY_ASSIGN(const auto text, read_optional_file(path, kMaxJsonBytes));
   if (!text) return {};
   TRY_ASSIGN(const Json json, parse_tokenizer_json(*text, path.string()));
@@ -106,8 +113,10 @@ Status read_added_tokens_file(const std::filesystem::path& path, std::vector<Add
     AddedToken token;
     token.id = static_cast<TokenId>(value.get<uint64_t>());
     token.content = content;
-    token.normalized = true;  // the default of a token that is not special
-    added.push_back(std::move(token));
+    token.special = names_special(config.settings, content);
+    token.normalized = !token.special;
+    config.plain_added.push_back(std::move(token));
+    config.present = true;
   }
   return {};
 }
@@ -234,8 +243,7 @@ Result<TokenizerConfig> read_tokenizer_config(const std::filesystem::path& direc
       return std::move(status).error().with_context("in " + config_path.string());
     }
   }
-  TRY(read_added_tokens_file(directory / "added_tokens.json", config.plain_added));
-  if (!config.plain_added.empty()) config.present = true;
+  TRY(read_added_tokens_file(directory / "added_tokens.json", config));
   TRY(read_template_files(directory, config));
   return config;
 }

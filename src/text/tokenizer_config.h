@@ -27,7 +27,7 @@ struct TokenizerConfig {
   bool legacy = false;
   bool add_prefix_space = true;
   std::vector<AddedToken> added;        // added_tokens_decoder
-  std::vector<AddedToken> plain_added;  // added_tokens.json: contents and ids alone
+  std::vector<AddedToken> plain_added;  // added_tokens.json: special where the others name them so
   bool present = false;                 // any of the files was there
 };
 

@@ -32,6 +32,7 @@ struct TokenizerCore {
   TokenDecoder decoder;
   TokenId unk = -1;  // decodes to unk_surface where that is not empty (SentencePiece)
   std::string unk_surface;
+  bool finds_added_as_written = false;  // SentencePiece: added tokens match the text before any normalising
 
   // The piece that decoding sees.
   std::string_view piece(TokenId id) const { return id == unk && !unk_surface.empty() ? unk_surface : table.text(id); }

@@ -73,6 +73,13 @@ Status check_against_table(const std::vector<AddedToken>& added, const AddedToke
   return {};
 }
 
+Result<std::shared_ptr<const AddedTokens>> build_added(std::vector<AddedToken> added, const TokenizerCore& core) {
+  if (core.finds_added_as_written) {
+    for (AddedToken& token : added) token.normalized = false;
+  }
+  return AddedTokens::build(std::move(added), core.normalizer, core.decoder);
+}
+
 void merge_settings(TokenizerSettings& base, const TokenizerSettings& over) {
   for (const auto& [key, text] : over.special_tokens) base.special_tokens[key] = text;
   if (!over.additional_special_tokens.empty()) base.additional_special_tokens = over.additional_special_tokens;
@@ -91,7 +98,7 @@ Result<Tokenizer::Ptr> assemble_tokenizer(LoadedCore loaded, const TokenizerConf
   merge_settings(parts.settings, config.settings);
   add_named_specials(config.settings, loaded.core->table, loaded.added);
   TRY(check_against_table(loaded.added, nullptr, loaded.core->table));
-  TRY_ASSIGN(parts.added, AddedTokens::build(std::move(loaded.added), loaded.core->normalizer, loaded.core->decoder));
+  TRY_ASSIGN(parts.added, build_added(std::move(loaded.added), *loaded.core));
   TRY(apply_frame(config, parts.settings, *parts.added, loaded.core->table, loaded));
   const TokenId end = std::max(loaded.core->table.size(), parts.added->highest_id() + 1);
   for (const auto* ids : {&loaded.prefix_ids, &loaded.suffix_ids}) {
@@ -166,7 +173,7 @@ Result<Tokenizer::Ptr> Tokenizer::with_added_tokens(const std::filesystem::path&
     merge_settings(parts.settings, config.settings);
     add_named_specials(config.settings, core_->table, added);
     TRY(check_against_table(added, added_.get(), core_->table));
-    TRY_ASSIGN(parts.added, AddedTokens::build(std::move(added), core_->normalizer, core_->decoder));
+    TRY_ASSIGN(parts.added, build_added(std::move(added), *core_));
     parts.prefix_ids = prefix_ids_;
     parts.suffix_ids = suffix_ids_;
     parts.more_end_ids = end_ids_;

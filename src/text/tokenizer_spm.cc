@@ -89,6 +89,7 @@ Result<LoadedCore> build_spm_core(SpmModel model, bool prefix_every_part) {
   }
   core.table.finish();
   core.unk_surface = model.unk_surface;
+  core.finds_added_as_written = true;
   if (model.kind == SpmKind::kUnigram) {
     core.model = make_unigram(core.table, columns, core.unk, model.byte_fallback);
   }
