@@ -30,7 +30,7 @@ enum class SpmPieceType : unsigned char {
 };
 
 struct SpmPiece {
-  std::string text;
+  std::string text;  // empty: the id is a hole (never in a file that was parsed)
   float score = 0;
   SpmPieceType type = SpmPieceType::kNormal;
 };
@@ -59,7 +59,7 @@ class SpmBpeModel final : public TokenModel {
     TokenId unk = -1;
     bool byte_fallback = false;
   };
-  // `types` and `scores` are indexed by id and as long as the table.
+  // `types` and `scores` are indexed by id and at least as long as the table.
   SpmBpeModel(const TokenTable& table, std::vector<SpmPieceType> types, std::vector<float> scores, Options options);
   Status encode(std::string_view word, std::vector<TokenId>& ids) const override;
 

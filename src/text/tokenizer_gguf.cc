@@ -16,6 +16,9 @@ GgufTokenType type_of(const GgufVocab& vocab, size_t id) {
   return vocab.types.empty() ? GgufTokenType::kNormal : static_cast<GgufTokenType>(vocab.types[id]);
 }
 
+// A row of the embedding without a token, which converters fill with a text such as "[PAD151665]".
+bool is_free_row(const GgufVocab& vocab, size_t id) { return type_of(vocab, id) == GgufTokenType::kUnused; }
+
 std::string shown(const std::string& text) { return utf8_repair(text.substr(0, 100)); }
 
 Status check_columns(const GgufVocab& vocab) {
@@ -74,7 +77,7 @@ Result<LoadedCore> load_llama(const GgufVocab& vocab) {
   model.kind = SpmKind::kBpe;
   for (size_t id = 0; id < vocab.tokens.size(); ++id) {
     SpmPiece piece;
-    piece.text = vocab.tokens[id];
+    if (!is_free_row(vocab, id)) piece.text = vocab.tokens[id];
     piece.score = vocab.scores[id];
     if (!(piece.score == piece.score))
       return corrupt("token " + std::to_string(id) + " of the GGUF vocabulary has no score (NaN)");
@@ -119,7 +122,7 @@ Result<LoadedCore> load_gpt2(const GgufVocab& vocab) {
   loaded.core = std::make_shared<TokenizerCore>();
   TokenizerCore& core = *loaded.core;
   for (size_t id = 0; id < vocab.tokens.size(); ++id) {
-    TRY(core.table.add(static_cast<TokenId>(id), vocab.tokens[id]));
+    if (!is_free_row(vocab, id)) TRY(core.table.add(static_cast<TokenId>(id), vocab.tokens[id]));
   }
   loaded.added = added_tokens(vocab);
   core.table.finish();

@@ -75,7 +75,7 @@ Result<LoadedCore> build_spm_core(SpmModel model, bool prefix_every_part) {
   PieceColumns columns;
   for (const SpmPiece& piece : model.pieces) {
     const auto id = static_cast<TokenId>(columns.types.size());
-    TRY(core.table.add(id, piece.text));
+    if (!piece.text.empty()) TRY(core.table.add(id, piece.text));
     columns.types.push_back(piece.type);
     columns.scores.push_back(piece.score);
     if (piece.type == SpmPieceType::kUnknown) core.unk = id;

@@ -344,6 +344,30 @@ TEST(Tokenizer, GgufPutsASpaceAfterEveryTokenThatIsCutOut) {
   EXPECT_EQ(ids(*plain, "a<go>a<s>a"), (Ids{1, 4, 6, 4, 1, 4}));
 }
 
+// Converters name rows of the embedding that have no token "[PAD7]"; a tokenizer of Hugging Face has nothing there.
+TEST(Tokenizer, UnusedRowsOfGgufAreFreeForAdapters) {
+  GgufVocab bytes;
+  bytes.model = "gpt2";
+  bytes.pre = "gpt-2";
+  bytes.tokens = {"a", "b", "ab", "<end>", "c", "d", "e", "[PAD7]", "[PAD8]"};
+  bytes.types = {1, 1, 1, 3, 1, 1, 1, 5, 5};
+  bytes.merges = {"a b"};
+  Folder folder;
+  folder.write("added_tokens.json", R"({"<my_tok>": 7})");
+  for (const GgufVocab& vocab : {bytes, llama_vocab()}) {
+    SCOPED_TRACE(vocab.model);
+    const auto base = Tokenizer::from_gguf(vocab);
+    ASSERT_TRUE(base.ok()) << base.error().message;
+    EXPECT_TRUE((*base)->is_hole(7));
+    EXPECT_EQ((*base)->decode(Ids{7}), "");
+    EXPECT_EQ((*base)->token_bytes(7), "");
+    const auto adapted = (*base)->with_added_tokens(folder.path());
+    ASSERT_TRUE(adapted.ok()) << adapted.error().message;
+    EXPECT_EQ(ids(*adapted, "<my_tok>", {.add_special = false}), (Ids{7}));
+    EXPECT_EQ((*adapted)->decode(Ids{7}), "<my_tok>");
+  }
+}
+
 TEST(Tokenizer, ManyThreadsShareOne) {
   const auto tokenizer = load(small_file());
   const Ids wanted = ids(tokenizer, "abab<s>x tool ab");
