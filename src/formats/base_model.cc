@@ -6,8 +6,8 @@
 
 #include "base/limits.h"
 #include "base/units.h"
-#include "formats/gguf.h"
 #include "formats/gguf_model.h"
+#include "formats/gguf_parts.h"
 #include "formats/hf_config.h"
 #include "formats/model_tensors.h"
 #include "formats/safetensors.h"
@@ -100,7 +100,7 @@ Status read_freq_factors(const FileSystem& files, const TensorInfo& info, BaseMo
     return corrupt(model.path + ": rope_freqs.weight must be F32 of shape [" + std::to_string(half) + "], but it is " +
                    shape_text(info.shape));
   }
-  TRY_ASSIGN(const std::unique_ptr<File> file, files.open(model.path));
+  TRY_ASSIGN(const std::unique_ptr<File> file, files.open(model.index.files[info.file]));
   std::vector<float> factors(static_cast<size_t>(half));
   TRY(file->read_exact(info.offset, std::as_writable_bytes(std::span(factors))));
   bool ones = true;
@@ -121,7 +121,7 @@ Status read_freq_factors(const FileSystem& files, const TensorInfo& info, BaseMo
 }
 
 Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path) {
-  TRY_ASSIGN(const GgufFile file, read_gguf(files, path));
+  TRY_ASSIGN(const GgufFile file, read_gguf_parts(files, path));
   TRY_ASSIGN(const auto type, file.text("general.type"));
   if (type == "adapter") {
     return invalid_argument(
@@ -133,7 +133,7 @@ Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path
   model.is_gguf = true;
   TRY_ASSIGN(model.config, gguf_model_config(file, model.notes));
   model.permuted_qk = gguf_permutes_qk(model.config.architecture);
-  model.index.files = {path};
+  model.index.files = file.index.files;
   model.index.stamps = file.index.stamps;
   for (const TensorInfo& tensor : file.index.tensors) {
     if (tensor.name == "rope_freqs.weight") {

@@ -40,7 +40,7 @@ struct BaseModelFile {
   std::vector<std::string> notes;  // what a user may want to know, one sentence each
 };
 
-// `path`: a Hugging Face directory or a .gguf file.
+// `path`: a Hugging Face directory or a .gguf file (of a model in parts, the first).
 Result<BaseModelFile> open_base_model(const FileSystem& files, const std::string& path);
 Result<BaseModelFile> open_base_model(const std::string& path);  // on the machine's file system
 

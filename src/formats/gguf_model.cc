@@ -66,11 +66,6 @@ class ConfigReader {
   }
 
   Status refuse_unsupported() {
-    TRY_ASSIGN(const auto splits, file_.integer("split.count", 0, 65535));
-    if (splits.value_or(0) > 1) {
-      return unsupported(file_.path + ": is one of " + std::to_string(*splits) +
-                         " parts of a split GGUF; join them first with llama.cpp's llama-gguf-split --merge");
-    }
     // Values that change what the model computes; 0 (or 1 for scales) is neutral.
     constexpr std::pair<const char*, double> kNeutral[] = {{"expert_count", 0},
                                                            {"expert_used_count", 0},

@@ -44,10 +44,15 @@ class Writer {
     return value(key, 9, bytes);
   }
   Writer& tensor(const std::string& name, const std::vector<uint64_t>& reversed_shape, uint32_t type, size_t bytes) {
+    return tensor(name, reversed_shape, type, std::string(bytes, '\0'));
+  }
+  Writer& tensor(const std::string& name, const std::vector<uint64_t>& reversed_shape, uint32_t type,
+                 const std::string& bytes) {
     table_ += text(name) + raw<uint32_t>(static_cast<uint32_t>(reversed_shape.size()));
     for (const uint64_t dim : reversed_shape) table_ += raw(dim);
     table_ += raw(type) + raw<uint64_t>(data_.size());
-    data_ += std::string((bytes + 31) / 32 * 32, '\0');
+    data_ += bytes;
+    data_.resize((data_.size() + 31) / 32 * 32);
     ++tensor_count_;
     return *this;
   }
@@ -276,9 +281,6 @@ TEST(Gguf, RefusesOtherModels) {
   EXPECT_NE(error(Writer().string("general.architecture", "gemma")).find("gemma"), std::string::npos);
   EXPECT_NE(error(Writer().string("general.type", "adapter").string("general.architecture", "llama")).find("--adapter"),
             std::string::npos);
-  Writer split = model_metadata();
-  EXPECT_NE(error(add_tensors(split).value("split.count", 2, Writer::raw<uint16_t>(3))).find("split"),
-            std::string::npos);
   Writer experts = model_metadata();
   EXPECT_NE(error(add_tensors(experts).number("llama.expert_count", 8)).find("expert_count"), std::string::npos);
   Writer extra = model_metadata();
@@ -287,6 +289,73 @@ TEST(Gguf, RefusesOtherModels) {
   EXPECT_NE(error(missing.tensor("token_embd.weight", {8, 4}, 0, 128)).find("lacks"), std::string::npos);
   Writer shape = model_metadata();
   EXPECT_NE(error(add_tensors(shape).tensor("output.weight", {8, 5}, 0, 160)).find("[5, 8]"), std::string::npos);
+}
+
+Writer& add_split(Writer& writer, uint16_t part, uint16_t parts, int32_t tensors) {
+  writer.value("split.no", 2, Writer::raw(part)).value("split.count", 2, Writer::raw(parts));
+  return writer.value("split.tensors.count", 5, Writer::raw(tensors));
+}
+
+// A model whose factors of the rope lie in a second part and its output matrix in a third.
+struct Parts {
+  MemoryFileSystem files;
+  Parts() {
+    Writer first = model_metadata();
+    put(1, add_split(add_tensors(first), 0, 3, 13));
+    Writer second;
+    put(2, add_split(second.tensor("rope_freqs.weight", {2}, 0, Writer::raw(2.0f) + Writer::raw(4.0f)), 1, 3, 13));
+    Writer third;
+    put(3, add_split(third.tensor("output.weight", {8, 4}, 0, 128), 2, 3, 13));
+  }
+  static std::string path(int part) { return "/m-0000" + std::to_string(part) + "-of-00003.gguf"; }
+  void put(int part, const Writer& writer) { files.put(path(part), writer.done()); }
+  std::string error(const std::string& path) {
+    auto model = open_base_model(files, path);
+    EXPECT_FALSE(model.ok());
+    return model.ok() ? "" : model.error().message;
+  }
+};
+
+TEST(Gguf, PartsAreReadAsOneModel) {
+  Parts parts;
+  auto model = open_base_model(parts.files, Parts::path(1));
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  EXPECT_EQ(model->index.files, (std::vector<std::string>{Parts::path(1), Parts::path(2), Parts::path(3)}));
+  EXPECT_EQ(model->index.stamps.size(), 3u);
+  EXPECT_EQ(model->index.tensors.size(), 12u);
+  const TensorInfo* head = model->index.find("lm_head.weight");
+  ASSERT_TRUE(head);
+  EXPECT_EQ(head->file, 2u);
+  EXPECT_FALSE(model->config.tied_head);
+  EXPECT_EQ(model->config.rope_scaling.freq_factors, (std::vector<float>{2, 4}));
+}
+
+TEST(Gguf, PartsMustBelongTogether) {
+  Parts other;
+  EXPECT_NE(other.error(Parts::path(2)).find("name the first part, " + Parts::path(1)), std::string::npos);
+  Writer renamed = model_metadata();
+  other.files.put("/m.gguf", add_split(add_tensors(renamed), 0, 3, 13).done());
+  EXPECT_NE(other.error("/m.gguf").find("-00001-of-00003.gguf"), std::string::npos);
+  other.files.remove(Parts::path(3));
+  EXPECT_NE(other.error(Parts::path(1)).find(Parts::path(3) + ": is not there"), std::string::npos);
+  Writer wrong;
+  other.put(3, add_split(wrong.tensor("output.weight", {8, 4}, 0, 128), 1, 3, 13));
+  EXPECT_NE(other.error(Parts::path(1)).find("says that it is part 2 of 3"), std::string::npos);
+  Writer whole;
+  other.put(3, whole.tensor("output.weight", {8, 4}, 0, 128));
+  EXPECT_NE(other.error(Parts::path(1)).find("says that it is part 1 of 1"), std::string::npos);
+  Writer twice;
+  other.put(3, add_split(twice.tensor("token_embd.weight", {8, 4}, 0, 128), 2, 3, 13));
+  EXPECT_NE(other.error(Parts::path(1)).find("also in another part"), std::string::npos);
+  Writer none;
+  other.put(3, add_split(none, 2, 3, 13));
+  EXPECT_NE(other.error(Parts::path(1)).find("they hold 12"), std::string::npos);
+  Writer many = model_metadata();
+  other.put(1, add_split(add_tensors(many), 0, 65535, 13));
+  EXPECT_NE(other.error(Parts::path(1)).find("split.count"), std::string::npos);
+  Writer silent = model_metadata();
+  other.put(1, add_tensors(silent).value("split.count", 2, Writer::raw<uint16_t>(3)));
+  EXPECT_NE(other.error(Parts::path(1)).find("split.no"), std::string::npos);
 }
 
 TEST(Gguf, PermutationRoundTrip) {
