@@ -101,7 +101,7 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20))
       ->group(group);
-  command.add_option("--max-num-batched-tokens,-b", engine.step_tokens, "token rows of one step")
+  command.add_option("--max-num-batched-tokens,-b,--batch-size", engine.step_tokens, "token rows of one step")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 16))
       ->group(group);
@@ -242,19 +242,6 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
     options.engine.kv_dtype = *dtype;
   }
   return options;
-}
-
-Result<AdapterFlag> parse_adapter_flag(const std::string& text) {
-  AdapterFlag flag;
-  const size_t equals = text.find('=');
-  flag.path = equals == std::string::npos ? text : text.substr(equals + 1);
-  while (flag.path.size() > 1 && flag.path.back() == '/') flag.path.pop_back();
-  flag.name = equals == std::string::npos ? flag.path.substr(flag.path.rfind('/') + 1) : text.substr(0, equals);
-  if (equals == std::string::npos && flag.name.ends_with(".gguf")) flag.name.resize(flag.name.size() - 5);
-  if (flag.name.empty() || flag.path.empty()) {
-    return invalid_argument("'" + text + "' does not name an adapter; write --adapter NAME=PATH.");
-  }
-  return flag;
 }
 
 }  // namespace loralei

@@ -47,12 +47,6 @@ std::string default_cache_dir();
 // command line counts; a file that cannot be read and a key that is no option are refused.
 CLI::Option* add_config_option(CLI::App& command);
 
-struct AdapterFlag {
-  std::string name, path;
-};
-// "NAME=PATH", or "PATH" (the name is the last path component, without .gguf).
-Result<AdapterFlag> parse_adapter_flag(const std::string& text);
-
 void add_serve_command(CLI::App& app, int& exit_code);
 void add_run_command(CLI::App& app, int& exit_code);
 void add_inspect_command(CLI::App& app, int& exit_code);

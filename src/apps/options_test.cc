@@ -5,6 +5,8 @@
 
 #include <fstream>
 
+#include "apps/foreign_options.h"
+
 namespace loralei {
 namespace {
 
@@ -217,14 +219,35 @@ TEST_F(ConfigFile, IsRefusedWhereItSaysWhatIsNotKnown) {
   EXPECT_NE(read("", {"m"}).find(path_), std::string::npos);
 }
 
-TEST(Options, AnAdapterHasANameOrTakesItsFolders) {
-  EXPECT_EQ(parse_adapter_flag("shout=/a/b")->name, "shout");
-  EXPECT_EQ(parse_adapter_flag("shout=/a/b")->path, "/a/b");
-  EXPECT_EQ(parse_adapter_flag("/a/b/")->name, "b");
-  EXPECT_EQ(parse_adapter_flag("/a/count.gguf")->name, "count");
-  EXPECT_FALSE(parse_adapter_flag("").ok());
-  EXPECT_FALSE(parse_adapter_flag("=x").ok());
-  EXPECT_FALSE(parse_adapter_flag("x=").ok());
+// The sentence with which `serve` refuses these words; "" when they were taken.
+std::string foreign(std::vector<std::string> words, std::vector<std::string>* told = nullptr) {
+  CLI::App app;
+  std::vector<std::string> notes;
+  add_foreign_options(app, notes);
+  std::reverse(words.begin(), words.end());
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError& error) {
+    return error.what();
+  }
+  if (told) *told = notes;
+  return "";
+}
+
+TEST(Options, WhatOtherServersNeedAndThisOneNotIsTakenAndTold) {
+  std::vector<std::string> notes;
+  ASSERT_EQ(foreign({"--enable-lora", "--max-loras", "4", "--max-cpu-loras=8", "--lora-dtype", "auto"}, &notes), "");
+  ASSERT_EQ(notes.size(), 4u);
+  EXPECT_EQ(notes[0], "--enable-lora changes nothing here: adapters are always served.");
+  EXPECT_NE(notes[2].find("--adapter-memory"), std::string::npos) << notes[2];
+}
+
+TEST(Options, WhatCannotBeHadIsRefusedWithWhatToTypeInstead) {
+  EXPECT_NE(foreign({"--lora-dtype", "float16"}).find("--lora-dtype: cannot be had as asked for; adapters are kept"),
+            std::string::npos);
+  EXPECT_NE(foreign({"--lora-scaled", "a.gguf:0.5"}).find("--adapter NAME=PATH"), std::string::npos);
+  EXPECT_NE(foreign({"--n-gpu-layers", "99"}).find("--device cuda:N"), std::string::npos);
+  EXPECT_EQ(foreign({"--n-gpu-layers", "0"}), "");
 }
 
 }  // namespace

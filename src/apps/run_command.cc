@@ -4,10 +4,12 @@
 #include <ctime>
 #include <memory>
 
+#include "apps/adapter_flags.h"
 #include "apps/console_log.h"
 #include "apps/options.h"
 #include "apps/progress.h"
 #include "apps/text_loading.h"
+#include "sys/file.h"
 #include "text/stream_decoder.h"
 
 namespace loralei {
@@ -91,6 +93,12 @@ Status run_once(const RunFlags& flags) {
   ConsoleLog log(ConsoleLog::Options{});
   TRY_ASSIGN(EngineHostOptions options, finish_engine_options(flags.engine));
   options.engine.max_sequences = 1;
+  const PosixFileSystem files;
+  std::vector<AdapterFlag> adapters;
+  if (!flags.adapter.empty()) {
+    TRY_ASSIGN(adapters, find_adapters(files, "--adapter", {flags.adapter}));
+  }
+  if (adapters.size() > 1) return invalid_argument("--adapter " + flags.adapter + ": run takes one adapter.");
   std::unique_ptr<EngineHost> host;
   {
     ProgressPrinter progress("loading", log);
@@ -102,8 +110,7 @@ Status run_once(const RunFlags& flags) {
              load_text_model(host->file(), flags.chat_template, options.model_path));
   Submit request;
   request.id = RequestId{1};
-  if (!flags.adapter.empty()) {
-    TRY_ASSIGN(const AdapterFlag adapter, parse_adapter_flag(flags.adapter));
+  for (const AdapterFlag& adapter : adapters) {
     TRY(load_adapter_now(host->engine(), adapter));
     request.adapters.push_back({adapter.name, 1.0f});
   }

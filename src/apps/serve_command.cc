@@ -2,16 +2,20 @@
 // loralei serve MODEL: the server. Flags to options, start, signals, end.
 #include <csignal>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <thread>
 
+#include "apps/adapter_flags.h"
 #include "apps/console_log.h"
+#include "apps/foreign_options.h"
 #include "apps/options.h"
 #include "apps/progress.h"
 #include "apps/text_loading.h"
 #include "apps/version.h"
 #include "base/limits.h"
 #include "serve/access.h"
+#include "serve/adapter_paths.h"
 #include "serve/api_server.h"
 #include "sys/file.h"
 
@@ -23,7 +27,8 @@ constexpr int kExitSecondSignal = 130;
 struct ServeFlags {
   EngineFlags engine;
   ServeOptions serve;
-  std::vector<std::string> adapters, vllm_adapters;  // NAME=PATH
+  std::vector<std::string> adapters, vllm_adapters;  // as typed behind --adapter and --lora-modules
+  std::vector<std::string> notes;                    // about options that change nothing here
   std::string api_key_file, chat_template, pooling = "last", log_level = "info", log_format = "text";
   std::string max_body;
   bool no_vllm_metrics = false;
@@ -52,35 +57,58 @@ Status read_keys(const std::string& path, std::vector<std::string>& keys) {
   return {};
 }
 
-Status finish_serve_options(ServeFlags& flags, const EngineHost& host) {
+// What can be said before the model is loaded, which may take minutes.
+Status finish_serve_options(ServeFlags& flags) {
   ServeOptions& serve = flags.serve;
   if (serve.model_names.empty()) serve.model_names = {last_component(flags.engine.host.model_path)};
   serve.model_path = flags.engine.host.model_path;
   if (!flags.api_key_file.empty()) TRY(read_keys(flags.api_key_file, serve.api_keys));
   if (!flags.max_body.empty()) {
-    TRY_ASSIGN(const int64_t bytes, parse_bytes(flags.max_body));
-    serve.http.limits.max_body_bytes = static_cast<size_t>(bytes);
+    auto bytes = parse_bytes(flags.max_body);
+    if (!bytes.ok()) return std::move(bytes).error().with_context("--max-body");
+    serve.http.limits.max_body_bytes = static_cast<size_t>(*bytes);
   }
-  const GenerationDefaults& defaults = host.file().defaults;
-  serve.defaults = {defaults.temperature,        defaults.top_p, defaults.min_p,
-                    defaults.repetition_penalty, defaults.top_k, defaults.do_sample};
-  serve.vocab_size = host.file().config.vocab;
-  serve.end_ids = host.file().config.eos;
   serve.pooling = flags.pooling == "mean" ? Pooling::kMean : Pooling::kLast;
   serve.vllm_metrics = !flags.no_vllm_metrics;
   serve.version = version_string();
   serve.commit = commit_string();
   serve.build = build_string();
-  serve.isa = host.isa();
   return {};
 }
 
-Status register_adapters(const ServeFlags& flags, ApiServer& server, LogSink& log) {
-  for (const std::string& text : flags.adapters) {
-    TRY_ASSIGN(const AdapterFlag adapter, parse_adapter_flag(text));
-    Status added = server.add_adapter(adapter.name, adapter.path);
-    if (!added.ok()) return std::move(added).error().with_context("--adapter " + text);
+void take_from_model(const EngineHost& host, ServeOptions& serve) {
+  const GenerationDefaults& defaults = host.file().defaults;
+  serve.defaults = {defaults.temperature,        defaults.top_p, defaults.min_p,
+                    defaults.repetition_penalty, defaults.top_k, defaults.do_sample};
+  serve.vocab_size = host.file().config.vocab;
+  serve.end_ids = host.file().config.eos;
+  serve.isa = host.isa();
+}
+
+// The adapters that are named one by one, and whether every --adapter-dir is a folder.
+Result<std::vector<AdapterFlag>> find_all_adapters(const ServeFlags& flags) {
+  const PosixFileSystem files;
+  TRY_ASSIGN(std::vector<AdapterFlag> found, find_adapters(files, "--adapter", flags.adapters));
+  TRY_ASSIGN(const std::vector<AdapterFlag> more, find_adapters(files, "--lora-modules", flags.vllm_adapters));
+  found.insert(found.end(), more.begin(), more.end());
+  std::map<std::string, std::string> paths;
+  for (const AdapterFlag& adapter : found) {
+    TRY(check_adapter_name(adapter.name, flags.serve.model_names));
+    const auto [known, fresh] = paths.emplace(adapter.name, adapter.path);
+    if (!fresh && known->second != adapter.path)
+      return invalid_argument("two adapters are named '" + adapter.name + "': " + known->second + " and " +
+                              adapter.path + "; give one another name, as NAME=PATH");
   }
+  for (const std::string& root : flags.serve.adapter_roots) {
+    TRY(files.check_visible(root));
+    if (files.kind(root) != PathKind::kDirectory)
+      return not_found("--adapter-dir " + root + ": there is no such folder");
+  }
+  return found;
+}
+
+Status register_adapters(const std::vector<AdapterFlag>& adapters, ApiServer& server, LogSink& log) {
+  for (const AdapterFlag& adapter : adapters) TRY(server.add_adapter(adapter.name, adapter.path));
   const AdapterService::Rescan found = server.rescan();
   for (const std::string& note : found.notes) log.log(LogLevel::kWarning, note);
   return {};
@@ -111,21 +139,24 @@ Status serve(ServeFlags& flags) {
                                                           {"warning", LogLevel::kWarning},
                                                           {"error", LogLevel::kError}};
   ConsoleLog log({.level = kLevels.at(flags.log_level), .json = flags.log_format == "json", .to_stdout = true});
+  for (const std::string& note : flags.notes) log.log(LogLevel::kInfo, note);
   TRY_ASSIGN(const EngineHostOptions options, finish_engine_options(flags.engine));
+  TRY(finish_serve_options(flags));
+  TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_all_adapters(flags));
   std::unique_ptr<EngineHost> host;
   {
     ProgressPrinter progress("loading", log);
     TRY_ASSIGN(host,
                EngineHost::start(options, log, [&](int64_t done, int64_t total) { progress.update(done, total); }));
   }
-  TRY(finish_serve_options(flags, *host));
+  take_from_model(*host, flags.serve);
   TRY_ASSIGN(std::shared_ptr<const TextModel> text,
              load_text_model(host->file(), flags.chat_template, flags.serve.model_names.front()));
   const PosixFileSystem files;
   const SteadyClock clock;
   TRY_ASSIGN(const std::unique_ptr<ApiServer> server,
              ApiServer::start(flags.serve, host->engine(), std::move(text), files, clock, log));
-  TRY(register_adapters(flags, *server, log));
+  TRY(register_adapters(adapters, *server, log));
   server->set_ready();
 
   const std::string url = "http://" + flags.serve.http.host + ":" + std::to_string(server->port());
@@ -163,10 +194,14 @@ void add_serve_command(CLI::App& app, int& exit_code) {
   add_cache_dir_option(*command, flags->engine.host.cache_dir);
   const std::string adapters = "Adapters";
   // One value a flag, so that a MODEL behind it is not taken for another; vLLM's flag takes several.
-  command->add_option("--adapter,--lora", flags->adapters, "NAME=PATH or PATH; may be given often")
+  command
+      ->add_option("--adapter,--lora", flags->adapters,
+                   "NAME=PATH, PATH, or several of these between commas; may be given often")
       ->allow_extra_args(false)
       ->group(adapters);
-  command->add_option("--lora-modules", flags->vllm_adapters, "the same, several NAME=PATH behind one flag")
+  command
+      ->add_option("--lora-modules", flags->vllm_adapters,
+                   "the same, several behind one flag; also {\"name\": NAME, \"path\": PATH}")
       ->group(adapters);
   command
       ->add_option("--adapter-dir", serve_options.adapter_roots,
@@ -224,8 +259,8 @@ void add_serve_command(CLI::App& app, int& exit_code) {
       ->capture_default_str()
       ->group(api);
   add_config_option(*command)->group(api);
+  add_foreign_options(*command, flags->notes);
   command->callback([flags, &exit_code] {
-    flags->adapters.insert(flags->adapters.end(), flags->vllm_adapters.begin(), flags->vllm_adapters.end());
     const Status status = serve(*flags);
     if (status.ok()) return;
     std::fprintf(stderr, "loralei serve: %s\n", status.error().message.c_str());

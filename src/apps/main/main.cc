@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,14 @@ int main(int argc, char** argv) {
     add_pack_command(app, exit_code);
     add_bench_command(app, exit_code);
     add_profile_command(app, exit_code);
-    // llama.cpp's only two-letter short option; the parser knows one-letter ones.
+    // Short options of two letters, as llama.cpp and vLLM have them; the parser knows one-letter ones.
+    static const std::map<std::string, std::string> kLongNames = {
+        {"-np", "--parallel"},      {"-ngl", "--n-gpu-layers"},        {"-ub", "--ubatch-size"},
+        {"-cb", "--cont-batching"}, {"-tp", "--tensor-parallel-size"}, {"-pp", "--pipeline-parallel-size"}};
     std::vector<std::string> words(argv + 1, argv + argc);
-    std::replace(words.begin(), words.end(), std::string("-np"), std::string("--parallel"));
+    for (std::string& word : words) {
+      if (const auto found = kLongNames.find(word); found != kLongNames.end()) word = found->second;
+    }
     std::reverse(words.begin(), words.end());  // as the parser wants them
     app.parse(words);
   } catch (const CLI::ParseError& error) {
