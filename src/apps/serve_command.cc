@@ -4,13 +4,13 @@
 #include <cstdio>
 #include <map>
 #include <memory>
-#include <thread>
 
 #include "apps/adapter_flags.h"
 #include "apps/console_log.h"
 #include "apps/foreign_options.h"
 #include "apps/options.h"
 #include "apps/progress.h"
+#include "apps/stop_signals.h"
 #include "apps/text_loading.h"
 #include "apps/version.h"
 #include "base/limits.h"
@@ -21,8 +21,6 @@
 
 namespace loralei {
 namespace {
-
-constexpr int kExitSecondSignal = 130;
 
 struct ServeFlags {
   EngineFlags engine;
@@ -115,11 +113,8 @@ Status register_adapters(const std::vector<AdapterFlag>& adapters, ApiServer& se
 }
 
 // Sleeps until the process is told to end; SIGHUP looks at the adapter folders again.
-void wait_for_end(const sigset_t& signals, ApiServer& server, LogSink& log) {
-  for (;;) {
-    int signal = 0;
-    if (sigwait(&signals, &signal) != 0) continue;
-    if (signal != SIGHUP) return;
+void wait_for_end(StopSignals& signals, ApiServer& server, LogSink& log) {
+  while (signals.wait() == StopSignals::Event::kRescan) {
     const AdapterService::Rescan found = server.rescan();
     log.log(LogLevel::kInfo, "rescan: " + std::to_string(found.added.size()) + " adapters added");
     for (const std::string& note : found.notes) log.log(LogLevel::kWarning, note);
@@ -127,18 +122,13 @@ void wait_for_end(const sigset_t& signals, ApiServer& server, LogSink& log) {
 }
 
 Status serve(ServeFlags& flags) {
-  // Blocked in every thread that follows, taken by sigwait alone.
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
-
   static const std::map<std::string, LogLevel> kLevels = {{"debug", LogLevel::kDebug},
                                                           {"info", LogLevel::kInfo},
                                                           {"warning", LogLevel::kWarning},
                                                           {"error", LogLevel::kError}};
   ConsoleLog log({.level = kLevels.at(flags.log_level), .json = flags.log_format == "json", .to_stdout = true});
+  StopSignals signals(log);
   for (const std::string& note : flags.notes) log.log(LogLevel::kInfo, note);
   TRY_ASSIGN(const EngineHostOptions options, finish_engine_options(flags.engine));
   TRY(finish_serve_options(flags));
@@ -157,6 +147,7 @@ Status serve(ServeFlags& flags) {
   TRY_ASSIGN(const std::unique_ptr<ApiServer> server,
              ApiServer::start(flags.serve, host->engine(), std::move(text), files, clock, log));
   TRY(register_adapters(adapters, *server, log));
+  signals.serving();
   server->set_ready();
 
   const std::string url = "http://" + flags.serve.http.host + ":" + std::to_string(server->port());
@@ -170,12 +161,6 @@ Status serve(ServeFlags& flags) {
   wait_for_end(signals, *server, log);
   log.log(LogLevel::kInfo, "draining: requests that run get " + std::to_string(flags.shutdown_timeout_s) +
                                " s; a second signal stops at once");
-  std::thread second([signals] {
-    int signal = SIGHUP;
-    while (signal == SIGHUP) sigwait(&signals, &signal);
-    std::_Exit(kExitSecondSignal);
-  });
-  second.detach();
   const bool clean = server->shutdown(int64_t{flags.shutdown_timeout_s} * 1000);
   log.log(LogLevel::kInfo,
           clean ? "stopped" : "stopped; requests and answers that outlived --shutdown-timeout were cut off");
