@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/options.h"
 
+#include <algorithm>
+
 #include "apps/version.h"
 #include "base/limits.h"
 #include "base/units.h"
@@ -164,6 +166,20 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       .add_option("--max-lora-rank", engine.adapter_rank_max, "refuse adapters of a higher rank (default: no limit)")
       ->check(CLI::Range(0, 4096))
       ->group(group);
+}
+
+int64_t connections_wanted(int stated, const EngineOptions& engine) {
+  constexpr int64_t kMore = 256;
+  return stated > 0 ? stated : int64_t{engine.max_sequences} + engine.max_queued + kMore;
+}
+
+Connections connections_possible(int64_t wanted, int64_t descriptors) {
+  const int64_t room = std::max<int64_t>(descriptors - kOtherDescriptors, 1);
+  if (wanted <= room) return {static_cast<int>(wanted), ""};
+  return {static_cast<int>(room),
+          "At most " + std::to_string(room) + " connections are taken, not " + std::to_string(wanted) +
+              ": the system lets this process have " + std::to_string(descriptors) +
+              " files open. Raise its hard limit (ulimit -Hn), or give --max-connections or a smaller --max-queued."};
 }
 
 CLI::Option* add_stream_shrink_option(CLI::App& command, std::string& stream_shrink) {

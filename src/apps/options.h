@@ -38,6 +38,17 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
 // Checks and converts what was typed. A sentence names the flag.
 Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags);
 
+// How many connections a server should take: as stated, or, with 0, every request that may run or wait and as many more
+// as others need to be told that the queue is full, or that the server lives.
+int64_t connections_wanted(int stated, const EngineOptions& engine);
+// As many of them as `descriptors` open files leave room for; `note` says so where that is fewer.
+struct Connections {
+  int count = 0;
+  std::string note;
+};
+inline constexpr int kOtherDescriptors = 192;  // the model's and adapters' files, refusals, the process's own
+Connections connections_possible(int64_t wanted, int64_t descriptors);
+
 // --stream-shrink auto|on|off, to be read with parse_stream_shrink.
 CLI::Option* add_stream_shrink_option(CLI::App& command, std::string& stream_shrink);
 // --cache-dir: where a packed model goes that cannot lie beside its source.

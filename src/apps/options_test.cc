@@ -219,6 +219,20 @@ TEST_F(ConfigFile, IsRefusedWhereItSaysWhatIsNotKnown) {
   EXPECT_NE(read("", {"m"}).find(path_), std::string::npos);
 }
 
+TEST(Options, ThereAreConnectionsForMoreThanMayRunAndWait) {
+  EngineOptions engine;
+  engine.max_sequences = 256;
+  engine.max_queued = 1024;
+  EXPECT_GT(connections_wanted(0, engine), 256 + 1024);
+  EXPECT_EQ(connections_wanted(7, engine), 7);
+  EXPECT_EQ(connections_possible(1536, 1 << 20).count, 1536);
+  EXPECT_EQ(connections_possible(1536, 1 << 20).note, "");
+  const Connections few = connections_possible(1536, 1024);
+  EXPECT_EQ(few.count, 1024 - kOtherDescriptors);
+  EXPECT_NE(few.note.find("--max-connections"), std::string::npos) << few.note;
+  EXPECT_EQ(connections_possible(1536, 20).count, 1);
+}
+
 // The sentence with which `serve` refuses these words; "" when they were taken.
 std::string foreign(std::vector<std::string> words, std::vector<std::string>* told = nullptr) {
   CLI::App app;

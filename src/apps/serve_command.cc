@@ -18,6 +18,7 @@
 #include "serve/adapter_paths.h"
 #include "serve/api_server.h"
 #include "sys/file.h"
+#include "sys/process.h"
 
 namespace loralei {
 namespace {
@@ -31,6 +32,7 @@ struct ServeFlags {
   std::string max_body;
   bool no_vllm_metrics = false;
   int shutdown_timeout_s = 30;
+  int max_connections = 0;
 };
 
 std::string last_component(std::string path) {
@@ -72,6 +74,15 @@ Status finish_serve_options(ServeFlags& flags) {
   serve.commit = commit_string();
   serve.build = build_string();
   return {};
+}
+
+// So that who comes when the queue is full is told so, and not that there is no connection left.
+void limit_connections(const ServeFlags& flags, const EngineOptions& engine, ServeOptions& serve, LogSink& log) {
+  const int64_t wanted = connections_wanted(flags.max_connections, engine);
+  const Connections possible = connections_possible(wanted, raise_descriptor_limit(wanted + kOtherDescriptors));
+  if (!possible.note.empty()) log.log(LogLevel::kWarning, possible.note);
+  serve.http.max_connections = possible.count;
+  serve.max_preparing = engine.max_queued;
 }
 
 void take_from_model(const EngineHost& host, ServeOptions& serve) {
@@ -132,6 +143,8 @@ Status serve(ServeFlags& flags) {
   for (const std::string& note : flags.notes) log.log(LogLevel::kInfo, note);
   TRY_ASSIGN(const EngineHostOptions options, finish_engine_options(flags.engine));
   TRY(finish_serve_options(flags));
+  limit_connections(flags, options.engine, flags.serve, log);
+  TRY(HttpServer::bind(flags.serve.http, log));  // and let go again: whether the address can be had
   TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_all_adapters(flags));
   std::unique_ptr<EngineHost> host;
   {
@@ -211,6 +224,12 @@ void add_serve_command(CLI::App& app, int& exit_code) {
       ->group(network);
   command->add_option("--cors-origin", serve_options.cors_origins, "allowed web origin, or *")
       ->allow_extra_args(false)
+      ->group(network);
+  command
+      ->add_option("--max-connections", flags->max_connections,
+                   "open at once; 0: --max-num-seqs and --max-queued together, and 256 more")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 24))
       ->group(network);
   command->add_option("--max-body", flags->max_body, "largest request body (default 8MiB)")->group(network);
   command->add_option("--shutdown-timeout", flags->shutdown_timeout_s, "seconds that running requests get at the end")

@@ -215,6 +215,7 @@ int RequestParser::error_status() const { return impl_->collector.status; }
 const std::string& RequestParser::error_message() const { return impl_->collector.message; }
 bool RequestParser::header_complete() const { return impl_->collector.header_done; }
 bool RequestParser::complete() const { return !impl_->failed && impl_->collector.is_done(); }
+const HttpHeaders& RequestParser::headers() const { return impl_->collector.request.headers; }
 bool RequestParser::expects_continue() const { return impl_->collector.expects_continue && !complete(); }
 HttpRequest RequestParser::take() { return std::move(impl_->collector.request); }
 

@@ -40,8 +40,9 @@ class RequestParser {
   const std::string& error_message() const;  // of a failed parse
   bool header_complete() const;
   bool complete() const;
-  bool expects_continue() const;  // the header is complete and asks for "100 Continue" before its body
-  HttpRequest take();             // once, after complete(); peer fields are left for the caller
+  const HttpHeaders& headers() const;  // as far as they were read; until take()
+  bool expects_continue() const;       // the header is complete and asks for "100 Continue" before its body
+  HttpRequest take();                  // once, after complete(); peer fields are left for the caller
 
  private:
   struct Impl;

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // HttpServer: listener, connections, limits, timeouts and backpressure. Knows bytes and messages, not what they mean.
 //
-// Thread: start() and stop() from one owner; the handler is called on an I/O thread and must hand long work on; a
-// ResponseWriter may be used from any thread. Ownership: the server owns its threads and sockets and borrows handler
-// and log sink, which outlive it. A ResponseWriter may outlive the server: it then answers "gone". Invariants: requests
-// of one connection are handled one after the other and answered in order; every request gets exactly one answer (a
-// dropped writer answers 500); on_closed fires at most once, never after the answer was complete. While a request is
-// being answered a read stays pending, so that a client that goes away is noticed at once (within half a second when it
-// has pipelined more than 64 KiB behind the request, or twice the header's limit; only when something is written when
-// that fills the system's buffer too); a client that closes its sending side counts as gone unless its answer is already
-// complete. Failure: start() when the address cannot be bound. Everything a peer does wrong ends that peer's connection
-// only, with an answer where one can be given: 400, 408, 413, 417, 431, 501, 505, and 503 when there are too many
-// connections or the server stops.
+// Thread: bind(), serve(), start() and stop() from one owner; the handler is called on an I/O thread and must hand long
+// work on; a ResponseWriter may be used from any thread. Ownership: the server owns its threads and sockets and borrows
+// handler and log sink, which outlive it. A ResponseWriter may outlive the server: it then answers "gone". Invariants:
+// requests of one connection are handled one after the other and answered in order; every request gets exactly one
+// answer (a dropped writer answers 500); on_closed fires at most once, never after the answer was complete. While a
+// request is being answered a read stays pending, so that a client that goes away is noticed at once (within half a
+// second when it has pipelined more than 64 KiB behind the request, or twice the header's limit; only when something is
+// written when that fills the system's buffer too); a client that closes its sending side counts as gone unless its
+// answer is already complete. When all connections are taken, a new one takes the place of the one that has waited
+// longest for a request; only where each is in use it is refused. Failure: bind() when the address cannot be bound.
+// Everything a peer does wrong ends that peer's connection only, with an answer where one can be given: 400, 408, 413,
+// 417, 431, 501, 505, and 503 when there are too many connections or the server stops.
 //
 //   connection:  read ──► RequestParser ──► handler.handle() ──► ResponseWriter (any thread) ──► bounded buffer ──►
 //   write
@@ -58,7 +59,7 @@ struct HttpServerOptions {
   std::string host = "127.0.0.1";
   int port = 0;  // 0 = any; HttpServer::port() tells which
   int threads = 2;
-  int max_connections = 1024;
+  int max_connections = 1024;  // in use; those beyond, which are just told so, are at most kMaxRefusals
   HttpLimits limits;
   // Of one stream: more than this and the largest chunk so far unread, and the client is too slow. So a chunk of any
   // size can be sent, and a stream keeps at most this and two of its largest chunks.
@@ -67,11 +68,13 @@ struct HttpServerOptions {
   int64_t read_timeout_ms =
       20'000;  // for a request from its first byte; bytes of a body buy more time, see kMinBodyBytesPerS
   int64_t write_timeout_ms = 30'000;  // without progress
-  // Headers and body of the errors that the server itself raises; status is filled in by the server. Absent: plain
-  // text.
-  std::function<HttpResponse(int status, std::string_view message)> error_response;
+  // Headers and body of the errors that the server itself raises, given the request's headers as far as they were read;
+  // status is filled in by the server. Absent: plain text.
+  std::function<HttpResponse(int status, std::string_view message, const HttpHeaders& request)> error_response;
 };
 inline constexpr int64_t kMinBodyBytesPerS = 16 * 1024;
+inline constexpr int kMaxRefusals =
+    64;  // answers "too many connections" under way; beyond it the socket is just closed
 
 struct HttpServerStats {
   int64_t connections = 0;          // open now
@@ -83,6 +86,10 @@ struct HttpServerStats {
 
 class HttpServer {
  public:
+  // Holds the address; clients wait until serve(), which the handler may hear of before it returns.
+  static Result<std::unique_ptr<HttpServer>> bind(const HttpServerOptions& options, LogSink& log);
+  void serve(HttpHandler& handler);  // once
+  // Both.
   static Result<std::unique_ptr<HttpServer>> start(const HttpServerOptions& options, HttpHandler& handler,
                                                    LogSink& log);
   ~HttpServer();  // stop(0)

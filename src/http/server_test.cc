@@ -153,7 +153,7 @@ TEST_F(ServerTest, Http10HeadAndContinue) {
 TEST_F(ServerTest, ErrorsHaveTheShapeThatWasGiven) {
   options.limits.max_body_bytes = 1000;
   options.limits.max_header_bytes = 1024;
-  options.error_response = [](int status, std::string_view message) {
+  options.error_response = [](int status, std::string_view message, const HttpHeaders&) {
     HttpResponse response;
     response.headers.emplace_back("X-Shape", "mine");
     response.body = std::to_string(status) + "|" + std::string(message);
@@ -173,6 +173,30 @@ TEST_F(ServerTest, ErrorsHaveTheShapeThatWasGiven) {
     EXPECT_TRUE(answer.starts_with("HTTP/1.1 " + status)) << answer;
     EXPECT_NE(answer.find("X-Shape: mine"), std::string::npos);
     EXPECT_NE(answer.find("\r\n\r\n" + status + "|"), std::string::npos);
+  }
+}
+
+TEST_F(ServerTest, ErrorsAreGivenWhatWasReadOfTheRequest) {
+  options.limits.max_body_bytes = 1000;
+  options.limits.max_headers = 4;
+  options.read_timeout_ms = 200;
+  options.error_response = [](int, std::string_view, const HttpHeaders& request) {
+    HttpResponse response;
+    response.headers.emplace_back("X-Id", std::string(find_header(request, "x-id")));
+    return response;
+  };
+  start();
+  const std::string head = " HTTP/1.1\r\nHost: h\r\nX-Id: mine\r\n";
+  const std::map<std::string, std::string> cases = {
+      {"POST /echo" + head + "Content-Length: 1000000\r\n\r\n", "413"},
+      {"POST /echo" + head + "Content-Length: 100\r\n\r\n", "408"},
+      {"GET /echo" + head + "a: 1\r\nb: 2\r\nc: 3\r\n\r\n", "431"},
+      {"GET /drop" + head + "Connection: close\r\n\r\n", "500"},
+  };
+  for (const auto& [bytes, status] : cases) {
+    const std::string answer = raw(bytes);
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 " + status)) << answer;
+    EXPECT_NE(answer.find("X-Id: mine"), std::string::npos) << answer;
   }
 }
 
@@ -334,6 +358,38 @@ TEST_F(ServerTest, RefusesConnectionsBeyondTheLimit) {
   EXPECT_EQ(b.read_raw(12).value(), "HTTP/1.1 200");
 }
 
+TEST_F(ServerTest, AConnectionThatWaitsLongestGivesItsPlaceToANewOne) {
+  options.max_connections = 3;
+  options.threads = 1;  // so that who was answered first waits longest
+  start();
+  HttpClient busy = client(), longest = client(), later = client();
+  ASSERT_TRUE(busy.send_raw("GET /held HTTP/1.1\r\nHost: h\r\n\r\n").ok());
+  handler.writer(0);
+  ASSERT_EQ(longest.get("/echo")->status, 200);
+  ASSERT_EQ(later.get("/echo")->status, 200);
+  // An answer may be here before its connection counts as waiting again.
+  int status = 503;
+  for (int i = 0; i < 1000 && status == 503; ++i) status = client().get("/echo")->status;
+  EXPECT_EQ(status, 200);
+  EXPECT_EQ(longest.read_raw().value(), "") << "closed";
+  ASSERT_TRUE(later.send_raw("GET /echo HTTP/1.1\r\nHost: h\r\n\r\n").ok());
+  EXPECT_EQ(later.read_raw(12).value(), "HTTP/1.1 200") << "on the connection it had";
+  handler.writer(0)->respond(200, {}, "");
+  EXPECT_EQ(busy.read_raw(12).value(), "HTTP/1.1 200");
+}
+
+// Its owner has it before the handler is called.
+TEST_F(ServerTest, HandlesNothingBeforeItServes) {
+  auto bound = HttpServer::bind(options, log);
+  ASSERT_TRUE(bound.ok()) << bound.error().message;
+  server = std::move(bound).value();
+  HttpClient early = client();
+  ASSERT_TRUE(early.send_raw("GET /echo HTTP/1.1\r\nHost: h\r\n\r\n").ok());
+  EXPECT_EQ(server->stats().requests_total, 0);
+  server->serve(handler);
+  EXPECT_EQ(early.read_raw(12).value(), "HTTP/1.1 200");
+}
+
 TEST_F(ServerTest, StopLetsRunningRequestsFinishThenCuts) {
   start();
   HttpClient finishing = client(), hanging = client(), idle = client();
@@ -438,7 +494,7 @@ TEST_F(ServerTest, BindsIpv6AndExplainsAUsedPort) {
   EXPECT_EQ(client().get("/echo")->header("x-peer"), "::1");
   HttpServerOptions same = options;
   same.port = server->port();
-  auto second = HttpServer::start(same, handler, log);
+  auto second = HttpServer::bind(same, log);
   ASSERT_FALSE(second.ok());
   EXPECT_NE(second.error().message.find("--port"), std::string::npos) << second.error().message;
 }

@@ -82,6 +82,17 @@ HttpHeaders cors_headers(const std::vector<std::string>& allowed, std::string_vi
   return {};
 }
 
+std::string cors_request_headers(std::string_view asked) {
+  constexpr size_t kMaxBytes = 2048;
+  const auto may_stand = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           std::string_view("!#$%&'*+-.^_`|~, ").find(c) != std::string_view::npos;
+  };
+  if (asked.empty() || asked.size() > kMaxBytes || !std::all_of(asked.begin(), asked.end(), may_stand))
+    return "Authorization, Content-Type, X-Request-Id";
+  return std::string(asked);
+}
+
 AccessPolicy::AccessPolicy(std::vector<std::string> api_keys, std::string admin_key, const std::string& bind_host)
     : api_keys_(std::move(api_keys)), admin_key_(std::move(admin_key)), loopback_bind_(is_local_host(bind_host)) {}
 

@@ -43,5 +43,8 @@ std::vector<std::string> parse_key_lines(std::string_view text);
 
 // The Access-Control headers for `origin` ("" = no Origin header); none when it is not allowed.
 HttpHeaders cors_headers(const std::vector<std::string>& allowed, std::string_view origin);
+// The headers a web page may send, given those that its browser asks about: these (clients have many of their own), as
+// long as they are a list of names of at most 2,048 bytes; else those that every client needs.
+std::string cors_request_headers(std::string_view asked);
 
 }  // namespace loralei

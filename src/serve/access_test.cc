@@ -47,6 +47,14 @@ TEST(Access, AnEmptyKeyIsNoKey) {
   EXPECT_EQ(status(admin, request("POST", {}), RouteClass::kAdmin), 401);
 }
 
+TEST(Access, WebPagesMaySendTheHeadersTheirClientsHave) {
+  const std::string sdk = "authorization,content-type,x-stainless-arch, x-stainless-lang";
+  EXPECT_EQ(cors_request_headers(sdk), sdk);
+  const std::string usual = "Authorization, Content-Type, X-Request-Id";
+  for (const std::string& asked : {std::string(), std::string("a\r\nb: c"), std::string("a:b"), std::string(2049, 'a')})
+    EXPECT_EQ(cors_request_headers(asked), usual) << asked.substr(0, 20);
+}
+
 TEST(Access, AdminWithKey) {
   const AccessPolicy policy({"k1"}, "boss", "0.0.0.0");
   EXPECT_EQ(status(policy, request("POST", {{"Authorization", "Bearer boss"}}), RouteClass::kAdmin), 200);

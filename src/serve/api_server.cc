@@ -53,13 +53,16 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(ServeOptions options, Engine
   if (options.model_names.empty()) return invalid_argument("the base model needs a name");
   std::unique_ptr<ApiServer> server(new ApiServer(std::move(options), engine, std::move(text), files, clock, log));
   HttpServerOptions http = server->options_.http;
-  http.error_response = [raw = server.get()](int status, std::string_view message) {
+  http.error_response = [raw = server.get()](int status, std::string_view message, const HttpHeaders& request) {
     HttpResponse response;
-    response.headers = {{"X-Request-Id", raw->new_id()}, {"Content-Type", "application/json"}};
+    response.headers = cors_headers(raw->options_.cors_origins, find_header(request, "origin"));
+    response.headers.emplace_back("X-Request-Id", raw->id_for(find_header(request, "x-request-id")));
+    response.headers.emplace_back("Content-Type", "application/json");
     response.body = error_body(api_error_of_status(status, std::string(message)));
     return response;
   };
-  TRY_ASSIGN(server->http_, HttpServer::start(http, *server, log));
+  TRY_ASSIGN(server->http_, HttpServer::bind(http, log));
+  server->http_->serve(*server);  // whose handle() needs http_
   return server;
 }
 
@@ -108,11 +111,15 @@ std::string ApiServer::new_id() {
   return id;
 }
 
+std::string ApiServer::id_for(std::string_view clients) {
+  std::string id = usable_request_id(clients);
+  return id.empty() ? new_id() : id;
+}
+
 void ApiServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
   const RouteMatch route = match_route(request.method, request.path);
-  std::string id = usable_request_id(request.header("x-request-id"));
-  if (id.empty()) id = new_id();
-  auto reply = std::make_shared<Reply>(std::move(writer), metrics_, route.label, request.method, std::move(id),
+  auto reply = std::make_shared<Reply>(std::move(writer), metrics_, route.label, request.method,
+                                       id_for(request.header("x-request-id")),
                                        cors_headers(options_.cors_origins, request.header("origin")));
   if (route.id == RouteId::kPreflight) return preflight(route, request, *reply);
   if (route.id == RouteId::kNotFound) {
@@ -132,9 +139,10 @@ void ApiServer::preflight(const RouteMatch& route, const HttpRequest& request, R
     return reply.error(
         api_error_of_status(403, "Requests from web pages of this origin are not allowed; --cors-origin allows them."));
   }
-  reply.empty(204, {{"Access-Control-Allow-Methods", route.allow + ", OPTIONS"},
-                    {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id"},
-                    {"Access-Control-Max-Age", "600"}});
+  reply.empty(204,
+              {{"Access-Control-Allow-Methods", route.allow + ", OPTIONS"},
+               {"Access-Control-Allow-Headers", cors_request_headers(request.header("access-control-request-headers"))},
+               {"Access-Control-Max-Age", "600"}});
 }
 
 void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply) {

@@ -69,7 +69,8 @@ class ApiServer final : public HttpHandler {
   PlanInputs inputs(int64_t arrived_ns);
   ModelCard base_card(const std::string& name) const;
   void note_unknown_fields(const std::vector<std::string>& fields);
-  std::string new_id();  // 24 hex digits
+  std::string new_id();                          // 24 hex digits
+  std::string id_for(std::string_view clients);  // the client's, if it may be used, else a new one
 
   const ServeOptions options_;
   Engine& engine_;

@@ -225,6 +225,7 @@ TEST_F(ApiTest, KeysGuardRoutes) {
 
 TEST_F(ApiTest, SmallRoutes) {
   options.cors_origins = {"http://page"};
+  options.http.limits.max_body_bytes = 10'000;
   start();
   EXPECT_EQ(get("/ready").status, 200);
   EXPECT_NE(get("/").body.find("/v1/chat/completions"), std::string::npos);
@@ -233,6 +234,14 @@ TEST_F(ApiTest, SmallRoutes) {
   auto preflight = c.request("OPTIONS", "/v1/completions", {{"Origin", "http://page"}});
   EXPECT_EQ(preflight->status, 204);
   EXPECT_EQ(preflight->header("access-control-allow-origin"), "http://page");
+  preflight = c.request("OPTIONS", "/v1/completions",
+                        {{"Origin", "http://page"}, {"Access-Control-Request-Headers", "x-stainless-os"}});
+  EXPECT_EQ(preflight->header("access-control-allow-headers"), "x-stainless-os");
+  const HttpResponse large =
+      send("POST", "/v1/completions", std::string(20'000, 'x'), {{"Origin", "http://page"}, {"X-Request-Id", "mine"}});
+  EXPECT_EQ(large.status, 413);
+  EXPECT_EQ(large.header("access-control-allow-origin"), "http://page");
+  EXPECT_EQ(large.header("x-request-id"), "mine");
   EXPECT_EQ(c.request("OPTIONS", "/v1/completions", {{"Origin", "http://other"}})->status, 403);
   const std::string text = "na\xC3\xAFve text";
   const Json tokens = Json::parse(post("/tokenize", R"({"prompt":")" + text + R"(","return_token_strs":true})").body);

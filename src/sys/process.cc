@@ -2,11 +2,13 @@
 #include "sys/process.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <ctime>
+#include <limits>
 #include <string>
 
 #include "sys/proc_file.h"
@@ -30,6 +32,18 @@ void reset_peak_memory() {
     // An old kernel: the peak goes on counting from the start.
   }
   ::close(handle);
+}
+
+int64_t raise_descriptor_limit(int64_t wanted) {
+  const auto number = [](rlim_t limit) {
+    return limit == RLIM_INFINITY ? std::numeric_limits<int64_t>::max() : static_cast<int64_t>(limit);
+  };
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;  // unknown: opening one more will tell
+  if (number(limit.rlim_cur) >= wanted) return number(limit.rlim_cur);
+  rlimit raised = limit;
+  raised.rlim_cur = static_cast<rlim_t>(std::min(wanted, number(limit.rlim_max)));
+  return number(::setrlimit(RLIMIT_NOFILE, &raised) == 0 ? raised.rlim_cur : limit.rlim_cur);
 }
 
 double process_cpu_s() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Figures of this process. Any thread; each call reads /proc.
+// Figures of this process. Any thread; each call asks the system.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,9 @@ struct ProcessMemory {
 Result<ProcessMemory> process_memory();
 void reset_peak_memory();  // the peak counts from now on, where the system can
 double process_cpu_s();    // user and system time of all threads since start
+
+// Files and connections that this process may have open, after raising that to `wanted` as far as the system lets it.
+int64_t raise_descriptor_limit(int64_t wanted);
 
 // CPU time of everything on the machine since it started: all processes, interrupts, and what a hypervisor kept from
 // us. Counted in ticks of 10 ms a core. 0 where the system does not tell.

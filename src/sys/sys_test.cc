@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -307,6 +308,24 @@ TEST(Machine, TilesAreGrantedOnlyWhereTheProcessorHasThem) {
   } else if (request_amx()) {
     EXPECT_TRUE(request_amx());  // once granted, always granted
   }
+}
+
+TEST(Process, ItsDescriptorsAreRaisedAsFarAsTheSystemLetsThem) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  if (before.rlim_max < 300) GTEST_SKIP() << "only " << before.rlim_max << " descriptors here";
+  rlimit low = before;
+  low.rlim_cur = 200;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  EXPECT_EQ(raise_descriptor_limit(100), 200) << "never lowered";
+  EXPECT_EQ(raise_descriptor_limit(300), 300);
+  rlimit now{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &now), 0);
+  EXPECT_EQ(now.rlim_cur, 300u);
+  if (before.rlim_max != RLIM_INFINITY) {
+    EXPECT_EQ(raise_descriptor_limit(INT64_MAX), static_cast<int64_t>(before.rlim_max));
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST(ProcFile, FieldsAreFoundAtLineStartsOnly) {
