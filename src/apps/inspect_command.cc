@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "adapters/adapter.h"
 #include "apps/options.h"
@@ -13,6 +14,7 @@
 #include "bench/probes.h"
 #include "engine/engine_host.h"
 #include "formats/base_model.h"
+#include "formats/gguf.h"
 #include "formats/peft_config.h"
 #include "formats/safetensors.h"
 #include "ops/probe.h"
@@ -112,6 +114,27 @@ Status show_peft_folder(const std::string& path) {
   return {};
 }
 
+Status show_gguf_adapter(const GgufFile& gguf) {
+  TRY_ASSIGN(const auto architecture, gguf.text("general.architecture"));
+  TRY_ASSIGN(const auto alpha, gguf.real("adapter.lora.alpha"));
+  line("adapter", gguf.path);
+  line("kind", "GGUF file");
+  line("architecture", architecture.value_or("(not stated)"));
+  if (alpha) line("alpha", std::to_string(*alpha));
+  show_tensors(gguf.index.tensors);
+  std::printf("Give --base MODEL to see whether and how it applies.\n");
+  return {};
+}
+
+// The adapter's folder where `path` is it or a file of it.
+std::optional<std::string> peft_folder(const FileSystem& files, const std::string& path) {
+  std::string folder = files.kind(path) == PathKind::kFile ? parent_path(path) : path;
+  if (folder.empty()) folder = ".";
+  const bool of_it = folder == path || path.ends_with(".safetensors") || base_name(path) == "adapter_config.json";
+  if (of_it && files.exists(join_path(folder, "adapter_config.json"))) return folder;
+  return std::nullopt;
+}
+
 // Biases of the base, read one by one as an adapter asks for them.
 struct BiasReader {
   const BaseModelFile& file;
@@ -175,7 +198,9 @@ Status show_streaming(const std::string& path, const std::string& budget, const 
   EngineHostOptions options;
   options.model_path = path;
   options.cache_dir = default_cache_dir();
-  TRY_ASSIGN(options.engine.memory_budget_bytes, parse_bytes(budget));
+  const auto bytes = parse_bytes(budget);
+  if (!bytes.ok()) return Error(bytes.error()).with_context("--memory-budget");
+  options.engine.memory_budget_bytes = *bytes;
   TRY_ASSIGN(options.residency.policy, parse_residency_policy(residency));
   TRY_ASSIGN(const StreamForecast forecast, forecast_streaming(options));
   std::printf("%s", forecast.text.c_str());
@@ -196,9 +221,19 @@ Status show_streaming(const std::string& path, const std::string& budget, const 
 }
 
 Status inspect(const InspectFlags& flags) {
-  if (!flags.base.empty()) return show_applied(flags.path, flags.base);
   const PosixFileSystem files;
-  if (files.exists(join_path(flags.path, "adapter_config.json"))) return show_peft_folder(flags.path);
+  const auto folder = peft_folder(files, flags.path);
+  std::optional<GgufFile> gguf;
+  if (!folder && flags.path.ends_with(".gguf") && files.kind(flags.path) == PathKind::kFile) {
+    TRY_ASSIGN(gguf, read_gguf(files, flags.path));
+    TRY_ASSIGN(const auto type, gguf->text("general.type"));
+    if (type != "adapter") gguf.reset();
+  }
+  if (!flags.memory_budget.empty() && (folder || gguf || !flags.base.empty()))
+    return invalid_argument("--memory-budget tells what of a model is streamed; it says nothing about an adapter.");
+  if (!flags.base.empty()) return show_applied(folder.value_or(flags.path), flags.base);
+  if (folder) return show_peft_folder(*folder);
+  if (gguf) return show_gguf_adapter(*gguf);
   if (!flags.memory_budget.empty()) return show_streaming(flags.path, flags.memory_budget, flags.residency);
   TRY_ASSIGN(const BaseModelFile file, open_base_model(flags.path));
   show_model(file);

@@ -164,10 +164,33 @@ TEST(Options, AnEmptyKeyIsRefused) {
   std::ofstream(path) << "api-key = [\"k\", \"\"]\n";
   EXPECT_NE(told({"--config", path}).find("the key is empty"), std::string::npos);
 
+  EXPECT_NE(told({"--alias", ""}).find("the name is empty"), std::string::npos);
   EXPECT_NE(told({"--api-key-file", ""}).find("--api-key-file: the path is empty"), std::string::npos);
   EXPECT_EQ(told({"--api-key-file", path}), "--never-given is required");
   std::ofstream(path) << "api-key-file = \"\"\n";
   EXPECT_NE(told({"--config", path}).find("--api-key-file: the path is empty"), std::string::npos);
+}
+
+// Loading may take minutes; there is no model here, which would be told last.
+TEST(Options, WhatIsWrongWithAServerIsToldBeforeItsModelIsLoaded) {
+  const auto told = [](std::vector<std::string> words) {
+    CLI::App app;
+    int exit_code = 0;
+    add_serve_command(app, exit_code);
+    words.insert(words.begin(), {"serve", "/no/such/model", "--port", "0"});
+    std::reverse(words.begin(), words.end());
+    testing::internal::CaptureStderr();
+    app.parse(words);
+    EXPECT_EQ(exit_code, 1);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_NE(told({}).find("/no/such/model"), std::string::npos);
+  EXPECT_NE(told({"--adapter", "a=/no/such/adapter"}).find("--adapter a=/no/such/adapter: "), std::string::npos);
+  EXPECT_NE(told({"--adapter-dir", "/no/such/folder"}).find("--adapter-dir /no/such/folder: "), std::string::npos);
+  EXPECT_NE(told({"--chat-template", "nope"}).find("--chat-template takes"), std::string::npos);
+  EXPECT_NE(told({"--api-key-file", "/no/such/file"}).find("--api-key-file: "), std::string::npos);
+  EXPECT_NE(told({"--max-body", "much"}).find("--max-body: "), std::string::npos);
+  EXPECT_NE(told({"--host", "not a host"}).find("cannot listen on not a host"), std::string::npos);
 }
 
 class ConfigFile : public testing::Test {

@@ -84,6 +84,7 @@ Result<int> stream_answer(Engine& engine, const Tokenizer::Ptr& tokenizer) {
       }
       if (event.end == EndReason::kNone) continue;
       std::fputs((decoder.flush() + "\n").c_str(), stdout);
+      std::fflush(stdout);
       return tokens;
     }
   }
@@ -99,6 +100,7 @@ Status run_once(const RunFlags& flags) {
     TRY_ASSIGN(adapters, find_adapters(files, "--adapter", {flags.adapter}));
   }
   if (adapters.size() > 1) return invalid_argument("--adapter " + flags.adapter + ": run takes one adapter.");
+  TRY_ASSIGN(std::shared_ptr<const ChatTemplate> chat_template, load_chat_template(flags.chat_template));
   std::unique_ptr<EngineHost> host;
   {
     ProgressPrinter progress("loading", log);
@@ -107,7 +109,7 @@ Status run_once(const RunFlags& flags) {
   }
   log.set_level(LogLevel::kWarning);  // a start may take long and says what it does; then the answer speaks
   TRY_ASSIGN(std::shared_ptr<const TextModel> text,
-             load_text_model(host->file(), flags.chat_template, options.model_path));
+             load_text_model(host->file(), std::move(chat_template), options.model_path));
   const TextModels texts(text);
   Submit request;
   request.id = RequestId{1};

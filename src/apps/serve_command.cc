@@ -37,7 +37,9 @@ struct ServeFlags {
 
 std::string last_component(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path.substr(path.rfind('/') + 1);
+  const std::string last = base_name(path);
+  const auto real = last == "." || last == ".." ? PosixFileSystem().real_path(path) : Result<std::string>(last);
+  return real.ok() ? base_name(*real) : last;
 }
 
 // As "$KEY" of a variable that is not set.
@@ -45,14 +47,19 @@ bool blank(const std::string& text) { return text.find_first_not_of(" \t") == st
 std::string refuse_empty_key(const std::string& key) {
   return blank(key) ? "the key is empty; give one, or leave the option out for a server without" : "";
 }
+std::string refuse_empty_name(const std::string& name) {
+  return blank(name) ? "the name is empty; give one, or leave the option out for the last part of the model's path"
+                     : "";
+}
 std::string refuse_empty_key_file(const std::string& path) {
   return blank(path) ? "the path is empty; name a file of keys, or leave the option out for a server without" : "";
 }
 
 Status read_keys(const std::string& path, std::vector<std::string>& keys) {
   const PosixFileSystem files;
-  TRY_ASSIGN(const std::string text, files.read_all(path, kMiB));
-  for (std::string& key : parse_key_lines(text)) keys.push_back(std::move(key));
+  const auto text = files.read_all(path, kMiB);
+  if (!text.ok()) return Error(text.error()).with_context("--api-key-file");
+  for (std::string& key : parse_key_lines(*text)) keys.push_back(std::move(key));
   if (keys.empty()) return invalid_argument("--api-key-file '" + path + "' holds no key; write one key a line.");
   return {};
 }
@@ -132,6 +139,11 @@ void wait_for_end(StopSignals& signals, ApiServer& server, LogSink& log) {
   }
 }
 
+std::string server_url(const std::string& host, int port) {
+  const bool bare_ipv6 = host.find(':') != std::string::npos && !host.starts_with('[');
+  return "http://" + (bare_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
 Status serve(ServeFlags& flags) {
   std::signal(SIGPIPE, SIG_IGN);
   static const std::map<std::string, LogLevel> kLevels = {{"debug", LogLevel::kDebug},
@@ -146,6 +158,7 @@ Status serve(ServeFlags& flags) {
   limit_connections(flags, options.engine, flags.serve, log);
   TRY(HttpServer::bind(flags.serve.http, log));  // and let go again: whether the address can be had
   TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_all_adapters(flags));
+  TRY_ASSIGN(std::shared_ptr<const ChatTemplate> chat_template, load_chat_template(flags.chat_template));
   std::unique_ptr<EngineHost> host;
   {
     ProgressPrinter progress("loading", log);
@@ -154,7 +167,7 @@ Status serve(ServeFlags& flags) {
   }
   take_from_model(*host, flags.serve);
   TRY_ASSIGN(std::shared_ptr<const TextModel> text,
-             load_text_model(host->file(), flags.chat_template, flags.serve.model_names.front()));
+             load_text_model(host->file(), std::move(chat_template), flags.serve.model_names.front()));
   const PosixFileSystem files;
   const SteadyClock clock;
   TRY_ASSIGN(const std::unique_ptr<ApiServer> server,
@@ -163,12 +176,12 @@ Status serve(ServeFlags& flags) {
   signals.serving();
   server->set_ready();
 
-  const std::string url = "http://" + flags.serve.http.host + ":" + std::to_string(server->port());
+  const std::string url = server_url(flags.serve.http.host, server->port());
   std::printf(
-      "%s\nLoralei %s serves '%s' at %s\ntry: curl %s/v1/completions -H 'Content-Type: application/json' -d "
+      "%s\nLoralei %s serves '%s' at %s\ntry: curl %s/v1/completions -H 'Content-Type: application/json'%s -d "
       "'{\"model\": \"%s\", \"prompt\": \"Hello\", \"max_tokens\": 16}'\n",
       host->banner().c_str(), version_string(), flags.serve.model_names.front().c_str(), url.c_str(), url.c_str(),
-      flags.serve.model_names.front().c_str());
+      flags.serve.api_keys.empty() ? "" : " -H 'Authorization: Bearer KEY'", flags.serve.model_names.front().c_str());
   std::fflush(stdout);
 
   wait_for_end(signals, *server, log);
@@ -241,6 +254,7 @@ void add_serve_command(CLI::App& app, int& exit_code) {
       ->add_option("--served-model-name,-a,--alias", serve_options.model_names,
                    "id of the base model (default: last part of its path)")
       ->allow_extra_args(false)
+      ->check(refuse_empty_name)
       ->group(api);
   command->add_option("--chat-template", flags->chat_template, "built-in name or Jinja file")->group(api);
   command->add_option("--pooling", flags->pooling, "of embeddings: last or mean")

@@ -7,9 +7,9 @@
 #include "sys/file.h"
 
 namespace loralei {
-namespace {
 
-Result<std::shared_ptr<const ChatTemplate>> load_template(const std::string& name_or_path) {
+Result<std::shared_ptr<const ChatTemplate>> load_chat_template(const std::string& name_or_path) {
+  if (name_or_path.empty()) return std::shared_ptr<const ChatTemplate>();
   const auto names = ChatTemplate::builtin_names();
   if (std::find(names.begin(), names.end(), name_or_path) != names.end()) return ChatTemplate::builtin(name_or_path);
   const PosixFileSystem files;
@@ -22,9 +22,8 @@ Result<std::shared_ptr<const ChatTemplate>> load_template(const std::string& nam
   return ChatTemplate::parse(std::move(*source));
 }
 
-}  // namespace
-
-Result<std::shared_ptr<const TextModel>> load_text_model(const BaseModelFile& file, const std::string& chat_template,
+Result<std::shared_ptr<const TextModel>> load_text_model(const BaseModelFile& file,
+                                                         std::shared_ptr<const ChatTemplate> chat_template,
                                                          const std::string& model_name) {
   Tokenizer::Ptr tokenizer;
   if (file.vocab) {
@@ -32,11 +31,7 @@ Result<std::shared_ptr<const TextModel>> load_text_model(const BaseModelFile& fi
   } else {
     TRY_ASSIGN(tokenizer, Tokenizer::from_directory(file.path));
   }
-  std::shared_ptr<const ChatTemplate> chosen;
-  if (!chat_template.empty()) {
-    TRY_ASSIGN(chosen, load_template(chat_template));
-  }
-  return TextModel::make(std::move(tokenizer), std::move(chosen), model_name);
+  return TextModel::make(std::move(tokenizer), std::move(chat_template), model_name);
 }
 
 }  // namespace loralei

@@ -12,8 +12,10 @@
 
 namespace loralei {
 
-// chat_template: "" = the model's own, else a built-in name (chatml, llama3, ...) or the path of a Jinja file.
-Result<std::shared_ptr<const TextModel>> load_text_model(const BaseModelFile& file, const std::string& chat_template,
+// A built-in one by its name (chatml, llama3, ...) or the path of a Jinja file; null for "", the model's own.
+Result<std::shared_ptr<const ChatTemplate>> load_chat_template(const std::string& name_or_path);
+Result<std::shared_ptr<const TextModel>> load_text_model(const BaseModelFile& file,
+                                                         std::shared_ptr<const ChatTemplate> chat_template,
                                                          const std::string& model_name);
 
 }  // namespace loralei

@@ -35,6 +35,12 @@ int main(int argc, char** argv) {
     for (std::string& word : words) {
       if (const auto found = kLongNames.find(word); found != kLongNames.end()) word = found->second;
     }
+    const auto is_first = [&words](const CLI::App* command) { return command->get_name() == words[0]; };
+    if (words.empty() || (!words[0].starts_with('-') && app.get_subcommands(is_first).empty())) {
+      std::fprintf(stderr, "%s%s", words.empty() ? "" : ("loralei: there is no command '" + words[0] + "'\n").c_str(),
+                   app.help().c_str());
+      return 1;
+    }
     std::reverse(words.begin(), words.end());  // as the parser wants them
     app.parse(words);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// `loralei inspect` on the demo's adapters and on a GGUF one.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "apps/options.h"
+
+namespace loralei {
+namespace {
+
+const std::string kAdapter = std::string(LORALEI_SOURCE_DIR) + "/demo/adapters/shout";
+
+std::string inspect(std::vector<std::string> words) {
+  CLI::App app;
+  int exit_code = 0;
+  add_inspect_command(app, exit_code);
+  words.insert(words.begin(), "inspect");
+  std::reverse(words.begin(), words.end());
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  app.parse(words);
+  return testing::internal::GetCapturedStdout() + testing::internal::GetCapturedStderr();
+}
+bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(Inspect, AFileOfAnAdapterStandsForItsFolder) {
+  const std::string whole = inspect({kAdapter});
+  EXPECT_TRUE(holds(whole, "rank / alpha")) << whole;
+  EXPECT_EQ(inspect({kAdapter + "/adapter_model.safetensors"}), whole);
+  EXPECT_EQ(inspect({kAdapter + "/adapter_config.json"}), whole);
+}
+
+TEST(Inspect, ABudgetIsForModels) {
+  EXPECT_TRUE(holds(inspect({kAdapter, "--memory-budget", "1GiB"}), "says nothing about an adapter"));
+  EXPECT_TRUE(holds(inspect({"/no/such/model", "--memory-budget", "much"}), "--memory-budget: "));
+}
+
+TEST(Inspect, AGgufAdapterIsShownWithoutItsBase) {
+  const auto raw = [](auto value) { return std::string(reinterpret_cast<const char*>(&value), sizeof value); };
+  const auto text = [&](const std::string& value) { return raw(uint64_t{value.size()}) + value; };
+  const std::string path = testing::TempDir() + "/loralei-inspect-" + std::to_string(::getpid()) + ".gguf";
+  std::ofstream(path) << "GGUF" + raw(uint32_t{3}) + raw(uint64_t{0}) + raw(uint64_t{2}) + text("general.type") +
+                             raw(uint32_t{8}) + text("adapter") + text("general.architecture") + raw(uint32_t{8}) +
+                             text("llama");
+  const std::string shown = inspect({path});
+  std::filesystem::remove(path);
+  EXPECT_TRUE(holds(shown, "GGUF file") && holds(shown, "llama") && holds(shown, "--base MODEL")) << shown;
+}
+
+}  // namespace
+}  // namespace loralei
