@@ -156,11 +156,11 @@ void AdapterRegistry::unpin(uint64_t ticket, const std::string& name) {
 // --- requests
 
 void AdapterRegistry::begin_round() {
-  impatient_order_ = UINT64_MAX;
+  reservations_.clear();
   const int64_t patient_since_ns = clock_.now_ns() - kRoomPatienceNs;
   for (const Entry* entry : active_) {
     if (entry->without_room_since_ns <= patient_since_ns)
-      impatient_order_ = std::min(impatient_order_, order_of(*entry));
+      reservations_.push_back({entry, order_of(*entry), spare_beside(*entry)});
   }
   for (Entry* entry : wanted_) {
     entry->wanted = UINT64_MAX;
@@ -192,9 +192,7 @@ AcquireOutcome AdapterRegistry::acquire(std::span<const std::string> names, uint
       return AcquireOutcome::kFailed;
     }
   }
-  if (order > impatient_order_) {  // what is never evicted gives no room either
-    ready &= std::all_of(names.begin(), names.end(), [&](const std::string& name) { return find(name)->pinned; });
-  }
+  ready = ready && leaves_reserved_room(names, order);
   if (!ready && names.size() > 1) {
     if (const Status fits = fit_together(names); !fits.ok()) {
       error = fits.error();
@@ -205,7 +203,9 @@ AcquireOutcome AdapterRegistry::acquire(std::span<const std::string> names, uint
   for (const std::string& name : names) {
     Entry* entry = find(name);
     if (ready) {
-      ++entry->version->pins;
+      AdapterVersion& version = *entry->version;
+      version.youngest_order = version.pins == 0 ? order : std::max(version.youngest_order, order);
+      ++version.pins;
       ++entry->uses;
       entry->version->last_use_ns = now_ns;
       pins.push_back(AdapterPin(this, entry->version));
@@ -219,6 +219,30 @@ AcquireOutcome AdapterRegistry::acquire(std::span<const std::string> names, uint
   return ready ? AcquireOutcome::kReady : AcquireOutcome::kWaiting;
 }
 
+// Loads that have lost their patience find room beside younger users of these as well; the users are counted then.
+bool AdapterRegistry::leaves_reserved_room(std::span<const std::string> names, uint64_t order) {
+  for (const bool take : {false, true}) {
+    for (Reservation& reservation : reservations_) {
+      if (reservation.order >= order) continue;
+      int64_t more = 0;
+      bool concerned = false;
+      for (size_t index = 0; index < names.size(); ++index) {
+        const Entry& entry = *find(names[index]);
+        if (stays_beside(*reservation.entry, entry)) continue;  // it gives no room either way
+        concerned = true;
+        const bool named_before = std::find(names.begin(), names.begin() + index, names[index]) < names.begin() + index;
+        if (!named_before && !keeps_from(*reservation.entry, *entry.version)) more += entry.version->grant.bytes();
+      }
+      if (take) {
+        reservation.spare_bytes -= more;
+      } else if (concerned && more > reservation.spare_bytes) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 // --- versions
 
 void AdapterRegistry::unpin_version(AdapterVersion* version) {
@@ -230,6 +254,7 @@ void AdapterRegistry::unpin_version(AdapterVersion* version) {
 
 void AdapterRegistry::retire(AdapterVersion* version, std::vector<uint64_t> unload_tickets) {
   version->retired = true;
+  version->owner = nullptr;
   version->unload_tickets.insert(version->unload_tickets.end(), unload_tickets.begin(), unload_tickets.end());
   if (version->pins == 0) destroy(version);
 }

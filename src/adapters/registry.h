@@ -14,20 +14,23 @@
 //
 // A cold load goes: look at the stamp -> find room (evict unused versions, wait for users to finish, or refuse with the
 // numbers when it can never fit) -> read. The size in memory is not known before the file is parsed: room for the
-// file's size is granted first, and once more for exactly what is needed where the loader says that it is more. A
+// file's size is granted first (with int8 for the least it can take, which is less than the file), and once more for
+// exactly what is needed where the loader says that it is more. A
 // failure that lies in the file is remembered with the stamp it was seen at: a later request has the stamp looked at
 // again and gets the same answer at once unless it changed; one of the system (a read, its memory) ends those who
 // waited, and the next request tries again. An explicit load always tries. Adapters that one request adds up and that
-// do not fit together fail that request, not each other. While a load waits for room, younger requests go on using what
-// is in memory, so that one large adapter does not hold up the rest; after kRoomPatienceNs they wait as well, and the
-// users whose versions stand in the way come to an end. A resident version is never swapped silently: a changed file is
-// noticed at the next cold load or by load with `replace`.
+// do not fit together fail that request, not each other. While a load waits for room, younger loads and requests pass
+// it as long as its room remains beside what they hold, so that one large adapter does not hold up the rest and yet
+// finds its room when all older users have ended. For kRoomPatienceNs younger requests use what is in memory even
+// beyond that. Nothing is evicted for a load before all of its room can be had. A resident version is never swapped
+// silently: a changed file is noticed at the next cold load or by load with `replace`.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -100,16 +103,6 @@ struct RegistryCounters {
   uint64_t loads = 0, failures = 0, evictions = 0;
 };
 
-// Owned by the registry; users hold it through AdapterPin.
-struct AdapterVersion {
-  std::shared_ptr<const Adapter> adapter;
-  Grant grant;
-  int32_t pins = 0;
-  int64_t last_use_ns = 0;
-  bool retired = false;
-  std::vector<uint64_t> unload_tickets;  // answered when it is freed
-};
-
 inline constexpr int64_t kRoomPatienceNs = 1'000'000'000;
 
 enum class AcquireOutcome : uint8_t { kReady, kWaiting, kFailed };
@@ -164,6 +157,7 @@ class AdapterRegistry {
 
  private:
   friend class AdapterPin;
+  friend struct AdapterVersion;
   enum class Stage : uint8_t { kIdle, kQueued, kStamping, kWaitingForRoom, kReading };
   struct Entry {
     std::string name;
@@ -199,6 +193,13 @@ class AdapterRegistry {
     std::vector<uint64_t> unload_tickets;
   };
 
+  // Of a round: a load that has waited for room longer than kRoomPatienceNs, and what it leaves to younger requests.
+  struct Reservation {
+    const Entry* entry = nullptr;
+    uint64_t order = 0;
+    int64_t spare_bytes = 0;
+  };
+
   Entry* find(const std::string& name);
   Result<Entry*> add(const std::string& name, const std::string& path);
   static Error other_load(const Entry& entry);
@@ -206,6 +207,10 @@ class AdapterRegistry {
   void finish(Entry& entry);
   bool advance_room(Entry& entry);
   static uint64_t order_of(const Entry& entry) { return entry.tickets.empty() && !entry.pinned ? entry.wanted : 0; }
+  static bool goes_before(const Entry& a, const Entry& b) {
+    const uint64_t x = order_of(a), y = order_of(b);
+    return x != y ? x < y : a.name < b.name;
+  }
   bool start_job(Entry& entry, bool read, Grant grant);
   void on_stamp(Entry& entry, const Result<FileStamp>& stamp);
   void on_read(Entry& entry, Job& job, LoadDone& done);
@@ -214,14 +219,24 @@ class AdapterRegistry {
   void install(Entry& entry, Job& job, std::shared_ptr<const Adapter> adapter);
   void orphan_job(Entry& entry);
   void fail(Entry& entry, Error error, const FileStamp* stamp);
-  bool evict_for(const Entry& entry);
   // The policy's choice of the unused versions of which `may_go(const Entry&)`; false: there is none.
   template <typename MayGo>
   bool evict(const std::string& reason, MayGo may_go);
+  template <typename MayGo>
+  int64_t evictable_bytes(MayGo may_go) const;
+  std::optional<Grant> make_room(const Entry& entry, int64_t bytes);
   // Everything adapters have or could have, but for the versions of which `stays(const Entry&)`.
   template <typename Stays>
   int64_t room_beside(Stays stays) const;
   int64_t limit_bytes(const Entry& entry) const;
+  static bool stays_beside(const Entry& entry, const Entry& other);
+  static bool keeps_from(const Entry& entry, const AdapterVersion& version);
+  int64_t room_for(const Entry& entry) const;
+  int64_t room_to_ask(const Entry& entry) const;
+  // What younger loads and requests may take beside what they hold, so that this load finds its room when all older
+  // ones have ended. Negative: they hold too much already.
+  int64_t spare_beside(const Entry& entry) const;
+  bool leaves_reserved_room(std::span<const std::string> names, uint64_t order);
   Status fit_together(std::span<const std::string> names) const;
   void retire(AdapterVersion* version, std::vector<uint64_t> unload_tickets);
   void destroy(AdapterVersion* version);
@@ -239,10 +254,22 @@ class AdapterRegistry {
   std::unordered_map<uint64_t, Job> jobs_;
   std::vector<Entry*> active_;             // entries that are being loaded
   std::vector<Entry*> wanted_;             // touched in this round
-  uint64_t impatient_order_ = UINT64_MAX;  // of this round: younger requests give way to a load without room
+  std::vector<Reservation> reservations_;  // from begin_round() to pump()
   std::vector<RegistryReply> replies_;
   RegistryCounters counters_;
   uint64_t serial_ = 0, generation_ = 0, next_job_ = 1, next_version_ = 1;
+};
+
+// Owned by the registry; users hold it through AdapterPin.
+struct AdapterVersion {
+  std::shared_ptr<const Adapter> adapter;
+  AdapterRegistry::Entry* owner = nullptr;  // whose current version it is; null once retired
+  Grant grant;
+  int32_t pins = 0;
+  uint64_t youngest_order = 0;  // of the requests since it was last without pins
+  int64_t last_use_ns = 0;
+  bool retired = false;
+  std::vector<uint64_t> unload_tickets;  // answered when it is freed
 };
 
 }  // namespace loralei

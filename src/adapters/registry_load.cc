@@ -59,24 +59,27 @@ void AdapterRegistry::orphan_job(Entry& entry) {
 }
 
 void AdapterRegistry::pump() {
+  reservations_.clear();
   // Nobody waits any more for what was not begun yet.
   for (size_t index = active_.size(); index-- > 0;) {
     Entry& entry = *active_[index];
     const bool begun = entry.stage == Stage::kStamping || entry.stage == Stage::kReading;
     if (!begun && order_of(entry) == UINT64_MAX) finish(entry);
   }
-  std::sort(active_.begin(), active_.end(), [](const Entry* a, const Entry* b) {
-    return std::pair(order_of(*a), a->name) < std::pair(order_of(*b), b->name);
-  });
+  std::sort(active_.begin(), active_.end(), [](const Entry* a, const Entry* b) { return goes_before(*a, *b); });
   const std::vector<Entry*> turn = active_;
-  bool room = true;  // while an older load waits for room, a younger one must not take it away
+  int64_t spare = INT64_MAX;  // what the loads that found no room leave to those behind them
   for (Entry* entry : turn) {
     if (static_cast<int32_t>(jobs_.size()) >= options_.loads_max) return;
     if (entry->stage == Stage::kQueued) {
       if (start_job(*entry, false, Grant())) entry->stage = Stage::kStamping;
-    } else if (entry->stage == Stage::kWaitingForRoom && room) {
-      room = advance_room(*entry);
-      if (!room) entry->without_room_since_ns = std::min(entry->without_room_since_ns, clock_.now_ns());
+    } else if (entry->stage == Stage::kWaitingForRoom && room_to_ask(*entry) <= spare) {
+      if (!advance_room(*entry)) {
+        entry->without_room_since_ns = std::min(entry->without_room_since_ns, clock_.now_ns());
+        spare = std::min(spare, spare_beside(*entry));
+      } else if (entry->job != 0) {
+        spare -= jobs_[entry->job].grant.bytes();
+      }
     }
   }
 }
@@ -133,9 +136,10 @@ void AdapterRegistry::on_stamp(Entry& entry, const Result<FileStamp>& stamp) {
   entry.failed = false;
   entry.failed_stamp = *stamp;
   entry.failed_limit_bytes = INT64_MAX;
-  // Tensors are kept in their file's number format or a wider one; a quarter is a safe lower bound of what they need.
+  // Tensors are kept in their file's number format, in a wider one, or as int8, for which f32 takes a little over a
+  // quarter: a safe lower bound of what they need.
   entry.least_bytes = stamp->size_bytes / 4;
-  entry.ask_bytes = stamp->size_bytes + kSlackBytes;
+  entry.ask_bytes = options_.int8 ? entry.least_bytes : stamp->size_bytes + kSlackBytes;
   entry.size_known = false;
   entry.stage = Stage::kWaitingForRoom;
 }
@@ -143,14 +147,44 @@ void AdapterRegistry::on_stamp(Entry& entry, const Result<FileStamp>& stamp) {
 template <typename Stays>
 int64_t AdapterRegistry::room_beside(Stays stays) const {
   int64_t room = ledger_.available_bytes(MemoryUse::kAdapters) + bytes();
-  for (const auto& [name, other] : entries_)
-    if (other->version != nullptr && stays(*other)) room -= other->version->grant.bytes();
+  for (const auto& [id, version] : versions_)
+    if (version->owner != nullptr && stays(*version->owner)) room -= version->grant.bytes();
   return std::max<int64_t>(0, room);
 }
 
 // Most bytes this load could ever be granted.
 int64_t AdapterRegistry::limit_bytes(const Entry& entry) const {
   return room_beside([&](const Entry& other) { return &other != &entry && other.pinned; });
+}
+
+// Members of one request are in memory together.
+bool AdapterRegistry::stays_beside(const Entry& entry, const Entry& other) {
+  return &other != &entry && (other.pinned || (other.wanted == entry.wanted && entry.wanted != UINT64_MAX));
+}
+
+int64_t AdapterRegistry::room_for(const Entry& entry) const {
+  return room_beside([&](const Entry& other) { return stays_beside(entry, other); });
+}
+
+// Beside the others of its request it is looked at in the room they leave: then its size is known, and whether they
+// fit together.
+int64_t AdapterRegistry::room_to_ask(const Entry& entry) const {
+  return entry.size_known ? entry.ask_bytes : std::min(entry.ask_bytes, room_for(entry));
+}
+
+// Younger users may come one after the other without end; everybody else goes some time.
+bool AdapterRegistry::keeps_from(const Entry& entry, const AdapterVersion& version) {
+  return version.owner != nullptr && version.pins > 0 && version.youngest_order > order_of(entry) &&
+         !stays_beside(entry, *version.owner);
+}
+
+int64_t AdapterRegistry::spare_beside(const Entry& entry) const {
+  int64_t spare = room_for(entry) - room_to_ask(entry);
+  for (const auto& [id, version] : versions_)
+    if (keeps_from(entry, *version)) spare -= version->grant.bytes();
+  for (const auto& [id, job] : jobs_)
+    if (job.entry != nullptr && goes_before(entry, *job.entry)) spare -= job.grant.bytes();
+  return spare;
 }
 
 // A member of a sum finds room alone, and maybe not with the others: that is no failure of its own.
@@ -177,35 +211,42 @@ Status AdapterRegistry::fit_together(std::span<const std::string> names) const {
 template <typename MayGo>
 bool AdapterRegistry::evict(const std::string& reason, MayGo may_go) {
   std::vector<EvictionCandidate> candidates;
-  std::vector<Entry*> owners;
-  for (const auto& [name, other] : entries_) {
-    const AdapterVersion* version = other->version;
-    if (version == nullptr || version->pins > 0 || !may_go(*other)) continue;
-    candidates.push_back(
-        {version->adapter->version, version->grant.bytes(), version->last_use_ns, other->uses, other->wanted});
-    owners.push_back(other.get());
+  for (const auto& [id, version] : versions_) {
+    if (version->pins > 0 || !may_go(*version->owner)) continue;
+    candidates.push_back({version->adapter->version, version->grant.bytes(), version->last_use_ns, version->owner->uses,
+                          version->owner->wanted});
   }
   if (candidates.empty()) return false;
-  Entry& victim = *owners[options_.eviction(candidates, clock_.now_ns())];
+  const EvictionCandidate& chosen = candidates[options_.eviction(candidates, clock_.now_ns())];
+  Entry& victim = *versions_.at(chosen.version.value)->owner;
   log_.log(LogLevel::kInfo, "adapter \"" + victim.name + "\" leaves memory " + reason);
   destroy(std::exchange(victim.version, nullptr));
   ++counters_.evictions;
   return true;
 }
 
-bool AdapterRegistry::evict_for(const Entry& entry) {
-  return evict("to make room for \"" + entry.name + "\"", [&](const Entry& other) {
+template <typename MayGo>
+int64_t AdapterRegistry::evictable_bytes(MayGo may_go) const {
+  int64_t sum = 0;
+  for (const auto& [id, version] : versions_)
+    if (version->pins == 0 && may_go(*version->owner)) sum += version->grant.bytes();
+  return sum;
+}
+
+// Nobody leaves in vain: only where that gives all of the room.
+std::optional<Grant> AdapterRegistry::make_room(const Entry& entry, int64_t bytes) {
+  const auto may_go = [&](const Entry& other) {
     return &other == &entry || (!other.pinned && other.wanted > order_of(entry));
-  });
+  };
+  if (ledger_.available_bytes(MemoryUse::kAdapters) + evictable_bytes(may_go) < bytes) return std::nullopt;
+  auto grant = ledger_.try_grant(MemoryUse::kAdapters, bytes);
+  while (!grant && evict("to make room for \"" + entry.name + "\"", may_go))
+    grant = ledger_.try_grant(MemoryUse::kAdapters, bytes);
+  return grant;
 }
 
 int64_t AdapterRegistry::idle_bytes() const {
-  int64_t sum = 0;
-  for (const auto& [name, entry] : entries_) {
-    const AdapterVersion* version = entry->version;
-    if (version != nullptr && version->pins == 0 && !entry->pinned) sum += version->grant.bytes();
-  }
-  return sum;
+  return evictable_bytes([](const Entry& entry) { return !entry.pinned; });
 }
 
 void AdapterRegistry::evict_idle(int64_t bytes) {
@@ -223,14 +264,7 @@ bool AdapterRegistry::advance_room(Entry& entry) {
     fail(entry, not_fitting((entry.size_known ? "" : "at least ") + format_bytes(entry.least_bytes), limit), &stamp);
     return true;
   }
-  // Beside the others of its request it is looked at in the room they leave: then its size is known, and whether they
-  // fit together.
-  const int64_t beside = room_beside([&](const Entry& other) {
-    return &other != &entry && (other.pinned || (other.wanted == entry.wanted && entry.wanted != UINT64_MAX));
-  });
-  const int64_t ask = entry.size_known ? entry.ask_bytes : std::min(entry.ask_bytes, beside);
-  auto grant = ledger_.try_grant(MemoryUse::kAdapters, ask);
-  while (!grant && evict_for(entry)) grant = ledger_.try_grant(MemoryUse::kAdapters, ask);
+  auto grant = make_room(entry, room_to_ask(entry));
   if (!grant) return false;
   if (start_job(entry, true, std::move(*grant))) {
     entry.stage = Stage::kReading;
@@ -285,6 +319,7 @@ void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adap
   version->grant.shrink_to(version->adapter->bytes);
   version->last_use_ns = clock_.now_ns();
   if (entry.version != nullptr) retire(std::exchange(entry.version, nullptr), {});
+  version->owner = &entry;
   entry.version = version.get();
   entry.path = entry.load_path;
   entry.texts = entry.load_texts;

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which loads and requests find room while an older load waits for its own.
+#include <gtest/gtest.h>
+
+#include "adapters/registry_world.h"
+
+namespace loralei {
+namespace {
+
+using namespace testing_support;
+
+std::string resident(const AdapterRegistry& registry) {
+  std::string names;
+  registry.for_each([&](const RegistryView& view) { names += view.adapter != nullptr ? *view.name + " " : ""; });
+  return names;
+}
+
+// One round for requests that each want one name, oldest first; what became ready is held in `pins` by its name.
+struct Rounds {
+  RegistryWorld world;
+  std::map<std::string, std::vector<AdapterPin>> pins;
+
+  explicit Rounds(int64_t adapter_bytes, RegistryOptions options = {}) : world(adapter_bytes, options) {}
+
+  void put(const std::string& name, int64_t bytes) {
+    world.put("/" + name, bytes);
+    world.registry->register_name(1, name, "/" + name, false);
+  }
+  void use(const std::string& name) {
+    Error error;
+    ASSERT_EQ(world.use(name, pins[name], error), AcquireOutcome::kReady) << name << ": " << error.message;
+  }
+  // Rounds in which request i, of order 100 + i, wants names[i], until nothing is left to do.
+  void run(const std::vector<std::string>& names) {
+    for (int round = 0; round < 20; ++round) {
+      world.registry->begin_round();
+      for (size_t i = 0; i < names.size(); ++i) {
+        if (!pins[names[i]].empty()) continue;
+        Error error;
+        const std::string wanted[] = {names[i]};
+        EXPECT_NE(world.registry->acquire(wanted, 100 + i, 0, pins[names[i]], error), AcquireOutcome::kFailed)
+            << error.message;
+      }
+      world.registry->pump();
+      world.registry->check();
+      world.finish_one();
+    }
+  }
+  bool ready(const std::string& name) { return !pins[name].empty(); }
+};
+
+// The first ask is for the file's size and a little more.
+TEST(RegistryRoom, NobodyLeavesForALoadThatFindsNoRoomEvenSo) {
+  Rounds rounds(1000000);
+  rounds.put("a", 500000);
+  rounds.put("b", 100000);
+  rounds.put("c", 100000);
+  rounds.put("d", 600000);
+  rounds.put("e", 10000);
+  for (const char* name : {"a", "b", "c"}) rounds.use(name);
+  rounds.pins["b"].clear();
+  rounds.pins["c"].clear();
+  rounds.run({"d", "b", "e"});
+  EXPECT_FALSE(rounds.ready("d"));
+  EXPECT_TRUE(rounds.ready("b")) << "it was in memory, and stays";
+  EXPECT_TRUE(rounds.ready("e")) << "there is room for it, and for d beside it";
+  EXPECT_EQ(rounds.world.registry->counters().evictions, 0u);
+  rounds.pins["a"].clear();
+  rounds.run({"d"});
+  EXPECT_TRUE(rounds.ready("d"));
+  EXPECT_EQ(resident(*rounds.world.registry), "b c d e ");
+}
+
+// Whatever younger ones come, they share what the load leaves: loads at once, requests when its patience ends.
+TEST(RegistryRoom, YoungerOnesShareWhatALoadWithoutRoomLeaves) {
+  Rounds rounds(1000000);
+  rounds.put("a", 500000);
+  rounds.put("b", 100000);
+  rounds.put("c", 250000);
+  rounds.put("d", 600000);
+  rounds.put("e", 200000);
+  for (const char* name : {"a", "b", "c"}) rounds.use(name);
+  rounds.pins["b"].clear();
+  rounds.pins["c"].clear();
+  rounds.run({"d"});
+  rounds.world.clock.advance_ns(kRoomPatienceNs);
+  rounds.run({"d", "b", "e", "c"});
+  EXPECT_FALSE(rounds.ready("d"));
+  EXPECT_TRUE(rounds.ready("b"));
+  EXPECT_FALSE(rounds.ready("e")) << "c could go for it, but d would find no room beside b and e";
+  EXPECT_FALSE(rounds.ready("c")) << "nor beside b and c";
+  rounds.pins["a"].clear();
+  rounds.run({"d", "b", "c"});
+  EXPECT_TRUE(rounds.ready("d")) << "beside b, which is still in use";
+  EXPECT_FALSE(rounds.ready("c"));
+  rounds.pins["b"].clear();
+  rounds.run({"d", "c"});
+  EXPECT_TRUE(rounds.ready("c"));
+}
+
+TEST(RegistryRoom, AsInt8AnAdapterThatIsSmallerThanItsFileNeedsItsOwnRoomOnly) {
+  Rounds rounds(110000, {.int8 = true});
+  for (const char* name : {"a", "b"}) {
+    rounds.put(name, 100000);
+    rounds.world.files[std::string("/") + name].bytes = 53000;
+  }
+  rounds.use("a");
+  rounds.use("b");
+  EXPECT_EQ(resident(*rounds.world.registry), "a b ");
+  EXPECT_EQ(rounds.world.ledger.used_bytes(MemoryUse::kAdapters), 106000);
+  EXPECT_EQ(rounds.world.registry->counters().evictions, 0u);
+}
+
+}  // namespace
+}  // namespace loralei
