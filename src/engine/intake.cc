@@ -271,6 +271,8 @@ Status EngineLoop::apply_adapters(Request& request, std::vector<KvIdentityPart>&
     if (!adapter.saved.embed.empty()) request.embed_vocab = adapter.saved.embed.rows;
     TRY(parts_.slot->reserve_vocab(std::max(adapter.vocab, parts_.config.vocab)));
   }
+  std::stable_sort(request.segments.begin(), request.segments.end(),
+                   [](const SeqAdapter& a, const SeqAdapter& b) { return a.first_position < b.first_position; });
   return {};
 }
 

@@ -167,5 +167,34 @@ TEST(EngineLoopAdapters, ActivatedLoraStartsAtTheLastInvocationAndSharesTheBaseP
   world.expect_oracle(never);
 }
 
+// f32 sums depend on their order; the fake model's do, too. A chunk may begin before the activation or behind it.
+TEST(EngineLoopAdapters, ASumWithActivatedLoraHasOneOrderWhateverTheChunks) {
+  for (const int32_t step_tokens : {8, 24, 64}) {
+    SCOPED_TRACE(step_tokens);
+    World world({.step_tokens = step_tokens});
+    for (const char* name : {"a", "b", "c"}) {
+      const uint64_t content = 30 + static_cast<uint64_t>(name[0]);
+      world.files.put(std::string("/") + name, content);
+      world.command(AdapterAction::kRegister, name, std::string("/") + name);
+    }
+    world.files.change("/a", [](FakeFiles::File& file) { file.invocation = {5, 6}; });
+    world.files.change("/c", [](FakeFiles::File& file) { file.invocation = {7, 8}; });
+    world.invocations[30 + 'a'] = {5, 6};
+    world.invocations[30 + 'c'] = {7, 8};
+    Submit submit = simple(60, 10, 1, {{"a", 1.0f}, {"b", 0.5f}, {"c", 0.25f}});
+    submit.prompt[45] = 5;
+    submit.prompt[46] = 6;
+    submit.prompt[20] = 7;
+    submit.prompt[21] = 8;
+    const RequestId cold = world.submit(submit);
+    world.run();
+    world.expect_oracle(cold);
+    const RequestId warm = world.submit(submit);
+    world.run();
+    EXPECT_EQ(world.record(warm).first.cached_tokens, 48);
+    world.expect_oracle(warm);
+  }
+}
+
 }  // namespace
 }  // namespace loralei

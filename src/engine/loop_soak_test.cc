@@ -64,8 +64,8 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
 }
 
 // Everything at once: arrivals, cancels, failures, adapter churn with too little memory for all, replaced versions,
-// preemption, a KV cache that shrinks and grows, in half of the runs speculation on texts of few words, and in a third
-// an executor that chooses tokens where nothing but logits is needed.
+// activated ones among them, preemption, a KV cache that shrinks and grows, in half of the runs speculation on texts of
+// few words, and in a third an executor that chooses tokens where nothing but logits is needed.
 TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -86,10 +86,17 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
     World world(setup);
     world.executor.chooses = seed % 3 == 0;
     uint64_t content = 1000;
+    // A third of them is activated by a token that some prompts hold.
+    const auto put = [&](const std::string& name) {
+      world.files.put("/" + name, ++content, static_cast<int64_t>(random.below(100000)));
+      if (random.below(3) != 0) return;
+      world.invocations[content] = {1 + static_cast<TokenId>(random.below(kVocab - 1))};
+      world.files.change("/" + name, [&](FakeFiles::File& file) { file.invocation = world.invocations[content]; });
+    };
     const auto name_of = [&] { return std::string(1, static_cast<char>('a' + random.below(5))); };
     for (int i = 0; i < 5; ++i) {
       const std::string name(1, static_cast<char>('a' + i));
-      world.files.put("/" + name, ++content, static_cast<int64_t>(random.below(100000)));
+      put(name);
       world.command(AdapterAction::kRegister, name, "/" + name);
     }
     std::map<RequestId, bool> disturbed;  // may end with an error or cancelled
@@ -126,7 +133,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
           break;
         case 3: {
           const std::string name = name_of();
-          world.files.put("/" + name, ++content, static_cast<int64_t>(random.below(100000)));
+          put(name);
           world.command(AdapterAction::kLoad, name, "/" + name, true);
           break;
         }

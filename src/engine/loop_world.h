@@ -179,6 +179,8 @@ class World {
       }
       versions = versions.size() > 13 ? versions.substr(13) : "";
     }
+    std::stable_sort(uses.begin(), uses.end(),
+                     [](const FakeUse& a, const FakeUse& b) { return a.first_position < b.first_position; });
     const Expected expected = expected_output(submit, choice, uses, max_model_len());
     EXPECT_EQ(record.tokens, expected.tokens) << "request " << id.value << " choice " << choice;
     EXPECT_EQ(record.end, expected.end);

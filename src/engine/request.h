@@ -64,7 +64,7 @@ struct Request {
   std::vector<uint64_t> texts;       // beside names: AdapterUse::texts
   std::vector<AdapterPin> pins;      // beside names
   AdapterHold hold;                  // of those that are applied, on the device
-  std::vector<SeqAdapter> segments;  // what is applied: scale 0 and never activated ones left out
+  std::vector<SeqAdapter> segments;  // what is applied, by first position: scale 0 and never activated ones left out
   const SavedTensors* saved = nullptr;
   int32_t saved_first_position = 0;
   KvKey key;

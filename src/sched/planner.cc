@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <utility>
 
 #include "base/check.h"
 #include "base/limits.h"
@@ -239,16 +238,10 @@ void Planning::emit() {
       if (wants_logits(seq, position)) plan.logits_rows.push_back(group.row_begin + position - seq.computed);
     }
     group.logits_count = static_cast<int32_t>(plan.logits_rows.size()) - group.logits_begin;
-    const size_t first_segment = plan.segments.size();
     for (const SeqAdapter& adapter : seq.adapters) {
       const int32_t skipped = std::max(0, adapter.first_position - seq.computed);
-      if (skipped >= entry->rows) continue;
+      if (skipped >= entry->rows) break;  // nor do those behind it begin here
       plan.segments.push_back({group.row_begin + skipped, entry->rows - skipped, adapter.version, adapter.scale});
-      // Sorted by first row; equal ones keep the request's order.
-      for (size_t at = plan.segments.size() - 1;
-           at > first_segment && plan.segments[at].row_begin < plan.segments[at - 1].row_begin; --at) {
-        std::swap(plan.segments[at], plan.segments[at - 1]);
-      }
     }
     plan.groups.push_back(group);
   }

@@ -52,7 +52,8 @@ struct SeqState {
   int32_t blocks = 0;    // running: blocks held; waiting: blocks offered
   int32_t blocks_exclusive =
       0;  // running: blocks that preempting it would give back; waiting: offered blocks that count as available now
-  std::span<const SeqAdapter> adapters;      // scale 0 left out
+  // Scale 0 left out; by first_position, so that a row's adapters are summed in one order whatever the chunks.
+  std::span<const SeqAdapter> adapters;
   std::span<const TokenId> draft;            // guessed to follow; only where one known token is left to compute
   bool sample = true;                        // wants logits at the last known token
   int32_t logits_begin = 0, logits_end = 0;  // further positions that want logits (prompt logprobs)

@@ -312,6 +312,8 @@ TEST(Planner, RandomTrafficAlwaysFinishes) {
           adapters.push_back({AdapterVersionId{1 + random.below(4)}, random.below(2) == 0 ? 1.0f : 0.5f,
                               static_cast<int32_t>(random.below(2) * random.below(30))});
         }
+        std::sort(adapters.begin(), adapters.end(),
+                  [](const SeqAdapter& a, const SeqAdapter& b) { return a.first_position < b.first_position; });
         world.add(next_id++, prompt, output, adapters);
         if (random.below(4) == 0) world.sequences.back()->logits_end = prompt - 1;
       }

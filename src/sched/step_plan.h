@@ -8,8 +8,9 @@
 //   none
 //
 // Invariants (check_step_plan): groups are contiguous, non-empty and cover all rows in order; segments lie within one
-// group each and are sorted by row; logits rows lie within their group; a "from previous step" token names a row of the
-// previous step's samples; a provisional group wants logits at every row.
+// group each and are sorted by row, those of equal rows in the order of their sum; logits rows lie within their group;
+// a "from previous step" token names a row of the previous step's samples; a provisional group wants logits at every
+// row.
 #pragma once
 
 #include <cstdint>
