@@ -11,15 +11,23 @@
 namespace loralei {
 namespace {
 
-Result<HostBuffer> scratch(Ledger& ledger, int64_t bytes, const char* what, Grant& grant) {
-  auto granted = ledger.try_grant(MemoryUse::kScratch, bytes);
-  if (!granted) {
-    return too_large(std::string(what) + " need " + format_bytes(bytes) + " of scratch memory, but only " +
-                     format_bytes(ledger.available_bytes(MemoryUse::kScratch)) + " of the memory budget are left");
+// Puts a larger `buffer` in the place of what is there, which is not kept. Pages are used when they are first touched,
+// so both together take what is granted for the new one.
+Status enlarge(HostBuffer& buffer, Grant& grant, int64_t bytes, const char* what, Ledger& ledger) {
+  const int64_t held = grant.bytes();
+  if (held == 0) grant = ledger.try_grant(MemoryUse::kScratch, 0).value();
+  if (!grant.grow_to(bytes)) {
+    return too_large(std::string(what) + " need " + format_bytes(bytes - held) + (held > 0 ? " more" : "") +
+                     " of scratch memory, but only " + format_bytes(ledger.available_bytes(MemoryUse::kScratch)) +
+                     " of the memory budget are left");
   }
-  TRY_ASSIGN(HostBuffer buffer, HostBuffer::allocate(bytes));
-  grant = std::move(*granted);
-  return buffer;
+  auto allocated = HostBuffer::allocate(bytes);
+  if (!allocated.ok()) {
+    grant.shrink_to(held);
+    return allocated.error();
+  }
+  buffer = std::move(*allocated);
+  return {};
 }
 
 constexpr int64_t kFloat = sizeof(float);
@@ -36,15 +44,12 @@ int64_t BatchSlot::bytes(const ModelLimits& limits, int32_t hidden, int32_t voca
 
 Status BatchSlot::reserve_vocab(int32_t vocab) {
   if (batch_.hidden == nullptr) {
-    const int64_t bytes = hidden_bytes(limits_, hidden_);
-    TRY_ASSIGN(hidden_buffer_, scratch(ledger_, bytes, "hidden states", hidden_grant_));
+    TRY(enlarge(hidden_buffer_, hidden_grant_, hidden_bytes(limits_, hidden_), "hidden states", ledger_));
     batch_.hidden = reinterpret_cast<float*>(hidden_buffer_.data());
   }
   const int64_t stride = stride_of(vocab);
   if (stride <= batch_.logits_stride) return {};
-  const int64_t bytes = logits_bytes(limits_, stride);
-  TRY_ASSIGN(HostBuffer buffer, scratch(ledger_, bytes, "logits", logits_grant_));
-  logits_buffer_ = std::move(buffer);
+  TRY(enlarge(logits_buffer_, logits_grant_, logits_bytes(limits_, stride), "logits", ledger_));
   batch_.logits = reinterpret_cast<float*>(logits_buffer_.data());
   batch_.logits_stride = stride;
   return {};

@@ -27,7 +27,8 @@ class BatchSlot {
 
   // What reserve_vocab(vocab) takes of a fresh slot.
   static int64_t bytes(const ModelLimits& limits, int32_t hidden, int32_t vocab);
-  // Sees to it that rows of `vocab` logits fit. Call before planning a request of that vocabulary.
+  // Sees to it that rows of `vocab` logits fit; those of the last step are gone when it answers. Call before planning a
+  // request of that vocabulary. What it takes is bytes() for the largest so far.
   Status reserve_vocab(int32_t vocab);
   // `sequences` stand beside plan.groups. With `choices` rows whose token needs nothing but logits are left to whoever
   // executes the batch (row_sampler.h: choice_of).
