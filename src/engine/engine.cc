@@ -21,6 +21,8 @@ constexpr size_t kOutboxCapacity = 1 << 16;    // events; the engine pauses when
 constexpr int32_t kMaxPendingCommands = 1024;  // adapter commands without a reply
 constexpr int64_t kAdapterStatusNs =
     100'000'000;  // how old the adapter list may get; a short one is exact after a reply and when the engine is idle
+// Rows of logits of a step for prompts' log-probabilities, however few the sequences, and what they may take.
+constexpr int64_t kPromptLogitsRows = 128, kPromptLogitsBytes = 32 * kMiB;
 constexpr size_t kShortAdapterList = 256;  // listing more costs the next request time
 
 class EngineImpl final : public Engine {
@@ -273,9 +275,11 @@ ModelLimits step_limits(const EngineOptions& options, const ModelConfig& config)
   limits.logits_rows_max = sequences;
   if (options.speculate != Speculation::kOff) {
     limits.logits_rows_max += kDraftTokensMax * std::min(sequences, kDraftingSequences);
-    limits.logits_rows_max = std::min(limits.logits_rows_max, limits.rows_max);
   }
-  limits.segments_max = std::max(sequences, kMaxAdaptersPerRequest);
+  const int64_t prompt_rows = kPromptLogitsBytes / (int64_t{sizeof(float)} * std::max(1, config.vocab));
+  const auto floor = static_cast<int32_t>(std::min(kPromptLogitsRows, prompt_rows));
+  limits.logits_rows_max = std::min(std::max(limits.logits_rows_max, floor), limits.rows_max);
+  limits.segments_max = sequences * kMaxAdaptersPerRequest;
   limits.rank_max = options.adapter_rank_max > 0 ? options.adapter_rank_max : kMaxLoraRank;
   limits.max_model_len = configured_length(options, config);
   return limits;

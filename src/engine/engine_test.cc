@@ -206,14 +206,53 @@ TEST(Engine, RequestsThatArriveTogetherShareThePassWhileStreaming) {
 
 TEST(Engine, StepsHaveRoomForDraftsUnlessTheyAreOff) {
   EngineOptions options = Server::small_options();
+  ModelConfig config = fake_config();
+  config.vocab = 8 << 20;  // no logits to spare for prompts
   options.speculate = Speculation::kOff;
-  EXPECT_EQ(step_limits(options, fake_config()).logits_rows_max, 8);
+  EXPECT_EQ(step_limits(options, config).logits_rows_max, 8);
   options.speculate = Speculation::kAuto;
-  EXPECT_EQ(step_limits(options, fake_config()).logits_rows_max, 8 + 4 * 8);
+  EXPECT_EQ(step_limits(options, config).logits_rows_max, 8 + 4 * 8);
   options.max_sequences = 1;
-  EXPECT_EQ(step_limits(options, fake_config()).logits_rows_max, 9);
+  EXPECT_EQ(step_limits(options, config).logits_rows_max, 9);
   options.step_tokens = 4;
-  EXPECT_EQ(step_limits(options, fake_config()).logits_rows_max, 4);
+  EXPECT_EQ(step_limits(options, config).logits_rows_max, 4);
+}
+
+TEST(Engine, StepsHaveRoomForThePromptLogprobsOfFewSequences) {
+  EngineOptions options = Server::small_options();
+  options.step_tokens = 512;
+  ModelConfig config = fake_config();
+  EXPECT_EQ(step_limits(options, config).logits_rows_max, 128);
+  config.vocab = 128 << 10;
+  EXPECT_EQ(step_limits(options, config).logits_rows_max, 64) << "32 MiB of them";
+  options.max_sequences = 256;
+  options.speculate = Speculation::kOff;
+  EXPECT_EQ(step_limits(options, config).logits_rows_max, 256);
+  Server server;  // 64 rows a step
+  Submit submit = request(1, 180, 1);
+  submit.prompt_logprobs = true;
+  submit.sampling.logprobs = 0;
+  ASSERT_TRUE(server.engine->submit(submit).ok());
+  server.collect(1, 0);
+  server.engine->stop();
+  EXPECT_EQ(server.engine->stats().steps, 3u);
+}
+
+// Eight choices, each with four adapters, in one step.
+TEST(Engine, StepsHaveRoomForTheAdaptersOfEverySequence) {
+  Server server;
+  Submit submit = request(1, 20, 20);
+  submit.choices = 8;
+  for (uint64_t i = 0; i < 4; ++i) {
+    const std::string name(1, static_cast<char>('a' + i));
+    server.files.put("/" + name, 100 + i);
+    ASSERT_TRUE(server.engine->command({i, AdapterAction::kRegister, name, "/" + name, false}).ok());
+    submit.adapters.push_back({name, 0.25f});
+  }
+  ASSERT_TRUE(server.engine->submit(submit).ok());
+  server.collect(8, 4);
+  server.engine->stop();
+  EXPECT_LE(server.engine->stats().steps, 21u);  // the first choice computes the prompt, then all go on together
 }
 
 TEST(Engine, RefusesWhatCanNeverBeServed) {

@@ -29,8 +29,8 @@
 
 namespace loralei {
 
-// The model limits that serve these options: rows for the token budget, logits for every sequence and some drafts, the
-// configured length.
+// The model limits that serve these options: rows for the token budget, logits for every sequence and some drafts or
+// prompt log-probabilities, segments for as many adapters as every sequence may use, the configured length.
 ModelLimits step_limits(const EngineOptions& options, const ModelConfig& config);
 
 // Gives the KV cache another number of blocks, up to kv_blocks_max, and at least those of one sequence of the longest

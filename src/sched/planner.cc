@@ -159,7 +159,7 @@ void Planning::admit() {
       output_.impossible.push_back(seq.id);
       continue;
     }
-    if (alive_ >= options_.max_sequences || tokens_left_ < 1 || logits_left_ < 1) return;
+    if (alive_ >= options_.max_sequences || tokens_left_ < 1) return;
     const int32_t whole = std::max(0, blocks_for(seq.known + 1) - seq.blocks);
     const int32_t spare = alive_;  // one block for each running sequence to grow into
     const int32_t left = blocks_left_ - seq.blocks_exclusive;

@@ -19,8 +19,9 @@
 //      New blocks only where nobody waits for some and all could still grow: a guess preempts and defers nobody.
 //   5. Rows are ordered by adapters, then by age: rows without adapter together, rows of one adapter adjacent.
 // Invariants: check_step_plan(plan) is empty; rows <= step_tokens; logits rows <= logits_rows; segments <=
-// options.segments; running <= max_sequences; the blocks wanted fit. No starvation as long as max_sequences <=
-// min(step_tokens, logits_rows), which the engine sees to at start.
+// options.segments; running <= max_sequences; the blocks wanted fit. Nobody who runs is left out of a step for want of
+// rows, logits or segments as long as max_sequences <= min(step_tokens, logits_rows) and segments hold what every
+// sequence may use, which the engine sees to at start; with fewer segments the youngest wait until older ones end.
 #pragma once
 
 #include <cstdint>

@@ -233,6 +233,21 @@ TEST(Planner, PromptLogprobsChunksRespectTheLogitsBudget) {
   EXPECT_EQ(world.output.plan.groups[1].logits_count, 3);
 }
 
+// A chunk that stops before the prompt's end needs no logits.
+TEST(Planner, APromptIsAdmittedWhereNoLogitsAreLeft) {
+  World world;
+  world.options = {.step_tokens = 64, .logits_rows = 4, .max_sequences = 4};
+  world.blocks_total = 20;
+  world.add(1, 20, 2);
+  world.sequences.back()->logits_end = 19;
+  world.add(2, 30, 2);
+  world.run_step();
+  ASSERT_EQ(world.output.plan.groups.size(), 2u);
+  EXPECT_EQ(world.output.plan.groups[0].logits_count, 4);
+  EXPECT_EQ(world.output.plan.groups[1].row_count, 29);
+  EXPECT_EQ(world.output.plan.groups[1].logits_count, 0);
+}
+
 TEST(Planner, DraftsTakeWhatIsLeftOver) {
   World world;
   world.options = {.step_tokens = 32, .logits_rows = 8, .max_sequences = 4};
