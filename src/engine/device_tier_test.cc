@@ -211,7 +211,7 @@ TEST(DeviceTier, EndAllEndsThoseWhoseAdaptersAreOnTheirWay) {
   const RequestId second = world.submit(using_adapter("b"));  // waits for room
   world.turn();
   EngineOutput output;
-  world.loop->end_all(output);
+  world.loop->end_all(world.messages, output);
   world.take(output);
   EXPECT_EQ(world.record(first).end, EndReason::kCancelled);
   EXPECT_EQ(world.record(second).end, EndReason::kCancelled);

@@ -104,14 +104,12 @@ class EngineImpl final : public Engine {
       if (memory_.prepare) prepared = memory_.prepare(command.budget_bytes, idle_adapter_bytes(), stop);
       if (prepared.ok() && stop.stop_requested())
         prepared = Error{ErrorCode::kUnavailable, "The change of the memory budget was stopped."};
-      if (prepared.ok()) {
-        inbox_.put(command);
-      } else {
-        memory_changes_.store(false);
-        EngineOutput refusal;
-        refusal.replies.push_back({.ticket = command.ticket, .status = prepared});
-        publish(refusal);
-      }
+      if (prepared.ok()) prepared = hand_over(command);
+      if (prepared.ok()) return;
+      memory_changes_.store(false);
+      EngineOutput refusal;
+      refusal.replies.push_back({.ticket = command.ticket, .status = prepared});
+      publish(refusal);
     });
     return {};
   }
@@ -158,7 +156,7 @@ class EngineImpl final : public Engine {
     EngineOutput output;
     while (inbox_.take(messages, patience_ns())) {
       const bool quiet = messages.empty() && loop_->idle();
-      gather(messages, output);
+      if (!gather(messages, output)) break;
       loop_->turn(messages, output);
       const bool short_list = stats_.adapters.size() <= kShortAdapterList;
       if (!output.replies.empty()) refresh_stats(short_list);  // who gets the reply may look at once
@@ -166,19 +164,29 @@ class EngineImpl final : public Engine {
       refresh_stats(quiet || (loop_->idle() && short_list));
       outbox_.wait_for_room();
     }
-    loop_->turn(messages, output);  // what was accepted before the stop gets its end, too
-    loop_->end_all(output);
+    loop_->end_all(messages, output);  // what was accepted before the stop gets its end, too
     publish(output);
     refresh_stats(true);
   }
 
-  // Requests that arrive together, or whose adapters are loaded together, share the first pass.
-  void gather(std::vector<Message>& messages, EngineOutput& output) {
+  // To the engine's thread, unless that has had its last look.
+  Status hand_over(const MemoryCommand& command) {
+    const std::lock_guard lock(stop_mutex_);
+    if (stopped_) return Error{ErrorCode::kUnavailable, "the server has stopped"};
+    inbox_.put(command);
+    return {};
+  }
+
+  // Requests that arrive together, or whose adapters are loaded together, share the first pass. False once stopped.
+  bool gather(std::vector<Message>& messages, EngineOutput& output) {
     const int64_t until_ns = clock_.now_ns() + loop_->gather_ns();
     for (int64_t left_ns; (left_ns = until_ns - clock_.now_ns()) > 0;) {
       loop_->take_in(messages, output);
-      if (!loop_->gathers() || !inbox_.take(messages, left_ns) || messages.empty()) return;
+      if (!loop_->gathers()) return true;
+      if (!inbox_.take(messages, left_ns)) return false;
+      if (messages.empty()) return true;
     }
+    return true;
   }
 
   // How long to wait for messages: an idle engine wakes once more to bring a long adapter list up to date.

@@ -45,7 +45,8 @@ class GatedExecutor final : public Executor {
 };
 
 struct Server {
-  explicit Server(EngineOptions options = small_options(), bool gated = false, const Clock* other_clock = nullptr) {
+  explicit Server(EngineOptions options = small_options(), bool gated = false, const Clock* other_clock = nullptr,
+                  MemoryControl memory = {}) {
     EngineParts parts;
     parts.config = fake_config();
     const ModelLimits limits = step_limits(options, parts.config);
@@ -63,6 +64,7 @@ struct Server {
     parts.log = &log;
     parts.options = options;
     parts.fingerprint = "fake";
+    parts.memory = std::move(memory);
     engine = std::move(start_engine(std::move(parts))).value();
   }
   ~Server() {
@@ -303,6 +305,41 @@ TEST(Engine, StopEndsWhatIsLeftAndTheOutputStaysReadable) {
   EXPECT_FALSE(server.engine->command({1, AdapterAction::kRegister, "a", "/a", false}).ok());
   EXPECT_EQ(server.engine->stats().kv_blocks_used, 0);
   server.engine->stop();  // idempotent
+}
+
+// The step under way ends, and nothing is begun for those who are sent away: no further step, no other budget.
+TEST(Engine, StoppingComputesNothingMore) {
+  std::atomic<bool> prepared{false};
+  std::atomic<int> applied{0};
+  MemoryControl memory;
+  memory.prepare = [&](int64_t, int64_t, const std::stop_token&) -> Status {
+    prepared = true;
+    prepared.notify_all();
+    return {};
+  };
+  memory.apply = [&](int64_t, const RoomMaker&) -> Status {
+    ++applied;
+    return {};
+  };
+  Server server(Server::small_options(), true, nullptr, std::move(memory));
+  ASSERT_TRUE(server.engine->submit(request(1, 5, 20)).ok());
+  server.gate->entered.wait(0);
+  ASSERT_TRUE(server.engine->submit(request(2, 5, 20)).ok());
+  ASSERT_TRUE(server.engine->command(MemoryCommand{7, 1 << 20}).ok());
+  prepared.wait(false);
+  std::thread stopper([&] { server.engine->stop(); });
+  EngineOutput output = server.engine->wait_output(kPatienceNs);
+  while (!output.replies.empty()) {  // the budget's change may be refused already; then nothing comes but the stop
+    for (CommandReply& reply : output.replies) server.answers[reply.ticket] = std::move(reply);
+    output = server.engine->wait_output(kPatienceNs);
+  }
+  server.open_gate();
+  stopper.join();
+  server.collect(2, 1);
+  EXPECT_EQ(server.gate->entered.load(), 1);
+  EXPECT_EQ(applied.load(), 0);
+  EXPECT_EQ(server.answers[7].status.error().code, ErrorCode::kUnavailable);
+  for (const auto& [key, event] : server.ended) EXPECT_EQ(event.end, EndReason::kCancelled);
 }
 
 TEST(Engine, CommandsAreAnsweredInAllCases) {

@@ -94,8 +94,17 @@ bool EngineLoop::idle() const {
          registry_.generation() == round_generation_;
 }
 
-void EngineLoop::end_all(EngineOutput& output) {
+void EngineLoop::end_all(std::vector<Message>& messages, EngineOutput& output) {
   output_ = &output;
+  for (Message& message : messages) {
+    if (const auto* change = std::get_if<MemoryCommand>(&message)) {
+      output.replies.push_back(
+          {.ticket = change->ticket, .status = Error{ErrorCode::kUnavailable, "the server is shutting down"}});
+    } else {
+      std::visit([this](auto& value) { receive(std::move(value)); }, message);
+    }
+  }
+  messages.clear();
   std::vector<Request*> all;
   for (const auto& [id, request] : requests_) all.push_back(request.get());
   std::sort(all.begin(), all.end(), [](const Request* a, const Request* b) { return a->order < b->order; });

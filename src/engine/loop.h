@@ -75,8 +75,9 @@ class EngineLoop {
   bool gathers() const;
   // True when another turn would do nothing until a message arrives.
   bool idle() const;
-  // Ends every request with kCancelled and every command with an error.
-  void end_all(EngineOutput& output);
+  // Takes the messages in (and clears them), computes nothing more, and ends every request with kCancelled and every
+  // command with an error.
+  void end_all(std::vector<Message>& messages, EngineOutput& output);
 
   void fill_stats(EngineStats& stats) const;
   // In the place of what is there, whose memory is used again: it happens between steps.

@@ -121,7 +121,7 @@ TEST(EngineLoopEnds, EndAllEndsEverythingOnce) {
   world.command(AdapterAction::kPin, "a");
   for (int i = 0; i < 4; ++i) world.turn();
   EngineOutput output;
-  world.loop->end_all(output);
+  world.loop->end_all(world.messages, output);
   world.take(output);
   for (uint64_t id = 1; id <= 6; ++id) EXPECT_EQ(world.record(RequestId{id}).end, EndReason::kCancelled);
   EXPECT_EQ(world.replies.back().status.error().code, ErrorCode::kCancelled);
