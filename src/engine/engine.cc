@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 #include <utility>
 
@@ -98,7 +99,8 @@ class EngineImpl final : public Engine {
     if (memory_thread_.joinable()) memory_thread_.join();  // the one before, which has done its work
     pending_commands_.fetch_add(1);
     memory_ticket_ = command.ticket;
-    memory_thread_ = std::jthread([this, command](const std::stop_token& stop) {
+    memory_stop_ = {};
+    auto thread = start_thread([this, command, stop = memory_stop_.get_token()] {
       name_this_thread("memory");
       Status prepared;
       if (memory_.prepare) prepared = memory_.prepare(command.budget_bytes, idle_adapter_bytes(), stop);
@@ -111,12 +113,18 @@ class EngineImpl final : public Engine {
       refusal.replies.push_back({.ticket = command.ticket, .status = prepared});
       publish(refusal);
     });
+    if (!thread.ok()) {
+      memory_changes_.store(false);
+      pending_commands_.fetch_sub(1);
+      return std::move(thread).error();
+    }
+    memory_thread_ = std::move(thread).value();
     return {};
   }
 
   void cancel_memory(uint64_t ticket) override {
     const std::lock_guard lock(stop_mutex_);
-    if (ticket == memory_ticket_) memory_thread_.request_stop();
+    if (ticket == memory_ticket_) memory_stop_.request_stop();
   }
 
   EngineOutput wait_output(int64_t timeout_ns) override { return outbox_.wait(timeout_ns); }
@@ -131,7 +139,7 @@ class EngineImpl final : public Engine {
   void drain() override {
     draining_.store(true);
     const std::lock_guard lock(stop_mutex_);
-    memory_thread_.request_stop();
+    memory_stop_.request_stop();
   }
 
   void stop() override {
@@ -244,8 +252,8 @@ class EngineImpl final : public Engine {
   uint64_t adapters_generation_ = UINT64_MAX;
   std::atomic<bool> memory_changes_{false};
   uint64_t memory_ticket_ = 0;  // of the last budget change
-  std::thread thread_;
-  std::jthread memory_thread_;
+  std::stop_source memory_stop_;
+  std::thread thread_, memory_thread_;
 };
 
 DType kv_dtype(const EngineOptions& options, const ModelConfig& config) {

@@ -20,6 +20,7 @@
 
 #include "base/check.h"
 #include "sys/os_error.h"
+#include "sys/threads.h"
 
 namespace loralei {
 namespace {
@@ -84,8 +85,16 @@ class PoolBlockReader final : public BlockReader {
       : file_(std::move(file)),
         depth_(options.depth),
         largest_(static_cast<size_t>(options.largest_read_bytes)),
-        how_(std::move(how)) {
-    for (int i = 0; i < depth_; ++i) threads_.emplace_back([this] { work(); });
+        how_(std::move(how)) {}
+  // As many threads as the depth, or as the system gives; one at least.
+  Status start() {
+    while (std::ssize(threads_) < depth_) {
+      auto thread = start_thread([this] { work(); });
+      if (!thread.ok() && !threads_.empty()) break;
+      if (!thread.ok()) return std::move(thread).error();
+      threads_.push_back(std::move(thread).value());
+    }
+    return {};
   }
   ~PoolBlockReader() override {
     {
@@ -372,8 +381,10 @@ Result<std::unique_ptr<BlockReader>> open_block_reader(const std::string& path, 
     }
     refused = " (io_uring is refused: " + ring.error().message + ")";
   }
-  return std::unique_ptr<BlockReader>(std::make_unique<PoolBlockReader>(
-      std::move(file), options, std::to_string(options.depth) + " threads" + refused + ", " + place));
+  auto pool = std::make_unique<PoolBlockReader>(std::move(file), options,
+                                                std::to_string(options.depth) + " threads" + refused + ", " + place);
+  TRY(pool->start());
+  return std::unique_ptr<BlockReader>(std::move(pool));
 }
 
 }  // namespace loralei

@@ -12,10 +12,12 @@
 #include <map>
 
 #include "sys/async_read.h"
+#include "sys/block_reader.h"
 #include "sys/cpu.h"
 #include "sys/env.h"
 #include "sys/file.h"
 #include "sys/memory_file_system.h"
+#include "sys/no_threads.h"
 #include "sys/pages.h"
 #include "sys/proc_file.h"
 #include "sys/process.h"
@@ -334,6 +336,28 @@ TEST(ProcFile, FieldsAreFoundAtLineStartsOnly) {
   EXPECT_EQ(field_kib(text, "Bad:"), std::nullopt);
   EXPECT_EQ(field_kib(text, "Huge:"), std::nullopt);
   EXPECT_EQ(field_kib(text, "None:"), std::nullopt);
+}
+
+TEST(Threads, OneThatTheSystemDoesNotGiveIsASentence) {
+  {
+    const NoThreads none;
+    const auto refused = start_thread([] {});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kOverloaded);
+    EXPECT_NE(refused.error().message.find("limit of processes"), std::string::npos) << refused.error().message;
+  }
+  int ran = 0;
+  auto thread = start_thread([&] { ++ran; });
+  ASSERT_TRUE(thread.ok());
+  thread->join();
+  EXPECT_EQ(ran, 1);
+}
+
+TEST(BlockReader, WithoutRingAndThreadsItIsASentence) {
+  const NoThreads none;
+  BlockReaderOptions options;
+  options.allow_ring = false;
+  EXPECT_FALSE(open_block_reader("/proc/self/exe", options).ok());
 }
 
 TEST(Env, UnsetAndEmptyDiffer) {

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <memory>
+#include <system_error>
+#include <utility>
 
 namespace loralei {
 namespace {
@@ -31,6 +33,15 @@ struct SchedAttributes {
 };
 
 }  // namespace
+
+Result<std::thread> start_thread(std::function<void()> work) {
+  try {
+    return std::thread(std::move(work));
+  } catch (const std::system_error& error) {
+    return Error{ErrorCode::kOverloaded, "The system gives this process no further thread (" + error.code().message() +
+                                             "); raise the container's or the user's limit of processes."};
+  }
+}
 
 std::vector<int> allowed_cpus() {
   const CpuSet set(CPU_ALLOC(kCpusMax));

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "sys/threads.h"
 #include "tensor/codec.h"
 #include "tensor/tile_layout.h"
 
@@ -133,7 +134,11 @@ Status run_units(const std::vector<ReadUnit>& units, int threads, const UnitWork
     }
   };
   std::vector<std::thread> helpers;
-  for (int i = 1; i < std::min<int64_t>(threads, std::ssize(units)); ++i) helpers.emplace_back(worker);
+  for (int i = 1; i < std::min<int64_t>(threads, std::ssize(units)); ++i) {
+    auto helper = start_thread(worker);
+    if (!helper.ok()) break;  // fewer do it as well
+    helpers.push_back(std::move(helper).value());
+  }
   worker();
   for (std::thread& helper : helpers) helper.join();
   return first_error;

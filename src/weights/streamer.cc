@@ -89,7 +89,7 @@ Result<std::unique_ptr<Streamer>> Streamer::create(const PackedIndex& index, std
   TRY_ASSIGN(streamer->window_, HostBuffer::allocate(window));
   TRY_ASSIGN(streamer->reader_, streamer->options_.open(streamer->window_.bytes()));
   streamer->places_.resize(static_cast<size_t>(window / smallest + 2));
-  streamer->thread_ = std::thread([raw = streamer.get()] { raw->run(); });
+  TRY_ASSIGN(streamer->thread_, start_thread([raw = streamer.get()] { raw->run(); }));
   return streamer;
 }
 

@@ -17,6 +17,7 @@
 #include "base/units.h"
 #include "support/engine_driver.h"
 #include "sys/faulty_block_reader.h"
+#include "sys/no_threads.h"
 #include "sys/process.h"
 #include "weights/pack.h"
 
@@ -446,6 +447,21 @@ TEST_F(StreamedEngine, PackingBesideStepsIsRefusedWhereTheBudgetHasNoRoomForIt) 
 
 TEST_F(StreamedEngine, PackingEndsWhenNobodyWaitsForItAndTheBudgetStays) {
   const std::string path = (folder_ / "model" / "loralei.pack").string();
+TEST_F(StreamedEngine, ABudgetWhoseChangeGetsNoThreadStaysAndCanBeAskedForAgain) {
+  EngineDriver driver(options_);
+  ASSERT_TRUE(driver.running());
+  {
+    const NoThreads none;
+    const Status refused = driver.engine().command(MemoryCommand{1, kGiB / 2});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kOverloaded);
+  }
+  const uint64_t ticket = driver.set_memory(kGiB / 2);
+  ASSERT_NE(ticket, 0u);
+  driver.collect();
+  EXPECT_TRUE(driver.replies[ticket].status.ok());
+}
+
   HeldUpLog log;
   EngineDriver driver(options_, &log);
   ASSERT_TRUE(driver.running());

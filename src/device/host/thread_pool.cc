@@ -114,11 +114,13 @@ ThreadPool::ThreadPool(int threads, bool pin) : state_(std::make_unique<State>()
   state_->spin = static_cast<size_t>(threads) <= cpus.size();
   state_->threads.reserve(static_cast<size_t>(threads - 1));
   for (int worker = 1; worker < threads; ++worker) {
-    state_->threads.emplace_back([state = state_.get(), worker, pin, cpus] {
+    auto thread = start_thread([state = state_.get(), worker, pin, cpus] {
       name_this_thread("loralei-op" + std::to_string(worker));
       if (pin && !cpus.empty()) pin_this_thread(cpus[static_cast<size_t>(worker) % cpus.size()]);
       state->work(worker);
     });
+    if (!thread.ok()) break;
+    state_->threads.push_back(std::move(thread).value());
   }
 }
 

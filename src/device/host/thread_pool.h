@@ -16,7 +16,7 @@ namespace loralei {
 
 class ThreadPool {
  public:
-  // threads >= 1; with `pin`, worker i is bound to the i-th CPU of the process's affinity mask.
+  // threads >= 1, fewer where the system gives no more; with `pin`, worker i is bound to the process's i-th CPU.
   explicit ThreadPool(int threads, bool pin = false);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

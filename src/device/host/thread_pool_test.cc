@@ -9,6 +9,7 @@
 
 #include "base/prng.h"
 #include "device/host/arena.h"
+#include "sys/no_threads.h"
 
 namespace loralei {
 namespace {
@@ -34,6 +35,17 @@ TEST(ThreadPool, EveryIndexIsHandedOutExactlyOnce) {
       ASSERT_EQ(bad_workers, 0);
     }
   }
+}
+
+TEST(ThreadPool, HasFewerThreadsWhereTheSystemGivesNoMore) {
+  const NoThreads none;
+  ThreadPool pool(4);
+  EXPECT_EQ(pool.threads(), 1);
+  int64_t sum = 0;
+  pool.parallel_for(100, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) sum += i;
+  });
+  EXPECT_EQ(sum, 4950);
 }
 
 TEST(ThreadPool, OneWorkerIndexIsNeverUsedByTwoThreadsAtOnce) {
