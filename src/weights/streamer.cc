@@ -190,15 +190,12 @@ void Streamer::run() {
       reading.next = pass_begin_;
       reading.taken.clear();
     }
-    // What the consumer passed over without reading need not be read.
-    if (reading.panels.empty() && reading.next < released_end_) {
-      reading.next = released_end_;
-      arrived_end_.store(std::max(arrived_end_.load(), released_end_));
-    }
     // Blocks up to the depth, in order; a panel is given memory when its first block can be asked for, not before.
     reading.give_back(released_end_);
     while (failure_.ok() && reading.blocks < reader_->depth()) {
       if (reading.panels.empty() || reading.panels.back().asked == reading.panels.back().extent.bytes) {
+        // What the consumer passed over need not be read; it never waits for it.
+        reading.next = std::max(reading.next, released_end_);
         if (!options_.read_ahead && reading.next >= wanted_end_) break;
         const auto number = static_cast<size_t>(reading.next % count);
         const Extent extent = extent_of(index_, panels_[number]);
