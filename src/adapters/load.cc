@@ -126,8 +126,6 @@ class FilePass {
     const int64_t rows = info.bytes / bytes_per_row;
     const int64_t step = std::max<int64_t>(1, kChunkBytes / bytes_per_row);
     const bool convert = placements[0]->to != info.dtype;
-    const bool int8 = placements[0]->scale_offset >= 0;
-    if (int8) staged_.resize(static_cast<size_t>(rows * cols));
     for (int64_t row = 0; row < rows; row += step) {
       const int64_t count = std::min(step, rows - row);
       TRY(read(count * bytes_per_row));
@@ -146,35 +144,44 @@ class FilePass {
                        std::to_string(row * cols + wrong));
       }
       for (const Placement* placement : placements) {
-        std::byte* place = int8 ? staged_place(*placement) : storage_ + placement->offset;
-        if (format == DType::kF32)
+        std::byte* place = storage_ + placement->offset;
+        if (placement->scale_offset >= 0)
+          quantise_rows(*placement, row, count, reinterpret_cast<const float*>(source));
+        else if (format == DType::kF32)
           place_rows<uint32_t>(*placement, row, count, source, place);
         else
           place_rows<uint16_t>(*placement, row, count, source, place);
       }
     }
-    for (const Placement* placement : placements) {
-      if (int8) quantise(*placement);
-    }
     return {};
   }
 
-  // Int8 factors are made from the whole tensor, which waits here as f32; the placements of one tensor are runs of its
-  // rows.
-  std::byte* staged_place(const Placement& placement) {
-    return reinterpret_cast<std::byte*>(staged_.data() + placement.row_begin * placement.cols);
-  }
-
-  void quantise(const Placement& placement) {
-    const auto* values = reinterpret_cast<const float*>(staged_place(placement));
-    std::byte* out = storage_ + placement.offset;
-    auto* scales = reinterpret_cast<float*>(storage_ + placement.scale_offset);
-    if (placement.transpose) {  // B
-      const auto rank = static_cast<int32_t>(placement.cols);
-      quantise_lora(values, rank, placement.row_count, out, scales, 1, rank);
-    } else {
-      quantise_lora(values, static_cast<int32_t>(placement.row_count), placement.cols, out, scales,
-                    lora_quant_groups(placement.cols), 1);
+  // Rows [row, row + count) of a tensor to int8: those of A each for itself; of B, whose scales are those of runs of
+  // rows, as soon as kLoraQuantGroup are there, and all together where they come in another order.
+  void quantise_rows(const Placement& placement, int64_t row, int64_t count, const float* source) {
+    const int64_t begin = std::max(row, placement.row_begin), cols = placement.cols;
+    const int64_t end = std::min(row + count, placement.row_begin + placement.row_count);
+    std::byte* const out = storage_ + placement.offset;
+    auto* const scales = reinterpret_cast<float*>(storage_ + placement.scale_offset);
+    const bool ordered = placement.row_order.empty();
+    const int64_t run = ordered ? kLoraQuantGroup : placement.row_count;
+    for (int64_t r = begin; r < end; ++r) {
+      const float* const from = source + (r - row) * cols;
+      const int64_t number = r - placement.row_begin, first = number / run * run;
+      if (!placement.transpose) {
+        quantise_lora(from, 1, cols, out + number * lora_quant_row_bytes(cols),
+                      scales + number * lora_quant_groups(cols), 0, 1);
+        continue;
+      }
+      staged_.resize(static_cast<size_t>(run * cols));
+      const int64_t to = ordered ? number - first : placement.row_order[static_cast<size_t>(number)];
+      for (int64_t c = 0; c < cols; ++c) staged_[static_cast<size_t>(c * run + to)] = from[c];
+      const int64_t there = number + 1 - first;
+      if (there < run && number + 1 < placement.row_count) continue;
+      for (int64_t c = 0; c < cols; ++c) {
+        quantise_lora(staged_.data() + c * run, 1, there, out + c * lora_quant_row_bytes(placement.row_count) + first,
+                      scales + first / kLoraQuantGroup * cols + c, 0, cols);
+      }
     }
   }
 
@@ -184,7 +191,7 @@ class FilePass {
   int64_t position_ = 0;
   std::vector<std::byte> buffer_;
   std::vector<float> decoded_;
-  std::vector<float> staged_;
+  std::vector<float> staged_;  // rows of B whose run is not complete, transposed
 };
 
 // What can be computed only after reading: differences to the base's biases, the tied head's second factor.

@@ -5,6 +5,7 @@
 #include "adapters/adapter.h"
 #include "formats/base_model.h"
 #include "formats/json_util.h"
+#include "ops/lora_factors.h"
 
 namespace loralei {
 namespace {
@@ -36,6 +37,26 @@ std::unique_ptr<Base> open_base(const std::string& path) {
   return model.ok() ? std::make_unique<Base>(std::move(model).value()) : nullptr;
 }
 
+// Every number of int8 factors within half a step of what it is without.
+void expect_near(const LoraPair& int8, const LoraPair& plain) {
+  ASSERT_EQ(int8.rank, plain.rank);
+  if (int8.a_scale == nullptr) return;
+  const auto in = static_cast<size_t>(plain.in), out = static_cast<size_t>(plain.out);
+  std::vector<float> a(in), want_a(in), b(out), want_b(out);
+  for (int32_t r = 0; r < plain.rank; ++r) {
+    decode_lora_a(int8, r, a.data());
+    decode_lora_a(plain, r, want_a.data());
+    decode_lora_b(int8, r, 0, plain.out, b.data());
+    decode_lora_b(plain, r, 0, plain.out, want_b.data());
+    for (size_t i = 0; i < in; ++i) {
+      const float step = int8.a_scale[r * lora_quant_groups(plain.in) + static_cast<int64_t>(i) / kLoraQuantGroup];
+      ASSERT_NEAR(a[i], want_a[i], 0.5001f * step);
+    }
+    for (size_t i = 0; i < out; ++i)
+      ASSERT_NEAR(b[i], want_b[i], 0.5001f * int8.b_scale[static_cast<int64_t>(i) / kLoraQuantGroup * plain.rank + r]);
+  }
+}
+
 TEST(GoldenAdapters, EveryCaseLoads) {
   const PosixFileSystem files;
   auto text = files.read_all(kGolden + "cases.json", 64 << 20);
@@ -54,6 +75,10 @@ TEST(GoldenAdapters, EveryCaseLoads) {
         const Adapter& adapter = *loaded->adapter;
         EXPECT_EQ(adapter.vocab, item["vocab"].get<int>()) << path;
         EXPECT_TRUE(adapter.rank_max > 0 || adapter.saved.any()) << path;
+        auto int8 = load_adapter(kGolden + path, base->base, {.int8 = true}, AdapterVersionId{1});
+        ASSERT_TRUE(int8.ok()) << path << ": " << int8.error().message;
+        SCOPED_TRACE(path);
+        for (size_t i = 0; i < adapter.pairs.size(); ++i) expect_near(int8->adapter->pairs[i], adapter.pairs[i]);
       }
     }
   }

@@ -2,7 +2,9 @@
 // Adapters kept as int8 (--adapter-quant int8).
 #include "adapters/load_test_util.h"
 #include "base/prng.h"
+#include "base/units.h"
 #include "ops/lora_factors.h"
+#include "sys/process.h"
 
 namespace loralei {
 namespace {
@@ -74,6 +76,29 @@ TEST_F(LoadTest, Int8PartsOfFusedProjections) {
   expect_int8_pair(adapter->adapter->pair(0, Module::kV), a, b, 96);
   EXPECT_EQ(adapter->adapter->pair(0, Module::kQ).a, adapter->adapter->pair(0, Module::kV).a);
   EXPECT_EQ(adapter->adapter->pair(0, Module::kV).b_bias[31], bias.values[127]);
+}
+
+// No more than the pieces of a file is held beside the adapter, whose bytes are those that are granted.
+TEST_F(LoadTest, Int8FactorsAreMadePieceByPiece) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer keeps memory that was freed";
+#endif
+  base.config.vocab = 300'000;
+  config["target_modules"] = {"lm_head"};
+  config["r"] = 32;
+  config.erase("layers_to_transform");
+  tensors = {{"base_model.model.lm_head.lora_A.weight", matrix({32, base.config.hidden}, 3, "BF16")},
+             {"base_model.model.lm_head.lora_B.weight", matrix({300'000, 32}, 7, "BF16")}};
+  AdapterLoadOptions options;
+  options.int8 = true;
+  files.put("/a/adapter_config.json", config.dump());
+  files.put("/a/adapter_model.safetensors", safetensors(tensors));
+  tensors.clear();
+  reset_peak_memory();
+  const int64_t before = process_memory()->rss_bytes;
+  const auto adapter = load_adapter(files, "/a", base, options, AdapterVersionId{7});
+  ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+  EXPECT_LT(process_memory()->rss_peak_bytes - before, adapter->adapter->bytes + 16 * kMiB);
 }
 
 TEST_F(LoadTest, Int8LeavesEmbeddingsAlone) {
