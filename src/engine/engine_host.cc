@@ -202,9 +202,11 @@ Result<std::unique_ptr<WeightStore>> EngineHost::stream_weights(const StreamShar
   // A budget that cannot do is refused before gigabytes are written.
   TRY_ASSIGN(const std::vector<PlannedMatrix> planned, WeightStore::planned(parts.file, parts.weight_options));
   TRY(plan_residency(planned, shares.weights, parts.options.residency));
-  TRY_ASSIGN(const PackedFile packed, find_or_pack(parts.file, parts.weight_options, parts.options.cache_dir, log));
-  parts.packed_path = packed.path;
-  return WeightStore::stream(parts.file, *parts.ledger, parts.weight_options, streaming(shares.weights), log);
+  StreamingOptions options = streaming(shares.weights);
+  auto weights =
+      WeightStore::stream_found(parts.file, *parts.ledger, parts.weight_options, parts.options.cache_dir, options, log);
+  parts.packed_path = options.packed_path;
+  return weights;
 }
 
 StreamingOptions EngineHost::streaming(int64_t weight_bytes) const {

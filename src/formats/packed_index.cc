@@ -116,6 +116,10 @@ Result<PackedMatrix> parse_matrix(const Json& entry, const std::string& place) {
   return matrix;
 }
 
+Error damaged(const PackedMatrix& matrix, int64_t tile) {
+  return corrupt("The packed file is damaged in '" + matrix.name + "', row " + std::to_string(tile * kRowTile) + ".");
+}
+
 }  // namespace
 
 int64_t PackedMatrix::tiles() const { return (rows + kRowTile - 1) / kRowTile; }
@@ -132,12 +136,22 @@ int64_t PackedMatrix::held_bytes_of_tile(int64_t tile) const {
 }
 Status PackedMatrix::restore_tile(int64_t tile, std::span<const std::byte> stored, std::byte* out) const {
   if (unshrink(dtype, shrunk->code, stored, held_bytes_of_tile(tile) / row_bytes(dtype, 1), out)) return {};
-  return corrupt("The packed file is damaged in '" + name + "', row " + std::to_string(tile * kRowTile) +
-                 "; delete it and start again, and it will be made anew.");
+  return damaged(*this, tile);
 }
 
 uint32_t tile_check(std::span<const std::byte> tile, int64_t number) {
   return static_cast<uint32_t>(fast_hash(tile.data(), tile.size(), static_cast<uint64_t>(number)));
+}
+
+Status check_tiles(const PackedIndex& index, const PackedMatrix& matrix, int64_t first_tile, int64_t tiles,
+                   const std::byte* stored) {
+  for (int64_t tile = first_tile; tile < first_tile + tiles; ++tile) {
+    const auto bytes = static_cast<size_t>(matrix.bytes_of_tile(tile));
+    if (tile_check({stored, bytes}, tile) != index.checks[static_cast<size_t>(matrix.first_check + tile)])
+      return damaged(matrix, tile);
+    stored += bytes;
+  }
+  return {};
 }
 
 void place_matrices(PackedIndex& index) {

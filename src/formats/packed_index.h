@@ -90,5 +90,8 @@ void place_matrices(PackedIndex& index);
 std::string packed_head(const PackedIndex& index);
 Result<PackedIndex> parse_packed(const File& file);
 uint32_t tile_check(std::span<const std::byte> tile, int64_t number);
+// Tiles one after the other, as stored, against their checks; the first that is damaged is a sentence (kCorrupt).
+Status check_tiles(const PackedIndex& index, const PackedMatrix& matrix, int64_t first_tile, int64_t tiles,
+                   const std::byte* stored);
 
 }  // namespace loralei

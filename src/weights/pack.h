@@ -5,7 +5,8 @@
 // process packs the same file. Invariants: the file appears under its name only when it is complete and on disk; one
 // process packs it at a time; an interrupted packing leaves NAME.part once there is something in it that the next one
 // can go on from. One that is stale (its source has changed), damaged or of another layout is made again, never
-// misread.
+// misread: what its head says is known here; its tiles are checked by those who read them, and a file with one that is
+// damaged is removed (WeightStore).
 //
 // A matrix of f16 numbers that are all numbers of bf16 is written as bf16, as WeightStore holds it: f16 matrices are
 // read once more to know, up to the first number that is another.

@@ -116,6 +116,13 @@ void add_units(const HeldTensors& held, size_t matrix, std::vector<ReadUnit>& un
     units.push_back({matrix, row, std::min(rows, target.rows - row)});
 }
 
+RoomShare share_room(int64_t room, int threads, int64_t least, int64_t most) {
+  RoomShare share;
+  share.threads = static_cast<int>(std::clamp<int64_t>(room / least, 1, threads));
+  share.bytes = std::clamp(room / share.threads, least, most);
+  return share;
+}
+
 Status run_units(const std::vector<ReadUnit>& units, int threads, const UnitWork& work) {
   std::atomic<size_t> next{0};
   std::atomic<bool> failed{false};

@@ -61,7 +61,14 @@ void add_units(const HeldTensors& held, size_t matrix, std::vector<ReadUnit>& un
 struct UnitBuffers {
   std::vector<std::byte> source, packed, shrunk;
 };
-// Calls work for all units; the first error stops the others.
+// A thread's part of `room` bytes: `most`, or less, but at least `least`; where there is no room for that, fewer
+// threads share it, one in any case.
+struct RoomShare {
+  int threads = 1;
+  int64_t bytes = 0;  // of each
+};
+RoomShare share_room(int64_t room, int threads, int64_t least, int64_t most);
+// Calls work for all units, with fewer threads where the system gives no more; the first error stops the others.
 using UnitWork = std::function<Status(const ReadUnit& unit, UnitBuffers& buffers)>;
 Status run_units(const std::vector<ReadUnit>& units, int threads, const UnitWork& work);
 

@@ -262,15 +262,7 @@ void Streamer::run() {
 
 Status Streamer::check(const StreamPanel& panel, const std::byte* data) const {
   const PackedMatrix& matrix = index_.matrices[static_cast<size_t>(panel.matrix)];
-  for (int64_t tile = panel.first_tile; tile < panel.first_tile + panel.tiles; ++tile) {
-    const auto bytes = static_cast<size_t>(matrix.bytes_of_tile(tile));
-    if (tile_check({data, bytes}, tile) != index_.checks[static_cast<size_t>(matrix.first_check + tile)]) {
-      return corrupt("The packed file is damaged in '" + matrix.name + "', row " + std::to_string(tile * kRowTile) +
-                     "; delete it and start again, and it will be made anew.");
-    }
-    data += bytes;
-  }
-  return {};
+  return check_tiles(index_, matrix, panel.first_tile, panel.tiles, data);
 }
 
 }  // namespace loralei

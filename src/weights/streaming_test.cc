@@ -482,7 +482,9 @@ TEST_F(Streaming, RowsThatCannotBeLockedAreStreamed) {
   const auto size = fs::file_size(streaming.packed_path);
   const int64_t held = (*store)->resident_bytes(), streamed = (*store)->stream_shape().streamed_bytes;
   fs::copy_file(streaming.packed_path, folder_ / "copy");
-  fs::resize_file(streaming.packed_path, size / 2);
+  const fs::path same = folder_ / "same";  // the name of a damaged file goes
+  fs::create_hard_link(streaming.packed_path, same);
+  fs::resize_file(same, size / 2);
   streaming.weight_bytes = (*resident)->whole_bytes();
   const Status status = (*store)->resize(model, {}, streaming, log_);
   ASSERT_FALSE(status.ok());
@@ -490,9 +492,10 @@ TEST_F(Streaming, RowsThatCannotBeLockedAreStreamed) {
   EXPECT_EQ((*store)->stream_shape().streamed_bytes, streamed);
   EXPECT_NE(status.error().message.find("model.pack"), std::string::npos) << status.error().message;
   EXPECT_FALSE(expect_pass(model, **store, **resident).ok());  // what is streamed now is not there either
-  fs::resize_file(streaming.packed_path, size);                // zeros: noticed by the checks
+  EXPECT_FALSE(fs::exists(streaming.packed_path));
+  fs::resize_file(same, size);  // zeros: noticed by the checks
   EXPECT_FALSE(expect_pass(model, **store, **resident).ok());
-  std::ofstream(streaming.packed_path, std::ios::binary | std::ios::in) << std::ifstream(folder_ / "copy").rdbuf();
+  std::ofstream(same, std::ios::binary | std::ios::in) << std::ifstream(folder_ / "copy").rdbuf();
   (void)expect_pass(model, **store, **resident);  // what was read ahead of it came from the damaged file
   EXPECT_TRUE(expect_pass(model, **store, **resident).ok());
   EXPECT_TRUE((*store)->resize(model, {}, streaming, log_).ok());

@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "sys/file.h"
 #include "sys/pages.h"
+#include "sys/write_file.h"
 #include "weights/weight_store_state.h"
 
 namespace loralei {
@@ -18,6 +19,13 @@ constexpr int32_t kPanelRows = 1024;  // of resident matrices
 constexpr int64_t kRoundsInWindow = 4;
 
 static_assert(kPanelRows % kRowTile == 0);
+
+// A successor of its name is another file: an inode is not given again while it is open.
+bool same_file(const FileStamp& a, const FileStamp& b) { return a.inode == b.inode; }
+
+Error replaced(const std::string& path) {
+  return corrupt("'" + path + "' was removed or replaced since it was opened; start again.");
+}
 
 }  // namespace
 
@@ -54,8 +62,7 @@ Status WeightStore::resize(const BaseModelFile& model, const WeightOptions& opti
     const auto stamp = files.stamp(streaming.packed_path);
     if (!stamp.ok() || *stamp != state.packed_file->stamp()) {
       state.grant.shrink_to(std::min(state.grant.bytes(), granted));
-      return corrupt("'" + streaming.packed_path +
-                     "' was removed or replaced since it was opened; weights stay as they are. Start again.");
+      return replaced(streaming.packed_path).with_context("Weights stay as they are");
     }
   }
   if (state.streamer != nullptr) state.past = stream_totals();
@@ -78,10 +85,11 @@ Status WeightStore::resize(const BaseModelFile& model, const WeightOptions& opti
   }
   state.description = describe_residency(planned, state.plan);
   state.make_look_up_memory(streaming.rows_max);
-  state.stream_failure = state.start_streamer(state.add_panels(), streaming);
+  state.streaming = streaming;
+  state.stream_failure = state.start_streamer(state.add_panels());
   state.grant.shrink_to(bytes);
-  TRY(state.stream_failure);
-  return read;
+  if (!read.ok()) return state.packed_failure(read.error());
+  return state.stream_failure;
 }
 
 Status WeightStore::State::open_packed_file(const BaseModelFile& model, const WeightOptions& options,
@@ -102,6 +110,17 @@ Status WeightStore::State::open_packed_file(const BaseModelFile& model, const We
     matrices[i].planned.stored_tile_bytes = shrunk_tile_bytes(packed.matrices[i]);
   }
   return {};
+}
+
+Error WeightStore::State::packed_failure(Error error) const {
+  if (error.code != ErrorCode::kCorrupt) return error;
+  const std::string& path = packed_file->path();
+  const auto stamp = PosixFileSystem().stamp(path);
+  const bool there = stamp.ok() && same_file(*stamp, packed_file->stamp());
+  const std::string anew = " start again, and it will be made anew.";
+  error.message += !there || remove_file(path).ok() ? " '" + path + "' has been removed:" + anew
+                                                    : " '" + path + "' cannot be removed: delete it and" + anew;
+  return error;
 }
 
 std::vector<PlannedMatrix> WeightStore::State::planned() const {
@@ -158,35 +177,43 @@ Status WeightStore::State::lock_rows(std::span<const int64_t> rows, int threads,
   return status;
 }
 
-// Locked rows from `kept` on come from the packed file, checked, a few megabytes at a time and past the page cache.
+// Locked rows from `kept` on come from the packed file, checked, a few megabytes at a time. Shrunk ones are read beside
+// their place: into memory that the window will take, which is not there yet, and what else is free.
 Status WeightStore::State::read_locked(std::span<const int64_t> kept, int threads) {
   constexpr int64_t kPieceBytes = 8 * kMiB;
+  RoomShare share{threads, kPieceBytes};
+  int64_t tile_bytes = 0;
+  for (const Matrix& matrix : matrices) tile_bytes = std::max(tile_bytes, shrunk_tile_bytes(matrix.packed));
+  if (tile_bytes > 0) {
+    int64_t room = plan.window_bytes;
+    const int64_t wanted = threads * tile_bytes;
+    if (room < wanted && grant.grow_to(grant.bytes() + wanted - room)) room = wanted;
+    share = share_room(room, threads, tile_bytes, kPieceBytes);
+  }
   std::vector<ReadUnit> units;
   for (size_t i = 0; i < matrices.size(); ++i) {
     const Matrix& matrix = matrices[i];
-    const int64_t step = std::max<int64_t>(1, kPieceBytes / matrix.packed.tile_bytes()) * kRowTile;
+    const int64_t step = std::max<int64_t>(1, share.bytes / matrix.packed.tile_bytes()) * kRowTile;
     for (int64_t row = kept[i]; row < matrix.locked_rows; row += step)
       units.push_back({i, row, std::min(step, matrix.locked_rows - row)});
   }
-  return run_units(units, threads, [&](const ReadUnit& unit, UnitBuffers& buffers) -> Status {
+  return run_units(units, share.threads, [&](const ReadUnit& unit, UnitBuffers& buffers) -> Status {
     const Matrix& matrix = matrices[unit.matrix];
     const int64_t first = unit.row_begin / kRowTile;
     const int64_t end = matrix.tiles(unit.row_begin + unit.row_count);
     std::byte* const place = arena.data() + matrix.at + first * matrix.planned.tile_bytes;
     int64_t bytes = 0;
     for (int64_t tile = first; tile < end; ++tile) bytes += matrix.packed.bytes_of_tile(tile);
-    if (matrix.packed.shrunk) buffers.shrunk.resize(static_cast<size_t>(bytes));
+    if (matrix.packed.shrunk) {
+      buffers.shrunk.reserve(static_cast<size_t>(share.bytes));
+      buffers.shrunk.resize(static_cast<size_t>(bytes));
+    }
     std::byte* const out = matrix.packed.shrunk ? buffers.shrunk.data() : place;
     TRY(packed_file->read_exact(matrix.packed.at + first * matrix.packed.tile_bytes(),
                                 {out, static_cast<size_t>(bytes)}));
-    for (int64_t tile = first; tile < end; ++tile) {
+    TRY(check_tiles(packed, matrix.packed, first, end - first, out));
+    for (int64_t tile = first; matrix.packed.shrunk && tile < end; ++tile) {
       const std::byte* const data = out + (tile - first) * matrix.packed.tile_bytes();
-      const uint32_t check = tile_check({data, static_cast<size_t>(matrix.packed.bytes_of_tile(tile))}, tile);
-      if (check != packed.checks[static_cast<size_t>(matrix.packed.first_check + tile)]) {
-        return corrupt("'" + packed_file->path() + "' is damaged in '" + matrix.packed.name +
-                       "'; delete it and start again, and it will be made anew.");
-      }
-      if (!matrix.packed.shrunk) continue;
       TRY(matrix.packed.restore_tile(tile, {data, static_cast<size_t>(matrix.packed.tile_bytes())},
                                      place + (tile - first) * matrix.packed.held_tile_bytes()));
     }
@@ -220,7 +247,7 @@ std::vector<StreamPanel> WeightStore::State::add_panels() {
   return streamed;
 }
 
-Status WeightStore::State::start_streamer(std::vector<StreamPanel> panels, const StreamingOptions& streaming) {
+Status WeightStore::State::start_streamer(std::vector<StreamPanel> panels) {
   if (panels.empty()) return {};
   StreamerOptions options;
   options.window_bytes = plan.window_bytes - plan.decode_bytes;
@@ -228,11 +255,13 @@ Status WeightStore::State::start_streamer(std::vector<StreamPanel> panels, const
     TRY_ASSIGN(decoder, PanelDecoder::create(plan.decode_bytes, panels.size(), streaming.pool));
   }
   options.read_ahead = streaming.read_ahead;
-  options.open = [&streaming](std::span<std::byte> memory) {
+  options.open = [this](std::span<std::byte> memory) {
     BlockReaderOptions reader_options = streaming.reader;
     reader_options.memory = memory;
-    return streaming.open_reader ? streaming.open_reader(streaming.packed_path, reader_options)
-                                 : open_block_reader(streaming.packed_path, reader_options);
+    auto reader = streaming.open_reader ? streaming.open_reader(streaming.packed_path, reader_options)
+                                        : open_block_reader(streaming.packed_path, reader_options);
+    if (reader.ok() && !same_file((*reader)->stamp(), packed_file->stamp())) reader = replaced(streaming.packed_path);
+    return reader;
   };
   TRY_ASSIGN(streamer, Streamer::create(packed, std::move(panels), std::move(options)));
   round_bytes = (plan.window_bytes - plan.decode_bytes) / kRoundsInWindow;

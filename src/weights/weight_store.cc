@@ -149,6 +149,22 @@ Result<std::unique_ptr<WeightStore>> WeightStore::stream(const BaseModelFile& mo
   return store;
 }
 
+Result<std::unique_ptr<WeightStore>> WeightStore::stream_found(const BaseModelFile& model, Ledger& ledger,
+                                                               const WeightOptions& options,
+                                                               const std::string& cache_dir,
+                                                               StreamingOptions& streaming, LogSink& log) {
+  TRY_ASSIGN(PackedFile packed, find_or_pack(model, options, cache_dir, log));
+  streaming.packed_path = packed.path;
+  auto store = stream(model, ledger, options, streaming, log);
+  // Of a damaged one the name is gone by now, unless it could not be removed.
+  const bool removed = !PosixFileSystem().exists(packed.path);
+  if (store.ok() || store.error().code != ErrorCode::kCorrupt || !removed) return store;
+  log.log(LogLevel::kWarning, store.error().message);
+  TRY_ASSIGN(packed, make_packed(model, options, cache_dir, log));
+  streaming.packed_path = packed.path;
+  return stream(model, ledger, options, streaming, log);
+}
+
 void WeightStore::release_matrices() {
   check();
   CHECK(!streams());

@@ -13,7 +13,8 @@
 // (tensor/bf16_in_f16.h); locked rows and those of a round are held as the kernels take them, shrunk ones decoded
 // (tensor/shrink.h); what is held never exceeds the grant, during a resize neither. Failure: load() answers a sentence
 // (too large for the budget, with the numbers; short file; unsupported dtype); next() and look_up() answer what reading
-// failed of.
+// failed of. Each tile of the packed file is checked when it is first read; one that is damaged is kCorrupt, and the
+// file is removed, so that the next start makes it again; what is sound of it is read on.
 #pragma once
 
 #include <array>
@@ -75,10 +76,11 @@ class [[nodiscard]] WeightUse {
   int64_t streamed_end_ = 0;  // number in the pass behind the last that was handed out
 };
 
-// One forward pass. Without done() the next one begins anew: this one failed.
+// One forward pass. Without done() the next one begins anew: this one failed. Where the packed file could not be opened
+// for reading the last time, it is tried again.
 class [[nodiscard]] WeightPass {
  public:
-  explicit WeightPass(WeightStore& store) : store_(store) {}
+  explicit WeightPass(WeightStore& store);
   ~WeightPass();
   WeightPass(const WeightPass&) = delete;
   WeightPass& operator=(const WeightPass&) = delete;
@@ -131,6 +133,11 @@ class WeightStore {
   static Result<std::unique_ptr<WeightStore>> stream(const BaseModelFile& model, Ledger& ledger,
                                                      const WeightOptions& options, const StreamingOptions& streaming,
                                                      LogSink& log);
+  // stream() from the packed file that find_or_pack finds or makes, whose path it writes into `streaming`; one that is
+  // found to be damaged is made again, once.
+  static Result<std::unique_ptr<WeightStore>> stream_found(const BaseModelFile& model, Ledger& ledger,
+                                                           const WeightOptions& options, const std::string& cache_dir,
+                                                           StreamingOptions& streaming, LogSink& log);
   ~WeightStore();
 
   // What resize() to so many bytes would do, which it refuses where this does, and the least bytes that do. Both count
@@ -173,6 +180,7 @@ class WeightStore {
   friend class WeightUse;
   friend class WeightPass;
   WeightStore();
+  void begin_pass();
   void end_pass(bool done);
   struct State;
   std::unique_ptr<State> state_;

@@ -36,7 +36,8 @@ struct WeightStore::State {
     int64_t first_streamed = 0;      // number in the pass
     DType file_dtype = DType::kF32;  // or the one --quant asked for; view has what is held
     PlannedMatrix planned;
-    PackedMatrix packed;  // once there is a packed file
+    PackedMatrix packed;        // once there is a packed file
+    std::vector<bool> checked;  // looked up on disk: the tiles that were found to be sound
 
     static int64_t aligned(int64_t bytes) { return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes; }
     int64_t tiles(int64_t matrix_rows) const { return (matrix_rows + kRowTile - 1) / kRowTile; }
@@ -56,6 +57,7 @@ struct WeightStore::State {
   // Streaming only.
   PackedIndex packed;
   std::unique_ptr<File> packed_file;  // for single rows
+  StreamingOptions streaming;         // of the last resize()
   std::unique_ptr<Streamer> streamer;
   StreamerTotals past;                    // of the streamers before this one
   Status stream_failure;                  // why there is none although something is to be streamed
@@ -95,19 +97,22 @@ struct WeightStore::State {
     return bytes;
   }
   Status open_packed_file(const BaseModelFile& model, const WeightOptions& options, const std::string& path);
+  // What reading the packed file failed of. A damaged one is removed, so that the next start makes it anew; what is
+  // sound of it can be read as long as it is open.
+  Error packed_failure(Error error) const;
   // Moves the first `rows` locked rows of every matrix to where they belong when these are locked and nothing else.
   void slide(std::span<const int64_t> rows);
   // Locks the first `rows` of every matrix: keeps those that are there, reads the others.
   Status lock_rows(std::span<const int64_t> rows, int threads, LogSink& log);
   void lock_arena(LogSink& log) const;
-  Status read_locked(std::span<const int64_t> kept, int threads);
+  Status read_locked(std::span<const int64_t> kept, int threads);  // may take more grant, for resize() to give back
   // The panels of every matrix as its locked rows stand; answers those that are streamed, in the order of a pass.
   std::vector<StreamPanel> add_panels();
-  Status start_streamer(std::vector<StreamPanel> panels, const StreamingOptions& streaming);
+  Status start_streamer(std::vector<StreamPanel> panels);
 
   // Rows of an embedding that lie on disk (weight_look_up.cc).
   void make_look_up_memory(int32_t rows_max);
-  Status read_shrunk_row(const Matrix& matrix, int64_t row, std::byte* out);
+  Status read_row(Matrix& matrix, int64_t row, std::byte* out);
 };
 
 }  // namespace loralei

@@ -5,6 +5,11 @@
 
 namespace loralei {
 
+void WeightStore::begin_pass() {
+  State& state = *state_;
+  if (!state.stream_failure.ok()) state.stream_failure = state.start_streamer(state.add_panels());
+}
+
 void WeightStore::end_pass(bool done) {
   if (state_->streamer == nullptr) return;
   if (done) {
@@ -14,6 +19,7 @@ void WeightStore::end_pass(bool done) {
   }
 }
 
+WeightPass::WeightPass(WeightStore& store) : store_(store) { store_.begin_pass(); }
 WeightPass::~WeightPass() {
   if (!done_) store_.end_pass(false);
 }
@@ -88,7 +94,9 @@ Result<bool> WeightUse::next_streamed() {
       const bool shrunk = matrix.packed.shrunk.has_value();
       if (any && (bytes >= state.round_bytes || !state.streamer->ready(number))) break;
       if (any && shrunk && !state.decoder->fits(matrix.packed, tiles)) break;
-      TRY_ASSIGN(panel.data, state.streamer->wait(number));
+      const auto stored = state.streamer->wait(number);
+      if (!stored.ok()) return state.packed_failure(stored.error());
+      panel.data = *stored;
       if (shrunk) panel.data = state.decoder->add(matrix.packed, panel.row_begin / kRowTile, tiles, panel.data);
       bytes += tiles * matrix.packed.tile_bytes();
       decoded_end = shrunk && decoded_end >= 0 ? number + 1 : -1;
@@ -101,7 +109,7 @@ Result<bool> WeightUse::next_streamed() {
     if (panel_ < count) break;
   }
   if (decoded_end != 0 && state.decoder != nullptr) {
-    TRY(state.decoder->decode());
+    if (const Status decoded = state.decoder->decode(); !decoded.ok()) return state.packed_failure(decoded.error());
     if (decoded_end > 0) state.streamer->release(decoded_end);
   }
   return any;

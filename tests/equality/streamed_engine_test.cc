@@ -364,23 +364,25 @@ TEST_F(StreamedEngine, PackingBesideStepsHasAGrantAndSaysHowFarItIs) {
   EXPECT_EQ(driver.ask(request).tokens, (driver.answers[{beside, 0}].tokens));
 }
 
-// Overwrites a file with zeros, then puts back what was there; it stays the same file, of the same time.
+// Overwrites a file with zeros, then puts back what was there; it stays the same file, of the same time, and is reached
+// when its name is gone.
 class DamagedFile {
  public:
-  explicit DamagedFile(fs::path path) : path_(std::move(path)), time_(fs::last_write_time(path_)) {
-    std::ifstream file(path_, std::ios::binary);
-    whole_.assign(std::istreambuf_iterator<char>(file), {});
+  explicit DamagedFile(const fs::path& path) : file_(path, std::ios::binary | std::ios::in | std::ios::out) {
+    const fs::file_time_type time = fs::last_write_time(path);
+    whole_.assign(std::istreambuf_iterator<char>(file_), {});
     write(std::string(whole_.size(), '\0'));
+    fs::last_write_time(path, time);
   }
   void repair() { write(whole_); }
 
  private:
   void write(const std::string& bytes) {
-    std::fstream(path_, std::ios::binary | std::ios::in | std::ios::out) << bytes;
-    fs::last_write_time(path_, time_);
+    file_.clear();
+    file_.seekp(0);
+    file_ << bytes << std::flush;
   }
-  const fs::path path_;
-  const fs::file_time_type time_;
+  std::fstream file_;
   std::string whole_;
 };
 
@@ -445,8 +447,6 @@ TEST_F(StreamedEngine, PackingBesideStepsIsRefusedWhereTheBudgetHasNoRoomForIt) 
   EXPECT_GT(driver.stats().streamed_bytes, 0);
 }
 
-TEST_F(StreamedEngine, PackingEndsWhenNobodyWaitsForItAndTheBudgetStays) {
-  const std::string path = (folder_ / "model" / "loralei.pack").string();
 TEST_F(StreamedEngine, ABudgetWhoseChangeGetsNoThreadStaysAndCanBeAskedForAgain) {
   EngineDriver driver(options_);
   ASSERT_TRUE(driver.running());
@@ -462,6 +462,8 @@ TEST_F(StreamedEngine, ABudgetWhoseChangeGetsNoThreadStaysAndCanBeAskedForAgain)
   EXPECT_TRUE(driver.replies[ticket].status.ok());
 }
 
+TEST_F(StreamedEngine, PackingEndsWhenNobodyWaitsForItAndTheBudgetStays) {
+  const std::string path = (folder_ / "model" / "loralei.pack").string();
   HeldUpLog log;
   EngineDriver driver(options_, &log);
   ASSERT_TRUE(driver.running());
