@@ -153,7 +153,8 @@ Status serve(ServeFlags& flags) {
   ConsoleLog log({.level = kLevels.at(flags.log_level), .json = flags.log_format == "json", .to_stdout = true});
   StopSignals signals(log);
   for (const std::string& note : flags.notes) log.log(LogLevel::kInfo, note);
-  TRY_ASSIGN(const EngineHostOptions options, finish_engine_options(flags.engine));
+  TRY_ASSIGN(EngineHostOptions options, finish_engine_options(flags.engine));
+  options.process_bytes = resident_bytes;
   TRY(finish_serve_options(flags));
   limit_connections(flags, options.engine, flags.serve, log);
   TRY(HttpServer::bind(flags.serve.http, log));  // and let go again: whether the address can be had

@@ -24,6 +24,7 @@ constexpr int64_t kAdapterStatusNs =
     100'000'000;  // how old the adapter list may get; a short one is exact after a reply and when the engine is idle
 // Rows of logits of a step for prompts' log-probabilities, however few the sequences, and what they may take.
 constexpr int64_t kPromptLogitsRows = 128, kPromptLogitsBytes = 32 * kMiB;
+constexpr int64_t kMemoryWatchNs = 1'000'000'000;
 constexpr size_t kShortAdapterList = 256;  // listing more costs the next request time
 
 class EngineImpl final : public Engine {
@@ -166,6 +167,7 @@ class EngineImpl final : public Engine {
       const bool quiet = messages.empty() && loop_->idle();
       if (!gather(messages, output)) break;
       loop_->turn(messages, output);
+      watch_memory();
       const bool short_list = stats_.adapters.size() <= kShortAdapterList;
       if (!output.replies.empty()) refresh_stats(short_list);  // who gets the reply may look at once
       publish(output);
@@ -195,6 +197,12 @@ class EngineImpl final : public Engine {
       if (messages.empty()) return true;
     }
     return true;
+  }
+
+  void watch_memory() {
+    if (!memory_.watch || clock_.now_ns() - memory_watched_ns_ < kMemoryWatchNs) return;
+    memory_watched_ns_ = clock_.now_ns();
+    memory_.watch([this](int64_t bytes) { loop_->shrink_adapters(bytes); });
   }
 
   // How long to wait for messages: an idle engine wakes once more to bring a long adapter list up to date.
@@ -251,6 +259,7 @@ class EngineImpl final : public Engine {
   int64_t adapters_listed_ns_ = 0;
   uint64_t adapters_generation_ = UINT64_MAX;
   std::atomic<bool> memory_changes_{false};
+  int64_t memory_watched_ns_ = 0;
   uint64_t memory_ticket_ = 0;  // of the last budget change
   std::stop_source memory_stop_;
   std::thread thread_, memory_thread_;

@@ -10,6 +10,7 @@
 #include "engine/batch_slot.h"
 #include "engine/budget_plan.h"
 #include "engine/memory_plan.h"
+#include "engine/process_share.h"
 #include "engine/start.h"
 #include "kv/block_pool.h"
 #include "model/layer_program.h"
@@ -30,7 +31,8 @@ struct EngineHost::Parts {
   const OpTable* ops = nullptr;
   WeightOptions weight_options;
   std::unique_ptr<WeightStore> weights;
-  Grant scratch, other;
+  Grant scratch;
+  ProcessShare process;
   std::unique_ptr<Model> model;  // null: a device computes
   DeviceBudget device_budget;
   std::unique_ptr<Ledger> device_ledger;
@@ -378,7 +380,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   parts.kv_dtype = fixed.kv_dtype;
   auto other = parts.ledger->try_grant(MemoryUse::kOther, fixed.other);
   if (!other) return too_large("The process itself needs " + format_bytes(fixed.other) + "; raise --memory-budget.");
-  parts.other = std::move(*other);
+  parts.process = ProcessShare(*parts.ledger, std::move(*other));
 
   EngineParts engine;
   engine.options = options.engine;
@@ -410,6 +412,11 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine.memory.apply = [raw = host.get(), &log](int64_t bytes, const RoomMaker& room) {
     return not_the_callers(raw->apply_budget(bytes, room, log));
   };
+  if (options.process_bytes && !options.device) {
+    engine.memory.watch = [&parts, &log](const ShrinkAdapters& shrink_adapters) {
+      parts.process.follow(parts.options.process_bytes(), shrink_adapters, log);
+    };
+  }
   engine.memory.kv_blocks_max = parts.kv_blocks_max;
   engine.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + parts.computed_by +
                        (options.activations == Activations::kF32 ? "-f32" : "");

@@ -42,6 +42,9 @@ struct EngineHostOptions {
   bool read_ahead = true;  // false: weights are read when they are waited for; for measuring
   // Opens the packed file to stream from; empty: open_block_reader. Tests put faults in its place.
   std::function<Result<std::unique_ptr<BlockReader>>(const std::string& path, const BlockReaderOptions&)> open_stream;
+  // What is resident of this process, asked about once a second so that its share of the budget follows; empty: it
+  // stays what it was at start. Not asked where a device computes.
+  std::function<int64_t()> process_bytes;
   EngineOptions engine;
   DeviceFactory device;            // empty: the cores
   std::vector<std::string> notes;  // sentences about these options, for the log

@@ -82,6 +82,8 @@ class EngineLoop {
   void fill_stats(EngineStats& stats) const;
   // In the place of what is there, whose memory is used again: it happens between steps.
   void fill_adapters(std::vector<AdapterStatus>& adapters) const;
+  // Between turns: those that nobody uses and that are not pinned go, until all hold no more than `bytes`.
+  void shrink_adapters(int64_t bytes) { registry_.evict_idle(bytes); }
   uint64_t adapters_generation() const { return registry_.generation(); }
   void check() const;
 

@@ -52,6 +52,8 @@ struct MemoryControl {
   std::function<Status(int64_t budget_bytes, int64_t idle_adapter_bytes, std::stop_token stop)> prepare;
   // On the engine thread, between two steps.
   std::function<Status(int64_t budget_bytes, const RoomMaker& room)> apply;
+  // On the engine thread, between two steps, about once a second while it has something to do; empty: not asked.
+  std::function<void(const std::function<void(int64_t bytes)>& shrink_adapters)> watch;  // RoomMaker's
   int32_t kv_blocks_max = 0;  // addresses are set aside for so many, if that is more than the cache starts with
 };
 

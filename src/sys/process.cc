@@ -10,7 +10,9 @@
 #include <ctime>
 #include <limits>
 #include <string>
+#include <string_view>
 
+#include "sys/pages.h"
 #include "sys/proc_file.h"
 
 namespace loralei {
@@ -23,6 +25,17 @@ Result<ProcessMemory> process_memory() {
   memory.rss_bytes = *rss;
   memory.rss_peak_bytes = field_kib(status, "VmHWM:").value_or(*rss);
   return memory;
+}
+
+int64_t resident_bytes() {
+  const int handle = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (handle < 0) return 0;
+  char text[128];
+  const ssize_t got = ::read(handle, text, sizeof text);
+  ::close(handle);
+  std::string_view rest(text, static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  rest.remove_prefix(std::min(rest.find(' '), rest.size()));  // the size of its addresses
+  return leading_number(rest).value_or(0) * page_bytes();
 }
 
 void reset_peak_memory() {

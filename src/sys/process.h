@@ -14,6 +14,7 @@ struct ProcessMemory {
   int64_t rss_peak_bytes = 0;  // the most since start
 };
 Result<ProcessMemory> process_memory();
+int64_t resident_bytes();  // resident now, to a few hundred KiB, without allocating; 0 where the system does not tell
 void reset_peak_memory();  // the peak counts from now on, where the system can
 double process_cpu_s();    // user and system time of all threads since start
 

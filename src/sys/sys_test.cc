@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <vector>
 
 #include "sys/async_read.h"
 #include "sys/block_reader.h"
@@ -294,6 +295,13 @@ TEST(Machine, VendorAndFamilyAreThoseLinuxNames) {
   EXPECT_EQ(cpu_family(), std::atoi(info->c_str() + family + key.size()));
 }
 #endif
+
+TEST(Process, BothWaysOfAskingTellTheSameMemory) {
+  std::vector<char> much(64 << 20, 1);
+  const int64_t resident = resident_bytes(), told = process_memory()->rss_bytes;
+  EXPECT_GT(resident, 64 << 20);
+  EXPECT_LT(std::abs(resident - told), 8 << 20) << much[1];
+}
 
 TEST(Machine, BusyTimeIsEverythingButIdle) {
   const auto ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));

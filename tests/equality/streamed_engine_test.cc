@@ -447,6 +447,20 @@ TEST_F(StreamedEngine, PackingBesideStepsIsRefusedWhereTheBudgetHasNoRoomForIt) 
   EXPECT_GT(driver.stats().streamed_bytes, 0);
 }
 
+TEST_F(StreamedEngine, TheProcessHasOfTheBudgetWhatItTakes) {
+  constexpr int64_t kTaken = 700 * kMiB;
+  options_.process_bytes = [] { return kTaken; };
+  EngineDriver driver(options_);
+  ASSERT_TRUE(driver.running());
+  const int64_t begun = driver.ledger().used_bytes(MemoryUse::kOther);
+  ASSERT_LT(driver.ledger().used_bytes(), kTaken);
+  Submit request = requests_[0];
+  request.adapters.clear();
+  driver.ask(request);
+  EXPECT_EQ(driver.ledger().used_bytes(), kTaken);
+  EXPECT_GT(driver.ledger().used_bytes(MemoryUse::kOther), begun);
+}
+
 TEST_F(StreamedEngine, ABudgetWhoseChangeGetsNoThreadStaysAndCanBeAskedForAgain) {
   EngineDriver driver(options_);
   ASSERT_TRUE(driver.running());
