@@ -120,8 +120,14 @@ Status run_once(const RunFlags& flags) {
     entry.path = adapter.path;
     TRY_ASSIGN(text, texts.read(entry));  // its own tokens and chat template, if it has some
     request.adapters.push_back({adapter.name, 1.0f});
+    CatalogueEntry entry;
+    entry.name = adapter.name;
+    entry.path = adapter.path;
+    TRY_ASSIGN(text, TextModels(text).read(entry));
   }
   TRY_ASSIGN(request.prompt, make_prompt(flags, *text));
+  const auto ends = text->tokenizer()->end_ids();
+  request.stop_ids.assign(ends.begin(), ends.end());
   request.sampling = sampling_of(flags, host->file().defaults);
   request.max_tokens = flags.max_tokens;
   const SteadyClock clock;

@@ -148,6 +148,25 @@ TEST_F(AdapterTest, ARequestStaysRightWhereBothVersionsUseTheTextsOfTheBase) {
   EXPECT_EQ(loaded.status, 200);
 }
 
+// The model's configuration names the end of the base's texts; a tuned adapter's turns end at its own tokenizer's.
+TEST_F(AdapterTest, TheEndTokensOfTheTokenizerEndGeneration) {
+  const TokenId own = tokenizer->vocab_size();
+  std::ofstream(base_ / "root/one" / "tokenizer_config.json")
+      << R"({"eos_token":"<|turn_end|>","added_tokens_decoder":{")" << own
+      << R"(":{"content":"<|turn_end|>","special":true}}})";
+  start();
+  EXPECT_EQ(load("one", (base_ / "root/one").string()).status, 200);
+  auto stops = [this, n = size_t{0}](const std::string& more) mutable {
+    EXPECT_EQ(post("/v1/chat/completions", chat(more)).status, 200);
+    return engine.wait_submit(n++).stop_ids;
+  };
+  using Ids = std::vector<TokenId>;
+  EXPECT_EQ(stops(R"("stop_token_ids":[5])"), Ids{5});
+  EXPECT_EQ(stops(R"("model":"one")"), Ids{own});
+  EXPECT_EQ(stops(R"("model":"one","stop_token_ids":[5,)" + std::to_string(own) + "]"), (Ids{5, own}));
+  EXPECT_EQ(stops(R"("model":"one","stop_token_ids":[5],"ignore_eos":true)"), Ids{5});
+}
+
 TEST_F(AdapterTest, PathsOutsideTheRootsTellNothing) {
   start();
   for (const std::string& path : std::vector<std::string>{

@@ -66,6 +66,13 @@ Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFie
   plan.submit.min_tokens = fields.min_tokens;
   plan.submit.ignore_eos = fields.ignore_eos;
   plan.submit.stop_ids = fields.stop_token_ids;
+  if (!fields.ignore_eos) {
+    // The engine knows where the model's turns end; an adapter's may end at another token of its tokenizer.
+    auto& stops = plan.submit.stop_ids;
+    for (const TokenId id : plan.text->tokenizer()->end_ids()) {
+      if (std::find(stops.begin(), stops.end(), id) == stops.end()) stops.push_back(id);
+    }
+  }
   plan.submit.cache_salt = fields.cache_salt;
   plan.submit.app_id = fields.app_id;
   plan.submit.priority = fields.priority;
