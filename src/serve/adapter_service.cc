@@ -111,7 +111,7 @@ void AdapterService::load(std::shared_ptr<Reply> reply, const LoadLoraRequest& r
 
 void AdapterService::load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry entry,
                                    std::shared_ptr<const TextModel> text, bool known, bool in_place, bool pinned) {
-  AdapterCommand command{0, AdapterAction::kLoad, entry.name, entry.path, in_place, texts_.number(entry, text)};
+  AdapterCommand command{0, AdapterAction::kLoad, entry.name, entry.path, in_place, text->number()};
   auto done = [this, reply, entry, text, known, pinned](const CommandReply& answer) {
     if (!answer.status.ok()) return reply->error(vllm_error_of(answer.status.error()));
     {
@@ -142,6 +142,7 @@ bool AdapterService::forget(const std::string& name, Dispatcher::ReplyCallback d
   const auto entry = catalogue_.find(name);
   if (!entry) return false;
   catalogue_.remove(name);
+  texts_.forget(name);
   told = context_.dispatcher.command(
       {0, AdapterAction::kUnload, name, "", false}, [this, name, done = std::move(done)](const CommandReply& answer) {
         if (answer.status.ok()) {

@@ -157,7 +157,7 @@ Parsed<std::shared_ptr<const TextModel>> text_of(TextModels& texts, ResolvedMode
   if (model.entries.size() != 1) return texts.base();
   auto text = texts.for_adapter(model.entries.front());
   if (!text.ok()) return to_api_error(text.error(), "model");
-  model.adapters.front().texts = texts.number(model.entries.front(), *text);
+  model.adapters.front().texts = (*text)->number();
   return std::move(*text);
 }
 

@@ -2,6 +2,9 @@
 #include "serve/text_model.h"
 
 #include <algorithm>
+#include <span>
+
+#include "base/fast_hash.h"
 
 namespace loralei {
 
@@ -15,7 +18,17 @@ Result<std::shared_ptr<const TextModel>> TextModel::make(Tokenizer::Ptr tokenize
   model->tokenizer_ = std::move(tokenizer);
   model->template_ = std::move(chat_template);
   model->model_name_ = std::move(model_name);
+  model->signature_ = model->tokenizer_->signature();
+  if (model->template_) model->signature_ += model->template_->source();
+  const auto bytes = std::as_bytes(std::span(model->signature_));
+  model->number_ = std::max<uint64_t>(1, fast_hash(bytes.data(), bytes.size(), 0));
   return std::shared_ptr<const TextModel>(std::move(model));
+}
+
+Result<std::shared_ptr<const TextModel>> TextModel::with_tokenizer(Tokenizer::Ptr tokenizer) const {
+  // A template of the adapter's own counts; otherwise what the base uses, also when that came from the command line.
+  const bool own_template = tokenizer->chat_template() != tokenizer_->chat_template();
+  return make(std::move(tokenizer), own_template ? nullptr : template_, model_name_);
 }
 
 Result<std::shared_ptr<const VocabTrie>> TextModel::vocab_trie(int64_t vocab_size,
@@ -115,16 +128,20 @@ Result<std::shared_ptr<const TextModel>> TextModels::for_adapter(const Catalogue
   return model;
 }
 
-Result<std::shared_ptr<const TextModel>> TextModels::read(const CatalogueEntry& entry) const {
+Result<std::shared_ptr<const TextModel>> TextModels::read(const CatalogueEntry& entry) {
   if (entry.path.ends_with(".gguf")) return base_;  // a GGUF adapter has no folder of its own
   auto tokenizer = base_->tokenizer()->with_added_tokens(entry.path);
   if (!tokenizer.ok())
     return std::move(tokenizer).error().with_context("the tokenizer files of adapter '" + entry.name + "'");
   if (*tokenizer == base_->tokenizer()) return base_;
-  // A template of the adapter's own counts; otherwise what the base uses, also when that came from the command line.
-  const bool own_template = (*tokenizer)->chat_template() != base_->tokenizer()->chat_template();
-  auto made = TextModel::make(std::move(*tokenizer), own_template ? nullptr : base_->chat_template(), entry.name);
+  auto made = base_->with_tokenizer(std::move(*tokenizer));
   if (!made.ok()) return std::move(made).error().with_context("the chat template of adapter '" + entry.name + "'");
+  if ((*made)->signature() == base_->signature()) return base_;  // the folder only repeats what the base's says
+  std::lock_guard lock(mutex_);
+  std::weak_ptr<const TextModel>& known = shared_[(*made)->signature()];
+  if (auto model = known.lock()) return model;
+  known = *made;
+  std::erase_if(shared_, [](const auto& one) { return one.second.expired(); });
   return made;
 }
 
@@ -134,6 +151,11 @@ void TextModels::put(const CatalogueEntry& entry, std::shared_ptr<const TextMode
     adapters_.clear();  // names that were unloaded since; they are cheap to find again
   Entry& known = adapters_[entry.name];
   if (known.generation < entry.generation) known = {entry.generation, std::move(model)};  // a late reader may be behind
+}
+
+void TextModels::forget(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  adapters_.erase(name);
 }
 
 }  // namespace loralei

@@ -4,10 +4,10 @@
 //
 // Thread: TextModel is immutable but for the trie it builds once; TextModels is thread-safe (file work happens outside
 // its lock, on the caller's thread). Ownership: shared by pointer, so that a running request keeps the tokenizer it
-// began with. Invariants: an adapter whose folder holds neither added tokens nor a template shares the base's
-// TextModel; an entry is looked at again when the catalogue's generation of that name changes, unless who loaded it put
-// there what it had read before the load: that is what the engine's version goes with. Failure: sentences of
-// text/; a chat request to a model without template is invalid_argument.
+// began with. Invariants: adapters whose files say the same share one TextModel, the base's where they say what its own
+// do; it lives as long as an entry or a request has it. An entry is looked at again when the catalogue's generation of
+// that name changes, unless who loaded it put there what it had read before the load: that is what the engine's version
+// goes with. Failure: sentences of text/; a chat request to a model without template is invalid_argument.
 #pragma once
 
 #include <map>
@@ -33,6 +33,13 @@ class TextModel {
                                                        std::shared_ptr<const ChatTemplate> chat_template,
                                                        std::string model_name);
 
+  // The same with the tokenizer of an adapter, made from this one's, and with its template where it brings another.
+  Result<std::shared_ptr<const TextModel>> with_tokenizer(Tokenizer::Ptr tokenizer) const;
+
+  // Equal for two models of one base exactly where they make the same ids of every request.
+  const std::string& signature() const { return signature_; }
+  // Of the signature, for AdapterUse::texts; not 0.
+  uint64_t number() const { return number_; }
   const Tokenizer::Ptr& tokenizer() const { return tokenizer_; }
   const std::shared_ptr<const ChatTemplate>& chat_template() const { return template_; }
   bool has_template() const { return template_ != nullptr; }
@@ -53,6 +60,8 @@ class TextModel {
   mutable std::shared_ptr<const VocabTrie> trie_;
   std::shared_ptr<const ChatTemplate> template_;
   std::string model_name_;
+  std::string signature_;
+  uint64_t number_ = 0;
 };
 
 class TextModels {
@@ -61,15 +70,11 @@ class TextModels {
   const std::shared_ptr<const TextModel>& base() const { return base_; }
   Result<std::shared_ptr<const TextModel>> for_adapter(const CatalogueEntry& entry);
   // What for_adapter() finds in the files, read now; and to let it have that for this entry.
-  Result<std::shared_ptr<const TextModel>> read(const CatalogueEntry& entry) const;
+  Result<std::shared_ptr<const TextModel>> read(const CatalogueEntry& entry);
   void put(const CatalogueEntry& entry, std::shared_ptr<const TextModel> model);
-  // For AdapterUse::texts: equal for two versions of a name only where a prompt made for one is right for the other.
-  uint64_t number(const CatalogueEntry& entry, const std::shared_ptr<const TextModel>& model) const {
-    return model == base_ ? kBaseTexts : entry.generation;
-  }
+  void forget(const std::string& name);
 
  private:
-  static constexpr uint64_t kBaseTexts = UINT64_MAX;  // no generation
   struct Entry {
     uint64_t generation = 0;
     std::shared_ptr<const TextModel> model;
@@ -77,6 +82,7 @@ class TextModels {
   const std::shared_ptr<const TextModel> base_;
   std::mutex mutex_;
   std::map<std::string, Entry> adapters_;
+  std::map<std::string, std::weak_ptr<const TextModel>> shared_;  // by signature
 };
 
 }  // namespace loralei

@@ -47,6 +47,26 @@ Tokenizer::Tokenizer(Parts&& parts)
 
 Tokenizer::~Tokenizer() = default;
 
+std::string Tokenizer::signature() const {
+  std::string out;
+  const auto add = [&](std::string_view text) { out.append(std::to_string(text.size()) + ':').append(text); };
+  out += std::to_string(added_->tokens().size()) + ' ' + std::to_string(settings_.special_tokens.size()) + ' ';
+  std::vector<const AddedToken*> tokens;
+  for (const AddedToken& token : added_->tokens()) tokens.push_back(&token);
+  std::sort(tokens.begin(), tokens.end(), [](const AddedToken* a, const AddedToken* b) { return a->id < b->id; });
+  for (const AddedToken* token : tokens) {
+    add(std::to_string(token->id));
+    add(token->content);
+    for (const bool flag : {token->single_word, token->lstrip, token->rstrip, token->normalized, token->special})
+      out += flag ? '1' : '0';
+  }
+  for (const auto& [name, text] : settings_.special_tokens) {
+    add(name);
+    add(text);
+  }
+  return out;
+}
+
 Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   if (text.size() > kMaxEncodeBytes) {
     return too_large("the text has " + std::to_string(text.size()) + " bytes, but at most " +

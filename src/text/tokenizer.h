@@ -97,6 +97,10 @@ class Tokenizer : public std::enable_shared_from_this<Tokenizer> {
   const SpecialTokenMap& special_tokens() const { return settings_.special_tokens; }
   const TokenizerSettings& settings() const { return settings_; }
 
+  // What with_added_tokens() may change of the ids that texts become and of the special tokens that templates see:
+  // equal for two tokenizers made of one exactly where neither differs.
+  std::string signature() const;
+
   // For StreamDecoder.
   const TokenizerCore& core() const { return *core_; }
 

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which adapters share tokenizer, template and vocabulary trie with the base, or with each other.
+#include "serve/text_model.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace loralei {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfig =
+    R"({"eos_token":"<|endoftext|>","chat_template":"base {{ messages[0].content }}","model_max_length":512})";
+
+class TextModelTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = fs::path(testing::TempDir()) / ("loralei-texts-" + std::to_string(::getpid()));
+    fs::remove_all(root_);
+    write("base", kConfig);
+    auto tokenizer = Tokenizer::from_directory(root_ / "base");
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+    tokenizer_ = *tokenizer;
+    texts_ = std::make_unique<TextModels>(TextModel::make(tokenizer_, nullptr, "base").value());
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  void write(const std::string& name, const std::string& config) {
+    fs::create_directories(root_ / name);
+    std::ofstream(root_ / name / "tokenizer_config.json") << config;
+    fs::copy_file(std::string(LORALEI_SOURCE_DIR) + "/tests/vectors/tokenizers/bl-gpt2/tokenizer.json",
+                  root_ / name / "tokenizer.json", fs::copy_options::overwrite_existing);
+  }
+  std::shared_ptr<const TextModel> of(const std::string& name, uint64_t generation = 1) {
+    CatalogueEntry entry;
+    entry.name = name;
+    entry.path = (root_ / name).string();
+    entry.generation = generation;
+    auto model = texts_->for_adapter(entry);
+    EXPECT_TRUE(model.ok()) << model.error().message;
+    return model.ok() ? *model : nullptr;
+  }
+  static std::string shown(const TextModel& model) {
+    WirePrompt prompt;
+    prompt.messages.emplace_back();
+    prompt.messages.back().content = "hi";
+    prompt.messages.back().has_content = true;
+    return model.render_chat(prompt, true, 0).value();
+  }
+
+  fs::path root_;
+  Tokenizer::Ptr tokenizer_;
+  std::unique_ptr<TextModels> texts_;
+};
+
+TEST_F(TextModelTest, ACopyOfTheBasesFilesIsTheBase) {
+  write("copy", kConfig);
+  EXPECT_EQ(of("copy"), texts_->base());
+  texts_ = std::make_unique<TextModels>(
+      TextModel::make(tokenizer_, ChatTemplate::builtin("chatml").value(), "base").value());
+  EXPECT_EQ(of("copy"), texts_->base()) << "the template of the command line stands for the base's own";
+}
+
+TEST_F(TextModelTest, EqualFilesOfAdaptersAreHeldOnce) {
+  const std::string tuned =
+      R"({"eos_token":"<|end|>","added_tokens_decoder":{"600":{"content":"<|end|>","special":true}}})";
+  write("one", tuned);
+  write("two", tuned);
+  write("other", R"({"eos_token":"<|endoftext|>","chat_template":"mine {{ messages[0].content }}"})");
+  const auto one = of("one");
+  EXPECT_NE(one, texts_->base());
+  EXPECT_EQ(of("two"), one);
+  EXPECT_EQ(shown(*one), "base hi");
+  const auto other = of("other");
+  EXPECT_NE(other, one);
+  EXPECT_EQ(shown(*other), "mine hi");
+  EXPECT_NE(one->number(), other->number());
+  EXPECT_NE(one->number(), texts_->base()->number());
+}
+
+TEST_F(TextModelTest, WhatIsForgottenIsFreedAndKeepsItsNumber) {
+  write("one", R"({"chat_template":"mine"})");
+  const uint64_t number = of("one")->number();
+  std::weak_ptr<const TextModel> held = of("one");
+  EXPECT_FALSE(held.expired());
+  texts_->forget("one");
+  EXPECT_TRUE(held.expired());
+  EXPECT_EQ(of("one", 2)->number(), number) << "requests made with the same texts stay right";
+}
+
+}  // namespace
+}  // namespace loralei
