@@ -246,10 +246,12 @@ Result<GgufVocab> gguf_vocab(const GgufFile& file, std::vector<std::string>& not
   TRY_ASSIGN(const auto model, file.text("tokenizer.ggml.model"));
   TRY_ASSIGN(const auto pre, file.text("tokenizer.ggml.pre"));
   TRY_ASSIGN(const auto chat, file.text("tokenizer.chat_template"));
+  TRY_ASSIGN(const auto tools, file.text("tokenizer.chat_template.tool_use"));
   if (!model) return corrupt(file.path + ": lacks tokenizer.ggml.model, so it cannot turn text into tokens");
   vocab.model = *model;
   vocab.pre = pre.value_or("");
   vocab.chat_template = chat.value_or("");
+  vocab.tool_template = tools.value_or("");
   const GgufValue* tokens = file.find("tokenizer.ggml.tokens");
   if (!tokens || tokens->type != GgufType::kStringArray || tokens->texts.empty())
     return corrupt(file.path + ": lacks the list tokenizer.ggml.tokens");

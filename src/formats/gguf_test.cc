@@ -213,6 +213,7 @@ TEST(Gguf, ModelOpens) {
       .number("tokenizer.ggml.eos_token_id", 2)
       .flag("tokenizer.ggml.add_bos_token", true);
   writer.number("tokenizer.ggml.padding_token_id", 99).string("tokenizer.chat_template", "{{x}}");
+  writer.string("tokenizer.chat_template.tool_use", "{{tools}}");
   auto model = open(add_tensors(writer));
   ASSERT_TRUE(model.ok()) << model.error().message;
   EXPECT_TRUE(model->is_gguf && model->permuted_qk && model->config.tied_head);
@@ -226,6 +227,7 @@ TEST(Gguf, ModelOpens) {
   EXPECT_EQ(model->vocab->add_eos, -1);
   EXPECT_EQ(model->vocab->pad, -1);  // outside the vocabulary
   EXPECT_EQ(model->vocab->chat_template, "{{x}}");
+  EXPECT_EQ(model->vocab->tool_template, "{{tools}}");
   EXPECT_FALSE(model->notes.empty());
 }
 

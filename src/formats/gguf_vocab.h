@@ -32,7 +32,7 @@ struct GgufVocab {
   int add_eos = -1;
   int add_space_prefix = -1;
   bool remove_extra_whitespaces = false;
-  std::string chat_template;  // empty if absent
+  std::string chat_template, tool_template;  // empty if absent
 };
 
 }  // namespace loralei

@@ -108,7 +108,7 @@ std::optional<ApiError> constrain(const PlanInputs& inputs, GenerationPlan& plan
 
 // Tools: the form in which this model writes calls, held by a grammar, and read back from the text.
 std::optional<ApiError> plan_tools(const PlanInputs& inputs, GenerationPlan& plan, const ChatRequest& request) {
-  const auto& chat_template = plan.text->chat_template();
+  const auto& chat_template = plan.text->chat_template(true);
   const auto form = chat_template ? detect_tool_call_form(chat_template->source()) : std::nullopt;
   const auto refuse = [](std::string message, const char* param) {
     ApiError error = api_error_of_status(400, std::move(message));

@@ -7,28 +7,55 @@
 #include "base/fast_hash.h"
 
 namespace loralei {
+namespace {
+
+// Null where the tokenizer has none.
+const std::string* tool_template_of(const Tokenizer& tokenizer) {
+  const auto found = tokenizer.named_templates().find("tool_use");
+  return found == tokenizer.named_templates().end() ? nullptr : &found->second;
+}
+
+}  // namespace
+
+TextModel::TextModel(Tokenizer::Ptr tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
+                     std::shared_ptr<const ChatTemplate> tool_template, std::string model_name)
+    : tokenizer_(std::move(tokenizer)),
+      template_(std::move(chat_template)),
+      tool_template_(std::move(tool_template)),
+      model_name_(std::move(model_name)),
+      signature_(tokenizer_->signature()) {
+  for (const auto& one : {template_, tool_template_}) {
+    if (one) signature_ += std::to_string(one->source().size()) + ':' + one->source();
+    signature_ += ' ';
+  }
+  const auto bytes = std::as_bytes(std::span(signature_));
+  number_ = std::max<uint64_t>(1, fast_hash(bytes.data(), bytes.size(), 0));
+}
 
 Result<std::shared_ptr<const TextModel>> TextModel::make(Tokenizer::Ptr tokenizer,
                                                          std::shared_ptr<const ChatTemplate> chat_template,
                                                          std::string model_name) {
-  auto model = std::make_shared<TextModel>();
-  if (!chat_template && tokenizer->chat_template()) {
-    TRY_ASSIGN(chat_template, ChatTemplate::parse(*tokenizer->chat_template()));
+  std::shared_ptr<const ChatTemplate> tool_template;
+  if (!chat_template) {
+    if (tokenizer->chat_template()) {
+      TRY_ASSIGN(chat_template, ChatTemplate::parse(*tokenizer->chat_template()));
+    }
+    if (const std::string* source = tool_template_of(*tokenizer)) {
+      TRY_ASSIGN(tool_template, ChatTemplate::parse(*source));
+    }
   }
-  model->tokenizer_ = std::move(tokenizer);
-  model->template_ = std::move(chat_template);
-  model->model_name_ = std::move(model_name);
-  model->signature_ = model->tokenizer_->signature();
-  if (model->template_) model->signature_ += model->template_->source();
-  const auto bytes = std::as_bytes(std::span(model->signature_));
-  model->number_ = std::max<uint64_t>(1, fast_hash(bytes.data(), bytes.size(), 0));
-  return std::shared_ptr<const TextModel>(std::move(model));
+  return std::make_shared<const TextModel>(std::move(tokenizer), std::move(chat_template), std::move(tool_template),
+                                           std::move(model_name));
 }
 
 Result<std::shared_ptr<const TextModel>> TextModel::with_tokenizer(Tokenizer::Ptr tokenizer) const {
-  // A template of the adapter's own counts; otherwise what the base uses, also when that came from the command line.
-  const bool own_template = tokenizer->chat_template() != tokenizer_->chat_template();
-  return make(std::move(tokenizer), own_template ? nullptr : template_, model_name_);
+  // Templates of the adapter's own count; otherwise those of the base, also when they came from the command line.
+  const std::string* tools = tool_template_of(*tokenizer);
+  const std::string* known = tool_template_of(*tokenizer_);
+  const bool same_tools = tools && known ? *tools == *known : tools == known;
+  if (!same_tools || tokenizer->chat_template() != tokenizer_->chat_template())
+    return make(std::move(tokenizer), nullptr, model_name_);
+  return std::make_shared<const TextModel>(std::move(tokenizer), template_, tool_template_, model_name_);
 }
 
 Result<std::shared_ptr<const VocabTrie>> TextModel::vocab_trie(int64_t vocab_size,
@@ -80,7 +107,9 @@ Result<std::vector<TokenId>> TextModel::encode_prompt(const PromptInput& prompt,
 }
 
 Result<std::string> TextModel::render_chat(const WirePrompt& prompt, bool with_tools, int64_t unix_time_s) const {
-  if (!template_) return no_chat_template(model_name_);
+  with_tools = with_tools && !prompt.tools.empty();
+  const auto& chosen = chat_template(with_tools);
+  if (!chosen) return no_chat_template(model_name_);
   ChatPrompt chat;
   chat.messages.reserve(prompt.messages.size());
   for (const WireMessage& message : prompt.messages) {
@@ -93,7 +122,7 @@ Result<std::string> TextModel::render_chat(const WirePrompt& prompt, bool with_t
     for (const ToolCall& call : message.tool_calls) out.tool_calls.push_back({call.id, call.name, call.arguments});
     chat.messages.push_back(std::move(out));
   }
-  if (with_tools && !prompt.tools.empty()) {
+  if (with_tools) {
     chat.tools = "[";
     for (const ToolSpec& tool : prompt.tools) chat.tools += (chat.tools.size() > 1 ? "," : "") + tool.json;
     chat.tools += "]";
@@ -103,7 +132,7 @@ Result<std::string> TextModel::render_chat(const WirePrompt& prompt, bool with_t
   chat.continue_final_message = prompt.continue_final_message;
   chat.special_tokens.assign(tokenizer_->special_tokens().begin(), tokenizer_->special_tokens().end());
   chat.unix_time_s = unix_time_s;
-  return template_->render(chat);
+  return chosen->render(chat);
 }
 
 Result<std::vector<TokenId>> TextModel::encode_chat(const WirePrompt& prompt, bool with_tools, int64_t unix_time_s,

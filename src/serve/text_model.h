@@ -28,12 +28,15 @@ namespace loralei {
 
 class TextModel {
  public:
-  // `chat_template`: overrides the tokenizer's own (--chat-template); may be null.
+  // `chat_template`: overrides the tokenizer's own ones (--chat-template); may be null.
   static Result<std::shared_ptr<const TextModel>> make(Tokenizer::Ptr tokenizer,
                                                        std::shared_ptr<const ChatTemplate> chat_template,
                                                        std::string model_name);
 
-  // The same with the tokenizer of an adapter, made from this one's, and with its template where it brings another.
+  // The parts of one; the templates may be null. Files and flags become one through make().
+  TextModel(Tokenizer::Ptr tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
+            std::shared_ptr<const ChatTemplate> tool_template, std::string model_name);
+  // The same with the tokenizer of an adapter, made from this one's, and with its templates where it brings others.
   Result<std::shared_ptr<const TextModel>> with_tokenizer(Tokenizer::Ptr tokenizer) const;
 
   // Equal for two models of one base exactly where they make the same ids of every request.
@@ -41,7 +44,10 @@ class TextModel {
   // Of the signature, for AdapterUse::texts; not 0.
   uint64_t number() const { return number_; }
   const Tokenizer::Ptr& tokenizer() const { return tokenizer_; }
-  const std::shared_ptr<const ChatTemplate>& chat_template() const { return template_; }
+  // With tools the one named tool_use where there is one, as transformers chooses.
+  const std::shared_ptr<const ChatTemplate>& chat_template(bool with_tools) const {
+    return with_tools && tool_template_ ? tool_template_ : template_;
+  }
   bool has_template() const { return template_ != nullptr; }
   // What grammars need of the vocabulary; built at the first call. vocab_size and end_ids are the model's and always
   // the same.
@@ -58,7 +64,7 @@ class TextModel {
   Tokenizer::Ptr tokenizer_;
   mutable std::mutex trie_mutex_;
   mutable std::shared_ptr<const VocabTrie> trie_;
-  std::shared_ptr<const ChatTemplate> template_;
+  std::shared_ptr<const ChatTemplate> template_, tool_template_;
   std::string model_name_;
   std::string signature_;
   uint64_t number_ = 0;

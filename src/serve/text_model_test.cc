@@ -44,12 +44,14 @@ class TextModelTest : public testing::Test {
     EXPECT_TRUE(model.ok()) << model.error().message;
     return model.ok() ? *model : nullptr;
   }
-  static std::string shown(const TextModel& model) {
+  static std::string shown(const TextModel& model, bool with_tools = false) {
     WirePrompt prompt;
+    prompt.tools.emplace_back();
+    prompt.tools.back().json = R"({"type":"function","function":{"name":"f"}})";
     prompt.messages.emplace_back();
     prompt.messages.back().content = "hi";
     prompt.messages.back().has_content = true;
-    return model.render_chat(prompt, true, 0).value();
+    return model.render_chat(prompt, with_tools, 0).value();
   }
 
   fs::path root_;
@@ -90,6 +92,22 @@ TEST_F(TextModelTest, WhatIsForgottenIsFreedAndKeepsItsNumber) {
   texts_->forget("one");
   EXPECT_TRUE(held.expired());
   EXPECT_EQ(of("one", 2)->number(), number) << "requests made with the same texts stay right";
+}
+
+TEST_F(TextModelTest, WithToolsTheTemplateNamedToolUseIsUsed) {
+  const std::string two =
+      R"({"chat_template":[{"name":"default","template":"plain"},{"name":"tool_use","template":"{{ tools[0].function.name }}"}]})";
+  write("base", two);
+  const auto base = TextModel::make(Tokenizer::from_directory(root_ / "base").value(), nullptr, "base").value();
+  EXPECT_EQ(shown(*base), "plain");
+  EXPECT_EQ(shown(*base, true), "f");
+  texts_ = std::make_unique<TextModels>(base);
+  write("copy", two);
+  EXPECT_EQ(of("copy"), base);
+  write("other", R"({"chat_template":"mine"})");
+  EXPECT_EQ(shown(*of("other"), true), "mine") << "the base's other templates do not belong to it";
+  const auto given = TextModel::make(base->tokenizer(), ChatTemplate::parse("given").value(), "base").value();
+  EXPECT_EQ(shown(*given, true), "given");
 }
 
 }  // namespace

@@ -69,6 +69,7 @@ void name_specials(const GgufVocab& vocab, LoadedCore& loaded) {
     if (loaded.core->table.has(id)) loaded.more_end_ids.push_back(id);
   }
   loaded.chat_template = vocab.chat_template;
+  loaded.tool_template = vocab.tool_template;
 }
 
 Result<LoadedCore> load_llama(const GgufVocab& vocab) {

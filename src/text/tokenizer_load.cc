@@ -83,6 +83,8 @@ Result<std::shared_ptr<const AddedTokens>> build_added(std::vector<AddedToken> a
 void merge_settings(TokenizerSettings& base, const TokenizerSettings& over) {
   for (const auto& [key, text] : over.special_tokens) base.special_tokens[key] = text;
   if (!over.additional_special_tokens.empty()) base.additional_special_tokens = over.additional_special_tokens;
+  // Named ones belong to the default one beside them.
+  if (over.chat_template && base.chat_template != over.chat_template) base.named_templates.clear();
   if (over.chat_template) base.chat_template = over.chat_template;
   for (const auto& [name, text] : over.named_templates) base.named_templates[name] = text;
 }
@@ -95,6 +97,7 @@ Result<Tokenizer::Ptr> assemble_tokenizer(LoadedCore loaded, const TokenizerConf
   Tokenizer::Parts parts;
   parts.settings.special_tokens = std::move(loaded.special_tokens);
   if (!loaded.chat_template.empty()) parts.settings.chat_template = std::move(loaded.chat_template);
+  if (!loaded.tool_template.empty()) parts.settings.named_templates["tool_use"] = std::move(loaded.tool_template);
   merge_settings(parts.settings, config.settings);
   add_named_specials(config.settings, loaded.core->table, loaded.added);
   TRY(check_against_table(loaded.added, nullptr, loaded.core->table));

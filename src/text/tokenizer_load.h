@@ -24,7 +24,7 @@ struct LoadedCore {
   std::vector<TokenId> prefix_ids, suffix_ids;
   SpecialTokenMap special_tokens;  // what the file itself names
   std::vector<TokenId> more_end_ids;
-  std::string chat_template;  // empty: none
+  std::string chat_template, tool_template;  // empty: none
 };
 
 // truncation and padding, which describe batches of a training run, are not applied.
