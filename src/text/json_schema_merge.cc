@@ -43,6 +43,14 @@ bool is_in(const std::string& keyword, const auto& names) {
   return std::find(std::begin(names), std::end(names), keyword) != std::end(names);
 }
 
+// Every name is a string.
+bool excludes_no_name(const Json& names) {
+  if (!names.is_object()) return names == true;
+  return std::all_of(names.items().begin(), names.items().end(), [](const auto& item) {
+    return is_annotation(item.key()) || (item.key() == "type" && item.value() == "string");
+  });
+}
+
 Error conflict(const std::string& keyword, const std::string& path) {
   return invalid_argument("schema at " + path + ": '" + keyword +
                           "' is given twice with different values (allOf, or beside $ref or anyOf), "
@@ -92,10 +100,10 @@ Json merge_properties(Json a, const Json& b) {
   return a;
 }
 
-bool same_names(const Json& a, const Json& b) {
-  if (!a.is_object() || !b.is_object() || a.size() != b.size()) return false;
-  for (const auto& [name, schema] : a.items()) {
-    if (!b.contains(name)) return false;
+bool has_names_of(const Json& a, const Json& b) {
+  if (!a.is_object() || !b.is_object()) return false;
+  for (const auto& [name, schema] : b.items()) {
+    if (!a.contains(name)) return false;
   }
   return true;
 }
@@ -126,6 +134,8 @@ Status merge_keyword(Json& out, const std::string& keyword, const Json& a, const
     if (b < a) out[keyword] = b;
   } else if (keyword == "nullable" && a.is_boolean() && b.is_boolean()) {
     out[keyword] = false;
+  } else if (keyword == "additionalProperties" && (a == true || b == true)) {
+    out[keyword] = a == true ? b : a;
   } else if (keyword == "allOf" && a.is_array() && b.is_array()) {
     for (const Json& part : b) out[keyword].push_back(part);
   } else {
@@ -142,7 +152,9 @@ Status SchemaCompiler::check_keywords(const Json& schema, const std::string& pat
   for (const auto& [keyword, value] : schema.items()) {
     if (is_in(keyword, kSupported) || is_annotation(keyword)) continue;
     // These say nothing with these values.
-    if ((keyword == "uniqueItems" && value == false) || (keyword == "minProperties" && value == 0)) continue;
+    if ((keyword == "uniqueItems" && value == false) || (keyword == "minProperties" && value == 0) ||
+        (keyword == "propertyNames" && excludes_no_name(value)))
+      continue;
     return invalid_argument("schema at " + path + ": the keyword '" + keyword +
                             "' is not supported; leave it out, or move what it says into the description");
   }
@@ -178,18 +190,22 @@ Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path
   if (b.is_boolean()) return b.get<bool>() ? a : b;
   if (!a.is_object() || !b.is_object())
     return invalid_argument("schema at " + path + ": a schema must be an object or a boolean");
-  // "additionalProperties" speaks about the properties beside it: merged only where both sides name the same.
+  // "additionalProperties" speaks about the properties beside it: merged only where the other side names no more than
+  // these, and none of them less where it restricts its own others.
   for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
     if (!one->contains("additionalProperties") || (*one)["additionalProperties"] == true) continue;
     if (!other->contains("properties") && (!other->contains("additionalProperties") ||
                                            (*other)["additionalProperties"] == (*one)["additionalProperties"]))
       continue;
-    bool same = other->contains("properties") && one->contains("properties");
-    if (same) {
-      TRY(budget.spend(pairs_of((*one)["properties"], (*other)["properties"]), path));
-      same = same_names((*one)["properties"], (*other)["properties"]);
+    bool fits = other->contains("properties") && one->contains("properties");
+    if (fits) {
+      const Json& names = (*one)["properties"];
+      const Json& others = (*other)["properties"];
+      TRY(budget.spend(pairs_of(names, others), path));
+      const bool restricts = other->contains("additionalProperties") && (*other)["additionalProperties"] != true;
+      fits = has_names_of(names, others) && (!restricts || has_names_of(others, names));
     }
-    if (!same) return conflict("additionalProperties", path);
+    if (!fits) return conflict("additionalProperties", path);
   }
   Json out = a;
   for (const auto& [keyword, value] : b.items()) {

@@ -100,7 +100,7 @@ Status SchemaCompiler::add_object(GrammarStateId from, GrammarStateId to, const 
   if (has_properties) {
     for (const auto& [name, value] : schema["properties"].items()) declare(name, value);
   }
-  const bool has_other = says_other ? other != false : names.empty();
+  const bool has_other = says_other ? other != false : !has_properties;
   std::unordered_set<std::string_view> required;
   if (schema.contains("required")) {
     // Draft 3 wrote a boolean beside each property; here it would say nothing about this object.

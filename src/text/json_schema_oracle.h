@@ -64,7 +64,7 @@ struct Validator {
   }
 
   bool object_fits(const Json& s, const Json& v, bool is_part) const {
-    Json documented = Json::object();
+    Json documented;  // null where no "properties" is given
     collect_names(s, documented);
     if (s.contains("required")) {
       for (const Json& name : s["required"]) {
@@ -76,7 +76,7 @@ struct Validator {
         if (!valid(s["properties"][name], item)) return false;
       } else if (s.contains("additionalProperties")) {
         if (!valid(s["additionalProperties"], item)) return false;
-      } else if (!is_part && !documented.empty() && !documented.contains(name)) {
+      } else if (!is_part && !documented.is_null() && !documented.contains(name)) {
         return false;  // our reading: only what is documented, here or in a part
       }
     }
@@ -125,6 +125,7 @@ const char* const kSchemas[] = {
     R"({"type": ["string", "null", "integer"]})",
     R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "boolean"}}, "required": ["b"]})",
     R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}})",
+    R"({"type": "object", "properties": {}})",
     R"({"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "string"}})",
     R"({"type": "object", "properties": {"a": {"type": "integer"}, "ab": {"type": "null"}}, "required": ["a"], "additionalProperties": true})",
     R"({"type": "object", "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 12}})",
@@ -149,6 +150,7 @@ const char* const kSchemas[] = {
     R"({"$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}, "$ref": "#/$defs/t"})",
     R"({"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"properties": {"a": {"maximum": 5}, "b": {"type": "string"}}}]})",
     R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "anyOf": [{"properties": {"b": {"const": 1}}, "required": ["b"]}, {"properties": {"b": {"const": "z"}}}]})",
+    R"({"type": "object", "properties": {"k": {"type": "string"}, "a": {"type": "integer"}, "b": {"type": "string"}}, "required": ["k"], "additionalProperties": false, "anyOf": [{"properties": {"k": {"const": "a"}}, "required": ["a"]}, {"properties": {"k": {"const": "b"}}, "required": ["b"], "additionalProperties": true}]})",
 };
 
 inline Json random_value(std::mt19937& random, int depth) {

@@ -52,25 +52,25 @@ constexpr int64_t kPatternByteWork = 16;  // to read a class, its characters are
 Status SchemaCompiler::add_string(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path) {
   TRY_ASSIGN(const int64_t min, read_count(schema, "minLength", 0, path));
   TRY_ASSIGN(const int64_t max, read_count(schema, "maxLength", -1, path));
-  std::string pattern;
+  std::optional<std::string> pattern;
   if (schema.contains("pattern")) {
     if (!schema["pattern"].is_string()) return at_path(path, "'pattern' must be a string");
     pattern = schema["pattern"].get<std::string>();
   }
   if (schema.contains("format")) {
     if (!schema["format"].is_string()) return at_path(path, "'format' must be a string");
-    const std::string name = schema["format"].get<std::string>();
+    const std::string& name = schema["format"].get_ref<const std::string&>();
     const auto* format =
         std::find_if(std::begin(kFormats), std::end(kFormats), [&](const Format& f) { return f.name == name; });
-    if (format == std::end(kFormats))
-      return at_path(path, "the format '" + name + "' is not supported; use a pattern, or leave it out");
-    if (schema.contains("pattern"))
-      return at_path(path, "'format' and 'pattern' together are not supported; say both in the pattern");
-    pattern = format->pattern;
+    // Formats that are not known are annotations. Beside a pattern, which says more, a known one stands in for what
+    // patterns cannot say here.
+    if (format != std::end(kFormats)) {
+      if (pattern) TRY(work_.spend(kPatternByteWork * static_cast<int64_t>(pattern->size()), path));
+      if (!pattern || !parse_regex(*pattern, RegexMode::kSearch).ok()) pattern = format->pattern;
+    }
   }
-  const bool has_pattern = schema.contains("pattern") || schema.contains("format");
-  if (!has_pattern && max >= 0 && max < min) return {};  // nothing is that long: no way to the end
-  TRY_ASSIGN(const GrammarRuleId rule, string_rule(has_pattern ? &pattern : nullptr, min, max, path));
+  if (!pattern && max >= 0 && max < min) return {};  // nothing is that long: no way to the end
+  TRY_ASSIGN(const GrammarRuleId rule, string_rule(pattern ? &*pattern : nullptr, min, max, path));
   b_.add_call(from, rule, to);
   return {};
 }

@@ -173,7 +173,41 @@ TEST(JsonSchema, Formats) {
   expect_texts(R"({"type": "string", "format": "uri"})", {R"("https://a.example/b?c=d#e")", R"("urn:x:y")"},
                {R"("no uri")"});
   expect_texts(R"({"type": "string", "format": "duration"})", {R"("P1DT2H")", R"("P3W")"}, {R"("P")", R"("PT")"});
-  EXPECT_FALSE(compile_json_schema(R"({"type": "string", "format": "phone"})").ok());
+  expect_texts(R"({"type": "string", "format": "byte", "maxLength": 2})", {R"("")", R"("?!")"}, {R"("abc")"});
+}
+
+// As generators write them: the pattern says what the format means, or more than can be held to here.
+TEST(JsonSchema, FormatsBesidePatterns) {
+  expect_texts(R"({"type": "string", "format": "uuid", "pattern": "^[0-9a-f]{2}$"})", {R"("0f")"},
+               {R"("0F")", R"("123e4567-e89b-12d3-a456-426614174000")"});
+  expect_texts(R"~({"type": "string", "format": "email", "pattern": "^(?!\\.)[a-z.]+@[a-z.]+$"})~", {R"("a.b@c.de")"},
+               {R"("a")"});
+  EXPECT_FALSE(compile_json_schema(R"~({"type": "string", "format": "cuid", "pattern": "^(?!\\.)a"})~").ok());
+}
+
+TEST(JsonSchema, PropertyNamesThatExcludeNoneSayNothing) {
+  for (const char* names : {"true", "{}", R"({"type": "string", "description": "d"})"}) {
+    expect_texts(R"({"type": "object", "propertyNames": )" + std::string(names) +
+                     R"(, "additionalProperties": {"type": "integer"}})",
+                 {R"({"a": 1})"}, {R"({"a": "b"})"});
+  }
+  EXPECT_FALSE(compile_json_schema(R"({"type": "object", "propertyNames": {"pattern": "^a"}})").ok());
+}
+
+TEST(JsonSchema, AClosedObjectWithAlternatives) {
+  expect_texts(
+      R"({"type": "object", "properties": {"kind": {"type": "string"}, "a": {"type": "integer"}, "b": {"type": "string"}},
+          "required": ["kind"], "additionalProperties": false, "oneOf": [
+          {"properties": {"kind": {"const": "a"}}, "required": ["a"]},
+          {"properties": {"kind": {"const": "b"}}, "required": ["b"]}]})",
+      {R"({"kind": "a", "a": 1})", R"({"kind": "b", "b": "x"})"},
+      {R"({"kind": "a"})", R"({"kind": "a", "b": "x"})", R"({"kind": "a", "a": 1, "c": 2})"});
+  for (const char* part :
+       {R"({"properties": {"c": {}}})", R"({"properties": {"a": {}}, "additionalProperties": {}})"}) {
+    EXPECT_FALSE(compile_json_schema(R"({"properties": {"a": {}, "b": {}}, "additionalProperties": false, "anyOf": [)" +
+                                     std::string(part) + "]}")
+                     .ok());
+  }
 }
 
 TEST(JsonSchema, WhiteSpaceIsBounded) {

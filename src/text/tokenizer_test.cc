@@ -278,6 +278,10 @@ TEST(Tokenizer, GgufVocabulariesAreChecked) {
   const auto more_ends = Tokenizer::from_gguf(vocab);
   ASSERT_TRUE(more_ends.ok()) << more_ends.error().message;
   EXPECT_EQ(Ids((*more_ends)->end_ids().begin(), (*more_ends)->end_ids().end()), (Ids{3, 2}));
+  EXPECT_TRUE((*good)->named_templates().empty());
+  GgufVocab with_tools = vocab;
+  with_tools.tool_template = "{{ tools }}";
+  EXPECT_EQ(Tokenizer::from_gguf(with_tools).value()->named_templates().at("tool_use"), "{{ tools }}");
   const auto refused = [](GgufVocab changed) { return Tokenizer::from_gguf(changed).error().message; };
   GgufVocab other = vocab;
   other.pre = "fancy";
