@@ -97,10 +97,13 @@ Result<JinjaValue> parse_json(const std::string& text, const char* what, Json::v
   return jinja_from_json(json);
 }
 
-JinjaValue tool_call_value(const ChatToolCall& call) {
+enum class Arguments : unsigned char { kDict, kText };
+
+JinjaValue tool_call_value(const ChatToolCall& call, Arguments form) {
   JinjaValue arguments(call.arguments);
-  if (Result<JinjaValue> parsed = parse_json(call.arguments, "arguments", Json::value_t::object); parsed.ok()) {
-    arguments = std::move(parsed).value();
+  if (form == Arguments::kDict) {
+    if (Result<JinjaValue> parsed = parse_json(call.arguments, "arguments", Json::value_t::object); parsed.ok())
+      arguments = std::move(parsed).value();
   }
   JinjaValue function = jinja_dict({{"name", JinjaValue(call.name)}, {"arguments", std::move(arguments)}});
   std::vector<std::pair<std::string, JinjaValue>> fields;
@@ -110,7 +113,7 @@ JinjaValue tool_call_value(const ChatToolCall& call) {
   return jinja_dict(std::move(fields));
 }
 
-JinjaValue message_value(const ChatMessage& message) {
+JinjaValue message_value(const ChatMessage& message, Arguments form) {
   std::vector<std::pair<std::string, JinjaValue>> fields;
   fields.emplace_back("role", JinjaValue(message.role));
   fields.emplace_back("content", message.content ? JinjaValue(*message.content) : JinjaValue::none());
@@ -119,13 +122,13 @@ JinjaValue message_value(const ChatMessage& message) {
   if (!message.tool_call_id.empty()) fields.emplace_back("tool_call_id", JinjaValue(message.tool_call_id));
   if (!message.tool_calls.empty()) {
     std::vector<JinjaValue> calls;
-    for (const ChatToolCall& call : message.tool_calls) calls.push_back(tool_call_value(call));
+    for (const ChatToolCall& call : message.tool_calls) calls.push_back(tool_call_value(call, form));
     fields.emplace_back("tool_calls", jinja_list(std::move(calls)));
   }
   return jinja_dict(std::move(fields));
 }
 
-Result<JinjaValue> make_context(const ChatPrompt& prompt) {
+Result<JinjaValue> make_context(const ChatPrompt& prompt, Arguments form) {
   std::vector<std::pair<std::string, JinjaValue>> fields;
   const auto set = [&](const std::string& name, JinjaValue value) {
     for (auto& [old_name, old] : fields) {
@@ -150,7 +153,7 @@ Result<JinjaValue> make_context(const ChatPrompt& prompt) {
     }
   }
   std::vector<JinjaValue> messages;
-  for (const ChatMessage& message : prompt.messages) messages.push_back(message_value(message));
+  for (const ChatMessage& message : prompt.messages) messages.push_back(message_value(message, form));
   set("messages", jinja_list(std::move(messages)));
   JinjaValue tools = JinjaValue::none();
   if (!prompt.tools.empty()) {
@@ -223,10 +226,19 @@ Result<std::string> ChatTemplate::render(const ChatPrompt& prompt) const {
     return invalid_argument(
         "continue_final_message and add_generation_prompt exclude each other; set one of them to false");
   }
-  TRY_ASSIGN(const JinjaValue context, make_context(prompt));
   JinjaRenderOptions options;
   options.unix_time_s = prompt.unix_time_s;
-  TRY_ASSIGN(std::string text, template_->render(context, options));
+  const auto render_with = [&](Arguments form) -> Result<std::string> {
+    TRY_ASSIGN(const JinjaValue context, make_context(prompt, form));
+    return template_->render(context, options);
+  };
+  Result<std::string> rendered = render_with(Arguments::kDict);
+  const bool has_calls = std::any_of(prompt.messages.begin(), prompt.messages.end(),
+                                     [](const ChatMessage& message) { return !message.tool_calls.empty(); });
+  if (!rendered.ok() && has_calls) {
+    if (Result<std::string> again = render_with(Arguments::kText); again.ok()) rendered = std::move(again);
+  }
+  TRY_ASSIGN(std::string text, std::move(rendered));
   if (!prompt.continue_final_message) return text;
   return cut_after_final_message(std::move(text), prompt.messages.back());
 }

@@ -5,8 +5,9 @@
 // Invariants: what the template sees is what transformers' apply_chat_template shows: messages, tools and documents
 // (none when absent), add_generation_prompt, the special tokens that exist, and chat_template_kwargs, which may replace
 // tokens but not the others. A tool call's arguments are given as a dict where they are a JSON object, else as the
-// string. Failure: invalid_argument with the template's line or the JSON that is wrong; the text of raise_exception is
-// in the message. Source: transformers 4.5x, utils/chat_template_utils.py (also for continue_final_message).
+// string; as strings all of them where the template fails on dicts (some join them to text). Failure: invalid_argument
+// with the template's line or the JSON that is wrong; the text of raise_exception is in the message. Source:
+// transformers 4.5x, utils/chat_template_utils.py (also for continue_final_message).
 #pragma once
 
 #include <cstdint>

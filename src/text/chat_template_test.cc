@@ -88,6 +88,18 @@ TEST(ChatTemplate, ToolCallsCarryTheirArgumentsAsDicts) {
   EXPECT_EQ(render("{{ messages[2].tool_call_id }}{{ messages[0].tool_calls is defined }}", prompt), "call_1False");
 }
 
+TEST(ChatTemplate, TemplatesThatJoinArgumentsToTextGetThemAsStrings) {
+  ChatMessage call = says("assistant", "");
+  call.tool_calls = {{"call_1", "f", R"({"b":1})"}};
+  const ChatPrompt prompt = prompt_of({says("user", "x"), call});
+  EXPECT_EQ(render("{{ '```json' + messages[1].tool_calls[0].function.arguments + '```' }}", prompt),
+            R"(```json{"b":1}```)");
+  EXPECT_NE(
+      render("{{ raise_exception(messages[1].tool_calls[0].function.arguments is mapping) }}", prompt).find("True"),
+      std::string::npos)
+      << "the first failure is the one that is told";
+}
+
 TEST(ChatTemplate, ContinuesTheFinalMessage) {
   const char* source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>\n{% endfor %}";
   const char* trimming = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}<end>\n{% endfor %}";
