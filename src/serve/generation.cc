@@ -208,8 +208,9 @@ void Generation::read_tools(size_t index, Piece& piece) {
         break;
       case ToolCallEvent::Kind::kCallBegin: {
         // Unique wherever the answer's own id is.
-        const std::string id = "call_" + plan_.head.id.substr(plan_.head.id.find('-') + 1) + "_" +
-                               std::to_string(index) + "_" + std::to_string(event.index);
+        const std::string id =
+            tool_call_id(*plan_.tools, plan_.head.id.substr(plan_.head.id.find('-') + 1) + "_" + std::to_string(index) +
+                                           "_" + std::to_string(event.index));
         choice.calls.push_back({id, event.text, ""});
         piece.tools.push_back({event.index, id, std::move(event.text), ""});
         break;

@@ -116,10 +116,14 @@ std::optional<ApiError> plan_tools(const PlanInputs& inputs, GenerationPlan& pla
     error.code = "unsupported_parameter";
     return error;
   };
-  if (!form)
-    return refuse(
-        "This model's chat template shows no tools to the model; leave 'tools' out or choose a model that knows them.",
-        "tools");
+  if (!form) {
+    const bool shown = chat_template && chat_template->shows_tools();
+    return refuse(std::string("This model's chat template ") +
+                      (shown ? "asks for tool calls in a form that is not known here" : "shows no tools to the model") +
+                      "; leave 'tools' out, choose another model, or start the server with a --chat-template that asks "
+                      "for calls in <tool_call></tool_call>.",
+                  "tools");
+  }
   if (request.common.output.format != OutputFormat::kText) {
     return refuse(
         "Tools and '" + request.common.output.param + "' cannot be combined; send one of them, or tool_choice none.",
@@ -127,7 +131,8 @@ std::optional<ApiError> plan_tools(const PlanInputs& inputs, GenerationPlan& pla
   }
   plan.tools = form;
   plan.skip_special = false;  // some models mark calls by special tokens; those that end a turn are never text
-  return constrain(inputs, plan, inputs.grammars.of_tools(*form, request));
+  const bool parallel = request.parallel_tool_calls && !takes_single_calls_only(chat_template->source());
+  return constrain(inputs, plan, inputs.grammars.of_tools(*form, parallel, request));
 }
 
 // Fills max_tokens for the shortest prompt (Generation cuts it to the room behind a longer one), or says why the

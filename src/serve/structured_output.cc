@@ -51,7 +51,7 @@ Parsed<GrammarPtr> GrammarCache::of_output(const StructuredOutput& output) {
   return GrammarPtr();
 }
 
-Parsed<GrammarPtr> GrammarCache::of_tools(ToolCallForm form, const ChatRequest& request) {
+Parsed<GrammarPtr> GrammarCache::of_tools(ToolCallForm form, bool parallel, const ChatRequest& request) {
   std::vector<Tool> tools;
   ToolChoice choice;
   switch (request.tool_choice) {
@@ -68,7 +68,7 @@ Parsed<GrammarPtr> GrammarCache::of_tools(ToolCallForm form, const ChatRequest& 
       break;
   }
   choice.name = request.tool_choice_name;
-  choice.parallel = request.parallel_tool_calls;
+  choice.parallel = parallel;
   std::string key = "t" + std::to_string(static_cast<int>(form)) + std::to_string(static_cast<int>(choice.mode)) +
                     (choice.parallel ? "p" : "s") + choice.name;
   for (const ToolSpec& tool : request.prompt.tools) {

@@ -25,7 +25,7 @@ class GrammarCache {
  public:
   // Null for plain text.
   Parsed<GrammarPtr> of_output(const StructuredOutput& output);
-  Parsed<GrammarPtr> of_tools(ToolCallForm form, const ChatRequest& request);
+  Parsed<GrammarPtr> of_tools(ToolCallForm form, bool parallel, const ChatRequest& request);
   int64_t bytes_kept();
 
  private:

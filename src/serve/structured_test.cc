@@ -67,6 +67,45 @@ TEST_F(ToolTest, CallsStream) {
   EXPECT_EQ(Json::parse(arguments[1]), Json::parse(R"({"x":2})"));
 }
 
+TEST_F(ToolTest, MistralsCallsHaveIdsThatItsTemplateTakes) {
+  auto shown = ChatTemplate::parse("{% if tools %}[AVAILABLE_TOOLS]{{ tools }}{% endif %}{# [TOOL_CALLS] #}[INST]");
+  text = TextModel::make(tokenizer, *shown, "base").value();
+  engine.script = [this](const Submit&, int) {
+    return ids("[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"x\": 1}}, {\"name\": \"f\", \"arguments\": {}}]");
+  };
+  start();
+  const HttpResponse answer = post("/v1/chat/completions", chat(kTools));
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const Json choice = Json::parse(answer.body)["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  const Json& calls = choice["message"]["tool_calls"];
+  ASSERT_EQ(calls.size(), 2u) << choice.dump();
+  EXPECT_EQ(calls[0]["function"]["arguments"], "{\"x\": 1}");
+  EXPECT_EQ(calls[0]["id"].get<std::string>().size(), 9u);
+  EXPECT_NE(calls[0]["id"], calls[1]["id"]);
+}
+
+TEST_F(ToolTest, AFormThatIsNotKnownIsRefused) {
+  text = TextModel::make(tokenizer, ChatTemplate::parse("{{ tools }}<|tool_call_start|>").value(), "base").value();
+  start();
+  const HttpResponse answer = post("/v1/chat/completions", chat(kTools));
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_NE(error_of(answer, "message").find("in a form that is not known"), std::string::npos) << answer.body;
+}
+
+TEST_F(ToolTest, ATemplateOfSingleCallsGetsNoMore) {
+  text =
+      TextModel::make(
+          tokenizer, ChatTemplate::parse("{{ tools }}<tool_call>{# only supports single tool-calls #}").value(), "base")
+          .value();
+  start();
+  EXPECT_EQ(post("/v1/chat/completions", chat(kTools)).status, 200);
+  const Submit submit = engine.wait_submit(0);
+  GrammarState state(submit.sampling.grammar, submit.sampling.vocab_trie);
+  ASSERT_TRUE(state.advance_bytes("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>"));
+  EXPECT_TRUE(state.complete());
+}
+
 TEST_F(ToolTest, ChoiceNoneHidesTheTools) {
   start();
   const Json json =

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
+
+#include "base/fast_hash.h"
 
 namespace loralei {
 
@@ -13,6 +16,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kOpenMarker = "<tool_call>";
 constexpr std::string_view kCloseMarker = "</tool_call>";
 constexpr std::string_view kPythonTag = "<|python_tag|>";
+constexpr std::string_view kMistralMarker = "[TOOL_CALLS]";
 constexpr size_t kMaxToolNameBytes = 128;
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
@@ -45,15 +49,15 @@ Status check_tool(const Tool& tool) {
 
 // {"name": "f", "arguments": {...}} for one of the tools.
 GrammarForm call_form(ToolCallForm form, const std::vector<const Tool*>& tools) {
-  const std::string key = form == ToolCallForm::kHermes ? "arguments" : "parameters";
+  const std::string key = form == ToolCallForm::kLlama3 ? "parameters" : "arguments";
   std::vector<GrammarForm> choices;
   for (const Tool* tool : tools) {
-    const bool has_schema = !tool->parameters.empty() && tool->parameters != "{}";
-    choices.push_back(
-        GrammarForm::sequence({GrammarForm::literal(tool->name + "\", \"" + key + "\": "),
-                               GrammarForm::schema(has_schema ? tool->parameters : R"({"type": "object"})",
-                                                   "the parameters of the tool '" + tool->name + "'"),
-                               GrammarForm::literal("}")}));
+    const std::string schema = tool->parameters.empty()   ? R"({"type": "object", "properties": {}})"
+                               : tool->parameters == "{}" ? R"({"type": "object"})"
+                                                          : tool->parameters;
+    choices.push_back(GrammarForm::sequence(
+        {GrammarForm::literal(tool->name + "\", \"" + key + "\": "),
+         GrammarForm::schema(schema, "the parameters of the tool '" + tool->name + "'"), GrammarForm::literal("}")}));
   }
   return GrammarForm::sequence({GrammarForm::literal("{\"name\": \""), GrammarForm::choice(std::move(choices))});
 }
@@ -79,15 +83,56 @@ GrammarForm llama3_form(GrammarForm call, const ToolChoice& choice) {
        GrammarForm::sequence({GrammarForm::regex(R"(\s{0,8}([^\s{<]|<[^|]))"), GrammarForm::any_text()})});
 }
 
+// One list has all calls, and the answer ends with it. Some vocabularies write a blank behind the marker.
+GrammarForm mistral_form(GrammarForm call, const ToolChoice& choice) {
+  GrammarForm list = GrammarForm::sequence(
+      {GrammarForm::choice({GrammarForm::literal("["), GrammarForm::literal(" [")}),
+       GrammarForm::repeat(std::move(call), GrammarForm::literal(", "), 1, choice.parallel ? -1 : 1),
+       GrammarForm::literal("]")});
+  if (choice.mode == ToolChoiceMode::kAuto)
+    return GrammarForm::triggered(std::string(kMistralMarker), std::move(list), true);
+  return GrammarForm::sequence({GrammarForm::marker(std::string(kMistralMarker)), std::move(list)});
+}
+
+GrammarForm whole_form(ToolCallForm form, GrammarForm call, const ToolChoice& choice) {
+  switch (form) {
+    case ToolCallForm::kHermes:
+      return hermes_form(std::move(call), choice);
+    case ToolCallForm::kLlama3:
+      return llama3_form(std::move(call), choice);
+    case ToolCallForm::kMistral:
+      break;
+  }
+  return mistral_form(std::move(call), choice);
+}
+
 }  // namespace
 
 std::optional<ToolCallForm> detect_tool_call_form(std::string_view source) {
   const auto has = [&](std::string_view text) { return source.find(text) != std::string_view::npos; };
   if (has(kOpenMarker)) return ToolCallForm::kHermes;
   if (!has("tools")) return std::nullopt;
+  if (has(kMistralMarker) && !has("[ARGS]")) return ToolCallForm::kMistral;
   if (has(kPythonTag) || (has("\"parameters\": dictionary") && has("\"name\": function name")))
     return ToolCallForm::kLlama3;
-  return ToolCallForm::kHermes;
+  return std::nullopt;
+}
+
+bool takes_single_calls_only(std::string_view source) {
+  return source.find("only supports single tool-calls") != std::string_view::npos;
+}
+
+std::string tool_call_id(ToolCallForm form, std::string_view unique) {
+  if (form != ToolCallForm::kMistral) return "call_" + std::string(unique);
+  constexpr std::string_view kDigits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  const auto bytes = std::as_bytes(std::span(unique));
+  uint64_t rest = fast_hash(bytes.data(), bytes.size(), 0);
+  std::string id(9, '0');
+  for (char& c : id) {
+    c = kDigits[rest % kDigits.size()];
+    rest /= kDigits.size();
+  }
+  return id;
 }
 
 Result<std::vector<Tool>> read_tools(std::string_view text) {
@@ -131,9 +176,7 @@ Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Too
   }
   if (chosen.empty())
     return invalid_argument("tool_choice names the function '" + choice.name + "', which is none of the tools");
-  GrammarForm call = call_form(form, chosen);
-  return compile_form(form == ToolCallForm::kHermes ? hermes_form(std::move(call), choice)
-                                                    : llama3_form(std::move(call), choice));
+  return compile_form(whole_form(form, call_form(form, chosen), choice));
 }
 
 // --- the parser
@@ -147,8 +190,10 @@ class HeaderReader {
  public:
   explicit HeaderReader(std::string_view text) : text_(text) {}
 
-  Match run(std::string& name, size_t& arguments_at) {
-    Match match = word("{");
+  // in_list: behind the bracket or comma of a list.
+  Match run(bool in_list, std::string& name, size_t& arguments_at) {
+    Match match = in_list ? either("[", ",") : Match::kYes;
+    if (match == Match::kYes) match = word("{");
     if (match == Match::kYes) match = word("\"name\"");
     if (match == Match::kYes) match = word(":");
     if (match == Match::kYes) match = string(name);
@@ -236,7 +281,7 @@ void ToolCallParser::run(Events& out, bool at_end) {
   while (more) {
     switch (state_) {
       case State::kContent:
-        more = form_ == ToolCallForm::kHermes ? run_content(out, at_end) : run_beginning(out, at_end);
+        more = form_ == ToolCallForm::kLlama3 ? run_beginning(out, at_end) : run_content(out, at_end);
         break;
       case State::kHeader:
         more = run_header(out, at_end);
@@ -272,9 +317,10 @@ void ToolCallParser::begin_call(Events& out, std::string name) {
   in_string_ = escaped_ = false;
 }
 
-// hermes: text up to a marker. White space and what may be the marker's beginning wait.
+// hermes, mistral: text up to a marker. White space and what may be the marker's beginning wait.
 bool ToolCallParser::run_content(Events& out, bool at_end) {
-  const size_t found = pending_.find(kOpenMarker);
+  const std::string_view marker = form_ == ToolCallForm::kHermes ? kOpenMarker : kMistralMarker;
+  const size_t found = pending_.find(marker);
   size_t keep = found;
   if (found == std::string::npos) {
     if (at_end && (calls_ == 0 || skip_space(pending_, 0) < pending_.size())) {
@@ -282,7 +328,7 @@ bool ToolCallParser::run_content(Events& out, bool at_end) {
       emit_content(out, std::exchange(pending_, {}));
       return false;
     }
-    keep = pending_.size() - marker_tail(pending_, kOpenMarker);
+    keep = pending_.size() - marker_tail(pending_, marker);
   }
   while (keep > 0 && is_space(pending_[keep - 1])) --keep;
   emit_content(out, pending_.substr(0, keep));
@@ -290,7 +336,7 @@ bool ToolCallParser::run_content(Events& out, bool at_end) {
     pending_.erase(0, keep);
     return false;
   }
-  pending_.erase(0, found + kOpenMarker.size());
+  pending_.erase(0, found + marker.size());
   state_ = State::kHeader;
   return true;
 }
@@ -322,7 +368,7 @@ bool ToolCallParser::run_beginning(Events& out, bool at_end) {
 bool ToolCallParser::run_header(Events& out, bool at_end) {
   std::string name;
   size_t arguments_at = 0;
-  const Match match = HeaderReader(pending_).run(name, arguments_at);
+  const Match match = HeaderReader(pending_).run(form_ == ToolCallForm::kMistral, name, arguments_at);
   if (match == Match::kYes) {
     pending_.erase(0, arguments_at);
     begin_call(out, std::move(name));
@@ -379,6 +425,19 @@ bool ToolCallParser::run_tail(bool at_end) {
       if (at_end) pending_.clear();
       return false;
     }
+  }
+  if (form_ == ToolCallForm::kMistral) {
+    at = skip_space(pending_, at);
+    if (at == pending_.size()) {
+      if (at_end) pending_.clear();
+      return false;
+    }
+    if (pending_[at] == ',') {  // of the next call
+      pending_.erase(0, at);
+      state_ = State::kHeader;
+      return true;
+    }
+    if (pending_[at] == ']') ++at;
   }
   pending_.erase(0, at);
   state_ = State::kContent;

@@ -5,6 +5,7 @@
 //   hermes   <tool_call>\n{"name": "f", "arguments": {...}}\n</tool_call>      several in a row, each on a new line
 //   llama3   {"name": "f", "parameters": {...}}                               several joined by "; ", before the first
 //            possibly <|python_tag|>
+//   mistral  [TOOL_CALLS][{"name": "f", "arguments": {...}}]                  several as members of the one list
 //
 // Thread: compile_tool_grammar is a pure function; a ToolCallParser belongs to one choice of one response.
 // Invariants of the parser: the events do not depend on how the text was split; hermes' opening marker is never passed
@@ -25,16 +26,21 @@
 
 namespace loralei {
 
-enum class ToolCallForm : unsigned char { kHermes, kLlama3 };
+enum class ToolCallForm : unsigned char { kHermes, kLlama3, kMistral };
 
-// Which form a model's chat template asks for: "<tool_call>" in its text means hermes; "parameters" beside "name" in
-// the way Llama 3 asks for it means llama3. None when the template shows no tools at all; hermes when it shows them but
-// in another way (a template that lists tools without naming a form).
+// Which form a model's chat template asks for: "<tool_call>" in its text means hermes; "[TOOL_CALLS]" mistral (but for
+// the later form with [ARGS]); "parameters" beside "name" in the way Llama 3 asks for it llama3. None when the template
+// shows no tools or names none of these forms.
 std::optional<ToolCallForm> detect_tool_call_form(std::string_view chat_template_source);
+// Some templates of Llama 3 refuse messages with more than one call: the model must not write them, then.
+bool takes_single_calls_only(std::string_view chat_template_source);
+// The id under which a call is answered, made of a text that no other call has: "call_..." or, where templates refuse
+// any other, nine letters and digits.
+std::string tool_call_id(ToolCallForm form, std::string_view unique);
 
 struct Tool {
   std::string name;
-  std::string parameters;  // JSON text of a schema; empty: any object
+  std::string parameters;  // JSON text of a schema; empty: the tool takes none
 };
 inline constexpr int kMaxTools = 128;  // as the OpenAI API
 
@@ -79,7 +85,7 @@ class ToolCallParser {
     kArguments,  // inside the arguments' object
     kTail,       // behind the arguments, up to the end of the call
     kBroken,     // hermes: not the usual header; read whole at the end marker
-    kPlain,      // llama3: no call can come any more
+    kPlain,      // the others: no call can come any more
   };
   using Events = std::vector<ToolCallEvent>;
   // Each handles what it can of pending_ and says whether to go on (with the state it has set).

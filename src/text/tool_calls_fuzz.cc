@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace loralei;
   if (size < 4) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 4, size - 4);
-  const ToolCallForm form = data[0] % 2 == 0 ? ToolCallForm::kHermes : ToolCallForm::kLlama3;
+  const ToolCallForm form = static_cast<ToolCallForm>(data[0] % 3);
   ToolCallParser whole(form);
   std::vector<ToolCallEvent> expected;
   append(expected, whole.push(text), form);

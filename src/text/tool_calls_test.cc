@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <random>
 
 namespace loralei {
@@ -91,6 +93,26 @@ TEST(ToolCallParser, Llama3) {
   EXPECT_EQ(llama("{\"name\": \"f\", \"parameters\": {}}\n</s>"), "[0 f]{}/0;c:\n</s>");
 }
 
+TEST(ToolCallParser, Mistral) {
+  const auto mistral = [](const std::string& text) { return parse(ToolCallForm::kMistral, text); };
+  EXPECT_EQ(mistral("Just text [TOOL_CAL"), "c:Just text [TOOL_CAL");
+  EXPECT_EQ(mistral("[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": \"]}\"}}]"), "[0 f]{\"a\": \"]}\"}/0;");
+  EXPECT_EQ(mistral("So. [TOOL_CALLS] [{\"name\":\"f\",\"arguments\":{}}, {\"name\": \"g\", \"arguments\": {}}] \n"),
+            "c:So.[0 f]{}/0;[1 g]{}/1;");
+  EXPECT_EQ(mistral("[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}] and"), "[0 f]{}/0;c: and");
+  EXPECT_EQ(mistral("[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1"), "[0 f]{\"a\": 1/0;");
+  EXPECT_EQ(mistral("[TOOL_CALLS][1]"), "c:[1]");
+  EXPECT_EQ(mistral("[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, 2]"), "[0 f]{}/0;c:, 2]");
+}
+
+TEST(ToolCallParser, IdsAreWhatTheFormsTemplatesTake) {
+  EXPECT_EQ(tool_call_id(ToolCallForm::kHermes, "x_0_1"), "call_x_0_1");
+  const std::string id = tool_call_id(ToolCallForm::kMistral, "x_0_1");
+  EXPECT_EQ(id.size(), 9u);
+  EXPECT_TRUE(std::all_of(id.begin(), id.end(), [](unsigned char c) { return std::isalnum(c) != 0; })) << id;
+  EXPECT_NE(id, tool_call_id(ToolCallForm::kMistral, "x_0_2"));
+}
+
 std::shared_ptr<const VocabTrie> vocabulary() {
   std::vector<GrammarToken> tokens;
   for (int byte = 0; byte < 256; ++byte)
@@ -98,7 +120,8 @@ std::shared_ptr<const VocabTrie> vocabulary() {
   tokens.push_back({256, "<tool_call>", GrammarToken::Kind::kSpecial});
   tokens.push_back({257, "<|python_tag|>", GrammarToken::Kind::kSpecial});
   tokens.push_back({258, "", GrammarToken::Kind::kEnd});
-  return VocabTrie::build(std::move(tokens), 259).value();
+  tokens.push_back({259, "[TOOL_CALLS]", GrammarToken::Kind::kSpecial});
+  return VocabTrie::build(std::move(tokens), 260).value();
 }
 
 const std::vector<Tool> kTools = {
@@ -138,7 +161,8 @@ TEST(ToolGrammar, Hermes) {
   EXPECT_EQ(says(call + "\n" + call), "may end");
   choice = {ToolChoiceMode::kNamed, "now", true};
   EXPECT_EQ(says(call), "refused at 22");
-  EXPECT_EQ(says("<tool_call>\n{\"name\": \"now\", \"arguments\": {\"any\": [1]}}\n</tool_call>"), "may end");
+  EXPECT_EQ(says("<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>"), "may end");
+  EXPECT_EQ(says("<tool_call>\n{\"name\": \"now\", \"arguments\": {\"any"), "refused at 42");
   choice.name = "then";
   EXPECT_NE(says("").find("'then', which is none of the tools"), std::string::npos);
 }
@@ -158,6 +182,20 @@ TEST(ToolGrammar, Llama3) {
   EXPECT_EQ(says("Hello"), "refused at 0");
 }
 
+TEST(ToolGrammar, Mistral) {
+  const std::string call = "{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Ulm\"}}";
+  ToolChoice choice;
+  const auto says = [&](const std::string& text) { return verdict(ToolCallForm::kMistral, choice, text); };
+  EXPECT_EQ(says("Hello [{"), "may end");
+  EXPECT_EQ(says("[TOOL_CALLS][" + call + "]"), "complete");
+  EXPECT_EQ(says("[TOOL_CALLS] [" + call + ", " + call + "]"), "complete");
+  EXPECT_EQ(says("[TOOL_CALLS]x"), "refused at 12");
+  choice = {ToolChoiceMode::kRequired, "", false};
+  EXPECT_EQ(says("Hello"), "refused at 0");
+  EXPECT_EQ(says("[TOOL_CALLS][" + call + "]"), "complete");
+  EXPECT_EQ(says("[TOOL_CALLS][" + call + ","), "refused at " + std::to_string(13 + call.size()));
+}
+
 TEST(ToolGrammar, MarkersMayBeSpecialTokens) {
   for (const ToolChoiceMode mode : {ToolChoiceMode::kAuto, ToolChoiceMode::kRequired}) {
     ToolChoice choice;
@@ -171,6 +209,10 @@ TEST(ToolGrammar, MarkersMayBeSpecialTokens) {
     EXPECT_TRUE(llama.advance(257));
     EXPECT_FALSE(llama.allows(257));
     EXPECT_TRUE(llama.allows('{'));
+    GrammarState mistral(compile_tool_grammar(ToolCallForm::kMistral, kTools, choice).value(), vocabulary());
+    EXPECT_TRUE(mistral.advance(259));
+    EXPECT_FALSE(mistral.allows(259));
+    EXPECT_TRUE(mistral.allows('['));
   }
 }
 
@@ -205,7 +247,12 @@ TEST(ToolGrammar, DetectsTheForm) {
   EXPECT_EQ(detect_tool_call_form("{% if tools %}Respond in the format {\"name\": function name, \"parameters\": "
                                   "dictionary of argument name and its value}."),
             ToolCallForm::kLlama3);
+  EXPECT_EQ(detect_tool_call_form("{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS]["), ToolCallForm::kMistral);
+  EXPECT_EQ(detect_tool_call_form("{% if tools %}{% endif %}[TOOL_CALLS]f[ARGS]"), std::nullopt) << "another form";
+  EXPECT_EQ(detect_tool_call_form("{{ tools }}<|tool_call_start|>"), std::nullopt) << "a form that is not known";
   EXPECT_EQ(detect_tool_call_form("{{ messages }}"), std::nullopt);
+  EXPECT_TRUE(takes_single_calls_only("raise_exception(\"This model only supports single tool-calls at once!\")"));
+  EXPECT_FALSE(takes_single_calls_only("<tool_call>"));
 }
 
 }  // namespace
