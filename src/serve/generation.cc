@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/prng.h"
+
 namespace loralei {
 namespace {
 
@@ -52,6 +54,7 @@ void Generation::advance() {
   const Status status = window_.advance(shared_from_this(), [&](size_t prompt) {
     Submit submit = plan_.submit;
     submit.prompt = plan_.prompts[prompt];
+    if (plan_.own_seeds) submit.sampling.seed = derived_seed(submit.sampling.seed, static_cast<uint32_t>(prompt));
     const int64_t room = context_.engine.max_model_len() - static_cast<int64_t>(submit.prompt.size());
     submit.max_tokens = static_cast<int32_t>(std::min<int64_t>(submit.max_tokens, room));
     submit.min_tokens = std::min(submit.min_tokens, submit.max_tokens);

@@ -40,6 +40,7 @@ struct GenerationPlan {
   bool include_stop = false, skip_special = true;
   bool stream = false, include_usage = false, continuous_usage = false;
   bool logprobs = false;
+  bool own_seeds = false;             // the client sent none: every prompt gets one derived from that of submit
   std::optional<ToolCallForm> tools;  // read calls of this form out of the text
   int64_t arrived_ns = 0;
 };

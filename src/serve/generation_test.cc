@@ -196,6 +196,18 @@ TEST_F(ApiTest, ASeedOfMinusOneIsRandom) {
   EXPECT_NE(engine.wait_submit(0).sampling.seed, engine.wait_submit(1).sampling.seed);
 }
 
+TEST_F(ApiTest, EqualPromptsOfARequestAreDrawnApartUnlessTheClientChoseTheSeed) {
+  start();
+  for (const bool seeded : {false, true}) {
+    const std::string body = R"({"prompt":["a","a","a"],"temperature":1)" + std::string(seeded ? R"(,"seed":7})" : "}");
+    EXPECT_EQ(post("/v1/completions", body).status, 200);
+    std::set<uint64_t> seeds;
+    for (size_t i = 0; i < 3; ++i) seeds.insert(engine.wait_submit((seeded ? 3 : 0) + i).sampling.seed);
+    EXPECT_EQ(seeds.size(), seeded ? 1u : 3u);
+    EXPECT_EQ(seeds.contains(7), seeded);
+  }
+}
+
 TEST_F(ApiTest, ATopPOfZeroLeavesTheBestToken) {
   start();
   EXPECT_EQ(post("/v1/chat/completions", chat(R"("top_p":0)")).status, 200);

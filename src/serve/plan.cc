@@ -197,6 +197,7 @@ Parsed<GenerationPlan> plan_completion(const PlanInputs& inputs, const Completio
   }
   const auto fallback = request.common.no_token_limit ? std::nullopt : std::optional(kCompletionTokens);
   if (auto error = fit(inputs, *plan, request.common.max_tokens, fallback, "prompt")) return *error;
+  plan->own_seeds = !request.common.seed;
   plan->submit.prompt_logprobs = request.echo && (request.common.logprobs || plan->submit.max_tokens == 0);
   return plan;
 }
