@@ -57,7 +57,6 @@ void Generation::advance() {
     if (plan_.own_seeds) submit.sampling.seed = derived_seed(submit.sampling.seed, static_cast<uint32_t>(prompt));
     const int64_t room = context_.engine.max_model_len() - static_cast<int64_t>(submit.prompt.size());
     submit.max_tokens = static_cast<int32_t>(std::min<int64_t>(submit.max_tokens, room));
-    submit.min_tokens = std::min(submit.min_tokens, submit.max_tokens);
     return submit;
   });
   if (!status.ok()) fail(status.error());

@@ -178,16 +178,48 @@ TEST_F(ApiTest, ATokenLimitOfMinusOneIsNone) {
 TEST_F(ApiTest, EveryPromptHasTheContextToItself) {
   start();
   const Json prompts = {std::vector<TokenId>(500, 1), std::vector<TokenId>{1, 2}};
-  EXPECT_EQ(post("/v1/completions", Json{{"prompt", prompts}, {"min_tokens", 14}}.dump()).status, 200);
-  EXPECT_EQ(engine.wait_submit(0).max_tokens, engine.length - 500);
-  EXPECT_EQ(engine.wait_submit(0).min_tokens, engine.length - 500);
-  EXPECT_EQ(engine.wait_submit(1).max_tokens, 16);
-  EXPECT_EQ(engine.wait_submit(1).min_tokens, 14);
+  EXPECT_EQ(post("/v1/completions", Json{{"prompt", prompts}, {"min_tokens", 12}}.dump()).status, 200);
+  for (const size_t prompt : {0, 1}) {
+    EXPECT_EQ(engine.wait_submit(prompt).max_tokens, prompt == 0 ? engine.length - 500 : 16);
+    EXPECT_EQ(engine.wait_submit(prompt).min_tokens, 12);
+  }
   EXPECT_EQ(post("/v1/completions", Json{{"prompt", prompts}, {"max_tokens", -1}}.dump()).status, 200);
   EXPECT_EQ(engine.wait_submit(2).max_tokens, engine.length - 500);
   EXPECT_EQ(engine.wait_submit(3).max_tokens, engine.length - 2);
   // A number that was asked for is owed to every prompt.
   EXPECT_EQ(post("/v1/completions", Json{{"prompt", prompts}, {"max_tokens", 13}}.dump()).status, 400);
+}
+
+TEST_F(ApiTest, MoreTokensAtLeastThanThereCanBeAreRefused) {
+  start();
+  const Json prompts = {std::vector<TokenId>(500, 1), std::vector<TokenId>{1, 2}};
+  struct Case {
+    const char* path;
+    std::string body, wanted, limit;
+  };
+  for (const Case& one : {Case{"/v1/completions", R"({"prompt":"x","min_tokens":50})", " 50,", " 16 "},
+                          Case{"/v1/completions", Json{{"prompt", prompts}, {"min_tokens", 14}}.dump(), " 14,", " 12 "},
+                          Case{"/v1/chat/completions", chat(R"("min_tokens":512)"), " 512,", "room for"}}) {
+    const HttpResponse answer = post(one.path, one.body);
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    EXPECT_EQ(error_of(answer, "param"), "min_tokens");
+    for (const std::string& part : {one.wanted, one.limit})
+      EXPECT_NE(error_of(answer, "message").find(part), std::string::npos) << answer.body;
+  }
+}
+
+TEST_F(ApiTest, AnEchoThatMultipliesBeyondMeasureIsRefused) {
+  engine.length = 20'000;
+  start();
+  Json body = {{"prompt", std::vector<TokenId>(8000, 1)}, {"echo", true}, {"logprobs", 20}, {"n", 128}};
+  body["max_tokens"] = 0;
+  const HttpResponse answer = post("/v1/completions", body.dump());
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(error_of(answer, "param"), "echo");
+  for (const char* part : {" 8000 ", " 128 ", " 20 ", "Lower 'n' or 'logprobs'"})
+    EXPECT_NE(error_of(answer, "message").find(part), std::string::npos) << answer.body;
+  body["n"] = 2;
+  EXPECT_EQ(post("/v1/completions", body.dump()).status, 200);
 }
 
 TEST_F(ApiTest, ASeedOfMinusOneIsRandom) {

@@ -8,7 +8,8 @@
 namespace loralei {
 namespace {
 
-constexpr int kCompletionTokens = 16;  // the API's default for /v1/completions
+constexpr int kCompletionTokens = 16;     // the API's default for /v1/completions
+constexpr int64_t kEchoEntryBytes = 128;  // of one log-probability, with its token: held, and as text of the answer
 
 ApiError at(Error error, std::string param) { return to_api_error(error, std::move(param)); }
 
@@ -135,6 +136,19 @@ std::optional<ApiError> plan_tools(const PlanInputs& inputs, GenerationPlan& pla
   return constrain(inputs, plan, inputs.grammars.of_tools(*form, parallel, request));
 }
 
+ApiError too_few(int32_t min_tokens, int64_t limit, bool by_context) {
+  const std::string wanted = std::to_string(min_tokens), held = std::to_string(limit);
+  std::string message = "'min_tokens' is " + wanted + ", but ";
+  if (by_context)
+    message += "the context leaves room for " + held + " tokens behind the prompt. Shorten the prompt";
+  else
+    message += "without 'max_tokens' there are " + held + " tokens at most. Send 'max_tokens' of at least " + wanted;
+  ApiError error = api_error_of_status(400, message + " or lower 'min_tokens'.");
+  error.param = "min_tokens";
+  error.code = "invalid_value";
+  return error;
+}
+
 // Fills max_tokens for the shortest prompt (Generation cuts it to the room behind a longer one), or says why the
 // prompts do not fit.
 std::optional<ApiError> fit(const PlanInputs& inputs, GenerationPlan& plan, std::optional<int> max_tokens,
@@ -151,8 +165,30 @@ std::optional<ApiError> fit(const PlanInputs& inputs, GenerationPlan& plan, std:
   }
   const int64_t wanted = max_tokens ? *max_tokens : fallback.value_or(INT_MAX);
   plan.submit.max_tokens = static_cast<int32_t>(std::min(wanted, length - shortest));
-  plan.submit.min_tokens = std::min(plan.submit.min_tokens, plan.submit.max_tokens);
+  const int64_t least = std::min(wanted, room);  // of what the prompts get
+  if (plan.submit.min_tokens > least) return too_few(plan.submit.min_tokens, least, room <= wanted);
   return std::nullopt;
+}
+
+// A prompt is small where it arrives and large where it is echoed: once for every choice, and with log-probabilities as
+// many entries for every token.
+std::optional<ApiError> fit_echo(const GenerationPlan& plan) {
+  int64_t bytes = 0, tokens = 0;
+  for (const std::string& text : plan.echo_texts) bytes += static_cast<int64_t>(text.size());
+  for (const auto& prompt : plan.prompts) tokens += static_cast<int64_t>(prompt.size());
+  const int64_t entries = plan.logprobs ? 1 + plan.submit.sampling.logprobs : 0;
+  const int64_t held = plan.submit.choices * (bytes + tokens * entries * kEchoEntryBytes);
+  if (plan.echo_texts.empty() || held <= kMaxEchoBytes) return std::nullopt;
+  std::string message =
+      "'echo' of " + std::to_string(tokens) + " prompt tokens with 'n' of " + std::to_string(plan.submit.choices);
+  if (plan.logprobs) message += " and 'logprobs' of " + std::to_string(plan.submit.sampling.logprobs);
+  message += " would take about " + format_bytes(held) + ", more than the " + format_bytes(kMaxEchoBytes) +
+             " that one answer may take. Lower 'n'" + (plan.logprobs ? " or 'logprobs'" : "") +
+             ", or send fewer or shorter prompts.";
+  ApiError error = api_error_of_status(400, std::move(message));
+  error.param = "echo";
+  error.code = "invalid_value";
+  return error;
 }
 
 }  // namespace
@@ -197,6 +233,7 @@ Parsed<GenerationPlan> plan_completion(const PlanInputs& inputs, const Completio
   }
   const auto fallback = request.common.no_token_limit ? std::nullopt : std::optional(kCompletionTokens);
   if (auto error = fit(inputs, *plan, request.common.max_tokens, fallback, "prompt")) return *error;
+  if (auto error = fit_echo(*plan)) return *error;
   plan->own_seeds = !request.common.seed;
   plan->submit.prompt_logprobs = request.echo && (request.common.logprobs || plan->submit.max_tokens == 0);
   return plan;
