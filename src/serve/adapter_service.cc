@@ -151,7 +151,10 @@ bool AdapterService::forget(const std::string& name, Dispatcher::ReplyCallback d
         }
         done(answer);
       });
-  if (!told.ok()) (void)catalogue_.add(*entry, false);  // the engine has it still
+  if (told.ok())
+    context_.metrics.adapter_gone(name);
+  else
+    (void)catalogue_.add(*entry, false);  // the engine has it still
   return true;
 }
 

@@ -39,8 +39,8 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       started_s_(std::time(nullptr)),
       catalogue_(make_memory_catalogue()),
       texts_(std::move(text)),
-      metrics_(
-          {options_.model_names.front(), engine.max_model_len(), options_.metrics_adapters, options_.vllm_metrics}),
+      metrics_({options_.model_names.front(), engine.max_model_len(), options_.metrics_adapters, options_.vllm_metrics,
+                [this](const std::string& name) { return catalogue_->find(name).has_value(); }}),
       dispatcher_(engine, clock),
       context_{engine, dispatcher_, metrics_, clock, log, options_.ping_interval_ms * 1'000'000},
       adapters_(context_, options_, *catalogue_, texts_, files),

@@ -228,6 +228,8 @@ TEST_F(AdapterTest, ScanRescanPinAndUse) {
   EXPECT_TRUE(counts("loralei_adapter_requests_total{adapter=\"one\"} 2"));
   EXPECT_TRUE(counts("loralei_adapter_requests_total{adapter=\"sum\"} 1"));
   EXPECT_TRUE(logs("adapter=one version=digest"));
+  EXPECT_EQ(client().request("DELETE", "/v1/adapters/one")->status, 200);
+  EXPECT_EQ(get("/metrics").body.find("{adapter=\"one\"}"), std::string::npos);
 }
 
 TEST_F(ApiTest, KeysGuardRoutes) {

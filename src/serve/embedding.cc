@@ -28,6 +28,7 @@ EmbeddingJob::EmbeddingJob(ServeContext context, std::shared_ptr<Reply> reply, E
   record_.adapter = plan_.model.label;
   record_.adapters = plan_.model.entries.size();
   record_.kind = "embedding";
+  record_.generates = false;
   record_.choices = static_cast<int>(plan_.inputs.size());
   for (const auto& input : plan_.inputs) record_.prompt_tokens += static_cast<int64_t>(input.size());
 }
@@ -67,6 +68,7 @@ void EmbeddingJob::on_event(TokenEvent event) {
   if (event.end == EndReason::kError) return fail(event.error);
   if (event.end == EndReason::kCancelled)
     return fail({ErrorCode::kUnavailable, "The server stopped before the request was finished."});
+  record_.admitted = true;
   record_.cached_tokens += event.cached_tokens;
   record_.queue_s = std::max(record_.queue_s, static_cast<double>(event.queue_ns) * 1e-9);
   if (record_.version.empty()) record_.version = event.adapter_version;

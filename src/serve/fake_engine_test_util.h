@@ -55,7 +55,8 @@ class FakeEngine final : public Engine {
       return;
     }
     cancelled_.insert(id.value);
-    ended_.insert(id.value);
+    if (std::any_of(submits_.begin(), submits_.end(), [&](const Submit& submit) { return submit.id == id; }))
+      ended_.insert(id.value);
     changed_.notify_all();
   }
   Status command(AdapterCommand command) override {

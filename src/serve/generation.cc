@@ -112,7 +112,7 @@ void Generation::on_event(TokenEvent event) {
 
 void Generation::begin_choice(size_t index, const TokenEvent& event) {
   Choice& choice = choices_[index];
-  choice.begun = true;
+  choice.begun = record_.admitted = true;
   const size_t prompt = index / static_cast<size_t>(plan_.submit.choices);
   if (event.choice == 0) {
     record_.cached_tokens += event.cached_tokens;

@@ -317,6 +317,12 @@ TEST_F(ApiTest, PartsOfARequestGoDownAWindowAtATime) {
         [&] { answer = post(path, "{\"" + std::string(embedding ? "input" : "prompt") + "\":[" + texts + "]}"); });
     for (int i = 0; i < 10; ++i) {
       TokenEvent event;
+  EXPECT_TRUE(counts("loralei_request_latency_seconds_count 0"));
+  engine.next_submit = {};
+  EXPECT_EQ(post("/v1/chat/completions", chat()).status, 200);
+  EXPECT_EQ(post("/v1/embeddings", R"({"input":["a","b"]})").status, 200);
+  EXPECT_TRUE(counts("loralei_request_latency_seconds_count 2"));
+  EXPECT_TRUE(counts("loralei_request_params_n_count 1"));
       event.id = engine.wait_submit(submits++).id;
       event.embedding = {3.0f, 4.0f};
       event.has_token = !embedding;

@@ -34,7 +34,7 @@ const Buckets kLatencyBuckets = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  
                                  30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 const Buckets kChoiceBuckets = {1, 2, 5, 10, 20};
 
-constexpr size_t kMetricsAdaptersKept = 10'000;  // counted by name; beyond it new names count as "other"
+constexpr size_t kAdaptersListed = 1024;  // in each list of lora_requests_info, which is one label
 
 Buckets one_two_five(int64_t max) {
   Buckets buckets;
@@ -174,9 +174,11 @@ void put_engine(Page& page, const EngineStats& s) {
   constexpr auto kCounter = MetricType::Counter;
   const auto number = [](auto value) { return static_cast<double>(value); };
   page.value(kGauge, "loralei_requests_running", "Requests in the batch.", s.running, {}, "vllm:num_requests_running");
-  page.value(kGauge, "loralei_requests_waiting", "Requests in the queue.", s.waiting, {}, "vllm:num_requests_waiting");
+  page.value(kGauge, "loralei_requests_waiting", "Requests in the queue.", s.waiting);
   page.value(kGauge, "loralei_requests_waiting_for_adapter",
              "Requests whose adapter is being loaded or copied to the GPU.", s.waiting_for_adapter);
+  page.alias_only(kGauge, "vllm:num_requests_waiting", "Requests in the queue or waiting for an adapter.",
+                  s.waiting + s.waiting_for_adapter);
   page.value(kGauge, "loralei_kv_blocks", "Blocks of the KV cache by state.", number(s.kv_blocks_total),
              {{"state", "total"}});
   page.value(kGauge, "loralei_kv_blocks", "", number(s.kv_blocks_used), {{"state", "used"}});
@@ -282,22 +284,17 @@ struct Metrics::Impl {
     return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
   }
 
-  // The busiest adapters by name, the rest summed under "other".
+  // Where a request counts. What a label has once counted never moves to another: counters must not fall.
+  AdapterCounts& counts_of(const RequestRecord& r) {
+    const std::string label = r.adapter.empty() ? "base" : r.adapters > 1 ? "sum" : r.adapter;
+    if (const auto fixed = totals.find(label); fixed != totals.end()) return fixed->second;
+    if (const auto known = adapters.find(label); known != adapters.end()) return known->second;
+    const bool has_room = adapters.size() < static_cast<size_t>(options.adapters_max);
+    return has_room && options.registered(label) ? adapters[label] : totals.at("other");
+  }
+
   void put_adapters(Page& page) const {
-    std::vector<std::pair<std::string, AdapterCounts>> order(adapters.begin(), adapters.end());
-    std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-      return a.second.requests != b.second.requests ? a.second.requests > b.second.requests : a.first < b.first;
-    });
-    AdapterCounts other;
-    std::map<std::string, AdapterCounts> shown;
-    for (size_t i = 0; i < order.size(); ++i) {
-      if (i < static_cast<size_t>(options.adapters_max))
-        shown[order[i].first] += order[i].second;
-      else
-        other += order[i].second;
-    }
-    if (order.size() > static_cast<size_t>(options.adapters_max)) shown["other"] += other;
-    for (const auto& [name, counts] : shown) {
+    const auto put_one = [&page](const std::string& name, const AdapterCounts& counts) {
       const Labels labels = {{"adapter", name}};
       const auto put = [&](const char* metric, const char* help, int64_t value) {
         page.value(MetricType::Counter, metric, help, static_cast<double>(value), labels);
@@ -307,7 +304,9 @@ struct Metrics::Impl {
       put("loralei_adapter_cached_tokens_total", "Prompt tokens from the prefix cache by adapter.",
           counts.cached_tokens);
       put("loralei_adapter_generation_tokens_total", "Generated tokens by adapter.", counts.output_tokens);
-    }
+    };
+    for (const auto& [name, counts] : totals) put_one(name, counts);
+    for (const auto& [name, counts] : adapters) put_one(name, counts);
   }
 
   // What is truly in memory, as the inference gateways' protocol means it.
@@ -315,25 +314,28 @@ struct Metrics::Impl {
     std::vector<const AdapterStatus*> order;
     for (const AdapterStatus& adapter : stats.adapters) order.push_back(&adapter);
     std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->uses > b->uses; });
-    std::vector<std::string> resident, waiting;
+    std::vector<std::string> resident, waiting, loading;
+    const auto list = [](std::vector<std::string>& names, const AdapterStatus& adapter) {
+      if (names.size() < kAdaptersListed) names.push_back(adapter.name);
+    };
     size_t resident_count = 0;
-    const auto limit = static_cast<size_t>(options.adapters_max);
     for (const AdapterStatus* adapter : order) {
-      const bool is_resident = adapter->tier == AdapterTier::kResident;
-      if (is_resident) {
-        ++resident_count;
-        if (resident.size() < limit) {
-          resident.push_back(adapter->name);
-          page.value(MetricType::Gauge, "loralei_adapter_bytes", "Memory of a resident adapter.",
-                     static_cast<double>(adapter->bytes),
-                     {{"adapter", adapter->name}, {"pinned", adapter->pinned ? "true" : "false"}});
-          page.alias_only(
-              MetricType::Gauge, "vllm:lora_adapter_loaded", "Resident adapters.", 1,
-              {{"adapter_name", adapter->name}, {"level", "cpu"}, {"pinned", adapter->pinned ? "true" : "false"}});
-        }
-      } else if ((adapter->tier == AdapterTier::kLoading || adapter->waiting > 0) && waiting.size() < limit) {
-        waiting.push_back(adapter->name);
+      if (adapter->tier == AdapterTier::kResident) {
+        list(resident, *adapter);
+        if (resident_count++ >= static_cast<size_t>(options.adapters_max)) continue;
+        const char* pinned = adapter->pinned ? "true" : "false";
+        page.value(MetricType::Gauge, "loralei_adapter_bytes", "Memory of a resident adapter.",
+                   static_cast<double>(adapter->bytes), {{"adapter", adapter->name}, {"pinned", pinned}});
+        page.alias_only(MetricType::Gauge, "vllm:lora_adapter_loaded", "Resident adapters.", 1,
+                        {{"adapter_name", adapter->name}, {"level", "cpu"}, {"pinned", pinned}});
+      } else if (adapter->waiting > 0) {
+        list(waiting, *adapter);
+      } else if (adapter->tier == AdapterTier::kLoading) {
+        list(loading, *adapter);
       }
+    }
+    for (const std::string& name : loading) {
+      if (waiting.size() < kAdaptersListed) waiting.push_back(name);
     }
     page.value(MetricType::Gauge, "loralei_adapters_registered", "Adapters known by name.",
                static_cast<double>(stats.adapters.size()));
@@ -361,7 +363,9 @@ struct Metrics::Impl {
   mutable std::mutex mutex;
   std::map<std::tuple<std::string, std::string, int>, int64_t> http_requests;  // handler, method, status: fixed sets
   std::map<std::string, int64_t> ends, refusals;
-  std::map<std::string, AdapterCounts> adapters;
+  // Sums of several adapters have too many names.
+  std::map<std::string, AdapterCounts> totals = {{"base", {}}, {"sum", {}}, {"other", {}}};
+  std::map<std::string, AdapterCounts> adapters;  // at most options.adapters_max, the first that were used
   int64_t unknown = 0;
 };
 
@@ -376,6 +380,12 @@ void Metrics::http_request(const char* handler, std::string_view method, int sta
 }
 
 void Metrics::request_done(const RequestRecord& r) {
+  {
+    std::lock_guard lock(impl_->mutex);
+    ++impl_->ends[r.end];
+    if (r.admitted) impl_->counts_of(r) += {1, r.prompt_tokens, r.cached_tokens, r.output_tokens};
+  }
+  if (!r.admitted) return;
   if (r.ttft_s >= 0) {
     impl_->ttft.Observe(r.ttft_s);
     impl_->queue.Observe(r.queue_s);
@@ -385,16 +395,16 @@ void Metrics::request_done(const RequestRecord& r) {
   }
   impl_->latency.Observe(r.total_s);
   impl_->prompt_tokens.Observe(static_cast<double>(r.prompt_tokens));
+  if (!r.generates) return;
   impl_->output_tokens.Observe(static_cast<double>(r.output_tokens));
   impl_->longest_output.Observe(static_cast<double>(r.longest_output));
   impl_->choices.Observe(r.choices);
   impl_->max_tokens.Observe(static_cast<double>(r.max_tokens));
+}
+
+void Metrics::adapter_gone(const std::string& name) {
   std::lock_guard lock(impl_->mutex);
-  ++impl_->ends[r.end];
-  // Finished requests name registered adapters only; sums of several have too many names.
-  std::string label = r.adapter.empty() ? "base" : r.adapters > 1 ? "sum" : r.adapter;
-  if (impl_->adapters.size() >= kMetricsAdaptersKept && !impl_->adapters.contains(label)) label = "other";
-  impl_->adapters[label] += {1, r.prompt_tokens, r.cached_tokens, r.output_tokens};
+  impl_->adapters.erase(name);
 }
 
 void Metrics::inter_token(double seconds) { impl_->token_time.Observe(seconds); }

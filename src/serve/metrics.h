@@ -4,11 +4,13 @@
 //
 // Thread-safe. Ownership: owns its registry; the engine's and the listener's figures are handed to render() as
 // snapshots. Invariants: no label holds a client's string: adapters appear under registered names only, at most
-// `adapters_max` of them (the busiest), the rest together as "other"; methods, handlers and reasons come from fixed
-// sets. Each render holds exactly one lora_requests_info series. Histograms have vLLM's buckets. Failure: none.
+// `adapters_max` of them as a label's value (the first that were used, until they are unloaded; the rest together as
+// "other"); methods, handlers and reasons come from fixed sets. Counters never fall. Each render holds exactly one
+// lora_requests_info series. Histograms have vLLM's buckets. Failure: none.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,13 +20,15 @@
 
 namespace loralei {
 
-// One finished generation request, as metrics and the request log line report it.
+// One finished request, as metrics and the request log line report it.
 struct RequestRecord {
   std::string id;
   std::string adapter;  // registered name, "+"-joined for sums; empty = the base
   size_t adapters = 1;  // names in `adapter`; more than one: a sum
   std::string version;
   const char* kind = "chat";  // chat, completion, embedding
+  bool generates = true;      // false: an embedding
+  bool admitted = false;      // the engine began with it: something other than an error came
   int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
   int64_t longest_output = 0;  // tokens of its longest choice
   double queue_s = 0;
@@ -42,6 +46,8 @@ struct MetricsOptions {
   int64_t max_model_len = 0;
   int adapters_max = 100;
   bool vllm_names = true;
+  // Whether an adapter of this name exists. Called with the metrics' lock held.
+  std::function<bool(const std::string&)> registered = [](const std::string&) { return true; };
 };
 
 class Metrics {
@@ -50,7 +56,10 @@ class Metrics {
   ~Metrics();
 
   void http_request(const char* handler, std::string_view method, int status);
+  // One that was never admitted counts by its end alone: its times and tokens are those of nothing.
   void request_done(const RequestRecord& record);
+  // It is registered no longer: its counters end, and its place is another's.
+  void adapter_gone(const std::string& name);
   void inter_token(double seconds);
   void unknown_fields(size_t count);
   void refused(const char* reason);  // queue_full, draining

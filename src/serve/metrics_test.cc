@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 #include <sstream>
 
 namespace loralei {
@@ -21,6 +22,7 @@ RequestRecord record(const std::string& adapter) {
   r.adapter = adapter;
   r.prompt_tokens = 10;
   r.output_tokens = 5;
+  r.admitted = true;
   r.ttft_s = 0.05;
   r.total_s = 0.5;
   return r;
@@ -180,13 +182,19 @@ TEST(Metrics, ResidencyIsOneSeriesOfWhatIsInMemory) {
   AdapterStatus loading;
   loading.name = "w";
   loading.tier = AdapterTier::kLoading;
+  loading.uses = 9;
   stats.adapters.push_back(loading);
+  AdapterStatus waited;
+  waited.name = "q";
+  waited.waiting = 1;
+  stats.adapters.push_back(waited);
   metrics.render(stats, {}, 1.0);
   const std::string text = metrics.render(stats, {}, 1700000000.5);
   EXPECT_EQ(count(text, "\nvllm:lora_requests_info{"), 1u);
-  EXPECT_NE(text.find("max_lora=\"10\",running_lora_adapters=\"r2,r1\",waiting_lora_adapters=\"w\"} 1700000000.5"),
+  EXPECT_NE(text.find("max_lora=\"10\",running_lora_adapters=\"r2,r1,r0\",waiting_lora_adapters=\"q,w\"} 1700000000.5"),
             std::string::npos)
       << text;
+  EXPECT_EQ(count(text, "\nloralei_adapter_bytes{"), 2u);  // these are a series each
 }
 
 TEST(Metrics, LabelsByAdapterAreBounded) {
@@ -194,11 +202,73 @@ TEST(Metrics, LabelsByAdapterAreBounded) {
   for (int i = 0; i < 10; ++i) {
     for (int k = 0; k <= i; ++k) metrics.request_done(record("n" + std::to_string(i)));
   }
-  metrics.request_done(record("x+y"));
+  metrics.request_done(record("other"));
   const std::string text = metrics.render({}, {}, 0);
-  EXPECT_EQ(count(text, "\nloralei_adapter_requests_total{"), 4u);
-  EXPECT_NE(text.find("loralei_adapter_requests_total{adapter=\"n9\"} 10\n"), std::string::npos);
-  EXPECT_NE(text.find("loralei_adapter_requests_total{adapter=\"other\"} 29\n"), std::string::npos) << text;
+  EXPECT_EQ(count(text, "\nloralei_adapter_requests_total{"), 6u);  // three, base, sum, other
+  EXPECT_NE(text.find("loralei_adapter_requests_total{adapter=\"n2\"} 3\n"), std::string::npos);
+  EXPECT_NE(text.find("loralei_adapter_requests_total{adapter=\"other\"} 50\n"), std::string::npos) << text;
+}
+
+TEST(Metrics, CountersByAdapterNeverFall) {
+  std::set<std::string> registered = {"a", "b", "c"};
+  MetricsOptions options{"base", 2048, 1, true};
+  options.registered = [&](const std::string& name) { return registered.contains(name); };
+  Metrics metrics(options);
+  const auto requests = [&](const std::string& label) {
+    const std::string text = metrics.render({}, {}, 0), name = "loralei_adapter_requests_total{adapter=\"" + label;
+    const size_t at = text.find(name + "\"} ");
+    return at == std::string::npos ? -1 : std::stoi(text.substr(at + name.size() + 3));
+  };
+  EXPECT_EQ(requests("other"), 0);  // there from the start: a rate needs what it rises from
+  metrics.request_done(record("a"));
+  for (int i = 0; i < 5; ++i) metrics.request_done(record("b"));
+  EXPECT_EQ(requests("a"), 1);
+  EXPECT_EQ(requests("b"), -1) << "busier, but it came when the place was taken";
+  EXPECT_EQ(requests("other"), 5);
+  registered.erase("a");
+  metrics.adapter_gone("a");
+  EXPECT_EQ(requests("a"), -1);
+  metrics.request_done(record("a"));  // ran when it was unloaded: takes no place
+  metrics.request_done(record("b"));
+  EXPECT_EQ(requests("b"), 1);
+  EXPECT_EQ(requests("other"), 6);
+}
+
+TEST(Metrics, WhatWasNeverAdmittedCountsByItsEndAlone) {
+  Metrics metrics({"base", 2048, 100, true});
+  RequestRecord refused = record("a");
+  refused.admitted = false;
+  refused.ttft_s = -1;
+  refused.end = "error";
+  metrics.request_done(refused);
+  const std::string text = metrics.render({}, {}, 0);
+  EXPECT_NE(text.find("loralei_requests_total{end=\"error\"} 1\n"), std::string::npos);
+  for (const char* name : {"latency_seconds", "prompt_tokens", "generation_tokens", "params_n"})
+    EXPECT_NE(text.find("loralei_request_" + std::string(name) + "_count 0\n"), std::string::npos) << name;
+  EXPECT_EQ(text.find("adapter=\"a\""), std::string::npos);
+}
+
+TEST(Metrics, EmbeddingsAreNoGenerations) {
+  Metrics metrics({"base", 2048, 100, true});
+  RequestRecord embedding = record("a");
+  embedding.generates = false;
+  embedding.choices = 12;  // inputs
+  metrics.request_done(embedding);
+  const std::string text = metrics.render({}, {}, 0);
+  for (const char* name : {"generation_tokens", "longest_generation_tokens", "params_n", "params_max_tokens"})
+    EXPECT_NE(text.find("loralei_request_" + std::string(name) + "_count 0\n"), std::string::npos) << name;
+  for (const char* name : {"latency_seconds", "prompt_tokens"})
+    EXPECT_NE(text.find("loralei_request_" + std::string(name) + "_count 1\n"), std::string::npos) << name;
+}
+
+TEST(Metrics, WhoWaitsForAnAdapterWaits) {
+  EngineStats stats;
+  stats.waiting = 2;
+  stats.waiting_for_adapter = 3;
+  const std::string text = Metrics({"base", 2048, 100, true}).render(stats, {}, 0);
+  EXPECT_NE(text.find("loralei_requests_waiting 2\n"), std::string::npos);
+  EXPECT_NE(text.find("loralei_requests_waiting_for_adapter 3\n"), std::string::npos);
+  EXPECT_NE(text.find("vllm:num_requests_waiting{model_name=\"base\",engine=\"0\"} 5\n"), std::string::npos);
 }
 
 TEST(Metrics, AnAdapterWithAPlusInItsNameIsNoSum) {
