@@ -240,6 +240,23 @@ TEST_F(ApiTest, EqualPromptsOfARequestAreDrawnApartUnlessTheClientChoseTheSeed) 
   }
 }
 
+TEST_F(ApiTest, SpecialTokensOfTheTokenizerOnRequest) {
+  tokenizer =
+      Tokenizer::from_directory(std::string(LORALEI_SOURCE_DIR) + "/tests/vectors/tokenizers/bl-added-tokens").value();
+  text = TextModel::make(tokenizer, ChatTemplate::builtin("chatml").value(), "base").value();
+  start();
+  size_t n = 0;
+  const auto first = [&](const char* path, const std::string& body) {
+    EXPECT_EQ(post(path, body).status, 200);
+    return engine.wait_submit(n++).prompt.front();
+  };
+  const TokenId bos = tokenizer->find_token("<s>").value();
+  EXPECT_NE(first("/v1/chat/completions", chat()), bos);
+  EXPECT_EQ(first("/v1/chat/completions", chat(R"("add_special_tokens":true)")), bos);
+  EXPECT_EQ(first("/v1/embeddings", R"({"input":"a"})"), bos);
+  EXPECT_NE(first("/v1/embeddings", R"({"input":"a","add_special_tokens":false})"), bos);
+}
+
 TEST_F(ApiTest, ATopPOfZeroLeavesTheBestToken) {
   start();
   EXPECT_EQ(post("/v1/chat/completions", chat(R"("top_p":0)")).status, 200);
@@ -300,6 +317,12 @@ TEST_F(ApiTest, AFullQueueIs429) {
   EXPECT_FALSE(answer.header("retry-after").empty());
   EXPECT_EQ(error_of(answer, "type"), "rate_limit_error");
   EXPECT_TRUE(counts("loralei_requests_refused_total{reason=\"queue_full\"} 1"));
+  EXPECT_TRUE(counts("loralei_request_latency_seconds_count 0"));
+  engine.next_submit = {};
+  EXPECT_EQ(post("/v1/chat/completions", chat()).status, 200);
+  EXPECT_EQ(post("/v1/embeddings", R"({"input":["a","b"]})").status, 200);
+  EXPECT_TRUE(counts("loralei_request_latency_seconds_count 2"));
+  EXPECT_TRUE(counts("loralei_request_params_n_count 1"));
 }
 
 // The queue of the engine holds less than the request has parts, and the others must not be shut out.
@@ -317,12 +340,6 @@ TEST_F(ApiTest, PartsOfARequestGoDownAWindowAtATime) {
         [&] { answer = post(path, "{\"" + std::string(embedding ? "input" : "prompt") + "\":[" + texts + "]}"); });
     for (int i = 0; i < 10; ++i) {
       TokenEvent event;
-  EXPECT_TRUE(counts("loralei_request_latency_seconds_count 0"));
-  engine.next_submit = {};
-  EXPECT_EQ(post("/v1/chat/completions", chat()).status, 200);
-  EXPECT_EQ(post("/v1/embeddings", R"({"input":["a","b"]})").status, 200);
-  EXPECT_TRUE(counts("loralei_request_latency_seconds_count 2"));
-  EXPECT_TRUE(counts("loralei_request_params_n_count 1"));
       event.id = engine.wait_submit(submits++).id;
       event.embedding = {3.0f, 4.0f};
       event.has_token = !embedding;

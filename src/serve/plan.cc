@@ -211,7 +211,7 @@ Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& re
   } else if (auto error = constrain(inputs, *plan, inputs.grammars.of_output(request.common.output))) {
     return *error;
   }
-  auto ids = plan->text->encode_chat(request.prompt, with_tools, inputs.unix_time_s);
+  auto ids = plan->text->encode_chat(request.prompt, with_tools, inputs.unix_time_s, request.add_special_tokens);
   if (!ids.ok()) return at(std::move(ids).error(), "messages");
   plan->prompts.push_back(std::move(*ids));
   if (auto error = fit(inputs, *plan, request.common.max_tokens, std::nullopt, "messages")) return *error;
@@ -248,7 +248,7 @@ Parsed<EmbeddingPlan> plan_embedding(const PlanInputs& inputs, const EmbeddingRe
   plan.head = {"embd-" + inputs.response_id, inputs.unix_time_s, model->shown, inputs.engine.fingerprint()};
   plan.model = std::move(*model);
   for (const PromptInput& input : request.inputs) {
-    auto ids = (*text)->encode_prompt(input, true);
+    auto ids = (*text)->encode_prompt(input, request.add_special_tokens);
     if (!ids.ok()) return at(std::move(ids).error(), "input");
     const auto tokens = static_cast<int64_t>(ids->size());
     if (tokens > inputs.engine.max_model_len()) {

@@ -204,6 +204,7 @@ Parsed<ChatRequest> parse_chat_request(std::string_view body) {
   read_chat_prompt(reader, request.prompt, request.common.unknown_fields);
   read_tool_choice(reader, request);
   request.parallel_tool_calls = reader.boolean("parallel_tool_calls").value_or(true);
+  request.add_special_tokens = reader.boolean("add_special_tokens").value_or(false);
   const auto logprobs = reader.boolean("logprobs");
   const auto top_logprobs = reader.integer("top_logprobs", 0, kMaxTopLogprobs);
   request.common.logprobs = logprobs.value_or(false);
@@ -212,7 +213,8 @@ Parsed<ChatRequest> parse_chat_request(std::string_view body) {
   if (request.common.top_logprobs > 0 && !request.common.logprobs)
     reader.fail("top_logprobs", "'top_logprobs' needs logprobs: true.");
   check_fields(reader, *json,
-               {LORALEI_GENERATION_FIELDS, LORALEI_CHAT_PROMPT_FIELDS, "tool_choice", "parallel_tool_calls"},
+               {LORALEI_GENERATION_FIELDS, LORALEI_CHAT_PROMPT_FIELDS, "tool_choice", "parallel_tool_calls",
+                "add_special_tokens"},
                request.common.unknown_fields);
   if (reader.failed()) return reader.error();
   return request;

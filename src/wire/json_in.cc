@@ -126,6 +126,18 @@ constexpr FieldEntry kFields[] = {
     {"prompt_embeds", kNeutral, "", ""},
     {"dimensions", kNeutral, "", "Embeddings have the model's own size"},
     {"echo", kNeutral, "false", "It is a field of /v1/completions"},
+    // What other servers call by another name.
+    {"max_new_tokens", kNeutral, "", "Use max_tokens"},
+    {"min_new_tokens", kNeutral, "0", "Use min_tokens"},
+    {"stop_sequences", kNeutral, "[]", "Use stop"},
+    {"no_stop_trim", kNeutral, "false", "Use include_stop_str_in_output"},
+    {"regex", kNeutral, "\"\"", "Use guided_regex or structured_outputs"},
+    {"ebnf", kNeutral, "\"\"", "Use response_format, guided_regex or guided_choice"},
+    {"stop_regex", kNeutral, "[]", "Use stop, which takes strings"},
+    {"do_sample", kNeutral, "true", "Use temperature, where 0 is greedy"},
+    {"num_beams", kNeutral, "1", ""},
+    {"no_repeat_ngram_size", kNeutral, "0", "Use repetition_penalty or frequency_penalty"},
+    {"custom_logit_processor", kNeutral, "", ""},
 };
 
 bool same_neutral(const Json& value, const char* neutral) {

@@ -53,8 +53,10 @@ Parsed<EmbeddingRequest> parse_embedding_request(std::string_view body) {
   request.base64 = format == "base64";
   if (!request.base64 && format != "float")
     reader.fail("encoding_format", "'encoding_format' must be float or base64.");
+  request.add_special_tokens = reader.boolean("add_special_tokens").value_or(true);
   request.priority = static_cast<int>(reader.integer("priority", INT_MIN, INT_MAX).value_or(0));
-  check_fields(reader, *json, {LORALEI_MODEL_FIELDS, "input", "encoding_format", "priority"}, request.unknown_fields);
+  check_fields(reader, *json, {LORALEI_MODEL_FIELDS, "input", "encoding_format", "add_special_tokens", "priority"},
+               request.unknown_fields);
   if (reader.failed()) return reader.error();
   return request;
 }

@@ -126,6 +126,7 @@ struct ChatRequest {
   WireToolChoice tool_choice = WireToolChoice::kAuto;
   std::string tool_choice_name;  // kFunction
   bool parallel_tool_calls = true;
+  bool add_special_tokens = false;  // those of the tokenizer, besides the template's
 };
 
 // Text, or token ids when `is_tokens`.
@@ -146,6 +147,7 @@ struct EmbeddingRequest {
   ModelRef model;
   std::vector<PromptInput> inputs;  // never empty
   bool base64 = false;
+  bool add_special_tokens = true;
   int priority = 0;
   std::vector<std::string> unknown_fields;
 };

@@ -183,6 +183,39 @@ TEST(Requests, FieldsWithoutMeaningUnsupportedAndUnknown) {
   EXPECT_EQ(completion_param(R"("logits_processors":["x"])"), "logits_processors");
 }
 
+TEST(Requests, OtherServersNamesAreToldTheirNameHere) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("regex":"a+")", "guided_regex"},
+      {R"("ebnf":"root ::= \"a\"")", "response_format"},
+      {R"("stop_regex":"a+")", "Use stop"},
+      {R"("max_new_tokens":5)", "max_tokens"},
+      {R"("min_new_tokens":5)", "min_tokens"},
+      {R"("no_repeat_ngram_size":3)", "repetition_penalty"},
+      {R"("stop_sequences":["x"])", "Use stop"},
+      {R"("do_sample":false)", "temperature"},
+      {R"("no_stop_trim":true)", "include_stop_str_in_output"},
+  };
+  for (const auto& [json, advice] : cases) {
+    for (const ApiError& error :
+         {parse_chat_request(chat(json)).error(), parse_completion_request(completion(json)).error()}) {
+      EXPECT_EQ(error.status, 400);
+      EXPECT_EQ(error.code, "unsupported_parameter");
+      EXPECT_NE(error.message.find(advice), std::string::npos) << error.message;
+    }
+  }
+  const char* neutral = R"("regex":null,"no_repeat_ngram_size":0,"do_sample":true,"stop_sequences":[],"num_beams":1)";
+  EXPECT_EQ(chat_param(neutral), "");
+}
+
+TEST(Requests, SpecialTokensAreTheClientsChoice) {
+  EXPECT_FALSE(parse_chat_request(chat(""))->add_special_tokens);
+  EXPECT_TRUE(parse_chat_request(chat(R"("add_special_tokens":true)"))->add_special_tokens);
+  EXPECT_TRUE(parse_completion_request(completion(""))->add_special_tokens);
+  EXPECT_TRUE(parse_embedding_request(R"({"input":"a"})")->add_special_tokens);
+  EXPECT_FALSE(parse_embedding_request(R"({"input":"a","add_special_tokens":false})")->add_special_tokens);
+  EXPECT_EQ(chat_param(R"("add_special_tokens":1)"), "add_special_tokens");
+}
+
 // Names are counted and told once each: with its place a field of every message would be as many names.
 TEST(Requests, UnknownFieldsOfMessagesHaveOneName) {
   auto r = parse_chat_request(R"({"messages":[{"role":"user","content":"a","cache_control":1},
