@@ -88,13 +88,12 @@ bool ApiServer::shutdown(int64_t timeout_ms) {
   begin_drain();
   const int64_t until_ns = clock_.now_ns() + timeout_ms * 1'000'000;
   const bool all_done = dispatcher_.wait_idle(timeout_ms);
-  engine_.stop();  // what is left ends with "cancelled", which its clients are told
-  dispatcher_.wait_idle(kCloseGraceMs);
+  engine_.stop();      // what is left ends with "cancelled"
+  dispatcher_.stop();  // which its clients are told; nothing comes up any more
   // A long answer to a slow reader takes its time, too.
   const int64_t left_ms = (until_ns - clock_.now_ns()) / 1'000'000;
   const int cut = http_ ? http_->stop(std::max(kCloseGraceMs, left_ms)) : 0;
   pool_.stop();
-  dispatcher_.stop();
   return all_done && cut == 0;
 }
 

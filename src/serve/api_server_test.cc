@@ -373,11 +373,13 @@ class LongAnswerTest : public ApiTest {
 TEST_F(LongAnswerTest, ShutdownLetsASlowReaderFinish) {
   auto down = std::async(std::launch::async, [&] { return server->shutdown(30'000); });
   EXPECT_EQ(down.wait_for(std::chrono::milliseconds(1500)), std::future_status::timeout);
+  const int64_t looks = engine.looks;
   const auto answer = reader->read_raw();
   ASSERT_TRUE(answer.ok()) << answer.error().message;
   EXPECT_TRUE(answer->ends_with("}")) << answer->size();
   EXPECT_GT(answer->size(), 32'000'000u);
   EXPECT_TRUE(down.get());
+  EXPECT_EQ(engine.looks, looks) << "nobody asks a stopped engine for more";
 }
 
 TEST_F(LongAnswerTest, ShutdownTellsWhenItCutAnAnswer) { EXPECT_FALSE(server->shutdown(10)); }

@@ -37,7 +37,7 @@ void Dispatcher::remove(RequestId id) {
   if (known == sinks_.end()) return;
   last = std::move(known->second);
   sinks_.erase(known);
-  if (sinks_.empty()) idle_.notify_all();
+  if (idle()) idle_.notify_all();
 }
 
 size_t Dispatcher::running() const {
@@ -58,6 +58,7 @@ Result<uint64_t> Dispatcher::send(Command command, ReplyCallback done) {
   if (status.ok()) return ticket;
   std::lock_guard lock(mutex_);
   replies_.erase(ticket);
+  if (idle()) idle_.notify_all();
   return std::move(status).error();
 }
 
@@ -66,7 +67,7 @@ template Result<uint64_t> Dispatcher::send(MemoryCommand, ReplyCallback);
 
 bool Dispatcher::wait_idle(int64_t timeout_ms) {
   std::unique_lock lock(mutex_);
-  return idle_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return sinks_.empty(); });
+  return idle_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return idle(); });
 }
 
 void Dispatcher::stop() {
@@ -109,10 +110,12 @@ void Dispatcher::deliver(EngineOutput output) {
       std::lock_guard lock(mutex_);
       const auto known = replies_.find(reply.ticket);
       if (known == replies_.end()) continue;
-      done = std::move(known->second);
-      replies_.erase(known);
+      done = std::move(known->second);  // its place is kept: until it has run, and sent what it sends, nothing is idle
     }
     done(reply);
+    std::lock_guard lock(mutex_);
+    replies_.erase(reply.ticket);
+    if (idle()) idle_.notify_all();
   }
   for (TokenEvent& event : output.tokens) {
     std::shared_ptr<EventSink> sink;

@@ -49,7 +49,7 @@ class Dispatcher {
   }
   // Answers the ticket, for Engine::cancel_memory.
   Result<uint64_t> command(MemoryCommand command, ReplyCallback done) { return send(command, std::move(done)); }
-  // Waits until no sink is left or the time is over; true when none is left.
+  // Waits until no sink is left and no reply is owed, or the time is over; true when that is so.
   bool wait_idle(int64_t timeout_ms);
   void stop();
 
@@ -57,13 +57,14 @@ class Dispatcher {
   template <typename Command>
   Result<uint64_t> send(Command command, ReplyCallback done);
   void run();
+  bool idle() const { return sinks_.empty() && replies_.empty(); }
   void deliver(EngineOutput output);
   void tick(int64_t now_ns);
 
   Engine& engine_;
   const Clock& clock_;
   mutable std::mutex mutex_;
-  std::condition_variable idle_;
+  std::condition_variable idle_;  // idle() holds
   std::unordered_map<RequestId, std::shared_ptr<EventSink>> sinks_;
   std::unordered_map<uint64_t, ReplyCallback> replies_;
   uint64_t last_id_ = 0;

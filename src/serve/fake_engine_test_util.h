@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -118,6 +119,7 @@ class FakeEngine final : public Engine {
   }
   EngineOutput wait_output(int64_t timeout_ns) override {
     std::unique_lock lock(mutex_);
+    ++looks;
     changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
                       [&] { return !output_.tokens.empty() || !output_.replies.empty() || stopped_; });
     EngineOutput out = std::move(output_);
@@ -191,6 +193,7 @@ class FakeEngine final : public Engine {
     });
   }
   std::vector<AdapterCommand> commands;
+  std::atomic<int64_t> looks{0};  // calls of wait_output
 
  private:
   bool replaced(const Submit& request) const {
