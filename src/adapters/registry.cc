@@ -121,7 +121,8 @@ void AdapterRegistry::unload(uint64_t ticket, const std::string& name) {
   const auto found = entries_.find(name);
   if (found == entries_.end()) return reply(ticket, not_found("no adapter named \"" + name + "\" is registered"));
   Entry& entry = *found->second;
-  reply_all(entry, Error{ErrorCode::kCancelled, "adapter \"" + name + "\" was unloaded before it was ready"});
+  reply_all(entry, Error{ErrorCode::kCancelled,
+                         "adapter \"" + name + "\" was unloaded before it was ready; load it again if it is wanted"});
   const bool reading = entry.job != 0 && jobs_[entry.job].read;
   if (entry.version == nullptr && reading) jobs_[entry.job].unload_tickets.push_back(ticket);
   if (entry.version == nullptr && !reading) reply(ticket, {});

@@ -119,8 +119,9 @@ TokenEvent& EngineLoop::new_event(Sequence& sequence) {
 void EngineLoop::commit_token(Sequence& sequence, const RowSample& sample) {
   const Request& request = *sequence.request;
   if (sample.token == kNoToken && sequence.grammar != nullptr && sequence.grammar->too_ambiguous()) {
-    return end(sequence, EndReason::kError,
-               too_large("the form can be read in too many ways at once to be followed; write the pattern or schema "
+    return end(
+        sequence, EndReason::kError,
+        invalid_argument("the form can be read in too many ways at once to be followed; write the pattern or schema "
                          "with fewer alternatives that begin alike, and smaller counts behind them"));
   }
   if (sample.token == kNoToken) {

@@ -110,7 +110,7 @@ void EngineLoop::end_all(std::vector<Message>& messages, EngineOutput& output) {
   std::sort(all.begin(), all.end(), [](const Request* a, const Request* b) { return a->order < b->order; });
   for (Request* request : all) end_request(*request, EndReason::kCancelled, {});
   forget_ended();
-  registry_.fail_outstanding({ErrorCode::kCancelled, "the server is stopping"});
+  registry_.fail_outstanding({ErrorCode::kUnavailable, "the server is stopping"});
   collect_replies();
   output_ = nullptr;
 }

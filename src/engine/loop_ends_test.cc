@@ -2,8 +2,10 @@
 // Scenarios of the engine loop: how requests end.
 #include <gtest/gtest.h>
 
+#include "base/prng.h"
 #include "engine/loop.h"
 #include "engine/loop_world.h"
+#include "sampling/grammar.h"
 
 namespace loralei {
 namespace {
@@ -54,6 +56,36 @@ TEST(EngineLoopEnds, RefusalsNameTheReason) {
   EXPECT_EQ(world.record(scaled).last.error.code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(world.record(token).last.error.code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(world.record(fine).end, EndReason::kLength);
+  world.expect_nothing_held();
+}
+
+// A letter may begin any of ten counts of forty letters, beside the text that goes on: every token leads to sets of
+// hundreds of states that no other token leads to.
+TEST(EngineLoopEnds, AFormThatIsGivenUpIsTheRequestsFault) {
+  GrammarBuilder builder;
+  const GrammarRuleId root = builder.add_rule();
+  builder.add_range(builder.start(root), 'a', 'z', builder.start(root));
+  for (uint8_t last = 'e'; last <= 'w'; last += 2) {
+    GrammarStateId state = builder.range(builder.start(root), 'a', last);
+    for (int i = 1; i < 40; ++i) state = builder.range(state, 'a', 'z');
+    builder.end_rule(state);
+  }
+  Prng letters(7);
+  std::vector<GrammarToken> tokens{{kEos, "", GrammarToken::Kind::kEnd}};
+  for (int32_t id = 1; id < kVocab; ++id) {
+    if (id == kEos) continue;
+    GrammarToken& token = tokens.emplace_back(GrammarToken{id, ""});
+    for (int i = 0; i < 500; ++i) token.bytes += static_cast<char>('a' + letters.below(26));
+  }
+  World world;
+  Submit submit = simple(10, 5, 1);
+  submit.sampling.grammar = std::move(std::move(builder).finish(root)).value();
+  submit.sampling.vocab_trie = std::move(VocabTrie::build(std::move(tokens), kVocab)).value();
+  const RequestId id = world.submit(submit);
+  world.run();
+  EXPECT_EQ(world.record(id).end, EndReason::kError);
+  EXPECT_EQ(world.record(id).last.error.code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(world.record(id).last.error.message.find("fewer alternatives"), std::string::npos);
   world.expect_nothing_held();
 }
 
@@ -124,7 +156,7 @@ TEST(EngineLoopEnds, EndAllEndsEverythingOnce) {
   world.loop->end_all(world.messages, output);
   world.take(output);
   for (uint64_t id = 1; id <= 6; ++id) EXPECT_EQ(world.record(RequestId{id}).end, EndReason::kCancelled);
-  EXPECT_EQ(world.replies.back().status.error().code, ErrorCode::kCancelled);
+  EXPECT_EQ(world.replies.back().status.error().code, ErrorCode::kUnavailable);
   world.expect_nothing_held();
 }
 

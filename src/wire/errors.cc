@@ -16,7 +16,7 @@ constexpr ErrorRow kRows[] = {
     {404, "not_found_error", nullptr},                 // kNotFound
     {413, kInvalid, "too_large"},                      // kTooLarge
     {429, "rate_limit_error", "rate_limit_exceeded"},  // kOverloaded
-    {499, "cancelled_error", "cancelled"},             // kCancelled: nobody is left to read it
+    {409, kInvalid, "cancelled"},                      // kCancelled: another request undid what this one asked for
     {504, "timeout_error", "timeout"},                 // kDeadline
     {503, "unavailable_error", "unavailable"},         // kUnavailable
     {503, "unavailable_error", "replaced"},            // kReplaced

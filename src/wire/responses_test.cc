@@ -30,6 +30,7 @@ TEST(Errors, EveryCodeHasARow) {
     EXPECT_TRUE(body["error"].contains("type") && body["error"].contains("code"));
   }
   EXPECT_EQ(error_row(ErrorCode::kNotFound).status, 404);
+  EXPECT_EQ(error_row(ErrorCode::kCancelled).status, 409);
   EXPECT_EQ(error_row(ErrorCode::kOverloaded).status, 429);
   EXPECT_EQ(error_row(ErrorCode::kUnauthenticated).status, 401);
   EXPECT_EQ(error_row(ErrorCode::kForbidden).status, 403);
