@@ -353,6 +353,30 @@ struct PlainGemvArgs {
 };
 Status plain_gemv(CudaStream& stream, const PlainGemvArgs& args);
 
+// The same on matrix units, for bf16 inputs and up to kThinTargets weights of one width and format for which
+// has_thin_gemm() holds; they are read once. 1 to kThinRows rows; x and its rows begin at multiples of 16 bytes.
+// Products are exact (f16 weights enter as two bf16 numbers each), sums f32 in an order that the width alone fixes: a
+// row's bits are the same for any number of rows and targets.
+inline constexpr int32_t kThinRows = 64;
+inline constexpr int32_t kThinTargets = 3;
+struct ThinTarget {
+  DeviceWeight w;
+  const float* bias = nullptr;
+  float* y = nullptr;
+  int64_t y_stride = 0;
+};
+struct ThinGemmArgs {
+  const void* x = nullptr;  // bf16
+  int64_t x_stride = 0;
+  int32_t rows = 0;
+  ThinTarget targets[kThinTargets];
+  int32_t target_count = 0;
+  bool accumulate = false;
+};
+// bf16 or f16 in plain layout, 32 numbers a row at least, every row at a multiple of 16 bytes.
+bool has_thin_gemm(const DeviceWeight& w);
+Status thin_gemm(CudaStream& stream, const ThinGemmArgs& args);
+
 // --- sampling: one token a row, as sampling/sampler.h chooses it from logits that were already adjusted (penalties,
 // bias, masks): temperature, top-k, top-p, min-p, then the inverse of the cumulated distribution at
 // uniform_at(seed, choice, position), best first where top-k or top-p cuts off, else by id. Greedy (temperature 0 or

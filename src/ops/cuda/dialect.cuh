@@ -23,12 +23,18 @@
 #define KERNEL
 #define DEVICE inline
 #define BLOCK_LIMIT(threads)
+#define GRID_CONSTANT
+#define BLOCK_LIMITS(threads, blocks)
 #else
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #define KERNEL __global__
 #define DEVICE __device__ __forceinline__
 #define BLOCK_LIMIT(threads) __launch_bounds__(threads)
+// Of a kernel's argument that is indexed at run time.
+#define GRID_CONSTANT __grid_constant__
+// So few registers that so many blocks are under way on a multiprocessor.
+#define BLOCK_LIMITS(threads, blocks) __launch_bounds__(threads, blocks)
 #endif
 
 namespace loralei::cuda {
@@ -109,6 +115,13 @@ T atomicAdd(T* at, T value) {
   return std::exchange(*at, *at + value);
 }
 
+template <typename T>
+T __ldg(const T* from) {
+  return *from;
+}
+// 16 bytes that nobody writes while the kernel runs and this multiprocessor does not read again.
+inline uint4 load_once(const uint4* from) { return *from; }
+
 inline float __expf(float x) { return std::exp(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline void sincosf(float x, float* s, float* c) { *s = std::sin(x), *c = std::cos(x); }
@@ -178,6 +191,13 @@ __device__ __forceinline__ std::byte* shared_bytes() {
 DEVICE float f16_to_float(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 DEVICE uint16_t float_to_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
 
+DEVICE uint4 load_once(const uint4* from) {
+  uint4 words;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "l"(from));
+  return words;
+}
 DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
