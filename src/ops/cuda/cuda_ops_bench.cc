@@ -4,9 +4,10 @@
 // Ceilings first (cuda_probe.h): bytes read a second and operations a second of a large bf16 product.
 // Then the shapes of a 7 B model (hidden 4096, ffn 11008, 32 heads of 128): products of few rows, attention, LoRA
 // across batch, rank and how requests share adapters, sampling. A row is the median of several runs of a captured
-// graph; weights take turns so that the second-level cache does not hold them. What --batch-invariant costs: 64 rows in
-// groups of eight beside the large product, a prefill's attention row by row beside that in tiles. --smoke: tiny sizes,
-// to see it run.
+// graph; weights, adapters and caches take turns so that the second-level cache does not hold them. bf16 weights go
+// through thin_gemm, and beside it through the GEMV and the library, whose place it takes. What --batch-invariant
+// costs: weights in tiles in groups of eight rows, a prefill's attention row by row beside that in tiles. --smoke: tiny
+// sizes, to see it run.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -23,6 +24,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/cuda_probe.h"
+#include "ops/cuda/gemm.h"
 #include "ops/cuda/lora_plan.h"
 #include "tensor/codec.h"
 #include "tensor/tile_layout.h"
@@ -33,7 +35,7 @@ namespace {
 struct Sizes {
   int32_t hidden = 4096, ffn = 11008, heads = 32, head_dim = 128, vocab = 32000, prompt = 2048;
   CudaProbeSizes probe;
-  int64_t turns_bytes = int64_t{256} << 20;  // weights that take turns, at least
+  int64_t turns_bytes = int64_t{256} << 20;  // of what takes turns, at least
   int calls = 20, runs = 7;                  // in a graph, of a graph
 };
 constexpr Sizes kSmoke{
@@ -101,13 +103,18 @@ class Bench {
     return reinterpret_cast<float*>(held_.back().data());
   }
 
-  // Median seconds of one call(turn).
-  Result<double> seconds(const std::function<Status(int turn)>& call) {
+  // How many copies of so many bytes take turns.
+  int turns_of(int64_t bytes) const {
+    return static_cast<int>(std::max<int64_t>(1, (sizes_.turns_bytes + bytes - 1) / bytes));
+  }
+  // Median seconds of one call(turn), turn below `turns`.
+  Result<double> seconds(const std::function<Status(int turn)>& call, int turns = 1) {
+    const int calls = (sizes_.calls + turns - 1) / turns * turns;
     TRY(call(0));
     TRY(stream_.synchronize());
     CudaGraph graph;
     TRY(graph.begin_capture(stream_));
-    for (int i = 0; i < sizes_.calls; ++i) TRY(call(i));
+    for (int i = 0; i < calls; ++i) TRY(call(i % turns));
     TRY(graph.end_capture(stream_));
     std::vector<double> times;
     for (int run = 0; run <= sizes_.runs; ++run) {
@@ -116,7 +123,7 @@ class Bench {
       TRY(stream_.record(to_));
       TRY(stream_.synchronize());
       TRY_ASSIGN(const double ms, elapsed_ms(from_, to_));
-      if (run > 0 || sizes_.runs == 1) times.push_back(ms * 1e-3 / sizes_.calls);
+      if (run > 0 || sizes_.runs == 1) times.push_back(ms * 1e-3 / calls);
     }
     std::nth_element(times.begin(), times.begin() + std::ssize(times) / 2, times.end());
     return std::max(times[times.size() / 2], 1e-9);
@@ -153,7 +160,7 @@ class Bench {
     for (const DType dtype : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K}) {
       for (const auto& [out, in] : shapes) {
         if (dtype == DType::kQ4_K && in % 256 != 0) continue;
-        for (const int32_t rows : {1, 8, 64}) TRY(few_rows_of(dtype, out, in, rows));
+        for (const int32_t rows : {1, 8, 32, 64}) TRY(few_rows_of(dtype, out, in, rows));
       }
     }
     return {};
@@ -161,7 +168,7 @@ class Bench {
   Status few_rows_of(DType dtype, int32_t out, int32_t in, int32_t rows) {
     const bool tiled = dtype != DType::kBF16;
     const int64_t bytes = matrix_bytes(dtype, tiled ? LayoutId::kTile16 : LayoutId::kPlain, out, in);
-    const auto turns = static_cast<int>(std::max<int64_t>(1, (sizes_.turns_bytes + bytes - 1) / bytes));
+    const int turns = turns_of(bytes);
     std::vector<std::byte*> weights;
     for (int turn = 0; turn < turns; ++turn) {
       TRY_ASSIGN(std::byte* const one, memory(bytes));
@@ -170,53 +177,76 @@ class Bench {
     TRY_ASSIGN(std::byte* const x, memory(int64_t{rows} * in * 4));
     TRY_ASSIGN(float* const y, floats(int64_t{rows} * out));
     const auto weight = [&](int turn) {
-      return DeviceWeight{weights[static_cast<size_t>(turn % turns)], dtype,
-                          tiled ? LayoutId::kTile16 : LayoutId::kPlain, out, in};
+      return DeviceWeight{weights[static_cast<size_t>(turn)], dtype, tiled ? LayoutId::kTile16 : LayoutId::kPlain, out,
+                          in};
     };
     const auto in_groups = [&](auto&& launch) -> Status {  // launch(first row, rows)
       for (int32_t row = 0; row < rows; row += kGemvRows) TRY(launch(row, std::min(kGemvRows, rows - row)));
       return {};
     };
-    double taken = 0;
+    const auto measure = [&](const std::string& way, const std::function<Status(int turn)>& call) -> Status {
+      TRY_ASSIGN(const double taken, seconds(call, turns));
+      print(std::string("few rows ") + dtype_info(dtype).name + " [" + std::to_string(out) + ", " + std::to_string(in) +
+                "] x " + std::to_string(rows) + way,
+            taken, static_cast<double>(bytes), 0);
+      return {};
+    };
     if (tiled) {
       TRY_ASSIGN(std::byte* const q, memory(int64_t{rows} * in));
       TRY_ASSIGN(float* const d, floats(int64_t{rows} * in / 32));
       TRY_ASSIGN(float* const sums, floats(int64_t{rows} * in / 32));
-      TRY_ASSIGN(taken, seconds([&](int turn) {
-                   return in_groups([&](int32_t row, int32_t count) {
-                     const int64_t blocks = int64_t{row} * in / 32;
-                     return tile_gemv(
-                         stream_, {.x = {reinterpret_cast<int8_t*>(q) + int64_t{row} * in, d + blocks, sums + blocks},
-                                   .rows = count,
-                                   .w = weight(turn),
-                                   .y = y + int64_t{row} * out,
-                                   .y_stride = out});
-                   });
-                 }));
+      TRY(measure("", [&](int turn) {
+        return in_groups([&](int32_t row, int32_t count) {
+          const int64_t blocks = int64_t{row} * in / 32;
+          return tile_gemv(stream_, {.x = {reinterpret_cast<int8_t*>(q) + int64_t{row} * in, d + blocks, sums + blocks},
+                                     .rows = count,
+                                     .w = weight(turn),
+                                     .y = y + int64_t{row} * out,
+                                     .y_stride = out});
+        });
+      }));
     } else {
-      TRY_ASSIGN(taken, seconds([&](int turn) {
-                   return in_groups([&](int32_t row, int32_t count) {
-                     return plain_gemv(stream_, {.x = x + int64_t{row} * in * 2,
-                                                 .x_stride = in,
-                                                 .rows = count,
-                                                 .w = weight(turn),
-                                                 .y = y + int64_t{row} * out,
-                                                 .y_stride = out});
-                   });
-                 }));
+      TRY(measure("", [&](int turn) {
+        return thin_gemm(stream_, {.x = x,
+                                   .x_stride = in,
+                                   .rows = rows,
+                                   .targets = {{.w = weight(turn), .y = y, .y_stride = out}},
+                                   .target_count = 1});
+      }));
+      TRY(measure(", GEMV", [&](int turn) {
+        return in_groups([&](int32_t row, int32_t count) {
+          return plain_gemv(stream_, {.x = x + int64_t{row} * in * 2,
+                                      .x_stride = in,
+                                      .rows = count,
+                                      .w = weight(turn),
+                                      .y = y + int64_t{row} * out,
+                                      .y_stride = out});
+        });
+      }));
+      if (rows > kGemvRows) {
+        TRY_ASSIGN(Gemm gemm, Gemm::open());
+        TRY(measure(", library", [&](int turn) {
+          return gemm.run(stream_, {.shape = {in, out},
+                                    .x = x,
+                                    .x_stride = in,
+                                    .rows = rows,
+                                    .w = weight(turn).data,
+                                    .y = y,
+                                    .y_stride = out});
+        }));
+      }
     }
-    print(std::string("few rows ") + dtype_info(dtype).name + " [" + std::to_string(out) + ", " + std::to_string(in) +
-              "] x " + std::to_string(rows),
-          taken, static_cast<double>(bytes), 0);
     forget();
     return {};
   }
 
-  // A cache of `sequences` sequences of `length` positions, blocks one after the other, one layer.
+  // A cache of `sequences` sequences of `length` positions, blocks one after the other, one layer; caches that take
+  // turns lie one behind the other.
   struct Cache {
     DeviceKv kv;
     int32_t blocks_each = 0;
     int64_t bytes = 0;
+    int turns = 1;
   };
   Result<Cache> cache(int32_t sequences, int32_t length) {
     Cache made;
@@ -226,7 +256,8 @@ class Bench {
     made.kv.kv_stride_bytes = head * sizes_.heads;
     made.kv.layer_stride_bytes = made.kv.block_stride_bytes = 2 * made.kv.kv_stride_bytes;
     made.bytes = made.kv.block_stride_bytes * made.blocks_each * sequences;
-    TRY_ASSIGN(made.kv.base, memory(made.bytes));
+    made.turns = turns_of(made.bytes);
+    TRY_ASSIGN(made.kv.base, memory(made.bytes * made.turns));
     return made;
   }
 
@@ -259,7 +290,12 @@ class Bench {
                                  .positions_max = length,
                                  .scratch = scratch,
                                  .rows = {sequences, d_positions, d_tables, d_blocks}};
-        TRY_ASSIGN(const double taken, seconds([&](int) { return attention(stream_, args); }));
+        const auto call = [&](int turn) {
+          AttentionArgs turned = args;
+          turned.kv.base += turn * made.bytes;
+          return attention(stream_, turned);
+        };
+        TRY_ASSIGN(const double taken, seconds(call, made.turns));
         print("attention, decode, " + std::to_string(sequences) + " x " + std::to_string(length) + " positions", taken,
               static_cast<double>(made.bytes), 0);
         forget();
@@ -333,21 +369,25 @@ class Bench {
     }
     std::sort(slot_of.begin(), slot_of.end());
     std::vector<LoraSegment> segments;
-    for (int32_t row = 0; row < rows; ++row) {
-      const int32_t slot = slot_of[static_cast<size_t>(row)];
-      if (segments.empty() || segments.back().slot != slot) segments.push_back({row, 0, slot, 1.0f});
+    for (int32_t row = 0, last = -1; row < rows; ++row) {
+      int32_t& slot = slot_of[static_cast<size_t>(row)];
+      if (slot != last) segments.push_back({row, 0, static_cast<int32_t>(segments.size()), 1.0f});
+      last = slot;
+      slot = segments.back().slot;  // none is without rows
       ++segments.back().row_count;
     }
-    const int64_t factor_bytes = int64_t{rank} * width * 2;
+    const auto slots = static_cast<int64_t>(segments.size());
+    const int64_t factor_bytes = int64_t{rank} * width * 2, bytes = 2 * factor_bytes * kTargets * slots;
+    const int turns = turns_of(bytes);
     LoraArgs args{.x_stride = width, .in = width, .target_count = kTargets, .entries = rows, .rank_max = rank};
     PaddedLoraArgs padded{.x_stride = width, .in = width, .rows = rows, .target_count = kTargets, .rank = rank};
     for (int32_t t = 0; t < kTargets; ++t) {
-      TRY_ASSIGN(std::byte* const factors, memory(2 * factor_bytes * rows));
-      std::vector<DeviceLora> sources(static_cast<size_t>(rows));
-      for (int32_t slot = 0; slot < rows; ++slot) {
-        DeviceLora& source = sources[static_cast<size_t>(slot)];
-        source.a = factors + 2 * factor_bytes * slot;
-        source.b_t = factors + 2 * factor_bytes * slot + factor_bytes;
+      TRY_ASSIGN(std::byte* const factors, memory(2 * factor_bytes * slots * turns));
+      std::vector<DeviceLora> sources(static_cast<size_t>(slots * turns));
+      for (size_t i = 0; i < sources.size(); ++i) {
+        DeviceLora& source = sources[i];
+        source.a = factors + 2 * factor_bytes * static_cast<int64_t>(i);
+        source.b_t = static_cast<const std::byte*>(source.a) + factor_bytes;
         source.scaling = 0.01f;
         source.rank = rank;
         source.in = source.out = width;
@@ -372,15 +412,20 @@ class Bench {
     TRY_ASSIGN(padded.scales, upload(std::vector<float>(static_cast<size_t>(rows), 1.0f)));
     args.x = padded.x = x;
     args.v = padded.v = v;
-    const double bytes = 2.0 * static_cast<double>(factor_bytes) * kTargets * static_cast<double>(segments.size());
     const std::string label = "rank " + std::to_string(rank) + ", " + std::to_string(rows) + " rows, " + name;
-    TRY_ASSIGN(const double grouped, seconds([&](int) { return lora(stream_, args); }));
-    print("LoRA q k v, " + label, grouped, bytes, 0);
-    TRY_ASSIGN(const double each_padded, seconds([&](int) -> Status {
-                 TRY(lora_padded_shrink(stream_, padded));
-                 return lora_padded_expand(stream_, padded);
-               }));
-    print("LoRA q k v padded, " + label, each_padded, bytes, 0);
+    const auto turned = [&](auto given, int turn) {
+      for (int32_t t = 0; t < kTargets; ++t) given.targets[t].sources += turn * slots;
+      return given;
+    };
+    TRY_ASSIGN(const double grouped, seconds([&](int turn) { return lora(stream_, turned(args, turn)); }, turns));
+    print("LoRA q k v, " + label, grouped, static_cast<double>(bytes), 0);
+    const auto by_padded = [&](int turn) -> Status {
+      const PaddedLoraArgs its = turned(padded, turn);
+      TRY(lora_padded_shrink(stream_, its));
+      return lora_padded_expand(stream_, its);
+    };
+    TRY_ASSIGN(const double each_padded, seconds(by_padded, turns));
+    print("LoRA q k v padded, " + label, each_padded, static_cast<double>(bytes), 0);
     forget();
     return {};
   }
