@@ -10,7 +10,7 @@
 // device; borrows nothing but the log after create(). Invariants: a row's logits depend on its tokens, adapters and KV
 // alone, bit for bit among steps of the same kernel class (cuda_products.h: few or many rows; step_tables.h: attention
 // row by row or in tiles), which the host's Model promises for all steps; with `batch_invariant` there is one class
-// (products by GEMVs, attention row by row), and that promise is kept here too; recorded or not is the same bits. No
+// (products of few rows, attention row by row), and that promise is kept here too; recorded or not is the same bits. No
 // allocation in forward() but for a bucket's first two (the driver keeps a graph's nodes in memory of its own, not in
 // device_bytes()). Adapters are brought before their first step through adapters(); one that nobody brought is
 // uploaded, and waited for, in the step that uses it. An adapter that is uploaded, dropped or replaced needs no new
@@ -20,7 +20,7 @@
 // Full tensors that adapters replace (batch.overrides) are read by the rows of that adapter alone, from its copy on the
 // device. A step with such rows is launched kernel by kernel, never recorded; for all other rows of it the launches,
 // and so the bits, are those of a step without. A head of an adapter's own, and its trained tokens in the head, go
-// through GEMVs whatever the rows: one class.
+// through the products of few rows whatever the rows: one class.
 //
 // Not supported, and refused with a sentence: weights that stream from disk, vocabularies beyond vocab_max(). Host
 // deltas are waited for at the step's start, not at their layer. Failure: create() says what is needed and what is

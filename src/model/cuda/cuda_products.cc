@@ -2,6 +2,7 @@
 #include "model/cuda/cuda_products.h"
 
 #include <algorithm>
+#include <array>
 
 #include "model/cuda/cuda_kv.h"
 
@@ -17,6 +18,9 @@ int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; 
 bool in_tiles(const DeviceWeight& w) { return w.layout == LayoutId::kTile16; }
 // A GEMV reads it as it is.
 bool read_plain(const DeviceWeight& w) { return !is_quantised(w.dtype); }
+bool thin(const DeviceWeight& w, const CudaInput& input) {
+  return input.dtype == DType::kBF16 && cuda::has_thin_gemm(w);
+}
 // Its Gemm reads it as it is.
 bool gemm_as_is(const DeviceWeight& w) { return w.dtype == DType::kBF16; }
 
@@ -89,7 +93,8 @@ Result<CudaProducts> CudaProducts::create(std::span<const DeviceWeight> weights,
   TRY_ASSIGN(made.gemm_, cuda::Gemm::open(kWorkspaceBytes));
   for (const DeviceWeight& w : weights) {
     const int32_t panel = gemm_as_is(w) ? w.rows : std::min(panel_rows(w, options), w.rows);
-    for (int64_t rows = 2 * kFewRowsPlain; rows / 2 < options.rows_max; rows *= 2) {
+    const int32_t few = cuda::has_thin_gemm(w) ? kFewRows16 : kFewRowsPlain;
+    for (int64_t rows = 2 * few; rows / 2 < options.rows_max; rows *= 2) {
       for (const int32_t out : {panel, w.rows % panel}) {
         if (out == 0) continue;
         TRY(made.gemm_.prepare(gemm_shape(w, out), static_cast<int32_t>(rows)));
@@ -109,6 +114,33 @@ DType CudaProducts::input_type(std::span<const CudaProduct> products, int32_t ro
   const bool rounded = few(products, rows) && std::any_of(products.begin(), products.end(),
                                                           [](const auto& product) { return in_tiles(*product.w); });
   return rounded ? DType::kF32 : options_.activation;
+}
+
+// How many of the first products one thin_gemm takes.
+size_t CudaProducts::thin_together(std::span<const CudaProduct> products, const CudaInput& input) const {
+  if (!options_.one_class() && input.rows > kFewRows16) return 0;
+  size_t count = 0;
+  while (count < std::min<size_t>(products.size(), cuda::kThinTargets) && thin(*products[count].w, input) &&
+         products[count].w->dtype == products[0].w->dtype) {
+    ++count;
+  }
+  return count;
+}
+
+Status CudaProducts::run_thin(CudaStream& stream, const CudaInput& input, std::span<const cuda::ThinTarget> targets,
+                              bool accumulate) {
+  for (int32_t row = 0; row < input.rows; row += cuda::kThinRows) {
+    cuda::ThinGemmArgs args{.x = static_cast<const std::byte*>(input.x) + row * row_bytes(input.dtype, input.in),
+                            .x_stride = input.in,
+                            .rows = std::min(cuda::kThinRows, input.rows - row),
+                            .accumulate = accumulate};
+    for (cuda::ThinTarget target : targets) {
+      target.y += row * target.y_stride;
+      args.targets[args.target_count++] = target;
+    }
+    TRY(cuda::thin_gemm(stream, args));
+  }
+  return {};
 }
 
 // run(panel, first) for panels of the weights, decoded to the activations' type, in order.
@@ -132,13 +164,18 @@ Status CudaProducts::by_panels(CudaStream& stream, const CudaProduct& product, R
 // Outputs [first_output, first_output + w.rows) of a product, from plain weights `w`.
 Status CudaProducts::plain(CudaStream& stream, const CudaInput& input, const CudaProduct& product,
                            const DeviceWeight& w, int32_t first_output, bool accumulate) {
+  const float* const bias = product.bias == nullptr ? nullptr : product.bias + first_output;
+  if (product.columns == nullptr && thin(w, input)) {
+    const cuda::ThinTarget target{w, bias, product.y + first_output, product.y_stride};
+    return run_thin(stream, input, {&target, 1}, accumulate);
+  }
   for (int32_t row = 0; row < input.rows; row += cuda::kGemvRows) {
     TRY(cuda::plain_gemv(stream, {.x = static_cast<const std::byte*>(input.x) + row * row_bytes(input.dtype, input.in),
                                   .x_dtype = input.dtype,
                                   .x_stride = input.in,
                                   .rows = std::min(cuda::kGemvRows, input.rows - row),
                                   .w = w,
-                                  .bias = product.bias == nullptr ? nullptr : product.bias + first_output,
+                                  .bias = bias,
                                   .y = product.y + row * product.y_stride + first_output,
                                   .y_stride = product.y_stride,
                                   .accumulate = accumulate,
@@ -204,8 +241,18 @@ Status CudaProducts::run(CudaStream& stream, const CudaInput& input, std::span<c
                                   .in = input.in,
                                   .to = rounded_rows_}));
   }
-  for (const CudaProduct& product : products) {
-    TRY(use_gemv ? gemv(stream, input, product, accumulate) : gemm(stream, input, product, accumulate));
+  while (!products.empty()) {
+    const size_t together = thin_together(products, input);
+    if (together > 0) {
+      std::array<cuda::ThinTarget, cuda::kThinTargets> targets;
+      for (size_t i = 0; i < together; ++i) {
+        targets[i] = {*products[i].w, products[i].bias, products[i].y, products[i].y_stride};
+      }
+      TRY(run_thin(stream, input, {targets.data(), together}, accumulate));
+    } else {
+      TRY(use_gemv ? gemv(stream, input, products[0], accumulate) : gemm(stream, input, products[0], accumulate));
+    }
+    products = products.subspan(std::max<size_t>(together, 1));
   }
   return {};
 }
