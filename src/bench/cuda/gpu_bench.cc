@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpu_bench [--smoke] [--device N] [--cache-dir DIR] [--out DIR] make|PART...: the GPU suite (bench/gpu_suite.h)
-// without what `loralei bench` needs installed. `make` writes the model and adapters into --cache-dir (about 14 GB);
-// each PART prints its table and writes DIR/PART.md and DIR/PART.json. --smoke: tiny sizes, to see it run. Ends with 1
+// gpu_bench [--smoke] [--device N] [--memory-budget BYTES] [--cache-dir DIR] [--out DIR] make|PART...: the GPU suite
+// (bench/gpu_suite.h) without what `loralei bench` needs installed. `make` writes the model and adapters into
+// --cache-dir (about 14 GB); each PART prints its table and writes DIR/PART.md and DIR/PART.json. --memory-budget: the
+// host's, where the machine shows less free memory than it will give. --smoke: tiny sizes, to see it run. Ends with 1
 // when something could not be measured; a missed target is a line, not a failure.
 #include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 
+#include "base/units.h"
 #include "bench/gpu_suite.h"
 #include "engine/cuda/cuda_backend.h"
 #include "sys/cpu.h"
@@ -27,6 +29,7 @@ class LinesLog final : public LogSink {
 struct Flags {
   bool smoke = false;
   int device = 0;
+  int64_t memory_budget_bytes = 0;  // 0: what is free
   std::string cache_dir = "gpu-bench-files", out = ".";
   std::vector<std::string> parts;
 };
@@ -35,7 +38,8 @@ Result<Flags> parse(int argc, char** argv) {
   Flags flags;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    const bool takes_value = flag == "--device" || flag == "--cache-dir" || flag == "--out";
+    const bool takes_value =
+        flag == "--device" || flag == "--memory-budget" || flag == "--cache-dir" || flag == "--out";
     if (takes_value && i + 1 == argc) return invalid_argument(flag + " needs a value.");
     if (flag == "--smoke") {
       flags.smoke = true;
@@ -45,6 +49,8 @@ Result<Flags> parse(int argc, char** argv) {
       const auto [at, error] = std::from_chars(value.data(), end, flags.device);
       if (error != std::errc() || at != end || flags.device < 0)
         return invalid_argument("--device is a number from 0.");
+    } else if (flag == "--memory-budget") {
+      TRY_ASSIGN(flags.memory_budget_bytes, parse_bytes(argv[++i]));
     } else if (takes_value) {
       (flag == "--out" ? flags.out : flags.cache_dir) = argv[++i];
     } else if (flag.rfind("--", 0) == 0) {
@@ -75,6 +81,7 @@ GpuSuiteOptions suite_of(const Flags& flags) {
     probe = {.read_bytes = 1 << 16, .product = 32, .upload_bytes = 1 << 16, .calls = 1, .rounds = 1};
   }
   suite.cache_dir = flags.cache_dir;
+  suite.memory_budget_bytes = flags.memory_budget_bytes;
   suite.device = [ordinal = flags.device, probe](bool batch_invariant) {
     return cuda_factory({.ordinal = ordinal,
                          .batch_invariant = batch_invariant,
@@ -120,7 +127,8 @@ int main(int argc, char** argv) {
   const auto flags = loralei::parse(argc, argv);
   if (flags.ok()) return loralei::bench(*flags);
   std::fprintf(stderr,
-               "gpu_bench: %s\nusage: gpu_bench [--smoke] [--device N] [--cache-dir DIR] [--out DIR] make|PART...\n",
+               "gpu_bench: %s\nusage: gpu_bench [--smoke] [--device N] [--memory-budget BYTES] [--cache-dir DIR] "
+               "[--out DIR] make|PART...\n",
                flags.error().message.c_str());
   return 2;
 }
