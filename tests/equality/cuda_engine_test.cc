@@ -141,7 +141,7 @@ EngineHostOptions host_options() {
   options.engine.step_tokens = 16;
   options.engine.kv_dtype = DType::kF32;
   options.engine.adapter_rank_max = 16;
-  options.engine.memory_budget_bytes = int64_t{256} << 20;
+  options.engine.memory_budget_bytes = int64_t{2} << 30;  // a process with a driver in it takes some hundred MiB
   options.engine.adapter_bytes = 1 << 20;
   return options;
 }
