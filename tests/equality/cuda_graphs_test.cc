@@ -159,6 +159,79 @@ TEST_P(CudaGraphsRules, AnAdapterReplacedAtItsAddressIsTheNewOne) {
   EXPECT_EQ(graphs_.model->graphs().launched(), 4);
 }
 
+// The table of sources is made and copied where a step's adapters are others than before, or lie elsewhere; never for a
+// step that uses what the one before did.
+TEST_P(CudaGraphsRules, SourcesAreCopiedWhereTheyChange) {
+  uint64_t reloaded = 0;  // later versions of all
+  std::vector<AdapterVersionId> versions;
+  const auto versioned = [&](ModelBatch batch) {
+    versions.clear();
+    for (int32_t slot = 0; slot < batch.slots; ++slot) {
+      const auto of = [&](const Adapter* adapter) { return batch.sources[slot].pair == adapter->pairs.data(); };
+      const auto found = std::find_if(adapters_.begin(), adapters_.end(), of);
+      EXPECT_NE(found, adapters_.end());
+      versions.push_back(AdapterVersionId{1 + reloaded + static_cast<uint64_t>(found - adapters_.begin())});
+    }
+    batch.versions = versions;
+    return batch;
+  };
+  int at = 0;
+  const auto makes = [&](const std::vector<const Adapter*>& uses, const Change& change) {
+    const int64_t before = graphs_.model->sources_made();
+    std::vector<Span> spans;
+    for (size_t i = 0; i < uses.size(); ++i) {
+      spans.push_back(
+          token(static_cast<int>(i), at,
+                uses[i] == nullptr ? std::vector<AdapterRef>() : std::vector<AdapterRef>{{uses[i], 1.0f, 0}}));
+    }
+    ++at;
+    both(spans, change);
+    return graphs_.model->sources_made() - before;
+  };
+  const Adapter *one = adapters_[0], *two = adapters_[1], *three = adapters_.back();
+  EXPECT_EQ(makes({one, two, three}, versioned), 1);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(makes({one, two, three}, versioned), 0) << i;
+  EXPECT_EQ(makes({nullptr}, versioned), 0);
+  EXPECT_EQ(makes({one, nullptr, two, three, one}, versioned), 0) << "slots are those of before";
+  EXPECT_EQ(makes({one, three}, versioned), 1);
+  EXPECT_EQ(makes({one, nullptr, three}, versioned), 0);
+  reloaded = 100;
+  EXPECT_EQ(makes({one, three}, versioned), 1) << "other versions";
+  graphs_.model->adapters().drop(one->pairs.data(), one->pairs.size());
+  EXPECT_EQ(makes({one, three}, versioned), 1) << "it lies elsewhere";
+  EXPECT_EQ(makes({one, three}, versioned), 0);
+  // Three slots of a prompt's own, four of the bucket.
+  both({span(0, at, 2, {{one, 1.0f, 0}}), span(1, at, 1, {{two, 1.0f, 0}}), span(2, at, 1, {{three, 1.0f, 0}})},
+       versioned);
+  at += 2;
+  EXPECT_EQ(makes({one, two, three}, versioned), 1);
+  // Without versions nothing is known again.
+  EXPECT_EQ(makes({one, three}, {}), 1);
+  EXPECT_EQ(makes({one, three}, {}), 1);
+}
+
+// A step's adapters stay used though their table was not made anew: what comes then takes another's place.
+TEST_P(CudaGraphsRules, AdaptersOfAKnownTableAreInUse) {
+  CudaAdapters& adapters = graphs_.model->adapters();
+  adapters.begin_step();
+  const LoraPair* const pair = &*std::find_if(adapters_[0]->pairs.begin(), adapters_[0]->pairs.end(), present);
+  const LoraPair* const other = &*std::find_if(adapters_.back()->pairs.begin(), adapters_.back()->pairs.end(), present);
+  ASSERT_TRUE(adapters.ensure({&pair, 1}).ok());
+  std::vector<int32_t> slabs, now;
+  adapters.used(slabs);
+  EXPECT_EQ(slabs.size(), 1u);
+  const uint64_t generation = adapters.generation();
+  adapters.begin_step();
+  adapters.used(now);
+  EXPECT_TRUE(now.empty());
+  adapters.use(slabs);
+  adapters.used(now);
+  EXPECT_EQ(now, slabs);
+  EXPECT_EQ(adapters.generation(), generation);
+  ASSERT_TRUE(adapters.ensure({&other, 1}).ok());
+  EXPECT_NE(adapters.generation(), generation);
+}
+
 // Sums made by the host come with the tables of a step, longer and shorter ones.
 TEST_P(CudaGraphsRules, HostDeltasGoWithTheStep) {
   const ModelConfig& config = harness_->config();

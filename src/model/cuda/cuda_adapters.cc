@@ -61,6 +61,7 @@ CudaAdapters::Slab& CudaAdapters::place(Parts parts, int64_t offset, int64_t byt
   auto free = std::find_if(slabs_.begin(), slabs_.end(), absent);
   if (free == slabs_.end()) free = slabs_.emplace(slabs_.end());
   Slab& slab = *free;
+  ++generation_;
   slab = {.state = bytes > 0 ? State::kOnTheWay : State::kThere,
           .offset = offset,
           .bytes = bytes,
@@ -94,6 +95,7 @@ void CudaAdapters::give_up(Slab& slab) {
   if (slab.version != AdapterVersionId()) versions_.erase(slab.version);
   if (slab.bytes > 0) arena_.release(slab.offset);
   slab = Slab();
+  ++generation_;
 }
 
 // The start of a free range, for which the least recently used slabs are given up, but for those used in step `keep`.
@@ -239,6 +241,17 @@ void CudaAdapters::forget(AdapterVersionId version) {
 }
 
 // --- for a step
+
+void CudaAdapters::used(std::vector<int32_t>& slabs) const {
+  slabs.clear();
+  for (const Slab& slab : slabs_) {
+    if (slab.state == State::kThere && slab.used == step_) slabs.push_back(index_of(slab));
+  }
+}
+
+void CudaAdapters::use(std::span<const int32_t> slabs) {
+  for (const int32_t index : slabs) slabs_[static_cast<size_t>(index)].used = step_;
+}
 
 const CudaAdapters::Entry* CudaAdapters::find(const LoraPair& pair, AdapterVersionId version) {
   const auto found = entries_.find(&pair);

@@ -90,6 +90,11 @@ class CudaAdapters {
   // --- for a step
   // No work that reads adapters is on the device; what is found or uploaded from now on stays until the next call.
   void begin_step() { ++step_; }
+  // Changes whenever a pair or tensor gets a place on the device or loses it.
+  uint64_t generation() const { return generation_; }
+  // The slabs used since begin_step(), and that they are used again; as long as generation() stays.
+  void used(std::vector<int32_t>& slabs) const;
+  void use(std::span<const int32_t> slabs);
   // Null: not on the device, or not as the pair is now.
   const Entry* find(const LoraPair& pair, AdapterVersionId version = {});
   const DeviceSaved* find(const SavedTensors& saved, AdapterVersionId version = {});
@@ -153,7 +158,7 @@ class CudaAdapters {
   RangeAllocator arena_;
   SavedShape shape_;
   int64_t uploads_ = 0, uploaded_bytes_ = 0, upload_ns_ = 0, waits_ = 0;
-  uint64_t step_ = 1;
+  uint64_t step_ = 1, generation_ = 0;
   std::vector<Slab> slabs_;                                 // absent ones are reused
   std::unordered_map<AdapterVersionId, int32_t> versions_;  // of hold()
   std::unordered_map<const LoraPair*, Entry> entries_;

@@ -252,6 +252,7 @@ CudaAdapters& CudaModel::adapters() { return state_->adapters; }
 const ModelConfig& CudaModel::config() const { return state_->program.config; }
 const ModelLimits& CudaModel::limits() const { return state_->options.limits; }
 int32_t CudaModel::vocab_max() const { return max_vocab(state_->program.config, state_->options); }
+int64_t CudaModel::sources_made() const { return state_->tables->sources_made(); }
 const StepGraphs& CudaModel::graphs() const { return state_->graphs; }
 int64_t CudaModel::device_bytes() const { return state_->held_bytes; }
 

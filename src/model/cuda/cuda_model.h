@@ -72,6 +72,7 @@ class CudaModel {
   Status forward(const ModelBatch& batch, const CudaKv& kv);
   CudaAdapters& adapters();
   const StepGraphs& graphs() const;
+  int64_t sources_made() const;  // steps for which the table of LoRA sources was made and copied
   const ModelConfig& config() const;
   const ModelLimits& limits() const;
   int32_t vocab_max() const;  // of an adapter

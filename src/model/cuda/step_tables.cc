@@ -2,14 +2,11 @@
 #include "model/cuda/step_tables.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <tuple>
 
 #include "base/limits.h"
 #include "base/units.h"
-#include "model/layer_program.h"
-#include "ops/lora_source.h"
 
 namespace loralei {
 namespace {
@@ -19,12 +16,6 @@ int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; 
 
 size_t module_count(const ModelConfig& config) {
   return static_cast<size_t>(config.layers) * static_cast<size_t>(kLayerModules) + 2;
-}
-
-Module module_kind(const ModelConfig& config, size_t module) {
-  const size_t layers = static_cast<size_t>(config.layers) * static_cast<size_t>(kLayerModules);
-  if (module < layers) return static_cast<Module>(module % kLayerModules);
-  return module == layers ? Module::kLmHead : Module::kEmbed;
 }
 
 cuda::LoraPlan::Limits plan_limits(const ModelLimits& limits) {
@@ -73,14 +64,14 @@ void cover(std::span<const SavedRun> own, int32_t rows, std::vector<SavedRun>& r
   if (row < rows) runs.push_back({.row_begin = row, .row_count = rows - row});
 }
 
-AdapterVersionId version_of(const ModelBatch& batch, size_t slot) {
-  return batch.versions.empty() ? AdapterVersionId() : batch.versions[slot];
-}
-
 }  // namespace
 
 int32_t StepTables::entries_max(const ModelLimits& limits) {
   return std::max(limits.rows_max, limits.logits_rows_max) * kMaxAdaptersPerRequest;
+}
+
+int64_t StepTables::source_bytes(const ModelConfig& config, const Options& options) {
+  return room<cuda::DeviceLora>(static_cast<int64_t>(module_count(config)) * options.slots_max);
 }
 
 int64_t StepTables::bytes(const ModelConfig& config, const Options& options) {
@@ -90,9 +81,7 @@ int64_t StepTables::bytes(const ModelConfig& config, const Options& options) {
                        room<cuda::DeviceLoraRun>(plan.rows) + room<int32_t>(plan.entries);
   return 6 * room<int32_t>(rows) + room<int32_t>(options.limits.logits_rows_max) +
          room<RowChoice>(options.limits.logits_rows_max) + room<int32_t>(options.table_blocks_max) +
-         room<cuda::AttentionTile>(rows) + 2 * lora +
-         room<cuda::DeviceLora>(static_cast<int64_t>(module_count(config)) * options.slots_max) +
-         options.host_delta_bytes_max;
+         room<cuda::AttentionTile>(rows) + 2 * lora + source_bytes(config, options) + options.host_delta_bytes_max;
 }
 
 StepTables::StepTables(const ModelConfig& config, const Options& options)
@@ -106,6 +95,11 @@ StepTables::StepTables(const ModelConfig& config, const Options& options)
   for (auto* rows : {&trained_from_, &trained_to_}) rows->reserve(static_cast<size_t>(options.limits.rows_max));
   shape_.ranks.resize(module_count(config));
   pairs_.reserve(module_count(config));
+  const auto slots = static_cast<size_t>(options.slots_max);
+  filled_.versions.reserve(slots);
+  filled_.pairs.reserve(module_count(config) * slots);
+  filled_.ranks.reserve(module_count(config));
+  filled_.slabs.reserve(slots);
 }
 
 Result<StepTables> StepTables::create(const ModelConfig& config, const Options& options) {
@@ -116,16 +110,14 @@ Result<StepTables> StepTables::create(const ModelConfig& config, const Options& 
   return tables;
 }
 
-template <typename T>
-Status StepTables::take(size_t count, T** host, const T** device) {
-  const int64_t bytes = aligned(static_cast<int64_t>(count * sizeof(T)));
-  if (bytes > host_.size_bytes() - used_) {
+Status StepTables::take_bytes(int64_t bytes, std::byte** host, const std::byte** device) {
+  if (aligned(bytes) > host_.size_bytes() - used_) {
     return Error{ErrorCode::kOverloaded, "A step's tables need more than the " + format_bytes(host_.size_bytes()) +
                                              " set aside for them: use fewer adapters or sequences at a time."};
   }
-  *host = reinterpret_cast<T*>(host_.data() + used_);
-  *device = reinterpret_cast<const T*>(device_.data() + used_);
-  used_ += bytes;
+  *host = host_.data() + used_;
+  *device = device_.data() + used_;
+  used_ += aligned(bytes);
   return {};
 }
 
@@ -367,88 +359,13 @@ Status StepTables::put_saved(const ModelBatch& batch, CudaAdapters& adapters, St
   return {};
 }
 
-Result<cuda::DeviceLora> StepTables::put_delta(const ModelBatch& batch, size_t module, size_t slot,
-                                               const float* delta) {
-  const Module kind = module_kind(*config_, module);
-  const auto out = static_cast<size_t>(kind == Module::kLmHead ? vocab_ : module_out(*config_, kind));
-  const size_t stride = kind == Module::kLmHead ? static_cast<size_t>(batch.logits_stride) : out;
-  int32_t rows = 0;
-  for (const LoraSegment& segment :
-       kind == Module::kLmHead ? std::span<const LoraSegment>(head_segments_) : batch.segments) {
-    if (segment.slot == static_cast<int32_t>(slot)) rows = std::max(rows, segment.row_count);
-  }
-  cuda::DeviceLora lora;
-  if (rows == 0) return lora;
-  float* host = nullptr;
-  TRY(take(static_cast<size_t>(rows) * out, &host, &lora.delta));
-  for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
-    std::memcpy(host + row * out, delta + row * stride, out * sizeof(float));
-  }
-  lora.present = 1;
-  return lora;
-}
-
-Status StepTables::check(const LoraPair& pair) const {
-  if (pair.rank > options_.limits.rank_max) {
-    return unsupported("An adapter has rank " + std::to_string(pair.rank) + " and the model was made for ranks up to " +
-                       std::to_string(options_.limits.rank_max) + ": start it with a higher largest rank.");
-  }
-  return {};
-}
-
-Result<cuda::DeviceLora> StepTables::source(const ModelBatch& batch, size_t module, size_t slot,
-                                            CudaAdapters& adapters) {
-  const ResolvedLora from = resolve_lora(batch.sources[module * static_cast<size_t>(batch.slots) + slot]);
-  if (from.delta != nullptr) {
-    shape_.ranks[module] = std::max(shape_.ranks[module], 1);
-    return put_delta(batch, module, slot, from.delta);
-  }
-  if (from.pair == nullptr) return cuda::DeviceLora{};
-  const AdapterVersionId version = version_of(batch, slot);
-  const CudaAdapters::Entry* entry = adapters.find(*from.pair, version);
-  if (entry == nullptr) {  // became resident since its column was looked through
-    const LoraPair* const late[] = {from.pair};
-    TRY(check(*from.pair));
-    TRY(adapters.ensure(late, version));
-    entry = adapters.find(*from.pair, version);
-  }
-  shape_.ranks[module] = std::max(shape_.ranks[module], std::max(entry->lora.rank, 1));
-  return entry->lora;
-}
-
-// Every adapter of the step is on the device; the engine sees to that before (CudaAdapters::hold), others wait here.
-Status StepTables::ensure_adapters(const ModelBatch& batch, CudaAdapters& adapters) {
-  const auto slots = static_cast<size_t>(batch.slots);
-  for (size_t slot = 0; slot < slots; ++slot) {
-    pairs_.clear();
-    for (size_t module = 0; module < module_count(*config_); ++module) {
-      const LoraSource& source = batch.sources[module * slots + slot];
-      if (source.kind.load(std::memory_order_acquire) != LoraSourceKind::kResident) continue;
-      TRY(check(*source.pair));
-      pairs_.push_back(source.pair);
-    }
-    TRY(adapters.ensure(pairs_, version_of(batch, slot)));
-  }
-  return {};
-}
-
-// The table of sources and the ranks.
-Status StepTables::put_sources(const ModelBatch& batch, CudaAdapters& adapters, cuda::DeviceLora* table) {
-  const auto slots = static_cast<size_t>(shape_.slots), own_slots = static_cast<size_t>(batch.slots);
-  std::fill_n(table, module_count(*config_) * slots, cuda::DeviceLora{});
-  for (size_t module = 0; module < module_count(*config_); ++module) {
-    for (size_t slot = 0; slot < own_slots; ++slot) {
-      TRY_ASSIGN(table[module * slots + slot], source(batch, module, slot, adapters));
-    }
-  }
-  return {};
-}
-
 Result<StepView> StepTables::fill(const ModelBatch& batch, const CudaKv& kv, CudaAdapters& adapters,
                                   CudaStream& stream) {
-  used_ = 0;
+  const int64_t begin = source_bytes(*config_, options_);
+  used_ = begin;
   adapters.begin_step();
   StepView view;
+  view.sources = reinterpret_cast<const cuda::DeviceLora*>(device_.data());
   view.shape = &shape_;
   view.bucket = options_.buckets && batch.overrides.empty() && is_decode_step(batch);
   TRY(make_plans(batch));
@@ -456,24 +373,19 @@ Result<StepView> StepTables::fill(const ModelBatch& batch, const CudaKv& kv, Cud
 
   int32_t* tables = nullptr;
   RowChoice* choices = nullptr;
-  cuda::DeviceLora* sources = nullptr;
   TRY(put_rows(batch, &tables, view));
   if (shape_.chooses) TRY(take(static_cast<size_t>(shape_.logits_rows), &choices, &view.choices));
   TRY(put_attention(batch, view));
   TRY(put_lora(plan_, shape_.lora, view.lora));
   TRY(put_lora(head_plan_, shape_.head_lora, view.head_lora));
-  TRY(take(module_count(*config_) * static_cast<size_t>(shape_.slots), &sources, &view.sources));
   TRY(put_blocks(batch, kv.blocks(), tables, view));  // from here on addresses are the step's own
   TRY(put_saved(batch, adapters, view));
   if (shape_.chooses) fill_choices(batch, choices);
-  if (!batch.segments.empty()) {
-    TRY(ensure_adapters(batch, adapters));
-    TRY(put_sources(batch, adapters, sources));
-  }
+  if (!batch.segments.empty()) TRY(put_sources(batch, adapters, stream));
   if (view.bucket) {
     for (int32_t& rank : shape_.ranks) rank = rank < 0 ? rank : rounded_count(rank, options_.limits.rank_max);
   }
-  TRY(copy_to_device(device_.data(), host_.data(), used_, stream));
+  TRY(copy_to_device(device_.data() + begin, host_.data() + begin, used_ - begin, stream));
   return view;
 }
 

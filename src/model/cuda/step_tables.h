@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // StepTables: what a step's kernels read besides activations, filled on the host into one pinned buffer and copied to
-// the device at once: tokens, positions, block tables, attention tiles, LoRA plans, the table of LoRA sources, the rows
-// of logits and how their tokens are chosen, trained tokens, host deltas. A decode step is filled up to its bucket
-// (StepShape) with idle rows, parts and runs. Rows whose adapter replaces full tensors are in no bucket: their launches
-// name these tensors, so a step with one is launched as it is, kernel by kernel.
+// the device at once: tokens, positions, block tables, attention tiles, LoRA plans, the rows of logits and how their
+// tokens are chosen, trained tokens, host deltas. The table of LoRA sources lies before them and is filled and copied
+// where a step's adapters, or their places, are others than those of the step before. A decode step is filled up to its
+// bucket (StepShape) with idle rows, parts and runs. Rows whose adapter replaces full tensors are in no bucket: their
+// launches name these tensors, so a step with one is launched as it is, kernel by kernel.
 //
 // Thread: the model's. Ownership: owns both buffers; the spans of a StepView live until the next fill(). Invariants: no
 // allocation after create() but for adapters that nobody brought before their first step; the step before is done when
@@ -25,6 +26,7 @@
 #include "model/model.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/lora_plan.h"
+#include "ops/lora_source.h"
 
 namespace loralei {
 
@@ -96,6 +98,7 @@ class StepTables {
     int64_t positions_max = 0;  // of a sequence
   };
   static int64_t bytes(const ModelConfig& config, const Options& options);  // pinned, and the same on the device
+  int64_t sources_made() const { return sources_made_; }                    // times the table of sources was copied
   static Result<StepTables> create(const ModelConfig& config, const Options& options);
 
   // Puts the copy on the stream.
@@ -103,14 +106,32 @@ class StepTables {
   static int32_t entries_max(const ModelLimits& limits);
 
  private:
+  // What the table of sources was made from.
+  struct Filled {
+    std::vector<AdapterVersionId> versions;  // empty: of nothing that would be known again
+    std::vector<const LoraPair*> pairs;      // [modules][versions], null where there is none
+    int32_t slots = 0;                       // of the shape
+    std::vector<int32_t> ranks;              // the step's own
+    uint64_t generation = 0;                 // of the adapters
+    std::vector<int32_t> slabs;
+  };
   StepTables(const ModelConfig& config, const Options& options);
   // Room for `count` of T: where the host writes, and where the device will find it.
+  Status take_bytes(int64_t bytes, std::byte** host, const std::byte** device);
   template <typename T>
-  Status take(size_t count, T** host, const T** device);
+  Status take(size_t count, T** host, const T** device) {
+    std::byte* host_bytes = nullptr;
+    const std::byte* device_bytes = nullptr;
+    TRY(take_bytes(static_cast<int64_t>(count * sizeof(T)), &host_bytes, &device_bytes));
+    *host = reinterpret_cast<T*>(host_bytes);
+    *device = reinterpret_cast<const T*>(device_bytes);
+    return {};
+  }
   // `values`, then `padding` up to `count`.
   template <typename T>
   Status put(std::span<const T> values, int32_t count, T padding, const T** device);
 
+  static int64_t source_bytes(const ModelConfig& config, const Options& options);
   Status make_plans(const ModelBatch& batch);
   LoraSizes plan_sizes(const cuda::LoraPlan& plan, std::span<const LoraSegment> segments) const;
   void measure(const ModelBatch& batch, const CudaKv& kv, bool bucket);
@@ -123,9 +144,11 @@ class StepTables {
   Status put_trained(const ModelBatch& batch);
   Status put_saved(const ModelBatch& batch, CudaAdapters& adapters, StepView& view);
   Status ensure_adapters(const ModelBatch& batch, CudaAdapters& adapters);
-  Status put_sources(const ModelBatch& batch, CudaAdapters& adapters, cuda::DeviceLora* table);
+  bool is_filled_from(const ModelBatch& batch, const CudaAdapters& adapters) const;
+  Status put_sources(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream);
   Status check(const LoraPair& pair) const;
-  Result<cuda::DeviceLora> source(const ModelBatch& batch, size_t module, size_t slot, CudaAdapters& adapters);
+  Result<cuda::DeviceLora> source(const ModelBatch& batch, const ResolvedLora& from, size_t module, size_t slot,
+                                  CudaAdapters& adapters);
   Result<cuda::DeviceLora> put_delta(const ModelBatch& batch, size_t module, size_t slot, const float* delta);
   void gather_segments(const ModelBatch& batch);
 
@@ -143,6 +166,8 @@ class StepTables {
   int32_t vocab_ = 0;  // as StepView has it
   StepShape shape_;
   std::vector<const LoraPair*> pairs_;
+  Filled filled_;
+  int64_t sources_made_ = 0;
 };
 
 }  // namespace loralei
