@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cuda/gemm.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <string>
@@ -48,26 +49,35 @@ Gemm& Gemm::operator=(Gemm&& other) noexcept {
   return *this;
 }
 
-Result<gemm_library::Plan> Gemm::plan_for(const GemmShape& shape, int32_t rows) {
-  const auto rows_class = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows)));
-  for (const Entry& entry : plans_) {
-    if (entry.shape == shape && entry.rows_class == rows_class) return entry.plan;
-  }
+// The latest: what was made for rows whose class's plan was refused comes after that.
+const Gemm::Entry* Gemm::find(const GemmShape& shape, int32_t rows) const {
+  const auto found = std::find_if(plans_.rbegin(), plans_.rend(), [&](const Entry& entry) {
+    return entry.shape == shape && entry.rows_first <= rows && rows <= entry.rows_last;
+  });
+  return found == plans_.rend() ? nullptr : &*found;
+}
+
+Result<Gemm::Entry> Gemm::make(const GemmShape& shape, int32_t rows_first, int32_t rows_last) {
+  TRY_ASSIGN(const gemm_library::Plan plan,
+             gemm_library::make_plan(library_, shape, rows_last, workspace_.size_bytes()));
+  return plans_.emplace_back(Entry{shape, rows_first, rows_last, plan});
+}
+
+Result<Gemm::Entry> Gemm::plan_for(const GemmShape& shape, int32_t rows) {
+  if (const Entry* const known = find(shape, rows)) return *known;
   if ((shape.dtype != DType::kBF16 && shape.dtype != DType::kF16) ||
       (shape.y_dtype != DType::kF32 && shape.y_dtype != shape.dtype)) {
     return unsupported(std::string("Products of ") + dtype_info(shape.dtype).name + " into " +
                        dtype_info(shape.y_dtype).name + " are not made on a GPU: decode the weights to bf16 or f16.");
   }
-  TRY_ASSIGN(const gemm_library::Plan plan,
-             gemm_library::make_plan(library_, shape, rows_class, workspace_.size_bytes()));
-  plans_.push_back({shape, rows_class, plan});
-  return plan;
+  const auto rows_class = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows)));
+  return make(shape, rows_class / 2 + 1, rows_class);
 }
 
 Status Gemm::prepare(const GemmShape& shape, int32_t rows) {
   CHECK(rows > 0);
-  const Result<gemm_library::Plan> plan = plan_for(shape, rows);
-  if (!plan.ok()) return plan.error();
+  const Result<Entry> entry = plan_for(shape, rows);
+  if (!entry.ok()) return entry.error();
   return {};
 }
 
@@ -78,8 +88,16 @@ Status Gemm::run(CudaStream& stream, const GemmArgs& args) {
                           ", " + std::to_string(args.shape.in) + "], results " + std::to_string(args.y_stride) +
                           " apart.");
   }
-  TRY_ASSIGN(const gemm_library::Plan plan, plan_for(args.shape, args.rows));
-  return gemm_library::run(library_, plan, args, workspace_.data(), workspace_.size_bytes(), stream.handle());
+  const auto run_with = [&](const Entry& entry) {
+    return gemm_library::run(library_, entry.plan, args, workspace_.data(), workspace_.size_bytes(), stream.handle());
+  };
+  TRY_ASSIGN(const Entry entry, plan_for(args.shape, args.rows));
+  Status status = run_with(entry);
+  if (status.ok() || status.error().code != ErrorCode::kUnsupported || entry.rows_first == entry.rows_last) {
+    return status;
+  }
+  TRY_ASSIGN(const Entry own, make(args.shape, args.rows, args.rows));
+  return run_with(own);
 }
 
 }  // namespace loralei::cuda

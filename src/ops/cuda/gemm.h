@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gemm: products of many rows with plain 16-bit weights, by cuBLASLt.
 //
-// The library is opened when a Gemm is made (dlopen), so a program starts without it. Thread: one. Ownership: a Gemm
-// owns the library's handle, its workspace and its plans; one Gemm a stream, since the workspace is shared. Invariants:
-// for each (weight shape, class of row counts: the next power of two) one algorithm is asked for once and kept, and
-// none that splits the sum (split-K), so a row's bits do not depend on its neighbours within a class. prepare() asks;
-// run() asks where prepare() was not called, which allocates: prepare before capturing a graph. Failure: open() says
-// how to get the library; a shape the library has no algorithm for is an error, and so are addresses or strides that do
-// not keep the shape's alignment.
+// The library is opened when the first Gemm is made (dlopen) and stays, so a program starts without it. Thread: one.
+// Ownership: a Gemm owns the library's handle, its workspace and its plans; one Gemm a stream, since the workspace is
+// shared. Invariants: for each (weight shape, class of row counts: the next power of two) one algorithm is asked for
+// once and kept, and none that splits the sum (split-K), so a row's bits do not depend on its neighbours within a
+// class; but rows for which the library refuses their class's algorithm have one of their own from then on. prepare()
+// asks; run() asks where prepare() was not called, which allocates: prepare before capturing a graph. Failure: open()
+// says how to get the library; a shape the library has no algorithm for is an error, and so are addresses or strides
+// that do not keep the shape's alignment.
 #pragma once
 
 #include <cstdint>
@@ -53,6 +54,7 @@ Result<Library> open();
 void close(Library library);
 Result<Plan> make_plan(Library library, const GemmShape& shape, int32_t rows, int64_t workspace_bytes);
 void destroy(Library library, Plan plan);
+// kUnsupported: the plan does not do for these rows, another may; nothing is on the stream.
 Status run(Library library, Plan plan, const GemmArgs& args, void* workspace, int64_t workspace_bytes, void* stream);
 }  // namespace gemm_library
 
@@ -71,10 +73,12 @@ class Gemm {
  private:
   struct Entry {
     GemmShape shape;
-    int32_t rows_class;
+    int32_t rows_first, rows_last;
     gemm_library::Plan plan;
   };
-  Result<gemm_library::Plan> plan_for(const GemmShape& shape, int32_t rows);
+  const Entry* find(const GemmShape& shape, int32_t rows) const;
+  Result<Entry> plan_for(const GemmShape& shape, int32_t rows);
+  Result<Entry> make(const GemmShape& shape, int32_t rows_first, int32_t rows_last);
 
   gemm_library::Library library_ = nullptr;
   DeviceBuffer workspace_;

@@ -2,6 +2,9 @@
 #include "ops/cuda/gemm.h"
 
 #include "ops/cuda/cuda_test_util.h"
+#ifdef LORALEI_CUDA_EMULATION
+#include "device/cuda/emulated/emulator.h"
+#endif
 
 namespace loralei::cuda {
 namespace {
@@ -89,6 +92,40 @@ TEST_F(CudaGemm, PlansAreMadeOnceAndOtherFormatsRefused) {
   EXPECT_EQ(moved.plan_count(), 2u);
   EXPECT_TRUE(moved.prepare(shape, 7).ok());
 }
+
+#ifdef LORALEI_CUDA_EMULATION
+// A library may refuse the algorithm of a class for some of its rows: these have one of their own from then on.
+TEST_F(CudaGemm, RowsThatTheirClassesPlanDoesNotDoForHaveTheirOwn) {
+  Prng prng(943);
+  const int32_t in = 32, out = 16, rows = 13;
+  TestWeights weights(prng, DType::kBF16, out, in);
+  auto dw = device(weights.parts[0]), dx = device(encoded(DType::kBF16, random_floats(prng, int64_t{16} * in)));
+  Gemm gemm = Gemm::open(1 << 20).value();
+  const auto product = [&](int32_t count) {
+    auto y = device(std::vector<float>(size_t{16} * out));
+    const GemmArgs args{.shape = {in, out},
+                        .x = dx.data(),
+                        .x_stride = in,
+                        .rows = count,
+                        .w = dw.data(),
+                        .y = y.data(),
+                        .y_stride = out};
+    EXPECT_TRUE(gemm.run(stream_, args).ok());
+    std::vector<float> got = y.get();
+    got.resize(static_cast<size_t>(rows) * out);
+    return got;
+  };
+  const std::vector<float> want = product(16);
+  EXPECT_EQ(gemm.plan_count(), 1u);
+  cuda_emulated::refused_product_rows = rows;
+  EXPECT_EQ(product(rows), want);
+  EXPECT_EQ(gemm.plan_count(), 2u);
+  EXPECT_EQ(product(rows), want);
+  product(12);
+  EXPECT_EQ(gemm.plan_count(), 2u);
+  cuda_emulated::refused_product_rows = 0;
+}
+#endif
 
 }  // namespace
 }  // namespace loralei::cuda

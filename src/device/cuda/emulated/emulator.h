@@ -42,8 +42,9 @@ void refuse_captures(bool refuse);  // as a driver that cannot record a graph
 // Threads that wait for an event stay there, and so does the work they wait for, until they are let go: a copy that
 // takes its time.
 void hold_event_waits(bool hold);
-void refuse_copies_of(int64_t bytes);  // copies of so many bytes, as a driver that is out of something; -1: none
-int64_t allocations();                 // of device and pinned memory so far
+void refuse_copies_of(int64_t bytes);     // copies of so many bytes, as a driver that is out of something; -1: none
+inline int32_t refused_product_rows = 0;  // as a library whose plan for their class does not do; 0: none
+int64_t allocations();                    // of device and pinned memory so far
 
 // --- kernels (emulator.cc)
 inline constexpr int kWarp = 32;

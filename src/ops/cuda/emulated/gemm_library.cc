@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products on the emulated GPU: a plain loop with f32 sums, in the order of the inputs.
 #include <cmath>
+#include <string>
 
 #include "device/cuda/emulated/emulator.h"
 #include "ops/cuda/gemm.h"
@@ -10,13 +11,22 @@ namespace loralei::cuda::gemm_library {
 
 Result<Library> open() { return static_cast<Library>(new int); }
 void close(Library library) { delete static_cast<int*>(library); }
-Result<Plan> make_plan(Library, const GemmShape& shape, int32_t, int64_t) {
-  return static_cast<Plan>(new GemmShape(shape));
+
+struct Planned {
+  GemmShape shape;
+  int32_t rows;
+};
+Result<Plan> make_plan(Library, const GemmShape& shape, int32_t rows, int64_t) {
+  return static_cast<Plan>(new Planned{shape, rows});
 }
-void destroy(Library, Plan plan) { delete static_cast<GemmShape*>(plan); }
+void destroy(Library, Plan plan) { delete static_cast<Planned*>(plan); }
 
 Status run(Library, Plan plan, const GemmArgs& args, void*, int64_t, void* stream) {
-  CHECK(*static_cast<GemmShape*>(plan) == args.shape);
+  const Planned& planned = *static_cast<Planned*>(plan);
+  CHECK(planned.shape == args.shape && planned.rows >= args.rows);
+  if (args.rows == cuda_emulated::refused_product_rows && planned.rows != args.rows) {
+    return unsupported("The plan does not do for " + std::to_string(args.rows) + " rows.");
+  }
   cuda_emulated::enqueue(stream, [args] {
     const auto number = [&](const void* base, int64_t i, DType dtype) {
       float value;

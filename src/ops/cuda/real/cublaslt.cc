@@ -39,7 +39,9 @@ Functions& functions_of(Library library) { return *static_cast<Functions*>(libra
 
 Status check(const Functions& f, cublasStatus_t code, const std::string& what) {
   if (code == CUBLAS_STATUS_SUCCESS) return {};
-  return internal_error("cuBLASLt could not " + what + ": " + f.cublasLtGetStatusString(code) + ".");
+  const std::string sentence = "cuBLASLt could not " + what + ": " + f.cublasLtGetStatusString(code) + ".";
+  const bool refused = code == CUBLAS_STATUS_NOT_SUPPORTED || code == CUBLAS_STATUS_INVALID_VALUE;
+  return refused ? Status(unsupported(sentence)) : Status(internal_error(sentence));
 }
 
 cudaDataType_t type_of(DType dtype) {
@@ -83,7 +85,7 @@ Status find_algorithm(const Functions& f, const GemmShape& shape, int32_t rows, 
                             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     prefer(matrix, static_cast<uint32_t>(shape.alignment_bytes));
   }
-  constexpr int kAsked = 8;
+  constexpr int kAsked = 32;  // the first may all split their sums
   cublasLtMatmulHeuristicResult_t found[kAsked];
   int count_found = 0;
   if (asked.ok()) {
@@ -122,9 +124,16 @@ Status set_layout(const Functions& f, cublasLtMatrixLayout_t layout, int32_t row
 Result<Library> open() {
   auto f = std::make_unique<Functions>();
   const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
-  f->file = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  // Where the system looks (LD_LIBRARY_PATH among it), then where the build found it. To be opened again it stays: half
+  // a gigabyte is not read twice.
+  std::string refused;
+  for (const std::string& path : {name, LORALEI_CUBLASLT_DIR "/" + name}) {
+    f->file = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (f->file != nullptr) break;
+    refused += (refused.empty() ? "" : "; ") + std::string(dlerror());
+  }
   if (f->file == nullptr) {
-    return unsupported("Products on the GPU need " + name + " of the CUDA toolkit (" + dlerror() +
+    return unsupported("Products on the GPU need " + name + " of the CUDA toolkit (" + refused +
                        "): install it, or name its folder in LD_LIBRARY_PATH.");
   }
   const char* missing = nullptr;
