@@ -3,7 +3,8 @@
 // (device/cuda/emulated/emulator.h), where the tests of every build run the very same source.
 //
 // A kernel is `KERNEL void name(arguments by value)`, helpers are DEVICE; shared memory is declared with SHARED_ARRAY
-// or taken from shared_bytes(); launch() starts a kernel on a stream in both worlds. Floating-point numbers of 16 bits
+// or taken from shared_bytes(); an argument that is indexed at run time is GRID_CONSTANT const, else each thread copies
+// it into its own memory; launch() starts a kernel on a stream in both worlds. Floating-point numbers of 16 bits
 // are uint16_t with conversions of our own, rounded to nearest even.
 #pragma once
 
@@ -31,7 +32,6 @@
 #define KERNEL __global__
 #define DEVICE __device__ __forceinline__
 #define BLOCK_LIMIT(threads) __launch_bounds__(threads)
-// Of a kernel's argument that is indexed at run time.
 #define GRID_CONSTANT __grid_constant__
 // So few registers that so many blocks are under way on a multiprocessor.
 #define BLOCK_LIMITS(threads, blocks) __launch_bounds__(threads, blocks)

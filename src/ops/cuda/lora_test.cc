@@ -269,24 +269,31 @@ TEST_F(CudaLora, TheHighestRankAndManySegments) {
   expect_agreement(layer, x, {}, segments, start, run(layer, DType::kF32, x, {}, 20, segments, start), "many");
 }
 
+// Few rows are split otherwise than many: of inputs in whole vectors or not, with a last quarter that is shorter.
 TEST_F(CudaLora, ARowDoesNotDependOnItsNeighboursOrSegments) {
   Prng prng(923);
   const int32_t rows = 21;
-  Layer layer = make(prng, 160, {130, 33}, {8, 64, 5, 27});
-  const std::vector<float> x = rounded(DType::kBF16, random_floats(prng, rows * 160));
-  const auto start = start_values(prng, layer, rows);
-  for (int32_t slot = 0; slot < 4; ++slot) {
-    const auto whole = run(layer, DType::kBF16, x, {}, rows, {{0, rows, slot, 0.7f}}, start);
-    std::vector<LoraSegment> singles, others;
-    for (int32_t row = 0; row < rows; ++row) singles.push_back({row, 1, slot, 0.7f});
-    for (int32_t row = 0; row < rows; row += 3) others.push_back({row, 3, row % 2 == 0 ? slot : (slot + 1) % 4, 0.7f});
-    for (const auto& segments : {singles, others}) {
-      const auto got = run(layer, DType::kBF16, x, {}, rows, segments, start);
-      for (const LoraSegment& segment : segments) {
-        if (segment.slot != slot) continue;
-        for (size_t t = 0; t < 2; ++t) {
-          const auto out = static_cast<size_t>(layer.outs[t]), at = static_cast<size_t>(segment.row_begin) * out;
-          ASSERT_EQ(std::memcmp(&got[t][at], &whole[t][at], static_cast<size_t>(segment.row_count) * out * 4), 0);
+  for (const int32_t in : {160, 1301, 4104}) {
+    Layer layer = make(prng, in, {136, 33}, {8, 64, 5, 27});
+    const std::vector<float> x = rounded(DType::kBF16, random_floats(prng, int64_t{rows} * in));
+    const auto start = start_values(prng, layer, rows);
+    for (int32_t slot = 0; slot < 4; slot += in == 160 ? 1 : 2) {
+      const std::vector<LoraSegment> all = {{0, rows, slot, 0.7f}};
+      const auto whole = run(layer, DType::kBF16, x, {}, rows, all, start);
+      expect_agreement(layer, x, {}, all, start, whole, "all rows");
+      std::vector<LoraSegment> singles, others;
+      for (int32_t row = 0; row < rows; ++row) singles.push_back({row, 1, slot, 0.7f});
+      for (int32_t row = 0; row < rows; row += 3) {
+        others.push_back({row, 3, row % 2 == 0 ? slot : (slot + 1) % 4, 0.7f});
+      }
+      for (const auto& segments : {singles, others}) {
+        const auto got = run(layer, DType::kBF16, x, {}, rows, segments, start);
+        for (const LoraSegment& segment : segments) {
+          if (segment.slot != slot) continue;
+          for (size_t t = 0; t < 2; ++t) {
+            const auto out = static_cast<size_t>(layer.outs[t]), at = static_cast<size_t>(segment.row_begin) * out;
+            ASSERT_EQ(std::memcmp(&got[t][at], &whole[t][at], static_cast<size_t>(segment.row_count) * out * 4), 0);
+          }
         }
       }
     }
