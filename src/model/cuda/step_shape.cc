@@ -36,8 +36,7 @@ int32_t rounded_count(int32_t count, int32_t limit) {
 }
 
 int32_t rounded_positions(int32_t positions, int64_t limit) {
-  const int64_t splits = multiple_of(positions, cuda::kAttentionSplit) / cuda::kAttentionSplit;
-  return within(power_of_two(splits) * cuda::kAttentionSplit, positions, limit);
+  return within(power_of_two(std::max(positions, 256)), positions, limit);  // fewer would be graphs for little
 }
 
 LoraSizes rounded_lora(const LoraSizes& sizes, const LoraSizes& limits) {

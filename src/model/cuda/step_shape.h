@@ -39,7 +39,7 @@ struct StepShape {
 int32_t rounded_rows(int32_t rows, int32_t limit);
 // The next power of two, at most `limit`, which is at least `count`; 0 stays 0.
 int32_t rounded_count(int32_t count, int32_t limit);
-// The next power of two of kAttentionSplit positions, at most `limit`, which is at least `positions`.
+// The next power of two, 256 at least, at most `limit`, which is at least `positions`.
 int32_t rounded_positions(int32_t positions, int64_t limit);
 // One number for segments, parts and runs, so that they do not multiply the buckets; each keeps its own limit.
 LoraSizes rounded_lora(const LoraSizes& sizes, const LoraSizes& limits);

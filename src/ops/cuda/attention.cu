@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kv_store and the general attention kernel (split over positions, combined in order).
+// kv_store and attention of any rows (split over positions, combined in order): a kernel for heads of 64 and 128
+// numbers, which are what most models have, and one for all others.
 #include "base/limits.h"
 #include "ops/cuda/attention.cuh"
 #include "ops/cuda/cuda_ops.h"
@@ -61,26 +62,188 @@ DEVICE float* split_result(float* scratch, int64_t row, int heads, int head, int
   return scratch + ((row * heads + head) * splits + split) * (head_dim + 2);
 }
 
-// grid (splits, kv_heads * groups of query heads, rows). Shared memory: q [kGroup][head_dim] scaled, weights
+// What a block of grid (splits, kv_heads * groups of query heads, rows) computes.
+struct SplitPlace {
+  int row, kv_head, head_begin, heads;  // query heads from head_begin on, of those that share a KV head
+  int origin, begin, end;               // positions [begin, end) of the split that begins at `origin`
+  const int* blocks;
+};
+template <int kGroup>
+DEVICE bool find_place(const StepRows& rows, int window, int group_heads, SplitPlace& place) {
+  place.row = static_cast<int>(blockIdx.z);
+  const int table = rows.tables[place.row];
+  if (table < 0) return false;
+  const int last = rows.positions[place.row], first = window > 0 ? max(0, last - window + 1) : 0;
+  place.origin = static_cast<int>(blockIdx.x) * kAttentionSplit;
+  place.begin = max(first, place.origin);
+  place.end = min(last + 1, place.origin + kAttentionSplit);
+  place.blocks = rows.blocks + table;
+  const int groups = (group_heads + kGroup - 1) / kGroup, in_group = static_cast<int>(blockIdx.y) % groups * kGroup;
+  place.kv_head = static_cast<int>(blockIdx.y) / groups;
+  place.head_begin = place.kv_head * group_heads + in_group;
+  place.heads = min(kGroup, group_heads - in_group);
+  return place.begin < place.end;
+}
+
+// kCount numbers as they lie in the cache.
+template <typename T, int kCount>
+struct Raw {
+  static constexpr int kWords = kCount * static_cast<int>(sizeof(T)) / 4;
+  uint32_t words[kWords] = {};
+  DEVICE void load(const T* from) {
+    if constexpr (kWords == 4) {
+      const uint4 four = *reinterpret_cast<const uint4*>(from);
+      words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
+    } else {
+      const uint2 two = *reinterpret_cast<const uint2*>(from);
+      words[0] = two.x, words[1] = two.y;
+    }
+  }
+  DEVICE float number(int i) const {
+    constexpr int kEach = 4 / static_cast<int>(sizeof(T)), kBits = 32 / kEach;
+    const uint32_t bits = words[i / kEach] >> i % kEach * kBits;
+    if constexpr (sizeof(T) == 4) {
+      return __uint_as_float(bits);
+    } else if constexpr (sizeof(T) == 2) {
+      return to_float(T{static_cast<uint16_t>(bits)});
+    } else {
+      return to_float(T{static_cast<decltype(T{})>(static_cast<uint8_t>(bits))});
+    }
+  }
+};
+
+// Heads of kDim numbers: all of the split's K and V is asked for at once. kLanes threads read a position side by side,
+// kSide positions are read at a time. Shared memory: q [kGroup][kDim] scaled, weights [kGroup][kAttentionSplit],
+// partial sums [kSide][kGroup][kDim].
+template <typename T, int kGroup, int kDim>
+struct FixedSplit {
+  static constexpr int kNumbers = sizeof(T) == 4 ? 4 : 8, kLanes = kDim / kNumbers, kSide = kSplitThreads / kLanes;
+  static constexpr int kTurns = kAttentionSplit / kSide;
+  static constexpr size_t kSharedBytes = sizeof(float) * kGroup * (kDim + kAttentionSplit + kSide * kDim);
+  static_assert(kLanes <= 32 && kDim % kNumbers == 0 && kAttentionSplit % kSide == 0);
+};
+template <typename T, int kGroup, int kDim>
+KERNEL void BLOCK_LIMIT(kSplitThreads)
+    fixed_split_kernel(const float* q, int64_t q_stride, DeviceKv kv, int layer, int heads, int group_heads,
+                       float scale, int window, float* scratch, int splits, StepRows rows) {
+  using Shape = FixedSplit<T, kGroup, kDim>;
+  constexpr int kNumbers = Shape::kNumbers, kLanes = Shape::kLanes, kSide = Shape::kSide, kTurns = Shape::kTurns;
+  constexpr bool kScaled = sizeof(T) == 1, kBoth = sizeof(T) <= 2;  // f32: V after K, for want of registers
+  SplitPlace place;
+  if (!find_place<kGroup>(rows, window, group_heads, place)) return;
+  const int thread = static_cast<int>(threadIdx.x), part = thread % kLanes, side = thread / kLanes;
+  float* q_shared = reinterpret_cast<float*>(shared_bytes());
+  float* weights = q_shared + kGroup * kDim;
+  float* partial = weights + kGroup * kAttentionSplit;
+  SHARED_ARRAY(float, largest, kGroup);
+  SHARED_ARRAY(float, total, kGroup);
+
+  Raw<T, kNumbers> keys[kTurns], values[kTurns];
+  float key_scales[kTurns], value_scales[kTurns];
+  const auto load = [&](int which, Raw<T, kNumbers>(&to)[kTurns], float(&scales)[kTurns]) {
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int p = place.origin + turn * kSide + side;
+      scales[turn] = 0;
+      if (p < place.begin || p >= place.end) continue;
+      const std::byte* at = kv_head_at(kv, place.blocks[p / kKvBlockTokens], layer, which, place.kv_head);
+      to[turn].load(reinterpret_cast<const T*>(at) + p % kKvBlockTokens * kDim + part * kNumbers);
+      if constexpr (kScaled) scales[turn] = kv_scales(kv, at)[p % kKvBlockTokens];
+    }
+  };
+  load(0, keys, key_scales);
+  if constexpr (kBoth) load(1, values, value_scales);
+  for (int i = thread; i < kGroup * kDim; i += kSplitThreads) {
+    const int head = place.head_begin + i / kDim;
+    q_shared[i] =
+        i / kDim < place.heads ? q[place.row * q_stride + static_cast<int64_t>(head) * kDim + i % kDim] * scale : 0.0f;
+  }
+  __syncthreads();
+
+#pragma unroll 1
+  for (int g = 0; g < kGroup; ++g) {
+    float mine[kNumbers];
+    load_numbers<kNumbers>(q_shared + g * kDim + part * kNumbers, mine);
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int i = turn * kSide + side, p = place.origin + i;
+      float dot = 0;
+#pragma unroll
+      for (int k = 0; k < kNumbers; ++k) dot = fmaf(mine[k], keys[turn].number(k), dot);
+      if constexpr (kScaled) dot *= key_scales[turn];
+#pragma unroll
+      for (int bits = kLanes / 2; bits > 0; bits /= 2) dot += __shfl_xor_sync(kFullWarp, dot, bits);
+      if (part == turn % kLanes) {
+        weights[g * kAttentionSplit + i] = p >= place.begin && p < place.end ? dot : -INFINITY;
+      }
+    }
+  }
+  __syncthreads();
+  if constexpr (!kBoth) load(1, values, value_scales);
+
+  // Weights: a warp takes a head. Lanes own positions by their absolute number, and what is not seen adds nothing.
+  for (int g = thread / 32; g < kGroup; g += kSplitThreads / 32) {
+    float* const mine = weights + g * kAttentionSplit;
+    float most = -INFINITY, sum = 0;
+    for (int i = thread % 32; i < kAttentionSplit; i += 32) most = fmaxf(most, mine[i]);
+    most = warp_max(most);
+    for (int i = thread % 32; i < kAttentionSplit; i += 32) {
+      const float weight = mine[i] == -INFINITY ? 0.0f : __expf(mine[i] - most);
+      mine[i] = weight;
+      sum += weight;
+    }
+    sum = warp_sum(sum);
+    if (thread % 32 == 0) {
+      largest[g] = most;
+      total[g] = sum;
+    }
+  }
+  __syncthreads();
+
+#pragma unroll 1
+  for (int g = 0; g < kGroup; ++g) {
+    float sums[kNumbers] = {};
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      float weight = weights[g * kAttentionSplit + turn * kSide + side];
+      if constexpr (kScaled) weight *= value_scales[turn];
+#pragma unroll
+      for (int k = 0; k < kNumbers; ++k) sums[k] = fmaf(weight, values[turn].number(k), sums[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < kNumbers; k += 4) {
+      *reinterpret_cast<float4*>(partial + (side * kGroup + g) * kDim + part * kNumbers + k) =
+          float4{sums[k], sums[k + 1], sums[k + 2], sums[k + 3]};
+    }
+  }
+  __syncthreads();
+  for (int i = thread; i < place.heads * kDim; i += kSplitThreads) {
+    const int g = i / kDim, d = i % kDim;
+    float sum = 0;
+#pragma unroll
+    for (int from = 0; from < kSide; ++from) sum += partial[(from * kGroup + g) * kDim + d];
+    float* result =
+        split_result(scratch, place.row, heads, place.head_begin + g, splits, static_cast<int>(blockIdx.x), kDim);
+    result[2 + d] = sum;
+    if (d == 0) {
+      result[0] = largest[g];
+      result[1] = total[g];
+    }
+  }
+}
+
+// Heads of any size. Shared memory: q [kGroup][head_dim] scaled, weights
 // [kGroup][kAttentionSplit], then partial sums [position lanes][kGroup][head_dim].
 // kVector numbers of a position are read at a time: eight where head_dim allows, else one.
 template <typename T, int kGroup, int kVector>
 KERNEL void BLOCK_LIMIT(kSplitThreads)
     split_kernel(const float* q, int64_t q_stride, DeviceKv kv, int layer, int heads, int group_heads, float scale,
                  int window, float* scratch, int splits, StepRows rows) {
-  const int row = static_cast<int>(blockIdx.z), split = static_cast<int>(blockIdx.x);
-  const int table = rows.tables[row];
-  if (table < 0) return;
-  const int last = rows.positions[row], first = window > 0 ? max(0, last - window + 1) : 0;
-  const int begin = max(first, split * kAttentionSplit), end = min(last + 1, (split + 1) * kAttentionSplit);
-  if (begin >= end) return;
-
+  SplitPlace place;
+  if (!find_place<kGroup>(rows, window, group_heads, place)) return;
+  const int row = place.row, split = static_cast<int>(blockIdx.x), begin = place.begin, end = place.end;
+  const int kv_head = place.kv_head, head_begin = place.head_begin, used = place.heads;
   const int dim = kv.head_dim, thread = static_cast<int>(threadIdx.x);
-  const int groups = (group_heads + kGroup - 1) / kGroup;
-  const int kv_head = static_cast<int>(blockIdx.y) / groups;
-  const int head_in_group = static_cast<int>(blockIdx.y) % groups * kGroup;
-  const int head_begin = kv_head * group_heads + head_in_group;
-  const int used = min(kGroup, group_heads - head_in_group);
   float* q_shared = reinterpret_cast<float*>(shared_bytes());
   float* weights = q_shared + kGroup * ((dim + 3) / 4 * 4);
   float* partial = weights + kGroup * kAttentionSplit;
@@ -96,7 +259,7 @@ KERNEL void BLOCK_LIMIT(kSplitThreads)
   __syncthreads();
 
   // Scores: eight lanes share a position, so that a warp reads four positions' numbers side by side.
-  const int* blocks = rows.blocks + table;
+  const int* blocks = place.blocks;
   const int part = thread % 8;
   for (int base = begin; base < end; base += kSplitThreads / 8) {
     const int p = base + thread / 8;
@@ -205,9 +368,11 @@ KERNEL void combine_kernel(float* scratch, int splits, int dim, Y* out, int64_t 
   const int last = idle ? -1 : rows.positions[row], first = window > 0 ? max(0, last - window + 1) : 0;
   const int begin = first / kAttentionSplit, end = idle ? begin : last / kAttentionSplit + 1;
   float most = -INFINITY;
+#pragma unroll 8
   for (int s = begin; s < end; ++s) most = fmaxf(most, split_result(scratch, row, heads, head, splits, s, dim)[0]);
   for (int d = static_cast<int>(threadIdx.x); d < dim; d += static_cast<int>(blockDim.x)) {
     float sum = 0, weights = 0;
+#pragma unroll 8
     for (int s = begin; s < end; ++s) {
       const float* part = split_result(scratch, row, heads, head, splits, s, dim);
       const float factor = __expf(part[0] - most);
@@ -220,28 +385,34 @@ KERNEL void combine_kernel(float* scratch, int splits, int dim, Y* out, int64_t 
 
 int32_t splits_of(int32_t positions_max) { return (positions_max + kAttentionSplit - 1) / kAttentionSplit; }
 
-template <typename T, int kGroup, int kVector>
+template <typename T, int kGroup>
 Status launch_split(CudaStream& stream, const AttentionArgs& args) {
   const int32_t group_heads = args.heads / args.kv.kv_heads, dim = args.kv.head_dim;
   const int32_t groups = (group_heads + kGroup - 1) / kGroup, splits = splits_of(args.positions_max);
-  const int32_t pieces = (dim + kVector - 1) / kVector;
+  const auto launch_as = [&](auto kernel, size_t bytes) {
+    return launch(kernel,
+                  {static_cast<unsigned>(splits), static_cast<unsigned>(args.kv.kv_heads * groups),
+                   static_cast<unsigned>(args.rows.rows)},
+                  {kSplitThreads, 1, 1}, bytes, stream.handle(), args.q, args.q_stride, args.kv, args.layer, args.heads,
+                  group_heads, args.scale, args.window, args.scratch, splits, args.rows);
+  };
+  if (dim == 64) return launch_as(fixed_split_kernel<T, kGroup, 64>, FixedSplit<T, kGroup, 64>::kSharedBytes);
+  if (dim == 128) return launch_as(fixed_split_kernel<T, kGroup, 128>, FixedSplit<T, kGroup, 128>::kSharedBytes);
+  const int32_t vector = dim % 8 == 0 ? 8 : 1;
+  const int32_t pieces = (dim + vector - 1) / vector;
   const int32_t lanes = std::max(1, std::min(kSplitThreads / pieces, 8));
   const size_t bytes = sizeof(float) * static_cast<size_t>(kGroup) *
                        static_cast<size_t>((dim + 3) / 4 * 4 + kAttentionSplit + lanes * dim);
-  return launch(split_kernel<T, kGroup, kVector>,
-                {static_cast<unsigned>(splits), static_cast<unsigned>(args.kv.kv_heads * groups),
-                 static_cast<unsigned>(args.rows.rows)},
-                {kSplitThreads, 1, 1}, bytes, stream.handle(), args.q, args.q_stride, args.kv, args.layer, args.heads,
-                group_heads, args.scale, args.window, args.scratch, splits, args.rows);
+  return launch_as(dim % 8 == 0 ? split_kernel<T, kGroup, 8> : split_kernel<T, kGroup, 1>, bytes);
 }
 
-template <typename T, int kVector>
+template <typename T>
 Status launch_group(CudaStream& stream, const AttentionArgs& args) {
   const int32_t group_heads = args.heads / args.kv.kv_heads;
-  if (group_heads == 1) return launch_split<T, 1, kVector>(stream, args);
-  if (group_heads == 2) return launch_split<T, 2, kVector>(stream, args);
-  if (group_heads <= 4) return launch_split<T, 4, kVector>(stream, args);
-  return launch_split<T, kGroupMax, kVector>(stream, args);
+  if (group_heads == 1) return launch_split<T, 1>(stream, args);
+  if (group_heads == 2) return launch_split<T, 2>(stream, args);
+  if (group_heads <= 4) return launch_split<T, 4>(stream, args);
+  return launch_split<T, kGroupMax>(stream, args);
 }
 
 }  // namespace
@@ -259,11 +430,7 @@ int64_t attention_scratch_floats(int32_t rows, int32_t heads, int32_t head_dim, 
 }
 
 Status attention(CudaStream& stream, const AttentionArgs& args) {
-  TRY(for_cache(args.kv.dtype, [&](auto type) {
-    using T = decltype(type);
-    if (args.kv.head_dim % 8 == 0) return launch_group<T, 8>(stream, args);
-    return launch_group<T, 1>(stream, args);
-  }));
+  TRY(for_cache(args.kv.dtype, [&](auto type) { return launch_group<decltype(type)>(stream, args); }));
   return for_plain("attention's results", args.out_dtype, [&](auto type) {
     using Y = decltype(type);
     return launch(combine_kernel<Y>, {static_cast<unsigned>(args.heads), static_cast<unsigned>(args.rows.rows), 1},

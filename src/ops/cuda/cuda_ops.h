@@ -162,7 +162,7 @@ Status kv_store(CudaStream& stream, const KvStoreArgs& args);
 // As loralei::AttentionArgs, for any rows. Positions are cut into splits of kAttentionSplit at absolute positions; each
 // (row, KV head, split) is a block, its query heads share what it reads, and the splits' results are combined in order.
 // So a row's result does not depend on the launch. Sums and weights are f32. Idle rows get zeros.
-inline constexpr int32_t kAttentionSplit = 256;
+inline constexpr int32_t kAttentionSplit = 64;
 struct AttentionArgs {
   const float* q = nullptr;  // [rows, heads * head_dim], after RoPE
   int64_t q_stride = 0;
