@@ -23,25 +23,69 @@ KERNEL void BLOCK_LIMIT(kBlock)
   for (int i = static_cast<int>(threadIdx.x); i < dim; i += kBlock) put(y + i, x[i] * inverse * weight[i]);
 }
 
-// One block a row. The angle is reduced in double, so that far positions turn exactly.
+// The same for vectors of up to 4 kWide kEach numbers at addresses of whole fours: each is read once, with its weight,
+// and stays in registers.
+constexpr int kWide = 1024;
+template <typename Y, int kEach>
+KERNEL void BLOCK_LIMIT(kWide) wide_norm_kernel(const float* x, int64_t x_stride, Y* y, int64_t y_stride,
+                                                const float* weight, int dim, float eps) {
+  SHARED_ARRAY(float, room, kWide / 32);
+  const int64_t at = static_cast<int64_t>(blockIdx.y) * dim;
+  x += blockIdx.x * x_stride + at;
+  y += blockIdx.x * y_stride + at;
+  float numbers[kEach][4] = {}, weights[kEach][4] = {};
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    const int i = 4 * (e * kWide + static_cast<int>(threadIdx.x));
+    if (i >= dim) continue;
+    load_numbers<4>(x + i, numbers[e]);
+    load_numbers<4>(weight + i, weights[e]);
+  }
+  float sum = 0;
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) sum = fmaf(numbers[e][k], numbers[e][k], sum);
+  }
+  sum = block_sum<kWide>(sum, room);
+  const float inverse = rsqrtf(sum / static_cast<float>(dim) + eps);
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    const int i = 4 * (e * kWide + static_cast<int>(threadIdx.x));
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (i < dim) put(y + i + k, numbers[e][k] * inverse * weights[e][k]);
+    }
+  }
+}
+
+// grid (rows, heads / kTurnedHeads). The angle is reduced in double, so that far positions turn exactly; all heads of a
+// block share it. Shared memory: sines and cosines [head_dim / 2] each.
+constexpr int kTurnedHeads = 4;
 KERNEL void rope_kernel(float* x, int64_t stride, int heads, int head_dim, const int32_t* positions,
                         const float* inv_freq, float attention_scale) {
-  const int half = head_dim / 2;
-  float* row = x + blockIdx.x * stride;
+  const int half = head_dim / 2, first = static_cast<int>(blockIdx.y) * kTurnedHeads;
+  float* const sines = reinterpret_cast<float*>(shared_bytes());
+  float* const cosines = sines + half;
   const double position = positions[blockIdx.x];
-  for (int item = static_cast<int>(threadIdx.x); item < heads * half; item += static_cast<int>(blockDim.x)) {
-    const int head = item / half, i = item % half;
+  for (int i = static_cast<int>(threadIdx.x); i < half; i += static_cast<int>(blockDim.x)) {
     constexpr double kTurn = 6.283185307179586476925;
     double angle = position * static_cast<double>(inv_freq[i]);
     angle -= kTurn * floor(angle / kTurn + 0.5);
     float s, c;
     sincosf(static_cast<float>(angle), &s, &c);
-    s *= attention_scale;
-    c *= attention_scale;
-    float* at = row + static_cast<int64_t>(head) * head_dim + i;
+    sines[i] = s * attention_scale;
+    cosines[i] = c * attention_scale;
+  }
+  __syncthreads();
+  float* row = x + blockIdx.x * stride + static_cast<int64_t>(first) * head_dim;
+  const int items = min(kTurnedHeads, heads - first) * half;
+  for (int item = static_cast<int>(threadIdx.x); item < items; item += static_cast<int>(blockDim.x)) {
+    const int i = item % half;
+    float* at = row + static_cast<int64_t>(item / half) * head_dim + i;
     const float x1 = at[0], x2 = at[half];
-    at[0] = x1 * c - x2 * s;
-    at[half] = x2 * c + x1 * s;
+    at[0] = x1 * cosines[i] - x2 * sines[i];
+    at[half] = x2 * cosines[i] + x1 * sines[i];
   }
 }
 
@@ -124,12 +168,23 @@ Dim3 row_grid(int32_t dim, int32_t rows) { return {blocks_for(dim, kThreads), st
 
 Status rms_norm(CudaStream& stream, const RmsNormArgs& args) {
   if (args.rows <= 0) return {};
+  const auto fours = [](const void* address, int64_t stride) {
+    return reinterpret_cast<uintptr_t>(address) % 16 == 0 && stride % 4 == 0;
+  };
+  const bool wide = args.dim <= 16 * kWide && fours(args.x, args.x_stride) && fours(args.weight, args.dim);
   const Dim3 grid{static_cast<unsigned>(args.rows), static_cast<unsigned>(args.vectors), 1};
   return for_plain("normalised rows", args.y_dtype, [&](auto type) {
     using Y = decltype(type);
     if (args.dim <= 256) {
       return launch(rms_norm_kernel<Y, 32>, grid, {32, 1, 1}, 0, stream.handle(), args.x, args.x_stride,
                     static_cast<Y*>(args.y), args.y_stride, args.weight, args.dim, args.eps);
+    }
+    if (wide) {
+      const auto kernel = args.dim <= 4 * kWide   ? wide_norm_kernel<Y, 1>
+                          : args.dim <= 8 * kWide ? wide_norm_kernel<Y, 2>
+                                                  : wide_norm_kernel<Y, 4>;
+      return launch(kernel, grid, {kWide, 1, 1}, 0, stream.handle(), args.x, args.x_stride, static_cast<Y*>(args.y),
+                    args.y_stride, args.weight, args.dim, args.eps);
     }
     return launch(rms_norm_kernel<Y, kThreads>, grid, {kThreads, 1, 1}, 0, stream.handle(), args.x, args.x_stride,
                   static_cast<Y*>(args.y), args.y_stride, args.weight, args.dim, args.eps);
@@ -138,7 +193,8 @@ Status rms_norm(CudaStream& stream, const RmsNormArgs& args) {
 
 Status rope(CudaStream& stream, const RopeArgs& args) {
   if (args.rows <= 0) return {};
-  return launch(rope_kernel, {static_cast<unsigned>(args.rows), 1, 1}, {kThreads, 1, 1}, 0, stream.handle(), args.x,
+  return launch(rope_kernel, {static_cast<unsigned>(args.rows), blocks_for(args.heads, kTurnedHeads), 1},
+                {kThreads, 1, 1}, sizeof(float) * static_cast<size_t>(args.head_dim), stream.handle(), args.x,
                 args.stride, args.heads, args.head_dim, args.positions, args.inv_freq, args.attention_scale);
 }
 

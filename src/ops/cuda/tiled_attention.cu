@@ -36,7 +36,7 @@ KERNEL void BLOCK_LIMIT(kThreads)
                  float scale, int window, const AttentionTile* tiles, StepRows rows) {
   constexpr bool kScaled = sizeof(T) == 1;
   constexpr int kKRow = kDim + kPad, kVRow = kTilePositions + kPad;
-  const AttentionTile tile = tiles[blockIdx.y];
+  const AttentionTile tile = tiles[gridDim.y - 1 - blockIdx.y];  // a prompt's last tiles see most: they begin first
   if (tile.row_count <= 0) return;
   const int head = static_cast<int>(blockIdx.x), kv_head = head / group_heads;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
