@@ -8,8 +8,9 @@
 #   build        benches first, then tests: as many as compile       ops          kernels alone
 #   smoke        seconds: the machine, a product and a step          model        whole-model figures, llama-7b in bf16 (15 GB in DIR)
 #   tests        all of them                                         sanitizers   memcheck and racecheck of the kernels' tests
+#   peers        transformers + PEFT, where python3 has them, beside the figures of mixed
 # A single step is a part too (compile-tests, machine, product, step, cuda_ops_test, attention-memcheck, make, decode, prefill, mixed,
-# flatness, overflow, invariant), so that a machine which ends commands after ten minutes can do everything in several calls (their order:
+# flatness, overflow, invariant, peft), so that a machine which ends commands after ten minutes can do everything in several calls (their order:
 # docs/benchmarks.md, "On a GPU"). DIR (build-gpu/ by default) keeps the build, the model's files and the results of earlier calls; the report has them all. It is
 # written before and after every step, so a call that is cut off loses the step it was in and nothing else. Every step has a time limit; but for
 # benches that do not compile none stops the others. --memory-budget: the host's, for the model's figures, where the machine shows less free
@@ -53,10 +54,11 @@ members() {
     sanitizers) for kernel in "${checked[@]}"; do echo "$kernel-memcheck" "$kernel-racecheck"; done ;;
     ops) echo cuda_ops_bench ;;
     model) echo make "${figures[@]}" ;;
+    peers) echo peft ;;
     *) echo "$1" ;;
   esac
 }
-parts=(build smoke ops model tests sanitizers)
+parts=(build smoke ops model peers tests sanitizers)
 all_steps=$(for part in "${parts[@]}"; do members "$part"; done)
 
 # tests_of KERNEL: a filter of cuda_ops_test.
@@ -65,7 +67,7 @@ tests_of() {
     attention) echo 'CudaAttention.*' ;;
     lora) echo 'CudaLora.*' ;;
     sample) echo 'CudaSample.*' ;;
-    gemv) echo 'CudaGemv.*' ;;
+    gemv) echo 'CudaGemv.*:CudaThinGemm.*' ;;
     norm) echo 'CudaElementwise.*' ;;
   esac
 }
@@ -115,7 +117,7 @@ built() {
 }
 
 run_step() {
-  local name=$1 generator=() before=() go_on=(-k)
+  local name=$1 generator=() before=() go_on=(-k) ours=()
   if command -v ninja >/dev/null; then generator=(-G Ninja) go_on=(-k 0); fi
   case $name in
     configure)
@@ -144,6 +146,14 @@ run_step() {
     make | decode | prefill | mixed | flatness | overflow | invariant)
       built "$name" 300 gpu_bench "${budget[@]}" --cache-dir "$work/files" --out "$results" "$name"
       ;;
+    peft)
+      if [ -f "$results/mixed.json" ]; then ours=(--ours "$results/mixed.json"); fi
+      if python3 -c 'import torch, transformers, peft' 2>/dev/null; then
+        limited peft 420 python3 tools/peft_bench.py "${ours[@]}" --json "$results/peft.json"
+      else
+        not_run peft "python3 has no torch, transformers and peft here"
+      fi
+      ;;
     *)
       echo "gpu_report: there is no part $name; choose of ${parts[*]}, $(echo $all_steps | sed 's/ /, /g')." >&2
       failed=1
@@ -170,13 +180,15 @@ report() {
   for name in "${figures[@]}"; do
     [ -f "$results/$name.md" ] && grep -E '\| (yes|NO) \|$' "$results/$name.md"
   done
+  [ -f "$results/peft.log" ] && grep '^| mixed.over_peft' "$results/peft.log"
   for name in "${figures[@]}"; do
     [ -f "$results/$name.step" ] || continue
     echo
     if [ -f "$results/$name.md" ]; then cat "$results/$name.md"; else echo "$name: not measured."; fi
   done
   echo
-  echo "Not measured: transformers + PEFT and vLLM's LoRA kernels on this GPU."
+  [ -f "$results/peft.log" ] && grep '^transformers' "$results/peft.log"
+  echo "Not measured: vLLM's LoRA kernels on this GPU$([ -f "$results/peft.json" ] || echo ", transformers + PEFT")."
   if [ -f "$results/cuda_ops_bench.log" ]; then
     printf '\n```\n%s\n```\n' "$(cat "$results/cuda_ops_bench.log")"
   fi

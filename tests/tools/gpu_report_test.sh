@@ -19,6 +19,8 @@ stand_in program 'case $* in
   *prefill) sleep 5 ;;
 esac
 echo "ran $*"'
+# A Python with the peer and one without.
+stand_in python3 '[ ! -f "$(dirname "$0")/no_peer" ] || exit 1; case $* in *peft_bench*) echo "| mixed.over_peft | 4.00 | >= 3.00 | yes | from $*" ;; esac'
 stand_in cmake 'case $* in
   *gpu_bench*) for name in gpu_bench cuda_ops_bench; do mkdir -p "$2"; cp "$(dirname "$0")/program" "$2/$name"; done ;;
   *cuda_ops_test*) cp "$(dirname "$0")/program" "$2/cuda_ops_test"; exit 1 ;;
@@ -38,6 +40,12 @@ for line in 'compile: exit 0' 'compile-tests: exit 1' 'product: exit 0' 'step: n
 done
 expect '--memory-budget 60GiB' "$room/work/results/decode.log"
 expect 'gtest_filter=CudaAttention.*' "$room/work/results/attention-memcheck.log"
+
+"${report[@]}" peers >"$room/output" 2>&1
+expect '| mixed.over_peft | 4.00' "$room/out/report.md"
+touch "$room/bin/no_peer"
+"${report[@]}" peers >"$room/output" 2>&1
+expect 'peft: not run, python3 has no torch' "$room/out/report.md"
 
 "${report[@]}" prefill >"$room/output" 2>&1 &
 for _ in $(seq 100); do
