@@ -110,7 +110,7 @@ Status run_once(const RunFlags& flags) {
   log.set_level(LogLevel::kWarning);  // a start may take long and says what it does; then the answer speaks
   TRY_ASSIGN(std::shared_ptr<const TextModel> text,
              load_text_model(host->file(), std::move(chat_template), options.model_path));
-  const TextModels texts(text);
+  TextModels texts(text);
   Submit request;
   request.id = RequestId{1};
   for (const AdapterFlag& adapter : adapters) {
@@ -120,10 +120,6 @@ Status run_once(const RunFlags& flags) {
     entry.path = adapter.path;
     TRY_ASSIGN(text, texts.read(entry));  // its own tokens and chat template, if it has some
     request.adapters.push_back({adapter.name, 1.0f});
-    CatalogueEntry entry;
-    entry.name = adapter.name;
-    entry.path = adapter.path;
-    TRY_ASSIGN(text, TextModels(text).read(entry));
   }
   TRY_ASSIGN(request.prompt, make_prompt(flags, *text));
   const auto ends = text->tokenizer()->end_ids();
