@@ -28,7 +28,7 @@ struct GgufVocab {
   std::vector<std::string> merges;  // "a b", in rank order; empty for SentencePiece
   int32_t bos = -1, eos = -1, unk = -1, sep = -1, pad = -1;
   std::vector<int32_t> ends;  // generation ends at these: eos, what other keys name, what is known by its text
-  int add_bos = -1;  // -1 not stated, 0 false, 1 true
+  int add_bos = -1;           // -1 not stated, 0 false, 1 true
   int add_eos = -1;
   int add_space_prefix = -1;
   bool remove_extra_whitespaces = false;
