@@ -205,7 +205,7 @@ class AdapterRegistry {
   static Error other_load(const Entry& entry);
   void want_load(Entry& entry);
   void finish(Entry& entry);
-  bool advance_room(Entry& entry);
+  std::optional<int64_t> advance_room(Entry& entry);
   static uint64_t order_of(const Entry& entry) { return entry.tickets.empty() && !entry.pinned ? entry.wanted : 0; }
   static bool goes_before(const Entry& a, const Entry& b) {
     const uint64_t x = order_of(a), y = order_of(b);

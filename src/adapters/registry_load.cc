@@ -74,11 +74,11 @@ void AdapterRegistry::pump() {
     if (entry->stage == Stage::kQueued) {
       if (start_job(*entry, false, Grant())) entry->stage = Stage::kStamping;
     } else if (entry->stage == Stage::kWaitingForRoom && room_to_ask(*entry) <= spare) {
-      if (!advance_room(*entry)) {
+      if (const auto taken = advance_room(*entry)) {
+        spare -= *taken;
+      } else {
         entry->without_room_since_ns = std::min(entry->without_room_since_ns, clock_.now_ns());
         spare = std::min(spare, spare_beside(*entry));
-      } else if (entry->job != 0) {
-        spare -= jobs_[entry->job].grant.bytes();
       }
     }
   }
@@ -255,22 +255,23 @@ void AdapterRegistry::evict_idle(int64_t bytes) {
   }
 }
 
-// False when it must wait for room that others still use.
-bool AdapterRegistry::advance_room(Entry& entry) {
+// The room it has taken to be read; none when it must wait for room that others still use. Where it can never have any
+// it has failed, and with that the entry may be gone.
+std::optional<int64_t> AdapterRegistry::advance_room(Entry& entry) {
   const int64_t limit = limit_bytes(entry);
   if (entry.least_bytes > limit) {
     entry.failed_limit_bytes = limit;
     const FileStamp stamp = entry.failed_stamp;
     fail(entry, not_fitting((entry.size_known ? "" : "at least ") + format_bytes(entry.least_bytes), limit), &stamp);
-    return true;
+    return 0;
   }
   auto grant = make_room(entry, room_to_ask(entry));
-  if (!grant) return false;
-  if (start_job(entry, true, std::move(*grant))) {
-    entry.stage = Stage::kReading;
-    entry.without_room_since_ns = INT64_MAX;
-  }
-  return true;
+  if (!grant) return std::nullopt;
+  const int64_t bytes = grant->bytes();
+  if (!start_job(entry, true, std::move(*grant))) return 0;
+  entry.stage = Stage::kReading;
+  entry.without_room_since_ns = INT64_MAX;
+  return bytes;
 }
 
 void AdapterRegistry::on_read(Entry& entry, Job& job, LoadDone& done) {
