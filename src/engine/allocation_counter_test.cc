@@ -34,10 +34,14 @@ void* operator new(size_t bytes) {
   }
   return memory;
 }
-// Sanitizers bring one of their own, whose memory std::free would not take.
+// Sanitizers bring the other forms themselves, whose memory std::free would not take and nobody would count.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return operator new(bytes); }
+void* operator new[](size_t bytes) { return operator new(bytes); }
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return operator new(bytes); }
 void operator delete(void* memory) noexcept { release(memory); }
 void operator delete(void* memory, size_t) noexcept { release(memory); }
+void operator delete[](void* memory) noexcept { release(memory); }
+void operator delete[](void* memory, size_t) noexcept { release(memory); }
 
 namespace loralei::testing_support {
 
