@@ -26,7 +26,7 @@ stand_in cmake 'case $* in
   *cuda_ops_test*) cp "$(dirname "$0")/program" "$2/cuda_ops_test"; exit 1 ;;
 esac'
 export PATH=$room/bin:$PATH
-report=(tools/gpu_report.sh --work "$room/work" --memory-budget 60GiB "$room/out")
+report=(tools/gpu_report.sh --work "$room/kept" --memory-budget 60GiB "$room/out")
 expect() {
   grep -qF -- "$1" "$2" && return
   echo "gpu_report_test: no \"$1\" in $2:" >&2
@@ -38,8 +38,8 @@ expect() {
 for line in 'compile: exit 0' 'compile-tests: exit 1' 'product: exit 0' 'step: not run' 'decode: exit 0' 'attention-memcheck: exit 0' '| speed |'; do
   expect "$line" "$room/out/report.md"
 done
-expect '--memory-budget 60GiB' "$room/work/results/decode.log"
-expect 'gtest_filter=CudaAttention.*' "$room/work/results/attention-memcheck.log"
+expect '--memory-budget 60GiB' "$room/kept/results/decode.log"
+expect 'gtest_filter=CudaAttention.*' "$room/kept/results/attention-memcheck.log"
 
 "${report[@]}" peers >"$room/output" 2>&1
 expect '| mixed.over_peft | 4.00' "$room/out/report.md"
@@ -49,7 +49,7 @@ expect 'peft: not run, python3 has no torch' "$room/out/report.md"
 
 "${report[@]}" prefill >"$room/output" 2>&1 &
 for _ in $(seq 100); do
-  [ -f "$room/work/results/prefill.log" ] && break
+  [ -f "$room/kept/results/prefill.log" ] && break
   sleep 0.1
 done
 kill -KILL $! && wait $! 2>/dev/null || true
