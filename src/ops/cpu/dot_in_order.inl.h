@@ -7,18 +7,6 @@
 // two tiles with up to eight rows, where the tiles are taken one after the other. Else they live in the first-level
 // cache, side by side, since sums a multiple of 4 KiB apart would wait for each other.
 
-// The compiler would hold the sums of several blocks in registers and spill what is used more often.
-LORALEI_INLINE void keep_in_memory(float* sums) { asm volatile("" : : "r"(sums) : "memory"); }
-// Everything read from here on is addressed from this pointer, with constant offsets.
-LORALEI_INLINE const std::byte* as_base(const std::byte* p) {
-  asm volatile("" : "+r"(p));
-  return p;
-}
-LORALEI_INLINE I broadcast_word(const std::byte* word) {
-  I words;
-  asm volatile("vpbroadcastd %1, %0" : "=v"(words) : "m"(*reinterpret_cast<const int32_t*>(word)));
-  return words;
-}
 LORALEI_INLINE void add_dots(I& sum, I weights, I inputs) {
   asm volatile("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(inputs));
 }
@@ -78,12 +66,6 @@ LORALEI_INLINE void dots_in_order(const Words& words, const std::byte* q, const 
   }
 }
 
-// What scales the dots of some rows: of the blocks, and f32 [kRows] of the rows (ops/args.h).
-template <int kBlocks>
-struct BlockScales {
-  F scale[kBlocks], min[kBlocks];
-  const std::byte *d = nullptr, *s = nullptr;
-};
 // sum = fma(dots, scale * d, sum), then with kMin fma(min, s, sum): in registers, or sums [kRows][kBlocks][16].
 template <bool kMin, int kRows, int kBlocks>
 LORALEI_INLINE void add_in_order(const I (&dots)[kRows][kBlocks], const BlockScales<kBlocks>& by,

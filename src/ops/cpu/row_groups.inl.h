@@ -26,11 +26,25 @@ struct TileRun {
   RowTile tile[kTilesTogetherMax];
 };
 
+// Whether unpacking costs so little that it is done anew for every pass of a group's rows: not with Q6_K, whose blocks
+// have two scales and half as many dot products for each, and not with a fifth bit where few registers are.
+bool unpacks_easily(DType dtype) {
+  switch (dtype) {
+    case DType::kQ6_K:
+      return false;
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+    case DType::kQ5_K:
+      return kManyRegisters;
+    default:
+      return true;
+  }
+}
 // Whether a call has so few rows that all meet packed tiles. Where unpacking costs nothing beside dot products a whole
-// group does (TileTuning); not with Q6_K, whose blocks have two scales and half as many dot products for each.
+// group does (TileTuning).
 bool few_rows(const RowGroups& groups, DType dtype) {
   if (groups.rows <= kPackedRows) return true;
-  return groups.count == 1 && groups.rows <= groups.tuning->packed_rows && dtype != DType::kQ6_K;
+  return groups.count == 1 && groups.rows <= groups.tuning->packed_rows && unpacks_easily(dtype);
 }
 
 // Few rows wait for memory all the time. Fetching the lines of their results, only to be written over, takes more of it

@@ -129,6 +129,8 @@ LORALEI_INLINE I ibits(uint32_t bits, int first) {
 LORALEI_INLINE F to_float(I x) { return _mm256_cvtepi32_ps(x); }
 
 LORALEI_INLINE I load_bits(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+LORALEI_INLINE void store_bits(std::byte* p, I x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x); }
+LORALEI_INLINE I sub_bytes(I a, I b) { return _mm256_sub_epi8(a, b); }
 LORALEI_INLINE I ixor(I a, I b) { return _mm256_xor_si256(a, b); }
 LORALEI_INLINE I imul(I a, I b) { return _mm256_mullo_epi32(a, b); }
 LORALEI_INLINE I imax(I a, I b) { return _mm256_max_epi32(a, b); }

@@ -137,6 +137,8 @@ LORALEI_INLINE I ibits(uint32_t bits, int first) {
 LORALEI_INLINE F to_float(I x) { return _mm512_cvtepi32_ps(x); }
 
 LORALEI_INLINE I load_bits(const std::byte* p) { return _mm512_loadu_si512(p); }
+LORALEI_INLINE void store_bits(std::byte* p, I x) { _mm512_storeu_si512(p, x); }
+LORALEI_INLINE I sub_bytes(I a, I b) { return _mm512_sub_epi8(a, b); }
 LORALEI_INLINE I ixor(I a, I b) { return _mm512_xor_si512(a, b); }
 LORALEI_INLINE I imul(I a, I b) { return _mm512_mullo_epi32(a, b); }
 LORALEI_INLINE I imax(I a, I b) { return _mm512_max_epi32(a, b); }

@@ -193,7 +193,7 @@ class WidenOnTheWay {
     if (left_ == 0) return;
     if constexpr (k256) {
       if (kPart == 0 && half_ == 0) Format::scales(at_, 0, scales_, mins_);
-      widen_part<Format, WideFor::kMatrixUnit, kPart>(at_, half_, scales_, mins_, out_);
+      widen_part<Format, WideFor::kMatrixUnit, kPart>(at_, 0, half_, scales_, mins_, out_);
       if (kPart == 3 && half_ == 1) step_block<Format>(at_);
       if (kPart == 3) half_ ^= 1;
     } else {
@@ -299,8 +299,6 @@ void multiply_matrix(const TileRun& tiles, const TileRun& next, const RowGroups&
   }
   _tile_release();
 }
-
-constexpr int kTilesTogether = 2;
 
 void tiles_times_groups(const TileMatmulArgs& args, const TileProduct& product, const TileRun& tiles,
                         const TileRun& next, const RowGroups& groups, int64_t begin, int64_t end, std::byte* memory) {

@@ -30,7 +30,7 @@ LORALEI_INLINE I fifth_bits(I bits, int j) {
 
 // --- formats of 32 numbers: one scale, perhaps a minimum
 struct TileQ8_0 {
-  static constexpr int kHead = 32, kHigh = 0, kQuants = 512;
+  static constexpr int kHead = 32, kHigh = 0, kQuants = 512, kLargest = kUnsignedDot ? 255 : 128;
   static constexpr bool kMin = false, kSigned = !kUnsignedDot;
   static constexpr ZeroPoint kZero = kUnsignedDot ? ZeroPoint::k128 : ZeroPoint::kNone;
   static LORALEI_INLINE I word(const TileSections& at, int lane, int j) {
@@ -39,7 +39,7 @@ struct TileQ8_0 {
   }
 };
 struct TileQ4_0 {
-  static constexpr int kHead = 32, kHigh = 0, kQuants = 256;
+  static constexpr int kHead = 32, kHigh = 0, kQuants = 256, kLargest = 15;
   static constexpr bool kMin = false, kSigned = false;
   static constexpr ZeroPoint kZero = ZeroPoint::k8;
   static LORALEI_INLINE I word(const TileSections& at, int lane, int j) { return nibble_word(at.quants, lane, j); }
@@ -50,7 +50,7 @@ struct TileQ4_1 : TileQ4_0 {
   static constexpr ZeroPoint kZero = ZeroPoint::kNone;
 };
 struct TileQ5_0 {
-  static constexpr int kHead = 32, kHigh = 64, kQuants = 256;
+  static constexpr int kHead = 32, kHigh = 64, kQuants = 256, kLargest = 31;
   static constexpr bool kMin = false, kSigned = false;
   static constexpr ZeroPoint kZero = ZeroPoint::k16;
   static LORALEI_INLINE I word(const TileSections& at, int lane, int j) {
@@ -81,8 +81,8 @@ LORALEI_INLINE void k_tile_scales(const std::byte* head, int lane, float* scales
 }
 
 struct TileQ4_K {
-  static constexpr int kHead = 256, kHigh = 0, kQuants = 2048;
-  static constexpr bool kHalves = false;
+  static constexpr int kHead = 256, kHigh = 0, kQuants = 2048, kLargest = 15;
+  static constexpr bool kHalves = false, kSigned = false;
   static constexpr ZeroPoint kZero = ZeroPoint::kNone;
   static LORALEI_INLINE void scales(const TileSections& at, int lane, float* scales, float* mins) {
     k_tile_scales(at.head, lane, scales, mins);
@@ -94,8 +94,8 @@ struct TileQ4_K {
   }
 };
 struct TileQ5_K {
-  static constexpr int kHead = 256, kHigh = 512, kQuants = 2048;
-  static constexpr bool kHalves = false;
+  static constexpr int kHead = 256, kHigh = 512, kQuants = 2048, kLargest = 31;
+  static constexpr bool kHalves = false, kSigned = false;
   static constexpr ZeroPoint kZero = ZeroPoint::kNone;
   static LORALEI_INLINE void scales(const TileSections& at, int lane, float* scales, float* mins) {
     k_tile_scales(at.head, lane, scales, mins);
@@ -107,8 +107,8 @@ struct TileQ5_K {
   }
 };
 struct TileQ6_K {
-  static constexpr int kHead = 288, kHigh = 1024, kQuants = 2048;
-  static constexpr bool kHalves = true;  // a scale for each 16 numbers
+  static constexpr int kHead = 288, kHigh = 1024, kQuants = 2048, kLargest = 63;
+  static constexpr bool kHalves = true, kSigned = false;  // a scale for each 16 numbers
   static constexpr ZeroPoint kZero = ZeroPoint::k32Low;
   // [16][kLanes]: two for each block of 32
   static LORALEI_INLINE void scales(const TileSections& at, int lane, float* scales, float*) {

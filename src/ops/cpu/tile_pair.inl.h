@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packed tiles times groups of few rows, which are bound by memory: writing the weights out would not pay. Two tiles go
-// through a group together: memory gives two streams faster than one, the longer they are the faster (tile_matmul.inl.h
-// chooses the tiles), and an input word once broadcast serves two products. No include guard: see target.h.
+// through a group together, because memory gives two streams faster than one, the longer they are the faster
+// (tile_matmul.inl.h chooses the tiles); or both halves of one tile. No include guard: see target.h.
 //
-// Groups of more than eight rows go through the blocks in two passes, which unpack them twice.
+// Groups of more than kPackedRows rows go through the blocks in two passes, which unpack them twice.
 
-constexpr int kPair = 2;
+constexpr int kPairStep = kPairOfTiles ? kWideSums : kLanes;  // from its sums to those of the next
 
 // Asks for what the pair needs some bytes later (TileTuning): its own tiles' blocks, and behind their end those of the
 // next pair, which lie there. Where that is close, the hardware has brought two streams of weights to the second-level
@@ -19,27 +19,29 @@ LORALEI_INLINE void prefetch_pair(const std::byte* first, const std::byte* secon
   second += asked.ahead_bytes + kFirstNeeded;
   if (asked.second_level) {
     bring_lines<kBytes>(first);
-    bring_lines<kBytes>(second);
+    if constexpr (kPairOfTiles) bring_lines<kBytes>(second);
     return;
   }
   call_lines<kBytes>(first);
-  call_lines<kBytes>(second);
+  if constexpr (kPairOfTiles) call_lines<kBytes>(second);
   if (asked.ahead_bytes >= static_cast<int32_t>(kPage) / 2) return;
   prefetch_next_page<kBytes>(first);
-  prefetch_next_page<kBytes>(second);
+  if constexpr (kPairOfTiles) prefetch_next_page<kBytes>(second);
 }
 
 // The words of blocks of 32 at `at` (dots_in_order), and of part kPart of half `half` of blocks of 256.
 template <class Format>
 struct WordsOf32 {
+  using Weights = Format;
   const TileSections* at;
-  LORALEI_INLINE I operator()(int v, int j) const { return Format::word(at[v], 0, j); }
+  LORALEI_INLINE I operator()(int v, int j) const { return Format::word(at[v], lane_of(v), j); }
 };
 template <class Format, int kPart>
 struct WordsOf256 {
+  using Weights = Format;
   const TileSections* at;
   int half;
-  LORALEI_INLINE I operator()(int v, int j) const { return Format::template word<kPart>(at[v], 0, half, j); }
+  LORALEI_INLINE I operator()(int v, int j) const { return Format::template word<kPart>(at[v], lane_of(v), half, j); }
 };
 
 // Rows of a group whose integer sums registers hold.
@@ -56,8 +58,8 @@ LORALEI_INLINE void add_block_32(const TileSections* at, const std::byte* x, int
   by.s = x + group_s_at(kRows) + 4 * row;
   LORALEI_UNROLL
   for (int v = 0; v < kBlocks; ++v) {
-    by.scale[v] = load_scales(at[v].head, 0, 0);
-    if constexpr (Format::kMin) by.min[v] = load_scales(at[v].head, 1, 0);
+    by.scale[v] = load_scales(at[v].head, 0, lane_of(v));
+    if constexpr (Format::kMin) by.min[v] = load_scales(at[v].head, 1, lane_of(v));
   }
   add_in_order<Format::kMin>(dots, by, sums);
 }
@@ -86,11 +88,11 @@ LORALEI_INLINE void pair_32_in_registers(const std::byte* first, const std::byte
   LORALEI_UNROLL
   for (int v = 0; v < kPair; ++v) {
     LORALEI_UNROLL
-    for (int i = 0; i < kRows; ++i) store(sums + v * kWideSums + i * kRowTile, acc[v / kTogether][i][v % kTogether]);
+    for (int i = 0; i < kRows; ++i) store(sums + v * kPairStep + i * kRowTile, acc[v / kTogether][i][v % kTogether]);
   }
 }
 
-// Sums in memory [kRows][kPair][16].
+// Sums in memory [kRows][kPair][kLanes].
 template <class Format, int kRows>
 LORALEI_INLINE void pair_32(const std::byte* first, const std::byte* second, const std::byte* x, int64_t blocks,
                             WeightsAsked asked, float* sums) {
@@ -102,7 +104,7 @@ LORALEI_INLINE void pair_32(const std::byte* first, const std::byte* second, con
     LORALEI_UNROLL
     for (int row = 0; row < kRows; row += kPass) {
       keep_in_memory(sums);
-      float* const out = sums + row * kPair * kRowTile;
+      float* const out = sums + row * kPair * kLanes;
       add_block_32<Format, kRows, kPass, kPair>(at, x, row, out);
     }
   }
@@ -113,8 +115,8 @@ LORALEI_INLINE void pair_numbers(const float* numbers, int count, int number, F 
   LORALEI_UNROLL
   for (int v = 0; v < kPair; ++v) out[v] = load(numbers + (v * count + number) * kLanes);
 }
-// Block of 32 number 4 * half + kPart of a block of 256, which lies at `first` and `second`; scales [kPair][16][16],
-// mins [kPair][8][16].
+// Block of 32 number 4 * half + kPart of a block of 256, which lies at `first` and `second`; scales
+// [kPair][16][kLanes], mins [kPair][8][kLanes].
 template <class Format, int kRows, int kPart>
 LORALEI_INLINE void pair_part(const std::byte* first, const std::byte* second, int half, const std::byte* x,
                               const float* scales, const float* mins, WeightsAsked asked, float* sums) {
@@ -128,7 +130,7 @@ LORALEI_INLINE void pair_part(const std::byte* first, const std::byte* second, i
   LORALEI_UNROLL
   for (int row = 0; row < kRows; row += kPass) {
     keep_in_memory(sums);
-    float* const out = sums + row * kPair * kRowTile;
+    float* const out = sums + row * kPair * kLanes;
     const std::byte* const q = x + row * kActivationBlock;
     I dots[kPass][kPair];
     BlockScales<kPair> by;
@@ -155,8 +157,8 @@ LORALEI_INLINE void pair_256(const std::byte* first, const std::byte* second, co
                              WeightsAsked asked, float* sums) {
   alignas(64) float scales[kPair * 16 * kLanes], mins[kPair * 8 * kLanes];
   for (int64_t b = 0; b < blocks; ++b, first += block_bytes<Format>(), second += block_bytes<Format>()) {
-    Format::scales(first_block<Format>(first), 0, scales, mins);
-    Format::scales(first_block<Format>(second), 0, scales + 16 * kLanes, mins + 8 * kLanes);
+    Format::scales(first_block<Format>(first), lane_of(0), scales, mins);
+    Format::scales(first_block<Format>(second), lane_of(1), scales + 16 * kLanes, mins + 8 * kLanes);
     constexpr int kStep = group_block_bytes(kRows);
     for (int half = 0; half < 2; ++half, x += 4 * kStep) {
       pair_part<Format, kRows, 0>(first, second, half, x, scales, mins, asked, sums);
@@ -167,24 +169,23 @@ LORALEI_INLINE void pair_256(const std::byte* first, const std::byte* second, co
   }
 }
 
-// Two tiles, or one as both, times a group of kRows rows; sums [kPair][kWideSums], of each the first [kRows][16].
+// Two tiles, or one as both, times a group of kRows rows; sums [tiles][kWideSums], of each the first [kRows][16].
 template <class Format, int kRows>
 void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, const TileTuning& tuning, int rows,
                   float* sums) {
   const WeightsAsked asked = tuning.asked(tiles.dtype, rows);
   const std::byte *const first = tiles.tile[0].data, *const second = tiles.tile[tiles.count - 1].data;
-  if constexpr (Format::kQuants != 2048 && kRows <= kPackedRows) {
+  if constexpr (kManyRegisters && Format::kQuants != 2048 && kRows <= kPackedRows) {
     if (tuning.sums_in_registers) return pair_32_in_registers<Format, kRows>(first, second, x, cols / 32, asked, sums);
   }
-  alignas(64) float pairs[kRows * kPair * kRowTile] = {};
+  alignas(64) float pairs[kRows * kPair * kLanes] = {};
   if constexpr (Format::kQuants == 2048) {
     pair_256<Format, kRows>(first, second, x, cols / 256, asked, pairs);
   } else {
     pair_32<Format, kRows>(first, second, x, cols / 32, asked, pairs);
   }
   for (int i = 0; i < kRows; ++i) {
-    for (int v = 0; v < kPair; ++v)
-      store(sums + v * kWideSums + i * kRowTile, load(pairs + (i * kPair + v) * kRowTile));
+    for (int v = 0; v < kPair; ++v) store(sums + v * kPairStep + i * kRowTile, load(pairs + (i * kPair + v) * kLanes));
   }
 }
 
@@ -192,10 +193,16 @@ using PairKernel = void (*)(const TileRun& tiles, int64_t cols, const std::byte*
                             float* sums);
 template <class Format>
 PairKernel pair_kernel_of(int kind) {
-  constexpr PairKernel kKernels[] = {pair_product<Format, 1>,  pair_product<Format, 2>, pair_product<Format, 3>,
-                                     pair_product<Format, 4>,  pair_product<Format, 6>, pair_product<Format, 8>,
-                                     pair_product<Format, 12>, pair_product<Format, 16>};
-  return kKernels[kind];
+  if constexpr (kGroupKinds == 6) {
+    constexpr PairKernel kKernels[] = {pair_product<Format, 1>, pair_product<Format, 2>, pair_product<Format, 3>,
+                                       pair_product<Format, 4>, pair_product<Format, 6>, pair_product<Format, 8>};
+    return kKernels[kind];
+  } else {
+    constexpr PairKernel kKernels[] = {pair_product<Format, 1>,  pair_product<Format, 2>, pair_product<Format, 3>,
+                                       pair_product<Format, 4>,  pair_product<Format, 6>, pair_product<Format, 8>,
+                                       pair_product<Format, 12>, pair_product<Format, 16>};
+    return kKernels[kind];
+  }
 }
 // For groups of that kind (kGroupSizes).
 PairKernel pair_kernel(DType dtype, int kind) {
@@ -218,20 +225,5 @@ PairKernel pair_kernel(DType dtype, int kind) {
       return pair_kernel_of<TileQ6_K>(kind);
     default:
       return nullptr;
-  }
-}
-
-// The products of the tiles with groups [begin, end) of few rows, and their results.
-void multiply_packed(const TileRun& tiles, const RowGroups& groups, int64_t begin, int64_t end, int64_t first,
-                     const WideResults& results, const WideScratch& scratch) {
-  for (int64_t group = begin; group < end; ++group) {
-    const int kind = group_kind(groups.rows_of(group));
-    float* const sums = scratch.sums_of(0, group - first);
-    if (tiles.count == kPair || kGroupSizes[kind] > kPackedRows) {
-      pair_kernel(tiles.dtype, kind)(tiles, groups.cols, groups.at(group), *groups.tuning, groups.rows_of(group), sums);
-    } else {
-      tile_kernel(tiles.dtype, kind)(tiles.tile[0].data, groups.cols, groups.at(group), sums);
-    }
-    results.write(group, sums);
   }
 }

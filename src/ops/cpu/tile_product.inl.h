@@ -20,56 +20,6 @@ LORALEI_INLINE I dot_start(const std::byte* block, int row, ZeroPoint zero) {
 // Rows that take turns: as many as hide the latency of a dot product and leave registers for the weights.
 constexpr int turns(int rows) { return rows % 8 == 0 ? 8 : rows % 4 == 0 ? 4 : rows % 3 == 0 ? 3 : rows; }
 
-template <class Format>
-constexpr int block_bytes() {
-  return Format::kHead + Format::kHigh + Format::kQuants;
-}
-template <class Format>
-LORALEI_INLINE TileSections first_block(const std::byte* tile) {
-  return {tile, tile + Format::kHead, tile + Format::kHead + Format::kHigh};
-}
-template <class Format>
-LORALEI_INLINE void step_block(TileSections& at) {
-  at.head += block_bytes<Format>();
-  at.high += block_bytes<Format>();
-  at.quants += block_bytes<Format>();
-}
-
-// How weights are asked for before they are needed. The processors' own prefetchers bring a stream to the second-level
-// cache, but each page of 4 KiB is a new stream to them, which they notice some lines late. So each page's first lines
-// are asked for while the page before it is read, a few with each block so that they do not compete for places on the
-// way; nobody should ask for the lines between (that is slower). What arrives there is called to the first level later.
-constexpr uintptr_t kPage = 4096;
-constexpr int kPageStart = 8;  // lines
-
-// `at` moves on by kBytes a call.
-template <int kBytes>
-LORALEI_INLINE void prefetch_next_page(const std::byte* at) {
-  constexpr int kLines = kBytes < 512 ? 1 : 2;  // a call: about half a page for all
-  constexpr uintptr_t kBegin = kPage / 4;
-  const auto address = reinterpret_cast<uintptr_t>(at);
-  const uintptr_t call = ((address - kBegin) & (kPage - 1)) / kBytes;
-  if (call >= kPageStart / kLines) return;
-  const auto* const line = reinterpret_cast<const std::byte*>((address & ~(kPage - 1)) + kPage + call * kLines * 64);
-  LORALEI_UNROLL
-  for (int i = 0; i < kLines; ++i) __builtin_prefetch(line + 64 * i, 0, 2);
-}
-template <int kBytes>
-LORALEI_INLINE void bring_lines(const std::byte* at) {  // to the second-level cache
-  LORALEI_UNROLL
-  for (int i = 0; i < (kBytes + 63) / 64; ++i) __builtin_prefetch(at + 64 * i, 0, 2);
-}
-template <int kBytes>
-LORALEI_INLINE void call_lines(const std::byte* at) {
-  LORALEI_UNROLL
-  for (int i = 0; i < (kBytes + 63) / 64; ++i) __builtin_prefetch(at + 64 * i, 0, 3);
-}
-template <int kBytes>
-LORALEI_INLINE void prefetch_lines(const std::byte* at) {
-  call_lines<kBytes>(at);
-  prefetch_next_page<kBytes>(at);
-}
-
 // One tile alone is one stream. With one or two rows small blocks go by so fast that every line must be asked for long
 // before; blocks of 256, which take more work, are faster the other way (product_part).
 constexpr int kBytesAhead = 2048, kBytesFarAhead = 12288;
@@ -213,10 +163,6 @@ void product_tile_rows(const std::byte* tile, int64_t cols, const std::byte* x, 
   }
 }
 
-// Sizes a group may have: full groups have the last one, what is left of the rows the smallest that holds them.
-constexpr int kGroupSizes[] = {1, 2, 3, 4, 6, 8, 12, 16};
-constexpr int kGroupKinds = kGroupRows == 16 ? 8 : kGroupRows == 8 ? 6 : 4;
-
 using TileKernel = void (*)(const std::byte* tile, int64_t cols, const std::byte* x, float* sums);
 template <class Format>
 TileKernel tile_kernel_of(int kind) {
@@ -261,9 +207,4 @@ TileKernel tile_kernel(DType dtype, int kind) {
     default:
       return nullptr;
   }
-}
-int group_kind(int rows) {
-  int kind = 0;
-  while (kind + 1 < kGroupKinds && kGroupSizes[kind] < rows) ++kind;
-  return kind;
 }

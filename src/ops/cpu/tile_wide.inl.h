@@ -9,6 +9,15 @@
 // Vector kernels take unsigned words and correct for the zero point afterwards; the matrix unit takes signed ones with
 // the zero point gone.
 
+// Two vectors of outputs go through a group together, so that an input word once broadcast serves two products: two
+// tiles with 512 bits, both halves of one with 256.
+constexpr int kPair = 2;
+constexpr bool kPairOfTiles = kLanes == kRowTile;
+constexpr int kTilesTogether = kPairOfTiles ? 2 : 1;
+static_assert(kPairOfTiles || kPair * kLanes == kRowTile);
+// The first output of vector v in its tile.
+constexpr int lane_of(int v) { return kPairOfTiles ? 0 : v * kLanes; }
+
 constexpr int kWideBlocks = 16;  // blocks written out at a time: they stay in the first-level cache
 
 enum class WideKind { kPlain, kMin, kHalves };
@@ -24,26 +33,30 @@ constexpr WideKind wide_kind_of() {
   if constexpr (Format::kQuants != 2048) return Format::kMin ? WideKind::kMin : WideKind::kPlain;
 }
 
+// Outputs [lane, lane + kLanes) of a block.
 template <class Format, WideFor kUnit>
-LORALEI_INLINE void store_block_wide(const I (&w)[8], F first, F second, std::byte* out) {
+LORALEI_INLINE void store_block_wide(const I (&w)[8], F first, F second, int lane, std::byte* out) {
   constexpr WideKind kKind = wide_kind_of<Format>();
-  const I zero_point = _mm512_set1_epi8(static_cast<char>(zero_value(Format::kZero)));
+  constexpr auto kZeroPoints = static_cast<int>(0x01010101u * static_cast<unsigned>(zero_value(Format::kZero)));
   LORALEI_UNROLL
   for (int j = 0; j < 8; ++j) {
-    _mm512_store_si512(out + 64 * j, kUnit == WideFor::kMatrixUnit ? _mm512_sub_epi8(w[j], zero_point) : w[j]);
+    store_bits(out + 64 * j + 4 * lane, kUnit == WideFor::kMatrixUnit ? sub_bytes(w[j], iset1(kZeroPoints)) : w[j]);
   }
-  float* const scales = reinterpret_cast<float*>(out + kWideScalesAt);
+  float* const scales = reinterpret_cast<float*>(out + kWideScalesAt) + lane;
   store(scales, first);
-  if constexpr (kKind != WideKind::kPlain) store(scales + kLanes, second);
+  if constexpr (kKind != WideKind::kPlain) store(scales + kRowTile, second);
 }
 
 template <class Format, WideFor kUnit>
 LORALEI_INLINE void widen_block_32(const TileSections& at, std::byte* out) {
-  I w[8];
-  block_words<Format>(at, 0, w);
-  F m = zero();
-  if constexpr (Format::kMin) m = load_scales(at.head, 1, 0);
-  store_block_wide<Format, kUnit>(w, load_scales(at.head, 0, 0), m, out);
+  LORALEI_UNROLL
+  for (int lane = 0; lane < kRowTile; lane += kLanes) {
+    I w[8];
+    block_words<Format>(at, lane, w);
+    F m = zero();
+    if constexpr (Format::kMin) m = load_scales(at.head, 1, lane);
+    store_block_wide<Format, kUnit>(w, load_scales(at.head, 0, lane), m, lane, out);
+  }
 }
 template <class Format>
 void widen_32(TileSections at, int64_t blocks, std::byte* out) {
@@ -54,27 +67,31 @@ void widen_32(TileSections at, int64_t blocks, std::byte* out) {
 }
 
 template <class Format, WideFor kUnit, int kPart>
-LORALEI_INLINE void widen_part(const TileSections& at, int half, const float* scales, const float* mins,
+LORALEI_INLINE void widen_part(const TileSections& at, int lane, int half, const float* scales, const float* mins,
                                std::byte* out) {
   const int sub = 4 * half + kPart;
   I w[8];
-  part_words<Format, kPart>(at, 0, half, w);
+  part_words<Format, kPart>(at, lane, half, w);
   const float* const first = Format::kHalves ? scales + 2 * sub * kLanes : scales + sub * kLanes;
   const float* const second = Format::kHalves ? first + kLanes : mins + sub * kLanes;
-  store_block_wide<Format, kUnit>(w, load(first), load(second), out);
+  store_block_wide<Format, kUnit>(w, load(first), load(second), lane, out);
 }
 
 template <class Format>
 void widen_256(TileSections at, int64_t blocks, std::byte* out) {
   alignas(64) float scales[16 * kLanes], mins[8 * kLanes];
-  for (int64_t b = 0; b < blocks; ++b) {
-    Format::scales(at, 0, scales, mins);
-    constexpr int kBytes = wide_block_bytes(wide_kind_of<Format>());
-    for (int half = 0; half < 2; ++half, out += 4 * kBytes) {
-      widen_part<Format, WideFor::kVectors, 0>(at, half, scales, mins, out);
-      widen_part<Format, WideFor::kVectors, 1>(at, half, scales, mins, out + kBytes);
-      widen_part<Format, WideFor::kVectors, 2>(at, half, scales, mins, out + 2 * kBytes);
-      widen_part<Format, WideFor::kVectors, 3>(at, half, scales, mins, out + 3 * kBytes);
+  constexpr int kBytes = wide_block_bytes(wide_kind_of<Format>());
+  for (int64_t b = 0; b < blocks; ++b, out += 8 * kBytes) {
+    LORALEI_UNROLL
+    for (int lane = 0; lane < kRowTile; lane += kLanes) {
+      Format::scales(at, lane, scales, mins);
+      std::byte* part = out;
+      for (int half = 0; half < 2; ++half, part += 4 * kBytes) {
+        widen_part<Format, WideFor::kVectors, 0>(at, lane, half, scales, mins, part);
+        widen_part<Format, WideFor::kVectors, 1>(at, lane, half, scales, mins, part + kBytes);
+        widen_part<Format, WideFor::kVectors, 2>(at, lane, half, scales, mins, part + 2 * kBytes);
+        widen_part<Format, WideFor::kVectors, 3>(at, lane, half, scales, mins, part + 3 * kBytes);
+      }
     }
     step_block<Format>(at);
   }
@@ -122,31 +139,32 @@ void widen_tile(DType dtype, const std::byte* tile, int64_t begin, int64_t count
 
 // What the kernels for wide blocks need to know of a format.
 struct WideFormat {
+  DType dtype = DType::kQ8_0;
   WideKind kind = WideKind::kPlain;
   ZeroPoint zero = ZeroPoint::kNone;  // of the unsigned words
 };
 template <class Format>
-constexpr WideFormat wide_format_of() {
-  return {wide_kind_of<Format>(), Format::kZero};
+constexpr WideFormat wide_format_of(DType dtype) {
+  return {dtype, wide_kind_of<Format>(), Format::kZero};
 }
 WideFormat wide_format(DType dtype) {
   switch (dtype) {
     case DType::kQ8_0:
-      return wide_format_of<TileQ8_0>();
+      return wide_format_of<TileQ8_0>(dtype);
     case DType::kQ4_0:
-      return wide_format_of<TileQ4_0>();
+      return wide_format_of<TileQ4_0>(dtype);
     case DType::kQ4_1:
-      return wide_format_of<TileQ4_1>();
+      return wide_format_of<TileQ4_1>(dtype);
     case DType::kQ5_0:
-      return wide_format_of<TileQ5_0>();
+      return wide_format_of<TileQ5_0>(dtype);
     case DType::kQ5_1:
-      return wide_format_of<TileQ5_1>();
+      return wide_format_of<TileQ5_1>(dtype);
     case DType::kQ4_K:
-      return wide_format_of<TileQ4_K>();
+      return wide_format_of<TileQ4_K>(dtype);
     case DType::kQ5_K:
-      return wide_format_of<TileQ5_K>();
+      return wide_format_of<TileQ5_K>(dtype);
     case DType::kQ6_K:
-      return wide_format_of<TileQ6_K>();
+      return wide_format_of<TileQ6_K>(dtype);
     default:
       CHECK(false);
   }
@@ -189,13 +207,13 @@ WeightsAhead weights_ahead(const TileRun& tiles, const TileRun& next, int64_t co
 constexpr int kRowsInCache = 128;  // rows that go through the tiles together while their rounded form stays in cache
 constexpr int kWideSums = kRowsInCache * kRowTile;
 struct WideScratch {
-  std::byte* wide = nullptr;  // [kTilesTogetherMax][kWideTileBytes]
-  float* sums = nullptr;      // [kTilesTogetherMax][kWideSums]
+  std::byte* wide = nullptr;  // [kTilesTogether][kWideTileBytes]
+  float* sums = nullptr;      // [kTilesTogether][kWideSums]
   explicit WideScratch(std::byte* memory)
-      : wide(memory), sums(reinterpret_cast<float*>(memory + kTilesTogetherMax * kWideTileBytes)) {}
+      : wide(memory), sums(reinterpret_cast<float*>(memory + kTilesTogether * kWideTileBytes)) {}
   float* sums_of(int tile, int64_t group) const { return sums + tile * kWideSums + group * kGroupRows * kRowTile; }
 };
-static_assert(tile_worker_bytes() == kTilesTogetherMax * (kWideTileBytes + kWideSums * 4));
+static_assert(tile_worker_bytes() >= kTilesTogether * (kWideTileBytes + kWideSums * 4));
 
 int group_size(const RowGroups& groups, int64_t group) { return kGroupSizes[group_kind(groups.rows_of(group))]; }
 

@@ -28,6 +28,7 @@ namespace tiles_avx2_vnni {
 #include "ops/cpu/dot_rows.inl.h"
 #include "ops/cpu/round_rows.inl.h"
 #include "ops/cpu/tile_formats.inl.h"
+#include "ops/cpu/tile_blocks.inl.h"
 #include "ops/cpu/tile_product.inl.h"
 #include "ops/cpu/row_groups.inl.h"
 #include "ops/cpu/tile_vector.inl.h"
