@@ -254,7 +254,8 @@ TEST_P(TileMatmul, ExtremesStayInTheirRow) {
   }
 }
 
-// Any bytes of a file are some weights: the extremes of every format, -128 in q8_0 among them.
+// Any bytes of a file are some weights: the extremes of every format, -128 in q8_0 among them. Inputs of one sign make
+// the largest sums there are, which kernels that add in 16 bits must have room for.
 TEST_P(TileMatmul, AnyBytesAreExact) {
   Prng prng(306);
   for (DType dtype : kQuantised) {
@@ -271,7 +272,11 @@ TEST_P(TileMatmul, AnyBytesAreExact) {
       }
       for (const int32_t rows : {3, 8, 64}) {  // one for each kernel
         std::vector<float> x = random_floats(prng, rows * 256);
-        for (int i = 0; i < 256; ++i) x[static_cast<size_t>(i)] = i % 2 == 0 ? 1.0f : -1.0f;
+        for (size_t i = 0; i < 256; ++i) {
+          x[i] = i % 2 == 0 ? 1.0f : -1.0f;
+          x[256 + i] = 1.0f;
+          x[512 + i] = -1.0f;
+        }
         EXPECT_TRUE(same_bits(run(table(), 1, weights.view, x, rows), run(ref_op_table(), 1, weights.view, x, rows)))
             << dtype_info(dtype).name << " " << fill << " rows " << rows;
       }

@@ -32,7 +32,7 @@ struct WeightsAsked {
 struct TileTuning {
   // From how many rows of a call on the matrix unit takes over from vectors, by format (tables that have one).
   std::array<int32_t, kDTypeCount> matrix_rows;
-  // Calls of up to so many rows multiply packed tiles, unpacked anew for every eight rows; more rows get them written
+  // Calls of up to so many rows multiply packed tiles, unpacked anew for every pass of rows; more get them written
   // out once. Eight where unpacking takes the dot products' place, sixteen (the most that is tried) where it does not.
   int32_t packed_rows;
   // Whether a product with few rows keeps its sums in registers, in formats of 32: its dot products load their input

@@ -25,13 +25,15 @@ std::shared_ptr<const VocabTrie> vocabulary(const std::vector<std::string>& text
 }
 
 // Whether the program reads all of `text` (or, with prefix, could go on to): all ways tried, one set of stacks at a
-// time, written without any of the state's numbering and remembering. `largest`: grows to the largest set met.
+// time, written without any of the state's numbering and remembering. `largest` grows to the most stacks of a set that
+// can read on, and beyond kNaiveGaveUp where a set was too large to be tried: then the answer says nothing.
+constexpr size_t kNaiveGaveUp = 1 << 13;
 bool naive_reads(const GrammarProgram& program, const std::string& text, bool prefix, size_t& largest) {
   using Stack = std::vector<GrammarStateId>;
   const auto closed = [&](const std::set<Stack>& seeds) {
     std::set<Stack> all;
     std::function<void(const Stack&)> visit = [&](const Stack& stack) {
-      if (stack.size() > 24 || !all.insert(stack).second || stack.empty()) return;
+      if (stack.size() > 64 || all.size() > kNaiveGaveUp || !all.insert(stack).second || stack.empty()) return;
       const auto& state = program.states[stack.back()];
       const auto& next = program.states[stack.back() + 1];
       Stack below(stack.begin(), stack.end() - 1);
@@ -49,7 +51,12 @@ bool naive_reads(const GrammarProgram& program, const std::string& text, bool pr
       }
     };
     for (const Stack& seed : seeds) visit(seed);
-    largest = std::max(largest, all.size());
+    const auto reads_on = [&](const Stack& stack) {
+      return !stack.empty() && program.states[stack.back()].edges_begin != program.states[stack.back() + 1].edges_begin;
+    };
+    largest = std::max(largest, all.size() > kNaiveGaveUp
+                                    ? all.size()
+                                    : static_cast<size_t>(std::count_if(all.begin(), all.end(), reads_on)));
     return all;
   };
   std::set<Stack> now = closed({{program.rule_starts[program.root]}});
@@ -112,7 +119,7 @@ TEST(Grammar, EqualsTheNaiveReaderOnRandomPrograms) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
-  int tried = 0;
+  int tried = 0, cut = 0;
   for (int round = 0; round < 400; ++round) {
     const auto program = random_program(random);
     if (!program.ok()) continue;
@@ -121,33 +128,39 @@ TEST(Grammar, EqualsTheNaiveReaderOnRandomPrograms) {
     std::string text;
     std::vector<uint32_t> mask(vocab->mask_words());
     const std::vector<std::string> texts{"a", "b", "c", "d", "ab", "ba", "abc", "cc", "aab", "bcab", "ab"};
+    size_t largest = 0;
     for (int step = 0; step < 5; ++step) {
-      size_t largest = 0;
-      std::vector<bool> expected_of;
+      std::vector<bool> expected;
       const bool accepting = naive_reads(*program.value(), text, false, largest);
       for (const std::string& next : texts)
-        expected_of.push_back(naive_reads(*program.value(), text + next, true, largest));
-      if (largest > static_cast<size_t>(kMaxGrammarStacks)) break;  // cut: some continuations are masked (grammar.h)
-      ASSERT_EQ(state.accepting(), accepting) << text;
+        expected.push_back(naive_reads(*program.value(), text + next, true, largest));
+      // A set beyond the bound is cut (grammar.h): some valid continuations are masked, but never is an invalid one
+      // allowed. Seed 2068004567 has such a set.
+      const bool is_cut = largest > static_cast<size_t>(kMaxGrammarStacks);
+      if (is_cut) ++cut;
+      if (largest > kNaiveGaveUp) break;
+      ASSERT_TRUE(state.accepting() == accepting || (is_cut && accepting)) << text;
       state.fill_mask(mask);
       std::vector<int32_t> allowed;
       for (int32_t id = 0; id < static_cast<int32_t>(texts.size()); ++id) {
-        const bool expected = expected_of[static_cast<size_t>(id)];
-        ASSERT_EQ((mask[0] >> id & 1) != 0, expected)
-            << "'" << text << "' then '" << texts[id] << "' in round " << round;
-        ASSERT_EQ(state.allows(id), expected);
-        if (expected) allowed.push_back(id);
+        const bool is_allowed = (mask[0] >> id & 1) != 0, is_valid = expected[static_cast<size_t>(id)];
+        ASSERT_TRUE(is_allowed == is_valid || (is_cut && is_valid))
+            << "allowed " << is_allowed << ", valid " << is_valid << ", " << largest << " stacks: '" << text
+            << "' then '" << texts[static_cast<size_t>(id)] << "' in round " << round;
+        ASSERT_EQ(state.allows(id), is_allowed);
+        if (is_allowed) allowed.push_back(id);
       }
       ASSERT_EQ((mask[0] >> texts.size() & 1) != 0, state.accepting());
       if (allowed.empty()) {
-        ASSERT_TRUE(state.accepting()) << "a dead end after '" << text << "'";
+        ASSERT_TRUE(state.accepting() || is_cut) << "a dead end after '" << text << "'";
         break;
       }
       const int32_t chosen = allowed[random() % allowed.size()];
       ASSERT_TRUE(state.advance(chosen));
-      text += texts[chosen];
+      text += texts[static_cast<size_t>(chosen)];
     }
   }
+  EXPECT_LT(cut, 20);  // steps; nearly all are compared in full
   EXPECT_GT(tried, 50);
 }
 
