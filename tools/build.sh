@@ -16,6 +16,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1; then
   cat "$log"
+  echo "build: where a package is missing, tools/setup.sh (with tests: tools/setup.sh test) installs it" >&2
   exit 1
 fi
 # ninja tells steps done, steps in all and seconds gone; the time left follows. One rewritten line on a terminal, elsewhere one in twenty-five.

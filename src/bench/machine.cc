@@ -52,6 +52,10 @@ Status measure_cpu(int threads, int rounds, BenchReport& report) {
       samples.add("machine.f32_" + rate.kind + "_gflop_s" + suffix, "Gflop/s", rate.gop_s);
     samples.add("machine.int8_gop_s" + suffix, "Gop/s", int8.empty() ? 0 : int8.front().gop_s);
     for (const KindRate& rate : int8) samples.add("machine.int8_" + rate.kind + "_gop_s" + suffix, "Gop/s", rate.gop_s);
+    if (const int bits = int8_bits(DType::kQ4_0); bits < 8) {
+      for (const KindRate& rate : probe_int8_kinds(pool, clock, 5, bits))
+        samples.add("machine.int8_" + rate.kind + "_4bit_gop_s" + suffix, "Gop/s", rate.gop_s);
+    }
     if (const double bf16 = probe_bf16_gflop_s(pool, clock); bf16 > 0)
       samples.add("machine.bf16_gflop_s" + suffix, "Gflop/s", bf16);
     if (const double amx = probe_amx_int8_gop_s(pool, clock); amx > 0)

@@ -12,6 +12,7 @@ namespace {
 
 constexpr double kTickErrorS = 0.03;  // the system counts in ticks of 10 ms
 constexpr int kDropsPerRound = 2;
+constexpr int kDeviceBits = 16;
 
 void count_weights(const BaseModelFile& file, Rig& rig) {
   for (const TensorInfo& tensor : file.index.tensors) {
@@ -19,10 +20,22 @@ void count_weights(const BaseModelFile& file, Rig& rig) {
     const double numbers = static_cast<double>(tensor.shape[0]) * static_cast<double>(tensor.shape[1]);
     const bool embed = tensor.name == "model.embed_tokens.weight";
     const bool head = tensor.name == "lm_head.weight" || (embed && file.config.tied_head);
-    if (head) rig.head_weights += numbers;
-    if (!head && !embed) rig.matmul_weights += numbers;
+    if (head || !embed) {
+      Rig::Products& products = rig.products[rig.device_rates ? kDeviceBits : int8_bits(tensor.dtype)];
+      (head ? products.head_weights : products.layer_weights) += numbers;
+    }
     if (!embed || file.config.tied_head) rig.touched_bytes += static_cast<double>(tensor.bytes);
   }
+}
+
+// Seconds of a step's products, of so many rows in the layers and in the head, at their rates.
+double products_s(const Rig& rig, double layer_rows, double head_rows) {
+  double seconds = 0;
+  for (const auto& [bits, products] : rig.products) {
+    const double numbers = products.layer_weights * layer_rows + products.head_weights * head_rows;
+    seconds += 2.0 * numbers / (products.gop_s * 1e9);
+  }
+  return seconds;
 }
 
 }  // namespace
@@ -40,13 +53,15 @@ Status measure_ceilings(Rig& rig) {
   if (rig.device_rates) {
     TRY_ASSIGN(const DeviceRates rates, rig.device_rates());
     rig.read_gb_s = std::max(rig.read_gb_s, rates.read_gb_s);
-    rig.product_gop_s = std::max(rig.product_gop_s, rates.product_tflop_s * 1e3);
+    double& gop_s = rig.products[kDeviceBits].gop_s;
+    gop_s = std::max(gop_s, rates.product_tflop_s * 1e3);
     rig.upload_gb_s = std::max(rig.upload_gb_s, rates.upload_gb_s);
     return {};
   }
   TRY_ASSIGN(const double read_gb_s, probe_read_gb_s(*rig.probe_pool, rig.clock, {}));
   rig.read_gb_s = std::max(rig.read_gb_s, read_gb_s);
-  rig.product_gop_s = std::max(rig.product_gop_s, probe_int8_gop_s(*rig.probe_pool, rig.clock));
+  for (auto& [bits, products] : rig.products)
+    products.gop_s = std::max(products.gop_s, probe_int8_gop_s(*rig.probe_pool, rig.clock, 5, bits));
   return {};
 }
 
@@ -116,27 +131,31 @@ double decode_bound_s(const Rig& rig, const BenchOptions& options, int prompt_to
   const double context = prompt_tokens + options.new_tokens / 2.0;
   const double bytes = rig.touched_bytes + rows * context * rig.kv_bytes_token + adapter_bytes;
   const double bytes_s = bytes / (rig.read_gb_s * 1e9);
-  const double ops_s = 2.0 * (rig.matmul_weights + rig.head_weights) * rows / (rig.product_gop_s * 1e9);
-  return std::max(bytes_s, ops_s);
+  return std::max(bytes_s, products_s(rig, rows, rows));
 }
 
 double prefill_bound_tok_s(const Rig& rig, int prompt_tokens) {
-  const double products = 2.0 * (rig.matmul_weights * prompt_tokens + rig.head_weights);
-  const double pairs = 0.5 * prompt_tokens * (prompt_tokens + 1.0);  // of a token and one it sees
-  const double attention = rig.device_rates ? 4.0 * pairs * rig.attention_width : 0;
-  return rig.product_gop_s * 1e9 * prompt_tokens / (products + attention);
+  double seconds = products_s(rig, prompt_tokens, 1);
+  if (rig.device_rates) {
+    const double pairs = 0.5 * prompt_tokens * (prompt_tokens + 1.0);  // of a token and one it sees
+    seconds += 4.0 * pairs * rig.attention_width / (rig.products.at(kDeviceBits).gop_s * 1e9);
+  }
+  return prompt_tokens / seconds;
 }
 
 void add_ceilings(const Rig& rig, BenchReport& report) {
   if (rig.device_rates) {
     report.rows.push_back(summarise("device.read_gb_s", "GB/s", {rig.read_gb_s}));
-    report.rows.push_back(summarise("device.product_tflop_s", "Tflop/s", {rig.product_gop_s * 1e-3}));
+    report.rows.push_back(summarise("device.product_tflop_s", "Tflop/s", {rig.products.at(kDeviceBits).gop_s * 1e-3}));
     report.rows.push_back(summarise("device.upload_gb_s", "GB/s", {rig.upload_gb_s}));
     return;
   }
   const std::string threads = ".t" + std::to_string(rig.threads);
   report.rows.push_back(summarise("machine.read_gb_s" + threads, "GB/s", {rig.read_gb_s}));
-  report.rows.push_back(summarise("machine.int8_gop_s" + threads, "Gop/s", {rig.product_gop_s}));
+  for (const auto& [bits, products] : rig.products) {
+    const std::string name = bits == 8 ? "machine.int8" : "machine.int8_" + std::to_string(bits) + "bit";
+    report.rows.push_back(summarise(name + "_gop_s" + threads, "Gop/s", {products.gop_s}));
+  }
 }
 
 CpuUse cpu_use_now() {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,13 +31,16 @@ struct Rig {
   int threads = 1;
   std::function<Result<DeviceRates>()> device_rates;  // empty: the cores compute
   double read_gb_s = 0;                               // best of the run, of the memory that steps read
-  double product_gop_s = 0;                           // int8 on the cores, bf16 on a device
   double upload_gb_s = 0;                             // from host memory to a device
   double touched_bytes = 0;                           // weights read in a decode step
   double kv_bytes_token = 0;
-  double matmul_weights = 0;  // numbers in the layers' matrices
-  double head_weights = 0;
-  double attention_width = 0;  // numbers of q, all layers together
+  // Weights of one product rate. On a device there is one (bf16), on the cores one for every int8_bits().
+  struct Products {
+    double layer_weights = 0, head_weights = 0;  // numbers in matrices
+    double gop_s = 0;                            // best of the run
+  };
+  std::map<int, Products> products;  // by bits
+  double attention_width = 0;        // numbers of q, all layers together
 };
 
 // prompt_tokens: the longest prompt that will be run.

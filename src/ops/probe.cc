@@ -119,19 +119,12 @@ float avx2_f32_chunk() {  // 12 chains hide the latency of two multiply-add unit
   return _mm256_cvtss_f32(sums[0]);
 }
 
-float avx2_int8_chunk() {
-  __m256i sums[8];
-  for (int i = 0; i < 8; ++i) sums[i] = _mm256_set1_epi32(i);
-  const __m256i ones = _mm256_set1_epi16(1);
-  for (int64_t loop = 0; loop < kLoops; ++loop) {
-    const __m256i factor = _mm256_set1_epi8(static_cast<char>(loop & 63));
-    LORALEI_UNROLL
-    for (int i = 0; i < 8; ++i)
-      sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(_mm256_maddubs_epi16(factor, sums[i]), ones));
-  }
-  for (int i = 1; i < 8; ++i) sums[0] = _mm256_add_epi32(sums[0], sums[i]);
-  return static_cast<float>(_mm256_cvtsi256_si32(sums[0]));
-}
+namespace avx2_pairs {
+using I = __m256i;
+I all_bytes(char value) { return _mm256_set1_epi8(value); }
+I all_pairs(short value) { return _mm256_set1_epi16(value); }
+#include "ops/probe_pairs.inl.h"
+}  // namespace avx2_pairs
 }  // namespace
 }  // namespace loralei
 LORALEI_TARGET_END
@@ -150,6 +143,12 @@ float avx512_f32_chunk() {
   for (int i = 1; i < 16; ++i) sums[0] = _mm512_add_ps(sums[0], sums[i]);
   return _mm512_cvtss_f32(sums[0]);
 }
+namespace avx512_pairs {
+using I = __m512i;
+I all_bytes(char value) { return _mm512_set1_epi8(value); }
+I all_pairs(short value) { return _mm512_set1_epi16(value); }
+#include "ops/probe_pairs.inl.h"
+}  // namespace avx512_pairs
 }  // namespace
 }  // namespace loralei
 LORALEI_TARGET_END
@@ -348,13 +347,14 @@ std::vector<Arithmetic> f32_kinds() {
   return kinds;
 }
 
-std::vector<Arithmetic> int8_kinds() {
+std::vector<Arithmetic> int8_kinds(int bits) {
   std::vector<Arithmetic> kinds;
 #if defined(__x86_64__)
   const CpuIsa isa = host_isa();
   if (isa.avx512_vnni) kinds.push_back({"avx512_vnni", vnni_int8_chunk, kOps * 16 * 64});
   if (isa.avx_vnni) kinds.push_back({"avx_vnni", avx_vnni_int8_chunk, kOps * 12 * 32});
-  if (isa.avx2) kinds.push_back({"avx2", avx2_int8_chunk, kOps * 8 * 32});
+  if (isa.avx512) kinds.push_back({"avx512", avx512_pairs::pairs_chunk_of(bits), avx512_pairs::kPairsOps});
+  if (isa.avx2) kinds.push_back({"avx2", avx2_pairs::pairs_chunk_of(bits), avx2_pairs::kPairsOps});
 #elif defined(__aarch64__)
   const CpuIsa isa = host_isa();
   if (isa.i8mm) kinds.push_back({"i8mm", i8mm_int8_chunk, kOps * 16 * 32});
@@ -416,16 +416,34 @@ Result<double> probe_read_gb_s(ThreadPool& pool, const Clock& clock, const Probe
 double probe_f32_gflop_s(ThreadPool& pool, const Clock& clock, int rounds) {
   return arithmetic_rate(pool, clock, rounds, f32_kinds().front());
 }
-double probe_int8_gop_s(ThreadPool& pool, const Clock& clock, int rounds) {
-  const std::vector<Arithmetic> kinds = int8_kinds();
+int int8_bits(DType weights) {
+  const CpuIsa isa = host_isa();
+  if (isa.avx512_vnni || isa.avx_vnni || !isa.avx2) return 8;
+  switch (weights) {
+    case DType::kQ4_0:
+    case DType::kQ4_1:
+    case DType::kQ4_K:
+      return 4;
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+    case DType::kQ5_K:
+      return 5;
+    case DType::kQ6_K:
+      return 6;
+    default:
+      return 8;
+  }
+}
+double probe_int8_gop_s(ThreadPool& pool, const Clock& clock, int rounds, int bits) {
+  const std::vector<Arithmetic> kinds = int8_kinds(bits);
   return kinds.empty() ? 0 : arithmetic_rate(pool, clock, rounds, kinds.front());
 }
 
 std::vector<KindRate> probe_f32_kinds(ThreadPool& pool, const Clock& clock, int rounds) {
   return kind_rates(pool, clock, rounds, f32_kinds());
 }
-std::vector<KindRate> probe_int8_kinds(ThreadPool& pool, const Clock& clock, int rounds) {
-  return kind_rates(pool, clock, rounds, int8_kinds());
+std::vector<KindRate> probe_int8_kinds(ThreadPool& pool, const Clock& clock, int rounds, int bits) {
+  return kind_rates(pool, clock, rounds, int8_kinds(bits));
 }
 
 double probe_bf16_gflop_s(ThreadPool& pool, const Clock& clock, int rounds) {

@@ -19,7 +19,8 @@ TEST(Probe, MeasuresSomethingOnEveryMachine) {
   EXPECT_GT(probe_f32_gflop_s(pool, clock, 1), 0.0);
   EXPECT_EQ(probe_int8_gop_s(pool, clock, 1) > 0.0, available_op_tables().size() > 1);
   for (const KindRate& rate : probe_f32_kinds(pool, clock, 1)) EXPECT_GT(rate.gop_s, 0.0) << rate.kind;
-  for (const KindRate& rate : probe_int8_kinds(pool, clock, 1)) EXPECT_GT(rate.gop_s, 0.0) << rate.kind;
+  for (int bits = 4; bits <= 8; ++bits)
+    for (const KindRate& rate : probe_int8_kinds(pool, clock, 1, bits)) EXPECT_GT(rate.gop_s, 0.0) << rate.kind << bits;
   EXPECT_EQ(probe_bf16_gflop_s(pool, clock, 1) > 0.0, host_isa().avx512_bf16);
   EXPECT_EQ(probe_amx_int8_gop_s(pool, clock, 1) > 0.0, request_amx());
   EXPECT_GT(probe_wake_us(pool, clock), 0.0);

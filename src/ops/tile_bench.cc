@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// tile_bench [format] [tables] [rounds] [rows] [threads] [ahead], lists separated by commas: the integer products of
-// one step of a 1.1B Llama without its head, by rows and threads, as a fraction of what memory and dot products allow;
-// with `ahead`, asking for weights so many bytes early (TileTuning), in turn: 3584, 3584@2 for the second-level cache,
-// 0 not at all. Built with LORALEI_BENCHES=ON. Layers have weights of their own, so that none is still in a cache when
-// it comes again (unless a cache holds them all).
+// tile_bench [format] [tables] [rounds] [rows] [threads] [ahead], lists separated by commas: the products of one step
+// of a 1.1B Llama without its head, by rows and threads, as a fraction of what memory and arithmetic allow (integer dot
+// products, for plain weights f32 multiply-adds); with `ahead`, asking for weights so many bytes early (TileTuning), in
+// turn: 3584, 3584@2 for the second-level cache, 0 not at all (plain weights: asked for or not). Built with
+// LORALEI_BENCHES=ON. Layers have weights of their own, so that none is still in a cache when it comes again (unless a
+// cache holds them all).
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -34,6 +35,7 @@ const std::vector<Call> kCalls = {
     {kHidden, {kHidden, kKv, kKv}}, {kHidden, {kHidden}}, {kHidden, {kFfn, kFfn}}, {kFfn, {kHidden}}};
 
 struct Weights {
+  LayoutId layout = LayoutId::kTile16;
   HostBuffer memory;
   std::vector<WeightPanel> panels;  // [layers, projections]
   double numbers = 0;
@@ -41,8 +43,9 @@ struct Weights {
 
 Weights make_weights(DType dtype, ThreadPool& pool) {
   Weights weights;
+  if (!is_quantised(dtype)) weights.layout = LayoutId::kPlain;
   Prng prng(1);
-  std::vector<std::vector<std::byte>> tiles;  // one of each width, repeated
+  std::vector<std::vector<std::byte>> tiles;  // sixteen rows of each width, repeated
   int64_t bytes = 0;
   std::vector<std::pair<int64_t, size_t>> places;
   std::vector<int64_t> sizes;
@@ -50,14 +53,14 @@ Weights make_weights(DType dtype, ThreadPool& pool) {
     for (const Call& call : kCalls) {
       for (int32_t out : call.outs) {
         places.emplace_back(bytes, call.in == kHidden ? 0u : 1u);
-        sizes.push_back(matrix_bytes(dtype, LayoutId::kTile16, out, call.in));
+        sizes.push_back(matrix_bytes(dtype, weights.layout, out, call.in));
         bytes += sizes.back();
         weights.numbers += static_cast<double>(out) * call.in;
       }
     }
   }
   for (int32_t in : {kHidden, kFfn}) {
-    if (!can_encode(dtype)) {  // any bytes do that are no special numbers where a scale lies
+    if (is_quantised(dtype) && !can_encode(dtype)) {  // any bytes do that are no special numbers where a scale lies
       tiles.emplace_back(static_cast<size_t>(tile_bytes(dtype, in)), std::byte{0x11});
       continue;
     }
@@ -70,8 +73,13 @@ Weights make_weights(DType dtype, ThreadPool& pool) {
       encode_row(dtype, values.data(), rows[r].data(), in);
       rows_of[r] = rows[r].data();
     }
-    tiles.emplace_back(static_cast<size_t>(tile_bytes(dtype, in)));
-    pack_tile(dtype, rows_of, in, tiles.back().data());
+    std::vector<std::byte>& tile = tiles.emplace_back(static_cast<size_t>(tile_bytes(dtype, in)));
+    if (weights.layout == LayoutId::kTile16) {
+      pack_tile(dtype, rows_of, in, tile.data());
+    } else {
+      for (size_t r = 0; r < kRowTile; ++r)
+        std::copy(rows[r].begin(), rows[r].end(), tile.begin() + std::ssize(rows[r]) * static_cast<int64_t>(r));
+    }
   }
   weights.memory = HostBuffer::allocate(bytes, PageSize::kHuge).value();
   pool.parallel_for(static_cast<int64_t>(places.size()), 1, [&](int64_t begin, int64_t end, int) {
@@ -101,10 +109,20 @@ double step_s(const OpTable& table, OpContext& ctx, const Clock& clock, Weights&
       TileProduct products[3];
       for (size_t i = 0; i < call.outs.size(); ++i, ++panel) {
         weights.panels[panel].row_count = call.outs[i];
-        products[i] = {{dtype, LayoutId::kTile16, call.outs[i], call.in, {&weights.panels[panel], 1}},
+        products[i] = {{dtype, weights.layout, call.outs[i], call.in, {&weights.panels[panel], 1}},
                        nullptr,
                        reinterpret_cast<float*>(y[i].data()),
                        call.outs[i]};
+      }
+      if (weights.layout == LayoutId::kPlain) {
+        for (size_t i = 0; i < call.outs.size(); ++i)
+          table.matmul(ctx, {.x = x.data(),
+                             .x_stride = call.in,
+                             .rows = rows,
+                             .w = products[i].w,
+                             .y = products[i].y,
+                             .y_stride = products[i].y_stride});
+        continue;
       }
       table.matmul_tiles(ctx,
                          {.x = x.data(), .x_stride = call.in, .rows = rows, .products = {products, call.outs.size()}});
@@ -138,6 +156,7 @@ int run(int argc, char** argv) {
     Way& way = ways.emplace_back(Way{" ahead " + name, {}});
     way.tuning.unasked_rows.fill(0);
     way.tuning.tiles_asked.fill({std::atoi(name.c_str()), name.ends_with("@2")});
+    way.tuning.ask_for_rows = std::atoi(name.c_str()) != 0;
   }
   if (ways.empty()) ways.push_back({});
   for (const std::string& threads_text : list_of(argc > 5 ? argv[5] : "1,2")) {
@@ -154,11 +173,13 @@ int run(int argc, char** argv) {
                           .threads = threads};
     const HostBuffer scratch = HostBuffer::allocate(tables[0]->scratch_bytes(limits)).value();
     OpContext ctx{&pool, scratch.bytes()};
-    double read_gb_s = 0, int8_gop_s = 0;
+    const bool plain = weights.layout == LayoutId::kPlain;
+    double read_gb_s = 0, gop_s = 0;
     for (const std::string& rows_text : rows_list) {
       const int32_t rows = std::clamp(std::atoi(rows_text.c_str()), 1, kRowsMax);
       read_gb_s = std::max(read_gb_s, probe_read_gb_s(pool, clock, {.rounds = 2}).value());
-      int8_gop_s = std::max(int8_gop_s, probe_int8_gop_s(pool, clock, 2));
+      gop_s = std::max(gop_s,
+                       plain ? probe_f32_gflop_s(pool, clock, 2) : probe_int8_gop_s(pool, clock, 2, int8_bits(dtype)));
       std::vector<std::vector<double>> seconds(tables.size() * ways.size());
       for (int round = 0; round < (rows > 100 ? std::min(rounds, 3) : rounds); ++round) {
         for (size_t i = 0; i < seconds.size(); ++i) {
@@ -167,9 +188,9 @@ int run(int argc, char** argv) {
         }
       }
       const double bytes_s = static_cast<double>(weights.memory.size_bytes()) / read_gb_s * 1e-9;
-      const double ops_s = 2 * weights.numbers * rows / int8_gop_s * 1e-9;
-      std::printf("%d thread(s) %5.1f GB/s %6.0f Gop/s  %3d rows, bound %7.2f ms (%s):", threads, read_gb_s, int8_gop_s,
-                  rows, std::max(bytes_s, ops_s) * 1e3, bytes_s > ops_s ? "bytes" : "int8");
+      const double ops_s = 2 * weights.numbers * rows / gop_s * 1e-9;
+      std::printf("%d thread(s) %5.1f GB/s %6.0f Gop/s  %3d rows, bound %7.2f ms (%s):", threads, read_gb_s, gop_s,
+                  rows, std::max(bytes_s, ops_s) * 1e3, bytes_s > ops_s ? "bytes" : "operations");
       for (size_t i = 0; i < seconds.size(); ++i) {
         std::sort(seconds[i].begin(), seconds[i].end());
         const double median_s = seconds[i][seconds[i].size() / 2];
