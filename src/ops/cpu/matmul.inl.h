@@ -35,7 +35,7 @@ LORALEI_INLINE void product_tile(const std::byte* const* weights, const float* x
     for (int o = 0; o < kOutputs; ++o) w[o] = Rows::at(weights[o] + k * Rows::kBytes);
     LORALEI_UNROLL
     for (int t = 0; t < kTokens; ++t) {
-      const F value = load(x + t * x_stride + k);
+      const F value = load_for<kOutputs>(x + t * x_stride + k);
       LORALEI_UNROLL
       for (int o = 0; o < kOutputs; ++o) sums[t * kOutputs + o] = fma(value, w[o], sums[t * kOutputs + o]);
     }
@@ -57,11 +57,12 @@ LORALEI_INLINE void product_tile(const std::byte* const* weights, const float* x
 template <int kOutputs, int kTokens>
 LORALEI_INLINE void write_products(const F (&sums)[kTokens * kOutputs], int outputs, int first_output, int64_t row,
                                    const ProductOut& out) {
-  static_assert(kOutputs * kTokens % 4 == 0);
-  alignas(16) float values[kTokens * kOutputs];
+  constexpr int kCount = kTokens * kOutputs, kLast = kCount - 1;
+  alignas(16) float values[(kCount + 3) / 4 * 4];  // the last one again where four do not divide them
   LORALEI_UNROLL
-  for (int i = 0; i < kTokens * kOutputs; i += 4)
-    store4(values + i, reduce4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]));
+  for (int i = 0; i < kCount; i += 4)
+    store4(values + i,
+           reduce4(sums[i], sums[std::min(i + 1, kLast)], sums[std::min(i + 2, kLast)], sums[std::min(i + 3, kLast)]));
   const int count = outputs < kOutputs ? outputs : kOutputs;
   for (int t = 0; t < kTokens; ++t) {
     float* y = out.y + (row + t) * out.stride + first_output;
@@ -85,23 +86,20 @@ void product_block(const std::byte* const* weights, int outputs, int first_outpu
   write_products<kOutputs, kTokens>(sums, outputs, first_output, row, out);
 }
 
-// Activation rows a register tile of four outputs holds: 4 by 6 fill the 32 registers of AVX-512, 4 by 3 the 16 of
-// AVX2.
-constexpr int kTokenTile = kManyRegisters ? 6 : 3;
-
 // All outputs for `kTokens` rows, kOutputs at a time.
 template <class Rows, int kOutputs, int kTokens>
-LORALEI_INLINE void product_outputs(const std::byte* const* weights, int outputs, const ProductIn& in, int64_t row,
-                                    const ProductOut& out) {
+LORALEI_INLINE int product_outputs(const std::byte* const* weights, int outputs, const ProductIn& in, int64_t row,
+                                   const ProductOut& out) {
   for (int o = 0; o < outputs; o += kOutputs) {
     product_block<Rows, kOutputs, kTokens>(weights + o, outputs - o, o, in, row, out);
   }
+  return kTokens;
 }
 
 // One row of inputs, one row of weights after the other.
 template <class Rows>
-void product_in_order(const std::byte* const* weights, int outputs, const ProductIn& in, int64_t row,
-                      const ProductOut& out) {
+int product_in_order(const std::byte* const* weights, int outputs, const ProductIn& in, int64_t row,
+                     const ProductOut& out) {
   alignas(64) float waiting[kRowTile * kLanes];
   for (int o = 0; o < outputs; ++o) {
     F sum[1] = {zero()};
@@ -109,24 +107,31 @@ void product_in_order(const std::byte* const* weights, int outputs, const Produc
     store(waiting + o * kLanes, sum[0]);
   }
   write_lane_sums(waiting, outputs, row, out);
+  return 1;
 }
 
-// The shape of the tile for what is left of the rows: with one or two rows the weights stream from memory, so more of
-// them are in flight, unless the prefetchers do better with one. Returns the rows it did.
+// The shape of the tile for what is left of the rows; returns the rows it did. With one or two rows the weights stream
+// from memory, so more of them are in flight, unless the prefetchers do better with one: where a vector is so wide that
+// memory is no faster than a single sum waiting for itself. 4 outputs by 6 rows fill the 32 registers of AVX-512, 2 by
+// 6 the 16 of AVX2.
 template <class Rows>
 LORALEI_INLINE int product_step(const std::byte* const* weights, int outputs, const ProductIn& in, int64_t row,
                                 int64_t rows, const ProductOut& out) {
-  if (rows == 1 && in.ask_stride != 0) return product_in_order<Rows>(weights, outputs, in, row, out), 1;
-  if (rows == 1) return product_outputs<Rows, 8, 1>(weights, outputs, in, row, out), 1;
-  if constexpr (kTokenTile == 6) {
-    if (rows == 2) return product_outputs<Rows, 8, 2>(weights, outputs, in, row, out), 2;
-    if (rows == 3) return product_outputs<Rows, 4, 3>(weights, outputs, in, row, out), 3;
-    if (rows == 4 || rows == 7 || rows == 8) return product_outputs<Rows, 4, 4>(weights, outputs, in, row, out), 4;
-    if (rows == 5) return product_outputs<Rows, 4, 5>(weights, outputs, in, row, out), 5;
-    return product_outputs<Rows, 4, 6>(weights, outputs, in, row, out), 6;
+  if constexpr (kManyRegisters) {
+    if (rows == 1 && in.ask_stride != 0) return product_in_order<Rows>(weights, outputs, in, row, out);
+    if (rows == 1) return product_outputs<Rows, 8, 1>(weights, outputs, in, row, out);
+    if (rows == 2) return product_outputs<Rows, 8, 2>(weights, outputs, in, row, out);
+    if (rows == 3) return product_outputs<Rows, 4, 3>(weights, outputs, in, row, out);
+    if (rows == 4 || rows == 7 || rows == 8) return product_outputs<Rows, 4, 4>(weights, outputs, in, row, out);
+    if (rows == 5) return product_outputs<Rows, 4, 5>(weights, outputs, in, row, out);
+    return product_outputs<Rows, 4, 6>(weights, outputs, in, row, out);
   } else {
-    if (rows == 2 || rows == 4) return product_outputs<Rows, 4, 2>(weights, outputs, in, row, out), 2;
-    return product_outputs<Rows, 4, 3>(weights, outputs, in, row, out), 3;
+    if (rows == 1) return product_outputs<Rows, 8, 1>(weights, outputs, in, row, out);
+    if (rows == 2) return product_outputs<Rows, 4, 2>(weights, outputs, in, row, out);
+    if (rows == 3) return product_outputs<Rows, 2, 3>(weights, outputs, in, row, out);
+    if (rows == 4 || rows == 7 || rows == 8) return product_outputs<Rows, 2, 4>(weights, outputs, in, row, out);
+    if (rows == 5 || rows == 9 || rows == 10) return product_outputs<Rows, 2, 5>(weights, outputs, in, row, out);
+    return product_outputs<Rows, 2, 6>(weights, outputs, in, row, out);
   }
 }
 
@@ -153,8 +158,9 @@ void product_rows_of(DType dtype, const std::byte* weights, int64_t weight_strid
 }
 
 // --- any number of rows ---
-// From how many rows on it pays to put weights and inputs in the order of lanes.
-constexpr int64_t kLaneRowsLeast = kManyRegisters ? 48 : 12;
+// From how many rows on it pays to put weights and inputs in the order of lanes. With AVX2 few rows take the weights of
+// a tile several times from the second-level cache, where those in f32 are twice as large.
+constexpr int64_t lane_rows_least(DType dtype) { return kManyRegisters ? 48 : dtype == DType::kF32 ? 10 : 17; }
 
 void matmul_few_rows(OpContext& ctx, const MatmulArgs& args) {
   ++ctx.op_count;
@@ -171,7 +177,7 @@ void matmul_few_rows(OpContext& ctx, const MatmulArgs& args) {
 void matmul(OpContext& ctx, const MatmulArgs& args) {
   if (args.rows <= 0 || args.w.rows <= 0) return;
   if (is_quantised(args.w.dtype)) return matmul_lanes<QuantisedTile>(ctx, args);
-  if (args.rows < kLaneRowsLeast) return matmul_few_rows(ctx, args);
+  if (args.rows < lane_rows_least(args.w.dtype)) return matmul_few_rows(ctx, args);
   switch (args.w.dtype) {
     case DType::kF16:
       return matmul_lanes<PlainTile<RowsF16>>(ctx, args);

@@ -10,6 +10,14 @@ using I = __m256i;
 LORALEI_INLINE F zero() { return _mm256_setzero_ps(); }
 LORALEI_INLINE F set1(float x) { return _mm256_set1_ps(x); }
 LORALEI_INLINE F load(const float* p) { return _mm256_loadu_ps(p); }
+// A load for several uses. Where there are two, the compiler would load twice, as a part of each instruction, and two
+// loads a cycle are all there are.
+template <int kUses>
+LORALEI_INLINE F load_for(const float* p) {
+  F x = load(p);
+  if constexpr (kUses > 1) asm("" : "+x"(x));
+  return x;
+}
 LORALEI_INLINE void store(float* p, F x) { _mm256_storeu_ps(p, x); }
 // Past the caches; p is aligned to a vector. Other threads may read what was written after end_stream.
 LORALEI_INLINE void stream(float* p, F x) { _mm256_stream_ps(p, x); }
@@ -31,7 +39,12 @@ LORALEI_INLINE __m128i load_halves_n(const std::byte* p, int n) {
   std::memcpy(part, p, static_cast<size_t>(n) * 2);
   return _mm_load_si128(reinterpret_cast<const __m128i*>(part));
 }
-LORALEI_INLINE F load_bf16(const std::byte* p) { return from_bf16(load_halves(p)); }
+// Both halves of a vector get all sixteen bytes on their way from memory, and one instruction puts them in place.
+LORALEI_INLINE F load_bf16(const std::byte* p) {
+  const I places = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7,  //
+                                    -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
+  return _mm256_castsi256_ps(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_halves(p)), places));
+}
 LORALEI_INLINE F load_f16(const std::byte* p) { return from_f16(load_halves(p)); }
 LORALEI_INLINE F load_bf16_n(const std::byte* p, int n) { return from_bf16(load_halves_n(p, n)); }
 LORALEI_INLINE F load_f16_n(const std::byte* p, int n) { return from_f16(load_halves_n(p, n)); }

@@ -10,6 +10,10 @@ using I = __m512i;
 LORALEI_INLINE F zero() { return _mm512_setzero_ps(); }
 LORALEI_INLINE F set1(float x) { return _mm512_set1_ps(x); }
 LORALEI_INLINE F load(const float* p) { return _mm512_loadu_ps(p); }
+template <int kUses>
+LORALEI_INLINE F load_for(const float* p) {  // simd_avx2.inl.h
+  return load(p);
+}
 LORALEI_INLINE void store(float* p, F x) { _mm512_storeu_ps(p, x); }
 // Past the caches; p is aligned to a vector. Other threads may read what was written after end_stream.
 LORALEI_INLINE void stream(float* p, F x) { _mm512_stream_ps(p, x); }

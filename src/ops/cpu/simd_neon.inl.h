@@ -13,6 +13,10 @@ LORALEI_INLINE I as_signed(uint32x4_t a) { return vreinterpretq_s32_u32(a); }
 LORALEI_INLINE F zero() { return vdupq_n_f32(0); }
 LORALEI_INLINE F set1(float x) { return vdupq_n_f32(x); }
 LORALEI_INLINE F load(const float* p) { return vld1q_f32(p); }
+template <int kUses>
+LORALEI_INLINE F load_for(const float* p) {  // simd_avx2.inl.h
+  return load(p);
+}
 LORALEI_INLINE void store(float* p, F x) { vst1q_f32(p, x); }
 // There is no store past the caches that pays.
 LORALEI_INLINE void stream(float* p, F x) { store(p, x); }
