@@ -51,20 +51,21 @@ int32_t matrix_rows(OpContext& ctx, const OpTable& table, DType dtype, Trial& tr
 }  // namespace
 
 // Intel's prefetchers run far ahead of a stream within its page, so it is enough to call lines to the first-level
-// cache. AMD's stay close: lines are asked for about as early as memory takes to answer. Zen 4's alone are faster than
-// that as long as little is computed for each line; large blocks and those of three sections, which take many lines on
-// their way, are best brought to its second-level cache. AMD's dot products leave two of its four vector units free,
-// which unpack.
+// cache. AMD's stay close: lines are asked for about as early as memory takes to answer, on Zen 3 best into its
+// second-level cache. Zen 4's prefetchers alone are faster than being asked as long as little is computed for each
+// line; large blocks and those of three sections, which take many lines on their way, are best brought to its
+// second-level cache. AMD's dot products leave two of its four vector units free, which unpack.
 TileTuning::TileTuning() {
   matrix_rows.fill(12);
   const bool amd = host_vendor() == CpuVendor::kAmd;
-  const bool zen4 = amd && host_family() == 25 && host_isa().avx512;  // Zen 3 is of that family, too
+  const bool zen3_or_4 = amd && host_family() == 25, zen4 = zen3_or_4 && host_isa().avx512;
   packed_rows = amd ? 16 : 8;
   sums_in_registers = amd;
   tiles_asked.fill({.ahead_bytes = amd ? 3584 : 896});
   unasked_rows.fill(0);
   ask_for_rows = amd;
   factors_to_second_level = zen4;
+  if (zen3_or_4 && !zen4) tiles_asked.fill({.ahead_bytes = 2240, .second_level = true});
   if (!zen4) return;
   for (const DType format : {DType::kQ8_0, DType::kQ5_K, DType::kQ6_K})
     tiles_asked[static_cast<size_t>(format)].second_level = true;
