@@ -121,8 +121,8 @@ float avx2_f32_chunk() {  // 12 chains hide the latency of two multiply-add unit
 
 namespace avx2_pairs {
 using I = __m256i;
-I all_bytes(char value) { return _mm256_set1_epi8(value); }
-I all_pairs(short value) { return _mm256_set1_epi16(value); }
+I all_bytes(int8_t value) { return _mm256_set1_epi8(value); }
+I all_pairs(int16_t value) { return _mm256_set1_epi16(value); }
 #include "ops/probe_pairs.inl.h"
 }  // namespace avx2_pairs
 }  // namespace
@@ -145,8 +145,8 @@ float avx512_f32_chunk() {
 }
 namespace avx512_pairs {
 using I = __m512i;
-I all_bytes(char value) { return _mm512_set1_epi8(value); }
-I all_pairs(short value) { return _mm512_set1_epi16(value); }
+I all_bytes(int8_t value) { return _mm512_set1_epi8(value); }
+I all_pairs(int16_t value) { return _mm512_set1_epi16(value); }
 #include "ops/probe_pairs.inl.h"
 }  // namespace avx512_pairs
 }  // namespace
