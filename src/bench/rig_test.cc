@@ -28,6 +28,21 @@ struct Script {
   }
 };
 
+// Layers of 4e9 weights at 100 Gop/s and of 1e9 at 50, which the head's 2e9 share.
+TEST(Bounds, CountEachMatrixAtTheRateOfItsWeights) {
+  Rig rig;
+  rig.products[4] = {.layer_weights = 4e9, .head_weights = 0, .gop_s = 100};
+  rig.products[6] = {.layer_weights = 1e9, .head_weights = 2e9, .gop_s = 50};
+  rig.touched_bytes = 1e9;
+  rig.read_gb_s = 10;
+  BenchOptions options;
+  options.new_tokens = 0;
+  EXPECT_DOUBLE_EQ(decode_bound_s(rig, options, 0, 8), 8 * (0.08 + 0.04 + 0.08));
+  EXPECT_DOUBLE_EQ(prefill_bound_tok_s(rig, 10), 10 / (10 * (0.08 + 0.04) + 0.08));  // the last token meets the head
+  rig.touched_bytes = 1e11;
+  EXPECT_DOUBLE_EQ(decode_bound_s(rig, options, 0, 8), 10);
+}
+
 TEST(QuietRounds, TheFirstWarmsUpAndDisturbedOnesAreRepeated) {
   Script script{{0, 0, 0.2, 0.04, 0, 0.051, 0}};
   script.inside = false;

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rates of the multiply-add pairs of bytes, on vectors of type I. No include guard: see ops/cpu/target.h.
 
+constexpr int kPairsSums = 8;
+
 // kWords words of four weights are multiplied, their pairs added in 16 bits, then widened and added to a sum: all that
 // is left of a product where weights of so few bits leave room for it.
 template <int kWords>
 float pairs_chunk() {
-  constexpr int kSums = 8;
-  I sums[kSums];
+  static_assert(kLoops % kWords == 0);
+  I sums[kPairsSums];
   LORALEI_UNROLL
-  for (int i = 0; i < kSums; ++i) sums[i] = I{i};
+  for (int i = 0; i < kPairsSums; ++i) sums[i] = I{i};
   const I weights = all_bytes(3), inputs = all_bytes(-5), ones = all_pairs(1);
   for (int64_t loop = 0; loop < kLoops / kWords; ++loop) {
     LORALEI_UNROLL
@@ -34,4 +36,5 @@ float pairs_chunk() {
 ArithmeticChunk pairs_chunk_of(int bits) {
   return bits <= 4 ? pairs_chunk<8> : bits == 5 ? pairs_chunk<4> : bits == 6 ? pairs_chunk<2> : pairs_chunk<1>;
 }
-constexpr double kPairsOps = static_cast<double>(kLoops) * 2 * 8 * sizeof(I);  // of a chunk, whatever the words
+// Of a chunk, whatever the words: they divide kLoops.
+constexpr double kPairsOps = static_cast<double>(kLoops) * 2 * kPairsSums * sizeof(I);

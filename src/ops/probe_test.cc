@@ -26,6 +26,16 @@ TEST(Probe, MeasuresSomethingOnEveryMachine) {
   EXPECT_GT(probe_wake_us(pool, clock), 0.0);
 }
 
+TEST(Probe, BitsMatterOnlyWhereBytesAreMultipliedInPairs) {
+  const CpuIsa isa = host_isa();
+  const bool pairs = isa.avx2 && !isa.avx_vnni && !isa.avx512_vnni;
+  EXPECT_EQ(int8_bits(DType::kQ4_K), pairs ? 4 : 8);
+  EXPECT_EQ(int8_bits(DType::kQ5_0), pairs ? 5 : 8);
+  EXPECT_EQ(int8_bits(DType::kQ6_K), pairs ? 6 : 8);
+  EXPECT_EQ(int8_bits(DType::kQ8_0), 8);
+  EXPECT_EQ(int8_bits(DType::kBF16), 8);
+}
+
 TEST(Probe, AnImpossibleBufferIsAnError) {
   ThreadPool pool(1);
   EXPECT_FALSE(probe_read_gb_s(pool, SteadyClock(), {.buffer_bytes = INT64_MAX / 2}).ok());
