@@ -7,12 +7,13 @@
 // where their content is fixed or has a pattern they are in plain form (only what must be escaped is). "type" left out
 // is taken from the other keywords; "additionalProperties" left out means none where "properties" is given (so that the
 // model keeps to what is documented: no property at all where it is empty). oneOf is read as anyOf. Formats that are
-// not known are annotations; beside a pattern a format counts only where the pattern is not supported. Numbers with
-// bounds have no exponent. Failure: invalid_argument naming the keyword and its path for anything that would change
-// what is valid and is not supported (never ignored), too_large beyond the limits below, naming the part that goes
-// beyond them. A compilation takes at most a fraction of a second and 128 MiB, whatever the schema: equal references,
-// patterns and lengths are compiled once, and what is read, copied and compared otherwise is counted. Source: JSON
-// Schema 2020-12 with draft 7's items/additionalItems, OpenAPI's nullable.
+// not known are annotations; beside a pattern a format counts only where the pattern is not supported. Numbers are
+// finite doubles (json_schema_number.h); with bounds they have no exponent. Failure: invalid_argument naming the
+// keyword and its path for anything that would change what is valid and is not supported (never ignored), too_large
+// beyond the limits below, naming the part that goes beyond them. A compilation takes at most a fraction of a second
+// and 128 MiB, whatever the schema: equal references, patterns and lengths are compiled once, and what is read, copied
+// and compared otherwise is counted. Source: JSON Schema 2020-12 with draft 7's items/additionalItems, OpenAPI's
+// nullable.
 #pragma once
 
 #include <memory>

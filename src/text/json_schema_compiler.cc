@@ -128,6 +128,19 @@ GrammarRuleId SchemaCompiler::any_string() {
   return *any_string_;
 }
 
+GrammarRuleId SchemaCompiler::number_rule(bool is_integer, const NumberRange& range) {
+  const auto [known, fresh] = numbers_.emplace(std::pair(is_integer, range), 0);
+  if (!fresh) return known->second;
+  const GrammarRuleId rule = known->second = b_.add_rule();
+  const GrammarStateId end = b_.add_state();
+  b_.end_rule(end);
+  if (is_integer)
+    add_integer(b_, b_.start(rule), range, end);
+  else
+    add_number(b_, b_.start(rule), range, end);
+  return rule;
+}
+
 GrammarRuleId SchemaCompiler::any_object() {
   if (any_object_) return *any_object_;
   any_object_ = b_.add_rule();
@@ -169,7 +182,7 @@ GrammarRuleId SchemaCompiler::any_value() {
   b_.add_call(start, any_object(), end);
   b_.add_call(start, any_array(), end);
   b_.add_call(start, any_string(), end);
-  add_number(b_, start, {}, end);
+  b_.add_call(start, number_rule(false, {}), end);
   add_texts(start, {"true", "false", "null"}, end);
   return *any_value_;
 }
@@ -419,13 +432,7 @@ Status SchemaCompiler::fill_type(GrammarStateId from, GrammarStateId to, const s
   if (type == "array") return add_array(from, to, schema, path);
   if (type == "integer" || type == "number") {
     TRY_ASSIGN(const NumberRange range, read_range(schema, path));
-    // In a state of its own: digits must not run into what else begins at `from`.
-    const GrammarStateId begin = b_.add_state();
-    b_.add_empty(from, begin);
-    if (type == "integer")
-      add_integer(b_, begin, range, to);
-    else
-      add_number(b_, begin, range, to);
+    b_.add_call(from, number_rule(type == "integer", range), to);
     return {};
   }
   if (type == "boolean") {

@@ -73,6 +73,7 @@ class SchemaCompiler {
 
   GrammarRuleId space();
   GrammarRuleId any_string();
+  GrammarRuleId number_rule(bool is_integer, const NumberRange& range);
   GrammarRuleId any_array();
   // One fixed JSON value, with free space between its tokens.
   GrammarStateId add_fixed(GrammarStateId from, const Json& value);
@@ -83,6 +84,7 @@ class SchemaCompiler {
   // Schemas with $ref or allOf that were met, without annotations: equal ones mean the same.
   std::map<std::string, GrammarRuleId> references_;
   std::map<std::tuple<std::optional<std::string>, int64_t, int64_t>, GrammarRuleId> strings_;  // pattern, lengths
+  std::map<std::pair<bool, NumberRange>, GrammarRuleId> numbers_;                              // integers only, range
   int depth_ = 0;
   int nodes_ = 0;
   WorkBudget work_;

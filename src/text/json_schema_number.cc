@@ -9,16 +9,39 @@ namespace loralei::schema {
 
 namespace {
 
+constexpr int kMaxWholeDigits = 100;
 constexpr int64_t kWholeLimit = 1'000'000'000'000'000'000;
 
 void add_digits_loop(GrammarBuilder& b, GrammarStateId state) { b.add_range(state, '0', '9', state); }
 
-// [1-9][0-9]* or 0, then `to`.
+// Up to `count` more digits, then `to`.
+void add_more_digits(GrammarBuilder& b, GrammarStateId from, int count, GrammarStateId to) {
+  b.add_empty(from, to);
+  for (int i = 0; i < count; ++i) {
+    from = b.range(from, '0', '9');
+    b.add_empty(from, to);
+  }
+}
+
+// 0 or a digit 1 .. 9 and further ones, then `to`.
 void add_any_whole(GrammarBuilder& b, GrammarStateId from, GrammarStateId to) {
   b.add_range(from, '0', '0', to);
-  const GrammarStateId rest = b.range(from, '1', '9');
-  add_digits_loop(b, rest);
-  b.add_empty(rest, to);
+  add_more_digits(b, b.range(from, '1', '9'), kMaxWholeDigits - 1, to);
+}
+
+// e or E, a sign and up to three digits, then `to`: -999 .. 199, so that with kMaxWholeDigits before the point the
+// number is below 10^299.
+void add_exponent(GrammarBuilder& b, GrammarStateId from, GrammarStateId to) {
+  const GrammarStateId mark = b.range(from, 'e', 'e');
+  b.add_range(from, 'E', 'E', mark);
+  const GrammarStateId positive = b.add_state();
+  b.add_empty(mark, positive);
+  b.add_range(mark, '+', '+', positive);
+  const GrammarStateId first = b.range(positive, '0', '1');
+  add_more_digits(b, first, 2, to);
+  add_more_digits(b, b.range(positive, '2', '9'), 1, to);
+  const GrammarStateId negative = b.range(b.range(mark, '-', '-'), '0', '9');
+  add_more_digits(b, negative, 2, to);
 }
 
 // Numbers of `low`'s length between the digit strings low and high (same length), then `to`.
@@ -101,9 +124,7 @@ bool add_whole(GrammarBuilder& b, GrammarStateId from, int64_t low, int64_t high
   if (high < 0) {  // any longer number
     GrammarStateId state = b.range(from, '1', '9');
     for (size_t i = 1; i < longest; ++i) state = b.range(state, '0', '9');
-    const GrammarStateId tail = b.range(state, '0', '9');
-    add_digits_loop(b, tail);
-    b.add_empty(tail, to);
+    add_more_digits(b, b.range(state, '0', '9'), kMaxWholeDigits - static_cast<int>(longest) - 1, to);
   }
   return true;
 }
@@ -277,16 +298,9 @@ bool add_number(GrammarBuilder& b, GrammarStateId from, const NumberRange& range
     const GrammarStateId mark = b.add_state();
     for (const GrammarStateId state : {whole, fraction}) {
       b.add_empty(state, to);
-      b.add_range(state, 'e', 'e', mark);
-      b.add_range(state, 'E', 'E', mark);
+      b.add_empty(state, mark);
     }
-    const GrammarStateId sign = b.add_state();
-    b.add_empty(mark, sign);
-    b.add_range(mark, '+', '+', sign);
-    b.add_range(mark, '-', '-', sign);
-    const GrammarStateId exponent = b.range(sign, '0', '9');
-    add_digits_loop(b, exponent);
-    b.add_empty(exponent, to);
+    add_exponent(b, mark, to);
     return true;
   }
   if (range.low && range.high) {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Automata for JSON numbers, exact for bounds: digit by digit, with no rounding anywhere.
+// Automata for JSON numbers, exact for bounds: digit by digit, with no rounding anywhere. What they write is a finite
+// double, since readers refuse others or make them infinite: at most 100 digits before the point, exponents of -999 to
+// 199, and none beside bounds.
 //
 // Thread: pure functions on a builder. Failure: bounds with more than 18 digits before the point are refused by the
 // reader.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,6 +23,7 @@ struct Decimal {
   int64_t whole = 0;      // < 10^18
   std::string fraction;
   bool is_zero() const { return whole == 0 && fraction.empty(); }
+  auto operator<=>(const Decimal&) const = default;  // an order for maps; by value: compare
 };
 int compare(const Decimal& a, const Decimal& b);
 Result<Decimal> read_decimal(double value);
@@ -28,11 +32,13 @@ Result<Decimal> read_decimal(int64_t value);
 struct Bound {
   Decimal value;
   bool exclusive = false;
+  auto operator<=>(const Bound&) const = default;
 };
 struct NumberRange {
   std::optional<Bound> low;
   std::optional<Bound> high;
   bool any() const { return !low && !high; }
+  auto operator<=>(const NumberRange&) const = default;
 };
 
 // Reads an integer (a number) of the range; `to` is reached behind it. False when the range holds none.

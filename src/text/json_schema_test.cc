@@ -145,6 +145,22 @@ TEST(JsonSchema, NumbersAreExact) {
   }
 }
 
+// A reader of doubles takes every number: none is so large that it becomes infinite.
+TEST(JsonSchema, NumbersAreFinite) {
+  const std::string longest(100, '9');
+  for (const char* schema : {R"({"type": "number"})", R"({"type": ["number", "null"]})", "{}"}) {
+    expect_texts(
+        schema,
+        {"1e5", "1E+05", "-2.5e-7", "0e0", "1e-999", "9e99", "1e199", longest, "-" + longest + ".25", longest + "e199"},
+        {"1e200", "1E31910", "1e0200", "2e+1000", "1e-1000", "1e", "1e+", longest + "0", longest + "0.5"});
+  }
+  for (const char* schema : {R"({"type": "integer"})", R"({"minimum": 5, "type": "integer"})",
+                             R"({"exclusiveMinimum": 1234567, "type": "number"})"}) {
+    expect_texts(schema, {"7654321", longest}, {longest + "0", longest + "00", "1e9"});
+  }
+  expect_texts(R"({"maximum": -5, "type": "integer"})", {"-" + longest}, {"-" + longest + "0"});
+}
+
 TEST(JsonSchema, StringsAreWhatJsonAllows) {
   expect_texts(R"({"type": "string"})",
                {R"("")", R"("a\u00e9\n\/")", R"("\ud83d\ude00")", "\"\xf0\x9f\x99\x82\"", "\"\x7f\""},
