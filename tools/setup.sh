@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing on Debian 12, as root or through sudo. `tools/setup.sh build` for building and running the server,
-# `tools/setup.sh test` for the tests as well, `tools/setup.sh long` for those of arm64 too. Does nothing, and needs no network, when everything is there.
+# `tools/setup.sh test` for the tests as well, `tools/setup.sh long` for those of other processors too. Does nothing, and needs no network, when everything is there.
 set -euo pipefail
 
 build_packages=(ca-certificates curl jq g++ cmake ninja-build pkg-config libboost1.81-dev libcli11-dev
   libspdlog-dev prometheus-cpp-dev libpcre2-dev libutf8proc-dev libicu-dev)
 test_packages=(libsentencepiece-dev clang libclang-rt-14-dev python3 python3-venv git)
-long_packages=(g++-aarch64-linux-gnu qemu-user-static)
+long_packages=(g++-aarch64-linux-gnu qemu-user-static bochs bochs-term bochsbios vgabios isolinux syslinux-common
+  xorriso busybox-static cpio bsdutils binutils)
 
 packages=("${build_packages[@]}")
 case "${1:-build}" in

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dot products of the rows of a group with the multiply-add pairs of AVX2, and what becomes of their sums, in the order
-// written here (in_order.inl.h). No include guard: see target.h.
+// Dot products of the rows of a group with the multiply-add pairs of AVX2, in the order written here (in_order.inl.h).
+// No include guard: see target.h.
 //
 // Bytes can only be multiplied in pairs, whose sums take 16 bits. Small weights leave room there: the pairs of as many
 // words as fit are added in 16 bits, exactly, and widened to 32 bits once. A block of 4-bit weights takes nine
@@ -91,22 +91,6 @@ LORALEI_INLINE void dots_in_order(const Words& words, const std::byte* q, const 
           }
         }
       }
-    }
-  }
-}
-
-// sum = fma(dots, scale * d, sum), then with kMin fma(min, s, sum); sums [kRows][kVectors][8].
-template <bool kMin, int kRows, int kVectors>
-LORALEI_INLINE void add_in_order(const I (&dots)[kRows][kVectors], const BlockScales<kVectors>& by, float* sums) {
-  LORALEI_UNROLL
-  for (int i = 0; i < kRows; ++i) {
-    const F d = broadcast_number(by.d + 4 * i);
-    LORALEI_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      float* const sum = sums + (i * kVectors + v) * kLanes;
-      F total = fma(to_float(dots[i][v]), mul(by.scale[v], d), load(sum));
-      if constexpr (kMin) total = fma(by.min[v], broadcast_number(by.s + 4 * i), total);
-      store(sum, total);
     }
   }
 }

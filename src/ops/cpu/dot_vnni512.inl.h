@@ -13,3 +13,11 @@ LORALEI_INLINE I dot4(I sum, I weights, const std::byte* inputs) {
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(weights), "m"(*reinterpret_cast<const int32_t*>(inputs)));
   return sum;
 }
+
+// The same with inputs that are there already, or a word of them, where the order of instructions is ours.
+LORALEI_INLINE void add_dots(I& sum, I weights, I inputs) {
+  asm volatile("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(inputs));
+}
+LORALEI_INLINE void add_dots(I& sum, I weights, const std::byte* word) {
+  asm volatile("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(weights), "m"(*reinterpret_cast<const int32_t*>(word)));
+}

@@ -38,6 +38,7 @@ namespace tiles_amx {
 #include "ops/cpu/row_groups.inl.h"
 #include "ops/cpu/in_order.inl.h"
 #include "ops/cpu/dot_in_order.inl.h"
+#include "ops/cpu/sums_in_order512.inl.h"
 #include "ops/cpu/tile_wide.inl.h"
 #include "ops/cpu/tile_wide_vector.inl.h"
 #include "ops/cpu/tile_wide_groups.inl.h"

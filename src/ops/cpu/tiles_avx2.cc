@@ -26,6 +26,7 @@ namespace tiles_avx2 {
 #include "ops/cpu/simd_avx2.inl.h"
 #include "ops/cpu/in_order.inl.h"
 #include "ops/cpu/dot_madd256.inl.h"
+#include "ops/cpu/sums_in_order256.inl.h"
 #include "ops/cpu/round_rows.inl.h"
 #include "ops/cpu/tile_formats.inl.h"
 #include "ops/cpu/tile_blocks.inl.h"
