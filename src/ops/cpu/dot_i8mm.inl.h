@@ -12,7 +12,7 @@ LORALEI_INLINE I second_halves(I a, I b) {
 // [rows r, r + 1] x [outputs o, o + 1] over eight inputs at a time: the words of two vectors, zipped, are the eight
 // inputs of one output after the other. sums[i] is [4 outputs] of row i before and after; in between two vectors hold
 // both rows for two outputs each.
-template <bool kSigned, int kFirst, int kCount, int kRows>
+template <class Format, int kFirst, int kCount, int kRows>
 LORALEI_INLINE void dot_words(I (&sums)[kRows], const I (&w)[8], const std::byte* block, int row) {
   static_assert(kFirst % 2 == 0 && kCount % 2 == 0);
   constexpr int kPairs = kRows / 2;
@@ -40,9 +40,8 @@ LORALEI_INLINE void dot_words(I (&sums)[kRows], const I (&w)[8], const std::byte
     sums[2 * p + 1] = second_halves(low[p], high[p]);
   }
   if constexpr (kRows % 2 == 1) {
-    LORALEI_UNROLL
-    for (int j = kFirst; j < kFirst + kCount; ++j) {
-      sums[kRows - 1] = dot4<kSigned>(sums[kRows - 1], w[j], block + (row + kRows - 1) * kActivationBlock + 4 * j);
-    }
+    I last[1] = {sums[kRows - 1]};
+    sdot_words<kFirst, kCount>(last, w, block, row + kRows - 1);
+    sums[kRows - 1] = last[0];
   }
 }

@@ -67,7 +67,7 @@ LORALEI_INLINE void product_32(TileSections at, int lane, const std::byte* x, in
         I sums_of[kTurns];
         LORALEI_UNROLL
         for (int i = 0; i < kTurns; ++i) sums_of[i] = dot_start<kRows>(x, r + i, Format::kZero);
-        dot_words<Format::kSigned, 0, 8>(sums_of, w, x, r);
+        dot_words<Format, 0, 8>(sums_of, w, x, r);
         LORALEI_UNROLL
         for (int i = 0; i < kTurns; ++i) {
           F& total = acc[(r + i) * kVectors + v];
@@ -103,10 +103,10 @@ LORALEI_INLINE void product_part(const TileSections& at, int lane, const std::by
       if constexpr (Format::kHalves) {
         LORALEI_UNROLL
         for (int i = 0; i < kTurns; ++i) high[i] = dot_start<kRows>(x, r + i, ZeroPoint::k32High);
-        dot_words<false, 0, 4>(low, w, x, r);
-        dot_words<false, 4, 4>(high, w, x, r);
+        dot_words<Format, 0, 4>(low, w, x, r);
+        dot_words<Format, 4, 4>(high, w, x, r);
       } else {
-        dot_words<false, 0, 8>(low, w, x, r);
+        dot_words<Format, 0, 8>(low, w, x, r);
       }
       LORALEI_UNROLL
       for (int i = 0; i < kTurns; ++i) {

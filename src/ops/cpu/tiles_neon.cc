@@ -24,7 +24,6 @@ namespace tiles_neon {
 // clang-format off
 #include "ops/cpu/simd_neon.inl.h"
 #include "ops/cpu/dot_neon.inl.h"
-#include "ops/cpu/dot_rows.inl.h"
 #include "ops/cpu/round_rows.inl.h"
 #include "ops/cpu/tile_formats.inl.h"
 #include "ops/cpu/tile_blocks.inl.h"

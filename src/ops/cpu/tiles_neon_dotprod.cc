@@ -25,7 +25,7 @@ namespace tiles_neon_dotprod {
 // clang-format off
 #include "ops/cpu/simd_neon.inl.h"
 #include "ops/cpu/dot_sdot.inl.h"
-#include "ops/cpu/dot_rows.inl.h"
+#include "ops/cpu/dot_words_sdot.inl.h"
 #include "ops/cpu/round_rows.inl.h"
 #include "ops/cpu/tile_formats.inl.h"
 #include "ops/cpu/tile_blocks.inl.h"
