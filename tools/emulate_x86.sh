@@ -3,9 +3,9 @@
 # Runs a program on an x86-64 processor that this machine is not, for tests of kernels it cannot run itself:
 #   tools/emulate_x86.sh MODEL PROGRAM [ARGUMENTS...]     e.g. corei7_icelake_u build/src/ops/ops_test
 # MODEL is one of `bochs --help cpu`: corei7_skylake_x has AVX-512, corei7_icelake_u AVX-512 with VNNI. Boots Debian's
-# kernel in Bochs with the program and its libraries in memory (about 40 s; then some 100 million instructions a second),
-# prints what the program prints, and ends with its exit status; 70 when the machine ended without one, 124 after
-# LORALEI_EMULATE_SECONDS (3600). Needs `tools/setup.sh long`.
+# kernel in Bochs with the program and its libraries in memory (about 40 s; what the program does then takes hundreds of
+# times as long as here), prints what the program prints, and ends with its exit status; 70 when there is no kernel or
+# the machine ended without one, 124 after LORALEI_EMULATE_SECONDS (3600). Needs `tools/setup.sh long`.
 set -euo pipefail
 if [ $# -lt 2 ]; then
   echo "usage: tools/emulate_x86.sh MODEL PROGRAM [ARGUMENTS...]" >&2
@@ -20,8 +20,12 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/{package,root/bin,root/proc,root/sys,root/dev,root/tmp,disc}
 
 # The kernel: taken out of its package, not installed.
-kernel=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/^ *Depends: //p')
-(cd "$work/package" && apt-get download -qq "$kernel" 2>/dev/null && dpkg-deb -x ./*.deb .)
+kernel=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/^ *Depends: //p')
+if ! (cd "$work/package" && apt-get -o APT::Sandbox::User=root download -qq "$kernel" && dpkg-deb -x ./*.deb .); then
+  echo "tools/emulate_x86.sh: no kernel to boot: Debian's package of it could not be fetched; see that" \
+    "'apt-get download $kernel' works (apt-get update as root brings the list of packages)" >&2
+  exit 70
+fi
 cp "$work"/package/boot/vmlinuz-* "$work/disc/vmlinuz"
 
 # The system: busybox, the program, its libraries.

@@ -12,8 +12,6 @@ namespace {
 constexpr int kMaxWholeDigits = 100;
 constexpr int64_t kWholeLimit = 1'000'000'000'000'000'000;
 
-void add_digits_loop(GrammarBuilder& b, GrammarStateId state) { b.add_range(state, '0', '9', state); }
-
 // Up to `count` more digits, then `to`.
 void add_more_digits(GrammarBuilder& b, GrammarStateId from, int count, GrammarStateId to) {
   b.add_empty(from, to);
@@ -294,7 +292,7 @@ bool add_number(GrammarBuilder& b, GrammarStateId from, const NumberRange& range
     b.add_range(from, '-', '-', positive);
     add_any_whole(b, positive, whole);
     const GrammarStateId fraction = b.range(b.range(whole, '.', '.'), '0', '9');
-    add_digits_loop(b, fraction);
+    b.add_range(fraction, '0', '9', fraction);
     const GrammarStateId mark = b.add_state();
     for (const GrammarStateId state : {whole, fraction}) {
       b.add_empty(state, to);
