@@ -23,7 +23,7 @@ mkdir -p "$work"/{package,root/bin,root/proc,root/sys,root/dev,root/tmp,disc}
 kernel=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/^ *Depends: //p')
 if ! (cd "$work/package" && apt-get -o APT::Sandbox::User=root download -qq "$kernel" && dpkg-deb -x ./*.deb .); then
   echo "tools/emulate_x86.sh: no kernel to boot: Debian's package of it could not be fetched; see that" \
-    "'apt-get download $kernel' works (apt-get update as root brings the list of packages)" >&2
+    "'apt-get download linux-image-cloud-amd64' works (apt-get update as root brings the list of packages)" >&2
   exit 70
 fi
 cp "$work"/package/boot/vmlinuz-* "$work/disc/vmlinuz"
