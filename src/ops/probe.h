@@ -35,7 +35,7 @@ double probe_f32_gflop_s(ThreadPool& pool, const Clock& clock, int rounds = 5);
 // 1e9 int8 operations a second (a multiply and an add each count), with the best dot-product instruction on vectors
 // (AVX-512 VNNI, else AVX-VNNI, else multiply-add pairs of AVX-512 or AVX2); 0 where there is none. `bits`: of the
 // weights, 4 .. 8. Where bytes are multiplied in pairs alone, the fewer they are the more pairs are added in 16 bits,
-// which is up to 1.8 times as fast (ops/cpu/dot_madd256.inl.h); elsewhere they make no difference.
+// which is up to 1.8 times as fast (ops/cpu/madd_in_order.inl.h); elsewhere they make no difference.
 double probe_int8_gop_s(ThreadPool& pool, const Clock& clock, int rounds = 5, int bits = 8);
 // The bits to give it for weights of a format; always 8 where they make no difference on this machine.
 int int8_bits(DType weights);

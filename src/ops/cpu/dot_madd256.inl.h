@@ -1,96 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dot products of the rows of a group with the multiply-add pairs of AVX2, in the order written here (in_order.inl.h).
-// No include guard: see target.h.
-//
-// Bytes can only be multiplied in pairs, whose sums take 16 bits. Small weights leave room there: the pairs of as many
-// words as fit are added in 16 bits, exactly, and widened to 32 bits once. A block of 4-bit weights takes nine
-// multiplications that way, where word by word it takes sixteen. Weights of q8_0 are signed and give their sign to the
-// inputs: |w| <= 128 times 127, twice, just fits.
+// What multiply-add pairs (madd_in_order.inl.h) need of AVX2. No include guard: see target.h.
 
 constexpr bool kUnsignedDot = false;
 constexpr int kGroupRows = 8;
 constexpr int kPackedRows = 4;  // rows whose sums of both halves of a tile registers hold, beside weights and inputs
 
-template <class Weights>
-constexpr int words_in_16_bits() {
-  return 32767 / (2 * 127 * Weights::kLargest);
-}
-
-LORALEI_INLINE I multiply_pairs(I weights, I inputs) {
-  I pairs;
-  asm volatile("vpmaddubsw %2, %1, %0" : "=x"(pairs) : "x"(weights), "x"(inputs));
-  return pairs;
-}
-LORALEI_INLINE I add_pairs(I a, I b) {
-  asm volatile("vpaddw %1, %0, %0" : "+x"(a) : "x"(b));
-  return a;
-}
-LORALEI_INLINE I widen_pairs(I pairs) {
-  const I ones = _mm256_set1_epi16(1);
-  asm volatile("vpmaddwd %1, %0, %0" : "+x"(pairs) : "x"(ones));
-  return pairs;
-}
-LORALEI_INLINE I add_words(I a, I b) {
-  asm volatile("vpaddd %1, %0, %0" : "+x"(a) : "x"(b));
-  return a;
-}
-LORALEI_INLINE I give_sign(I inputs, I weights) {
-  asm volatile("vpsignb %1, %0, %0" : "+x"(inputs) : "x"(weights));
+using Signs = I;
+LORALEI_INLINE Signs signs_of(I weights) { return weights; }
+LORALEI_INLINE I magnitudes_of(I weights) { return _mm256_abs_epi8(weights); }
+LORALEI_INLINE I give_signs(I inputs, Signs signs) {
+  asm volatile("vpsignb %1, %0, %0" : "+x"(inputs) : "x"(signs));
   return inputs;
-}
-
-// pairs[i][v] = words [first, first + kFit) of vector v times row i, in 16 bits.
-template <int kFit, int kRows, int kVectors, class Words>
-LORALEI_INLINE void sum_pairs(const Words& words, int first, const std::byte* q, I (&pairs)[kRows][kVectors]) {
-  LORALEI_UNROLL
-  for (int j = first; j < first + kFit; ++j) {
-    I w[kVectors], magnitudes[kVectors];
-    LORALEI_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      w[v] = magnitudes[v] = words(v, j);
-      if constexpr (Words::Weights::kSigned) magnitudes[v] = _mm256_abs_epi8(w[v]);
-    }
-    LORALEI_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      const I inputs = broadcast_word(q + i * kActivationBlock + 4 * j);
-      LORALEI_UNROLL
-      for (int v = 0; v < kVectors; ++v) {
-        const I product = multiply_pairs(magnitudes[v], Words::Weights::kSigned ? give_sign(inputs, w[v]) : inputs);
-        pairs[i][v] = j == first ? product : add_pairs(pairs[i][v], product);
-      }
-    }
-  }
-}
-
-// dots[i][v] = start of row i (0 where there are none) + words [kFirst, kFirst + kCount) of vector v times the row. An
-// input word once broadcast serves all vectors. `words(v, j)` is word j of vector v, q int8 [kRows][32], start int32
-// [kRows].
-template <bool kStarts, int kFirst, int kCount, int kRows, int kVectors, class Words>
-LORALEI_INLINE void dots_in_order(const Words& words, const std::byte* q, const std::byte* start,
-                                  I (&dots)[kRows][kVectors]) {
-  constexpr int kMost = words_in_16_bits<typename Words::Weights>(), kFit = kMost < kCount ? kMost : kCount;
-  constexpr int kPass =
-      kFit > 2 ? kRows : 1;  // rows whose pairs are held: where few words fit, there are others to hold
-  static_assert(kFit >= 1 && kCount % kFit == 0);
-  LORALEI_UNROLL
-  for (int first = kFirst; first < kFirst + kCount; first += kFit) {
-    LORALEI_UNROLL
-    for (int row = 0; row < kRows; row += kPass) {
-      I pairs[kPass][kVectors];
-      sum_pairs<kFit>(words, first, q + row * kActivationBlock, pairs);
-      LORALEI_UNROLL
-      for (int i = 0; i < kPass; ++i) {
-        LORALEI_UNROLL
-        for (int v = 0; v < kVectors; ++v) {
-          I& dot = dots[row + i][v];
-          const I sum = widen_pairs(pairs[i][v]);
-          if (first != kFirst) {
-            dot = add_words(dot, sum);
-          } else {
-            dot = kStarts ? add_words(sum, broadcast_word(start + 4 * (row + i))) : sum;
-          }
-        }
-      }
-    }
-  }
 }

@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Four-way dot products with the multiply-add pairs of AVX-512BW. No include guard: see target.h.
-//
-// Pairs are added in 16 bits: exact for unsigned weights up to 129, which all formats but q8_0 are. Signed weights give
-// their sign to the inputs: |w| <= 128 times 127, twice, still fits.
+// What multiply-add pairs (madd_in_order.inl.h) need of AVX-512BW. No include guard: see target.h.
 
 constexpr bool kUnsignedDot = false;
 constexpr int kGroupRows = 8;
-constexpr int kPackedRows = kGroupRows;
+// Rows whose sums of two tiles registers hold, in 16 and in 32 bits and, where tiles are written out, as f32.
+constexpr int kPackedRows = 4;
+constexpr int kWideRows = 4;
 
-// sum += weights times the four inputs at `four`
-template <bool kSigned>  // of the weights
-LORALEI_INLINE I dot4(I sum, I weights, const std::byte* four) {
-  int32_t bits;
-  std::memcpy(&bits, four, sizeof bits);
-  I inputs = iset1(bits);
-  if constexpr (kSigned) {
-    inputs = _mm512_mask_sub_epi8(inputs, _mm512_movepi8_mask(weights), _mm512_setzero_si512(), inputs);
-    weights = _mm512_abs_epi8(weights);
-  }
-  const I pairs = _mm512_maddubs_epi16(weights, inputs);
-  return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+using Signs = __mmask64;
+LORALEI_INLINE Signs signs_of(I weights) { return _mm512_movepi8_mask(weights); }
+LORALEI_INLINE I magnitudes_of(I weights) { return _mm512_abs_epi8(weights); }
+LORALEI_INLINE I give_signs(I inputs, Signs signs) {
+  const I none = _mm512_setzero_si512();
+  asm volatile("vpsubb %0, %2, %0%{%1%}" : "+v"(inputs) : "Yk"(signs), "v"(none));
+  return inputs;
 }

@@ -4,6 +4,7 @@
 constexpr bool kUnsignedDot = true;  // any unsigned byte times any signed byte, exact
 constexpr int kGroupRows = 16;       // rows rounded together
 constexpr int kPackedRows = 8;       // groups of more rows get the weights written out, unless few_rows() says else
+constexpr int kWideRows = 8;         // whose sums of two tiles registers hold
 
 // sum += weights times the four inputs at `inputs`. Written out because the compiler would spend a register on the
 // broadcast.

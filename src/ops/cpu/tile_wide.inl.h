@@ -141,11 +141,10 @@ void widen_tile(DType dtype, const std::byte* tile, int64_t begin, int64_t count
 struct WideFormat {
   DType dtype = DType::kQ8_0;
   WideKind kind = WideKind::kPlain;
-  ZeroPoint zero = ZeroPoint::kNone;  // of the unsigned words
 };
 template <class Format>
 constexpr WideFormat wide_format_of(DType dtype) {
-  return {dtype, wide_kind_of<Format>(), Format::kZero};
+  return {dtype, wide_kind_of<Format>()};
 }
 WideFormat wide_format(DType dtype) {
   switch (dtype) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wide blocks (tile_wide.inl.h) times groups of rows with vector dot products. No include guard: see target.h.
+// Wide blocks (tile_wide.inl.h) times groups of rows with vector dot products of 512 bits (wide_dots). No include
+// guard: see target.h.
 //
-// Per block of 32 inputs sixteen vectors of integer sums live in registers (eight rows of two tiles, or four rows where
-// a block has two halves), so that an input word once broadcast serves two products: with one, the loads would take as
-// long as the products.
+// Up to sixteen vectors of integer sums of a block of 32 inputs live in registers (kWideRows rows of two tiles, or four
+// where a block has two halves), so that an input word once broadcast serves two products: with one, the loads would
+// take as long as the products.
 
 // A run of rows of one group as its blocks show it; `step` from block to block.
 struct WideRows {
@@ -24,31 +25,8 @@ WideRows wide_rows(const std::byte* group, int size, int row, ZeroPoint zero) {
   rows.step = group_block_bytes(size);
   return rows;
 }
-// dots[i][v] = zero-point start of row i + words [kFirst, kFirst + kCount) of tile v's block times the row.
-template <int kFirst, int kCount, int kRows, int kTiles>
-LORALEI_INLINE void wide_dots(const std::byte* wide, const std::byte* q, const std::byte* start,
-                              I (&dots)[kRows][kTiles]) {
-  LORALEI_UNROLL
-  for (int i = 0; i < kRows; ++i) {
-    LORALEI_UNROLL
-    for (int v = 0; v < kTiles; ++v) dots[i][v] = start != nullptr ? broadcast_word(start + 4 * i) : iset1(0);
-  }
-  LORALEI_UNROLL
-  for (int j = kFirst; j < kFirst + kCount; ++j) {
-    I w[kTiles];
-    LORALEI_UNROLL
-    for (int v = 0; v < kTiles; ++v) w[v] = load_bits(wide + v * kWideTileBytes + 64 * j);
-    LORALEI_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      const I inputs = broadcast_word(q + i * kActivationBlock + 4 * j);
-      LORALEI_UNROLL
-      for (int v = 0; v < kTiles; ++v) dots[i][v] = _mm512_dpbusd_epi32(dots[i][v], w[v], inputs);
-    }
-  }
-}
-
 // sums [kTiles][kGroupRows][16] (from the first of these rows on) += the blocks' products.
-template <WideKind kKind, int kRows, int kTiles>
+template <WideKind kKind, class Weights, int kRows, int kTiles>
 void wide_product(const std::byte* wide, int64_t blocks, WideRows x, FetchAhead& ahead, float* sums) {
   constexpr bool kHalves = kKind == WideKind::kHalves;
   F acc[kRows][kTiles];
@@ -61,10 +39,10 @@ void wide_product(const std::byte* wide, int64_t blocks, WideRows x, FetchAhead&
     ahead.fetch<1>();
     I dots[kRows][kTiles], high[kRows][kTiles];
     if constexpr (kHalves) {
-      wide_dots<0, 4>(wide, x.q, x.z, dots);
-      wide_dots<4, 4>(wide, x.q, x.z + x.z_step, high);
+      wide_dots<Weights, 0, 4>(wide, x.q, x.z, dots);
+      wide_dots<Weights, 4, 4>(wide, x.q, x.z + x.z_step, high);
     } else {
-      wide_dots<0, 8>(wide, x.q, kKind == WideKind::kPlain ? x.z : nullptr, dots);
+      wide_dots<Weights, 0, 8>(wide, x.q, kKind == WideKind::kPlain ? x.z : nullptr, dots);
     }
     F first[kTiles], second[kTiles];
     LORALEI_UNROLL
@@ -98,11 +76,11 @@ void wide_product(const std::byte* wide, int64_t blocks, WideRows x, FetchAhead&
 
 // Rows of a group that go through a block together: as many as registers hold the sums of, and a divisor of its size.
 constexpr int wide_pass(WideKind kind, int size) {
-  if (kind == WideKind::kHalves) return size % 4 == 0 ? 4 : 3;
-  return size % 8 == 0 ? 8 : 6;
+  const int most = kind == WideKind::kHalves ? 4 : kWideRows;
+  return size % most == 0 ? most : most * 3 / 4;
 }
 
-template <WideKind kKind, int kTiles>
+template <WideKind kKind, class Weights, int kTiles>
 void wide_group_of(const std::byte* wide, int64_t blocks, const std::byte* group, int size, ZeroPoint zero,
                    FetchAhead& ahead, float* sums) {
   constexpr int kMost = wide_pass(kKind, 8), kFew = wide_pass(kKind, 6);
@@ -110,30 +88,44 @@ void wide_group_of(const std::byte* wide, int64_t blocks, const std::byte* group
   for (int row = 0; row < size; row += pass, sums += pass * kRowTile) {
     const WideRows rows = wide_rows(group, size, row, zero);
     if (pass == kMost) {
-      wide_product<kKind, kMost, kTiles>(wide, blocks, rows, ahead, sums);
+      wide_product<kKind, Weights, kMost, kTiles>(wide, blocks, rows, ahead, sums);
     } else {
-      wide_product<kKind, kFew, kTiles>(wide, blocks, rows, ahead, sums);
+      wide_product<kKind, Weights, kFew, kTiles>(wide, blocks, rows, ahead, sums);
     }
   }
 }
-template <WideKind kKind>
+template <class Format>
 void wide_group_tiles(int tiles, const std::byte* wide, int64_t blocks, const std::byte* group, int size,
-                      ZeroPoint zero, FetchAhead& ahead, float* sums) {
+                      FetchAhead& ahead, float* sums) {
+  constexpr WideKind kKind = wide_kind_of<Format>();
+  using Weights = WideWeights<Format>;
   if (tiles == 2) {
-    wide_group_of<kKind, 2>(wide, blocks, group, size, zero, ahead, sums);
+    wide_group_of<kKind, Weights, 2>(wide, blocks, group, size, Format::kZero, ahead, sums);
   } else {
-    wide_group_of<kKind, 1>(wide, blocks, group, size, zero, ahead, sums);
+    wide_group_of<kKind, Weights, 1>(wide, blocks, group, size, Format::kZero, ahead, sums);
   }
 }
 // Adds the products of `blocks` wide blocks of one or two tiles with a group of `size` rows to sums [tiles][kWideSums].
 void wide_group(const WideFormat& format, int tiles, const std::byte* wide, int64_t blocks, const std::byte* group,
                 int size, FetchAhead& ahead, float* sums) {
-  switch (format.kind) {
-    case WideKind::kPlain:
-      return wide_group_tiles<WideKind::kPlain>(tiles, wide, blocks, group, size, format.zero, ahead, sums);
-    case WideKind::kMin:
-      return wide_group_tiles<WideKind::kMin>(tiles, wide, blocks, group, size, format.zero, ahead, sums);
-    case WideKind::kHalves:
-      return wide_group_tiles<WideKind::kHalves>(tiles, wide, blocks, group, size, format.zero, ahead, sums);
+  switch (format.dtype) {
+    case DType::kQ8_0:
+      return wide_group_tiles<TileQ8_0>(tiles, wide, blocks, group, size, ahead, sums);
+    case DType::kQ4_0:
+      return wide_group_tiles<TileQ4_0>(tiles, wide, blocks, group, size, ahead, sums);
+    case DType::kQ4_1:
+      return wide_group_tiles<TileQ4_1>(tiles, wide, blocks, group, size, ahead, sums);
+    case DType::kQ5_0:
+      return wide_group_tiles<TileQ5_0>(tiles, wide, blocks, group, size, ahead, sums);
+    case DType::kQ5_1:
+      return wide_group_tiles<TileQ5_1>(tiles, wide, blocks, group, size, ahead, sums);
+    case DType::kQ4_K:
+      return wide_group_tiles<TileQ4_K>(tiles, wide, blocks, group, size, ahead, sums);
+    case DType::kQ5_K:
+      return wide_group_tiles<TileQ5_K>(tiles, wide, blocks, group, size, ahead, sums);
+    case DType::kQ6_K:
+      return wide_group_tiles<TileQ6_K>(tiles, wide, blocks, group, size, ahead, sums);
+    default:
+      CHECK(false);
   }
 }

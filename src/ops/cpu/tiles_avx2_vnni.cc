@@ -27,7 +27,7 @@ namespace tiles_avx2_vnni {
 #include "ops/cpu/in_order.inl.h"
 #include "ops/cpu/dot_vnni256.inl.h"
 #include "ops/cpu/dot_in_order.inl.h"
-#include "ops/cpu/sums_in_order256.inl.h"
+#include "ops/cpu/sums_in_memory.inl.h"
 #include "ops/cpu/round_rows.inl.h"
 #include "ops/cpu/tile_formats.inl.h"
 #include "ops/cpu/tile_blocks.inl.h"

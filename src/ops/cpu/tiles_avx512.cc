@@ -29,14 +29,21 @@ namespace tiles_avx512 {
 // Each body uses the ones above it, hence their order.
 // clang-format off
 #include "ops/cpu/simd_avx512.inl.h"
+#include "ops/cpu/in_order.inl.h"
 #include "ops/cpu/dot_madd512.inl.h"
-#include "ops/cpu/dot_rows.inl.h"
+#include "ops/cpu/madd_in_order.inl.h"
+#include "ops/cpu/sums_in_order512.inl.h"
 #include "ops/cpu/round_rows.inl.h"
 #include "ops/cpu/tile_formats.inl.h"
 #include "ops/cpu/tile_blocks.inl.h"
-#include "ops/cpu/tile_product.inl.h"
 #include "ops/cpu/row_groups.inl.h"
-#include "ops/cpu/tile_vector.inl.h"
+#include "ops/cpu/tile_wide.inl.h"
+#include "ops/cpu/wide_dots_madd.inl.h"
+#include "ops/cpu/tile_wide_vector.inl.h"
+#include "ops/cpu/tile_wide_groups.inl.h"
+#include "ops/cpu/tile_pair.inl.h"
+#include "ops/cpu/tile_halves.inl.h"
+#include "ops/cpu/tile_wide_matmul.inl.h"
 #include "ops/cpu/tile_matmul.inl.h"
 // clang-format on
 

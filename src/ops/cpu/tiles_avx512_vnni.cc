@@ -40,6 +40,7 @@ namespace tiles_avx512_vnni {
 #include "ops/cpu/dot_in_order.inl.h"
 #include "ops/cpu/sums_in_order512.inl.h"
 #include "ops/cpu/tile_wide.inl.h"
+#include "ops/cpu/wide_dots_vnni.inl.h"
 #include "ops/cpu/tile_wide_vector.inl.h"
 #include "ops/cpu/tile_wide_groups.inl.h"
 #include "ops/cpu/tile_pair.inl.h"
