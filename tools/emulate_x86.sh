@@ -4,19 +4,30 @@
 #   tools/emulate_x86.sh MODEL PROGRAM [ARGUMENTS...]     e.g. corei7_icelake_u build/src/ops/ops_test
 # MODEL is one of `bochs --help cpu`: corei7_skylake_x has AVX-512, corei7_icelake_u AVX-512 with VNNI. Boots Debian's
 # kernel in Bochs with the program and its libraries in memory (about 40 s; what the program does then takes hundreds of
-# times as long as here), prints what the program prints, and ends with its exit status; 70 when there is no kernel or
-# the machine ended without one, 124 after LORALEI_EMULATE_SECONDS (3600). Needs `tools/setup.sh long`.
+# times as long as here), prints what the program prints, and ends with its exit status; 70 when something is missing
+# or the machine ended without one, 124 after LORALEI_EMULATE_SECONDS (3600). Needs `tools/setup.sh long`.
 set -euo pipefail
 if [ $# -lt 2 ]; then
   echo "usage: tools/emulate_x86.sh MODEL PROGRAM [ARGUMENTS...]" >&2
   exit 2
 fi
-model=$1 program=$(realpath "$2")
+for tool in bochs xorriso busybox cpio script strip dpkg-deb; do
+  if ! command -v "$tool" >/dev/null; then
+    echo "tools/emulate_x86.sh: $tool is missing; run tools/setup.sh long" >&2
+    exit 70
+  fi
+done
+model=$1 program=$(realpath -e "$2")
 shift 2
+if ! bochs --help cpu 2>&1 | grep -x "$model" >/dev/null; then
+  echo "tools/emulate_x86.sh: Bochs has no processor '$model'; 'bochs --help cpu' lists those it has" >&2
+  exit 2
+fi
 limit_s=${LORALEI_EMULATE_SECONDS:-3600}
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# Bochs has a terminal, and so a session, of its own, and does not end with whoever started it.
+trap 'if [ -s "$work/pid" ]; then kill -9 "$(cat "$work/pid")" 2>/dev/null || true; fi; rm -rf "$work"' EXIT
 mkdir -p "$work"/{package,root/bin,root/proc,root/sys,root/dev,root/tmp,disc}
 
 # The kernel: taken out of its package, not installed.
@@ -85,9 +96,10 @@ panic: action=fatal
 error: action=ignore
 info: action=ignore
 BOCHS
+touch "$work/serial"
 echo c >"$work/continue" # Debian's Bochs has a debugger, which waits to be told
 # Its screen is text on a terminal, of which nothing is needed.
-TERM=xterm timeout -k 10 "$limit_s" script -qec "bochs -q -f $work/bochsrc -rc $work/continue" /dev/null \
+TERM=xterm timeout -k 10 "$limit_s" script -qec "echo \$\$ >$work/pid; exec bochs -q -f $work/bochsrc -rc $work/continue" /dev/null \
   </dev/null >"$work/screen" 2>&1 || ended=$?
 sed -n '/^emulated: begin/,/^emulated: exit/p' "$work/serial" | tr -d '\r' | grep -v '^emulated: ' || true
 if [ "${ended:-0}" -eq 124 ]; then

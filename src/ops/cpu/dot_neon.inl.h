@@ -5,7 +5,7 @@ constexpr bool kUnsignedDot = false;
 constexpr int kGroupRows = 8;
 constexpr int kPackedRows = kGroupRows;
 
-// Of how many words 16 bits hold the sum of products: a part of four, so that parts of a block follow each other.
+// Of how many words 16 bits hold the sum of products: two, four or all eight.
 template <class Format>
 constexpr int words_in_16_bits() {
   constexpr int kMost = 32767 / (127 * Format::kLargest);

@@ -54,7 +54,8 @@ LORALEI_INLINE void prefetch_lines(const std::byte* at) {
 
 // Sizes a group may have: full groups have the last one, what is left of the rows the smallest that holds them.
 constexpr int kGroupSizes[] = {1, 2, 3, 4, 6, 8, 12, 16};
-constexpr int kGroupKinds = kGroupRows == 16 ? 8 : kGroupRows == 8 ? 6 : 4;
+static_assert(kGroupRows == 8 || kGroupRows == 16);
+constexpr int kGroupKinds = kGroupRows == 16 ? 8 : 6;
 
 int group_kind(int rows) {
   int kind = 0;

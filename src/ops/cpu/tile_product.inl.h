@@ -166,25 +166,11 @@ void product_tile_rows(const std::byte* tile, int64_t cols, const std::byte* x, 
 using TileKernel = void (*)(const std::byte* tile, int64_t cols, const std::byte* x, float* sums);
 template <class Format>
 TileKernel tile_kernel_of(int kind) {
-  switch (kind) {
-    case 0:
-      return product_tile_rows<Format, 1>;
-    case 1:
-      return product_tile_rows<Format, 2>;
-    case 2:
-      return product_tile_rows<Format, 3>;
-    case 3:
-      return product_tile_rows<Format, 4>;
-  }
-  if constexpr (kPackedRows == 8) {
-    switch (kind) {
-      case 4:
-        return product_tile_rows<Format, 6>;
-      case 5:
-        return product_tile_rows<Format, 8>;
-    }
-  }
-  return nullptr;
+  static_assert(kPackedRows == 8);
+  constexpr TileKernel kKernels[] = {product_tile_rows<Format, 1>, product_tile_rows<Format, 2>,
+                                     product_tile_rows<Format, 3>, product_tile_rows<Format, 4>,
+                                     product_tile_rows<Format, 6>, product_tile_rows<Format, 8>};
+  return kKernels[kind];
 }
 TileKernel tile_kernel(DType dtype, int kind) {
   switch (dtype) {

@@ -34,7 +34,7 @@ namespace tiles_avx2 {
 #include "ops/cpu/row_groups.inl.h"
 #include "ops/cpu/tile_wide.inl.h"
 #include "ops/cpu/tile_pair.inl.h"
-#include "ops/cpu/tile_halves.inl.h"
+#include "ops/cpu/tile_packed_pairs.inl.h"
 #include "ops/cpu/tile_wide_pairs.inl.h"
 #include "ops/cpu/tile_wide_groups.inl.h"
 #include "ops/cpu/tile_wide_matmul.inl.h"

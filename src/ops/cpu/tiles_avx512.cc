@@ -42,7 +42,7 @@ namespace tiles_avx512 {
 #include "ops/cpu/tile_wide_vector.inl.h"
 #include "ops/cpu/tile_wide_groups.inl.h"
 #include "ops/cpu/tile_pair.inl.h"
-#include "ops/cpu/tile_halves.inl.h"
+#include "ops/cpu/tile_packed_pairs.inl.h"
 #include "ops/cpu/tile_wide_matmul.inl.h"
 #include "ops/cpu/tile_matmul.inl.h"
 // clang-format on
