@@ -91,6 +91,14 @@ TEST(SchemaBounds, CountsAndDigitsFillAGrammarToItsLimit) {
 }
 
 // The same part used again and again is compiled once, also with annotations or "nullable" beside the reference.
+// A range that is open at one end is a chain of a hundred states, once for equal ones.
+TEST(SchemaBounds, OpenRangesOfNumbersAreBounded) {
+  expect_compiled(R"({"properties": {)" + list(500, R"("p%": {"type": "integer", "minimum": %})") + "}}");
+  const std::string types = R"({"type": ["integer", "null"], "minimum": 5})";
+  expect_compiled(R"({"anyOf": [)" + list(9000, types) + "]}");
+  expect_refused(R"({"anyOf": [)" + list(9000, R"({"type": "integer", "minimum": 7%})") + "]}", "#/anyOf/");
+}
+
 TEST(SchemaBounds, EqualReferencesAreCompiledOnce) {
   const std::string pattern = "[" + escapes(0x9000, -2, 2500);
   const std::string defs = R"("$defs": {"s": {"type": "string", "pattern": ")" + pattern + R"(]"}})";
