@@ -9,6 +9,7 @@ using Signs = I;
 LORALEI_INLINE Signs signs_of(I weights) { return weights; }
 LORALEI_INLINE I magnitudes_of(I weights) { return _mm256_abs_epi8(weights); }
 LORALEI_INLINE I give_signs(I inputs, Signs signs) {
-  asm volatile("vpsignb %1, %0, %0" : "+x"(inputs) : "x"(signs));
-  return inputs;
+  I given;
+  asm volatile("vpsignb %2, %1, %0" : "=x"(given) : "x"(inputs), "x"(signs));
+  return given;
 }

@@ -172,14 +172,14 @@ WideFormat wide_format(DType dtype) {
 // While some blocks are multiplied, the packed weights that are written out next come to the second-level cache: bit by
 // bit, because the processor has few places for what is on its way from memory.
 struct WeightsAhead {
-  const std::byte* at[kTilesTogetherMax] = {};
+  const std::byte* at[kTilesTogether] = {};
   int64_t left = 0;  // lines of each
   int64_t each = 0;  // lines a call
 
   LORALEI_INLINE void fetch() {
     for (int64_t i = 0; i < each && left > 0; ++i, --left) {
       LORALEI_UNROLL
-      for (int v = 0; v < kTilesTogetherMax; ++v) {
+      for (int v = 0; v < kTilesTogether; ++v) {
         __builtin_prefetch(at[v], 0, 2);
         at[v] += 64;
       }
@@ -196,7 +196,7 @@ WeightsAhead weights_ahead(const TileRun& tiles, const TileRun& next, int64_t co
   const int64_t count = blocks - begin < kWideBlocks ? blocks - begin : kWideBlocks;
   WeightsAhead ahead;
   if (from.count == 0 || calls == 0) return ahead;
-  for (int v = 0; v < kTilesTogetherMax; ++v) ahead.at[v] = from.tile[v < from.count ? v : 0].data + begin * per_block;
+  for (int v = 0; v < kTilesTogether; ++v) ahead.at[v] = from.tile[v < from.count ? v : 0].data + begin * per_block;
   ahead.left = (count * per_block + 63) / 64;
   ahead.each = (ahead.left + calls - 1) / calls;
   return ahead;
@@ -251,7 +251,7 @@ struct ResultsAhead {
     LORALEI_UNROLL
     for (int r = 0; r < kRows; ++r, y += stride) {
       LORALEI_UNROLL
-      for (int v = 0; v < kTilesTogetherMax; ++v) __builtin_prefetch(y + v * kRowTile, 1);
+      for (int v = 0; v < kTilesTogether; ++v) __builtin_prefetch(y + v * kRowTile, 1);
     }
   }
 };

@@ -8,17 +8,15 @@ void multiply_wide(const TileRun& tiles, const TileRun& next, const RowGroups& g
                    int64_t first, const WideResults& results, const WideScratch& scratch) {
   const WideFormat format = wide_format(tiles.dtype);
   const int64_t blocks = groups.cols / kActivationBlock;
-  int64_t passes = 0;
-  for (int64_t group = begin; group < end; ++group) {
-    const int size = group_size(groups, group);
-    passes += size / wide_pass(format.kind, size);
-  }
   for (int64_t block = 0; block < blocks; block += kWideBlocks) {
     const int64_t count = blocks - block < kWideBlocks ? blocks - block : kWideBlocks;
     for (int v = 0; v < tiles.count; ++v) {
       widen_tile(tiles.dtype, tiles.tile[v].data, block, count, scratch.wide + v * kWideTileBytes);
     }
-    FetchAhead ahead{weights_ahead(tiles, next, groups.cols, block, passes * count), {}};
+    int64_t fetches = 0;
+    for (int64_t group = begin; group < end; ++group)
+      fetches += wide_fetches(format.kind, group_size(groups, group), count);
+    FetchAhead ahead{weights_ahead(tiles, next, groups.cols, block, fetches), {}};
     const bool last = block + count == blocks;
     if (last) ahead.results = results_ahead(results, begin, end);
     for (int64_t group = begin; group < end; ++group) {

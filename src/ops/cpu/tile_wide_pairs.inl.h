@@ -41,17 +41,18 @@ LORALEI_INLINE void wide_block(const std::byte* wide, const std::byte* q, const 
   }
 }
 
-// Rows of a group of so many that go through a block together.
-constexpr int wide_pass(WideKind, int size) { return size % 4 == 0 ? 4 : 3; }
+// How often wide_group() calls fetch().
+int64_t wide_fetches(WideKind, int, int64_t blocks) { return blocks; }
 
-// `size` rows, kRows at a time; sums [size][16].
+// `size` rows, kRows at a time; sums [size][16]. Inlined into a loop over groups, some formats would spill registers.
 template <class Format, int kRows>
-void wide_rows(const std::byte* wide, int64_t blocks, const std::byte* group, int size, FetchAhead& ahead,
-               float* sums) {
+[[gnu::noinline]] void wide_rows(const std::byte* wide, int64_t blocks, const std::byte* group, int size,
+                                 FetchAhead& ahead, float* sums) {
+  FetchAhead fetches = ahead;  // in registers, whatever the barriers say
   const int z_at = group_z_at(size, Format::kZero == ZeroPoint::kNone ? ZeroPoint::k8 : Format::kZero);
   for (int64_t b = 0; b < blocks; ++b) {
+    fetches.fetch<1>();
     for (int row = 0; row < size; row += kRows) {
-      ahead.fetch<1>();
       BlockScales<kPair> by;
       by.d = group + group_d_at(size) + 4 * row;
       by.s = group + group_s_at(size) + 4 * row;
@@ -61,12 +62,13 @@ void wide_rows(const std::byte* wide, int64_t blocks, const std::byte* group, in
     wide = as_base(wide + wide_block_bytes(wide_kind_of<Format>()));
     group += group_block_bytes(size);
   }
+  ahead = fetches;
 }
 
 template <class Format>
 void wide_group_of(const std::byte* wide, int64_t blocks, const std::byte* group, int size, FetchAhead& ahead,
                    float* sums) {
-  if (wide_pass(wide_kind_of<Format>(), size) == 4) {
+  if (size % 4 == 0) {
     wide_rows<Format, 4>(wide, blocks, group, size, ahead, sums);
   } else {
     wide_rows<Format, 3>(wide, blocks, group, size, ahead, sums);

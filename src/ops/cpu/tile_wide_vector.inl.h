@@ -79,6 +79,8 @@ constexpr int wide_pass(WideKind kind, int size) {
   const int most = kind == WideKind::kHalves ? 4 : kWideRows;
   return size % most == 0 ? most : most * 3 / 4;
 }
+// How often wide_group() calls fetch().
+int64_t wide_fetches(WideKind kind, int size, int64_t blocks) { return size / wide_pass(kind, size) * blocks; }
 
 template <WideKind kKind, class Weights, int kTiles>
 void wide_group_of(const std::byte* wide, int64_t blocks, const std::byte* group, int size, ZeroPoint zero,
