@@ -161,6 +161,34 @@ void tile_scores(const float* queries, int64_t query_stride, int32_t head_dim, c
   }
 }
 
+// sums[q][v] += weights[q][0] * vector v of a position's values. Of both, the fewer are held beside the sums: registers
+// are just enough for that.
+template <class Rows, int kQueries, int kVectors>
+LORALEI_INLINE void add_weighted(const float* weights, const std::byte* row, F (&sums)[kQueries][kVectors]) {
+  constexpr int64_t kStep = kLanes * Rows::kBytes;
+  if constexpr (kQueries <= kVectors) {
+    F factors[kQueries];
+    LORALEI_UNROLL
+    for (int q = 0; q < kQueries; ++q) factors[q] = set1(weights[q * kTileTokens]);
+    LORALEI_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      const F value = Rows::at(row + v * kStep);
+      LORALEI_UNROLL
+      for (int q = 0; q < kQueries; ++q) sums[q][v] = fma(factors[q], value, sums[q][v]);
+    }
+  } else {
+    F values[kVectors];
+    LORALEI_UNROLL
+    for (int v = 0; v < kVectors; ++v) values[v] = Rows::at(row + v * kStep);
+    LORALEI_UNROLL
+    for (int q = 0; q < kQueries; ++q) {
+      const F factor = set1(weights[q * kTileTokens]);
+      LORALEI_UNROLL
+      for (int v = 0; v < kVectors; ++v) sums[q][v] = fma(factor, values[v], sums[q][v]);
+    }
+  }
+}
+
 // o[q][d ..] += sum over positions j in [begin, end) of weights[q][j] * values[j][d ..]. kAhead: fetch the next
 // tile's keys meanwhile.
 template <class Rows, int kQueries, int kVectors, bool kAhead>
@@ -182,15 +210,7 @@ LORALEI_INLINE void value_register_tile(const float* weights, const TileSource& 
         const std::byte* line = next + j % kKvBlockTokens * tile.value_bytes;
         for (int64_t offset = 0; offset < tile.value_bytes; offset += 64) prefetch(line + offset);
       }
-      F factors[kQueries];
-      LORALEI_UNROLL
-      for (int q = 0; q < kQueries; ++q) factors[q] = set1(weights[q * kTileTokens + j]);
-      LORALEI_UNROLL
-      for (int v = 0; v < kVectors; ++v) {
-        const F value = Rows::at(row + v * kLanes * Rows::kBytes);
-        LORALEI_UNROLL
-        for (int q = 0; q < kQueries; ++q) sums[q][v] = fma(factors[q], value, sums[q][v]);
-      }
+      add_weighted<Rows, kQueries, kVectors>(weights + j, row, sums);
     }
   }
   LORALEI_UNROLL
