@@ -8,7 +8,7 @@
 
 // With one row the factors come from memory at the rate it gives, for which the hardware's own prefetching starts too
 // late in every page: they are asked for, each some bytes behind `at`, for the level of cache that TileTuning says.
-constexpr int kShrinkAheadBytes = 1024, kExpandAheadBytes = 512;
+constexpr int kShrinkAheadBytes = 512, kExpandAheadBytes = 256;
 template <int kRanks, class Factor>
 LORALEI_INLINE void ask_for_factors(const Factor* factors, int64_t at, bool second_level) {
   if (second_level) {
@@ -20,6 +20,12 @@ LORALEI_INLINE void ask_for_factors(const Factor* factors, int64_t at, bool seco
   }
 }
 
+// Vectors whose numbers a cache line of a factor holds.
+template <class Factor>
+constexpr int vectors_of_line() {
+  return 64 / (Factor::kBytes * kLanes);
+}
+
 // Some rows of the layer input.
 struct ShrinkIn {
   const float* const* rows = nullptr;
@@ -29,16 +35,21 @@ struct ShrinkIn {
   ShrinkIn from(int row) const { return {rows + row, cols, second_level}; }
 };
 
-// sums[t, o] = row t of x times factor o.
+// sums[t, o] += kLanes numbers of row t of x times factor o, from the k-th on. Of both, the fewer are held beside the
+// sums: registers are just enough for that.
 template <class Factor, int kRanks, int kTokens>
-LORALEI_INLINE void shrink_sums(const Factor* a, const float* const* x, const ShrinkIn& in,
-                                F (&sums)[kTokens * kRanks]) {
-  LORALEI_UNROLL
-  for (int i = 0; i < kTokens * kRanks; ++i) sums[i] = zero();
-  int64_t k = 0;
-  for (; k + kLanes <= in.cols; k += kLanes) {
-    if (kTokens == 1 && k % (64 / Factor::kBytes) == 0)
-      ask_for_factors<kRanks>(a, k * Factor::kBytes + kShrinkAheadBytes, in.second_level);
+LORALEI_INLINE void add_products(const Factor* a, const float* const* x, int64_t k, F (&sums)[kTokens * kRanks]) {
+  if constexpr (kTokens < kRanks) {
+    F values[kTokens];
+    LORALEI_UNROLL
+    for (int t = 0; t < kTokens; ++t) values[t] = load(x[t] + k);
+    LORALEI_UNROLL
+    for (int o = 0; o < kRanks; ++o) {
+      const F w = a[o].at(k);
+      LORALEI_UNROLL
+      for (int t = 0; t < kTokens; ++t) sums[t * kRanks + o] = fma(values[t], w, sums[t * kRanks + o]);
+    }
+  } else {
     F w[kRanks];
     LORALEI_UNROLL
     for (int o = 0; o < kRanks; ++o) w[o] = a[o].at(k);
@@ -48,6 +59,43 @@ LORALEI_INLINE void shrink_sums(const Factor* a, const float* const* x, const Sh
       LORALEI_UNROLL
       for (int o = 0; o < kRanks; ++o) sums[t * kRanks + o] = fma(value, w[o], sums[t * kRanks + o]);
     }
+  }
+}
+
+// The same for one row as far as whole cache lines go; answers how far. A line is used up before the next factor's is
+// touched: factors of many models lie a multiple of 4 KiB apart, where all their lines have the same few places in the
+// first-level cache.
+template <class Factor, int kRanks>
+LORALEI_INLINE int64_t add_lines(const Factor* a, const float* x, const ShrinkIn& in, F (&sums)[kRanks]) {
+  constexpr int kLineVectors = vectors_of_line<Factor>(), kVectors = kLineVectors < 4 ? kLineVectors : 4;
+  int64_t k = 0;
+  for (; k + kVectors * kLanes <= in.cols; k += kVectors * kLanes) {
+    if (k % (64 / Factor::kBytes) == 0)
+      ask_for_factors<kRanks>(a, k * Factor::kBytes + kShrinkAheadBytes, in.second_level);
+    F values[kVectors];
+    LORALEI_UNROLL
+    for (int v = 0; v < kVectors; ++v) values[v] = load(x + k + v * kLanes);
+    LORALEI_UNROLL
+    for (int o = 0; o < kRanks; ++o) {
+      LORALEI_UNROLL
+      for (int v = 0; v < kVectors; ++v) sums[o] = fma(values[v], a[o].at(k + v * kLanes), sums[o]);
+    }
+  }
+  return k;
+}
+
+// sums[t, o] = row t of x times factor o.
+template <class Factor, int kRanks, int kTokens>
+LORALEI_INLINE void shrink_sums(const Factor* a, const float* const* x, const ShrinkIn& in,
+                                F (&sums)[kTokens * kRanks]) {
+  LORALEI_UNROLL
+  for (int i = 0; i < kTokens * kRanks; ++i) sums[i] = zero();
+  int64_t k = 0;
+  if constexpr (kTokens == 1) k = add_lines<Factor, kRanks>(a, x[0], in, sums);
+  for (; k + kLanes <= in.cols; k += kLanes) {
+    if (k % (64 / Factor::kBytes) == 0)
+      ask_for_factors<kRanks>(a, k * Factor::kBytes + kShrinkAheadBytes, in.second_level);
+    add_products<Factor, kRanks, kTokens>(a, x, k, sums);
   }
   if (k == in.cols) return;
   const int rest = static_cast<int>(in.cols - k);
@@ -180,9 +228,9 @@ void expand_pass(const ExpandTask& task, int32_t rank_begin) {
         }
       }
     }
-    if (task.tokens == 1 && i % (64 / Factor::kBytes) == 0)
-      ask_for_factors<kRanks>(b, i * Factor::kBytes + kExpandAheadBytes, task.second_level);
     const int lanes = task.count - i < kLanes ? task.count - i : kLanes;
+    if (i % (64 / Factor::kBytes) == 0)
+      ask_for_factors<kRanks>(b, i * Factor::kBytes + kExpandAheadBytes, task.second_level);
     F rows[kRanks];
     LORALEI_UNROLL
     for (int r = 0; r < kRanks; ++r) rows[r] = lanes == kLanes ? b[r].at(i) : b[r].at_n(i, lanes);
@@ -199,12 +247,68 @@ void expand_pass(const ExpandTask& task, int32_t rank_begin) {
   }
 }
 
+// Ranks [begin, end) of one pass over a row's outputs, and their factors.
+template <class Factor>
+struct RankRun {
+  int32_t begin = 0, end = 0;
+  Factor first;        // of rank `begin`, from the task's first output on
+  int64_t stride = 0;  // bytes from factor to factor
+};
+
+// Outputs [i, i + kVectors * kLanes) of the task's only row, or `lanes` of one vector.
+template <class Factor, int kVectors>
+LORALEI_INLINE void expand_outputs(const ExpandTask& task, const RankRun<Factor>& ranks, int32_t i, int lanes) {
+  const LoraPair& pair = *task.pair;
+  const float* scales = nullptr;
+  if constexpr (Factor::kScaledRanks) scales = pair.b_scale + int64_t{task.output + i} / kLoraQuantGroup * pair.rank;
+  F sums[kVectors];
+  LORALEI_UNROLL
+  for (int v = 0; v < kVectors; ++v) sums[v] = ranks.begin == 0 ? zero() : load(task.sums + i + v * kLanes);
+  Factor b = ranks.first;
+  for (int32_t r = ranks.begin; r < ranks.end; ++r, b.data += ranks.stride) {
+    if (kVectors > 1) ask_for_factors<1>(&b, i * Factor::kBytes + kExpandAheadBytes, task.second_level);
+    const F value = set1(Factor::kScaledRanks ? task.values[0][r] * scales[r] : task.values[0][r]);
+    LORALEI_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      const F numbers = kVectors > 1 || lanes == kLanes ? b.at(i + v * kLanes) : b.at_n(i, lanes);
+      sums[v] = fma(value, numbers, sums[v]);
+    }
+  }
+  LORALEI_UNROLL
+  for (int v = 0; v < kVectors; ++v) {
+    if (ranks.end == pair.rank) {
+      add_expanded(task, 0, i + v * kLanes, lanes, sums[v]);
+    } else {
+      store(task.sums + i + v * kLanes, sums[v]);
+    }
+  }
+}
+
+// One row: so many ranks a pass, and a cache line of each at a time (add_lines).
+constexpr int32_t kRowRanks = 16;
+template <class Factor>
+void expand_row(const ExpandTask& task) {
+  constexpr int kLineVectors = vectors_of_line<Factor>(), kVectors = kLineVectors < 4 ? 4 : kLineVectors;
+  const LoraPair& pair = *task.pair;
+  RankRun<Factor> ranks;
+  ranks.stride = Factor::of_b(pair, 1, task.output).data - Factor::of_b(pair, 0, task.output).data;
+  for (; ranks.begin < pair.rank; ranks.begin = ranks.end) {
+    ranks.end = pair.rank - ranks.begin < kRowRanks ? pair.rank : ranks.begin + kRowRanks;
+    ranks.first = Factor::of_b(pair, ranks.begin, task.output);
+    int32_t i = 0;
+    for (; i + kVectors * kLanes <= task.count; i += kVectors * kLanes)
+      expand_outputs<Factor, kVectors>(task, ranks, i, kLanes);
+    for (; i < task.count; i += kLanes)
+      expand_outputs<Factor, 1>(task, ranks, i, task.count - i < kLanes ? task.count - i : kLanes);
+  }
+}
+
 template <class Factor>
 void expand_task(const ExpandTask& task) {
+  if (task.tokens == 1) return expand_row<Factor>(task);
   const int32_t rank = task.pair->rank;
   int32_t r = 0;
-  // Sixteen decoded rows do not fit the registers of AVX2; for one token they need not stay there.
-  if (kManyRegisters || task.tokens == 1)
+  if constexpr (kManyRegisters)  // else sixteen decoded rows would not fit
     for (; r + 16 <= rank; r += 16) expand_pass<Factor, 16>(task, r);
   for (; r + 8 <= rank; r += 8) expand_pass<Factor, 8>(task, r);
   if (r + 4 <= rank) expand_pass<Factor, 4>(task, r), r += 4;
