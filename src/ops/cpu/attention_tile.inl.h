@@ -53,6 +53,34 @@ struct TileSource {
   TileAhead* ahead = nullptr;                    // where many queries share the tile
 };
 
+// sums[q][v] += factors[q * stride] * vector at(v). Of both, the fewer are held beside the sums: registers are just
+// enough for that.
+template <int kQueries, int kVectors, class At>
+LORALEI_INLINE void add_outer_product(const float* factors, int64_t stride, const At& at,
+                                      F (&sums)[kQueries][kVectors]) {
+  if constexpr (kQueries <= kVectors) {
+    F held[kQueries];
+    LORALEI_UNROLL
+    for (int q = 0; q < kQueries; ++q) held[q] = set1(factors[q * stride]);
+    LORALEI_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      const F numbers = at(v);
+      LORALEI_UNROLL
+      for (int q = 0; q < kQueries; ++q) sums[q][v] = fma(held[q], numbers, sums[q][v]);
+    }
+  } else {
+    F held[kVectors];
+    LORALEI_UNROLL
+    for (int v = 0; v < kVectors; ++v) held[v] = at(v);
+    LORALEI_UNROLL
+    for (int q = 0; q < kQueries; ++q) {
+      const F factor = set1(factors[q * stride]);
+      LORALEI_UNROLL
+      for (int v = 0; v < kVectors; ++v) sums[q][v] = fma(factor, held[v], sums[q][v]);
+    }
+  }
+}
+
 // scores[q][block * kKvBlockTokens + lane] for blocks [block, block + kBlocks). kAhead: fetch the same blocks'
 // values meanwhile.
 template <class Rows, int kQueries, int kBlocks, bool kAhead>
@@ -68,22 +96,15 @@ LORALEI_INLINE void score_register_tile(const float* queries, int64_t query_stri
     for (int v = 0; v < kVectors; ++v) sums[q][v] = zero();
   }
   for (int32_t d = 0; d < head_dim; ++d) {
-    F keys[kVectors];
-    LORALEI_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      keys[v] =
-          Rows::at(tile.keys[block + v / kBlockVectors] + d * kStepBytes + v % kBlockVectors * kLanes * Rows::kBytes);
-    }
     if (kAhead && d % kLineSteps == 0) {
       LORALEI_UNROLL
       for (int b = 0; b < kBlocks; ++b) prefetch(tile.values[block + b] + d * kStepBytes);
     }
-    LORALEI_UNROLL
-    for (int q = 0; q < kQueries; ++q) {
-      const F value = set1(queries[q * query_stride + d]);
-      LORALEI_UNROLL
-      for (int v = 0; v < kVectors; ++v) sums[q][v] = fma(value, keys[v], sums[q][v]);
-    }
+    const auto keys = [&](int v) LORALEI_INLINE_LAMBDA {
+      return Rows::at(tile.keys[block + v / kBlockVectors] + d * kStepBytes +
+                      v % kBlockVectors * kLanes * Rows::kBytes);
+    };
+    add_outer_product<kQueries, kVectors>(queries + d, query_stride, keys, sums);
   }
   LORALEI_UNROLL
   for (int q = 0; q < kQueries; ++q) {
@@ -91,6 +112,13 @@ LORALEI_INLINE void score_register_tile(const float* queries, int64_t query_stri
     for (int v = 0; v < kVectors; ++v)
       store(scores + q * kTileTokens + block * kKvBlockTokens + v * kLanes, sums[q][v]);
   }
+}
+
+// With few registers: how many queries may meet four vectors. Three need all sixteen, so decoding has to do without one
+// for a constant.
+template <class Rows>
+constexpr int queries_of_four_vectors() {
+  return std::is_same_v<Rows, RowsBF16> || std::is_same_v<Rows, RowsF8> ? 2 : 3;
 }
 
 template <class Rows, int kQueries, bool kAhead>
@@ -105,6 +133,16 @@ void score_queries(const float* queries, int64_t query_stride, int32_t head_dim,
     for (; block + 2 <= tile.end_block; block += 2)
       score_register_tile<Rows, kQueries, 2, kAhead>(queries, query_stride, head_dim, tile, block, scores);
   }
+  if constexpr (kLanes == 8) {
+    if constexpr (kQueries == 1) {
+      for (; block + 4 <= tile.end_block; block += 4)
+        score_register_tile<Rows, kQueries, 4, kAhead>(queries, query_stride, head_dim, tile, block, scores);
+    }
+    if constexpr (kQueries <= queries_of_four_vectors<Rows>()) {
+      for (; block + 2 <= tile.end_block; block += 2)
+        score_register_tile<Rows, kQueries, 2, kAhead>(queries, query_stride, head_dim, tile, block, scores);
+    }
+  }
   for (; block < tile.end_block; ++block)
     score_register_tile<Rows, kQueries, 1, kAhead>(queries, query_stride, head_dim, tile, block, scores);
 }
@@ -113,10 +151,12 @@ void score_queries(const float* queries, int64_t query_stride, int32_t head_dim,
 constexpr bool kEightTogether = kLanes == 16;
 
 // How many of `left` queries the next register tile takes: six by four vectors fill AVX-512's registers, six by two
-// those of AVX2; seven and eight are better cut in half than left with one or two.
+// those of AVX2. Multiply-adds take four cycles and two begin in each, so that fewer than eight sums wait for
+// themselves: where registers are few, one, two or three queries meet more vectors, and where they are many seven and
+// eight are better cut in half.
 LORALEI_INLINE int query_step(int left) {
   if (kEightTogether && left == 8) return 8;
-  if (left == 7 || left == 8 || left == 4) return 4;
+  if (left == 4 || (kLanes != 8 && (left == 7 || left == 8))) return 4;
   if (left >= 6) return 6;
   return left == 5 ? 3 : left;
 }
@@ -161,34 +201,6 @@ void tile_scores(const float* queries, int64_t query_stride, int32_t head_dim, c
   }
 }
 
-// sums[q][v] += weights[q][0] * vector v of a position's values. Of both, the fewer are held beside the sums: registers
-// are just enough for that.
-template <class Rows, int kQueries, int kVectors>
-LORALEI_INLINE void add_weighted(const float* weights, const std::byte* row, F (&sums)[kQueries][kVectors]) {
-  constexpr int64_t kStep = kLanes * Rows::kBytes;
-  if constexpr (kQueries <= kVectors) {
-    F factors[kQueries];
-    LORALEI_UNROLL
-    for (int q = 0; q < kQueries; ++q) factors[q] = set1(weights[q * kTileTokens]);
-    LORALEI_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      const F value = Rows::at(row + v * kStep);
-      LORALEI_UNROLL
-      for (int q = 0; q < kQueries; ++q) sums[q][v] = fma(factors[q], value, sums[q][v]);
-    }
-  } else {
-    F values[kVectors];
-    LORALEI_UNROLL
-    for (int v = 0; v < kVectors; ++v) values[v] = Rows::at(row + v * kStep);
-    LORALEI_UNROLL
-    for (int q = 0; q < kQueries; ++q) {
-      const F factor = set1(weights[q * kTileTokens]);
-      LORALEI_UNROLL
-      for (int v = 0; v < kVectors; ++v) sums[q][v] = fma(factor, values[v], sums[q][v]);
-    }
-  }
-}
-
 // o[q][d ..] += sum over positions j in [begin, end) of weights[q][j] * values[j][d ..]. kAhead: fetch the next
 // tile's keys meanwhile.
 template <class Rows, int kQueries, int kVectors, bool kAhead>
@@ -210,7 +222,8 @@ LORALEI_INLINE void value_register_tile(const float* weights, const TileSource& 
         const std::byte* line = next + j % kKvBlockTokens * tile.value_bytes;
         for (int64_t offset = 0; offset < tile.value_bytes; offset += 64) prefetch(line + offset);
       }
-      add_weighted<Rows, kQueries, kVectors>(weights + j, row, sums);
+      const auto values = [&](int v) LORALEI_INLINE_LAMBDA { return Rows::at(row + v * kLanes * Rows::kBytes); };
+      add_outer_product<kQueries, kVectors>(weights + j, kTileTokens, values, sums);
     }
   }
   LORALEI_UNROLL
@@ -237,7 +250,8 @@ LORALEI_INLINE int32_t value_columns(const float* weights, const TileSource& til
 // As many vectors at once as the registers hold; `dim` is a multiple of 16.
 template <class Rows, int kQueries, bool kAhead>
 void value_queries(const float* weights, const TileSource& tile, int begin, int end, float* o, int64_t dim) {
-  constexpr bool kEight = kQueries <= (kManyRegisters ? 2 : 1), kFour = kQueries <= (kManyRegisters ? 6 : 2);
+  constexpr bool kEight = kQueries <= (kManyRegisters ? 2 : 1),
+                 kFour = kQueries <= (kManyRegisters ? 6 : queries_of_four_vectors<Rows>());
   int32_t d = 0;
   if constexpr (kEight) d = value_columns<Rows, kQueries, 8, kAhead>(weights, tile, begin, end, d, o, dim);
   if constexpr (kFour) d = value_columns<Rows, kQueries, 4, kAhead>(weights, tile, begin, end, d, o, dim);

@@ -36,3 +36,4 @@
 // clang-format on
 
 #define LORALEI_INLINE inline __attribute__((always_inline))
+#define LORALEI_INLINE_LAMBDA __attribute__((always_inline))  // behind its parameters
