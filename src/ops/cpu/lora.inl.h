@@ -188,7 +188,7 @@ struct ExpandTask {
   const float* values[kExpandTokens];  // [rank]
   float* y[kExpandTokens];             // from `output` on
   float factor[kExpandTokens];
-  float* sums = nullptr;      // [kExpandTokens, kExpandOutputs]: between two passes over ranks
+  float* sums = nullptr;      // [kExpandTokens, kExpandStride]: between two passes over ranks
   bool second_level = false;  // where factors are asked for
 };
 
@@ -235,13 +235,13 @@ void expand_pass(const ExpandTask& task, int32_t rank_begin) {
     LORALEI_UNROLL
     for (int r = 0; r < kRanks; ++r) rows[r] = lanes == kLanes ? b[r].at(i) : b[r].at_n(i, lanes);
     for (int t = 0; t < task.tokens; ++t) {
-      F sum = first ? zero() : load(task.sums + t * kExpandOutputs + i);
+      F sum = first ? zero() : load(task.sums + t * kExpandStride + i);
       LORALEI_UNROLL
       for (int r = 0; r < kRanks; ++r) sum = fma(set1(v[t][r]), rows[r], sum);
       if (last) {
         add_expanded(task, t, i, lanes, sum);
       } else {
-        store(task.sums + t * kExpandOutputs + i, sum);
+        store(task.sums + t * kExpandStride + i, sum);
       }
     }
   }
