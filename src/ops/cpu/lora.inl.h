@@ -291,7 +291,7 @@ void expand_row(const ExpandTask& task) {
   constexpr int kLineVectors = vectors_of_line<Factor>(), kVectors = kLineVectors < 4 ? 4 : kLineVectors;
   const LoraPair& pair = *task.pair;
   RankRun<Factor> ranks;
-  ranks.stride = Factor::of_b(pair, 1, task.output).data - Factor::of_b(pair, 0, task.output).data;
+  ranks.stride = lora_b_stride_bytes(pair);
   for (; ranks.begin < pair.rank; ranks.begin = ranks.end) {
     ranks.end = pair.rank - ranks.begin < kRowRanks ? pair.rank : ranks.begin + kRowRanks;
     ranks.first = Factor::of_b(pair, ranks.begin, task.output);
