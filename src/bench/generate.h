@@ -21,8 +21,8 @@ Result<ModelConfig> bench_shape(const std::string& name);
 
 using Progress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
-// Answers the path of CACHE/SHAPE-QUANT.gguf, made if absent. quant: f32, f16, bf16, f16_of_bf16 (f16 numbers that are of
-// bf16 too, as those of models trained in it), q8_0, q4_0, q4_1, q5_0, q5_1, q4_k_m, q5_k or q6_k, each mixed as
+// Answers the path of CACHE/SHAPE-QUANT.gguf, made if absent. quant: f32, f16, bf16, f16_of_bf16 (f16 numbers that are
+// of bf16 too, as those of models trained in it), q8_0, q4_0, q4_1, q5_0, q5_1, q4_k_m, q5_k or q6_k, each mixed as
 // llama-quantize does: quantised models below 8 bits have a q6_k head, q4_k_m keeps attn_v and ffn_down of some layers
 // in q6_k.
 Result<std::string> generated_model(const std::string& cache_dir, const std::string& shape, const std::string& quant,
