@@ -133,7 +133,7 @@ void score_queries(const float* queries, int64_t query_stride, int32_t head_dim,
     for (; block + 2 <= tile.end_block; block += 2)
       score_register_tile<Rows, kQueries, 2, kAhead>(queries, query_stride, head_dim, tile, block, scores);
   }
-  if constexpr (kLanes == 8) {
+  if constexpr (!kManyRegisters) {
     if constexpr (kQueries == 1) {
       for (; block + 4 <= tile.end_block; block += 4)
         score_register_tile<Rows, kQueries, 4, kAhead>(queries, query_stride, head_dim, tile, block, scores);
@@ -156,7 +156,7 @@ constexpr bool kEightTogether = kLanes == 16;
 // eight are better cut in half.
 LORALEI_INLINE int query_step(int left) {
   if (kEightTogether && left == 8) return 8;
-  if (left == 4 || (kLanes != 8 && (left == 7 || left == 8))) return 4;
+  if (left == 4 || (kManyRegisters && (left == 7 || left == 8))) return 4;
   if (left >= 6) return 6;
   return left == 5 ? 3 : left;
 }

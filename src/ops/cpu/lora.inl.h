@@ -6,8 +6,8 @@
 // order. The number for (row, output) is sum over r ascending of value[r] * B[r, output] (int8: (value[r] * scale) *
 // q), then y += factor * (sum + b_bias) and y += bias_delta. How rows, ranks and outputs are grouped does not enter.
 
-// With one row the factors come from memory at the rate it gives, for which the hardware's own prefetching starts too
-// late in every page: they are asked for, each some bytes behind `at`, for the level of cache that TileTuning says.
+// Factors come from memory, at the rate it gives where rows are few, for which the hardware's own prefetching starts
+// too late in every page: they are asked for, each some bytes behind `at`, for the level of cache that TileTuning says.
 constexpr int kShrinkAheadBytes = 512, kExpandAheadBytes = 256;
 template <int kRanks, class Factor>
 LORALEI_INLINE void ask_for_factors(const Factor* factors, int64_t at, bool second_level) {
@@ -284,7 +284,8 @@ LORALEI_INLINE void expand_outputs(const ExpandTask& task, const RankRun<Factor>
   }
 }
 
-// One row: so many ranks a pass, and a cache line of each at a time (add_lines).
+// One row: a cache line of each factor at a time (add_lines), and not all ranks of a large adapter in one pass, since
+// what is asked for ahead of so many factors would have no place in the first-level cache.
 constexpr int32_t kRowRanks = 16;
 template <class Factor>
 void expand_row(const ExpandTask& task) {

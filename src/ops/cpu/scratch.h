@@ -130,7 +130,8 @@ constexpr int kLoraSegments = 256;                       // segments looked at t
 constexpr int kLoraRows = 1024;                          // rows of one batch
 constexpr int64_t kLoraValues = int64_t{1} << 17;        // least number of low-rank values of one batch
 constexpr int kExpandTokens = 8, kExpandOutputs = 1024;  // accumulators of one worker
-constexpr int kExpandStride = kExpandOutputs + 16;  // from token to token: 4 KiB apart they would share cache lines
+constexpr int kExpandStride =
+    kExpandOutputs + 16;  // from token to token: 4 KiB apart all would have the same places in a cache
 constexpr int64_t lora_values(int64_t rank_max) {
   const int64_t one_row = rank_max * kLoraTargetsMax;
   return one_row > kLoraValues ? one_row : kLoraValues;
