@@ -5,7 +5,8 @@
 // The compiler would hold the sums of several blocks in registers and spill what is used more often.
 LORALEI_INLINE void keep_in_memory(float* sums) { asm volatile("" : : "r"(sums) : "memory"); }
 // Everything read from here on is addressed from this pointer, with constant offsets.
-LORALEI_INLINE const std::byte* as_base(const std::byte* p) {
+template <class T>
+LORALEI_INLINE const T* as_base(const T* p) {
   asm volatile("" : "+r"(p));
   return p;
 }

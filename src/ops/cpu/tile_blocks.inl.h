@@ -21,6 +21,7 @@ LORALEI_INLINE void step_block(TileSections& at) {
 // cache, but each page of 4 KiB is a new stream to them, which they notice some lines late. So each page's first lines
 // are asked for while the page before it is read, a few with each block so that they do not compete for places on the
 // way; nobody should ask for the lines between (that is slower). What arrives there is called to the first level later.
+// All of it is inlined by force: GCC drops calls of a function (a lambda too) that does nothing but prefetch.
 constexpr uintptr_t kPage = 4096;
 constexpr int kPageStart = 8;  // lines
 
@@ -30,7 +31,8 @@ LORALEI_INLINE void prefetch_next_page(const std::byte* at) {
   constexpr int kLines = kBytes < 512 ? 1 : 2;  // a call: about half a page for all
   constexpr uintptr_t kBegin = kPage / 4;
   const auto address = reinterpret_cast<uintptr_t>(at);
-  const uintptr_t call = ((address - kBegin) & (kPage - 1)) / kBytes;
+  const auto in_page = static_cast<uint32_t>((address - kBegin) & (kPage - 1));
+  const uint32_t call = in_page / kBytes;  // of 32 bits: by one multiplication
   if (call >= kPageStart / kLines) return;
   const auto* const line = reinterpret_cast<const std::byte*>((address & ~(kPage - 1)) + kPage + call * kLines * 64);
   LORALEI_UNROLL

@@ -63,7 +63,7 @@ struct TileQ5_1 : TileQ5_0 {
   static constexpr ZeroPoint kZero = ZeroPoint::kNone;
 };
 
-// --- formats of 256 numbers: the block of 32 is part kPart of half `half`
+// --- formats of 256 numbers: the block of 32 is part kPart of half `half`, whose sections half_of gives
 // The eight scales (and minima) of a block times d (and -dmin), [8][kLanes] each.
 LORALEI_INLINE void k_tile_scales(const std::byte* head, int lane, float* scales, float* mins) {
   const F d = load_scales(head, 0, lane);
@@ -87,10 +87,12 @@ struct TileQ4_K {
   static LORALEI_INLINE void scales(const TileSections& at, int lane, float* scales, float* mins) {
     k_tile_scales(at.head, lane, scales, mins);
   }
+  static LORALEI_INLINE TileSections half_of(const TileSections& at, int half) {
+    return {at.head, at.high, at.quants + half * kQuants / 2};
+  }
   template <int kPart>
-  static LORALEI_INLINE I word(const TileSections& at, int lane, int half, int j) {
-    const std::byte* quants = at.quants + (2 * half + kPart / 2) * 8 * kRowTile * 4;
-    return nibbles<kPart % 2>(load_words(quants, j, lane));
+  static LORALEI_INLINE I word(const TileSections& at, int lane, int, int j) {
+    return nibbles<kPart % 2>(load_words(at.quants, kPart / 2 * 8 + j, lane));
   }
 };
 struct TileQ5_K {
@@ -100,6 +102,7 @@ struct TileQ5_K {
   static LORALEI_INLINE void scales(const TileSections& at, int lane, float* scales, float* mins) {
     k_tile_scales(at.head, lane, scales, mins);
   }
+  static LORALEI_INLINE TileSections half_of(const TileSections& at, int half) { return TileQ4_K::half_of(at, half); }
   template <int kPart>
   static LORALEI_INLINE I word(const TileSections& at, int lane, int half, int j) {
     const I bits = iand(ishr(load_words(at.high, j, lane), 4 * half + kPart), iset1(0x01010101));
@@ -119,16 +122,19 @@ struct TileQ6_K {
       store(scales + j * kLanes, mul(d, to_float(isar_const<24>(ishl(words, 24 - 8 * (j % 4))))));
     }
   }
+  static LORALEI_INLINE TileSections half_of(const TileSections& at, int half) {
+    return {at.head, at.high + half * kHigh / 2, at.quants + half * kQuants / 2};
+  }
   template <int kPart>
-  static LORALEI_INLINE I word(const TileSections& at, int lane, int half, int j) {
-    const I low = nibbles<kPart / 2>(load_words(at.quants, 16 * half + 8 * (kPart % 2) + j, lane));
-    const I words = load_words(at.high, 8 * half + j, lane);
+  static LORALEI_INLINE I word(const TileSections& at, int lane, int, int j) {
+    const I low = nibbles<kPart / 2>(load_words(at.quants, 8 * (kPart % 2) + j, lane));
+    const I words = load_words(at.high, j, lane);
     const I high = kPart < 2 ? ishl_const<4 - 2 * (kPart % 2)>(words) : ishr_const<2 * (kPart % 2)>(words);
     return ior(low, iand(high, iset1(0x30303030)));
   }
 };
 
-// The eight words of a block of 32, and of part kPart of half `half` of a block of 256.
+// The eight words of a block of 32, and of part kPart of half `half` of a block of 256 at `at`.
 template <class Format>
 LORALEI_INLINE void block_words(const TileSections& at, int lane, I (&w)[8]) {
   LORALEI_UNROLL
@@ -136,6 +142,7 @@ LORALEI_INLINE void block_words(const TileSections& at, int lane, I (&w)[8]) {
 }
 template <class Format, int kPart>
 LORALEI_INLINE void part_words(const TileSections& at, int lane, int half, I (&w)[8]) {
+  const TileSections of_half = Format::half_of(at, half);
   LORALEI_UNROLL
-  for (int j = 0; j < 8; ++j) w[j] = Format::template word<kPart>(at, lane, half, j);
+  for (int j = 0; j < 8; ++j) w[j] = Format::template word<kPart>(of_half, lane, half, j);
 }

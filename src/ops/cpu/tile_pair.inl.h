@@ -17,6 +17,10 @@ LORALEI_INLINE void prefetch_pair(const std::byte* first, const std::byte* secon
   if (asked.ahead_bytes == 0) return;
   first += asked.ahead_bytes + kFirstNeeded;
   second += asked.ahead_bytes + kFirstNeeded;
+  if constexpr (Format::kQuants == 2048) {
+    first = as_base(first);
+    second = as_base(second);
+  }
   if (asked.second_level) {
     bring_lines<kBytes>(first);
     if constexpr (kPairOfTiles) bring_lines<kBytes>(second);
@@ -29,7 +33,8 @@ LORALEI_INLINE void prefetch_pair(const std::byte* first, const std::byte* secon
   if constexpr (kPairOfTiles) prefetch_next_page<kBytes>(second);
 }
 
-// The words of blocks of 32 at `at` (dots_in_order), and of part kPart of half `half` of blocks of 256.
+// The words of blocks of 32 at `at` (dots_in_order), and of part kPart of half `half` of blocks of 256, which is at
+// `at`.
 template <class Format>
 struct WordsOf32 {
   using Weights = Format;
@@ -110,21 +115,44 @@ LORALEI_INLINE void pair_32(const std::byte* first, const std::byte* second, con
   }
 }
 
+// Half a block of 256 of both tiles: the words, scales and minima of its four parts lie behind these pointers at
+// constant distances. Scales [kPair][16][kLanes], mins [kPair][8][kLanes], from the first of the half on.
+struct PairHalf {
+  int number;
+  const std::byte *first, *second;  // of its bytes, were a tile's cut in two: what is asked for is counted from there
+  TileSections at[kPair];
+  const float *scales, *mins;
+};
+template <class Format>
+LORALEI_INLINE PairHalf pair_half(const std::byte* first, const std::byte* second, const float* scales,
+                                  const float* mins, int number) {
+  constexpr int kScales = Format::kHalves ? 2 : 1, kBytes = block_bytes<Format>() / 2;
+  PairHalf half{
+      number,
+      as_base(first + number * kBytes),
+      as_base(second + number * kBytes),
+      {Format::half_of(first_block<Format>(first), number), Format::half_of(first_block<Format>(second), number)},
+      as_base(scales + 4 * kScales * number * kLanes),
+      as_base(mins + 4 * number * kLanes)};
+  LORALEI_UNROLL
+  for (TileSections& at : half.at) {
+    if constexpr (Format::kHigh != 0) at.high = as_base(at.high);
+    at.quants = as_base(at.quants);
+  }
+  return half;
+}
+
 // Vector `number` of both tiles' numbers, `count` of each.
 LORALEI_INLINE void pair_numbers(const float* numbers, int count, int number, F (&out)[kPair]) {
   LORALEI_UNROLL
   for (int v = 0; v < kPair; ++v) out[v] = load(numbers + (v * count + number) * kLanes);
 }
-// Block of 32 number 4 * half + kPart of a block of 256, which lies at `first` and `second`; scales
-// [kPair][16][kLanes], mins [kPair][8][kLanes].
+// Part kPart of that half, 32 inputs.
 template <class Format, int kRows, int kPart>
-LORALEI_INLINE void pair_part(const std::byte* first, const std::byte* second, int half, const std::byte* x,
-                              const float* scales, const float* mins, WeightsAsked asked, float* sums) {
+LORALEI_INLINE void pair_part(const PairHalf& half, const std::byte* x, WeightsAsked asked, float* sums) {
   constexpr int kBytes = block_bytes<Format>() / 8;
-  const int sub = 4 * half + kPart;
-  prefetch_pair<Format, kBytes>(first + sub * kBytes, second + sub * kBytes, asked);
-  const TileSections at[kPair] = {first_block<Format>(first), first_block<Format>(second)};
-  const WordsOf256<Format, kPart> words{at, half};
+  prefetch_pair<Format, kBytes>(half.first + kPart * kBytes, half.second + kPart * kBytes, asked);
+  const WordsOf256<Format, kPart> words{half.at, half.number};
   x = as_base(x);
   constexpr int kPass = pair_pass(kRows);
   LORALEI_UNROLL
@@ -137,15 +165,15 @@ LORALEI_INLINE void pair_part(const std::byte* first, const std::byte* second, i
     by.d = x + group_d_at(kRows) + 4 * row;
     by.s = x + group_s_at(kRows) + 4 * row;
     if constexpr (Format::kHalves) {
-      pair_numbers(scales, 16, 2 * sub, by.scale);
+      pair_numbers(half.scales, 16, 2 * kPart, by.scale);
       dots_in_order<true, 0, 4>(words, q, x + group_z_at(kRows, ZeroPoint::k32Low) + 4 * row, dots);
       add_in_order<false>(dots, by, out);
-      pair_numbers(scales, 16, 2 * sub + 1, by.scale);
+      pair_numbers(half.scales, 16, 2 * kPart + 1, by.scale);
       dots_in_order<true, 4, 4>(words, q, x + group_z_at(kRows, ZeroPoint::k32High) + 4 * row, dots);
       add_in_order<false>(dots, by, out);
     } else {
-      pair_numbers(scales, 16, sub, by.scale);
-      pair_numbers(mins, 8, sub, by.min);
+      pair_numbers(half.scales, 16, kPart, by.scale);
+      pair_numbers(half.mins, 8, kPart, by.min);
       dots_in_order<false, 0, 8>(words, q, nullptr, dots);
       add_in_order<true>(dots, by, out);
     }
@@ -155,16 +183,17 @@ LORALEI_INLINE void pair_part(const std::byte* first, const std::byte* second, i
 template <class Format, int kRows>
 LORALEI_INLINE void pair_256(const std::byte* first, const std::byte* second, const std::byte* x, int64_t blocks,
                              WeightsAsked asked, float* sums) {
+  constexpr int kStep = group_block_bytes(kRows);
   alignas(64) float scales[kPair * 16 * kLanes], mins[kPair * 8 * kLanes];
   for (int64_t b = 0; b < blocks; ++b, first += block_bytes<Format>(), second += block_bytes<Format>()) {
     Format::scales(first_block<Format>(first), lane_of(0), scales, mins);
     Format::scales(first_block<Format>(second), lane_of(1), scales + 16 * kLanes, mins + 8 * kLanes);
-    constexpr int kStep = group_block_bytes(kRows);
-    for (int half = 0; half < 2; ++half, x += 4 * kStep) {
-      pair_part<Format, kRows, 0>(first, second, half, x, scales, mins, asked, sums);
-      pair_part<Format, kRows, 1>(first, second, half, x + kStep, scales, mins, asked, sums);
-      pair_part<Format, kRows, 2>(first, second, half, x + 2 * kStep, scales, mins, asked, sums);
-      pair_part<Format, kRows, 3>(first, second, half, x + 3 * kStep, scales, mins, asked, sums);
+    for (int number = 0; number < 2; ++number, x += 4 * kStep) {
+      const PairHalf half = pair_half<Format>(first, second, scales, mins, number);
+      pair_part<Format, kRows, 0>(half, x, asked, sums);
+      pair_part<Format, kRows, 1>(half, x + kStep, asked, sums);
+      pair_part<Format, kRows, 2>(half, x + 2 * kStep, asked, sums);
+      pair_part<Format, kRows, 3>(half, x + 3 * kStep, asked, sums);
     }
   }
 }
