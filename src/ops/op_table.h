@@ -52,8 +52,10 @@ struct OpTable {
   void (*embed)(OpContext&, const EmbedArgs&) = nullptr;
   void (*add)(OpContext&, const AddArgs&) = nullptr;
   int64_t (*scratch_bytes)(const OpLimits&) = nullptr;
-  bool rounds_bf16 = false;      // matmul rounds the inputs of bf16 weights to bf16, to nearest even
-  bool has_matrix_unit = false;  // matmul_tiles has two kernels for many rows (tile_tuning.h)
+  bool rounds_bf16 = false;  // matmul rounds the inputs of bf16 weights to bf16, to nearest even
+  // What matmul_tiles has two kernels for, to choose from (tile_tuning.h):
+  bool has_matrix_unit = false;    // many rows
+  bool has_register_sums = false;  // few rows of formats of 32
 };
 
 // The tables this machine can run, best last: ref, then what the CPU offers.

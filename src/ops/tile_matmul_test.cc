@@ -159,6 +159,43 @@ TEST(TileTuning, UpToSomeRowsNothingIsAskedFor) {
   EXPECT_EQ(tuning.asked(DType::kQ4_0, 1), WeightsAsked{.ahead_bytes = 896});
 }
 
+// A table whose products take as long as is said here, by the clock that measures them.
+struct SlowTable {
+  ManualClock clock;
+  int64_t ns_in_memory = 0, ns_in_registers = 0;
+  int calls = 0;
+};
+SlowTable* slow_table = nullptr;
+
+TEST(TileTuning, SumsAreKeptWhereThatIsClearlyFaster) {
+  OpTable table;
+  table.has_register_sums = true;
+  table.scratch_bytes = [](const OpLimits&) -> int64_t { return 64; };
+  table.matmul_tiles = [](OpContext& ctx, const TileMatmulArgs& args) {
+    EXPECT_EQ(args.products[0].w.dtype, DType::kQ5_0) << "the first format that has the choice";
+    slow_table->calls += 1;
+    slow_table->clock.advance_ns(ctx.tuning.sums_in_registers ? slow_table->ns_in_registers : slow_table->ns_in_memory);
+  };
+  constexpr DType kFormats[] = {DType::kQ4_K, DType::kBF16, DType::kQ5_0, DType::kQ8_0};
+  const auto tuned = [&](bool known, int64_t ns_in_memory, int64_t ns_in_registers, std::span<const DType> formats) {
+    SlowTable slow{.clock = {}, .ns_in_memory = ns_in_memory, .ns_in_registers = ns_in_registers};
+    slow_table = &slow;
+    ThreadPool pool(1);
+    OpContext ctx{.pool = &pool};
+    ctx.tuning.sums_in_registers = known;
+    tune_tiles(ctx, table, formats, slow.clock);
+    EXPECT_EQ(slow.calls > 0, !formats.empty());
+    return ctx.tuning.sums_in_registers;
+  };
+  for (const bool known : {false, true}) {
+    EXPECT_TRUE(tuned(known, 1'000, 900, kFormats));
+    EXPECT_FALSE(tuned(known, 900, 1'000, kFormats));
+    EXPECT_EQ(tuned(known, 1'000, 990, kFormats), known);
+    EXPECT_EQ(tuned(known, 990, 1'000, kFormats), known);
+    EXPECT_EQ(tuned(known, 1'000, 900, {}), known);
+  }
+}
+
 // Up to how many rows tiles stay packed. Five tiles, so that one is without another to pair with.
 TEST_P(TileMatmul, StayingPackedDoesNotShow) {
   Prng prng(310);

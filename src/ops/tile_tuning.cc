@@ -16,6 +16,9 @@ namespace {
 constexpr int32_t kOut = 512, kIn = 2048;  // small enough to stay in a cache: what is compared is computing
 constexpr int32_t kRows[] = {12, 16, 32, 64};
 constexpr int kRepeats = 3;
+constexpr int32_t kFewRows = 8;
+constexpr int kFewRepeats = 12;    // of some ten microseconds each
+constexpr double kClearly = 0.98;  // of the time: what is known of the processor stays unless the other way is faster
 
 struct Trial {
   HostBuffer weights;  // zeros: no kernel's time depends on the numbers
@@ -48,6 +51,20 @@ int32_t matrix_rows(OpContext& ctx, const OpTable& table, DType dtype, Trial& tr
   return from;
 }
 
+// Whether few rows are faster with their sums in registers.
+bool sums_in_registers(OpContext& ctx, const OpTable& table, DType dtype, Trial& trial, const Clock& clock) {
+  const bool known = ctx.tuning.sums_in_registers;
+  double known_s = std::numeric_limits<double>::max(), other_s = known_s;
+  for (int repeat = 0; repeat < kFewRepeats; ++repeat) {
+    ctx.tuning.sums_in_registers = known;
+    known_s = std::min(known_s, seconds(ctx, table, dtype, kFewRows, trial, clock));
+    ctx.tuning.sums_in_registers = !known;
+    other_s = std::min(other_s, seconds(ctx, table, dtype, kFewRows, trial, clock));
+  }
+  ctx.tuning.sums_in_registers = known;
+  return other_s < kClearly * known_s ? !known : known;
+}
+
 }  // namespace
 
 // Intel's prefetchers run far ahead of a stream within its page, so it is enough to call lines to the first-level
@@ -74,8 +91,9 @@ TileTuning::TileTuning() {
 }
 
 void tune_tiles(OpContext& ctx, const OpTable& table, std::span<const DType> formats, const Clock& clock) {
-  if (!table.has_matrix_unit) return;
-  OpContext own{.pool = ctx.pool};  // with scratch for its own sizes, which a small model's would not hold
+  if (!table.has_matrix_unit && !table.has_register_sums) return;
+  OpContext own{.pool = ctx.pool,
+                .tuning = ctx.tuning};  // with scratch for its own sizes, which a small model's would not hold
   const OpLimits limits{.rows_max = kRows[std::size(kRows) - 1],
                         .in_max = kIn,
                         .heads = 1,
@@ -87,8 +105,11 @@ void tune_tiles(OpContext& ctx, const OpTable& table, std::span<const DType> for
   auto scratch = HostBuffer::allocate(table.scratch_bytes(limits));
   if (!scratch.ok()) return;
   own.scratch = scratch->bytes();
+  bool sums_tried = !table.has_register_sums;
   for (const DType dtype : formats) {
     if (!is_quantised(dtype)) continue;
+    const bool try_sums = !sums_tried && dtype_info(dtype).block_elems == kActivationBlock;
+    if (!table.has_matrix_unit && !try_sums) continue;
     auto weights = HostBuffer::allocate(matrix_bytes(dtype, LayoutId::kTile16, kOut, kIn));
     if (!weights.ok()) return;
     Trial trial;
@@ -96,7 +117,12 @@ void tune_tiles(OpContext& ctx, const OpTable& table, std::span<const DType> for
     trial.panel = {trial.weights.data(), 0, kOut};
     trial.x.assign(size_t{kRows[std::size(kRows) - 1]} * kIn, 1.0f);
     trial.y.resize(size_t{kRows[std::size(kRows) - 1]} * kOut);
-    ctx.tuning.matrix_rows[static_cast<size_t>(dtype)] = matrix_rows(own, table, dtype, trial, clock);
+    if (try_sums) {
+      ctx.tuning.sums_in_registers = sums_in_registers(own, table, dtype, trial, clock);
+      sums_tried = true;
+    }
+    if (table.has_matrix_unit)
+      ctx.tuning.matrix_rows[static_cast<size_t>(dtype)] = matrix_rows(own, table, dtype, trial, clock);
   }
 }
 

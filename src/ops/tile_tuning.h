@@ -35,8 +35,9 @@ struct TileTuning {
   // Calls of up to so many rows multiply packed tiles, unpacked anew for every pass of rows; more get them written
   // out once. Eight where unpacking takes the dot products' place, sixteen (the most that is tried) where it does not.
   int32_t packed_rows;
-  // Whether a product with few rows keeps its sums in registers, in formats of 32: its dot products load their input
-  // words themselves then, twice as often, which is nothing where a dot product takes a unit twice as long as a load.
+  // Whether a product with few rows keeps its sums in registers, in formats of 32 (tables that have both): its dot
+  // products load their input words themselves then, twice as often, which is nothing where a dot product takes a unit
+  // twice as long as a load.
   bool sums_in_registers;
   // How a product with few rows asks for its weights. Not measured at start, since what memory gives changes from
   // moment to moment on a shared machine, but known of the processor.
@@ -57,7 +58,7 @@ struct TileTuning {
   }
 };
 
-// Sets ctx.tuning for `formats`. Tables with one kernel for each number of rows are left as they are.
+// Sets matrix_rows and sums_in_registers of ctx.tuning for `formats`, where the table has a choice.
 void tune_tiles(OpContext& ctx, const OpTable& table, std::span<const DType> formats, const Clock& clock);
 
 }  // namespace loralei

@@ -83,6 +83,7 @@ const OpTable* avx512_op_table() {
       .embed = avx512::embed,
       .add = avx512::add_rows,
       .scratch_bytes = cpu_scratch_bytes,
+      .has_register_sums = true,
   };
   return host_isa().avx512 ? &table : nullptr;
 }
