@@ -157,6 +157,11 @@ template <int kBits>
 LORALEI_INLINE I ishl_const(I a) {
   return _mm256_slli_epi32(a, kBits);
 }
+// Bit `from` of each byte in the place of bit kTo, for `from` up to 7; the other bits are anything.
+template <int kTo>
+LORALEI_INLINE I move_bit(I a, int from) {
+  return ishl_const<kTo>(ishr(a, from));
+}
 template <int kBits>
 LORALEI_INLINE I isar_const(I a) {
   return _mm256_srai_epi32(a, kBits);

@@ -156,6 +156,11 @@ template <int kBits>
 LORALEI_INLINE I ishl_const(I a) {
   return _mm512_slli_epi32(a, kBits);
 }
+// Bit `from` of each byte in the place of bit kTo, for `from` up to 7; the other bits are anything.
+template <int kTo>
+LORALEI_INLINE I move_bit(I a, int from) {
+  return _mm512_rolv_epi32(a, _mm512_set1_epi32(kTo - from));
+}
 template <int kBits>
 LORALEI_INLINE I isar_const(I a) {
   return _mm512_srai_epi32(a, kBits);

@@ -144,6 +144,11 @@ template <int kBits>
 LORALEI_INLINE I ishl_const(I a) {
   return vshlq_n_s32(a, kBits);
 }
+// Bit `from` of each byte in the place of bit kTo, for `from` up to 7; the other bits are anything.
+template <int kTo>
+LORALEI_INLINE I move_bit(I a, int from) {
+  return as_signed(vshlq_u32(as_unsigned(a), vdupq_n_s32(kTo - from)));
+}
 template <int kBits>
 LORALEI_INLINE I isar_const(I a) {
   return vshrq_n_s32(a, kBits);

@@ -105,8 +105,8 @@ struct TileQ5_K {
   static LORALEI_INLINE TileSections half_of(const TileSections& at, int half) { return TileQ4_K::half_of(at, half); }
   template <int kPart>
   static LORALEI_INLINE I word(const TileSections& at, int lane, int half, int j) {
-    const I bits = iand(ishr(load_words(at.high, j, lane), 4 * half + kPart), iset1(0x01010101));
-    return ior(TileQ4_K::word<kPart>(at, lane, half, j), ishl_const<4>(bits));
+    const I bits = move_bit<4>(load_words(at.high, j, lane), 4 * half + kPart);
+    return ior(TileQ4_K::word<kPart>(at, lane, half, j), iand(bits, iset1(0x10101010)));
   }
 };
 struct TileQ6_K {
