@@ -92,8 +92,8 @@ TileTuning::TileTuning() {
 
 void tune_tiles(OpContext& ctx, const OpTable& table, std::span<const DType> formats, const Clock& clock) {
   if (!table.has_matrix_unit && !table.has_register_sums) return;
-  OpContext own{.pool = ctx.pool,
-                .tuning = ctx.tuning};  // with scratch for its own sizes, which a small model's would not hold
+  // With scratch for its own sizes, which a small model's would not hold.
+  OpContext own{.pool = ctx.pool, .tuning = ctx.tuning};
   const OpLimits limits{.rows_max = kRows[std::size(kRows) - 1],
                         .in_max = kIn,
                         .heads = 1,

@@ -116,7 +116,8 @@ LORALEI_INLINE void pair_32(const std::byte* first, const std::byte* second, con
 }
 
 // Half a block of 256 of both tiles: the words, scales and minima of its four parts lie behind these pointers at
-// constant distances. Scales [kPair][16][kLanes], mins [kPair][8][kLanes], from the first of the half on.
+// constant distances. Scales [kPair][16][kLanes], mins [kPair][8][kLanes] (none where a part has two scales), from the
+// first of the half on.
 struct PairHalf {
   int number;
   const std::byte *first, *second;  // of its bytes, were a tile's cut in two: what is asked for is counted from there
@@ -133,7 +134,7 @@ LORALEI_INLINE PairHalf pair_half(const std::byte* first, const std::byte* secon
       as_base(second + number * kBytes),
       {Format::half_of(first_block<Format>(first), number), Format::half_of(first_block<Format>(second), number)},
       as_base(scales + 4 * kScales * number * kLanes),
-      as_base(mins + 4 * number * kLanes)};
+      Format::kHalves ? nullptr : as_base(mins + 4 * number * kLanes)};
   LORALEI_UNROLL
   for (TileSections& at : half.at) {
     if constexpr (Format::kHigh != 0) at.high = as_base(at.high);
