@@ -59,7 +59,7 @@ fail() {
   echo "bench_peer: $*" >&2
   exit 3
 }
-for program in jq curl; do
+for program in jq curl column; do
   command -v "$program" >/dev/null || fail "$program is missing; install it."
 done
 [ -x "$loralei" ] || fail "no program '$loralei'; build it or name it with --loralei."

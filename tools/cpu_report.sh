@@ -12,9 +12,10 @@
 #   mixed       eight adapters against one                      quality     exact match of the demo's skills, 1,000 prompts
 #   seven       decoding a 7B                                   peer        kernels beside llama.cpp
 #                                                               peer_seven  a 7B beside it        peer_server  eight adapters live beside it
-# The report is written after every part and has those of earlier calls too. Ends with 1 where a part could not be measured; a target
-# missed is a line of the report, no failure. Takes about half an hour, with the peer twice that, and 10 GB of generated files.
+# The report is written after every part and has those of earlier calls too. Ends with 1 where a figure could not be measured; a target
+# missed is a line of the report, no failure. Takes about half an hour, with the peer about an hour and a half, and 15 GB of generated files.
 set -uo pipefail
+export LC_ALL=C # a point in every number
 cd "$(dirname "$0")/.."
 loralei=build/loralei
 peer=${LLAMA_BIN:-}
@@ -50,7 +51,7 @@ fi
 for part in "$@"; do
   [[ " ${parts[*]} ${beside_peer[*]} " == *" $part "* ]] || fail "there is no part $part; choose of ${parts[*]} ${beside_peer[*]}."
 done
-for program in jq curl taskset; do command -v $program >/dev/null || fail "$program is missing; install it."; done
+for program in jq curl taskset column; do command -v $program >/dev/null || fail "$program is missing; install it."; done
 [ -x "$loralei" ] || fail "no program '$loralei'; build it or name it with --loralei."
 raw=$out/raw
 mkdir -p "$raw" || exit 2
@@ -69,22 +70,35 @@ bench() {
   "$loralei" bench "$@" --cache-dir "$cache_dir" --json "$raw/$name.json" >"$raw/$name.log" 2>&1 || { tail -3 "$raw/$name.log" >&2; return 1; }
 }
 
+missing() {
+  echo "cpu_report: $part: $1" >&2
+  failed=1
+}
+
 # line FIGURE MEASURED VALUE [OP TARGET]: a row of the table, of the part that runs; $label stands before the figure's name.
-line() { printf '%s\t%s\t%s\t%s\t%s\n' "$label$1" "$2" "$3" "${4:-}" "${5:-}" >>"$raw/$part.rows"; }
+line() {
+  if ! [[ $3 =~ ^-?[0-9.]+(e[-+]?[0-9]+)?$ ]]; then
+    missing "$label$1 is no number ('$3'); see $raw."
+    return
+  fi
+  printf '%s\t%s\t%s\t%s\t%s\n' "$label$1" "$2" "$3" "${4:-}" "${5:-}" >>"$raw/$part.rows" || missing "$raw cannot be written."
+}
 
 # rows NAME ENDING FIELD [OP TARGET]: a row for each figure of NAME.json that ends so; FIELD (value, fraction or ratio) is what is held against the target.
 rows() {
-  local figure measured value
+  local figure measured value found=0
   while IFS=$'\t' read -r figure measured value; do
+    found=1
     line "$figure" "$measured" "$value" "${@:4}"
   done < <(jq -r --arg ending "$2" --arg field "$3" 'def short: if . >= 100 then round else . * 100 | round / 100 end;
     .rows[] | select((.name | endswith($ending)) and .[$field] != null) |
     ["\(.name)\({fraction: " / bound", ratio: " / llama.cpp"}[$field] // "")",
      "\(.value | short) \(.unit) (\(.min | short) .. \(.max | short))", .[$field]] | @tsv' "$raw/$1.json")
+  [ $found = 1 ] || missing "no figure of $raw/$1.json ends in '$2' and has a $3."
 }
 
 value_of() { jq -r --arg ending "$2" 'first(.rows[] | select(.name | endswith($ending)) | .value)' "$raw/$1.json"; }
-compute() { awk "BEGIN { printf \"%.4g\", $* }"; }
+compute() { awk "BEGIN { printf \"%.4g\", $* }" 2>/dev/null; } # nothing where a number is missing
 median() { sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 
 run_machine() {
@@ -132,15 +146,20 @@ run_seven() {
 
 # The second start counts: then the file is in the system's cache.
 run_load() {
-  local model began seconds memory file turn
+  local model began seconds memory file turn tries url=http://127.0.0.1:18393/health
   model=$("$loralei" bench generate --shape llama-7b --quant q4_0 --adapters 0 --cache-dir "$cache_dir" 2>"$raw/load.log" | tail -1)
   [ -f "$model" ] || return
+  if curl -sS -o /dev/null $url 2>/dev/null; then
+    echo "cpu_report: another program answers at $url; end it first." >&2
+    return 1
+  fi
   for turn in 1 2; do
     began=$(date +%s.%N)
     "$loralei" serve "$model" --host 127.0.0.1 --port 18393 -c 2048 >"$raw/load.log" 2>&1 &
     children=($!)
-    until curl -fsS -o /dev/null http://127.0.0.1:18393/health 2>/dev/null; do
-      kill -0 "${children[0]}" 2>/dev/null || { tail -3 "$raw/load.log" >&2; return 1; }
+    for ((tries = 0; ; ++tries)); do # two minutes at most
+      if curl -fsS -m 5 -o /dev/null $url 2>/dev/null; then break; fi
+      kill -0 "${children[0]}" 2>/dev/null && [ $tries -lt 2400 ] || { tail -3 "$raw/load.log" >&2; return 1; }
       sleep 0.05
     done
     seconds=$(compute "$(date +%s.%N) - $began")
@@ -152,9 +171,11 @@ run_load() {
   line load.llama-7b.q4_0.beyond_file "$(compute "($memory - $file) / 1e6") MB of $(compute "$memory / 1e6")" "$(compute "($memory - $file) / 1e6")" '<=' 150
 }
 
+two_threads() { [ "$threads" -ge 2 ] || { echo "cpu_report: $part needs two cores; this process has $threads." >&2; return 1; }; }
+
 run_threads() {
-  local one two turn ratios=()
-  [ "$threads" -ge 2 ] || return
+  local one two turn count ratio ratios=()
+  two_threads || return
   for ((turn = 0; turn < rounds; ++turn)); do
     for count in 1 2; do
       bench threads-$count prefill --shape llama-1b --quant q4_0 --prompt 128 --rounds 1 -t $count --foreign-cpu "$foreign" || return
@@ -162,22 +183,23 @@ run_threads() {
     one=$(value_of threads-1 .tok_s) two=$(value_of threads-2 .tok_s)
     ratios+=("$(compute "$two / $one")")
   done
-  local ratio
   ratio=$(printf '%s\n' "${ratios[@]}" | median)
   line prefill.llama-1b.q4_0.t2_over_t1 "${ratios[*]}" "$ratio" '>=' 1.85
 }
 
 run_neighbour() {
-  local batch
+  local batch free busy status cpu
+  two_threads || return
   bench neighbour-free decode --shape llama-1b --quant q4_0 --batch 1,8 --prompt 1 --gen 32 --rounds "$rounds" --foreign-cpu "$foreign" || return
-  taskset -c $((threads - 1)) sh -c 'while :; do :; done' &
+  cpu=$(sed -n 's/^Cpus_allowed_list:.*[^0-9]\([0-9]*\)$/\1/p' /proc/self/status) # the last of this process's
+  taskset -c "$cpu" sh -c 'while :; do :; done' &
   children=($!)
   bench neighbour-busy decode --shape llama-1b --quant q4_0 --batch 1,8 --prompt 1 --gen 32 --rounds "$rounds" --foreign-cpu 1000
-  local status=$?
+  status=$?
+  kill -0 "${children[0]}" 2>/dev/null || { echo "cpu_report: nothing kept core $cpu busy." >&2; status=1; }
   stop_children
   [ $status = 0 ] || return
   for batch in 1 8; do
-    local free busy
     free=$(value_of neighbour-free ".b$batch.tok_s") busy=$(value_of neighbour-busy ".b$batch.tok_s")
     line "decode.llama-1b.q4_0.b$batch.busy_core / share of the free cores" "$(compute "$busy") of $(compute "$free") tok/s" \
       "$(compute "$busy / ($free * ($threads - 1) / $threads)")" '>=' 0.85
@@ -187,10 +209,9 @@ run_neighbour() {
 run_quality() {
   tools/bench_quality.sh "$loralei" >"$raw/quality.log" 2>&1 || { tail -3 "$raw/quality.log" >&2; return 1; }
   percent() { sed -n "s/^$1: all *\([0-9.]*\)%.*/\1/p" "$raw/quality.log"; }
-  local quant plain
+  local quant plain exact rounded
   plain=$(percent 'weights as in the file (bf16), f32 inputs')
   for quant in q8_0 q4_0; do
-    local exact rounded
     exact=$(percent "$quant, f32 inputs") rounded=$(percent "$quant, int8 inputs")
     line "quality.demo.$quant.int8_inputs, points below f32 inputs" "$rounded of $exact %" "$(compute "$exact - $rounded")" '<=' 0.5
     line "quality.demo.$quant, points below bf16" "$rounded of $plain %" "$(compute "$plain - $rounded")" \
@@ -251,7 +272,7 @@ run_peer_server() {
 report() {
   echo "# The CPU backend on this machine, $(date -u +%Y-%m-%d)"
   echo
-  echo "$("$loralei" --version), $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1) (family $(sed -n 's/^cpu family[^:]*: //p' /proc/cpuinfo | head -1)), $threads threads, $rounds rounds.$([ -n "$peer" ] && echo " llama.cpp: $peer.")"
+  echo "$("$loralei" --version), $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1) (family $(sed -n 's/^cpu family[^:]*: //p' /proc/cpuinfo | head -1)), $threads threads; the last call had $rounds rounds.$([ -n "$peer" ] && echo " llama.cpp: $peer.")"
   echo
   echo "| figure | measured | held against the target | target | met |"
   echo "|---|---|---|---|---|"
@@ -267,17 +288,14 @@ failed=0
 for part in "$@"; do
   echo "== $part"
   label=
-  rm -f "$raw/$part.rows"
   if [[ " ${beside_peer[*]} " == *" $part "* ]] && [ -z "$peer" ]; then
     echo "cpu_report: $part needs llama.cpp's programs; name their folder with --peer." >&2
     failed=1
     continue
   fi
-  if ! "run_$part"; then
-    echo "cpu_report: $part could not be measured; $raw has what was said." >&2
-    failed=1
-  fi
-  report >"$out/report.md"
+  rm -f "$raw/$part.rows"
+  "run_$part" || missing "it could not be measured; $raw has what was said."
+  report >"$out/report.md.new" && mv "$out/report.md.new" "$out/report.md" || missing "$out/report.md could not be written."
   [ ! -f "$raw/$part.rows" ] || column -t -s $'\t' "$raw/$part.rows"
 done
 echo "written: $out/report.md"

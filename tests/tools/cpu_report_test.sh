@@ -4,7 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 room=$(mktemp -d)
-trap 'rm -rf "$room"' EXIT
+other=
+trap 'rm -rf "$room"; [ -z "$other" ] || kill "$other" 2>/dev/null' EXIT
 mkdir -p "$room/bin" "$room/web"
 echo ok >"$room/web/health"
 head -c 1000000 /dev/zero >"$room/model.gguf"
@@ -23,7 +24,9 @@ case $1-$2 in
   bench-*)
     prefix=$2.$(option --shape).$(option --quant) threads=$(option -t)
     case $2 in
-      decode) rows="$(row $prefix.b1.tok_s 40 0.9),$(row $prefix.b8.tok_s 160 0.5),$(row $prefix.b32.rest_share 0.04 null)" ;;
+      decode)
+        rows="$(row $prefix.b1.tok_s 40 0.9),$(row $prefix.b32.rest_share 0.04 null)"
+        for batch in 8 16 32; do rows+=",$(row $prefix.b$batch.tok_s $((20 * batch)) 0.5)"; done ;;
       prefill) rows=$(row $prefix.p128.tok_s $((100 * ${threads:-2})) 0.6) ;;
     esac
     echo "{\"rows\": [$rows]}" >"$(option --json)" ;;
@@ -33,7 +36,9 @@ stand_in llama-bench 'for n in 128 512; do
   echo "{\"n_gen\": 0, \"n_prompt\": $n, \"avg_ts\": 50, \"build_commit\": \"c\", \"build_number\": 1, \"cpu_info\": \"i\"}"
 done
 echo "{\"n_gen\": 24, \"n_prompt\": 0, \"avg_ts\": 20}"'
-stand_in llama-batched-bench 'echo "{\"pl\": 8, \"speed_tg\": 20}"'
+stand_in llama-batched-bench 'for n in 8 16 32; do echo "{\"pl\": $n, \"speed_tg\": 20}"; done'
+# The same, but for one figure.
+stand_in forgetful 'case $1-$2 in bench-decode) "$(dirname "$0")/loralei" "$@" && sed -i "s/b8.tok_s/b9.tok_s/" "${@: -1}" ;; *) exec "$(dirname "$0")/loralei" "$@" ;; esac'
 report=(tools/cpu_report.sh --loralei "$room/bin/loralei" --rounds 2 --foreign-cpu 100 --cache-dir "$room")
 expect() {
   grep -qF -- "$1" "$2" && return
@@ -48,7 +53,7 @@ fails() { # STATUS SENTENCE ARGUMENTS...
   expect "$2" "$room/output"
 }
 
-fails 1 'mixed could not be measured' "$room/out" decode mixed load threads
+fails 1 'mixed: it could not be measured' "$room/out" decode mixed load threads
 for line in \
   '| decode.llama-1b.q4_0.b1.tok_s / bound | 40 tok/s (40 .. 40) | 0.9 | >= 0.80 | yes |' \
   '| decode.llama-1b.q4_k_m.b8.tok_s / bound | 160 tok/s (160 .. 160) | 0.5 | >= 0.60 | NO |' \
@@ -64,5 +69,18 @@ for line in '| q8_0 prefill p128 / llama.cpp | 200 of 50 tok/s | 4 | >= 3 | yes 
   '| decode.llama-1b.q4_0.b1.tok_s / bound |'; do # the last is from the call before
   expect "$line" "$room/out/report.md"
 done
+# What is not there is never met: a figure that a program leaves out, another program where ours should answer.
+fails 1 "ends in '.b8.tok_s'" --loralei "$room/bin/forgetful" "$room/out" decode
+! grep -F 'b8.tok_s' "$room/out/report.md" || { echo "cpu_report_test: a figure that is missing is in the report" >&2; exit 1; }
+expect '| q8_0 prefill p128 / llama.cpp |' "$room/out/report.md"
+fails 1 'peer needs llama.cpp' "$room/out" peer
+expect '| q8_0 prefill p128 / llama.cpp |' "$room/out/report.md"
+(cd "$room/web" && exec python3 -m http.server --bind 127.0.0.1 18393) >/dev/null 2>&1 &
+other=$!
+for _ in $(seq 100); do curl -fsS -o /dev/null http://127.0.0.1:18393/health 2>/dev/null && break || sleep 0.1; done
+fails 1 'another program answers' "$room/out" load
+kill $other && wait $other 2>/dev/null || true
+other=
+! grep -F 'load.llama-7b' "$room/out/report.md" || { echo "cpu_report_test: the load of another program is in the report" >&2; exit 1; }
 fails 2 'there is no part speed' "$room/out" speed
 fails 2 'no program' --loralei "$room/none" "$room/out" decode
