@@ -66,7 +66,7 @@ constexpr int kShrinkRows = 32;  // rows of one shrink item
 
 constexpr int64_t lora_groups_bytes() { return round_up64(kLoraSegments * static_cast<int64_t>(sizeof(LoraGroup))); }
 constexpr int64_t lora_rows_bytes() { return round_up64(kLoraRows * static_cast<int64_t>(sizeof(LoraRow))); }
-constexpr int64_t lora_worker_bytes() { return int64_t{kExpandTokens} * kExpandStride * 4; }
+constexpr int64_t lora_worker_bytes() { return scratch_part_bytes(int64_t{kExpandTokens} * kExpandStride * 4); }
 constexpr int64_t lora_shared_bytes(int64_t rank_max) {
   return lora_groups_bytes() + lora_rows_bytes() + round_up64(lora_values(rank_max) * 4);
 }

@@ -14,12 +14,25 @@ namespace loralei {
 
 constexpr int64_t round_up64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
+// Parts that different threads use at the same time end a page before the next one begins: a processor's prefetchers go
+// on beyond the end of what a thread works through, and would take lines from the thread that is writing them.
+constexpr int64_t kScratchPage = 4096;
+constexpr int64_t scratch_part_bytes(int64_t bytes) {
+  return (bytes + kScratchPage - 1) / kScratchPage * kScratchPage + kScratchPage;
+}
+// What a call takes of the scratch: the least size Scratch accepts.
+constexpr int64_t scratch_bytes(int64_t shared_bytes, int64_t worker_bytes, int64_t threads) {
+  return scratch_part_bytes(shared_bytes) + scratch_part_bytes(worker_bytes) * threads;
+}
+
 class Scratch {
  public:
-  // Both sizes are what this call needs; the workers' part is rounded up to whole cache lines.
+  // Both sizes are what this call needs.
   Scratch(const OpContext& ctx, int64_t shared_bytes, int64_t worker_bytes)
-      : base_(ctx.scratch.data()), shared_bytes_(round_up64(shared_bytes)), worker_bytes_(round_up64(worker_bytes)) {
-    CHECK(shared_bytes_ + worker_bytes_ * ctx.pool->threads() <= static_cast<int64_t>(ctx.scratch.size()));
+      : base_(ctx.scratch.data()),
+        shared_bytes_(scratch_part_bytes(shared_bytes)),
+        worker_bytes_(scratch_part_bytes(worker_bytes)) {
+    CHECK(scratch_bytes(shared_bytes, worker_bytes, ctx.pool->threads()) <= static_cast<int64_t>(ctx.scratch.size()));
   }
   template <typename T>
   T* shared() const {

@@ -42,7 +42,7 @@ RowGroups make_groups(OpContext& ctx, const TileMatmulArgs& args, int64_t cols, 
   if (args.rows * cols <= kRoundAlone) {
     round(0, items, 0);
   } else {
-    ctx.pool->parallel_for(items, 1, round);
+    ctx.pool->parallel_for_runs(items, 1, round);
   }
   return groups;
 }
