@@ -236,16 +236,18 @@ TEST_P(TileMatmul, TheMeasuredChoiceDoesNotShow) {
   }
 }
 
-// Results lie in lines of their own, as in the model: few rows write them past the caches.
+// Results lie in lines of their own, as in the model: few rows write them past the caches. Formats that want the rows
+// in three forms are more than one call holds at a time (ops/cpu/activations.h).
 TEST_P(TileMatmul, ProjectionsShareOneInput) {
   Prng prng(304);
   const int32_t in = 256, rows_max = 21;
-  const TiledWeights q(prng, DType::kQ4_K, 464, in), k(prng, DType::kQ8_0, 17, in), v(prng, DType::kQ6_K, 33, in);
+  const TiledWeights q(prng, DType::kQ4_K, 464, in), k(prng, DType::kQ8_0, 17, in), v(prng, DType::kQ5_1, 49, in),
+      gate(prng, DType::kQ6_K, 33, in);
   const std::vector<float> x = random_floats(prng, int64_t{rows_max} * in);
   for (int32_t rows : {1, 2, 5, 8, rows_max}) {
     std::vector<HostBuffer> y;
     std::vector<TileProduct> products;
-    for (const TiledWeights* weights : {&q, &k, &v}) {
+    for (const TiledWeights* weights : {&q, &k, &v, &gate}) {
       const int64_t stride = (weights->view.rows + kRowTile - 1) / kRowTile * kRowTile;
       y.push_back(HostBuffer::allocate(rows * stride * 4, PageSize::kSmall).value());
       std::memset(y.back().data(), 0xFF, static_cast<size_t>(y.back().size_bytes()));

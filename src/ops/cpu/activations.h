@@ -2,13 +2,16 @@
 // How the integer products lay out a rounded layer input in the scratch: plain numbers, any thread, no ownership.
 //
 // Rows come in groups of `rows` (a compile-time number of the kernel that reads them); a group holds, block of 32
-// inputs after block, everything its rows need there:
+// inputs after block, everything its rows need there, and nothing else, for all of it should stay in near caches:
 //
 //   q  int8 [rows][32]     rounded numbers
 //   d  f32  [rows]         their scale dx
 //   s  f32  [rows]         dx * sum of q, for formats with a minimum
-//   z  int32[5][rows]      what a dot product with unsigned weights starts from: -(zero point) * sum of q, for the zero
-//                          points 8, 16 and 128, and for 32 in each half of the block
+//   or
+//   z  int32[1 or 2][rows] what a dot product with unsigned weights starts from: -(zero point) * sum of q, for formats
+//                          with halves for each half of the block
+//
+// Which one it is depends on the format of the weights; inputs are written out in each form a call needs.
 #pragma once
 
 #include <cstddef>
@@ -37,17 +40,36 @@ constexpr int zero_value(ZeroPoint zero) {
   return 0;
 }
 
-constexpr int group_block_bytes(int rows) { return rows * (kActivationBlock + 4 + 4 + 5 * 4); }
-constexpr int group_d_at(int rows) { return rows * kActivationBlock; }
-constexpr int group_s_at(int rows) { return rows * (kActivationBlock + 4); }
-constexpr int group_z_at(int rows, ZeroPoint zero) {
-  return rows * (kActivationBlock + 8 + 4 * static_cast<int>(zero));
+enum class RowForm { kSum, kZero8, kZero16, kZero128, kHalvesZero32 };
+constexpr int kRowFormsTogether = 2;  // that a call may need; one that needs more is several
+
+constexpr RowForm row_form(DType dtype) {
+  switch (dtype) {
+    case DType::kQ4_0:
+      return RowForm::kZero8;
+    case DType::kQ5_0:
+      return RowForm::kZero16;
+    case DType::kQ8_0:
+      return RowForm::kZero128;
+    case DType::kQ6_K:
+      return RowForm::kHalvesZero32;
+    default:
+      return RowForm::kSum;
+  }
 }
 
-// The bytes of all groups of up to `rows` rows of `cols` inputs, whatever the sizes of the groups.
+constexpr int group_d_at(int rows) { return rows * kActivationBlock; }
+constexpr int group_s_at(int rows) { return rows * (kActivationBlock + 4); }  // or the first z
+constexpr int group_z_at(int rows, ZeroPoint zero) {
+  return group_s_at(rows) + (zero == ZeroPoint::k32High ? 4 * rows : 0);
+}
+constexpr int group_block_bytes(int rows, bool halves) { return rows * (kActivationBlock + (halves ? 12 : 8)); }
+constexpr bool has_halves(RowForm form) { return form == RowForm::kHalvesZero32; }
+
+// The bytes of all groups of up to `rows` rows of `cols` inputs, whatever the sizes of the groups and their form.
 constexpr int64_t activation_bytes(int64_t rows, int64_t cols) {
   constexpr int64_t kGroupMax = 16;
-  return (rows + kGroupMax) * ((cols + kActivationBlock - 1) / kActivationBlock) * group_block_bytes(1);
+  return (rows + kGroupMax) * ((cols + kActivationBlock - 1) / kActivationBlock) * group_block_bytes(1, true);
 }
 
 // What a worker of the kernels for many rows holds: for each of two tiles sixteen blocks of weights in their wide form

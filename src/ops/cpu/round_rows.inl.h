@@ -4,28 +4,39 @@
 
 constexpr int kBlockVectors = kActivationBlock / kLanes;
 
-// Where the numbers of a block of row `at` lie in a group of `rows`.
+// Where the numbers of a block of row `at` lie in a group of `rows`, and in which form.
 struct RoundedBlock {
   std::byte* block = nullptr;
   int rows = 0, at = 0;
+  RowForm form = RowForm::kSum;
 
+  int bytes() const { return group_block_bytes(rows, has_halves(form)); }
+  RoundedBlock after(int64_t blocks) const { return {block + blocks * bytes(), rows, at, form}; }
   int8_t* q() const { return reinterpret_cast<int8_t*>(block) + at * kActivationBlock; }
   // low, high: the sums of q over each half.
   LORALEI_INLINE void put(float d, int32_t low, int32_t high) const {
     const int32_t sum = low + high;
     put_float(group_d_at(rows), d);
-    put_float(group_s_at(rows), d * static_cast<float>(sum));
-    put_start(ZeroPoint::k8, -8 * sum);
-    put_start(ZeroPoint::k16, -16 * sum);
-    put_start(ZeroPoint::k128, -128 * sum);
-    put_start(ZeroPoint::k32Low, -32 * low);
-    put_start(ZeroPoint::k32High, -32 * high);
+    switch (form) {
+      case RowForm::kSum:
+        return put_float(group_s_at(rows), d * static_cast<float>(sum));
+      case RowForm::kZero8:
+        return put_start(ZeroPoint::k8, sum);
+      case RowForm::kZero16:
+        return put_start(ZeroPoint::k16, sum);
+      case RowForm::kZero128:
+        return put_start(ZeroPoint::k128, sum);
+      case RowForm::kHalvesZero32:
+        put_start(ZeroPoint::k32Low, low);
+        return put_start(ZeroPoint::k32High, high);
+    }
   }
 
  private:
   LORALEI_INLINE void put_float(int offset, float value) const { std::memcpy(block + offset + 4 * at, &value, 4); }
-  LORALEI_INLINE void put_start(ZeroPoint zero, int32_t value) const {
-    std::memcpy(block + group_z_at(rows, zero) + 4 * at, &value, 4);
+  LORALEI_INLINE void put_start(ZeroPoint zero, int32_t sum) const {
+    const int32_t start = -zero_value(zero) * sum;
+    std::memcpy(block + group_z_at(rows, zero) + 4 * at, &start, 4);
   }
 };
 
@@ -56,7 +67,7 @@ void round_block(const float* x, const RoundedBlock& out) {
 
 // Four ordinary blocks together: most of the work is looking across lanes, which four vectors do at the price of one
 // and a half. False, and nothing done, where a block is zero or holds what is no number.
-bool round_four_blocks(const float* x, std::byte* block, int rows, int at) {
+bool round_four_blocks(const float* x, const RoundedBlock& first) {
   const I abs_bits = iset1(0x7FFFFFFF);
   I largest[4];
   LORALEI_UNROLL
@@ -72,12 +83,11 @@ bool round_four_blocks(const float* x, std::byte* block, int rows, int at) {
   for (int32_t b : bits) {
     if (b < kMinBits || b >= 0x7F800000) return false;
   }
-  const int block_bytes = group_block_bytes(rows);
   I sums[2][4];
   LORALEI_UNROLL
   for (int b = 0; b < 4; ++b) {
     const F inverse = set1(127.0f / std::bit_cast<float>(bits[b]));
-    const RoundedBlock out{block + b * block_bytes, rows, at};
+    const RoundedBlock out = first.after(b);
     LORALEI_UNROLL
     for (int v = 0; v < kBlockVectors; ++v) {
       const I rounded = to_int(mul(load(x + b * kActivationBlock + v * kLanes), inverse));
@@ -89,26 +99,24 @@ bool round_four_blocks(const float* x, std::byte* block, int rows, int at) {
   alignas(16) int32_t low[4], high[4];
   reduce4_iadd(low, sums[0][0], sums[0][1], sums[0][2], sums[0][3]);
   reduce4_iadd(high, sums[1][0], sums[1][1], sums[1][2], sums[1][3]);
-  for (int b = 0; b < 4; ++b)
-    RoundedBlock{block + b * block_bytes, rows, at}.put(std::bit_cast<float>(bits[b]) / 127.0f, low[b], high[b]);
+  for (int b = 0; b < 4; ++b) first.after(b).put(std::bit_cast<float>(bits[b]) / 127.0f, low[b], high[b]);
   return true;
 }
 
-// Row `at` of a group of `rows` rows. x null: a row of zeros, which fills a group up. `next`: what will be rounded
-// afterwards, as many numbers, or null; it is asked for, since pieces of rows are too short for the processor to
-// foresee.
-void round_row(const float* x, const float* next, int64_t cols, int rows, int at, std::byte* group) {
-  const int block_bytes = group_block_bytes(rows);
+// A row of `cols` inputs, whose first block goes to `out`. x null: a row of zeros, which fills a group up. `next`: what
+// will be rounded afterwards, as many numbers, or null; it is asked for, since pieces of rows are too short for the
+// processor to foresee.
+void round_row(const float* x, const float* next, int64_t cols, RoundedBlock out) {
   constexpr int64_t kLineNumbers = 64 / sizeof(float);
   for (int64_t k = 0; next != nullptr && k < cols; k += kLineNumbers) __builtin_prefetch(next + k, 0, 3);
   for (int64_t k = 0; k < cols;) {
-    if (x != nullptr && k + 4 * kActivationBlock <= cols && round_four_blocks(x + k, group, rows, at)) {
+    if (x != nullptr && k + 4 * kActivationBlock <= cols && round_four_blocks(x + k, out)) {
       k += 4 * kActivationBlock;
-      group += 4 * block_bytes;
+      out = out.after(4);
       continue;
     }
-    round_block(x != nullptr ? x + k : nullptr, {group, rows, at});
+    round_block(x != nullptr ? x + k : nullptr, out);
     k += kActivationBlock;
-    group += block_bytes;
+    out = out.after(1);
   }
 }

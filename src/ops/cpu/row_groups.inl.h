@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rounded rows of one product in their groups (activations.h), and where a tile's results go. No include guard: see
-// target.h.
+// The rounded rows of a layer input in their groups and one form (activations.h), and where a tile's results go. No
+// include guard: see target.h.
 
 struct RowGroups {
+  RowForm form = RowForm::kSum;
   int64_t count = 0;
   int64_t full_bytes = 0;  // of a group of kGroupRows
   std::byte* data = nullptr;
@@ -15,7 +16,18 @@ struct RowGroups {
     const int rest = rows - first_row(group);
     return rest < kGroupRows ? rest : kGroupRows;
   }
+  // The group's blocks from `block` on; of rows that make up a group of `size`.
   std::byte* at(int64_t group) const { return data + group * full_bytes; }
+  std::byte* at(int64_t group, int size, int64_t block) const {
+    return at(group) + block * group_block_bytes(size, has_halves(form));
+  }
+};
+// The same rows in each form that the products of a call need.
+struct RoundedInput {
+  int forms = 0;
+  RowGroups groups[kRowFormsTogether];
+
+  const RowGroups& of(DType dtype) const { return groups[forms == 1 || groups[0].form == row_form(dtype) ? 0 : 1]; }
 };
 
 // Tiles of one product that meet the same groups together.

@@ -63,6 +63,8 @@ template <WideKind kKind>
 constexpr int kProducts = (kKind == WideKind::kHalves ? 2 : 1) * 16 * kRowTile;  // integers of a block
 template <WideKind kKind>
 constexpr int kWideStep = wide_block_bytes(kKind);
+template <int kRows, WideKind kKind>
+constexpr int kBlockBytes = group_block_bytes(kRows, kKind == WideKind::kHalves);
 
 template <int kRows, WideKind kKind>
 LORALEI_INLINE void add_block(const int32_t* products, const std::byte* x, const std::byte* wide, F (&acc)[kRows]) {
@@ -110,12 +112,12 @@ constexpr int kRowsAtOnce = 3;  // of results asked for with each four blocks of
 template <int kRows, WideKind kKind, int kTurn, bool kFirst>
 LORALEI_INLINE void pipeline_step(const std::byte* x, const std::byte* wide, int32_t* products, F (&acc)[kRows]) {
   constexpr int kBefore = (kTurn + 3) % 4, kBeforeThat = (kTurn + 2) % 4;
-  x += kTurn * group_block_bytes(kRows);
+  x += kTurn * kBlockBytes<kRows, kKind>;
   wide += kTurn * kWideStep<kKind>;
   multiply_block<kKind, kTurn>(x, wide);
   if constexpr (!kFirst || kTurn >= 1) store_block<kKind, kBefore>(products + kBefore * kProducts<kKind>);
   if constexpr (!kFirst || kTurn >= 2) {
-    add_block<kRows, kKind>(products + kBeforeThat * kProducts<kKind>, x - 2 * group_block_bytes(kRows),
+    add_block<kRows, kKind>(products + kBeforeThat * kProducts<kKind>, x - 2 * kBlockBytes<kRows, kKind>,
                             wide - 2 * kWideStep<kKind>, acc);
   }
 }
@@ -141,7 +143,7 @@ template <int kRows, class Source>
 LORALEI_INLINE void matrix_product(Source source, const std::byte* wide, int64_t blocks, const std::byte* x,
                                    FetchAhead& ahead, float* sums) {
   constexpr WideKind kKind = Source::kKind;
-  constexpr int kStep = group_block_bytes(kRows), kWide = kWideStep<kKind>;
+  constexpr int kStep = kBlockBytes<kRows, kKind>, kWide = kWideStep<kKind>;
   alignas(64) int32_t products[4 * kProducts<kKind>];
   F acc[kRows];
   LORALEI_UNROLL
@@ -284,7 +286,7 @@ void multiply_matrix(const TileRun& tiles, const TileRun& next, const RowGroups&
     if (last) ahead.results = results_ahead(results, begin, end);
     for (int64_t group = begin; group < end; ++group) {
       const int size = group_size(groups, group);
-      const std::byte* const x = groups.at(group) + block * group_block_bytes(size);
+      const std::byte* const x = groups.at(group, size, block);
       for (int v = 0; v < tiles.count; ++v) {
         std::byte* const wide = scratch.wide + v * kWideTileBytes;
         float* const sums = scratch.sums_of(v, group - begin);

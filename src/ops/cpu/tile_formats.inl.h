@@ -31,7 +31,7 @@ LORALEI_INLINE I fifth_bits(I bits, int j) {
 // --- formats of 32 numbers: one scale, perhaps a minimum
 struct TileQ8_0 {
   static constexpr int kHead = 32, kHigh = 0, kQuants = 512, kLargest = kUnsignedDot ? 255 : 128;
-  static constexpr bool kMin = false, kSigned = !kUnsignedDot;
+  static constexpr bool kMin = false, kHalves = false, kSigned = !kUnsignedDot;
   static constexpr ZeroPoint kZero = kUnsignedDot ? ZeroPoint::k128 : ZeroPoint::kNone;
   static LORALEI_INLINE I word(const TileSections& at, int lane, int j) {
     const I words = load_words(at.quants, j, lane);
@@ -40,7 +40,7 @@ struct TileQ8_0 {
 };
 struct TileQ4_0 {
   static constexpr int kHead = 32, kHigh = 0, kQuants = 256, kLargest = 15;
-  static constexpr bool kMin = false, kSigned = false;
+  static constexpr bool kMin = false, kHalves = false, kSigned = false;
   static constexpr ZeroPoint kZero = ZeroPoint::k8;
   static LORALEI_INLINE I word(const TileSections& at, int lane, int j) { return nibble_word(at.quants, lane, j); }
 };
@@ -51,7 +51,7 @@ struct TileQ4_1 : TileQ4_0 {
 };
 struct TileQ5_0 {
   static constexpr int kHead = 32, kHigh = 64, kQuants = 256, kLargest = 31;
-  static constexpr bool kMin = false, kSigned = false;
+  static constexpr bool kMin = false, kHalves = false, kSigned = false;
   static constexpr ZeroPoint kZero = ZeroPoint::k16;
   static LORALEI_INLINE I word(const TileSections& at, int lane, int j) {
     return ior(nibble_word(at.quants, lane, j), fifth_bits(load_words(at.high, 0, lane), j));

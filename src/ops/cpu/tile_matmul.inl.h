@@ -13,38 +13,54 @@ int64_t run_grain(const WeightView& w) {
   return runs < 1 ? 1 : runs;
 }
 
-RowGroups make_groups(OpContext& ctx, const TileMatmulArgs& args, int64_t cols, std::byte* data) {
-  RowGroups groups;
-  groups.rows = args.rows;
-  groups.cols = cols;
-  groups.count = (args.rows + kGroupRows - 1) / kGroupRows;
-  groups.full_bytes = cols / kActivationBlock * group_block_bytes(kGroupRows);
-  groups.data = data;
-  groups.tuning = &ctx.tuning;
+// The products at the front of args whose formats need no more forms of the rows than fit; which forms: to `input`.
+size_t choose_forms(std::span<const TileProduct> products, RoundedInput& input) {
+  for (size_t i = 0; i < products.size(); ++i) {
+    const RowForm form = row_form(products[i].w.dtype);
+    int known = 0;
+    while (known < input.forms && input.groups[known].form != form) ++known;
+    if (known < input.forms) continue;
+    if (input.forms == kRowFormsTogether) return i;
+    input.groups[input.forms++].form = form;
+  }
+  return products.size();
+}
+
+// Rounds the rows in all of input's forms; data: activation_bytes() for each.
+void round_input(OpContext& ctx, const TileMatmulArgs& args, int64_t cols, std::byte* data, RoundedInput& input) {
+  for (int i = 0; i < input.forms; ++i) {
+    RowGroups& groups = input.groups[i];
+    groups.rows = args.rows;
+    groups.cols = cols;
+    groups.count = (args.rows + kGroupRows - 1) / kGroupRows;
+    groups.full_bytes = cols / kActivationBlock * group_block_bytes(kGroupRows, has_halves(groups.form));
+    groups.data = data + i * activation_bytes(args.rows, cols);
+    groups.tuning = &ctx.tuning;
+  }
   // An item is a piece of all rows of a group: rows lie so close to each other there that two threads would write to
   // the same lines.
-  const int64_t slices = (cols + kRoundSlice - 1) / kRoundSlice;
+  const int64_t slices = (cols + kRoundSlice - 1) / kRoundSlice, items_a_form = input.groups[0].count * slices;
   const auto round = [&](int64_t begin, int64_t end, int) {
     for (int64_t item = begin; item < end; ++item) {
-      const int64_t group = item / slices, first = item % slices * kRoundSlice;
+      const RowGroups& groups = input.groups[item / items_a_form];
+      const int64_t group = item % items_a_form / slices, first = item % slices * kRoundSlice;
       const int64_t count = cols - first < kRoundSlice ? cols - first : kRoundSlice;
       const int size = kGroupSizes[group_kind(groups.rows_of(group))];
-      std::byte* const out = groups.at(group) + first / kActivationBlock * group_block_bytes(size);
+      std::byte* const out = groups.at(group, size, first / kActivationBlock);
       const auto row_at = [&](int row) {
         const int64_t from = groups.first_row(group) + row;
         return from < args.rows ? args.x + from * args.x_stride + first : nullptr;
       };
       for (int row = 0; row < size; ++row)
-        round_row(row_at(row), row + 1 < size ? row_at(row + 1) : nullptr, count, size, row, out);
+        round_row(row_at(row), row + 1 < size ? row_at(row + 1) : nullptr, count, {out, size, row, groups.form});
     }
   };
-  const int64_t items = groups.count * slices;
+  const int64_t items = items_a_form * input.forms;
   if (args.rows * cols <= kRoundAlone) {
     round(0, items, 0);
   } else {
     ctx.pool->parallel_for_runs(items, 1, round);
   }
-  return groups;
 }
 
 int64_t tile_runs(int64_t tiles) { return (tiles + kTilesTogether - 1) / kTilesTogether; }
@@ -72,8 +88,8 @@ struct Stretch {
   }
 };
 // What of the runs [begin, end) lies in the first product that has any.
-Stretch first_stretch(const TileMatmulArgs& args, const RowGroups& groups, int64_t begin, int64_t end) {
-  const TileProduct* product = args.products.data();
+Stretch first_stretch(std::span<const TileProduct> products, const RoundedInput& input, int64_t begin, int64_t end) {
+  const TileProduct* product = products.data();
   int64_t tiles = tile_count(product->w);
   for (int64_t own = tile_runs(tiles); begin >= own; own = tile_runs(tiles)) {
     begin -= own;
@@ -82,41 +98,51 @@ Stretch first_stretch(const TileMatmulArgs& args, const RowGroups& groups, int64
   }
   const int64_t first = begin * kTilesTogether, last = end * kTilesTogether;
   return {product, first, (last < tiles ? last : tiles) - first,
-          few_rows(groups, product->w.dtype) ? Together::kHalves : Together::kNeighbours};
+          few_rows(input.of(product->w.dtype), product->w.dtype) ? Together::kHalves : Together::kNeighbours};
+}
+
+// Of args' products those at the front that share forms of the rows; how many.
+size_t multiply_front(OpContext& ctx, const TileMatmulArgs& args, std::span<const TileProduct> left) {
+  RoundedInput input;
+  const std::span<const TileProduct> products = left.first(choose_forms(left, input));
+  const int64_t cols = products[0].w.cols;
+  const Scratch scratch(ctx, input.forms * activation_bytes(args.rows, cols), tile_worker_bytes());
+  round_input(ctx, args, cols, scratch.shared<std::byte>(), input);
+  int64_t runs = 0;
+  for (const TileProduct& product : products) runs += tile_runs(tile_count(product.w));
+  constexpr int64_t kGroupsInCache = kRowsInCache / kGroupRows;
+  const int64_t groups = input.groups[0].count;
+  const int64_t rounds = (groups + kGroupsInCache - 1) / kGroupsInCache;
+  ctx.pool->parallel_for_runs(runs * rounds, run_grain(products[0].w), [&](int64_t begin, int64_t end, int worker) {
+    std::byte* const memory = scratch.worker<std::byte>(worker);
+    while (begin < end) {
+      const int64_t group = begin / runs * kGroupsInCache, first = begin % runs;
+      const int64_t group_end = group + kGroupsInCache < groups ? group + kGroupsInCache : groups;
+      const int64_t left_in_round = end - begin < runs - first ? end - begin : runs - first;
+      const Stretch stretch = first_stretch(products, input, first, first + left_in_round);
+      const int64_t count = stretch.runs();
+      begin += count;
+      TileRun tiles = stretch.run(0);
+      for (int64_t i = 0; i < count; ++i) {
+        TileRun next;
+        if (i + 1 < count) {
+          next = stretch.run(i + 1);
+        } else if (begin < end) {
+          next = first_stretch(products, input, begin % runs, begin % runs + 1).run(0);
+        }
+        tiles_times_groups(args, *stretch.product, tiles, next, input.of(tiles.dtype), group, group_end, memory);
+        tiles = next;
+      }
+    }
+    if (groups == 1 && !args.accumulate) end_stream();  // few rows are one group
+  });
+  return products.size();
 }
 
 void matmul_tiles(OpContext& ctx, const TileMatmulArgs& args) {
   if (args.rows <= 0 || args.products.empty()) return;
   ++ctx.op_count;
-  const int64_t cols = args.products[0].w.cols;
-  const Scratch scratch(ctx, activation_bytes(args.rows, cols), tile_worker_bytes());
-  const RowGroups groups = make_groups(ctx, args, cols, scratch.shared<std::byte>());
-  int64_t runs = 0;
-  for (const TileProduct& product : args.products) runs += tile_runs(tile_count(product.w));
-  constexpr int64_t kGroupsInCache = kRowsInCache / kGroupRows;
-  const int64_t rounds = (groups.count + kGroupsInCache - 1) / kGroupsInCache;
-  ctx.pool->parallel_for_runs(
-      runs * rounds, run_grain(args.products[0].w), [&](int64_t begin, int64_t end, int worker) {
-        std::byte* const memory = scratch.worker<std::byte>(worker);
-        while (begin < end) {
-          const int64_t group = begin / runs * kGroupsInCache, first = begin % runs;
-          const int64_t group_end = group + kGroupsInCache < groups.count ? group + kGroupsInCache : groups.count;
-          const int64_t left = end - begin < runs - first ? end - begin : runs - first;
-          const Stretch stretch = first_stretch(args, groups, first, first + left);
-          const int64_t count = stretch.runs();
-          begin += count;
-          TileRun tiles = stretch.run(0);
-          for (int64_t i = 0; i < count; ++i) {
-            TileRun next;
-            if (i + 1 < count) {
-              next = stretch.run(i + 1);
-            } else if (begin < end) {
-              next = first_stretch(args, groups, begin % runs, begin % runs + 1).run(0);
-            }
-            tiles_times_groups(args, *stretch.product, tiles, next, groups, group, group_end, memory);
-            tiles = next;
-          }
-        }
-        if (groups.count == 1 && !args.accumulate) end_stream();  // few rows are one group
-      });
+  for (std::span<const TileProduct> left = args.products; !left.empty();) {
+    left = left.subspan(multiply_front(ctx, args, left));
+  }
 }

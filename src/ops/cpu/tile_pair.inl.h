@@ -81,7 +81,7 @@ LORALEI_INLINE void pair_32_in_registers(const std::byte* first, const std::byte
     LORALEI_UNROLL
     for (int i = 0; i < kRows; ++i) acc[v / kTogether][i][v % kTogether] = zero();
   }
-  for (int64_t b = 0; b < blocks; ++b, first += kBytes, second += kBytes, x += group_block_bytes(kRows)) {
+  for (int64_t b = 0; b < blocks; ++b, first += kBytes, second += kBytes, x += group_block_bytes(kRows, Format::kHalves)) {
     prefetch_pair<Format, kBytes>(first, second, asked);
     const TileSections at[kPair] = {first_block<Format>(first), first_block<Format>(second)};
     x = as_base(x);
@@ -102,7 +102,7 @@ template <class Format, int kRows>
 LORALEI_INLINE void pair_32(const std::byte* first, const std::byte* second, const std::byte* x, int64_t blocks,
                             WeightsAsked asked, float* sums) {
   constexpr int kBytes = block_bytes<Format>(), kPass = pair_pass(kRows);
-  for (int64_t b = 0; b < blocks; ++b, first += kBytes, second += kBytes, x += group_block_bytes(kRows)) {
+  for (int64_t b = 0; b < blocks; ++b, first += kBytes, second += kBytes, x += group_block_bytes(kRows, Format::kHalves)) {
     prefetch_pair<Format, kBytes>(first, second, asked);
     const TileSections at[kPair] = {first_block<Format>(first), first_block<Format>(second)};
     x = as_base(x);
@@ -184,7 +184,7 @@ LORALEI_INLINE void pair_part(const PairHalf& half, const std::byte* x, WeightsA
 template <class Format, int kRows>
 LORALEI_INLINE void pair_256(const std::byte* first, const std::byte* second, const std::byte* x, int64_t blocks,
                              WeightsAsked asked, float* sums) {
-  constexpr int kStep = group_block_bytes(kRows);
+  constexpr int kStep = group_block_bytes(kRows, Format::kHalves);
   alignas(64) float scales[kPair * 16 * kLanes], mins[kPair * 8 * kLanes];
   for (int64_t b = 0; b < blocks; ++b, first += block_bytes<Format>(), second += block_bytes<Format>()) {
     Format::scales(first_block<Format>(first), lane_of(0), scales, mins);

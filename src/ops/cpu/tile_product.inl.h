@@ -77,7 +77,7 @@ LORALEI_INLINE void product_32(TileSections at, int lane, const std::byte* x, in
       }
     }
     step_block<Format>(at);
-    x += group_block_bytes(kRows);
+    x += group_block_bytes(kRows, Format::kHalves);
   }
   store_sums<kRows, kVectors>(acc, lane, sums);
 }
@@ -125,7 +125,7 @@ LORALEI_INLINE void product_part(const TileSections& at, int lane, const std::by
 
 template <class Format, int kRows, int kVectors>
 LORALEI_INLINE void product_256(TileSections at, int lane, const std::byte* x, int64_t blocks, float* sums) {
-  constexpr int kStep = group_block_bytes(kRows);
+  constexpr int kStep = group_block_bytes(kRows, Format::kHalves);
   F acc[kRows * kVectors];
   LORALEI_UNROLL
   for (int i = 0; i < kRows * kVectors; ++i) acc[i] = zero();

@@ -21,8 +21,8 @@ void multiply_wide(const TileRun& tiles, const TileRun& next, const RowGroups& g
     if (last) ahead.results = results_ahead(results, begin, end);
     for (int64_t group = begin; group < end; ++group) {
       const int size = group_size(groups, group);
-      wide_group(format, tiles.count, scratch.wide, count, groups.at(group) + block * group_block_bytes(size), size,
-                 ahead, scratch.sums_of(0, group - first));
+      wide_group(format, tiles.count, scratch.wide, count, groups.at(group, size, block), size, ahead,
+                 scratch.sums_of(0, group - first));
       if (last) results.write(group, scratch.sums_of(0, group - first));
     }
   }

@@ -49,7 +49,7 @@ template <class Format, int kRows>
 [[gnu::noinline]] void wide_rows(const std::byte* wide, int64_t blocks, const std::byte* group, int size,
                                  FetchAhead& ahead, float* sums) {
   FetchAhead fetches = ahead;  // in registers, whatever the barriers say
-  const int z_at = group_z_at(size, Format::kZero == ZeroPoint::kNone ? ZeroPoint::k8 : Format::kZero);
+  const int z_at = group_z_at(size, Format::kZero);
   for (int64_t b = 0; b < blocks; ++b) {
     fetches.fetch<1>();
     for (int row = 0; row < size; row += kRows) {
@@ -60,7 +60,7 @@ template <class Format, int kRows>
                                 sums + row * kRowTile);
     }
     wide = as_base(wide + wide_block_bytes(wide_kind_of<Format>()));
-    group += group_block_bytes(size);
+    group += group_block_bytes(size, Format::kHalves);
   }
   ahead = fetches;
 }

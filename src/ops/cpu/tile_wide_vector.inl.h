@@ -10,24 +10,24 @@
 struct WideRows {
   const std::byte* q = nullptr;  // int8 [rows][32]
   const std::byte* d = nullptr;  // f32 [rows]
-  const std::byte* s = nullptr;  // f32 [rows]
-  const std::byte* z = nullptr;  // int32 [rows], and for the second half z_step bytes behind
-  int64_t z_step = 0;
+  const std::byte* n = nullptr;  // s or z, and of the second half n_step bytes behind
+  int64_t n_step = 0;
   int64_t step = 0;
 };
-WideRows wide_rows(const std::byte* group, int size, int row, ZeroPoint zero) {
+LORALEI_INLINE WideRows wide_rows(const std::byte* group, int size, int row, WideKind kind) {
   WideRows rows;
   rows.q = group + row * kActivationBlock;
   rows.d = group + group_d_at(size) + 4 * row;
-  rows.s = group + group_s_at(size) + 4 * row;
-  rows.z = group + group_z_at(size, zero == ZeroPoint::kNone ? ZeroPoint::k8 : zero) + 4 * row;
-  rows.z_step = 4 * size;
-  rows.step = group_block_bytes(size);
+  rows.n = group + group_s_at(size) + 4 * row;
+  rows.n_step = 4 * size;
+  rows.step = group_block_bytes(size, kind == WideKind::kHalves);
   return rows;
 }
-// sums [kTiles][kGroupRows][16] (from the first of these rows on) += the blocks' products.
+// sums [kTiles][kGroupRows][16] (from row `row` of the group on) += the blocks' products with kRows rows.
 template <WideKind kKind, class Weights, int kRows, int kTiles>
-void wide_product(const std::byte* wide, int64_t blocks, WideRows x, FetchAhead& ahead, float* sums) {
+void wide_product(const std::byte* wide, int64_t blocks, const std::byte* group, int size, int row, FetchAhead& ahead,
+                  float* sums) {
+  WideRows x = wide_rows(group, size, row, kKind);
   constexpr bool kHalves = kKind == WideKind::kHalves;
   F acc[kRows][kTiles];
   LORALEI_UNROLL
@@ -39,10 +39,10 @@ void wide_product(const std::byte* wide, int64_t blocks, WideRows x, FetchAhead&
     ahead.fetch<1>();
     I dots[kRows][kTiles], high[kRows][kTiles];
     if constexpr (kHalves) {
-      wide_dots<Weights, 0, 4>(wide, x.q, x.z, dots);
-      wide_dots<Weights, 4, 4>(wide, x.q, x.z + x.z_step, high);
+      wide_dots<Weights, 0, 4>(wide, x.q, x.n, dots);
+      wide_dots<Weights, 4, 4>(wide, x.q, x.n + x.n_step, high);
     } else {
-      wide_dots<Weights, 0, 8>(wide, x.q, kKind == WideKind::kPlain ? x.z : nullptr, dots);
+      wide_dots<Weights, 0, 8>(wide, x.q, kKind == WideKind::kPlain ? x.n : nullptr, dots);
     }
     F first[kTiles], second[kTiles];
     LORALEI_UNROLL
@@ -57,15 +57,14 @@ void wide_product(const std::byte* wide, int64_t blocks, WideRows x, FetchAhead&
       for (int v = 0; v < kTiles; ++v) {
         F& total = acc[i][v];
         total = fma(to_float(dots[i][v]), times_broadcast(first[v], x.d + 4 * i), total);
-        if constexpr (kKind == WideKind::kMin) total = plus_times_broadcast(total, second[v], x.s + 4 * i);
+        if constexpr (kKind == WideKind::kMin) total = plus_times_broadcast(total, second[v], x.n + 4 * i);
         if constexpr (kHalves) total = fma(to_float(high[i][v]), times_broadcast(second[v], x.d + 4 * i), total);
       }
     }
     wide += wide_block_bytes(kKind);
     x.q += x.step;
     x.d += x.step;
-    x.s += x.step;
-    x.z += x.step;
+    x.n += x.step;
   }
   LORALEI_UNROLL
   for (int i = 0; i < kRows; ++i) {
@@ -83,16 +82,15 @@ constexpr int wide_pass(WideKind kind, int size) {
 int64_t wide_fetches(WideKind kind, int size, int64_t blocks) { return size / wide_pass(kind, size) * blocks; }
 
 template <WideKind kKind, class Weights, int kTiles>
-void wide_group_of(const std::byte* wide, int64_t blocks, const std::byte* group, int size, ZeroPoint zero,
-                   FetchAhead& ahead, float* sums) {
+void wide_group_of(const std::byte* wide, int64_t blocks, const std::byte* group, int size, FetchAhead& ahead,
+                   float* sums) {
   constexpr int kMost = wide_pass(kKind, 8), kFew = wide_pass(kKind, 6);
   const int pass = wide_pass(kKind, size);
   for (int row = 0; row < size; row += pass, sums += pass * kRowTile) {
-    const WideRows rows = wide_rows(group, size, row, zero);
     if (pass == kMost) {
-      wide_product<kKind, Weights, kMost, kTiles>(wide, blocks, rows, ahead, sums);
+      wide_product<kKind, Weights, kMost, kTiles>(wide, blocks, group, size, row, ahead, sums);
     } else {
-      wide_product<kKind, Weights, kFew, kTiles>(wide, blocks, rows, ahead, sums);
+      wide_product<kKind, Weights, kFew, kTiles>(wide, blocks, group, size, row, ahead, sums);
     }
   }
 }
@@ -102,9 +100,9 @@ void wide_group_tiles(int tiles, const std::byte* wide, int64_t blocks, const st
   constexpr WideKind kKind = wide_kind_of<Format>();
   using Weights = WideWeights<Format>;
   if (tiles == 2) {
-    wide_group_of<kKind, Weights, 2>(wide, blocks, group, size, Format::kZero, ahead, sums);
+    wide_group_of<kKind, Weights, 2>(wide, blocks, group, size, ahead, sums);
   } else {
-    wide_group_of<kKind, Weights, 1>(wide, blocks, group, size, Format::kZero, ahead, sums);
+    wide_group_of<kKind, Weights, 1>(wide, blocks, group, size, ahead, sums);
   }
 }
 // Adds the products of `blocks` wide blocks of one or two tiles with a group of `size` rows to sums [tiles][kWideSums].

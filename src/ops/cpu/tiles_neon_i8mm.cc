@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "ops/cpu/activations.h"
 #include "ops/cpu/scratch.h"
