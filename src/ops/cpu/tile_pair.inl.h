@@ -81,7 +81,8 @@ LORALEI_INLINE void pair_32_in_registers(const std::byte* first, const std::byte
     LORALEI_UNROLL
     for (int i = 0; i < kRows; ++i) acc[v / kTogether][i][v % kTogether] = zero();
   }
-  for (int64_t b = 0; b < blocks; ++b, first += kBytes, second += kBytes, x += group_block_bytes(kRows, Format::kHalves)) {
+  for (int64_t b = 0; b < blocks;
+       ++b, first += kBytes, second += kBytes, x += group_block_bytes(kRows, Format::kHalves)) {
     prefetch_pair<Format, kBytes>(first, second, asked);
     const TileSections at[kPair] = {first_block<Format>(first), first_block<Format>(second)};
     x = as_base(x);
@@ -102,7 +103,8 @@ template <class Format, int kRows>
 LORALEI_INLINE void pair_32(const std::byte* first, const std::byte* second, const std::byte* x, int64_t blocks,
                             WeightsAsked asked, float* sums) {
   constexpr int kBytes = block_bytes<Format>(), kPass = pair_pass(kRows);
-  for (int64_t b = 0; b < blocks; ++b, first += kBytes, second += kBytes, x += group_block_bytes(kRows, Format::kHalves)) {
+  for (int64_t b = 0; b < blocks;
+       ++b, first += kBytes, second += kBytes, x += group_block_bytes(kRows, Format::kHalves)) {
     prefetch_pair<Format, kBytes>(first, second, asked);
     const TileSections at[kPair] = {first_block<Format>(first), first_block<Format>(second)};
     x = as_base(x);
