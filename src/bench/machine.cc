@@ -61,6 +61,7 @@ Status measure_cpu(int threads, int rounds, BenchReport& report) {
     if (const double amx = probe_amx_int8_gop_s(pool, clock); amx > 0)
       samples.add("machine.amx_int8_gop_s" + suffix, "Gop/s", amx);
     samples.add("machine.wake_us" + suffix, "us", probe_wake_us(pool, clock));
+    if (threads > 1) samples.add("machine.line_ns" + suffix, "ns", probe_line_ns(pool, clock));
   }
   samples.report(report);
   return {};

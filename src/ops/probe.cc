@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -477,6 +478,30 @@ double probe_wake_us(ThreadPool& pool, const Clock& clock) {
   }
   std::nth_element(times_us.begin(), times_us.begin() + kRounds / 2, times_us.end());
   return times_us[kRounds / 2];
+}
+
+double probe_line_ns(ThreadPool& pool, const Clock& clock) {
+  if (pool.threads() < 2) return 0;
+  constexpr int kRounds = 5, kPasses = 4000, kTimedFrom = 1000;  // even
+  constexpr int kPatience = 1 << 14;  // looks at the line before the core is given up to whoever needs it
+  double best_ns = std::numeric_limits<double>::max();
+  for (int round = 0; round < kRounds; ++round) {
+    alignas(64) std::atomic<int> passes{0};
+    double start_s = 0, end_s = 0;  // of player 0
+    // Player 0 makes every even pass, player 1 every odd one. Each waits for the other, so they are different threads.
+    pool.parallel_for(2, 1, [&](int64_t player, int64_t, int) {
+      for (int pass = static_cast<int>(player); pass < kPasses; pass += 2) {
+        for (int looks = 0; passes.load(std::memory_order_acquire) != pass; ++looks) {
+          if (looks % kPatience == kPatience - 1) std::this_thread::yield();
+        }
+        if (pass == kTimedFrom) start_s = clock.now_s();
+        if (pass == kPasses - 2) end_s = clock.now_s();
+        passes.store(pass + 1, std::memory_order_release);
+      }
+    });
+    best_ns = std::min(best_ns, (end_s - start_s) / (kPasses - 2 - kTimedFrom) * 1e9);
+  }
+  return best_ns;
 }
 
 }  // namespace loralei

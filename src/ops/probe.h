@@ -59,4 +59,9 @@ double probe_amx_int8_gop_s(ThreadPool& pool, const Clock& clock, int rounds = 5
 // Microseconds from handing a job to a sleeping pool until every thread has run a part of it: median of many.
 double probe_wake_us(ThreadPool& pool, const Clock& clock);
 
+// Nanoseconds from one thread's writing of a cache line until another one, which waits for it, has seen it: some 30
+// where both cores share a last-level cache, 100 and more where they do not. On a shared host this changes while one
+// measures, and much changes with it. 0 with one thread.
+double probe_line_ns(ThreadPool& pool, const Clock& clock);
+
 }  // namespace loralei

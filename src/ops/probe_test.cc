@@ -24,6 +24,7 @@ TEST(Probe, MeasuresSomethingOnEveryMachine) {
   EXPECT_EQ(probe_bf16_gflop_s(pool, clock, 1) > 0.0, host_isa().avx512_bf16);
   EXPECT_EQ(probe_amx_int8_gop_s(pool, clock, 1) > 0.0, request_amx());
   EXPECT_GT(probe_wake_us(pool, clock), 0.0);
+  EXPECT_EQ(probe_line_ns(pool, clock) > 0.0, pool.threads() > 1);
 }
 
 TEST(Probe, BitsMatterOnlyWhereBytesAreMultipliedInPairs) {

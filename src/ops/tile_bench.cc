@@ -2,13 +2,15 @@
 // tile_bench [format] [tables] [rounds] [rows] [threads] [ahead], lists separated by commas: the products of one step
 // of a 1.1B Llama without its head, by rows and threads, as a fraction of what memory and arithmetic allow (integer dot
 // products, for plain weights f32 multiply-adds); with `ahead`, asking for weights so many bytes early (TileTuning), in
-// turn: 3584, 3584@2 for the second-level cache, 0 not at all (plain weights: asked for or not). Built with
-// LORALEI_BENCHES=ON. Layers have weights of their own, so that none is still in a cache when it comes again (unless a
-// cache holds them all).
+// turn: 3584, 3584@2 for the second-level cache, 0 not at all (plain weights: asked for or not). The time a line takes
+// from thread to thread (ops/probe.h) tells on a shared host where its cores lie: compare only what was measured alike.
+// Built with LORALEI_BENCHES=ON. Layers have weights of their own, so that none is still in a cache when it comes again
+// (unless a cache holds them all).
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -132,7 +134,9 @@ double step_s(const OpTable& table, OpContext& ctx, const Clock& clock, Weights&
 }
 
 int run(int argc, char** argv) {
-  const DType dtype = parse_dtype(argc > 1 ? argv[1] : "q8_0").value_or(DType::kQ8_0);
+  const std::optional<DType> known = parse_dtype(argc > 1 ? argv[1] : "q8_0");
+  if (!known) return std::fprintf(stderr, "%s is no format of weights.\n", argv[1]), 1;
+  const DType dtype = *known;
   std::vector<const OpTable*> tables;
   for (const std::string& name : list_of(argc > 2 && argv[2][0] != 0 ? argv[2] : "avx2")) {
     const auto table = select_op_table(name);
@@ -189,8 +193,9 @@ int run(int argc, char** argv) {
       }
       const double bytes_s = static_cast<double>(weights.memory.size_bytes()) / read_gb_s * 1e-9;
       const double ops_s = 2 * weights.numbers * rows / gop_s * 1e-9;
-      std::printf("%d thread(s) %5.1f GB/s %6.0f Gop/s  %3d rows, bound %7.2f ms (%s):", threads, read_gb_s, gop_s,
-                  rows, std::max(bytes_s, ops_s) * 1e3, bytes_s > ops_s ? "bytes" : "operations");
+      std::printf("%d thread(s) %5.1f GB/s %6.0f Gop/s line %3.0f ns  %3d rows, bound %7.2f ms (%s):", threads,
+                  read_gb_s, gop_s, probe_line_ns(pool, clock), rows, std::max(bytes_s, ops_s) * 1e3,
+                  bytes_s > ops_s ? "bytes" : "operations");
       for (size_t i = 0; i < seconds.size(); ++i) {
         std::sort(seconds[i].begin(), seconds[i].end());
         const double median_s = seconds[i][seconds[i].size() / 2];
