@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <cstring>
 
+#include "ops/cpu/activations.h"
+#include "ops/cpu/scratch.h"
 #include "ops/op_test_util.h"
 #include "ops/ref/ref_table.h"
 #include "tensor/tile_layout.h"
@@ -237,7 +240,8 @@ TEST_P(TileMatmul, TheMeasuredChoiceDoesNotShow) {
 }
 
 // Results lie in lines of their own, as in the model: few rows write them past the caches. Formats that want the rows
-// in three forms are more than one call holds at a time (ops/cpu/activations.h).
+// in three forms are more than are written out together, and the least scratch has room for one
+// (ops/cpu/activations.h).
 TEST_P(TileMatmul, ProjectionsShareOneInput) {
   Prng prng(304);
   const int32_t in = 256, rows_max = 21;
@@ -250,19 +254,26 @@ TEST_P(TileMatmul, ProjectionsShareOneInput) {
     for (const TiledWeights* weights : {&q, &k, &v, &gate}) {
       const int64_t stride = (weights->view.rows + kRowTile - 1) / kRowTile * kRowTile;
       y.push_back(HostBuffer::allocate(rows * stride * 4, PageSize::kSmall).value());
-      std::memset(y.back().data(), 0xFF, static_cast<size_t>(y.back().size_bytes()));
       products.push_back({weights->view, nullptr, reinterpret_cast<float*>(y.back().data()), stride});
     }
-    TestContext& context = fresh_context(table(), 3);
-    table().matmul_tiles(context.ctx, {.x = x.data(), .x_stride = in, .rows = rows, .products = products});
-    EXPECT_EQ(context.ctx.op_count, 1u);
-    for (const TileProduct& product : products) {
-      std::vector<float> got;
-      for (int32_t row = 0; row < rows; ++row) {
-        const float* const from = product.y + row * product.y_stride;
-        got.insert(got.end(), from, from + product.w.rows);
+    for (const bool room_for_forms : {true, false}) {
+      TestContext& context = fresh_context(table(), 3);
+      const std::span<std::byte> scratch = context.ctx.scratch;
+      const auto least = static_cast<size_t>(scratch_bytes(activation_bytes(rows, in), tile_worker_bytes(), 3));
+      if (!room_for_forms) context.ctx.scratch = scratch.first(std::min(least, scratch.size()));  // ref has none
+      for (const HostBuffer& results : y) std::memset(results.data(), 0xFF, static_cast<size_t>(results.size_bytes()));
+      table().matmul_tiles(context.ctx, {.x = x.data(), .x_stride = in, .rows = rows, .products = products});
+      context.ctx.scratch = scratch;
+      EXPECT_EQ(context.ctx.op_count, 1u);
+      for (const TileProduct& product : products) {
+        std::vector<float> got;
+        for (int32_t row = 0; row < rows; ++row) {
+          const float* const from = product.y + row * product.y_stride;
+          got.insert(got.end(), from, from + product.w.rows);
+        }
+        EXPECT_TRUE(same_bits(got, run(ref_op_table(), 1, product.w, x, rows)))
+            << rows << " rows of " << product.w.rows << (room_for_forms ? "" : ", form after form");
       }
-      EXPECT_TRUE(same_bits(got, run(ref_op_table(), 1, product.w, x, rows))) << rows << " rows of " << product.w.rows;
     }
   }
 }

@@ -40,8 +40,11 @@ constexpr int zero_value(ZeroPoint zero) {
   return 0;
 }
 
+// Which of them a format wants.
 enum class RowForm { kSum, kZero8, kZero16, kZero128, kHalvesZero32 };
-constexpr int kRowFormsTogether = 2;  // that a call may need; one that needs more is several
+// Forms that are written out together, at most, where the scratch has room for both; one always fits. Products that
+// need more follow in a turn of their own. The widest inputs of a model mostly belong to one matrix, so both fit.
+constexpr int kRowFormsTogether = 2;
 
 constexpr RowForm row_form(DType dtype) {
   switch (dtype) {

@@ -16,8 +16,8 @@ struct RowGroups {
     const int rest = rows - first_row(group);
     return rest < kGroupRows ? rest : kGroupRows;
   }
-  // The group's blocks from `block` on; of rows that make up a group of `size`.
   std::byte* at(int64_t group) const { return data + group * full_bytes; }
+  // The group's blocks from `block` on; `size` is the group's (kGroupSizes).
   std::byte* at(int64_t group, int size, int64_t block) const {
     return at(group) + block * group_block_bytes(size, has_halves(form));
   }

@@ -15,8 +15,7 @@ int64_t cpu_scratch_bytes(const OpLimits& limits) {
                                    attention.slot_bytes * (attention_split_slots(limits.threads) + 1);
   return std::max({scratch_bytes(lane_input_bytes(std::min<int64_t>(limits.rows_max, kLanePartRows), limits.in_max),
                                  lane_worker_bytes(limits.in_max), threads),
-                   scratch_bytes(kRowFormsTogether * activation_bytes(limits.rows_max, limits.in_max),
-                                 tile_worker_bytes(), threads),
+                   scratch_bytes(activation_bytes(limits.rows_max, limits.in_max), tile_worker_bytes(), threads),
                    lora_shared_bytes(limits.rank_max) + lora_worker_bytes() * threads,
                    scratch_bytes(attention_shared, attention.worker_bytes, threads)});
 }

@@ -13,14 +13,14 @@ int64_t run_grain(const WeightView& w) {
   return runs < 1 ? 1 : runs;
 }
 
-// The products at the front of args whose formats need no more forms of the rows than fit; which forms: to `input`.
-size_t choose_forms(std::span<const TileProduct> products, RoundedInput& input) {
+// How many of the products at the front need no more than `most` forms of the rows; which forms: to `input`.
+size_t choose_forms(std::span<const TileProduct> products, int most, RoundedInput& input) {
   for (size_t i = 0; i < products.size(); ++i) {
     const RowForm form = row_form(products[i].w.dtype);
     int known = 0;
     while (known < input.forms && input.groups[known].form != form) ++known;
     if (known < input.forms) continue;
-    if (input.forms == kRowFormsTogether) return i;
+    if (input.forms == most) return i;
     input.groups[input.forms++].form = form;
   }
   return products.size();
@@ -101,12 +101,20 @@ Stretch first_stretch(std::span<const TileProduct> products, const RoundedInput&
           few_rows(input.of(product->w.dtype), product->w.dtype) ? Together::kHalves : Together::kNeighbours};
 }
 
-// Of args' products those at the front that share forms of the rows; how many.
+// How many forms of an input of so many bytes the scratch holds: at least one (cpu_scratch_bytes).
+int forms_that_fit(const OpContext& ctx, int64_t form_bytes) {
+  int forms = kRowFormsTogether;
+  const auto fits = static_cast<int64_t>(ctx.scratch.size());
+  while (forms > 1 && scratch_bytes(forms * form_bytes, tile_worker_bytes(), ctx.pool->threads()) > fits) --forms;
+  return forms;
+}
+
+// Multiplies those of the products left that come first and find their forms of the rows together; returns how many.
 size_t multiply_front(OpContext& ctx, const TileMatmulArgs& args, std::span<const TileProduct> left) {
   RoundedInput input;
-  const std::span<const TileProduct> products = left.first(choose_forms(left, input));
-  const int64_t cols = products[0].w.cols;
-  const Scratch scratch(ctx, input.forms * activation_bytes(args.rows, cols), tile_worker_bytes());
+  const int64_t cols = left[0].w.cols, form_bytes = activation_bytes(args.rows, cols);
+  const std::span<const TileProduct> products = left.first(choose_forms(left, forms_that_fit(ctx, form_bytes), input));
+  const Scratch scratch(ctx, input.forms * form_bytes, tile_worker_bytes());
   round_input(ctx, args, cols, scratch.shared<std::byte>(), input);
   int64_t runs = 0;
   for (const TileProduct& product : products) runs += tile_runs(tile_count(product.w));
