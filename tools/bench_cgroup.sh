@@ -95,7 +95,13 @@ confined() {
   local limit_file=memory.max
   [ $version = 2 ] || limit_file=memory.limit_in_bytes
   echo "$limit" >"$group/$limit_file" || fail "the group's memory cannot be limited."
-  if [ -e "$group/memory.swap.max" ]; then echo 0 >"$group/memory.swap.max" || fail "the group's swap cannot be forbidden."; fi
+  local no_swap=memory.swap.max swap_bytes=0
+  [ $version = 2 ] || no_swap=memory.memsw.limit_in_bytes swap_bytes=$limit # memory and swap together
+  if [ -e "$group/$no_swap" ]; then
+    echo "$swap_bytes" >"$group/$no_swap" || fail "the group's swap cannot be forbidden."
+  elif [ "$(wc -l </proc/swaps)" -gt 1 ]; then
+    fail "the kernel does not limit a group's swap; switch swap off (swapoff -a)."
+  fi
   bash -c 'echo $$ >"$1/cgroup.procs" && shift && exec "$@"' _ "$group" "$@" >"$work/server.log" 2>&1 &
   server=$!
   for _ in $(seq 1200); do

@@ -42,10 +42,6 @@ struct Storage {
   }
 };
 
-bool ends_with(std::string_view text, std::string_view suffix) {
-  return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
-}
-
 // Index of the first number that is NaN or infinite, or -1. Plain formats only.
 int64_t first_not_finite(DType dtype, const std::byte* bytes, int64_t count) {
   const uint16_t mask = dtype == DType::kF16 ? 0x7c00 : 0x7f80;
@@ -283,7 +279,7 @@ Result<Paths> adapter_paths(const FileSystem& files, const std::string& path) {
       TRY(files.check_visible(path));
       return not_found(path + ": does not exist");
     case PathKind::kFile:
-      if (ends_with(path, ".gguf")) return Paths{"", path};
+      if (path.ends_with(".gguf")) return Paths{"", path};
       return invalid_argument(path +
                               ": is not an adapter; name a PEFT directory (with adapter_config.json) or a .gguf file");
     case PathKind::kDirectory:

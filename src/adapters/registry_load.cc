@@ -16,7 +16,7 @@ constexpr int64_t kSlackBytes = 64 * kKiB;  // tables and names beside the tenso
 
 Error not_fitting(const std::string& bytes, int64_t limit_bytes) {
   return too_large("it needs " + bytes + " of memory, but adapters can have at most " + format_bytes(limit_bytes) +
-                   " beside those that are pinned; give adapters more memory");
+                   " beside those that are pinned; give adapters more memory (--adapter-memory)");
 }
 
 // What the file says or lacks stays so while its stamp does; what the system refused may go well the next time.
@@ -205,7 +205,7 @@ Status AdapterRegistry::fit_together(std::span<const std::string> names) const {
   if (bytes <= room) return {};
   return too_large("the adapters " + list + " need at least " + format_bytes(bytes) +
                    " of memory together, but adapters can have at most " + format_bytes(room) +
-                   " beside those that are pinned; give adapters more memory or add up fewer");
+                   " beside those that are pinned; give adapters more memory (--adapter-memory) or add up fewer");
 }
 
 template <typename MayGo>

@@ -20,6 +20,7 @@
 #include "ops/probe.h"
 #include "sys/cpu.h"
 #include "sys/file.h"
+#include "weights/read_units.h"
 #include "weights/tensor_reader.h"
 
 namespace loralei {
@@ -139,29 +140,17 @@ std::optional<std::string> peft_folder(const FileSystem& files, const std::strin
 struct BiasReader {
   const BaseModelFile& file;
   TensorReader reader;
-  std::map<std::string, std::vector<float>> read;
+  std::map<std::string, std::vector<float>> read;  // empty where it could not be read
 
   const float* get(int layer, Module module) {
-    static constexpr const char* kPaths[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-                                             "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
-                                             "mlp.down_proj"};
     if (static_cast<int>(module) >= kLayerModules) return nullptr;
-    const std::string name = "model.layers." + std::to_string(layer) + "." + kPaths[static_cast<int>(module)] + ".bias";
+    const std::string name =
+        "model.layers." + std::to_string(layer) + "." + kLayerMatrices[static_cast<size_t>(module)] + ".bias";
     const TensorInfo* info = file.index.find(name);
     if (info == nullptr || info->shape.size() != 1) return nullptr;
-    std::vector<float>& values = read[name];
-    if (!values.empty()) return values.data();
-    values.resize(static_cast<size_t>(info->shape[0]));
-    const bool permuted = reader.permuted_heads(name) > 0;
-    TensorTarget target;
-    target.permuted_heads = reader.permuted_heads(name);
-    target.rows = permuted ? info->shape[0] : 1;
-    target.cols = permuted ? 1 : info->shape[0];
-    target.source_row_bytes = row_bytes(info->dtype, target.cols);
-    std::vector<std::byte> buffer;
-    const bool done =
-        reader.read_rows(*info, target, 0, target.rows, reinterpret_cast<std::byte*>(values.data()), buffer).ok();
-    return done ? values.data() : nullptr;
+    const auto [place, is_new] = read.try_emplace(name);
+    if (is_new && !read_vector(reader, *info, place->second).ok()) place->second.clear();
+    return place->second.empty() ? nullptr : place->second.data();
   }
 };
 
@@ -198,9 +187,7 @@ Status show_streaming(const std::string& path, const std::string& budget, const 
   EngineHostOptions options;
   options.model_path = path;
   options.cache_dir = default_cache_dir();
-  const auto bytes = parse_bytes(budget);
-  if (!bytes.ok()) return Error(bytes.error()).with_context("--memory-budget");
-  options.engine.memory_budget_bytes = *bytes;
+  TRY(parse_size("--memory-budget", budget, options.engine.memory_budget_bytes));
   TRY_ASSIGN(options.residency.policy, parse_residency_policy(residency));
   TRY_ASSIGN(const StreamForecast forecast, forecast_streaming(options));
   std::printf("%s", forecast.text.c_str());
@@ -248,11 +235,13 @@ void add_inspect_command(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<InspectFlags>();
   command->add_option("path", flags->path, "Hugging Face directory, GGUF file or adapter")->required();
   command->add_option("--base", flags->base, "the model the adapter is to be applied to");
-  command->add_option("--memory-budget", flags->memory_budget,
-                      "what of the model stays in memory and what is streamed under this many bytes, e.g. 2GiB");
+  CLI::Option* const budget =
+      command->add_option("--memory-budget", flags->memory_budget,
+                          "what of the model stays in memory and what is streamed under this many bytes, e.g. 2GiB");
   command
       ->add_option("--residency", flags->residency, "policy: balanced, flex, layer-order, attn-first, ffn-first, none")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs(budget);
   command->callback([flags, &exit_code] {
     const Status status = inspect(*flags);
     if (status.ok()) return;

@@ -23,8 +23,13 @@ std::string inspect(std::vector<std::string> words) {
   std::reverse(words.begin(), words.end());
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
-  app.parse(words);
-  return testing::internal::GetCapturedStdout() + testing::internal::GetCapturedStderr();
+  std::string refusal;  // the parser's
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError& error) {
+    refusal = error.get_name();
+  }
+  return testing::internal::GetCapturedStdout() + testing::internal::GetCapturedStderr() + refusal;
 }
 bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -36,6 +41,8 @@ TEST(Inspect, AFileOfAnAdapterStandsForItsFolder) {
 }
 
 TEST(Inspect, ABudgetIsForModels) {
+  EXPECT_TRUE(holds(inspect({"/no/such/model", "--memory-budget", "0.5"}), "less than a byte"));
+  EXPECT_EQ(inspect({"/no/such/model", "--residency", "flex"}), "RequiresError");
   EXPECT_TRUE(holds(inspect({kAdapter, "--memory-budget", "1GiB"}), "says nothing about an adapter"));
   EXPECT_TRUE(holds(inspect({"/no/such/model", "--memory-budget", "much"}), "--memory-budget: "));
 }

@@ -11,14 +11,6 @@
 namespace loralei {
 namespace {
 
-Status parse_size(const std::string& flag, const std::string& text, int64_t& bytes) {
-  if (text.empty()) return {};
-  auto parsed = parse_bytes(text);
-  if (!parsed.ok()) return std::move(parsed).error().with_context(flag);
-  bytes = *parsed;
-  return {};
-}
-
 // The parser's own set_config() reads the outermost command's file only.
 void read_config(CLI::App& command, const std::string& path) {
   CLI::ConfigTOML toml;
@@ -41,6 +33,27 @@ void read_config(CLI::App& command, const std::string& path) {
 }
 
 }  // namespace
+
+Status parse_size(const std::string& flag, const std::string& text, int64_t& bytes) {
+  if (text.empty()) return {};
+  auto parsed = parse_bytes(text);
+  if (!parsed.ok()) return std::move(parsed).error().with_context(flag);
+  if (*parsed == 0)
+    return invalid_argument(flag + " " + text + " is less than a byte; give a unit (2GiB, 512MiB), or leave it out.");
+  bytes = *parsed;
+  return {};
+}
+
+Status parse_weight_quant(const std::string& text, std::optional<DType>& quantise) {
+  if (text.empty()) return {};
+  const auto dtype = parse_dtype(text);
+  if (!dtype || (*dtype != DType::kQ8_0 && *dtype != DType::kQ4_0)) {
+    return invalid_argument("--quant is q8_0 or q4_0, not '" + text +
+                            "'; other formats come ready-made as GGUF files.");
+  }
+  quantise = *dtype;
+  return {};
+}
 
 CLI::Option* add_config_option(CLI::App& command) {
   return command.add_option_function<std::string>(
@@ -223,6 +236,8 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
         "--gpu-memory-utilization says nothing here: the cores compute (--device cuda:N would use a GPU); host memory "
         "is limited with --memory-budget.");
   }
+  if (flags.gpu.enforce_eager && !options.device)
+    options.notes.push_back("--enforce-eager says nothing here: the cores compute, and nothing is recorded for them.");
   TRY_ASSIGN(options.stream_shrink, parse_stream_shrink(flags.stream_shrink));
   if (options.cache_dir.empty()) options.cache_dir = default_cache_dir();
   TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, options.engine.kv_cache_bytes));
@@ -233,14 +248,7 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
         "--host-adapter-memory says nothing here: the cores compute, and adapters have host memory alone "
         "(--adapter-memory).");
   }
-  if (!flags.quant.empty()) {
-    const auto dtype = parse_dtype(flags.quant);
-    if (!dtype || (*dtype != DType::kQ8_0 && *dtype != DType::kQ4_0)) {
-      return invalid_argument("--quant is q8_0 or q4_0, not '" + flags.quant +
-                              "'; other formats come ready-made as GGUF files.");
-    }
-    options.quantise = *dtype;
-  }
+  TRY(parse_weight_quant(flags.quant, options.quantise));
   if (!flags.adapter_quant.empty() && flags.adapter_quant != "none") {
     if (flags.adapter_quant != "int8") {
       return invalid_argument("--adapter-quant is int8 or none, not '" + flags.adapter_quant +

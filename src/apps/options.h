@@ -49,6 +49,10 @@ struct Connections {
 inline constexpr int kOtherDescriptors = 192;  // the model's and adapters' files, refusals, the process's own
 Connections connections_possible(int64_t wanted, int64_t descriptors);
 
+// What a size option says ("2GiB"): nothing where it was not given, refused where it is no size or none at all.
+Status parse_size(const std::string& flag, const std::string& text, int64_t& bytes);
+// --quant q8_0|q4_0: the formats that are made on load.
+Status parse_weight_quant(const std::string& text, std::optional<DType>& quantise);
 // --stream-shrink auto|on|off, to be read with parse_stream_shrink.
 CLI::Option* add_stream_shrink_option(CLI::App& command, std::string& stream_shrink);
 // --cache-dir: where a packed model goes that cannot lie beside its source.

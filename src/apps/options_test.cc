@@ -81,6 +81,7 @@ TEST(Options, GraphsAreUsedUnlessRefused) {
   EXPECT_FALSE(parse({})->gpu.enforce_eager);
   EXPECT_TRUE(parse({"--device", "cpu", "--enforce-eager"})->gpu.enforce_eager);
   EXPECT_EQ(refusal({"--enforce-eager"}), "");
+  EXPECT_EQ(finish_engine_options(*parse({"--enforce-eager"}))->notes.size(), 1u);
 }
 
 TEST(Options, AShareOfAGpuIsCheckedAndNotSilentWithoutOne) {
@@ -122,6 +123,10 @@ TEST(Options, RefusalsNameTheFlag) {
   EXPECT_NE(refusal({"--stream-shrink", "maybe"}).find("--stream-shrink"), std::string::npos);
   EXPECT_NE(refusal({"--kv-cache-dtype", "q4_0"}).find("--kv-cache-dtype"), std::string::npos);
   EXPECT_NE(refusal({"--memory-budget", "many"}).find("--memory-budget"), std::string::npos);
+  for (const char* flag : {"--memory-budget", "--kv-cache-memory", "--adapter-memory", "--prefetch-window"}) {
+    for (const char* size : {"0", "0.5", "0GiB"})
+      EXPECT_NE(refusal({flag, size}).find(std::string(flag) + " " + size), std::string::npos) << flag << size;
+  }
   EXPECT_EQ(refusal({"--activations", "int4"}), "refused by the parser");
   for (const char* device : {"gpu", "cuda:", "cuda:-1", "cuda:1x", "CPU", ""})
     EXPECT_NE(refusal({"--device", device}).find("--device is auto, cpu or cuda:N"), std::string::npos) << device;

@@ -27,11 +27,7 @@ Status pack(const PackFlags& flags) {
   TRY_ASSIGN(const BaseModelFile model, open_base_model(flags.model));
   WeightOptions options;
   options.threads = flags.threads > 0 ? flags.threads : std::max(1, usable_cpus());
-  if (!flags.quant.empty()) {
-    const auto dtype = parse_dtype(flags.quant);
-    if (!dtype) return invalid_argument("--quant is q8_0 or q4_0, not '" + flags.quant + "'.");
-    options.quantise = *dtype;
-  }
+  TRY(parse_weight_quant(flags.quant, options.quantise));
   TRY_ASSIGN(options.shrink, parse_stream_shrink(flags.stream_shrink));
   ConsoleLog log(ConsoleLog::Options{});
   ProgressPrinter progress("packing", log);
@@ -62,7 +58,8 @@ void add_pack_command(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<PackFlags>();
   command->add_option("model,-m,--model", flags->model, "Hugging Face directory or GGUF file")->required();
   command->add_option("--quant", flags->quant, "as serve --quant: re-encode weights as q8_0 or q4_0");
-  command->add_option("-o,--output", flags->output, "where to (default: beside the model, where serve looks for it)");
+  command->add_option("-o,--output", flags->output,
+                      "a file to be copied to where serve will look for it (default: there, beside the model)");
   command->add_option("--cache-dir", flags->cache_dir, "lay it out in this folder, as serve --cache-dir");
   add_stream_shrink_option(*command, flags->stream_shrink);
   command->add_option("-t,--threads", flags->threads, "threads (default: the cores of this process)")

@@ -6,9 +6,11 @@
 
 #include "apps/adapter_flags.h"
 #include "apps/console_log.h"
+#include "apps/foreign_options.h"
 #include "apps/options.h"
 #include "apps/progress.h"
 #include "apps/text_loading.h"
+#include "serve/plan.h"
 #include "sys/file.h"
 #include "text/stream_decoder.h"
 
@@ -20,6 +22,7 @@ constexpr int64_t kWaitNs = 1'000'000'000;
 struct RunFlags {
   EngineFlags engine;
   std::string adapter, prompt, system, chat_template;
+  std::vector<std::string> notes;  // of options that change nothing
   bool raw = false;
   int max_tokens = 512;
   double temperature = -1;  // not given: the model's own default
@@ -27,6 +30,8 @@ struct RunFlags {
 };
 
 Result<std::vector<TokenId>> make_prompt(const RunFlags& flags, const TextModel& text) {
+  if (!flags.raw && !text.has_template() && !flags.system.empty())
+    return invalid_argument("--system needs a chat template, and this model ships none: name one by --chat-template.");
   if (flags.raw || !text.has_template()) return text.encode_text(flags.prompt, true);
   WirePrompt prompt;
   if (!flags.system.empty()) {
@@ -56,17 +61,10 @@ Status load_adapter_now(Engine& engine, const AdapterFlag& adapter) {
   }
 }
 
-SamplingParams sampling_of(const RunFlags& flags, const GenerationDefaults& defaults) {
-  SamplingParams sampling;
-  sampling.seed = flags.seed;
-  sampling.temperature =
-      static_cast<float>(flags.temperature >= 0 ? flags.temperature : defaults.temperature.value_or(1.0));
-  if (flags.temperature < 0 && defaults.do_sample == false) sampling.temperature = 0;
-  sampling.top_p = static_cast<float>(defaults.top_p.value_or(1.0));
-  sampling.top_k = defaults.top_k.value_or(0);
-  sampling.min_p = static_cast<float>(defaults.min_p.value_or(0.0));
-  sampling.repetition_penalty = static_cast<float>(defaults.repetition_penalty.value_or(1.0));
-  return sampling;
+SamplingParams sampling(const RunFlags& flags, const BaseModelFile& file) {
+  GenerationFields fields;
+  if (flags.temperature >= 0) fields.temperature = flags.temperature;
+  return sampling_of(fields, sampling_defaults(file), flags.seed);
 }
 
 // Prints tokens as they come; answers the number of them.
@@ -93,6 +91,7 @@ Result<int> stream_answer(Engine& engine, const Tokenizer::Ptr& tokenizer) {
 Status run_once(const RunFlags& flags) {
   ConsoleLog log(ConsoleLog::Options{});
   TRY_ASSIGN(EngineHostOptions options, finish_engine_options(flags.engine));
+  for (const std::string& note : flags.notes) log.log(LogLevel::kInfo, note);
   options.engine.max_sequences = 1;
   const PosixFileSystem files;
   std::vector<AdapterFlag> adapters;
@@ -124,7 +123,7 @@ Status run_once(const RunFlags& flags) {
   TRY_ASSIGN(request.prompt, make_prompt(flags, *text));
   const auto ends = text->tokenizer()->end_ids();
   request.stop_ids.assign(ends.begin(), ends.end());
-  request.sampling = sampling_of(flags, host->file().defaults);
+  request.sampling = sampling(flags, host->file());
   request.max_tokens = flags.max_tokens;
   const SteadyClock clock;
   const int64_t start = clock.now_ns();
@@ -143,12 +142,16 @@ void add_run_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("run", "One answer on the terminal, streamed; no server.");
   auto flags = std::make_shared<RunFlags>();
   add_engine_options(*command, flags->engine);
+  command->remove_option(command->get_option("--max-num-seqs"));  // one answer is one sequence
   add_cache_dir_option(*command, flags->engine.host.cache_dir);
   command->add_option("prompt,-p,--prompt", flags->prompt, "what to ask")->required();
   command->add_option("--adapter,--lora", flags->adapter, "PATH or NAME=PATH of a LoRA adapter");
-  command->add_option("--system", flags->system, "system message");
-  command->add_option("--chat-template", flags->chat_template, "built-in name or Jinja file");
-  command->add_flag("--raw", flags->raw, "give the prompt to the model as it is, without the chat template");
+  CLI::Option* const system = command->add_option("--system", flags->system, "system message");
+  CLI::Option* const chat_template =
+      command->add_option("--chat-template", flags->chat_template, "built-in name or Jinja file");
+  command->add_flag("--raw", flags->raw, "give the prompt to the model as it is, without the chat template")
+      ->excludes(system)
+      ->excludes(chat_template);
   command->add_option("-n,--max-tokens,--predict", flags->max_tokens, "most new tokens")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
@@ -156,6 +159,7 @@ void add_run_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(0.0, 100.0));
   command->add_option("--seed", flags->seed, "of the random numbers")->capture_default_str();
   add_config_option(*command);
+  add_foreign_options(*command, flags->notes);
   command->callback([flags, &exit_code] {
     const Status status = run_once(*flags);
     if (status.ok()) return;

@@ -25,7 +25,7 @@ class RunCommand : public testing::Test {
   void TearDown() override { fs::remove_all(adapter_); }
 
   // What it says on standard error: how many tokens there were, or what is wrong.
-  std::string run() {
+  std::string run(const std::vector<std::string>& more = {}) {
     CLI::App app;
     int exit_code = 0;
     add_run_command(app, exit_code);
@@ -33,12 +33,18 @@ class RunCommand : public testing::Test {
     std::vector<std::string> words = {
         "run", model, "--adapter", adapter_.string(),         "-t", "1", "-n", "1", "--temp", "0",
         "-c",  "64",  "-p",        "Mara bought 42 red lamps"};
+    words.insert(words.end(), more.begin(), more.end());
     std::reverse(words.begin(), words.end());
     testing::internal::CaptureStderr();
     testing::internal::CaptureStdout();
-    app.parse(words);
+    std::string refusal;  // the parser's
+    try {
+      app.parse(words);
+    } catch (const CLI::ParseError& error) {
+      refusal = error.get_name();
+    }
     testing::internal::GetCapturedStdout();
-    return testing::internal::GetCapturedStderr();
+    return testing::internal::GetCapturedStderr() + refusal;
   }
   void write_template(const std::string& text) {
     std::ofstream(adapter_ / "tokenizer_config.json") << R"({"chat_template":")" << text << "\"}";
@@ -53,6 +59,12 @@ TEST_F(RunCommand, AnAdaptersOwnChatTemplateIsUsed) {
   EXPECT_TRUE(holds(run(), "[2 prompt tokens")) << run();
   write_template("{% if %}");
   EXPECT_TRUE(holds(run(), "the chat template of adapter")) << run();
+}
+
+TEST_F(RunCommand, WhatWouldHaveNoEffectIsRefused) {
+  EXPECT_EQ(run({"--raw", "--system", "Be brief"}), "ExcludesError");
+  EXPECT_EQ(run({"--raw", "--chat-template", "chatml"}), "ExcludesError");
+  EXPECT_EQ(run({"--max-num-seqs", "4"}), "ExtrasError");
 }
 
 }  // namespace

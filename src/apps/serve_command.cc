@@ -93,9 +93,7 @@ void limit_connections(const ServeFlags& flags, const EngineOptions& engine, Ser
 }
 
 void take_from_model(const EngineHost& host, ServeOptions& serve) {
-  const GenerationDefaults& defaults = host.file().defaults;
-  serve.defaults = {defaults.temperature,        defaults.top_p, defaults.min_p,
-                    defaults.repetition_penalty, defaults.top_k, defaults.do_sample};
+  serve.defaults = sampling_defaults(host.file());
   serve.vocab_size = host.file().config.vocab;
   serve.end_ids = host.file().config.eos;
   serve.isa = host.isa();

@@ -34,4 +34,9 @@ Result<std::shared_ptr<const TextModel>> load_text_model(const BaseModelFile& fi
   return TextModel::make(std::move(tokenizer), std::move(chat_template), model_name);
 }
 
+SamplingDefaults sampling_defaults(const BaseModelFile& file) {
+  const GenerationDefaults& stated = file.defaults;
+  return {stated.temperature, stated.top_p, stated.min_p, stated.repetition_penalty, stated.top_k, stated.do_sample};
+}
+
 }  // namespace loralei

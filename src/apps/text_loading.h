@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "formats/base_model.h"
+#include "serve/options.h"
 #include "serve/text_model.h"
 
 namespace loralei {
@@ -17,5 +18,7 @@ Result<std::shared_ptr<const ChatTemplate>> load_chat_template(const std::string
 Result<std::shared_ptr<const TextModel>> load_text_model(const BaseModelFile& file,
                                                          std::shared_ptr<const ChatTemplate> chat_template,
                                                          const std::string& model_name);
+// What requests get that do not say how tokens are chosen.
+SamplingDefaults sampling_defaults(const BaseModelFile& file);
 
 }  // namespace loralei

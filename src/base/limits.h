@@ -28,6 +28,8 @@ inline constexpr int kMaxStopStrings = 16;        // the API says 4; a few more 
 inline constexpr int kMaxTopLogprobs = 20;        // as the OpenAI API
 inline constexpr int kMaxAdaptersPerRequest = 8;  // weighted sum
 inline constexpr int kMaxLogitBias = 1024;
+inline constexpr double kMaxTemperature = 100;
+inline constexpr double kMinRepetitionPenalty = 0.01, kMaxRepetitionPenalty = 10;
 inline constexpr int64_t kMaxEchoBytes = 256 * kMiB;  // prompts in an answer: they multiply with n and logprobs
 
 // --- files

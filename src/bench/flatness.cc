@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // bench flatness: does the number of adapters matter? Batches whose requests draw their adapters uniformly from the
-// first N that are loaded, for each N of --populations in turn.
+// first N that are loaded, for each N of --population in turn.
 #include <algorithm>
 #include <set>
 

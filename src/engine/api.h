@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/limits.h"
 #include "base/result.h"
 #include "kv/block_times.h"
 #include "sampling/params.h"
@@ -181,9 +182,9 @@ enum class Speculation : uint8_t {
 
 struct EngineOptions {
   int64_t max_model_len = 0;  // prompt + output of one sequence, up to positions_reached(); 0: the model's max_position
-  int32_t max_sequences = 256;  // running at once
-  int32_t max_queued = 1024;    // waiting requests; more are refused as overloaded
-  int32_t step_tokens = 512;    // token budget of one step (chunked prefill)
+  int32_t max_sequences = kDefaultMaxSequences;  // running at once
+  int32_t max_queued = kDefaultMaxQueued;        // waiting requests; more are refused as overloaded
+  int32_t step_tokens = kDefaultStepTokens;      // token budget of one step (chunked prefill)
   int64_t kv_cache_bytes =
       0;  // 0: what max_model_len x max_sequences needs, at most half of available memory after the weights
   int64_t adapter_bytes = 0;        // 0: a quarter of what is left

@@ -467,7 +467,7 @@ Status EngineHost::use_device(const FixedBytes& fixed, EngineParts& engine, LogS
   // What cannot do is refused before gigabytes are read; it is never streamed, so nothing is packed either.
   TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(parts.file, parts.weight_options));
   const std::string need = "The model's weights need " + format_bytes(weight_bytes) + " of ";
-  const std::string smaller = "use a quantised file or --quant q4_0, or run it with --device cpu";
+  const std::string smaller = smaller_weights_advice(parts.file) + ", or run it with --device cpu";
   if (weight_bytes > budget.bytes) {
     return too_large(need + "GPU memory, and the budget of " + budget.device + " is " + format_bytes(budget.bytes) +
                      ": raise --gpu-memory-utilization, " + smaller + ".");

@@ -19,10 +19,6 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = 4 * kMiB;
 
-bool ends_with(std::string_view text, std::string_view suffix) {
-  return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
-}
-
 // The directory has no config.json: say what it is instead.
 Error not_a_model_directory(const FileSystem& files, const std::string& path) {
   if (files.kind(join_path(path, "adapter_config.json")) == PathKind::kFile) {
@@ -33,7 +29,7 @@ Error not_a_model_directory(const FileSystem& files, const std::string& path) {
   std::vector<std::string> ggufs;
   if (auto entries = files.list(path); entries.ok()) {
     for (const DirEntry& entry : entries.value()) {
-      if (!entry.is_directory && ends_with(entry.name, ".gguf") && ggufs.size() < 5) ggufs.push_back(entry.name);
+      if (!entry.is_directory && entry.name.ends_with(".gguf") && ggufs.size() < 5) ggufs.push_back(entry.name);
     }
   }
   if (!ggufs.empty()) {
@@ -140,7 +136,7 @@ Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path
       TRY(read_freq_factors(files, tensor, model));
       continue;
     }
-    if (ends_with(tensor.name, ".attn_rot_embd")) continue;  // computed; written by very old converters
+    if (tensor.name.ends_with(".attn_rot_embd")) continue;  // computed; written by very old converters
     const std::string name = canonical_name(tensor.name);
     if (name.empty())
       return unsupported(path + ": holds tensor \"" + tensor.name +
@@ -180,8 +176,8 @@ Result<BaseModelFile> open_base_model(const FileSystem& files, const std::string
     case PathKind::kFile:
       break;
   }
-  if (ends_with(path, ".gguf")) return open_gguf(files, path);
-  if (ends_with(path, ".safetensors") || ends_with(path, ".json")) {
+  if (path.ends_with(".gguf")) return open_gguf(files, path);
+  if (path.ends_with(".safetensors") || path.ends_with(".json")) {
     return invalid_argument(path + ": name the directory that holds this file, with config.json and the tokenizer");
   }
   return unsupported(path + ": is not a model; a model is a Hugging Face directory or a .gguf file");

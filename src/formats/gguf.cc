@@ -103,7 +103,7 @@ class GgufParser {
     if (count <= left / item_bytes) return {};
     const uint64_t left_in_file = static_cast<uint64_t>(file_bytes_) - position_;
     if (count > left_in_file / item_bytes)
-      return bad(std::string("is cut off or damaged: ") + what + " do not fit into the file");
+      return bad(std::string("is cut off or damaged: ") + what + " do not fit into the file; download it again");
     short_read_ = true;
     return bad("is cut off");
   }
@@ -297,7 +297,7 @@ class GgufParser {
       info.offset += data_begin;
       if (info.bytes > file_bytes_ || info.offset > file_bytes_ - info.bytes) {
         return bad("is cut off: tensor \"" + info.name + "\" ends at byte " + std::to_string(info.offset + info.bytes) +
-                   ", the file has " + std::to_string(file_bytes_) + " bytes");
+                   ", the file has " + std::to_string(file_bytes_) + " bytes; download it again");
       }
     }
     std::vector<const TensorInfo*> order;

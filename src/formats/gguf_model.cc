@@ -331,6 +331,7 @@ std::string canonical_name(std::string_view gguf_name) {
   int layer = -1;
   const auto [end, error] = std::from_chars(module.data(), module.data() + module.size(), layer);
   if (error != std::errc() || layer < 0 || end == module.data() + module.size() || *end != '.') return "";
+  if (module[0] == '0' && end != module.data() + 1) return "";  // "01" would be layer 1 a second time
   module.remove_prefix(static_cast<size_t>(end - module.data()) + 1);
   for (const Name& name : kLayerNames) {
     if (module == name.gguf) return "model.layers." + std::to_string(layer) + "." + name.ours + std::string(kind);

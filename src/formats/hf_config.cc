@@ -199,9 +199,10 @@ Result<double> need_factor(const Json& rope, const std::string& path) {
 // Keys of the rope object that the given kind knows; any other one with a value is refused.
 Status check_rope_keys(const Json& rope, RopeScalingKind kind, const std::string& path) {
   const auto knows = [&](const std::string& key) {
-    if (key == "type" || key == "rope_type" || key == "rope_theta" || key == "factor") return true;
+    if (key == "type" || key == "rope_type" || key == "rope_theta") return true;
     if (key == "original_max_position_embeddings") return true;
     if (key == "partial_rotary_factor") return true;  // checked by the caller
+    if (key == "factor") return kind != RopeScalingKind::kNone;
     if (kind == RopeScalingKind::kLlama3) return key == "low_freq_factor" || key == "high_freq_factor";
     if (kind != RopeScalingKind::kYarn) return false;
     for (const char* name :
@@ -211,7 +212,12 @@ Status check_rope_keys(const Json& rope, RopeScalingKind kind, const std::string
     return false;
   };
   for (const auto& [key, value] : rope.items()) {
-    if (!value.is_null() && !knows(key)) return refused_value(path, key, value, "in the rope settings");
+    if (value.is_null() || knows(key)) continue;
+    return refused_value(
+        path, key, value,
+        kind == RopeScalingKind::kNone
+            ? "in rope settings without a scaling; name one by \"rope_type\" (linear, llama3, yarn, dynamic)"
+            : "in the rope settings");
   }
   return {};
 }
@@ -245,7 +251,7 @@ Status read_rope_object(const Json& rope, ModelConfig& config, const std::string
   const std::string kind = type.value_or("default");
   if (kind == "default") {
     scaling.kind = RopeScalingKind::kNone;
-    return {};
+    return check_rope_keys(rope, scaling.kind, path);
   }
   if (kind == "linear")
     scaling.kind = RopeScalingKind::kLinear;
@@ -390,6 +396,15 @@ Status read_flags(const Json& root, const Architecture& architecture, ModelConfi
   return {};
 }
 
+// A number within what sampling can do; nothing of the file is left for requests to be blamed for.
+Status read_sampling(const Json& root, const char* key, double low, double high, std::optional<double>& value,
+                     const std::string& path) {
+  TRY_ASSIGN(value, json_number(root, key, path));
+  if (!value || (*value >= low && *value <= high)) return {};
+  return corrupt(path + ": \"" + key + "\" must lie between " + json_brief(low) + " and " + json_brief(high) +
+                 ", but it is " + json_brief(*value) + "; correct the file");
+}
+
 }  // namespace
 
 std::string supported_architectures() {
@@ -452,12 +467,13 @@ Result<HfConfig> parse_hf_config(std::string_view json, const std::string& path)
 Result<GenerationConfig> parse_generation_config(std::string_view json, const std::string& path, int vocab) {
   TRY_ASSIGN(const Json root, parse_json_object(json, path, kMaxConfigBytes));
   GenerationConfig result;
-  TRY_ASSIGN(result.defaults.temperature, json_number(root, "temperature", path));
-  TRY_ASSIGN(result.defaults.top_p, json_number(root, "top_p", path));
-  TRY_ASSIGN(result.defaults.min_p, json_number(root, "min_p", path));
-  TRY_ASSIGN(result.defaults.repetition_penalty, json_number(root, "repetition_penalty", path));
-  TRY_ASSIGN(const auto top_k, json_int(root, "top_k", 0, INT32_MAX, path));
-  if (top_k) result.defaults.top_k = static_cast<int>(*top_k);
+  TRY(read_sampling(root, "temperature", 0, kMaxTemperature, result.defaults.temperature, path));
+  TRY(read_sampling(root, "top_p", 0, 1, result.defaults.top_p, path));
+  TRY(read_sampling(root, "min_p", 0, 1, result.defaults.min_p, path));
+  TRY(read_sampling(root, "repetition_penalty", kMinRepetitionPenalty, kMaxRepetitionPenalty,
+                    result.defaults.repetition_penalty, path));
+  TRY_ASSIGN(const auto top_k, json_int(root, "top_k", -1, INT32_MAX, path));  // -1 and 0: all tokens
+  if (top_k) result.defaults.top_k = std::max(0, static_cast<int>(*top_k));
   TRY_ASSIGN(result.defaults.do_sample, json_bool(root, "do_sample", path));
   TRY_ASSIGN(const auto bos, json_ints(root, "bos_token_id", -1, INT32_MAX, path));
   if (bos && !bos->empty() && bos->front() < vocab) result.bos = static_cast<TokenId>(bos->front());

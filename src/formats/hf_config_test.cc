@@ -152,7 +152,8 @@ TEST(HfConfig, RopeOldAndNewForm) {
        {Json{{"type", "longrope"}, {"factor", 2}}, Json{{"type", "su"}}, Json{{"type", "linear"}},
         Json{{"type", "linear"}, {"factor", 0}}, Json{{"type", "linear"}, {"factor", 2}, {"short_factor", {1}}},
         Json{{"type", 3}}, Json{{"type", "yarn"}, {"factor", "x"}},
-        Json{{"rope_type", "default"}, {"partial_rotary_factor", 0.5}},
+        Json{{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}, Json{{"rope_type", "default"}, {"factor", 8}},
+        Json{{"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}},
         Json{{"full_attention", {{"rope_type", "default"}}}}, Json(4)}) {
     refusal(with(llama(), {{"rope_scaling", rope}}));
   }
@@ -232,6 +233,13 @@ TEST(HfConfig, GenerationDefaults) {
   EXPECT_FALSE(read_generation("{}")->defaults.temperature.has_value());
   EXPECT_FALSE(read_generation(R"({"temperature": "hot"})").ok());
   EXPECT_FALSE(read_generation("[]").ok());
+  for (const char* text : {R"({"temperature": -1})", R"({"temperature": 101})", R"({"top_p": 7})", R"({"min_p": -0.1})",
+                           R"({"repetition_penalty": 0})", R"({"top_k": -2})"})
+    EXPECT_FALSE(read_generation(text).ok()) << text;
+  EXPECT_EQ(read_generation(R"({"top_k": -1})")->defaults.top_k, 0);  // all, as in the API
+  const auto cut_off = read_generation(("{\"temperature\": \"" + std::string(1 << 20, 'x')).c_str());
+  ASSERT_FALSE(cut_off.ok());
+  EXPECT_LT(cut_off.error().message.size(), 300u);
 }
 
 }  // namespace

@@ -11,30 +11,6 @@ namespace loralei {
 
 namespace {
 
-// The library's parser does not recurse, but copying and printing a value does: bound the depth before.
-bool too_deep(std::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\')
-        ++i;
-      else if (c == '"')
-        in_string = false;
-      continue;
-    }
-    if (c == '"')
-      in_string = true;
-    else if (c == '[' || c == '{') {
-      if (++depth > kMaxJsonDepth) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return false;
-}
-
 Error wrong(const std::string& place, const char* key, const Json& value, const std::string& wanted) {
   return corrupt(place + ": the value of \"" + key + "\" must be " + wanted + ", but it is " + json_brief(value));
 }
@@ -65,12 +41,35 @@ std::string range_text(int64_t low, int64_t high) {
 
 }  // namespace
 
+bool json_too_deep(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
+      continue;
+    }
+    if (c == '"')
+      in_string = true;
+    else if (c == '[' || c == '{') {
+      if (++depth > kMaxJsonDepth) return true;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return false;
+}
+
 Result<Json> parse_json_object(std::string_view text, const std::string& place, int64_t bytes_max) {
   if (static_cast<int64_t>(text.size()) > bytes_max) {
     return too_large(place + ": holds " + format_bytes(static_cast<int64_t>(text.size())) + " of JSON; at most " +
                      format_bytes(bytes_max) + " are read");
   }
-  if (too_deep(text)) {
+  if (json_too_deep(text)) {
     return corrupt(place + ": its JSON is nested more than " + std::to_string(kMaxJsonDepth) + " deep");
   }
   try {
@@ -78,7 +77,8 @@ Result<Json> parse_json_object(std::string_view text, const std::string& place, 
     if (!value.is_object()) return corrupt(place + ": its JSON is not an object ({...})");
     return value;
   } catch (const std::exception& failure) {
-    return corrupt(place + ": is not valid JSON: " + failure.what());
+    return corrupt(place +
+                   ": is not valid JSON: " + std::string(failure.what()).substr(0, 200));  // it repeats what was read
   }
 }
 

@@ -21,6 +21,10 @@ namespace loralei {
 
 using Json = nlohmann::json;
 
+// Whether brackets outside of strings nest beyond kMaxJsonDepth, read before parsing: the library's parser does not
+// recurse, but copying and printing a value does.
+bool json_too_deep(std::string_view text);
+
 // `place` names the file in messages. The value is an object (the only top level these files have).
 Result<Json> parse_json_object(std::string_view text, const std::string& place, int64_t bytes_max);
 

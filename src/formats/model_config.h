@@ -7,6 +7,7 @@
 // un-permute rows on load.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -47,6 +48,12 @@ struct ModelConfig {
   std::vector<TokenId> eos;
   DType dtype = DType::kBF16;  // the dtype most weights have, for display and the KV default
 };
+
+// The matrices of a layer by their canonical names, in the order of use (`Module` of ops/args.h): "model.layers.3." +
+// kLayerMatrices[0] + ".weight".
+inline constexpr std::array<const char*, 7> kLayerMatrices = {
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+    "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
 
 // The longest text that may be asked for: max_position, which is what is served unless more is asked for, or what the
 // scaling stretches the positions trained with to. Dynamic scaling goes as far as any length.

@@ -329,12 +329,8 @@ class Reader {
   PeftConfig config_;
 };
 
-bool ends_with(std::string_view text, std::string_view suffix) {
-  return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
-}
-
 bool is_name(const std::string& key, const std::string& name) {
-  return key == name || (key.size() > name.size() && key[key.size() - name.size() - 1] == '.' && ends_with(key, name));
+  return key == name || (key.size() > name.size() && key[key.size() - name.size() - 1] == '.' && key.ends_with(name));
 }
 
 Result<PyRegex> compile(const std::string& pattern, const std::string& shown, const char* key,
@@ -486,7 +482,7 @@ Result<bool> PeftMatcher::targets(const std::string& key, bool linear) {
 
 Result<int> PeftMatcher::pattern_index(const std::vector<Pattern>& patterns, const std::string& key) {
   for (size_t i = 0; i < patterns.size(); ++i) {
-    if (!patterns[i].ending.empty() && !ends_with(key, patterns[i].ending)) continue;
+    if (!patterns[i].ending.empty() && !key.ends_with(patterns[i].ending)) continue;
     TRY_ASSIGN(const bool yes, matches(patterns[i].regex, key, false));
     if (yes) return static_cast<int>(i);
   }
@@ -511,7 +507,7 @@ Result<double> PeftMatcher::scaling(const std::string& key) {
 
 bool PeftMatcher::saves(const std::string& key) const {
   return std::any_of(config_->modules_to_save.begin(), config_->modules_to_save.end(),
-                     [&](const std::string& name) { return !name.empty() && ends_with(key, name); });
+                     [&](const std::string& name) { return !name.empty() && key.ends_with(name); });
 }
 
 std::vector<std::string> PeftMatcher::unused_targets() const {

@@ -173,7 +173,7 @@ Result<int64_t> header_length(std::span<const std::byte> head, int64_t file_byte
   }
   if (static_cast<int64_t>(length) > file_bytes - kLengthBytes) {
     return corrupt(path + ": is cut off: its header claims " + std::to_string(length) + " bytes, the file has " +
-                   std::to_string(file_bytes));
+                   std::to_string(file_bytes) + "; download it again");
   }
   return static_cast<int64_t>(length);
 }
@@ -208,7 +208,8 @@ Status check_entry(const Entry& entry, int64_t expected, int64_t data_bytes, con
 Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> head, int64_t file_bytes,
                                             const std::string& path) {
   TRY_ASSIGN(const int64_t length, header_length(head, file_bytes, path));
-  if (static_cast<int64_t>(head.size()) < kLengthBytes + length) return corrupt(path + ": its header is cut off");
+  if (static_cast<int64_t>(head.size()) < kLengthBytes + length)
+    return corrupt(path + ": its header is cut off; download it again");
   const char* text = reinterpret_cast<const char*>(head.data()) + kLengthBytes;
   if (length == 0 || text[0] != '{')
     return corrupt(path + ": is not a safetensors file (its header does not start with '{')");
@@ -218,7 +219,7 @@ Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> head, int
     const bool parsed = Json::sax_parse(text, text + length, &sax);
     if (!parsed) return corrupt(path + ": " + (sax.problem.empty() ? "its header is damaged" : sax.problem));
   } catch (const std::exception& failure) {
-    return corrupt(path + ": its header is damaged: " + failure.what());
+    return corrupt(path + ": its header is damaged: " + std::string(failure.what()).substr(0, 200));
   }
 
   std::sort(sax.entries.begin(), sax.entries.end(), [](const Entry& a, const Entry& b) {

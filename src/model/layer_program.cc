@@ -4,9 +4,7 @@
 namespace loralei {
 namespace {
 
-constexpr std::array<const char*, kLayerModules> kModulePaths = {
-    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-    "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
+static_assert(kLayerMatrices.size() == kLayerModules);
 
 Result<TensorSlot> need_matrix(const WeightStore& weights, const std::string& name) {
   const TensorSlot slot = weights.find(name);
@@ -21,7 +19,7 @@ Result<const float*> need_vector(const WeightStore& weights, const std::string& 
 }
 
 std::string module_path(int layer, size_t module) {
-  return "model.layers." + std::to_string(layer) + "." + kModulePaths[module];
+  return "model.layers." + std::to_string(layer) + "." + kLayerMatrices[module];
 }
 
 }  // namespace

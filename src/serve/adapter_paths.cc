@@ -24,10 +24,6 @@ std::string resolve_existing_part(const FileSystem& files, std::string path) {
   return "";
 }
 
-bool lies_below(const std::string& path, const std::string& root) {
-  return path.size() > root.size() && path.starts_with(root) && (root.back() == '/' || path[root.size()] == '/');
-}
-
 Error outside(const std::vector<std::string>& roots) {
   return {ErrorCode::kForbidden,
           roots.empty()
@@ -44,7 +40,7 @@ Result<AdapterPath> resolve_adapter_path(const FileSystem& files, const std::vec
     if (!real_root.ok()) continue;
     const std::string full = requested.starts_with('/') ? requested : *real_root + "/" + requested;
     const std::string path = resolve_existing_part(files, full);
-    if (path.empty() || !lies_below(path, *real_root)) continue;
+    if (path.empty() || path == *real_root || !is_under(*real_root, path)) continue;
     if (!requested.starts_with('/') && &root != &roots.back() && !files.exists(path))
       continue;  // maybe below a later root
     if (!files.exists(path)) return not_found("No adapter found at " + requested + ".");
@@ -61,7 +57,7 @@ Result<std::vector<FoundAdapter>> scan_adapter_root(const FileSystem& files, con
   for (const DirEntry& entry : entries) {
     if (!entry.is_directory || entry.name.starts_with('.')) continue;
     auto path = files.real_path(real_root + "/" + entry.name);
-    if (!path.ok() || !lies_below(*path, real_root)) {
+    if (!path.ok() || *path == real_root || !is_under(real_root, *path)) {
       notes.push_back(root + "/" + entry.name + " is left out: it leads out of the folder");
       continue;
     }

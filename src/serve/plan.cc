@@ -29,26 +29,6 @@ ApiError too_long(int64_t length, int64_t prompt, std::optional<int> max_tokens,
   return error;
 }
 
-SamplingParams sampling_of(const GenerationFields& fields, const SamplingDefaults& defaults, uint64_t random_seed) {
-  SamplingParams out;
-  const auto pick = [](const std::optional<double>& asked, const std::optional<double>& shipped, double api) {
-    return static_cast<float>(asked ? *asked : shipped ? *shipped : api);
-  };
-  out.temperature = pick(fields.temperature, defaults.temperature, 1.0);
-  if (!fields.temperature && defaults.do_sample == false) out.temperature = 0.0f;
-  // The API takes 0, the engine does not: either way the most likely token stays alone.
-  out.top_p = std::max(FLT_MIN, pick(fields.top_p, defaults.top_p, 1.0));
-  out.min_p = pick(fields.min_p, defaults.min_p, 0.0);
-  out.repetition_penalty = pick(fields.repetition_penalty, defaults.repetition_penalty, 1.0);
-  out.top_k = std::max(0, fields.top_k ? *fields.top_k : defaults.top_k.value_or(0));
-  out.presence_penalty = static_cast<float>(fields.presence_penalty.value_or(0.0));
-  out.frequency_penalty = static_cast<float>(fields.frequency_penalty.value_or(0.0));
-  out.seed = fields.seed ? static_cast<uint64_t>(*fields.seed) : random_seed;
-  out.logit_bias = fields.logit_bias;
-  out.logprobs = fields.logprobs ? fields.top_logprobs : -1;
-  return out;
-}
-
 // What chat and completions plans have in common; prompts and max_tokens come later.
 Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFields& fields, bool chat) {
   auto model = resolve_model(fields.model, inputs.options.model_names, inputs.catalogue);
@@ -192,6 +172,26 @@ std::optional<ApiError> fit_echo(const GenerationPlan& plan) {
 }
 
 }  // namespace
+
+SamplingParams sampling_of(const GenerationFields& fields, const SamplingDefaults& defaults, uint64_t random_seed) {
+  SamplingParams out;
+  const auto pick = [](const std::optional<double>& asked, const std::optional<double>& shipped, double api) {
+    return static_cast<float>(asked ? *asked : shipped ? *shipped : api);
+  };
+  out.temperature = pick(fields.temperature, defaults.temperature, 1.0);
+  if (!fields.temperature && defaults.do_sample == false) out.temperature = 0.0f;
+  // The API takes 0, the engine does not: either way the most likely token stays alone.
+  out.top_p = std::max(FLT_MIN, pick(fields.top_p, defaults.top_p, 1.0));
+  out.min_p = pick(fields.min_p, defaults.min_p, 0.0);
+  out.repetition_penalty = pick(fields.repetition_penalty, defaults.repetition_penalty, 1.0);
+  out.top_k = std::max(0, fields.top_k ? *fields.top_k : defaults.top_k.value_or(0));
+  out.presence_penalty = static_cast<float>(fields.presence_penalty.value_or(0.0));
+  out.frequency_penalty = static_cast<float>(fields.frequency_penalty.value_or(0.0));
+  out.seed = fields.seed ? static_cast<uint64_t>(*fields.seed) : random_seed;
+  out.logit_bias = fields.logit_bias;
+  out.logprobs = fields.logprobs ? fields.top_logprobs : -1;
+  return out;
+}
 
 Parsed<std::shared_ptr<const TextModel>> text_of(TextModels& texts, ResolvedModel& model) {
   // A sum of adapters has no tokenizer of its own.

@@ -28,6 +28,8 @@ struct PlanInputs {
   int64_t arrived_ns = 0;
 };
 
+// A request's own values first, then the model's, then the API's.
+SamplingParams sampling_of(const GenerationFields& fields, const SamplingDefaults& defaults, uint64_t random_seed);
 Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& request);
 Parsed<GenerationPlan> plan_completion(const PlanInputs& inputs, const CompletionRequest& request);
 Parsed<EmbeddingPlan> plan_embedding(const PlanInputs& inputs, const EmbeddingRequest& request);

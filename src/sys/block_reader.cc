@@ -25,11 +25,6 @@
 namespace loralei {
 namespace {
 
-FileStamp stamp_of(const struct stat& info) {
-  return {static_cast<uint64_t>(info.st_ino), static_cast<int64_t>(info.st_size),
-          static_cast<int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec};
-}
-
 // The open file, and what both ways of reading share.
 class OpenFile {
  public:

@@ -95,14 +95,18 @@ struct MemoryGroup {
 // Page cache that the kernel gives back under pressure does not count as used.
 MemoryGroup memory_group(const TextReader& read, const std::string& folder, bool v2) {
   MemoryGroup group;
-  const std::optional<int64_t> limit = number_in(read, folder + (v2 ? "/memory.max" : "/memory.limit_in_bytes"));
-  // Version 2 writes "max", which is no number; version 1 a huge page-rounded one.
-  if (!limit || *limit < 0 || *limit >= INT64_MAX / 2) return group;
-  group.limit_bytes = *limit;
+  // Version 2 writes "max" for no limit, which is no number; version 1 a huge page-rounded one.
+  const auto take = [&](const char* file) {
+    const int64_t limit = number_in(read, folder + file).value_or(INT64_MAX);
+    if (limit >= 0 && limit < INT64_MAX / 2) group.limit_bytes = std::min(group.limit_bytes, limit);
+  };
+  take(v2 ? "/memory.max" : "/memory.limit_in_bytes");
+  if (v2) take("/memory.high");  // beyond it nothing is killed, but everything waits
+  if (group.limit_bytes == INT64_MAX) return group;
   const int64_t used = number_in(read, folder + (v2 ? "/memory.current" : "/memory.usage_in_bytes")).value_or(0);
   const std::string stat = read(folder + "/memory.stat").value_or("");
   const int64_t cache = stat_value(stat, v2 ? "inactive_file" : "total_inactive_file").value_or(0);
-  group.free_bytes = std::max<int64_t>(0, *limit - std::max<int64_t>(0, used - cache));
+  group.free_bytes = std::max<int64_t>(0, group.limit_bytes - std::max<int64_t>(0, used - cache));
   return group;
 }
 
@@ -116,20 +120,6 @@ MemoryGroup tightest_memory_group(const TextReader& read) {
   for (const std::string& folder : folders.v2) take(memory_group(read, folder, true));
   for (const std::string& folder : folders.v1) take(memory_group(read, folder, false));
   return tightest;
-}
-
-std::optional<int64_t> cache_level_bytes(int level) {
-  const std::string root = "/sys/devices/system/cpu/cpu0/cache/";
-  for (int index = 0; index < 8; ++index) {
-    const std::string folder = root + "index" + std::to_string(index);
-    if (number_in(read_system_text, folder + "/level") != level) continue;
-    if (read_system_text(folder + "/type").value_or("").starts_with("Instruction")) continue;
-    const std::optional<std::string> text = read_system_text(folder + "/size");  // "32K"
-    if (!text) continue;
-    const Result<int64_t> bytes = parse_bytes(std::string_view(*text).substr(0, text->find('\n')));
-    if (bytes.ok()) return *bytes;
-  }
-  return std::nullopt;
 }
 
 #if defined(__x86_64__)
@@ -241,10 +231,6 @@ int usable_cpus() {
   const double quota = cgroup_cpu_quota(read_system_text);
   if (quota > 0) cpus = std::min(cpus, static_cast<int>(std::ceil(std::min(quota, 1e6))));
   return std::max(1, cpus);
-}
-
-CacheSizes cache_sizes() {
-  return {cache_level_bytes(1).value_or(0), cache_level_bytes(2).value_or(0), cache_level_bytes(3).value_or(0)};
 }
 
 int64_t available_memory_bytes() {

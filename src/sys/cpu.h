@@ -36,11 +36,6 @@ std::string cpu_model_name();  // as /proc/cpuinfo tells; "unknown" otherwise
 // CPUs this process may keep busy: the affinity mask, cut by the cgroup quota (rounded up, at least 1).
 int usable_cpus();
 
-struct CacheSizes {
-  int64_t l1d_bytes = 0, l2_bytes = 0, l3_bytes = 0;  // of the first CPU; 0 = unknown
-};
-CacheSizes cache_sizes();
-
 // Bytes that can still be allocated without swapping: MemAvailable of the system, cut by what the cgroup limits leave.
 int64_t available_memory_bytes();
 int64_t total_memory_bytes();  // of the machine, cut by the cgroup limit

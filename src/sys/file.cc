@@ -17,11 +17,6 @@
 namespace loralei {
 namespace {
 
-FileStamp stamp_of(const struct stat& info) {
-  return {static_cast<uint64_t>(info.st_ino), static_cast<int64_t>(info.st_size),
-          static_cast<int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec};
-}
-
 class PosixFile final : public File {
  public:
   PosixFile(std::string path, int fd, FileStamp stamp) : path_(std::move(path)), fd_(fd), stamp_(stamp) {}
@@ -148,6 +143,11 @@ std::string parent_path(const std::string& path) {
 std::string base_name(const std::string& path) {
   const size_t slash = path.find_last_of('/');
   return slash == std::string::npos ? path : path.substr(slash + 1);
+}
+
+FileStamp stamp_of(const struct stat& info) {
+  return {static_cast<uint64_t>(info.st_ino), static_cast<int64_t>(info.st_size),
+          static_cast<int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec};
 }
 
 bool is_under(const std::string& root, const std::string& path) {

@@ -7,6 +7,8 @@
 // offsets. A read that meets the end of the file early is an error (kCorrupt), never a short success.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -79,6 +81,8 @@ class PosixFileSystem final : public FileSystem {
 std::string join_path(const std::string& folder, const std::string& name);
 std::string parent_path(const std::string& path);  // "" when there is none
 std::string base_name(const std::string& path);
+FileStamp stamp_of(const struct stat& info);
+
 // True when real path `path` is `root` or lies under it (both as real_path() gives them).
 bool is_under(const std::string& root, const std::string& path);
 

@@ -4,34 +4,12 @@
 #include <fstream>
 
 #include "base/limits.h"
+#include "formats/json_util.h"
 #include "text/utf8.h"
 
 namespace loralei {
 
 namespace {
-
-// The depth of brackets outside of strings, read before parsing so that no deep value is ever built.
-bool too_deep(std::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        in_string = false;
-      }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kMaxJsonDepth) return true;
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return false;
-}
 
 Error wrong_type(const char* key, const char* wanted) {
   return corrupt(std::string("the key '") + key + "' of the tokenizer must be " + wanted);
@@ -44,7 +22,7 @@ Result<Json> parse_tokenizer_json(std::string_view text, const std::string& name
     return too_large(name + " has " + format_bytes(static_cast<int64_t>(text.size())) + ", but at most " +
                      format_bytes(kMaxJsonBytes) + " are read");
   }
-  if (too_deep(text)) return corrupt(name + " is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
+  if (json_too_deep(text)) return corrupt(name + " is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
   Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (value.is_discarded()) return corrupt(name + " is not valid JSON: it is damaged or cut");
   if (!value.is_object()) return corrupt(name + " is not a JSON object");

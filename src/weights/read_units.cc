@@ -40,10 +40,6 @@ LayoutId held_layout(const TensorInfo& info, DType held, bool tied_head, const W
   return is_quantised(held) && !looked_up_only ? options.quantised_layout : LayoutId::kPlain;
 }
 
-constexpr std::array<std::string_view, 7> kRolePaths = {
-    "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight", "self_attn.o_proj.weight",
-    "mlp.gate_proj.weight",    "mlp.up_proj.weight",      "mlp.down_proj.weight"};
-
 // What a matrix of this canonical name is, and in which layer.
 Result<PlannedMatrix> planned_matrix(const std::string& name, bool tied_head) {
   PlannedMatrix planned;
@@ -60,9 +56,10 @@ Result<PlannedMatrix> planned_matrix(const std::string& name, bool tied_head) {
   if (name.starts_with(kLayers)) {
     const size_t dot = name.find('.', kLayers.size());
     const std::string_view path = dot == std::string::npos ? "" : std::string_view(name).substr(dot + 1);
-    const auto role = std::find(kRolePaths.begin(), kRolePaths.end(), path);
-    if (role != kRolePaths.end()) {
-      planned.role = static_cast<MatrixRole>(role - kRolePaths.begin());
+    const auto role = std::find_if(kLayerMatrices.begin(), kLayerMatrices.end(),
+                                   [&](const char* matrix) { return path == std::string(matrix) + ".weight"; });
+    if (role != kLayerMatrices.end()) {
+      planned.role = static_cast<MatrixRole>(role - kLayerMatrices.begin());
       planned.layer = std::atoi(name.c_str() + kLayers.size());
       return planned;
     }
@@ -77,10 +74,20 @@ std::pair<int32_t, MatrixRole> order_of(const PlannedMatrix& planned) {
 
 }  // namespace
 
+bool can_quantise(const BaseModelFile& model) {
+  const auto& tensors = model.index.tensors;
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const TensorInfo& info) { return is_matrix(info) && !is_quantised(info.dtype); });
+}
+
 Result<HeldTensors> held_tensors(const BaseModelFile& model, const TensorReader& reader, const WeightOptions& options) {
   if (options.quantise && !can_encode(*options.quantise)) {
     return unsupported(std::string("--quant ") + dtype_info(*options.quantise).name +
                        " cannot be made on load; choose q8_0 or q4_0.");
+  }
+  if (options.quantise && !can_quantise(model)) {
+    return invalid_argument(std::string("--quant ") + dtype_info(*options.quantise).name + ": " + model.path +
+                            " is quantised already; leave the option out, or give the file it was made from.");
   }
   HeldTensors held;
   for (const TensorInfo& info : model.index.tensors) {

@@ -46,6 +46,8 @@ struct HeldTensors {
   std::vector<HeldMatrix> matrices;        // in the order of their use in a pass: layers, head, embedding
   std::vector<const TensorInfo*> vectors;  // norms and biases, held as f32
 };
+// Whether a matrix is in a plain format, so that `quantise` would change something; held_tensors refuses it otherwise.
+bool can_quantise(const BaseModelFile& model);
 Result<HeldTensors> held_tensors(const BaseModelFile& model, const TensorReader& reader, const WeightOptions& options);
 
 // One run of rows of one matrix: what a thread takes.

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/fast_hash.h"
 #include "base/limits.h"
+#include "formats/model_tensors.h"
 #include "tensor/codec.h"
 #include "tensor/tile_layout.h"
 
@@ -89,11 +90,7 @@ Result<uint64_t> TensorReader::read_rows(const TensorInfo& info, const TensorTar
   const int64_t head_rows = target.permuted_heads > 0 ? target.rows / target.permuted_heads : 0;
   // The file's row for our row `i` of the unit: our row (head, half, i) is the file's (head, i, half).
   const auto source_row = [&](int64_t i) {
-    if (head_rows > 0) {
-      const int64_t head = i / head_rows;
-      const int64_t inside = i % head_rows;
-      i = head * head_rows + inside % (head_rows / 2) * 2 + inside / (head_rows / 2);
-    }
+    if (head_rows > 0) i = qk_row(i, head_rows);
     return source + i * target.source_row_bytes;
   };
   if (!tiles) {

@@ -81,6 +81,10 @@ Status WeightStore::State::hold_as_bf16(const std::vector<std::atomic<bool>>& wh
   return {};
 }
 
+std::string smaller_weights_advice(const BaseModelFile& model) {
+  return can_quantise(model) ? "use a quantised file or --quant q4_0" : "use a file with fewer bits a weight";
+}
+
 Result<std::unique_ptr<WeightStore>> WeightStore::load(const BaseModelFile& model, Ledger& ledger,
                                                        const WeightOptions& options) {
   std::unique_ptr<WeightStore> store(new WeightStore());
@@ -91,8 +95,8 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(const BaseModelFile& mode
   auto grant = ledger.try_grant(MemoryUse::kWeights, bytes);
   if (!grant) {
     return too_large("The model's weights need " + format_bytes(bytes) + " but only " +
-                     format_bytes(ledger.available_bytes(MemoryUse::kWeights)) +
-                     " of the memory budget are free; use a quantised file or --quant q4_0, or raise --memory-budget.");
+                     format_bytes(ledger.available_bytes(MemoryUse::kWeights)) + " of the memory budget are free; " +
+                     smaller_weights_advice(model) + ", or raise --memory-budget.");
   }
   state.grant = std::move(*grant);
   TRY(state.reserve(held));

@@ -39,6 +39,10 @@
 
 namespace loralei {
 
+// For messages to a user whose model is too large: "use a quantised file or --quant q4_0", where that changes
+// something.
+std::string smaller_weights_advice(const BaseModelFile& model);
+
 using TensorSlot = int32_t;  // index of a matrix in the store; -1: the model has none of that name
 inline constexpr TensorSlot kNoTensor = -1;
 

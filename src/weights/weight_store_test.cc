@@ -99,6 +99,14 @@ TEST_F(WeightStoreTest, ThreadsDoNotChangeWhatIsLoaded) {
   EXPECT_NE((*one)->fingerprint(), (*load(kModels + "llama2"))->fingerprint());
 }
 
+TEST_F(WeightStoreTest, WhatIsQuantisedAlreadyIsNotQuantisedAgain) {
+  WeightOptions options;
+  options.quantise = DType::kQ4_0;
+  const auto refused = load(kModels + "gguf-llama-q4_0.gguf", options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("is quantised already"), std::string::npos) << refused.error().message;
+}
+
 TEST_F(WeightStoreTest, QuantisesOnLoadWithinTheFormatsRounding) {
   auto plain = load(kModels + "dtype-f32");
   WeightOptions options;

@@ -237,12 +237,12 @@ void read_model_ref(JsonReader& reader, ModelRef& model) {
 
 void read_generation_fields(JsonReader& reader, GenerationFields& fields) {
   read_model_ref(reader, fields.model);
-  fields.temperature = reader.real("temperature", 0.0, 100.0);
+  fields.temperature = reader.real("temperature", 0.0, kMaxTemperature);
   fields.top_p = reader.real("top_p", 0.0, 1.0);
   fields.min_p = reader.real("min_p", 0.0, 1.0);
   fields.presence_penalty = reader.real("presence_penalty", -2.0, 2.0);
   fields.frequency_penalty = reader.real("frequency_penalty", -2.0, 2.0);
-  fields.repetition_penalty = reader.real("repetition_penalty", 0.01, 10.0);
+  fields.repetition_penalty = reader.real("repetition_penalty", kMinRepetitionPenalty, kMaxRepetitionPenalty);
   if (const auto top_k = reader.integer("top_k", -1, INT_MAX)) fields.top_k = static_cast<int>(*top_k);
   fields.seed = reader.integer("seed", INT64_MIN, INT64_MAX);
   if (fields.seed == -1) fields.seed.reset();  // vLLM's and llama.cpp's "random"

@@ -28,7 +28,7 @@ class ErrorFinder final : public nlohmann::json_sax<Json> {
   bool start_array(std::size_t) override { return true; }
   bool end_array() override { return true; }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& failure) override {
-    what = failure.what();
+    what = std::string(failure.what()).substr(0, 200);  // it repeats what was read
     if (const size_t end = what.find("] "); end != std::string::npos) what.erase(0, end + 2);
     return false;
   }

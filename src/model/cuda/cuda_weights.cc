@@ -73,8 +73,11 @@ Result<CudaWeights> upload_weights(const ModelConfig& config, const WeightStore&
   TRY_ASSIGN(const LayerProgram program, make_layer_program(config, weights));
   const RopeTable rope = make_rope_table(config, max_model_len);
   CudaWeights to;
-  TRY_ASSIGN(to.bytes, allocate_on_device(walk_bytes(config, program, weights, rope), "The model's weights",
-                                          "use a smaller format (--quantise q8_0 or q4_0), or run on the CPU."));
+  TRY_ASSIGN(
+      to.bytes,
+      allocate_on_device(
+          walk_bytes(config, program, weights, rope), "The model's weights",
+          "use a file with fewer bits a weight, or --quant q8_0 or q4_0 for one of 16 bits, or run on the CPU."));
   to.rope_attention_scale = rope.attention_scale;
   std::byte* next = to.bytes.data();
   Status copied;
