@@ -164,7 +164,7 @@ void Generation::take_token(Choice& choice, const TokenEvent& event, std::string
 void Generation::push_text(Choice& choice, const std::string& decoded, std::string& text) {
   StopMatcher::Output out = choice.stop.push(decoded);
   text += out.text;
-  choice.found_stop |= out.stopped;
+  choice.found_stop |= out.stop != nullptr;
 }
 
 void Generation::end_choice(size_t index, const TokenEvent& event, std::string& text) {

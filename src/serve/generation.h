@@ -36,7 +36,7 @@ struct GenerationPlan {
   std::vector<std::vector<TokenId>> prompts;
   std::vector<std::string> echo_texts;  // one per prompt when the prompt is to be echoed, else empty
   Submit submit;                        // per prompt: id and prompt are filled, limits cut to what the context holds
-  std::vector<std::string> stop;
+  std::shared_ptr<const StopStrings> stop;  // of all choices
   bool include_stop = false, skip_special = true;
   bool stream = false, include_usage = false, continuous_usage = false;
   bool logprobs = false;

@@ -85,7 +85,7 @@ Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFie
     error.param = "logit_bias";
     return error;
   }
-  plan.stop = fields.stop;
+  plan.stop = compile_stop_strings(fields.stop);
   plan.include_stop = fields.include_stop_str_in_output;
   plan.skip_special = fields.skip_special_tokens;
   plan.stream = fields.stream;
