@@ -144,24 +144,25 @@ void Generation::take_token(Choice& choice, const TokenEvent& event, std::string
   if (choice.tokens > 0) context_.metrics.inter_token(static_cast<double>(now_ns - choice.last_token_ns) * 1e-9);
   choice.last_token_ns = now_ns;
   ++choice.tokens;
-  if (event.stop_token) return;  // an id that ends the sequence has no text
-  const size_t offset = choice.decoded_bytes;
-  const std::string decoded = choice.decoder.push(event.token);
-  choice.decoded_bytes += decoded.size();
+  // An id that ends the sequence has no text; what is left of a character before it has.
+  if (event.stop_token) add_text(choice, choice.decoder.flush(), text);
   if (plan_.logprobs) {
-    choice.pending.push_back({offset, wire_logprob(event.token, event.logprobs ? &*event.logprobs : nullptr)});
+    choice.pending.push_back(
+        {choice.decoded_bytes, wire_logprob(event.token, event.logprobs ? &*event.logprobs : nullptr)});
     choice.pending.back().logprob.text_offset = choice.decoded_characters;
-    choice.decoded_characters += count_characters(decoded);
   }
-  // Before min_tokens a stop string is text like any other.
-  if (choice.tokens < plan_.submit.min_tokens) {
-    text = decoded;
-    return;
-  }
-  push_text(choice, decoded, text);
+  if (!event.stop_token) add_text(choice, choice.decoder.push(event.token), text);
 }
 
-void Generation::push_text(Choice& choice, const std::string& decoded, std::string& text) {
+// Adds to `text` what of the decoded text is ready to send.
+void Generation::add_text(Choice& choice, const std::string& decoded, std::string& text) const {
+  choice.decoded_bytes += decoded.size();
+  choice.decoded_characters += count_characters(decoded);
+  // Before min_tokens a stop string is text like any other.
+  if (choice.tokens < plan_.submit.min_tokens) {
+    text += decoded;
+    return;
+  }
   StopMatcher::Output out = choice.stop.push(decoded);
   text += out.text;
   choice.found_stop |= out.stop != nullptr;
@@ -170,9 +171,7 @@ void Generation::push_text(Choice& choice, const std::string& decoded, std::stri
 void Generation::end_choice(size_t index, const TokenEvent& event, std::string& text) {
   Choice& choice = choices_[index];
   if (!choice.found_stop) {
-    const std::string rest = choice.decoder.flush();
-    choice.decoded_bytes += rest.size();
-    push_text(choice, rest, text);
+    add_text(choice, choice.decoder.flush(), text);
     if (!choice.found_stop) text += choice.stop.flush();
   }
   choice.finish = choice.found_stop || event.end == EndReason::kStop ? FinishReason::kStop : FinishReason::kLength;

@@ -5,8 +5,9 @@
 // Thread: start() on a text thread, events and ticks on the dispatcher's, cancel() on any; a mutex makes them one at a
 // time. Ownership: shared by the dispatcher (until the last choice ended) and, weakly, by the connection's on_closed
 // callback. Invariants: a choice ends once; nothing is written after the end; text is valid UTF-8 and cut at code
-// points; log probabilities are sent with the text they belong to, and those of a stop string's tokens never. The
-// answer's status is decided by the first event: an error before it is an HTTP error, one after it an error event.
+// points; every token has an entry of log probabilities, the one that ends its choice too, though it has no text; they
+// are sent with the text they belong to, and those of a stop string's tokens never. The answer's status is decided by
+// the first event: an error before it is an HTTP error, one after it an error event.
 // Failure: every failure is answered to the client; none is returned.
 #pragma once
 
@@ -88,7 +89,7 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
   size_t choice_index(const TokenEvent& event) const;
   void begin_choice(size_t index, const TokenEvent& event);
   void take_token(Choice& choice, const TokenEvent& event, std::string& text);
-  static void push_text(Choice& choice, const std::string& decoded, std::string& text);
+  void add_text(Choice& choice, const std::string& decoded, std::string& text) const;
   void end_choice(size_t index, const TokenEvent& event, std::string& text);
   void read_tools(size_t index, Piece& piece);
   void pass_on(size_t index, std::string text);
