@@ -144,8 +144,12 @@ void Generation::take_token(Choice& choice, const TokenEvent& event, std::string
   if (choice.tokens > 0) context_.metrics.inter_token(static_cast<double>(now_ns - choice.last_token_ns) * 1e-9);
   choice.last_token_ns = now_ns;
   ++choice.tokens;
-  // An id that ends the sequence has no text; what is left of a character before it has.
-  if (event.stop_token) add_text(choice, choice.decoder.flush(), text);
+  if (event.stop_token) {
+    const auto& named = plan_.named_stop_ids;
+    if (std::find(named.begin(), named.end(), event.token) != named.end()) choice.stop_reason = event.token;
+    // It has no text; what is left of a character before it has.
+    add_text(choice, choice.decoder.flush(), text);
+  }
   if (plan_.logprobs) {
     choice.pending.push_back(
         {choice.decoded_bytes, wire_logprob(event.token, event.logprobs ? &*event.logprobs : nullptr)});
@@ -165,7 +169,9 @@ void Generation::add_text(Choice& choice, const std::string& decoded, std::strin
   }
   StopMatcher::Output out = choice.stop.push(decoded);
   text += out.text;
-  choice.found_stop |= out.stop != nullptr;
+  if (out.stop == nullptr) return;
+  choice.found_stop = true;
+  choice.stop_reason = *out.stop;
 }
 
 void Generation::end_choice(size_t index, const TokenEvent& event, std::string& text) {
@@ -261,6 +267,7 @@ void Generation::write_piece(size_t index, Piece piece, bool first) {
     ChatDelta last;  // the reason comes alone, with an empty delta
     last.index = delta.index;
     last.finish = finish;
+    last.stop_reason = std::move(choice.stop_reason);
     return write_event(chat_chunk(plan_.head, last, chunk_usage()));
   }
   CompletionChoice out;
@@ -268,6 +275,7 @@ void Generation::write_piece(size_t index, Piece piece, bool first) {
   out.text = std::move(piece.text);
   out.finish = finish;
   out.logprobs = std::move(logprobs);
+  out.stop_reason = choice.stop_reason;
   write_event(completion_chunk(plan_.head, out, chunk_usage()));
 }
 
@@ -308,6 +316,7 @@ void Generation::finish() {
     for (size_t i = 0; i < choices_.size(); ++i) {
       Choice& choice = choices_[i];
       out.push_back({static_cast<int>(i), std::move(choice.text), "", std::move(choice.calls), choice.finish, {}});
+      out.back().stop_reason = std::move(choice.stop_reason);
       if (plan_.logprobs) out.back().logprobs = std::move(choice.sent);
     }
     body = chat_response(plan_.head, out, total);
@@ -316,6 +325,7 @@ void Generation::finish() {
     for (size_t i = 0; i < choices_.size(); ++i) {
       Choice& choice = choices_[i];
       out.push_back({static_cast<int>(i), std::move(choice.text), choice.finish, {}});
+      out.back().stop_reason = std::move(choice.stop_reason);
       if (plan_.logprobs) out.back().logprobs = std::move(choice.sent);
     }
     body = completion_response(plan_.head, out, total);

@@ -38,6 +38,7 @@ struct GenerationPlan {
   std::vector<std::string> echo_texts;  // one per prompt when the prompt is to be echoed, else empty
   Submit submit;                        // per prompt: id and prompt are filled, limits cut to what the context holds
   std::shared_ptr<const StopStrings> stop;  // of all choices
+  std::vector<TokenId> named_stop_ids;      // of submit.stop_ids, those that stop_reason tells
   bool include_stop = false, skip_special = true;
   bool stream = false, include_usage = false, continuous_usage = false;
   bool logprobs = false;
@@ -75,6 +76,7 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
     std::vector<PendingLogprob> pending;  // not sent yet
     std::vector<WireLogprob> sent;        // collected for whole answers
     FinishReason finish = FinishReason::kNone;
+    StopReason stop_reason;
     bool begun = false, done = false;
     bool found_stop = false;  // a stop string came
   };
