@@ -147,15 +147,16 @@ void Generation::take_token(Choice& choice, const TokenEvent& event, std::string
   if (event.stop_token) {
     const auto& named = plan_.named_stop_ids;
     if (std::find(named.begin(), named.end(), event.token) != named.end()) choice.stop_reason = event.token;
-    // It has no text; what is left of a character before it has.
-    add_text(choice, choice.decoder.flush(), text);
+    add_text(choice, choice.decoder.flush(), text);  // what is left of a character stands before it
   }
   if (plan_.logprobs) {
     choice.pending.push_back(
         {choice.decoded_bytes, wire_logprob(event.token, event.logprobs ? &*event.logprobs : nullptr)});
     choice.pending.back().logprob.text_offset = choice.decoded_characters;
   }
-  if (!event.stop_token) add_text(choice, choice.decoder.push(event.token), text);
+  // With tools special tokens are decoded for the sake of calls alone.
+  if (!event.stop_token || (plan_.include_stop && !plan_.tools))
+    add_text(choice, choice.decoder.push(event.token), text);
 }
 
 // Adds to `text` what of the decoded text is ready to send.

@@ -5,9 +5,9 @@
 // Thread: start() on a text thread, events and ticks on the dispatcher's, cancel() on any; a mutex makes them one at a
 // time. Ownership: shared by the dispatcher (until the last choice ended) and, weakly, by the connection's on_closed
 // callback. Invariants: a choice ends once; nothing is written after the end; text is valid UTF-8 and cut at code
-// points; every token has an entry of log probabilities, the one that ends its choice too, though it has no text; they
-// are sent with the text they belong to, and those of a stop string's tokens never. The answer's status is decided by
-// the first event: an error before it is an HTTP error, one after it an error event.
+// points; every token has an entry of log probabilities, the one that ends its choice too, which has no text unless
+// include_stop asks for it; they are sent with the text they belong to, and those of a stop string's tokens never. The
+// answer's status is decided by the first event: an error before it is an HTTP error, one after it an error event.
 // Failure: every failure is answered to the client; none is returned.
 #pragma once
 
@@ -39,7 +39,8 @@ struct GenerationPlan {
   Submit submit;                        // per prompt: id and prompt are filled, limits cut to what the context holds
   std::shared_ptr<const StopStrings> stop;  // of all choices
   std::vector<TokenId> named_stop_ids;      // of submit.stop_ids, those that stop_reason tells
-  bool include_stop = false, skip_special = true;
+  bool include_stop = false;  // what ends the text is part of it: a stop string, or a token as far as it is decoded
+  bool skip_special = true;
   bool stream = false, include_usage = false, continuous_usage = false;
   bool logprobs = false;
   bool own_seeds = false;             // the client sent none: every prompt gets one derived from that of submit

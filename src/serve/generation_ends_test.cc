@@ -74,5 +74,33 @@ TEST_F(EndsTest, TheStopReasonIsTheStopThatWasNamed) {
   }
 }
 
+// As a stop string; a special token only where such are shown at all.
+TEST_F(EndsTest, TheEndingTokenIsPartOfTheTextOnRequest) {
+  const TokenId eos = tokenizer->eos().value(), other = ids("z").back();
+  const std::string z = tokenizer->token_text(other), plain = " a b c";
+  struct Case {
+    TokenId ends;
+    bool include, skip_special;
+    std::string text;
+  };
+  start();
+  for (const Case& one :
+       {Case{other, true, true, plain + z}, Case{other, false, true, plain}, Case{eos, true, true, plain},
+        Case{eos, true, false, plain + "</s>"}, Case{eos, false, false, plain}}) {
+    engine.eos = one.ends;
+    const Json body = {{"stop_token_ids", {other}},
+                       {"include_stop_str_in_output", one.include},
+                       {"skip_special_tokens", one.skip_special}};
+    for (const bool is_chat : {false, true}) {
+      for (const bool stream : {false, true}) EXPECT_EQ(choice(is_chat, stream, body)["text"], one.text);
+    }
+  }
+  // Its text may complete a stop string, which then is the reason.
+  engine.eos = other;
+  const Json cut = choice(true, false, {{"stop", "c" + z}, {"include_stop_str_in_output", true}});
+  EXPECT_EQ(cut["text"], plain + z);
+  EXPECT_EQ(cut["stop_reason"], "c" + z);
+}
+
 }  // namespace
 }  // namespace loralei

@@ -70,10 +70,11 @@ TEST_F(ToolTest, CallsStream) {
 // Their tokens' log-probabilities go beside the content's, and so does the end's.
 TEST_F(ToolTest, EveryTokenOfACallHasItsLogprobs) {
   start();
-  const std::string body = chat(std::string(kTools) + R"(,"logprobs":true)");
+  const std::string body = chat(std::string(kTools) + R"(,"logprobs":true,"include_stop_str_in_output":true)");
   const Json whole = Json::parse(post("/v1/chat/completions", body).body);
   const Json& entries = whole["choices"][0]["logprobs"]["content"];
   EXPECT_EQ(whole["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(whole["choices"][0]["message"]["content"], "Sure.");  // the end is no text, even where it is asked for
   EXPECT_EQ(entries.size(), whole["usage"]["completion_tokens"]);
   Json streamed = Json::array();
   for (const std::string& event :
