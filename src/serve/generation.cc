@@ -112,11 +112,11 @@ void Generation::on_event(TokenEvent event) {
 
 void Generation::begin_choice(size_t index, const TokenEvent& event) {
   Choice& choice = choices_[index];
-  choice.begun = record_.admitted = true;
   const size_t prompt = index / static_cast<size_t>(plan_.submit.choices);
+  if (!record_.admitted) record_.queue_s = window_.queue_s(prompt, event, plan_.arrived_ns);
+  choice.begun = record_.admitted = true;
   if (event.choice == 0) {
     record_.cached_tokens += event.cached_tokens;
-    record_.queue_s = std::max(record_.queue_s, static_cast<double>(event.queue_ns) * 1e-9);
     if (record_.version.empty()) record_.version = event.adapter_version;
   }
   if (plan_.stream && !begun_) {
