@@ -68,9 +68,9 @@ void EmbeddingJob::on_event(TokenEvent event) {
   if (event.end == EndReason::kError) return fail(event.error);
   if (event.end == EndReason::kCancelled)
     return fail({ErrorCode::kUnavailable, "The server stopped before the request was finished."});
+  if (!record_.admitted) record_.queue_s = window_.queue_s(*input, event, plan_.arrived_ns);
   record_.admitted = true;
   record_.cached_tokens += event.cached_tokens;
-  record_.queue_s = std::max(record_.queue_s, static_cast<double>(event.queue_ns) * 1e-9);
   if (record_.version.empty()) record_.version = event.adapter_version;
   std::vector<float>& vector = vectors_[*input];
   vector = std::move(event.embedding);

@@ -112,11 +112,11 @@ void Generation::on_event(TokenEvent event) {
 
 void Generation::begin_choice(size_t index, const TokenEvent& event) {
   Choice& choice = choices_[index];
-  choice.begun = record_.admitted = true;
   const size_t prompt = index / static_cast<size_t>(plan_.submit.choices);
+  if (!record_.admitted) record_.queue_s = window_.queue_s(prompt, event, plan_.arrived_ns);
+  choice.begun = record_.admitted = true;
   if (event.choice == 0) {
     record_.cached_tokens += event.cached_tokens;
-    record_.queue_s = std::max(record_.queue_s, static_cast<double>(event.queue_ns) * 1e-9);
     if (record_.version.empty()) record_.version = event.adapter_version;
   }
   if (plan_.stream && !begun_) {
@@ -144,35 +144,41 @@ void Generation::take_token(Choice& choice, const TokenEvent& event, std::string
   if (choice.tokens > 0) context_.metrics.inter_token(static_cast<double>(now_ns - choice.last_token_ns) * 1e-9);
   choice.last_token_ns = now_ns;
   ++choice.tokens;
-  if (event.stop_token) return;  // an id that ends the sequence has no text
-  const size_t offset = choice.decoded_bytes;
-  const std::string decoded = choice.decoder.push(event.token);
-  choice.decoded_bytes += decoded.size();
+  if (event.stop_token) {
+    const auto& named = plan_.named_stop_ids;
+    if (std::find(named.begin(), named.end(), event.token) != named.end()) choice.stop_reason = event.token;
+    add_text(choice, choice.decoder.flush(), text);  // what is left of a character stands before it
+  }
   if (plan_.logprobs) {
-    choice.pending.push_back({offset, wire_logprob(event.token, event.logprobs ? &*event.logprobs : nullptr)});
+    choice.pending.push_back(
+        {choice.decoded_bytes, wire_logprob(event.token, event.logprobs ? &*event.logprobs : nullptr)});
     choice.pending.back().logprob.text_offset = choice.decoded_characters;
-    choice.decoded_characters += count_characters(decoded);
   }
-  // Before min_tokens a stop string is text like any other.
-  if (choice.tokens < plan_.submit.min_tokens) {
-    text = decoded;
-    return;
-  }
-  push_text(choice, decoded, text);
+  // With tools special tokens are decoded for the sake of calls alone.
+  if (!event.stop_token || (plan_.include_stop && !plan_.tools))
+    add_text(choice, choice.decoder.push(event.token), text);
 }
 
-void Generation::push_text(Choice& choice, const std::string& decoded, std::string& text) {
+// Adds to `text` what of the decoded text is ready to send.
+void Generation::add_text(Choice& choice, const std::string& decoded, std::string& text) const {
+  choice.decoded_bytes += decoded.size();
+  choice.decoded_characters += count_characters(decoded);
+  // Before min_tokens a stop string is text like any other.
+  if (choice.tokens < plan_.submit.min_tokens) {
+    text += decoded;
+    return;
+  }
   StopMatcher::Output out = choice.stop.push(decoded);
   text += out.text;
-  choice.found_stop |= out.stopped;
+  if (out.stop == nullptr) return;
+  choice.found_stop = true;
+  choice.stop_reason = *out.stop;
 }
 
 void Generation::end_choice(size_t index, const TokenEvent& event, std::string& text) {
   Choice& choice = choices_[index];
   if (!choice.found_stop) {
-    const std::string rest = choice.decoder.flush();
-    choice.decoded_bytes += rest.size();
-    push_text(choice, rest, text);
+    add_text(choice, choice.decoder.flush(), text);
     if (!choice.found_stop) text += choice.stop.flush();
   }
   choice.finish = choice.found_stop || event.end == EndReason::kStop ? FinishReason::kStop : FinishReason::kLength;
@@ -262,6 +268,7 @@ void Generation::write_piece(size_t index, Piece piece, bool first) {
     ChatDelta last;  // the reason comes alone, with an empty delta
     last.index = delta.index;
     last.finish = finish;
+    last.stop_reason = std::move(choice.stop_reason);
     return write_event(chat_chunk(plan_.head, last, chunk_usage()));
   }
   CompletionChoice out;
@@ -269,6 +276,7 @@ void Generation::write_piece(size_t index, Piece piece, bool first) {
   out.text = std::move(piece.text);
   out.finish = finish;
   out.logprobs = std::move(logprobs);
+  out.stop_reason = choice.stop_reason;
   write_event(completion_chunk(plan_.head, out, chunk_usage()));
 }
 
@@ -309,6 +317,7 @@ void Generation::finish() {
     for (size_t i = 0; i < choices_.size(); ++i) {
       Choice& choice = choices_[i];
       out.push_back({static_cast<int>(i), std::move(choice.text), "", std::move(choice.calls), choice.finish, {}});
+      out.back().stop_reason = std::move(choice.stop_reason);
       if (plan_.logprobs) out.back().logprobs = std::move(choice.sent);
     }
     body = chat_response(plan_.head, out, total);
@@ -317,6 +326,7 @@ void Generation::finish() {
     for (size_t i = 0; i < choices_.size(); ++i) {
       Choice& choice = choices_[i];
       out.push_back({static_cast<int>(i), std::move(choice.text), choice.finish, {}});
+      out.back().stop_reason = std::move(choice.stop_reason);
       if (plan_.logprobs) out.back().logprobs = std::move(choice.sent);
     }
     body = completion_response(plan_.head, out, total);

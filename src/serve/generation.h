@@ -5,7 +5,8 @@
 // Thread: start() on a text thread, events and ticks on the dispatcher's, cancel() on any; a mutex makes them one at a
 // time. Ownership: shared by the dispatcher (until the last choice ended) and, weakly, by the connection's on_closed
 // callback. Invariants: a choice ends once; nothing is written after the end; text is valid UTF-8 and cut at code
-// points; log probabilities are sent with the text they belong to, and those of a stop string's tokens never. The
+// points; every token has an entry of log probabilities, the one that ends its choice too, which has no text unless
+// include_stop asks for it; they are sent with the text they belong to, and those of a stop string's tokens never. The
 // answer's status is decided by the first event: an error before it is an HTTP error, one after it an error event.
 // Failure: every failure is answered to the client; none is returned.
 #pragma once
@@ -36,8 +37,10 @@ struct GenerationPlan {
   std::vector<std::vector<TokenId>> prompts;
   std::vector<std::string> echo_texts;  // one per prompt when the prompt is to be echoed, else empty
   Submit submit;                        // per prompt: id and prompt are filled, limits cut to what the context holds
-  std::vector<std::string> stop;
-  bool include_stop = false, skip_special = true;
+  std::shared_ptr<const StopStrings> stop;  // of all choices
+  std::vector<TokenId> named_stop_ids;      // of submit.stop_ids, those that stop_reason tells
+  bool include_stop = false;  // what ends the text is part of it: a stop string, or a token as far as it is decoded
+  bool skip_special = true;
   bool stream = false, include_usage = false, continuous_usage = false;
   bool logprobs = false;
   bool own_seeds = false;             // the client sent none: every prompt gets one derived from that of submit
@@ -74,6 +77,7 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
     std::vector<PendingLogprob> pending;  // not sent yet
     std::vector<WireLogprob> sent;        // collected for whole answers
     FinishReason finish = FinishReason::kNone;
+    StopReason stop_reason;
     bool begun = false, done = false;
     bool found_stop = false;  // a stop string came
   };
@@ -88,7 +92,7 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
   size_t choice_index(const TokenEvent& event) const;
   void begin_choice(size_t index, const TokenEvent& event);
   void take_token(Choice& choice, const TokenEvent& event, std::string& text);
-  static void push_text(Choice& choice, const std::string& decoded, std::string& text);
+  void add_text(Choice& choice, const std::string& decoded, std::string& text) const;
   void end_choice(size_t index, const TokenEvent& event, std::string& text);
   void read_tools(size_t index, Piece& piece);
   void pass_on(size_t index, std::string text);

@@ -111,55 +111,6 @@ TEST_F(ApiTest, ChoicesPromptsAndEcho) {
   EXPECT_EQ(echo["choices"][0]["finish_reason"], "length");
 }
 
-// Special tokens are among the tokens and not in the text.
-TEST_F(ApiTest, TextOffsetsAreThoseOfTheTextSent) {
-  start();
-  const std::string special = "<|endoftext|>";
-  const auto joined = [&](const std::string& a, const std::string& b) {
-    std::vector<TokenId> all = ids(a);
-    all.push_back(tokenizer->find_token(special).value());
-    for (const TokenId id : ids(b)) all.push_back(id);
-    return all;
-  };
-  engine.script = [&](const Submit&, int) { return joined("w\xC3\xB6rld", " x"); };
-  // The prompt, and how many characters it has in the answer before its last token and in all.
-  struct Case {
-    Json prompt;
-    bool echo;
-    size_t last, all;
-  };
-  for (const Case& one : {Case{"a", false, 0, 0}, Case{"\xC3\xA4 b", true, 2, 3}, Case{joined("a", " b"), true, 2, 3},
-                          Case{"a" + special + " b", true, 2 + special.size(), 3 + special.size()}}) {
-    Json body = {{"prompt", one.prompt}, {"echo", one.echo}, {"logprobs", 0}, {"max_tokens", 40}};
-    const Json whole = Json::parse(post("/v1/completions", body.dump()).body)["choices"][0];
-    const Json& offsets = whole["logprobs"]["text_offset"];
-    const Json& tokens = whole["logprobs"]["tokens"];
-    const size_t n = tokens.size();
-    ASSERT_EQ(offsets.size(), n);
-    EXPECT_EQ(tokens[n - 2], special);
-    EXPECT_EQ(offsets[n - 2], one.all + 5);
-    EXPECT_EQ(tokens[n - 1], " x");
-    EXPECT_EQ(offsets[n - 1], one.all + 5);
-    if (one.echo) {
-      const size_t prompt = n - joined("w\xC3\xB6rld", " x").size();
-      EXPECT_EQ(tokens[prompt - 1], "b");
-      EXPECT_EQ(offsets[prompt - 1], one.last) << whole;
-      EXPECT_EQ(offsets[prompt], one.all);
-    }
-    body["stream"] = true;
-    std::string text;
-    Json streamed = Json::array();
-    for (const std::string& event : events("/v1/completions", body.dump())) {
-      if (event == "[DONE]") continue;
-      const Json chunk = Json::parse(event)["choices"][0];
-      text += chunk["text"];
-      for (const Json& offset : chunk["logprobs"]["text_offset"]) streamed.push_back(offset);
-    }
-    EXPECT_EQ(text, whole["text"]);
-    EXPECT_EQ(streamed, offsets);
-  }
-}
-
 TEST_F(ApiTest, ATokenLimitOfMinusOneIsNone) {
   start();
   size_t n = 0;
@@ -262,17 +213,6 @@ TEST_F(ApiTest, ATopPOfZeroLeavesTheBestToken) {
   EXPECT_EQ(post("/v1/chat/completions", chat(R"("top_p":0)")).status, 200);
   EXPECT_GT(engine.wait_submit(0).sampling.top_p, 0.0f);  // the engine takes no 0
   EXPECT_LT(engine.wait_submit(0).sampling.top_p, 1e-30f);
-}
-
-TEST_F(ApiTest, ChatLogprobsCarryBytes) {
-  start();
-  const Json json = Json::parse(post("/v1/chat/completions", chat(R"("logprobs":true,"top_logprobs":1)")).body);
-  std::string joined;
-  for (const Json& token : json["choices"][0]["logprobs"]["content"]) {
-    for (const Json& byte : token["bytes"]) joined += static_cast<char>(byte.get<int>());
-    EXPECT_EQ(token["top_logprobs"].size(), 1u);
-  }
-  EXPECT_EQ(joined, kScripted);
 }
 
 TEST_F(ApiTest, ErrorsBeforeWork) {

@@ -265,7 +265,7 @@ struct Metrics::Impl {
         token_time(
             histogram("loralei_inter_token_latency_seconds", "Between two tokens of a choice.", kTokenTimeBuckets)),
         latency(histogram("loralei_request_latency_seconds", "From arrival to the end.", kLatencyBuckets)),
-        queue(histogram("loralei_request_queue_seconds", "From submission to admission.", kLatencyBuckets)),
+        queue(histogram("loralei_request_queue_seconds", "From arrival to admission.", kLatencyBuckets)),
         prefill(histogram("loralei_request_prefill_seconds", "From admission to the first token.", kLatencyBuckets)),
         decode(histogram("loralei_request_decode_seconds", "From the first token to the last.", kLatencyBuckets)),
         inference(histogram("loralei_request_inference_seconds", "From admission to the end.", kLatencyBuckets)),

@@ -31,9 +31,9 @@ struct RequestRecord {
   bool admitted = false;      // the engine began with it: something other than an error came
   int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
   int64_t longest_output = 0;  // tokens of its longest choice
-  double queue_s = 0;
-  double ttft_s = -1;  // < 0: no token came
-  double total_s = 0;
+  // From arrival: until the engine began with the first of it that was heard of, until the first token (< 0: none
+  // came), until the end.
+  double queue_s = 0, ttft_s = -1, total_s = 0;
   const char* end = "stop";  // stop, length, tool_calls, abort, error
   int choices = 1;
   int64_t max_tokens = 0;

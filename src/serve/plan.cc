@@ -46,8 +46,10 @@ Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFie
   plan.submit.choices = fields.n;
   plan.submit.min_tokens = fields.min_tokens;
   plan.submit.ignore_eos = fields.ignore_eos;
-  plan.submit.stop_ids = fields.stop_token_ids;
+  plan.submit.stop_ids = plan.named_stop_ids = fields.stop_token_ids;
   if (!fields.ignore_eos) {
+    // The tokenizer's own end stays one where it is named, too, as vLLM has it.
+    if (const auto eos = plan.text->tokenizer()->eos()) std::erase(plan.named_stop_ids, *eos);
     // The engine knows where the model's turns end; an adapter's may end at another token of its tokenizer.
     auto& stops = plan.submit.stop_ids;
     for (const TokenId id : plan.text->tokenizer()->end_ids()) {
@@ -65,7 +67,7 @@ Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFie
     error.param = "logit_bias";
     return error;
   }
-  plan.stop = fields.stop;
+  plan.stop = compile_stop_strings(fields.stop);
   plan.include_stop = fields.include_stop_str_in_output;
   plan.skip_special = fields.skip_special_tokens;
   plan.stream = fields.stream;

@@ -67,6 +67,26 @@ TEST_F(ToolTest, CallsStream) {
   EXPECT_EQ(Json::parse(arguments[1]), Json::parse(R"({"x":2})"));
 }
 
+// Their tokens' log-probabilities go beside the content's, and so does the end's.
+TEST_F(ToolTest, EveryTokenOfACallHasItsLogprobs) {
+  start();
+  const std::string body = chat(std::string(kTools) + R"(,"logprobs":true,"include_stop_str_in_output":true)");
+  const Json whole = Json::parse(post("/v1/chat/completions", body).body);
+  const Json& entries = whole["choices"][0]["logprobs"]["content"];
+  EXPECT_EQ(whole["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(whole["choices"][0]["message"]["content"], "Sure.");  // the end is no text, even where it is asked for
+  EXPECT_EQ(entries.size(), whole["usage"]["completion_tokens"]);
+  Json streamed = Json::array();
+  for (const std::string& event :
+       events("/v1/chat/completions", body.substr(0, body.size() - 1) + R"(,"stream":true})")) {
+    if (event == "[DONE]") continue;
+    const Json logprobs = Json::parse(event)["choices"][0]["logprobs"];
+    if (!logprobs.is_object()) continue;
+    for (const Json& entry : logprobs["content"]) streamed.push_back(entry);
+  }
+  EXPECT_EQ(streamed, entries);
+}
+
 TEST_F(ToolTest, MistralsCallsHaveIdsThatItsTemplateTakes) {
   auto shown = ChatTemplate::parse("{% if tools %}[AVAILABLE_TOOLS]{{ tools }}{% endif %}{# [TOOL_CALLS] #}[INST]");
   text = TextModel::make(tokenizer, *shown, "base").value();

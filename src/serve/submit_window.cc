@@ -7,13 +7,14 @@ namespace loralei {
 
 Status SubmitWindow::advance(const std::shared_ptr<EventSink>& owner, const std::function<Submit(size_t part)>& make) {
   for (; submitted_ < parts_ && running_ < kParts; ++submitted_, ++running_) {
-    if (ids_.size() == submitted_) {  // else it was refused before
-      ids_.push_back(context_.dispatcher.next_id());
-      context_.dispatcher.add(ids_.back(), owner);  // before the submit: events may come at once
+    if (known_.size() == submitted_) {  // else it was refused before
+      known_.push_back({context_.dispatcher.next_id()});
+      context_.dispatcher.add(known_.back().id, owner);  // before the submit: events may come at once
     }
     Submit submit = make(submitted_);
-    submit.id = ids_[submitted_];
+    submit.id = known_[submitted_].id;
     submit.follows = submitted_ > 0;
+    known_[submitted_].submitted_ns = context_.clock.now_ns();
     const Status status = context_.engine.submit(std::move(submit));
     if (status.ok()) continue;
     const bool full = status.error().code == ErrorCode::kOverloaded;
@@ -25,15 +26,15 @@ Status SubmitWindow::advance(const std::shared_ptr<EventSink>& owner, const std:
 }
 
 std::optional<size_t> SubmitWindow::part_of(RequestId id) const {
-  const auto known = std::find(ids_.begin(), ids_.end(), id);
-  if (known == ids_.end()) return std::nullopt;
-  return static_cast<size_t>(known - ids_.begin());
+  const auto part = std::find_if(known_.begin(), known_.end(), [&](const Part& known) { return known.id == id; });
+  if (part == known_.end()) return std::nullopt;
+  return static_cast<size_t>(part - known_.begin());
 }
 
 void SubmitWindow::close() {
-  for (const RequestId id : ids_) {
-    context_.engine.cancel(id);  // ids that have ended are ignored
-    context_.dispatcher.remove(id);
+  for (const Part& part : known_) {
+    context_.engine.cancel(part.id);  // ids that have ended are ignored
+    context_.dispatcher.remove(part.id);
   }
 }
 

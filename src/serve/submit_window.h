@@ -26,13 +26,21 @@ class SubmitWindow {
   // Submits what there is room for: at the start, after ended(), and at ticks. make(part) fills all but the id.
   Status advance(const std::shared_ptr<EventSink>& owner, const std::function<Submit(size_t part)>& make);
   std::optional<size_t> part_of(RequestId id) const;
+  // From the request's arrival until the engine began with a part, whose first event this is.
+  double queue_s(size_t part, const TokenEvent& event, int64_t arrived_ns) const {
+    return static_cast<double>(known_[part].submitted_ns - arrived_ns + event.queue_ns) * 1e-9;
+  }
   void ended() { --running_; }  // one part
   void close();                 // the engine gets back what it still computes
 
  private:
+  struct Part {
+    RequestId id;
+    int64_t submitted_ns = 0;
+  };
   const ServeContext& context_;
   const size_t parts_;
-  std::vector<RequestId> ids_;  // by part
+  std::vector<Part> known_;  // those that were tried so far
   size_t submitted_ = 0, running_ = 0;
 };
 

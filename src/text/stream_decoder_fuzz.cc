@@ -60,7 +60,7 @@ void check_stops(const uint8_t* data, size_t size) {
   if (size < 1 + stop_length) return;
   const std::string stop(reinterpret_cast<const char*>(data) + 1, stop_length);
   const std::string text(reinterpret_cast<const char*>(data) + 1 + stop_length, size - 1 - stop_length);
-  StopMatcher matcher({stop}, false);
+  StopMatcher matcher(compile_stop_strings({stop}), false);
   std::string out;
   for (size_t at = 0; at < text.size(); at += 3) out += matcher.push(std::string_view(text).substr(at, 3)).text;
   out += matcher.flush();

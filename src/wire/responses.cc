@@ -44,13 +44,22 @@ void put_head(JsonOut& out, const ResponseHead& head, const char* object) {
   out.key("system_fingerprint").string_or_null(head.system_fingerprint);
 }
 
-void put_finish(JsonOut& out, FinishReason reason) {
+// The key beside the finish reason is vLLM's.
+void put_finish(JsonOut& out, FinishReason reason, const StopReason& stop) {
   const char* name = finish_reason_name(reason);
   out.key("finish_reason");
-  if (name)
-    out.string(name);
-  else
+  if (!name) {
     out.null();
+    return;
+  }
+  out.string(name).key("stop_reason");
+  if (const auto* text = std::get_if<std::string>(&stop)) {
+    out.string(*text);
+  } else if (const auto* id = std::get_if<TokenId>(&stop)) {
+    out.number(*id);
+  } else {
+    out.null();
+  }
 }
 
 void put_bytes(JsonOut& out, std::string_view bytes) {
@@ -144,7 +153,7 @@ void put_completion_logprobs(JsonOut& out, const CompletionChoice& choice) {
 void put_completion_choice(JsonOut& out, const CompletionChoice& choice) {
   out.begin_object().key("index").number(choice.index).key("text").string(choice.text);
   put_completion_logprobs(out, choice);
-  put_finish(out, choice.finish);
+  put_finish(out, choice.finish, choice.stop_reason);
   out.end_object();
 }
 
@@ -198,7 +207,7 @@ std::string chat_response(const ResponseHead& head, const std::vector<ChatChoice
     }
     out.end_object();
     put_chat_logprobs(out, choice.logprobs);
-    put_finish(out, choice.finish);
+    put_finish(out, choice.finish, choice.stop_reason);
     out.end_object();
   }
   out.end_array().key("usage");
@@ -226,7 +235,7 @@ std::string chat_chunk(const ResponseHead& head, const ChatDelta& delta, const C
   }
   out.end_object();
   put_chat_logprobs(out, delta.logprobs);
-  put_finish(out, delta.finish);
+  put_finish(out, delta.finish, delta.stop_reason);
   out.end_object().end_array();
   put_chunk_usage(out, usage);
   out.end_object();

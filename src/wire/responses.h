@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "base/ids.h"
@@ -44,6 +45,8 @@ struct WireLogprob {
 
 enum class FinishReason : unsigned char { kNone, kStop, kLength, kToolCalls, kAbort };
 const char* finish_reason_name(FinishReason reason);  // nullptr for kNone
+// Which of the request's own ends it was: none, a stop string, one of stop_token_ids. Said with the finish reason.
+using StopReason = std::variant<std::monostate, std::string, TokenId>;
 
 struct ChatChoice {
   int index = 0;
@@ -52,6 +55,7 @@ struct ChatChoice {
   std::vector<ToolCall> tool_calls;  // with some, an empty content becomes null
   FinishReason finish = FinishReason::kStop;
   std::optional<std::vector<WireLogprob>> logprobs;
+  StopReason stop_reason{};
 };
 std::string chat_response(const ResponseHead& head, const std::vector<ChatChoice>& choices, const Usage& usage);
 
@@ -68,6 +72,7 @@ struct ChatDelta {
   std::vector<ToolCallDelta> tool_calls;
   FinishReason finish = FinishReason::kNone;
   std::optional<std::vector<WireLogprob>> logprobs;
+  StopReason stop_reason{};
 };
 // What chunks say about usage: nothing, null (the usage chunk comes at the end), or the figures so far.
 struct ChunkUsage {
@@ -82,6 +87,7 @@ struct CompletionChoice {
   std::string text;
   FinishReason finish = FinishReason::kNone;
   std::optional<std::vector<WireLogprob>> logprobs;
+  StopReason stop_reason{};
 };
 std::string completion_response(const ResponseHead& head, const std::vector<CompletionChoice>& choices,
                                 const Usage& usage);

@@ -122,6 +122,23 @@ TEST(Chat, ChunksOfAStream) {
   EXPECT_EQ(sse_event("{}"), "data: {}\n\n");
 }
 
+// Beside every finish reason, and nowhere else.
+TEST(Choices, StopReasonsAreNullStringsOrIds) {
+  const std::vector<std::pair<StopReason, Json>> cases = {{{}, nullptr}, {"\n\n", "\n\n"}, {7, 7}};
+  for (const auto& [reason, wanted] : cases) {
+    ChatChoice whole{0, "a", "", {}, FinishReason::kStop, {}, reason};
+    ChatDelta delta;
+    CompletionChoice text{0, "a", FinishReason::kStop, {}, reason};
+    delta.finish = FinishReason::kStop;
+    delta.stop_reason = reason;
+    for (const std::string& answer : {chat_response(kHead, {whole}, {}), chat_chunk(kHead, delta),
+                                      completion_response(kHead, {text}, {}), completion_chunk(kHead, text)}) {
+      EXPECT_EQ(Json::parse(answer)["choices"][0].at("stop_reason"), wanted);
+    }
+  }
+  EXPECT_FALSE(Json::parse(chat_chunk(kHead, {}))["choices"][0].contains("stop_reason"));
+}
+
 TEST(Completion, LogprobsWithOffsets) {
   CompletionChoice choice{0, "a\xC3\xA9z", FinishReason::kStop, {}};
   choice.logprobs = std::vector<WireLogprob>{{{"a", 0}, false, {}, 0},

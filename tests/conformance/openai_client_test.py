@@ -74,7 +74,7 @@ class Chat(unittest.TestCase):
     def test_logprobs(self):
         answer = ask("apple river stone", logprobs=True, top_logprobs=3)
         entries = answer.choices[0].logprobs.content
-        self.assertGreater(len(entries), 0)
+        self.assertEqual(len(entries), answer.usage.completion_tokens)
         for entry in entries:
             self.assertLessEqual(entry.logprob, 0)
             self.assertEqual(len(entry.top_logprobs), 3)
@@ -221,6 +221,15 @@ class Completions(unittest.TestCase):
         self.assertIsNone(logprobs.token_logprobs[0])
         self.assertTrue(all(value <= 0 for value in logprobs.token_logprobs[1:]))
         self.assertTrue("".join(logprobs.tokens).endswith("apple river"))  # a begin-of-text token comes first
+
+    def test_echo_is_followed_by_the_token_that_ends_it(self):
+        """lm-eval scores a continuation by all but the last of the log-probabilities behind its context."""
+        answer = client.completions.create(model=BASE, prompt="apple river", max_tokens=1, echo=True, logprobs=1, temperature=0,
+                                           logit_bias={"1": 100})
+        choice = answer.choices[0]
+        self.assertEqual((choice.text, choice.finish_reason), ("apple river", "stop"))
+        self.assertEqual(choice.logprobs.tokens[-1], "<|end|>")
+        self.assertEqual(len(choice.logprobs.token_logprobs), answer.usage.total_tokens)
 
     def test_second_time_the_prefix_is_cached(self):
         prompt = "apple river stone " * 16
