@@ -189,6 +189,8 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_option("--json", flags->json, "write the report as JSON");
   command->add_option("--html", flags->html, "write the report as one HTML page");
   add_engine_options(*command, flags->engine, ModelOption::kOptional);
+  // A bench's own options say how many sequences there are and how long.
+  for (const char* taken : {"--max-num-seqs", "--max-model-len"}) command->remove_option(command->get_option(taken));
   add_config_option(*command);
   command->callback([flags, command, &exit_code] { exit_code = run_bench(*flags, *command); });
 }

@@ -74,7 +74,6 @@ Result<BaseModelFile> open_directory(const FileSystem& files, const std::string&
     TRY_ASSIGN(GenerationConfig generation, parse_generation_config(text, generation_path, model.config.vocab));
     model.defaults = generation.defaults;
     join_eos(model.config.eos, generation.eos);
-    if (model.config.bos < 0) model.config.bos = generation.bos;
   }
 
   if (files.kind(join_path(path, "model.safetensors")) != PathKind::kFile &&
@@ -157,7 +156,6 @@ Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path
     return corrupt(path + ": lists " + std::to_string(model.vocab->tokens.size()) + " tokens, but its embedding has " +
                    std::to_string(model.config.vocab) + " rows");
   }
-  model.config.bos = model.vocab->bos;
   model.config.eos = model.vocab->ends;
   return model;
 }

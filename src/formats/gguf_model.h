@@ -15,7 +15,7 @@
 
 namespace loralei {
 
-// Architectures llama (with Mistral), qwen2, qwen3. freq_factors of the rope (a tensor), bos and eos (gguf_vocab()) are
+// Architectures llama (with Mistral), qwen2, qwen3. freq_factors of the rope (a tensor) and eos (gguf_vocab()) are
 // not filled.
 Result<ModelConfig> gguf_model_config(const GgufFile& file, std::vector<std::string>& notes);
 

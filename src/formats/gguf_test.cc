@@ -243,12 +243,12 @@ TEST(Gguf, EndsAreNamedByKeysAndByText) {
   EXPECT_EQ(model->config.eos, (std::vector<TokenId>{1, 0, 2}));
   EXPECT_EQ(model->vocab->ends, model->config.eos);
   EXPECT_EQ(model->vocab->types, (std::vector<int32_t>{3, 3, 3, 1}));
-  EXPECT_EQ(model->config.bos, 0);
+  EXPECT_EQ(model->vocab->bos, 0);
   // The kind's own defaults count for the engine as well.
   Writer silent = model_metadata();
   model = open(add_tensors(silent));
   ASSERT_TRUE(model.ok()) << model.error().message;
-  EXPECT_EQ(model->config.bos, 1);
+  EXPECT_EQ(model->vocab->bos, 1);
   EXPECT_EQ(model->config.eos, std::vector<TokenId>{2});
 }
 

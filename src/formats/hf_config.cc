@@ -337,16 +337,15 @@ Status read_windows(const Json& root, const Architecture& architecture, ModelCon
   return {};
 }
 
-Status read_tokens(const Json& root, ModelConfig& config, const std::string& path) {
-  // Ids beyond the vocabulary are written by some fine-tunes that never resized; they can never be generated and are
-  // left out.
-  TRY_ASSIGN(const auto bos, json_ints(root, "bos_token_id", -1, INT32_MAX, path));
-  if (bos && !bos->empty() && bos->front() < config.vocab) config.bos = static_cast<TokenId>(bos->front());
+// Ids beyond the vocabulary are written by some fine-tunes that never resized; they can never be generated and are
+// left out.
+Result<std::vector<TokenId>> read_ends(const Json& root, int vocab, const std::string& path) {
+  std::vector<TokenId> ends;
   TRY_ASSIGN(const auto eos, json_ints(root, "eos_token_id", -1, INT32_MAX, path));
   for (const int64_t id : eos.value_or(std::vector<int64_t>())) {
-    if (id >= 0 && id < config.vocab && config.eos.size() < 1024) config.eos.push_back(static_cast<TokenId>(id));
+    if (id >= 0 && id < vocab && ends.size() < 1024) ends.push_back(static_cast<TokenId>(id));
   }
-  return {};
+  return ends;
 }
 
 Status read_shape(const Json& root, const Architecture& architecture, ModelConfig& config, const std::string& path) {
@@ -459,7 +458,7 @@ Result<HfConfig> parse_hf_config(std::string_view json, const std::string& path)
   TRY(read_flags(root, *architecture, config, path));
   TRY(read_rope(root, config, path));
   TRY(read_windows(root, *architecture, config, path));
-  TRY(read_tokens(root, config, path));
+  TRY_ASSIGN(config.eos, read_ends(root, config.vocab, path));
   TRY(check_model_config(config, path));
   return result;
 }
@@ -475,12 +474,7 @@ Result<GenerationConfig> parse_generation_config(std::string_view json, const st
   TRY_ASSIGN(const auto top_k, json_int(root, "top_k", -1, INT32_MAX, path));  // -1 and 0: all tokens
   if (top_k) result.defaults.top_k = std::max(0, static_cast<int>(*top_k));
   TRY_ASSIGN(result.defaults.do_sample, json_bool(root, "do_sample", path));
-  TRY_ASSIGN(const auto bos, json_ints(root, "bos_token_id", -1, INT32_MAX, path));
-  if (bos && !bos->empty() && bos->front() < vocab) result.bos = static_cast<TokenId>(bos->front());
-  TRY_ASSIGN(const auto eos, json_ints(root, "eos_token_id", -1, INT32_MAX, path));
-  for (const int64_t id : eos.value_or(std::vector<int64_t>())) {
-    if (id >= 0 && id < vocab && result.eos.size() < 1024) result.eos.push_back(static_cast<TokenId>(id));
-  }
+  TRY_ASSIGN(result.eos, read_ends(root, vocab, path));
   return result;
 }
 

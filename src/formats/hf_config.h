@@ -27,7 +27,6 @@ Result<HfConfig> parse_hf_config(std::string_view json, const std::string& path)
 
 struct GenerationConfig {
   GenerationDefaults defaults;
-  TokenId bos = -1;
   std::vector<TokenId> eos;
 };
 Result<GenerationConfig> parse_generation_config(std::string_view json, const std::string& path, int vocab);

@@ -211,9 +211,7 @@ TEST(HfConfig, RefusesImpossibleSizesAndArchitectures) {
 }
 
 TEST(HfConfig, TokensAndDtype) {
-  const ModelConfig config =
-      read(with(llama(), {{"bos_token_id", 1}, {"eos_token_id", {2, 5, 96}}, {"torch_dtype", "float16"}}));
-  EXPECT_EQ(config.bos, 1);
+  const ModelConfig config = read(with(llama(), {{"eos_token_id", {2, 5, 96}}, {"torch_dtype", "float16"}}));
   EXPECT_EQ(config.eos, (std::vector<TokenId>{2, 5}));  // 96 lies beyond the vocabulary
   EXPECT_EQ(config.dtype, DType::kF16);
   EXPECT_EQ(read(with(llama(), {{"dtype", "float32"}})).dtype, DType::kF32);
@@ -223,13 +221,12 @@ TEST(HfConfig, GenerationDefaults) {
   auto read_generation = [](const char* text) { return parse_generation_config(text, "generation_config.json", 100); };
   auto parsed = read_generation(
       R"({"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "repetition_penalty": 1.05,
-                                    "eos_token_id": [7, 8, 200], "bos_token_id": 3, "max_new_tokens": 5})");
+                                    "eos_token_id": [7, 8, 200], "max_new_tokens": 5})");
   ASSERT_TRUE(parsed.ok());
   EXPECT_EQ(parsed->defaults.temperature, 0.6);
   EXPECT_EQ(parsed->defaults.top_k, 20);
   EXPECT_EQ(parsed->defaults.do_sample, true);
   EXPECT_EQ(parsed->eos, (std::vector<TokenId>{7, 8}));
-  EXPECT_EQ(parsed->bos, 3);
   EXPECT_FALSE(read_generation("{}")->defaults.temperature.has_value());
   EXPECT_FALSE(read_generation(R"({"temperature": "hot"})").ok());
   EXPECT_FALSE(read_generation("[]").ok());

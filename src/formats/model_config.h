@@ -44,7 +44,6 @@ struct ModelConfig {
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool qk_norm = false;
   std::vector<int32_t> sliding;  // [layers] attention window in tokens, 0 = full attention
-  TokenId bos = -1;
   std::vector<TokenId> eos;
   DType dtype = DType::kBF16;  // the dtype most weights have, for display and the KV default
 };
