@@ -62,7 +62,6 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(ServeOptions options, Engine
     return response;
   };
   TRY_ASSIGN(server->http_, HttpServer::bind(http, log));
-  server->http_->serve(*server);  // whose handle() needs http_
   return server;
 }
 
@@ -151,8 +150,8 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
     case RouteId::kHealth:
       return reply->json(200, R"({"status":"ok"})");
     case RouteId::kReady:
-      if (ready_ && !draining_) return reply->json(200, R"({"status":"ready"})");
-      return reply->error(api_error_of_status(503, draining_ ? "The server is draining." : "The server is starting."));
+      if (!draining_) return reply->json(200, R"({"status":"ready"})");
+      return reply->error(api_error_of_status(503, "The server is draining."));
     case RouteId::kVersion:
       return reply->json(200, version_body());
     case RouteId::kMetrics: {

@@ -232,6 +232,18 @@ TEST_F(AdapterTest, ScanRescanPinAndUse) {
   EXPECT_EQ(get("/metrics").body.find("{adapter=\"one\"}"), std::string::npos);
 }
 
+// Else a client would be told that there is no such model, a moment before there is.
+TEST_F(AdapterTest, NothingIsAnsweredBeforeTheAdaptersOfTheCommandLineAreThere) {
+  bind();
+  HttpClient early = client();
+  ASSERT_TRUE(early.send_raw("GET /v1/models/cli HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").ok());
+  EXPECT_TRUE(server->add_adapter("cli", (base_ / "outside/three").string()).ok());
+  server->serve();
+  const auto answer = early.read_raw();
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  EXPECT_TRUE(answer->starts_with("HTTP/1.1 200")) << *answer;
+}
+
 TEST_F(ApiTest, KeysGuardRoutes) {
   options.api_keys = {"k"};
   options.admin_key = "boss";
