@@ -53,10 +53,10 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(ServeOptions options, Engine
   if (options.model_names.empty()) return invalid_argument("the base model needs a name");
   std::unique_ptr<ApiServer> server(new ApiServer(std::move(options), engine, std::move(text), files, clock, log));
   HttpServerOptions http = server->options_.http;
-  http.error_response = [raw = server.get()](int status, std::string_view message, const HttpHeaders& request) {
+  http.error_response = [raw = server.get()](int status, std::string_view message, const HttpHead& head) {
     HttpResponse response;
-    response.headers = cors_headers(raw->options_.cors_origins, find_header(request, "origin"));
-    response.headers.emplace_back("X-Request-Id", raw->id_for(find_header(request, "x-request-id")));
+    response.headers = cors_headers(raw->options_.cors_origins, head.header("origin"));
+    response.headers.emplace_back("X-Request-Id", raw->id_for(head.header("x-request-id")));
     response.headers.emplace_back("Content-Type", "application/json");
     response.body = error_body(api_error_of_status(status, std::string(message)));
     return response;
@@ -114,6 +114,14 @@ std::string ApiServer::id_for(std::string_view clients) {
   return id.empty() ? new_id() : id;
 }
 
+// False for what handle() refuses.
+bool ApiServer::wants_body(const HttpHead& head) {
+  const RouteMatch route = match_route(head.method, head.path);
+  const bool served =
+      route.id != RouteId::kPreflight && route.id != RouteId::kNotFound && route.id != RouteId::kWrongMethod;
+  return served && !access_.check(head, route.access);
+}
+
 void ApiServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
   const RouteMatch route = match_route(request.method, request.path);
   auto reply = std::make_shared<Reply>(std::move(writer), metrics_, route.label, request.method,
@@ -151,7 +159,7 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
       return reply->json(200, R"({"status":"ok"})");
     case RouteId::kReady:
       if (!draining_) return reply->json(200, R"({"status":"ready"})");
-      return reply->error(api_error_of_status(503, "The server is draining."));
+      return reply->error(api_error_of_status(503, "The server is draining."));  // to a probe: nothing is refused
     case RouteId::kVersion:
       return reply->json(200, version_body());
     case RouteId::kMetrics: {
@@ -182,17 +190,20 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
       begin_drain();
       return reply->json(200, R"({"status":"draining"})");
     default:
-      return prepare(route.id, std::move(request.body), std::move(reply));
+      return prepare(route.id, std::move(request), std::move(reply));
   }
 }
 
-void ApiServer::prepare(RouteId route, std::string body, std::shared_ptr<Reply> reply) {
+void ApiServer::prepare(RouteId route, HttpRequest request, std::shared_ptr<Reply> reply) {
   if (draining_) {
     metrics_.refused("draining");
     return reply->error(unavailable());
   }
   const int64_t arrived_ns = clock_.now_ns();
-  auto job = [this, route, body = std::move(body), arrived_ns, reply] { run_prepared(route, body, arrived_ns, reply); };
+  // The whole request, so that the body keeps its share of what all bodies may take.
+  auto job = [this, route, request = std::move(request), arrived_ns, reply] {
+    run_prepared(route, request.body, arrived_ns, reply);
+  };
   if (pool_.try_run(std::move(job))) return;
   metrics_.refused("queue_full");
   reply->error(queue_full());
@@ -348,8 +359,9 @@ void ApiServer::set_memory(const std::string& body, std::shared_ptr<Reply> reply
   const auto done = [this, reply](const CommandReply& answer) {
     if (answer.status.ok()) return reply->json(200, memory_body());
     if (reply->writer().closed()) {
-      log_.log(LogLevel::kInfo, "The client that asked for another memory budget has left, and it stays as it was. " +
-                                    answer.status.error().message);
+      return log_.log(LogLevel::kInfo,
+                      "The client that asked for another memory budget has left, and it stays as it was. " +
+                          answer.status.error().message);
     }
     reply->error(to_api_error(answer.status.error(), "budget_bytes"));
   };

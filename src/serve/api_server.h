@@ -4,12 +4,13 @@
 //   http I/O thread: route, access ──► text pool: parse, resolve, render, tokenise, submit ──► engine
 //   client ◄── http ◄── Generation (dispatcher's thread: decode, frame) ◄── Dispatcher ◄── TokenEvents
 //
-// Thread: start, serve, add_adapter, rescan, begin_drain and shutdown from the owner's thread(s); handle() is called by
-// http/. Ownership: owns listener, threads, catalogue and metrics; borrows engine, file system, clock and log, which
-// outlive it. Invariants: nothing is answered before serve(), so that no request misses an adapter that the command
-// line names; after begin_drain() /ready answers 503 and no new work is taken in; every request is answered or its
-// connection closed. Failure: start() when the address cannot be bound; add_adapter() with a sentence for the command
-// line.
+// Thread: start, serve, add_adapter, rescan, begin_drain and shutdown from the owner's thread(s); wants_body() and
+// handle() are called by http/.
+// Ownership: owns listener, threads, catalogue and metrics; borrows engine, file system, clock and log, which outlive
+// it. Invariants: nothing is answered before serve(), so that no request misses an adapter that the command line names;
+// after begin_drain() /ready answers 503 and no new work is taken in; every request is answered or its connection
+// closed; what its head refuses is answered before its body is read. Failure: start() when the address cannot be bound;
+// add_adapter() with a sentence for the command line.
 #pragma once
 
 #include <atomic>
@@ -44,6 +45,7 @@ class ApiServer final : public HttpHandler {
   // engine and threads. True when nothing was cut off.
   bool shutdown(int64_t timeout_ms);
 
+  bool wants_body(const HttpHead& head) override;
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override;
 
  private:
@@ -51,7 +53,7 @@ class ApiServer final : public HttpHandler {
             const Clock& clock, LogSink& log);
   void dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply);
   void preflight(const RouteMatch& route, const HttpRequest& request, Reply& reply);
-  void prepare(RouteId route, std::string body, std::shared_ptr<Reply> reply);  // to the text pool
+  void prepare(RouteId route, HttpRequest request, std::shared_ptr<Reply> reply);  // to the text pool
   void run_prepared(RouteId route, const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
   void chat(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
   void completion(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply);

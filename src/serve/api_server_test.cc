@@ -232,7 +232,7 @@ TEST_F(AdapterTest, ScanRescanPinAndUse) {
   EXPECT_EQ(get("/metrics").body.find("{adapter=\"one\"}"), std::string::npos);
 }
 
-// Else a client would be told that there is no such model, a moment before there is.
+// Without it a client would be told that there is no such model, a moment before there is.
 TEST_F(AdapterTest, NothingIsAnsweredBeforeTheAdaptersOfTheCommandLineAreThere) {
   bind();
   HttpClient early = client();
@@ -242,6 +242,26 @@ TEST_F(AdapterTest, NothingIsAnsweredBeforeTheAdaptersOfTheCommandLineAreThere) 
   const auto answer = early.read_raw();
   ASSERT_TRUE(answer.ok()) << answer.error().message;
   EXPECT_TRUE(answer->starts_with("HTTP/1.1 200")) << *answer;
+}
+
+TEST_F(ApiTest, WhatTheHeadRefusesIsAnsweredBeforeTheBody) {
+  options.api_keys = {"k"};
+  options.admin_key = "boss";
+  start();
+  const std::string key = "Authorization: Bearer k\r\n", json = "Content-Type: application/json\r\n";
+  const auto answer = [&](const std::string& line, const std::string& headers) {
+    HttpClient c = client();
+    EXPECT_TRUE(c.send_raw(line + " HTTP/1.1\r\nHost: h\r\n" + headers + "Content-Length: 1000000\r\n\r\n").ok());
+    const auto text = c.read_raw();
+    EXPECT_TRUE(text.ok()) << text.error().message;
+    return text.ok() ? text->substr(9, 3) + (text->find("{\"error\":") == std::string::npos ? " bare" : "") : "";
+  };
+  EXPECT_EQ(answer("POST /v1/chat/completions", json), "401");
+  EXPECT_EQ(answer("POST /v1/chat/completions", json + "Authorization: Bearer x\r\n"), "401");
+  EXPECT_EQ(answer("POST /v1/load_lora_adapter", json + key), "403");
+  EXPECT_EQ(answer("POST /nothing", json + key), "404");
+  EXPECT_EQ(answer("PUT /v1/completions", json + key), "405");
+  EXPECT_EQ(answer("POST /v1/completions", key), "415");
 }
 
 TEST_F(ApiTest, KeysGuardRoutes) {
