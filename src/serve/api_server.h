@@ -51,6 +51,7 @@ class ApiServer final : public HttpHandler {
  private:
   ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const TextModel> text, const FileSystem& files,
             const Clock& clock, LogSink& log);
+  HttpResponse http_error(int status, std::string_view message, const HttpHead& head);
   void dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply);
   void preflight(const RouteMatch& route, const HttpRequest& request, Reply& reply);
   void prepare(RouteId route, HttpRequest request, std::shared_ptr<Reply> reply);  // to the text pool

@@ -264,6 +264,31 @@ TEST_F(ApiTest, WhatTheHeadRefusesIsAnsweredBeforeTheBody) {
   EXPECT_EQ(answer("POST /v1/completions", key), "415");
 }
 
+// By its status, whoever refused it; and in the log with the sentence that the client was told.
+TEST_F(ApiTest, WhatIsRefusedIsCountedAndLogged) {
+  options.http.limits.max_body_bytes = 10'000;
+  start();
+  const auto refuse = [&](const std::string& method, const std::string& path, const std::string& body,
+                          const std::string& method_shown, int status, const std::string& header = "") {
+    SCOPED_TRACE(method + " " + path);
+    const std::string id = "id-" + std::to_string(status);
+    const HttpResponse answer = send(method, path, body, {{"X-Request-Id", id}, {"X-More", header}});
+    EXPECT_EQ(answer.status, status);
+    EXPECT_TRUE(logs("request refused id=" + id + " method=" + method_shown + " route=" + path +
+                     " status=" + std::to_string(status) + ": " + error_of(answer, "message")))
+        << log.text();
+    EXPECT_TRUE(counts("http_requests_total{handler=\"" + path + "\",method=\"" + method_shown + "\",status=\"" +
+                       std::to_string(status) + "\"} 1\n"));
+  };
+  refuse("POST", "/v1/completions", "{", "POST", 400);
+  refuse("POST", "/v1/chat/completions", chat(R"("model":"nobody")"), "POST", 404);
+  refuse("BREW", "/v1/completions", "", "other", 405);
+  refuse("POST", "/v1/embeddings", std::string(20'000, 'x'), "POST", 413);
+  refuse("GET", "/v1/models", "", "GET", 431, std::string(40'000, 'x'));
+  const std::string logged = log.text();
+  EXPECT_EQ(std::count(logged.begin(), logged.end(), '\n'), 5) << logged;
+}
+
 TEST_F(ApiTest, KeysGuardRoutes) {
   options.api_keys = {"k"};
   options.admin_key = "boss";
