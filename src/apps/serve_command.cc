@@ -173,7 +173,7 @@ Status serve(ServeFlags& flags) {
              ApiServer::start(flags.serve, host->engine(), std::move(text), files, clock, log));
   TRY(register_adapters(adapters, *server, log));
   signals.serving();
-  server->set_ready();
+  server->serve();
 
   const std::string url = server_url(flags.serve.http.host, server->port());
   std::printf(

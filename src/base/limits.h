@@ -3,6 +3,7 @@
 // stands here.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/units.h"
@@ -30,6 +31,9 @@ inline constexpr int kMaxAdaptersPerRequest = 8;  // weighted sum
 inline constexpr int kMaxLogitBias = 1024;
 inline constexpr double kMaxTemperature = 100;
 inline constexpr double kMinRepetitionPenalty = 0.01, kMaxRepetitionPenalty = 10;
+// Of /tokenize and /detokenize, whose answers are many times as large: an id of two bytes may stand for hundreds.
+inline constexpr size_t kMaxTokenizeBytes = 4 * kMiB;
+inline constexpr size_t kMaxDetokenizeIds = 1 << 18;
 inline constexpr int64_t kMaxEchoBytes = 256 * kMiB;  // prompts in an answer: they multiply with n and logprobs
 
 // --- files

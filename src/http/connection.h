@@ -54,7 +54,7 @@ struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
   Core(const HttpServerOptions& options, LogSink& log)
       : options(options), log(log), acceptor(asio::make_strand(context)), work(context.get_executor()) {}
 
-  HttpResponse error_response(int status, std::string_view message, const HttpHeaders& request) const {
+  HttpResponse error_response(int status, std::string_view message, const HttpHead& request) const {
     HttpResponse response;
     if (options.error_response) {
       response = options.error_response(status, message, request);
@@ -75,6 +75,11 @@ struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
   void begin_idle(HttpConnection& connection);
   bool end_idle(HttpConnection& connection);  // false: its place has been taken
   int stop(int64_t grace_ms);
+  int64_t max_bodies_bytes() const {
+    if (options.max_bodies_bytes > 0) return options.max_bodies_bytes;
+    return kBodiesAtOnce *
+           static_cast<int64_t>(std::min<uint64_t>(options.limits.max_body_bytes, INT64_MAX / kBodiesAtOnce));
+  }
 
   const HttpServerOptions options;
   HttpHandler* handler = nullptr;  // from serve() on
@@ -86,6 +91,7 @@ struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
   int port = 0;
   std::atomic<bool> stopping{false};
   std::atomic<int> refusals{0};
+  std::atomic<int64_t> bodies_bytes{0};
   std::atomic<int64_t> connections_total{0}, connections_refused{0}, requests_total{0}, errors_total{0};
 
   std::mutex mutex;
@@ -94,6 +100,31 @@ struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
   int places_taken = 0;             // of max_connections
   std::list<HttpConnection*> idle;  // between requests, the longest first
   bool stopped = false;
+};
+
+// One body's share of what all bodies may take together. Grows on the connection's strand; given back where its last
+// holder drops it.
+class BodyShare {
+ public:
+  explicit BodyShare(std::shared_ptr<HttpServer::Core> core) : core_(std::move(core)) {}
+  BodyShare(const BodyShare&) = delete;
+  BodyShare& operator=(const BodyShare&) = delete;
+  ~BodyShare() { core_->bodies_bytes -= bytes_; }
+
+  // False when there is no room: then it stays as it was.
+  bool grow_to(int64_t bytes) {
+    const int64_t more = bytes - bytes_;
+    if ((core_->bodies_bytes += more) > core_->max_bodies_bytes()) {
+      core_->bodies_bytes -= more;
+      return false;
+    }
+    bytes_ = bytes;
+    return true;
+  }
+
+ private:
+  const std::shared_ptr<HttpServer::Core> core_;
+  int64_t bytes_ = 0;
 };
 
 // One client. Two coroutines on one strand: the read loop, which always has a read pending, and the main one, which
@@ -223,7 +254,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   awaitable<void> main_loop() {
     bool more = !refused_;
-    if (refused_) co_await answer_error(503, "The server has too many open connections; try again in a moment.", {});
+    const HttpHead none;  // not a temporary: GCC 12 destroys those of a co_await twice
+    if (refused_) co_await answer_error(503, "The server has too many open connections; try again in a moment.", none);
     while (more) {
       std::optional<HttpRequest> request = co_await read_request();
       if (!request) break;
@@ -238,48 +270,70 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   awaitable<std::optional<HttpRequest>> read_request() {
     RequestParser parser(core_->options.limits);
     core_->begin_idle(*this);
+    std::shared_ptr<BodyShare> share;
     steady_clock::time_point begun{};
-    int64_t received_bytes = 0;
-    bool continued = false;
+    bool judged = false, continued = false;
     for (;;) {
       if (!input_.empty()) {
         if (begun == steady_clock::time_point{}) {
           if (!core_->end_idle(*this)) co_return std::nullopt;
           begun = steady_clock::now();
         }
-        const size_t used = parser.feed(input_);
-        received_bytes += static_cast<int64_t>(used);
-        input_.erase(0, used);
+        input_.erase(0, parser.feed(input_));
         space_timer_.cancel();
       }
       if (parser.failed()) {
-        co_await answer_error(parser.error_status(), parser.error_message(), parser.headers());
+        co_await answer_error(parser.error_status(), parser.error_message(), parser.head());
         co_return std::nullopt;
       }
-      if (parser.complete()) co_return parser.take();
+      if (parser.header_complete() && !parser.complete() && !judged) {
+        judged = true;
+        if (!core_->handler->wants_body(parser.head())) co_return without_body(parser.take());
+      }
+      if (parser.body_bytes() > 0) {
+        if (!share) share = std::make_shared<BodyShare>(core_);
+        if (!share->grow_to(static_cast<int64_t>(parser.body_bytes()))) {
+          co_await answer_error(503, "The server holds as many bytes of requests as it may; try again in a moment.",
+                                parser.head());
+          co_return std::nullopt;
+        }
+      }
+      if (parser.complete()) {
+        HttpRequest request = parser.take();
+        request.body_share = std::move(share);
+        co_return request;
+      }
       if (eof_ || !socket_.is_open()) co_return std::nullopt;
       const bool started = begun != steady_clock::time_point{};
       if (core_->stopping) {
         // Half a request must not hold the stop up as long as it may take to arrive.
         if (started)
-          co_await answer_error(503, "The server is shutting down and takes no new requests.", parser.headers());
+          co_await answer_error(503, "The server is shutting down and takes no new requests.", parser.head());
         co_return std::nullopt;
       }
       if (parser.header_complete() && parser.expects_continue() && !continued) {
         continued = true;
         if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return std::nullopt;
       }
-      const auto deadline =
-          started ? begun + milliseconds(core_->options.read_timeout_ms + received_bytes * 1000 / kMinBodyBytesPerS)
-                  : steady_clock::now() + milliseconds(core_->options.idle_timeout_ms);
+      const auto bought_ms = static_cast<int64_t>(parser.body_bytes()) * 1000 / kMinBodyBytesPerS;
+      const auto deadline = started ? begun + milliseconds(core_->options.read_timeout_ms + bought_ms)
+                                    : steady_clock::now() + milliseconds(core_->options.idle_timeout_ms);
       if (!co_await wait_until(deadline)) {
-        if (started) co_await answer_error(408, "The request did not arrive in time.", parser.headers());
+        if (started) co_await answer_error(408, "The request did not arrive in time.", parser.head());
         co_return std::nullopt;
       }
     }
   }
 
-  awaitable<void> answer_error(int status, std::string message, const HttpHeaders& request) {
+  // To be answered as it is, while the rest of it may still be on its way.
+  HttpRequest without_body(HttpRequest request) {
+    request.body.clear();
+    request.keep_alive = false;
+    linger_ = true;
+    return request;
+  }
+
+  awaitable<void> answer_error(int status, std::string message, const HttpHead& request) {
     ++core_->errors_total;
     linger_ = true;
     HttpResponse response = core_->error_response(status, message, request);
@@ -306,8 +360,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     const std::shared_ptr<Exchange> exchange = exchange_;
     ++core_->requests_total;
     auto writer = std::make_shared<ExchangeWriter>(
-        exchange, [core = core_, headers = request.headers](int status, std::string_view message) {
-          return core->error_response(status, message, headers);
+        exchange, [core = core_, head = static_cast<const HttpHead&>(request)](int status, std::string_view message) {
+          return core->error_response(status, message, head);
         });
     core_->handler->handle(std::move(request), std::move(writer));
     if (eof_ && exchange->close()) cut();

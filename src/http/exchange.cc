@@ -195,7 +195,7 @@ bool Exchange::close() {
 
 ExchangeWriter::~ExchangeWriter() {
   HttpResponse fallback;
-  if (!exchange_->begun() && error_response_)
+  if (!exchange_->begun() && !exchange_->closed() && error_response_)
     fallback = error_response_(500, "The request was dropped without an answer.");
   fallback.status = 500;
   exchange_->abandon(std::move(fallback));

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // HTTP messages as plain values, and the small text helpers that everybody who handles them needs.
 //
-// Thread: plain values, no sharing. Ownership: every string is owned.
+// Thread: plain values; copies of a request share its place among the bodies. Ownership: every string is owned.
 // Invariants: header names keep the spelling of the wire, look-ups ignore case. `path` has no query and is not decoded
 // (an adapter's name may hold %2F); percent_decode does that where a route takes a name from the path.
 // Failure: percent_decode answers nothing for a broken escape.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,19 +23,25 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 std::string_view find_header(const HttpHeaders& headers, std::string_view name);
 bool has_header(const HttpHeaders& headers, std::string_view name);
 
-struct HttpRequest {
+// What stands before a request's body.
+struct HttpHead {
   std::string method;  // "GET", as sent
   std::string target;  // as sent: path and query
   std::string path;    // the target before '?', not decoded; always begins with '/' or is "*"
   std::string query;   // what stands after '?', not decoded
   int version = 11;    // 10 or 11
   HttpHeaders headers;
-  std::string body;
-  std::string peer;  // numeric address of the client
-  bool peer_is_loopback = false;
+  bool has_body = false;  // one is announced: its length is not 0, or not known
   bool keep_alive = true;
 
   std::string_view header(std::string_view name) const { return find_header(headers, name); }
+};
+
+struct HttpRequest : HttpHead {
+  std::string body;
+  std::shared_ptr<const void> body_share;  // of HttpServerOptions::max_bodies_bytes, as long as it is kept
+  std::string peer;                        // numeric address of the client
+  bool peer_is_loopback = false;
 };
 
 struct HttpResponse {

@@ -102,6 +102,7 @@ class RequestCollector final : public http::basic_parser<true> {
       }
       expects_continue = request.version >= 11;
     }
+    request.has_body = chunked() || content_length().value_or(0) > 0;
     request.keep_alive = keep_alive();
   }
 
@@ -215,7 +216,8 @@ int RequestParser::error_status() const { return impl_->collector.status; }
 const std::string& RequestParser::error_message() const { return impl_->collector.message; }
 bool RequestParser::header_complete() const { return impl_->collector.header_done; }
 bool RequestParser::complete() const { return !impl_->failed && impl_->collector.is_done(); }
-const HttpHeaders& RequestParser::headers() const { return impl_->collector.request.headers; }
+const HttpHead& RequestParser::head() const { return impl_->collector.request; }
+size_t RequestParser::body_bytes() const { return impl_->collector.request.body.size(); }
 bool RequestParser::expects_continue() const { return impl_->collector.expects_continue && !complete(); }
 HttpRequest RequestParser::take() { return std::move(impl_->collector.request); }
 

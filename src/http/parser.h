@@ -40,9 +40,10 @@ class RequestParser {
   const std::string& error_message() const;  // of a failed parse
   bool header_complete() const;
   bool complete() const;
-  const HttpHeaders& headers() const;  // as far as they were read; until take()
-  bool expects_continue() const;       // the header is complete and asks for "100 Continue" before its body
-  HttpRequest take();                  // once, after complete(); peer fields are left for the caller
+  const HttpHead& head() const;   // as far as it was read; until take()
+  size_t body_bytes() const;      // of the body, read so far
+  bool expects_continue() const;  // the header is complete and asks for "100 Continue" before its body
+  HttpRequest take();  // once, after header_complete(), with what was read of the body; the rest is for the caller
 
  private:
   struct Impl;

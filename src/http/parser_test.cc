@@ -41,6 +41,7 @@ TEST(RequestParser, SplitsTargetAndHeadersInPiecesOfAnySize) {
     EXPECT_EQ(request.query, "x=1&y");
     EXPECT_EQ(request.header("x-one"), "two");
     EXPECT_EQ(request.body, "hello");
+    EXPECT_TRUE(request.has_body);
     EXPECT_TRUE(request.keep_alive);
     EXPECT_EQ(rest, "GET / HTTP/1.1\r\n");
   }
@@ -56,6 +57,7 @@ TEST(RequestParser, ReadsChunkedBodies) {
     ASSERT_TRUE(parser.complete()) << parser.error_message();
     const HttpRequest request = parser.take();
     EXPECT_EQ(request.body, "abcde");
+    EXPECT_TRUE(request.has_body);
     EXPECT_FALSE(has_header(request.headers, "trailer"));
   }
 }
@@ -68,7 +70,18 @@ TEST(RequestParser, AbsoluteFormAndVersions) {
   EXPECT_EQ(request.path, "/a");
   EXPECT_EQ(request.query, "b");
   EXPECT_EQ(request.version, 10);
+  EXPECT_FALSE(request.has_body);
   EXPECT_FALSE(request.keep_alive);
+}
+
+TEST(RequestParser, KnowsTheHeadBeforeTheBody) {
+  RequestParser parser(HttpLimits{});
+  feed(parser, "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhe", 9);
+  ASSERT_TRUE(parser.header_complete());
+  EXPECT_FALSE(parser.complete());
+  EXPECT_EQ(parser.head().path, "/a");
+  EXPECT_TRUE(parser.head().has_body);
+  EXPECT_EQ(parser.body_bytes(), 2u);
 }
 
 TEST(RequestParser, RefusesWithTheRightStatus) {

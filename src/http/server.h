@@ -12,7 +12,9 @@
 // answer is already complete. When all connections are taken, a new one takes the place of the one that has waited
 // longest for a request; only where each is in use it is refused. Failure: bind() when the address cannot be bound.
 // Everything a peer does wrong ends that peer's connection only, with an answer where one can be given: 400, 408, 413,
-// 417, 431, 501, 505, and 503 when there are too many connections or the server stops.
+// 417, 431, 501, 505, and 503 when there are too many connections or too many bytes of bodies, or the server stops. No
+// client keeps a connection by being slow: a header has read_timeout_ms, a body a least rate beside it, and who takes
+// nothing of an answer for write_timeout_ms is cut off.
 //
 //   connection:  read ──► RequestParser ──► handler.handle() ──► ResponseWriter (any thread) ──► bounded buffer ──►
 //   write
@@ -52,6 +54,9 @@ class ResponseWriter {
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
+  // Asked on an I/O thread, of a header whose body is still to come. False: handle() is called without the body, for an
+  // answer that needs none; what comes of the body is thrown away, and the connection ends behind the answer.
+  virtual bool wants_body(const HttpHead&) { return true; }
   virtual void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) = 0;
 };
 
@@ -61,18 +66,23 @@ struct HttpServerOptions {
   int threads = 2;
   int max_connections = 1024;  // in use; those beyond, which are just told so, are at most kMaxRefusals
   HttpLimits limits;
+  // Of all connections together: bodies that arrive, and those of requests that the handler keeps. Beyond it 503.
+  int64_t max_bodies_bytes = 0;  // 0: kBodiesAtOnce of the largest
   // Of one stream: more than this and the largest chunk so far unread, and the client is too slow. So a chunk of any
   // size can be sent, and a stream keeps at most this and two of its largest chunks.
   size_t max_write_buffer_bytes = 1024 * 1024;
   int64_t idle_timeout_ms = 75'000;  // between requests
-  int64_t read_timeout_ms =
-      20'000;  // for a request from its first byte; bytes of a body buy more time, see kMinBodyBytesPerS
+  // For a request from its first byte; bytes of a body buy more time, see kMinBodyBytesPerS.
+  int64_t read_timeout_ms = 20'000;
   int64_t write_timeout_ms = 30'000;  // without progress
-  // Headers and body of the errors that the server itself raises, given the request's headers as far as they were read;
-  // status is filled in by the server. Absent: plain text.
-  std::function<HttpResponse(int status, std::string_view message, const HttpHeaders& request)> error_response;
+  // Headers and body of an error that the server itself is about to answer, given the request's head as far as it was
+  // read; called once for each, on any thread; status is filled in by the server. Absent: plain text.
+  std::function<HttpResponse(int status, std::string_view message, const HttpHead& request)> error_response;
 };
 inline constexpr int64_t kMinBodyBytesPerS = 16 * 1024;
+// 256 MiB where a body has at most 8 MiB: room for a full queue of usual requests, and a bound on what clients whom
+// nobody knows can make the server hold.
+inline constexpr int64_t kBodiesAtOnce = 32;
 inline constexpr int kMaxRefusals =
     64;  // answers "too many connections" under way; beyond it the socket is just closed
 
@@ -103,6 +113,7 @@ class HttpServer {
 
  private:
   friend class HttpConnection;
+  friend class BodyShare;
   struct Core;
   explicit HttpServer(std::shared_ptr<Core> core);
   std::shared_ptr<Core> core_;

@@ -42,9 +42,16 @@ class Counter {
 // Routes for the tests; held writers stand for requests being computed.
 class TestHandler final : public HttpHandler {
  public:
+  bool wants_body(const HttpHead& head) override { return head.path != "/refused"; }
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override {
     if (request.path == "/echo") {
       writer->respond(200, {{"X-Method", request.method}, {"X-Peer", request.peer}}, request.body);
+    } else if (request.path == "/refused") {
+      writer->respond(401, {}, std::to_string(request.body.size()));
+    } else if (request.path == "/kept") {
+      std::lock_guard lock(mutex);
+      kept.push_back(std::move(request));
+      writer->respond(200, {}, "");
     } else if (request.path == "/drop") {
       return;
     } else if (request.path == "/twice") {
@@ -72,6 +79,7 @@ class TestHandler final : public HttpHandler {
   Counter closed, held_count;
   std::mutex mutex;
   std::vector<std::shared_ptr<ResponseWriter>> held;
+  std::vector<HttpRequest> kept;
 };
 
 class ServerTest : public testing::Test {
@@ -83,6 +91,13 @@ class ServerTest : public testing::Test {
   }
   HttpClient client() const {
     return HttpClient({.host = options.host, .port = server->port(), .read_timeout_ms = 30'000});
+  }
+  static bool soon(const std::function<bool()>& holds) {
+    for (const auto until = std::chrono::steady_clock::now() + kPatience; !holds();) {
+      if (std::chrono::steady_clock::now() > until) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return true;
   }
   std::string raw(std::string_view bytes) {
     HttpClient c = client();
@@ -153,7 +168,7 @@ TEST_F(ServerTest, Http10HeadAndContinue) {
 TEST_F(ServerTest, ErrorsHaveTheShapeThatWasGiven) {
   options.limits.max_body_bytes = 1000;
   options.limits.max_header_bytes = 1024;
-  options.error_response = [](int status, std::string_view message, const HttpHeaders&) {
+  options.error_response = [](int status, std::string_view message, const HttpHead&) {
     HttpResponse response;
     response.headers.emplace_back("X-Shape", "mine");
     response.body = std::to_string(status) + "|" + std::string(message);
@@ -180,9 +195,9 @@ TEST_F(ServerTest, ErrorsAreGivenWhatWasReadOfTheRequest) {
   options.limits.max_body_bytes = 1000;
   options.limits.max_headers = 4;
   options.read_timeout_ms = 200;
-  options.error_response = [](int, std::string_view, const HttpHeaders& request) {
+  options.error_response = [](int, std::string_view, const HttpHead& request) {
     HttpResponse response;
-    response.headers.emplace_back("X-Id", std::string(find_header(request, "x-id")));
+    response.headers.emplace_back("X-Id", std::string(request.header("x-id")));
     return response;
   };
   start();
@@ -338,6 +353,82 @@ TEST_F(ServerTest, SlowRequestsRunIntoTheTimeLimit) {
   auto nothing = idle.read_raw();
   ASSERT_TRUE(nothing.ok());
   EXPECT_EQ(*nothing, "");
+}
+
+TEST_F(ServerTest, ARequestThatItsHeadRefusesIsAnsweredBeforeItsBody) {
+  start();
+  const std::string head = "POST /refused HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n";
+  for (const std::string& bytes :
+       {head + "\r\n", head + "Expect: 100-continue\r\n\r\n", head + "\r\nthe first bytes",
+        head + "\r\n" + std::string(999'999, 'x'),
+        std::string("POST /refused HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc")}) {
+    const std::string answer = raw(bytes);
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 401")) << answer;
+    EXPECT_NE(answer.find("Connection: close"), std::string::npos) << answer;
+    EXPECT_TRUE(answer.ends_with("\r\n\r\n0")) << answer;
+  }
+  const std::string whole = "POST /refused HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhi";
+  const std::string last = "GET /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+  const std::string answers = raw(whole + last);
+  EXPECT_TRUE(answers.starts_with("HTTP/1.1 401")) << answers;
+  EXPECT_NE(answers.find("HTTP/1.1 200"), std::string::npos) << "the connection of a body that is there lives on";
+}
+
+TEST_F(ServerTest, BodiesOfAllConnectionsAreBoundedTogether) {
+  options.limits.max_body_bytes = 1000;
+  start();
+  constexpr int kMore = 8;
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < kBodiesAtOnce + kMore; ++i) {
+    clients.emplace_back(new HttpClient(client()));
+    const std::string all_but_one(999, 'b');
+    ASSERT_TRUE(clients.back()
+                    ->send_raw("POST /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n" +
+                               all_but_one)
+                    .ok());
+  }
+  ASSERT_TRUE(soon([&] { return server->stats().errors_total == kMore; }));
+  int refused = 0;
+  for (const auto& one : clients) {
+    (void)one->send_raw("b");
+    const auto answer = one->read_raw();
+    ASSERT_TRUE(answer.ok()) << answer.error().message;
+    if (answer->starts_with("HTTP/1.1 200")) continue;
+    ++refused;
+    EXPECT_TRUE(answer->starts_with("HTTP/1.1 503")) << *answer;
+    EXPECT_NE(answer->find("Retry-After: "), std::string::npos) << *answer;
+  }
+  EXPECT_EQ(refused, kMore);
+}
+
+TEST_F(ServerTest, ABodyHasItsShareUntilItsRequestIsDropped) {
+  options.max_bodies_bytes = 1500;
+  start();
+  const std::string body(1000, 'b');
+  EXPECT_EQ(client().post_json("/kept", body)->status, 200);
+  EXPECT_EQ(client().post_json("/kept", body)->status, 503);
+  EXPECT_EQ(client().post_json("/kept", "small")->status, 200);
+  handler.kept.clear();
+  EXPECT_EQ(client().post_json("/kept", body)->status, 200);
+}
+
+// What stands between the chunks of a body is no body: it may be sent without end.
+TEST_F(ServerTest, OnlyBytesOfABodyBuyTime) {
+  options.read_timeout_ms = 50;
+  start();
+  std::string bytes = "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (int i = 0; i < 300; ++i) bytes += "1;" + std::string(10'000, 'x') + "\r\nb\r\n";
+  const std::string answer = raw(bytes);
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 408")) << answer;
+}
+
+TEST_F(ServerTest, AClientThatTakesNothingOfItsAnswerIsCut) {
+  options.write_timeout_ms = 50;
+  start();
+  HttpClient c = client();
+  ASSERT_TRUE(c.send_raw("GET /held HTTP/1.1\r\nHost: h\r\n\r\n").ok());
+  handler.writer(0)->respond(200, {}, std::string(64 << 20, 'x'));
+  EXPECT_TRUE(soon([&] { return server->stats().connections == 0; }));
 }
 
 TEST_F(ServerTest, RefusesConnectionsBeyondTheLimit) {

@@ -23,7 +23,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-std::string_view bearer(const HttpRequest& request) {
+std::string_view bearer(const HttpHead& request) {
   const std::string_view value = request.header("authorization");
   constexpr std::string_view kScheme = "Bearer ";
   if (value.size() < kScheme.size() || !equals_ignoring_case(value.substr(0, kScheme.size()), kScheme)) return {};
@@ -96,13 +96,13 @@ std::string cors_request_headers(std::string_view asked) {
 AccessPolicy::AccessPolicy(std::vector<std::string> api_keys, std::string admin_key, const std::string& bind_host)
     : api_keys_(std::move(api_keys)), admin_key_(std::move(admin_key)), loopback_bind_(is_local_host(bind_host)) {}
 
-std::optional<ApiError> AccessPolicy::check(const HttpRequest& request, RouteClass route) const {
+std::optional<ApiError> AccessPolicy::check(const HttpHead& request, RouteClass route) const {
   if (route == RouteClass::kApi) {
     if (auto error = check_api_key(request)) return error;
   } else if (route == RouteClass::kAdmin) {
     if (auto error = check_admin(request)) return error;
   }
-  if ((request.method == "POST" || request.method == "PUT") && !request.body.empty()) {
+  if ((request.method == "POST" || request.method == "PUT") && request.has_body) {
     std::string_view type = request.header("content-type");
     type = trim(type.substr(0, type.find(';')));
     if (!equals_ignoring_case(type, "application/json")) {
@@ -112,7 +112,7 @@ std::optional<ApiError> AccessPolicy::check(const HttpRequest& request, RouteCla
   return std::nullopt;
 }
 
-std::optional<ApiError> AccessPolicy::check_api_key(const HttpRequest& request) const {
+std::optional<ApiError> AccessPolicy::check_api_key(const HttpHead& request) const {
   if (api_keys_.empty()) return std::nullopt;
   const std::string_view key = bearer(request);
   bool known = is_key(key, admin_key_);
@@ -124,7 +124,7 @@ std::optional<ApiError> AccessPolicy::check_api_key(const HttpRequest& request) 
   return error;
 }
 
-std::optional<ApiError> AccessPolicy::check_admin(const HttpRequest& request) const {
+std::optional<ApiError> AccessPolicy::check_admin(const HttpHead& request) const {
   if (!admin_key_.empty()) {
     const std::string_view key = bearer(request);
     if (is_key(key, admin_key_)) return std::nullopt;

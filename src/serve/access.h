@@ -24,11 +24,12 @@ enum class RouteClass : unsigned char { kOpen, kApi, kAdmin };
 class AccessPolicy {
  public:
   AccessPolicy(std::vector<std::string> api_keys, std::string admin_key, const std::string& bind_host);
-  std::optional<ApiError> check(const HttpRequest& request, RouteClass route) const;
+  // Of a head alone: what it refuses need not be read.
+  std::optional<ApiError> check(const HttpHead& request, RouteClass route) const;
 
  private:
-  std::optional<ApiError> check_api_key(const HttpRequest& request) const;
-  std::optional<ApiError> check_admin(const HttpRequest& request) const;
+  std::optional<ApiError> check_api_key(const HttpHead& request) const;
+  std::optional<ApiError> check_admin(const HttpHead& request) const;
   const std::vector<std::string> api_keys_;
   const std::string admin_key_;
   const bool loopback_bind_;

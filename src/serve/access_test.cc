@@ -13,6 +13,7 @@ HttpRequest request(const std::string& method, HttpHeaders headers, const std::s
   r.method = method;
   r.headers = std::move(headers);
   r.body = body;
+  r.has_body = !body.empty();
   return r;
 }
 int status(const AccessPolicy& policy, const HttpRequest& r, RouteClass route) {

@@ -83,23 +83,23 @@ AdapterService::Rescan AdapterService::rescan() {
 
 void AdapterService::load(std::shared_ptr<Reply> reply, const LoadLoraRequest& request) {
   auto place = resolve_adapter_path(files_, options_.adapter_roots, request.path);
-  if (!place.ok()) return reply->error(vllm_error_of(place.error()));
+  if (!place.ok()) return reply->refuse(vllm_error_of(place.error()));
   const auto& names = options_.model_names;
   if (std::find(names.begin(), names.end(), request.name) != names.end()) {
-    return reply->error(
+    return reply->refuse(
         vllm_error(409, "'" + request.name + "' is the name of the base model; an adapter may not take it."));
   }
   if (const Status status = check_adapter_name(request.name, names); !status.ok())
-    return reply->error(vllm_error(400, status.error().message));
+    return reply->refuse(vllm_error(400, status.error().message));
   CatalogueEntry entry{request.name, place->path, place->root, AdapterSource::kHttp, std::time(nullptr), 0};
   auto text = texts_.read(entry);
-  if (!text.ok()) return reply->error(vllm_error_of(text.error()));
+  if (!text.ok()) return reply->refuse(vllm_error_of(text.error()));
   const std::lock_guard lock(order_);
   // What a scan registered is not loaded yet: loading it by hand is no conflict, as long as it is the same adapter.
   const auto known = catalogue_.find(request.name);
   const bool same = known && known->path == place->path && known->source == AdapterSource::kDirectory;
   if (known && !request.load_inplace && !same) {
-    return reply->error(
+    return reply->refuse(
         vllm_error(400, "The lora adapter '" + request.name +
                             "' has already been loaded. To replace it in place, set 'load_inplace' to true."));
   }
@@ -113,28 +113,29 @@ void AdapterService::load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry 
                                    std::shared_ptr<const TextModel> text, bool known, bool in_place, bool pinned) {
   AdapterCommand command{0, AdapterAction::kLoad, entry.name, entry.path, in_place, text->number()};
   auto done = [this, reply, entry, text, known, pinned](const CommandReply& answer) {
-    if (!answer.status.ok()) return reply->error(vllm_error_of(answer.status.error()));
+    if (!answer.status.ok()) return reply->refuse(vllm_error_of(answer.status.error()));
     {
       const std::lock_guard lock(order_);
       if (known && !catalogue_.find(entry.name)) {  // the engine was told to forget it after this command
-        return reply->error(vllm_error(404, "The lora adapter '" + entry.name + "' was unloaded while it was loaded."));
+        return reply->refuse(
+            vllm_error(404, "The lora adapter '" + entry.name + "' was unloaded while it was loaded."));
       }
       texts_.put(entry, text);
       if (const Status status = catalogue_.add(entry, true); !status.ok())
-        return reply->error(vllm_error_of(status.error()));
+        return reply->refuse(vllm_error_of(status.error()));
     }
     context_.log.log(LogLevel::kInfo,
                      "adapter '" + entry.name + "' loaded from " + entry.path + ", version " + answer.version);
     const auto loaded = [reply, name = entry.name](const CommandReply& last) {
-      if (!last.status.ok()) return reply->error(vllm_error_of(last.status.error()));
+      if (!last.status.ok()) return reply->refuse(vllm_error_of(last.status.error()));
       reply->text(200, lora_loaded_text(name));
     };
     if (!pinned) return loaded(answer);
     const Status status = context_.dispatcher.command({0, AdapterAction::kPin, entry.name, entry.path, false}, loaded);
-    if (!status.ok()) reply->error(vllm_error_of(status.error()));
+    if (!status.ok()) reply->refuse(vllm_error_of(status.error()));
   };
   const Status status = context_.dispatcher.command(std::move(command), std::move(done));
-  if (!status.ok()) reply->error(vllm_error_of(status.error()));
+  if (!status.ok()) reply->refuse(vllm_error_of(status.error()));
 }
 
 bool AdapterService::forget(const std::string& name, Dispatcher::ReplyCallback done, Status& told) {
@@ -163,12 +164,12 @@ void AdapterService::unload(std::shared_ptr<Reply> reply, const std::string& nam
   const bool known = forget(
       name,
       [reply, name](const CommandReply& answer) {
-        if (!answer.status.ok()) return reply->error(vllm_error_of(answer.status.error()));
+        if (!answer.status.ok()) return reply->refuse(vllm_error_of(answer.status.error()));
         reply->text(200, lora_unloaded_text(name));
       },
       told);
-  if (!known) return reply->error(vllm_error(404, "The lora adapter '" + name.substr(0, 200) + "' cannot be found."));
-  if (!told.ok()) reply->error(vllm_error_of(told.error()));
+  if (!known) return reply->refuse(vllm_error(404, "The lora adapter '" + name.substr(0, 200) + "' cannot be found."));
+  if (!told.ok()) reply->refuse(vllm_error_of(told.error()));
 }
 
 void AdapterService::remove(std::shared_ptr<Reply> reply, const std::string& name) {
@@ -176,7 +177,7 @@ void AdapterService::remove(std::shared_ptr<Reply> reply, const std::string& nam
   const bool known = forget(
       name,
       [reply, name](const CommandReply& answer) {
-        if (!answer.status.ok()) return reply->error(to_api_error(answer.status.error()));
+        if (!answer.status.ok()) return reply->refuse(to_api_error(answer.status.error()));
         JsonOut out;
         out.begin_object()
             .key("name")
@@ -189,16 +190,16 @@ void AdapterService::remove(std::shared_ptr<Reply> reply, const std::string& nam
         reply->json(200, out.take());
       },
       told);
-  if (!known) return reply->error(no_such_adapter(name));
-  if (!told.ok()) reply->error(to_api_error(told.error()));
+  if (!known) return reply->refuse(no_such_adapter(name));
+  if (!told.ok()) reply->refuse(to_api_error(told.error()));
 }
 
 void AdapterService::pin(std::shared_ptr<Reply> reply, const std::string& name, bool pinned) {
-  if (!catalogue_.find(name)) return reply->error(no_such_adapter(name));
+  if (!catalogue_.find(name)) return reply->refuse(no_such_adapter(name));
   const AdapterAction action = pinned ? AdapterAction::kPin : AdapterAction::kUnpin;
   const Status status =
       context_.dispatcher.command({0, action, name, "", false}, [reply, name, pinned](const CommandReply& answer) {
-        if (!answer.status.ok()) return reply->error(to_api_error(answer.status.error()));
+        if (!answer.status.ok()) return reply->refuse(to_api_error(answer.status.error()));
         JsonOut out;
         out.begin_object()
             .key("name")
@@ -210,7 +211,7 @@ void AdapterService::pin(std::shared_ptr<Reply> reply, const std::string& name, 
             .end_object();
         reply->json(200, out.take());
       });
-  if (!status.ok()) reply->error(to_api_error(status.error()));
+  if (!status.ok()) reply->refuse(to_api_error(status.error()));
 }
 
 std::string AdapterService::list() const {

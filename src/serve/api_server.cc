@@ -53,17 +53,25 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(ServeOptions options, Engine
   if (options.model_names.empty()) return invalid_argument("the base model needs a name");
   std::unique_ptr<ApiServer> server(new ApiServer(std::move(options), engine, std::move(text), files, clock, log));
   HttpServerOptions http = server->options_.http;
-  http.error_response = [raw = server.get()](int status, std::string_view message, const HttpHeaders& request) {
-    HttpResponse response;
-    response.headers = cors_headers(raw->options_.cors_origins, find_header(request, "origin"));
-    response.headers.emplace_back("X-Request-Id", raw->id_for(find_header(request, "x-request-id")));
-    response.headers.emplace_back("Content-Type", "application/json");
-    response.body = error_body(api_error_of_status(status, std::string(message)));
-    return response;
+  http.error_response = [raw = server.get()](int status, std::string_view message, const HttpHead& head) {
+    return raw->http_error(status, message, head);
   };
   TRY_ASSIGN(server->http_, HttpServer::bind(http, log));
-  server->http_->serve(*server);  // whose handle() needs http_
   return server;
+}
+
+// What http/ answers itself is counted and logged as the answers of Reply are.
+HttpResponse ApiServer::http_error(int status, std::string_view message, const HttpHead& head) {
+  const char* const route = match_route(head.method, head.path).label;
+  const std::string id = id_for(head.header("x-request-id"));
+  metrics_.http_request(route, head.method, status);
+  log_.log(LogLevel::kInfo, refusal_log_line(id, head.method, route, status, message));
+  HttpResponse response;
+  response.headers = cors_headers(options_.cors_origins, head.header("origin"));
+  response.headers.emplace_back("X-Request-Id", id);
+  response.headers.emplace_back("Content-Type", "application/json");
+  response.body = error_body(api_error_of_status(status, std::string(message)));
+  return response;
 }
 
 ApiServer::~ApiServer() { shutdown(0); }
@@ -115,27 +123,35 @@ std::string ApiServer::id_for(std::string_view clients) {
   return id.empty() ? new_id() : id;
 }
 
+// False for what handle() refuses.
+bool ApiServer::wants_body(const HttpHead& head) {
+  const RouteMatch route = match_route(head.method, head.path);
+  const bool served =
+      route.id != RouteId::kPreflight && route.id != RouteId::kNotFound && route.id != RouteId::kWrongMethod;
+  return served && !access_.check(head, route.access);
+}
+
 void ApiServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
   const RouteMatch route = match_route(request.method, request.path);
-  auto reply = std::make_shared<Reply>(std::move(writer), metrics_, route.label, request.method,
+  auto reply = std::make_shared<Reply>(std::move(writer), metrics_, log_, route.label, request.method,
                                        id_for(request.header("x-request-id")),
                                        cors_headers(options_.cors_origins, request.header("origin")));
   if (route.id == RouteId::kPreflight) return preflight(route, request, *reply);
   if (route.id == RouteId::kNotFound) {
-    return reply->error(api_error_of_status(
+    return reply->refuse(api_error_of_status(
         404, "There is no route " + request.method + " " + request.path.substr(0, 200) + "; GET / lists the routes."));
   }
   if (route.id == RouteId::kWrongMethod) {
-    const std::string body = error_body(api_error_of_status(405, "This route answers " + route.allow + " only."));
-    return reply->json(405, body, {{"Allow", route.allow}});
+    return reply->refuse(api_error_of_status(405, "This route answers " + route.allow + " only."),
+                         {{"Allow", route.allow}});
   }
-  if (const auto denied = access_.check(request, route.access)) return reply->error(*denied);
+  if (const auto denied = access_.check(request, route.access)) return reply->refuse(*denied);
   dispatch(route, std::move(request), std::move(reply));
 }
 
 void ApiServer::preflight(const RouteMatch& route, const HttpRequest& request, Reply& reply) {
   if (cors_headers(options_.cors_origins, request.header("origin")).empty()) {
-    return reply.error(
+    return reply.refuse(
         api_error_of_status(403, "Requests from web pages of this origin are not allowed; --cors-origin allows them."));
   }
   reply.empty(204,
@@ -151,8 +167,8 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
     case RouteId::kHealth:
       return reply->json(200, R"({"status":"ok"})");
     case RouteId::kReady:
-      if (ready_ && !draining_) return reply->json(200, R"({"status":"ready"})");
-      return reply->error(api_error_of_status(503, draining_ ? "The server is draining." : "The server is starting."));
+      if (!draining_) return reply->json(200, R"({"status":"ready"})");
+      return reply->error(api_error_of_status(503, "The server is draining."));  // to a probe: nothing is refused
     case RouteId::kVersion:
       return reply->json(200, version_body());
     case RouteId::kMetrics: {
@@ -183,20 +199,23 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
       begin_drain();
       return reply->json(200, R"({"status":"draining"})");
     default:
-      return prepare(route.id, std::move(request.body), std::move(reply));
+      return prepare(route.id, std::move(request), std::move(reply));
   }
 }
 
-void ApiServer::prepare(RouteId route, std::string body, std::shared_ptr<Reply> reply) {
+void ApiServer::prepare(RouteId route, HttpRequest request, std::shared_ptr<Reply> reply) {
   if (draining_) {
     metrics_.refused("draining");
-    return reply->error(unavailable());
+    return reply->refuse(unavailable());
   }
   const int64_t arrived_ns = clock_.now_ns();
-  auto job = [this, route, body = std::move(body), arrived_ns, reply] { run_prepared(route, body, arrived_ns, reply); };
+  // The whole request, so that the body keeps its share of what all bodies may take.
+  auto job = [this, route, request = std::move(request), arrived_ns, reply] {
+    run_prepared(route, request.body, arrived_ns, reply);
+  };
   if (pool_.try_run(std::move(job))) return;
   metrics_.refused("queue_full");
-  reply->error(queue_full());
+  reply->refuse(queue_full());
 }
 
 void ApiServer::run_prepared(RouteId route, const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
@@ -219,7 +238,7 @@ void ApiServer::run_prepared(RouteId route, const std::string& body, int64_t arr
     case RouteId::kAdapterRescan:
       return rescan_reply(*reply);
     default:
-      return reply->error(api_error_of_status(404, "There is no such route."));
+      return reply->refuse(api_error_of_status(404, "There is no such route."));
   }
 }
 
@@ -241,43 +260,43 @@ void ApiServer::note_unknown_fields(const std::vector<std::string>& fields) {
 
 void ApiServer::chat(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
   auto request = parse_chat_request(body);
-  if (!request.ok()) return reply->error(request.error());
+  if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->common.unknown_fields);
   auto plan = plan_chat(inputs(arrived_ns), *request);
-  if (!plan.ok()) return reply->error(plan.error());
+  if (!plan.ok()) return reply->refuse(plan.error());
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
 
 void ApiServer::completion(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
   auto request = parse_completion_request(body);
-  if (!request.ok()) return reply->error(request.error());
+  if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->common.unknown_fields);
   auto plan = plan_completion(inputs(arrived_ns), *request);
-  if (!plan.ok()) return reply->error(plan.error());
+  if (!plan.ok()) return reply->refuse(plan.error());
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
 
 void ApiServer::embedding(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
   auto request = parse_embedding_request(body);
-  if (!request.ok()) return reply->error(request.error());
+  if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->unknown_fields);
   auto plan = plan_embedding(inputs(arrived_ns), *request);
-  if (!plan.ok()) return reply->error(plan.error());
+  if (!plan.ok()) return reply->refuse(plan.error());
   std::make_shared<EmbeddingJob>(context_, std::move(reply), std::move(*plan))->start();
 }
 
 void ApiServer::tokenize(const std::string& body, Reply& reply) {
   auto request = parse_tokenize_request(body);
-  if (!request.ok()) return reply.error(request.error());
+  if (!request.ok()) return reply.refuse(request.error());
   note_unknown_fields(request->unknown_fields);
   auto model = resolve_model(request->model, options_.model_names, *catalogue_);
-  if (!model.ok()) return reply.error(model.error());
+  if (!model.ok()) return reply.refuse(model.error());
   auto text = text_of(texts_, *model);
-  if (!text.ok()) return reply.error(text.error());
+  if (!text.ok()) return reply.refuse(text.error());
   auto ids = request->is_chat
                  ? (*text)->encode_chat(request->chat, true, std::time(nullptr), request->add_special_tokens)
                  : (*text)->encode_text(request->text, request->add_special_tokens);
-  if (!ids.ok()) return reply.error(to_api_error(ids.error(), request->is_chat ? "messages" : "prompt"));
+  if (!ids.ok()) return reply.refuse(to_api_error(ids.error(), request->is_chat ? "messages" : "prompt"));
   std::vector<std::string> pieces;
   if (request->return_token_strs) {
     for (const TokenId id : *ids) pieces.emplace_back((*text)->tokenizer()->token_piece(id));
@@ -287,24 +306,24 @@ void ApiServer::tokenize(const std::string& body, Reply& reply) {
 
 void ApiServer::detokenize(const std::string& body, Reply& reply) {
   auto request = parse_detokenize_request(body);
-  if (!request.ok()) return reply.error(request.error());
+  if (!request.ok()) return reply.refuse(request.error());
   note_unknown_fields(request->unknown_fields);
   auto model = resolve_model(request->model, options_.model_names, *catalogue_);
-  if (!model.ok()) return reply.error(model.error());
+  if (!model.ok()) return reply.refuse(model.error());
   auto text = text_of(texts_, *model);
-  if (!text.ok()) return reply.error(text.error());
+  if (!text.ok()) return reply.refuse(text.error());
   reply.json(200, detokenize_response((*text)->tokenizer()->decode(request->tokens, {.skip_special = false})));
 }
 
 void ApiServer::load_lora(const std::string& body, std::shared_ptr<Reply> reply) {
   auto request = parse_load_lora_request(body);
-  if (!request.ok()) return reply->error(request.error());
+  if (!request.ok()) return reply->refuse(request.error());
   adapters_.load(std::move(reply), *request);
 }
 
 void ApiServer::unload_lora(const std::string& body, std::shared_ptr<Reply> reply) {
   auto request = parse_unload_lora_request(body);
-  if (!request.ok()) return reply->error(request.error());
+  if (!request.ok()) return reply->refuse(request.error());
   adapters_.unload(std::move(reply), request->name);
 }
 
@@ -338,24 +357,25 @@ void ApiServer::model(Reply& reply, const std::string& name) const {
   ModelRef ref;
   ref.model = name;
   auto found = resolve_model(ref, names, *catalogue_);
-  if (!found.ok()) return reply.error(found.error());
+  if (!found.ok()) return reply.refuse(found.error());
   const CatalogueEntry& entry = found->entries.front();
   reply.json(200, model_card({entry.name, entry.created_s, entry.path, names.front(), engine_.max_model_len()}));
 }
 
 void ApiServer::set_memory(const std::string& body, std::shared_ptr<Reply> reply) {
   auto request = parse_set_memory_request(body);
-  if (!request.ok()) return reply->error(request.error());
+  if (!request.ok()) return reply->refuse(request.error());
   const auto done = [this, reply](const CommandReply& answer) {
     if (answer.status.ok()) return reply->json(200, memory_body());
     if (reply->writer().closed()) {
-      log_.log(LogLevel::kInfo, "The client that asked for another memory budget has left, and it stays as it was. " +
-                                    answer.status.error().message);
+      return log_.log(LogLevel::kInfo,
+                      "The client that asked for another memory budget has left, and it stays as it was. " +
+                          answer.status.error().message);
     }
-    reply->error(to_api_error(answer.status.error(), "budget_bytes"));
+    reply->refuse(to_api_error(answer.status.error(), "budget_bytes"));
   };
   const auto ticket = dispatcher_.command(MemoryCommand{0, request->budget_bytes}, done);
-  if (!ticket.ok()) return reply->error(to_api_error(ticket.error(), "budget_bytes"));
+  if (!ticket.ok()) return reply->refuse(to_api_error(ticket.error(), "budget_bytes"));
   reply->writer().on_closed([&engine = engine_, ticket = *ticket] { engine.cancel_memory(ticket); });
 }
 

@@ -4,11 +4,13 @@
 //   http I/O thread: route, access ──► text pool: parse, resolve, render, tokenise, submit ──► engine
 //   client ◄── http ◄── Generation (dispatcher's thread: decode, frame) ◄── Dispatcher ◄── TokenEvents
 //
-// Thread: start, add_adapter, rescan, begin_drain and shutdown from the owner's thread(s); handle() is called by http/.
+// Thread: start, serve, add_adapter, rescan, begin_drain and shutdown from the owner's thread(s); wants_body() and
+// handle() are called by http/.
 // Ownership: owns listener, threads, catalogue and metrics; borrows engine, file system, clock and log, which outlive
-// it. Invariants: after begin_drain() /ready answers 503 and no new work is taken in; every request is answered or its
-// connection closed. Failure: start() when the address cannot be bound; add_adapter() with a sentence for the command
-// line.
+// it. Invariants: nothing is answered before serve(), so that no request misses an adapter that the command line names;
+// after begin_drain() /ready answers 503 and no new work is taken in; every request is answered or its connection
+// closed; what its head refuses is answered before its body is read. Failure: start() when the address cannot be bound;
+// add_adapter() with a sentence for the command line.
 #pragma once
 
 #include <atomic>
@@ -28,6 +30,7 @@ namespace loralei {
 
 class ApiServer final : public HttpHandler {
  public:
+  // Holds the address; who connects waits until serve().
   static Result<std::unique_ptr<ApiServer>> start(ServeOptions options, Engine& engine,
                                                   std::shared_ptr<const TextModel> text, const FileSystem& files,
                                                   const Clock& clock, LogSink& log);
@@ -36,21 +39,22 @@ class ApiServer final : public HttpHandler {
   int port() const { return http_->port(); }
   Status add_adapter(const std::string& name, const std::string& path);  // of the command line: trusted
   AdapterService::Rescan rescan() { return adapters_.rescan(); }
-  // Until this is called /ready answers 503.
-  void set_ready() { ready_ = true; }
+  void serve() { http_->serve(*this); }  // once
   void begin_drain();
   // Drains, waits up to timeout_ms for running requests and for clients to take their answers, ends the rest, stops
   // engine and threads. True when nothing was cut off.
   bool shutdown(int64_t timeout_ms);
 
+  bool wants_body(const HttpHead& head) override;
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override;
 
  private:
   ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const TextModel> text, const FileSystem& files,
             const Clock& clock, LogSink& log);
+  HttpResponse http_error(int status, std::string_view message, const HttpHead& head);
   void dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply);
   void preflight(const RouteMatch& route, const HttpRequest& request, Reply& reply);
-  void prepare(RouteId route, std::string body, std::shared_ptr<Reply> reply);  // to the text pool
+  void prepare(RouteId route, HttpRequest request, std::shared_ptr<Reply> reply);  // to the text pool
   void run_prepared(RouteId route, const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
   void chat(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
   void completion(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
@@ -86,7 +90,7 @@ class ApiServer final : public HttpHandler {
   Dispatcher dispatcher_;
   const ServeContext context_;
   AdapterService adapters_;
-  std::atomic<bool> ready_{false}, draining_{false};
+  std::atomic<bool> draining_{false};
   std::mutex mutex_;
   Prng ids_;                              // guarded by mutex_
   std::set<std::string> unknown_fields_;  // logged already; guarded by mutex_

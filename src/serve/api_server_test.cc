@@ -232,6 +232,63 @@ TEST_F(AdapterTest, ScanRescanPinAndUse) {
   EXPECT_EQ(get("/metrics").body.find("{adapter=\"one\"}"), std::string::npos);
 }
 
+// Without it a client would be told that there is no such model, a moment before there is.
+TEST_F(AdapterTest, NothingIsAnsweredBeforeTheAdaptersOfTheCommandLineAreThere) {
+  bind();
+  HttpClient early = client();
+  ASSERT_TRUE(early.send_raw("GET /v1/models/cli HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").ok());
+  EXPECT_TRUE(server->add_adapter("cli", (base_ / "outside/three").string()).ok());
+  server->serve();
+  const auto answer = early.read_raw();
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  EXPECT_TRUE(answer->starts_with("HTTP/1.1 200")) << *answer;
+}
+
+TEST_F(ApiTest, WhatTheHeadRefusesIsAnsweredBeforeTheBody) {
+  options.api_keys = {"k"};
+  options.admin_key = "boss";
+  start();
+  const std::string key = "Authorization: Bearer k\r\n", json = "Content-Type: application/json\r\n";
+  const auto answer = [&](const std::string& line, const std::string& headers) {
+    HttpClient c = client();
+    EXPECT_TRUE(c.send_raw(line + " HTTP/1.1\r\nHost: h\r\n" + headers + "Content-Length: 1000000\r\n\r\n").ok());
+    const auto text = c.read_raw();
+    EXPECT_TRUE(text.ok()) << text.error().message;
+    return text.ok() ? text->substr(9, 3) + (text->find("{\"error\":") == std::string::npos ? " bare" : "") : "";
+  };
+  EXPECT_EQ(answer("POST /v1/chat/completions", json), "401");
+  EXPECT_EQ(answer("POST /v1/chat/completions", json + "Authorization: Bearer x\r\n"), "401");
+  EXPECT_EQ(answer("POST /v1/load_lora_adapter", json + key), "403");
+  EXPECT_EQ(answer("POST /nothing", json + key), "404");
+  EXPECT_EQ(answer("PUT /v1/completions", json + key), "405");
+  EXPECT_EQ(answer("POST /v1/completions", key), "415");
+}
+
+// By its status, whoever refused it; and in the log with the sentence that the client was told.
+TEST_F(ApiTest, WhatIsRefusedIsCountedAndLogged) {
+  options.http.limits.max_body_bytes = 10'000;
+  start();
+  const auto refuse = [&](const std::string& method, const std::string& path, const std::string& body,
+                          const std::string& method_shown, int status, const std::string& header = "") {
+    SCOPED_TRACE(method + " " + path);
+    const std::string id = "id-" + std::to_string(status);
+    const HttpResponse answer = send(method, path, body, {{"X-Request-Id", id}, {"X-More", header}});
+    EXPECT_EQ(answer.status, status);
+    EXPECT_TRUE(logs("request refused id=" + id + " method=" + method_shown + " route=" + path +
+                     " status=" + std::to_string(status) + ": " + error_of(answer, "message")))
+        << log.text();
+    EXPECT_TRUE(counts("http_requests_total{handler=\"" + path + "\",method=\"" + method_shown + "\",status=\"" +
+                       std::to_string(status) + "\"} 1\n"));
+  };
+  refuse("POST", "/v1/completions", "{", "POST", 400);
+  refuse("POST", "/v1/chat/completions", chat(R"("model":"nobody")"), "POST", 404);
+  refuse("BREW", "/v1/completions", "", "other", 405);
+  refuse("POST", "/v1/embeddings", std::string(20'000, 'x'), "POST", 413);
+  refuse("GET", "/v1/models", "", "GET", 431, std::string(40'000, 'x'));
+  const std::string logged = log.text();
+  EXPECT_EQ(std::count(logged.begin(), logged.end(), '\n'), 5) << logged;
+}
+
 TEST_F(ApiTest, KeysGuardRoutes) {
   options.api_keys = {"k"};
   options.admin_key = "boss";

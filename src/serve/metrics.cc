@@ -34,7 +34,21 @@ const Buckets kLatencyBuckets = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  
                                  30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 const Buckets kChoiceBuckets = {1, 2, 5, 10, 20};
 
+constexpr size_t kSentenceBytes = 500;    // of a sentence in a log line: it may repeat what the client sent
 constexpr size_t kAdaptersListed = 1024;  // in each list of lora_requests_info, which is one label
+
+std::string_view known_method(std::string_view method) {
+  static constexpr std::string_view kMethods[] = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"};
+  const bool known = std::find(std::begin(kMethods), std::end(kMethods), method) != std::end(kMethods);
+  return known ? method : "other";
+}
+
+std::string one_line(std::string line) {
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < 0x20) c = '?';
+  }
+  return line;
+}
 
 Buckets one_two_five(int64_t max) {
   Buckets buckets;
@@ -252,10 +266,16 @@ std::string request_log_line(const RequestRecord& r) {
   std::string line = std::string("request kind=") + r.kind + " id=" + r.id +
                      " adapter=" + (r.adapter.empty() ? "-" : r.adapter) +
                      " version=" + (r.version.empty() ? "-" : r.version) + figures;
-  for (char& c : line) {
-    if (static_cast<unsigned char>(c) < 0x20) c = '?';  // one line stays one line
-  }
-  return line;
+  return one_line(std::move(line));
+}
+
+std::string refusal_log_line(const std::string& id, std::string_view method, const char* route, int status,
+                             std::string_view sentence) {
+  std::string line = "request refused id=" + id + " method=" + std::string(known_method(method)) + " route=" + route +
+                     " status=" + std::to_string(status) + ": ";
+  line += sentence.substr(0, kSentenceBytes);
+  if (sentence.size() > kSentenceBytes) line += " ...";
+  return one_line(std::move(line));
 }
 
 struct Metrics::Impl {
@@ -373,10 +393,8 @@ Metrics::Metrics(const MetricsOptions& options) : impl_(std::make_unique<Impl>(o
 Metrics::~Metrics() = default;
 
 void Metrics::http_request(const char* handler, std::string_view method, int status) {
-  static constexpr std::string_view kMethods[] = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"};
-  const bool known = std::find(std::begin(kMethods), std::end(kMethods), method) != std::end(kMethods);
   std::lock_guard lock(impl_->mutex);
-  ++impl_->http_requests[{handler, std::string(known ? method : "other"), status}];
+  ++impl_->http_requests[{handler, std::string(known_method(method)), status}];
 }
 
 void Metrics::request_done(const RequestRecord& r) {

@@ -40,6 +40,9 @@ struct RequestRecord {
 };
 // "request id=... adapter=... ": one line, no prompt text.
 std::string request_log_line(const RequestRecord& record);
+// "request refused id=... method=... route=... status=...: sentence": one that never became a RequestRecord.
+std::string refusal_log_line(const std::string& id, std::string_view method, const char* route, int status,
+                             std::string_view sentence);
 
 struct MetricsOptions {
   std::string model_name;

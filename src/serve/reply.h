@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reply: the answer to one HTTP request, with the headers every answer has and the count in the metrics.
+// Reply: the answer to one HTTP request, with the headers every answer has, the count in the metrics, and the log's
+// line where it is refused.
 //
 // Thread: as ResponseWriter: any; the first answer counts. Ownership: shared by whoever may answer. Invariants: every
 // answer carries X-Request-Id and, where allowed, the CORS headers; it is counted once. Failure: as ResponseWriter.
@@ -10,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/log.h"
 #include "http/server.h"
 #include "serve/metrics.h"
 #include "wire/errors.h"
@@ -18,10 +20,11 @@ namespace loralei {
 
 class Reply {
  public:
-  Reply(std::shared_ptr<ResponseWriter> writer, Metrics& metrics, const char* route, std::string method,
+  Reply(std::shared_ptr<ResponseWriter> writer, Metrics& metrics, LogSink& log, const char* route, std::string method,
         std::string request_id, HttpHeaders headers)
       : writer_(std::move(writer)),
         metrics_(metrics),
+        log_(log),
         route_(route),
         method_(std::move(method)),
         request_id_(std::move(request_id)),
@@ -49,8 +52,12 @@ class Reply {
     count(status);
     writer_->respond(status, std::move(headers), "");
   }
-  void error(const ApiError& error) {
-    HttpHeaders more;
+  // Of a request that ends with it: nobody else will log it.
+  void refuse(const ApiError& error, HttpHeaders more = {}) {
+    log_.log(LogLevel::kInfo, refusal_log_line(request_id_, method_, route_, error.status, error.message));
+    this->error(error, std::move(more));
+  }
+  void error(const ApiError& error, HttpHeaders more = {}) {
     if (error.status == 401) more.emplace_back("WWW-Authenticate", "Bearer");
     if (error.status == 429 || error.status == 503) more.emplace_back("Retry-After", "1");
     json(error.status, error_body(error), std::move(more));
@@ -70,6 +77,7 @@ class Reply {
   }
   const std::shared_ptr<ResponseWriter> writer_;
   Metrics& metrics_;
+  LogSink& log_;
   const char* const route_;
   const std::string method_;
   const std::string request_id_;

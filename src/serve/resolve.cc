@@ -23,8 +23,8 @@ std::optional<CatalogueEntry> find_adapter(const std::string& name, const std::v
                                            const Catalogue& catalogue) {
   if (auto entry = catalogue.find(name)) return entry;
   for (const std::string& base : model_names) {
-    if (name.size() > base.size() + 1 && name.starts_with(base) && name[base.size()] == ':')
-      return catalogue.find(name.substr(base.size() + 1));
+    if (!name.starts_with(base + ":")) continue;
+    if (auto entry = catalogue.find(name.substr(base.size() + 1))) return entry;  // "m" and "m:7b" may both be bases
   }
   return std::nullopt;
 }

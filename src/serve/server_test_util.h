@@ -75,11 +75,14 @@ class ApiTest : public testing::Test {
     options.model_names = {"base", "alias"};
     options.version = "0.0.test";
   }
-  void start() {
+  void bind() {
     auto started = ApiServer::start(options, engine, text, files, clock, log);
     ASSERT_TRUE(started.ok()) << started.error().message;
     server = std::move(*started);
-    server->set_ready();
+  }
+  void start() {
+    bind();
+    server->serve();
   }
   std::vector<TokenId> ids(const std::string& s) { return tokenizer->encode(s, {.add_special = false}).value(); }
   HttpClient client() const { return HttpClient({.port = server->port(), .read_timeout_ms = 30'000}); }

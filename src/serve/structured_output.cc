@@ -18,13 +18,32 @@ Parsed<GrammarPtr> GrammarCache::find_or_compile(const std::string& key, const s
   }
   const int64_t bytes = (*program)->bytes() + static_cast<int64_t>(key.size());
   std::lock_guard lock(mutex_);
+  GrammarPtr counted_program = counted(std::move(*program));
+  if (!counted_program) {
+    return to_api_error({ErrorCode::kOverloaded,
+                         "The grammars of running requests take as much memory as they may; try again in a moment."},
+                        param);
+  }
   if (programs_.size() >= kGrammarsKept || bytes_ + bytes > kGrammarBytesKept) {
     programs_.clear();
     bytes_ = 0;
   }
   // A key alone may be as large as a request's body.
-  if (bytes <= kGrammarBytesKept && programs_.emplace(key, *program).second) bytes_ += bytes;
-  return std::move(*program);
+  if (bytes <= kGrammarBytesKept && programs_.emplace(key, counted_program).second) bytes_ += bytes;
+  return counted_program;
+}
+
+GrammarPtr GrammarCache::counted(GrammarPtr program) {
+  const int64_t bytes = program->bytes();
+  const auto has_room = [&] { return *alive_bytes_ + bytes <= max_alive_bytes_; };
+  if (!has_room()) {  // those that are only kept go first
+    programs_.clear();
+    bytes_ = 0;
+  }
+  if (!has_room()) return nullptr;
+  *alive_bytes_ += bytes;
+  const GrammarProgram* const raw = program.get();
+  return {raw, [alive = alive_bytes_, bytes, program = std::move(program)](const GrammarProgram*) { *alive -= bytes; }};
 }
 
 int64_t GrammarCache::bytes_kept() {

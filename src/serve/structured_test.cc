@@ -182,5 +182,38 @@ TEST(GrammarCache, KeepsABoundedNumberOfBytes) {
   }
 }
 
+// However many requests hold one of their own, and for as long as they do.
+TEST(GrammarCache, WhatRequestsHoldIsBoundedToo) {
+  auto cache = std::make_unique<GrammarCache>(32 * kMiB);
+  StructuredOutput output;
+  output.format = OutputFormat::kJsonSchema;
+  output.param = "response_format";
+  const auto compile = [&](int i) {
+    output.schema = R"({"type": "string", "maxLength": )" + std::to_string(200'000 + i) + "}";
+    return cache->of_output(output);
+  };
+  std::vector<GrammarPtr> held;
+  for (int i = 0;; ++i) {
+    ASSERT_LT(i, 10);
+    auto program = compile(i);
+    EXPECT_LE(cache->bytes_alive(), 32 * kMiB);
+    if (program.ok()) {
+      held.push_back(*program);
+      continue;
+    }
+    EXPECT_EQ(program.error().status, 429);
+    EXPECT_EQ(program.error().param, "response_format");
+    break;
+  }
+  ASSERT_FALSE(held.empty());
+  held.pop_back();
+  EXPECT_TRUE(compile(20).ok()) << "the room of one that has ended is free";
+  held.clear();
+  for (int i = 30; i < 40; ++i) EXPECT_TRUE(compile(i).ok()) << "what nobody uses makes room";
+  const GrammarPtr last = *compile(39);
+  cache.reset();
+  EXPECT_GT(last->state_count(), 0u);
+}
+
 }  // namespace
 }  // namespace loralei

@@ -73,7 +73,13 @@ Parsed<TokenizeRequest> parse_tokenize_request(std::string_view body) {
   if (request.is_chat) {
     if (reader.find(text)) reader.fail(text, std::string("Send either 'messages' or '") + text + "'.");
     read_chat_prompt(reader, request.chat, request.unknown_fields);
-  } else if (auto value = reader.string(text)) {
+    size_t bytes = 0;
+    for (const WireMessage& message : request.chat.messages) bytes += message.content.size();
+    if (bytes > kMaxTokenizeBytes) {
+      reader.fail("messages", "'messages' hold more than " + std::to_string(kMaxTokenizeBytes) +
+                                  " bytes of text; send them in several requests.");
+    }
+  } else if (auto value = reader.string(text, kMaxTokenizeBytes)) {
     request.text = std::move(*value);
   } else {
     reader.fail("prompt", "'prompt' is missing.", "missing_required_parameter");
@@ -96,7 +102,7 @@ Parsed<DetokenizeRequest> parse_detokenize_request(std::string_view body) {
   JsonReader reader(*json);
   DetokenizeRequest request;
   read_model_ref(reader, request.model);
-  const Json* tokens = reader.find_array("tokens", SIZE_MAX);  // the body's size bounds it
+  const Json* tokens = reader.find_array("tokens", kMaxDetokenizeIds);
   if (tokens)
     request.tokens = read_token_ids(reader, *tokens, "tokens");
   else

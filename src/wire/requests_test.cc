@@ -327,6 +327,21 @@ TEST(OtherRequests, EmbeddingsTokenizeAdaptersApps) {
   EXPECT_TRUE(tc->is_chat);
   EXPECT_EQ(parse_detokenize_request(R"({"tokens":[1,2]})")->tokens.size(), 2u);
   EXPECT_EQ(parse_detokenize_request(R"({})").error().param, "tokens");
+  std::string ids = "1";
+  for (size_t i = 1; i < kMaxDetokenizeIds; ++i) ids += ",1";
+  EXPECT_TRUE(parse_detokenize_request(R"({"tokens":[)" + ids + "]}").ok());
+  auto many = parse_detokenize_request(R"({"tokens":[)" + ids + ",1]}");
+  ASSERT_FALSE(many.ok());
+  EXPECT_EQ(many.error().status, 400);
+  EXPECT_EQ(many.error().message, "'tokens' has 262145 entries; at most 262144 are accepted.");
+  const std::string text(kMaxTokenizeBytes, 'x');
+  EXPECT_TRUE(parse_tokenize_request(R"({"prompt":")" + text + R"("})").ok());
+  EXPECT_EQ(parse_tokenize_request(R"({"prompt":"x)" + text + R"("})").error().param, "prompt");
+  EXPECT_EQ(parse_tokenize_request(R"({"messages":[{"role":"user","content":")" + text +
+                                   R"("},{"role":"user","content":"x"}]})")
+                .error()
+                .param,
+            "messages");
   auto load = parse_load_lora_request(R"({"lora_name":"a","lora_path":"p","load_inplace":true})");
   ASSERT_TRUE(load.ok());
   EXPECT_TRUE(load->load_inplace);
