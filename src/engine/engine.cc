@@ -58,6 +58,7 @@ class EngineImpl final : public Engine {
   Status submit(Submit request) override {
     if (draining_.load() && !request.follows)
       return Error{ErrorCode::kUnavailable, "the server is shutting down and takes no new requests"};
+    TRY(health());
     TRY(validate_submit(request, {.max_model_len = max_model_len_}));
     if (queued_.fetch_add(1) >= options_.max_queued) {
       queued_.fetch_sub(1);
@@ -135,6 +136,11 @@ class EngineImpl final : public Engine {
     return stats_;
   }
 
+  Status health() const override {
+    if (!lost_.load(std::memory_order_acquire)) return {};
+    return loss_;
+  }
+
   int64_t max_model_len() const override { return max_model_len_; }
   const std::string& fingerprint() const override { return fingerprint_; }
   void drain() override {
@@ -167,6 +173,7 @@ class EngineImpl final : public Engine {
       const bool quiet = messages.empty() && loop_->idle();
       if (!gather(messages, output)) break;
       loop_->turn(messages, output);
+      notice_loss();
       watch_memory();
       const bool short_list = stats_.adapters.size() <= kShortAdapterList;
       if (!output.replies.empty()) refresh_stats(short_list);  // who gets the reply may look at once
@@ -197,6 +204,13 @@ class EngineImpl final : public Engine {
       if (messages.empty()) return true;
     }
     return true;
+  }
+
+  // For good: who is refused or ended because of it may look at once.
+  void notice_loss() {
+    if (loop_->health().ok() || lost_.load(std::memory_order_relaxed)) return;
+    loss_ = loop_->health();
+    lost_.store(true, std::memory_order_release);
   }
 
   void watch_memory() {
@@ -247,6 +261,8 @@ class EngineImpl final : public Engine {
   const int64_t max_model_len_;
   std::atomic<int32_t> queued_{0}, pending_commands_{0};
   std::atomic<bool> draining_{false};
+  Status loss_;  // written once, before lost_
+  std::atomic<bool> lost_{false};
   std::mutex stop_mutex_, join_mutex_;
   bool stopped_ = false;
   Inbox inbox_;

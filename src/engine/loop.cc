@@ -63,8 +63,10 @@ void EngineLoop::take_in(std::vector<Message>& messages, EngineOutput& output) {
     std::visit([this](auto& value) { receive(std::move(value)); }, message);
   }
   messages.clear();
+  end_if_lost();  // before they ask for room on a device that is gone
   acquire_adapters();
   bring_adapters();
+  end_if_lost();
   output_ = nullptr;
 }
 
@@ -105,10 +107,7 @@ void EngineLoop::end_all(std::vector<Message>& messages, EngineOutput& output) {
     }
   }
   messages.clear();
-  std::vector<Request*> all;
-  for (const auto& [id, request] : requests_) all.push_back(request.get());
-  std::sort(all.begin(), all.end(), [](const Request* a, const Request* b) { return a->order < b->order; });
-  for (Request* request : all) end_request(*request, EndReason::kCancelled, {});
+  end_requests(EndReason::kCancelled, {});
   forget_ended();
   registry_.fail_outstanding({ErrorCode::kUnavailable, "the server is stopping"});
   collect_replies();

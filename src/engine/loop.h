@@ -73,6 +73,8 @@ class EngineLoop {
   int64_t gather_ns() const;
   // There is something to compute, and room for more.
   bool gathers() const;
+  // The error that every request ends with since the executor can compute nothing any more; ok: it can.
+  const Status& health() const { return health_; }
   // True when another turn would do nothing until a message arrives.
   bool idle() const;
   // Takes the messages in (and clears them), computes nothing more, and ends every request with kCancelled and every
@@ -117,6 +119,8 @@ class EngineLoop {
   void preempt(Sequence& sequence);
   Status resize_kv(int32_t blocks);
   void compute();
+  void lose(const Error& error);
+  void end_if_lost();
 
   // commit.cc
   void commit_rows();
@@ -129,6 +133,7 @@ class EngineLoop {
   TokenEvent& new_event(Sequence& sequence);
   void end(Sequence& sequence, EndReason reason, Error error = {});
   void end_request(Request& request, EndReason reason, const Error& error);
+  void end_requests(EndReason reason, const Error& error);
   void forget_ended();
 
   void enqueue(Sequence& sequence);  // into waiting_, by age
@@ -153,6 +158,7 @@ class EngineLoop {
   uint64_t round_generation_ = UINT64_MAX;  // the registry's when cold_ was last gone through
   bool cold_changed_ = false;
   bool kv_short_ = false;  // the head of waiting_ does not fit
+  Status health_;
 
   // Reused from step to step.
   std::vector<SeqState> running_states_, waiting_states_;

@@ -149,8 +149,10 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
     case RouteId::kIndex:
       return reply->text(200, index_text());
     case RouteId::kHealth:
+      if (const Status health = engine_.health(); !health.ok()) return reply->error(to_api_error(health.error()));
       return reply->json(200, R"({"status":"ok"})");
     case RouteId::kReady:
+      if (const Status health = engine_.health(); !health.ok()) return reply->error(to_api_error(health.error()));
       if (ready_ && !draining_) return reply->json(200, R"({"status":"ready"})");
       return reply->error(api_error_of_status(503, draining_ ? "The server is draining." : "The server is starting."));
     case RouteId::kVersion:

@@ -9,6 +9,7 @@
 
 #include "base/units.h"
 #include "device/cuda/emulated/device_memory.h"
+#include "device/cuda/emulated/emulator.h"
 #include "engine/batch_slot.h"
 #include "engine/cuda/cuda_backend.h"
 #include "engine/start.h"
@@ -250,6 +251,38 @@ TEST_F(CudaMemory, BiasesAreStillThereForAdapters) {
     return answer.tokens;
   };
   EXPECT_EQ(text(on_device), text(on_cores));
+}
+
+// Requests end with the sentence, later ones are refused with it, and nothing waits for ever.
+TEST_F(CudaMemory, ALostDeviceIsTold) {
+  {
+    EngineDriver driver(options_);
+    ASSERT_TRUE(driver.running());
+    EXPECT_EQ(driver.ask(request_of(20, 1, {})).end, EndReason::kLength);
+    EXPECT_TRUE(driver.engine().health().ok());
+    driver.command(AdapterAction::kLoad, "a", kGolden + "adapters/gqa-all-r16");
+    driver.collect();
+    cuda_emulated::fail("an address that is none");
+    std::vector<uint64_t> ids;
+    for (int i = 0; i < 6; ++i) {
+      Submit submit = request_of(20, i, {});
+      if (i % 2 == 1) submit.adapters = {{"a", 1.0f}};
+      if (const uint64_t id = driver.submit(submit)) ids.push_back(id);  // refused, once it is noticed
+    }
+    ASSERT_FALSE(ids.empty());
+    driver.collect();
+    for (const uint64_t id : ids) {
+      const Answer& answer = driver.answers[{id, 0}];
+      EXPECT_EQ(answer.end, EndReason::kError);
+      EXPECT_EQ(answer.error.code, ErrorCode::kUnavailable) << answer.error.message;
+    }
+    const Status health = driver.engine().health();
+    ASSERT_FALSE(health.ok());
+    EXPECT_NE(health.error().message.find("an address that is none"), std::string::npos) << health.error().message;
+    EXPECT_EQ(driver.submit(request_of(20, 9, {})), 0u);
+    EXPECT_EQ(driver.refusals.back().code, ErrorCode::kUnavailable);
+  }
+  cuda_emulated::take_failure();
 }
 
 TEST_F(CudaMemory, OtherProgramsMemoryIsNotTouched) {

@@ -38,4 +38,11 @@ struct CudaMemoryInfo {
 };
 Result<CudaMemoryInfo> cuda_memory_info();  // of this thread's device
 
+// After some errors of a kernel or of the hardware (an illegal address, memory that cannot be corrected) every call
+// about the device answers the same until the process ends. All of them are kUnavailable, and nothing else here is.
+Error device_lost(const std::string& sentence);
+inline bool is_device_lost(const Status& status) {
+  return !status.ok() && status.error().code == ErrorCode::kUnavailable;
+}
+
 }  // namespace loralei

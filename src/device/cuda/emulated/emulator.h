@@ -17,7 +17,7 @@
 //   launch asked for, or a grid beyond the limits.
 //
 // Thread: any; one at a time is let in (what runs late runs in the thread that waits for it). Failure: the first one is
-// kept and answered by every later synchronisation, as with CUDA.
+// kept, with the kernel's name, and answered by every later call, as of a lost device (cuda_device.h).
 #pragma once
 
 #include <cstddef>
@@ -25,6 +25,8 @@
 #include <functional>
 #include <source_location>
 #include <string>
+
+#include "base/result.h"
 
 namespace loralei::cuda_emulated {
 
@@ -36,7 +38,8 @@ struct Dim3 {
 
 // --- streams (runtime.cc)
 void enqueue(void* stream, std::function<void()> work);
-void fail(std::string sentence);
+void fail(std::string sentence);    // the device is lost
+Status status();                    // what calls answer
 std::string take_failure();         // forgets it; "" where none
 void refuse_captures(bool refuse);  // as a driver that cannot record a graph
 // Threads that wait for an event stay there, and so does the work they wait for, until they are let go: a copy that
@@ -58,8 +61,8 @@ struct SharedMemory {
   bool asked_for_more = false;
 };
 
-// Runs `body` as every thread of every block; what goes wrong is told to fail().
-void run_grid(Dim3 grid, Dim3 block, const SharedMemory& shared, const std::function<void()>& body);
+// Runs `body` as every thread of every block; what goes wrong in the kernel `name` is told to fail().
+void run_grid(const char* name, Dim3 grid, Dim3 block, const SharedMemory& shared, const std::function<void()>& body);
 
 // Of the running thread and its block.
 extern Dim3 thread_index, block_index, block_size, grid_size;

@@ -180,7 +180,7 @@ std::string take_failure() {
 
 Status status() {
   if (failure().empty()) return {};
-  return internal_error("The emulated GPU failed: " + failure() + ".");
+  return device_lost("The emulated GPU failed: " + failure() + ".");
 }
 
 }  // namespace loralei::cuda_emulated
@@ -244,6 +244,7 @@ void unmap_guarded(void* data) {
 
 Result<void*> allocate(int64_t bytes) {
   const Inside inside(door());
+  TRY(status());
   DeviceMemory& device = device_memory();
   if (bytes > device.free()) {
     return Error{ErrorCode::kOverloaded, "The emulated GPU has " + format_bytes(device.free()) + " of free memory."};
@@ -263,6 +264,7 @@ void release(void* data) {
 
 Result<void*> allocate_pinned(int64_t bytes) {
   const Inside inside(door());
+  TRY(status());
   return map_guarded(bytes);
 }
 void release_pinned(void* data) {
@@ -289,11 +291,13 @@ Result<Event> create_event(bool /*timed*/) { return static_cast<Event>(new Mark)
 void destroy_event(Event event) { delete static_cast<Mark*>(event); }
 Status record(Event event, Stream stream) {
   const Inside inside(door());
+  TRY(status());
   *static_cast<Mark*>(event) = {queue_of(stream), queue_of(stream)->queued};
   return {};
 }
 Status wait(Stream stream, Event event) {
   const Inside inside(door());
+  TRY(status());
   const Mark mark = *static_cast<Mark*>(event);
   queue_of(stream)->put([mark] {
     if (mark.stream != nullptr) mark.stream->run_until(mark.at);
@@ -302,6 +306,7 @@ Status wait(Stream stream, Event event) {
 }
 Result<bool> is_done(Event event) {
   const Inside inside(door());
+  TRY(status());
   const Mark& mark = *static_cast<Mark*>(event);
   if (mark.done()) return true;
   mark.stream->run_one();
@@ -328,17 +333,21 @@ Result<double> elapsed_ms(Event from, Event to) {
 
 Status copy(void* to, const void* from, int64_t bytes, CopyKind /*kind*/, Stream stream) {
   const Inside inside(door());
+  TRY(status());
   if (bytes == refused_copy_bytes) return internal_error("The GPU could not copy memory: out of resources.");
   enqueue(stream, [=] { std::memmove(to, from, static_cast<size_t>(bytes)); });
   return {};
 }
 Status fill(void* to, int byte, int64_t bytes, Stream stream) {
+  const Inside inside(door());
+  TRY(status());
   enqueue(stream, [=] { std::memset(to, byte, static_cast<size_t>(bytes)); });
   return {};
 }
 
 Status begin_capture(Stream stream) {
   const Inside inside(door());
+  TRY(status());
   if (capture().refused || capture().stream != nullptr) {
     return internal_error("The GPU could not record a graph: operation not permitted.");
   }
@@ -368,6 +377,8 @@ Result<Graph> end_capture(Stream stream, Graph previous) {
 }
 void destroy_graph(Graph graph) { delete static_cast<std::shared_ptr<Recorded>*>(graph); }
 Status launch(Graph graph, Stream stream) {
+  const Inside inside(door());
+  TRY(status());
   enqueue(stream, [recorded = *static_cast<std::shared_ptr<Recorded>*>(graph)] {
     for (const Work& work : recorded->work) work();
   });
