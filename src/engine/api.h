@@ -145,6 +145,9 @@ struct MemoryShares {
 struct EngineStats : MemoryShares {  // the host's
   std::string device;                // that computes in a memory of its own, as users name it; empty: none
   MemoryShares device_memory;
+  // Of the device's memory beside what was asked for: when the budget was made (this program's context, other
+  // programs), and by the driver since (device_memory.other_bytes is its allowance).
+  int64_t device_before_bytes = 0, device_driver_bytes = 0;
   int32_t running = 0, waiting = 0, waiting_for_adapter = 0;
   int64_t kv_blocks_total = 0, kv_blocks_used = 0,
           kv_blocks_cached = 0;  // used: leased by running sequences; cached: free to evict

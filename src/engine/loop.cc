@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/device_backend.h"
 
 namespace loralei {
 namespace {
@@ -138,6 +139,10 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.device = parts_.device;
   if (parts_.device_ledger != nullptr)
     fill_shares(*parts_.device_ledger, parts_.executor->adapter_bytes(), stats.device_memory);
+  if (const DeviceOverhead* const overhead = parts_.device_overhead) {
+    stats.device_before_bytes = overhead->before_bytes;
+    stats.device_driver_bytes = overhead->since_bytes.load(std::memory_order_relaxed);
+  }
   const RegistryCounters counts = registry_.counters();
   stats.adapter_loads = counts.loads;
   stats.adapter_load_failures = counts.failures;

@@ -35,6 +35,8 @@
 
 namespace loralei {
 
+struct DeviceOverhead;
+
 struct LoopParts {
   Executor* executor = nullptr;
   std::unique_ptr<KvCache> kv;
@@ -44,6 +46,7 @@ struct LoopParts {
   Ledger* ledger = nullptr;
   std::string device;                     // EngineStats::device
   const Ledger* device_ledger = nullptr;  // of the executor's own memory; null: it computes in the host's
+  const DeviceOverhead* device_overhead = nullptr;
   const Clock* clock = nullptr;
   LogSink* log = nullptr;
   ThreadPool* pool = nullptr;
@@ -75,6 +78,7 @@ class EngineLoop {
   bool gathers() const;
   // The error that every request ends with since the executor can compute nothing any more; ok: it can.
   const Status& health() const { return health_; }
+  uint64_t steps() const { return steps_; }
   // True when another turn would do nothing until a message arrives.
   bool idle() const;
   // Takes the messages in (and clears them), computes nothing more, and ends every request with kCancelled and every

@@ -376,6 +376,7 @@ std::string ApiServer::memory_body() const {
   if (!stats.device.empty()) {
     out.key("device").begin_object().key("name").string(stats.device);
     put(stats.device_memory);
+    out.key("context_bytes").number(stats.device_before_bytes).key("driver_bytes").number(stats.device_driver_bytes);
     out.end_object();
   }
   out.end_object();

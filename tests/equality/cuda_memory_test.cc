@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "base/units.h"
+#include "device/cuda/cuda_device.h"
 #include "device/cuda/emulated/device_memory.h"
 #include "device/cuda/emulated/emulator.h"
 #include "engine/batch_slot.h"
@@ -283,6 +284,58 @@ TEST_F(CudaMemory, ALostDeviceIsTold) {
     EXPECT_EQ(driver.refusals.back().code, ErrorCode::kUnavailable);
   }
   cuda_emulated::take_failure();
+}
+
+// Nothing of the first is opened: a context there would take some hundred megabytes.
+TEST_F(CudaMemory, AGpuBeyondTheFirstIsTheOnlyOneOpened) {
+  const auto text = [&](int ordinal) {
+    cuda_emulated::set_device_count(2);
+    options_.device = cuda_factory({.ordinal = ordinal, .activation = DType::kF32});
+    EngineDriver driver(options_);
+    EXPECT_TRUE(driver.running());
+    EXPECT_EQ(driver.stats().device, "cuda:" + std::to_string(ordinal));
+    driver.command(AdapterAction::kLoad, "a", kGolden + "adapters/gqa-all-r16");
+    driver.collect();
+    for (int i = 0; i < 3; ++i) driver.submit(request_of(20, i, {}));  // recorded steps among them
+    driver.submit(request_of(20, 4, {{"a", 1.0f}}));
+    driver.collect();
+    EXPECT_TRUE(options_.device.taken_bytes().ok());
+    std::vector<std::vector<TokenId>> all;
+    for (const auto& [key, answer] : driver.answers) {
+      EXPECT_EQ(answer.end, EndReason::kLength) << answer.error.message;
+      all.push_back(answer.tokens);
+    }
+    return all;
+  };
+  const auto first = text(0);
+  EXPECT_TRUE(cuda_emulated::is_opened(0));
+  EXPECT_FALSE(cuda_emulated::is_opened(1));
+  EXPECT_EQ(text(1), first);
+  EXPECT_FALSE(cuda_emulated::is_opened(0));
+  EXPECT_TRUE(cuda_emulated::is_opened(1));
+  ASSERT_TRUE(set_cuda_device(0).ok());
+  cuda_emulated::set_device_count(1);
+}
+
+// Other programs hold 30 MiB when the server starts; while it runs the driver takes 7 more.
+TEST_F(CudaMemory, WhatTheDriverTakesIsTold) {
+  set_memory(512 * kMiB, 30 * kMiB);
+  CollectingLog log;
+  EngineDriver driver(options_, &log);
+  ASSERT_TRUE(driver.running());
+  EXPECT_EQ(driver.stats().device_before_bytes, 30 * kMiB);
+  EXPECT_EQ(driver.stats().device_driver_bytes, 0);
+  EXPECT_NE(driver.host().banner().find("30.0 MiB were taken by this program's context and others, 0 B by the driver"),
+            std::string::npos)
+      << driver.host().banner();
+  set_memory(512 * kMiB, 37 * kMiB);
+  // Looked at between steps, about once a second.
+  for (int i = 0; i < 10'000 && driver.stats().device_driver_bytes == 0; ++i) driver.ask(request_of(20, 1, {}));
+  const int64_t slack = driver.host().device_ledger()->used_bytes() -
+                        driver.host().device_ledger()->used_bytes(MemoryUse::kOther) - allocated_bytes();
+  EXPECT_EQ(driver.stats().device_driver_bytes, 7 * kMiB - slack);  // of shares not allocated
+  EXPECT_LT(slack, 4096);
+  EXPECT_EQ(log.text().find("were set aside"), std::string::npos);
 }
 
 TEST_F(CudaMemory, OtherProgramsMemoryIsNotTouched) {

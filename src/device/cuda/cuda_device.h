@@ -17,7 +17,6 @@ struct CudaDeviceInfo {
   int ordinal = 0;
   std::string name;
   int64_t total_bytes = 0;
-  int64_t free_bytes = 0;
   int capability_major = 0, capability_minor = 0;
   int multiprocessors = 0;
   int64_t l2_bytes = 0;
@@ -28,9 +27,10 @@ struct CudaDevices {
   std::string reason;  // why the list is empty: a sentence
 };
 
+// Looks only: none of them is opened, which would take some hundred megabytes of each.
 CudaDevices cuda_devices();
 
-// Later calls of this thread mean that device; until then device 0.
+// Later calls of this thread mean that device, until then device 0; opens it.
 Status set_cuda_device(int ordinal);
 
 struct CudaMemoryInfo {

@@ -177,7 +177,7 @@ inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2
 template <typename... P, typename... A>
 Status launch(const char* name, void (*kernel)(P...), Dim3 grid, Dim3 block, size_t bytes, void* stream, A... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return {};
-  TRY(cuda_emulated::status());
+  TRY(cuda_emulated::usable(stream));
   const cuda_emulated::SharedMemory shared{bytes, bytes > kSharedAskedFrom};
   cuda_emulated::enqueue(
       stream, [=] { cuda_emulated::run_grid(name, grid, block, shared, [&] { kernel(static_cast<P>(args)...); }); });

@@ -66,22 +66,20 @@ CudaDevices devices() {
   }
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties;
-    size_t free_bytes = 0, total_bytes = 0;
-    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess || cudaSetDevice(i) != cudaSuccess ||
-        cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) {
-      found.reason = "GPU " + std::to_string(i) + " cannot be used: " + cudaGetErrorString(cudaGetLastError()) + ".";
+    if (const cudaError_t refused = cudaGetDeviceProperties(&properties, i); refused != cudaSuccess) {
+      (void)cudaGetLastError();
+      found.reason = "GPU " + std::to_string(i) + " cannot be used: " + cudaGetErrorString(refused) + ".";
       continue;
     }
     found.list.push_back({.ordinal = i,
                           .name = properties.name,
-                          .total_bytes = static_cast<int64_t>(total_bytes),
-                          .free_bytes = static_cast<int64_t>(free_bytes),
+                          .total_bytes = static_cast<int64_t>(properties.totalGlobalMem),
                           .capability_major = properties.major,
                           .capability_minor = properties.minor,
                           .multiprocessors = properties.multiProcessorCount,
                           .l2_bytes = properties.l2CacheSize});
   }
-  if (!found.list.empty()) (void)cudaSetDevice(found.list.front().ordinal);
+  if (!found.list.empty()) found.reason.clear();
   return found;
 }
 
