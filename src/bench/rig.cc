@@ -148,6 +148,12 @@ void add_ceilings(const Rig& rig, BenchReport& report) {
     report.rows.push_back(summarise("device.read_gb_s", "GB/s", {rig.read_gb_s}));
     report.rows.push_back(summarise("device.product_tflop_s", "Tflop/s", {rig.products.at(kDeviceBits).gop_s * 1e-3}));
     report.rows.push_back(summarise("device.upload_gb_s", "GB/s", {rig.upload_gb_s}));
+    // Of memory, beside what was asked for; what was set aside for the driver is an estimate.
+    const EngineStats stats = rig.host->engine().stats();
+    const auto mb = [](int64_t bytes) { return static_cast<double>(bytes) * 1e-6; };
+    report.rows.push_back(summarise("device.context_mb", "MB", {mb(stats.device_before_bytes)}));
+    report.rows.push_back(summarise("device.driver_mb", "MB", {mb(stats.device_driver_bytes)}));
+    report.rows.back().note = "set aside: " + format_bytes(stats.device_memory.other_bytes);
     return;
   }
   const std::string threads = ".t" + std::to_string(rig.threads);

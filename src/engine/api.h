@@ -6,8 +6,8 @@
 // bounded queues. Invariants: every accepted Submit gets exactly one final TokenEvent per choice (`end` set), whatever
 // happens: finish, cancel, error, adapter load failure, shutdown. Events of one choice arrive in token order. A token
 // is never sent twice (preemption recomputes silently). Failure: submit() answers overloaded when the inbox is full,
-// unavailable when draining (but for what `follows`), invalid_argument with the numbers when a prompt can never fit;
-// everything later travels in TokenEvent::error.
+// unavailable when draining (but for what `follows`) and once nothing can be computed any more (health()),
+// invalid_argument with the numbers when a prompt can never fit; everything later travels in TokenEvent::error.
 #pragma once
 
 #include <array>
@@ -145,6 +145,9 @@ struct MemoryShares {
 struct EngineStats : MemoryShares {  // the host's
   std::string device;                // that computes in a memory of its own, as users name it; empty: none
   MemoryShares device_memory;
+  // Of the device's memory beside what was asked for: when the budget was made (this program's context, other
+  // programs), and by the driver since (device_memory.other_bytes is its allowance).
+  int64_t device_before_bytes = 0, device_driver_bytes = 0;
   int32_t running = 0, waiting = 0, waiting_for_adapter = 0;
   int64_t kv_blocks_total = 0, kv_blocks_used = 0,
           kv_blocks_cached = 0;  // used: leased by running sequences; cached: free to evict
@@ -220,6 +223,9 @@ class Engine {
   // Waits up to timeout_ns for output; empty when none came. One consumer thread.
   virtual EngineOutput wait_output(int64_t timeout_ns) = 0;
   virtual EngineStats stats() const = 0;  // a recent snapshot
+  // Why nothing can be computed any more (a GPU that is lost): from then on every request ends with this error, until
+  // the process is started again. Ok: it can.
+  virtual Status health() const = 0;
 
   virtual int64_t max_model_len() const = 0;
   virtual const std::string& fingerprint() const = 0;  // build, weights digest, kernel path

@@ -215,6 +215,14 @@ void EngineLoop::end_request(Request& request, EndReason reason, const Error& er
   }
 }
 
+// Oldest first.
+void EngineLoop::end_requests(EndReason reason, const Error& error) {
+  std::vector<Request*> all;
+  for (const auto& [id, request] : requests_) all.push_back(request.get());
+  std::sort(all.begin(), all.end(), [](const Request* a, const Request* b) { return a->order < b->order; });
+  for (Request* request : all) end_request(*request, reason, error);
+}
+
 void EngineLoop::forget_ended() {
   for (const RequestId id : ended_) {
     const auto found = requests_.find(id);

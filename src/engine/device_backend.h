@@ -3,13 +3,14 @@
 // builds and links without any device's libraries.
 //
 // Thread: budget and make are called once, by the thread that starts the engine; the executor is used by the engine's
-// thread alone; rates by any thread, while no step runs. Ownership: `owns` holds what the executor borrows and outlives
-// it; the device's ledger outlives both. Invariant: what a backend allocates on its device lies under grants of the
-// device's ledger, made before anything is uploaded, and pinned host memory under one of the host's; a probe of rates,
-// which only benches make, takes memory beside that. Failure: a sentence says why the device cannot do (no such device,
-// too little memory) and which flag to change.
+// thread alone; taken_bytes by any thread; rates by any thread, while no step runs. Ownership: `owns` holds what the
+// executor borrows and outlives it; the device's ledger outlives both. Invariant: what a backend allocates on its
+// device lies under grants of the device's ledger, made before anything is uploaded, and pinned host memory under one
+// of the host's; a probe of rates, which only benches make, takes memory beside that. Failure: a sentence says why the
+// device cannot do (no such device, too little memory) and which flag to change.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,6 +30,7 @@ namespace loralei {
 struct DeviceBudget {
   std::string device;  // as users name it: cuda:0
   int64_t bytes = 0;
+  int64_t taken_bytes = 0;         // of the device already: by this program's context and by other programs
   std::vector<std::string> notes;  // what a user should know, one sentence each
 };
 
@@ -52,10 +54,17 @@ struct DeviceBackend {
   std::string name;  // part of the fingerprint
 };
 
+// What takes of a device's memory beside what this program asked for.
+struct DeviceOverhead {
+  int64_t before_bytes = 0;             // when the budget was made: this program's context and other programs
+  std::atomic<int64_t> since_bytes{0};  // kernels' code, recorded graphs, rounding; what other programs took since
+};
+
 struct DeviceFactory {
   std::function<Result<DeviceBudget>()> budget;  // asked before weights are loaded
   std::function<Result<DeviceBackend>(const DeviceRequest&)> make;
-  std::function<Result<DeviceRates>()> rates;  // measures them now
+  std::function<Result<int64_t>()> taken_bytes;  // of the device's memory, by all programs, now
+  std::function<Result<DeviceRates>()> rates;    // measures them now
 
   explicit operator bool() const { return make != nullptr; }
 };

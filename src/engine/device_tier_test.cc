@@ -192,6 +192,25 @@ TEST(DeviceTier, AFailedUploadEndsItsRequestsAndIsTriedAgain) {
   world.expect_nothing_held();
 }
 
+TEST(DeviceTier, AnUploadThatFindsTheDeviceLostEndsEverything) {
+  World world({.device_bytes = 3 * kBytes});
+  load(world, 2);
+  const RequestId base = world.submit(simple(10, 50, 1));
+  const RequestId a = world.submit(using_adapter("a")), b = world.submit(using_adapter("b"));
+  world.turn();
+  world.executor.tier->lost = true;
+  ASSERT_TRUE(world.finish_upload(false));  // "a"
+  world.turn();
+  for (const RequestId id : {base, a, b}) {
+    EXPECT_EQ(world.record(id).end, EndReason::kError);
+    EXPECT_EQ(world.record(id).last.error.code, ErrorCode::kUnavailable) << world.record(id).last.error.message;
+  }
+  EXPECT_FALSE(world.loop->health().ok());
+  world.finish_upload(false);
+  world.run();
+  world.expect_nothing_held();
+}
+
 TEST(DeviceTier, MoreTogetherThanTheDeviceHasIsRefused) {
   World world({.device_bytes = 2 * kBytes});
   load(world, 3);

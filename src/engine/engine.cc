@@ -58,6 +58,7 @@ class EngineImpl final : public Engine {
   Status submit(Submit request) override {
     if (draining_.load() && !request.follows)
       return Error{ErrorCode::kUnavailable, "the server is shutting down and takes no new requests"};
+    TRY(health());
     TRY(validate_submit(request, {.max_model_len = max_model_len_}));
     if (queued_.fetch_add(1) >= options_.max_queued) {
       queued_.fetch_sub(1);
@@ -135,6 +136,11 @@ class EngineImpl final : public Engine {
     return stats_;
   }
 
+  Status health() const override {
+    if (!lost_.load(std::memory_order_acquire)) return {};
+    return loss_;
+  }
+
   int64_t max_model_len() const override { return max_model_len_; }
   const std::string& fingerprint() const override { return fingerprint_; }
   void drain() override {
@@ -167,6 +173,7 @@ class EngineImpl final : public Engine {
       const bool quiet = messages.empty() && loop_->idle();
       if (!gather(messages, output)) break;
       loop_->turn(messages, output);
+      notice_loss();
       watch_memory();
       const bool short_list = stats_.adapters.size() <= kShortAdapterList;
       if (!output.replies.empty()) refresh_stats(short_list);  // who gets the reply may look at once
@@ -199,8 +206,17 @@ class EngineImpl final : public Engine {
     return true;
   }
 
+  // For good: who is refused or ended because of it may look at once.
+  void notice_loss() {
+    if (loop_->health().ok() || lost_.load(std::memory_order_relaxed)) return;
+    loss_ = loop_->health();
+    lost_.store(true, std::memory_order_release);
+  }
+
   void watch_memory() {
     if (!memory_.watch || clock_.now_ns() - memory_watched_ns_ < kMemoryWatchNs) return;
+    // A device's is looked at behind steps alone: between them benches measure it, in memory of their own.
+    if (tier_ != nullptr && std::exchange(steps_watched_, loop_->steps()) == loop_->steps()) return;
     memory_watched_ns_ = clock_.now_ns();
     memory_.watch([this](int64_t bytes) { loop_->shrink_adapters(bytes); });
   }
@@ -247,6 +263,8 @@ class EngineImpl final : public Engine {
   const int64_t max_model_len_;
   std::atomic<int32_t> queued_{0}, pending_commands_{0};
   std::atomic<bool> draining_{false};
+  Status loss_;  // written once, before lost_
+  std::atomic<bool> lost_{false};
   std::mutex stop_mutex_, join_mutex_;
   bool stopped_ = false;
   Inbox inbox_;
@@ -260,6 +278,7 @@ class EngineImpl final : public Engine {
   uint64_t adapters_generation_ = UINT64_MAX;
   std::atomic<bool> memory_changes_{false};
   int64_t memory_watched_ns_ = 0;
+  uint64_t steps_watched_ = 0;
   uint64_t memory_ticket_ = 0;  // of the last budget change
   std::stop_source memory_stop_;
   std::thread thread_, memory_thread_;
@@ -356,6 +375,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   loop.ledger = parts.ledger;
   loop.device = parts.device;
   loop.device_ledger = parts.device_ledger;
+  loop.device_overhead = parts.device_overhead;
   loop.clock = parts.clock;
   loop.log = parts.log;
   loop.pool = parts.pool;

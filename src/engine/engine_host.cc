@@ -36,6 +36,8 @@ struct EngineHost::Parts {
   std::unique_ptr<Model> model;  // null: a device computes
   DeviceBudget device_budget;
   std::unique_ptr<Ledger> device_ledger;
+  DeviceOverhead device_overhead;
+  bool overhead_told = false;
   std::shared_ptr<void> device;
   std::string computed_by;
   std::unique_ptr<Engine> engine;
@@ -399,6 +401,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine.ledger = parts.ledger.get();
   engine.device = parts.device_budget.device;
   engine.device_ledger = parts.device_ledger.get();
+  engine.device_overhead = options.device ? &parts.device_overhead : nullptr;
   engine.clock = &parts.clock;
   engine.log = &log;
   engine.pool = parts.pool.get();
@@ -412,7 +415,9 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine.memory.apply = [raw = host.get(), &log](int64_t bytes, const RoomMaker& room) {
     return not_the_callers(raw->apply_budget(bytes, room, log));
   };
-  if (options.process_bytes && !options.device) {
+  if (options.device) {
+    engine.memory.watch = [raw = host.get(), &log](const ShrinkAdapters&) { raw->watch_device(log); };
+  } else if (options.process_bytes) {
     engine.memory.watch = [&parts, &log](const ShrinkAdapters& shrink_adapters) {
       parts.process.follow(parts.options.process_bytes(), shrink_adapters, log);
     };
@@ -464,6 +469,7 @@ Status EngineHost::use_device(const FixedBytes& fixed, EngineParts& engine, LogS
   const DeviceBudget& budget = parts.device_budget;
   for (const std::string& note : budget.notes) log.log(LogLevel::kWarning, note);
   parts.device_ledger = std::make_unique<Ledger>(budget.bytes);
+  parts.device_overhead.before_bytes = budget.taken_bytes;
   // What cannot do is refused before gigabytes are read; it is never streamed, so nothing is packed either.
   TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(parts.file, parts.weight_options));
   const std::string need = "The model's weights need " + format_bytes(weight_bytes) + " of ";
@@ -492,11 +498,27 @@ Status EngineHost::use_device(const FixedBytes& fixed, EngineParts& engine, LogS
   parts.plan = std::move(backend.plan);
   parts.computed_by = backend.name;
   engine.executor = std::move(backend.executor);
+  watch_device(log);
   // Adapters on the device are copies: the host has room for as many, where that is a sensible part of what is left.
   const int64_t left = std::max<int64_t>(0, parts.ledger->available_bytes(MemoryUse::kAdapters) - fixed.outputs);
   const int64_t stated = engine.options.host_adapter_bytes;
   engine.options.adapter_bytes = stated > 0 ? stated : std::clamp(parts.plan.adapter_bytes, left / 4, left / 4 * 3);
   return {};
+}
+
+// Whatever is taken and was not asked for is the driver's: the share set aside for it is an estimate.
+void EngineHost::watch_device(LogSink& log) {
+  Parts& parts = *parts_;
+  const auto taken = parts.options.device.taken_bytes();
+  if (!taken.ok()) return;  // a step will say what it is
+  const Ledger& ledger = *parts.device_ledger;
+  const int64_t allowed = ledger.used_bytes(MemoryUse::kOther);
+  const int64_t driver = *taken - parts.device_budget.taken_bytes - (ledger.used_bytes() - allowed);
+  parts.device_overhead.since_bytes.store(std::max<int64_t>(0, driver), std::memory_order_relaxed);
+  if (driver <= allowed || std::exchange(parts.overhead_told, true)) return;
+  log.log(LogLevel::kWarning, "The driver, or other programs since, have taken " + format_bytes(driver) + " of " +
+                                  parts.device_budget.device + ", and " + format_bytes(allowed) +
+                                  " were set aside: lower --gpu-memory-utilization if it runs out of memory.");
 }
 
 Engine& EngineHost::engine() { return *parts_->engine; }
@@ -517,7 +539,9 @@ std::string EngineHost::banner() const {
   text += "memory, of " + format_bytes(parts_->ledger->budget_bytes()) + ":\n" + parts_->ledger->describe();
   if (const Ledger* const device = device_ledger(); device != nullptr) {
     text += "memory of " + parts_->device_budget.device + ", of " + format_bytes(device->budget_bytes()) + ":\n" +
-            device->describe();
+            device->describe() + "  beside it " + format_bytes(parts_->device_overhead.before_bytes) +
+            " were taken by this program's context and others, " +
+            format_bytes(parts_->device_overhead.since_bytes.load()) + " by the driver since\n";
   }
   text += parts_->weights->describe();
   text += "sequences of up to " + std::to_string(parts_->plan.max_model_len) + " tokens; KV in " +

@@ -4,7 +4,8 @@
 //
 // Thread: execute() is called by the engine thread only and returns when the step is computed. Ownership: borrows the
 // batch for the call. Invariant: a row's result depends on its own tokens, adapters and KV alone. Failure: execute()
-// answers a sentence; nothing of the step counts.
+// answers a sentence; nothing of the step counts. kUnavailable: it can compute nothing any more, whatever the step (a
+// device that is lost).
 #pragma once
 
 #include <memory>

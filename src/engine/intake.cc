@@ -200,6 +200,7 @@ void EngineLoop::bring_adapters() {
     if (there.ok()) {
       start_choices(request);
     } else {
+      if (there.error().code == ErrorCode::kUnavailable && health_.ok()) lose(there.error());
       end_request(request, EndReason::kError, there.error());
     }
   }

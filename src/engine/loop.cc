@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/device_backend.h"
 
 namespace loralei {
 namespace {
@@ -63,8 +64,10 @@ void EngineLoop::take_in(std::vector<Message>& messages, EngineOutput& output) {
     std::visit([this](auto& value) { receive(std::move(value)); }, message);
   }
   messages.clear();
+  end_if_lost();  // before they ask for room on a device that is gone
   acquire_adapters();
   bring_adapters();
+  end_if_lost();
   output_ = nullptr;
 }
 
@@ -105,10 +108,7 @@ void EngineLoop::end_all(std::vector<Message>& messages, EngineOutput& output) {
     }
   }
   messages.clear();
-  std::vector<Request*> all;
-  for (const auto& [id, request] : requests_) all.push_back(request.get());
-  std::sort(all.begin(), all.end(), [](const Request* a, const Request* b) { return a->order < b->order; });
-  for (Request* request : all) end_request(*request, EndReason::kCancelled, {});
+  end_requests(EndReason::kCancelled, {});
   forget_ended();
   registry_.fail_outstanding({ErrorCode::kUnavailable, "the server is stopping"});
   collect_replies();
@@ -139,6 +139,10 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.device = parts_.device;
   if (parts_.device_ledger != nullptr)
     fill_shares(*parts_.device_ledger, parts_.executor->adapter_bytes(), stats.device_memory);
+  if (const DeviceOverhead* const overhead = parts_.device_overhead) {
+    stats.device_before_bytes = overhead->before_bytes;
+    stats.device_driver_bytes = overhead->since_bytes.load(std::memory_order_relaxed);
+  }
   const RegistryCounters counts = registry_.counters();
   stats.adapter_loads = counts.loads;
   stats.adapter_load_failures = counts.failures;

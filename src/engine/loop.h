@@ -35,6 +35,8 @@
 
 namespace loralei {
 
+struct DeviceOverhead;
+
 struct LoopParts {
   Executor* executor = nullptr;
   std::unique_ptr<KvCache> kv;
@@ -44,6 +46,7 @@ struct LoopParts {
   Ledger* ledger = nullptr;
   std::string device;                     // EngineStats::device
   const Ledger* device_ledger = nullptr;  // of the executor's own memory; null: it computes in the host's
+  const DeviceOverhead* device_overhead = nullptr;
   const Clock* clock = nullptr;
   LogSink* log = nullptr;
   ThreadPool* pool = nullptr;
@@ -73,6 +76,9 @@ class EngineLoop {
   int64_t gather_ns() const;
   // There is something to compute, and room for more.
   bool gathers() const;
+  // The error that every request ends with since the executor can compute nothing any more; ok: it can.
+  const Status& health() const { return health_; }
+  uint64_t steps() const { return steps_; }
   // True when another turn would do nothing until a message arrives.
   bool idle() const;
   // Takes the messages in (and clears them), computes nothing more, and ends every request with kCancelled and every
@@ -117,6 +123,8 @@ class EngineLoop {
   void preempt(Sequence& sequence);
   Status resize_kv(int32_t blocks);
   void compute();
+  void lose(const Error& error);
+  void end_if_lost();
 
   // commit.cc
   void commit_rows();
@@ -129,6 +137,7 @@ class EngineLoop {
   TokenEvent& new_event(Sequence& sequence);
   void end(Sequence& sequence, EndReason reason, Error error = {});
   void end_request(Request& request, EndReason reason, const Error& error);
+  void end_requests(EndReason reason, const Error& error);
   void forget_ended();
 
   void enqueue(Sequence& sequence);  // into waiting_, by age
@@ -153,6 +162,7 @@ class EngineLoop {
   uint64_t round_generation_ = UINT64_MAX;  // the registry's when cold_ was last gone through
   bool cold_changed_ = false;
   bool kv_short_ = false;  // the head of waiting_ does not fit
+  Status health_;
 
   // Reused from step to step.
   std::vector<SeqState> running_states_, waiting_states_;

@@ -101,6 +101,42 @@ TEST(EngineLoopEnds, AnExecutorErrorEndsTheRequestsOfThatStepOnly) {
   world.expect_nothing_held();
 }
 
+// Those that run, that wait for room and that wait for an adapter end with the step that tells; those that come later
+// end without a step. Commands go on.
+TEST(EngineLoopEnds, ALostDeviceEndsEveryRequestNowAndLater) {
+  World world({.max_sequences = 2});
+  world.files.put("/a", 11);
+  world.command(AdapterAction::kRegister, "a", "/a");
+  Submit two = simple(10, 5, 1);
+  two.choices = 2;
+  const std::vector<RequestId> ids = {world.submit(two), world.submit(simple(10, 5, 2)),
+                                      world.submit(simple(10, 5, 3, {{"a", 1.0f}}))};
+  world.turn();
+  EXPECT_TRUE(world.loop->health().ok());
+  world.executor.lost = true;
+  world.turn();
+  const auto expect_lost = [&](RequestId id, int32_t choice = 0) {
+    EXPECT_EQ(world.record(id, choice).end, EndReason::kError);
+    EXPECT_EQ(world.record(id, choice).last.error.code, ErrorCode::kUnavailable);
+    EXPECT_EQ(world.record(id, choice).last.error.message, "Nothing can be computed any more: the fake device is lost");
+  };
+  for (const RequestId id : ids) expect_lost(id);
+  expect_lost(ids[0], 1);
+  EXPECT_EQ(world.loop->health().error().code, ErrorCode::kUnavailable);
+  const int64_t steps = world.executor.steps;
+  const RequestId later = world.submit(simple(10, 5, 4));
+  const RequestId with_adapter = world.submit(simple(10, 5, 4, {{"a", 1.0f}}));
+  world.run();
+  expect_lost(later);
+  expect_lost(with_adapter);
+  EXPECT_EQ(world.executor.steps, steps);
+  world.command(AdapterAction::kLoad, "b", "/a");
+  world.run();
+  EXPECT_TRUE(world.replies.back().status.ok());
+  EXPECT_TRUE(world.loop->idle());
+  world.expect_nothing_held();
+}
+
 TEST(EngineLoopEnds, CancelFreesInEveryState) {
   World world({.blocks = 10, .max_sequences = 3});
   world.files.put("/a", 11);

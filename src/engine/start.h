@@ -57,6 +57,8 @@ struct MemoryControl {
   int32_t kv_blocks_max = 0;  // addresses are set aside for so many, if that is more than the cache starts with
 };
 
+struct DeviceOverhead;
+
 struct EngineParts {
   std::unique_ptr<Executor> executor;
   ModelConfig config;
@@ -65,6 +67,7 @@ struct EngineParts {
   Ledger* ledger = nullptr;
   std::string device;                     // EngineStats::device
   const Ledger* device_ledger = nullptr;  // of the executor's own memory; null: it computes in the host's
+  const DeviceOverhead* device_overhead = nullptr;
   const Clock* clock = nullptr;
   LogSink* log = nullptr;
   ThreadPool* pool = nullptr;  // samples rows side by side; null: on the engine thread. Used between steps only.

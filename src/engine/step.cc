@@ -195,6 +195,9 @@ void EngineLoop::compute() {
   if (status.ok()) {
     commit_rows();
     commit_samples();
+  } else if (status.error().code == ErrorCode::kUnavailable) {
+    lose(status.error());
+    end_if_lost();
   } else {
     parts_.log->log(LogLevel::kError, "a step failed: " + status.error().message);
     // Whatever it was (a damaged file, a disk that fails), it is not the request's fault.
@@ -202,6 +205,17 @@ void EngineLoop::compute() {
     for (Sequence* sequence : group_sequences_) end(*sequence, EndReason::kError, error);
   }
   counters_.step_ms_last = static_cast<double>(parts_.clock->now_ns() - begin_ns) * 1e-6;
+}
+
+// Nothing can be computed from now on.
+void EngineLoop::lose(const Error& error) {
+  health_ = Error(error).with_context("Nothing can be computed any more");
+  parts_.log->log(LogLevel::kError, health_.error().message);
+}
+
+// Whatever waits or runs ends with the sentence.
+void EngineLoop::end_if_lost() {
+  if (!health_.ok()) end_requests(EndReason::kError, health_.error());
 }
 
 }  // namespace loralei

@@ -158,6 +158,7 @@ class FakeTier final : public DeviceTier {
   Result<bool> arrived(AdapterVersionId version) override {
     const Copy& copy = copies_.at(version);
     CHECK(copy.holds > 0);
+    if (copy.state == State::kFailed && lost) return Error{ErrorCode::kUnavailable, "the fake device is lost"};
     if (copy.state == State::kFailed) return internal_error("the copy was refused");
     return copy.state == State::kThere;
   }
@@ -207,6 +208,7 @@ class FakeTier final : public DeviceTier {
   }
   size_t copies() const { return copies_.size(); }
   int64_t uploads = 0;
+  bool lost = false;  // that is why uploads fail
   std::function<void()> news;
 
  private:
@@ -247,6 +249,7 @@ class FakeExecutor final : public Executor {
       fail_next = false;
       return internal_error("the fake executor was told to fail");
     }
+    if (lost) return Error{ErrorCode::kUnavailable, "the fake device is lost"};
     CHECK(static_cast<int32_t>(batch.tokens.size()) <= limits_.rows_max &&
           static_cast<int32_t>(batch.logits_rows.size()) <= limits_.logits_rows_max);
     CHECK(static_cast<int32_t>(batch.segments.size()) <= limits_.segments_max);
@@ -274,6 +277,7 @@ class FakeExecutor final : public Executor {
   bool chooses = false;  // tokens of rows that leave it to the executor, whose logits are not given
   int64_t chosen = 0, not_chosen = 0;
   bool fail_next = false;
+  bool lost = false;  // every step fails
   bool streaming = false;
   std::unique_ptr<FakeTier> tier;  // null: adapters are used in host memory
   ManualClock* clock = nullptr;    // on which a step takes step_ns

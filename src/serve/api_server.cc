@@ -165,8 +165,10 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
     case RouteId::kIndex:
       return reply->text(200, index_text());
     case RouteId::kHealth:
+      if (const Status health = engine_.health(); !health.ok()) return reply->error(to_api_error(health.error()));
       return reply->json(200, R"({"status":"ok"})");
     case RouteId::kReady:
+      if (const Status health = engine_.health(); !health.ok()) return reply->error(to_api_error(health.error()));
       if (!draining_) return reply->json(200, R"({"status":"ready"})");
       return reply->error(api_error_of_status(503, "The server is draining."));  // to a probe: nothing is refused
     case RouteId::kVersion:
@@ -394,6 +396,7 @@ std::string ApiServer::memory_body() const {
   if (!stats.device.empty()) {
     out.key("device").begin_object().key("name").string(stats.device);
     put(stats.device_memory);
+    out.key("context_bytes").number(stats.device_before_bytes).key("driver_bytes").number(stats.device_driver_bytes);
     out.end_object();
   }
   out.end_object();

@@ -304,6 +304,18 @@ TEST_F(ApiTest, KeysGuardRoutes) {
   EXPECT_EQ(c.request("POST", "/v1/load_lora_adapter", {{"Authorization", "Bearer boss"}}, "")->status, 400);
 }
 
+TEST_F(ApiTest, HealthTellsThatNothingCanBeComputed) {
+  start();
+  EXPECT_EQ(get("/health").status, 200);
+  engine.lose({ErrorCode::kUnavailable, "The GPU is lost."});
+  for (const char* route : {"/health", "/ping", "/ready"}) {
+    const auto answer = get(route);
+    EXPECT_EQ(answer.status, 503) << route;
+    EXPECT_NE(answer.body.find("The GPU is lost."), std::string::npos) << answer.body;
+  }
+  EXPECT_EQ(get("/metrics").status, 200);
+}
+
 TEST_F(ApiTest, SmallRoutes) {
   options.cors_origins = {"http://page"};
   options.http.limits.max_body_bytes = 10'000;

@@ -32,6 +32,7 @@ class FakeEngine final : public Engine {
   size_t max_running = 1000;
   std::vector<float> embedding = {3.0f, 4.0f};
   Status next_submit;  // when not ok: the answer to every submit
+  Status next_health;
 
   Status submit(Submit request) override {
     std::lock_guard lock(mutex_);
@@ -135,6 +136,14 @@ class FakeEngine final : public Engine {
     stats.device_memory.weights_bytes = 77;
     for (const auto& [name, status] : adapters_) stats.adapters.push_back(status);
     return stats;
+  }
+  Status health() const override {
+    std::lock_guard lock(mutex_);
+    return next_health;
+  }
+  void lose(const Error& error) {
+    std::lock_guard lock(mutex_);
+    next_health = error;
   }
   int64_t max_model_len() const override { return length; }
   const std::string& fingerprint() const override { return fingerprint_; }

@@ -208,6 +208,15 @@ void put_engine(Page& page, const EngineStats& s) {
   if (!s.device.empty()) {
     put_memory(page, "loralei_device_memory_bytes", "Bytes of a device's memory by use.", s.device_memory,
                {{"device", s.device}});
+    const auto beside = [&](const char* by, int64_t bytes) {
+      page.value(
+          kGauge, "loralei_device_memory_beside_bytes",
+          "Bytes of a device's memory that were not asked for: context (with other programs) when the budget was "
+          "made, driver since.",
+          number(bytes), {{"device", s.device}, {"by", by}});
+    };
+    beside("context", s.device_before_bytes);
+    beside("driver", s.device_driver_bytes);
   }
   page.value(kGauge, "loralei_stream_pass_bytes", "Weights read from disk in every pass; 0: everything is resident.",
              number(s.streamed_bytes));

@@ -97,6 +97,7 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   EngineStats s;
   static_cast<MemoryShares&>(s) = s.device_memory = {9, 1, 1, 2, 1, 1, 1};
   s.device = "cuda:0";
+  s.device_before_bytes = s.device_driver_bytes = 1;
   s.running = s.waiting = s.waiting_for_adapter = s.rows_last = 1;
   s.kv_blocks_total = s.kv_blocks_used = s.kv_blocks_cached = 1;
   for (TimeCounts* times :
@@ -153,10 +154,14 @@ TEST(Metrics, ADeviceHasAMemoryOfItsOwn) {
   EXPECT_EQ(metrics.render(stats, {}, 0).find("device"), std::string::npos);
   stats.device = "cuda:1";
   stats.device_memory = {500, 100, 20, 50, 200, 30, 10};
+  stats.device_before_bytes = 60;
+  stats.device_driver_bytes = 7;
   const std::string text = metrics.render(stats, {}, 0);
   for (const char* line : {"loralei_memory_bytes{use=\"budget\"} 1000\n",
                            "loralei_device_memory_bytes{device=\"cuda:1\",use=\"budget\"} 500\n",
                            "loralei_device_memory_bytes{device=\"cuda:1\",use=\"weights\"} 100\n",
+                           "loralei_device_memory_beside_bytes{device=\"cuda:1\",by=\"context\"} 60\n",
+                           "loralei_device_memory_beside_bytes{device=\"cuda:1\",by=\"driver\"} 7\n",
                            "loralei_device_memory_bytes{device=\"cuda:1\",use=\"adapters\"} 20\n",
                            "loralei_device_memory_bytes{device=\"cuda:1\",use=\"adapters_max\"} 50\n",
                            "loralei_device_memory_bytes{device=\"cuda:1\",use=\"kv_cache\"} 200\n",

@@ -8,7 +8,9 @@
 #include <mutex>
 
 #include "base/units.h"
+#include "device/cuda/cuda_device.h"
 #include "device/cuda/emulated/device_memory.h"
+#include "device/cuda/emulated/emulator.h"
 #include "engine/batch_slot.h"
 #include "engine/cuda/cuda_backend.h"
 #include "engine/start.h"
@@ -250,6 +252,90 @@ TEST_F(CudaMemory, BiasesAreStillThereForAdapters) {
     return answer.tokens;
   };
   EXPECT_EQ(text(on_device), text(on_cores));
+}
+
+// Requests end with the sentence, later ones are refused with it, and nothing waits for ever.
+TEST_F(CudaMemory, ALostDeviceIsTold) {
+  {
+    EngineDriver driver(options_);
+    ASSERT_TRUE(driver.running());
+    EXPECT_EQ(driver.ask(request_of(20, 1, {})).end, EndReason::kLength);
+    EXPECT_TRUE(driver.engine().health().ok());
+    driver.command(AdapterAction::kLoad, "a", kGolden + "adapters/gqa-all-r16");
+    driver.collect();
+    cuda_emulated::fail("an address that is none");
+    std::vector<uint64_t> ids;
+    for (int i = 0; i < 6; ++i) {
+      Submit submit = request_of(20, i, {});
+      if (i % 2 == 1) submit.adapters = {{"a", 1.0f}};
+      if (const uint64_t id = driver.submit(submit)) ids.push_back(id);  // refused, once it is noticed
+    }
+    ASSERT_FALSE(ids.empty());
+    driver.collect();
+    for (const uint64_t id : ids) {
+      const Answer& answer = driver.answers[{id, 0}];
+      EXPECT_EQ(answer.end, EndReason::kError);
+      EXPECT_EQ(answer.error.code, ErrorCode::kUnavailable) << answer.error.message;
+    }
+    const Status health = driver.engine().health();
+    ASSERT_FALSE(health.ok());
+    EXPECT_NE(health.error().message.find("an address that is none"), std::string::npos) << health.error().message;
+    EXPECT_EQ(driver.submit(request_of(20, 9, {})), 0u);
+    EXPECT_EQ(driver.refusals.back().code, ErrorCode::kUnavailable);
+  }
+  cuda_emulated::take_failure();
+}
+
+// Nothing of the first is opened: a context there would take some hundred megabytes.
+TEST_F(CudaMemory, AGpuBeyondTheFirstIsTheOnlyOneOpened) {
+  const auto text = [&](int ordinal) {
+    cuda_emulated::set_device_count(2);
+    options_.device = cuda_factory({.ordinal = ordinal, .activation = DType::kF32});
+    EngineDriver driver(options_);
+    EXPECT_TRUE(driver.running());
+    EXPECT_EQ(driver.stats().device, "cuda:" + std::to_string(ordinal));
+    driver.command(AdapterAction::kLoad, "a", kGolden + "adapters/gqa-all-r16");
+    driver.collect();
+    for (int i = 0; i < 3; ++i) driver.submit(request_of(20, i, {}));  // recorded steps among them
+    driver.submit(request_of(20, 4, {{"a", 1.0f}}));
+    driver.collect();
+    EXPECT_TRUE(options_.device.taken_bytes().ok());
+    std::vector<std::vector<TokenId>> all;
+    for (const auto& [key, answer] : driver.answers) {
+      EXPECT_EQ(answer.end, EndReason::kLength) << answer.error.message;
+      all.push_back(answer.tokens);
+    }
+    return all;
+  };
+  const auto first = text(0);
+  EXPECT_TRUE(cuda_emulated::is_opened(0));
+  EXPECT_FALSE(cuda_emulated::is_opened(1));
+  EXPECT_EQ(text(1), first);
+  EXPECT_FALSE(cuda_emulated::is_opened(0));
+  EXPECT_TRUE(cuda_emulated::is_opened(1));
+  ASSERT_TRUE(set_cuda_device(0).ok());
+  cuda_emulated::set_device_count(1);
+}
+
+// Other programs hold 30 MiB when the server starts; while it runs the driver takes 7 more.
+TEST_F(CudaMemory, WhatTheDriverTakesIsTold) {
+  set_memory(512 * kMiB, 30 * kMiB);
+  CollectingLog log;
+  EngineDriver driver(options_, &log);
+  ASSERT_TRUE(driver.running());
+  EXPECT_EQ(driver.stats().device_before_bytes, 30 * kMiB);
+  EXPECT_EQ(driver.stats().device_driver_bytes, 0);
+  EXPECT_NE(driver.host().banner().find("30.0 MiB were taken by this program's context and others, 0 B by the driver"),
+            std::string::npos)
+      << driver.host().banner();
+  set_memory(512 * kMiB, 37 * kMiB);
+  // Looked at between steps, about once a second.
+  for (int i = 0; i < 10'000 && driver.stats().device_driver_bytes == 0; ++i) driver.ask(request_of(20, 1, {}));
+  const int64_t slack = driver.host().device_ledger()->used_bytes() -
+                        driver.host().device_ledger()->used_bytes(MemoryUse::kOther) - allocated_bytes();
+  EXPECT_EQ(driver.stats().device_driver_bytes, 7 * kMiB - slack);  // of shares not allocated
+  EXPECT_LT(slack, 4096);
+  EXPECT_EQ(log.text().find("were set aside"), std::string::npos);
 }
 
 TEST_F(CudaMemory, OtherProgramsMemoryIsNotTouched) {

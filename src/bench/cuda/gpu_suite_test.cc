@@ -85,6 +85,9 @@ TEST_F(GpuSuite, DecodeIsHeldAgainstItsBytes) {
   EXPECT_DOUBLE_EQ(row("device.read_gb_s").value, kReadS * 1e-9);
   EXPECT_DOUBLE_EQ(row("device.product_tflop_s").value, kProductS * 1e-12);
   EXPECT_DOUBLE_EQ(row("device.upload_gb_s").value, kUploadS * 1e-9);
+  EXPECT_EQ(row("device.context_mb").value, 0);  // nobody else holds any of it
+  EXPECT_EQ(row("device.driver_mb").value, 0);
+  EXPECT_NE(row("device.driver_mb").note.find("set aside: "), std::string::npos);
   EXPECT_NEAR(bound("decode.llama-nano.bf16.c16.b1.tok_s") * step_s(1, 18), 1, 1e-9);
   EXPECT_NEAR(bound("decode.llama-nano.bf16.c16.b8.tok_s") * step_s(8, 18) / 8, 1, 1e-9);
   EXPECT_GT(row("decode.llama-nano.bf16.c16.b8.tok_s").value, 0);

@@ -15,4 +15,8 @@ Result<CudaMemoryInfo> cuda_memory_info() {
   return info;
 }
 
+Error device_lost(const std::string& sentence) {
+  return {ErrorCode::kUnavailable, sentence + " The GPU is lost to this process: start it again."};
+}
+
 }  // namespace loralei

@@ -25,7 +25,6 @@ TEST(CudaDiscovery, ListsDevicesOrSaysWhyNot) {
   for (const CudaDeviceInfo& info : devices.list) {
     EXPECT_FALSE(info.name.empty());
     EXPECT_GT(info.total_bytes, 0);
-    EXPECT_GE(info.total_bytes, info.free_bytes);
     EXPECT_GT(info.multiprocessors, 0);
   }
   EXPECT_FALSE(set_cuda_device(999).ok());

@@ -4,7 +4,7 @@
 //
 // Internal to device/cuda and ops/cuda. Thread: as the CUDA runtime, handles are used from one thread at a time, on the
 // device chosen by set_device in that thread. Ownership: raw; cuda_memory.h and cuda_stream.h own. Failure: a sentence
-// with CUDA's own words.
+// with what was asked for and CUDA's own words; kUnavailable once the device is lost (cuda_device.h).
 #pragma once
 
 #include <cstddef>

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "device/cuda/cuda_device.h"
+#include "sys/cpu.h"
 #include "sys/threads.h"
 
 namespace loralei {
@@ -15,23 +16,23 @@ namespace {
 
 constexpr int kChunks = 4;  // of the staging: one is filled while others are copied
 constexpr int64_t kChunkAlign = 256;
-constexpr uint64_t kLast = 1;  // tag of an upload's last copy
+constexpr int64_t kPieceBytes = int64_t{128} << 10;  // of a chunk, gathered by one thread: some 10 us
+constexpr uint64_t kLast = 1;                        // tag of an upload's last copy
 
 int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
 
-// Bytes [begin, begin + bytes) of the target. `part`: the first that reaches beyond `begin`; the next chunk's after.
-void gather(const Upload& upload, int64_t begin, int64_t bytes, size_t& part, std::byte* to) {
+// Bytes [begin, begin + bytes) of the target.
+void gather(const Upload& upload, int64_t begin, int64_t bytes, std::byte* to) {
   const int64_t end = begin + bytes;
   int64_t at = begin;
-  while (part < upload.parts.size() && upload.parts[part].at < end) {
-    const UploadPart& from = upload.parts[part];
-    const int64_t first = std::max(at, from.at), last = std::min(end, from.at + from.bytes);
+  auto part = std::partition_point(upload.parts.begin(), upload.parts.end(),
+                                   [begin](const UploadPart& each) { return each.at + each.bytes <= begin; });
+  for (; part != upload.parts.end() && part->at < end; ++part) {
+    const int64_t first = std::max(at, part->at), last = std::min(end, part->at + part->bytes);
     std::memset(to + (at - begin), 0, static_cast<size_t>(first - at));
-    std::memcpy(to + (first - begin), static_cast<const std::byte*>(from.from) + (first - from.at),
+    std::memcpy(to + (first - begin), static_cast<const std::byte*>(part->from) + (first - part->at),
                 static_cast<size_t>(last - first));
     at = last;
-    if (from.at + from.bytes > end) break;
-    ++part;
   }
   std::memset(to + (at - begin), 0, static_cast<size_t>(end - at));
 }
@@ -45,6 +46,7 @@ Result<std::unique_ptr<Uploader>> Uploader::create(const Options& options) {
   TRY_ASSIGN(made->staging_, PinnedBuffer::allocate(kChunks * made->chunk_bytes_));
   TRY_ASSIGN(made->copies_,
              CopyEngine::create({.bytes_in_flight_max = made->staging_.size_bytes(), .copies_in_flight_max = kChunks}));
+  made->gatherers_ = std::make_unique<ThreadPool>(std::clamp(options.gather_threads, 1, usable_cpus()));
   made->thread_ = std::thread([raw = made.get(), device = options.device] { raw->run(device); });
   return made;
 }
@@ -118,12 +120,13 @@ void Uploader::begin(Upload&& upload) {
 
 Status Uploader::send(const Upload& upload) {
   TRY(usable_);
-  size_t part = 0;
   for (int64_t at = 0; at < upload.bytes; at += chunk_bytes_) {
     const int64_t bytes = std::min(chunk_bytes_, upload.bytes - at);
     while (copies_.copies_in_flight() == kChunks) TRY(settle());
     std::byte* const chunk = staging_.data() + static_cast<int64_t>(next_chunk_) * chunk_bytes_;
-    gather(upload, at, bytes, part, chunk);
+    gatherers_->parallel_for(bytes, kPieceBytes, [&](int64_t begin, int64_t end, int) {
+      gather(upload, at + begin, end - begin, chunk + begin);
+    });
     const uint64_t tag = at + bytes == upload.bytes ? kLast : 0;
     TRY_ASSIGN(const bool queued, copies_.submit({upload.to + at, chunk, bytes, CopyDirection::kToDevice, tag}));
     CHECK(queued);

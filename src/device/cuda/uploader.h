@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Uploader: brings pieces of ordinary host memory to a GPU while it computes: a thread of its own gathers them into
-// pinned memory, in chunks, and copies each chunk on a stream of its own (CopyEngine).
+// Uploader: brings pieces of ordinary host memory to a GPU while it computes: a thread of its own, with helpers where
+// there is much, gathers them into pinned memory, in chunks, and copies each chunk on a stream of its own (CopyEngine).
 //
 // Why through pinned memory instead of pinning what is uploaded: whoever starts an upload does no more than put it in a
 // queue; pinning takes about as long as copying, unpinning may wait for the device, and a host cache of many gigabytes
 // would be pinned for the sake of what is uploaded now and then. It costs one pass over the bytes at the speed of
-// memory, which overlaps with the copy of the chunk before.
+// memory, which overlaps with the copy of the chunk before; one core copies some 10 GB/s and PCIe takes up to 55, hence
+// the helpers.
 //
 // Thread: any; on_end's callback is called on the uploader's thread. Ownership: owns thread, stream and pinned memory;
 // an upload's `keeps` owns what its parts point to and is dropped before its end is reported; the target on the device
@@ -27,6 +28,7 @@
 #include "base/result.h"
 #include "device/cuda/copy_engine.h"
 #include "device/cuda/cuda_memory.h"
+#include "device/host/thread_pool.h"
 
 namespace loralei {
 
@@ -55,7 +57,9 @@ class Uploader {
   struct Options {
     int device = 0;
     int64_t staging_bytes = int64_t{16} << 20;
+    int gather_threads = 4;  // the uploader's own among them; fewer where the process has fewer cores
   };
+  // With `device` as the thread's.
   static Result<std::unique_ptr<Uploader>> create(const Options& options);
   ~Uploader();
 
@@ -80,6 +84,7 @@ class Uploader {
   void settle_all(const Error& error);
   void report(Status status);
 
+  std::unique_ptr<ThreadPool> gatherers_;
   CopyEngine copies_;
   PinnedBuffer staging_;
   int64_t chunk_bytes_ = 0;

@@ -89,6 +89,26 @@ TEST_F(UploaderTest, RandomUploadsArriveWholeAndInOrder) {
   }
 }
 
+// Chunks of several pieces, which several threads gather.
+TEST_F(UploaderTest, LargeChunksAreGatheredInPieces) {
+  uploader_ = Uploader::create({.staging_bytes = int64_t{4} << 20, .gather_threads = 4}).value();
+  memory_ = DeviceBuffer::allocate(int64_t{8} << 20).value();
+  constexpr int64_t kBytes[] = {(int64_t{3} << 20) + 777, int64_t{1} << 20, (int64_t{256} << 10) + 1, 5};
+  std::vector<std::byte> want[std::size(kBytes)];
+  int64_t at = 0;
+  for (uint64_t id = 0; id < std::size(kBytes); ++id) {
+    uploader_->start(made(id, at, kBytes[id], want[id]));
+    at += kBytes[id];
+  }
+  const std::vector<UploadEnd> ended = wait_for(std::size(kBytes));
+  at = 0;
+  for (size_t i = 0; i < std::size(kBytes); ++i) {
+    EXPECT_TRUE(ended[i].status.ok());
+    ASSERT_EQ(on_device(at, kBytes[i]), want[i]) << "upload " << i;
+    at += kBytes[i];
+  }
+}
+
 #ifdef LORALEI_CUDA_EMULATION
 TEST_F(UploaderTest, NobodyWaitsForOneThatTakesItsTime) {
   std::atomic<int> calls{0};

@@ -20,18 +20,23 @@ struct CudaParts {
 Result<CudaDeviceInfo> device_info(int ordinal) {
   const CudaDevices devices = cuda_devices();
   if (devices.list.empty()) return unsupported(devices.reason + " Start with --device cpu.");
-  if (ordinal >= 0 && ordinal < std::ssize(devices.list)) return devices.list[static_cast<size_t>(ordinal)];
+  for (const CudaDeviceInfo& info : devices.list) {
+    if (info.ordinal == ordinal) return info;
+  }
   return invalid_argument("There is no GPU " + std::to_string(ordinal) + ": this machine has " +
                           std::to_string(devices.list.size()) + ", numbered from 0; choose one with --device cuda:N.");
 }
 
 Result<DeviceBudget> cuda_budget(const CudaBackendOptions& options) {
   CHECK(options.memory_utilization > 0 && options.memory_utilization <= 1);
-  TRY_ASSIGN(const CudaDeviceInfo info, device_info(options.ordinal));
+  TRY(device_info(options.ordinal));
+  TRY(set_cuda_device(options.ordinal));
+  TRY_ASSIGN(const CudaMemoryInfo info, cuda_memory_info());
   DeviceBudget budget;
   budget.device = "cuda:" + std::to_string(options.ordinal);
   const auto share = static_cast<int64_t>(options.memory_utilization * static_cast<double>(info.total_bytes));
   budget.bytes = std::min(share, info.free_bytes);
+  budget.taken_bytes = info.total_bytes - info.free_bytes;
   if (budget.bytes < share) {
     budget.notes.push_back("Of the " + format_bytes(info.total_bytes) + " of " + budget.device + " " +
                            format_bytes(info.free_bytes) +
@@ -106,6 +111,12 @@ Result<DeviceBackend> make_cuda_backend(const CudaBackendOptions& options, const
   return backend;
 }
 
+Result<int64_t> taken_bytes(int ordinal) {
+  TRY(set_cuda_device(ordinal));
+  TRY_ASSIGN(const CudaMemoryInfo info, cuda_memory_info());
+  return info.total_bytes - info.free_bytes;
+}
+
 Result<DeviceRates> measure_rates(const CudaBackendOptions& options) {
   auto rates = cuda::probe_cuda(options.ordinal, options.probe);
   if (rates.ok() || rates.error().code != ErrorCode::kOverloaded) return rates;
@@ -118,6 +129,7 @@ Result<DeviceRates> measure_rates(const CudaBackendOptions& options) {
 DeviceFactory cuda_factory(const CudaBackendOptions& options) {
   return {.budget = [options] { return cuda_budget(options); },
           .make = [options](const DeviceRequest& request) { return make_cuda_backend(options, request); },
+          .taken_bytes = [ordinal = options.ordinal] { return taken_bytes(ordinal); },
           .rates = [options] { return measure_rates(options); }};
 }
 

@@ -242,7 +242,7 @@ Status CudaModel::forward(const ModelBatch& batch, const CudaKv& kv) {
   const Result<StepView> view = state_->launch(batch, kv);
   const Status done =
       state_->program.stream.synchronize();  // failed or not: what was launched reads the host's buffers
-  if (!view.ok()) return view.error();
+  if (!view.ok() && !is_device_lost(done)) return view.error();
   TRY(done);
   state_->give_results(batch, *view);
   return {};

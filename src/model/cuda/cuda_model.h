@@ -24,8 +24,8 @@
 //
 // Not supported, and refused with a sentence: weights that stream from disk, vocabularies beyond vocab_max(). Host
 // deltas are waited for at the step's start, not at their layer. Failure: create() says what is needed and what is
-// free; after a failed forward() the step's results are undefined and the model can go on, unless the driver lost the
-// device (then every step fails).
+// free; after a failed forward() the step's results are undefined and the model can go on, unless the device is lost
+// (cuda_device.h: kUnavailable; then every step fails).
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 // are remembered, the least recently used go first; no allocation once a step's shape has its graph. Failure: a shape
 // whose recording or launch the driver refuses is launched kernel by kernel for good, and when graphs_max shapes were
 // refused nothing is recorded any more; the first refusal is logged and kept. What the launches themselves answer is
-// answered.
+// answered, and so is that the device is lost.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 
 #include "base/log.h"
 #include "base/result.h"
+#include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_stream.h"
 #include "model/cuda/step_shape.h"
 
@@ -34,12 +35,14 @@ class StepGraphs {
     if (entry == nullptr) return launches();
     if (entry->graph.empty()) {
       if (Status recorded = record(*entry, stream, launches); !recorded.ok()) {
+        if (is_device_lost(recorded)) return recorded;
         refuse(*entry, recorded.error());
         return launches();
       }
       ++recorded_;
     }
-    if (const Status launched = entry->graph.launch(stream); !launched.ok()) {
+    if (Status launched = entry->graph.launch(stream); !launched.ok()) {
+      if (is_device_lost(launched)) return launched;
       refuse(*entry, launched.error());
       return launches();
     }

@@ -390,7 +390,7 @@ Status launch_split(CudaStream& stream, const AttentionArgs& args) {
   const int32_t group_heads = args.heads / args.kv.kv_heads, dim = args.kv.head_dim;
   const int32_t groups = (group_heads + kGroup - 1) / kGroup, splits = splits_of(args.positions_max);
   const auto launch_as = [&](auto kernel, size_t bytes) {
-    return launch(kernel,
+    return launch("attention_split", kernel,
                   {static_cast<unsigned>(splits), static_cast<unsigned>(args.kv.kv_heads * groups),
                    static_cast<unsigned>(args.rows.rows)},
                   {kSplitThreads, 1, 1}, bytes, stream.handle(), args.q, args.q_stride, args.kv, args.layer, args.heads,
@@ -420,8 +420,8 @@ Status launch_group(CudaStream& stream, const AttentionArgs& args) {
 Status kv_store(CudaStream& stream, const KvStoreArgs& args) {
   const Dim3 grid{static_cast<unsigned>(args.rows.rows), blocks_for(args.kv.kv_heads, 4), 2};
   return for_cache(args.kv.dtype, [&](auto type) {
-    return launch(kv_store_kernel<decltype(type)>, grid, {128, 1, 1}, 0, stream.handle(), args.k, args.v, args.stride,
-                  args.kv, args.layer, args.rows);
+    return launch("kv_store", kv_store_kernel<decltype(type)>, grid, {128, 1, 1}, 0, stream.handle(), args.k, args.v,
+                  args.stride, args.kv, args.layer, args.rows);
   });
 }
 
@@ -433,8 +433,9 @@ Status attention(CudaStream& stream, const AttentionArgs& args) {
   TRY(for_cache(args.kv.dtype, [&](auto type) { return launch_group<decltype(type)>(stream, args); }));
   return for_plain("attention's results", args.out_dtype, [&](auto type) {
     using Y = decltype(type);
-    return launch(combine_kernel<Y>, {static_cast<unsigned>(args.heads), static_cast<unsigned>(args.rows.rows), 1},
-                  {128, 1, 1}, 0, stream.handle(), args.scratch, splits_of(args.positions_max), args.kv.head_dim,
+    return launch("attention_combine", combine_kernel<Y>,
+                  {static_cast<unsigned>(args.heads), static_cast<unsigned>(args.rows.rows), 1}, {128, 1, 1}, 0,
+                  stream.handle(), args.scratch, splits_of(args.positions_max), args.kv.head_dim,
                   static_cast<Y*>(args.out), args.out_stride, args.window, args.rows);
   });
 }

@@ -4,7 +4,8 @@
 //
 // A kernel is `KERNEL void name(arguments by value)`, helpers are DEVICE; shared memory is declared with SHARED_ARRAY
 // or taken from shared_bytes(); an argument that is indexed at run time is GRID_CONSTANT const, else each thread copies
-// it into its own memory; launch() starts a kernel on a stream in both worlds. Floating-point numbers of 16 bits
+// it into its own memory; launch() starts a kernel on a stream in both worlds, under the name that errors say.
+// Floating-point numbers of 16 bits
 // are uint16_t with conversions of our own, rounded to nearest even.
 #pragma once
 
@@ -29,6 +30,8 @@
 #else
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+
+#include "device/cuda/real/cuda_error.h"
 #define KERNEL __global__
 #define DEVICE __device__ __forceinline__
 #define BLOCK_LIMIT(threads) __launch_bounds__(threads)
@@ -172,11 +175,12 @@ inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2
 }
 
 template <typename... P, typename... A>
-Status launch(void (*kernel)(P...), Dim3 grid, Dim3 block, size_t bytes, void* stream, A... args) {
+Status launch(const char* name, void (*kernel)(P...), Dim3 grid, Dim3 block, size_t bytes, void* stream, A... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return {};
+  TRY(cuda_emulated::usable(stream));
   const cuda_emulated::SharedMemory shared{bytes, bytes > kSharedAskedFrom};
   cuda_emulated::enqueue(
-      stream, [=] { cuda_emulated::run_grid(grid, block, shared, [&] { kernel(static_cast<P>(args)...); }); });
+      stream, [=] { cuda_emulated::run_grid(name, grid, block, shared, [&] { kernel(static_cast<P>(args)...); }); });
   return {};
 }
 
@@ -212,7 +216,7 @@ DEVICE void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2
 }
 
 template <typename... P, typename... A>
-Status launch(void (*kernel)(P...), Dim3 grid, Dim3 block, size_t bytes, void* stream, A... args) {
+Status launch(const char* name, void (*kernel)(P...), Dim3 grid, Dim3 block, size_t bytes, void* stream, A... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return {};
   (void)cudaGetLastError();  // of an earlier call: what is read below is this launch's
   cudaError_t code = cudaSuccess;
@@ -227,7 +231,7 @@ Status launch(void (*kernel)(P...), Dim3 grid, Dim3 block, size_t bytes, void* s
     code = cudaGetLastError();
   }
   if (code == cudaSuccess) return {};
-  return internal_error(std::string("The GPU refused to start a kernel: ") + cudaGetErrorString(code) + ".");
+  return cuda_runtime::cuda_error(code, std::string("start the kernel ") + name);
 }
 
 #endif

@@ -176,24 +176,24 @@ Status rms_norm(CudaStream& stream, const RmsNormArgs& args) {
   return for_plain("normalised rows", args.y_dtype, [&](auto type) {
     using Y = decltype(type);
     if (args.dim <= 256) {
-      return launch(rms_norm_kernel<Y, 32>, grid, {32, 1, 1}, 0, stream.handle(), args.x, args.x_stride,
+      return launch("rms_norm", rms_norm_kernel<Y, 32>, grid, {32, 1, 1}, 0, stream.handle(), args.x, args.x_stride,
                     static_cast<Y*>(args.y), args.y_stride, args.weight, args.dim, args.eps);
     }
     if (wide) {
       const auto kernel = args.dim <= 4 * kWide   ? wide_norm_kernel<Y, 1>
                           : args.dim <= 8 * kWide ? wide_norm_kernel<Y, 2>
                                                   : wide_norm_kernel<Y, 4>;
-      return launch(kernel, grid, {kWide, 1, 1}, 0, stream.handle(), args.x, args.x_stride, static_cast<Y*>(args.y),
-                    args.y_stride, args.weight, args.dim, args.eps);
+      return launch("wide_norm", kernel, grid, {kWide, 1, 1}, 0, stream.handle(), args.x, args.x_stride,
+                    static_cast<Y*>(args.y), args.y_stride, args.weight, args.dim, args.eps);
     }
-    return launch(rms_norm_kernel<Y, kThreads>, grid, {kThreads, 1, 1}, 0, stream.handle(), args.x, args.x_stride,
-                  static_cast<Y*>(args.y), args.y_stride, args.weight, args.dim, args.eps);
+    return launch("rms_norm", rms_norm_kernel<Y, kThreads>, grid, {kThreads, 1, 1}, 0, stream.handle(), args.x,
+                  args.x_stride, static_cast<Y*>(args.y), args.y_stride, args.weight, args.dim, args.eps);
   });
 }
 
 Status rope(CudaStream& stream, const RopeArgs& args) {
   if (args.rows <= 0) return {};
-  return launch(rope_kernel, {static_cast<unsigned>(args.rows), blocks_for(args.heads, kTurnedHeads), 1},
+  return launch("rope", rope_kernel, {static_cast<unsigned>(args.rows), blocks_for(args.heads, kTurnedHeads), 1},
                 {kThreads, 1, 1}, sizeof(float) * static_cast<size_t>(args.head_dim), stream.handle(), args.x,
                 args.stride, args.heads, args.head_dim, args.positions, args.inv_freq, args.attention_scale);
 }
@@ -202,23 +202,23 @@ Status swiglu(CudaStream& stream, const SwigluArgs& args) {
   if (args.rows <= 0) return {};
   return for_plain("swiglu", args.y_dtype, [&](auto type) {
     using Y = decltype(type);
-    return launch(swiglu_kernel<Y>, row_grid(args.dim, args.rows), {kThreads, 1, 1}, 0, stream.handle(), args.gate,
-                  args.up, args.stride, static_cast<Y*>(args.y), args.y_stride, args.dim);
+    return launch("swiglu", swiglu_kernel<Y>, row_grid(args.dim, args.rows), {kThreads, 1, 1}, 0, stream.handle(),
+                  args.gate, args.up, args.stride, static_cast<Y*>(args.y), args.y_stride, args.dim);
   });
 }
 
 Status add(CudaStream& stream, const AddArgs& args) {
   if (args.rows <= 0) return {};
-  return launch(add_kernel, row_grid(args.dim, args.rows), {kThreads, 1, 1}, 0, stream.handle(), args.x, args.x_stride,
-                args.y, args.y_stride, args.dim);
+  return launch("add", add_kernel, row_grid(args.dim, args.rows), {kThreads, 1, 1}, 0, stream.handle(), args.x,
+                args.x_stride, args.y, args.y_stride, args.dim);
 }
 
 Status gather_rows(CudaStream& stream, const GatherArgs& args) {
   if (args.rows <= 0) return {};
   return for_plain("gathered rows", args.y_dtype, [&](auto type) {
     using Y = decltype(type);
-    return launch(gather_kernel<Y>, row_grid(args.dim, args.rows), {kThreads, 1, 1}, 0, stream.handle(), args.x,
-                  args.x_stride, args.from, args.to, static_cast<Y*>(args.y), args.y_stride, args.dim);
+    return launch("gather", gather_kernel<Y>, row_grid(args.dim, args.rows), {kThreads, 1, 1}, 0, stream.handle(),
+                  args.x, args.x_stride, args.from, args.to, static_cast<Y*>(args.y), args.y_stride, args.dim);
   });
 }
 
@@ -228,16 +228,16 @@ Status embed(CudaStream& stream, const EmbedArgs& args) {
   if (!is_quantised(args.w.dtype)) {
     return for_plain("embeddings", args.w.dtype, [&](auto type) {
       using W = decltype(type);
-      return launch(embed_kernel<W>, row_grid(dim, args.rows), {kThreads, 1, 1}, 0, stream.handle(), args.tokens,
-                    static_cast<const W*>(args.w.data), args.y, args.y_stride, dim);
+      return launch("embed", embed_kernel<W>, row_grid(dim, args.rows), {kThreads, 1, 1}, 0, stream.handle(),
+                    args.tokens, static_cast<const W*>(args.w.data), args.y, args.y_stride, dim);
     });
   }
   return for_quantised("embeddings", args.w.dtype, [&](auto tag) {
     constexpr DType kType = decltype(tag)::kValue;
     const auto kernel =
         args.w.layout == LayoutId::kTile16 ? embed_blocks_kernel<kType, true> : embed_blocks_kernel<kType, false>;
-    return launch(kernel, row_grid(dim / 4, args.rows), {kThreads, 1, 1}, 0, stream.handle(), args.tokens,
-                  static_cast<const uint8_t*>(args.w.data), args.y, args.y_stride, dim);
+    return launch("embed_blocks", kernel, row_grid(dim / 4, args.rows), {kThreads, 1, 1}, 0, stream.handle(),
+                  args.tokens, static_cast<const uint8_t*>(args.w.data), args.y, args.y_stride, dim);
   });
 }
 
@@ -249,8 +249,8 @@ Status decode_weights(CudaStream& stream, const DecodeArgs& args) {
     if (!is_quantised(args.w.dtype)) {
       return for_plain("weights", args.w.dtype, [&](auto from) {
         using W = decltype(from);
-        return launch(convert_kernel<W, Y>, {blocks_for(count, kThreads), 1, 1}, {kThreads, 1, 1}, 0, stream.handle(),
-                      static_cast<const W*>(args.w.data), static_cast<Y*>(args.y), count);
+        return launch("convert", convert_kernel<W, Y>, {blocks_for(count, kThreads), 1, 1}, {kThreads, 1, 1}, 0,
+                      stream.handle(), static_cast<const W*>(args.w.data), static_cast<Y*>(args.y), count);
       });
     }
     return for_quantised("weights", args.w.dtype, [&](auto tag) {
@@ -258,7 +258,7 @@ Status decode_weights(CudaStream& stream, const DecodeArgs& args) {
       const auto kernel =
           args.w.layout == LayoutId::kTile16 ? decode_kernel<kType, true, Y> : decode_kernel<kType, false, Y>;
       const int64_t items = (int64_t{args.w.rows} + 15) / 16 * 16 * (args.w.cols / 32);
-      return launch(kernel, {blocks_for(items, kThreads), 1, 1}, {kThreads, 1, 1}, 0, stream.handle(),
+      return launch("decode", kernel, {blocks_for(items, kThreads), 1, 1}, {kThreads, 1, 1}, 0, stream.handle(),
                     static_cast<const uint8_t*>(args.w.data), static_cast<Y*>(args.y), int64_t{args.w.rows},
                     args.w.cols);
     });

@@ -268,7 +268,7 @@ template <DType kType>
 Status launch_tiles(CudaStream& stream, const TileGemvArgs& args) {
   CHECK(args.w.layout == LayoutId::kTile16 && fits_blocks(kType, args.w.cols));
   return for_rows(args.rows, [&](auto rows) {
-    return launch(tile_gemv_kernel<kType, decltype(rows)::kValue>, {blocks_for(args.w.rows, 16), 1, 1},
+    return launch("tile_gemv", tile_gemv_kernel<kType, decltype(rows)::kValue>, {blocks_for(args.w.rows, 16), 1, 1},
                   {kTileThreads, 1, 1}, 0, stream.handle(), args.x, args.rows, args.w.cols,
                   static_cast<const uint8_t*>(args.w.data), args.w.rows, args.bias, args.y, args.y_stride,
                   args.accumulate);
@@ -281,8 +281,8 @@ bool is_aligned(const void* memory) { return reinterpret_cast<uintptr_t>(memory)
 
 Status round_rows(CudaStream& stream, const RoundRowsArgs& args) {
   CHECK(args.in % kBlock == 0);
-  return launch(round_rows_kernel, {blocks_for(args.in, 256), static_cast<unsigned>(args.rows), 1}, {256, 1, 1}, 0,
-                stream.handle(), args.x, args.x_stride, args.in, args.to);
+  return launch("round_rows", round_rows_kernel, {blocks_for(args.in, 256), static_cast<unsigned>(args.rows), 1},
+                {256, 1, 1}, 0, stream.handle(), args.x, args.x_stride, args.in, args.to);
 }
 
 Status tile_gemv(CudaStream& stream, const TileGemvArgs& args) {
@@ -300,10 +300,11 @@ Status plain_gemv(CudaStream& stream, const PlainGemvArgs& args) {
       const bool vectors =
           args.w.cols % 8 == 0 && args.x_stride % 8 == 0 && is_aligned(args.x) && is_aligned(args.w.data);
       return for_rows(args.rows, [&](auto rows) {
-        return launch(plain_gemv_kernel<W, X, decltype(rows)::kValue>, {blocks_for(args.w.rows, kPlainWarps), 1, 1},
-                      {32 * kPlainWarps, 1, 1}, 0, stream.handle(), static_cast<const X*>(args.x), args.x_stride,
-                      args.rows, args.w.cols, static_cast<const W*>(args.w.data), args.w.rows, args.bias, args.columns,
-                      args.y, args.y_stride, args.accumulate, vectors);
+        return launch("plain_gemv", plain_gemv_kernel<W, X, decltype(rows)::kValue>,
+                      {blocks_for(args.w.rows, kPlainWarps), 1, 1}, {32 * kPlainWarps, 1, 1}, 0, stream.handle(),
+                      static_cast<const X*>(args.x), args.x_stride, args.rows, args.w.cols,
+                      static_cast<const W*>(args.w.data), args.w.rows, args.bias, args.columns, args.y, args.y_stride,
+                      args.accumulate, vectors);
       });
     });
   };

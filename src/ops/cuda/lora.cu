@@ -404,22 +404,22 @@ Status lora_shrink(CudaStream& stream, const LoraArgs& args) {
   const Targets targets = targets_of(args);
   const auto parts = static_cast<unsigned>(args.step.part_count), count = static_cast<unsigned>(args.target_count);
   if (args.tokens != nullptr) {
-    return launch(lookup_kernel, {parts, 1, count}, {kThreads, 1, 1}, 0, stream.handle(), args.tokens, args.step,
-                  targets, args.v, args.entries, args.rank_max);
+    return launch("lora_lookup", lookup_kernel, {parts, 1, count}, {kThreads, 1, 1}, 0, stream.handle(), args.tokens,
+                  args.step, targets, args.v, args.entries, args.rank_max);
   }
   return for_plain("inputs of LoRA", args.x_dtype, [&](auto type) {
     using X = decltype(type);
     // Where most parts have few rows; a row's bits are the same either way.
     const bool spread = args.entries <= kFewRows * args.step.part_count;
     const unsigned ranks = spread ? static_cast<unsigned>(args.rank_max) : blocks_for(args.rank_max, kWarps);
-    return launch(shrink_kernel<X>, {parts, ranks, count}, {kThreads, 1, 1}, 0, stream.handle(),
+    return launch("lora_shrink", shrink_kernel<X>, {parts, ranks, count}, {kThreads, 1, 1}, 0, stream.handle(),
                   static_cast<const X*>(args.x), args.x_stride, args.in, args.step, targets, args.v, args.entries,
                   args.rank_max, spread);
   });
 }
 
 Status lora_expand(CudaStream& stream, const LoraArgs& args) {
-  return launch(expand_kernel,
+  return launch("lora_expand", expand_kernel,
                 {blocks_for(widest(args), kExpandOuts * kExpandThreads), static_cast<unsigned>(args.step.run_count),
                  static_cast<unsigned>(args.target_count)},
                 {kExpandThreads, 1, 1}, 0, stream.handle(), args.step, targets_of(args), args.v, args.entries,
@@ -430,7 +430,7 @@ Status lora_padded_shrink(CudaStream& stream, const PaddedLoraArgs& args) {
   return for_plain("inputs of LoRA", args.x_dtype, [&](auto type) {
     using X = decltype(type);
     return launch(
-        padded_shrink_kernel<X>,
+        "lora_padded_shrink", padded_shrink_kernel<X>,
         {static_cast<unsigned>(args.rows), blocks_for(args.rank, kWarps), static_cast<unsigned>(args.target_count)},
         {kThreads, 1, 1}, 0, stream.handle(), static_cast<const X*>(args.x), args.x_stride, args.in, args.rank,
         args.slots, targets_of(args), args.v);
@@ -438,7 +438,7 @@ Status lora_padded_shrink(CudaStream& stream, const PaddedLoraArgs& args) {
 }
 
 Status lora_padded_expand(CudaStream& stream, const PaddedLoraArgs& args) {
-  return launch(padded_expand_kernel,
+  return launch("lora_padded_expand", padded_expand_kernel,
                 {blocks_for(widest(args), kExpandOuts * kExpandThreads), static_cast<unsigned>(args.rows),
                  static_cast<unsigned>(args.target_count)},
                 {kExpandThreads, 1, 1}, 0, stream.handle(), args.rank, args.slots, args.scales, targets_of(args),

@@ -36,7 +36,7 @@ Status read_words(CudaStream& stream, const void* data, int64_t bytes, uint32_t*
   CHECK(bytes % static_cast<int64_t>(sizeof(uint4)) == 0);
   const int64_t count = bytes / static_cast<int64_t>(sizeof(uint4));
   const unsigned blocks = blocks_for(std::min(count, kBlocksMax * kThreads * kLoads), kThreads * kLoads);
-  return launch(read_words_kernel, Dim3{blocks, 1, 1}, Dim3{kThreads, 1, 1}, 0, stream.handle(),
+  return launch("read_words", read_words_kernel, Dim3{blocks, 1, 1}, Dim3{kThreads, 1, 1}, 0, stream.handle(),
                 static_cast<const uint4*>(data), count, sum);
 }
 

@@ -380,7 +380,7 @@ KERNEL void BLOCK_LIMIT(kThreads)
 
 Status sample(CudaStream& stream, const SampleArgs& args) {
   if (args.rows <= 0) return {};
-  return launch(sample_kernel, {static_cast<unsigned>(args.rows), 1, 1}, {kThreads, 1, 1}, 0, stream.handle(),
+  return launch("sample", sample_kernel, {static_cast<unsigned>(args.rows), 1, 1}, {kThreads, 1, 1}, 0, stream.handle(),
                 args.logits, args.stride, args.choices, args.tokens);
 }
 

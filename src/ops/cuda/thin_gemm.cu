@@ -160,9 +160,9 @@ Status launch_tiles(CudaStream& stream, const ThinGemmArgs& args) {
         static_cast<const W*>(from.w.data), from.bias, from.y, from.y_stride, from.w.rows, static_cast<int>(blocks)};
     blocks += blocks_for(from.w.rows, 16 * kOutTiles);
   }
-  return launch(thin_gemm_kernel<W, kOutTiles, kRowTiles>, {blocks, 1, 1}, {kThreads, 1, 1}, 0, stream.handle(),
-                targets, static_cast<const BF16*>(args.x), args.x_stride, args.rows, args.targets[0].w.cols,
-                args.accumulate);
+  return launch("thin_gemm", thin_gemm_kernel<W, kOutTiles, kRowTiles>, {blocks, 1, 1}, {kThreads, 1, 1}, 0,
+                stream.handle(), targets, static_cast<const BF16*>(args.x), args.x_stride, args.rows,
+                args.targets[0].w.cols, args.accumulate);
 }
 
 // Pairs of tiles halve what is read of the input, which is as much as the weights for 16 rows.

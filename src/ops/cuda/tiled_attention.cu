@@ -193,9 +193,10 @@ Status launch_tiled(CudaStream& stream, const TiledAttentionArgs& args) {
   constexpr size_t kBytes = sizeof(uint16_t) * (kTilePositions * (kDim + kPad) + kDim * (kTilePositions + kPad));
   return for_plain("attention's results", a.out_dtype, [&](auto type) {
     using Y = decltype(type);
-    return launch(tiled_kernel<T, kDim, Y>, {static_cast<unsigned>(a.heads), static_cast<unsigned>(args.tile_count), 1},
-                  {kThreads, 1, 1}, kBytes, stream.handle(), a.q, a.q_stride, static_cast<Y*>(a.out), a.out_stride,
-                  a.kv, a.layer, a.heads / a.kv.kv_heads, a.scale, a.window, args.tiles, a.rows);
+    return launch("tiled_attention", tiled_kernel<T, kDim, Y>,
+                  {static_cast<unsigned>(a.heads), static_cast<unsigned>(args.tile_count), 1}, {kThreads, 1, 1}, kBytes,
+                  stream.handle(), a.q, a.q_stride, static_cast<Y*>(a.out), a.out_stride, a.kv, a.layer,
+                  a.heads / a.kv.kv_heads, a.scale, a.window, args.tiles, a.rows);
   });
 }
 

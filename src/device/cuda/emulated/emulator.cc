@@ -189,13 +189,15 @@ void run_block(bool backward) {
 
 }  // namespace
 
-void run_grid(Dim3 grid, Dim3 block, const SharedMemory& shared, const std::function<void()>& body) {
+void run_grid(const char* name, Dim3 grid, Dim3 block, const SharedMemory& shared, const std::function<void()>& body) {
+  const auto fail_here = [name](const std::string& what) { fail("kernel " + std::string(name) + ": " + what); };
   Machine& m = machine();
   m.failure.clear();
   m.threads = size_t{block.x} * block.y * block.z;
-  if (m.threads == 0 || m.threads > kThreadsMax) return fail("a block of " + std::to_string(m.threads) + " threads");
+  if (m.threads == 0 || m.threads > kThreadsMax)
+    return fail_here("a block of " + std::to_string(m.threads) + " threads");
   if (grid.y > kGridMax || grid.z > kGridMax)
-    return fail("a grid of " + std::to_string(grid.y) + " by " + std::to_string(grid.z) + " blocks in y and z");
+    return fail_here("a grid of " + std::to_string(grid.y) + " by " + std::to_string(grid.z) + " blocks in y and z");
   m.body = &body;
   m.dynamic_bytes = shared.dynamic_bytes;
   m.shared_max = shared.asked_for_more ? kSharedMax : kSharedUnasked;
@@ -209,7 +211,7 @@ void run_grid(Dim3 grid, Dim3 block, const SharedMemory& shared, const std::func
       for (unsigned x = 0; x < grid.x; ++x, backward = !backward) {
         block_index = {x, y, z};
         run_block(backward);
-        if (!m.failure.empty()) return fail(m.failure);
+        if (!m.failure.empty()) return fail_here(m.failure);
       }
     }
   }

@@ -11,13 +11,14 @@
 //   let it before the next one begins: forward in one block, backward in the next. So data exchanged without a barrier
 //   is read before it is written (shared memory is NaN bytes at the start of a block), and data overwritten without one
 //   is gone. Warps have no lockstep: __syncwarp and the warp collectives are all that orders lanes.
+// - A stream takes work from threads alone whose device is its own.
 // - While a stream records a graph, waiting for it and allocating memory fail and end the recording without a graph.
 // - A barrier or collective that not all threads reach, or that they reach at different places, fails the launch with
 //   both places; so does a write past the end of shared memory, more shared memory than a block may have or its
 //   launch asked for, or a grid beyond the limits.
 //
 // Thread: any; one at a time is let in (what runs late runs in the thread that waits for it). Failure: the first one is
-// kept and answered by every later synchronisation, as with CUDA.
+// kept, with the kernel's name, and answered by every later call, as of a lost device (cuda_device.h).
 #pragma once
 
 #include <cstddef>
@@ -25,6 +26,8 @@
 #include <functional>
 #include <source_location>
 #include <string>
+
+#include "base/result.h"
 
 namespace loralei::cuda_emulated {
 
@@ -36,7 +39,10 @@ struct Dim3 {
 
 // --- streams (runtime.cc)
 void enqueue(void* stream, std::function<void()> work);
-void fail(std::string sentence);
+void fail(std::string sentence);  // the device is lost
+Status status();                  // what calls answer
+// Whether work may be put on a stream: the device is not lost and is that of the calling thread.
+Status usable(void* stream);
 std::string take_failure();         // forgets it; "" where none
 void refuse_captures(bool refuse);  // as a driver that cannot record a graph
 // Threads that wait for an event stay there, and so does the work they wait for, until they are let go: a copy that
@@ -58,8 +64,8 @@ struct SharedMemory {
   bool asked_for_more = false;
 };
 
-// Runs `body` as every thread of every block; what goes wrong is told to fail().
-void run_grid(Dim3 grid, Dim3 block, const SharedMemory& shared, const std::function<void()>& body);
+// Runs `body` as every thread of every block; what goes wrong in the kernel `name` is told to fail().
+void run_grid(const char* name, Dim3 grid, Dim3 block, const SharedMemory& shared, const std::function<void()>& body);
 
 // Of the running thread and its block.
 extern Dim3 thread_index, block_index, block_size, grid_size;

@@ -44,6 +44,7 @@ WaitingRoom& waiting_room() {
 int64_t refused_copy_bytes = -1, allocations_made = 0;
 
 struct StreamQueue {
+  int device = 0;
   std::deque<Work> waiting;
   uint64_t queued = 0, done = 0;
   bool capturing = false;
@@ -94,16 +95,37 @@ std::map<void*, Pages>& memory() {
 }
 constexpr size_t kPage = 4096;
 
+struct Taken {
+  int64_t bytes = 0;
+  int device = 0;
+};
+
 struct DeviceMemory {
   int64_t total = kDefaultMemoryBytes, others = 0;
   int64_t allocated = 0, peak = 0;
-  std::map<void*, int64_t> bytes;  // of every device buffer
+  std::map<void*, Taken> buffers;
 
-  int64_t free() const { return std::max<int64_t>(0, total - others - allocated); }
+  int64_t free(int device) const {
+    int64_t left = total - others;
+    for (const auto& [data, taken] : buffers) left -= taken.device == device ? taken.bytes : 0;
+    return std::max<int64_t>(0, left);
+  }
 };
 DeviceMemory& device_memory() {
   static DeviceMemory only;
   return only;
+}
+
+std::vector<bool>& opened() {  // by ordinal
+  static std::vector<bool> all(1);
+  return all;
+}
+thread_local int chosen_device = 0;
+// Of this thread, which it opens.
+int current_device() {
+  const Inside inside(door());
+  opened()[static_cast<size_t>(chosen_device)] = true;
+  return chosen_device;
 }
 
 // The stream that records, and whether it was asked for something that cannot be recorded.
@@ -123,6 +145,15 @@ Error not_recorded(const char* what) {
 }
 
 }  // namespace
+
+void set_device_count(int count) {
+  const Inside inside(door());
+  opened().assign(static_cast<size_t>(count), false);
+}
+bool is_opened(int ordinal) {
+  const Inside inside(door());
+  return opened()[static_cast<size_t>(ordinal)];
+}
 
 void set_memory(int64_t total_bytes, int64_t others_bytes) {
   const Inside inside(door());
@@ -180,7 +211,14 @@ std::string take_failure() {
 
 Status status() {
   if (failure().empty()) return {};
-  return internal_error("The emulated GPU failed: " + failure() + ".");
+  return device_lost("The emulated GPU failed: " + failure() + ".");
+}
+
+Status usable(void* stream) {
+  const Inside inside(door());
+  TRY(status());
+  if (queue_of(stream)->device == current_device()) return {};
+  return internal_error("The GPU could not use a stream of another device than the thread's: invalid resource handle.");
 }
 
 }  // namespace loralei::cuda_emulated
@@ -190,23 +228,33 @@ namespace loralei::cuda_runtime {
 using namespace cuda_emulated;
 
 CudaDevices devices() {
-  return {.list = {{.ordinal = 0,
-                    .name = kMarker,
-                    .total_bytes = device_memory().total,
-                    .free_bytes = device_memory().free(),
-                    .capability_major = 9,
-                    .multiprocessors = 4,
-                    .l2_bytes = 1 << 20}},
-          .reason = ""};
+  const Inside inside(door());
+  CudaDevices found;
+  for (int i = 0; i < std::ssize(opened()); ++i) {
+    found.list.push_back({.ordinal = i,
+                          .name = kMarker,
+                          .total_bytes = device_memory().total,
+                          .capability_major = 9,
+                          .multiprocessors = 4,
+                          .l2_bytes = 1 << 20});
+  }
+  return found;
 }
 
 Status set_device(int ordinal) {
-  if (ordinal == 0) return {};
-  return unsupported("GPU " + std::to_string(ordinal) + " cannot be used: the emulated machine has one.");
+  const Inside inside(door());
+  if (ordinal < 0 || ordinal >= std::ssize(opened())) {
+    return unsupported("GPU " + std::to_string(ordinal) + " cannot be used: the emulated machine has " +
+                       std::to_string(opened().size()) + ".");
+  }
+  chosen_device = ordinal;
+  (void)current_device();
+  return {};
 }
 
 Status memory_info(int64_t* free_bytes, int64_t* total_bytes) {
-  *free_bytes = device_memory().free();
+  const Inside inside(door());
+  *free_bytes = device_memory().free(current_device());
   *total_bytes = device_memory().total;
   return {};
 }
@@ -244,12 +292,14 @@ void unmap_guarded(void* data) {
 
 Result<void*> allocate(int64_t bytes) {
   const Inside inside(door());
+  TRY(status());
   DeviceMemory& device = device_memory();
-  if (bytes > device.free()) {
-    return Error{ErrorCode::kOverloaded, "The emulated GPU has " + format_bytes(device.free()) + " of free memory."};
+  const int64_t free_bytes = device.free(current_device());
+  if (bytes > free_bytes) {
+    return Error{ErrorCode::kOverloaded, "The emulated GPU has " + format_bytes(free_bytes) + " of free memory."};
   }
   TRY_ASSIGN(void* const data, map_guarded(bytes));
-  device.bytes[data] = bytes;
+  device.buffers[data] = {bytes, current_device()};
   device.allocated += bytes;
   device.peak = std::max(device.peak, device.allocated);
   return data;
@@ -257,12 +307,13 @@ Result<void*> allocate(int64_t bytes) {
 void release(void* data) {
   const Inside inside(door());
   unmap_guarded(data);
-  device_memory().allocated -= device_memory().bytes.at(data);
-  device_memory().bytes.erase(data);
+  device_memory().allocated -= device_memory().buffers.at(data).bytes;
+  device_memory().buffers.erase(data);
 }
 
 Result<void*> allocate_pinned(int64_t bytes) {
   const Inside inside(door());
+  TRY(status());
   return map_guarded(bytes);
 }
 void release_pinned(void* data) {
@@ -271,7 +322,9 @@ void release_pinned(void* data) {
 }
 
 Result<Stream> create_stream() {
-  return static_cast<Stream>(new std::shared_ptr<StreamQueue>(std::make_shared<StreamQueue>()));
+  auto queue = std::make_shared<StreamQueue>();
+  queue->device = current_device();
+  return static_cast<Stream>(new std::shared_ptr<StreamQueue>(std::move(queue)));
 }
 void destroy_stream(Stream stream) {
   const Inside inside(door());
@@ -289,11 +342,13 @@ Result<Event> create_event(bool /*timed*/) { return static_cast<Event>(new Mark)
 void destroy_event(Event event) { delete static_cast<Mark*>(event); }
 Status record(Event event, Stream stream) {
   const Inside inside(door());
+  TRY(usable(stream));
   *static_cast<Mark*>(event) = {queue_of(stream), queue_of(stream)->queued};
   return {};
 }
 Status wait(Stream stream, Event event) {
   const Inside inside(door());
+  TRY(usable(stream));
   const Mark mark = *static_cast<Mark*>(event);
   queue_of(stream)->put([mark] {
     if (mark.stream != nullptr) mark.stream->run_until(mark.at);
@@ -302,6 +357,7 @@ Status wait(Stream stream, Event event) {
 }
 Result<bool> is_done(Event event) {
   const Inside inside(door());
+  TRY(status());
   const Mark& mark = *static_cast<Mark*>(event);
   if (mark.done()) return true;
   mark.stream->run_one();
@@ -328,17 +384,21 @@ Result<double> elapsed_ms(Event from, Event to) {
 
 Status copy(void* to, const void* from, int64_t bytes, CopyKind /*kind*/, Stream stream) {
   const Inside inside(door());
+  TRY(usable(stream));
   if (bytes == refused_copy_bytes) return internal_error("The GPU could not copy memory: out of resources.");
   enqueue(stream, [=] { std::memmove(to, from, static_cast<size_t>(bytes)); });
   return {};
 }
 Status fill(void* to, int byte, int64_t bytes, Stream stream) {
+  const Inside inside(door());
+  TRY(usable(stream));
   enqueue(stream, [=] { std::memset(to, byte, static_cast<size_t>(bytes)); });
   return {};
 }
 
 Status begin_capture(Stream stream) {
   const Inside inside(door());
+  TRY(usable(stream));
   if (capture().refused || capture().stream != nullptr) {
     return internal_error("The GPU could not record a graph: operation not permitted.");
   }
@@ -368,6 +428,8 @@ Result<Graph> end_capture(Stream stream, Graph previous) {
 }
 void destroy_graph(Graph graph) { delete static_cast<std::shared_ptr<Recorded>*>(graph); }
 Status launch(Graph graph, Stream stream) {
+  const Inside inside(door());
+  TRY(usable(stream));
   enqueue(stream, [recorded = *static_cast<std::shared_ptr<Recorded>*>(graph)] {
     for (const Work& work : recorded->work) work();
   });

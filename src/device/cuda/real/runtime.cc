@@ -4,18 +4,39 @@
 
 #include <cuda_runtime_api.h>
 
+#include "device/cuda/real/cuda_error.h"
+
 namespace loralei::cuda_runtime {
 namespace {
 
 cudaStream_t stream_of(void* handle) { return static_cast<cudaStream_t>(handle); }
 cudaEvent_t event_of(void* handle) { return static_cast<cudaEvent_t>(handle); }
 
-// Takes the error back, so that the next kernel's launch does not find it; a lost device stays lost.
-Error cuda_error(cudaError_t code, const char* what) {
-  (void)cudaGetLastError();
-  const ErrorCode kind = code == cudaErrorMemoryAllocation ? ErrorCode::kOverloaded : ErrorCode::kInternal;
-  return {kind, std::string("The GPU could not ") + what + ": " + cudaGetErrorString(code) + " (" +
-                    cudaGetErrorName(code) + ")."};
+// CUDA says of these that every later call answers the same, or the hardware failed: only another process can go on.
+bool loses_the_device(cudaError_t code) {
+  switch (static_cast<int>(code)) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorMpsRpcFailure:
+    case cudaErrorMpsClientTerminated:
+    case cudaErrorUnknown:
+    case 226:  // cudaErrorContained, which older toolkits do not name, as the next two
+    case 721:  // cudaErrorTensorMemoryLeak
+    case 911:  // cudaErrorExternalDevice
+      return true;
+    default:
+      return false;
+  }
 }
 
 Status check(cudaError_t code, const char* what) {
@@ -24,6 +45,14 @@ Status check(cudaError_t code, const char* what) {
 }
 
 }  // namespace
+
+Error cuda_error(cudaError_t code, const std::string& what) {
+  (void)cudaGetLastError();
+  const std::string sentence =
+      "The GPU could not " + what + ": " + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) + ").";
+  if (loses_the_device(code)) return device_lost(sentence);
+  return {code == cudaErrorMemoryAllocation ? ErrorCode::kOverloaded : ErrorCode::kInternal, sentence};
+}
 
 CudaDevices devices() {
   CudaDevices found;
@@ -37,22 +66,20 @@ CudaDevices devices() {
   }
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties;
-    size_t free_bytes = 0, total_bytes = 0;
-    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess || cudaSetDevice(i) != cudaSuccess ||
-        cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) {
-      found.reason = "GPU " + std::to_string(i) + " cannot be used: " + cudaGetErrorString(cudaGetLastError()) + ".";
+    if (const cudaError_t refused = cudaGetDeviceProperties(&properties, i); refused != cudaSuccess) {
+      (void)cudaGetLastError();
+      found.reason = "GPU " + std::to_string(i) + " cannot be used: " + cudaGetErrorString(refused) + ".";
       continue;
     }
     found.list.push_back({.ordinal = i,
                           .name = properties.name,
-                          .total_bytes = static_cast<int64_t>(total_bytes),
-                          .free_bytes = static_cast<int64_t>(free_bytes),
+                          .total_bytes = static_cast<int64_t>(properties.totalGlobalMem),
                           .capability_major = properties.major,
                           .capability_minor = properties.minor,
                           .multiprocessors = properties.multiProcessorCount,
                           .l2_bytes = properties.l2CacheSize});
   }
-  if (!found.list.empty()) (void)cudaSetDevice(found.list.front().ordinal);
+  if (!found.list.empty()) found.reason.clear();
   return found;
 }
 
@@ -76,8 +103,7 @@ Result<void*> allocate(int64_t bytes) {
   void* memory = nullptr;
   const cudaError_t code = cudaMalloc(&memory, static_cast<size_t>(bytes));
   if (code == cudaSuccess) return memory;
-  (void)cudaGetLastError();
-  return cuda_error(code, ("give " + std::to_string(bytes) + " bytes of memory").c_str());
+  return cuda_error(code, "give " + std::to_string(bytes) + " bytes of memory");
 }
 void release(void* memory) { (void)cudaFree(memory); }
 
@@ -85,8 +111,7 @@ Result<void*> allocate_pinned(int64_t bytes) {
   void* memory = nullptr;
   const cudaError_t code = cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocDefault);
   if (code == cudaSuccess) return memory;
-  (void)cudaGetLastError();
-  return cuda_error(code, ("pin " + std::to_string(bytes) + " bytes of host memory").c_str());
+  return cuda_error(code, "pin " + std::to_string(bytes) + " bytes of host memory");
 }
 void release_pinned(void* memory) { (void)cudaFreeHost(memory); }
 
@@ -96,7 +121,11 @@ Result<Stream> create_stream() {
   return static_cast<Stream>(stream);
 }
 void destroy_stream(Stream stream) { (void)cudaStreamDestroy(stream_of(stream)); }
-Status synchronize(Stream stream) { return check(cudaStreamSynchronize(stream_of(stream)), "finish its work"); }
+Status synchronize(Stream stream) {
+  return check(cudaStreamSynchronize(stream_of(stream)),
+               "finish the kernels and copies it was given (CUDA_LAUNCH_BLOCKING=1 in the environment, with "
+               "--enforce-eager, names the kernel)");
+}
 
 Result<Event> create_event(bool timed) {
   cudaEvent_t event = nullptr;
@@ -117,7 +146,9 @@ Result<bool> is_done(Event event) {
   TRY(check(code, "tell whether an event is done"));
   return true;
 }
-Status wait_until_done(Event event) { return check(cudaEventSynchronize(event_of(event)), "wait for an event"); }
+Status wait_until_done(Event event) {
+  return check(cudaEventSynchronize(event_of(event)), "finish what an event stands behind");
+}
 Result<double> elapsed_ms(Event from, Event to) {
   float ms = 0;
   TRY(check(cudaEventElapsedTime(&ms, event_of(from), event_of(to)), "measure a time"));
@@ -128,7 +159,12 @@ Status copy(void* to, const void* from, int64_t bytes, CopyKind kind, Stream str
   const cudaMemcpyKind cuda_kind = kind == CopyKind::kHostToDevice   ? cudaMemcpyHostToDevice
                                    : kind == CopyKind::kDeviceToHost ? cudaMemcpyDeviceToHost
                                                                      : cudaMemcpyDeviceToDevice;
-  return check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cuda_kind, stream_of(stream)), "copy memory");
+  const cudaError_t code = cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cuda_kind, stream_of(stream));
+  if (code == cudaSuccess) return {};
+  const char* const where = kind == CopyKind::kHostToDevice   ? " bytes to it"
+                            : kind == CopyKind::kDeviceToHost ? " bytes to the host"
+                                                              : " bytes within its memory";
+  return cuda_error(code, "copy " + std::to_string(bytes) + where);
 }
 Status fill(void* to, int byte, int64_t bytes, Stream stream) {
   return check(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), stream_of(stream)), "fill memory");
@@ -158,7 +194,7 @@ Result<Graph> end_capture(Stream stream, Graph previous) {
 }
 void destroy_graph(Graph graph) { (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
 Status launch(Graph graph, Stream stream) {
-  return check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "start a graph");
+  return check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "run a recorded step");
 }
 
 }  // namespace loralei::cuda_runtime

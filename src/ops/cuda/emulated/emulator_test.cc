@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_memory.h"
 #include "ops/cuda/dialect.cuh"
 
@@ -61,7 +62,7 @@ Outcome run() {
   std::vector<float> numbers(256), got(256);
   for (size_t i = 0; i < 256; ++i) numbers[i] = static_cast<float>(i);
   EXPECT_TRUE(copy_to_device(in.data(), numbers.data(), 1024, stream).ok());
-  EXPECT_TRUE(launch(neighbour_kernel<kMistake>, {4}, {64}, 256, stream.handle(),
+  EXPECT_TRUE(launch("neighbour", neighbour_kernel<kMistake>, {4}, {64}, 256, stream.handle(),
                      reinterpret_cast<const float*>(in.data()), reinterpret_cast<float*>(out.data()))
                   .ok());
   EXPECT_TRUE(std::isnan(reinterpret_cast<const float*>(out.data())[0])) << "work ran before it was waited for";
@@ -104,9 +105,29 @@ KERNEL void stuck_kernel(int* out) {
 TEST(CudaEmulator, CollectivesThatDoNotMeetAreReported) {
   CudaStream stream = CudaStream::create().value();
   DeviceBuffer out = DeviceBuffer::allocate(4).value();
-  EXPECT_TRUE(launch(stuck_kernel, {1}, {64}, 0, stream.handle(), reinterpret_cast<int*>(out.data())).ok());
+  EXPECT_TRUE(launch("stuck", stuck_kernel, {1}, {64}, 0, stream.handle(), reinterpret_cast<int*>(out.data())).ok());
   EXPECT_FALSE(stream.synchronize().ok());
   EXPECT_NE(cuda_emulated::take_failure().find("divergent barrier"), std::string::npos);
+}
+
+// A kernel's failure is told by name, by whatever waits next, and by every call from then on.
+TEST(CudaEmulator, AFailedKernelIsNamedAndLosesTheDevice) {
+  CudaStream stream = CudaStream::create().value();
+  DeviceBuffer out = DeviceBuffer::allocate(4).value();
+  const auto launch_stuck = [&] {
+    return launch("stuck", stuck_kernel, {1}, {64}, 0, stream.handle(), reinterpret_cast<int*>(out.data()));
+  };
+  EXPECT_TRUE(launch_stuck().ok());
+  const Status done = stream.synchronize();
+  ASSERT_TRUE(is_device_lost(done));
+  EXPECT_NE(done.error().message.find("kernel stuck: divergent barrier"), std::string::npos) << done.error().message;
+  EXPECT_NE(done.error().message.find("start it again"), std::string::npos) << done.error().message;
+  EXPECT_TRUE(is_device_lost(launch_stuck()));
+  EXPECT_TRUE(is_device_lost(fill_on_device(out.data(), 0, 4, stream)));
+  EXPECT_TRUE(is_device_lost(stream.synchronize()));
+  EXPECT_EQ(DeviceBuffer::allocate(4).error().code, ErrorCode::kUnavailable);
+  cuda_emulated::take_failure();
+  EXPECT_TRUE(DeviceBuffer::allocate(4).ok());
 }
 
 // C = A B with the lanes' parts as PTX describes them: A [16, 16] and B [16, 8] row by row, out [16, 8].
@@ -138,7 +159,7 @@ TEST(CudaEmulator, MatrixFragmentsLieWhereTheManualSays) {
   for (size_t i = 0; i < 128; ++i) y[i] = static_cast<float>(static_cast<int>(i * 29 % 23) - 11);
   EXPECT_TRUE(copy_to_device(a.data(), x.data(), 1024, stream).ok());
   EXPECT_TRUE(copy_to_device(b.data(), y.data(), 512, stream).ok());
-  EXPECT_TRUE(launch(mma_kernel, {1}, {32}, 0, stream.handle(), reinterpret_cast<const float*>(a.data()),
+  EXPECT_TRUE(launch("mma", mma_kernel, {1}, {32}, 0, stream.handle(), reinterpret_cast<const float*>(a.data()),
                      reinterpret_cast<const float*>(b.data()), reinterpret_cast<float*>(c.data()))
                   .ok());
   EXPECT_TRUE(copy_to_host(got.data(), c.data(), 512, stream).ok());
