@@ -15,7 +15,7 @@
 #   gpu_report.sh --seconds 570 FOLDER call-1
 # DIR (build-gpu/ by default) keeps the build, the model's files and the results of earlier calls; the report has them all. FOLDER is
 # written every few seconds, so a call that is cut off loses nothing that was printed. Every step has a time limit, and none stops the
-# others. --seconds: of the whole call; a step that is expected to take longer than is left is not run, and the report says so.
+# others. --seconds: of the whole call (0, the default: no limit); a step that is expected to take longer than is left is not run, and the report says so.
 # --memory-budget: of host memory, for the model's figures; 60GiB (flatness and overflow keep 50 GB of adapters there), or three
 # quarters of the machine's where that is less. Ends with 1 unless every step of this call ran and succeeded, but for those whose tool
 # (compute-sanitizer, the peer's Python) is not installed.
@@ -24,7 +24,7 @@ cd "$(dirname "$0")/.."
 
 # What each step is expected to take and may take at most, in seconds.
 steps='
-  configure 15 120      compile 150 420        compile-tests 150 420
+  configure 15 120      compile 100 420        compile-tests 100 420
   machine 5 20          layers 15 60           cuda_ops_bench 60 240
   make 60 300           decode 90 300          prefill 60 300         mixed 90 300
   flatness 120 300      overflow 120 300       invariant 90 300
