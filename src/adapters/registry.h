@@ -250,9 +250,10 @@ class AdapterRegistry {
   // Those in memory that a request wants together with this one; only what is not pinned.
   std::span<const Entry* const> wanted_with(const Entry& entry);
   EvictionCandidate candidate(const AdapterVersion& version) const;
-  static bool may_give_itself(const Entry& entry);
+  static bool gives_its_pinned(const Entry& entry);
   size_t may_leave(uint64_t order);
   int64_t evictable_bytes(const Entry& entry);
+  // For this load, of census().leaving or what it replaces; null: there is none.
   AdapterVersion* next_to_leave(const Entry& entry);
   void evict(AdapterVersion* version, const std::string& reason);
   std::optional<Grant> make_room(const Entry& entry, int64_t bytes);

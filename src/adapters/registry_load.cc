@@ -234,7 +234,7 @@ int64_t AdapterRegistry::spare_beside(const Entry& entry) {
   const auto younger = std::partition_point(
       used.begin(), used.end(), [&](const Census::Used& one) { return one.youngest_order <= order_of(entry); });
   if (younger != used.end()) spare -= younger->bytes_from_here;
-  // Of these the others of its request stay, and do not keep anything from it; itself does, though it is pinned.
+  // The others of its request stay beside it and keep nothing from it; what it replaces itself does, even if pinned.
   const auto kept = [&](const Entry& other) {
     const AdapterVersion* version = other.version;
     return version != nullptr && version->pins > 0 && version->youngest_order > order_of(entry) ? version_bytes(other)
@@ -284,38 +284,32 @@ size_t AdapterRegistry::may_leave(uint64_t order) {
   return static_cast<size_t>(end - leaving.begin());
 }
 
-// What a replacement replaces may go for it, where it could not for another.
-bool AdapterRegistry::may_give_itself(const Entry& entry) {
-  return entry.version != nullptr && entry.version->pins == 0 && (entry.pinned || entry.wanted <= order_of(entry));
+// A pinned version goes for its own replacement alone.
+bool AdapterRegistry::gives_its_pinned(const Entry& entry) {
+  return entry.pinned && entry.version != nullptr && entry.version->pins == 0;
 }
 
 int64_t AdapterRegistry::evictable_bytes(const Entry& entry) {
   const std::vector<Census::Leaver>& leaving = census().leaving;
-  const int64_t own = may_give_itself(entry) ? version_bytes(entry) : 0;
+  const int64_t own = gives_its_pinned(entry) ? version_bytes(entry) : 0;
   const size_t left = census().left, end = may_leave(order_of(entry));
   if (end <= left) return own;
   return own + leaving[end - 1].bytes_before + leaving[end - 1].candidate.bytes - leaving[left].bytes_before;
 }
 
-// For this load; null: there is none.
 AdapterVersion* AdapterRegistry::next_to_leave(const Entry& entry) {
   Census& versions = census();
   AdapterVersion* next = versions.left < may_leave(order_of(entry)) ? versions.leaving[versions.left].version : nullptr;
-  if (!may_give_itself(entry)) return next;
+  if (!gives_its_pinned(entry)) return next;
   if (next == nullptr || leaves_before(candidate(*entry.version), candidate(*next), options_.eviction))
     next = entry.version;
   return next;
 }
 
 void AdapterRegistry::evict(AdapterVersion* version, const std::string& reason) {
-  Census& versions = census();
-  ++counters_.versions_looked_at;
-  if (versions.left < versions.leaving.size() && versions.leaving[versions.left].version == version) {
-    ++versions.left;
-  } else {
-    versions.counted = false;  // it left before its turn, or had none
-  }
   Entry& owner = *version->owner;
+  ++counters_.versions_looked_at;
+  if (!owner.pinned) ++census_.left;
   log_.log(LogLevel::kInfo, "adapter \"" + owner.name + "\" leaves memory " + reason);
   destroy(take_version(owner));
   ++counters_.evictions;
