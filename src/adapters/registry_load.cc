@@ -152,9 +152,10 @@ void AdapterRegistry::on_stamp(Entry& entry, const Result<FileStamp>& stamp) {
   entry.stage = Stage::kWaitingForRoom;
 }
 
-// Everything adapters have or could have, but for those that stay.
+// Everything adapters have or could ever have, but for those that stay. What is lent now comes back: it can be waited
+// for.
 int64_t AdapterRegistry::room_beside(int64_t staying_bytes) const {
-  return std::max<int64_t>(0, ledger_.available_bytes(MemoryUse::kAdapters) + bytes_ - staying_bytes);
+  return std::max<int64_t>(0, ledger_.available_after_loans_bytes(MemoryUse::kAdapters) + bytes_ - staying_bytes);
 }
 
 // Most bytes this load could ever be granted.
