@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "base/ids.h"
 
@@ -18,10 +17,16 @@ struct EvictionCandidate {
   uint64_t wanted = UINT64_MAX;  // arrival order of the oldest waiting request that wants it; UINT64_MAX: nobody
 };
 
-// Index of the victim; `candidates` is not empty.
-using EvictionPolicy = size_t (*)(std::span<const EvictionCandidate> candidates, int64_t now_ns);
+// Whether `a` leaves before `b`, of two that are wanted alike: a strict order of all candidates, so that they need to
+// be sorted only once.
+using EvictionPolicy = bool (*)(const EvictionCandidate& a, const EvictionCandidate& b);
 
-// Unwanted ones before wanted ones (of those the one wanted last), then the least recently used.
-size_t lru_victim(std::span<const EvictionCandidate> candidates, int64_t now_ns);
+// The least recently used first.
+bool lru_leaves_before(const EvictionCandidate& a, const EvictionCandidate& b);
+
+// Unwanted ones before wanted ones (of those the one wanted last), then as the policy says.
+inline bool leaves_before(const EvictionCandidate& a, const EvictionCandidate& b, EvictionPolicy policy) {
+  return a.wanted != b.wanted ? a.wanted > b.wanted : policy(a, b);
+}
 
 }  // namespace loralei

@@ -73,7 +73,7 @@ void AdapterRegistry::register_name(uint64_t ticket, const std::string& name, co
                                           "; choose another name or ask to replace it"));
   }
   orphan_job(*entry);
-  if (entry->version != nullptr) retire(std::exchange(entry->version, nullptr), {});
+  if (entry->version != nullptr) retire(take_version(*entry), {});
   entry->path = entry->load_path = path;
   entry->texts = entry->load_texts = 0;
   entry->failed = entry->reload = false;
@@ -127,7 +127,7 @@ void AdapterRegistry::unload(uint64_t ticket, const std::string& name) {
   if (entry.version == nullptr && reading) jobs_[entry.job].unload_tickets.push_back(ticket);
   if (entry.version == nullptr && !reading) reply(ticket, {});
   orphan_job(entry);
-  if (entry.version != nullptr) retire(entry.version, {ticket});
+  if (entry.version != nullptr) retire(take_version(entry), {ticket});
   std::erase(active_, &entry);
   std::erase(wanted_, &entry);
   entries_.erase(found);
@@ -139,7 +139,7 @@ void AdapterRegistry::pin(uint64_t ticket, const std::string& name) {
   if (entry == nullptr) return reply(ticket, not_found("no adapter named \"" + name + "\" is registered"));
   // A load of other files, to replace what is not even in memory, may fail without saying anything of it.
   if (entry->version == nullptr && entry->load_path != entry->path) return reply(ticket, other_load(*entry));
-  entry->pinned = true;
+  set_pinned(*entry, true);
   ++generation_;
   if (entry->version != nullptr) return reply(ticket, {}, 0, digest_hex(entry->version->adapter->digest));
   entry->tickets.push_back(ticket);
@@ -149,7 +149,7 @@ void AdapterRegistry::pin(uint64_t ticket, const std::string& name) {
 void AdapterRegistry::unpin(uint64_t ticket, const std::string& name) {
   Entry* entry = find(name);
   if (entry == nullptr) return reply(ticket, not_found("no adapter named \"" + name + "\" is registered"));
-  entry->pinned = false;
+  set_pinned(*entry, false);
   ++generation_;
   reply(ticket, {});
 }
@@ -158,6 +158,7 @@ void AdapterRegistry::unpin(uint64_t ticket, const std::string& name) {
 
 void AdapterRegistry::begin_round() {
   reservations_.clear();
+  census_.counted = false;
   const int64_t patient_since_ns = clock_.now_ns() - kRoomPatienceNs;
   for (const Entry* entry : active_) {
     if (entry->without_room_since_ns <= patient_since_ns)
@@ -246,6 +247,21 @@ bool AdapterRegistry::leaves_reserved_room(std::span<const std::string> names, u
 
 // --- versions
 
+int64_t AdapterRegistry::version_bytes(const Entry& entry) {
+  return entry.version != nullptr ? entry.version->grant.bytes() : 0;
+}
+
+void AdapterRegistry::set_pinned(Entry& entry, bool pinned) {
+  pinned_bytes_ -= pinned_bytes(entry);
+  entry.pinned = pinned;
+  pinned_bytes_ += pinned_bytes(entry);
+}
+
+AdapterVersion* AdapterRegistry::take_version(Entry& entry) {
+  pinned_bytes_ -= pinned_bytes(entry);
+  return std::exchange(entry.version, nullptr);
+}
+
 void AdapterRegistry::unpin_version(AdapterVersion* version) {
   CHECK(version->pins > 0);
   version->last_use_ns = clock_.now_ns();
@@ -262,6 +278,7 @@ void AdapterRegistry::retire(AdapterVersion* version, std::vector<uint64_t> unlo
 
 void AdapterRegistry::destroy(AdapterVersion* version) {
   const int64_t bytes = version->grant.bytes();
+  bytes_ -= bytes;
   const std::vector<uint64_t> tickets = std::move(version->unload_tickets);
   if (options_.dropped) options_.dropped(version->adapter->version);
   versions_.erase(version->adapter->version.value);
@@ -296,13 +313,6 @@ void AdapterRegistry::fail_outstanding(const Error& error) {
   for (auto& [id, job] : jobs_) fail_tickets(job.unload_tickets);
 }
 
-int64_t AdapterRegistry::bytes() const {
-  int64_t sum = 0;
-  for (const auto& [id, version] : versions_) sum += version->grant.bytes();
-  for (const auto& [id, job] : jobs_) sum += job.grant.bytes();
-  return sum;
-}
-
 void AdapterRegistry::for_each(const std::function<void(const RegistryView&)>& visit) const {
   for (const auto& [name, entry] : entries_) {
     RegistryView view{.name = &entry->name,
@@ -327,6 +337,7 @@ void AdapterRegistry::for_each(const std::function<void(const RegistryView&)>& v
 
 void AdapterRegistry::check() const {
   size_t current = 0, reading = 0;
+  int64_t sum_bytes = 0, pinned_sum_bytes = 0;
   for (const auto& [name, entry] : entries_) {
     CHECK(entry->name == name);
     CHECK((entry->stage != Stage::kIdle) == (std::count(active_.begin(), active_.end(), entry.get()) == 1));
@@ -339,19 +350,23 @@ void AdapterRegistry::check() const {
     }
     if (entry->version == nullptr) continue;
     ++current;
+    pinned_sum_bytes += pinned_bytes(*entry);
     CHECK(!entry->version->retired);
     CHECK(versions_.at(entry->version->adapter->version.value).get() == entry->version);
   }
   size_t retired = 0;
   for (const auto& [id, version] : versions_) {
     CHECK(version->pins >= 0 && version->grant.bytes() == version->adapter->bytes);
+    sum_bytes += version->grant.bytes();
     if (!version->retired) continue;
     ++retired;
     CHECK(version->pins > 0);
   }
+  for (const auto& [id, job] : jobs_) sum_bytes += job.grant.bytes();
   CHECK(current + retired == versions_.size());
   CHECK(jobs_.size() <= static_cast<size_t>(options_.loads_max) && reading <= jobs_.size());
-  CHECK(bytes() <= ledger_.used_bytes(MemoryUse::kAdapters));
+  CHECK(bytes_ == sum_bytes && pinned_bytes_ == pinned_sum_bytes);
+  CHECK(bytes_ <= ledger_.used_bytes(MemoryUse::kAdapters));
 }
 
 }  // namespace loralei

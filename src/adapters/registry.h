@@ -22,8 +22,9 @@
 // do not fit together fail that request, not each other. While a load waits for room, younger loads and requests pass
 // it as long as its room remains beside what they hold, so that one large adapter does not hold up the rest and yet
 // finds its room when all older users have ended. For kRoomPatienceNs younger requests use what is in memory even
-// beyond that. Nothing is evicted for a load before all of its room can be had. A resident version is never swapped
-// silently: a changed file is noticed at the next cold load or by load with `replace`.
+// beyond that. Nothing is evicted for a load before all of its room can be had. What the versions in memory sum up to
+// is counted once a round for all loads, so that a round costs what there are of both, not their product. A resident
+// version is never swapped silently: a changed file is noticed at the next cold load or by load with `replace`.
 #pragma once
 
 #include <cstdint>
@@ -73,7 +74,7 @@ struct RegistryOptions {
   int32_t names_max = 65536;
   bool strict = true;
   bool int8 = false;  // AdapterLoadOptions::int8
-  EvictionPolicy eviction = &lru_victim;
+  EvictionPolicy eviction = &lru_leaves_before;
   std::function<void(AdapterVersionId)> dropped;  // told of every version that leaves memory, just before; may be empty
 };
 
@@ -101,6 +102,7 @@ struct RegistryView {
 
 struct RegistryCounters {
   uint64_t loads = 0, failures = 0, evictions = 0;
+  uint64_t versions_looked_at = 0;  // in search of room for loads
 };
 
 inline constexpr int64_t kRoomPatienceNs = 1'000'000'000;
@@ -151,7 +153,7 @@ class AdapterRegistry {
   bool loading() const { return !active_.empty() || !jobs_.empty(); }
   uint64_t generation() const { return generation_; }  // grows with every change
   RegistryCounters counters() const { return counters_; }
-  int64_t bytes() const;
+  int64_t bytes() const { return bytes_; }  // of all versions, and granted to loads
   void for_each(const std::function<void(const RegistryView&)>& visit) const;
   void check() const;
 
@@ -200,11 +202,36 @@ class AdapterRegistry {
     int64_t spare_bytes = 0;
   };
 
+  // The versions in memory as the loads of a round see them. Counted at the first question of a round, and kept up to
+  // date while versions leave.
+  struct Census {
+    struct Leaver {
+      EvictionCandidate candidate;
+      AdapterVersion* version = nullptr;
+      int64_t bytes_before = 0;  // of those that leave before it
+    };
+    struct Used {
+      uint64_t youngest_order = 0;
+      int64_t bytes_from_here = 0;  // of those with this order and younger ones
+    };
+    bool counted = false;
+    std::vector<Leaver> leaving;       // neither pinned nor used, in the order in which they leave
+    size_t left = 0;                   // of these have left
+    std::vector<Used> used;            // not pinned, oldest first
+    std::vector<const Entry*> wanted;  // in memory, not pinned, and wanted in this round: by who wants them
+  };
+
   Entry* find(const std::string& name);
   Result<Entry*> add(const std::string& name, const std::string& path);
   static Error other_load(const Entry& entry);
   void want_load(Entry& entry);
   void finish(Entry& entry);
+  static void settle(Entry& entry);
+  void set_pinned(Entry& entry, bool pinned);
+  // The entry's version, no longer its current one.
+  AdapterVersion* take_version(Entry& entry);
+  static int64_t version_bytes(const Entry& entry);
+  static int64_t pinned_bytes(const Entry& entry) { return entry.pinned ? version_bytes(entry) : 0; }
   std::optional<int64_t> advance_room(Entry& entry);
   static uint64_t order_of(const Entry& entry) { return entry.tickets.empty() && !entry.pinned ? entry.wanted : 0; }
   static bool goes_before(const Entry& a, const Entry& b) {
@@ -219,23 +246,26 @@ class AdapterRegistry {
   void install(Entry& entry, Job& job, std::shared_ptr<const Adapter> adapter);
   void orphan_job(Entry& entry);
   void fail(Entry& entry, Error error, const FileStamp* stamp);
-  // The policy's choice of the unused versions of which `may_go(const Entry&)`; false: there is none.
-  template <typename MayGo>
-  bool evict(const std::string& reason, MayGo may_go);
-  template <typename MayGo>
-  int64_t evictable_bytes(MayGo may_go) const;
+  Census& census();
+  // Those in memory that a request wants together with this one; only what is not pinned.
+  std::span<const Entry* const> wanted_with(const Entry& entry);
+  EvictionCandidate candidate(const AdapterVersion& version) const;
+  static bool gives_its_pinned(const Entry& entry);
+  size_t may_leave(uint64_t order);
+  int64_t evictable_bytes(const Entry& entry);
+  // For this load, of census().leaving or what it replaces; null: there is none.
+  AdapterVersion* next_to_leave(const Entry& entry);
+  void evict(AdapterVersion* version, const std::string& reason);
   std::optional<Grant> make_room(const Entry& entry, int64_t bytes);
-  // Everything adapters have or could have, but for the versions of which `stays(const Entry&)`.
-  template <typename Stays>
-  int64_t room_beside(Stays stays) const;
+  int64_t room_beside(int64_t staying_bytes) const;
   int64_t limit_bytes(const Entry& entry) const;
   static bool stays_beside(const Entry& entry, const Entry& other);
   static bool keeps_from(const Entry& entry, const AdapterVersion& version);
-  int64_t room_for(const Entry& entry) const;
-  int64_t room_to_ask(const Entry& entry) const;
+  int64_t room_for(const Entry& entry);
+  int64_t room_to_ask(const Entry& entry);
   // What younger loads and requests may take beside what they hold, so that this load finds its room when all older
   // ones have ended. Negative: they hold too much already.
-  int64_t spare_beside(const Entry& entry) const;
+  int64_t spare_beside(const Entry& entry);
   bool leaves_reserved_room(std::span<const std::string> names, uint64_t order);
   Status fit_together(std::span<const std::string> names) const;
   void retire(AdapterVersion* version, std::vector<uint64_t> unload_tickets);
@@ -255,6 +285,10 @@ class AdapterRegistry {
   std::vector<Entry*> active_;             // entries that are being loaded
   std::vector<Entry*> wanted_;             // touched in this round
   std::vector<Reservation> reservations_;  // from begin_round() to pump()
+  std::vector<Entry*> turn_;               // of pump(): active_ as it began
+  Census census_;
+  int64_t bytes_ = 0;         // of versions and jobs
+  int64_t pinned_bytes_ = 0;  // of current versions of pinned names
   std::vector<RegistryReply> replies_;
   RegistryCounters counters_;
   uint64_t serial_ = 0, generation_ = 0, next_job_ = 1, next_version_ = 1;

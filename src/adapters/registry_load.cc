@@ -44,12 +44,16 @@ Error AdapterRegistry::other_load(const Entry& entry) {
 
 // The load is over, one way or the other.
 void AdapterRegistry::finish(Entry& entry) {
+  settle(entry);
+  std::erase(active_, &entry);
+  ++generation_;
+}
+
+void AdapterRegistry::settle(Entry& entry) {
   entry.stage = Stage::kIdle;
   entry.reload = false;
   entry.without_room_since_ns = INT64_MAX;
   entry.job = 0;
-  std::erase(active_, &entry);
-  ++generation_;
 }
 
 void AdapterRegistry::orphan_job(Entry& entry) {
@@ -60,16 +64,18 @@ void AdapterRegistry::orphan_job(Entry& entry) {
 
 void AdapterRegistry::pump() {
   reservations_.clear();
-  // Nobody waits any more for what was not begun yet.
-  for (size_t index = active_.size(); index-- > 0;) {
-    Entry& entry = *active_[index];
-    const bool begun = entry.stage == Stage::kStamping || entry.stage == Stage::kReading;
-    if (!begun && order_of(entry) == UINT64_MAX) finish(entry);
-  }
+  census_.counted = false;
+  const auto given_up = std::erase_if(active_, [](Entry* entry) {
+    const bool begun = entry->stage == Stage::kStamping || entry->stage == Stage::kReading;
+    if (begun || order_of(*entry) != UINT64_MAX) return false;
+    settle(*entry);  // nobody waits any more for what was not begun yet
+    return true;
+  });
+  generation_ += given_up;
   std::sort(active_.begin(), active_.end(), [](const Entry* a, const Entry* b) { return goes_before(*a, *b); });
-  const std::vector<Entry*> turn = active_;
+  turn_ = active_;
   int64_t spare = INT64_MAX;  // what the loads that found no room leave to those behind them
-  for (Entry* entry : turn) {
+  for (Entry* entry : turn_) {
     if (static_cast<int32_t>(jobs_.size()) >= options_.loads_max) return;
     if (entry->stage == Stage::kQueued) {
       if (start_job(*entry, false, Grant())) entry->stage = Stage::kStamping;
@@ -96,6 +102,7 @@ bool AdapterRegistry::start_job(Entry& entry, bool read, Grant grant) {
   job.entry = &entry;
   job.read = read;
   job.grant = std::move(grant);
+  bytes_ += job.grant.bytes();
   job.version = version;
   entry.job = next_job_++;
   if (read) ++next_version_;
@@ -108,6 +115,7 @@ void AdapterRegistry::on_load_done(LoadDone&& done) {
   CHECK(found != jobs_.end());
   Job job = std::move(found->second);
   jobs_.erase(found);
+  bytes_ -= job.grant.bytes();
   ++generation_;
   if (job.entry == nullptr) {  // unloaded meanwhile
     const int64_t bytes = done.load.ok() && done.load->adapter ? done.load->adapter->bytes : 0;
@@ -144,17 +152,58 @@ void AdapterRegistry::on_stamp(Entry& entry, const Result<FileStamp>& stamp) {
   entry.stage = Stage::kWaitingForRoom;
 }
 
-template <typename Stays>
-int64_t AdapterRegistry::room_beside(Stays stays) const {
-  int64_t room = ledger_.available_bytes(MemoryUse::kAdapters) + bytes();
-  for (const auto& [id, version] : versions_)
-    if (version->owner != nullptr && stays(*version->owner)) room -= version->grant.bytes();
-  return std::max<int64_t>(0, room);
+// Everything adapters have or could ever have, but for those that stay. What is lent now comes back: it can be waited
+// for.
+int64_t AdapterRegistry::room_beside(int64_t staying_bytes) const {
+  return std::max<int64_t>(0, ledger_.available_after_loans_bytes(MemoryUse::kAdapters) + bytes_ - staying_bytes);
 }
 
 // Most bytes this load could ever be granted.
 int64_t AdapterRegistry::limit_bytes(const Entry& entry) const {
-  return room_beside([&](const Entry& other) { return &other != &entry && other.pinned; });
+  return room_beside(pinned_bytes_ - pinned_bytes(entry));
+}
+
+AdapterRegistry::Census& AdapterRegistry::census() {
+  Census& census = census_;
+  if (std::exchange(census.counted, true)) return census;
+  census.leaving.clear();
+  census.left = 0;
+  census.used.clear();
+  for (const auto& [id, version] : versions_) {
+    if (version->owner == nullptr || version->owner->pinned) continue;
+    if (version->pins == 0) {
+      census.leaving.push_back({candidate(*version), version.get()});
+    } else {
+      census.used.push_back({version->youngest_order, version->grant.bytes()});
+    }
+  }
+  std::sort(census.leaving.begin(), census.leaving.end(), [&](const Census::Leaver& a, const Census::Leaver& b) {
+    return leaves_before(a.candidate, b.candidate, options_.eviction);
+  });
+  int64_t bytes = 0;
+  for (Census::Leaver& leaver : census.leaving)
+    leaver.bytes_before = std::exchange(bytes, bytes + leaver.candidate.bytes);
+  std::sort(census.used.begin(), census.used.end(),
+            [](const Census::Used& a, const Census::Used& b) { return a.youngest_order < b.youngest_order; });
+  for (size_t index = census.used.size(); index-- > 1;)
+    census.used[index - 1].bytes_from_here += census.used[index].bytes_from_here;
+  census.wanted.clear();
+  for (const Entry* entry : wanted_)
+    if (entry->version != nullptr && !entry->pinned) census.wanted.push_back(entry);
+  std::sort(census.wanted.begin(), census.wanted.end(),
+            [](const Entry* a, const Entry* b) { return a->wanted < b->wanted; });
+  counters_.versions_looked_at += versions_.size() + census.wanted.size();
+  return census;
+}
+
+std::span<const AdapterRegistry::Entry* const> AdapterRegistry::wanted_with(const Entry& entry) {
+  if (entry.wanted == UINT64_MAX) return {};
+  const std::vector<const Entry*>& wanted = census().wanted;
+  const auto begin = std::partition_point(wanted.begin(), wanted.end(),
+                                          [&](const Entry* other) { return other->wanted < entry.wanted; });
+  const auto end = std::find_if(begin, wanted.end(), [&](const Entry* other) { return other->wanted != entry.wanted; });
+  counters_.versions_looked_at += static_cast<uint64_t>(end - begin);
+  return {begin, end};
 }
 
 // Members of one request are in memory together.
@@ -162,13 +211,15 @@ bool AdapterRegistry::stays_beside(const Entry& entry, const Entry& other) {
   return &other != &entry && (other.pinned || (other.wanted == entry.wanted && entry.wanted != UINT64_MAX));
 }
 
-int64_t AdapterRegistry::room_for(const Entry& entry) const {
-  return room_beside([&](const Entry& other) { return stays_beside(entry, other); });
+int64_t AdapterRegistry::room_for(const Entry& entry) {
+  int64_t staying_bytes = pinned_bytes_ - pinned_bytes(entry);
+  for (const Entry* other : wanted_with(entry)) staying_bytes += other != &entry ? version_bytes(*other) : 0;
+  return room_beside(staying_bytes);
 }
 
 // Beside the others of its request it is looked at in the room they leave: then its size is known, and whether they
 // fit together.
-int64_t AdapterRegistry::room_to_ask(const Entry& entry) const {
+int64_t AdapterRegistry::room_to_ask(const Entry& entry) {
   return entry.size_known ? entry.ask_bytes : std::min(entry.ask_bytes, room_for(entry));
 }
 
@@ -178,10 +229,20 @@ bool AdapterRegistry::keeps_from(const Entry& entry, const AdapterVersion& versi
          !stays_beside(entry, *version.owner);
 }
 
-int64_t AdapterRegistry::spare_beside(const Entry& entry) const {
+int64_t AdapterRegistry::spare_beside(const Entry& entry) {
   int64_t spare = room_for(entry) - room_to_ask(entry);
-  for (const auto& [id, version] : versions_)
-    if (keeps_from(entry, *version)) spare -= version->grant.bytes();
+  const std::vector<Census::Used>& used = census().used;
+  const auto younger = std::partition_point(
+      used.begin(), used.end(), [&](const Census::Used& one) { return one.youngest_order <= order_of(entry); });
+  if (younger != used.end()) spare -= younger->bytes_from_here;
+  // The others of its request stay beside it and keep nothing from it; what it replaces itself does, even if pinned.
+  const auto kept = [&](const Entry& other) {
+    const AdapterVersion* version = other.version;
+    return version != nullptr && version->pins > 0 && version->youngest_order > order_of(entry) ? version_bytes(other)
+                                                                                                : 0;
+  };
+  for (const Entry* other : wanted_with(entry)) spare += other != &entry ? kept(*other) : 0;
+  if (entry.pinned) spare -= kept(entry);
   for (const auto& [id, job] : jobs_)
     if (job.entry != nullptr && goes_before(entry, *job.entry)) spare -= job.grant.bytes();
   return spare;
@@ -189,70 +250,98 @@ int64_t AdapterRegistry::spare_beside(const Entry& entry) const {
 
 // A member of a sum finds room alone, and maybe not with the others: that is no failure of its own.
 Status AdapterRegistry::fit_together(std::span<const std::string> names) const {
-  std::set<const Entry*> members;
-  std::string list;
-  int64_t bytes = 0;
-  for (const std::string& name : names) {
-    const Entry& entry = *entries_.at(name);
-    if (!members.insert(&entry).second) continue;
-    list += (list.empty() ? "\"" : ", \"") + name + "\"";
+  int64_t bytes = 0, pinned = 0;
+  for (size_t index = 0; index < names.size(); ++index) {
+    const auto before = names.begin() + static_cast<int64_t>(index);
+    if (std::find(names.begin(), before, *before) != before) continue;
+    const Entry& entry = *entries_.at(*before);
     const bool looked_at = entry.stage == Stage::kWaitingForRoom || entry.stage == Stage::kReading;
-    const int64_t needed = entry.version != nullptr ? entry.version->grant.bytes() : looked_at ? entry.least_bytes : 0;
+    const int64_t needed = entry.version != nullptr ? version_bytes(entry) : looked_at ? entry.least_bytes : 0;
     if (entry.version == nullptr && needed > limit_bytes(entry)) return {};  // fails by itself
     bytes += needed;
+    pinned += pinned_bytes(entry);
   }
-  const int64_t room = room_beside([&](const Entry& other) { return other.pinned && members.count(&other) == 0; });
+  const int64_t room = room_beside(pinned_bytes_ - pinned);
   if (bytes <= room) return {};
+  std::set<std::string> members(names.begin(), names.end());
+  std::string list;
+  for (const std::string& name : names)
+    if (members.erase(name) != 0) list += (list.empty() ? "\"" : ", \"") + name + "\"";
   return too_large("the adapters " + list + " need at least " + format_bytes(bytes) +
                    " of memory together, but adapters can have at most " + format_bytes(room) +
                    " beside those that are pinned; give adapters more memory (--adapter-memory) or add up fewer");
 }
 
-template <typename MayGo>
-bool AdapterRegistry::evict(const std::string& reason, MayGo may_go) {
-  std::vector<EvictionCandidate> candidates;
-  for (const auto& [id, version] : versions_) {
-    if (version->pins > 0 || !may_go(*version->owner)) continue;
-    candidates.push_back({version->adapter->version, version->grant.bytes(), version->last_use_ns, version->owner->uses,
-                          version->owner->wanted});
-  }
-  if (candidates.empty()) return false;
-  const EvictionCandidate& chosen = candidates[options_.eviction(candidates, clock_.now_ns())];
-  Entry& victim = *versions_.at(chosen.version.value)->owner;
-  log_.log(LogLevel::kInfo, "adapter \"" + victim.name + "\" leaves memory " + reason);
-  destroy(std::exchange(victim.version, nullptr));
-  ++counters_.evictions;
-  return true;
+EvictionCandidate AdapterRegistry::candidate(const AdapterVersion& version) const {
+  return {version.adapter->version, version.grant.bytes(), version.last_use_ns, version.owner->uses,
+          version.owner->wanted};
 }
 
-template <typename MayGo>
-int64_t AdapterRegistry::evictable_bytes(MayGo may_go) const {
-  int64_t sum = 0;
-  for (const auto& [id, version] : versions_)
-    if (version->pins == 0 && may_go(*version->owner)) sum += version->grant.bytes();
-  return sum;
+// How many of census().leaving, from the first on, may leave for a load of this order.
+size_t AdapterRegistry::may_leave(uint64_t order) {
+  const std::vector<Census::Leaver>& leaving = census().leaving;
+  const auto end = std::partition_point(leaving.begin(), leaving.end(),
+                                        [&](const Census::Leaver& leaver) { return leaver.candidate.wanted > order; });
+  return static_cast<size_t>(end - leaving.begin());
+}
+
+// A pinned version goes for its own replacement alone.
+bool AdapterRegistry::gives_its_pinned(const Entry& entry) {
+  return entry.pinned && entry.version != nullptr && entry.version->pins == 0;
+}
+
+int64_t AdapterRegistry::evictable_bytes(const Entry& entry) {
+  const std::vector<Census::Leaver>& leaving = census().leaving;
+  const int64_t own = gives_its_pinned(entry) ? version_bytes(entry) : 0;
+  const size_t left = census().left, end = may_leave(order_of(entry));
+  if (end <= left) return own;
+  return own + leaving[end - 1].bytes_before + leaving[end - 1].candidate.bytes - leaving[left].bytes_before;
+}
+
+AdapterVersion* AdapterRegistry::next_to_leave(const Entry& entry) {
+  Census& versions = census();
+  AdapterVersion* next = versions.left < may_leave(order_of(entry)) ? versions.leaving[versions.left].version : nullptr;
+  if (!gives_its_pinned(entry)) return next;
+  if (next == nullptr || leaves_before(candidate(*entry.version), candidate(*next), options_.eviction))
+    next = entry.version;
+  return next;
+}
+
+void AdapterRegistry::evict(AdapterVersion* version, const std::string& reason) {
+  Entry& owner = *version->owner;
+  ++counters_.versions_looked_at;
+  if (!owner.pinned) ++census_.left;
+  log_.log(LogLevel::kInfo, "adapter \"" + owner.name + "\" leaves memory " + reason);
+  destroy(take_version(owner));
+  ++counters_.evictions;
 }
 
 // Nobody leaves in vain: only where that gives all of the room.
 std::optional<Grant> AdapterRegistry::make_room(const Entry& entry, int64_t bytes) {
-  const auto may_go = [&](const Entry& other) {
-    return &other == &entry || (!other.pinned && other.wanted > order_of(entry));
-  };
-  if (ledger_.available_bytes(MemoryUse::kAdapters) + evictable_bytes(may_go) < bytes) return std::nullopt;
+  if (ledger_.available_bytes(MemoryUse::kAdapters) + evictable_bytes(entry) < bytes) return std::nullopt;
   auto grant = ledger_.try_grant(MemoryUse::kAdapters, bytes);
-  while (!grant && evict("to make room for \"" + entry.name + "\"", may_go))
+  while (!grant) {
+    AdapterVersion* const version = next_to_leave(entry);
+    if (version == nullptr) break;
+    evict(version, "to make room for \"" + entry.name + "\"");
     grant = ledger_.try_grant(MemoryUse::kAdapters, bytes);
+  }
   return grant;
 }
 
 int64_t AdapterRegistry::idle_bytes() const {
-  return evictable_bytes([](const Entry& entry) { return !entry.pinned; });
+  int64_t sum = 0;
+  for (const auto& [id, version] : versions_)
+    if (version->pins == 0 && !version->owner->pinned) sum += version->grant.bytes();
+  return sum;
 }
 
 void AdapterRegistry::evict_idle(int64_t bytes) {
-  const auto idle = [](const Entry& entry) { return !entry.pinned; };
-  while (ledger_.used_bytes(MemoryUse::kAdapters) > bytes && evict("for want of memory", idle)) {
-  }
+  if (ledger_.used_bytes(MemoryUse::kAdapters) <= bytes) return;
+  census_.counted = false;
+  const Census& versions = census();
+  while (ledger_.used_bytes(MemoryUse::kAdapters) > bytes && versions.left < versions.leaving.size())
+    evict(versions.leaving[versions.left].version, "for want of memory");
 }
 
 // The room it has taken to be read; none when it must wait for room that others still use. Where it can never have any
@@ -319,9 +408,11 @@ void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adap
   version->grant = std::move(job.grant);
   version->grant.shrink_to(version->adapter->bytes);
   version->last_use_ns = clock_.now_ns();
-  if (entry.version != nullptr) retire(std::exchange(entry.version, nullptr), {});
+  if (entry.version != nullptr) retire(take_version(entry), {});
   version->owner = &entry;
   entry.version = version.get();
+  bytes_ += version_bytes(entry);
+  pinned_bytes_ += pinned_bytes(entry);
   entry.path = entry.load_path;
   entry.texts = entry.load_texts;
   entry.failed = entry.forget_on_failure = false;
@@ -347,7 +438,7 @@ void AdapterRegistry::fail(Entry& entry, Error error, const FileStamp* stamp) {
     if (entry.version == nullptr && (entry.pinned || entry.waiting > 0)) want_load(entry);
     return;
   }
-  entry.pinned = false;
+  set_pinned(entry, false);
   if (entry.forget_on_failure) {
     std::erase(wanted_, &entry);
     entries_.erase(std::string(entry.name));

@@ -98,6 +98,38 @@ TEST(RegistryRoom, YoungerOnesShareWhatALoadWithoutRoomLeaves) {
   EXPECT_TRUE(rounds.ready("c"));
 }
 
+// A loan makes nobody's room smaller in the long run: what does not fit beside it waits, and only what has no room
+// without it is refused. Users of what is in memory go on.
+TEST(RegistryRoom, WhatIsLentIsWaitedFor) {
+  for (const bool sum : {false, true}) {
+    SCOPED_TRACE(sum);
+    Rounds rounds(200000);
+    RegistryWorld& world = rounds.world;
+    ASSERT_TRUE(world.ledger.set_budget(200000));
+    rounds.put("a", 20000);
+    rounds.put("b", 100000);
+    rounds.put("c", 20000);
+    rounds.put("huge", 900000);
+    rounds.use("a");
+    rounds.pins["a"].clear();
+    Grant loan = *world.ledger.try_lend(MemoryUse::kOther, 150000);
+    Error error;
+    std::vector<AdapterPin> pins;
+    const std::vector<std::string> wanted = sum ? std::vector<std::string>{"b", "c"} : std::vector<std::string>{"b"};
+    EXPECT_EQ(world.use(wanted, pins, error), AcquireOutcome::kWaiting) << error.message;
+    world.clock.advance_ns(kRoomPatienceNs);
+    EXPECT_EQ(world.use(wanted, pins, error), AcquireOutcome::kWaiting) << error.message;
+    rounds.use("a");
+    rounds.pins["a"].clear();
+    std::vector<AdapterPin> none;
+    EXPECT_EQ(world.use("huge", none, error), AcquireOutcome::kFailed);
+    EXPECT_NE(error.message.find("at most 195.3 KiB"), std::string::npos) << error.message;
+    loan.release();
+    EXPECT_EQ(world.use(wanted, pins, error), AcquireOutcome::kReady) << error.message;
+    EXPECT_EQ(world.registry->counters().failures, 1u);
+  }
+}
+
 TEST(RegistryRoom, AsInt8AnAdapterThatIsSmallerThanItsFileNeedsItsOwnRoomOnly) {
   Rounds rounds(110000, {.int8 = true});
   for (const char* name : {"a", "b"}) {

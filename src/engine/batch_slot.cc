@@ -17,9 +17,12 @@ Status enlarge(HostBuffer& buffer, Grant& grant, int64_t bytes, const char* what
   const int64_t held = grant.bytes();
   if (held == 0) grant = ledger.try_grant(MemoryUse::kScratch, 0).value();
   if (!grant.grow_to(bytes)) {
-    return too_large(std::string(what) + " need " + format_bytes(bytes - held) + (held > 0 ? " more" : "") +
+    const bool lent = bytes - held <= ledger.available_after_loans_bytes(MemoryUse::kScratch);
+    return Error{lent ? ErrorCode::kOverloaded : ErrorCode::kTooLarge,
+                 std::string(what) + " need " + format_bytes(bytes - held) + (held > 0 ? " more" : "") +
                      " of scratch memory, but only " + format_bytes(ledger.available_bytes(MemoryUse::kScratch)) +
-                     " of the memory budget are left");
+                     " of the memory budget are left" +
+                     (lent ? " while the model is laid out for another budget; try again when that is done" : "")};
   }
   auto allocated = HostBuffer::allocate(bytes);
   if (!allocated.ok()) {

@@ -24,5 +24,20 @@ TEST(BatchSlot, ALargerVocabularyTakesTheDifferenceOnly) {
   EXPECT_TRUE(slot.reserve_vocab(kVocab + 8).ok()) << "it is there still";
 }
 
+TEST(BatchSlot, WhatIsOnlyLentIsNoReasonToRefuseForGood) {
+  const ModelLimits limits{.rows_max = 16, .logits_rows_max = 8};
+  constexpr int32_t kHidden = 32, kVocab = 1000;
+  Ledger ledger(BatchSlot::bytes(limits, kHidden, 2 * kVocab));
+  BatchSlot slot(limits, 1, kHidden, ledger);
+  ASSERT_TRUE(slot.reserve_vocab(kVocab).ok());
+  Grant loan = *ledger.try_lend(MemoryUse::kOther, 1000);
+  const Status now = slot.reserve_vocab(2 * kVocab), never = slot.reserve_vocab(4 * kVocab);
+  ASSERT_FALSE(now.ok() || never.ok());
+  EXPECT_EQ(now.error().code, ErrorCode::kOverloaded) << now.error().message;
+  EXPECT_EQ(never.error().code, ErrorCode::kTooLarge) << never.error().message;
+  loan.release();
+  EXPECT_TRUE(slot.reserve_vocab(2 * kVocab).ok());
+}
+
 }  // namespace
 }  // namespace loralei

@@ -61,6 +61,33 @@ TEST(DeviceTier, AnAdapterOnItsWayDelaysItsOwnRequestsOnly) {
   world.expect_nothing_held();
 }
 
+// Nothing runs: what is in memory is on its way to the device. Only the budget's change can give the other one its
+// room.
+TEST(DeviceTier, ALoadThatWaitsForRoomBeginsWhenTheBudgetIsRaised) {
+  World world({.adapter_bytes = 100000, .device_bytes = 200000});
+  for (const char* path : {"/a", "/b"}) {
+    world.files.put(path, 100 + static_cast<uint64_t>(path[1]), 60000);
+    world.command(AdapterAction::kRegister, path + 1, path);
+  }
+  const RequestId first = world.submit(using_adapter("a"));
+  turns(world, 2);
+  while (!world.jobs.empty()) {
+    world.finish_load();
+    turns(world, 2);
+  }
+  const RequestId second = world.submit(using_adapter("b"));
+  turns(world, 2);
+  world.finish_load();  // its stamp
+  turns(world, 3);
+  ASSERT_TRUE(world.loop->idle() && world.jobs.empty()) << "it waits for room";
+  world.ledger.set_cap(MemoryUse::kAdapters, 300000);
+  world.resize(64);
+  world.turn();
+  EXPECT_EQ(world.jobs.size(), 1u);
+  world.run();
+  for (const RequestId id : {first, second}) world.expect_oracle(id);
+}
+
 TEST(DeviceTier, WhatAddsNothingIsNotBrought) {
   World world({.device_bytes = kBytes});
   load(world, 2);

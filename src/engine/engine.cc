@@ -110,6 +110,7 @@ class EngineImpl final : public Engine {
         prepared = Error{ErrorCode::kUnavailable, "The change of the memory budget was stopped."};
       if (prepared.ok()) prepared = hand_over(command);
       if (prepared.ok()) return;
+      inbox_.put(LedgerNews{});  // what prepare() had borrowed
       memory_changes_.store(false);
       EngineOutput refusal;
       refusal.replies.push_back({.ticket = command.ticket, .status = prepared});
@@ -219,6 +220,7 @@ class EngineImpl final : public Engine {
     if (tier_ != nullptr && std::exchange(steps_watched_, loop_->steps()) == loop_->steps()) return;
     memory_watched_ns_ = clock_.now_ns();
     memory_.watch([this](int64_t bytes) { loop_->shrink_adapters(bytes); });
+    loop_->room_changed();
   }
 
   // How long to wait for messages: an idle engine wakes once more to bring a long adapter list up to date.

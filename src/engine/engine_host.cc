@@ -279,7 +279,7 @@ Result<PackedFile> EngineHost::pack_beside_steps(const std::stop_token& stop, Lo
   WeightOptions options = parts.weight_options;
   std::optional<Grant> grant;
   for (; options.threads > 0; --options.threads) {
-    if ((grant = parts.ledger->try_grant(MemoryUse::kOther, memory.bytes(options.threads)))) break;
+    if ((grant = parts.ledger->try_lend(MemoryUse::kOther, memory.bytes(options.threads)))) break;
   }
   if (!grant) {
     return too_large("Laying the model out for streaming takes " + format_bytes(memory.bytes(1)) +

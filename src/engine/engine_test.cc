@@ -342,6 +342,57 @@ TEST(Engine, StoppingComputesNothingMore) {
   for (const auto& [key, event] : server.ended) EXPECT_EQ(event.end, EndReason::kCancelled);
 }
 
+// An adapter waits for what is lent to a change of the budget that then does not happen, while nothing else goes on.
+TEST(Engine, ALoanThatIsBackIsRoomForWhoWaited) {
+  std::atomic<bool> lent{false}, enough{false};
+  Ledger* ledger = nullptr;
+  MemoryControl memory;
+  memory.prepare = [&](int64_t, int64_t, const std::stop_token&) -> Status {
+    const Grant loan = *ledger->try_lend(MemoryUse::kOther, ledger->available_bytes(MemoryUse::kOther));
+    lent = true;
+    lent.notify_all();
+    enough.wait(false);
+    return unsupported("not today");
+  };
+  memory.apply = [](int64_t, const RoomMaker&) -> Status { return {}; };
+  Server server(Server::small_options(), false, nullptr, std::move(memory));
+  ledger = &server.ledger;
+  server.files.put("/a", 100, 2000);
+  ASSERT_TRUE(server.engine->command({1, AdapterAction::kRegister, "a", "/a", false}).ok());
+  ASSERT_TRUE(server.engine->command(MemoryCommand{2, 4 << 20}).ok());
+  lent.wait(false);
+  ASSERT_TRUE(server.engine->submit(request(7, 5, 5, {{"a", 1.0f}})).ok());
+  while (server.engine->stats().waiting_for_adapter == 0) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it has been looked at, most likely
+  enough = true;
+  enough.notify_all();
+  server.collect(1, 2);
+  EXPECT_EQ((server.ended[{7, 0}].end), EndReason::kLength) << server.ended[{7, 0}].error.message;
+  EXPECT_FALSE(server.answers[2].status.ok());
+}
+
+// The same for room that came of what the watch did, while another request computes.
+TEST(Engine, RoomFoundWhileWatchingTheMemoryIsForWhoWaited) {
+  ManualClock clock;
+  Grant loan;
+  int watched = 0;
+  MemoryControl memory;
+  memory.watch = [&](const auto&) {
+    if (++watched == 20) loan.release();
+  };
+  Server server(Server::small_options(), true, &clock, std::move(memory));
+  server.gate->slow_down(clock, 2'000'000'000);
+  server.files.put("/a", 100, 2000);
+  loan = *server.ledger.try_lend(MemoryUse::kOther, server.ledger.available_bytes(MemoryUse::kOther));
+  ASSERT_TRUE(server.engine->command({1, AdapterAction::kRegister, "a", "/a", false}).ok());
+  ASSERT_TRUE(server.engine->submit(request(1, 5, 30)).ok());
+  server.gate->entered.wait(0);
+  ASSERT_TRUE(server.engine->submit(request(2, 5, 5, {{"a", 1.0f}})).ok());
+  server.open_gate();
+  server.collect(2, 1);
+  EXPECT_EQ((server.ended[{2, 0}].end), EndReason::kLength) << server.ended[{2, 0}].error.message;
+}
+
 TEST(Engine, CommandsAreAnsweredInAllCases) {
   Server server;
   server.files.put("/a", 7, 2000);

@@ -91,6 +91,7 @@ void EngineLoop::receive(const AdapterCommand& command) {
 void EngineLoop::receive(LoadDone&& done) { registry_.on_load_done(std::move(done)); }
 
 void EngineLoop::receive(const TierNews&) { arriving_changed_ = true; }
+void EngineLoop::receive(const LedgerNews&) { room_changed(); }
 
 // Between two steps: nobody uses weights or KV now.
 void EngineLoop::receive(const MemoryCommand& command) {
@@ -98,6 +99,7 @@ void EngineLoop::receive(const MemoryCommand& command) {
                        .idle_adapter_bytes = registry_.idle_bytes(),
                        .shrink_adapters = [this](int64_t bytes) { registry_.evict_idle(bytes); }};
   output_->replies.push_back({.ticket = command.ticket, .status = parts_.set_budget(command.budget_bytes, room)});
+  room_changed();
 }
 
 // One round over those who wait for adapters, oldest first. Only when something changed since the last one.

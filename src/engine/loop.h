@@ -90,6 +90,8 @@ class EngineLoop {
   void fill_adapters(std::vector<AdapterStatus>& adapters) const;
   // Between turns: those that nobody uses and that are not pinned go, until all hold no more than `bytes`.
   void shrink_adapters(int64_t bytes) { registry_.evict_idle(bytes); }
+  // The ledger may have other room than before: whoever waits for some is looked at in the next turn.
+  void room_changed() { cold_changed_ = true; }
   uint64_t adapters_generation() const { return registry_.generation(); }
   void check() const;
 
@@ -101,6 +103,7 @@ class EngineLoop {
   void receive(LoadDone&& done);
   void receive(const MemoryCommand& command);
   void receive(const TierNews& news);
+  void receive(const LedgerNews& news);
   void acquire_adapters();
   void make_ready(Request& request);
   void bring_adapters();

@@ -29,8 +29,9 @@ struct Cancel {
   RequestId id;
   int32_t choice = kAllChoices;
 };
-struct TierNews {};  // DeviceTier::on_news
-using Message = std::variant<Arrival, Cancel, AdapterCommand, LoadDone, MemoryCommand, TierNews>;
+struct TierNews {};    // DeviceTier::on_news
+struct LedgerNews {};  // a loan is back
+using Message = std::variant<Arrival, Cancel, AdapterCommand, LoadDone, MemoryCommand, TierNews, LedgerNews>;
 
 class Inbox {
  public:

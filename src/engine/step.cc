@@ -9,7 +9,8 @@
 namespace loralei {
 namespace {
 
-// Waiting sequences looked at in one step: each costs a walk through the prefix tree.
+// Waiting sequences looked at in one step: each costs a walk through the prefix tree. Fewer where they
+// would take more rows than the step has.
 constexpr size_t kCandidatesMax = 64;
 
 }  // namespace
@@ -74,10 +75,12 @@ bool EngineLoop::plan() {
   waiting_states_.clear();
   const size_t room = static_cast<size_t>(parts_.max_sequences) - running_.size();
   const size_t candidates = std::min({room, waiting_.size(), kv_short_ ? size_t{1} : kCandidatesMax});
-  for (size_t index = 0; index < candidates; ++index) {
+  int32_t rows_left = rows_to_admit(running_states_, plan_options_);
+  for (size_t index = 0; index < candidates && (index == 0 || rows_left > 0); ++index) {
     const Sequence& sequence = *waiting_[index];
     const KvMatch match = kv.peek(sequence.request->key, sequence.text(), match_limit(sequence));
     waiting_states_.push_back(state_of(sequence, match.tokens(), match.blocks, match.evictable));
+    rows_left -= rows_if_admitted(waiting_states_.back(), kv.total());
   }
   if (running_states_.empty() && waiting_states_.empty()) return false;
   const PlanInput input{.step = steps_,

@@ -27,13 +27,17 @@ const char* memory_use_name(MemoryUse use) {
 }
 
 Grant::Grant(Grant&& other) noexcept
-    : ledger_(std::exchange(other.ledger_, nullptr)), use_(other.use_), bytes_(std::exchange(other.bytes_, 0)) {}
+    : ledger_(std::exchange(other.ledger_, nullptr)),
+      use_(other.use_),
+      lent_(other.lent_),
+      bytes_(std::exchange(other.bytes_, 0)) {}
 
 Grant& Grant::operator=(Grant&& other) noexcept {
   if (this != &other) {
     release();
     ledger_ = std::exchange(other.ledger_, nullptr);
     use_ = other.use_;
+    lent_ = other.lent_;
     bytes_ = std::exchange(other.bytes_, 0);
   }
   return *this;
@@ -51,14 +55,14 @@ void Grant::release() {
 
 void Grant::shrink_to(int64_t bytes) {
   CHECK(bytes >= 0 && bytes <= bytes_);
-  if (ledger_ != nullptr && bytes < bytes_) ledger_->give_back(use_, bytes_ - bytes);
+  if (ledger_ != nullptr && bytes < bytes_) ledger_->give_back(use_, lent_, bytes_ - bytes);
   bytes_ = bytes;
 }
 
 bool Grant::grow_to(int64_t bytes) {
   CHECK(ledger_ != nullptr && bytes >= bytes_);
   const std::lock_guard lock(ledger_->mutex_);
-  if (!ledger_->take(use_, bytes - bytes_)) return false;
+  if (!ledger_->take(use_, lent_, bytes - bytes_)) return false;
   bytes_ = bytes;
   return true;
 }
@@ -91,21 +95,25 @@ int64_t Ledger::budget_bytes() const {
   return budget_bytes_;
 }
 
-bool Ledger::take(MemoryUse use, int64_t bytes) {
+bool Ledger::take(MemoryUse use, bool lent, int64_t bytes) {
   int64_t total = 0;
   for (const int64_t used : used_) total += used;
   int64_t& used = used_[static_cast<size_t>(use)];
   if (bytes > budget_bytes_ - total || bytes > cap_[static_cast<size_t>(use)] - used) return false;
   used += bytes;
+  if (lent) lent_[static_cast<size_t>(use)] += bytes;
   return true;
 }
 
-std::optional<Grant> Ledger::try_grant(MemoryUse use, int64_t bytes) {
+std::optional<Grant> Ledger::try_grant(MemoryUse use, int64_t bytes) { return grant(use, false, bytes); }
+std::optional<Grant> Ledger::try_lend(MemoryUse use, int64_t bytes) { return grant(use, true, bytes); }
+
+std::optional<Grant> Ledger::grant(MemoryUse use, bool lent, int64_t bytes) {
   CHECK(bytes >= 0);
   const std::lock_guard lock(mutex_);
-  if (!take(use, bytes)) return std::nullopt;
+  if (!take(use, lent, bytes)) return std::nullopt;
   ++live_grants_;
-  return Grant(this, use, bytes);
+  return Grant(this, use, lent, bytes);
 }
 
 int64_t Ledger::used_bytes() const {
@@ -133,6 +141,14 @@ int64_t Ledger::available_bytes(MemoryUse use) const {
   return std::max<int64_t>(0, std::min(budget_bytes_ - total, cap_[index] - used_[index]));
 }
 
+int64_t Ledger::available_after_loans_bytes(MemoryUse use) const {
+  const std::lock_guard lock(mutex_);
+  int64_t total = 0;
+  for (size_t index = 0; index < kMemoryUses; ++index) total += used_[index] - lent_[index];
+  const size_t index = static_cast<size_t>(use);
+  return std::max<int64_t>(0, std::min(budget_bytes_ - total, cap_[index] - used_[index] + lent_[index]));
+}
+
 std::string Ledger::describe() const {
   std::string text;
   const std::lock_guard lock(mutex_);
@@ -148,9 +164,10 @@ std::string Ledger::describe() const {
   return text;
 }
 
-void Ledger::give_back(MemoryUse use, int64_t bytes) {
+void Ledger::give_back(MemoryUse use, bool lent, int64_t bytes) {
   const std::lock_guard lock(mutex_);
   used_[static_cast<size_t>(use)] -= bytes;
+  if (lent) lent_[static_cast<size_t>(use)] -= bytes;
   CHECK(used_[static_cast<size_t>(use)] >= 0);
 }
 
@@ -158,7 +175,7 @@ void Ledger::check() const {
   const std::lock_guard lock(mutex_);
   int64_t total = 0;
   for (size_t use = 0; use < kMemoryUses; ++use) {
-    CHECK(used_[use] >= 0);
+    CHECK(lent_[use] >= 0 && used_[use] >= lent_[use]);
     total += used_[use];
   }
   CHECK(total <= budget_bytes_);

@@ -44,6 +44,30 @@ TEST(Ledger, TheBudgetAndAGrantGrowAndShrink) {
   ledger.check();
 }
 
+TEST(Ledger, ALoanIsUsedNowAndFreeInTheLongRun) {
+  Ledger ledger(100);
+  ledger.set_cap(MemoryUse::kAdapters, 90);
+  const Grant weights = *ledger.try_grant(MemoryUse::kWeights, 30);
+  Grant loan = *ledger.try_lend(MemoryUse::kOther, 50);
+  EXPECT_EQ(ledger.used_bytes(), 80);
+  EXPECT_EQ(ledger.available_bytes(MemoryUse::kAdapters), 20);
+  EXPECT_EQ(ledger.available_after_loans_bytes(MemoryUse::kAdapters), 70);
+  EXPECT_FALSE(ledger.try_lend(MemoryUse::kOther, 21));
+  EXPECT_FALSE(loan.grow_to(71));
+  EXPECT_TRUE(loan.grow_to(60));
+  EXPECT_EQ(ledger.available_after_loans_bytes(MemoryUse::kAdapters), 70);
+  Grant moved = std::move(loan);
+  moved.shrink_to(10);
+  EXPECT_EQ(ledger.available_bytes(MemoryUse::kAdapters), 60);
+  ledger.check();
+  const Grant own = *ledger.try_lend(MemoryUse::kAdapters, 40);  // counts against its use's cap, too
+  EXPECT_EQ(ledger.available_after_loans_bytes(MemoryUse::kAdapters), 70);
+  moved = Grant();
+  EXPECT_EQ(ledger.available_bytes(MemoryUse::kAdapters), 30);
+  EXPECT_EQ(ledger.available_after_loans_bytes(MemoryUse::kAdapters), 70);
+  ledger.check();
+}
+
 TEST(Ledger, RandomGrantsAgreeWithANaiveSum) {
   const uint64_t seed = 7;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -55,7 +79,7 @@ TEST(Ledger, RandomGrantsAgreeWithANaiveSum) {
     const auto bytes = static_cast<int64_t>(random.below(1500));
     if (random.below(2) == 0) {
       const bool fits = bytes <= ledger.available_bytes(use);
-      auto grant = ledger.try_grant(use, bytes);
+      auto grant = random.below(2) == 0 ? ledger.try_grant(use, bytes) : ledger.try_lend(use, bytes);
       ASSERT_EQ(grant.has_value(), fits);
       if (grant) live.push_back(std::move(*grant));
     } else if (!live.empty()) {

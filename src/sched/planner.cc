@@ -247,7 +247,30 @@ void Planning::emit() {
   }
 }
 
+// Of a step that has as many to give, at least: the last row may find no logits, and of a prompt's log-probabilities
+// that all want some any number.
+int32_t least_rows(const SeqState& seq) {
+  if (seq.logits_begin < seq.logits_end) return 0;
+  const int32_t rows = seq.known - seq.computed;
+  return rows > 1 ? rows - 1 : rows;
+}
+
 }  // namespace
+
+int32_t rows_to_admit(std::span<const SeqState> running, const PlanOptions& options) {
+  int64_t rows = 0, segments = 0;
+  for (const SeqState& seq : running) {
+    rows += least_rows(seq);
+    segments += segments_of(seq);
+  }
+  if (segments > options.segments) rows = 0;  // some of them wait
+  return static_cast<int32_t>(std::max<int64_t>(0, options.step_tokens - rows));
+}
+
+int32_t rows_if_admitted(const SeqState& waiting, int32_t blocks_total) {
+  if (blocks_for(waiting.known) > blocks_total) return 0;  // it never is
+  return std::max(1, least_rows(waiting));
+}
 
 void fifo_order(std::span<const SeqState> waiting, std::vector<int32_t>& order) {
   order.clear();

@@ -104,6 +104,11 @@ struct PlanScratch {
   std::vector<int32_t> order;
 };
 
+// For whoever gathers `waiting`, oldest first: the rows that admissions may find in a step, at most, and those that an
+// admitted sequence takes of them, at least. Once these have used up the former, nobody behind them is admitted.
+int32_t rows_to_admit(std::span<const SeqState> running, const PlanOptions& options);
+int32_t rows_if_admitted(const SeqState& waiting, int32_t blocks_total);
+
 void plan_step(const PlanInput& input, const PlanOptions& options, PlanScratch& scratch, PlanOutput& output);
 
 }  // namespace loralei

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -31,7 +32,7 @@ struct World {
   PlanScratch scratch;
   PlanOutput output;
   uint64_t step = 0;
-  int preemptions = 0, drafted = 0;
+  int preemptions = 0, drafted = 0, not_looked_at = 0;
   Prng accepts{7};  // how much of a draft is right
 
   int32_t used() const {
@@ -81,6 +82,27 @@ struct World {
     }
   }
 
+  // Whoever is behind those that use up the rows is not admitted anyway.
+  void expect_same_with_fewer_waiting(PlanInput input) {
+    std::vector<SeqState> waiting(input.waiting.begin(), input.waiting.end());
+    std::sort(waiting.begin(), waiting.end(), [](const SeqState& a, const SeqState& b) { return a.order < b.order; });
+    int32_t rows_left = rows_to_admit(input.running, options);
+    size_t count = 0;
+    for (; count < waiting.size() && (count == 0 || rows_left > 0); ++count)
+      rows_left -= rows_if_admitted(waiting[count], blocks_total);
+    not_looked_at += static_cast<int>(waiting.size() - count);
+    input.waiting = std::span(waiting).first(count);
+    PlanScratch other_scratch;
+    PlanOutput other;
+    plan_step(input, options, other_scratch, other);
+    ASSERT_EQ(output.admitted, other.admitted);
+    ASSERT_EQ(output.preempted, other.preempted);
+    ASSERT_EQ(output.plan.tokens, other.plan.tokens);
+    if (output.impossible.empty()) {
+      ASSERT_EQ(output.deferred, other.deferred);
+    }
+  }
+
   // Plans, checks every promise of the planner, and carries the plan out.
   void run_step() {
     std::vector<SeqState> running, waiting;
@@ -93,6 +115,7 @@ struct World {
     plan_step(input, options, scratch, output);
     ASSERT_EQ(check_step_plan(output.plan), "");
     expect_same_without_drafts(input, running);
+    expect_same_with_fewer_waiting(input);
     ASSERT_LE(output.plan.tokens.size(), static_cast<size_t>(options.step_tokens));
     ASSERT_LE(output.plan.logits_rows.size(), static_cast<size_t>(options.logits_rows));
     ASSERT_LE(output.plan.segments.size(), static_cast<size_t>(options.segments));
@@ -147,6 +170,19 @@ struct World {
     sequences.push_back(std::move(seq));
   }
 };
+
+TEST(Planner, ALongQueueIsLookedAtAsFarAsTheRowsGo) {
+  World world;
+  world.options.step_tokens = 512;
+  world.blocks_total = 100000;
+  for (uint64_t id = 1; id <= 64; ++id) world.add(id, 1000, 1);
+  world.run_step();
+  EXPECT_EQ(world.output.admitted.size(), 1u);
+  EXPECT_EQ(world.not_looked_at, 63);
+  world.run_step();
+  EXPECT_EQ(world.output.admitted.size(), 1u);
+  EXPECT_EQ(world.not_looked_at, 63 + 62) << "the first needs 488 rows more, another takes the rest";
+}
 
 TEST(Planner, DecodeRowsComeBeforeChunksAndTheBudgetHolds) {
   World world;
