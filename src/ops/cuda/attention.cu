@@ -85,33 +85,6 @@ DEVICE bool find_place(const StepRows& rows, int window, int group_heads, SplitP
   return place.begin < place.end;
 }
 
-// kCount numbers as they lie in the cache.
-template <typename T, int kCount>
-struct Raw {
-  static constexpr int kWords = kCount * static_cast<int>(sizeof(T)) / 4;
-  uint32_t words[kWords] = {};
-  DEVICE void load(const T* from) {
-    if constexpr (kWords == 4) {
-      const uint4 four = *reinterpret_cast<const uint4*>(from);
-      words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
-    } else {
-      const uint2 two = *reinterpret_cast<const uint2*>(from);
-      words[0] = two.x, words[1] = two.y;
-    }
-  }
-  DEVICE float number(int i) const {
-    constexpr int kEach = 4 / static_cast<int>(sizeof(T)), kBits = 32 / kEach;
-    const uint32_t bits = words[i / kEach] >> i % kEach * kBits;
-    if constexpr (sizeof(T) == 4) {
-      return __uint_as_float(bits);
-    } else if constexpr (sizeof(T) == 2) {
-      return to_float(T{static_cast<uint16_t>(bits)});
-    } else {
-      return to_float(T{static_cast<decltype(T{})>(static_cast<uint8_t>(bits))});
-    }
-  }
-};
-
 // Heads of kDim numbers: all of the split's K and V is asked for at once. kLanes threads read a position side by side,
 // kSide positions are read at a time. Shared memory: q [kGroup][kDim] scaled, weights [kGroup][kAttentionSplit],
 // partial sums [kSide][kGroup][kDim].

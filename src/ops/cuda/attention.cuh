@@ -22,6 +22,33 @@ DEVICE const float* kv_scales(const DeviceKv& kv, const std::byte* head) {
   return reinterpret_cast<const float*>(head + static_cast<int64_t>(kKvBlockTokens) * kv.head_dim);
 }
 
+// kCount numbers as they lie in the cache.
+template <typename T, int kCount>
+struct Raw {
+  static constexpr int kWords = kCount * static_cast<int>(sizeof(T)) / 4;
+  uint32_t words[kWords] = {};
+  DEVICE void take(const uint4& four) { words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w; }
+  DEVICE void load(const T* from) {
+    if constexpr (kWords == 4) {
+      take(*reinterpret_cast<const uint4*>(from));
+    } else {
+      const uint2 two = *reinterpret_cast<const uint2*>(from);
+      words[0] = two.x, words[1] = two.y;
+    }
+  }
+  DEVICE float number(int i) const {
+    constexpr int kEach = 4 / static_cast<int>(sizeof(T)), kBits = 32 / kEach;
+    const uint32_t bits = words[i / kEach] >> i % kEach * kBits;
+    if constexpr (sizeof(T) == 4) {
+      return __uint_as_float(bits);
+    } else if constexpr (sizeof(T) == 2) {
+      return to_float(T{static_cast<uint16_t>(bits)});
+    } else {
+      return to_float(T{static_cast<decltype(T{})>(static_cast<uint8_t>(bits))});
+    }
+  }
+};
+
 template <typename Run>
 Status for_cache(DType dtype, Run run) {
   if (dtype == DType::kI8) return run(int8_t{});
