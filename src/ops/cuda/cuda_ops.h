@@ -323,16 +323,23 @@ struct RoundRowsArgs {
 };
 Status round_rows(CudaStream& stream, const RoundRowsArgs& args);
 
-// y = x W^T (+ bias) (+ y with `accumulate`) for quantised weights in tiles, in any format: integer products within
-// blocks as ops/args.h defines them, the blocks' f32 terms summed in another order than there, which the shape
-// alone fixes. 1 to kGemvRows rows.
-struct TileGemvArgs {
-  RoundedRows x;
-  int32_t rows = 0;
-  DeviceWeight w;  // kTile16
+// Matrices that meet one input in one launch (q, k and v; gate and up): of one width and one format.
+inline constexpr int32_t kProductTargets = 3;
+struct ProductTarget {
+  DeviceWeight w;
   const float* bias = nullptr;
   float* y = nullptr;
   int64_t y_stride = 0;
+};
+
+// y = x W^T (+ bias) (+ y with `accumulate`) for quantised weights in tiles, in any format: integer products within
+// blocks as ops/args.h defines them, the blocks' f32 terms summed in another order than there, which the width
+// alone fixes: a row's bits are the same for any number of rows and targets. 1 to kGemvRows rows.
+struct TileGemvArgs {
+  RoundedRows x;
+  int32_t rows = 0;
+  ProductTarget targets[kProductTargets];  // kTile16
+  int32_t target_count = 0;
   bool accumulate = false;
 };
 Status tile_gemv(CudaStream& stream, const TileGemvArgs& args);
@@ -353,23 +360,16 @@ struct PlainGemvArgs {
 };
 Status plain_gemv(CudaStream& stream, const PlainGemvArgs& args);
 
-// The same on matrix units, for bf16 inputs and up to kThinTargets weights of one width and format for which
-// has_thin_gemm() holds; they are read once. 1 to kThinRows rows; x and its rows begin at multiples of 16 bytes.
-// Products are exact (f16 weights enter as two bf16 numbers each), sums f32 in an order that the width alone fixes: a
-// row's bits are the same for any number of rows and targets.
+// The same on matrix units, for bf16 inputs and weights for which has_thin_gemm() holds; they are read once. 1 to
+// kThinRows rows; x and its rows begin at multiples of 16 bytes. Products are exact (f16 weights enter as two bf16
+// numbers each), sums f32 in an order that the width alone fixes: a row's bits are the same for any number of rows and
+// targets.
 inline constexpr int32_t kThinRows = 64;
-inline constexpr int32_t kThinTargets = 3;
-struct ThinTarget {
-  DeviceWeight w;
-  const float* bias = nullptr;
-  float* y = nullptr;
-  int64_t y_stride = 0;
-};
 struct ThinGemmArgs {
   const void* x = nullptr;  // bf16
   int64_t x_stride = 0;
   int32_t rows = 0;
-  ThinTarget targets[kThinTargets];
+  ProductTarget targets[kProductTargets];
   int32_t target_count = 0;
   bool accumulate = false;
 };

@@ -123,8 +123,11 @@ template <typename T>
 T __ldg(const T* from) {
   return *from;
 }
-// 16 bytes that nobody writes while the kernel runs and this multiprocessor does not read again.
+// Bytes that nobody writes while the kernel runs and this multiprocessor does not read again. Loads stand where they
+// are written: before what they have the time of.
 inline uint4 load_once(const uint4* from) { return *from; }
+inline uint32_t load_once(const uint32_t* from) { return *from; }
+inline uint16_t load_once(const uint16_t* from) { return *from; }
 
 // 16 bytes from global to shared memory, both aligned, past registers and on their way until await_copies(); zeros
 // unless `wanted` (then `from` is not read). Other threads see them behind the next barrier.
@@ -232,6 +235,16 @@ DEVICE uint4 load_once(const uint4* from) {
                : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
                : "l"(from));
   return words;
+}
+DEVICE uint32_t load_once(const uint32_t* from) {
+  uint32_t word;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.u32 %0, [%1];\n" : "=r"(word) : "l"(from));
+  return word;
+}
+DEVICE uint16_t load_once(const uint16_t* from) {
+  uint16_t half;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.u16 %0, [%1];\n" : "=h"(half) : "l"(from));
+  return half;
 }
 DEVICE unsigned shared_address(const void* at) { return static_cast<unsigned>(__cvta_generic_to_shared(at)); }
 DEVICE void copy_async(void* to, const void* from, bool wanted) {
