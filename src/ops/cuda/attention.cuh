@@ -22,6 +22,24 @@ DEVICE const float* kv_scales(const DeviceKv& kv, const std::byte* head) {
   return reinterpret_cast<const float*>(head + static_cast<int64_t>(kKvBlockTokens) * kv.head_dim);
 }
 
+// Positions [begin, end) that a block of threads looks at, and the cache blocks of kCount times 16 positions from
+// `base` on, a multiple of 16: asked for together, since nothing of K and V can be asked for before they are there.
+struct Seen {
+  int begin, end;
+  DEVICE bool has(int position) const { return position >= begin && position < end; }
+};
+template <int kCount>
+struct Pages {
+  int block[kCount];
+  DEVICE void load(const int* blocks, int base, const Seen& seen) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int first = base + i * kKvBlockTokens;
+      block[i] = first < seen.end && first + kKvBlockTokens > seen.begin ? blocks[first / kKvBlockTokens] : 0;
+    }
+  }
+};
+
 // kCount numbers as they lie in the cache.
 template <typename T, int kCount>
 struct Raw {
@@ -48,6 +66,11 @@ struct Raw {
     }
   }
 };
+
+inline bool is_aligned(const DeviceKv& kv) {
+  return is_aligned(kv.base) &&
+         (kv.block_stride_bytes | kv.layer_stride_bytes | kv.kv_stride_bytes | kv.head_stride_bytes) % 16 == 0;
+}
 
 template <typename Run>
 Status for_cache(DType dtype, Run run) {

@@ -315,7 +315,8 @@ Status launch_tiles(CudaStream& stream, const TileGemvArgs& args) {
   const DeviceWeight& first = args.targets[0].w;
   for (int32_t i = 0; i < args.target_count; ++i) {
     const DeviceWeight& w = args.targets[i].w;
-    CHECK(w.layout == LayoutId::kTile16 && w.dtype == kType && w.cols == first.cols && fits_blocks(kType, w.cols));
+    CHECK(w.layout == LayoutId::kTile16 && w.dtype == kType && w.cols == first.cols && fits_blocks(kType, w.cols) &&
+          is_aligned(w.data));
   }
   unsigned blocks = 0;
   const Targets<uint8_t> targets = targets_of<uint8_t>(args.targets, args.target_count, kRowTile, &blocks);
@@ -324,8 +325,6 @@ Status launch_tiles(CudaStream& stream, const TileGemvArgs& args) {
                   stream.handle(), targets, args.x, args.rows, first.cols, args.accumulate);
   });
 }
-
-bool is_aligned(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % 16 == 0; }
 
 }  // namespace
 
@@ -336,7 +335,7 @@ Status round_rows(CudaStream& stream, const RoundRowsArgs& args) {
 }
 
 Status tile_gemv(CudaStream& stream, const TileGemvArgs& args) {
-  CHECK(args.target_count >= 1 && args.target_count <= kProductTargets);
+  CHECK(args.target_count >= 1 && args.target_count <= kProductTargets && is_aligned(args.x.q));
   return for_quantised("products of few rows with tiles", args.targets[0].w.dtype,
                        [&](auto tag) { return launch_tiles<decltype(tag)::kValue>(stream, args); });
 }

@@ -150,8 +150,6 @@ Status launch_thin(CudaStream& stream, const ThinGemmArgs& args) {
   return pairs ? launch_tiles<W, 2, 8>(stream, args) : launch_tiles<W, 1, 8>(stream, args);
 }
 
-bool is_aligned(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % 16 == 0; }
-
 }  // namespace
 
 bool has_thin_gemm(const DeviceWeight& w) {

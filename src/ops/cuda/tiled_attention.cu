@@ -29,22 +29,6 @@ DEVICE uint32_t pack_pair(float low, float high) {
   return Half<T>::of(low) | static_cast<uint32_t>(Half<T>::of(high)) << 16;
 }
 
-// The positions that a tile of rows may see, [begin, end), and the cache blocks that hold 64 of them.
-struct Seen {
-  int begin, end;
-  DEVICE bool has(int position) const { return position >= begin && position < end; }
-};
-struct Pages {
-  int block[kTilePages];
-  DEVICE void load(const int* blocks, int base, const Seen& seen) {
-#pragma unroll
-    for (int i = 0; i < kTilePages; ++i) {
-      const int first = base + i * kKvBlockTokens;
-      block[i] = first < seen.end && first + kKvBlockTokens > seen.begin ? blocks[first / kKvBlockTokens] : 0;
-    }
-  }
-};
-
 // K or V of 64 positions on their way to shared memory [kTilePositions][kDim + kPad]: begin() asks for all of it before
 // the products that hide the way, end() is for the barrier behind which it is read. Numbers of 16 bits go there
 // themselves, others wait in registers to become halves. A thread takes 16 bytes here and there of every page, where a
@@ -67,8 +51,8 @@ struct Incoming {
     return kPagePieces % kThreads == 0 || *piece < kPagePieces;
   }
   // `first` is where the head begins in cache block 0.
-  DEVICE void begin(const std::byte* first, int64_t block_stride, const Pages& pages, int base, const Seen& seen,
-                    uint16_t* halves) {
+  DEVICE void begin(const std::byte* first, int64_t block_stride, const Pages<kTilePages>& pages, int base,
+                    const Seen& seen, uint16_t* halves) {
 #pragma unroll
     for (int page = 0; page < kTilePages; ++page) {
       const std::byte* from = first + pages.block[page] * block_stride;
@@ -151,7 +135,7 @@ KERNEL void BLOCK_LIMITS(kThreads, (sizeof(T) == 2 ? 3 : 2))
   const Seen seen{window > 0 ? max(0, position - window + 1) : 0, position + tile.row_count};
   const int my_row[2] = {warp * 16 + group, warp * 16 + group + 8};  // in the tile
   const int first = seen.begin / kTilePositions * kTilePositions;
-  Pages pages;
+  Pages<kTilePages> pages;
   pages.load(blocks, first, seen);
   const std::byte* const k_head = kv_head_at(kv, 0, layer, 0, kv_head);
   Incoming<T, kDim> keys, values;
@@ -307,7 +291,10 @@ Status launch_tiled(CudaStream& stream, const TiledAttentionArgs& args) {
 bool has_tiled_attention(int32_t head_dim) { return head_dim == 64 || head_dim == 96 || head_dim == 128; }
 
 Status tiled_attention(CudaStream& stream, const TiledAttentionArgs& args) {
-  const int32_t head_dim = args.attention.kv.head_dim;
+  const AttentionArgs& a = args.attention;
+  CHECK(is_aligned(a.kv) && is_aligned(a.q) && a.q_stride % 4 == 0 && args.tile_count <= kRowsMax &&
+        a.heads % a.kv.kv_heads == 0);
+  const int32_t head_dim = a.kv.head_dim;
   return for_cache(args.attention.kv.dtype, [&](auto type) -> Status {
     using T = decltype(type);
     if (head_dim == 64) return launch_tiled<T, 64>(stream, args);
