@@ -21,6 +21,17 @@ bool read_plain(const DeviceWeight& w) { return !is_quantised(w.dtype); }
 bool thin(const DeviceWeight& w, const CudaInput& input) {
   return input.dtype == DType::kBF16 && cuda::has_thin_gemm(w);
 }
+// How many of the first products one launch takes, of a kernel that takes such weights: those of the first one's
+// format.
+template <typename Takes>
+size_t together(std::span<const CudaProduct> products, Takes takes) {
+  size_t count = 0;
+  while (count < std::min<size_t>(products.size(), cuda::kProductTargets) && takes(*products[count].w) &&
+         products[count].w->dtype == products[0].w->dtype) {
+    ++count;
+  }
+  return count;
+}
 // Its Gemm reads it as it is.
 bool gemm_as_is(const DeviceWeight& w) { return w.dtype == DType::kBF16; }
 
@@ -116,29 +127,36 @@ DType CudaProducts::input_type(std::span<const CudaProduct> products, int32_t ro
   return rounded ? DType::kF32 : options_.activation;
 }
 
-// How many of the first products one thin_gemm takes.
-size_t CudaProducts::thin_together(std::span<const CudaProduct> products, const CudaInput& input) const {
-  if (!options_.one_class() && input.rows > kFewRows16) return 0;
-  size_t count = 0;
-  while (count < std::min<size_t>(products.size(), cuda::kThinTargets) && thin(*products[count].w, input) &&
-         products[count].w->dtype == products[0].w->dtype) {
-    ++count;
-  }
-  return count;
-}
-
-Status CudaProducts::run_thin(CudaStream& stream, const CudaInput& input, std::span<const cuda::ThinTarget> targets,
+Status CudaProducts::run_thin(CudaStream& stream, const CudaInput& input, std::span<const cuda::ProductTarget> targets,
                               bool accumulate) {
   for (int32_t row = 0; row < input.rows; row += cuda::kThinRows) {
     cuda::ThinGemmArgs args{.x = static_cast<const std::byte*>(input.x) + row * row_bytes(input.dtype, input.in),
                             .x_stride = input.in,
                             .rows = std::min(cuda::kThinRows, input.rows - row),
                             .accumulate = accumulate};
-    for (cuda::ThinTarget target : targets) {
+    for (cuda::ProductTarget target : targets) {
       target.y += row * target.y_stride;
       args.targets[args.target_count++] = target;
     }
     TRY(cuda::thin_gemm(stream, args));
+  }
+  return {};
+}
+
+// After round_rows() of the input.
+Status CudaProducts::run_tiles(CudaStream& stream, const CudaInput& input, std::span<const cuda::ProductTarget> targets,
+                               bool accumulate) {
+  for (int32_t row = 0; row < input.rows; row += cuda::kGemvRows) {
+    const int64_t blocks = int64_t{row} * (input.in / kActivationBlock);
+    cuda::TileGemvArgs args{
+        .x = {rounded_rows_.q + int64_t{row} * input.in, rounded_rows_.d + blocks, rounded_rows_.sums + blocks},
+        .rows = std::min(cuda::kGemvRows, input.rows - row),
+        .accumulate = accumulate};
+    for (cuda::ProductTarget target : targets) {
+      target.y += row * target.y_stride;
+      args.targets[args.target_count++] = target;
+    }
+    TRY(cuda::tile_gemv(stream, args));
   }
   return {};
 }
@@ -166,7 +184,7 @@ Status CudaProducts::plain(CudaStream& stream, const CudaInput& input, const Cud
                            const DeviceWeight& w, int32_t first_output, bool accumulate) {
   const float* const bias = product.bias == nullptr ? nullptr : product.bias + first_output;
   if (product.columns == nullptr && thin(w, input)) {
-    const cuda::ThinTarget target{w, bias, product.y + first_output, product.y_stride};
+    const cuda::ProductTarget target{w, bias, product.y + first_output, product.y_stride};
     return run_thin(stream, input, {&target, 1}, accumulate);
   }
   for (int32_t row = 0; row < input.rows; row += cuda::kGemvRows) {
@@ -194,19 +212,7 @@ Status CudaProducts::gemv(CudaStream& stream, const CudaInput& input, const Cuda
     return plain(stream, input, product, w, first_output, accumulate);
   };
   if (read_plain(*product.w)) return by_plain(*product.w, 0);
-  if (!in_tiles(*product.w)) return by_panels(stream, product, by_plain);
-  for (int32_t row = 0; row < input.rows; row += cuda::kGemvRows) {
-    const int64_t blocks = int64_t{row} * (input.in / kActivationBlock);
-    TRY(cuda::tile_gemv(stream, {.x = {rounded_rows_.q + int64_t{row} * input.in, rounded_rows_.d + blocks,
-                                       rounded_rows_.sums + blocks},
-                                 .rows = std::min(cuda::kGemvRows, input.rows - row),
-                                 .w = *product.w,
-                                 .bias = product.bias,
-                                 .y = product.y + row * product.y_stride,
-                                 .y_stride = product.y_stride,
-                                 .accumulate = accumulate}));
-  }
-  return {};
+  return by_panels(stream, product, by_plain);
 }
 
 Status CudaProducts::gemm(CudaStream& stream, const CudaInput& input, const CudaProduct& product, bool accumulate) {
@@ -241,18 +247,23 @@ Status CudaProducts::run(CudaStream& stream, const CudaInput& input, std::span<c
                                   .in = input.in,
                                   .to = rounded_rows_}));
   }
+  const bool use_thin = options_.one_class() || input.rows <= kFewRows16;
   while (!products.empty()) {
-    const size_t together = thin_together(products, input);
-    if (together > 0) {
-      std::array<cuda::ThinTarget, cuda::kThinTargets> targets;
-      for (size_t i = 0; i < together; ++i) {
-        targets[i] = {*products[i].w, products[i].bias, products[i].y, products[i].y_stride};
-      }
-      TRY(run_thin(stream, input, {targets.data(), together}, accumulate));
+    const size_t in_thin = use_thin ? together(products, [&](const DeviceWeight& w) { return thin(w, input); }) : 0;
+    const size_t in_tile = use_gemv ? together(products, in_tiles) : 0;
+    const size_t count = std::max<size_t>(1, in_thin + in_tile);
+    std::array<cuda::ProductTarget, cuda::kProductTargets> targets;
+    for (size_t i = 0; i < count; ++i) {
+      targets[i] = {*products[i].w, products[i].bias, products[i].y, products[i].y_stride};
+    }
+    if (in_thin > 0) {
+      TRY(run_thin(stream, input, {targets.data(), count}, accumulate));
+    } else if (in_tile > 0) {
+      TRY(run_tiles(stream, input, {targets.data(), count}, accumulate));
     } else {
       TRY(use_gemv ? gemv(stream, input, products[0], accumulate) : gemm(stream, input, products[0], accumulate));
     }
-    products = products.subspan(std::max<size_t>(together, 1));
+    products = products.subspan(count);
   }
   return {};
 }

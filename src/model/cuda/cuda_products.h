@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // CudaProducts: which kernels multiply a layer's input with its weights, for any format and any number of rows.
 //
-// bf16 and f16 weights meet up to kFewRows16 rows by thin_gemm, projections of one input in one launch. Others meet few
-// rows (kFewRowsTiles, kFewRowsPlain) so: weights in tiles by tile_gemv with the input rounded to int8; f32, and 16-bit
-// weights that thin_gemm does not take or whose input is f32 for a neighbour in tiles, by plain_gemv; quantised weights
-// that are not in tiles decoded to the activations' type, then as such. More rows: bf16 by Gemm, everything else
-// decoded to bf16 first.
+// bf16 and f16 weights meet up to kFewRows16 rows by thin_gemm. Others meet few rows (kFewRowsTiles, kFewRowsPlain) so:
+// weights in tiles by tile_gemv with the input rounded to int8 (both take neighbours of one format in one launch); f32,
+// and 16-bit weights that thin_gemm does not take or whose input is f32 for a neighbour in tiles, by plain_gemv;
+// quantised weights that are not in tiles decoded to the activations' type, then as such. More rows: bf16 by Gemm,
+// everything else decoded to bf16 first.
 //
 // With activations in f32 every number of rows is "few" (matrix units take 16-bit numbers only) and none goes through
 // thin_gemm: exact, and slow for long prompts. With `batch_invariant` every number is few as well, so that there is one
@@ -82,9 +82,10 @@ class CudaProducts {
 
  private:
   bool few(std::span<const CudaProduct> products, int32_t rows) const;
-  size_t thin_together(std::span<const CudaProduct> products, const CudaInput& input) const;
-  Status run_thin(CudaStream& stream, const CudaInput& input, std::span<const cuda::ThinTarget> targets,
+  Status run_thin(CudaStream& stream, const CudaInput& input, std::span<const cuda::ProductTarget> targets,
                   bool accumulate);
+  Status run_tiles(CudaStream& stream, const CudaInput& input, std::span<const cuda::ProductTarget> targets,
+                   bool accumulate);
   Status plain(CudaStream& stream, const CudaInput& input, const CudaProduct& product, const cuda::DeviceWeight& w,
                int32_t first_output, bool accumulate);
   Status gemv(CudaStream& stream, const CudaInput& input, const CudaProduct& product, bool accumulate);

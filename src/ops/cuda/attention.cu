@@ -54,7 +54,7 @@ KERNEL void kv_store_kernel(const float* k, const float* v, int64_t stride, Devi
   }
 }
 
-constexpr int kSplitThreads = 128;
+constexpr int kSplitThreads = 128, kSplitPages = kAttentionSplit / kKvBlockTokens;
 constexpr int kGroupMax = 8;  // query heads that share one reading of K and V
 
 // Floats before the split's results: of one (row, head, split) the largest score, the sum of weights, then [head_dim].
@@ -65,7 +65,8 @@ DEVICE float* split_result(float* scratch, int64_t row, int heads, int head, int
 // What a block of grid (splits, kv_heads * groups of query heads, rows) computes.
 struct SplitPlace {
   int row, kv_head, head_begin, heads;  // query heads from head_begin on, of those that share a KV head
-  int origin, begin, end;               // positions [begin, end) of the split that begins at `origin`
+  int origin;                           // of the split
+  Seen seen;                            // of its positions
   const int* blocks;
 };
 template <int kGroup>
@@ -75,52 +76,24 @@ DEVICE bool find_place(const StepRows& rows, int window, int group_heads, SplitP
   if (table < 0) return false;
   const int last = rows.positions[place.row], first = window > 0 ? max(0, last - window + 1) : 0;
   place.origin = static_cast<int>(blockIdx.x) * kAttentionSplit;
-  place.begin = max(first, place.origin);
-  place.end = min(last + 1, place.origin + kAttentionSplit);
+  place.seen = {max(first, place.origin), min(last + 1, place.origin + kAttentionSplit)};
   place.blocks = rows.blocks + table;
   const int groups = (group_heads + kGroup - 1) / kGroup, in_group = static_cast<int>(blockIdx.y) % groups * kGroup;
   place.kv_head = static_cast<int>(blockIdx.y) / groups;
   place.head_begin = place.kv_head * group_heads + in_group;
   place.heads = min(kGroup, group_heads - in_group);
-  return place.begin < place.end;
+  return place.seen.begin < place.seen.end;
 }
 
-// kCount numbers as they lie in the cache.
-template <typename T, int kCount>
-struct Raw {
-  static constexpr int kWords = kCount * static_cast<int>(sizeof(T)) / 4;
-  uint32_t words[kWords] = {};
-  DEVICE void load(const T* from) {
-    if constexpr (kWords == 4) {
-      const uint4 four = *reinterpret_cast<const uint4*>(from);
-      words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
-    } else {
-      const uint2 two = *reinterpret_cast<const uint2*>(from);
-      words[0] = two.x, words[1] = two.y;
-    }
-  }
-  DEVICE float number(int i) const {
-    constexpr int kEach = 4 / static_cast<int>(sizeof(T)), kBits = 32 / kEach;
-    const uint32_t bits = words[i / kEach] >> i % kEach * kBits;
-    if constexpr (sizeof(T) == 4) {
-      return __uint_as_float(bits);
-    } else if constexpr (sizeof(T) == 2) {
-      return to_float(T{static_cast<uint16_t>(bits)});
-    } else {
-      return to_float(T{static_cast<decltype(T{})>(static_cast<uint8_t>(bits))});
-    }
-  }
-};
-
-// Heads of kDim numbers: all of the split's K and V is asked for at once. kLanes threads read a position side by side,
-// kSide positions are read at a time. Shared memory: q [kGroup][kDim] scaled, weights [kGroup][kAttentionSplit],
-// partial sums [kSide][kGroup][kDim].
+// Heads of kDim numbers: all of the split's K and V is asked for at once, right behind the indices of its pages. kLanes
+// threads read a position side by side, kSide positions are read at a time. Shared memory: q [kGroup][kDim] scaled,
+// weights [kGroup][kAttentionSplit], partial sums [kSide][kGroup][kDim].
 template <typename T, int kGroup, int kDim>
 struct FixedSplit {
   static constexpr int kNumbers = sizeof(T) == 4 ? 4 : 8, kLanes = kDim / kNumbers, kSide = kSplitThreads / kLanes;
   static constexpr int kTurns = kAttentionSplit / kSide;
   static constexpr size_t kSharedBytes = sizeof(float) * kGroup * (kDim + kAttentionSplit + kSide * kDim);
-  static_assert(kLanes <= 32 && kDim % kNumbers == 0 && kAttentionSplit % kSide == 0);
+  static_assert(kLanes <= 32 && kDim % kNumbers == 0 && kKvBlockTokens % kSide == 0);  // a turn reads of one page
 };
 template <typename T, int kGroup, int kDim>
 KERNEL void BLOCK_LIMIT(kSplitThreads)
@@ -140,23 +113,34 @@ KERNEL void BLOCK_LIMIT(kSplitThreads)
 
   Raw<T, kNumbers> keys[kTurns], values[kTurns];
   float key_scales[kTurns], value_scales[kTurns];
-  const auto load = [&](int which, Raw<T, kNumbers>(&to)[kTurns], float(&scales)[kTurns]) {
+  Pages<kSplitPages> pages;
+  pages.load(place.blocks, place.origin, place.seen);
+  constexpr int kQTurns = (kGroup * kDim + kSplitThreads - 1) / kSplitThreads;
+  float q_mine[kQTurns];
+#pragma unroll
+  for (int turn = 0; turn < kQTurns; ++turn) {
+    const int i = turn * kSplitThreads + thread, head = min(i / kDim, place.heads - 1);  // the last once more
+    q_mine[turn] = q[place.row * q_stride + static_cast<int64_t>(place.head_begin + head) * kDim + i % kDim];
+  }
+  const std::byte* const k_head = kv_head_at(kv, 0, layer, 0, place.kv_head);
+  const auto load = [&](const std::byte* head, Raw<T, kNumbers>(&to)[kTurns], float(&scales)[kTurns]) {
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
-      const int p = place.origin + turn * kSide + side;
-      scales[turn] = 0;
-      if (p < place.begin || p >= place.end) continue;
-      const std::byte* at = kv_head_at(kv, place.blocks[p / kKvBlockTokens], layer, which, place.kv_head);
-      to[turn].load(reinterpret_cast<const T*>(at) + p % kKvBlockTokens * kDim + part * kNumbers);
-      if constexpr (kScaled) scales[turn] = kv_scales(kv, at)[p % kKvBlockTokens];
+      const int in_page = turn * kSide % kKvBlockTokens + side;
+      const std::byte* at = head + pages.block[turn * kSide / kKvBlockTokens] * kv.block_stride_bytes;
+      const bool wanted = place.seen.has(place.origin + turn * kSide + side);
+      if (wanted) to[turn].load(reinterpret_cast<const T*>(at) + in_page * kDim + part * kNumbers);
+      if constexpr (kScaled) {
+        scales[turn] = wanted ? reinterpret_cast<const float*>(at + kKvBlockTokens * kDim)[in_page] : 0.0f;
+      }
     }
   };
-  load(0, keys, key_scales);
-  if constexpr (kBoth) load(1, values, value_scales);
-  for (int i = thread; i < kGroup * kDim; i += kSplitThreads) {
-    const int head = place.head_begin + i / kDim;
-    q_shared[i] =
-        i / kDim < place.heads ? q[place.row * q_stride + static_cast<int64_t>(head) * kDim + i % kDim] * scale : 0.0f;
+  load(k_head, keys, key_scales);
+  if constexpr (kBoth) load(k_head + kv.kv_stride_bytes, values, value_scales);
+#pragma unroll
+  for (int turn = 0; turn < kQTurns; ++turn) {
+    const int i = turn * kSplitThreads + thread;
+    if (i < kGroup * kDim) q_shared[i] = i / kDim < place.heads ? q_mine[turn] * scale : 0.0f;
   }
   __syncthreads();
 
@@ -174,12 +158,12 @@ KERNEL void BLOCK_LIMIT(kSplitThreads)
 #pragma unroll
       for (int bits = kLanes / 2; bits > 0; bits /= 2) dot += __shfl_xor_sync(kFullWarp, dot, bits);
       if (part == turn % kLanes) {
-        weights[g * kAttentionSplit + i] = p >= place.begin && p < place.end ? dot : -INFINITY;
+        weights[g * kAttentionSplit + i] = place.seen.has(p) ? dot : -INFINITY;
       }
     }
   }
   __syncthreads();
-  if constexpr (!kBoth) load(1, values, value_scales);
+  if constexpr (!kBoth) load(k_head + kv.kv_stride_bytes, values, value_scales);
 
   // Weights: a warp takes a head. Lanes own positions by their absolute number, and what is not seen adds nothing.
   for (int g = thread / 32; g < kGroup; g += kSplitThreads / 32) {
@@ -241,7 +225,7 @@ KERNEL void BLOCK_LIMIT(kSplitThreads)
                  int window, float* scratch, int splits, StepRows rows) {
   SplitPlace place;
   if (!find_place<kGroup>(rows, window, group_heads, place)) return;
-  const int row = place.row, split = static_cast<int>(blockIdx.x), begin = place.begin, end = place.end;
+  const int row = place.row, split = static_cast<int>(blockIdx.x), begin = place.seen.begin, end = place.seen.end;
   const int kv_head = place.kv_head, head_begin = place.head_begin, used = place.heads;
   const int dim = kv.head_dim, thread = static_cast<int>(threadIdx.x);
   float* q_shared = reinterpret_cast<float*>(shared_bytes());
@@ -249,8 +233,14 @@ KERNEL void BLOCK_LIMIT(kSplitThreads)
   float* partial = weights + kGroup * kAttentionSplit;
   SHARED_ARRAY(float, largest, kGroup);
   SHARED_ARRAY(float, total, kGroup);
+  SHARED_ARRAY(int, pages, kSplitPages);
   const int q_row = (dim + 3) / 4 * 4;
 
+  if (thread < kSplitPages) {
+    Pages<1> mine;
+    mine.load(place.blocks, place.origin + thread * kKvBlockTokens, place.seen);
+    pages[thread] = mine.block[0];
+  }
   for (int i = thread; i < kGroup * dim; i += kSplitThreads) {
     const int head = i / dim, d = i % dim;
     q_shared[head * q_row + d] =
@@ -259,14 +249,16 @@ KERNEL void BLOCK_LIMIT(kSplitThreads)
   __syncthreads();
 
   // Scores: eight lanes share a position, so that a warp reads four positions' numbers side by side.
-  const int* blocks = place.blocks;
+  const auto page_of = [&](int which, int p) {
+    return kv_head_at(kv, pages[(p - place.origin) / kKvBlockTokens], layer, which, kv_head);
+  };
   const int part = thread % 8;
   for (int base = begin; base < end; base += kSplitThreads / 8) {
     const int p = base + thread / 8;
     const bool valid = p < end;
     float dots[kGroup] = {};
     if (valid) {
-      const std::byte* at = kv_head_at(kv, blocks[p / kKvBlockTokens], layer, 0, kv_head);
+      const std::byte* at = page_of(0, p);
       const T* key = reinterpret_cast<const T*>(at) + static_cast<int64_t>(p % kKvBlockTokens) * dim;
       for (int d = part * kVector; d < dim; d += 8 * kVector) {
         float numbers[kVector];
@@ -287,13 +279,13 @@ KERNEL void BLOCK_LIMIT(kSplitThreads)
     for (int g = 0; g < kGroup; ++g) {
 #pragma unroll
       for (int bits = 4; bits > 0; bits /= 2) dots[g] += __shfl_xor_sync(kFullWarp, dots[g], bits);
-      if (valid && part == g % 8) weights[g * kAttentionSplit + p - split * kAttentionSplit] = dots[g];
+      if (valid && part == g % 8) weights[g * kAttentionSplit + p - place.origin] = dots[g];
     }
   }
   __syncthreads();
 
   // Weights: a warp takes a head.
-  const int from = begin - split * kAttentionSplit, to = end - split * kAttentionSplit;
+  const int from = begin - place.origin, to = end - place.origin;
   for (int g = thread / 32; g < kGroup; g += kSplitThreads / 32) {
     float most = -INFINITY, sum = 0;
     for (int i = from + thread % 32; i < to; i += 32) most = fmaxf(most, weights[g * kAttentionSplit + i]);
@@ -321,10 +313,12 @@ KERNEL void BLOCK_LIMIT(kSplitThreads)
     const int piece = piece_begin + thread % per_pass, lane = thread / per_pass;
     if (lane < lanes && piece < pieces) {
       float sums[kGroup][kVector] = {};
-      for (int i = lane; i < to; i += lanes) {
-        if (i < from) continue;
-        const int p = split * kAttentionSplit + i;
-        const std::byte* at = kv_head_at(kv, blocks[p / kKvBlockTokens], layer, 1, kv_head);
+      // The lane's first position that is seen; four are asked for before the first is used.
+      const int skipped = from > lane ? (from - lane + lanes - 1) / lanes * lanes : 0;
+#pragma unroll 4
+      for (int i = lane + skipped; i < to; i += lanes) {
+        const int p = place.origin + i;
+        const std::byte* at = page_of(1, p);
         const T* value = reinterpret_cast<const T*>(at) + static_cast<int64_t>(p % kKvBlockTokens) * dim;
         float numbers[kVector];
         load_numbers<kVector>(value + piece * kVector, numbers);
@@ -383,6 +377,10 @@ KERNEL void combine_kernel(float* scratch, int splits, int dim, Y* out, int64_t 
   }
 }
 
+// Of shared memory, what every GPU from compute capability 8.0 on gives a block that asks (8.6 and 8.9: 99 KiB), less
+// the kernel's own arrays and what the driver keeps.
+constexpr size_t kSharedMost = 96 * 1024;
+
 int32_t splits_of(int32_t positions_max) { return (positions_max + kAttentionSplit - 1) / kAttentionSplit; }
 
 template <typename T, int kGroup>
@@ -403,6 +401,11 @@ Status launch_split(CudaStream& stream, const AttentionArgs& args) {
   const int32_t lanes = std::max(1, std::min(kSplitThreads / pieces, 8));
   const size_t bytes = sizeof(float) * static_cast<size_t>(kGroup) *
                        static_cast<size_t>((dim + 3) / 4 * 4 + kAttentionSplit + lanes * dim);
+  if (bytes > kSharedMost) {
+    return unsupported("GPU attention takes heads of fewer than " + std::to_string(dim) + " numbers: they need " +
+                       std::to_string(bytes) + " bytes of shared memory, a GPU may have " +
+                       std::to_string(kSharedMost) + ". Run this model with --device cpu.");
+  }
   return launch_as(dim % 8 == 0 ? split_kernel<T, kGroup, 8> : split_kernel<T, kGroup, 1>, bytes);
 }
 
@@ -418,6 +421,7 @@ Status launch_group(CudaStream& stream, const AttentionArgs& args) {
 }  // namespace
 
 Status kv_store(CudaStream& stream, const KvStoreArgs& args) {
+  CHECK(is_aligned(args.kv) && args.rows.rows <= kRowsMax);
   const Dim3 grid{static_cast<unsigned>(args.rows.rows), blocks_for(args.kv.kv_heads, 4), 2};
   return for_cache(args.kv.dtype, [&](auto type) {
     return launch("kv_store", kv_store_kernel<decltype(type)>, grid, {128, 1, 1}, 0, stream.handle(), args.k, args.v,
@@ -430,6 +434,8 @@ int64_t attention_scratch_floats(int32_t rows, int32_t heads, int32_t head_dim, 
 }
 
 Status attention(CudaStream& stream, const AttentionArgs& args) {
+  CHECK(is_aligned(args.kv) && args.rows.rows <= kRowsMax && args.heads <= kRowsMax &&
+        args.heads % args.kv.kv_heads == 0);
   TRY(for_cache(args.kv.dtype, [&](auto type) { return launch_group<decltype(type)>(stream, args); }));
   return for_plain("attention's results", args.out_dtype, [&](auto type) {
     using Y = decltype(type);

@@ -366,6 +366,11 @@ TEST_F(CudaAttention, ResultsMayBeBf16AndUnknownHeadsAreRefused) {
   DeviceKv kv = caches.kv();
   kv.head_dim = 80;
   EXPECT_FALSE(tiled_attention(stream_, {.attention = {.kv = kv, .heads = 1}}).ok());
+  // More shared memory than a block may have: told before the launch, and on every GPU alike.
+  kv.head_dim = 2048;
+  const Status refused = attention(stream_, {.kv = kv, .heads = 8, .positions_max = 64});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("shared memory"), std::string::npos) << refused.error().message;
 }
 
 }  // namespace

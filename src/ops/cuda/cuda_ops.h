@@ -135,7 +135,7 @@ Status decode_weights(CudaStream& stream, const DecodeArgs& args);
 // A paged cache addressed as loralei::KvView (block, layer, k|v, head), but every head is [kKvBlockTokens, head_dim],
 // K as well as V: neighbouring threads then read neighbouring numbers of one position, and products on matrix units
 // find K as they want it. int8 and fp8 as on the host: the numbers, then [kKvBlockTokens] f32 scales. The base and
-// every stride are multiples of 16 bytes.
+// every stride are multiples of 16 bytes (checked): kernels read 16 bytes at a time.
 struct DeviceKv {
   std::byte* base = nullptr;
   int64_t block_stride_bytes = 0;
@@ -161,7 +161,9 @@ Status kv_store(CudaStream& stream, const KvStoreArgs& args);
 
 // As loralei::AttentionArgs, for any rows. Positions are cut into splits of kAttentionSplit at absolute positions; each
 // (row, KV head, split) is a block, its query heads share what it reads, and the splits' results are combined in order.
-// So a row's result does not depend on the launch. Sums and weights are f32. Idle rows get zeros.
+// So a row's result does not depend on the launch. Sums and weights are f32. Idle rows get zeros. heads is a multiple
+// of kv.kv_heads; rows and heads are at most kRowsMax. Unsupported: heads so large that a block's shared memory does
+// not hold their part (2048 numbers with four query heads to a KV head; any of up to 1024 is taken).
 inline constexpr int32_t kAttentionSplit = 64;
 struct AttentionArgs {
   const float* q = nullptr;  // [rows, heads * head_dim], after RoPE
@@ -184,7 +186,8 @@ int64_t attention_scratch_floats(int32_t rows, int32_t heads, int32_t head_dim, 
 // The same for runs of rows of one sequence (prefill), on matrix units: a tile is up to kAttentionTileRows consecutive
 // rows at consecutive positions; tiles of no rows are idle. q, the weights and a cache in f32 are rounded to bf16 (to
 // f16 for a cache in f16); int8 and fp8 are exact in bf16, their scales multiply in f32. head_dim 64, 96 or 128: see
-// has_tiled_attention. `rows` has the rows' positions and tables; rows in no tile are not written.
+// has_tiled_attention. `rows` has the rows' positions and tables; rows in no tile are not written. q and its rows begin
+// at multiples of 16 bytes; at most kRowsMax tiles.
 inline constexpr int32_t kAttentionTileRows = 64;
 struct AttentionTile {
   int32_t row_begin = 0;
@@ -310,7 +313,7 @@ inline constexpr int32_t kGemvRows = 8;
 // Inputs of integer products: each row's blocks of 32 numbers rounded to int8 as ops/args.h (TileMatmulArgs) says, to
 // the bit. Made once for all projections that share a layer input.
 struct RoundedRows {
-  int8_t* q = nullptr;    // [rows, in]
+  int8_t* q = nullptr;    // [rows, in], at a multiple of 16 bytes
   float* d = nullptr;     // [rows, in / 32]
   float* sums = nullptr;  // [rows, in / 32]: d * (sum of the block's q)
 };
@@ -323,16 +326,24 @@ struct RoundRowsArgs {
 };
 Status round_rows(CudaStream& stream, const RoundRowsArgs& args);
 
-// y = x W^T (+ bias) (+ y with `accumulate`) for quantised weights in tiles, in any format: integer products within
-// blocks as ops/args.h defines them, the blocks' f32 terms summed in another order than there, which the shape
-// alone fixes. 1 to kGemvRows rows.
-struct TileGemvArgs {
-  RoundedRows x;
-  int32_t rows = 0;
-  DeviceWeight w;  // kTile16
+// Matrices that meet one input in one launch (q, k and v; gate and up): of one width and one format, each at a multiple
+// of 16 bytes.
+inline constexpr int32_t kProductTargets = 3;
+struct ProductTarget {
+  DeviceWeight w;
   const float* bias = nullptr;
   float* y = nullptr;
   int64_t y_stride = 0;
+};
+
+// y = x W^T (+ bias) (+ y with `accumulate`) for quantised weights in tiles, in any format: integer products within
+// blocks as ops/args.h defines them, the blocks' f32 terms summed in another order than there, which the width
+// alone fixes: a row's bits are the same for any number of rows and targets. 1 to kGemvRows rows.
+struct TileGemvArgs {
+  RoundedRows x;
+  int32_t rows = 0;
+  ProductTarget targets[kProductTargets];  // kTile16
+  int32_t target_count = 0;
   bool accumulate = false;
 };
 Status tile_gemv(CudaStream& stream, const TileGemvArgs& args);
@@ -353,23 +364,16 @@ struct PlainGemvArgs {
 };
 Status plain_gemv(CudaStream& stream, const PlainGemvArgs& args);
 
-// The same on matrix units, for bf16 inputs and up to kThinTargets weights of one width and format for which
-// has_thin_gemm() holds; they are read once. 1 to kThinRows rows; x and its rows begin at multiples of 16 bytes.
-// Products are exact (f16 weights enter as two bf16 numbers each), sums f32 in an order that the width alone fixes: a
-// row's bits are the same for any number of rows and targets.
+// The same on matrix units, for bf16 inputs and weights for which has_thin_gemm() holds; they are read once. 1 to
+// kThinRows rows; x and its rows begin at multiples of 16 bytes. Products are exact (f16 weights enter as two bf16
+// numbers each), sums f32 in an order that the width alone fixes: a row's bits are the same for any number of rows and
+// targets.
 inline constexpr int32_t kThinRows = 64;
-inline constexpr int32_t kThinTargets = 3;
-struct ThinTarget {
-  DeviceWeight w;
-  const float* bias = nullptr;
-  float* y = nullptr;
-  int64_t y_stride = 0;
-};
 struct ThinGemmArgs {
   const void* x = nullptr;  // bf16
   int64_t x_stride = 0;
   int32_t rows = 0;
-  ThinTarget targets[kThinTargets];
+  ProductTarget targets[kProductTargets];
   int32_t target_count = 0;
   bool accumulate = false;
 };

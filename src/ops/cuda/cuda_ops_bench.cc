@@ -200,9 +200,8 @@ class Bench {
           const int64_t blocks = int64_t{row} * in / 32;
           return tile_gemv(stream_, {.x = {reinterpret_cast<int8_t*>(q) + int64_t{row} * in, d + blocks, sums + blocks},
                                      .rows = count,
-                                     .w = weight(turn),
-                                     .y = y + int64_t{row} * out,
-                                     .y_stride = out});
+                                     .targets = {{.w = weight(turn), .y = y + int64_t{row} * out, .y_stride = out}},
+                                     .target_count = 1});
         });
       }));
     } else {

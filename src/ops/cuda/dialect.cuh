@@ -16,6 +16,7 @@
 
 #ifdef LORALEI_CUDA_EMULATION
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <utility>
@@ -72,6 +73,9 @@ struct alignas(16) int4 {
 struct alignas(8) int2 {
   int x, y;
 };
+struct alignas(8) float2 {
+  float x, y;
+};
 struct alignas(16) float4 {
   float x, y, z, w;
 };
@@ -122,8 +126,18 @@ template <typename T>
 T __ldg(const T* from) {
   return *from;
 }
-// 16 bytes that nobody writes while the kernel runs and this multiprocessor does not read again.
+// Bytes that nobody writes while the kernel runs and this multiprocessor does not read again. Loads stand where they
+// are written: before what they have the time of.
 inline uint4 load_once(const uint4* from) { return *from; }
+inline uint32_t load_once(const uint32_t* from) { return *from; }
+inline uint16_t load_once(const uint16_t* from) { return *from; }
+
+// 16 bytes from global to shared memory, both aligned, past registers and on their way until await_copies(); zeros
+// unless `wanted` (then `from` is not read). Other threads see them behind the next barrier.
+inline void copy_async(void* to, const void* from, bool wanted) {
+  cuda_emulated::copy_later(to, wanted ? from : nullptr);
+}
+inline void await_copies() { cuda_emulated::await_copies(); }
 
 inline float __expf(float x) { return std::exp(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
@@ -174,6 +188,30 @@ inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2
   emulate_mma(d, a, b, f16_to_f32, at);
 }
 
+// Four matrices [8, 8] of 16-bit numbers in shared memory, as the right side of products wants them: lane i says where
+// row i % 8 of matrix i / 8 begins (16 bytes, aligned) and gets of every matrix two neighbours of row i / 4; of the
+// transposed matrix where it says so.
+inline uint32_t emulated_matrix_pair(const cuda_emulated::WarpSlot* lanes, unsigned matrix, bool transposed) {
+  const unsigned row = lane_of_block() / 4, column = lane_of_block() % 4 * 2;
+  const auto number = [&](unsigned r, unsigned c) -> uint32_t {
+    return reinterpret_cast<const uint16_t*>(std::bit_cast<uint64_t>(
+        std::array<uint32_t, 2>{lanes[matrix * 8 + r].words[0], lanes[matrix * 8 + r].words[1]}))[c];
+  };
+  return transposed ? number(column, row) | number(column + 1, row) << 16
+                    : number(row, column) | number(row, column + 1) << 16;
+}
+inline void emulate_load_matrices(uint32_t (&to)[4], const uint16_t* row, bool transposed, Place at) {
+  const auto address = std::bit_cast<std::array<uint32_t, 2>>(reinterpret_cast<uint64_t>(row));
+  const cuda_emulated::WarpSlot* lanes = cuda_emulated::exchange(kFullWarp, {{address[0], address[1]}}, at);
+  for (unsigned i = 0; i < 4; ++i) to[i] = emulated_matrix_pair(lanes, i, transposed);
+}
+inline void load_matrices(uint32_t (&to)[4], const uint16_t* row, Place at = Place::current()) {
+  emulate_load_matrices(to, row, false, at);
+}
+inline void load_matrices_transposed(uint32_t (&to)[4], const uint16_t* row, Place at = Place::current()) {
+  emulate_load_matrices(to, row, true, at);
+}
+
 template <typename... P, typename... A>
 Status launch(const char* name, void (*kernel)(P...), Dim3 grid, Dim3 block, size_t bytes, void* stream, A... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return {};
@@ -201,6 +239,35 @@ DEVICE uint4 load_once(const uint4* from) {
                : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
                : "l"(from));
   return words;
+}
+DEVICE uint32_t load_once(const uint32_t* from) {
+  uint32_t word;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.u32 %0, [%1];\n" : "=r"(word) : "l"(from));
+  return word;
+}
+DEVICE uint16_t load_once(const uint16_t* from) {
+  uint16_t half;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.u16 %0, [%1];\n" : "=h"(half) : "l"(from));
+  return half;
+}
+DEVICE unsigned shared_address(const void* at) { return static_cast<unsigned>(__cvta_generic_to_shared(at)); }
+DEVICE void copy_async(void* to, const void* from, bool wanted) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
+               "r"(wanted ? 16 : 0)
+               : "memory");
+}
+DEVICE void await_copies() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
+DEVICE void load_matrices(uint32_t (&to)[4], const uint16_t* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+DEVICE void load_matrices_transposed(uint32_t (&to)[4], const uint16_t* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row))
+               : "memory");
 }
 DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   asm volatile(

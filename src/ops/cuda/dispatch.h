@@ -57,6 +57,9 @@ Status for_quantised(const char* what, DType dtype, Run run) {
   }
 }
 
+// What kernels that load 16 bytes at a time take.
+inline bool is_aligned(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % 16 == 0; }
+
 inline unsigned blocks_for(int64_t items, int64_t per_block) {
   return static_cast<unsigned>((items + per_block - 1) / per_block);
 }

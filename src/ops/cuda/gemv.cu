@@ -3,6 +3,7 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/dispatch.h"
 #include "ops/cuda/numbers.cuh"
+#include "ops/cuda/targets.cuh"
 
 namespace loralei::cuda {
 namespace {
@@ -40,9 +41,42 @@ KERNEL void round_rows_kernel(const float* x, int64_t x_stride, int in, RoundedR
 }
 
 // --- tiles: a thread block takes one tile of sixteen outputs; its warps take its blocks in turn. Of a warp, lanes r
-// and r + 16 have output r, each with half of every group of words, so that a load is 64 bytes side by side twice.
+// and r + 16 have output r, each with half of every group of words, so that a load is 64 bytes side by side twice. Some
+// blocks of a warp are always on their way: a block's registers take its next one when it has been multiplied.
 
 constexpr int kTileWarps = 8, kTileThreads = 32 * kTileWarps;
+
+// A row that there is: of kRows = 1, 2, 4, 8 the least that holds all, so that half of them are sure.
+template <int kRows>
+DEVICE bool row_exists(int row, int rows) {
+  return row <= kRows / 2 || row < rows;
+}
+
+// A lane's half of one block of its output.
+template <DType kType>
+struct LaneBlock {
+  using Shape = BlockShape<kType>;
+  using Tile = TileBlock<kType>;
+  static constexpr int kQuants = Shape::kQuantWords / 2, kGroup = kQuants < 4 ? kQuants : 4;
+  static constexpr int kHigh = Shape::kFive ? 1 : Shape::kHighWords / 2;
+  static constexpr int kInFlight = Shape::kElems == 32 ? 4 : 2;  // blocks of a warp: 1 KiB at least
+  uint16_t halves[Shape::kHalves];
+  uint32_t scales[Shape::kScaleWords + 1], high[kHigh + 1], quants[kQuants];  // one more: none may have none
+  DEVICE void load(const Tile& block, int half) {
+#pragma unroll
+    for (int i = 0; i < Shape::kHalves; ++i) halves[i] = load_once(block.half_at(i));
+#pragma unroll
+    for (int i = 0; i < Shape::kScaleWords; ++i) scales[i] = load_once(block.word_at(Tile::kScaleAt, i));
+#pragma unroll
+    for (int i = 0; i < kHigh; ++i) {
+      high[i] = load_once(block.word_at(Tile::kHighAt, Shape::kFive ? 0 : (i / 4 * 2 + half) * 4 + i % 4));
+    }
+#pragma unroll
+    for (int i = 0; i < kQuants; ++i) {
+      quants[i] = load_once(block.word_at(Tile::kQuantAt, (i / kGroup * 2 + half) * kGroup + i % kGroup));
+    }
+  }
+};
 
 // The words of x that belong to words [word, word + kWords) of 32 numbers.
 template <int kWords>
@@ -65,17 +99,17 @@ DEVICE uint32_t fifth_bits(uint32_t bits) { return ((bits & 15u) * 0x00204081u &
 
 // Adds one block of one output, this lane's half of it, to the sums of all rows.
 template <DType kType, int kRows>
-DEVICE void add_block(const TileBlock<kType>& block, int half, int64_t index, const RoundedRows& x, int in, int rows,
+DEVICE void add_block(const LaneBlock<kType>& block, int half, int64_t index, const RoundedRows& x, int in, int rows,
                       float (&sums)[kRows]) {
-  const float d = block.half(0);
+  const float d = f16_to_float(block.halves[0]);
   const int blocks32 = in / kBlock;
   if constexpr (kType == DType::kQ8_0) {
     uint32_t w[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) w[i] = block.quants(4 * half + i);
+    for (int i = 0; i < 4; ++i) w[i] = block.quants[i];
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      if (row >= rows) break;
+      if (!row_exists<kRows>(row, rows)) break;
       const int sum = dot_words<4>(w, x.q + static_cast<int64_t>(row) * in + index * 32, 4 * half, 0);
       sums[row] = fmaf(static_cast<float>(sum), mul_rn(d, x.d[row * blocks32 + index]), sums[row]);
     }
@@ -86,20 +120,20 @@ DEVICE void add_block(const TileBlock<kType>& block, int half, int64_t index, co
     constexpr uint32_t kOnes[2] = {0x01010101u, 0x01010101u};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const uint32_t word = block.quants(2 * half + i);
+      const uint32_t word = block.quants[i];
       low[i] = word & 0x0F0F0F0Fu;
       high[i] = word >> 4 & 0x0F0F0F0Fu;
       if constexpr (kFive) {
-        const uint32_t fifths = block.high(0) >> 4 * (2 * half + i);
+        const uint32_t fifths = block.high[0] >> 4 * (2 * half + i);
         low[i] |= fifth_bits(fifths);
         high[i] |= fifth_bits(fifths >> 16);
       }
     }
     float m = 0;
-    if constexpr (kMinimum) m = block.half(1);
+    if constexpr (kMinimum) m = f16_to_float(block.halves[1]);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      if (row >= rows) break;
+      if (!row_exists<kRows>(row, rows)) break;
       const int8_t* from = x.q + static_cast<int64_t>(row) * in + index * 32;
       int sum = dot_words<2>(high, from, 4 + 2 * half, dot_words<2>(low, from, 2 * half, 0));
       if constexpr (!kMinimum) {
@@ -111,18 +145,18 @@ DEVICE void add_block(const TileBlock<kType>& block, int half, int64_t index, co
       }
     }
   } else if constexpr (BlockShape<kType>::kK) {
-    const float dmin = block.half(1);
-    const uint32_t s0 = block.scales(0), s1 = block.scales(1), s2 = block.scales(2);
+    const float dmin = f16_to_float(block.halves[1]);
+    const uint32_t s0 = block.scales[0], s1 = block.scales[1], s2 = block.scales[2];
     uint32_t fifths[4] = {};
     if constexpr (kType == DType::kQ5_K) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) fifths[i] = block.high(4 * half + i);
+      for (int i = 0; i < 4; ++i) fifths[i] = block.high[i];
     }
 #pragma unroll
     for (int group = 0; group < 4; ++group) {
       uint32_t words[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) words[i] = block.quants(8 * group + 4 * half + i);
+      for (int i = 0; i < 4; ++i) words[i] = block.quants[4 * group + i];
 #pragma unroll
       for (int side = 0; side < 2; ++side) {
         const int sub = 2 * group + side;
@@ -137,7 +171,7 @@ DEVICE void add_block(const TileBlock<kType>& block, int half, int64_t index, co
         const int64_t at = index * 8 + sub;
 #pragma unroll
         for (int row = 0; row < kRows; ++row) {
-          if (row >= rows) break;
+          if (!row_exists<kRows>(row, rows)) break;
           const int sum = dot_words<4>(w, x.q + static_cast<int64_t>(row) * in + at * 32, 4 * half, 0);
           sums[row] = fmaf(static_cast<float>(sum), mul_rn(ds, x.d[row * blocks32 + at]), sums[row]);
           if (half == 0) sums[row] = fmaf(m, x.sums[row * blocks32 + at], sums[row]);
@@ -153,17 +187,16 @@ DEVICE void add_block(const TileBlock<kType>& block, int half, int64_t index, co
       uint32_t w[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int word = 4 * half + i;
-        const uint32_t low = block.quants(16 * upper + 8 * (part & 1) + word) >> 4 * (part / 2) & 0x0F0F0F0Fu;
-        const uint32_t high = block.high(8 * upper + word) >> 2 * part & 0x03030303u;
+        const uint32_t low = block.quants[8 * upper + 4 * (part & 1) + i] >> 4 * (part / 2) & 0x0F0F0F0Fu;
+        const uint32_t high = block.high[4 * upper + i] >> 2 * part & 0x03030303u;
         w[i] = low | high << 4;
       }
-      const int s = 2 * sub + half;
-      const float ds = mul_rn(d, static_cast<float>(static_cast<int8_t>(block.scales(s / 4) >> 8 * (s % 4))));
+      const int s = 2 * sub + half;  // in word sub / 2
+      const float ds = mul_rn(d, static_cast<float>(static_cast<int8_t>(block.scales[sub / 2] >> 8 * (s % 4))));
       const int64_t at = index * 8 + sub;
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
-        if (row >= rows) break;
+        if (!row_exists<kRows>(row, rows)) break;
         const int8_t* from = x.q + static_cast<int64_t>(row) * in + at * 32;
         const int sum = dot_words<4>(w, from, 4 * half, 0) - 32 * dot_words<4>(kOnes, from, 4 * half, 0);
         sums[row] = fmaf(static_cast<float>(sum), mul_rn(ds, x.d[row * blocks32 + at]), sums[row]);
@@ -173,33 +206,46 @@ DEVICE void add_block(const TileBlock<kType>& block, int half, int64_t index, co
 }
 
 template <DType kType, int kRows>
-KERNEL void BLOCK_LIMIT(kTileThreads) tile_gemv_kernel(RoundedRows x, int rows, int in, const uint8_t* weights, int out,
-                                                       const float* bias, float* y, int64_t y_stride, bool accumulate) {
+KERNEL void BLOCK_LIMIT(kTileThreads)
+    tile_gemv_kernel(const GRID_CONSTANT Targets<uint8_t> targets, RoundedRows x, int rows, int in, bool accumulate) {
   SHARED_ARRAY(float, parts, kTileWarps * 16 * kRows);
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int output = lane % 16, half = lane / 16;
-  const int64_t blocks = in / BlockShape<kType>::kElems, tile_row = static_cast<int64_t>(blockIdx.x) * 16;
+  const Target<uint8_t>& to = targets.of(static_cast<int>(blockIdx.x));
+  const int blocks = in / BlockShape<kType>::kElems, tile_row = (static_cast<int>(blockIdx.x) - to.first_block) * 16;
+  constexpr int kInFlight = LaneBlock<kType>::kInFlight;
+  LaneBlock<kType> ring[kInFlight];
+  const auto load = [&](int place, int index) {
+    if (index < blocks) ring[place].load(block_at<kType, true>(to.w, tile_row + output, blocks, index), half);
+  };
+#pragma unroll
+  for (int i = 0; i < kInFlight; ++i) load(i, warp + i * kTileWarps);
   float sums[kRows] = {};
-  for (int64_t index = warp; index < blocks; index += kTileWarps) {
-    add_block<kType, kRows>(block_at<kType, true>(weights, tile_row + output, blocks, index), half, index, x, in, rows,
-                            sums);
+  for (int base = warp; base < blocks; base += kInFlight * kTileWarps) {
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int index = base + i * kTileWarps;
+      if (index >= blocks) break;
+      add_block<kType, kRows>(ring[i], half, index, x, in, rows, sums);
+      load(i, index + kInFlight * kTileWarps);
+    }
   }
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
-    if (row >= rows) break;
+    if (!row_exists<kRows>(row, rows)) break;
     sums[row] += __shfl_xor_sync(kFullWarp, sums[row], 16);
     if (half == 0) parts[(warp * kRows + row) * 16 + output] = sums[row];
   }
   __syncthreads();
   for (int item = static_cast<int>(threadIdx.x); item < 16 * rows; item += kTileThreads) {
-    const int row = item / 16, o = static_cast<int>(tile_row) + item % 16;
-    if (o >= out) continue;
+    const int row = item / 16, o = tile_row + item % 16;
+    if (o >= to.out) continue;
     float sum = 0;
 #pragma unroll
     for (int w = 0; w < kTileWarps; ++w) sum += parts[(w * kRows + row) * 16 + item % 16];
-    if (bias != nullptr) sum += bias[o];
-    float* to = y + row * y_stride + o;
-    *to = accumulate ? *to + sum : sum;
+    if (to.bias != nullptr) sum += to.bias[o];
+    float* at = to.y + row * to.y_stride + o;
+    *at = accumulate ? *at + sum : sum;
   }
 }
 
@@ -266,16 +312,19 @@ Status for_rows(int32_t rows, Run run) {
 
 template <DType kType>
 Status launch_tiles(CudaStream& stream, const TileGemvArgs& args) {
-  CHECK(args.w.layout == LayoutId::kTile16 && fits_blocks(kType, args.w.cols));
+  const DeviceWeight& first = args.targets[0].w;
+  for (int32_t i = 0; i < args.target_count; ++i) {
+    const DeviceWeight& w = args.targets[i].w;
+    CHECK(w.layout == LayoutId::kTile16 && w.dtype == kType && w.cols == first.cols && fits_blocks(kType, w.cols) &&
+          is_aligned(w.data));
+  }
+  unsigned blocks = 0;
+  const Targets<uint8_t> targets = targets_of<uint8_t>(args.targets, args.target_count, kRowTile, &blocks);
   return for_rows(args.rows, [&](auto rows) {
-    return launch("tile_gemv", tile_gemv_kernel<kType, decltype(rows)::kValue>, {blocks_for(args.w.rows, 16), 1, 1},
-                  {kTileThreads, 1, 1}, 0, stream.handle(), args.x, args.rows, args.w.cols,
-                  static_cast<const uint8_t*>(args.w.data), args.w.rows, args.bias, args.y, args.y_stride,
-                  args.accumulate);
+    return launch("tile_gemv", tile_gemv_kernel<kType, decltype(rows)::kValue>, {blocks, 1, 1}, {kTileThreads, 1, 1}, 0,
+                  stream.handle(), targets, args.x, args.rows, first.cols, args.accumulate);
   });
 }
-
-bool is_aligned(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % 16 == 0; }
 
 }  // namespace
 
@@ -286,7 +335,8 @@ Status round_rows(CudaStream& stream, const RoundRowsArgs& args) {
 }
 
 Status tile_gemv(CudaStream& stream, const TileGemvArgs& args) {
-  return for_quantised("products of few rows with tiles", args.w.dtype,
+  CHECK(args.target_count >= 1 && args.target_count <= kProductTargets && is_aligned(args.x.q));
+  return for_quantised("products of few rows with tiles", args.targets[0].w.dtype,
                        [&](auto tag) { return launch_tiles<decltype(tag)::kValue>(stream, args); });
 }
 

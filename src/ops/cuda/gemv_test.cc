@@ -17,7 +17,7 @@ class CudaGemv : public CudaTest {
     auto d = room(DType::kF32, rows * in / 32), sums = room(DType::kF32, rows * in / 32);
     const RoundedRows rounded{q.data(), reinterpret_cast<float*>(d.data()), reinterpret_cast<float*>(sums.data())};
     EXPECT_TRUE(round_rows(stream_, {dx.data(), in, rows, in, rounded}).ok());
-    EXPECT_TRUE(tile_gemv(stream_, {rounded, rows, w, bias, y.data(), w.rows, accumulate}).ok());
+    EXPECT_TRUE(tile_gemv(stream_, {rounded, rows, {{w, bias, y.data(), w.rows}}, 1, accumulate}).ok());
     return y.get();
   }
 };
@@ -127,6 +127,49 @@ TEST_F(CudaGemv, ARowAloneIsTheRowAmongOthers) {
   }
 }
 
+// Tiles of several matrices in one launch, the last of each not full; more blocks than a warp has on their way.
+TEST_F(CudaGemv, TilesOfOneLaunchAreThoseOfLaunchesOfTheirOwn) {
+  Prng prng(937);
+  for (DType dtype : kAllDTypes) {
+    if (!is_quantised(dtype)) continue;
+    for (const auto& [in, rows] : {std::pair{256, 1}, {1568, 3}, {4608, 6}}) {
+      if (!fits_blocks(dtype, in)) continue;
+      const std::vector<float> x = random_floats(prng, int64_t{rows} * in);
+      auto dx = device(x);
+      auto q = device(std::vector<int8_t>(x.size()));
+      auto d = device(std::vector<float>(x.size() / 32)), sums = device(std::vector<float>(x.size() / 32));
+      const RoundedRows rounded{q.data(), d.data(), sums.data()};
+      LAUNCH_OK(round_rows(stream_, {dx.data(), in, rows, in, rounded}));
+      TileGemvArgs together{.x = rounded, .rows = rows, .accumulate = true};
+      std::vector<DeviceArray<std::byte>> weights;
+      std::vector<DeviceArray<float>> results, alone, biases;
+      for (int32_t out : {40, 7, 33}) {
+        weights.push_back(device(in_tiles(dtype, random_rows(prng, dtype, out, in), out, in)));
+        biases.push_back(device(random_floats(prng, out)));
+        const std::vector<float> start = random_floats(prng, int64_t{rows} * (out + 3));
+        results.push_back(device(start));
+        alone.push_back(device(start));
+        TileGemvArgs one{.x = rounded, .rows = rows, .target_count = 1, .accumulate = true};
+        one.targets[0] = {{weights.back().data(), dtype, LayoutId::kTile16, out, in},
+                          out == 7 ? nullptr : biases.back().data(),
+                          alone.back().data(),
+                          out + 3};
+        LAUNCH_OK(tile_gemv(stream_, one));
+        together.targets[together.target_count] = one.targets[0];
+        together.targets[together.target_count++].y = results.back().data();
+        if (together.target_count == 1) continue;
+        std::vector<std::vector<float>> before;
+        for (auto& result : results) before.push_back(result.get());
+        LAUNCH_OK(tile_gemv(stream_, together));
+        for (size_t i = 0; i < results.size(); ++i) {
+          EXPECT_TRUE(same_bits(results[i].get(), alone[i].get())) << dtype_info(dtype).name << " " << in << " " << i;
+          results[i].set(before[i]);
+        }
+      }
+    }
+  }
+}
+
 // 32 lanes sum in / 32 terms each, then five steps.
 TEST_F(CudaGemv, PlainWeightsAgreeWithTheReference) {
   Prng prng(934);
@@ -218,7 +261,8 @@ TEST_F(CudaGemv, ColumnsTakeTheOutputs) {
 }
 
 TEST_F(CudaGemv, FormatsWithoutAKernelAreRefusedWithASentence) {
-  const Status refused = tile_gemv(stream_, {.rows = 1, .w = {nullptr, DType::kF16, LayoutId::kTile16, 16, 256}});
+  const Status refused = tile_gemv(
+      stream_, {.rows = 1, .targets = {{.w = {nullptr, DType::kF16, LayoutId::kTile16, 16, 256}}}, .target_count = 1});
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("f16"), std::string::npos);
 }

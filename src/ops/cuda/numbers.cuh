@@ -127,13 +127,14 @@ struct TileBlock {
   static constexpr int kQuantAt = kHighAt + 64 * Shape::kHighWords;
   const uint8_t* at;
   int row;
-  DEVICE uint32_t word(int byte, int w) const {
-    return *reinterpret_cast<const uint32_t*>(at + byte + (w * 16 + row) * 4);
+  DEVICE const uint16_t* half_at(int i) const { return reinterpret_cast<const uint16_t*>(at + (i * 16 + row) * 2); }
+  DEVICE const uint32_t* word_at(int byte, int w) const {
+    return reinterpret_cast<const uint32_t*>(at + byte + (w * 16 + row) * 4);
   }
-  DEVICE float half(int i) const { return f16_to_float(*reinterpret_cast<const uint16_t*>(at + (i * 16 + row) * 2)); }
-  DEVICE uint32_t scales(int w) const { return word(kScaleAt, w); }
-  DEVICE uint32_t high(int w) const { return word(kHighAt, w); }
-  DEVICE uint32_t quants(int w) const { return word(kQuantAt, w); }
+  DEVICE float half(int i) const { return f16_to_float(*half_at(i)); }
+  DEVICE uint32_t scales(int w) const { return *word_at(kScaleAt, w); }
+  DEVICE uint32_t high(int w) const { return *word_at(kHighAt, w); }
+  DEVICE uint32_t quants(int w) const { return *word_at(kQuantAt, w); }
 };
 
 // The 6-bit scale and minimum of sub-block j, from the twelve bytes in three words.

@@ -30,11 +30,11 @@ DEVICE Mass nucleus_goal(float top_p, Mass total) {
 struct Row {
   const float* logits;
   int vocab;
-  float top, temperature;
+  float top, temperature, per_temperature;
   DEVICE unsigned key(int id) const { return key_of(logits[id]); }
   DEVICE Mass weight(unsigned key) const {
     if (key == 0) return 0;
-    return static_cast<Mass>(__expf((logit_of(key) - top) / temperature) * 2147483648.0f);
+    return static_cast<Mass>(__expf((logit_of(key) - top) * per_temperature) * 2147483648.0f);
   }
 };
 
@@ -47,9 +47,22 @@ struct Cut {
 
 enum class Until { kCount, kMassReached, kMassPassed };
 
+// Shared memory adds 32 bits in one instruction; sums of 64 are a loop of comparisons. So the lower half is added, and
+// whoever makes it wrap adds one to the upper: the sum is exact in any order.
 struct Histogram {
   unsigned count[256];
-  Mass mass[256];
+  unsigned mass_low[256], mass_high[256];
+  DEVICE void add(unsigned digit, unsigned weight) {
+    atomicAdd(&count[digit], 1u);
+    const unsigned before = atomicAdd(&mass_low[digit], weight);
+    if (before + weight < before) atomicAdd(&mass_high[digit], 1u);
+  }
+  DEVICE Mass mass(int digit) const { return static_cast<Mass>(mass_high[digit]) << 32 | mass_low[digit]; }
+  DEVICE void take(unsigned digit, unsigned ties, Mass weight) {
+    count[digit] -= ties;
+    const Mass left = mass(static_cast<int>(digit)) - ties * weight;
+    mass_low[digit] = static_cast<unsigned>(left), mass_high[digit] = static_cast<unsigned>(left >> 32);
+  }
   unsigned prefix;
   Mass before, count_at;
 };
@@ -62,33 +75,32 @@ DEVICE Cut descend(const Row& row, const Cut& kept, Until until, Mass goal, Hist
   Mass before = 0;
   for (int shift = 24; shift >= 0; shift -= 8) {
     h->count[thread] = 0;
-    h->mass[thread] = 0;
+    h->mass_low[thread] = 0;
+    h->mass_high[thread] = 0;
     __syncthreads();
     for (int id = thread; id < row.vocab; id += kThreads) {
       const unsigned key = row.key(id);
       if (key == 0 || key < kept.key) continue;
       if (shift < 24 && key >> (shift + 8) != prefix >> (shift + 8)) continue;
-      atomicAdd(&h->count[key >> shift & 255], 1u);
-      atomicAdd(&h->mass[key >> shift & 255], row.weight(key));
+      h->add(key >> shift & 255, static_cast<unsigned>(row.weight(key)));
     }
     __syncthreads();
     if (thread == 0) {
       const bool has_cut = kept.key != 0 && (shift == 24 || kept.key >> (shift + 8) == prefix >> (shift + 8));
       if (has_cut) {  // the ties that do not stay
-        h->count[kept.key >> shift & 255] -= static_cast<unsigned>(kept.count_at - kept.ties);
-        h->mass[kept.key >> shift & 255] -= (kept.count_at - kept.ties) * row.weight(kept.key);
+        h->take(kept.key >> shift & 255, static_cast<unsigned>(kept.count_at - kept.ties), row.weight(kept.key));
       }
       int digit = 255, last = 255;
       for (; digit >= 0; --digit) {
         if (h->count[digit] == 0) continue;
         last = digit;
-        const Mass here = until == Until::kCount ? h->count[digit] : h->mass[digit];
+        const Mass here = until == Until::kCount ? h->count[digit] : h->mass(digit);
         if (until == Until::kMassPassed ? before + here > goal : before + here >= goal) break;
         before += here;
       }
       if (digit < 0) {  // the goal lies past the end: the last there is
         digit = last;
-        before -= until == Until::kCount ? h->count[digit] : h->mass[digit];
+        before -= until == Until::kCount ? h->count[digit] : h->mass(digit);
       }
       h->prefix = prefix | static_cast<unsigned>(digit) << shift;
       h->before = before;
@@ -294,7 +306,8 @@ KERNEL void BLOCK_LIMIT(kThreads)
   const int vocab = p.vocab;
   if (vocab <= 0) return;
   const int thread = static_cast<int>(threadIdx.x);
-  Row row{logits + blockIdx.x * stride, vocab, 0, p.temperature};
+  // Finite, so that the best token's weight is e^0 whatever the temperature.
+  Row row{logits + blockIdx.x * stride, vocab, 0, p.temperature, fminf(1.0f / p.temperature, 3.402823466e38f)};
 
   // The best: the highest key, of those the lowest id.
   unsigned key = 0;

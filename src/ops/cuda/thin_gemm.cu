@@ -10,6 +10,7 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/dispatch.h"
 #include "ops/cuda/numbers.cuh"
+#include "ops/cuda/targets.cuh"
 
 namespace loralei::cuda {
 namespace {
@@ -22,21 +23,6 @@ constexpr int kChunk = kStep * kSteps;  // 256 bytes of an output's weights
 constexpr int kPieces = 4;              // sums of [16, 8] that pass through shared memory at a time
 constexpr int kGroupQuads = 5;          // those of four lanes, a quad each; apart by what keeps banks apart
 constexpr int kPieceQuads = 8 * kGroupQuads;
-
-// A matrix with its output, and the first of its thread blocks.
-template <typename W>
-struct Target {
-  const W* w;
-  const float* bias;
-  float* y;
-  int64_t y_stride;
-  int out;
-  int first_block;
-};
-template <typename W>
-struct Targets {
-  Target<W> at[kThinTargets];
-};
 
 // d += w x for the inputs of one product.
 DEVICE void multiply(BF16, float (&d)[4], const uint32_t (&w)[4], const uint32_t (&x)[2]) { mma_bf16(d, w, x); }
@@ -67,10 +53,7 @@ KERNEL void BLOCK_LIMIT(kThreads) thin_gemm_kernel(const GRID_CONSTANT Targets<W
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int group = lane / 4, quarter = lane % 4;
   const int block = static_cast<int>(blockIdx.x);
-  int chosen = 0;
-#pragma unroll
-  for (int i = 1; i < kThinTargets; ++i) chosen += block >= targets.at[i].first_block ? 1 : 0;
-  const Target<W>& to = targets.at[chosen];
+  const Target<W>& to = targets.of(block);
   const int first = (block - to.first_block) * kOutTiles * 16;
 
   // Outputs and rows beyond the last are the last once more; nobody writes what comes of them.
@@ -148,18 +131,8 @@ constexpr int64_t kOutputsForPairs = 32 * 128;
 
 template <typename W, int kOutTiles, int kRowTiles>
 Status launch_tiles(CudaStream& stream, const ThinGemmArgs& args) {
-  Targets<W> targets{};
   unsigned blocks = 0;
-  for (int i = 0; i < kThinTargets; ++i) {
-    const ThinTarget& from = args.targets[i];
-    if (i >= args.target_count) {
-      targets.at[i].first_block = INT32_MAX;
-      continue;
-    }
-    targets.at[i] = {
-        static_cast<const W*>(from.w.data), from.bias, from.y, from.y_stride, from.w.rows, static_cast<int>(blocks)};
-    blocks += blocks_for(from.w.rows, 16 * kOutTiles);
-  }
+  const Targets<W> targets = targets_of<W>(args.targets, args.target_count, 16 * kOutTiles, &blocks);
   return launch("thin_gemm", thin_gemm_kernel<W, kOutTiles, kRowTiles>, {blocks, 1, 1}, {kThreads, 1, 1}, 0,
                 stream.handle(), targets, static_cast<const BF16*>(args.x), args.x_stride, args.rows,
                 args.targets[0].w.cols, args.accumulate);
@@ -177,8 +150,6 @@ Status launch_thin(CudaStream& stream, const ThinGemmArgs& args) {
   return pairs ? launch_tiles<W, 2, 8>(stream, args) : launch_tiles<W, 1, 8>(stream, args);
 }
 
-bool is_aligned(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % 16 == 0; }
-
 }  // namespace
 
 bool has_thin_gemm(const DeviceWeight& w) {
@@ -187,7 +158,7 @@ bool has_thin_gemm(const DeviceWeight& w) {
 }
 
 Status thin_gemm(CudaStream& stream, const ThinGemmArgs& args) {
-  CHECK(args.rows >= 1 && args.rows <= kThinRows && args.target_count >= 1 && args.target_count <= kThinTargets);
+  CHECK(args.rows >= 1 && args.rows <= kThinRows && args.target_count >= 1 && args.target_count <= kProductTargets);
   CHECK(args.x_stride % kLoad == 0 && is_aligned(args.x));
   const DeviceWeight& first = args.targets[0].w;
   for (int i = 0; i < args.target_count; ++i) {

@@ -46,11 +46,17 @@ namespace {
 constexpr size_t kThreadsMax = 1024, kStackBytes = 64 * 1024, kGuardBytes = 64;
 enum class State : uint8_t { kReady, kAtBarrier, kAtCollective, kDone };
 
+struct LateCopy {
+  void* to;
+  const void* from;
+};
+
 struct Fiber {
   void* stack_pointer;
   Dim3 index;
   State state;
   std::source_location at;
+  std::vector<LateCopy> copies;
 };
 
 struct Warp {
@@ -87,6 +93,14 @@ std::string place(const std::source_location& at) {
   return file.substr(file.rfind('/') + 1) + ":" + std::to_string(at.line());
 }
 
+void stop(const std::string& what) {
+  Machine& m = machine();
+  if (m.failure.empty()) {
+    m.failure = what + " (block " + std::to_string(block_index.x) + "," + std::to_string(block_index.y) + "," +
+                std::to_string(block_index.z) + ")";
+  }
+}
+
 void yield() {
   Machine& m = machine();
   loralei_fiber_switch(&m.fibers[m.current].stack_pointer, m.scheduler);
@@ -95,6 +109,7 @@ void yield() {
 void fiber_main() {
   Machine& m = machine();
   (*m.body)();
+  if (!m.fibers[m.current].copies.empty()) stop("a thread ended without waiting for its copies");
   m.fibers[m.current].state = State::kDone;
   yield();
   std::abort();  // a fiber that is done is not continued
@@ -109,6 +124,7 @@ void start_fiber(size_t i) {
   Fiber& fiber = m.fibers[i];
   fiber.stack_pointer = stack;
   fiber.state = State::kReady;
+  fiber.copies.clear();
   const auto id = static_cast<unsigned>(i);
   fiber.index = {id % block_size.x, id / block_size.x % block_size.y, id / block_size.x / block_size.y};
 }
@@ -118,14 +134,6 @@ void resume(size_t i) {
   m.current = i;
   thread_index = m.fibers[i].index;
   loralei_fiber_switch(&m.scheduler, m.fibers[i].stack_pointer);
-}
-
-void stop(const std::string& what) {
-  Machine& m = machine();
-  if (m.failure.empty()) {
-    m.failure = what + " (block " + std::to_string(block_index.x) + "," + std::to_string(block_index.y) + "," +
-                std::to_string(block_index.z) + ")";
-  }
 }
 
 // Every live thread must be at one barrier in one place. Returns whether threads were released.
@@ -229,6 +237,24 @@ std::byte* static_shared(const void* key, size_t bytes) {
   m.arrays.push_back({key, m.fixed_used, bytes});
   m.fixed_used += rounded + kGuardBytes;
   return m.fixed.data() + m.arrays.back().offset;
+}
+
+void copy_later(void* to, const void* from) {
+  std::memset(to, 0xFF, 16);
+  Machine& m = machine();
+  m.fibers[m.current].copies.push_back({to, from});
+}
+
+void await_copies() {
+  Machine& m = machine();
+  for (const LateCopy& copy : m.fibers[m.current].copies) {
+    if (copy.from == nullptr) {
+      std::memset(copy.to, 0, 16);
+    } else {
+      std::memcpy(copy.to, copy.from, 16);
+    }
+  }
+  m.fibers[m.current].copies.clear();
 }
 
 void block_barrier(std::source_location at) {

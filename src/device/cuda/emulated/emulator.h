@@ -73,6 +73,11 @@ std::byte* dynamic_shared();
 // The array that one declaration (named by its key's address) stands for in this block.
 std::byte* static_shared(const void* key, size_t bytes);
 
+// A copy of 16 bytes to shared memory that may take until the thread's next await_copies(): until then `to` is NaN
+// bytes. Null: zeros. A thread that ends with copies on their way fails the launch.
+void copy_later(void* to, const void* from);
+void await_copies();
+
 void block_barrier(std::source_location at = std::source_location::current());
 
 // All lanes of `mask` give up to 32 bytes and see those of all others: [lane][8] until each lane's next collective.

@@ -173,5 +173,75 @@ TEST(CudaEmulator, MatrixFragmentsLieWhereTheManualSays) {
   }
 }
 
+// Four matrices [8, 8] lie one after another in shared memory, a number for each place; out [32 lanes][2][4].
+KERNEL void load_matrices_kernel(uint32_t* out) {
+  SHARED_ARRAY(uint16_t, numbers, 256);
+  const unsigned lane = threadIdx.x;
+  for (unsigned i = lane; i < 256; i += 32) numbers[i] = static_cast<uint16_t>(i);
+  __syncthreads();
+  uint32_t plain[4], transposed[4];
+  load_matrices(plain, numbers + lane * 8);
+  load_matrices_transposed(transposed, numbers + lane * 8);
+  for (unsigned i = 0; i < 4; ++i) out[lane * 8 + i] = plain[i], out[lane * 8 + 4 + i] = transposed[i];
+}
+
+TEST(CudaEmulator, LoadedMatricesLieWhereTheManualSays) {
+  CudaStream stream = CudaStream::create().value();
+  DeviceBuffer out = DeviceBuffer::allocate(1024).value();
+  std::vector<uint32_t> got(256);
+  EXPECT_TRUE(
+      launch(load_matrices_kernel, {1}, {32}, 0, stream.handle(), reinterpret_cast<uint32_t*>(out.data())).ok());
+  EXPECT_TRUE(copy_to_host(got.data(), out.data(), 1024, stream).ok());
+  ASSERT_TRUE(stream.synchronize().ok());
+  for (uint32_t lane = 0; lane < 32; ++lane) {
+    const uint32_t row = lane / 4, column = lane % 4 * 2;
+    for (uint32_t matrix = 0; matrix < 4; ++matrix) {
+      const uint32_t at = matrix * 64 + row * 8 + column, across = matrix * 64 + column * 8 + row;
+      EXPECT_EQ(got[lane * 8 + matrix], at | (at + 1) << 16) << lane;
+      EXPECT_EQ(got[lane * 8 + 4 + matrix], across | (across + 8) << 16) << lane;
+    }
+  }
+}
+
+enum class Wait { kNone, kTooLate, kInTime };
+
+// out[4 i ...] = in[4 i ...], by way of shared memory; zeros for the last thread.
+template <Wait kWait>
+KERNEL void copy_async_kernel(const float* in, float* out) {
+  SHARED_ARRAY(float4, lines, 32);
+  const unsigned i = threadIdx.x;
+  lines[i] = float4{1, 1, 1, 1};
+  copy_async(lines + i, in + 4 * i, i != 31);
+  if constexpr (kWait == Wait::kInTime) await_copies();
+  __syncthreads();
+  reinterpret_cast<float4*>(out)[i] = lines[i];
+  if constexpr (kWait == Wait::kTooLate) await_copies();
+}
+
+template <Wait kWait>
+Outcome run_copies() {
+  CudaStream stream = CudaStream::create().value();
+  DeviceBuffer in = DeviceBuffer::allocate(512).value(), out = DeviceBuffer::allocate(512).value();
+  std::vector<float> numbers(128), got(128);
+  for (size_t i = 0; i < 128; ++i) numbers[i] = static_cast<float>(i + 1);
+  EXPECT_TRUE(copy_to_device(in.data(), numbers.data(), 512, stream).ok());
+  EXPECT_TRUE(launch(copy_async_kernel<kWait>, {1}, {32}, 0, stream.handle(), reinterpret_cast<const float*>(in.data()),
+                     reinterpret_cast<float*>(out.data()))
+                  .ok());
+  EXPECT_TRUE(copy_to_host(got.data(), out.data(), 512, stream).ok());
+  (void)stream.synchronize();
+  Outcome outcome{cuda_emulated::take_failure()};
+  for (size_t i = 0; i < 128; ++i) outcome.right = outcome.right && got[i] == (i < 124 ? numbers[i] : 0.0f);
+  return outcome;
+}
+
+TEST(CudaEmulator, CopiesArriveWhenTheyAreWaitedFor) {
+  const Outcome outcome = run_copies<Wait::kInTime>();
+  EXPECT_EQ(outcome.failure, "");
+  EXPECT_TRUE(outcome.right);
+  EXPECT_FALSE(run_copies<Wait::kTooLate>().right);
+  EXPECT_NE(run_copies<Wait::kNone>().failure.find("without waiting for its copies"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace loralei::cuda
