@@ -189,8 +189,9 @@ TEST(CudaEmulator, LoadedMatricesLieWhereTheManualSays) {
   CudaStream stream = CudaStream::create().value();
   DeviceBuffer out = DeviceBuffer::allocate(1024).value();
   std::vector<uint32_t> got(256);
-  EXPECT_TRUE(
-      launch(load_matrices_kernel, {1}, {32}, 0, stream.handle(), reinterpret_cast<uint32_t*>(out.data())).ok());
+  EXPECT_TRUE(launch("load_matrices", load_matrices_kernel, {1}, {32}, 0, stream.handle(),
+                     reinterpret_cast<uint32_t*>(out.data()))
+                  .ok());
   EXPECT_TRUE(copy_to_host(got.data(), out.data(), 1024, stream).ok());
   ASSERT_TRUE(stream.synchronize().ok());
   for (uint32_t lane = 0; lane < 32; ++lane) {
@@ -225,8 +226,8 @@ Outcome run_copies() {
   std::vector<float> numbers(128), got(128);
   for (size_t i = 0; i < 128; ++i) numbers[i] = static_cast<float>(i + 1);
   EXPECT_TRUE(copy_to_device(in.data(), numbers.data(), 512, stream).ok());
-  EXPECT_TRUE(launch(copy_async_kernel<kWait>, {1}, {32}, 0, stream.handle(), reinterpret_cast<const float*>(in.data()),
-                     reinterpret_cast<float*>(out.data()))
+  EXPECT_TRUE(launch("copy_async", copy_async_kernel<kWait>, {1}, {32}, 0, stream.handle(),
+                     reinterpret_cast<const float*>(in.data()), reinterpret_cast<float*>(out.data()))
                   .ok());
   EXPECT_TRUE(copy_to_host(got.data(), out.data(), 512, stream).ok());
   (void)stream.synchronize();
