@@ -4,66 +4,28 @@
 #include <algorithm>
 #include <utility>
 
-#include "adapters/adapter.h"
 #include "base/limits.h"
 #include "base/units.h"
 #include "engine/batch_slot.h"
-#include "engine/budget_plan.h"
-#include "engine/memory_plan.h"
-#include "engine/process_share.h"
+#include "engine/engine_host_parts.h"
 #include "engine/start.h"
 #include "kv/block_pool.h"
 #include "model/layer_program.h"
-#include "model/model.h"
 #include "sys/cpu.h"
 #include "sys/process.h"
 #include "weights/pack.h"
-#include "weights/weight_store.h"
 
 namespace loralei {
 
-// In the order of construction: what is declared later is destroyed first.
-struct EngineHost::Parts {
-  BaseModelFile file;
-  SteadyClock clock;
-  std::unique_ptr<Ledger> ledger;
-  std::unique_ptr<ThreadPool> pool;
-  const OpTable* ops = nullptr;
-  WeightOptions weight_options;
-  std::unique_ptr<WeightStore> weights;
-  Grant scratch;
-  ProcessShare process;
-  std::unique_ptr<Model> model;  // null: a device computes
-  DeviceBudget device_budget;
-  std::unique_ptr<Ledger> device_ledger;
-  DeviceOverhead device_overhead;
-  bool overhead_told = false;
-  std::shared_ptr<void> device;
-  std::string computed_by;
-  std::unique_ptr<Engine> engine;
-  MemoryPlan plan;
-  DType kv_dtype = DType::kF16;
-  int32_t kv_blocks_max = 0;
-  EngineHostOptions options;
-  std::string packed_path;  // "" until the weights are streamed for the first time
-};
-
-// What does not depend on where the weights are.
-struct FixedBytes {
-  DType kv_dtype = DType::kF16;
-  ModelLimits limits;
-  int64_t scratch = 0;   // activations and the kernels' memory, where the cores compute
-  int64_t outputs = 0;   // logits and hidden states of a step; the engine holds them
-  int64_t kv_block = 0;  // of kKvBlockTokens tokens
-  int64_t other = 0;     // code, vocabulary, connections; asked before weights are loaded
-};
-
-// The share of each use when weights are streamed: everything else first, the weights take what is left.
-struct StreamShares {
-  int64_t kv = 0;
-  int64_t adapters = 0;
-  int64_t weights = 0;  // locked and window
-};
+MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes) {
+  MemoryRequest request;
+  request.block_bytes = block_bytes;
+  request.max_model_len = options.max_model_len;
+  request.max_sequences = options.max_sequences;
+  request.kv_cache_bytes = options.kv_cache_bytes;
+  request.adapter_bytes = options.adapter_bytes;
+  return request;
+}
 
 namespace {
 
@@ -80,16 +42,6 @@ AdapterSource adapter_source(const ModelConfig& config, const WeightStore& weigh
     return load_adapter(path, base, options, version);
   };
   return source;
-}
-
-MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes) {
-  MemoryRequest request;
-  request.block_bytes = block_bytes;
-  request.max_model_len = options.max_model_len;
-  request.max_sequences = options.max_sequences;
-  request.kv_cache_bytes = options.kv_cache_bytes;
-  request.adapter_bytes = options.adapter_bytes;
-  return request;
 }
 
 // What is left for it is still to be said, and for a device the bytes of a block.
@@ -211,145 +163,6 @@ Result<std::unique_ptr<WeightStore>> EngineHost::stream_weights(const StreamShar
       WeightStore::stream_found(parts.file, *parts.ledger, parts.weight_options, parts.options.cache_dir, options, log);
   parts.packed_path = options.packed_path;
   return weights;
-}
-
-StreamingOptions EngineHost::streaming(int64_t weight_bytes) const {
-  const EngineHostOptions& options = parts_->options;
-  StreamingOptions streaming;
-  streaming.weight_bytes = weight_bytes;
-  streaming.residency = options.residency;
-  streaming.rows_max = std::max(options.engine.step_tokens, options.engine.max_sequences);
-  streaming.packed_path = parts_->packed_path;
-  streaming.pool = parts_->pool.get();
-  streaming.open_reader = options.open_stream;
-  streaming.read_ahead = options.read_ahead;
-  return streaming;
-}
-
-// --- another budget while requests run ---
-RunningMemory EngineHost::running_memory(int64_t idle_adapter_bytes) const {
-  const Parts& parts = *parts_;
-  const Ledger& ledger = *parts.ledger;
-  RunningMemory memory;
-  memory.kept_bytes = ledger.used_bytes(MemoryUse::kScratch) + ledger.used_bytes(MemoryUse::kOther);
-  memory.adapter_bytes = std::max<int64_t>(0, ledger.used_bytes(MemoryUse::kAdapters) - idle_adapter_bytes);
-  memory.whole_weight_bytes = parts.weights->whole_bytes();
-  memory.least_weight_bytes = parts.weights->least_bytes(parts.options.residency.policy);
-  memory.kv_blocks_least = kv_blocks_for(parts.plan.max_model_len);
-  memory.kv_blocks_most = parts.kv_blocks_max;
-  memory.asked = asked_of(parts.options.engine, parts.plan.kv_bytes / parts.plan.kv_blocks);
-  return memory;
-}
-
-// Refused where the weights could neither be held nor streamed through what that budget leaves them.
-Result<BudgetShares> EngineHost::shares_of(int64_t budget, int64_t idle_adapter_bytes) const {
-  const RunningMemory memory = running_memory(idle_adapter_bytes);
-  const BudgetShares shares = share_budget(memory, budget);
-  const auto plan = parts_->weights->plan_for(shares.weight_bytes, parts_->options.residency);
-  if (plan.ok()) return shares;
-  const int64_t least = least_budget_bytes(memory);
-  return too_large(
-      plan.error().message + " The least this server can do with is " + format_bytes(least) + " (" +
-      std::to_string(least) + " bytes): it keeps " +
-      format_bytes(memory.kept_bytes + kept_adapter_bytes(memory) + memory.kv_blocks_least * memory.asked.block_bytes) +
-      " for activations, itself, " + (memory.asked.adapter_bytes > 0 ? "its --adapter-memory" : "adapters in use") +
-      " and the KV cache of one sequence of " + std::to_string(parts_->plan.max_model_len) +
-      " tokens; start it with a smaller --max-model-len to go lower.");
-}
-
-// Beside running steps: what takes long. Reads what does not change while it runs.
-Status EngineHost::prepare_budget(int64_t budget, int64_t idle_adapter_bytes, const std::stop_token& stop,
-                                  LogSink& log) {
-  Parts& parts = *parts_;
-  TRY_ASSIGN(const BudgetShares shares, shares_of(budget, idle_adapter_bytes));
-  if (shares.weight_bytes >= parts.weights->whole_bytes() || !parts.packed_path.empty()) return {};
-  if (const auto found = find_packed(parts.file, parts.weight_options, parts.options.cache_dir, log)) {
-    parts.packed_path = found->path;
-    return {};
-  }
-  TRY_ASSIGN(const PackedFile packed, pack_beside_steps(stop, log));
-  parts.packed_path = packed.path;
-  return {};
-}
-
-// With as many threads as the budget has memory for.
-Result<PackedFile> EngineHost::pack_beside_steps(const std::stop_token& stop, LogSink& log) {
-  Parts& parts = *parts_;
-  TRY_ASSIGN(const PackMemory memory, pack_memory(parts.file, parts.weight_options));
-  WeightOptions options = parts.weight_options;
-  std::optional<Grant> grant;
-  for (; options.threads > 0; --options.threads) {
-    if ((grant = parts.ledger->try_lend(MemoryUse::kOther, memory.bytes(options.threads)))) break;
-  }
-  if (!grant) {
-    return too_large("Laying the model out for streaming takes " + format_bytes(memory.bytes(1)) +
-                     " beside running requests, and of the memory budget " +
-                     format_bytes(parts.ledger->available_bytes(MemoryUse::kOther)) +
-                     " are free; do it beforehand with 'loralei pack', or start with the smaller budget.");
-  }
-  options.stop = stop;
-  options.progress = [&log, tenths = int64_t{0}](int64_t done_bytes, int64_t total_bytes) mutable {
-    if (done_bytes * 10 < (tenths + 1) * total_bytes) return;
-    tenths = done_bytes * 10 / total_bytes;
-    log.log(LogLevel::kInfo, "packing " + format_bytes(done_bytes) + " of " + format_bytes(total_bytes));
-  };
-  return make_packed(parts.file, options, parts.options.cache_dir, log);
-}
-
-// Between two steps. What shrinks comes first, so that the sum never exceeds the larger of both budgets.
-Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& log) {
-  Parts& parts = *parts_;
-  Ledger& ledger = *parts.ledger;
-  WeightStore& weights = *parts.weights;
-  TRY_ASSIGN(BudgetShares shares, shares_of(budget, room.idle_adapter_bytes));
-  if (shares.weight_bytes < weights.whole_bytes()) {
-    if (parts.packed_path.empty()) {  // prepare_budget() found room for all of them
-      return Error{ErrorCode::kOverloaded,
-                   "Adapters came into use while the budget was to change, and the weights no "
-                   "longer fit beside them; ask again."};
-    }
-    if (Status opened = weights.open_packed_file(parts.file, parts.weight_options, parts.packed_path); !opened.ok()) {
-      parts.packed_path.clear();  // looked for, or made, again
-      return opened;
-    }
-    TRY_ASSIGN(shares, shares_of(budget, room.idle_adapter_bytes));  // now that it is known what a pass reads
-  }
-  const int64_t before = ledger.budget_bytes(), block_bytes = parts.plan.kv_bytes / parts.plan.kv_blocks;
-  const auto kv_before = static_cast<int32_t>(ledger.used_bytes(MemoryUse::kKv) / block_bytes);
-  if (budget > before) CHECK(ledger.set_budget(budget));
-  room.shrink_adapters(shares.adapter_bytes);
-  if (shares.kv_blocks < kv_before) CHECK(room.resize_kv(shares.kv_blocks));  // only growing can be refused
-  Status status;
-  const int64_t weights_before = weights.resident_bytes();
-  if (shares.weight_bytes < weights.whole_bytes() || weights.resident_bytes() < weights.whole_bytes())
-    status = weights.resize(parts.file, parts.weight_options, streaming(shares.weight_bytes), log);
-  // A failed change is in vain where no more is held than before; with less, a smaller budget is kept all the same.
-  const int64_t weights_now = weights.resident_bytes();
-  const bool in_vain =
-      !status.ok() && (budget > before ? weights_now <= weights_before : weights_now == weights_before);
-  const bool held = !in_vain && weights_now <= shares.weight_bytes && ledger.set_budget(budget);
-  // In vain: everything as it was, but for prefixes and idle adapters evicted.
-  const int32_t kv_blocks = held ? shares.kv_blocks : kv_before;
-  if (const Status grown = room.resize_kv(kv_blocks); !grown.ok())
-    log.log(LogLevel::kWarning, "The KV cache stays smaller than it might be: " + grown.error().message);
-  if (!held) {
-    if (budget > before) CHECK(ledger.set_budget(before));
-    const std::string stays = "The memory budget stays at " + format_bytes(before);
-    if (!status.ok()) return std::move(status).error().with_context(stays);
-    return too_large(stays + ": " + format_bytes(ledger.used_bytes()) + " are in use.");
-  }
-  // What a resident model leaves is shared as at start.
-  const bool stated = parts.options.engine.adapter_bytes > 0;
-  const int64_t held_bytes = ledger.used_bytes(MemoryUse::kAdapters), left = budget - ledger.used_bytes() + held_bytes;
-  ledger.set_cap(MemoryUse::kAdapters,
-                 stated || weights.streams() ? shares.adapter_bytes : std::max(held_bytes, left / 4));
-  std::string text = "memory budget " + format_bytes(budget) + "\n" + ledger.describe() + weights.describe();
-  text.pop_back();  // the last line's end
-  log.log(LogLevel::kInfo, text);
-  if (!status.ok())
-    return std::move(status).error().with_context("The memory budget is " + format_bytes(budget) +
-                                                  " now, but not all weights could be read");
-  return {};
 }
 
 EngineHost::EngineHost() : parts_(std::make_unique<Parts>()) {}

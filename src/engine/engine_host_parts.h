@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an EngineHost is made of. Internal to engine_host.cc (start) and engine_host_budget.cc (another budget).
+//
+// Thread: start() and apply_budget() write, the latter on the engine's thread between two steps; prepare_budget() runs
+// beside steps, reads what does not change meanwhile and sets packed_path alone.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "adapters/adapter.h"
+#include "engine/engine_host.h"
+#include "engine/memory_plan.h"
+#include "engine/process_share.h"
+#include "model/model.h"
+#include "weights/weight_store.h"
+
+namespace loralei {
+
+// In the order of construction: what is declared later is destroyed first.
+struct EngineHost::Parts {
+  BaseModelFile file;
+  SteadyClock clock;
+  std::unique_ptr<Ledger> ledger;
+  std::unique_ptr<ThreadPool> pool;
+  const OpTable* ops = nullptr;
+  WeightOptions weight_options;
+  std::unique_ptr<WeightStore> weights;
+  Grant scratch;
+  ProcessShare process;
+  std::unique_ptr<Model> model;  // null: a device computes
+  DeviceBudget device_budget;
+  std::unique_ptr<Ledger> device_ledger;
+  DeviceOverhead device_overhead;
+  bool overhead_told = false;
+  std::shared_ptr<void> device;
+  std::string computed_by;
+  std::unique_ptr<Engine> engine;
+  MemoryPlan plan;
+  DType kv_dtype = DType::kF16;
+  int32_t kv_blocks_max = 0;
+  EngineHostOptions options;
+  std::string packed_path;  // "" until the weights are streamed for the first time
+};
+
+// What does not depend on where the weights are.
+struct FixedBytes {
+  DType kv_dtype = DType::kF16;
+  ModelLimits limits;
+  int64_t scratch = 0;   // activations and the kernels' memory, where the cores compute
+  int64_t outputs = 0;   // logits and hidden states of a step; the engine holds them
+  int64_t kv_block = 0;  // of kKvBlockTokens tokens
+  int64_t other = 0;     // code, vocabulary, connections; asked before weights are loaded
+};
+
+// The share of each use when weights are streamed: everything else first, the weights take what is left.
+struct StreamShares {
+  int64_t kv = 0;
+  int64_t adapters = 0;
+  int64_t weights = 0;  // locked and window
+};
+
+// What the options ask of the KV cache and of adapters.
+MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes);
+
+}  // namespace loralei
