@@ -4,8 +4,8 @@
 //
 // Thread: the engine's; the call given to on_news() is called on any other. Ownership: a version on the device outlives
 // its copy in host memory by no more than its upload; AdapterHold is the move-only share of a request. Invariants: what
-// is held and has arrived is there until it is released; nothing here waits. Failure: sentences; kUnavailable
-// as of an Executor: nothing can be brought any more.
+// is held and has arrived is there until it is released; nothing here waits. Failure: sentences; kUnavailable as of an
+// Executor: nothing can be brought any more.
 #pragma once
 
 #include <functional>

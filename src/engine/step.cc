@@ -9,8 +9,8 @@
 namespace loralei {
 namespace {
 
-// Waiting sequences looked at in one step: each costs a walk through the prefix tree. Fewer where they
-// would take more rows than the step has.
+// Waiting sequences looked at in one step: each costs a walk through the prefix tree. Fewer where they would take more
+// rows than the step has.
 constexpr size_t kCandidatesMax = 64;
 
 }  // namespace

@@ -127,6 +127,19 @@ DType CudaProducts::input_type(std::span<const CudaProduct> products, int32_t ro
   return rounded ? DType::kF32 : options_.activation;
 }
 
+namespace {
+
+// Of a launch whose first row is `row` of theirs. Args: ThinGemmArgs, TileGemvArgs.
+template <class Args>
+void put_targets(std::span<const cuda::ProductTarget> targets, int32_t row, Args& args) {
+  for (cuda::ProductTarget target : targets) {
+    target.y += row * target.y_stride;
+    args.targets[args.target_count++] = target;
+  }
+}
+
+}  // namespace
+
 Status CudaProducts::run_thin(CudaStream& stream, const CudaInput& input, std::span<const cuda::ProductTarget> targets,
                               bool accumulate) {
   for (int32_t row = 0; row < input.rows; row += cuda::kThinRows) {
@@ -134,10 +147,7 @@ Status CudaProducts::run_thin(CudaStream& stream, const CudaInput& input, std::s
                             .x_stride = input.in,
                             .rows = std::min(cuda::kThinRows, input.rows - row),
                             .accumulate = accumulate};
-    for (cuda::ProductTarget target : targets) {
-      target.y += row * target.y_stride;
-      args.targets[args.target_count++] = target;
-    }
+    put_targets(targets, row, args);
     TRY(cuda::thin_gemm(stream, args));
   }
   return {};
@@ -152,10 +162,7 @@ Status CudaProducts::run_tiles(CudaStream& stream, const CudaInput& input, std::
         .x = {rounded_rows_.q + int64_t{row} * input.in, rounded_rows_.d + blocks, rounded_rows_.sums + blocks},
         .rows = std::min(cuda::kGemvRows, input.rows - row),
         .accumulate = accumulate};
-    for (cuda::ProductTarget target : targets) {
-      target.y += row * target.y_stride;
-      args.targets[args.target_count++] = target;
-    }
+    put_targets(targets, row, args);
     TRY(cuda::tile_gemv(stream, args));
   }
   return {};
