@@ -146,6 +146,11 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
                   "bytes for loaded adapters (with --device cuda: for their copies in GPU memory)")
       ->group(group);
   command
+      .add_option("--request-memory", flags.request_memory,
+                  "bytes reserved for requests and answers on their way (default: a part of the budget in 64, 12MiB to "
+                  "256MiB); more is used where it is free")
+      ->group(group);
+  command
       .add_option(
           "--host-adapter-memory", flags.host_adapter_memory,
           "with --device cuda: bytes of host memory for loaded adapters, the tier behind the GPU's (default: as "
@@ -242,6 +247,7 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   if (options.cache_dir.empty()) options.cache_dir = default_cache_dir();
   TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, options.engine.kv_cache_bytes));
   TRY(parse_size("--adapter-memory", flags.adapter_memory, options.engine.adapter_bytes));
+  TRY(parse_size("--request-memory", flags.request_memory, options.engine.request_bytes));
   TRY(parse_size("--host-adapter-memory", flags.host_adapter_memory, options.engine.host_adapter_bytes));
   if (options.engine.host_adapter_bytes > 0 && !options.device) {
     options.notes.push_back(

@@ -20,7 +20,7 @@ struct EngineFlags {
   std::string activations = "auto";
   std::string device = "auto";
   std::string kv_dtype;
-  std::string memory_budget, kv_cache_memory, adapter_memory, host_adapter_memory;
+  std::string memory_budget, kv_cache_memory, adapter_memory, host_adapter_memory, request_memory;
   std::string residency = "balanced";
   std::string speculate = "auto";
   std::string prefetch_window;

@@ -144,6 +144,7 @@ std::string server_url(const std::string& host, int port) {
 
 Status serve(ServeFlags& flags) {
   std::signal(SIGPIPE, SIG_IGN);
+  keep_little_free_memory();
   static const std::map<std::string, LogLevel> kLevels = {{"debug", LogLevel::kDebug},
                                                           {"info", LogLevel::kInfo},
                                                           {"warning", LogLevel::kWarning},

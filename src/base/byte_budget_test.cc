@@ -6,20 +6,8 @@
 namespace loralei {
 namespace {
 
-class Fixed final : public ByteBudget {
- public:
-  bool try_take(int64_t bytes) override {
-    if (bytes > left) return false;
-    left -= bytes;
-    return true;
-  }
-  void give_back(int64_t bytes) override { left += bytes; }
-  int64_t most_bytes() const override { return 100; }
-  int64_t left = 100;
-};
-
 TEST(ByteShare, GrowsShrinksAndGivesBackOnce) {
-  auto budget = std::make_shared<Fixed>();
+  auto budget = std::make_shared<FixedByteBudget>(100);
   {
     ByteShare one(budget);
     EXPECT_TRUE(one.grow_to(60));
@@ -30,15 +18,25 @@ TEST(ByteShare, GrowsShrinksAndGivesBackOnce) {
     EXPECT_EQ(two.bytes(), 0);
     one.shrink_to(50);
     EXPECT_TRUE(two.grow_to(50));
-    EXPECT_EQ(budget->left, 0);
+    EXPECT_EQ(budget->taken_bytes(), 100);
     ByteShare moved(std::move(one));
     EXPECT_EQ(one.bytes(), 0);
     one = std::move(two);
     EXPECT_EQ(one.bytes() + moved.bytes(), 100);
     moved = ByteShare();
-    EXPECT_EQ(budget->left, 50);
+    EXPECT_EQ(budget->taken_bytes(), 50);
   }
-  EXPECT_EQ(budget->left, 100);
+  EXPECT_EQ(budget->taken_bytes(), 0);
+}
+
+TEST(FixedByteBudget, RefusesWhatItCouldNeverHave) {
+  FixedByteBudget budget(100);
+  EXPECT_FALSE(budget.try_take(INT64_MAX));
+  EXPECT_TRUE(budget.try_take(100));
+  EXPECT_FALSE(budget.try_take(1));
+  budget.give_back(100);
+  EXPECT_TRUE(budget.try_take(1));
+  EXPECT_EQ(budget.most_bytes(), 100);
 }
 
 TEST(ByteShare, OfNothingHasNothing) {

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/byte_budget.h"
 #include "base/ids.h"
 #include "base/limits.h"
 #include "base/result.h"
@@ -139,7 +140,7 @@ inline constexpr std::array<int32_t, 13> kStepRowsLimits = {1,   8,    16,   32,
 // A memory's budget and who has how much of it.
 struct MemoryShares {
   int64_t memory_budget_bytes = 0, weights_bytes = 0, adapter_bytes = 0, adapter_bytes_max = 0, kv_bytes = 0,
-          scratch_bytes = 0, other_bytes = 0;
+          scratch_bytes = 0, request_bytes = 0, other_bytes = 0;
 };
 
 struct EngineStats : MemoryShares {  // the host's
@@ -191,6 +192,7 @@ struct EngineOptions {
   int64_t kv_cache_bytes =
       0;  // 0: what max_model_len x max_sequences needs, at most half of available memory after the weights
   int64_t adapter_bytes = 0;        // 0: a quarter of what is left
+  int64_t request_bytes = 0;        // reserved for requests; 0: a part of the budget
   int64_t host_adapter_bytes = 0;   // beside a device: of host memory; 0: as many as there, in what is sensible
   int64_t memory_budget_bytes = 0;  // 0: what the machine has available now
   std::optional<DType> kv_dtype;    // f32, f16, bf16, int8 or fp8; unset: f32 for f32 models, else f16
@@ -227,6 +229,8 @@ class Engine {
   // the process is started again. Ok: it can.
   virtual Status health() const = 0;
 
+  // What requests may take of the memory budget, beside what the engine itself computes with.
+  virtual std::shared_ptr<ByteBudget> request_memory() const = 0;
   virtual int64_t max_model_len() const = 0;
   virtual const std::string& fingerprint() const = 0;  // build, weights digest, kernel path
 

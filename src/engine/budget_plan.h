@@ -28,7 +28,7 @@ int64_t streaming_kv_bytes(const MemoryRequest& request, int64_t budget_bytes);
 int64_t least_beside_resident_bytes(const MemoryRequest& request, int64_t budget_bytes);
 
 struct RunningMemory {
-  int64_t kept_bytes = 0;          // activations and the process
+  int64_t kept_bytes = 0;          // activations, requests and the process
   int64_t adapter_bytes = 0;       // in use or pinned; the others may go
   int64_t whole_weight_bytes = 0;  // when nothing is streamed
   int64_t least_weight_bytes = 0;  // with which everything can be streamed

@@ -36,6 +36,7 @@ class EngineImpl final : public Engine {
         options_(parts.options),
         fingerprint_(std::move(parts.fingerprint)),
         memory_(std::move(parts.memory)),
+        requests_(std::move(parts.requests)),
         max_model_len_(max_model_len),
         outbox_(kOutboxCapacity),
         loads_(std::max(1, parts.options.adapter_load_threads), std::move(parts.adapters),
@@ -51,6 +52,7 @@ class EngineImpl final : public Engine {
     loop_ = std::make_unique<EngineLoop>(std::move(loop_parts));
     refresh_stats(true);
     if (tier_ != nullptr) tier_->on_news([this] { inbox_.put(TierNews{}); });
+    requests_->on_returned([this] { inbox_.put(LedgerNews{}); });
     thread_ = std::thread([this] { run(); });
   }
   ~EngineImpl() override { stop(); }
@@ -142,6 +144,7 @@ class EngineImpl final : public Engine {
     return loss_;
   }
 
+  std::shared_ptr<ByteBudget> request_memory() const override { return requests_; }
   int64_t max_model_len() const override { return max_model_len_; }
   const std::string& fingerprint() const override { return fingerprint_; }
   void drain() override {
@@ -159,6 +162,7 @@ class EngineImpl final : public Engine {
     inbox_.stop();
     outbox_.close();  // ends a wait for the consumer; output stays readable
     const std::lock_guard lock(join_mutex_);
+    requests_->on_returned({});
     if (thread_.joinable()) thread_.join();
     if (tier_ != nullptr) tier_->on_news({});
     if (memory_thread_.joinable()) memory_thread_.join();
@@ -219,14 +223,16 @@ class EngineImpl final : public Engine {
     // A device's is looked at behind steps alone: between them benches measure it, in memory of their own.
     if (tier_ != nullptr && std::exchange(steps_watched_, loop_->steps()) == loop_->steps()) return;
     memory_watched_ns_ = clock_.now_ns();
-    memory_.watch([this](int64_t bytes) { loop_->shrink_adapters(bytes); });
+    memory_moves_ = memory_.watch([this](int64_t bytes) { loop_->shrink_adapters(bytes); });
     loop_->room_changed();
   }
 
-  // How long to wait for messages: an idle engine wakes once more to bring a long adapter list up to date.
+  // How long to wait for messages: an idle engine wakes once more to bring a long adapter list up to date, and while
+  // memory is on its way back.
   int64_t patience_ns() const {
     if (!loop_->idle()) return 0;
-    return adapters_generation_ == loop_->adapters_generation() ? Inbox::kForever : kAdapterStatusNs;
+    if (adapters_generation_ != loop_->adapters_generation()) return kAdapterStatusNs;
+    return memory_moves_ ? kMemoryWatchNs : Inbox::kForever;
   }
 
   void publish(EngineOutput& output) {
@@ -262,6 +268,7 @@ class EngineImpl final : public Engine {
   const EngineOptions options_;
   const std::string fingerprint_;
   const MemoryControl memory_;
+  const std::shared_ptr<RequestBudget> requests_;
   const int64_t max_model_len_;
   std::atomic<int32_t> queued_{0}, pending_commands_{0};
   std::atomic<bool> draining_{false};
@@ -280,6 +287,7 @@ class EngineImpl final : public Engine {
   uint64_t adapters_generation_ = UINT64_MAX;
   std::atomic<bool> memory_changes_{false};
   int64_t memory_watched_ns_ = 0;
+  bool memory_moves_ = false;  // and is to be watched while there is nothing to do
   uint64_t steps_watched_ = 0;
   uint64_t memory_ticket_ = 0;  // of the last budget change
   std::stop_source memory_stop_;
@@ -345,6 +353,9 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   if (is_quantised(shape.dtype))
     return unsupported("the KV cache holds f32, f16, bf16 or int8 numbers; choose one of them");
 
+  if (parts.requests == nullptr) {
+    parts.requests = std::make_shared<RequestBudget>(*parts.ledger, *parts.ledger->try_grant(MemoryUse::kRequests, 0));
+  }
   LoopParts loop;
   loop.slot = std::make_unique<BatchSlot>(limits, config.layers, config.hidden, *parts.ledger);
   TRY(loop.slot->reserve_vocab(config.vocab));

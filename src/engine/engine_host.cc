@@ -57,26 +57,35 @@ Status not_the_callers(Status status) {
   return Error{ErrorCode::kInternal, std::move(status).error().message};
 }
 
-constexpr int64_t kOtherReserve = 24 * kMiB;  // code, vocabulary and connections still to come
+constexpr int64_t kOtherReserve = 16 * kMiB;  // code, vocabulary and connections still to come
+// Reserved for requests: a part of the budget within limits. What they need beyond it is borrowed where memory is free.
+constexpr int64_t kRequestPart = 64, kRequestBytesLeast = 12 * kMiB, kRequestBytesMost = 256 * kMiB;
+
+int64_t request_reserve(const EngineOptions& options, int64_t budget) {
+  if (options.request_bytes > 0) return options.request_bytes;
+  return std::clamp(budget / kRequestPart, kRequestBytesLeast, kRequestBytesMost);
+}
 
 int64_t process_bytes() {
   const auto memory = process_memory();
   return memory.ok() ? memory->rss_bytes : 0;
 }
 
-FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& config, const OpTable& ops, int threads) {
+FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& config, const OpTable& ops, int threads,
+                       int64_t budget) {
   FixedBytes fixed;
   fixed.kv_dtype = options.engine.kv_dtype.value_or(config.dtype == DType::kF32 ? DType::kF32 : DType::kF16);
   fixed.limits = step_limits(options.engine, config);
   fixed.scratch = Model::scratch_bytes(config, ops, fixed.limits, threads);
   fixed.outputs = BatchSlot::bytes(fixed.limits, config.hidden, config.vocab);
   fixed.other = process_bytes() + kOtherReserve;
+  fixed.requests = request_reserve(options.engine, budget);
   fixed.kv_block = kv_block_bytes({config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype});
   return fixed;
 }
 
 bool fits_resident(int64_t weight_bytes, const FixedBytes& fixed, const EngineOptions& engine, int64_t budget) {
-  return weight_bytes + fixed.other + fixed.scratch + fixed.outputs +
+  return weight_bytes + fixed.other + fixed.requests + fixed.scratch + fixed.outputs +
              least_beside_resident_bytes(asked_of(engine, fixed.kv_block), budget) <=
          budget;
 }
@@ -85,7 +94,7 @@ StreamShares stream_shares(const EngineOptions& engine, const FixedBytes& fixed,
   StreamShares shares;
   shares.kv = streaming_kv_bytes(asked_of(engine, fixed.kv_block), budget);
   shares.adapters = engine.adapter_bytes > 0 ? engine.adapter_bytes : budget / kStreamingAdapterPart;
-  shares.weights = budget - fixed.other - shares.kv - shares.adapters - fixed.scratch - fixed.outputs;
+  shares.weights = budget - fixed.other - fixed.requests - shares.kv - shares.adapters - fixed.scratch - fixed.outputs;
   return shares;
 }
 
@@ -122,7 +131,8 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
   TRY_ASSIGN(const OpTable* const ops, op_table_of(options));
   const int threads = threads_of(options);
   const WeightOptions weight_options = weight_options_of(options, threads);
-  const FixedBytes fixed = fixed_bytes(options, file.config, *ops, threads);
+  const int64_t budget = budget_of(options);
+  const FixedBytes fixed = fixed_bytes(options, file.config, *ops, threads, budget);
   TRY_ASSIGN(std::vector<PlannedMatrix> planned, WeightStore::planned(file, weight_options));
   for (const std::string& path : packed_paths(file, weight_options, options.cache_dir)) {
     const auto packed = open_packed(path, file, weight_options);
@@ -132,7 +142,6 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
   }
   TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(file, weight_options));
   StreamForecast forecast;
-  const int64_t budget = budget_of(options);
   const bool resident = fits_resident(weight_bytes, fixed, options.engine, budget);
   const StreamShares shares = stream_shares(options.engine, fixed, budget);
   TRY_ASSIGN(const ResidencyPlan plan,
@@ -145,8 +154,9 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
     forecast.text += "everything is resident\n";
   } else {
     forecast.text += "KV " + format_bytes(shares.kv) + ", adapters " + format_bytes(shares.adapters) +
-                     ", activations " + format_bytes(fixed.scratch + fixed.outputs) + ", process " +
-                     format_bytes(fixed.other) + ", weights " + format_bytes(shares.weights) + "\n";
+                     ", activations " + format_bytes(fixed.scratch + fixed.outputs) + ", requests " +
+                     format_bytes(fixed.requests) + ", process " + format_bytes(fixed.other) + ", weights " +
+                     format_bytes(shares.weights) + "\n";
   }
   forecast.text += describe_residency(planned, plan);
   return forecast;
@@ -169,6 +179,7 @@ EngineHost::EngineHost() : parts_(std::make_unique<Parts>()) {}
 
 EngineHost::~EngineHost() {
   if (parts_->engine != nullptr) parts_->engine->stop();
+  if (parts_->requests != nullptr) parts_->requests->close();  // whose shares may outlive the ledger
 }
 
 Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& options, LogSink& log,
@@ -191,11 +202,18 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
     TRY_ASSIGN(parts.device_budget, options.device.budget());
   }
   const ModelConfig& config = parts.file.config;
-  const FixedBytes fixed = fixed_bytes(options, config, *parts.ops, threads);
+  const FixedBytes fixed = fixed_bytes(options, config, *parts.ops, threads, budget);
   parts.kv_dtype = fixed.kv_dtype;
   auto other = parts.ledger->try_grant(MemoryUse::kOther, fixed.other);
   if (!other) return too_large("The process itself needs " + format_bytes(fixed.other) + "; raise --memory-budget.");
   parts.process = ProcessShare(*parts.ledger, std::move(*other));
+  auto requests = parts.ledger->try_grant(MemoryUse::kRequests, fixed.requests);
+  if (!requests) {
+    return too_large("Requests are to have " + format_bytes(fixed.requests) + ", and beside the process itself " +
+                     format_bytes(parts.ledger->available_bytes(MemoryUse::kRequests)) +
+                     " of the memory budget are left; raise --memory-budget or lower --request-memory.");
+  }
+  parts.requests = std::make_shared<RequestBudget>(*parts.ledger, std::move(*requests));
 
   EngineParts engine;
   engine.options = options.engine;
@@ -229,12 +247,17 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
     return not_the_callers(raw->apply_budget(bytes, room, log));
   };
   if (options.device) {
-    engine.memory.watch = [raw = host.get(), &log](const ShrinkAdapters&) { raw->watch_device(log); };
+    engine.memory.watch = [raw = host.get(), &log](const ShrinkAdapters&) {
+      raw->watch_device(log);
+      return false;
+    };
   } else if (options.process_bytes) {
     engine.memory.watch = [&parts, &log](const ShrinkAdapters& shrink_adapters) {
-      parts.process.follow(parts.options.process_bytes(), shrink_adapters, log);
+      return parts.process.follow(parts.options.process_bytes(), parts.clock.now_ns(), shrink_adapters, log);
     };
+    parts.heap.emplace(*parts.requests, options.process_bytes);
   }
+  engine.requests = parts.requests;
   engine.memory.kv_blocks_max = parts.kv_blocks_max;
   engine.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + parts.computed_by +
                        (options.activations == Activations::kF32 ? "-f32" : "");

@@ -29,7 +29,8 @@ RunningMemory EngineHost::running_memory(int64_t idle_adapter_bytes) const {
   const Parts& parts = *parts_;
   const Ledger& ledger = *parts.ledger;
   RunningMemory memory;
-  memory.kept_bytes = ledger.used_bytes(MemoryUse::kScratch) + ledger.used_bytes(MemoryUse::kOther);
+  memory.kept_bytes = ledger.used_bytes(MemoryUse::kScratch) + ledger.used_bytes(MemoryUse::kRequests) +
+                      ledger.used_bytes(MemoryUse::kOther);
   memory.adapter_bytes = std::max<int64_t>(0, ledger.used_bytes(MemoryUse::kAdapters) - idle_adapter_bytes);
   memory.whole_weight_bytes = parts.weights->whole_bytes();
   memory.least_weight_bytes = parts.weights->least_bytes(parts.options.residency.policy);
@@ -50,7 +51,8 @@ Result<BudgetShares> EngineHost::shares_of(int64_t budget, int64_t idle_adapter_
       plan.error().message + " The least this server can do with is " + format_bytes(least) + " (" +
       std::to_string(least) + " bytes): it keeps " +
       format_bytes(memory.kept_bytes + kept_adapter_bytes(memory) + memory.kv_blocks_least * memory.asked.block_bytes) +
-      " for activations, itself, " + (memory.asked.adapter_bytes > 0 ? "its --adapter-memory" : "adapters in use") +
+      " for activations, requests, itself, " +
+      (memory.asked.adapter_bytes > 0 ? "its --adapter-memory" : "adapters in use") +
       " and the KV cache of one sequence of " + std::to_string(parts_->plan.max_model_len) +
       " tokens; start it with a smaller --max-model-len to go lower.");
 }

@@ -6,12 +6,15 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "adapters/adapter.h"
 #include "engine/engine_host.h"
+#include "engine/heap_keeper.h"
 #include "engine/memory_plan.h"
 #include "engine/process_share.h"
+#include "engine/request_budget.h"
 #include "model/model.h"
 #include "weights/weight_store.h"
 
@@ -28,6 +31,8 @@ struct EngineHost::Parts {
   std::unique_ptr<WeightStore> weights;
   Grant scratch;
   ProcessShare process;
+  std::shared_ptr<RequestBudget> requests;
+  std::optional<HeapKeeper> heap;
   std::unique_ptr<Model> model;  // null: a device computes
   DeviceBudget device_budget;
   std::unique_ptr<Ledger> device_ledger;
@@ -49,6 +54,7 @@ struct FixedBytes {
   ModelLimits limits;
   int64_t scratch = 0;   // activations and the kernels' memory, where the cores compute
   int64_t outputs = 0;   // logits and hidden states of a step; the engine holds them
+  int64_t requests = 0;  // reserved for them
   int64_t kv_block = 0;  // of kKvBlockTokens tokens
   int64_t other = 0;     // code, vocabulary, connections; asked before weights are loaded
 };

@@ -379,6 +379,7 @@ TEST(Engine, RoomFoundWhileWatchingTheMemoryIsForWhoWaited) {
   MemoryControl memory;
   memory.watch = [&](const auto&) {
     if (++watched == 20) loan.release();
+    return false;
   };
   Server server(Server::small_options(), true, &clock, std::move(memory));
   server.gate->slow_down(clock, 2'000'000'000);
@@ -391,6 +392,34 @@ TEST(Engine, RoomFoundWhileWatchingTheMemoryIsForWhoWaited) {
   server.open_gate();
   server.collect(2, 1);
   EXPECT_EQ((server.ended[{2, 0}].end), EndReason::kLength) << server.ended[{2, 0}].error.message;
+}
+
+// An engine with nothing to do goes on looking while memory is on its way back, so that an adapter finds it there.
+TEST(Engine, WatchesTheMemoryWhileItMovesThoughThereIsNothingToDo) {
+  std::atomic<int> watched = 0;
+  MemoryControl memory;
+  memory.watch = [&](const auto&) { return ++watched < 3; };
+  Server server(Server::small_options(), false, nullptr, std::move(memory));
+  ASSERT_TRUE(server.engine->submit(request(1, 5, 2)).ok());
+  server.collect(1, 0);
+  for (int wait = 0; watched < 3 && wait < 1000; ++wait) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(watched, 3);
+}
+
+// What requests borrowed of the budget and gave back is for the adapter that waited for it.
+TEST(Engine, MemoryThatRequestsGiveBackIsForWhoWaited) {
+  Server server;
+  server.files.put("/a", 100, 2000);
+  ByteShare body(server.engine->request_memory());
+  const auto most = server.engine->request_memory()->most_bytes();
+  ASSERT_TRUE(body.grow_to(most));
+  ASSERT_TRUE(server.engine->command({1, AdapterAction::kRegister, "a", "/a", false}).ok());
+  ASSERT_TRUE(server.engine->submit(request(1, 5, 5, {{"a", 1.0f}})).ok());
+  while (server.engine->stats().waiting_for_adapter == 0) std::this_thread::yield();
+  EXPECT_EQ(server.engine->stats().request_bytes, most);
+  body.release();
+  server.collect(1, 1);
+  EXPECT_EQ((server.ended[{1, 0}].end), EndReason::kLength) << server.ended[{1, 0}].error.message;
 }
 
 TEST(Engine, CommandsAreAnsweredInAllCases) {

@@ -21,6 +21,7 @@ void fill_shares(const Ledger& ledger, int64_t adapter_bytes, MemoryShares& shar
   shares.adapter_bytes_max = std::min(ledger.cap_bytes(MemoryUse::kAdapters), ledger.budget_bytes());
   shares.kv_bytes = ledger.used_bytes(MemoryUse::kKv);
   shares.scratch_bytes = ledger.used_bytes(MemoryUse::kScratch);
+  shares.request_bytes = ledger.used_bytes(MemoryUse::kRequests);
   shares.other_bytes = ledger.used_bytes(MemoryUse::kOther);
 }
 

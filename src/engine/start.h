@@ -24,6 +24,7 @@
 #include "device/host/thread_pool.h"
 #include "engine/api.h"
 #include "engine/executor.h"
+#include "engine/request_budget.h"
 #include "formats/model_config.h"
 #include "memory/ledger.h"
 
@@ -53,7 +54,8 @@ struct MemoryControl {
   // On the engine thread, between two steps.
   std::function<Status(int64_t budget_bytes, const RoomMaker& room)> apply;
   // On the engine thread, between two steps, about once a second while it has something to do; empty: not asked.
-  std::function<void(const std::function<void(int64_t bytes)>& shrink_adapters)> watch;  // RoomMaker's
+  // True: again in a second even if there is nothing to do.
+  std::function<bool(const std::function<void(int64_t bytes)>& shrink_adapters)> watch;  // RoomMaker's
   int32_t kv_blocks_max = 0;  // addresses are set aside for so many, if that is more than the cache starts with
 };
 
@@ -65,8 +67,9 @@ struct EngineParts {
   std::vector<TokenId> eos;  // joined from config and generation config; empty: config.eos
   AdapterSource adapters;
   Ledger* ledger = nullptr;
-  std::string device;                     // EngineStats::device
-  const Ledger* device_ledger = nullptr;  // of the executor's own memory; null: it computes in the host's
+  std::shared_ptr<RequestBudget> requests;  // of the ledger; null: made with a reserve of nothing
+  std::string device;                       // EngineStats::device
+  const Ledger* device_ledger = nullptr;    // of the executor's own memory; null: it computes in the host's
   const DeviceOverhead* device_overhead = nullptr;
   const Clock* clock = nullptr;
   LogSink* log = nullptr;

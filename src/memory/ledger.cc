@@ -20,6 +20,8 @@ const char* memory_use_name(MemoryUse use) {
       return "kv";
     case MemoryUse::kScratch:
       return "scratch";
+    case MemoryUse::kRequests:
+      return "requests";
     case MemoryUse::kOther:
       return "other";
   }

@@ -15,8 +15,8 @@
 
 namespace loralei {
 
-enum class MemoryUse : uint8_t { kWeights, kAdapters, kKv, kScratch, kOther };
-inline constexpr int kMemoryUses = 5;
+enum class MemoryUse : uint8_t { kWeights, kAdapters, kKv, kScratch, kRequests, kOther };
+inline constexpr int kMemoryUses = 6;
 const char* memory_use_name(MemoryUse use);
 
 class Ledger;

@@ -388,7 +388,8 @@ std::string ApiServer::memory_body() const {
     out.key("budget_bytes").number(shares.memory_budget_bytes);
     out.key("weights_bytes").number(shares.weights_bytes).key("kv_bytes").number(shares.kv_bytes);
     out.key("adapters_bytes").number(shares.adapter_bytes).key("adapters_bytes_max").number(shares.adapter_bytes_max);
-    out.key("scratch_bytes").number(shares.scratch_bytes).key("other_bytes").number(shares.other_bytes);
+    out.key("scratch_bytes").number(shares.scratch_bytes).key("requests_bytes").number(shares.request_bytes);
+    out.key("other_bytes").number(shares.other_bytes);
   };
   out.begin_object();
   put(stats);

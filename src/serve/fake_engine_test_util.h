@@ -33,6 +33,7 @@ class FakeEngine final : public Engine {
   std::vector<float> embedding = {3.0f, 4.0f};
   Status next_submit;  // when not ok: the answer to every submit
   Status next_health;
+  std::shared_ptr<ByteBudget> memory = std::make_shared<FixedByteBudget>(int64_t{1} << 40);
 
   Status submit(Submit request) override {
     std::lock_guard lock(mutex_);
@@ -145,6 +146,7 @@ class FakeEngine final : public Engine {
     std::lock_guard lock(mutex_);
     next_health = error;
   }
+  std::shared_ptr<ByteBudget> request_memory() const override { return memory; }
   int64_t max_model_len() const override { return length; }
   const std::string& fingerprint() const override { return fingerprint_; }
   void drain() override {

@@ -180,6 +180,7 @@ void put_memory(Page& page, const char* name, const char* help, const MemoryShar
   put("adapters_max", shares.adapter_bytes_max);
   put("kv_cache", shares.kv_bytes);
   put("scratch", shares.scratch_bytes);
+  put("requests", shares.request_bytes);
   put("other", shares.other_bytes);
 }
 

@@ -95,7 +95,7 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   metrics.unknown_fields(1);
   metrics.refused("draining");
   EngineStats s;
-  static_cast<MemoryShares&>(s) = s.device_memory = {9, 1, 1, 2, 1, 1, 1};
+  static_cast<MemoryShares&>(s) = s.device_memory = {9, 1, 1, 2, 1, 1, 1, 1};
   s.device = "cuda:0";
   s.device_before_bytes = s.device_driver_bytes = 1;
   s.running = s.waiting = s.waiting_for_adapter = s.rows_last = 1;
@@ -153,7 +153,7 @@ TEST(Metrics, ADeviceHasAMemoryOfItsOwn) {
   stats.memory_budget_bytes = 1000;
   EXPECT_EQ(metrics.render(stats, {}, 0).find("device"), std::string::npos);
   stats.device = "cuda:1";
-  stats.device_memory = {500, 100, 20, 50, 200, 30, 10};
+  stats.device_memory = {500, 100, 20, 50, 200, 30, 40, 10};
   stats.device_before_bytes = 60;
   stats.device_driver_bytes = 7;
   const std::string text = metrics.render(stats, {}, 0);
@@ -166,6 +166,7 @@ TEST(Metrics, ADeviceHasAMemoryOfItsOwn) {
                            "loralei_device_memory_bytes{device=\"cuda:1\",use=\"adapters_max\"} 50\n",
                            "loralei_device_memory_bytes{device=\"cuda:1\",use=\"kv_cache\"} 200\n",
                            "loralei_device_memory_bytes{device=\"cuda:1\",use=\"scratch\"} 30\n",
+                           "loralei_device_memory_bytes{device=\"cuda:1\",use=\"requests\"} 40\n",
                            "loralei_device_memory_bytes{device=\"cuda:1\",use=\"other\"} 10\n"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line;
   }

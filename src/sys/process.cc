@@ -2,6 +2,7 @@
 #include "sys/process.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -46,6 +47,20 @@ void reset_peak_memory() {
   }
   ::close(handle);
 }
+
+#ifdef __GLIBC__
+void keep_little_free_memory() {
+  // Stated, they also stop following the largest block ever freed.
+  constexpr int kMapFromBytes = 256 * 1024, kTrimFromBytes = 1024 * 1024, kArenas = 4;
+  ::mallopt(M_MMAP_THRESHOLD, kMapFromBytes);
+  ::mallopt(M_TRIM_THRESHOLD, kTrimFromBytes);
+  ::mallopt(M_ARENA_MAX, kArenas);
+}
+void return_free_memory() { ::malloc_trim(0); }
+#else
+void keep_little_free_memory() {}
+void return_free_memory() {}
+#endif
 
 int64_t raise_descriptor_limit(int64_t wanted) {
   const auto number = [](rlim_t limit) {

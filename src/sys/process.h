@@ -16,7 +16,12 @@ struct ProcessMemory {
 Result<ProcessMemory> process_memory();
 int64_t resident_bytes();  // resident now, to a few hundred KiB, without allocating; 0 where the system does not tell
 void reset_peak_memory();  // the peak counts from now on, where the system can
-double process_cpu_s();    // user and system time of all threads since start
+// The heap returns large blocks to the system when they are freed, and keeps little of small ones: from now on.
+void keep_little_free_memory();
+// What the heap still keeps of freed memory goes back to the system. Takes milliseconds, and allocations meanwhile
+// wait.
+void return_free_memory();
+double process_cpu_s();  // user and system time of all threads since start
 
 // Files and connections that this process may have open, after raising that to `wanted` as far as the system lets it.
 int64_t raise_descriptor_limit(int64_t wanted);
