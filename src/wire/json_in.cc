@@ -11,29 +11,6 @@
 namespace loralei {
 namespace {
 
-// Reads on to the first error only to learn where and what it is.
-class ErrorFinder final : public nlohmann::json_sax<Json> {
- public:
-  std::string what;
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(std::size_t) override { return true; }
-  bool key(string_t&) override { return true; }
-  bool end_object() override { return true; }
-  bool start_array(std::size_t) override { return true; }
-  bool end_array() override { return true; }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& failure) override {
-    what = std::string(failure.what()).substr(0, 200);  // it repeats what was read
-    if (const size_t end = what.find("] "); end != std::string::npos) what.erase(0, end + 2);
-    return false;
-  }
-};
-
 std::string number_text(double value) {
   JsonOut out;
   out.real(value);
@@ -149,25 +126,6 @@ bool same_neutral(const Json& value, const char* neutral) {
 
 }  // namespace
 
-std::string too_complex(std::string_view text) {
-  int depth = 0;
-  int members[kMaxJsonDepth + 1] = {};  // commas at each depth; -1 in arrays, which may be long
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '"') {
-      for (++i; i < text.size() && text[i] != '"'; ++i) i += text[i] == '\\';
-    } else if (c == '{' || c == '[') {
-      if (++depth > kMaxJsonDepth) return "is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels";
-      members[depth] = c == '{' ? 1 : -1;
-    } else if (c == '}' || c == ']') {
-      depth = std::max(0, depth - 1);
-    } else if (c == ',' && members[depth] > 0 && ++members[depth] > kMaxJsonMembers) {
-      return "holds an object with more than " + std::to_string(kMaxJsonMembers) + " members";
-    }
-  }
-  return "";
-}
-
 ApiError invalid_field(std::string param, std::string message, std::string code) {
   return {400, std::move(message), "invalid_request_error", std::move(param), std::move(code), false};
 }
@@ -192,26 +150,6 @@ const char* json_type_name(const Json& value) {
     default:
       return "something else";
   }
-}
-
-Parsed<Json> parse_json_object(std::string_view body) {
-  if (body.empty()) return invalid_field({}, "The request body is empty; a JSON object is needed.", "invalid_json");
-  // The parser takes a NUL byte for the end of the text.
-  if (body.find('\0') != std::string_view::npos)
-    return invalid_field({}, "The request body holds a NUL byte, so it is not JSON.", "invalid_json");
-  if (const std::string what = too_complex(body); !what.empty())
-    return invalid_field({}, "The request body " + what + ".", "invalid_json");
-  Json value = Json::parse(body.begin(), body.end(), nullptr, false);
-  if (value.is_discarded()) {
-    ErrorFinder finder;
-    (void)Json::sax_parse(body.begin(), body.end(), &finder);
-    return invalid_field({}, "The request body is not valid JSON: " + finder.what, "invalid_json");
-  }
-  if (!value.is_object()) {
-    return invalid_field({}, std::string("The request body must be a JSON object, not ") + json_type_name(value) + ".",
-                         "invalid_type");
-  }
-  return value;
 }
 
 std::string compact_json(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }

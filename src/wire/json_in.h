@@ -23,12 +23,18 @@ using Json = nlohmann::ordered_json;
 
 ApiError invalid_field(std::string param, std::string message, std::string code = "invalid_value");
 // Strict JSON with an object at its root: valid UTF-8, no lone surrogates, depth at most kMaxJsonDepth, at most
-// kMaxJsonMembers in one object.
+// kMaxJsonMembers in one object, at most kMaxJsonValues in all but numbers and the like.
 Parsed<Json> parse_json_object(std::string_view body);
-// Depth and members of a text by counting brackets and commas outside strings, before a parser builds anything: writers
-// and many users are recursive, and ordered objects are slow when large. The sentence about what is too much, or
-// nothing.
-std::string too_complex(std::string_view json);
+// What a text holds, found by counting brackets and commas outside strings before a parser builds anything.
+struct JsonShape {
+  std::string too_complex;            // a sentence about what is too much: writers and many users are recursive, and
+                                      // ordered objects are slow when large; or nothing
+  int64_t parse_bytes = 0;            // memory that parse_json_object() takes at most
+  std::vector<uint32_t> array_sizes;  // in the order of their beginnings
+};
+JsonShape shape_of_json(std::string_view json);
+// The sentence alone, of a text inside a text.
+inline std::string too_complex(std::string_view json) { return shape_of_json(json).too_complex; }
 std::string compact_json(const Json& value);
 const char* json_type_name(const Json& value);
 

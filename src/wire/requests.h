@@ -32,7 +32,9 @@ inline constexpr int kMaxGuidedChoices = 4096;
 inline constexpr size_t kMaxNameBytes = 512;           // of a model, adapter or app
 inline constexpr size_t kMaxStopBytes = 1024;          // of one stop string: output is held back by as much
 inline constexpr int kMaxJsonMembers = kMaxLogitBias;  // of one object: look-ups in ordered objects are linear
-inline constexpr size_t kMaxUnknownFields = 16;        // named; more are only counted by the last name "..."
+// Strings, lists and objects of one request, which take many times their text in memory; numbers are not counted.
+inline constexpr int kMaxJsonValues = 1 << 18;
+inline constexpr size_t kMaxUnknownFields = 16;  // named; more are only counted by the last name "..."
 
 // One adapter named in a request: by name, or (llama.cpp) by its place in the adapter list.
 struct AdapterRef {
@@ -119,6 +121,11 @@ struct WirePrompt {
   bool continue_final_message = false;
   std::string template_kwargs;  // JSON object text; empty = none
 };
+
+// Memory that reading a body of JSON takes at most, beside the body itself: asked of the text, before anything is
+// built, and of its length alone, before it is there.
+int64_t json_parse_bytes(std::string_view body);
+int64_t json_parse_bytes_of_length(int64_t body_bytes);
 
 struct ChatRequest {
   GenerationFields common;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers of the HTTP API: native structs to JSON text and SSE frames.
 //
-// Thread: pure functions and plain values. Ownership: values; the returned text is complete.
+// Thread: pure functions and plain values. Ownership: values, but for tokens' bytes; the returned text is complete.
 // Invariants: the text is valid JSON and UTF-8 whatever the strings hold (broken sequences become U+FFFD; logprobs
 // carry the raw bytes beside). A stream of chat chunks begins with the role, ends with a finish reason, then the usage
 // chunk if asked for, then kSseDone. Failure: none.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,7 +34,7 @@ struct ResponseHead {
 };
 
 struct WireAlternative {
-  std::string bytes;  // of the token, maybe not valid UTF-8
+  std::string_view bytes;  // of the token, maybe not valid UTF-8; the tokenizer's, which outlives it
   float logprob = 0;
 };
 struct WireLogprob {
@@ -57,7 +58,18 @@ struct ChatChoice {
   std::optional<std::vector<WireLogprob>> logprobs;
   StopReason stop_reason{};
 };
-std::string chat_response(const ResponseHead& head, const std::vector<ChatChoice>& choices, const Usage& usage);
+
+// A whole answer as JSON text, made piece by piece as its reader takes it, and given up choice by choice.
+class ResponsePieces {
+ public:
+  virtual ~ResponsePieces() = default;
+  // Appends the next part, of about kResponsePieceBytes and at least one text or token. False: it was the last.
+  virtual bool next(std::string& out) = 0;
+};
+inline constexpr size_t kResponsePieceBytes = 32 * 1024;
+
+std::unique_ptr<ResponsePieces> chat_response_pieces(ResponseHead head, std::vector<ChatChoice> choices, Usage usage);
+std::string chat_response(ResponseHead head, std::vector<ChatChoice> choices, const Usage& usage);
 
 struct ToolCallDelta {
   int index = 0;
@@ -89,12 +101,15 @@ struct CompletionChoice {
   std::optional<std::vector<WireLogprob>> logprobs;
   StopReason stop_reason{};
 };
-std::string completion_response(const ResponseHead& head, const std::vector<CompletionChoice>& choices,
-                                const Usage& usage);
+std::unique_ptr<ResponsePieces> completion_response_pieces(ResponseHead head, std::vector<CompletionChoice> choices,
+                                                           Usage usage);
+std::string completion_response(ResponseHead head, std::vector<CompletionChoice> choices, const Usage& usage);
 std::string completion_chunk(const ResponseHead& head, const CompletionChoice& choice, const ChunkUsage& usage = {});
 std::string completion_usage_chunk(const ResponseHead& head, const Usage& usage);
 
-std::string embedding_response(const ResponseHead& head, const std::vector<std::vector<float>>& embeddings, bool base64,
+std::unique_ptr<ResponsePieces> embedding_response_pieces(ResponseHead head, std::vector<std::vector<float>> embeddings,
+                                                          bool base64, int64_t prompt_tokens);
+std::string embedding_response(ResponseHead head, std::vector<std::vector<float>> embeddings, bool base64,
                                int64_t prompt_tokens);
 std::string tokenize_response(const std::vector<TokenId>& tokens, int64_t max_model_len,
                               const std::vector<std::string>* token_strs);
