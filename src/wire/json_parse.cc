@@ -11,7 +11,7 @@ namespace {
 
 // What the tree takes, by malloc's sizes: a value lies in its parent's array (sized beforehand) or object (which
 // doubles). A string has a block of its own, an object a name for each member.
-constexpr int64_t kNumberBytes = sizeof(Json) * 3;  // the library lines values up again to destroy them
+constexpr int64_t kNumberBytes = sizeof(Json) * 4;  // the library lines values up once more to destroy them
 constexpr int64_t kBlockBytes = 32;                 // the least that malloc hands out, and its header
 constexpr int64_t kOtherBytes = 3 * (sizeof(Json) + sizeof(std::string)) + 3 * kBlockBytes;
 constexpr int64_t kStringFactor = 2;   // text grows by doubling
