@@ -7,7 +7,6 @@
 // answer: grow_to() says false and changes nothing; most_bytes() tells whether waiting could help.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -23,25 +22,6 @@ class ByteBudget {
   virtual void give_back(int64_t bytes) = 0;
   // What one share could have if there were no others: more than that is too large for good, not for now.
   virtual int64_t most_bytes() const = 0;
-};
-
-// So many bytes, whatever else the process has.
-class FixedByteBudget final : public ByteBudget {
- public:
-  explicit FixedByteBudget(int64_t bytes) : most_bytes_(bytes) {}
-  bool try_take(int64_t bytes) override {
-    if (bytes > most_bytes_) return false;
-    if ((taken_bytes_ += bytes) <= most_bytes_) return true;
-    taken_bytes_ -= bytes;
-    return false;
-  }
-  void give_back(int64_t bytes) override { taken_bytes_ -= bytes; }
-  int64_t most_bytes() const override { return most_bytes_; }
-  int64_t taken_bytes() const { return taken_bytes_; }
-
- private:
-  const int64_t most_bytes_;
-  std::atomic<int64_t> taken_bytes_{0};
 };
 
 class [[nodiscard]] ByteShare {

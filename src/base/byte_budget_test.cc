@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/fixed_byte_budget.h"
+
 namespace loralei {
 namespace {
 

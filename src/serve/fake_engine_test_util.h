@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fixed_byte_budget.h"
 #include "engine/api.h"
 
 namespace loralei {
