@@ -1,131 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// HttpServer::Core and HttpConnection: what listener and connections share, and one client. Private to http/, and
-// included by server.cc alone.
+// HttpConnection: one client. Private to http/, and included by server.cc alone.
 //
 // Thread: a connection lives on its strand, but for post_wake() and post_cut(); what says "guarded by mutex" is Core's.
-// Ownership: a connection's coroutines own it and share the Core, which borrows handler and log. Failure: none of its
-// own.
+// Ownership: its coroutines own it and share the Core. Failure: none of its own.
 #pragma once
 
+#include <netinet/tcp.h>
 #include <poll.h>
 
 #include <array>
-#include <atomic>
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/awaitable.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/asio/strand.hpp>
-#include <boost/asio/use_awaitable.hpp>
-#include <condition_variable>
-#include <list>
 #include <optional>
-#include <thread>
-#include <unordered_map>
 
+#include "http/core.h"
 #include "http/exchange.h"
 
 namespace loralei {
 
-namespace asio = boost::asio;
-using asio::awaitable;
-using asio::ip::tcp;
-using boost::system::error_code;
-using std::chrono::milliseconds;
-using std::chrono::steady_clock;
-
-constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kReadChunkBytes = 16 * 1024;
-constexpr size_t kPipelineBytes = 64 * 1024;        // read ahead of the request being answered, no more
+constexpr size_t kInputBytes = 4 * 1024;            // of input_ without a share; read ahead while answering
+constexpr size_t kHeadBytes = 4 * 1024;             // of a head, parsed and in the handler's hands, without a share
+constexpr size_t kBodyStepBytes = 64 * 1024;        // of a chunked body, at first
+constexpr int kNotSentBytes = 32 * 1024;            // of an answer in the system's buffer
 constexpr auto kLeftCheckTime = milliseconds(500);  // between two looks at a client of whom no more is read
 constexpr size_t kLingerBytes =
     16 * 1024 * 1024;  // discarded after a refused request, so that the client sees the answer
 constexpr auto kLingerTime = milliseconds(2000);
-
-class HttpConnection;
-
-// What listener and connections share. It outlives the HttpServer as long as a connection or a writer needs it.
-struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
-  Core(const HttpServerOptions& options, LogSink& log)
-      : options(options), log(log), acceptor(asio::make_strand(context)), work(context.get_executor()) {}
-
-  HttpResponse error_response(int status, std::string_view message, const HttpHead& request) const {
-    HttpResponse response;
-    if (options.error_response) {
-      response = options.error_response(status, message, request);
-    } else {
-      response.headers.emplace_back("Content-Type", "text/plain; charset=utf-8");
-      response.body = std::string(message) + "\n";
-    }
-    response.status = status;
-    return response;
-  }
-
-  Status listen();
-  awaitable<void> accept_loop();
-  bool add(const std::shared_ptr<HttpConnection>& connection);  // false when stop() has begun
-  void remove(HttpConnection* connection);
-  // A place for one more connection, if need be that of the one that has been idle longest; false: all are in use.
-  bool take_place();
-  void begin_idle(HttpConnection& connection);
-  bool end_idle(HttpConnection& connection);  // false: its place has been taken
-  int stop(int64_t grace_ms);
-  int64_t max_bodies_bytes() const {
-    if (options.max_bodies_bytes > 0) return options.max_bodies_bytes;
-    return kBodiesAtOnce *
-           static_cast<int64_t>(std::min<uint64_t>(options.limits.max_body_bytes, INT64_MAX / kBodiesAtOnce));
-  }
-
-  const HttpServerOptions options;
-  HttpHandler* handler = nullptr;  // from serve() on
-  LogSink& log;
-  asio::io_context context;
-  tcp::acceptor acceptor;
-  asio::executor_work_guard<asio::io_context::executor_type> work;
-  std::vector<std::thread> threads;
-  int port = 0;
-  std::atomic<bool> stopping{false};
-  std::atomic<int> refusals{0};
-  std::atomic<int64_t> bodies_bytes{0};
-  std::atomic<int64_t> connections_total{0}, connections_refused{0}, requests_total{0}, errors_total{0};
-
-  std::mutex mutex;
-  std::condition_variable none_left;
-  std::unordered_map<HttpConnection*, std::weak_ptr<HttpConnection>> connections;
-  int places_taken = 0;             // of max_connections
-  std::list<HttpConnection*> idle;  // between requests, the longest first
-  bool stopped = false;
-};
-
-// One body's share of what all bodies may take together. Grows on the connection's strand; given back where its last
-// holder drops it.
-class BodyShare {
- public:
-  explicit BodyShare(std::shared_ptr<HttpServer::Core> core) : core_(std::move(core)) {}
-  BodyShare(const BodyShare&) = delete;
-  BodyShare& operator=(const BodyShare&) = delete;
-  ~BodyShare() { core_->bodies_bytes -= bytes_; }
-
-  // False when there is no room: then it stays as it was.
-  bool grow_to(int64_t bytes) {
-    const int64_t more = bytes - bytes_;
-    if ((core_->bodies_bytes += more) > core_->max_bodies_bytes()) {
-      core_->bodies_bytes -= more;
-      return false;
-    }
-    bytes_ = bytes;
-    return true;
-  }
-
- private:
-  const std::shared_ptr<HttpServer::Core> core_;
-  int64_t bytes_ = 0;
-};
+using NotSentLowat = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
 
 // One client. Two coroutines on one strand: the read loop, which always has a read pending, and the main one, which
 // parses, hands over and writes. They meet in input_, eof_ and the wake event.
@@ -137,7 +41,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         socket_(std::move(socket)),
         wake_timer_(socket_.get_executor()),
         space_timer_(socket_.get_executor()),
-        write_timer_(socket_.get_executor()) {
+        write_timer_(socket_.get_executor()),
+        share_(core_->memory) {
     if (refused_) ++core_->refusals;
   }
 
@@ -149,6 +54,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void start() {
     error_code ignored;
     socket_.set_option(tcp::no_delay(true), ignored);
+    // What a slow reader leaves unsent stands with us, where it is counted.
+    socket_.set_option(NotSentLowat(kNotSentBytes), ignored);
     socket_.non_blocking(true, ignored);
     const tcp::endpoint remote = socket_.remote_endpoint(ignored);
     peer_ = ignored ? "unknown" : remote.address().to_string();
@@ -209,24 +116,39 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     co_return result;
   }
 
-  size_t read_some(error_code& ec) {
+  // How much may be read now. What a request needs beyond the first kInputBytes is taken from the memory.
+  size_t input_room() {
+    if (discard_) return kReadChunkBytes;
+    const size_t have = input_.size();
+    const size_t most = exchange_ ? kInputBytes : std::max(kReadChunkBytes, 2 * core_->options.limits.max_header_bytes);
+    size_t room = std::min(most, filled_ ? have + kReadChunkBytes : std::max(have + 1, kInputBytes));
+    starved_ = room > kInputBytes && !share_.grow_to(input_cost(room) + head_cost_);
+    if (starved_) room = kInputBytes;
+    return room - std::min(room, have);
+  }
+  // A string that grows may have twice its size.
+  static int64_t input_cost(size_t bytes) { return bytes > kInputBytes ? 2 * static_cast<int64_t>(bytes) : 0; }
+
+  void read_some(size_t room, error_code& ec) {
     std::array<char, kReadChunkBytes> chunk;  // on the thread's stack: an idle connection holds no buffer
-    const size_t n = socket_.read_some(asio::buffer(chunk), ec);
+    const size_t n = socket_.read_some(asio::buffer(chunk.data(), std::min(room, chunk.size())), ec);
+    filled_ = n == std::min(room, chunk.size());
     if (!discard_) input_.append(chunk.data(), n);
     discarded_bytes_ += discard_ ? n : 0;
-    return n;
   }
 
   awaitable<void> read_loop() {
     while (socket_.is_open()) {
-      if (input_.size() >= std::max(kPipelineBytes, 2 * core_->options.limits.max_header_bytes)) {
+      if (input_room() == 0) {
+        if (starved_) wake();
         space_timer_.expires_after(kLeftCheckTime);
         co_await space_timer_.async_wait(kAwait);
         if (exchange_ && has_left() && exchange_->close()) cut();
         continue;
       }
       auto [ec] = co_await socket_.async_wait(tcp::socket::wait_read, kAwait);
-      if (!ec) read_some(ec);
+      const size_t room = input_room();  // again: the request may be another
+      if (!ec && room > 0) read_some(room, ec);
       if (ec == asio::error::would_block || ec == asio::error::try_again || ec == asio::error::interrupted) continue;
       if (ec == asio::error::eof) {
         // A client that closes its sending side is gone, unless its answer is complete and only has to be written, or
@@ -270,37 +192,46 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   awaitable<std::optional<HttpRequest>> read_request() {
     RequestParser parser(core_->options.limits);
     core_->begin_idle(*this);
-    std::shared_ptr<BodyShare> share;
+    auto memory = std::make_shared<ByteShare>(core_->memory);
     steady_clock::time_point begun{};
-    bool judged = false, continued = false;
+    bool granted = false, continued = false;
+    size_t head_bytes = 0;
     for (;;) {
       if (!input_.empty()) {
         if (begun == steady_clock::time_point{}) {
           if (!core_->end_idle(*this)) co_return std::nullopt;
           begun = steady_clock::now();
         }
-        input_.erase(0, parser.feed(input_));
+        const size_t used = granted ? parser.feed(input_) : parser.feed_head(input_);
+        head_bytes += granted ? 0 : used;
+        input_.erase(0, used);
         space_timer_.cancel();
       }
       if (parser.failed()) {
         co_await answer_error(parser.error_status(), parser.error_message(), parser.head());
         co_return std::nullopt;
       }
-      if (parser.header_complete() && !parser.complete() && !judged) {
-        judged = true;
-        if (!core_->handler->wants_body(parser.head())) co_return without_body(parser.take());
+      std::optional<Refusal> refusal;
+      if (!parser.header_complete()) {
+        if (starved_ && input_.size() >= kInputBytes)
+          refusal = no_room("head", input_.size(), input_cost(input_.size() + 1));
+      } else if (!granted) {
+        granted = true;
+        if (parser.head().has_body && !core_->handler->wants_body(parser.head())) co_return without_body(parser);
+        refusal = grant_head(parser.head(), head_bytes);
+        if (!refusal && parser.head().has_body) refusal = grant_body(parser, *memory);
+        if (!refusal && !input_.empty() && !parser.complete()) continue;
+      } else if (parser.body_is_full()) {
+        refusal = grant_body(parser, *memory);
+        if (!refusal) continue;
       }
-      if (parser.body_bytes() > 0) {
-        if (!share) share = std::make_shared<BodyShare>(core_);
-        if (!share->grow_to(static_cast<int64_t>(parser.body_bytes()))) {
-          co_await answer_error(503, "The server holds as many bytes of requests as it may; try again in a moment.",
-                                parser.head());
-          co_return std::nullopt;
-        }
+      if (refusal) {
+        co_await answer_error(refusal->status, refusal->message, parser.head());
+        co_return std::nullopt;
       }
       if (parser.complete()) {
         HttpRequest request = parser.take();
-        request.body_share = std::move(share);
+        request.memory = std::move(memory);
         co_return request;
       }
       if (eof_ || !socket_.is_open()) co_return std::nullopt;
@@ -325,11 +256,63 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     }
   }
 
-  // To be answered as it is, while the rest of it may still be on its way.
-  HttpRequest without_body(HttpRequest request) {
-    request.body.clear();
-    request.keep_alive = false;
-    linger_ = true;
+  struct Refusal {
+    int status;
+    std::string message;
+  };
+  // 413 where waiting cannot help, else 429.
+  Refusal no_room(const char* part, size_t bytes, int64_t cost) const {
+    const int64_t most = core_->memory->most_bytes();
+    const std::string needs = "The request's " + std::string(part) + " of " + std::to_string(bytes) + " bytes takes " +
+                              std::to_string(cost) + " bytes of the server's memory";
+    if (cost > most)
+      return {413, needs + ", and it has at most " + std::to_string(most) + " for requests; send a smaller one."};
+    return {429, needs + ", and of the " + std::to_string(most) +
+                     " it has for requests not so many are free now; try again in a moment."};
+  }
+
+  // The fields' strings, here and with who answers.
+  std::optional<Refusal> grant_head(const HttpHead& head, size_t bytes) {
+    constexpr size_t kFieldBytes = 256;
+    const size_t cost = 4 * bytes + kFieldBytes * head.headers.size();
+    if (cost <= kHeadBytes) return std::nullopt;
+    head_cost_ = static_cast<int64_t>(cost);
+    if (share_.grow_to(input_cost(input_.capacity()) + head_cost_)) return std::nullopt;
+    return no_room("head", bytes, head_cost_);
+  }
+
+  // All of a body whose length is announced; of another one more step, and the memory of two while it moves.
+  std::optional<Refusal> grant_body(RequestParser& parser, ByteShare& memory) const {
+    if (const auto announced = parser.announced_bytes()) {
+      const int64_t cost = core_->body_cost(*announced);
+      if (!memory.grow_to(cost)) return no_room("body", *announced, cost);
+      parser.reserve_body(*announced);
+      return std::nullopt;
+    }
+    const size_t have = parser.body_bytes(), most = core_->options.limits.max_body_bytes;
+    int64_t cost = 0;
+    for (const size_t next : {std::max(kBodyStepBytes, 2 * have), have + kBodyStepBytes}) {
+      const size_t bytes = std::min(next, most);
+      cost = core_->body_cost(bytes);
+      if (!memory.grow_to(cost + static_cast<int64_t>(have))) continue;
+      parser.reserve_body(bytes);
+      memory.shrink_to(cost);
+      return std::nullopt;
+    }
+    return no_room("body", have, cost + static_cast<int64_t>(have));
+  }
+
+  // To be answered as it is. Where its body is not here, it may be on its way.
+  HttpRequest without_body(RequestParser& parser) {
+    const std::optional<size_t> announced = parser.announced_bytes();
+    HttpRequest request = parser.take();
+    request.memory = std::make_shared<ByteShare>(core_->memory);
+    if (announced && *announced <= input_.size()) {
+      input_.erase(0, *announced);
+    } else {
+      request.keep_alive = false;
+      linger_ = true;
+    }
     return request;
   }
 
@@ -337,7 +320,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     ++core_->errors_total;
     linger_ = true;
     HttpResponse response = core_->error_response(status, message, request);
-    if (status == 503) response.headers.emplace_back("Retry-After", "1");
+    if (status == 503 || status == 429) response.headers.emplace_back("Retry-After", "1");
     co_await write(
         format_response_head(status, 11, response.headers, static_cast<int64_t>(response.body.size()), false, false) +
         response.body);
@@ -356,14 +339,18 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     options.wake = [weak = weak_from_this()] {
       if (auto self = weak.lock()) self->post_wake();
     };
+    options.memory = core_->memory;
+    options.error_response = [core = core_, head = static_cast<const HttpHead&>(request)](int status,
+                                                                                          std::string_view message) {
+      return core->error_response(status, message, head);
+    };
     exchange_ = std::make_shared<Exchange>(std::move(options));
     const std::shared_ptr<Exchange> exchange = exchange_;
+    if (input_.empty()) std::string().swap(input_);
+    share_.shrink_to(input_cost(input_.capacity()) + head_cost_);
+    waiting_since_ = {};
     ++core_->requests_total;
-    auto writer = std::make_shared<ExchangeWriter>(
-        exchange, [core = core_, head = static_cast<const HttpHead&>(request)](int status, std::string_view message) {
-          return core->error_response(status, message, head);
-        });
-    core_->handler->handle(std::move(request), std::move(writer));
+    core_->handler->handle(std::move(request), std::make_shared<ExchangeWriter>(exchange));
     if (eof_ && exchange->close()) cut();
     for (;;) {
       Exchange::Out out = exchange->take();
@@ -371,34 +358,54 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         cut();
         break;
       }
-      if (!out.bytes.empty()) {
-        if (!co_await write(out.bytes)) {
+      if (out.on_room) out.on_room();
+      if (out.size() > 0) {
+        if (!co_await write(out.bytes, out.body)) {
           cut();
           break;
         }
-        exchange->wrote(out.bytes.size());
+        exchange->wrote(out.size());
         continue;
       }
       if (out.complete) break;
+      if (exchange->pull()) continue;
+      waiting_since_ = {};
       co_await wait_until(steady_clock::time_point::max());
     }
+    waiting_since_ = {};
+    exchange->drop();
     exchange_.reset();
+    head_cost_ = 0;
+    share_.shrink_to(input_cost(input_.capacity()));
     co_return exchange->keep_alive() && socket_.is_open() && !core_->stopping;
   }
 
-  // Writes everything, or gives up when the client takes nothing for write_timeout_ms.
-  awaitable<bool> write(std::string_view bytes) {
-    while (!bytes.empty()) {
+  // Writes everything, or gives up when the client takes nothing for write_timeout_ms, or of what waits for it without
+  // a break less than its least rate.
+  awaitable<bool> write(std::string_view bytes, std::string_view behind = {}) {
+    const milliseconds timeout(core_->options.write_timeout_ms);
+    if (waiting_since_ == steady_clock::time_point{}) {
+      waiting_since_ = steady_clock::now();
+      taken_bytes_ = 0;
+    }
+    while (bytes.size() + behind.size() > 0) {
       if (!socket_.is_open()) co_return false;
-      write_timer_.expires_after(milliseconds(core_->options.write_timeout_ms));
+      const milliseconds bought(taken_bytes_ * 1000 / core_->options.min_answer_bytes_per_s);
+      write_timer_.expires_at(
+          std::min(steady_clock::now() + timeout, waiting_since_ + kSlowAnswerTimeouts * timeout + bought));
       write_timer_.async_wait([weak = weak_from_this()](error_code ec) {
         auto self = weak.lock();
         if (!ec && self) self->cut();
       });
-      auto [ec, n] = co_await socket_.async_write_some(asio::buffer(bytes.data(), bytes.size()), kAwait);
+      const std::array<asio::const_buffer, 2> both = {asio::buffer(bytes.data(), bytes.size()),
+                                                      asio::buffer(behind.data(), behind.size())};
+      auto [ec, n] = co_await socket_.async_write_some(both, kAwait);
       write_timer_.cancel();
       if (ec) co_return false;
-      bytes.remove_prefix(n);
+      taken_bytes_ += static_cast<int64_t>(n);
+      const size_t first = std::min(n, bytes.size());
+      bytes.remove_prefix(first);
+      behind.remove_prefix(n - first);
     }
     co_return true;
   }
@@ -408,7 +415,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   awaitable<void> linger() {
     if (!linger_ || !socket_.is_open() || eof_) co_return;
     discard_ = true;
-    input_.clear();
+    std::string().swap(input_);
+    share_.release();
     space_timer_.cancel();
     error_code ignored;
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
@@ -424,8 +432,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   asio::steady_timer wake_timer_;   // the main coroutine sleeps on it
   asio::steady_timer space_timer_;  // the read loop sleeps on it while input_ is full
   asio::steady_timer write_timer_;
-  std::string input_;                   // read, not yet consumed
-  std::shared_ptr<Exchange> exchange_;  // of the request being answered
+  std::string input_;      // read, not yet consumed
+  ByteShare share_;        // of what input_ and the request's head take beyond what every connection has
+  int64_t head_cost_ = 0;  // of the request being answered
+  bool filled_ = false;    // the last read took all that it might
+  bool starved_ = false;   // there is no memory for more input
+  steady_clock::time_point waiting_since_{};  // an answer's bytes, without a break
+  int64_t taken_bytes_ = 0;                   // since then
+  std::shared_ptr<Exchange> exchange_;        // of the request being answered
   std::string peer_;
   bool peer_is_loopback_ = false;
   bool woken_ = false;

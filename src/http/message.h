@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // HTTP messages as plain values, and the small text helpers that everybody who handles them needs.
 //
-// Thread: plain values; copies of a request share its place among the bodies. Ownership: every string is owned.
+// Thread: plain values; copies of a request share its memory. Ownership: every string is owned.
 // Invariants: header names keep the spelling of the wire, look-ups ignore case. `path` has no query and is not decoded
 // (an adapter's name may hold %2F); percent_decode does that where a route takes a name from the path.
 // Failure: percent_decode answers nothing for a broken escape.
@@ -14,6 +14,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "base/byte_budget.h"
 
 namespace loralei {
 
@@ -39,8 +41,11 @@ struct HttpHead {
 
 struct HttpRequest : HttpHead {
   std::string body;
-  std::shared_ptr<const void> body_share;  // of HttpServerOptions::max_bodies_bytes, as long as it is kept
-  std::string peer;                        // numeric address of the client
+  // What HttpServerOptions::memory has granted for the body (never null from the server; of 0 bytes without one). The
+  // handler may shrink it when the body is dropped, grow it for what it makes of it, or move it on; dropping it gives
+  // it back.
+  std::shared_ptr<ByteShare> memory;
+  std::string peer;  // numeric address of the client
   bool peer_is_loopback = false;
 };
 

@@ -40,6 +40,8 @@ class RequestCollector final : public http::basic_parser<true> {
   HttpRequest request;
   bool header_done = false;
   bool expects_continue = false;
+  size_t room = SIZE_MAX;  // for the body
+  bool full = false;
   int status = 0;
   std::string message;
 
@@ -108,10 +110,7 @@ class RequestCollector final : public http::basic_parser<true> {
 
   void on_body_init_impl(optional<std::uint64_t> const&, error_code&) override {}
 
-  std::size_t on_body_impl(string_view body, error_code&) override {
-    request.body.append(body.data(), body.size());
-    return body.size();
-  }
+  std::size_t on_body_impl(string_view body, error_code& ec) override { return append(body, ec); }
 
   void on_chunk_header_impl(std::uint64_t, string_view, error_code&) override {}
 
@@ -120,11 +119,18 @@ class RequestCollector final : public http::basic_parser<true> {
       ec = http::error::body_limit;
       return 0;
     }
-    request.body.append(body.data(), body.size());
-    return body.size();
+    return append(body, ec);
   }
 
   void on_finish_impl(error_code&) override {}
+
+  std::size_t append(string_view body, error_code& ec) {
+    const size_t n = std::min(body.size(), room - request.body.size());
+    request.body.append(body.data(), n);
+    full |= n < body.size();
+    if (full) ec = http::error::need_buffer;
+    return n;
+  }
 
   const HttpLimits limits_;
 };
@@ -168,14 +174,14 @@ class ResponseCollector final : public http::basic_parser<false> {
   ResponseParser::BodyCallback on_body_;
 };
 
-// Feeds as much as the parser takes; "need more" is not an error.
+// Feeds as much as the parser takes; that it needs more, or room, is not an error.
 template <typename Collector>
-size_t feed_all(Collector& collector, std::string_view bytes, error_code& ec) {
+size_t feed_all(Collector& collector, std::string_view bytes, error_code& ec, bool head_only = false) {
   size_t used = 0;
-  while (used < bytes.size() && !collector.is_done()) {
+  while (used < bytes.size() && !collector.is_done() && !(head_only && collector.header_done)) {
     const size_t step = collector.put(boost::asio::const_buffer(bytes.data() + used, bytes.size() - used), ec);
     used += step;
-    if (ec == http::error::need_more) {
+    if (ec == http::error::need_more || ec == http::error::need_buffer) {
       ec = {};
       break;
     }
@@ -188,6 +194,7 @@ size_t feed_all(Collector& collector, std::string_view bytes, error_code& ec) {
 
 struct RequestParser::Impl {
   explicit Impl(const HttpLimits& limits) : limits(limits), collector(limits) {}
+  size_t feed(std::string_view bytes, bool head_only);
   HttpLimits limits;
   RequestCollector collector;
   bool failed = false;
@@ -197,18 +204,36 @@ RequestParser::RequestParser(const HttpLimits& limits) : impl_(std::make_unique<
 RequestParser::~RequestParser() = default;
 RequestParser::RequestParser(RequestParser&&) noexcept = default;
 
-size_t RequestParser::feed(std::string_view bytes) {
-  if (impl_->failed || complete()) return 0;
-  RequestCollector& collector = impl_->collector;
+size_t RequestParser::Impl::feed(std::string_view bytes, bool head_only) {
+  if (failed || collector.is_done()) return 0;
   error_code ec;
-  const size_t used = feed_all(collector, bytes, ec);
+  collector.full = false;
+  collector.eager(!head_only);
+  const size_t used = feed_all(collector, bytes, ec, head_only);
   // What the parser does not consume is an unfinished line or header: it may not grow without end.
-  if (!ec && !complete() && bytes.size() - used > impl_->limits.max_header_bytes) ec = http::error::header_limit;
+  const bool stopped = collector.is_done() || collector.full || (head_only && collector.header_done);
+  if (!ec && !stopped && bytes.size() - used > limits.max_header_bytes) ec = http::error::header_limit;
   if (ec) {
-    impl_->failed = true;
-    if (collector.status == 0) std::tie(collector.status, collector.message) = explain(ec, impl_->limits);
+    failed = true;
+    if (collector.status == 0) std::tie(collector.status, collector.message) = explain(ec, limits);
   }
   return used;
+}
+
+size_t RequestParser::feed(std::string_view bytes) { return impl_->feed(bytes, false); }
+size_t RequestParser::feed_head(std::string_view bytes) {
+  return impl_->collector.header_done ? 0 : impl_->feed(bytes, true);
+}
+
+void RequestParser::reserve_body(size_t bytes) {
+  std::string& body = impl_->collector.request.body;
+  CHECK(bytes >= body.size());
+  std::string larger;  // a string that grows in place takes twice what it had, whatever it is asked for
+  larger.reserve(bytes);
+  larger += body;
+  body = std::move(larger);
+  impl_->collector.room = bytes;
+  impl_->collector.full = false;
 }
 
 bool RequestParser::failed() const { return impl_->failed; }
@@ -218,6 +243,11 @@ bool RequestParser::header_complete() const { return impl_->collector.header_don
 bool RequestParser::complete() const { return !impl_->failed && impl_->collector.is_done(); }
 const HttpHead& RequestParser::head() const { return impl_->collector.request; }
 size_t RequestParser::body_bytes() const { return impl_->collector.request.body.size(); }
+bool RequestParser::body_is_full() const { return impl_->collector.full; }
+std::optional<size_t> RequestParser::announced_bytes() const {
+  if (impl_->collector.chunked()) return std::nullopt;
+  return impl_->collector.content_length().value_or(0);
+}
 bool RequestParser::expects_continue() const { return impl_->collector.expects_continue && !complete(); }
 HttpRequest RequestParser::take() { return std::move(impl_->collector.request); }
 

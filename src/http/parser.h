@@ -2,17 +2,19 @@
 // RequestParser and ResponseParser: HTTP/1.x bytes to messages, one message each, fed in pieces of any size.
 // Beast's grammar behind a plain interface; no sockets, so that the fuzzer and the unit tests run them on bytes alone.
 //
-// Thread: one at a time. Ownership: own what they parsed until taken. The body grows as bytes arrive: nothing is
-// allocated from a length the peer only claims. Invariants: feed() is called with all bytes that were not consumed so
-// far plus at least one new one; after failed() or complete() it consumes nothing more. Failure: failed() with the HTTP
-// status to answer (400, 413, 431, 501, 505 ...) and a sentence. The size of the body is judged when the header is
-// complete, before a byte of it is read; a chunked body while it is read.
+// Thread: one at a time. Ownership: own what they parsed until taken. The body grows as bytes arrive, or within the
+// room that reserve_body() made for it: nothing is allocated from a length the peer only claims. Invariants: feed() is
+// called with all bytes that were not consumed so far plus at least one new one; after failed() or complete() it
+// consumes nothing more. Failure: failed() with the HTTP status to answer (400, 413, 431, 501, 505 ...) and a sentence.
+// The size of the body is judged when the header is complete, before a byte of it is read; a chunked body while it is
+// read.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,15 +36,21 @@ class RequestParser {
 
   // Consumes a prefix of `bytes` and returns its length.
   size_t feed(std::string_view bytes);
+  // As feed(), but nothing behind the head.
+  size_t feed_head(std::string_view bytes);
+  // From here on the body takes `bytes` of memory, in all and at once, and feed() stops where they are full.
+  void reserve_body(size_t bytes);
+  bool body_is_full() const;  // feed() stopped there: reserve more, then feed() goes on
 
   bool failed() const;
   int error_status() const;                  // of a failed parse
   const std::string& error_message() const;  // of a failed parse
   bool header_complete() const;
   bool complete() const;
-  const HttpHead& head() const;   // as far as it was read; until take()
-  size_t body_bytes() const;      // of the body, read so far
-  bool expects_continue() const;  // the header is complete and asks for "100 Continue" before its body
+  const HttpHead& head() const;                   // as far as it was read; until take()
+  size_t body_bytes() const;                      // of the body, read so far
+  std::optional<size_t> announced_bytes() const;  // of the body, in all; nothing where it is chunked
+  bool expects_continue() const;                  // the header is complete and asks for "100 Continue" before its body
   HttpRequest take();  // once, after header_complete(), with what was read of the body; the rest is for the caller
 
  private:

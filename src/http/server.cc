@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "http/server.h"
 
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/ip/v6_only.hpp>
 
 #include "http/connection.h"
@@ -70,13 +72,18 @@ void HttpServer::Core::remove(HttpConnection* connection) {
   std::lock_guard lock(mutex);
   connections.erase(connection);
   if (connection->idle_place_) idle.erase(*connection->idle_place_);
-  places_taken -= connection->has_place_;
+  if (connection->has_place_) leave_place();
   if (connections.empty()) none_left.notify_all();
+}
+
+void HttpServer::Core::leave_place() {
+  --places_taken;
+  connections_share.shrink_to(std::max(places_taken, kConnectionsAlways) * kConnectionBytes);
 }
 
 bool HttpServer::Core::take_place() {
   std::lock_guard lock(mutex);
-  if (places_taken < options.max_connections) {
+  if (places_taken < options.max_connections && connections_share.grow_to((places_taken + 1) * kConnectionBytes)) {
     ++places_taken;
     return true;
   }
@@ -146,6 +153,8 @@ HttpServer::HttpServer(std::shared_ptr<Core> core) : core_(std::move(core)) {}
 Result<std::unique_ptr<HttpServer>> HttpServer::bind(const HttpServerOptions& options, LogSink& log) {
   auto core = std::make_shared<Core>(options, log);
   TRY(core->listen());
+  // Where there is less, there are fewer.
+  (void)core->connections_share.grow_to(std::min(options.max_connections, kConnectionsAlways) * kConnectionBytes);
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(core)));
 }
 

@@ -10,11 +10,14 @@
 // second when it has pipelined more than 64 KiB behind the request, or twice the header's limit; only when something is
 // written when that fills the system's buffer too); a client that closes its sending side counts as gone unless its
 // answer is already complete. When all connections are taken, a new one takes the place of the one that has waited
-// longest for a request; only where each is in use it is refused. Failure: bind() when the address cannot be bound.
-// Everything a peer does wrong ends that peer's connection only, with an answer where one can be given: 400, 408, 413,
-// 417, 431, 501, 505, and 503 when there are too many connections or too many bytes of bodies, or the server stops. No
-// client keeps a connection by being slow: a header has read_timeout_ms, a body a least rate beside it, and who takes
-// nothing of an answer for write_timeout_ms is cut off.
+// longest for a request; only where each is in use it is refused. What a body costs is granted by `memory` when its
+// head is complete, before a byte of it is read or asked for by "100 Continue" (a chunked one step by step), and
+// belongs to the request from then on; so are the bytes of answers that wait for their readers, and what a connection
+// takes itself. Failure: bind() when the address cannot be bound. Everything a peer does wrong ends that peer's
+// connection only, with an answer where one can be given: 400, 408, 413, 417, 431, 501, 505, 429 where there is no room
+// for a request now (413 where there never is), and 503 when there are too many connections, or the server stops. No
+// client keeps a connection by being slow: a header has read_timeout_ms, a body a least rate beside it, an answer that
+// waits another one, and who takes nothing of an answer for write_timeout_ms is cut off.
 //
 //   connection:  read ──► RequestParser ──► handler.handle() ──► ResponseWriter (any thread) ──► bounded buffer ──►
 //   write
@@ -26,12 +29,18 @@
 #include <string>
 #include <string_view>
 
+#include "base/byte_budget.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "http/message.h"
 #include "http/parser.h"
 
 namespace loralei {
+
+// Fills the empty `piece`, with up to kPieceBytes (what is more is the memory of who makes it). False, or an empty
+// piece: nothing follows it.
+using NextPiece = std::function<bool(std::string& piece)>;
+inline constexpr size_t kPieceBytes = 16 * 1024;
 
 class ResponseWriter {
  public:
@@ -41,9 +50,19 @@ class ResponseWriter {
   virtual bool respond(int status, HttpHeaders headers, std::string body) = 0;
   // Begins an answer whose body comes by write(). Chunked for HTTP/1.1, until close for 1.0.
   virtual bool start_stream(int status, HttpHeaders headers) = 0;
+  // An answer made as it is read. `next` is asked for a piece on an I/O thread when the client has taken the one
+  // before, so one piece is under way at a time; it never waits, is not called once the client has left, and is
+  // destroyed as soon as it is of no use, with whatever memory it owns. Chunked for HTTP/1.1, until close for 1.0.
+  // Result as of respond().
+  virtual bool respond_pieces(int status, HttpHeaders headers, NextPiece next) = 0;
   // False when the client is gone, or so slow that the buffer is full: then the connection is closed and the caller
-  // should stop.
+  // should stop. Who writes only while wants_more() never fills it.
   virtual bool write(std::string_view chunk) = 0;
+  // False while much waits for a slow reader, or more than there is memory for: the producer should rest until on_room.
+  virtual bool wants_more() const = 0;
+  // Called once, on an I/O thread, when wants_more(), which may be at once; dropped when the answer ends before. One
+  // callback waits at a time, the last.
+  virtual void on_room(std::function<void()> callback) = 0;
   virtual void finish() = 0;
   // Called once, on an I/O thread (or here when it already happened), if the client goes away before the end of the
   // answer.
@@ -66,8 +85,12 @@ struct HttpServerOptions {
   int threads = 2;
   int max_connections = 1024;  // in use; those beyond, which are just told so, are at most kMaxRefusals
   HttpLimits limits;
-  // Of all connections together: bodies that arrive, and those of requests that the handler keeps. Beyond it 503.
+  // What connections (kConnectionBytes each), bodies and waiting answers take together. Absent: max_bodies_bytes and
+  // what max_connections take.
+  std::shared_ptr<ByteBudget> memory;
   int64_t max_bodies_bytes = 0;  // 0: kBodiesAtOnce of the largest
+  // What a body of so many bytes costs, itself and what is made of it; never less than its bytes. Absent: its bytes.
+  std::function<int64_t(int64_t body_bytes)> body_cost;
   // Of one stream: more than this and the largest chunk so far unread, and the client is too slow. So a chunk of any
   // size can be sent, and a stream keeps at most this and two of its largest chunks.
   size_t max_write_buffer_bytes = 1024 * 1024;
@@ -75,11 +98,21 @@ struct HttpServerOptions {
   // For a request from its first byte; bytes of a body buy more time, see kMinBodyBytesPerS.
   int64_t read_timeout_ms = 20'000;
   int64_t write_timeout_ms = 30'000;  // without progress
+  // An answer may wait without a break for kSlowAnswerTimeouts of these, and a second more for so many bytes taken.
+  int64_t min_answer_bytes_per_s = 1024;
   // Headers and body of an error that the server itself is about to answer, given the request's head as far as it was
   // read; called once for each, on any thread; status is filled in by the server. Absent: plain text.
   std::function<HttpResponse(int status, std::string_view message, const HttpHead& request)> error_response;
 };
 inline constexpr int64_t kMinBodyBytesPerS = 16 * 1024;
+// An answer that waits without a break may do so for kSlowAnswerTimeouts of write_timeout_ms, and a second more for
+// every so many bytes that the client takes.
+inline constexpr int64_t kMinAnswerBytesPerS = 1024;
+inline constexpr int64_t kSlowAnswerTimeouts = 4;
+// A connection's coroutines, socket, parser and first bytes of input and output. Some connections have theirs from the
+// start, so that who asks how the server is gets an answer when the memory is full.
+inline constexpr int64_t kConnectionBytes = 32 * 1024;
+inline constexpr int kConnectionsAlways = 32;
 // 256 MiB where a body has at most 8 MiB: room for a full queue of usual requests, and a bound on what clients whom
 // nobody knows can make the server hold.
 inline constexpr int64_t kBodiesAtOnce = 32;
@@ -113,7 +146,6 @@ class HttpServer {
 
  private:
   friend class HttpConnection;
-  friend class BodyShare;
   struct Core;
   explicit HttpServer(std::shared_ptr<Core> core);
   std::shared_ptr<Core> core_;

@@ -1,116 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server over loopback. Waiting is always for an event (an answer, a closed connection, a counter), with a long
-// limit that only a failure reaches.
 #include "http/server.h"
 
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <condition_variable>
 #include <map>
-#include <thread>
 
-#include "http/client.h"
+#include "http/server_test_util.h"
 
 namespace loralei {
 namespace {
-
-constexpr auto kPatience = std::chrono::seconds(30);
-
-class Counter {
- public:
-  void add() {
-    std::lock_guard lock(mutex_);
-    ++value_;
-    changed_.notify_all();
-  }
-  bool wait_for(int value) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [&] { return value_ >= value; });
-  }
-  int value() {
-    std::lock_guard lock(mutex_);
-    return value_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int value_ = 0;
-};
-
-// Routes for the tests; held writers stand for requests being computed.
-class TestHandler final : public HttpHandler {
- public:
-  bool wants_body(const HttpHead& head) override { return head.path != "/refused"; }
-  void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override {
-    if (request.path == "/echo") {
-      writer->respond(200, {{"X-Method", request.method}, {"X-Peer", request.peer}}, request.body);
-    } else if (request.path == "/refused") {
-      writer->respond(401, {}, std::to_string(request.body.size()));
-    } else if (request.path == "/kept") {
-      std::lock_guard lock(mutex);
-      kept.push_back(std::move(request));
-      writer->respond(200, {}, "");
-    } else if (request.path == "/drop") {
-      return;
-    } else if (request.path == "/twice") {
-      EXPECT_TRUE(writer->respond(200, {}, "first"));
-      EXPECT_FALSE(writer->respond(500, {}, "second"));
-      EXPECT_FALSE(writer->start_stream(500, {}));
-      EXPECT_FALSE(writer->write("x"));
-      writer->finish();
-    } else if (request.path == "/evil") {
-      writer->respond(200, {{"X-Evil", "a\r\nX-Injected: b"}}, "");
-    } else {  // held until the test answers
-      writer->on_closed([this] { closed.add(); });
-      std::lock_guard lock(mutex);
-      held.push_back(std::move(writer));
-      held_count.add();
-    }
-  }
-  std::shared_ptr<ResponseWriter> writer(int index) {
-    EXPECT_TRUE(held_count.wait_for(index + 1));
-    std::lock_guard lock(mutex);
-    return held[static_cast<size_t>(index)];
-  }
-  ~TestHandler() override = default;
-
-  Counter closed, held_count;
-  std::mutex mutex;
-  std::vector<std::shared_ptr<ResponseWriter>> held;
-  std::vector<HttpRequest> kept;
-};
-
-class ServerTest : public testing::Test {
- protected:
-  void start() {
-    auto started = HttpServer::start(options, handler, log);
-    ASSERT_TRUE(started.ok()) << started.error().message;
-    server = std::move(started).value();
-  }
-  HttpClient client() const {
-    return HttpClient({.host = options.host, .port = server->port(), .read_timeout_ms = 30'000});
-  }
-  static bool soon(const std::function<bool()>& holds) {
-    for (const auto until = std::chrono::steady_clock::now() + kPatience; !holds();) {
-      if (std::chrono::steady_clock::now() > until) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    return true;
-  }
-  std::string raw(std::string_view bytes) {
-    HttpClient c = client();
-    EXPECT_TRUE(c.send_raw(bytes).ok());
-    auto answer = c.read_raw();
-    return answer.ok() ? *answer : "error: " + answer.error().message;
-  }
-
-  HttpServerOptions options;
-  NullLogSink log;
-  TestHandler handler;
-  std::unique_ptr<HttpServer> server;
-};
 
 TEST_F(ServerTest, KeepsTheConnectionAlive) {
   start();
@@ -372,44 +268,6 @@ TEST_F(ServerTest, ARequestThatItsHeadRefusesIsAnsweredBeforeItsBody) {
   const std::string answers = raw(whole + last);
   EXPECT_TRUE(answers.starts_with("HTTP/1.1 401")) << answers;
   EXPECT_NE(answers.find("HTTP/1.1 200"), std::string::npos) << "the connection of a body that is there lives on";
-}
-
-TEST_F(ServerTest, BodiesOfAllConnectionsAreBoundedTogether) {
-  options.limits.max_body_bytes = 1000;
-  start();
-  constexpr int kMore = 8;
-  std::vector<std::unique_ptr<HttpClient>> clients;
-  for (int i = 0; i < kBodiesAtOnce + kMore; ++i) {
-    clients.emplace_back(new HttpClient(client()));
-    const std::string all_but_one(999, 'b');
-    ASSERT_TRUE(clients.back()
-                    ->send_raw("POST /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n" +
-                               all_but_one)
-                    .ok());
-  }
-  ASSERT_TRUE(soon([&] { return server->stats().errors_total == kMore; }));
-  int refused = 0;
-  for (const auto& one : clients) {
-    (void)one->send_raw("b");
-    const auto answer = one->read_raw();
-    ASSERT_TRUE(answer.ok()) << answer.error().message;
-    if (answer->starts_with("HTTP/1.1 200")) continue;
-    ++refused;
-    EXPECT_TRUE(answer->starts_with("HTTP/1.1 503")) << *answer;
-    EXPECT_NE(answer->find("Retry-After: "), std::string::npos) << *answer;
-  }
-  EXPECT_EQ(refused, kMore);
-}
-
-TEST_F(ServerTest, ABodyHasItsShareUntilItsRequestIsDropped) {
-  options.max_bodies_bytes = 1500;
-  start();
-  const std::string body(1000, 'b');
-  EXPECT_EQ(client().post_json("/kept", body)->status, 200);
-  EXPECT_EQ(client().post_json("/kept", body)->status, 503);
-  EXPECT_EQ(client().post_json("/kept", "small")->status, 200);
-  handler.kept.clear();
-  EXPECT_EQ(client().post_json("/kept", body)->status, 200);
 }
 
 // What stands between the chunks of a body is no body: it may be sent without end.

@@ -14,8 +14,11 @@ constexpr int64_t kSecond = 1'000'000'000;
 class TakingWriter final : public ResponseWriter {
  public:
   bool respond(int, HttpHeaders, std::string) override { return true; }
+  bool respond_pieces(int, HttpHeaders, NextPiece) override { return true; }
   bool start_stream(int, HttpHeaders) override { return true; }
   bool write(std::string_view) override { return true; }
+  bool wants_more() const override { return true; }
+  void on_room(std::function<void()>) override {}
   void finish() override {}
   void on_closed(std::function<void()>) override {}
   bool closed() const override { return false; }

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// HttpServer::Core: what listener and connections share. Private to http/.
+//
+// Thread: any; what says "guarded by mutex" is. Ownership: shared by the HttpServer, connections and what they wait
+// for; borrows handler and log. It outlives the HttpServer as long as a connection or a writer needs it. Failure: none
+// of its own.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/fixed_byte_budget.h"
+#include "http/server.h"
+
+namespace loralei {
+
+namespace asio = boost::asio;
+using asio::awaitable;
+using asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+
+class HttpConnection;
+
+struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
+  Core(const HttpServerOptions& options, LogSink& log)
+      : options(options),
+        memory(options.memory ? options.memory : own_memory(options)),
+        log(log),
+        acceptor(asio::make_strand(context)),
+        work(context.get_executor()),
+        connections_share(memory) {}
+
+  static std::shared_ptr<ByteBudget> own_memory(const HttpServerOptions& options) {
+    const uint64_t largest = std::min<uint64_t>(options.limits.max_body_bytes, INT64_MAX / 2 / kBodiesAtOnce);
+    const int64_t bodies =
+        options.max_bodies_bytes > 0 ? options.max_bodies_bytes : kBodiesAtOnce * static_cast<int64_t>(largest);
+    return std::make_shared<FixedByteBudget>(bodies + options.max_connections * kConnectionBytes);
+  }
+
+  HttpResponse error_response(int status, std::string_view message, const HttpHead& request) const {
+    HttpResponse response;
+    if (options.error_response) {
+      response = options.error_response(status, message, request);
+    } else {
+      response.headers.emplace_back("Content-Type", "text/plain; charset=utf-8");
+      response.body = std::string(message) + "\n";
+    }
+    response.status = status;
+    return response;
+  }
+
+  Status listen();
+  awaitable<void> accept_loop();
+  bool add(const std::shared_ptr<HttpConnection>& connection);  // false when stop() has begun
+  void remove(HttpConnection* connection);
+  // A place for one more connection, if need be that of the one that has been idle longest; false: all are in use.
+  bool take_place();
+  void leave_place();  // under the lock
+  void begin_idle(HttpConnection& connection);
+  bool end_idle(HttpConnection& connection);  // false: its place has been taken
+  int stop(int64_t grace_ms);
+  int64_t body_cost(size_t body_bytes) const {
+    const auto bytes = static_cast<int64_t>(std::min<uint64_t>(body_bytes, INT64_MAX));
+    return options.body_cost ? std::max(bytes, options.body_cost(bytes)) : bytes;
+  }
+
+  const HttpServerOptions options;
+  const std::shared_ptr<ByteBudget> memory;
+  HttpHandler* handler = nullptr;  // from serve() on
+  LogSink& log;
+  asio::io_context context;
+  tcp::acceptor acceptor;
+  asio::executor_work_guard<asio::io_context::executor_type> work;
+  std::vector<std::thread> threads;
+  int port = 0;
+  std::atomic<bool> stopping{false};
+  std::atomic<int> refusals{0};
+  std::atomic<int64_t> connections_total{0}, connections_refused{0}, requests_total{0}, errors_total{0};
+
+  std::mutex mutex;
+  std::condition_variable none_left;
+  std::unordered_map<HttpConnection*, std::weak_ptr<HttpConnection>> connections;
+  int places_taken = 0;             // of max_connections
+  ByteShare connections_share;      // of those that have a place, and of kConnectionsAlways at least
+  std::list<HttpConnection*> idle;  // between requests, the longest first
+  bool stopped = false;
+};
+
+}  // namespace loralei
