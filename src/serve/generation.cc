@@ -355,7 +355,7 @@ WireLogprob Generation::wire_logprob(TokenId token, const TokenLogprobs* logprob
   if (!logprobs) return out;
   out.chosen.logprob = logprobs->logprob;
   for (const TokenLogprob& other : logprobs->top) {
-    out.top.push_back({std::string(tokenizer.token_bytes(other.token)), other.logprob});
+    out.top.emplace_back(tokenizer.token_bytes(other.token), other.logprob);
   }
   return out;
 }

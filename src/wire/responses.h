@@ -34,6 +34,9 @@ struct ResponseHead {
 };
 
 struct WireAlternative {
+  WireAlternative() = default;
+  WireAlternative(std::string_view bytes, float logprob) : bytes(bytes), logprob(logprob) {}
+  WireAlternative(std::string&& bytes, float logprob) = delete;  // it would be gone
   std::string_view bytes;  // of the token, maybe not valid UTF-8; the tokenizer's, which outlives it
   float logprob = 0;
 };
