@@ -7,6 +7,7 @@
 // chunk if asked for, then kSseDone. Failure: none.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -36,7 +37,8 @@ struct ResponseHead {
 struct WireAlternative {
   WireAlternative() = default;
   WireAlternative(std::string_view bytes, float logprob) : bytes(bytes), logprob(logprob) {}
-  WireAlternative(std::string&& bytes, float logprob) = delete;  // it would be gone
+  template <std::same_as<std::string> Text>
+  WireAlternative(Text&& bytes, float logprob) = delete;  // it would be gone
   std::string_view bytes;  // of the token, maybe not valid UTF-8; the tokenizer's, which outlives it
   float logprob = 0;
 };
