@@ -5,6 +5,7 @@
 #include <ctime>
 #include <random>
 
+#include "serve/request_memory.h"
 #include "wire/json_out.h"
 
 namespace loralei {
@@ -41,6 +42,7 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       texts_(std::move(text)),
       metrics_({options_.model_names.front(), engine.max_model_len(), options_.metrics_adapters, options_.vllm_metrics,
                 [this](const std::string& name) { return catalogue_->find(name).has_value(); }}),
+      memory_(engine.request_memory()),
       dispatcher_(engine, clock),
       context_{engine, dispatcher_, metrics_, clock, log, options_.ping_interval_ms * 1'000'000},
       adapters_(context_, options_, *catalogue_, texts_, files),
@@ -56,6 +58,8 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(ServeOptions options, Engine
   http.error_response = [raw = server.get()](int status, std::string_view message, const HttpHead& head) {
     return raw->http_error(status, message, head);
   };
+  http.memory = engine.request_memory();
+  http.body_cost = body_cost_bytes;
   TRY_ASSIGN(server->http_, HttpServer::bind(http, log));
   return server;
 }
@@ -135,7 +139,7 @@ void ApiServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writ
   const RouteMatch route = match_route(request.method, request.path);
   auto reply = std::make_shared<Reply>(std::move(writer), metrics_, log_, route.label, request.method,
                                        id_for(request.header("x-request-id")),
-                                       cors_headers(options_.cors_origins, request.header("origin")));
+                                       cors_headers(options_.cors_origins, request.header("origin")), request.memory);
   if (route.id == RouteId::kPreflight) return preflight(route, request, *reply);
   if (route.id == RouteId::kNotFound) {
     return reply->refuse(api_error_of_status(
@@ -211,24 +215,25 @@ void ApiServer::prepare(RouteId route, HttpRequest request, std::shared_ptr<Repl
     return reply->refuse(unavailable());
   }
   const int64_t arrived_ns = clock_.now_ns();
-  // The whole request, so that the body keeps its share of what all bodies may take.
-  auto job = [this, route, request = std::move(request), arrived_ns, reply] {
-    run_prepared(route, request.body, arrived_ns, reply);
+  auto job = [this, route, body = std::make_shared<std::string>(std::move(request.body)), arrived_ns, reply] {
+    run_prepared(route, std::move(*body), arrived_ns, reply);
   };
   if (pool_.try_run(std::move(job))) return;
   metrics_.refused("queue_full");
   reply->refuse(queue_full());
 }
 
-void ApiServer::run_prepared(RouteId route, const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+void ApiServer::run_prepared(RouteId route, std::string body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
   if (reply->writer().closed()) return;  // the client left while this waited
+  const int64_t bytes = static_cast<int64_t>(body.size()) + json_parse_bytes(body);
+  if (auto error = take_memory(reply->memory(), *memory_, bytes, "Reading this request")) return reply->refuse(*error);
   switch (route) {
     case RouteId::kChat:
-      return chat(body, arrived_ns, std::move(reply));
+      return chat(std::move(body), arrived_ns, std::move(reply));
     case RouteId::kCompletions:
-      return completion(body, arrived_ns, std::move(reply));
+      return completion(std::move(body), arrived_ns, std::move(reply));
     case RouteId::kEmbeddings:
-      return embedding(body, arrived_ns, std::move(reply));
+      return embedding(std::move(body), arrived_ns, std::move(reply));
     case RouteId::kTokenize:
       return tokenize(body, *reply);
     case RouteId::kDetokenize:
@@ -242,6 +247,16 @@ void ApiServer::run_prepared(RouteId route, const std::string& body, int64_t arr
     default:
       return reply->refuse(api_error_of_status(404, "There is no such route."));
   }
+}
+
+// From reading a request to computing it. False: it is refused.
+bool ApiServer::hold_memory(Reply& reply, int64_t bytes) {
+  if (auto error = take_memory(reply.memory(), *memory_, bytes, "Computing this request")) {
+    reply.refuse(*error);
+    return false;
+  }
+  reply.memory().shrink_to(bytes);
+  return true;
 }
 
 PlanInputs ApiServer::inputs(int64_t arrived_ns) {
@@ -260,30 +275,37 @@ void ApiServer::note_unknown_fields(const std::vector<std::string>& fields) {
   }
 }
 
-void ApiServer::chat(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+void ApiServer::chat(std::string body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
   auto request = parse_chat_request(body);
+  std::string().swap(body);
   if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->common.unknown_fields);
   auto plan = plan_chat(inputs(arrived_ns), *request);
   if (!plan.ok()) return reply->refuse(plan.error());
+  if (!hold_memory(*reply, generation_bytes(*plan))) return;
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
 
-void ApiServer::completion(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+void ApiServer::completion(std::string body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
   auto request = parse_completion_request(body);
+  std::string().swap(body);
   if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->common.unknown_fields);
   auto plan = plan_completion(inputs(arrived_ns), *request);
   if (!plan.ok()) return reply->refuse(plan.error());
+  if (!hold_memory(*reply, generation_bytes(*plan))) return;
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
 
-void ApiServer::embedding(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+void ApiServer::embedding(std::string body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
   auto request = parse_embedding_request(body);
+  std::string().swap(body);
   if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->unknown_fields);
   auto plan = plan_embedding(inputs(arrived_ns), *request);
   if (!plan.ok()) return reply->refuse(plan.error());
+  request->inputs.clear();
+  if (!hold_memory(*reply, embedding_bytes(plan->inputs))) return;
   std::make_shared<EmbeddingJob>(context_, std::move(reply), std::move(*plan))->start();
 }
 

@@ -55,10 +55,11 @@ class ApiServer final : public HttpHandler {
   void dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply);
   void preflight(const RouteMatch& route, const HttpRequest& request, Reply& reply);
   void prepare(RouteId route, HttpRequest request, std::shared_ptr<Reply> reply);  // to the text pool
-  void run_prepared(RouteId route, const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
-  void chat(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
-  void completion(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
-  void embedding(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
+  void run_prepared(RouteId route, std::string body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
+  void chat(std::string body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
+  void completion(std::string body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
+  void embedding(std::string body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
+  bool hold_memory(Reply& reply, int64_t bytes);
   void tokenize(const std::string& body, Reply& reply);
   void detokenize(const std::string& body, Reply& reply);
   void load_lora(const std::string& body, std::shared_ptr<Reply> reply);
@@ -87,6 +88,7 @@ class ApiServer final : public HttpHandler {
   TextModels texts_;
   GrammarCache grammars_;
   Metrics metrics_;
+  const std::shared_ptr<ByteBudget> memory_;  // of requests
   Dispatcher dispatcher_;
   const ServeContext context_;
   AdapterService adapters_;

@@ -7,6 +7,8 @@
 namespace loralei {
 namespace {
 
+constexpr size_t kInputsAtOnce = 4;  // whose answer is made whole, with its length in the head
+
 void normalise(std::vector<float>& values) {
   double sum = 0;
   for (const float value : values) sum += static_cast<double>(value) * value;
@@ -72,12 +74,22 @@ void EmbeddingJob::on_event(TokenEvent event) {
   record_.admitted = true;
   record_.cached_tokens += event.cached_tokens;
   if (record_.version.empty()) record_.version = event.adapter_version;
+  ByteShare& memory = reply_->memory();
+  if (!memory.grow_to(memory.bytes() + static_cast<int64_t>(event.embedding.size() * sizeof(float)))) {
+    return fail({ErrorCode::kOverloaded,
+                 "The server has no memory for all of these embeddings now; send fewer inputs at a time, or try again "
+                 "in a moment."});
+  }
   std::vector<float>& vector = vectors_[*input];
   vector = std::move(event.embedding);
   normalise(vector);
   window_.ended();
   if (--open_ > 0) return advance();
-  reply_->json(200, embedding_response(plan_.head, vectors_, plan_.base64, record_.prompt_tokens));
+  auto pieces = embedding_response_pieces(plan_.head, std::move(vectors_), plan_.base64, record_.prompt_tokens);
+  if (plan_.inputs.size() > kInputsAtOnce)
+    reply_->json_pieces(200, std::move(pieces), nullptr);
+  else
+    reply_->json(200, whole_response(*pieces));
   close("stop");
 }
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "base/prng.h"
+#include "base/units.h"
+#include "serve/request_memory.h"
 
 namespace loralei {
 namespace {
@@ -11,6 +13,10 @@ namespace {
 int64_t count_characters(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
+
+constexpr int64_t kHeldStep = 64 * 1024;              // in which the memory of an answer grows
+constexpr int64_t kTokenBytes = 2 * sizeof(TokenId);  // of one more, in the engine
+constexpr int64_t kSmallAnswerBytes = 256 * 1024;     // made at once, with its length in the head
 
 const char* end_name(FinishReason reason) {
   const char* name = finish_reason_name(reason);
@@ -31,6 +37,7 @@ Generation::Generation(ServeContext context, std::shared_ptr<Reply> reply, Gener
   choices_.reserve(plan_.prompts.size() * per_prompt);
   for (size_t i = 0; i < plan_.prompts.size() * per_prompt; ++i) choices_.emplace_back(plan_);
   open_choices_ = choices_.size();
+  held_bytes_ = reply_->memory().bytes();
   last_write_ns_ = plan_.arrived_ns;
   record_.id = reply_->request_id();
   record_.adapter = plan_.model.label;
@@ -95,6 +102,7 @@ void Generation::on_event(TokenEvent event) {
   if (event.end == EndReason::kCancelled) {
     return fail({ErrorCode::kUnavailable, "The server stopped before the request was finished."});
   }
+  if (!hold(kTokenBytes)) return;
   if (!choice.begun) begin_choice(index, event);
   if (closed_) return;
   std::string text;
@@ -249,10 +257,13 @@ void Generation::write_piece(size_t index, Piece piece, bool first) {
   std::optional<std::vector<WireLogprob>> logprobs;
   if (plan_.logprobs) logprobs = std::move(piece.logprobs);
   if (!plan_.stream) {
-    choice.text += piece.text;
+    int64_t bytes = 2 * static_cast<int64_t>(piece.text.size());
     if (logprobs) {
-      for (WireLogprob& one : *logprobs) choice.sent.push_back(std::move(one));
+      for (const WireLogprob& one : *logprobs) bytes += logprob_bytes(one);
     }
+    if (!hold(bytes)) return;
+    choice.text += piece.text;
+    if (logprobs) std::move(logprobs->begin(), logprobs->end(), std::back_inserter(choice.sent));
     return;
   }
   const FinishReason finish = choice.done && !first ? choice.finish : FinishReason::kNone;
@@ -278,6 +289,18 @@ void Generation::write_piece(size_t index, Piece piece, bool first) {
   out.logprobs = std::move(logprobs);
   out.stop_reason = choice.stop_reason;
   write_event(completion_chunk(plan_.head, out, chunk_usage()));
+}
+
+// So many bytes more, before they are allocated. False: there are none, and the request has ended with that.
+bool Generation::hold(int64_t bytes) {
+  ByteShare& memory = reply_->memory();
+  held_bytes_ += bytes;
+  if (held_bytes_ <= memory.bytes()) return true;
+  if (memory.grow_to(held_bytes_ + kHeldStep) || memory.grow_to(held_bytes_)) return true;
+  fail({ErrorCode::kOverloaded,
+        "The server has no memory for the rest of this answer, of which it holds " + format_bytes(memory.bytes()) +
+            ". Ask for fewer tokens, choices or log-probabilities, stream it, or try again in a moment."});
+  return false;
 }
 
 void Generation::write_event(const std::string& json) {
@@ -311,7 +334,8 @@ void Generation::finish() {
     reply_->writer().finish();
     return close(end_name(last));
   }
-  std::string body;
+  // Small answers have their length in the head. What a large one is made of takes the place of its text.
+  const bool small = held_bytes_ <= kSmallAnswerBytes;
   if (plan_.chat) {
     std::vector<ChatChoice> out;
     for (size_t i = 0; i < choices_.size(); ++i) {
@@ -320,7 +344,10 @@ void Generation::finish() {
       out.back().stop_reason = std::move(choice.stop_reason);
       if (plan_.logprobs) out.back().logprobs = std::move(choice.sent);
     }
-    body = chat_response(plan_.head, out, total);
+    if (small)
+      reply_->json(200, chat_response(plan_.head, std::move(out), total));
+    else
+      reply_->json_pieces(200, chat_response_pieces(plan_.head, std::move(out), total), plan_.text);
   } else {
     std::vector<CompletionChoice> out;
     for (size_t i = 0; i < choices_.size(); ++i) {
@@ -329,9 +356,11 @@ void Generation::finish() {
       out.back().stop_reason = std::move(choice.stop_reason);
       if (plan_.logprobs) out.back().logprobs = std::move(choice.sent);
     }
-    body = completion_response(plan_.head, out, total);
+    if (small)
+      reply_->json(200, completion_response(plan_.head, std::move(out), total));
+    else
+      reply_->json_pieces(200, completion_response_pieces(plan_.head, std::move(out), total), plan_.text);
   }
-  reply_->json(200, std::move(body));
   close(end_name(last));
 }
 

@@ -4,11 +4,11 @@
 //
 // Thread: start() on a text thread, events and ticks on the dispatcher's, cancel() on any; a mutex makes them one at a
 // time. Ownership: shared by the dispatcher (until the last choice ended) and, weakly, by the connection's on_closed
-// callback. Invariants: a choice ends once; nothing is written after the end; text is valid UTF-8 and cut at code
-// points; every token has an entry of log probabilities, the one that ends its choice too, which has no text unless
-// include_stop asks for it; they are sent with the text they belong to, and those of a stop string's tokens never. The
-// answer's status is decided by the first event: an error before it is an HTTP error, one after it an error event.
-// Failure: every failure is answered to the client; none is returned.
+// callback. Invariants: what is collected of an answer has been granted; a choice ends once; nothing is written after
+// the end; text is valid UTF-8 and cut at code points; every token has an entry of log probabilities, the one that ends
+// its choice too, which has no text unless include_stop asks for it; they are sent with the text they belong to, and
+// those of a stop string's tokens never. The answer's status is decided by the first event: an error before it is an
+// HTTP error, one after it an error event. Failure: every failure is answered to the client; none is returned.
 #pragma once
 
 #include <memory>
@@ -98,6 +98,7 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
   void pass_on(size_t index, std::string text);
   void release_logprobs(Choice& choice, Piece& piece) const;
   void write_piece(size_t index, Piece piece, bool first);
+  bool hold(int64_t bytes);
   void write_event(const std::string& json);
   void fail(const Error& error);
   void finish();
@@ -114,8 +115,9 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
   SubmitWindow window_;  // of the prompts
   std::vector<Choice> choices_;
   size_t open_choices_ = 0;
-  bool begun_ = false;   // the status has been sent
-  bool closed_ = false;  // the answer is complete or given up
+  int64_t held_bytes_ = 0;  // of the request's memory: what it had at first, and what is collected since
+  bool begun_ = false;      // the status has been sent
+  bool closed_ = false;     // the answer is complete or given up
   int64_t last_write_ns_ = 0;
   RequestRecord record_;
 };

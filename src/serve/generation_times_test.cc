@@ -33,7 +33,8 @@ class TimesTest : public testing::Test {
     text = TextModel::make(tokenizer, ChatTemplate::builtin("chatml").value(), "base").value();
   }
   std::shared_ptr<Reply> reply() {
-    return std::make_shared<Reply>(std::make_shared<TakingWriter>(), metrics, log, "test", "POST", "id", HttpHeaders{});
+    return std::make_shared<Reply>(std::make_shared<TakingWriter>(), metrics, log, "test", "POST", "id", HttpHeaders{},
+                                   std::make_shared<ByteShare>(engine.request_memory()));
   }
   // The next event of a part, `after_s` seconds later; the engine began with the part `queue_s` after its submission.
   void emit(size_t part, int64_t after_s, int64_t queue_s, EndReason end) {

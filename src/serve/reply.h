@@ -2,8 +2,9 @@
 // Reply: the answer to one HTTP request, with the headers every answer has, the count in the metrics, and the log's
 // line where it is refused.
 //
-// Thread: as ResponseWriter: any; the first answer counts. Ownership: shared by whoever may answer. Invariants: every
-// answer carries X-Request-Id and, where allowed, the CORS headers; it is counted once. Failure: as ResponseWriter.
+// Thread: as ResponseWriter: any; the first answer counts. Ownership: shared by whoever may answer. Invariants: the
+// request's memory is given back with the reply, or with what an answer is made of; every answer carries X-Request-Id
+// and, where allowed, the CORS headers; it is counted once. Failure: as ResponseWriter.
 #pragma once
 
 #include <atomic>
@@ -15,14 +16,16 @@
 #include "http/server.h"
 #include "serve/metrics.h"
 #include "wire/errors.h"
+#include "wire/responses.h"
 
 namespace loralei {
 
 class Reply {
  public:
   Reply(std::shared_ptr<ResponseWriter> writer, Metrics& metrics, LogSink& log, const char* route, std::string method,
-        std::string request_id, HttpHeaders headers)
+        std::string request_id, HttpHeaders headers, std::shared_ptr<ByteShare> memory)
       : writer_(std::move(writer)),
+        memory_(std::move(memory)),
         metrics_(metrics),
         log_(log),
         route_(route),
@@ -34,9 +37,21 @@ class Reply {
 
   const std::string& request_id() const { return request_id_; }
   ResponseWriter& writer() { return *writer_; }
+  // What the request and its answer have of the server's memory; belongs to whoever works on the request.
+  ByteShare& memory() { return *memory_; }
 
   void json(int status, std::string body, HttpHeaders more = {}) {
     send(status, "application/json", std::move(body), std::move(more));
+  }
+  // A whole answer, made as its client reads it, out of what has the request's memory and borrows of `owner`.
+  void json_pieces(int status, std::unique_ptr<ResponsePieces> pieces, std::shared_ptr<const void> owner) {
+    HttpHeaders headers = headers_;
+    headers.emplace_back("Content-Type", "application/json");
+    count(status);
+    writer_->respond_pieces(
+        status, std::move(headers),
+        [owner = std::move(owner), memory = memory_, pieces = std::shared_ptr<ResponsePieces>(std::move(pieces))](
+            std::string& piece) { return pieces->next(piece); });
   }
   void text(int status, std::string body) { send(status, "text/plain; charset=utf-8", std::move(body), {}); }
   void send(int status, const char* content_type, std::string body, HttpHeaders more) {
@@ -76,6 +91,7 @@ class Reply {
     if (!counted_.exchange(true)) metrics_.http_request(route_, method_, status);
   }
   const std::shared_ptr<ResponseWriter> writer_;
+  const std::shared_ptr<ByteShare> memory_;
   Metrics& metrics_;
   LogSink& log_;
   const char* const route_;

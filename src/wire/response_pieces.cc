@@ -152,13 +152,6 @@ class EmbeddingPieces final : public StepwisePieces {
   size_t next_ = 0;
 };
 
-std::string whole(std::unique_ptr<ResponsePieces> pieces) {
-  std::string out;
-  while (pieces->next(out)) {
-  }
-  return out;
-}
-
 }  // namespace
 
 std::unique_ptr<ResponsePieces> chat_response_pieces(ResponseHead head, std::vector<ChatChoice> choices, Usage usage) {
@@ -175,15 +168,22 @@ std::unique_ptr<ResponsePieces> embedding_response_pieces(ResponseHead head, std
   return std::make_unique<EmbeddingPieces>(std::move(head), std::move(embeddings), base64, prompt_tokens);
 }
 
+std::string whole_response(ResponsePieces& pieces) {
+  std::string out;
+  while (pieces.next(out)) {
+  }
+  return out;
+}
+
 std::string chat_response(ResponseHead head, std::vector<ChatChoice> choices, const Usage& usage) {
-  return whole(chat_response_pieces(std::move(head), std::move(choices), usage));
+  return whole_response(*chat_response_pieces(std::move(head), std::move(choices), usage));
 }
 std::string completion_response(ResponseHead head, std::vector<CompletionChoice> choices, const Usage& usage) {
-  return whole(completion_response_pieces(std::move(head), std::move(choices), usage));
+  return whole_response(*completion_response_pieces(std::move(head), std::move(choices), usage));
 }
 std::string embedding_response(ResponseHead head, std::vector<std::vector<float>> embeddings, bool base64,
                                int64_t prompt_tokens) {
-  return whole(embedding_response_pieces(std::move(head), std::move(embeddings), base64, prompt_tokens));
+  return whole_response(*embedding_response_pieces(std::move(head), std::move(embeddings), base64, prompt_tokens));
 }
 
 }  // namespace loralei

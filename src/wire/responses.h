@@ -71,7 +71,8 @@ class ResponsePieces {
   // Appends the next part, of about kResponsePieceBytes and at least one text or token. False: it was the last.
   virtual bool next(std::string& out) = 0;
 };
-inline constexpr size_t kResponsePieceBytes = 32 * 1024;
+inline constexpr size_t kResponsePieceBytes = 8 * 1024;
+std::string whole_response(ResponsePieces& pieces);
 
 std::unique_ptr<ResponsePieces> chat_response_pieces(ResponseHead head, std::vector<ChatChoice> choices, Usage usage);
 std::string chat_response(ResponseHead head, std::vector<ChatChoice> choices, const Usage& usage);
