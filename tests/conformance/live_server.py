@@ -17,11 +17,12 @@ START_SECONDS = 120
 
 
 class LiveServer:
-    def __init__(self, *flags, model="demo/model", adapters="demo/adapters"):
+    def __init__(self, *flags, model="demo/model", adapters="demo/adapters", before=None):
         command = [str(BINARY), "serve", str(ROOT / model), "--port", "0"]
         if adapters:
             command += ["--adapter-dir", str(ROOT / adapters)]
-        self.process = subprocess.Popen(command + list(flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = subprocess.Popen(command + list(flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                        preexec_fn=before)
         self.lines = []
         found = queue.Queue()
 
