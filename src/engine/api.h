@@ -149,7 +149,7 @@ struct EngineStats : MemoryShares {  // the host's
   // Of the device's memory beside what was asked for: when the budget was made (this program's context, other
   // programs), and by the driver since (device_memory.other_bytes is its allowance).
   int64_t device_before_bytes = 0, device_driver_bytes = 0;
-  int32_t running = 0, waiting = 0, waiting_for_adapter = 0;
+  int32_t running = 0, waiting = 0, waiting_for_adapter = 0, held = 0;
   int64_t kv_blocks_total = 0, kv_blocks_used = 0,
           kv_blocks_cached = 0;  // used: leased by running sequences; cached: free to evict
   BlockTimes kv_block_times;
@@ -214,6 +214,10 @@ class Engine {
   // Ends one choice, or all of them. Idempotent; unknown ids and choices are ignored.
   virtual void cancel(RequestId id, int32_t choice) = 0;
   void cancel(RequestId id) { cancel(id, kAllChoices); }
+  // Nobody takes what a request says: while it is held no step computes anything of it, and slots and KV are for
+  // others. Let go it takes its turn by its age, from where it was: what it had computed is found in the prefix cache,
+  // or computed again. Unknown ids are ignored.
+  virtual void hold(RequestId id, bool held) = 0;
   virtual Status command(AdapterCommand command) = 0;
   // One change at a time: overloaded while another is under way; its reply says too_large, with the least that would
   // do, when the budget cannot do (and nothing changed then).

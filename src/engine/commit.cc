@@ -184,7 +184,8 @@ void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
   }
   if (sequence.phase == SeqPhase::kRunning) std::erase(running_, &sequence);
   if (sequence.phase == SeqPhase::kWaiting) std::erase(waiting_, &sequence);
-  const bool led = sequence.phase != SeqPhase::kHeld;
+  const bool led = sequence.phase != SeqPhase::kHeld || sequence.parked;
+  parked_ -= std::exchange(sequence.parked, false) ? 1 : 0;
   sequence.phase = SeqPhase::kEnded;
   sequence.lease.release();
   kv_short_ = false;
@@ -233,6 +234,12 @@ void EngineLoop::forget_ended() {
 }
 
 void EngineLoop::enqueue(Sequence& sequence) {
+  if (sequence.request->held) {
+    parked_ += sequence.parked ? 0 : 1;
+    sequence.parked = true;
+    sequence.phase = SeqPhase::kHeld;
+    return;
+  }
   sequence.phase = SeqPhase::kWaiting;
   const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), &sequence,
                                       [](const Sequence* a, const Sequence* b) { return a->order < b->order; });

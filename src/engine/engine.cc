@@ -79,6 +79,8 @@ class EngineImpl final : public Engine {
   using Engine::cancel;
   void cancel(RequestId id, int32_t choice) override { inbox_.put(Cancel{id, choice}); }
 
+  void hold(RequestId id, bool held) override { inbox_.put(Hold{id, held}); }
+
   Status command(AdapterCommand command) override {
     if (pending_commands_.fetch_add(1) >= kMaxPendingCommands) {
       pending_commands_.fetch_sub(1);

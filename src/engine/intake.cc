@@ -68,6 +68,28 @@ void EngineLoop::receive(const Cancel& cancel) {
   }
 }
 
+void EngineLoop::receive(const Hold& hold) {
+  const auto found = requests_.find(hold.id);
+  if (found == requests_.end() || found->second->held == hold.held) return;
+  Request& request = *found->second;
+  request.held = hold.held;
+  for (const auto& sequence : request.choices) {
+    if (hold.held && sequence->phase == SeqPhase::kRunning) {
+      std::erase(running_, sequence.get());
+      kv_short_ = false;
+      preempt(*sequence);
+    } else if (hold.held && sequence->phase == SeqPhase::kWaiting) {
+      std::erase(waiting_, sequence.get());
+      kv_short_ = false;
+      enqueue(*sequence);
+    } else if (sequence->parked && sequence->phase == SeqPhase::kHeld) {
+      sequence->parked = false;
+      --parked_;
+      enqueue(*sequence);
+    }
+  }
+}
+
 void EngineLoop::receive(const AdapterCommand& command) {
   switch (command.action) {
     case AdapterAction::kRegister:

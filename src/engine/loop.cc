@@ -130,6 +130,7 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.streamed_bytes = parts_.executor->streamed_bytes();
   stats.running = static_cast<int32_t>(running_.size());
   stats.waiting = static_cast<int32_t>(waiting_.size());
+  stats.held = parked_;
   stats.waiting_for_adapter = static_cast<int32_t>(cold_.size() + arriving_.size());
   const KvCache& kv = *parts_.kv;
   stats.kv_blocks_total = kv.total();
@@ -204,6 +205,7 @@ void EngineLoop::check() const {
   CHECK(std::is_sorted(waiting_.begin(), waiting_.end(), older) &&
         std::is_sorted(running_.begin(), running_.end(), older));
   size_t count = 0, cold = 0, arriving = 0;
+  int32_t parked = 0;
   for (const auto& [id, request] : requests_) {
     int32_t unfinished = 0;
     cold += request->ready ? 0 : 1;
@@ -219,12 +221,15 @@ void EngineLoop::check() const {
       CHECK(!request->arriving || sequence->phase == SeqPhase::kHeld || sequence->phase == SeqPhase::kEnded);
       CHECK(sequence->admitted ? sequence->computed <= static_cast<int32_t>(sequence->tokens.size())
                                : sequence->tokens.empty());
+      CHECK(!sequence->parked || (request->held && sequence->phase == SeqPhase::kHeld));
+      CHECK(!request->held || (sequence->phase != SeqPhase::kWaiting && sequence->phase != SeqPhase::kRunning));
+      parked += sequence->parked ? 1 : 0;
       unfinished += sequence->phase == SeqPhase::kEnded ? 0 : 1;
       leases.push_back(&sequence->lease);
     }
     CHECK(unfinished == request->unfinished && unfinished > 0);
   }
-  CHECK(count == sequences_.size() && cold == cold_.size() && arriving == arriving_.size());
+  CHECK(parked == parked_ && count == sequences_.size() && cold == cold_.size() && arriving == arriving_.size());
   CHECK(std::is_sorted(arriving_.begin(), arriving_.end(), older));
   CHECK(running_.size() <= static_cast<size_t>(parts_.max_sequences));
   parts_.kv->check(leases);

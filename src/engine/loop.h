@@ -99,6 +99,7 @@ class EngineLoop {
   // intake.cc
   void receive(Arrival&& arrival);
   void receive(const Cancel& cancel);
+  void receive(const Hold& hold);
   void receive(const AdapterCommand& command);
   void receive(LoadDone&& done);
   void receive(const MemoryCommand& command);
@@ -143,7 +144,7 @@ class EngineLoop {
   void end_requests(EndReason reason, const Error& error);
   void forget_ended();
 
-  void enqueue(Sequence& sequence);  // into waiting_, by age
+  void enqueue(Sequence& sequence);  // into waiting_, by age; where its request is held it is parked
   void leave_queue(Request& request);
 
   RegistryOptions registry_options();
@@ -164,6 +165,7 @@ class EngineLoop {
   uint64_t next_order_ = 1, next_seq_ = 1;
   uint64_t round_generation_ = UINT64_MAX;  // the registry's when cold_ was last gone through
   bool cold_changed_ = false;
+  int32_t parked_ = 0;
   bool kv_short_ = false;  // the head of waiting_ does not fit
   Status health_;
 

@@ -162,6 +162,60 @@ TEST(EngineLoopEnds, CancelFreesInEveryState) {
   world.expect_nothing_held();
 }
 
+// Held requests leave slots and KV to others, and go on with the same tokens, from the prefix cache or without.
+TEST(EngineLoopEnds, HeldRequestsRestAndGoOn) {
+  for (const bool prefix_cache : {true, false}) {
+    World world({.blocks = 30, .max_sequences = 2, .prefix_cache = prefix_cache});
+    Submit submit = simple(40, 30, 1);
+    submit.choices = 2;
+    const RequestId slow = world.submit(submit);
+    for (int i = 0; i < 8; ++i) world.turn();
+    EXPECT_EQ(world.stats().running, 2);
+    world.hold(slow, true);
+    world.hold(slow, true);
+    world.hold(RequestId{999}, true);
+    world.turn();
+    const auto said = world.record(slow, 0).tokens.size();
+    EXPECT_EQ(world.stats().running, 0);
+    EXPECT_EQ(world.stats().held, 2);
+    EXPECT_TRUE(world.loop->idle()) << "it would turn for nothing";
+    const RequestId other = world.submit(simple(60, 20, 2));
+    world.run();
+    EXPECT_EQ(world.record(other, 0).end, EndReason::kLength);
+    EXPECT_EQ(world.record(slow, 0).tokens.size(), said);
+    EXPECT_EQ(world.record(slow, 0).end, EndReason::kNone);
+    world.hold(slow, false);
+    world.run();
+    for (const int32_t choice : {0, 1}) {
+      EXPECT_EQ(world.record(slow, choice).end, EndReason::kLength);
+      world.expect_oracle(slow, choice);
+    }
+    world.expect_nothing_held();
+  }
+}
+
+TEST(EngineLoopEnds, HeldRequestsEndWhenTheyAreCancelled) {
+  World world({.blocks = 30, .max_sequences = 4});
+  Submit submit = simple(40, 30, 1);
+  submit.choices = 3;
+  const RequestId whole = world.submit(submit), led = world.submit(submit), waiting = world.submit(submit);
+  for (int i = 0; i < 3; ++i) world.turn();
+  for (const RequestId id : {whole, led, waiting}) world.hold(id, true);
+  world.turn();
+  world.cancel(whole);
+  world.cancel(led, 0);  // its siblings wait for nobody
+  world.cancel(waiting);
+  world.hold(led, false);
+  world.run();
+  for (const int32_t choice : {0, 1, 2}) {
+    EXPECT_EQ(world.record(whole, choice).end, EndReason::kCancelled);
+    EXPECT_EQ(world.record(waiting, choice).end, EndReason::kCancelled);
+    EXPECT_EQ(world.record(led, choice).end, choice == 0 ? EndReason::kCancelled : EndReason::kLength);
+  }
+  EXPECT_EQ(world.stats().held, 0);
+  world.expect_nothing_held();
+}
+
 TEST(EngineLoopEnds, CancelOfOneChoiceLeavesItsSiblings) {
   World world({.max_sequences = 8});
   Submit submit = simple(20, 12, 3);

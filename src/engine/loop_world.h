@@ -82,6 +82,7 @@ class World {
   void cancel(RequestId id, int32_t choice = kAllChoices) {
     messages.emplace_back(std::in_place_type<Cancel>, Cancel{id, choice});
   }
+  void hold(RequestId id, bool held) { messages.emplace_back(std::in_place_type<Hold>, Hold{id, held}); }
   void command(AdapterAction action, const std::string& name, const std::string& path = "", bool replace = false) {
     messages.emplace_back(std::in_place_type<AdapterCommand>, ++tickets, action, name, path, replace);
   }

@@ -29,9 +29,13 @@ struct Cancel {
   RequestId id;
   int32_t choice = kAllChoices;
 };
+struct Hold {
+  RequestId id;
+  bool held = false;
+};
 struct TierNews {};    // DeviceTier::on_news
 struct LedgerNews {};  // a loan is back
-using Message = std::variant<Arrival, Cancel, AdapterCommand, LoadDone, MemoryCommand, TierNews, LedgerNews>;
+using Message = std::variant<Arrival, Cancel, Hold, AdapterCommand, LoadDone, MemoryCommand, TierNews, LedgerNews>;
 
 class Inbox {
  public:

@@ -3,8 +3,8 @@
 // adapters and KV key.
 //
 //   request: cold (adapters being loaded) -> ready, by way of arriving (to the device) where adapters must be there
-//   sequence: held (request cold or arriving, or its leader still computes the prompt) -> waiting -> running -> ended;
-//   running -> waiting (preempted)
+//   sequence: held (request cold or arriving, or its leader still computes the prompt, or nobody takes what it says)
+//   -> waiting -> running -> ended; running -> waiting (preempted) or held
 //
 // Thread: the engine's alone. Ownership: the loop owns requests, a request its sequences; dropping a sequence releases
 // its KV, dropping a request its adapters.
@@ -41,6 +41,7 @@ struct Sequence {
   int32_t computed = 0;         // positions with valid KV
   KvLease lease;
   PromptLookup lookup;
+  bool parked = false;        // held because the request is: takes its turn when that is let go
   bool announced = false;     // its first event went out
   bool admitted = false;      // has run at least once
   int32_t cached_tokens = 0;  // of the prompt, at first admission
@@ -58,6 +59,7 @@ struct Request {
   uint64_t since = 0;  // the registry's serial at arrival
   int64_t arrived_ns = 0;
   bool ready = false;                // adapters pinned, key known
+  bool held = false;                 // Engine::hold
   bool arriving = false;             // and on their way to the device, or waiting for room there
   bool queued = true;                // counts against max_queued: nothing of it was admitted yet
   std::vector<std::string> names;    // of the adapters, in the request's order

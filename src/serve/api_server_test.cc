@@ -391,7 +391,7 @@ TEST_F(ApiTest, ADevicesMemoryIsToldBesideTheHosts) {
 }
 
 TEST_F(ApiTest, DrainFinishesWhatRunsAndRefusesTheRest) {
-  engine.hold = true;
+  engine.hold_tokens = true;
   start();
   std::thread running([&] {
     const auto all = events("/v1/chat/completions", chat(R"("stream":true)"));
@@ -410,7 +410,7 @@ TEST_F(ApiTest, DrainFinishesWhatRunsAndRefusesTheRest) {
 }
 
 TEST_F(ApiTest, ShutdownCutsWhatDoesNotEnd) {
-  engine.hold = true;
+  engine.hold_tokens = true;
   start();
   HttpResponse answer;
   std::thread running([&] { answer = post("/v1/chat/completions", chat()); });

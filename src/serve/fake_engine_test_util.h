@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // FakeEngine: an Engine for serve's tests that answers from a script instead of a model.
-// Thread-safe as the real one. By itself it answers each Submit at once with `script`'s tokens; with `hold` set
+// Thread-safe as the real one. By itself it answers each Submit at once with `script`'s tokens; with `hold_tokens` set
 // requests wait until the test emits their events.
 #pragma once
 
@@ -24,7 +24,7 @@ class FakeEngine final : public Engine {
  public:
   std::function<std::vector<TokenId>(const Submit&, int choice)> script;
   TokenId eos = 0;
-  bool hold = false;
+  bool hold_tokens = false;
   bool hold_replies = false;  // of adapter commands, and what tells of replaced ones, until release_replies()
   Status next_command;        // when not ok: the answer to every adapter command
   bool hold_memory = false;   // a budget change ends when it is cancelled
@@ -34,6 +34,7 @@ class FakeEngine final : public Engine {
   std::vector<float> embedding = {3.0f, 4.0f};
   Status next_submit;  // when not ok: the answer to every submit
   Status next_health;
+  std::vector<std::pair<uint64_t, bool>> holds;  // ids, and whether they are held now
   std::shared_ptr<ByteBudget> memory = std::make_shared<FixedByteBudget>(int64_t{1} << 40);
 
   Status submit(Submit request) override {
@@ -45,7 +46,7 @@ class FakeEngine final : public Engine {
     changed_.notify_all();
     if (replaced(request)) {
       end_replaced(request);
-    } else if (!hold) {
+    } else if (!hold_tokens) {
       answer(request);
     }
     return {};
@@ -62,6 +63,15 @@ class FakeEngine final : public Engine {
     if (std::any_of(submits_.begin(), submits_.end(), [&](const Submit& submit) { return submit.id == id; }))
       ended_.insert(id.value);
     changed_.notify_all();
+  }
+  void hold(RequestId id, bool held) override {
+    std::lock_guard lock(mutex_);
+    holds.emplace_back(id.value, held);
+    changed_.notify_all();
+  }
+  bool wait_for_holds(size_t count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(30), [&] { return holds.size() >= count; });
   }
   Status command(AdapterCommand command) override {
     std::lock_guard lock(mutex_);

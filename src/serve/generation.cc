@@ -57,7 +57,7 @@ void Generation::start() {
 }
 
 void Generation::advance() {
-  if (closed_) return;
+  if (closed_ || rests_) return;
   const Status status = window_.advance(shared_from_this(), [&](size_t prompt) {
     Submit submit = plan_.submit;
     submit.prompt = plan_.prompts[prompt];
@@ -306,7 +306,25 @@ bool Generation::hold(int64_t bytes) {
 void Generation::write_event(const std::string& json) {
   if (closed_) return;
   last_write_ns_ = context_.clock.now_ns();
-  if (!reply_->writer().write(sse_event(json))) close("abort");
+  if (!reply_->writer().write(sse_event(json))) return close("abort");
+  rest_if_slow();
+}
+
+// What is under way in the engine still comes, and finds room; nothing more is computed until it has been taken.
+void Generation::rest_if_slow() {
+  if (rests_ || open_choices_ == 0 || reply_->writer().wants_more()) return;
+  rests_ = true;
+  window_.hold(true);
+  reply_->writer().on_room([weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->resume();
+  });
+}
+
+void Generation::resume() {
+  std::lock_guard lock(mutex_);
+  if (closed_ || !std::exchange(rests_, false)) return;
+  window_.hold(false);
+  advance();
 }
 
 void Generation::fail(const Error& error) {

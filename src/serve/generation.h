@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Generation: one chat or completions request from Submit to the last byte: decodes tokens, finds stop strings, frames
-// chunks or collects the answer, cancels when the client leaves.
+// chunks or collects the answer, lets the engine rest while the client is slow, cancels when it leaves.
 //
 // Thread: start() on a text thread, events and ticks on the dispatcher's, cancel() on any; a mutex makes them one at a
 // time. Ownership: shared by the dispatcher (until the last choice ended) and, weakly, by the connection's on_closed
@@ -99,6 +99,8 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
   void release_logprobs(Choice& choice, Piece& piece) const;
   void write_piece(size_t index, Piece piece, bool first);
   bool hold(int64_t bytes);
+  void rest_if_slow();
+  void resume();  // the client has taken what waited
   void write_event(const std::string& json);
   void fail(const Error& error);
   void finish();
@@ -116,6 +118,7 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
   std::vector<Choice> choices_;
   size_t open_choices_ = 0;
   int64_t held_bytes_ = 0;  // of the request's memory: what it had at first, and what is collected since
+  bool rests_ = false;      // the engine computes nothing of it, since the client is slow to take
   bool begun_ = false;      // the status has been sent
   bool closed_ = false;     // the answer is complete or given up
   int64_t last_write_ns_ = 0;

@@ -267,7 +267,7 @@ TEST_F(ApiTest, AFullQueueIs429) {
 
 // The queue of the engine holds less than the request has parts, and the others must not be shut out.
 TEST_F(ApiTest, PartsOfARequestGoDownAWindowAtATime) {
-  engine.hold = true;
+  engine.hold_tokens = true;
   engine.max_running = 4;
   start();
   std::string texts = "\"a\"";
@@ -295,7 +295,7 @@ TEST_F(ApiTest, PartsOfARequestGoDownAWindowAtATime) {
 }
 
 TEST_F(ApiTest, ARequestHoldsNoMoreThanAWindowOfTheQueueAndEndsWhileDraining) {
-  engine.hold = true;
+  engine.hold_tokens = true;
   start();
   std::string texts = "\"a\"";
   for (int i = 1; i < 100; ++i) texts += ",\"a\"";
@@ -315,7 +315,7 @@ TEST_F(ApiTest, ARequestHoldsNoMoreThanAWindowOfTheQueueAndEndsWhileDraining) {
 }
 
 TEST_F(ApiTest, ADisconnectCancels) {
-  engine.hold = true;
+  engine.hold_tokens = true;
   start();
   for (const bool stream : {false, true}) {
     HttpClient c = client();
@@ -336,7 +336,7 @@ TEST_F(ApiTest, ADisconnectCancels) {
 }
 
 TEST_F(ApiTest, AChoiceThatHitAStopStringIsNotComputedOn) {
-  engine.hold = true;
+  engine.hold_tokens = true;
   start();
   HttpClient c = client();
   const std::string body = R"({"prompt":"x","n":2,"max_tokens":50,"stop":["a"]})";
@@ -356,7 +356,7 @@ TEST_F(ApiTest, AChoiceThatHitAStopStringIsNotComputedOn) {
 }
 
 TEST_F(ApiTest, AnErrorAfterHeadersIsAnEvent) {
-  engine.hold = true;
+  engine.hold_tokens = true;
   start();
   std::thread producer([&] {
     const Submit submit = engine.wait_submit(0);
@@ -374,7 +374,7 @@ TEST_F(ApiTest, AnErrorAfterHeadersIsAnEvent) {
 }
 
 TEST_F(ApiTest, AnErrorBeforeHeadersIsAStatus) {
-  engine.hold = true;
+  engine.hold_tokens = true;
   start();
   std::thread producer([&] {
     TokenEvent event;
@@ -390,7 +390,7 @@ TEST_F(ApiTest, AnErrorBeforeHeadersIsAStatus) {
 }
 
 TEST_F(ApiTest, SilentStreamsGetAPing) {
-  engine.hold = true;
+  engine.hold_tokens = true;
   options.ping_interval_ms = 1;
   start();
   HttpClient c = client();

@@ -27,7 +27,7 @@ class TakingWriter final : public ResponseWriter {
 class TimesTest : public testing::Test {
  protected:
   void SetUp() override {
-    engine.hold = true;
+    engine.hold_tokens = true;
     auto tokenizer =
         Tokenizer::from_directory(std::string(LORALEI_SOURCE_DIR) + "/tests/vectors/tokenizers/bl-gpt2").value();
     text = TextModel::make(tokenizer, ChatTemplate::builtin("chatml").value(), "base").value();

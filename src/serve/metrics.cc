@@ -190,6 +190,7 @@ void put_engine(Page& page, const EngineStats& s) {
   const auto number = [](auto value) { return static_cast<double>(value); };
   page.value(kGauge, "loralei_requests_running", "Requests in the batch.", s.running, {}, "vllm:num_requests_running");
   page.value(kGauge, "loralei_requests_waiting", "Requests in the queue.", s.waiting);
+  page.value(kGauge, "loralei_sequences_held", "Sequences that rest because nobody takes what they say.", s.held);
   page.value(kGauge, "loralei_requests_waiting_for_adapter",
              "Requests whose adapter is being loaded or copied to the GPU.", s.waiting_for_adapter);
   page.alias_only(kGauge, "vllm:num_requests_waiting", "Requests in the queue or waiting for an adapter.",

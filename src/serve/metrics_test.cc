@@ -98,7 +98,7 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   static_cast<MemoryShares&>(s) = s.device_memory = {9, 1, 1, 2, 1, 1, 1, 1};
   s.device = "cuda:0";
   s.device_before_bytes = s.device_driver_bytes = 1;
-  s.running = s.waiting = s.waiting_for_adapter = s.rows_last = 1;
+  s.running = s.waiting = s.waiting_for_adapter = s.held = s.rows_last = 1;
   s.kv_blocks_total = s.kv_blocks_used = s.kv_blocks_cached = 1;
   for (TimeCounts* times :
        {&s.kv_block_times.lifetime, &s.kv_block_times.idle_before_evict, &s.kv_block_times.reuse_gap})

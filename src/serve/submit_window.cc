@@ -31,6 +31,10 @@ std::optional<size_t> SubmitWindow::part_of(RequestId id) const {
   return static_cast<size_t>(part - known_.begin());
 }
 
+void SubmitWindow::hold(bool held) {
+  for (size_t part = 0; part < submitted_; ++part) context_.engine.hold(known_[part].id, held);  // or those that ended
+}
+
 void SubmitWindow::close() {
   for (const Part& part : known_) {
     context_.engine.cancel(part.id);  // ids that have ended are ignored

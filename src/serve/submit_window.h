@@ -31,6 +31,7 @@ class SubmitWindow {
     return static_cast<double>(known_[part].submitted_ns - arrived_ns + event.queue_ns) * 1e-9;
   }
   void ended() { --running_; }  // one part
+  void hold(bool held);         // what was submitted, Engine::hold
   void close();                 // the engine gets back what it still computes
 
  private:
