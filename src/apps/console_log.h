@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // ConsoleLog: the LogSink of the commands, formatted by spdlog, to standard output (servers) or standard error (tools).
 //
-// Thread-safe; nobody who logs waits: a thread of its own writes (sys/line_writer.h). Ownership: owns its logger and its
-// writer. Invariants: one line per event, as a JSON object with --log-format json; all text passes printable() here, and
-// here alone. Failure: what a pipe that nobody reads leaves no room for is dropped, counted and told later.
+// Thread-safe; nobody who logs waits: a thread of its own writes (sys/line_writer.h). Ownership: owns its logger and
+// its writer. Invariants: one line per event, as a JSON object with --log-format json; all text passes printable()
+// here, and here alone. Failure: what a pipe that nobody reads leaves no room for is dropped, counted and told later.
 #pragma once
 
 #include <memory>

@@ -67,7 +67,7 @@ void add_pack_command(CLI::App& app, int& exit_code) {
   command->callback([flags, &exit_code] {
     const Status status = pack(*flags);
     if (status.ok()) return;
-    std::fprintf(stderr, "loralei pack: %s\n", status.error().message.c_str());
+    print_error("pack", status.error());
     exit_code = 1;
   });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/log.h"
 
+#include <algorithm>
 #include <cstdio>
 
 namespace loralei {
@@ -35,6 +36,14 @@ std::string event_text(std::string_view name, const LogFields& fields, std::stri
   }
   if (!sentence.empty()) line.append(": ").append(sentence);
   return line;
+}
+
+void log_lines(LogSink& log, LogLevel level, std::string_view text) {
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    log.log(level, text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
 }
 
 void LogSink::event(LogLevel level, std::string_view name, const LogFields& fields, std::string_view sentence) {

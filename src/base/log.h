@@ -40,7 +40,7 @@ class LogSink {
  public:
   virtual ~LogSink() = default;
   virtual void log(LogLevel level, std::string_view message) = 0;
-  // What has a name, values, and a sentence if there is more to say. Where there are no fields it is the line that
+  // What has a name, values, and a sentence if there is more to say. A sink without fields logs the line that
   // event_text() makes of it.
   virtual void event(LogLevel level, std::string_view name, const LogFields& fields, std::string_view sentence = {});
   virtual LogState state() const { return {}; }
@@ -51,6 +51,9 @@ class LogSink {
 // "request refused id=7 status=404: There is no such route." A text that is empty is written as "-", one that could be
 // taken for something else (spaces, quotes, '=') between quotes.
 std::string event_text(std::string_view name, const LogFields& fields, std::string_view sentence = {});
+
+// A text of ours that has several lines, each as a message of its own.
+void log_lines(LogSink& log, LogLevel level, std::string_view text);
 
 class NullLogSink final : public LogSink {
  public:

@@ -360,9 +360,13 @@ std::string EngineHost::banner() const {
   text += "sequences of up to " + std::to_string(parts_->plan.max_model_len) + " tokens; KV in " +
           dtype_info(parts_->kv_dtype).name + " holds " +
           std::to_string(int64_t{parts_->plan.kv_blocks} * kKvBlockTokens) + " tokens\n";
-  for (const std::string& note : parts_->file.notes) text += "note: " + note + "\n";
-  for (const std::string& note : parts_->plan.notes) text += "note: " + note + "\n";
   return text;
+}
+
+std::vector<std::string> EngineHost::notes() const {
+  std::vector<std::string> notes = parts_->file.notes;
+  notes.insert(notes.end(), parts_->plan.notes.begin(), parts_->plan.notes.end());
+  return notes;
 }
 
 }  // namespace loralei

@@ -11,6 +11,24 @@
 #include "weights/pack.h"
 
 namespace loralei {
+namespace {
+
+void log_budget(const Ledger& ledger, LogSink& log) {
+  LogFields fields = {{"budget_bytes", ledger.budget_bytes()}};
+  std::string sentence = format_bytes(ledger.budget_bytes());
+  const auto add = [&](const char* name, MemoryUse use) {
+    fields.emplace_back(name, ledger.used_bytes(use));
+    sentence += std::string(", ") + memory_use_name(use) + " " + format_bytes(ledger.used_bytes(use));
+  };
+  add("weights_bytes", MemoryUse::kWeights);
+  add("adapters_bytes", MemoryUse::kAdapters);
+  add("kv_bytes", MemoryUse::kKv);
+  add("scratch_bytes", MemoryUse::kScratch);
+  add("other_bytes", MemoryUse::kOther);
+  log.event(LogLevel::kInfo, "memory budget", fields, sentence);
+}
+
+}  // namespace
 
 StreamingOptions EngineHost::streaming(int64_t weight_bytes) const {
   const EngineHostOptions& options = parts_->options;
@@ -141,9 +159,8 @@ Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& 
   const int64_t held_bytes = ledger.used_bytes(MemoryUse::kAdapters), left = budget - ledger.used_bytes() + held_bytes;
   ledger.set_cap(MemoryUse::kAdapters,
                  stated || weights.streams() ? shares.adapter_bytes : std::max(held_bytes, left / 4));
-  std::string text = "memory budget " + format_bytes(budget) + "\n" + ledger.describe() + weights.describe();
-  text.pop_back();  // the last line's end
-  log.log(LogLevel::kInfo, text);
+  log_budget(ledger, log);
+  log_lines(log, LogLevel::kInfo, weights.describe());
   if (!status.ok())
     return std::move(status).error().with_context("The memory budget is " + format_bytes(budget) +
                                                   " now, but not all weights could be read");

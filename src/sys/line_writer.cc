@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <deque>
 #include <mutex>
 #include <string_view>
@@ -81,8 +82,17 @@ struct LineWriter::State {
 };
 
 LineWriter::LineWriter(int descriptor, DroppedLine dropped_line, Limits limits)
-    : state_(std::make_shared<State>(descriptor, std::move(dropped_line), limits)),
-      thread_([state = state_] { run(state); }) {}
+    : state_(std::make_shared<State>(descriptor, std::move(dropped_line), limits)), thread_(start(state_)) {}
+
+// It inherits that signals are blocked: they are for threads that can take them.
+std::thread LineWriter::start(const std::shared_ptr<State>& state) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread([state] { run(state); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
 
 LineWriter::~LineWriter() {
   bool ended = false;

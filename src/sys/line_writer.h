@@ -4,9 +4,9 @@
 //
 // Thread-safe. Ownership: owns its thread and what is queued, borrows the descriptor, which stays open to the end of
 // the process. Invariants: lines are written whole and in the order in which they were pushed; what is queued and being
-// written stays within the limits; nobody holds the lock while writing. Once there is room again, a line says how many
-// were dropped. Failure: a line without room, or that the descriptor refuses, is dropped and counted. A thread that
-// hangs in the system is left behind by the destructor, with what it still needs.
+// written stays within the limits; nobody holds the lock while writing, and the thread takes no signals. Once there is
+// room again, a line says how many were dropped. Failure: a line without room, or that the descriptor refuses, is
+// dropped and counted. A thread that hangs in the system is left behind by the destructor, with what it still needs.
 #pragma once
 
 #include <cstddef>
@@ -41,6 +41,7 @@ class LineWriter {
 
  private:
   struct State;
+  static std::thread start(const std::shared_ptr<State>& state);
   static void run(const std::shared_ptr<State>& state);
   const std::shared_ptr<State> state_;
   std::thread thread_;

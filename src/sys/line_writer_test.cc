@@ -117,6 +117,22 @@ TEST_F(LineWriterTest, ADescriptorThatTakesNothingDropsAndCounts) {
   EXPECT_EQ(lines.dropped_lines(), 10u);
 }
 
+// Which would end a process that waits for it by sigwait().
+TEST_F(LineWriterTest, ItsThreadTakesNoSignals) {
+  sigset_t one, before, pending;
+  sigemptyset(&one);
+  sigaddset(&one, SIGTERM);
+  const LineWriter lines(writer(), told, {});
+  pthread_sigmask(SIG_BLOCK, &one, &before);
+  ::kill(::getpid(), SIGTERM);
+  sigpending(&pending);
+  EXPECT_EQ(sigismember(&pending, SIGTERM), 1);
+  int taken = 0;
+  sigwait(&one, &taken);
+  EXPECT_EQ(taken, SIGTERM);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
 TEST_F(LineWriterTest, ManyMayPush) {
   LineWriter lines(writer(), told, {.lines = 100, .bytes = 10'000});
   std::vector<std::thread> threads;
