@@ -171,8 +171,16 @@ EngineHost::~EngineHost() {
   if (parts_->engine != nullptr) parts_->engine->stop();
 }
 
+Status check_budget(int64_t budget_bytes) {
+  const int64_t most = total_memory_bytes();
+  if (most <= 0 || budget_bytes <= most) return {};
+  return too_large("A memory budget of " + format_bytes(budget_bytes) + " is more than the " + format_bytes(most) +
+                   " that this machine, or its cgroup, has; state less.");
+}
+
 Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& options, LogSink& log,
                                                       const LoadProgress& progress) {
+  TRY(check_budget(options.engine.memory_budget_bytes));
   std::unique_ptr<EngineHost> host(new EngineHost());
   Parts& parts = *host->parts_;
   parts.options = options;

@@ -76,6 +76,7 @@ Result<BudgetShares> EngineHost::shares_of(int64_t budget, int64_t idle_adapter_
 // Beside running steps: what takes long. Reads what does not change while it runs.
 Status EngineHost::prepare_budget(int64_t budget, int64_t idle_adapter_bytes, const std::stop_token& stop,
                                   LogSink& log) {
+  TRY(check_budget(budget));
   Parts& parts = *parts_;
   TRY_ASSIGN(const BudgetShares shares, shares_of(budget, idle_adapter_bytes));
   if (shares.weight_bytes >= parts.weights->whole_bytes() || !parts.packed_path.empty()) return {};

@@ -180,6 +180,16 @@ class Refused(unittest.TestCase):
         for flag in ("--memory-budget", "--kv-cache-memory", "--adapter-memory", "--host-adapter-memory", "--prefetch-window",
                      "--max-body"):
             self.assertIn("is more than any machine has", self.refusal(flag, "1025TiB"), flag)
+        self.assertIn("that this machine, or its cgroup, has", self.refusal("--memory-budget", "1000TiB"))
+        server = LiveServer(*SMALL)
+        try:
+            for budget, status, sentence in ((1 << 60, 400, "budget_bytes"), ("2000TiB", 400, "more than any machine has"),
+                                             ("1000TiB", 413, "that this machine, or its cgroup, has")):
+                answer = server.request("PUT", "/v1/admin/memory", {"budget_bytes": budget})
+                self.assertEqual(answer[0], status)
+                self.assertIn(sentence, answer[2]["error"]["message"])
+        finally:
+            self.assertEqual(server.stop(), 0, "\n".join(server.lines))
 
     def test_names(self):
         self.assertIn("cannot be seen", self.refusal("--served-model-name", "a\n"))
