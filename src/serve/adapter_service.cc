@@ -144,13 +144,12 @@ bool AdapterService::forget(const std::string& name, Dispatcher::ReplyCallback d
   if (!entry) return false;
   catalogue_.remove(name);
   texts_.forget(name);
-  told = context_.dispatcher.command({0, AdapterAction::kUnload, name, "", false}, [this, name, done = std::move(done)](
-                                                                                       const CommandReply& answer) {
-    if (answer.status.ok()) {
+  const auto unloaded = [this, name, done = std::move(done)](const CommandReply& answer) {
+    if (answer.status.ok())
       context_.log.event(LogLevel::kInfo, "adapter unloaded", {{"adapter", name}, {"bytes_freed", answer.bytes_freed}});
-    }
     done(answer);
-  });
+  };
+  told = context_.dispatcher.command({0, AdapterAction::kUnload, name, "", false}, unloaded);
   if (told.ok())
     context_.metrics.adapter_gone(name);
   else
