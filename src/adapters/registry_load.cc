@@ -311,7 +311,7 @@ void AdapterRegistry::evict(AdapterVersion* version, const std::string& reason) 
   Entry& owner = *version->owner;
   ++counters_.versions_looked_at;
   if (!owner.pinned) ++census_.left;
-  log_.log(LogLevel::kInfo, "adapter \"" + owner.name + "\" leaves memory " + reason);
+  log_.event(LogLevel::kInfo, "adapter leaves memory", {{"adapter", owner.name}}, reason);
   destroy(take_version(owner));
   ++counters_.evictions;
 }
@@ -417,8 +417,10 @@ void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adap
   entry.texts = entry.load_texts;
   entry.failed = entry.forget_on_failure = false;
   ++counters_.loads;
-  log_.log(LogLevel::kInfo, "adapter \"" + entry.name + "\" loaded: " + format_bytes(version->adapter->bytes) +
-                                ", version " + digest_hex(version->adapter->digest).substr(0, 12));
+  log_.event(LogLevel::kInfo, "adapter loaded",
+             {{"adapter", entry.name},
+              {"bytes", version->adapter->bytes},
+              {"version", digest_hex(version->adapter->digest).substr(0, 12)}});
   versions_.emplace(version->adapter->version.value, std::move(version));
   finish(entry);
   reply_all(entry, {});
@@ -427,7 +429,7 @@ void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adap
 // `stamp`: what the file looked like; null when even that is unknown, so that every later request looks again.
 void AdapterRegistry::fail(Entry& entry, Error error, const FileStamp* stamp) {
   error = std::move(error).with_context("adapter \"" + entry.name + "\" was not loaded");
-  log_.log(LogLevel::kWarning, error.message);
+  log_.event(LogLevel::kWarning, "adapter not loaded", {{"adapter", entry.name}}, error.message);
   ++counters_.failures;
   const bool replacement = entry.reload || entry.load_path != entry.path;
   finish(entry);

@@ -88,7 +88,7 @@ int run_bench(BenchFlags& flags, const CLI::App& command) {
   }
   if (status.ok() && !flags.html.empty()) status = write_text_file(flags.html, report_html(report));
   if (status.ok()) return 0;
-  std::fprintf(stderr, "loralei bench: %s\n", status.error().message.c_str());
+  print_error("bench", status.error());
   return kExitNotMeasured;
 }
 

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// ConsoleLog: the LogSink of the commands, over spdlog, to standard output (servers) or standard error (tools).
-// Thread-safe. Ownership: owns its logger. One line per event; as JSON objects with --log-format json.
+// ConsoleLog: the LogSink of the commands, formatted by spdlog, to standard output (servers) or standard error (tools).
+//
+// Thread-safe; nobody who logs waits: a thread of its own writes (sys/line_writer.h). Ownership: owns its logger and
+// its writer. Invariants: one line per event, as a JSON object with --log-format json; all text passes printable()
+// here, and here alone. Failure: what a pipe that nobody reads leaves no room for is dropped, counted and told later.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "base/log.h"
+#include "sys/line_writer.h"
 
 namespace spdlog {
 class logger;
@@ -20,15 +24,24 @@ class ConsoleLog final : public LogSink {
     LogLevel level = LogLevel::kInfo;
     bool json = false;
     bool to_stdout = false;
+    int descriptor = -1;  // another one, for tests
+    LineWriter::Limits limits;
   };
   explicit ConsoleLog(const Options& options);
-  ~ConsoleLog() override;
+  ~ConsoleLog() override;  // waits half a second at most for what is queued
+
   void log(LogLevel level, std::string_view message) override;
+  void event(LogLevel level, std::string_view name, const LogFields& fields, std::string_view sentence = {}) override;
+  LogState state() const override { return {writer_->dropped_lines(), writer_->stuck_ms()}; }
+  bool flush(int64_t timeout_ms) override { return writer_->flush(timeout_ms); }
+  // What is said whatever the level: `text`, line by line and without a time before it, or as JSON the event.
+  void announce(std::string_view name, const LogFields& fields, std::string_view text);
   void set_level(LogLevel level);
 
  private:
-  std::shared_ptr<spdlog::logger> logger_;
-  bool json_ = false;
+  const bool json_;
+  const std::shared_ptr<LineWriter> writer_;
+  const std::shared_ptr<spdlog::logger> logger_;
 };
 
 }  // namespace loralei

@@ -10,6 +10,7 @@
 #include "apps/options.h"
 #include "base/clock.h"
 #include "base/limits.h"
+#include "base/printable.h"
 #include "base/units.h"
 #include "bench/probes.h"
 #include "engine/engine_host.h"
@@ -31,7 +32,10 @@ struct InspectFlags {
   std::string residency = "balanced";
 };
 
-void line(const char* name, const std::string& value) { std::printf("%-18s %s\n", name, value.c_str()); }
+// Much of what is shown is what files say.
+void line(const std::string& name, const std::string& value) {
+  std::printf("%-18s %s\n", printable(name).c_str(), printable(value).c_str());
+}
 
 template <typename List>
 std::string joined(const List& list) {
@@ -72,8 +76,7 @@ void show_tensors(const std::vector<TensorInfo>& tensors) {
   }
   line("tensors", std::to_string(tensors.size()) + ", " + format_bytes(total));
   for (const auto& [dtype, sum] : by_dtype) {
-    line(("  " + std::string(dtype_info(dtype).name)).c_str(),
-         std::to_string(sum.first) + ", " + format_bytes(sum.second));
+    line("  " + std::string(dtype_info(dtype).name), std::to_string(sum.first) + ", " + format_bytes(sum.second));
   }
 }
 
@@ -173,7 +176,7 @@ Status show_applied(const std::string& path, const std::string& base_path) {
   line("version", digest_hex(adapter->digest));
   line("highest rank", std::to_string(adapter->rank_max));
   line("in memory", format_bytes(adapter->bytes));
-  for (const auto& [module, count] : adapter->modules) line(("  " + module).c_str(), "on " + std::to_string(count));
+  for (const auto& [module, count] : adapter->modules) line("  " + module, "on " + std::to_string(count));
   if (adapter->vocab != file.config.vocab) line("vocabulary", std::to_string(adapter->vocab));
   for (const std::string& entry : adapter->report) line("report", entry);
   options.strict = true;
@@ -245,7 +248,7 @@ void add_inspect_command(CLI::App& app, int& exit_code) {
   command->callback([flags, &exit_code] {
     const Status status = inspect(*flags);
     if (status.ok()) return;
-    std::fprintf(stderr, "loralei inspect: %s\n", status.error().message.c_str());
+    print_error("inspect", status.error());
     exit_code = 1;
   });
 }

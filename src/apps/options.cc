@@ -2,9 +2,11 @@
 #include "apps/options.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "apps/version.h"
 #include "base/limits.h"
+#include "base/printable.h"
 #include "base/units.h"
 #include "sys/env.h"
 
@@ -33,6 +35,10 @@ void read_config(CLI::App& command, const std::string& path) {
 }
 
 }  // namespace
+
+void print_error(const char* command, const Error& error) {
+  std::fprintf(stderr, "loralei %s: %s\n", command, printable(error.message).c_str());
+}
 
 Status parse_size(const std::string& flag, const std::string& text, int64_t& bytes) {
   if (text.empty()) return {};

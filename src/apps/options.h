@@ -49,6 +49,8 @@ struct Connections {
 inline constexpr int kOtherDescriptors = 192;  // the model's and adapters' files, refusals, the process's own
 Connections connections_possible(int64_t wanted, int64_t descriptors);
 
+// Why a command failed, on standard error.
+void print_error(const char* command, const Error& error);
 // What a size option says ("2GiB"): nothing where it was not given, refused where it is no size or none at all.
 Status parse_size(const std::string& flag, const std::string& text, int64_t& bytes);
 // --quant q8_0|q4_0: the formats that are made on load.

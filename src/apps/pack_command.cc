@@ -7,6 +7,7 @@
 #include "apps/console_log.h"
 #include "apps/options.h"
 #include "apps/progress.h"
+#include "base/printable.h"
 #include "base/units.h"
 #include "formats/base_model.h"
 #include "sys/cpu.h"
@@ -35,7 +36,7 @@ Status pack(const PackFlags& flags) {
   const std::string path = flags.output.empty() ? packed_paths(model, options, flags.cache_dir).back() : flags.output;
   if (const std::string folder = parent_path(path); !flags.cache_dir.empty()) TRY(make_folders(folder));
   if (auto index = open_packed(path, model, options); index.ok()) {
-    std::printf("%s is up to date\n", path.c_str());
+    std::printf("%s is up to date\n", printable(path).c_str());
     return {};
   }
   TRY(pack_model(model, options, path, log));
@@ -45,7 +46,7 @@ Status pack(const PackFlags& flags) {
     held += matrix.tiles() * matrix.held_tile_bytes();
     stored += matrix.bytes();
   }
-  std::printf("%s, %s", path.c_str(), format_bytes(index.file_bytes).c_str());
+  std::printf("%s, %s", printable(path).c_str(), format_bytes(index.file_bytes).c_str());
   if (index.shrink) std::printf(", shrunk %.2f times", static_cast<double>(held) / static_cast<double>(stored));
   std::printf("\n");
   return {};
@@ -67,7 +68,7 @@ void add_pack_command(CLI::App& app, int& exit_code) {
   command->callback([flags, &exit_code] {
     const Status status = pack(*flags);
     if (status.ok()) return;
-    std::fprintf(stderr, "loralei pack: %s\n", status.error().message.c_str());
+    print_error("pack", status.error());
     exit_code = 1;
   });
 }

@@ -163,7 +163,7 @@ void add_run_command(CLI::App& app, int& exit_code) {
   command->callback([flags, &exit_code] {
     const Status status = run_once(*flags);
     if (status.ok()) return;
-    std::fprintf(stderr, "loralei run: %s\n", status.error().message.c_str());
+    print_error("run", status.error());
     exit_code = 1;
   });
 }

@@ -14,14 +14,20 @@
 #include "apps/text_loading.h"
 #include "apps/version.h"
 #include "base/limits.h"
+#include "base/printable.h"
 #include "serve/access.h"
 #include "serve/adapter_paths.h"
 #include "serve/api_server.h"
 #include "sys/file.h"
 #include "sys/process.h"
+#include "wire/requests.h"
 
 namespace loralei {
 namespace {
+
+constexpr const char* kUnprintableName =
+    "the name is longer than 512 bytes, or holds a line end or another character that cannot be seen; give a plain one";
+constexpr int64_t kEndMs = 800;  // for threads to end in, beyond --shutdown-timeout
 
 struct ServeFlags {
   EngineFlags engine;
@@ -44,12 +50,14 @@ std::string last_component(std::string path) {
 
 // As "$KEY" of a variable that is not set.
 bool blank(const std::string& text) { return text.find_first_not_of(" \t") == std::string::npos; }
-std::string refuse_empty_key(const std::string& key) {
-  return blank(key) ? "the key is empty; give one, or leave the option out for a server without" : "";
+std::string refuse_key(const std::string& key) {
+  if (blank(key)) return "the key is empty; give one, or leave the option out for a server without";
+  const Status status = check_key(key);
+  return status.ok() ? "" : status.error().message;
 }
-std::string refuse_empty_name(const std::string& name) {
-  return blank(name) ? "the name is empty; give one, or leave the option out for the last part of the model's path"
-                     : "";
+std::string refuse_name(const std::string& name) {
+  if (blank(name)) return "the name is empty; give one, or leave the option out for the last part of the model's path";
+  return is_printable(name, kMaxNameBytes) ? "" : kUnprintableName;
 }
 std::string refuse_empty_key_file(const std::string& path) {
   return blank(path) ? "the path is empty; name a file of keys, or leave the option out for a server without" : "";
@@ -59,7 +67,9 @@ Status read_keys(const std::string& path, std::vector<std::string>& keys) {
   const PosixFileSystem files;
   const auto text = files.read_all(path, kMiB);
   if (!text.ok()) return Error(text.error()).with_context("--api-key-file");
-  for (std::string& key : parse_key_lines(*text)) keys.push_back(std::move(key));
+  auto found = parse_key_lines(*text);
+  if (!found.ok()) return std::move(found).error().with_context("--api-key-file '" + path + "'");
+  for (std::string& key : *found) keys.push_back(std::move(key));
   if (keys.empty()) return invalid_argument("--api-key-file '" + path + "' holds no key; write one key a line.");
   return {};
 }
@@ -67,14 +77,18 @@ Status read_keys(const std::string& path, std::vector<std::string>& keys) {
 // What can be said before the model is loaded, which may take minutes.
 Status finish_serve_options(ServeFlags& flags) {
   ServeOptions& serve = flags.serve;
-  if (serve.model_names.empty()) serve.model_names = {last_component(flags.engine.host.model_path)};
+  if (serve.model_names.empty()) {
+    serve.model_names = {last_component(flags.engine.host.model_path)};
+    if (!is_printable(serve.model_names.front(), kMaxNameBytes)) {
+      return invalid_argument("The last part of the model's path cannot be the model's name (" +
+                              printable(serve.model_names.front()) + "): give one with --served-model-name.");
+    }
+  }
   serve.model_path = flags.engine.host.model_path;
   if (!flags.api_key_file.empty()) TRY(read_keys(flags.api_key_file, serve.api_keys));
-  if (!flags.max_body.empty()) {
-    auto bytes = parse_bytes(flags.max_body);
-    if (!bytes.ok()) return std::move(bytes).error().with_context("--max-body");
-    serve.http.limits.max_body_bytes = static_cast<size_t>(*bytes);
-  }
+  auto max_body_bytes = static_cast<int64_t>(serve.http.limits.max_body_bytes);
+  TRY(parse_size("--max-body", flags.max_body, max_body_bytes));
+  serve.http.limits.max_body_bytes = static_cast<size_t>(max_body_bytes);
   serve.pooling = flags.pooling == "mean" ? Pooling::kMean : Pooling::kLast;
   serve.vllm_metrics = !flags.no_vllm_metrics;
   serve.version = version_string();
@@ -142,6 +156,45 @@ std::string server_url(const std::string& host, int port) {
   return "http://" + (bare_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
+void add_shares(const MemoryShares& shares, bool device, LogFields& fields) {
+  const auto add = [&](const char* hosts, const char* devices, int64_t bytes) {
+    fields.emplace_back(device ? devices : hosts, bytes);
+  };
+  add("budget_bytes", "device_budget_bytes", shares.memory_budget_bytes);
+  add("weights_bytes", "device_weights_bytes", shares.weights_bytes);
+  add("adapters_bytes", "device_adapters_bytes", shares.adapter_bytes);
+  add("adapters_bytes_max", "device_adapters_bytes_max", shares.adapter_bytes_max);
+  add("kv_bytes", "device_kv_bytes", shares.kv_bytes);
+  add("scratch_bytes", "device_scratch_bytes", shares.scratch_bytes);
+  add("other_bytes", "device_other_bytes", shares.other_bytes);
+}
+
+// What it serves, where, and what its memory goes into.
+void announce(EngineHost& host, const ServeOptions& serve, int port, ConsoleLog& log) {
+  for (const std::string& note : host.notes()) log.log(LogLevel::kInfo, note);
+  const std::string url = server_url(serve.http.host, port), model = printable(serve.model_names.front());
+  const EngineStats stats = host.engine().stats();
+  LogFields fields = {{"version", serve.version},
+                      {"commit", serve.commit},
+                      {"model", model},
+                      {"path", serve.model_path},
+                      {"url", url},
+                      {"isa", serve.isa},
+                      {"threads", host.threads()},
+                      {"max_model_len", host.engine().max_model_len()}};
+  add_shares(stats, false, fields);
+  fields.emplace_back("streamed_bytes_per_pass", stats.streamed_bytes);
+  if (!stats.device.empty()) {
+    fields.emplace_back("device", stats.device);
+    add_shares(stats.device_memory, true, fields);
+  }
+  log.announce("serving", fields,
+               host.banner() + "\nLoralei " + serve.version + " serves '" + model + "' at " + url + "\ntry: curl " +
+                   url + "/v1/completions -H 'Content-Type: application/json'" +
+                   (serve.api_keys.empty() ? "" : " -H 'Authorization: Bearer KEY'") + " -d '{\"model\": \"" + model +
+                   "\", \"prompt\": \"Hello\", \"max_tokens\": 16}'\n");
+}
+
 Status serve(ServeFlags& flags) {
   std::signal(SIGPIPE, SIG_IGN);
   keep_little_free_memory();
@@ -173,21 +226,15 @@ Status serve(ServeFlags& flags) {
   TRY_ASSIGN(const std::unique_ptr<ApiServer> server,
              ApiServer::start(flags.serve, host->engine(), std::move(text), files, clock, log));
   TRY(register_adapters(adapters, *server, log));
-  signals.serving();
+  const int64_t timeout_ms = int64_t{flags.shutdown_timeout_s} * 1000;
+  signals.serving(timeout_ms + kEndMs);
   server->serve();
 
-  const std::string url = server_url(flags.serve.http.host, server->port());
-  std::printf(
-      "%s\nLoralei %s serves '%s' at %s\ntry: curl %s/v1/completions -H 'Content-Type: application/json'%s -d "
-      "'{\"model\": \"%s\", \"prompt\": \"Hello\", \"max_tokens\": 16}'\n",
-      host->banner().c_str(), version_string(), flags.serve.model_names.front().c_str(), url.c_str(), url.c_str(),
-      flags.serve.api_keys.empty() ? "" : " -H 'Authorization: Bearer KEY'", flags.serve.model_names.front().c_str());
-  std::fflush(stdout);
-
+  announce(*host, flags.serve, server->port(), log);
   wait_for_end(signals, *server, log);
   log.log(LogLevel::kInfo, "draining: requests that run get " + std::to_string(flags.shutdown_timeout_s) +
                                " s; a second signal stops at once");
-  const bool clean = server->shutdown(int64_t{flags.shutdown_timeout_s} * 1000);
+  const bool clean = server->shutdown(timeout_ms);
   log.log(LogLevel::kInfo,
           clean ? "stopped" : "stopped; requests and answers that outlived --shutdown-timeout were cut off");
   return {};
@@ -227,13 +274,13 @@ void add_serve_command(CLI::App& app, int& exit_code) {
       ->group(network);
   command->add_option("--api-key", serve_options.api_keys, "key for /v1; may be given often")
       ->allow_extra_args(false)
-      ->check(refuse_empty_key)
+      ->check(refuse_key)
       ->group(network);
   command->add_option("--api-key-file", flags->api_key_file, "file with one key a line")
       ->check(refuse_empty_key_file)
       ->group(network);
   command->add_option("--admin-key", serve_options.admin_key, "key for loading, unloading and admin routes")
-      ->check(refuse_empty_key)
+      ->check(refuse_key)
       ->group(network);
   command->add_option("--cors-origin", serve_options.cors_origins, "allowed web origin, or *")
       ->allow_extra_args(false)
@@ -254,7 +301,7 @@ void add_serve_command(CLI::App& app, int& exit_code) {
       ->add_option("--served-model-name,-a,--alias", serve_options.model_names,
                    "id of the base model (default: last part of its path)")
       ->allow_extra_args(false)
-      ->check(refuse_empty_name)
+      ->check(refuse_name)
       ->group(api);
   command->add_option("--chat-template", flags->chat_template, "built-in name or Jinja file")->group(api);
   command->add_option("--pooling", flags->pooling, "of embeddings: last or mean")
@@ -281,7 +328,7 @@ void add_serve_command(CLI::App& app, int& exit_code) {
   command->callback([flags, &exit_code] {
     const Status status = serve(*flags);
     if (status.ok()) return;
-    std::fprintf(stderr, "loralei serve: %s\n", status.error().message.c_str());
+    print_error("serve", status.error());
     exit_code = 1;
   });
 }

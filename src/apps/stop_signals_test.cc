@@ -14,6 +14,8 @@ class StopSignalsDeathTest : public testing::Test {
   NullLogSink log;
 };
 
+constexpr int64_t kLongMs = 600'000;
+
 [[noreturn]] void sleep_for_good() {
   for (;;) ::pause();
 }
@@ -35,7 +37,7 @@ TEST_F(StopSignalsDeathTest, AServerIsToldOfTheFirstAndEndedByTheSecond) {
       {
         StopSignals signals(log);
         ::kill(::getpid(), SIGHUP);
-        signals.serving();
+        signals.serving(kLongMs);
         if (signals.wait() != StopSignals::Event::kRescan) std::_Exit(1);
         ::kill(::getpid(), SIGTERM);
         if (signals.wait() != StopSignals::Event::kEnd) std::_Exit(2);
@@ -43,6 +45,46 @@ TEST_F(StopSignalsDeathTest, AServerIsToldOfTheFirstAndEndedByTheSecond) {
         sleep_for_good();
       },
       testing::ExitedWithCode(130), "");
+}
+
+TEST_F(StopSignalsDeathTest, TheEndComesInTimeWhateverOthersDo) {
+  EXPECT_EXIT(
+      {
+        StopSignals signals(log);
+        signals.serving(10);
+        ::kill(::getpid(), SIGTERM);
+        if (signals.wait() != StopSignals::Event::kEnd) std::_Exit(2);
+        sleep_for_good();  // as a thread that is joined and does not end
+      },
+      testing::ExitedWithCode(kExitTimedOut), "");
+}
+
+TEST_F(StopSignalsDeathTest, NorDoesARescanThatHangsHoldItUp) {
+  EXPECT_EXIT(
+      {
+        StopSignals signals(log);
+        signals.serving(10);
+        ::kill(::getpid(), SIGHUP);
+        if (signals.wait() != StopSignals::Event::kRescan) std::_Exit(1);
+        ::kill(::getpid(), SIGTERM);
+        sleep_for_good();
+      },
+      testing::ExitedWithCode(kExitTimedOut), "");
+}
+
+TEST_F(StopSignalsDeathTest, AnEndInTimeIsLeftAlone) {
+  EXPECT_EXIT(
+      {
+        {
+          StopSignals signals(log);
+          signals.serving(kLongMs);
+          ::kill(::getpid(), SIGTERM);
+          signals.wait();
+          ::kill(::getpid(), SIGHUP);  // says nothing any more
+        }
+        std::_Exit(0);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST_F(StopSignalsDeathTest, AStartThatFailsIsNotHeldUp) {

@@ -40,6 +40,11 @@ TEST(Units, ParsesWhatUsersType) {
   EXPECT_EQ(parse_bytes("17").value(), 17);
   for (const char* bad : {"", "x", "-1", "1Q", "1GBB", "inf", "nan", "1e30"})
     EXPECT_FALSE(parse_bytes(bad).ok()) << bad;
+  EXPECT_EQ(parse_bytes("1024TiB").value(), kMaxStatedBytes);
+  for (const char* beyond : {"1025TiB", "9e18", "1126e12"}) {
+    EXPECT_EQ(parse_bytes(beyond).error().message,
+              "'" + std::string(beyond) + "' is more than any machine has; the most is 1024TiB.");
+  }
   EXPECT_EQ(format_bytes(3 * kGiB / 2), "1.50 GiB");
 }
 

@@ -27,7 +27,8 @@ Result<int64_t> parse_bytes(std::string_view text) {
     factor = std::pow(decimal ? 1000.0 : 1024.0, static_cast<double>(power + 1));
   }
   const double bytes = number * factor;
-  if (bytes > 9e18) return Error(bad);
+  if (bytes > static_cast<double>(kMaxStatedBytes))
+    return invalid_argument("'" + copy + "' is more than any machine has; the most is 1024TiB.");
   return static_cast<int64_t>(bytes);
 }
 

@@ -14,8 +14,11 @@ inline constexpr int64_t kKiB = 1024;
 inline constexpr int64_t kMiB = 1024 * kKiB;
 inline constexpr int64_t kGiB = 1024 * kMiB;
 
-// Accepts a non-negative number with an optional unit: B, K/KB/KiB, M.., G.., T.. (KB = 1000, KiB and the bare letter =
-// 1024).
+// What no machine has: sizes that users state stay below, so that sums of them never overflow.
+inline constexpr int64_t kMaxStatedBytes = int64_t{1} << 50;
+
+// Accepts a non-negative number, up to kMaxStatedBytes, with an optional unit: B, K/KB/KiB, M.., G.., T.. (KB = 1000,
+// KiB and the bare letter = 1024).
 Result<int64_t> parse_bytes(std::string_view text);
 // "1.50 GiB", "12.0 MiB", "512 B".
 std::string format_bytes(int64_t bytes);

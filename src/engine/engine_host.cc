@@ -182,8 +182,16 @@ EngineHost::~EngineHost() {
   if (parts_->requests != nullptr) parts_->requests->close();  // whose shares may outlive the ledger
 }
 
+Status check_budget(int64_t budget_bytes) {
+  const int64_t most = total_memory_bytes();
+  if (most <= 0 || budget_bytes <= most) return {};
+  return too_large("A memory budget of " + format_bytes(budget_bytes) + " is more than the " + format_bytes(most) +
+                   " that this machine, or its cgroup, has; state less.");
+}
+
 Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& options, LogSink& log,
                                                       const LoadProgress& progress) {
+  TRY(check_budget(options.engine.memory_budget_bytes));
   std::unique_ptr<EngineHost> host(new EngineHost());
   Parts& parts = *host->parts_;
   parts.options = options;
@@ -383,9 +391,13 @@ std::string EngineHost::banner() const {
   text += "sequences of up to " + std::to_string(parts_->plan.max_model_len) + " tokens; KV in " +
           dtype_info(parts_->kv_dtype).name + " holds " +
           std::to_string(int64_t{parts_->plan.kv_blocks} * kKvBlockTokens) + " tokens\n";
-  for (const std::string& note : parts_->file.notes) text += "note: " + note + "\n";
-  for (const std::string& note : parts_->plan.notes) text += "note: " + note + "\n";
   return text;
+}
+
+std::vector<std::string> EngineHost::notes() const {
+  std::vector<std::string> notes = parts_->file.notes;
+  notes.insert(notes.end(), parts_->plan.notes.begin(), parts_->plan.notes.end());
+  return notes;
 }
 
 }  // namespace loralei

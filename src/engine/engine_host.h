@@ -87,9 +87,9 @@ class EngineHost {
   const WeightStore& weights() const;           // with a device: shapes and vectors, the matrices' bytes are there
   const WeightOptions& weight_options() const;  // how the weights are held
   const Ledger& ledger() const;
-  const Ledger* device_ledger() const;  // null: the cores compute
-  // Where the memory goes, as a small table, and one sentence for each thing a user should know.
-  std::string banner() const;
+  const Ledger* device_ledger() const;     // null: the cores compute
+  std::string banner() const;              // where the memory goes, as a small table
+  std::vector<std::string> notes() const;  // a sentence for each thing a user should know of the model and the plan
 
  private:
   EngineHost();

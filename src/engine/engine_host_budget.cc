@@ -11,6 +11,24 @@
 #include "weights/pack.h"
 
 namespace loralei {
+namespace {
+
+void log_budget(const Ledger& ledger, LogSink& log) {
+  LogFields fields = {{"budget_bytes", ledger.budget_bytes()}};
+  std::string sentence = format_bytes(ledger.budget_bytes());
+  const auto add = [&](const char* name, MemoryUse use) {
+    fields.emplace_back(name, ledger.used_bytes(use));
+    sentence += std::string(", ") + memory_use_name(use) + " " + format_bytes(ledger.used_bytes(use));
+  };
+  add("weights_bytes", MemoryUse::kWeights);
+  add("adapters_bytes", MemoryUse::kAdapters);
+  add("kv_bytes", MemoryUse::kKv);
+  add("scratch_bytes", MemoryUse::kScratch);
+  add("other_bytes", MemoryUse::kOther);
+  log.event(LogLevel::kInfo, "memory budget", fields, sentence);
+}
+
+}  // namespace
 
 StreamingOptions EngineHost::streaming(int64_t weight_bytes) const {
   const EngineHostOptions& options = parts_->options;
@@ -60,6 +78,7 @@ Result<BudgetShares> EngineHost::shares_of(int64_t budget, int64_t idle_adapter_
 // Beside running steps: what takes long. Reads what does not change while it runs.
 Status EngineHost::prepare_budget(int64_t budget, int64_t idle_adapter_bytes, const std::stop_token& stop,
                                   LogSink& log) {
+  TRY(check_budget(budget));
   Parts& parts = *parts_;
   TRY_ASSIGN(const BudgetShares shares, shares_of(budget, idle_adapter_bytes));
   if (shares.weight_bytes >= parts.weights->whole_bytes() || !parts.packed_path.empty()) return {};
@@ -143,9 +162,8 @@ Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& 
   const int64_t held_bytes = ledger.used_bytes(MemoryUse::kAdapters), left = budget - ledger.used_bytes() + held_bytes;
   ledger.set_cap(MemoryUse::kAdapters,
                  stated || weights.streams() ? shares.adapter_bytes : std::max(held_bytes, left / 4));
-  std::string text = "memory budget " + format_bytes(budget) + "\n" + ledger.describe() + weights.describe();
-  text.pop_back();  // the last line's end
-  log.log(LogLevel::kInfo, text);
+  log_budget(ledger, log);
+  log_lines(log, LogLevel::kInfo, weights.describe());
   if (!status.ok())
     return std::move(status).error().with_context("The memory budget is " + format_bytes(budget) +
                                                   " now, but not all weights could be read");

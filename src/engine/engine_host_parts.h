@@ -20,6 +20,9 @@
 
 namespace loralei {
 
+// Refuses more than the machine or the cgroup has: whoever used it would be killed.
+Status check_budget(int64_t budget_bytes);
+
 // In the order of construction: what is declared later is destroyed first.
 struct EngineHost::Parts {
   BaseModelFile file;

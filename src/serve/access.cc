@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/printable.h"
+
 namespace loralei {
 namespace {
 
@@ -59,12 +61,24 @@ std::string usable_request_id(std::string_view header) {
   return std::string(header);
 }
 
-std::vector<std::string> parse_key_lines(std::string_view text) {
+Status check_key(std::string_view key) {
+  constexpr size_t kMaxBytes = 4096;
+  if (!key.empty() && trim(key) == key && is_printable(key, kMaxBytes)) return {};
+  return invalid_argument(
+      "The key has white space at its ends, a line end or another character that cannot be seen, or more than " +
+      std::to_string(kMaxBytes) + " bytes: no client could send it in a header.");
+}
+
+Result<std::vector<std::string>> parse_key_lines(std::string_view text) {
   std::vector<std::string> keys;
-  while (!text.empty()) {
+  for (int number = 1; !text.empty(); ++number) {
     const size_t end = text.find('\n');
     const std::string_view line = trim(text.substr(0, end));
-    if (!line.empty() && !line.starts_with('#')) keys.emplace_back(line);
+    if (!line.empty() && !line.starts_with('#')) {
+      if (Status status = check_key(line); !status.ok())
+        return std::move(status).error().with_context("line " + std::to_string(number));
+      keys.emplace_back(line);
+    }
     if (end == std::string_view::npos) break;
     text.remove_prefix(end + 1);
   }

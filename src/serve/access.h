@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "http/message.h"
 #include "wire/errors.h"
 
@@ -39,8 +40,12 @@ class AccessPolicy {
 bool is_local_host(std::string_view host);
 // The header's value if it is short and of printable ASCII that needs no quotes in a log line, else "".
 std::string usable_request_id(std::string_view header);
-// Keys of a --api-key-file: one per line, blank lines and lines that begin with '#' left out.
-std::vector<std::string> parse_key_lines(std::string_view text);
+// Refuses a key that nobody could send behind "Bearer ": with a line end or another character that cannot be seen, with
+// white space at its ends, empty or longer than heads are.
+Status check_key(std::string_view key);
+// Keys of a --api-key-file: one per line, blank lines and lines that begin with '#' left out. Refused with the line's
+// number where one is no key.
+Result<std::vector<std::string>> parse_key_lines(std::string_view text);
 
 // The Access-Control headers for `origin` ("" = no Origin header); none when it is not allowed.
 HttpHeaders cors_headers(const std::vector<std::string>& allowed, std::string_view origin);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "serve/adapter_paths.h"
 #include "serve/routes.h"
 
 namespace loralei {
@@ -108,11 +109,32 @@ TEST(Access, LocalHostsIdsKeyFilesCors) {
   EXPECT_EQ(usable_request_id("a\x01"), "");
   EXPECT_EQ(usable_request_id("\xC3\xA9"), "");
   EXPECT_EQ(usable_request_id(std::string(129, 'a')), "");
-  EXPECT_EQ(parse_key_lines("# keys\n a \r\n\nb"), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(parse_key_lines("# keys\n a \r\n\nb").value(), (std::vector<std::string>{"a", "b"}));
   EXPECT_TRUE(cors_headers({}, "http://a").empty());
   EXPECT_TRUE(cors_headers({"http://a"}, "http://b").empty());
   EXPECT_EQ(find_header(cors_headers({"http://a"}, "http://a"), "access-control-allow-origin"), "http://a");
   EXPECT_EQ(find_header(cors_headers({"*"}, "http://b"), "access-control-allow-origin"), "*");
+}
+
+TEST(Keys, ThoseThatNoHeaderCarriesAreRefused) {
+  for (const char* good : {"k", "sk-1234", "two words", "\xC3\xBC"}) EXPECT_TRUE(check_key(good).ok()) << good;
+  for (const std::string& bad : {std::string(), std::string("k\n"), std::string("k\r"), std::string(" k"),
+                                 std::string("k\t"), std::string("a\nb"), std::string("a\0b", 3), std::string("a\x1b"),
+                                 std::string("\xEF\xBB\xBFk"), std::string("\xFF"), std::string(5000, 'k')})
+    EXPECT_FALSE(check_key(bad).ok()) << bad;
+  const auto keys = parse_key_lines("a\n\nb\x01\n");
+  ASSERT_FALSE(keys.ok());
+  EXPECT_TRUE(keys.error().message.starts_with("line 3: The key has ")) << keys.error().message;
+}
+
+TEST(AdapterNames, NoNameIsUnclearBesideThoseOfTheBase) {
+  const std::vector<std::string> bases = {"m", "m:7b", "org/x"};
+  for (const char* good : {"law", "m7b", "a:b", "x:m", "M:law", "org", "x", "7", "7bx", "a b", "c++", "\xC3\xBC"})
+    EXPECT_TRUE(check_adapter_name(good, bases).ok()) << good;
+  // "m:7b:tax" would be "tax" of the one base or "7b:tax" of the other.
+  for (const char* bad : {"m", "m:7b", "m:law", "m:7b:law", "org/x:law", "7b", "7b:tax", "", "a,b", "a\nb", "a\xFF",
+                          "a\xE2\x80\xAE", "a\x7f"})
+    EXPECT_FALSE(check_adapter_name(bad, bases).ok()) << bad;
 }
 
 TEST(Routes, NamesMayHoldSlashes) {

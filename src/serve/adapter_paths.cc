@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/printable.h"
 #include "wire/requests.h"
 
 namespace loralei {
@@ -29,6 +30,11 @@ Error outside(const std::vector<std::string>& roots) {
           roots.empty()
               ? "Adapters cannot be loaded over HTTP: start the server with --adapter-dir DIR to allow a folder."
               : "The path is outside of the folders that --adapter-dir allows."};
+}
+
+// `name` is `text`, or "text:...".
+bool means_or_begins(const std::string& name, const std::string& text) {
+  return name == text || name.starts_with(text + ":");
 }
 
 }  // namespace
@@ -87,13 +93,23 @@ Status check_adapter_name(const std::string& name, const std::vector<std::string
   if (name.empty() || name.size() > kMaxNameBytes) {
     return invalid_argument("An adapter's name has 1 to " + std::to_string(kMaxNameBytes) + " bytes.");
   }
-  for (const char c : name) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f || c == ',') {
-      return invalid_argument("An adapter's name may not hold control characters or commas.");
-    }
+  if (name.find(',') != std::string::npos || !is_printable(name, kMaxNameBytes)) {
+    return invalid_argument(
+        "An adapter's name may not hold commas, control characters or others that cannot be seen, and is UTF-8.");
   }
   if (std::find(model_names.begin(), model_names.end(), name) != model_names.end()) {
     return invalid_argument("'" + name + "' is the name of the base model; an adapter may not take it.");
+  }
+  for (const std::string& base : model_names) {
+    bool unclear = means_or_begins(name, base);
+    // With the bases "m" and "m:7b", "m:7b" is never the adapter "7b" of "m".
+    for (const std::string& other : model_names)
+      unclear |= base.starts_with(other + ":") && means_or_begins(name, base.substr(other.size() + 1));
+    if (unclear) {
+      return invalid_argument("'" + name + "' cannot be an adapter's name beside the base model's name '" + base +
+                              "': clients may write BASE:NAME for an adapter, and it would be unclear which is meant. "
+                              "Give it another name.");
+    }
   }
   return {};
 }

@@ -124,8 +124,8 @@ void AdapterService::load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry 
       if (const Status status = catalogue_.add(entry, true); !status.ok())
         return reply->refuse(vllm_error_of(status.error()));
     }
-    context_.log.log(LogLevel::kInfo,
-                     "adapter '" + entry.name + "' loaded from " + entry.path + ", version " + answer.version);
+    context_.log.event(LogLevel::kInfo, "adapter loaded over HTTP",
+                       {{"adapter", entry.name}, {"path", entry.path}, {"version", answer.version}});
     const auto loaded = [reply, name = entry.name](const CommandReply& last) {
       if (!last.status.ok()) return reply->refuse(vllm_error_of(last.status.error()));
       reply->text(200, lora_loaded_text(name));
@@ -144,14 +144,12 @@ bool AdapterService::forget(const std::string& name, Dispatcher::ReplyCallback d
   if (!entry) return false;
   catalogue_.remove(name);
   texts_.forget(name);
-  told = context_.dispatcher.command(
-      {0, AdapterAction::kUnload, name, "", false}, [this, name, done = std::move(done)](const CommandReply& answer) {
-        if (answer.status.ok()) {
-          context_.log.log(LogLevel::kInfo,
-                           "adapter '" + name + "' unloaded, " + std::to_string(answer.bytes_freed) + " bytes freed");
-        }
-        done(answer);
-      });
+  const auto unloaded = [this, name, done = std::move(done)](const CommandReply& answer) {
+    if (answer.status.ok())
+      context_.log.event(LogLevel::kInfo, "adapter unloaded", {{"adapter", name}, {"bytes_freed", answer.bytes_freed}});
+    done(answer);
+  };
+  told = context_.dispatcher.command({0, AdapterAction::kUnload, name, "", false}, unloaded);
   if (told.ok())
     context_.metrics.adapter_gone(name);
   else

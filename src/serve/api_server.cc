@@ -12,7 +12,7 @@ namespace loralei {
 namespace {
 
 constexpr size_t kUnknownFieldsLogged = 256;
-constexpr int64_t kCloseGraceMs = 1000;  // at least, for the last bytes of answers that are complete
+constexpr int64_t kCloseGraceMs = 300;  // at least, for the last bytes of answers that are complete
 
 uint64_t entropy() {
   std::random_device device;
@@ -69,7 +69,7 @@ HttpResponse ApiServer::http_error(int status, std::string_view message, const H
   const char* const route = match_route(head.method, head.path).label;
   const std::string id = id_for(head.header("x-request-id"));
   metrics_.http_request(route, head.method, status);
-  log_.log(LogLevel::kInfo, refusal_log_line(id, head.method, route, status, message));
+  log_refusal(log_, id, head.method, route, status, message);
   HttpResponse response;
   response.headers = cors_headers(options_.cors_origins, head.header("origin"));
   response.headers.emplace_back("X-Request-Id", id);
@@ -183,7 +183,7 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
                                                    .count()) *
                            1e-3;
       return reply->send(200, "text/plain; version=0.0.4; charset=utf-8",
-                         metrics_.render(engine_.stats(), http_->stats(), now_s), {});
+                         metrics_.render(engine_.stats(), http_->stats(), now_s, log_.state()), {});
     }
     case RouteId::kModels:
       return models(*reply);

@@ -105,7 +105,7 @@ void EmbeddingJob::close(const char* end) {
   record_.end = end;
   record_.total_s = static_cast<double>(context_.clock.now_ns() - plan_.arrived_ns) * 1e-9;
   context_.metrics.request_done(record_);
-  context_.log.log(LogLevel::kInfo, request_log_line(record_));
+  log_request(context_.log, record_);
 }
 
 }  // namespace loralei

@@ -391,7 +391,7 @@ void Generation::close(const char* end) {
   record_.output_tokens = usage().completion_tokens;
   for (const Choice& choice : choices_) record_.longest_output = std::max(record_.longest_output, choice.tokens);
   context_.metrics.request_done(record_);
-  context_.log.log(LogLevel::kInfo, request_log_line(record_));
+  log_request(context_.log, record_);
 }
 
 WireLogprob Generation::wire_logprob(TokenId token, const TokenLogprobs* logprobs) const {

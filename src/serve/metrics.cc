@@ -16,6 +16,7 @@
 #include <tuple>
 
 #include "base/limits.h"
+#include "base/printable.h"
 
 namespace loralei {
 namespace {
@@ -41,13 +42,6 @@ std::string_view known_method(std::string_view method) {
   static constexpr std::string_view kMethods[] = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"};
   const bool known = std::find(std::begin(kMethods), std::end(kMethods), method) != std::end(kMethods);
   return known ? method : "other";
-}
-
-std::string one_line(std::string line) {
-  for (char& c : line) {
-    if (static_cast<unsigned char>(c) < 0x20) c = '?';
-  }
-  return line;
 }
 
 Buckets one_two_five(int64_t max) {
@@ -267,26 +261,27 @@ void put_engine(Page& page, const EngineStats& s) {
 
 }  // namespace
 
-std::string request_log_line(const RequestRecord& r) {
-  char figures[320];
-  std::snprintf(figures, sizeof figures,
-                " prompt=%lld cached=%lld out=%lld queue_ms=%.1f ttft_ms=%.1f total_ms=%.1f choices=%d end=%s",
-                static_cast<long long>(r.prompt_tokens), static_cast<long long>(r.cached_tokens),
-                static_cast<long long>(r.output_tokens), r.queue_s * 1e3, r.ttft_s < 0 ? 0.0 : r.ttft_s * 1e3,
-                r.total_s * 1e3, r.choices, r.end);
-  std::string line = std::string("request kind=") + r.kind + " id=" + r.id +
-                     " adapter=" + (r.adapter.empty() ? "-" : r.adapter) +
-                     " version=" + (r.version.empty() ? "-" : r.version) + figures;
-  return one_line(std::move(line));
+void log_request(LogSink& log, const RequestRecord& r) {
+  log.event(LogLevel::kInfo, "request",
+            {{"kind", r.kind},
+             {"id", r.id},
+             {"adapter", r.adapter},
+             {"version", r.version},
+             {"prompt", r.prompt_tokens},
+             {"cached", r.cached_tokens},
+             {"out", r.output_tokens},
+             {"queue_ms", r.queue_s * 1e3},
+             {"ttft_ms", std::max(0.0, r.ttft_s) * 1e3},
+             {"total_ms", r.total_s * 1e3},
+             {"choices", r.choices},
+             {"end", r.end}});
 }
 
-std::string refusal_log_line(const std::string& id, std::string_view method, const char* route, int status,
-                             std::string_view sentence) {
-  std::string line = "request refused id=" + id + " method=" + std::string(known_method(method)) + " route=" + route +
-                     " status=" + std::to_string(status) + ": ";
-  line += sentence.substr(0, kSentenceBytes);
-  if (sentence.size() > kSentenceBytes) line += " ...";
-  return one_line(std::move(line));
+void log_refusal(LogSink& log, const std::string& id, std::string_view method, const char* route, int status,
+                 std::string_view sentence) {
+  log.event(LogLevel::kInfo, "request refused",
+            {{"id", id}, {"method", known_method(method)}, {"route", route}, {"status", status}},
+            printable(sentence, kSentenceBytes));
 }
 
 struct Metrics::Impl {
@@ -448,7 +443,8 @@ void Metrics::refused(const char* reason) {
   ++impl_->refusals[reason];
 }
 
-std::string Metrics::render(const EngineStats& engine, const HttpServerStats& http, double unix_time_s) const {
+std::string Metrics::render(const EngineStats& engine, const HttpServerStats& http, double unix_time_s,
+                            const LogState& log) const {
   const Impl& m = *impl_;
   Page page(m.options.vllm_names, {{"model_name", m.options.model_name}, {"engine", "0"}});
   put_engine(page, engine);
@@ -483,6 +479,11 @@ std::string Metrics::render(const EngineStats& engine, const HttpServerStats& ht
              static_cast<double>(http.connections_refused));
   page.value(MetricType::Counter, "loralei_http_errors_total", "Requests that were not valid HTTP.",
              static_cast<double>(http.errors_total));
+  page.value(MetricType::Counter, "loralei_log_lines_dropped_total",
+             "Lines of the log that nobody read as fast as they came.", static_cast<double>(log.dropped_lines));
+  page.value(MetricType::Gauge, "loralei_log_stuck_seconds",
+             "For how long the log's reader has taken nothing; 0: nothing waits.",
+             static_cast<double>(log.stuck_ms) * 1e-3);
   static const std::map<std::string, std::vector<const char*>> kAliases = {
       {"loralei_time_to_first_token_seconds", {"vllm:time_to_first_token_seconds"}},
       {"loralei_inter_token_latency_seconds",

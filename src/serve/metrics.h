@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/log.h"
 #include "engine/api.h"
 #include "http/server.h"
 
@@ -38,11 +39,11 @@ struct RequestRecord {
   int choices = 1;
   int64_t max_tokens = 0;
 };
-// "request id=... adapter=... ": one line, no prompt text.
-std::string request_log_line(const RequestRecord& record);
+// "request kind=... id=... adapter=...": no prompt text.
+void log_request(LogSink& log, const RequestRecord& record);
 // "request refused id=... method=... route=... status=...: sentence": one that never became a RequestRecord.
-std::string refusal_log_line(const std::string& id, std::string_view method, const char* route, int status,
-                             std::string_view sentence);
+void log_refusal(LogSink& log, const std::string& id, std::string_view method, const char* route, int status,
+                 std::string_view sentence);
 
 struct MetricsOptions {
   std::string model_name;
@@ -67,7 +68,8 @@ class Metrics {
   void unknown_fields(size_t count);
   void refused(const char* reason);  // queue_full, draining
 
-  std::string render(const EngineStats& engine, const HttpServerStats& http, double unix_time_s) const;
+  std::string render(const EngineStats& engine, const HttpServerStats& http, double unix_time_s,
+                     const LogState& log = {}) const;
 
  private:
   struct Impl;

@@ -115,7 +115,7 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   adapter.tier = AdapterTier::kResident;
   adapter.bytes = 1;
   s.adapters.push_back(adapter);
-  std::istringstream lines(metrics.render(s, {1, 1, 1, 1, 1}, 1.0));
+  std::istringstream lines(metrics.render(s, {1, 1, 1, 1, 1}, 1.0, {1, 1}));
   std::map<std::string, double> families;
   std::string family;
   for (std::string line; std::getline(lines, line);) {
@@ -289,11 +289,31 @@ TEST(Metrics, AnAdapterWithAPlusInItsNameIsNoSum) {
   EXPECT_EQ(text.find("adapter=\"a+b\""), std::string::npos);
 }
 
-TEST(RequestLog, OneLine) {
-  RequestRecord r = record("a\nb");
-  EXPECT_EQ(request_log_line(r),
-            "request kind=chat id=r adapter=a?b version=- prompt=10 cached=0 out=5 queue_ms=0.0 ttft_ms=50.0 "
+TEST(Metrics, TellHowTheLogFares) {
+  const std::string text = Metrics({"base", 2048, 3, true}).render({}, {}, 0, {.dropped_lines = 7, .stuck_ms = 1500});
+  EXPECT_NE(text.find("loralei_log_lines_dropped_total 7\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("loralei_log_stuck_seconds 1.5\n"), std::string::npos) << text;
+}
+
+class OneLine final : public LogSink {
+ public:
+  void log(LogLevel, std::string_view message) override { text = message; }
+  std::string text;
+};
+
+TEST(RequestLog, OneEvent) {
+  OneLine log;
+  log_request(log, record("a b"));
+  EXPECT_EQ(log.text,
+            "request kind=chat id=r adapter=\"a b\" version=- prompt=10 cached=0 out=5 queue_ms=0.0 ttft_ms=50.0 "
             "total_ms=500.0 choices=1 end=stop");
+}
+
+TEST(RequestLog, ARefusalIsBounded) {
+  OneLine log;
+  log_refusal(log, "r", "BREW", "/v1/models", 400, std::string(10'000, 'x'));
+  EXPECT_TRUE(log.text.starts_with("request refused id=r method=other route=/v1/models status=400: xxx")) << log.text;
+  EXPECT_LT(log.text.size(), 600u);
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ class Reply {
   }
   // Of a request that ends with it: nobody else will log it.
   void refuse(const ApiError& error, HttpHeaders more = {}) {
-    log_.log(LogLevel::kInfo, refusal_log_line(request_id_, method_, route_, error.status, error.message));
+    log_refusal(log_, request_id_, method_, route_, error.status, error.message);
     this->error(error, std::move(more));
   }
   void error(const ApiError& error, HttpHeaders more = {}) {

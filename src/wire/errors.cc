@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "wire/errors.h"
 
+#include "base/printable.h"
 #include "wire/json_out.h"
 
 namespace loralei {
@@ -67,7 +68,7 @@ ApiError vllm_error(int status, std::string message) {
 std::string error_body(const ApiError& error) {
   JsonOut out;
   out.begin_object().key("error").begin_object();
-  out.key("message").string(error.message).key("type").string(error.type);
+  out.key("message").string(printable(error.message)).key("type").string(error.type);
   out.key("param").string_or_null(error.param).key("code");
   if (error.code_is_status)
     out.number(error.status);

@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/utf8.h"
+
 namespace loralei {
 
 class JsonOut {
@@ -42,10 +44,6 @@ class JsonOut {
 
 // Appends `text` with JSON escapes, without quotes.
 void append_json_escaped(std::string& out, std::string_view text);
-// Length of the valid UTF-8 sequence at text[at], 0 if there is none. Refuses overlong forms, surrogates, and above
-// U+10FFFF.
-size_t utf8_sequence_length(std::string_view text, size_t at);
-bool is_valid_utf8(std::string_view text);
 std::string base64_encode(std::string_view bytes);
 
 }  // namespace loralei

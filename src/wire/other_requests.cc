@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Completions, embeddings, tokenize, and the requests about adapters and apps.
+#include "base/units.h"
 #include "wire/generation_fields.h"
 
 namespace loralei {
@@ -157,12 +158,14 @@ Parsed<SetMemoryRequest> parse_set_memory_request(std::string_view body) {
     reader.fail("budget_bytes", "'budget_bytes' is missing.", "missing_required_parameter");
   } else if (value->is_string()) {
     auto bytes = parse_bytes(value->get_ref<const std::string&>());
-    if (bytes.ok() && *bytes > 0) {
+    if (!bytes.ok()) {
+      reader.fail("budget_bytes", bytes.error().message);
+    } else if (*bytes > 0) {
       request.budget_bytes = *bytes;
     } else {
       reader.fail("budget_bytes", "'budget_bytes' is a number of bytes, or a text like \"2GiB\".");
     }
-  } else if (auto bytes = reader.as_integer(*value, "budget_bytes", 1, INT64_MAX)) {
+  } else if (auto bytes = reader.as_integer(*value, "budget_bytes", 1, kMaxStatedBytes)) {
     request.budget_bytes = *bytes;
   }
   if (reader.failed()) return reader.error();

@@ -40,6 +40,10 @@ TEST(Errors, EveryCodeHasARow) {
 TEST(Errors, NullsAndVllmForm) {
   const Json plain = Json::parse(error_body(api_error_of_status(431, "x\xff")));
   EXPECT_TRUE(plain["error"]["param"].is_null() && plain["error"]["code"].is_null());
+  const Json hostile = Json::parse(error_body(vllm_error(400, "a\n\x1b[2J\xE2\x80\xAE" + std::string(1 << 20, 'x'))));
+  const auto told = hostile["error"]["message"].get<std::string>();
+  EXPECT_TRUE(told.starts_with("a\\n\\x1b[2J\\u202exxx")) << told;
+  EXPECT_LT(told.size(), 10'000u);
   const Json vllm = Json::parse(error_body(vllm_error(404, "gone")));
   EXPECT_EQ(vllm["error"]["code"], 404);
   EXPECT_EQ(vllm["error"]["type"], "NotFoundError");
