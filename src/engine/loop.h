@@ -2,8 +2,8 @@
 // EngineLoop: everything the engine thread does between two looks at its inbox, without a thread of its own: sole owner
 // of all requests.
 //
-//   turn(): messages -> adapters (acquire, pump, bring to the device) -> plan_step -> commit the plan (preempt, lease,
-//   reserve) -> fill the batch slot
+//   turn(): messages -> adapters (acquire, pump, bring to the device) -> masks of grammars -> plan_step -> commit the
+//   plan (preempt, lease, reserve) -> fill the batch slot
 //           -> executor -> sample rows -> commit tokens, publish full blocks, release what ended -> events
 //
 // Thread: one. Ownership: owns requests, KV, registry and batch slot; borrows executor, ledger, clock, log, pool.
@@ -27,6 +27,7 @@
 #include "engine/batch_slot.h"
 #include "engine/executor.h"
 #include "engine/mailbox.h"
+#include "engine/mask_work.h"
 #include "engine/request.h"
 #include "engine/row_sampler.h"
 #include "engine/start.h"
@@ -79,6 +80,7 @@ class EngineLoop {
   // The error that every request ends with since the executor can compute nothing any more; ok: it can.
   const Status& health() const { return health_; }
   uint64_t steps() const { return steps_; }
+  int64_t mask_work() const { return masks_.work(); }  // of grammars, between steps
   // True when another turn would do nothing until a message arrives.
   bool idle() const;
   // Takes the messages in (and clears them), computes nothing more, and ends every request with kCancelled and every
@@ -115,6 +117,7 @@ class EngineLoop {
   void collect_replies();
 
   // step.cc
+  void make_masks();
   bool plan();
   bool speculates() const;
   std::span<const TokenId> draft_of(Sequence& sequence) const;
@@ -143,7 +146,8 @@ class EngineLoop {
   void end_requests(EndReason reason, const Error& error);
   void forget_ended();
 
-  void enqueue(Sequence& sequence);  // into waiting_, by age
+  void enqueue(Sequence& sequence);  // into waiting_ or forming_, by age
+  void leave_waiting(Sequence& sequence);
   void leave_queue(Request& request);
 
   RegistryOptions registry_options();
@@ -157,7 +161,9 @@ class EngineLoop {
   std::unordered_map<SeqId, Sequence*> sequences_;
   std::vector<Request*> cold_;      // waiting for adapters, oldest first
   std::vector<Request*> arriving_;  // whose adapters are not all on the device, oldest first
+  std::vector<Sequence*> forming_;  // their first mask is being made; oldest first
   std::vector<Sequence*> waiting_;  // oldest first
+  size_t waiting_formed_ = 0;       // of waiting_: with a grammar
   std::vector<Sequence*> running_;  // oldest first
   std::vector<RequestId> ended_;    // requests to forget at the end of the turn
   EngineOutput* output_ = nullptr;  // of the current turn
@@ -174,6 +180,10 @@ class EngineLoop {
   std::vector<Sequence*> group_sequences_;
   std::vector<RowSample> samples_;
   RowSampler sampler_;
+  std::vector<Sequence*> masks_wanted_;
+  MaskWork masks_;
+  bool computed_ = false;  // in the last turn
+  int64_t pass_ns_ = 0;    // of the last step, without what comes of it
   std::vector<RegistryReply> replies_;
   uint64_t steps_ = 0;
   EngineStats counters_;  // the running totals; gauges are filled on demand

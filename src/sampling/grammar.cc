@@ -228,7 +228,10 @@ uint32_t GrammarState::step_bytes(uint32_t config, std::string_view bytes) {
 }
 
 void GrammarState::tidy() {
-  if (configs_.size() < kManyConfigs && stacks_.size() < kManyStacks) return;
+  if (configs_.size() >= kManyConfigs || stacks_.size() >= kManyStacks) tidy_all();
+}
+
+void GrammarState::tidy_all() {
   const std::vector<Stack> old_stacks = std::move(stacks_);
   const std::deque<Config> old_configs = std::move(configs_);
   forget();
@@ -287,15 +290,17 @@ void GrammarState::change_to(uint32_t config) {
 int64_t GrammarState::prepare(int64_t work) {
   if (ready_) return 0;
   const int64_t before = work_;
-  if (!walk_.under_way) begin_walk();
+  if (!walk_.under_way) begin_walk(false);
   int64_t looked_up = 0;
   if (walk(work, looked_up)) end_walk();
   return work_ - before + looked_up / kLookUpsPerWork;
 }
 
-void GrammarState::begin_walk() {
+void GrammarState::begin_walk(bool anew) {
+  if (anew) tidy_all();
   mask_.assign(vocab_->mask_words(), 0u);
   walk_.under_way = true;
+  walk_.anew = anew;
   walk_.node = 0;
   walk_.begun_work = work_;
   walk_.branch.assign(static_cast<size_t>(vocab_->max_depth_) + 1, kDead);
@@ -304,7 +309,7 @@ void GrammarState::begin_walk() {
 
 bool GrammarState::walk(int64_t work, int64_t& looked_up) {
   if (ended_) return true;
-  const int64_t before = work_, most = walk_.begun_work + kMaxMaskWork;
+  const int64_t before = work_;
   const auto& nodes = vocab_->nodes_;
   const auto count = static_cast<uint32_t>(nodes.size() - 1);
   uint32_t i = walk_.node;
@@ -316,9 +321,14 @@ bool GrammarState::walk(int64_t work, int64_t& looked_up) {
     ++looked_up;
     const VocabTrie::Node& node = nodes[i];
     const uint32_t next = step(walk_.branch[node.depth], node.byte);
-    if (work_ > most) {
+    if (work_ - walk_.begun_work > kMaxMaskWork) {
       too_ambiguous_ = true;
       return true;
+    }
+    if (work_ - walk_.begun_work > kDearMaskWork && !walk_.anew) {
+      begin_walk(true);
+      i = walk_.node;
+      continue;
     }
     if (next == kDead) {
       i = node.subtree_end;

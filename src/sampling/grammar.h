@@ -47,6 +47,9 @@ inline constexpr int kMaxGrammarStacks = 512;
 // Of one mask, in stacks met; a tenth of a second. Usual forms take up to 0.1 million in a vocabulary of 128,000
 // tokens, those with many ways to read the same text without bound.
 inline constexpr int64_t kMaxMaskWork = int64_t{2} << 20;
+// A mask that takes more is begun anew without what earlier masks left, so that its work, and whether it is given up,
+// follows from the text alone, and memory from one mask.
+inline constexpr int64_t kDearMaskWork = int64_t{1} << 16;
 inline constexpr int kGrammarRollbackTokens = 64;  // how far back rollback reaches: drafts are shorter
 
 using GrammarStateId = uint32_t;
@@ -221,6 +224,7 @@ class GrammarState {
   // Through the trie: how far the mask is.
   struct Walk {
     bool under_way = false;
+    bool anew = false;
     uint32_t node = 0;             // the next one
     int64_t begun_work = 0;        // work_ when it began
     std::vector<uint32_t> branch;  // configs along the current branch
@@ -248,8 +252,9 @@ class GrammarState {
   void forget();  // all sets
   // Forgets all sets but those that the history needs, when many have been met.
   void tidy();
+  void tidy_all();
   void change_to(uint32_t config);  // looks for its mask among the kept ones
-  void begin_walk();
+  void begin_walk(bool anew);
   bool walk(int64_t work, int64_t& looked_up);  // false: not yet through
   void end_walk();
 
