@@ -7,7 +7,7 @@
 namespace loralei {
 namespace {
 
-constexpr int64_t kShare = 8;             // of a step's time
+constexpr int64_t kShare = 10;            // of a step's time
 constexpr int64_t kLeastBudgetNs = 1000;  // of a step that took no time by its clock
 // What a mask may have taken in each class; beyond the last it is dear.
 constexpr std::array<int64_t, 2> kClassWork = {4096, 65536};

@@ -2,7 +2,7 @@
 // MaskWork: makes the masks of grammars between steps, within a budget of time. A sequence whose mask is not there gets
 // no rows and waits, alone; who runs beside it is slowed by the budget and no more.
 //
-// Budget: an eighth of what the last step took (kShare), counted in nanoseconds or, should that be more, in work; what
+// Budget: a tenth of what the last step took (kShare), counted in nanoseconds or, should that be more, in work; what
 // exceeds it is taken from the next. Where only sequences with grammars could run, cheap masks get as long as a step:
 // these sequences share what they cost, as they share the step. Where nobody could run at all, work goes on, with a
 // look at the inbox every few milliseconds.
@@ -46,7 +46,7 @@ class MaskWork {
   int64_t work() const { return work_; }  // of all runs
 
  private:
-  static constexpr int64_t kLeastWorkNs = 10, kUsualWorkNs = 50;
+  static constexpr int64_t kLeastWorkNs = 10, kUsualWorkNs = 20;
   int64_t spent_ns(int64_t begin_ns, int64_t work) const;
   bool choose(bool cheap_only);
   int64_t work_on_chosen();
