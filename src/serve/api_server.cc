@@ -36,6 +36,8 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       log_(log),
       files_(files),
       access_(options_.api_keys, options_.admin_key, options_.http.host),
+      cache_scope_(options_.prefix_cache_scope.value_or(access_.holders() > 1 ? PrefixCacheScope::kKey
+                                                                              : PrefixCacheScope::kServer)),
       started_s_(std::time(nullptr)),
       catalogue_(make_memory_catalogue()),
       texts_(std::move(text)),
@@ -210,25 +212,26 @@ void ApiServer::prepare(RouteId route, HttpRequest request, std::shared_ptr<Repl
     metrics_.refused("draining");
     return reply->refuse(unavailable());
   }
-  const int64_t arrived_ns = clock_.now_ns();
+  Sent sent{.arrived_ns = clock_.now_ns()};
+  if (cache_scope_ == PrefixCacheScope::kKey) sent.cache_holder = access_.holder(request);
   // The whole request, so that the body keeps its share of what all bodies may take.
-  auto job = [this, route, request = std::move(request), arrived_ns, reply] {
-    run_prepared(route, request.body, arrived_ns, reply);
+  auto job = [this, route, request = std::move(request), sent, reply] {
+    run_prepared(route, request.body, sent, reply);
   };
   if (pool_.try_run(std::move(job))) return;
   metrics_.refused("queue_full");
   reply->refuse(queue_full());
 }
 
-void ApiServer::run_prepared(RouteId route, const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+void ApiServer::run_prepared(RouteId route, const std::string& body, const Sent& sent, std::shared_ptr<Reply> reply) {
   if (reply->writer().closed()) return;  // the client left while this waited
   switch (route) {
     case RouteId::kChat:
-      return chat(body, arrived_ns, std::move(reply));
+      return chat(body, sent, std::move(reply));
     case RouteId::kCompletions:
-      return completion(body, arrived_ns, std::move(reply));
+      return completion(body, sent, std::move(reply));
     case RouteId::kEmbeddings:
-      return embedding(body, arrived_ns, std::move(reply));
+      return embedding(body, sent, std::move(reply));
     case RouteId::kTokenize:
       return tokenize(body, *reply);
     case RouteId::kDetokenize:
@@ -244,10 +247,11 @@ void ApiServer::run_prepared(RouteId route, const std::string& body, int64_t arr
   }
 }
 
-PlanInputs ApiServer::inputs(int64_t arrived_ns) {
+PlanInputs ApiServer::inputs(const Sent& sent) {
   const std::string id = new_id();
   std::lock_guard lock(mutex_);
-  return {options_, engine_, *catalogue_, texts_, grammars_, id, ids_(), std::time(nullptr), arrived_ns};
+  return {options_, engine_, *catalogue_,        texts_,          grammars_,
+          id,       ids_(),  std::time(nullptr), sent.arrived_ns, sent.cache_holder};
 }
 
 void ApiServer::note_unknown_fields(const std::vector<std::string>& fields) {
@@ -260,29 +264,29 @@ void ApiServer::note_unknown_fields(const std::vector<std::string>& fields) {
   }
 }
 
-void ApiServer::chat(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+void ApiServer::chat(const std::string& body, const Sent& sent, std::shared_ptr<Reply> reply) {
   auto request = parse_chat_request(body);
   if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->common.unknown_fields);
-  auto plan = plan_chat(inputs(arrived_ns), *request);
+  auto plan = plan_chat(inputs(sent), *request);
   if (!plan.ok()) return reply->refuse(plan.error());
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
 
-void ApiServer::completion(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+void ApiServer::completion(const std::string& body, const Sent& sent, std::shared_ptr<Reply> reply) {
   auto request = parse_completion_request(body);
   if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->common.unknown_fields);
-  auto plan = plan_completion(inputs(arrived_ns), *request);
+  auto plan = plan_completion(inputs(sent), *request);
   if (!plan.ok()) return reply->refuse(plan.error());
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
 
-void ApiServer::embedding(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+void ApiServer::embedding(const std::string& body, const Sent& sent, std::shared_ptr<Reply> reply) {
   auto request = parse_embedding_request(body);
   if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->unknown_fields);
-  auto plan = plan_embedding(inputs(arrived_ns), *request);
+  auto plan = plan_embedding(inputs(sent), *request);
   if (!plan.ok()) return reply->refuse(plan.error());
   std::make_shared<EmbeddingJob>(context_, std::move(reply), std::move(*plan))->start();
 }
