@@ -240,14 +240,20 @@ void EngineLoop::forget_ended() {
 }
 
 void EngineLoop::enqueue(Sequence& sequence) {
-  const bool forms = waits_for_mask(sequence);
-  sequence.phase = forms ? SeqPhase::kForming : SeqPhase::kWaiting;
-  std::vector<Sequence*>& queue = forms ? forming_ : waiting_;
-  const auto place = std::upper_bound(queue.begin(), queue.end(), &sequence,
-                                      [](const Sequence* a, const Sequence* b) { return a->order < b->order; });
-  if (!forms && place == queue.begin()) kv_short_ = false;
-  queue.insert(place, &sequence);
-  waiting_formed_ += !forms && sequence.grammar != nullptr ? 1 : 0;
+  const auto older = [](const Sequence* a, const Sequence* b) { return a->order < b->order; };
+  if (waits_for_mask(sequence)) {
+    sequence.phase = SeqPhase::kForming;
+    const auto dear = forming_.begin() + static_cast<int64_t>(first_dear());
+    const auto place =
+        has_dear_mask(sequence) ? forming_.end() : std::upper_bound(forming_.begin(), dear, &sequence, older);
+    forming_.insert(place, &sequence);
+    return;
+  }
+  sequence.phase = SeqPhase::kWaiting;
+  const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), &sequence, older);
+  if (place == waiting_.begin()) kv_short_ = false;
+  waiting_.insert(place, &sequence);
+  waiting_formed_ += sequence.grammar != nullptr ? 1 : 0;
 }
 
 void EngineLoop::leave_waiting(Sequence& sequence) { waiting_formed_ -= sequence.grammar != nullptr ? 1 : 0; }

@@ -208,7 +208,7 @@ void EngineLoop::check() const {
         }) == static_cast<int64_t>(waiting_formed_));
   const auto older = [](const auto* a, const auto* b) { return a->order < b->order; };
   CHECK(std::is_sorted(waiting_.begin(), waiting_.end(), older) &&
-        std::is_sorted(forming_.begin(), forming_.end(), older) &&
+        std::is_sorted(forming_.begin(), forming_.begin() + static_cast<int64_t>(first_dear()), older) &&
         std::is_sorted(running_.begin(), running_.end(), older));
   size_t count = 0, cold = 0, arriving = 0;
   for (const auto& [id, request] : requests_) {

@@ -118,6 +118,8 @@ class EngineLoop {
 
   // step.cc
   void make_masks();
+  void take_formed(size_t looked_at, size_t dear);
+  size_t first_dear() const;  // of forming_
   bool plan();
   bool speculates() const;
   std::span<const TokenId> draft_of(Sequence& sequence) const;
@@ -161,7 +163,9 @@ class EngineLoop {
   std::unordered_map<SeqId, Sequence*> sequences_;
   std::vector<Request*> cold_;      // waiting for adapters, oldest first
   std::vector<Request*> arriving_;  // whose adapters are not all on the device, oldest first
-  std::vector<Sequence*> forming_;  // their first mask is being made; oldest first
+  // Their first mask is being made (or, preempted, the next): oldest first, behind them those whose mask is dear, in
+  // the order in which it was found to be.
+  std::vector<Sequence*> forming_;
   std::vector<Sequence*> waiting_;  // oldest first
   size_t waiting_formed_ = 0;       // of waiting_: with a grammar
   std::vector<Sequence*> running_;  // oldest first
@@ -180,7 +184,7 @@ class EngineLoop {
   std::vector<Sequence*> group_sequences_;
   std::vector<RowSample> samples_;
   RowSampler sampler_;
-  std::vector<Sequence*> masks_wanted_;
+  std::vector<Sequence*> masks_wanted_, moved_;
   MaskWork masks_;
   bool computed_ = false;  // in the last turn
   int64_t pass_ns_ = 0;    // of the last step, without what comes of it

@@ -41,6 +41,8 @@ bool waits_for_mask(const Sequence& sequence) {
   return sequence.grammar == nullptr || !sequence.grammar->ready();
 }
 
+bool has_dear_mask(const Sequence& sequence) { return class_of(sequence) == kDear; }
+
 void MaskWork::step_took(int64_t ns) {
   step_ns_ = ns;
   left_ns_ = std::min<int64_t>(left_ns_, 0) + std::max(kLeastBudgetNs, ns / kShare);
@@ -66,7 +68,7 @@ bool MaskWork::choose(bool cheap_only) {
   });
   chosen_.clear();
   for (auto next = wanted_.begin(); next != middle; ++next) {
-    const bool dear = class_of(**next) == kDear;
+    const bool dear = has_dear_mask(**next);
     if (dear && cheap_only) break;
     chosen_.push_back(*next);
     if (dear) break;

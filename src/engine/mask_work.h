@@ -28,6 +28,9 @@ namespace loralei {
 // The sequence samples, by a grammar whose mask is not there yet.
 bool waits_for_mask(const Sequence& sequence);
 
+// Its mask has taken what no usual one takes.
+bool has_dear_mask(const Sequence& sequence);
+
 class MaskWork {
  public:
   // Who could be computed while masks are made.

@@ -79,22 +79,47 @@ void EngineLoop::make_masks() {
   for (Sequence* sequence : running_) look_at(sequence);
   grammars |= waiting_formed_ > 0;
   others |= waiting_.size() > waiting_formed_;
-  if (waiting_formed_ < kCandidatesMax) masks_wanted_.insert(masks_wanted_.end(), forming_.begin(), forming_.end());
+  const size_t dear = first_dear();
+  size_t looked_at = 0;
+  if (waiting_formed_ < kCandidatesMax) {
+    looked_at = std::min(dear, kCandidatesMax);
+    masks_wanted_.insert(masks_wanted_.end(), forming_.begin(), forming_.begin() + static_cast<int64_t>(looked_at));
+    if (dear < forming_.size()) masks_wanted_.push_back(forming_[dear]);
+  }
   if (masks_wanted_.empty()) return;
   // Where nothing could be computed in the last turn, nobody is slowed.
   MaskWork::Beside beside = MaskWork::Beside::kNobody;
   if (computed_ && grammars) beside = MaskWork::Beside::kGrammars;
   if (computed_ && others) beside = MaskWork::Beside::kOthers;
   masks_.run(masks_wanted_, beside);
+  take_formed(looked_at, dear);
+}
+
+size_t EngineLoop::first_dear() const {
+  const auto found = std::partition_point(forming_.begin(), forming_.end(),
+                                          [](const Sequence* sequence) { return !has_dear_mask(*sequence); });
+  return static_cast<size_t>(found - forming_.begin());
+}
+
+// Of forming_, of which the first `looked_at` and that at `dear` were worked on: those whose mask is there go on to
+// wait, those whose mask was found to be dear go to the end.
+void EngineLoop::take_formed(size_t looked_at, size_t dear) {
+  moved_.clear();
+  if (dear < forming_.size() && !waits_for_mask(*forming_[dear])) {
+    moved_.push_back(forming_[dear]);
+    forming_.erase(forming_.begin() + static_cast<int64_t>(dear));
+  }
   size_t kept = 0;
-  for (Sequence* sequence : forming_) {
-    if (waits_for_mask(*sequence)) {
+  for (size_t index = 0; index < looked_at; ++index) {
+    Sequence* const sequence = forming_[index];
+    if (waits_for_mask(*sequence) && !has_dear_mask(*sequence)) {
       forming_[kept++] = sequence;
     } else {
-      enqueue(*sequence);
+      moved_.push_back(sequence);
     }
   }
-  forming_.resize(kept);
+  forming_.erase(forming_.begin() + static_cast<int64_t>(kept), forming_.begin() + static_cast<int64_t>(looked_at));
+  for (Sequence* sequence : moved_) enqueue(*sequence);
 }
 
 bool EngineLoop::plan() {
