@@ -34,7 +34,8 @@ struct ServeFlags {
   ServeOptions serve;
   std::vector<std::string> adapters, vllm_adapters;  // as typed behind --adapter and --lora-modules
   std::vector<std::string> notes;                    // about options that change nothing here
-  std::string api_key_file, chat_template, pooling = "last", log_level = "info", log_format = "text";
+  std::string api_key_file, chat_template, pooling = "last", prefix_cache_scope, log_level = "info",
+                                           log_format = "text";
   std::string max_body;
   bool no_vllm_metrics = false;
   int shutdown_timeout_s = 30;
@@ -89,6 +90,8 @@ Status finish_serve_options(ServeFlags& flags) {
   auto max_body_bytes = static_cast<int64_t>(serve.http.limits.max_body_bytes);
   TRY(parse_size("--max-body", flags.max_body, max_body_bytes));
   serve.http.limits.max_body_bytes = static_cast<size_t>(max_body_bytes);
+  if (!flags.prefix_cache_scope.empty())
+    serve.prefix_cache_scope = flags.prefix_cache_scope == "key" ? PrefixCacheScope::kKey : PrefixCacheScope::kServer;
   serve.pooling = flags.pooling == "mean" ? Pooling::kMean : Pooling::kLast;
   serve.vllm_metrics = !flags.no_vllm_metrics;
   serve.version = version_string();
@@ -281,6 +284,11 @@ void add_serve_command(CLI::App& app, int& exit_code) {
       ->group(network);
   command->add_option("--admin-key", serve_options.admin_key, "key for loading, unloading and admin routes")
       ->check(refuse_key)
+      ->group(network);
+  command
+      ->add_option("--prefix-cache-scope", flags->prefix_cache_scope,
+                   "who shares cached prefixes: server (all) or key (requests of one key; default with several keys)")
+      ->check(CLI::IsMember({"server", "key"}))
       ->group(network);
   command->add_option("--cors-origin", serve_options.cors_origins, "allowed web origin, or *")
       ->allow_extra_args(false)

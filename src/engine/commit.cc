@@ -60,7 +60,10 @@ void EngineLoop::commit_hidden(Sequence& sequence, const PlanGroup& group, size_
 }
 
 void EngineLoop::commit_samples() {
-  sampler_.run(samples_);
+  const auto drafts = static_cast<size_t>(std::count_if(samples_.begin(), samples_.end(), [](const RowSample& sample) {
+    return sample.of_draft && sample.sequence->grammar != nullptr;
+  }));
+  masks_.charge(sampler_.run(samples_, masks_.work_for_draft(pass_ns_, drafts)));
   for (size_t index = 0; index < group_sequences_.size(); ++index) {  // every draft was a guess
     const PlanGroup& group = planned_.plan.groups[index];
     if (group.provisional) group_sequences_[index]->tokens.resize(static_cast<size_t>(group.position) + 1);
@@ -183,7 +186,11 @@ void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
     event.error = std::move(error);
   }
   if (sequence.phase == SeqPhase::kRunning) std::erase(running_, &sequence);
-  if (sequence.phase == SeqPhase::kWaiting) std::erase(waiting_, &sequence);
+  if (sequence.phase == SeqPhase::kForming) std::erase(forming_, &sequence);
+  if (sequence.phase == SeqPhase::kWaiting) {
+    std::erase(waiting_, &sequence);
+    leave_waiting(sequence);
+  }
   const bool led = sequence.phase != SeqPhase::kHeld || sequence.parked;
   parked_ -= std::exchange(sequence.parked, false) ? 1 : 0;
   sequence.phase = SeqPhase::kEnded;
@@ -209,7 +216,7 @@ void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
 
 void EngineLoop::end_request(Request& request, EndReason reason, const Error& error) {
   // Held ones first, so that no sibling is set free for nothing.
-  for (const SeqPhase phase : {SeqPhase::kHeld, SeqPhase::kWaiting, SeqPhase::kRunning}) {
+  for (const SeqPhase phase : {SeqPhase::kHeld, SeqPhase::kForming, SeqPhase::kWaiting, SeqPhase::kRunning}) {
     for (const auto& sequence : request.choices) {
       if (sequence->phase == phase) end(*sequence, reason, error);
     }
@@ -240,12 +247,23 @@ void EngineLoop::enqueue(Sequence& sequence) {
     sequence.phase = SeqPhase::kHeld;
     return;
   }
+  const auto older = [](const Sequence* a, const Sequence* b) { return a->order < b->order; };
+  if (waits_for_mask(sequence)) {
+    sequence.phase = SeqPhase::kForming;
+    const auto dear = forming_.begin() + static_cast<int64_t>(first_dear());
+    const auto place =
+        has_dear_mask(sequence) ? forming_.end() : std::upper_bound(forming_.begin(), dear, &sequence, older);
+    forming_.insert(place, &sequence);
+    return;
+  }
   sequence.phase = SeqPhase::kWaiting;
-  const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), &sequence,
-                                      [](const Sequence* a, const Sequence* b) { return a->order < b->order; });
+  const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), &sequence, older);
   if (place == waiting_.begin()) kv_short_ = false;
   waiting_.insert(place, &sequence);
+  waiting_formed_ += sequence.grammar != nullptr ? 1 : 0;
 }
+
+void EngineLoop::leave_waiting(Sequence& sequence) { waiting_formed_ -= sequence.grammar != nullptr ? 1 : 0; }
 
 void EngineLoop::leave_queue(Request& request) {
   if (!request.queued) return;

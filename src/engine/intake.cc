@@ -80,7 +80,11 @@ void EngineLoop::receive(const Hold& hold) {
       preempt(*sequence);
     } else if (hold.held && sequence->phase == SeqPhase::kWaiting) {
       std::erase(waiting_, sequence.get());
+      leave_waiting(*sequence);
       kv_short_ = false;
+      enqueue(*sequence);
+    } else if (hold.held && sequence->phase == SeqPhase::kForming) {
+      std::erase(forming_, sequence.get());
       enqueue(*sequence);
     } else if (sequence->parked && sequence->phase == SeqPhase::kHeld) {
       sequence->parked = false;

@@ -31,7 +31,8 @@ EngineLoop::EngineLoop(LoopParts parts)
     : parts_(std::move(parts)),
       tier_(parts_.executor->device_tier()),
       registry_(*parts_.ledger, *parts_.clock, *parts_.log, registry_options(), parts_.start_load),
-      sampler_(parts_.pool, parts_.config.vocab) {
+      sampler_(parts_.pool, parts_.config.vocab),
+      masks_(*parts_.clock, parts_.pool) {
   const ModelLimits& limits = parts_.executor->limits();
   plan_options_.step_tokens = parts_.step_tokens;
   plan_options_.logits_rows = limits.logits_rows_max;
@@ -76,7 +77,8 @@ void EngineLoop::turn(std::vector<Message>& messages, EngineOutput& output) {
   const int64_t begin_ns = parts_.clock->now_ns();
   take_in(messages, output);
   output_ = &output;
-  const bool computes = plan();
+  make_masks();
+  const bool computes = computed_ = plan();
   if (computes) compute();
   forget_ended();
   collect_replies();
@@ -94,7 +96,7 @@ bool EngineLoop::gathers() const {
 }
 
 bool EngineLoop::idle() const {
-  return running_.empty() && waiting_.empty() && !cold_changed_ && !arriving_changed_ &&
+  return running_.empty() && waiting_.empty() && forming_.empty() && !cold_changed_ && !arriving_changed_ &&
          registry_.generation() == round_generation_;
 }
 
@@ -129,7 +131,7 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.disk_read_bytes = times.disk_read_bytes;
   stats.streamed_bytes = parts_.executor->streamed_bytes();
   stats.running = static_cast<int32_t>(running_.size());
-  stats.waiting = static_cast<int32_t>(waiting_.size());
+  stats.waiting = static_cast<int32_t>(waiting_.size() + forming_.size());
   stats.held = parked_;
   stats.waiting_for_adapter = static_cast<int32_t>(cold_.size() + arriving_.size());
   const KvCache& kv = *parts_.kv;
@@ -201,8 +203,14 @@ void EngineLoop::check() const {
   std::vector<const KvLease*> leases;
   std::set<const Sequence*> waiting(waiting_.begin(), waiting_.end()), running(running_.begin(), running_.end());
   CHECK(waiting.size() == waiting_.size() && running.size() == running_.size());
+  const std::set<const Sequence*> forming(forming_.begin(), forming_.end());
+  CHECK(forming.size() == forming_.size());
+  CHECK(std::count_if(waiting_.begin(), waiting_.end(), [](const Sequence* sequence) {
+          return sequence->grammar != nullptr;
+        }) == static_cast<int64_t>(waiting_formed_));
   const auto older = [](const auto* a, const auto* b) { return a->order < b->order; };
   CHECK(std::is_sorted(waiting_.begin(), waiting_.end(), older) &&
+        std::is_sorted(forming_.begin(), forming_.begin() + static_cast<int64_t>(first_dear()), older) &&
         std::is_sorted(running_.begin(), running_.end(), older));
   size_t count = 0, cold = 0, arriving = 0;
   int32_t parked = 0;
@@ -216,13 +224,15 @@ void EngineLoop::check() const {
       ++count;
       CHECK(sequences_.at(sequence->id) == sequence.get());
       CHECK(waiting.count(sequence.get()) == (sequence->phase == SeqPhase::kWaiting ? 1u : 0u));
+      CHECK(forming.count(sequence.get()) == (sequence->phase == SeqPhase::kForming ? 1u : 0u));
+      CHECK(sequence->phase != SeqPhase::kWaiting || !waits_for_mask(*sequence));
       CHECK(running.count(sequence.get()) == (sequence->phase == SeqPhase::kRunning ? 1u : 0u));
       CHECK(sequence->phase == SeqPhase::kRunning || sequence->lease.blocks().empty());
       CHECK(!request->arriving || sequence->phase == SeqPhase::kHeld || sequence->phase == SeqPhase::kEnded);
       CHECK(sequence->admitted ? sequence->computed <= static_cast<int32_t>(sequence->tokens.size())
                                : sequence->tokens.empty());
       CHECK(!sequence->parked || (request->held && sequence->phase == SeqPhase::kHeld));
-      CHECK(!request->held || (sequence->phase != SeqPhase::kWaiting && sequence->phase != SeqPhase::kRunning));
+      CHECK(!request->held || sequence->phase == SeqPhase::kHeld || sequence->phase == SeqPhase::kEnded);
       parked += sequence->parked ? 1 : 0;
       unfinished += sequence->phase == SeqPhase::kEnded ? 0 : 1;
       leases.push_back(&sequence->lease);

@@ -2,8 +2,8 @@
 // EngineLoop: everything the engine thread does between two looks at its inbox, without a thread of its own: sole owner
 // of all requests.
 //
-//   turn(): messages -> adapters (acquire, pump, bring to the device) -> plan_step -> commit the plan (preempt, lease,
-//   reserve) -> fill the batch slot
+//   turn(): messages -> adapters (acquire, pump, bring to the device) -> masks of grammars -> plan_step -> commit the
+//   plan (preempt, lease, reserve) -> fill the batch slot
 //           -> executor -> sample rows -> commit tokens, publish full blocks, release what ended -> events
 //
 // Thread: one. Ownership: owns requests, KV, registry and batch slot; borrows executor, ledger, clock, log, pool.
@@ -27,6 +27,7 @@
 #include "engine/batch_slot.h"
 #include "engine/executor.h"
 #include "engine/mailbox.h"
+#include "engine/mask_work.h"
 #include "engine/request.h"
 #include "engine/row_sampler.h"
 #include "engine/start.h"
@@ -79,6 +80,7 @@ class EngineLoop {
   // The error that every request ends with since the executor can compute nothing any more; ok: it can.
   const Status& health() const { return health_; }
   uint64_t steps() const { return steps_; }
+  int64_t mask_work() const { return masks_.work(); }  // of grammars, between steps
   // True when another turn would do nothing until a message arrives.
   bool idle() const;
   // Takes the messages in (and clears them), computes nothing more, and ends every request with kCancelled and every
@@ -116,6 +118,9 @@ class EngineLoop {
   void collect_replies();
 
   // step.cc
+  void make_masks();
+  void take_formed(size_t looked_at, size_t dear);
+  size_t first_dear() const;  // of forming_
   bool plan();
   bool speculates() const;
   std::span<const TokenId> draft_of(Sequence& sequence) const;
@@ -144,7 +149,8 @@ class EngineLoop {
   void end_requests(EndReason reason, const Error& error);
   void forget_ended();
 
-  void enqueue(Sequence& sequence);  // into waiting_, by age; where its request is held it is parked
+  void enqueue(Sequence& sequence);  // into waiting_ or forming_, by age; where its request is held it is parked
+  void leave_waiting(Sequence& sequence);
   void leave_queue(Request& request);
 
   RegistryOptions registry_options();
@@ -158,7 +164,11 @@ class EngineLoop {
   std::unordered_map<SeqId, Sequence*> sequences_;
   std::vector<Request*> cold_;      // waiting for adapters, oldest first
   std::vector<Request*> arriving_;  // whose adapters are not all on the device, oldest first
+  // Their first mask is being made (or, preempted, the next): oldest first, behind them those whose mask is dear, in
+  // the order in which it was found to be.
+  std::vector<Sequence*> forming_;
   std::vector<Sequence*> waiting_;  // oldest first
+  size_t waiting_formed_ = 0;       // of waiting_: with a grammar
   std::vector<Sequence*> running_;  // oldest first
   std::vector<RequestId> ended_;    // requests to forget at the end of the turn
   EngineOutput* output_ = nullptr;  // of the current turn
@@ -176,6 +186,10 @@ class EngineLoop {
   std::vector<Sequence*> group_sequences_;
   std::vector<RowSample> samples_;
   RowSampler sampler_;
+  std::vector<Sequence*> masks_wanted_, moved_;
+  MaskWork masks_;
+  bool computed_ = false;  // in the last turn
+  int64_t pass_ns_ = 0;    // of the last step, without what comes of it
   std::vector<RegistryReply> replies_;
   uint64_t steps_ = 0;
   EngineStats counters_;  // the running totals; gauges are filled on demand

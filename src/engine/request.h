@@ -4,7 +4,8 @@
 //
 //   request: cold (adapters being loaded) -> ready, by way of arriving (to the device) where adapters must be there
 //   sequence: held (request cold or arriving, or its leader still computes the prompt, or nobody takes what it says)
-//   -> waiting -> running -> ended; running -> waiting (preempted) or held
+//   -> forming (the first mask of its grammar is being made) -> waiting -> running -> ended; running -> waiting or
+//   forming (preempted), or held
 //
 // Thread: the engine's alone. Ownership: the loop owns requests, a request its sequences; dropping a sequence releases
 // its KV, dropping a request its adapters.
@@ -29,7 +30,7 @@ namespace loralei {
 
 struct Request;
 
-enum class SeqPhase : uint8_t { kHeld, kWaiting, kRunning, kEnded };
+enum class SeqPhase : uint8_t { kHeld, kForming, kWaiting, kRunning, kEnded };
 
 struct Sequence {
   SeqId id;
@@ -46,8 +47,11 @@ struct Sequence {
   bool admitted = false;      // has run at least once
   int32_t cached_tokens = 0;  // of the prompt, at first admission
   int64_t queue_ns = 0;
-  std::vector<double> pooled;             // [hidden], sum of hidden states (mean pooling)
-  std::unique_ptr<GrammarState> grammar;  // after the output so far; survives preemption, as the output does
+  std::vector<double> pooled;  // [hidden], sum of hidden states (mean pooling)
+  // After the output so far; survives preemption, as the output does. Null until its first mask is being made.
+  std::unique_ptr<GrammarState> grammar;
+  int64_t mask_work = 0, mask_slice = 0;  // what the next mask has taken so far, and in the last slice (MaskWork)
+  uint64_t mask_since = 0;                // order among those of its class
 
   std::span<const TokenId> text() const;  // the same, before it is admitted too
 };

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace loralei {
 
 RowChoice choice_of(const Sequence& sequence, int32_t position) {
@@ -22,7 +24,9 @@ RowChoice choice_of(const Sequence& sequence, int32_t position) {
           .vocab = request.vocab};
 }
 
-void RowSampler::run(std::span<RowSample> rows) {
+int64_t RowSampler::run(std::span<RowSample> rows, int64_t mask_work) {
+  mask_work_ = mask_work;
+  for (Worker& worker : workers_) worker.mask_work = 0;
   const auto run_range = [&](int64_t begin, int64_t end, int worker) {
     for (int64_t index = begin; index < end; ++index) {
       const auto row = static_cast<size_t>(index);
@@ -31,8 +35,21 @@ void RowSampler::run(std::span<RowSample> rows) {
   };
   const auto count = static_cast<int64_t>(rows.size());
   const auto to_sample = std::count_if(rows.begin(), rows.end(), [](const RowSample& row) { return !row.chosen; });
-  if (pool_ == nullptr || count < 2 || to_sample == 0) return run_range(0, count, 0);
-  pool_->parallel_for(count, 1, run_range);
+  if (pool_ == nullptr || count < 2 || to_sample == 0) {
+    run_range(0, count, 0);
+  } else {
+    pool_->parallel_for(count, 1, run_range);
+  }
+  int64_t sum = 0;
+  for (const Worker& worker : workers_) sum += worker.mask_work;
+  return sum;
+}
+
+bool RowSampler::has_mask(const RowSample& row, Worker& worker) const {
+  GrammarState* const grammar = row.sequence->grammar.get();
+  if (grammar == nullptr || grammar->ready()) return true;
+  worker.mask_work += grammar->prepare(mask_work_);
+  return grammar->ready();
 }
 
 // The first row and the draft rows that follow it.
@@ -42,7 +59,7 @@ void RowSampler::run_chain(std::span<RowSample> rows, Worker& worker) {
     const RowSample& before = rows[index - 1];
     RowSample& row = rows[index];
     const TokenId guess = row.sequence->tokens[static_cast<size_t>(row.position) - 1];
-    row.rejected = before.rejected || before.grammar_ends || before.token != guess;
+    row.rejected = before.rejected || before.grammar_ends || before.token != guess || !has_mask(row, worker);
     if (!row.rejected) run_one(row, worker);
   }
 }
@@ -63,16 +80,18 @@ void RowSampler::sample(RowSample& row, Worker& worker) {
     row.token = worker.sampler.sample(input);
     return;
   }
-  worker.mask.resize(request.submit.sampling.vocab_trie->mask_words());
-  if (!grammar->fill_mask(worker.mask)) return;
-  input.allowed = worker.mask;
+  CHECK(grammar->ready());
+  if (!grammar->any_may_come()) return;
+  input.allowed = grammar->mask();
   row.token = worker.sampler.sample(input);
   if (row.token == kNoToken && !input.forbidden.empty()) {  // the form ends here: it outranks the minimum length
     input.forbidden = {};
     row.token = worker.sampler.sample(input);
   }
   if (row.token == kNoToken) return;
+  const int64_t before = grammar->work();
   if (!grammar->advance(row.token)) row.token = kNoToken;
+  worker.mask_work += grammar->work() - before;
   row.is_end_token = grammar->ended();
   row.grammar_ends = row.is_end_token || grammar->complete();
 }

@@ -5,8 +5,9 @@
 // Rows of a draft follow the row before them: its token is compared with the one that the draft row read, and once they
 // differ the rest of the draft is rejected. What is not rejected is what sampling one step after the other gives.
 //
-// A grammar is asked for its mask and told the token here, so that the next step knows the form. Behind a chain it
-// stands after the chain's last row: what it said of a row is in that row's result.
+// A grammar's mask is there before its row (engine/mask_work.h), and it is told the token here. Behind a chain it
+// stands after the chain's last row: what it said of a row is in that row's result. The rows of a draft need masks that
+// are made here: where one takes more than it may, the rest of the draft is rejected, as a guess may be.
 //
 // Thread: run() by the engine thread between steps. Ownership: one Sampler per worker. No allocation in steady state.
 #pragma once
@@ -51,24 +52,24 @@ class RowSampler {
   RowSampler(ThreadPool* pool, int32_t vocab)
       : pool_(pool), workers_(static_cast<size_t>(pool == nullptr ? 1 : pool->threads())) {
     // Which worker meets which row is chance: each has room for any from the start.
-    for (Worker& worker : workers_) {
-      worker.sampler.reserve(static_cast<size_t>(vocab));
-      worker.mask.reserve(static_cast<size_t>(vocab) / 32 + 1);
-    }
+    for (Worker& worker : workers_) worker.sampler.reserve(static_cast<size_t>(vocab));
   }
-  void run(std::span<RowSample> rows);
+  // A mask may take mask_work where it is not there yet. Answers what grammars took in all.
+  int64_t run(std::span<RowSample> rows, int64_t mask_work);
 
  private:
   struct Worker {
     Sampler sampler;
-    std::vector<uint32_t> mask;  // what the grammar allows next
+    int64_t mask_work = 0;  // done in this run
   };
+  bool has_mask(const RowSample& row, Worker& worker) const;  // now
   void run_chain(std::span<RowSample> rows, Worker& worker);
   void run_one(RowSample& row, Worker& worker);
   void sample(RowSample& row, Worker& worker);
 
   ThreadPool* pool_;
   std::vector<Worker> workers_;
+  int64_t mask_work_ = 0;  // that a mask may take
 };
 
 }  // namespace loralei

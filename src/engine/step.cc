@@ -36,6 +36,7 @@ SeqState EngineLoop::state_of(const Sequence& sequence, int32_t computed, int32_
   state.blocks = blocks;
   state.blocks_exclusive = exclusive;
   state.adapters = request.segments;
+  state.waits = waits_for_mask(sequence);
   state.sample = request.samples();
   if (request.wants_prompt_logprobs()) {
     state.logits_begin = request.prompt_logprobs_next - 1;
@@ -63,6 +64,64 @@ std::span<const TokenId> EngineLoop::draft_of(Sequence& sequence) const {
       {.tokens_max = request.max_output - outputs - 1, .vocab = request.vocab, .ends = request.forbidden});
 }
 
+// Those that run want their next mask. Of those that do not, more get their first one only while few stand ready to be
+// admitted: each takes memory.
+void EngineLoop::make_masks() {
+  masks_wanted_.clear();
+  bool others = false, grammars = false;
+  const auto look_at = [&](Sequence* sequence) {
+    if (waits_for_mask(*sequence)) {
+      masks_wanted_.push_back(sequence);
+    } else {
+      (sequence->grammar == nullptr ? others : grammars) = true;
+    }
+  };
+  for (Sequence* sequence : running_) look_at(sequence);
+  grammars |= waiting_formed_ > 0;
+  others |= waiting_.size() > waiting_formed_;
+  const size_t dear = first_dear();
+  size_t looked_at = 0;
+  if (waiting_formed_ < kCandidatesMax) {
+    looked_at = std::min(dear, kCandidatesMax);
+    masks_wanted_.insert(masks_wanted_.end(), forming_.begin(), forming_.begin() + static_cast<int64_t>(looked_at));
+    if (dear < forming_.size()) masks_wanted_.push_back(forming_[dear]);
+  }
+  if (masks_wanted_.empty()) return;
+  // Where nothing could be computed in the last turn, nobody is slowed.
+  MaskWork::Beside beside = MaskWork::Beside::kNobody;
+  if (computed_ && grammars) beside = MaskWork::Beside::kGrammars;
+  if (computed_ && others) beside = MaskWork::Beside::kOthers;
+  masks_.run(masks_wanted_, beside);
+  take_formed(looked_at, dear);
+}
+
+size_t EngineLoop::first_dear() const {
+  const auto found = std::partition_point(forming_.begin(), forming_.end(),
+                                          [](const Sequence* sequence) { return !has_dear_mask(*sequence); });
+  return static_cast<size_t>(found - forming_.begin());
+}
+
+// Of forming_, of which the first `looked_at` and that at `dear` were worked on: those whose mask is there go on to
+// wait, those whose mask was found to be dear go to the end.
+void EngineLoop::take_formed(size_t looked_at, size_t dear) {
+  moved_.clear();
+  if (dear < forming_.size() && !waits_for_mask(*forming_[dear])) {
+    moved_.push_back(forming_[dear]);
+    forming_.erase(forming_.begin() + static_cast<int64_t>(dear));
+  }
+  size_t kept = 0;
+  for (size_t index = 0; index < looked_at; ++index) {
+    Sequence* const sequence = forming_[index];
+    if (waits_for_mask(*sequence) && !has_dear_mask(*sequence)) {
+      forming_[kept++] = sequence;
+    } else {
+      moved_.push_back(sequence);
+    }
+  }
+  forming_.erase(forming_.begin() + static_cast<int64_t>(kept), forming_.begin() + static_cast<int64_t>(looked_at));
+  for (Sequence* sequence : moved_) enqueue(*sequence);
+}
+
 bool EngineLoop::plan() {
   KvCache& kv = *parts_.kv;
   const bool drafts = speculates();
@@ -70,7 +129,7 @@ bool EngineLoop::plan() {
   for (Sequence* sequence : running_) {
     const auto blocks = static_cast<int32_t>(sequence->lease.blocks().size());
     running_states_.push_back(state_of(*sequence, sequence->computed, blocks, kv.exclusive(sequence->lease)));
-    if (drafts) running_states_.back().draft = draft_of(*sequence);
+    if (drafts && !running_states_.back().waits) running_states_.back().draft = draft_of(*sequence);
   }
   waiting_states_.clear();
   const size_t room = static_cast<size_t>(parts_.max_sequences) - running_.size();
@@ -131,15 +190,13 @@ void EngineLoop::admit(Sequence& sequence) {
   const int32_t length_max = request.prompt_size() + request.max_output;
   sequence.lease = parts_.kv->match(request.key, sequence.text(), limit, kv_blocks_for(length_max));
   sequence.computed = sequence.lease.shared() * kKvBlockTokens;
+  leave_waiting(sequence);
   sequence.phase = SeqPhase::kRunning;
   if (!sequence.admitted) {
     sequence.admitted = true;
     sequence.tokens.reserve(static_cast<size_t>(length_max));
     sequence.tokens = request.submit.prompt;
     sequence.cached_tokens = sequence.computed;
-    const SamplingParams& sampling = request.submit.sampling;
-    if (sampling.grammar != nullptr)
-      sequence.grammar = std::make_unique<GrammarState>(sampling.grammar, sampling.vocab_trie);
     sequence.queue_ns = parts_.clock->now_ns() - request.arrived_ns;
     counters_.prompt_tokens += static_cast<uint64_t>(request.prompt_size());
     counters_.cached_tokens += static_cast<uint64_t>(sequence.computed);
@@ -190,6 +247,7 @@ void EngineLoop::compute() {
   const int64_t begin_ns = parts_.clock->now_ns();
   const ModelBatch& batch = parts_.slot->fill(planned_.plan, group_sequences_, parts_.executor->chooses_tokens());
   const Status status = parts_.executor->execute(batch, parts_.kv->view());
+  pass_ns_ = parts_.clock->now_ns() - begin_ns;
   ++steps_;
   counters_.rows_last = static_cast<int32_t>(batch.tokens.size());
   counters_.rows += batch.tokens.size();
@@ -207,6 +265,7 @@ void EngineLoop::compute() {
     const Error error = internal_error("A step of the model failed: " + status.error().message);
     for (Sequence* sequence : group_sequences_) end(*sequence, EndReason::kError, error);
   }
+  masks_.step_took(parts_.clock->now_ns() - begin_ns);
   counters_.step_ms_last = static_cast<double>(parts_.clock->now_ns() - begin_ns) * 1e-6;
 }
 

@@ -14,7 +14,8 @@ constexpr int64_t kConfigWork = 64;    // of a set that is new, beside its stack
 constexpr int64_t kStackWork = 8;      // of a stack that is new: it is kept
 constexpr size_t kKeptMasks = 8;       // the sets that a generation comes back to: inside a string, free text ...
 constexpr size_t kManyConfigs = 1024;  // 1 KiB each
-constexpr size_t kManyStacks = 1 << 16;
+constexpr size_t kManyStacks = 1 << 14;
+constexpr int64_t kLookUpsPerWork = 16;
 constexpr uint32_t kMaxTokenBytes = 4096;
 
 uint64_t mix(uint64_t hash, uint64_t value) {
@@ -104,33 +105,37 @@ GrammarState::GrammarState(std::shared_ptr<const GrammarProgram> program, std::s
 }
 
 void GrammarState::start() {
-  stacks_.clear();
+  forget();
+  masks_.clear();
+  history_.clear();
+  ended_ = false;
+  change_to(close({intern_stack(program_->rule_starts[program_->root], kNoStack, 1)}));
+}
+
+void GrammarState::forget() {
+  stacks_ = {};
   stack_index_.clear();
   configs_.clear();
   config_index_.clear();
-  masks_.clear();
-  seen_.clear();
-  history_.clear();
-  ended_ = false;
+  seen_ = {};
   Config dead;
   dead.next.fill(kDead);
   configs_.push_back(std::move(dead));
-  current_ = close({intern_stack(program_->rule_starts[program_->root], kNoStack, 1)});
 }
 
 void GrammarState::reset() { start(); }
 
 uint32_t GrammarState::intern_stack(GrammarStateId state, uint32_t below, uint32_t depth) {
-  auto& bucket = stack_index_[mix(state, below)];
   const Stack stack{state, below, depth};
-  for (const uint32_t known : bucket) {
-    if (stacks_[known] == stack) return known;
-  }
+  const uint64_t hash = mix(state, below);
+  const uint32_t known = stack_index_.find(hash, [&](uint32_t number) { return stacks_[number] == stack; });
+  if (known != HashedNumbers::kNone) return known;
   work_ += kStackWork;
-  bucket.push_back(static_cast<uint32_t>(stacks_.size()));
+  const auto number = static_cast<uint32_t>(stacks_.size());
+  stack_index_.add(hash, number);
   stacks_.push_back(stack);
   seen_.push_back(0);
-  return bucket.back();
+  return number;
 }
 
 uint32_t GrammarState::close(const std::vector<uint32_t>& seeds) {
@@ -185,15 +190,16 @@ uint32_t GrammarState::intern_config(Config config) {
   std::sort(config.stacks.begin(), config.stacks.end());
   uint64_t hash = config.accepting ? 1 : 2;
   for (const uint32_t stack : config.stacks) hash = mix(hash, stack);
-  auto& bucket = config_index_[hash];
-  for (const uint32_t known : bucket) {
-    if (configs_[known].stacks == config.stacks && configs_[known].accepting == config.accepting) return known;
-  }
+  const uint32_t known = config_index_.find(hash, [&](uint32_t number) {
+    return configs_[number].stacks == config.stacks && configs_[number].accepting == config.accepting;
+  });
+  if (known != HashedNumbers::kNone) return known;
   work_ += kConfigWork;
   config.next.fill(kUnknown);
-  bucket.push_back(static_cast<uint32_t>(configs_.size()));
+  const auto number = static_cast<uint32_t>(configs_.size());
+  config_index_.add(hash, number);
   configs_.push_back(std::move(config));
-  return bucket.back();
+  return number;
 }
 
 uint32_t GrammarState::compute_step(uint32_t config, uint8_t byte) {
@@ -222,17 +228,17 @@ uint32_t GrammarState::step_bytes(uint32_t config, std::string_view bytes) {
 }
 
 void GrammarState::tidy() {
-  if (configs_.size() < kManyConfigs && stacks_.size() < kManyStacks) return;
+  if (configs_.size() >= kManyConfigs || stacks_.size() >= kManyStacks) tidy_all();
+}
+
+void GrammarState::tidy_all() {
   const std::vector<Stack> old_stacks = std::move(stacks_);
-  const std::vector<Config> old_configs = std::move(configs_);
-  const std::vector<Step> old_history = std::move(history_);
-  const uint32_t old_current = current_;
-  const bool old_ended = ended_;
-  start();
-  std::unordered_map<uint32_t, uint32_t> stack_numbers;
+  const std::deque<Config> old_configs = std::move(configs_);
+  forget();
+  std::vector<uint32_t> stack_numbers(old_stacks.size(), kNoStack);
   const auto move_stack = [&](uint32_t top) {
     std::vector<uint32_t> chain;  // from the top down to a stack that was moved before
-    while (top != kNoStack && stack_numbers.count(top) == 0) {
+    while (top != kNoStack && stack_numbers[top] == kNoStack) {
       chain.push_back(top);
       top = old_stacks[top].below;
     }
@@ -251,66 +257,121 @@ void GrammarState::tidy() {
     config.free_text = old.free_text;
     return intern_config(std::move(config));
   };
-  for (const Step& step : old_history) history_.push_back({move_config(step.config), step.ended});
-  current_ = move_config(old_current);
-  ended_ = old_ended;
+  const auto has_room = [&] { return configs_.size() < kManyConfigs / 2 && stacks_.size() < kManyStacks / 2; };
+  current_ = move_config(current_);
+  // The latest first: what has no room is forgotten.
+  size_t kept = masks_.size();
+  while (kept > 0 && has_room()) {
+    --kept;
+    masks_[kept].config = move_config(masks_[kept].config);
+  }
+  masks_.erase(masks_.begin(), masks_.begin() + static_cast<int64_t>(kept));
+  kept = history_.size();
+  while (kept > 0 && has_room()) {
+    --kept;
+    history_[kept].config = move_config(history_[kept].config);
+  }
+  history_.erase(history_.begin(), history_.begin() + static_cast<int64_t>(kept));
 }
 
-// --- tokens
+// --- masks
 
-bool GrammarState::walk_trie(std::span<uint32_t> mask) {
-  const int64_t most = work_ + kMaxMaskWork;
+void GrammarState::change_to(uint32_t config) {
+  current_ = config;
+  walk_.under_way = ready_ = too_ambiguous_ = false;
+  const auto known =
+      std::find_if(masks_.begin(), masks_.end(), [&](const Mask& m) { return !ended_ && m.config == current_; });
+  if (known == masks_.end()) return;
+  std::rotate(known, known + 1, masks_.end());
+  mask_ = masks_.back().words;
+  ready_ = any_may_come_ = true;
+}
+
+int64_t GrammarState::prepare(int64_t work) {
+  if (ready_) return 0;
+  const int64_t before = work_;
+  if (!walk_.under_way) begin_walk(false);
+  int64_t looked_up = 0;
+  if (walk(work, looked_up)) end_walk();
+  return work_ - before + looked_up / kLookUpsPerWork;
+}
+
+void GrammarState::begin_walk(bool anew) {
+  if (anew) tidy_all();
+  mask_.assign(vocab_->mask_words(), 0u);
+  walk_.under_way = true;
+  walk_.anew = anew;
+  walk_.node = 0;
+  walk_.begun_work = work_;
+  walk_.branch.assign(static_cast<size_t>(vocab_->max_depth_) + 1, kDead);
+  walk_.branch[0] = current_;
+}
+
+bool GrammarState::walk(int64_t work, int64_t& looked_up) {
+  if (ended_) return true;
+  const int64_t before = work_;
   const auto& nodes = vocab_->nodes_;
-  walk_.assign(static_cast<size_t>(vocab_->max_depth_) + 1, kDead);
-  walk_[0] = current_;
   const auto count = static_cast<uint32_t>(nodes.size() - 1);
-  for (uint32_t i = 0; i < count;) {
+  uint32_t i = walk_.node;
+  while (i < count) {
+    if (looked_up > 0 && work_ - before + looked_up / kLookUpsPerWork >= work) {
+      walk_.node = i;
+      return false;
+    }
+    ++looked_up;
     const VocabTrie::Node& node = nodes[i];
-    const uint32_t next = step(walk_[node.depth], node.byte);
-    if (work_ > most) return false;
+    const uint32_t next = step(walk_.branch[node.depth], node.byte);
+    if (work_ - walk_.begun_work > kMaxMaskWork) {
+      too_ambiguous_ = true;
+      return true;
+    }
+    if (work_ - walk_.begun_work > kDearMaskWork && !walk_.anew) {
+      begin_walk(true);
+      i = walk_.node;
+      continue;
+    }
     if (next == kDead) {
       i = node.subtree_end;
       continue;
     }
-    walk_[node.depth + 1] = next;
+    walk_.branch[node.depth + 1] = next;
     for (uint32_t t = node.tokens_begin; t < nodes[i + 1].tokens_begin; ++t) {
       const auto id = static_cast<uint32_t>(vocab_->tokens_[t]);
-      mask[id / 32] |= 1u << (id % 32);
+      mask_[id / 32] |= 1u << (id % 32);
     }
     ++i;
   }
   for (const int32_t id : vocab_->specials_) {
     const bool allowed = configs_[current_].free_text && step_bytes(current_, vocab_->bytes_of(id)) != kDead;
-    if (allowed) mask[id / 32] |= 1u << (id % 32);
+    if (allowed) mask_[id / 32] |= 1u << (id % 32);
   }
-  if (!configs_[current_].accepting) return true;
-  for (const int32_t id : vocab_->ends_) mask[id / 32] |= 1u << (id % 32);
   return true;
+}
+
+void GrammarState::end_walk() {
+  walk_.under_way = false;
+  ready_ = true;
+  if (too_ambiguous_) {
+    std::fill(mask_.begin(), mask_.end(), 0u);
+  } else if (accepting()) {
+    for (const int32_t id : vocab_->ends_) mask_[id / 32] |= 1u << (id % 32);
+  }
+  any_may_come_ = std::any_of(mask_.begin(), mask_.end(), [](uint32_t word) { return word != 0; });
+  if (any_may_come_ && !ended_) {
+    if (masks_.size() >= kKeptMasks) masks_.erase(masks_.begin());
+    masks_.push_back({current_, mask_});
+  }
+  tidy();
 }
 
 bool GrammarState::fill_mask(std::span<uint32_t> mask) {
   CHECK(mask.size() == vocab_->mask_words());
-  const auto known =
-      std::find_if(masks_.begin(), masks_.end(), [&](const Mask& m) { return !ended_ && m.config == current_; });
-  if (known != masks_.end()) {
-    std::rotate(known, known + 1, masks_.end());
-    std::copy(masks_.back().words.begin(), masks_.back().words.end(), mask.begin());
-  } else {
-    std::fill(mask.begin(), mask.end(), 0u);
-    if (ended_) {
-      for (const int32_t id : vocab_->ends_) mask[id / 32] |= 1u << (id % 32);
-    } else {
-      too_ambiguous_ = !walk_trie(mask);
-      if (too_ambiguous_) {
-        std::fill(mask.begin(), mask.end(), 0u);
-        return false;
-      }
-      if (masks_.size() >= kKeptMasks) masks_.erase(masks_.begin());
-      masks_.push_back({current_, std::vector<uint32_t>(mask.begin(), mask.end())});
-    }
-  }
-  return std::any_of(mask.begin(), mask.end(), [](uint32_t word) { return word != 0; });
+  while (!ready_) prepare(kMaxMaskWork);
+  std::copy(mask_.begin(), mask_.end(), mask.begin());
+  return any_may_come_;
 }
+
+// --- tokens
 
 bool GrammarState::allows(int32_t token) {
   if (token < 0 || token >= vocab_->vocab_size_ || vocab_->kinds_[token] == kNoToken) return false;
@@ -332,10 +393,8 @@ bool GrammarState::advance(int32_t token) {
     history_.erase(history_.begin(), history_.begin() + kGrammarRollbackTokens);
   }
   history_.push_back({current_, ended_});
-  if (vocab_->is_end(token))
-    ended_ = true;
-  else
-    current_ = step_bytes(current_, vocab_->bytes_of(token));
+  ended_ |= vocab_->is_end(token);
+  change_to(vocab_->is_end(token) ? current_ : step_bytes(current_, vocab_->bytes_of(token)));
   tidy();
   return true;
 }
@@ -344,7 +403,7 @@ bool GrammarState::advance_bytes(std::string_view bytes) {
   if (ended_) return false;
   const uint32_t next = step_bytes(current_, bytes);
   if (next == kDead) return false;
-  current_ = next;
+  change_to(next);
   history_.clear();
   tidy();
   return true;
@@ -355,17 +414,8 @@ bool GrammarState::rollback(int count) {
   if (count == 0) return true;
   const Step step = history_[history_.size() - count];
   history_.resize(history_.size() - count);
-  current_ = step.config;
   ended_ = step.ended;
-  return true;
-}
-
-bool GrammarState::complete() {
-  if (ended_) return true;
-  if (!configs_[current_].accepting) return false;
-  for (int byte = 0; byte < 256; ++byte) {
-    if (step(current_, static_cast<uint8_t>(byte)) != kDead) return false;
-  }
+  change_to(step.config);
   return true;
 }
 

@@ -4,7 +4,7 @@
 //
 //   text/ builds           GrammarProgram  rules of byte automata that call each other
 //   text/ builds once      VocabTrie       token bytes, shared by all requests of a tokenizer
-//   the engine runs        GrammarState    one per sequence: fill_mask, advance, rollback
+//   the engine runs        GrammarState    one per sequence: prepare, mask, advance, rollback
 //
 // A rule is an automaton over bytes whose edges are byte ranges, empty edges and calls of other rules (with the state
 // to return to). A state of the whole is a set of stacks of such states. Sets met while running are numbered and their
@@ -19,18 +19,22 @@
 // allowed) or too_large (kMaxGrammarStates, kMaxGrammarEdges); its time and memory are linear in both. Running, a mask
 // that takes more than kMaxMaskWork is given up: whoever asked ends the sequence. advance answers false and leaves the
 // state as it was.
+//
+// Cost: making a mask is the dear part, so it is made in slices (prepare), whose size changes nothing of the result.
+// Once it is there, advance() looks up what it remembers. What is remembered beyond a mask is bounded (about 2 MiB).
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
+#include "sampling/hashed_numbers.h"
 
 namespace loralei {
 
@@ -43,6 +47,9 @@ inline constexpr int kMaxGrammarStacks = 512;
 // Of one mask, in stacks met; a tenth of a second. Usual forms take up to 0.1 million in a vocabulary of 128,000
 // tokens, those with many ways to read the same text without bound.
 inline constexpr int64_t kMaxMaskWork = int64_t{2} << 20;
+// A mask that takes more is begun anew without what earlier masks left, so that its work, and whether it is given up,
+// follows from the text alone, and memory from one mask.
+inline constexpr int64_t kDearMaskWork = int64_t{1} << 16;
 inline constexpr int kGrammarRollbackTokens = 64;  // how far back rollback reaches: drafts are shorter
 
 using GrammarStateId = uint32_t;
@@ -165,11 +172,19 @@ class GrammarState {
  public:
   GrammarState(std::shared_ptr<const GrammarProgram> program, std::shared_ptr<const VocabTrie> vocab);
 
-  // Sets bit i of mask[i / 32] for every token i that may come next, clears the others. mask: [vocab->mask_words()].
+  // Goes on with the mask of what may come next, for about `work` (in the unit of kMaxMaskWork; a look-up is the
+  // 16th part of one), and says how much it took. The least step may meet tens of thousands of stacks.
+  int64_t prepare(int64_t work);
+  // The mask is there, or was given up. From then on until the state changes:
+  bool ready() const { return ready_; }
+  // Bit i of word i / 32 is set for every token i that may come next. [vocab->mask_words()]
+  std::span<const uint32_t> mask() const { return mask_; }
   // False when no token at all may come: the vocabulary cannot spell what the grammar wants, or too_ambiguous().
-  bool fill_mask(std::span<uint32_t> mask);
-  // The last mask was given up: the sets of stacks that the vocabulary leads to cost more than kMaxMaskWork.
+  bool any_may_come() const { return any_may_come_; }
+  // The mask was given up: the sets of stacks that the vocabulary leads to cost more than kMaxMaskWork.
   bool too_ambiguous() const { return too_ambiguous_; }
+  // All of this at once. mask: [vocab->mask_words()]; answers any_may_come().
+  bool fill_mask(std::span<uint32_t> mask);
   int64_t work() const { return work_; }  // stacks met so far; those and sets that were new count more
   bool allows(int32_t token);
 
@@ -178,13 +193,13 @@ class GrammarState {
   // Goes on with text that no token stands for (a prompt's part of the form). No rollback across it.
   bool advance_bytes(std::string_view bytes);
   // Takes the last `count` tokens back. False, and nothing changes, when fewer (or fewer than that of the last
-  // kGrammarRollbackTokens) are remembered.
+  // kGrammarRollbackTokens) are remembered; of forms with many readings it may be fewer than these.
   bool rollback(int count);
   void reset();
 
   bool accepting() const { return ended_ || configs_[current_].accepting; }
   // Nothing but an end-of-sequence token can follow: generation may stop at once.
-  bool complete();
+  bool complete() const { return ended_ || (configs_[current_].accepting && configs_[current_].stacks.empty()); }
   bool ended() const { return ended_; }  // an end-of-sequence token was taken
 
  private:
@@ -206,6 +221,14 @@ class GrammarState {
     uint32_t config = 0;
     std::vector<uint32_t> words;
   };
+  // Through the trie: how far the mask is.
+  struct Walk {
+    bool under_way = false;
+    bool anew = false;
+    uint32_t node = 0;             // the next one
+    int64_t begun_work = 0;        // work_ when it began
+    std::vector<uint32_t> branch;  // configs along the current branch
+  };
   struct Step {
     uint32_t config = 0;
     bool ended = false;
@@ -226,18 +249,26 @@ class GrammarState {
   uint32_t compute_step(uint32_t config, uint8_t byte);
   uint32_t step_bytes(uint32_t config, std::string_view bytes);
   void start();
+  void forget();  // all sets
   // Forgets all sets but those that the history needs, when many have been met.
   void tidy();
-  bool walk_trie(std::span<uint32_t> mask);  // false: given up
+  void tidy_all();
+  void change_to(uint32_t config);  // looks for its mask among the kept ones
+  void begin_walk(bool anew);
+  bool walk(int64_t work, int64_t& looked_up);  // false: not yet through
+  void end_walk();
 
   std::shared_ptr<const GrammarProgram> program_;
   std::shared_ptr<const VocabTrie> vocab_;
   std::vector<Stack> stacks_;
-  std::unordered_map<uint64_t, std::vector<uint32_t>> stack_index_;
-  std::vector<Config> configs_;
-  std::unordered_map<uint64_t, std::vector<uint32_t>> config_index_;
-  std::vector<Mask> masks_;     // few, the latest last
-  std::vector<uint32_t> walk_;  // configs along the current branch of the trie
+  HashedNumbers stack_index_;
+  std::deque<Config> configs_;
+  HashedNumbers config_index_;
+  std::vector<Mask> masks_;  // few, the latest last
+  Walk walk_;
+  std::vector<uint32_t> mask_;  // of current_, complete when ready_
+  bool ready_ = false;
+  bool any_may_come_ = false;
   std::vector<uint64_t> seen_;  // per stack: the number of the closure that met it
   uint64_t closure_ = 0;
   int64_t work_ = 0;

@@ -164,6 +164,33 @@ TEST(Grammar, EqualsTheNaiveReaderOnRandomPrograms) {
   EXPECT_GT(tried, 50);
 }
 
+// However small the slices are: the same masks, and the same ones given up.
+TEST(Grammar, MasksMadeInSlicesAreTheSame) {
+  const auto vocab = vocabulary({"a", "b", "c", "d", "ab", "ba", "abc", "cc", "aab", "bcab", "ab"}, {"<s>"});
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int round = 0; round < 200; ++round) {
+    const auto program = random_program(random);
+    if (!program.ok()) continue;
+    GrammarState whole(program.value(), vocab), sliced(program.value(), vocab);
+    std::vector<uint32_t> mask(vocab->mask_words());
+    for (int step = 0; step < 8; ++step) {
+      const bool any = whole.fill_mask(mask);
+      int slices = 0;
+      while (!sliced.ready()) {
+        ASSERT_GT(sliced.prepare(1 + static_cast<int64_t>(random() % 40)) + ++slices, 0);
+        ASSERT_LT(slices, 10'000);
+      }
+      ASSERT_EQ(sliced.any_may_come(), any);
+      ASSERT_TRUE(std::equal(mask.begin(), mask.end(), sliced.mask().begin(), sliced.mask().end()));
+      ASSERT_EQ(sliced.work(), whole.work());
+      const auto token = static_cast<int32_t>(random() % 13);
+      ASSERT_EQ(whole.advance(token), sliced.advance(token));
+    }
+  }
+}
+
 TEST(Grammar, RollsBack) {
   GrammarBuilder builder;
   const GrammarRuleId rule = builder.add_rule();

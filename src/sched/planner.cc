@@ -99,7 +99,7 @@ class Planning {
 };
 
 void Planning::schedule(Entry& entry, bool decode) {
-  if (entry.preempted) return;
+  if (entry.preempted || entry.seq->waits) return;
   const SeqState& seq = *entry.seq;
   int32_t rows = rows_within_budget(seq);
   while (rows > 0) {
@@ -250,6 +250,7 @@ void Planning::emit() {
 // Of a step that has as many to give, at least: the last row may find no logits, and of a prompt's log-probabilities
 // that all want some any number.
 int32_t least_rows(const SeqState& seq) {
+  if (seq.waits) return 0;
   if (seq.logits_begin < seq.logits_end) return 0;
   const int32_t rows = seq.known - seq.computed;
   return rows > 1 ? rows - 1 : rows;

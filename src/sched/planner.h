@@ -18,6 +18,7 @@
 //   4. Draft rows (speculation) come last and take what is left of rows, logits and blocks, oldest sequence first.
 //      New blocks only where nobody waits for some and all could still grow: a guess preempts and defers nobody.
 //   5. Rows are ordered by adapters, then by age: rows without adapter together, rows of one adapter adjacent.
+//   6. A running sequence that waits (for something of its own: a grammar's mask) gets no rows and holds nobody up.
 // Invariants: check_step_plan(plan) is empty; rows <= step_tokens; logits rows <= logits_rows; segments <=
 // options.segments; running <= max_sequences; the blocks wanted fit. Nobody who runs is left out of a step for want of
 // rows, logits or segments as long as max_sequences <= min(step_tokens, logits_rows) and segments hold what every
@@ -56,6 +57,7 @@ struct SeqState {
   // Scale 0 left out; by first_position, so that a row's adapters are summed in one order whatever the chunks.
   std::span<const SeqAdapter> adapters;
   std::span<const TokenId> draft;            // guessed to follow; only where one known token is left to compute
+  bool waits = false;                        // running: gets no rows in this step, but may be preempted
   bool sample = true;                        // wants logits at the last known token
   int32_t logits_begin = 0, logits_end = 0;  // further positions that want logits (prompt logprobs)
   HiddenRows hidden = HiddenRows::kNone;

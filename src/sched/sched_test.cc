@@ -382,5 +382,31 @@ TEST(Planner, RandomTrafficAlwaysFinishes) {
   }
 }
 
+// One that waits for something of its own gets no rows, holds nobody up, and gives its blocks like any other.
+TEST(Planner, WhoWaitsGetsNoRowsAndMayBePreempted) {
+  const std::vector<TokenId> text(40, 1);
+  const auto state_of = [&](uint64_t id, int32_t computed, bool waits) {
+    SeqState state;
+    state.id = SeqId{id};
+    state.order = id;
+    state.tokens = text.data();
+    state.known = computed + 1;
+    state.computed = computed;
+    state.blocks = state.blocks_exclusive = (computed + 15) / 16;
+    state.waits = waits;
+    return state;
+  };
+  PlanScratch scratch;
+  PlanOutput output;
+  const std::vector<SeqState> running{state_of(1, 5, true), state_of(2, 16, false), state_of(3, 16, true)};
+  plan_step({.running = running, .blocks_available = 1, .blocks_total = 4}, {}, scratch, output);
+  ASSERT_EQ(output.plan.groups.size(), 1u);
+  EXPECT_EQ(output.plan.groups[0].seq, SeqId{2});
+  EXPECT_TRUE(output.preempted.empty());
+  plan_step({.running = running, .blocks_available = 0, .blocks_total = 3}, {}, scratch, output);
+  ASSERT_EQ(output.plan.groups.size(), 1u);
+  EXPECT_EQ(output.preempted, std::vector<SeqId>{SeqId{3}});
+}
+
 }  // namespace
 }  // namespace loralei

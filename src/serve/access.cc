@@ -2,6 +2,7 @@
 #include "serve/access.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/printable.h"
 
@@ -124,6 +125,21 @@ std::optional<ApiError> AccessPolicy::check(const HttpHead& request, RouteClass 
     }
   }
   return std::nullopt;
+}
+
+size_t AccessPolicy::holder(const HttpHead& request) const {
+  const std::string_view key = bearer(request);
+  size_t found = is_key(key, admin_key_) ? api_keys_.size() + 1 : 0;
+  for (size_t i = api_keys_.size(); i-- > 0;) found = is_key(key, api_keys_[i]) ? i + 1 : found;
+  return found;
+}
+
+size_t AccessPolicy::holders() const {
+  if (api_keys_.empty()) return 0;
+  std::set<std::string_view> keys(api_keys_.begin(), api_keys_.end());
+  keys.insert(admin_key_);
+  keys.erase("");
+  return keys.size();
 }
 
 std::optional<ApiError> AccessPolicy::check_api_key(const HttpHead& request) const {

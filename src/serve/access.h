@@ -27,6 +27,11 @@ class AccessPolicy {
   AccessPolicy(std::vector<std::string> api_keys, std::string admin_key, const std::string& bind_host);
   // Of a head alone: what it refuses need not be read.
   std::optional<ApiError> check(const HttpHead& request, RouteClass route) const;
+  // Which key a request was sent with: 1 for the first API key and so on, the admin key behind them, 0: none of them.
+  // Equal keys are one.
+  size_t holder(const HttpHead& request) const;
+  // Different keys that may call /v1; 0: it is open.
+  size_t holders() const;
 
  private:
   std::optional<ApiError> check_api_key(const HttpHead& request) const;

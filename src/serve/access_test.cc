@@ -35,6 +35,22 @@ TEST(Access, ApiKeys) {
   }
 }
 
+TEST(Access, Holders) {
+  const auto of = [](const AccessPolicy& policy, const std::string& key) {
+    return policy.holder(request("GET", {{"Authorization", "Bearer " + key}}));
+  };
+  const AccessPolicy policy({"k1", "k2", "k1", ""}, "boss", "0.0.0.0");
+  EXPECT_EQ(of(policy, "k1"), 1u);
+  EXPECT_EQ(of(policy, "k2"), 2u);
+  EXPECT_EQ(of(policy, "boss"), 5u);
+  EXPECT_EQ(of(policy, "other"), 0u);
+  EXPECT_EQ(policy.holder(request("GET", {})), 0u);
+  EXPECT_EQ(policy.holders(), 3u);
+  EXPECT_EQ(AccessPolicy({"k"}, "", "0.0.0.0").holders(), 1u);
+  EXPECT_EQ(AccessPolicy({"k", "k"}, "k", "0.0.0.0").holders(), 1u);
+  EXPECT_EQ(AccessPolicy({}, "boss", "127.0.0.1").holders(), 0u) << "/v1 is open";
+}
+
 // "$KEY" of a variable that is not set must not open the door.
 TEST(Access, AnEmptyKeyIsNoKey) {
   for (const std::vector<std::string>& keys : {std::vector<std::string>{""}, std::vector<std::string>{"", "k"}}) {

@@ -37,6 +37,8 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       log_(log),
       files_(files),
       access_(options_.api_keys, options_.admin_key, options_.http.host),
+      cache_scope_(options_.prefix_cache_scope.value_or(access_.holders() > 1 ? PrefixCacheScope::kKey
+                                                                              : PrefixCacheScope::kServer)),
       started_s_(std::time(nullptr)),
       catalogue_(make_memory_catalogue()),
       texts_(std::move(text)),
@@ -214,26 +216,27 @@ void ApiServer::prepare(RouteId route, HttpRequest request, std::shared_ptr<Repl
     metrics_.refused("draining");
     return reply->refuse(unavailable());
   }
-  const int64_t arrived_ns = clock_.now_ns();
-  auto job = [this, route, body = std::make_shared<std::string>(std::move(request.body)), arrived_ns, reply] {
-    run_prepared(route, std::move(*body), arrived_ns, reply);
+  Sent sent{.arrived_ns = clock_.now_ns()};
+  if (cache_scope_ == PrefixCacheScope::kKey) sent.cache_holder = access_.holder(request);
+  auto job = [this, route, body = std::make_shared<std::string>(std::move(request.body)), sent, reply] {
+    run_prepared(route, std::move(*body), sent, reply);
   };
   if (pool_.try_run(std::move(job))) return;
   metrics_.refused("queue_full");
   reply->refuse(queue_full());
 }
 
-void ApiServer::run_prepared(RouteId route, std::string body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+void ApiServer::run_prepared(RouteId route, std::string body, const Sent& sent, std::shared_ptr<Reply> reply) {
   if (reply->writer().closed()) return;  // the client left while this waited
   const int64_t bytes = static_cast<int64_t>(body.size()) + json_parse_bytes(body);
   if (auto error = take_memory(reply->memory(), *memory_, bytes, "Reading this request")) return reply->refuse(*error);
   switch (route) {
     case RouteId::kChat:
-      return chat(std::move(body), arrived_ns, std::move(reply));
+      return chat(std::move(body), sent, std::move(reply));
     case RouteId::kCompletions:
-      return completion(std::move(body), arrived_ns, std::move(reply));
+      return completion(std::move(body), sent, std::move(reply));
     case RouteId::kEmbeddings:
-      return embedding(std::move(body), arrived_ns, std::move(reply));
+      return embedding(std::move(body), sent, std::move(reply));
     case RouteId::kTokenize:
       return tokenize(body, *reply);
     case RouteId::kDetokenize:
@@ -259,10 +262,11 @@ bool ApiServer::hold_memory(Reply& reply, int64_t bytes) {
   return true;
 }
 
-PlanInputs ApiServer::inputs(int64_t arrived_ns) {
+PlanInputs ApiServer::inputs(const Sent& sent) {
   const std::string id = new_id();
   std::lock_guard lock(mutex_);
-  return {options_, engine_, *catalogue_, texts_, grammars_, id, ids_(), std::time(nullptr), arrived_ns};
+  return {options_, engine_, *catalogue_,        texts_,          grammars_,
+          id,       ids_(),  std::time(nullptr), sent.arrived_ns, sent.cache_holder};
 }
 
 void ApiServer::note_unknown_fields(const std::vector<std::string>& fields) {
@@ -275,34 +279,34 @@ void ApiServer::note_unknown_fields(const std::vector<std::string>& fields) {
   }
 }
 
-void ApiServer::chat(std::string body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+void ApiServer::chat(std::string body, const Sent& sent, std::shared_ptr<Reply> reply) {
   auto request = parse_chat_request(body);
   std::string().swap(body);
   if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->common.unknown_fields);
-  auto plan = plan_chat(inputs(arrived_ns), *request);
+  auto plan = plan_chat(inputs(sent), *request);
   if (!plan.ok()) return reply->refuse(plan.error());
   if (!hold_memory(*reply, generation_bytes(*plan))) return;
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
 
-void ApiServer::completion(std::string body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+void ApiServer::completion(std::string body, const Sent& sent, std::shared_ptr<Reply> reply) {
   auto request = parse_completion_request(body);
   std::string().swap(body);
   if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->common.unknown_fields);
-  auto plan = plan_completion(inputs(arrived_ns), *request);
+  auto plan = plan_completion(inputs(sent), *request);
   if (!plan.ok()) return reply->refuse(plan.error());
   if (!hold_memory(*reply, generation_bytes(*plan))) return;
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
 
-void ApiServer::embedding(std::string body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+void ApiServer::embedding(std::string body, const Sent& sent, std::shared_ptr<Reply> reply) {
   auto request = parse_embedding_request(body);
   std::string().swap(body);
   if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->unknown_fields);
-  auto plan = plan_embedding(inputs(arrived_ns), *request);
+  auto plan = plan_embedding(inputs(sent), *request);
   if (!plan.ok()) return reply->refuse(plan.error());
   request->inputs.clear();
   if (!hold_memory(*reply, embedding_bytes(plan->inputs))) return;

@@ -49,16 +49,20 @@ class ApiServer final : public HttpHandler {
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override;
 
  private:
+  struct Sent {  // what is told of a request beside its body
+    int64_t arrived_ns = 0;
+    std::optional<size_t> cache_holder;  // PlanInputs
+  };
   ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const TextModel> text, const FileSystem& files,
             const Clock& clock, LogSink& log);
   HttpResponse http_error(int status, std::string_view message, const HttpHead& head);
   void dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply);
   void preflight(const RouteMatch& route, const HttpRequest& request, Reply& reply);
   void prepare(RouteId route, HttpRequest request, std::shared_ptr<Reply> reply);  // to the text pool
-  void run_prepared(RouteId route, std::string body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
-  void chat(std::string body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
-  void completion(std::string body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
-  void embedding(std::string body, int64_t arrived_ns, std::shared_ptr<Reply> reply);
+  void run_prepared(RouteId route, std::string body, const Sent& sent, std::shared_ptr<Reply> reply);
+  void chat(std::string body, const Sent& sent, std::shared_ptr<Reply> reply);
+  void completion(std::string body, const Sent& sent, std::shared_ptr<Reply> reply);
+  void embedding(std::string body, const Sent& sent, std::shared_ptr<Reply> reply);
   bool hold_memory(Reply& reply, int64_t bytes);
   void tokenize(const std::string& body, Reply& reply);
   void detokenize(const std::string& body, Reply& reply);
@@ -71,7 +75,7 @@ class ApiServer final : public HttpHandler {
   std::string memory_body() const;
   std::string version_body() const;
   std::string index_text() const;
-  PlanInputs inputs(int64_t arrived_ns);
+  PlanInputs inputs(const Sent& sent);
   ModelCard base_card(const std::string& name) const;
   void note_unknown_fields(const std::vector<std::string>& fields);
   std::string new_id();                          // 24 hex digits
@@ -83,6 +87,7 @@ class ApiServer final : public HttpHandler {
   LogSink& log_;
   const FileSystem& files_;
   const AccessPolicy access_;
+  const PrefixCacheScope cache_scope_;
   const int64_t started_s_;
   std::unique_ptr<Catalogue> catalogue_;
   TextModels texts_;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <set>
 
 #include "serve/adapter_paths.h"
 #include "serve/server_test_util.h"
@@ -314,6 +315,48 @@ TEST_F(ApiTest, HealthTellsThatNothingCanBeComputed) {
     EXPECT_NE(answer.body.find("The GPU is lost."), std::string::npos) << answer.body;
   }
   EXPECT_EQ(get("/metrics").status, 200);
+}
+
+// What the engine is told apart: requests of different keys, whatever salts they name, and of one key by these alone.
+TEST_F(ApiTest, PrefixesAreSharedWithinAKeyOrTheServer) {
+  options.api_keys = {"one", "two"};
+  options.admin_key = "boss";
+  start();
+  size_t sent = 0;
+  const auto salt_of = [&](const std::string& path, const std::string& key, const std::string& more = "") {
+    const std::string text = path == "/v1/embeddings" ? R"("input":"hi")" : R"("prompt":"hi")";
+    EXPECT_EQ(post(path, "{" + text + more + "}", {{"Authorization", "Bearer " + key}}).status, 200);
+    return engine.wait_submit(sent++).cache_salt;
+  };
+  const std::string one = salt_of("/v1/completions", "one");
+  EXPECT_EQ(salt_of("/v1/completions", "one"), one);
+  EXPECT_EQ(salt_of("/v1/embeddings", "one"), one);
+  const std::string two = salt_of("/v1/completions", "two"), boss = salt_of("/v1/embeddings", "boss");
+  EXPECT_EQ(std::set<std::string>({one, two, boss}).size(), 3u);
+  for (const std::string& salt :
+       {two, boss, std::string("two"), std::string(":"), std::string("2:"), "\\u0000" + two}) {
+    const std::string imitation = salt_of("/v1/completions", "one", R"(,"cache_salt":")" + salt + R"(")");
+    EXPECT_NE(imitation, two);
+    EXPECT_NE(imitation, boss);
+    EXPECT_TRUE(imitation.starts_with(one) && imitation != one) << imitation;
+  }
+}
+
+TEST_F(ApiTest, WithoutKeysSaltsAreAsTheyWereSent) {
+  start();
+  EXPECT_EQ(post("/v1/completions", R"({"prompt":"hi","cache_salt":"s"})").status, 200);
+  EXPECT_EQ(engine.wait_submit(0).cache_salt, "s");
+}
+
+TEST_F(ApiTest, KeysMayShareOnePrefixCache) {
+  options.api_keys = {"one", "two"};
+  options.prefix_cache_scope = PrefixCacheScope::kServer;
+  start();
+  for (size_t sent = 0; sent < 2; ++sent) {
+    const std::string body = R"({"prompt":"hi","cache_salt":"s"})";
+    EXPECT_EQ(post("/v1/completions", body, {{"Authorization", "Bearer " + options.api_keys[sent]}}).status, 200);
+    EXPECT_EQ(engine.wait_submit(sent).cache_salt, "s");
+  }
 }
 
 TEST_F(ApiTest, SmallRoutes) {

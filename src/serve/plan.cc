@@ -56,7 +56,7 @@ Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFie
       if (std::find(stops.begin(), stops.end(), id) == stops.end()) stops.push_back(id);
     }
   }
-  plan.submit.cache_salt = fields.cache_salt;
+  plan.submit.cache_salt = cache_salt_of(inputs.cache_holder, fields.cache_salt);
   plan.submit.app_id = fields.app_id;
   plan.submit.priority = fields.priority;
   const int vocab = plan.text->tokenizer()->vocab_size();
@@ -204,6 +204,10 @@ Parsed<std::shared_ptr<const TextModel>> text_of(TextModels& texts, ResolvedMode
   return std::move(*text);
 }
 
+std::string cache_salt_of(std::optional<size_t> holder, const std::string& salt) {
+  return holder ? std::to_string(*holder) + ":" + salt : salt;
+}
+
 Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& request) {
   auto plan = common_plan(inputs, request.common, true);
   if (!plan.ok()) return plan;
@@ -265,6 +269,7 @@ Parsed<EmbeddingPlan> plan_embedding(const PlanInputs& inputs, const EmbeddingRe
   }
   plan.submit.adapters = plan.model.adapters;
   plan.submit.max_tokens = 0;
+  plan.submit.cache_salt = cache_salt_of(inputs.cache_holder, "");
   plan.submit.pooling = inputs.options.pooling;
   plan.submit.priority = request.priority;
   plan.base64 = request.base64;

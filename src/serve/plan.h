@@ -7,6 +7,8 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <string>
 
 #include "serve/embedding.h"
 #include "serve/generation.h"
@@ -26,7 +28,13 @@ struct PlanInputs {
   uint64_t random_seed = 0;  // for requests that name none
   int64_t unix_time_s = 0;
   int64_t arrived_ns = 0;
+  // Of the key that sent it, or nullopt where all keys share the prefix cache.
+  std::optional<size_t> cache_holder;
 };
+
+// What separates prefixes in the engine (Submit::cache_salt). No salt of one holder's requests gives what one of
+// another's does: the number ends at the first colon.
+std::string cache_salt_of(std::optional<size_t> holder, const std::string& salt);
 
 // A request's own values first, then the model's, then the API's.
 SamplingParams sampling_of(const GenerationFields& fields, const SamplingDefaults& defaults, uint64_t random_seed);

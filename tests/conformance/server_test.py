@@ -289,6 +289,22 @@ class Keys(unittest.TestCase):
         finally:
             server.stop()
 
+    def test_keys_share_a_prefix_cache_only_where_asked(self):
+        for flags, shared in ((), False), (("--prefix-cache-scope", "server"), True):
+            server = LiveServer("--api-key", "one", "--api-key", "two", *flags)
+            try:
+                def cached(key, **more):
+                    body = {"prompt": "The quick brown fox jumps over the lazy dog. " * 8, "max_tokens": 1, **more}
+                    answer = server.request("POST", "/v1/completions", body, {"Authorization": f"Bearer {key}"})
+                    self.assertEqual(answer[0], 200)
+                    return answer[2]["usage"]["prompt_tokens_details"]["cached_tokens"]
+                self.assertEqual(cached("one"), 0)
+                self.assertGreater(cached("one"), 0)
+                self.assertEqual(cached("two") > 0, shared)
+                self.assertEqual(cached("two", cache_salt="1:"), 0)
+            finally:
+                server.stop()
+
     def test_foreign_origin_may_not_administer(self):
         server = LiveServer()
         try:
