@@ -2,9 +2,6 @@
 #include "text/jinja_value.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
-
-#include "base/limits.h"
 
 namespace loralei {
 
@@ -230,53 +227,5 @@ JinjaValue jinja_dict(std::vector<std::pair<std::string, JinjaValue>> items) {
   finish_dict(*dict);
   return JinjaValue(std::shared_ptr<const JinjaDict>(std::move(dict)));
 }
-
-namespace {
-
-Result<JinjaValue> from_json(const nlohmann::ordered_json& json, int depth) {
-  if (depth > kMaxJsonDepth) {
-    return invalid_argument("JSON nested deeper than " + std::to_string(kMaxJsonDepth) +
-                            " levels cannot be given to a chat template");
-  }
-  switch (json.type()) {
-    case nlohmann::ordered_json::value_t::null:
-      return JinjaValue::none();
-    case nlohmann::ordered_json::value_t::boolean:
-      return JinjaValue(json.get<bool>());
-    case nlohmann::ordered_json::value_t::number_integer:
-      return JinjaValue(json.get<int64_t>());
-    case nlohmann::ordered_json::value_t::number_unsigned: {
-      const auto value = json.get<uint64_t>();
-      if (value > static_cast<uint64_t>(INT64_MAX)) return JinjaValue(static_cast<double>(value));
-      return JinjaValue(static_cast<int64_t>(value));
-    }
-    case nlohmann::ordered_json::value_t::number_float:
-      return JinjaValue(json.get<double>());
-    case nlohmann::ordered_json::value_t::string:
-      return JinjaValue(json.get_ref<const std::string&>());
-    case nlohmann::ordered_json::value_t::array: {
-      std::vector<JinjaValue> items;
-      for (const auto& item : json) {
-        TRY_ASSIGN(JinjaValue value, from_json(item, depth + 1));
-        items.push_back(std::move(value));
-      }
-      return jinja_list(std::move(items));
-    }
-    case nlohmann::ordered_json::value_t::object: {
-      std::vector<std::pair<std::string, JinjaValue>> items;
-      for (const auto& [key, item] : json.items()) {
-        TRY_ASSIGN(JinjaValue value, from_json(item, depth + 1));
-        items.emplace_back(key, std::move(value));
-      }
-      return jinja_dict(std::move(items));
-    }
-    default:
-      return invalid_argument("this JSON value cannot be given to a chat template");
-  }
-}
-
-}  // namespace
-
-Result<JinjaValue> jinja_from_json(const nlohmann::ordered_json& json) { return from_json(json, 1); }
 
 }  // namespace loralei

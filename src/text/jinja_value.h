@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -240,8 +239,6 @@ class JinjaRun {
   std::vector<std::shared_ptr<JinjaNamespace>> namespaces_;
 };
 
-// From JSON; numbers beyond int64 become floats. Fails when it is nested deeper than kMaxJsonDepth.
-Result<JinjaValue> jinja_from_json(const nlohmann::ordered_json& json);
 // Makes a container outside a run (the context of a render). Depths are not checked: callers wrap only a level or two.
 JinjaValue jinja_list(std::vector<JinjaValue> items);
 JinjaValue jinja_dict(std::vector<std::pair<std::string, JinjaValue>> items);

@@ -10,6 +10,7 @@
 
 #include "text/jinja.h"
 #include "text/jinja_builtin_names.h"
+#include "text/jinja_json.h"
 #include "text/jinja_text.h"
 
 namespace loralei {
@@ -116,9 +117,9 @@ std::vector<Case> filter_cases() {
 std::vector<Case> method_cases() {
   const std::map<std::string_view, std::string> arguments = {
       {"split", "'a'"},        {"rsplit", "half"},        {"startswith", "other"},  {"endswith", "text"},
-      {"replace", "half, ''"}, {"join", "many[:9]"},          {"find", "half"},         {"rfind", "half"},
+      {"replace", "half, ''"}, {"join", "many[:9]"},      {"find", "half"},         {"rfind", "half"},
       {"index", "'#'"},        {"rindex", "half"},        {"count", "half"},        {"zfill", "700000"},
-      {"ljust", "700000"},    {"rjust", "700000"},      {"center", "700000"},    {"partition", "half"},
+      {"ljust", "700000"},     {"rjust", "700000"},       {"center", "700000"},     {"partition", "half"},
       {"rpartition", "half"},  {"removeprefix", "other"}, {"removesuffix", "text"}, {"strip", "text"}};
   std::vector<Case> out;
   for (const std::string_view name : jinja::string_method_names()) {
@@ -330,6 +331,27 @@ TEST(JinjaWork, WhatATemplateSaysOfLongTextsIsCut) {
     EXPECT_LT(cost.message.size(), 5000u) << source;
     EXPECT_TRUE(jinja::is_valid_utf8(cost.message)) << source;
   }
+}
+
+TEST(JinjaWork, JsonTakesTimeLinearInItsKeys) {
+  std::string json = "{";
+  for (int i = 0; i < 200'000; ++i)
+    json += (i == 0 ? "\"k" : ",\"k") + std::to_string(i % 199'999) + "\":" + std::to_string(i);
+  json += "}";
+  Work work;
+  const auto value = jinja_from_json_text(json, work);
+  ASSERT_TRUE(value.ok() && *value);
+  const JinjaDict& dict = (*value)->as_dict();
+  ASSERT_EQ(dict.items.size(), 199'999u);
+  EXPECT_EQ(dict.items[0].second.as_int(), 199'999) << "of equal keys the last counts, at the place of the first";
+  EXPECT_GE(work.spent(), static_cast<int64_t>(json.size()));
+  EXPECT_FALSE(*jinja_from_json_text("{\"a\":1", work));
+  EXPECT_FALSE(*jinja_from_json_text("{} x", work));
+  EXPECT_EQ(jinja_from_json_text(std::string(200, '[') + std::string(200, ']'), work).error().code,
+            ErrorCode::kInvalidArgument);
+  Stops watch(0);
+  Work stopped(&watch);
+  EXPECT_EQ(jinja_from_json_text(json, stopped).error().code, ErrorCode::kCancelled);
 }
 
 TEST(Work, LimitsNestAndLeaveTheCountAlone) {
