@@ -11,6 +11,7 @@ namespace loralei {
 namespace {
 
 constexpr size_t kUnknownFieldsLogged = 256;
+constexpr int64_t kParseWork = 16;       // a byte of a body, from JSON to fields
 constexpr int64_t kCloseGraceMs = 1000;  // at least, for the last bytes of answers that are complete
 
 uint64_t entropy() {
@@ -95,7 +96,9 @@ bool ApiServer::shutdown(int64_t timeout_ms) {
   }
   begin_drain();
   const int64_t until_ns = clock_.now_ns() + timeout_ms * 1'000'000;
-  const bool all_done = dispatcher_.wait_idle(timeout_ms);
+  bool all_done = dispatcher_.wait_idle(timeout_ms);
+  all_done = pool_.wait_idle((until_ns - clock_.now_ns()) / 1'000'000) && all_done;
+  pool_.cancel();
   engine_.stop();      // what is left ends with "cancelled"
   dispatcher_.stop();  // which its clients are told; nothing comes up any more
   // A long answer to a slow reader takes its time, too.
@@ -211,28 +214,40 @@ void ApiServer::prepare(RouteId route, HttpRequest request, std::shared_ptr<Repl
     return reply->refuse(unavailable());
   }
   const int64_t arrived_ns = clock_.now_ns();
+  TextJob job;
+  job.bytes = static_cast<int64_t>(request.body.size());
+  job.wanted = [reply] { return !reply->writer().closed(); };
   // The whole request, so that the body keeps its share of what all bodies may take.
-  auto job = [this, route, request = std::move(request), arrived_ns, reply] {
-    run_prepared(route, request.body, arrived_ns, reply);
+  job.run = [this, route, request = std::move(request), arrived_ns, reply](Work& work) {
+    run_prepared(route, request.body, arrived_ns, reply, work);
   };
   if (pool_.try_run(std::move(job))) return;
   metrics_.refused("queue_full");
   reply->refuse(queue_full());
 }
 
-void ApiServer::run_prepared(RouteId route, const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+bool ApiServer::given_up(const Work& work, Reply& reply) {
+  if (!work.stopped()) return false;
+  if (!reply.writer().closed()) reply.refuse(unavailable());
+  return true;
+}
+
+void ApiServer::run_prepared(RouteId route, const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply,
+                             Work& work) {
   if (reply->writer().closed()) return;  // the client left while this waited
+  work.spend(kParseWork * static_cast<int64_t>(body.size()));
+  if (given_up(work, *reply)) return;
   switch (route) {
     case RouteId::kChat:
-      return chat(body, arrived_ns, std::move(reply));
+      return chat(body, arrived_ns, std::move(reply), work);
     case RouteId::kCompletions:
-      return completion(body, arrived_ns, std::move(reply));
+      return completion(body, arrived_ns, std::move(reply), work);
     case RouteId::kEmbeddings:
-      return embedding(body, arrived_ns, std::move(reply));
+      return embedding(body, arrived_ns, std::move(reply), work);
     case RouteId::kTokenize:
-      return tokenize(body, *reply);
+      return tokenize(body, *reply, work);
     case RouteId::kDetokenize:
-      return detokenize(body, *reply);
+      return detokenize(body, *reply, work);
     case RouteId::kLoadLora:
       return load_lora(body, std::move(reply));
     case RouteId::kUnloadLora:
@@ -244,10 +259,10 @@ void ApiServer::run_prepared(RouteId route, const std::string& body, int64_t arr
   }
 }
 
-PlanInputs ApiServer::inputs(int64_t arrived_ns) {
+PlanInputs ApiServer::inputs(int64_t arrived_ns, Work& work) {
   const std::string id = new_id();
   std::lock_guard lock(mutex_);
-  return {options_, engine_, *catalogue_, texts_, grammars_, id, ids_(), std::time(nullptr), arrived_ns};
+  return {options_, engine_, *catalogue_, texts_, grammars_, id, ids_(), std::time(nullptr), arrived_ns, &work};
 }
 
 void ApiServer::note_unknown_fields(const std::vector<std::string>& fields) {
@@ -260,34 +275,37 @@ void ApiServer::note_unknown_fields(const std::vector<std::string>& fields) {
   }
 }
 
-void ApiServer::chat(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+void ApiServer::chat(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply, Work& work) {
   auto request = parse_chat_request(body);
   if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->common.unknown_fields);
-  auto plan = plan_chat(inputs(arrived_ns), *request);
+  auto plan = plan_chat(inputs(arrived_ns, work), *request);
+  if (given_up(work, *reply)) return;
   if (!plan.ok()) return reply->refuse(plan.error());
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
 
-void ApiServer::completion(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+void ApiServer::completion(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply, Work& work) {
   auto request = parse_completion_request(body);
   if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->common.unknown_fields);
-  auto plan = plan_completion(inputs(arrived_ns), *request);
+  auto plan = plan_completion(inputs(arrived_ns, work), *request);
+  if (given_up(work, *reply)) return;
   if (!plan.ok()) return reply->refuse(plan.error());
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
 
-void ApiServer::embedding(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply) {
+void ApiServer::embedding(const std::string& body, int64_t arrived_ns, std::shared_ptr<Reply> reply, Work& work) {
   auto request = parse_embedding_request(body);
   if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->unknown_fields);
-  auto plan = plan_embedding(inputs(arrived_ns), *request);
+  auto plan = plan_embedding(inputs(arrived_ns, work), *request);
+  if (given_up(work, *reply)) return;
   if (!plan.ok()) return reply->refuse(plan.error());
   std::make_shared<EmbeddingJob>(context_, std::move(reply), std::move(*plan))->start();
 }
 
-void ApiServer::tokenize(const std::string& body, Reply& reply) {
+void ApiServer::tokenize(const std::string& body, Reply& reply, Work& work) {
   auto request = parse_tokenize_request(body);
   if (!request.ok()) return reply.refuse(request.error());
   note_unknown_fields(request->unknown_fields);
@@ -296,8 +314,9 @@ void ApiServer::tokenize(const std::string& body, Reply& reply) {
   auto text = text_of(texts_, *model);
   if (!text.ok()) return reply.refuse(text.error());
   auto ids = request->is_chat
-                 ? (*text)->encode_chat(request->chat, true, std::time(nullptr), request->add_special_tokens)
-                 : (*text)->encode_text(request->text, request->add_special_tokens);
+                 ? (*text)->encode_chat(request->chat, true, std::time(nullptr), request->add_special_tokens, {&work})
+                 : (*text)->encode_text(request->text, request->add_special_tokens, {&work});
+  if (given_up(work, reply)) return;
   if (!ids.ok()) return reply.refuse(to_api_error(ids.error(), request->is_chat ? "messages" : "prompt"));
   std::vector<std::string> pieces;
   if (request->return_token_strs) {
@@ -306,7 +325,7 @@ void ApiServer::tokenize(const std::string& body, Reply& reply) {
   reply.json(200, tokenize_response(*ids, engine_.max_model_len(), request->return_token_strs ? &pieces : nullptr));
 }
 
-void ApiServer::detokenize(const std::string& body, Reply& reply) {
+void ApiServer::detokenize(const std::string& body, Reply& reply, Work& work) {
   auto request = parse_detokenize_request(body);
   if (!request.ok()) return reply.refuse(request.error());
   note_unknown_fields(request->unknown_fields);
@@ -314,6 +333,10 @@ void ApiServer::detokenize(const std::string& body, Reply& reply) {
   if (!model.ok()) return reply.refuse(model.error());
   auto text = text_of(texts_, *model);
   if (!text.ok()) return reply.refuse(text.error());
+  constexpr int64_t kIdWork = 64;
+  for (const TokenId id : request->tokens)
+    work.spend(kIdWork + 16 * static_cast<int64_t>((*text)->tokenizer()->token_bytes(id).size()));
+  if (given_up(work, reply)) return;
   reply.json(200, detokenize_response((*text)->tokenizer()->decode(request->tokens, {.skip_special = false})));
 }
 

@@ -3,7 +3,9 @@
 // checked, sampling values filled from the model's defaults.
 //
 // Thread: text threads, several at once. Ownership: plans are values. Invariants: prompt + max_tokens never exceeds the
-// model's length; the seed is always set. Failure: an ApiError that names the field; too long prompts with the numbers.
+// model's length; the seed is always set. Failure: an ApiError that names the field; too long prompts with the numbers,
+// as soon as it is known that they are (from their bytes, or while they are tokenised: then they have at least so many
+// tokens). Where the work was stopped the error is nobody's answer.
 #pragma once
 
 #include <functional>
@@ -26,6 +28,7 @@ struct PlanInputs {
   uint64_t random_seed = 0;  // for requests that name none
   int64_t unix_time_s = 0;
   int64_t arrived_ns = 0;
+  Work* work = nullptr;  // what the request spends on its text; may be null
 };
 
 // A request's own values first, then the model's, then the API's.
