@@ -23,10 +23,11 @@ std::string long_text(size_t bytes) {
 
 class TextWorkTest : public ApiTest {
  protected:
-  // Eight clients send the body at once; a neighbour asks for one small answer after the other meanwhile.
-  void expect_unhurt_beside(const std::string& path, const std::string& body, int status) {
+  // Eight clients send the body at once; a neighbour asks for one small answer after the other meanwhile. The longest
+  // that it waits, as a part of the time that the eight take: before they had turns that was most of it.
+  double longest_wait(const std::string& path, const std::string& body, int status) {
     std::atomic<int> left{8};
-    std::vector<double> waits;
+    double longest = 0;
     const double all = seconds([&] {
       std::vector<std::thread> clients;
       for (int i = 0; i < 8; ++i) {
@@ -35,15 +36,20 @@ class TextWorkTest : public ApiTest {
           --left;
         });
       }
-      while (left > 0)
-        waits.push_back(
-            seconds([&] { EXPECT_EQ(post("/v1/chat/completions", chat(R"("max_tokens":1)")).status, 200); }));
+      while (left > 0) {
+        longest = std::max(
+            longest, seconds([&] { EXPECT_EQ(post("/v1/chat/completions", chat(R"("max_tokens":1)")).status, 200); }));
+      }
       for (std::thread& client : clients) client.join();
     });
-    std::sort(waits.begin(), waits.end());
-    EXPECT_GE(waits.size(), 6u) << path;
-    EXPECT_LT(waits[waits.size() / 2], all / 6) << path << ": of " << waits.size();
-    EXPECT_LT(waits.back(), all / 2) << path << ": of " << waits.size();
+    return longest / all;
+  }
+  // One of three tries, so that what else the machine does is not counted.
+  void expect_unhurt_beside(const std::string& path, const std::string& body, int status) {
+    double least = 1;
+    for (int attempt = 0; attempt < 3 && least > 0.4; ++attempt)
+      least = std::min(least, longest_wait(path, body, status));
+    EXPECT_LE(least, 0.4) << path;
   }
 };
 
@@ -83,14 +89,16 @@ TEST_F(TextWorkTest, ALongPromptIsRefusedWithoutTokenisingIt) {
 
 TEST_F(TextWorkTest, OfManyPromptsTheFirstTooLongOneEndsTheWork) {
   start();
-  // Each too long by little: the first is enough to know.
-  std::string prompts = "[";
-  for (int i = 0; i < 400; ++i) prompts += (i == 0 ? "\"" : ",\"") + long_text(9'000) + "\"";
-  prompts += "]";
-  const std::string text = long_text(400 * 9'000);
+  // Each is too long by itself: the first is enough to know.
+  const std::string one = long_text(36'000);
+  std::string prompts = "\"" + one + "\"";
+  for (int i = 1; i < 100; ++i) prompts += ",\"" + one + "\"";
+  const std::string text = long_text(100 * one.size());
   const double tokenised =
       seconds([&] { EXPECT_EQ(post("/tokenize", R"({"prompt":")" + text + R"("})").status, 200); });
-  const double took = seconds([&] { EXPECT_EQ(post("/v1/embeddings", R"({"input":)" + prompts + "}").status, 400); });
+  HttpResponse refused;
+  const double took = seconds([&] { refused = post("/v1/completions", R"({"prompt":[)" + prompts + "]}"); });
+  EXPECT_EQ(error_of(refused, "code"), "context_length_exceeded");
   EXPECT_LT(took, tokenised / 2);
 }
 
