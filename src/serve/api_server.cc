@@ -11,6 +11,7 @@ namespace loralei {
 namespace {
 
 constexpr size_t kUnknownFieldsLogged = 256;
+constexpr int64_t kFilesCost = 1 << 20;  // of reading an adapter's texts, as bytes of a body: no cheap work
 constexpr int64_t kParseWork = 16;       // a byte of a body, from JSON to fields
 constexpr int64_t kCloseGraceMs = 1000;  // at least, for the last bytes of answers that are complete
 
@@ -215,7 +216,8 @@ void ApiServer::prepare(RouteId route, HttpRequest request, std::shared_ptr<Repl
   }
   const int64_t arrived_ns = clock_.now_ns();
   TextJob job;
-  job.bytes = static_cast<int64_t>(request.body.size());
+  const bool reads_files = route == RouteId::kLoadLora || route == RouteId::kAdapterRescan;
+  job.bytes = reads_files ? kFilesCost : static_cast<int64_t>(request.body.size());
   job.wanted = [reply] { return !reply->writer().closed(); };
   // The whole request, so that the body keeps its share of what all bodies may take.
   job.run = [this, route, request = std::move(request), arrived_ns, reply](Work& work) {
