@@ -3,11 +3,10 @@
 //
 // Thread: a value may be read from several threads while nobody renders with it; a JinjaRun belongs to one render.
 // Ownership: strings, lists and dicts are immutable and shared; namespaces and loops change while a template runs and
-// are owned by the run, which empties them at its end (so that a namespace that holds itself is no leak); what a run has
-// made holds bytes of it until it dies, and dies before it. Invariants:
-// no list or dict nests deeper than kMaxValueDepth (checked when it is made), so recursion over values is safe.
-// Failure: operations report through JinjaRun::fail, first error wins; afterwards every operation returns undefined at
-// once.
+// are owned by the run, which empties them at its end (so that a namespace that holds itself is no leak); what a run
+// has made holds bytes of it until it dies, and dies before it. Invariants: no list or dict nests deeper than
+// kMaxValueDepth (checked when it is made), so recursion over values is safe. Failure: operations report through
+// JinjaRun::fail, first error wins; afterwards every operation returns undefined at once.
 #pragma once
 
 #include <algorithm>
