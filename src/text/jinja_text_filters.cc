@@ -315,7 +315,7 @@ JinjaValue filter_wordwrap(JinjaRun& run, const JinjaValue& value, const Argumen
   for_each_line(value.as_string(), false, [&](std::string_view line) {
     // Decoded, and cut into parts, of which one may be a character.
     const JinjaHeld held(run, 20 * line.size());
-    if (!run.touch(20 * line.size())) return;
+    if (!run.touch_values(16) || !run.touch(20 * line.size())) return;  // four allocations, however short it is
     const std::u32string characters = decode_utf8(line);
     std::vector<std::u32string_view> wrapped;
     wrap_line(characters, width, a[1].is_undefined() || truthy(a[1]), a[3].is_undefined() || truthy(a[3]), wrapped);

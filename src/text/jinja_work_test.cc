@@ -240,7 +240,7 @@ TEST(JinjaWork, EveryOperationPaysForWhatItTouches) {
 }
 
 // A nanosecond's worth is about the same everywhere: what costs a unit here takes no hundred times of what it takes
-// there. Texts of one byte again and again are the worst for what searches.
+// there, also where sanitizers make allocating dear. Texts of one byte again and again are the worst for what searches.
 TEST(JinjaWork, AUnitTakesAboutTheSameTimeEverywhere) {
   JinjaRenderLimits limits;
   limits.max_work = int64_t{1} << 40;
@@ -253,7 +253,7 @@ TEST(JinjaWork, AUnitTakesAboutTheSameTimeEverywhere) {
     for (const Case& one : all_cases()) {
       const Cost cost = cost_of("{{ " + one.source + " }}", context, limits, 3);
       if (cost.ns < 5e5) continue;  // too short to be told from noise
-      EXPECT_LT(cost.ns / static_cast<double>(cost.work), 10 * unit_ns)
+      EXPECT_LT(cost.ns / static_cast<double>(cost.work), 20 * unit_ns)
           << one.name << " on '" << unit << "': " << cost.ns / 1e6 << " ms, work " << cost.work
           << ", a unit of the measure " << unit_ns << " ns, " << one.source;
     }
