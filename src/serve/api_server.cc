@@ -12,7 +12,9 @@ namespace loralei {
 namespace {
 
 constexpr size_t kUnknownFieldsLogged = 256;
-constexpr int64_t kCloseGraceMs = 300;  // at least, for the last bytes of answers that are complete
+constexpr int64_t kFilesCost = 1 << 20;  // of reading an adapter's texts, as bytes of a body: no cheap work
+constexpr int64_t kParseWork = 16;       // a byte of a body, from JSON to fields
+constexpr int64_t kCloseGraceMs = 300;   // at least, for the last bytes of answers that are complete
 
 uint64_t entropy() {
   std::random_device device;
@@ -101,7 +103,9 @@ bool ApiServer::shutdown(int64_t timeout_ms) {
   }
   begin_drain();
   const int64_t until_ns = clock_.now_ns() + timeout_ms * 1'000'000;
-  const bool all_done = dispatcher_.wait_idle(timeout_ms);
+  bool all_done = dispatcher_.wait_idle(timeout_ms);
+  all_done = pool_.wait_idle((until_ns - clock_.now_ns()) / 1'000'000) && all_done;
+  pool_.cancel();
   engine_.stop();      // what is left ends with "cancelled"
   dispatcher_.stop();  // which its clients are told; nothing comes up any more
   // A long answer to a slow reader takes its time, too.
@@ -218,29 +222,42 @@ void ApiServer::prepare(RouteId route, HttpRequest request, std::shared_ptr<Repl
   }
   Sent sent{.arrived_ns = clock_.now_ns()};
   if (cache_scope_ == PrefixCacheScope::kKey) sent.cache_holder = access_.holder(request);
-  auto job = [this, route, body = std::make_shared<std::string>(std::move(request.body)), sent, reply] {
-    run_prepared(route, std::move(*body), sent, reply);
+  TextJob job;
+  const bool reads_files = route == RouteId::kLoadLora || route == RouteId::kAdapterRescan;
+  job.bytes = reads_files ? kFilesCost : static_cast<int64_t>(request.body.size());
+  job.wanted = [reply] { return !reply->writer().closed(); };
+  job.run = [this, route, body = std::make_shared<std::string>(std::move(request.body)), sent, reply](Work& work) {
+    run_prepared(route, std::move(*body), sent, reply, work);
   };
   if (pool_.try_run(std::move(job))) return;
   metrics_.refused("queue_full");
   reply->refuse(queue_full());
 }
 
-void ApiServer::run_prepared(RouteId route, std::string body, const Sent& sent, std::shared_ptr<Reply> reply) {
+bool ApiServer::given_up(const Work& work, Reply& reply) {
+  if (!work.stopped()) return false;
+  if (!reply.writer().closed()) reply.refuse(unavailable());
+  return true;
+}
+
+void ApiServer::run_prepared(RouteId route, std::string body, const Sent& sent, std::shared_ptr<Reply> reply,
+                             Work& work) {
   if (reply->writer().closed()) return;  // the client left while this waited
+  work.spend(kParseWork * static_cast<int64_t>(body.size()));
+  if (given_up(work, *reply)) return;
   const int64_t bytes = static_cast<int64_t>(body.size()) + json_parse_bytes(body);
   if (auto error = take_memory(reply->memory(), *memory_, bytes, "Reading this request")) return reply->refuse(*error);
   switch (route) {
     case RouteId::kChat:
-      return chat(std::move(body), sent, std::move(reply));
+      return chat(std::move(body), sent, std::move(reply), work);
     case RouteId::kCompletions:
-      return completion(std::move(body), sent, std::move(reply));
+      return completion(std::move(body), sent, std::move(reply), work);
     case RouteId::kEmbeddings:
-      return embedding(std::move(body), sent, std::move(reply));
+      return embedding(std::move(body), sent, std::move(reply), work);
     case RouteId::kTokenize:
-      return tokenize(body, *reply);
+      return tokenize(body, *reply, work);
     case RouteId::kDetokenize:
-      return detokenize(body, *reply);
+      return detokenize(body, *reply, work);
     case RouteId::kLoadLora:
       return load_lora(body, std::move(reply));
     case RouteId::kUnloadLora:
@@ -262,11 +279,11 @@ bool ApiServer::hold_memory(Reply& reply, int64_t bytes) {
   return true;
 }
 
-PlanInputs ApiServer::inputs(const Sent& sent) {
+PlanInputs ApiServer::inputs(const Sent& sent, Work& work) {
   const std::string id = new_id();
   std::lock_guard lock(mutex_);
-  return {options_, engine_, *catalogue_,        texts_,          grammars_,
-          id,       ids_(),  std::time(nullptr), sent.arrived_ns, sent.cache_holder};
+  return {options_,           engine_,         *catalogue_,       texts_, grammars_, id, ids_(),
+          std::time(nullptr), sent.arrived_ns, sent.cache_holder, &work};
 }
 
 void ApiServer::note_unknown_fields(const std::vector<std::string>& fields) {
@@ -279,41 +296,44 @@ void ApiServer::note_unknown_fields(const std::vector<std::string>& fields) {
   }
 }
 
-void ApiServer::chat(std::string body, const Sent& sent, std::shared_ptr<Reply> reply) {
+void ApiServer::chat(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work) {
   auto request = parse_chat_request(body);
   std::string().swap(body);
   if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->common.unknown_fields);
-  auto plan = plan_chat(inputs(sent), *request);
+  auto plan = plan_chat(inputs(sent, work), *request);
+  if (given_up(work, *reply)) return;
   if (!plan.ok()) return reply->refuse(plan.error());
   if (!hold_memory(*reply, generation_bytes(*plan))) return;
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
 
-void ApiServer::completion(std::string body, const Sent& sent, std::shared_ptr<Reply> reply) {
+void ApiServer::completion(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work) {
   auto request = parse_completion_request(body);
   std::string().swap(body);
   if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->common.unknown_fields);
-  auto plan = plan_completion(inputs(sent), *request);
+  auto plan = plan_completion(inputs(sent, work), *request);
+  if (given_up(work, *reply)) return;
   if (!plan.ok()) return reply->refuse(plan.error());
   if (!hold_memory(*reply, generation_bytes(*plan))) return;
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
 
-void ApiServer::embedding(std::string body, const Sent& sent, std::shared_ptr<Reply> reply) {
+void ApiServer::embedding(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work) {
   auto request = parse_embedding_request(body);
   std::string().swap(body);
   if (!request.ok()) return reply->refuse(request.error());
   note_unknown_fields(request->unknown_fields);
-  auto plan = plan_embedding(inputs(sent), *request);
+  auto plan = plan_embedding(inputs(sent, work), *request);
+  if (given_up(work, *reply)) return;
   if (!plan.ok()) return reply->refuse(plan.error());
   request->inputs.clear();
   if (!hold_memory(*reply, embedding_bytes(plan->inputs))) return;
   std::make_shared<EmbeddingJob>(context_, std::move(reply), std::move(*plan))->start();
 }
 
-void ApiServer::tokenize(const std::string& body, Reply& reply) {
+void ApiServer::tokenize(const std::string& body, Reply& reply, Work& work) {
   auto request = parse_tokenize_request(body);
   if (!request.ok()) return reply.refuse(request.error());
   note_unknown_fields(request->unknown_fields);
@@ -322,8 +342,9 @@ void ApiServer::tokenize(const std::string& body, Reply& reply) {
   auto text = text_of(texts_, *model);
   if (!text.ok()) return reply.refuse(text.error());
   auto ids = request->is_chat
-                 ? (*text)->encode_chat(request->chat, true, std::time(nullptr), request->add_special_tokens)
-                 : (*text)->encode_text(request->text, request->add_special_tokens);
+                 ? (*text)->encode_chat(request->chat, true, std::time(nullptr), request->add_special_tokens, {&work})
+                 : (*text)->encode_text(request->text, request->add_special_tokens, {&work});
+  if (given_up(work, reply)) return;
   if (!ids.ok()) return reply.refuse(to_api_error(ids.error(), request->is_chat ? "messages" : "prompt"));
   std::vector<std::string> pieces;
   if (request->return_token_strs) {
@@ -332,7 +353,7 @@ void ApiServer::tokenize(const std::string& body, Reply& reply) {
   reply.json(200, tokenize_response(*ids, engine_.max_model_len(), request->return_token_strs ? &pieces : nullptr));
 }
 
-void ApiServer::detokenize(const std::string& body, Reply& reply) {
+void ApiServer::detokenize(const std::string& body, Reply& reply, Work& work) {
   auto request = parse_detokenize_request(body);
   if (!request.ok()) return reply.refuse(request.error());
   note_unknown_fields(request->unknown_fields);
@@ -340,6 +361,10 @@ void ApiServer::detokenize(const std::string& body, Reply& reply) {
   if (!model.ok()) return reply.refuse(model.error());
   auto text = text_of(texts_, *model);
   if (!text.ok()) return reply.refuse(text.error());
+  constexpr int64_t kIdWork = 64;
+  for (const TokenId id : request->tokens)
+    work.spend(kIdWork + 16 * static_cast<int64_t>((*text)->tokenizer()->token_bytes(id).size()));
+  if (given_up(work, reply)) return;
   reply.json(200, detokenize_response((*text)->tokenizer()->decode(request->tokens, {.skip_special = false})));
 }
 

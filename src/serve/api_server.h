@@ -24,7 +24,7 @@
 #include "serve/options.h"
 #include "serve/plan.h"
 #include "serve/routes.h"
-#include "serve/worker_pool.h"
+#include "serve/text_pool.h"
 
 namespace loralei {
 
@@ -59,13 +59,15 @@ class ApiServer final : public HttpHandler {
   void dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply);
   void preflight(const RouteMatch& route, const HttpRequest& request, Reply& reply);
   void prepare(RouteId route, HttpRequest request, std::shared_ptr<Reply> reply);  // to the text pool
-  void run_prepared(RouteId route, std::string body, const Sent& sent, std::shared_ptr<Reply> reply);
-  void chat(std::string body, const Sent& sent, std::shared_ptr<Reply> reply);
-  void completion(std::string body, const Sent& sent, std::shared_ptr<Reply> reply);
-  void embedding(std::string body, const Sent& sent, std::shared_ptr<Reply> reply);
+  void run_prepared(RouteId route, std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
+  // Whether the work of a request was stopped: its client has left, or is told that the server has not the time.
+  static bool given_up(const Work& work, Reply& reply);
+  void chat(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
+  void completion(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
+  void embedding(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
   bool hold_memory(Reply& reply, int64_t bytes);
-  void tokenize(const std::string& body, Reply& reply);
-  void detokenize(const std::string& body, Reply& reply);
+  void tokenize(const std::string& body, Reply& reply, Work& work);
+  void detokenize(const std::string& body, Reply& reply, Work& work);
   void load_lora(const std::string& body, std::shared_ptr<Reply> reply);
   void unload_lora(const std::string& body, std::shared_ptr<Reply> reply);
   void rescan_reply(Reply& reply);
@@ -75,7 +77,7 @@ class ApiServer final : public HttpHandler {
   std::string memory_body() const;
   std::string version_body() const;
   std::string index_text() const;
-  PlanInputs inputs(const Sent& sent);
+  PlanInputs inputs(const Sent& sent, Work& work);
   ModelCard base_card(const std::string& name) const;
   void note_unknown_fields(const std::vector<std::string>& fields);
   std::string new_id();                          // 24 hex digits
@@ -102,7 +104,7 @@ class ApiServer final : public HttpHandler {
   Prng ids_;                              // guarded by mutex_
   std::set<std::string> unknown_fields_;  // logged already; guarded by mutex_
   bool down_ = false;                     // guarded by mutex_
-  WorkerPool pool_;
+  TextPool pool_;
   std::unique_ptr<HttpServer> http_;  // last: its threads call everything above
 };
 

@@ -36,7 +36,7 @@ struct ServeOptions {
   int64_t vocab_size = 0;             // of the model's logits; 0: as many as the tokenizer has tokens
   std::vector<TokenId> end_ids;       // the model's end-of-sequence ids, besides the tokenizer's
   Pooling pooling = Pooling::kLast;   // --pooling of /v1/embeddings
-  int text_threads = 2;               // tokenising and templates
+  int text_threads = 2;               // how many requests are parsed, rendered and tokenised at once
   int max_preparing = 256;            // requests waiting for those threads; more are refused with 429
   int metrics_adapters = 100;         // adapters with labels of their own in /metrics
   bool vllm_metrics = true;           // the aliases under vllm:

@@ -13,14 +13,16 @@ constexpr int64_t kEchoEntryBytes = 128;  // of one log-probability, with its to
 
 ApiError at(Error error, std::string param) { return to_api_error(error, std::move(param)); }
 
+// Beyond the length nobody counts a prompt's tokens to the end: it has at least so many.
 ApiError too_long(int64_t length, int64_t prompt, std::optional<int> max_tokens, const char* param) {
+  const std::string least = prompt > length ? "at least " : "";
   std::string message = "This model's maximum context length is " + std::to_string(length) + " tokens. However, ";
   if (max_tokens) {
-    message += "you requested " + std::to_string(prompt + *max_tokens) + " tokens (" + std::to_string(prompt) +
-               " in the prompt, " + std::to_string(*max_tokens) +
+    message += "you requested " + least + std::to_string(prompt + *max_tokens) + " tokens (" + least +
+               std::to_string(prompt) + " in the prompt, " + std::to_string(*max_tokens) +
                " for the completion). Shorten the prompt or ask for fewer tokens.";
   } else {
-    message += "your prompt has " + std::to_string(prompt) +
+    message += "your prompt has " + least + std::to_string(prompt) +
                " tokens, which leaves no room for an answer. Shorten the prompt.";
   }
   ApiError error = api_error_of_status(400, std::move(message));
@@ -131,6 +133,16 @@ ApiError too_few(int32_t min_tokens, int64_t limit, bool by_context) {
   return error;
 }
 
+EncodeWithin within(const PlanInputs& inputs) { return {inputs.work, inputs.engine.max_model_len()}; }
+
+// How many tokens a text has at least, where that alone is more than the model takes.
+std::optional<int64_t> surely_more(const PlanInputs& inputs, const TextModel& text, const std::string& prompt) {
+  const int64_t length = inputs.engine.max_model_len();
+  if (static_cast<int64_t>(prompt.size()) <= length) return std::nullopt;
+  const int64_t least = text.tokenizer()->least_tokens(prompt);
+  return least > length ? std::optional(least) : std::nullopt;
+}
+
 // Fills max_tokens for the shortest prompt (Generation cuts it to the room behind a longer one), or says why the
 // prompts do not fit.
 std::optional<ApiError> fit(const PlanInputs& inputs, GenerationPlan& plan, std::optional<int> max_tokens,
@@ -217,7 +229,12 @@ Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& re
   } else if (auto error = constrain(inputs, *plan, inputs.grammars.of_output(request.common.output))) {
     return *error;
   }
-  auto ids = plan->text->encode_chat(request.prompt, with_tools, inputs.unix_time_s, request.add_special_tokens);
+  const auto rendered = plan->text->render_chat(request.prompt, with_tools, inputs.unix_time_s, inputs.work);
+  if (!rendered.ok()) return at(rendered.error(), "messages");
+  const int64_t length = inputs.engine.max_model_len();
+  if (const auto least = surely_more(inputs, *plan->text, *rendered))
+    return too_long(length, *least, request.common.max_tokens, "messages");
+  auto ids = plan->text->encode_rendered(*rendered, request.add_special_tokens, within(inputs));
   if (!ids.ok()) return at(std::move(ids).error(), "messages");
   plan->prompts.push_back(std::move(*ids));
   if (auto error = fit(inputs, *plan, request.common.max_tokens, std::nullopt, "messages")) return *error;
@@ -228,9 +245,14 @@ Parsed<GenerationPlan> plan_completion(const PlanInputs& inputs, const Completio
   auto plan = common_plan(inputs, request.common, false);
   if (!plan.ok()) return plan;
   if (auto error = constrain(inputs, *plan, inputs.grammars.of_output(request.common.output))) return *error;
+  const int64_t length = inputs.engine.max_model_len();
   for (const PromptInput& prompt : request.prompts) {
-    auto ids = plan->text->encode_prompt(prompt, request.add_special_tokens);
+    if (const auto least = surely_more(inputs, *plan->text, prompt.text))
+      return too_long(length, *least, request.common.max_tokens, "prompt");
+    auto ids = plan->text->encode_prompt(prompt, request.add_special_tokens, within(inputs));
     if (!ids.ok()) return at(std::move(ids).error(), "prompt");
+    if (const auto tokens = static_cast<int64_t>(ids->size()); tokens > length)
+      return too_long(length, tokens, request.common.max_tokens, "prompt");
     if (request.echo) {
       plan->echo_texts.push_back(
           prompt.is_tokens ? plan->text->tokenizer()->decode(*ids, {.skip_special = plan->skip_special}) : prompt.text);
@@ -253,18 +275,20 @@ Parsed<EmbeddingPlan> plan_embedding(const PlanInputs& inputs, const EmbeddingRe
   EmbeddingPlan plan;
   plan.head = {"embd-" + inputs.response_id, inputs.unix_time_s, model->shown, inputs.engine.fingerprint()};
   plan.model = std::move(*model);
+  const int64_t length = inputs.engine.max_model_len();
+  const auto refuse = [&](int64_t tokens) {
+    ApiError error = api_error_of_status(400, "This model's maximum context length is " + std::to_string(length) +
+                                                  " tokens, and one input has at least " + std::to_string(tokens) +
+                                                  ". Shorten it or send it in parts.");
+    error.param = "input";
+    error.code = "context_length_exceeded";
+    return error;
+  };
   for (const PromptInput& input : request.inputs) {
-    auto ids = (*text)->encode_prompt(input, request.add_special_tokens);
+    if (const auto least = surely_more(inputs, **text, input.text)) return refuse(*least);
+    auto ids = (*text)->encode_prompt(input, request.add_special_tokens, within(inputs));
     if (!ids.ok()) return at(std::move(ids).error(), "input");
-    const auto tokens = static_cast<int64_t>(ids->size());
-    if (tokens > inputs.engine.max_model_len()) {
-      ApiError error = api_error_of_status(400, "This model's maximum context length is " +
-                                                    std::to_string(inputs.engine.max_model_len()) +
-                                                    " tokens, and one input has " + std::to_string(tokens) + ".");
-      error.param = "input";
-      error.code = "context_length_exceeded";
-      return error;
-    }
+    if (static_cast<int64_t>(ids->size()) > length) return refuse(static_cast<int64_t>(ids->size()));
     plan.inputs.push_back(std::move(*ids));
   }
   plan.submit.adapters = plan.model.adapters;

@@ -3,7 +3,9 @@
 // checked, sampling values filled from the model's defaults.
 //
 // Thread: text threads, several at once. Ownership: plans are values. Invariants: prompt + max_tokens never exceeds the
-// model's length; the seed is always set. Failure: an ApiError that names the field; too long prompts with the numbers.
+// model's length; the seed is always set. Failure: an ApiError that names the field; too long prompts with the numbers,
+// as soon as it is known that they are (from their bytes, or while they are tokenised: then they have at least so many
+// tokens). Where the work was stopped the error is nobody's answer.
 #pragma once
 
 #include <functional>
@@ -30,6 +32,7 @@ struct PlanInputs {
   int64_t arrived_ns = 0;
   // Of the key that sent it, or nullopt where all keys share the prefix cache.
   std::optional<size_t> cache_holder;
+  Work* work = nullptr;  // what the request spends on its text; may be null
 };
 
 // What separates prefixes in the engine (Submit::cache_salt). No salt of one holder's requests gives what one of

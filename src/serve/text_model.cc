@@ -84,19 +84,24 @@ Result<std::shared_ptr<const VocabTrie>> TextModel::vocab_trie(int64_t vocab_siz
   return trie_;
 }
 
-Result<std::vector<TokenId>> TextModel::encode_text(const std::string& text, bool add_special_tokens) const {
-  return tokenizer_->encode(text, {.add_special = add_special_tokens});
+Result<std::vector<TokenId>> TextModel::encode_text(const std::string& text, bool add_special_tokens,
+                                                    const EncodeWithin& within) const {
+  return tokenizer_->encode(text,
+                            {.add_special = add_special_tokens, .max_tokens = within.max_tokens, .work = within.work});
 }
 
-Result<std::vector<TokenId>> TextModel::encode_prompt(const PromptInput& prompt, bool add_special_tokens) const {
+Result<std::vector<TokenId>> TextModel::encode_prompt(const PromptInput& prompt, bool add_special_tokens,
+                                                      const EncodeWithin& within) const {
   if (!prompt.is_tokens) {
-    TRY_ASSIGN(auto ids, encode_text(prompt.text, add_special_tokens));
+    TRY_ASSIGN(auto ids, encode_text(prompt.text, add_special_tokens, within));
     // An empty text of a tokenizer without BOS: there would be nothing to compute from.
     if (ids.empty() && tokenizer_->bos()) ids.push_back(*tokenizer_->bos());
     if (ids.empty()) return invalid_argument("The prompt is empty.");
     return ids;
   }
+  constexpr int64_t kIdWork = 64;
   for (const TokenId id : prompt.tokens) {
+    if (within.work != nullptr && !within.work->spend(kIdWork)) return within.work->error();
     if (tokenizer_->is_hole(id)) {
       return invalid_argument("The prompt holds the token id " + std::to_string(id) +
                               ", which is not in the model's vocabulary of " +
@@ -106,7 +111,8 @@ Result<std::vector<TokenId>> TextModel::encode_prompt(const PromptInput& prompt,
   return prompt.tokens;
 }
 
-Result<std::string> TextModel::render_chat(const WirePrompt& prompt, bool with_tools, int64_t unix_time_s) const {
+Result<std::string> TextModel::render_chat(const WirePrompt& prompt, bool with_tools, int64_t unix_time_s,
+                                           Work* work) const {
   with_tools = with_tools && !prompt.tools.empty();
   const auto& chosen = chat_template(with_tools);
   if (!chosen) return no_chat_template(model_name_);
@@ -132,16 +138,21 @@ Result<std::string> TextModel::render_chat(const WirePrompt& prompt, bool with_t
   chat.continue_final_message = prompt.continue_final_message;
   chat.special_tokens.assign(tokenizer_->special_tokens().begin(), tokenizer_->special_tokens().end());
   chat.unix_time_s = unix_time_s;
-  return chosen->render(chat);
+  return chosen->render(chat, work);
 }
 
 Result<std::vector<TokenId>> TextModel::encode_chat(const WirePrompt& prompt, bool with_tools, int64_t unix_time_s,
-                                                    bool add_special_tokens) const {
-  TRY_ASSIGN(const std::string text, render_chat(prompt, with_tools, unix_time_s));
+                                                    bool add_special_tokens, const EncodeWithin& within) const {
+  TRY_ASSIGN(const std::string text, render_chat(prompt, with_tools, unix_time_s, within.work));
+  return encode_rendered(text, add_special_tokens, within);
+}
+
+Result<std::vector<TokenId>> TextModel::encode_rendered(const std::string& text, bool add_special_tokens,
+                                                        const EncodeWithin& within) const {
   // The template writes the special tokens; a second BOS would be one too many.
   const auto bos = tokenizer_->special_tokens().find("bos_token");
   if (bos != tokenizer_->special_tokens().end() && begins_with_bos(text, bos->second)) add_special_tokens = false;
-  TRY_ASSIGN(auto ids, encode_text(text, add_special_tokens));
+  TRY_ASSIGN(auto ids, encode_text(text, add_special_tokens, within));
   if (ids.empty()) return invalid_argument("The chat template made an empty prompt of these messages.");
   return ids;
 }

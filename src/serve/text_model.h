@@ -7,7 +7,8 @@
 // began with. Invariants: adapters whose files say the same share one TextModel, the base's where they say what its own
 // do; it lives as long as an entry or a request has it. An entry is looked at again when the catalogue's generation of
 // that name changes, unless who loaded it put there what it had read before the load: that is what the engine's version
-// goes with. Failure: sentences of text/; a chat request to a model without template is invalid_argument.
+// goes with. Failure: sentences of text/, cancelled where the watch of the work has stopped it; a chat request to a
+// model without template is invalid_argument.
 #pragma once
 
 #include <map>
@@ -25,6 +26,12 @@
 #include "wire/requests.h"
 
 namespace loralei {
+
+// What encoding a prompt is held to.
+struct EncodeWithin {
+  Work* work = nullptr;            // what the request spends on its text; may be null
+  int64_t max_tokens = INT64_MAX;  // ids beyond it say that there are more, not how many
+};
 
 class TextModel {
  public:
@@ -53,12 +60,19 @@ class TextModel {
   // the same.
   Result<std::shared_ptr<const VocabTrie>> vocab_trie(int64_t vocab_size, const std::vector<TokenId>& end_ids) const;
 
-  Result<std::vector<TokenId>> encode_text(const std::string& text, bool add_special_tokens) const;
-  Result<std::vector<TokenId>> encode_prompt(const PromptInput& prompt, bool add_special_tokens) const;
+  Result<std::vector<TokenId>> encode_text(const std::string& text, bool add_special_tokens,
+                                           const EncodeWithin& within = {}) const;
+  Result<std::vector<TokenId>> encode_prompt(const PromptInput& prompt, bool add_special_tokens,
+                                             const EncodeWithin& within = {}) const;
   // with_tools = false hides the tools from the template (tool_choice none).
-  Result<std::string> render_chat(const WirePrompt& prompt, bool with_tools, int64_t unix_time_s) const;
+  Result<std::string> render_chat(const WirePrompt& prompt, bool with_tools, int64_t unix_time_s,
+                                  Work* work = nullptr) const;
+  // Of what render_chat() made.
+  Result<std::vector<TokenId>> encode_rendered(const std::string& text, bool add_special_tokens,
+                                               const EncodeWithin& within = {}) const;
+  // Both.
   Result<std::vector<TokenId>> encode_chat(const WirePrompt& prompt, bool with_tools, int64_t unix_time_s,
-                                           bool add_special_tokens = false) const;
+                                           bool add_special_tokens = false, const EncodeWithin& within = {}) const;
 
  private:
   Tokenizer::Ptr tokenizer_;

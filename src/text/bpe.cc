@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "text/pretokenize.h"
 #include "text/utf8.h"
 
 namespace loralei {
@@ -20,6 +21,10 @@ ByteTokens ByteTokens::find(const TokenTable& table) {
 
 bool ByteTokens::covers(std::string_view bytes) const {
   return std::all_of(bytes.begin(), bytes.end(), [&](char c) { return ids[static_cast<unsigned char>(c)] >= 0; });
+}
+
+bool ByteTokens::complete() const {
+  return std::all_of(ids.begin(), ids.end(), [](TokenId id) { return id >= 0; });
 }
 
 MergeTable::MergeTable(size_t expected) {
@@ -59,12 +64,13 @@ BpeModel::BpeModel(const TokenTable& table, MergeTable merges, BpeOptions option
   if (options_.byte_fallback) bytes_ = ByteTokens::find(table);
 }
 
-void BpeModel::first_symbols(std::string_view word, std::vector<Symbol>& symbols) const {
+Status BpeModel::first_symbols(std::string_view word, std::vector<Symbol>& symbols, Work& work) const {
   bool unknown_waits = false;
   const auto add = [&](TokenId id) { symbols.push_back({id, 0, 0, false}); };
   for (size_t pos = 0; pos < word.size();) {
     const std::string_view c = word.substr(pos, utf8_step(word, pos).length);
     pos += c.size();
+    if (!work.spend(kSymbolWork)) return work.error();
     if (const auto id = table_.find(c)) {
       if (unknown_waits) add(options_.unk);
       unknown_waits = false;
@@ -81,9 +87,10 @@ void BpeModel::first_symbols(std::string_view word, std::vector<Symbol>& symbols
     symbols[i].previous = static_cast<int32_t>(i) - 1;
     symbols[i].next = i + 1 < symbols.size() ? static_cast<int32_t>(i) + 1 : -1;
   }
+  return {};
 }
 
-void BpeModel::merge(std::vector<Symbol>& symbols) const {
+Status BpeModel::merge(std::vector<Symbol>& symbols, Work& work) const {
   struct Candidate {
     uint32_t rank;
     int32_t left;
@@ -106,6 +113,7 @@ void BpeModel::merge(std::vector<Symbol>& symbols) const {
     if (heap.size() > before) std::push_heap(heap.begin(), heap.end(), later);
   };
   while (!heap.empty()) {
+    if (!work.spend(kSymbolWork)) return work.error();
     std::pop_heap(heap.begin(), heap.end(), later);
     const Candidate top = heap.back();
     heap.pop_back();
@@ -121,9 +129,10 @@ void BpeModel::merge(std::vector<Symbol>& symbols) const {
     consider_and_push(left.previous, top.left);
     consider_and_push(top.left, left.next);
   }
+  return {};
 }
 
-Status BpeModel::encode(std::string_view word, std::vector<TokenId>& ids) const {
+Status BpeModel::encode(std::string_view word, std::vector<TokenId>& ids, Work& work) const {
   if (options_.ignore_merges) {
     if (const auto id = table_.find(word)) {
       ids.push_back(*id);
@@ -132,11 +141,30 @@ Status BpeModel::encode(std::string_view word, std::vector<TokenId>& ids) const 
   }
   std::vector<Symbol> symbols;
   symbols.reserve(word.size());
-  first_symbols(word, symbols);
+  TRY(first_symbols(word, symbols, work));
   if (symbols.empty()) return {};
-  merge(symbols);
+  TRY(merge(symbols, work));
   for (int32_t at = 0; at >= 0; at = symbols[at].next) ids.push_back(symbols[at].id);
   return {};
+}
+
+size_t BpeModel::longest_bytes(bool byte_level) const {
+  bool knows_all = byte_level;
+  for (int byte = 0; byte < 256 && knows_all; ++byte)
+    knows_all = table_.find(byte_level_char(static_cast<unsigned char>(byte))).has_value();
+  const bool counts_characters = knows_all;
+  knows_all = knows_all || (options_.byte_fallback && bytes_.complete());
+  // A character without a token is one unknown token, or goes with its neighbours into one, or goes.
+  if (!knows_all && (options_.unk < 0 || options_.fuse_unk)) return 0;
+  size_t longest = 4;
+  for (TokenId id = 0; id < table_.size(); ++id) {
+    const std::string_view text = table_.text(id);
+    size_t size = text.size();
+    if (counts_characters) size = std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+    longest = std::max(longest, size);
+  }
+  // Merges may take an unknown token in, which stands for up to four bytes, as one of its own text.
+  return !knows_all && table_.text(options_.unk).size() < 4 ? 4 * longest : longest;
 }
 
 }  // namespace loralei

@@ -3,7 +3,7 @@
 //
 // Thread: immutable after construction. Ownership: the TokenTable is kept alive by the core that owns both.
 // Invariants: merging takes O(n log n) for a word of n bytes (a heap over a linked list).
-// Failure: encode() of BPE cannot fail; the loader refuses merges that name unknown tokens.
+// Failure: encode() of BPE fails where the work is not granted; the loader refuses merges that name unknown tokens.
 // Source: tokenizers/src/models/bpe (Apache-2.0): equal ranks merge from the left; an entry of the heap is stale
 // unless its pair still merges into the same token.
 #pragma once
@@ -16,6 +16,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "text/tokenizer_table.h"
+#include "text/work.h"
 
 namespace loralei {
 
@@ -23,7 +24,12 @@ class TokenModel {
  public:
   virtual ~TokenModel() = default;
   // Appends the ids of `word`, which is valid UTF-8 and not empty.
-  virtual Status encode(std::string_view word, std::vector<TokenId>& ids) const = 0;
+  virtual Status encode(std::string_view word, std::vector<TokenId>& ids, Work& work) const = 0;
+  // How many bytes of a word one id may stand for; 0: any number, or some are dropped. `byte_level`: words are bytes
+  // written as the characters of byte_level_char(), which are counted.
+  virtual size_t longest_bytes(bool byte_level) const = 0;
+
+  static constexpr int64_t kSymbolWork = 64;  // a character looked up, a pair merged
 };
 
 // Ids of the tokens <0x00>..<0xFF>; -1 where the vocabulary lacks one.
@@ -31,6 +37,7 @@ struct ByteTokens {
   std::array<TokenId, 256> ids{};
   static ByteTokens find(const TokenTable& table);
   bool covers(std::string_view bytes) const;
+  bool complete() const;
 };
 
 // {left id, right id} -> {rank, merged id}; open addressing, since vocabularies have up to half a million merges.
@@ -64,7 +71,8 @@ struct BpeOptions {
 class BpeModel final : public TokenModel {
  public:
   BpeModel(const TokenTable& table, MergeTable merges, BpeOptions options);
-  Status encode(std::string_view word, std::vector<TokenId>& ids) const override;
+  Status encode(std::string_view word, std::vector<TokenId>& ids, Work& work) const override;
+  size_t longest_bytes(bool byte_level) const override;
 
  private:
   struct Symbol {
@@ -72,8 +80,8 @@ class BpeModel final : public TokenModel {
     int32_t previous, next;  // -1 at the ends
     bool dead;
   };
-  void first_symbols(std::string_view word, std::vector<Symbol>& symbols) const;
-  void merge(std::vector<Symbol>& symbols) const;
+  Status first_symbols(std::string_view word, std::vector<Symbol>& symbols, Work& work) const;
+  Status merge(std::vector<Symbol>& symbols, Work& work) const;
 
   const TokenTable& table_;
   MergeTable merges_;

@@ -16,7 +16,8 @@ namespace {
 
 std::vector<TokenId> encode(const TokenModel& model, std::string_view word) {
   std::vector<TokenId> ids;
-  const Status status = model.encode(word, ids);
+  Work work;
+  const Status status = model.encode(word, ids, work);
   EXPECT_TRUE(status.ok()) << status.error().message;
   return ids;
 }

@@ -2,16 +2,14 @@
 #include "text/chat_template.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "text/jinja_json.h"
 #include "text/jinja_text.h"
 #include "text/kmp.h"
 
 namespace loralei {
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct Builtin {
   std::string_view name;
@@ -87,23 +85,23 @@ constexpr Builtin kBuiltins[] = {
      "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"},
 };
 
-Result<JinjaValue> parse_json(const std::string& text, const char* what, Json::value_t wanted) {
-  const Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded()) return invalid_argument(std::string(what) + " is not valid JSON");
-  if (json.type() != wanted) {
+Result<JinjaValue> parse_json(const std::string& text, const char* what, JinjaValue::Kind wanted, Work& work) {
+  TRY_ASSIGN(std::optional<JinjaValue> value, jinja_from_json_text(text, work));
+  if (!value) return invalid_argument(std::string(what) + " is not valid JSON");
+  if (value->kind() != wanted) {
     return invalid_argument(std::string(what) + " must be " +
-                            (wanted == Json::value_t::array ? "a JSON array" : "a JSON object"));
+                            (wanted == JinjaValue::Kind::kList ? "a JSON array" : "a JSON object"));
   }
-  return jinja_from_json(json);
+  return std::move(*value);
 }
 
 enum class Arguments : unsigned char { kDict, kText };
 
-JinjaValue tool_call_value(const ChatToolCall& call, Arguments form) {
+JinjaValue tool_call_value(const ChatToolCall& call, Arguments form, Work& work) {
   JinjaValue arguments(call.arguments);
   if (form == Arguments::kDict) {
-    if (Result<JinjaValue> parsed = parse_json(call.arguments, "arguments", Json::value_t::object); parsed.ok())
-      arguments = std::move(parsed).value();
+    Result<JinjaValue> parsed = parse_json(call.arguments, "arguments", JinjaValue::Kind::kDict, work);
+    if (parsed.ok()) arguments = std::move(parsed).value();
   }
   JinjaValue function = jinja_dict({{"name", JinjaValue(call.name)}, {"arguments", std::move(arguments)}});
   std::vector<std::pair<std::string, JinjaValue>> fields;
@@ -113,7 +111,7 @@ JinjaValue tool_call_value(const ChatToolCall& call, Arguments form) {
   return jinja_dict(std::move(fields));
 }
 
-JinjaValue message_value(const ChatMessage& message, Arguments form) {
+JinjaValue message_value(const ChatMessage& message, Arguments form, Work& work) {
   std::vector<std::pair<std::string, JinjaValue>> fields;
   fields.emplace_back("role", JinjaValue(message.role));
   fields.emplace_back("content", message.content ? JinjaValue(*message.content) : JinjaValue::none());
@@ -122,13 +120,13 @@ JinjaValue message_value(const ChatMessage& message, Arguments form) {
   if (!message.tool_call_id.empty()) fields.emplace_back("tool_call_id", JinjaValue(message.tool_call_id));
   if (!message.tool_calls.empty()) {
     std::vector<JinjaValue> calls;
-    for (const ChatToolCall& call : message.tool_calls) calls.push_back(tool_call_value(call, form));
+    for (const ChatToolCall& call : message.tool_calls) calls.push_back(tool_call_value(call, form, work));
     fields.emplace_back("tool_calls", jinja_list(std::move(calls)));
   }
   return jinja_dict(std::move(fields));
 }
 
-Result<JinjaValue> make_context(const ChatPrompt& prompt, Arguments form) {
+Result<JinjaValue> make_context(const ChatPrompt& prompt, Arguments form, Work& work) {
   std::vector<std::pair<std::string, JinjaValue>> fields;
   const auto set = [&](const std::string& name, JinjaValue value) {
     for (auto& [old_name, old] : fields) {
@@ -141,7 +139,8 @@ Result<JinjaValue> make_context(const ChatPrompt& prompt, Arguments form) {
   };
   for (const auto& [name, text] : prompt.special_tokens) set(name, JinjaValue(text));
   if (!prompt.kwargs.empty()) {
-    TRY_ASSIGN(const JinjaValue kwargs, parse_json(prompt.kwargs, "chat_template_kwargs", Json::value_t::object));
+    TRY_ASSIGN(const JinjaValue kwargs,
+               parse_json(prompt.kwargs, "chat_template_kwargs", JinjaValue::Kind::kDict, work));
     for (const auto& [name, value] : kwargs.as_dict().items) {
       static constexpr std::string_view kReserved[] = {"messages", "tools", "documents", "add_generation_prompt"};
       if (std::find(std::begin(kReserved), std::end(kReserved), name.as_string()) != std::end(kReserved)) {
@@ -153,20 +152,33 @@ Result<JinjaValue> make_context(const ChatPrompt& prompt, Arguments form) {
     }
   }
   std::vector<JinjaValue> messages;
-  for (const ChatMessage& message : prompt.messages) messages.push_back(message_value(message, form));
+  for (const ChatMessage& message : prompt.messages) messages.push_back(message_value(message, form, work));
   set("messages", jinja_list(std::move(messages)));
   JinjaValue tools = JinjaValue::none();
   if (!prompt.tools.empty()) {
-    TRY_ASSIGN(tools, parse_json(prompt.tools, "tools", Json::value_t::array));
+    TRY_ASSIGN(tools, parse_json(prompt.tools, "tools", JinjaValue::Kind::kList, work));
   }
   set("tools", std::move(tools));
   JinjaValue documents = JinjaValue::none();
   if (!prompt.documents.empty()) {
-    TRY_ASSIGN(documents, parse_json(prompt.documents, "documents", Json::value_t::array));
+    TRY_ASSIGN(documents, parse_json(prompt.documents, "documents", JinjaValue::Kind::kList, work));
   }
   set("documents", std::move(documents));
   set("add_generation_prompt", JinjaValue(prompt.add_generation_prompt));
   return jinja_dict(std::move(fields));
+}
+
+// Of all the texts of a prompt.
+int64_t text_bytes(const ChatPrompt& prompt) {
+  size_t bytes = prompt.tools.size() + prompt.documents.size() + prompt.kwargs.size();
+  for (const ChatMessage& message : prompt.messages) {
+    bytes += message.role.size() + message.name.size() + message.tool_call_id.size();
+    bytes += message.content ? message.content->size() : 0;
+    bytes += message.reasoning_content ? message.reasoning_content->size() : 0;
+    for (const ChatToolCall& call : message.tool_calls)
+      bytes += call.id.size() + call.name.size() + call.arguments.size();
+  }
+  return static_cast<int64_t>(bytes);
 }
 
 // As text.rfind(sought), in linear time: both come from a request. `sought` is not empty.
@@ -220,26 +232,37 @@ std::vector<std::string_view> ChatTemplate::builtin_names() {
   return names;
 }
 
-Result<std::string> ChatTemplate::render(const ChatPrompt& prompt) const {
+int64_t ChatTemplate::max_render_bytes(int64_t text_bytes) {
+  return std::min(JinjaRenderLimits{}.max_held_bytes, (int64_t{32} << 20) + 16 * text_bytes);
+}
+
+Result<std::string> ChatTemplate::render(const ChatPrompt& prompt, Work* watched) const {
   if (prompt.messages.empty()) return invalid_argument("messages is empty; a chat needs at least one message");
   if (prompt.continue_final_message && prompt.add_generation_prompt) {
     return invalid_argument(
         "continue_final_message and add_generation_prompt exclude each other; set one of them to false");
   }
+  Work own;
+  Work& work = watched != nullptr ? *watched : own;
+  const int64_t bytes = text_bytes(prompt);
   JinjaRenderOptions options;
   options.unix_time_s = prompt.unix_time_s;
+  options.limits.max_held_bytes = max_render_bytes(bytes);
+  options.work = &work;
   const auto render_with = [&](Arguments form) -> Result<std::string> {
-    TRY_ASSIGN(const JinjaValue context, make_context(prompt, form));
+    if (!work.spend(bytes)) return work.error();
+    TRY_ASSIGN(const JinjaValue context, make_context(prompt, form, work));
     return template_->render(context, options);
   };
   Result<std::string> rendered = render_with(Arguments::kDict);
   const bool has_calls = std::any_of(prompt.messages.begin(), prompt.messages.end(),
                                      [](const ChatMessage& message) { return !message.tool_calls.empty(); });
-  if (!rendered.ok() && has_calls) {
+  if (!rendered.ok() && has_calls && !work.stopped()) {
     if (Result<std::string> again = render_with(Arguments::kText); again.ok()) rendered = std::move(again);
   }
   TRY_ASSIGN(std::string text, std::move(rendered));
   if (!prompt.continue_final_message) return text;
+  if (!work.spend(4 * static_cast<int64_t>(text.size()))) return work.error();
   return cut_after_final_message(std::move(text), prompt.messages.back());
 }
 

@@ -6,8 +6,9 @@
 // (none when absent), add_generation_prompt, the special tokens that exist, and chat_template_kwargs, which may replace
 // tokens but not the others. A tool call's arguments are given as a dict where they are a JSON object, else as the
 // string; as strings all of them where the template fails on dicts (some join them to text). Failure: invalid_argument
-// with the template's line or the JSON that is wrong; the text of raise_exception is in the message. Source:
-// transformers 4.5x, utils/chat_template_utils.py (also for continue_final_message).
+// with the template's line or the JSON that is wrong; the text of raise_exception is in the message; cancelled where
+// the watch of the work has stopped it. Source: transformers 4.5x, utils/chat_template_utils.py (also for
+// continue_final_message).
 #pragma once
 
 #include <cstdint>
@@ -56,7 +57,11 @@ class ChatTemplate {
   static Result<std::shared_ptr<const ChatTemplate>> builtin(std::string_view name);
   static std::vector<std::string_view> builtin_names();
 
-  Result<std::string> render(const ChatPrompt& prompt) const;
+  // `work`: what the request spends on its text; may be null.
+  Result<std::string> render(const ChatPrompt& prompt, Work* work = nullptr) const;
+  // What is alive at once while prompts of so many bytes of text are rendered: the output and the template's values, on
+  // top of a copy of the prompt.
+  static int64_t max_render_bytes(int64_t text_bytes);
 
   const std::string& source() const { return source_; }
   // Without this the model never gets to see the tools of a request.

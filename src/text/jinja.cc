@@ -26,7 +26,8 @@ Result<std::shared_ptr<const JinjaTemplate>> JinjaTemplate::parse(std::string_vi
 }
 
 Result<std::string> JinjaTemplate::render(const JinjaValue& context, const JinjaRenderOptions& options) const {
-  return jinja::Interpreter(*program_, context, options).run();
+  Work own;
+  return jinja::Interpreter(*program_, context, options, options.work != nullptr ? *options.work : own).run();
 }
 
 bool JinjaTemplate::mentions(std::string_view variable) const {

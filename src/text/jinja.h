@@ -6,9 +6,9 @@
 // Thread: a template is immutable; render may run on any number of threads at once. Ownership: shared by pointer.
 // Invariants: a render ends within its limits whatever the template says, and changes nothing outside itself.
 // Failure: parse and render return invalid_argument with the template's line; the text of raise_exception is in the
-// message. Not supported (refused by name when parsing): templates in several files (include, import, extends),
-// autoescape, the filters random, urlize and xmlattr. Integers have 64 bits: beyond them is an error. Source:
-// jinja2 3.1 and transformers' chat_template_utils.
+// message; render returns cancelled where the watch of the work has stopped it. Not supported (refused by name when
+// parsing): templates in several files (include, import, extends), autoescape, the filters random, urlize and xmlattr.
+// Integers have 64 bits: beyond them is an error. Source: jinja2 3.1 and transformers' chat_template_utils.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,7 @@ inline constexpr int64_t kMaxTemplateBytes = 1 << 20;  // the longest published 
 struct JinjaRenderOptions {
   int64_t unix_time_s = 0;  // what strftime_now shows, in UTC
   JinjaRenderLimits limits;
+  Work* work = nullptr;  // what the request spends on its text, watched by who may stop it
 };
 
 class JinjaTemplate {

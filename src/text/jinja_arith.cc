@@ -106,14 +106,15 @@ JinjaValue repeat(JinjaRun& run, const JinjaValue& value, int64_t count) {
     std::string out;
     out.reserve(total);
     if (!text.empty()) {
+      if (!run.touch_values(static_cast<size_t>(count))) return {};
       for (int64_t i = 0; i < count; ++i) out += text;
     }
-    return JinjaValue(std::move(out));
+    return run.make_string(std::move(out));
   }
   const auto& items = value.as_list().items;
   int64_t total = 0;
   if (__builtin_mul_overflow(static_cast<int64_t>(items.size()), count, &total) || total > (1 << 24) ||
-      !run.step(total)) {
+      !run.allocate_values(static_cast<size_t>(total))) {
     return run.fail("a repeated list is too long");
   }
   std::vector<JinjaValue> out;
@@ -130,6 +131,7 @@ bool is_plain_list(const JinjaValue& value) {
 }  // namespace
 
 JinjaValue binary(JinjaRun& run, char op, const JinjaValue& a, const JinjaValue& b) {
+  const JinjaRun::Operation operation(run);
   if (!run.step()) return {};
   if (a.is_number() && b.is_number()) {
     if (a.is_int() && b.is_int()) return int_binary(run, op, a.as_int(), b.as_int());
@@ -137,10 +139,10 @@ JinjaValue binary(JinjaRun& run, char op, const JinjaValue& a, const JinjaValue&
   }
   if (op == '+' && a.is_string() && b.is_string()) {
     if (!run.allocate(a.as_string().size() + b.as_string().size())) return {};
-    return JinjaValue(a.as_string() + b.as_string());
+    return run.make_string(a.as_string() + b.as_string());
   }
   if (op == '+' && is_plain_list(a) && is_plain_list(b) && a.as_list().shape == b.as_list().shape) {
-    if (!run.step(static_cast<int64_t>((a.as_list().items.size() + b.as_list().items.size()) / 8))) return {};
+    if (!run.allocate_values(a.as_list().items.size() + b.as_list().items.size())) return {};
     std::vector<JinjaValue> items = a.as_list().items;
     items.insert(items.end(), b.as_list().items.begin(), b.as_list().items.end());
     return run.make_list(std::move(items), a.as_list().shape);
@@ -201,6 +203,7 @@ std::string convert(JinjaRun& run, const Conversion& conversion, const JinjaValu
     case 'r':
     case 'a': {
       std::string text = conversion.letter == 's' ? to_str(run, value) : to_repr(run, value);
+      if (!run.read(2 * text.size()) || !run.allocate(4 * text.size())) return {};
       if (conversion.precision >= 0) {
         const std::u32string cut = decode_utf8(text).substr(0, conversion.precision);
         text = encode_utf8(cut);
@@ -208,7 +211,7 @@ std::string convert(JinjaRun& run, const Conversion& conversion, const JinjaValu
       return pad(std::move(text), conversion, false);
     }
     case 'c':
-      if (value.is_string() && code_point_count(value.as_string()) == 1)
+      if (value.is_string() && run.touch(value.as_string().size()) && code_point_count(value.as_string()) == 1)
         return pad(value.as_string(), conversion, false);
       break;
     case 'd':
@@ -269,6 +272,8 @@ int read_number(const std::string& text, size_t& at) {
 
 JinjaValue format_percent(JinjaRun& run, const std::string& format, const JinjaValue& arguments) {
   const bool is_tuple = arguments.is_list() && arguments.as_list().shape == Shape::kTuple;
+  const JinjaRun::Operation operation(run);
+  if (!run.read(format.size()) || !run.allocate(format.size())) return {};
   std::string out;
   size_t used = 0;
   const auto next_argument = [&]() -> JinjaValue {
@@ -286,13 +291,15 @@ JinjaValue format_percent(JinjaRun& run, const std::string& format, const JinjaV
       continue;
     }
     ++at;
+    if (!run.step()) return {};  // a conversion
     JinjaValue value;
     bool has_value = false;
     if (at < format.size() && format[at] == '(') {
       const size_t close = format.find(')', at);
       if (close == std::string::npos || !arguments.is_dict())
         return run.fail("a named format needs a dict and a closing ')'");
-      const JinjaValue* found = arguments.as_dict().find(std::string_view(format).substr(at + 1, close - at - 1));
+      const JinjaValue* found =
+          find_in(run, arguments.as_dict(), std::string_view(format).substr(at + 1, close - at - 1));
       if (found == nullptr) return run.fail("the format names a key that the dict does not have");
       value = *found;
       has_value = named = true;
@@ -342,6 +349,7 @@ namespace {
 
 // "[[fill]align][sign][#][0][width][.precision][type]" of str.format, as far as the conversions of "%" reach.
 JinjaValue format_field(JinjaRun& run, const JinjaValue& value, const std::string& spec) {
+  if (!run.read(2 * spec.size()) || !run.allocate(6 * spec.size())) return {};
   Conversion conversion;
   conversion.letter = value.is_int() ? 'd' : value.is_number() ? 'g' : 's';
   conversion.left = !value.is_number();
@@ -378,7 +386,7 @@ JinjaValue format_field(JinjaRun& run, const JinjaValue& value, const std::strin
     has_type = true;
   }
   if (at != rest.size() || width > kMaxFieldWidth || conversion.precision > 100)
-    return run.fail("the format '" + spec + "' is not supported");
+    return run.fail("the format '" + spec.substr(0, 80) + "' is not supported");
   std::string text;
   if (conversion.letter == '%' && value.is_number()) {
     conversion.letter = 'f';
@@ -389,9 +397,10 @@ JinjaValue format_field(JinjaRun& run, const JinjaValue& value, const std::strin
     if (conversion.zero) conversion.width = width;
     text = convert(run, conversion, value);
   }
-  if (run.failed()) return {};
+  if (run.failed() || !run.touch(text.size())) return {};
   const int64_t missing = width - code_point_count(text);
   if (missing > 0) {
+    if (!run.allocate(text.size() + 4 * static_cast<size_t>(missing))) return {};
     std::string padding;
     append_utf8(padding, fill);
     const auto times = [&](int64_t count) {
@@ -411,6 +420,8 @@ JinjaValue format_field(JinjaRun& run, const JinjaValue& value, const std::strin
 
 // Fields "{}", "{0}", "{name}" with an optional "!r" or "!s" and format; attribute paths and nested fields are refused.
 JinjaValue format_braces(JinjaRun& run, const std::string& text, const Arguments& arguments) {
+  const JinjaRun::Operation operation(run);
+  if (!run.read(2 * text.size()) || !run.allocate(text.size())) return {};
   std::string out;
   size_t next = 0;
   bool automatic = false;
@@ -426,6 +437,7 @@ JinjaValue format_braces(JinjaRun& run, const std::string& text, const Arguments
     }
     const size_t close = text.find('}', at);
     if (text[at] == '}' || close == std::string::npos) return run.fail("a format string has a single brace");
+    if (!run.step() || !run.allocate(3 * (close - at))) return {};
     const std::string field = text.substr(at + 1, close - at - 1);
     const size_t colon = std::min(field.find(':'), field.size());
     const size_t mark = std::min(field.substr(0, colon).find('!'), colon);
@@ -440,20 +452,22 @@ JinjaValue format_braces(JinjaRun& run, const std::string& text, const Arguments
       const size_t index = name.empty() ? next++ : static_cast<size_t>(read_number(name, begin));
       if (index < arguments.positional.size()) value = &arguments.positional[index];
     } else {
+      if (!run.touch_values(arguments.named.size()) || !run.touch(arguments.named.size() * name.size())) return {};
       for (const auto& [key, candidate] : arguments.named) {
         if (key == name) value = &candidate;
       }
     }
-    if (value == nullptr) return run.fail("the format field '{" + field + "}' has no argument or is not supported");
+    if (value == nullptr)
+      return run.fail("the format field '{" + field.substr(0, 80) + "}' has no argument or is not supported");
     JinjaValue shown = *value;
     if (mark < colon) {
       const std::string how = field.substr(mark, colon - mark);
-      if (how != "!r" && how != "!s") return run.fail("the conversion '" + how + "' is not supported");
+      if (how != "!r" && how != "!s") return run.fail("the conversion '" + how.substr(0, 80) + "' is not supported");
       shown = run.make_string(how == "!r" ? to_repr(run, shown) : to_str(run, shown));
     }
     const std::string spec = colon < field.size() ? field.substr(colon + 1) : std::string();
     const JinjaValue formatted = spec.empty() ? run.make_string(to_str(run, shown)) : format_field(run, shown, spec);
-    if (run.failed()) return {};
+    if (run.failed() || !run.allocate(formatted.as_string().size())) return {};
     out += formatted.as_string();
   }
   return run.make_string(std::move(out));

@@ -42,6 +42,7 @@ struct JinjaLoop {
   int depth0 = 0;
   bool changed_once = false;
   JinjaValue last_changed;
+  JinjaHeld held;
   const jinja::Stmt* recursive = nullptr;  // the loop that loop(...) runs again
   jinja::Frame* frame = nullptr;
 };

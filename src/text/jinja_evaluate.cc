@@ -27,8 +27,9 @@ void Interpreter::evaluate_arguments(const CallArgs* call, Arguments& out) {
   for (const auto& [key, value] : named.as_dict().items) {
     if (!key.is_string())
       run_.fail("keyword arguments need names");
-    else
+    else if (run_.allocate(key.as_string().size() + sizeof(out.named[0])) && run_.step())
       out.named.emplace_back(key.as_string(), value);
+    if (run_.failed()) return;
   }
 }
 
@@ -69,13 +70,11 @@ JinjaValue Interpreter::call_loop(const JinjaValue& value, const Arguments& argu
   if (loop->recursive == nullptr) return run_.fail("only a loop marked 'recursive' can be called");
   std::vector<JinjaValue> a;
   if (!bind(run_, "loop", arguments, {"iterable"}, 1, a)) return {};
-  std::string text;
-  std::string* const outer_out = std::exchange(out_, &text);
-  const std::shared_ptr<Frame> outer_frame = std::exchange(frame_, loop->frame->shared_from_this());
-  run_loop(*loop->recursive, a[0], loop->depth0 + 1);
-  frame_ = outer_frame;
-  out_ = outer_out;
-  return run_.make_string(std::move(text));
+  return capture([&] {
+    const std::shared_ptr<Frame> outer = std::exchange(frame_, loop->frame->shared_from_this());
+    run_loop(*loop->recursive, a[0], loop->depth0 + 1);
+    frame_ = outer;
+  });
 }
 
 JinjaValue Interpreter::call_loop_method(JinjaLoop& loop, const std::string& name, const Arguments& arguments) {
@@ -98,6 +97,11 @@ JinjaValue Interpreter::call_macro(const JinjaCallable& callable, const Argument
   const size_t count = macro.parameters.size();
   std::vector<const JinjaValue*> given(count, nullptr);
   for (size_t i = 0; i < std::min(count, arguments.positional.size()); ++i) given[i] = &arguments.positional[i];
+  // Each name is looked for among the parameters.
+  if (!run_.touch_values(arguments.positional.size() + arguments.named.size() * (1 + count))) return {};
+  for (const auto& [name, value] : arguments.named) {
+    if (!run_.touch(name.size() * (1 + count))) return {};
+  }
   std::vector<JinjaDict::Item> extra;
   JinjaValue caller = JinjaValue::undefined("no caller is defined");
   for (const auto& [name, value] : arguments.named) {
@@ -110,7 +114,7 @@ JinjaValue Interpreter::call_macro(const JinjaCallable& callable, const Argument
     } else if (name == "caller" && macro.uses_caller) {
       caller = value;
     } else if (macro.uses_kwargs) {
-      extra.emplace_back(JinjaValue(name), value);
+      extra.emplace_back(run_.make_string(name), value);
     } else {
       return run_.fail("the macro '" + macro.name + "' takes no keyword argument '" + name + "'");
     }
@@ -127,7 +131,7 @@ JinjaValue Interpreter::call_macro(const JinjaCallable& callable, const Argument
     assign(program_.varargs_symbol, run_.make_list(std::move(rest), JinjaList::Shape::kTuple));
   }
   if (run_.failed()) return {};
-  return run_.make_string(capture(macro.body));
+  return capture(macro.body);
 }
 
 void Interpreter::bind_parameters(const MacroDef& macro, const std::vector<const JinjaValue*>& given) {
@@ -228,10 +232,14 @@ JinjaValue Interpreter::evaluate_operator(const Expr& expr) {
       return run_.failed() ? JinjaValue() : binary(run_, expr.op, left, right);
     }
     case ExprKind::kConcat: {
+      const JinjaRun::Operation operation(run_);
       std::string text;
       for (const ExprPtr& part : expr.args) {
-        text += to_str(run_, evaluate(*part));
-        if (run_.failed()) return {};
+        const JinjaValue value = evaluate(*part);
+        const std::string converted = value.is_string() ? std::string() : to_str(run_, value);
+        const std::string& piece = value.is_string() ? value.as_string() : converted;
+        if (!run_.allocate(piece.size())) return {};
+        text += piece;
       }
       return run_.make_string(std::move(text));
     }

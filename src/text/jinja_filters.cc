@@ -100,9 +100,16 @@ bool takes_no_argument(std::string_view name) {
 
 }  // namespace
 
+std::vector<std::string_view> filter_names() {
+  std::vector<std::string_view> names;
+  for (const NamedFilter& filter : kFilters) names.push_back(filter.name);
+  return names;
+}
+
 bool is_filter_name(std::string_view name) { return find_filter(name) != nullptr; }
 
 JinjaValue apply_filter(JinjaRun& run, const std::string& name, const JinjaValue& value, const Arguments& arguments) {
+  const JinjaRun::Operation operation(run);
   if (!run.step()) return {};
   const NamedFilter* filter = find_filter(name);
   if (filter == nullptr) return run.fail("no filter named '" + name + "' is supported");

@@ -23,9 +23,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                          {"t", JinjaValue(true)},
                                          {"no", JinjaValue::none()}});
   JinjaRenderOptions options;
-  options.limits.max_steps = 20000;
+  options.limits.max_work = 1 << 20;
   options.limits.max_output_bytes = 1 << 16;
-  options.limits.max_allocated_bytes = 4 << 20;
+  options.limits.max_held_bytes = 4 << 20;
   const auto text = parsed.value()->render(context, options);
   if (text.ok()) CHECK(jinja::is_valid_utf8(text.value()));
   return 0;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The global functions: range, dict, namespace, joiner, cycler, raise_exception, strftime_now.
+#include <algorithm>
 #include <ctime>
 
+#include "text/jinja_builtin_names.h"
 #include "text/jinja_call.h"
 #include "text/jinja_ops.h"
 
@@ -11,6 +13,8 @@ using Shape = JinjaList::Shape;
 
 namespace {
 
+constexpr std::string_view kGlobals[] = {"range",  "dict",         "namespace",      "joiner",
+                                         "cycler", "strftime_now", "raise_exception"};
 constexpr int64_t kMaxRange = 100000;  // jinja2's sandbox refuses more
 
 JinjaValue make_range(JinjaRun& run, const Arguments& arguments) {
@@ -29,12 +33,12 @@ JinjaValue make_range(JinjaRun& run, const Arguments& arguments) {
   if (step == 0) return run.fail("the step of range cannot be zero");
   std::vector<JinjaValue> items;
   for (int64_t i = start; step > 0 ? i < stop : i > stop;) {
+    if (!run.allocate_values(1)) return {};
     items.emplace_back(i);
     if (static_cast<int64_t>(items.size()) > kMaxRange)
       return run.fail("range is longer than " + std::to_string(kMaxRange));
     if (__builtin_add_overflow(i, step, &i)) break;
   }
-  if (!run.step(static_cast<int64_t>(items.size()))) return {};
   return run.make_list(std::move(items), Shape::kRange);
 }
 
@@ -44,16 +48,19 @@ JinjaValue make_dict(JinjaRun& run, const Arguments& arguments) {
   if (!arguments.positional.empty()) {
     const JinjaValue& source = arguments.positional[0];
     if (source.is_dict()) {
+      if (!run.allocate_values(2 * source.as_dict().items.size())) return {};
       items = source.as_dict().items;
     } else {
       for (const JinjaValue& pair : elements(run, source)) {
+        if (!run.step() || !run.allocate(sizeof(JinjaDict::Item))) return {};
         const std::vector<JinjaValue> two = elements(run, pair);
         if (two.size() != 2) return run.fail("dict needs pairs");
         items.emplace_back(two[0], two[1]);
       }
     }
   }
-  for (const auto& [name, value] : arguments.named) items.emplace_back(JinjaValue(name), value);
+  if (!run.allocate_values(2 * arguments.named.size())) return {};
+  for (const auto& [name, value] : arguments.named) items.emplace_back(run.make_string(name), value);
   return run.failed() ? JinjaValue() : run.make_dict(std::move(items));
 }
 
@@ -70,6 +77,8 @@ JinjaValue make_stepper(JinjaRun& run, const std::string& name, const Arguments&
   } else {
     if (arguments.positional.empty() || !arguments.named.empty())
       return run.fail("cycler needs the values to cycle through");
+    if (!run.touch_values(arguments.positional.size()) || !run.hold(arguments.positional.size() * sizeof(JinjaValue)))
+      return {};
     callable->state->items = arguments.positional;
   }
   for (const JinjaValue& item : callable->state->items) {
@@ -86,6 +95,7 @@ JinjaValue make_namespace(JinjaRun& run, const Arguments& arguments) {
   if (!space) return {};
   for (const auto& [key, value] : source.as_dict().items) {
     if (!key.is_string()) return run.fail("namespace attributes need names");
+    if (!run.touch(key.as_string().size()) || !run.hold(key.as_string().size() + 64)) return {};
     space->attributes.emplace_back(key.as_string(), value);
   }
   return JinjaValue(std::move(space));
@@ -97,6 +107,7 @@ JinjaValue format_time(JinjaRun& run, const Arguments& arguments, int64_t unix_t
   const std::string& format = a[0].as_string();
   if (format.size() > 512) return run.fail("the format of strftime_now is longer than 512 bytes");
   if (format.empty()) return JinjaValue("");
+  if (!run.read(8192) || !run.allocate(8192)) return {};  // what it may make
   const std::time_t time = unix_time_s;
   std::tm parts{};
   if (gmtime_r(&time, &parts) == nullptr) return run.fail("the time is out of range");
@@ -107,12 +118,15 @@ JinjaValue format_time(JinjaRun& run, const Arguments& arguments, int64_t unix_t
 
 }  // namespace
 
+std::span<const std::string_view> global_names() { return kGlobals; }
+
 bool is_global_name(const std::string& name) {
-  return name == "range" || name == "dict" || name == "namespace" || name == "raise_exception" ||
-         name == "strftime_now" || name == "joiner" || name == "cycler";
+  return std::find(std::begin(kGlobals), std::end(kGlobals), name) != std::end(kGlobals);
 }
 
 JinjaValue call_global(JinjaRun& run, const std::string& name, const Arguments& arguments, int64_t unix_time_s) {
+  const JinjaRun::Operation operation(run);
+  if (!run.step()) return {};
   if (name == "range") return make_range(run, arguments);
   if (name == "dict") return make_dict(run, arguments);
   if (name == "namespace") return make_namespace(run, arguments);

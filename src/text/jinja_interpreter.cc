@@ -8,8 +8,9 @@ namespace loralei::jinja {
 
 using Kind = JinjaValue::Kind;
 
-Interpreter::Interpreter(const Program& program, const JinjaValue& context, const JinjaRenderOptions& options)
-    : program_(program), run_(options.limits), unix_time_s_(options.unix_time_s) {
+Interpreter::Interpreter(const Program& program, const JinjaValue& context, const JinjaRenderOptions& options,
+                         Work& work)
+    : program_(program), run_(options.limits, work), unix_time_s_(options.unix_time_s) {
   context_.resize(program.symbols.size());
   for (size_t i = 0; i < program.symbols.size(); ++i) {
     if (context.is_dict()) context_[i] = context.as_dict().find(std::string_view(program.symbols[i]));
@@ -33,6 +34,7 @@ Result<std::string> Interpreter::run() {
 // --- names
 
 void Interpreter::assign(int symbol, JinjaValue value) {
+  if (!run_.touch(frame_->variables.size())) return;
   for (auto& [name, old] : frame_->variables) {
     if (name == symbol) {
       old = std::move(value);
@@ -44,6 +46,7 @@ void Interpreter::assign(int symbol, JinjaValue value) {
 
 JinjaValue Interpreter::look_up(int symbol) {
   for (const Frame* frame = frame_.get(); frame != nullptr; frame = frame->parent.get()) {
+    if (!run_.touch(1 + frame->variables.size())) return {};
     for (const auto& [name, value] : frame->variables) {
       if (name == symbol) return value;
     }
@@ -88,13 +91,14 @@ void Interpreter::assign_attribute(JinjaNamespace& space, const std::string& nam
     run_.fail("a namespace cannot have the attribute '" + name + "': names must not begin with an underscore");
     return;
   }
+  if (!run_.touch(space.attributes.size() * name.size()) || !run_.touch_values(space.attributes.size())) return;
   for (auto& [key, old] : space.attributes) {
     if (key == name) {
       old = std::move(value);
       return;
     }
   }
-  space.attributes.emplace_back(name, std::move(value));
+  if (run_.hold(name.size() + 64)) space.attributes.emplace_back(name, std::move(value));
 }
 
 // --- statements
@@ -104,15 +108,11 @@ void Interpreter::emit(std::string_view text) {
     run_.fail("its output is longer than " + std::to_string(run_.limits().max_output_bytes >> 20) + " MiB");
     return;
   }
-  if (run_.allocate(text.size())) *out_ += text;
+  if (run_.touch(text.size()) && run_.hold(text.size())) *out_ += text;
 }
 
-std::string Interpreter::capture(const Body& body) {
-  std::string text;
-  std::string* const outer = std::exchange(out_, &text);
-  execute(body);
-  out_ = outer;
-  return text;
+JinjaValue Interpreter::capture(const Body& body) {
+  return capture([&] { execute(body); });
 }
 
 Flow Interpreter::execute(const Body& body) {
@@ -126,6 +126,7 @@ Flow Interpreter::execute(const Body& body) {
 Flow Interpreter::execute(const Stmt& stmt) {
   const Level level(*this);
   if (!level.ok()) return Flow::kNormal;
+  const JinjaRun::Operation operation(run_);
   run_.line = stmt.line;
   switch (stmt.kind) {
     case StmtKind::kData:
@@ -172,7 +173,7 @@ Flow Interpreter::execute(const Stmt& stmt) {
       JinjaValue body;
       {
         const Scope scope(*this);
-        body = run_.make_string(capture(stmt.branches[0].body));
+        body = capture(stmt.branches[0].body);
       }
       if (run_.failed()) break;
       const JinjaValue value = evaluate_filter(*stmt.expr, &body);
@@ -197,7 +198,7 @@ void Interpreter::execute_set_block(const Stmt& stmt) {
   JinjaValue value;
   {
     const Scope scope(*this);
-    value = run_.make_string(capture(stmt.branches[0].body));
+    value = capture(stmt.branches[0].body);
   }
   if (run_.failed()) return;
   if (stmt.expr) value = evaluate_filter(*stmt.expr, &value);
@@ -216,6 +217,11 @@ void Interpreter::run_loop(const Stmt& stmt, const JinjaValue& iterable, int dep
   if (run_.failed()) return;
   const std::shared_ptr<Frame> outer = frame_;
   auto loop = std::make_shared<JinjaLoop>();
+  // What changed() has seen may hold the loop itself.
+  struct Ended {
+    JinjaLoop& loop;
+    ~Ended() { loop.last_changed = {}; }
+  } ended{*loop};
   loop->depth0 = depth0;
   if (stmt.recursive) {
     loop->recursive = &stmt;
@@ -232,9 +238,10 @@ void Interpreter::run_loop(const Stmt& stmt, const JinjaValue& iterable, int dep
     }
     loop->items.push_back(std::move(item));
   }
-  if (run_.failed() || !run_.allocate(loop->items.size() * sizeof(JinjaValue))) return;
+  loop->held = JinjaHeld(run_, loop->items.capacity() * sizeof(JinjaValue) + sizeof(JinjaLoop));
+  if (run_.failed()) return;
   for (size_t i = 0; i < loop->items.size(); ++i) {
-    if (!run_.step(4)) return;  // a turn costs a scope, however little it does
+    if (!run_.touch_values(16)) return;  // a turn costs a scope, however little it does
     const Scope scope(*this, outer);
     loop->index0 = static_cast<int64_t>(i);
     assign(program_.loop_symbol, JinjaValue(loop));
@@ -251,7 +258,7 @@ void Interpreter::run_loop(const Stmt& stmt, const JinjaValue& iterable, int dep
 
 void Interpreter::keep(const std::shared_ptr<Frame>& frame) {
   if (captured_.empty() || captured_.back() != frame) captured_.push_back(frame);
-  run_.allocate(64 + frame->variables.size() * 48);
+  run_.hold(64 + frame->variables.size() * 48);
 }
 
 JinjaValue Interpreter::make_macro(const MacroDef& macro) {

@@ -31,7 +31,7 @@ enum class Flow : uint8_t { kNormal, kBreak, kContinue };
 
 class Interpreter {
  public:
-  Interpreter(const Program& program, const JinjaValue& context, const JinjaRenderOptions& options);
+  Interpreter(const Program& program, const JinjaValue& context, const JinjaRenderOptions& options, Work& work);
   ~Interpreter();
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
@@ -82,10 +82,19 @@ class Interpreter {
 
   // --- statements
 
-  // Appends to the text that is being written.
+  // Appends to the text that is being written, which is held until it is complete.
   void emit(std::string_view text);
-  // Renders a body into a string of its own.
-  std::string capture(const Body& body);
+  // What `write` writes, as a string of its own.
+  template <typename Write>
+  JinjaValue capture(Write&& write) {
+    std::string text;
+    std::string* const outer = std::exchange(out_, &text);
+    write();
+    out_ = outer;
+    run_.release(text.size());  // the value holds it from now on
+    return run_.failed() ? JinjaValue() : run_.make_string(std::move(text));
+  }
+  JinjaValue capture(const Body& body);
   Flow execute(const Body& body);
   Flow execute(const Stmt& stmt);
   void execute_set_block(const Stmt& stmt);

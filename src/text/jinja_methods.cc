@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "text/jinja_ast.h"
+#include "text/jinja_builtin_names.h"
 #include "text/jinja_call.h"
 #include "text/jinja_ops.h"
 #include "text/jinja_string_methods.h"
@@ -83,15 +84,14 @@ JinjaValue dict_method(JinjaRun& run, const JinjaValue& value, const std::string
   const JinjaDict& dict = value.as_dict();
   std::vector<JinjaValue> a;
   if (name == "get") {
-    if (!bind(run, name, arguments, {"key", "default"}, 1, a) ||
-        !run.step(1 + static_cast<int64_t>(dict.items.size() / 8)))
-      return {};
-    const JinjaValue* found = dict.find(a[0]);
+    if (!bind(run, name, arguments, {"key", "default"}, 1, a)) return {};
+    const JinjaValue* found = find_in(run, dict, a[0]);
     if (found != nullptr) return *found;
     return arguments.positional.size() + arguments.named.size() < 2 ? JinjaValue::none() : a[1];
   }
-  if (!bind(run, name, arguments, {}, 0, a) || !run.step(static_cast<int64_t>(dict.items.size()))) return {};
+  if (!bind(run, name, arguments, {}, 0, a)) return {};
   if (name == "copy") return value;
+  if (!run.allocate_values(dict.items.size())) return {};
   std::vector<JinjaValue> items;
   for (const auto& [key, item] : dict.items) {
     if (name == "keys")
@@ -105,6 +105,7 @@ JinjaValue dict_method(JinjaRun& run, const JinjaValue& value, const std::string
   auto view = std::make_shared<JinjaList>();
   view->shape = Shape::kView;
   view->view_name = "dict_" + name;
+  view->held = JinjaHeld(run, items.capacity() * sizeof(JinjaValue) + sizeof(JinjaList));
   view->items = std::move(items);
   view->depth = dict.depth + 2;
   return JinjaValue(std::shared_ptr<const JinjaList>(std::move(view)));
@@ -127,6 +128,9 @@ JinjaValue list_method(JinjaRun& run, const JinjaValue& value, const std::string
 
 }  // namespace
 
+std::span<const std::string_view> dict_method_names() { return kDictMethods; }
+std::span<const std::string_view> list_method_names() { return kListMethods; }
+
 JinjaValue find_method(const JinjaValue& value, const std::string& name) {
   bool found = false;
   if (value.is_string()) found = is_string_method(name);
@@ -136,6 +140,7 @@ JinjaValue find_method(const JinjaValue& value, const std::string& name) {
 }
 
 JinjaValue call_method(JinjaRun& run, const JinjaValue& receiver, const std::string& name, const Arguments& arguments) {
+  const JinjaRun::Operation operation(run);
   if (!run.step()) return {};
   if (receiver.is_string()) return call_string_method(run, receiver.as_string(), name, arguments);
   if (receiver.is_dict()) return dict_method(run, receiver, name, arguments);
@@ -168,7 +173,7 @@ JinjaValue loop_attribute(const JinjaValue& value, const std::string& name) {
   if (name == "nextitem")
     return loop.index0 + 1 < size ? loop.items[loop.index0 + 1] : JinjaValue::undefined("there is no next item");
   if (name == "cycle" || name == "changed") return make_method(value, name);
-  return JinjaValue::undefined("'loop' has no attribute '" + name + "'");
+  return JinjaValue::undefined("'loop' has no attribute '" + name.substr(0, 80) + "'");
 }
 
 JinjaValue callable_attribute(JinjaRun& run, const JinjaValue& value, const std::string& name) {
@@ -179,10 +184,11 @@ JinjaValue callable_attribute(JinjaRun& run, const JinjaValue& value, const std:
   if (callable.macro != nullptr && name == "caller") return JinjaValue(callable.macro->uses_caller);
   if (callable.macro != nullptr && name == "arguments") {
     std::vector<JinjaValue> names;
-    for (const Parameter& parameter : callable.macro->parameters) names.emplace_back(parameter.name);
+    if (!run.allocate_values(4 * callable.macro->parameters.size())) return {};
+    for (const Parameter& parameter : callable.macro->parameters) names.push_back(run.make_string(parameter.name));
     return run.make_list(std::move(names), Shape::kTuple);
   }
-  return JinjaValue::undefined("a value of type 'function' has no attribute '" + name + "'");
+  return JinjaValue::undefined("a value of type 'function' has no attribute '" + name.substr(0, 80) + "'");
 }
 
 }  // namespace
@@ -195,10 +201,13 @@ JinjaValue get_attribute(JinjaRun& run, const JinjaValue& value, const std::stri
     case Kind::kLoop:
       return loop_attribute(value, name);
     case Kind::kNamespace:
+      if (!run.touch(name.size() * value.as_namespace()->attributes.size()) ||
+          !run.touch_values(value.as_namespace()->attributes.size()))
+        return {};
       for (const auto& [key, attribute] : value.as_namespace()->attributes) {
         if (key == name) return attribute;
       }
-      return JinjaValue::undefined("the namespace has no attribute '" + name + "'");
+      return JinjaValue::undefined("the namespace has no attribute '" + name.substr(0, 80) + "'");
     case Kind::kDict:
     case Kind::kList:
     case Kind::kString: {
@@ -221,15 +230,16 @@ JinjaValue get_attribute(JinjaRun& run, const JinjaValue& value, const std::stri
       break;
   }
   if (value.is_dict()) {
-    if (const JinjaValue* found = value.as_dict().find(std::string_view(name))) return *found;
+    if (const JinjaValue* found = find_in(run, value.as_dict(), std::string_view(name))) return *found;
   }
-  return JinjaValue::undefined("a value of type '" + type_name(value) + "' has no attribute '" + name + "'");
+  return JinjaValue::undefined("a value of type '" + type_name(value) + "' has no attribute '" + name.substr(0, 80) +
+                               "'");
 }
 
 JinjaValue get_subscript(JinjaRun& run, const JinjaValue& value, const JinjaValue& key) {
   JinjaValue item = get_item(run, value, key);
   if (!item.is_undefined() || !key.is_string() || run.failed()) return item;
-  if (value.is_dict() && value.as_dict().find(key) != nullptr) return item;
+  if (value.is_dict() && find_in(run, value.as_dict(), key) != nullptr) return item;
   return get_attribute(run, value, key.as_string());
 }
 

@@ -21,10 +21,13 @@ namespace {
 template <typename Number>
 bool read_all(const std::string& text, Number& out, int base) {
   std::string digits = strip(text, true, true);
-  for (size_t i = 1; i + 1 < digits.size(); ++i) {
-    if (digits[i] == '_' && std::isxdigit(static_cast<unsigned char>(digits[i - 1])) != 0 && digits[i + 1] != '_')
-      digits.erase(i, 1);
+  size_t kept = 0;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    const bool between = kept > 0 && i + 1 < digits.size() && digits[i + 1] != '_';
+    if (digits[i] == '_' && between && std::isxdigit(static_cast<unsigned char>(digits[kept - 1])) != 0) continue;
+    digits[kept++] = digits[i];
   }
+  digits.resize(kept);
   if (!digits.empty() && digits[0] == '+' && digits.size() > 1 && digits[1] != '-' && digits[1] != '+')
     digits.erase(0, 1);
   if constexpr (std::is_same_v<Number, int64_t>) {
@@ -77,6 +80,7 @@ JinjaValue filter_int(JinjaRun& run, const JinjaValue& value, const Arguments& a
   if (value.is_int()) return JinjaValue(value.as_int());
   if (value.kind() == Kind::kFloat && float_to_int(value.as_float(), result)) return JinjaValue(result);
   if (value.is_string()) {
+    if (!run.read(6 * value.as_string().size()) || !run.allocate(2 * value.as_string().size())) return {};
     if (read_all(value.as_string(), result, static_cast<int>(base))) return JinjaValue(result);
     double real = 0;
     if (read_all(value.as_string(), real, 10) && float_to_int(real, result)) return JinjaValue(result);
@@ -90,7 +94,10 @@ JinjaValue filter_float(JinjaRun& run, const JinjaValue& value, const Arguments&
   if (value.is_undefined()) return run.fail(value.undefined_hint());
   double result = 0;
   if (value.is_number()) return JinjaValue(value.as_float());
-  if (value.is_string() && read_all(value.as_string(), result, 10)) return JinjaValue(result);
+  if (value.is_string()) {
+    if (!run.read(4 * value.as_string().size()) || !run.allocate(value.as_string().size())) return {};
+    if (read_all(value.as_string(), result, 10)) return JinjaValue(result);
+  }
   return a[0].is_undefined() ? JinjaValue(0.0) : a[0];
 }
 

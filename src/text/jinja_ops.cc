@@ -2,6 +2,8 @@
 // Truth, comparison, and the elements of values; jinja_arith.cc has arithmetic, jinja_print.cc values as text.
 #include "text/jinja_ops.h"
 
+#include <string.h>
+
 #include <algorithm>
 
 #include "text/jinja_call.h"
@@ -92,8 +94,7 @@ bool equal_dicts(JinjaRun& run, const JinjaDict& a, const JinjaDict& b) {
   if (&a == &b) return true;
   if (a.items.size() != b.items.size()) return false;
   for (const auto& [key, value] : a.items) {
-    if (!run.step(b.index.empty() ? static_cast<int64_t>(b.items.size()) : 1)) return false;
-    const JinjaValue* other = b.find(key);
+    const JinjaValue* other = find_in(run, b, key);
     if (other == nullptr || !equals(run, value, *other)) return false;
   }
   return true;
@@ -113,6 +114,7 @@ bool equals(JinjaRun& run, const JinjaValue& a, const JinjaValue& b) {
     case Kind::kNone:
       return true;
     case Kind::kString:
+      if (a.as_string().size() != b.as_string().size() || !run.touch(a.as_string().size())) return false;
       return a.as_string() == b.as_string();
     case Kind::kList:
       return equal_lists(run, a.as_list(), b.as_list());
@@ -129,7 +131,10 @@ bool less(JinjaRun& run, const JinjaValue& a, const JinjaValue& b, const char* o
     if (a.is_int() && b.is_int()) return a.as_int() < b.as_int();
     return a.as_float() < b.as_float();
   }
-  if (a.is_string() && b.is_string()) return a.as_string() < b.as_string();  // UTF-8 sorts as code points do
+  if (a.is_string() && b.is_string()) {
+    if (!run.touch(std::min(a.as_string().size(), b.as_string().size()))) return false;
+    return a.as_string() < b.as_string();  // UTF-8 sorts as code points do
+  }
   if (a.is_list() && b.is_list() && a.as_list().shape == b.as_list().shape) {
     const auto& left = a.as_list().items;
     const auto& right = b.as_list().items;
@@ -157,12 +162,9 @@ bool contains(JinjaRun& run, const JinjaValue& container, const JinjaValue& item
         run.fail("'in <string>' needs a string on its left, not '" + type_name(item) + "'");
         return false;
       }
-      if (!run.step(1 + static_cast<int64_t>(container.as_string().size() / 64))) return false;
-      return container.as_string().find(item.as_string()) != std::string::npos;
+      return find_first(run, container.as_string(), item.as_string()) != std::string::npos;
     case Kind::kDict:
-      if (!run.step(container.as_dict().index.empty() ? static_cast<int64_t>(container.as_dict().items.size()) : 1))
-        return false;
-      return container.as_dict().find(item) != nullptr;
+      return find_in(run, container.as_dict(), item) != nullptr;
     case Kind::kList:
       for (const JinjaValue& element : container.as_list().items) {
         if (equals(run, element, item)) return true;
@@ -179,8 +181,7 @@ int64_t length(JinjaRun& run, const JinjaValue& value) {
     case Kind::kUndefined:
       return 0;
     case Kind::kString:
-      run.step(static_cast<int64_t>(value.as_string().size() / 64));
-      return code_point_count(value.as_string());
+      return run.touch(value.as_string().size()) ? code_point_count(value.as_string()) : 0;
     case Kind::kList:
       if (value.as_list().shape != Shape::kGenerator) return static_cast<int64_t>(value.as_list().items.size());
       break;
@@ -202,30 +203,71 @@ std::vector<JinjaValue> elements(JinjaRun& run, const JinjaValue& value) {
       return out;
     case Kind::kString: {
       const std::string& text = value.as_string();
-      if (!run.step(static_cast<int64_t>(text.size())) || !run.allocate(text.size() * 96)) return out;
-      for (size_t at = 0; at < text.size();) {
+      if (!run.read(text.size()) || !run.allocate_values(static_cast<size_t>(code_point_count(text)))) return out;
+      for (size_t at = 0; at < text.size() && !run.failed();) {
         const size_t begin = at;
         next_code_point(text, at);
-        out.emplace_back(text.substr(begin, at - begin));
+        out.push_back(run.make_string(text.substr(begin, at - begin)));
       }
       return out;
     }
     case Kind::kList: {
       const JinjaList& list = value.as_list();
       if (list.shape == Shape::kGenerator && std::exchange(list.consumed, true)) return out;
-      if (!run.step(static_cast<int64_t>(list.items.size() / 8)) ||
-          !run.allocate(list.items.size() * sizeof(JinjaValue)))
-        return out;
+      if (!run.allocate_values(list.items.size())) return out;
       return list.items;
     }
     case Kind::kDict:
-      if (!run.allocate(value.as_dict().items.size() * sizeof(JinjaValue))) return out;
+      if (!run.allocate_values(value.as_dict().items.size())) return out;
       for (const auto& [key, unused] : value.as_dict().items) out.push_back(key);
       return out;
     default:
       run.fail("a value of type '" + type_name(value) + "' cannot be iterated over");
       return out;
   }
+}
+
+JinjaValue change_text(JinjaRun& run, const std::string& text, std::string (*change)(std::string_view text)) {
+  const JinjaRun::Operation operation(run);
+  if (!run.read(text.size()) || !run.allocate(text.size())) return {};
+  // Titles are mapped a character at a time; a mapping takes two strings of 16-bit units, of which one has room for
+  // three times the text.
+  if (!is_ascii(text) && (!run.map_text(3 * text.size()) || !run.allocate(8 * text.size()))) return {};
+  std::string out = change(text);
+  return run.allocate(out.size()) ? run.make_string(std::move(out)) : JinjaValue();
+}
+
+const JinjaValue* find_in(JinjaRun& run, const JinjaDict& dict, std::string_view key) {
+  // Looked for in a tree, or in a row of strings of which only those of its length are read.
+  const size_t compared = dict.index.empty() ? dict.items.size() : 20;
+  if (!run.touch(compared * key.size()) || !run.touch_values(compared)) return nullptr;
+  return dict.find(key);
+}
+
+const JinjaValue* find_in(JinjaRun& run, const JinjaDict& dict, const JinjaValue& key) {
+  if (key.is_string()) return find_in(run, dict, std::string_view(key.as_string()));
+  return run.touch_values(dict.items.size()) ? dict.find(key) : nullptr;
+}
+
+size_t find_first(JinjaRun& run, std::string_view text, std::string_view sought, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  if (sought.empty()) return from;
+  if (!run.touch(sought.size())) return std::string_view::npos;
+  // string_view::find() takes the product of both sizes where they are alike; memmem() does not.
+  const void* const found = ::memmem(text.data() + from, text.size() - from, sought.data(), sought.size());
+  const size_t at = found == nullptr ? text.size() : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+  return run.touch(at - from) && found != nullptr ? at : std::string_view::npos;
+}
+
+size_t find_last(JinjaRun& run, std::string_view text, std::string_view sought) {
+  if (sought.size() > text.size()) return std::string_view::npos;
+  if (sought.empty()) return text.size();
+  // The first one from behind.
+  const JinjaRun::Operation operation(run);
+  if (!run.allocate(text.size() + sought.size())) return std::string_view::npos;
+  const std::string mirrored(text.rbegin(), text.rend()), mirrored_sought(sought.rbegin(), sought.rend());
+  const size_t found = find_first(run, mirrored, mirrored_sought);
+  return found == std::string_view::npos ? found : text.size() - found - sought.size();
 }
 
 JinjaValue get_item(JinjaRun& run, const JinjaValue& value, const JinjaValue& key) {
@@ -240,8 +282,7 @@ JinjaValue get_item(JinjaRun& run, const JinjaValue& value, const JinjaValue& ke
     case Kind::kUndefined:
       return run.fail(value.undefined_hint());
     case Kind::kDict: {
-      if (value.as_dict().index.empty() && !run.step(static_cast<int64_t>(value.as_dict().items.size() / 8))) return {};
-      const JinjaValue* found = value.as_dict().find(key);
+      const JinjaValue* found = find_in(run, value.as_dict(), key);
       return found != nullptr ? *found : missing();
     }
     case Kind::kList: {
@@ -257,7 +298,7 @@ JinjaValue get_item(JinjaRun& run, const JinjaValue& value, const JinjaValue& ke
       if (!key.is_int()) return missing();
       const std::string& text = value.as_string();
       int64_t index = key.as_int();
-      if (!run.step(static_cast<int64_t>(text.size() / 64))) return {};
+      if (!run.read(text.size())) return {};
       if (index < 0) index += code_point_count(text);
       if (index < 0) return missing();
       size_t at = 0;
@@ -281,8 +322,11 @@ JinjaValue slice(JinjaRun& run, const JinjaValue& value, const JinjaValue& start
   }
   const bool is_list = value.is_list() && value.as_list().is_sequence();
   if (!is_list && !value.is_string()) return run.fail("a value of type '" + type_name(value) + "' cannot be sliced");
+  const JinjaRun::Operation operation(run);
+  // Decoded, picked from and encoded again: four bytes for each, twice.
+  const size_t bytes = is_list ? 0 : value.as_string().size();
+  if (!run.read(2 * bytes) || !run.allocate(8 * bytes)) return {};
   const std::u32string characters = is_list ? std::u32string() : decode_utf8(value.as_string());
-  if (!run.step(static_cast<int64_t>(characters.size() / 16))) return {};
   const auto size =
       is_list ? static_cast<int64_t>(value.as_list().items.size()) : static_cast<int64_t>(characters.size());
   const int64_t step = stride.is_none() ? 1 : stride.as_int();
@@ -299,10 +343,12 @@ JinjaValue slice(JinjaRun& run, const JinjaValue& value, const JinjaValue& start
   std::u32string text;
   // A step larger than the value ends after the first element; unsigned distance avoids overflow at the extremes.
   for (int64_t i = first; step > 0 ? i < last : i > last;) {
-    if (is_list)
+    if (is_list) {
+      if (!run.allocate_values(1)) return {};
       items.push_back(value.as_list().items[i]);
-    else
+    } else {
       text += characters[i];
+    }
     const int64_t left = step > 0 ? last - i : i - last;
     if (step > 0 ? step >= left : step <= -left) break;
     i += step;

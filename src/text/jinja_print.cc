@@ -38,7 +38,7 @@ class Printer {
         out_ += format_float(value.as_float());
         return;
       case Kind::kString:
-        if (run_.allocate(value.as_string().size())) out_ += quote_repr(value.as_string());
+        quoted(value.as_string());
         return;
       case Kind::kList:
         list(value.as_list(), depth);
@@ -59,6 +59,12 @@ class Printer {
   }
 
  private:
+  void quoted(const std::string& text) {
+    if (!run_.map_text(text.size()) || !run_.allocate(text.size())) return;
+    const std::string quoted = quote_repr(text);
+    if (run_.allocate(quoted.size())) out_ += quoted;
+  }
+
   void list(const JinjaList& list, int depth) {
     if (list.shape == Shape::kGenerator) {
       out_ += "<generator>";
@@ -100,7 +106,8 @@ class Printer {
       if (run_.failed()) return;
       if (!first) out_ += ", ";
       first = false;
-      out_ += quote_repr(key) + ": ";
+      quoted(key);
+      out_ += ": ";
       repr(value, depth + 1);
     }
     out_ += "}>";
@@ -146,7 +153,7 @@ class JsonWriter {
         number(value.as_float());
         return;
       case Kind::kString:
-        if (run_.allocate(value.as_string().size())) out_ += quote_json(value.as_string(), style_.ensure_ascii);
+        quoted(value.as_string());
         return;
       case Kind::kList:
         if (value.as_list().shape == Shape::kList || value.as_list().shape == Shape::kTuple) {
@@ -165,6 +172,18 @@ class JsonWriter {
   }
 
  private:
+  void quoted(const std::string& text) {
+    if (!run_.read(text.size()) || !run_.allocate(text.size())) return;
+    const std::string quoted = quote_json(text, style_.ensure_ascii);
+    if (!run_.allocate(quoted.size()) || !run_.touch(3 * (quoted.size() - text.size()))) return;
+    out_ += quoted;
+  }
+
+  // What stands between two items, or between key and value.
+  void separator(const std::string& text) {
+    if (run_.allocate(text.size())) out_ += text;
+  }
+
   void number(double value) {
     if (std::isnan(value))
       out_ += "NaN";
@@ -175,7 +194,7 @@ class JsonWriter {
   }
 
   void new_line(int depth) {
-    if (!style_.has_indent || !run_.allocate(style_.indent.size() * depth)) return;
+    if (!style_.has_indent || !run_.allocate(style_.indent.size() * depth) || !run_.touch_values(depth)) return;
     out_ += '\n';
     for (int i = 0; i < depth; ++i) out_ += style_.indent;
   }
@@ -183,7 +202,7 @@ class JsonWriter {
   void list(const JinjaList& list, int depth) {
     out_ += '[';
     for (size_t i = 0; i < list.items.size() && !run_.failed(); ++i) {
-      if (i != 0) out_ += style_.item_separator;
+      if (i != 0) separator(style_.item_separator);
       new_line(depth + 1);
       write(list.items[i], depth + 1);
     }
@@ -193,6 +212,7 @@ class JsonWriter {
 
   void dict(const JinjaDict& dict, int depth) {
     std::vector<const JinjaDict::Item*> items;
+    if (!run_.allocate_values(dict.items.size())) return;
     for (const auto& item : dict.items) items.push_back(&item);
     if (style_.sort_keys) {
       std::stable_sort(items.begin(), items.end(),
@@ -200,10 +220,10 @@ class JsonWriter {
     }
     out_ += '{';
     for (size_t i = 0; i < items.size() && !run_.failed(); ++i) {
-      if (i != 0) out_ += style_.item_separator;
+      if (i != 0) separator(style_.item_separator);
       new_line(depth + 1);
       key(items[i]->first);
-      out_ += style_.key_separator;
+      separator(style_.key_separator);
       write(items[i]->second, depth + 1);
     }
     if (!items.empty()) new_line(depth);
@@ -212,7 +232,7 @@ class JsonWriter {
 
   void key(const JinjaValue& key) {
     if (key.is_string()) {
-      out_ += quote_json(key.as_string(), style_.ensure_ascii);
+      quoted(key.as_string());
       return;
     }
     if (!key.is_number() && !key.is_none()) {

@@ -13,8 +13,8 @@ using Shape = JinjaList::Shape;
 
 namespace {
 
-JinjaValue ignore_case(const JinjaValue& value) {
-  return value.is_string() ? JinjaValue(to_lower(value.as_string())) : value;
+JinjaValue ignore_case(JinjaRun& run, const JinjaValue& value) {
+  return value.is_string() ? change_text(run, value.as_string(), to_lower) : value;
 }
 
 // "a.b.0": attributes and numbers, as jinja2's make_attrgetter takes them. `fallback` replaces what is undefined; may
@@ -23,8 +23,10 @@ JinjaValue walk_attribute(JinjaRun& run, JinjaValue value, const JinjaValue& pat
   if (path.is_int()) return get_subscript(run, value, path);
   if (!path.is_string()) return run.fail("an attribute must be a string or an integer");
   const std::string& text = path.as_string();
+  if (!run.read(text.size())) return {};
   for (size_t begin = 0; begin <= text.size() && !run.failed();) {
     const size_t dot = std::min(text.find('.', begin), text.size());
+    if (!run.step() || !run.allocate(2 * (dot - begin))) return {};
     const std::string part = text.substr(begin, dot - begin);
     int64_t number = 0;
     const auto done = std::from_chars(part.data(), part.data() + part.size(), number);
@@ -39,6 +41,7 @@ JinjaValue walk_attribute(JinjaRun& run, JinjaValue value, const JinjaValue& pat
 
 // Sorts (key, item) pairs by key, keeping the order of equals. False when a comparison ended the render.
 bool sort_by(JinjaRun& run, std::vector<std::pair<JinjaValue, JinjaValue>>& keyed, bool reverse) {
+  if (!run.allocate_values(2 * keyed.size())) return false;  // what is merged stands beside it
   // A comparison that has failed answers false for everything, which is still an ordering: the sort ends quickly.
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
     return reverse ? less(run, b.first, a.first) : less(run, a.first, b.first);
@@ -48,13 +51,14 @@ bool sort_by(JinjaRun& run, std::vector<std::pair<JinjaValue, JinjaValue>>& keye
 
 // "a,b" sorts by a, then by b.
 JinjaValue sort_key(JinjaRun& run, const JinjaValue& item, const JinjaValue& attribute, bool case_sensitive) {
-  if (attribute.is_undefined() || attribute.is_none()) return case_sensitive ? item : ignore_case(item);
+  if (attribute.is_undefined() || attribute.is_none()) return case_sensitive ? item : ignore_case(run, item);
   if (!attribute.is_string() || attribute.as_string().find(',') == std::string::npos) {
     const JinjaValue key = walk_attribute(run, item, attribute, nullptr);
-    return case_sensitive ? key : ignore_case(key);
+    return case_sensitive ? key : ignore_case(run, key);
   }
   std::vector<JinjaValue> keys;
   const std::string& names = attribute.as_string();
+  if (!run.read(2 * names.size()) || !run.allocate(names.size())) return {};
   for (size_t begin = 0; begin <= names.size();) {
     const size_t comma = std::min(names.find(',', begin), names.size());
     keys.push_back(
@@ -74,7 +78,7 @@ JinjaValue min_or_max(JinjaRun& run, const char* name, const JinjaValue& value, 
   bool first = true;
   for (const JinjaValue& item : elements(run, value)) {
     JinjaValue key = has_attribute ? walk_attribute(run, item, a[1], nullptr) : item;
-    if (!truthy(a[0])) key = ignore_case(key);
+    if (!truthy(a[0])) key = ignore_case(run, key);
     if (first || (largest ? less(run, best_key, key, ">") : less(run, key, best_key))) {
       best = item;
       best_key = key;
@@ -93,12 +97,14 @@ JinjaValue select_items(JinjaRun& run, const JinjaValue& value, const Arguments&
   Arguments rest;
   if (arguments.positional.size() > skip) {
     if (!arguments.positional[skip].is_string()) return run.fail("the name of a test must be a string");
+    if (!run.touch(arguments.positional[skip].as_string().size())) return {};
     test = arguments.positional[skip].as_string();
     rest.positional.assign(arguments.positional.begin() + skip + 1, arguments.positional.end());
     rest.named = arguments.named;
   }
   std::vector<JinjaValue> out;
   for (const JinjaValue& item : elements(run, value)) {
+    if (!run.allocate_values(1)) return {};
     const JinjaValue subject = by_attribute ? walk_attribute(run, item, arguments.positional[0], nullptr) : item;
     const bool holds = test.empty() ? truthy(subject) : apply_test(run, test, subject, rest);
     if (run.failed()) return {};
@@ -123,6 +129,7 @@ JinjaValue filter_items(JinjaRun& run, const JinjaValue& value, const Arguments&
   if (!value.is_undefined()) {
     if (!value.is_dict()) return run.fail("items needs a dict, not a value of type '" + type_name(value) + "'");
     for (const auto& [key, item] : value.as_dict().items) {
+      if (!run.allocate_values(1)) return {};
       items.push_back(run.make_list({key, item}, Shape::kTuple));
       if (run.failed()) return {};
     }
@@ -161,10 +168,12 @@ JinjaValue filter_join(JinjaRun& run, const JinjaValue& value, const Arguments& 
   std::string out;
   bool first = true;
   for (const JinjaValue& item : elements(run, value)) {
+    const JinjaValue part = has_attribute ? walk_attribute(run, item, a[1], nullptr) : item;
+    const std::string text = to_str(run, part);
+    if (!run.step() || !run.allocate(separator.size() + text.size())) return {};
     if (!first) out += separator;
     first = false;
-    out += to_str(run, has_attribute ? walk_attribute(run, item, a[1], nullptr) : item);
-    if (run.failed() || !run.allocate(separator.size())) return {};
+    out += text;
   }
   return run.make_string(std::move(out));
 }
@@ -174,6 +183,7 @@ JinjaValue filter_sort(JinjaRun& run, const JinjaValue& value, const Arguments& 
   if (!bind(run, "sort", arguments, {"reverse", "case_sensitive", "attribute"}, 0, a)) return {};
   std::vector<std::pair<JinjaValue, JinjaValue>> keyed;
   for (const JinjaValue& item : elements(run, value)) {
+    if (!run.allocate_values(2)) return {};
     keyed.emplace_back(sort_key(run, item, a[2], truthy(a[1])), item);
     if (run.failed()) return {};
   }
@@ -192,7 +202,8 @@ JinjaValue filter_dictsort(JinjaRun& run, const JinjaValue& value, const Argumen
   std::vector<std::pair<JinjaValue, JinjaValue>> keyed;
   for (const auto& [key, item] : value.as_dict().items) {
     const JinjaValue& by = by_value ? item : key;
-    keyed.emplace_back(truthy(a[0]) ? by : ignore_case(by), run.make_list({key, item}, Shape::kTuple));
+    if (!run.allocate_values(2)) return {};
+    keyed.emplace_back(truthy(a[0]) ? by : ignore_case(run, by), run.make_list({key, item}, Shape::kTuple));
     if (run.failed()) return {};
   }
   if (!sort_by(run, keyed, truthy(a[2]))) return {};
@@ -229,10 +240,10 @@ JinjaValue filter_unique(JinjaRun& run, const JinjaValue& value, const Arguments
   std::vector<JinjaValue> items;
   for (const JinjaValue& item : elements(run, value)) {
     JinjaValue key = has_attribute ? walk_attribute(run, item, a[1], nullptr) : item;
-    if (!truthy(a[0])) key = ignore_case(key);
-    const bool known =
-        std::any_of(seen.begin(), seen.end(), [&](const JinjaValue& old) { return equals(run, old, key); });
-    if (run.failed()) return {};
+    if (!truthy(a[0])) key = ignore_case(run, key);
+    const bool known = std::any_of(seen.begin(), seen.end(),
+                                   [&](const JinjaValue& old) { return run.failed() || equals(run, old, key); });
+    if (run.failed() || !run.allocate_values(2)) return {};
     if (known) continue;
     seen.push_back(std::move(key));
     items.push_back(item);
@@ -248,11 +259,15 @@ JinjaValue filter_batch(JinjaRun& run, const JinjaValue& value, const Arguments&
   std::vector<JinjaValue> lines;
   std::vector<JinjaValue> line;
   for (const JinjaValue& item : elements(run, value)) {
+    if (!run.allocate_values(2)) return {};
     if (static_cast<int64_t>(line.size()) == a[0].as_int()) lines.push_back(run.make_list(std::exchange(line, {})));
     line.push_back(item);
   }
   const bool fill = !a[1].is_undefined() && !a[1].is_none();
-  while (fill && !line.empty() && static_cast<int64_t>(line.size()) < a[0].as_int()) line.push_back(a[1]);
+  while (fill && !line.empty() && static_cast<int64_t>(line.size()) < a[0].as_int()) {
+    if (!run.allocate_values(1)) return {};
+    line.push_back(a[1]);
+  }
   if (!line.empty()) lines.push_back(run.make_list(std::move(line)));
   return run.failed() ? JinjaValue() : run.make_list(std::move(lines), Shape::kGenerator);
 }
@@ -270,6 +285,7 @@ JinjaValue filter_slice(JinjaRun& run, const JinjaValue& value, const Arguments&
   size_t begin = 0;
   for (size_t i = 0; i < count && !run.failed(); ++i) {
     const size_t size = each + (i < longer ? 1 : 0);
+    if (!run.allocate_values(size + 2)) return {};
     std::vector<JinjaValue> part(items.begin() + begin, items.begin() + begin + size);
     begin += size;
     if (!a[1].is_undefined() && !a[1].is_none() && i >= longer) part.push_back(a[1]);
@@ -285,7 +301,8 @@ JinjaValue filter_groupby(JinjaRun& run, const JinjaValue& value, const Argument
   std::vector<std::pair<JinjaValue, JinjaValue>> keyed;
   for (const JinjaValue& item : elements(run, value)) {
     const JinjaValue key = walk_attribute(run, item, a[0], fallback);
-    keyed.emplace_back(truthy(a[2]) ? key : ignore_case(key), item);
+    if (!run.allocate_values(2)) return {};
+    keyed.emplace_back(truthy(a[2]) ? key : ignore_case(run, key), item);
     if (run.failed()) return {};
   }
   if (!sort_by(run, keyed, false)) return {};
@@ -295,13 +312,14 @@ JinjaValue filter_groupby(JinjaRun& run, const JinjaValue& value, const Argument
     size_t end = begin;
     for (; end < keyed.size() && equals(run, keyed[end].first, keyed[begin].first); ++end)
       items.push_back(keyed[end].second);
-    if (run.failed()) return {};
+    if (run.failed() || !run.allocate_values(end - begin + 8)) return {};
     const JinjaValue grouper = walk_attribute(run, keyed[begin].second, a[0], fallback);
     const JinjaValue list = run.make_list(std::move(items));
     // A pair that also answers to .grouper and .list, as jinja2's named tuple does.
     auto pair = std::make_shared<JinjaList>();
     pair->shape = Shape::kTuple;
     pair->items = {grouper, list};
+    pair->held = JinjaHeld(run, sizeof(JinjaList) + 2 * sizeof(JinjaValue));
     pair->depth = std::max(grouper.depth(), list.depth()) + 1;
     pair->is_group = true;
     groups.emplace_back(std::shared_ptr<const JinjaList>(std::move(pair)));
@@ -317,15 +335,18 @@ JinjaValue filter_map(JinjaRun& run, const JinjaValue& value, const Arguments& a
     if (!bind(run, "map", arguments, {"attribute", "default"}, 1, a)) return {};
     const bool has_default = !a[1].is_undefined() && !a[1].is_none();
     for (const JinjaValue& item : elements(run, value)) {
+      if (!run.allocate_values(1)) return {};
       out.push_back(walk_attribute(run, item, a[0], has_default ? &a[1] : nullptr));
       if (run.failed()) return {};
     }
     return run.make_list(std::move(out), Shape::kGenerator);
   }
   if (!arguments.positional[0].is_string()) return run.fail("map needs the name of a filter");
+  if (!run.touch(arguments.positional[0].as_string().size())) return {};
   const std::string name = arguments.positional[0].as_string();
   const Arguments rest{{arguments.positional.begin() + 1, arguments.positional.end()}, arguments.named};
   for (const JinjaValue& item : elements(run, value)) {
+    if (!run.allocate_values(1)) return {};
     out.push_back(apply_filter(run, name, item, rest));
     if (run.failed()) return {};
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "text/jinja_builtin_names.h"
 #include "text/jinja_ops.h"
 #include "text/jinja_text.h"
 
@@ -20,18 +21,31 @@ constexpr std::string_view kStringMethods[] = {
     "isalnum",   "isspace",    "isupper",      "islower",      "zfill",      "ljust",      "rjust",      "center",
     "partition", "rpartition", "removeprefix", "removesuffix", "casefold",   "format",     "expandtabs"};
 
-JinjaValue strings_to_list(JinjaRun& run, std::vector<std::string> parts, Shape shape = Shape::kList) {
+// Parts of a text, which stays where it is until they are values.
+using Parts = std::vector<std::string_view>;
+
+bool add_part(JinjaRun& run, Parts& parts, std::string_view part) {
+  if (!run.allocate(2 * sizeof part)) return false;
+  parts.push_back(part);
+  return true;
+}
+
+JinjaValue parts_to_list(JinjaRun& run, const Parts& parts, Shape shape = Shape::kList) {
   std::vector<JinjaValue> items;
-  size_t bytes = 0;
-  for (const std::string& part : parts) bytes += part.size() + 48;
-  if (!run.allocate(bytes)) return {};
-  for (std::string& part : parts) items.emplace_back(std::move(part));
+  if (!run.allocate_values(parts.size())) return {};
+  items.reserve(parts.size());
+  for (const std::string_view part : parts) {
+    if (!run.touch(part.size())) return {};
+    items.push_back(run.make_string(std::string(part)));
+    if (run.failed()) return {};
+  }
   return run.make_list(std::move(items), shape);
 }
 
 // str.split without a separator: runs of white space, no empty parts.
-std::vector<std::string> split_space(const std::string& text, int64_t limit, bool from_right) {
-  std::vector<std::pair<size_t, size_t>> words;
+Parts split_space(JinjaRun& run, std::string_view text, int64_t limit, bool from_right) {
+  Parts words;
+  if (!run.read(text.size())) return words;
   for (size_t at = 0; at < text.size();) {
     size_t begin = at;
     size_t next = at;
@@ -46,51 +60,45 @@ std::vector<std::string> split_space(const std::string& text, int64_t limit, boo
       }
       end = next;
     }
-    words.emplace_back(begin, end);
+    if (!add_part(run, words, text.substr(begin, end - begin))) return words;
     at = end;
   }
-  std::vector<std::string> out;
   const auto count = static_cast<int64_t>(words.size());
-  if (limit < 0 || limit >= count) {
-    for (const auto& [begin, end] : words) out.push_back(text.substr(begin, end - begin));
-    return out;
-  }
+  if (limit < 0 || limit >= count) return words;
+  const auto start_of = [&](int64_t word) { return static_cast<size_t>(words[word].data() - text.data()); };
   if (from_right) {
-    out.push_back(text.substr(0, words[count - limit - 1].second));
-    for (int64_t i = count - limit; i < count; ++i)
-      out.push_back(text.substr(words[i].first, words[i].second - words[i].first));
-    return out;
+    const int64_t last = count - limit - 1;  // of the words that stay together
+    words[last] = text.substr(0, start_of(last) + words[last].size());
+    words.erase(words.begin(), words.begin() + last);
+    return words;
   }
-  for (int64_t i = 0; i < limit; ++i) out.push_back(text.substr(words[i].first, words[i].second - words[i].first));
-  out.push_back(text.substr(words[limit].first));
-  return out;
+  words[limit] = text.substr(start_of(limit));
+  words.resize(limit + 1);
+  return words;
 }
 
-std::vector<std::string> split_at(const std::string& text, const std::string& separator, int64_t limit,
-                                  bool from_right) {
-  std::vector<std::string> out;
+Parts split_at(JinjaRun& run, std::string_view text, std::string_view separator, int64_t limit, bool from_right) {
+  Parts parts;
   if (from_right) {
-    size_t end = text.size();
-    while (limit < 0 || static_cast<int64_t>(out.size()) < limit) {
-      if (end < separator.size()) break;
-      const size_t found = text.rfind(separator, end - separator.size());
-      if (found == std::string::npos) break;
-      out.push_back(text.substr(found + separator.size(), end - found - separator.size()));
-      end = found;
+    // As from the left, with both mirrored, so that it takes linear time.
+    if (!run.allocate(text.size() + separator.size())) return parts;
+    const std::string mirrored(text.rbegin(), text.rend()), mirrored_separator(separator.rbegin(), separator.rend());
+    parts = split_at(run, mirrored, mirrored_separator, limit, false);
+    for (std::string_view& part : parts) {
+      const size_t behind = static_cast<size_t>(part.data() - mirrored.data());
+      part = text.substr(text.size() - behind - part.size(), part.size());
     }
-    out.push_back(text.substr(0, end));
-    std::reverse(out.begin(), out.end());
-    return out;
+    std::reverse(parts.begin(), parts.end());
+    return parts;
   }
   size_t begin = 0;
-  while (limit < 0 || static_cast<int64_t>(out.size()) < limit) {
-    const size_t found = text.find(separator, begin);
-    if (found == std::string::npos) break;
-    out.push_back(text.substr(begin, found - begin));
+  while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
+    const size_t found = find_first(run, text, separator, begin);
+    if (found == std::string::npos || !add_part(run, parts, text.substr(begin, found - begin))) break;
     begin = found + separator.size();
   }
-  out.push_back(text.substr(begin));
-  return out;
+  add_part(run, parts, text.substr(begin));
+  return parts;
 }
 
 JinjaValue method_split(JinjaRun& run, const std::string& text, const std::string& name, const Arguments& arguments) {
@@ -99,11 +107,10 @@ JinjaValue method_split(JinjaRun& run, const std::string& text, const std::strin
   if (!a[1].is_undefined() && !need_int(run, name, a[1])) return {};
   const int64_t limit = a[1].is_undefined() ? -1 : a[1].as_int();
   const bool from_right = name == "rsplit";
-  if (!run.allocate(text.size() * 33)) return {};  // every part may be one byte in an empty string object
-  if (a[0].is_undefined() || a[0].is_none()) return strings_to_list(run, split_space(text, limit, from_right));
+  if (a[0].is_undefined() || a[0].is_none()) return parts_to_list(run, split_space(run, text, limit, from_right));
   if (!need_string(run, name, a[0])) return {};
   if (a[0].as_string().empty()) return run.fail("the separator of " + name + " is empty");
-  return strings_to_list(run, split_at(text, a[0].as_string(), limit, from_right));
+  return parts_to_list(run, split_at(run, text, a[0].as_string(), limit, from_right));
 }
 
 JinjaValue method_replace(JinjaRun& run, const std::string& text, const Arguments& arguments) {
@@ -125,11 +132,11 @@ JinjaValue method_replace(JinjaRun& run, const std::string& text, const Argument
         break;
       }
       next_code_point(text, found);
-      if (!run.allocate(fresh.size() + 1)) return {};
+      if (!run.step() || !run.allocate(fresh.size() + found - begin)) return {};
       out += fresh + text.substr(begin, found - begin);
       begin = found;
     } else {
-      found = text.find(old, begin);
+      found = run.step() ? find_first(run, text, old, begin) : std::string::npos;
       if (found == std::string::npos) break;
       if (!run.allocate(fresh.size() + found - begin)) return {};
       out.append(text, begin, found - begin);
@@ -138,28 +145,35 @@ JinjaValue method_replace(JinjaRun& run, const std::string& text, const Argument
     }
     if (limit > 0) --limit;
   }
+  if (!run.allocate(text.size() - begin)) return {};
   out.append(text, begin, std::string::npos);
   return run.make_string(std::move(out));
+}
+
+// text[start:end], as the methods take it that may look at a part only.
+JinjaValue part_of(JinjaRun& run, const std::string& text, const JinjaValue& start, const JinjaValue& end) {
+  if (!run.allocate(text.size())) return {};
+  return slice(run, run.make_string(text), start, end.is_undefined() ? JinjaValue::none() : end, JinjaValue::none());
 }
 
 JinjaValue method_affix(JinjaRun& run, const std::string& text, const std::string& name, const Arguments& arguments) {
   std::vector<JinjaValue> a;
   if (!bind(run, name, arguments, {"prefix", "start", "end"}, 1, a)) return {};
-  std::string whole = text;
+  JinjaValue part;
   if (!a[1].is_undefined()) {
-    const JinjaValue part =
-        slice(run, JinjaValue(text), a[1], a[2].is_undefined() ? JinjaValue::none() : a[2], JinjaValue::none());
+    part = part_of(run, text, a[1], a[2]);
     if (run.failed()) return {};
-    whole = part.as_string();
   }
+  const std::string& whole = part.is_undefined() ? text : part.as_string();
   const auto matches = [&](const std::string& affix) {
-    if (affix.size() > whole.size()) return false;
+    if (affix.size() > whole.size() || !run.step() || !run.touch(affix.size())) return false;
     return whole.compare(name == "startswith" ? 0 : whole.size() - affix.size(), affix.size(), affix) == 0;
   };
   if (a[0].is_list() && a[0].as_list().shape == Shape::kTuple) {
     for (const JinjaValue& affix : a[0].as_list().items) {
       if (!need_string(run, name, affix)) return {};
       if (matches(affix.as_string())) return JinjaValue(true);
+      if (run.failed()) return {};
     }
     return JinjaValue(false);
   }
@@ -170,26 +184,27 @@ JinjaValue method_affix(JinjaRun& run, const std::string& text, const std::strin
 JinjaValue method_find(JinjaRun& run, const std::string& text, const std::string& name, const Arguments& arguments) {
   std::vector<JinjaValue> a;
   if (!bind(run, name, arguments, {"sub", "start", "end"}, 1, a) || !need_string(run, name, a[0])) return {};
-  std::string whole = text;
+  JinjaValue part;
   int64_t offset = 0;
   if (!a[1].is_undefined() && !a[1].is_none()) {
     if (!need_int(run, name, a[1])) return {};
-    const JinjaValue part =
-        slice(run, JinjaValue(text), a[1], a[2].is_undefined() ? JinjaValue::none() : a[2], JinjaValue::none());
-    if (run.failed()) return {};
-    whole = part.as_string();
+    part = part_of(run, text, a[1], a[2]);
+    if (run.failed() || !run.touch(text.size())) return {};
     const int64_t size = code_point_count(text);
     offset = a[1].as_int() < 0 ? std::max<int64_t>(0, a[1].as_int() + size) : a[1].as_int();
-    if (offset > size) whole.clear();
+    if (offset > size) part = JinjaValue("");
   }
+  const std::string& whole = part.is_undefined() ? text : part.as_string();
   const std::string& sub = a[0].as_string();
   if (name == "count") {
+    if (!run.touch(whole.size())) return {};
     int64_t count = sub.empty() ? code_point_count(whole) + 1 : 0;
-    for (size_t at = whole.find(sub); !sub.empty() && at != std::string::npos; at = whole.find(sub, at + sub.size()))
+    for (size_t at = 0; !sub.empty() && (at = find_first(run, whole, sub, at)) != std::string::npos; at += sub.size())
       ++count;
     return JinjaValue(count);
   }
-  const size_t found = name[0] == 'r' ? whole.rfind(sub) : whole.find(sub);
+  const size_t found = name[0] == 'r' ? find_last(run, whole, sub) : find_first(run, whole, sub);
+  if (run.failed() || (found != std::string::npos && !run.touch(found))) return {};
   if (found != std::string::npos)
     return JinjaValue(offset + code_point_count(std::string_view(whole).substr(0, found)));
   if (name == "index" || name == "rindex") return run.fail("the substring was not found");
@@ -202,11 +217,15 @@ JinjaValue method_pad(JinjaRun& run, const std::string& text, const std::string&
   std::string fill = name == "zfill" ? "0" : " ";
   if (!a[1].is_undefined()) {
     if (!need_string(run, name, a[1])) return {};
+    if (!run.allocate(a[1].as_string().size())) return {};
     fill = a[1].as_string();
     if (code_point_count(fill) != 1) return run.fail("the fill of " + name + " must be one character");
   }
+  // The padding, and the whole.
+  if (!run.touch(text.size()) || !run.allocate(2 * text.size())) return {};
   const int64_t missing = std::max<int64_t>(0, a[0].as_int() - code_point_count(text));
-  if (!run.allocate(static_cast<size_t>(std::min<int64_t>(missing, int64_t{1} << 40)) * fill.size())) return {};
+  const auto padding = static_cast<size_t>(std::min<int64_t>(missing, int64_t{1} << 40));
+  if (!run.read(padding) || !run.allocate(2 * padding * fill.size())) return {};
   const auto times = [&](int64_t count) {
     std::string out;
     for (int64_t i = 0; i < count; ++i) out += fill;
@@ -247,12 +266,12 @@ JinjaValue method_partition(JinjaRun& run, const std::string& text, const std::s
   const std::string& separator = a[0].as_string();
   if (separator.empty()) return run.fail("the separator of " + name + " is empty");
   const bool right = name == "rpartition";
-  const size_t found = right ? text.rfind(separator) : text.find(separator);
-  if (found == std::string::npos) {
-    if (right) return strings_to_list(run, {"", "", text}, Shape::kTuple);
-    return strings_to_list(run, {text, "", ""}, Shape::kTuple);
-  }
-  return strings_to_list(run, {text.substr(0, found), separator, text.substr(found + separator.size())}, Shape::kTuple);
+  const std::string_view whole = text;
+  const size_t found = right ? find_last(run, whole, separator) : find_first(run, whole, separator);
+  if (run.failed()) return {};
+  if (found == std::string::npos)
+    return parts_to_list(run, right ? Parts{"", "", whole} : Parts{whole, "", ""}, Shape::kTuple);
+  return parts_to_list(run, {whole.substr(0, found), separator, whole.substr(found + separator.size())}, Shape::kTuple);
 }
 
 JinjaValue method_join(JinjaRun& run, const std::string& separator, const Arguments& arguments) {
@@ -261,7 +280,8 @@ JinjaValue method_join(JinjaRun& run, const std::string& separator, const Argume
   std::string out;
   bool first = true;
   for (const JinjaValue& item : elements(run, a[0])) {
-    if (!need_string(run, "join", item) || !run.allocate(item.as_string().size() + separator.size())) return {};
+    if (!need_string(run, "join", item) || !run.step()) return {};
+    if (!run.allocate(item.as_string().size() + separator.size())) return {};
     if (!first) out += separator;
     first = false;
     out += item.as_string();
@@ -275,6 +295,7 @@ JinjaValue method_expandtabs(JinjaRun& run, const std::string& text, const Argum
       (!a[0].is_undefined() && !need_int(run, "expandtabs", a[0])))
     return {};
   const int64_t size = a[0].is_undefined() ? 8 : std::clamp<int64_t>(a[0].as_int(), 0, 4096);
+  if (!run.read(text.size()) || !run.allocate(text.size())) return {};
   std::string out;
   int64_t column = 0;
   for (const char c : text) {
@@ -296,33 +317,36 @@ JinjaValue method_strip(JinjaRun& run, const std::string& text, const std::strin
   if (!bind(run, name, arguments, {"chars"}, 0, a)) return {};
   const bool left = name != "rstrip";
   const bool right = name != "lstrip";
-  if (a[0].is_undefined() || a[0].is_none()) return run.make_string(strip(text, left, right));
-  if (!need_string(run, name, a[0])) return {};
-  if (!run.step(static_cast<int64_t>(a[0].as_string().size()))) return {};
-  // Each stripped character is looked for in the set.
-  std::string out = strip(text, a[0].as_string(), left, right);
-  if (!run.step(static_cast<int64_t>((text.size() - out.size()) * (1 + a[0].as_string().size() / 16)))) return {};
+  // What stays is copied; what goes is read, and looked for in the sorted set where there is one.
+  if (!run.allocate(text.size())) return {};
+  const bool any = !a[0].is_undefined() && !a[0].is_none();
+  if (any && !need_string(run, name, a[0])) return {};
+  if (any && (!run.map_text(a[0].as_string().size()) || !run.allocate(4 * a[0].as_string().size()))) return {};
+  std::string out = any ? strip(text, a[0].as_string(), left, right) : strip(text, left, right);
+  if (!run.read((any ? 4 : 1) * (text.size() - out.size()))) return {};
   return run.make_string(std::move(out));
 }
 
-std::string swap_case(const std::string& text) {
+std::string swap_case(std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
     const char32_t c = next_code_point(text, at);
-    const std::string_view one = std::string_view(text).substr(begin, at - begin);
+    const std::string_view one = text.substr(begin, at - begin);
     out += is_upper(c) ? to_lower(one) : is_lower(c) ? to_upper(one) : std::string(one);
   }
   return out;
 }
 
 JinjaValue plain_string_method(JinjaRun& run, const std::string& text, const std::string& name) {
-  if (name == "upper") return run.make_string(to_upper(text));
-  if (name == "lower") return run.make_string(to_lower(text));
-  if (name == "casefold") return run.make_string(to_casefold(text));
-  if (name == "title") return run.make_string(to_title(text));
-  if (name == "capitalize") return run.make_string(to_capitalized(text));
-  if (name == "swapcase") return run.make_string(swap_case(text));
+  if (name == "upper") return change_text(run, text, to_upper);
+  if (name == "lower") return change_text(run, text, to_lower);
+  if (name == "casefold") return change_text(run, text, to_casefold);
+  if ((name == "title" || name == "swapcase") && !run.map_text(text.size())) return {};  // each character by itself
+  if (name == "title") return change_text(run, text, to_title);
+  if (name == "capitalize") return change_text(run, text, to_capitalized);
+  if (name == "swapcase") return change_text(run, text, swap_case);
+  if (!run.map_text(text.size())) return {};
   if (name == "isdigit" || name == "isdecimal" || name == "isnumeric") return JinjaValue(all_of(text, is_decimal));
   if (name == "isalpha") return JinjaValue(all_of(text, is_alpha));
   if (name == "isalnum") return JinjaValue(all_of(text, [](char32_t c) { return c != '_' && is_word(c); }));
@@ -331,6 +355,8 @@ JinjaValue plain_string_method(JinjaRun& run, const std::string& text, const std
 }
 
 }  // namespace
+
+std::span<const std::string_view> string_method_names() { return kStringMethods; }
 
 bool is_string_method(std::string_view name) {
   return std::find(std::begin(kStringMethods), std::end(kStringMethods), name) != std::end(kStringMethods);
@@ -352,19 +378,22 @@ JinjaValue call_string_method(JinjaRun& run, const std::string& text, const std:
   if (name == "format") return format_braces(run, text, arguments);
   if (name == "expandtabs") return method_expandtabs(run, text, arguments);
   if (name == "splitlines") {
-    if (!bind(run, name, arguments, {"keepends"}, 0, a) || !run.allocate(text.size() * 33)) return {};
-    return strings_to_list(run, split_lines(text, truthy(a[0])));
+    if (!bind(run, name, arguments, {"keepends"}, 0, a) || !run.read(text.size())) return {};
+    Parts lines;
+    for_each_line(text, truthy(a[0]), [&](std::string_view line) { add_part(run, lines, line); });
+    return parts_to_list(run, lines);
   }
   if (name == "removeprefix" || name == "removesuffix") {
     if (!bind(run, name, arguments, {"affix"}, 1, a) || !need_string(run, name, a[0])) return {};
     const std::string& affix = a[0].as_string();
     const bool prefix = name == "removeprefix";
+    if (!run.touch(affix.size()) || !run.allocate(text.size())) return {};
     if (affix.size() > text.size() || text.compare(prefix ? 0 : text.size() - affix.size(), affix.size(), affix) != 0) {
       return run.make_string(text);
     }
     return run.make_string(prefix ? text.substr(affix.size()) : text.substr(0, text.size() - affix.size()));
   }
-  if (!bind(run, name, arguments, {}, 0, a) || !run.step(static_cast<int64_t>(text.size() / 16))) return {};
+  if (!bind(run, name, arguments, {}, 0, a)) return {};
   return plain_string_method(run, text, name);
 }
 

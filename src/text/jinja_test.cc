@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "text/jinja_json.h"
+
 namespace loralei {
 namespace {
 
@@ -26,10 +28,11 @@ Json read_json(const std::filesystem::path& path) { return Json::parse(read_file
 
 Result<std::string> render(const std::string& source, const Json& context, int64_t unix_time_s = 0) {
   TRY_ASSIGN(auto parsed, JinjaTemplate::parse(source));
-  TRY_ASSIGN(JinjaValue value, jinja_from_json(context));
+  Work work;
+  TRY_ASSIGN(const auto value, jinja_from_json_text(context.dump(), work));
   JinjaRenderOptions options;
   options.unix_time_s = unix_time_s;
-  return parsed->render(value, options);
+  return parsed->render(*value, options);
 }
 
 std::string text_or_error(const Result<std::string>& result) {

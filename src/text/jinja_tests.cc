@@ -50,11 +50,17 @@ bool plain_test(JinjaRun& run, const std::string& name, const JinjaValue& value)
   if (name == "odd") return is_odd(run, value);
   if (name == "even") return !is_odd(run, value);
   Arguments none;
-  const std::string text = to_str(run, value);
-  return truthy(call_method(run, JinjaValue(text), name == "lower" ? "islower" : "isupper", none));
+  const JinjaValue text = run.make_string(to_str(run, value));
+  return !run.failed() && truthy(call_method(run, text, name == "lower" ? "islower" : "isupper", none));
 }
 
 }  // namespace
+
+std::vector<std::string_view> test_names() {
+  std::vector<std::string_view> names(std::begin(kPlainTests), std::end(kPlainTests));
+  names.insert(names.end(), std::begin(kOperandTests), std::end(kOperandTests));
+  return names;
+}
 
 bool is_test_name(std::string_view name) {
   return std::find(std::begin(kPlainTests), std::end(kPlainTests), name) != std::end(kPlainTests) ||
@@ -62,6 +68,7 @@ bool is_test_name(std::string_view name) {
 }
 
 bool apply_test(JinjaRun& run, const std::string& name, const JinjaValue& value, const Arguments& arguments) {
+  const JinjaRun::Operation operation(run);
   if (!run.step()) return false;
   std::vector<JinjaValue> a;
   if (std::find(std::begin(kPlainTests), std::end(kPlainTests), name) != std::end(kPlainTests)) {

@@ -4,6 +4,7 @@
 #include <unicode/uchar.h>
 #include <unicode/ustring.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -246,23 +247,9 @@ std::string strip_if(std::string_view text, bool left, bool right, Inside inside
 std::string strip(std::string_view text, bool left, bool right) { return strip_if(text, left, right, is_space); }
 
 std::string strip(std::string_view text, std::string_view characters, bool left, bool right) {
-  const std::u32string set = decode_utf8(characters);
-  return strip_if(text, left, right, [&](char32_t c) { return set.find(c) != std::u32string::npos; });
-}
-
-std::vector<std::string> split_lines(std::string_view text, bool keep_ends) {
-  std::vector<std::string> lines;
-  size_t begin = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t here = at;
-    const char32_t c = next_code_point(text, at);
-    if (!is_line_break(c)) continue;
-    if (c == '\r' && at < text.size() && text[at] == '\n') ++at;
-    lines.emplace_back(text.substr(begin, (keep_ends ? at : here) - begin));
-    begin = at;
-  }
-  if (begin < text.size()) lines.emplace_back(text.substr(begin));
-  return lines;
+  std::u32string set = decode_utf8(characters);
+  std::sort(set.begin(), set.end());
+  return strip_if(text, left, right, [&](char32_t c) { return std::binary_search(set.begin(), set.end(), c); });
 }
 
 std::string quote_repr(std::string_view text) {

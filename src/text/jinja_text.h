@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace loralei::jinja {
 
@@ -39,7 +38,20 @@ std::string to_title(std::string_view text);        // str.title
 std::string to_capitalized(std::string_view text);  // str.capitalize
 std::string strip(std::string_view text, bool left, bool right);
 std::string strip(std::string_view text, std::string_view characters, bool left, bool right);
-std::vector<std::string> split_lines(std::string_view text, bool keep_ends);
+// Calls visit(line) for each line as str.splitlines gives them.
+template <typename Visit>
+void for_each_line(std::string_view text, bool keep_ends, Visit&& visit) {
+  size_t begin = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t here = at;
+    const char32_t c = next_code_point(text, at);
+    if (!is_line_break(c)) continue;
+    if (c == '\r' && at < text.size() && text[at] == '\n') ++at;
+    visit(text.substr(begin, (keep_ends ? at : here) - begin));
+    begin = at;
+  }
+  if (begin < text.size()) visit(text.substr(begin));
+}
 std::string quote_repr(std::string_view text);                     // repr(str)
 std::string quote_json(std::string_view text, bool ensure_ascii);  // json.dumps(str)
 std::string format_float(double value);                            // repr(float)

@@ -2,9 +2,6 @@
 #include "text/jinja_value.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
-
-#include "base/limits.h"
 
 namespace loralei {
 
@@ -84,12 +81,31 @@ const JinjaValue* JinjaDict::find(const JinjaValue& key) const {
   return nullptr;
 }
 
+JinjaHeld::JinjaHeld(JinjaRun& run, size_t bytes) : run_(&run), bytes_(bytes) { run.hold(bytes); }
+JinjaHeld::~JinjaHeld() {
+  if (run_ != nullptr) run_->release(bytes_);
+}
+
 JinjaRun::~JinjaRun() {
   for (auto& space : namespaces_) space->attributes.clear();
 }
 
+namespace {
+
+constexpr size_t kMaxMessageBytes = 4096;  // of what a template says: it may be any text of the request
+
+void cut(std::string& message) {
+  if (message.size() <= kMaxMessageBytes) return;
+  size_t end = kMaxMessageBytes;
+  while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;
+  message.resize(end);
+}
+
+}  // namespace
+
 JinjaValue JinjaRun::fail(std::string message) {
   if (!error_) {
+    cut(message);
     error_ = invalid_argument("the chat template failed at line " + std::to_string(line) + ": " + std::move(message));
   }
   return {};
@@ -97,41 +113,61 @@ JinjaValue JinjaRun::fail(std::string message) {
 
 JinjaValue JinjaRun::fail_raised(std::string message) {
   if (!error_) {
+    cut(message);
     error_ = invalid_argument("the chat template refused the request at line " + std::to_string(line) + ": " +
                               std::move(message));
   }
   return {};
 }
 
-bool JinjaRun::step(int64_t count) {
-  if (error_) return false;
-  steps_ += count;
-  if (steps_ <= limits_.max_steps) return true;
-  fail("it needs more than " + std::to_string(limits_.max_steps) +
-       " steps; shorten the conversation or mend the template");
+bool JinjaRun::out_of_work() {
+  if (work_.stopped())
+    error_ = work_.error();
+  else
+    fail("it needs more work than a render may do; shorten the conversation or mend the template");
+  return false;
+}
+
+bool JinjaRun::check_memory() {
+  if (held_bytes_ + passing_bytes_ <= limits_.max_held_bytes) return true;
+  fail("it makes more than " + std::to_string(limits_.max_held_bytes >> 20) +
+       " MiB of intermediate values; shorten the conversation or mend the template");
   return false;
 }
 
 bool JinjaRun::allocate(size_t bytes) {
+  if (!touch(bytes)) return false;
+  passing_bytes_ += times(bytes, 1);
+  return check_memory();
+}
+
+bool JinjaRun::hold(size_t bytes) {
   if (error_) return false;
-  allocated_bytes_ += static_cast<int64_t>(std::min<size_t>(bytes, size_t{1} << 40));
-  if (allocated_bytes_ <= limits_.max_allocated_bytes) return true;
-  fail("it makes more than " + std::to_string(limits_.max_allocated_bytes >> 20) + " MiB of intermediate values");
-  return false;
+  held_bytes_ += times(bytes, 1);
+  return check_memory();
 }
 
 JinjaValue JinjaRun::make_string(std::string text) {
-  if (!allocate(text.size() + 48)) return {};
-  return JinjaValue(std::move(text));
+  struct HeldString {
+    std::string text;
+    JinjaHeld held;
+  };
+  if (!step()) return {};
+  auto owner = std::make_shared<HeldString>(HeldString{std::move(text), {}});
+  owner->held = JinjaHeld(*this, owner->text.capacity() + sizeof(HeldString) + 32);
+  if (error_) return {};
+  return JinjaValue(std::shared_ptr<const std::string>(owner, &owner->text));
 }
 
 JinjaValue JinjaRun::make_list(std::vector<JinjaValue> items, JinjaList::Shape shape) {
-  if (!allocate(items.size() * sizeof(JinjaValue) + 64)) return {};
+  if (!step() || !touch_values(items.size())) return {};
   auto list = std::make_shared<JinjaList>();
   int deepest = 0;
   for (const JinjaValue& item : items) deepest = std::max(deepest, item.depth());
   if (deepest >= kMaxValueDepth)
     return fail("it nests values deeper than " + std::to_string(kMaxValueDepth) + " levels");
+  list->held = JinjaHeld(*this, items.capacity() * sizeof(JinjaValue) + sizeof(JinjaList));
+  if (error_) return {};
   list->depth = deepest + 1;
   list->shape = shape;
   list->items = std::move(items);
@@ -139,21 +175,23 @@ JinjaValue JinjaRun::make_list(std::vector<JinjaValue> items, JinjaList::Shape s
 }
 
 JinjaValue JinjaRun::make_dict(std::vector<JinjaDict::Item> items) {
-  if (!allocate(items.size() * (sizeof(JinjaDict::Item) + 48) + 96)) return {};
+  if (!step() || !touch_values(items.size())) return {};
   auto dict = std::make_shared<JinjaDict>();
-  std::unordered_map<std::string_view, size_t> seen;
+  std::map<std::string_view, size_t> seen;
   for (auto& [key, value] : items) {
     if (key.is_dict() || key.kind() == JinjaValue::Kind::kNamespace ||
         (key.is_list() && key.as_list().shape != JinjaList::Shape::kTuple)) {
       return fail("a dict key must be a string, a number, a boolean or none");
     }
     if (key.is_string()) {
+      // In a tree, some twenty comparisons deep at most.
+      if (!allocate(96) || !touch(20 * key.as_string().size())) return {};
       const auto [place, fresh] = seen.emplace(key.as_string(), dict->items.size());
       if (!fresh) {
         dict->items[place->second].second = std::move(value);
         continue;
       }
-    } else if (!step(static_cast<int64_t>(dict->items.size()))) {
+    } else if (!touch_values(dict->items.size())) {
       return {};
     } else if (const JinjaValue* old = dict->find(key)) {
       const_cast<JinjaValue&>(*old) = std::move(value);
@@ -164,11 +202,14 @@ JinjaValue JinjaRun::make_dict(std::vector<JinjaDict::Item> items) {
   finish_dict(*dict);
   if (dict->depth > kMaxValueDepth)
     return fail("it nests values deeper than " + std::to_string(kMaxValueDepth) + " levels");
+  dict->held =
+      JinjaHeld(*this, dict->items.capacity() * sizeof(JinjaDict::Item) + dict->index.size() * 64 + sizeof(JinjaDict));
+  if (error_) return {};
   return JinjaValue(std::shared_ptr<const JinjaDict>(std::move(dict)));
 }
 
 std::shared_ptr<JinjaNamespace> JinjaRun::make_namespace() {
-  if (!allocate(256)) return nullptr;
+  if (!step() || !hold(256)) return nullptr;  // kept until the run ends
   namespaces_.push_back(std::make_shared<JinjaNamespace>());
   return namespaces_.back();
 }
@@ -186,53 +227,5 @@ JinjaValue jinja_dict(std::vector<std::pair<std::string, JinjaValue>> items) {
   finish_dict(*dict);
   return JinjaValue(std::shared_ptr<const JinjaDict>(std::move(dict)));
 }
-
-namespace {
-
-Result<JinjaValue> from_json(const nlohmann::ordered_json& json, int depth) {
-  if (depth > kMaxJsonDepth) {
-    return invalid_argument("JSON nested deeper than " + std::to_string(kMaxJsonDepth) +
-                            " levels cannot be given to a chat template");
-  }
-  switch (json.type()) {
-    case nlohmann::ordered_json::value_t::null:
-      return JinjaValue::none();
-    case nlohmann::ordered_json::value_t::boolean:
-      return JinjaValue(json.get<bool>());
-    case nlohmann::ordered_json::value_t::number_integer:
-      return JinjaValue(json.get<int64_t>());
-    case nlohmann::ordered_json::value_t::number_unsigned: {
-      const auto value = json.get<uint64_t>();
-      if (value > static_cast<uint64_t>(INT64_MAX)) return JinjaValue(static_cast<double>(value));
-      return JinjaValue(static_cast<int64_t>(value));
-    }
-    case nlohmann::ordered_json::value_t::number_float:
-      return JinjaValue(json.get<double>());
-    case nlohmann::ordered_json::value_t::string:
-      return JinjaValue(json.get_ref<const std::string&>());
-    case nlohmann::ordered_json::value_t::array: {
-      std::vector<JinjaValue> items;
-      for (const auto& item : json) {
-        TRY_ASSIGN(JinjaValue value, from_json(item, depth + 1));
-        items.push_back(std::move(value));
-      }
-      return jinja_list(std::move(items));
-    }
-    case nlohmann::ordered_json::value_t::object: {
-      std::vector<std::pair<std::string, JinjaValue>> items;
-      for (const auto& [key, item] : json.items()) {
-        TRY_ASSIGN(JinjaValue value, from_json(item, depth + 1));
-        items.emplace_back(key, std::move(value));
-      }
-      return jinja_dict(std::move(items));
-    }
-    default:
-      return invalid_argument("this JSON value cannot be given to a chat template");
-  }
-}
-
-}  // namespace
-
-Result<JinjaValue> jinja_from_json(const nlohmann::ordered_json& json) { return from_json(json, 1); }
 
 }  // namespace loralei

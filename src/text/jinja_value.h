@@ -3,27 +3,29 @@
 //
 // Thread: a value may be read from several threads while nobody renders with it; a JinjaRun belongs to one render.
 // Ownership: strings, lists and dicts are immutable and shared; namespaces and loops change while a template runs and
-// are owned by the run, which empties them at its end (so that a namespace that holds itself is no leak). Invariants:
-// no list or dict nests deeper than kMaxValueDepth (checked when it is made), so recursion over values is safe.
-// Failure: operations report through JinjaRun::fail, first error wins; afterwards every operation returns undefined at
-// once.
+// are owned by the run, which empties them at its end (so that a namespace that holds itself is no leak); what a run
+// has made holds bytes of it until it dies, and dies before it. Invariants: no list or dict nests deeper than
+// kMaxValueDepth (checked when it is made), so recursion over values is safe. Failure: operations report through
+// JinjaRun::fail, first error wins; afterwards every operation returns undefined at once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "base/result.h"
+#include "text/work.h"
 
 namespace loralei {
 
+class JinjaRun;
 struct JinjaList;
 struct JinjaDict;
 struct JinjaNamespace;
@@ -52,6 +54,7 @@ class JinjaValue {
   JinjaValue(int value) : data_(static_cast<int64_t>(value)) {}  // NOLINT
   JinjaValue(double value) : data_(value) {}                     // NOLINT
   JinjaValue(std::string value) : data_(std::make_shared<const std::string>(std::move(value))) {}  // NOLINT
+  JinjaValue(std::shared_ptr<const std::string> value) : data_(std::move(value)) {}                // NOLINT
   JinjaValue(std::string_view value) : JinjaValue(std::string(value)) {}                           // NOLINT
   JinjaValue(const char* value) : JinjaValue(std::string(value)) {}                                // NOLINT
   JinjaValue(std::shared_ptr<const JinjaList> value) : data_(std::move(value)) {}                  // NOLINT
@@ -110,6 +113,24 @@ class JinjaValue {
 
 inline constexpr int kMaxValueDepth = 160;  // JSON requests stop at 128; a template may wrap them a little
 
+// Bytes of a run's memory that a value of the run takes as long as it lives.
+class JinjaHeld {
+ public:
+  JinjaHeld() = default;  // of values that no run has made
+  JinjaHeld(JinjaRun& run, size_t bytes);
+  JinjaHeld(JinjaHeld&& other) noexcept : run_(std::exchange(other.run_, nullptr)), bytes_(other.bytes_) {}
+  JinjaHeld& operator=(JinjaHeld&& other) noexcept {
+    std::swap(run_, other.run_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~JinjaHeld();
+
+ private:
+  JinjaRun* run_ = nullptr;
+  size_t bytes_ = 0;
+};
+
 // Lists, and what Python has beside them: a generator is true even when empty, has no length and can be read once.
 struct JinjaList {
   enum class Shape : uint8_t { kList, kTuple, kGenerator, kView, kRange };
@@ -119,15 +140,17 @@ struct JinjaList {
   std::string view_name;          // kView: dict_items, dict_keys, dict_values
   bool is_group = false;          // a (grouper, list) pair of groupby
   mutable bool consumed = false;  // generators: only the one run that made it can reach it
+  JinjaHeld held;
 
   bool is_sequence() const { return shape != Shape::kGenerator && shape != Shape::kView; }
 };
 
 struct JinjaDict {
   using Item = std::pair<JinjaValue, JinjaValue>;
-  std::vector<Item> items;                               // in order of insertion; keys differ
-  std::unordered_map<std::string_view, uint32_t> index;  // string keys; filled for larger dicts only
+  std::vector<Item> items;                     // in order of insertion; keys differ
+  std::map<std::string_view, uint32_t> index;  // string keys; filled for larger dicts only. No key makes it slow
   int depth = 1;
+  JinjaHeld held;
 
   const JinjaValue* find(std::string_view key) const;
   const JinjaValue* find(const JinjaValue& key) const;  // Python's hash equality: 1, 1.0 and True are one key
@@ -138,16 +161,23 @@ struct JinjaNamespace {
 };
 
 struct JinjaRenderLimits {
-  int64_t max_steps = 5'000'000;            // evaluated nodes and touched elements: about a second at most
-  int64_t max_output_bytes = 32 << 20;      // a prompt longer than this fits no model
-  int64_t max_allocated_bytes = 256 << 20;  // all strings and containers made in one render, together
-  int max_depth = 256;                      // nested evaluation: expressions, blocks, macro calls
+  int64_t max_work = 320 << 20;         // bytes touched, a node of the template counting for kNodeWork: under a second
+  int64_t max_output_bytes = 32 << 20;  // a prompt longer than this fits no model
+  int64_t max_held_bytes = 128 << 20;   // alive at once: the output, values, and what an operation makes on its way
+  int max_depth = 256;                  // nested evaluation: expressions, blocks, macro calls
 };
 
-// What one render may use and the error that ended it.
+// What one render may use and the error that ended it. Every operation says what it will touch and what it will
+// allocate before it does so; where the answer is false it returns at once.
 class JinjaRun {
  public:
-  explicit JinjaRun(const JinjaRenderLimits& limits) : limits_(limits) {}
+  static constexpr int64_t kNodeWork = 32;   // one evaluated node
+  static constexpr int64_t kReadWork = 4;    // a byte of text read character by character
+  static constexpr int64_t kMapWork = 24;    // a byte of text taken through tables of Unicode
+  static constexpr int64_t kValueWork = 16;  // a value copied or looked at
+
+  JinjaRun(const JinjaRenderLimits& limits, Work& work)
+      : limits_(limits), work_(work), work_limit_(work, limits.max_work) {}
   ~JinjaRun();
   JinjaRun(const JinjaRun&) = delete;
   JinjaRun& operator=(const JinjaRun&) = delete;
@@ -158,29 +188,57 @@ class JinjaRun {
   JinjaValue fail(std::string message);
   JinjaValue fail_raised(std::string message);  // raise_exception's text, as the template's author wrote it
 
-  // False (after fail) when the budget is used up.
-  bool step(int64_t count = 1);
+  // False (after fail) when a limit is met, or nobody wants the text any more.
+  bool step() { return spend(kNodeWork); }
+  bool touch(size_t bytes) { return spend(times(bytes, 1)); }            // compared, searched, copied
+  bool read(size_t bytes) { return spend(times(bytes, kReadWork)); }     // character by character
+  bool map_text(size_t bytes) { return spend(times(bytes, kMapWork)); }  // cases and classes of characters
+  bool touch_values(size_t count) { return spend(times(count, kValueWork)); }
+  // Memory that the operation under way makes on top of its values; touching it is paid for as well.
   bool allocate(size_t bytes);
+  bool allocate_values(size_t count) { return touch_values(count) && allocate(count * sizeof(JinjaValue)); }
+
+  // An operation under way: what it allocates counts until it ends; what it returns is held by then.
+  class Operation {
+   public:
+    explicit Operation(JinjaRun& run) : run_(run), before_bytes_(run.passing_bytes_) {}
+    ~Operation() { run_.passing_bytes_ = before_bytes_; }
+    Operation(const Operation&) = delete;
+    Operation& operator=(const Operation&) = delete;
+
+   private:
+    JinjaRun& run_;
+    const int64_t before_bytes_;
+  };
 
   JinjaValue make_string(std::string text);
   JinjaValue make_list(std::vector<JinjaValue> items, JinjaList::Shape shape = JinjaList::Shape::kList);
   // Later equal keys replace the value of the first, as in Python.
   JinjaValue make_dict(std::vector<JinjaDict::Item> items);
   std::shared_ptr<JinjaNamespace> make_namespace();
+  // For what lives longer than an operation and is no value.
+  bool hold(size_t bytes);
+  void release(size_t bytes) { held_bytes_ -= static_cast<int64_t>(bytes); }
 
   const JinjaRenderLimits& limits() const { return limits_; }
   int line = 1;  // of the node that is being evaluated
 
  private:
+  static constexpr size_t kLargest = size_t{1} << 40;  // beyond every limit, and far from overflowing
+  static int64_t times(size_t count, int64_t work) { return static_cast<int64_t>(std::min(count, kLargest)) * work; }
+  bool spend(int64_t units) { return !error_ && (work_.spend(units) || out_of_work()); }
+  bool out_of_work();
+  bool check_memory();
+
   JinjaRenderLimits limits_;
-  int64_t steps_ = 0;
-  int64_t allocated_bytes_ = 0;
+  Work& work_;
+  WorkLimit work_limit_;
+  int64_t held_bytes_ = 0;
+  int64_t passing_bytes_ = 0;  // of the operations under way
   std::optional<Error> error_;
   std::vector<std::shared_ptr<JinjaNamespace>> namespaces_;
 };
 
-// From JSON; numbers beyond int64 become floats. Fails when it is nested deeper than kMaxJsonDepth.
-Result<JinjaValue> jinja_from_json(const nlohmann::ordered_json& json);
 // Makes a container outside a run (the context of a render). Depths are not checked: callers wrap only a level or two.
 JinjaValue jinja_list(std::vector<JinjaValue> items);
 JinjaValue jinja_dict(std::vector<std::pair<std::string, JinjaValue>> items);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "base/limits.h"
 #include "text/jinja_text.h"
@@ -24,7 +25,7 @@ Result<Json> parse_schema(std::string_view text) {
     return too_large("the schema has " + std::to_string(text.size()) + " bytes; at most " +
                      std::to_string(kMaxSchemaBytes) + " are accepted");
   }
-  TRY(check_json_depth(text));
+  TRY(check_json_shape(text));
   Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded()) return invalid_argument("the schema is not valid JSON");
   return json;
@@ -163,8 +164,8 @@ Result<GrammarPtr> compile_shared(bool object_only) {
 
 }  // namespace
 
-Status check_json_depth(std::string_view json) {
-  int depth = 0;
+Status check_json_shape(std::string_view json) {
+  std::vector<int> fields(1, 0);  // of the objects around, the innermost last
   bool in_string = false;
   for (size_t i = 0; i < json.size(); ++i) {
     const char c = json[i];
@@ -176,10 +177,13 @@ Status check_json_depth(std::string_view json) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '{' || c == '[') {
-      if (++depth > 2 * kMaxJsonDepth)
+      fields.push_back(0);
+      if (fields.size() > 2 * kMaxJsonDepth + 1)
         return invalid_argument("the JSON text nests deeper than " + std::to_string(2 * kMaxJsonDepth) + " levels");
-    } else if (c == '}' || c == ']') {
-      --depth;
+    } else if ((c == '}' || c == ']') && fields.size() > 1) {
+      fields.pop_back();
+    } else if (c == ':' && ++fields.back() > kMaxJsonFields) {
+      return invalid_argument("an object of the JSON text has more than " + std::to_string(kMaxJsonFields) + " fields");
     }
   }
   return {};

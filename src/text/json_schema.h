@@ -37,9 +37,11 @@ inline constexpr int64_t kMaxPropertyNameBytes = 32768;  // of one object that a
 inline constexpr int64_t kMaxPatternBytes = 16384;
 inline constexpr int kMaxListedChoices = 10000;  // guided_choice, enum
 
-// Fails for JSON text nested deeper than any of the project's readers takes; to be asked before a text from outside is
-// parsed into a tree that is then copied or written, which recurse.
-Status check_json_depth(std::string_view json);
+// Fails for JSON text nested deeper than any of the project's readers takes, or with an object of more than
+// kMaxJsonFields; to be asked before a text from outside is parsed into a tree: copying and writing one recurse, and
+// its objects look each new name up among all before it.
+Status check_json_shape(std::string_view json);
+inline constexpr int kMaxJsonFields = 2000;
 
 using GrammarPtr = std::shared_ptr<const GrammarProgram>;
 

@@ -443,5 +443,23 @@ TEST(JsonSchema, FormsPutPartsTogether) {
   EXPECT_FALSE(accepts(once, "one <c>1</c> "));
 }
 
+// A tree's objects look each name up among all before it: an object of a megabyte's names would take half a minute.
+TEST(JsonSchema, ObjectsOfVeryManyFieldsAreRefusedBeforeTheyAreRead) {
+  const auto object_of = [](int fields) {
+    std::string json = "{";
+    for (int i = 0; i < fields; ++i) json += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":1";
+    return json + "}";
+  };
+  EXPECT_TRUE(check_json_shape(object_of(kMaxJsonFields)).ok());
+  EXPECT_FALSE(check_json_shape(object_of(kMaxJsonFields + 1)).ok());
+  EXPECT_TRUE(check_json_shape("[" + object_of(kMaxJsonFields) + "," + object_of(kMaxJsonFields) + "]").ok());
+  EXPECT_FALSE(check_json_shape("[{}," + object_of(kMaxJsonFields + 1) + "]").ok());
+  EXPECT_TRUE(check_json_shape("{\"" + std::string(9999, ':') + "\":1}").ok()) << "what strings hold is not looked at";
+  EXPECT_TRUE(check_json_shape("}}]]:").ok()) << "what is no JSON the parser refuses";
+  const auto refused = compile_json_schema(R"({"x":)" + object_of(90'000) + "}");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("more than 2000 fields"), std::string::npos) << refused.error().message;
+}
+
 }  // namespace
 }  // namespace loralei

@@ -13,6 +13,8 @@ namespace loralei {
 
 namespace {
 
+constexpr int64_t kCharWork = 32;  // a character looked up and copied
+
 constexpr std::string_view kSpmSpace = "\xE2\x96\x81";
 
 Status check_size(const std::string& text) {
@@ -41,7 +43,7 @@ void order_marks(std::vector<utf8proc_int32_t>& points) {
   }
 }
 
-Result<std::string> apply_step(const UnicodeStep& step, std::string_view text, bool) {
+Result<std::string> apply_step(const UnicodeStep& step, std::string_view text, bool, Work& work) {
   if (is_ascii(text)) return std::string(text);  // ASCII is its own normal form in all four
   int flags = UTF8PROC_STABLE;
   switch (step.form) {
@@ -71,6 +73,7 @@ Result<std::string> apply_step(const UnicodeStep& step, std::string_view text, b
     const utf8proc_ssize_t count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(at.code_point), parts.data(),
                                                            parts.size(), options, nullptr);
     if (count < 0) return failed(count);
+    if (!work.spend(kCharWork * (1 + count))) return work.error();
     points.insert(points.end(), parts.begin(), parts.begin() + count);
   }
   order_marks(points);
@@ -94,7 +97,7 @@ bool nmt_is_space(char32_t c) {
          c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
 }
 
-Result<std::string> apply_step(const CharRewriteStep& step, std::string_view text, bool) {
+Result<std::string> apply_step(const CharRewriteStep& step, std::string_view text, bool, Work& work) {
   if (step.rewrite == CharRewrite::kByteLevel) return byte_level_encode(text);
   std::string out;
   out.reserve(text.size());
@@ -102,6 +105,7 @@ Result<std::string> apply_step(const CharRewriteStep& step, std::string_view tex
     const Utf8Step at = utf8_step(text, pos);
     const char32_t c = at.code_point;
     pos += at.length;
+    if (!work.spend(kCharWork)) return work.error();
     switch (step.rewrite) {
       case CharRewrite::kLowercase:
         if (c == 0x130) {
@@ -123,7 +127,7 @@ Result<std::string> apply_step(const CharRewriteStep& step, std::string_view tex
   return out;
 }
 
-Result<std::string> apply_step(const StripStep& step, std::string_view text, bool) {
+Result<std::string> apply_step(const StripStep& step, std::string_view text, bool, Work& work) {
   size_t begin = 0, end = text.size();
   if (step.left) {
     while (begin < end) {
@@ -141,13 +145,15 @@ Result<std::string> apply_step(const StripStep& step, std::string_view text, boo
   return std::string(text.substr(begin, end - begin));
 }
 
-Result<std::string> apply_step(const PrependStep& step, std::string_view text, bool) {
+Result<std::string> apply_step(const PrependStep& step, std::string_view text, bool, Work& work) {
   return text.empty() ? std::string() : step.text + std::string(text);
 }
 
-Result<std::string> apply_step(const ReplaceStep& step, std::string_view text, bool) { return replace_all(text, step); }
+Result<std::string> apply_step(const ReplaceStep& step, std::string_view text, bool, Work& work) {
+  return replace_all(text, step, work);
+}
 
-Result<std::string> apply_step(const PrecompiledStep& step, std::string_view text, bool) {
+Result<std::string> apply_step(const PrecompiledStep& step, std::string_view text, bool, Work& work) {
   std::string out;
   const auto by_code_points = [&](std::string_view cluster) {
     for (size_t pos = 0; pos < cluster.size();) {
@@ -178,16 +184,18 @@ Result<std::string> apply_step(const PrecompiledStep& step, std::string_view tex
       by_code_points(cluster);
     }
     TRY(check_size(out));
+    if (!work.spend(kCharWork * static_cast<int64_t>(end - pos))) return work.error();
     pos = end;
   }
   return out;
 }
 
 // One replacement unit of SentencePiece's normaliser at the head of `text`: {replacement, bytes consumed}.
-std::pair<std::string_view, size_t> spm_prefix(const SpmNormalizeStep& step, std::string_view text) {
+std::pair<std::string_view, size_t> spm_prefix(const SpmNormalizeStep& step, std::string_view text, Work& work) {
   if (step.user_defined) {
     size_t longest = 0;
-    step.user_defined->for_each_prefix(text, [&](size_t length, int32_t) { longest = length; });
+    const size_t read = step.user_defined->for_each_prefix(text, [&](size_t length, int32_t) { longest = length; });
+    work.spend(PrefixIndex::kByteWork * static_cast<int64_t>(read));  // the caller asks next
     if (longest > 0) return {text.substr(0, longest), longest};
   }
   if (const auto match = step.map->longest(text)) return {match->replacement, match->length};
@@ -195,10 +203,11 @@ std::pair<std::string_view, size_t> spm_prefix(const SpmNormalizeStep& step, std
   return {text.substr(0, length), length};
 }
 
-Result<std::string> apply_step(const SpmNormalizeStep& step, std::string_view text, bool starts_text) {
+Result<std::string> apply_step(const SpmNormalizeStep& step, std::string_view text, bool starts_text, Work& work) {
   if (step.remove_extra_whitespaces) {
     while (!text.empty()) {
-      const auto [replacement, consumed] = spm_prefix(step, text);
+      const auto [replacement, consumed] = spm_prefix(step, text, work);
+      if (!work.spend(kCharWork)) return work.error();
       if (replacement != " ") break;
       text.remove_prefix(consumed);
     }
@@ -209,7 +218,8 @@ Result<std::string> apply_step(const SpmNormalizeStep& step, std::string_view te
   if (step.add_dummy_prefix && !step.space_as_suffix && (starts_text || step.prefix_every_part)) out += space;
   bool after_space = step.remove_extra_whitespaces;
   while (!text.empty()) {
-    auto [replacement, consumed] = spm_prefix(step, text);
+    auto [replacement, consumed] = spm_prefix(step, text, work);
+    if (!work.spend(kCharWork)) return work.error();
     while (after_space && !replacement.empty() && replacement[0] == ' ') replacement.remove_prefix(1);
     if (!replacement.empty()) {
       for (const char c : replacement) {
@@ -232,7 +242,7 @@ Result<std::string> apply_step(const SpmNormalizeStep& step, std::string_view te
 
 }  // namespace
 
-Result<std::string> replace_all(std::string_view text, const ReplaceStep& step) {
+Result<std::string> replace_all(std::string_view text, const ReplaceStep& step, Work& work) {
   std::string out;
   if (const auto* literal = std::get_if<std::string>(&step.pattern)) {
     if (literal->empty()) return std::string(text);
@@ -241,13 +251,14 @@ Result<std::string> replace_all(std::string_view text, const ReplaceStep& step) 
       out += text.substr(from, at - from);
       out += step.content;
       from = at + literal->size();
+      if (!work.spend(kCharWork)) return work.error();
       TRY(check_size(out));
     }
     out += text.substr(from);
     return out;
   }
   std::vector<TextRange> matches;
-  TRY(std::get<Regex>(step.pattern).find_all(text, matches));
+  TRY(std::get<Regex>(step.pattern).find_all(text, matches, work));
   size_t from = 0;
   for (const TextRange match : matches) {
     out += text.substr(from, match.begin - from);
@@ -259,11 +270,13 @@ Result<std::string> replace_all(std::string_view text, const ReplaceStep& step) 
   return out;
 }
 
-Result<std::string> Normalizer::apply(std::string_view text, bool starts_text) const {
+Result<std::string> Normalizer::apply(std::string_view text, bool starts_text, Work& work) const {
   std::string current(text);
   for (const NormalizeStep& step : steps_) {
-    TRY_ASSIGN(current,
-               std::visit([&](const auto& concrete) { return apply_step(concrete, current, starts_text); }, step));
+    if (!work.spend(4 * static_cast<int64_t>(current.size()))) return work.error();  // copied, byte by byte
+    TRY_ASSIGN(
+        current,
+        std::visit([&](const auto& concrete) { return apply_step(concrete, current, starts_text, work); }, step));
     TRY(check_size(current));
   }
   return current;

@@ -63,13 +63,14 @@ class Normalizer {
   void add(NormalizeStep step) { steps_.push_back(std::move(step)); }
   bool empty() const { return steps_.empty(); }
   // `starts_text`: the part begins where the caller's whole text begins.
-  Result<std::string> apply(std::string_view text, bool starts_text) const;
+  Result<std::string> apply(std::string_view text, bool starts_text, Work& work) const;
+  const std::vector<NormalizeStep>& steps() const { return steps_; }
 
  private:
   std::vector<NormalizeStep> steps_;
 };
 
 // Replaces every match; used by the Replace decoder too.
-Result<std::string> replace_all(std::string_view text, const ReplaceStep& step);
+Result<std::string> replace_all(std::string_view text, const ReplaceStep& step, Work& work);
 
 }  // namespace loralei

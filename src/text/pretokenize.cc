@@ -96,8 +96,10 @@ void marks_from_matches(TextRange piece, const std::vector<TextRange>& matches, 
   if (previous != piece.end) marks.push_back({{previous, piece.end}, invert});
 }
 
+constexpr int64_t kCharWork = 16;  // a character looked at and its place kept
+
 template <typename IsMatch>
-void split_by_char(PreTokenized& work, SplitBehavior behavior, IsMatch&& is_match) {
+Status split_by_char(PreTokenized& work, SplitBehavior behavior, Work& spent, IsMatch&& is_match) {
   std::vector<TextRange> out;
   std::vector<Mark> marks;
   for (const TextRange piece : work.pieces) {
@@ -106,6 +108,7 @@ void split_by_char(PreTokenized& work, SplitBehavior behavior, IsMatch&& is_matc
     for (uint32_t at = piece.begin; at < piece.end;) {
       const Utf8Step step = utf8_step(work.text, at);
       const uint32_t next = at + static_cast<uint32_t>(step.length);
+      if (!spent.spend(kCharWork)) return spent.error();
       if (is_match(step.code_point)) {
         if (last < at) marks.push_back({{last, at}, false});
         marks.push_back({{at, next}, true});
@@ -117,14 +120,16 @@ void split_by_char(PreTokenized& work, SplitBehavior behavior, IsMatch&& is_matc
     emit(marks, behavior, out);
   }
   work.pieces = std::move(out);
+  return {};
 }
 
-Status split_by_regex(PreTokenized& work, const Regex& regex, SplitBehavior behavior, bool invert) {
+Status split_by_regex(PreTokenized& work, const Regex& regex, SplitBehavior behavior, bool invert, Work& spent) {
   std::vector<TextRange> out, matches;
   std::vector<Mark> marks;
   for (const TextRange piece : work.pieces) {
     matches.clear();
-    TRY(regex.find_all(view(work.text, piece), matches));
+    TRY(regex.find_all(view(work.text, piece), matches, spent));
+    if (!spent.spend(kCharWork)) return spent.error();
     marks_from_matches(piece, matches, invert, marks);
     emit(marks, behavior, out);
   }
@@ -137,7 +142,7 @@ Status check_size(const std::string& text) {
   return too_large("the text is longer than " + std::to_string(kMaxEncodeBytes) + " bytes while it is tokenised");
 }
 
-Status apply_step(const ByteLevelStep& step, PreTokenized& work) {
+Status apply_step(const ByteLevelStep& step, PreTokenized& work, Work& spent) {
   if (step.add_prefix_space) {
     PreTokenized spaced;
     for (const TextRange piece : work.pieces) {
@@ -150,7 +155,7 @@ Status apply_step(const ByteLevelStep& step, PreTokenized& work) {
     work.text = std::move(spaced.text);
     work.pieces = std::move(spaced.pieces);
   }
-  if (step.regex) TRY(split_by_regex(work, *step.regex, SplitBehavior::kIsolated, false));
+  if (step.regex) TRY(split_by_regex(work, *step.regex, SplitBehavior::kIsolated, false, spent));
   std::string mapped;
   mapped.reserve(work.text.size() + work.text.size() / 4);
   for (TextRange& piece : work.pieces) {
@@ -163,11 +168,11 @@ Status apply_step(const ByteLevelStep& step, PreTokenized& work) {
   return check_size(work.text);
 }
 
-Status apply_step(const SplitStep& step, PreTokenized& work) {
-  return split_by_regex(work, step.regex, step.behavior, step.invert);
+Status apply_step(const SplitStep& step, PreTokenized& work, Work& spent) {
+  return split_by_regex(work, step.regex, step.behavior, step.invert, spent);
 }
 
-Status apply_step(const MetaspaceStep& step, PreTokenized& work) {
+Status apply_step(const MetaspaceStep& step, PreTokenized& work, Work& spent) {
   std::string text;
   std::vector<TextRange> pieces;
   for (const TextRange piece : work.pieces) {
@@ -192,30 +197,26 @@ Status apply_step(const MetaspaceStep& step, PreTokenized& work) {
   work.pieces = std::move(pieces);
   if (step.split) {
     const char32_t mark = utf8_step(step.replacement, 0).code_point;
-    split_by_char(work, SplitBehavior::kMergedWithNext, [&](char32_t c) { return c == mark; });
+    return split_by_char(work, SplitBehavior::kMergedWithNext, spent, [&](char32_t c) { return c == mark; });
   }
   return {};
 }
 
-Status apply_step(const CharClassStep& step, PreTokenized& work) {
+Status apply_step(const CharClassStep& step, PreTokenized& work, Work& spent) {
   switch (step.char_class) {
     case CharClass::kSpace:
-      split_by_char(work, step.behavior, is_unicode_space);
-      break;
+      return split_by_char(work, step.behavior, spent, is_unicode_space);
     case CharClass::kNumber:
-      split_by_char(work, step.behavior, is_unicode_number);
-      break;
+      return split_by_char(work, step.behavior, spent, is_unicode_number);
     case CharClass::kPunctuation:
-      split_by_char(work, step.behavior, is_unicode_punctuation);
-      break;
+      return split_by_char(work, step.behavior, spent, is_unicode_punctuation);
     case CharClass::kDelimiter:
-      split_by_char(work, step.behavior, [&](char32_t c) { return c == step.delimiter; });
-      break;
+      return split_by_char(work, step.behavior, spent, [&](char32_t c) { return c == step.delimiter; });
   }
   return {};
 }
 
-Status apply_step(const WhitespaceStep&, PreTokenized& work) {
+Status apply_step(const WhitespaceStep&, PreTokenized& work, Work& spent) {
   std::vector<TextRange> out;
   const auto kind_of = [](char32_t c) { return is_unicode_word(c) ? 1 : is_unicode_space(c) ? 0 : 2; };
   for (const TextRange piece : work.pieces) {
@@ -226,6 +227,7 @@ Status apply_step(const WhitespaceStep&, PreTokenized& work) {
         const Utf8Step step = utf8_step(work.text, at);
         if (kind_of(step.code_point) != kind) break;
         at += static_cast<uint32_t>(step.length);
+        if (!spent.spend(kCharWork)) return spent.error();
       }
       if (kind != 0) out.push_back({begin, at});
     }
@@ -236,9 +238,10 @@ Status apply_step(const WhitespaceStep&, PreTokenized& work) {
 
 }  // namespace
 
-Status PreTokenizer::apply(PreTokenized& work) const {
+Status PreTokenizer::apply(PreTokenized& work, Work& spent) const {
   for (const PreTokenizeStep& step : steps_) {
-    TRY(std::visit([&](const auto& concrete) { return apply_step(concrete, work); }, step));
+    if (!spent.spend(4 * static_cast<int64_t>(work.text.size()))) return spent.error();  // copied, byte by byte
+    TRY(std::visit([&](const auto& concrete) { return apply_step(concrete, work, spent); }, step));
   }
   return {};
 }

@@ -62,7 +62,8 @@ class PreTokenizer {
   }
   bool empty() const { return steps_.empty(); }
   // `work` holds one text with one piece over all of it.
-  Status apply(PreTokenized& work) const;
+  Status apply(PreTokenized& work, Work& spent) const;
+  const std::vector<PreTokenizeStep>& steps() const { return steps_; }
 
  private:
   std::vector<PreTokenizeStep> steps_;

@@ -282,7 +282,8 @@ Result<Regex> Regex::compile(std::string_view pattern) {
   return Regex(std::move(owned));
 }
 
-Status Regex::find_all(std::string_view subject, std::vector<TextRange>& matches) const {
+Status Regex::find_all(std::string_view subject, std::vector<TextRange>& matches, Work& work) const {
+  constexpr int64_t kMatchWork = 128, kByteWork = 8;
   struct Free {
     void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
   };
@@ -307,6 +308,8 @@ Status Regex::find_all(std::string_view subject, std::vector<TextRange>& matches
     }
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data.get());
     const size_t begin = range[0], end = range[1];
+    const size_t passed = end > from ? end - from : 0;
+    if (!work.spend(kMatchWork + kByteWork * static_cast<int64_t>(passed))) return work.error();
     if (begin > end) return unsupported("a pattern of the tokenizer uses \\K in a look-around, which is not supported");
     if (begin == end && end == last_end) {
       if (from >= subject.size()) break;

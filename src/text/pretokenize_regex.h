@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/work.h"
 
 namespace loralei {
 
@@ -28,7 +29,7 @@ class Regex {
  public:
   static Result<Regex> compile(std::string_view pattern);
   // Appends the matches of the whole subject to `matches`.
-  Status find_all(std::string_view subject, std::vector<TextRange>& matches) const;
+  Status find_all(std::string_view subject, std::vector<TextRange>& matches, Work& work) const;
 
  private:
   struct Code;

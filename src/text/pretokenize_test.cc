@@ -18,7 +18,8 @@ namespace {
 
 std::vector<std::string> pieces(const PreTokenizer& steps, const std::string& text) {
   PreTokenized work{text, {{0, static_cast<uint32_t>(text.size())}}, true};
-  const Status status = steps.apply(work);
+  Work spent;
+  const Status status = steps.apply(work, spent);
   EXPECT_TRUE(status.ok()) << status.error().message;
   std::vector<std::string> out;
   for (const TextRange piece : work.pieces) out.push_back(work.text.substr(piece.begin, piece.end - piece.begin));
@@ -116,7 +117,8 @@ TEST(PreTokenize, RunawayPatternsEndWithASentence) {
   auto regex = Regex::compile("(a|aa)+[bc]$");
   ASSERT_TRUE(regex.ok()) << regex.error().message;
   std::vector<TextRange> matches;
-  const Status status = regex->find_all(std::string(200, 'a') + 'd', matches);
+  Work work;
+  const Status status = regex->find_all(std::string(200, 'a') + 'd', matches, work);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kTooLarge);
 }
@@ -129,7 +131,8 @@ TEST(PreTokenize, LongRunsMatchWhole) {
     while (text.size() < (1 << 20)) text += unit;
     text += 'x';
     std::vector<TextRange> matches;
-    const Status status = regex->find_all(text, matches);
+    Work work;
+    const Status status = regex->find_all(text, matches, work);
     EXPECT_TRUE(status.ok()) << status.error().message;
     EXPECT_LE(matches.size(), 3u);
   }
@@ -153,7 +156,8 @@ TEST(PreTokenize, RefusesUnknownComponentsByName) {
 std::string normalized(const Json& component, const std::string& text) {
   auto normalizer = parse_normalizer(component);
   EXPECT_TRUE(normalizer.ok()) << normalizer.error().message;
-  auto out = normalizer->apply(text, true);
+  Work work;
+  auto out = normalizer->apply(text, true, work);
   EXPECT_TRUE(out.ok()) << out.error().message;
   return *out;
 }
@@ -230,7 +234,8 @@ TEST(Normalize, AGrowingTextIsStopped) {
     steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(64, 'a')}});
   auto normalizer = parse_normalizer({{"type", "Sequence"}, {"normalizers", steps}});
   ASSERT_TRUE(normalizer.ok());
-  EXPECT_FALSE(normalizer->apply("aaaa", true).ok());
+  Work work;
+  EXPECT_FALSE(normalizer->apply("aaaa", true, work).ok());
 }
 
 TEST(Normalize, HostileCharsmapsStayInside) {

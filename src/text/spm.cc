@@ -25,10 +25,12 @@ TokenId SpmBpeModel::mergeable(std::string_view piece) const {
   return type == SpmPieceType::kNormal || type == SpmPieceType::kUserDefined || type == SpmPieceType::kUnused ? id : -1;
 }
 
-void SpmBpeModel::first_symbols(std::string_view word, std::vector<Symbol>& symbols) const {
+Status SpmBpeModel::first_symbols(std::string_view word, std::vector<Symbol>& symbols, Work& work) const {
   for (size_t pos = 0; pos < word.size();) {
     size_t length = 0;
-    user_defined_.for_each_prefix(word.substr(pos), [&](size_t matched, int32_t) { length = matched; });
+    const size_t read =
+        user_defined_.for_each_prefix(word.substr(pos), [&](size_t matched, int32_t) { length = matched; });
+    if (!work.spend(kSymbolWork + PrefixIndex::kByteWork * static_cast<int64_t>(read))) return work.error();
     const bool frozen = length > 0;
     if (!frozen) length = static_cast<size_t>(utf8_step(word, pos).length);
     const int32_t index = static_cast<int32_t>(symbols.size());
@@ -37,9 +39,10 @@ void SpmBpeModel::first_symbols(std::string_view word, std::vector<Symbol>& symb
         {static_cast<uint32_t>(pos), static_cast<uint32_t>(pos + length), index - 1, last ? -1 : index + 1, frozen});
     pos += length;
   }
+  return {};
 }
 
-void SpmBpeModel::merge(std::string_view word, std::vector<Symbol>& symbols, Halves& halves) const {
+Status SpmBpeModel::merge(std::string_view word, std::vector<Symbol>& symbols, Halves& halves, Work& work) const {
   struct Candidate {
     float score;
     int32_t left, right;
@@ -63,6 +66,7 @@ void SpmBpeModel::merge(std::string_view word, std::vector<Symbol>& symbols, Hal
   for (size_t i = 0; i + 1 < symbols.size(); ++i) consider(static_cast<int32_t>(i), static_cast<int32_t>(i) + 1);
   const auto size_of = [&](int32_t at) { return symbols[at].end - symbols[at].begin; };
   while (!heap.empty()) {
+    if (!work.spend(kSymbolWork)) return work.error();
     std::pop_heap(heap.begin(), heap.end(), later);
     const Candidate top = heap.back();
     heap.pop_back();
@@ -70,6 +74,7 @@ void SpmBpeModel::merge(std::string_view word, std::vector<Symbol>& symbols, Hal
       continue;
     Symbol& left = symbols[top.left];
     Symbol& right = symbols[top.right];
+    if (!work.spend(2 * (right.end - left.begin))) return work.error();  // to look up what it makes with its neighbours
     left.end = right.end;
     left.next = right.next;
     if (right.next >= 0) symbols[right.next].previous = top.left;
@@ -77,6 +82,7 @@ void SpmBpeModel::merge(std::string_view word, std::vector<Symbol>& symbols, Hal
     consider(left.previous, top.left);
     consider(top.left, left.next);
   }
+  return {};
 }
 
 void SpmBpeModel::emit(std::string_view piece, const Halves& halves, std::vector<TokenId>& ids) const {
@@ -103,18 +109,23 @@ void SpmBpeModel::emit(std::string_view piece, const Halves& halves, std::vector
   }
 }
 
-Status SpmBpeModel::encode(std::string_view word, std::vector<TokenId>& ids) const {
+Status SpmBpeModel::encode(std::string_view word, std::vector<TokenId>& ids, Work& work) const {
   std::vector<Symbol> symbols;
   symbols.reserve(word.size());
-  first_symbols(word, symbols);
+  TRY(first_symbols(word, symbols, work));
   Halves halves;
-  merge(word, symbols, halves);
+  TRY(merge(word, symbols, halves, work));
   std::vector<TokenId> own;  // so that an unknown before this word is not merged with one inside
   for (int32_t at = symbols.empty() ? -1 : 0; at >= 0; at = symbols[at].next) {
     emit(word.substr(symbols[at].begin, symbols[at].end - symbols[at].begin), halves, own);
   }
   ids.insert(ids.end(), own.begin(), own.end());
   return {};
+}
+
+size_t SpmBpeModel::longest_bytes(bool) const {
+  if (!options_.byte_fallback || !bytes_.complete()) return 0;  // neighbouring unknown pieces are one
+  return table_.longest();
 }
 
 }  // namespace loralei

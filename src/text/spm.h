@@ -61,7 +61,8 @@ class SpmBpeModel final : public TokenModel {
   };
   // `types` and `scores` are indexed by id and at least as long as the table.
   SpmBpeModel(const TokenTable& table, std::vector<SpmPieceType> types, std::vector<float> scores, Options options);
-  Status encode(std::string_view word, std::vector<TokenId>& ids) const override;
+  Status encode(std::string_view word, std::vector<TokenId>& ids, Work& work) const override;
+  size_t longest_bytes(bool byte_level) const override;
 
  private:
   struct Symbol {
@@ -70,8 +71,8 @@ class SpmBpeModel final : public TokenModel {
     bool frozen;  // a user-defined piece, never merged further
   };
   using Halves = std::unordered_map<std::string_view, size_t>;  // an unused piece -> length of its left half
-  void first_symbols(std::string_view word, std::vector<Symbol>& symbols) const;
-  void merge(std::string_view word, std::vector<Symbol>& symbols, Halves& halves) const;
+  Status first_symbols(std::string_view word, std::vector<Symbol>& symbols, Work& work) const;
+  Status merge(std::string_view word, std::vector<Symbol>& symbols, Halves& halves, Work& work) const;
   // The id of a piece that merging may produce; -1 otherwise.
   TokenId mergeable(std::string_view piece) const;
   void emit(std::string_view piece, const Halves& halves, std::vector<TokenId>& ids) const;

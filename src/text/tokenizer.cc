@@ -18,6 +18,7 @@ Status TokenizerCore::finish_bytes() {
       return too_large("the decoder of the tokenizer turns the vocabulary into more than 1 GiB");
     ends_.push_back(static_cast<uint32_t>(bytes_.size()));
   }
+  bound = TokenBound::of(*this);
   return {};
 }
 
@@ -27,12 +28,20 @@ std::string_view TokenizerCore::bytes_of(TokenId id) const {
   return std::string_view(bytes_).substr(begin, ends_[id] - begin);
 }
 
+namespace {
+
+// Usual texts need some 300 units a byte; tokens that nearly match at every byte far more.
+constexpr int64_t kMaxByteWork = 4096, kLeastWork = 1 << 24;
+
+}  // namespace
+
 Tokenizer::Tokenizer(Parts&& parts)
     : core_(std::move(parts.core)),
       added_(std::move(parts.added)),
       prefix_ids_(std::move(parts.prefix_ids)),
       suffix_ids_(std::move(parts.suffix_ids)),
-      settings_(std::move(parts.settings)) {
+      settings_(std::move(parts.settings)),
+      bound_(core_->bound.with(*added_)) {
   const auto id_of = [&](const char* name) -> std::optional<TokenId> {
     const auto text = settings_.special_tokens.find(name);
     return text == settings_.special_tokens.end() ? std::nullopt : find_token(text->second);
@@ -72,30 +81,38 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const Enco
     return too_large("the text has " + std::to_string(text.size()) + " bytes, but at most " +
                      std::to_string(kMaxEncodeBytes) + " can be tokenised");
   }
+  Work own;
+  Work& work = options.work != nullptr ? *options.work : own;
+  const WorkLimit limit(work, kLeastWork + kMaxByteWork * static_cast<int64_t>(text.size()));
+  if (!work.spend(2 * static_cast<int64_t>(text.size()))) return work.error();
   if (!utf8_valid(text)) return invalid_argument("the text is not valid UTF-8");
   std::vector<TokenId> ids;
   if (options.add_special) ids = prefix_ids_;
-  for (const AddedTokens::Part& raw : added_->split_raw(text, options.parse_special)) {
+  TRY_ASSIGN(const auto raw_parts, added_->split_raw(text, options.parse_special, work));
+  for (const AddedTokens::Part& raw : raw_parts) {
     if (raw.id >= 0) {
       ids.push_back(raw.id);
       continue;
     }
+    if (static_cast<int64_t>(ids.size()) > options.max_tokens) return ids;
     const bool starts_text = raw.begin == 0;
     TRY_ASSIGN(std::string normalized,
-               core_->normalizer.apply(text.substr(raw.begin, raw.end - raw.begin), starts_text));
+               core_->normalizer.apply(text.substr(raw.begin, raw.end - raw.begin), starts_text, work));
     if (!utf8_valid(normalized)) normalized = utf8_repair(normalized);
-    for (const AddedTokens::Part& part : added_->split_normalized(normalized, options.parse_special)) {
+    TRY_ASSIGN(const auto parts, added_->split_normalized(normalized, options.parse_special, work));
+    for (const AddedTokens::Part& part : parts) {
       if (part.id >= 0) {
         ids.push_back(part.id);
         continue;
       }
-      PreTokenized work;
-      work.text = normalized.substr(part.begin, part.end - part.begin);
-      work.starts_text = starts_text && part.begin == 0;
-      work.pieces.push_back({0, static_cast<uint32_t>(work.text.size())});
-      TRY(core_->pre_tokenizer.apply(work));
-      for (const TextRange piece : work.pieces) {
-        TRY(core_->model->encode(std::string_view(work.text).substr(piece.begin, piece.end - piece.begin), ids));
+      PreTokenized cut;
+      cut.text = normalized.substr(part.begin, part.end - part.begin);
+      cut.starts_text = starts_text && part.begin == 0;
+      cut.pieces.push_back({0, static_cast<uint32_t>(cut.text.size())});
+      TRY(core_->pre_tokenizer.apply(cut, work));
+      for (const TextRange piece : cut.pieces) {
+        TRY(core_->model->encode(std::string_view(cut.text).substr(piece.begin, piece.end - piece.begin), ids, work));
+        if (static_cast<int64_t>(ids.size()) > options.max_tokens) return ids;
       }
     }
   }

@@ -9,10 +9,10 @@
 // views live as long as the tokenizer. encode() and decode() give the ids and the text of the reference
 // implementations (Hugging Face tokenizers for tokenizer.json, SentencePiece for .model);
 // clean_up_tokenization_spaces, which belongs to neither, is not applied. Failure: loaders refuse what they do not
-// know by name; encode() fails on invalid UTF-8 or when a pattern hits its limits. decode() and the id look-ups accept
-// any id: one without a token contributes nothing.
-// Source of formulas: Hugging Face tokenizers (Apache-2.0), SentencePiece (Apache-2.0); see bpe.h, spm.h,
-// tokenizer_unigram.h.
+// know by name; encode() fails on invalid UTF-8, when a pattern hits its limits, when the text needs
+// more than kMaxByteWork for each of its bytes, and with cancelled where the watch of the work has stopped it. decode()
+// and the id look-ups accept any id: one without a token contributes nothing. Source of formulas: Hugging Face
+// tokenizers (Apache-2.0), SentencePiece (Apache-2.0); see bpe.h, spm.h, tokenizer_unigram.h.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,8 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "text/token_bound.h"
+#include "text/work.h"
 
 namespace loralei {
 
@@ -37,6 +39,9 @@ struct TokenizerCore;
 struct EncodeOptions {
   bool add_special = true;    // what the post-processor adds: BOS, EOS
   bool parse_special = true;  // special tokens written in the text become their ids; otherwise they are plain text
+  // As soon as there are more, encode() stops: what it gives then is longer than this, and not the whole text.
+  int64_t max_tokens = INT64_MAX;
+  Work* work = nullptr;  // what the request spends on its text, watched by who may stop it
 };
 
 struct DecodeOptions {
@@ -71,6 +76,8 @@ class Tokenizer : public std::enable_shared_from_this<Tokenizer> {
 
   Result<std::vector<TokenId>> encode(std::string_view text, const EncodeOptions& options = {}) const;
   std::string decode(std::span<const TokenId> ids, const DecodeOptions& options = {}) const;
+  // No text has fewer tokens than this; 0 where nothing is known. Takes no longer than reading the text once.
+  int64_t least_tokens(std::string_view text) const { return bound_.least_tokens(text); }
 
   // The raw bytes that a token contributes in mid-stream; not always valid UTF-8.
   std::string_view token_bytes(TokenId id) const;
@@ -115,6 +122,7 @@ class Tokenizer : public std::enable_shared_from_this<Tokenizer> {
   TokenizerSettings settings_;
   std::optional<TokenId> bos_, eos_;
   std::vector<TokenId> end_ids_;
+  TokenBound bound_;
 };
 
 }  // namespace loralei

@@ -50,6 +50,7 @@ Result<std::shared_ptr<const AddedTokens>> AddedTokens::build(std::vector<AddedT
   std::erase_if(tokens,
                 [](const AddedToken& token) { return token.content.empty(); });  // the reference skips them, too
   added->tokens_ = std::move(tokens);
+  Work work;
   std::vector<PrefixIndex::Entry> raw, normalized;
   const size_t count = added->tokens_.size();
   added->pieces_.reserve(count);
@@ -70,7 +71,7 @@ Result<std::shared_ptr<const AddedTokens>> AddedTokens::build(std::vector<AddedT
       return corrupt(name + " is listed twice with different ids");
     std::string piece = token.content;
     if (token.normalized) {
-      TRY_ASSIGN(piece, normalizer.apply(token.content, true));
+      TRY_ASSIGN(piece, normalizer.apply(token.content, true, work));
     }
     added->pieces_.push_back(std::move(piece));
     added->bytes_.push_back(decoder.piece_bytes(added->pieces_.back(), false));
@@ -98,8 +99,9 @@ const AddedToken* AddedTokens::find(std::string_view content) const {
 std::string_view AddedTokens::piece(const AddedToken& token) const { return pieces_[index_of(token)]; }
 std::string_view AddedTokens::bytes(const AddedToken& token) const { return bytes_[index_of(token)]; }
 
-std::vector<AddedTokens::Part> AddedTokens::split(std::string_view text, const PrefixIndex& index,
-                                                  bool parse_special) const {
+Result<std::vector<AddedTokens::Part>> AddedTokens::split(std::string_view text, const PrefixIndex& index,
+                                                          bool parse_special, Work& work) const {
+  if (!work.spend(2 * static_cast<int64_t>(text.size()))) return work.error();
   std::vector<Part> parts;
   size_t plain = 0;  // start of the text that no token has taken
   if (!index.empty()) {
@@ -107,10 +109,11 @@ std::vector<AddedTokens::Part> AddedTokens::split(std::string_view text, const P
       size_t length = 0;
       int32_t which = -1;
       if (index.may_start(static_cast<unsigned char>(text[at]))) {
-        index.for_each_prefix(text.substr(at), [&](size_t matched, int32_t value) {
+        const size_t read = index.for_each_prefix(text.substr(at), [&](size_t matched, int32_t value) {
           length = matched;
           which = value;
         });
+        if (!work.spend(PrefixIndex::kByteWork * static_cast<int64_t>(read))) return work.error();
       }
       if (which < 0) {
         ++at;
@@ -125,6 +128,7 @@ std::vector<AddedTokens::Part> AddedTokens::split(std::string_view text, const P
       begin = std::max(begin, plain);
       if (token.lstrip) begin = space_start(text, begin, plain);
       if (token.rstrip) end = space_end(text, end);
+      if (!work.spend(8 * static_cast<int64_t>(end - begin))) return work.error();
       if (plain < begin) parts.push_back({plain, begin, -1});
       parts.push_back({begin, end, token.id});
       plain = end;

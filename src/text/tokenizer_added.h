@@ -47,11 +47,11 @@ class AddedTokens {
     TokenId id;  // -1: plain text
   };
   // Cuts the raw text (or, second stage, one normalised part of it) into tokens and the text between them.
-  std::vector<Part> split_raw(std::string_view text, bool parse_special) const {
-    return split(text, raw_, parse_special);
+  Result<std::vector<Part>> split_raw(std::string_view text, bool parse_special, Work& work) const {
+    return split(text, raw_, parse_special, work);
   }
-  std::vector<Part> split_normalized(std::string_view text, bool parse_special) const {
-    return split(text, normalized_, parse_special);
+  Result<std::vector<Part>> split_normalized(std::string_view text, bool parse_special, Work& work) const {
+    return split(text, normalized_, parse_special, work);
   }
 
   const AddedToken* find(TokenId id) const;
@@ -64,7 +64,8 @@ class AddedTokens {
   TokenId highest_id() const { return highest_id_; }
 
  private:
-  std::vector<Part> split(std::string_view text, const PrefixIndex& index, bool parse_special) const;
+  Result<std::vector<Part>> split(std::string_view text, const PrefixIndex& index, bool parse_special,
+                                  Work& work) const;
   size_t index_of(const AddedToken& token) const { return static_cast<size_t>(&token - tokens_.data()); }
 
   std::vector<AddedToken> tokens_;

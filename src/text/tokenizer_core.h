@@ -13,6 +13,7 @@
 #include "text/bpe.h"
 #include "text/normalize.h"
 #include "text/pretokenize.h"
+#include "text/token_bound.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_added.h"
 #include "text/tokenizer_decoder.h"
@@ -32,11 +33,12 @@ struct TokenizerCore {
   TokenDecoder decoder;
   TokenId unk = -1;  // decodes to unk_surface where that is not empty (SentencePiece)
   std::string unk_surface;
+  TokenBound bound;                     // without added tokens; of finish_bytes()
   bool finds_added_as_written = false;  // SentencePiece: added tokens match the text before any normalising
 
   // The piece that decoding sees.
   std::string_view piece(TokenId id) const { return id == unk && !unk_surface.empty() ? unk_surface : table.text(id); }
-  // Fills the bytes of all ids; call once after table and decoder are complete. Fails beyond 1 GiB.
+  // Fills the bytes of all ids, and the bound; call once after all else is complete. Fails beyond 1 GiB.
   Status finish_bytes();
   std::string_view bytes_of(TokenId id) const;
 

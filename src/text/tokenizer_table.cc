@@ -28,6 +28,7 @@ Status TokenTable::add(TokenId id, std::string_view text) {
   }
   slots_[id] = {static_cast<uint32_t>(bytes_.size()), static_cast<uint32_t>(text.size())};
   bytes_.append(text);
+  longest_ = std::max(longest_, text.size());
   ++used_;
   return {};
 }

@@ -36,6 +36,7 @@ class TokenTable {
     return has(id) ? std::string_view(bytes_).substr(slots_[id].offset, slots_[id].length) : std::string_view();
   }
   int size() const { return static_cast<int>(slots_.size()); }  // highest id + 1
+  size_t longest() const { return longest_; }                   // bytes of a piece
 
  private:
   static constexpr uint32_t kHole = ~uint32_t{0};
@@ -49,6 +50,7 @@ class TokenTable {
   std::vector<Slot> slots_;     // [highest id + 1]
   std::vector<TokenId> index_;  // open addressing, a power of two; -1 = empty
   size_t used_ = 0;
+  size_t longest_ = 0;
 };
 
 class PrefixIndex {
@@ -62,21 +64,25 @@ class PrefixIndex {
   bool empty() const { return entries_.empty(); }
   bool may_start(unsigned char byte) const { return first_[byte] != first_[byte + 1]; }
 
-  // Calls visit(length, value) for every entry that is a prefix of `text`, shortest first.
+  // Calls visit(length, value) for every entry that is a prefix of `text`, shortest first. Returns how many bytes of
+  // it were compared.
   template <typename Visit>
-  void for_each_prefix(std::string_view text, Visit&& visit) const {
-    if (text.empty()) return;
+  size_t for_each_prefix(std::string_view text, Visit&& visit) const {
+    if (text.empty()) return 0;
     const unsigned char start = static_cast<unsigned char>(text[0]);
     size_t low = first_[start], high = first_[start + 1];
-    for (size_t depth = 1; low < high; ++depth) {
+    size_t depth = 1;
+    for (; low < high; ++depth) {
       if (entries_[low].text.size() == depth) {
         visit(depth, entries_[low].value);
         ++low;
       }
-      if (depth >= text.size() || low >= high) return;
+      if (depth >= text.size() || low >= high) break;
       narrow(depth, static_cast<unsigned char>(text[depth]), low, high);
     }
+    return depth;
   }
+  static constexpr int64_t kByteWork = 32;  // a byte compared: two binary searches
 
  private:
   void narrow(size_t depth, unsigned char byte, size_t& low, size_t& high) const;

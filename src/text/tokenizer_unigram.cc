@@ -39,7 +39,12 @@ Status UnigramModel::emit_unknown(std::string_view span, std::vector<TokenId>& i
   return {};
 }
 
-Status UnigramModel::encode(std::string_view word, std::vector<TokenId>& ids) const {
+size_t UnigramModel::longest_bytes(bool) const {
+  if (!options_.byte_fallback || !bytes_.complete()) return 0;  // neighbouring unknowns are one
+  return table_.longest();
+}
+
+Status UnigramModel::encode(std::string_view word, std::vector<TokenId>& ids, Work& work) const {
   constexpr TokenId kUnknown = -2;  // a character that no piece covers
   std::vector<Node> best(word.size() + 1);
   best[0].start = 0;
@@ -52,10 +57,11 @@ Status UnigramModel::encode(std::string_view word, std::vector<TokenId>& ids) co
     const size_t length = static_cast<size_t>(utf8_step(word, start).length);
     const double so_far = best[start].score;
     bool covered = false;
-    index_.for_each_prefix(word.substr(start), [&](size_t piece_length, int32_t piece) {
+    const size_t read = index_.for_each_prefix(word.substr(start), [&](size_t piece_length, int32_t piece) {
       offer(start + piece_length, sum(pieces_[piece].score, so_far), pieces_[piece].id, start);
       covered = covered || piece_length == length;
     });
+    if (!work.spend(kSymbolWork + PrefixIndex::kByteWork * static_cast<int64_t>(read))) return work.error();
     if (!covered) offer(start + length, sum(unk_score_, so_far), kUnknown, start);
     start += length;
   }

@@ -37,7 +37,8 @@ class UnigramModel final : public TokenModel {
  public:
   // `pieces`: those that may match text, with the scores that matching them earns.
   UnigramModel(const TokenTable& table, const std::vector<UnigramPiece>& pieces, UnigramOptions options);
-  Status encode(std::string_view word, std::vector<TokenId>& ids) const override;
+  Status encode(std::string_view word, std::vector<TokenId>& ids, Work& work) const override;
+  size_t longest_bytes(bool byte_level) const override;
 
  private:
   struct Node {

@@ -37,7 +37,7 @@ Status check_tool(const Tool& tool) {
                             " letters, digits or _-.:/ characters; '" + tool.name.substr(0, 64) + "' does not");
   }
   if (tool.parameters.empty()) return {};
-  TRY(check_json_depth(tool.parameters));
+  TRY(check_json_shape(tool.parameters));
   const Json schema = Json::parse(tool.parameters, nullptr, false);
   if (!schema.is_object())
     return invalid_argument("the parameters of the tool '" + tool.name + "' are no JSON schema object");
@@ -136,7 +136,7 @@ std::string tool_call_id(ToolCallForm form, std::string_view unique) {
 }
 
 Result<std::vector<Tool>> read_tools(std::string_view text) {
-  TRY(check_json_depth(text));
+  TRY(check_json_shape(text));
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_array()) return invalid_argument("'tools' must be a JSON array");
   if (json.size() > static_cast<size_t>(kMaxTools))
@@ -452,7 +452,7 @@ bool ToolCallParser::run_broken(Events& out, bool at_end) {
   if (found == std::string::npos) body.resize(body.size() - marker_tail(body, kCloseMarker));
   pending_.erase(0, found == std::string::npos ? found : found + kCloseMarker.size());
   state_ = State::kContent;
-  const Json call = check_json_depth(body).ok() ? Json::parse(body, nullptr, false) : Json();
+  const Json call = check_json_shape(body).ok() ? Json::parse(body, nullptr, false) : Json();
   const bool is_call = call.is_object() && call.contains("name") && call["name"].is_string();
   if (!is_call) {
     emit_content(out, without_outer_space(without_markers(std::move(body))));
