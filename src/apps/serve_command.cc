@@ -234,6 +234,12 @@ void add_serve_command(CLI::App& app, int& exit_code) {
   command->add_option("--admin-key", serve_options.admin_key, "key for loading, unloading and admin routes")
       ->check(refuse_empty_key)
       ->group(network);
+  command
+      ->add_option(
+          "--allowed-host", serve_options.allowed_hosts,
+          "name that requests may ask for beside localhost where there is no --api-key, or *; may be given often")
+      ->allow_extra_args(false)
+      ->group(network);
   command->add_option("--cors-origin", serve_options.cors_origins, "allowed web origin, or *")
       ->allow_extra_args(false)
       ->group(network);

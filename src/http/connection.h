@@ -84,12 +84,6 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   }
 
  private:
-  static bool is_loopback(const asio::ip::address& address) {
-    if (address.is_loopback()) return true;
-    return address.is_v6() && address.to_v6().is_v4_mapped() &&
-           asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
-  }
-
   void wake() {
     woken_ = true;
     wake_timer_.cancel();

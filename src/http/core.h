@@ -33,6 +33,12 @@ using boost::system::error_code;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
+inline bool is_loopback(const asio::ip::address& address) {
+  if (address.is_loopback()) return true;
+  return address.is_v6() && address.to_v6().is_v4_mapped() &&
+         asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
+}
+
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 class HttpConnection;
@@ -89,6 +95,7 @@ struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
   asio::executor_work_guard<asio::io_context::executor_type> work;
   std::vector<std::thread> threads;
   int port = 0;
+  bool on_loopback = false;
   std::atomic<bool> stopping{false};
   std::atomic<int> refusals{0};
   std::atomic<int64_t> connections_total{0}, connections_refused{0}, requests_total{0}, errors_total{0};

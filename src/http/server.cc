@@ -34,6 +34,7 @@ Status HttpServer::Core::listen() {
   acceptor.listen(asio::socket_base::max_listen_connections, ec);
   if (ec) return failed("listen");
   port = acceptor.local_endpoint(ec).port();
+  on_loopback = is_loopback(endpoint.address());
   return {};
 }
 
@@ -177,6 +178,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpServerOptions& o
 
 HttpServer::~HttpServer() { stop(0); }
 int HttpServer::port() const { return core_->port; }
+bool HttpServer::on_loopback() const { return core_->on_loopback; }
 int HttpServer::stop(int64_t grace_ms) { return core_->stop(grace_ms); }
 
 HttpServerStats HttpServer::stats() const {

@@ -138,6 +138,7 @@ class HttpServer {
   ~HttpServer();  // stop(0)
 
   int port() const;
+  bool on_loopback() const;  // bound to an address that only this machine reaches
   HttpServerStats stats() const;
   // Stops accepting, closes idle connections, refuses requests that have arrived in part, lets running ones finish and
   // their answers be written for `grace_ms`, then closes what is left and joins the threads. Returns the number of

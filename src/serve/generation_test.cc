@@ -322,7 +322,7 @@ TEST_F(ApiTest, ADisconnectCancels) {
     const std::string body = chat(stream ? R"("stream":true)" : "");
     ASSERT_TRUE(
         c.send_raw(
-             "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: " +
+             "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
              std::to_string(body.size()) + "\r\n\r\n" + body)
             .ok());
     const Submit submit = engine.wait_submit(stream ? 1 : 0);
@@ -341,7 +341,7 @@ TEST_F(ApiTest, AChoiceThatHitAStopStringIsNotComputedOn) {
   HttpClient c = client();
   const std::string body = R"({"prompt":"x","n":2,"max_tokens":50,"stop":["a"]})";
   ASSERT_TRUE(
-      c.send_raw("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: " +
+      c.send_raw("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
                  std::to_string(body.size()) + "\r\n\r\n" + body)
           .ok());
   const Submit submit = engine.wait_submit(0);
@@ -396,7 +396,7 @@ TEST_F(ApiTest, SilentStreamsGetAPing) {
   HttpClient c = client();
   const std::string body = chat(R"("stream":true)");
   ASSERT_TRUE(
-      c.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: " +
+      c.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
                  std::to_string(body.size()) + "\r\n\r\n" + body)
           .ok());
   std::string got;

@@ -26,6 +26,7 @@ struct ServeOptions {
   std::string model_path;                  // shown as the base's root
   std::vector<std::string> api_keys;       // --api-key, --api-key-file; empty: /v1 is open
   std::string admin_key;                   // --admin-key; empty: admin routes answer on loopback only
+  std::vector<std::string> allowed_hosts;  // --allowed-host: Host headers beside local ones; "*" allows every one
   std::vector<std::string> cors_origins;   // --cors-origin; "*" allows every origin
   std::vector<std::string> adapter_roots;  // --adapter-dir: adapters loaded over HTTP lie below one of these
   SamplingDefaults defaults;
