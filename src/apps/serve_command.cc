@@ -89,6 +89,7 @@ void limit_connections(const ServeFlags& flags, const EngineOptions& engine, Ser
   const Connections possible = connections_possible(wanted, raise_descriptor_limit(wanted + kOtherDescriptors));
   if (!possible.note.empty()) log.log(LogLevel::kWarning, possible.note);
   serve.http.max_connections = possible.count;
+  serve.http.max_refusals = possible.refusals;
   serve.max_preparing = engine.max_queued;
 }
 
