@@ -251,7 +251,8 @@ TEST_F(ApiTest, WhatTheHeadRefusesIsAnsweredBeforeTheBody) {
   const std::string key = "Authorization: Bearer k\r\n", json = "Content-Type: application/json\r\n";
   const auto answer = [&](const std::string& line, const std::string& headers) {
     HttpClient c = client();
-    EXPECT_TRUE(c.send_raw(line + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "Content-Length: 1000000\r\n\r\n").ok());
+    EXPECT_TRUE(
+        c.send_raw(line + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "Content-Length: 1000000\r\n\r\n").ok());
     const auto text = c.read_raw();
     EXPECT_TRUE(text.ok()) << text.error().message;
     return text.ok() ? text->substr(9, 3) + (text->find("{\"error\":") == std::string::npos ? " bare" : "") : "";
