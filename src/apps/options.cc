@@ -198,9 +198,11 @@ int64_t connections_wanted(int stated, const EngineOptions& engine) {
 }
 
 Connections connections_possible(int64_t wanted, int64_t descriptors) {
-  const int64_t room = std::max<int64_t>(descriptors - kOtherDescriptors, 1);
-  if (wanted <= room) return {static_cast<int>(wanted), ""};
-  return {static_cast<int>(room),
+  const int64_t files = std::min<int64_t>(kFileDescriptors, descriptors / 2);
+  const int64_t refusals = std::clamp<int64_t>(descriptors / 8, 1, kRefusals);
+  const int64_t room = std::max<int64_t>(descriptors - files - refusals, 1);
+  if (wanted <= room) return {static_cast<int>(wanted), static_cast<int>(refusals), ""};
+  return {static_cast<int>(room), static_cast<int>(refusals),
           "At most " + std::to_string(room) + " connections are taken, not " + std::to_string(wanted) +
               ": the system lets this process have " + std::to_string(descriptors) +
               " files open. Raise its hard limit (ulimit -Hn), or give --max-connections or a smaller --max-queued."};

@@ -41,12 +41,17 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags);
 // How many connections a server should take: as stated, or, with 0, every request that may run or wait and as many more
 // as others need to be told that the queue is full, or that the server lives.
 int64_t connections_wanted(int stated, const EngineOptions& engine);
-// As many of them as `descriptors` open files leave room for; `note` says so where that is fewer.
+// As many of them as `descriptors` open files leave room for; `note` says so where that is fewer. What is refused and
+// what adapters' loads open never come out of one pot: where there are few, half of them are for files, and an eighth
+// is for refusals.
 struct Connections {
   int count = 0;
+  int refusals = 0;
   std::string note;
 };
-inline constexpr int kOtherDescriptors = 192;  // the model's and adapters' files, refusals, the process's own
+inline constexpr int kRefusals = 64;          // told that there is no connection, not closed yet
+inline constexpr int kFileDescriptors = 128;  // the model's and adapters' files, the process's own
+inline constexpr int kOtherDescriptors = kRefusals + kFileDescriptors;
 Connections connections_possible(int64_t wanted, int64_t descriptors);
 
 // Why a command failed, on standard error.

@@ -258,7 +258,15 @@ TEST(Options, ThereAreConnectionsForMoreThanMayRunAndWait) {
   const Connections few = connections_possible(1536, 1024);
   EXPECT_EQ(few.count, 1024 - kOtherDescriptors);
   EXPECT_NE(few.note.find("--max-connections"), std::string::npos) << few.note;
-  EXPECT_EQ(connections_possible(1536, 20).count, 1);
+  for (const int64_t descriptors : {1, 20, 64, 128, 192, 193, 256, 512, 1024}) {
+    const Connections some = connections_possible(1536, descriptors);
+    EXPECT_GE(some.count, 1);
+    EXPECT_GE(some.refusals, 1);
+    if (descriptors < 20) continue;
+    const int64_t files = descriptors - some.count - some.refusals;
+    EXPECT_GE(files, std::min<int64_t>(kFileDescriptors, descriptors / 2)) << descriptors;
+    EXPECT_GE(some.count, descriptors / 4) << "of " << descriptors;
+  }
 }
 
 // The sentence with which `serve` refuses these words; "" when they were taken.

@@ -106,6 +106,7 @@ void limit_connections(const ServeFlags& flags, const EngineOptions& engine, Ser
   const Connections possible = connections_possible(wanted, raise_descriptor_limit(wanted + kOtherDescriptors));
   if (!possible.note.empty()) log.log(LogLevel::kWarning, possible.note);
   serve.http.max_connections = possible.count;
+  serve.http.max_refusals = possible.refusals;
   serve.max_preparing = engine.max_queued;
 }
 
@@ -289,6 +290,12 @@ void add_serve_command(CLI::App& app, int& exit_code) {
       ->add_option("--prefix-cache-scope", flags->prefix_cache_scope,
                    "who shares cached prefixes: server (all) or key (requests of one key; default with several keys)")
       ->check(CLI::IsMember({"server", "key"}))
+      ->group(network);
+  command
+      ->add_option(
+          "--allowed-host", serve_options.allowed_hosts,
+          "name that requests may ask for beside localhost where there is no --api-key, or *; may be given often")
+      ->allow_extra_args(false)
       ->group(network);
   command->add_option("--cors-origin", serve_options.cors_origins, "allowed web origin, or *")
       ->allow_extra_args(false)

@@ -17,6 +17,7 @@
 
 #include "http/core.h"
 #include "http/exchange.h"
+#include "http/farewell.h"
 
 namespace loralei {
 
@@ -28,28 +29,21 @@ constexpr int kNotSentBytes = 32 * 1024;            // of an answer in the syste
 constexpr auto kLeftCheckTime = milliseconds(500);  // between two looks at a client of whom no more is read
 constexpr size_t kLingerBytes =
     16 * 1024 * 1024;  // discarded after a refused request, so that the client sees the answer
-constexpr auto kLingerTime = milliseconds(2000);
 using NotSentLowat = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
 
 // One client. Two coroutines on one strand: the read loop, which always has a read pending, and the main one, which
 // parses, hands over and writes. They meet in input_, eof_ and the wake event.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  HttpConnection(std::shared_ptr<HttpServer::Core> core, tcp::socket socket, bool refused)
+  HttpConnection(std::shared_ptr<HttpServer::Core> core, tcp::socket socket)
       : core_(std::move(core)),
-        refused_(refused),
         socket_(std::move(socket)),
         wake_timer_(socket_.get_executor()),
         space_timer_(socket_.get_executor()),
         write_timer_(socket_.get_executor()),
-        share_(core_->memory) {
-    if (refused_) ++core_->refusals;
-  }
+        share_(core_->memory) {}
 
-  ~HttpConnection() {
-    if (refused_) --core_->refusals;
-    core_->remove(this);
-  }
+  ~HttpConnection() { core_->remove(this); }
 
   void start() {
     error_code ignored;
@@ -58,8 +52,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     socket_.set_option(NotSentLowat(kNotSentBytes), ignored);
     socket_.non_blocking(true, ignored);
     const tcp::endpoint remote = socket_.remote_endpoint(ignored);
-    peer_ = ignored ? "unknown" : remote.address().to_string();
-    peer_is_loopback_ = !ignored && is_loopback(remote.address());
+    const int family = remote.protocol().family();
+    const bool known = !ignored && (family == AF_INET || family == AF_INET6);
+    peer_ = known ? remote.address().to_string() : "unknown";
+    peer_is_loopback_ = known && is_loopback(remote.address());
+    address_ = known ? crowd_address(remote.address()) : "";
     auto self = shared_from_this();
     // An exception can only be a failed allocation: this connection ends, the others go on.
     const auto end = [self](std::exception_ptr failure) {
@@ -77,6 +74,18 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
       if (auto self = weak.lock()) self->wake();
     });
   }
+  // Its place has been taken.
+  void post_give_way() {
+    asio::post(socket_.get_executor(), [weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->give_way();
+    });
+  }
+  // The memory of the body on its way is asked for by others.
+  void post_give_memory() {
+    asio::post(socket_.get_executor(), [weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->gives_memory_ = true, self->wake();
+    });
+  }
   void post_cut() {
     asio::post(socket_.get_executor(), [weak = weak_from_this()] {
       if (auto self = weak.lock()) self->cut();
@@ -84,10 +93,22 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   }
 
  private:
-  static bool is_loopback(const asio::ip::address& address) {
-    if (address.is_loopback()) return true;
-    return address.is_v6() && address.to_v6().is_v4_mapped() &&
-           asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
+  // Addresses that one client can have count as one.
+  static std::string crowd_address(const asio::ip::address& address) {
+    if (address.is_v4()) return address.to_string();
+    if (address.to_v6().is_v4_mapped())
+      return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).to_string();
+    const auto bytes = address.to_v6().to_bytes();
+    return std::string(bytes.begin(), bytes.begin() + 8);
+  }
+
+  void give_way() {
+    if (begun_) {
+      const std::string answer = core_->busy_answer();
+      error_code ignored;
+      socket_.write_some(asio::buffer(answer), ignored);  // for who reads it in time
+    }
+    cut();
   }
 
   void wake() {
@@ -175,14 +196,16 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   friend struct HttpServer::Core;  // for what its mutex guards
 
   awaitable<void> main_loop() {
-    bool more = !refused_;
-    const HttpHead none;  // not a temporary: GCC 12 destroys those of a co_await twice
-    if (refused_) co_await answer_error(503, "The server has too many open connections; try again in a moment.", none);
+    bool more = true;
     while (more) {
+      core_->begin_wait(*this);
       std::optional<HttpRequest> request = co_await read_request();
-      if (!request) break;
+      if (holds_bytes_ > 0) core_->hold(*this, 0);
+      if (!request || !core_->end_wait(*this)) break;
+      begun_ = false;
       more = co_await answer(std::move(*request));
     }
+    core_->begin_wait(*this);  // for the end
     co_await linger();
     error_code ignored;
     socket_.close(ignored);
@@ -191,15 +214,15 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   awaitable<std::optional<HttpRequest>> read_request() {
     RequestParser parser(core_->options.limits);
-    core_->begin_idle(*this);
     auto memory = std::make_shared<ByteShare>(core_->memory);
     steady_clock::time_point begun{};
     bool granted = false, continued = false;
+    gives_memory_ = false;
     size_t head_bytes = 0;
     for (;;) {
       if (!input_.empty()) {
         if (begun == steady_clock::time_point{}) {
-          if (!core_->end_idle(*this)) co_return std::nullopt;
+          begun_ = true;
           begun = steady_clock::now();
         }
         const size_t used = granted ? parser.feed(input_) : parser.feed_head(input_);
@@ -212,7 +235,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         co_return std::nullopt;
       }
       std::optional<Refusal> refusal;
-      if (!parser.header_complete()) {
+      if (gives_memory_ && memory->bytes() > 0 && !parser.complete()) {
+        refusal = {429, "The server needs the memory of this request for those of others; try again in a moment."};
+      } else if (!parser.header_complete()) {
         if (starved_ && input_.size() >= kInputBytes)
           refusal = no_room("head", input_.size(), input_cost(input_.size() + 1));
       } else if (!granted) {
@@ -226,6 +251,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         if (!refusal) continue;
       }
       if (refusal) {
+        if (refusal->status == 429 && !gives_memory_) core_->ask_for_room(address_);
         co_await answer_error(refusal->status, refusal->message, parser.head());
         co_return std::nullopt;
       }
@@ -246,6 +272,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         continued = true;
         if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return std::nullopt;
       }
+      if (memory->bytes() != holds_bytes_) core_->hold(*this, memory->bytes());
       const auto bought_ms = static_cast<int64_t>(parser.body_bytes()) * 1000 / kMinBodyBytesPerS;
       const auto deadline = started ? begun + milliseconds(core_->options.read_timeout_ms + bought_ms)
                                     : steady_clock::now() + milliseconds(core_->options.idle_timeout_ms);
@@ -427,7 +454,6 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   }
 
   const std::shared_ptr<HttpServer::Core> core_;
-  const bool refused_;  // one connection too many: answered 503 and closed
   tcp::socket socket_;
   asio::steady_timer wake_timer_;   // the main coroutine sleeps on it
   asio::steady_timer space_timer_;  // the read loop sleeps on it while input_ is full
@@ -440,7 +466,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   steady_clock::time_point waiting_since_{};  // an answer's bytes, without a break
   int64_t taken_bytes_ = 0;                   // since then
   std::shared_ptr<Exchange> exchange_;        // of the request being answered
-  std::string peer_;
+  std::string peer_, address_;
+  bool begun_ = false;         // a request has come in part
+  bool gives_memory_ = false;  // others need what its body has
+  int64_t holds_bytes_ = 0;    // of the core's crowd
   bool peer_is_loopback_ = false;
   bool woken_ = false;
   bool eof_ = false;
@@ -448,8 +477,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool discard_ = false;
   size_t discarded_bytes_ = 0;
   // Guarded by the core's mutex.
-  bool has_place_ = !refused_;
-  std::optional<std::list<HttpConnection*>::iterator> idle_place_;
+  bool has_place_ = true;
+  std::optional<Crowd<HttpConnection>::Seat> wait_seat_, hold_seat_;
 };
 
 }  // namespace loralei

@@ -15,13 +15,13 @@
 #include <boost/asio/strand.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <condition_variable>
-#include <list>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "base/fixed_byte_budget.h"
+#include "http/crowd.h"
 #include "http/server.h"
 
 namespace loralei {
@@ -33,18 +33,20 @@ using boost::system::error_code;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
+inline bool is_loopback(const asio::ip::address& address) {
+  if (address.is_loopback()) return true;
+  return address.is_v6() && address.to_v6().is_v4_mapped() &&
+         asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
+}
+
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
+class Farewell;
 class HttpConnection;
 
 struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
-  Core(const HttpServerOptions& options, LogSink& log)
-      : options(options),
-        memory(options.memory ? options.memory : own_memory(options)),
-        log(log),
-        acceptor(asio::make_strand(context)),
-        work(context.get_executor()),
-        connections_share(memory) {}
+  Core(const HttpServerOptions& options, LogSink& log);
+  ~Core();
 
   static std::shared_ptr<ByteBudget> own_memory(const HttpServerOptions& options) {
     const uint64_t largest = std::min<uint64_t>(options.limits.max_body_bytes, INT64_MAX / 2 / kBodiesAtOnce);
@@ -67,13 +69,23 @@ struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
 
   Status listen();
   awaitable<void> accept_loop();
+  void begin(tcp::socket socket);                               // a connection that has a place
   bool add(const std::shared_ptr<HttpConnection>& connection);  // false when stop() has begun
   void remove(HttpConnection* connection);
-  // A place for one more connection, if need be that of the one that has been idle longest; false: all are in use.
+  // A place for one more connection, if need be that of one that waits: of the address that has most of these, the one
+  // that has waited longest. False: all are in use.
   bool take_place();
   void leave_place();  // under the lock
-  void begin_idle(HttpConnection& connection);
-  bool end_idle(HttpConnection& connection);  // false: its place has been taken
+  void begin_wait(HttpConnection& connection);
+  bool end_wait(HttpConnection& connection);  // false: its place has been taken
+  // A body on its way holds so many bytes; 0: none any more.
+  void hold(HttpConnection& connection, int64_t bytes);
+  // Somebody of `address` found no room for a body: another one that holds more than a quarter of all gives one back.
+  void ask_for_room(const std::string& address);
+  std::string busy_answer();
+  void refuse(tcp::socket socket);
+  awaitable<void> sweep();
+  bool refuse_without_descriptor();
   int stop(int64_t grace_ms);
   int64_t body_cost(size_t body_bytes) const {
     const auto bytes = static_cast<int64_t>(std::min<uint64_t>(body_bytes, INT64_MAX));
@@ -89,16 +101,23 @@ struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
   asio::executor_work_guard<asio::io_context::executor_type> work;
   std::vector<std::thread> threads;
   int port = 0;
+  bool on_loopback = false;
   std::atomic<bool> stopping{false};
-  std::atomic<int> refusals{0};
+  int spare = -1;  // a descriptor, so that there is one to refuse with; of the acceptor's strand, as is
+  std::unique_ptr<Farewell> farewell;
+  bool sweeping = false;
+  steady_clock::time_point next_log{};
   std::atomic<int64_t> connections_total{0}, connections_refused{0}, requests_total{0}, errors_total{0};
 
   std::mutex mutex;
   std::condition_variable none_left;
   std::unordered_map<HttpConnection*, std::weak_ptr<HttpConnection>> connections;
-  int places_taken = 0;             // of max_connections
-  ByteShare connections_share;      // of those that have a place, and of kConnectionsAlways at least
-  std::list<HttpConnection*> idle;  // between requests, the longest first
+  int places_taken = 0;           // of max_connections
+  ByteShare connections_share;    // of those that have a place, and of kConnectionsAlways at least
+  Crowd<HttpConnection> waiting;  // for a request, or the rest of one
+  Crowd<HttpConnection> holding;  // memory for bodies on their way
+  std::string busy;               // the answer to who is refused, made anew once a second at most
+  steady_clock::time_point busy_until{};
   bool stopped = false;
 };
 

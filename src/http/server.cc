@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "http/server.h"
 
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/ip/v6_only.hpp>
@@ -34,6 +39,7 @@ Status HttpServer::Core::listen() {
   acceptor.listen(asio::socket_base::max_listen_connections, ec);
   if (ec) return failed("listen");
   port = acceptor.local_endpoint(ec).port();
+  on_loopback = is_loopback(endpoint.address());
   return {};
 }
 
@@ -42,24 +48,101 @@ awaitable<void> HttpServer::Core::accept_loop() {
     auto [ec, socket] = co_await acceptor.async_accept(asio::make_strand(context), kAwait);
     if (stopping || ec == asio::error::operation_aborted || ec == asio::error::bad_descriptor) co_return;
     if (ec) {
-      // Out of descriptors, most often: the pending client stays in the kernel's queue, so pause instead of spinning.
-      log.log(LogLevel::kWarning, "cannot accept a connection: " + ec.message());
+      if (steady_clock::now() > next_log) {
+        log.log(LogLevel::kWarning, "cannot accept a connection: " + ec.message());
+        next_log = steady_clock::now() + milliseconds(1000);
+      }
+      if (refuse_without_descriptor()) continue;
       asio::steady_timer pause(acceptor.get_executor(), milliseconds(100));
       co_await pause.async_wait(kAwait);
       continue;
     }
-    const bool refused = !take_place();
-    if (refused) {
-      ++connections_refused;
-      if (refusals >= kMaxRefusals) continue;  // the socket closes here
-    } else {
-      ++connections_total;
+    if (take_place()) {
+      begin(std::move(socket));
+      continue;
     }
-    auto connection = std::make_shared<HttpConnection>(shared_from_this(), std::move(socket), refused);
-    const bool late = !add(connection);
-    connection->start();
-    if (late) connection->post_cut();
+    refuse(std::move(socket));
+    if (farewell->room_at() > steady_clock::now()) {  // others wait in the system's queue meanwhile
+      asio::steady_timer pause(acceptor.get_executor(), farewell->room_at());
+      co_await pause.async_wait(kAwait);
+    }
   }
+}
+
+void HttpServer::Core::begin(tcp::socket socket) {
+  ++connections_total;
+  auto connection = std::make_shared<HttpConnection>(shared_from_this(), std::move(socket));
+  const bool late = !add(connection);
+  connection->start();
+  if (late) connection->post_cut();
+}
+
+std::string HttpServer::Core::busy_answer() {
+  const auto now = steady_clock::now();
+  {
+    std::lock_guard lock(mutex);
+    if (!busy.empty() && now < busy_until) return busy;
+    busy_until = now + milliseconds(1000);
+  }
+  HttpResponse response = error_response(503, "The server has too many open connections; try again in a moment.", {});
+  response.headers.emplace_back("Retry-After", "1");
+  std::string answer =
+      format_response_head(503, 11, response.headers, static_cast<int64_t>(response.body.size()), false, false) +
+      response.body;
+  std::lock_guard lock(mutex);
+  busy = answer;
+  return answer;
+}
+
+void HttpServer::Core::refuse(tcp::socket socket) {
+  ++connections_refused;
+  farewell->tell(std::move(socket), busy_answer());
+  if (sweeping) return;
+  sweeping = true;
+  asio::co_spawn(
+      acceptor.get_executor(), [core = shared_from_this()] { return core->sweep(); }, asio::detached);
+}
+
+awaitable<void> HttpServer::Core::sweep() {
+  asio::steady_timer pause(acceptor.get_executor());
+  do {
+    pause.expires_after(kShortestLinger);
+    co_await pause.async_wait(kAwait);
+  } while (!stopping && farewell->sweep());
+  farewell->clear();
+  sweeping = false;
+}
+
+// Out of descriptors: the spare one serves to tell so. False where that was not it, or nobody waits.
+bool HttpServer::Core::refuse_without_descriptor() {
+  if (spare < 0) return false;
+  const std::string answer = busy_answer();
+  ::close(spare);
+  const int fd = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd >= 0) {
+    ++connections_refused;
+    (void)::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
+    ::shutdown(fd, SHUT_WR);
+    std::array<char, 4096> discarded;
+    (void)::recv(fd, discarded.data(), discarded.size(), 0);
+    ::close(fd);
+  }
+  spare = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  return fd >= 0;
+}
+
+HttpServer::Core::Core(const HttpServerOptions& options, LogSink& log)
+    : options(options),
+      memory(options.memory ? options.memory : own_memory(options)),
+      log(log),
+      acceptor(asio::make_strand(context)),
+      work(context.get_executor()),
+      spare(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      farewell(std::make_unique<Farewell>(static_cast<size_t>(std::max(1, options.max_refusals)))),
+      connections_share(memory) {}
+
+HttpServer::Core::~Core() {
+  if (spare >= 0) ::close(spare);
 }
 
 bool HttpServer::Core::add(const std::shared_ptr<HttpConnection>& connection) {
@@ -71,7 +154,8 @@ bool HttpServer::Core::add(const std::shared_ptr<HttpConnection>& connection) {
 void HttpServer::Core::remove(HttpConnection* connection) {
   std::lock_guard lock(mutex);
   connections.erase(connection);
-  if (connection->idle_place_) idle.erase(*connection->idle_place_);
+  if (connection->wait_seat_) waiting.leave(*connection->wait_seat_);
+  if (connection->hold_seat_) holding.leave(*connection->hold_seat_);
   if (connection->has_place_) leave_place();
   if (connections.empty()) none_left.notify_all();
 }
@@ -87,26 +171,42 @@ bool HttpServer::Core::take_place() {
     ++places_taken;
     return true;
   }
-  if (idle.empty()) return false;
-  HttpConnection* const longest = idle.front();
-  idle.pop_front();
-  longest->idle_place_.reset();
+  if (waiting.empty()) return false;
+  HttpConnection* const longest = waiting.first_of_most();
+  waiting.leave(*longest->wait_seat_);
+  longest->wait_seat_.reset();
   longest->has_place_ = false;
-  longest->post_cut();
+  longest->post_give_way();
   return true;
 }
 
-void HttpServer::Core::begin_idle(HttpConnection& connection) {
+void HttpServer::Core::begin_wait(HttpConnection& connection) {
   std::lock_guard lock(mutex);
-  connection.idle_place_ = idle.insert(idle.end(), &connection);
+  if (connection.has_place_ && !connection.wait_seat_)
+    connection.wait_seat_ = waiting.join(connection.address_, &connection);
 }
 
-bool HttpServer::Core::end_idle(HttpConnection& connection) {
+bool HttpServer::Core::end_wait(HttpConnection& connection) {
   std::lock_guard lock(mutex);
-  if (!connection.idle_place_) return false;
-  idle.erase(*connection.idle_place_);
-  connection.idle_place_.reset();
+  if (!connection.wait_seat_) return false;
+  waiting.leave(*connection.wait_seat_);
+  connection.wait_seat_.reset();
   return true;
+}
+
+void HttpServer::Core::hold(HttpConnection& connection, int64_t bytes) {
+  connection.holds_bytes_ = bytes;
+  std::lock_guard lock(mutex);
+  if (connection.hold_seat_) holding.leave(*connection.hold_seat_);
+  connection.hold_seat_.reset();
+  if (bytes > 0) connection.hold_seat_ = holding.join(connection.address_, &connection, bytes);
+}
+
+void HttpServer::Core::ask_for_room(const std::string& address) {
+  std::lock_guard lock(mutex);
+  if (holding.empty() || holding.most() <= memory->most_bytes() / 4) return;
+  HttpConnection* const oldest = holding.first_of_most();
+  if (oldest->address_ != address) oldest->post_give_memory();
 }
 
 int HttpServer::Core::stop(int64_t grace_ms) {
@@ -175,8 +275,26 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpServerOptions& o
   return server;
 }
 
+void HttpServer::adopt(int fd) {
+  tcp::socket socket(asio::make_strand(core_->context));
+  error_code ec;
+  socket.assign(tcp::v4(), fd, ec);
+  if (ec) {
+    ::close(fd);
+    return;
+  }
+  asio::post(core_->acceptor.get_executor(), [core = core_, socket = std::move(socket)]() mutable {
+    if (core->stopping) return;
+    if (core->take_place())
+      core->begin(std::move(socket));
+    else
+      core->refuse(std::move(socket));
+  });
+}
+
 HttpServer::~HttpServer() { stop(0); }
 int HttpServer::port() const { return core_->port; }
+bool HttpServer::on_loopback() const { return core_->on_loopback; }
 int HttpServer::stop(int64_t grace_ms) { return core_->stop(grace_ms); }
 
 HttpServerStats HttpServer::stats() const {

@@ -10,14 +10,16 @@
 // second when it has pipelined more than 64 KiB behind the request, or twice the header's limit; only when something is
 // written when that fills the system's buffer too); a client that closes its sending side counts as gone unless its
 // answer is already complete. When all connections are taken, a new one takes the place of the one that has waited
-// longest for a request; only where each is in use it is refused. What a body costs is granted by `memory` when its
-// head is complete, before a byte of it is read or asked for by "100 Continue" (a chunked one step by step), and
-// belongs to the request from then on; so are the bytes of answers that wait for their readers, and what a connection
-// takes itself. Failure: bind() when the address cannot be bound. Everything a peer does wrong ends that peer's
-// connection only, with an answer where one can be given: 400, 408, 413, 417, 431, 501, 505, 429 where there is no room
-// for a request now (413 where there never is), and 503 when there are too many connections, or the server stops. No
-// client keeps a connection by being slow: a header has read_timeout_ms, a body a least rate beside it, an answer that
-// waits another one, and who takes nothing of an answer for write_timeout_ms is cut off.
+// longest for a request, or for the rest of one, at the address that has most of such; only where each is in use it is
+// refused. When a body finds no room while another address holds more than a quarter of all in bodies on their way,
+// that address loses its oldest one (429): an address alone, a proxy's, loses nothing. What a body costs is granted by
+// `memory` when its head is complete, before a byte of it is read or asked for by "100 Continue" (a chunked one step by
+// step), and belongs to the request from then on; so are the bytes of answers that wait for their readers, and what a
+// connection takes itself. Failure: bind() when the address cannot be bound. Everything a peer does wrong ends that
+// peer's connection only, with an answer where one can be given: 400, 408, 413, 417, 431, 501, 505, 429 where there is
+// no room for a request now (413 where there never is), and 503 when there are too many connections, or the server
+// stops. No client keeps a connection by being slow: a header has read_timeout_ms, a body a least rate beside it, an
+// answer that waits another one, and who takes nothing of an answer for write_timeout_ms is cut off.
 //
 //   connection:  read ──► RequestParser ──► handler.handle() ──► ResponseWriter (any thread) ──► bounded buffer ──►
 //   write
@@ -83,7 +85,8 @@ struct HttpServerOptions {
   std::string host = "127.0.0.1";
   int port = 0;  // 0 = any; HttpServer::port() tells which
   int threads = 2;
-  int max_connections = 1024;  // in use; those beyond, which are just told so, are at most kMaxRefusals
+  int max_connections = 1024;  // in use
+  int max_refusals = 64;       // beyond these: told so, and not closed yet. Both are descriptors, and one is kept spare
   HttpLimits limits;
   // What connections (kConnectionBytes each), bodies and waiting answers take together. Absent: max_bodies_bytes and
   // what max_connections take.
@@ -116,8 +119,6 @@ inline constexpr int kConnectionsAlways = 32;
 // 256 MiB where a body has at most 8 MiB: room for a full queue of usual requests, and a bound on what clients whom
 // nobody knows can make the server hold.
 inline constexpr int64_t kBodiesAtOnce = 32;
-inline constexpr int kMaxRefusals =
-    64;  // answers "too many connections" under way; beyond it the socket is just closed
 
 struct HttpServerStats {
   int64_t connections = 0;          // open now
@@ -132,12 +133,16 @@ class HttpServer {
   // Holds the address; clients wait until serve(), which the handler may hear of before it returns.
   static Result<std::unique_ptr<HttpServer>> bind(const HttpServerOptions& options, LogSink& log);
   void serve(HttpHandler& handler);  // once
-  // Both.
+  // A connection that was made elsewhere, as of a listener that hands its own over: `fd` is a connected stream socket,
+  // and the server's from here on. After serve().
+  void adopt(int fd);
+  // bind() and serve().
   static Result<std::unique_ptr<HttpServer>> start(const HttpServerOptions& options, HttpHandler& handler,
                                                    LogSink& log);
   ~HttpServer();  // stop(0)
 
   int port() const;
+  bool on_loopback() const;  // bound to an address that only this machine reaches
   HttpServerStats stats() const;
   // Stops accepting, closes idle connections, refuses requests that have arrived in part, lets running ones finish and
   // their answers be written for `grace_ms`, then closes what is left and joins the threads. Returns the number of

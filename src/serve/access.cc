@@ -108,8 +108,25 @@ std::string cors_request_headers(std::string_view asked) {
   return std::string(asked);
 }
 
-AccessPolicy::AccessPolicy(std::vector<std::string> api_keys, std::string admin_key, const std::string& bind_host)
-    : api_keys_(std::move(api_keys)), admin_key_(std::move(admin_key)), loopback_bind_(is_local_host(bind_host)) {}
+AccessPolicy::AccessPolicy(std::vector<std::string> api_keys, std::string admin_key, const std::string& bind_host,
+                           std::vector<std::string> allowed_hosts)
+    : api_keys_(std::move(api_keys)),
+      admin_key_(std::move(admin_key)),
+      bind_host_(without_port(bind_host)),
+      loopback_bind_(is_local_host(bind_host)),
+      allowed_hosts_(std::move(allowed_hosts)) {}
+
+std::optional<ApiError> AccessPolicy::check_host(const HttpHead& request, bool on_loopback) const {
+  if (!on_loopback || !api_keys_.empty() || !has_header(request.headers, "host")) return std::nullopt;
+  const std::string_view host = without_port(trim(request.header("host")));
+  if (is_local_host(host) || equals_ignoring_case(host, bind_host_)) return std::nullopt;
+  for (const std::string& allowed : allowed_hosts_) {
+    if (allowed == "*" || equals_ignoring_case(host, without_port(allowed))) return std::nullopt;
+  }
+  return denied(403,
+                "Without --api-key this server answers only to localhost, and the Host header names another host; "
+                "--allowed-host NAME allows it.");
+}
 
 std::optional<ApiError> AccessPolicy::check(const HttpHead& request, RouteClass route) const {
   if (route == RouteClass::kApi) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// AccessPolicy: who may call what. Keys, loopback, Host, Origin and content type, in the order in which they are
+// AccessPolicy: who may call what. Host, keys, loopback, Origin and content type, in the order in which they are
 // checked.
 //
 // Thread: immutable, any thread. Ownership: copies of the keys. Invariants: keys are compared in time that does not
-// depend on where they differ; an empty API key matches nothing, yet is a key: with it alone nobody comes in. Without
-// an admin key, admin routes answer only where nobody but this machine's users can reach them: a loopback bind, a local
-// Host header (a web page that rebinds its name to 127.0.0.1 sends its own name) and no foreign Origin. Failure: an
-// ApiError to answer with.
+// depend on where they differ; an empty API key matches nothing, yet is a key: with it alone nobody comes in. Where
+// the address is loopback and no API key is asked for, every route answers only requests for a local Host or an allowed
+// one: a web page that rebinds its name to 127.0.0.1 sends its own name. A request without Host (HTTP/1.0) comes from
+// no browser. Without an admin key, admin routes answer only where nobody but this machine's users can reach them: a
+// loopback bind, a local Host header and no foreign Origin. Failure: an ApiError to answer with.
 #pragma once
 
 #include <optional>
@@ -24,7 +25,10 @@ enum class RouteClass : unsigned char { kOpen, kApi, kAdmin };
 
 class AccessPolicy {
  public:
-  AccessPolicy(std::vector<std::string> api_keys, std::string admin_key, const std::string& bind_host);
+  AccessPolicy(std::vector<std::string> api_keys, std::string admin_key, const std::string& bind_host,
+               std::vector<std::string> allowed_hosts = {});
+  // Of any request, before anything else: `on_loopback` says that the address can be reached from this machine only.
+  std::optional<ApiError> check_host(const HttpHead& request, bool on_loopback) const;
   // Of a head alone: what it refuses need not be read.
   std::optional<ApiError> check(const HttpHead& request, RouteClass route) const;
   // Which key a request was sent with: 1 for the first API key and so on, the admin key behind them, 0: none of them.
@@ -38,7 +42,9 @@ class AccessPolicy {
   std::optional<ApiError> check_admin(const HttpHead& request) const;
   const std::vector<std::string> api_keys_;
   const std::string admin_key_;
+  const std::string bind_host_;
   const bool loopback_bind_;
+  const std::vector<std::string> allowed_hosts_;  // with any port; "*" allows every one
 };
 
 // "localhost", 127.x.y.z, ::1, with or without brackets and port.

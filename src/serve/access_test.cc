@@ -105,6 +105,32 @@ TEST(Access, AdminWithoutKeyIsLocalOnly) {
             200);
 }
 
+TEST(Access, OnLoopbackWithoutAKeyOnlyLocalHostsAreAnswered) {
+  const auto answers = [](const AccessPolicy& policy, HttpHeaders headers, bool on_loopback = true) {
+    const auto error = policy.check_host(request("GET", std::move(headers)), on_loopback);
+    if (error) {
+      EXPECT_EQ(error->status, 403);
+      EXPECT_NE(error->message.find("--allowed-host"), std::string::npos);
+    }
+    return !error;
+  };
+  const AccessPolicy near({}, "boss", "127.0.0.1");
+  for (const char* host : {"localhost", "LOCALHOST:8080", "127.0.0.1:1", "127.9.9.9", "[::1]:8080", "::1"})
+    EXPECT_TRUE(answers(near, {{"Host", host}})) << host;
+  for (const char* host : {"rebound.example", "rebound.example:8080", "127.0.0.1.example", "localhost.example",
+                           "192.168.0.2", "", "0.0.0.0"}) {
+    EXPECT_FALSE(answers(near, {{"Host", host}})) << host;
+    EXPECT_TRUE(answers(near, {{"Host", host}}, false)) << host;
+  }
+  EXPECT_TRUE(answers(near, {})) << "HTTP/1.0";
+  EXPECT_TRUE(answers(AccessPolicy({"k"}, "", "127.0.0.1"), {{"Host", "rebound.example"}}));
+  const AccessPolicy some({}, "", "myhost", {"llm.example:80", "[fd00::1]"});
+  for (const char* host : {"LLM.example", "llm.example:8080", "[fd00::1]:80", "myhost:8080"})
+    EXPECT_TRUE(answers(some, {{"Host", host}})) << host;
+  EXPECT_FALSE(answers(some, {{"Host", "rebound.example"}}));
+  EXPECT_TRUE(answers(AccessPolicy({}, "", "::1", {"*"}), {{"Host", "rebound.example"}}));
+}
+
 TEST(Access, BodiesAreJson) {
   const AccessPolicy policy({}, "", "127.0.0.1");
   EXPECT_EQ(status(policy, request("POST", {}, "{}"), RouteClass::kApi), 415);

@@ -38,7 +38,7 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       clock_(clock),
       log_(log),
       files_(files),
-      access_(options_.api_keys, options_.admin_key, options_.http.host),
+      access_(options_.api_keys, options_.admin_key, options_.http.host, options_.allowed_hosts),
       cache_scope_(options_.prefix_cache_scope.value_or(access_.holders() > 1 ? PrefixCacheScope::kKey
                                                                               : PrefixCacheScope::kServer)),
       started_s_(std::time(nullptr)),
@@ -138,7 +138,7 @@ bool ApiServer::wants_body(const HttpHead& head) {
   const RouteMatch route = match_route(head.method, head.path);
   const bool served =
       route.id != RouteId::kPreflight && route.id != RouteId::kNotFound && route.id != RouteId::kWrongMethod;
-  return served && !access_.check(head, route.access);
+  return served && !access_.check_host(head, http_->on_loopback()) && !access_.check(head, route.access);
 }
 
 void ApiServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
@@ -146,6 +146,7 @@ void ApiServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writ
   auto reply = std::make_shared<Reply>(std::move(writer), metrics_, log_, route.label, request.method,
                                        id_for(request.header("x-request-id")),
                                        cors_headers(options_.cors_origins, request.header("origin")), request.memory);
+  if (const auto denied = access_.check_host(request, http_->on_loopback())) return reply->refuse(*denied);
   if (route.id == RouteId::kPreflight) return preflight(route, request, *reply);
   if (route.id == RouteId::kNotFound) {
     return reply->refuse(api_error_of_status(

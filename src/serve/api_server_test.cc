@@ -237,7 +237,7 @@ TEST_F(AdapterTest, ScanRescanPinAndUse) {
 TEST_F(AdapterTest, NothingIsAnsweredBeforeTheAdaptersOfTheCommandLineAreThere) {
   bind();
   HttpClient early = client();
-  ASSERT_TRUE(early.send_raw("GET /v1/models/cli HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").ok());
+  ASSERT_TRUE(early.send_raw("GET /v1/models/cli HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok());
   EXPECT_TRUE(server->add_adapter("cli", (base_ / "outside/three").string()).ok());
   server->serve();
   const auto answer = early.read_raw();
@@ -252,7 +252,8 @@ TEST_F(ApiTest, WhatTheHeadRefusesIsAnsweredBeforeTheBody) {
   const std::string key = "Authorization: Bearer k\r\n", json = "Content-Type: application/json\r\n";
   const auto answer = [&](const std::string& line, const std::string& headers) {
     HttpClient c = client();
-    EXPECT_TRUE(c.send_raw(line + " HTTP/1.1\r\nHost: h\r\n" + headers + "Content-Length: 1000000\r\n\r\n").ok());
+    EXPECT_TRUE(
+        c.send_raw(line + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "Content-Length: 1000000\r\n\r\n").ok());
     const auto text = c.read_raw();
     EXPECT_TRUE(text.ok()) << text.error().message;
     return text.ok() ? text->substr(9, 3) + (text->find("{\"error\":") == std::string::npos ? " bare" : "") : "";
@@ -288,6 +289,22 @@ TEST_F(ApiTest, WhatIsRefusedIsCountedAndLogged) {
   refuse("GET", "/v1/models", "", "GET", 431, std::string(40'000, 'x'));
   const std::string logged = log.text();
   EXPECT_EQ(std::count(logged.begin(), logged.end(), '\n'), 5) << logged;
+}
+
+TEST_F(ApiTest, OnLoopbackAPageThatRebindsItsNameIsRefused) {
+  options.allowed_hosts = {"llm.example"};
+  start();
+  const std::string foreign = "rebound.example:" + std::to_string(server->port());
+  for (const char* path : {"/", "/health", "/metrics", "/v1/models", "/no-such-route"}) {
+    HttpClient c = client();
+    const auto refused = c.request("GET", path, {{"Host", foreign}});
+    ASSERT_TRUE(refused.ok()) << refused.error().message;
+    EXPECT_EQ(refused->status, 403) << path;
+    EXPECT_NE(error_of(*refused, "message").find("--allowed-host"), std::string::npos);
+    EXPECT_NE(get(path).status, 403) << path;
+    EXPECT_NE(c.request("GET", path, {{"Host", "llm.example"}})->status, 403) << path;
+  }
+  EXPECT_EQ(send("POST", "/v1/chat/completions", chat(), {{"Host", foreign}}).status, 403);
 }
 
 TEST_F(ApiTest, KeysGuardRoutes) {

@@ -320,11 +320,10 @@ TEST_F(ApiTest, ADisconnectCancels) {
   for (const bool stream : {false, true}) {
     HttpClient c = client();
     const std::string body = chat(stream ? R"("stream":true)" : "");
-    ASSERT_TRUE(
-        c.send_raw(
-             "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: " +
-             std::to_string(body.size()) + "\r\n\r\n" + body)
-            .ok());
+    ASSERT_TRUE(c.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                           "application/json\r\nContent-Length: " +
+                           std::to_string(body.size()) + "\r\n\r\n" + body)
+                    .ok());
     const Submit submit = engine.wait_submit(stream ? 1 : 0);
     engine.emit(submit.id, ids("a")[0]);
     if (stream) {
@@ -341,8 +340,9 @@ TEST_F(ApiTest, AChoiceThatHitAStopStringIsNotComputedOn) {
   HttpClient c = client();
   const std::string body = R"({"prompt":"x","n":2,"max_tokens":50,"stop":["a"]})";
   ASSERT_TRUE(
-      c.send_raw("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: " +
-                 std::to_string(body.size()) + "\r\n\r\n" + body)
+      c.send_raw(
+           "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
+           std::to_string(body.size()) + "\r\n\r\n" + body)
           .ok());
   const Submit submit = engine.wait_submit(0);
   TokenEvent event;
@@ -395,10 +395,10 @@ TEST_F(ApiTest, SilentStreamsGetAPing) {
   start();
   HttpClient c = client();
   const std::string body = chat(R"("stream":true)");
-  ASSERT_TRUE(
-      c.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: " +
-                 std::to_string(body.size()) + "\r\n\r\n" + body)
-          .ok());
+  ASSERT_TRUE(c.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                         "application/json\r\nContent-Length: " +
+                         std::to_string(body.size()) + "\r\n\r\n" + body)
+                  .ok());
   std::string got;
   while (got.find(": ping\n\n") == std::string::npos) {
     auto byte = c.read_raw(1);

@@ -25,10 +25,11 @@ enum class PrefixCacheScope : uint8_t { kServer, kKey };
 
 struct ServeOptions {
   HttpServerOptions http;
-  std::vector<std::string> model_names;  // of the base; the first is its id, the others are accepted too; never empty
-  std::string model_path;                // shown as the base's root
-  std::vector<std::string> api_keys;     // --api-key, --api-key-file; empty: /v1 is open
-  std::string admin_key;                 // --admin-key; empty: admin routes answer on loopback only
+  std::vector<std::string> model_names;    // of the base; the first is its id, the others are accepted too; never empty
+  std::string model_path;                  // shown as the base's root
+  std::vector<std::string> api_keys;       // --api-key, --api-key-file; empty: /v1 is open
+  std::string admin_key;                   // --admin-key; empty: admin routes answer on loopback only
+  std::vector<std::string> allowed_hosts;  // --allowed-host: Host headers beside local ones; "*": every one
   std::optional<PrefixCacheScope> prefix_cache_scope;  // unset: kKey where several keys may call /v1
   std::vector<std::string> cors_origins;               // --cors-origin; "*" allows every origin
   std::vector<std::string> adapter_roots;  // --adapter-dir: adapters loaded over HTTP lie below one of these
