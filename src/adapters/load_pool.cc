@@ -24,12 +24,15 @@ LoadDone run_load_job(const AdapterSource& source, const LoadJob& job) {
   return done;
 }
 
-LoadPool::LoadPool(int threads, AdapterSource source, std::function<void(LoadDone&&)> post)
+LoadPool::LoadPool(int threads, AdapterSource source, std::function<void(LoadDone&&)> post, Heartbeats* beats)
     : source_(std::move(source)), post_(std::move(post)), jobs_(static_cast<size_t>(std::max(1, threads))) {
   for (int index = 0; index < std::max(1, threads); ++index) {
-    threads_.emplace_back([this, index] {
+    threads_.emplace_back([this, index, beats] {
       name_this_thread("adapter-load-" + std::to_string(index));
-      while (auto job = jobs_.pop()) post_(run_load_job(source_, *job));
+      while (auto job = jobs_.pop()) {
+        const Heartbeats::Mark mark(beats, "adapter loader");
+        post_(run_load_job(source_, *job));
+      }
     });
   }
 }

@@ -16,6 +16,7 @@
 
 #include "adapters/adapter.h"
 #include "base/bounded_queue.h"
+#include "base/heartbeats.h"
 
 namespace loralei {
 
@@ -46,7 +47,7 @@ LoadDone run_load_job(const AdapterSource& source, const LoadJob& job);
 
 class LoadPool {
  public:
-  LoadPool(int threads, AdapterSource source, std::function<void(LoadDone&&)> post);
+  LoadPool(int threads, AdapterSource source, std::function<void(LoadDone&&)> post, Heartbeats* beats = nullptr);
   ~LoadPool() { stop(); }
   bool start(LoadJob&& job);
   void stop();  // waits for jobs in progress; idempotent

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/byte_budget.h"
+#include "base/heartbeats.h"
 #include "base/ids.h"
 #include "base/limits.h"
 #include "base/result.h"
@@ -235,6 +236,7 @@ class Engine {
 
   // What requests may take of the memory budget, beside what the engine itself computes with.
   virtual std::shared_ptr<ByteBudget> request_memory() const = 0;
+  virtual const Heartbeats& heartbeats() const = 0;  // of its threads: "engine", "adapter loader"
   virtual int64_t max_model_len() const = 0;
   virtual const std::string& fingerprint() const = 0;  // build, weights digest, kernel path
 

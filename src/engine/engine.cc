@@ -39,8 +39,9 @@ class EngineImpl final : public Engine {
         requests_(std::move(parts.requests)),
         max_model_len_(max_model_len),
         outbox_(kOutboxCapacity),
-        loads_(std::max(1, parts.options.adapter_load_threads), std::move(parts.adapters),
-               [this](LoadDone&& done) { inbox_.put(std::move(done)); }) {
+        loads_(
+            std::max(1, parts.options.adapter_load_threads), std::move(parts.adapters),
+            [this](LoadDone&& done) { inbox_.put(std::move(done)); }, &beats_) {
     loop_parts.executor = executor_.get();
     loop_parts.queued = &queued_;
     loop_parts.start_load = [this](LoadJob&& job) { return loads_.start(std::move(job)); };
@@ -146,6 +147,7 @@ class EngineImpl final : public Engine {
     return loss_;
   }
 
+  const Heartbeats& heartbeats() const override { return beats_; }
   std::shared_ptr<ByteBudget> request_memory() const override { return requests_; }
   int64_t max_model_len() const override { return max_model_len_; }
   const std::string& fingerprint() const override { return fingerprint_; }
@@ -176,7 +178,14 @@ class EngineImpl final : public Engine {
     name_this_thread("engine");
     std::vector<Message> messages;
     EngineOutput output;
-    while (inbox_.take(messages, patience_ns())) {
+    Heartbeats::Mark mark(&beats_, "engine");
+    const auto wait = [&] {
+      mark.rest();
+      const bool going_on = inbox_.take(messages, patience_ns());
+      mark.beat();
+      return going_on;
+    };
+    while (wait()) {
       const bool quiet = messages.empty() && loop_->idle();
       if (!gather(messages, output)) break;
       loop_->turn(messages, output);
@@ -186,6 +195,7 @@ class EngineImpl final : public Engine {
       if (!output.replies.empty()) refresh_stats(short_list);  // who gets the reply may look at once
       publish(output);
       refresh_stats(quiet || (loop_->idle() && short_list));
+      mark.rest();  // the consumer's to end
       outbox_.wait_for_room();
     }
     loop_->end_all(messages, output);  // what was accepted before the stop gets its end, too
@@ -280,6 +290,7 @@ class EngineImpl final : public Engine {
   bool stopped_ = false;
   Inbox inbox_;
   Outbox outbox_;
+  Heartbeats beats_{clock_};
   LoadPool loads_;
   std::unique_ptr<EngineLoop> loop_;
   mutable std::mutex stats_mutex_;

@@ -406,6 +406,22 @@ TEST(Engine, WatchesTheMemoryWhileItMovesThoughThereIsNothingToDo) {
   EXPECT_EQ(watched, 3);
 }
 
+// A step that never ends is seen from outside, and no longer when it has ended.
+TEST(Engine, TellsForHowLongAStepHasBeenAtWork) {
+  ManualClock clock;
+  Server server(Server::small_options(), true, &clock);
+  ASSERT_TRUE(server.engine->submit(request(1, 5, 2)).ok());
+  server.gate->entered.wait(0);
+  clock.advance_ns(150'000'000'000);
+  const auto silent = server.engine->heartbeats().silences();
+  ASSERT_EQ(silent.size(), 1u);
+  EXPECT_EQ(silent[0].who, "engine");
+  EXPECT_EQ(silent[0].ms, 150'000);
+  server.open_gate();
+  server.collect(1, 0);
+  while (!server.engine->heartbeats().silences().empty()) std::this_thread::yield();
+}
+
 // What requests borrowed of the budget and gave back is for the adapter that waited for it.
 TEST(Engine, MemoryThatRequestsGiveBackIsForWhoWaited) {
   Server server;

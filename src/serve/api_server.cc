@@ -46,12 +46,13 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       texts_(std::move(text)),
       metrics_({options_.model_names.front(), engine.max_model_len(), options_.metrics_adapters, options_.vllm_metrics,
                 [this](const std::string& name) { return catalogue_->find(name).has_value(); }}),
+      beats_(clock),
       memory_(engine.request_memory()),
-      dispatcher_(engine, clock),
+      dispatcher_(engine, clock, &beats_),
       context_{engine, dispatcher_, metrics_, clock, log, options_.ping_interval_ms * 1'000'000},
       adapters_(context_, options_, *catalogue_, texts_, files),
       ids_(entropy()),
-      pool_(options_.text_threads, static_cast<size_t>(options_.max_preparing), "text") {}
+      pool_(options_.text_threads, static_cast<size_t>(options_.max_preparing), "text", &beats_) {}
 
 Result<std::unique_ptr<ApiServer>> ApiServer::start(ServeOptions options, Engine& engine,
                                                     std::shared_ptr<const TextModel> text, const FileSystem& files,
@@ -142,6 +143,7 @@ bool ApiServer::wants_body(const HttpHead& head) {
 }
 
 void ApiServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+  const Heartbeats::Mark mark(&beats_, "http");
   const RouteMatch route = match_route(request.method, request.path);
   auto reply = std::make_shared<Reply>(std::move(writer), metrics_, log_, route.label, request.method,
                                        id_for(request.header("x-request-id")),
@@ -177,11 +179,13 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
       return reply->text(200, index_text());
     case RouteId::kHealth:
       if (const Status health = engine_.health(); !health.ok()) return reply->error(to_api_error(health.error()));
+      if (engine_is_stuck(state()))
+        return reply->error(api_error_of_status(503, "The engine has made no progress for a long time; start again."));
       return reply->json(200, R"({"status":"ok"})");
-    case RouteId::kReady:
-      if (const Status health = engine_.health(); !health.ok()) return reply->error(to_api_error(health.error()));
-      if (!draining_) return reply->json(200, R"({"status":"ready"})");
-      return reply->error(api_error_of_status(503, "The server is draining."));  // to a probe: nothing is refused
+    case RouteId::kReady: {
+      const std::vector<Impediment> cannot = impediments(state());
+      return reply->json(is_ready(cannot) ? 200 : 503, readiness_body(cannot));  // to a probe: nothing is refused
+    }
     case RouteId::kVersion:
       return reply->json(200, version_body());
     case RouteId::kMetrics: {
@@ -189,8 +193,9 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
                                                    std::chrono::system_clock::now().time_since_epoch())
                                                    .count()) *
                            1e-3;
-      return reply->send(200, "text/plain; version=0.0.4; charset=utf-8",
-                         metrics_.render(engine_.stats(), http_->stats(), now_s, log_.state()), {});
+      return reply->send(
+          200, "text/plain; version=0.0.4; charset=utf-8",
+          metrics_.render(engine_.stats(), http_->stats(), now_s, log_.state(), is_ready(impediments(state()))), {});
     }
     case RouteId::kModels:
       return models(*reply);
@@ -431,6 +436,18 @@ void ApiServer::set_memory(const std::string& body, std::shared_ptr<Reply> reply
   const auto ticket = dispatcher_.command(MemoryCommand{0, request->budget_bytes}, done);
   if (!ticket.ok()) return reply->refuse(to_api_error(ticket.error(), "budget_bytes"));
   reply->writer().on_closed([&engine = engine_, ticket = *ticket] { engine.cancel_memory(ticket); });
+}
+
+ServerState ApiServer::state() const {
+  ServerState state;
+  state.health = engine_.health();
+  state.draining = draining_;
+  state.max_queued = options_.max_preparing;
+  state.stats = engine_.stats();
+  state.log = log_.state();
+  state.silences = engine_.heartbeats().silences();
+  for (const Heartbeats::Silence& silence : beats_.silences()) state.silences.push_back(silence);
+  return state;
 }
 
 std::string ApiServer::memory_body() const {

@@ -23,6 +23,7 @@
 #include "serve/adapter_service.h"
 #include "serve/options.h"
 #include "serve/plan.h"
+#include "serve/readiness.h"
 #include "serve/routes.h"
 #include "serve/text_pool.h"
 
@@ -74,6 +75,7 @@ class ApiServer final : public HttpHandler {
   void models(Reply& reply) const;
   void model(Reply& reply, const std::string& name) const;
   void set_memory(const std::string& body, std::shared_ptr<Reply> reply);
+  ServerState state() const;
   std::string memory_body() const;
   std::string version_body() const;
   std::string index_text() const;
@@ -95,6 +97,7 @@ class ApiServer final : public HttpHandler {
   TextModels texts_;
   GrammarCache grammars_;
   Metrics metrics_;
+  Heartbeats beats_;                          // of the threads here
   const std::shared_ptr<ByteBudget> memory_;  // of requests
   Dispatcher dispatcher_;
   const ServeContext context_;

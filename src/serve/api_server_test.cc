@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <limits>
 #include <set>
 
 #include "serve/adapter_paths.h"
@@ -460,6 +461,9 @@ TEST_F(ApiTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   const Submit submit = engine.wait_submit(0);
   EXPECT_EQ(post("/v1/admin/drain", "", {{"Host", "localhost"}}).status, 200);
   EXPECT_EQ(get("/ready").status, 503);
+  EXPECT_EQ(get("/ready").body,
+            R"({"status":"not ready","cannot":[{"what":"requests","why":"The server is draining."}]})");
+  EXPECT_NE(get("/metrics").body.find("\nloralei_ready 0\n"), std::string::npos);
   EXPECT_EQ(get("/health").status, 200);
   const HttpResponse refused = post("/v1/chat/completions", chat());
   EXPECT_EQ(refused.status, 503);
@@ -478,6 +482,65 @@ TEST_F(ApiTest, ShutdownCutsWhatDoesNotEnd) {
   EXPECT_FALSE(server->shutdown(10));
   running.join();
   EXPECT_EQ(answer.status, 503) << answer.body;
+}
+
+TEST_F(ApiTest, AnEmbeddingThatIsNotNumbersIsAnError) {
+  for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    engine.embedding = {1.0f, value};
+    if (!server) start();
+    const HttpResponse answer = post("/v1/embeddings", R"({"input":"a"})");
+    EXPECT_EQ(answer.status, 500);
+    EXPECT_NE(answer.body.find("not numbers"), std::string::npos) << answer.body;
+  }
+}
+
+TEST_F(ApiTest, ManyEmbeddingsAreMadeAsTheyAreRead) {
+  start();
+  std::string inputs;
+  for (int i = 0; i < 100; ++i) inputs += (i ? ",\"" : "\"") + std::to_string(i) + "\"";
+  const HttpResponse answer = post("/v1/embeddings", R"({"input":[)" + inputs + "]}");
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.header("transfer-encoding"), "chunked");
+  const Json data = Json::parse(answer.body)["data"];
+  ASSERT_EQ(data.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(data[static_cast<size_t>(i)]["index"], i);
+}
+
+// What a request holds goes back to the last byte, however it ends.
+TEST_F(ApiTest, MemoryOfRequestsIsGivenBack) {
+  const auto memory = std::make_shared<FixedByteBudget>(64 << 20);
+  engine.memory = memory;
+  start();
+  const int64_t before = memory->taken_bytes();
+  EXPECT_EQ(post("/v1/chat/completions", chat()).status, 200);
+  EXPECT_EQ(post("/v1/chat/completions", "{").status, 400);
+  EXPECT_EQ(post("/v1/chat/completions", chat(R"("n":100,"logprobs":true,"top_logprobs":5)")).status, 200);
+  EXPECT_EQ(post("/v1/embeddings", R"({"input":["a","b"]})").status, 200);
+  EXPECT_EQ(post("/v1/completions", R"({"prompt":")" + std::string(2 << 20, 'x') + "\"}").status, 400);
+  for (int wait = 0; memory->taken_bytes() > before && wait < 1000; ++wait)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_LE(memory->taken_bytes(), before);
+}
+
+// The numbers are in the sentence: what it takes, and what there is.
+TEST_F(ApiTest, ARequestThatTakesMoreThanThereIsIsRefusedWithTheNumbers) {
+  engine.memory = std::make_shared<FixedByteBudget>(4 << 20);
+  start();
+  const HttpResponse never = post("/v1/completions", R"({"prompt":")" + std::string(1 << 20, 'x') + "\"}");
+  EXPECT_EQ(never.status, 413);
+  std::string ids = "1";
+  for (int i = 0; i < 200'000; ++i) ids += ",1";
+  const HttpResponse tree = post("/v1/completions", R"({"prompt":[)" + ids + "]}");
+  EXPECT_EQ(tree.status, 413) << tree.body;
+  EXPECT_NE(tree.body.find("Reading this request takes about"), std::string::npos) << tree.body;
+  EXPECT_NE(tree.body.find("--request-memory"), std::string::npos) << tree.body;
+  ByteShare others(engine.memory);
+  ASSERT_TRUE(others.grow_to(engine.memory->most_bytes() * 7 / 8 - (1 << 20)));
+  const HttpResponse now = post("/v1/completions", R"({"prompt":")" + std::string(100 << 10, 'x') + "\"}");
+  EXPECT_EQ(now.status, 429) << now.body;
+  EXPECT_FALSE(now.header("retry-after").empty());
+  others.release();
+  EXPECT_EQ(post("/v1/completions", R"({"prompt":"x"})").status, 200);
 }
 
 // An answer is more than the kernel's buffers hold, so what is not read waits in the server.

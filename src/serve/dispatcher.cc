@@ -15,8 +15,8 @@ constexpr int64_t kTickNs = 1'000'000'000;
 
 }  // namespace
 
-Dispatcher::Dispatcher(Engine& engine, const Clock& clock)
-    : engine_(engine), clock_(clock), thread_([this] { run(); }) {}
+Dispatcher::Dispatcher(Engine& engine, const Clock& clock, Heartbeats* beats)
+    : engine_(engine), clock_(clock), beats_(beats), thread_([this] { run(); }) {}
 
 Dispatcher::~Dispatcher() { stop(); }
 
@@ -94,7 +94,9 @@ void Dispatcher::run() {
       std::lock_guard lock(mutex_);
       if (stopping_) break;
     }
-    deliver(engine_.wait_output(kWaitNs));
+    EngineOutput output = engine_.wait_output(kWaitNs);
+    const Heartbeats::Mark mark(beats_, "dispatcher");
+    deliver(std::move(output));
     if (const int64_t now_ns = clock_.now_ns(); now_ns >= next_tick_ns) {
       tick(now_ns);
       next_tick_ns = now_ns + kTickNs;

@@ -35,7 +35,7 @@ class Dispatcher {
  public:
   using ReplyCallback = std::function<void(const CommandReply&)>;
 
-  Dispatcher(Engine& engine, const Clock& clock);
+  Dispatcher(Engine& engine, const Clock& clock, Heartbeats* beats = nullptr);
   ~Dispatcher();  // stop()
 
   RequestId next_id();  // never reused
@@ -63,6 +63,7 @@ class Dispatcher {
 
   Engine& engine_;
   const Clock& clock_;
+  Heartbeats* const beats_;
   mutable std::mutex mutex_;
   std::condition_variable idle_;  // idle() holds
   std::unordered_map<RequestId, std::shared_ptr<EventSink>> sinks_;

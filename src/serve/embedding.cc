@@ -74,6 +74,11 @@ void EmbeddingJob::on_event(TokenEvent event) {
   record_.admitted = true;
   record_.cached_tokens += event.cached_tokens;
   if (record_.version.empty()) record_.version = event.adapter_version;
+  if (!std::all_of(event.embedding.begin(), event.embedding.end(), [](float value) { return std::isfinite(value); })) {
+    return fail({ErrorCode::kInternal,
+                 "An embedding holds values that are not numbers: the model's or the adapter's weights are damaged, or "
+                 "too large for this input."});
+  }
   ByteShare& memory = reply_->memory();
   if (!memory.grow_to(memory.bytes() + static_cast<int64_t>(event.embedding.size() * sizeof(float)))) {
     return fail({ErrorCode::kOverloaded,

@@ -35,6 +35,8 @@ class FakeEngine final : public Engine {
   Status next_submit;  // when not ok: the answer to every submit
   Status next_health;
   std::vector<std::pair<uint64_t, bool>> holds;  // ids, and whether they are held now
+  SteadyClock clock;
+  Heartbeats beats{clock};
   std::shared_ptr<ByteBudget> memory = std::make_shared<FixedByteBudget>(int64_t{1} << 40);
 
   Status submit(Submit request) override {
@@ -157,6 +159,7 @@ class FakeEngine final : public Engine {
     std::lock_guard lock(mutex_);
     next_health = error;
   }
+  const Heartbeats& heartbeats() const override { return beats; }
   std::shared_ptr<ByteBudget> request_memory() const override { return memory; }
   int64_t max_model_len() const override { return length; }
   const std::string& fingerprint() const override { return fingerprint_; }

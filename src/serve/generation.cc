@@ -77,7 +77,7 @@ void Generation::cancel() {
 void Generation::on_tick(int64_t now_ns) {
   std::lock_guard lock(mutex_);
   advance();
-  if (closed_ || !plan_.stream || now_ns - last_write_ns_ < context_.ping_interval_ns) return;
+  if (closed_ || rests_ || !plan_.stream || now_ns - last_write_ns_ < context_.ping_interval_ns) return;
   if (!begun_) {
     begun_ = true;
     reply_->start_events();

@@ -444,7 +444,7 @@ void Metrics::refused(const char* reason) {
 }
 
 std::string Metrics::render(const EngineStats& engine, const HttpServerStats& http, double unix_time_s,
-                            const LogState& log) const {
+                            const LogState& log, bool ready) const {
   const Impl& m = *impl_;
   Page page(m.options.vllm_names, {{"model_name", m.options.model_name}, {"engine", "0"}});
   put_engine(page, engine);
@@ -479,6 +479,7 @@ std::string Metrics::render(const EngineStats& engine, const HttpServerStats& ht
              static_cast<double>(http.connections_refused));
   page.value(MetricType::Counter, "loralei_http_errors_total", "Requests that were not valid HTTP.",
              static_cast<double>(http.errors_total));
+  page.value(MetricType::Gauge, "loralei_ready", "What /ready says: 1, or 0 for 503.", ready ? 1 : 0);
   page.value(MetricType::Counter, "loralei_log_lines_dropped_total",
              "Lines of the log that nobody read as fast as they came.", static_cast<double>(log.dropped_lines));
   page.value(MetricType::Gauge, "loralei_log_stuck_seconds",

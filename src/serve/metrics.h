@@ -69,7 +69,7 @@ class Metrics {
   void refused(const char* reason);  // queue_full, draining
 
   std::string render(const EngineStats& engine, const HttpServerStats& http, double unix_time_s,
-                     const LogState& log = {}) const;
+                     const LogState& log = {}, bool ready = true) const;
 
  private:
   struct Impl;

@@ -23,8 +23,9 @@ int class_of(int64_t work) { return (std::bit_width(static_cast<uint64_t>(work /
 // Asked after each slice of a job's work.
 class TextPool::Begun final : public WorkWatch {
  public:
-  Begun(TextPool& pool, Entry& entry) : pool_(pool), entry_(entry) {}
+  Begun(TextPool& pool, Entry& entry, Heartbeats::Mark& mark) : pool_(pool), entry_(entry), mark_(mark) {}
   bool go_on(const Work& work) override {
+    mark_.rest();
     {
       std::unique_lock lock(pool_.mutex_);
       const int now = std::max(entry_.cost_class, class_of(work.spent()));
@@ -32,20 +33,22 @@ class TextPool::Begun final : public WorkWatch {
       entry_.cost_class = now;
       if (!pool_.waiting_.empty()) pool_.queue_again(lock, entry_);
     }
+    mark_.beat();
     return !pool_.cancelled_ && (!entry_.job.wanted || entry_.job.wanted());
   }
 
  private:
   TextPool& pool_;
   Entry& entry_;
+  Heartbeats::Mark& mark_;
 };
 
-TextPool::TextPool(int turns, size_t capacity, const char* name)
+TextPool::TextPool(int turns, size_t capacity, const char* name, Heartbeats* beats)
     : turns_(static_cast<size_t>(std::max(1, turns))), places_(turns_ * kPlaces), capacity_(capacity) {
   for (size_t i = 0; i < places_; ++i) {
-    threads_.emplace_back([this, label = std::string(name)] {
+    threads_.emplace_back([this, label = std::string(name), beats] {
       name_this_thread(label);
-      serve_jobs();
+      serve_jobs(beats);
     });
   }
 }
@@ -80,7 +83,7 @@ void TextPool::stop() {
   threads_.clear();
 }
 
-void TextPool::serve_jobs() {
+void TextPool::serve_jobs(Heartbeats* beats) {
   std::unique_lock lock(mutex_);
   while (true) {
     job_comes_.wait(lock, [&] { return !to_begin_.empty() || (closed_ && not_begun_ == 0); });
@@ -89,7 +92,8 @@ void TextPool::serve_jobs() {
     to_begin_.pop_front();
     lock.unlock();
     {
-      Begun begun(*this, *entry);
+      Heartbeats::Mark mark(beats, "text");
+      Begun begun(*this, *entry, mark);
       Work work(&begun);
       entry->job.run(work);
       entry->job = {};  // what it holds goes before others are told that it has ended

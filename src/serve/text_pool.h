@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/heartbeats.h"
 #include "text/work.h"
 
 namespace loralei {
@@ -35,7 +36,7 @@ class TextPool {
  public:
   static constexpr int kPlaces = 4;  // begun jobs for each turn
 
-  TextPool(int turns, size_t capacity, const char* name);
+  TextPool(int turns, size_t capacity, const char* name, Heartbeats* beats = nullptr);
   ~TextPool();
   TextPool(const TextPool&) = delete;
   TextPool& operator=(const TextPool&) = delete;
@@ -57,7 +58,7 @@ class TextPool {
   };
   using Entries = std::list<Entry>;
 
-  void serve_jobs();
+  void serve_jobs(Heartbeats* beats);
   // What follows holds the mutex.
   void give_turns();
   Entries::iterator choose();
