@@ -193,7 +193,7 @@ struct EngineOptions {
   int64_t kv_cache_bytes =
       0;  // 0: what max_model_len x max_sequences needs, at most half of available memory after the weights
   int64_t adapter_bytes = 0;        // 0: a quarter of what is left
-  int64_t request_bytes = 0;        // reserved for requests; 0: a part of the budget
+  int64_t request_bytes = 0;        // reserved for requests; 0: a part of the budget where a server runs
   int64_t host_adapter_bytes = 0;   // beside a device: of host memory; 0: as many as there, in what is sensible
   int64_t memory_budget_bytes = 0;  // 0: what the machine has available now
   std::optional<DType> kv_dtype;    // f32, f16, bf16, int8 or fp8; unset: f32 for f32 models, else f16

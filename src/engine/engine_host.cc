@@ -58,11 +58,13 @@ Status not_the_callers(Status status) {
 }
 
 constexpr int64_t kOtherReserve = 16 * kMiB;  // code, vocabulary and connections still to come
-// Reserved for requests: a part of the budget within limits. What they need beyond it is borrowed where memory is free.
+// Reserved for a server's requests: a part of the budget within limits. What they need beyond it is borrowed where
+// memory is free.
 constexpr int64_t kRequestPart = 64, kRequestBytesLeast = 12 * kMiB, kRequestBytesMost = 256 * kMiB;
 
-int64_t request_reserve(const EngineOptions& options, int64_t budget) {
-  if (options.request_bytes > 0) return options.request_bytes;
+int64_t request_reserve(const EngineHostOptions& options, int64_t budget) {
+  if (options.engine.request_bytes > 0) return options.engine.request_bytes;
+  if (!options.process_bytes) return 0;  // who asks knows what it asks for
   return std::clamp(budget / kRequestPart, kRequestBytesLeast, kRequestBytesMost);
 }
 
@@ -79,7 +81,7 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   fixed.scratch = Model::scratch_bytes(config, ops, fixed.limits, threads);
   fixed.outputs = BatchSlot::bytes(fixed.limits, config.hidden, config.vocab);
   fixed.other = process_bytes() + kOtherReserve;
-  fixed.requests = request_reserve(options.engine, budget);
+  fixed.requests = request_reserve(options, budget);
   fixed.kv_block = kv_block_bytes({config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype});
   return fixed;
 }

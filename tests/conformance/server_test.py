@@ -100,7 +100,7 @@ class Memory(unittest.TestCase):
             status, _, before = server.request("GET", "/v1/admin/memory")
             self.assertEqual(status, 200)
             self.assertEqual(before["streamed_bytes_per_pass"], 0)
-            fixed = before["kv_bytes"] + before["scratch_bytes"] + before["other_bytes"] + (32 << 20)
+            fixed = sum(before[use] for use in ("kv_bytes", "scratch_bytes", "requests_bytes", "other_bytes")) + (32 << 20)
             names = ADAPTERS[:4]
             expected = {name: chat(server, name)[2]["choices"][0]["message"]["content"] for name in names}
             with concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -170,7 +170,7 @@ class Metrics(unittest.TestCase):
                             "--speculate", "lookup", model=folder / "model", adapters=None)
         try:
             memory = server.request("GET", "/v1/admin/memory")[2]
-            budget = sum(memory[f"{use}_bytes"] for use in ("kv", "scratch", "other")) + (4 << 20) + memory["weights_bytes"] // 2
+            budget = sum(memory[f"{use}_bytes"] for use in ("kv", "scratch", "requests", "other")) + (4 << 20) + memory["weights_bytes"] // 2
             self.assertEqual(server.request("PUT", "/v1/admin/memory", {"budget_bytes": budget})[0], 200)
             for name in ADAPTERS * 2:  # more than there is room for
                 self.assertEqual(chat(server, name, unheard_of=1)[0], 200)
