@@ -48,8 +48,7 @@ struct Streamer::Reading {
   int64_t next = 0;          // sequence number of the next panel to be given memory
   int64_t blocks = 0;        // under way
   int64_t generation = 0;
-  bool failed = false;        // nothing of this generation arrives any more
-  std::vector<bool> checked;  // by number of the panel in its pass
+  bool failed = false;  // nothing of this generation arrives any more
 
   // The lowest free place of the window, or -1. Low places first: while the disk is what is waited for, few panels are
   // there at a time, and memory that was used a moment ago is still in the caches when the next panel is written to it.
@@ -162,7 +161,6 @@ void Streamer::run() {
   favour_this_thread();  // every millisecond between a finished read and the next one is lost to the disk
   const int64_t count = std::ssize(panels_);
   Reading reading;
-  reading.checked.resize(panels_.size(), false);
   struct Block {
     uint64_t tag = 0;
     int64_t offset_bytes = 0;
@@ -241,12 +239,9 @@ void Streamer::run() {
       const Reading::Panel& panel = reading.panels[static_cast<size_t>(complete)];
       if (panel.under_way > 0 || panel.asked < panel.extent.bytes) break;
       const auto number = static_cast<size_t>(panel.sequence % count);
-      if (!reading.checked[number]) {
-        failure = check(panels_[number], panel.memory + panel.extent.skip);
-        reading.failed = !failure.ok();
-        if (reading.failed) break;
-        reading.checked[number] = true;
-      }
+      failure = check(panels_[number], panel.memory + panel.extent.skip);
+      reading.failed = !failure.ok();
+      if (reading.failed) break;
       ++complete;
     }
     lock.lock();

@@ -14,7 +14,6 @@ void WeightStore::State::make_look_up_memory(int32_t rows_max) {
     if (matrix.resident() || (matrix.planned.role != MatrixRole::kEmbed && !matrix.planned.tied_head)) continue;
     tile = std::max(tile, matrix.planned.tile_bytes);
     row = std::max(row, row_bytes(matrix.view.dtype, matrix.view.cols));
-    matrix.checked.resize(static_cast<size_t>(matrix.packed.tiles()));
   }
   row_tile.resize(static_cast<size_t>(tile));
   stored_tile.resize(static_cast<size_t>(tile));
@@ -22,25 +21,20 @@ void WeightStore::State::make_look_up_memory(int32_t rows_max) {
   row_numbers.resize(static_cast<size_t>(rows_max));
 }
 
-// One row that is not locked, to `out`. Its whole tile is read where that was not checked yet, or holds no plain rows.
-Status WeightStore::State::read_row(Matrix& matrix, int64_t row, std::byte* out) {
+// One row that is not locked, to `out`. Its whole tile is read, because that is what a checksum tells about.
+Status WeightStore::State::read_row(const Matrix& matrix, int64_t row, std::byte* out) {
   const PackedMatrix& stored = matrix.packed;
-  const int64_t tile = row / kRowTile, within = row % kRowTile, at = stored.at + tile * stored.tile_bytes();
-  const auto bytes = static_cast<size_t>(row_bytes(stored.dtype, stored.cols));
-  const int64_t begin = within * static_cast<int64_t>(bytes);  // of a plain row
-  const bool plain = stored.layout == LayoutId::kPlain && !stored.shrunk;
-  const auto number = static_cast<size_t>(tile);
-  if (plain && matrix.checked[number]) return packed_file->read_exact(at + begin, {out, bytes});
+  const int64_t tile = row / kRowTile, within = row % kRowTile;
   const std::span<std::byte> data = std::span(stored_tile).first(static_cast<size_t>(stored.bytes_of_tile(tile)));
-  TRY(packed_file->read_exact(at, data));
-  if (!matrix.checked[number]) TRY(check_tiles(packed, stored, tile, 1, data.data()));
-  matrix.checked[number] = true;
+  TRY(packed_file->read_exact(stored.at + tile * stored.tile_bytes(), data));
+  TRY(check_tiles(packed, stored, tile, 1, data.data()));
   if (stored.layout == LayoutId::kTile16) {
     unpack_tile_row(stored.dtype, data.data(), static_cast<int>(within), stored.cols, out);
     return {};
   }
   if (stored.shrunk) TRY(stored.restore_tile(tile, data, row_tile.data()));
-  std::memcpy(out, (stored.shrunk ? row_tile.data() : data.data()) + begin, bytes);
+  const int64_t bytes = row_bytes(stored.dtype, stored.cols);
+  std::memcpy(out, (stored.shrunk ? row_tile.data() : data.data()) + within * bytes, static_cast<size_t>(bytes));
   return {};
 }
 

@@ -13,7 +13,7 @@
 // (tensor/bf16_in_f16.h); locked rows and those of a round are held as the kernels take them, shrunk ones decoded
 // (tensor/shrink.h); what is held never exceeds the grant, during a resize neither. Failure: load() answers a sentence
 // (too large for the budget, with the numbers; short file; unsupported dtype); next() and look_up() answer what reading
-// failed of. Each tile of the packed file is checked when it is first read; one that is damaged is kCorrupt, and the
+// failed of. Each tile of the packed file is checked whenever it is read; one that is damaged is kCorrupt, and the
 // file is removed, so that the next start makes it again; what is sound of it is read on.
 #pragma once
 

@@ -36,8 +36,7 @@ struct WeightStore::State {
     int64_t first_streamed = 0;      // number in the pass
     DType file_dtype = DType::kF32;  // or the one --quant asked for; view has what is held
     PlannedMatrix planned;
-    PackedMatrix packed;        // once there is a packed file
-    std::vector<bool> checked;  // looked up on disk: the tiles that were found to be sound
+    PackedMatrix packed;  // once there is a packed file
 
     static int64_t aligned(int64_t bytes) { return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes; }
     int64_t tiles(int64_t matrix_rows) const { return (matrix_rows + kRowTile - 1) / kRowTile; }
@@ -112,7 +111,7 @@ struct WeightStore::State {
 
   // Rows of an embedding that lie on disk (weight_look_up.cc).
   void make_look_up_memory(int32_t rows_max);
-  Status read_row(Matrix& matrix, int64_t row, std::byte* out);
+  Status read_row(const Matrix& matrix, int64_t row, std::byte* out);
 };
 
 }  // namespace loralei
