@@ -21,6 +21,7 @@
 #include "ops/probe.h"
 #include "sys/cpu.h"
 #include "sys/file.h"
+#include "sys/process.h"
 #include "weights/read_units.h"
 #include "weights/tensor_reader.h"
 
@@ -190,6 +191,7 @@ Status show_streaming(const std::string& path, const std::string& budget, const 
   EngineHostOptions options;
   options.model_path = path;
   options.cache_dir = default_cache_dir();
+  options.process_bytes = resident_bytes;  // as for a server
   TRY(parse_size("--memory-budget", budget, options.engine.memory_budget_bytes));
   TRY_ASSIGN(options.residency.policy, parse_residency_policy(residency));
   TRY_ASSIGN(const StreamForecast forecast, forecast_streaming(options));
