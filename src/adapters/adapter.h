@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -61,6 +62,8 @@ struct AdapterLoadOptions {
 struct AdapterLoad {
   std::shared_ptr<const Adapter> adapter;  // null: its headers were parsed and nothing was allocated, for want of room
   int64_t bytes_needed = 0;                // then more than AdapterLoadOptions::bytes_max, and exact; otherwise 0
+  // Of the very files it was read from, as adapter_stamp() makes it; nullopt: not known.
+  std::optional<FileStamp> stamp;
 };
 
 // What the loader must know of the base: shapes, biases (for bias="all"), and how the embedding is tied.

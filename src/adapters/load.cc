@@ -279,6 +279,7 @@ Result<Paths> adapter_paths(const FileSystem& files, const std::string& path) {
       TRY(files.check_visible(path));
       return not_found(path + ": does not exist");
     case PathKind::kFile:
+    case PathKind::kOther:
       if (path.ends_with(".gguf")) return Paths{"", path};
       return invalid_argument(path +
                               ": is not an adapter; name a PEFT directory (with adapter_config.json) or a .gguf file");
@@ -287,8 +288,8 @@ Result<Paths> adapter_paths(const FileSystem& files, const std::string& path) {
   }
   Paths paths{join_path(path, "adapter_config.json"), join_path(path, "adapter_model.safetensors")};
   TRY(files.check_visible(paths.config));
-  const bool has_config = files.kind(paths.config) == PathKind::kFile,
-             has_weights = files.kind(paths.weights) == PathKind::kFile;
+  TRY(files.check_visible(paths.weights));
+  const bool has_config = files.exists(paths.config), has_weights = files.exists(paths.weights);
   if (!has_config) {
     if (files.kind(join_path(path, "config.json")) == PathKind::kFile && !has_weights) {
       return invalid_argument(path +
@@ -310,6 +311,7 @@ Result<Paths> adapter_paths(const FileSystem& files, const std::string& path) {
 
 // The headers of either kind of file.
 struct Source {
+  FileStamp stamp;
   std::unique_ptr<File>
       weights;  // opened once, so that headers and numbers come from one file even if the path is replaced meanwhile
   AdapterFile file;
@@ -317,15 +319,41 @@ struct Source {
   std::optional<GgufFile> gguf;
 };
 
+struct OpenFiles {
+  std::unique_ptr<File> config;  // null for GGUF
+  std::unique_ptr<File> weights;
+
+  FileStamp stamp() const {
+    FileStamp stamp = weights->stamp();
+    if (!config) return stamp;
+    const FileStamp more = config->stamp();
+    stamp.inode = stamp.inode * 0x9e3779b97f4a7c15u + more.inode;
+    stamp.size_bytes += more.size_bytes;
+    stamp.mtime_ns = std::max(stamp.mtime_ns, more.mtime_ns);
+    return stamp;
+  }
+};
+
+Result<OpenFiles> open_files(const FileSystem& files, const Paths& paths) {
+  OpenFiles opened;
+  TRY_ASSIGN(opened.weights, files.open(paths.weights));
+  if (!paths.config.empty()) {
+    TRY_ASSIGN(opened.config, files.open(paths.config));
+  }
+  return opened;
+}
+
 Result<Source> read_source(const FileSystem& files, const Paths& paths) {
   Source source;
   source.file.weights_path = paths.weights;
-  TRY_ASSIGN(source.weights, files.open(paths.weights));
+  TRY_ASSIGN(OpenFiles opened, open_files(files, paths));
+  source.stamp = opened.stamp();
+  source.weights = std::move(opened.weights);
   if (paths.config.empty()) {
     TRY_ASSIGN(source.gguf, read_gguf(*source.weights, kAdapterGgufLimits));
     return source;
   }
-  TRY_ASSIGN(source.file.config_text, files.read_all(paths.config, kMaxAdapterConfigBytes));
+  TRY_ASSIGN(source.file.config_text, read_all(*opened.config, kMaxAdapterConfigBytes));
   TRY_ASSIGN(SafetensorsHeader header, read_safetensors(*source.weights, kMaxAdapterHeaderBytes));
   source.file.tensors = std::move(header.tensors);
   for (const ForeignTensor& tensor : header.foreign) source.foreign.push_back(tensor.name);
@@ -348,7 +376,7 @@ Result<AdapterLoad> load_adapter(const FileSystem& files, const std::string& pat
   TRY_ASSIGN(LoadPlan plan, source.gguf ? plan_gguf(*source.gguf, base, options)
                                         : plan_peft(paths.config, source.file, source.foreign, base, options));
 
-  if (plan.bytes > options.bytes_max) return AdapterLoad{.bytes_needed = plan.bytes};
+  if (plan.bytes > options.bytes_max) return AdapterLoad{.bytes_needed = plan.bytes, .stamp = source.stamp};
   auto buffer = HostBuffer::allocate(plan.bytes);
   if (!buffer.ok())
     return Error{ErrorCode::kOverloaded, path + ": needs " + format_bytes(plan.bytes) +
@@ -362,7 +390,7 @@ Result<AdapterLoad> load_adapter(const FileSystem& files, const std::string& pat
   std::shared_ptr<Adapter> adapter = build(std::move(plan), base.config, std::move(storage));
   adapter->version = version;
   adapter->digest = sha.finish();
-  return AdapterLoad{.adapter = std::move(adapter)};
+  return AdapterLoad{.adapter = std::move(adapter), .stamp = source.stamp};
 }
 
 Result<AdapterLoad> load_adapter(const std::string& path, const AdapterBase& base, const AdapterLoadOptions& options,
@@ -372,14 +400,8 @@ Result<AdapterLoad> load_adapter(const std::string& path, const AdapterBase& bas
 
 Result<FileStamp> adapter_stamp(const FileSystem& files, const std::string& path) {
   TRY_ASSIGN(const Paths paths, adapter_paths(files, path));
-  TRY_ASSIGN(FileStamp stamp, files.stamp(paths.weights));
-  if (!paths.config.empty()) {
-    TRY_ASSIGN(const FileStamp config, files.stamp(paths.config));
-    stamp.inode = stamp.inode * 0x9e3779b97f4a7c15u + config.inode;
-    stamp.size_bytes += config.size_bytes;
-    stamp.mtime_ns = std::max(stamp.mtime_ns, config.mtime_ns);
-  }
-  return stamp;
+  TRY_ASSIGN(const OpenFiles opened, open_files(files, paths));
+  return opened.stamp();
 }
 
 Result<FileStamp> adapter_stamp(const std::string& path) { return adapter_stamp(PosixFileSystem(), path); }

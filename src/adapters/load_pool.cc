@@ -13,6 +13,10 @@ LoadDone run_load_job(const AdapterSource& source, const LoadJob& job) {
   done.stamp = source.stamp(job.path);
   if (!job.read || !done.stamp.ok()) return done;
   done.load = source.load(job.path, job.options, job.version);
+  if (done.load.ok() && done.load->stamp && *done.load->stamp != *done.stamp) {
+    done.load = Error{ErrorCode::kUnavailable, job.path + " was exchanged before it was read; load it again"};
+    return done;
+  }
   // A file that changes under the reader may have given half of each, whatever was made of it.
   const auto after = source.stamp(job.path);
   if (!after.ok()) {

@@ -113,14 +113,15 @@ Result<std::vector<AdapterFlag>> parse_adapter_flag(const FileSystem& files, con
   return flags;
 }
 
-Result<std::vector<AdapterFlag>> find_adapters(const FileSystem& files, const std::string& flag,
-                                               const std::vector<std::string>& values) {
+Result<std::vector<AdapterFlag>> find_adapters(const FileSystem& files, RootedFileSystem& adapter_files,
+                                               const std::string& flag, const std::vector<std::string>& values) {
   std::vector<AdapterFlag> found;
   for (const std::string& value : values) {
     auto parsed = parse_adapter_flag(files, value);
     if (!parsed.ok()) return std::move(parsed).error().with_context(flag);
     for (AdapterFlag& adapter : *parsed) {
-      auto place = find_adapter(files, adapter.path);
+      adapter_files.add_root(adapter.path);
+      auto place = find_adapter(adapter_files, adapter.path);
       if (!place.ok()) return std::move(place).error().with_context(flag + " " + value);
       adapter.path = std::move(*place);
       found.push_back(std::move(adapter));

@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "sys/file.h"
+#include "sys/rooted_file_system.h"
 
 namespace loralei {
 
@@ -24,7 +25,8 @@ struct AdapterFlag {
 Result<std::vector<AdapterFlag>> parse_adapter_flag(const FileSystem& files, const std::string& text);
 
 // The adapters of all values of `flag`, their files looked at. The one .gguf file of a folder stands for the folder.
-Result<std::vector<AdapterFlag>> find_adapters(const FileSystem& files, const std::string& flag,
-                                               const std::vector<std::string>& values);
+// Each becomes a root of `adapter_files`, which reads `files` and is what they are looked at through.
+Result<std::vector<AdapterFlag>> find_adapters(const FileSystem& files, RootedFileSystem& adapter_files,
+                                               const std::string& flag, const std::vector<std::string>& values);
 
 }  // namespace loralei

@@ -34,7 +34,10 @@ class AdapterFlags : public testing::Test {
   }
   // "name=path name=path", or the sentence of the refusal.
   std::string parse(const std::string& text) { return told(parse_adapter_flag(files, text)); }
-  std::string find(const std::vector<std::string>& values) { return told(find_adapters(files, "--adapter", values)); }
+  std::string find(const std::vector<std::string>& values) {
+    RootedFileSystem adapter_files(files);
+    return told(find_adapters(files, adapter_files, "--adapter", values));
+  }
   static std::string told(const Result<std::vector<AdapterFlag>>& flags) {
     if (!flags.ok()) return flags.error().message;
     std::string text;

@@ -22,6 +22,7 @@
 #include "sys/cpu.h"
 #include "sys/file.h"
 #include "sys/process.h"
+#include "sys/rooted_file_system.h"
 #include "weights/read_units.h"
 #include "weights/tensor_reader.h"
 
@@ -98,8 +99,7 @@ void show_model(const BaseModelFile& file) {
   for (const std::string& note : file.notes) line("note", note);
 }
 
-Status show_peft_folder(const std::string& path) {
-  const PosixFileSystem files;
+Status show_peft_folder(const FileSystem& files, const std::string& path) {
   const std::string config_path = join_path(path, "adapter_config.json");
   TRY_ASSIGN(const std::string text, files.read_all(config_path, kMaxJsonBytes));
   TRY_ASSIGN(const PeftConfig config, parse_peft_config(text, config_path, false));
@@ -158,7 +158,7 @@ struct BiasReader {
   }
 };
 
-Status show_applied(const std::string& path, const std::string& base_path) {
+Status show_applied(const FileSystem& files, const std::string& path, const std::string& base_path) {
   TRY_ASSIGN(const BaseModelFile file, open_base_model(base_path));
   TRY_ASSIGN(TensorReader reader, TensorReader::open(file));
   BiasReader biases{file, std::move(reader), {}};
@@ -170,7 +170,7 @@ Status show_applied(const std::string& path, const std::string& base_path) {
   };
   AdapterLoadOptions options;
   options.strict = false;
-  TRY_ASSIGN(const AdapterLoad loaded, load_adapter(path, base, options, AdapterVersionId{1}));
+  TRY_ASSIGN(const AdapterLoad loaded, load_adapter(files, path, base, options, AdapterVersionId{1}));
   const Adapter* adapter = loaded.adapter.get();
   line("adapter", path);
   line("base", base_path);
@@ -181,7 +181,7 @@ Status show_applied(const std::string& path, const std::string& base_path) {
   if (adapter->vocab != file.config.vocab) line("vocabulary", std::to_string(adapter->vocab));
   for (const std::string& entry : adapter->report) line("report", entry);
   options.strict = true;
-  const auto strict = load_adapter(path, base, options, AdapterVersionId{1});
+  const auto strict = load_adapter(files, path, base, options, AdapterVersionId{1});
   line("applies", strict.ok() ? "yes, completely" : "only with --adapter-strict=false: " + strict.error().message);
   return {};
 }
@@ -223,8 +223,10 @@ Status inspect(const InspectFlags& flags) {
   }
   if (!flags.memory_budget.empty() && (folder || gguf || !flags.base.empty()))
     return invalid_argument("--memory-budget tells what of a model is streamed; it says nothing about an adapter.");
-  if (!flags.base.empty()) return show_applied(folder.value_or(flags.path), flags.base);
-  if (folder) return show_peft_folder(*folder);
+  RootedFileSystem adapter_files(files);
+  adapter_files.add_root(folder.value_or(flags.path));
+  if (!flags.base.empty()) return show_applied(adapter_files, folder.value_or(flags.path), flags.base);
+  if (folder) return show_peft_folder(adapter_files, *folder);
   if (gguf) return show_gguf_adapter(*gguf);
   if (!flags.memory_budget.empty()) return show_streaming(flags.path, flags.memory_budget, flags.residency);
   TRY_ASSIGN(const BaseModelFile file, open_base_model(flags.path));

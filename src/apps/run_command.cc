@@ -12,6 +12,7 @@
 #include "apps/text_loading.h"
 #include "serve/plan.h"
 #include "sys/file.h"
+#include "sys/rooted_file_system.h"
 #include "text/stream_decoder.h"
 
 namespace loralei {
@@ -94,9 +95,11 @@ Status run_once(const RunFlags& flags) {
   for (const std::string& note : flags.notes) log.log(LogLevel::kInfo, note);
   options.engine.max_sequences = 1;
   const PosixFileSystem files;
+  RootedFileSystem adapter_files(files);
+  options.adapter_files = &adapter_files;
   std::vector<AdapterFlag> adapters;
   if (!flags.adapter.empty()) {
-    TRY_ASSIGN(adapters, find_adapters(files, "--adapter", {flags.adapter}));
+    TRY_ASSIGN(adapters, find_adapters(files, adapter_files, "--adapter", {flags.adapter}));
   }
   if (adapters.size() > 1) return invalid_argument("--adapter " + flags.adapter + ": run takes one adapter.");
   TRY_ASSIGN(std::shared_ptr<const ChatTemplate> chat_template, load_chat_template(flags.chat_template));
@@ -109,7 +112,7 @@ Status run_once(const RunFlags& flags) {
   log.set_level(LogLevel::kWarning);  // a start may take long and says what it does; then the answer speaks
   TRY_ASSIGN(std::shared_ptr<const TextModel> text,
              load_text_model(host->file(), std::move(chat_template), options.model_path));
-  TextModels texts(text);
+  TextModels texts(text, adapter_files);
   Submit request;
   request.id = RequestId{1};
   for (const AdapterFlag& adapter : adapters) {

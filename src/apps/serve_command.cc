@@ -20,6 +20,7 @@
 #include "serve/api_server.h"
 #include "sys/file.h"
 #include "sys/process.h"
+#include "sys/rooted_file_system.h"
 #include "wire/requests.h"
 
 namespace loralei {
@@ -118,10 +119,11 @@ void take_from_model(const EngineHost& host, ServeOptions& serve) {
 }
 
 // The adapters that are named one by one, and whether every --adapter-dir is a folder.
-Result<std::vector<AdapterFlag>> find_all_adapters(const ServeFlags& flags) {
-  const PosixFileSystem files;
-  TRY_ASSIGN(std::vector<AdapterFlag> found, find_adapters(files, "--adapter", flags.adapters));
-  TRY_ASSIGN(const std::vector<AdapterFlag> more, find_adapters(files, "--lora-modules", flags.vllm_adapters));
+Result<std::vector<AdapterFlag>> find_all_adapters(const ServeFlags& flags, const FileSystem& files,
+                                                   RootedFileSystem& adapter_files) {
+  TRY_ASSIGN(std::vector<AdapterFlag> found, find_adapters(files, adapter_files, "--adapter", flags.adapters));
+  TRY_ASSIGN(const std::vector<AdapterFlag> more,
+             find_adapters(files, adapter_files, "--lora-modules", flags.vllm_adapters));
   found.insert(found.end(), more.begin(), more.end());
   std::map<std::string, std::string> paths;
   for (const AdapterFlag& adapter : found) {
@@ -214,7 +216,10 @@ Status serve(ServeFlags& flags) {
   TRY(finish_serve_options(flags));
   limit_connections(flags, options.engine, flags.serve, log);
   TRY(HttpServer::bind(flags.serve.http, log));  // and let go again: whether the address can be had
-  TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_all_adapters(flags));
+  const PosixFileSystem files;
+  RootedFileSystem adapter_files(files, flags.serve.adapter_roots);
+  TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_all_adapters(flags, files, adapter_files));
+  options.adapter_files = &adapter_files;
   TRY_ASSIGN(std::shared_ptr<const ChatTemplate> chat_template, load_chat_template(flags.chat_template));
   std::unique_ptr<EngineHost> host;
   {
@@ -225,10 +230,9 @@ Status serve(ServeFlags& flags) {
   take_from_model(*host, flags.serve);
   TRY_ASSIGN(std::shared_ptr<const TextModel> text,
              load_text_model(host->file(), std::move(chat_template), flags.serve.model_names.front()));
-  const PosixFileSystem files;
   const SteadyClock clock;
   TRY_ASSIGN(const std::unique_ptr<ApiServer> server,
-             ApiServer::start(flags.serve, host->engine(), std::move(text), files, clock, log));
+             ApiServer::start(flags.serve, host->engine(), std::move(text), adapter_files, clock, log));
   TRY(register_adapters(adapters, *server, log));
   const int64_t timeout_ms = int64_t{flags.shutdown_timeout_s} * 1000;
   signals.serving(timeout_ms + kEndMs);

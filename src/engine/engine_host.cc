@@ -29,7 +29,9 @@ MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes) {
 
 namespace {
 
-AdapterSource adapter_source(const ModelConfig& config, const WeightStore& weights) {
+AdapterSource adapter_source(const ModelConfig& config, const WeightStore& weights, const FileSystem* files) {
+  static const PosixFileSystem machine;
+  if (files == nullptr) files = &machine;
   AdapterBase base;
   base.config = config;
   base.bias_context = &weights;
@@ -37,9 +39,9 @@ AdapterSource adapter_source(const ModelConfig& config, const WeightStore& weigh
     return base_bias(*static_cast<const WeightStore*>(context), layer, module);
   };
   AdapterSource source;
-  source.stamp = [](const std::string& path) { return adapter_stamp(path); };
-  source.load = [base](const std::string& path, const AdapterLoadOptions& options, AdapterVersionId version) {
-    return load_adapter(path, base, options, version);
+  source.stamp = [files](const std::string& path) { return adapter_stamp(*files, path); };
+  source.load = [base, files](const std::string& path, const AdapterLoadOptions& options, AdapterVersionId version) {
+    return load_adapter(*files, path, base, options, version);
   };
   return source;
 }
@@ -238,7 +240,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine.options.memory_budget_bytes = budget;
   engine.config = config;
   engine.eos = config.eos;
-  engine.adapters = adapter_source(config, *parts.weights);
+  engine.adapters = adapter_source(config, *parts.weights, options.adapter_files);
   engine.ledger = parts.ledger.get();
   engine.device = parts.device_budget.device;
   engine.device_ledger = parts.device_ledger.get();

@@ -19,6 +19,7 @@
 #include "engine/device_backend.h"
 #include "formats/base_model.h"
 #include "sys/block_reader.h"
+#include "sys/file.h"
 #include "weights/residency.h"
 #include "weights/shrink_choice.h"
 
@@ -45,6 +46,8 @@ struct EngineHostOptions {
   // What is resident of this process, asked about once a second so that its share of the budget follows; empty: it
   // stays what it was at start. Not asked where a device computes.
   std::function<int64_t()> process_bytes;
+  // What adapters are read from; null: the machine's, wherever links lead. Borrowed.
+  const FileSystem* adapter_files = nullptr;
   EngineOptions engine;
   DeviceFactory device;            // empty: the cores
   std::vector<std::string> notes;  // sentences about these options, for the log

@@ -172,6 +172,7 @@ Result<BaseModelFile> open_base_model(const FileSystem& files, const std::string
     case PathKind::kDirectory:
       return open_directory(files, path);
     case PathKind::kFile:
+    case PathKind::kOther:
       break;
   }
   if (path.ends_with(".gguf")) return open_gguf(files, path);

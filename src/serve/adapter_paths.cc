@@ -61,7 +61,13 @@ Result<std::vector<FoundAdapter>> scan_adapter_root(const FileSystem& files, con
   TRY_ASSIGN(const std::vector<DirEntry> entries, files.list(real_root));
   std::vector<FoundAdapter> found;
   for (const DirEntry& entry : entries) {
-    if (!entry.is_directory || entry.name.starts_with('.')) continue;
+    if (entry.name.starts_with('.')) continue;
+    if (!entry.is_directory) {
+      // What is no folder has no adapter in it; a link that may not be followed could be meant as one.
+      if (const Status seen = files.check_visible(join_path(real_root, entry.name)); !seen.ok())
+        notes.push_back(seen.error().message);
+      continue;
+    }
     auto path = files.real_path(real_root + "/" + entry.name);
     if (!path.ok() || *path == real_root || !is_under(real_root, *path)) {
       notes.push_back(root + "/" + entry.name + " is left out: it leads out of the folder");

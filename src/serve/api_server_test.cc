@@ -2,6 +2,7 @@
 #include "serve/api_server.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <future>
 #include <limits>
@@ -186,6 +187,36 @@ TEST_F(AdapterTest, PathsOutsideTheRootsTellNothing) {
   server.reset();
 }
 
+TEST_F(AdapterTest, AFileThatLeadsOutIsNeitherReadNorAnswered) {
+  std::ofstream(base_ / "outside/keys.txt") << "sk-secret";
+  fs::create_symlink("../../outside/keys.txt", base_ / "root/two/chat_template.jinja");
+  fs::create_directories(base_ / "root/inner");
+  std::ofstream(base_ / "root/inner/adapter_config.json") << "{}";
+  fs::create_symlink("../one/template.txt", base_ / "root/inner/chat_template.jinja");
+  std::ofstream(base_ / "root/one/template.txt") << "from a neighbour";
+  start();
+  server->rescan();
+  const auto tokenize = [&](const std::string& model) {
+    return post("/tokenize", R"({"model":")" + model + R"(","messages":[{"role":"user","content":"hi"}],)" +
+                                 R"("return_token_strs":true})");
+  };
+  const HttpResponse refused = tokenize("two");
+  EXPECT_EQ(refused.status, 403) << refused.body;
+  for (const char* word : {"two/chat_template.jinja", "../../outside/keys.txt", "/root'"})
+    EXPECT_NE(error_of(refused, "message").find(word), std::string::npos) << refused.body;
+  EXPECT_EQ(refused.body.find("secret"), std::string::npos);
+  EXPECT_EQ(load("x", "two").status, 403);
+  EXPECT_EQ(tokenize("inner").status, 200) << "links below the folder of --adapter-dir are followed";
+}
+
+TEST_F(AdapterTest, PipesAreRefusedWithoutWaiting) {
+  ASSERT_EQ(::mkfifo((base_ / "root/two/tokenizer_config.json").c_str(), 0600), 0);
+  start();
+  const HttpResponse answer = load("x", "two");
+  EXPECT_EQ(answer.status, 400) << answer.body;
+  EXPECT_NE(answer.body.find("not a regular file"), std::string::npos) << answer.body;
+}
+
 TEST_F(AdapterTest, WithoutRootsTheFlagIsNamed) {
   options.adapter_roots.clear();
   start();
@@ -195,6 +226,7 @@ TEST_F(AdapterTest, WithoutRootsTheFlagIsNamed) {
 }
 
 TEST_F(AdapterTest, ScanRescanPinAndUse) {
+  command_line_adapters = {(base_ / "outside/three").string()};
   start();
   AdapterService::Rescan found = server->rescan();
   EXPECT_EQ(found.added, (std::vector<std::string>{"one", "two"}));  // "broken" is refused by the engine

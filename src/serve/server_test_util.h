@@ -20,6 +20,7 @@
 #include "serve/api_server.h"
 #include "serve/fake_engine_test_util.h"
 #include "sys/file.h"
+#include "sys/rooted_file_system.h"
 
 namespace loralei {
 
@@ -76,7 +77,9 @@ class ApiTest : public testing::Test {
     options.version = "0.0.test";
   }
   void bind() {
-    auto started = ApiServer::start(options, engine, text, files, clock, log);
+    files = std::make_unique<RootedFileSystem>(disk, options.adapter_roots);
+    for (const std::string& path : command_line_adapters) files->add_root(path);
+    auto started = ApiServer::start(options, engine, text, *files, clock, log);
     ASSERT_TRUE(started.ok()) << started.error().message;
     server = std::move(*started);
   }
@@ -127,7 +130,9 @@ class ApiTest : public testing::Test {
 
   FakeEngine engine;
   ServeOptions options;
-  PosixFileSystem files;
+  PosixFileSystem disk;
+  std::vector<std::string> command_line_adapters;
+  std::unique_ptr<RootedFileSystem> files;
   SteadyClock clock;
   CollectingLog log;
   Tokenizer::Ptr tokenizer;

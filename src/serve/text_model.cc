@@ -170,7 +170,7 @@ Result<std::shared_ptr<const TextModel>> TextModels::for_adapter(const Catalogue
 
 Result<std::shared_ptr<const TextModel>> TextModels::read(const CatalogueEntry& entry) {
   if (entry.path.ends_with(".gguf")) return base_;  // a GGUF adapter has no folder of its own
-  auto tokenizer = base_->tokenizer()->with_added_tokens(entry.path);
+  auto tokenizer = base_->tokenizer()->with_added_tokens(files_, entry.path);
   if (!tokenizer.ok())
     return std::move(tokenizer).error().with_context("the tokenizer files of adapter '" + entry.name + "'");
   if (*tokenizer == base_->tokenizer()) return base_;

@@ -20,6 +20,7 @@
 
 #include "base/result.h"
 #include "store/catalogue.h"
+#include "sys/file.h"
 #include "text/chat_template.h"
 #include "text/json_schema.h"
 #include "text/tokenizer.h"
@@ -86,7 +87,8 @@ class TextModel {
 
 class TextModels {
  public:
-  explicit TextModels(std::shared_ptr<const TextModel> base) : base_(std::move(base)) {}
+  // `files`: what adapters are read from; borrowed.
+  TextModels(std::shared_ptr<const TextModel> base, const FileSystem& files) : base_(std::move(base)), files_(files) {}
   const std::shared_ptr<const TextModel>& base() const { return base_; }
   Result<std::shared_ptr<const TextModel>> for_adapter(const CatalogueEntry& entry);
   // What for_adapter() finds in the files, read now; and to let it have that for this entry.
@@ -100,6 +102,7 @@ class TextModels {
     std::shared_ptr<const TextModel> model;
   };
   const std::shared_ptr<const TextModel> base_;
+  const FileSystem& files_;
   std::mutex mutex_;
   std::map<std::string, Entry> adapters_;
   std::map<std::string, std::weak_ptr<const TextModel>> shared_;  // by signature

@@ -25,7 +25,7 @@ class TextModelTest : public testing::Test {
     auto tokenizer = Tokenizer::from_directory(root_ / "base");
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
     tokenizer_ = *tokenizer;
-    texts_ = std::make_unique<TextModels>(TextModel::make(tokenizer_, nullptr, "base").value());
+    texts_ = std::make_unique<TextModels>(TextModel::make(tokenizer_, nullptr, "base").value(), files_);
   }
   void TearDown() override { fs::remove_all(root_); }
 
@@ -56,6 +56,7 @@ class TextModelTest : public testing::Test {
 
   fs::path root_;
   Tokenizer::Ptr tokenizer_;
+  PosixFileSystem files_;
   std::unique_ptr<TextModels> texts_;
 };
 
@@ -63,7 +64,7 @@ TEST_F(TextModelTest, ACopyOfTheBasesFilesIsTheBase) {
   write("copy", kConfig);
   EXPECT_EQ(of("copy"), texts_->base());
   texts_ = std::make_unique<TextModels>(
-      TextModel::make(tokenizer_, ChatTemplate::builtin("chatml").value(), "base").value());
+      TextModel::make(tokenizer_, ChatTemplate::builtin("chatml").value(), "base").value(), files_);
   EXPECT_EQ(of("copy"), texts_->base()) << "the template of the command line stands for the base's own";
 }
 
@@ -101,7 +102,7 @@ TEST_F(TextModelTest, WithToolsTheTemplateNamedToolUseIsUsed) {
   const auto base = TextModel::make(Tokenizer::from_directory(root_ / "base").value(), nullptr, "base").value();
   EXPECT_EQ(shown(*base), "plain");
   EXPECT_EQ(shown(*base, true), "f");
-  texts_ = std::make_unique<TextModels>(base);
+  texts_ = std::make_unique<TextModels>(base, files_);
   write("copy", two);
   EXPECT_EQ(of("copy"), base);
   write("other", R"({"chat_template":"mine"})");

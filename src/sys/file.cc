@@ -12,17 +12,17 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "sys/folder.h"
 #include "sys/os_error.h"
+#include "sys/posix_file.h"
 
 namespace loralei {
 namespace {
 
 class PosixFile final : public File {
  public:
-  PosixFile(std::string path, int fd, FileStamp stamp) : path_(std::move(path)), fd_(fd), stamp_(stamp) {}
-  ~PosixFile() override { ::close(fd_); }
-  PosixFile(const PosixFile&) = delete;
-  PosixFile& operator=(const PosixFile&) = delete;
+  PosixFile(std::string path, Descriptor handle, FileStamp stamp)
+      : path_(std::move(path)), handle_(std::move(handle)), stamp_(stamp) {}
 
   const std::string& path() const override { return path_; }
   FileStamp stamp() const override { return stamp_; }
@@ -30,8 +30,9 @@ class PosixFile final : public File {
   Status read_exact(int64_t offset_bytes, std::span<std::byte> dest) const override {
     size_t done = 0;
     while (done < dest.size()) {
-      const ssize_t got = ::pread(fd_, dest.data() + done, std::min<size_t>(dest.size() - done, size_t{1} << 30),
-                                  offset_bytes + static_cast<int64_t>(done));
+      const ssize_t got =
+          ::pread(handle_.get(), dest.data() + done, std::min<size_t>(dest.size() - done, size_t{1} << 30),
+                  offset_bytes + static_cast<int64_t>(done));
       if (got < 0) {
         if (errno == EINTR) continue;
         return os_error("cannot read bytes " + std::to_string(offset_bytes) + " to " +
@@ -46,54 +47,68 @@ class PosixFile final : public File {
 
  private:
   const std::string path_;
-  const int fd_;
+  const Descriptor handle_;
   const FileStamp stamp_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<File>> PosixFileSystem::open(const std::string& path) const {
-  // O_NONBLOCK: opening a pipe without a writer must not hang; it has no effect on regular files.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) return os_error("cannot open", path, errno);
-  struct stat info {};
-  if (::fstat(fd, &info) != 0) {
-    const int reason = errno;
-    ::close(fd);
-    return os_error("cannot inspect", path, reason);
-  }
-  if (!S_ISREG(info.st_mode)) {
-    ::close(fd);
-    return invalid_argument("'" + path + "' is not a regular file" + (S_ISDIR(info.st_mode) ? " but a folder" : "") +
-                            "; name a file");
-  }
-  return std::unique_ptr<File>(std::make_unique<PosixFile>(path, fd, stamp_of(info)));
-}
-
-PathKind PosixFileSystem::kind(const std::string& path) const {
-  struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) return PathKind::kAbsent;
+PathKind kind_of(const struct stat& info) {
   if (S_ISDIR(info.st_mode)) return PathKind::kDirectory;
-  return S_ISREG(info.st_mode) ? PathKind::kFile : PathKind::kAbsent;
+  return S_ISREG(info.st_mode) ? PathKind::kFile : PathKind::kOther;
 }
 
-Result<std::vector<DirEntry>> PosixFileSystem::list(const std::string& path) const {
-  DIR* directory = ::opendir(path.c_str());
+Result<std::unique_ptr<File>> open_posix_file(const std::string& path, Descriptor handle) {
+  struct stat info {};
+  if (::fstat(handle.get(), &info) != 0) return os_error("cannot inspect", path, errno);
+  if (!S_ISREG(info.st_mode)) return not_a_regular_file(path, kind_of(info));
+  return std::unique_ptr<File>(std::make_unique<PosixFile>(path, std::move(handle), stamp_of(info)));
+}
+
+Result<std::vector<std::string>> names_in(Descriptor handle, const std::string& path) {
+  DIR* const directory = ::fdopendir(handle.get());
   if (directory == nullptr) return os_error("cannot list folder", path, errno);
-  std::vector<DirEntry> entries;
+  handle.release();  // the directory's now
+  std::vector<std::string> names;
   errno = 0;
   while (const dirent* entry = ::readdir(directory)) {
     const std::string name = entry->d_name;
-    if (name != "." && name != "..") {
-      const PathKind entry_kind = kind(join_path(path, name));
-      if (entry_kind != PathKind::kAbsent) entries.push_back({name, entry_kind == PathKind::kDirectory});
-    }
-    errno = 0;  // kind() may have set it; readdir reports its own errors through it
+    if (name != "." && name != "..") names.push_back(name);
   }
   const int reason = errno;
   ::closedir(directory);
   if (reason != 0) return os_error("cannot list folder", path, reason);
-  std::sort(entries.begin(), entries.end(), [](const DirEntry& a, const DirEntry& b) { return a.name < b.name; });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Result<std::unique_ptr<File>> PosixFileSystem::open(const std::string& path) const {
+  // O_NONBLOCK: opening a pipe without a writer must not hang; it has no effect on regular files.
+  Descriptor handle(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!handle.is_open()) return os_error("cannot open", path, errno);
+  return open_posix_file(path, std::move(handle));
+}
+
+Result<std::unique_ptr<UntrustedFolder>> PosixFileSystem::open_folder(const std::string& path,
+                                                                      const std::string& name) const {
+  return open_posix_folder(path, name);
+}
+
+PathKind PosixFileSystem::kind(const std::string& path) const {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 ? kind_of(info) : PathKind::kAbsent;
+}
+
+Result<std::vector<DirEntry>> PosixFileSystem::list(const std::string& path) const {
+  Descriptor handle(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!handle.is_open()) return os_error("cannot list folder", path, errno);
+  TRY_ASSIGN(const std::vector<std::string> names, names_in(std::move(handle), path));
+  std::vector<DirEntry> entries;
+  for (const std::string& name : names) {
+    const PathKind entry_kind = kind(join_path(path, name));
+    if (entry_kind == PathKind::kFile || entry_kind == PathKind::kDirectory)
+      entries.push_back({name, entry_kind == PathKind::kDirectory});
+  }
   return entries;
 }
 
@@ -119,13 +134,17 @@ Status FileSystem::check_visible(const std::string& path) const {
 
 Result<std::string> FileSystem::read_all(const std::string& path, int64_t limit_bytes) const {
   TRY_ASSIGN(const std::unique_ptr<File> file, open(path));
-  const int64_t size_bytes = file->size_bytes();
+  return loralei::read_all(*file, limit_bytes);
+}
+
+Result<std::string> read_all(const File& file, int64_t limit_bytes) {
+  const int64_t size_bytes = file.size_bytes();
   if (size_bytes > limit_bytes) {
-    return too_large("'" + path + "' has " + std::to_string(size_bytes) + " bytes; at most " +
+    return too_large("'" + file.path() + "' has " + std::to_string(size_bytes) + " bytes; at most " +
                      std::to_string(limit_bytes) + " are accepted here");
   }
   std::string contents(static_cast<size_t>(size_bytes), '\0');
-  TRY(file->read_exact(0, std::as_writable_bytes(std::span<char>(contents))));
+  TRY(file.read_exact(0, std::as_writable_bytes(std::span<char>(contents))));
   return contents;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// File and FileSystem: the seam to the disk, with the real one and a twin in memory that injects faults.
+// File and FileSystem: the seam to the disk, with the real one and a twin in memory that injects faults. What untrusted
+// folders hold is opened through folder.h.
 //
 // Thread: every method may be called from any thread at once (reads carry their own offset). Ownership: a File owns its
 // open handle; it may outlive the FileSystem. Invariant: a File's size and stamp are those at open; nothing is ever
@@ -43,13 +44,19 @@ struct DirEntry {
   bool is_directory = false;
 };
 
-enum class PathKind : unsigned char { kAbsent, kFile, kDirectory };
+enum class PathKind : unsigned char { kAbsent, kFile, kDirectory, kOther };  // kOther: a pipe, a device, a socket
+
+class UntrustedFolder;
 
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
   // Opens a regular file for reading; directories, devices and pipes are refused.
   virtual Result<std::unique_ptr<File>> open(const std::string& path) const = 0;
+  // The folder at `path`, named as real_path() gives it; `name` stands for it in messages. For what is not trusted: see
+  // UntrustedFolder.
+  virtual Result<std::unique_ptr<UntrustedFolder>> open_folder(const std::string& path,
+                                                               const std::string& name) const = 0;
   // kAbsent also when a parent is missing or may not be searched.
   virtual PathKind kind(const std::string& path) const = 0;
   // Files and folders directly in `path`, sorted by name; other kinds are left out, links are followed.
@@ -71,11 +78,15 @@ class FileSystem {
 class PosixFileSystem final : public FileSystem {
  public:
   Result<std::unique_ptr<File>> open(const std::string& path) const override;
+  Result<std::unique_ptr<UntrustedFolder>> open_folder(const std::string& path, const std::string& name) const override;
   PathKind kind(const std::string& path) const override;
   Result<std::vector<DirEntry>> list(const std::string& path) const override;
   Result<std::string> real_path(const std::string& path) const override;
   Result<FileStamp> stamp(const std::string& path) const override;
 };
+
+// All of it, as FileSystem::read_all does.
+Result<std::string> read_all(const File& file, int64_t limit_bytes);
 
 // "folder/name"; `name` alone when it is absolute or `folder` is empty.
 std::string join_path(const std::string& folder, const std::string& name);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "sys/folder.h"
 #include "sys/os_error.h"
 
 namespace loralei {
@@ -43,7 +44,90 @@ class MemoryFile final : public File {
   const FileFaults faults_;
 };
 
+// "/a/./b/../c" is "/a/c".
+std::string plain_path(const std::string& path) {
+  std::vector<std::string> steps;
+  for (size_t begin = 0; begin < path.size();) {
+    const size_t end = std::min(path.find('/', begin), path.size());
+    const std::string step = path.substr(begin, end - begin);
+    begin = end + 1;
+    if (step.empty() || step == ".") continue;
+    if (step != "..") {
+      steps.push_back(step);
+    } else if (!steps.empty()) {
+      steps.pop_back();
+    }
+  }
+  std::string plain;
+  for (const std::string& step : steps) plain += "/" + step;
+  return plain.empty() ? "/" : plain;
+}
+
 }  // namespace
+
+class MemoryFolder final : public UntrustedFolder {
+ public:
+  MemoryFolder(const MemoryFileSystem& files, std::string root, std::string name)
+      : files_(files), root_(std::move(root)), name_(std::move(name)) {}
+
+  Result<std::unique_ptr<File>> open(const std::string& path) const override {
+    TRY_ASSIGN(const std::string place, place_of(path));
+    const PathKind kind = files_.kind(place);
+    if (kind == PathKind::kDirectory) return not_a_regular_file(join_path(name_, path), kind);
+    if (kind == PathKind::kAbsent) return os_error("cannot open", join_path(name_, path), ENOENT);
+    return files_.open(place);
+  }
+  Result<Seen> look(const std::string& path) const override {
+    TRY_ASSIGN(const std::string place, place_of(path));
+    const PathKind kind = files_.kind(place);
+    if (kind == PathKind::kAbsent) return os_error("cannot open", join_path(name_, path), ENOENT);
+    const auto stamp = files_.stamp(place);
+    return Seen{kind, stamp.ok() ? *stamp : FileStamp{}};
+  }
+  Result<std::vector<DirEntry>> list(const std::string& path) const override {
+    TRY_ASSIGN(const std::string place, place_of(path));
+    TRY_ASSIGN(std::vector<DirEntry> entries, files_.list(place));
+    for (DirEntry& entry : entries) {
+      const auto seen = look(join_path(path, entry.name));
+      entry.is_directory = seen.ok() && seen->kind == PathKind::kDirectory;
+    }
+    return entries;
+  }
+
+ private:
+  Result<std::string> place_of(const std::string& path) const {
+    const std::lock_guard lock(files_.mutex_);
+    return files_.follow_below(root_, name_, path);
+  }
+
+  const MemoryFileSystem& files_;
+  const std::string root_, name_;
+};
+
+Result<std::string> MemoryFileSystem::follow_below(const std::string& root, const std::string& name,
+                                                   const std::string& path) const {
+  constexpr int kMaxLinks = 40;
+  std::string place = plain_path(join_path(root, path));
+  if (!is_under(root, place)) return path_leads_out(join_path(name, path), name);
+  for (int links = 0; links < kMaxLinks; ++links) {
+    const auto link = std::find_if(links_.begin(), links_.end(),
+                                   [&](const auto& one) { return is_under(one.first, place) && one.first != root; });
+    if (link == links_.end()) return place;
+    const std::string shown = join_path(name, link->first.substr(std::min(root.size() + 1, link->first.size())));
+    const std::string target = plain_path(join_path(parent_path(link->first), link->second));
+    const std::string next = plain_path(target + place.substr(link->first.size()));
+    if (!is_under(root, next)) return link_leads_out(shown, link->second, name);
+    if (kind_of(target) == PathKind::kAbsent && !links_.contains(target)) return link_leads_nowhere(shown);
+    place = next;
+  }
+  return os_error("cannot open", join_path(name, path), ELOOP);
+}
+
+Result<std::unique_ptr<UntrustedFolder>> MemoryFileSystem::open_folder(const std::string& path,
+                                                                       const std::string& name) const {
+  if (kind(path) != PathKind::kDirectory) return os_error("cannot open the folder", name, ENOENT);
+  return std::unique_ptr<UntrustedFolder>(std::make_unique<MemoryFolder>(*this, path, name));
+}
 
 void MemoryFileSystem::put(const std::string& path, std::string contents) {
   const std::lock_guard lock(mutex_);

@@ -31,6 +31,7 @@ class MemoryFileSystem final : public FileSystem {
   void set_faults(const std::string& path, FileFaults faults);  // seen by files opened later
 
   Result<std::unique_ptr<File>> open(const std::string& path) const override;
+  Result<std::unique_ptr<UntrustedFolder>> open_folder(const std::string& path, const std::string& name) const override;
   PathKind kind(const std::string& path) const override;
   Result<std::vector<DirEntry>> list(const std::string& path) const override;
   Result<std::string> real_path(const std::string& path) const override;
@@ -42,8 +43,11 @@ class MemoryFileSystem final : public FileSystem {
     FileStamp stamp;
     FileFaults faults;
   };
+  friend class MemoryFolder;
   std::string follow(const std::string& path) const;  // caller holds mutex_
-  PathKind kind_of(const std::string& path) const;    // caller holds mutex_
+  // As follow(), but of all links on the way, none of which may lead out of `root`, called `name`.
+  Result<std::string> follow_below(const std::string& root, const std::string& name, const std::string& path) const;
+  PathKind kind_of(const std::string& path) const;  // caller holds mutex_
 
   mutable std::mutex mutex_;
   std::map<std::string, Node> nodes_;

@@ -59,6 +59,8 @@ struct TokenizerSettings {
   std::vector<std::string> additional_special_tokens;
 };
 
+class FileSystem;
+
 class Tokenizer : public std::enable_shared_from_this<Tokenizer> {
  public:
   using Ptr = std::shared_ptr<const Tokenizer>;
@@ -72,7 +74,7 @@ class Tokenizer : public std::enable_shared_from_this<Tokenizer> {
 
   // A tokenizer with the added tokens and the chat template of an adapter's folder on top; the same object when there
   // are none.
-  Result<Ptr> with_added_tokens(const std::filesystem::path& adapter_directory) const;
+  Result<Ptr> with_added_tokens(const FileSystem& files, const std::string& adapter_directory) const;
 
   Result<std::vector<TokenId>> encode(std::string_view text, const EncodeOptions& options = {}) const;
   std::string decode(std::span<const TokenId> ids, const DecodeOptions& options = {}) const;

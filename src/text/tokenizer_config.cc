@@ -102,13 +102,13 @@ bool names_special(const TokenizerSettings& settings, const std::string& content
 }
 
 // added_tokens.json: {content: id}. Which of them are special, the other files have said before.
-Status read_added_tokens_file(const std::filesystem::path& path, TokenizerConfig& config) {
-  TRY_ASSIGN(const auto text, read_optional_file(path, kMaxJsonBytes));
+Status read_added_tokens_file(const FileSystem& files, const std::string& path, TokenizerConfig& config) {
+  TRY_ASSIGN(const auto text, read_optional_file(files, path, kMaxJsonBytes));
   if (!text) return {};
-  TRY_ASSIGN(const Json json, parse_tokenizer_json(*text, path.string()));
+  TRY_ASSIGN(const Json json, parse_tokenizer_json(*text, path));
   for (const auto& [content, value] : json.items()) {
     if (!value.is_number_unsigned() || value.get<uint64_t>() >= static_cast<uint64_t>(kMaxVocab)) {
-      return corrupt(path.string() + " gives the token '" + content.substr(0, 100) + "' no valid id");
+      return corrupt(path + " gives the token '" + content.substr(0, 100) + "' no valid id");
     }
     AddedToken token;
     token.id = static_cast<TokenId>(value.get<uint64_t>());
@@ -121,29 +121,33 @@ Status read_added_tokens_file(const std::filesystem::path& path, TokenizerConfig
   return {};
 }
 
-Result<std::optional<std::string>> read_template_file(const std::filesystem::path& path) {
-  TRY_ASSIGN(auto text, read_optional_file(path, kMaxTemplateBytes));
-  if (text && !utf8_valid(*text)) return corrupt(path.string() + " is not valid UTF-8");
+Result<std::optional<std::string>> read_template_file(const FileSystem& files, const std::string& path) {
+  TRY_ASSIGN(auto text, read_optional_file(files, path, kMaxTemplateBytes));
+  if (text && !utf8_valid(*text)) return corrupt(path + " is not valid UTF-8");
   return text;
 }
 
 // chat_template.jinja and additional_chat_templates/NAME.jinja win over what the configuration says.
-Status read_template_files(const std::filesystem::path& directory, TokenizerConfig& config) {
-  TRY_ASSIGN(auto text, read_template_file(directory / "chat_template.jinja"));
+Status read_template_files(const FileSystem& files, const std::string& directory, TokenizerConfig& config) {
+  TRY_ASSIGN(auto text, read_template_file(files, join_path(directory, "chat_template.jinja")));
   if (text) {
     config.settings.chat_template = std::move(*text);
     config.present = true;
   }
-  std::error_code error;
-  std::filesystem::directory_iterator entries(directory / "additional_chat_templates", error);
-  if (error) return {};  // there is no such folder
+  const std::string folder = join_path(directory, "additional_chat_templates");
+  auto entries = files.list(folder);
+  if (!entries.ok()) {
+    if (entries.error().code == ErrorCode::kNotFound) return {};
+    return std::move(entries).error();
+  }
   size_t count = 0;
-  for (const auto& entry : entries) {
-    if (entry.path().extension() != ".jinja") continue;
-    if (++count > kMaxTemplates)
-      return too_large("the folder " + directory.string() + "/additional_chat_templates has too many templates");
-    TRY_ASSIGN(auto named, read_template_file(entry.path()));
-    if (named) config.settings.named_templates[entry.path().stem().string()] = std::move(*named);
+  for (const DirEntry& entry : *entries) {
+    constexpr std::string_view kEnd = ".jinja";
+    if (entry.name.size() <= kEnd.size() || !entry.name.ends_with(kEnd)) continue;
+    if (++count > kMaxTemplates) return too_large("the folder " + folder + " has too many templates");
+    TRY_ASSIGN(auto named, read_template_file(files, join_path(folder, entry.name)));
+    if (named)
+      config.settings.named_templates[entry.name.substr(0, entry.name.size() - kEnd.size())] = std::move(*named);
     config.present = true;
   }
   return {};
@@ -227,24 +231,24 @@ Status read_config_json(std::string_view text, TokenizerConfig& config) {
   return read_added_tokens_decoder(json, config.added);
 }
 
-Result<TokenizerConfig> read_tokenizer_config(const std::filesystem::path& directory) {
+Result<TokenizerConfig> read_tokenizer_config(const FileSystem& files, const std::string& directory) {
   TokenizerConfig config;
-  const auto map_path = directory / "special_tokens_map.json";
-  TRY_ASSIGN(const auto map_text, read_optional_file(map_path, kMaxJsonBytes));
+  const auto map_path = join_path(directory, "special_tokens_map.json");
+  TRY_ASSIGN(const auto map_text, read_optional_file(files, map_path, kMaxJsonBytes));
   if (map_text) {
-    TRY_ASSIGN(const Json json, parse_tokenizer_json(*map_text, map_path.string()));
+    TRY_ASSIGN(const Json json, parse_tokenizer_json(*map_text, map_path));
     TRY(read_special_tokens(json, config.settings));
     config.present = true;
   }
-  const auto config_path = directory / "tokenizer_config.json";
-  TRY_ASSIGN(const auto config_text, read_optional_file(config_path, kMaxJsonBytes));
+  const auto config_path = join_path(directory, "tokenizer_config.json");
+  TRY_ASSIGN(const auto config_text, read_optional_file(files, config_path, kMaxJsonBytes));
   if (config_text) {
     if (auto status = read_config_json(*config_text, config); !status.ok()) {
-      return std::move(status).error().with_context("in " + config_path.string());
+      return std::move(status).error().with_context("in " + config_path);
     }
   }
-  TRY(read_added_tokens_file(directory / "added_tokens.json", config));
-  TRY(read_template_files(directory, config));
+  TRY(read_added_tokens_file(files, join_path(directory, "added_tokens.json"), config));
+  TRY(read_template_files(files, directory, config));
   return config;
 }
 

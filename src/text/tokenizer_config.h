@@ -7,12 +7,13 @@
 // (padding_side, model_max_length, clean_up_tokenization_spaces, ...) are not needed here and are not read.
 #pragma once
 
-#include <filesystem>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "sys/file.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_added.h"
 #include "text/tokenizer_json_read.h"
@@ -33,7 +34,7 @@ struct TokenizerConfig {
 
 Status read_config_json(std::string_view text, TokenizerConfig& config);
 // All files of the folder; a missing one is no error.
-Result<TokenizerConfig> read_tokenizer_config(const std::filesystem::path& directory);
+Result<TokenizerConfig> read_tokenizer_config(const FileSystem& files, const std::string& directory);
 // One entry of tokenizer.json's added_tokens or of added_tokens_decoder (where `id` comes from the key).
 Result<AddedToken> parse_added_token(const Json& entry, std::optional<TokenId> id);
 Result<std::vector<AddedToken>> parse_added_tokens(const Json& tokenizer);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/tokenizer_json_read.h"
 
-#include <fstream>
-
 #include "base/limits.h"
 #include "formats/json_util.h"
 #include "text/utf8.h"
@@ -29,22 +27,12 @@ Result<Json> parse_tokenizer_json(std::string_view text, const std::string& name
   return value;
 }
 
-Result<std::optional<std::string>> read_optional_file(const std::filesystem::path& path, int64_t limit_bytes) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (error || !std::filesystem::exists(status)) return std::optional<std::string>();
-  if (!std::filesystem::is_regular_file(status)) return io_error(path.string() + " is not a regular file");
-  const auto size = std::filesystem::file_size(path, error);
-  if (error) return io_error("cannot read the size of " + path.string() + ": " + error.message());
-  if (size > static_cast<uintmax_t>(limit_bytes)) {
-    return too_large(path.string() + " has " + format_bytes(static_cast<int64_t>(size)) + ", but at most " +
-                     format_bytes(limit_bytes) + " are read");
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes(size, '\0');
-  if (!file || !file.read(bytes.data(), static_cast<std::streamsize>(size)))
-    return io_error("cannot read " + path.string());
-  return std::optional<std::string>(std::move(bytes));
+Result<std::optional<std::string>> read_optional_file(const FileSystem& files, const std::string& path,
+                                                      int64_t limit_bytes) {
+  auto text = files.read_all(path, limit_bytes);
+  if (text.ok()) return std::optional<std::string>(std::move(*text));
+  if (text.error().code == ErrorCode::kNotFound) return std::optional<std::string>();
+  return std::move(text).error();
 }
 
 Result<bool> field_bool(const Json& object, const char* key, bool fallback) {

@@ -6,7 +6,6 @@
 // is the default; that a key is required is for the caller to say.
 #pragma once
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -14,12 +13,14 @@
 
 #include "base/result.h"
 #include "formats/json_util.h"
+#include "sys/file.h"
 
 namespace loralei {
 
 Result<Json> parse_tokenizer_json(std::string_view text, const std::string& name);
-// The bytes of a regular file below `limit`; nullopt when there is none.
-Result<std::optional<std::string>> read_optional_file(const std::filesystem::path& path, int64_t limit_bytes);
+// The bytes of a file of at most `limit_bytes`; nullopt when there is none.
+Result<std::optional<std::string>> read_optional_file(const FileSystem& files, const std::string& path,
+                                                      int64_t limit_bytes);
 
 // `fallback` when the key is missing or null (json_find of formats/json_util.h).
 Result<bool> field_bool(const Json& object, const char* key, bool fallback);

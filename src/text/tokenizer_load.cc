@@ -138,15 +138,16 @@ Result<Tokenizer::Ptr> Tokenizer::from_gguf(const GgufVocab& vocab) {
 }
 
 Result<Tokenizer::Ptr> Tokenizer::from_directory(const std::filesystem::path& directory) {
-  TRY_ASSIGN(const TokenizerConfig config, read_tokenizer_config(directory));
+  const PosixFileSystem files;
+  TRY_ASSIGN(const TokenizerConfig config, read_tokenizer_config(files, directory.string()));
   const auto json_path = directory / "tokenizer.json", model_path = directory / "tokenizer.model";
   const auto load = [&]() -> Result<Ptr> {
-    TRY_ASSIGN(const auto json, read_optional_file(json_path, kMaxJsonBytes));
+    TRY_ASSIGN(const auto json, read_optional_file(files, json_path.string(), kMaxJsonBytes));
     if (json) {
       TRY_ASSIGN(LoadedCore loaded, load_tokenizer_json(*json));
       return assemble_tokenizer(std::move(loaded), config);
     }
-    TRY_ASSIGN(const auto model, read_optional_file(model_path, kMaxJsonBytes));
+    TRY_ASSIGN(const auto model, read_optional_file(files, model_path.string(), kMaxJsonBytes));
     if (!model) return not_found("there is neither tokenizer.json nor tokenizer.model");
     TRY_ASSIGN(LoadedCore loaded, load_sentencepiece(*model, config));
     return assemble_tokenizer(std::move(loaded), config);
@@ -156,11 +157,13 @@ Result<Tokenizer::Ptr> Tokenizer::from_directory(const std::filesystem::path& di
   return result;
 }
 
-Result<Tokenizer::Ptr> Tokenizer::with_added_tokens(const std::filesystem::path& adapter_directory) const {
+Result<Tokenizer::Ptr> Tokenizer::with_added_tokens(const FileSystem& files,
+                                                    const std::string& adapter_directory) const {
   const auto load = [&]() -> Result<Ptr> {
-    TRY_ASSIGN(const TokenizerConfig config, read_tokenizer_config(adapter_directory));
+    TRY_ASSIGN(const TokenizerConfig config, read_tokenizer_config(files, adapter_directory));
     std::vector<AddedToken> own;
-    TRY_ASSIGN(const auto json, read_optional_file(adapter_directory / "tokenizer.json", kMaxJsonBytes));
+    TRY_ASSIGN(const auto json,
+               read_optional_file(files, join_path(adapter_directory, "tokenizer.json"), kMaxJsonBytes));
     if (json) {
       TRY_ASSIGN(const Json parsed, parse_tokenizer_json(*json, "tokenizer.json"));
       TRY_ASSIGN(own, parse_added_tokens(parsed));
@@ -183,8 +186,7 @@ Result<Tokenizer::Ptr> Tokenizer::with_added_tokens(const std::filesystem::path&
     return Ptr(std::make_shared<const Tokenizer>(std::move(parts)));
   };
   Result<Ptr> result = load();
-  if (!result.ok())
-    return std::move(result).error().with_context("in the adapter folder " + adapter_directory.string());
+  if (!result.ok()) return std::move(result).error().with_context("in the adapter folder " + adapter_directory);
   return result;
 }
 

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "formats/gguf_vocab.h"
+#include "sys/file.h"
 #include "text/utf8.h"
 
 namespace loralei {
@@ -148,7 +149,7 @@ TEST(Tokenizer, ChatTemplatesAsTextListAndFile) {
 TEST(Tokenizer, AdapterFoldersAddTokensAndATemplate) {
   const auto base = load(small_file(), {{"eos_token", "</s>"}});
   Folder empty;
-  auto same = base->with_added_tokens(empty.path());
+  auto same = base->with_added_tokens(PosixFileSystem(), empty.path());
   ASSERT_TRUE(same.ok()) << same.error().message;
   EXPECT_EQ(*same, base);
   Folder folder;
@@ -156,7 +157,7 @@ TEST(Tokenizer, AdapterFoldersAddTokensAndATemplate) {
   folder.write(
       "tokenizer_config.json",
       R"({"eos_token": "<end>", "chat_template": "A", "added_tokens_decoder": {"10": {"content": "<end>", "special": true}}})");
-  const auto adapted = base->with_added_tokens(folder.path());
+  const auto adapted = base->with_added_tokens(PosixFileSystem(), folder.path());
   ASSERT_TRUE(adapted.ok()) << adapted.error().message;
   EXPECT_EQ(ids(*adapted, "a<call>b<end>"), (Ids{0, 9, 1, 10}));
   EXPECT_TRUE((*adapted)->is_special(6));
@@ -168,12 +169,12 @@ TEST(Tokenizer, AdapterFoldersAddTokensAndATemplate) {
   EXPECT_EQ(base->vocab_size(), 9);
   Folder clash;
   clash.write("added_tokens.json", R"({"<call>": 1})");
-  const auto refused = base->with_added_tokens(clash.path());
+  const auto refused = base->with_added_tokens(PosixFileSystem(), clash.path());
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("<call>"), std::string::npos);
   Folder broken;
   broken.write("tokenizer_config.json", "{");
-  EXPECT_FALSE(base->with_added_tokens(broken.path()).ok());
+  EXPECT_FALSE(base->with_added_tokens(PosixFileSystem(), broken.path()).ok());
 }
 
 TEST(Tokenizer, AnAdapterMayRenameAReservedToken) {
@@ -181,7 +182,7 @@ TEST(Tokenizer, AnAdapterMayRenameAReservedToken) {
   Folder folder;
   folder.write("tokenizer.json",
                R"({"added_tokens": [{"id": 7, "content": "<new>", "special": true, "normalized": false}]})");
-  const auto adapted = base->with_added_tokens(folder.path());
+  const auto adapted = base->with_added_tokens(PosixFileSystem(), folder.path());
   ASSERT_TRUE(adapted.ok()) << adapted.error().message;
   EXPECT_EQ(ids(*adapted, "<new>"), (Ids{7}));
   EXPECT_EQ((*adapted)->token_piece(7), "<new>");
@@ -365,7 +366,7 @@ TEST(Tokenizer, UnusedRowsOfGgufAreFreeForAdapters) {
     EXPECT_TRUE((*base)->is_hole(7));
     EXPECT_EQ((*base)->decode(Ids{7}), "");
     EXPECT_EQ((*base)->token_bytes(7), "");
-    const auto adapted = (*base)->with_added_tokens(folder.path());
+    const auto adapted = (*base)->with_added_tokens(PosixFileSystem(), folder.path());
     ASSERT_TRUE(adapted.ok()) << adapted.error().message;
     EXPECT_EQ(ids(*adapted, "<my_tok>", {.add_special = false}), (Ids{7}));
     EXPECT_EQ((*adapted)->decode(Ids{7}), "<my_tok>");
