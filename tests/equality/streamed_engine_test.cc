@@ -599,8 +599,8 @@ TEST_F(StreamedEngine, AShutdownEndsPackingAndALaterStartMakesTheFile) {
   const std::string path = (folder_ / "model" / "loralei.pack").string();
   const auto lower = [&](EngineDriver& driver) {
     const EngineStats now = driver.stats();
-    return driver.set_memory(now.kv_bytes + now.scratch_bytes + now.other_bytes + options_.engine.adapter_bytes +
-                             now.weights_bytes / 2);
+    return driver.set_memory(now.kv_bytes + now.scratch_bytes + now.request_bytes + now.other_bytes +
+                             options_.engine.adapter_bytes + now.weights_bytes / 2);
   };
   for (const bool drained : {true, false}) {
     HeldUpLog log;
