@@ -183,6 +183,7 @@ EngineHost::EngineHost() : parts_(std::make_unique<Parts>()) {}
 
 EngineHost::~EngineHost() {
   if (parts_->engine != nullptr) parts_->engine->stop();
+  parts_->mender.stop();
   if (parts_->requests != nullptr) parts_->requests->close();  // whose shares may outlive the ledger
 }
 
@@ -306,7 +307,7 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
   ModelLimits limits = fixed.limits;
   limits.max_model_len = parts.plan.max_model_len;
   TRY_ASSIGN(parts.model, Model::create(config, *parts.weights, *parts.ops, *parts.pool, limits));
-  engine.executor = make_host_executor(*parts.model, limits);
+  engine.executor = make_host_executor(*parts.model, limits, [this, &log] { return mend_packed(log); });
   parts.computed_by = parts.ops->name;
   return {};
 }

@@ -104,7 +104,10 @@ class EngineHost {
   RunningMemory running_memory(int64_t idle_adapter_bytes) const;
   Result<BudgetShares> shares_of(int64_t budget, int64_t idle_adapter_bytes) const;
   Status prepare_budget(int64_t budget, int64_t idle_adapter_bytes, const std::stop_token& stop, LogSink& log);
-  Result<PackedFile> pack_beside_steps(const std::stop_token& stop, LogSink& log);
+  Result<PackedFile> pack_beside_steps(WeightOptions options, const std::stop_token& stop, LogSink& log);
+  Status mend_packed(LogSink& log);
+  void begin_mending(LogSink& log);
+  Status stream_from(const Result<std::string>& made, LogSink& log);
   Status apply_budget(int64_t budget, const RoomMaker& room, LogSink& log);
   struct Parts;
   std::unique_ptr<Parts> parts_;

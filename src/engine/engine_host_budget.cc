@@ -80,22 +80,27 @@ Status EngineHost::prepare_budget(int64_t budget, int64_t idle_adapter_bytes, co
                                   LogSink& log) {
   TRY(check_budget(budget));
   Parts& parts = *parts_;
-  TRY_ASSIGN(const BudgetShares shares, shares_of(budget, idle_adapter_bytes));
-  if (shares.weight_bytes >= parts.weights->whole_bytes() || !parts.packed_path.empty()) return {};
-  if (const auto found = find_packed(parts.file, parts.weight_options, parts.options.cache_dir, log)) {
-    parts.packed_path = found->path;
-    return {};
+  {
+    const std::lock_guard lock(parts.packed_mutex);
+    TRY_ASSIGN(const BudgetShares shares, shares_of(budget, idle_adapter_bytes));
+    if (shares.weight_bytes >= parts.weights->whole_bytes() || !parts.packed_path.empty()) return {};
   }
-  TRY_ASSIGN(const PackedFile packed, pack_beside_steps(stop, log));
-  parts.packed_path = packed.path;
+  std::string path;
+  if (const auto found = find_packed(parts.file, parts.weight_options, parts.options.cache_dir, log)) {
+    path = found->path;
+  } else {
+    TRY_ASSIGN(const PackedFile packed, pack_beside_steps(parts.weight_options, stop, log));
+    path = packed.path;
+  }
+  const std::lock_guard lock(parts.packed_mutex);
+  parts.packed_path = path;
   return {};
 }
 
 // With as many threads as the budget has memory for.
-Result<PackedFile> EngineHost::pack_beside_steps(const std::stop_token& stop, LogSink& log) {
+Result<PackedFile> EngineHost::pack_beside_steps(WeightOptions options, const std::stop_token& stop, LogSink& log) {
   Parts& parts = *parts_;
-  TRY_ASSIGN(const PackMemory memory, pack_memory(parts.file, parts.weight_options));
-  WeightOptions options = parts.weight_options;
+  TRY_ASSIGN(const PackMemory memory, pack_memory(parts.file, options));
   std::optional<Grant> grant;
   for (; options.threads > 0; --options.threads) {
     if ((grant = parts.ledger->try_lend(MemoryUse::kOther, memory.bytes(options.threads)))) break;
@@ -120,6 +125,8 @@ Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& 
   Parts& parts = *parts_;
   Ledger& ledger = *parts.ledger;
   WeightStore& weights = *parts.weights;
+  if (Status mended = mend_packed(log); !mended.ok())
+    return std::move(mended).error().with_context("The memory budget stays at " + format_bytes(ledger.budget_bytes()));
   TRY_ASSIGN(BudgetShares shares, shares_of(budget, room.idle_adapter_bytes));
   if (shares.weight_bytes < weights.whole_bytes()) {
     if (parts.packed_path.empty()) {  // prepare_budget() found room for all of them

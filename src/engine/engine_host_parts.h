@@ -2,10 +2,12 @@
 // What an EngineHost is made of. Internal to engine_host.cc (start) and engine_host_budget.cc (another budget).
 //
 // Thread: start() and apply_budget() write, the latter on the engine's thread between two steps; prepare_budget() runs
-// beside steps, reads what does not change meanwhile and sets packed_path alone.
+// beside steps, reads what does not change meanwhile and sets packed_path alone. What it shares with mend_packed(), on
+// the engine's thread, is packed_path and how matrices are stored, under packed_mutex.
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -13,6 +15,7 @@
 #include "engine/engine_host.h"
 #include "engine/heap_keeper.h"
 #include "engine/memory_plan.h"
+#include "engine/packed_mender.h"
 #include "engine/process_share.h"
 #include "engine/request_budget.h"
 #include "model/model.h"
@@ -48,7 +51,11 @@ struct EngineHost::Parts {
   DType kv_dtype = DType::kF16;
   int32_t kv_blocks_max = 0;
   EngineHostOptions options;
-  std::string packed_path;  // "" until the weights are streamed for the first time
+  std::mutex packed_mutex;
+  std::string packed_path;   // "" until the weights are streamed for the first time
+  std::string mend_failure;  // of the last time that the packed file was to be made again
+  int64_t mend_again_ns = 0;
+  PackedMender mender;
 };
 
 // What does not depend on where the weights are.

@@ -8,6 +8,7 @@
 // device that is lost).
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "engine/device_tier.h"
@@ -19,6 +20,9 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual Status execute(const ModelBatch& batch, const KvView& kv) = 0;
+  // Asked between steps while there are requests. An error says why nothing can be computed now: they all end with it,
+  // and for later ones it is asked again.
+  virtual Status ready() { return {}; }
   // Whether steps may use the adapter; an error ends the request that asked for it, before any step.
   virtual Status accepts(const Adapter&) const { return {}; }
   // Where adapters must be for a step to use them; null: in host memory.
@@ -35,7 +39,9 @@ class Executor {
   bool streams() const { return streamed_bytes() > 0; }
 };
 
-// `model` was created with `limits` and outlives the executor.
-std::unique_ptr<Executor> make_host_executor(Model& model, const ModelLimits& limits);
+// `model` was created with `limits` and outlives the executor. `ready`: Executor::ready(), asked after a step that
+// failed, too; empty: it always is.
+std::unique_ptr<Executor> make_host_executor(Model& model, const ModelLimits& limits,
+                                             std::function<Status()> ready = {});
 
 }  // namespace loralei

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
 #include "engine/executor.h"
 
 namespace loralei {
@@ -6,8 +8,14 @@ namespace {
 
 class HostExecutor final : public Executor {
  public:
-  HostExecutor(Model& model, const ModelLimits& limits) : model_(model), limits_(limits) {}
-  Status execute(const ModelBatch& batch, const KvView& kv) override { return model_.forward(batch, kv); }
+  HostExecutor(Model& model, const ModelLimits& limits, std::function<Status()> ready)
+      : model_(model), limits_(limits), ready_(std::move(ready)) {}
+  Status execute(const ModelBatch& batch, const KvView& kv) override {
+    Status status = model_.forward(batch, kv);
+    if (!status.ok()) (void)ready();  // what can be mended is begun with at once
+    return status;
+  }
+  Status ready() override { return ready_ ? ready_() : Status(); }
   const ModelLimits& limits() const override { return limits_; }
   ModelTimes times() const override { return model_.times(); }
   int64_t streamed_bytes() const override { return model_.streamed_bytes(); }
@@ -15,12 +23,13 @@ class HostExecutor final : public Executor {
  private:
   Model& model_;
   const ModelLimits limits_;
+  const std::function<Status()> ready_;
 };
 
 }  // namespace
 
-std::unique_ptr<Executor> make_host_executor(Model& model, const ModelLimits& limits) {
-  return std::make_unique<HostExecutor>(model, limits);
+std::unique_ptr<Executor> make_host_executor(Model& model, const ModelLimits& limits, std::function<Status()> ready) {
+  return std::make_unique<HostExecutor>(model, limits, std::move(ready));
 }
 
 }  // namespace loralei

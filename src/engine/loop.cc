@@ -67,6 +67,7 @@ void EngineLoop::take_in(std::vector<Message>& messages, EngineOutput& output) {
   }
   messages.clear();
   end_if_lost();  // before they ask for room on a device that is gone
+  end_if_not_ready();
   acquire_adapters();
   bring_adapters();
   end_if_lost();

@@ -134,6 +134,7 @@ class EngineLoop {
   void compute();
   void lose(const Error& error);
   void end_if_lost();
+  void end_if_not_ready();
 
   // commit.cc
   void commit_rows();

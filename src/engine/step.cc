@@ -280,4 +280,9 @@ void EngineLoop::end_if_lost() {
   if (!health_.ok()) end_requests(EndReason::kError, health_.error());
 }
 
+void EngineLoop::end_if_not_ready() {
+  if (requests_.empty()) return;
+  if (const Status ready = parts_.executor->ready(); !ready.ok()) end_requests(EndReason::kError, ready.error());
+}
+
 }  // namespace loralei

@@ -112,14 +112,41 @@ Status WeightStore::State::open_packed_file(const BaseModelFile& model, const We
   return {};
 }
 
-Error WeightStore::State::packed_failure(Error error) const {
+PackedDamage WeightStore::damage() const { return state_->damage; }
+bool WeightStore::packed_shrunk() const { return state_->packed.shrink; }
+
+Status WeightStore::reopen(const BaseModelFile& model, const WeightOptions& options, const std::string& path,
+                           LogSink& log) {
+  check();
+  State& state = *state_;
+  state.past = stream_totals();
+  state.streamer.reset();  // it reads by the index that goes
+  std::unique_ptr<File> before = std::move(state.packed_file);
+  const Status opened = open_packed_file(model, options, path);
+  state.stream_failure = opened;
+  if (!opened.ok()) {
+    state.packed_file = std::move(before);
+    return opened;
+  }
+  state.damage = PackedDamage::kNone;
+  StreamingOptions streaming = state.streaming;
+  streaming.packed_path = path;
+  state.streaming = streaming;
+  // Should the plan be refused, the next pass opens the file itself.
+  state.stream_failure = Error{ErrorCode::kUnavailable, "'" + path + "' is not streamed from yet."};
+  return resize(model, options, streaming, log);
+}
+
+Error WeightStore::State::packed_failure(Error error) {
   if (error.code != ErrorCode::kCorrupt) return error;
   const std::string& path = packed_file->path();
   const auto stamp = PosixFileSystem().stamp(path);
   const bool there = stamp.ok() && same_file(*stamp, packed_file->stamp());
-  const std::string anew = " start again, and it will be made anew.";
-  error.message += !there || remove_file(path).ok() ? " '" + path + "' has been removed:" + anew
-                                                    : " '" + path + "' cannot be removed: delete it and" + anew;
+  const bool removed = !there || remove_file(path).ok();
+  damage = removed ? PackedDamage::kRemoved : PackedDamage::kStays;
+  error.message += " '" + path +
+                   (removed ? "' has been removed, and is made anew by a running server or the next start."
+                            : "' cannot be removed: delete it, and it will be made anew.");
   return error;
 }
 

@@ -14,7 +14,7 @@
 // (tensor/shrink.h); what is held never exceeds the grant, during a resize neither. Failure: load() answers a sentence
 // (too large for the budget, with the numbers; short file; unsupported dtype); next() and look_up() answer what reading
 // failed of. Each tile of the packed file is checked whenever it is read; one that is damaged is kCorrupt, and the
-// file is removed, so that the next start makes it again; what is sound of it is read on.
+// file is removed, so that it is made again (damage(), reopen()); what is sound of it is read on.
 #pragma once
 
 #include <array>
@@ -116,6 +116,9 @@ struct StreamingOptions {
   std::function<Result<std::unique_ptr<BlockReader>>(const std::string& path, const BlockReaderOptions&)> open_reader;
 };
 
+// Of the packed file: found in a tile that was read. Once it is known the file is gone, or could not be removed.
+enum class PackedDamage { kNone, kRemoved, kStays };
+
 struct StreamShape {
   int64_t streamed_bytes = 0;      // in every pass, as planned and as stored
   int64_t decoded_bytes = 0;       // the same, as held
@@ -156,6 +159,12 @@ class WeightStore {
   // fails, those are streamed instead and the error is answered: nothing more is held than before, or than the plan.
   Status resize(const BaseModelFile& model, const WeightOptions& options, const StreamingOptions& streaming,
                 LogSink& log);
+
+  PackedDamage damage() const;
+  bool packed_shrunk() const;  // matrices are shrunk in the packed file, where that is worth it
+  // Between passes: streams on from another packed file of the same weights, made in the place of a damaged one.
+  // Refused (it is of other weights, or cannot be opened) the damage stays.
+  Status reopen(const BaseModelFile& model, const WeightOptions& options, const std::string& path, LogSink& log);
 
   // Gives the matrices' bytes back, because a device has them. Shapes, vectors and fingerprint stay; no pass may
   // follow. For a store that does not stream.

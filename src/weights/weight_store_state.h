@@ -56,6 +56,7 @@ struct WeightStore::State {
   // Streaming only.
   PackedIndex packed;
   std::unique_ptr<File> packed_file;  // for single rows
+  PackedDamage damage = PackedDamage::kNone;
   StreamingOptions streaming;         // of the last resize()
   std::unique_ptr<Streamer> streamer;
   StreamerTotals past;                    // of the streamers before this one
@@ -96,9 +97,9 @@ struct WeightStore::State {
     return bytes;
   }
   Status open_packed_file(const BaseModelFile& model, const WeightOptions& options, const std::string& path);
-  // What reading the packed file failed of. A damaged one is removed, so that the next start makes it anew; what is
-  // sound of it can be read as long as it is open.
-  Error packed_failure(Error error) const;
+  // What reading the packed file failed of. A damaged one is removed, so that it is made anew; what is sound of it can be
+  // read as long as it is open.
+  Error packed_failure(Error error);
   // Moves the first `rows` locked rows of every matrix to where they belong when these are locked and nothing else.
   void slide(std::span<const int64_t> rows);
   // Locks the first `rows` of every matrix: keeps those that are there, reads the others.
