@@ -97,6 +97,11 @@ TEST_F(AdapterFlags, AGgufFileIsLookedInto) {
   EXPECT_TRUE(holds(find({"/m/model.gguf"}), "of the type 'model'")) << find({"/m/model.gguf"});
   files.put("/g/other.gguf", gguf("adapter"));
   EXPECT_TRUE(holds(find({"/g"}), "several .gguf files"));
+  // The folder was named, not what a link in it leads to.
+  files.put("/h/notes.txt", "x");
+  files.link("/h/lora.gguf", "/g/lora.gguf");
+  EXPECT_TRUE(holds(find({"/h"}), "leads out of '/h'")) << find({"/h"});
+  EXPECT_FALSE(holds(find({"/h/lora.gguf"}), "leads out")) << find({"/h/lora.gguf"});
 }
 
 }  // namespace

@@ -40,6 +40,22 @@ TEST(Inspect, AFileOfAnAdapterStandsForItsFolder) {
   EXPECT_EQ(inspect({kAdapter + "/adapter_config.json"}), whole);
 }
 
+TEST(Inspect, NoFileOfAnAdapterLeadsOut) {
+  namespace fs = std::filesystem;
+  const fs::path top = fs::path(testing::TempDir()) / ("loralei-inspect-" + std::to_string(::getpid()));
+  fs::create_directories(top / "adapter");
+  fs::copy_file(kAdapter + "/adapter_config.json", top / "config", fs::copy_options::overwrite_existing);
+  fs::copy_file(kAdapter + "/adapter_model.safetensors", top / "adapter/adapter_model.safetensors");
+  fs::create_symlink("../config", top / "adapter/adapter_config.json");
+  fs::create_symlink("adapter", top / "named");
+  const std::string refused = inspect({(top / "adapter").string()});
+  fs::rename(top / "config", top / "adapter/adapter_config.json");
+  const std::string shown = inspect({(top / "named/").string()});
+  fs::remove_all(top);
+  EXPECT_TRUE(holds(refused, "adapter_config.json' is a link to '../config', which leads out of")) << refused;
+  EXPECT_TRUE(holds(shown, "rank / alpha")) << shown;
+}
+
 TEST(Inspect, ABudgetIsForModels) {
   EXPECT_TRUE(holds(inspect({"/no/such/model", "--memory-budget", "0.5"}), "less than a byte"));
   EXPECT_EQ(inspect({"/no/such/model", "--residency", "flex"}), "RequiresError");
