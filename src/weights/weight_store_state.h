@@ -57,7 +57,7 @@ struct WeightStore::State {
   PackedIndex packed;
   std::unique_ptr<File> packed_file;  // for single rows
   PackedDamage damage = PackedDamage::kNone;
-  StreamingOptions streaming;         // of the last resize()
+  StreamingOptions streaming;  // of the last resize()
   std::unique_ptr<Streamer> streamer;
   StreamerTotals past;                    // of the streamers before this one
   Status stream_failure;                  // why there is none although something is to be streamed
@@ -97,8 +97,8 @@ struct WeightStore::State {
     return bytes;
   }
   Status open_packed_file(const BaseModelFile& model, const WeightOptions& options, const std::string& path);
-  // What reading the packed file failed of. A damaged one is removed, so that it is made anew; what is sound of it can be
-  // read as long as it is open.
+  // What reading the packed file failed of. A damaged one is removed, so that it is made anew; what is sound of it can
+  // be read as long as it is open.
   Error packed_failure(Error error);
   // Moves the first `rows` locked rows of every matrix to where they belong when these are locked and nothing else.
   void slide(std::span<const int64_t> rows);
