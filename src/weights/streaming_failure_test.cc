@@ -225,6 +225,7 @@ TEST_F(StreamingFailure, AFileThatCouldNotBeOpenedIsTriedAgainByTheNextPass) {
   const Status failed = expect_pass(model, **store, **resident);
   ASSERT_FALSE(failed.ok());
   EXPECT_NE(failed.error().message.find("removed or replaced"), std::string::npos) << failed.error().message;
+  EXPECT_EQ((*store)->damage(), PackedDamage::kRemoved) << "nobody would look for another";
   EXPECT_TRUE(fs::exists(streaming.packed_path));
 }
 

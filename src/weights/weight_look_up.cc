@@ -14,6 +14,8 @@ void WeightStore::State::make_look_up_memory(int32_t rows_max) {
     if (matrix.resident() || (matrix.planned.role != MatrixRole::kEmbed && !matrix.planned.tied_head)) continue;
     tile = std::max(tile, matrix.planned.tile_bytes);
     row = std::max(row, row_bytes(matrix.view.dtype, matrix.view.cols));
+    matrix.row_checks.assign(matrix.holds_plain_rows() ? static_cast<size_t>(matrix.view.rows) : 0, 0);
+    matrix.checked.assign(static_cast<size_t>(matrix.packed.tiles()), false);
   }
   row_tile.resize(static_cast<size_t>(tile));
   stored_tile.resize(static_cast<size_t>(tile));
@@ -21,13 +23,26 @@ void WeightStore::State::make_look_up_memory(int32_t rows_max) {
   row_numbers.resize(static_cast<size_t>(rows_max));
 }
 
-// One row that is not locked, to `out`. Its whole tile is read, because that is what a checksum tells about.
-Status WeightStore::State::read_row(const Matrix& matrix, int64_t row, std::byte* out) {
+// One row that is not locked, to `out`. The first time its whole tile is read and checked, and the checks of its plain
+// rows are kept for those that are read alone later. A row that does not match is looked at with its tile again, which
+// names the damage.
+Status WeightStore::State::read_row(Matrix& matrix, int64_t row, std::byte* out) {
   const PackedMatrix& stored = matrix.packed;
-  const int64_t tile = row / kRowTile, within = row % kRowTile;
+  const int64_t tile = row / kRowTile, within = row % kRowTile, at = stored.at + tile * stored.tile_bytes();
+  const auto plain_bytes = static_cast<size_t>(row_bytes(stored.dtype, stored.cols));
+  if (matrix.holds_plain_rows() && matrix.checked[static_cast<size_t>(tile)]) {
+    TRY(packed_file->read_exact(at + within * static_cast<int64_t>(plain_bytes), {out, plain_bytes}));
+    if (tile_check({out, plain_bytes}, row) == matrix.row_checks[static_cast<size_t>(row)]) return {};
+  }
   const std::span<std::byte> data = std::span(stored_tile).first(static_cast<size_t>(stored.bytes_of_tile(tile)));
-  TRY(packed_file->read_exact(stored.at + tile * stored.tile_bytes(), data));
+  TRY(packed_file->read_exact(at, data));
   TRY(check_tiles(packed, stored, tile, 1, data.data()));
+  if (matrix.holds_plain_rows()) {
+    int64_t number = tile * kRowTile;
+    for (size_t begin = 0; begin < data.size(); begin += plain_bytes, ++number)
+      matrix.row_checks[static_cast<size_t>(number)] = tile_check(data.subspan(begin, plain_bytes), number);
+    matrix.checked[static_cast<size_t>(tile)] = true;
+  }
   if (stored.layout == LayoutId::kTile16) {
     unpack_tile_row(stored.dtype, data.data(), static_cast<int>(within), stored.cols, out);
     return {};

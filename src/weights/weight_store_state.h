@@ -37,11 +37,15 @@ struct WeightStore::State {
     DType file_dtype = DType::kF32;  // or the one --quant asked for; view has what is held
     PlannedMatrix planned;
     PackedMatrix packed;  // once there is a packed file
+    // Looked up on disk: the tiles that were found to be sound, and the checks of their rows where these lie plain.
+    std::vector<bool> checked;
+    std::vector<uint32_t> row_checks;
 
     static int64_t aligned(int64_t bytes) { return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes; }
     int64_t tiles(int64_t matrix_rows) const { return (matrix_rows + kRowTile - 1) / kRowTile; }
     int64_t bytes(int64_t matrix_rows) const { return aligned(tiles(matrix_rows) * planned.tile_bytes); }
     bool resident() const { return locked_rows == view.rows; }
+    bool holds_plain_rows() const { return packed.layout == LayoutId::kPlain && !packed.shrunk; }
   };
   Grant grant;
   HostBuffer arena;  // room for all rows reserved; holds the locked ones, one matrix after the other
@@ -112,7 +116,7 @@ struct WeightStore::State {
 
   // Rows of an embedding that lie on disk (weight_look_up.cc).
   void make_look_up_memory(int32_t rows_max);
-  Status read_row(const Matrix& matrix, int64_t row, std::byte* out);
+  Status read_row(Matrix& matrix, int64_t row, std::byte* out);
 };
 
 }  // namespace loralei

@@ -7,7 +7,12 @@ namespace loralei {
 
 void WeightStore::begin_pass() {
   State& state = *state_;
-  if (!state.stream_failure.ok()) state.stream_failure = state.start_streamer(state.add_panels());
+  if (state.stream_failure.ok()) return;
+  state.stream_failure = state.start_streamer(state.add_panels());
+  // Another file has its name, or none has: one is found or made for it.
+  if (!state.stream_failure.ok() && state.stream_failure.error().code == ErrorCode::kCorrupt &&
+      state.damage == PackedDamage::kNone)
+    state.damage = PackedDamage::kRemoved;
 }
 
 void WeightStore::end_pass(bool done) {
