@@ -37,7 +37,9 @@ inline constexpr size_t kMaxDetokenizeIds = 1 << 18;
 inline constexpr int64_t kMaxEchoBytes = 256 * kMiB;  // prompts in an answer: they multiply with n and logprobs
 
 // --- files
-inline constexpr int64_t kMaxJsonBytes = 256 * kMiB;               // config, tokenizer.json (real ones: 17 MiB)
+inline constexpr int64_t kMaxJsonBytes = 256 * kMiB;  // config, tokenizer.json (real ones: 17 MiB)
+// Of an adapter, which is read for its added tokens alone: the largest real ones have 33 MiB.
+inline constexpr int64_t kMaxAdapterTokenizerBytes = 64 * kMiB;
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100 * kMiB;  // the format's own limit
 inline constexpr int kMaxJsonDepth = 128;
 inline constexpr int kMaxTensors = 1 << 20;

@@ -15,13 +15,17 @@ Error wrong_type(const char* key, const char* wanted) {
 
 }  // namespace
 
-Result<Json> parse_tokenizer_json(std::string_view text, const std::string& name) {
+Result<Json> parse_tokenizer_json(std::string_view text, const std::string& name, std::string_view only) {
   if (static_cast<int64_t>(text.size()) > kMaxJsonBytes) {
     return too_large(name + " has " + format_bytes(static_cast<int64_t>(text.size())) + ", but at most " +
                      format_bytes(kMaxJsonBytes) + " are read");
   }
   if (json_too_deep(text)) return corrupt(name + " is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
-  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto keeps = [&](int depth, Json::parse_event_t event, Json& key) {
+    return depth != 1 || event != Json::parse_event_t::key || key == only;
+  };
+  const Json::parser_callback_t filter = only.empty() ? Json::parser_callback_t() : keeps;
+  Json value = Json::parse(text, filter, /*allow_exceptions=*/false);
   if (value.is_discarded()) return corrupt(name + " is not valid JSON: it is damaged or cut");
   if (!value.is_object()) return corrupt(name + " is not a JSON object");
   return value;

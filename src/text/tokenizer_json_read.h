@@ -17,7 +17,8 @@
 
 namespace loralei {
 
-Result<Json> parse_tokenizer_json(std::string_view text, const std::string& name);
+// Of the object only the member `only` is built, where one is named: the others are read past.
+Result<Json> parse_tokenizer_json(std::string_view text, const std::string& name, std::string_view only = {});
 // The bytes of a file of at most `limit_bytes`; nullopt when there is none.
 Result<std::optional<std::string>> read_optional_file(const FileSystem& files, const std::string& path,
                                                       int64_t limit_bytes);

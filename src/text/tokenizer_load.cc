@@ -163,9 +163,9 @@ Result<Tokenizer::Ptr> Tokenizer::with_added_tokens(const FileSystem& files,
     TRY_ASSIGN(const TokenizerConfig config, read_tokenizer_config(files, adapter_directory));
     std::vector<AddedToken> own;
     TRY_ASSIGN(const auto json,
-               read_optional_file(files, join_path(adapter_directory, "tokenizer.json"), kMaxJsonBytes));
+               read_optional_file(files, join_path(adapter_directory, "tokenizer.json"), kMaxAdapterTokenizerBytes));
     if (json) {
-      TRY_ASSIGN(const Json parsed, parse_tokenizer_json(*json, "tokenizer.json"));
+      TRY_ASSIGN(const Json parsed, parse_tokenizer_json(*json, "tokenizer.json", "added_tokens"));
       TRY_ASSIGN(own, parse_added_tokens(parsed));
     }
     if (own.empty() && !config.present) return shared_from_this();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/tokenizer.h"
+#include "base/limits.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -186,6 +187,30 @@ TEST(Tokenizer, AnAdapterMayRenameAReservedToken) {
   ASSERT_TRUE(adapted.ok()) << adapted.error().message;
   EXPECT_EQ(ids(*adapted, "<new>"), (Ids{7}));
   EXPECT_EQ((*adapted)->token_piece(7), "<new>");
+}
+
+// An adapter's file is read for its added tokens: the rest, however much, is passed by, but must be sound all the same.
+TEST(Tokenizer, OfAnAdaptersFileOnlyAddedTokensAreBuilt) {
+  const auto base = load(small_file());
+  std::string vocab = "{";
+  for (int i = 0; i < 1000; ++i) vocab += "\"token" + std::to_string(i) + "\":" + std::to_string(i) + ",";
+  vocab.back() = '}';
+  const std::string rest = R"("model":{"added_tokens":[{"id":1}],"vocab":)" + vocab + R"(},"note":["added_tokens"])";
+  const std::string tokens = R"("added_tokens":[{"id":7,"content":"<new>","special":true,"normalized":false}])";
+  for (const std::string& text : {"{" + rest + "," + tokens + "}", "{" + tokens + "," + rest + "}"}) {
+    Folder folder;
+    folder.write("tokenizer.json", text);
+    const auto adapted = base->with_added_tokens(PosixFileSystem(), folder.path());
+    ASSERT_TRUE(adapted.ok()) << adapted.error().message;
+    EXPECT_EQ(ids(*adapted, "<new>"), (Ids{7}));
+    folder.write("tokenizer.json", text.substr(0, text.size() - 1));
+    EXPECT_FALSE(base->with_added_tokens(PosixFileSystem(), folder.path()).ok());
+  }
+  Folder large;
+  large.write("tokenizer.json", "{" + tokens + "}" + std::string(static_cast<size_t>(kMaxAdapterTokenizerBytes), ' '));
+  const auto refused = base->with_added_tokens(PosixFileSystem(), large.path());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge) << refused.error().message;
 }
 
 TEST(Tokenizer, RefusesWhatItDoesNotKnow) {
