@@ -9,6 +9,7 @@
 #include "adapters/adapter.h"
 #include "adapters/load_plan.h"
 #include "adapters/sha256.h"
+#include "base/limits.h"
 #include "base/units.h"
 #include "device/host/arena.h"
 #include "formats/safetensors.h"
@@ -19,7 +20,6 @@ namespace loralei {
 
 namespace {
 
-constexpr int64_t kMaxAdapterConfigBytes = 4 * kMiB;
 // Far more than the tables of the largest adapters take; they are in no grant.
 constexpr int64_t kMaxAdapterHeaderBytes = 8 * kMiB;
 constexpr GgufLimits kAdapterGgufLimits{

@@ -31,7 +31,8 @@ Result<std::shared_ptr<const TextModel>> load_text_model(const BaseModelFile& fi
   } else {
     TRY_ASSIGN(tokenizer, Tokenizer::from_directory(file.path));
   }
-  return TextModel::make(std::move(tokenizer), std::move(chat_template), model_name);
+  TRY_ASSIGN(auto model, TextModel::make(std::move(tokenizer), std::move(chat_template), model_name));
+  return std::shared_ptr<const TextModel>(std::move(model));
 }
 
 SamplingDefaults sampling_defaults(const BaseModelFile& file) {

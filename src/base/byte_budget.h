@@ -8,10 +8,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
 #include "base/check.h"
+#include "base/result.h"
 
 namespace loralei {
 
@@ -23,6 +25,10 @@ class ByteBudget {
   // What one share could have if there were no others: more than that is too large for good, not for now.
   virtual int64_t most_bytes() const = 0;
 };
+
+// So many bytes more are about to be allocated; an error says why they must not be. For rooms that need not know whose
+// memory it is. Empty: whatever is needed is there.
+using TakeMemory = std::function<Status(int64_t more_bytes)>;
 
 class [[nodiscard]] ByteShare {
  public:

@@ -38,8 +38,13 @@ inline constexpr int64_t kMaxEchoBytes = 256 * kMiB;  // prompts in an answer: t
 
 // --- files
 inline constexpr int64_t kMaxJsonBytes = 256 * kMiB;  // config, tokenizer.json (real ones: 17 MiB)
-// Of an adapter, which is read for its added tokens alone: the largest real ones have 33 MiB.
+// Of an adapter, whose tokenizer files are read for added tokens, settings and templates alone. The largest real ones
+// have 33 MiB, 1.2 MiB (Gemma's, with 6,400 added tokens) and a few KiB.
 inline constexpr int64_t kMaxAdapterTokenizerBytes = 64 * kMiB;
+inline constexpr int64_t kMaxAdapterTokenizerConfigBytes = 8 * kMiB;  // and added_tokens.json
+inline constexpr int64_t kMaxAdapterTokensMapBytes = 1 * kMiB;        // special_tokens_map.json
+inline constexpr int64_t kMaxAdapterAddedTokens = 1 << 16;
+inline constexpr int64_t kMaxAdapterConfigBytes = 4 * kMiB;  // adapter_config.json: target_modules may name every layer
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100 * kMiB;  // the format's own limit
 inline constexpr int kMaxJsonDepth = 128;
 inline constexpr int kMaxTensors = 1 << 20;

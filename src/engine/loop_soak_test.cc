@@ -2,8 +2,8 @@
 // The engine loop under random traffic, and what it allocates in steady state.
 #include <gtest/gtest.h>
 
+#include "base/allocation_counter.h"
 #include "base/prng.h"
-#include "engine/allocation_counter.h"
 #include "engine/loop_world.h"
 
 namespace loralei {

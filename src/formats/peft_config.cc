@@ -13,7 +13,6 @@ namespace loralei {
 
 namespace {
 
-constexpr int64_t kMaxAdapterConfigBytes = 4 * kMiB;
 constexpr size_t kMaxNames = 20000;              // of modules in a list
 constexpr size_t kMaxPatterns = 4096;            // regular expressions, of all keys together
 constexpr size_t kMaxLayersPatterns = 1000;      // of them: these are tried at any place of a name

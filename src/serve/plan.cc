@@ -84,7 +84,7 @@ Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFie
 std::optional<ApiError> constrain(const PlanInputs& inputs, GenerationPlan& plan, Parsed<GrammarPtr> grammar) {
   if (!grammar.ok()) return grammar.error();
   if (!*grammar) return std::nullopt;
-  auto trie = plan.text->vocab_trie(inputs.options.vocab_size, inputs.options.end_ids);
+  auto trie = plan.text->vocab_trie(inputs.options.vocab_size, inputs.options.end_ids, inputs.engine.request_memory());
   if (!trie.ok()) return to_api_error(trie.error());
   plan.submit.sampling.grammar = std::move(*grammar);
   plan.submit.sampling.vocab_trie = std::move(*trie);

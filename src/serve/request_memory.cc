@@ -16,16 +16,20 @@ constexpr int64_t kEchoAlternativeBytes = sizeof(TokenLogprob) + sizeof(WireAlte
 
 }  // namespace
 
-std::optional<ApiError> take_memory(ByteShare& share, const ByteBudget& budget, int64_t bytes, std::string_view what) {
-  if (share.grow_to(bytes)) return std::nullopt;
+Error no_memory(const ByteBudget& budget, int64_t bytes, std::string_view what) {
   const int64_t most = budget.most_bytes();
   const std::string needs = std::string(what) + " takes about " + format_bytes(bytes) + " of memory, and ";
   if (bytes > most) {
-    return to_api_error(too_large(needs + "requests can have " + format_bytes(most) +
-                                  " here. Send less at a time, or start the server with more --request-memory."));
+    return too_large(needs + "requests can have " + format_bytes(most) +
+                     " here. Send less at a time, or start the server with more --request-memory.");
   }
-  return to_api_error({ErrorCode::kOverloaded, needs + "other requests have too much of the " + format_bytes(most) +
-                                                   " that there are for them now; try again in a moment."});
+  return {ErrorCode::kOverloaded, needs + "other requests have too much of the " + format_bytes(most) +
+                                      " that there are for them now; try again in a moment."};
+}
+
+std::optional<ApiError> take_memory(ByteShare& share, const ByteBudget& budget, int64_t bytes, std::string_view what) {
+  if (share.grow_to(bytes)) return std::nullopt;
+  return to_api_error(no_memory(budget, bytes, what));
 }
 
 int64_t body_cost_bytes(int64_t body_bytes) { return body_bytes + json_parse_bytes_of_length(body_bytes); }

@@ -18,6 +18,9 @@ namespace loralei {
 // The share has `bytes` from here on. `what` needs them: "Reading this request".
 std::optional<ApiError> take_memory(ByteShare& share, const ByteBudget& budget, int64_t bytes, std::string_view what);
 
+// What is said where there is no room.
+Error no_memory(const ByteBudget& budget, int64_t bytes, std::string_view what);
+
 // Of a body that is announced: itself, the tree it becomes, and what is made of it.
 int64_t body_cost_bytes(int64_t body_bytes);
 

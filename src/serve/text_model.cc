@@ -5,6 +5,7 @@
 #include <span>
 
 #include "base/fast_hash.h"
+#include "serve/request_memory.h"
 
 namespace loralei {
 namespace {
@@ -13,6 +14,17 @@ namespace {
 const std::string* tool_template_of(const Tokenizer& tokenizer) {
   const auto found = tokenizer.named_templates().find("tool_use");
   return found == tokenizer.named_templates().end() ? nullptr : &found->second;
+}
+
+constexpr int64_t kTemplateFactor = 128;  // of its tree, by the bytes of its source
+// Of a VocabTrie and what it is made of: an entry of every table for each token, nodes and text for each byte.
+constexpr int64_t kTrieTokenBytes = 96;
+constexpr int64_t kTrieByteBytes = 16;
+
+int64_t template_bytes(const Tokenizer& tokenizer) {
+  size_t bytes = tokenizer.chat_template() ? tokenizer.chat_template()->size() : 0;
+  if (const std::string* tools = tool_template_of(tokenizer)) bytes += tools->size();
+  return kTemplateFactor * static_cast<int64_t>(bytes);
 }
 
 }  // namespace
@@ -32,9 +44,9 @@ TextModel::TextModel(Tokenizer::Ptr tokenizer, std::shared_ptr<const ChatTemplat
   number_ = std::max<uint64_t>(1, fast_hash(bytes.data(), bytes.size(), 0));
 }
 
-Result<std::shared_ptr<const TextModel>> TextModel::make(Tokenizer::Ptr tokenizer,
-                                                         std::shared_ptr<const ChatTemplate> chat_template,
-                                                         std::string model_name) {
+Result<std::shared_ptr<TextModel>> TextModel::make(Tokenizer::Ptr tokenizer,
+                                                   std::shared_ptr<const ChatTemplate> chat_template,
+                                                   std::string model_name) {
   std::shared_ptr<const ChatTemplate> tool_template;
   if (!chat_template) {
     if (tokenizer->chat_template()) {
@@ -44,26 +56,34 @@ Result<std::shared_ptr<const TextModel>> TextModel::make(Tokenizer::Ptr tokenize
       TRY_ASSIGN(tool_template, ChatTemplate::parse(*source));
     }
   }
-  return std::make_shared<const TextModel>(std::move(tokenizer), std::move(chat_template), std::move(tool_template),
-                                           std::move(model_name));
+  return std::make_shared<TextModel>(std::move(tokenizer), std::move(chat_template), std::move(tool_template),
+                                     std::move(model_name));
 }
 
-Result<std::shared_ptr<const TextModel>> TextModel::with_tokenizer(Tokenizer::Ptr tokenizer) const {
+Result<std::shared_ptr<TextModel>> TextModel::with_tokenizer(Tokenizer::Ptr tokenizer, const TakeMemory& take) const {
   // Templates of the adapter's own count; otherwise those of the base, also when they came from the command line.
   const std::string* tools = tool_template_of(*tokenizer);
   const std::string* known = tool_template_of(*tokenizer_);
   const bool same_tools = tools && known ? *tools == *known : tools == known;
-  if (!same_tools || tokenizer->chat_template() != tokenizer_->chat_template())
+  if (!same_tools || tokenizer->chat_template() != tokenizer_->chat_template()) {
+    if (take) TRY(take(template_bytes(*tokenizer)));
     return make(std::move(tokenizer), nullptr, model_name_);
-  return std::make_shared<const TextModel>(std::move(tokenizer), template_, tool_template_, model_name_);
+  }
+  return std::make_shared<TextModel>(std::move(tokenizer), template_, tool_template_, model_name_);
 }
 
-Result<std::shared_ptr<const VocabTrie>> TextModel::vocab_trie(int64_t vocab_size,
-                                                               const std::vector<TokenId>& end_ids) const {
+Result<std::shared_ptr<const VocabTrie>> TextModel::vocab_trie(int64_t vocab_size, const std::vector<TokenId>& end_ids,
+                                                               const std::shared_ptr<ByteBudget>& memory) const {
   std::lock_guard lock(trie_mutex_);
   if (trie_) return trie_;
   const int known = tokenizer_->vocab_size();
   vocab_size = std::max<int64_t>(vocab_size, known);
+  ByteShare share(memory);
+  int64_t text_bytes = 0;
+  for (TokenId id = 0; id < known; ++id) text_bytes += static_cast<int64_t>(tokenizer_->token_piece(id).size());
+  const int64_t bytes = vocab_size * kTrieTokenBytes + text_bytes * kTrieByteBytes;
+  if (memory && !share.grow_to(bytes))
+    return no_memory(*memory, bytes, "The table for structured output of this tokenizer");
   const auto ends = [&](TokenId id) {
     const auto own = tokenizer_->end_ids();
     return std::find(own.begin(), own.end(), id) != own.end() ||
@@ -81,6 +101,7 @@ Result<std::shared_ptr<const VocabTrie>> TextModel::vocab_trie(int64_t vocab_siz
       tokens.push_back({id, std::string(tokenizer_->token_bytes(id)), GrammarToken::Kind::kText});
   }
   TRY_ASSIGN(trie_, VocabTrie::build(std::move(tokens), vocab_size));
+  trie_memory_ = std::move(share);
   return trie_;
 }
 
@@ -161,7 +182,10 @@ Result<std::shared_ptr<const TextModel>> TextModels::for_adapter(const Catalogue
   {
     std::lock_guard lock(mutex_);
     const auto known = adapters_.find(entry.name);
-    if (known != adapters_.end() && known->second.generation == entry.generation) return known->second.model;
+    if (known != adapters_.end() && known->second.generation == entry.generation) {
+      known->second.last_use = ++uses_;
+      return known->second.model;
+    }
   }
   TRY_ASSIGN(auto model, read(entry));
   put(entry, model);
@@ -170,19 +194,48 @@ Result<std::shared_ptr<const TextModel>> TextModels::for_adapter(const Catalogue
 
 Result<std::shared_ptr<const TextModel>> TextModels::read(const CatalogueEntry& entry) {
   if (entry.path.ends_with(".gguf")) return base_;  // a GGUF adapter has no folder of its own
-  auto tokenizer = base_->tokenizer()->with_added_tokens(files_, entry.path);
+  ByteShare share(memory_);
+  const TakeMemory take = [&](int64_t more_bytes) { return this->take(share, more_bytes); };
+  auto tokenizer = base_->tokenizer()->with_added_tokens(files_, entry.path, take);
   if (!tokenizer.ok())
     return std::move(tokenizer).error().with_context("the tokenizer files of adapter '" + entry.name + "'");
   if (*tokenizer == base_->tokenizer()) return base_;
-  auto made = base_->with_tokenizer(std::move(*tokenizer));
+  const int64_t own_bytes = (*tokenizer)->own_bytes();
+  share.shrink_to(std::min(share.bytes(), own_bytes));
+  auto made = base_->with_tokenizer(std::move(*tokenizer), take);
   if (!made.ok()) return std::move(made).error().with_context("the chat template of adapter '" + entry.name + "'");
   if ((*made)->signature() == base_->signature()) return base_;  // the folder only repeats what the base's says
   std::lock_guard lock(mutex_);
   std::weak_ptr<const TextModel>& known = shared_[(*made)->signature()];
   if (auto model = known.lock()) return model;
-  known = *made;
+  (*made)->keep(std::move(share));
+  std::shared_ptr<const TextModel> model = std::move(*made);
+  known = model;
   std::erase_if(shared_, [](const auto& one) { return one.second.expired(); });
-  return made;
+  return model;
+}
+
+Status TextModels::take(ByteShare& share, int64_t more_bytes) {
+  if (memory_ == nullptr) return {};
+  const int64_t bytes = share.bytes() + more_bytes;
+  while (!share.grow_to(bytes)) {
+    const std::lock_guard lock(mutex_);
+    if (bytes > memory_->most_bytes() || !drop_oldest()) return no_memory(*memory_, bytes, "Reading them");
+  }
+  return {};
+}
+
+bool TextModels::drop_oldest() {
+  std::map<const TextModel*, long> holders;  // of the entries alone
+  for (const auto& [name, entry] : adapters_) ++holders[entry.model.get()];
+  const TextModel* oldest = nullptr;
+  uint64_t oldest_use = UINT64_MAX;
+  for (const auto& [name, entry] : adapters_) {
+    if (entry.model == base_ || entry.model.use_count() > holders[entry.model.get()]) continue;
+    if (entry.last_use < oldest_use) oldest = entry.model.get(), oldest_use = entry.last_use;
+  }
+  return oldest != nullptr &&
+         std::erase_if(adapters_, [&](const auto& one) { return one.second.model.get() == oldest; });
 }
 
 void TextModels::put(const CatalogueEntry& entry, std::shared_ptr<const TextModel> model) {
@@ -190,7 +243,8 @@ void TextModels::put(const CatalogueEntry& entry, std::shared_ptr<const TextMode
   if (adapters_.size() > kMaxAdapters)
     adapters_.clear();  // names that were unloaded since; they are cheap to find again
   Entry& known = adapters_[entry.name];
-  if (known.generation < entry.generation) known = {entry.generation, std::move(model)};  // a late reader may be behind
+  if (known.generation < entry.generation)  // a late reader may be behind
+    known = {entry.generation, std::move(model), ++uses_};
 }
 
 void TextModels::forget(const std::string& name) {

@@ -7,7 +7,9 @@
 // began with. Invariants: adapters whose files say the same share one TextModel, the base's where they say what its own
 // do; it lives as long as an entry or a request has it. An entry is looked at again when the catalogue's generation of
 // that name changes, unless who loaded it put there what it had read before the load: that is what the engine's version
-// goes with. Failure: sentences of text/, cancelled where the watch of the work has stopped it; a chat request to a
+// goes with. An adapter's is granted before it is read, and as long as it is there; where there is no room those that
+// were not used for longest are dropped, and read again when they are. Failure: too_large and overloaded, with numbers;
+// sentences of text/, cancelled where the watch of the work has stopped it; a chat request to a
 // model without template is invalid_argument.
 #pragma once
 
@@ -18,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/byte_budget.h"
 #include "base/result.h"
 #include "store/catalogue.h"
 #include "sys/file.h"
@@ -37,15 +40,18 @@ struct EncodeWithin {
 class TextModel {
  public:
   // `chat_template`: overrides the tokenizer's own ones (--chat-template); may be null.
-  static Result<std::shared_ptr<const TextModel>> make(Tokenizer::Ptr tokenizer,
-                                                       std::shared_ptr<const ChatTemplate> chat_template,
-                                                       std::string model_name);
+  static Result<std::shared_ptr<TextModel>> make(Tokenizer::Ptr tokenizer,
+                                                 std::shared_ptr<const ChatTemplate> chat_template,
+                                                 std::string model_name);
 
   // The parts of one; the templates may be null. Files and flags become one through make().
   TextModel(Tokenizer::Ptr tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
             std::shared_ptr<const ChatTemplate> tool_template, std::string model_name);
   // The same with the tokenizer of an adapter, made from this one's, and with its templates where it brings others.
-  Result<std::shared_ptr<const TextModel>> with_tokenizer(Tokenizer::Ptr tokenizer) const;
+  // `take`: the memory of those.
+  Result<std::shared_ptr<TextModel>> with_tokenizer(Tokenizer::Ptr tokenizer, const TakeMemory& take = {}) const;
+  // Until it goes.
+  void keep(ByteShare memory) { memory_ = std::move(memory); }
 
   // Equal for two models of one base exactly where they make the same ids of every request.
   const std::string& signature() const { return signature_; }
@@ -59,7 +65,9 @@ class TextModel {
   bool has_template() const { return template_ != nullptr; }
   // What grammars need of the vocabulary; built at the first call. vocab_size and end_ids are the model's and always
   // the same.
-  Result<std::shared_ptr<const VocabTrie>> vocab_trie(int64_t vocab_size, const std::vector<TokenId>& end_ids) const;
+  // Its memory is of `memory` and stays with the model.
+  Result<std::shared_ptr<const VocabTrie>> vocab_trie(int64_t vocab_size, const std::vector<TokenId>& end_ids,
+                                                      const std::shared_ptr<ByteBudget>& memory) const;
 
   Result<std::vector<TokenId>> encode_text(const std::string& text, bool add_special_tokens,
                                            const EncodeWithin& within = {}) const;
@@ -77,7 +85,9 @@ class TextModel {
 
  private:
   Tokenizer::Ptr tokenizer_;
+  ByteShare memory_;  // of an adapter's: what it does not share with the base's
   mutable std::mutex trie_mutex_;
+  mutable ByteShare trie_memory_;
   mutable std::shared_ptr<const VocabTrie> trie_;
   std::shared_ptr<const ChatTemplate> template_, tool_template_;
   std::string model_name_;
@@ -87,8 +97,9 @@ class TextModel {
 
 class TextModels {
  public:
-  // `files`: what adapters are read from; borrowed.
-  TextModels(std::shared_ptr<const TextModel> base, const FileSystem& files) : base_(std::move(base)), files_(files) {}
+  // `files`: what adapters are read from; borrowed. `memory`: of what is read and made of it; null: all there is.
+  TextModels(std::shared_ptr<const TextModel> base, const FileSystem& files, std::shared_ptr<ByteBudget> memory = {})
+      : base_(std::move(base)), files_(files), memory_(std::move(memory)) {}
   const std::shared_ptr<const TextModel>& base() const { return base_; }
   Result<std::shared_ptr<const TextModel>> for_adapter(const CatalogueEntry& entry);
   // What for_adapter() finds in the files, read now; and to let it have that for this entry.
@@ -100,10 +111,16 @@ class TextModels {
   struct Entry {
     uint64_t generation = 0;
     std::shared_ptr<const TextModel> model;
+    uint64_t last_use = 0;
   };
+  Status take(ByteShare& share, int64_t more_bytes);
+  bool drop_oldest();  // that nobody uses now; false: there is none
+
   const std::shared_ptr<const TextModel> base_;
   const FileSystem& files_;
+  const std::shared_ptr<ByteBudget> memory_;
   std::mutex mutex_;
+  uint64_t uses_ = 0;
   std::map<std::string, Entry> adapters_;
   std::map<std::string, std::weak_ptr<const TextModel>> shared_;  // by signature
 };

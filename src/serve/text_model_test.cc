@@ -3,10 +3,13 @@
 #include "serve/text_model.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+
+#include "base/fixed_byte_budget.h"
 
 namespace loralei {
 namespace {
@@ -93,6 +96,83 @@ TEST_F(TextModelTest, WhatIsForgottenIsFreedAndKeepsItsNumber) {
   texts_->forget("one");
   EXPECT_TRUE(held.expired());
   EXPECT_EQ(of("one", 2)->number(), number) << "requests made with the same texts stay right";
+}
+
+// Adapters' texts have the memory that they are granted; those that are not in use make room.
+TEST_F(TextModelTest, TextsAreOfMemoryThatIsGranted) {
+  const auto write_tokens = [this](const std::string& name, int count) {
+    std::string decoder;
+    for (int i = 0; i < count; ++i) {
+      decoder +=
+          (i == 0 ? "\"" : ",\"") + std::to_string(1000 + i) + R"(":{"content":"<)" + name + std::to_string(i) + ">\"}";
+    }
+    write(name, R"({"added_tokens_decoder":{)" + decoder + "}}");
+  };
+  for (const char* name : {"one", "two", "three"}) write_tokens(name, 2000);
+  write_tokens("vast", 40'000);
+  const auto memory = std::make_shared<FixedByteBudget>(12'000'000);
+  const auto base = texts_->base();
+  texts_ = std::make_unique<TextModels>(base, files_, memory);
+  const auto read = [this](const std::string& name) {
+    return texts_->for_adapter({.name = name, .path = (root_ / name).string(), .generation = 1});
+  };
+
+  std::weak_ptr<const TextModel> first = of("one");
+  const int64_t of_one = memory->taken_bytes();
+  EXPECT_GT(of_one, 2000 * 100);
+  EXPECT_LT(of_one, 3'000'000) << "what reading took is given back";
+  EXPECT_EQ(of("one"), first.lock()) << "read once";
+  EXPECT_EQ(memory->taken_bytes(), of_one);
+
+  const auto vast = read("vast");
+  ASSERT_FALSE(vast.ok());
+  EXPECT_EQ(vast.error().code, ErrorCode::kTooLarge) << vast.error().message;
+  EXPECT_NE(vast.error().message.find("requests can have 11.4 MiB"), std::string::npos) << vast.error().message;
+
+  // What others have at the moment, and no text that could go: try again.
+  ByteShare others(memory);
+  const auto two = of("two");
+  ASSERT_TRUE(others.grow_to(memory->most_bytes() - memory->taken_bytes()));
+  texts_->forget("one");
+  EXPECT_TRUE(first.expired());
+  ASSERT_TRUE(others.grow_to(memory->most_bytes() - two->tokenizer()->own_bytes()));
+  const auto three = read("three");
+  ASSERT_FALSE(three.ok());
+  EXPECT_EQ(three.error().code, ErrorCode::kOverloaded) << three.error().message;
+
+  // One that nobody uses goes, and comes back when it is asked for.
+  others.release();
+  first = of("one");
+  ASSERT_TRUE(others.grow_to(memory->most_bytes() - memory->taken_bytes()));
+  others.shrink_to(others.bytes() - 2'000'000);
+  int64_t room = 2'000'000;
+  while (!read("three").ok()) {
+    ASSERT_LT(room, 8'000'000);
+    others.shrink_to(others.bytes() - 100'000), room += 100'000;
+  }
+  EXPECT_TRUE(first.expired()) << "in whose place 'three' was read";
+  EXPECT_EQ(of("two"), two) << "which is in use";
+  others.release();
+  EXPECT_NE(of("one"), nullptr);
+  for (const char* name : {"one", "two", "three"}) texts_->forget(name);
+  EXPECT_EQ(memory->taken_bytes(), two->tokenizer()->own_bytes());
+}
+
+// What is granted for templates is no less than their trees take.
+TEST_F(TextModelTest, TemplatesTakeNoMoreThanIsGranted) {
+  for (const std::string& piece :
+       {std::string("{{a}}"), std::string("{%if a%}{%endif%}"), std::string("{{a|trim}}"), std::string("{{a.b}}"),
+        std::string("{{[1,2,3,4,5,6,7,8,9]}}"), std::string("{{a()}}"), std::string("{{1+1+1+1}}"),
+        std::string("{%macro m(a,b=1)%}{%endmacro%}"), std::string("{%set a=1%}"), std::string("text "),
+        std::string("{%for a in b%}{%endfor%}"), std::string("{{a[1:2]}}"), std::string("{{a is none}}")}) {
+    std::string source;
+    while (source.size() < 200'000) source += piece;
+    const size_t before = ::mallinfo2().uordblks + ::mallinfo2().hblkhd;
+    const auto parsed = ChatTemplate::parse(source);
+    const size_t after = ::mallinfo2().uordblks + ::mallinfo2().hblkhd;
+    ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+    EXPECT_LE(after - before, 128 * source.size()) << piece;
+  }
 }
 
 TEST_F(TextModelTest, WithToolsTheTemplateNamedToolUseIsUsed) {

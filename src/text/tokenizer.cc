@@ -56,6 +56,17 @@ Tokenizer::Tokenizer(Parts&& parts)
 
 Tokenizer::~Tokenizer() = default;
 
+int64_t Tokenizer::own_bytes() const {
+  int64_t text = 0;
+  const auto add = [&](const std::string& one) { text += static_cast<int64_t>(one.size()) + 64; };
+  if (settings_.chat_template) add(*settings_.chat_template);
+  for (const auto* named : {&settings_.named_templates, &settings_.special_tokens}) {
+    for (const auto& [name, value] : *named) add(name), add(value);
+  }
+  for (const std::string& token : settings_.additional_special_tokens) add(token);
+  return added_tokens_bytes(added_->tokens()) + 2 * text;
+}
+
 std::string Tokenizer::signature() const {
   std::string out;
   const auto add = [&](std::string_view text) { out.append(std::to_string(text.size()) + ':').append(text); };

@@ -25,6 +25,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/byte_budget.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "text/token_bound.h"
@@ -73,8 +74,11 @@ class Tokenizer : public std::enable_shared_from_this<Tokenizer> {
   static Result<Ptr> from_gguf(const GgufVocab& vocab);
 
   // A tokenizer with the added tokens and the chat template of an adapter's folder on top; the same object when there
-  // are none.
-  Result<Ptr> with_added_tokens(const FileSystem& files, const std::string& adapter_directory) const;
+  // are none. Limits are those of base/limits.h for adapters; `take`: the memory of reading and of what is made.
+  Result<Ptr> with_added_tokens(const FileSystem& files, const std::string& adapter_directory,
+                                const TakeMemory& take = {}) const;
+  // Of memory, beside what with_added_tokens() shares with its origin. An upper bound.
+  int64_t own_bytes() const;
 
   Result<std::vector<TokenId>> encode(std::string_view text, const EncodeOptions& options = {}) const;
   std::string decode(std::span<const TokenId> ids, const DecodeOptions& options = {}) const;

@@ -41,7 +41,17 @@ size_t space_end(std::string_view text, size_t begin) {
   return begin;
 }
 
+constexpr int64_t kTokenBytes = 512;   // the token, its piece, its bytes and its places in three indexes
+constexpr int64_t kContentCopies = 8;  // as many of its text, and of its normalised form
+
 }  // namespace
+
+int64_t added_tokens_bytes(const std::vector<AddedToken>& tokens) {
+  int64_t bytes = 0;
+  for (const AddedToken& token : tokens)
+    bytes += kTokenBytes + kContentCopies * static_cast<int64_t>(token.content.size());
+  return bytes;
+}
 
 Result<std::shared_ptr<const AddedTokens>> AddedTokens::build(std::vector<AddedToken> tokens,
                                                               const Normalizer& normalizer,

@@ -33,6 +33,9 @@ struct AddedToken {
   bool special = false;
 };
 
+// The memory of AddedTokens made of these, with what of them stands in signatures. An upper bound.
+int64_t added_tokens_bytes(const std::vector<AddedToken>& tokens);
+
 class AddedTokens {
  public:
   AddedTokens() = default;  // empty; build() makes the others

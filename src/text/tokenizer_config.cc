@@ -18,6 +18,37 @@ constexpr int64_t kMaxTemplateBytes = 1 * kMiB;
 constexpr std::array<const char*, 7> kSpecialNames{"bos_token", "eos_token", "unk_token", "sep_token",
                                                    "pad_token", "cls_token", "mask_token"};
 
+constexpr int64_t kValuesPerToken = 8;  // an entry of a list of added tokens has seven members
+constexpr int64_t kOtherValues = 1 << 16;
+
+// What is read of tokenizer_config.json and special_tokens_map.json.
+constexpr std::array<std::string_view, 16> kConfigKeys{"bos_token",
+                                                       "eos_token",
+                                                       "unk_token",
+                                                       "sep_token",
+                                                       "pad_token",
+                                                       "cls_token",
+                                                       "mask_token",
+                                                       "additional_special_tokens",
+                                                       "extra_special_tokens",
+                                                       "chat_template",
+                                                       "add_bos_token",
+                                                       "add_eos_token",
+                                                       "legacy",
+                                                       "add_prefix_space",
+                                                       "split_special_tokens",
+                                                       "added_tokens_decoder"};
+
+int64_t values_within(const TokenizerFileLimits& limits) {
+  return limits.added_tokens * kValuesPerToken + kOtherValues;
+}
+
+Status check_count(size_t count, const TokenizerFileLimits& limits, const char* list) {
+  if (static_cast<int64_t>(count) <= limits.added_tokens) return {};
+  return too_large(std::string(list) + " of the tokenizer has " + std::to_string(count) + " tokens; at most " +
+                   std::to_string(limits.added_tokens) + " are read");
+}
+
 // A special token is a string or {"content": ...}.
 Result<std::optional<std::string>> special_text(const Json& value, const char* key) {
   if (value.is_string()) return std::optional<std::string>(value.get<std::string>());
@@ -77,10 +108,11 @@ Result<std::optional<bool>> optional_bool(const Json& json, const char* key) {
   return std::optional<bool>(value);
 }
 
-Status read_added_tokens_decoder(const Json& json, std::vector<AddedToken>& added) {
+Status read_added_tokens_decoder(const Json& json, const TokenizerFileLimits& limits, std::vector<AddedToken>& added) {
   const Json* table = json_find(json, "added_tokens_decoder");
   if (table == nullptr) return {};
   if (!table->is_object()) return corrupt("added_tokens_decoder of the tokenizer's configuration is not an object");
+  TRY(check_count(table->size(), limits, "added_tokens_decoder"));
   for (const auto& [key, entry] : table->items()) {
     TokenId id = -1;
     const auto parsed = std::from_chars(key.data(), key.data() + key.size(), id);
@@ -102,10 +134,12 @@ bool names_special(const TokenizerSettings& settings, const std::string& content
 }
 
 // added_tokens.json: {content: id}. Which of them are special, the other files have said before.
-Status read_added_tokens_file(const FileSystem& files, const std::string& path, TokenizerConfig& config) {
-  TRY_ASSIGN(const auto text, read_optional_file(files, path, kMaxJsonBytes));
+Status read_added_tokens_file(const FileSystem& files, const std::string& path, const TokenizerFileLimits& limits,
+                              TokenizerConfig& config) {
+  TRY_ASSIGN(const auto text, read_optional_file(files, path, limits.config_bytes, limits.take));
   if (!text) return {};
-  TRY_ASSIGN(const Json json, parse_tokenizer_json(*text, path));
+  TRY_ASSIGN(const Json json, parse_json_members(*text, path, std::nullopt, values_within(limits), limits.take));
+  TRY(check_count(json.size(), limits, "added_tokens.json"));
   for (const auto& [content, value] : json.items()) {
     if (!value.is_number_unsigned() || value.get<uint64_t>() >= static_cast<uint64_t>(kMaxVocab)) {
       return corrupt(path + " gives the token '" + content.substr(0, 100) + "' no valid id");
@@ -121,15 +155,17 @@ Status read_added_tokens_file(const FileSystem& files, const std::string& path, 
   return {};
 }
 
-Result<std::optional<std::string>> read_template_file(const FileSystem& files, const std::string& path) {
-  TRY_ASSIGN(auto text, read_optional_file(files, path, kMaxTemplateBytes));
+Result<std::optional<std::string>> read_template_file(const FileSystem& files, const std::string& path,
+                                                      const TokenizerFileLimits& limits) {
+  TRY_ASSIGN(auto text, read_optional_file(files, path, kMaxTemplateBytes, limits.take));
   if (text && !utf8_valid(*text)) return corrupt(path + " is not valid UTF-8");
   return text;
 }
 
 // chat_template.jinja and additional_chat_templates/NAME.jinja win over what the configuration says.
-Status read_template_files(const FileSystem& files, const std::string& directory, TokenizerConfig& config) {
-  TRY_ASSIGN(auto text, read_template_file(files, join_path(directory, "chat_template.jinja")));
+Status read_template_files(const FileSystem& files, const std::string& directory, const TokenizerFileLimits& limits,
+                           TokenizerConfig& config) {
+  TRY_ASSIGN(auto text, read_template_file(files, join_path(directory, "chat_template.jinja"), limits));
   if (text) {
     config.settings.chat_template = std::move(*text);
     config.present = true;
@@ -145,7 +181,7 @@ Status read_template_files(const FileSystem& files, const std::string& directory
     constexpr std::string_view kEnd = ".jinja";
     if (entry.name.size() <= kEnd.size() || !entry.name.ends_with(kEnd)) continue;
     if (++count > kMaxTemplates) return too_large("the folder " + folder + " has too many templates");
-    TRY_ASSIGN(auto named, read_template_file(files, join_path(folder, entry.name)));
+    TRY_ASSIGN(auto named, read_template_file(files, join_path(folder, entry.name), limits));
     if (named)
       config.settings.named_templates[entry.name.substr(0, entry.name.size() - kEnd.size())] = std::move(*named);
     config.present = true;
@@ -216,8 +252,9 @@ Status merge_added_tokens(std::vector<AddedToken>& tokens, const std::vector<Add
   return {};
 }
 
-Status read_config_json(std::string_view text, TokenizerConfig& config) {
-  TRY_ASSIGN(const Json json, parse_tokenizer_json(text, "tokenizer_config.json"));
+Status read_config_json(std::string_view text, TokenizerConfig& config, const TokenizerFileLimits& limits) {
+  TRY_ASSIGN(const Json json,
+             parse_json_members(text, "tokenizer_config.json", kConfigKeys, values_within(limits), limits.take));
   config.present = true;
   TRY(read_special_tokens(json, config.settings));
   TRY(read_chat_template(json, config.settings));
@@ -228,28 +265,39 @@ Status read_config_json(std::string_view text, TokenizerConfig& config) {
   TRY_ASSIGN(const bool split_special, field_bool(json, "split_special_tokens", false));
   if (split_special)
     return unsupported("the tokenizer's configuration sets split_special_tokens, which is not supported");
-  return read_added_tokens_decoder(json, config.added);
+  return read_added_tokens_decoder(json, limits, config.added);
 }
 
-Result<TokenizerConfig> read_tokenizer_config(const FileSystem& files, const std::string& directory) {
+Result<TokenizerConfig> read_tokenizer_config(const FileSystem& files, const std::string& directory,
+                                              const TokenizerFileLimits& limits) {
   TokenizerConfig config;
   const auto map_path = join_path(directory, "special_tokens_map.json");
-  TRY_ASSIGN(const auto map_text, read_optional_file(files, map_path, kMaxJsonBytes));
+  TRY_ASSIGN(const auto map_text, read_optional_file(files, map_path, limits.map_bytes, limits.take));
   if (map_text) {
-    TRY_ASSIGN(const Json json, parse_tokenizer_json(*map_text, map_path));
+    TRY_ASSIGN(const Json json, parse_json_members(*map_text, map_path, kConfigKeys, kOtherValues, limits.take));
     TRY(read_special_tokens(json, config.settings));
     config.present = true;
   }
   const auto config_path = join_path(directory, "tokenizer_config.json");
-  TRY_ASSIGN(const auto config_text, read_optional_file(files, config_path, kMaxJsonBytes));
+  TRY_ASSIGN(const auto config_text, read_optional_file(files, config_path, limits.config_bytes, limits.take));
   if (config_text) {
-    if (auto status = read_config_json(*config_text, config); !status.ok()) {
+    if (auto status = read_config_json(*config_text, config, limits); !status.ok()) {
       return std::move(status).error().with_context("in " + config_path);
     }
   }
-  TRY(read_added_tokens_file(files, join_path(directory, "added_tokens.json"), config));
-  TRY(read_template_files(files, directory, config));
+  TRY(read_added_tokens_file(files, join_path(directory, "added_tokens.json"), limits, config));
+  TRY(read_template_files(files, directory, limits, config));
   return config;
+}
+
+Result<std::vector<AddedToken>> read_added_tokens(const FileSystem& files, const std::string& path,
+                                                  const TokenizerFileLimits& limits) {
+  TRY_ASSIGN(const auto text, read_optional_file(files, path, limits.tokenizer_bytes, limits.take));
+  if (!text) return std::vector<AddedToken>();
+  constexpr std::array<std::string_view, 1> kKeys{"added_tokens"};
+  TRY_ASSIGN(const Json json, parse_json_members(*text, path, kKeys, values_within(limits), limits.take));
+  if (const Json* list = json_find(json, "added_tokens")) TRY(check_count(list->size(), limits, "added_tokens"));
+  return parse_added_tokens(json);
 }
 
 }  // namespace loralei

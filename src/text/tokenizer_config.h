@@ -10,8 +10,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/limits.h"
 #include "base/result.h"
 #include "sys/file.h"
 #include "text/tokenizer.h"
@@ -19,6 +21,20 @@
 #include "text/tokenizer_json_read.h"
 
 namespace loralei {
+
+// How much is read of a folder's files, and of what memory.
+struct TokenizerFileLimits {
+  int64_t tokenizer_bytes = kMaxJsonBytes;  // tokenizer.json
+  int64_t config_bytes = kMaxJsonBytes;     // tokenizer_config.json, added_tokens.json
+  int64_t map_bytes = kMaxJsonBytes;        // special_tokens_map.json
+  int64_t added_tokens = kMaxVocab;         // of each file
+  TakeMemory take;
+
+  static TokenizerFileLimits of_adapter(TakeMemory take) {
+    return {kMaxAdapterTokenizerBytes, kMaxAdapterTokenizerConfigBytes, kMaxAdapterTokensMapBytes,
+            kMaxAdapterAddedTokens, std::move(take)};
+  }
+};
 
 struct TokenizerConfig {
   TokenizerSettings settings;
@@ -32,9 +48,13 @@ struct TokenizerConfig {
   bool present = false;                 // any of the files was there
 };
 
-Status read_config_json(std::string_view text, TokenizerConfig& config);
+Status read_config_json(std::string_view text, TokenizerConfig& config, const TokenizerFileLimits& limits = {});
 // All files of the folder; a missing one is no error.
-Result<TokenizerConfig> read_tokenizer_config(const FileSystem& files, const std::string& directory);
+Result<TokenizerConfig> read_tokenizer_config(const FileSystem& files, const std::string& directory,
+                                              const TokenizerFileLimits& limits = {});
+// The added_tokens of a tokenizer.json, and nothing else of it.
+Result<std::vector<AddedToken>> read_added_tokens(const FileSystem& files, const std::string& path,
+                                                  const TokenizerFileLimits& limits);
 // One entry of tokenizer.json's added_tokens or of added_tokens_decoder (where `id` comes from the key).
 Result<AddedToken> parse_added_token(const Json& entry, std::optional<TokenId> id);
 Result<std::vector<AddedToken>> parse_added_tokens(const Json& tokenizer);

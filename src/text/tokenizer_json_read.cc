@@ -15,28 +15,28 @@ Error wrong_type(const char* key, const char* wanted) {
 
 }  // namespace
 
-Result<Json> parse_tokenizer_json(std::string_view text, const std::string& name, std::string_view only) {
+Result<Json> parse_tokenizer_json(std::string_view text, const std::string& name) {
   if (static_cast<int64_t>(text.size()) > kMaxJsonBytes) {
     return too_large(name + " has " + format_bytes(static_cast<int64_t>(text.size())) + ", but at most " +
                      format_bytes(kMaxJsonBytes) + " are read");
   }
   if (json_too_deep(text)) return corrupt(name + " is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
-  const auto keeps = [&](int depth, Json::parse_event_t event, Json& key) {
-    return depth != 1 || event != Json::parse_event_t::key || key == only;
-  };
-  const Json::parser_callback_t filter = only.empty() ? Json::parser_callback_t() : keeps;
-  Json value = Json::parse(text, filter, /*allow_exceptions=*/false);
+  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (value.is_discarded()) return corrupt(name + " is not valid JSON: it is damaged or cut");
   if (!value.is_object()) return corrupt(name + " is not a JSON object");
   return value;
 }
 
 Result<std::optional<std::string>> read_optional_file(const FileSystem& files, const std::string& path,
-                                                      int64_t limit_bytes) {
-  auto text = files.read_all(path, limit_bytes);
-  if (text.ok()) return std::optional<std::string>(std::move(*text));
-  if (text.error().code == ErrorCode::kNotFound) return std::optional<std::string>();
-  return std::move(text).error();
+                                                      int64_t limit_bytes, const TakeMemory& take) {
+  auto file = files.open(path);
+  if (!file.ok() && file.error().code == ErrorCode::kNotFound) return std::optional<std::string>();
+  if (!file.ok()) return std::move(file).error();
+  // What is asked for is what read_all() allocates: the size does not change while the file is open.
+  const int64_t size_bytes = (*file)->size_bytes();
+  if (take && size_bytes <= limit_bytes) TRY(take(size_bytes));
+  TRY_ASSIGN(std::string text, read_all(**file, limit_bytes));
+  return std::optional<std::string>(std::move(text));
 }
 
 Result<bool> field_bool(const Json& object, const char* key, bool fallback) {

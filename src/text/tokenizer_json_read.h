@@ -14,14 +14,14 @@
 #include "base/result.h"
 #include "formats/json_util.h"
 #include "sys/file.h"
+#include "text/json_members.h"
 
 namespace loralei {
 
-// Of the object only the member `only` is built, where one is named: the others are read past.
-Result<Json> parse_tokenizer_json(std::string_view text, const std::string& name, std::string_view only = {});
-// The bytes of a file of at most `limit_bytes`; nullopt when there is none.
+Result<Json> parse_tokenizer_json(std::string_view text, const std::string& name);
+// The bytes of a file of at most `limit_bytes`; nullopt when there is none. `take`: its memory.
 Result<std::optional<std::string>> read_optional_file(const FileSystem& files, const std::string& path,
-                                                      int64_t limit_bytes);
+                                                      int64_t limit_bytes, const TakeMemory& take = {});
 
 // `fallback` when the key is missing or null (json_find of formats/json_util.h).
 Result<bool> field_bool(const Json& object, const char* key, bool fallback);

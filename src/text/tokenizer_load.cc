@@ -9,6 +9,8 @@ namespace loralei {
 
 namespace {
 
+constexpr int64_t kBuildFactor = 2;  // lists of tokens are copied and sorted while one is made
+
 // Special tokens that the configuration names and the vocabulary has are special added tokens, as transformers makes
 // them.
 void add_named_specials(const TokenizerSettings& settings, const TokenTable& table, std::vector<AddedToken>& added) {
@@ -157,18 +159,19 @@ Result<Tokenizer::Ptr> Tokenizer::from_directory(const std::filesystem::path& di
   return result;
 }
 
-Result<Tokenizer::Ptr> Tokenizer::with_added_tokens(const FileSystem& files,
-                                                    const std::string& adapter_directory) const {
+Result<Tokenizer::Ptr> Tokenizer::with_added_tokens(const FileSystem& files, const std::string& adapter_directory,
+                                                    const TakeMemory& take) const {
   const auto load = [&]() -> Result<Ptr> {
-    TRY_ASSIGN(const TokenizerConfig config, read_tokenizer_config(files, adapter_directory));
-    std::vector<AddedToken> own;
-    TRY_ASSIGN(const auto json,
-               read_optional_file(files, join_path(adapter_directory, "tokenizer.json"), kMaxAdapterTokenizerBytes));
-    if (json) {
-      TRY_ASSIGN(const Json parsed, parse_tokenizer_json(*json, "tokenizer.json", "added_tokens"));
-      TRY_ASSIGN(own, parse_added_tokens(parsed));
-    }
+    const TokenizerFileLimits limits = TokenizerFileLimits::of_adapter(take);
+    TRY_ASSIGN(const TokenizerConfig config, read_tokenizer_config(files, adapter_directory, limits));
+    TRY_ASSIGN(const auto own, read_added_tokens(files, join_path(adapter_directory, "tokenizer.json"), limits));
     if (own.empty() && !config.present) return shared_from_this();
+    if (take) {
+      int64_t bytes = 0;
+      for (const auto* tokens : {&added_->tokens(), &own, &config.added, &config.plain_added})
+        bytes += added_tokens_bytes(*tokens);
+      TRY(take(kBuildFactor * bytes));
+    }
     std::vector<AddedToken> added = added_->tokens();
     TRY(merge_added_tokens(added, own, MergeMode::kReplace));
     TRY(merge_added_tokens(added, config.added, MergeMode::kReplace));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/tokenizer.h"
+#include "base/allocation_counter.h"
 #include "base/limits.h"
 
 #include <gtest/gtest.h>
@@ -187,6 +188,74 @@ TEST(Tokenizer, AnAdapterMayRenameAReservedToken) {
   ASSERT_TRUE(adapted.ok()) << adapted.error().message;
   EXPECT_EQ(ids(*adapted, "<new>"), (Ids{7}));
   EXPECT_EQ((*adapted)->token_piece(7), "<new>");
+}
+
+// What an adapter's small files may hold is bounded by what they are for.
+TEST(Tokenizer, AnAdaptersSmallFilesAreBounded) {
+  const auto base = load(small_file());
+  const auto refusal = [&](const char* name, const std::string& text) {
+    Folder folder;
+    folder.write(name, text);
+    const auto adapted = base->with_added_tokens(PosixFileSystem(), folder.path());
+    return adapted.ok() ? "" : adapted.error().code == ErrorCode::kTooLarge ? adapted.error().message : "another";
+  };
+  const auto spaces = [](int64_t count) { return "{" + std::string(static_cast<size_t>(count), ' ') + "}"; };
+  EXPECT_EQ(refusal("tokenizer_config.json", spaces(kMaxAdapterTokenizerConfigBytes - 2)), "");
+  EXPECT_NE(refusal("tokenizer_config.json", spaces(kMaxAdapterTokenizerConfigBytes)), "");
+  EXPECT_NE(refusal("added_tokens.json", spaces(kMaxAdapterTokenizerConfigBytes)), "");
+  EXPECT_NE(refusal("special_tokens_map.json", spaces(kMaxAdapterTokensMapBytes)), "");
+  std::string decoder, plain, list;
+  for (int64_t i = 0; i <= kMaxAdapterAddedTokens; ++i) {
+    const std::string id = std::to_string(1000 + i), comma = i == 0 ? "" : ",";
+    decoder += comma + '"' + id + R"(":{"content":"<)" + id + R"(>"})";
+    plain += comma + R"("<)" + id + R"(>":)" + id;
+    list += comma + R"({"content":"<)" + id + R"(>","id":)" + id + "}";
+  }
+  for (const std::string& text : {refusal("tokenizer_config.json", R"({"added_tokens_decoder":{)" + decoder + "}}"),
+                                  refusal("added_tokens.json", "{" + plain + "}"),
+                                  refusal("tokenizer.json", R"({"added_tokens":[)" + list + "]}")}) {
+    EXPECT_NE(text.find("has 65537 tokens; at most 65536 are read"), std::string::npos) << text;
+  }
+  EXPECT_NE(refusal("special_tokens_map.json", R"({"additional_special_tokens":[)" + std::string(200'000, '0') + "]}"),
+            "");
+}
+
+// Of memory that is asked for, and what is refused is not read.
+TEST(Tokenizer, AnAdaptersFilesAreReadInMemoryThatIsAskedFor) {
+  const auto base = load(small_file());
+  Folder folder;
+  std::string list;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string id = std::to_string(1000 + i);
+    list += std::string(i == 0 ? "" : ",") + R"({"content":"<token )" + id + R"(>","id":)" + id + R"(,"special":true})";
+  }
+  folder.write("tokenizer.json",
+               R"({"added_tokens":[)" + list + R"(],"model":")" + std::string(1'000'000, 'x') + "\"}");
+  folder.write("tokenizer_config.json", R"({"chat_template":")" + std::string(500'000, 't') + "\"}");
+  int64_t taken = 0, most = INT64_MAX;
+  const TakeMemory take = [&](int64_t more) -> Status {
+    if (taken + more > most) return Error{ErrorCode::kOverloaded, "there is no more"};
+    taken += more;
+    return {};
+  };
+  testing_support::start_counting_allocations();
+  Result<Tokenizer::Ptr> adapted = base->with_added_tokens(PosixFileSystem(), folder.path(), take);
+  const auto seen = testing_support::stop_counting_allocations();
+  ASSERT_TRUE(adapted.ok()) << adapted.error().message;
+  EXPECT_EQ((*adapted)->find_token("<token 20999>"), TokenId{20'999});
+  EXPECT_LE(seen.peak_bytes, taken);
+  EXPECT_LE(seen.live_bytes, (*adapted)->own_bytes());
+  const int64_t needed = taken;
+  for (const int64_t share : {0, 1, 3, 7, 9}) {
+    taken = 0;
+    most = needed * share / 10;
+    testing_support::start_counting_allocations();
+    adapted = base->with_added_tokens(PosixFileSystem(), folder.path(), take);
+    const auto refused = testing_support::stop_counting_allocations();
+    ASSERT_FALSE(adapted.ok());
+    EXPECT_EQ(adapted.error().code, ErrorCode::kOverloaded) << adapted.error().message;
+    EXPECT_LE(refused.peak_bytes, most + 64 * 1024);
+  }
 }
 
 // An adapter's file is read for its added tokens: the rest, however much, is passed by, but must be sound all the same.

@@ -1,56 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a body takes while it becomes a tree is no more than was said before.
 #include <gtest/gtest.h>
-#include <malloc.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+#include "base/allocation_counter.h"
 #include "base/prng.h"
 #include "wire/json_in.h"
 #include "wire/requests.h"
-
-namespace {
-
-std::atomic<int64_t> held_bytes{0}, peak_bytes{0};
-
-void* counted(std::size_t bytes) {
-  void* const block = std::malloc(bytes);
-  if (block == nullptr) std::abort();
-  const int64_t held = held_bytes += static_cast<int64_t>(malloc_usable_size(block)) + 8;
-  int64_t peak = peak_bytes;
-  while (held > peak && !peak_bytes.compare_exchange_weak(peak, held)) {
-  }
-  return block;
-}
-void uncounted(void* block) {
-  if (block != nullptr) held_bytes -= static_cast<int64_t>(malloc_usable_size(block)) + 8;
-  std::free(block);
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return counted(bytes); }
-void* operator new[](std::size_t bytes) { return counted(bytes); }
-void operator delete(void* block) noexcept { uncounted(block); }
-void operator delete[](void* block) noexcept { uncounted(block); }
-void operator delete(void* block, std::size_t) noexcept { uncounted(block); }
-void operator delete[](void* block, std::size_t) noexcept { uncounted(block); }
 
 namespace loralei {
 namespace {
 
 // The most that parsing holds beside what was there.
 int64_t parse_peak(const std::string& body, bool& ok) {
-  const int64_t before = held_bytes;
-  peak_bytes = before;
+  testing_support::start_counting_allocations();
   {
     const auto tree = parse_json_object(body);
     ok = tree.ok();
   }
-  EXPECT_EQ(held_bytes, before);
-  return peak_bytes - before;
+  const auto seen = testing_support::stop_counting_allocations();
+  EXPECT_EQ(seen.live_bytes, 0);
+  return seen.peak_bytes;
 }
 
 std::string repeated(const std::string& text, size_t bytes) {

@@ -3,8 +3,8 @@
 // memory and ends soon. Each schema here once took hundreds of megabytes, or from seconds to hours.
 #include <gtest/gtest.h>
 
+#include "base/allocation_counter.h"
 #include "base/units.h"
-#include "engine/allocation_counter.h"
 #include "text/json_schema.h"
 
 namespace loralei {

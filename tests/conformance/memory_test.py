@@ -5,7 +5,9 @@ import http.client
 import json
 import os
 import pathlib
+import shutil
 import socket
+import tempfile
 import time
 import unittest
 
@@ -14,6 +16,8 @@ from live_server import ROOT, LiveServer
 ADAPTERS = sorted(path.name for path in (ROOT / "demo/adapters").iterdir() if path.is_dir())
 MIB = 1 << 20
 REFUSED = (400, 413, 429, 503)
+MANY_READINGS = ("((a|b|ab|ba|[a-z ]{1,3})*x){50}", "(.|..|...|....){1,400}", "((a|b)?[a-z]{0,9}[ b-y]{0,9}){0,30}", "(a?[a-c]?.?.?.?){0,60}",
+                 ".*a.{0,8}.*b.{0,9}.*", "(.{0,20}x|.{0,19}y|.{0,18}z){0,20}")
 
 
 class Group:
@@ -148,6 +152,41 @@ class MemoryOfRequests(unittest.TestCase):
             self.assertEqual(len(body["choices"]), 64)
             self.assertEqual([len(c["logprobs"]["content"]) for c in body["choices"]], [400] * 64)
         self.assert_recovers(server, before)
+
+    def test_many_choices_of_a_form_with_many_readings(self):
+        server = self.confined(200 * MIB, "--memory-budget", "200MiB", "-c", "512", "--max-num-seqs", "64")
+        self.assertEqual(chat(server)[0], 200)
+        before = server.resident()
+        for form in MANY_READINGS:
+            status, _, body = chat(server, n=64, structured_outputs={"regex": form}, max_tokens=24, temperature=1)
+            self.assertIn(status, (200,) + REFUSED, body)
+            print(status, str(body)[:400], server.resident() / MIB)
+        self.assert_recovers(server, before)
+
+    def test_texts_of_adapters(self):
+        """What adapters bring as tokenizer files, however it is filled."""
+        with tempfile.TemporaryDirectory() as folder:
+            tokens = [{"id": 2000 + index, "content": f"<token {index}>"} for index in range(60_000)]
+            texts = ('{"added_tokens":[' + "[]," * 20_000_000 + "[]]}", '{"added_tokens":["' + "x" * 60_000_000 + '"]}',
+                     '{"model":"' + "x" * 60_000_000 + '"}', '{"x":[' + "0," * 30_000_000 + "0]}")
+            names = []
+            for index in range(8):
+                name = f"heavy{index}"
+                names.append(name)
+                shutil.copytree(ROOT / "demo/adapters" / ADAPTERS[0], pathlib.Path(folder) / name)
+                if index < len(texts):
+                    text = texts[index]
+                else:
+                    text = json.dumps({"added_tokens": [{**one, "content": one["content"] + name} for one in tokens]})
+                (pathlib.Path(folder) / name / "tokenizer.json").write_text(text)
+                (pathlib.Path(folder) / name / "chat_template.jinja").write_text(f"{name}" + "{{messages[0].content}}" * 5000)
+            server = self.confined(200 * MIB, "--memory-budget", "200MiB", "-c", "512", "--adapter-dir", folder)
+            self.assertEqual(chat(server)[0], 200)
+            before = server.resident()
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                for status, _, body in pool.map(lambda name: chat(server, name), names * 3):
+                    self.assertIn(status, (200,) + REFUSED, body)
+                    self.assert_recovers(server, before)
 
     def test_slow_readers_of_large_answers(self):
         server = self.confined(600 * MIB, "--memory-budget", "600MiB", "-c", "512", "--max-num-seqs", "64")

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/allocation_counter.h"
+#include "base/allocation_counter.h"
 
-#include <gtest/gtest.h>
 #include <malloc.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <memory>
 #include <new>
 
 namespace {
@@ -55,20 +53,4 @@ Allocated stop_counting_allocations() {
   return allocated;
 }
 
-namespace {
-
-TEST(AllocationCounter, SeesAllocations) {
-  start_counting_allocations();
-  auto number = std::make_unique<int64_t>(1);
-  const auto kept = std::make_unique<int64_t[]>(100);
-  number.reset();
-  const Allocated seen = stop_counting_allocations();
-  EXPECT_EQ(seen.count, 2);
-  EXPECT_GE(seen.live_bytes, 800);
-  EXPECT_GE(seen.peak_bytes, 808);
-  EXPECT_EQ(seen.bytes, seen.peak_bytes);
-  EXPECT_LT(seen.live_bytes, seen.peak_bytes);
-}
-
-}  // namespace
 }  // namespace loralei::testing_support
