@@ -53,4 +53,6 @@ Allocated stop_counting_allocations() {
   return allocated;
 }
 
+void resume_counting_allocations() { counting = true; }
+
 }  // namespace loralei::testing_support

@@ -14,5 +14,6 @@ struct Allocated {
 
 void start_counting_allocations();
 Allocated stop_counting_allocations();
+void resume_counting_allocations();  // after a look in between
 
 }  // namespace loralei::testing_support

@@ -121,6 +121,9 @@ TokenEvent& EngineLoop::new_event(Sequence& sequence) {
 
 void EngineLoop::commit_token(Sequence& sequence, const RowSample& sample) {
   const Request& request = *sequence.request;
+  if (sample.token == kNoToken && sequence.mask_refusal) {
+    return end(sequence, EndReason::kError, std::move(*sequence.mask_refusal));
+  }
   if (sample.token == kNoToken && sequence.grammar != nullptr && sequence.grammar->too_ambiguous()) {
     return end(
         sequence, EndReason::kError,

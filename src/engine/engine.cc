@@ -370,6 +370,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
     parts.requests = std::make_shared<RequestBudget>(*parts.ledger, *parts.ledger->try_grant(MemoryUse::kRequests, 0));
   }
   LoopParts loop;
+  loop.requests = parts.requests;
   loop.slot = std::make_unique<BatchSlot>(limits, config.layers, config.hidden, *parts.ledger);
   TRY(loop.slot->reserve_vocab(config.vocab));
   const int64_t length = configured_length(options, config);

@@ -32,7 +32,7 @@ EngineLoop::EngineLoop(LoopParts parts)
       tier_(parts_.executor->device_tier()),
       registry_(*parts_.ledger, *parts_.clock, *parts_.log, registry_options(), parts_.start_load),
       sampler_(parts_.pool, parts_.config.vocab),
-      masks_(*parts_.clock, parts_.pool) {
+      masks_(*parts_.clock, parts_.pool, parts_.requests) {
   const ModelLimits& limits = parts_.executor->limits();
   plan_options_.step_tokens = parts_.step_tokens;
   plan_options_.logits_rows = limits.logits_rows_max;

@@ -45,6 +45,7 @@ struct LoopParts {
   ModelConfig config;
   std::vector<TokenId> eos;
   Ledger* ledger = nullptr;
+  std::shared_ptr<ByteBudget> requests;   // their memory; null: all there is
   std::string device;                     // EngineStats::device
   const Ledger* device_ledger = nullptr;  // of the executor's own memory; null: it computes in the host's
   const DeviceOverhead* device_overhead = nullptr;

@@ -26,6 +26,7 @@ struct WorldOptions {
   Speculation speculate = Speculation::kAuto;
   int32_t draft_rows = 0;    // rows of logits beside one for every sequence
   int64_t device_bytes = 0;  // of adapters in the executor's own memory; 0: they are used in host memory
+  std::shared_ptr<ByteBudget> requests;
 };
 
 class World {
@@ -44,6 +45,7 @@ class World {
     parts.config = config;
     parts.eos = config.eos;
     parts.ledger = &ledger;
+    parts.requests = setup.requests;
     parts.clock = &clock;
     parts.log = &log;
     parts.start_load = [this](LoadJob&& job) {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/units.h"
+
 namespace loralei {
 namespace {
 
@@ -14,23 +16,13 @@ constexpr std::array<int64_t, 2> kClassWork = {4096, 65536};
 constexpr int kDear = static_cast<int>(kClassWork.size());
 constexpr int64_t kSliceWork = 512;  // tens of microseconds
 constexpr int64_t kAloneNsMin = 1'000'000, kAloneNsMax = 5'000'000;
+constexpr int64_t kMemoryStep = 64 * kKiB;
 constexpr int64_t kDraftWorkLeast = 4096;  // of a step: usual forms
 
 int class_of(const Sequence& sequence) {
   int number = 0;
   while (number < kDear && sequence.mask_work >= kClassWork[static_cast<size_t>(number)]) ++number;
   return number;
-}
-
-// Makes the next slice; answers what it took.
-int64_t work_on(Sequence& sequence) {
-  int64_t begun = 0;
-  if (sequence.grammar == nullptr) {
-    const SamplingParams& sampling = sequence.request->submit.sampling;
-    sequence.grammar = std::make_unique<GrammarState>(sampling.grammar, sampling.vocab_trie);
-    begun = sequence.grammar->work();
-  }
-  return begun + sequence.grammar->prepare(kSliceWork);
 }
 
 }  // namespace
@@ -76,6 +68,35 @@ bool MaskWork::choose(bool cheap_only) {
   return !chosen_.empty();
 }
 
+int64_t MaskWork::work_on(Sequence& sequence) const {
+  int64_t begun = 0;
+  if (sequence.grammar == nullptr) {
+    const SamplingParams& sampling = sequence.request->submit.sampling;
+    sequence.grammar = std::make_unique<GrammarState>(sampling.grammar, sampling.vocab_trie);
+    begun = sequence.grammar->work();
+  }
+  begun += sequence.grammar->prepare(kSliceWork);
+  if (!has_memory(sequence)) sequence.grammar->give_up();
+  return begun;
+}
+
+// Asked for after a slice, which takes kilobytes: those of all threads are the slack.
+bool MaskWork::has_memory(Sequence& sequence) const {
+  if (memory_ == nullptr) return true;
+  ByteShare& share = sequence.grammar_memory;
+  if (share.bytes() == 0) share = ByteShare(memory_);
+  const int64_t bytes = (sequence.grammar->bytes() / kMemoryStep + 1) * kMemoryStep;
+  if (bytes < share.bytes() / 2) share.shrink_to(bytes);
+  if (share.grow_to(bytes)) return true;
+  sequence.mask_refusal =
+      Error{bytes > memory_->most_bytes() ? ErrorCode::kTooLarge : ErrorCode::kOverloaded,
+            "Following this form takes more memory than there is for requests (" + format_bytes(bytes) + " of " +
+                format_bytes(memory_->most_bytes()) +
+                "); try again when fewer run, write it with fewer ways to read the same text, or start the server with "
+                "more --request-memory."};
+  return false;
+}
+
 int64_t MaskWork::work_on_chosen() {
   const auto count = static_cast<int64_t>(chosen_.size());
   const auto work_range = [this](int64_t begin, int64_t end, int) {
@@ -100,7 +121,9 @@ int64_t MaskWork::work_on_chosen() {
       std::erase(wanted_, sequence);
     } else if (class_of(*sequence) != before) {
       sequence->mask_since = ++arrivals_;  // behind those of its class
-      if (!sequence->admitted) sequence->grammar.reset();
+      if (sequence->admitted) continue;
+      sequence->grammar.reset();
+      sequence->grammar_memory.release();
     }
   }
   return sum;

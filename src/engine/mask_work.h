@@ -10,15 +10,19 @@
 // Order: by classes of what a mask has taken so far, the cheap first, and in a class first come, first served; of dear
 // ones one at a time, so that one such walk takes memory. A sequence that was never admitted and moves up a class gives
 // its walk up and begins it anew when it is its turn: only the first ones of a long queue take memory, and what is made
-// twice is a small part. A mask that takes more than kMaxMaskWork in all ends its sequence (sampling/grammar.h).
+// twice is a small part. A mask that takes more than kMaxMaskWork in all ends its sequence (sampling/grammar.h), and so
+// does one whose memory is not granted: were it to wait, those that wait could have all of it.
 //
 // Thread: the engine's, which takes the pool's along. Ownership: borrows sequences for a run.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "base/byte_budget.h"
 #include "base/clock.h"
 #include "device/host/thread_pool.h"
 #include "engine/request.h"
@@ -36,7 +40,9 @@ class MaskWork {
   // Who could be computed while masks are made.
   enum class Beside : uint8_t { kOthers, kGrammars, kNobody };
 
-  MaskWork(const Clock& clock, ThreadPool* pool) : clock_(clock), pool_(pool) {}
+  // `memory`: of the grammars' states; null: all there is.
+  MaskWork(const Clock& clock, ThreadPool* pool, std::shared_ptr<ByteBudget> memory = {})
+      : clock_(clock), pool_(pool), memory_(std::move(memory)) {}
 
   // Of the last step; gives the budget of the next run.
   void step_took(int64_t ns);
@@ -52,10 +58,13 @@ class MaskWork {
   static constexpr int64_t kLeastWorkNs = 10, kUsualWorkNs = 20;
   int64_t spent_ns(int64_t begin_ns, int64_t work) const;
   bool choose(bool cheap_only);
+  int64_t work_on(Sequence& sequence) const;  // makes the next slice; answers what it took
+  bool has_memory(Sequence& sequence) const;
   int64_t work_on_chosen();
 
   const Clock& clock_;
   ThreadPool* const pool_;
+  const std::shared_ptr<ByteBudget> memory_;
   int64_t step_ns_ = 0;
   int64_t left_ns_ = 0;  // of the budget; below 0: owed
   int64_t work_ = 0;

@@ -6,6 +6,8 @@
 
 #include <random>
 
+#include "base/allocation_counter.h"
+#include "base/fixed_byte_budget.h"
 #include "base/prng.h"
 #include "engine/loop_world.h"
 #include "sampling/grammar.h"
@@ -229,6 +231,54 @@ TEST(MaskWork, ALongQueueEnds) {
   for (const auto& [key, record] : world.records)
     EXPECT_TRUE(record.end == EndReason::kStop || record.end == EndReason::kLength);
   world.expect_nothing_held();
+}
+
+// What a state says that it takes is no less than what is allocated, in the middle of a walk and after many tokens.
+TEST(MaskWork, StatesKnowWhatTheyTake) {
+  const Submit submit = hostile(1, 1);
+  Prng random(11);
+  start_counting_allocations();
+  {
+    auto state = std::make_unique<GrammarState>(submit.sampling.grammar, submit.sampling.vocab_trie);
+    for (int slice = 0; slice < 2000; ++slice) {
+      if (state->ready()) {
+        TokenId token = 1 + static_cast<TokenId>(random.below(kVocab - 1));
+        while (!state->advance(token)) token = 1 + static_cast<TokenId>(random.below(kVocab - 1));
+      }
+      state->prepare(512);
+      Allocated seen = stop_counting_allocations();
+      ASSERT_LE(seen.live_bytes, state->bytes()) << "slice " << slice;
+      resume_counting_allocations();
+    }
+  }
+  EXPECT_EQ(stop_counting_allocations().live_bytes, 0);
+}
+
+// Memory for masks is granted. Who gets none ends with the sentence; a neighbour does not notice.
+TEST(MaskWork, MasksTakeWhatIsGranted) {
+  constexpr int kChoices = 12;
+  for (const int64_t most : {int64_t{256} << 10, int64_t{6} << 20, int64_t{1} << 30}) {
+    const auto memory = std::make_shared<FixedByteBudget>(most);
+    World world({.blocks = 256, .max_sequences = 16, .step_tokens = 128, .requests = memory});
+    world.executor.clock = &world.clock;
+    world.executor.step_ns = kStepNs;
+    const RequestId neighbour = world.submit(simple(10, 100, 1));
+    const RequestId other = world.submit(hostile(3, kChoices));
+    world.run(100'000);
+    EXPECT_EQ(world.record(neighbour).end, EndReason::kLength);
+    world.expect_oracle(neighbour);
+    int refused = 0;
+    for (int32_t choice = 0; choice < kChoices; ++choice) {
+      const World::Record& record = world.record(other, choice);
+      EXPECT_NE(record.end, EndReason::kNone);
+      if (record.end != EndReason::kError) continue;
+      ++refused;
+      EXPECT_NE(record.last.error.message.find("more memory than there is for requests"), std::string::npos) << record.last.error.message;
+    }
+    EXPECT_EQ(refused > 0, most < int64_t{1} << 30) << most;
+    EXPECT_EQ(memory->taken_bytes(), 0);
+    world.expect_nothing_held();
+  }
 }
 
 }  // namespace

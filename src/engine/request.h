@@ -19,6 +19,8 @@
 #include <vector>
 
 #include "adapters/registry.h"
+#include "base/byte_budget.h"
+#include "base/result.h"
 #include "engine/api.h"
 #include "engine/device_tier.h"
 #include "kv/kv_cache.h"
@@ -52,6 +54,8 @@ struct Sequence {
   std::unique_ptr<GrammarState> grammar;
   int64_t mask_work = 0, mask_slice = 0;  // what the next mask has taken so far, and in the last slice (MaskWork)
   uint64_t mask_since = 0;                // order among those of its class
+  ByteShare grammar_memory;               // of the grammar's state
+  std::optional<Error> mask_refusal;      // there is no memory for its mask, which was given up
 
   std::span<const TokenId> text() const;  // the same, before it is admitted too
 };

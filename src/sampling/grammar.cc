@@ -17,6 +17,7 @@ constexpr size_t kManyConfigs = 1024;  // 1 KiB each
 constexpr size_t kManyStacks = 1 << 14;
 constexpr int64_t kLookUpsPerWork = 16;
 constexpr uint32_t kMaxTokenBytes = 4096;
+constexpr int64_t kBlockBytes = 32;  // the least that malloc hands out, and its header
 
 uint64_t mix(uint64_t hash, uint64_t value) {
   hash ^= value + 0x9e3779b97f4a7c15ULL + (hash << 6) + (hash >> 2);
@@ -116,6 +117,7 @@ void GrammarState::forget() {
   stacks_ = {};
   stack_index_.clear();
   configs_.clear();
+  set_bytes_ = 0;
   config_index_.clear();
   seen_ = {};
   Config dead;
@@ -198,6 +200,7 @@ uint32_t GrammarState::intern_config(Config config) {
   config.next.fill(kUnknown);
   const auto number = static_cast<uint32_t>(configs_.size());
   config_index_.add(hash, number);
+  set_bytes_ += kBlockBytes + static_cast<int64_t>(config.stacks.capacity() * sizeof(uint32_t));
   configs_.push_back(std::move(config));
   return number;
 }
@@ -346,6 +349,23 @@ bool GrammarState::walk(int64_t work, int64_t& looked_up) {
     if (allowed) mask_[id / 32] |= 1u << (id % 32);
   }
   return true;
+}
+
+void GrammarState::give_up() {
+  too_ambiguous_ = true;
+  end_walk();
+}
+
+// Tables grow by doubling and are copied: three times what they hold. The index of either has four places of 8 bytes
+// for each entry at most, and twice as much while it grows.
+int64_t GrammarState::bytes() const {
+  constexpr int64_t kIndexBytes = 3 * 4 * 8;
+  constexpr int64_t kStackBytes = 3 * (sizeof(Stack) + sizeof(uint64_t)) + kIndexBytes;
+  constexpr int64_t kSetBytes = sizeof(Config) + kIndexBytes;
+  constexpr int64_t kOtherBytes = 16 << 10;
+  const auto masks = static_cast<int64_t>((masks_.size() + 2) * vocab_->mask_words() * sizeof(uint32_t));
+  return kOtherBytes + static_cast<int64_t>(stacks_.size()) * kStackBytes +
+         static_cast<int64_t>(configs_.size()) * kSetBytes + set_bytes_ + masks;
 }
 
 void GrammarState::end_walk() {

@@ -31,8 +31,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/byte_budget.h"
 #include "base/result.h"
 #include "sampling/hashed_numbers.h"
 
@@ -87,6 +89,8 @@ struct GrammarProgram {
 // them.
 class GrammarBuilder {
  public:
+  // `take`: the memory of building, asked for as it grows beyond the first kilobytes. Refused, the builder is full.
+  explicit GrammarBuilder(TakeMemory take = {}) : take_(std::move(take)) {}
   GrammarRuleId add_rule();
   GrammarStateId start(GrammarRuleId rule) const { return rule_starts_[rule]; }
   GrammarStateId add_state();
@@ -104,8 +108,8 @@ class GrammarBuilder {
   // before (then `free_end` is set: the states of the free text get an empty edge to it). The trigger is not empty.
   GrammarStateId free_text_until(GrammarStateId from, std::string_view trigger, GrammarStateId free_end);
 
-  // True once more than kMaxGrammarStates or kMaxGrammarEdges were asked for: further states are all one, no edge is
-  // added, and finish fails.
+  // True once more than kMaxGrammarStates or kMaxGrammarEdges, or memory that is not there, were asked for: further
+  // states are all one, no edge is added, and finish fails.
   bool is_full() const { return full_; }
   Result<std::shared_ptr<const GrammarProgram>> finish(GrammarRuleId root) &&;
 
@@ -118,6 +122,7 @@ class GrammarBuilder {
     bool is_free_text = false;
   };
   bool take_edge();
+  bool has_memory();
   std::vector<bool> find_ending(bool reading) const;
   void remove_dead_ends(const std::vector<bool>& ending);
   bool is_left_recursive() const;
@@ -126,6 +131,9 @@ class GrammarBuilder {
   std::vector<GrammarStateId> rule_starts_;
   int64_t edges_ = 0;
   bool full_ = false;
+  const TakeMemory take_;
+  int64_t taken_bytes_ = 0;
+  Status refusal_;
 };
 
 struct GrammarToken {
@@ -185,7 +193,10 @@ class GrammarState {
   bool too_ambiguous() const { return too_ambiguous_; }
   // All of this at once. mask: [vocab->mask_words()]; answers any_may_come().
   bool fill_mask(std::span<uint32_t> mask);
+  // Gives the mask up, as one that is too ambiguous: no token may come.
+  void give_up();
   int64_t work() const { return work_; }  // stacks met so far; those and sets that were new count more
+  int64_t bytes() const;                  // of memory; an upper bound
   bool allows(int32_t token);
 
   // Goes on with the token. False, and nothing changes, when the token is not allowed.
@@ -272,6 +283,7 @@ class GrammarState {
   std::vector<uint64_t> seen_;  // per stack: the number of the closure that met it
   uint64_t closure_ = 0;
   int64_t work_ = 0;
+  int64_t set_bytes_ = 0;  // of the stacks in configs_
   bool too_ambiguous_ = false;
   std::vector<Step> history_;  // before each remembered token
   uint32_t current_ = 0;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "base/units.h"
+
 #include "sampling/grammar.h"
 
 namespace loralei {
@@ -15,8 +17,20 @@ GrammarRuleId GrammarBuilder::add_rule() {
   return static_cast<GrammarRuleId>(rule_starts_.size() - 1);
 }
 
+// Of building, with the lists that grow by doubling, what finish() makes of them, and the writer's own.
+bool GrammarBuilder::has_memory() {
+  constexpr int64_t kStateBytes = 3 * sizeof(State) + sizeof(GrammarProgram::State), kEdgeBytes = 64;
+  constexpr int64_t kTakenAtOnce = kMiB;
+  if (!take_) return true;
+  const int64_t needed = static_cast<int64_t>(states_.size()) * kStateBytes + edges_ * kEdgeBytes;
+  if (needed <= taken_bytes_ + kTakenAtOnce) return true;
+  if (refusal_.ok()) refusal_ = take_(kTakenAtOnce);
+  if (refusal_.ok()) taken_bytes_ += kTakenAtOnce;
+  return refusal_.ok();
+}
+
 GrammarStateId GrammarBuilder::add_state() {
-  if (static_cast<int64_t>(states_.size()) >= kMaxGrammarStates) {
+  if (static_cast<int64_t>(states_.size()) >= kMaxGrammarStates || !has_memory()) {
     full_ = true;
     return static_cast<GrammarStateId>(states_.size() - 1);
   }
@@ -25,7 +39,7 @@ GrammarStateId GrammarBuilder::add_state() {
 }
 
 bool GrammarBuilder::take_edge() {
-  if (!full_ && edges_ == kMaxGrammarEdges) full_ = true;
+  if (!full_ && (edges_ == kMaxGrammarEdges || !has_memory())) full_ = true;
   edges_ += full_ ? 0 : 1;
   return !full_;
 }
@@ -213,6 +227,7 @@ bool GrammarBuilder::is_left_recursive() const {
 }
 
 Result<std::shared_ptr<const GrammarProgram>> GrammarBuilder::finish(GrammarRuleId root) && {
+  if (!refusal_.ok()) return std::move(refusal_).error();
   if (full_) {
     return too_large("the grammar needs more than " + std::to_string(kMaxGrammarStates) + " states or " +
                      std::to_string(kMaxGrammarEdges) + " edges; use smaller repetition counts or a smaller schema");

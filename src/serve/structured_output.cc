@@ -1,7 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/structured_output.h"
 
+#include <algorithm>
+
+#include "serve/request_memory.h"
+
 namespace loralei {
+namespace {
+
+constexpr int64_t kCompileBytes = 2 * kMiB;  // of the smallest grammar while it is built
+
+}  // namespace
 
 template <typename Compile>
 Parsed<GrammarPtr> GrammarCache::find_or_compile(const std::string& key, const std::string& param, Compile compile) {
@@ -10,40 +19,52 @@ Parsed<GrammarPtr> GrammarCache::find_or_compile(const std::string& key, const s
     const auto known = programs_.find(key);
     if (known != programs_.end()) return known->second;
   }
-  Result<GrammarPtr> program = compile();
+  ByteShare share(memory_);
+  const TakeMemory take = [&](int64_t more_bytes) { return this->take(share, more_bytes); };
+  const auto key_bytes = static_cast<int64_t>(key.size());
+  if (const Status status = take(kCompileBytes + 2 * key_bytes); !status.ok()) return to_api_error(status.error(), param);
+  Result<GrammarPtr> program = compile(take);
   if (!program.ok()) {
     ApiError error = to_api_error(program.error(), param);
-    error.status = 400;  // a grammar beyond the limits is the request's fault, not its size
+    // A grammar beyond the limits is the request's fault, not its size.
+    if (program.error().code != ErrorCode::kOverloaded) error.status = 400;
     return error;
   }
-  const int64_t bytes = (*program)->bytes() + static_cast<int64_t>(key.size());
-  std::lock_guard lock(mutex_);
-  GrammarPtr counted_program = counted(std::move(*program));
-  if (!counted_program) {
-    return to_api_error({ErrorCode::kOverloaded,
-                         "The grammars of running requests take as much memory as they may; try again in a moment."},
-                        param);
-  }
-  if (programs_.size() >= kGrammarsKept || bytes_ + bytes > kGrammarBytesKept) {
+  const int64_t bytes = (*program)->bytes() + key_bytes;
+  share.shrink_to(bytes);
+  // Until its last holder drops it, who may outlive the cache.
+  const GrammarProgram* const raw = program->get();
+  GrammarPtr granted(raw, [memory = std::make_shared<ByteShare>(std::move(share)),
+                           program = std::move(*program)](const GrammarProgram*) { memory->release(); });
+  const std::lock_guard lock(mutex_);
+  const int64_t most = most_kept_bytes();
+  if (programs_.size() >= kGrammarsKept || bytes_ + bytes > most) {
     programs_.clear();
     bytes_ = 0;
   }
   // A key alone may be as large as a request's body.
-  if (bytes <= kGrammarBytesKept && programs_.emplace(key, counted_program).second) bytes_ += bytes;
-  return counted_program;
+  if (bytes <= most && programs_.emplace(key, granted).second) bytes_ += bytes;
+  return granted;
 }
 
-GrammarPtr GrammarCache::counted(GrammarPtr program) {
-  const int64_t bytes = program->bytes();
-  const auto has_room = [&] { return *alive_bytes_ + bytes <= max_alive_bytes_; };
-  if (!has_room()) {  // those that are only kept go first
-    programs_.clear();
-    bytes_ = 0;
+Status GrammarCache::take(ByteShare& share, int64_t more_bytes) {
+  const int64_t bytes = share.bytes() + more_bytes;
+  while (!share.grow_to(bytes)) {
+    if (!drop_kept()) return no_memory(*memory_, bytes, "This form's grammar");
   }
-  if (!has_room()) return nullptr;
-  *alive_bytes_ += bytes;
-  const GrammarProgram* const raw = program.get();
-  return {raw, [alive = alive_bytes_, bytes, program = std::move(program)](const GrammarProgram*) { *alive -= bytes; }};
+  return {};
+}
+
+bool GrammarCache::drop_kept() {
+  std::map<std::string, GrammarPtr> dropped;
+  const std::lock_guard lock(mutex_);
+  dropped.swap(programs_);
+  bytes_ = 0;
+  return !dropped.empty();
+}
+
+int64_t GrammarCache::most_kept_bytes() const {
+  return std::min(kGrammarBytesKept, memory_->most_bytes() / kGrammarShareKept);
 }
 
 int64_t GrammarCache::bytes_kept() {
@@ -56,15 +77,15 @@ Parsed<GrammarPtr> GrammarCache::of_output(const StructuredOutput& output) {
     case OutputFormat::kText:
       return GrammarPtr();
     case OutputFormat::kJsonObject:
-      return find_or_compile("o", output.param, [] { return compile_json_object(); });
+      return find_or_compile("o", output.param, [](const TakeMemory&) { return compile_json_object(); });
     case OutputFormat::kJsonSchema:
-      return find_or_compile("s" + output.schema, output.param, [&] { return compile_json_schema(output.schema); });
+      return find_or_compile("s" + output.schema, output.param, [&](const TakeMemory& take) { return compile_json_schema(output.schema, take); });
     case OutputFormat::kRegex:
-      return find_or_compile("r" + output.regex, output.param, [&] { return compile_regex(output.regex); });
+      return find_or_compile("r" + output.regex, output.param, [&](const TakeMemory& take) { return compile_regex(output.regex, take); });
     case OutputFormat::kChoice: {
       std::string key = "c";
       for (const std::string& choice : output.choices) key += std::to_string(choice.size()) + ":" + choice;
-      return find_or_compile(key, output.param, [&] { return compile_choice(output.choices); });
+      return find_or_compile(key, output.param, [&](const TakeMemory& take) { return compile_choice(output.choices, take); });
     }
   }
   return GrammarPtr();
@@ -94,7 +115,7 @@ Parsed<GrammarPtr> GrammarCache::of_tools(ToolCallForm form, bool parallel, cons
     tools.push_back({tool.name, tool.parameters});
     key += "|" + tool.name + "=" + tool.parameters;
   }
-  return find_or_compile(key, "tools", [&] { return compile_tool_grammar(form, tools, choice); });
+  return find_or_compile(key, "tools", [&](const TakeMemory& take) { return compile_tool_grammar(form, tools, choice, take); });
 }
 
 }  // namespace loralei

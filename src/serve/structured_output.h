@@ -2,18 +2,20 @@
 // GrammarCache: response formats and tool sets to grammars, compiled once while they are in use.
 //
 // Thread-safe; compiling happens outside the lock, on the caller's text thread. Ownership: programs are shared, also
-// with running requests. Invariants: at most kGrammarsKept programs are kept, and kGrammarBytesKept bytes of them and
-// of what they were compiled from; all that anybody holds, kept or not, take at most `max_alive_bytes`, beside those
-// that are being compiled. Failure: an ApiError that names the request's field; 429 where there is no room.
+// with running requests. Invariants: at most kGrammarsKept programs are kept, and most_kept_bytes() of them and of what
+// they were compiled from; all that anybody holds, kept or not, and what compiling takes, is granted by `memory`; those
+// that are only kept make room. Failure: an ApiError that names the request's field; 429 where there is no room now, 400
+// where there never is.
 #pragma once
 
-#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "base/byte_budget.h"
 #include "base/units.h"
 #include "text/tool_calls.h"
 #include "wire/requests.h"
@@ -22,26 +24,25 @@ namespace loralei {
 
 inline constexpr size_t kGrammarsKept = 64;  // a service uses few schemas
 inline constexpr int64_t kGrammarBytesKept = 64 * kMiB;
-
-inline constexpr int64_t kGrammarBytesAlive = 512 * kMiB;  // several of the largest, thousands of usual ones
+inline constexpr int64_t kGrammarShareKept = 16;  // and this part of what requests may have
 
 class GrammarCache {
  public:
-  explicit GrammarCache(int64_t max_alive_bytes = kGrammarBytesAlive) : max_alive_bytes_(max_alive_bytes) {}
+  explicit GrammarCache(std::shared_ptr<ByteBudget> memory) : memory_(std::move(memory)) {}
 
   // Null for plain text.
   Parsed<GrammarPtr> of_output(const StructuredOutput& output);
   Parsed<GrammarPtr> of_tools(ToolCallForm form, bool parallel, const ChatRequest& request);
   int64_t bytes_kept();
-  int64_t bytes_alive() const { return *alive_bytes_; }
+  int64_t most_kept_bytes() const;
 
  private:
   template <typename Compile>
   Parsed<GrammarPtr> find_or_compile(const std::string& key, const std::string& param, Compile compile);
-  GrammarPtr counted(GrammarPtr program);  // null: no room
-  const int64_t max_alive_bytes_;
-  // Of every program until its last holder drops it, who may outlive the cache.
-  const std::shared_ptr<std::atomic<int64_t>> alive_bytes_ = std::make_shared<std::atomic<int64_t>>(0);
+  Status take(ByteShare& share, int64_t more_bytes);
+  bool drop_kept();  // false: there is none
+
+  const std::shared_ptr<ByteBudget> memory_;
   std::mutex mutex_;
   int64_t bytes_ = 0;
   std::map<std::string, GrammarPtr> programs_;

@@ -2,6 +2,7 @@
 // Response formats and tools, from the request's field to the engine's grammar and back out of the text.
 #include <gtest/gtest.h>
 
+#include "base/fixed_byte_budget.h"
 #include "serve/server_test_util.h"
 
 namespace loralei {
@@ -166,25 +167,28 @@ TEST_F(ApiTest, ResponseFormatsBecomeGrammars) {
 
 // Schemas of a hundred bytes whose grammars take megabytes: what is kept of them is bounded in bytes, not in number.
 TEST(GrammarCache, KeepsABoundedNumberOfBytes) {
-  GrammarCache cache;
-  StructuredOutput output;
-  output.format = OutputFormat::kJsonSchema;
-  for (int i = 0; i < 20; ++i) {
-    output.schema = R"({"type": "string", "maxLength": )" + std::to_string(200'000 + i) + "}";
-    auto program = cache.of_output(output);
-    ASSERT_TRUE(program.ok()) << program.error().message;
-    EXPECT_GT((*program)->bytes(), 4 * kMiB);
-    EXPECT_GT(cache.bytes_kept(), 0);
-    EXPECT_LE(cache.bytes_kept(), kGrammarBytesKept);
-    const int64_t kept = cache.bytes_kept();
-    EXPECT_EQ(*cache.of_output(output), *program);  // the latest is always there
-    EXPECT_EQ(cache.bytes_kept(), kept);
+  for (const int64_t memory : {int64_t{4} << 30, 512 * kMiB}) {
+    GrammarCache cache(std::make_shared<FixedByteBudget>(memory));
+    StructuredOutput output;
+    output.format = OutputFormat::kJsonSchema;
+    for (int i = 0; i < 20; ++i) {
+      output.schema = R"({"type": "string", "maxLength": )" + std::to_string(200'000 + i) + "}";
+      auto program = cache.of_output(output);
+      ASSERT_TRUE(program.ok()) << program.error().message;
+      EXPECT_GT((*program)->bytes(), 4 * kMiB);
+      EXPECT_GT(cache.bytes_kept(), 0);
+      EXPECT_LE(cache.bytes_kept(), std::min(kGrammarBytesKept, memory / 16));
+      const int64_t kept = cache.bytes_kept();
+      EXPECT_EQ(*cache.of_output(output), *program);  // the latest is always there
+      EXPECT_EQ(cache.bytes_kept(), kept);
+    }
   }
 }
 
-// However many requests hold one of their own, and for as long as they do.
-TEST(GrammarCache, WhatRequestsHoldIsBoundedToo) {
-  auto cache = std::make_unique<GrammarCache>(32 * kMiB);
+// However many requests hold one of their own, and for as long as they do; compiling one takes its share as well.
+TEST(GrammarCache, WhatRequestsHoldIsGranted) {
+  const auto memory = std::make_shared<FixedByteBudget>(128 * kMiB);
+  auto cache = std::make_unique<GrammarCache>(memory);
   StructuredOutput output;
   output.format = OutputFormat::kJsonSchema;
   output.param = "response_format";
@@ -194,20 +198,36 @@ TEST(GrammarCache, WhatRequestsHoldIsBoundedToo) {
   };
   std::vector<GrammarPtr> held;
   for (int i = 0;; ++i) {
-    ASSERT_LT(i, 10);
+    ASSERT_LT(i, 30);
     auto program = compile(i);
-    EXPECT_LE(cache->bytes_alive(), 32 * kMiB);
     if (program.ok()) {
       held.push_back(*program);
+      int64_t bytes = 0;
+      for (const GrammarPtr& one : held) bytes += one->bytes();
+      EXPECT_GE(memory->taken_bytes(), bytes);
       continue;
     }
     EXPECT_EQ(program.error().status, 429);
     EXPECT_EQ(program.error().param, "response_format");
+    EXPECT_NE(program.error().message.find("128.0 MiB"), std::string::npos) << program.error().message;
     break;
   }
   ASSERT_FALSE(held.empty());
-  held.pop_back();
-  EXPECT_TRUE(compile(20).ok()) << "the room of one that has ended is free";
+  held.clear();
+  EXPECT_TRUE(compile(20).ok()) << "the room of those that have ended is free";
+  output.schema = R"({"type": "string", "maxLength": 480000})";
+  const auto largest = cache->of_output(output);
+  EXPECT_TRUE(largest.ok()) << largest.error().message;
+  ByteShare others(memory);
+  ASSERT_TRUE(others.grow_to(64 * kMiB));
+  output.schema = R"({"type": "string", "maxLength": 480001})";
+  EXPECT_EQ(cache->of_output(output).error().status, 429);
+  others.release();
+  const auto small = std::make_shared<FixedByteBudget>(48 * kMiB);
+  const auto never = GrammarCache(small).of_output(output);
+  ASSERT_FALSE(never.ok());
+  EXPECT_EQ(never.error().status, 400) << never.error().message;
+  EXPECT_EQ(small->taken_bytes(), 0);
   held.clear();
   for (int i = 30; i < 40; ++i) EXPECT_TRUE(compile(i).ok()) << "what nobody uses makes room";
   const GrammarPtr last = *compile(39);

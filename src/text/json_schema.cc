@@ -2,6 +2,7 @@
 #include "text/json_schema.h"
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -31,8 +32,17 @@ Result<Json> parse_schema(std::string_view text) {
   return json;
 }
 
+// The tree of it, from its brackets, commas and colons: every value stands behind one.
+int64_t schema_tree_bytes(std::string_view text) {
+  constexpr int64_t kValueBytes = 240;  // with its key, in a table of an object or a list that doubles
+  const auto marks = std::count_if(text.begin(), text.end(), [](char c) { return std::strchr("[{,:", c) != nullptr && c != 0; });
+  return kValueBytes * (marks + 1) + 4 * static_cast<int64_t>(text.size());
+}
+
 class FormCompiler {
  public:
+  explicit FormCompiler(const TakeMemory& take) : take_(take), b_(take) {}
+
   Result<GrammarPtr> run(const GrammarForm& form) {
     const GrammarRuleId root = b_.add_rule();
     end_ = b_.add_state();
@@ -44,6 +54,7 @@ class FormCompiler {
 
  private:
   Result<GrammarRuleId> schema_rule(const std::string& text) {
+    if (take_) TRY(take_(schema_tree_bytes(text)));
     TRY_ASSIGN(Json json, parse_schema(text));
     schemas_.push_back(std::move(json));
     return compiler_.compile_root(schemas_.back());
@@ -148,6 +159,7 @@ class FormCompiler {
     return last;
   }
 
+  const TakeMemory& take_;
   GrammarBuilder b_;
   SchemaCompiler compiler_{b_};
   int in_rule_ = 0;  // repetitions around the current part
@@ -189,16 +201,16 @@ Status check_json_shape(std::string_view json) {
   return {};
 }
 
-Result<GrammarPtr> compile_json_schema(std::string_view schema) {
-  return compile_form(GrammarForm::schema(std::string(schema)));
+Result<GrammarPtr> compile_json_schema(std::string_view schema, const TakeMemory& take) {
+  return compile_form(GrammarForm::schema(std::string(schema)), take);
 }
 Result<GrammarPtr> compile_json_object() { return compile_shared(true); }
 Result<GrammarPtr> compile_json_value() { return compile_shared(false); }
-Result<GrammarPtr> compile_regex(std::string_view pattern) {
-  return compile_form(GrammarForm::regex(std::string(pattern)));
+Result<GrammarPtr> compile_regex(std::string_view pattern, const TakeMemory& take) {
+  return compile_form(GrammarForm::regex(std::string(pattern)), take);
 }
 
-Result<GrammarPtr> compile_choice(const std::vector<std::string>& choices) {
+Result<GrammarPtr> compile_choice(const std::vector<std::string>& choices, const TakeMemory& take) {
   if (choices.empty()) return invalid_argument("the list of choices is empty");
   if (choices.size() > static_cast<size_t>(kMaxListedChoices))
     return too_large("there are more than " + std::to_string(kMaxListedChoices) + " choices");
@@ -208,9 +220,11 @@ Result<GrammarPtr> compile_choice(const std::vector<std::string>& choices) {
       return invalid_argument("a choice is empty or not valid UTF-8");
     parts.push_back(GrammarForm::literal(choice));
   }
-  return compile_form(GrammarForm::choice(std::move(parts)));
+  return compile_form(GrammarForm::choice(std::move(parts)), take);
 }
 
-Result<GrammarPtr> compile_form(const GrammarForm& form) { return FormCompiler().run(form); }
+Result<GrammarPtr> compile_form(const GrammarForm& form, const TakeMemory& take) {
+  return FormCompiler(take).run(form);
+}
 
 }  // namespace loralei

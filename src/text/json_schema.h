@@ -45,11 +45,11 @@ inline constexpr int kMaxJsonFields = 2000;
 
 using GrammarPtr = std::shared_ptr<const GrammarProgram>;
 
-Result<GrammarPtr> compile_json_schema(std::string_view schema);
+Result<GrammarPtr> compile_json_schema(std::string_view schema, const TakeMemory& take = {});
 Result<GrammarPtr> compile_json_object();                    // any JSON object
 Result<GrammarPtr> compile_json_value();                     // any JSON value
-Result<GrammarPtr> compile_regex(std::string_view pattern);  // the whole text matches
-Result<GrammarPtr> compile_choice(const std::vector<std::string>& choices);
+Result<GrammarPtr> compile_regex(std::string_view pattern, const TakeMemory& take = {});  // the whole text matches
+Result<GrammarPtr> compile_choice(const std::vector<std::string>& choices, const TakeMemory& take = {});
 
 // Forms put together from parts: what tool calls are written in.
 struct GrammarForm {
@@ -84,6 +84,6 @@ struct GrammarForm {
     return {Kind::kTriggered, std::move(trigger), {std::move(part)}, false, 0, once ? 1 : -1};
   }
 };
-Result<GrammarPtr> compile_form(const GrammarForm& form);
+Result<GrammarPtr> compile_form(const GrammarForm& form, const TakeMemory& take = {});
 
 }  // namespace loralei

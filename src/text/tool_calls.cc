@@ -165,7 +165,8 @@ Result<std::vector<Tool>> read_tools(std::string_view text) {
   return tools;
 }
 
-Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Tool>& tools, const ToolChoice& choice) {
+Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Tool>& tools, const ToolChoice& choice,
+                                        const TakeMemory& take) {
   if (choice.mode == ToolChoiceMode::kNone)
     return invalid_argument("tool_choice is none: there is no call to hold to a form");
   if (tools.empty()) return invalid_argument("tool_choice needs tools, but the request has none");
@@ -176,7 +177,7 @@ Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Too
   }
   if (chosen.empty())
     return invalid_argument("tool_choice names the function '" + choice.name + "', which is none of the tools");
-  return compile_form(whole_form(form, call_form(form, chosen), choice));
+  return compile_form(whole_form(form, call_form(form, chosen), choice), take);
 }
 
 // --- the parser

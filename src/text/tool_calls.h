@@ -57,7 +57,8 @@ Result<std::vector<Tool>> read_tools(std::string_view json);
 // kAuto: free text until a call begins, then the form. kRequired and kNamed: the form from the first token. For kNone
 // there is no grammar, and invalid_argument. In llama3's form a text that begins with "{" is a call, as there is no
 // other marker.
-Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Tool>& tools, const ToolChoice& choice);
+Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Tool>& tools, const ToolChoice& choice,
+                                        const TakeMemory& take = {});
 
 struct ToolCallEvent {
   enum class Kind : unsigned char { kContent, kCallBegin, kArguments, kCallEnd };

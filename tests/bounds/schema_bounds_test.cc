@@ -13,6 +13,7 @@ namespace {
 using testing_support::Allocated;
 
 constexpr int64_t kMaxPeakBytes = 128 * kMiB;
+constexpr int64_t kFreeBytes = 2 * kMiB;  // what whoever compiles has asked for beforehand
 constexpr int64_t kMaxAllocatedBytes = 1024 * kMiB;
 
 struct Compiled {
@@ -28,8 +29,14 @@ Compiled measure(Compile compile) {
 }
 
 Compiled expect_bounded(const std::string& schema) {
-  Compiled compiled = measure([&] { return compile_json_schema(schema); });
+  int64_t taken = kFreeBytes;
+  const TakeMemory take = [&taken](int64_t more) {
+    taken += more;
+    return Status();
+  };
+  Compiled compiled = measure([&] { return compile_json_schema(schema, take); });
   EXPECT_LE(compiled.cost.peak_bytes, kMaxPeakBytes);
+  EXPECT_LE(compiled.cost.peak_bytes, taken) << "more than was asked for: " << schema.substr(0, 200);
   EXPECT_LE(compiled.cost.bytes, kMaxAllocatedBytes);
   return compiled;
 }
