@@ -285,6 +285,23 @@ TEST_F(LoadTest, NotStrictReportsInsteadOfRefusing) {
   EXPECT_FALSE(load({.strict = false}).ok());
 }
 
+TEST_F(LoadTest, ABiasAloneIsNoPair) {
+  tensors[kLayer + "1.self_attn.q_proj.lora_B.bias"] = matrix({8}, 0);
+  config.erase("layers_to_transform");
+  expect_error({"layers.1.self_attn.q_proj.lora_B.bias", "\"lora_bias\": false"});
+  auto adapter = load({.strict = false});
+  ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+  EXPECT_EQ(adapter->adapter->pair(0, Module::kQ).rank, 2);
+  EXPECT_EQ(adapter->adapter->pair(1, Module::kQ).rank, 0);
+  std::string report;
+  for (const std::string& line : adapter->adapter->report) report += line + "\n";
+  for (const char* words : {"layers.1.self_attn.q_proj.lora_B.bias", "targets 1 modules without tensors"})
+    EXPECT_NE(report.find(words), std::string::npos) << report;
+  config["lora_bias"] = true;
+  tensors[kQ0 + "lora_B.bias"] = matrix({8}, 0);
+  expect_error({"layers.1.self_attn.q_proj", "lora_A is missing"});
+}
+
 // It would answer as the base under another name.
 TEST_F(LoadTest, WhatChangesNothingIsNoAdapter) {
   const auto refused = [&](AdapterLoadOptions options, const std::vector<std::string>& words) {
