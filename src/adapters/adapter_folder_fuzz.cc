@@ -187,6 +187,8 @@ void check_same(const Result<AdapterLoad>& one, const Result<AdapterLoad>& other
     return;
   }
   CHECK(one->adapter->digest == other->adapter->digest && one->stamp == other->stamp);
+  CHECK(one->adapter->report == other->adapter->report && one->adapter->modules == other->adapter->modules);
+  CHECK(one->adapter->alora_invocation == other->adapter->alora_invocation);
   CHECK(Numbers(*one->adapter, config) == Numbers(*other->adapter, config));
 }
 
