@@ -3,7 +3,8 @@
 //
 // Thread: immutable after load; any reader. Ownership: owns its bytes (a Grant of memory/ accounts for them); the cache
 // holds it by shared_ptr, users through AdapterPin. Invariants: every pair fits the base's shapes; ranks within
-// limits.h; all numbers finite. Failure: load_adapter answers a sentence naming file, tensor or config key.
+// limits.h; all numbers finite; something of the base is changed (`modules` is not empty). Failure: load_adapter
+// answers a sentence naming file, tensor or config key. Whatever the files say, errors and `report` are printable().
 #pragma once
 
 #include <array>

@@ -5,11 +5,13 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <string_view>
 
 #include "adapters/adapter.h"
 #include "adapters/load_plan.h"
 #include "adapters/sha256.h"
 #include "base/limits.h"
+#include "base/printable.h"
 #include "base/units.h"
 #include "device/host/arena.h"
 #include "formats/safetensors.h"
@@ -262,7 +264,7 @@ std::shared_ptr<Adapter> build(LoadPlan plan, const ModelConfig& config, std::sh
   }
   adapter->saved = saved_tensors(plan, config, *storage);
   adapter->alora_invocation = std::move(plan.alora_invocation);
-  adapter->report = std::move(plan.report);
+  for (const std::string& sentence : plan.report) adapter->report.push_back(printable(sentence));
   adapter->modules = std::move(plan.modules);
   adapter->storage = std::move(storage);
   return adapter;
@@ -367,14 +369,26 @@ void hash_text(Sha256& sha, const std::string& text) {
   sha.update(std::as_bytes(std::span(text)));
 }
 
-}  // namespace
+// One that changes nothing would answer as the base under another name.
+Status check_changes_something(const LoadPlan& plan, const std::string& path) {
+  if (!plan.modules.empty()) return {};
+  std::string why = "its config targets no module and replaces no tensor";
+  constexpr std::string_view kNotApplied = "Not applied: ";
+  for (const std::string& sentence : plan.report) {
+    if (!sentence.starts_with(kNotApplied)) continue;
+    why = sentence.substr(kNotApplied.size(), sentence.size() - kNotApplied.size() - 1);
+    break;
+  }
+  return invalid_argument(path + ": changes nothing of this base model: " + why);
+}
 
-Result<AdapterLoad> load_adapter(const FileSystem& files, const std::string& path, const AdapterBase& base,
+Result<AdapterLoad> read_adapter(const FileSystem& files, const std::string& path, const AdapterBase& base,
                                  const AdapterLoadOptions& options, AdapterVersionId version) {
   TRY_ASSIGN(const Paths paths, adapter_paths(files, path));
   TRY_ASSIGN(Source source, read_source(files, paths));
   TRY_ASSIGN(LoadPlan plan, source.gguf ? plan_gguf(*source.gguf, base, options)
                                         : plan_peft(paths.config, source.file, source.foreign, base, options));
+  TRY(check_changes_something(plan, path));
 
   if (plan.bytes > options.bytes_max) return AdapterLoad{.bytes_needed = plan.bytes, .stamp = source.stamp};
   auto buffer = HostBuffer::allocate(plan.bytes);
@@ -393,15 +407,33 @@ Result<AdapterLoad> load_adapter(const FileSystem& files, const std::string& pat
   return AdapterLoad{.adapter = std::move(adapter), .stamp = source.stamp};
 }
 
+Result<FileStamp> read_stamp(const FileSystem& files, const std::string& path) {
+  TRY_ASSIGN(const Paths paths, adapter_paths(files, path));
+  TRY_ASSIGN(const OpenFiles opened, open_files(files, paths));
+  return opened.stamp();
+}
+
+// Sentences name what the files and links of others say.
+template <typename T>
+Result<T> with_printable_error(Result<T> result) {
+  if (result.ok()) return result;
+  return Error{result.error().code, printable(result.error().message)};
+}
+
+}  // namespace
+
+Result<AdapterLoad> load_adapter(const FileSystem& files, const std::string& path, const AdapterBase& base,
+                                 const AdapterLoadOptions& options, AdapterVersionId version) {
+  return with_printable_error(read_adapter(files, path, base, options, version));
+}
+
 Result<AdapterLoad> load_adapter(const std::string& path, const AdapterBase& base, const AdapterLoadOptions& options,
                                  AdapterVersionId version) {
   return load_adapter(PosixFileSystem(), path, base, options, version);
 }
 
 Result<FileStamp> adapter_stamp(const FileSystem& files, const std::string& path) {
-  TRY_ASSIGN(const Paths paths, adapter_paths(files, path));
-  TRY_ASSIGN(const OpenFiles opened, open_files(files, paths));
-  return opened.stamp();
+  return with_printable_error(read_stamp(files, path));
 }
 
 Result<FileStamp> adapter_stamp(const std::string& path) { return adapter_stamp(PosixFileSystem(), path); }

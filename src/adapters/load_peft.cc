@@ -252,15 +252,17 @@ class PeftPlanner {
       const ModuleRef& ref = modules[i];
       const bool targeted = targeted_[i];
       ModuleTensors* module = find(ref.key);
-      const bool has = module && (module->pair.a || module->pair.b || module->pair.b_bias);
       const bool fused = ref.site == Site::kQkv || ref.site == Site::kGateUp;
+      const bool wanted = targeted || (fused && peft_.all_linear);
+      if (module && wanted) TRY(drop_bias_not_asked(module->pair));
+      const bool has = module && (module->pair.a || module->pair.b || module->pair.b_bias);
       if (!has) {
         // A pattern may mean a fused name by accident; a list names it on purpose.
         const bool meant = !fused || !peft_.target_names.empty();
         if (targeted && meant && !covered_by_fused(ref) && !tied_target(ref)) missing.push_back(ref.key);
         continue;
       }
-      if (!targeted && !(fused && peft_.all_linear)) {
+      if (!wanted) {
         const TensorInfo* first = module->pair.a   ? module->pair.a
                                   : module->pair.b ? module->pair.b
                                                    : module->pair.b_bias;
@@ -280,21 +282,24 @@ class PeftPlanner {
     return {};
   }
 
+  // Before it is asked what the module has: with this bias alone it has no pair.
+  Status drop_bias_not_asked(PairTensors& pair) {
+    if (!pair.b_bias || peft_.lora_bias) return {};
+    TRY(refuse(path_, "tensor \"" + pair.b_bias->name + "\" is there, but the config says \"lora_bias\": false"));
+    pair.b_bias = nullptr;
+    return {};
+  }
+
   Status plan_one(const ModuleRef& ref, const PairTensors& pair) {
     if (ref.site == Site::kEmbed && peft_.lora_bias) {
       return unsupported(config_path_ + ": \"lora_bias\": true is not defined for embed_tokens (PEFT refuses it too)");
     }
-    if (pair.b_bias && !peft_.lora_bias) {
-      TRY(refuse(path_, "tensor \"" + pair.b_bias->name + "\" is there, but the config says \"lora_bias\": false"));
-    }
     if (!pair.b_bias && peft_.lora_bias) {
       return corrupt(path_ + ": the config says \"lora_bias\": true, but lora_B.bias of " + ref.key + " is missing");
     }
-    PairTensors used = pair;
-    if (!peft_.lora_bias) used.b_bias = nullptr;
     TRY_ASSIGN(const int rank, matcher_.rank(ref.key));
     TRY_ASSIGN(const double scaling, matcher_.scaling(ref.key));
-    return plan_pair(config_, ref, used, {.rank_wanted = rank, .scaling = scaling, .vocab = plan_.vocab}, path_, plan_);
+    return plan_pair(config_, ref, pair, {.rank_wanted = rank, .scaling = scaling, .vocab = plan_.vocab}, path_, plan_);
   }
 
   // The fused twin of a q, k, v, gate or up projection brings its tensors.

@@ -7,6 +7,7 @@
 
 #include "adapters/load_test_util.h"
 #include "adapters/peft_map.h"
+#include "base/printable.h"
 
 namespace loralei {
 namespace {
@@ -282,6 +283,80 @@ TEST_F(LoadTest, NotStrictReportsInsteadOfRefusing) {
   // What makes the numbers wrong stays an error.
   tensors[kQ0 + "lora_A.weight"] = matrix({2, 9}, 0);
   EXPECT_FALSE(load({.strict = false}).ok());
+}
+
+TEST_F(LoadTest, ABiasAloneIsNoPair) {
+  tensors[kLayer + "1.self_attn.q_proj.lora_B.bias"] = matrix({8}, 0);
+  config.erase("layers_to_transform");
+  expect_error({"layers.1.self_attn.q_proj.lora_B.bias", "\"lora_bias\": false"});
+  auto adapter = load({.strict = false});
+  ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+  EXPECT_EQ(adapter->adapter->pair(0, Module::kQ).rank, 2);
+  EXPECT_EQ(adapter->adapter->pair(1, Module::kQ).rank, 0);
+  std::string report;
+  for (const std::string& line : adapter->adapter->report) report += line + "\n";
+  for (const char* words : {"layers.1.self_attn.q_proj.lora_B.bias", "targets 1 modules without tensors"})
+    EXPECT_NE(report.find(words), std::string::npos) << report;
+  config["lora_bias"] = true;
+  tensors[kQ0 + "lora_B.bias"] = matrix({8}, 0);
+  expect_error({"layers.1.self_attn.q_proj", "lora_A is missing"});
+}
+
+// It would answer as the base under another name.
+TEST_F(LoadTest, WhatChangesNothingIsNoAdapter) {
+  const auto refused = [&](AdapterLoadOptions options, const std::vector<std::string>& words) {
+    const auto adapter = load(options);
+    ASSERT_FALSE(adapter.ok());
+    EXPECT_EQ(adapter.error().code, ErrorCode::kInvalidArgument);
+    for (const std::string& word : words)
+      EXPECT_NE(adapter.error().message.find(word), std::string::npos) << adapter.error().message;
+  };
+  config["target_modules"] = {"wqkv"};  // and the tensors of q_proj are for no target
+  refused({.strict = false}, {"/a: changes nothing", "\"target_modules\" names \"wqkv\""});
+  tensors.clear();
+  for (const bool strict : {true, false}) {
+    config["target_modules"] = Json::array();
+    refused({.strict = strict}, {"/a: changes nothing", "targets no module"});
+    config["target_modules"] = {"q_proj"};
+    config["exclude_modules"] = {"q_proj"};
+    refused({.strict = strict}, {"/a: changes nothing", "targets no module"});
+    config.erase("exclude_modules");
+  }
+  config["target_modules"] = Json::array();
+  config["modules_to_save"] = {"model.norm"};
+  tensors["base_model.model.model.norm.weight"] = matrix({8}, 1);
+  EXPECT_TRUE(load().ok());
+}
+
+// Names are the file's; a console, a log and a listing show what is said of them.
+TEST_F(LoadTest, WhatIsSaidIsPrintable) {
+  const std::vector<std::string> names = {"two\nlines", "\x1b[31mred", "turned \u202e round",
+                                          std::string(3000, '\x01')};
+  for (const std::string& name : names) {
+    const Tensors plain = tensors;
+    tensors[name] = matrix({1}, 0);
+    const std::string message = error();
+    EXPECT_TRUE(is_printable(message)) << message;
+    const auto loaded = load({.strict = false});
+    ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+    EXPECT_FALSE(loaded->adapter->report.empty());
+    for (const std::string& sentence : loaded->adapter->report) EXPECT_TRUE(is_printable(sentence)) << sentence;
+    tensors = plain;
+  }
+  // A text that is cut is cut between two characters, or says what is left of one.
+  for (size_t shift = 0; shift < 4; ++shift) {
+    config["r"] = std::string(shift, 'x');
+    for (int i = 0; i < 40; ++i) config["r"] = config["r"].get<std::string>() + "\u20ac";
+    const std::string message = error();
+    EXPECT_TRUE(is_printable(message)) << message;
+  }
+  files.put("/a/adapter_config.json", "{\"r\": \"\xff\"}");
+  for (const std::string& path : {std::string("/a"), std::string("/no\nsuch")}) {
+    const auto loaded = load_adapter(files, path, base, {}, AdapterVersionId{1});
+    ASSERT_FALSE(loaded.ok());
+    EXPECT_TRUE(is_printable(loaded.error().message)) << loaded.error().message;
+  }
+  EXPECT_TRUE(is_printable(adapter_stamp(files, "/no\nsuch").error().message));
 }
 
 TEST_F(LoadTest, AHeaderLargerThanAnyAdaptersIsNotRead) {
