@@ -111,6 +111,7 @@ class GrammarBuilder {
   // True once more than kMaxGrammarStates or kMaxGrammarEdges, or memory that is not there, were asked for: further
   // states are all one, no edge is added, and finish fails.
   bool is_full() const { return full_; }
+  const Status& refusal() const { return refusal_; }  // of memory, which finish() answers as well
   Result<std::shared_ptr<const GrammarProgram>> finish(GrammarRuleId root) &&;
 
  private:

@@ -187,7 +187,7 @@ TEST(GrammarCache, KeepsABoundedNumberOfBytes) {
 
 // However many requests hold one of their own, and for as long as they do; compiling one takes its share as well.
 TEST(GrammarCache, WhatRequestsHoldIsGranted) {
-  const auto memory = std::make_shared<FixedByteBudget>(128 * kMiB);
+  const auto memory = std::make_shared<FixedByteBudget>(192 * kMiB);
   auto cache = std::make_unique<GrammarCache>(memory);
   StructuredOutput output;
   output.format = OutputFormat::kJsonSchema;
@@ -209,7 +209,7 @@ TEST(GrammarCache, WhatRequestsHoldIsGranted) {
     }
     EXPECT_EQ(program.error().status, 429);
     EXPECT_EQ(program.error().param, "response_format");
-    EXPECT_NE(program.error().message.find("128.0 MiB"), std::string::npos) << program.error().message;
+    EXPECT_NE(program.error().message.find("192.0 MiB"), std::string::npos) << program.error().message;
     break;
   }
   ASSERT_FALSE(held.empty());
@@ -219,7 +219,7 @@ TEST(GrammarCache, WhatRequestsHoldIsGranted) {
   const auto largest = cache->of_output(output);
   EXPECT_TRUE(largest.ok()) << largest.error().message;
   ByteShare others(memory);
-  ASSERT_TRUE(others.grow_to(64 * kMiB));
+  ASSERT_TRUE(others.grow_to(128 * kMiB));
   output.schema = R"({"type": "string", "maxLength": 480001})";
   EXPECT_EQ(cache->of_output(output).error().status, 429);
   others.release();

@@ -283,6 +283,7 @@ Status SchemaCompiler::fill(GrammarRuleId rule, const Json& schema, const std::s
   Status status = fill_keywords(rule, schema, path);
   --depth_;
   if (!status.ok() || !b_.is_full()) return status;
+  if (!b_.refusal().ok()) return b_.refusal();
   return too_large_at(path, "with this part the grammar needs more than " + std::to_string(kMaxGrammarStates) +
                                 " states or " + std::to_string(kMaxGrammarEdges) +
                                 " edges; use smaller counts or a smaller schema");

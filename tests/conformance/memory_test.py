@@ -160,7 +160,22 @@ class MemoryOfRequests(unittest.TestCase):
         for form in MANY_READINGS:
             status, _, body = chat(server, n=64, structured_outputs={"regex": form}, max_tokens=24, temperature=1)
             self.assertIn(status, (200,) + REFUSED, body)
-            print(status, str(body)[:400], server.resident() / MIB)
+        self.assert_recovers(server, before)
+
+    def test_forms_of_the_largest_grammars(self):
+        server = self.confined(200 * MIB, "--memory-budget", "200MiB", "-c", "512")
+        self.assertEqual(chat(server)[0], 200)
+        before = server.resident()
+
+        def of_length(count):
+            schema = {"name": "s", "schema": {"type": "string", "maxLength": count}}
+            return chat(server, response_format={"type": "json_schema", "json_schema": schema}, max_tokens=4)
+
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(of_length, [400_000 + index for index in range(32)] + [1000]))
+        for status, _, body in answers:
+            self.assertIn(status, (200,) + REFUSED, body)
+        self.assertEqual(of_length(100)[0], 200)
         self.assert_recovers(server, before)
 
     def test_texts_of_adapters(self):
@@ -186,7 +201,7 @@ class MemoryOfRequests(unittest.TestCase):
             with concurrent.futures.ThreadPoolExecutor(8) as pool:
                 for status, _, body in pool.map(lambda name: chat(server, name), names * 3):
                     self.assertIn(status, (200,) + REFUSED, body)
-                    self.assert_recovers(server, before)
+            self.assert_recovers(server, before)
 
     def test_slow_readers_of_large_answers(self):
         server = self.confined(600 * MIB, "--memory-budget", "600MiB", "-c", "512", "--max-num-seqs", "64")
