@@ -505,6 +505,21 @@ TEST_F(ApiTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   EXPECT_TRUE(server->shutdown(30'000));
 }
 
+TEST_F(ApiTest, ReadyTellsWhatCannotBeComputedForNow) {
+  start();
+  EXPECT_EQ(get("/ready").status, 200);
+  engine.set_ready(Error{ErrorCode::kUnavailable, "The file is being made again."});
+  const HttpResponse answer = get("/ready");
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(answer.body,
+            R"({"status":"not ready","cannot":[{"what":"requests","why":"The file is being made again."}]})");
+  EXPECT_NE(get("/metrics").body.find("\nloralei_ready 0\n"), std::string::npos);
+  EXPECT_EQ(get("/health").status, 200) << "another start would not help";
+  engine.set_ready({});
+  EXPECT_EQ(get("/ready").status, 200);
+  EXPECT_NE(get("/metrics").body.find("\nloralei_ready 1\n"), std::string::npos);
+}
+
 TEST_F(ApiTest, ShutdownCutsWhatDoesNotEnd) {
   engine.hold_tokens = true;
   start();
