@@ -36,14 +36,16 @@ class GatedExecutor final : public Executor {
     closed.wait(true);
     return inner_.execute(batch, kv);
   }
-  // Says that nothing can be computed while `broken`.
+  // Says that nothing can be computed while `broken`; whoever mends holds `loan` until then.
   Status ready() override {
     asked.fetch_add(1);
     if (broken.load()) return Error{ErrorCode::kUnavailable, "The weights are being mended."};
+    loan.release();
     return {};
   }
   std::atomic<bool> closed{false}, broken{false};
   std::atomic<int> entered{0}, asked{0};
+  Grant loan;
   std::atomic<bool> streaming{false};
 
  private:
@@ -449,6 +451,22 @@ TEST(Engine, WhatCannotBeComputedForNowIsToldAndIsOverWithoutARequest) {
   std::this_thread::sleep_for(std::chrono::milliseconds(1300));
   EXPECT_EQ(server.gate->asked, asked);
   EXPECT_EQ(woken, woken_before) << "an idle engine sleeps";
+}
+
+// An adapter waits for what is lent to whoever mends, while nothing else goes on.
+TEST(Engine, WhatMendingBorrowedIsForWhoWaitedWhenItIsBack) {
+  Server server(Server::small_options(), true);
+  server.open_gate();
+  server.files.put("/a", 100, 2000);
+  server.gate->broken = true;
+  ASSERT_TRUE(server.engine->submit(request(1, 5, 2)).ok());
+  server.collect(1, 0);
+  server.gate->loan = *server.ledger.try_lend(MemoryUse::kOther, server.ledger.available_bytes(MemoryUse::kOther));
+  ASSERT_TRUE(server.engine->command({1, AdapterAction::kLoad, "a", "/a", false}).ok());
+  EXPECT_TRUE(server.engine->wait_output(100'000'000).replies.empty()) << "it has no room";
+  server.gate->broken = false;
+  server.collect(1, 1);
+  EXPECT_TRUE(server.answers[1].status.ok()) << server.answers[1].status.error().message;
 }
 
 // A step that never ends is seen from outside, and no longer when it has ended.

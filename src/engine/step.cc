@@ -282,6 +282,7 @@ void EngineLoop::end_if_lost() {
 }
 
 void EngineLoop::ask_ready() {
+  if (!ready_.ok()) room_changed();  // what mending had borrowed may be back
   ready_ = parts_.executor->ready();
 }
 
