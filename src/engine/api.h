@@ -150,6 +150,9 @@ struct EngineStats : MemoryShares {  // the host's
   // Of the device's memory beside what was asked for: when the budget was made (this program's context, other
   // programs), and by the driver since (device_memory.other_bytes is its allowance).
   int64_t device_before_bytes = 0, device_driver_bytes = 0;
+  // Why every request ends with an error for now (weights that cannot be read until their file is made again); it
+  // passes, and is ok again, by itself. Ok: they are computed, or see Engine::health().
+  Status ready;
   int32_t running = 0, waiting = 0, waiting_for_adapter = 0, held = 0;
   int64_t kv_blocks_total = 0, kv_blocks_used = 0,
           kv_blocks_cached = 0;  // used: leased by running sequences; cached: free to evict

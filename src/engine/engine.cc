@@ -25,6 +25,7 @@ constexpr int64_t kAdapterStatusNs =
 // Rows of logits of a step for prompts' log-probabilities, however few the sequences, and what they may take.
 constexpr int64_t kPromptLogitsRows = 128, kPromptLogitsBytes = 32 * kMiB;
 constexpr int64_t kMemoryWatchNs = 1'000'000'000;
+constexpr int64_t kAskReadyNs = 1'000'000'000;
 constexpr size_t kShortAdapterList = 256;  // listing more costs the next request time
 
 class EngineImpl final : public Engine {
@@ -192,7 +193,8 @@ class EngineImpl final : public Engine {
       notice_loss();
       watch_memory();
       const bool short_list = stats_.adapters.size() <= kShortAdapterList;
-      if (!output.replies.empty()) refresh_stats(short_list);  // who gets the reply may look at once
+      // Who gets the reply, or is ended because nothing can be computed, may look at once.
+      if (!output.replies.empty() || loop_->ready().ok() != stats_.ready.ok()) refresh_stats(short_list);
       publish(output);
       refresh_stats(quiet || (loop_->idle() && short_list));
       mark.rest();  // the consumer's to end
@@ -239,11 +241,12 @@ class EngineImpl final : public Engine {
     loop_->room_changed();
   }
 
-  // How long to wait for messages: an idle engine wakes once more to bring a long adapter list up to date, and while
-  // memory is on its way back.
+  // How long to wait for messages: an idle engine wakes once more to bring a long adapter list up to date, while memory
+  // is on its way back, and while nothing can be computed.
   int64_t patience_ns() const {
     if (!loop_->idle()) return 0;
     if (adapters_generation_ != loop_->adapters_generation()) return kAdapterStatusNs;
+    if (!loop_->ready().ok()) return kAskReadyNs;
     return memory_moves_ ? kMemoryWatchNs : Inbox::kForever;
   }
 

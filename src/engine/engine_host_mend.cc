@@ -12,7 +12,8 @@ constexpr int64_t kMendAgainNs = 10'000'000'000;  // after one that failed
 
 }  // namespace
 
-// Between two steps, while there are requests: ok where weights can be read; else what requests end with meanwhile.
+// Between two steps, as Executor::ready() is asked: ok where weights can be read; else what requests end with
+// meanwhile.
 Status EngineHost::mend_packed(LogSink& log) {
   Parts& parts = *parts_;
   if (parts.weights->damage() == PackedDamage::kNone) return {};
@@ -31,7 +32,7 @@ Status EngineHost::mend_packed(LogSink& log) {
   }
   return Error{ErrorCode::kUnavailable,
                "The file that weights are streamed from was damaged and could not be made again, which is tried every "
-               "ten seconds while there are requests: " +
+               "ten seconds: " +
                    parts.mend_failure};
 }
 

@@ -36,8 +36,16 @@ class GatedExecutor final : public Executor {
     closed.wait(true);
     return inner_.execute(batch, kv);
   }
-  std::atomic<bool> closed{false};
-  std::atomic<int> entered{0};
+  // Says that nothing can be computed while `broken`; whoever mends holds `loan` until then.
+  Status ready() override {
+    asked.fetch_add(1);
+    if (broken.load()) return Error{ErrorCode::kUnavailable, "The weights are being mended."};
+    loan.release();
+    return {};
+  }
+  std::atomic<bool> closed{false}, broken{false};
+  std::atomic<int> entered{0}, asked{0};
+  Grant loan;
   std::atomic<bool> streaming{false};
 
  private:
@@ -404,6 +412,61 @@ TEST(Engine, WatchesTheMemoryWhileItMovesThoughThereIsNothingToDo) {
   server.collect(1, 0);
   for (int wait = 0; watched < 3 && wait < 1000; ++wait) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_EQ(watched, 3);
+}
+
+// Nobody sends requests to a server that says that it cannot answer any: it finds out by itself that it can again.
+TEST(Engine, WhatCannotBeComputedForNowIsToldAndIsOverWithoutARequest) {
+  std::atomic<int> woken{0};  // it is looked at about once a second by an engine that is awake
+  MemoryControl memory;
+  memory.watch = [&](const auto&) {
+    ++woken;
+    return false;
+  };
+  Server server(Server::small_options(), true, nullptr, std::move(memory));
+  server.open_gate();
+  ASSERT_TRUE(server.engine->submit(request(1, 5, 2)).ok());
+  server.collect(1, 0);
+  EXPECT_TRUE(server.engine->stats().ready.ok());
+  server.gate->broken = true;
+  ASSERT_TRUE(server.engine->submit(request(2, 5, 2)).ok());
+  server.collect(2, 0);
+  EXPECT_EQ((server.ended[{2, 0}].error.message), "The weights are being mended.");
+  const Status told = server.engine->stats().ready;  // who was told by an event may look at once
+  ASSERT_FALSE(told.ok());
+  EXPECT_EQ(told.error().message, "The weights are being mended.");
+  EXPECT_TRUE(server.engine->health().ok()) << "it passes";
+  const int before = server.gate->asked;
+  for (int wait = 0; server.gate->asked == before && wait < 2000; ++wait)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_FALSE(server.engine->stats().ready.ok());
+  server.gate->broken = false;
+  for (int wait = 0; !server.engine->stats().ready.ok() && wait < 2000; ++wait)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(server.engine->stats().ready.ok());
+  ASSERT_TRUE(server.engine->submit(request(3, 5, 2)).ok());
+  server.collect(3, 0);
+  EXPECT_EQ((server.ended[{3, 0}].end), EndReason::kLength) << server.ended[{3, 0}].error.message;
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const int asked = server.gate->asked, woken_before = woken;
+  std::this_thread::sleep_for(std::chrono::milliseconds(1300));
+  EXPECT_EQ(server.gate->asked, asked);
+  EXPECT_EQ(woken, woken_before) << "an idle engine sleeps";
+}
+
+// An adapter waits for what is lent to whoever mends, while nothing else goes on.
+TEST(Engine, WhatMendingBorrowedIsForWhoWaitedWhenItIsBack) {
+  Server server(Server::small_options(), true);
+  server.open_gate();
+  server.files.put("/a", 100, 2000);
+  server.gate->broken = true;
+  ASSERT_TRUE(server.engine->submit(request(1, 5, 2)).ok());
+  server.collect(1, 0);
+  server.gate->loan = *server.ledger.try_lend(MemoryUse::kOther, server.ledger.available_bytes(MemoryUse::kOther));
+  ASSERT_TRUE(server.engine->command({1, AdapterAction::kLoad, "a", "/a", false}).ok());
+  EXPECT_TRUE(server.engine->wait_output(100'000'000).replies.empty()) << "it has no room";
+  server.gate->broken = false;
+  server.collect(1, 1);
+  EXPECT_TRUE(server.answers[1].status.ok()) << server.answers[1].status.error().message;
 }
 
 // A step that never ends is seen from outside, and no longer when it has ended.

@@ -20,8 +20,9 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual Status execute(const ModelBatch& batch, const KvView& kv) = 0;
-  // Asked between steps while there are requests. An error says why nothing can be computed now: they all end with it,
-  // and for later ones it is asked again.
+  // Asked between steps while there are requests, and at once where a step or a change of the budget has failed. An
+  // error says why nothing can be computed now: all requests end with it, and it is asked again about once a second,
+  // whether there are others or not, until it is ok.
   virtual Status ready() { return {}; }
   // Whether steps may use the adapter; an error ends the request that asked for it, before any step.
   virtual Status accepts(const Adapter&) const { return {}; }
@@ -39,8 +40,7 @@ class Executor {
   bool streams() const { return streamed_bytes() > 0; }
 };
 
-// `model` was created with `limits` and outlives the executor. `ready`: Executor::ready(), asked after a step that
-// failed, too; empty: it always is.
+// `model` was created with `limits` and outlives the executor. `ready`: Executor::ready(); empty: it always is.
 std::unique_ptr<Executor> make_host_executor(Model& model, const ModelLimits& limits,
                                              std::function<Status()> ready = {});
 

@@ -10,11 +10,7 @@ class HostExecutor final : public Executor {
  public:
   HostExecutor(Model& model, const ModelLimits& limits, std::function<Status()> ready)
       : model_(model), limits_(limits), ready_(std::move(ready)) {}
-  Status execute(const ModelBatch& batch, const KvView& kv) override {
-    Status status = model_.forward(batch, kv);
-    if (!status.ok()) (void)ready();  // what can be mended is begun with at once
-    return status;
-  }
+  Status execute(const ModelBatch& batch, const KvView& kv) override { return model_.forward(batch, kv); }
   Status ready() override { return ready_ ? ready_() : Status(); }
   const ModelLimits& limits() const override { return limits_; }
   ModelTimes times() const override { return model_.times(); }

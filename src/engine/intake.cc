@@ -124,7 +124,9 @@ void EngineLoop::receive(const MemoryCommand& command) {
   const RoomMaker room{.resize_kv = [this](int32_t blocks) { return resize_kv(blocks); },
                        .idle_adapter_bytes = registry_.idle_bytes(),
                        .shrink_adapters = [this](int64_t bytes) { registry_.evict_idle(bytes); }};
-  output_->replies.push_back({.ticket = command.ticket, .status = parts_.set_budget(command.budget_bytes, room)});
+  Status changed = parts_.set_budget(command.budget_bytes, room);
+  if (!changed.ok()) ask_ready();  // weights that could not be read, perhaps
+  output_->replies.push_back({.ticket = command.ticket, .status = std::move(changed)});
   room_changed();
 }
 

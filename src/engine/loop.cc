@@ -124,6 +124,7 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats = counters_;
   stats.adapters = std::move(adapters);
   stats.steps = steps_;
+  stats.ready = ready_;
   const ModelTimes times = parts_.executor->times();
   stats.products_s = static_cast<double>(times.products_ns) * 1e-9;
   stats.attention_s = static_cast<double>(times.attention_ns) * 1e-9;

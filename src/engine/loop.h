@@ -80,6 +80,9 @@ class EngineLoop {
   bool gathers() const;
   // The error that every request ends with since the executor can compute nothing any more; ok: it can.
   const Status& health() const { return health_; }
+  // What the executor said when it was last asked whether it can compute; while that is an error it is asked in every
+  // turn.
+  const Status& ready() const { return ready_; }
   uint64_t steps() const { return steps_; }
   int64_t mask_work() const { return masks_.work(); }  // of grammars, between steps
   // True when another turn would do nothing until a message arrives.
@@ -135,6 +138,7 @@ class EngineLoop {
   void compute();
   void lose(const Error& error);
   void end_if_lost();
+  void ask_ready();
   void end_if_not_ready();
 
   // commit.cc
@@ -179,7 +183,7 @@ class EngineLoop {
   bool cold_changed_ = false;
   int32_t parked_ = 0;
   bool kv_short_ = false;  // the head of waiting_ does not fit
-  Status health_;
+  Status health_, ready_;
 
   // Reused from step to step.
   std::vector<SeqState> running_states_, waiting_states_;

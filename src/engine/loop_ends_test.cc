@@ -101,6 +101,55 @@ TEST(EngineLoopEnds, AnExecutorErrorEndsTheRequestsOfThatStepOnly) {
   world.expect_nothing_held();
 }
 
+// From the step that failed of it, until the executor says otherwise: whether somebody asks or not.
+TEST(EngineLoopEnds, WhatCannotBeComputedForNowIsAskedAboutUntilItCan) {
+  World world;
+  const RequestId first = world.submit(simple(10, 5, 1));
+  world.turn();
+  EXPECT_TRUE(world.loop->ready().ok());
+  world.executor.fail_next = true;
+  world.executor.damage = Error{ErrorCode::kUnavailable, "The weights are being mended."};
+  world.turn();
+  EXPECT_EQ(world.record(first).last.error.code, ErrorCode::kInternal);
+  ASSERT_FALSE(world.loop->ready().ok()) << "it is asked at once";
+  EXPECT_EQ(world.stats().ready.error().message, "The weights are being mended.");
+  EXPECT_TRUE(world.loop->idle());
+  const RequestId second = world.submit(simple(10, 5, 1));
+  world.turn();
+  EXPECT_EQ(world.record(second).last.error.message, "The weights are being mended.");
+  for (int i = 0; i < 3; ++i) {
+    const int asked = world.executor.asked;
+    world.turn();
+    EXPECT_EQ(world.executor.asked, asked + 1);
+    EXPECT_TRUE(world.loop->idle());
+  }
+  world.executor.readiness = {};
+  world.turn();
+  EXPECT_TRUE(world.loop->ready().ok());
+  EXPECT_TRUE(world.stats().ready.ok());
+  const int asked = world.executor.asked;
+  for (int i = 0; i < 3; ++i) world.turn();
+  EXPECT_EQ(world.executor.asked, asked) << "all is well and there are no requests";
+  const RequestId third = world.submit(simple(10, 5, 1));
+  world.run();
+  world.expect_oracle(third);
+  world.expect_nothing_held();
+}
+
+// A change of the budget reads weights, too.
+TEST(EngineLoopEnds, AChangeOfTheBudgetThatFailsAsksWhetherAnythingCanBeComputed) {
+  World world({.blocks = 8, .blocks_max = 8});
+  world.executor.readiness = Error{ErrorCode::kUnavailable, "The weights are being mended."};
+  world.resize(7);
+  world.run();
+  ASSERT_TRUE(world.replies.back().status.ok());
+  EXPECT_TRUE(world.loop->ready().ok()) << "nothing has failed";
+  world.resize(9);
+  world.turn();
+  ASSERT_FALSE(world.replies.back().status.ok());
+  EXPECT_FALSE(world.loop->ready().ok());
+}
+
 // Those that run, that wait for room and that wait for an adapter end with the step that tells; those that come later
 // end without a step. Commands go on.
 TEST(EngineLoopEnds, ALostDeviceEndsEveryRequestNowAndLater) {

@@ -264,6 +264,7 @@ void EngineLoop::compute() {
     // Whatever it was (a damaged file, a disk that fails), it is not the request's fault.
     const Error error = internal_error("A step of the model failed: " + status.error().message);
     for (Sequence* sequence : group_sequences_) end(*sequence, EndReason::kError, error);
+    ask_ready();  // what can be mended is begun with at once
   }
   masks_.step_took(parts_.clock->now_ns() - begin_ns);
   counters_.step_ms_last = static_cast<double>(parts_.clock->now_ns() - begin_ns) * 1e-6;
@@ -280,9 +281,15 @@ void EngineLoop::end_if_lost() {
   if (!health_.ok()) end_requests(EndReason::kError, health_.error());
 }
 
+void EngineLoop::ask_ready() {
+  if (!ready_.ok()) room_changed();  // what mending had borrowed may be back
+  ready_ = parts_.executor->ready();
+}
+
 void EngineLoop::end_if_not_ready() {
-  if (requests_.empty()) return;
-  if (const Status ready = parts_.executor->ready(); !ready.ok()) end_requests(EndReason::kError, ready.error());
+  if (requests_.empty() && ready_.ok()) return;
+  ask_ready();
+  if (!ready_.ok()) end_requests(EndReason::kError, ready_.error());
 }
 
 }  // namespace loralei

@@ -239,6 +239,10 @@ class FakeExecutor final : public Executor {
   DeviceTier* device_tier() override { return tier.get(); }
   int64_t streamed_bytes() const override { return streaming ? 1 : 0; }
   bool chooses_tokens() const override { return chooses; }
+  Status ready() override {
+    ++asked;
+    return readiness;
+  }
 
   Status execute(const ModelBatch& batch, const KvView& kv) override {
     ++steps;
@@ -247,6 +251,7 @@ class FakeExecutor final : public Executor {
     segments += static_cast<int64_t>(batch.segments.size());
     if (fail_next) {
       fail_next = false;
+      readiness = damage;
       return internal_error("the fake executor was told to fail");
     }
     if (lost) return Error{ErrorCode::kUnavailable, "the fake device is lost"};
@@ -278,6 +283,9 @@ class FakeExecutor final : public Executor {
   int64_t chosen = 0, not_chosen = 0;
   bool fail_next = false;
   bool lost = false;  // every step fails
+  Status readiness;   // what ready() answers
+  Status damage;      // and from the step of fail_next on
+  int asked = 0;      // ready()
   bool streaming = false;
   std::unique_ptr<FakeTier> tier;  // null: adapters are used in host memory
   ManualClock* clock = nullptr;    // on which a step takes step_ns

@@ -23,6 +23,7 @@
 #include "base/fixed_byte_budget.h"
 #include "http/crowd.h"
 #include "http/server.h"
+#include "http/watched_executor.h"
 
 namespace loralei {
 
@@ -67,6 +68,10 @@ struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
     return response;
   }
 
+  // For all that is made here: its work is seen (HttpServerOptions::beats).
+  WatchedExecutor<asio::strand<asio::io_context::executor_type>> make_strand() {
+    return WatchedExecutor(asio::make_strand(context));
+  }
   Status listen();
   awaitable<void> accept_loop();
   void begin(tcp::socket socket);                               // a connection that has a place

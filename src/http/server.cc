@@ -45,7 +45,7 @@ Status HttpServer::Core::listen() {
 
 awaitable<void> HttpServer::Core::accept_loop() {
   while (!stopping) {
-    auto [ec, socket] = co_await acceptor.async_accept(asio::make_strand(context), kAwait);
+    auto [ec, socket] = co_await acceptor.async_accept(make_strand(), kAwait);
     if (stopping || ec == asio::error::operation_aborted || ec == asio::error::bad_descriptor) co_return;
     if (ec) {
       if (steady_clock::now() > next_log) {
@@ -135,7 +135,7 @@ HttpServer::Core::Core(const HttpServerOptions& options, LogSink& log)
     : options(options),
       memory(options.memory ? options.memory : own_memory(options)),
       log(log),
-      acceptor(asio::make_strand(context)),
+      acceptor(make_strand()),
       work(context.get_executor()),
       spare(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       farewell(std::make_unique<Farewell>(static_cast<size_t>(std::max(1, options.max_refusals)))),
@@ -264,7 +264,10 @@ void HttpServer::serve(HttpHandler& handler) {
   asio::co_spawn(
       core_->acceptor.get_executor(), [core = core_] { return core->accept_loop(); }, asio::detached);
   for (int i = 0; i < std::max(1, core_->options.threads); ++i) {
-    core_->threads.emplace_back([context = &core_->context] { context->run(); });
+    core_->threads.emplace_back([core = core_.get()] {
+      const IoThread thread(core->options.beats);
+      core->context.run();
+    });
   }
 }
 
@@ -276,7 +279,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpServerOptions& o
 }
 
 void HttpServer::adopt(int fd) {
-  tcp::socket socket(asio::make_strand(core_->context));
+  tcp::socket socket(core_->make_strand());
   error_code ec;
   socket.assign(tcp::v4(), fd, ec);
   if (ec) {

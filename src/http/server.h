@@ -32,6 +32,7 @@
 #include <string_view>
 
 #include "base/byte_budget.h"
+#include "base/heartbeats.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "http/message.h"
@@ -106,6 +107,9 @@ struct HttpServerOptions {
   // Headers and body of an error that the server itself is about to answer, given the request's head as far as it was
   // read; called once for each, on any thread; status is filled in by the server. Absent: plain text.
   std::function<HttpResponse(int status, std::string_view message, const HttpHead& request)> error_response;
+  // Outlives the server: its threads have a mark ("http") while they are at work, whatever it is, and none while they
+  // wait. Null: nobody watches.
+  Heartbeats* beats = nullptr;
 };
 inline constexpr int64_t kMinBodyBytesPerS = 16 * 1024;
 // An answer that waits without a break may do so for kSlowAnswerTimeouts of write_timeout_ms, and a second more for

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "http/server.h"
 
+#include <atomic>
+#include <future>
 #include <map>
 
 #include "http/server_test_util.h"
@@ -454,6 +456,96 @@ TEST(HttpClient, ErrorsNameTheAddress) {
   ASSERT_FALSE(answer.ok());
   EXPECT_EQ(answer.error().code, ErrorCode::kIo);
   EXPECT_NE(answer.error().message.find("127.0.0.1:1"), std::string::npos);
+}
+
+// Holds who comes by until it is opened.
+class Gate {
+ public:
+  void pass() {
+    come.add();
+    open_.wait(false);
+  }
+  void open() {
+    open_ = true;
+    open_.notify_all();
+  }
+  Counter come;
+
+ private:
+  std::atomic<bool> open_{false};
+};
+
+class StuckHandler final : public HttpHandler {
+ public:
+  explicit StuckHandler(Gate& gate) : gate_(gate) {}
+  bool wants_body(const HttpHead&) override {
+    gate_.pass();
+    return true;
+  }
+  void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override {
+    if (request.path == "/pieces") {
+      writer->respond_pieces(200, {}, [this](std::string&) {
+        gate_.pass();
+        return false;
+      });
+    } else if (request.path == "/room") {
+      writer->start_stream(200, {});
+      writer->on_room([this, writer] {
+        gate_.pass();
+        writer->finish();
+      });
+    } else {
+      if (request.path == "/handle") gate_.pass();
+      writer->respond(200, {}, "");
+    }
+  }
+
+ private:
+  Gate& gate_;
+};
+
+// Whatever it is at: the handler's functions, those that answer what the server refuses, memory that is asked for.
+TEST_F(ServerTest, AThreadThatIsStuckIsSeenWhereverItIs) {
+  const std::string rest = " HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+  const std::string body = "POST /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc";
+  for (const std::string where : {"handle", "pieces", "room", "wants_body", "error_response", "body_cost"}) {
+    SCOPED_TRACE(where);
+    Gate gate, opened;
+    opened.open();
+    ManualClock clock;
+    Heartbeats beats(clock);
+    StuckHandler stuck(where == "body_cost" ? opened : gate);
+    options.beats = &beats;
+    options.error_response = [&](int, std::string_view, const HttpHead&) {
+      gate.pass();
+      return HttpResponse{};
+    };
+    options.body_cost = [&](int64_t bytes) {
+      if (where == "body_cost") gate.pass();
+      return bytes;
+    };
+    auto started = HttpServer::start(options, stuck, log);
+    ASSERT_TRUE(started.ok()) << started.error().message;
+    server = std::move(*started);
+    HttpClient idle = client();
+    ASSERT_TRUE(idle.get("/").ok());
+    ASSERT_TRUE(soon([&] { return beats.silences().empty(); }));
+    clock.advance_ns(1'000'000'000);
+    EXPECT_TRUE(beats.silences().empty()) << "who waits is not stuck";
+    std::string request = "GET /" + where + rest;
+    if (where == "wants_body" || where == "body_cost") request = body;
+    if (where == "error_response") request = "no request at all\r\n\r\n";
+    auto answer = std::async(std::launch::async, [&] { return raw(request); });
+    ASSERT_TRUE(gate.come.wait_for(1));
+    clock.advance_ns(25'000'000'000);
+    EXPECT_TRUE(raw("GET /" + rest).starts_with("HTTP/1.1 200")) << "there is another thread";
+    const auto silent = beats.silences();
+    EXPECT_TRUE(silent.size() == 1 && silent[0].who == "http" && silent[0].ms == 25'000) << silent.size();
+    gate.open();
+    EXPECT_TRUE(answer.get().starts_with("HTTP/1.1 "));
+    EXPECT_TRUE(soon([&] { return beats.silences().empty(); }));
+    server.reset();
+  }
 }
 
 }  // namespace

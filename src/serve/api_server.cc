@@ -66,6 +66,7 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(ServeOptions options, Engine
   };
   http.memory = engine.request_memory();
   http.body_cost = body_cost_bytes;
+  http.beats = &server->beats_;
   TRY_ASSIGN(server->http_, HttpServer::bind(http, log));
   return server;
 }
@@ -144,7 +145,6 @@ bool ApiServer::wants_body(const HttpHead& head) {
 }
 
 void ApiServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
-  const Heartbeats::Mark mark(&beats_, "http");
   const RouteMatch route = match_route(request.method, request.path);
   auto reply = std::make_shared<Reply>(std::move(writer), metrics_, log_, route.label, request.method,
                                        id_for(request.header("x-request-id")),

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <future>
 #include <limits>
 #include <set>
@@ -503,6 +504,56 @@ TEST_F(ApiTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   engine.emit(submit.id, ids("a")[0], EndReason::kLength);
   running.join();
   EXPECT_TRUE(server->shutdown(30'000));
+}
+
+TEST_F(ApiTest, ReadyTellsWhatCannotBeComputedForNow) {
+  start();
+  EXPECT_EQ(get("/ready").status, 200);
+  engine.set_ready(Error{ErrorCode::kUnavailable, "The file is being made again."});
+  const HttpResponse answer = get("/ready");
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(answer.body,
+            R"({"status":"not ready","cannot":[{"what":"requests","why":"The file is being made again."}]})");
+  EXPECT_NE(get("/metrics").body.find("\nloralei_ready 0\n"), std::string::npos);
+  EXPECT_EQ(get("/health").status, 200) << "another start would not help";
+  engine.set_ready({});
+  EXPECT_EQ(get("/ready").status, 200);
+  EXPECT_NE(get("/metrics").body.find("\nloralei_ready 1\n"), std::string::npos);
+}
+
+// Holds whoever logs, against its promise, until it is opened.
+class StuckLog final : public LogSink {
+ public:
+  void log(LogLevel, std::string_view) override {
+    come = true;
+    come.notify_all();
+    closed.wait(true);
+  }
+  void open() {
+    closed = false;
+    closed.notify_all();
+  }
+  std::atomic<bool> come{false}, closed{true};
+};
+
+// What http/ answers itself never reaches handle().
+TEST_F(ApiTest, AnHttpThreadThatIsStuckBeforeARequestIsReadIsTold) {
+  StuckLog stuck;
+  ManualClock manual;
+  files = std::make_unique<RootedFileSystem>(disk, options.adapter_roots);
+  server = ApiServer::start(options, engine, text, *files, manual, stuck).value();
+  server->serve();
+  EXPECT_EQ(get("/ready").status, 200);
+  HttpClient bad = client();
+  EXPECT_TRUE(bad.send_raw("no request at all\r\n\r\n").ok());
+  stuck.come.wait(false);
+  manual.advance_ns(21'000'000'000);
+  const HttpResponse answer = get("/ready");
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_NE(answer.body.find("A thread (http) has made no progress."), std::string::npos) << answer.body;
+  stuck.open();
+  EXPECT_TRUE(soon([&] { return get("/ready").status == 200; }));
+  server.reset();
 }
 
 TEST_F(ApiTest, ShutdownCutsWhatDoesNotEnd) {

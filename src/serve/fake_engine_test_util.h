@@ -144,6 +144,7 @@ class FakeEngine final : public Engine {
   EngineStats stats() const override {
     std::lock_guard lock(mutex_);
     EngineStats stats;
+    stats.ready = next_ready_;
     stats.running = static_cast<int32_t>(submits_.size() - ended_.size());
     stats.memory_budget_bytes = budget_bytes_;
     stats.device = device;
@@ -158,6 +159,10 @@ class FakeEngine final : public Engine {
   void lose(const Error& error) {
     std::lock_guard lock(mutex_);
     next_health = error;
+  }
+  void set_ready(const Status& ready) {  // EngineStats::ready
+    std::lock_guard lock(mutex_);
+    next_ready_ = ready;
   }
   const Heartbeats& heartbeats() const override { return beats; }
   std::shared_ptr<ByteBudget> request_memory() const override { return memory; }
@@ -294,6 +299,7 @@ class FakeEngine final : public Engine {
   std::vector<TokenEvent> held_tokens_;
   std::map<std::string, uint64_t> texts_;
   bool draining_ = false, stopped_ = false;
+  Status next_ready_;
   const std::string fingerprint_ = "fp_test";
 };
 

@@ -49,6 +49,7 @@ bool engine_is_stuck(const ServerState& state) {
 std::vector<Impediment> impediments(const ServerState& state) {
   std::vector<Impediment> out;
   if (!state.health.ok()) out.push_back({"requests", state.health.error().message, 0, true});
+  if (!state.stats.ready.ok()) out.push_back({"requests", state.stats.ready.error().message, 0, true});
   if (state.draining) out.push_back({"requests", "The server is draining.", 0, true});
   for (const Heartbeats::Silence& silence : state.silences) {
     if (silence.ms <= limit_ms(silence.who, state.stats)) continue;

@@ -42,6 +42,9 @@ TEST(Readiness, TellsWhatConcernsEveryRequest) {
   state.health = Error{ErrorCode::kUnavailable, "The GPU is lost."};
   expect_one(state, "requests", "The GPU is lost.", false);
   state = healthy();
+  state.stats.ready = Error{ErrorCode::kUnavailable, "The weights are being made again."};
+  expect_one(state, "requests", "The weights are being made again.", false);
+  state = healthy();
   state.draining = true;
   expect_one(state, "requests", "draining", false);
   state = healthy();

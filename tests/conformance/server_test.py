@@ -3,6 +3,7 @@
 import concurrent.futures
 import http.client
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -133,6 +134,41 @@ class Memory(unittest.TestCase):
             status, _, body = server.request("PUT", "/v1/admin/memory", {"budget_bytes": before["budget_bytes"]})
             self.assertEqual((status, body["kv_bytes"], body["streamed_bytes_per_pass"]), (200, before["kv_bytes"], 0))
             self.assertEqual(server.request("PUT", "/v1/admin/memory", {"budget": 5})[0], 400)
+        finally:
+            self.assertEqual(server.stop(), 0, "\n".join(server.lines[-40:]))
+            shutil.rmtree(folder)
+
+    def test_a_damaged_file_is_told_and_made_again_without_requests(self):
+        folder = pathlib.Path(tempfile.mkdtemp())
+        shutil.copytree(ROOT / "demo/model", folder / "model")
+        server = LiveServer("-c", "512", "--kv-cache-memory", "16MiB", "--adapter-memory", "32MiB", adapters=None,
+                            model=folder / "model")
+        try:
+            before = server.request("GET", "/v1/admin/memory")[2]
+            expected = chat(server, "model")[2]["choices"][0]["message"]["content"]
+            budget = sum(before[use] for use in ("kv_bytes", "scratch_bytes", "requests_bytes", "other_bytes")) + (32 << 20)
+            budget += before["weights_bytes"] // 2
+            status, _, body = server.request("PUT", "/v1/admin/memory", {"budget_bytes": budget})
+            self.assertEqual(status, 200, body)
+            self.assertGreater(body["streamed_bytes_per_pass"], 0)
+            packed = folder / "model" / "loralei.pack"
+            times = packed.stat()
+            with packed.open("r+b") as file:
+                file.seek(times.st_size // 8)
+                file.write(bytes(times.st_size - times.st_size // 8))
+            os.utime(packed, ns=(times.st_atime_ns, times.st_mtime_ns))
+            status, _, body = chat(server, "model")
+            self.assertEqual(status, 500, body)
+            status, _, body = server.request("GET", "/ready")
+            self.assertEqual((status, body["status"], body["cannot"][0]["what"]), (503, "not ready", "requests"))
+            self.assertIn("is being made again", body["cannot"][0]["why"])
+            self.assertEqual(server.metric("loralei_ready"), 0)
+            self.assertEqual(server.request("GET", "/health")[0], 200)
+            server.wait_ready()  # which sends none
+            self.assertEqual(server.metric("loralei_ready"), 1)
+            status, _, body = chat(server, "model")
+            self.assertEqual(status, 200, body)
+            self.assertEqual(body["choices"][0]["message"]["content"], expected)
         finally:
             self.assertEqual(server.stop(), 0, "\n".join(server.lines[-40:]))
             shutil.rmtree(folder)
