@@ -22,7 +22,8 @@ Parsed<GrammarPtr> GrammarCache::find_or_compile(const std::string& key, const s
   ByteShare share(memory_);
   const TakeMemory take = [&](int64_t more_bytes) { return this->take(share, more_bytes); };
   const auto key_bytes = static_cast<int64_t>(key.size());
-  if (const Status status = take(kCompileBytes + 2 * key_bytes); !status.ok()) return to_api_error(status.error(), param);
+  if (const Status status = take(kCompileBytes + 2 * key_bytes); !status.ok())
+    return to_api_error(status.error(), param);
   Result<GrammarPtr> program = compile(take);
   if (!program.ok()) {
     ApiError error = to_api_error(program.error(), param);
@@ -79,13 +80,16 @@ Parsed<GrammarPtr> GrammarCache::of_output(const StructuredOutput& output) {
     case OutputFormat::kJsonObject:
       return find_or_compile("o", output.param, [](const TakeMemory&) { return compile_json_object(); });
     case OutputFormat::kJsonSchema:
-      return find_or_compile("s" + output.schema, output.param, [&](const TakeMemory& take) { return compile_json_schema(output.schema, take); });
+      return find_or_compile("s" + output.schema, output.param,
+                             [&](const TakeMemory& take) { return compile_json_schema(output.schema, take); });
     case OutputFormat::kRegex:
-      return find_or_compile("r" + output.regex, output.param, [&](const TakeMemory& take) { return compile_regex(output.regex, take); });
+      return find_or_compile("r" + output.regex, output.param,
+                             [&](const TakeMemory& take) { return compile_regex(output.regex, take); });
     case OutputFormat::kChoice: {
       std::string key = "c";
       for (const std::string& choice : output.choices) key += std::to_string(choice.size()) + ":" + choice;
-      return find_or_compile(key, output.param, [&](const TakeMemory& take) { return compile_choice(output.choices, take); });
+      return find_or_compile(key, output.param,
+                             [&](const TakeMemory& take) { return compile_choice(output.choices, take); });
     }
   }
   return GrammarPtr();
@@ -115,7 +119,8 @@ Parsed<GrammarPtr> GrammarCache::of_tools(ToolCallForm form, bool parallel, cons
     tools.push_back({tool.name, tool.parameters});
     key += "|" + tool.name + "=" + tool.parameters;
   }
-  return find_or_compile(key, "tools", [&](const TakeMemory& take) { return compile_tool_grammar(form, tools, choice, take); });
+  return find_or_compile(key, "tools",
+                         [&](const TakeMemory& take) { return compile_tool_grammar(form, tools, choice, take); });
 }
 
 }  // namespace loralei

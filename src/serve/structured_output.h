@@ -4,8 +4,8 @@
 // Thread-safe; compiling happens outside the lock, on the caller's text thread. Ownership: programs are shared, also
 // with running requests. Invariants: at most kGrammarsKept programs are kept, and most_kept_bytes() of them and of what
 // they were compiled from; all that anybody holds, kept or not, and what compiling takes, is granted by `memory`; those
-// that are only kept make room. Failure: an ApiError that names the request's field; 429 where there is no room now, 400
-// where there never is.
+// that are only kept make room. Failure: an ApiError that names the request's field; 429 where there is no room now,
+// 400 where there never is.
 #pragma once
 
 #include <map>

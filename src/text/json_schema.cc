@@ -35,7 +35,8 @@ Result<Json> parse_schema(std::string_view text) {
 // The tree of it, from its brackets, commas and colons: every value stands behind one.
 int64_t schema_tree_bytes(std::string_view text) {
   constexpr int64_t kValueBytes = 240;  // with its key, in a table of an object or a list that doubles
-  const auto marks = std::count_if(text.begin(), text.end(), [](char c) { return std::strchr("[{,:", c) != nullptr && c != 0; });
+  const auto marks =
+      std::count_if(text.begin(), text.end(), [](char c) { return std::strchr("[{,:", c) != nullptr && c != 0; });
   return kValueBytes * (marks + 1) + 4 * static_cast<int64_t>(text.size());
 }
 

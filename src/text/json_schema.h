@@ -46,8 +46,8 @@ inline constexpr int kMaxJsonFields = 2000;
 using GrammarPtr = std::shared_ptr<const GrammarProgram>;
 
 Result<GrammarPtr> compile_json_schema(std::string_view schema, const TakeMemory& take = {});
-Result<GrammarPtr> compile_json_object();                    // any JSON object
-Result<GrammarPtr> compile_json_value();                     // any JSON value
+Result<GrammarPtr> compile_json_object();                                                 // any JSON object
+Result<GrammarPtr> compile_json_value();                                                  // any JSON value
 Result<GrammarPtr> compile_regex(std::string_view pattern, const TakeMemory& take = {});  // the whole text matches
 Result<GrammarPtr> compile_choice(const std::vector<std::string>& choices, const TakeMemory& take = {});
 
