@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a change costs requests: two builds of the server, side by side, asked in turn.
 
-    serve_pairs.py OLD_BINARY NEW_BINARY MODEL PAIRS [flags of both servers]
+    serve_pairs.py OLD_BINARY NEW_BINARY MODEL PAIRS[:PROMPTS] [flags of both servers]
 
-A pair is: 16 chats of 64 tokens at once, over all models that the server lists (tokens/s), then prompts of about 160 tokens
-one after the other, each new (median time to the first token). Which build comes first changes from pair to pair; the
+A pair is: 16 chats of 64 tokens at once, over all models that the server lists (tokens/s), then PROMPTS (20) prompts of 122
+words one after the other, each new (median time to the first token). Which build comes first changes from pair to pair; the
 first pair warms up. Prints medians, and the ratio new/old with a 95 % interval of its median."""
+import atexit
 import http.client
 import json
 import math
@@ -16,13 +17,14 @@ import sys
 import threading
 import time
 
-TOKENS, TOGETHER, PROMPTS = 64, 16, 20
+TOKENS, TOGETHER = 64, 16
 
 
 class Server:
     def __init__(self, binary, model, flags):
         command = [binary, "serve", model, "--port", "0", "-c", "1024", *flags]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        atexit.register(self.process.kill)
         self.port = None
         for line in self.process.stdout:
             if match := re.search(r"http://127\.0\.0\.1:(\d+)", line):
@@ -59,9 +61,9 @@ class Server:
             thread.join()
         return TOGETHER * TOKENS / (time.perf_counter() - begin)
 
-    def first_token_s(self, models, first_number):
+    def first_token_s(self, models, numbers):
         times = []
-        for number in range(first_number, first_number + PROMPTS):
+        for number in numbers:
             begin = time.perf_counter()
             answer = self.chat(models[number % len(models)], f"{number} " + "word other thing " * 40, max_tokens=2, stream=True)
             for line in answer:
@@ -86,15 +88,17 @@ def main():
         raise SystemExit(__doc__)
     servers = [Server(binary, sys.argv[3], sys.argv[5:]) for binary in sys.argv[1:3]]
     models = servers[1].models()
+    pairs, _, prompts = sys.argv[4].partition(":")
+    prompts = int(prompts or 20)
     rates, times, number = ([], []), ([], []), 0
-    for pair in range(int(sys.argv[4]) + 1):
+    for pair in range(int(pairs) + 1):
         order = (0, 1) if pair % 2 else (1, 0)
-        for measured, measure in ((rates, lambda s: s.tokens_per_s(models)), (times, lambda s: s.first_token_s(models, number))):
+        for measured, measure in ((rates, lambda s: s.tokens_per_s(models)), (times, lambda s: s.first_token_s(models, range(number, number + prompts)))):
             for index in order:
                 value = measure(servers[index])
                 if pair > 0:
                     measured[index].append(value)
-                number += PROMPTS
+                number += prompts
     for server in servers:
         server.process.terminate()
     summary("throughput", "tokens/s", *rates)

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/options.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
+#include <map>
+#include <memory>
 
 #include "apps/version.h"
 #include "base/limits.h"
 #include "base/printable.h"
 #include "base/units.h"
+#include "formats/base_model.h"
 #include "sys/env.h"
 
 namespace loralei {
@@ -34,7 +40,112 @@ void read_config(CLI::App& command, const std::string& path) {
   }
 }
 
+constexpr const char* kVariableBegin = "LORALEI_";
+
+std::string variable_of(const std::string& option) {
+  std::string name = kVariableBegin;
+  for (const char c : option) name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+// --dtype asks for a format that the file must have: weights are never converted to another of floats.
+Status check_dtype(const std::string& asked, const std::string& model_path, std::vector<std::string>& notes) {
+  static const std::map<std::string, DType> kNames = {
+      {"half", DType::kF16},      {"float16", DType::kF16}, {"fp16", DType::kF16},  {"f16", DType::kF16},
+      {"bfloat16", DType::kBF16}, {"bf16", DType::kBF16},   {"float", DType::kF32}, {"float32", DType::kF32},
+      {"fp32", DType::kF32},      {"f32", DType::kF32}};
+  if (asked.empty() || asked == "auto") return {};
+  const auto wanted = kNames.find(asked);
+  if (wanted == kNames.end())
+    return invalid_argument("--dtype is auto, float16, bfloat16 or float32, not '" + asked + "'.");
+  TRY_ASSIGN(const BaseModelFile file, open_base_model(model_path));
+  std::map<DType, int64_t> bytes;
+  for (const TensorInfo& tensor : file.index.tensors) bytes[tensor.dtype] += tensor.bytes;
+  const auto most = std::max_element(bytes.begin(), bytes.end(), [](auto& a, auto& b) { return a.second < b.second; });
+  if (most != bytes.end() && most->first == wanted->second) {
+    notes.push_back("--dtype " + asked + " changes nothing here: the model's file holds " +
+                    std::string(dtype_info(most->first).name) + ", and weights keep their file's format.");
+    return {};
+  }
+  return invalid_argument("--dtype " + asked + " cannot be had: the model's file holds " +
+                          (most == bytes.end() ? "nothing" : std::string(dtype_info(most->first).name)) +
+                          ", and weights keep their file's format. Leave --dtype out; --quant q8_0 or q4_0 makes them "
+                          "smaller.");
+}
+
+// What --help shows are the options named first.
+class FirstOptions final : public CLI::Formatter {
+ public:
+  explicit FirstOptions(std::vector<std::string> names) : names_(std::move(names)) {}
+
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
+    all_ = app->get_option_no_throw("--help-all") == nullptr || app->count("--help-all") > 0;
+    return CLI::Formatter::make_help(app, std::move(name), mode);
+  }
+  std::string make_group(std::string group, bool is_positional,
+                         std::vector<const CLI::Option*> options) const override {
+    if (!all_ && !is_positional) {
+      std::erase_if(options, [this](const CLI::Option* option) {
+        const auto& longs = option->get_lnames();
+        return std::none_of(longs.begin(), longs.end(), [this](const std::string& one) {
+          return std::find(names_.begin(), names_.end(), one) != names_.end();
+        });
+      });
+      if (options.empty()) return "";
+    }
+    return CLI::Formatter::make_group(std::move(group), is_positional, std::move(options));
+  }
+  // One line each: the whole of it is in --help-all.
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (all_) return CLI::Formatter::make_option_opts(option);
+    return option->get_expected_max() == 0 ? "" : " VALUE";
+  }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    const std::string text = CLI::Formatter::make_option_desc(option);
+    return all_ ? text : text.substr(0, std::min(text.find("; "), text.find(" (")));
+  }
+
+ private:
+  const std::vector<std::string> names_;
+  mutable bool all_ = false;
+};
+
 }  // namespace
+
+void add_environment(CLI::App& command) {
+  for (CLI::Option* option : command.get_options()) {
+    if (option->get_lnames().empty()) continue;
+    const std::string& name = option->get_lnames().front();
+    if (name != "help" && name != "help-all") option->envname(variable_of(name));
+  }
+}
+
+void note_unknown_variables(const CLI::App& command, std::vector<std::string>& notes) {
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text(*variable);
+    const std::string name(text.substr(0, text.find('=')));
+    if (!name.starts_with(kVariableBegin) || name == "LORALEI_ISA") continue;
+    const auto options = command.get_options();
+    if (std::none_of(options.begin(), options.end(), [&](const auto* one) { return one->get_envname() == name; }))
+      notes.push_back("The variable " + name + " is no option of " + command.get_name() + " and changes nothing.");
+  }
+}
+
+std::vector<std::string> option_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
+
+void show_first(CLI::App& command, std::vector<std::string> names) {
+  const auto formatter = std::make_shared<FirstOptions>(std::move(names));
+  formatter->column_width(command.get_formatter()->get_column_width());
+  command.formatter(formatter);
+  command.set_help_all_flag("--help-all", "all options");
+}
 
 void print_error(const char* command, const Error& error) {
   std::fprintf(stderr, "loralei %s: %s\n", command, printable(error.message).c_str());
@@ -104,6 +215,10 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       .add_option("--gpu-memory-utilization", flags.gpu_memory_utilization,
                   "share of a GPU's memory that this server may use, above 0 and at most 1 (default: 0.9), and never "
                   "more than is free on it at start")
+      ->group(group);
+  command
+      .add_option("--dtype", flags.dtype,
+                  "auto, or the format of the model's file (float16, bfloat16, float32): weights keep it")
       ->group(group);
   command.add_option("-t,--threads", flags.host.threads, "worker threads (default: the cores of this process)")
       ->check(CLI::Range(0, 1024))
@@ -263,6 +378,7 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
         "(--adapter-memory).");
   }
   TRY(parse_weight_quant(flags.quant, options.quantise));
+  TRY(check_dtype(flags.dtype, options.model_path, options.notes));
   if (!flags.adapter_quant.empty() && flags.adapter_quant != "none") {
     if (flags.adapter_quant != "int8") {
       return invalid_argument("--adapter-quant is int8 or none, not '" + flags.adapter_quant +
@@ -270,7 +386,7 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
     }
     options.engine.adapter_int8 = true;
   }
-  if (!flags.kv_dtype.empty()) {
+  if (!flags.kv_dtype.empty() && flags.kv_dtype != "auto") {
     const auto dtype = parse_dtype(flags.kv_dtype == "float16"    ? "f16"
                                    : flags.kv_dtype == "bfloat16" ? "bf16"
                                    : flags.kv_dtype == "fp8_e4m3" ? "fp8"

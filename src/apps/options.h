@@ -26,6 +26,7 @@ struct EngineFlags {
   std::string prefetch_window;
   std::string stream_shrink = "auto";
   std::string adapter_quant;
+  std::string dtype = "auto";
   bool no_prefix_cache = false;
   GpuFlags gpu;
   std::optional<double> gpu_memory_utilization;  // as given; else GpuFlags' own
@@ -69,8 +70,18 @@ std::string default_cache_dir();
 // command line counts; a file that cannot be read and a key that is no option are refused.
 CLI::Option* add_config_option(CLI::App& command);
 
-void add_serve_command(CLI::App& app, int& exit_code);
-void add_run_command(CLI::App& app, int& exit_code);
+// The variables LORALEI_MEMORY_BUDGET and the like stand for the command's options; the command line comes first, then
+// they, then --config. `notes` gets a sentence for each LORALEI_ variable that is no option.
+void add_environment(CLI::App& command);
+void note_unknown_variables(const CLI::App& command, std::vector<std::string>& notes);
+// --help shows these options alone, --help-all the others, too.
+void show_first(CLI::App& command, std::vector<std::string> names);
+// Options of the commands, by their long names.
+std::vector<std::string> option_names(const CLI::App& command);
+
+// `notes`: about words that change nothing (command_words.h); outlive the command.
+void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::string>& notes);
+void add_run_command(CLI::App& app, int& exit_code, const std::vector<std::string>& notes);
 void add_inspect_command(CLI::App& app, int& exit_code);
 void add_pack_command(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app, int& exit_code);

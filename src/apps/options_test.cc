@@ -5,8 +5,6 @@
 
 #include <fstream>
 
-#include "apps/foreign_options.h"
-
 namespace loralei {
 namespace {
 
@@ -146,7 +144,8 @@ TEST(Options, AnEmptyKeyIsRefused) {
   const auto told = [](std::vector<std::string> words) -> std::string {
     CLI::App app;
     int exit_code = 0;
-    add_serve_command(app, exit_code);
+    const std::vector<std::string> notes;
+    add_serve_command(app, exit_code, notes);
     app.add_option("--never-given")->required();  // looked for last, so that nothing is served
     words.insert(words.begin(), {"serve", "/no/such/model"});
     std::reverse(words.begin(), words.end());
@@ -181,12 +180,13 @@ TEST(Options, WhatIsWrongWithAServerIsToldBeforeItsModelIsLoaded) {
   const auto told = [](std::vector<std::string> words) {
     CLI::App app;
     int exit_code = 0;
-    add_serve_command(app, exit_code);
+    const std::vector<std::string> notes;
+    add_serve_command(app, exit_code, notes);
     words.insert(words.begin(), {"serve", "/no/such/model", "--port", "0"});
     std::reverse(words.begin(), words.end());
     testing::internal::CaptureStderr();
     app.parse(words);
-    EXPECT_EQ(exit_code, 1);
+    EXPECT_NE(exit_code, 0);
     return testing::internal::GetCapturedStderr();
   };
   EXPECT_NE(told({}).find("/no/such/model"), std::string::npos);
@@ -196,6 +196,81 @@ TEST(Options, WhatIsWrongWithAServerIsToldBeforeItsModelIsLoaded) {
   EXPECT_NE(told({"--api-key-file", "/no/such/file"}).find("--api-key-file: "), std::string::npos);
   EXPECT_NE(told({"--max-body", "much"}).find("--max-body: "), std::string::npos);
   EXPECT_NE(told({"--host", "not a host"}).find("cannot listen on not a host"), std::string::npos);
+}
+
+TEST(Options, TheFormatOfTheFileMayBeAskedFor) {
+  EngineFlags flags;
+  flags.host.model_path = std::string(LORALEI_SOURCE_DIR) + "/demo/model";
+  const auto refusal = [&](const std::string& dtype) {
+    flags.dtype = dtype;
+    const auto options = finish_engine_options(flags);
+    return options.ok() ? "" : options.error().message;
+  };
+  std::vector<std::string> had;
+  for (const char* name : {"float32", "float16", "bfloat16"}) {
+    if (refusal(name).empty()) had.emplace_back(name);
+  }
+  ASSERT_EQ(had.size(), 1u) << "one of them is in the file";
+  flags.dtype = had[0];
+  const auto options = finish_engine_options(flags);
+  ASSERT_EQ(options->notes.size(), 1u);
+  EXPECT_NE(options->notes[0].find("changes nothing here"), std::string::npos);
+  EXPECT_EQ(refusal("auto"), "");
+  EXPECT_NE(refusal("int4").find("--dtype is auto"), std::string::npos);
+  flags.kv_dtype = "auto";
+  EXPECT_EQ(refusal("auto"), "");
+}
+
+// The command line, then the environment, then the file.
+TEST(Options, TheEnvironmentStandsForOptions) {
+  const std::string path = testing::TempDir() + "/loralei-environment.toml";
+  std::ofstream(path) << "max-num-seqs = 3\nmax-queued = 4\nmax-num-batched-tokens = 5\n";
+  ::setenv("LORALEI_MAX_NUM_SEQS", "7", 1);
+  ::setenv("LORALEI_MAX_QUEUED", "8", 1);
+  ::setenv("LORALEI_NO_PREFIX_CACHE", "true", 1);
+  ::setenv("LORALEI_MAX_QEUED", "8", 1);
+  EngineFlags flags;
+  CLI::App app;
+  CLI::App* const command = app.add_subcommand("serve");
+  add_engine_options(*command, flags);
+  add_config_option(*command);
+  add_environment(*command);
+  std::vector<std::string> words{"serve", "model", "--max-num-seqs", "6", "--config", path}, notes;
+  std::reverse(words.begin(), words.end());
+  app.parse(words);
+  note_unknown_variables(*command, notes);
+  for (const char* name :
+       {"LORALEI_MAX_NUM_SEQS", "LORALEI_MAX_QUEUED", "LORALEI_NO_PREFIX_CACHE", "LORALEI_MAX_QEUED"})
+    ::unsetenv(name);
+  EXPECT_EQ(flags.host.engine.max_sequences, 6);
+  EXPECT_EQ(flags.host.engine.max_queued, 8);
+  EXPECT_EQ(flags.host.engine.step_tokens, 5);
+  EXPECT_TRUE(flags.no_prefix_cache);
+  EXPECT_EQ(std::count(notes.begin(), notes.end(),
+                       "The variable LORALEI_MAX_QEUED is no option of serve and changes nothing."),
+            1);
+  EXPECT_EQ(std::count_if(notes.begin(), notes.end(),
+                          [](auto& note) { return note.find("MAX_NUM_SEQS") != std::string::npos; }),
+            0);
+}
+
+TEST(Options, HelpFitsAScreen) {
+  CLI::App app;
+  int exit_code = 0;
+  const std::vector<std::string> none;
+  add_serve_command(app, exit_code, none);
+  CLI::App* const command = app.get_subcommand("serve");
+  const std::string text = command->help();
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 50);
+  EXPECT_NE(text.find("--memory-budget"), std::string::npos);
+  EXPECT_EQ(text.find("--residency"), std::string::npos);
+  size_t width = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    width = std::max(width, end - at);
+    at = end + 1;
+  }
+  EXPECT_LE(width, 130u);
 }
 
 class ConfigFile : public testing::Test {
@@ -267,37 +342,6 @@ TEST(Options, ThereAreConnectionsForMoreThanMayRunAndWait) {
     EXPECT_GE(files, std::min<int64_t>(kFileDescriptors, descriptors / 2)) << descriptors;
     EXPECT_GE(some.count, descriptors / 4) << "of " << descriptors;
   }
-}
-
-// The sentence with which `serve` refuses these words; "" when they were taken.
-std::string foreign(std::vector<std::string> words, std::vector<std::string>* told = nullptr) {
-  CLI::App app;
-  std::vector<std::string> notes;
-  add_foreign_options(app, notes);
-  std::reverse(words.begin(), words.end());
-  try {
-    app.parse(words);
-  } catch (const CLI::ParseError& error) {
-    return error.what();
-  }
-  if (told) *told = notes;
-  return "";
-}
-
-TEST(Options, WhatOtherServersNeedAndThisOneNotIsTakenAndTold) {
-  std::vector<std::string> notes;
-  ASSERT_EQ(foreign({"--enable-lora", "--max-loras", "4", "--max-cpu-loras=8", "--lora-dtype", "auto"}, &notes), "");
-  ASSERT_EQ(notes.size(), 4u);
-  EXPECT_EQ(notes[0], "--enable-lora changes nothing here: adapters are always served.");
-  EXPECT_NE(notes[2].find("--adapter-memory"), std::string::npos) << notes[2];
-}
-
-TEST(Options, WhatCannotBeHadIsRefusedWithWhatToTypeInstead) {
-  EXPECT_NE(foreign({"--lora-dtype", "float16"}).find("--lora-dtype: cannot be had as asked for; adapters are kept"),
-            std::string::npos);
-  EXPECT_NE(foreign({"--lora-scaled", "a.gguf:0.5"}).find("--adapter NAME=PATH"), std::string::npos);
-  EXPECT_NE(foreign({"--n-gpu-layers", "99"}).find("--device cuda:N"), std::string::npos);
-  EXPECT_EQ(foreign({"--n-gpu-layers", "0"}), "");
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 
 #include "apps/adapter_flags.h"
 #include "apps/console_log.h"
-#include "apps/foreign_options.h"
 #include "apps/options.h"
 #include "apps/progress.h"
 #include "apps/text_loading.h"
@@ -23,7 +22,6 @@ constexpr int64_t kWaitNs = 1'000'000'000;
 struct RunFlags {
   EngineFlags engine;
   std::string adapter, prompt, system, chat_template;
-  std::vector<std::string> notes;  // of options that change nothing
   bool raw = false;
   int max_tokens = 512;
   double temperature = -1;  // not given: the model's own default
@@ -89,10 +87,10 @@ Result<int> stream_answer(Engine& engine, const Tokenizer::Ptr& tokenizer) {
   }
 }
 
-Status run_once(const RunFlags& flags) {
+Status run_once(const RunFlags& flags, const std::vector<std::string>& notes) {
   ConsoleLog log(ConsoleLog::Options{});
   TRY_ASSIGN(EngineHostOptions options, finish_engine_options(flags.engine));
-  for (const std::string& note : flags.notes) log.log(LogLevel::kInfo, note);
+  for (const std::string& note : notes) log.log(LogLevel::kInfo, note);
   options.engine.max_sequences = 1;
   const PosixFileSystem files;
   RootedFileSystem adapter_files(files);
@@ -141,7 +139,7 @@ Status run_once(const RunFlags& flags) {
 
 }  // namespace
 
-void add_run_command(CLI::App& app, int& exit_code) {
+void add_run_command(CLI::App& app, int& exit_code, const std::vector<std::string>& notes) {
   CLI::App* command = app.add_subcommand("run", "One answer on the terminal, streamed; no server.");
   auto flags = std::make_shared<RunFlags>();
   add_engine_options(*command, flags->engine);
@@ -162,9 +160,9 @@ void add_run_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(0.0, 100.0));
   command->add_option("--seed", flags->seed, "of the random numbers")->capture_default_str();
   add_config_option(*command);
-  add_foreign_options(*command, flags->notes);
-  command->callback([flags, &exit_code] {
-    const Status status = run_once(*flags);
+  add_environment(*command);
+  command->callback([flags, &exit_code, &notes] {
+    const Status status = run_once(*flags, notes);
     if (status.ok()) return;
     print_error("run", status.error());
     exit_code = 1;

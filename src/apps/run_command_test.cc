@@ -28,7 +28,8 @@ class RunCommand : public testing::Test {
   std::string run(const std::vector<std::string>& more = {}) {
     CLI::App app;
     int exit_code = 0;
-    add_run_command(app, exit_code);
+    const std::vector<std::string> notes;
+    add_run_command(app, exit_code, notes);
     const std::string model = std::string(LORALEI_SOURCE_DIR) + "/demo/model";
     std::vector<std::string> words = {
         "run", model, "--adapter", adapter_.string(),         "-t", "1", "-n", "1", "--temp", "0",

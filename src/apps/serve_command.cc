@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // loralei serve MODEL: the server. Flags to options, start, signals, end.
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <map>
@@ -7,7 +8,6 @@
 
 #include "apps/adapter_flags.h"
 #include "apps/console_log.h"
-#include "apps/foreign_options.h"
 #include "apps/options.h"
 #include "apps/progress.h"
 #include "apps/stop_signals.h"
@@ -28,16 +28,16 @@ namespace {
 
 constexpr const char* kUnprintableName =
     "the name is longer than 512 bytes, or holds a line end or another character that cannot be seen; give a plain one";
+constexpr size_t kNamesShown = 20;
 constexpr int64_t kEndMs = 800;  // for threads to end in, beyond --shutdown-timeout
 
 struct ServeFlags {
   EngineFlags engine;
   ServeOptions serve;
   std::vector<std::string> adapters, vllm_adapters;  // as typed behind --adapter and --lora-modules
-  std::vector<std::string> notes;                    // about options that change nothing here
   std::string api_key_file, chat_template, pooling = "last", prefix_cache_scope, log_level = "info",
                                            log_format = "text";
-  std::string max_body;
+  std::string max_body, generation_config = "auto";
   bool no_vllm_metrics = false;
   int shutdown_timeout_s = 30;
   int max_connections = 0;
@@ -111,8 +111,8 @@ void limit_connections(const ServeFlags& flags, const EngineOptions& engine, Ser
   serve.max_preparing = engine.max_queued;
 }
 
-void take_from_model(const EngineHost& host, ServeOptions& serve) {
-  serve.defaults = sampling_defaults(host.file());
+void take_from_model(const EngineHost& host, bool with_defaults, ServeOptions& serve) {
+  if (with_defaults) serve.defaults = sampling_defaults(host.file());
   serve.vocab_size = host.file().config.vocab;
   serve.end_ids = host.file().config.eos;
   serve.isa = host.isa();
@@ -141,11 +141,39 @@ Result<std::vector<AdapterFlag>> find_all_adapters(const ServeFlags& flags, cons
   return found;
 }
 
-Status register_adapters(const std::vector<AdapterFlag>& adapters, ApiServer& server, LogSink& log) {
-  for (const AdapterFlag& adapter : adapters) TRY(server.add_adapter(adapter.name, adapter.path));
-  const AdapterService::Rescan found = server.rescan();
+// What is served beside the base, and what was left out, a sentence each.
+struct Registered {
+  std::vector<std::string> names, notes;
+};
+Result<Registered> register_adapters(const std::vector<AdapterFlag>& adapters, ApiServer& server, LogSink& log) {
+  Registered all;
+  for (const AdapterFlag& adapter : adapters) {
+    TRY(server.add_adapter(adapter.name, adapter.path));
+    if (std::find(all.names.begin(), all.names.end(), adapter.name) == all.names.end())
+      all.names.push_back(adapter.name);
+  }
+  AdapterService::Rescan found = server.rescan();
   for (const std::string& note : found.notes) log.log(LogLevel::kWarning, note);
-  return {};
+  all.names.insert(all.names.end(), found.added.begin(), found.added.end());
+  all.notes = std::move(found.notes);
+  return all;
+}
+
+std::string first_names(const std::vector<std::string>& names) {
+  std::string text;
+  const size_t count = std::min(names.size(), kNamesShown);
+  for (size_t i = 0; i < count; ++i) text += (i == 0 ? "" : ", ") + printable(names[i]);
+  if (count < names.size()) text += " and " + std::to_string(names.size() - count) + " more (GET /v1/models)";
+  return text;
+}
+
+// A first request that shows what this server is for: a chat, with an adapter where there is one.
+std::string first_request(const ServeOptions& serve, bool chats, const std::string& model, const std::string& url) {
+  const std::string key = serve.api_keys.empty() ? "" : " -H 'Authorization: Bearer KEY'";
+  const std::string head = "curl " + url + "/v1/";
+  const std::string json = " -H 'Content-Type: application/json'" + key + " -d '{\"model\": \"" + model + "\", ";
+  return chats ? head + "chat/completions" + json + "\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'"
+               : head + "completions" + json + "\"prompt\": \"Hello\", \"max_tokens\": 16}'";
 }
 
 // Sleeps until the process is told to end; SIGHUP looks at the adapter folders again.
@@ -175,8 +203,9 @@ void add_shares(const MemoryShares& shares, bool device, LogFields& fields) {
   add("other_bytes", "device_other_bytes", shares.other_bytes);
 }
 
-// What it serves, where, and what its memory goes into.
-void announce(EngineHost& host, const ServeOptions& serve, int port, ConsoleLog& log) {
+// What it serves, where, and what its memory goes into. `ignored`: options that change nothing.
+void announce(EngineHost& host, const ServeOptions& serve, int port, bool chats, const Registered& adapters,
+              const std::vector<std::string>& ignored, ConsoleLog& log) {
   for (const std::string& note : host.notes()) log.log(LogLevel::kInfo, note);
   const std::string url = server_url(serve.http.host, port), model = printable(serve.model_names.front());
   const EngineStats stats = host.engine().stats();
@@ -188,20 +217,37 @@ void announce(EngineHost& host, const ServeOptions& serve, int port, ConsoleLog&
                       {"isa", serve.isa},
                       {"threads", host.threads()},
                       {"max_model_len", host.engine().max_model_len()}};
+  fields.emplace_back("adapters", static_cast<int64_t>(adapters.names.size()));
+  fields.emplace_back("adapter_names", first_names(adapters.names));
+  fields.emplace_back("left_out", static_cast<int64_t>(adapters.notes.size()));
+  fields.emplace_back("options_without_effect", static_cast<int64_t>(ignored.size()));
   add_shares(stats, false, fields);
   fields.emplace_back("streamed_bytes_per_pass", stats.streamed_bytes);
   if (!stats.device.empty()) {
     fields.emplace_back("device", stats.device);
     add_shares(stats.device_memory, true, fields);
   }
+  std::string text = host.banner() + "\n";
+  for (const std::string& note : adapters.notes) text += "left out: " + printable(note) + "\n";
+  for (const std::string& note : ignored) text += "option: " + printable(note) + "\n";
+  text += "adapters: " + std::to_string(adapters.names.size()) +
+          (adapters.names.empty() ? " (--adapter-dir DIR or --adapter NAME=PATH adds some)"
+                                  : "; " + first_names(adapters.names)) +
+          "\n";
+  const std::string asked = adapters.names.empty() ? model : printable(adapters.names.front());
   log.announce("serving", fields,
-               host.banner() + "\nLoralei " + serve.version + " serves '" + model + "' at " + url + "\ntry: curl " +
-                   url + "/v1/completions -H 'Content-Type: application/json'" +
-                   (serve.api_keys.empty() ? "" : " -H 'Authorization: Bearer KEY'") + " -d '{\"model\": \"" + model +
-                   "\", \"prompt\": \"Hello\", \"max_tokens\": 16}'\n");
+               text + "Loralei " + serve.version + " serves '" + model + "' at " + url +
+                   "\ntry: " + first_request(serve, chats, asked, url) + "\n");
 }
 
-Status serve(ServeFlags& flags) {
+// Whom a server answers that others can reach and that asks for no key.
+void warn_of_open_door(const ServeOptions& serve, bool on_loopback, LogSink& log) {
+  if (on_loopback || !serve.api_keys.empty()) return;
+  log.log(LogLevel::kWarning, "Whoever reaches " + serve.http.host +
+                                  " may use this server: give --api-key KEY, or listen on 127.0.0.1 only.");
+}
+
+Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   std::signal(SIGPIPE, SIG_IGN);
   keep_little_free_memory();
   static const std::map<std::string, LogLevel> kLevels = {{"debug", LogLevel::kDebug},
@@ -210,7 +256,7 @@ Status serve(ServeFlags& flags) {
                                                           {"error", LogLevel::kError}};
   ConsoleLog log({.level = kLevels.at(flags.log_level), .json = flags.log_format == "json", .to_stdout = true});
   StopSignals signals(log);
-  for (const std::string& note : flags.notes) log.log(LogLevel::kInfo, note);
+  for (const std::string& note : ignored) log.log(LogLevel::kInfo, note);
   TRY_ASSIGN(EngineHostOptions options, finish_engine_options(flags.engine));
   options.process_bytes = resident_bytes;
   TRY(finish_serve_options(flags));
@@ -227,18 +273,20 @@ Status serve(ServeFlags& flags) {
     TRY_ASSIGN(host,
                EngineHost::start(options, log, [&](int64_t done, int64_t total) { progress.update(done, total); }));
   }
-  take_from_model(*host, flags.serve);
+  take_from_model(*host, flags.generation_config == "auto", flags.serve);
   TRY_ASSIGN(std::shared_ptr<const TextModel> text,
              load_text_model(host->file(), std::move(chat_template), flags.serve.model_names.front()));
+  const bool chats = text->has_template();
   const SteadyClock clock;
   TRY_ASSIGN(const std::unique_ptr<ApiServer> server,
              ApiServer::start(flags.serve, host->engine(), std::move(text), adapter_files, clock, log));
-  TRY(register_adapters(adapters, *server, log));
+  TRY_ASSIGN(const Registered registered, register_adapters(adapters, *server, log));
+  warn_of_open_door(flags.serve, server->on_loopback(), log);
   const int64_t timeout_ms = int64_t{flags.shutdown_timeout_s} * 1000;
   signals.serving(timeout_ms + kEndMs);
   server->serve();
 
-  announce(*host, flags.serve, server->port(), log);
+  announce(*host, flags.serve, server->port(), chats, registered, ignored, log);
   wait_for_end(signals, *server, log);
   log.log(LogLevel::kInfo, "draining: requests that run get " + std::to_string(flags.shutdown_timeout_s) +
                                " s; a second signal stops at once");
@@ -250,7 +298,7 @@ Status serve(ServeFlags& flags) {
 
 }  // namespace
 
-void add_serve_command(CLI::App& app, int& exit_code) {
+void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::string>& notes) {
   CLI::App* command = app.add_subcommand("serve", "The server: OpenAI API for one base model and its adapters.");
   auto flags = std::make_shared<ServeFlags>();
   ServeOptions& serve_options = flags->serve;
@@ -343,12 +391,22 @@ void add_serve_command(CLI::App& app, int& exit_code) {
       ->capture_default_str()
       ->group(api);
   add_config_option(*command)->group(api);
-  add_foreign_options(*command, flags->notes);
-  command->callback([flags, &exit_code] {
-    const Status status = serve(*flags);
+  command
+      ->add_option(
+          "--generation-config", flags->generation_config,
+          "sampling of requests that say nothing: auto (the model's generation_config.json) or vllm (1.0, all)")
+      ->check(CLI::IsMember({"auto", "vllm"}))
+      ->capture_default_str()
+      ->group(api);
+  add_environment(*command);
+  show_first(*command, {"adapter", "adapter-dir", "memory-budget", "max-model-len", "max-num-seqs", "threads", "device",
+                        "quant", "kv-cache-dtype", "host", "port", "api-key", "admin-key", "served-model-name",
+                        "chat-template", "log-format", "config", "help", "help-all"});
+  command->callback([flags, &exit_code, &notes] {
+    const Status status = serve(*flags, notes);
     if (status.ok()) return;
     print_error("serve", status.error());
-    exit_code = 1;
+    exit_code = status.error().code == ErrorCode::kInvalidArgument ? 2 : 1;
   });
 }
 

@@ -212,6 +212,18 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     space_timer_.cancel();
   }
 
+  // Some clients send them before a request, behind the body of the one before (RFC 9112, 2.2).
+  void skip_empty_lines() {
+    size_t end = 0;
+    while (end < input_.size()) {
+      const bool both = input_.compare(end, 2, "\r\n") == 0;
+      if (!both && input_[end] != '\n') break;
+      end += both ? 2 : 1;
+    }
+    input_.erase(0, end);
+    if (end > 0) space_timer_.cancel();
+  }
+
   awaitable<std::optional<HttpRequest>> read_request() {
     RequestParser parser(core_->options.limits);
     auto memory = std::make_shared<ByteShare>(core_->memory);
@@ -220,6 +232,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     gives_memory_ = false;
     size_t head_bytes = 0;
     for (;;) {
+      if (begun == steady_clock::time_point{}) skip_empty_lines();
       if (!input_.empty()) {
         if (begun == steady_clock::time_point{}) {
           begun_ = true;

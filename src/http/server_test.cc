@@ -40,6 +40,20 @@ TEST_F(ServerTest, AnswersPipelinedRequestsInOrder) {
   }
 }
 
+// Some clients end a body with a line end that they do not count.
+TEST_F(ServerTest, EmptyLinesBeforeARequestArePassedOver) {
+  start();
+  for (const std::string& lines : {std::string("\r\n"), std::string("\n"), std::string("\r\n\r\n\n")}) {
+    const std::string answer =
+        raw(lines + "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhi" + lines +
+            "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nConnection: close\r\n\r\nho");
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 200")) << answer;
+    EXPECT_NE(answer.find("\r\n\r\nhi"), std::string::npos);
+    EXPECT_NE(answer.find("\r\n\r\nho"), std::string::npos);
+  }
+  EXPECT_TRUE(raw("\r\n\rPOST /echo HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 400"));
+}
+
 TEST_F(ServerTest, Http10HeadAndContinue) {
   start();
   const std::string old = raw("POST /echo HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi");

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "serve/adapter_paths.h"
 #include "serve/routes.h"
 
@@ -177,6 +179,25 @@ TEST(AdapterNames, NoNameIsUnclearBesideThoseOfTheBase) {
   for (const char* bad : {"m", "m:7b", "m:law", "m:7b:law", "org/x:law", "7b", "7b:tax", "", "a,b", "a\nb", "a\xFF",
                           "a\xE2\x80\xAE", "a\x7f"})
     EXPECT_FALSE(check_adapter_name(bad, bases).ok()) << bad;
+}
+
+TEST(Routes, WhatIsNoneSaysWhatToSendInstead) {
+  for (const auto& [method, path, instead] : std::vector<std::array<std::string, 3>>{
+           {"POST", "/chat/completions", "; send POST /v1/chat/completions instead."},
+           {"POST", "/completions/", "; send POST /v1/completions instead."},
+           {"POST", "/v1/v1/embeddings", "; send POST /v1/embeddings instead."},
+           {"GET", "/models", "; send GET /v1/models instead."},
+           {"GET", "/v1/health", "; GET / lists the routes."},
+           {"POST", "/api/chat", "; send POST /v1/chat/completions instead."},
+           {"POST", "/v1/api/generate", "; send POST /v1/completions instead."},
+           {"GET", "/api/tags", "; send GET /v1/models instead."},
+           {"POST", "/completion", "; send POST /v1/completions instead."},
+           {"POST", "/load_lora_adapter", "; send POST /v1/load_lora_adapter instead."},
+           {"POST", "/", "; GET / lists the routes."},
+           {"GET", "/v1/v1", "; GET / lists the routes."},
+           {"POST", "/something", "; GET / lists the routes."}}) {
+    EXPECT_EQ(other_route(method, path), instead) << path;
+  }
 }
 
 TEST(Routes, NamesMayHoldSlashes) {

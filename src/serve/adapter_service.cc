@@ -64,6 +64,9 @@ AdapterService::Rescan AdapterService::rescan() {
       result.notes.push_back(found.error().message);
       continue;
     }
+    if (found->empty())
+      result.notes.push_back("--adapter-dir " + root + " holds no adapter: put folders with adapter_config.json, or " +
+                             "with one .gguf file, into it.");
     for (const FoundAdapter& adapter : *found) {
       if (const auto known = catalogue_.find(adapter.name)) {
         if (known->path != adapter.path)

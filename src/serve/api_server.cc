@@ -5,6 +5,7 @@
 #include <ctime>
 #include <random>
 
+#include "http/gzip.h"
 #include "serve/request_memory.h"
 #include "wire/json_out.h"
 
@@ -152,8 +153,9 @@ void ApiServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writ
   if (const auto denied = access_.check_host(request, http_->on_loopback())) return reply->refuse(*denied);
   if (route.id == RouteId::kPreflight) return preflight(route, request, *reply);
   if (route.id == RouteId::kNotFound) {
-    return reply->refuse(api_error_of_status(
-        404, "There is no route " + request.method + " " + request.path.substr(0, 200) + "; GET / lists the routes."));
+    return reply->refuse(api_error_of_status(404, "There is no route " + request.method + " " +
+                                                      request.path.substr(0, 200) +
+                                                      other_route(request.method, request.path)));
   }
   if (route.id == RouteId::kWrongMethod) {
     return reply->refuse(api_error_of_status(405, "This route answers " + route.allow + " only."),
@@ -164,6 +166,7 @@ void ApiServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writ
 }
 
 void ApiServer::preflight(const RouteMatch& route, const HttpRequest& request, Reply& reply) {
+  if (request.header("origin").empty()) return reply.empty(204, {{"Allow", route.allow + ", OPTIONS"}});
   if (cors_headers(options_.cors_origins, request.header("origin")).empty()) {
     return reply.refuse(
         api_error_of_status(403, "Requests from web pages of this origin are not allowed; --cors-origin allows them."));
@@ -172,6 +175,24 @@ void ApiServer::preflight(const RouteMatch& route, const HttpRequest& request, R
               {{"Access-Control-Allow-Methods", route.allow + ", OPTIONS"},
                {"Access-Control-Allow-Headers", cors_request_headers(request.header("access-control-request-headers"))},
                {"Access-Control-Max-Age", "600"}});
+}
+
+void ApiServer::show_metrics(const HttpRequest& request, Reply& reply) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const double now_s = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) * 1e-3;
+  const bool ready = is_ready(impediments(state()));
+  std::string page = metrics_.render(engine_.stats(), http_->stats(), now_s, log_.state(), ready);
+  const char* type = "text/plain; version=0.0.4; charset=utf-8";
+  if (request.header("accept").find("application/openmetrics-text") != std::string_view::npos) {
+    page = as_openmetrics(page);
+    type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+  }
+  HttpHeaders more = {{"Vary", "Accept, Accept-Encoding"}};
+  if (accepts_gzip(request.header("accept-encoding"))) {
+    page = gzip(page);
+    more.emplace_back("Content-Encoding", "gzip");
+  }
+  reply.send(200, type, std::move(page), std::move(more));
 }
 
 void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply) {
@@ -189,15 +210,8 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
     }
     case RouteId::kVersion:
       return reply->json(200, version_body());
-    case RouteId::kMetrics: {
-      const double now_s = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(
-                                                   std::chrono::system_clock::now().time_since_epoch())
-                                                   .count()) *
-                           1e-3;
-      return reply->send(
-          200, "text/plain; version=0.0.4; charset=utf-8",
-          metrics_.render(engine_.stats(), http_->stats(), now_s, log_.state(), is_ready(impediments(state()))), {});
-    }
+    case RouteId::kMetrics:
+      return show_metrics(request, *reply);
     case RouteId::kModels:
       return models(*reply);
     case RouteId::kModel:

@@ -38,6 +38,7 @@ class ApiServer final : public HttpHandler {
   ~ApiServer() override;  // shutdown(0)
 
   int port() const { return http_->port(); }
+  bool on_loopback() const { return http_->on_loopback(); }
   Status add_adapter(const std::string& name, const std::string& path);  // of the command line: trusted
   AdapterService::Rescan rescan() { return adapters_.rescan(); }
   void serve() { http_->serve(*this); }  // once
@@ -59,6 +60,7 @@ class ApiServer final : public HttpHandler {
   HttpResponse http_error(int status, std::string_view message, const HttpHead& head);
   void dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply);
   void preflight(const RouteMatch& route, const HttpRequest& request, Reply& reply);
+  void show_metrics(const HttpRequest& request, Reply& reply);
   void prepare(RouteId route, HttpRequest request, std::shared_ptr<Reply> reply);  // to the text pool
   void run_prepared(RouteId route, std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
   // Whether the work of a request was stopped: its client has left, or is told that the server has not the time.

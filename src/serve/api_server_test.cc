@@ -418,6 +418,13 @@ TEST_F(ApiTest, SmallRoutes) {
   EXPECT_NE(get("/").body.find("/v1/chat/completions"), std::string::npos);
   EXPECT_EQ(Json::parse(get("/version").body)["version"], "0.0.test");
   HttpClient c = client();
+  const auto plain = c.request("OPTIONS", "/v1/models", {});
+  EXPECT_EQ(plain->status, 204) << "no page asks";
+  EXPECT_EQ(plain->header("allow"), "GET, OPTIONS");
+  EXPECT_EQ(plain->header("access-control-allow-methods"), "");
+  EXPECT_NE(post("/chat/completions", "{}").body.find("send POST /v1/chat/completions instead"), std::string::npos);
+  EXPECT_NE(post("/v1/completions", R"({"model":"nobody","prompt":"x"})").body.find("There is base"),
+            std::string::npos);
   auto preflight = c.request("OPTIONS", "/v1/completions", {{"Origin", "http://page"}});
   EXPECT_EQ(preflight->status, 204);
   EXPECT_EQ(preflight->header("access-control-allow-origin"), "http://page");

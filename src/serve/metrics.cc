@@ -507,4 +507,34 @@ std::string Metrics::render(const EngineStats& engine, const HttpServerStats& ht
   return page.text();
 }
 
+std::string as_openmetrics(std::string_view page) {
+  constexpr std::string_view kTotal = "_total", kHelp = "# HELP ", kType = "# TYPE ";
+  std::string out;
+  out.reserve(page.size() + 64);
+  std::string help;  // of the family whose type comes next
+  while (!page.empty()) {
+    const size_t end = std::min(page.find('\n'), page.size());
+    const std::string_view line = page.substr(0, end);
+    page.remove_prefix(std::min(end + 1, page.size()));
+    if (line.starts_with(kHelp)) {
+      help = line.substr(kHelp.size());
+      continue;
+    }
+    if (!line.starts_with(kType)) {
+      out.append(line) += '\n';
+      continue;
+    }
+    const std::string_view rest = line.substr(kType.size());
+    const size_t space = rest.find(' ');
+    std::string_view name = rest.substr(0, space), type = rest.substr(std::min(space + 1, rest.size()));
+    if (type == "counter" && !name.ends_with(kTotal)) type = "unknown";
+    if (type == "counter") name.remove_suffix(kTotal.size());
+    if (type == "untyped") type = "unknown";
+    const std::string text = help.substr(std::min(help.find(' '), help.size()));
+    out.append(kHelp).append(name).append(text) += '\n';
+    out.append(kType).append(name).append(" ").append(type) += '\n';
+  }
+  return out += "# EOF\n";
+}
+
 }  // namespace loralei

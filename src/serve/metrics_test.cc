@@ -316,5 +316,13 @@ TEST(RequestLog, ARefusalIsBounded) {
   EXPECT_LT(log.text.size(), 600u);
 }
 
+TEST(Metrics, AsOpenMetrics) {
+  EXPECT_EQ(
+      as_openmetrics("# HELP a_total Some.\n# TYPE a_total counter\na_total{x=\"1\"} 2\n# HELP b Other.\n# TYPE b "
+                     "gauge\nb 1\n# HELP vllm:c Old.\n# TYPE vllm:c counter\nvllm:c 3\n"),
+      "# HELP a Some.\n# TYPE a counter\na_total{x=\"1\"} 2\n# HELP b Other.\n# TYPE b gauge\nb 1\n# HELP vllm:c "
+      "Old.\n# TYPE vllm:c unknown\nvllm:c 3\n# EOF\n");
+}
+
 }  // namespace
 }  // namespace loralei

@@ -11,8 +11,27 @@ bool is_base(const std::string& name, const std::vector<std::string>& model_name
   return name.empty() || std::find(model_names.begin(), model_names.end(), name) != model_names.end();
 }
 
-ApiError unknown(const std::string& name, std::string param) {
-  ApiError error = api_error_of_status(404, "The model `" + name.substr(0, 200) + "` does not exist.");
+constexpr size_t kNamesListed = 10;
+
+// The names that there are: whoever asks may have them all (GET /v1/models).
+std::string existing_names(const std::vector<std::string>& model_names, const Catalogue& catalogue) {
+  std::string text;
+  size_t listed = 0;
+  for (const std::string& name : model_names) text += (listed++ == 0 ? "" : ", ") + name;
+  for (size_t place = 0; listed < kNamesListed; ++place, ++listed) {
+    const auto entry = catalogue.at(place);
+    if (!entry) break;
+    text += ", " + entry->name;
+  }
+  const size_t all = model_names.size() + catalogue.size();
+  if (all > listed) text += " and " + std::to_string(all - listed) + " more";
+  return text;
+}
+
+ApiError unknown(const std::string& name, std::string param, const std::vector<std::string>& model_names,
+                 const Catalogue& catalogue) {
+  ApiError error = api_error_of_status(404, "The model `" + name.substr(0, 200) + "` does not exist. There is " +
+                                                existing_names(model_names, catalogue) + "; GET /v1/models lists all.");
   error.param = std::move(param);
   error.code = "model_not_found";
   return error;
@@ -38,7 +57,7 @@ Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::
   std::string param = ref.adapters_param;
   if (!is_base(ref.model, model_names)) {
     auto entry = find_adapter(ref.model, model_names, catalogue);
-    if (!entry) return unknown(ref.model, "model");
+    if (!entry) return unknown(ref.model, "model", model_names, catalogue);
     // The same adapter under both names is what some clients send.
     if (!wanted.empty() && !(wanted.size() == 1 && wanted[0].name == entry->name)) {
       ApiError error = api_error_of_status(400, "'model' names the adapter `" + entry->name + "` and '" + param +
@@ -55,7 +74,9 @@ Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::
         one.index >= 0 ? catalogue.at(static_cast<size_t>(one.index)) : find_adapter(one.name, model_names, catalogue);
     if (!entry && one.index < 0 && is_base(one.name, model_names))
       continue;  // the base, named as an adapter: nothing to add
-    if (!entry) return unknown(one.index >= 0 ? std::to_string(one.index) : one.name, param);
+    if (!entry) {
+      return unknown(one.index >= 0 ? std::to_string(one.index) : one.name, param, model_names, catalogue);
+    }
     for (const CatalogueEntry& other : out.entries) {
       if (other.name != entry->name) continue;
       ApiError error = api_error_of_status(400, "The adapter `" + entry->name + "` is named twice.");

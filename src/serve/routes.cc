@@ -72,6 +72,45 @@ RouteMatch match_route(std::string_view method, std::string_view path) {
   return other;
 }
 
+std::string other_route(std::string_view method, std::string_view path) {
+  struct Meant {
+    std::string_view path, instead;
+  };
+  // Ollama's, llama.cpp's, TGI's and SGLang's own.
+  static constexpr Meant kMeant[] = {{"/api/chat", "POST /v1/chat/completions"},
+                                     {"/api/generate", "POST /v1/completions"},
+                                     {"/api/tags", "GET /v1/models"},
+                                     {"/api/embed", "POST /v1/embeddings"},
+                                     {"/api/embeddings", "POST /v1/embeddings"},
+                                     {"/api/version", "GET /version"},
+                                     {"/completion", "POST /v1/completions"},
+                                     {"/generate", "POST /v1/completions"},
+                                     {"/generate_stream", "POST /v1/completions with \"stream\": true"},
+                                     {"/embedding", "POST /v1/embeddings"},
+                                     {"/embed", "POST /v1/embeddings"},
+                                     {"/load_lora_adapter", "POST /v1/load_lora_adapter"},
+                                     {"/unload_lora_adapter", "POST /v1/unload_lora_adapter"},
+                                     {"/info", "GET /version and GET /v1/models"},
+                                     {"/get_model_info", "GET /v1/models"}};
+  while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  constexpr std::string_view kVersion = "/v1";
+  const auto exists = [&](const std::string& other) {
+    const RouteId id = match_route(method, other).id;
+    return id != RouteId::kNotFound && id != RouteId::kWrongMethod && id != RouteId::kPreflight;
+  };
+  const auto say = [](std::string_view instead) { return "; send " + std::string(instead) + " instead."; };
+  // A base URL with "/v1" where the client adds it, or without it where the client does not.
+  while (path.starts_with("/v1/v1")) path.remove_prefix(kVersion.size());
+  const std::string as_is(path.substr(0, 200)), with = std::string(kVersion) + as_is;
+  if (exists(as_is)) return say(std::string(method) + " " + as_is);
+  if (exists(with)) return say(std::string(method) + " " + with);
+  if (path.starts_with("/v1/")) path.remove_prefix(kVersion.size());
+  for (const Meant& one : kMeant) {
+    if (path == one.path) return say(one.instead);
+  }
+  return "; GET / lists the routes.";
+}
+
 std::string route_list() {
   std::string out;
   for (const Row& row : kRows) {

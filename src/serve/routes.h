@@ -48,6 +48,8 @@ struct RouteMatch {
   std::string allow;              // kWrongMethod: methods that exist here
 };
 RouteMatch match_route(std::string_view method, std::string_view path);
+// Of a path that is none: the end of a sentence that says what to send instead, as far as that is known.
+std::string other_route(std::string_view method, std::string_view path);
 // One line per route, for people.
 std::string route_list();
 

@@ -49,8 +49,8 @@ class LiveServer:
                 raise RuntimeError("the server did not become ready:\n" + "\n".join(self.lines))
             time.sleep(0.05)
 
-    def request(self, method, path, body=None, headers=None):
-        """(status, headers, parsed JSON or text)."""
+    def request(self, method, path, body=None, headers=None, raw=False):
+        """(status, headers, parsed JSON or text, or the bytes where `raw`)."""
         data = None
         all_headers = dict(headers or {})
         if body is not None:
@@ -59,7 +59,7 @@ class LiveServer:
         request = urllib.request.Request(self.url + path, data=data, method=method, headers=all_headers)
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
-                return answer.status, answer.headers, parse(answer.read())
+                return answer.status, answer.headers, answer.read() if raw else parse(answer.read())
         except urllib.error.HTTPError as error:
             return error.code, error.headers, parse(error.read())
         except urllib.error.URLError as error:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a client sees of the life of adapters and of the process: loading and unloading under traffic, keys, limits, drain."""
 import concurrent.futures
+import gzip
 import http.client
 import json
 import os
@@ -13,6 +14,8 @@ import subprocess
 import tempfile
 import time
 import unittest
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 
 from live_server import BINARY, ROOT, LiveServer
 
@@ -193,6 +196,20 @@ class Metrics(unittest.TestCase):
             elif not line.startswith("#"):
                 sums[name] += float(line.rsplit(" ", 1)[1])
         return sums
+
+    def test_as_openmetrics_and_packed(self):
+        server = LiveServer()
+        try:
+            self.assertEqual(chat(server, ADAPTERS[0])[0], 200)
+            families = {family.name: family for family in
+                        openmetrics(server.request("GET", "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})[2])}
+            self.assertEqual(families["loralei_requests"].type, "counter")
+            self.assertGreater(sum(sample.value for sample in families["loralei_requests"].samples), 0)
+            _, headers, packed = server.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"}, raw=True)
+            self.assertEqual(headers["Content-Encoding"], "gzip")
+            self.assertIn("loralei_requests_total", gzip.decompress(packed).decode())
+        finally:
+            self.assertEqual(server.stop(), 0)
 
     def test_nothing_is_announced_in_vain(self):
         folder = pathlib.Path(tempfile.mkdtemp())
