@@ -9,6 +9,7 @@
 #include "formats/gguf.h"
 #include "formats/json_util.h"
 #include "sys/env.h"
+#include "sys/hub_folder.h"
 
 namespace loralei {
 namespace {
@@ -39,6 +40,8 @@ Result<AdapterFlag> parse_one(const std::string& text) {
   const size_t equals = end_of_name(text);
   flag.path = at_home(without_end(equals == std::string::npos ? text : text.substr(equals + 1)));
   flag.name = equals == std::string::npos ? base_name(flag.path) : text.substr(0, equals);
+  const auto hub = find_hub_folder(PosixFileSystem(), flag.path);
+  if (equals == std::string::npos && hub.ok() && *hub) flag.name = (*hub)->name;
   if (equals == std::string::npos && flag.name.ends_with(".gguf")) flag.name.resize(flag.name.size() - 5);
   if (flag.name.empty() || flag.path.empty())
     return invalid_argument("'" + text + "' does not name an adapter; " + kForms);
@@ -72,7 +75,9 @@ Status check_gguf(const FileSystem& files, const std::string& path) {
 // Where the adapter's files are: `path`, or the one .gguf file in it.
 Result<std::string> find_adapter(const FileSystem& files, const std::string& path) {
   std::string found = path;
-  if (files.kind(path) == PathKind::kDirectory && !files.exists(join_path(path, "adapter_config.json"))) {
+  TRY_ASSIGN(const std::optional<HubFolder> hub, find_hub_folder(files, path));
+  if (hub) found = hub->path;
+  if (!hub && files.kind(path) == PathKind::kDirectory && !files.exists(join_path(path, "adapter_config.json"))) {
     TRY_ASSIGN(const std::vector<DirEntry> entries, files.list(path));
     std::vector<std::string> ggufs;
     for (const DirEntry& entry : entries) {

@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "formats/base_model.h"
 #include "sys/env.h"
+#include "sys/hub_folder.h"
 
 namespace loralei {
 namespace {
@@ -378,6 +379,8 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
         "(--adapter-memory).");
   }
   TRY(parse_weight_quant(flags.quant, options.quantise));
+  TRY_ASSIGN(const std::optional<HubFolder> hub, find_hub_folder(PosixFileSystem(), options.model_path));
+  if (hub) options.model_path = hub->path;
   TRY(check_dtype(flags.dtype, options.model_path, options.notes));
   if (!flags.adapter_quant.empty() && flags.adapter_quant != "none") {
     if (flags.adapter_quant != "int8") {

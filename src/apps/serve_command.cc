@@ -19,6 +19,7 @@
 #include "serve/adapter_paths.h"
 #include "serve/api_server.h"
 #include "sys/file.h"
+#include "sys/hub_folder.h"
 #include "sys/process.h"
 #include "sys/rooted_file_system.h"
 #include "wire/requests.h"
@@ -80,7 +81,8 @@ Status read_keys(const std::string& path, std::vector<std::string>& keys) {
 Status finish_serve_options(ServeFlags& flags) {
   ServeOptions& serve = flags.serve;
   if (serve.model_names.empty()) {
-    serve.model_names = {last_component(flags.engine.host.model_path)};
+    const auto hub = find_hub_folder(PosixFileSystem(), flags.engine.host.model_path);
+    serve.model_names = {hub.ok() && *hub ? (*hub)->name : last_component(flags.engine.host.model_path)};
     if (!is_printable(serve.model_names.front(), kMaxNameBytes)) {
       return invalid_argument("The last part of the model's path cannot be the model's name (" +
                               printable(serve.model_names.front()) + "): give one with --served-model-name.");

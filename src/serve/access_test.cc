@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <array>
+#include <filesystem>
+#include <fstream>
 
 #include "serve/adapter_paths.h"
 #include "serve/routes.h"
@@ -179,6 +183,34 @@ TEST(AdapterNames, NoNameIsUnclearBesideThoseOfTheBase) {
   for (const char* bad : {"m", "m:7b", "m:law", "m:7b:law", "org/x:law", "7b", "7b:tax", "", "a,b", "a\nb", "a\xFF",
                           "a\xE2\x80\xAE", "a\x7f"})
     EXPECT_FALSE(check_adapter_name(bad, bases).ok()) << bad;
+}
+
+TEST(AdapterPaths, FoldersOfTheHubAreNamedAsThere) {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::path(testing::TempDir()) / ("loralei-hub-adapters-" + std::to_string(::getpid()));
+  fs::remove_all(root);
+  const auto add = [&](const std::string& snapshot) {
+    fs::create_directories(root / snapshot);
+    std::ofstream(root / snapshot / "adapter_config.json") << "{}";
+  };
+  add("hub/models--org--one/snapshots/aa");
+  add("hub/plain");
+  add("outside/aa");
+  fs::create_directories(root / "hub/models--org--model/snapshots/bb");
+  fs::create_directories(root / "hub/models--org--empty/snapshots");
+  fs::create_directories(root / "hub/models--org--out/snapshots");
+  fs::create_symlink(root / "outside/aa", root / "hub/models--org--out/snapshots/aa");
+  std::vector<std::string> notes;
+  const auto found = scan_adapter_root(PosixFileSystem(), (root / "hub").string(), notes);
+  ASSERT_TRUE(found.ok()) << found.error().message;
+  ASSERT_EQ(found->size(), 2u);
+  EXPECT_EQ((*found)[0].name, "org/one");
+  EXPECT_TRUE((*found)[0].path.ends_with("/hub/models--org--one/snapshots/aa")) << (*found)[0].path;
+  EXPECT_EQ((*found)[1].name, "plain");
+  ASSERT_EQ(notes.size(), 2u);
+  EXPECT_NE(notes[0].find("models--org--empty holds no snapshot"), std::string::npos) << notes[0];
+  EXPECT_NE(notes[1].find("models--org--out is left out"), std::string::npos) << notes[1];
+  fs::remove_all(root);
 }
 
 TEST(Routes, WhatIsNoneSaysWhatToSendInstead) {

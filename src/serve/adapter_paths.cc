@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/printable.h"
+#include "sys/hub_folder.h"
 #include "wire/requests.h"
 
 namespace loralei {
@@ -73,6 +74,17 @@ Result<std::vector<FoundAdapter>> scan_adapter_root(const FileSystem& files, con
       notes.push_back(root + "/" + entry.name + " is left out: it leads out of the folder");
       continue;
     }
+    const auto hub = find_hub_folder(files, *path);
+    if (!hub.ok()) {
+      notes.push_back(hub.error().message);
+      continue;
+    }
+    const std::string name = *hub ? (*hub)->name : entry.name;
+    if (*hub) path = files.real_path((*hub)->path);
+    if (!path.ok() || !is_under(real_root, *path)) {
+      notes.push_back(root + "/" + entry.name + " is left out: its snapshot leads out of the folder");
+      continue;
+    }
     auto inside = files.list(*path);
     if (!inside.ok()) {
       notes.push_back(inside.error().message);
@@ -86,9 +98,9 @@ Result<std::vector<FoundAdapter>> scan_adapter_root(const FileSystem& files, con
       if (file.name.ends_with(".gguf")) ggufs.push_back(file.name);
     }
     if (peft)
-      found.push_back({entry.name, *path});
+      found.push_back({name, *path});
     else if (ggufs.size() == 1)
-      found.push_back({entry.name, *path + "/" + ggufs[0]});
+      found.push_back({name, *path + "/" + ggufs[0]});
     else if (ggufs.size() > 1)
       notes.push_back(root + "/" + entry.name + " is left out: it holds several .gguf files; name one with --adapter");
   }
