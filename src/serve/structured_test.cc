@@ -209,6 +209,38 @@ TEST_F(ToolTest, ChoiceNoneHidesTheTools) {
   EXPECT_EQ(tokenizer->decode(submit.prompt).find("Tools:"), std::string::npos);
 }
 
+TEST_F(ToolTest, DocumentsReachATemplateThatShowsThemAndNoOther) {
+  start();
+  const std::string body = chat(R"("documents":[{"title":"Lamps","text":"Red ones."}])");
+  for (const char* path : {"/v1/chat/completions", "/tokenize"}) {
+    const HttpResponse refused = post(path, body);
+    EXPECT_EQ(refused.status, 400) << path;
+    EXPECT_NE(error_of(refused, "message").find("shows no documents"), std::string::npos) << refused.body;
+  }
+  EXPECT_EQ(error_of(post("/v1/chat/completions", body), "param"), "documents");
+  EXPECT_EQ(post("/v1/chat/completions", chat(R"("documents":[])")).status, 200);
+}
+
+TEST_F(ToolTest, DocumentsAndFieldsOfMessagesAreShown) {
+  text = TextModel::make(
+             tokenizer,
+             ChatTemplate::parse("{% for d in documents %}{{ d.title }}: {{ d.text }} {% endfor %}"
+                                 "{% for m in messages %}{{ m.role }} {{ m.thinking }} {{ m.content }} {% endfor %}")
+                 .value(),
+             "base")
+             .value();
+  start();
+  ASSERT_EQ(post("/v1/chat/completions", R"({"documents":[{"title":"Lamps","text":"Red ones."}],"messages":[
+      {"role":"developer","content":"d"},{"role":"assistant","content":"a","thinking":"hm","mood":"good","refusal":null},
+      {"role":"user","content":"b","mood":"bad"}]})")
+                .status,
+            200);
+  EXPECT_EQ(tokenizer->decode(engine.wait_submit(0).prompt), "Lamps: Red ones. system  d assistant hm a user  b ");
+  EXPECT_TRUE(logs("the unknown field 'messages[].mood'")) << log.text();
+  EXPECT_EQ(log.text().find("thinking"), std::string::npos) << log.text();
+  EXPECT_EQ(log.text().find("refusal"), std::string::npos) << log.text();
+}
+
 TEST_F(ToolTest, WhatCannotBeIsRefused) {
   start();
   EXPECT_EQ(
