@@ -325,6 +325,7 @@ void ApiServer::chat(std::string body, const Sent& sent, std::shared_ptr<Reply> 
   auto plan = plan_chat(inputs(sent, work), *request);
   if (given_up(work, *reply)) return;
   if (!plan.ok()) return reply->refuse(plan.error());
+  note_unknown_fields(plan->text->unread_fields(request->prompt, request->tool_choice != WireToolChoice::kNone));
   if (!hold_memory(*reply, generation_bytes(*plan))) return;
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
@@ -367,6 +368,7 @@ void ApiServer::tokenize(const std::string& body, Reply& reply, Work& work) {
                  : (*text)->encode_text(request->text, request->add_special_tokens, {&work});
   if (given_up(work, reply)) return;
   if (!ids.ok()) return reply.refuse(to_api_error(ids.error(), request->is_chat ? "messages" : "prompt"));
+  note_unknown_fields((*text)->unread_fields(request->chat, true));
   std::vector<std::string> pieces;
   if (request->return_token_strs) {
     for (const TokenId id : *ids) pieces.emplace_back((*text)->tokenizer()->token_piece(id));

@@ -25,17 +25,19 @@ const char* end_name(FinishReason reason) {
 
 }  // namespace
 
-Generation::Choice::Choice(const GenerationPlan& plan)
+Generation::Choice::Choice(const GenerationPlan& plan, size_t index)
     : decoder(plan.text->tokenizer(), StreamDecoder::Mode::kMidStream, {.skip_special = plan.skip_special}),
       stop(plan.stop, plan.include_stop) {
-  if (plan.tools) tools.emplace(*plan.tools);
+  // Calls' ids are as unique as the answer's own.
+  if (plan.tools)
+    tools.emplace(*plan.tools, plan.head.id.substr(plan.head.id.find('-') + 1) + "_" + std::to_string(index));
 }
 
 Generation::Generation(ServeContext context, std::shared_ptr<Reply> reply, GenerationPlan plan)
     : context_(context), reply_(std::move(reply)), plan_(std::move(plan)), window_(context_, plan_.prompts.size()) {
   const size_t per_prompt = static_cast<size_t>(plan_.submit.choices);
   choices_.reserve(plan_.prompts.size() * per_prompt);
-  for (size_t i = 0; i < plan_.prompts.size() * per_prompt; ++i) choices_.emplace_back(plan_);
+  for (size_t i = 0; i < plan_.prompts.size() * per_prompt; ++i) choices_.emplace_back(plan_, i);
   open_choices_ = choices_.size();
   held_bytes_ = reply_->memory().bytes();
   last_write_ns_ = plan_.arrived_ns;
@@ -209,36 +211,12 @@ void Generation::release_logprobs(Choice& choice, Piece& piece) const {
 }
 
 // Moves calls out of the piece's text.
-void Generation::read_tools(size_t index, Piece& piece) {
-  Choice& choice = choices_[index];
-  std::vector<ToolCallEvent> events = choice.tools->push(piece.text);
-  if (choice.done) {
-    for (ToolCallEvent& event : choice.tools->finish()) events.push_back(std::move(event));
-    if (choice.tools->has_calls() && choice.finish == FinishReason::kStop) choice.finish = FinishReason::kToolCalls;
-  }
-  piece.text.clear();
-  for (ToolCallEvent& event : events) {
-    switch (event.kind) {
-      case ToolCallEvent::Kind::kContent:
-        piece.text += event.text;
-        break;
-      case ToolCallEvent::Kind::kCallBegin: {
-        // Unique wherever the answer's own id is.
-        const std::string id =
-            tool_call_id(*plan_.tools, plan_.head.id.substr(plan_.head.id.find('-') + 1) + "_" + std::to_string(index) +
-                                           "_" + std::to_string(event.index));
-        choice.calls.push_back({id, event.text, ""});
-        piece.tools.push_back({event.index, id, std::move(event.text), ""});
-        break;
-      }
-      case ToolCallEvent::Kind::kArguments:
-        if (!choice.calls.empty()) choice.calls.back().arguments += event.text;
-        piece.tools.push_back({event.index, "", "", std::move(event.text)});
-        break;
-      case ToolCallEvent::Kind::kCallEnd:
-        break;
-    }
-  }
+void Generation::read_tools(Choice& choice, Piece& piece) {
+  ToolCallStream::Piece read = choice.tools->push(piece.text, choice.done);
+  piece.text = std::move(read.content);
+  piece.tools = std::move(read.deltas);
+  if (choice.done && choice.finish == FinishReason::kStop && choice.tools->ends_with_calls())
+    choice.finish = FinishReason::kToolCalls;
 }
 
 void Generation::pass_on(size_t index, std::string text) {
@@ -247,48 +225,57 @@ void Generation::pass_on(size_t index, std::string text) {
   piece.text = std::move(text);
   choice.emitted_bytes += piece.text.size();
   release_logprobs(choice, piece);
-  if (choice.tools) read_tools(index, piece);
+  if (choice.tools) read_tools(choice, piece);
   if (piece.text.empty() && piece.tools.empty() && piece.logprobs.empty() && !choice.done) return;
   write_piece(index, std::move(piece), false);
 }
 
 void Generation::write_piece(size_t index, Piece piece, bool first) {
   Choice& choice = choices_[index];
-  std::optional<std::vector<WireLogprob>> logprobs;
-  if (plan_.logprobs) logprobs = std::move(piece.logprobs);
-  if (!plan_.stream) {
-    int64_t bytes = 2 * static_cast<int64_t>(piece.text.size());
-    if (logprobs) {
-      for (const WireLogprob& one : *logprobs) bytes += logprob_bytes(one);
-    }
-    if (!hold(bytes)) return;
-    choice.text += piece.text;
-    if (logprobs) std::move(logprobs->begin(), logprobs->end(), std::back_inserter(choice.sent));
-    return;
-  }
+  if (!plan_.stream) return collect_piece(choice, std::move(piece));
   const FinishReason finish = choice.done && !first ? choice.finish : FinishReason::kNone;
-  if (plan_.chat) {
-    ChatDelta delta;
-    delta.index = static_cast<int>(index);
-    delta.content = std::move(piece.text);
-    delta.tool_calls = std::move(piece.tools);
-    delta.logprobs = std::move(logprobs);
-    if (!delta.content.empty() || !delta.tool_calls.empty() || (delta.logprobs && !delta.logprobs->empty()))
-      write_event(chat_chunk(plan_.head, delta, chunk_usage()));
-    if (finish == FinishReason::kNone) return;
-    ChatDelta last;  // the reason comes alone, with an empty delta
-    last.index = delta.index;
-    last.finish = finish;
-    last.stop_reason = std::move(choice.stop_reason);
-    return write_event(chat_chunk(plan_.head, last, chunk_usage()));
-  }
+  if (plan_.chat) return write_chat_piece(index, std::move(piece), finish);
   CompletionChoice out;
   out.index = static_cast<int>(index);
   out.text = std::move(piece.text);
   out.finish = finish;
-  out.logprobs = std::move(logprobs);
+  if (plan_.logprobs) out.logprobs = std::move(piece.logprobs);
   out.stop_reason = choice.stop_reason;
   write_event(completion_chunk(plan_.head, out, chunk_usage()));
+}
+
+void Generation::collect_piece(Choice& choice, Piece piece) {
+  int64_t bytes = 2 * static_cast<int64_t>(piece.text.size());
+  for (const ToolCallDelta& call : piece.tools) bytes += 2 * static_cast<int64_t>(call.arguments.size());
+  for (const WireLogprob& one : piece.logprobs) bytes += logprob_bytes(one);
+  if (!hold(bytes)) return;
+  choice.text += piece.text;
+  std::move(piece.logprobs.begin(), piece.logprobs.end(), std::back_inserter(choice.sent));
+}
+
+// A chunk for the text and the first call's piece, one for each other call's, and one for the reason, which comes alone
+// with an empty delta.
+void Generation::write_chat_piece(size_t index, Piece piece, FinishReason finish) {
+  ChatDelta delta;
+  delta.index = static_cast<int>(index);
+  delta.content = std::move(piece.text);
+  const bool has_logprobs = !piece.logprobs.empty();
+  if (plan_.logprobs) delta.logprobs = std::move(piece.logprobs);
+  if (!piece.tools.empty()) delta.tool_call = std::move(piece.tools.front());
+  if (!delta.content.empty() || delta.tool_call || has_logprobs)
+    write_event(chat_chunk(plan_.head, delta, chunk_usage()));
+  for (size_t i = 1; i < piece.tools.size(); ++i) {
+    ChatDelta other;
+    other.index = delta.index;
+    other.tool_call = std::move(piece.tools[i]);
+    write_event(chat_chunk(plan_.head, other, chunk_usage()));
+  }
+  if (finish == FinishReason::kNone) return;
+  ChatDelta last;
+  last.index = delta.index;
+  last.finish = finish;
+  last.stop_reason = std::move(choices_[index].stop_reason);
+  write_event(chat_chunk(plan_.head, last, chunk_usage()));
 }
 
 // So many bytes more, before they are allocated. False: there are none, and the request has ended with that.
@@ -358,7 +345,8 @@ void Generation::finish() {
     std::vector<ChatChoice> out;
     for (size_t i = 0; i < choices_.size(); ++i) {
       Choice& choice = choices_[i];
-      out.push_back({static_cast<int>(i), std::move(choice.text), "", std::move(choice.calls), choice.finish, {}});
+      out.push_back({static_cast<int>(i), std::move(choice.text), "", {}, choice.finish, {}});
+      if (choice.tools) out.back().tool_calls = choice.tools->take_calls();
       out.back().stop_reason = std::move(choice.stop_reason);
       if (plan_.logprobs) out.back().logprobs = std::move(choice.sent);
     }

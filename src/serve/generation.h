@@ -22,9 +22,9 @@
 #include "serve/resolve.h"
 #include "serve/submit_window.h"
 #include "serve/text_model.h"
+#include "serve/tool_call_stream.h"
 #include "text/stop_strings.h"
 #include "text/stream_decoder.h"
-#include "text/tool_calls.h"
 #include "wire/responses.h"
 
 namespace loralei {
@@ -64,12 +64,11 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
     WireLogprob logprob;
   };
   struct Choice {
-    explicit Choice(const GenerationPlan& plan);
+    Choice(const GenerationPlan& plan, size_t index);
     StreamDecoder decoder;
     StopMatcher stop;
-    std::optional<ToolCallParser> tools;
+    std::optional<ToolCallStream> tools;
     std::string text;  // emitted so far; only collected for whole answers
-    std::vector<ToolCall> calls;
     size_t decoded_bytes = 0, emitted_bytes = 0;
     int64_t decoded_characters = 0;  // with those of the echoed prompt
     int64_t tokens = 0;
@@ -94,10 +93,12 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
   void take_token(Choice& choice, const TokenEvent& event, std::string& text);
   void add_text(Choice& choice, const std::string& decoded, std::string& text) const;
   void end_choice(size_t index, const TokenEvent& event, std::string& text);
-  void read_tools(size_t index, Piece& piece);
+  static void read_tools(Choice& choice, Piece& piece);
   void pass_on(size_t index, std::string text);
   void release_logprobs(Choice& choice, Piece& piece) const;
   void write_piece(size_t index, Piece piece, bool first);
+  void collect_piece(Choice& choice, Piece piece);
+  void write_chat_piece(size_t index, Piece piece, FinishReason finish);
   bool hold(int64_t bytes);
   void rest_if_slow();
   void resume();  // the client has taken what waited

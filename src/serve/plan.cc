@@ -229,6 +229,8 @@ Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& re
   } else if (auto error = constrain(inputs, *plan, inputs.grammars.of_output(request.common.output))) {
     return *error;
   }
+  if (const Status shown = plan->text->check_documents(request.prompt, with_tools); !shown.ok())
+    return at(shown.error(), "documents");
   const auto rendered = plan->text->render_chat(request.prompt, with_tools, inputs.unix_time_s, inputs.work);
   if (!rendered.ok()) return at(rendered.error(), "messages");
   const int64_t length = inputs.engine.max_model_len();

@@ -2,6 +2,8 @@
 // Response formats and tools, from the request's field to the engine's grammar and back out of the text.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "base/fixed_byte_budget.h"
 #include "serve/server_test_util.h"
 
@@ -66,6 +68,76 @@ TEST_F(ToolTest, CallsStream) {
   EXPECT_EQ(names, (std::vector<std::string>{"f", "f"}));
   EXPECT_EQ(Json::parse(arguments[0]), Json::parse(R"({"x":1})"));
   EXPECT_EQ(Json::parse(arguments[1]), Json::parse(R"({"x":2})"));
+}
+
+// What clients need who read the first entry of a chunk alone, or merge entries of one index badly: whatever the
+// tokens' cuts are, also where a whole call, or two, come at once.
+TEST_F(ToolTest, AChunkHasOneEntryOfACall) {
+  const std::string calls =
+      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>\n"
+      "<tool_call>\n{\"arguments\": {\"x\": 2}, \"name\": \"f\"}\n</tool_call>";
+  engine.script = [&](const Submit&, int) { return ids("Sure.\n" + calls); };
+  start();
+  // With a stop string that nearly comes, all of the text waits for the end.
+  for (const std::string& more : {std::string(), ",\"stop\":" + Json("Sure.\n" + calls + "!").dump()}) {
+    std::map<int, Json> joined;
+    const std::string body = chat(std::string(kTools) + R"(,"stream":true)" + more);
+    for (const std::string& event : events("/v1/chat/completions", body)) {
+      if (event == "[DONE]") continue;
+      const Json delta = Json::parse(event)["choices"][0]["delta"];
+      if (!delta.contains("tool_calls")) continue;
+      ASSERT_EQ(delta["tool_calls"].size(), 1u) << event;
+      const Json& entry = delta["tool_calls"][0];
+      const auto [call, first] = joined.try_emplace(entry["index"].get<int>(), entry);
+      EXPECT_EQ(entry.contains("id") && entry.contains("type") && entry["function"].contains("name"), first) << event;
+      if (first) continue;
+      auto& arguments = call->second["function"]["arguments"].get_ref<std::string&>();
+      arguments += entry["function"]["arguments"].get<std::string>();
+    }
+    ASSERT_EQ(joined.size(), 2u);
+    EXPECT_EQ(joined[0]["function"]["arguments"], "{\"x\": 1}");
+    EXPECT_EQ(joined[1]["function"]["arguments"], "{\"x\": 2}");
+  }
+}
+
+// The model ran into a stop string, not to the end of its call: as where it runs into the limit.
+TEST_F(ToolTest, AStopStringInsideACallIsNoEndOfCalls) {
+  const std::string done = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
+  const std::string second = "\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 22, \"STOP\": 3}}\n</tool_call>";
+  start();
+  struct Case {
+    std::string text, stop, reason;
+    size_t calls;
+  };
+  const Case cases[] = {{second, "STOP", "stop", 1},        {second, "22", "stop", 1},
+                        {second, "\"name", "stop", 0},      {done + second, "STOP", "stop", 2},
+                        {done + second, "2", "stop", 2},    {done, "</tool_call>", "tool_calls", 1},
+                        {done, "nowhere", "tool_calls", 1}, {done + "STOP", "STOP", "tool_calls", 1}};
+  for (const Case& one : cases) {
+    engine.script = [&](const Submit&, int) { return ids(one.text); };
+    const std::string body = chat(std::string(kTools) + ",\"stop\":" + Json(one.stop).dump());
+    const Json whole = Json::parse(post("/v1/chat/completions", body).body)["choices"][0];
+    EXPECT_EQ(whole["finish_reason"], one.reason) << one.stop;
+    const size_t calls = whole["message"].contains("tool_calls") ? whole["message"]["tool_calls"].size() : 0;
+    EXPECT_EQ(calls, one.calls) << whole.dump();
+    Json reason;
+    std::string streamed;
+    for (const std::string& event :
+         events("/v1/chat/completions", body.substr(0, body.size() - 1) + R"(,"stream":true})")) {
+      if (event == "[DONE]") continue;
+      const Json choice = Json::parse(event)["choices"][0];
+      if (!choice["finish_reason"].is_null()) reason = choice;
+      if (!choice["delta"].contains("tool_calls")) continue;
+      for (const Json& call : choice["delta"]["tool_calls"])
+        streamed += call["function"]["arguments"].get<std::string>();
+    }
+    EXPECT_EQ(reason["finish_reason"], one.reason) << one.stop;
+    EXPECT_EQ(reason["stop_reason"], whole["stop_reason"]);
+    std::string joined;
+    for (size_t i = 0; i < calls; ++i)
+      joined += whole["message"]["tool_calls"][i]["function"]["arguments"].get<std::string>();
+    EXPECT_EQ(streamed, joined) << one.stop;
+  }
 }
 
 // Their tokens' log-probabilities go beside the content's, and so does the end's.
@@ -135,6 +207,38 @@ TEST_F(ToolTest, ChoiceNoneHidesTheTools) {
   const Submit submit = engine.wait_submit(0);
   EXPECT_FALSE(submit.sampling.grammar);
   EXPECT_EQ(tokenizer->decode(submit.prompt).find("Tools:"), std::string::npos);
+}
+
+TEST_F(ToolTest, DocumentsReachATemplateThatShowsThemAndNoOther) {
+  start();
+  const std::string body = chat(R"("documents":[{"title":"Lamps","text":"Red ones."}])");
+  for (const char* path : {"/v1/chat/completions", "/tokenize"}) {
+    const HttpResponse refused = post(path, body);
+    EXPECT_EQ(refused.status, 400) << path;
+    EXPECT_NE(error_of(refused, "message").find("shows no documents"), std::string::npos) << refused.body;
+  }
+  EXPECT_EQ(error_of(post("/v1/chat/completions", body), "param"), "documents");
+  EXPECT_EQ(post("/v1/chat/completions", chat(R"("documents":[])")).status, 200);
+}
+
+TEST_F(ToolTest, DocumentsAndFieldsOfMessagesAreShown) {
+  text = TextModel::make(
+             tokenizer,
+             ChatTemplate::parse("{% for d in documents %}{{ d.title }}: {{ d.text }} {% endfor %}"
+                                 "{% for m in messages %}{{ m.role }} {{ m.thinking }} {{ m.content }} {% endfor %}")
+                 .value(),
+             "base")
+             .value();
+  start();
+  ASSERT_EQ(post("/v1/chat/completions", R"({"documents":[{"title":"Lamps","text":"Red ones."}],"messages":[
+      {"role":"developer","content":"d"},{"role":"assistant","content":"a","thinking":"hm","mood":"good","refusal":null},
+      {"role":"user","content":"b","mood":"bad"}]})")
+                .status,
+            200);
+  EXPECT_EQ(tokenizer->decode(engine.wait_submit(0).prompt), "Lamps: Red ones. system  d assistant hm a user  b ");
+  EXPECT_TRUE(logs("the unknown field 'messages[].mood'")) << log.text();
+  EXPECT_EQ(log.text().find("thinking"), std::string::npos) << log.text();
+  EXPECT_EQ(log.text().find("refusal"), std::string::npos) << log.text();
 }
 
 TEST_F(ToolTest, WhatCannotBeIsRefused) {

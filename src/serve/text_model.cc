@@ -132,18 +132,38 @@ Result<std::vector<TokenId>> TextModel::encode_prompt(const PromptInput& prompt,
   return prompt.tokens;
 }
 
+Status TextModel::check_documents(const WirePrompt& prompt, bool with_tools) const {
+  const auto& chosen = chat_template(with_tools && !prompt.tools.empty());
+  const bool lost = chosen && !prompt.documents.empty() && prompt.documents != "[]" && !chosen->shows_documents();
+  if (!lost) return {};
+  return invalid_argument(
+      "This model's chat template shows no documents to the model; leave 'documents' out and put their text into a "
+      "message.");
+}
+
+std::vector<std::string> TextModel::unread_fields(const WirePrompt& prompt, bool with_tools) const {
+  std::vector<std::string> unread;
+  const auto& chosen = chat_template(with_tools && !prompt.tools.empty());
+  for (const std::string& name : prompt.message_fields) {
+    if (!chosen || chosen->source().find(name) == std::string::npos) unread.push_back("messages[]." + name);
+  }
+  return unread;
+}
+
 Result<std::string> TextModel::render_chat(const WirePrompt& prompt, bool with_tools, int64_t unix_time_s,
                                            Work* work) const {
   with_tools = with_tools && !prompt.tools.empty();
   const auto& chosen = chat_template(with_tools);
   if (!chosen) return no_chat_template(model_name_);
+  TRY(check_documents(prompt, with_tools));
   ChatPrompt chat;
   chat.messages.reserve(prompt.messages.size());
   for (const WireMessage& message : prompt.messages) {
     ChatMessage out;
     out.role = message.role;
     if (message.has_content) out.content = message.content;
-    if (!message.reasoning_content.empty()) out.reasoning_content = message.reasoning_content;
+    out.null_content = message.null_content;
+    out.more = message.more;
     out.name = message.name;
     out.tool_call_id = message.tool_call_id;
     for (const ToolCall& call : message.tool_calls) out.tool_calls.push_back({call.id, call.name, call.arguments});
@@ -154,6 +174,7 @@ Result<std::string> TextModel::render_chat(const WirePrompt& prompt, bool with_t
     for (const ToolSpec& tool : prompt.tools) chat.tools += (chat.tools.size() > 1 ? "," : "") + tool.json;
     chat.tools += "]";
   }
+  chat.documents = prompt.documents;
   chat.kwargs = prompt.template_kwargs;
   chat.add_generation_prompt = prompt.add_generation_prompt;
   chat.continue_final_message = prompt.continue_final_message;

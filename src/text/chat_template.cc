@@ -5,7 +5,6 @@
 
 #include "text/jinja_json.h"
 #include "text/jinja_text.h"
-#include "text/kmp.h"
 
 namespace loralei {
 
@@ -24,16 +23,21 @@ constexpr Builtin kBuiltins[] = {
      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"},
     {"llama2",
      "{% set ns = namespace(system='') %}"
+     "{% macro inst(text) %}"
+     "{{ bos_token ~ '[INST] ' ~ ('<<SYS>>\\n' ~ ns.system ~ '\\n<</SYS>>\\n\\n' if ns.system else '') ~ text ~ ' "
+     "[/INST]' }}"
+     "{% endmacro %}"
      "{% for message in messages %}"
-     "{% if message.role in ['system', 'developer'] %}"
-     "{% set ns.system = '<<SYS>>\\n' ~ message.content ~ '\\n<</SYS>>\\n\\n' %}"
+     "{% if message.role == 'system' %}"
+     "{% set ns.system = (ns.system ~ '\\n\\n' if ns.system else '') ~ message.content %}"
      "{% elif message.role == 'assistant' %}"
      "{{ ' ' ~ (message.content or '') | trim ~ ' ' ~ eos_token }}"
      "{% else %}"
-     "{{ bos_token ~ '[INST] ' ~ ns.system ~ message.content | trim ~ ' [/INST]' }}"
+     "{{ inst(message.content | trim) }}"
      "{% set ns.system = '' %}"
      "{% endif %}"
-     "{% endfor %}"},
+     "{% endfor %}"
+     "{% if ns.system %}{{ inst('') }}{% endif %}"},
     {"llama3",
      "{{ bos_token }}"
      "{% for message in messages %}"
@@ -45,22 +49,23 @@ constexpr Builtin kBuiltins[] = {
      "{{ bos_token }}"
      "{% set ns = namespace(system='') %}"
      "{% for message in messages %}"
-     "{% if message.role in ['system', 'developer'] %}"
-     "{% set ns.system = message.content ~ '\\n\\n' %}"
+     "{% if message.role == 'system' %}"
+     "{% set ns.system = ns.system ~ message.content ~ '\\n\\n' %}"
      "{% elif message.role == 'assistant' %}"
      "{{ ' ' ~ (message.content or '') | trim ~ eos_token }}"
      "{% else %}"
      "{{ '[INST] ' ~ ns.system ~ message.content ~ ' [/INST]' }}"
      "{% set ns.system = '' %}"
      "{% endif %}"
-     "{% endfor %}"},
+     "{% endfor %}"
+     "{% if ns.system %}{{ '[INST] ' ~ ns.system | trim ~ ' [/INST]' }}{% endif %}"},
     {"alpaca",
      "{{ bos_token }}"
      "{% for message in messages %}"
-     "{% if message.role in ['system', 'developer'] %}"
+     "{% if message.role == 'system' %}"
      "{{ message.content ~ '\\n\\n' }}"
      "{% elif message.role == 'assistant' %}"
-     "{{ '### Response:\\n' ~ message.content ~ eos_token ~ '\\n\\n' }}"
+     "{{ '### Response:\\n' ~ (message.content or '') ~ eos_token ~ '\\n\\n' }}"
      "{% else %}"
      "{{ '### Instruction:\\n' ~ message.content ~ '\\n\\n' }}"
      "{% endif %}"
@@ -69,10 +74,10 @@ constexpr Builtin kBuiltins[] = {
     {"vicuna",
      "{{ bos_token }}"
      "{% for message in messages %}"
-     "{% if message.role in ['system', 'developer'] %}"
+     "{% if message.role == 'system' %}"
      "{{ message.content ~ '\\n\\n' }}"
      "{% elif message.role == 'assistant' %}"
-     "{{ 'ASSISTANT: ' ~ message.content ~ eos_token ~ '\\n' }}"
+     "{{ 'ASSISTANT: ' ~ (message.content or '') ~ eos_token ~ '\\n' }}"
      "{% else %}"
      "{{ 'USER: ' ~ message.content ~ '\\n' }}"
      "{% endif %}"
@@ -95,6 +100,10 @@ Result<JinjaValue> parse_json(const std::string& text, const char* what, JinjaVa
   return std::move(*value);
 }
 
+constexpr std::string_view kDeveloper = "developer";
+// Behind the final message's content, to be found in the rendered text: transformers' own, which some templates know.
+constexpr std::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
+
 enum class Arguments : unsigned char { kDict, kText };
 
 JinjaValue tool_call_value(const ChatToolCall& call, Arguments form, Work& work) {
@@ -111,22 +120,35 @@ JinjaValue tool_call_value(const ChatToolCall& call, Arguments form, Work& work)
   return jinja_dict(std::move(fields));
 }
 
-JinjaValue message_value(const ChatMessage& message, Arguments form, Work& work) {
+// As the template shall see them.
+struct View {
+  Arguments arguments = Arguments::kDict;
+  bool knows_developers = false;
+};
+
+Result<JinjaValue> message_value(const ChatMessage& message, const View& view, std::string_view tag, Work& work) {
   std::vector<std::pair<std::string, JinjaValue>> fields;
-  fields.emplace_back("role", JinjaValue(message.role));
-  fields.emplace_back("content", message.content ? JinjaValue(*message.content) : JinjaValue::none());
-  if (message.reasoning_content) fields.emplace_back("reasoning_content", JinjaValue(*message.reasoning_content));
+  const bool is_developer = message.role == kDeveloper && !view.knows_developers;
+  fields.emplace_back("role", JinjaValue(is_developer ? std::string("system") : message.role));
+  if (message.content)
+    fields.emplace_back("content", JinjaValue(*message.content + std::string(tag)));
+  else if (message.null_content)
+    fields.emplace_back("content", JinjaValue::none());
   if (!message.name.empty()) fields.emplace_back("name", JinjaValue(message.name));
   if (!message.tool_call_id.empty()) fields.emplace_back("tool_call_id", JinjaValue(message.tool_call_id));
   if (!message.tool_calls.empty()) {
     std::vector<JinjaValue> calls;
-    for (const ChatToolCall& call : message.tool_calls) calls.push_back(tool_call_value(call, form, work));
+    for (const ChatToolCall& call : message.tool_calls) calls.push_back(tool_call_value(call, view.arguments, work));
     fields.emplace_back("tool_calls", jinja_list(std::move(calls)));
+  }
+  if (!message.more.empty()) {
+    TRY_ASSIGN(const JinjaValue more, parse_json(message.more, "a message", JinjaValue::Kind::kDict, work));
+    for (const auto& [name, value] : more.as_dict().items) fields.emplace_back(name.as_string(), value);
   }
   return jinja_dict(std::move(fields));
 }
 
-Result<JinjaValue> make_context(const ChatPrompt& prompt, Arguments form, Work& work) {
+Result<JinjaValue> make_context(const ChatPrompt& prompt, const View& view, Work& work) {
   std::vector<std::pair<std::string, JinjaValue>> fields;
   const auto set = [&](const std::string& name, JinjaValue value) {
     for (auto& [old_name, old] : fields) {
@@ -152,7 +174,11 @@ Result<JinjaValue> make_context(const ChatPrompt& prompt, Arguments form, Work& 
     }
   }
   std::vector<JinjaValue> messages;
-  for (const ChatMessage& message : prompt.messages) messages.push_back(message_value(message, form, work));
+  for (const ChatMessage& message : prompt.messages) {
+    const bool continued = prompt.continue_final_message && &message == &prompt.messages.back();
+    TRY_ASSIGN(JinjaValue value, message_value(message, view, continued ? kContinueTag : "", work));
+    messages.push_back(std::move(value));
+  }
   set("messages", jinja_list(std::move(messages)));
   JinjaValue tools = JinjaValue::none();
   if (!prompt.tools.empty()) {
@@ -172,45 +198,40 @@ Result<JinjaValue> make_context(const ChatPrompt& prompt, Arguments form, Work& 
 int64_t text_bytes(const ChatPrompt& prompt) {
   size_t bytes = prompt.tools.size() + prompt.documents.size() + prompt.kwargs.size();
   for (const ChatMessage& message : prompt.messages) {
-    bytes += message.role.size() + message.name.size() + message.tool_call_id.size();
+    bytes += message.role.size() + message.name.size() + message.tool_call_id.size() + message.more.size();
     bytes += message.content ? message.content->size() : 0;
-    bytes += message.reasoning_content ? message.reasoning_content->size() : 0;
     for (const ChatToolCall& call : message.tool_calls)
       bytes += call.id.size() + call.name.size() + call.arguments.size();
   }
   return static_cast<int64_t>(bytes);
 }
 
-// As text.rfind(sought), in linear time: both come from a request. `sought` is not empty.
-size_t find_last(std::string_view text, const std::string& sought) {
-  const KmpPattern pattern(sought);
-  size_t found = std::string::npos;
-  uint32_t matched = 0;
-  for (size_t at = 0; at < text.size(); ++at) {
-    matched = pattern.next(matched, text[at]);
-    if (matched == sought.size()) found = at + 1 - sought.size();
-  }
-  return found;
-}
-
 // Cuts everything behind the last message's text, so that the model goes on with it.
-Result<std::string> cut_after_final_message(std::string text, const ChatMessage& final) {
-  const std::string content = final.content.value_or("");
+Result<std::string> cut_after_final_message(std::string text, const std::string& content) {
+  const std::string_view tag = kContinueTag.substr(0, kContinueTag.size() - 1);  // without the blank
   const std::string bare = jinja::strip(content, true, true);
-  const size_t found = bare.empty() ? std::string::npos : find_last(text, bare);
-  if (found == std::string::npos) {
-    return invalid_argument(
-        "continue_final_message is set, but the chat template does not show the text of the final message; "
-        "give the message text, or turn continue_final_message off");
+  const size_t at = text.rfind(tag);
+  bool shown = at != std::string::npos;
+  if (shown) {
+    const bool kept = text.compare(at, kContinueTag.size(), kContinueTag) == 0;
+    text.resize(at);
+    // A template that took the blank takes the content's own trailing white space, too.
+    if (!kept && !bare.empty()) text = jinja::strip(text, false, true);
+    shown = text.ends_with(kept ? jinja::strip(content, true, false) : bare);
   }
-  // Trailing white space is kept where the template kept it.
-  const std::string tail_kept = jinja::strip(content, true, false);
-  const bool kept = text.compare(found, tail_kept.size(), tail_kept) == 0;
-  text.resize(found + (kept ? tail_kept.size() : bare.size()));
-  return text;
+  if (shown) return text;
+  return invalid_argument(
+      "continue_final_message is set, but the chat template does not show the text of the final message; "
+      "give the message text, or turn continue_final_message off");
 }
 
 }  // namespace
+
+ChatTemplate::ChatTemplate(std::string source, std::shared_ptr<const JinjaTemplate> parsed)
+    : source_(std::move(source)), template_(std::move(parsed)) {
+  for (const char quote : {'\'', '"'})
+    knows_developers_ |= source_.find(quote + std::string(kDeveloper) + quote) != std::string::npos;
+}
 
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::parse(std::string source) {
   TRY_ASSIGN(auto parsed, JinjaTemplate::parse(source));
@@ -242,6 +263,9 @@ Result<std::string> ChatTemplate::render(const ChatPrompt& prompt, Work* watched
     return invalid_argument(
         "continue_final_message and add_generation_prompt exclude each other; set one of them to false");
   }
+  const ChatMessage& final = prompt.messages.back();
+  if (prompt.continue_final_message && !final.content)
+    return invalid_argument("continue_final_message is set, but the final message has no content to continue");
   Work own;
   Work& work = watched != nullptr ? *watched : own;
   const int64_t bytes = text_bytes(prompt);
@@ -249,9 +273,9 @@ Result<std::string> ChatTemplate::render(const ChatPrompt& prompt, Work* watched
   options.unix_time_s = prompt.unix_time_s;
   options.limits.max_held_bytes = max_render_bytes(bytes);
   options.work = &work;
-  const auto render_with = [&](Arguments form) -> Result<std::string> {
+  const auto render_with = [&](Arguments arguments) -> Result<std::string> {
     if (!work.spend(bytes)) return work.error();
-    TRY_ASSIGN(const JinjaValue context, make_context(prompt, form, work));
+    TRY_ASSIGN(const JinjaValue context, make_context(prompt, {arguments, knows_developers_}, work));
     return template_->render(context, options);
   };
   Result<std::string> rendered = render_with(Arguments::kDict);
@@ -263,7 +287,7 @@ Result<std::string> ChatTemplate::render(const ChatPrompt& prompt, Work* watched
   TRY_ASSIGN(std::string text, std::move(rendered));
   if (!prompt.continue_final_message) return text;
   if (!work.spend(4 * static_cast<int64_t>(text.size()))) return work.error();
-  return cut_after_final_message(std::move(text), prompt.messages.back());
+  return cut_after_final_message(std::move(text), *final.content);
 }
 
 Error no_chat_template(std::string_view model) {

@@ -2,13 +2,17 @@
 // ChatTemplate: messages and tools to prompt text, through the model's own Jinja template or a built-in one.
 //
 // Thread: immutable; render on any number of threads. Ownership: shared by pointer (a model's, or an adapter's own).
-// Invariants: what the template sees is what transformers' apply_chat_template shows: messages, tools and documents
-// (none when absent), add_generation_prompt, the special tokens that exist, and chat_template_kwargs, which may replace
-// tokens but not the others. A tool call's arguments are given as a dict where they are a JSON object, else as the
-// string; as strings all of them where the template fails on dicts (some join them to text). Failure: invalid_argument
-// with the template's line or the JSON that is wrong; the text of raise_exception is in the message; cancelled where
-// the watch of the work has stopped it. Source: transformers 4.5x, utils/chat_template_utils.py (also for
-// continue_final_message).
+// Invariants: what the template sees is what transformers' apply_chat_template shows: messages with the fields that
+// they have, tools and documents (none when absent), add_generation_prompt, the special tokens that exist, and
+// chat_template_kwargs, which may replace tokens but not the others. A tool call's arguments are given as a dict where
+// they are a JSON object, else as the string; as strings all of them where the template fails on dicts (some join them
+// to text). A message of the role developer is one of the role system where the template's source has no string
+// 'developer': it would be dropped or refused, or have a head that the model never saw. continue_final_message renders
+// the final content with a tag behind it and cuts there; an empty content leaves the message's head, with the white
+// space that the template ends it with (transformers strips that where the template trims contents).
+// Failure: invalid_argument with the template's line or the JSON that is wrong; the text of raise_exception is in the
+// message; cancelled where the watch of the work has stopped it. Source: transformers 5,
+// utils/chat_template_utils.py (also for continue_final_message).
 #pragma once
 
 #include <cstdint>
@@ -33,10 +37,11 @@ struct ChatToolCall {
 struct ChatMessage {
   std::string role;
   std::optional<std::string> content;
-  std::optional<std::string> reasoning_content;
-  std::string name;          // empty: absent
-  std::string tool_call_id;  // of a tool's answer; empty: absent
+  bool null_content = false;  // without a content: it is none, and not undefined
+  std::string name;           // empty: absent
+  std::string tool_call_id;   // of a tool's answer; empty: absent
   std::vector<ChatToolCall> tool_calls;
+  std::string more;  // JSON text of an object: fields of other names, shown as they are; empty: none
 };
 
 struct ChatPrompt {
@@ -64,14 +69,15 @@ class ChatTemplate {
   static int64_t max_render_bytes(int64_t text_bytes);
 
   const std::string& source() const { return source_; }
-  // Without this the model never gets to see the tools of a request.
+  // Without these the model never gets to see the tools, or documents, of a request.
   bool shows_tools() const { return template_->mentions("tools"); }
+  bool shows_documents() const { return template_->mentions("documents"); }
 
  private:
-  ChatTemplate(std::string source, std::shared_ptr<const JinjaTemplate> parsed)
-      : source_(std::move(source)), template_(std::move(parsed)) {}
+  ChatTemplate(std::string source, std::shared_ptr<const JinjaTemplate> parsed);
   std::string source_;
   std::shared_ptr<const JinjaTemplate> template_;
+  bool knows_developers_ = false;
 };
 
 // The refusal for a chat request to a model that has no template.

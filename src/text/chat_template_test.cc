@@ -74,9 +74,69 @@ TEST(ChatTemplate, ShowsWhatTransformersShows) {
   EXPECT_NE(render("", prompt).find("chat_template_kwargs is not valid JSON"), std::string::npos);
 }
 
+TEST(ChatTemplate, MessagesHaveTheFieldsThatTheyHave) {
+  ChatMessage message = says("assistant", "x");
+  message.name = "bob";
+  message.more = R"({"thinking": "hm", "marks": [1, 2.5, null, {"a": true}]})";
+  const char* shown = "{{ messages[0] | tojson }}";
+  EXPECT_EQ(
+      render(shown, prompt_of({message})),
+      R"({"role": "assistant", "content": "x", "name": "bob", "thinking": "hm", "marks": [1, 2.5, null, {"a": true}]})");
+  EXPECT_EQ(render("{{ messages[0].marks[3].a }}{{ messages[0].mood is defined }}", prompt_of({message})), "TrueFalse");
+  message = ChatMessage();
+  message.role = "assistant";
+  const char* asked =
+      "{{ messages[0].content is defined }} {{ messages[0].content is none }} {{ 'content' in messages[0] }}";
+  EXPECT_EQ(render(asked, prompt_of({message})), "False False False");
+  message.null_content = true;
+  EXPECT_EQ(render(asked, prompt_of({message})), "True True True");
+  message.more = "[1]";
+  EXPECT_NE(render(shown, prompt_of({message})).find("must be a JSON object"), std::string::npos);
+}
+
+// Roles that a template does not know are dropped by some and refused by others.
+TEST(ChatTemplate, DevelopersAreSystemWhereTheTemplateDoesNotKnowThem) {
+  const ChatPrompt prompt = prompt_of({says("system", "S"), says("developer", "D"), says("user", "U")});
+  const std::pair<const char*, const char*> expected[] = {
+      {"{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", "<system>S<system>D<user>U"},
+      {"{% for m in messages %}{% if m.role == 'system' or m['role'] == 'user' %}{{ m.content }}{% endif %}{% endfor "
+       "%}",
+       "SDU"},
+      {"{% for m in messages %}{% if m.role == 'system' %}developer: {{ m.content }} {% endif %}{% endfor %}",
+       "developer: S developer: D "},
+      {"{% for m in messages %}{% if m.role == \"developer\" %}[{{ m.content }}]{% else %}{{ m.role }} {% endif %}"
+       "{% endfor %}",
+       "system [D]user "},
+      {"{% for m in messages %}{{ m.role if m.role in ['system', 'developer'] else 'x' }} {% endfor %}",
+       "system developer x "}};
+  for (const auto& [source, text] : expected) EXPECT_EQ(render(source, prompt), text) << source;
+}
+
+TEST(ChatTemplate, BuiltinsShowEveryMessage) {
+  ChatMessage silent;
+  silent.role = "assistant";
+  ChatMessage null = silent;
+  null.null_content = true;
+  ChatPrompt prompt = prompt_of({says("system", "s1"), says("developer", "d1"), says("user", "u1"), silent,
+                                 says("user", "u2"), null, says("developer", "d2")});
+  for (const std::string_view name : ChatTemplate::builtin_names()) {
+    const auto text = ChatTemplate::builtin(name).value()->render(prompt);
+    ASSERT_TRUE(text.ok()) << name << text.error().message;
+    size_t at = 0;
+    for (const char* part : {"s1", "d1", "u1", "u2", "d2"}) {
+      const size_t found = text.value().find(part, at);
+      EXPECT_NE(found, std::string::npos) << name << " lacks " << part << " at its place: " << text.value();
+      if (found != std::string::npos) at = found;
+    }
+    EXPECT_EQ(text.value().find("None"), std::string::npos) << name << text.value();
+    EXPECT_EQ(text.value().find("developer"), std::string::npos) << name << text.value();
+  }
+}
+
 TEST(ChatTemplate, ToolCallsCarryTheirArgumentsAsDicts) {
   ChatMessage call = says("assistant", "");
   call.content.reset();
+  call.null_content = true;
   call.tool_calls = {{"call_1", "f", R"({"b": 1, "a": [true, null]})"}, {"", "g", "not json"}};
   ChatMessage answer = says("tool", "42");
   answer.tool_call_id = "call_1";
@@ -112,26 +172,53 @@ TEST(ChatTemplate, ContinuesTheFinalMessage) {
   EXPECT_NE(render("nothing", prompt).find("does not show"), std::string::npos);
 }
 
-TEST(ChatTemplate, ContinuesWhereTheFinalTextIsShownLast) {
-  ChatPrompt prompt = prompt_of({says("user", "abab"), says("assistant", "ab")});
+ChatPrompt continued(std::vector<ChatMessage> messages) {
+  ChatPrompt prompt = prompt_of(std::move(messages));
   prompt.continue_final_message = true;
   prompt.add_generation_prompt = false;
-  EXPECT_EQ(render("{% for m in messages %}{{ m.content }}<end>{% endfor %}", prompt), "abab<end>ab");
-  EXPECT_EQ(render("{{ messages[0].content }}aba", prompt), "ababab");
+  return prompt;
 }
 
-// Compared anew at every place, the final text would take minutes.
-TEST(ChatTemplate, AFinalTextThatIsNearlyShownEverywhereIsNotFound) {
-  const size_t length = 2'000'000;
-  ChatPrompt prompt = prompt_of({says("user", ""), says("assistant", "")});
-  prompt.messages.front().content = std::string(2 * length, 'a');
-  prompt.continue_final_message = true;
-  prompt.add_generation_prompt = false;
-  const std::string half(length / 2, 'a');
-  for (const std::string& text : {half + half + "b", "b" + half + half, half + "b" + half}) {
-    prompt.messages.back().content = text;
-    EXPECT_NE(render("{{ messages[0].content }}", prompt).find("does not show"), std::string::npos);
+TEST(ChatTemplate, AnEmptyFinalMessageLeavesItsHead) {
+  const std::pair<const char*, const char*> heads[] = {
+      {"chatml", "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"},
+      {"llama2", "<s>[INST] Hi [/INST] "},
+      {"llama3",
+       "<s><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant"
+       "<|end_header_id|>\n\n"},
+      {"mistral", "<s>[INST] Hi [/INST] "},
+      {"alpaca", "<s>### Instruction:\nHi\n\n### Response:\n"},
+      {"vicuna", "<s>USER: Hi\nASSISTANT: "},
+      {"zephyr", "<|user|>\nHi</s>\n<|assistant|>\n"}};
+  ASSERT_EQ(std::size(heads), ChatTemplate::builtin_names().size());
+  for (const auto& [name, head] : heads) {
+    const auto text =
+        ChatTemplate::builtin(name).value()->render(continued({says("user", "Hi"), says("assistant", "")}));
+    ASSERT_TRUE(text.ok()) << text.error().message;
+    EXPECT_EQ(text.value(), head) << name;
   }
+  const char* trimming = "{% for m in messages %}<{{ m.role }}>\n{{ m.content | trim }}<end>{% endfor %}";
+  EXPECT_EQ(render(trimming, continued({says("assistant", " \n ")})), "<assistant>\n");
+  ChatMessage absent;
+  absent.role = "assistant";
+  EXPECT_NE(render(trimming, continued({absent})).find("no content to continue"), std::string::npos);
+  absent.null_content = true;
+  EXPECT_NE(render(trimming, continued({absent})).find("no content to continue"), std::string::npos);
+}
+
+// What stands behind the text in the template may look like it.
+TEST(ChatTemplate, ContinuesBehindTheFinalTextAndNotWhereItIsRepeated) {
+  const char* source = "{% for m in messages %}{{ m.content }}<end>{% endfor %}";
+  EXPECT_EQ(render(source, continued({says("user", "abab"), says("assistant", "ab")})), "abab<end>ab");
+  EXPECT_EQ(render(source, continued({says("user", "x"), says("assistant", "end")})), "x<end>end");
+  EXPECT_EQ(render(source, continued({says("user", "x"), says("assistant", "<")})), "x<end><");
+  EXPECT_EQ(render(source, continued({says("assistant", "CONTINUE_FINAL_MESSAGE_TAG ")})),
+            "CONTINUE_FINAL_MESSAGE_TAG ");
+  for (const char* hiding : {"{{ messages[0].content }}aba", "{{ messages[-1].content[2:] }}",
+                             "{{ messages[-1].content | replace('ab', 'c') }}"})
+    EXPECT_NE(render(hiding, continued({says("user", "abab"), says("assistant", "ab")})).find("does not show"),
+              std::string::npos)
+        << hiding;
 }
 
 TEST(ChatTemplate, TellsABeginningOfSequenceTokenInTheText) {
@@ -140,6 +227,8 @@ TEST(ChatTemplate, TellsABeginningOfSequenceTokenInTheText) {
   EXPECT_FALSE(begins_with_bos("[INST]", ""));
   EXPECT_TRUE(ChatTemplate::parse("{% if tools %}x{% endif %}").value()->shows_tools());
   EXPECT_FALSE(ChatTemplate::parse("tools").value()->shows_tools());
+  EXPECT_TRUE(ChatTemplate::parse("{% for d in documents %}x{% endfor %}").value()->shows_documents());
+  EXPECT_FALSE(ChatTemplate::parse("{{ messages }}").value()->shows_documents());
   EXPECT_FALSE(ChatTemplate::parse("x").value()->render(ChatPrompt()).ok());
   EXPECT_NE(no_chat_template("m").message.find("--chat-template"), std::string::npos);
 }

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "base/limits.h"
@@ -54,11 +57,30 @@ class FormCompiler {
   }
 
  private:
-  Result<GrammarRuleId> schema_rule(const std::string& text) {
-    if (take_) TRY(take_(schema_tree_bytes(text)));
-    TRY_ASSIGN(Json json, parse_schema(text));
+  // What a form has twice under one name is compiled once. Both texts are the form's, which outlives this.
+  Result<GrammarRuleId> schema_rule(const GrammarForm& form) {
+    const std::pair<std::string_view, std::string_view> key(form.name, form.text);
+    if (const auto known = schema_rules_.find(key); known != schema_rules_.end()) return known->second;
+    if (take_) TRY(take_(schema_tree_bytes(form.text)));
+    TRY_ASSIGN(Json json, parse_schema(form.text));
     schemas_.push_back(std::move(json));
-    return compiler_.compile_root(schemas_.back());
+    TRY_ASSIGN(const GrammarRuleId rule, compiler_.compile_root(schemas_.back()));
+    schema_rules_.emplace(key, rule);
+    return rule;
+  }
+
+  GrammarRuleId space_rule() {
+    if (space_) return *space_;
+    space_ = b_.add_rule();
+    GrammarStateId at = b_.start(*space_);
+    b_.end_rule(at);
+    for (int i = 0; i < kMaxFormSpace; ++i) {
+      const GrammarStateId next = b_.add_state();
+      for (const uint8_t c : {' ', '\n', '\r', '\t'}) b_.add_range(at, c, c, next);
+      b_.end_rule(next);
+      at = next;
+    }
+    return *space_;
   }
 
   Result<GrammarStateId> add(GrammarStateId from, const GrammarForm& form, int depth) {
@@ -79,8 +101,10 @@ class FormCompiler {
         b_.add_range(loop, 0, 255, loop);
         return loop;
       }
+      case GrammarForm::Kind::kSpace:
+        return b_.call(from, space_rule());
       case GrammarForm::Kind::kSchema: {
-        Result<GrammarRuleId> rule = schema_rule(form.text);
+        Result<GrammarRuleId> rule = schema_rule(form);
         if (!rule.ok() && !form.name.empty()) return std::move(rule).error().with_context(form.name);
         if (!rule.ok()) return rule.error();
         return b_.call(from, *rule);
@@ -165,6 +189,8 @@ class FormCompiler {
   SchemaCompiler compiler_{b_};
   int in_rule_ = 0;  // repetitions around the current part
   std::deque<Json> schemas_;
+  std::map<std::pair<std::string_view, std::string_view>, GrammarRuleId> schema_rules_;
+  std::optional<GrammarRuleId> space_;
   GrammarStateId end_ = 0;
 };
 

@@ -51,9 +51,21 @@ Result<GrammarPtr> compile_json_value();                                        
 Result<GrammarPtr> compile_regex(std::string_view pattern, const TakeMemory& take = {});  // the whole text matches
 Result<GrammarPtr> compile_choice(const std::vector<std::string>& choices, const TakeMemory& take = {});
 
+inline constexpr int kMaxFormSpace = 64;
+
 // Forms put together from parts: what tool calls are written in.
 struct GrammarForm {
-  enum class Kind : unsigned char { kLiteral, kSchema, kRegex, kSequence, kChoice, kRepeat, kTriggered, kAnyText };
+  enum class Kind : unsigned char {
+    kLiteral,
+    kSchema,
+    kRegex,
+    kSequence,
+    kChoice,
+    kRepeat,
+    kTriggered,
+    kAnyText,
+    kSpace
+  };
   Kind kind = Kind::kLiteral;
   std::string text;                // the literal, schema, pattern, or kTriggered's trigger
   std::vector<GrammarForm> parts;  // kSequence, kChoice; kRepeat: what is repeated, then the separator; kTriggered: one
@@ -65,6 +77,8 @@ struct GrammarForm {
   static GrammarForm literal(std::string text) { return {Kind::kLiteral, std::move(text), {}, false, 0, -1}; }
   static GrammarForm marker(std::string text) { return {Kind::kLiteral, std::move(text), {}, true, 0, -1}; }
   static GrammarForm any_text() { return {Kind::kAnyText, {}, {}, false, 0, -1}; }  // special tokens included
+  // JSON's white space, up to kMaxFormSpace of it: with any number a model might never go on.
+  static GrammarForm space() { return {Kind::kSpace, {}, {}, false, 0, -1}; }
   static GrammarForm schema(std::string json, std::string name = "") {
     return {Kind::kSchema, std::move(json), {}, false, 0, -1, std::move(name)};
   }

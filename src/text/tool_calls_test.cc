@@ -73,7 +73,7 @@ TEST(ToolCallParser, Hermes) {
                    "{}}\n</tool_call>\n<tool_call>\n{\"name\":\"g\",\"arguments\":{}}</tool_call>\n"),
             "c:Let me see.[0 f]{}/0;[1 g]{}/1;");
   EXPECT_EQ(hermes("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call> and then"), "[0 f]{}/0;c: and then");
-  EXPECT_EQ(hermes("<tool_call>{\"arguments\": {\"x\": 1}, \"name\": \"f\"}</tool_call>"), "[0 f]{\"x\":1}/0;");
+  EXPECT_EQ(hermes("<tool_call>{\"arguments\": {\"x\": 1}, \"name\": \"f\"}</tool_call>"), "[0 f]{\"x\": 1}/0;");
   EXPECT_EQ(hermes("<tool_call>no json</tool_call>!"), "c:no json!");
   EXPECT_EQ(hermes("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1"), "[0 f]{\"a\": 1/0;");
   EXPECT_EQ(hermes("<tool_call>{\"na"), "c:{\"na");
@@ -103,6 +103,41 @@ TEST(ToolCallParser, Mistral) {
   EXPECT_EQ(mistral("[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1"), "[0 f]{\"a\": 1/0;");
   EXPECT_EQ(mistral("[TOOL_CALLS][1]"), "c:[1]");
   EXPECT_EQ(mistral("[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, 2]"), "[0 f]{}/0;c:, 2]");
+}
+
+// The object of a call, in every form: any order, any white space, other members beside.
+TEST(ToolCallParser, ObjectsAreReadHoweverTheyAreWritten) {
+  struct Written {
+    const char* object;
+    const char* events;
+  };
+  const Written cases[] = {
+      {R"({"name":"f","arguments":{"a":1}})", R"([0 f]{"a":1}/0;)"},
+      {" {\n\t\"name\" \r\n:\t\"f\" , \"arguments\"\n: {\"a\" : 1 } \n } ", R"([0 f]{"a" : 1 }/0;)"},
+      {R"({"arguments": {"a": "}"}, "name": "f"})", R"([0 f]{"a": "}"}/0;)"},
+      {"{ \"parameters\" :\n{\"name\": {\"name\": 3}} , \"name\" : \"f\" }", R"([0 f]{"name": {"name": 3}}/0;)"},
+      {R"({"type": "function", "name": "f", "arguments": {}, "id": [1, {"x": "]"}], "n": -1.5e3})", "[0 f]{}/0;"},
+      {R"({"id": 12 , "ok": true, "no":null, "arguments": {"a": []}, "x": "\\\"", "name": "f"})",
+       R"([0 f]{"a": []}/0;)"},
+      {R"({"name": "\u0066\"", "arguments": {}})", R"([0 f"]{}/0;)"},
+      {R"({"name": "f", "name": "g", "arguments": {"a": 1}, "arguments": {"a": 2}})", R"([0 f]{"a": 1}/0;)"}};
+  for (const Written& one : cases) {
+    const std::string object = one.object;
+    EXPECT_EQ(parse(ToolCallForm::kHermes, "<tool_call>" + object + "</tool_call>"), one.events) << object;
+    EXPECT_EQ(parse(ToolCallForm::kLlama3, object), one.events) << object;
+    EXPECT_EQ(parse(ToolCallForm::kMistral, "[TOOL_CALLS] [" + object + " ]\n"), one.events) << object;
+  }
+}
+
+TEST(ToolCallParser, WhatIsNoCallIsContent) {
+  for (const std::string object :
+       {R"({"arguments": {"a": 1}})", R"({"arguments": {"a": 1}, "name": 3})", R"({"name": "f", "arguments": [1]})",
+        R"({"name" "f"})", R"({"name": "f", "arguments": "{}"})", R"({name: "f"})", "{}", R"({"a": 1 2})",
+        R"({"a": nul:l})", R"([{"name": "f"}])", R"({"name": "\x", "arguments": {}})"}) {
+    EXPECT_EQ(parse(ToolCallForm::kHermes, "<tool_call>" + object + "</tool_call>"), "c:" + object);
+    EXPECT_EQ(parse(ToolCallForm::kLlama3, object), "c:" + object);
+    EXPECT_EQ(parse(ToolCallForm::kMistral, "[TOOL_CALLS][" + object + "]"), "c:[" + object + "]");
+  }
 }
 
 TEST(ToolCallParser, IdsAreWhatTheFormsTemplatesTake) {
@@ -194,6 +229,76 @@ TEST(ToolGrammar, Mistral) {
   EXPECT_EQ(says("Hello"), "refused at 0");
   EXPECT_EQ(says("[TOOL_CALLS][" + call + "]"), "complete");
   EXPECT_EQ(says("[TOOL_CALLS][" + call + ","), "refused at " + std::to_string(13 + call.size()));
+}
+
+// Where the model chooses to call, it may write the call as JSON allows; where it must, the name chooses what follows.
+TEST(ToolGrammar, AChosenCallMayHaveAnyOrderAndWhiteSpace) {
+  struct Form {
+    ToolCallForm form;
+    std::string key, open, close;
+  };
+  const Form forms[] = {{ToolCallForm::kHermes, "arguments", "<tool_call>", "</tool_call>"},
+                        {ToolCallForm::kLlama3, "parameters", "", ""},
+                        {ToolCallForm::kMistral, "arguments", "[TOOL_CALLS][", "]"}};
+  for (const Form& one : forms) {
+    const auto refused = [&](const std::string& object, const ToolChoice& choice) {
+      return verdict(one.form, choice, one.open + object + one.close).substr(0, 7) == "refused";
+    };
+    const std::string city = R"({"city": "Ulm"})", weather = R"("get_weather")", key = "\"" + one.key + "\"";
+    const std::string good[] = {
+        "{\"name\":" + weather + "," + key + ":" + city + "}",
+        "\n{\n  \"name\" : " + weather + ",\r\n\t" + key + "\t:\n" + city + "\n}\n",
+        "{" + key + ": " + city + ", \"name\": " + weather + "}",
+        " { " + key + " :\n  " + city + "\n, \"name\" :" + weather + " } ",
+        "{" + key + ": {}, \"name\": \"now\"}",
+    };
+    for (const std::string& object : good) {
+      EXPECT_EQ(verdict(one.form, {}, one.open + object + one.close).substr(0, 3),
+                one.form == ToolCallForm::kMistral ? "com" : "may")
+          << object;
+      EXPECT_TRUE(refused(object, {ToolChoiceMode::kRequired, "", true})) << object;
+    }
+    const std::string bad[] = {
+        "{" + key + ": {}, \"name\": " + weather + "}",                       // without what it requires
+        "{" + key + ": " + city + ", \"name\": \"now\"}",                     // another tool's
+        "{" + key + ": " + city + "}",                                        // of nobody
+        "{\"name\": " + weather + "}",                                        //
+        "{\"name\": \"now\", \"name\": \"now\"}",                             //
+        "{" + std::string(500, ' ') + "\"name\": \"now\", " + key + ": {}}",  // without end
+    };
+    for (const std::string& object : bad) EXPECT_TRUE(refused(object, {})) << object;
+  }
+}
+
+// Each tool's schema is met twice, by the name before and behind it, and is compiled once.
+TEST(ToolGrammar, BothOrdersDoNotDoubleAGrammar) {
+  std::vector<Tool> tools;
+  for (int i = 0; i < 20; ++i) {
+    tools.push_back(
+        {"tool" + std::to_string(i), R"({"type": "object", "properties": {"x": {"type": "string", "maxLength": )" +
+                                         std::to_string(2000 + i) + "}}}"});
+  }
+  const auto states = [&](ToolChoiceMode mode) {
+    return static_cast<double>(
+        compile_tool_grammar(ToolCallForm::kHermes, tools, {mode, "", true}).value()->state_count());
+  };
+  EXPECT_LT(states(ToolChoiceMode::kAuto), 1.1 * states(ToolChoiceMode::kRequired));
+}
+
+// As many tools as a request may have, all alike until the name comes last.
+TEST(ToolGrammar, ManyToolsStayApartBehindTheirArguments) {
+  std::vector<Tool> tools;
+  for (int i = 0; i < kMaxTools; ++i) {
+    tools.push_back({"tool" + std::to_string(i),
+                     R"({"type": "object", "properties": {"text": {"type": "string"}, "x": {"const": )" +
+                         std::to_string(i) + R"(}}, "required": ["text", "x"]})"});
+  }
+  GrammarState state(compile_tool_grammar(ToolCallForm::kHermes, tools, {}).value(), vocabulary());
+  ASSERT_TRUE(
+      state.advance_bytes("<tool_call>\n{\"arguments\": {\"text\": \"some words\", \"x\": 77}, \"name\": \"tool"));
+  EXPECT_FALSE(state.allows('8'));
+  EXPECT_TRUE(state.advance_bytes("77\"}\n</tool_call>"));
+  EXPECT_TRUE(state.accepting());
 }
 
 TEST(ToolGrammar, MarkersMayBeSpecialTokens) {

@@ -79,12 +79,33 @@ void read_tool_calls(JsonReader& reader, WireMessage& message) {
   }
 }
 
-void read_messages(JsonReader& reader, std::vector<WireMessage>& messages, std::vector<std::string>& unknown) {
+// Fields that the route does not read itself: a template may (reasoning_content, thinking ...).
+void read_other_fields(JsonReader& reader, const Json& object, WireMessage& message, std::vector<std::string>& names) {
+  static constexpr std::string_view kRead[] = {"role", "content", "name", "tool_call_id", "tool_calls"};
+  static constexpr std::string_view kSaysNothing[] = {"refusal", "annotations"};  // of the API's own answers
+  const auto is_in = [](const auto& list, const std::string& name) {
+    return std::find(std::begin(list), std::end(list), name) != std::end(list);
+  };
+  for (const auto& [name, value] : object.items()) {
+    if (is_in(kRead, name)) continue;
+    if (!value.is_null() && (name == "audio" || name == "function_call")) {
+      return reader.fail(name,
+                         "'" + reader.path_of(name) + "' is not supported. " +
+                             (name == "audio" ? "This server reads text." : "Use tool_calls."),
+                         "unsupported_parameter");
+    }
+    message.more += (message.more.empty() ? "{" : ",") + compact_json(Json(name)) + ":" + compact_json(value);
+    if (!value.is_null() && !is_in(kSaysNothing, name)) note_unknown(names, name);
+  }
+  if (!message.more.empty()) message.more += "}";
+}
+
+void read_messages(JsonReader& reader, WirePrompt& prompt) {
   const Json* list = reader.find_array("messages", kMaxMessages);
   if (!list || list->empty()) {
     return reader.fail("messages", "'messages' is missing or empty.", "missing_required_parameter");
   }
-  messages.reserve(list->size());
+  prompt.messages.reserve(list->size());
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string at = "messages[" + std::to_string(i) + "]";
     if (!(*list)[i].is_object())
@@ -96,22 +117,19 @@ void read_messages(JsonReader& reader, std::vector<WireMessage>& messages, std::
       inner.fail("role", "'" + at + ".role' must be system, developer, user, assistant or tool.");
     }
     read_content(inner, message);
+    message.null_content = !message.has_content && (*list)[i].contains("content");
     read_tool_calls(inner, message);
     message.name = inner.string("name", 256).value_or("");
     message.tool_call_id = inner.string("tool_call_id", 256).value_or("");
-    message.reasoning_content = inner.string("reasoning_content").value_or("");
     if (!message.tool_calls.empty() && message.role != "assistant") {
       inner.fail("tool_calls", "Only messages of the assistant may have tool_calls.");
     }
     if (!message.has_content && message.role != "assistant") {
       inner.fail("content", "'" + at + ".content' is missing.", "missing_required_parameter");
     }
-    check_fields(
-        inner, (*list)[i],
-        {"role", "content", "name", "tool_call_id", "tool_calls", "reasoning_content", "refusal", "annotations"},
-        unknown, "messages[].");
+    read_other_fields(inner, (*list)[i], message, prompt.message_fields);
     if (inner.failed()) return reader.adopt(inner.error());
-    messages.push_back(std::move(message));
+    prompt.messages.push_back(std::move(message));
   }
 }
 
@@ -143,6 +161,17 @@ void read_tools(JsonReader& reader, std::vector<ToolSpec>& tools) {
     }
     tools.push_back(std::move(tool));
   }
+}
+
+// For templates that show them, as transformers takes them.
+void read_documents(JsonReader& reader, WirePrompt& prompt) {
+  const Json* list = reader.find_array("documents", kMaxDocuments);
+  for (size_t i = 0; list && i < list->size(); ++i) {
+    const std::string at = "documents[" + std::to_string(i) + "]";
+    if (!(*list)[i].is_object())
+      return reader.fail(at, "'" + at + "' must be an object, as with title and text.", "invalid_type");
+  }
+  if (list) prompt.documents = compact_json(*list);
 }
 
 void read_tool_choice(JsonReader& reader, ChatRequest& request) {
@@ -183,9 +212,10 @@ void read_tool_choice(JsonReader& reader, ChatRequest& request) {
 
 }  // namespace
 
-void read_chat_prompt(JsonReader& reader, WirePrompt& prompt, std::vector<std::string>& unknown) {
-  read_messages(reader, prompt.messages, unknown);
+void read_chat_prompt(JsonReader& reader, WirePrompt& prompt) {
+  read_messages(reader, prompt);
   read_tools(reader, prompt.tools);
+  read_documents(reader, prompt);
   const auto add_prompt = reader.boolean("add_generation_prompt");
   prompt.continue_final_message = reader.boolean("continue_final_message").value_or(false);
   if (prompt.continue_final_message && add_prompt.value_or(false)) {
@@ -201,7 +231,7 @@ Parsed<ChatRequest> parse_chat_request(std::string_view body) {
   JsonReader reader(*json);
   ChatRequest request;
   read_generation_fields(reader, request.common);
-  read_chat_prompt(reader, request.prompt, request.common.unknown_fields);
+  read_chat_prompt(reader, request.prompt);
   read_tool_choice(reader, request);
   request.parallel_tool_calls = reader.boolean("parallel_tool_calls").value_or(true);
   request.add_special_tokens = reader.boolean("add_special_tokens").value_or(false);

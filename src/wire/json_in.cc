@@ -96,7 +96,7 @@ constexpr FieldEntry kFields[] = {
     {"return_tokens_as_token_ids", kNeutral, "false", "Use logprobs or /tokenize"},
     {"kv_transfer_params", kNeutral, "", ""},
     {"chat_template", kNeutral, "", "The template comes from the model or from --chat-template"},
-    {"documents", kNeutral, "[]", "Put them into a message"},
+    {"documents", kNeutral, "[]", "Send them to /v1/chat/completions, or put them into the prompt"},
     {"mm_processor_kwargs", kNeutral, "", ""},
     {"adapter_source", kNeutral, "\"local\"", "Requests only name adapters that are registered here"},
     {"merged_adapters", kNeutral, "", "Use adapters: [{name, scale}], which are summed"},
@@ -284,7 +284,7 @@ void note_unknown(std::vector<std::string>& unknown, std::string name) {
 }
 
 void check_fields(JsonReader& reader, const Json& object, std::initializer_list<std::string_view> known,
-                  std::vector<std::string>& unknown, std::optional<std::string> path) {
+                  std::vector<std::string>& unknown) {
   for (const auto& item : object.items()) {
     const std::string& name = item.key();
     const Json& value = item.value();
@@ -292,7 +292,7 @@ void check_fields(JsonReader& reader, const Json& object, std::initializer_list<
     const auto entry =
         std::find_if(std::begin(kFields), std::end(kFields), [&](const FieldEntry& e) { return name == e.name; });
     if (entry == std::end(kFields)) {
-      note_unknown(unknown, path ? *path + name : reader.path_of(name));
+      note_unknown(unknown, reader.path_of(name));
       continue;
     }
     if (entry->rule == FieldRule::kMeaningless || value.is_null() || same_neutral(value, entry->neutral)) continue;

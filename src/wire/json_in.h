@@ -73,9 +73,9 @@ class JsonReader {
 };
 
 // Sorts every field of `object`: read by the route (in `known`), in the table, or unknown (appended to `unknown`,
-// behind the reader's path or, where that holds a place in a list, behind `path` without it).
+// behind the reader's path).
 void check_fields(JsonReader& reader, const Json& object, std::initializer_list<std::string_view> known,
-                  std::vector<std::string>& unknown, std::optional<std::string> path = std::nullopt);
+                  std::vector<std::string>& unknown);
 // Every name once.
 void note_unknown(std::vector<std::string>& unknown, std::string name);
 

@@ -73,11 +73,11 @@ Parsed<TokenizeRequest> parse_tokenize_request(std::string_view body) {
   const char* text = reader.find("content") ? "content" : "prompt";
   if (request.is_chat) {
     if (reader.find(text)) reader.fail(text, std::string("Send either 'messages' or '") + text + "'.");
-    read_chat_prompt(reader, request.chat, request.unknown_fields);
-    size_t bytes = 0;
-    for (const WireMessage& message : request.chat.messages) bytes += message.content.size();
+    read_chat_prompt(reader, request.chat);
+    size_t bytes = request.chat.documents.size();
+    for (const WireMessage& message : request.chat.messages) bytes += message.content.size() + message.more.size();
     if (bytes > kMaxTokenizeBytes) {
-      reader.fail("messages", "'messages' hold more than " + std::to_string(kMaxTokenizeBytes) +
+      reader.fail("messages", "'messages' and 'documents' hold more than " + std::to_string(kMaxTokenizeBytes) +
                                   " bytes of text; send them in several requests.");
     }
   } else if (auto value = reader.string(text, kMaxTokenizeBytes)) {

@@ -4,7 +4,8 @@
 //
 // Thread: pure functions and plain values. Ownership: values own their strings.
 // Invariants of a parsed request: all text is valid UTF-8; numbers are finite and in their ranges; sizes are within
-// base/limits.h and the limits below; an absent field and null are the same. Duplicate JSON keys: the last one wins.
+// base/limits.h and the limits below; an absent field and null are the same, but for what a template sees of a message.
+// Duplicate JSON keys: the last one wins.
 // Fields that the API documents but that mean nothing here are accepted (docs/api.md lists them); fields that would
 // change the result and are not supported are refused; unknown ones are named in unknown_fields, for the caller to
 // count and log. Failure: an ApiError with status 400, a sentence, and the field in `param`.
@@ -23,8 +24,9 @@
 
 namespace loralei {
 
-inline constexpr int kMaxMessages = 8192;         // a long agent history has hundreds
-inline constexpr int kMaxRequestTools = 128;      // as the OpenAI API
+inline constexpr int kMaxMessages = 8192;     // a long agent history has hundreds
+inline constexpr int kMaxRequestTools = 128;  // as the OpenAI API
+inline constexpr int kMaxDocuments = 8192;
 inline constexpr int kMaxPrompts = 256;           // prompts of one completions request
 inline constexpr int kMaxEmbeddingInputs = 2048;  // as the OpenAI API
 inline constexpr int kMaxStopTokenIds = 64;
@@ -97,10 +99,11 @@ struct WireMessage {
   std::string role;          // system, developer, user, assistant, tool
   std::string content;       // text parts joined by newlines
   bool has_content = false;  // false: null or absent
+  bool null_content = false;
   std::string name;
   std::string tool_call_id;
-  std::string reasoning_content;
   std::vector<ToolCall> tool_calls;
+  std::string more;  // JSON object text: all other fields, as they came, for the template; empty = none
 };
 
 struct ToolSpec {
@@ -120,6 +123,10 @@ struct WirePrompt {
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   std::string template_kwargs;  // JSON object text; empty = none
+  std::string documents;        // JSON array text, for the template; empty = none
+  // Names of messages' other fields, each once and bounded as unknown_fields: who knows the template knows whether it
+  // reads them.
+  std::vector<std::string> message_fields;
 };
 
 // Memory that reading a body of JSON takes at most, beside the body itself: asked of the text, before anything is

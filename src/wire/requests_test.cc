@@ -216,12 +216,48 @@ TEST(Requests, SpecialTokensAreTheClientsChoice) {
   EXPECT_EQ(chat_param(R"("add_special_tokens":1)"), "add_special_tokens");
 }
 
-// Names are counted and told once each: with its place a field of every message would be as many names.
-TEST(Requests, UnknownFieldsOfMessagesHaveOneName) {
-  auto r = parse_chat_request(R"({"messages":[{"role":"user","content":"a","cache_control":1},
-      {"role":"assistant","content":"b","cache_control":1,"x":2},{"role":"user","content":"c","cache_control":1}]})");
+// As transformers has them, a template sees a message's fields whatever their names are.
+TEST(Requests, OtherFieldsOfMessagesGoOnAsTheyCame) {
+  auto r = parse_chat_request(R"({"messages":[{"role":"user","content":"a","cache_control":{"type":"x"}},
+      {"role":"assistant","reasoning_content":"r","content":null,"thoughts":["t",1.5,{"b":[true,null]}],"refusal":null,
+       "cache_control":null},
+      {"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{}}}],"\u00e9\"":""}]})");
   ASSERT_TRUE(r.ok()) << r.error().message;
-  EXPECT_EQ(r->common.unknown_fields, (std::vector<std::string>{"messages[].cache_control", "messages[].x"}));
+  const auto& messages = r->prompt.messages;
+  EXPECT_EQ(messages[0].more, R"({"cache_control":{"type":"x"}})");
+  EXPECT_EQ(messages[1].more,
+            R"({"reasoning_content":"r","thoughts":["t",1.5,{"b":[true,null]}],"refusal":null,"cache_control":null})");
+  EXPECT_EQ(messages[2].more, "{\"\xC3\xA9\\\"\":\"\"}");
+  EXPECT_TRUE(messages[0].has_content && !messages[0].null_content);
+  EXPECT_TRUE(!messages[1].has_content && messages[1].null_content);
+  EXPECT_TRUE(!messages[2].has_content && !messages[2].null_content);
+  EXPECT_TRUE(r->common.unknown_fields.empty());
+  EXPECT_EQ(r->prompt.message_fields,
+            (std::vector<std::string>{"cache_control", "reasoning_content", "thoughts", "??\""}));
+  for (const char* field : {"audio", "function_call"}) {
+    const std::string message = R"({"messages":[{"role":"assistant","content":"a",")" + std::string(field);
+    EXPECT_TRUE(parse_chat_request(message + "\":null}]}").ok());
+    EXPECT_EQ(parse_chat_request(message + "\":{\"id\":1}}]}").error().param, "messages[0]." + std::string(field));
+  }
+}
+
+TEST(Requests, NamesOfMessagesFieldsAreBounded) {
+  std::string messages;
+  for (int i = 0; i < 100; ++i)
+    messages += std::string(i > 0 ? "," : "") + R"({"role":"user","content":"a","f)" + std::to_string(i) + R"(":1})";
+  auto r = parse_chat_request(R"({"messages":[)" + messages + "]}");
+  ASSERT_TRUE(r.ok());
+  EXPECT_EQ(r->prompt.message_fields.size(), kMaxUnknownFields + 1);
+}
+
+TEST(Requests, DocumentsAreObjectsAndOfChatsAlone) {
+  auto r = parse_chat_request(chat(R"("documents":[{"title":"T","text":"x"},{}])"));
+  ASSERT_TRUE(r.ok()) << r.error().message;
+  EXPECT_EQ(r->prompt.documents, R"([{"title":"T","text":"x"},{}])");
+  EXPECT_EQ(chat_param(R"("documents":[{},"x"])"), "documents[1]");
+  EXPECT_EQ(chat_param(R"("documents":"x")"), "documents");
+  EXPECT_EQ(completion_param(R"("documents":[{}])"), "documents");
+  EXPECT_EQ(completion_param(R"("documents":[])"), "");
 }
 
 TEST(Requests, UnknownFieldsAreBounded) {

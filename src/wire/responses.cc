@@ -48,16 +48,12 @@ std::string chat_chunk(const ResponseHead& head, const ChatDelta& delta, const C
   out.key("choices").begin_array().begin_object().key("index").number(delta.index).key("delta").begin_object();
   if (delta.role) out.key("role").string("assistant");
   if (delta.role || !delta.content.empty()) out.key("content").string(delta.content);
-  if (!delta.tool_calls.empty()) {
-    out.key("tool_calls").begin_array();
-    for (const ToolCallDelta& call : delta.tool_calls) {
-      out.begin_object().key("index").number(call.index);
-      if (!call.id.empty()) out.key("id").string(call.id).key("type").string("function");
-      out.key("function").begin_object();
-      if (!call.name.empty()) out.key("name").string(call.name);
-      out.key("arguments").string(call.arguments).end_object().end_object();
-    }
-    out.end_array();
+  if (const auto& call = delta.tool_call) {
+    out.key("tool_calls").begin_array().begin_object().key("index").number(call->index);
+    if (!call->id.empty()) out.key("id").string(call->id).key("type").string("function");
+    out.key("function").begin_object();
+    if (!call->name.empty()) out.key("name").string(call->name);
+    out.key("arguments").string(call->arguments).end_object().end_object().end_array();
   }
   out.end_object();
   put_logprobs(out, LogprobsForm::kChat, delta.logprobs);

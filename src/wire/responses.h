@@ -4,7 +4,8 @@
 // Thread: pure functions and plain values. Ownership: values, but for tokens' bytes; the returned text is complete.
 // Invariants: the text is valid JSON and UTF-8 whatever the strings hold (broken sequences become U+FFFD; logprobs
 // carry the raw bytes beside). A stream of chat chunks begins with the role, ends with a finish reason, then the usage
-// chunk if asked for, then kSseDone. Failure: none.
+// chunk if asked for, then kSseDone; a chunk has a piece of one tool call at most, since clients read the first alone
+// (llama-index) or lose arguments of two with one index (openai-python). Failure: none.
 #pragma once
 
 #include <concepts>
@@ -81,13 +82,13 @@ struct ToolCallDelta {
   int index = 0;
   std::string id;  // with the name, in the first delta of a call only
   std::string name;
-  std::string arguments;  // a piece
+  std::string arguments;  // a piece; in the first delta what there is of them
 };
 struct ChatDelta {
   int index = 0;
   bool role = false;  // the first delta of a choice
   std::string content;
-  std::vector<ToolCallDelta> tool_calls;
+  std::optional<ToolCallDelta> tool_call;
   FinishReason finish = FinishReason::kNone;
   std::optional<std::vector<WireLogprob>> logprobs;
   StopReason stop_reason{};

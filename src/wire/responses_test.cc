@@ -110,11 +110,14 @@ TEST(Chat, ChunksOfAStream) {
   EXPECT_EQ(json["choices"][0]["delta"], Json::parse(R"({"role":"assistant","content":""})"));
   EXPECT_TRUE(json["usage"].is_null() && json.contains("usage"));
   ChatDelta tool;
-  tool.tool_calls = {{0, "call_1", "f", ""}, {1, "", "", "{\"a"}};
+  tool.tool_call = {0, "call_1", "f", "{\"a"};
   json = Json::parse(chat_chunk(kHead, tool));
   EXPECT_FALSE(json.contains("usage"));
-  EXPECT_EQ(json["choices"][0]["delta"]["tool_calls"][0]["function"]["name"], "f");
-  EXPECT_FALSE(json["choices"][0]["delta"]["tool_calls"][1].contains("id"));
+  EXPECT_EQ(json["choices"][0]["delta"]["tool_calls"],
+            Json::parse(R"([{"index":0,"id":"call_1","type":"function","function":{"name":"f","arguments":"{\"a"}}])"));
+  tool.tool_call = {1, "", "", "\":"};
+  json = Json::parse(chat_chunk(kHead, tool));
+  EXPECT_EQ(json["choices"][0]["delta"]["tool_calls"], Json::parse(R"([{"index":1,"function":{"arguments":"\":"}}])"));
   ChatDelta last;
   last.finish = FinishReason::kLength;
   json = Json::parse(chat_chunk(kHead, last));

@@ -38,6 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::vector<ChatChoice> choices(1);
     for (const WireMessage& message : r->prompt.messages) {
       CHECK(is_valid_utf8(message.content));
+      CHECK(message.more.empty() || Json::accept(message.more));
       choices[0].content += message.content;
       choices[0].tool_calls.insert(choices[0].tool_calls.end(), message.tool_calls.begin(), message.tool_calls.end());
     }
