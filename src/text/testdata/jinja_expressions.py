@@ -88,6 +88,22 @@ m[0].role ¦ m[-1]['content'] ¦ m.0.role ¦ m[0]["role"].upper() ¦ d.a[-1] ¦ 
 (l|map('string')) is sequence ¦ (l|map('string')) is iterable ¦ (l|select) and 'always' ¦ d.items() is sequence ¦ range(2) is sequence ¦ (d|items)[0] ¦ d.items()[0] ¦ l|map('int')|first
 """
 
+# The generators of map, select and their kin ask "if value" before anything else; the other filters iterate at once.
+FALSY = ["none", "false", "0", "0.0", "''", "[]", "()", "{}", "missing", "range(0)", "1", "true", "l|select('gt', 9)"]
+SEQUENCE_FILTERS = [
+    "map", "map('upper')", "map('nope')", "map(attribute='x')", "map(attribute='x', default=1)", "map(nope=1)", "select", "select('odd')", "select('nope')",
+    "reject", "reject('odd')", "selectattr", "selectattr('x')", "selectattr('x', 'equalto', 1)", "rejectattr", "rejectattr('x')",
+    "rejectattr('x', 'none')", "list", "sort", "unique", "batch(2)", "batch(2, 'f')", "slice(2)", "reverse", "items", "dictsort", "groupby('x')", "map('first')",
+]
+SCALAR_FILTERS = ["sum", "sum(start=2)", "sum(attribute='x')", "first", "last", "join", "join(',')", "join(',', attribute='x')", "length", "count", "min", "max",
+                  "min(attribute='x')", "default('d')", "default('d', true)", "string", "tojson", "int", "float", "abs", "trim", "upper", "wordcount", "title"]
+WRITE_ALL = {"default('d')", "default('d', true)", "string", "trim", "upper", "wordcount", "title"}
+AS_TEXT = [value for value in FALSY if not value.startswith(("range", "l|"))]  # Python writes "range(0, 0)" and a generator's address
+OVER_FALSY = [f"{{{{ {value}|{name}|list }}}}" for name in SEQUENCE_FILTERS for value in FALSY] + [
+    f"{{{{ {value}|{name} }}}}" for name in SCALAR_FILTERS for value in FALSY if value in AS_TEXT or name not in WRITE_ALL] + [
+    f"{{% for x in {value}|{name} %}}x{{{{ x }}}}{{% else %}}none{{% endfor %}}" for name in ("map('upper')", "select", "rejectattr('x')") for value in FALSY] + [
+    f"{{{{ 'yes' if {value}|{name} else 'no' }}}}" for name in ("map('upper')", "select", "list") for value in FALSY[:10]]
+
 TEMPLATES = [
     "a\n{% if t %}\nb\n{% endif %}\nc\n", "  {% if t %}x{% endif %}  \n  {% if t %}  y {%- endif %} z", "  {{ s }}  \n  {{- s -}}  \n x",
     "a {#- c -#} b {# d #}\n e", "   {# c #}\n   x", "a  {%+ if t %}b{% endif +%}\nc", "{% raw %}{{ x }}{% if %}{% endraw %}\nq", " {%- raw -%} {{ x }} {%- endraw -%} y",
@@ -120,7 +136,7 @@ def main():
     env = environment()
     templates = ["{{ " + e.strip() + " }}" for line in EXPRESSIONS.strip("\n").split("\n") for e in line.split("¦")]
     cases = []
-    for text in templates + TEMPLATES:
+    for text in templates + TEMPLATES + OVER_FALSY:
         case = {"template": text}
         try:
             case["text"] = env.from_string(text).render(**CONTEXT)
