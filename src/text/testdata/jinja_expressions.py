@@ -89,6 +89,23 @@ m[0].role ¦ m[-1]['content'] ¦ m.0.role ¦ m[0]["role"].upper() ¦ d.a[-1] ¦ 
 """
 
 # The generators of map, select and their kin ask "if value" before anything else; the other filters iterate at once.
+# A loop's condition is asked when an item's turn comes, or when the template asks how many there are.
+CONDITIONS = [
+    "{% set ns = namespace(n=0) %}{% for x in [5, 6, 7, 8, 9] if ns.n < 2 %}" + body + "{% set ns.n = ns.n + 1 %}{% else %}none{% endfor %} {{ ns.n }}"
+    for body in ("{{ x }}", "{{ x }}{{ loop.index }}", "{{ x }}{{ loop.last }}", "{{ x }}{{ loop.length }}", "{{ x }}{{ loop.nextitem }};", "{{ x }}{{ loop.revindex0 }}",
+                 "{{ x }}{{ loop|length }}", "{% set ns.l = loop %}{{ x }}", "{{ x }}{% if x == 6 %}{{ loop.length }}{% endif %}", "{{ loop.previtem }}{{ x }}{{ loop.first }}",
+                 "{{ x }}{% if x == 5 %}{% continue %}{% endif %}{{ loop.last }}", "{% for y in [1, 2, 3] if loop.last and y > ns.n %}{{ y }}{% endfor %}", "{% break %}")
+] + [
+    "{% set ns = namespace(seen='') %}{% for x in words if x|lower not in ns.seen %}{{ x }}{% set ns.seen = ns.seen ~ x|lower %}{{ ',' if not loop.last }}{% endfor %}",
+    "{% set ns = namespace(on=true) %}{% for x in l if ns.on %}{{ x }}{% set ns.on = false %}{% endfor %}{% for x in l if ns.on %}{{ x }}{% else %}none{% endfor %}",
+    "{% set ns = namespace(n=0) %}{% for x in nested recursive if x is iterable or ns.n < 2 %}{{ ns.n }}{% set ns.n = ns.n + 1 %}{% if x is iterable %}({{ loop(x) }}){% endif %}{% endfor %}",
+    "{% set ns = namespace(n=0) %}{% for x in nested if x is iterable or ns.n < 2 recursive %}{{ ns.n }}{% set ns.n = ns.n + 1 %}{% if x is iterable %}({{ loop(x) }}){% endif %}{% endfor %}",
+    "{% for x in l %}{{ x }}{% continue %}{% else %}none{% endfor %}", "{% for x in l %}{{ x }}{% if x == 1 %}{% break %}{% endif %}{% else %}none{% endfor %}",
+    "{% for x in l %}{{ x }}{% if x == 3 %}{% break %}{% endif %}{% else %}none{% endfor %}", "{% for x in l %}{% if x > 2 %}{% continue %}{% endif %}{{ x }}{% else %}none{% endfor %}",
+    "{% for x in [1, 2] if x.nope.nope %}{% endfor %}", "{% for x in [1, 'a'] if x > 0 %}{{ x }}{% endfor %}", "{% for x in [1, 'a'] if x > 0 %}{{ x }}{% break %}{% endfor %}",
+    "{% for x in [1, 'a'] if x > 0 %}{{ x }}{{ loop.last }}{% break %}{% endfor %}", "{% for x in l if x > 1 %}{{ loop.index }}/{{ loop.length }} {{ loop.nextitem }};{% endfor %}",
+]
+
 FALSY = ["none", "false", "0", "0.0", "''", "[]", "()", "{}", "missing", "range(0)", "1", "true", "l|select('gt', 9)"]
 SEQUENCE_FILTERS = [
     "map", "map('upper')", "map('nope')", "map(attribute='x')", "map(attribute='x', default=1)", "map(nope=1)", "select", "select('odd')", "select('nope')",
@@ -136,7 +153,7 @@ def main():
     env = environment()
     templates = ["{{ " + e.strip() + " }}" for line in EXPRESSIONS.strip("\n").split("\n") for e in line.split("¦")]
     cases = []
-    for text in templates + TEMPLATES + OVER_FALSY:
+    for text in templates + TEMPLATES + CONDITIONS + OVER_FALSY:
         case = {"template": text}
         try:
             case["text"] = env.from_string(text).render(**CONTEXT)
