@@ -45,7 +45,7 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       started_s_(std::time(nullptr)),
       catalogue_(make_memory_catalogue()),
       texts_(std::move(text), files, engine.request_memory()),
-      grammars_(engine.request_memory()),
+      grammars_(engine.request_memory(), log),
       metrics_({options_.model_names.front(), engine.max_model_len(), options_.metrics_adapters, options_.vllm_metrics,
                 [this](const std::string& name) { return catalogue_->find(name).has_value(); }}),
       beats_(clock),

@@ -3,12 +3,18 @@
 
 #include <algorithm>
 
+#include "base/printable.h"
 #include "serve/request_memory.h"
 
 namespace loralei {
 namespace {
 
 constexpr int64_t kCompileBytes = 2 * kMiB;  // of the smallest grammar while it is built
+
+SchemaReading reading_of(const StructuredOutput& output) {
+  if (!output.strict) return SchemaReading::kGuided;
+  return *output.strict ? SchemaReading::kStrict : SchemaReading::kOpen;
+}
 
 }  // namespace
 
@@ -24,13 +30,15 @@ Parsed<GrammarPtr> GrammarCache::find_or_compile(const std::string& key, const s
   const auto key_bytes = static_cast<int64_t>(key.size());
   if (const Status status = take(kCompileBytes + 2 * key_bytes); !status.ok())
     return to_api_error(status.error(), param);
-  Result<GrammarPtr> program = compile(take);
+  LeftOpen left_open;
+  Result<GrammarPtr> program = compile(take, &left_open);
   if (!program.ok()) {
     ApiError error = to_api_error(program.error(), param);
     // A grammar beyond the limits is the request's fault, not its size.
     if (program.error().code != ErrorCode::kOverloaded) error.status = 400;
     return error;
   }
+  tell(left_open, param);
   const int64_t bytes = (*program)->bytes() + key_bytes;
   share.shrink_to(bytes);
   // Until its last holder drops it, who may outlive the cache.
@@ -46,6 +54,22 @@ Parsed<GrammarPtr> GrammarCache::find_or_compile(const std::string& key, const s
   // A key alone may be as large as a request's body.
   if (bytes <= most && programs_.emplace(key, granted).second) bytes_ += bytes;
   return granted;
+}
+
+// A line for every schema.
+void GrammarCache::tell(const LeftOpen& left_open, const std::string& param) {
+  const auto& places = left_open.places;
+  for (auto place = places.begin(); place != places.end();) {
+    const std::string& schema = place->schema;
+    std::string sentence;
+    int64_t count = 0;
+    for (; place != places.end() && place->schema == schema; ++place, ++count)
+      sentence += (count > 0 ? ", '" : "'") + place->keyword + "' at " + place->path;
+    if (place == places.end() && left_open.more > 0) sentence += " and " + std::to_string(left_open.more) + " more";
+    log_.event(LogLevel::kInfo, "schema left open", {{"param", param}, {"places", count}},
+               printable(schema + (schema.empty() ? "" : ": ") + "answers are not held to " + sentence +
+                         "; with 'strict' true such a schema is refused"));
+  }
 }
 
 Status GrammarCache::take(ByteShare& share, int64_t more_bytes) {
@@ -78,18 +102,20 @@ Parsed<GrammarPtr> GrammarCache::of_output(const StructuredOutput& output) {
     case OutputFormat::kText:
       return GrammarPtr();
     case OutputFormat::kJsonObject:
-      return find_or_compile("o", output.param, [](const TakeMemory&) { return compile_json_object(); });
+      return find_or_compile("o", output.param, [](const TakeMemory&, LeftOpen*) { return compile_json_object(); });
     case OutputFormat::kJsonSchema:
-      return find_or_compile("s" + output.schema, output.param,
-                             [&](const TakeMemory& take) { return compile_json_schema(output.schema, take); });
+      return find_or_compile("s" + std::to_string(static_cast<int>(reading_of(output))) + output.schema, output.param,
+                             [&](const TakeMemory& take, LeftOpen* left_open) {
+                               return compile_json_schema(output.schema, take, reading_of(output), left_open);
+                             });
     case OutputFormat::kRegex:
       return find_or_compile("r" + output.regex, output.param,
-                             [&](const TakeMemory& take) { return compile_regex(output.regex, take); });
+                             [&](const TakeMemory& take, LeftOpen*) { return compile_regex(output.regex, take); });
     case OutputFormat::kChoice: {
       std::string key = "c";
       for (const std::string& choice : output.choices) key += std::to_string(choice.size()) + ":" + choice;
       return find_or_compile(key, output.param,
-                             [&](const TakeMemory& take) { return compile_choice(output.choices, take); });
+                             [&](const TakeMemory& take, LeftOpen*) { return compile_choice(output.choices, take); });
     }
   }
   return GrammarPtr();
@@ -116,11 +142,12 @@ Parsed<GrammarPtr> GrammarCache::of_tools(ToolCallForm form, bool parallel, cons
   std::string key = "t" + std::to_string(static_cast<int>(form)) + std::to_string(static_cast<int>(choice.mode)) +
                     (choice.parallel ? "p" : "s") + choice.name;
   for (const ToolSpec& tool : request.prompt.tools) {
-    tools.push_back({tool.name, tool.parameters});
-    key += "|" + tool.name + "=" + tool.parameters;
+    tools.push_back({tool.name, tool.parameters, tool.strict});
+    key += "|" + tool.name + (tool.strict ? "!=" : "=") + tool.parameters;
   }
-  return find_or_compile(key, "tools",
-                         [&](const TakeMemory& take) { return compile_tool_grammar(form, tools, choice, take); });
+  return find_or_compile(key, "tools", [&](const TakeMemory& take, LeftOpen* left_open) {
+    return compile_tool_grammar(form, tools, choice, take, left_open);
+  });
 }
 
 }  // namespace loralei

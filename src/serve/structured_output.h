@@ -2,10 +2,11 @@
 // GrammarCache: response formats and tool sets to grammars, compiled once while they are in use.
 //
 // Thread-safe; compiling happens outside the lock, on the caller's text thread. Ownership: programs are shared, also
-// with running requests. Invariants: at most kGrammarsKept programs are kept, and most_kept_bytes() of them and of what
-// they were compiled from; all that anybody holds, kept or not, and what compiling takes, is granted by `memory`; those
-// that are only kept make room. Failure: an ApiError that names the request's field; 429 where there is no room now,
-// 400 where there never is.
+// with running requests; the log is borrowed, and told what of a schema a grammar leaves open when it is compiled.
+// Invariants: at most kGrammarsKept programs are kept, and most_kept_bytes() of them and of what they were compiled
+// from; all that anybody holds, kept or not, and what compiling takes, is granted by `memory`; those that are only kept
+// make room. Failure: an ApiError that names the request's field; 429 where there is no room now, 400 where there never
+// is.
 #pragma once
 
 #include <map>
@@ -16,6 +17,7 @@
 #include <utility>
 
 #include "base/byte_budget.h"
+#include "base/log.h"
 #include "base/units.h"
 #include "text/tool_calls.h"
 #include "wire/requests.h"
@@ -28,7 +30,7 @@ inline constexpr int64_t kGrammarShareKept = 16;  // and this part of what reque
 
 class GrammarCache {
  public:
-  explicit GrammarCache(std::shared_ptr<ByteBudget> memory) : memory_(std::move(memory)) {}
+  GrammarCache(std::shared_ptr<ByteBudget> memory, LogSink& log) : memory_(std::move(memory)), log_(log) {}
 
   // Null for plain text.
   Parsed<GrammarPtr> of_output(const StructuredOutput& output);
@@ -39,10 +41,12 @@ class GrammarCache {
  private:
   template <typename Compile>
   Parsed<GrammarPtr> find_or_compile(const std::string& key, const std::string& param, Compile compile);
+  void tell(const LeftOpen& left_open, const std::string& param);
   Status take(ByteShare& share, int64_t more_bytes);
   bool drop_kept();  // false: there is none
 
   const std::shared_ptr<ByteBudget> memory_;
+  LogSink& log_;
   std::mutex mutex_;
   int64_t bytes_ = 0;
   std::map<std::string, GrammarPtr> programs_;

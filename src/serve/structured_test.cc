@@ -254,6 +254,69 @@ TEST_F(ToolTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(error_of(schema, "param"), "tools");
 }
 
+// One of them in a tool of twenty must not refuse the whole request; what is told is told once.
+TEST_F(ToolTest, WhatNoGrammarExpressesIsLeftOpenUnlessStrict) {
+  start();
+  const std::pair<const char*, const char*> schemas[] = {
+      {R"({"type":"array","items":{"type":"number"},"uniqueItems":true})", "'uniqueItems' at #/properties/x"},
+      {R"({"type":"object","minProperties":2})", "'minProperties' at #/properties/x"},
+      {R"({"type":"object","patternProperties":{"^a":{"type":"string"}}})", "'patternProperties' at #/properties/x"},
+      {R"({"type":"object","properties":{"y":{}},"if":{"required":["y"]},"then":{}})", "'if' at #/properties/x"},
+      {R"({"type":"string","pattern":"\\bfoo\\b"})", "'pattern' at #/properties/x"},
+      {R"({"type":"string","pattern":"^\\p{L}+$"})", "'pattern' at #/properties/x"},
+      {R"({"type":"object","dependentRequired":{"a":["b"]}})", "'dependentRequired' at #/properties/x"},
+      {R"({"not":{"type":"string"}})", "'not' at #/properties/x"},
+      {R"({"type":"array","contains":{"const":1}})", "'contains' at #/properties/x"},
+      {R"({"type":"integer","multipleOf":977})", "'multipleOf' at #/properties/x"},
+      {R"({"type":"integer","maximum":9223372036854775807})", "'maximum' at #/properties/x"},
+      {R"({"$ref":"other.json#/a"})", "'$ref' at #/properties/x"},
+      {R"({"oneOf":[{"minimum":1},{"maximum":9}]})", "'oneOf' at #/properties/x"}};
+  for (const auto& [schema, told] : schemas) {
+    const auto tools = [&, &schema = schema](const char* strict) {
+      return chat(
+          R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}},{"type":"function","function":{"name":"g")" +
+          std::string(strict) + R"(,"parameters":{"type":"object","properties":{"x":)" + std::string(schema) + "}}}}]");
+    };
+    const std::string line = std::string("schema left open param=tools places=");
+    const size_t before = log.text().size();
+    EXPECT_EQ(post("/v1/chat/completions", tools("")).status, 200) << schema;
+    EXPECT_EQ(post("/v1/chat/completions", tools(R"(,"strict":false)")).status, 200) << schema;
+    const std::string all = log.text();
+    const size_t first = all.find(line, before);
+    ASSERT_NE(first, std::string::npos) << schema << "\n" << all.substr(before);
+    EXPECT_NE(all.find(std::string("the parameters of the tool 'g': answers are not held to "), first),
+              std::string::npos);
+    EXPECT_NE(all.find(told, first), std::string::npos) << told << "\n" << all.substr(before);
+    EXPECT_EQ(all.find(line, first + 1), std::string::npos) << "told twice: " << schema;
+    const HttpResponse refused = post("/v1/chat/completions", tools(R"(,"strict":true)"));
+    EXPECT_EQ(refused.status, 400) << schema;
+    EXPECT_EQ(error_of(refused, "param"), "tools");
+  }
+}
+
+TEST_F(ApiTest, AResponseFormatIsHeldToWhatIsStrict) {
+  start();
+  const std::string schema = R"({"type":"array","items":{"type":"number"},"uniqueItems":true})";
+  const auto format = [&](const std::string& strict) {
+    return chat(R"("response_format":{"type":"json_schema","json_schema":{"name":"n")" + strict + R"(,"schema":)" +
+                schema + "}}");
+  };
+  EXPECT_EQ(post("/v1/chat/completions", format("")).status, 200);
+  EXPECT_TRUE(logs("'uniqueItems' at #"));
+  EXPECT_EQ(post("/v1/chat/completions", format(R"(,"strict":null)")).status, 200);
+  EXPECT_EQ(post("/v1/chat/completions", format(R"(,"strict":false)")).status, 200);
+  EXPECT_EQ(post("/v1/chat/completions", format(R"(,"strict":true)")).status, 400);
+  EXPECT_EQ(post("/v1/chat/completions", format(R"(,"strict":"yes")")).status, 400);
+  for (const std::string& field :
+       {R"("guided_json":)" + schema, R"("json_schema":)" + schema, R"("structured_outputs":{"json":)" + schema + "}",
+        R"("response_format":{"type":"json_object","schema":)" + schema + "}"}) {
+    EXPECT_EQ(post("/v1/chat/completions", chat(field)).status, 400) << field;
+  }
+  // Only here a oneOf whose branches overlap is anyOf, without a word.
+  const std::string overlapping = R"({"oneOf":[{"minimum":1},{"maximum":9}]})";
+  EXPECT_EQ(post("/v1/chat/completions", chat(R"("guided_json":)" + overlapping)).status, 200);
+}
+
 TEST_F(ApiTest, ResponseFormatsBecomeGrammars) {
   start();
   for (
@@ -272,7 +335,8 @@ TEST_F(ApiTest, ResponseFormatsBecomeGrammars) {
 // Schemas of a hundred bytes whose grammars take megabytes: what is kept of them is bounded in bytes, not in number.
 TEST(GrammarCache, KeepsABoundedNumberOfBytes) {
   for (const int64_t memory : {int64_t{4} << 30, 512 * kMiB}) {
-    GrammarCache cache(std::make_shared<FixedByteBudget>(memory));
+    CollectingLog log;
+    GrammarCache cache(std::make_shared<FixedByteBudget>(memory), log);
     StructuredOutput output;
     output.format = OutputFormat::kJsonSchema;
     for (int i = 0; i < 20; ++i) {
@@ -292,7 +356,8 @@ TEST(GrammarCache, KeepsABoundedNumberOfBytes) {
 // However many requests hold one of their own, and for as long as they do; compiling one takes its share as well.
 TEST(GrammarCache, WhatRequestsHoldIsGranted) {
   const auto memory = std::make_shared<FixedByteBudget>(192 * kMiB);
-  auto cache = std::make_unique<GrammarCache>(memory);
+  CollectingLog log;
+  auto cache = std::make_unique<GrammarCache>(memory, log);
   StructuredOutput output;
   output.format = OutputFormat::kJsonSchema;
   output.param = "response_format";
@@ -328,7 +393,7 @@ TEST(GrammarCache, WhatRequestsHoldIsGranted) {
   EXPECT_EQ(cache->of_output(output).error().status, 429);
   others.release();
   const auto small = std::make_shared<FixedByteBudget>(48 * kMiB);
-  const auto never = GrammarCache(small).of_output(output);
+  const auto never = GrammarCache(small, log).of_output(output);
   ASSERT_FALSE(never.ok());
   EXPECT_EQ(never.error().status, 400) << never.error().message;
   EXPECT_EQ(small->taken_bytes(), 0);

@@ -6,6 +6,7 @@
 
 #include "base/fast_hash.h"
 #include "serve/request_memory.h"
+#include "wire/json_out.h"
 
 namespace loralei {
 namespace {
@@ -25,6 +26,20 @@ int64_t template_bytes(const Tokenizer& tokenizer) {
   size_t bytes = tokenizer.chat_template() ? tokenizer.chat_template()->size() : 0;
   if (const std::string* tools = tool_template_of(tokenizer)) bytes += tools->size();
   return kTemplateFactor * static_cast<int64_t>(bytes);
+}
+
+// transformers shows templates the tokenizer's additional special tokens as a list beside the named ones; what the
+// request sets counts more. `kwargs`: JSON text of an object, or nothing.
+std::string with_additional_tokens(const std::vector<std::string>& tokens, const std::string& kwargs) {
+  std::string out = R"({"additional_special_tokens":[)";
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    out += i > 0 ? ",\"" : "\"";
+    append_json_escaped(out, tokens[i]);
+    out += '"';
+  }
+  const size_t first = kwargs.find_first_not_of(" \t\r\n", kwargs.find('{') + 1);
+  if (kwargs.empty() || first == std::string::npos || kwargs[first] == '}') return out + "]}";
+  return out + "]," + kwargs.substr(first);
 }
 
 }  // namespace
@@ -176,6 +191,9 @@ Result<std::string> TextModel::render_chat(const WirePrompt& prompt, bool with_t
   }
   chat.documents = prompt.documents;
   chat.kwargs = prompt.template_kwargs;
+  const auto& additional = tokenizer_->settings().additional_special_tokens;
+  if (!additional.empty() && chosen->source().find("additional_special_tokens") != std::string::npos)
+    chat.kwargs = with_additional_tokens(additional, prompt.template_kwargs);
   chat.add_generation_prompt = prompt.add_generation_prompt;
   chat.continue_final_message = prompt.continue_final_message;
   chat.special_tokens.assign(tokenizer_->special_tokens().begin(), tokenizer_->special_tokens().end());

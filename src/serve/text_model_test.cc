@@ -175,6 +175,36 @@ TEST_F(TextModelTest, TemplatesTakeNoMoreThanIsGranted) {
   }
 }
 
+// As transformers shows them: a list beside the named ones, not there where there are none, and what a request sets
+// counts more.
+TEST_F(TextModelTest, TemplatesSeeTheAdditionalSpecialTokens) {
+  const std::string shows =
+      R"("chat_template":"{{ additional_special_tokens is defined }} {{ additional_special_tokens | tojson if additional_special_tokens is defined }}")";
+  const auto text_of = [&](const std::string& config, const std::string& kwargs) {
+    write("base", config);
+    const auto model = TextModel::make(Tokenizer::from_directory(root_ / "base").value(), nullptr, "base").value();
+    WirePrompt prompt;
+    prompt.messages.emplace_back();
+    prompt.template_kwargs = kwargs;
+    return model->render_chat(prompt, false, 0).value();
+  };
+  const std::string two = R"({"additional_special_tokens":["<a\"b>",{"content":"<\u00e9>"}],)" + shows + "}";
+  EXPECT_EQ(text_of(two, ""), R"(True ["<a\"b>", "<é>"])");
+  EXPECT_EQ(text_of(two, "{}"), R"(True ["<a\"b>", "<é>"])");
+  EXPECT_EQ(text_of(two, R"({"x":1})"), R"(True ["<a\"b>", "<é>"])");
+  EXPECT_EQ(text_of(two, R"({"additional_special_tokens":["<c>"]})"), R"(True ["<c>"])");
+  EXPECT_EQ(text_of("{" + shows + "}", ""), "False ");
+  // An adapter whose list differs has a prompt of its own.
+  write("base", two);
+  const auto base = TextModel::make(Tokenizer::from_directory(root_ / "base").value(), nullptr, "base").value();
+  texts_ = std::make_unique<TextModels>(base, files_);
+  write("same", two);
+  EXPECT_EQ(of("same"), base);
+  write("other", R"({"additional_special_tokens":["<b>"],)" + shows + "}");
+  EXPECT_EQ(shown(*of("other")), R"(True ["<b>"])");
+  EXPECT_NE(of("other")->number(), base->number());
+}
+
 TEST_F(TextModelTest, WithToolsTheTemplateNamedToolUseIsUsed) {
   const std::string two =
       R"({"chat_template":[{"name":"default","template":"plain"},{"name":"tool_use","template":"{{ tools[0].function.name }}"}]})";

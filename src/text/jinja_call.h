@@ -5,6 +5,7 @@
 // by the interpreter until the render ends, so `frame` is a plain pointer.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -37,7 +38,15 @@ struct JinjaCallable {
 };
 
 struct JinjaLoop {
+  // Those whose turn has come, and, where the loop has no condition, all. A condition is asked when an item's turn
+  // comes, as what it depends on may have changed by then, or when the template asks for more: find() then puts that
+  // many there, as far as there are. Empty beside no condition, and once the loop has ended.
   std::vector<JinjaValue> items;
+  std::function<void(size_t)> find;
+  size_t count(size_t wanted) {
+    if (find) find(wanted);
+    return items.size();
+  }
   int64_t index0 = 0;
   int depth0 = 0;
   bool changed_once = false;

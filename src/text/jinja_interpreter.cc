@@ -213,6 +213,12 @@ Flow Interpreter::execute_with(const Stmt& stmt) {
   return run_.failed() ? Flow::kNormal : execute(stmt.branches[0].body);
 }
 
+bool Interpreter::meets_condition(const Stmt& loop, const JinjaValue& item, const std::shared_ptr<Frame>& outer) {
+  const Scope scope(*this, outer);
+  assign_target(*loop.target, item);
+  return !run_.failed() && truthy(evaluate(*loop.condition)) && !run_.failed();
+}
+
 void Interpreter::run_loop(const Stmt& stmt, const JinjaValue& iterable, int depth0) {
   if (run_.failed()) return;
   const std::shared_ptr<Frame> outer = frame_;
@@ -220,7 +226,10 @@ void Interpreter::run_loop(const Stmt& stmt, const JinjaValue& iterable, int dep
   // What changed() has seen may hold the loop itself.
   struct Ended {
     JinjaLoop& loop;
-    ~Ended() { loop.last_changed = {}; }
+    ~Ended() {
+      loop.last_changed = {};
+      loop.find = {};
+    }
   } ended{*loop};
   loop->depth0 = depth0;
   if (stmt.recursive) {
@@ -228,19 +237,24 @@ void Interpreter::run_loop(const Stmt& stmt, const JinjaValue& iterable, int dep
     loop->frame = outer.get();
     keep(outer);
   }
-  for (JinjaValue& item : elements(run_, iterable)) {
-    if (stmt.condition) {
-      const Scope scope(*this, outer);
-      assign_target(*stmt.target, item);
-      const bool keep_item = !run_.failed() && truthy(evaluate(*stmt.condition));
-      if (run_.failed()) return;
-      if (!keep_item) continue;
-    }
-    loop->items.push_back(std::move(item));
+  std::vector<JinjaValue> source = elements(run_, iterable);
+  if (stmt.condition) {
+    loop->items.reserve(source.size());
+    loop->find = [&, read = size_t{0}, busy = false](size_t wanted) mutable {
+      if (std::exchange(busy, true)) run_.fail("the condition of a loop asks about the loop itself");
+      while (loop->items.size() < wanted && read < source.size() && !run_.failed()) {
+        JinjaValue item = std::move(source[read++]);
+        if (meets_condition(stmt, item, outer)) loop->items.push_back(std::move(item));
+      }
+      busy = false;
+    };
+  } else {
+    loop->items = std::move(source);
   }
   loop->held = JinjaHeld(run_, loop->items.capacity() * sizeof(JinjaValue) + sizeof(JinjaLoop));
   if (run_.failed()) return;
-  for (size_t i = 0; i < loop->items.size(); ++i) {
+  bool through = false;  // jinja2 runs the else branch also where every turn was left by break or continue
+  for (size_t i = 0; i < loop->count(i + 1) && !run_.failed(); ++i) {
     if (!run_.touch_values(16)) return;  // a turn costs a scope, however little it does
     const Scope scope(*this, outer);
     loop->index0 = static_cast<int64_t>(i);
@@ -248,9 +262,11 @@ void Interpreter::run_loop(const Stmt& stmt, const JinjaValue& iterable, int dep
     assign_target(*stmt.target, loop->items[i]);
     if (run_.failed()) return;
     const Flow flow = execute(stmt.branches[0].body);
-    if (flow == Flow::kBreak || run_.failed()) return;
+    if (run_.failed()) return;
+    through = through || flow == Flow::kNormal;
+    if (flow == Flow::kBreak) break;
   }
-  if (loop->items.empty()) {
+  if (!through && !run_.failed()) {
     const Scope scope(*this, outer);
     execute(stmt.branches[1].body);
   }

@@ -99,6 +99,8 @@ class Interpreter {
   Flow execute(const Stmt& stmt);
   void execute_set_block(const Stmt& stmt);
   Flow execute_with(const Stmt& stmt);
+  // Of an item whose turn comes in the loop, or is asked about.
+  bool meets_condition(const Stmt& loop, const JinjaValue& item, const std::shared_ptr<Frame>& outer);
   // depth0: how many calls of loop(...) led here.
   void run_loop(const Stmt& stmt, const JinjaValue& iterable, int depth0);
   // Keeps a frame until the render ends: something points at it.

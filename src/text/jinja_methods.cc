@@ -157,21 +157,22 @@ JinjaValue call_method(JinjaRun& run, const JinjaValue& receiver, const std::str
 namespace {
 
 JinjaValue loop_attribute(const JinjaValue& value, const std::string& name) {
-  const JinjaLoop& loop = *value.as_loop();
-  const auto size = static_cast<int64_t>(loop.items.size());
+  JinjaLoop& loop = *value.as_loop();
+  const auto all = [&] { return static_cast<int64_t>(loop.count(SIZE_MAX)); };
+  const auto has_next = [&] { return static_cast<int64_t>(loop.count(loop.index0 + 2)) > loop.index0 + 1; };
   if (name == "index") return JinjaValue(loop.index0 + 1);
   if (name == "index0") return JinjaValue(loop.index0);
-  if (name == "revindex") return JinjaValue(size - loop.index0);
-  if (name == "revindex0") return JinjaValue(size - loop.index0 - 1);
+  if (name == "revindex") return JinjaValue(all() - loop.index0);
+  if (name == "revindex0") return JinjaValue(all() - loop.index0 - 1);
   if (name == "first") return JinjaValue(loop.index0 == 0);
-  if (name == "last") return JinjaValue(loop.index0 + 1 == size);
-  if (name == "length") return JinjaValue(size);
+  if (name == "last") return JinjaValue(!has_next());
+  if (name == "length") return JinjaValue(all());
   if (name == "depth") return JinjaValue(static_cast<int64_t>(loop.depth0 + 1));
   if (name == "depth0") return JinjaValue(static_cast<int64_t>(loop.depth0));
   if (name == "previtem")
     return loop.index0 > 0 ? loop.items[loop.index0 - 1] : JinjaValue::undefined("there is no previous item");
   if (name == "nextitem")
-    return loop.index0 + 1 < size ? loop.items[loop.index0 + 1] : JinjaValue::undefined("there is no next item");
+    return has_next() ? loop.items[loop.index0 + 1] : JinjaValue::undefined("there is no next item");
   if (name == "cycle" || name == "changed") return make_method(value, name);
   return JinjaValue::undefined("'loop' has no attribute '" + name.substr(0, 80) + "'");
 }

@@ -188,7 +188,7 @@ int64_t length(JinjaRun& run, const JinjaValue& value) {
     case Kind::kDict:
       return static_cast<int64_t>(value.as_dict().items.size());
     case Kind::kLoop:
-      return static_cast<int64_t>(value.as_loop()->items.size());
+      return static_cast<int64_t>(value.as_loop()->count(SIZE_MAX));
     default:
       break;
   }

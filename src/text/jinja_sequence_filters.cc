@@ -89,8 +89,10 @@ JinjaValue min_or_max(JinjaRun& run, const char* name, const JinjaValue& value, 
   return best;
 }
 
+// Of what is false in Python, none and 0 too, map and the four that select make nothing and look at no argument.
 JinjaValue select_items(JinjaRun& run, const JinjaValue& value, const Arguments& arguments, bool wanted,
                         bool by_attribute) {
+  if (!truthy(value)) return run.make_list({}, Shape::kGenerator);
   const size_t skip = by_attribute ? 1 : 0;
   if (arguments.positional.size() < skip) return run.fail("the name of the attribute is missing");
   std::string test;
@@ -329,6 +331,7 @@ JinjaValue filter_groupby(JinjaRun& run, const JinjaValue& value, const Argument
 }
 
 JinjaValue filter_map(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
+  if (!truthy(value)) return run.make_list({}, Shape::kGenerator);
   std::vector<JinjaValue> out;
   if (arguments.positional.empty()) {
     std::vector<JinjaValue> a;

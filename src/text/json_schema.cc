@@ -45,7 +45,7 @@ int64_t schema_tree_bytes(std::string_view text) {
 
 class FormCompiler {
  public:
-  explicit FormCompiler(const TakeMemory& take) : take_(take), b_(take) {}
+  FormCompiler(const TakeMemory& take, LeftOpen* left_open) : take_(take), b_(take), compiler_(b_, left_open) {}
 
   Result<GrammarPtr> run(const GrammarForm& form) {
     const GrammarRuleId root = b_.add_rule();
@@ -64,7 +64,7 @@ class FormCompiler {
     if (take_) TRY(take_(schema_tree_bytes(form.text)));
     TRY_ASSIGN(Json json, parse_schema(form.text));
     schemas_.push_back(std::move(json));
-    TRY_ASSIGN(const GrammarRuleId rule, compiler_.compile_root(schemas_.back()));
+    TRY_ASSIGN(const GrammarRuleId rule, compiler_.compile_root(schemas_.back(), form.reading, form.name));
     schema_rules_.emplace(key, rule);
     return rule;
   }
@@ -186,7 +186,7 @@ class FormCompiler {
 
   const TakeMemory& take_;
   GrammarBuilder b_;
-  SchemaCompiler compiler_{b_};
+  SchemaCompiler compiler_;
   int in_rule_ = 0;  // repetitions around the current part
   std::deque<Json> schemas_;
   std::map<std::pair<std::string_view, std::string_view>, GrammarRuleId> schema_rules_;
@@ -228,8 +228,9 @@ Status check_json_shape(std::string_view json) {
   return {};
 }
 
-Result<GrammarPtr> compile_json_schema(std::string_view schema, const TakeMemory& take) {
-  return compile_form(GrammarForm::schema(std::string(schema)), take);
+Result<GrammarPtr> compile_json_schema(std::string_view schema, const TakeMemory& take, SchemaReading reading,
+                                       LeftOpen* left_open) {
+  return compile_form(GrammarForm::schema(std::string(schema), "", reading), take, left_open);
 }
 Result<GrammarPtr> compile_json_object() { return compile_shared(true); }
 Result<GrammarPtr> compile_json_value() { return compile_shared(false); }
@@ -250,8 +251,8 @@ Result<GrammarPtr> compile_choice(const std::vector<std::string>& choices, const
   return compile_form(GrammarForm::choice(std::move(parts)), take);
 }
 
-Result<GrammarPtr> compile_form(const GrammarForm& form, const TakeMemory& take) {
-  return FormCompiler(take).run(form);
+Result<GrammarPtr> compile_form(const GrammarForm& form, const TakeMemory& take, LeftOpen* left_open) {
+  return FormCompiler(take, left_open).run(form);
 }
 
 }  // namespace loralei

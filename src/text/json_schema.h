@@ -6,14 +6,17 @@
 // left out), and between tokens nothing, one blank, or a new line with indentation. Strings may use any escape, but
 // where their content is fixed or has a pattern they are in plain form (only what must be escaped is). "type" left out
 // is taken from the other keywords; "additionalProperties" left out means none where "properties" is given (so that the
-// model keeps to what is documented: no property at all where it is empty). oneOf is read as anyOf. Formats that are
-// not known are annotations; beside a pattern a format counts only where the pattern is not supported. Numbers are
-// finite doubles (json_schema_number.h); with bounds they have no exponent. Failure: invalid_argument naming the
-// keyword and its path for anything that would change what is valid and is not supported (never ignored), too_large
-// beyond the limits below, naming the part that goes beyond them. A compilation takes at most a fraction of a second
-// and 128 MiB, whatever the schema: equal references, patterns and lengths are compiled once, and what is read, copied
-// and compared otherwise is counted. Source: JSON Schema 2020-12 with draft 7's items/additionalItems, OpenAPI's
-// nullable.
+// model keeps to what is documented: no property at all where it is empty) but what "required" names besides. Formats
+// that are not known are annotations; beside a pattern a format counts only where the pattern is not supported. Numbers
+// are finite doubles (json_schema_number.h); with bounds they have no exponent. oneOf is exactly one where its branches
+// exclude each other by their types or values, or by those of a property that one of them requires. uniqueItems is held
+// to where the items are few values that are listed (enum, const, booleans), multipleOf where it is a whole number up
+// to 100, or such a one times a power of ten. What a schema says beyond that SchemaReading decides; what is no schema
+// (an unknown type, a count that is no number) is refused always.
+// Failure: invalid_argument naming the keyword and its path for what is refused (never ignored), too_large beyond the
+// limits below, naming the part that goes beyond them. A compilation takes at most a fraction of a second and 128 MiB,
+// whatever the schema: equal references, patterns and lengths are compiled once, and what is read, copied and compared
+// otherwise is counted. Source: JSON Schema 2020-12 with draft 7's items/additionalItems, OpenAPI's nullable.
 #pragma once
 
 #include <memory>
@@ -45,7 +48,28 @@ inline constexpr int kMaxJsonFields = 2000;
 
 using GrammarPtr = std::shared_ptr<const GrammarProgram>;
 
-Result<GrammarPtr> compile_json_schema(std::string_view schema, const TakeMemory& take = {});
+// What becomes of what a schema asks for and no grammar expresses.
+enum class SchemaReading : unsigned char {
+  kStrict,  // it is refused
+  kGuided,  // the same, but a oneOf whose branches may hold together is read as anyOf, as vLLM has it
+  kOpen,    // it is left open: any JSON value of the type that is known at that place; LeftOpen tells where
+};
+
+// Where grammars hold to less than their schemas say.
+inline constexpr size_t kMaxPlacesLeftOpen = 64;
+struct LeftOpen {
+  struct Place {
+    std::string schema;   // GrammarForm::name
+    std::string path;     // "#/properties/x"; of a very long one the end
+    std::string keyword;  // "uniqueItems"; cut where it is very long
+  };
+  std::vector<Place> places;  // each once
+  int64_t more = 0;           // met beyond kMaxPlacesLeftOpen
+};
+
+// `left_open`: what was left open is appended; null: nobody wants to know.
+Result<GrammarPtr> compile_json_schema(std::string_view schema, const TakeMemory& take = {},
+                                       SchemaReading reading = SchemaReading::kGuided, LeftOpen* left_open = nullptr);
 Result<GrammarPtr> compile_json_object();                                                 // any JSON object
 Result<GrammarPtr> compile_json_value();                                                  // any JSON value
 Result<GrammarPtr> compile_regex(std::string_view pattern, const TakeMemory& take = {});  // the whole text matches
@@ -73,14 +97,15 @@ struct GrammarForm {
   int min_count = 0;               // kRepeat
   int max_count = -1;              // kRepeat, kTriggered; negative: no limit
   std::string name;                // kSchema: put before errors about it; empty: nothing
+  SchemaReading reading = SchemaReading::kGuided;  // kSchema
 
   static GrammarForm literal(std::string text) { return {Kind::kLiteral, std::move(text), {}, false, 0, -1}; }
   static GrammarForm marker(std::string text) { return {Kind::kLiteral, std::move(text), {}, true, 0, -1}; }
   static GrammarForm any_text() { return {Kind::kAnyText, {}, {}, false, 0, -1}; }  // special tokens included
   // JSON's white space, up to kMaxFormSpace of it: with any number a model might never go on.
   static GrammarForm space() { return {Kind::kSpace, {}, {}, false, 0, -1}; }
-  static GrammarForm schema(std::string json, std::string name = "") {
-    return {Kind::kSchema, std::move(json), {}, false, 0, -1, std::move(name)};
+  static GrammarForm schema(std::string json, std::string name = "", SchemaReading reading = SchemaReading::kGuided) {
+    return {Kind::kSchema, std::move(json), {}, false, 0, -1, std::move(name), reading};
   }
   static GrammarForm regex(std::string pattern) { return {Kind::kRegex, std::move(pattern), {}, false, 0, -1}; }
   static GrammarForm sequence(std::vector<GrammarForm> parts) {
@@ -98,6 +123,6 @@ struct GrammarForm {
     return {Kind::kTriggered, std::move(trigger), {std::move(part)}, false, 0, once ? 1 : -1};
   }
 };
-Result<GrammarPtr> compile_form(const GrammarForm& form, const TakeMemory& take = {});
+Result<GrammarPtr> compile_form(const GrammarForm& form, const TakeMemory& take = {}, LeftOpen* left_open = nullptr);
 
 }  // namespace loralei

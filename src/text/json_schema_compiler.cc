@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schemas by their keywords and types, numbers, and the rules that every schema shares; json_schema_string.cc,
-// json_schema_array.cc and json_schema_object.cc have the larger types, json_schema_merge.cc schemas that must hold
-// together.
+// Schemas by their keywords and types, and the rules that every schema shares; json_schema_string.cc,
+// json_schema_array.cc, json_schema_object.cc and json_schema_range.cc have the larger types, json_schema_merge.cc
+// schemas that must hold together, json_schema_exclusive.cc those of which one alone may.
 #include "text/json_schema_compiler.h"
 
 #include <algorithm>
@@ -42,6 +42,38 @@ namespace {
 constexpr size_t kMaxTypes = 8;  // there are seven
 constexpr int kMaxIndent = 64;   // blanks after a new line: 16 levels of 4
 
+// Cut where it is very long, not inside a character.
+std::string beginning(std::string_view text, size_t most) {
+  if (text.size() <= most) return std::string(text);
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
+  return std::string(text.substr(0, most)) + "...";
+}
+std::string ending(std::string_view text, size_t most) {
+  if (text.size() <= most) return std::string(text);
+  size_t begin = text.size() - most;
+  while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) ++begin;
+  return "..." + std::string(text.substr(begin));
+}
+
+}  // namespace
+
+bool SchemaCompiler::leave_open(const std::string& path, std::string_view keyword) {
+  constexpr size_t kMaxPath = 512, kMaxKeyword = 64;
+  if (reading_ != SchemaReading::kOpen) return false;
+  if (left_open_ == nullptr) return true;
+  LeftOpen::Place place{name_, ending(path, kMaxPath), beginning(keyword, kMaxKeyword)};
+  const bool known =
+      std::any_of(left_open_->places.begin(), left_open_->places.end(), [&](const LeftOpen::Place& other) {
+        return other.keyword == place.keyword && other.path == place.path && other.schema == place.schema;
+      });
+  if (known) return true;
+  if (left_open_->places.size() < kMaxPlacesLeftOpen)
+    left_open_->places.push_back(std::move(place));
+  else
+    ++left_open_->more;
+  return true;
+}
+
 bool has_only_annotations(const Json& schema, std::initializer_list<const char*> except) {
   for (const auto& [keyword, value] : schema.items()) {
     const bool excepted =
@@ -51,14 +83,19 @@ bool has_only_annotations(const Json& schema, std::initializer_list<const char*>
   return true;
 }
 
-// What "type" says, or what the other keywords are about.
+bool allows_everything(const Json& schema) {
+  return schema.is_boolean() ? schema.get<bool>() : schema.is_object() && has_only_annotations(schema, {});
+}
+
 std::vector<std::string> types_of(const Json& schema) {
   static constexpr std::pair<const char*, const char*> kImplied[] = {
-      {"properties", "object"}, {"required", "object"},         {"additionalProperties", "object"},
-      {"items", "array"},       {"prefixItems", "array"},       {"minItems", "array"},
-      {"maxItems", "array"},    {"minLength", "string"},        {"maxLength", "string"},
-      {"pattern", "string"},    {"format", "string"},           {"minimum", "number"},
-      {"maximum", "number"},    {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"}};
+      {"properties", "object"},   {"required", "object"},         {"additionalProperties", "object"},
+      {"items", "array"},         {"prefixItems", "array"},       {"minItems", "array"},
+      {"maxItems", "array"},      {"minLength", "string"},        {"maxLength", "string"},
+      {"pattern", "string"},      {"format", "string"},           {"minimum", "number"},
+      {"maximum", "number"},      {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"},
+      {"multipleOf", "number"},   {"uniqueItems", "array"},       {"minProperties", "object"},
+      {"maxProperties", "object"}};
   std::vector<std::string> types;
   const auto add = [&](const std::string& type) {
     const bool more = types.size() < kMaxTypes;  // that many hold one that does not exist, which is told
@@ -77,12 +114,16 @@ std::vector<std::string> types_of(const Json& schema) {
   return types;
 }
 
+namespace {
+
 // Of a long pointer the end says most.
 std::string shown_reference(const std::string& reference) {
   const size_t slash = reference.rfind('/');
   if (reference.size() <= 128 || slash == std::string::npos || slash == 0) return reference;
   return below("#/...", std::string_view(reference).substr(slash + 1));
 }
+
+}  // namespace
 
 bool value_has_type(const Json& value, const std::string& type) {
   if (type == "string") return value.is_string();
@@ -97,7 +138,17 @@ bool value_has_type(const Json& value, const std::string& type) {
   return type == "object" && value.is_object();
 }
 
-}  // namespace
+bool is_listed(const Json& schema, const std::vector<std::string>& types, const Json& value) {
+  const auto fits = [&](const std::string& type) { return value_has_type(value, type); };
+  if (!types.empty() && std::none_of(types.begin(), types.end(), fits)) return false;
+  if (!schema.contains("const") || !schema.contains("enum")) return true;
+  const Json& listed = schema["enum"];
+  return std::find(listed.begin(), listed.end(), value) != listed.end();
+}
+
+std::string scalar_text(const Json& value) {
+  return value.is_string() ? json_string(value.get<std::string>()) : value.dump();
+}
 
 // --- rules that every schema shares
 
@@ -134,7 +185,7 @@ GrammarRuleId SchemaCompiler::number_rule(bool is_integer, const NumberRange& ra
   const GrammarRuleId rule = known->second = b_.add_rule();
   const GrammarStateId end = b_.add_state();
   b_.end_rule(end);
-  if (is_integer)
+  if (is_integer || range.multiple_of > 0)
     add_integer(b_, b_.start(rule), range, end);
   else
     add_number(b_, b_.start(rule), range, end);
@@ -208,14 +259,6 @@ void SchemaCompiler::add_texts(GrammarStateId from, std::vector<std::string> tex
   }
 }
 
-namespace {
-
-std::string scalar_text(const Json& value) {
-  return value.is_string() ? json_string(value.get<std::string>()) : value.dump();
-}
-
-}  // namespace
-
 GrammarStateId SchemaCompiler::add_fixed(GrammarStateId from, const Json& value) {
   if (!value.is_structured()) return b_.literal(from, scalar_text(value));
   const bool is_object = value.is_object();
@@ -233,8 +276,10 @@ GrammarStateId SchemaCompiler::add_fixed(GrammarStateId from, const Json& value)
 
 // --- schemas
 
-Result<GrammarRuleId> SchemaCompiler::compile_root(const Json& schema) {
+Result<GrammarRuleId> SchemaCompiler::compile_root(const Json& schema, SchemaReading reading, const std::string& name) {
   root_ = &schema;
+  reading_ = reading;
+  name_ = name;
   references_.clear();
   return compile(schema, "#");
 }
@@ -257,8 +302,13 @@ Result<GrammarRuleId> SchemaCompiler::compile(const Json& schema, const std::str
   const GrammarRuleId rule = known->second = b_.add_rule();
   if (schema.contains("$ref") && schema["$ref"].is_string() && has_only_annotations(schema, {"$ref"})) {
     const std::string reference = schema["$ref"].get<std::string>();
-    TRY_ASSIGN(const Json* target, find_reference(reference, path));
-    TRY(fill(rule, *target, shown_reference(reference)));
+    const Result<const Json*> target = find_reference(reference, path);
+    if (target.ok()) {
+      TRY(fill(rule, **target, shown_reference(reference)));
+    } else {
+      if (!leave_open(path, "$ref")) return target.error();
+      b_.end_rule(b_.call(b_.start(rule), any_value()));
+    }
   } else {
     TRY(fill(rule, schema, path));
   }
@@ -290,6 +340,7 @@ Status SchemaCompiler::fill(GrammarRuleId rule, const Json& schema, const std::s
 }
 
 Status SchemaCompiler::fill_keywords(GrammarRuleId rule, const Json& schema, const std::string& path) {
+  if (schema.contains("not") && allows_everything(schema["not"])) return {};  // nothing may stand here
   const GrammarStateId start = b_.start(rule);
   const GrammarStateId end = b_.add_state();
   b_.end_rule(end);
@@ -312,7 +363,10 @@ Status SchemaCompiler::fill_keywords(GrammarRuleId rule, const Json& schema, con
     if (schema["nullable"].get<bool>()) b_.add_empty(b_.literal(start, "null"), end);
   }
   if (schema.contains("anyOf")) return fill_alternatives(rule, schema, "anyOf", path);
-  if (schema.contains("oneOf")) return fill_alternatives(rule, schema, "oneOf", path);
+  if (schema.contains("oneOf")) {
+    TRY(check_exclusive(schema, path));
+    return fill_alternatives(rule, schema, "oneOf", path);
+  }
   if (schema.contains("const")) {
     TRY(fill_values(start, end, schema, Json::array({schema["const"]}), path));
     return {};
@@ -337,9 +391,7 @@ Status SchemaCompiler::fill_alternatives(GrammarRuleId rule, const Json& schema,
   Json base = Json::object();
   if (!plain) {
     TRY(work_.spend(work_of(schema), path));
-    for (const auto& [name, value] : schema.items()) {
-      if (name != keyword && name != "nullable") base[name] = value;
-    }
+    base = known_part(schema, {keyword, "nullable"});
   }
   const GrammarStateId end = b_.add_state();
   b_.end_rule(end);
@@ -350,7 +402,7 @@ Status SchemaCompiler::fill_alternatives(GrammarRuleId rule, const Json& schema,
       TRY_ASSIGN(part, compile(alternatives[i], place));
     } else {
       TRY_ASSIGN(const Json flat, flatten(alternatives[i], place, 0));
-      TRY_ASSIGN(const Json merged, merge_schemas(base, flat, place, 0, work_));
+      TRY_ASSIGN(const Json merged, merge_schemas(base, flat, place, 0));
       TRY_ASSIGN(part, compile(merged, place));
     }
     b_.add_call(b_.start(rule), part, end);
@@ -367,19 +419,17 @@ Status SchemaCompiler::fill_values(GrammarStateId from, GrammarStateId to, const
     static constexpr std::string_view kBeside[] = {"enum", "const", "type", "nullable"};
     if (is_annotation(keyword) || std::find(std::begin(kBeside), std::end(kBeside), keyword) != std::end(kBeside))
       continue;
-    return at_path(
-        path, "'" + keyword + "' beside 'enum' or 'const' is not supported; list only the values that are allowed");
+    if (!leave_open(path, keyword))
+      return at_path(path, "'" + keyword +
+                               "' beside 'enum' or 'const' is not supported; list only the values that are "
+                               "allowed");
   }
   TRY(work_.spend(work_of(values), path));
   const std::vector<std::string> types = types_of(schema);
-  const bool const_in_enum = schema.contains("const") && schema.contains("enum");
-  if (const_in_enum) TRY(work_.spend(work_of(schema["enum"]), path));
+  if (schema.contains("const") && schema.contains("enum")) TRY(work_.spend(work_of(schema["enum"]), path));
   std::vector<std::string> texts;
   for (const Json& value : values) {
-    const auto fits = [&](const std::string& type) { return value_has_type(value, type); };
-    if (!types.empty() && std::none_of(types.begin(), types.end(), fits)) continue;
-    if (const_in_enum && std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end())
-      continue;
+    if (!is_listed(schema, types, value)) continue;
     if (value.is_structured())
       b_.add_empty(add_fixed(from, value), to);
     else
@@ -389,50 +439,14 @@ Status SchemaCompiler::fill_values(GrammarStateId from, GrammarStateId to, const
   return {};
 }
 
-namespace {
-
-Result<Decimal> decimal_of(const Json& value) {
-  if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX)
-    return invalid_argument("a bound of 19 or more digits is not supported");
-  if (value.is_number_integer()) return read_decimal(value.get<int64_t>());
-  return read_decimal(value.get<double>());
-}
-
-// minimum and maximum with their exclusive forms (numbers, or draft 4's booleans).
-Result<NumberRange> read_range(const Json& schema, const std::string& path) {
-  NumberRange range;
-  for (const bool is_low : {true, false}) {
-    const char* plain = is_low ? "minimum" : "maximum";
-    const char* exclusive = is_low ? "exclusiveMinimum" : "exclusiveMaximum";
-    std::optional<Bound>& bound = is_low ? range.low : range.high;
-    for (const char* keyword : {plain, exclusive}) {
-      if (!schema.contains(keyword)) continue;
-      const Json& value = schema[keyword];
-      if (keyword == exclusive && value.is_boolean()) {
-        if (bound) bound->exclusive = value.get<bool>();
-        continue;
-      }
-      if (!value.is_number()) return at_path(path, std::string("'") + keyword + "' must be a number");
-      Result<Decimal> decimal = decimal_of(value);
-      if (!decimal.ok()) return at_path(path, std::string("'") + keyword + "': " + decimal.error().message);
-      const Bound fresh{std::move(decimal).value(), keyword == exclusive};
-      const int order = bound ? compare(fresh.value, bound->value) : 0;
-      const bool tighter = !bound || (is_low ? order > 0 : order < 0) || (order == 0 && fresh.exclusive);
-      if (tighter) bound = fresh;
-    }
-  }
-  return range;
-}
-
-}  // namespace
-
 Status SchemaCompiler::fill_type(GrammarStateId from, GrammarStateId to, const std::string& type, const Json& schema,
                                  const std::string& path) {
   if (type == "string") return add_string(from, to, schema, path);
   if (type == "object") return add_object(from, to, schema, path);
   if (type == "array") return add_array(from, to, schema, path);
   if (type == "integer" || type == "number") {
-    TRY_ASSIGN(const NumberRange range, read_range(schema, path));
+    TRY_ASSIGN(NumberRange range, read_range(schema, path));
+    TRY(read_multiple(range, type == "integer", schema, path));
     b_.add_call(from, number_rule(type == "integer", range), to);
     return {};
   }

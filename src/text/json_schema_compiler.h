@@ -4,7 +4,7 @@
 // Thread: one compilation. Ownership: borrows the builder; `root` schemas are borrowed for the life of the compiler,
 // because references into them are followed later. Invariants: nothing of a schema is copied but what is merged, and
 // all work is counted (kMaxSchemaWork, kMaxSchemaNodes), so that a small schema that repeats itself cannot take more.
-// Failure: Result with the path ("#/properties/x") in front.
+// Failure: Result with the path ("#/properties/x") in front; what may be left open goes through leave_open.
 #pragma once
 
 #include <deque>
@@ -36,10 +36,11 @@ class WorkBudget {
 
 class SchemaCompiler {
  public:
-  explicit SchemaCompiler(GrammarBuilder& builder) : b_(builder), chars_(builder) {}
+  explicit SchemaCompiler(GrammarBuilder& builder, LeftOpen* left_open = nullptr)
+      : b_(builder), left_open_(left_open), chars_(builder) {}
 
-  // A rule that reads what the schema allows. References are looked up in it.
-  Result<GrammarRuleId> compile_root(const Json& schema);
+  // A rule that reads what the schema allows. References are looked up in it. `name`: LeftOpen::Place::schema.
+  Result<GrammarRuleId> compile_root(const Json& schema, SchemaReading reading, const std::string& name);
   GrammarRuleId any_value();
   GrammarRuleId any_object();
 
@@ -48,6 +49,12 @@ class SchemaCompiler {
   CharWriter& chars() { return chars_; }
 
  private:
+  struct Object;
+  struct Together;
+  // Notes that what the keyword says there is not held to, and whoever calls goes on without it. False: nothing may be
+  // left open, and it is an error.
+  bool leave_open(const std::string& path, std::string_view keyword);
+
   // compile: dispatch. `path` names the place in the schema for errors.
   Result<GrammarRuleId> compile(const Json& schema, const std::string& path);
   Status fill(GrammarRuleId rule, const Json& schema, const std::string& path);
@@ -61,7 +68,20 @@ class SchemaCompiler {
   // The inside of a string, from quote to quote.
   Result<GrammarRuleId> string_rule(const std::string* pattern, int64_t min, int64_t max, const std::string& path);
   Status add_object(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path);
+  Result<Object> read_object(const Json& schema, const std::string& path);
+  Status read_required(Object& object, const Json& schema, const std::string& path);
+  Status read_property_counts(Object& object, const Json& schema, const std::string& path);
   Status add_array(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path);
+  // Where the items' values are few and known the array is written, none of them twice, the set of those that have been
+  // written being the state; else false: that is left open.
+  Result<bool> add_distinct(GrammarStateId from, GrammarStateId to, const Json& items, int64_t min, int64_t max,
+                            const std::string& path);
+  // The scalar values that a schema lists, in their texts, equal values together; none where others are allowed or
+  // there are too many.
+  Result<std::optional<std::vector<std::vector<std::string>>>> listed_texts(const Json& schema,
+                                                                            const std::string& path);
+  Result<NumberRange> read_range(const Json& schema, const std::string& path);
+  Status read_multiple(NumberRange& range, bool is_integer, const Json& schema, const std::string& path);
   Result<GrammarRuleId> property_rule(std::string_view name, const Json& schema, const std::string& path);
   Result<GrammarRuleId> other_property_rule(const std::vector<std::string_view>& declared, const Json& schema,
                                             const std::string& path);
@@ -69,7 +89,19 @@ class SchemaCompiler {
   Result<const Json*> find_reference(const std::string& reference, const std::string& path) const;
   // The schema with $ref beside other keywords and allOf merged into one object.
   Result<Json> flatten(const Json& schema, const std::string& path, int depth);
-  Status check_keywords(const Json& schema, const std::string& path) const;
+  // Two schemas that must both hold, as one; what no single schema of the supported kind says is left open.
+  Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path, int depth);
+  Result<bool> merge_keyword(Json& out, const std::string& keyword, const Json& a, const Json& b,
+                             const std::string& path);
+  Status check_keywords(const Json& schema, const std::string& path);
+
+  // Leaves a oneOf open where some value may fit two of its branches.
+  Status check_exclusive(const Json& schema, const std::string& path);
+  void gather(const Json& schema, Together& out);
+  Together together(const Json& schema, const Json* beside);
+  bool exclude(const Together& a, const Together& b, int level);
+  bool exclude_by_property(const Together& a, const Together& b, int level);
+  bool spend_on_exclusion(int64_t work);  // false: no more is compared
 
   GrammarRuleId space();
   GrammarRuleId any_string();
@@ -79,8 +111,11 @@ class SchemaCompiler {
   GrammarStateId add_fixed(GrammarStateId from, const Json& value);
 
   GrammarBuilder& b_;
+  LeftOpen* const left_open_;
   CharWriter chars_;
   const Json* root_ = nullptr;
+  SchemaReading reading_ = SchemaReading::kGuided;
+  std::string name_;
   // Schemas with $ref or allOf that were met, without annotations: equal ones mean the same.
   std::map<std::string, GrammarRuleId> references_;
   std::map<std::tuple<std::optional<std::string>, int64_t, int64_t>, GrammarRuleId> strings_;  // pattern, lengths
@@ -88,6 +123,7 @@ class SchemaCompiler {
   int depth_ = 0;
   int nodes_ = 0;
   WorkBudget work_;
+  int64_t exclusion_left_ = kMaxSchemaWork;
   std::optional<GrammarRuleId> space_;
   std::optional<GrammarRuleId> any_value_;
   std::optional<GrammarRuleId> any_object_;
@@ -95,10 +131,19 @@ class SchemaCompiler {
   std::optional<GrammarRuleId> any_string_;
 };
 
-// Two schemas that must both hold, as one; refused where no single schema of the supported kind says so.
-Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path, int depth, WorkBudget& budget);
 int64_t work_of(const Json& value);  // to copy or to write it with all that lies in it
 bool is_annotation(const std::string& keyword);
+bool has_only_annotations(const Json& schema, std::initializer_list<const char*> except);
+bool allows_everything(const Json& schema);
+// The keywords that are held to; the others have been refused or noted.
+Json known_part(const Json& schema, std::initializer_list<const char*> except);
+
+// What "type" says, or what the other keywords are about.
+std::vector<std::string> types_of(const Json& schema);
+bool value_has_type(const Json& value, const std::string& type);
+// Whether a value of its enum or const fits the "type" and the enum beside it.
+bool is_listed(const Json& schema, const std::vector<std::string>& types, const Json& value);
+std::string scalar_text(const Json& value);
 
 // The path of a part; long names are cut.
 std::string below(const std::string& path, std::string_view part);

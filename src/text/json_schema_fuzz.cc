@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a schema (or, with a first byte of '/', as a regular expression); what compiles is walked with a small
+// Any bytes as a schema (with a first byte of '~' one that may be left open, with '/' a regular expression); what
+// compiles is walked with a small
 // vocabulary: every allowed token must be taken, and the mask must agree with asking for each token.
 #include <cstdint>
 #include <string_view>
@@ -30,7 +31,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const auto vocabulary = small_vocabulary();
   if (size == 0 || size > 65536) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  const auto program = text[0] == '/' ? compile_regex(text.substr(1)) : compile_json_schema(text);
+  LeftOpen left_open;
+  const auto program = text[0] == '/'   ? compile_regex(text.substr(1))
+                       : text[0] == '~' ? compile_json_schema(text.substr(1), {}, SchemaReading::kOpen, &left_open)
+                                        : compile_json_schema(text);
+  CHECK(left_open.places.size() <= kMaxPlacesLeftOpen);
   if (!program.ok()) return 0;
   GrammarState state(program.value(), vocabulary);
   std::vector<uint32_t> mask(vocabulary->mask_words());

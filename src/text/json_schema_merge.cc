@@ -31,6 +31,10 @@ constexpr std::string_view kSupported[] = {"type",
                                            "format",
                                            "minimum",
                                            "maximum",
+                                           "multipleOf",
+                                           "uniqueItems",
+                                           "minProperties",
+                                           "maxProperties",
                                            "exclusiveMinimum",
                                            "exclusiveMaximum",
                                            "anyOf",
@@ -108,13 +112,23 @@ bool has_names_of(const Json& a, const Json& b) {
   return true;
 }
 
-// One keyword that both schemas have, with different values.
-Status merge_keyword(Json& out, const std::string& keyword, const Json& a, const Json& b, const std::string& path,
-                     WorkBudget& budget) {
-  TRY(budget.spend(pairs_of(a, b), path));  // members and items are found by looking at all
+// Keywords of which the greater, or the lesser, of two numbers says both.
+constexpr std::string_view kLeast[] = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"};
+constexpr std::string_view kMost[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"};
+
+}  // namespace
+
+// One keyword that both schemas have, with different values. False: no value fits both.
+Result<bool> SchemaCompiler::merge_keyword(Json& out, const std::string& keyword, const Json& a, const Json& b,
+                                           const std::string& path) {
+  TRY(work_.spend(pairs_of(a, b), path));  // members and items are found by looking at all
+  const auto nothing = [&]() -> Result<bool> {
+    if (reading_ == SchemaReading::kOpen) return false;
+    return conflict(keyword, path);
+  };
   if (keyword == "type") {
     out[keyword] = intersect_types(a, b);
-    if (out[keyword].empty()) return conflict(keyword, path);
+    if (out[keyword].empty()) return nothing();
   } else if (keyword == "properties" && a.is_object() && b.is_object()) {
     out[keyword] = merge_properties(a, b);
   } else if (keyword == "required" && a.is_array() && b.is_array()) {
@@ -123,15 +137,15 @@ Status merge_keyword(Json& out, const std::string& keyword, const Json& a, const
     }
   } else if (keyword == "enum" && a.is_array() && b.is_array()) {
     out[keyword] = intersect(a, b);
-    if (out[keyword].empty()) return conflict(keyword, path);
-  } else if ((keyword == "minimum" || keyword == "exclusiveMinimum" || keyword == "minLength" ||
-              keyword == "minItems") &&
-             a.is_number() && b.is_number()) {
+    if (out[keyword].empty()) return nothing();
+  } else if (keyword == "const") {
+    return nothing();
+  } else if (is_in(keyword, kLeast) && a.is_number() && b.is_number()) {
     if (b > a) out[keyword] = b;
-  } else if ((keyword == "maximum" || keyword == "exclusiveMaximum" || keyword == "maxLength" ||
-              keyword == "maxItems") &&
-             a.is_number() && b.is_number()) {
+  } else if (is_in(keyword, kMost) && a.is_number() && b.is_number()) {
     if (b < a) out[keyword] = b;
+  } else if (keyword == "uniqueItems" && a.is_boolean() && b.is_boolean()) {
+    out[keyword] = true;
   } else if (keyword == "nullable" && a.is_boolean() && b.is_boolean()) {
     out[keyword] = false;
   } else if (keyword == "additionalProperties" && (a == true || b == true)) {
@@ -139,26 +153,45 @@ Status merge_keyword(Json& out, const std::string& keyword, const Json& a, const
   } else if (keyword == "allOf" && a.is_array() && b.is_array()) {
     for (const Json& part : b) out[keyword].push_back(part);
   } else {
-    return conflict(keyword, path);
+    if (!leave_open(path, keyword)) return conflict(keyword, path);  // the first alone says less
   }
-  return {};
+  return true;
+}
+
+namespace {
+
+// Keywords that are not held to, but say nothing with this value.
+bool says_nothing(const std::string& keyword, const Json& value) {
+  return (keyword == "propertyNames" && excludes_no_name(value)) || (keyword == "not" && value == false);
+}
+
+bool is_held_to(const std::string& keyword, const Json& value) {
+  return is_in(keyword, kSupported) || is_annotation(keyword) || (keyword == "not" && allows_everything(value));
 }
 
 }  // namespace
 
 bool is_annotation(const std::string& keyword) { return is_in(keyword, kAnnotations) || keyword.rfind("x-", 0) == 0; }
 
-Status SchemaCompiler::check_keywords(const Json& schema, const std::string& path) const {
+Status SchemaCompiler::check_keywords(const Json& schema, const std::string& path) {
   for (const auto& [keyword, value] : schema.items()) {
-    if (is_in(keyword, kSupported) || is_annotation(keyword)) continue;
-    // These say nothing with these values.
-    if ((keyword == "uniqueItems" && value == false) || (keyword == "minProperties" && value == 0) ||
-        (keyword == "propertyNames" && excludes_no_name(value)))
-      continue;
-    return invalid_argument("schema at " + path + ": the keyword '" + keyword +
-                            "' is not supported; leave it out, or move what it says into the description");
+    if (is_held_to(keyword, value) || says_nothing(keyword, value)) continue;
+    if (!leave_open(path, keyword))
+      return at_path(path, "the keyword '" + keyword +
+                               "' is not supported; leave it out, or move what it says into the description");
   }
   return {};
+}
+
+Json known_part(const Json& schema, std::initializer_list<const char*> except) {
+  Json out = Json::object();
+  for (const auto& [keyword, value] : schema.items()) {
+    const bool excepted =
+        std::any_of(except.begin(), except.end(), [&, &key = keyword](const char* name) { return key == name; });
+    // Patterns of names are not held to, but say that there are other properties than those that are named.
+    if (!excepted && (is_held_to(keyword, value) || keyword == "patternProperties")) out[keyword] = value;
+  }
+  return out;
 }
 
 Status WorkBudget::spend(int64_t work, const std::string& path) {
@@ -182,8 +215,8 @@ int64_t work_of(const Json& value) {
   return work;
 }
 
-Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path, int depth, WorkBudget& budget) {
-  TRY(budget.spend(work_of(a) + work_of(b), path));
+Result<Json> SchemaCompiler::merge_schemas(const Json& a, const Json& b, const std::string& path, int depth) {
+  TRY(work_.spend(work_of(a) + work_of(b), path));
   if (depth > kMaxSchemaDepth)
     return invalid_argument("schema at " + path + ": it is nested too deep or refers to itself through allOf");
   if (a.is_boolean()) return a.get<bool>() ? b : a;
@@ -201,18 +234,20 @@ Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path
     if (fits) {
       const Json& names = (*one)["properties"];
       const Json& others = (*other)["properties"];
-      TRY(budget.spend(pairs_of(names, others), path));
+      TRY(work_.spend(pairs_of(names, others), path));
       const bool restricts = other->contains("additionalProperties") && (*other)["additionalProperties"] != true;
       fits = has_names_of(names, others) && (!restricts || has_names_of(others, names));
     }
-    if (!fits) return conflict("additionalProperties", path);
+    // Left open, the names of both are allowed, and beside them what the first says.
+    if (!fits && !leave_open(path, "additionalProperties")) return conflict("additionalProperties", path);
   }
   Json out = a;
   for (const auto& [keyword, value] : b.items()) {
     if (!a.contains(keyword)) {
       out[keyword] = value;
     } else if (a[keyword] != value && !is_annotation(keyword)) {
-      TRY(merge_keyword(out, keyword, a[keyword], value, path, budget));
+      TRY_ASSIGN(const bool some, merge_keyword(out, keyword, a[keyword], value, path));
+      if (!some) return Json(false);
     }
   }
   return out;

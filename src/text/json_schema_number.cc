@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
+#include <tuple>
 
 namespace loralei::schema {
 
@@ -219,7 +221,81 @@ Bound negated(Bound bound) {
   return bound;
 }
 
+// The multiples of a number from first to last, both above zero, digit by digit: a state knows how many digits are to
+// come, whether those so far are the beginning of a bound, and what the division by the number leaves of them.
+class MultipleWriter {
+ public:
+  MultipleWriter(GrammarBuilder& b, int64_t multiple, int64_t first, int64_t last, GrammarStateId to)
+      : b_(b), multiple_(multiple), first_(std::to_string(first)), last_(std::to_string(last)), to_(to) {}
+
+  void write(GrammarStateId from) {
+    for (size_t size = first_.size(); size <= last_.size(); ++size)
+      add_digits(from, size, size == first_.size(), size == last_.size(), 0, '1');
+  }
+
+ private:
+  void add_digits(GrammarStateId at, size_t to_come, bool on_first, bool on_last, int64_t rest, char least) {
+    const char low = on_first ? std::max(least, first_[first_.size() - to_come]) : least;
+    const char high = on_last ? last_[last_.size() - to_come] : '9';
+    for (char d = low; d <= high; ++d) {
+      const bool still_first = on_first && d == first_[first_.size() - to_come];
+      const bool still_last = on_last && d == high;
+      const GrammarStateId next = state(to_come - 1, still_first, still_last, (rest * 10 + (d - '0')) % multiple_);
+      b_.add_range(at, static_cast<uint8_t>(d), static_cast<uint8_t>(d), next);
+    }
+  }
+
+  GrammarStateId state(size_t to_come, bool on_first, bool on_last, int64_t rest) {
+    const auto [known, fresh] = states_.emplace(std::tuple(to_come, on_first, on_last, rest), 0);
+    if (!fresh) return known->second;
+    const GrammarStateId at = known->second = b_.add_state();
+    if (to_come > 0)
+      add_digits(at, to_come, on_first, on_last, rest, '0');
+    else if (rest == 0)
+      b_.add_empty(at, to_);
+    return at;
+  }
+
+  GrammarBuilder& b_;
+  const int64_t multiple_;
+  const std::string first_;
+  const std::string last_;
+  const GrammarStateId to_;
+  std::map<std::tuple<size_t, bool, bool, int64_t>, GrammarStateId> states_;
+};
+
+// Zeros at the end of `multiple` are written behind the multiples of what stands before them.
+bool add_multiples(GrammarBuilder& b, GrammarStateId from, int64_t low, int64_t high, int64_t multiple,
+                   GrammarStateId to) {
+  int64_t scale = 1;
+  std::string zeros;
+  for (; multiple % 10 == 0; multiple /= 10, scale *= 10) zeros += '0';
+  bool some = false;
+  const auto add_side = [&](GrammarStateId at, int64_t first, int64_t last) {  // of the absolute values
+    first = std::max<int64_t>(first, 1);
+    first = first / scale + (first % scale > 0 ? 1 : 0);
+    last /= scale;
+    if (first > last || last / multiple * multiple < first) return;
+    some = true;
+    const GrammarStateId end = b.add_state();
+    MultipleWriter(b, multiple, first, last, end).write(at);
+    b.add_empty(b.literal(end, zeros), to);
+  };
+  if (low <= 0 && high >= 0) {
+    b.add_range(from, '0', '0', to);
+    some = true;
+  }
+  if (high > 0) add_side(from, low, high);
+  if (low < 0) add_side(b.range(from, '-', '-'), -high, -low);
+  return some;
+}
+
 }  // namespace
+
+bool is_writable_multiple(int64_t multiple) {
+  while (multiple > 0 && multiple % 10 == 0) multiple /= 10;
+  return multiple > 0 && multiple <= kMaxMultiple;
+}
 
 int compare(const Decimal& a, const Decimal& b) {
   if (a.negative != b.negative) return a.negative ? -1 : 1;
@@ -272,15 +348,18 @@ bool add_integer(GrammarBuilder& b, GrammarStateId from, const NumberRange& rang
     }
     return value;
   };
-  const std::optional<int64_t> low = range.low ? std::optional(inward(*range.low, true)) : std::nullopt;
-  const std::optional<int64_t> high = range.high ? std::optional(inward(*range.high, false)) : std::nullopt;
-  if (low && high && *low > *high) return false;
-  bool some = false;
-  if (!high || *high >= 0) some |= add_whole(b, from, low ? std::max<int64_t>(*low, 0) : 0, high ? *high : -1, to);
-  if (!low || *low < 0) {
-    const int64_t smallest = high && *high < 0 ? -*high : 1;  // of the absolute values
-    some |= add_whole(b, b.range(from, '-', '-'), smallest, low ? -*low : -1, to);
+  constexpr int64_t kNone = INT64_MAX;  // no bound on that side
+  const int64_t low = range.low ? inward(*range.low, true) : -kNone;
+  const int64_t high = range.high ? inward(*range.high, false) : kNone;
+  if (low > high) return false;
+  if (range.multiple_of > 0) {
+    constexpr int64_t kMost = kWholeLimit - 1;
+    return add_multiples(b, from, std::max(low, -kMost), std::min(high, kMost), range.multiple_of, to);
   }
+  const auto limit = [](int64_t bound) { return bound == kNone ? -1 : bound; };
+  bool some = false;
+  if (high >= 0) some |= add_whole(b, from, std::max<int64_t>(low, 0), limit(high), to);
+  if (low < 0) some |= add_whole(b, b.range(from, '-', '-'), std::max<int64_t>(-high, 1), limit(-low), to);
   return some;
 }
 

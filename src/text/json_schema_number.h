@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Automata for JSON numbers, exact for bounds: digit by digit, with no rounding anywhere. What they write is a finite
 // double, since readers refuse others or make them infinite: at most 100 digits before the point, exponents of -999 to
-// 199, and none beside bounds.
+// 199, and none beside bounds. Multiples are integers of at most 18 digits.
 //
 // Thread: pure functions on a builder. Failure: bounds with more than 18 digits before the point are refused by the
 // reader.
@@ -37,12 +37,16 @@ struct Bound {
 struct NumberRange {
   std::optional<Bound> low;
   std::optional<Bound> high;
-  bool any() const { return !low && !high; }
+  int64_t multiple_of = 0;  // 0: of nothing; integers only
+  bool any() const { return !low && !high && multiple_of == 0; }
   auto operator<=>(const NumberRange&) const = default;
 };
 
 // Reads an integer (a number) of the range; `to` is reached behind it. False when the range holds none.
 bool add_integer(GrammarBuilder& builder, GrammarStateId from, const NumberRange& range, GrammarStateId to);
 bool add_number(GrammarBuilder& builder, GrammarStateId from, const NumberRange& range, GrammarStateId to);
+
+inline constexpr int64_t kMaxMultiple = 100;
+bool is_writable_multiple(int64_t multiple);  // up to kMaxMultiple but for its zeros
 
 }  // namespace loralei::schema

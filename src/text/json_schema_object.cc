@@ -80,74 +80,136 @@ Result<GrammarRuleId> SchemaCompiler::other_property_rule(const std::vector<std:
   return rule;
 }
 
-// Properties in the schema's order. first[i]: nothing written yet, property i may come; later[i]: the same behind a
-// property.
-Status SchemaCompiler::add_object(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path) {
-  static const Json kAnything(true);
-  const bool has_properties = schema.contains("properties");
-  if (has_properties && !schema["properties"].is_object())
-    return at_path(path, "'properties' must be an object of schemas");
-  const bool says_other = schema.contains("additionalProperties");
-  const Json& other = says_other ? schema["additionalProperties"] : kAnything;
+// What the keywords of an object say together.
+struct SchemaCompiler::Object {
+  // Of them, in the order in which they are written; those that are required and not declared behind the others.
   std::vector<std::string_view> names;
-  std::vector<const Json*> values;  // beside names
+  std::vector<const Json*> values;
   std::unordered_set<std::string_view> declared;
-  const auto declare = [&](std::string_view name, const Json& value) {
+  std::unordered_set<std::string_view> required;
+  const Json* other = nullptr;  // of the values of properties with other names; null: there are none
+  int64_t min = 0;              // properties
+  int64_t max = -1;             // no limit
+
+  void declare(std::string_view name, const Json& value) {
     if (!declared.insert(name).second) return;
     names.push_back(name);
     values.push_back(&value);
-  };
+  }
+};
+
+namespace {
+
+const Json kAnything(true);
+
+}  // namespace
+
+Result<SchemaCompiler::Object> SchemaCompiler::read_object(const Json& schema, const std::string& path) {
+  Object object;
+  const bool has_properties = schema.contains("properties");
+  if (has_properties && !schema["properties"].is_object())
+    return at_path(path, "'properties' must be an object of schemas");
   if (has_properties) {
-    for (const auto& [name, value] : schema["properties"].items()) declare(name, value);
+    for (const auto& [name, value] : schema["properties"].items()) object.declare(name, value);
   }
-  const bool has_other = says_other ? other != false : !has_properties;
-  std::unordered_set<std::string_view> required;
-  if (schema.contains("required")) {
-    // Draft 3 wrote a boolean beside each property; here it would say nothing about this object.
-    if (!schema["required"].is_array()) return at_path(path, "'required' must be a list of property names");
-    TRY(work_.spend(work_of(schema["required"]), path));
-    for (const Json& item : schema["required"]) {
-      if (!item.is_string()) return at_path(path, "'required' must be a list of property names");
-      const std::string& name = item.get_ref<const std::string&>();
-      required.insert(name);
-      if (!has_other && declared.count(name) == 0)
-        return at_path(path, "'" + name + "' is required, but is none of the properties and no others are allowed");
-      declare(name, other);
-    }
-  }
-  if (names.size() > static_cast<size_t>(kMaxSchemaProperties)) {
+  const bool says_other = schema.contains("additionalProperties");
+  if (schema.contains("patternProperties"))
+    object.other = &kAnything;  // left open, where this is reached
+  else if (says_other && schema["additionalProperties"] != false)
+    object.other = &schema["additionalProperties"];
+  else if (!says_other && !has_properties)
+    object.other = &kAnything;
+  TRY(read_required(object, schema, path));
+  if (object.names.size() > static_cast<size_t>(kMaxSchemaProperties)) {
     return at_path(path,
                    "an object of more than " + std::to_string(kMaxSchemaProperties) + " properties is not supported");
   }
-  const GrammarStateId open = b_.call(b_.literal(from, "{"), space());
-  GrammarStateId first = open;
-  GrammarStateId later = b_.add_state();
-  bool can_be_first = true;  // no required property lies before
-  for (size_t i = 0; i < names.size(); ++i) {
-    TRY_ASSIGN(const GrammarRuleId pair, property_rule(names[i], *values[i], path));
-    const bool is_required = required.count(names[i]) > 0;
-    const GrammarStateId next_later = b_.add_state();
-    b_.add_call(b_.call(b_.literal(later, ","), space()), pair, next_later);
-    if (can_be_first) b_.add_call(first, pair, next_later);
-    if (is_required) {
-      can_be_first = false;
-    } else {
-      b_.add_empty(later, next_later);
+  TRY(read_property_counts(object, schema, path));
+  return object;
+}
+
+Status SchemaCompiler::read_required(Object& object, const Json& schema, const std::string& path) {
+  if (!schema.contains("required")) return {};
+  // Draft 3 wrote a boolean beside each property; here it would say nothing about this object.
+  if (!schema["required"].is_array()) return at_path(path, "'required' must be a list of property names");
+  TRY(work_.spend(work_of(schema["required"]), path));
+  const bool says_other = schema.contains("additionalProperties");
+  for (const Json& item : schema["required"]) {
+    if (!item.is_string()) return at_path(path, "'required' must be a list of property names");
+    const std::string& name = item.get_ref<const std::string&>();
+    object.required.insert(name);
+    // Where nothing is said about other properties, being required is enough to be one of those that are known.
+    if (says_other && object.other == nullptr && object.declared.count(name) == 0) {
+      if (!leave_open(path, "required"))
+        return at_path(path, "'" + name + "' is required, but is none of the properties and no others are allowed");
     }
-    later = next_later;
+    object.declare(name, says_other && object.other != nullptr ? *object.other : kAnything);
   }
-  if (has_other) {
-    TRY_ASSIGN(const GrammarRuleId pair, other_property_rule(names, other, path));
-    const GrammarStateId more = b_.add_state();
-    b_.add_empty(later, more);
-    b_.add_call(b_.call(b_.literal(more, ","), space()), pair, more);
-    if (can_be_first) b_.add_call(first, pair, more);
-    later = more;
+  return {};
+}
+
+Status SchemaCompiler::read_property_counts(Object& object, const Json& schema, const std::string& path) {
+  TRY_ASSIGN(object.min, read_count(schema, "minProperties", 0, path));
+  TRY_ASSIGN(object.max, read_count(schema, "maxProperties", -1, path));
+  const auto names = static_cast<int64_t>(object.names.size());
+  if (object.min <= static_cast<int64_t>(object.required.size())) object.min = 0;
+  if (object.other == nullptr && object.max >= names) object.max = -1;
+  // Names that are not declared may be the same name twice, which counts once.
+  if (object.other != nullptr && object.min > 1) {
+    if (!leave_open(path, "minProperties"))
+      return at_path(path,
+                     "'minProperties' above 1 is supported where 'properties' names all that may come; use "
+                     "'required', or move what it says into the description");
+  }
+  constexpr int64_t kMaxCounts = kMaxGrammarStates / 8;
+  for (int64_t* count : {&object.min, &object.max}) {
+    if (*count * (names + 1) <= kMaxCounts) continue;
+    const bool is_min = count == &object.min;
+    if (!leave_open(path, is_min ? "minProperties" : "maxProperties"))
+      return too_large_at(path, "so many counted properties are not supported; use smaller counts");
+    *count = is_min ? 0 : -1;
+  }
+  return {};
+}
+
+// at[i]: i properties have been written, and where no more need be told apart, at least so many. Before the first
+// there is no comma, and behind a required one that was left out no way.
+Status SchemaCompiler::add_object(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path) {
+  TRY_ASSIGN(const Object object, read_object(schema, path));
+  const int64_t most = object.max >= 0 ? object.max : std::max<int64_t>(object.min, 1);
+  const GrammarStateId open = b_.call(b_.literal(from, "{"), space());
+  bool can_be_first = true;  // no required property lies before
+  std::vector<GrammarStateId> at(most + 1, open);
+  for (int64_t count = 1; count <= most; ++count) at[count] = b_.add_state();
+  const auto add = [&](GrammarRuleId pair, int64_t count, const std::vector<GrammarStateId>& next) {
+    if (count == 0 && !can_be_first) return;
+    if (count == most && object.max >= 0) return;
+    const GrammarStateId begin = count == 0 ? open : b_.call(b_.literal(at[count], ","), space());
+    b_.add_call(begin, pair, next[std::min(count + 1, most)]);
+  };
+  for (size_t i = 0; i < object.names.size(); ++i) {
+    TRY_ASSIGN(const GrammarRuleId pair, property_rule(object.names[i], *object.values[i], path));
+    const bool is_required = object.required.count(object.names[i]) > 0;
+    std::vector<GrammarStateId> next = at;
+    for (int64_t count = 1; count <= most; ++count) next[count] = b_.add_state();
+    for (int64_t count = 0; count <= most; ++count) {
+      add(pair, count, next);
+      if (count > 0 && !is_required) b_.add_empty(at[count], next[count]);
+    }
+    can_be_first = can_be_first && !is_required;
+    at = std::move(next);
+  }
+  if (object.other != nullptr) {
+    TRY_ASSIGN(const GrammarRuleId pair, other_property_rule(object.names, *object.other, path));
+    std::vector<GrammarStateId> more = at;
+    for (int64_t count = 1; count <= most; ++count) b_.add_empty(at[count], more[count] = b_.add_state());
+    at = more;
+    for (int64_t count = 0; count <= most; ++count) add(pair, count, more);
   }
   const GrammarStateId close = b_.add_state();
   b_.add_range(close, '}', '}', to);
-  b_.add_call(later, space(), close);
-  if (can_be_first) b_.add_empty(first, close);
+  for (int64_t count = std::max<int64_t>(object.min, 1); count <= most; ++count) b_.add_call(at[count], space(), close);
+  if (can_be_first && object.min == 0) b_.add_empty(open, close);
   return {};
 }
 
@@ -189,18 +251,24 @@ Result<const Json*> SchemaCompiler::find_reference(const std::string& reference,
 }
 
 Result<Json> SchemaCompiler::flatten(const Json& schema, const std::string& path, int depth) {
-  if (depth > kMaxSchemaDepth) return at_path(path, "it refers to itself through $ref and allOf");
-  TRY(work_.spend(work_of(schema), path));
+  if (depth > kMaxSchemaDepth) {
+    if (!leave_open(path, "$ref")) return at_path(path, "it refers to itself through $ref and allOf");
+    return Json(true);
+  }
+  constexpr int64_t kPathWork = 16;  // bytes of it that cost as much as one keyword
+  TRY(work_.spend(work_of(schema) + static_cast<int64_t>(path.size()) / kPathWork, path));
   if (!schema.is_object() || (!schema.contains("$ref") && !schema.contains("allOf"))) return schema;
   TRY(check_keywords(schema, path));
-  Json out = schema;
-  out.erase("$ref");
-  out.erase("allOf");
+  Json out = known_part(schema, {"$ref", "allOf"});
   if (schema.contains("$ref")) {
     if (!schema["$ref"].is_string()) return at_path(path, "'$ref' must be a string");
-    TRY_ASSIGN(const Json* target, find_reference(schema["$ref"].get<std::string>(), path));
-    TRY_ASSIGN(const Json flat, flatten(*target, path, depth + 1));
-    TRY_ASSIGN(out, merge_schemas(out, flat, path, depth, work_));
+    const Result<const Json*> target = find_reference(schema["$ref"].get<std::string>(), path);
+    if (target.ok()) {
+      TRY_ASSIGN(const Json flat, flatten(**target, path, depth + 1));
+      TRY_ASSIGN(out, merge_schemas(out, flat, path, depth));
+    } else {
+      if (!leave_open(path, "$ref")) return target.error();
+    }
   }
   if (!schema.contains("allOf")) return out;
   if (!schema["allOf"].is_array() || schema["allOf"].empty()) return at_path(path, "'allOf' must be a list of schemas");
@@ -208,7 +276,7 @@ Result<Json> SchemaCompiler::flatten(const Json& schema, const std::string& path
   for (const Json& part : schema["allOf"]) {
     const std::string place = below(path, "allOf", std::to_string(index++));
     TRY_ASSIGN(const Json flat, flatten(part, place, depth + 1));
-    TRY_ASSIGN(out, merge_schemas(out, flat, place, depth, work_));
+    TRY_ASSIGN(out, merge_schemas(out, flat, place, depth));
   }
   return out;
 }

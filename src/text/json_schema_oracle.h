@@ -30,6 +30,11 @@ struct Validator {
     return type == "array" ? value.is_array() : value.is_object();
   }
 
+  static bool is_multiple(const Json& v, int64_t of) {
+    return v.is_number_integer() ? v.get<int64_t>() % of == 0
+                                 : std::fmod(v.get<double>(), static_cast<double>(of)) == 0;
+  }
+
   bool number_fits(const Json& s, double v) const {
     return !(s.contains("minimum") && v < s["minimum"].get<double>()) &&
            !(s.contains("maximum") && v > s["maximum"].get<double>()) &&
@@ -47,6 +52,13 @@ struct Validator {
   bool array_fits(const Json& s, const Json& v) const {
     if (s.contains("minItems") && v.size() < s["minItems"].get<size_t>()) return false;
     if (s.contains("maxItems") && v.size() > s["maxItems"].get<size_t>()) return false;
+    if (s.contains("uniqueItems") && s["uniqueItems"] == true) {
+      for (size_t i = 0; i < v.size(); ++i) {
+        for (size_t k = 0; k < i; ++k) {
+          if (v[i] == v[k]) return false;
+        }
+      }
+    }
     const size_t prefix = s.contains("prefixItems") ? s["prefixItems"].size() : 0;
     for (size_t i = 0; i < v.size(); ++i) {
       if (i < prefix ? !valid(s["prefixItems"][i], v[i]) : s.contains("items") && !valid(s["items"], v[i]))
@@ -57,15 +69,21 @@ struct Validator {
 
   static void collect_names(const Json& s, Json& names) {
     if (s.contains("properties")) names.update(s["properties"]);
-    for (const char* keyword : {"allOf", "anyOf"}) {
+    for (const char* keyword : {"allOf", "anyOf", "oneOf"}) {
       if (!s.contains(keyword)) continue;
       for (const Json& part : s[keyword]) collect_names(part, names);
+    }
+    if (!names.is_object() || !s.contains("required")) return;
+    for (const Json& name : s["required"]) {
+      if (!names.contains(name.get<std::string>())) names[name.get<std::string>()] = true;
     }
   }
 
   bool object_fits(const Json& s, const Json& v, bool is_part) const {
     Json documented;  // null where no "properties" is given
     collect_names(s, documented);
+    if (s.contains("minProperties") && v.size() < s["minProperties"].get<size_t>()) return false;
+    if (s.contains("maxProperties") && v.size() > s["maxProperties"].get<size_t>()) return false;
     if (s.contains("required")) {
       for (const Json& name : s["required"]) {
         if (!v.contains(name.get<std::string>())) return false;
@@ -99,6 +117,12 @@ struct Validator {
       for (const Json& part : s["anyOf"]) some |= valid(part, v, true);
       if (!some) return false;
     }
+    if (s.contains("oneOf")) {
+      int count = 0;
+      for (const Json& part : s["oneOf"]) count += valid(part, v, true);
+      if (count != 1) return false;
+    }
+    if (s.contains("not") && valid(s["not"], v, true)) return false;
     if (s.contains("const") && v != s["const"]) return false;
     if (s.contains("enum") && std::find(s["enum"].begin(), s["enum"].end(), v) == s["enum"].end()) return false;
     if (s.contains("type")) {
@@ -109,6 +133,7 @@ struct Validator {
         for (const Json& type : s["type"]) some |= type_fits(v, type.get<std::string>());
       if (!some) return false;
     }
+    if (v.is_number() && s.contains("multipleOf") && !is_multiple(v, s["multipleOf"].get<int64_t>())) return false;
     if (v.is_number()) return number_fits(s, v.get<double>());
     if (v.is_string()) return string_fits(s, v.get<std::string>());
     if (v.is_array()) return array_fits(s, v);
@@ -151,6 +176,28 @@ const char* const kSchemas[] = {
     R"({"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"properties": {"a": {"maximum": 5}, "b": {"type": "string"}}}]})",
     R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "anyOf": [{"properties": {"b": {"const": 1}}, "required": ["b"]}, {"properties": {"b": {"const": "z"}}}]})",
     R"({"type": "object", "properties": {"k": {"type": "string"}, "a": {"type": "integer"}, "b": {"type": "string"}}, "required": ["k"], "additionalProperties": false, "anyOf": [{"properties": {"k": {"const": "a"}}, "required": ["a"]}, {"properties": {"k": {"const": "b"}}, "required": ["b"], "additionalProperties": true}]})",
+    R"({"anyOf": [{"not": {}}, {"type": "string"}, {"not": true}]})",
+    R"({"type": "object", "properties": {"a": {"not": {}}, "b": {"not": false, "type": "integer"}}})",
+    R"({"type": "array", "items": {"enum": ["a", "ab", 1, null, 1.0]}, "uniqueItems": true})",
+    R"({"type": "array", "items": {"type": ["boolean", "null"]}, "uniqueItems": true, "minItems": 1, "maxItems": 2})",
+    R"({"$defs": {"c": {"type": "string", "enum": ["red", "re", "a", 4, "b", "c"]}}, "type": "array", "items": {"$ref": "#/$defs/c"}, "uniqueItems": true, "minItems": 2})",
+    R"({"type": "array", "items": {"type": "integer"}, "uniqueItems": true, "maxItems": 1})",
+    R"({"type": "integer", "multipleOf": 3})",
+    R"({"type": "integer", "multipleOf": 7, "minimum": -100, "maximum": 60})",
+    R"({"type": "integer", "multipleOf": 50, "exclusiveMinimum": 0})",
+    R"({"type": "integer", "multipleOf": 4, "maximum": -9})",
+    R"({"type": "number", "multipleOf": 12})",
+    R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["v", "a", "b"]})",
+    R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["b"], "additionalProperties": {"type": "string"}})",
+    R"({"oneOf": [{"type": "integer"}, {"type": "string"}, {"type": "object", "properties": {"x": {"type": "null"}}}]})",
+    R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "oneOf": [{"properties": {"k": {"const": "a"}}, "required": ["k"]}, {"properties": {"k": {"enum": ["b", "x"]}}, "required": ["k"]}]})",
+    R"({"oneOf": [{"const": "red"}, {"enum": ["re", 4]}, {"type": "null"}]})",
+    R"({"type": "object", "properties": {"a": {}, "b": {}, "c": {}, "v": {}}, "required": ["b"], "minProperties": 2, "maxProperties": 3})",
+    R"({"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 1})",
+    R"({"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1})",
+    R"({"type": "object", "properties": {"a": {}}, "additionalProperties": true, "minProperties": 1, "maxProperties": 2})",
+    R"({"type": "object", "maxProperties": 0})",
+    R"({"allOf": [{"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "maxProperties": 2}, {"maxProperties": 1, "minProperties": 1}]})",
 };
 
 inline Json random_value(std::mt19937& random, int depth) {
@@ -202,6 +249,8 @@ inline Json value_for(const Json& root, const Json& s, std::mt19937& random, int
   }
   if (s.contains("enum")) return s["enum"][random() % s["enum"].size()];
   if (s.contains("const")) return s["const"];
+  if (s.contains("oneOf") && (!s.contains("properties") || random() % 2 == 0))
+    return value_for(root, s["oneOf"][random() % s["oneOf"].size()], random, depth + 1);
   if (s.contains("anyOf") && random() % 2 == 0)
     return value_for(root, s["anyOf"][random() % s["anyOf"].size()], random, depth + 1);
   std::string type = s.contains("type") && s["type"].is_string() ? s["type"].get<std::string>() : "";
@@ -214,6 +263,14 @@ inline Json value_for(const Json& root, const Json& s, std::mt19937& random, int
       }
     }
     if (s.contains("anyOf")) out["b"] = random() % 2 == 0 ? Json(1) : Json("z");
+    if (s.contains("oneOf")) out["k"] = random() % 2 == 0 ? Json("a") : Json("x");
+    if (s.contains("required")) {
+      for (const Json& name : s["required"]) {
+        const auto& text = name.get_ref<const std::string&>();
+        const bool declared = s.contains("properties") && s["properties"].contains(text);
+        if (!declared && !out.contains(text) && random() % 3 != 0) out[text] = random_value(random, depth + 1);
+      }
+    }
     const bool more = s.contains("additionalProperties") || !s.contains("properties");
     if (more && random() % 2 == 0) {
       out["k"] = s.contains("additionalProperties") ? value_for(root, s["additionalProperties"], random, depth + 1)

@@ -47,11 +47,28 @@ constexpr Format kFormats[] = {
 constexpr int64_t kMaxCountedNodes = 100000;
 constexpr int64_t kPatternByteWork = 16;  // to read a class, its characters are put in order
 
+Result<CharAutomaton> read_pattern(const std::string& pattern, int64_t min, int64_t max, const std::string& path) {
+  Result<CharAutomaton> parsed = parse_regex(pattern, RegexMode::kSearch);
+  if (!parsed.ok()) return std::move(parsed).error().with_context("schema at " + path);
+  if (min == 0 && max < 0) return parsed;
+  CharAutomaton counted = with_length(*parsed, min, max, kMaxCountedNodes);
+  if (counted.nodes.empty())
+    return too_large_at(path, "the pattern together with its length limits is too large; use smaller counts");
+  return counted;
+}
+
 }  // namespace
 
 Status SchemaCompiler::add_string(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path) {
-  TRY_ASSIGN(const int64_t min, read_count(schema, "minLength", 0, path));
-  TRY_ASSIGN(const int64_t max, read_count(schema, "maxLength", -1, path));
+  TRY_ASSIGN(int64_t min, read_count(schema, "minLength", 0, path));
+  TRY_ASSIGN(int64_t max, read_count(schema, "maxLength", -1, path));
+  for (int64_t* length : {&min, &max}) {
+    if (*length < kMaxGrammarStates) continue;
+    if (!leave_open(path, length == &min ? "minLength" : "maxLength"))
+      return too_large_at(path, "string lengths above " + std::to_string(kMaxGrammarStates) +
+                                    " are not supported; use smaller ones, or leave 'maxLength' out");
+    *length = length == &min ? 0 : -1;
+  }
   std::optional<std::string> pattern;
   if (schema.contains("pattern")) {
     if (!schema["pattern"].is_string()) return at_path(path, "'pattern' must be a string");
@@ -78,28 +95,26 @@ Status SchemaCompiler::add_string(GrammarStateId from, GrammarStateId to, const 
 Result<GrammarRuleId> SchemaCompiler::string_rule(const std::string* pattern, int64_t min, int64_t max,
                                                   const std::string& path) {
   if (pattern == nullptr && min == 0 && max < 0) return any_string();
-  const auto [known, fresh] =
-      strings_.emplace(std::tuple(pattern ? std::optional(*pattern) : std::nullopt, min, max), 0);
-  if (!fresh) return known->second;
-  const GrammarRuleId rule = known->second = b_.add_rule();
-  GrammarStateId at = b_.literal(b_.start(rule), "\"");
+  std::tuple key(pattern ? std::optional(*pattern) : std::nullopt, min, max);
+  if (const auto known = strings_.find(key); known != strings_.end()) return known->second;
+  CharAutomaton automaton;
   if (pattern != nullptr) {
     TRY(work_.spend(kPatternByteWork * static_cast<int64_t>(pattern->size()), path));
-    Result<CharAutomaton> parsed = parse_regex(*pattern, RegexMode::kSearch);
-    if (!parsed.ok()) return std::move(parsed).error().with_context("schema at " + path);
-    CharAutomaton automaton = std::move(parsed).value();
-    if (min > 0 || max >= 0) {
-      automaton = with_length(automaton, min, max, kMaxCountedNodes);
-      if (automaton.nodes.empty())
-        return too_large_at(path, "the pattern together with its length limits is too large; use smaller counts");
+    Result<CharAutomaton> read = read_pattern(*pattern, min, max, path);
+    if (!read.ok()) {
+      if (!leave_open(path, "pattern")) return std::move(read).error();
+      return string_rule(nullptr, min, max, path);
     }
+    automaton = std::move(read).value();
+  }
+  const GrammarRuleId rule = b_.add_rule();
+  strings_.emplace(std::move(key), rule);
+  GrammarStateId at = b_.literal(b_.start(rule), "\"");
+  if (pattern != nullptr) {
     at = chars_.add_automaton(at, automaton, CharForm::kJsonString);
     b_.end_rule(b_.literal(at, "\""));
     return rule;
   }
-  if (std::max(min, max) >= kMaxGrammarStates)
-    return too_large_at(path, "string lengths above " + std::to_string(kMaxGrammarStates) +
-                                  " are not supported; use smaller ones, or leave 'maxLength' out");
   const GrammarRuleId any = chars_.any_json_char();
   for (int64_t i = 0; i < min; ++i) at = b_.call(at, any);
   const GrammarStateId close = b_.add_state();

@@ -241,8 +241,15 @@ TEST(JsonSchema, RefusesWhatItCannotHoldTo) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"type": "array", "items": {"properties": {"q": {"uniqueItems": true}}}})", "'uniqueItems'"},
       {R"({"type": "array", "items": {"properties": {"q": {"uniqueItems": true}}}})", "#/items/properties/q"},
-      {R"({"multipleOf": 2})", "'multipleOf'"},
-      {R"({"not": {}})", "'not'"},
+      {R"({"uniqueItems": 1})", "'uniqueItems'"},
+      {R"({"multipleOf": 0.01})", "'multipleOf'"},
+      {R"({"multipleOf": 101})", "'multipleOf'"},
+      {R"({"multipleOf": 0})", "'multipleOf'"},
+      {R"({"multipleOf": "2"})", "'multipleOf'"},
+      {R"({"minProperties": 2})", "'minProperties'"},
+      {R"({"maxProperties": 2147483647})", "counted properties"},
+      {R"({"not": {}})", "no text at all"},
+      {R"({"not": {"type": "string"}})", "'not'"},
       {R"({"if": {}})", "'if'"},
       {R"({"patternProperties": {}})", "'patternProperties'"},
       {R"({"requierd": ["a"]})", "'requierd'"},
@@ -291,6 +298,240 @@ TEST(JsonSchema, RefusesWhatItCannotHoldTo) {
   }
   exploding += R"("a40": {"type": "null"}}})";
   EXPECT_FALSE(compile_json_schema(exploding).ok());
+}
+
+struct OpenCase {
+  const char* schema;
+  const char* keyword;  // left open
+  const char* path;     // null: whatever it is
+  std::vector<const char*> good;
+  std::vector<const char*> bad;  // what is known all the same is held to
+};
+
+// Each is refused where nothing may be left open.
+TEST(JsonSchema, WhatNoGrammarExpressesIsLeftOpen) {
+  const OpenCase cases[] = {
+      {R"({"properties": {"q": {"type": "array", "items": {"type": "number"}, "uniqueItems": true}}})",
+       "uniqueItems",
+       "#/properties/q",
+       {R"({"q": [1, 1]})", "{}"},
+       {R"({"q": ["a"]})", R"({"r": 1})"}},
+      {R"({"items": {"enum": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]}, "uniqueItems": true})",
+       "uniqueItems",
+       "#",
+       {"[3, 3]"},
+       {"[17]"}},
+      {R"({"items": {"enum": [{"a": 1}, {"a": 2}]}, "uniqueItems": true})", "uniqueItems", "#", {"[]"}, {"[1]"}},
+      {R"({"items": {"enum": [1, 2]}, "prefixItems": [true], "uniqueItems": true})",
+       "uniqueItems",
+       "#",
+       {R"(["a", 1, 1])"},
+       {R"(["a", 3])"}},
+      {R"({"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 2})",
+       "minProperties",
+       "#",
+       {R"({"a": "1", "b": "2"})"},
+       {R"({"a": "1"})", R"({"a": 1, "b": 2})"}},
+      {R"({"properties": {"a": {}, "v": {"type": "integer"}}, "if": {"properties": {"a": {"const": 1}}}, "then": {"required": ["v"]}})",
+       "then",
+       "#",
+       {R"({"a": 1})", R"({"a": 1, "v": 2})"},
+       {R"({"v": "x"})"}},
+      {R"({"type": "object", "patternProperties": {"^A": {"type": "string"}}, "additionalProperties": false})",
+       "patternProperties",
+       "#",
+       {R"({"A": "x"})", "{}"},
+       {"[]"}},
+      {R"({"properties": {"a": {"type": "null"}}, "patternProperties": {"^A": {}}})",
+       "patternProperties",
+       "#",
+       {R"({"a": null, "A": "x"})"},
+       {R"({"a": 1})"}},
+      {R"({"allOf": [{"properties": {"a": {"type": "null"}}, "patternProperties": {"^A": {}}}, {"required": ["a"]}]})",
+       "patternProperties",
+       "#",
+       {R"({"a": null, "A": "x"})"},
+       {R"({"A": 1})"}},
+      {R"({"properties": {"a": {}}, "required": ["a", "b"], "additionalProperties": false})",
+       "required",
+       "#",
+       {R"({"a": 1, "b": 2})"},
+       {R"({"a": 1})", R"({"a": 1, "b": 2, "c": 3})"}},
+      {R"({"type": "string", "pattern": "\\bfoo\\b"})", "pattern", "#", {R"("any")"}, {"1"}},
+      {R"({"type": "string", "pattern": "^\\p{L}+$", "maxLength": 2})", "pattern", "#", {R"("é1")"}, {R"("abc")"}},
+      {R"~({"items": {"pattern": "(?i)a"}})~", "pattern", "#/items", {R"(["b"])"}, {"[1]"}},
+      {R"({"type": "string", "pattern": "(a"})", "pattern", "#", {R"("b")"}, {"1"}},
+      {R"({"type": "string", "pattern": "((a{1000}){1000}){1000}"})", "pattern", "#", {R"("b")"}, {"1"}},
+      {R"({"type": "string", "maxLength": 2147483647, "minLength": 2})", "maxLength", "#", {R"("ab")"}, {R"("a")"}},
+      {R"({"items": {"type": "null"}, "maxItems": 99999999})", "maxItems", "#", {"[null]"}, {"[1]"}},
+      {R"({"type": "integer", "maximum": 18446744073709551615, "minimum": 0})", "maximum", "#", {"7"}, {"-7"}},
+      {R"({"type": "integer", "multipleOf": 101, "minimum": 0})", "multipleOf", "#", {"7"}, {"-7", "0.5"}},
+      {R"({"type": "number", "multipleOf": 0.01})", "multipleOf", "#", {"0.125"}, {"null"}},
+      {R"({"type": "string", "not": {"const": "a"}})", "not", "#", {R"("a")"}, {"1"}},
+      {R"({"type": "string", "enum": ["a", ""], "minLength": 1})", "minLength", "#", {R"("a")"}, {R"("b")"}},
+      {R"({"items": {"$ref": "http://example/x"}})", "$ref", "#/items", {"[1]"}, {"1"}},
+      {R"({"items": {"$ref": "#/nope", "type": "null"}})", "$ref", "#/items", {"[null]"}, {"[1]"}},
+      {R"({"allOf": [{"$ref": "#"}, {"type": "null"}]})", "$ref", nullptr, {"null"}, {"1"}},
+      {R"({"allOf": [{"pattern": "^a"}, {"pattern": "b$"}]})", "pattern", "#/allOf/1", {R"("ab")"}, {R"("b")"}},
+      {R"({"allOf": [{"properties": {"a": {}}, "additionalProperties": false}, {"properties": {"b": {}}}]})",
+       "additionalProperties",
+       "#/allOf/1",
+       {R"({"a": 1})", "{}"},
+       {R"({"c": 1})"}},
+      {R"({"oneOf": [{"type": "integer", "minimum": 1}, {"type": "number", "maximum": 9}]})",
+       "oneOf",
+       "#",
+       {"5", "0.5"},
+       {"99.5", "null"}},
+      {R"({"oneOf": [{"type": "string", "nullable": true}, {"type": "integer", "nullable": true}]})",
+       "oneOf",
+       "#",
+       {"1", "null"},
+       {"true"}},
+      {R"({"oneOf": [{"properties": {"k": {"const": 1}}}, {"properties": {"k": {"const": 2}}}]})",
+       "oneOf",
+       "#",
+       {"{}", R"({"k": 2})"},
+       {R"({"k": 3})"}},
+  };
+  for (const OpenCase& one : cases) {
+    LeftOpen left_open;
+    const auto program = compile_json_schema(one.schema, {}, SchemaReading::kOpen, &left_open);
+    ASSERT_TRUE(program.ok()) << one.schema << "\n" << program.error().message;
+    EXPECT_TRUE(std::any_of(
+        left_open.places.begin(), left_open.places.end(),
+        [&](const auto& place) { return place.keyword == one.keyword && (!one.path || place.path == one.path); }))
+        << one.schema << "\n"
+        << (left_open.places.empty() ? "nothing" : left_open.places[0].path + " " + left_open.places[0].keyword);
+    for (const char* text : one.good) EXPECT_TRUE(accepts(*program, text)) << one.schema << "\nshould allow " << text;
+    for (const char* text : one.bad) EXPECT_FALSE(accepts(*program, text)) << one.schema << "\nshould refuse " << text;
+    const auto strict = compile_json_schema(one.schema, {}, SchemaReading::kStrict);
+    ASSERT_FALSE(strict.ok()) << one.schema;
+    EXPECT_NE(strict.error().message.find(one.path ? one.path : one.keyword), std::string::npos)
+        << strict.error().message;
+    const bool is_one_of = std::string_view(one.keyword) == "oneOf";
+    EXPECT_EQ(compile_json_schema(one.schema).ok(), is_one_of) << one.schema;
+  }
+}
+
+// Leaving one keyword open changes nothing about the others, and where there is none, nothing at all.
+TEST(JsonSchema, WhatIsExpressedIsHeldToBesideWhatIsNot) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const std::pair<const char*, const char*> keywords[] = {
+      {"if", R"({"type": "null"})"},      {"contains", "true"},
+      {"not", R"({"type": "boolean"})"},  {"dependentRequired", R"({"a": ["b"]})"},
+      {"unevaluatedProperties", "false"}, {"no such keyword", "1"}};
+  for (const char* schema_text : kSchemas) {
+    const Json schema = Json::parse(schema_text);
+    const GrammarPtr program = compiled(schema_text);
+    LeftOpen nothing;
+    const auto open = compile_json_schema(schema_text, {}, SchemaReading::kOpen, &nothing);
+    ASSERT_TRUE(open.ok()) << schema_text << "\n" << open.error().message;
+    EXPECT_TRUE(nothing.places.empty()) << schema_text << "\n" << nothing.places[0].keyword;
+    EXPECT_TRUE(compile_json_schema(schema_text, {}, SchemaReading::kStrict).ok()) << schema_text;
+    const auto& [keyword, value] = keywords[random() % std::size(keywords)];
+    Json more = schema;
+    more[keyword] = Json::parse(value);
+    LeftOpen left_open;
+    const auto beside = compile_json_schema(more.dump(), {}, SchemaReading::kOpen, &left_open);
+    ASSERT_TRUE(beside.ok()) << more << "\n" << beside.error().message;
+    ASSERT_FALSE(left_open.places.empty()) << more;
+    EXPECT_EQ(left_open.places[0].keyword, keyword) << more;
+    for (int i = 0; i < 60; ++i) {
+      const std::string text = written(in_order(schema, value_for(schema, schema, random, 0)), i % 3);
+      ASSERT_EQ(accepts(*open, text), accepts(program, text)) << schema_text << "\n" << text;
+      ASSERT_EQ(accepts(*beside, text), accepts(program, text)) << more << "\n" << text;
+    }
+  }
+}
+
+TEST(JsonSchema, WhatIsNoSchemaIsNeverLeftOpen) {
+  for (const char* schema :
+       {R"({"type": "colour"})", R"({"type": 3})", R"({"minLength": -1})", R"({"required": "a"})", R"({"enum": 1})",
+        R"({"properties": []})", R"({"items": {"multipleOf": -1}})", R"({"uniqueItems": "yes"})", R"(["a"])", R"({)",
+        R"({"anyOf": []})", R"({"minimum": "1"})"}) {
+    EXPECT_FALSE(compile_json_schema(schema, {}, SchemaReading::kOpen).ok()) << schema;
+  }
+}
+
+TEST(JsonSchema, PlacesLeftOpenAreBounded) {
+  std::string schema = R"({"properties": {)";
+  for (int i = 0; i < 400; ++i)
+    schema += (i > 0 ? ",\"p" : "\"p") + std::to_string(i) + R"(": {")" + std::string(900, 'k') + R"(": 1})";
+  LeftOpen left_open;
+  ASSERT_TRUE(compile_json_schema(schema + "}}", {}, SchemaReading::kOpen, &left_open).ok());
+  EXPECT_EQ(left_open.places.size(), kMaxPlacesLeftOpen);
+  EXPECT_EQ(left_open.more, 400 - static_cast<int64_t>(kMaxPlacesLeftOpen));
+  EXPECT_LT(left_open.places[0].keyword.size(), 100u);
+  std::string deep = R"({"if": 1})";
+  for (int i = 0; i < 50; ++i) deep = R"({"properties": {")" + std::string(60, 'n') + R"(": )" + deep + "}}";
+  left_open = {};
+  ASSERT_TRUE(compile_json_schema(deep, {}, SchemaReading::kOpen, &left_open).ok());
+  ASSERT_EQ(left_open.places.size(), 1u);
+  EXPECT_LT(left_open.places[0].path.size(), 600u);
+}
+
+// Alternatives of which two can hold together are found, whatever tells the others apart.
+TEST(JsonSchema, BranchesThatExcludeEachOther) {
+  const auto is_exact = [](const std::string& branches, const std::string& beside = "") {
+    const std::string schema = R"({"$defs": {"A": {"properties": {"k": {"const": "a"}}, "required": ["k"]},
+                                             "B": {"properties": {"k": {"const": "b"}}}, "T": {"type": "array"}},)" +
+                               beside + R"("oneOf": [)" + branches + "]}";
+    LeftOpen left_open;
+    const auto open = compile_json_schema(schema, {}, SchemaReading::kOpen, &left_open);
+    EXPECT_TRUE(open.ok()) << schema << (open.ok() ? "" : open.error().message);
+    EXPECT_EQ(left_open.places.empty(), compile_json_schema(schema, {}, SchemaReading::kStrict).ok()) << schema;
+    return left_open.places.empty();
+  };
+  EXPECT_TRUE(is_exact(R"({"type": "integer"}, {"type": ["string", "null"]}, {"$ref": "#/$defs/T"})"));
+  EXPECT_FALSE(is_exact(R"({"type": "integer"}, {"type": ["number", "null"]})"));
+  EXPECT_TRUE(is_exact(R"({"const": 1}, {"enum": [2, "a"]}, {"const": "b"}, {"enum": [null]})"));
+  EXPECT_FALSE(is_exact(R"({"const": 1}, {"enum": [2, 1.0]})"));
+  EXPECT_TRUE(is_exact(R"({"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"})")) << "one of them requires it";
+  EXPECT_FALSE(is_exact(R"({"$ref": "#/$defs/B"}, {"properties": {"k": {"const": "c"}}})")) << "neither does";
+  EXPECT_TRUE(is_exact(R"({"$ref": "#/$defs/B"}, {"properties": {"k": {"const": "c"}}})",
+                       R"("properties": {"k": {"type": "string"}}, "required": ["k"],)"))
+      << "what stands beside them does";
+  EXPECT_TRUE(is_exact(R"({"allOf": [{"$ref": "#/$defs/A"}], "title": "x"}, {"$ref": "#/$defs/B"})"));
+  EXPECT_TRUE(is_exact(R"({"properties": {"o": {"$ref": "#/$defs/A"}}, "required": ["o"]},
+                          {"properties": {"o": {"$ref": "#/$defs/B"}}})"));
+  EXPECT_FALSE(is_exact(R"({"$ref": "#/$defs/A", "nullable": true}, {"$ref": "#/$defs/B", "nullable": true})"));
+  EXPECT_TRUE(is_exact(R"({"$ref": "#/$defs/A", "nullable": true}, {"$ref": "#/$defs/B"})"));
+  EXPECT_TRUE(is_exact(R"({"not": {}}, {"type": "string"}, false, {"type": "null"})"));
+  EXPECT_FALSE(is_exact(R"({"minLength": 3}, {"properties": {"a": {}}})", R"("type": "string",)"));
+  EXPECT_FALSE(is_exact(R"({"type": "string"}, {"type": "string"})"));
+  std::string many = R"({"const": -1})";
+  for (int i = 0; i < 300; ++i) many += R"(,{"const": )" + std::to_string(i) + R"(, "title": "t"})";
+  EXPECT_TRUE(is_exact(many));
+}
+
+TEST(JsonSchema, MultiplesAreExact) {
+  for (const int64_t multiple : {1, 2, 3, 7, 10, 25, 64, 97, 100, 250, 9000}) {
+    for (const int64_t low : {-20000, -7, 0, 1, 12, 999}) {
+      for (const int64_t high : {-8, 0, 99, 1001, 31234}) {
+        const std::string bounds =
+            R"(, "minimum": )" + std::to_string(low) + R"(, "maximum": )" + std::to_string(high) + "}";
+        const std::string schema = R"({"type": "integer", "multipleOf": )" + std::to_string(multiple);
+        const auto both = compile_json_schema(schema + bounds);
+        const auto free = compile_json_schema(schema + "}");
+        ASSERT_TRUE(free.ok()) << free.error().message;
+        for (const int64_t near : {low, high, int64_t{0}, multiple, 3 * multiple, -multiple}) {
+          for (int64_t value = near - 12; value <= near + 12; ++value) {
+            const bool fits = value % multiple == 0;
+            const std::string text = std::to_string(value);
+            const bool inside = value >= low && value <= high;
+            ASSERT_EQ(both.ok() && accepts(*both, text), fits && inside) << schema << bounds << " " << text;
+            ASSERT_EQ(accepts(*free, text), fits) << schema << " " << text;
+          }
+        }
+      }
+    }
+  }
+  expect_texts(R"({"type": "integer", "multipleOf": 25})", {"0", "999999999999999975"},
+               {"-0", "025", "00", "999999999999999970", "2.5e1", "1000000000000000000"});
+  EXPECT_FALSE(compile_json_schema(R"({"multipleOf": 10, "minimum": 1, "maximum": 9})").ok());
 }
 
 // What merging would copy and compare is counted, not begun: each of these would take minutes or for ever.

@@ -70,7 +70,9 @@ int64_t Tokenizer::own_bytes() const {
 std::string Tokenizer::signature() const {
   std::string out;
   const auto add = [&](std::string_view text) { out.append(std::to_string(text.size()) + ':').append(text); };
-  out += std::to_string(added_->tokens().size()) + ' ' + std::to_string(settings_.special_tokens.size()) + ' ';
+  for (const size_t count :
+       {added_->tokens().size(), settings_.special_tokens.size(), settings_.additional_special_tokens.size()})
+    out += std::to_string(count) + ' ';
   std::vector<const AddedToken*> tokens;
   for (const AddedToken& token : added_->tokens()) tokens.push_back(&token);
   std::sort(tokens.begin(), tokens.end(), [](const AddedToken* a, const AddedToken* b) { return a->id < b->id; });
@@ -84,6 +86,7 @@ std::string Tokenizer::signature() const {
     add(name);
     add(text);
   }
+  for (const std::string& text : settings_.additional_special_tokens) add(text);
   return out;
 }
 

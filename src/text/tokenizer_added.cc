@@ -54,8 +54,8 @@ int64_t added_tokens_bytes(const std::vector<AddedToken>& tokens) {
 }
 
 Result<std::shared_ptr<const AddedTokens>> AddedTokens::build(std::vector<AddedToken> tokens,
-                                                              const Normalizer& normalizer,
-                                                              const TokenDecoder& decoder) {
+                                                              const Normalizer& normalizer, const TokenDecoder& decoder,
+                                                              bool are_text) {
   auto added = std::make_shared<AddedTokens>();
   std::erase_if(tokens,
                 [](const AddedToken& token) { return token.content.empty(); });  // the reference skips them, too
@@ -63,7 +63,7 @@ Result<std::shared_ptr<const AddedTokens>> AddedTokens::build(std::vector<AddedT
   Work work;
   std::vector<PrefixIndex::Entry> raw, normalized;
   const size_t count = added->tokens_.size();
-  added->pieces_.reserve(count);
+  added->sought_.reserve(count);
   for (size_t i = 0; i < count; ++i) {
     const AddedToken& token = added->tokens_[i];
     const std::string name = "the added token '" + utf8_repair(token.content.substr(0, 100)) + "'";
@@ -79,17 +79,18 @@ Result<std::shared_ptr<const AddedTokens>> AddedTokens::build(std::vector<AddedT
     }
     if (!added->by_content_.emplace(token.content, i).second)
       return corrupt(name + " is listed twice with different ids");
-    std::string piece = token.content;
+    std::string sought = token.content;
     if (token.normalized) {
-      TRY_ASSIGN(piece, normalizer.apply(token.content, true, work));
+      TRY_ASSIGN(sought, normalizer.apply(token.content, true, work));
     }
-    added->pieces_.push_back(std::move(piece));
+    added->pieces_.push_back(are_text ? decoder.piece_of(sought) : sought);
+    added->sought_.push_back(std::move(sought));
     added->bytes_.push_back(decoder.piece_bytes(added->pieces_.back(), false));
     added->highest_id_ = std::max(added->highest_id_, token.id);
   }
   for (size_t i = 0; i < count; ++i) {
     auto& target = added->tokens_[i].normalized ? normalized : raw;
-    target.push_back({added->pieces_[i], static_cast<int32_t>(i)});
+    target.push_back({added->sought_[i], static_cast<int32_t>(i)});
   }
   added->raw_.build(std::move(raw));
   added->normalized_.build(std::move(normalized));

@@ -42,8 +42,9 @@ class AddedTokens {
   AddedTokens(const AddedTokens&) = delete;
   AddedTokens& operator=(const AddedTokens&) = delete;
 
+  // `are_text`: contents decode to themselves, also where the decoder takes each of their characters for a byte.
   static Result<std::shared_ptr<const AddedTokens>> build(std::vector<AddedToken> tokens, const Normalizer& normalizer,
-                                                          const TokenDecoder& decoder);
+                                                          const TokenDecoder& decoder, bool are_text);
 
   struct Part {
     size_t begin, end;
@@ -59,7 +60,8 @@ class AddedTokens {
 
   const AddedToken* find(TokenId id) const;
   const AddedToken* find(std::string_view content) const;
-  // What decoding sees for this token: its normalised form where it has one.
+  // What decoding sees for this token: its normalised form where it has one, in the decoder's own characters where it
+  // is text.
   std::string_view piece(const AddedToken& token) const;
   // The raw bytes in mid-stream.
   std::string_view bytes(const AddedToken& token) const;
@@ -72,7 +74,7 @@ class AddedTokens {
   size_t index_of(const AddedToken& token) const { return static_cast<size_t>(&token - tokens_.data()); }
 
   std::vector<AddedToken> tokens_;
-  std::vector<std::string> pieces_, bytes_;  // [tokens]
+  std::vector<std::string> sought_, pieces_, bytes_;  // [tokens]; the first: what is looked for in texts
   std::unordered_map<TokenId, size_t> by_id_;
   std::unordered_map<std::string_view, size_t> by_content_;
   PrefixIndex raw_, normalized_;

@@ -35,6 +35,7 @@ struct TokenizerCore {
   std::string unk_surface;
   TokenBound bound;                     // without added tokens; of finish_bytes()
   bool finds_added_as_written = false;  // SentencePiece: added tokens match the text before any normalising
+  bool added_are_text = false;          // GGUF: beside byte-level pieces they are written as they read
 
   // The piece that decoding sees.
   std::string_view piece(TokenId id) const { return id == unk && !unk_surface.empty() ? unk_surface : table.text(id); }

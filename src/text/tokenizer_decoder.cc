@@ -140,6 +140,10 @@ std::string TokenDecoder::piece_bytes(std::string_view piece, bool first) const 
   return first || plan_.separator.empty() ? text : plan_.separator + text;
 }
 
+std::string TokenDecoder::piece_of(std::string_view text) const {
+  return plan_.byte_level ? byte_level_encode(text) : std::string(text);
+}
+
 std::string TokenDecoder::decode(std::span<const std::string_view> pieces) const {
   std::string out;
   if (plan_.byte_level) {

@@ -61,6 +61,8 @@ class TokenDecoder {
   std::string decode(std::span<const std::string_view> pieces) const;
   // The raw bytes of one piece, as the first of a text or in mid-stream.
   std::string piece_bytes(std::string_view piece, bool first) const;
+  // What decodes to this text where a piece is read as bytes; elsewhere the text itself.
+  std::string piece_of(std::string_view text) const;
   // Whether piece_bytes depends on `first`, and whether a piece still counts as first while there is no text yet.
   bool first_differs() const;
   bool first_until_text() const;

@@ -140,6 +140,7 @@ Result<LoadedCore> load_gpt2(const GgufVocab& vocab) {
   DecoderPlan plan;
   plan.byte_level = true;
   core.decoder = TokenDecoder(std::move(plan));
+  core.added_are_text = true;
   TRY(core.finish_bytes());
   name_specials(vocab, loaded);
   const bool add_bos = vocab.add_bos == 1 || (vocab.add_bos < 0 && pre.adds_bos);

@@ -79,7 +79,7 @@ Result<std::shared_ptr<const AddedTokens>> build_added(std::vector<AddedToken> a
   if (core.finds_added_as_written) {
     for (AddedToken& token : added) token.normalized = false;
   }
-  return AddedTokens::build(std::move(added), core.normalizer, core.decoder);
+  return AddedTokens::build(std::move(added), core.normalizer, core.decoder, core.added_are_text);
 }
 
 void merge_settings(TokenizerSettings& base, const TokenizerSettings& over) {

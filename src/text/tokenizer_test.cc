@@ -13,6 +13,7 @@
 
 #include "formats/gguf_vocab.h"
 #include "sys/file.h"
+#include "text/stream_decoder.h"
 #include "text/utf8.h"
 
 namespace loralei {
@@ -441,6 +442,45 @@ TEST(Tokenizer, GgufPutsASpaceAfterEveryTokenThatIsCutOut) {
   const auto plain = Tokenizer::from_gguf(vocab);
   ASSERT_TRUE(plain.ok()) << plain.error().message;
   EXPECT_EQ(ids(*plain, "a<go>a<s>a"), (Ids{1, 4, 6, 4, 1, 4}));
+}
+
+// Their characters are no bytes, also where each of them would be the sign of one; what an adapter adds is text as
+// well.
+TEST(Tokenizer, UserDefinedTokensOfByteLevelGgufAreText) {
+  GgufVocab vocab;
+  vocab.model = "gpt2";
+  vocab.pre = "gpt-2";
+  vocab.tokens = {"s", "c", "h", "n", "\u00F6", "Ġ", "<end\u00E9>", "\u0120\u00FF", "日本", "Ã", "¶", "Ã¶"};
+  vocab.types = {1, 1, 1, 1, 4, 1, 3, 4, 4, 1, 1, 1};
+  vocab.merges = {"Ã ¶"};
+  const auto base = Tokenizer::from_gguf(vocab);
+  ASSERT_TRUE(base.ok()) << base.error().message;
+  Folder folder;
+  folder.write("added_tokens.json", R"({"<ü>": 12})");
+  const auto adapted = (*base)->with_added_tokens(PosixFileSystem(), folder.path());
+  ASSERT_TRUE(adapted.ok()) << adapted.error().message;
+  EXPECT_EQ(ids(*adapted, "<ü>", {.add_special = false}), (Ids{12}));
+  EXPECT_EQ((*adapted)->decode(Ids{12}), "<ü>");
+  for (const auto& tokenizer : {*base, *adapted}) {
+    for (const auto& [text, wanted] : {std::pair<std::string, Ids>("schön", {0, 1, 2, 4, 3}),
+                                       {"s n", {0, 5, 3}},
+                                       {"\u0120\u00FF", {7}},
+                                       {"日本ö", {8, 4}},
+                                       {"<end\u00E9>", {6}}}) {
+      EXPECT_EQ(ids(tokenizer, text, {.add_special = false}), wanted) << text;
+      EXPECT_EQ(tokenizer->decode(wanted, {.skip_special = false}), text);
+      std::string bytes;
+      for (const TokenId id : wanted) bytes += tokenizer->token_bytes(id);
+      EXPECT_EQ(bytes, text);
+      EXPECT_EQ(tokenizer->first_token_bytes(wanted[0]), tokenizer->token_bytes(wanted[0]));
+      StreamDecoder stream(tokenizer, StreamDecoder::Mode::kTextStart, {.skip_special = false});
+      std::string streamed;
+      for (const TokenId id : wanted) streamed += stream.push(id);
+      EXPECT_EQ(streamed + stream.flush(), text);
+    }
+    EXPECT_EQ(tokenizer->decode(Ids{11}), "ö") << "bytes are bytes all the same";
+    EXPECT_EQ(tokenizer->token_piece(4), "ö");
+  }
 }
 
 // Converters name rows of the embedding that have no token "[PAD7]"; a tokenizer of Hugging Face has nothing there.

@@ -43,7 +43,8 @@ GrammarForm arguments_of(const Tool& tool) {
   const std::string schema = tool.parameters.empty()   ? R"({"type": "object", "properties": {}})"
                              : tool.parameters == "{}" ? R"({"type": "object"})"
                                                        : tool.parameters;
-  return GrammarForm::schema(schema, "the parameters of the tool '" + tool.name + "'");
+  return GrammarForm::schema(schema, "the parameters of the tool '" + tool.name + "'",
+                             tool.strict ? SchemaReading::kStrict : SchemaReading::kOpen);
 }
 
 // {"name": "f", "arguments": {...}} for one of the tools, spelt like this.
@@ -198,6 +199,7 @@ Result<std::vector<Tool>> read_tools(std::string_view text) {
     tool.name = function["name"].get<std::string>();
     if (function.contains("parameters") && !function["parameters"].is_null())
       tool.parameters = function["parameters"].dump();
+    tool.strict = function.contains("strict") && function["strict"] == true;
     TRY(check_tool(tool));
     const bool doubled =
         std::any_of(tools.begin(), tools.end(), [&](const Tool& other) { return other.name == tool.name; });
@@ -208,7 +210,7 @@ Result<std::vector<Tool>> read_tools(std::string_view text) {
 }
 
 Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Tool>& tools, const ToolChoice& choice,
-                                        const TakeMemory& take) {
+                                        const TakeMemory& take, LeftOpen* left_open) {
   if (choice.mode == ToolChoiceMode::kNone)
     return invalid_argument("tool_choice is none: there is no call to hold to a form");
   if (tools.empty()) return invalid_argument("tool_choice needs tools, but the request has none");
@@ -219,7 +221,7 @@ Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Too
   }
   if (chosen.empty())
     return invalid_argument("tool_choice names the function '" + choice.name + "', which is none of the tools");
-  return compile_form(whole_form(form, call_form(form, chosen, choice), choice), take);
+  return compile_form(whole_form(form, call_form(form, chosen, choice), choice), take, left_open);
 }
 
 }  // namespace loralei

@@ -42,6 +42,7 @@ std::string tool_call_id(ToolCallForm form, std::string_view unique);
 struct Tool {
   std::string name;
   std::string parameters;  // JSON text of a schema; empty: the tool takes none
+  bool strict = false;     // what no grammar expresses of them is refused, not left open
 };
 inline constexpr int kMaxTools = 128;  // as the OpenAI API
 
@@ -59,8 +60,9 @@ Result<std::vector<Tool>> read_tools(std::string_view json);
 // space wherever JSON takes it (inside the arguments: as json_schema.h says). kRequired and kNamed: the form from the
 // first token, spelt as above: the name comes first, since it chooses the schema of what follows. For kNone there is no
 // grammar, and invalid_argument. In llama3's form a text that begins with "{" is a call, as there is no other marker.
+// `left_open`: as compile_form has it, the schemas named "the parameters of the tool 'f'".
 Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Tool>& tools, const ToolChoice& choice,
-                                        const TakeMemory& take = {});
+                                        const TakeMemory& take = {}, LeftOpen* left_open = nullptr);
 
 struct ToolCallEvent {
   enum class Kind : unsigned char { kContent, kCallBegin, kArguments, kCallEnd };

@@ -327,6 +327,8 @@ TEST(ToolGrammar, ReadsToolsAndNamesWhatIsWrong) {
   ASSERT_TRUE(tools.ok());
   EXPECT_EQ(tools.value()[0].name, "f");
   EXPECT_EQ(tools.value()[0].parameters, R"({"type":"object"})");
+  EXPECT_FALSE(tools.value()[0].strict);
+  EXPECT_TRUE(read_tools(R"([{"function": {"name": "f", "strict": true}}])").value()[0].strict);
   const std::pair<const char*, const char*> bad[] = {
       {"{}", "must be a JSON array"},
       {"[1]", "tools[0]"},
@@ -340,8 +342,14 @@ TEST(ToolGrammar, ReadsToolsAndNamesWhatIsWrong) {
     ASSERT_FALSE(result.ok()) << text;
     EXPECT_NE(result.error().message.find(message), std::string::npos) << result.error().message;
   }
-  const auto grammar = compile_tool_grammar(ToolCallForm::kHermes,
-                                            {{"ok", ""}, {"bad", R"({"type": "object", "minProperties": 2})"}}, {});
+  std::vector<Tool> two{{"ok", ""}, {"bad", R"({"type": "object", "minProperties": 2})"}};
+  LeftOpen left_open;
+  EXPECT_TRUE(compile_tool_grammar(ToolCallForm::kHermes, two, {}, {}, &left_open).ok());
+  ASSERT_EQ(left_open.places.size(), 1u);
+  EXPECT_EQ(left_open.places[0].schema, "the parameters of the tool 'bad'");
+  EXPECT_EQ(left_open.places[0].path + left_open.places[0].keyword, "#minProperties");
+  two[1].strict = true;
+  const auto grammar = compile_tool_grammar(ToolCallForm::kHermes, two, {});
   ASSERT_FALSE(grammar.ok());
   EXPECT_NE(grammar.error().message.find("tool 'bad'"), std::string::npos) << grammar.error().message;
   EXPECT_NE(grammar.error().message.find("'minProperties'"), std::string::npos) << grammar.error().message;

@@ -153,7 +153,10 @@ void read_response_format(JsonReader& reader, GenerationFields& fields) {
       inner.fail("json_schema.schema", "'response_format.json_schema.schema' is missing.",
                  "missing_required_parameter");
     } else {
+      JsonReader described(*holder, "response_format.json_schema.");
       read_schema(inner, fields, "json_schema.schema", *schema);
+      fields.output.strict = described.boolean("strict").value_or(false);
+      if (described.failed()) inner.adopt(described.error());
     }
   } else if (!inner.failed() && type != "text") {
     inner.fail("type", "'response_format.type' must be text, json_object or json_schema.");

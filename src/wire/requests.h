@@ -57,6 +57,7 @@ struct StructuredOutput {
   OutputFormat format = OutputFormat::kText;
   std::string param;                 // the field it came from, for errors
   std::string schema;                // kJsonSchema: JSON text
+  std::optional<bool> strict;        // kJsonSchema in OpenAI's field, where absent means false; vLLM's have none
   std::string regex;                 // kRegex
   std::vector<std::string> choices;  // kChoice
 };

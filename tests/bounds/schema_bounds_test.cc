@@ -28,17 +28,26 @@ Compiled measure(Compile compile) {
   return {std::move(program), testing_support::stop_counting_allocations()};
 }
 
-Compiled expect_bounded(const std::string& schema) {
+Compiled expect_bounded(const std::string& schema, SchemaReading reading) {
   int64_t taken = kFreeBytes;
   const TakeMemory take = [&taken](int64_t more) {
     taken += more;
     return Status();
   };
-  Compiled compiled = measure([&] { return compile_json_schema(schema, take); });
+  LeftOpen left_open;
+  Compiled compiled = measure([&] { return compile_json_schema(schema, take, reading, &left_open); });
   EXPECT_LE(compiled.cost.peak_bytes, kMaxPeakBytes);
   EXPECT_LE(compiled.cost.peak_bytes, taken) << "more than was asked for: " << schema.substr(0, 200);
   EXPECT_LE(compiled.cost.bytes, kMaxAllocatedBytes);
+  EXPECT_LE(left_open.places.size(), kMaxPlacesLeftOpen);
   return compiled;
+}
+
+// However it is read; what came of it where nothing is left open.
+Compiled expect_bounded(const std::string& schema) {
+  expect_bounded(schema, SchemaReading::kOpen);
+  expect_bounded(schema, SchemaReading::kStrict);
+  return expect_bounded(schema, SchemaReading::kGuided);
 }
 
 void expect_refused(const std::string& schema, const std::string& message) {
@@ -95,6 +104,44 @@ TEST(SchemaBounds, CountsAndDigitsFillAGrammarToItsLimit) {
   expect_refused(R"({"properties": {)" + list(60, R"("p%": {"maxLength": 2%000})") + "}}", "#/properties/p");
   expect_refused(R"({"properties": {)" + list(60, R"("p%": {"items": {"type": "null"}, "maxItems": 3%00})") + "}}",
                  "#/properties/p");
+}
+
+TEST(SchemaBounds, DistinctItemsMultiplesAndCountedPropertiesAreBounded) {
+  expect_refused(
+      R"({"properties": {)" +
+          list(60, R"("p%": {"items": {"enum": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, -%]}, "uniqueItems": true})") + "}}",
+      "#/properties/p");
+  expect_refused(
+      R"({"properties": {)" + list(500, R"("p%": {"type": "integer", "multipleOf": 97, "minimum": %})") + "}}",
+      "#/properties/p");
+  expect_compiled(R"({"anyOf": [)" + list(9000, R"({"multipleOf": 97, "title": "%"})") + "]}");
+  expect_compiled(R"({"properties": {)" + list(400, R"("p%": {"type": "null"})") + R"(}, "maxProperties": 100})");
+  EXPECT_FALSE(expect_bounded(R"({"properties": {)" + list(400, R"("p%": {"type": "null"})") +
+                              R"(}, "additionalProperties": true, "maxProperties": 2000000000})")
+                   .program.ok());
+  EXPECT_FALSE(expect_bounded(R"({"type": "object", "minProperties": 2000000000})").program.ok());
+}
+
+TEST(SchemaBounds, BranchesAreComparedWithinBounds) {
+  expect_compiled(R"({"oneOf": [)" + list(1000, R"({"properties": {"k": {"const": %}}, "required": ["k"]})") + "]}");
+  expect_compiled(R"({"oneOf": [)" + list(200, R"({"const": "%", "title": "t"})") + "]}");
+  // Nothing tells them apart, and finding that out means to look at everything.
+  const std::string names = list(900, R"("n%")");
+  expect_bounded(R"({"required": [)" + names + R"(], "oneOf": [)" +
+                 list(300, R"({"properties": {"a": {}, "b": {}, "c": {}}, "required": ["a", "%"]})") + "]}");
+  expect_bounded(R"({"$defs": {"e": {"enum": [)" + list(9000, R"("e%")") + R"(]}}, "oneOf": [)" +
+                 list(300, R"({"$ref": "#/$defs/e", "title": "%"})") + "]}");
+  expect_bounded(R"({"$defs": {")" + std::string(300'000, 'n') + R"(": {"$ref": "#/$defs/)" +
+                 std::string(300'000, 'n') + R"("}}, "oneOf": [)" + list(500, R"({"$ref": "#/$defs/x%"})") + "]}");
+}
+
+TEST(SchemaBounds, WhatIsLeftOpenIsToldWithinBounds) {
+  expect_bounded(R"({"properties": {)" + list(500, R"("p%": {"pattern": "\\b", "if": {}, "maxLength": 2147483647})") +
+                 "}}");
+  std::string deep = R"({"anyOf": [)" + list(15'000, R"({"if%": 1})") + "]}";
+  for (int i = 0; i < 40; ++i) deep = R"({"properties": {")" + std::string(64, 'n') + R"(": )" + deep + "}}";
+  expect_bounded(deep);
+  expect_bounded(R"({"allOf": [{"$ref": "#"}, {"$ref": "#"}, {"type": "null"}]})");
 }
 
 // The same part used again and again is compiled once, also with annotations or "nullable" beside the reference.

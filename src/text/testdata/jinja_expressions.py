@@ -88,6 +88,39 @@ m[0].role ¦ m[-1]['content'] ¦ m.0.role ¦ m[0]["role"].upper() ¦ d.a[-1] ¦ 
 (l|map('string')) is sequence ¦ (l|map('string')) is iterable ¦ (l|select) and 'always' ¦ d.items() is sequence ¦ range(2) is sequence ¦ (d|items)[0] ¦ d.items()[0] ¦ l|map('int')|first
 """
 
+# The generators of map, select and their kin ask "if value" before anything else; the other filters iterate at once.
+# A loop's condition is asked when an item's turn comes, or when the template asks how many there are.
+CONDITIONS = [
+    "{% set ns = namespace(n=0) %}{% for x in [5, 6, 7, 8, 9] if ns.n < 2 %}" + body + "{% set ns.n = ns.n + 1 %}{% else %}none{% endfor %} {{ ns.n }}"
+    for body in ("{{ x }}", "{{ x }}{{ loop.index }}", "{{ x }}{{ loop.last }}", "{{ x }}{{ loop.length }}", "{{ x }}{{ loop.nextitem }};", "{{ x }}{{ loop.revindex0 }}",
+                 "{{ x }}{{ loop|length }}", "{% set ns.l = loop %}{{ x }}", "{{ x }}{% if x == 6 %}{{ loop.length }}{% endif %}", "{{ loop.previtem }}{{ x }}{{ loop.first }}",
+                 "{{ x }}{% if x == 5 %}{% continue %}{% endif %}{{ loop.last }}", "{% for y in [1, 2, 3] if loop.last and y > ns.n %}{{ y }}{% endfor %}", "{% break %}")
+] + [
+    "{% set ns = namespace(seen='') %}{% for x in words if x|lower not in ns.seen %}{{ x }}{% set ns.seen = ns.seen ~ x|lower %}{{ ',' if not loop.last }}{% endfor %}",
+    "{% set ns = namespace(on=true) %}{% for x in l if ns.on %}{{ x }}{% set ns.on = false %}{% endfor %}{% for x in l if ns.on %}{{ x }}{% else %}none{% endfor %}",
+    "{% set ns = namespace(n=0) %}{% for x in nested recursive if x is iterable or ns.n < 2 %}{{ ns.n }}{% set ns.n = ns.n + 1 %}{% if x is iterable %}({{ loop(x) }}){% endif %}{% endfor %}",
+    "{% set ns = namespace(n=0) %}{% for x in nested if x is iterable or ns.n < 2 recursive %}{{ ns.n }}{% set ns.n = ns.n + 1 %}{% if x is iterable %}({{ loop(x) }}){% endif %}{% endfor %}",
+    "{% for x in l %}{{ x }}{% continue %}{% else %}none{% endfor %}", "{% for x in l %}{{ x }}{% if x == 1 %}{% break %}{% endif %}{% else %}none{% endfor %}",
+    "{% for x in l %}{{ x }}{% if x == 3 %}{% break %}{% endif %}{% else %}none{% endfor %}", "{% for x in l %}{% if x > 2 %}{% continue %}{% endif %}{{ x }}{% else %}none{% endfor %}",
+    "{% for x in [1, 2] if x.nope.nope %}{% endfor %}", "{% for x in [1, 'a'] if x > 0 %}{{ x }}{% endfor %}", "{% for x in [1, 'a'] if x > 0 %}{{ x }}{% break %}{% endfor %}",
+    "{% for x in [1, 'a'] if x > 0 %}{{ x }}{{ loop.last }}{% break %}{% endfor %}", "{% for x in l if x > 1 %}{{ loop.index }}/{{ loop.length }} {{ loop.nextitem }};{% endfor %}",
+]
+
+FALSY = ["none", "false", "0", "0.0", "''", "[]", "()", "{}", "missing", "range(0)", "1", "true", "l|select('gt', 9)"]
+SEQUENCE_FILTERS = [
+    "map", "map('upper')", "map('nope')", "map(attribute='x')", "map(attribute='x', default=1)", "map(nope=1)", "select", "select('odd')", "select('nope')",
+    "reject", "reject('odd')", "selectattr", "selectattr('x')", "selectattr('x', 'equalto', 1)", "rejectattr", "rejectattr('x')",
+    "rejectattr('x', 'none')", "list", "sort", "unique", "batch(2)", "batch(2, 'f')", "slice(2)", "reverse", "items", "dictsort", "groupby('x')", "map('first')",
+]
+SCALAR_FILTERS = ["sum", "sum(start=2)", "sum(attribute='x')", "first", "last", "join", "join(',')", "join(',', attribute='x')", "length", "count", "min", "max",
+                  "min(attribute='x')", "default('d')", "default('d', true)", "string", "tojson", "int", "float", "abs", "trim", "upper", "wordcount", "title"]
+WRITE_ALL = {"default('d')", "default('d', true)", "string", "trim", "upper", "wordcount", "title"}
+AS_TEXT = [value for value in FALSY if not value.startswith(("range", "l|"))]  # Python writes "range(0, 0)" and a generator's address
+OVER_FALSY = [f"{{{{ {value}|{name}|list }}}}" for name in SEQUENCE_FILTERS for value in FALSY] + [
+    f"{{{{ {value}|{name} }}}}" for name in SCALAR_FILTERS for value in FALSY if value in AS_TEXT or name not in WRITE_ALL] + [
+    f"{{% for x in {value}|{name} %}}x{{{{ x }}}}{{% else %}}none{{% endfor %}}" for name in ("map('upper')", "select", "rejectattr('x')") for value in FALSY] + [
+    f"{{{{ 'yes' if {value}|{name} else 'no' }}}}" for name in ("map('upper')", "select", "list") for value in FALSY[:10]]
+
 TEMPLATES = [
     "a\n{% if t %}\nb\n{% endif %}\nc\n", "  {% if t %}x{% endif %}  \n  {% if t %}  y {%- endif %} z", "  {{ s }}  \n  {{- s -}}  \n x",
     "a {#- c -#} b {# d #}\n e", "   {# c #}\n   x", "a  {%+ if t %}b{% endif +%}\nc", "{% raw %}{{ x }}{% if %}{% endraw %}\nq", " {%- raw -%} {{ x }} {%- endraw -%} y",
@@ -120,7 +153,7 @@ def main():
     env = environment()
     templates = ["{{ " + e.strip() + " }}" for line in EXPRESSIONS.strip("\n").split("\n") for e in line.split("¦")]
     cases = []
-    for text in templates + TEMPLATES:
+    for text in templates + TEMPLATES + CONDITIONS + OVER_FALSY:
         case = {"template": text}
         try:
             case["text"] = env.from_string(text).render(**CONTEXT)
