@@ -148,14 +148,12 @@ Flow Interpreter::execute(const Stmt& stmt) {
       }
       break;
     case StmtKind::kFor:
-      run_loop(stmt, evaluate(*stmt.expr), 0);
-      break;
+      return run_loop(stmt, evaluate(*stmt.expr), 0);
     case StmtKind::kSet:
       assign_target(*stmt.target, evaluate(*stmt.expr));
       break;
     case StmtKind::kSetBlock:
-      execute_set_block(stmt);
-      break;
+      return execute_set_block(stmt);
     case StmtKind::kMacro:
       assign(stmt.symbol, make_macro(*stmt.macro));
       break;
@@ -171,11 +169,8 @@ Flow Interpreter::execute(const Stmt& stmt) {
     }
     case StmtKind::kFilterBlock: {
       JinjaValue body;
-      {
-        const Scope scope(*this);
-        body = capture(stmt.branches[0].body);
-      }
-      if (run_.failed()) break;
+      const Flow flow = capture_block(stmt, body);
+      if (flow != Flow::kNormal || run_.failed()) return flow;
       const JinjaValue value = evaluate_filter(*stmt.expr, &body);
       if (!run_.failed()) emit(to_str(run_, value));
       break;
@@ -194,15 +189,20 @@ Flow Interpreter::execute(const Stmt& stmt) {
   return Flow::kNormal;
 }
 
-void Interpreter::execute_set_block(const Stmt& stmt) {
+Flow Interpreter::capture_block(const Stmt& stmt, JinjaValue& out) {
+  Flow flow = Flow::kNormal;
+  const Scope scope(*this);
+  out = capture([&] { flow = execute(stmt.branches[0].body); });
+  return flow;
+}
+
+Flow Interpreter::execute_set_block(const Stmt& stmt) {
   JinjaValue value;
-  {
-    const Scope scope(*this);
-    value = capture(stmt.branches[0].body);
-  }
-  if (run_.failed()) return;
+  const Flow flow = capture_block(stmt, value);
+  if (flow != Flow::kNormal || run_.failed()) return flow;
   if (stmt.expr) value = evaluate_filter(*stmt.expr, &value);
   assign_target(*stmt.target, std::move(value));
+  return Flow::kNormal;
 }
 
 Flow Interpreter::execute_with(const Stmt& stmt) {
@@ -219,8 +219,8 @@ bool Interpreter::meets_condition(const Stmt& loop, const JinjaValue& item, cons
   return !run_.failed() && truthy(evaluate(*loop.condition)) && !run_.failed();
 }
 
-void Interpreter::run_loop(const Stmt& stmt, const JinjaValue& iterable, int depth0) {
-  if (run_.failed()) return;
+Flow Interpreter::run_loop(const Stmt& stmt, const JinjaValue& iterable, int depth0) {
+  if (run_.failed()) return Flow::kNormal;
   const std::shared_ptr<Frame> outer = frame_;
   auto loop = std::make_shared<JinjaLoop>();
   // What changed() has seen may hold the loop itself.
@@ -252,24 +252,22 @@ void Interpreter::run_loop(const Stmt& stmt, const JinjaValue& iterable, int dep
     loop->items = std::move(source);
   }
   loop->held = JinjaHeld(run_, loop->items.capacity() * sizeof(JinjaValue) + sizeof(JinjaLoop));
-  if (run_.failed()) return;
+  if (run_.failed()) return Flow::kNormal;
   bool through = false;  // jinja2 runs the else branch also where every turn was left by break or continue
   for (size_t i = 0; i < loop->count(i + 1) && !run_.failed(); ++i) {
-    if (!run_.touch_values(16)) return;  // a turn costs a scope, however little it does
+    if (!run_.touch_values(16)) break;  // a turn costs a scope, however little it does
     const Scope scope(*this, outer);
     loop->index0 = static_cast<int64_t>(i);
     assign(program_.loop_symbol, JinjaValue(loop));
     assign_target(*stmt.target, loop->items[i]);
-    if (run_.failed()) return;
+    if (run_.failed()) break;
     const Flow flow = execute(stmt.branches[0].body);
-    if (run_.failed()) return;
     through = through || flow == Flow::kNormal;
     if (flow == Flow::kBreak) break;
   }
-  if (!through && !run_.failed()) {
-    const Scope scope(*this, outer);
-    execute(stmt.branches[1].body);
-  }
+  if (through || run_.failed()) return Flow::kNormal;
+  const Scope scope(*this, outer);
+  return execute(stmt.branches[1].body);
 }
 
 void Interpreter::keep(const std::shared_ptr<Frame>& frame) {

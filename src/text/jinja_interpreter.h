@@ -97,12 +97,15 @@ class Interpreter {
   JinjaValue capture(const Body& body);
   Flow execute(const Body& body);
   Flow execute(const Stmt& stmt);
-  void execute_set_block(const Stmt& stmt);
+  // The text of a block; where break or continue has left it, nothing is done with that.
+  Flow capture_block(const Stmt& stmt, JinjaValue& out);
+  Flow execute_set_block(const Stmt& stmt);
   Flow execute_with(const Stmt& stmt);
   // Of an item whose turn comes in the loop, or is asked about.
   bool meets_condition(const Stmt& loop, const JinjaValue& item, const std::shared_ptr<Frame>& outer);
   // depth0: how many calls of loop(...) led here.
-  void run_loop(const Stmt& stmt, const JinjaValue& iterable, int depth0);
+  // The flow is that of the else branch, which belongs to the loop around.
+  Flow run_loop(const Stmt& stmt, const JinjaValue& iterable, int depth0);
   // Keeps a frame until the render ends: something points at it.
   void keep(const std::shared_ptr<Frame>& frame);
   JinjaValue make_macro(const MacroDef& macro);

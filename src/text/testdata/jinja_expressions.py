@@ -102,6 +102,10 @@ CONDITIONS = [
     "{% set ns = namespace(n=0) %}{% for x in nested if x is iterable or ns.n < 2 recursive %}{{ ns.n }}{% set ns.n = ns.n + 1 %}{% if x is iterable %}({{ loop(x) }}){% endif %}{% endfor %}",
     "{% for x in l %}{{ x }}{% continue %}{% else %}none{% endfor %}", "{% for x in l %}{{ x }}{% if x == 1 %}{% break %}{% endif %}{% else %}none{% endfor %}",
     "{% for x in l %}{{ x }}{% if x == 3 %}{% break %}{% endif %}{% else %}none{% endfor %}", "{% for x in l %}{% if x > 2 %}{% continue %}{% endif %}{{ x }}{% else %}none{% endfor %}",
+    "{% for a in [1, 2] %}{{ a }}{% for b in [] %}{% else %}{% break %}{% endfor %}x{% endfor %}", "{% for a in [1, 2] %}{{ a }}{% for b in [] %}{% else %}{% continue %}{% endfor %}x{% endfor %}",
+    "{% for a in [1, 2] %}{{ a }}{% for b in [1] %}{% break %}{% else %}{% break %}{% endfor %}x{% endfor %}", "{% for a in [1, 2] %}{{ a }}{% set x %}q{% break %}{% endset %}{% endfor %}",
+    "{% for a in [1, 2] %}{% set x = 0 %}{% set x %}q{% continue %}{% endset %}{{ x }}{% endfor %}!", "{% for a in [1, 2] %}{{ a }}{% filter upper %}q{% break %}{% endfilter %}z{% endfor %}",
+    "{% for a in [1, 2] %}{{ a }}{% with b = 2 %}q{% break %}{% endwith %}z{% endfor %}", "{% for b in [] %}{% else %}{% break %}{% endfor %}",
     "{% for x in [1, 2] if x.nope.nope %}{% endfor %}", "{% for x in [1, 'a'] if x > 0 %}{{ x }}{% endfor %}", "{% for x in [1, 'a'] if x > 0 %}{{ x }}{% break %}{% endfor %}",
     "{% for x in [1, 'a'] if x > 0 %}{{ x }}{{ loop.last }}{% break %}{% endfor %}", "{% for x in l if x > 1 %}{{ loop.index }}/{{ loop.length }} {{ loop.nextitem }};{% endfor %}",
 ]
