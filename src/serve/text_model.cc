@@ -160,7 +160,7 @@ std::vector<std::string> TextModel::unread_fields(const WirePrompt& prompt, bool
   std::vector<std::string> unread;
   const auto& chosen = chat_template(with_tools && !prompt.tools.empty());
   for (const std::string& name : prompt.message_fields) {
-    if (!chosen || chosen->source().find(name) == std::string::npos) unread.push_back("messages[]." + name);
+    if (!chosen || !chosen->reads_field(name)) unread.push_back("messages[]." + name);
   }
   return unread;
 }

@@ -74,7 +74,7 @@ class TextModel {
   Result<std::vector<TokenId>> encode_prompt(const PromptInput& prompt, bool add_special_tokens,
                                              const EncodeWithin& within = {}) const;
   // What the template would not show: documents are an error, as they are one in render_chat(); names of messages'
-  // fields that its source does not hold are returned, as "messages[].x".
+  // fields that it does not read are returned, as "messages[].x".
   Status check_documents(const WirePrompt& prompt, bool with_tools) const;
   std::vector<std::string> unread_fields(const WirePrompt& prompt, bool with_tools) const;
   // with_tools = false hides the tools from the template (tool_choice none).

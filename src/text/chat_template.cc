@@ -101,6 +101,8 @@ Result<JinjaValue> parse_json(const std::string& text, const char* what, JinjaVa
 }
 
 constexpr std::string_view kDeveloper = "developer";
+// As transformers has them; templates read the first two.
+constexpr std::string_view kReasoningNames[] = {"reasoning_content", "thinking", "reasoning"};
 // Behind the final message's content, to be found in the rendered text: transformers' own, which some templates know.
 constexpr std::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
 
@@ -126,6 +128,23 @@ struct View {
   bool knows_developers = false;
 };
 
+// Servers and templates call reasoning by different names; it is shown under those that templates read.
+void name_reasoning(const JinjaDict& more, std::vector<std::pair<std::string, JinjaValue>>& fields) {
+  const JinjaValue* reasoning = nullptr;
+  for (const std::string_view name : kReasoningNames) {
+    const JinjaValue* value = more.find(name);
+    if (reasoning == nullptr && value != nullptr && !value->is_none()) reasoning = value;
+  }
+  if (reasoning == nullptr) return;
+  const auto standard =
+      std::find_if(fields.begin(), fields.end(), [](const auto& field) { return field.first == kReasoningNames[0]; });
+  if (standard != fields.end())
+    standard->second = *reasoning;
+  else
+    fields.emplace_back(kReasoningNames[0], *reasoning);
+  if (more.find(kReasoningNames[1]) == nullptr) fields.emplace_back(kReasoningNames[1], *reasoning);
+}
+
 Result<JinjaValue> message_value(const ChatMessage& message, const View& view, std::string_view tag, Work& work) {
   std::vector<std::pair<std::string, JinjaValue>> fields;
   const bool is_developer = message.role == kDeveloper && !view.knows_developers;
@@ -144,6 +163,7 @@ Result<JinjaValue> message_value(const ChatMessage& message, const View& view, s
   if (!message.more.empty()) {
     TRY_ASSIGN(const JinjaValue more, parse_json(message.more, "a message", JinjaValue::Kind::kDict, work));
     for (const auto& [name, value] : more.as_dict().items) fields.emplace_back(name.as_string(), value);
+    name_reasoning(more.as_dict(), fields);
   }
   return jinja_dict(std::move(fields));
 }
@@ -251,6 +271,13 @@ std::vector<std::string_view> ChatTemplate::builtin_names() {
   std::vector<std::string_view> names;
   for (const Builtin& builtin : kBuiltins) names.push_back(builtin.name);
   return names;
+}
+
+bool ChatTemplate::reads_field(std::string_view name) const {
+  const auto holds = [&](std::string_view text) { return source_.find(text) != std::string::npos; };
+  const bool is_reasoning =
+      std::find(std::begin(kReasoningNames), std::end(kReasoningNames), name) != std::end(kReasoningNames);
+  return holds(name) || (is_reasoning && (holds(kReasoningNames[0]) || holds(kReasoningNames[1])));
 }
 
 int64_t ChatTemplate::max_render_bytes(int64_t text_bytes) {

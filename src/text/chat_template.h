@@ -3,16 +3,16 @@
 //
 // Thread: immutable; render on any number of threads. Ownership: shared by pointer (a model's, or an adapter's own).
 // Invariants: what the template sees is what transformers' apply_chat_template shows: messages with the fields that
-// they have, tools and documents (none when absent), add_generation_prompt, the special tokens that exist, and
-// chat_template_kwargs, which may replace tokens but not the others. A tool call's arguments are given as a dict where
-// they are a JSON object, else as the string; as strings all of them where the template fails on dicts (some join them
-// to text). A message of the role developer is one of the role system where the template's source has no string
-// 'developer': it would be dropped or refused, or have a head that the model never saw. continue_final_message renders
-// the final content with a tag behind it and cuts there; an empty content leaves the message's head, with the white
-// space that the template ends it with (transformers strips that where the template trims contents).
-// Failure: invalid_argument with the template's line or the JSON that is wrong; the text of raise_exception is in the
-// message; cancelled where the watch of the work has stopped it. Source: transformers 5,
-// utils/chat_template_utils.py (also for continue_final_message).
+// they have (reasoning_content, thinking or reasoning under the first two of these names, too), tools and documents
+// (none when absent), add_generation_prompt, the special tokens that exist, and chat_template_kwargs, which may replace
+// tokens but not the others. A tool call's arguments are given as a dict where they are a JSON object, else as the
+// string; as strings all of them where the template fails on dicts (some join them to text). A message of the role
+// developer is one of the role system where the template's source has no string 'developer': it would be dropped or
+// refused, or have a head that the model never saw. continue_final_message renders the final content with a tag behind
+// it and cuts there; an empty content leaves the message's head, with the white space that the template ends it with
+// (transformers strips that where the template trims contents). Failure: invalid_argument with the template's line or
+// the JSON that is wrong; the text of raise_exception is in the message; cancelled where the watch of the work has
+// stopped it. Source: transformers 5, utils/chat_template_utils.py (also for continue_final_message).
 #pragma once
 
 #include <cstdint>
@@ -72,6 +72,8 @@ class ChatTemplate {
   // Without these the model never gets to see the tools, or documents, of a request.
   bool shows_tools() const { return template_->mentions("tools"); }
   bool shows_documents() const { return template_->mentions("documents"); }
+  // False: no message's field of this name is ever seen.
+  bool reads_field(std::string_view name) const;
 
  private:
   ChatTemplate(std::string source, std::shared_ptr<const JinjaTemplate> parsed);

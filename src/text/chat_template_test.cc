@@ -77,11 +77,11 @@ TEST(ChatTemplate, ShowsWhatTransformersShows) {
 TEST(ChatTemplate, MessagesHaveTheFieldsThatTheyHave) {
   ChatMessage message = says("assistant", "x");
   message.name = "bob";
-  message.more = R"({"thinking": "hm", "marks": [1, 2.5, null, {"a": true}]})";
+  message.more = R"({"whim": "hm", "marks": [1, 2.5, null, {"a": true}]})";
   const char* shown = "{{ messages[0] | tojson }}";
   EXPECT_EQ(
       render(shown, prompt_of({message})),
-      R"({"role": "assistant", "content": "x", "name": "bob", "thinking": "hm", "marks": [1, 2.5, null, {"a": true}]})");
+      R"({"role": "assistant", "content": "x", "name": "bob", "whim": "hm", "marks": [1, 2.5, null, {"a": true}]})");
   EXPECT_EQ(render("{{ messages[0].marks[3].a }}{{ messages[0].mood is defined }}", prompt_of({message})), "TrueFalse");
   message = ChatMessage();
   message.role = "assistant";
@@ -92,6 +92,25 @@ TEST(ChatTemplate, MessagesHaveTheFieldsThatTheyHave) {
   EXPECT_EQ(render(asked, prompt_of({message})), "True True True");
   message.more = "[1]";
   EXPECT_NE(render(shown, prompt_of({message})).find("must be a JSON object"), std::string::npos);
+}
+
+TEST(ChatTemplate, ReasoningIsShownUnderTheNamesThatTemplatesRead) {
+  const auto shown = [](const char* more) {
+    ChatMessage message = says("assistant", "");
+    message.more = more;
+    return render("{{ messages[0].reasoning_content }} {{ messages[0].thinking }} {{ messages[0].reasoning }}",
+                  prompt_of({message}));
+  };
+  EXPECT_EQ(shown(R"({"reasoning": "a"})"), "a a a");
+  EXPECT_EQ(shown(R"({"thinking": "a"})"), "a a ");
+  EXPECT_EQ(shown(R"({"reasoning_content": "a"})"), "a a ");
+  EXPECT_EQ(shown(R"({"reasoning_content": null, "thinking": "b", "reasoning": "c"})"), "b b c");
+  EXPECT_EQ(shown(R"({"reasoning_content": "a", "thinking": null})"), "a None ");
+  EXPECT_EQ(shown(R"({"reasoning": null})"), "  None");
+  const auto reader = ChatTemplate::parse("{{ messages[0].thinking }}").value();
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) EXPECT_TRUE(reader->reads_field(name));
+  EXPECT_FALSE(reader->reads_field("thought"));
+  EXPECT_FALSE(ChatTemplate::parse("{{ messages[0].content }}").value()->reads_field("reasoning"));
 }
 
 // Roles that a template does not know are dropped by some and refused by others.
