@@ -40,7 +40,9 @@ struct Adapter {
   SavedTensors saved;
   std::vector<TokenId> alora_invocation;  // empty: ordinary LoRA
   std::vector<std::string> report;        // what was applied, notes ("base name differs"), one sentence each
+  std::vector<std::string> doubts;        // those of the report that whoever runs the server should see
   std::map<std::string, int> modules;     // target name -> count, for display ("q_proj" -> 22)
+  double change_norm = 0;                 // change.h; of the pairs alone
   std::shared_ptr<const void> storage;    // owns everything the pointers above lead to
 
   const LoraPair& pair(int layer, Module module) const {
@@ -70,11 +72,17 @@ struct AdapterLoad {
 // What the loader must know of the base: shapes, biases (for bias="all"), and how the embedding is tied.
 struct AdapterBase {
   ModelConfig config;
+  // What it is called: its path and the names it is served under. An adapter made for another name is loaded, with a
+  // doubt; none are known: with no doubt.
+  std::vector<std::string> names;
   // The base's bias of a layer's module in Hugging Face row order, for bias_delta: f32 [out] or null where the base has
   // none. May be null itself when biases are not at hand (inspecting); an adapter that replaces biases is refused then.
   const float* (*bias)(const void* context, int layer, Module module) = nullptr;
   const void* bias_context = nullptr;
 };
+
+// Whether there are files at `path` that can be an adapter; the sentence says what is there instead.
+Status check_adapter_files(const FileSystem& files, const std::string& path);
 
 // Reads a PEFT directory (adapter_config.json + adapter_model.safetensors) or a GGUF LoRA file. Blocking; called on a
 // loader thread. Want of room is no error; every error is final, more room would not help.

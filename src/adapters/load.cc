@@ -4,16 +4,20 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "adapters/adapter.h"
+#include "adapters/change.h"
 #include "adapters/load_plan.h"
 #include "adapters/sha256.h"
 #include "base/limits.h"
 #include "base/printable.h"
 #include "base/units.h"
 #include "device/host/arena.h"
+#include "formats/foreign_files.h"
 #include "formats/safetensors.h"
 #include "ops/lora_factors.h"
 #include "tensor/codec.h"
@@ -120,10 +124,10 @@ class FilePass {
     const TensorInfo& info = *placements[0]->tensor;
     const int64_t cols = placements[0]->cols;
     if (cols == 0 || info.bytes == 0) return {};
-    const int64_t bytes_per_row = row_bytes(info.dtype, cols);
+    const int64_t bytes_per_row = row_bytes(info.dtype, cols) * (info.f64 ? 2 : 1);
     const int64_t rows = info.bytes / bytes_per_row;
     const int64_t step = std::max<int64_t>(1, kChunkBytes / bytes_per_row);
-    const bool convert = placements[0]->to != info.dtype;
+    const bool convert = info.f64 || placements[0]->to != info.dtype;
     for (int64_t row = 0; row < rows; row += step) {
       const int64_t count = std::min(step, rows - row);
       TRY(read(count * bytes_per_row));
@@ -131,7 +135,7 @@ class FilePass {
       DType format = info.dtype;
       if (convert) {
         decoded_.resize(static_cast<size_t>(count * cols));
-        decode_row(info.dtype, buffer_.data(), decoded_.data(), count * cols);
+        decode(info, count * cols);
         source = reinterpret_cast<const std::byte*>(decoded_.data());
         format = DType::kF32;
       }
@@ -152,6 +156,16 @@ class FilePass {
       }
     }
     return {};
+  }
+
+  void decode(const TensorInfo& info, int64_t count) {
+    if (!info.f64) return decode_row(info.dtype, buffer_.data(), decoded_.data(), count);
+    for (int64_t i = 0; i < count; ++i) {
+      double number;
+      std::memcpy(&number, buffer_.data() + 8 * i, sizeof number);
+      const bool fits = std::fabs(number) <= static_cast<double>(std::numeric_limits<float>::max());
+      decoded_[static_cast<size_t>(i)] = fits ? static_cast<float>(number) : std::numeric_limits<float>::infinity();
+    }
   }
 
   // Rows [row, row + count) of a tensor to int8: those of A each for itself; of B, whose scales are those of runs of
@@ -265,6 +279,7 @@ std::shared_ptr<Adapter> build(LoadPlan plan, const ModelConfig& config, std::sh
   adapter->saved = saved_tensors(plan, config, *storage);
   adapter->alora_invocation = std::move(plan.alora_invocation);
   for (const std::string& sentence : plan.report) adapter->report.push_back(printable(sentence));
+  for (const std::string& sentence : plan.doubts) adapter->doubts.push_back(printable(sentence));
   adapter->modules = std::move(plan.modules);
   adapter->storage = std::move(storage);
   return adapter;
@@ -283,6 +298,7 @@ Result<Paths> adapter_paths(const FileSystem& files, const std::string& path) {
     case PathKind::kFile:
     case PathKind::kOther:
       if (path.ends_with(".gguf")) return Paths{"", path};
+      if (is_pickle_name(path)) return pickled_adapter_error(path, base_name(path));
       return invalid_argument(path +
                               ": is not an adapter; name a PEFT directory (with adapter_config.json) or a .gguf file");
     case PathKind::kDirectory:
@@ -301,10 +317,7 @@ Result<Paths> adapter_paths(const FileSystem& files, const std::string& path) {
   }
   if (!has_weights) {
     if (files.kind(join_path(path, "adapter_model.bin")) == PathKind::kFile) {
-      return unsupported(path +
-                         ": holds its weights as a Python pickle (adapter_model.bin), which can run any code when it "
-                         "is read and is never opened; "
-                         "convert it once with PEFT: PeftModel.from_pretrained(BASE, PATH).save_pretrained(NEW_PATH)");
+      return pickled_adapter_error(path, "adapter_model.bin");
     }
     return not_found(path + ": has no adapter_model.safetensors");
   }
@@ -358,7 +371,19 @@ Result<Source> read_source(const FileSystem& files, const Paths& paths) {
   TRY_ASSIGN(source.file.config_text, read_all(*opened.config, kMaxAdapterConfigBytes));
   TRY_ASSIGN(SafetensorsHeader header, read_safetensors(*source.weights, kMaxAdapterHeaderBytes));
   source.file.tensors = std::move(header.tensors);
-  for (const ForeignTensor& tensor : header.foreign) source.foreign.push_back(tensor.name);
+  for (ForeignTensor& tensor : header.foreign) {
+    if (tensor.dtype != "F64") {
+      source.foreign.push_back(std::move(tensor.name));
+      continue;
+    }
+    source.file.tensors.push_back({.name = std::move(tensor.name),
+                                   .shape = std::move(tensor.shape),
+                                   .offset = tensor.offset,
+                                   .bytes = tensor.bytes,
+                                   .f64 = true});
+  }
+  std::stable_sort(source.file.tensors.begin(), source.file.tensors.end(),
+                   [](const TensorInfo& x, const TensorInfo& y) { return x.offset < y.offset; });
   return source;
 }
 
@@ -382,13 +407,41 @@ Status check_changes_something(const LoadPlan& plan, const std::string& path) {
   return invalid_argument(path + ": changes nothing of this base model: " + why);
 }
 
+Result<LoadPlan> plan_source(const Source& source, const Paths& paths, const std::string& path, const AdapterBase& base,
+                             const AdapterLoadOptions& options) {
+  TRY_ASSIGN(LoadPlan plan, source.gguf ? plan_gguf(*source.gguf, base, options)
+                                        : plan_peft(paths.config, source.file, source.foreign, base, options));
+  TRY(check_changes_something(plan, path));
+  return plan;
+}
+
+// Of a refusal, where that would help.
+Error name_the_loose_way(Error error, const Source& source, const Paths& paths, const std::string& path,
+                         const AdapterBase& base, AdapterLoadOptions options) {
+  if (!std::exchange(options.strict, false)) return error;
+  if (plan_source(source, paths, path, base, options).ok())
+    error.message += "; with --adapter-strict=false the rest of the adapter is loaded";
+  return error;
+}
+
+// An adapter that was trained can do this only by mistake.
+void weigh_change(Adapter& adapter, const ModelConfig& config) {
+  const AdapterChange change = change_of(adapter, config);
+  adapter.change_norm = change.norm;
+  if (change.some) return;
+  adapter.doubts.push_back(
+      "It changes nothing: in every module one of its factors, or the scaling, is zero, so it answers as the base "
+      "does.");
+  adapter.report.push_back(adapter.doubts.back());
+}
+
 Result<AdapterLoad> read_adapter(const FileSystem& files, const std::string& path, const AdapterBase& base,
                                  const AdapterLoadOptions& options, AdapterVersionId version) {
   TRY_ASSIGN(const Paths paths, adapter_paths(files, path));
   TRY_ASSIGN(Source source, read_source(files, paths));
-  TRY_ASSIGN(LoadPlan plan, source.gguf ? plan_gguf(*source.gguf, base, options)
-                                        : plan_peft(paths.config, source.file, source.foreign, base, options));
-  TRY(check_changes_something(plan, path));
+  Result<LoadPlan> planned = plan_source(source, paths, path, base, options);
+  if (!planned.ok()) return name_the_loose_way(std::move(planned).error(), source, paths, path, base, options);
+  LoadPlan plan = *std::move(planned);
 
   if (plan.bytes > options.bytes_max) return AdapterLoad{.bytes_needed = plan.bytes, .stamp = source.stamp};
   auto buffer = HostBuffer::allocate(plan.bytes);
@@ -404,6 +457,7 @@ Result<AdapterLoad> read_adapter(const FileSystem& files, const std::string& pat
   std::shared_ptr<Adapter> adapter = build(std::move(plan), base.config, std::move(storage));
   adapter->version = version;
   adapter->digest = sha.finish();
+  weigh_change(*adapter, base.config);
   return AdapterLoad{.adapter = std::move(adapter), .stamp = source.stamp};
 }
 
@@ -430,6 +484,11 @@ Result<AdapterLoad> load_adapter(const FileSystem& files, const std::string& pat
 Result<AdapterLoad> load_adapter(const std::string& path, const AdapterBase& base, const AdapterLoadOptions& options,
                                  AdapterVersionId version) {
   return load_adapter(PosixFileSystem(), path, base, options, version);
+}
+
+Status check_adapter_files(const FileSystem& files, const std::string& path) {
+  const auto paths = with_printable_error(adapter_paths(files, path));
+  return paths.ok() ? Status() : Status(paths.error());
 }
 
 Result<FileStamp> adapter_stamp(const FileSystem& files, const std::string& path) {

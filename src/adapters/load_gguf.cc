@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans the load of a GGUF LoRA file, as llama.cpp's convert_lora_to_gguf.py writes it: "blk.0.attn_q.weight.lora_a"
 // [rank, in] and
-// ".lora_b" [out, rank]; for token_embd lora_a is [vocab, rank]. Every tensor of the file applies; scaling is alpha /
-// rank.
+// ".lora_b" [out, rank]; for token_embd lora_a is [vocab, rank]; "blk.0.attn_norm.weight" and other norms, which take
+// the place of the base's. Every tensor of the file applies; scaling is alpha / rank.
 #include <map>
 
 #include "adapters/load_plan.h"
@@ -54,26 +54,33 @@ struct Pair {
   PairTensors tensors;
 };
 
+// What a tensor is for, and which of a pair; `part` 0: neither.
+ModuleRef module_of(const TensorInfo& tensor, const ModelConfig& config, char& part) {
+  std::string_view name = tensor.name;
+  part = eat_suffix(name, ".lora_a") ? 'a' : eat_suffix(name, ".lora_b") ? 'b' : '\0';
+  const std::string canonical = canonical_name(name);
+  std::string_view module = canonical;
+  return eat_suffix(module, ".weight") ? parse_module(module, config) : ModuleRef{};
+}
+
 Status collect(const GgufFile& gguf, const ModelConfig& config, bool strict, LoadPlan& plan,
                std::map<std::string, Pair>& pairs) {
   for (const TensorInfo& tensor : gguf.index.tensors) {
-    std::string_view name = tensor.name;
-    const bool is_a = eat_suffix(name, ".lora_a");
-    const bool is_b = !is_a && eat_suffix(name, ".lora_b");
-    const std::string canonical = is_a || is_b ? canonical_name(name) : "";
-    std::string_view module_path = canonical;
-    ModuleRef module;
-    if (eat_suffix(module_path, ".weight")) module = parse_module(module_path, config);
-    if (module.site != Site::kLinear && module.site != Site::kHead && module.site != Site::kEmbed) {
-      const std::string sentence =
-          "tensor \"" + tensor.name.substr(0, 200) + "\" is not one that a LoRA adapter of this base model can have";
-      if (strict) return unsupported(gguf.path + ": " + sentence);
-      if (plan.report.size() < 1000) plan.report.push_back("Not applied: " + sentence + ".");
+    char part = '\0';
+    const ModuleRef module = module_of(tensor, config, part);
+    if (part == '\0') {
+      TRY_ASSIGN(const bool norm, plan_norm(config, module, tensor, gguf.path, plan));
+      if (norm) continue;
+    } else if (module.site == Site::kLinear || module.site == Site::kHead || module.site == Site::kEmbed) {
+      Pair& pair = pairs[module.key];
+      pair.module = module;
+      (part == 'a' ? pair.tensors.a : pair.tensors.b) = &tensor;
       continue;
     }
-    Pair& pair = pairs[module.key];
-    pair.module = module;
-    (is_a ? pair.tensors.a : pair.tensors.b) = &tensor;
+    const std::string sentence =
+        "tensor \"" + tensor.name.substr(0, 200) + "\" is not one that a LoRA adapter of this base model can have";
+    if (strict) return unsupported(gguf.path + ": " + sentence);
+    if (plan.report.size() < 1000) plan.report.push_back("Not applied: " + sentence + ".");
   }
   return {};
 }
@@ -100,7 +107,7 @@ Result<LoadPlan> plan_gguf(const GgufFile& gguf, const AdapterBase& base, const 
   LoadPlan plan(base.config, options);
   std::map<std::string, Pair> pairs;
   TRY(collect(gguf, base.config, options.strict, plan, pairs));
-  if (pairs.empty()) return corrupt(gguf.path + ": holds no LoRA tensors");
+  if (pairs.empty() && plan.modules.empty()) return corrupt(gguf.path + ": holds no LoRA tensors");
   TRY_ASSIGN(const auto architecture, gguf.text("general.architecture"));
   for (const auto& [key, pair] : pairs) {
     const TensorInfo* b = pair.tensors.b;

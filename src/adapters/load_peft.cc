@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "adapters/load_plan.h"
+#include "adapters/made_for.h"
 #include "adapters/peft_map.h"
 #include "base/limits.h"
 #include "formats/peft_config.h"
@@ -15,6 +17,8 @@ namespace loralei {
 
 namespace {
 
+constexpr size_t kUnusedTargetsMax = 200;  // that are looked for among the file's tensors
+
 // What the file holds of one module.
 struct ModuleTensors {
   ModuleRef module;
@@ -23,6 +27,9 @@ struct ModuleTensors {
   const TensorInfo* weight = nullptr;  // saved whole
   bool base_layer = false;             // `weight` was saved beside LoRA or token rows (save_embedding_layers)
   const TensorInfo* tokens = nullptr;  // trainable token rows
+  // What PEFT writes beside `weight` when it saves a wrapped embedding or head with all it has.
+  const TensorInfo* copy = nullptr;      // of `weight`
+  const TensorInfo* original = nullptr;  // what was there before
 };
 
 class PeftPlanner {
@@ -44,6 +51,7 @@ class PeftPlanner {
     TRY(check_saved_names());
     TRY(find_targets());
     TRY(sort_tensors());
+    TRY(settle_copies());
     TRY(plan_saved());
     TRY(plan_pairs());
     TRY(plan_tied_head());
@@ -56,10 +64,10 @@ class PeftPlanner {
   Status note_config(const std::vector<std::string>& foreign) {
     for (const std::string& line : peft_.refused) plan_.report.push_back(line);
     for (const std::string& line : peft_.notes) plan_.report.push_back(line);
-    if (!peft_.base_model.empty()) plan_.report.push_back("Made for the base model \"" + peft_.base_model + "\".");
+    note_base();
     for (const std::string& name : foreign) {
-      TRY(refuse(path_,
-                 "tensor \"" + name + "\" is in a number format that cannot be computed with (F32, F16 and BF16 can)"));
+      TRY(refuse(path_, "tensor \"" + name +
+                            "\" is in a number format that cannot be computed with (F64, F32, F16 and BF16 can)"));
     }
     return {};
   }
@@ -71,6 +79,17 @@ class PeftPlanner {
     return {};
   }
 
+  void note_base() {
+    if (peft_.base_model.empty()) return;
+    const std::string made_for = "Made for the base model \"" + peft_.base_model + "\"";
+    const bool same = std::any_of(base_.names.begin(), base_.names.end(),
+                                  [&](const std::string& name) { return same_base(peft_.base_model, name); });
+    if (!same && !base_.names.empty())
+      plan_.doubts.push_back(made_for + ", by its name another than this one, \"" + base_.names.front().substr(0, 300) +
+                             "\"; its shapes fit.");
+    plan_.report.push_back(same || base_.names.empty() ? made_for + "." : plan_.doubts.back());
+  }
+
   ModuleTensors* find(const std::string& key) {
     const auto it = modules_.find(key);
     return it == modules_.end() ? nullptr : &it->second;
@@ -79,46 +98,11 @@ class PeftPlanner {
   Status sort_tensors() {
     for (const TensorInfo& tensor : file_.tensors) {
       TensorRef ref = parse_peft_name(tensor.name, config_);
-      const Site site = ref.module.site;
+      TRY(one_adapter(ref.adapter));
       ModuleTensors entry{.module = ref.module};
-      const bool linear = site == Site::kLinear || site == Site::kQkv || site == Site::kGateUp;
-      const bool vocab = site == Site::kHead || site == Site::kEmbed;
-      const TensorInfo** slot = nullptr;
       ModuleTensors& module = modules_.emplace(ref.module.key, std::move(entry)).first->second;
-      switch (ref.part) {
-        case Part::kLoraA:
-          if (linear || site == Site::kHead) slot = &module.pair.a;
-          break;
-        case Part::kLoraB:
-          if (linear || site == Site::kHead) slot = &module.pair.b;
-          break;
-        case Part::kLoraBBias:
-          if (linear || site == Site::kHead) slot = &module.pair.b_bias;
-          break;
-        case Part::kEmbedA:
-          if (site == Site::kEmbed) slot = &module.pair.a;
-          break;
-        case Part::kEmbedB:
-          if (site == Site::kEmbed) slot = &module.pair.b;
-          break;
-        case Part::kBias:
-          if (site == Site::kLinear) slot = &module.bias;
-          break;
-        case Part::kTokens:
-          if (vocab) slot = &module.tokens;
-          break;
-        case Part::kWeight:
-          if (!linear) slot = &module.weight;
-          break;
-        case Part::kBaseWeight:
-          if (vocab) {
-            slot = &module.weight;
-            module.base_layer = true;
-          }
-          break;
-        case Part::kUnknown:
-          break;
-      }
+      module.module.unembed |= ref.module.unembed;
+      const TensorInfo** slot = slot_of(module, ref.part);
       if (!slot) {
         if (module.module.site == Site::kUnknown) modules_.erase(ref.module.key);
         TRY(refuse(path_, "tensor \"" + tensor.name + "\" is not one that a LoRA adapter of this base model can have"));
@@ -131,18 +115,98 @@ class PeftPlanner {
     return {};
   }
 
+  // Which of several was meant nobody can know.
+  Status one_adapter(const std::string& name) {
+    if (name.empty()) return {};
+    if (adapter_.empty()) adapter_ = name;
+    if (adapter_ == name) return {};
+    return invalid_argument(path_ + ": holds tensors of two adapters, \"" + adapter_.substr(0, 100) + "\" and \"" +
+                            name.substr(0, 100) + "\"; save the one that is meant alone");
+  }
+
+  // Where a tensor belongs; null where this module can have none such.
+  static const TensorInfo** slot_of(ModuleTensors& module, Part part) {
+    const Site site = module.module.site;
+    const bool linear = site == Site::kLinear || site == Site::kQkv || site == Site::kGateUp;
+    const bool vocab = site == Site::kHead || site == Site::kEmbed;
+    switch (part) {
+      case Part::kLoraA:
+        return linear || site == Site::kHead ? &module.pair.a : nullptr;
+      case Part::kLoraB:
+        return linear || site == Site::kHead ? &module.pair.b : nullptr;
+      case Part::kLoraBBias:
+        return linear || site == Site::kHead ? &module.pair.b_bias : nullptr;
+      case Part::kEmbedA:
+        return site == Site::kEmbed ? &module.pair.a : nullptr;
+      case Part::kEmbedB:
+        return site == Site::kEmbed ? &module.pair.b : nullptr;
+      case Part::kBias:
+        return site == Site::kLinear ? &module.bias : nullptr;
+      case Part::kTokens:
+        return vocab ? &module.tokens : nullptr;
+      case Part::kWeight:
+        return linear ? nullptr : &module.weight;
+      case Part::kBaseWeight:
+        module.base_layer |= vocab;
+        return vocab ? &module.weight : nullptr;
+      case Part::kSavedCopy:
+        return linear ? nullptr : &module.copy;
+      case Part::kOriginal:
+        return linear ? nullptr : &module.original;
+      case Part::kUnknown:
+        break;
+    }
+    return nullptr;
+  }
+
+  // A module in modules_to_save may be in the file with all it has: the weight under two names, and what it was before.
+  // That is what the other one of a tied pair still reads.
+  Status settle_copies() {
+    std::vector<ModuleTensors*> saved;
+    for (auto& [key, module] : modules_) {
+      if (!module.copy && !module.original) continue;
+      if (saves(module.module)) {
+        if (!module.weight) module.weight = std::exchange(module.copy, nullptr);
+        saved.push_back(&module);
+        continue;
+      }
+      const TensorInfo& first = module.copy ? *module.copy : *module.original;
+      TRY(refuse(path_, "tensor \"" + first.name + "\" is not named by \"modules_to_save\""));
+    }
+    int unused = 0;
+    for (ModuleTensors* module : saved) {
+      ModuleTensors* twin = untied_twin(module->module.site);
+      if (module->original && twin && !twin->weight) twin->weight = std::exchange(module->original, nullptr);
+      unused += (module->copy != nullptr) + (module->original != nullptr);
+    }
+    if (unused > 0) {
+      plan_.report.push_back(std::to_string(unused) +
+                             " tensors named modules_to_save or original_module repeat what else is in the file; they "
+                             "are not used, as in PEFT.");
+    }
+    return {};
+  }
+
+  // The head of a tied model for its embedding and the other way round, where the adapter does not change both as one.
+  ModuleTensors* untied_twin(Site site) {
+    if (!config_.tied_head || peft_.ensure_weight_tying || (site != Site::kEmbed && site != Site::kHead))
+      return nullptr;
+    const std::string key = site == Site::kEmbed ? "lm_head" : "model.embed_tokens";
+    return &modules_.emplace(key, ModuleTensors{.module = parse_module(key, config_)}).first->second;
+  }
+
   // Every entry of modules_to_save must mean modules that can be replaced, and nothing else.
   Status check_saved_names() {
     for (const std::string& name : peft_.modules_to_save) {
-      const auto means = [&](const ModuleRef& module) {
+      const auto ends_so = [&](const ModuleRef& module) {
         return !name.empty() && module.key.size() >= name.size() &&
                module.key.compare(module.key.size() - name.size(), name.size(), name) == 0;
       };
       const auto savable = savable_modules(config_);
       const auto linear = lora_modules(config_);
-      const bool some = std::any_of(savable.begin(), savable.end(), means);
+      const bool some = std::any_of(savable.begin(), savable.end(), ends_so);
       const bool other = std::any_of(linear.begin(), linear.end(),
-                                     [&](const ModuleRef& module) { return module.layer >= 0 && means(module); });
+                                     [&](const ModuleRef& module) { return module.layer >= 0 && ends_so(module); });
       if (some && !other) continue;
       TRY(refuse(config_path_, "\"modules_to_save\" names \"" + name.substr(0, 100) +
                                    "\", but only embed_tokens, lm_head and the norms can be replaced"));
@@ -153,7 +217,7 @@ class PeftPlanner {
   Status plan_saved() {
     for (const ModuleRef& ref : savable_modules(config_)) {
       ModuleTensors* module = find(ref.key);
-      const bool asked = matcher_.saves(ref.key);
+      const bool asked = saves(ref);
       if (!module || !module->weight) {
         if (asked && !tied_follower(ref)) {
           TRY(refuse(path_, "modules_to_save asks for " + ref.key + ", but its tensor \"base_model.model." + ref.key +
@@ -173,35 +237,21 @@ class PeftPlanner {
     return settle_vocab();
   }
 
+  // modules_to_save, where ensure_weight_tying means both of a tied pair with one.
+  bool saves(const ModuleRef& ref) const {
+    const bool vocab = ref.site == Site::kHead || ref.site == Site::kEmbed;
+    if (!vocab || !config_.tied_head || !peft_.ensure_weight_tying) return matcher_.saves(ref.key);
+    return matcher_.saves("lm_head") || matcher_.saves("model.embed_tokens");
+  }
+
   bool tied_follower(const ModuleRef& ref) const {
     return ref.site == Site::kHead && config_.tied_head && peft_.ensure_weight_tying;
   }
 
   Status plan_saved_tensor(const ModuleRef& ref, const TensorInfo& tensor) {
-    const size_t layers = static_cast<size_t>(config_.layers);
-    const auto vector = [&](int64_t size) { return plan_whole(tensor, {size}, DType::kF32, path_, plan_); };
-    const auto layered = [&](std::vector<int64_t>& list, int64_t size) -> Status {
-      list.resize(layers, -1);
-      TRY_ASSIGN(list[static_cast<size_t>(ref.layer)], vector(size));
-      return {};
-    };
+    TRY_ASSIGN(const bool norm, plan_norm(config_, ref, tensor, path_, plan_));
+    if (norm) return {};
     ++plan_.modules[module_name(ref)];
-    switch (ref.site) {
-      case Site::kFinalNorm: {
-        TRY_ASSIGN(plan_.final_norm, vector(config_.hidden));
-        return {};
-      }
-      case Site::kInputNorm:
-        return layered(plan_.input_norm, config_.hidden);
-      case Site::kPostNorm:
-        return layered(plan_.post_attention_norm, config_.hidden);
-      case Site::kQNorm:
-        return layered(plan_.q_norm, config_.head_dim);
-      case Site::kKNorm:
-        return layered(plan_.k_norm, config_.head_dim);
-      default:
-        break;
-    }
     SavedMatrix& matrix = ref.site == Site::kEmbed ? plan_.embed : plan_.head;
     // Any number of rows: the vocabulary may have been resized. Both must agree in the end.
     const int64_t rows = tensor.shape.empty() ? 0 : tensor.shape[0];
@@ -238,28 +288,85 @@ class PeftPlanner {
       TRY_ASSIGN(const bool targeted, matcher_.targets(ref.key, ref.site == Site::kLinear));
       targeted_.push_back(targeted);
     }
-    for (const std::string& name : matcher_.unused_targets()) {
-      TRY(refuse(config_path_, "\"target_modules\" names \"" + name.substr(0, 100) +
-                                   "\", which is no linear module or embedding of this base model"));
+    find_tied_pair();
+    const std::vector<std::string> unused = matcher_.unused_targets();
+    if (unused.empty()) return {};
+    const bool none = unused.size() == peft_.target_names.size();
+    const std::vector<std::string> keys = keys_in_file();
+    for (size_t i = 0; i < unused.size(); ++i) {
+      const std::string which = "\"target_modules\" names \"" + unused[i].substr(0, 100) + "\"";
+      // A list may be made for many models. As in PEFT it must mean something here; of the others nothing is lost.
+      if (!none && i < kUnusedTargetsMax && !names_one_of(keys, unused[i])) {
+        plan_.report.push_back(which +
+                               ", which this base model lacks; the file holds no tensor for it, so nothing is "
+                               "left out.");
+        continue;
+      }
+      TRY(refuse(config_path_, which + ", which is no linear module or embedding of this base model"));
     }
     return {};
+  }
+
+  std::vector<std::string> keys_in_file() const {
+    std::vector<std::string> keys;
+    for (const TensorInfo& tensor : file_.tensors) {
+      std::string key = parse_peft_name(tensor.name, config_).module.key;
+      if (keys.empty() || keys.back() != key) keys.push_back(std::move(key));
+    }
+    return keys;
+  }
+
+  static bool names_one_of(const std::vector<std::string>& keys, const std::string& target) {
+    return std::any_of(keys.begin(), keys.end(), [&](const std::string& key) { return is_module_name(target, key); });
+  }
+
+  // With ensure_weight_tying LoRA on one of a tied pair is LoRA on the embedding, and the head's pair is that one seen
+  // the other way (PEFT: LoraModel._add_targets_to_tie). Modules that are saved whole come first.
+  void find_tied_pair() {
+    if (!config_.tied_head || !peft_.ensure_weight_tying) return;
+    if (matcher_.saves("lm_head") || matcher_.saves("model.embed_tokens")) return;
+    std::vector<bool>::reference head = targeted_[targeted_.size() - 2], embed = targeted_.back();
+    tied_pair_ = head || embed;
+    head = embed = tied_pair_;
+  }
+
+  // "all-linear" is what some trainers write whatever they trained (PEFT then has pairs that change nothing): a kind of
+  // module that the file has in no layer is noted once.
+  std::set<std::string> untrained_kinds(const std::vector<ModuleRef>& modules) {
+    std::set<std::string> kinds;
+    if (!peft_.all_linear) return kinds;
+    for (const ModuleRef& ref : modules)
+      if (ref.site == Site::kLinear) kinds.insert(module_name(ref));
+    for (const ModuleRef& ref : modules) {
+      const ModuleTensors* module = find(ref.key);
+      if ((module && (module->pair.a || module->pair.b)) || covered_by_fused(ref)) kinds.erase(module_name(ref));
+    }
+    if (!kinds.empty()) {
+      plan_.report.push_back("\"target_modules\" is \"all-linear\", and the file has no tensors of " +
+                             join({kinds.begin(), kinds.end()}) + ": these are left as they are, as in PEFT.");
+    }
+    return kinds;
   }
 
   Status plan_pairs() {
     std::vector<std::string> missing;
     const std::vector<ModuleRef> modules = lora_modules(config_);
+    const std::set<std::string> untrained = untrained_kinds(modules);
     for (size_t i = 0; i < modules.size(); ++i) {
       const ModuleRef& ref = modules[i];
       const bool targeted = targeted_[i];
       ModuleTensors* module = find(ref.key);
-      const bool fused = ref.site == Site::kQkv || ref.site == Site::kGateUp;
-      const bool wanted = targeted || (fused && peft_.all_linear);
+      const bool fused = is_fused(ref);
+      TRY_ASSIGN(const bool wanted_otherwise, wanted_by_other_name(module));
+      const bool wanted = targeted || wanted_otherwise;
       if (module && wanted) TRY(drop_bias_not_asked(module->pair));
       const bool has = module && (module->pair.a || module->pair.b || module->pair.b_bias);
       if (!has) {
         // A pattern may mean a fused name by accident; a list names it on purpose.
         const bool meant = !fused || !peft_.target_names.empty();
-        if (targeted && meant && !covered_by_fused(ref) && !tied_target(ref)) missing.push_back(ref.key);
+        const bool fine =
+            covered_by_fused(ref) || (tied_pair_ && ref.site == Site::kHead) || untrained.contains(module_name(ref));
+        if (targeted && meant && !fine) missing.push_back(ref.key);
         continue;
       }
       if (!wanted) {
@@ -280,6 +387,17 @@ class PeftPlanner {
                             " modules without tensors in the file (" + join(missing) + (count > 3 ? ", ...)" : ")")));
     }
     return {};
+  }
+
+  static bool is_fused(const ModuleRef& ref) { return ref.site == Site::kQkv || ref.site == Site::kGateUp; }
+
+  // A fused projection, or a head that the file calls unembed_tokens, is a linear module of the model it was trained
+  // on.
+  Result<bool> wanted_by_other_name(const ModuleTensors* module) {
+    if (module == nullptr) return false;
+    if (is_fused(module->module)) return peft_.all_linear;
+    if (!module->module.unembed) return false;
+    return matcher_.targets("model.unembed_tokens", true);
   }
 
   // Before it is asked what the module has: with this bias alone it has no pair.
@@ -314,13 +432,8 @@ class PeftPlanner {
     return fused && fused->pair.a;
   }
 
-  // The head of a tied model whose pair is the embedding's (ensure_weight_tying), or the other way round in the config.
-  bool tied_target(const ModuleRef& ref) const {
-    return ref.site == Site::kHead && config_.tied_head && peft_.ensure_weight_tying;
-  }
-
   Status plan_tied_head() {
-    if (!config_.tied_head || !peft_.ensure_weight_tying) return {};
+    if (!tied_pair_) return {};
     const PairPlan& embed = plan_.pair(-1, Module::kEmbed);
     PairPlan& head = plan_.pair(-1, Module::kLmHead);
     if (embed.rank == 0 || head.rank > 0) return {};
@@ -330,6 +443,8 @@ class PeftPlanner {
     head.a = embed.b_t;
     head.b_t = plan_.reserve(embed.rank * row_bytes(embed.dtype, embed.in));
     std::swap(head.in, head.out);
+    TRY_ASSIGN(const double scaling, matcher_.scaling("lm_head"));
+    head.scaling = static_cast<float>(scaling);
     plan_.head_pair_from_embed = true;
     plan_.report.push_back("The head shares the embedding's pair (ensure_weight_tying).");
     return {};
@@ -400,7 +515,8 @@ class PeftPlanner {
     for (const char* key : {"model.embed_tokens", "lm_head"}) {
       const ModuleTensors* module = find(key);
       const bool wanted = std::string_view(key) == "lm_head" ? of_head && !follows : of_embed != nullptr;
-      if (module && module->tokens && !wanted) {
+      const bool repeats = follows && std::string_view(key) == "lm_head";  // the embedding's, saved once more
+      if (module && module->tokens && !wanted && !repeats) {
         TRY(refuse(path_, "tensor \"" + module->tokens->name + "\" is not named by \"trainable_token_indices\""));
       }
     }
@@ -455,6 +571,8 @@ class PeftPlanner {
   std::map<std::string, ModuleTensors> modules_;  // by canonical key
   std::vector<bool> targeted_;                    // as lora_modules()
   bool saved_on_own_account_ = false;
+  bool tied_pair_ = false;  // the head's pair is the embedding's
+  std::string adapter_;     // the name that the file's tensors have for the adapter
 };
 
 }  // namespace

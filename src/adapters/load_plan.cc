@@ -53,6 +53,40 @@ Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>&
   return offset;
 }
 
+Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor,
+                       const std::string& path, LoadPlan& plan) {
+  std::vector<int64_t>* list = nullptr;
+  int64_t size = config.hidden;
+  switch (module.site) {
+    case Site::kFinalNorm:
+      break;
+    case Site::kInputNorm:
+      list = &plan.input_norm;
+      break;
+    case Site::kPostNorm:
+      list = &plan.post_attention_norm;
+      break;
+    case Site::kQNorm:
+    case Site::kKNorm:
+      if (!config.qk_norm) return false;
+      list = module.site == Site::kQNorm ? &plan.q_norm : &plan.k_norm;
+      size = config.head_dim;
+      break;
+    default:
+      return false;
+  }
+  if (is_quantised(tensor.dtype)) return corrupt(path + ": " + tensor_text(tensor) + " is a norm, and quantised");
+  TRY_ASSIGN(const int64_t offset, plan_whole(tensor, {size}, DType::kF32, path, plan));
+  if (list == nullptr) {
+    plan.final_norm = offset;
+  } else {
+    list->resize(static_cast<size_t>(config.layers), -1);
+    (*list)[static_cast<size_t>(module.layer)] = offset;
+  }
+  ++plan.modules[module_name(module)];
+  return true;
+}
+
 namespace {
 
 // Both factors present, two-dimensional, of one rank that the config agrees with.

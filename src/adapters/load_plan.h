@@ -54,7 +54,7 @@ struct LoadPlan {
   std::vector<TokenId> embed_tokens, head_tokens;                        // sorted
   int64_t embed_rows = -1, head_rows = -1;
   std::vector<TokenId> alora_invocation;
-  std::vector<std::string> report;
+  std::vector<std::string> report, doubts;
   std::map<std::string, int> modules;
   // Tied and trained as one (PEFT ensure_weight_tying): the head's pair is the embedding's, transposed after reading.
   bool head_pair_from_embed = false;
@@ -91,6 +91,11 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
 // A vector or matrix kept as it is (offset returned), in f32 or in the file's format.
 Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>& shape, DType to,
                            const std::string& path, LoadPlan& plan);
+
+// The vector of a norm, which takes the place of the base's. False: `module` is no norm of this base, nothing is
+// planned.
+Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor,
+                       const std::string& path, LoadPlan& plan);
 
 // Shape mismatch as a sentence with both shapes.
 Status check_shape(const TensorInfo& tensor, const std::vector<int64_t>& shape, const std::string& path);

@@ -251,7 +251,7 @@ TEST_F(LoadTest, WhatDoesNotFitIsNamed) {
   tensors = plain;
   config["target_modules"] = {"q_proj", "v_proj"};
   expect_error({"target_modules", "v_proj"});
-  config["target_modules"] = {"q_proj", "wqkv"};
+  config["target_modules"] = {"wqkv"};
   expect_error({"target_modules", "wqkv"});
   config["target_modules"] = {"q_proj"};
   config["modules_to_save"] = {"score"};
@@ -431,10 +431,18 @@ TEST(PeftMap, Names) {
   EXPECT_EQ(parse("base_model.model.model.layers.1.mlp.down_proj.lora_B.weight").part, Part::kLoraB);
   EXPECT_EQ(parse("base_model.model.lm_head.base_layer.weight").part, Part::kBaseWeight);
   EXPECT_EQ(parse("base_model.model.lm_head.base_layer.weight").module.site, Site::kHead);
+  EXPECT_EQ(parse("base_model.model.lm_head.weight").module.unembed, false);
+  const TensorRef unembed = parse("base_model.model.model.unembed_tokens.lora_A.mine.weight");
+  EXPECT_EQ(unembed.module.key, "lm_head");
+  EXPECT_EQ(unembed.module.unembed, true);
+  EXPECT_EQ(unembed.part, Part::kLoraA);
+  EXPECT_EQ(unembed.adapter, "mine");
   for (const char* name :
        {"", "x", "base_model.model.model.layers.2.mlp.up_proj.lora_A.weight",
         "base_model.model.model.layers.01.mlp.up_proj.lora_A.weight", "model.layers.-1.mlp.up_proj.lora_A.weight",
-        "layers.1mlp.up_proj.lora_A.weight", "layers.1.mlp.up_proj.lora_A.default.weight",
+        "layers.1mlp.up_proj.lora_A.weight", "layers.1.mlp.up_proj.lora_A.two.names.weight",
+        "layers.1.mlp.up_proj.lora_A..weight", "layers.1.mlp.up_proj.lora_A.", "lora_A.default.weight",
+        "layers.1.mlp.up_proj.lora_A.default", "model.embed_tokens.lora_embedding_A.weight",
         "layers..mlp.up_proj.lora_A.weight", ".weight", "layers.99999999999.mlp.up_proj.weight"}) {
     EXPECT_EQ(parse(name).part, Part::kUnknown) << name;
   }

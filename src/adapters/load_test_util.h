@@ -36,6 +36,9 @@ inline std::string bytes_of(const Matrix& source) {
   for (const float value : source.values) {
     if (source.dtype == "F32") {
       bytes.append(reinterpret_cast<const char*>(&value), 4);
+    } else if (source.dtype == "F64") {
+      const double wide = value;
+      bytes.append(reinterpret_cast<const char*>(&wide), 8);
     } else {
       const uint16_t bits = source.dtype == "F16" ? f32_to_f16(value) : f32_to_bf16(value);
       bytes.append(reinterpret_cast<const char*>(&bits), 2);

@@ -2,6 +2,7 @@
 #include "adapters/peft_map.h"
 
 #include <charconv>
+#include <utility>
 
 namespace loralei {
 
@@ -35,26 +36,55 @@ constexpr LayerModule kOuterParts[] = {
 
 struct Suffix {
   const char* text;
+  const char* ending;  // before it an adapter's name may stand; null: none may
   Part part;
 };
 // Longest first where one ends with another.
 constexpr Suffix kSuffixes[] = {
-    {".lora_A.weight", Part::kLoraA},
-    {".lora_B.weight", Part::kLoraB},
-    {".lora_B.bias", Part::kLoraBBias},
-    {".lora_embedding_A", Part::kEmbedA},
-    {".lora_embedding_B", Part::kEmbedB},
-    {".token_adapter.trainable_tokens_delta", Part::kTokens},
-    {".token_adapter.base_layer.weight", Part::kBaseWeight},
-    {".base_layer.weight", Part::kBaseWeight},
-    {".base_layer.bias", Part::kBias},
-    {".weight", Part::kWeight},
-    {".bias", Part::kBias},
+    {".lora_A", ".weight", Part::kLoraA},
+    {".lora_B", ".weight", Part::kLoraB},
+    {".lora_B", ".bias", Part::kLoraBBias},
+    {".lora_embedding_A", "", Part::kEmbedA},
+    {".lora_embedding_B", "", Part::kEmbedB},
+    {".lora_magnitude_vector", ".weight", Part::kUnknown},
+    {".lora_magnitude_vector", "", Part::kUnknown},
+    {".token_adapter.trainable_tokens_delta", "", Part::kTokens},
+    {".token_adapter.base_layer.weight", nullptr, Part::kBaseWeight},
+    {".modules_to_save", ".weight", Part::kSavedCopy},
+    {".original_module.weight", nullptr, Part::kOriginal},
+    {".base_layer.weight", nullptr, Part::kBaseWeight},
+    {".base_layer.bias", nullptr, Part::kBias},
+    {".weight", nullptr, Part::kWeight},
+    {".bias", nullptr, Part::kBias},
 };
 
 bool eat(std::string_view& text, std::string_view prefix) {
   if (text.substr(0, prefix.size()) != prefix) return false;
   text.remove_prefix(prefix.size());
+  return true;
+}
+
+bool eat_end(std::string_view& text, std::string_view ending) {
+  if (!text.ends_with(ending) || text.size() == ending.size()) return false;
+  text.remove_suffix(ending.size());
+  return true;
+}
+
+// Takes the suffix off the name, and the adapter's name inside of it.
+bool eat_suffix(std::string_view& name, const Suffix& suffix, std::string& adapter) {
+  if (suffix.ending == nullptr) return eat_end(name, suffix.text);
+  std::string_view rest = name;
+  if (!eat_end(rest, suffix.ending)) return false;
+  if (!eat_end(rest, suffix.text)) {
+    const size_t dot = rest.rfind('.');
+    if (dot == std::string_view::npos || dot + 1 == rest.size()) return false;
+    const std::string_view between = rest.substr(dot + 1);
+    if (between == "weight" || between == "bias") return false;
+    rest.remove_suffix(rest.size() - dot);
+    if (!eat_end(rest, suffix.text)) return false;
+    adapter = between;
+  }
+  name = rest;
   return true;
 }
 
@@ -86,18 +116,20 @@ ModuleRef parse_module(std::string_view path, const ModelConfig& config) {
     eat(name, "model.");
     if (path == name) return {part.site, -1, part.module, part.path};
   }
+  if (path == "unembed_tokens") return {Site::kHead, -1, Module::kLmHead, "lm_head", true};
   return unknown;
 }
 
 TensorRef parse_peft_name(std::string_view name, const ModelConfig& config) {
   for (const Suffix& suffix : kSuffixes) {
-    const std::string_view text = suffix.text;
-    if (name.size() <= text.size() || name.substr(name.size() - text.size()) != text) continue;
-    TensorRef tensor{parse_module(name.substr(0, name.size() - text.size()), config), suffix.part};
+    std::string_view module = name;
+    std::string adapter;
+    if (!eat_suffix(module, suffix, adapter)) continue;
+    TensorRef tensor{parse_module(module, config), suffix.part, std::move(adapter)};
     if (tensor.module.site == Site::kUnknown) tensor.part = Part::kUnknown;
     return tensor;
   }
-  return {{.key = std::string(name)}, Part::kUnknown};
+  return {{.key = std::string(name)}, Part::kUnknown, ""};
 }
 
 std::vector<ModuleRef> lora_modules(const ModelConfig& config) {

@@ -2,8 +2,10 @@
 // From the tensor names of adapter files to modules of the base model.
 //
 // Pure functions, any thread. Names are those PEFT writes, "base_model.model." + module + part; repeated or missing
-// "base_model." and "model." prefixes are tolerated. Nothing here judges whether a tensor is wanted: unknown ones are
-// answered as kUnknown.
+// "base_model." and "model." prefixes are tolerated, and so is the adapter's name that a part has in a model's own
+// state
+// ("lora_A.default.weight"). unembed_tokens is what Tinker calls lm_head. Nothing here judges whether a tensor is
+// wanted: unknown ones are answered as kUnknown.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +39,7 @@ struct ModuleRef {
   int layer = -1;              // -1 outside the layers
   Module module = Module::kQ;  // kLinear, kHead, kEmbed
   std::string key;             // canonical: "model.layers.3.self_attn.q_proj", "lm_head"
+  bool unembed = false;        // the head, named unembed_tokens
 };
 
 // What a tensor is of its module.
@@ -50,12 +53,15 @@ enum class Part : uint8_t {
   kBaseWeight,
   kBias,
   kTokens,
+  kSavedCopy,  // modules_to_save.weight: what kWeight says once more
+  kOriginal,   // original_module.weight: what the base had when the module was saved
   kUnknown
 };
 
 struct TensorRef {
   ModuleRef module;
   Part part = Part::kUnknown;
+  std::string adapter;  // "default" of "lora_A.default.weight"; mostly empty
 };
 
 // "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight" -> layer 0's q_proj, kLoraA. Layers beyond the

@@ -144,10 +144,11 @@ void AdapterRegistry::on_stamp(Entry& entry, const Result<FileStamp>& stamp) {
   entry.failed = false;
   entry.failed_stamp = *stamp;
   entry.failed_limit_bytes = INT64_MAX;
-  // Tensors are kept in their file's number format, in a wider one, or as int8, for which f32 takes a little over a
-  // quarter: a safe lower bound of what they need.
-  entry.least_bytes = stamp->size_bytes / 4;
-  entry.ask_bytes = options_.int8 ? entry.least_bytes : stamp->size_bytes + kSlackBytes;
+  // Tensors are kept in their file's number format, in a wider one, as f32 where it holds f64, or as int8, for which
+  // f64 takes a little over an eighth; and of a saved module PEFT may write three matrices of which one is used: a safe
+  // lower bound of what they need.
+  entry.least_bytes = stamp->size_bytes / (options_.int8 ? 8 : 6);
+  entry.ask_bytes = options_.int8 ? stamp->size_bytes / 4 : stamp->size_bytes + kSlackBytes;
   entry.size_known = false;
   entry.stage = Stage::kWaitingForRoom;
 }
@@ -421,6 +422,8 @@ void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adap
              {{"adapter", entry.name},
               {"bytes", version->adapter->bytes},
               {"version", digest_hex(version->adapter->digest).substr(0, 12)}});
+  for (const std::string& doubt : version->adapter->doubts)
+    log_.event(LogLevel::kWarning, "adapter in doubt", {{"adapter", entry.name}}, doubt);
   versions_.emplace(version->adapter->version.value, std::move(version));
   finish(entry);
   reply_all(entry, {});

@@ -318,8 +318,8 @@ struct NaiveRegistry {
     name.failed = false;
     name.failed_stamp = stamp;
     name.failed_limit_bytes = INT64_MAX;
-    name.least_bytes = stamp.size_bytes / 4;
-    name.ask_bytes = options.int8 ? name.least_bytes : stamp.size_bytes + 64 * kKiB;
+    name.least_bytes = stamp.size_bytes / (options.int8 ? 8 : 6);
+    name.ask_bytes = options.int8 ? stamp.size_bytes / 4 : stamp.size_bytes + 64 * kKiB;
     name.size_known = false;
     name.stage = Stage::kWaitingForRoom;
   }

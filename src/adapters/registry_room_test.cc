@@ -109,7 +109,7 @@ TEST(RegistryRoom, WhatIsLentIsWaitedFor) {
     rounds.put("a", 20000);
     rounds.put("b", 100000);
     rounds.put("c", 20000);
-    rounds.put("huge", 900000);
+    rounds.put("huge", 2000000);
     rounds.use("a");
     rounds.pins["a"].clear();
     Grant loan = *world.ledger.try_lend(MemoryUse::kOther, 150000);

@@ -27,6 +27,23 @@ TEST(Registry, ColdAdapterIsLoadedOnFirstUseAndKept) {
   EXPECT_EQ(error.code, ErrorCode::kNotFound);
 }
 
+TEST(Registry, WhatIsDoubtfulOfAnAdapterIsWarnedOf) {
+  RegistryWorld world;
+  world.put("/a", 1000);
+  world.put("/b", 1000);
+  world.files["/b"].doubts = {"It was made for another base.", "It changes nothing."};
+  std::vector<AdapterPin> pins;
+  Error error;
+  for (const char* name : {"a", "b"}) {
+    world.registry->register_name(1, name, std::string("/") + name, false);
+    ASSERT_EQ(world.use(name, pins, error), AcquireOutcome::kReady);
+    EXPECT_EQ(world.log.warnings.size(), *name == 'a' ? 0u : 2u);
+  }
+  ASSERT_EQ(world.log.warnings.size(), 2u);
+  EXPECT_EQ(world.log.warnings[0], "adapter in doubt adapter=b: It was made for another base.");
+  EXPECT_NE(world.log.warnings[1].find("It changes nothing."), std::string::npos);
+}
+
 TEST(Registry, IdleAdaptersGoInTheirOrderAndTheOthersStay) {
   RegistryWorld world;
   std::vector<AdapterPin> in_use, pins;

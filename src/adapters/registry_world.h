@@ -7,8 +7,11 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "adapters/registry.h"
+#include "base/log.h"
 
 namespace loralei::testing_support {
 
@@ -18,12 +21,18 @@ struct RegistryWorld {
     FileStamp stamp;
     int64_t bytes = 0;  // in memory
     std::optional<Error> broken;
+    std::vector<std::string> doubts = {};
   };
   std::map<std::string, File> files;
   std::deque<LoadJob> jobs;
   Ledger ledger{1 << 20};
   ManualClock clock;
-  NullLogSink log;
+  struct Log final : LogSink {
+    std::vector<std::string> warnings;
+    void log(LogLevel level, std::string_view message) override {
+      if (level == LogLevel::kWarning) warnings.emplace_back(message);
+    }
+  } log;
   uint64_t order = 0;
   std::mutex asked_mutex;    // several threads may read
   AdapterLoadOptions asked;  // of the last read
@@ -39,7 +48,7 @@ struct RegistryWorld {
   }
 
   void put(const std::string& path, int64_t bytes, uint64_t inode = 1) {
-    files[path] = {{inode, bytes, 0}, bytes, std::nullopt};
+    files[path] = {{inode, bytes, 0}, bytes, std::nullopt, {}};
   }
 
   AdapterSource source() {
@@ -62,6 +71,7 @@ struct RegistryWorld {
               adapter->version = version;
               adapter->bytes = file.bytes;
               adapter->rank_max = 8;
+              adapter->doubts = file.doubts;
               adapter->digest[0] = static_cast<uint8_t>(file.stamp.inode);
               return AdapterLoad{.adapter = std::move(adapter)};
             }};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // loralei inspect PATH [--base MODEL] [--memory-budget BYTES]: what a model or adapter holds; with --base, whether and
 // how the adapter applies; with a budget, what of the model is locked and what is streamed.
+#include <array>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "bench/probes.h"
 #include "engine/engine_host.h"
 #include "formats/base_model.h"
+#include "formats/foreign_files.h"
 #include "formats/gguf.h"
 #include "formats/peft_config.h"
 #include "formats/safetensors.h"
@@ -51,6 +53,12 @@ std::string joined(const List& list) {
     }
   }
   return text;
+}
+
+std::string number_text(double number) {
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), "%.4g", number);
+  return text.data();
 }
 
 std::string rope_text(const ModelConfig& config) {
@@ -111,8 +119,12 @@ Status show_peft_folder(const FileSystem& files, const std::string& path) {
        config.all_linear ? "all linear layers" : config.target_pattern.value_or(joined(config.target_names)));
   if (!config.modules_to_save.empty()) line("saved whole", joined(config.modules_to_save));
   if (!config.alora_invocation.empty()) line("activated by", joined(config.alora_invocation));
+  TRY(check_adapter_files(files, path));
   TRY_ASSIGN(const SafetensorsHeader header, read_safetensors(files, join_path(path, "adapter_model.safetensors")));
   show_tensors(header.tensors);
+  std::map<std::string, int> others;
+  for (const ForeignTensor& tensor : header.foreign) ++others[tensor.dtype];
+  for (const auto& [dtype, count] : others) line("  " + dtype, std::to_string(count));
   for (const std::string& note : config.notes) line("note", note);
   for (const std::string& refusal : config.refused) line("not applied", refusal);
   std::printf("Give --base MODEL to see whether and how it applies.\n");
@@ -129,6 +141,10 @@ Status show_gguf_adapter(const GgufFile& gguf) {
   show_tensors(gguf.index.tensors);
   std::printf("Give --base MODEL to see whether and how it applies.\n");
   return {};
+}
+
+bool is_pickled_adapter(const FileSystem& files, const std::string& path) {
+  return is_pickle_name(path) && files.kind(path) == PathKind::kFile;
 }
 
 // The adapter's folder where `path` is it or a file of it.
@@ -164,6 +180,8 @@ Status show_applied(const FileSystem& files, const std::string& path, const std:
   BiasReader biases{file, std::move(reader), {}};
   AdapterBase base;
   base.config = file.config;
+  base.names = {base_path};
+  if (auto real = files.real_path(base_path); real.ok()) base.names.push_back(*std::move(real));
   base.bias_context = &biases;
   base.bias = [](const void* context, int layer, Module module) {
     return static_cast<BiasReader*>(const_cast<void*>(context))->get(layer, module);
@@ -178,12 +196,13 @@ Status show_applied(const FileSystem& files, const std::string& path, const std:
   line("highest rank", std::to_string(adapter->rank_max));
   line("in memory", format_bytes(adapter->bytes));
   for (const auto& [module, count] : adapter->modules) line("  " + module, "on " + std::to_string(count));
+  line("norm of change", number_text(adapter->change_norm));
   if (adapter->vocab != file.config.vocab) line("vocabulary", std::to_string(adapter->vocab));
   for (const std::string& entry : adapter->report) line("report", entry);
   options.strict = true;
   const auto strict = load_adapter(files, path, base, options, AdapterVersionId{1});
-  line("applies", strict.ok() ? "yes, completely" : "only with --adapter-strict=false: " + strict.error().message);
-  return {};
+  line("applies", strict.ok() ? "yes, completely" : "only with --adapter-strict=false");
+  return strict.ok() ? Status() : Status(strict.error());
 }
 
 // What streaming under this budget would look like on this machine.
@@ -214,6 +233,7 @@ Status show_streaming(const std::string& path, const std::string& budget, const 
 
 Status inspect(const InspectFlags& flags) {
   const PosixFileSystem files;
+  if (is_pickled_adapter(files, flags.path)) return check_adapter_files(files, flags.path);
   const auto folder = peft_folder(files, flags.path);
   std::optional<GgufFile> gguf;
   if (!folder && flags.path.ends_with(".gguf") && files.kind(flags.path) == PathKind::kFile) {

@@ -15,7 +15,7 @@ namespace {
 
 const std::string kAdapter = std::string(LORALEI_SOURCE_DIR) + "/demo/adapters/shout";
 
-std::string inspect(std::vector<std::string> words) {
+std::string inspect(std::vector<std::string> words, int* code = nullptr) {
   CLI::App app;
   int exit_code = 0;
   add_inspect_command(app, exit_code);
@@ -29,6 +29,7 @@ std::string inspect(std::vector<std::string> words) {
   } catch (const CLI::ParseError& error) {
     refusal = error.get_name();
   }
+  if (code != nullptr) *code = exit_code;
   return testing::internal::GetCapturedStdout() + testing::internal::GetCapturedStderr() + refusal;
 }
 bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -54,6 +55,60 @@ TEST(Inspect, NoFileOfAnAdapterLeadsOut) {
   fs::remove_all(top);
   EXPECT_TRUE(holds(refused, "adapter_config.json' is a link to '../config', which leads out of")) << refused;
   EXPECT_TRUE(holds(shown, "rank / alpha")) << shown;
+}
+
+// An adapter for the golden model that a test may change.
+class InspectOnBase : public testing::Test {
+ protected:
+  InspectOnBase() {
+    std::filesystem::create_directories(folder_);
+    for (const char* name : {"adapter_config.json", "adapter_model.safetensors"})
+      std::filesystem::copy_file(kGolden + "adapters/gqa-qv-r8/" + name, folder_ / name,
+                                 std::filesystem::copy_options::overwrite_existing);
+  }
+  ~InspectOnBase() override { std::filesystem::remove_all(folder_); }
+  std::string on_base(int& code) { return inspect({folder_.string(), "--base", kGolden + "models/llama-gqa"}, &code); }
+  void set(const std::string& before, const std::string& after) {
+    std::ifstream in(folder_ / "adapter_config.json");
+    std::string text((std::istreambuf_iterator<char>(in)), {});
+    const size_t place = text.find(before);
+    ASSERT_NE(place, std::string::npos) << text;
+    std::ofstream(folder_ / "adapter_config.json") << text.replace(place, before.size(), after);
+  }
+
+  const std::string kGolden = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
+  const std::filesystem::path folder_ =
+      std::filesystem::path(testing::TempDir()) / ("loralei-inspect-base-" + std::to_string(::getpid()));
+};
+
+TEST_F(InspectOnBase, WhatStrictModeWouldRefuseFails) {
+  int code = 7;
+  std::string shown = on_base(code);
+  EXPECT_EQ(code, 0) << shown;
+  for (const char* words : {"norm of change", "yes, completely", "on 2"}) EXPECT_TRUE(holds(shown, words)) << shown;
+  set("\"use_dora\": false", "\"use_dora\": true");
+  shown = on_base(code);
+  EXPECT_EQ(code, 1);
+  for (const char* words : {"only with --adapter-strict=false", "use_dora", "Not applied"})
+    EXPECT_TRUE(holds(shown, words)) << shown;
+  set("\"LORA\"", "\"VERA\"");  // nothing helps
+  shown = on_base(code);
+  EXPECT_EQ(code, 1);
+  EXPECT_FALSE(holds(shown, "--adapter-strict")) << shown;
+}
+
+TEST_F(InspectOnBase, APickleIsNamed) {
+  std::filesystem::rename(folder_ / "adapter_model.safetensors", folder_ / "adapter_model.bin");
+  for (const std::string& path : {folder_.string(), (folder_ / "adapter_model.bin").string()}) {
+    for (const bool with_base : {false, true}) {
+      int code = 0;
+      std::vector<std::string> words = {path};
+      if (with_base) words.insert(words.end(), {"--base", kGolden + "models/llama-gqa"});
+      const std::string shown = inspect(words, &code);
+      EXPECT_EQ(code, 1) << path;
+      EXPECT_TRUE(holds(shown, "Python pickle") && holds(shown, "save_file")) << shown;
+    }
+  }
 }
 
 TEST(Inspect, ABudgetIsForModels) {

@@ -262,6 +262,7 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   TRY_ASSIGN(EngineHostOptions options, finish_engine_options(flags.engine));
   options.process_bytes = resident_bytes;
   TRY(finish_serve_options(flags));
+  options.model_names = flags.serve.model_names;
   limit_connections(flags, options.engine, flags.serve, log);
   TRY(HttpServer::bind(flags.serve.http, log));  // and let go again: whether the address can be had
   const PosixFileSystem files;

@@ -129,8 +129,10 @@ struct AdapterStatus {
   int32_t waiting = 0;  // queued requests
   int64_t uses = 0;
   bool pinned = false;
-  std::string error;                // kFailed
-  std::vector<std::string> report;  // what was applied
+  std::string error;                                     // kFailed
+  std::vector<std::string> report;                       // what was applied
+  std::vector<std::pair<std::string, int32_t>> modules;  // by name, on how many
+  double change_norm = 0;                                // Adapter::change_norm
 };
 
 // --- state

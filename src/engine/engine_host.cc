@@ -29,11 +29,14 @@ MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes) {
 
 namespace {
 
-AdapterSource adapter_source(const ModelConfig& config, const WeightStore& weights, const FileSystem* files) {
+AdapterSource adapter_source(const ModelConfig& config, const WeightStore& weights, const EngineHostOptions& options) {
   static const PosixFileSystem machine;
-  if (files == nullptr) files = &machine;
+  const FileSystem* const files = options.adapter_files != nullptr ? options.adapter_files : &machine;
   AdapterBase base;
   base.config = config;
+  base.names = options.model_names;
+  base.names.push_back(options.model_path);
+  if (auto real = machine.real_path(options.model_path); real.ok()) base.names.push_back(*std::move(real));
   base.bias_context = &weights;
   base.bias = [](const void* context, int layer, Module module) {
     return base_bias(*static_cast<const WeightStore*>(context), layer, module);
@@ -241,7 +244,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine.options.memory_budget_bytes = budget;
   engine.config = config;
   engine.eos = config.eos;
-  engine.adapters = adapter_source(config, *parts.weights, options.adapter_files);
+  engine.adapters = adapter_source(config, *parts.weights, options);
   engine.ledger = parts.ledger.get();
   engine.device = parts.device_budget.device;
   engine.device_ledger = parts.device_ledger.get();

@@ -32,6 +32,7 @@ enum class Activations { kAuto, kInt8, kF32 };
 
 struct EngineHostOptions {
   std::string model_path;
+  std::vector<std::string> model_names;  // what else the model is called: an adapter says which one it was made for
   std::optional<DType> quantise;
   Activations activations = Activations::kAuto;
   std::string isa;  // "" = the best this machine has; ref, avx2, avx512_vnni ...

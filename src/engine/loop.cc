@@ -192,11 +192,15 @@ void EngineLoop::fill_adapters(std::vector<AdapterStatus>& adapters) const {
       status.version.clear();
       status.rank = 0;
       status.report.clear();
+      status.modules.clear();
+      status.change_norm = 0;
       return;
     }
     put_digest_hex(view.adapter->digest, status.version);
     status.rank = view.adapter->rank_max;
     status.report = view.adapter->report;
+    status.modules.assign(view.adapter->modules.begin(), view.adapter->modules.end());
+    status.change_norm = view.adapter->change_norm;
   });
   adapters.resize(count);
 }

@@ -119,6 +119,30 @@ TEST(BaseModel, WhatCannotBeLookedAtIsNotSaidToBeAbsent) {
   fs::remove_all(folder);
 }
 
+TEST(BaseModel, GitLfsPointersAreNamed) {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+  MemoryFileSystem files;
+  const auto expect_pointer = [&](const std::string& path, const std::string& file) {
+    const auto model = open_base_model(files, path);
+    ASSERT_FALSE(model.ok());
+    for (const std::string& word : {file, std::string("Git LFS pointer"), std::string("git lfs pull")})
+      EXPECT_NE(model.error().message.find(word), std::string::npos) << model.error().message;
+  };
+  files.put("/one/config.json", kConfig);
+  files.put("/one/model.safetensors", pointer);
+  expect_pointer("/one", "model.safetensors");
+  files.put("/parts/config.json", kConfig);
+  files.put("/parts/model.safetensors.index.json", R"({"weight_map": {"lm_head.weight": "part.safetensors"}})");
+  files.put("/parts/part.safetensors", pointer);
+  expect_pointer("/parts", "part.safetensors");
+  files.put("/parts/model.safetensors.index.json", pointer);
+  expect_pointer("/parts", "model.safetensors.index.json");
+  files.put("/parts/config.json", pointer);
+  expect_pointer("/parts", "config.json");
+  files.put("/model.gguf", pointer);
+  expect_pointer("/model.gguf", "model.gguf");
+}
+
 TEST(BaseModel, SaysWhatAPathIsInstead) {
   MemoryFileSystem files;
   const auto error = [&](const std::string& path) {

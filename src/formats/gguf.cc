@@ -7,6 +7,7 @@
 
 #include "base/limits.h"
 #include "base/units.h"
+#include "formats/foreign_files.h"
 
 namespace loralei {
 
@@ -314,6 +315,7 @@ class GgufParser {
 
   Status parse_all() {
     TRY_ASSIGN(const uint32_t magic, scalar<uint32_t>("the first bytes"));
+    if (is_lfs_pointer(head_)) return lfs_pointer_error(path_);
     if (magic != 0x46554747u) return bad("is not a GGUF file (its first four bytes are not \"GGUF\")");
     TRY_ASSIGN(file_.version, scalar<uint32_t>("the first bytes"));
     if (file_.version != 2 && file_.version != 3) {

@@ -6,6 +6,7 @@
 
 #include "base/limits.h"
 #include "base/units.h"
+#include "formats/foreign_files.h"
 
 namespace loralei {
 
@@ -69,6 +70,7 @@ Result<Json> parse_json_object(std::string_view text, const std::string& place, 
     return too_large(place + ": holds " + format_bytes(static_cast<int64_t>(text.size())) + " of JSON; at most " +
                      format_bytes(bytes_max) + " are read");
   }
+  if (is_lfs_pointer(text)) return lfs_pointer_error(place);
   if (json_too_deep(text)) {
     return corrupt(place + ": its JSON is nested more than " + std::to_string(kMaxJsonDepth) + " deep");
   }

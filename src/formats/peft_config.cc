@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <unordered_set>
+#include <utility>
 
 #include "base/limits.h"
 #include "base/units.h"
@@ -85,6 +86,11 @@ constexpr KeyRule kKeys[] = {
 bool is_neutral(const Json& value) {
   return value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
          ((value.is_structured() || value.is_string()) && value.empty());
+}
+
+// Tinker calls lm_head so.
+void take_own_name(std::string& name) {
+  if (is_module_name("unembed_tokens", name)) name = "lm_head";
 }
 
 class Reader {
@@ -212,8 +218,9 @@ class Reader {
     if (config_.exclude_pattern && config_.exclude_pattern->empty()) config_.exclude_pattern.reset();
     TRY_ASSIGN(auto saved, json_strings(root_, "modules_to_save", path_));
     if (saved) config_.modules_to_save = std::move(*saved);
-    for (const auto* list : {&config_.target_names, &config_.exclude_names, &config_.modules_to_save}) {
+    for (auto* list : {&config_.target_names, &config_.exclude_names, &config_.modules_to_save}) {
       if (list->size() > kMaxNames) return too_large(path_ + ": names too many modules");
+      for (std::string& name : *list) take_own_name(name);
     }
     return {};
   }
@@ -273,12 +280,14 @@ class Reader {
       const bool ranks = std::string_view(key) == "rank_pattern";
       for (const std::string& name : key_order(key)) {
         if (!object->contains(name)) continue;
+        std::string module = name;
+        take_own_name(module);
         if (ranks) {
           TRY_ASSIGN(const auto rank, json_int(*object, name.c_str(), 1, kMaxLoraRank, place));
-          if (rank) config_.rank_pattern.emplace_back(name, static_cast<int>(*rank));
+          if (rank) config_.rank_pattern.emplace_back(std::move(module), static_cast<int>(*rank));
         } else {
           TRY_ASSIGN(const auto alpha, json_number(*object, name.c_str(), place));
-          if (alpha) config_.alpha_pattern.emplace_back(name, *alpha);
+          if (alpha) config_.alpha_pattern.emplace_back(std::move(module), *alpha);
         }
       }
     }
@@ -328,10 +337,6 @@ class Reader {
   PeftConfig config_;
 };
 
-bool is_name(const std::string& key, const std::string& name) {
-  return key == name || (key.size() > name.size() && key[key.size() - name.size() - 1] == '.' && key.ends_with(name));
-}
-
 Result<PyRegex> compile(const std::string& pattern, const std::string& shown, const char* key,
                         const std::string& path) {
   auto regex = PyRegex::compile(pattern);
@@ -376,6 +381,10 @@ Status check_patterns(const PeftConfig& config, const std::string& path) {
 }
 
 }  // namespace
+
+bool is_module_name(const std::string& name, const std::string& key) {
+  return key == name || (key.size() > name.size() && key[key.size() - name.size() - 1] == '.' && key.ends_with(name));
+}
 
 Result<PeftConfig> parse_peft_config(std::string_view json, const std::string& path, bool strict) {
   TRY_ASSIGN(const Json root, parse_json_object(json, path, kMaxAdapterConfigBytes));
@@ -432,7 +441,7 @@ Result<bool> PeftMatcher::excluded(const std::string& key) {
     if (out) return true;
   }
   for (const std::string& name : config_->exclude_names) {
-    if (is_name(key, name)) return true;
+    if (is_module_name(name, key)) return true;
   }
   for (const PyRegex& regex : saved_) {
     TRY_ASSIGN(const bool saved, matches(regex, key, false));
@@ -462,7 +471,7 @@ Result<bool> PeftMatcher::targets(const std::string& key, bool linear) {
   if (out) {
     // An entry whose modules are all excluded asked for nothing.
     for (size_t i = 0; i < target_used_.size(); ++i)
-      target_used_[i] = target_used_[i] || is_name(key, config_->target_names[i]);
+      target_used_[i] = target_used_[i] || is_module_name(config_->target_names[i], key);
     return false;
   }
   if (config_->all_linear) return linear;
@@ -470,7 +479,7 @@ Result<bool> PeftMatcher::targets(const std::string& key, bool linear) {
   bool found = false, exact = false;
   for (size_t i = 0; i < config_->target_names.size(); ++i) {
     const std::string& name = config_->target_names[i];
-    if (!is_name(key, name)) continue;
+    if (!is_module_name(name, key)) continue;
     target_used_[i] = true;
     found = true;
     exact = exact || key == name;

@@ -57,6 +57,9 @@ struct PeftConfig {
 // an error.
 Result<PeftConfig> parse_peft_config(std::string_view json, const std::string& path, bool strict);
 
+// Whether an entry of a list of modules means the module `key`: its whole name, or the end of it after a dot.
+bool is_module_name(const std::string& name, const std::string& key);
+
 // Answers for full module keys such as "model.layers.3.self_attn.q_proj" and "lm_head".
 class PeftMatcher {
  public:

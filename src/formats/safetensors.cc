@@ -9,6 +9,7 @@
 
 #include "base/limits.h"
 #include "base/units.h"
+#include "formats/foreign_files.h"
 #include "formats/json_util.h"
 
 namespace loralei {
@@ -16,6 +17,7 @@ namespace loralei {
 namespace {
 
 constexpr int64_t kLengthBytes = 8;
+constexpr int64_t kFirstBytes = 64;  // read first: the length, and what tells other kinds of file
 constexpr int64_t kMaxShardIndexBytes = 64 * kMiB;
 constexpr size_t kMaxNameBytes = 4096;
 
@@ -165,6 +167,7 @@ Result<int64_t> header_length(std::span<const std::byte> head, int64_t file_byte
   if (file_bytes < kLengthBytes + 2 || head.size() < static_cast<size_t>(kLengthBytes)) {
     return corrupt(path + ": is too short to be a safetensors file (" + std::to_string(file_bytes) + " bytes)");
   }
+  if (is_lfs_pointer(head)) return lfs_pointer_error(path);
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<uint64_t>(head[static_cast<size_t>(i)]);
   if (length > static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)) {
@@ -241,7 +244,8 @@ Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> head, int
                                 .offset = data_begin + entry.begin,
                                 .bytes = entry.end - entry.begin});
     } else {
-      header.foreign.push_back({std::move(entry.name), std::move(entry.dtype)});
+      header.foreign.push_back({std::move(entry.name), std::move(entry.dtype), std::move(entry.shape),
+                                data_begin + entry.begin, entry.end - entry.begin});
     }
   }
   if (expected != data_bytes) {
@@ -253,7 +257,7 @@ Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> head, int
 
 Result<SafetensorsHeader> read_safetensors(const File& file, int64_t header_bytes_max) {
   const int64_t file_bytes = file.size_bytes();
-  std::vector<std::byte> head(static_cast<size_t>(std::min(file_bytes, kLengthBytes)));
+  std::vector<std::byte> head(static_cast<size_t>(std::min(file_bytes, kFirstBytes)));
   TRY(file.read_exact(0, head));
   TRY_ASSIGN(const int64_t length, header_length(head, file_bytes, file.path()));
   if (length > header_bytes_max) {

@@ -26,6 +26,8 @@ namespace loralei {
 struct ForeignTensor {
   std::string name;
   std::string dtype;
+  std::vector<int64_t> shape = {};
+  int64_t offset = 0, bytes = 0;  // as of TensorInfo
 };
 
 struct SafetensorsHeader {

@@ -3,8 +3,9 @@
 // and GGUF readers.
 //
 // A plain value; owns no bytes and no open file. Invariants after a successful read: offset + bytes lies within its
-// file; bytes == product(shape) in dtype; names unique; files indexed by TensorInfo::file. Shapes are in row-major
-// order, slowest dimension first ([out, in] for a linear layer), also for GGUF, whose headers say it reversed.
+// file; bytes == product(shape) in dtype (twice that with `f64`); names unique; files indexed by TensorInfo::file.
+// Shapes are in row-major order, slowest dimension first ([out, in] for a linear layer), also for GGUF, whose headers
+// say it reversed.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,7 @@ struct TensorInfo {
   uint32_t file = 0;
   int64_t offset = 0;  // from the start of the file
   int64_t bytes = 0;
+  bool f64 = false;  // the file's numbers are f64, and whoever reads them makes f32 (dtype) of them: adapters alone do
 };
 
 struct TensorIndex {

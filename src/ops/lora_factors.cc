@@ -15,12 +15,14 @@ void decode_group(const std::byte* source, float scale, int64_t count, float* ou
 
 }  // namespace
 
-void decode_lora_a(const LoraPair& pair, int32_t rank, float* out) {
+void decode_lora_a(const LoraPair& pair, int32_t rank, float* out) { decode_lora_a(pair, rank, 0, pair.in, out); }
+
+void decode_lora_a(const LoraPair& pair, int32_t rank, int32_t begin, int32_t count, float* out) {
   const std::byte* row = pair.a + rank * lora_a_stride_bytes(pair);
-  if (pair.a_scale == nullptr) return decode_row(pair.dtype, row, out, pair.in);
-  const float* scales = pair.a_scale + rank * lora_quant_groups(pair.in);
-  for (int32_t i = 0; i < pair.in; i += kLoraQuantGroup)
-    decode_group(row + i, scales[i / kLoraQuantGroup], std::min(kLoraQuantGroup, pair.in - i), out + i);
+  if (pair.a_scale == nullptr) return decode_row(pair.dtype, row + begin * row_bytes(pair.dtype, 1), out, count);
+  const float* scales = pair.a_scale + rank * lora_quant_groups(pair.in) + begin / kLoraQuantGroup;
+  for (int32_t i = 0; i < count; i += kLoraQuantGroup)
+    decode_group(row + begin + i, scales[i / kLoraQuantGroup], std::min(kLoraQuantGroup, count - i), out + i);
 }
 
 void decode_lora_b(const LoraPair& pair, int32_t rank, int32_t begin, int32_t count, float* out) {

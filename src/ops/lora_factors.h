@@ -29,8 +29,9 @@ inline int64_t lora_b_stride_bytes(const LoraPair& pair) {
   return pair.b_scale != nullptr ? lora_quant_row_bytes(pair.out) : row_bytes(pair.dtype, pair.out);
 }
 
-// One row of A, or a part of one row of B transposed, as f32. `begin` is a multiple of kLoraQuantGroup.
+// One row of A, or a part of one row of A or of B transposed, as f32. `begin` is a multiple of kLoraQuantGroup.
 void decode_lora_a(const LoraPair& pair, int32_t rank, float* out);
+void decode_lora_a(const LoraPair& pair, int32_t rank, int32_t begin, int32_t count, float* out);
 void decode_lora_b(const LoraPair& pair, int32_t rank, int32_t begin, int32_t count, float* out);
 
 // values [rank, count] -> out [rank, lora_quant_row_bytes(count)] and scales: the scale of (rank r, group g) goes to

@@ -238,6 +238,8 @@ std::string AdapterService::list() const {
       row.running = state.users;
       row.waiting = state.waiting;
       row.pinned = state.pinned;
+      row.modules.assign(state.modules.begin(), state.modules.end());
+      if (state.tier == AdapterTier::kResident) row.change_norm = state.change_norm;
       row.notes = state.report;
       row.error = state.error;
     }

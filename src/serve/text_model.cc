@@ -232,7 +232,7 @@ Result<std::shared_ptr<const TextModel>> TextModels::for_adapter(const Catalogue
 }
 
 Result<std::shared_ptr<const TextModel>> TextModels::read(const CatalogueEntry& entry) {
-  if (entry.path.ends_with(".gguf")) return base_;  // a GGUF adapter has no folder of its own
+  if (files_.kind(entry.path) == PathKind::kFile) return base_;  // a GGUF adapter has no folder of its own
   ByteShare share(memory_);
   const TakeMemory take = [&](int64_t more_bytes) { return this->take(share, more_bytes); };
   auto tokenizer = base_->tokenizer()->with_added_tokens(files_, entry.path, take);

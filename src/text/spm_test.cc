@@ -82,6 +82,12 @@ TEST(Spm, TokensOfTheFileOfAddedTokens) {
   const auto write = [&](const char* name, const std::string& text) {
     std::ofstream(folder / name, std::ios::binary) << text;
   };
+  for (const char* file : {"tokenizer.json", "tokenizer.model"}) {
+    write(file, "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n");
+    const std::string message = Tokenizer::from_directory(folder).error().message;
+    EXPECT_NE(message.find(std::string(file) + ": is a Git LFS pointer"), std::string::npos) << message;
+    std::filesystem::remove(folder / file);
+  }
   write("tokenizer.model", small_model(2));
   write("added_tokens.json", R"({"<|im_start|>": 11, "<|im_end|>": 12, "<tool>": 13})");
   write("special_tokens_map.json", R"({"eos_token": "<|im_end|>", "additional_special_tokens": ["<|im_start|>"]})");

@@ -2,6 +2,7 @@
 #include "text/tokenizer_json_read.h"
 
 #include "base/limits.h"
+#include "formats/foreign_files.h"
 #include "formats/json_util.h"
 #include "text/utf8.h"
 
@@ -36,6 +37,7 @@ Result<std::optional<std::string>> read_optional_file(const FileSystem& files, c
   const int64_t size_bytes = (*file)->size_bytes();
   if (take && size_bytes <= limit_bytes) TRY(take(size_bytes));
   TRY_ASSIGN(std::string text, read_all(**file, limit_bytes));
+  if (is_lfs_pointer(text)) return lfs_pointer_error(path);
   return std::optional<std::string>(std::move(text));
 }
 

@@ -29,7 +29,11 @@ void put_adapter(JsonOut& out, const AdapterRow& row) {
       row.rank);
   out.key("version").string_or_null(row.version).key("uses").number(row.uses).key("running").number(row.running);
   out.key("waiting").number(row.waiting);
-  out.key("pinned").boolean(row.pinned).key("notes").begin_array();
+  out.key("pinned").boolean(row.pinned).key("modules").begin_object();
+  for (const auto& [module, count] : row.modules) out.key(module).number(count);
+  out.end_object().key("change_norm");
+  row.change_norm ? out.real(*row.change_norm) : out.null();
+  out.key("notes").begin_array();
   for (const std::string& note : row.notes) out.string(note);
   out.end_array().key("error").string_or_null(row.error).end_object();
 }

@@ -146,8 +146,10 @@ struct AdapterRow {
   int running = 0;      // requests holding it now
   int waiting = 0;      // requests queued for it
   bool pinned = false;
-  std::vector<std::string> notes;  // what was applied, and what the load report says
-  std::string error;               // why the last load failed
+  std::vector<std::pair<std::string, int>> modules;  // what it changes: names, and on how many of these
+  std::optional<double> change_norm;                 // of all its low-rank products; none while it is not in memory
+  std::vector<std::string> notes;                    // what was applied, and what the load report says
+  std::string error;                                 // why the last load failed
 };
 std::string adapter_row(const AdapterRow& row);
 std::string adapter_list(const std::vector<AdapterRow>& rows);

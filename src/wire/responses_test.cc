@@ -195,8 +195,15 @@ TEST(Listings, ModelsAdaptersTokens) {
   AdapterRow row;
   row.name = "a";
   row.notes = {"q,v"};
+  row.modules = {{"q_proj", 22}, {"lm_head", 1}};
+  EXPECT_TRUE(Json::parse(adapter_list({row}))["data"][0]["change_norm"].is_null());
+  row.change_norm = HUGE_VAL;
+  EXPECT_TRUE(Json::parse(adapter_list({row}))["data"][0]["change_norm"].is_null());
+  row.change_norm = 1.5;
   const Json adapters = Json::parse(adapter_list({row}));
   EXPECT_EQ(adapters["data"][0]["notes"][0], "q,v");
+  EXPECT_EQ(adapters["data"][0]["modules"], Json({{"q_proj", 22}, {"lm_head", 1}}));
+  EXPECT_EQ(adapters["data"][0]["change_norm"], 1.5);
   EXPECT_TRUE(adapters["data"][0]["error"].is_null());
   const std::vector<std::string> pieces = {"\xFF"};
   const Json tokens = Json::parse(tokenize_response({9}, 100, &pieces));

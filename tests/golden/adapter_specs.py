@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The adapters: name -> base model, the LoraConfig that makes it, and how its file is stored.
 
-Keys beside LoraConfig's own: base; store (dtype of the file); vocab (resize before); tamper (what is done to
-the written files, see make_adapters.py).
+Keys beside LoraConfig's own: base; store (dtype of the file); vocab (resize before); layers (save embedding and head
+as PEFT does of a resized model, with all it has of them); tamper (what is done to the written files, see
+make_adapters.py).
 """
 
 QKVO = ["q_proj", "k_proj", "v_proj", "o_proj"]
@@ -83,6 +84,19 @@ SPECS = {
     "llama2-tokens-both": lora("llama2", ["q_proj"], 4, 8, trainable_token_indices={
         "embed_tokens": [3, 7, 40], "lm_head": [5, 11, 60, 61]}),
     "gqa-tokens-tied": lora("llama-gqa", ["q_proj"], 4, 8, trainable_token_indices=[3, 7, 40, 95]),
+    # added tokens, as PEFT saves them where it knows that the vocabulary grew
+    "llama2-added-head": lora("llama2", ["q_proj"], 4, 8, vocab=101, layers=True, modules_to_save=["lm_head"]),
+    "gqa-added-embed": lora("llama-gqa", ["q_proj"], 4, 8, vocab=99, layers=True, modules_to_save=["embed_tokens"]),
+    "gqa-added-both": lora("llama-gqa", ["q_proj"], 4, 8, vocab=99, layers=True, modules_to_save=[
+        "embed_tokens", "lm_head"]),
+    "gqa-added-tokens": lora("llama-gqa", ["q_proj"], 4, 8, vocab=99, layers=True,
+                             trainable_token_indices=[98, 96, 97, 5]),
+    # embedding and head of a tied model changed as one
+    "gqa-tied-pair": lora("llama-gqa", ["lm_head", "q_proj"], 4, 8, ensure_weight_tying=True),
+    "gqa-tied-save": lora("llama-gqa", ["q_proj"], 4, 8, ensure_weight_tying=True, modules_to_save=["embed_tokens"]),
+    # other number formats, and what a GGUF adapter can hold beside pairs
+    "gqa-f64": lora("llama-gqa", ["v_proj", "up_proj"], 4, 8, store="float64"),
+    "gqa-save-norms": lora("llama-gqa", ["v_proj"], 4, 8, modules_to_save=["norm"]),
     # activated LoRA
     "gqa-alora": lora("llama-gqa", QKVO, 8, 16, alora_invocation_tokens=[5, 17, 9], task_type="CAUSAL_LM"),
     # the same split adapter, and its twin with fused names as some tools write it
@@ -90,6 +104,14 @@ SPECS = {
 }
 # Fused twins are written from the split adapter: one A, B stacked in the order q,k,v and gate,up.
 FUSED = {"qwen2-fused": "qwen2-split"}
+# Twins whose tensors are named as in the state of a model: "lora_A.NAME.weight".
+NAMED = {"gqa-named": "gqa-lora-bias", "llama2-named": "llama2-embed-head", "gqa-added-named": "gqa-added-both",
+         "llama2-tokens-named": "llama2-tokens-both"}
+# Twins whose list of targets was made for other models as well.
+MORE_TARGETS = {"gqa-more-targets": "gqa-qv-r8"}
+# A twin as Tinker writes it.
+TINKER = {"llama2-unembed": "llama2-lm-head"}
+TWINS = NAMED | MORE_TARGETS | TINKER
 # A twin with the few keys that adapters made by early PEFT versions have.
 MINIMAL = {"gqa-minimal": "gqa-qv-r8"}
 MINIMAL_KEYS = ("base_model_name_or_path", "bias", "fan_in_fan_out", "inference_mode", "lora_alpha", "lora_dropout",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which requests have golden values: (name, model, [(adapter, scale)], prompt lengths, options)."""
-from adapter_specs import FUSED, MINIMAL, SPECS as ADAPTER_SPECS
+from adapter_specs import FUSED, MINIMAL, SPECS as ADAPTER_SPECS, TWINS
 from gguf_specs import GGUF_ADAPTERS, GGUF_MODELS
 from model_specs import SPECS as MODEL_SPECS
 
@@ -37,7 +37,7 @@ def adapter_cases():
             yield name, spec["base"], [(name, 1.0)], adapter_lengths(name, spec), {}
     for name, source in MINIMAL.items():
         yield name, ADAPTER_SPECS[source]["base"], [(name, 1.0)], (34,), {}
-    for name, source in FUSED.items():
+    for name, source in (FUSED | TWINS).items():
         yield name, ADAPTER_SPECS[source]["base"], [(name, 1.0)], (34,), {"reference": [source]}
 
 

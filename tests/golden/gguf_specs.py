@@ -42,6 +42,7 @@ GGUF_ADAPTERS = {
     "gguf-lora-f32": dict(base="gguf-llama-f16", source="gqa-qv-r8", type="F32"),
     "gguf-lora-f16": dict(base="gguf-llama-f16", source="gqa-exclude-list", type="F16"),
     "gguf-lora-embed": dict(base="gguf-llama-f16", source="gqa-embed-tied", type="F32"),
+    "gguf-lora-norms": dict(base="gguf-llama-f16", source="gqa-save-norms", type="F32"),
     "gguf-lora-alora": dict(base="gguf-llama-f16", source="gqa-alora", type="F16", lengths=(40,),
                             options=dict(invocation_at=(20,))),
     "gguf-lora-bf16": dict(base="gguf-qwen2-f16", source="qwen2-split", type="BF16"),

@@ -6,11 +6,12 @@ import math
 import torch
 from safetensors.torch import load_file, save_file
 
-from adapter_specs import FUSED, MINIMAL, MINIMAL_KEYS, SPECS
+from adapter_specs import FUSED, MINIMAL, MINIMAL_KEYS, MORE_TARGETS, NAMED, SPECS, TINKER
 from common import ADAPTERS, MODELS, clean_folder, load_model, randn, round_to, write_json
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-OURS = ("base", "store", "vocab", "tamper")
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
+          "float64": torch.float64}
+OURS = ("base", "store", "vocab", "tamper", "layers")
 
 
 def base_for(name):
@@ -20,6 +21,9 @@ def base_for(name):
     if "vocab" in spec:
         torch.manual_seed(0)  # the new rows are drawn here
         model.resize_token_embeddings(spec["vocab"], mean_resizing=False)
+        if spec.get("layers"):  # they are stored as they are
+            for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+                layer.weight.copy_(round_to(layer.weight, torch.bfloat16))
     return model
 
 
@@ -94,7 +98,7 @@ def make(name):
     if spec.get("tamper") == "share_a":
         share_first_factor(model)
     folder = clean_folder(ADAPTERS / name)
-    model.save_pretrained(folder, save_embedding_layers=False)
+    model.save_pretrained(folder, save_embedding_layers=spec.get("layers", False))
     (folder / "README.md").unlink(missing_ok=True)
     finish_config(folder, spec)
     tensors = store(folder, DTYPES[spec.get("store", "bfloat16")])
@@ -148,6 +152,37 @@ def make_minimal(name, source):
     print(f"{name:24} from {source}: {len(MINIMAL_KEYS)} keys, no metadata")
 
 
+def make_twin(name, source, rename, **settings):
+    folder = clean_folder(ADAPTERS / name)
+    tensors = load_file(ADAPTERS / source / "adapter_model.safetensors")
+    if name in NAMED:  # a model's state has a saved module only once
+        twice = [key for key in tensors if key.removesuffix(".weight") + ".modules_to_save.weight" in tensors]
+        tensors = {key: value for key, value in tensors.items() if key not in twice}
+    save_file({rename(key): value for key, value in tensors.items()}, folder / "adapter_model.safetensors",
+              metadata={"format": "pt"})
+    config = json.loads((ADAPTERS / source / "adapter_config.json").read_text())
+    write_json(folder / "adapter_config.json", config | settings)
+    print(f"{name:24} from {source}: {len(tensors)} tensors")
+
+
+def with_adapter_name(key):
+    """As in the state_dict() of a model with this adapter."""
+    for part in ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "modules_to_save", "trainable_tokens_delta"):
+        key = key.replace("." + part, f".{part}.default") if "." + part in key else key
+    return key
+
+
+def make_twins():
+    for name, source in NAMED.items():
+        make_twin(name, source, with_adapter_name)
+    for name, source in MORE_TARGETS.items():
+        targets = SPECS[source]["target_modules"]
+        make_twin(name, source, lambda key: key, target_modules=sorted(targets + ["c_attn", "dense", "qkv"]))
+    for name, source in TINKER.items():
+        make_twin(name, source, lambda key: key.replace("model.lm_head", "model.model.unembed_tokens"),
+                  target_modules="all-linear")
+
+
 def main():
     for name in SPECS:
         check(name, *make(name))
@@ -155,6 +190,7 @@ def main():
         make_fused(name, source)
     for name, source in MINIMAL.items():
         make_minimal(name, source)
+    make_twins()
 
 
 if __name__ == "__main__":

@@ -190,8 +190,11 @@ def write_adapter(name):
         writer.add_key_value(gguf.Keys.Adapter.ALORA_INVOCATION_TOKENS, config["alora_invocation_tokens"],
                              gguf.GGUFValueType.ARRAY, sub_type=gguf.GGUFValueType.UINT32)
     for key, value in load_file(ADAPTERS / entry["source"] / "adapter_model.safetensors").items():
-        module, which = re.fullmatch(r"base_model\.model\.(.*)\.lora_(?:embedding_)?([AB])(?:\.weight)?", key).groups()
         value = value.float().numpy()
+        if value.ndim == 1:  # a norm that was saved whole
+            writer.add_tensor(ggml_name(key.removeprefix("base_model.model.")), value)
+            continue
+        module, which = re.fullmatch(r"base_model\.model\.(.*)\.lora_(?:embedding_)?([AB])(?:\.weight)?", key).groups()
         if which == "B":
             value = permute(value, heads_of(spec, module))
         elif module.endswith("embed_tokens"):

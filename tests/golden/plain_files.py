@@ -90,6 +90,7 @@ class Adapter:
         reader = gguf.GGUFReader(path)
         values, tensors = gguf_values(reader), gguf_tensors(reader)
         self.invocation = values.get("adapter.alora.invocation_tokens")
+        self.full = {hf_name(name): value for name, value in tensors.items() if value.ndim == 1}
         for name in [n[:-len(".lora_a")] for n in tensors if n.endswith(".lora_a")]:
             key = hf_name(name)
             a, b = tensors[name + ".lora_a"], unpermute(tensors[name + ".lora_b"], heads_of(config, key))
@@ -101,14 +102,18 @@ class Adapter:
         self.invocation = settings.get("alora_invocation_tokens")
         pairs = {}
         for name, value in tensors_of(path / "adapter_model.safetensors").items():
-            name = name.removeprefix("base_model.model.")
+            name = name.removeprefix("base_model.model.").replace("model.unembed_tokens", "lm_head")
+            name = name.replace(".default", "")  # the adapter's name
+            if ".original_module." in name:
+                continue  # what the saved module replaces
+            name = name.replace(".modules_to_save.", ".")
             lora = re.fullmatch(r"(.*)\.lora_(?:embedding_)?([AB])(\.bias|\.weight)?", name)
             if lora:
                 pairs.setdefault(lora[1], {})["bias" if lora[3] == ".bias" else lora[2]] = value
             elif name.endswith(".token_adapter.trainable_tokens_delta"):
                 self.rows[name.removesuffix(".token_adapter.trainable_tokens_delta")] = value
             else:
-                self.full[name.replace(".base_layer.", ".")] = value
+                self.full[name.replace(".token_adapter.", ".").replace(".base_layer.", ".")] = value
         for module, pair in self.split_fused(pairs, weights).items():
             self.deltas[module] = pair["A"], pair["B"], pair.get("bias"), self.scale(settings, module)
         self.rows = {module: (self.row_ids(settings, module), rows) for module, rows in self.rows.items()}

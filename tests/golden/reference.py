@@ -2,7 +2,7 @@
 """The reference model for one case: transformers with PEFT, float32, eager attention."""
 import torch
 
-from adapter_specs import SPECS as ADAPTER_SPECS
+from adapter_specs import SPECS as ADAPTER_SPECS, TWINS
 from common import ADAPTERS, MODELS, load_model
 from gguf_specs import GGUF_ADAPTERS, GGUF_MODELS
 from model_specs import MAX_MODEL_LEN
@@ -15,7 +15,7 @@ def base_model(model, adapters):
         return reference_model(model)
     loaded = load_model(MODELS / model, MAX_MODEL_LEN.get(model, 0))
     for name, _ in adapters:
-        vocab = ADAPTER_SPECS.get(name, {}).get("vocab")
+        vocab = ADAPTER_SPECS.get(TWINS.get(name, name), {}).get("vocab")
         if vocab:
             loaded.resize_token_embeddings(vocab, mean_resizing=False)
     return loaded
