@@ -19,8 +19,8 @@ namespace loralei {
 namespace {
 
 constexpr int64_t kRanks = 64;  // of a block
-constexpr int64_t kColumns = 256;
-constexpr int64_t kLanes = 8;
+constexpr int64_t kColumns = 512;
+constexpr int64_t kLanes = 4;
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
 
 // Ranks [begin, begin + count) of columns [column, column + kColumns) of a factor, zeros behind its end.
@@ -35,43 +35,43 @@ struct Block {
 using Square = std::array<double, static_cast<size_t>(kRanks* kRanks)>;
 
 // square[i, j] += x's row i times y's row j; of one block with itself up to the diagonal at least.
-__attribute__((always_inline)) inline void add_products(const Block& x, const Block& y, Square& square) {
-  for (int64_t i = 0; i < x.count; ++i) {
-    const int64_t end = &x == &y ? i + 1 : y.count;
-    for (int64_t j = 0; j < end; j += 4) {  // rows behind the last are there, whatever they hold
-      Lanes sums[4] = {};
+void add_products(const Block& x, const Block& y, Square& square) {
+  const auto at = [](const float* row, int64_t column) {
+    Lanes lanes;
+    std::memcpy(&lanes, row + column, sizeof lanes);
+    return lanes;
+  };
+  const auto add = [&](int64_t i, int64_t j, Lanes sum) {
+    square[static_cast<size_t>(i * kRanks + j)] += static_cast<double>((sum[0] + sum[1]) + (sum[2] + sum[3]));
+  };
+  for (int64_t i = 0; i < x.count; i += 2) {  // rows behind the last are there, whatever they hold
+    const int64_t end = &x == &y ? std::min(i + 2, x.count) : y.count;
+    const float *const x0 = x.row(i), *const x1 = x.row(i + 1);
+    for (int64_t j = 0; j < end; j += 4) {
+      const float *const y0 = y.row(j), *const y1 = y.row(j + 1), *const y2 = y.row(j + 2), *const y3 = y.row(j + 3);
+      Lanes a0{}, a1{}, a2{}, a3{}, b0{}, b1{}, b2{}, b3{};
       for (int64_t column = 0; column < kColumns; column += kLanes) {
-        Lanes left;
-        std::memcpy(&left, x.row(i) + column, sizeof left);
-        for (int64_t k = 0; k < 4; ++k) {
-          Lanes right;
-          std::memcpy(&right, y.row(j + k) + column, sizeof right);
-          sums[k] += left * right;
-        }
+        const Lanes a = at(x0, column), b = at(x1, column);
+        const Lanes c0 = at(y0, column), c1 = at(y1, column), c2 = at(y2, column), c3 = at(y3, column);
+        a0 += a * c0;
+        a1 += a * c1;
+        a2 += a * c2;
+        a3 += a * c3;
+        b0 += b * c0;
+        b1 += b * c1;
+        b2 += b * c2;
+        b3 += b * c3;
       }
-      for (int64_t k = 0; k < std::min<int64_t>(4, y.count - j); ++k) {
-        float sum = 0;
-        for (int64_t lane = 0; lane < kLanes; ++lane) sum += sums[k][lane];
-        square[static_cast<size_t>(i * kRanks + j + k)] += static_cast<double>(sum);
-      }
+      add(i, j, a0);
+      add(i, j + 1, a1);
+      add(i, j + 2, a2);
+      add(i, j + 3, a3);
+      add(i + 1, j, b0);
+      add(i + 1, j + 1, b1);
+      add(i + 1, j + 2, b2);
+      add(i + 1, j + 3, b3);
     }
   }
-}
-
-void add_products_plain(const Block& x, const Block& y, Square& square) { add_products(x, y, square); }
-
-#if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) void add_products_avx2(const Block& x, const Block& y, Square& square) {
-  add_products(x, y, square);
-}
-#endif
-
-using AddProducts = void (*)(const Block& x, const Block& y, Square& square);
-AddProducts products_of_this_machine() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return add_products_avx2;
-#endif
-  return add_products_plain;
 }
 
 // A [rank, in] or B transposed [rank, out].
@@ -133,8 +133,8 @@ class ChangeSum {
   // Of the two squares, which are the same below and above the diagonal.
   double product(bool diagonal) const {
     double sum = 0;
-    for (int64_t i = 0; i < kRanks; ++i) {
-      for (int64_t j = 0; j < (diagonal ? i + 1 : kRanks); ++j) {
+    for (int64_t i = 0; i < x_.count; ++i) {
+      for (int64_t j = 0; j < (diagonal ? i + 1 : y_.count); ++j) {
         const auto k = static_cast<size_t>(i * kRanks + j);
         sum += (diagonal && i == j ? 1 : 2) * squares_[0][k] * squares_[1][k];
       }
@@ -153,14 +153,13 @@ class ChangeSum {
     for (int64_t column = 0; column < factor.columns(); column += kColumns) {
       factor.read(column, x_);
       if (i != j) factor.read(column, y_);
-      products_(x_, i == j ? x_ : y_, square);
+      add_products(x_, i == j ? x_ : y_, square);
       for (int64_t r = 0; r < x_.count && !some; ++r)
         some = std::any_of(x_.row(r), x_.row(r) + kColumns, [](float value) { return value != 0; });
     }
     return some;
   }
 
-  const AddProducts products_ = products_of_this_machine();
   Block x_, y_;
   std::array<Square, 2> squares_;
   double sum_ = 0;

@@ -2,7 +2,7 @@
 // How much an adapter changes its base.
 //
 // Pure, any thread; a few hundred KiB of working memory, whatever the adapter. Cost: of each pair rank^2 * (in + out)
-// multiplications, done by vectors.
+// / 2 multiplications, done by vectors.
 #pragma once
 
 #include "adapters/adapter.h"

@@ -273,7 +273,11 @@ void decode_row(DType dtype, const std::byte* source, float* out, int64_t count)
       for (int64_t i = 0; i < count; ++i) out[i] = load_half(source + 2 * i);
       return;
     case DType::kBF16:
-      for (int64_t i = 0; i < count; ++i) out[i] = bf16_to_f32(load_u16(source + 2 * i));
+      for (int64_t i = 0; i < count; ++i) {  // written out, so that it becomes vectors
+        uint16_t bits;
+        std::memcpy(&bits, source + 2 * i, sizeof bits);
+        out[i] = std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+      }
       return;
     case DType::kI8:
       for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(static_cast<int8_t>(source[i]));
