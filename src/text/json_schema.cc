@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "base/limits.h"
@@ -59,7 +60,7 @@ class FormCompiler {
  private:
   // What a form has twice under one name is compiled once. Both texts are the form's, which outlives this.
   Result<GrammarRuleId> schema_rule(const GrammarForm& form) {
-    const std::pair<std::string_view, std::string_view> key(form.name, form.text);
+    const std::tuple<std::string_view, std::string_view, SchemaReading> key(form.name, form.text, form.reading);
     if (const auto known = schema_rules_.find(key); known != schema_rules_.end()) return known->second;
     if (take_) TRY(take_(schema_tree_bytes(form.text)));
     TRY_ASSIGN(Json json, parse_schema(form.text));
@@ -189,7 +190,7 @@ class FormCompiler {
   SchemaCompiler compiler_;
   int in_rule_ = 0;  // repetitions around the current part
   std::deque<Json> schemas_;
-  std::map<std::pair<std::string_view, std::string_view>, GrammarRuleId> schema_rules_;
+  std::map<std::tuple<std::string_view, std::string_view, SchemaReading>, GrammarRuleId> schema_rules_;
   std::optional<GrammarRuleId> space_;
   GrammarStateId end_ = 0;
 };

@@ -233,7 +233,7 @@ TEST(SchemaBounds, PatternsAreReadOnce) {
 TEST(SchemaBounds, ToolsAreBounded) {
   std::string big = R"({"properties": {)" + list(400, R"("p%": {"minimum": -1%e-300, "maximum": 1%e-300})") + "}}";
   std::vector<GrammarForm> parts;
-  for (int i = 0; i < 128; ++i) parts.push_back(GrammarForm::schema(big));
+  for (int i = 0; i < 128; ++i) parts.push_back(GrammarForm::schema(big, "tool " + std::to_string(i)));
   const auto compiled = measure([&] { return compile_form(GrammarForm::choice(parts)); });
   EXPECT_FALSE(compiled.program.ok());
   EXPECT_LE(compiled.cost.peak_bytes, kMaxPeakBytes);
