@@ -230,7 +230,7 @@ void announce(EngineHost& host, const ServeOptions& serve, int port, bool chats,
     add_shares(stats.device_memory, true, fields);
   }
   std::string text = host.banner() + "\n";
-  for (const std::string& note : adapters.notes) text += "left out: " + printable(note) + "\n";
+  for (const std::string& note : adapters.notes) text += "adapter: " + printable(note) + "\n";
   for (const std::string& note : ignored) text += "option: " + printable(note) + "\n";
   text += "adapters: " + std::to_string(adapters.names.size()) +
           (adapters.names.empty() ? " (--adapter-dir DIR or --adapter NAME=PATH adds some)"

@@ -11,6 +11,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <set>
 #include <span>
 #include <sstream>
 #include <tuple>
@@ -507,8 +508,24 @@ std::string Metrics::render(const EngineStats& engine, const HttpServerStats& ht
   return page.text();
 }
 
+namespace {
+
+constexpr std::string_view kTotal = "_total", kHelp = "# HELP ", kType = "# TYPE ";
+
+// Those of families that are no counters.
+std::set<std::string_view> other_families(std::string_view page) {
+  std::set<std::string_view> names;
+  for (size_t at = page.find(kType); at != std::string_view::npos; at = page.find(kType, at + 1)) {
+    const std::string_view line = page.substr(at + kType.size(), page.find('\n', at) - at - kType.size());
+    if (!line.ends_with(" counter")) names.insert(line.substr(0, line.find(' ')));
+  }
+  return names;
+}
+
+}  // namespace
+
 std::string as_openmetrics(std::string_view page) {
-  constexpr std::string_view kTotal = "_total", kHelp = "# HELP ", kType = "# TYPE ";
+  const std::set<std::string_view> others = other_families(page);
   std::string out;
   out.reserve(page.size() + 64);
   std::string help;  // of the family whose type comes next
@@ -527,8 +544,13 @@ std::string as_openmetrics(std::string_view page) {
     const std::string_view rest = line.substr(kType.size());
     const size_t space = rest.find(' ');
     std::string_view name = rest.substr(0, space), type = rest.substr(std::min(space + 1, rest.size()));
-    if (type == "counter" && !name.ends_with(kTotal)) type = "unknown";
-    if (type == "counter") name.remove_suffix(kTotal.size());
+    if (type == "counter") {
+      const std::string_view family = name.substr(0, name.size() - std::min(name.size(), kTotal.size()));
+      if (name.ends_with(kTotal) && others.count(family) == 0)
+        name = family;
+      else
+        type = "unknown";
+    }
     if (type == "untyped") type = "unknown";
     const std::string text = help.substr(std::min(help.find(' '), help.size()));
     out.append(kHelp).append(name).append(text) += '\n';

@@ -76,8 +76,8 @@ class Metrics {
   std::unique_ptr<Impl> impl_;
 };
 
-// The same page as OpenMetrics 1.0 has it: families without "_total", an end. Counters that do not end so are
-// "unknown".
+// The same page as OpenMetrics 1.0 has it: families without "_total", an end. Counters that do not end so, or whose
+// family would be that of a gauge, are "unknown".
 std::string as_openmetrics(std::string_view page);
 
 }  // namespace loralei

@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = pathlib.Path(os.environ.get("LORALEI_BINARY", ROOT / "build" / "loralei"))
+BINARY = pathlib.Path(os.environ.get("SERVER_BINARY", ROOT / "build" / "loralei"))
 START_SECONDS = 120
 
 

@@ -133,7 +133,8 @@ class Hostile(unittest.TestCase):
 
     def test_text(self):
         lines = self.run_server()
-        self.assertEqual(len([line for line in lines if "is left out" in line]), 5)
+        self.assertEqual(len([line for line in lines if "is left out" in line and " W " in line]), 5)
+        self.assertEqual(len([line for line in lines if "is left out" in line and line.startswith("adapter: ")]), 5)
         self.assertFalse([line for line in lines if line.startswith("12:00:00.000 I all")])
         self.assertTrue([line for line in lines if " I request kind=completion " in line and " adapter=good " in line])
 
