@@ -9,12 +9,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "base/result.h"
 #include "device/host/arena.h"
 #include "device/host/thread_pool.h"
 #include "formats/packed_index.h"
+#include "weights/tile_round.h"
 
 namespace loralei {
 
@@ -31,19 +31,12 @@ class PanelDecoder {
   Status decode();
 
  private:
-  struct Panel {
-    const PackedMatrix* matrix = nullptr;
-    const std::byte* stored = nullptr;
-    std::byte* out = nullptr;
-    int64_t first_tile = 0;
-    int64_t end = 0;  // tiles of all panels up to and with this one
-  };
-  PanelDecoder(size_t panels_max, ThreadPool* pool) : panels_max_(panels_max), pool_(pool) {}
+  PanelDecoder(size_t panels_max, ThreadPool* pool) : panels_max_(panels_max), pool_(pool), panels_(panels_max) {}
 
   HostBuffer memory_;
   const size_t panels_max_;
   ThreadPool* const pool_;
-  std::vector<Panel> panels_;
+  TileRound panels_;
   int64_t used_bytes_ = 0;
 };
 

@@ -4,10 +4,9 @@
 //
 // Thread: the consumer's calls come from one thread; a thread of its own reads. Ownership: owns the window and the open
 // file. Invariants: panels are handed out in order; one stays valid from wait() to release(); what is not released is
-// never overwritten; the memory used is the window, no more. A tile is checked against its checksum every time that it
-// is read, where it lies in the window: a file that is changed in place is found out in the pass that meets it.
-// Failure: wait() answers the read's error and goes on doing so until restart(): a pass that has failed is begun again
-// from its first panel.
+// never overwritten; the memory used is the window, no more. What arrives is as the disk has it: the consumer checks it
+// (weight_use.cc), since every millisecond of the reading thread is lost to the disk. Failure: wait() answers the
+// read's error and goes on doing so until restart(): a pass that has failed is begun again from its first panel.
 #pragma once
 
 #include <atomic>
@@ -77,7 +76,6 @@ class Streamer {
   struct Reading;
   Streamer(const PackedIndex& index, std::vector<StreamPanel> panels, StreamerOptions options);
   void run();
-  Status check(const StreamPanel& panel, const std::byte* data) const;
 
   const PackedIndex& index_;
   const std::vector<StreamPanel> panels_;

@@ -281,6 +281,7 @@ Status WeightStore::State::start_streamer(std::vector<StreamPanel> panels) {
   if (plan.decode_bytes > 0) {
     TRY_ASSIGN(decoder, PanelDecoder::create(plan.decode_bytes, panels.size(), streaming.pool));
   }
+  arrived = TileRound(panels.size());
   options.read_ahead = streaming.read_ahead;
   options.open = [this](std::span<std::byte> memory) {
     BlockReaderOptions reader_options = streaming.reader;

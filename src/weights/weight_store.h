@@ -67,6 +67,7 @@ class [[nodiscard]] WeightUse {
  private:
   bool awaits_streamed();
   bool next_locked(int64_t most_bytes);
+  Result<bool> next_sound();
   Result<bool> next_streamed();
 
   WeightStore& store_;
@@ -106,7 +107,7 @@ struct StreamingOptions {
   ResidencyOptions residency;
   int32_t rows_max = 512;      // rows looked up together
   std::string packed_path;     // made by find_or_pack (pack.h)
-  ThreadPool* pool = nullptr;  // decodes shrunk panels, idle while next() is called; null: the calling thread does
+  ThreadPool* pool = nullptr;  // checks and decodes panels, idle while next() is called; null: the calling thread does
   BlockReaderOptions reader;
   bool read_ahead = true;  // streamer.h
   // Of locked panels handed out together while streamed ones are awaited; 0: as many bytes as the window has, which

@@ -65,6 +65,8 @@ struct WeightStore::State {
   std::unique_ptr<Streamer> streamer;
   StreamerTotals past;                    // of the streamers before this one
   Status stream_failure;                  // why there is none although something is to be streamed
+  Status pass_failure;                    // what this pass has failed of: nothing more of it is handed out
+  TileRound arrived;                      // panels of a round, to be checked
   std::unique_ptr<PanelDecoder> decoder;  // where panels are streamed shrunk
   ResidencyPlan plan;
   std::string description;
@@ -110,6 +112,9 @@ struct WeightStore::State {
   Status lock_rows(std::span<const int64_t> rows, int threads, LogSink& log);
   void lock_arena(LogSink& log) const;
   Status read_locked(std::span<const int64_t> kept, int threads);  // may take more grant, for resize() to give back
+  // What is in `arrived` against its checksums, in the window, by all threads: every tile in every pass, so that a file
+  // that is changed in place is found out in the pass that meets it.
+  Status check_arrived();
   // The panels of every matrix as its locked rows stand; answers those that are streamed, in the order of a pass.
   std::vector<StreamPanel> add_panels();
   Status start_streamer(std::vector<StreamPanel> panels);

@@ -5,8 +5,16 @@
 
 namespace loralei {
 
+Status WeightStore::State::check_arrived() {
+  return arrived.run(streaming.pool, [this](const TileRound::Panel& panel, int64_t number) {
+    const std::byte* const tile = panel.stored + number * panel.matrix->tile_bytes();
+    return check_tiles(packed, *panel.matrix, panel.first_tile + number, 1, tile);
+  });
+}
+
 void WeightStore::begin_pass() {
   State& state = *state_;
+  state.pass_failure = {};
   if (state.stream_failure.ok()) return;
   state.stream_failure = state.start_streamer(state.add_panels());
   // Another file has its name, or none has: one is found or made for it.
@@ -56,15 +64,26 @@ bool WeightUse::awaits_streamed() {
 Result<bool> WeightUse::next() {
   WeightStore::State& state = *store_.state_;
   for (size_t i = 0; i < count_; ++i) views_[i].panels = {};
+  if (!state.pass_failure.ok()) return state.pass_failure.error();
   if (streamed_end_ > 0) state.streamer->release(streamed_end_);
   if (!awaits_streamed()) return next_locked(INT64_MAX);
   if (state.streamer != nullptr) {
     const WeightStore::State::Matrix& matrix = state.matrices[static_cast<size_t>(slots_[matrix_])];
-    if (state.streamer->ready(matrix.first_streamed + panel_)) return next_streamed();
+    if (state.streamer->ready(matrix.first_streamed + panel_)) return next_sound();
   }
   if (next_locked(state.locked_round_bytes)) return true;
   if (state.streamer == nullptr) return state.stream_failure.error();
-  return next_streamed();
+  return next_sound();
+}
+
+// Streamed panels, checked and decoded. Where one is damaged none is handed out.
+Result<bool> WeightUse::next_sound() {
+  WeightStore::State& state = *store_.state_;
+  Result<bool> any = next_streamed();
+  if (any.ok()) return any;
+  for (size_t i = 0; i < count_; ++i) views_[i].panels = {};
+  state.pass_failure = state.packed_failure(std::move(any).error());
+  return state.pass_failure.error();
 }
 
 bool WeightUse::next_locked(int64_t most_bytes) {
@@ -87,6 +106,7 @@ Result<bool> WeightUse::next_streamed() {
   bool any = false;
   int64_t bytes = 0;
   int64_t decoded_end = 0;  // of the pass's panels: what is decoded need not stay in the window
+  state.arrived.clear();
   if (state.decoder != nullptr) state.decoder->begin_round();
   for (; matrix_ < count_; ++matrix_, panel_ = 0) {
     WeightStore::State::Matrix& matrix = state.matrices[static_cast<size_t>(slots_[matrix_])];
@@ -100,8 +120,9 @@ Result<bool> WeightUse::next_streamed() {
       if (any && (bytes >= state.round_bytes || !state.streamer->ready(number))) break;
       if (any && shrunk && !state.decoder->fits(matrix.packed, tiles)) break;
       const auto stored = state.streamer->wait(number);
-      if (!stored.ok()) return state.packed_failure(stored.error());
+      if (!stored.ok()) return stored.error();
       panel.data = *stored;
+      state.arrived.add(matrix.packed, panel.row_begin / kRowTile, tiles, *stored);
       if (shrunk) panel.data = state.decoder->add(matrix.packed, panel.row_begin / kRowTile, tiles, panel.data);
       bytes += tiles * matrix.packed.tile_bytes();
       decoded_end = shrunk && decoded_end >= 0 ? number + 1 : -1;
@@ -113,8 +134,9 @@ Result<bool> WeightUse::next_streamed() {
             .subspan(matrix.locked_panels + static_cast<size_t>(first), static_cast<size_t>(panel_ - first));
     if (panel_ < count) break;
   }
+  TRY(state.check_arrived());
   if (decoded_end != 0 && state.decoder != nullptr) {
-    if (const Status decoded = state.decoder->decode(); !decoded.ok()) return state.packed_failure(decoded.error());
+    TRY(state.decoder->decode());
     if (decoded_end > 0) state.streamer->release(decoded_end);
   }
   return any;
