@@ -321,11 +321,19 @@ void ApiServer::chat(std::string body, const Sent& sent, std::shared_ptr<Reply> 
   auto request = parse_chat_request(body);
   std::string().swap(body);
   if (!request.ok()) return reply->refuse(request.error());
-  note_unknown_fields(request->common.unknown_fields);
-  auto plan = plan_chat(inputs(sent, work), *request);
+  const StreamUsage usage = stream_usage(request->common);
+  answer_chat(
+      *request, [&](ResponseHead head) { return make_chat_answer(std::move(head), usage); }, sent, std::move(reply),
+      work);
+}
+
+void ApiServer::answer_chat(const ChatRequest& request, const MakeAnswer& make_answer, const Sent& sent,
+                            std::shared_ptr<Reply> reply, Work& work) {
+  note_unknown_fields(request.common.unknown_fields);
+  auto plan = plan_chat(inputs(sent, work), request, make_answer);
   if (given_up(work, *reply)) return;
   if (!plan.ok()) return reply->refuse(plan.error());
-  note_unknown_fields(plan->text->unread_fields(request->prompt, request->tool_choice != WireToolChoice::kNone));
+  note_unknown_fields(plan->text->unread_fields(request.prompt, request.tool_choice != WireToolChoice::kNone));
   if (!hold_memory(*reply, generation_bytes(*plan))) return;
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }

@@ -29,8 +29,7 @@ Generation::Choice::Choice(const GenerationPlan& plan, size_t index)
     : decoder(plan.text->tokenizer(), StreamDecoder::Mode::kMidStream, {.skip_special = plan.skip_special}),
       stop(plan.stop, plan.include_stop) {
   // Calls' ids are as unique as the answer's own.
-  if (plan.tools)
-    tools.emplace(*plan.tools, plan.head.id.substr(plan.head.id.find('-') + 1) + "_" + std::to_string(index));
+  if (plan.tools) tools.emplace(*plan.tools, plan.response_id + "_" + std::to_string(index));
 }
 
 Generation::Generation(ServeContext context, std::shared_ptr<Reply> reply, GenerationPlan plan)
@@ -44,7 +43,7 @@ Generation::Generation(ServeContext context, std::shared_ptr<Reply> reply, Gener
   record_.id = reply_->request_id();
   record_.adapter = plan_.model.label;
   record_.adapters = plan_.model.entries.size();
-  record_.kind = plan_.chat ? "chat" : "completion";
+  record_.kind = plan_.form->kind();
   record_.choices = plan_.submit.choices;
   record_.max_tokens = plan_.submit.max_tokens;
   for (const auto& prompt : plan_.prompts) record_.prompt_tokens += static_cast<int64_t>(prompt.size());
@@ -80,12 +79,17 @@ void Generation::on_tick(int64_t now_ns) {
   std::lock_guard lock(mutex_);
   advance();
   if (closed_ || rests_ || !plan_.stream || now_ns - last_write_ns_ < context_.ping_interval_ns) return;
-  if (!begun_) {
-    begun_ = true;
-    reply_->start_events();
-  }
+  std::string frames;
+  begin_stream(frames);
+  frames += plan_.form->ping();
   last_write_ns_ = now_ns;
-  if (!reply_->writer().write(kSsePing)) close("abort");
+  if (!reply_->writer().write(frames)) close("abort");
+}
+
+void Generation::begin_stream(std::string& frames) {
+  if (std::exchange(begun_, true)) return;
+  reply_->start_events();
+  plan_.form->begin(frames, usage());
 }
 
 size_t Generation::choice_index(const TokenEvent& event) const {
@@ -129,21 +133,17 @@ void Generation::begin_choice(size_t index, const TokenEvent& event) {
     record_.cached_tokens += event.cached_tokens;
     if (record_.version.empty()) record_.version = event.adapter_version;
   }
-  if (plan_.stream && !begun_) {
-    begun_ = true;
-    reply_->start_events();
-  }
-  if (plan_.stream && plan_.chat) {
-    ChatDelta delta;
-    delta.index = static_cast<int>(index);
-    delta.role = true;
-    write_event(chat_chunk(plan_.head, delta, chunk_usage()));
+  if (plan_.stream) {
+    std::string frames;
+    begin_stream(frames);
+    plan_.form->begin_choice(frames, static_cast<int>(index), usage());
+    write_frames(frames);
   }
   if (plan_.echo_texts.empty()) return;
-  Piece piece;
-  piece.text = plan_.echo_texts[prompt];
+  AnswerPiece piece;
+  piece.content = plan_.echo_texts[prompt];
   if (plan_.logprobs) piece.logprobs = echo_logprobs(prompt, event);
-  choice.decoded_characters = count_characters(piece.text);
+  choice.decoded_characters = count_characters(piece.content);
   write_piece(index, std::move(piece), true);
 }
 
@@ -154,6 +154,7 @@ void Generation::take_token(Choice& choice, const TokenEvent& event, std::string
   if (choice.tokens > 0) context_.metrics.inter_token(static_cast<double>(now_ns - choice.last_token_ns) * 1e-9);
   choice.last_token_ns = now_ns;
   ++choice.tokens;
+  ++record_.output_tokens;
   if (event.stop_token) {
     const auto& named = plan_.named_stop_ids;
     if (std::find(named.begin(), named.end(), event.token) != named.end()) choice.stop_reason = event.token;
@@ -200,20 +201,22 @@ void Generation::end_choice(size_t index, const TokenEvent& event, std::string& 
 }
 
 // Log probabilities of tokens whose text begins within what has been sent; at an end without a stop string all of them.
-void Generation::release_logprobs(Choice& choice, Piece& piece) const {
+void Generation::release_logprobs(Choice& choice, AnswerPiece& piece) const {
+  if (!plan_.logprobs) return;
+  piece.logprobs.emplace();
   const bool all = choice.done && !choice.found_stop;
   size_t n = 0;
   while (n < choice.pending.size() && (all || choice.pending[n].offset < choice.emitted_bytes)) {
-    piece.logprobs.push_back(std::move(choice.pending[n].logprob));
+    piece.logprobs->push_back(std::move(choice.pending[n].logprob));
     ++n;
   }
   choice.pending.erase(choice.pending.begin(), choice.pending.begin() + static_cast<std::ptrdiff_t>(n));
 }
 
 // Moves calls out of the piece's text.
-void Generation::read_tools(Choice& choice, Piece& piece) {
-  ToolCallStream::Piece read = choice.tools->push(piece.text, choice.done);
-  piece.text = std::move(read.content);
+void Generation::read_tools(Choice& choice, AnswerPiece& piece) {
+  ToolCallStream::Piece read = choice.tools->push(piece.content, choice.done);
+  piece.content = std::move(read.content);
   piece.tools = std::move(read.deltas);
   if (choice.done && choice.finish == FinishReason::kStop && choice.tools->ends_with_calls())
     choice.finish = FinishReason::kToolCalls;
@@ -221,61 +224,37 @@ void Generation::read_tools(Choice& choice, Piece& piece) {
 
 void Generation::pass_on(size_t index, std::string text) {
   Choice& choice = choices_[index];
-  Piece piece;
-  piece.text = std::move(text);
-  choice.emitted_bytes += piece.text.size();
+  AnswerPiece piece;
+  piece.content = std::move(text);
+  choice.emitted_bytes += piece.content.size();
   release_logprobs(choice, piece);
   if (choice.tools) read_tools(choice, piece);
-  if (piece.text.empty() && piece.tools.empty() && piece.logprobs.empty() && !choice.done) return;
+  const bool has_logprobs = piece.logprobs && !piece.logprobs->empty();
+  if (piece.content.empty() && piece.tools.empty() && !has_logprobs && !choice.done) return;
   write_piece(index, std::move(piece), false);
 }
 
-void Generation::write_piece(size_t index, Piece piece, bool first) {
+void Generation::write_piece(size_t index, AnswerPiece piece, bool first) {
   Choice& choice = choices_[index];
   if (!plan_.stream) return collect_piece(choice, std::move(piece));
-  const FinishReason finish = choice.done && !first ? choice.finish : FinishReason::kNone;
-  if (plan_.chat) return write_chat_piece(index, std::move(piece), finish);
-  CompletionChoice out;
-  out.index = static_cast<int>(index);
-  out.text = std::move(piece.text);
-  out.finish = finish;
-  if (plan_.logprobs) out.logprobs = std::move(piece.logprobs);
-  out.stop_reason = choice.stop_reason;
-  write_event(completion_chunk(plan_.head, out, chunk_usage()));
-}
-
-void Generation::collect_piece(Choice& choice, Piece piece) {
-  int64_t bytes = 2 * static_cast<int64_t>(piece.text.size());
-  for (const ToolCallDelta& call : piece.tools) bytes += 2 * static_cast<int64_t>(call.arguments.size());
-  for (const WireLogprob& one : piece.logprobs) bytes += logprob_bytes(one);
-  if (!hold(bytes)) return;
-  choice.text += piece.text;
-  std::move(piece.logprobs.begin(), piece.logprobs.end(), std::back_inserter(choice.sent));
-}
-
-// A chunk for the text and the first call's piece, one for each other call's, and one for the reason, which comes alone
-// with an empty delta.
-void Generation::write_chat_piece(size_t index, Piece piece, FinishReason finish) {
-  ChatDelta delta;
-  delta.index = static_cast<int>(index);
-  delta.content = std::move(piece.text);
-  const bool has_logprobs = !piece.logprobs.empty();
-  if (plan_.logprobs) delta.logprobs = std::move(piece.logprobs);
-  if (!piece.tools.empty()) delta.tool_call = std::move(piece.tools.front());
-  if (!delta.content.empty() || delta.tool_call || has_logprobs)
-    write_event(chat_chunk(plan_.head, delta, chunk_usage()));
-  for (size_t i = 1; i < piece.tools.size(); ++i) {
-    ChatDelta other;
-    other.index = delta.index;
-    other.tool_call = std::move(piece.tools[i]);
-    write_event(chat_chunk(plan_.head, other, chunk_usage()));
+  if (choice.done && !first) {
+    piece.finish = choice.finish;
+    piece.stop_reason = std::move(choice.stop_reason);
   }
-  if (finish == FinishReason::kNone) return;
-  ChatDelta last;
-  last.index = delta.index;
-  last.finish = finish;
-  last.stop_reason = std::move(choices_[index].stop_reason);
-  write_event(chat_chunk(plan_.head, last, chunk_usage()));
+  std::string frames;
+  plan_.form->piece(frames, static_cast<int>(index), std::move(piece), usage());
+  write_frames(frames);
+}
+
+void Generation::collect_piece(Choice& choice, AnswerPiece piece) {
+  int64_t bytes = 2 * static_cast<int64_t>(piece.content.size());
+  for (const ToolCallDelta& call : piece.tools) bytes += 2 * static_cast<int64_t>(call.arguments.size());
+  std::vector<WireLogprob> logprobs;
+  if (piece.logprobs) logprobs = std::move(*piece.logprobs);
+  for (const WireLogprob& one : logprobs) bytes += logprob_bytes(one);
+  if (!hold(bytes)) return;
+  choice.text += piece.content;
+  std::move(logprobs.begin(), logprobs.end(), std::back_inserter(choice.sent));
 }
 
 // So many bytes more, before they are allocated. False: there are none, and the request has ended with that.
@@ -290,10 +269,10 @@ bool Generation::hold(int64_t bytes) {
   return false;
 }
 
-void Generation::write_event(const std::string& json) {
-  if (closed_) return;
+void Generation::write_frames(const std::string& frames) {
+  if (closed_ || frames.empty()) return;
   last_write_ns_ = context_.clock.now_ns();
-  if (!reply_->writer().write(sse_event(json))) return close("abort");
+  if (!reply_->writer().write(frames)) return close("abort");
   rest_if_slow();
 }
 
@@ -318,7 +297,9 @@ void Generation::fail(const Error& error) {
   if (closed_) return;
   ApiError told = to_api_error(error);
   if (begun_) {
-    (void)reply_->writer().write(sse_event(error_body(told)));
+    std::string frames;
+    plan_.form->error(frames, told);
+    (void)reply_->writer().write(frames);
     reply_->writer().finish();
   } else {
     reply_->error(told);
@@ -331,42 +312,29 @@ void Generation::finish() {
   FinishReason last = FinishReason::kNone;
   for (const Choice& choice : choices_) last = std::max(last, choice.finish);
   if (plan_.stream) {
-    if (plan_.include_usage) {
-      write_event(plan_.chat ? chat_usage_chunk(plan_.head, total) : completion_usage_chunk(plan_.head, total));
-    }
-    if (closed_) return;
-    (void)reply_->writer().write(kSseDone);
+    std::string frames;
+    plan_.form->end(frames, total);
+    (void)reply_->writer().write(frames);
     reply_->writer().finish();
     return close(end_name(last));
   }
-  // Small answers have their length in the head. What a large one is made of takes the place of its text.
-  const bool small = held_bytes_ <= kSmallAnswerBytes;
-  if (plan_.chat) {
-    std::vector<ChatChoice> out;
-    for (size_t i = 0; i < choices_.size(); ++i) {
-      Choice& choice = choices_[i];
-      out.push_back({static_cast<int>(i), std::move(choice.text), "", {}, choice.finish, {}});
-      if (choice.tools) out.back().tool_calls = choice.tools->take_calls();
-      out.back().stop_reason = std::move(choice.stop_reason);
-      if (plan_.logprobs) out.back().logprobs = std::move(choice.sent);
-    }
-    if (small)
-      reply_->json(200, chat_response(plan_.head, std::move(out), total));
-    else
-      reply_->json_pieces(200, chat_response_pieces(plan_.head, std::move(out), total), plan_.text);
-  } else {
-    std::vector<CompletionChoice> out;
-    for (size_t i = 0; i < choices_.size(); ++i) {
-      Choice& choice = choices_[i];
-      out.push_back({static_cast<int>(i), std::move(choice.text), choice.finish, {}});
-      out.back().stop_reason = std::move(choice.stop_reason);
-      if (plan_.logprobs) out.back().logprobs = std::move(choice.sent);
-    }
-    if (small)
-      reply_->json(200, completion_response(plan_.head, std::move(out), total));
-    else
-      reply_->json_pieces(200, completion_response_pieces(plan_.head, std::move(out), total), plan_.text);
+  std::vector<AnswerChoice> out;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    Choice& choice = choices_[i];
+    AnswerChoice& one = out.emplace_back();
+    one.index = static_cast<int>(i);
+    one.content = std::move(choice.text);
+    if (choice.tools) one.tool_calls = choice.tools->take_calls();
+    one.finish = choice.finish;
+    one.stop_reason = std::move(choice.stop_reason);
+    if (plan_.logprobs) one.logprobs = std::move(choice.sent);
   }
+  // Small answers have their length in the head. What a large one is made of takes the place of its text.
+  auto pieces = plan_.form->whole(std::move(out), total);
+  if (held_bytes_ <= kSmallAnswerBytes)
+    reply_->json(200, whole_response(*pieces));
+  else
+    reply_->json_pieces(200, std::move(pieces), plan_.text);
   close(end_name(last));
 }
 
@@ -376,7 +344,6 @@ void Generation::close(const char* end) {
   window_.close();
   record_.end = end;
   record_.total_s = static_cast<double>(context_.clock.now_ns() - plan_.arrived_ns) * 1e-9;
-  record_.output_tokens = usage().completion_tokens;
   for (const Choice& choice : choices_) record_.longest_output = std::max(record_.longest_output, choice.tokens);
   context_.metrics.request_done(record_);
   log_request(context_.log, record_);
@@ -418,15 +385,6 @@ std::vector<WireLogprob> Generation::echo_logprobs(size_t prompt, const TokenEve
   return out;
 }
 
-Usage Generation::usage() const {
-  Usage usage{record_.prompt_tokens, 0, record_.cached_tokens};
-  for (const Choice& choice : choices_) usage.completion_tokens += choice.tokens;
-  return usage;
-}
-
-ChunkUsage Generation::chunk_usage() const {
-  if (plan_.continuous_usage) return {true, usage()};
-  return {plan_.include_usage, std::nullopt};
-}
+Usage Generation::usage() const { return {record_.prompt_tokens, record_.output_tokens, record_.cached_tokens}; }
 
 }  // namespace loralei

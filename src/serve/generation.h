@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation: one chat or completions request from Submit to the last byte: decodes tokens, finds stop strings, frames
-// chunks or collects the answer, lets the engine rest while the client is slow, cancels when it leaves.
+// Generation: one chat or completions request from Submit to the last byte: decodes tokens, finds stop strings, passes
+// pieces on or collects the answer, lets the engine rest while the client is slow, cancels when it leaves.
 //
 // Thread: start() on a text thread, events and ticks on the dispatcher's, cancel() on any; a mutex makes them one at a
 // time. Ownership: shared by the dispatcher (until the last choice ended) and, weakly, by the connection's on_closed
@@ -25,13 +25,13 @@
 #include "serve/tool_call_stream.h"
 #include "text/stop_strings.h"
 #include "text/stream_decoder.h"
-#include "wire/responses.h"
+#include "wire/answer_form.h"
 
 namespace loralei {
 
 struct GenerationPlan {
-  bool chat = false;
-  ResponseHead head;
+  std::unique_ptr<AnswerForm> form;  // in which it is answered
+  std::string response_id;           // without its prefix
   ResolvedModel model;
   std::shared_ptr<const TextModel> text;
   std::vector<std::vector<TokenId>> prompts;
@@ -41,7 +41,7 @@ struct GenerationPlan {
   std::vector<TokenId> named_stop_ids;      // of submit.stop_ids, those that stop_reason tells
   bool include_stop = false;  // what ends the text is part of it: a stop string, or a token as far as it is decoded
   bool skip_special = true;
-  bool stream = false, include_usage = false, continuous_usage = false;
+  bool stream = false;
   bool logprobs = false;
   bool own_seeds = false;             // the client sent none: every prompt gets one derived from that of submit
   std::optional<ToolCallForm> tools;  // read calls of this form out of the text
@@ -80,36 +80,28 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
     bool begun = false, done = false;
     bool found_stop = false;  // a stop string came
   };
-  // What one event adds to a choice.
-  struct Piece {
-    std::string text;
-    std::vector<ToolCallDelta> tools;
-    std::vector<WireLogprob> logprobs;
-  };
-
   void advance();
   size_t choice_index(const TokenEvent& event) const;
   void begin_choice(size_t index, const TokenEvent& event);
   void take_token(Choice& choice, const TokenEvent& event, std::string& text);
   void add_text(Choice& choice, const std::string& decoded, std::string& text) const;
   void end_choice(size_t index, const TokenEvent& event, std::string& text);
-  static void read_tools(Choice& choice, Piece& piece);
+  static void read_tools(Choice& choice, AnswerPiece& piece);
   void pass_on(size_t index, std::string text);
-  void release_logprobs(Choice& choice, Piece& piece) const;
-  void write_piece(size_t index, Piece piece, bool first);
-  void collect_piece(Choice& choice, Piece piece);
-  void write_chat_piece(size_t index, Piece piece, FinishReason finish);
+  void release_logprobs(Choice& choice, AnswerPiece& piece) const;
+  void write_piece(size_t index, AnswerPiece piece, bool first);
+  void collect_piece(Choice& choice, AnswerPiece piece);
   bool hold(int64_t bytes);
   void rest_if_slow();
-  void resume();  // the client has taken what waited
-  void write_event(const std::string& json);
+  void resume();                           // the client has taken what waited
+  void begin_stream(std::string& frames);  // once
+  void write_frames(const std::string& frames);
   void fail(const Error& error);
   void finish();
   void close(const char* end);
   WireLogprob wire_logprob(TokenId token, const TokenLogprobs* logprobs) const;
   std::vector<WireLogprob> echo_logprobs(size_t prompt, const TokenEvent& event) const;
   Usage usage() const;
-  ChunkUsage chunk_usage() const;
 
   const ServeContext context_;
   const std::shared_ptr<Reply> reply_;

@@ -62,6 +62,7 @@ class MemoryTest : public testing::Test {
   GenerationPlan plan() {
     GenerationPlan plan;
     plan.text = text;
+    plan.form = make_completion_answer({}, {});
     plan.stop = compile_stop_strings({});
     plan.prompts = {{1}};
     return plan;

@@ -68,6 +68,7 @@ class TimesTest : public testing::Test {
 TEST_F(TimesTest, WaitingForATextThreadIsWaiting) {
   GenerationPlan plan;
   plan.text = text;
+  plan.form = make_completion_answer({}, {});
   plan.stop = compile_stop_strings({});
   plan.prompts = {{1}, {2}};
   clock.advance_ns(5 * kSecond);

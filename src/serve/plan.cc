@@ -32,17 +32,17 @@ ApiError too_long(int64_t length, int64_t prompt, std::optional<int> max_tokens,
 }
 
 // What chat and completions plans have in common; prompts and max_tokens come later.
-Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFields& fields, bool chat) {
+Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFields& fields,
+                                   const MakeAnswer& make_answer) {
   auto model = resolve_model(fields.model, inputs.options.model_names, inputs.catalogue);
   if (!model.ok()) return model.error();
   GenerationPlan plan;
-  plan.chat = chat;
   plan.model = std::move(*model);
   auto text = text_of(inputs.texts, plan.model);
   if (!text.ok()) return text.error();
   plan.text = std::move(*text);
-  plan.head = {(chat ? "chatcmpl-" : "cmpl-") + inputs.response_id, inputs.unix_time_s, plan.model.shown,
-               inputs.engine.fingerprint()};
+  plan.response_id = inputs.response_id;
+  plan.form = make_answer({inputs.response_id, inputs.unix_time_s, plan.model.shown, inputs.engine.fingerprint()});
   plan.submit.adapters = plan.model.adapters;
   plan.submit.sampling = sampling_of(fields, inputs.options.defaults, inputs.random_seed);
   plan.submit.choices = fields.n;
@@ -73,8 +73,6 @@ Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFie
   plan.include_stop = fields.include_stop_str_in_output;
   plan.skip_special = fields.skip_special_tokens;
   plan.stream = fields.stream;
-  plan.include_usage = fields.include_usage;
-  plan.continuous_usage = fields.continuous_usage_stats;
   plan.logprobs = fields.logprobs;
   plan.arrived_ns = inputs.arrived_ns;
   return plan;
@@ -220,8 +218,12 @@ std::string cache_salt_of(std::optional<size_t> holder, const std::string& salt)
   return holder ? std::to_string(*holder) + ":" + salt : salt;
 }
 
-Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& request) {
-  auto plan = common_plan(inputs, request.common, true);
+StreamUsage stream_usage(const GenerationFields& fields) {
+  return {fields.include_usage, fields.continuous_usage_stats};
+}
+
+Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& request, const MakeAnswer& make_answer) {
+  auto plan = common_plan(inputs, request.common, make_answer);
   if (!plan.ok()) return plan;
   const bool with_tools = request.tool_choice != WireToolChoice::kNone && !request.prompt.tools.empty();
   if (with_tools) {
@@ -244,7 +246,9 @@ Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& re
 }
 
 Parsed<GenerationPlan> plan_completion(const PlanInputs& inputs, const CompletionRequest& request) {
-  auto plan = common_plan(inputs, request.common, false);
+  auto plan = common_plan(inputs, request.common, [&](ResponseHead head) {
+    return make_completion_answer(std::move(head), stream_usage(request.common));
+  });
   if (!plan.ok()) return plan;
   if (auto error = constrain(inputs, *plan, inputs.grammars.of_output(request.common.output))) return *error;
   const int64_t length = inputs.engine.max_model_len();

@@ -41,7 +41,10 @@ std::string cache_salt_of(std::optional<size_t> holder, const std::string& salt)
 
 // A request's own values first, then the model's, then the API's.
 SamplingParams sampling_of(const GenerationFields& fields, const SamplingDefaults& defaults, uint64_t random_seed);
-Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& request);
+StreamUsage stream_usage(const GenerationFields& fields);
+// How a request is answered, given a head whose id has no prefix.
+using MakeAnswer = std::function<std::unique_ptr<AnswerForm>(ResponseHead)>;
+Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& request, const MakeAnswer& make_answer);
 Parsed<GenerationPlan> plan_completion(const PlanInputs& inputs, const CompletionRequest& request);
 Parsed<EmbeddingPlan> plan_embedding(const PlanInputs& inputs, const EmbeddingRequest& request);
 // The text model of a request's one adapter, which is noted there, or the base's.

@@ -85,6 +85,10 @@ void put_usage(JsonOut& out, const Usage& usage) {
   out.key("completion_tokens").number(usage.completion_tokens);
   out.key("total_tokens").number(usage.prompt_tokens + usage.completion_tokens);
   out.key("prompt_tokens_details").begin_object().key("cached_tokens").number(usage.cached_tokens).end_object();
+  if (usage.reasoning_tokens > 0) {
+    out.key("completion_tokens_details").begin_object();
+    out.key("reasoning_tokens").number(usage.reasoning_tokens).end_object();
+  }
   out.end_object();
 }
 

@@ -23,7 +23,7 @@ class StepwisePieces : public ResponsePieces {
   bool done_ = false;
 };
 
-void put_before_logprobs(JsonOut& out, const ChatChoice& choice) {
+void put_before_logprobs(JsonOut& out, const AnswerChoice& choice) {
   out.begin_object().key("index").number(choice.index).key("message").begin_object();
   out.key("role").string("assistant").key("content");
   if (choice.content.empty() && !choice.tool_calls.empty())
@@ -154,9 +154,10 @@ class EmbeddingPieces final : public StepwisePieces {
 
 }  // namespace
 
-std::unique_ptr<ResponsePieces> chat_response_pieces(ResponseHead head, std::vector<ChatChoice> choices, Usage usage) {
-  return std::make_unique<ChoicePieces<ChatChoice>>("chat.completion", LogprobsForm::kChat, std::move(head),
-                                                    std::move(choices), usage);
+std::unique_ptr<ResponsePieces> chat_response_pieces(ResponseHead head, std::vector<AnswerChoice> choices,
+                                                     Usage usage) {
+  return std::make_unique<ChoicePieces<AnswerChoice>>("chat.completion", LogprobsForm::kChat, std::move(head),
+                                                      std::move(choices), usage);
 }
 std::unique_ptr<ResponsePieces> completion_response_pieces(ResponseHead head, std::vector<CompletionChoice> choices,
                                                            Usage usage) {
@@ -175,7 +176,7 @@ std::string whole_response(ResponsePieces& pieces) {
   return out;
 }
 
-std::string chat_response(ResponseHead head, std::vector<ChatChoice> choices, const Usage& usage) {
+std::string chat_response(ResponseHead head, std::vector<AnswerChoice> choices, const Usage& usage) {
   return whole_response(*chat_response_pieces(std::move(head), std::move(choices), usage));
 }
 std::string completion_response(ResponseHead head, std::vector<CompletionChoice> choices, const Usage& usage) {

@@ -47,6 +47,7 @@ std::string chat_chunk(const ResponseHead& head, const ChatDelta& delta, const C
   put_head(out, head, "chat.completion.chunk");
   out.key("choices").begin_array().begin_object().key("index").number(delta.index).key("delta").begin_object();
   if (delta.role) out.key("role").string("assistant");
+  if (!delta.reasoning_content.empty()) out.key("reasoning_content").string(delta.reasoning_content);
   if (delta.role || !delta.content.empty()) out.key("content").string(delta.content);
   if (const auto& call = delta.tool_call) {
     out.key("tool_calls").begin_array().begin_object().key("index").number(call->index);

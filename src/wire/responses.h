@@ -25,7 +25,8 @@ namespace loralei {
 struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
-  int64_t cached_tokens = 0;  // of the prompt
+  int64_t cached_tokens = 0;     // of the prompt
+  int64_t reasoning_tokens = 0;  // of the completion
 };
 
 struct ResponseHead {
@@ -55,7 +56,8 @@ const char* finish_reason_name(FinishReason reason);  // nullptr for kNone
 // Which of the request's own ends it was: none, a stop string, one of stop_token_ids. Said with the finish reason.
 using StopReason = std::variant<std::monostate, std::string, TokenId>;
 
-struct ChatChoice {
+// A choice as a whole.
+struct AnswerChoice {
   int index = 0;
   std::string content;
   std::string reasoning_content;
@@ -75,8 +77,8 @@ class ResponsePieces {
 inline constexpr size_t kResponsePieceBytes = 8 * 1024;
 std::string whole_response(ResponsePieces& pieces);
 
-std::unique_ptr<ResponsePieces> chat_response_pieces(ResponseHead head, std::vector<ChatChoice> choices, Usage usage);
-std::string chat_response(ResponseHead head, std::vector<ChatChoice> choices, const Usage& usage);
+std::unique_ptr<ResponsePieces> chat_response_pieces(ResponseHead head, std::vector<AnswerChoice> choices, Usage usage);
+std::string chat_response(ResponseHead head, std::vector<AnswerChoice> choices, const Usage& usage);
 
 struct ToolCallDelta {
   int index = 0;
@@ -87,6 +89,7 @@ struct ToolCallDelta {
 struct ChatDelta {
   int index = 0;
   bool role = false;  // the first delta of a choice
+  std::string reasoning_content;
   std::string content;
   std::optional<ToolCallDelta> tool_call;
   FinishReason finish = FinishReason::kNone;

@@ -81,8 +81,8 @@ TEST(JsonOut, Base64) {
 }
 
 TEST(Chat, ResponseHasOpenAiShape) {
-  ChatChoice text{0, "hello", "", {}, FinishReason::kStop, {}};
-  ChatChoice call{1, "", "", {{"call_1", "f", R"({"a":1})"}}, FinishReason::kToolCalls, {}};
+  AnswerChoice text{0, "hello", "", {}, FinishReason::kStop, {}};
+  AnswerChoice call{1, "", "", {{"call_1", "f", R"({"a":1})"}}, FinishReason::kToolCalls, {}};
   text.logprobs = std::vector<WireLogprob>{
       {{"\xE2\x82", -0.5f}, true, {{"\xE2\x82", -0.5f}, {"x", -std::numeric_limits<float>::infinity()}}}};
   const Json json = Json::parse(chat_response(kHead, {text, call}, {7, 3, 4}));
@@ -133,7 +133,7 @@ TEST(Chat, ChunksOfAStream) {
 TEST(Choices, StopReasonsAreNullStringsOrIds) {
   const std::vector<std::pair<StopReason, Json>> cases = {{{}, nullptr}, {"\n\n", "\n\n"}, {7, 7}};
   for (const auto& [reason, wanted] : cases) {
-    ChatChoice whole{0, "a", "", {}, FinishReason::kStop, {}, reason};
+    AnswerChoice whole{0, "a", "", {}, FinishReason::kStop, {}, reason};
     ChatDelta delta;
     CompletionChoice text{0, "a", FinishReason::kStop, {}, reason};
     delta.finish = FinishReason::kStop;

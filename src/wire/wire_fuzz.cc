@@ -35,7 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view body(reinterpret_cast<const char*>(data), size);
   if (auto r = parse_chat_request(body); r.ok()) {
     check_fields(r->common);
-    std::vector<ChatChoice> choices(1);
+    std::vector<AnswerChoice> choices(1);
     for (const WireMessage& message : r->prompt.messages) {
       CHECK(is_valid_utf8(message.content));
       CHECK(message.more.empty() || Json::accept(message.more));
