@@ -12,7 +12,7 @@ namespace loralei {
 namespace {
 
 constexpr char kMagic[8] = {'L', 'O', 'R', 'A', 'P', 'A', 'C', 'K'};
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 constexpr const char* kLayout = "tile16/1";  // changes when tensor/tile_layout.h does
 constexpr int64_t kPreamble = 32;
 constexpr int64_t kDescriptionMax = int64_t{64} << 20;
