@@ -2,12 +2,13 @@
 // The engine as everybody above the core line sees it: values going down (Submit, Cancel, AdapterCommand), values
 // coming up (TokenEvent, CommandReply), one snapshot of its state. Nothing else crosses.
 //
-// Thread: every method of Engine is thread-safe and does not block on a step; check_adapter() reads files. Ownership: values are moved through
-// bounded queues. Invariants: every accepted Submit gets exactly one final TokenEvent per choice (`end` set), whatever
-// happens: finish, cancel, error, adapter load failure, shutdown. Events of one choice arrive in token order. A token
-// is never sent twice (preemption recomputes silently). Failure: submit() answers overloaded when the inbox is full,
-// unavailable when draining (but for what `follows`) and once nothing can be computed any more (health()),
-// invalid_argument with the numbers when a prompt can never fit; everything later travels in TokenEvent::error.
+// Thread: every method of Engine is thread-safe and does not block on a step; check_adapter() reads files. Ownership:
+// values are moved through bounded queues. Invariants: every accepted Submit gets exactly one final TokenEvent per
+// choice (`end` set), whatever happens: finish, cancel, error, adapter load failure, shutdown. Events of one choice
+// arrive in token order. A token is never sent twice (preemption recomputes silently). Failure: submit() answers
+// overloaded when the inbox is full, unavailable when draining (but for what `follows`) and once nothing can be
+// computed any more (health()), invalid_argument with the numbers when a prompt can never fit; everything later travels
+// in TokenEvent::error.
 #pragma once
 
 #include <array>

@@ -35,8 +35,8 @@ struct Hold {
 };
 struct TierNews {};    // DeviceTier::on_news
 struct LedgerNews {};  // a loan is back
-using Message = std::variant<Arrival, Cancel, Hold, AdapterCommand, LoadDone, HeaderCheck, MemoryCommand, TierNews,
-                             LedgerNews>;
+using Message =
+    std::variant<Arrival, Cancel, Hold, AdapterCommand, LoadDone, HeaderCheck, MemoryCommand, TierNews, LedgerNews>;
 
 class Inbox {
  public:
