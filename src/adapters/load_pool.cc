@@ -38,8 +38,8 @@ HeaderCheck check_headers(const AdapterSource& source, const std::string& name, 
   }
   options.bytes_max = 0;  // so that nothing is read behind the headers
   const auto load = source.load(path, options, AdapterVersionId{});
-  check.status = load.ok() ? check_rank(load->adapter ? load->adapter->rank_max : load->rank_max, rank_max)
-                           : Status(load.error());
+  check.status =
+      load.ok() ? check_rank(load->adapter ? load->adapter->rank_max : load->rank_max, rank_max) : Status(load.error());
   if (check.status.ok() || is_the_files_own(check.status.error().code)) check.stamp = *stamp;
   return check;
 }
