@@ -65,6 +65,7 @@ struct AdapterLoadOptions {
 struct AdapterLoad {
   std::shared_ptr<const Adapter> adapter;  // null: its headers were parsed and nothing was allocated, for want of room
   int64_t bytes_needed = 0;                // then more than AdapterLoadOptions::bytes_max, and exact; otherwise 0
+  int rank_max = 0;                        // then that of its pairs
   // Of the very files it was read from, as adapter_stamp() makes it; nullopt: not known.
   std::optional<FileStamp> stamp;
 };

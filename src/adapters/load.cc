@@ -443,7 +443,11 @@ Result<AdapterLoad> read_adapter(const FileSystem& files, const std::string& pat
   if (!planned.ok()) return name_the_loose_way(std::move(planned).error(), source, paths, path, base, options);
   LoadPlan plan = *std::move(planned);
 
-  if (plan.bytes > options.bytes_max) return AdapterLoad{.bytes_needed = plan.bytes, .stamp = source.stamp};
+  if (plan.bytes > options.bytes_max) {
+    AdapterLoad asked{.bytes_needed = plan.bytes, .stamp = source.stamp};
+    for (const PairPlan& pair : plan.pairs) asked.rank_max = std::max(asked.rank_max, pair.rank);
+    return asked;
+  }
   auto buffer = HostBuffer::allocate(plan.bytes);
   if (!buffer.ok())
     return Error{ErrorCode::kOverloaded, path + ": needs " + format_bytes(plan.bytes) +

@@ -28,6 +28,37 @@ LoadDone run_load_job(const AdapterSource& source, const LoadJob& job) {
   return done;
 }
 
+HeaderCheck check_headers(const AdapterSource& source, const std::string& name, const std::string& path,
+                          AdapterLoadOptions options, int rank_max) {
+  HeaderCheck check{.name = name, .path = path, .stamp = std::nullopt, .status = {}};
+  const auto stamp = source.stamp(path);
+  if (!stamp.ok()) {
+    check.status = stamp.error();
+    return check;
+  }
+  options.bytes_max = 0;  // so that nothing is read behind the headers
+  const auto load = source.load(path, options, AdapterVersionId{});
+  check.status =
+      load.ok() ? check_rank(load->adapter ? load->adapter->rank_max : load->rank_max, rank_max) : Status(load.error());
+  if (check.status.ok() || is_the_files_own(check.status.error().code)) check.stamp = *stamp;
+  return check;
+}
+
+Error not_loaded(Error error, const std::string& name) {
+  return std::move(error).with_context("adapter \"" + name + "\" was not loaded");
+}
+
+Status check_rank(int rank, int rank_max) {
+  if (rank <= rank_max) return {};
+  return too_large("it has rank " + std::to_string(rank) + ", but at most " + std::to_string(rank_max) +
+                   " is allowed here");
+}
+
+bool is_the_files_own(ErrorCode code) {
+  return code == ErrorCode::kInvalidArgument || code == ErrorCode::kTooLarge || code == ErrorCode::kCorrupt ||
+         code == ErrorCode::kUnsupported;
+}
+
 LoadPool::LoadPool(int threads, AdapterSource source, std::function<void(LoadDone&&)> post, Heartbeats* beats)
     : source_(std::move(source)), post_(std::move(post)), jobs_(static_cast<size_t>(std::max(1, threads))) {
   for (int index = 0; index < std::max(1, threads); ++index) {

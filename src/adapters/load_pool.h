@@ -4,12 +4,13 @@
 //
 // Thread: start() and stop() by the owner; `post` is called on a loader thread and must be thread-safe. Ownership: owns
 // its threads; the destructor stops them, jobs not begun are dropped. Failure: start() says false when the queue is
-// full or closed.
+// full or closed. check_headers() is the caller's own work: it blocks its thread and takes no loader's.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -45,11 +46,28 @@ struct LoadDone {
 
 LoadDone run_load_job(const AdapterSource& source, const LoadJob& job);
 
+// What config and headers of an adapter say before anybody asks for it: whether it can be loaded, as far as they tell.
+// Its numbers are not read, nor is there memory to find for them.
+struct HeaderCheck {
+  std::string name, path;
+  std::optional<FileStamp> stamp;  // of the files as they were looked at; nullopt: not known, or it may go well later
+  Status status;                   // the sentence that a load would end with, but for not_loaded()
+};
+HeaderCheck check_headers(const AdapterSource& source, const std::string& name, const std::string& path,
+                          AdapterLoadOptions options, int rank_max);
+// What who waited for the load is told.
+Error not_loaded(Error error, const std::string& name);
+// ok, or that there is too much of it.
+Status check_rank(int rank, int rank_max);
+// What the file says or lacks stays so while its stamp does; what the system refused may go well the next time.
+bool is_the_files_own(ErrorCode code);
+
 class LoadPool {
  public:
   LoadPool(int threads, AdapterSource source, std::function<void(LoadDone&&)> post, Heartbeats* beats = nullptr);
   ~LoadPool() { stop(); }
   bool start(LoadJob&& job);
+  const AdapterSource& source() const { return source_; }
   void stop();  // waits for jobs in progress; idempotent
 
  private:

@@ -136,6 +136,10 @@ class AdapterRegistry {
                          std::vector<AdapterPin>& pins, Error& error, std::span<const uint64_t> texts = {});
   void pump();
   void on_load_done(LoadDone&& done);
+  // What somebody has seen who looked at the files before anybody asked for them: a failure stands as if a load had met
+  // it (and is counted and logged by nobody here), and one whose files have changed since is over. Nothing where a load
+  // has told more, or is under way.
+  void checked(const HeaderCheck& check);
   uint64_t serial() const { return serial_; }
 
   // Replies that became due, in order.
@@ -246,6 +250,7 @@ class AdapterRegistry {
   void install(Entry& entry, Job& job, std::shared_ptr<const Adapter> adapter);
   void orphan_job(Entry& entry);
   void fail(Entry& entry, Error error, const FileStamp* stamp);
+  void remember(Entry& entry, Error error, const FileStamp* stamp);
   Census& census();
   // Those in memory that a request wants together with this one; only what is not pinned.
   std::span<const Entry* const> wanted_with(const Entry& entry);

@@ -19,12 +19,6 @@ Error not_fitting(const std::string& bytes, int64_t limit_bytes) {
                    " beside those that are pinned; give adapters more memory (--adapter-memory)");
 }
 
-// What the file says or lacks stays so while its stamp does; what the system refused may go well the next time.
-bool is_the_files_own(ErrorCode code) {
-  return code == ErrorCode::kInvalidArgument || code == ErrorCode::kTooLarge || code == ErrorCode::kCorrupt ||
-         code == ErrorCode::kUnsupported;
-}
-
 Error broken_promise() { return internal_error("the adapter's loader broke its promise; please report this"); }
 
 }  // namespace
@@ -395,12 +389,7 @@ void AdapterRegistry::ask_again(Entry& entry, int64_t bytes_needed, int64_t gran
 
 Status AdapterRegistry::admissible(const Job& job, const Adapter& adapter) const {
   if (adapter.version != job.version || adapter.bytes < 0 || adapter.bytes > job.grant.bytes()) return broken_promise();
-  const int rank_max = options_.rank_max > 0 ? options_.rank_max : kMaxLoraRank;
-  if (adapter.rank_max > rank_max) {
-    return too_large("it has rank " + std::to_string(adapter.rank_max) + ", but at most " + std::to_string(rank_max) +
-                     " is allowed here");
-  }
-  return {};
+  return check_rank(adapter.rank_max, options_.rank_max > 0 ? options_.rank_max : kMaxLoraRank);
 }
 
 void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adapter> adapter) {
@@ -431,7 +420,7 @@ void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adap
 
 // `stamp`: what the file looked like; null when even that is unknown, so that every later request looks again.
 void AdapterRegistry::fail(Entry& entry, Error error, const FileStamp* stamp) {
-  error = std::move(error).with_context("adapter \"" + entry.name + "\" was not loaded");
+  error = not_loaded(std::move(error), entry.name);
   log_.event(LogLevel::kWarning, "adapter not loaded", {{"adapter", entry.name}}, error.message);
   ++counters_.failures;
   const bool replacement = entry.reload || entry.load_path != entry.path;
@@ -449,11 +438,33 @@ void AdapterRegistry::fail(Entry& entry, Error error, const FileStamp* stamp) {
     entries_.erase(std::string(entry.name));
     return;
   }
+  remember(entry, std::move(error), stamp);
+}
+
+void AdapterRegistry::remember(Entry& entry, Error error, const FileStamp* stamp) {
   entry.failed = true;
   entry.error = std::move(error);
   entry.failed_stamp_known = stamp != nullptr;
   if (stamp != nullptr) entry.failed_stamp = *stamp;
   entry.failed_serial = ++serial_;
+}
+
+void AdapterRegistry::checked(const HeaderCheck& check) {
+  Entry* const entry = find(check.name);
+  // Other files by now, or a load that tells more.
+  if (entry == nullptr || entry->path != check.path || entry->load_path != check.path) return;
+  if (entry->version != nullptr || entry->stage != Stage::kIdle) return;
+  const FileStamp* const stamp = check.stamp ? &*check.stamp : nullptr;
+  const bool looked_at =
+      entry->failed && entry->failed_stamp_known && stamp != nullptr && entry->failed_stamp == *stamp;
+  if (looked_at || (check.status.ok() && !entry->failed)) return;
+  ++generation_;
+  if (check.status.ok()) {
+    entry->failed = false;
+    return;
+  }
+  entry->failed_limit_bytes = INT64_MAX;
+  remember(*entry, not_loaded(check.status.error(), entry->name), stamp);
 }
 
 }  // namespace loralei

@@ -217,6 +217,89 @@ TEST(Registry, FailuresThatPassAreNotRememberedAsTheFilesOwn) {
   }
 }
 
+// A look at the headers, before anybody asks for it.
+TEST(Registry, WhatALookAtTheHeadersFoundIsTheAnswerUntilTheFilesChange) {
+  RegistryWorld world;
+  world.put("/a", 1000);
+  world.files["/a"].broken = corrupt("tensor x is cut off");
+  world.registry->register_name(1, "a", "/a", false);
+  const auto look = [&](const std::string& path) {
+    const HeaderCheck check = check_headers(world.source(), "a", path, {}, kMaxLoraRank);
+    world.registry->checked(check);
+    world.registry->check();
+    return check;
+  };
+  const auto seen = [&] {
+    AdapterState state = AdapterState::kSource;
+    std::string error;
+    world.registry->for_each([&](const RegistryView& view) {
+      state = view.state;
+      if (view.error != nullptr) error = view.error->message;
+    });
+    return std::pair(state, error);
+  };
+  EXPECT_EQ(look("/a").status.error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(seen(), std::pair(AdapterState::kFailed, std::string("adapter \"a\" was not loaded: tensor x is cut off")));
+  EXPECT_EQ(world.registry->counters().failures, 0u) << "it was no load";
+  EXPECT_TRUE(world.log.warnings.empty());
+  std::vector<AdapterPin> pins;
+  Error error;
+  ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kFailed);
+  EXPECT_EQ(error.message, seen().second);
+  EXPECT_EQ(world.reads["/a"], 1) << "nothing was read for the request";
+  world.files["/a"].broken.reset();
+  EXPECT_TRUE(look("/a").status.ok());
+  EXPECT_EQ(seen().first, AdapterState::kFailed) << "the stamp says that it is the same file";
+  world.files["/a"].stamp.mtime_ns = 5;
+  EXPECT_TRUE(look("/a").status.ok());
+  EXPECT_EQ(seen(), std::pair(AdapterState::kSource, std::string()));
+  EXPECT_EQ(world.use("a", pins, error), AcquireOutcome::kReady) << error.message;
+  // What is in memory is not told from other files, nor from those on disk.
+  world.files["/a"].broken = corrupt("tensor y is cut off");
+  world.files["/a"].stamp.mtime_ns = 6;
+  EXPECT_FALSE(look("/a").status.ok());
+  EXPECT_EQ(seen().first, AdapterState::kResident);
+}
+
+TEST(Registry, ALookAtOtherFilesOrDuringALoadChangesNothing) {
+  RegistryWorld world;
+  world.put("/a", 1000);
+  world.registry->register_name(1, "a", "/a", false);
+  HeaderCheck check{.name = "a", .path = "/b", .stamp = FileStamp{}, .status = corrupt("another one's")};
+  const uint64_t before = world.registry->generation();
+  world.registry->checked(check);
+  check.name = "nobody";
+  world.registry->checked(check);
+  EXPECT_EQ(world.registry->generation(), before);
+  world.registry->load(2, "a", "", false);
+  world.registry->pump();
+  check.name = "a", check.path = "/a";
+  world.registry->checked(check);
+  world.settle();
+  for (const RegistryReply& reply : world.replies()) EXPECT_TRUE(reply.status.ok()) << reply.ticket;
+  std::vector<AdapterPin> pins;
+  Error error;
+  EXPECT_EQ(world.use("a", pins, error), AcquireOutcome::kReady) << error.message;
+}
+
+// What the system refuses may go well the next time.
+TEST(Registry, ALookThatFailsIsNoLastWord) {
+  RegistryWorld world;
+  world.registry->register_name(1, "a", "/a", false);
+  for (const bool there : {false, true}) {
+    if (there) world.put("/a", 1000);
+    if (there) world.files["/a"].broken = Error{ErrorCode::kIo, "cannot be read now"};
+    const HeaderCheck check = check_headers(world.source(), "a", "/a", {}, kMaxLoraRank);
+    EXPECT_FALSE(check.status.ok());
+    EXPECT_FALSE(check.stamp);
+    world.registry->checked(check);
+  }
+  world.files["/a"].broken.reset();
+  std::vector<AdapterPin> pins;
+  Error error;
+  EXPECT_EQ(world.use("a", pins, error), AcquireOutcome::kReady) << error.message;
+}
+
 TEST(Registry, AnAbsentFileIsLookedForAgain) {
   RegistryWorld world;
   world.registry->register_name(1, "a", "/a", false);

@@ -15,7 +15,7 @@ constexpr ForeignGroup kGroups[] = {
      "--enable-lora-bias --enable-lora-overlap-loading --enable-mixed-moe-lora-format "
      "--enable-moe-shared-loras --enable-tower-connector-lora --experts-shared-outer-loras= "
      "--fully-sharded-loras --lora-backend= --lora-drain-wait-threshold= --lora-eviction-policy= "
-     "--lora-extra-vocab-size= --lora-init-without-apply --lora-use-virtual-experts --max-active-adapters= "
+     "--lora-extra-vocab-size= --lora-use-virtual-experts --max-active-adapters= "
      "--max-cpu-loras= --max-loaded-loras= --max-lora-chunk-size= --max-lora-cls-labels= "
      "--max-loras-per-batch= --max-loras= --specialize-active-lora"},
     {kAny, "whatever an adapter's file holds is applied, and what cannot be is said", "--lora-target-modules="},
@@ -28,9 +28,13 @@ constexpr ForeignGroup kGroups[] = {
      "--adapter-source= --default-adapter-source= --preloaded-adapter-source= --source="},
     {kNone, "nothing is downloaded: fetch the model first (hf download ORG/NAME) and give its folder",
      "--hf-token= --predibase-api-token="},
+    {kAny,
+     "adapters are applied where a request names them, or where POST /lora-adapters has made them the default of "
+     "requests that name none",
+     "--lora-init-without-apply"},
     {kNone,
      "name the adapter with --adapter NAME=PATH and give the scale in the request: \"lora\": [{\"id\": NAME, "
-     "\"scale\": 0.5}]",
+     "\"scale\": 0.5}], or for requests that name none with POST /lora-adapters: [{\"id\": NAME, \"scale\": 0.5}]",
      "--lora-scaled="},
     {kNone, "nothing is downloaded: fetch the model first (hf download ORG/NAME) and give its folder",
      "--code-revision= --docker-repo= --embd-gemma-default --fim-qwen-1.5b-default --fim-qwen-14b-spec "
@@ -320,10 +324,12 @@ constexpr ForeignGroup kGroups[] = {
      "--allow-credentials --allowed-headers= --allowed-methods= --cors-allow-credentials= "
      "--cors-allow-header= --cors-allow-method= --cors-credentials --cors-expose-header= --cors-headers= "
      "--cors-methods= --disable-fastapi-docs --enable-offline-docs --enable-request-id-headers "
-     "--enable-server-load-tracking --enable-ssl-refresh --enable-tokenizer-info-endpoint "
+     "--enable-server-load-tracking --enable-ssl-refresh "
      "--h11-max-header-count= --h11-max-incomplete-event-size= --http2-initial-connection-window-size= "
      "--http2-max-concurrent-streams= --no-slots --no-ui --no-ui-mcp-proxy --no-webui --no-webui-mcp-proxy "
-     "--props --slots --ssl-cert-reqs= --ssl-ciphers= --ui --ui-mcp-proxy --webui --webui-mcp-proxy"},
+     "--slots --ssl-cert-reqs= --ssl-ciphers= --ui --ui-mcp-proxy --webui --webui-mcp-proxy"},
+    {kAny, "GET /tokenizer_info is always served", "--enable-tokenizer-info-endpoint"},
+    {kAny, "GET /props is always served; properties are set by options and by POST /lora-adapters", "--props"},
     {kNone, "put a proxy with TLS in front; this server speaks plain HTTP",
      "--enable-http2 --ssl-ca-certs= --ssl-cert-file= --ssl-certfile= --ssl-key-file= "
      "--ssl-keyfile-password= --ssl-keyfile="},

@@ -30,6 +30,8 @@ namespace {
 constexpr const char* kUnprintableName =
     "the name is longer than 512 bytes, or holds a line end or another character that cannot be seen; give a plain one";
 constexpr size_t kNamesShown = 20;
+constexpr int64_t kChecksMs =
+    1000;  // that the start waits for a look at the adapters; the rest is looked at beside requests
 constexpr int64_t kEndMs = 800;  // for threads to end in, beyond --shutdown-timeout
 
 struct ServeFlags {
@@ -111,6 +113,7 @@ void limit_connections(const ServeFlags& flags, const EngineOptions& engine, Ser
   serve.http.max_connections = possible.count;
   serve.http.max_refusals = possible.refusals;
   serve.max_preparing = engine.max_queued;
+  serve.max_running = engine.max_sequences;
 }
 
 void take_from_model(const EngineHost& host, bool with_defaults, ServeOptions& serve) {
@@ -146,6 +149,7 @@ Result<std::vector<AdapterFlag>> find_all_adapters(const ServeFlags& flags, cons
 // What is served beside the base, and what was left out, a sentence each.
 struct Registered {
   std::vector<std::string> names, notes;
+  AdapterChecks::State checks;
 };
 Result<Registered> register_adapters(const std::vector<AdapterFlag>& adapters, ApiServer& server, LogSink& log) {
   Registered all;
@@ -158,7 +162,30 @@ Result<Registered> register_adapters(const std::vector<AdapterFlag>& adapters, A
   for (const std::string& note : found.notes) log.log(LogLevel::kWarning, note);
   all.names.insert(all.names.end(), found.added.begin(), found.added.end());
   all.notes = std::move(found.notes);
+  all.checks = server.check_adapters(kChecksMs);
   return all;
+}
+
+// A line for each adapter that is broken, as far as that is known, and what is not known yet.
+std::string broken_adapters(const AdapterChecks::State& checks) {
+  std::string text;
+  for (const AdapterChecks::Broken& one : checks.named) text += "broken: " + printable(one.sentence) + "\n";
+  if (checks.broken > checks.named.size())
+    text += "broken: " + std::to_string(checks.broken - checks.named.size()) + " more (GET /v1/adapters)\n";
+  if (!checks.complete()) {
+    text += "adapters: " + std::to_string(checks.all - checks.checked) + " of " + std::to_string(checks.all) +
+            " are still being checked; the log says when that is complete\n";
+  }
+  return text;
+}
+
+// The first adapter that is not known to be broken, else the base.
+std::string first_sound(const Registered& adapters, const std::string& base) {
+  for (const std::string& name : adapters.names) {
+    const auto is_it = [&](const AdapterChecks::Broken& one) { return one.name == name; };
+    if (std::none_of(adapters.checks.named.begin(), adapters.checks.named.end(), is_it)) return name;
+  }
+  return base;
 }
 
 std::string first_names(const std::vector<std::string>& names) {
@@ -222,6 +249,7 @@ void announce(EngineHost& host, const ServeOptions& serve, int port, bool chats,
   fields.emplace_back("adapters", static_cast<int64_t>(adapters.names.size()));
   fields.emplace_back("adapter_names", first_names(adapters.names));
   fields.emplace_back("left_out", static_cast<int64_t>(adapters.notes.size()));
+  fields.emplace_back("broken", static_cast<int64_t>(adapters.checks.broken));
   fields.emplace_back("options_without_effect", static_cast<int64_t>(ignored.size()));
   add_shares(stats, false, fields);
   fields.emplace_back("streamed_bytes_per_pass", stats.streamed_bytes);
@@ -231,12 +259,13 @@ void announce(EngineHost& host, const ServeOptions& serve, int port, bool chats,
   }
   std::string text = host.banner() + "\n";
   for (const std::string& note : adapters.notes) text += "adapter: " + printable(note) + "\n";
+  text += broken_adapters(adapters.checks);
   for (const std::string& note : ignored) text += "option: " + printable(note) + "\n";
   text += "adapters: " + std::to_string(adapters.names.size()) +
           (adapters.names.empty() ? " (--adapter-dir DIR or --adapter NAME=PATH adds some)"
                                   : "; " + first_names(adapters.names)) +
           "\n";
-  const std::string asked = adapters.names.empty() ? model : printable(adapters.names.front());
+  const std::string asked = printable(first_sound(adapters, serve.model_names.front()));
   log.announce("serving", fields,
                text + "Loralei " + serve.version + " serves '" + model + "' at " + url +
                    "\ntry: " + first_request(serve, chats, asked, url) + "\n");

@@ -2,12 +2,13 @@
 // The engine as everybody above the core line sees it: values going down (Submit, Cancel, AdapterCommand), values
 // coming up (TokenEvent, CommandReply), one snapshot of its state. Nothing else crosses.
 //
-// Thread: every method of Engine is thread-safe and does not block on a step. Ownership: values are moved through
-// bounded queues. Invariants: every accepted Submit gets exactly one final TokenEvent per choice (`end` set), whatever
-// happens: finish, cancel, error, adapter load failure, shutdown. Events of one choice arrive in token order. A token
-// is never sent twice (preemption recomputes silently). Failure: submit() answers overloaded when the inbox is full,
-// unavailable when draining (but for what `follows`) and once nothing can be computed any more (health()),
-// invalid_argument with the numbers when a prompt can never fit; everything later travels in TokenEvent::error.
+// Thread: every method of Engine is thread-safe and does not block on a step; check_adapter() reads files. Ownership:
+// values are moved through bounded queues. Invariants: every accepted Submit gets exactly one final TokenEvent per
+// choice (`end` set), whatever happens: finish, cancel, error, adapter load failure, shutdown. Events of one choice
+// arrive in token order. A token is never sent twice (preemption recomputes silently). Failure: submit() answers
+// overloaded when the inbox is full, unavailable when draining (but for what `follows`) and once nothing can be
+// computed any more (health()), invalid_argument with the numbers when a prompt can never fit; everything later travels
+// in TokenEvent::error.
 #pragma once
 
 #include <array>
@@ -231,6 +232,11 @@ class Engine {
   // Ends the budget change of this ticket while it is being prepared (its reply says so; nothing has changed). One that
   // is being made is made; unknown tickets are ignored.
   virtual void cancel_memory(uint64_t ticket) = 0;
+
+  // Looks at config and headers of the adapter's files, on the caller's thread: what a load would say of them is the
+  // answer, and stands in AdapterStatus soon after, as far as no load tells more. Ok also clears a failure that was
+  // mended since.
+  virtual Status check_adapter(const std::string& name, const std::string& path) = 0;
 
   // Waits up to timeout_ns for output; empty when none came. One consumer thread.
   virtual EngineOutput wait_output(int64_t timeout_ns) = 0;

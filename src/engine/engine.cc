@@ -39,6 +39,8 @@ class EngineImpl final : public Engine {
         memory_(std::move(parts.memory)),
         requests_(std::move(parts.requests)),
         max_model_len_(max_model_len),
+        header_options_{.strict = loop_parts.registry.strict, .int8 = loop_parts.registry.int8},
+        rank_max_(loop_parts.registry.rank_max),
         outbox_(kOutboxCapacity),
         loads_(
             std::max(1, parts.options.adapter_load_threads), std::move(parts.adapters),
@@ -95,6 +97,14 @@ class EngineImpl final : public Engine {
     }
     inbox_.put(std::move(command));
     return {};
+  }
+
+  Status check_adapter(const std::string& name, const std::string& path) override {
+    HeaderCheck check = check_headers(loads_.source(), name, path, header_options_, rank_max_);
+    const Status status = check.status.ok() ? Status() : Status(not_loaded(check.status.error(), name));
+    const std::lock_guard lock(stop_mutex_);
+    if (!stopped_) inbox_.put(std::move(check));
+    return status;
   }
 
   Status command(MemoryCommand command) override {
@@ -285,6 +295,8 @@ class EngineImpl final : public Engine {
   const MemoryControl memory_;
   const std::shared_ptr<RequestBudget> requests_;
   const int64_t max_model_len_;
+  const AdapterLoadOptions header_options_;
+  const int rank_max_;
   std::atomic<int32_t> queued_{0}, pending_commands_{0};
   std::atomic<bool> draining_{false};
   Status loss_;  // written once, before lost_

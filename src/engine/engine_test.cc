@@ -539,6 +539,31 @@ TEST(Engine, ARepliedCommandStandsInTheAdapterList) {
   }
 }
 
+// Somebody looks at the files before anybody asks for them, also while a step takes long.
+TEST(Engine, WhatIsWrongWithAnAdaptersHeadersStandsInTheList) {
+  Server server;
+  server.files.put("/a", 7, 2000);
+  ASSERT_TRUE(server.engine->command({1, AdapterAction::kRegister, "a", "/a", false}).ok());
+  ASSERT_TRUE(server.engine->command({2, AdapterAction::kRegister, "b", "/nowhere", false}).ok());
+  server.collect(0, 2);
+  EXPECT_TRUE(server.engine->check_adapter("a", "/a").ok());
+  const Status status = server.engine->check_adapter("b", "/nowhere");
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().message.find("adapter \"b\" was not loaded: "), 0u) << status.error().message;
+  const auto listed = [&] {
+    const auto adapters = server.engine->stats().adapters;
+    return adapters.size() == 2 && adapters[0].tier == AdapterTier::kSource &&
+           adapters[1].tier == AdapterTier::kFailed && adapters[1].error == status.error().message;
+  };
+  for (int i = 0; i < 2000 && !listed(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(listed());
+  ASSERT_TRUE(server.engine->submit(request(1, 20, 20, {{"b", 1.0f}})).ok());
+  server.collect(1, 2);
+  EXPECT_EQ((server.ended[{1, 0}].error.message), status.error().message);
+  server.engine->stop();
+  EXPECT_TRUE(server.engine->check_adapter("a", "/a").ok()) << "nobody is told any more";
+}
+
 TEST(Engine, TwoEnginesInOneProcessDoNotMeet) {
   Server first, second;
   first.files.put("/a", 1);

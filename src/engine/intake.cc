@@ -116,6 +116,8 @@ void EngineLoop::receive(const AdapterCommand& command) {
 
 void EngineLoop::receive(LoadDone&& done) { registry_.on_load_done(std::move(done)); }
 
+void EngineLoop::receive(HeaderCheck&& check) { registry_.checked(check); }
+
 void EngineLoop::receive(const TierNews&) { arriving_changed_ = true; }
 void EngineLoop::receive(const LedgerNews&) { room_changed(); }
 

@@ -108,6 +108,7 @@ class EngineLoop {
   void receive(const Hold& hold);
   void receive(const AdapterCommand& command);
   void receive(LoadDone&& done);
+  void receive(HeaderCheck&& check);
   void receive(const MemoryCommand& command);
   void receive(const TierNews& news);
   void receive(const LedgerNews& news);

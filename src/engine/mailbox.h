@@ -3,8 +3,8 @@
 // queues.
 //
 // Thread-safe. Inbox: any number of producers, the engine thread takes everything at once. Outbox: the engine thread
-// puts, one consumer waits. Bounds: the inbox is bounded by what submit() and command() admit; the outbox by full(), at
-// which the engine pauses.
+// puts, one consumer waits. Bounds: the inbox is bounded by what submit() and command() admit, and one HeaderCheck for
+// every adapter that is looked at; the outbox by full(), at which the engine pauses.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,8 @@ struct Hold {
 };
 struct TierNews {};    // DeviceTier::on_news
 struct LedgerNews {};  // a loan is back
-using Message = std::variant<Arrival, Cancel, Hold, AdapterCommand, LoadDone, MemoryCommand, TierNews, LedgerNews>;
+using Message =
+    std::variant<Arrival, Cancel, Hold, AdapterCommand, LoadDone, HeaderCheck, MemoryCommand, TierNews, LedgerNews>;
 
 class Inbox {
  public:

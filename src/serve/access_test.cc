@@ -219,7 +219,11 @@ TEST(Routes, WhatIsNoneSaysWhatToSendInstead) {
            {"POST", "/completions/", "; send POST /v1/completions instead."},
            {"POST", "/v1/v1/embeddings", "; send POST /v1/embeddings instead."},
            {"GET", "/models", "; send GET /v1/models instead."},
-           {"GET", "/v1/health", "; GET / lists the routes."},
+           {"GET", "/v1/health", "; send GET /health instead."},
+           {"POST", "/v1/lora-adapters", "; send POST /lora-adapters instead."},
+           {"GET", "/v1/props", "; send GET /props instead."},
+           {"GET", "/info", "; send GET /server_info instead."},
+           {"GET", "/slots", "; send GET /props and GET /metrics instead."},
            {"POST", "/api/chat", "; send POST /v1/chat/completions instead."},
            {"POST", "/v1/api/generate", "; send POST /v1/completions instead."},
            {"GET", "/api/tags", "; send GET /v1/models instead."},
@@ -230,6 +234,16 @@ TEST(Routes, WhatIsNoneSaysWhatToSendInstead) {
            {"POST", "/something", "; GET / lists the routes."}}) {
     EXPECT_EQ(other_route(method, path), instead) << path;
   }
+}
+
+// What tells of paths or of other clients' adapters needs the key, and what changes their answers the admin's.
+TEST(Routes, ThoseOfOtherServersAskForKeys) {
+  for (const char* path : {"/lora-adapters", "/props", "/tokenizer_info", "/server_info", "/get_server_info",
+                           "/model_info", "/get_model_info"})
+    EXPECT_EQ(match_route("GET", path).access, RouteClass::kApi) << path;
+  EXPECT_EQ(match_route("POST", "/lora-adapters").access, RouteClass::kAdmin);
+  EXPECT_EQ(match_route("POST", "/lora-adapters").id, RouteId::kSetLoraAdapters);
+  EXPECT_EQ(match_route("POST", "/props").id, RouteId::kWrongMethod);
 }
 
 TEST(Routes, NamesMayHoldSlashes) {

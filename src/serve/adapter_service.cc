@@ -153,10 +153,16 @@ bool AdapterService::forget(const std::string& name, Dispatcher::ReplyCallback d
     done(answer);
   };
   told = context_.dispatcher.command({0, AdapterAction::kUnload, name, "", false}, unloaded);
-  if (told.ok())
-    context_.metrics.adapter_gone(name);
-  else
+  if (!told.ok()) {
     (void)catalogue_.add(*entry, false);  // the engine has it still
+    return true;
+  }
+  context_.metrics.adapter_gone(name);
+  if (defaults_.hold(name)) {
+    context_.log.event(LogLevel::kWarning, "default adapter unloaded", {{"adapter", name}},
+                       "Requests that name no adapter are refused until POST /lora-adapters sets others, or an adapter "
+                       "of this name is registered again.");
+  }
   return true;
 }
 
@@ -213,6 +219,33 @@ void AdapterService::pin(std::shared_ptr<Reply> reply, const std::string& name, 
         reply->json(200, out.take());
       });
   if (!status.ok()) reply->refuse(to_api_error(status.error()));
+}
+
+void AdapterService::set_defaults(Reply& reply, const LoraScalesRequest& request) {
+  Parsed<std::vector<AdapterRef>> set = [&] {
+    const std::lock_guard lock(order_);  // places are those of now
+    return defaults_.set(request.adapters, catalogue_);
+  }();
+  if (!set.ok()) return reply.refuse(set.error());
+  context_.metrics.default_adapters_set();
+  std::string names;
+  for (const AdapterRef& one : *set) {
+    JsonOut scale;
+    names += (names.empty() ? "" : " + ") + scale.real(one.scale).take() + " " + one.name;
+  }
+  context_.log.event(LogLevel::kWarning, "default adapters set", {{"adapters", names}},
+                     names.empty() ? "Requests that name no adapter are answered by the base."
+                                   : "Requests that name no adapter are answered with these from now on.");
+  reply.json(200, R"({"success":true})");
+}
+
+std::vector<CatalogueEntry> AdapterService::failed() const {
+  std::vector<CatalogueEntry> entries;
+  for (const AdapterStatus& adapter : context_.engine.stats().adapters) {
+    if (adapter.tier != AdapterTier::kFailed) continue;
+    if (auto entry = catalogue_.find(adapter.name)) entries.push_back(std::move(*entry));
+  }
+  return entries;
 }
 
 std::string AdapterService::list() const {

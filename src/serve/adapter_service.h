@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "serve/context.h"
+#include "serve/default_adapters.h"
 #include "serve/options.h"
 #include "serve/reply.h"
 #include "serve/text_model.h"
@@ -45,6 +46,11 @@ class AdapterService {
   void remove(std::shared_ptr<Reply> reply, const std::string& name);  // ours, with the bytes freed
   void pin(std::shared_ptr<Reply> reply, const std::string& name, bool pinned);
   std::string list() const;
+  // Of requests that name no adapter.
+  const DefaultAdapters& defaults() const { return defaults_; }
+  void set_defaults(Reply& reply, const LoraScalesRequest& request);
+  // Those whose last load, or whose look at the headers, has failed.
+  std::vector<CatalogueEntry> failed() const;
 
  private:
   void load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry entry, std::shared_ptr<const TextModel> text,
@@ -56,6 +62,7 @@ class AdapterService {
   Catalogue& catalogue_;
   TextModels& texts_;
   const FileSystem& files_;
+  DefaultAdapters defaults_;
   std::mutex order_;  // held from a look at the catalogue until the command that follows from it is queued
 };
 

@@ -53,6 +53,7 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       dispatcher_(engine, clock, &beats_),
       context_{engine, dispatcher_, metrics_, clock, log, options_.ping_interval_ms * 1'000'000},
       adapters_(context_, options_, *catalogue_, texts_, files),
+      checks_(engine, clock, log),
       ids_(entropy()),
       pool_(options_.text_threads, static_cast<size_t>(options_.max_preparing), "text", &beats_) {}
 
@@ -92,6 +93,23 @@ Status ApiServer::add_adapter(const std::string& name, const std::string& path) 
   return adapters_.add(name, path, AdapterSource::kCommandLine, "");
 }
 
+AdapterChecks::State ApiServer::check_adapters(int64_t wait_ms) {
+  checking_ = true;
+  checks_.begin(catalogue_->list());
+  return checks_.wait(wait_ms);
+}
+
+AdapterService::Rescan ApiServer::rescan() {
+  AdapterService::Rescan found = adapters_.rescan();
+  if (!checking_) return found;
+  std::vector<CatalogueEntry> adapters = adapters_.failed();
+  for (const std::string& name : found.added) {
+    if (auto entry = catalogue_->find(name)) adapters.push_back(std::move(*entry));
+  }
+  checks_.begin(std::move(adapters));
+  return found;
+}
+
 void ApiServer::begin_drain() {
   if (draining_.exchange(true)) return;
   log_.log(LogLevel::kInfo,
@@ -110,6 +128,7 @@ bool ApiServer::shutdown(int64_t timeout_ms) {
   bool all_done = dispatcher_.wait_idle(timeout_ms);
   all_done = pool_.wait_idle((until_ns - clock_.now_ns()) / 1'000'000) && all_done;
   pool_.cancel();
+  checks_.stop();
   engine_.stop();      // what is left ends with "cancelled"
   dispatcher_.stop();  // which its clients are told; nothing comes up any more
   // A long answer to a slow reader takes its time, too.
@@ -228,6 +247,16 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
       return reply->json(200, memory_body());
     case RouteId::kSetMemory:
       return set_memory(request.body, std::move(reply));
+    case RouteId::kLoraAdapters:
+      return reply->json(200, lora_adapters_body(facts()));
+    case RouteId::kProps:
+      return reply->json(200, props_body(facts()));
+    case RouteId::kTokenizerInfo:
+      return reply->json(200, tokenizer_info_body(facts()));
+    case RouteId::kServerInfo:
+      return reply->json(200, server_info_body(facts()));
+    case RouteId::kModelInfo:
+      return reply->json(200, model_info_body(facts()));
     case RouteId::kDrain:
       begin_drain();
       return reply->json(200, R"({"status":"draining"})");
@@ -285,6 +314,8 @@ void ApiServer::run_prepared(RouteId route, std::string body, const Sent& sent, 
       return unload_lora(body, std::move(reply));
     case RouteId::kAdapterRescan:
       return rescan_reply(*reply);
+    case RouteId::kSetLoraAdapters:
+      return set_lora_adapters(body, *reply);
     default:
       return reply->refuse(api_error_of_status(404, "There is no such route."));
   }
@@ -303,8 +334,12 @@ bool ApiServer::hold_memory(Reply& reply, int64_t bytes) {
 PlanInputs ApiServer::inputs(const Sent& sent, Work& work) {
   const std::string id = new_id();
   std::lock_guard lock(mutex_);
-  return {options_,           engine_,         *catalogue_,       texts_, grammars_, id, ids_(),
-          std::time(nullptr), sent.arrived_ns, sent.cache_holder, &work};
+  return {options_,        engine_,
+          *catalogue_,     texts_,
+          grammars_,       id,
+          ids_(),          std::time(nullptr),
+          sent.arrived_ns, sent.cache_holder,
+          &work,           adapters_.defaults().now()};
 }
 
 void ApiServer::note_unknown_fields(const std::vector<std::string>& fields) {
@@ -367,7 +402,7 @@ void ApiServer::tokenize(const std::string& body, Reply& reply, Work& work) {
   auto request = parse_tokenize_request(body);
   if (!request.ok()) return reply.refuse(request.error());
   note_unknown_fields(request->unknown_fields);
-  auto model = resolve_model(request->model, options_.model_names, *catalogue_);
+  auto model = resolve_model(request->model, options_.model_names, *catalogue_, adapters_.defaults().now());
   if (!model.ok()) return reply.refuse(model.error());
   auto text = text_of(texts_, *model);
   if (!text.ok()) return reply.refuse(text.error());
@@ -388,7 +423,7 @@ void ApiServer::detokenize(const std::string& body, Reply& reply, Work& work) {
   auto request = parse_detokenize_request(body);
   if (!request.ok()) return reply.refuse(request.error());
   note_unknown_fields(request->unknown_fields);
-  auto model = resolve_model(request->model, options_.model_names, *catalogue_);
+  auto model = resolve_model(request->model, options_.model_names, *catalogue_, adapters_.defaults().now());
   if (!model.ok()) return reply.refuse(model.error());
   auto text = text_of(texts_, *model);
   if (!text.ok()) return reply.refuse(text.error());
@@ -412,7 +447,7 @@ void ApiServer::unload_lora(const std::string& body, std::shared_ptr<Reply> repl
 }
 
 void ApiServer::rescan_reply(Reply& reply) {
-  const AdapterService::Rescan result = adapters_.rescan();
+  const AdapterService::Rescan result = rescan();
   JsonOut out;
   out.begin_object().key("added").begin_array();
   for (const std::string& name : result.added) out.string(name);
@@ -420,6 +455,16 @@ void ApiServer::rescan_reply(Reply& reply) {
   for (const std::string& note : result.notes) out.string(note);
   out.end_array().end_object();
   reply.json(200, out.take());
+}
+
+void ApiServer::set_lora_adapters(const std::string& body, Reply& reply) {
+  auto request = parse_lora_scales_request(body);
+  if (!request.ok()) return reply.refuse(request.error());
+  adapters_.set_defaults(reply, *request);
+}
+
+ServerFacts ApiServer::facts() const {
+  return {options_, engine_, *texts_.base(), *catalogue_, adapters_.defaults().now()};
 }
 
 ModelCard ApiServer::base_card(const std::string& name) const {

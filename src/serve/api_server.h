@@ -4,13 +4,12 @@
 //   http I/O thread: route, access ──► text pool: parse, resolve, render, tokenise, submit ──► engine
 //   client ◄── http ◄── Generation (dispatcher's thread: decode, frame) ◄── Dispatcher ◄── TokenEvents
 //
-// Thread: start, serve, add_adapter, rescan, begin_drain and shutdown from the owner's thread(s); wants_body() and
-// handle() are called by http/.
-// Ownership: owns listener, threads, catalogue and metrics; borrows engine, file system, clock and log, which outlive
-// it. Invariants: nothing is answered before serve(), so that no request misses an adapter that the command line names;
-// after begin_drain() /ready answers 503 and no new work is taken in; every request is answered or its connection
-// closed; what its head refuses is answered before its body is read. Failure: start() when the address cannot be bound;
-// add_adapter() with a sentence for the command line.
+// Thread: start, serve, add_adapter, check_adapters, rescan, begin_drain and shutdown from the owner's thread(s);
+// wants_body() and handle() are called by http/. Ownership: owns listener, threads, catalogue and metrics; borrows
+// engine, file system, clock and log, which outlive it. Invariants: nothing is answered before serve(), so that no
+// request misses an adapter that the command line names; after begin_drain() /ready answers 503 and no new work is
+// taken in; every request is answered or its connection closed; what its head refuses is answered before its body is
+// read. Failure: start() when the address cannot be bound; add_adapter() with a sentence for the command line.
 #pragma once
 
 #include <atomic>
@@ -20,11 +19,13 @@
 #include <string>
 
 #include "base/prng.h"
+#include "serve/adapter_checks.h"
 #include "serve/adapter_service.h"
 #include "serve/options.h"
 #include "serve/plan.h"
 #include "serve/readiness.h"
 #include "serve/routes.h"
+#include "serve/server_facts.h"
 #include "serve/text_pool.h"
 
 namespace loralei {
@@ -40,7 +41,10 @@ class ApiServer final : public HttpHandler {
   int port() const { return http_->port(); }
   bool on_loopback() const { return http_->on_loopback(); }
   Status add_adapter(const std::string& name, const std::string& path);  // of the command line: trusted
-  AdapterService::Rescan rescan() { return adapters_.rescan(); }
+  AdapterService::Rescan rescan();
+  // Has config and headers of every adapter looked at, beside what is done meanwhile, and waits up to so long for what
+  // comes of it. From then on rescan() has what it adds looked at, and again what is broken.
+  AdapterChecks::State check_adapters(int64_t wait_ms);
   void serve() { http_->serve(*this); }  // once
   void begin_drain();
   // Drains, waits up to timeout_ms for running requests and for clients to take their answers, ends the rest, stops
@@ -77,6 +81,8 @@ class ApiServer final : public HttpHandler {
   void load_lora(const std::string& body, std::shared_ptr<Reply> reply);
   void unload_lora(const std::string& body, std::shared_ptr<Reply> reply);
   void rescan_reply(Reply& reply);
+  void set_lora_adapters(const std::string& body, Reply& reply);
+  ServerFacts facts() const;
   void models(Reply& reply) const;
   void model(Reply& reply, const std::string& name) const;
   void set_memory(const std::string& body, std::shared_ptr<Reply> reply);
@@ -107,6 +113,8 @@ class ApiServer final : public HttpHandler {
   Dispatcher dispatcher_;
   const ServeContext context_;
   AdapterService adapters_;
+  AdapterChecks checks_;
+  std::atomic<bool> checking_{false};  // check_adapters() was called
   std::atomic<bool> draining_{false};
   std::mutex mutex_;
   Prng ids_;                              // guarded by mutex_

@@ -35,6 +35,9 @@ class FakeEngine final : public Engine {
   Status next_submit;  // when not ok: the answer to every submit
   Status next_health;
   std::vector<std::pair<uint64_t, bool>> holds;  // ids, and whether they are held now
+  std::function<void()> on_check;                // before it
+  std::map<std::string, int> checks;             // check_adapter(), by name
+  std::map<std::string, Status> next_checks;     // what it says of some
   SteadyClock clock;
   Heartbeats beats{clock};
   std::shared_ptr<ByteBudget> memory = std::make_shared<FixedByteBudget>(int64_t{1} << 40);
@@ -122,6 +125,22 @@ class FakeEngine final : public Engine {
     output_.replies.push_back(std::move(reply));
     changed_.notify_all();
     return {};
+  }
+  // "broken" in the path: it is; a test may say it of others.
+  Status check_adapter(const std::string& name, const std::string& path) override {
+    if (on_check) on_check();
+    std::lock_guard lock(mutex_);
+    ++checks[name];
+    Status status = next_checks.count(name) != 0               ? next_checks[name]
+                    : path.find("broken") != std::string::npos ? Status(corrupt("The file is broken."))
+                                                               : Status();
+    AdapterStatus& adapter = adapters_[name];
+    adapter.name = name;
+    if (adapter.tier != AdapterTier::kResident) {
+      adapter.tier = status.ok() ? AdapterTier::kSource : AdapterTier::kFailed;
+      adapter.error = status.ok() ? "" : status.error().message;
+    }
+    return status;
   }
   void cancel_memory(uint64_t ticket) override {
     std::lock_guard lock(mutex_);

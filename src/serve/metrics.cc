@@ -393,7 +393,7 @@ struct Metrics::Impl {
   // Sums of several adapters have too many names.
   std::map<std::string, AdapterCounts> totals = {{"base", {}}, {"sum", {}}, {"other", {}}};
   std::map<std::string, AdapterCounts> adapters;  // at most options.adapters_max, the first that were used
-  int64_t unknown = 0;
+  int64_t unknown = 0, default_adapters = 0;
 };
 
 Metrics::Metrics(const MetricsOptions& options) : impl_(std::make_unique<Impl>(options)) {}
@@ -444,6 +444,11 @@ void Metrics::refused(const char* reason) {
   ++impl_->refusals[reason];
 }
 
+void Metrics::default_adapters_set() {
+  std::lock_guard lock(impl_->mutex);
+  ++impl_->default_adapters;
+}
+
 std::string Metrics::render(const EngineStats& engine, const HttpServerStats& http, double unix_time_s,
                             const LogState& log, bool ready) const {
   const Impl& m = *impl_;
@@ -472,6 +477,8 @@ std::string Metrics::render(const EngineStats& engine, const HttpServerStats& ht
     }
     page.value(MetricType::Counter, "loralei_unknown_request_fields_total", "Request fields that nobody knows.",
                static_cast<double>(m.unknown));
+    page.value(MetricType::Counter, "loralei_default_adapters_set_total",
+               "How often the adapters of requests that name none were set.", static_cast<double>(m.default_adapters));
   }
   page.value(MetricType::Gauge, "loralei_http_connections", "Open connections.", static_cast<double>(http.connections));
   page.value(MetricType::Counter, "loralei_http_connections_total", "Accepted connections.",

@@ -67,6 +67,7 @@ class Metrics {
   void inter_token(double seconds);
   void unknown_fields(size_t count);
   void refused(const char* reason);  // queue_full, draining
+  void default_adapters_set();
 
   std::string render(const EngineStats& engine, const HttpServerStats& http, double unix_time_s,
                      const LogState& log = {}, bool ready = true) const;

@@ -94,6 +94,7 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   metrics.http_request("/v1/models", "GET", 200);
   metrics.unknown_fields(1);
   metrics.refused("draining");
+  metrics.default_adapters_set();
   EngineStats s;
   static_cast<MemoryShares&>(s) = s.device_memory = {9, 1, 1, 2, 1, 1, 1, 1};
   s.device = "cuda:0";

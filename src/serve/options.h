@@ -39,6 +39,7 @@ struct ServeOptions {
   Pooling pooling = Pooling::kLast;   // --pooling of /v1/embeddings
   int text_threads = 2;               // how many requests are parsed, rendered and tokenised at once
   int max_preparing = 256;            // requests waiting for those threads; more are refused with 429
+  int max_running = 0;                // sequences computed at once: told, not held to
   int metrics_adapters = 100;         // adapters with labels of their own in /metrics
   bool vllm_metrics = true;           // the aliases under vllm:
   int64_t ping_interval_ms = 15'000;  // silence after which a stream gets a comment

@@ -32,7 +32,8 @@ struct PlanInputs {
   int64_t arrived_ns = 0;
   // Of the key that sent it, or nullopt where all keys share the prefix cache.
   std::optional<size_t> cache_holder;
-  Work* work = nullptr;  // what the request spends on its text; may be null
+  Work* work = nullptr;              // what the request spends on its text; may be null
+  std::vector<AdapterRef> defaults;  // DefaultAdapters::now()
 };
 
 // What separates prefixes in the engine (Submit::cache_salt). No salt of one holder's requests gives what one of

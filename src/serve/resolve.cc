@@ -37,6 +37,17 @@ ApiError unknown(const std::string& name, std::string param, const std::vector<s
   return error;
 }
 
+// Answered with the base instead, who set the default would not notice.
+ApiError default_gone(const std::string& name) {
+  ApiError error = api_error_of_status(
+      404, "The adapter `" + name +
+               "`, which POST /lora-adapters made the default of requests that name none, is not " +
+               "registered any more. Name an adapter in the request, or \"lora\": [] for the base alone, or let the " +
+               "defaults be set again.");
+  error.code = "model_not_found";
+  return error;
+}
+
 // An adapter by its name, or by "base:adapter".
 std::optional<CatalogueEntry> find_adapter(const std::string& name, const std::vector<std::string>& model_names,
                                            const Catalogue& catalogue) {
@@ -51,9 +62,10 @@ std::optional<CatalogueEntry> find_adapter(const std::string& name, const std::v
 }  // namespace
 
 Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::string>& model_names,
-                                    const Catalogue& catalogue) {
+                                    const Catalogue& catalogue, const std::vector<AdapterRef>& defaults) {
   ResolvedModel out;
-  std::vector<AdapterRef> wanted = ref.adapters;
+  const bool by_default = ref.adapters.empty() && !ref.names_none && is_base(ref.model, model_names);
+  std::vector<AdapterRef> wanted = by_default ? defaults : ref.adapters;
   std::string param = ref.adapters_param;
   if (!is_base(ref.model, model_names)) {
     auto entry = find_adapter(ref.model, model_names, catalogue);
@@ -74,6 +86,7 @@ Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::
         one.index >= 0 ? catalogue.at(static_cast<size_t>(one.index)) : find_adapter(one.name, model_names, catalogue);
     if (!entry && one.index < 0 && is_base(one.name, model_names))
       continue;  // the base, named as an adapter: nothing to add
+    if (!entry && by_default) return default_gone(one.name);
     if (!entry) {
       return unknown(one.index >= 0 ? std::to_string(one.index) : one.name, param, model_names, catalogue);
     }

@@ -41,5 +41,34 @@ TEST_F(ResolveTest, AnAdapterIsFoundBehindEveryNameOfTheBase) {
   EXPECT_EQ(resolve("m:7b:nobody"), "404");
 }
 
+// As POST /lora-adapters sets them: for who names neither an adapter nor, by an empty field, the base alone.
+TEST_F(ResolveTest, DefaultsAreForRequestsThatNameNoAdapter) {
+  const std::vector<AdapterRef> defaults = {{"law", -1, 0.5f}, {"m:med", -1, 2.0f}};
+  const auto with = [&](const ModelRef& ref) {
+    auto found = resolve_model(ref, bases, *catalogue, defaults);
+    if (!found.ok()) return std::to_string(found.error().status) + " " + found.error().message;
+    std::string text = found->shown + ":";
+    for (const AdapterUse& use : found->adapters) text += " " + use.name + "*" + std::to_string(use.scale).substr(0, 3);
+    return text;
+  };
+  EXPECT_EQ(with({}), "law+m:med: law*0.5 m:med*2.0");
+  EXPECT_EQ(with({.model = "m:7b", .adapters = {}, .adapters_param = ""}), "m:7b: law*0.5 m:med*2.0");
+  ModelRef same;
+  same.adapters = defaults;
+  same.adapters_param = "lora";
+  EXPECT_EQ(with({}), with(same)) << "as if the request had named them";
+  EXPECT_EQ(with({.model = "7b:tax", .adapters = {}, .adapters_param = ""}), "7b:tax: 7b:tax*1.0");
+  ModelRef off;
+  off.adapters = {{"7b:tax", -1, 0.0f}};
+  off.adapters_param = "lora";
+  EXPECT_EQ(with(off), "7b:tax:") << "scale 0 is the base";
+  ModelRef none;
+  none.names_none = true;
+  EXPECT_EQ(with(none), "m:");
+  catalogue->remove("law");
+  EXPECT_EQ(with({}).substr(0, 23), "404 The adapter `law`, ") << "never the base instead";
+  EXPECT_EQ(with(none), "m:");
+}
+
 }  // namespace
 }  // namespace loralei

@@ -41,6 +41,15 @@ constexpr Row kRows[] = {
     {"GET", "/v1/admin/memory", RouteId::kMemory, kAdmin},
     {"PUT", "/v1/admin/memory", RouteId::kSetMemory, kAdmin},
     {"POST", "/v1/admin/drain", RouteId::kDrain, kAdmin},
+    // What clients of llama.cpp, vLLM and SGLang read.
+    {"GET", "/lora-adapters", RouteId::kLoraAdapters, kApi},
+    {"POST", "/lora-adapters", RouteId::kSetLoraAdapters, kAdmin},
+    {"GET", "/props", RouteId::kProps, kApi},
+    {"GET", "/tokenizer_info", RouteId::kTokenizerInfo, kApi},
+    {"GET", "/server_info", RouteId::kServerInfo, kApi},
+    {"GET", "/get_server_info", RouteId::kServerInfo, kApi},
+    {"GET", "/model_info", RouteId::kModelInfo, kApi},
+    {"GET", "/get_model_info", RouteId::kModelInfo, kApi},
 };
 
 // What {name} takes, "" for a pattern without one; nothing when the path does not fit.
@@ -90,8 +99,9 @@ std::string other_route(std::string_view method, std::string_view path) {
                                      {"/embed", "POST /v1/embeddings"},
                                      {"/load_lora_adapter", "POST /v1/load_lora_adapter"},
                                      {"/unload_lora_adapter", "POST /v1/unload_lora_adapter"},
-                                     {"/info", "GET /version and GET /v1/models"},
-                                     {"/get_model_info", "GET /v1/models"}};
+                                     {"/info", "GET /server_info"},
+                                     {"/slots", "GET /props and GET /metrics"},
+                                     {"/get_load", "GET /metrics"}};
   while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
   constexpr std::string_view kVersion = "/v1";
   const auto exists = [&](const std::string& other) {
@@ -105,6 +115,7 @@ std::string other_route(std::string_view method, std::string_view path) {
   if (exists(as_is)) return say(std::string(method) + " " + as_is);
   if (exists(with)) return say(std::string(method) + " " + with);
   if (path.starts_with("/v1/")) path.remove_prefix(kVersion.size());
+  if (const std::string bare(path.substr(0, 200)); exists(bare)) return say(std::string(method) + " " + bare);
   for (const Meant& one : kMeant) {
     if (path == one.path) return say(one.instead);
   }

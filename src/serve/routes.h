@@ -38,6 +38,12 @@ enum class RouteId : unsigned char {
   kMemory,
   kSetMemory,
   kDrain,
+  kLoraAdapters,
+  kSetLoraAdapters,
+  kProps,
+  kTokenizerInfo,
+  kServerInfo,
+  kModelInfo,
 };
 
 struct RouteMatch {

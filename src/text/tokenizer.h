@@ -58,6 +58,7 @@ struct TokenizerSettings {
   std::map<std::string, std::string> named_templates;  // of a list of {name, template}; "default" is not in it
   SpecialTokenMap special_tokens;
   std::vector<std::string> additional_special_tokens;
+  std::string tokenizer_class;  // as the configuration names it; empty: it does not
 };
 
 class FileSystem;

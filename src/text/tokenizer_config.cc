@@ -22,7 +22,8 @@ constexpr int64_t kValuesPerToken = 8;  // an entry of a list of added tokens ha
 constexpr int64_t kOtherValues = 1 << 16;
 
 // What is read of tokenizer_config.json and special_tokens_map.json.
-constexpr std::array<std::string_view, 16> kConfigKeys{"bos_token",
+constexpr std::array<std::string_view, 17> kConfigKeys{"tokenizer_class",
+                                                       "bos_token",
                                                        "eos_token",
                                                        "unk_token",
                                                        "sep_token",
@@ -258,6 +259,8 @@ Status read_config_json(std::string_view text, TokenizerConfig& config, const To
   config.present = true;
   TRY(read_special_tokens(json, config.settings));
   TRY(read_chat_template(json, config.settings));
+  if (const Json* name = json_find(json, "tokenizer_class"); name != nullptr && name->is_string())
+    config.settings.tokenizer_class = name->get<std::string>();
   TRY_ASSIGN(config.add_bos, optional_bool(json, "add_bos_token"));
   TRY_ASSIGN(config.add_eos, optional_bool(json, "add_eos_token"));
   TRY_ASSIGN(config.legacy, field_bool(json, "legacy", true));

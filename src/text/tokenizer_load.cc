@@ -85,6 +85,7 @@ Result<std::shared_ptr<const AddedTokens>> build_added(std::vector<AddedToken> a
 void merge_settings(TokenizerSettings& base, const TokenizerSettings& over) {
   for (const auto& [key, text] : over.special_tokens) base.special_tokens[key] = text;
   if (!over.additional_special_tokens.empty()) base.additional_special_tokens = over.additional_special_tokens;
+  if (!over.tokenizer_class.empty()) base.tokenizer_class = over.tokenizer_class;
   // Named ones belong to the default one beside them.
   if (over.chat_template && base.chat_template != over.chat_template) base.named_templates.clear();
   if (over.chat_template) base.chat_template = over.chat_template;

@@ -10,31 +10,6 @@ constexpr double kMaxScale = 1000.0;  // of an adapter; far beyond what makes se
 
 std::string quoted(const JsonReader& reader, std::string_view field) { return "'" + reader.path_of(field) + "'"; }
 
-void read_adapter_list(JsonReader& reader, std::string_view field, const Json& list, ModelRef& model) {
-  for (size_t i = 0; i < list.size(); ++i) {
-    const std::string path = reader.path_of(field) + "[" + std::to_string(i) + "].";
-    if (!list[i].is_object())
-      return reader.fail(field, quoted(reader, field) + " must hold objects with a name and a scale.", "invalid_type");
-    JsonReader entry(list[i], path);
-    AdapterRef ref;
-    const Json* id = entry.find("id");
-    if (id && !id->is_string()) {
-      ref.index = static_cast<int>(entry.as_integer(*id, "id", 0, INT_MAX).value_or(0));
-    } else {
-      ref.name = entry.required_string(id ? "id" : "name", kMaxNameBytes);
-    }
-    const char* scale = entry.find("weight") && !entry.find("scale") ? "weight" : "scale";
-    ref.scale = static_cast<float>(entry.real(scale, -kMaxScale, kMaxScale).value_or(1.0));
-    std::vector<std::string> unknown;
-    check_fields(entry, list[i], {"id", "name", "scale", "weight"}, unknown);
-    if (!unknown.empty())
-      entry.fail(unknown[0].substr(path.size()),
-                 "'" + unknown[0] + "' is not a field of an adapter entry: use name and scale.");
-    if (entry.failed()) return reader.adopt(entry.error());
-    model.adapters.push_back(std::move(ref));
-  }
-}
-
 void read_stops(JsonReader& reader, GenerationFields& fields) {
   const Json* stop = reader.find("stop");
   if (!stop) return;
@@ -216,6 +191,32 @@ bool is_printable(std::string_view text) {
 
 }  // namespace
 
+void read_adapter_list(JsonReader& reader, std::string_view field, const Json& list,
+                       std::vector<AdapterRef>& adapters) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string path = reader.path_of(field) + "[" + std::to_string(i) + "].";
+    if (!list[i].is_object())
+      return reader.fail(field, quoted(reader, field) + " must hold objects with a name and a scale.", "invalid_type");
+    JsonReader entry(list[i], path);
+    AdapterRef ref;
+    const Json* id = entry.find("id");
+    if (id && !id->is_string()) {
+      ref.index = static_cast<int>(entry.as_integer(*id, "id", 0, INT_MAX).value_or(0));
+    } else {
+      ref.name = entry.required_string(id ? "id" : "name", kMaxNameBytes);
+    }
+    const char* scale = entry.find("weight") && !entry.find("scale") ? "weight" : "scale";
+    ref.scale = static_cast<float>(entry.real(scale, -kMaxScale, kMaxScale).value_or(1.0));
+    std::vector<std::string> unknown;
+    check_fields(entry, list[i], {"id", "name", "scale", "weight"}, unknown);
+    if (!unknown.empty())
+      entry.fail(unknown[0].substr(path.size()),
+                 "'" + unknown[0] + "' is not a field of an adapter entry: use name and scale.");
+    if (entry.failed()) return reader.adopt(entry.error());
+    adapters.push_back(std::move(ref));
+  }
+}
+
 void read_model_ref(JsonReader& reader, ModelRef& model) {
   model.model = reader.string("model", kMaxNameBytes).value_or("");
   const auto claim = [&](std::string_view field) {
@@ -229,12 +230,14 @@ void read_model_ref(JsonReader& reader, ModelRef& model) {
   };
   for (const char* field : {"adapter_id", "lora_path"}) {
     auto name = reader.string(field, kMaxNameBytes);
-    if (!name || name->empty()) continue;  // empty = the base, as LoRAX and SGLang have it
+    model.names_none |= name && name->empty();  // the base, as LoRAX and SGLang have it
+    if (!name || name->empty()) continue;
     if (claim(field)) model.adapters.push_back({std::move(*name), -1, 1.0f});
   }
   for (const char* field : {"lora", "adapters"}) {
     const Json* list = reader.find_array(field, kMaxAdaptersPerRequest);
-    if (list && !list->empty() && claim(field)) read_adapter_list(reader, field, *list, model);
+    model.names_none |= list && list->empty();
+    if (list && !list->empty() && claim(field)) read_adapter_list(reader, field, *list, model.adapters);
   }
 }
 

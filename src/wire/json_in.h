@@ -25,6 +25,7 @@ ApiError invalid_field(std::string param, std::string message, std::string code 
 // Strict JSON with an object at its root: valid UTF-8, no lone surrogates, depth at most kMaxJsonDepth, at most
 // kMaxJsonMembers in one object, at most kMaxJsonValues in all but numbers and the like.
 Parsed<Json> parse_json_object(std::string_view body);
+Parsed<Json> parse_json_array(std::string_view body);  // the same with an array at its root
 // What a text holds, found by counting brackets and commas outside strings before a parser builds anything.
 struct JsonShape {
   std::string too_complex;            // a sentence about what is too much: writers and many users are recursive, and

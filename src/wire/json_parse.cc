@@ -155,8 +155,12 @@ int64_t json_parse_bytes_of_length(int64_t body_bytes) {
   return 2 * kFixedBytes + body_bytes * (kStringFactor + kLongestFactor);
 }
 
-Parsed<Json> parse_json_object(std::string_view body) {
-  if (body.empty()) return invalid_field({}, "The request body is empty; a JSON object is needed.", "invalid_json");
+namespace {
+
+// `root`: what is needed at the root, "object" or "array".
+Parsed<Json> parse_json(std::string_view body, std::string_view root) {
+  if (body.empty())
+    return invalid_field({}, "The request body is empty; a JSON " + std::string(root) + " is needed.", "invalid_json");
   // The parser takes a NUL byte for the end of the text.
   if (body.find('\0') != std::string_view::npos)
     return invalid_field({}, "The request body holds a NUL byte, so it is not JSON.", "invalid_json");
@@ -170,11 +174,17 @@ Parsed<Json> parse_json_object(std::string_view body) {
     (void)Json::sax_parse(body.begin(), body.end(), &finder);
     return invalid_field({}, "The request body is not valid JSON: " + finder.what, "invalid_json");
   }
-  if (!value.is_object()) {
-    return invalid_field({}, std::string("The request body must be a JSON object, not ") + json_type_name(value) + ".",
-                         "invalid_type");
+  if (root == "array" ? !value.is_array() : !value.is_object()) {
+    return invalid_field(
+        {}, "The request body must be a JSON " + std::string(root) + ", not " + json_type_name(value) + ".",
+        "invalid_type");
   }
   return value;
 }
+
+}  // namespace
+
+Parsed<Json> parse_json_object(std::string_view body) { return parse_json(body, "object"); }
+Parsed<Json> parse_json_array(std::string_view body) { return parse_json(body, "array"); }
 
 }  // namespace loralei

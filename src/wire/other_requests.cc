@@ -147,6 +147,30 @@ Parsed<UnloadLoraRequest> parse_unload_lora_request(std::string_view body) {
   return UnloadLoraRequest{std::move(*name)};
 }
 
+// The entries of a request's `lora`, but for the scale, which must be said: one that is left out is 0 there and 1 here.
+Parsed<LoraScalesRequest> parse_lora_scales_request(std::string_view body) {
+  auto list = parse_json_array(body);
+  if (!list.ok()) return list.error();
+  for (size_t i = 0; i < list->size(); ++i) {
+    const std::string entry = "[" + std::to_string(i) + "]";
+    const Json& value = (*list)[i];
+    if (!value.is_object())
+      return invalid_field(entry, "The request body must be an array of objects with 'id' and 'scale'.",
+                           "invalid_type");
+    const auto scale = value.find("scale");
+    if (scale == value.end() || scale->is_null()) {
+      return invalid_field(entry + ".scale", "'" + entry + ".scale' is missing; 0 switches an adapter off.",
+                           "missing_required_parameter");
+    }
+  }
+  const Json none = Json::object();
+  JsonReader reader(none);
+  LoraScalesRequest request;
+  read_adapter_list(reader, "", *list, request.adapters);
+  if (reader.failed()) return reader.error();
+  return request;
+}
+
 // A number of bytes, or a text with a unit as on the command line.
 Parsed<SetMemoryRequest> parse_set_memory_request(std::string_view body) {
   auto json = parse_json_object(body);

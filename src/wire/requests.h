@@ -50,6 +50,7 @@ struct ModelRef {
   std::string model;  // empty = the base
   std::vector<AdapterRef> adapters;
   std::string adapters_param;  // the field `adapters` came from: adapter_id, lora_path, lora or adapters
+  bool names_none = false;     // such a field is there and empty: the base itself, whatever adapters are the default
 };
 
 enum class OutputFormat : unsigned char { kText, kJsonObject, kJsonSchema, kRegex, kChoice };
@@ -192,6 +193,11 @@ struct UnloadLoraRequest {
   std::string name;
 };
 
+// llama.cpp's: adapters by place (or name) and their scales, 0 for those that are switched off.
+struct LoraScalesRequest {
+  std::vector<AdapterRef> adapters;
+};
+
 struct SetMemoryRequest {
   int64_t budget_bytes = 0;
 };
@@ -210,6 +216,7 @@ Parsed<DetokenizeRequest> parse_detokenize_request(std::string_view body);
 // Errors of these two have vLLM's types.
 Parsed<LoadLoraRequest> parse_load_lora_request(std::string_view body);
 Parsed<UnloadLoraRequest> parse_unload_lora_request(std::string_view body);
+Parsed<LoraScalesRequest> parse_lora_scales_request(std::string_view body);
 Parsed<SetMemoryRequest> parse_set_memory_request(std::string_view body);
 Parsed<AppStateRequest> parse_app_state_request(std::string_view body);
 

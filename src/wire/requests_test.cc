@@ -393,6 +393,27 @@ TEST(OtherRequests, EmbeddingsTokenizeAdaptersApps) {
                           R"({"budget_bytes":"much"})", R"({"budget_bytes":[]})", R"({"budget_bytes":1e30})"}) {
     EXPECT_FALSE(parse_set_memory_request(bad).ok()) << bad;
   }
+  const auto scales =
+      parse_lora_scales_request(R"([{"id":0,"scale":0.25},{"id":"law","scale":0},{"id":1,"scale":-1}])");
+  ASSERT_EQ(Parsed(scales)->adapters.size(), 3u);
+  EXPECT_EQ(Parsed(scales)->adapters[0].index, 0);
+  EXPECT_EQ(Parsed(scales)->adapters[0].scale, 0.25f);
+  EXPECT_EQ(Parsed(scales)->adapters[1].name, "law");
+  EXPECT_EQ(parse_lora_scales_request("[]")->adapters.size(), 0u);
+  for (const auto& [bad, sentence] : std::vector<std::pair<std::string, std::string>>{
+           {"", "The request body is empty; a JSON array is needed."},
+           {"{}", "The request body must be a JSON array, not an object."},
+           {"[1]", "The request body must be an array of objects with 'id' and 'scale'."},
+           {R"([{"id":0}])", "'[0].scale' is missing; 0 switches an adapter off."},
+           {R"([{"id":0,"scale":1},{"scale":1}])", "'[1].name' is missing."},
+           {R"([{"id":-1,"scale":1}])", "'[0].id' must lie between 0 and 2147483647, not -1."},
+           {R"([{"id":0,"scale":"x"}])", "'[0].scale' must be a number, not a string."},
+           {R"([{"id":0,"scale":1,"rank":3}])",
+            "'[0].rank' is not a field of an adapter entry: use name and scale."}}) {
+    auto refused = parse_lora_scales_request(bad);
+    ASSERT_FALSE(refused.ok()) << bad;
+    EXPECT_EQ(refused.error().message, sentence) << bad;
+  }
   EXPECT_EQ(parse_app_state_request(R"({"state":"background","pid":7})")->pid, 7);
   EXPECT_FALSE(parse_app_state_request(R"({"state":"asleep"})").ok());
 }

@@ -151,7 +151,10 @@ class Hostile(unittest.TestCase):
         self.assertEqual(named["request refused"]["route"], "unknown")
         self.assertIn("no route", named["request refused"]["message"])
         self.assertEqual(named["adapter loaded"]["adapter"], "good")
-        self.assertEqual(named["adapter not loaded"]["adapter"], "says")
+        self.assertEqual(named["adapter broken"]["adapter"], "says")
+        self.assertEqual((serving["adapters"], serving["broken"], serving["left_out"]), (2, 1, 5))
+        checked = next(event for event in events if event.get("event") == "adapters checked")
+        self.assertEqual((checked["adapters"], checked["broken"]), (2, 1))
         requests = [event for event in events if event.get("event") == "request"]
         self.assertEqual(requests[0]["adapter"], "good")
         self.assertEqual(requests[0]["out"], 1)

@@ -228,6 +228,10 @@ class Metrics(unittest.TestCase):
             for name in ADAPTERS * 2:  # more than there is room for
                 self.assertEqual(chat(server, name, unheard_of=1)[0], 200)
             self.assertNotEqual(chat(server, "broken")[0], 200)
+            status, _, _ = server.request("POST", "/v1/load_lora_adapter", {
+                "lora_name": "broken", "lora_path": str(folder / "adapters/broken"), "load_inplace": True})
+            self.assertNotEqual(status, 200)
+            self.assertEqual(server.request("POST", "/lora-adapters", [])[0], 200)
             text = "apple river stone " * 8
             with concurrent.futures.ThreadPoolExecutor(24) as pool:
                 jobs = [pool.submit(chat, server, "model", f"{i} {text}", max_tokens=100, ignore_eos=True) for i in range(48)]
