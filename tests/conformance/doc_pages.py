@@ -135,9 +135,9 @@ LITERAL = r'"((?:[^"\\\n]|\\.)*)"'
 
 
 def sentences_of(path):
-    """String literals of a C++ source, those that stand side by side as one."""
+    """String literals of a C++ source, those that stand side by side (or with a plus between them) as one."""
     text = re.sub(r"^\s*//.*$", "", path.read_text(), flags=re.M)
     text = re.sub(r'R"\((.*?)\)"', lambda m: '"' + m.group(1).replace("\\", "\\\\").replace('"', '\\"') + '"', text)
-    for group in re.finditer(LITERAL + r"(?:\s*" + LITERAL + r")*", text):
+    for group in re.finditer(LITERAL + r"(?:\s*\+?\s*" + LITERAL + r")*", text):
         joined = "".join(re.findall(LITERAL, group.group(0)))
         yield re.sub(r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m.group(1), m.group(1)), joined)
