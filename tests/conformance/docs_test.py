@@ -125,7 +125,8 @@ class Page:
             at = words.index("--port")
             del words[at:at + 2]
         self.stop()
-        self.server = LiveServer(*words[1:], model=self.box / words[0], adapters=None, before=lambda: os.chdir(self.box))
+        model = None if words[0].startswith("-") else self.box / words.pop(0)
+        self.server = LiveServer(*words, model=model, adapters=None, before=lambda: os.chdir(self.box))
 
     def stop(self):
         if self.server:
