@@ -220,7 +220,8 @@ class Options(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.own = {}
-        for name in re.findall(r"^  (\w+)  ", subprocess.run([BINARY, "--help"], capture_output=True, text=True).stdout, flags=re.M):
+        shown = subprocess.run([BINARY, "--help"], capture_output=True, text=True)
+        for name in re.findall(r"^  (\w+)  ", shown.stdout, flags=re.M):
             shown = subprocess.run([BINARY, name, "--help-all" if name == "serve" else "--help"], capture_output=True, text=True)
             heads = re.findall(r"^  (-\S+)", shown.stdout, flags=re.M)
             cls.own[name] = {option for head in heads for option in head.split(",")} | {"--help", "-h"}
@@ -318,6 +319,30 @@ class Routes(unittest.TestCase):
         self.assertGreater(count, 5)
 
 
+class Fields(unittest.TestCase):
+    def test_fields_are_known(self):
+        """Each field of docs/api.md is one that the server knows: a field that it does not know is counted in /metrics."""
+        page = page_named("api.md")
+        names = [(number, span) for number, cells in table_rows(page, ["field", "range, default"]) for span in spans(cells[0])]
+        inside = False
+        for number, line in outside_blocks(page):
+            inside = line == "### Other fields" or (inside and not line.startswith("**Any other field**"))
+            names += [(number, span) for span in spans(line) if inside and re.fullmatch(r"[a-z_]+", span)]
+        names += [(number, re.match(r"\w+", spans(cells[0])[0]).group(0)) for number, cells in table_rows(page, ["field", "from"])]
+        self.assertGreater(len(names), 100)
+        server, unknown = LiveServer(), []
+        counter = "loralei_unknown_request_fields_total"
+        for number, name in [*names, (0, "no_such_field")]:
+            text = name in ("prompt", "echo")
+            body = {"prompt": "Mara"} if text else {"messages": [{"role": "user", "content": "Mara"}]}
+            before = server.metric(counter)
+            server.request("POST", "/v1/completions" if text else "/v1/chat/completions", {"max_tokens": 1, name: None, **body})
+            if server.metric(counter) != before:
+                unknown.append(f"api.md:{number}: {name}")
+        server.stop()
+        self.assertEqual(unknown, ["api.md:0: no_such_field"])
+
+
 class Sentences(unittest.TestCase):
     def test_quoted_sentences_stand_in_the_sources(self):
         """Lines of docs/troubleshooting.md that begin with `>`; what differs from time to time is written `...`."""
@@ -378,7 +403,8 @@ class Formats(unittest.TestCase):
         self.assertGreaterEqual(len(classes), 4)
         types = re.findall(r'\{\d+, "(\w+)", (DType|\{\})', (ROOT / "src/formats/gguf.cc").read_text())
         self.assertGreater(len(types), 20)
-        templates = [one for one in sentences_of(ROOT / "src/text/chat_template.cc") if re.fullmatch(r"chatml|llama\d|mistral|alpaca|vicuna|zephyr", one)]
+        templates = [one for one in sentences_of(ROOT / "src/text/chat_template.cc")
+                     if re.fullmatch(r"chatml|llama\d|mistral|alpaca|vicuna|zephyr", one)]
         self.assertGreaterEqual(len(set(templates)), 7)
         for name in classes + [name for name, known in types if known == "DType"] + templates:
             self.assertIn(f"`{name}`", text)
@@ -418,7 +444,8 @@ class ThisTest(unittest.TestCase):
             self.assertNotEqual(differences(read_shown(shown), answer), [], shown)
 
     def test_outputs(self):
-        self.assertEqual(output_differences("memory, of 2.0 GiB:\n...\nserves 'model'", "memory, of 9 MiB:\n  kv 3 B\nserves 'model'\n"), [])
+        came = "memory, of 9 MiB:\n  kv 3 B\nserves 'model'\n"
+        self.assertEqual(output_differences("memory, of 2.0 GiB:\n...\nserves 'model'", came), [])
         self.assertNotEqual(output_differences("memory:\nserves", "memory:\nkv\nserves\n"), [])
         self.assertNotEqual(output_differences("nothing of it", "memory\n"), [])
         stream = 'data: {"choices": [{"delta": {"content": "A"}}]}\n\ndata: {"choices": []}\n\ndata: [DONE]\n'
