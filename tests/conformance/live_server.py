@@ -18,7 +18,7 @@ START_SECONDS = 120
 
 class LiveServer:
     def __init__(self, *flags, model="demo/model", adapters="demo/adapters", before=None):
-        command = [str(BINARY), "serve", str(ROOT / model), "--port", "0"]
+        command = [str(BINARY), "serve", *([str(ROOT / model)] if model else []), "--port", "0"]  # None: a flag names it
         if adapters:
             command += ["--adapter-dir", str(ROOT / adapters)]
         self.process = subprocess.Popen(command + list(flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
