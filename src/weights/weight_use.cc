@@ -6,7 +6,7 @@
 namespace loralei {
 
 Status WeightStore::State::check_arrived() {
-  return arrived.run(streaming.pool, [this](const TileRound::Panel& panel, int64_t number) {
+  return arrived.run(nullptr, [this](const TileRound::Panel& panel, int64_t number) {
     const std::byte* const tile = panel.stored + number * panel.matrix->tile_bytes();
     return check_tiles(packed, *panel.matrix, panel.first_tile + number, 1, tile);
   });
