@@ -112,9 +112,9 @@ struct WeightStore::State {
   Status lock_rows(std::span<const int64_t> rows, int threads, LogSink& log);
   void lock_arena(LogSink& log) const;
   Status read_locked(std::span<const int64_t> kept, int threads);  // may take more grant, for resize() to give back
-  // What is in `arrived` against its checksums, in the window: every tile in every pass, so that a file that is changed in
-  // place is found out in the pass that meets it. By the caller alone, at 50 GB/s: waking the others for a panel costs
-  // more than it saves, and takes time from the thread that reads.
+  // What is in `arrived` against its checksums, in the window: every tile in every pass, so that a file that is changed
+  // in place is found out in the pass that meets it. By the caller alone, at 50 GB/s: waking the others for a panel
+  // costs more than it saves, and takes time from the thread that reads.
   Status check_arrived();
   // The panels of every matrix as its locked rows stand; answers those that are streamed, in the order of a pass.
   std::vector<StreamPanel> add_panels();
