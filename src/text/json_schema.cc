@@ -180,7 +180,9 @@ class FormCompiler {
     if (in_rule_ > 0) return invalid_argument("a triggered form cannot stand inside a repetition");
     const GrammarStateId free = b_.add_state();
     b_.add_empty(from, free);
-    TRY_ASSIGN(const GrammarStateId last, add(b_.free_text_until(free, form.text, end_), form.parts[0], depth + 1));
+    const GrammarStateId early_end = form.min_count == 0 ? end_ : b_.add_state();  // where nothing ends
+    const GrammarStateId behind = b_.free_text_until(free, form.text, early_end);
+    TRY_ASSIGN(const GrammarStateId last, add(behind, form.parts[0], depth + 1));
     b_.add_empty(last, form.max_count == 1 ? end_ : free);
     return last;
   }

@@ -94,7 +94,7 @@ struct GrammarForm {
   std::string text;                // the literal, schema, pattern, or kTriggered's trigger
   std::vector<GrammarForm> parts;  // kSequence, kChoice; kRepeat: what is repeated, then the separator; kTriggered: one
   bool by_special_token = false;   // kLiteral: a special token with this text may write it
-  int min_count = 0;               // kRepeat
+  int min_count = 0;               // kRepeat, kTriggered
   int max_count = -1;              // kRepeat, kTriggered; negative: no limit
   std::string name;                // kSchema: put before errors about it; empty: nothing
   SchemaReading reading = SchemaReading::kGuided;  // kSchema
@@ -121,6 +121,10 @@ struct GrammarForm {
   // again, or, with `once`, the end. Only as the last part of the whole form, not inside a repetition.
   static GrammarForm triggered(std::string trigger, GrammarForm part, bool once) {
     return {Kind::kTriggered, std::move(trigger), {std::move(part)}, false, 0, once ? 1 : -1};
+  }
+  // The same with the trigger once, which must come.
+  static GrammarForm until(std::string trigger, GrammarForm part) {
+    return {Kind::kTriggered, std::move(trigger), {std::move(part)}, false, 1, 1};
   }
 };
 Result<GrammarPtr> compile_form(const GrammarForm& form, const TakeMemory& take = {}, LeftOpen* left_open = nullptr);

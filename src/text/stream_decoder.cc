@@ -16,7 +16,7 @@ StreamDecoder::StreamDecoder(Tokenizer::Ptr tokenizer, Mode mode, DecodeOptions 
 }
 
 std::string StreamDecoder::push(TokenId id) {
-  if ((options_.skip_special && tokenizer_->is_special(id)) || tokenizer_->is_hole(id)) return {};
+  if ((tokenizer_->is_special(id) && options_.skips(id)) || tokenizer_->is_hole(id)) return {};
   std::string out;
   if (first_) {
     const std::string bytes = tokenizer_->first_token_bytes(id);

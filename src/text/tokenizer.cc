@@ -139,7 +139,7 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, const DecodeOptions&
   pieces.reserve(ids.size());
   for (const TokenId id : ids) {
     if (const AddedToken* token = added_->find(id)) {
-      if (!(options.skip_special && token->special)) pieces.push_back(added_->piece(*token));
+      if (!token->special || !options.skips(id)) pieces.push_back(added_->piece(*token));
     } else if (core_->table.has(id)) {
       pieces.push_back(core_->piece(id));
     }

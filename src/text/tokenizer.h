@@ -15,6 +15,7 @@
 // tokenizers (Apache-2.0), SentencePiece (Apache-2.0); see bpe.h, spm.h, tokenizer_unigram.h.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -47,6 +48,10 @@ struct EncodeOptions {
 
 struct DecodeOptions {
   bool skip_special = true;
+  std::span<const TokenId> but_not = {};  // special tokens that are not skipped; borrowed
+  bool skips(TokenId special) const {
+    return skip_special && std::find(but_not.begin(), but_not.end(), special) == but_not.end();
+  }
 };
 
 // The names a chat template may use: bos_token, eos_token, ... with the text of each.

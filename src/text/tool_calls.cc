@@ -209,8 +209,7 @@ Result<std::vector<Tool>> read_tools(std::string_view text) {
   return tools;
 }
 
-Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Tool>& tools, const ToolChoice& choice,
-                                        const TakeMemory& take, LeftOpen* left_open) {
+Result<GrammarForm> tool_grammar_form(ToolCallForm form, const std::vector<Tool>& tools, const ToolChoice& choice) {
   if (choice.mode == ToolChoiceMode::kNone)
     return invalid_argument("tool_choice is none: there is no call to hold to a form");
   if (tools.empty()) return invalid_argument("tool_choice needs tools, but the request has none");
@@ -221,7 +220,13 @@ Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Too
   }
   if (chosen.empty())
     return invalid_argument("tool_choice names the function '" + choice.name + "', which is none of the tools");
-  return compile_form(whole_form(form, call_form(form, chosen, choice), choice), take, left_open);
+  return whole_form(form, call_form(form, chosen, choice), choice);
+}
+
+Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Tool>& tools, const ToolChoice& choice,
+                                        const TakeMemory& take, LeftOpen* left_open) {
+  TRY_ASSIGN(const GrammarForm whole, tool_grammar_form(form, tools, choice));
+  return compile_form(whole, take, left_open);
 }
 
 }  // namespace loralei

@@ -7,7 +7,7 @@
 //            possibly <|python_tag|>
 //   mistral  [TOOL_CALLS][{"name": "f", "arguments": {...}}]                  several as members of the one list
 //
-// Thread: compile_tool_grammar is a pure function; a ToolCallParser belongs to one choice of one response.
+// Thread: the grammar is made by pure functions; a ToolCallParser belongs to one choice of one response.
 // Invariants of the parser: the events do not depend on how the text was split; hermes' opening marker is never passed
 // on as content; the arguments that are streamed are the model's own text, passed on as it comes. A call's object is
 // read whatever the order of its members and its white space are, and members besides name and arguments are read past;
@@ -60,7 +60,9 @@ Result<std::vector<Tool>> read_tools(std::string_view json);
 // space wherever JSON takes it (inside the arguments: as json_schema.h says). kRequired and kNamed: the form from the
 // first token, spelt as above: the name comes first, since it chooses the schema of what follows. For kNone there is no
 // grammar, and invalid_argument. In llama3's form a text that begins with "{" is a call, as there is no other marker.
-// `left_open`: as compile_form has it, the schemas named "the parameters of the tool 'f'".
+// The schemas are named "the parameters of the tool 'f'".
+Result<GrammarForm> tool_grammar_form(ToolCallForm form, const std::vector<Tool>& tools, const ToolChoice& choice);
+// Compiled; `take` and `left_open` as compile_form() has them.
 Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Tool>& tools, const ToolChoice& choice,
                                         const TakeMemory& take = {}, LeftOpen* left_open = nullptr);
 
