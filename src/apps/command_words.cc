@@ -130,6 +130,7 @@ const Names& other_names() {
       {"--adapter-id", "--lora-modules"},
       {"--admin-api-key", "--admin-key"},
       {"--chat-template-file", "--chat-template"},
+      {"--chat-template-kwargs", "--default-chat-template-kwargs"},
       {"--chunked-prefill-size", "--max-num-batched-tokens"},
       {"--context-length", "--max-model-len"},
       {"--cors-allow-origin", "--cors-origin"},

@@ -122,7 +122,8 @@ TEST(CommandWords, WhatCannotBeHadIsRefusedWithWhatToTypeInstead) {
            {{"--temp", "0.7"}, "generation_config.json"},
            {{"-n", "128"}, "max_tokens"},
            {{"--ssl-certfile", "c.pem"}, "proxy"},
-           {{"--default-chat-template-kwargs", "{\"enable_thinking\": false}"}, "chat_template_kwargs"},
+           {{"--reasoning", "off"}, "--default-chat-template-kwargs"},
+           {{"--reasoning-format", "none"}, "--reasoning-parser none"},
            {{"--speculative-config", "{\"model\": \"x\"}"}, "--speculate lookup"},
            {{"--slot-save-path", "d"}, "--kv-cache-memory"}}) {
     Words all{"m"};

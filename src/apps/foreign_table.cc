@@ -242,13 +242,18 @@ constexpr ForeignGroup kGroups[] = {
      "--agent --completion-template= --constrained-json-whitespace-pattern= --mcp-servers-config= "
      "--mcp-servers-json= --no-agent --no-jinja --tool-parser-plugin= --tool-server= --tools-runtime= "
      "--tools= --trust-request-chat-template"},
-    {"{}|-1|auto", "say it in the request: \"chat_template_kwargs\": {\"enable_thinking\": false}",
-     "--anthropic-disabled-thinking-effort= --chat-template-kwargs= --default-chat-template-kwargs= "
-     "--enable-strict-thinking --reasoning-budget-message= --reasoning-budget= --reasoning-config= "
-     "--reasoning-effort-map= --reasoning-effort= --reasoning= --strip-thinking-cache"},
-    {kAny, "what a model thinks stands in its answer as it wrote it",
-     "--cohere-is-reasoning-model --enable-reasoning --no-reasoning-preserve --reasoning-format= "
-     "--reasoning-parser= --reasoning-preserve"},
+    {"{}|-1|auto|on",
+     "the model's chat template decides; --default-chat-template-kwargs '{\"enable_thinking\": false}' says it for all "
+     "requests, \"enable_thinking\" and \"reasoning_effort\" for one",
+     "--anthropic-disabled-thinking-effort= --enable-strict-thinking --reasoning-budget-message= --reasoning-budget= "
+     "--reasoning-config= --reasoning-effort-map= --reasoning-effort= --reasoning= --strip-thinking-cache"},
+    {"auto|deepseek|deepseek-legacy",
+     "what a model thinks comes as \"reasoning_content\" where its chat template marks it; --reasoning-parser none "
+     "leaves "
+     "it in the content",
+     "--reasoning-format="},
+    {kAny, "what a model thinks is told from its answer where its chat template marks it (--reasoning-parser)",
+     "--cohere-is-reasoning-model --enable-reasoning --no-reasoning-preserve --reasoning-preserve"},
     {kNone, "no code of others is run in the server",
      "--additional-config= --enable-custom-logit-processor --enable-watermark --io-processor-plugin= "
      "--logits-processors= --middleware= --model-class-overrides= --reasoning-parser-plugin= "

@@ -40,7 +40,7 @@ struct ServeFlags {
   std::vector<std::string> adapters, vllm_adapters;  // as typed behind --adapter and --lora-modules
   std::string api_key_file, chat_template, pooling = "last", prefix_cache_scope, log_level = "info",
                                            log_format = "text";
-  std::string max_body, generation_config = "auto";
+  std::string max_body, generation_config = "auto", reasoning_parser = "auto", template_kwargs;
   bool no_vllm_metrics = false;
   int shutdown_timeout_s = 30;
   int max_connections = 0;
@@ -299,6 +299,7 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_all_adapters(flags, files, adapter_files));
   options.adapter_files = &adapter_files;
   TRY_ASSIGN(std::shared_ptr<const ChatTemplate> chat_template, load_chat_template(flags.chat_template));
+  TRY_ASSIGN(ChatSettings chat_settings, read_chat_settings(flags.reasoning_parser, flags.template_kwargs));
   std::unique_ptr<EngineHost> host;
   {
     ProgressPrinter progress("loading", log);
@@ -307,8 +308,14 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   }
   take_from_model(*host, flags.generation_config == "auto", flags.serve);
   TRY_ASSIGN(std::shared_ptr<const TextModel> text,
-             load_text_model(host->file(), std::move(chat_template), flags.serve.model_names.front()));
+             load_text_model(host->file(), std::move(chat_template), flags.serve.model_names.front(),
+                             std::move(chat_settings)));
   const bool chats = text->has_template();
+  if (const auto reasoning = text->reasoning(false)) {
+    log.log(LogLevel::kInfo, "what the model thinks between '" + std::string(reasoning->open) + "' and '" +
+                                 std::string(reasoning->close) +
+                                 "' comes as \"reasoning_content\"; --reasoning-parser none leaves it in the content");
+  }
   const SteadyClock clock;
   TRY_ASSIGN(const std::unique_ptr<ApiServer> server,
              ApiServer::start(flags.serve, host->engine(), std::move(text), adapter_files, clock, log));
@@ -403,6 +410,15 @@ void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::str
       ->check(refuse_name)
       ->group(api);
   command->add_option("--chat-template", flags->chat_template, "built-in name or Jinja file")->group(api);
+  command
+      ->add_option("--default-chat-template-kwargs", flags->template_kwargs,
+                   "JSON object that chat templates see where a request does not say it")
+      ->group(api);
+  command
+      ->add_option("--reasoning-parser", flags->reasoning_parser,
+                   "how reasoning is told from the answer: auto (as the chat template marks it), none or a form's name")
+      ->capture_default_str()
+      ->group(api);
   command->add_option("--pooling", flags->pooling, "of embeddings: last or mean")
       ->check(CLI::IsMember({"last", "mean"}))
       ->capture_default_str()

@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "base/limits.h"
+#include "base/printable.h"
 #include "sys/file.h"
+#include "wire/json_in.h"
 
 namespace loralei {
 
@@ -22,16 +24,38 @@ Result<std::shared_ptr<const ChatTemplate>> load_chat_template(const std::string
   return ChatTemplate::parse(std::move(*source));
 }
 
+Result<ChatSettings> read_chat_settings(const std::string& reasoning_parser, const std::string& template_kwargs) {
+  ChatSettings settings;
+  settings.detect_reasoning = reasoning_parser == "auto";
+  settings.reasoning = reasoning_form(reasoning_parser);
+  if (!settings.detect_reasoning && reasoning_parser != "none" && !settings.reasoning) {
+    std::string known = "auto, none";
+    for (const std::string_view name : reasoning_form_names()) known += ", " + std::string(name);
+    return invalid_argument("--reasoning-parser takes one of " + known + "; not '" + printable(reasoning_parser) +
+                            "'.");
+  }
+  if (template_kwargs.empty()) return settings;
+  auto kwargs = parse_json_object(template_kwargs);
+  if (!kwargs.ok()) {
+    return invalid_argument(
+        "--default-chat-template-kwargs takes a JSON object, such as '{\"enable_thinking\": false}'; " +
+        kwargs.error().message);
+  }
+  settings.template_kwargs = compact_json(*kwargs);
+  return settings;
+}
+
 Result<std::shared_ptr<const TextModel>> load_text_model(const BaseModelFile& file,
                                                          std::shared_ptr<const ChatTemplate> chat_template,
-                                                         const std::string& model_name) {
+                                                         const std::string& model_name, ChatSettings settings) {
   Tokenizer::Ptr tokenizer;
   if (file.vocab) {
     TRY_ASSIGN(tokenizer, Tokenizer::from_gguf(*file.vocab));
   } else {
     TRY_ASSIGN(tokenizer, Tokenizer::from_directory(file.path));
   }
-  TRY_ASSIGN(auto model, TextModel::make(std::move(tokenizer), std::move(chat_template), model_name));
+  TRY_ASSIGN(auto model,
+             TextModel::make(std::move(tokenizer), std::move(chat_template), model_name, std::move(settings)));
   return std::shared_ptr<const TextModel>(std::move(model));
 }
 

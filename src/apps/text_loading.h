@@ -15,9 +15,11 @@ namespace loralei {
 
 // A built-in one by its name (chatml, llama3, ...) or the path of a Jinja file; null for "", the model's own.
 Result<std::shared_ptr<const ChatTemplate>> load_chat_template(const std::string& name_or_path);
+// --reasoning-parser (auto, none or a form's name) and --default-chat-template-kwargs (JSON text of an object, or "").
+Result<ChatSettings> read_chat_settings(const std::string& reasoning_parser, const std::string& template_kwargs);
 Result<std::shared_ptr<const TextModel>> load_text_model(const BaseModelFile& file,
                                                          std::shared_ptr<const ChatTemplate> chat_template,
-                                                         const std::string& model_name);
+                                                         const std::string& model_name, ChatSettings settings = {});
 // What requests get that do not say how tokens are chosen.
 SamplingDefaults sampling_defaults(const BaseModelFile& file);
 

@@ -26,8 +26,9 @@ const char* end_name(FinishReason reason) {
 }  // namespace
 
 Generation::Choice::Choice(const GenerationPlan& plan, size_t index)
-    : decoder(plan.text->tokenizer(), StreamDecoder::Mode::kMidStream, {.skip_special = plan.skip_special}),
+    : decoder(plan.text->tokenizer(), StreamDecoder::Mode::kMidStream, {plan.skip_special, plan.marks}),
       stop(plan.stop, plan.include_stop) {
+  if (plan.reasoning) reasoning.emplace(*plan.reasoning);
   // Calls' ids are as unique as the answer's own.
   if (plan.tools) tools.emplace(*plan.tools, plan.response_id + "_" + std::to_string(index));
 }
@@ -118,7 +119,7 @@ void Generation::on_event(TokenEvent event) {
     // The engine knows no stop strings: with siblings still running this choice would be computed on.
     if (event.end == EndReason::kNone && open_choices_ > 0) context_.engine.cancel(event.id, event.choice);
   }
-  pass_on(index, std::move(text));
+  pass_on(index, std::move(text), event.has_token);
   if (closed_) return;
   if (open_choices_ == 0) return finish();
   if (choice.done) advance();
@@ -213,6 +214,19 @@ void Generation::release_logprobs(Choice& choice, AnswerPiece& piece) const {
   choice.pending.erase(choice.pending.begin(), choice.pending.begin() + static_cast<std::ptrdiff_t>(n));
 }
 
+// Moves reasoning out of the piece's text. A token counts to it that leaves the text inside, or was read there.
+void Generation::split_reasoning(Choice& choice, AnswerPiece& piece, bool has_token) {
+  const bool was_inside = choice.reasoning->inside();
+  ReasoningStream::Piece read = choice.reasoning->push(piece.content, choice.done);
+  piece.content = std::move(read.content);
+  if (plan_.show_reasoning) piece.reasoning = std::move(read.reasoning);
+  if (!has_token) return;
+  if (was_inside)
+    ++reasoning_tokens_;
+  else if (choice.reasoning->inside())
+    reasoning_tokens_ += choice.tokens;  // those of the mark
+}
+
 // Moves calls out of the piece's text.
 void Generation::read_tools(Choice& choice, AnswerPiece& piece) {
   ToolCallStream::Piece read = choice.tools->push(piece.content, choice.done);
@@ -222,15 +236,17 @@ void Generation::read_tools(Choice& choice, AnswerPiece& piece) {
     choice.finish = FinishReason::kToolCalls;
 }
 
-void Generation::pass_on(size_t index, std::string text) {
+void Generation::pass_on(size_t index, std::string text, bool has_token) {
   Choice& choice = choices_[index];
   AnswerPiece piece;
   piece.content = std::move(text);
   choice.emitted_bytes += piece.content.size();
   release_logprobs(choice, piece);
+  if (choice.reasoning) split_reasoning(choice, piece, has_token);
   if (choice.tools) read_tools(choice, piece);
   const bool has_logprobs = piece.logprobs && !piece.logprobs->empty();
-  if (piece.content.empty() && piece.tools.empty() && !has_logprobs && !choice.done) return;
+  const bool says_nothing = piece.reasoning.empty() && piece.content.empty() && piece.tools.empty();
+  if (says_nothing && !has_logprobs && !choice.done) return;
   write_piece(index, std::move(piece), false);
 }
 
@@ -247,13 +263,14 @@ void Generation::write_piece(size_t index, AnswerPiece piece, bool first) {
 }
 
 void Generation::collect_piece(Choice& choice, AnswerPiece piece) {
-  int64_t bytes = 2 * static_cast<int64_t>(piece.content.size());
+  int64_t bytes = 2 * static_cast<int64_t>(piece.content.size() + piece.reasoning.size());
   for (const ToolCallDelta& call : piece.tools) bytes += 2 * static_cast<int64_t>(call.arguments.size());
   std::vector<WireLogprob> logprobs;
   if (piece.logprobs) logprobs = std::move(*piece.logprobs);
   for (const WireLogprob& one : logprobs) bytes += logprob_bytes(one);
   if (!hold(bytes)) return;
   choice.text += piece.content;
+  choice.reasoned += piece.reasoning;
   std::move(logprobs.begin(), logprobs.end(), std::back_inserter(choice.sent));
 }
 
@@ -324,6 +341,7 @@ void Generation::finish() {
     AnswerChoice& one = out.emplace_back();
     one.index = static_cast<int>(i);
     one.content = std::move(choice.text);
+    one.reasoning_content = std::move(choice.reasoned);
     if (choice.tools) one.tool_calls = choice.tools->take_calls();
     one.finish = choice.finish;
     one.stop_reason = std::move(choice.stop_reason);
@@ -385,6 +403,8 @@ std::vector<WireLogprob> Generation::echo_logprobs(size_t prompt, const TokenEve
   return out;
 }
 
-Usage Generation::usage() const { return {record_.prompt_tokens, record_.output_tokens, record_.cached_tokens}; }
+Usage Generation::usage() const {
+  return {record_.prompt_tokens, record_.output_tokens, record_.cached_tokens, reasoning_tokens_};
+}
 
 }  // namespace loralei

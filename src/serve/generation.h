@@ -41,6 +41,9 @@ struct GenerationPlan {
   std::vector<TokenId> named_stop_ids;      // of submit.stop_ids, those that stop_reason tells
   bool include_stop = false;  // what ends the text is part of it: a stop string, or a token as far as it is decoded
   bool skip_special = true;
+  std::optional<Reasoning> reasoning;  // tell it from the content
+  bool show_reasoning = true;          // false: it is left out
+  std::vector<TokenId> marks;          // special tokens that are text all the same: those around reasoning
   bool stream = false;
   bool logprobs = false;
   bool own_seeds = false;             // the client sent none: every prompt gets one derived from that of submit
@@ -67,8 +70,9 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
     Choice(const GenerationPlan& plan, size_t index);
     StreamDecoder decoder;
     StopMatcher stop;
+    std::optional<ReasoningStream> reasoning;
     std::optional<ToolCallStream> tools;
-    std::string text;  // emitted so far; only collected for whole answers
+    std::string text, reasoned;  // emitted so far; only collected for whole answers
     size_t decoded_bytes = 0, emitted_bytes = 0;
     int64_t decoded_characters = 0;  // with those of the echoed prompt
     int64_t tokens = 0;
@@ -86,8 +90,9 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
   void take_token(Choice& choice, const TokenEvent& event, std::string& text);
   void add_text(Choice& choice, const std::string& decoded, std::string& text) const;
   void end_choice(size_t index, const TokenEvent& event, std::string& text);
+  void split_reasoning(Choice& choice, AnswerPiece& piece, bool has_token);
   static void read_tools(Choice& choice, AnswerPiece& piece);
-  void pass_on(size_t index, std::string text);
+  void pass_on(size_t index, std::string text, bool has_token);
   void release_logprobs(Choice& choice, AnswerPiece& piece) const;
   void write_piece(size_t index, AnswerPiece piece, bool first);
   void collect_piece(Choice& choice, AnswerPiece piece);
@@ -115,6 +120,7 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
   bool begun_ = false;      // the status has been sent
   bool closed_ = false;     // the answer is complete or given up
   int64_t last_write_ns_ = 0;
+  int64_t reasoning_tokens_ = 0;
   RequestRecord record_;
 };
 

@@ -89,8 +89,8 @@ std::optional<ApiError> constrain(const PlanInputs& inputs, GenerationPlan& plan
   return std::nullopt;
 }
 
-// Tools: the form in which this model writes calls, held by a grammar, and read back from the text.
-std::optional<ApiError> plan_tools(const PlanInputs& inputs, GenerationPlan& plan, const ChatRequest& request) {
+// Tools: the form in which this model writes calls, to be read back from the text.
+std::optional<ApiError> plan_tools(GenerationPlan& plan, const ChatRequest& request) {
   const auto& chat_template = plan.text->chat_template(true);
   const auto form = chat_template ? detect_tool_call_form(chat_template->source()) : std::nullopt;
   const auto refuse = [](std::string message, const char* param) {
@@ -114,8 +114,32 @@ std::optional<ApiError> plan_tools(const PlanInputs& inputs, GenerationPlan& pla
   }
   plan.tools = form;
   plan.skip_special = false;  // some models mark calls by special tokens; those that end a turn are never text
-  const bool parallel = request.parallel_tool_calls && !takes_single_calls_only(chat_template->source());
-  return constrain(inputs, plan, inputs.grammars.of_tools(*form, parallel, request));
+  return std::nullopt;
+}
+
+// Whether there may be reasoning in the answer to the rendered prompt, and how it is told.
+std::optional<Reasoning> plan_reasoning(GenerationPlan& plan, const ChatRequest& request, const std::string& rendered) {
+  const auto form = plan.text->reasoning(plan.tools.has_value());
+  if (!form) return std::nullopt;
+  const WirePrompt& prompt = request.prompt;
+  std::string_view continued;
+  if (prompt.continue_final_message) continued = prompt.messages.back().content;
+  const Reasoning reasoning{*form, reasoning_begin(*form, rendered, continued)};
+  if (request.separate_reasoning) plan.reasoning = reasoning;
+  plan.show_reasoning = request.include_reasoning;
+  for (const std::string_view mark : {form->open, form->close}) {
+    if (const auto id = plan.text->tokenizer()->find_token(mark)) plan.marks.push_back(*id);
+  }
+  return reasoning;
+}
+
+// The grammar of a chat's answer.
+std::optional<ApiError> constrain_chat(const PlanInputs& inputs, GenerationPlan& plan, const ChatRequest& request,
+                                       const std::optional<Reasoning>& reasoning) {
+  if (!plan.tools) return constrain(inputs, plan, inputs.grammars.of_output(request.common.output, reasoning));
+  const std::string& source = plan.text->chat_template(true)->source();
+  const bool parallel = request.parallel_tool_calls && !takes_single_calls_only(source);
+  return constrain(inputs, plan, inputs.grammars.of_tools(*plan.tools, parallel, request, reasoning));
 }
 
 ApiError too_few(int32_t min_tokens, int64_t limit, bool by_context) {
@@ -227,9 +251,7 @@ Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& re
   if (!plan.ok()) return plan;
   const bool with_tools = request.tool_choice != WireToolChoice::kNone && !request.prompt.tools.empty();
   if (with_tools) {
-    if (auto error = plan_tools(inputs, *plan, request)) return *error;
-  } else if (auto error = constrain(inputs, *plan, inputs.grammars.of_output(request.common.output))) {
-    return *error;
+    if (auto error = plan_tools(*plan, request)) return *error;
   }
   if (const Status shown = plan->text->check_documents(request.prompt, with_tools); !shown.ok())
     return at(shown.error(), "documents");
@@ -238,6 +260,8 @@ Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& re
   const int64_t length = inputs.engine.max_model_len();
   if (const auto least = surely_more(inputs, *plan->text, *rendered))
     return too_long(length, *least, request.common.max_tokens, "messages");
+  const auto reasoning = plan_reasoning(*plan, request, *rendered);
+  if (auto error = constrain_chat(inputs, *plan, request, reasoning)) return *error;
   auto ids = plan->text->encode_rendered(*rendered, request.add_special_tokens, within(inputs));
   if (!ids.ok()) return at(std::move(ids).error(), "messages");
   plan->prompts.push_back(std::move(*ids));

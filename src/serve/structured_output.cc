@@ -16,6 +16,58 @@ SchemaReading reading_of(const StructuredOutput& output) {
   return *output.strict ? SchemaReading::kStrict : SchemaReading::kOpen;
 }
 
+bool has_form_alone(const std::optional<Reasoning>& reasoning) {
+  return !reasoning || reasoning->begin == ReasoningBegin::kContent;
+}
+
+// Grammars of one answer differ by the reasoning before it.
+std::string reasoning_key(const std::optional<Reasoning>& reasoning) {
+  if (has_form_alone(reasoning)) return "";
+  return std::to_string(static_cast<int>(reasoning->begin)) + std::string(reasoning->form.open) + "|";
+}
+
+Result<GrammarForm> form_of(const StructuredOutput& output) {
+  switch (output.format) {
+    case OutputFormat::kText:
+      break;
+    case OutputFormat::kJsonObject:
+      return GrammarForm::schema(R"({"type":"object"})");
+    case OutputFormat::kJsonSchema:
+      return GrammarForm::schema(output.schema, "", reading_of(output));
+    case OutputFormat::kRegex:
+      return GrammarForm::regex(output.regex);
+    case OutputFormat::kChoice:
+      return choice_form(output.choices);
+  }
+  return GrammarForm::any_text();
+}
+
+std::string key_of(const StructuredOutput& output) {
+  switch (output.format) {
+    case OutputFormat::kText:
+      break;
+    case OutputFormat::kJsonObject:
+      return "o";
+    case OutputFormat::kJsonSchema:
+      return "s" + std::to_string(static_cast<int>(reading_of(output))) + output.schema;
+    case OutputFormat::kRegex:
+      return "r" + output.regex;
+    case OutputFormat::kChoice: {
+      std::string key = "c";
+      for (const std::string& choice : output.choices) key += std::to_string(choice.size()) + ":" + choice;
+      return key;
+    }
+  }
+  return "";
+}
+
+// must: as behind_reasoning() has it.
+Result<GrammarPtr> compile_behind(const std::optional<Reasoning>& reasoning, GrammarForm form, bool must,
+                                  const TakeMemory& take, LeftOpen* left_open) {
+  if (has_form_alone(reasoning)) return compile_form(form, take, left_open);
+  return compile_form(behind_reasoning(*reasoning, std::move(form), must), take, left_open);
+}
+
 }  // namespace
 
 template <typename Compile>
@@ -97,31 +149,17 @@ int64_t GrammarCache::bytes_kept() {
   return bytes_;
 }
 
-Parsed<GrammarPtr> GrammarCache::of_output(const StructuredOutput& output) {
-  switch (output.format) {
-    case OutputFormat::kText:
-      return GrammarPtr();
-    case OutputFormat::kJsonObject:
-      return find_or_compile("o", output.param, [](const TakeMemory&, LeftOpen*) { return compile_json_object(); });
-    case OutputFormat::kJsonSchema:
-      return find_or_compile("s" + std::to_string(static_cast<int>(reading_of(output))) + output.schema, output.param,
-                             [&](const TakeMemory& take, LeftOpen* left_open) {
-                               return compile_json_schema(output.schema, take, reading_of(output), left_open);
-                             });
-    case OutputFormat::kRegex:
-      return find_or_compile("r" + output.regex, output.param,
-                             [&](const TakeMemory& take, LeftOpen*) { return compile_regex(output.regex, take); });
-    case OutputFormat::kChoice: {
-      std::string key = "c";
-      for (const std::string& choice : output.choices) key += std::to_string(choice.size()) + ":" + choice;
-      return find_or_compile(key, output.param,
-                             [&](const TakeMemory& take, LeftOpen*) { return compile_choice(output.choices, take); });
-    }
-  }
-  return GrammarPtr();
+Parsed<GrammarPtr> GrammarCache::of_output(const StructuredOutput& output, const std::optional<Reasoning>& reasoning) {
+  if (output.format == OutputFormat::kText) return GrammarPtr();
+  return find_or_compile(reasoning_key(reasoning) + key_of(output), output.param,
+                         [&](const TakeMemory& take, LeftOpen* left_open) -> Result<GrammarPtr> {
+                           TRY_ASSIGN(GrammarForm form, form_of(output));
+                           return compile_behind(reasoning, std::move(form), true, take, left_open);
+                         });
 }
 
-Parsed<GrammarPtr> GrammarCache::of_tools(ToolCallForm form, bool parallel, const ChatRequest& request) {
+Parsed<GrammarPtr> GrammarCache::of_tools(ToolCallForm form, bool parallel, const ChatRequest& request,
+                                          const std::optional<Reasoning>& reasoning) {
   std::vector<Tool> tools;
   ToolChoice choice;
   switch (request.tool_choice) {
@@ -139,14 +177,15 @@ Parsed<GrammarPtr> GrammarCache::of_tools(ToolCallForm form, bool parallel, cons
   }
   choice.name = request.tool_choice_name;
   choice.parallel = parallel;
-  std::string key = "t" + std::to_string(static_cast<int>(form)) + std::to_string(static_cast<int>(choice.mode)) +
-                    (choice.parallel ? "p" : "s") + choice.name;
+  std::string key = reasoning_key(reasoning) + "t" + std::to_string(static_cast<int>(form)) +
+                    std::to_string(static_cast<int>(choice.mode)) + (choice.parallel ? "p" : "s") + choice.name;
   for (const ToolSpec& tool : request.prompt.tools) {
     tools.push_back({tool.name, tool.parameters, tool.strict});
     key += "|" + tool.name + (tool.strict ? "!=" : "=") + tool.parameters;
   }
-  return find_or_compile(key, "tools", [&](const TakeMemory& take, LeftOpen* left_open) {
-    return compile_tool_grammar(form, tools, choice, take, left_open);
+  return find_or_compile(key, "tools", [&](const TakeMemory& take, LeftOpen* left_open) -> Result<GrammarPtr> {
+    TRY_ASSIGN(GrammarForm whole, tool_grammar_form(form, tools, choice));
+    return compile_behind(reasoning, std::move(whole), choice.mode != ToolChoiceMode::kAuto, take, left_open);
   });
 }
 

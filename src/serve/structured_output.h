@@ -19,6 +19,7 @@
 #include "base/byte_budget.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "text/reasoning.h"
 #include "text/tool_calls.h"
 #include "wire/requests.h"
 
@@ -32,9 +33,10 @@ class GrammarCache {
  public:
   GrammarCache(std::shared_ptr<ByteBudget> memory, LogSink& log) : memory_(std::move(memory)), log_(log) {}
 
-  // Null for plain text.
-  Parsed<GrammarPtr> of_output(const StructuredOutput& output);
-  Parsed<GrammarPtr> of_tools(ToolCallForm form, bool parallel, const ChatRequest& request);
+  // Null for plain text. Behind the reasoning, if there may be some.
+  Parsed<GrammarPtr> of_output(const StructuredOutput& output, const std::optional<Reasoning>& reasoning = {});
+  Parsed<GrammarPtr> of_tools(ToolCallForm form, bool parallel, const ChatRequest& request,
+                              const std::optional<Reasoning>& reasoning = {});
   int64_t bytes_kept();
   int64_t most_kept_bytes() const;
 

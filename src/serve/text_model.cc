@@ -28,28 +28,51 @@ int64_t template_bytes(const Tokenizer& tokenizer) {
   return kTemplateFactor * static_cast<int64_t>(bytes);
 }
 
-// transformers shows templates the tokenizer's additional special tokens as a list beside the named ones; what the
-// request sets counts more. `kwargs`: JSON text of an object, or nothing.
-std::string with_additional_tokens(const std::vector<std::string>& tokens, const std::string& kwargs) {
-  std::string out = R"({"additional_special_tokens":[)";
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    out += i > 0 ? ",\"" : "\"";
-    append_json_escaped(out, tokens[i]);
-    out += '"';
+// JSON texts of objects, or nothing, as one object: of a key that both have, the value of `more` counts, as the last.
+std::string joined(const std::string& object, const std::string& more) {
+  if (object.empty() || more.empty()) return object + more;
+  const auto inside = [](const std::string& text) {
+    const size_t open = text.find('{') + 1;
+    return text.substr(open, text.rfind('}') - open);
+  };
+  const std::string first = inside(object), second = inside(more);
+  const auto empty = [](const std::string& text) { return text.find_first_not_of(" \t\r\n") == std::string::npos; };
+  return "{" + first + (empty(first) || empty(second) ? "" : ",") + second + "}";
+}
+
+// transformers shows templates the tokenizer's additional special tokens as a list beside the named ones.
+std::string additional_tokens_kwargs(const std::vector<std::string>& tokens) {
+  JsonOut out;
+  out.begin_object().key("additional_special_tokens").begin_array();
+  for (const std::string& token : tokens) out.string(token);
+  out.end_array().end_object();
+  return out.take();
+}
+
+// Templates call it by one of two names.
+std::string reasoning_kwargs(const WirePrompt& prompt) {
+  const bool none = prompt.reasoning_effort == "none";
+  if (!prompt.enable_thinking && prompt.reasoning_effort.empty()) return "";
+  JsonOut out;
+  out.begin_object();
+  if (prompt.enable_thinking || none) {
+    const bool thinks = prompt.enable_thinking.value_or(false);
+    out.key("enable_thinking").boolean(thinks).key("thinking").boolean(thinks);
   }
-  const size_t first = kwargs.find_first_not_of(" \t\r\n", kwargs.find('{') + 1);
-  if (kwargs.empty() || first == std::string::npos || kwargs[first] == '}') return out + "]}";
-  return out + "]," + kwargs.substr(first);
+  if (!prompt.reasoning_effort.empty()) out.key("reasoning_effort").string(prompt.reasoning_effort);
+  out.end_object();
+  return out.take();
 }
 
 }  // namespace
 
 TextModel::TextModel(Tokenizer::Ptr tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
-                     std::shared_ptr<const ChatTemplate> tool_template, std::string model_name)
+                     std::shared_ptr<const ChatTemplate> tool_template, std::string model_name, ChatSettings settings)
     : tokenizer_(std::move(tokenizer)),
       template_(std::move(chat_template)),
       tool_template_(std::move(tool_template)),
       model_name_(std::move(model_name)),
+      settings_(std::move(settings)),
       signature_(tokenizer_->signature()) {
   for (const auto& one : {template_, tool_template_}) {
     if (one) signature_ += std::to_string(one->source().size()) + ':' + one->source();
@@ -61,7 +84,7 @@ TextModel::TextModel(Tokenizer::Ptr tokenizer, std::shared_ptr<const ChatTemplat
 
 Result<std::shared_ptr<TextModel>> TextModel::make(Tokenizer::Ptr tokenizer,
                                                    std::shared_ptr<const ChatTemplate> chat_template,
-                                                   std::string model_name) {
+                                                   std::string model_name, ChatSettings settings) {
   std::shared_ptr<const ChatTemplate> tool_template;
   if (!chat_template) {
     if (tokenizer->chat_template()) {
@@ -72,7 +95,7 @@ Result<std::shared_ptr<TextModel>> TextModel::make(Tokenizer::Ptr tokenizer,
     }
   }
   return std::make_shared<TextModel>(std::move(tokenizer), std::move(chat_template), std::move(tool_template),
-                                     std::move(model_name));
+                                     std::move(model_name), std::move(settings));
 }
 
 Result<std::shared_ptr<TextModel>> TextModel::with_tokenizer(Tokenizer::Ptr tokenizer, const TakeMemory& take) const {
@@ -82,9 +105,15 @@ Result<std::shared_ptr<TextModel>> TextModel::with_tokenizer(Tokenizer::Ptr toke
   const bool same_tools = tools && known ? *tools == *known : tools == known;
   if (!same_tools || tokenizer->chat_template() != tokenizer_->chat_template()) {
     if (take) TRY(take(template_bytes(*tokenizer)));
-    return make(std::move(tokenizer), nullptr, model_name_);
+    return make(std::move(tokenizer), nullptr, model_name_, settings_);
   }
-  return std::make_shared<TextModel>(std::move(tokenizer), template_, tool_template_, model_name_);
+  return std::make_shared<TextModel>(std::move(tokenizer), template_, tool_template_, model_name_, settings_);
+}
+
+std::optional<ReasoningForm> TextModel::reasoning(bool with_tools) const {
+  if (!settings_.detect_reasoning) return settings_.reasoning;
+  const auto& chosen = chat_template(with_tools);
+  return chosen ? detect_reasoning_form(chosen->source()) : std::nullopt;
 }
 
 Result<std::shared_ptr<const VocabTrie>> TextModel::vocab_trie(int64_t vocab_size, const std::vector<TokenId>& end_ids,
@@ -162,6 +191,8 @@ std::vector<std::string> TextModel::unread_fields(const WirePrompt& prompt, bool
   for (const std::string& name : prompt.message_fields) {
     if (!chosen || !chosen->reads_field(name)) unread.push_back("messages[]." + name);
   }
+  const auto reads = [&](const char* name) { return chosen && chosen->source().find(name) != std::string::npos; };
+  if (prompt.enable_thinking && !reads("thinking")) unread.emplace_back("enable_thinking");
   return unread;
 }
 
@@ -190,10 +221,11 @@ Result<std::string> TextModel::render_chat(const WirePrompt& prompt, bool with_t
     chat.tools += "]";
   }
   chat.documents = prompt.documents;
-  chat.kwargs = prompt.template_kwargs;
   const auto& additional = tokenizer_->settings().additional_special_tokens;
   if (!additional.empty() && chosen->source().find("additional_special_tokens") != std::string::npos)
-    chat.kwargs = with_additional_tokens(additional, prompt.template_kwargs);
+    chat.kwargs = additional_tokens_kwargs(additional);
+  for (const std::string& kwargs : {settings_.template_kwargs, reasoning_kwargs(prompt), prompt.template_kwargs})
+    chat.kwargs = joined(chat.kwargs, kwargs);
   chat.add_generation_prompt = prompt.add_generation_prompt;
   chat.continue_final_message = prompt.continue_final_message;
   chat.special_tokens.assign(tokenizer_->special_tokens().begin(), tokenizer_->special_tokens().end());

@@ -26,6 +26,7 @@
 #include "sys/file.h"
 #include "text/chat_template.h"
 #include "text/json_schema.h"
+#include "text/reasoning.h"
 #include "text/tokenizer.h"
 #include "wire/requests.h"
 
@@ -37,16 +38,23 @@ struct EncodeWithin {
   int64_t max_tokens = INT64_MAX;  // ids beyond it say that there are more, not how many
 };
 
+// What the server was told about chats; adapters' texts have the base's.
+struct ChatSettings {
+  bool detect_reasoning = true;            // its form follows from the chat template
+  std::optional<ReasoningForm> reasoning;  // else this one; none: answers are content as they are
+  std::string template_kwargs;             // JSON object text; a request's own count more; empty = none
+};
+
 class TextModel {
  public:
   // `chat_template`: overrides the tokenizer's own ones (--chat-template); may be null.
   static Result<std::shared_ptr<TextModel>> make(Tokenizer::Ptr tokenizer,
                                                  std::shared_ptr<const ChatTemplate> chat_template,
-                                                 std::string model_name);
+                                                 std::string model_name, ChatSettings settings = {});
 
   // The parts of one; the templates may be null. Files and flags become one through make().
   TextModel(Tokenizer::Ptr tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
-            std::shared_ptr<const ChatTemplate> tool_template, std::string model_name);
+            std::shared_ptr<const ChatTemplate> tool_template, std::string model_name, ChatSettings settings);
   // The same with the tokenizer of an adapter, made from this one's, and with its templates where it brings others.
   // `take`: the memory of those.
   Result<std::shared_ptr<TextModel>> with_tokenizer(Tokenizer::Ptr tokenizer, const TakeMemory& take = {}) const;
@@ -63,6 +71,8 @@ class TextModel {
     return with_tools && tool_template_ ? tool_template_ : template_;
   }
   bool has_template() const { return template_ != nullptr; }
+  // In which answers to its chats have their reasoning, if they have any.
+  std::optional<ReasoningForm> reasoning(bool with_tools) const;
   // What grammars need of the vocabulary; built at the first call. vocab_size and end_ids are the model's and always
   // the same.
   // Its memory is of `memory` and stays with the model.
@@ -73,8 +83,8 @@ class TextModel {
                                            const EncodeWithin& within = {}) const;
   Result<std::vector<TokenId>> encode_prompt(const PromptInput& prompt, bool add_special_tokens,
                                              const EncodeWithin& within = {}) const;
-  // What the template would not show: documents are an error, as they are one in render_chat(); names of messages'
-  // fields that it does not read are returned, as "messages[].x".
+  // What the template would not show: documents are an error, as they are one in render_chat(); names of fields that
+  // it does not read are returned, those of messages as "messages[].x".
   Status check_documents(const WirePrompt& prompt, bool with_tools) const;
   std::vector<std::string> unread_fields(const WirePrompt& prompt, bool with_tools) const;
   // with_tools = false hides the tools from the template (tool_choice none).
@@ -95,6 +105,7 @@ class TextModel {
   mutable std::shared_ptr<const VocabTrie> trie_;
   std::shared_ptr<const ChatTemplate> template_, tool_template_;
   std::string model_name_;
+  ChatSettings settings_;
   std::string signature_;
   uint64_t number_ = 0;
 };

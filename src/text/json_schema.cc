@@ -241,7 +241,7 @@ Result<GrammarPtr> compile_regex(std::string_view pattern, const TakeMemory& tak
   return compile_form(GrammarForm::regex(std::string(pattern)), take);
 }
 
-Result<GrammarPtr> compile_choice(const std::vector<std::string>& choices, const TakeMemory& take) {
+Result<GrammarForm> choice_form(const std::vector<std::string>& choices) {
   if (choices.empty()) return invalid_argument("the list of choices is empty");
   if (choices.size() > static_cast<size_t>(kMaxListedChoices))
     return too_large("there are more than " + std::to_string(kMaxListedChoices) + " choices");
@@ -251,7 +251,12 @@ Result<GrammarPtr> compile_choice(const std::vector<std::string>& choices, const
       return invalid_argument("a choice is empty or not valid UTF-8");
     parts.push_back(GrammarForm::literal(choice));
   }
-  return compile_form(GrammarForm::choice(std::move(parts)), take);
+  return GrammarForm::choice(std::move(parts));
+}
+
+Result<GrammarPtr> compile_choice(const std::vector<std::string>& choices, const TakeMemory& take) {
+  TRY_ASSIGN(const GrammarForm form, choice_form(choices));
+  return compile_form(form, take);
 }
 
 Result<GrammarPtr> compile_form(const GrammarForm& form, const TakeMemory& take, LeftOpen* left_open) {

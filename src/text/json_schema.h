@@ -127,6 +127,7 @@ struct GrammarForm {
     return {Kind::kTriggered, std::move(trigger), {std::move(part)}, false, 1, 1};
   }
 };
+Result<GrammarForm> choice_form(const std::vector<std::string>& choices);  // of compile_choice()
 Result<GrammarPtr> compile_form(const GrammarForm& form, const TakeMemory& take = {}, LeftOpen* left_open = nullptr);
 
 }  // namespace loralei

@@ -19,13 +19,26 @@ struct Named {
   ReasoningForm form;
 };
 constexpr Named kNamed[] = {
-    {"think", kThink},          {"deepseek_r1", kThinkAlways},    {"deepseek_v3", kThink},
-    {"ernie45", kThink},        {"glm45", kThink},                {"granite", kGranite},
-    {"holo2", kThink},          {"interns1", kThink},             {"kimi", kKimi},
-    {"kimi_k2", kThink},        {"minimax_m2", kThinkAlways},     {"mistral", kMistral},
-    {"nano_v3", kThink},        {"nemotron_v3", kThink},          {"olmo3", kThinkAlways},
-    {"qwen3", kThink},          {"qwen3_thinking", kThinkAlways}, {"seed_oss", kSeedOss},
-    {"step3", kThinkAlways},    {"step3p5", kThinkAlways},
+    {"think", kThink},
+    {"deepseek_r1", kThinkAlways},
+    {"deepseek_v3", kThink},
+    {"ernie45", kThink},
+    {"glm45", kThink},
+    {"granite", kGranite},
+    {"holo2", kThink},
+    {"interns1", kThink},
+    {"kimi", kKimi},
+    {"kimi_k2", kThink},
+    {"minimax_m2", kThinkAlways},
+    {"mistral", kMistral},
+    {"nano_v3", kThink},
+    {"nemotron_v3", kThink},
+    {"olmo3", kThinkAlways},
+    {"qwen3", kThink},
+    {"qwen3_thinking", kThinkAlways},
+    {"seed_oss", kSeedOss},
+    {"step3", kThinkAlways},
+    {"step3p5", kThinkAlways},
 };
 
 constexpr std::string_view kSpace = " \t\r\n";
@@ -83,19 +96,20 @@ ReasoningBegin reasoning_begin(const ReasoningForm& form, std::string_view promp
   return form.always ? ReasoningBegin::kInside : ReasoningBegin::kMaybe;
 }
 
-GrammarForm behind_reasoning(const ReasoningForm& form, ReasoningBegin begin, GrammarForm answer, bool must) {
+GrammarForm behind_reasoning(const Reasoning& reasoning, GrammarForm answer, bool must) {
+  const auto& [form, begin] = reasoning;
   if (begin == ReasoningBegin::kContent) return answer;
   const std::string close(form.close);
   GrammarForm reasoned = must ? GrammarForm::until(close, GrammarForm::sequence({GrammarForm::space(), answer}))
                               : GrammarForm::triggered(close, answer, true);
   if (begin == ReasoningBegin::kInside) return reasoned;
-  GrammarForm opened = GrammarForm::sequence(
-      {GrammarForm::space(), GrammarForm::marker(std::string(form.open)), std::move(reasoned)});
+  GrammarForm opened =
+      GrammarForm::sequence({GrammarForm::space(), GrammarForm::marker(std::string(form.open)), std::move(reasoned)});
   return GrammarForm::choice({std::move(opened), std::move(answer)});
 }
 
-ReasoningStream::ReasoningStream(const ReasoningForm& form, ReasoningBegin begin) : form_(form) {
-  switch (begin) {
+ReasoningStream::ReasoningStream(const Reasoning& reasoning) : form_(reasoning.form) {
+  switch (reasoning.begin) {
     case ReasoningBegin::kInside:
       state_ = State::kInside;
       break;

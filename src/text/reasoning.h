@@ -42,13 +42,19 @@ enum class ReasoningBegin : unsigned char {
 // `continued`: the content of the final message where the answer goes on with it; else empty.
 ReasoningBegin reasoning_begin(const ReasoningForm& form, std::string_view prompt, std::string_view continued);
 
+// Of one request.
+struct Reasoning {
+  ReasoningForm form;
+  ReasoningBegin begin = ReasoningBegin::kMaybe;
+};
+
 // The form of a whole text whose answer has the form `answer`, which has none for the reasoning before it. `must`: the
 // answer may not be left out by ending while reasoning; false for an `answer` that is free text anyway.
-GrammarForm behind_reasoning(const ReasoningForm& form, ReasoningBegin begin, GrammarForm answer, bool must);
+GrammarForm behind_reasoning(const Reasoning& reasoning, GrammarForm answer, bool must);
 
 class ReasoningStream {
  public:
-  ReasoningStream(const ReasoningForm& form, ReasoningBegin begin);
+  explicit ReasoningStream(const Reasoning& reasoning);
 
   struct Piece {
     std::string reasoning, content;

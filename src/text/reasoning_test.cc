@@ -15,7 +15,7 @@ const ReasoningForm kThink = *reasoning_form("think");
 // "reasoning|content". At every single cut, byte by byte, and at random cuts: always the same.
 std::string split(const ReasoningForm& form, ReasoningBegin begin, const std::string& text) {
   const auto run = [&](const std::vector<size_t>& cuts) {
-    ReasoningStream stream(form, begin);
+    ReasoningStream stream({form, begin});
     std::string reasoning, content;
     const auto push = [&](std::string_view piece, bool last) {
       const auto out = stream.push(piece, last);
@@ -92,7 +92,7 @@ TEST(ReasoningStream, EveryFormHasItsMarks) {
 }
 
 TEST(ReasoningStream, TellsWhetherItIsInside) {
-  ReasoningStream stream(kThink, ReasoningBegin::kMaybe);
+  ReasoningStream stream({kThink, ReasoningBegin::kMaybe});
   EXPECT_FALSE(stream.inside());
   (void)stream.push("<think>", false);
   EXPECT_TRUE(stream.inside());
@@ -144,7 +144,7 @@ Reading read(const GrammarForm& form, const std::string& text) {
 TEST(BehindReasoning, TheAnswerHasItsFormBehindIt) {
   const GrammarForm answer = GrammarForm::schema(R"({"type":"object","properties":{"a":{"type":"integer"}},)"
                                                  R"("required":["a"]})");
-  const auto held = [&](ReasoningBegin begin) { return behind_reasoning(kThink, begin, answer, true); };
+  const auto held = [&](ReasoningBegin begin) { return behind_reasoning({kThink, begin}, answer, true); };
   const GrammarForm inside = held(ReasoningBegin::kInside), maybe = held(ReasoningBegin::kMaybe);
   EXPECT_TRUE(read(inside, "Any text. </think>\n\n{\"a\": 1}").ends);
   EXPECT_FALSE(read(inside, "Any text. </think>\n\nAny text").reads);
@@ -165,14 +165,14 @@ TEST(BehindReasoning, CallsAreHeldToTheirFormBehindItAlone) {
   const GrammarForm calls = tool_grammar_form(ToolCallForm::kHermes, tools, {}).value();
   for (const ReasoningBegin begin : {ReasoningBegin::kInside, ReasoningBegin::kMaybe}) {
     const std::string open = begin == ReasoningBegin::kMaybe ? "<think>" : "";
-    const GrammarForm form = behind_reasoning(kThink, begin, calls, false);
+    const GrammarForm form = behind_reasoning({kThink, begin}, calls, false);
     const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
     EXPECT_TRUE(read(form, open + "A <tool_call> may help.</think>\n" + call).ends);
     EXPECT_TRUE(read(form, open + "A <tool_call> may help.</think> No.").ends);
     EXPECT_TRUE(read(form, open + "Hm").ends);
     EXPECT_FALSE(read(form, open + "Hm</think><tool_call>\n{\"name\": \"g\"").reads);
   }
-  EXPECT_TRUE(read(behind_reasoning(kThink, ReasoningBegin::kMaybe, calls, false), "No.").ends);
+  EXPECT_TRUE(read(behind_reasoning({kThink, ReasoningBegin::kMaybe}, calls, false), "No.").ends);
 }
 
 }  // namespace

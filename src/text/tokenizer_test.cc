@@ -83,6 +83,9 @@ TEST(Tokenizer, AddedTokensAndTheirFlags) {
   EXPECT_EQ(tokenizer->vocab_size(), 9);
   EXPECT_EQ(tokenizer->decode(Ids{5, 2, 7}), "abtool");
   EXPECT_EQ(tokenizer->decode(Ids{5, 2, 7}, {.skip_special = false}), "<s>abtool");
+  const Ids shown{5}, other{2};
+  EXPECT_EQ(tokenizer->decode(Ids{5, 2, 7}, {.but_not = shown}), "<s>abtool");
+  EXPECT_EQ(tokenizer->decode(Ids{5, 2, 7}, {.but_not = other}), "abtool");
 }
 
 TEST(Tokenizer, IdsThatDoNotExistContributeNothing) {

@@ -6,6 +6,7 @@
 namespace loralei {
 namespace {
 
+constexpr size_t kMaxEffortBytes = 32;
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
 
 bool is_function_name(std::string_view name) {
@@ -223,6 +224,8 @@ void read_chat_prompt(JsonReader& reader, WirePrompt& prompt) {
   }
   prompt.add_generation_prompt = add_prompt.value_or(!prompt.continue_final_message);
   if (const Json* kwargs = reader.find_object("chat_template_kwargs")) prompt.template_kwargs = compact_json(*kwargs);
+  prompt.enable_thinking = reader.boolean("enable_thinking");
+  prompt.reasoning_effort = reader.string("reasoning_effort", kMaxEffortBytes).value_or("");
 }
 
 Parsed<ChatRequest> parse_chat_request(std::string_view body) {
@@ -234,6 +237,8 @@ Parsed<ChatRequest> parse_chat_request(std::string_view body) {
   read_chat_prompt(reader, request.prompt);
   read_tool_choice(reader, request);
   request.parallel_tool_calls = reader.boolean("parallel_tool_calls").value_or(true);
+  request.separate_reasoning = reader.boolean("separate_reasoning").value_or(true);
+  request.include_reasoning = reader.boolean("include_reasoning").value_or(true);
   request.add_special_tokens = reader.boolean("add_special_tokens").value_or(false);
   const auto logprobs = reader.boolean("logprobs");
   const auto top_logprobs = reader.integer("top_logprobs", 0, kMaxTopLogprobs);
@@ -244,7 +249,7 @@ Parsed<ChatRequest> parse_chat_request(std::string_view body) {
     reader.fail("top_logprobs", "'top_logprobs' needs logprobs: true.");
   check_fields(reader, *json,
                {LORALEI_GENERATION_FIELDS, LORALEI_CHAT_PROMPT_FIELDS, "tool_choice", "parallel_tool_calls",
-                "add_special_tokens"},
+                "separate_reasoning", "include_reasoning", "add_special_tokens"},
                request.common.unknown_fields);
   if (reader.failed()) return reader.error();
   return request;

@@ -20,14 +20,15 @@ void read_n_probs(JsonReader& reader, GenerationFields& fields, std::optional<bo
                   std::optional<int64_t> top_logprobs);
 // A list of token ids that lie in [0, kMaxVocab).
 std::vector<TokenId> read_token_ids(JsonReader& reader, const Json& array, std::string_view field);
-// messages, tools, documents, add_generation_prompt, continue_final_message, chat_template_kwargs.
+// LORALEI_CHAT_PROMPT_FIELDS.
 void read_chat_prompt(JsonReader& reader, WirePrompt& prompt);
 // A string, a list of strings, a list of token ids, or a list of such lists.
 std::vector<PromptInput> read_prompts(JsonReader& reader, std::string_view field, size_t max_prompts);
 
 #define LORALEI_MODEL_FIELDS "model", "adapter_id", "lora_path", "lora", "adapters"
-#define LORALEI_CHAT_PROMPT_FIELDS \
-  "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template_kwargs"
+#define LORALEI_CHAT_PROMPT_FIELDS                                                                             \
+  "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template_kwargs", \
+      "enable_thinking", "reasoning_effort"
 #define LORALEI_GENERATION_FIELDS                                                                                \
   LORALEI_MODEL_FIELDS, "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",       \
       "repetition_penalty", "seed", "logit_bias", "n", "n_predict", "max_tokens", "max_completion_tokens",       \

@@ -38,7 +38,6 @@ constexpr FieldEntry kFields[] = {
     {"store", kAny, "", ""},
     {"metadata", kAny, "", ""},
     {"service_tier", kAny, "", ""},
-    {"reasoning_effort", kAny, "", ""},
     {"verbosity", kAny, "", ""},
     {"prediction", kAny, "", ""},
     {"safety_identifier", kAny, "", ""},

@@ -125,7 +125,10 @@ struct WirePrompt {
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   std::string template_kwargs;  // JSON object text; empty = none
-  std::string documents;        // JSON array text, for the template; empty = none
+  // What such objects usually say of reasoning, as fields of their own; template_kwargs counts more.
+  std::optional<bool> enable_thinking;
+  std::string reasoning_effort;  // "low", ...; "none": also enable_thinking false; empty = not said
+  std::string documents;         // JSON array text, for the template; empty = none
   // Names of messages' other fields, each once and bounded as unknown_fields: who knows the template knows whether it
   // reads them.
   std::vector<std::string> message_fields;
@@ -142,6 +145,8 @@ struct ChatRequest {
   WireToolChoice tool_choice = WireToolChoice::kAuto;
   std::string tool_choice_name;  // kFunction
   bool parallel_tool_calls = true;
+  bool separate_reasoning = true;   // false: reasoning stays in the content, between its marks
+  bool include_reasoning = true;    // false: it is left out
   bool add_special_tokens = false;  // those of the tokenizer, besides the template's
 };
 

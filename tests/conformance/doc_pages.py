@@ -7,7 +7,7 @@ import shlex
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md"] + sorted((ROOT / "docs").glob("*.md"))
-LANGUAGES = {"sh", "python", "json", "toml", ""}  # "" is the output of the block before it
+LANGUAGES = {"sh", "python", "json", "toml", "jinja", ""}  # "" is the output of the block before it
 
 
 @dataclasses.dataclass
