@@ -8,6 +8,7 @@
 #include "http/gzip.h"
 #include "serve/request_memory.h"
 #include "wire/json_out.h"
+#include "wire/responses_api.h"
 
 namespace loralei {
 namespace {
@@ -295,11 +296,15 @@ void ApiServer::run_prepared(RouteId route, std::string body, const Sent& sent, 
   if (reply->writer().closed()) return;  // the client left while this waited
   work.spend(kParseWork * static_cast<int64_t>(body.size()));
   if (given_up(work, *reply)) return;
-  const int64_t bytes = static_cast<int64_t>(body.size()) + json_parse_bytes(body);
+  // Other APIs' requests are said in the chat API's words first, beside their own.
+  const int64_t trees = route == RouteId::kResponses ? 2 : 1;
+  const int64_t bytes = static_cast<int64_t>(body.size()) + trees * json_parse_bytes(body);
   if (auto error = take_memory(reply->memory(), *memory_, bytes, "Reading this request")) return reply->refuse(*error);
   switch (route) {
     case RouteId::kChat:
       return chat(std::move(body), sent, std::move(reply), work);
+    case RouteId::kResponses:
+      return response(std::move(body), sent, std::move(reply), work);
     case RouteId::kCompletions:
       return completion(std::move(body), sent, std::move(reply), work);
     case RouteId::kEmbeddings:
@@ -360,6 +365,16 @@ void ApiServer::chat(std::string body, const Sent& sent, std::shared_ptr<Reply> 
   answer_chat(
       *request, [&](ResponseHead head) { return make_chat_answer(std::move(head), usage); }, sent, std::move(reply),
       work);
+}
+
+void ApiServer::response(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work) {
+  auto request = parse_responses_request(body);
+  std::string().swap(body);
+  if (!request.ok()) return reply->refuse(request.error());
+  answer_chat(
+      request->chat,
+      [&](ResponseHead head) { return make_responses_answer(std::move(head), std::move(request->echo)); }, sent,
+      std::move(reply), work);
 }
 
 void ApiServer::answer_chat(const ChatRequest& request, const MakeAnswer& make_answer, const Sent& sent,

@@ -70,6 +70,7 @@ class ApiServer final : public HttpHandler {
   // Whether the work of a request was stopped: its client has left, or is told that the server has not the time.
   static bool given_up(const Work& work, Reply& reply);
   void chat(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
+  void response(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
   // A request of any API that a chat is made of.
   void answer_chat(const ChatRequest& request, const MakeAnswer& make_answer, const Sent& sent,
                    std::shared_ptr<Reply> reply, Work& work);

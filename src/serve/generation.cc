@@ -18,6 +18,15 @@ constexpr int64_t kHeldStep = 64 * 1024;              // in which the memory of 
 constexpr int64_t kTokenBytes = 2 * sizeof(TokenId);  // of one more, in the engine
 constexpr int64_t kSmallAnswerBytes = 256 * 1024;     // made at once, with its length in the head
 
+// Held once, and written up to four times, in growing texts.
+constexpr int64_t kKeptFactor = 10;
+
+int64_t text_bytes(const AnswerPiece& piece) {
+  size_t bytes = piece.content.size() + piece.reasoning.size();
+  for (const ToolCallDelta& call : piece.tools) bytes += call.arguments.size();
+  return static_cast<int64_t>(bytes);
+}
+
 const char* end_name(FinishReason reason) {
   const char* name = finish_reason_name(reason);
   return name ? name : "abort";
@@ -257,14 +266,14 @@ void Generation::write_piece(size_t index, AnswerPiece piece, bool first) {
     piece.finish = choice.finish;
     piece.stop_reason = std::move(choice.stop_reason);
   }
+  if (plan_.form->keeps_text() && !hold(kKeptFactor * text_bytes(piece))) return;
   std::string frames;
   plan_.form->piece(frames, static_cast<int>(index), std::move(piece), usage());
   write_frames(frames);
 }
 
 void Generation::collect_piece(Choice& choice, AnswerPiece piece) {
-  int64_t bytes = 2 * static_cast<int64_t>(piece.content.size() + piece.reasoning.size());
-  for (const ToolCallDelta& call : piece.tools) bytes += 2 * static_cast<int64_t>(call.arguments.size());
+  int64_t bytes = 2 * text_bytes(piece);
   std::vector<WireLogprob> logprobs;
   if (piece.logprobs) logprobs = std::move(*piece.logprobs);
   for (const WireLogprob& one : logprobs) bytes += logprob_bytes(one);

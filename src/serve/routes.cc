@@ -28,6 +28,7 @@ constexpr Row kRows[] = {
     {"GET", "/v1/models/{name}", RouteId::kModel, kApi},
     {"POST", "/v1/chat/completions", RouteId::kChat, kApi},
     {"POST", "/v1/completions", RouteId::kCompletions, kApi},
+    {"POST", "/v1/responses", RouteId::kResponses, kApi},
     {"POST", "/v1/embeddings", RouteId::kEmbeddings, kApi},
     {"POST", "/tokenize", RouteId::kTokenize, kApi},
     {"POST", "/detokenize", RouteId::kDetokenize, kApi},

@@ -24,6 +24,7 @@ enum class RouteId : unsigned char {
   kModels,
   kModel,
   kChat,
+  kResponses,
   kCompletions,
   kEmbeddings,
   kTokenize,

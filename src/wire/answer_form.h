@@ -40,6 +40,8 @@ class AnswerForm {
   virtual void end(std::string& out, const Usage& total) = 0;
   virtual void error(std::string& out, const ApiError& error) = 0;
   virtual std::string_view ping() const { return kSsePing; }
+  // A stream holds what it has said, and says it again at its end, up to four times.
+  virtual bool keeps_text() const { return false; }
 
   virtual std::unique_ptr<ResponsePieces> whole(std::vector<AnswerChoice> choices, const Usage& total) = 0;
 };

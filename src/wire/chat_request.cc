@@ -231,7 +231,11 @@ void read_chat_prompt(JsonReader& reader, WirePrompt& prompt) {
 Parsed<ChatRequest> parse_chat_request(std::string_view body) {
   auto json = parse_json_object(body);
   if (!json.ok()) return json.error();
-  JsonReader reader(*json);
+  return read_chat_request(*json);
+}
+
+Parsed<ChatRequest> read_chat_request(const Json& json) {
+  JsonReader reader(json);
   ChatRequest request;
   read_generation_fields(reader, request.common);
   read_chat_prompt(reader, request.prompt);
@@ -247,7 +251,7 @@ Parsed<ChatRequest> parse_chat_request(std::string_view body) {
   read_n_probs(reader, request.common, logprobs, top_logprobs);
   if (request.common.top_logprobs > 0 && !request.common.logprobs)
     reader.fail("top_logprobs", "'top_logprobs' needs logprobs: true.");
-  check_fields(reader, *json,
+  check_fields(reader, json,
                {LORALEI_GENERATION_FIELDS, LORALEI_CHAT_PROMPT_FIELDS, "tool_choice", "parallel_tool_calls",
                 "separate_reasoning", "include_reasoning", "add_special_tokens"},
                request.common.unknown_fields);

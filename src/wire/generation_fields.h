@@ -20,6 +20,8 @@ void read_n_probs(JsonReader& reader, GenerationFields& fields, std::optional<bo
                   std::optional<int64_t> top_logprobs);
 // A list of token ids that lie in [0, kMaxVocab).
 std::vector<TokenId> read_token_ids(JsonReader& reader, const Json& array, std::string_view field);
+// The body of a chat request, or what another API's request says in its words.
+Parsed<ChatRequest> read_chat_request(const Json& json);
 // LORALEI_CHAT_PROMPT_FIELDS.
 void read_chat_prompt(JsonReader& reader, WirePrompt& prompt);
 // A string, a list of strings, a list of token ids, or a list of such lists.

@@ -24,4 +24,19 @@ void end_logprob_array(JsonOut& out, LogprobsForm form, int array);
 // All of them, or null.
 void put_logprobs(JsonOut& out, LogprobsForm form, const std::optional<std::vector<WireLogprob>>& logprobs);
 
+// Step by step into one writer, whose text is taken when it is long enough.
+class StepwisePieces : public ResponsePieces {
+ public:
+  bool next(std::string& out) final {
+    while (!done_ && out_.text().size() < kResponsePieceBytes) done_ = !step(out_);
+    out += out_.take();
+    return !done_;
+  }
+
+ private:
+  virtual bool step(JsonOut& out) = 0;  // false: that was the last
+  JsonOut out_;
+  bool done_ = false;
+};
+
 }  // namespace loralei

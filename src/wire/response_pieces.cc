@@ -8,21 +8,6 @@
 namespace loralei {
 namespace {
 
-// Step by step into one writer, whose text is taken when it is long enough.
-class StepwisePieces : public ResponsePieces {
- public:
-  bool next(std::string& out) final {
-    while (!done_ && out_.text().size() < kResponsePieceBytes) done_ = !step(out_);
-    out += out_.take();
-    return !done_;
-  }
-
- private:
-  virtual bool step(JsonOut& out) = 0;  // false: that was the last
-  JsonOut out_;
-  bool done_ = false;
-};
-
 void put_before_logprobs(JsonOut& out, const AnswerChoice& choice) {
   out.begin_object().key("index").number(choice.index).key("message").begin_object();
   out.key("role").string("assistant").key("content");
