@@ -26,10 +26,12 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-std::string_view bearer(const HttpHead& request) {
+// As OpenAI's clients send keys, or else as Anthropic's.
+std::string_view sent_key(const HttpHead& request) {
   const std::string_view value = request.header("authorization");
   constexpr std::string_view kScheme = "Bearer ";
-  if (value.size() < kScheme.size() || !equals_ignoring_case(value.substr(0, kScheme.size()), kScheme)) return {};
+  if (value.size() < kScheme.size() || !equals_ignoring_case(value.substr(0, kScheme.size()), kScheme))
+    return trim(request.header("x-api-key"));
   return trim(value.substr(kScheme.size()));
 }
 
@@ -145,7 +147,7 @@ std::optional<ApiError> AccessPolicy::check(const HttpHead& request, RouteClass 
 }
 
 size_t AccessPolicy::holder(const HttpHead& request) const {
-  const std::string_view key = bearer(request);
+  const std::string_view key = sent_key(request);
   size_t found = is_key(key, admin_key_) ? api_keys_.size() + 1 : 0;
   for (size_t i = api_keys_.size(); i-- > 0;) found = is_key(key, api_keys_[i]) ? i + 1 : found;
   return found;
@@ -161,7 +163,7 @@ size_t AccessPolicy::holders() const {
 
 std::optional<ApiError> AccessPolicy::check_api_key(const HttpHead& request) const {
   if (api_keys_.empty()) return std::nullopt;
-  const std::string_view key = bearer(request);
+  const std::string_view key = sent_key(request);
   bool known = is_key(key, admin_key_);
   for (const std::string& one : api_keys_) known |= is_key(key, one);
   if (known) return std::nullopt;
@@ -173,7 +175,7 @@ std::optional<ApiError> AccessPolicy::check_api_key(const HttpHead& request) con
 
 std::optional<ApiError> AccessPolicy::check_admin(const HttpHead& request) const {
   if (!admin_key_.empty()) {
-    const std::string_view key = bearer(request);
+    const std::string_view key = sent_key(request);
     if (is_key(key, admin_key_)) return std::nullopt;
     for (const std::string& one : api_keys_) {
       if (is_key(key, one)) return denied(403, "This route needs the admin key; the key sent is for /v1 only.");

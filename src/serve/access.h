@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // AccessPolicy: who may call what. Host, keys, loopback, Origin and content type, in the order in which they are
-// checked.
+// checked. A key comes as "Authorization: Bearer KEY" or, where there is none, as "x-api-key: KEY".
 //
 // Thread: immutable, any thread. Ownership: copies of the keys. Invariants: keys are compared in time that does not
 // depend on where they differ; an empty API key matches nothing, yet is a key: with it alone nobody comes in. Where

@@ -8,6 +8,7 @@
 #include "http/gzip.h"
 #include "serve/request_memory.h"
 #include "wire/json_out.h"
+#include "wire/messages_api.h"
 #include "wire/responses_api.h"
 
 namespace loralei {
@@ -24,6 +25,16 @@ uint64_t entropy() {
 }
 
 ApiError unavailable() { return api_error_of_status(503, "The server is shutting down and takes no new requests."); }
+
+bool speaks_another_api(RouteId route) {
+  return route == RouteId::kResponses || route == RouteId::kMessages || route == RouteId::kCountTokens;
+}
+// Anthropic's clients say so where a route is OpenAI's, too.
+bool speaks_anthropic(RouteId route, const HttpHead& head) {
+  const bool lists = route == RouteId::kModels || route == RouteId::kModel;
+  return route == RouteId::kMessages || route == RouteId::kCountTokens ||
+         (lists && !head.header("anthropic-version").empty());
+}
 
 ApiError queue_full() {
   ApiError error = api_error_of_status(429, "Too many requests are waiting; try again in a moment.");
@@ -76,7 +87,8 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(ServeOptions options, Engine
 
 // What http/ answers itself is counted and logged as the answers of Reply are.
 HttpResponse ApiServer::http_error(int status, std::string_view message, const HttpHead& head) {
-  const char* const route = match_route(head.method, head.path).label;
+  const RouteMatch matched = match_route(head.method, head.path);
+  const char* const route = matched.label;
   const std::string id = id_for(head.header("x-request-id"));
   metrics_.http_request(route, head.method, status);
   log_refusal(log_, id, head.method, route, status, message);
@@ -84,7 +96,8 @@ HttpResponse ApiServer::http_error(int status, std::string_view message, const H
   response.headers = cors_headers(options_.cors_origins, head.header("origin"));
   response.headers.emplace_back("X-Request-Id", id);
   response.headers.emplace_back("Content-Type", "application/json");
-  response.body = error_body(api_error_of_status(status, std::string(message)));
+  const ApiError error = api_error_of_status(status, std::string(message));
+  response.body = speaks_anthropic(matched.id, head) ? anthropic_error_body(error, id) : error_body(error);
   return response;
 }
 
@@ -170,6 +183,7 @@ void ApiServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writ
   auto reply = std::make_shared<Reply>(std::move(writer), metrics_, log_, route.label, request.method,
                                        id_for(request.header("x-request-id")),
                                        cors_headers(options_.cors_origins, request.header("origin")), request.memory);
+  if (speaks_anthropic(route.id, request)) reply->speak_anthropic();
   if (const auto denied = access_.check_host(request, http_->on_loopback())) return reply->refuse(*denied);
   if (route.id == RouteId::kPreflight) return preflight(route, request, *reply);
   if (route.id == RouteId::kNotFound) {
@@ -233,9 +247,9 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
     case RouteId::kMetrics:
       return show_metrics(request, *reply);
     case RouteId::kModels:
-      return models(*reply);
+      return models(*reply, speaks_anthropic(route.id, request));
     case RouteId::kModel:
-      return model(*reply, route.name);
+      return model(*reply, route.name, speaks_anthropic(route.id, request));
     case RouteId::kAdapters:
       return reply->json(200, adapters_.list());
     case RouteId::kAdapterDelete:
@@ -297,7 +311,7 @@ void ApiServer::run_prepared(RouteId route, std::string body, const Sent& sent, 
   work.spend(kParseWork * static_cast<int64_t>(body.size()));
   if (given_up(work, *reply)) return;
   // Other APIs' requests are said in the chat API's words first, beside their own.
-  const int64_t trees = route == RouteId::kResponses ? 2 : 1;
+  const int64_t trees = speaks_another_api(route) ? 2 : 1;
   const int64_t bytes = static_cast<int64_t>(body.size()) + trees * json_parse_bytes(body);
   if (auto error = take_memory(reply->memory(), *memory_, bytes, "Reading this request")) return reply->refuse(*error);
   switch (route) {
@@ -305,6 +319,10 @@ void ApiServer::run_prepared(RouteId route, std::string body, const Sent& sent, 
       return chat(std::move(body), sent, std::move(reply), work);
     case RouteId::kResponses:
       return response(std::move(body), sent, std::move(reply), work);
+    case RouteId::kMessages:
+      return message(std::move(body), sent, std::move(reply), work);
+    case RouteId::kCountTokens:
+      return count_tokens(body, *reply, work);
     case RouteId::kCompletions:
       return completion(std::move(body), sent, std::move(reply), work);
     case RouteId::kEmbeddings:
@@ -375,6 +393,30 @@ void ApiServer::response(std::string body, const Sent& sent, std::shared_ptr<Rep
       request->chat,
       [&](ResponseHead head) { return make_responses_answer(std::move(head), std::move(request->echo)); }, sent,
       std::move(reply), work);
+}
+
+void ApiServer::message(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work) {
+  auto request = parse_messages_request(body);
+  std::string().swap(body);
+  if (!request.ok()) return reply->refuse(request.error());
+  answer_chat(*request, make_messages_answer, sent, std::move(reply), work);
+}
+
+void ApiServer::count_tokens(const std::string& body, Reply& reply, Work& work) {
+  auto request = parse_count_tokens_request(body);
+  if (!request.ok()) return reply.refuse(request.error());
+  note_unknown_fields(request->common.unknown_fields);
+  auto model = resolve_model(request->common.model, options_.model_names, *catalogue_, adapters_.defaults().now());
+  if (!model.ok()) return reply.refuse(model.error());
+  auto text = text_of(texts_, *model);
+  if (!text.ok()) return reply.refuse(text.error());
+  const bool with_tools = request->tool_choice != WireToolChoice::kNone;
+  auto ids =
+      (*text)->encode_chat(request->prompt, with_tools, std::time(nullptr), request->add_special_tokens, {&work});
+  if (given_up(work, reply)) return;
+  if (!ids.ok()) return reply.refuse(to_api_error(ids.error(), "messages"));
+  note_unknown_fields((*text)->unread_fields(request->prompt, with_tools));
+  reply.json(200, count_tokens_response(static_cast<int64_t>(ids->size())));
 }
 
 void ApiServer::answer_chat(const ChatRequest& request, const MakeAnswer& make_answer, const Sent& sent,
@@ -486,24 +528,31 @@ ModelCard ApiServer::base_card(const std::string& name) const {
   return {name, started_s_, options_.model_path, "", engine_.max_model_len()};
 }
 
-void ApiServer::models(Reply& reply) const {
+void ApiServer::models(Reply& reply, bool anthropic) const {
   std::vector<ModelCard> cards;
   for (const std::string& name : options_.model_names) cards.push_back(base_card(name));
   for (const CatalogueEntry& entry : catalogue_->list()) {
     cards.push_back({entry.name, entry.created_s, entry.path, options_.model_names.front(), engine_.max_model_len()});
   }
-  reply.json(200, model_list(cards));
+  if (!anthropic) return reply.json(200, model_list(cards));
+  std::vector<AnthropicModel> models;
+  models.reserve(cards.size());
+  for (const ModelCard& card : cards) models.push_back({card.id, card.created});
+  reply.json(200, anthropic_model_list(models));
 }
 
-void ApiServer::model(Reply& reply, const std::string& name) const {
+void ApiServer::model(Reply& reply, const std::string& name, bool anthropic) const {
+  const auto answer = [&](const ModelCard& card) {
+    reply.json(200, anthropic ? anthropic_model({card.id, card.created}) : model_card(card));
+  };
   const auto& names = options_.model_names;
-  if (std::find(names.begin(), names.end(), name) != names.end()) return reply.json(200, model_card(base_card(name)));
+  if (std::find(names.begin(), names.end(), name) != names.end()) return answer(base_card(name));
   ModelRef ref;
   ref.model = name;
   auto found = resolve_model(ref, names, *catalogue_);
   if (!found.ok()) return reply.refuse(found.error());
   const CatalogueEntry& entry = found->entries.front();
-  reply.json(200, model_card({entry.name, entry.created_s, entry.path, names.front(), engine_.max_model_len()}));
+  answer({entry.name, entry.created_s, entry.path, names.front(), engine_.max_model_len()});
 }
 
 void ApiServer::set_memory(const std::string& body, std::shared_ptr<Reply> reply) {

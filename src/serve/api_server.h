@@ -71,6 +71,8 @@ class ApiServer final : public HttpHandler {
   static bool given_up(const Work& work, Reply& reply);
   void chat(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
   void response(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
+  void message(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
+  void count_tokens(const std::string& body, Reply& reply, Work& work);
   // A request of any API that a chat is made of.
   void answer_chat(const ChatRequest& request, const MakeAnswer& make_answer, const Sent& sent,
                    std::shared_ptr<Reply> reply, Work& work);
@@ -84,8 +86,9 @@ class ApiServer final : public HttpHandler {
   void rescan_reply(Reply& reply);
   void set_lora_adapters(const std::string& body, Reply& reply);
   ServerFacts facts() const;
-  void models(Reply& reply) const;
-  void model(Reply& reply, const std::string& name) const;
+  // anthropic: as that API lists them.
+  void models(Reply& reply, bool anthropic) const;
+  void model(Reply& reply, const std::string& name, bool anthropic) const;
   void set_memory(const std::string& body, std::shared_ptr<Reply> reply);
   ServerState state() const;
   std::string memory_body() const;

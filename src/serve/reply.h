@@ -16,6 +16,7 @@
 #include "http/server.h"
 #include "serve/metrics.h"
 #include "wire/errors.h"
+#include "wire/messages_api.h"
 #include "wire/responses.h"
 
 namespace loralei {
@@ -35,6 +36,11 @@ class Reply {
     headers_.emplace_back("X-Request-Id", request_id_);
   }
 
+  // Errors as Anthropic's clients read them, and the request's id under the name that they look for.
+  void speak_anthropic() {
+    anthropic_ = true;
+    headers_.emplace_back("request-id", request_id_);
+  }
   const std::string& request_id() const { return request_id_; }
   ResponseWriter& writer() { return *writer_; }
   // What the request and its answer have of the server's memory; belongs to whoever works on the request.
@@ -75,7 +81,7 @@ class Reply {
   void error(const ApiError& error, HttpHeaders more = {}) {
     if (error.status == 401) more.emplace_back("WWW-Authenticate", "Bearer");
     if (error.status == 429 || error.status == 503) more.emplace_back("Retry-After", "1");
-    json(error.status, error_body(error), std::move(more));
+    json(error.status, anthropic_ ? anthropic_error_body(error, request_id_) : error_body(error), std::move(more));
   }
   bool start_events() {
     HttpHeaders headers = headers_;
@@ -98,6 +104,7 @@ class Reply {
   const std::string method_;
   const std::string request_id_;
   HttpHeaders headers_;
+  bool anthropic_ = false;  // before anybody else has it
   std::atomic<bool> counted_{false};
 };
 

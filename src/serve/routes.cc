@@ -29,6 +29,8 @@ constexpr Row kRows[] = {
     {"POST", "/v1/chat/completions", RouteId::kChat, kApi},
     {"POST", "/v1/completions", RouteId::kCompletions, kApi},
     {"POST", "/v1/responses", RouteId::kResponses, kApi},
+    {"POST", "/v1/messages", RouteId::kMessages, kApi},
+    {"POST", "/v1/messages/count_tokens", RouteId::kCountTokens, kApi},
     {"POST", "/v1/embeddings", RouteId::kEmbeddings, kApi},
     {"POST", "/tokenize", RouteId::kTokenize, kApi},
     {"POST", "/detokenize", RouteId::kDetokenize, kApi},

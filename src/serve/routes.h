@@ -25,6 +25,8 @@ enum class RouteId : unsigned char {
   kModel,
   kChat,
   kResponses,
+  kMessages,
+  kCountTokens,
   kCompletions,
   kEmbeddings,
   kTokenize,
