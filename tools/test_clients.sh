@@ -18,6 +18,6 @@ while read -r name packages; do
   if [ "$(cat "$folder/installed.txt" 2>/dev/null)" = "$packages" ]; then continue; fi
   rm -rf "$folder"
   # shellcheck disable=SC2086  # several packages
-  pip install --target "$folder" $packages
+  pip install --no-compile --target "$folder" $packages
   echo "$packages" >"$folder/installed.txt"
 done <tests/conformance/tool_call_clients.txt

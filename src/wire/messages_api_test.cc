@@ -96,6 +96,8 @@ TEST(MessagesRequest, WhatCannotBeIsRefusedByName) {
             "string"},
            {max + R"("messages":[{"role":"user","content":[3]}])", "messages[0].content[0]", "text"},
            {max + R"("messages":[{"role":"user"}])", "messages[0].content", "missing"},
+           {max + R"("messages":[{"role":"user","content":[{"type":3}]}])", "messages[0].content[0]", "'?'"},
+           {max + R"("messages":[{"role":"assistant","content":[[]]}])", "messages[0].content[0]", "'?'"},
            {max + R"("messages":[{"role":"user","content":[{"type":"tool_result"}]}])",
             "messages[0].content[0].tool_use_id", "missing"},
            {max + user + R"(,"tools":[{"type":"web_search_20250305","name":"web_search"}])", "tools[0].type",

@@ -184,7 +184,8 @@ class Translator {
     for (size_t i = 0; list && i < list->size(); ++i) {
       const std::string at = std::string(field) + "[" + std::to_string(i) + "]";
       const Json& part = (*list)[i];
-      const std::string type = part.is_object() ? part.value("type", "") : "";
+      const Json kind = part.is_object() ? part.value("type", Json()) : Json();
+      const std::string type = kind.is_string() ? kind.get<std::string>() : "?";
       const char* text = type == "refusal" ? "refusal" : "text";
       if (type != "input_text" && type != "output_text" && type != "text" && type != "refusal") {
         item.fail(at,

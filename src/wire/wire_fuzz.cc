@@ -6,8 +6,10 @@
 #include "base/check.h"
 #include "wire/json_in.h"
 #include "wire/json_out.h"
+#include "wire/messages_api.h"
 #include "wire/requests.h"
 #include "wire/responses.h"
+#include "wire/responses_api.h"
 
 namespace {
 
@@ -26,6 +28,30 @@ void check_fields(const GenerationFields& fields) {
   CHECK(is_valid_utf8(fields.model.model) && is_valid_utf8(fields.cache_salt));
   CHECK(fields.output.schema.empty() || Json::accept(fields.output.schema));
   for (const auto& [id, bias] : fields.logit_bias) CHECK(id >= 0 && id < kMaxVocab && bias >= -100 && bias <= 100);
+}
+
+// What an API makes of any text: its stream's events and its whole answer are valid JSON.
+void check_answer(AnswerForm& form, AnswerForm& whole, std::string_view text) {
+  std::string frames;
+  form.begin(frames, {});
+  form.begin_choice(frames, 0, {});
+  AnswerPiece piece{.reasoning = std::string(text.substr(0, text.size() / 2)), .content = std::string(text)};
+  piece.tools.push_back({0, "c", std::string(text), std::string(text)});
+  piece.finish = FinishReason::kToolCalls;
+  form.piece(frames, 0, piece, {});
+  form.end(frames, {});
+  for (size_t at = frames.find("data: "); at != std::string::npos; at = frames.find("data: ", at + 1)) {
+    const size_t end = frames.find('\n', at);
+    CHECK(Json::accept(frames.substr(at + 6, end - at - 6)));
+    at = end;
+  }
+  AnswerChoice choice;
+  choice.reasoning_content = piece.reasoning;
+  choice.content = piece.content;
+  choice.tool_calls = {{"c", std::string(text), std::string(text)}};
+  std::vector<AnswerChoice> choices;
+  choices.push_back(std::move(choice));
+  CHECK(Json::accept(whole_response(*whole.whole(std::move(choices), {}))));
 }
 
 }  // namespace
@@ -52,6 +78,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } else {
     check_error(r.error());
   }
+  if (auto r = parse_responses_request(body); !r.ok())
+    check_error(r.error());
+  else
+    check_answer(*make_responses_answer({"1", 0, "m", ""}, r->echo), *make_responses_answer({"1", 0, "m", ""}, r->echo),
+                 body);
+  if (auto r = parse_messages_request(body); !r.ok()) check_error(r.error());
+  check_answer(*make_messages_answer({"1", 0, "m", ""}), *make_messages_answer({"1", 0, "m", ""}), body);
+  if (auto r = parse_count_tokens_request(body); !r.ok()) check_error(r.error());
   if (auto r = parse_embedding_request(body); !r.ok()) check_error(r.error());
   if (auto r = parse_tokenize_request(body); !r.ok()) check_error(r.error());
   if (auto r = parse_detokenize_request(body); !r.ok()) check_error(r.error());
