@@ -5,6 +5,7 @@
 #include "base/fixed_byte_budget.h"
 #include "serve/plan.h"
 #include "serve/server_test_util.h"
+#include "wire/responses_api.h"
 
 namespace loralei {
 namespace {
@@ -140,6 +141,25 @@ TEST_F(MemoryTest, AnAnswerEndsWhereItsMemoryDoes) {
   for (int wait = 0; memory->taken_bytes() > 0 && wait < 1000; ++wait)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(memory->taken_bytes(), 0);
+}
+
+// An API whose streams repeat at their end what they have said needs memory for it, as a whole answer does.
+TEST_F(MemoryTest, AStreamThatKeepsItsTextEndsWhereItsMemoryDoes) {
+  const auto memory = std::make_shared<FixedByteBudget>(50'000);
+  engine.memory = memory;
+  GenerationPlan streamed = plan();
+  streamed.form = make_responses_answer({}, {});
+  streamed.stream = true;
+  start(std::move(streamed));
+  int tokens = 0;
+  while (!writer->finished && tokens < 5'000) {
+    for (int i = 0; i < 100; ++i) post();
+    emit();
+    tokens += 101;
+  }
+  EXPECT_TRUE(writer->finished);
+  EXPECT_LT(tokens, 50'000 / (8 + 10) + 200) << "eight bytes in the engine, and ten times its text";
+  EXPECT_NE(log.text().find("error"), std::string::npos);
 }
 
 }  // namespace
