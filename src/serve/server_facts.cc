@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "base/limits.h"
+#include "schema/tool_calls.h"
 #include "serve/plan.h"
-#include "text/tool_calls.h"
 #include "wire/json_out.h"
 
 namespace loralei {

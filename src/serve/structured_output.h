@@ -19,8 +19,8 @@
 #include "base/byte_budget.h"
 #include "base/log.h"
 #include "base/units.h"
-#include "text/reasoning.h"
-#include "text/tool_calls.h"
+#include "schema/reasoning.h"
+#include "schema/tool_calls.h"
 #include "wire/requests.h"
 
 namespace loralei {

@@ -22,11 +22,11 @@
 
 #include "base/byte_budget.h"
 #include "base/result.h"
+#include "schema/json_schema.h"
+#include "schema/reasoning.h"
 #include "store/catalogue.h"
 #include "sys/file.h"
-#include "text/chat_template.h"
-#include "text/json_schema.h"
-#include "text/reasoning.h"
+#include "template/chat_template.h"
 #include "text/tokenizer.h"
 #include "wire/requests.h"
 

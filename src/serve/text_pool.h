@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "base/heartbeats.h"
-#include "text/work.h"
+#include "base/work.h"
 
 namespace loralei {
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "text/tool_calls.h"
+#include "schema/tool_calls.h"
 #include "wire/responses.h"
 
 namespace loralei {

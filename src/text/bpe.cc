@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/utf8.h"
 #include "text/pretokenize.h"
-#include "text/utf8.h"
 
 namespace loralei {
 

@@ -15,8 +15,8 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/work.h"
 #include "text/tokenizer_table.h"
-#include "text/work.h"
 
 namespace loralei {
 

@@ -9,7 +9,6 @@
 #include "base/prng.h"
 #include "text/spm.h"
 #include "text/tokenizer_unigram.h"
-#include "text/utf8.h"
 
 namespace loralei {
 namespace {

@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <array>
 
+#include "base/utf8.h"
+#include "text/char_classes.h"
 #include "text/pretokenize.h"
-#include "text/utf8.h"
 
 namespace loralei {
 

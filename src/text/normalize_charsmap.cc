@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/normalize_charsmap.h"
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace loralei {
 
@@ -33,7 +33,7 @@ Result<CharsMap> CharsMap::parse(std::string_view blob) {
   map.units_.resize(trie_bytes / 4);
   for (size_t i = 0; i < map.units_.size(); ++i) map.units_[i] = read_u32(blob, 4 + 4 * i);
   map.replacements_.assign(blob.substr(4 + trie_bytes));
-  if (!utf8_valid(map.replacements_)) {
+  if (!is_valid_utf8(map.replacements_)) {
     return corrupt("the precompiled charsmap of the tokenizer has replacements that are not UTF-8");
   }
   return map;

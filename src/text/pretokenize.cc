@@ -5,7 +5,8 @@
 #include <array>
 #include <utility>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
+#include "text/char_classes.h"
 
 namespace loralei {
 

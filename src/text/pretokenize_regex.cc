@@ -7,7 +7,7 @@
 #include <array>
 #include <cctype>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace loralei {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "text/work.h"
+#include "base/work.h"
 
 namespace loralei {
 

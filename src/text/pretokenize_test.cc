@@ -8,10 +8,10 @@
 #include <cstdlib>
 
 #include "base/prng.h"
+#include "base/utf8.h"
 #include "text/normalize.h"
 #include "text/tokenizer_components.h"
 #include "text/tokenizer_load.h"
-#include "text/utf8.h"
 
 namespace loralei {
 namespace {

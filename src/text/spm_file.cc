@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "base/limits.h"
+#include "base/utf8.h"
 #include "text/spm.h"
-#include "text/utf8.h"
 
 namespace loralei {
 
@@ -105,7 +105,7 @@ Result<SpmPiece> parse_piece(std::string_view bytes, size_t index) {
   }
   const std::string name = "piece " + std::to_string(index) + " of the SentencePiece model ";
   if (piece.text.empty()) return corrupt(name + "is empty");
-  if (!utf8_valid(piece.text)) return corrupt(name + "is not valid UTF-8");
+  if (!is_valid_utf8(piece.text)) return corrupt(name + "is not valid UTF-8");
   if (!std::isfinite(piece.score)) return corrupt(name + "has a score that is not finite");
   return piece;
 }
@@ -202,7 +202,7 @@ Status check_special(const SpmModel& model) {
   }
   for (const std::string* text :
        {&model.unk_surface, &model.unk_piece, &model.bos_piece, &model.eos_piece, &model.pad_piece}) {
-    if (text->size() > kMaxPieceBytes || !utf8_valid(*text))
+    if (text->size() > kMaxPieceBytes || !is_valid_utf8(*text))
       return corrupt("a special piece of the SentencePiece model is too long or not UTF-8");
   }
   for (const int32_t id : {model.bos_id, model.eos_id, model.pad_id}) {

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace loralei;
@@ -19,9 +19,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto ids = tokenizer->encode("ab <go>  bab\xC3\xA9\xE2\x96\x81</s>\n\xEF\xBC\xA1 \xF0\x9F\x98\x80");
   if (ids.ok()) {
     for (const TokenId id : *ids) CHECK(!tokenizer->is_hole(id));
-    CHECK(utf8_valid(tokenizer->decode(*ids)));
+    CHECK(is_valid_utf8(tokenizer->decode(*ids)));
   }
   for (TokenId id = -1; id < std::min(tokenizer->vocab_size() + 1, 200); ++id)
-    CHECK(utf8_valid(tokenizer->token_text(id)));
+    CHECK(is_valid_utf8(tokenizer->token_text(id)));
   return 0;
 }

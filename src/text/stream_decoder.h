@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/utf8.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace loralei {
 

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "text/stop_strings.h"
 #include "text/stream_decoder.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace {
 
@@ -46,12 +46,12 @@ void check_stream(const Tokenizer::Ptr& tokenizer, const std::vector<TokenId>& i
   std::string text;
   for (const TokenId id : ids) {
     const std::string part = stream.push(id);
-    CHECK(utf8_valid(part));
+    CHECK(is_valid_utf8(part));
     text += part;
   }
   text += stream.flush();
   const std::string whole = tokenizer->decode(ids);
-  CHECK(utf8_valid(whole));
+  CHECK(is_valid_utf8(whole));
   if (exact || whole.find(kReplacementUtf8) == std::string::npos) CHECK(text == whole);
 }
 

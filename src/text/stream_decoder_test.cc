@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/prng.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace loralei {
 namespace {
@@ -81,12 +81,12 @@ TEST(StreamDecoder, EqualsDecodingTheWhole) {
       for (uint64_t i = prng.below(9); i > 0; --i) {
         ids.push_back(static_cast<TokenId>(prng.below(static_cast<uint64_t>(tokenizer->vocab_size()) + 2)) - 1);
         const std::string part = stream.push(ids.back());
-        ASSERT_TRUE(utf8_valid(part));
+        ASSERT_TRUE(is_valid_utf8(part));
         text += part;
       }
       text += stream.flush();
       const std::string whole = tokenizer->decode(ids, options);
-      ASSERT_TRUE(utf8_valid(whole));
+      ASSERT_TRUE(is_valid_utf8(whole));
       if (!test.byte_level && whole.find(kReplacementUtf8) != std::string::npos) continue;
       ASSERT_EQ(text, whole) << json(ids).dump();
       ++compared;

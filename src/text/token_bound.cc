@@ -3,8 +3,9 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
+#include "text/char_classes.h"
 #include "text/tokenizer_core.h"
-#include "text/utf8.h"
 
 namespace loralei {
 

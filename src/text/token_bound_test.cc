@@ -10,8 +10,9 @@
 #include <random>
 #include <set>
 
+#include "base/utf8.h"
+#include "text/char_classes.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 #include "text/vector_tokenizers_test_util.h"
 
 namespace loralei {
@@ -42,7 +43,7 @@ std::string random_text(std::mt19937& random, const Tokenizer& tokenizer) {
     const size_t times = below(3) == 0 ? below(400) : 1 + below(3);
     for (size_t i = 0; i < times; ++i) text += part;
   }
-  return utf8_valid(text) ? text : utf8_repair(text);
+  return is_valid_utf8(text) ? text : utf8_repair(text);
 }
 
 TEST(TokenBound, IsNeverMoreThanThereAre) {

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "text/tokenizer_core.h"
-#include "text/utf8.h"
 
 namespace loralei {
 
@@ -99,7 +99,7 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const Enco
   Work& work = options.work != nullptr ? *options.work : own;
   const WorkLimit limit(work, kLeastWork + kMaxByteWork * static_cast<int64_t>(text.size()));
   if (!work.spend(2 * static_cast<int64_t>(text.size()))) return work.error();
-  if (!utf8_valid(text)) return invalid_argument("the text is not valid UTF-8");
+  if (!is_valid_utf8(text)) return invalid_argument("the text is not valid UTF-8");
   std::vector<TokenId> ids;
   if (options.add_special) ids = prefix_ids_;
   TRY_ASSIGN(const auto raw_parts, added_->split_raw(text, options.parse_special, work));
@@ -112,7 +112,7 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const Enco
     const bool starts_text = raw.begin == 0;
     TRY_ASSIGN(std::string normalized,
                core_->normalizer.apply(text.substr(raw.begin, raw.end - raw.begin), starts_text, work));
-    if (!utf8_valid(normalized)) normalized = utf8_repair(normalized);
+    if (!is_valid_utf8(normalized)) normalized = utf8_repair(normalized);
     TRY_ASSIGN(const auto parts, added_->split_normalized(normalized, options.parse_special, work));
     for (const AddedTokens::Part& part : parts) {
       if (part.id >= 0) {

@@ -29,8 +29,8 @@
 #include "base/byte_budget.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/work.h"
 #include "text/token_bound.h"
-#include "text/work.h"
 
 namespace loralei {
 

@@ -4,7 +4,8 @@
 #include <algorithm>
 
 #include "base/limits.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
+#include "text/char_classes.h"
 
 namespace loralei {
 
@@ -73,7 +74,7 @@ Result<std::shared_ptr<const AddedTokens>> AddedTokens::build(std::vector<AddedT
     }
     if (token.content.size() > kMaxPieceBytes)
       return too_large(name + " is longer than " + std::to_string(kMaxPieceBytes) + " bytes");
-    if (!utf8_valid(token.content)) return corrupt(name + " is not valid UTF-8");
+    if (!is_valid_utf8(token.content)) return corrupt(name + " is not valid UTF-8");
     if (!added->by_id_.emplace(token.id, i).second) {
       return corrupt(name + " has the id " + std::to_string(token.id) + ", which another added token has already");
     }

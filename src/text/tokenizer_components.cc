@@ -4,7 +4,8 @@
 #include <optional>
 
 #include "base/limits.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
+#include "text/char_classes.h"
 
 namespace loralei {
 

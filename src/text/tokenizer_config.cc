@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "base/limits.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace loralei {
 
@@ -159,7 +159,7 @@ Status read_added_tokens_file(const FileSystem& files, const std::string& path, 
 Result<std::optional<std::string>> read_template_file(const FileSystem& files, const std::string& path,
                                                       const TokenizerFileLimits& limits) {
   TRY_ASSIGN(auto text, read_optional_file(files, path, kMaxTemplateBytes, limits.take));
-  if (text && !utf8_valid(*text)) return corrupt(path + " is not valid UTF-8");
+  if (text && !is_valid_utf8(*text)) return corrupt(path + " is not valid UTF-8");
   return text;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/tokenizer_decoder.h"
 
+#include "base/utf8.h"
 #include "text/pretokenize.h"
-#include "text/utf8.h"
 
 namespace loralei {
 
@@ -75,7 +75,7 @@ std::string rewrite(const std::vector<PieceRewrite>& steps, std::string_view pie
 std::string byte_run_text(std::string_view run, ByteRuns kind) {
   std::string out;
   if (kind == ByteRuns::kAllOrNothing) {
-    if (utf8_valid(run)) return std::string(run);
+    if (is_valid_utf8(run)) return std::string(run);
     for (size_t i = 0; i < run.size(); ++i) out += kReplacementUtf8;
     return out;
   }
@@ -173,7 +173,7 @@ std::string TokenDecoder::decode(std::span<const std::string_view> pieces) const
   }
   end_run();
   for (const StripDecoder& strip : plan_.strips) out = strip_text(out, strip);
-  return utf8_valid(out) ? out : utf8_repair(out);
+  return is_valid_utf8(out) ? out : utf8_repair(out);
 }
 
 }  // namespace loralei

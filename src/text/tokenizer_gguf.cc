@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "base/limits.h"
+#include "base/utf8.h"
 #include "formats/gguf_vocab.h"
 #include "text/spm.h"
 #include "text/tokenizer_load.h"
-#include "text/utf8.h"
 
 namespace loralei {
 

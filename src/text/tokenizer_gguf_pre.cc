@@ -4,8 +4,8 @@
 // one after the other, isolated.
 #include <vector>
 
+#include "base/utf8.h"
 #include "text/tokenizer_load.h"
-#include "text/utf8.h"
 
 namespace loralei {
 

@@ -5,9 +5,9 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "text/stream_decoder.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace loralei;
@@ -24,13 +24,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto ids = tokenizer->encode(kText, {.add_special = special, .parse_special = special});
     if (!ids.ok()) continue;
     for (const TokenId id : *ids) CHECK(!tokenizer->is_hole(id) || special);
-    CHECK(utf8_valid(tokenizer->decode(*ids, {.skip_special = !special})));
+    CHECK(is_valid_utf8(tokenizer->decode(*ids, {.skip_special = !special})));
   }
   StreamDecoder stream(tokenizer, StreamDecoder::Mode::kTextStart);
   for (TokenId id = -1; id < std::min(tokenizer->vocab_size() + 1, 200); ++id) {
-    CHECK(utf8_valid(stream.push(id)));
-    CHECK(utf8_valid(tokenizer->token_text(id)));
+    CHECK(is_valid_utf8(stream.push(id)));
+    CHECK(is_valid_utf8(tokenizer->token_text(id)));
   }
-  CHECK(utf8_valid(stream.flush()));
+  CHECK(is_valid_utf8(stream.flush()));
   return 0;
 }

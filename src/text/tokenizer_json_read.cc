@@ -2,9 +2,9 @@
 #include "text/tokenizer_json_read.h"
 
 #include "base/limits.h"
+#include "base/utf8.h"
 #include "formats/foreign_files.h"
 #include "formats/json_util.h"
-#include "text/utf8.h"
 
 namespace loralei {
 

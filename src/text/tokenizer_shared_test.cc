@@ -15,7 +15,6 @@
 #include "formats/gguf_model.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_config.h"
-#include "text/utf8.h"
 
 namespace loralei {
 namespace {

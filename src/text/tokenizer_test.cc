@@ -11,10 +11,10 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/utf8.h"
 #include "formats/gguf_vocab.h"
 #include "sys/file.h"
 #include "text/stream_decoder.h"
-#include "text/utf8.h"
 
 namespace loralei {
 namespace {

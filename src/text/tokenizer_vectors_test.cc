@@ -8,10 +8,10 @@
 #include <span>
 #include <sstream>
 
+#include "base/utf8.h"
 #include "formats/gguf_model.h"
 #include "text/stream_decoder.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace loralei {
 namespace {
@@ -49,7 +49,7 @@ std::string stream(const Tokenizer::Ptr& tokenizer, const std::vector<TokenId>& 
   std::string text;
   for (const TokenId id : ids) {
     const std::string part = decoder.push(id);
-    EXPECT_TRUE(utf8_valid(part));
+    EXPECT_TRUE(is_valid_utf8(part));
     text += part;
   }
   return text + decoder.flush();

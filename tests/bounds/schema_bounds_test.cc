@@ -5,7 +5,7 @@
 
 #include "base/allocation_counter.h"
 #include "base/units.h"
-#include "text/json_schema.h"
+#include "schema/json_schema.h"
 
 namespace loralei {
 namespace {

@@ -403,7 +403,7 @@ class Formats(unittest.TestCase):
         self.assertGreaterEqual(len(classes), 4)
         types = re.findall(r'\{\d+, "(\w+)", (DType|\{\})', (ROOT / "src/formats/gguf.cc").read_text())
         self.assertGreater(len(types), 20)
-        templates = [one for one in sentences_of(ROOT / "src/text/chat_template.cc")
+        templates = [one for one in sentences_of(ROOT / "src/template/chat_template.cc")
                      if re.fullmatch(r"chatml|llama\d|mistral|alpaca|vicuna|zephyr", one)]
         self.assertGreaterEqual(len(set(templates)), 7)
         for name in classes + [name for name, known in types if known == "DType"] + templates:

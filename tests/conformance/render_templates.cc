@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "text/jinja.h"
-#include "text/jinja_json.h"
+#include "template/jinja.h"
+#include "template/jinja_json.h"
 
 namespace {
 
