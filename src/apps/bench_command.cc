@@ -62,6 +62,7 @@ Status run_scenario(BenchFlags& flags, LogSink& log, BenchReport& report) {
   if (flags.scenario == "offload") return bench_offload(flags.options, log, report);
   if (flags.scenario == "decode") return bench_decode(flags.options, log, report);
   if (flags.scenario == "prefill") return bench_prefill(flags.options, log, report);
+  if (flags.scenario == "blocking") return bench_blocking(flags.options, log, report);
   if (flags.scenario == "flatness") return bench_flatness(flags.options, log, report);
   return bench_mixed(flags.options, log, report);
 }
@@ -101,10 +102,10 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   flags->engine.speculate = "off";  // steps are measured, and bounds are those of a token a step
   command
       ->add_option("scenario", flags->scenario,
-                   "machine, decode, prefill, mixed, flatness, offload, server or generate (makes files, prints their "
-                   "paths)")
+                   "machine, decode, prefill, mixed, blocking, flatness, offload, server or generate (makes files, prints "
+                   "their paths)")
       ->required()
-      ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed", "flatness", "offload", "server", "generate"}));
+      ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed", "blocking", "flatness", "offload", "server", "generate"}));
   command->add_option("--shape", options.shape,
                       "generate a model: llama-1b, llama3-1b, llama-7b, llama-tiny or llama-nano");
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");
@@ -172,6 +173,9 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->add_option("--budget-minutes", options.budget_minutes,
                    "offload: no turn begins later under one budget, and the windows there are count; 0: no limit")
       ->check(CLI::Range(0.0, 600.0));
+  command->add_option("--long", options.long_prompt, "blocking: tokens of the long prompt that others wait behind")
+      ->check(CLI::Range(64, 1 << 20))
+      ->capture_default_str();
   command->add_option("--together", options.together, "offload: so many requests beside one alone, nothing else")
       ->check(CLI::Range(0, 4096));
   command

@@ -36,6 +36,7 @@ struct BenchOptions {
   double window_s = 10;       // offload: of one measurement
   double budget_minutes = 0;  // offload: turns begun under one budget; 0: until each policy has its windows
   int together = 0;           // offload: so many requests beside one alone, instead of the policies
+  int long_prompt = 3000;     // blocking: tokens of one long prompt; four have half of it each
   int resident_pairs = 0;     // offload: a streamed model grown whole beside a loaded one, instead of the policies
   EngineHostOptions host;
 };
@@ -47,6 +48,7 @@ Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& repo
 Status bench_prefill(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_offload(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_flatness(const BenchOptions& options, LogSink& log, BenchReport& report);
+Status bench_blocking(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_mixed(const BenchOptions& options, LogSink& log, BenchReport& report);
 
 }  // namespace loralei
