@@ -243,6 +243,13 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->check(CLI::Range(1, 1 << 16))
       ->group(group);
   command
+      .add_option("--step-time", flags.step_time_ms,
+                  "milliseconds that a step should take at most, by which prompts are cut into parts: who arrives or "
+                  "decodes waits for the step under way (default: 100, or more where that would cost prompts over a "
+                  "tenth of their speed)")
+      ->check(CLI::Range(0.0, 1e6))
+      ->group(group);
+  command
       .add_option("--memory-budget", flags.memory_budget,
                   "bytes of host memory for everything, e.g. 4GiB (default: what is free); weights beyond it are "
                   "streamed from disk (never with a GPU: they pass through host memory whole)")
@@ -347,6 +354,7 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   options.isa = env_string("LORALEI_ISA").value_or("");
   options.build = std::string(version_string()) + "-" + commit_string();
   options.engine.prefix_cache = !flags.no_prefix_cache;
+  options.engine.step_time_ns = static_cast<int64_t>(flags.step_time_ms * 1e6);
   if (flags.speculate == "off") options.engine.speculate = Speculation::kOff;
   if (flags.speculate == "lookup") options.engine.speculate = Speculation::kLookup;
   if (flags.activations == "int8") options.activations = Activations::kInt8;

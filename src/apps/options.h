@@ -28,6 +28,7 @@ struct EngineFlags {
   std::string adapter_quant;
   std::string dtype = "auto";
   bool no_prefix_cache = false;
+  double step_time_ms = 0;
   GpuFlags gpu;
   std::optional<double> gpu_memory_utilization;  // as given; else GpuFlags' own
 };

@@ -17,6 +17,7 @@
 #include "engine/request.h"
 #include "memory/ledger.h"
 #include "model/model.h"
+#include "sched/step_plan.h"
 
 namespace loralei {
 

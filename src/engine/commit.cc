@@ -190,15 +190,11 @@ void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
   }
   if (sequence.phase == SeqPhase::kRunning) std::erase(running_, &sequence);
   if (sequence.phase == SeqPhase::kForming) std::erase(forming_, &sequence);
-  if (sequence.phase == SeqPhase::kWaiting) {
-    std::erase(waiting_, &sequence);
-    leave_waiting(sequence);
-  }
+  if (sequence.phase == SeqPhase::kWaiting) leave_waiting(sequence);
   const bool led = sequence.phase != SeqPhase::kHeld || sequence.parked;
   parked_ -= std::exchange(sequence.parked, false) ? 1 : 0;
   sequence.phase = SeqPhase::kEnded;
   sequence.lease.release();
-  kv_short_ = false;
   Request& request = *sequence.request;
   if (--request.unfinished == 0) {
     leave_queue(request);
@@ -260,13 +256,17 @@ void EngineLoop::enqueue(Sequence& sequence) {
     return;
   }
   sequence.phase = SeqPhase::kWaiting;
-  const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), &sequence, older);
-  if (place == waiting_.begin()) kv_short_ = false;
-  waiting_.insert(place, &sequence);
+  const KvMatch match = parts_.kv->peek(sequence.request->key, sequence.text(), match_limit(sequence));
+  const auto known = static_cast<int32_t>(sequence.text().size());
+  sequence.waiting = {.id = sequence.id, .order = sequence.order, .rows = known - match.tokens()};
+  admission_.arrive(sequence.waiting);
   waiting_formed_ += sequence.grammar != nullptr ? 1 : 0;
 }
 
-void EngineLoop::leave_waiting(Sequence& sequence) { waiting_formed_ -= sequence.grammar != nullptr ? 1 : 0; }
+void EngineLoop::leave_waiting(const Sequence& sequence) {
+  admission_.leave(sequence.waiting);
+  waiting_formed_ -= sequence.grammar != nullptr ? 1 : 0;
+}
 
 void EngineLoop::leave_queue(Request& request) {
   if (!request.queued) return;

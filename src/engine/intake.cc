@@ -76,12 +76,9 @@ void EngineLoop::receive(const Hold& hold) {
   for (const auto& sequence : request.choices) {
     if (hold.held && sequence->phase == SeqPhase::kRunning) {
       std::erase(running_, sequence.get());
-      kv_short_ = false;
       preempt(*sequence);
     } else if (hold.held && sequence->phase == SeqPhase::kWaiting) {
-      std::erase(waiting_, sequence.get());
       leave_waiting(*sequence);
-      kv_short_ = false;
       enqueue(*sequence);
     } else if (hold.held && sequence->phase == SeqPhase::kForming) {
       std::erase(forming_, sequence.get());

@@ -31,13 +31,11 @@ EngineLoop::EngineLoop(LoopParts parts)
     : parts_(std::move(parts)),
       tier_(parts_.executor->device_tier()),
       registry_(*parts_.ledger, *parts_.clock, *parts_.log, registry_options(), parts_.start_load),
+      planner_(plan_options()),
+      times_(parts_.step_time_ns, parts_.step_tokens),
       sampler_(parts_.pool, parts_.config.vocab),
       masks_(*parts_.clock, parts_.pool, parts_.requests) {
   const ModelLimits& limits = parts_.executor->limits();
-  plan_options_.step_tokens = parts_.step_tokens;
-  plan_options_.logits_rows = limits.logits_rows_max;
-  plan_options_.max_sequences = parts_.max_sequences;
-  plan_options_.segments = limits.segments_max;
   CHECK(parts_.max_sequences <= std::min(parts_.step_tokens, limits.logits_rows_max) &&
         parts_.step_tokens <= limits.rows_max);
   samples_.reserve(static_cast<size_t>(limits.logits_rows_max));
@@ -48,6 +46,14 @@ EngineLoop::~EngineLoop() {
     request->hold.release();
     request->pins.clear();
   }
+}
+
+PlanOptions EngineLoop::plan_options() const {
+  const ModelLimits& limits = parts_.executor->limits();
+  return {.step_tokens = parts_.step_tokens,
+          .logits_rows = limits.logits_rows_max,
+          .max_sequences = parts_.max_sequences,
+          .segments = limits.segments_max};
 }
 
 RegistryOptions EngineLoop::registry_options() {
@@ -93,11 +99,11 @@ int64_t EngineLoop::gather_ns() const {
 }
 
 bool EngineLoop::gathers() const {
-  return !waiting_.empty() && waiting_.size() < static_cast<size_t>(parts_.max_sequences);
+  return !admission_.empty() && admission_.size() < static_cast<size_t>(parts_.max_sequences);
 }
 
 bool EngineLoop::idle() const {
-  return running_.empty() && waiting_.empty() && forming_.empty() && !cold_changed_ && !arriving_changed_ &&
+  return running_.empty() && admission_.empty() && forming_.empty() && !cold_changed_ && !arriving_changed_ &&
          registry_.generation() == round_generation_;
 }
 
@@ -133,7 +139,7 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.disk_read_bytes = times.disk_read_bytes;
   stats.streamed_bytes = parts_.executor->streamed_bytes();
   stats.running = static_cast<int32_t>(running_.size());
-  stats.waiting = static_cast<int32_t>(waiting_.size() + forming_.size());
+  stats.waiting = static_cast<int32_t>(admission_.size() + forming_.size());
   stats.held = parked_;
   stats.waiting_for_adapter = static_cast<int32_t>(cold_.size() + arriving_.size());
   const KvCache& kv = *parts_.kv;
@@ -207,18 +213,15 @@ void EngineLoop::fill_adapters(std::vector<AdapterStatus>& adapters) const {
 
 void EngineLoop::check() const {
   std::vector<const KvLease*> leases;
-  std::set<const Sequence*> waiting(waiting_.begin(), waiting_.end()), running(running_.begin(), running_.end());
-  CHECK(waiting.size() == waiting_.size() && running.size() == running_.size());
+  const std::set<const Sequence*> running(running_.begin(), running_.end());
+  CHECK(running.size() == running_.size());
   const std::set<const Sequence*> forming(forming_.begin(), forming_.end());
   CHECK(forming.size() == forming_.size());
-  CHECK(std::count_if(waiting_.begin(), waiting_.end(), [](const Sequence* sequence) {
-          return sequence->grammar != nullptr;
-        }) == static_cast<int64_t>(waiting_formed_));
+  admission_.check();
   const auto older = [](const auto* a, const auto* b) { return a->order < b->order; };
-  CHECK(std::is_sorted(waiting_.begin(), waiting_.end(), older) &&
-        std::is_sorted(forming_.begin(), forming_.begin() + static_cast<int64_t>(first_dear()), older) &&
+  CHECK(std::is_sorted(forming_.begin(), forming_.begin() + static_cast<int64_t>(first_dear()), older) &&
         std::is_sorted(running_.begin(), running_.end(), older));
-  size_t count = 0, cold = 0, arriving = 0;
+  size_t count = 0, cold = 0, arriving = 0, waiting = 0, waiting_formed = 0;
   int32_t parked = 0;
   for (const auto& [id, request] : requests_) {
     int32_t unfinished = 0;
@@ -229,7 +232,10 @@ void EngineLoop::check() const {
     for (const auto& sequence : request->choices) {
       ++count;
       CHECK(sequences_.at(sequence->id) == sequence.get());
-      CHECK(waiting.count(sequence.get()) == (sequence->phase == SeqPhase::kWaiting ? 1u : 0u));
+      const bool waits = sequence->phase == SeqPhase::kWaiting;
+      CHECK(admission_.has(sequence->waiting) == waits);
+      waiting += waits ? 1 : 0;
+      waiting_formed += waits && sequence->grammar != nullptr ? 1 : 0;
       CHECK(forming.count(sequence.get()) == (sequence->phase == SeqPhase::kForming ? 1u : 0u));
       CHECK(sequence->phase != SeqPhase::kWaiting || !waits_for_mask(*sequence));
       CHECK(running.count(sequence.get()) == (sequence->phase == SeqPhase::kRunning ? 1u : 0u));
@@ -245,6 +251,7 @@ void EngineLoop::check() const {
     }
     CHECK(unfinished == request->unfinished && unfinished > 0);
   }
+  CHECK(waiting == admission_.size() && waiting_formed == waiting_formed_);
   CHECK(parked == parked_ && count == sequences_.size() && cold == cold_.size() && arriving == arriving_.size());
   CHECK(std::is_sorted(arriving_.begin(), arriving_.end(), older));
   CHECK(running_.size() <= static_cast<size_t>(parts_.max_sequences));

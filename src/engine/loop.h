@@ -32,7 +32,9 @@
 #include "engine/row_sampler.h"
 #include "engine/start.h"
 #include "kv/kv_cache.h"
-#include "sched/planner.h"
+#include "sched/admission.h"
+#include "sched/step_planner.h"
+#include "sched/step_times.h"
 
 namespace loralei {
 
@@ -58,6 +60,7 @@ struct LoopParts {
   int32_t max_model_len = 0;
   int32_t max_sequences = 0;
   int32_t step_tokens = 0;
+  int64_t step_time_ns = 0;  // EngineOptions::step_time_ns
   bool prefix_cache = true;
   Speculation speculate = Speculation::kAuto;
   std::atomic<int32_t>* queued =
@@ -127,6 +130,9 @@ class EngineLoop {
   void take_formed(size_t looked_at, size_t dear);
   size_t first_dear() const;  // of forming_
   bool plan();
+  PrefillRows prefill_rows() const;
+  void offer_waiting();
+  void learn_step(int64_t ns);
   bool speculates() const;
   std::span<const TokenId> draft_of(Sequence& sequence) const;
   void break_stall();
@@ -156,17 +162,18 @@ class EngineLoop {
   void end_requests(EndReason reason, const Error& error);
   void forget_ended();
 
-  void enqueue(Sequence& sequence);  // into waiting_ or forming_, by age; where its request is held it is parked
-  void leave_waiting(Sequence& sequence);
+  // Into admission_ or forming_; where its request is held it is parked.
+  void enqueue(Sequence& sequence);
+  void leave_waiting(const Sequence& sequence);
   void leave_queue(Request& request);
 
   RegistryOptions registry_options();
+  PlanOptions plan_options() const;
 
   LoopParts parts_;
   DeviceTier* const tier_;         // of the executor, or null
   bool arriving_changed_ = false;  // somebody may go on, or there may be more room on the device
   AdapterRegistry registry_;
-  PlanOptions plan_options_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::unordered_map<SeqId, Sequence*> sequences_;
   std::vector<Request*> cold_;      // waiting for adapters, oldest first
@@ -174,8 +181,8 @@ class EngineLoop {
   // Their first mask is being made (or, preempted, the next): oldest first, behind them those whose mask is dear, in
   // the order in which it was found to be.
   std::vector<Sequence*> forming_;
-  std::vector<Sequence*> waiting_;  // oldest first
-  size_t waiting_formed_ = 0;       // of waiting_: with a grammar
+  Admission admission_;        // those that wait for a step
+  size_t waiting_formed_ = 0;  // of these: with a grammar
   std::vector<Sequence*> running_;  // oldest first
   std::vector<RequestId> ended_;    // requests to forget at the end of the turn
   EngineOutput* output_ = nullptr;  // of the current turn
@@ -183,12 +190,12 @@ class EngineLoop {
   uint64_t round_generation_ = UINT64_MAX;  // the registry's when cold_ was last gone through
   bool cold_changed_ = false;
   int32_t parked_ = 0;
-  bool kv_short_ = false;  // the head of waiting_ does not fit
   Status health_, ready_;
 
   // Reused from step to step.
-  std::vector<SeqState> running_states_, waiting_states_;
-  PlanScratch plan_scratch_;
+  std::vector<SeqState> running_states_;
+  StepPlanner planner_;
+  StepTimes times_;
   PlanOutput planned_;
   std::vector<Sequence*> group_sequences_;
   std::vector<RowSample> samples_;

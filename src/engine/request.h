@@ -25,7 +25,8 @@
 #include "engine/device_tier.h"
 #include "kv/kv_cache.h"
 #include "sampling/grammar.h"
-#include "sched/planner.h"
+#include "sched/admission.h"
+#include "sched/seq_state.h"
 #include "sched/prompt_lookup.h"
 
 namespace loralei {
@@ -40,6 +41,7 @@ struct Sequence {
   int32_t choice = 0;
   uint64_t order = 0;  // age among all sequences
   SeqPhase phase = SeqPhase::kHeld;
+  Waiting waiting;              // what admission knows of it, as it arrived there last
   std::vector<TokenId> tokens;  // prompt, then output; empty until first admitted, so that a queue holds prompts once
   int32_t computed = 0;         // positions with valid KV
   KvLease lease;

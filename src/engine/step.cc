@@ -9,9 +9,8 @@
 namespace loralei {
 namespace {
 
-// Waiting sequences looked at in one step: each costs a walk through the prefix tree. Fewer where they would take more
-// rows than the step has.
-constexpr size_t kCandidatesMax = 64;
+// Sequences that are to stand ready with their first mask: more would only hold memory.
+constexpr size_t kFormedMax = 64;
 
 }  // namespace
 
@@ -78,11 +77,11 @@ void EngineLoop::make_masks() {
   };
   for (Sequence* sequence : running_) look_at(sequence);
   grammars |= waiting_formed_ > 0;
-  others |= waiting_.size() > waiting_formed_;
+  others |= admission_.size() > waiting_formed_;
   const size_t dear = first_dear();
   size_t looked_at = 0;
-  if (waiting_formed_ < kCandidatesMax) {
-    looked_at = std::min(dear, kCandidatesMax);
+  if (waiting_formed_ < kFormedMax) {
+    looked_at = std::min(dear, kFormedMax);
     masks_wanted_.insert(masks_wanted_.end(), forming_.begin(), forming_.begin() + static_cast<int64_t>(looked_at));
     if (dear < forming_.size()) masks_wanted_.push_back(forming_[dear]);
   }
@@ -122,33 +121,72 @@ void EngineLoop::take_formed(size_t looked_at, size_t dear) {
   for (Sequence* sequence : moved_) enqueue(*sequence);
 }
 
+// What the steps so far say of the rows that prompts may have beside those that decode. A pass over
+// streamed weights costs its reading: it should compute as many as it can.
+PrefillRows EngineLoop::prefill_rows() const {
+  if (parts_.executor->streams() && parts_.step_time_ns == 0) return {};
+  StepLoad decode;
+  int64_t context = 0, prompts = 0;
+  for (const SeqState& state : running_states_) {
+    if (state.waits) continue;
+    if (state.remaining() == 1) {
+      ++decode.rows;
+      decode.attended += state.known;
+    } else {
+      context += state.computed;
+      ++prompts;
+    }
+  }
+  return times_.prefill_rows(decode, static_cast<int32_t>(prompts > 0 ? context / prompts : 0));
+}
+
+// In the order of admission, until it has nobody more to ask.
+void EngineLoop::offer_waiting() {
+  const KvCache& kv = *parts_.kv;
+  if (running_.size() == static_cast<size_t>(parts_.max_sequences)) return;
+  admission_.begin();
+  while (const auto id = admission_.next()) {
+    Sequence& sequence = *sequences_.at(*id);
+    const KvMatch match = kv.peek(sequence.request->key, sequence.text(), match_limit(sequence));
+    switch (planner_.offer(state_of(sequence, match.tokens(), match.blocks, match.evictable))) {
+      case Fit::kAdmitted:
+        leave_waiting(sequence);
+        break;
+      case Fit::kImpossible:
+        end(sequence, EndReason::kError,
+            too_large("the text of " + std::to_string(sequence.text().size()) +
+                      " tokens does not fit the KV cache; give it more memory"));
+        break;
+      case Fit::kNoRows:
+        admission_.refused(Lack::kRows);
+        break;
+      case Fit::kNoBlocks:
+        admission_.refused(Lack::kMemory);
+        break;
+      case Fit::kNoSlots:
+        admission_.refused(Lack::kSlots);
+        break;
+    }
+  }
+}
+
 bool EngineLoop::plan() {
   KvCache& kv = *parts_.kv;
   const bool drafts = speculates();
+  if (running_.empty() && admission_.empty()) return false;
   running_states_.clear();
   for (Sequence* sequence : running_) {
     const auto blocks = static_cast<int32_t>(sequence->lease.blocks().size());
     running_states_.push_back(state_of(*sequence, sequence->computed, blocks, kv.exclusive(sequence->lease)));
     if (drafts && !running_states_.back().waits) running_states_.back().draft = draft_of(*sequence);
   }
-  waiting_states_.clear();
-  const size_t room = static_cast<size_t>(parts_.max_sequences) - running_.size();
-  const size_t candidates = std::min({room, waiting_.size(), kv_short_ ? size_t{1} : kCandidatesMax});
-  int32_t rows_left = rows_to_admit(running_states_, plan_options_);
-  for (size_t index = 0; index < candidates && (index == 0 || rows_left > 0); ++index) {
-    const Sequence& sequence = *waiting_[index];
-    const KvMatch match = kv.peek(sequence.request->key, sequence.text(), match_limit(sequence));
-    waiting_states_.push_back(state_of(sequence, match.tokens(), match.blocks, match.evictable));
-    rows_left -= rows_if_admitted(waiting_states_.back(), kv.total());
-  }
-  if (running_states_.empty() && waiting_states_.empty()) return false;
-  const PlanInput input{.step = steps_,
-                        .running = running_states_,
-                        .waiting = waiting_states_,
-                        .blocks_available = kv.available(),
-                        .blocks_total = kv.total()};
-  plan_step(input, plan_options_, plan_scratch_, planned_);
-  kv_short_ = planned_.deferred && planned_.admitted.empty();
+  planner_.begin({.step = steps_,
+                  .running = running_states_,
+                  .blocks_available = kv.available(),
+                  .blocks_total = kv.total(),
+                  .rows = prefill_rows()});
+  offer_waiting();
+  planner_.finish(planned_);
   commit_plan();
   if (group_sequences_.empty() && running_.empty() && ended_.empty()) break_stall();
   return !group_sequences_.empty();
@@ -156,10 +194,12 @@ bool EngineLoop::plan() {
 
 // Nothing runs and the oldest waiting sequence was not admitted: cannot happen, and must not hang if it does.
 void EngineLoop::break_stall() {
-  if (waiting_.empty()) return;
+  admission_.begin();
+  const auto oldest = admission_.next();
+  if (!oldest) return;
   parts_.log->log(LogLevel::kError,
                   "nothing runs, yet the oldest request does not fit; it ends with an internal error");
-  end(*waiting_.front(), EndReason::kError,
+  end(*sequences_.at(*oldest), EndReason::kError,
       internal_error("the request could not be scheduled on an idle engine; please report this"));
 }
 
@@ -190,7 +230,6 @@ void EngineLoop::admit(Sequence& sequence) {
   const int32_t length_max = request.prompt_size() + request.max_output;
   sequence.lease = parts_.kv->match(request.key, sequence.text(), limit, kv_blocks_for(length_max));
   sequence.computed = sequence.lease.shared() * kKvBlockTokens;
-  leave_waiting(sequence);
   sequence.phase = SeqPhase::kRunning;
   if (!sequence.admitted) {
     sequence.admitted = true;
@@ -218,16 +257,7 @@ void EngineLoop::commit_plan() {
     std::erase(running_, &sequence);
     preempt(sequence);
   }
-  for (const SeqId id : planned_.impossible) {
-    Sequence& sequence = *sequences_.at(id);
-    end(sequence, EndReason::kError,
-        too_large("the text of " + std::to_string(sequence.text().size()) +
-                  " tokens does not fit the KV cache; give it more memory"));
-  }
   for (const SeqId id : planned_.admitted) admit(*sequences_.at(id));
-  if (!planned_.admitted.empty()) {
-    std::erase_if(waiting_, [](const Sequence* sequence) { return sequence->phase != SeqPhase::kWaiting; });
-  }
   for (const PlanGroup& group : planned_.plan.groups) {
     Sequence* sequence = sequences_.at(group.seq);
     CHECK(sequence->phase == SeqPhase::kRunning && sequence->computed == group.position);
@@ -266,8 +296,17 @@ void EngineLoop::compute() {
     for (Sequence* sequence : group_sequences_) end(*sequence, EndReason::kError, error);
     ask_ready();  // what can be mended is begun with at once
   }
-  masks_.step_took(parts_.clock->now_ns() - begin_ns);
-  counters_.step_ms_last = static_cast<double>(parts_.clock->now_ns() - begin_ns) * 1e-6;
+  const int64_t step_ns = parts_.clock->now_ns() - begin_ns;
+  if (status.ok()) learn_step(step_ns);
+  masks_.step_took(step_ns);
+  counters_.step_ms_last = static_cast<double>(step_ns) * 1e-6;
+}
+
+void EngineLoop::learn_step(int64_t ns) {
+  StepLoad load{.rows = static_cast<int32_t>(planned_.plan.tokens.size())};
+  for (const PlanGroup& group : planned_.plan.groups)
+    load.attended += int64_t{group.row_count} * group.position + int64_t{group.row_count} * (group.row_count + 1) / 2;
+  times_.learn(load, ns);
 }
 
 // Nothing can be computed from now on.

@@ -8,7 +8,8 @@
 
 #include "base/limits.h"
 #include "base/prng.h"
-#include "sched/planner.h"
+#include "sched/admission.h"
+#include "sched/step_planner.h"
 
 namespace loralei {
 namespace {
@@ -29,10 +30,13 @@ struct World {
   PlanOptions options;
   int32_t blocks_total = 0;
   std::vector<std::unique_ptr<Naive>> sequences;  // by arrival
-  PlanScratch scratch;
+  std::unique_ptr<StepPlanner> planner;           // made for the options of its first step
+  Admission admission;
+  PrefillRows rows;
   PlanOutput output;
+  std::vector<SeqId> impossible;
   uint64_t step = 0;
-  int preemptions = 0, drafted = 0, not_looked_at = 0;
+  int preemptions = 0, drafted = 0, offers = 0;
   Prng accepts{7};  // how much of a draft is right
 
   int32_t used() const {
@@ -60,18 +64,41 @@ struct World {
     return value;
   }
 
+  // Offers in the order of admission. Answers who was found impossible.
+  static std::vector<SeqId> plan(StepPlanner& planner, const PlanInput& input, Admission& admission,
+                                 const std::map<SeqId, SeqState>& waiting, PlanOutput& output, int& offers) {
+    std::vector<SeqId> impossible, gone;
+    planner.begin(input);
+    admission.begin();
+    while (const auto next = admission.next()) {
+      ++offers;
+      const SeqState& candidate = waiting.at(*next);
+      const Fit fit = planner.offer(candidate);
+      if (fit == Fit::kNoRows) admission.refused(Lack::kRows);
+      if (fit == Fit::kNoBlocks) admission.refused(Lack::kMemory);
+      if (fit == Fit::kNoSlots) admission.refused(Lack::kSlots);
+      if (fit == Fit::kImpossible) impossible.push_back(*next);
+      if (fit == Fit::kAdmitted || fit == Fit::kImpossible) admission.leave(waiting_of(candidate));
+    }
+    admission.check();
+    planner.finish(output);
+    return impossible;
+  }
+  static Waiting waiting_of(const SeqState& state) { return {state.id, state.order, state.known}; }
+
   // A draft takes nothing from anybody: without it the plan is the same but for the draft's rows.
-  void expect_same_without_drafts(PlanInput input, const std::vector<SeqState>& running) {
+  void expect_same_without_drafts(PlanInput input, const std::vector<SeqState>& running,
+                                  const std::map<SeqId, SeqState>& waiting, Admission before) {
     std::vector<SeqState> plain = running;
     for (SeqState& state : plain) state.draft = {};
     input.running = plain;
-    PlanScratch other_scratch;
+    StepPlanner other_planner(options);
     PlanOutput other;
-    plan_step(input, options, other_scratch, other);
+    int other_offers = 0;
+    const std::vector<SeqId> other_impossible = plan(other_planner, input, before, waiting, other, other_offers);
     ASSERT_EQ(output.admitted, other.admitted);
     ASSERT_EQ(output.preempted, other.preempted);
-    ASSERT_EQ(output.impossible, other.impossible);
-    ASSERT_EQ(output.deferred, other.deferred);
+    ASSERT_EQ(impossible, other_impossible);
     ASSERT_EQ(output.plan.groups.size(), other.plan.groups.size());
     for (size_t i = 0; i < other.plan.groups.size(); ++i) {
       const PlanGroup &with = output.plan.groups[i], &without = other.plan.groups[i];
@@ -82,40 +109,59 @@ struct World {
     }
   }
 
-  // Whoever is behind those that use up the rows is not admitted anyway.
-  void expect_same_with_fewer_waiting(PlanInput input) {
-    std::vector<SeqState> waiting(input.waiting.begin(), input.waiting.end());
-    std::sort(waiting.begin(), waiting.end(), [](const SeqState& a, const SeqState& b) { return a.order < b.order; });
-    int32_t rows_left = rows_to_admit(input.running, options);
-    size_t count = 0;
-    for (; count < waiting.size() && (count == 0 || rows_left > 0); ++count)
-      rows_left -= rows_if_admitted(waiting[count], blocks_total);
-    not_looked_at += static_cast<int>(waiting.size() - count);
-    input.waiting = std::span(waiting).first(count);
-    PlanScratch other_scratch;
-    PlanOutput other;
-    plan_step(input, options, other_scratch, other);
-    ASSERT_EQ(output.admitted, other.admitted);
-    ASSERT_EQ(output.preempted, other.preempted);
-    ASSERT_EQ(output.plan.tokens, other.plan.tokens);
-    if (output.impossible.empty()) {
-      ASSERT_EQ(output.deferred, other.deferred);
+  // The oldest prompt has its quarter, and no prompt has rows that a shorter one wants: unless logits, segments or
+  // blocks keep them from it.
+  void expect_rows_shared(const std::vector<SeqState>& running, const std::map<SeqId, SeqState>& waiting) {
+    if (!output.preempted.empty()) return;
+    std::map<SeqId, int32_t> rows;
+    for (const PlanGroup& group : output.plan.groups) rows[group.seq] = group.row_count;
+    std::vector<const SeqState*> prompts;
+    int32_t prompt_rows = 0;
+    for (const SeqState& state : running)
+      if (state.remaining() > 1) prompts.push_back(&state);
+    for (const SeqId id : output.admitted) prompts.push_back(&waiting.at(id));
+    for (const SeqState* prompt : prompts) {
+      if (prompt->logits_end > prompt->logits_begin || !prompt->adapters.empty()) return;
+      prompt_rows += rows[prompt->id];
+    }
+    if (prompts.empty() || static_cast<int32_t>(output.plan.logits_rows.size()) == options.logits_rows) return;
+    const auto older = [](const SeqState* a, const SeqState* b) { return a->order < b->order; };
+    const SeqState* oldest = *std::min_element(prompts.begin(), prompts.end(), older);
+    ASSERT_GE(4 * rows[oldest->id], std::min(4 * oldest->remaining(), prompt_rows));
+    for (const SeqState* a : prompts) {
+      for (const SeqState* b : prompts) {
+        if (b == oldest || a == oldest) continue;
+        if (a->remaining() < b->remaining() && rows[b->id] > 0) {
+          ASSERT_EQ(rows[a->id], a->remaining());
+        }
+      }
     }
   }
 
   // Plans, checks every promise of the planner, and carries the plan out.
   void run_step() {
-    std::vector<SeqState> running, waiting;
-    for (const auto& seq : sequences) (seq->running ? running : waiting).push_back(state(*seq));
+    std::vector<SeqState> running;
+    std::map<SeqId, SeqState> waiting;
+    for (const auto& seq : sequences) {
+      if (seq->running) {
+        running.push_back(state(*seq));
+      } else {
+        waiting[seq->id] = state(*seq);
+      }
+    }
+    if (planner == nullptr) planner = std::make_unique<StepPlanner>(options);
     const PlanInput input{.step = ++step,
                           .running = running,
-                          .waiting = waiting,
                           .blocks_available = blocks_total - used(),
-                          .blocks_total = blocks_total};
-    plan_step(input, options, scratch, output);
+                          .blocks_total = blocks_total,
+                          .rows = rows};
+    const Admission before = admission;
+    offers = 0;
+    impossible = plan(*planner, input, admission, waiting, output, offers);
     ASSERT_EQ(check_step_plan(output.plan), "");
-    expect_same_without_drafts(input, running);
-    expect_same_with_fewer_waiting(input);
+    ASSERT_LE(offers, Admission::kOffersMax);
+    expect_same_without_drafts(input, running, waiting, before);
+    expect_rows_shared(running, waiting);
     ASSERT_LE(output.plan.tokens.size(), static_cast<size_t>(options.step_tokens));
     ASSERT_LE(output.plan.logits_rows.size(), static_cast<size_t>(options.logits_rows));
     ASSERT_LE(output.plan.segments.size(), static_cast<size_t>(options.segments));
@@ -124,6 +170,7 @@ struct World {
       ASSERT_TRUE(seq->running);
       seq->running = false;
       seq->computed = seq->blocks = 0;
+      admission.arrive(waiting_of(state(*seq)));
       ++preemptions;
     }
     for (const SeqId id : output.admitted) {
@@ -167,6 +214,7 @@ struct World {
     seq->wanted = prompt + output_tokens;
     for (int32_t i = 0; i < prompt; ++i) seq->tokens.push_back(static_cast<TokenId>(id * 1000) + i);
     seq->adapters = std::move(adapters);
+    admission.arrive(waiting_of(state(*seq)));
     sequences.push_back(std::move(seq));
   }
 };
@@ -178,10 +226,61 @@ TEST(Planner, ALongQueueIsLookedAtAsFarAsTheRowsGo) {
   for (uint64_t id = 1; id <= 64; ++id) world.add(id, 1000, 1);
   world.run_step();
   EXPECT_EQ(world.output.admitted.size(), 1u);
-  EXPECT_EQ(world.not_looked_at, 63);
+  EXPECT_EQ(world.offers, 3) << "the first, the second, and the shortest, which is the second";
   world.run_step();
   EXPECT_EQ(world.output.admitted.size(), 1u);
-  EXPECT_EQ(world.not_looked_at, 63 + 62) << "the first needs 488 rows more, another takes the rest";
+  EXPECT_EQ(world.offers, 3) << "the first needs 488 rows more, another takes the rest";
+}
+
+TEST(Planner, AShortPromptComputesInTheNextStep) {
+  World world;
+  world.options.step_tokens = 512;
+  world.blocks_total = 100000;
+  for (uint64_t id = 1; id <= 4; ++id) world.add(id, 1500, 1);
+  world.run_step();
+  world.add(5, 20, 0);
+  world.run_step();
+  ASSERT_EQ(world.find(SeqId{5}), nullptr) << "it has ended";
+  ASSERT_EQ(world.output.plan.groups.size(), 2u);
+  EXPECT_EQ(world.output.plan.groups[0].row_count, 492);
+  EXPECT_EQ(world.find(SeqId{1})->computed, 512 + 492);
+}
+
+// However many shorter ones come, the oldest has its quarter of every step: 1500 rows by 64 in 24 steps.
+TEST(Planner, TheOldestPromptKeepsAQuarter) {
+  World world;
+  world.options.step_tokens = 256;
+  world.blocks_total = 100000;
+  world.add(1, 1500, 0);
+  int steps = 0;
+  for (uint64_t id = 2; world.find(SeqId{1}) != nullptr; ++steps) {
+    ASSERT_LT(steps, 100);
+    for (int i = 0; i < 16; ++i) world.add(id++, 100, 0);
+    world.run_step();
+    ASSERT_GE(world.output.plan.groups[0].row_count, std::min(64, 1500 - 64 * steps));
+  }
+  EXPECT_LE(steps, 24);
+}
+
+// As long as others are there a step has fewer rows than the server's budget; who is alone may have more of them.
+TEST(Planner, RowsAreBoundedByTimeUnlessOneIsAlone) {
+  World world;
+  world.options.step_tokens = 512;
+  world.blocks_total = 100000;
+  world.rows = {.shared = 60, .alone = 120};
+  world.add(1, 1500, 10);
+  world.run_step();
+  EXPECT_EQ(world.output.plan.tokens.size(), 120u);
+  world.add(2, 1000, 10);
+  world.run_step();
+  EXPECT_EQ(world.output.plan.tokens.size(), 60u);
+  EXPECT_EQ(world.find(SeqId{2})->computed, 45);
+  world.add(3, 20, 10);
+  world.run_step();
+  EXPECT_EQ(world.find(SeqId{3})->computed, 20);
+  EXPECT_EQ(world.find(SeqId{2})->computed, 45 + 25);
+  world.run_step();
+  EXPECT_EQ(world.output.plan.tokens.size(), 61u) << "rows that decode come beside them";
 }
 
 TEST(Planner, DecodeRowsComeBeforeChunksAndTheBudgetHolds) {
@@ -250,8 +349,9 @@ TEST(Planner, ASequenceLargerThanTheCacheIsImpossible) {
   world.add(1, 33, 1);
   world.add(2, 8, 2);
   world.run_step();
-  ASSERT_EQ(world.output.impossible.size(), 1u);
-  EXPECT_EQ(world.output.impossible[0].value, 1u);
+  ASSERT_EQ(world.impossible.size(), 1u);
+  EXPECT_EQ(world.impossible[0].value, 1u);
+  std::erase_if(world.sequences, [](const auto& seq) { return seq->id == SeqId{1}; });
   EXPECT_EQ(world.output.admitted.size(), 1u);
 }
 
@@ -349,6 +449,8 @@ TEST(Planner, RandomTrafficAlwaysFinishes) {
     world.options.logits_rows = world.options.max_sequences + static_cast<int32_t>(random.below(5) * (drafts ? 4 : 1));
     world.options.segments = 2 + static_cast<int32_t>(random.below(8));
     world.blocks_total = 8 + static_cast<int32_t>(random.below(20));
+    world.rows.shared = 1 + static_cast<int32_t>(random.below(60));
+    world.rows.alone = world.rows.shared + static_cast<int32_t>(random.below(60));
     const int32_t tokens_max = world.blocks_total * kKvBlockTokens;
     uint64_t next_id = 1;
     int steps = 0;
@@ -396,14 +498,16 @@ TEST(Planner, WhoWaitsGetsNoRowsAndMayBePreempted) {
     state.waits = waits;
     return state;
   };
-  PlanScratch scratch;
+  StepPlanner planner({});
   PlanOutput output;
   const std::vector<SeqState> running{state_of(1, 5, true), state_of(2, 16, false), state_of(3, 16, true)};
-  plan_step({.running = running, .blocks_available = 1, .blocks_total = 4}, {}, scratch, output);
+  planner.begin({.running = running, .blocks_available = 1, .blocks_total = 4});
+  planner.finish(output);
   ASSERT_EQ(output.plan.groups.size(), 1u);
   EXPECT_EQ(output.plan.groups[0].seq, SeqId{2});
   EXPECT_TRUE(output.preempted.empty());
-  plan_step({.running = running, .blocks_available = 0, .blocks_total = 3}, {}, scratch, output);
+  planner.begin({.running = running, .blocks_available = 0, .blocks_total = 3});
+  planner.finish(output);
   ASSERT_EQ(output.plan.groups.size(), 1u);
   EXPECT_EQ(output.preempted, std::vector<SeqId>{SeqId{3}});
 }

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Admission: the one order in which sequences that wait may join the steps (fifo).
+//
+//   begin(); while (seq = next()) { try; admitted(seq) or refused(seq, why); }
+//
+// Rule: the oldest first. Where the rows of a step are used up the shortest prompts are asked, since
+// rows go to the shortest remaining prompt first (StepPlanner) and so a short one can still have
+// some; where KV or slots are used up nobody else is asked, so that nobody is overtaken for them.
+// Bound: a sequence that lacks KV or a slot is the next to get what is given back. One that lacks
+// rows is overtaken only by shorter ones, and no longer than until the prompts older than it are
+// computed: then it is the oldest, which StepPlanner gives a quarter of the rows.
+//
+// Thread: one. Ownership: of its own lists alone; time is an argument where it matters. Cost: a
+// planning asks kOffersMax sequences at most, and each costs the logarithm of those that wait.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/ids.h"
+
+namespace loralei {
+
+struct Waiting {
+  SeqId id;
+  uint64_t order = 0;  // of arrival, unique
+  int32_t rows = 0;    // left to compute, as far as known: its text less the prefix that was cached
+};
+
+enum class Lack : uint8_t { kRows, kMemory, kSlots };
+
+class Admission {
+ public:
+  static constexpr int32_t kOffersMax = 64;
+
+  void arrive(const Waiting& waiting);
+  void leave(const Waiting& waiting);  // as it arrived
+
+  void begin();
+  std::optional<SeqId> next();
+  void refused(Lack lack);  // the last that next() gave; otherwise it leaves before next() is called
+
+  size_t size() const { return by_order_.size(); }
+  bool has(const Waiting& waiting) const { return by_order_.count({waiting.order, waiting.id}) != 0; }
+  bool empty() const { return by_order_.empty(); }
+  void check() const;
+
+ private:
+  enum class Stage : uint8_t { kOldest, kShortest, kOver };
+  using ByOrder = std::pair<uint64_t, SeqId>;
+  struct ByRows {
+    int32_t rows;
+    uint64_t order;
+    SeqId id;
+    auto operator<=>(const ByRows&) const = default;
+  };
+
+  std::set<ByOrder> by_order_;
+  std::set<ByRows> by_rows_;
+  Stage stage_ = Stage::kOver;
+  int32_t offers_ = 0;
+  std::optional<ByRows> asked_;  // of the shortest: the last
+};
+
+}  // namespace loralei

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// SeqState: what the planner may know of a sequence, as a plain value.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/ids.h"
+
+namespace loralei {
+
+// An adapter of a sequence: applied with `scale` to the tokens from first_position on.
+struct SeqAdapter {
+  AdapterVersionId version;
+  float scale = 1.0f;
+  int32_t first_position = 0;
+};
+
+enum class HiddenRows : uint8_t { kNone, kLast, kAll };
+
+struct SeqState {
+  SeqId id;
+  uint64_t order = 0;  // arrival; smaller is older
+  const TokenId* tokens = nullptr;
+  int32_t known = 0;  // tokens whose ids are known: prompt and output
+  // Running: positions with KV. Offered: positions that the prefix cache holds.
+  int32_t computed = 0;
+  int32_t blocks = 0;  // running: blocks held; offered: blocks that the cache holds
+  // Running: blocks that preempting it would give back. Offered: of its blocks, those that count as
+  // available now.
+  int32_t blocks_exclusive = 0;
+  // Scale 0 left out; by first_position, so that a row's adapters are summed in one order whatever
+  // the chunks.
+  std::span<const SeqAdapter> adapters;
+  std::span<const TokenId> draft;            // guessed to follow; only where one known token is left to compute
+  bool waits = false;                        // running: gets no rows in this step, but may be preempted
+  bool sample = true;                        // wants logits at the last known token
+  int32_t logits_begin = 0, logits_end = 0;  // further positions that want logits (prompt logprobs)
+  HiddenRows hidden = HiddenRows::kNone;
+
+  int32_t remaining() const { return known - computed; }
+};
+
+}  // namespace loralei
