@@ -1,45 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/char_classes.h"
 
-#include <utf8proc.h>
+#include <unicode/uchar.h>
 
 namespace loralei {
 
+namespace {
+
+// Whether the general category of `c` is in `mask`, a union of U_GC_*_MASK.
+bool in_categories(char32_t c, uint32_t mask) { return (U_GET_GC_MASK(static_cast<UChar32>(c)) & mask) != 0; }
+
+}  // namespace
+
 bool is_unicode_space(char32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
-  if (c == 0x85) return true;
-  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-  return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
+  return u_isUWhiteSpace(static_cast<UChar32>(c));
 }
 
 bool is_unicode_number(char32_t c) {
   if (c < 0x80) return c >= '0' && c <= '9';
-  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-  return category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO;
+  return in_categories(c, U_GC_N_MASK);
 }
 
 bool is_unicode_punctuation(char32_t c) {
   if (c < 0x80)
     return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
-  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-  return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
+  return in_categories(c, U_GC_P_MASK);
 }
 
-bool is_unicode_mark(char32_t c) {
-  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-  return category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME;
-}
+bool is_unicode_mark(char32_t c) { return in_categories(c, U_GC_M_MASK); }
 
 bool is_unicode_word(char32_t c) {
   if (c == 0x200C || c == 0x200D) return true;  // Join_Control
-  // Other_Alphabetic outside of the marks: circled and squared letters.
-  if ((c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
-      (c >= 0x1F170 && c <= 0x1F189)) {
-    return true;
-  }
-  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-  return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_ME) || category == UTF8PROC_CATEGORY_ND ||
-         category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_PC;
+  // Letters and Nl are Alphabetic; what else is (circled letters) takes a second look-up.
+  return in_categories(c, U_GC_L_MASK | U_GC_M_MASK | U_GC_ND_MASK | U_GC_NL_MASK | U_GC_PC_MASK) ||
+         u_isUAlphabetic(static_cast<UChar32>(c));
 }
 
 }  // namespace loralei

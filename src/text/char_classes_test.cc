@@ -15,7 +15,10 @@ TEST(CharClasses, CharacterClasses) {
   EXPECT_FALSE(is_unicode_punctuation(U'\u20AC'));
   EXPECT_TRUE(is_unicode_mark(U'\u0301'));
   EXPECT_TRUE(is_unicode_word(U'\u200D'));
+  EXPECT_TRUE(is_unicode_word(U'\u24B6'));  // Other_Alphabetic, and a symbol
+  EXPECT_TRUE(is_unicode_word(U'_'));
   EXPECT_FALSE(is_unicode_word(U'-'));
+  EXPECT_FALSE(is_unicode_word(U'\u00B2'));
 }
 
 }  // namespace

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/normalize.h"
 
-#include <utf8proc.h>
+#include <unicode/bytestream.h>
+#include <unicode/normalizer2.h>
+#include <unicode/uchar.h>
+#include <unicode/unistr.h>
 
 #include <algorithm>
-#include <array>
 
 #include "base/utf8.h"
 #include "text/char_classes.h"
+#include "text/grapheme.h"
 #include "text/pretokenize.h"
 
 namespace loralei {
@@ -30,62 +33,118 @@ bool is_ascii(std::string_view text) {
   return true;
 }
 
-// Combining marks come in order of their class, equal ones as they were. utf8proc's own ordering swaps neighbours: a
-// long run of marks would take quadratic time, a run already in order takes none.
-void order_marks(std::vector<utf8proc_int32_t>& points) {
-  const auto mark_class = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
-  for (auto begin = points.begin(); begin != points.end();) {
-    const auto end = std::find_if(begin, points.end(), [&](utf8proc_int32_t c) { return mark_class(c) == 0; });
-    if (end - begin > 1) {
-      std::stable_sort(begin, end,
-                       [&](utf8proc_int32_t a, utf8proc_int32_t b) { return mark_class(a) < mark_class(b); });
+// A text is normalised piece by piece: between two of them its size is looked at, and a request can be given up.
+constexpr size_t kPieceBytes = size_t{1} << 16;
+// Every kStride bytes a segment's begin is looked for. One that is not found within kLongSegment bytes means a segment
+// longer than those of texts that somebody reads.
+constexpr size_t kStride = 64;
+constexpr size_t kLongSegment = 64;
+
+Error icu_error(UErrorCode code) {
+  return internal_error(std::string("the text could not be normalised: ") + u_errorName(code));
+}
+
+Result<const icu::Normalizer2*> normalizer_of(UnicodeForm form) {
+  UErrorCode code = U_ZERO_ERROR;
+  const icu::Normalizer2* normalizer = nullptr;  // ICU's own, for all threads and for ever
+  switch (form) {
+    case UnicodeForm::kNfc:
+      normalizer = icu::Normalizer2::getNFCInstance(code);
+      break;
+    case UnicodeForm::kNfd:
+      normalizer = icu::Normalizer2::getNFDInstance(code);
+      break;
+    case UnicodeForm::kNfkc:
+      normalizer = icu::Normalizer2::getNFKCInstance(code);
+      break;
+    case UnicodeForm::kNfkd:
+      normalizer = icu::Normalizer2::getNFKDInstance(code);
+      break;
+  }
+  if (U_FAILURE(code)) return icu_error(code);
+  return normalizer;
+}
+
+// Whether a segment begins at text[pos]: characters that may join or change places, as a letter and its marks do. No
+// character before has to do with one behind.
+bool begins_segment(const icu::Normalizer2& normalizer, std::string_view text, size_t pos) {
+  return normalizer.hasBoundaryBefore(static_cast<UChar32>(utf8_step(text, pos).code_point));
+}
+
+size_t next_character(std::string_view text, size_t pos) {
+  do ++pos;
+  while (pos < text.size() && (static_cast<unsigned char>(text[pos]) & 0xC0) == 0x80);
+  return std::min(pos, text.size());
+}
+
+// `text` decomposed, the marks in order of their class, equal ones as they were. ICU moves each mark to its place past
+// those before it: a long run of marks would take quadratic time, a run already in order takes none.
+std::string with_ordered_marks(const icu::Normalizer2& normalizer, std::string_view text) {
+  struct Point {
+    char32_t c;
+    uint8_t mark_class;
+  };
+  std::vector<Point> points;
+  points.reserve(text.size() / 2);
+  const auto add = [&](UChar32 c) { points.push_back({static_cast<char32_t>(c), u_getCombiningClass(c)}); };
+  icu::UnicodeString parts;
+  for (size_t pos = 0; pos < text.size(); pos = next_character(text, pos)) {
+    const auto c = static_cast<UChar32>(utf8_step(text, pos).code_point);
+    if (!normalizer.getDecomposition(c, parts)) {
+      add(c);
+      continue;
     }
+    for (int32_t i = 0; i < parts.length(); i = parts.moveIndex32(i, 1)) add(parts.char32At(i));
+  }
+  for (auto begin = points.begin(); begin != points.end();) {
+    const auto end = std::find_if(begin, points.end(), [](const Point& at) { return at.mark_class == 0; });
+    std::stable_sort(begin, end, [](const Point& a, const Point& b) { return a.mark_class < b.mark_class; });
     begin = end == points.end() ? end : end + 1;
   }
+  std::string out;
+  out.reserve(text.size());
+  for (const Point& at : points) utf8_append(out, at.c);
+  return out;
+}
+
+Status append_normalized(const icu::Normalizer2& normalizer, std::string_view text, std::string& out) {
+  UErrorCode code = U_ZERO_ERROR;
+  icu::StringByteSink<std::string> sink(&out);
+  normalizer.normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<int32_t>(text.size())), sink, nullptr, code);
+  if (U_FAILURE(code)) return icu_error(code);
+  return check_size(out);
 }
 
 Result<std::string> apply_step(const UnicodeStep& step, std::string_view text, bool, Work& work) {
   if (is_ascii(text)) return std::string(text);  // ASCII is its own normal form in all four
-  int flags = UTF8PROC_STABLE;
-  switch (step.form) {
-    case UnicodeForm::kNfc:
-      flags |= UTF8PROC_COMPOSE;
-      break;
-    case UnicodeForm::kNfd:
-      flags |= UTF8PROC_DECOMPOSE;
-      break;
-    case UnicodeForm::kNfkc:
-      flags |= UTF8PROC_COMPOSE | UTF8PROC_COMPAT;
-      break;
-    case UnicodeForm::kNfkd:
-      flags |= UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT;
-      break;
-  }
-  const auto options = static_cast<utf8proc_option_t>(flags);
-  const auto failed = [](utf8proc_ssize_t code) {
-    return internal_error(std::string("the text could not be normalised: ") + utf8proc_errmsg(code));
-  };
-  std::vector<utf8proc_int32_t> points;
-  points.reserve(text.size());
-  std::array<utf8proc_int32_t, 32> parts;  // the longest decomposition has 18
-  for (size_t pos = 0; pos < text.size();) {
-    const Utf8Step at = utf8_step(text, pos);
-    pos += static_cast<size_t>(at.length);
-    const utf8proc_ssize_t count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(at.code_point), parts.data(),
-                                                           parts.size(), options, nullptr);
-    if (count < 0) return failed(count);
-    if (!work.spend(kCharWork * (1 + count))) return work.error();
-    points.insert(points.end(), parts.begin(), parts.begin() + count);
-  }
-  order_marks(points);
-  // Composes where the form asks for it.
-  const utf8proc_ssize_t length =
-      utf8proc_normalize_utf32(points.data(), static_cast<utf8proc_ssize_t>(points.size()), options);
-  if (length < 0) return failed(length);
-  points.resize(static_cast<size_t>(length));
+  std::string repaired;
+  if (!is_valid_utf8(text)) text = repaired = utf8_repair(text);
+  TRY_ASSIGN(const icu::Normalizer2* normalizer, normalizer_of(step.form));
   std::string out;
   out.reserve(text.size());
-  for (const utf8proc_int32_t c : points) utf8_append(out, static_cast<char32_t>(c));
+  size_t piece = 0;                           // what lies before is in `out`
+  for (size_t pos = 0; pos < text.size();) {  // a segment begins at each pos
+    const size_t probe = next_character(text, pos + kStride - 1);
+    if (!work.spend(kCharWork * static_cast<int64_t>(probe - pos))) return work.error();
+    size_t end = probe;
+    while (end < text.size() && !begins_segment(*normalizer, text, end)) {
+      if (!work.spend(4 * kCharWork)) return work.error();
+      end = next_character(text, end);
+    }
+    if (end - probe > kLongSegment) {
+      size_t begin = pos;  // of the segment at the probe
+      for (size_t at = pos; at < probe; at = next_character(text, at)) {
+        if (begins_segment(*normalizer, text, at)) begin = at;
+      }
+      TRY(append_normalized(*normalizer, text.substr(piece, begin - piece), out));
+      TRY(append_normalized(*normalizer, with_ordered_marks(*normalizer, text.substr(begin, end - begin)), out));
+      piece = end;
+    } else if (end - piece >= kPieceBytes || end == text.size()) {
+      TRY(append_normalized(*normalizer, text.substr(piece, end - piece), out));
+      piece = end;
+    }
+    pos = end;
+  }
   return out;
 }
 
@@ -112,7 +171,7 @@ Result<std::string> apply_step(const CharRewriteStep& step, std::string_view tex
         if (c == 0x130) {
           out += "i\xCC\x87";  // the one code point whose full lower case has two
         } else {
-          utf8_append(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+          utf8_append(out, static_cast<char32_t>(u_tolower(static_cast<UChar32>(c))));
         }
         break;
       case CharRewrite::kStripAccents:
@@ -164,20 +223,8 @@ Result<std::string> apply_step(const PrecompiledStep& step, std::string_view tex
       pos += part.size();
     }
   };
-  for (size_t pos = 0; pos < text.size();) {
-    Utf8Step at = utf8_step(text, pos);
-    size_t end = pos + at.length;
-    utf8proc_int32_t state = 0;
-    while (end < text.size()) {
-      const Utf8Step next = utf8_step(text, end);
-      if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(at.code_point),
-                                           static_cast<utf8proc_int32_t>(next.code_point), &state)) {
-        break;
-      }
-      end += next.length;
-      at = next;
-    }
-    const std::string_view cluster = text.substr(pos, end - pos);
+  for (GraphemeReader reader(text); !reader.done();) {
+    const std::string_view cluster = reader.next();
     const auto match = cluster.size() < 6 ? step.map->shortest(cluster) : std::nullopt;
     if (match) {
       out += match->replacement;
@@ -185,8 +232,7 @@ Result<std::string> apply_step(const PrecompiledStep& step, std::string_view tex
       by_code_points(cluster);
     }
     TRY(check_size(out));
-    if (!work.spend(kCharWork * static_cast<int64_t>(end - pos))) return work.error();
-    pos = end;
+    if (!work.spend(kCharWork * static_cast<int64_t>(cluster.size()))) return work.error();
   }
   return out;
 }

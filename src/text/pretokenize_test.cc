@@ -3,9 +3,9 @@
 #include "text/pretokenize.h"
 
 #include <gtest/gtest.h>
-#include <utf8proc.h>
-
-#include <cstdlib>
+#include <unicode/normalizer2.h>
+#include <unicode/uchar.h>
+#include <unicode/unistr.h>
 
 #include "base/prng.h"
 #include "base/utf8.h"
@@ -167,6 +167,8 @@ TEST(Normalize, EachComponent) {
   EXPECT_EQ(normalized({{"type", "NFD"}}, "\xC3\xA9"), "e\xCC\x81");
   EXPECT_EQ(normalized({{"type", "NFKC"}}, "\xEF\xAC\x81\xEF\xBC\xA1"), "fiA");
   EXPECT_EQ(normalized({{"type", "NFKD"}}, "\xEF\xAC\x81\xC3\xA9"), "fie\xCC\x81");
+  // U+11A7 is next to the final consonants of Korean and none of them.
+  EXPECT_EQ(normalized({{"type", "NFC"}}, "\uAC00\u11A7"), "\uAC00\u11A7");
   EXPECT_EQ(normalized({{"type", "Lowercase"}}, "\xC3\x89\xC4\xB0X"), "\xC3\xA9i\xCC\x87x");
   EXPECT_EQ(normalized({{"type", "StripAccents"}}, "e\xCC\x81"), "e");
   EXPECT_EQ(normalized({{"type", "Strip"}, {"strip_left", true}, {"strip_right", false}}, " \xC2\xA0 a "), "a ");
@@ -180,39 +182,111 @@ TEST(Normalize, EachComponent) {
   EXPECT_EQ(normalized(both, "\xC3\xA9"), "e");
 }
 
-// Decomposition, ordering and composition as utf8proc does them in one call.
-std::string mapped(const std::string& text, int options) {
-  utf8proc_uint8_t* out = nullptr;
-  const auto length =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
-                   &out, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | options));
-  EXPECT_GE(length, 0);
-  std::string copy(reinterpret_cast<const char*>(out), static_cast<size_t>(length));
-  std::free(out);
-  return copy;
+// Decomposition, ordering and composition as chapter 3.11 of the Unicode standard describes them, one character after
+// the other.
+std::string form_by_the_standard(const std::string& text, bool compatible, bool compose) {
+  UErrorCode code = U_ZERO_ERROR;
+  const icu::Normalizer2* data =
+      compatible ? icu::Normalizer2::getNFKCInstance(code) : icu::Normalizer2::getNFCInstance(code);
+  EXPECT_TRUE(U_SUCCESS(code)) << u_errorName(code);
+  std::vector<UChar32> points;
+  for (const char32_t c : utf8_decode(text)) {
+    icu::UnicodeString parts;
+    if (!data->getDecomposition(static_cast<UChar32>(c), parts)) parts.setTo(static_cast<UChar32>(c));
+    for (int32_t i = 0; i < parts.length(); i = parts.moveIndex32(i, 1)) {
+      const UChar32 part = parts.char32At(i);
+      auto at = points.end();
+      if (u_getCombiningClass(part) != 0) {
+        while (at != points.begin() && u_getCombiningClass(at[-1]) > u_getCombiningClass(part)) --at;
+      }
+      points.insert(at, part);
+    }
+  }
+  std::vector<UChar32> out;
+  size_t starter = 0;  // the last one's place in `out`
+  bool has_starter = false;
+  for (const UChar32 c : points) {
+    const int mark_class = u_getCombiningClass(c);
+    const bool neighbour = has_starter && starter + 1 == out.size();
+    const bool blocked = !neighbour && !out.empty() && u_getCombiningClass(out.back()) >= mark_class;
+    const UChar32 composite = compose && has_starter && !blocked ? data->composePair(out[starter], c) : U_SENTINEL;
+    if (composite >= 0) {
+      out[starter] = composite;
+      continue;
+    }
+    if (mark_class == 0) {
+      starter = out.size();
+      has_starter = true;
+    }
+    out.push_back(c);
+  }
+  std::string bytes;
+  for (const UChar32 c : out) utf8_append(bytes, static_cast<char32_t>(c));
+  return bytes;
 }
 
-TEST(Normalize, UnicodeFormsAreUtf8procs) {
+TEST(Normalize, UnicodeFormsAreTheStandards) {
   const std::vector<char32_t> odd = {'a',    'e',    0x301,  0x323,  0x327,  0x345,   0x315,  0x5B0,  0x5BF,   0x1100,
                                      0x1161, 0x11A8, 0xAC00, 0xFB01, 0xFDFA, 0x1F5F,  0x1F7D, 0x212A, 0x2126,  0x1E69,
                                      0x344,  0xF73,  0x958,  0x2ADC, 0x3099, 0x304B,  0x200D, 0xFFFD, 0x1D15E, 0x10FFFF,
-                                     0x378,  0xAD,   0x1F82, 0x3B1,  0x313,  0x1D165, 0x9BE,  0x9C7};
+                                     0x378,  0xAD,   0x1F82, 0x3B1,  0x313,  0x1D165, 0x9BE,  0x9C7,  0xFF9E,  0xFFA3};
   const uint64_t seed = 21;
   SCOPED_TRACE("seed " + std::to_string(seed));
   Prng prng(seed);
+  const auto random_point = [&] {
+    return prng.below(4) == 0 ? static_cast<char32_t>(1 + prng.below(0xD7FF)) : odd[prng.below(odd.size())];
+  };
   for (int round = 0; round < 5000; ++round) {
     std::string text;
     for (uint64_t left = prng.below(12); left > 0; --left) {
-      char32_t c = odd[prng.below(odd.size())];
-      if (prng.below(4) == 0) c = static_cast<char32_t>(1 + prng.below(0xD7FF));
-      utf8_append(text, c);
+      const char32_t c = random_point(), d = random_point();
+      // Now and then a run that is long, and may be out of order.
+      for (uint64_t times = prng.below(40) == 0 ? prng.below(60) : 1; times > 0; --times) {
+        utf8_append(text, c);
+        if (times > 1) utf8_append(text, d);
+      }
     }
     SCOPED_TRACE("text " + text);
-    ASSERT_EQ(normalized({{"type", "NFC"}}, text), mapped(text, UTF8PROC_COMPOSE));
-    ASSERT_EQ(normalized({{"type", "NFD"}}, text), mapped(text, UTF8PROC_DECOMPOSE));
-    ASSERT_EQ(normalized({{"type", "NFKC"}}, text), mapped(text, UTF8PROC_COMPOSE | UTF8PROC_COMPAT));
-    ASSERT_EQ(normalized({{"type", "NFKD"}}, text), mapped(text, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT));
+    ASSERT_EQ(normalized({{"type", "NFC"}}, text), form_by_the_standard(text, false, true));
+    ASSERT_EQ(normalized({{"type", "NFD"}}, text), form_by_the_standard(text, false, false));
+    ASSERT_EQ(normalized({{"type", "NFKC"}}, text), form_by_the_standard(text, true, true));
+    ASSERT_EQ(normalized({{"type", "NFKD"}}, text), form_by_the_standard(text, true, false));
   }
+}
+
+// The text is worked on in pieces; what joins must not be cut apart.
+TEST(Normalize, ALongTextIsNormalisedAsAWhole) {
+  for (size_t shift = 0; shift < 8; ++shift) {
+    std::string text(shift, 'x'), composed = text, decomposed = text;
+    while (text.size() < 300'000) {
+      text += "e\xCC\xA3\xCC\x82\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8";
+      composed += "\xE1\xBB\x87\xEA\xB0\x81";
+      decomposed += "e\xCC\xA3\xCC\x82\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8";
+    }
+    EXPECT_TRUE(normalized({{"type", "NFC"}}, text) == composed) << shift;
+    EXPECT_TRUE(normalized({{"type", "NFD"}}, composed) == decomposed) << shift;
+  }
+}
+
+TEST(Normalize, BrokenBytesBecomeReplacementCharacters) {
+  for (const char* form : {"NFC", "NFD", "NFKC", "NFKD"}) {
+    EXPECT_EQ(normalized({{"type", form}}, "a\xFFz"), "a\xEF\xBF\xBDz") << form;
+    EXPECT_EQ(normalized({{"type", form}}, "\xE2\x82"), "\xEF\xBF\xBD") << form;  // one for what was begun
+    EXPECT_EQ(normalized({{"type", form}}, "\xED\xA0\x80"), "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD") << form;
+    EXPECT_EQ(normalized({{"type", form}}, std::string("\0\x80", 2)), std::string("\0\xEF\xBF\xBD", 4)) << form;
+  }
+}
+
+// NFKC makes 33 bytes of each three: what is too long is told before all of it is made.
+TEST(Normalize, AFormThatGrowsTooFarIsStopped) {
+  auto normalizer = parse_normalizer({{"type", "NFKC"}});
+  ASSERT_TRUE(normalizer.ok());
+  std::string text;
+  while (text.size() < kMaxEncodeBytes / 4) text += "\xEF\xB7\xBA";
+  Work work;
+  const auto out = normalizer->apply(text, true, work);
+  ASSERT_FALSE(out.ok());
+  EXPECT_EQ(out.error().code, ErrorCode::kTooLarge);
 }
 
 // Swapping neighbours, this would take minutes.

@@ -3,7 +3,9 @@
 #include "text/token_bound.h"
 
 #include <gtest/gtest.h>
-#include <utf8proc.h>
+#include <unicode/normalizer2.h>
+#include <unicode/uchar.h>
+#include <unicode/unistr.h>
 
 #include <algorithm>
 #include <map>
@@ -82,31 +84,34 @@ TEST(TokenBound, RefusesLongTextsOfUsualTokenizers) {
 // What the bound assumes of normal forms: how many bytes of any text may become one byte. Each character that comes out
 // is made of the marks and letters it decomposes to, each of those comes of one character that has it at most.
 TEST(TokenBound, NormalFormsLeaveAByteOfFive) {
-  std::map<utf8proc_int32_t, int> longest_source;  // of a code point that stands in decompositions
-  const auto decompose = [](utf8proc_int32_t c, int flags) {
-    std::vector<utf8proc_int32_t> parts(32);
-    const auto count =
-        utf8proc_decompose_char(c, parts.data(), 32, static_cast<utf8proc_option_t>(flags | UTF8PROC_STABLE), nullptr);
-    parts.resize(count < 0 ? 0 : static_cast<size_t>(count));
+  UErrorCode code = U_ZERO_ERROR;
+  const icu::Normalizer2* canonical = icu::Normalizer2::getNFDInstance(code);
+  const icu::Normalizer2* compatible = icu::Normalizer2::getNFKDInstance(code);
+  ASSERT_TRUE(U_SUCCESS(code)) << u_errorName(code);
+  std::map<UChar32, int> longest_source;  // of a code point that stands in decompositions
+  const auto decompose = [](UChar32 c, const icu::Normalizer2& normalizer) {
+    icu::UnicodeString units;
+    if (!normalizer.getDecomposition(c, units)) units.setTo(c);
+    std::vector<UChar32> parts;
+    for (int32_t i = 0; i < units.length(); i = units.moveIndex32(i, 1)) parts.push_back(units.char32At(i));
     return parts;
   };
-  const auto size_of = [](utf8proc_int32_t c) { return c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4; };
-  for (utf8proc_int32_t c = 0; c < 0x110000; ++c) {
+  const auto size_of = [](UChar32 c) { return c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4; };
+  for (UChar32 c = 0; c < 0x110000; ++c) {
     if (c >= 0xD800 && c < 0xE000) continue;
-    const auto parts = decompose(c, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
     bool visible = is_unicode_space(static_cast<char32_t>(c));
-    for (const auto part : parts) {
+    for (const auto part : decompose(c, *compatible)) {
       longest_source[part] = std::max(longest_source[part], size_of(c));
       visible = visible || !is_unicode_space(static_cast<char32_t>(part));
     }
     EXPECT_TRUE(visible) << "a character that is no space may become nothing but spaces: " << c;
   }
-  for (utf8proc_int32_t c = 0; c < 0x110000; ++c) {
+  for (UChar32 c = 0; c < 0x110000; ++c) {
     if (c >= 0xD800 && c < 0xE000) continue;
     int bytes = 0;
-    for (const auto part : decompose(c, UTF8PROC_DECOMPOSE)) bytes += longest_source[part];
+    for (const auto part : decompose(c, *canonical)) bytes += longest_source[part];
     EXPECT_LE(bytes, 5 * size_of(c)) << std::hex << c;
-    EXPECT_GE(3 * size_of(utf8proc_tolower(c)), size_of(c)) << std::hex << c;
+    EXPECT_GE(3 * size_of(u_tolower(c)), size_of(c)) << std::hex << c;
   }
 }
 
