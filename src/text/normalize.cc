@@ -30,8 +30,9 @@ bool is_ascii(std::string_view text) {
   return true;
 }
 
-// Combining marks come in order of their class, equal ones as they were. utf8proc's own ordering swaps neighbours: a
-// long run of marks would take quadratic time, a run already in order takes none.
+// Combining marks come in order of their class, equal ones as they were. utf8proc's own
+// ordering swaps neighbours: a long run of marks would take quadratic time, a run already
+// in order takes none.
 void order_marks(std::vector<utf8proc_int32_t>& points) {
   const auto mark_class = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
   for (auto begin = points.begin(); begin != points.end();) {
@@ -191,7 +192,8 @@ Result<std::string> apply_step(const PrecompiledStep& step, std::string_view tex
   return out;
 }
 
-// One replacement unit of SentencePiece's normaliser at the head of `text`: {replacement, bytes consumed}.
+// One replacement unit of SentencePiece's normaliser at the head of `text`: {replacement,
+// bytes consumed}.
 std::pair<std::string_view, size_t> spm_prefix(const SpmNormalizeStep& step, std::string_view text, Work& work) {
   if (step.user_defined) {
     size_t longest = 0;
