@@ -80,7 +80,8 @@ void read_tool_calls(JsonReader& reader, WireMessage& message) {
   }
 }
 
-// Fields that the route does not read itself: a template may (reasoning_content, thinking ...).
+// Fields that the route does not read itself: a template may (reasoning_content,
+// thinking ...).
 void read_other_fields(JsonReader& reader, const Json& object, WireMessage& message, std::vector<std::string>& names) {
   static constexpr std::string_view kRead[] = {"role", "content", "name", "tool_call_id", "tool_calls"};
   static constexpr std::string_view kSaysNothing[] = {"refusal", "annotations"};  // of the API's own answers

@@ -12,10 +12,11 @@ namespace loralei {
 void read_model_ref(JsonReader& reader, ModelRef& model);
 // Objects with an id or name and a scale, of the reader's field of that name.
 void read_adapter_list(JsonReader& reader, std::string_view field, const Json& list, std::vector<AdapterRef>& adapters);
-// Sampling, limits, stops, streaming, structured output; not logprobs, which chat and completions spell differently.
+// Sampling, limits, stops, streaming, structured output; not logprobs, which chat and
+// completions spell differently.
 void read_generation_fields(JsonReader& reader, GenerationFields& fields);
-// llama.cpp's n_probs, which must agree with what the other fields said: whether there are log-probabilities, and with
-// how many alternatives.
+// llama.cpp's n_probs, which must agree with what the other fields said: whether there
+// are log-probabilities, and with how many alternatives.
 void read_n_probs(JsonReader& reader, GenerationFields& fields, std::optional<bool> logprobs,
                   std::optional<int64_t> top_logprobs);
 // A list of token ids that lie in [0, kMaxVocab).

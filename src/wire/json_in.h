@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// JsonReader: one JSON object's fields with types and ranges checked. Private to wire/: the only header that knows the
-// JSON library.
+// JsonReader: one JSON object's fields with types and ranges checked. Private to wire/:
+// the only header that knows the JSON library.
 //
-// Thread: one at a time. Ownership: borrows the tree, which outlives it.
-// Invariants: the first thing that is wrong is kept, everything after it is read as absent, so that a parse function
-// reads all fields in a row and asks once at the end. Failure: error().
+// Thread: one at a time.
+// Ownership: borrows the tree, which outlives it.
+// Invariants: the first thing that is wrong is kept, everything after it is read as
+// absent, so that a parse function reads all fields in a row and asks once at the end.
+// Failure: error().
 #pragma once
 
 #include <climits>
@@ -18,18 +20,22 @@
 
 namespace loralei {
 
-// Ordered: the keys of a tool or schema reach the template and the grammar in the order in which the client wrote them.
+// Ordered: the keys of a tool or schema reach the template and the grammar in the order
+// in which the client wrote them.
 using Json = nlohmann::ordered_json;
 
 ApiError invalid_field(std::string param, std::string message, std::string code = "invalid_value");
-// Strict JSON with an object at its root: valid UTF-8, no lone surrogates, depth at most kMaxJsonDepth, at most
-// kMaxJsonMembers in one object, at most kMaxJsonValues in all but numbers and the like.
+// Strict JSON with an object at its root: valid UTF-8, no lone surrogates, depth at most
+// kMaxJsonDepth, at most kMaxJsonMembers in one object, at most kMaxJsonValues in all but
+// numbers and the like.
 Parsed<Json> parse_json_object(std::string_view body);
 Parsed<Json> parse_json_array(std::string_view body);  // the same with an array at its root
-// What a text holds, found by counting brackets and commas outside strings before a parser builds anything.
+// What a text holds, found by counting brackets and commas outside strings before a
+// parser builds anything.
 struct JsonShape {
-  std::string too_complex;            // a sentence about what is too much: writers and many users are recursive, and
-                                      // ordered objects are slow when large; or nothing
+  // A sentence about what is too much, or nothing: writers and many users are recursive,
+  // and ordered objects are slow when large.
+  std::string too_complex;
   int64_t parse_bytes = 0;            // memory that parse_json_object() takes at most
   std::vector<uint32_t> array_sizes;  // in the order of their beginnings
 };
@@ -73,8 +79,8 @@ class JsonReader {
   std::optional<ApiError> error_;
 };
 
-// Sorts every field of `object`: read by the route (in `known`), in the table, or unknown (appended to `unknown`,
-// behind the reader's path).
+// Sorts every field of `object`: read by the route (in `known`), in the table, or unknown
+// (appended to `unknown`, behind the reader's path).
 void check_fields(JsonReader& reader, const Json& object, std::initializer_list<std::string_view> known,
                   std::vector<std::string>& unknown);
 // Every name once.

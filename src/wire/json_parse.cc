@@ -9,8 +9,9 @@
 namespace loralei {
 namespace {
 
-// What the tree takes, by malloc's sizes: a value lies in its parent's array (sized beforehand) or object (which
-// doubles). A string has a block of its own, an object a name for each member.
+// What the tree takes, by malloc's sizes: a value lies in its parent's array (sized
+// beforehand) or object (which doubles). A string has a block of its own, an object a
+// name for each member.
 constexpr int64_t kNumberBytes = sizeof(Json) * 4;  // the library lines values up once more to destroy them
 constexpr int64_t kBlockBytes = 32;                 // the least that malloc hands out, and its header
 constexpr int64_t kOtherBytes = 3 * (sizeof(Json) + sizeof(std::string)) + 3 * kBlockBytes;
@@ -150,7 +151,8 @@ JsonShape shape_of_json(std::string_view text) {
 
 int64_t json_parse_bytes(std::string_view body) { return shape_of_json(body).parse_bytes; }
 
-// That of one string, which a long body mostly is. Others ask for more when they are there.
+// That of one string, which a long body mostly is. Others ask for more when
+// they are there.
 int64_t json_parse_bytes_of_length(int64_t body_bytes) {
   return 2 * kFixedBytes + body_bytes * (kStringFactor + kLongestFactor);
 }

@@ -282,7 +282,8 @@ class Translator {
     }
   }
 
-  // Names of adapters and sampling, as the chat API has them; unknown ones too, for it to say so.
+  // Names of adapters and sampling, as the chat API has them; unknown ones too,
+  // for it to say so.
   void pass_on_others() {
     for (auto& [key, value] : body_.items()) {
       if (std::find(std::begin(kRead), std::end(kRead), key) == std::end(kRead)) chat_[key] = std::move(value);

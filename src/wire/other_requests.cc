@@ -147,7 +147,8 @@ Parsed<UnloadLoraRequest> parse_unload_lora_request(std::string_view body) {
   return UnloadLoraRequest{std::move(*name)};
 }
 
-// The entries of a request's `lora`, but for the scale, which must be said: one that is left out is 0 there and 1 here.
+// The entries of a request's `lora`, but for the scale, which must be said: one that is
+// left out is 0 there and 1 here.
 Parsed<LoraScalesRequest> parse_lora_scales_request(std::string_view body) {
   auto list = parse_json_array(body);
   if (!list.ok()) return list.error();

@@ -159,7 +159,8 @@ class Translator {
     message["tool_calls"].push_back(std::move(call));
   }
 
-  // Shown to templates that read it, with the turn's message; what is encrypted or empty says nothing here.
+  // Shown to templates that read it, with the turn's message; what is encrypted or empty
+  // says nothing here.
   void read_reasoning(JsonReader& item) {
     turn_open_ = false;
     for (const char* field : {"content", "summary"}) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every request parser on the same bytes; what they accept keeps its promises, and every error body is valid JSON.
+// Every request parser on the same bytes; what they accept keeps its promises, and every
+// error body is valid JSON.
 #include <cstddef>
 #include <cstdint>
 
@@ -95,7 +96,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (auto r = parse_set_memory_request(body); !r.ok()) check_error(r.error());
   if (auto r = parse_app_state_request(body); !r.ok()) check_error(r.error());
 
-  // The writer on raw bytes: always valid JSON, and text that is valid comes back as it was.
+  // The writer on raw bytes: always valid JSON, and text that is valid comes
+  // back as it was.
   JsonOut out;
   out.string(body);
   const Json back = Json::parse(out.text(), nullptr, false);
