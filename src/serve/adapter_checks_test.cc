@@ -81,7 +81,8 @@ TEST(AdapterChecks, WhatIsBegunLaterIsItsOwnCount) {
   EXPECT_EQ(engine.checks["b"], 200);
 }
 
-// A disk that does not answer holds neither the start nor the end up, but for what was begun.
+// A disk that does not answer holds neither the start nor the end up, but
+// for what was begun.
 TEST(AdapterChecks, StoppingLeavesWhatWasNotBegun) {
   FakeEngine engine;
   CollectingLog log;

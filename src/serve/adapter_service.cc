@@ -98,7 +98,8 @@ void AdapterService::load(std::shared_ptr<Reply> reply, const LoadLoraRequest& r
   auto text = texts_.read(entry);
   if (!text.ok()) return reply->refuse(vllm_error_of(text.error()));
   const std::lock_guard lock(order_);
-  // What a scan registered is not loaded yet: loading it by hand is no conflict, as long as it is the same adapter.
+  // What a scan registered is not loaded yet: loading it by hand is no conflict, as long
+  // as it is the same adapter.
   const auto known = catalogue_.find(request.name);
   const bool same = known && known->path == place->path && known->source == AdapterSource::kDirectory;
   if (known && !request.load_inplace && !same) {
@@ -106,7 +107,8 @@ void AdapterService::load(std::shared_ptr<Reply> reply, const LoadLoraRequest& r
         vllm_error(400, "The lora adapter '" + request.name +
                             "' has already been loaded. To replace it in place, set 'load_inplace' to true."));
   }
-  // Chosen before the engine has it: a request made with the texts of another version is told so there.
+  // Chosen before the engine has it: a request made with the texts of another version
+  // is told so there.
   entry.generation = catalogue_.new_generation();
   load_resolved(std::move(reply), std::move(entry), std::move(*text), known.has_value(), request.load_inplace || same,
                 request.pinned);

@@ -17,7 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A root with adapters "one" and "two", one that is broken, a link that leads out, and a folder beside it.
+// A root with adapters "one" and "two", one that is broken, a link that leads out, and
+// a folder beside it.
 class AdapterTest : public ApiTest {
  protected:
   void SetUp() override {
@@ -101,8 +102,9 @@ TEST_F(AdapterTest, WhatTheEngineWasNotToldToForgetStaysListed) {
   EXPECT_EQ(client().request("DELETE", "/v1/adapters/one")->status, 200);
 }
 
-// The engine computes with a new version before the answer to its load has come up. A request that was made with the
-// old one's template meanwhile would be answered as if right.
+// The engine computes with a new version before the answer to its load has come
+// up. A request that was made with the old one's template meanwhile would be
+// answered as if right.
 TEST_F(AdapterTest, ARequestWhoseAdapterIsReplacedOnItsWayIsToldAndThenMeetsTheNewTemplate) {
   start();
   const auto write_template = [&](const std::string& letter) {
@@ -155,7 +157,8 @@ TEST_F(AdapterTest, ARequestStaysRightWhereBothVersionsUseTheTextsOfTheBase) {
   EXPECT_EQ(loaded.status, 200);
 }
 
-// The model's configuration names the end of the base's texts; a tuned adapter's turns end at its own tokenizer's.
+// The model's configuration names the end of the base's texts; a tuned adapter's turns
+// end at its own tokenizer's.
 TEST_F(AdapterTest, TheEndTokensOfTheTokenizerEndGeneration) {
   const TokenId own = tokenizer->vocab_size();
   std::ofstream(base_ / "root/one" / "tokenizer_config.json")
@@ -267,7 +270,8 @@ TEST_F(AdapterTest, ScanRescanPinAndUse) {
   EXPECT_EQ(get("/metrics").body.find("{adapter=\"one\"}"), std::string::npos);
 }
 
-// Without it a client would be told that there is no such model, a moment before there is.
+// Without it a client would be told that there is no such model, a moment
+// before there is.
 TEST_F(AdapterTest, NothingIsAnsweredBeforeTheAdaptersOfTheCommandLineAreThere) {
   bind();
   HttpClient early = client();
@@ -300,7 +304,8 @@ TEST_F(ApiTest, WhatTheHeadRefusesIsAnsweredBeforeTheBody) {
   EXPECT_EQ(answer("POST /v1/completions", key), "415");
 }
 
-// By its status, whoever refused it; and in the log with the sentence that the client was told.
+// By its status, whoever refused it; and in the log with the sentence that the
+// client was told.
 TEST_F(ApiTest, WhatIsRefusedIsCountedAndLogged) {
   options.http.limits.max_body_bytes = 10'000;
   start();
@@ -368,7 +373,8 @@ TEST_F(ApiTest, HealthTellsThatNothingCanBeComputed) {
   EXPECT_EQ(get("/metrics").status, 200);
 }
 
-// What the engine is told apart: requests of different keys, whatever salts they name, and of one key by these alone.
+// What the engine is told apart: requests of different keys, whatever salts they name,
+// and of one key by these alone.
 TEST_F(ApiTest, PrefixesAreSharedWithinAKeyOrTheServer) {
   options.api_keys = {"one", "two"};
   options.admin_key = "boss";
@@ -635,7 +641,8 @@ TEST_F(ApiTest, ARequestThatTakesMoreThanThereIsIsRefusedWithTheNumbers) {
   EXPECT_EQ(post("/v1/completions", R"({"prompt":"x"})").status, 200);
 }
 
-// An answer is more than the kernel's buffers hold, so what is not read waits in the server.
+// An answer is more than the kernel's buffers hold, so what is not read waits
+// in the server.
 class LongAnswerTest : public ApiTest {
  protected:
   void SetUp() override {

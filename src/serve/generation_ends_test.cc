@@ -16,7 +16,8 @@ class EndsTest : public ApiTest {
     text = TextModel::make(tokenizer, ChatTemplate::builtin("chatml").value(), "base").value();
     engine.script = [this](const Submit&, int) { return ids("a b c"); };
   }
-  // A choice with the fields of its answer that both routes have: text, finish_reason, stop_reason.
+  // A choice with the fields of its answer that both routes have: text, finish_reason,
+  // stop_reason.
   Json choice(bool is_chat, bool stream, Json body) {
     const std::string path = is_chat ? "/v1/chat/completions" : "/v1/completions";
     if (is_chat)

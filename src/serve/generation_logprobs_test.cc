@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log-probabilities of chat and completions: which tokens have an entry, and where its text lies.
+// Log-probabilities of chat and completions: which tokens have an entry, and
+// where its text lies.
 #include <gtest/gtest.h>
 
 #include "serve/server_test_util.h"
@@ -7,7 +8,8 @@
 namespace loralei {
 namespace {
 
-// Special tokens and the one that ends the choice are among the tokens and not in the text.
+// Special tokens and the one that ends the choice are among the tokens and
+// not in the text.
 TEST_F(ApiTest, TextOffsetsAreThoseOfTheTextSent) {
   start();
   const std::string special = "<|endoftext|>";
@@ -19,7 +21,8 @@ TEST_F(ApiTest, TextOffsetsAreThoseOfTheTextSent) {
   };
   const std::string end = tokenizer->token_text(engine.eos);
   engine.script = [&](const Submit&, int) { return joined("w\xC3\xB6rld", " x"); };
-  // The prompt, and how many characters it has in the answer before its last token and in all.
+  // The prompt, and how many characters it has in the answer before its last
+  // token and in all.
   struct Case {
     Json prompt;
     bool echo;
@@ -70,7 +73,8 @@ TEST_F(ApiTest, ChatLogprobsCarryBytes) {
   EXPECT_EQ(joined, kScripted + tokenizer->token_text(engine.eos));
 }
 
-// One entry for every completion token, sent whole or in chunks, whatever becomes of the text.
+// One entry for every completion token, sent whole or in chunks, whatever
+// becomes of the text.
 TEST_F(ApiTest, EveryTokenHasAnEntryTheLastOneToo) {
   tokenizer = Tokenizer::from_directory(std::string(LORALEI_SOURCE_DIR) + "/tests/vectors/tokenizers/spm-bpe").value();
   text = TextModel::make(tokenizer, ChatTemplate::builtin("chatml").value(), "base").value();
@@ -122,8 +126,8 @@ TEST_F(ApiTest, EveryTokenHasAnEntryTheLastOneToo) {
   }
 }
 
-// As evaluation harnesses score a continuation: its log-probabilities are those between the context and the one token
-// that had to be generated, whatever that is.
+// As evaluation harnesses score a continuation: its log-probabilities are those between
+// the context and the one token that had to be generated, whatever that is.
 TEST_F(ApiTest, AnEchoIsFollowedByTheTokenThatEndsIt) {
   engine.script = [](const Submit&, int) { return std::vector<TokenId>{}; };
   engine.eos = tokenizer->find_token("<|endoftext|>").value();

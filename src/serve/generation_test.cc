@@ -265,7 +265,8 @@ TEST_F(ApiTest, AFullQueueIs429) {
   EXPECT_TRUE(counts("loralei_request_params_n_count 1"));
 }
 
-// The queue of the engine holds less than the request has parts, and the others must not be shut out.
+// The queue of the engine holds less than the request has parts, and the others
+// must not be shut out.
 TEST_F(ApiTest, PartsOfARequestGoDownAWindowAtATime) {
   engine.hold_tokens = true;
   engine.max_running = 4;

@@ -128,7 +128,8 @@ TEST_F(ReasoningTest, AFieldThatNoTemplateReadsIsTold) {
   EXPECT_TRUE(logs("'enable_thinking'"));
 }
 
-// The first token of the answer may open reasoning although the answer has a form, and the form holds behind it.
+// The first token of the answer may open reasoning although the answer has a form, and
+// the form holds behind it.
 TEST_F(ReasoningTest, AFormBeginsBehindIt) {
   says("<think>Two.</think>\n\n{\"a\": 4}");
   start();
@@ -145,7 +146,8 @@ TEST_F(ReasoningTest, AFormBeginsBehindIt) {
   EXPECT_TRUE(reads(submit, "{\"a\": 4}"));
   EXPECT_FALSE(reads(submit, "<think>Two.</think>Four."));
   EXPECT_FALSE(reads(submit, "<think>{\"a\": 4}"));
-  // Where the prompt has closed it, the form begins at once; and the two grammars are not taken for each other.
+  // Where the prompt has closed it, the form begins at once; and the two grammars are not
+  // taken for each other.
   message(R"("response_format":{"type":"json_object"},"enable_thinking":false)");
   EXPECT_FALSE(reads(engine.wait_submit(1), "<think>Two.</think>\n\n{\"a\": 4}"));
   EXPECT_TRUE(reads(engine.wait_submit(1), "{\"a\": 4}"));

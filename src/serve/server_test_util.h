@@ -46,7 +46,8 @@ class CollectingLog final : public LogSink {
 
 class ApiTest : public testing::Test {
  protected:
-  // A request is counted and logged after its answer has left, so a client may be faster than both.
+  // A request is counted and logged after its answer has left, so a client may be
+  // faster than both.
   static bool soon(const std::function<bool()>& holds) {
     for (int i = 0; i < 3000; ++i) {
       if (holds()) return true;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Response formats and tools, from the request's field to the engine's grammar and back out of the text.
+// Response formats and tools, from the request's field to the engine's grammar and
+// back out of the text.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -70,8 +71,9 @@ TEST_F(ToolTest, CallsStream) {
   EXPECT_EQ(Json::parse(arguments[1]), Json::parse(R"({"x":2})"));
 }
 
-// What clients need who read the first entry of a chunk alone, or merge entries of one index badly: whatever the
-// tokens' cuts are, also where a whole call, or two, come at once.
+// What clients need who read the first entry of a chunk alone, or merge entries
+// of one index badly: whatever the tokens' cuts are, also where a whole call, or
+// two, come at once.
 TEST_F(ToolTest, AChunkHasOneEntryOfACall) {
   const std::string calls =
       "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>\n"
@@ -100,7 +102,8 @@ TEST_F(ToolTest, AChunkHasOneEntryOfACall) {
   }
 }
 
-// The model ran into a stop string, not to the end of its call: as where it runs into the limit.
+// The model ran into a stop string, not to the end of its call: as where it
+// runs into the limit.
 TEST_F(ToolTest, AStopStringInsideACallIsNoEndOfCalls) {
   const std::string done = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
   const std::string second = "\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 22, \"STOP\": 3}}\n</tool_call>";
@@ -254,7 +257,8 @@ TEST_F(ToolTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(error_of(schema, "param"), "tools");
 }
 
-// One of them in a tool of twenty must not refuse the whole request; what is told is told once.
+// One of them in a tool of twenty must not refuse the whole request; what is
+// told is told once.
 TEST_F(ToolTest, WhatNoGrammarExpressesIsLeftOpenUnlessStrict) {
   start();
   const std::pair<const char*, const char*> schemas[] = {
@@ -332,7 +336,8 @@ TEST_F(ApiTest, ResponseFormatsBecomeGrammars) {
   EXPECT_EQ(post("/v1/completions", R"({"prompt":"x","guided_regex":"("})").status, 400);
 }
 
-// Schemas of a hundred bytes whose grammars take megabytes: what is kept of them is bounded in bytes, not in number.
+// Schemas of a hundred bytes whose grammars take megabytes: what is kept of them is
+// bounded in bytes, not in number.
 TEST(GrammarCache, KeepsABoundedNumberOfBytes) {
   for (const int64_t memory : {int64_t{4} << 30, 512 * kMiB}) {
     CollectingLog log;
@@ -353,7 +358,8 @@ TEST(GrammarCache, KeepsABoundedNumberOfBytes) {
   }
 }
 
-// However many requests hold one of their own, and for as long as they do; compiling one takes its share as well.
+// However many requests hold one of their own, and for as long as they do; compiling one
+// takes its share as well.
 TEST(GrammarCache, WhatRequestsHoldIsGranted) {
   const auto memory = std::make_shared<FixedByteBudget>(192 * kMiB);
   CollectingLog log;
