@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// check_includes ROOT: holds every #include under src/ against tools/rooms.txt, and the small rules of the house that a
-// script can see: SPDX line first, #pragma once in headers, no file over 800 lines. Prints each breach as file:line and
-// exits 1.
+// check_includes ROOT: holds every #include under src/ against tools/rooms.txt, and
+// the small rules of the house that a script can see: SPDX line first, #pragma once in
+// headers, no file over 800 lines. Prints each breach as file:line and exits 1.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -43,7 +43,8 @@ bool read_rooms(const fs::path& path, Rooms& rooms) {
   return true;
 }
 
-// `target` is an include path such as "ops/args.h"; `word` a room, a header without its ending ("ops/args"), or "*".
+// `target` is an include path such as "ops/args.h"; `word` a room, a header without its
+// ending ("ops/args"), or "*".
 bool allows(const std::string& word, const std::string& target) {
   if (word == "*") return true;
   if (word.find('/') != std::string::npos) return target.rfind(word + ".", 0) == 0 || target.rfind(word + "/", 0) == 0;
