@@ -37,7 +37,7 @@ class AdapterService {
       : context_(context), options_(options), catalogue_(catalogue), texts_(texts), files_(files) {}
 
   // At start, and on rescan: waits for the engine's answer.
-  Status add(const std::string& name, const std::string& path, AdapterSource source, const std::string& root);
+  Status add(const std::string& name, const std::string& path, AdapterOrigin origin, const std::string& root);
   // Registers what is new below the roots; names and remarks, a sentence each.
   struct Rescan {
     std::vector<std::string> added;

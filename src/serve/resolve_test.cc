@@ -10,7 +10,7 @@ class ResolveTest : public testing::Test {
  protected:
   ResolveTest() {
     for (const char* name : {"law", "m:med", "7b:tax"})
-      EXPECT_TRUE(catalogue->add({name, std::string("/") + name, "", AdapterSource::kCommandLine, 0, 0}, false).ok());
+      EXPECT_TRUE(catalogue->add({name, std::string("/") + name, "", AdapterOrigin::kCommandLine, 0, 0}, false).ok());
   }
   // The adapters that a request's `model` comes to, or the status it is refused with.
   std::string resolve(const std::string& model) {

@@ -25,14 +25,14 @@ namespace loralei {
 
 inline constexpr size_t kMaxAdapters = 100'000;
 
-enum class AdapterSource : unsigned char { kCommandLine, kDirectory, kHttp };
-const char* adapter_source_name(AdapterSource source);
+enum class AdapterOrigin : unsigned char { kCommandLine, kDirectory, kHttp };
+const char* adapter_origin_name(AdapterOrigin origin);
 
 struct CatalogueEntry {
   std::string name;
   std::string path;
   std::string root;  // the allowed root it lies below; empty for paths of the command line
-  AdapterSource source = AdapterSource::kCommandLine;
+  AdapterOrigin origin = AdapterOrigin::kCommandLine;
   int64_t created_s = 0;    // unix time of registration
   uint64_t generation = 0;  // of new_generation(), or 0: chosen by add()
 };
