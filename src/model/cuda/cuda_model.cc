@@ -165,7 +165,7 @@ Result<CudaModel::DeviceBytes> CudaModel::device_bytes(const ModelConfig& config
   };
   for (const LayerWeights& layer : program.layers) std::for_each(layer.matrix.begin(), layer.matrix.end(), add);
   add(program.head);
-  Activations places;
+  CudaActivations places;
   bytes.scratch = CudaProducts::device_bytes(matrices, product_options(options)) +
                   place_activations(config, options, nullptr, places) +
                   StepTables::bytes(config, table_options(config, options));

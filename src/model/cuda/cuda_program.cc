@@ -35,7 +35,7 @@ int64_t logits_floats(const ModelConfig& config, const CudaModelOptions& options
 }
 
 int64_t place_activations(const ModelConfig& config, const CudaModelOptions& options, std::byte* base,
-                          Activations& to) {
+                          CudaActivations& to) {
   const ModelLimits& limits = options.limits;
   const int64_t rows = limits.rows_max, gathered = std::max(limits.rows_max, limits.logits_rows_max);
   const int64_t q_width = int64_t{config.heads} * config.head_dim,

@@ -25,8 +25,8 @@
 
 namespace loralei {
 
-// Activations in one piece of memory.
-struct Activations {
+// The activations of a step in one piece of memory.
+struct CudaActivations {
   float* x = nullptr;          // [rows, hidden] residual stream
   std::byte* input = nullptr;  // [rows, widest input of a product] in the type that the product wants
   float* q = nullptr;
@@ -43,7 +43,8 @@ struct Activations {
 };
 
 // Places everything behind `base` (null: only counts) and answers the bytes.
-int64_t place_activations(const ModelConfig& config, const CudaModelOptions& options, std::byte* base, Activations& to);
+int64_t place_activations(const ModelConfig& config, const CudaModelOptions& options, std::byte* base,
+                          CudaActivations& to);
 
 int64_t max_positions(const ModelConfig& config, const ModelLimits& limits);
 // The largest vocabulary of an adapter for which the logits have room, and that room.
@@ -56,7 +57,7 @@ struct CudaProgram {
   CudaWeights weights;
   CudaProducts products;
   DeviceBuffer memory;  // of the activations
-  Activations at;
+  CudaActivations at;
 
   // Embedding and layers.
   Status layers(const StepView& view);
