@@ -55,19 +55,19 @@ TEST_F(AdapterTest, LoadAndUnloadAsVllm) {
   EXPECT_EQ(load("base", one).status, 409);
   EXPECT_EQ(load("two", "two", R"(,"pinned":true)").status, 200);  // relative to the root
   EXPECT_EQ(load("x", (base_ / "root/broken").string()).status, 400);
-  const Json models = Json::parse(get("/v1/models").body);
+  const BodyJson models = BodyJson::parse(get("/v1/models").body);
   ASSERT_EQ(models["data"].size(), 4u);
   EXPECT_EQ(models["data"][2]["id"], "one");
   EXPECT_EQ(models["data"][2]["parent"], "base");
-  EXPECT_EQ(Json::parse(get("/v1/models/one").body)["root"], one);
+  EXPECT_EQ(BodyJson::parse(get("/v1/models/one").body)["root"], one);
   EXPECT_EQ(get("/v1/models/x").status, 404);
-  EXPECT_EQ(Json::parse(get("/v1/adapters").body)["data"][0]["state"], "ready");
+  EXPECT_EQ(BodyJson::parse(get("/v1/adapters").body)["data"][0]["state"], "ready");
   answer = post("/v1/unload_lora_adapter", R"({"lora_name":"one"})");
   EXPECT_EQ(answer.body, "Success: LoRA adapter 'one' removed successfully.");
   EXPECT_EQ(post("/v1/unload_lora_adapter", R"({"lora_name":"one"})").status, 404);
   EXPECT_EQ(error_of(post("/v1/unload_lora_adapter", "{}"), "type"), "InvalidUserInput");
   HttpClient c = client();
-  EXPECT_EQ(Json::parse(c.request("DELETE", "/v1/adapters/two")->body)["bytes_freed"], 123);
+  EXPECT_EQ(BodyJson::parse(c.request("DELETE", "/v1/adapters/two")->body)["bytes_freed"], 123);
   EXPECT_EQ(c.request("DELETE", "/v1/adapters/two")->status, 404);
 }
 
@@ -238,7 +238,7 @@ TEST_F(AdapterTest, ScanRescanPinAndUse) {
   EXPECT_TRUE(server->add_adapter("cli", (base_ / "outside/three").string()).ok());
   EXPECT_FALSE(server->add_adapter("base", "/x").ok());
   EXPECT_FALSE(server->add_adapter("one", "/x").ok());
-  EXPECT_EQ(Json::parse(post("/v1/adapters/rescan", "").body)["added"].size(), 0u);
+  EXPECT_EQ(BodyJson::parse(post("/v1/adapters/rescan", "").body)["added"].size(), 0u);
   EXPECT_EQ(post("/v1/adapters/one/pin", "").status, 200);
   EXPECT_EQ(post("/v1/adapters/nobody/pin", "").status, 404);
   EXPECT_EQ(load("one", (base_ / "root/one").string()).status, 200);  // registered by the scan, loaded by hand
@@ -248,7 +248,7 @@ TEST_F(AdapterTest, ScanRescanPinAndUse) {
     const HttpResponse answer = post("/v1/chat/completions", chat(fields));
     EXPECT_EQ(answer.status, 200) << fields << answer.body;
     Submit submit = engine.wait_submit(submits++);
-    std::string text = Json::parse(answer.body)["model"].get<std::string>() + ":";
+    std::string text = BodyJson::parse(answer.body)["model"].get<std::string>() + ":";
     for (const AdapterUse& adapter : submit.adapters)
       text += " " + adapter.name + "*" + std::to_string(adapter.scale).substr(0, 4);
     return text;
@@ -422,7 +422,7 @@ TEST_F(ApiTest, SmallRoutes) {
   start();
   EXPECT_EQ(get("/ready").status, 200);
   EXPECT_NE(get("/").body.find("/v1/chat/completions"), std::string::npos);
-  EXPECT_EQ(Json::parse(get("/version").body)["version"], "0.0.test");
+  EXPECT_EQ(BodyJson::parse(get("/version").body)["version"], "0.0.test");
   HttpClient c = client();
   const auto plain = c.request("OPTIONS", "/v1/models", {});
   EXPECT_EQ(plain->status, 204) << "no page asks";
@@ -444,16 +444,17 @@ TEST_F(ApiTest, SmallRoutes) {
   EXPECT_EQ(large.header("x-request-id"), "mine");
   EXPECT_EQ(c.request("OPTIONS", "/v1/completions", {{"Origin", "http://other"}})->status, 403);
   const std::string text = "na\xC3\xAFve text";
-  const Json tokens = Json::parse(post("/tokenize", R"({"prompt":")" + text + R"(","return_token_strs":true})").body);
+  const BodyJson tokens =
+      BodyJson::parse(post("/tokenize", R"({"prompt":")" + text + R"(","return_token_strs":true})").body);
   EXPECT_EQ(tokens["count"], tokens["tokens"].size());
   EXPECT_EQ(tokens["token_strs"].size(), tokens["tokens"].size());
-  EXPECT_EQ(Json::parse(post("/detokenize", R"({"tokens":)" + tokens["tokens"].dump() + "}").body)["prompt"], text);
-  EXPECT_GT(Json::parse(post("/tokenize", R"({"messages":[{"role":"user","content":"x"}]})").body)["count"], 3);
-  const Json floats = Json::parse(post("/v1/embeddings", R"({"input":["a","b"]})").body);
+  EXPECT_EQ(BodyJson::parse(post("/detokenize", R"({"tokens":)" + tokens["tokens"].dump() + "}").body)["prompt"], text);
+  EXPECT_GT(BodyJson::parse(post("/tokenize", R"({"messages":[{"role":"user","content":"x"}]})").body)["count"], 3);
+  const BodyJson floats = BodyJson::parse(post("/v1/embeddings", R"({"input":["a","b"]})").body);
   EXPECT_FLOAT_EQ(floats["data"][1]["embedding"][0], 0.6f);
-  EXPECT_EQ(
-      Json::parse(post("/v1/embeddings", R"({"input":"a","encoding_format":"base64"})").body)["data"][0]["embedding"],
-      "mpkZP83MTD8=");
+  EXPECT_EQ(BodyJson::parse(
+                post("/v1/embeddings", R"({"input":"a","encoding_format":"base64"})").body)["data"][0]["embedding"],
+            "mpkZP83MTD8=");
   post("/v1/chat/completions", chat(R"("frobnicate":1)"));
   post("/v1/chat/completions", chat(R"("frobnicate":1)"));
   const std::string logged = log.text();
@@ -597,7 +598,7 @@ TEST_F(ApiTest, ManyEmbeddingsAreMadeAsTheyAreRead) {
   const HttpResponse answer = post("/v1/embeddings", R"({"input":[)" + inputs + "]}");
   EXPECT_EQ(answer.status, 200);
   EXPECT_EQ(answer.header("transfer-encoding"), "chunked");
-  const Json data = Json::parse(answer.body)["data"];
+  const BodyJson data = BodyJson::parse(answer.body)["data"];
   ASSERT_EQ(data.size(), 100u);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(data[static_cast<size_t>(i)]["index"], i);
 }

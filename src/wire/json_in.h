@@ -22,14 +22,14 @@ namespace loralei {
 
 // Ordered: the keys of a tool or schema reach the template and the grammar in the order
 // in which the client wrote them.
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 ApiError invalid_field(std::string param, std::string message, std::string code = "invalid_value");
 // Strict JSON with an object at its root: valid UTF-8, no lone surrogates, depth at most
 // kMaxJsonDepth, at most kMaxJsonMembers in one object, at most kMaxJsonValues in all but
 // numbers and the like.
-Parsed<Json> parse_json_object(std::string_view body);
-Parsed<Json> parse_json_array(std::string_view body);  // the same with an array at its root
+Parsed<OrderedJson> parse_json_object(std::string_view body);
+Parsed<OrderedJson> parse_json_array(std::string_view body);  // the same with an array at its root
 // What a text holds, found by counting brackets and commas outside strings before a
 // parser builds anything.
 struct JsonShape {
@@ -42,13 +42,13 @@ struct JsonShape {
 JsonShape shape_of_json(std::string_view json);
 // The sentence alone, of a text inside a text.
 inline std::string too_complex(std::string_view json) { return shape_of_json(json).too_complex; }
-std::string compact_json(const Json& value);
-const char* json_type_name(const Json& value);
+std::string compact_json(const OrderedJson& value);
+const char* json_type_name(const OrderedJson& value);
 
 class JsonReader {
  public:
   // `path` is put before field names in errors, e.g. "messages[3].".
-  explicit JsonReader(const Json& object, std::string path = {}) : object_(object), path_(std::move(path)) {}
+  explicit JsonReader(const OrderedJson& object, std::string path = {}) : object_(object), path_(std::move(path)) {}
 
   bool failed() const { return error_.has_value(); }
   const ApiError& error() const { return *error_; }
@@ -59,9 +59,9 @@ class JsonReader {
   std::string path_of(std::string_view field) const { return path_ + std::string(field); }
 
   // The value, nullptr when absent or null, or after an error.
-  const Json* find(std::string_view field) const;
-  const Json* find_array(std::string_view field, size_t max_items);
-  const Json* find_object(std::string_view field);
+  const OrderedJson* find(std::string_view field) const;
+  const OrderedJson* find_array(std::string_view field, size_t max_items);
+  const OrderedJson* find_object(std::string_view field);
 
   std::optional<std::string> string(std::string_view field, size_t max_bytes = SIZE_MAX);
   std::string required_string(std::string_view field, size_t max_bytes = SIZE_MAX);
@@ -70,18 +70,18 @@ class JsonReader {
   std::optional<int64_t> integer(std::string_view field, int64_t low, int64_t high);
 
   // Of a value found otherwise; `field` is for the message.
-  std::optional<int64_t> as_integer(const Json& value, std::string_view field, int64_t low, int64_t high);
-  std::optional<double> as_real(const Json& value, std::string_view field, double low, double high);
+  std::optional<int64_t> as_integer(const OrderedJson& value, std::string_view field, int64_t low, int64_t high);
+  std::optional<double> as_real(const OrderedJson& value, std::string_view field, double low, double high);
 
  private:
-  const Json& object_;
+  const OrderedJson& object_;
   const std::string path_;
   std::optional<ApiError> error_;
 };
 
 // Sorts every field of `object`: read by the route (in `known`), in the table, or unknown
 // (appended to `unknown`, behind the reader's path).
-void check_fields(JsonReader& reader, const Json& object, std::initializer_list<std::string_view> known,
+void check_fields(JsonReader& reader, const OrderedJson& object, std::initializer_list<std::string_view> known,
                   std::vector<std::string>& unknown);
 // Every name once.
 void note_unknown(std::vector<std::string>& unknown, std::string name);
