@@ -110,13 +110,13 @@ class Walker {
       note_alias();
       return reset();
     }
-    if (statement_.empty() && c == ' ') return;
+    if (c == ' ' && (statement_.empty() || statement_.back() == ' ' || statement_.back() == '\n')) return;
     if (statement_.empty()) begins_ = line_;
     statement_ += c;
   }
 
   void end_line() {
-    if (statement_.empty()) return;
+    if (statement_.empty() || statement_.back() == '\n') return;
     statement_ += '\n';
     if (stands_alone(statement_) || stands_alone(trimmed(statement_))) reset();
   }
