@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// check_includes ROOT: holds every #include under src/ against tools/rooms.txt, and the small rules of the house that a
-// script can see: SPDX line first, #pragma once in headers, no file over 800 lines. Prints each breach as file:line and
-// exits 1.
+// check_includes ROOT: the rules of the house that a program can see. Prints each breach
+// as file:line and exits 1.
+//
+// Here: every #include under src/ against tools/rooms.txt, the SPDX line first, #pragma
+// once in headers, no file over 800 lines. In house_rules.h: the width of comments (also
+// of tests/ and tools/), the length of functions, the names of types.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +14,9 @@
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "house_rules.h"
+#include "house_source.h"
 
 namespace fs = std::filesystem;
 
@@ -43,7 +49,8 @@ bool read_rooms(const fs::path& path, Rooms& rooms) {
   return true;
 }
 
-// `target` is an include path such as "ops/args.h"; `word` a room, a header without its ending ("ops/args"), or "*".
+// `target` is an include path such as "ops/args.h"; `word` a room, a header without its
+// ending ("ops/args"), or "*".
 bool allows(const std::string& word, const std::string& target) {
   if (word == "*") return true;
   if (word.find('/') != std::string::npos) return target.rfind(word + ".", 0) == 0 || target.rfind(word + "/", 0) == 0;
@@ -119,6 +126,46 @@ int check_file(const fs::path& path, const fs::path& source_root, const Rooms& r
   return breaches;
 }
 
+bool is_source(const fs::path& path) {
+  static const std::set<std::string> kEndings = {".h", ".cc", ".cu", ".cuh", ".inc"};
+  return kEndings.count(path.extension().string()) > 0;
+}
+
+// In the order of their names, so that breaches are told alike everywhere.
+std::vector<fs::path> sources_below(const fs::path& folder) {
+  std::vector<fs::path> paths;
+  if (!fs::exists(folder)) return paths;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (is_source(entry.path())) paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// What all of src/, and the comments of tests/ and tools/, breach of house_rules.h.
+int check_rules(const fs::path& root) {
+  int breaches = 0;
+  const auto report = [&breaches](const std::string& file, int line, const std::string& what) {
+    std::cerr << file << ":" << line << ": " << what << "\n";
+    ++breaches;
+  };
+  CommentRule comments(root, report);
+  FunctionRule functions(root, report);
+  TypeRule types(report);
+  for (const char* folder : {"src", "tests", "tools"}) {
+    for (const fs::path& path : sources_below(root / folder)) {
+      const HouseSource source = read_house_source(path, fs::relative(path, root).string());
+      comments.look_at(source);
+      if (folder != std::string("src")) continue;
+      functions.look_at(source);
+      types.look_at(source);
+    }
+  }
+  comments.finish();
+  functions.finish();
+  return breaches;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -133,14 +180,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   int breaches = 0;
-  int files = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(root / "src")) {
-    const std::string extension = entry.path().extension().string();
-    if (extension != ".h" && extension != ".cc" && extension != ".cu" && extension != ".cuh" && extension != ".inc")
-      continue;
-    ++files;
-    breaches += check_file(entry.path(), root / "src", rooms);
-  }
-  std::cout << files << " files, " << breaches << " breaches\n";
-  return breaches == 0 && files > 0 ? 0 : 1;
+  const std::vector<fs::path> files = sources_below(root / "src");
+  for (const fs::path& path : files) breaches += check_file(path, root / "src", rooms);
+  breaches += check_rules(root);
+  std::cout << files.size() << " files, " << breaches << " breaches\n";
+  return breaches == 0 && !files.empty() ? 0 : 1;
 }

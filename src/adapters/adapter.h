@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapter: one immutable loaded copy of a LoRA adapter ("version"), as kernels and the model need it.
+// Adapter: one immutable loaded copy of a LoRA adapter ("version"), as kernels and
+// the model need it.
 //
-// Thread: immutable after load; any reader. Ownership: owns its bytes (a Grant of memory/ accounts for them); the cache
-// holds it by shared_ptr, users through AdapterPin. Invariants: every pair fits the base's shapes; ranks within
-// limits.h; all numbers finite; something of the base is changed (`modules` is not empty). Failure: load_adapter
-// answers a sentence naming file, tensor or config key. Whatever the files say, errors and `report` are printable().
+// Thread: immutable after load; any reader.
+// Ownership: owns its bytes (a Grant of memory/ accounts for them); the cache
+// holds it by shared_ptr, users through AdapterPin.
+// Invariants: every pair fits the base's shapes; ranks within limits.h; all numbers
+// finite; something of the base is changed (`modules` is not empty).
+// Failure: load_adapter answers a sentence naming file, tensor or config key. Whatever
+// the files say, errors and `report` are printable().
 #pragma once
 
 #include <array>
@@ -53,10 +57,12 @@ struct Adapter {
 };
 
 struct AdapterLoadOptions {
-  bool strict =
-      true;  // false: what we do not apply goes to `report` instead of being an error (--adapter-strict=false)
-  // Keep the low-rank factors of linear modules and of the head as int8 (ops/lora_factors.h) whatever the file holds
-  // (--adapter-quant int8). Embedding factors, biases and replaced tensors stay as they are.
+  // False: what we do not apply goes to `report` instead of being an error
+  // (--adapter-strict=false).
+  bool strict = true;
+  // Keep the low-rank factors of linear modules and of the head as int8
+  // (ops/lora_factors.h) whatever the file holds (--adapter-quant int8). Embedding
+  // factors, biases and replaced tensors stay as they are.
   bool int8 = false;
   int64_t bytes_max = INT64_MAX;  // room in memory: what needs more is not read (AdapterLoad::bytes_needed)
 };
@@ -70,30 +76,35 @@ struct AdapterLoad {
   std::optional<FileStamp> stamp;
 };
 
-// What the loader must know of the base: shapes, biases (for bias="all"), and how the embedding is tied.
+// What the loader must know of the base: shapes, biases (for bias="all"), and how the
+// embedding is tied.
 struct AdapterBase {
   ModelConfig config;
-  // What it is called: its path and the names it is served under. An adapter made for another name is loaded, with a
-  // doubt; none are known: with no doubt.
+  // What it is called: its path and the names it is served under. An adapter made for
+  // another name is loaded, with a doubt; none are known: with no doubt.
   std::vector<std::string> names;
-  // The base's bias of a layer's module in Hugging Face row order, for bias_delta: f32 [out] or null where the base has
-  // none. May be null itself when biases are not at hand (inspecting); an adapter that replaces biases is refused then.
+  // The base's bias of a layer's module in Hugging Face row order, for bias_delta: f32
+  // [out] or null where the base has none. May be null itself when biases are not at hand
+  // (inspecting); an adapter that replaces biases is refused then.
   const float* (*bias)(const void* context, int layer, Module module) = nullptr;
   const void* bias_context = nullptr;
 };
 
-// Whether there are files at `path` that can be an adapter; the sentence says what is there instead.
+// Whether there are files at `path` that can be an adapter; the sentence says what
+// is there instead.
 Status check_adapter_files(const FileSystem& files, const std::string& path);
 
-// Reads a PEFT directory (adapter_config.json + adapter_model.safetensors) or a GGUF LoRA file. Blocking; called on a
-// loader thread. Want of room is no error; every error is final, more room would not help.
+// Reads a PEFT directory (adapter_config.json + adapter_model.safetensors) or a GGUF LoRA
+// file. Blocking; called on a loader thread. Want of room is no error; every error is
+// final, more room would not help.
 Result<AdapterLoad> load_adapter(const FileSystem& files, const std::string& path, const AdapterBase& base,
                                  const AdapterLoadOptions& options, AdapterVersionId version);
 // The same on the machine's file system.
 Result<AdapterLoad> load_adapter(const std::string& path, const AdapterBase& base, const AdapterLoadOptions& options,
                                  AdapterVersionId version);
-// One stamp for all files that make up the adapter at `path`, without reading them: size is their sum, mtime that of
-// the newest, inode a mix. A changed stamp means a new version.
+// One stamp for all files that make up the adapter at `path`, without reading them:
+// size is their sum, mtime that of the newest, inode a mix. A changed stamp
+// means a new version.
 Result<FileStamp> adapter_stamp(const FileSystem& files, const std::string& path);
 Result<FileStamp> adapter_stamp(const std::string& path);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An adapter as its folder holds it, loaded below a root as the server loads it: refused with a sentence, or read. The
-// input is a list of files: a byte for the name, two for the length, the contents.
+// An adapter as its folder holds it, loaded below a root as the server loads it: refused
+// with a sentence, or read. The input is a list of files: a byte for the name, two for
+// the length, the contents.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -62,7 +63,8 @@ std::string pack(const std::vector<NamedFile>& files) {
   return input;
 }
 
-// tests/golden/models/llama-gqa, and biases of q, k and v, so that there are some to be replaced.
+// tests/golden/models/llama-gqa, and biases of q, k and v, so that there are
+// some to be replaced.
 AdapterBase base() {
   static const std::vector<float> kBias(64, 10.0f);
   AdapterBase base;
@@ -241,7 +243,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-// Changes one file and says its new length; mostly the head of a safetensors file, and then in what it says of itself.
+// Changes one file and says its new length; mostly the head of a safetensors file, and
+// then in what it says of itself.
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t size_max, unsigned seed) {
   std::minstd_rand random(seed);
   std::vector<NamedFile> files = unpack(data, size);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// |B A|^2 = trace((B^T B)(A A^T)): the product itself, out * in numbers, is never made. Both squares are made in blocks
-// of ranks and summed over runs of columns, so that a high rank needs no more memory than a low one.
+// |B A|^2 = trace((B^T B)(A A^T)): the product itself, out * in numbers, is never made.
+// Both squares are made in blocks of ranks and summed over runs of columns, so that a
+// high rank needs no more memory than a low one.
 #include "adapters/change.h"
 
 #include <algorithm>
@@ -23,7 +24,8 @@ constexpr int64_t kColumns = 512;
 constexpr int64_t kLanes = 4;
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
 
-// Ranks [begin, begin + count) of columns [column, column + kColumns) of a factor, zeros behind its end.
+// Ranks [begin, begin + count) of columns [column, column + kColumns) of a factor,
+// zeros behind its end.
 struct Block {
   int64_t begin = 0, count = 0;
   std::vector<float> values = std::vector<float>(static_cast<size_t>(kRanks * kColumns));
@@ -34,7 +36,8 @@ struct Block {
 
 using Square = std::array<double, static_cast<size_t>(kRanks* kRanks)>;
 
-// square[i, j] += x's row i times y's row j; of one block with itself up to the diagonal at least.
+// square[i, j] += x's row i times y's row j; of one block with itself up to the
+// diagonal at least.
 void add_products(const Block& x, const Block& y, Square& square) {
   const auto at = [](const float* row, int64_t column) {
     Lanes lanes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads an adapter: plans from headers, allocates once, reads the file once from start to end (hashing all of it) and
-// places the tensors.
+// Loads an adapter: plans from headers, allocates once, reads the file once from start to
+// end (hashing all of it) and places the tensors.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -32,8 +32,8 @@ constexpr GgufLimits kAdapterGgufLimits{
     .head_bytes = 16 * kMiB, .metadata_bytes = 4 * kMiB, .pairs = 1024, .tensors = 1 << 14};
 constexpr int64_t kChunkBytes = kMiB;
 
-// The one zeroed block (on huge pages: every step reads all of it) that all pointers of an adapter lead into, and the
-// panels of its saved matrices.
+// The one zeroed block (on huge pages: every step reads all of it) that all pointers of
+// an adapter lead into, and the panels of its saved matrices.
 struct Storage {
   HostBuffer buffer;
   std::byte* data = nullptr;
@@ -168,8 +168,9 @@ class FilePass {
     }
   }
 
-  // Rows [row, row + count) of a tensor to int8: those of A each for itself; of B, whose scales are those of runs of
-  // rows, as soon as kLoraQuantGroup are there, and all together where they come in another order.
+  // Rows [row, row + count) of a tensor to int8: those of A each for itself; of B,
+  // whose scales are those of runs of rows, as soon as kLoraQuantGroup are there, and all
+  // together where they come in another order.
   void quantise_rows(const Placement& placement, int64_t row, int64_t count, const float* source) {
     const int64_t begin = std::max(row, placement.row_begin), cols = placement.cols;
     const int64_t end = std::min(row + count, placement.row_begin + placement.row_count);
@@ -206,7 +207,8 @@ class FilePass {
   std::vector<float> staged_;  // rows of B whose run is not complete, transposed
 };
 
-// What can be computed only after reading: differences to the base's biases, the tied head's second factor.
+// What can be computed only after reading: differences to the base's biases, the tied
+// head's second factor.
 void finish_values(const LoadPlan& plan, const AdapterBase& base, Storage& storage) {
   for (size_t i = 0; i + 2 < plan.pairs.size(); ++i) {
     const PairPlan& pair = plan.pairs[i];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans the load of a GGUF LoRA file, as llama.cpp's convert_lora_to_gguf.py writes it: "blk.0.attn_q.weight.lora_a"
-// [rank, in] and
-// ".lora_b" [out, rank]; for token_embd lora_a is [vocab, rank]; "blk.0.attn_norm.weight" and other norms, which take
-// the place of the base's. Every tensor of the file applies; scaling is alpha / rank.
+// Plans the load of a GGUF LoRA file, as llama.cpp's convert_lora_to_gguf.py writes it:
+// "blk.0.attn_q.weight.lora_a" [rank, in] and ".lora_b" [out, rank]; for token_embd
+// lora_a is [vocab, rank]; "blk.0.attn_norm.weight" and other norms, which take the place
+// of the base's. Every tensor of the file applies; scaling is alpha / rank.
 #include <map>
 
 #include "adapters/load_plan.h"
@@ -21,7 +21,8 @@ bool eat_suffix(std::string_view& text, std::string_view suffix) {
   return true;
 }
 
-// Rows of q and k of a llama file are in interleaved-rope order: where each of them goes in Hugging Face order.
+// Rows of q and k of a llama file are in interleaved-rope order: where each of them goes
+// in Hugging Face order.
 std::vector<int32_t> unpermuted_rows(const ModelConfig& config, Module module) {
   if (module != Module::kQ && module != Module::kK) return {};
   const int rows = linear_shape(config, module).out;

@@ -12,8 +12,8 @@ std::string raw(T value) {
 
 std::string text(const std::string& value) { return raw<uint64_t>(value.size()) + value; }
 
-// A GGUF adapter of version 3; tensors are f32 [8, 2] and [2, 8] of the first layer's q_proj, and others that mean
-// nothing.
+// A GGUF adapter of version 3; tensors are f32 [8, 2] and [2, 8] of the first layer's
+// q_proj, and others that mean nothing.
 struct GgufAdapter {
   std::string metadata;
   uint64_t pairs = 0, others = 0;

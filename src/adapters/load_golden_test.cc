@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walks the golden adapters: every one loads, every refused one is refused with the words that its table demands.
+// Walks the golden adapters: every one loads, every refused one is refused with the words
+// that its table demands.
 #include <gtest/gtest.h>
 
 #include "adapters/adapter.h"
@@ -12,7 +13,8 @@ namespace {
 
 const std::string kGolden = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
 
-// Zero biases: what the deltas are is checked by load_test; here only that everything is accepted.
+// Zero biases: what the deltas are is checked by load_test; here only that
+// everything is accepted.
 struct Base {
   BaseModelFile file;
   std::vector<float> zeros = std::vector<float>(4096, 0.0f);

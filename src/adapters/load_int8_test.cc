@@ -78,7 +78,8 @@ TEST_F(LoadTest, Int8PartsOfFusedProjections) {
   EXPECT_EQ(adapter->adapter->pair(0, Module::kV).b_bias[31], bias.values[127]);
 }
 
-// No more than the pieces of a file is held beside the adapter, whose bytes are those that are granted.
+// No more than the pieces of a file is held beside the adapter, whose bytes are those
+// that are granted.
 TEST_F(LoadTest, Int8FactorsAreMadePieceByPiece) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "the sanitizer keeps memory that was freed";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans the load of a PEFT adapter: config and tensors against each other and against the base.
+// Plans the load of a PEFT adapter: config and tensors against each other and
+// against the base.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -27,7 +28,8 @@ struct ModuleTensors {
   const TensorInfo* weight = nullptr;  // saved whole
   bool base_layer = false;             // `weight` was saved beside LoRA or token rows (save_embedding_layers)
   const TensorInfo* tokens = nullptr;  // trainable token rows
-  // What PEFT writes beside `weight` when it saves a wrapped embedding or head with all it has.
+  // What PEFT writes beside `weight` when it saves a wrapped embedding or head
+  // with all it has.
   const TensorInfo* copy = nullptr;      // of `weight`
   const TensorInfo* original = nullptr;  // what was there before
 };
@@ -159,8 +161,8 @@ class PeftPlanner {
     return nullptr;
   }
 
-  // A module in modules_to_save may be in the file with all it has: the weight under two names, and what it was before.
-  // That is what the other one of a tied pair still reads.
+  // A module in modules_to_save may be in the file with all it has: the weight under two
+  // names, and what it was before. That is what the other one of a tied pair still reads.
   Status settle_copies() {
     std::vector<ModuleTensors*> saved;
     for (auto& [key, module] : modules_) {
@@ -187,7 +189,8 @@ class PeftPlanner {
     return {};
   }
 
-  // The head of a tied model for its embedding and the other way round, where the adapter does not change both as one.
+  // The head of a tied model for its embedding and the other way round, where the adapter
+  // does not change both as one.
   ModuleTensors* untied_twin(Site site) {
     if (!config_.tied_head || peft_.ensure_weight_tying || (site != Site::kEmbed && site != Site::kHead))
       return nullptr;
@@ -195,7 +198,8 @@ class PeftPlanner {
     return &modules_.emplace(key, ModuleTensors{.module = parse_module(key, config_)}).first->second;
   }
 
-  // Every entry of modules_to_save must mean modules that can be replaced, and nothing else.
+  // Every entry of modules_to_save must mean modules that can be replaced,
+  // and nothing else.
   Status check_saved_names() {
     for (const std::string& name : peft_.modules_to_save) {
       const auto ends_so = [&](const ModuleRef& module) {
@@ -225,7 +229,8 @@ class PeftPlanner {
         }
         continue;
       }
-      // PEFT saves embedding and head on its own account when they are trained or resized (save_embedding_layers).
+      // PEFT saves embedding and head on its own account when they are trained or resized
+      // (save_embedding_layers).
       const bool own_account = ref.site == Site::kHead || ref.site == Site::kEmbed;
       if (!asked && !own_account) {
         TRY(refuse(path_, "tensor \"" + module->weight->name + "\" is not named by \"modules_to_save\""));
@@ -253,7 +258,8 @@ class PeftPlanner {
     if (norm) return {};
     ++plan_.modules[module_name(ref)];
     SavedMatrix& matrix = ref.site == Site::kEmbed ? plan_.embed : plan_.head;
-    // Any number of rows: the vocabulary may have been resized. Both must agree in the end.
+    // Any number of rows: the vocabulary may have been resized. Both must
+    // agree in the end.
     const int64_t rows = tensor.shape.empty() ? 0 : tensor.shape[0];
     if (rows < 1 || rows > kMaxVocab)
       return corrupt(path_ + ": tensor \"" + tensor.name + "\" has an impossible number of rows");
@@ -265,7 +271,8 @@ class PeftPlanner {
   }
 
   Status settle_vocab() {
-    // A tied head follows an embedding that was saved as part of the base model, or that was trained tied.
+    // A tied head follows an embedding that was saved as part of the base model, or
+    // that was trained tied.
     const bool follows = config_.tied_head && (peft_.ensure_weight_tying || saved_on_own_account_);
     if (follows && plan_.embed.offset >= 0 && plan_.head.offset < 0) plan_.head = plan_.embed;
     const int embed = plan_.embed.offset >= 0 ? plan_.embed.rows : config_.vocab;
@@ -295,7 +302,8 @@ class PeftPlanner {
     const std::vector<std::string> keys = keys_in_file();
     for (size_t i = 0; i < unused.size(); ++i) {
       const std::string which = "\"target_modules\" names \"" + unused[i].substr(0, 100) + "\"";
-      // A list may be made for many models. As in PEFT it must mean something here; of the others nothing is lost.
+      // A list may be made for many models. As in PEFT it must mean something here;
+      // of the others nothing is lost.
       if (!none && i < kUnusedTargetsMax && !names_one_of(keys, unused[i])) {
         plan_.report.push_back(which +
                                ", which this base model lacks; the file holds no tensor for it, so nothing is "
@@ -320,8 +328,9 @@ class PeftPlanner {
     return std::any_of(keys.begin(), keys.end(), [&](const std::string& key) { return is_module_name(target, key); });
   }
 
-  // With ensure_weight_tying LoRA on one of a tied pair is LoRA on the embedding, and the head's pair is that one seen
-  // the other way (PEFT: LoraModel._add_targets_to_tie). Modules that are saved whole come first.
+  // With ensure_weight_tying LoRA on one of a tied pair is LoRA on the embedding, and
+  // the head's pair is that one seen the other way (PEFT: LoraModel._add_targets_to_tie).
+  // Modules that are saved whole come first.
   void find_tied_pair() {
     if (!config_.tied_head || !peft_.ensure_weight_tying) return;
     if (matcher_.saves("lm_head") || matcher_.saves("model.embed_tokens")) return;
@@ -330,8 +339,8 @@ class PeftPlanner {
     head = embed = tied_pair_;
   }
 
-  // "all-linear" is what some trainers write whatever they trained (PEFT then has pairs that change nothing): a kind of
-  // module that the file has in no layer is noted once.
+  // "all-linear" is what some trainers write whatever they trained (PEFT then has pairs
+  // that change nothing): a kind of module that the file has in no layer is noted once.
   std::set<std::string> untrained_kinds(const std::vector<ModuleRef>& modules) {
     std::set<std::string> kinds;
     if (!peft_.all_linear) return kinds;
@@ -391,8 +400,8 @@ class PeftPlanner {
 
   static bool is_fused(const ModuleRef& ref) { return ref.site == Site::kQkv || ref.site == Site::kGateUp; }
 
-  // A fused projection, or a head that the file calls unembed_tokens, is a linear module of the model it was trained
-  // on.
+  // A fused projection, or a head that the file calls unembed_tokens, is a linear module
+  // of the model it was trained on.
   Result<bool> wanted_by_other_name(const ModuleTensors* module) {
     if (module == nullptr) return false;
     if (is_fused(module->module)) return peft_.all_linear;
@@ -437,8 +446,8 @@ class PeftPlanner {
     const PairPlan& embed = plan_.pair(-1, Module::kEmbed);
     PairPlan& head = plan_.pair(-1, Module::kLmHead);
     if (embed.rank == 0 || head.rank > 0) return {};
-    // PEFT: lora_A of the head is lora_embedding_B transposed, lora_B is lora_embedding_A transposed (lora/model.py,
-    // tied_adapter).
+    // PEFT: lora_A of the head is lora_embedding_B transposed, lora_B is lora_embedding_A
+    // transposed (lora/model.py, tied_adapter).
     head = embed;
     head.a = embed.b_t;
     head.b_t = plan_.reserve(embed.rank * row_bytes(embed.dtype, embed.in));

@@ -15,7 +15,8 @@ constexpr int64_t kAlign = 64;
 
 std::string tensor_text(const TensorInfo& tensor) { return "tensor \"" + tensor.name + "\""; }
 
-// The format a pair is kept in: the file's where both factors share a plain one, else f32.
+// The format a pair is kept in: the file's where both factors share a plain
+// one, else f32.
 DType pair_dtype(const PairTensors& tensors) {
   const bool same = tensors.a->dtype == tensors.b->dtype && !is_quantised(tensors.a->dtype);
   return same ? tensors.a->dtype : DType::kF32;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// LoadPlan: where each tensor of an adapter file goes in the adapter's memory, decided from headers alone.
+// LoadPlan: where each tensor of an adapter file goes in the adapter's memory, decided
+// from headers alone.
 //
-// load_peft.cc and load_gguf.cc make plans (all checks of names, shapes and ranks happen there); load.cc asks whether
-// the plan's bytes are allowed, allocates once, reads the file once from start to end and places every tensor. A plain
-// value; one thread. Offsets are into the one storage block; -1 means absent.
+// load_peft.cc and load_gguf.cc make plans (all checks of names, shapes and ranks happen
+// there); load.cc asks whether the plan's bytes are allowed, allocates once, reads the
+// file once from start to end and places every tensor. A plain value; one thread. Offsets
+// are into the one storage block; -1 means absent.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,8 @@
 
 namespace loralei {
 
-// One tensor, seen as a matrix [rows, cols] (a vector is [rows, 1]), or a run of its rows, and where it goes.
+// One tensor, seen as a matrix [rows, cols] (a vector is [rows, 1]), or a run of its
+// rows, and where it goes.
 struct Placement {
   const TensorInfo* tensor = nullptr;
   int64_t row_begin = 0, row_count = 0;
@@ -56,7 +59,8 @@ struct LoadPlan {
   std::vector<TokenId> alora_invocation;
   std::vector<std::string> report, doubts;
   std::map<std::string, int> modules;
-  // Tied and trained as one (PEFT ensure_weight_tying): the head's pair is the embedding's, transposed after reading.
+  // Tied and trained as one (PEFT ensure_weight_tying): the head's pair is the
+  // embedding's, transposed after reading.
   bool head_pair_from_embed = false;
   int vocab = 0;
   bool int8 = false;  // AdapterLoadOptions::int8
@@ -75,9 +79,11 @@ struct PairTensors {
   const TensorInfo* b_bias = nullptr;
 };
 
-// Checks the shapes of a pair against the module (every message names tensor and both shapes) and plans it. For the
-// embedding, `a` is [rank, vocab] unless `embed_a_by_token` (GGUF: [vocab, rank]). `vocab`: rows of head and embedding,
-// which a resized adapter changes. `row_order_of` answers the order of B's rows of a linear module, or an empty vector.
+// Checks the shapes of a pair against the module (every message names tensor and both
+// shapes) and plans it. For the embedding, `a` is [rank, vocab] unless `embed_a_by_token`
+// (GGUF: [vocab, rank]). `vocab`: rows of head and embedding, which a resized
+// adapter changes. `row_order_of` answers the order of B's rows of a linear module,
+// or an empty vector.
 struct PairOptions {
   int rank_wanted = -1;  // -1: whatever the file holds
   double scaling = 0;
@@ -92,8 +98,8 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
 Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>& shape, DType to,
                            const std::string& path, LoadPlan& plan);
 
-// The vector of a norm, which takes the place of the base's. False: `module` is no norm of this base, nothing is
-// planned.
+// The vector of a norm, which takes the place of the base's. False: `module` is no norm
+// of this base, nothing is planned.
 Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor,
                        const std::string& path, LoadPlan& plan);
 
@@ -106,7 +112,8 @@ struct AdapterFile {
   std::string config_text;          // what is hashed before the weights; empty for GGUF
   std::vector<TensorInfo> tensors;  // ordered by offset; the plan points into it
 };
-// GGUF LoRA: `gguf` is the parsed head of file.weights_path, and the plan points into its tensors.
+// GGUF LoRA: `gguf` is the parsed head of file.weights_path, and the plan points
+// into its tensors.
 Result<LoadPlan> plan_gguf(const GgufFile& gguf, const AdapterBase& base, const AdapterLoadOptions& options);
 Result<LoadPlan> plan_peft(const std::string& config_path, const AdapterFile& file,
                            const std::vector<std::string>& foreign, const AdapterBase& base,

@@ -17,7 +17,8 @@ LoadDone run_load_job(const AdapterSource& source, const LoadJob& job) {
     done.load = Error{ErrorCode::kUnavailable, job.path + " was exchanged before it was read; load it again"};
     return done;
   }
-  // A file that changes under the reader may have given half of each, whatever was made of it.
+  // A file that changes under the reader may have given half of each, whatever
+  // was made of it.
   const auto after = source.stamp(job.path);
   if (!after.ok()) {
     done.load = after.error();

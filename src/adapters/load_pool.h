@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// LoadPool: the few threads that touch adapter files. A job goes in as a value, its result comes out as a value through
-// `post` (which puts it into the engine's inbox); nothing else is called back.
+// LoadPool: the few threads that touch adapter files. A job goes in as a value, its
+// result comes out as a value through `post` (which puts it into the engine's inbox);
+// nothing else is called back.
 //
-// Thread: start() and stop() by the owner; `post` is called on a loader thread and must be thread-safe. Ownership: owns
-// its threads; the destructor stops them, jobs not begun are dropped. Failure: start() says false when the queue is
-// full or closed. check_headers() is the caller's own work: it blocks its thread and takes no loader's.
+// Thread: start() and stop() by the owner; `post` is called on a loader thread and
+// must be thread-safe.
+// Ownership: owns its threads; the destructor stops them, jobs not begun are dropped.
+// Failure: start() says false when the queue is full or closed. check_headers() is the
+// caller's own work: it blocks its thread and takes no loader's.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +24,8 @@
 
 namespace loralei {
 
-// Where adapters come from: load_adapter and adapter_stamp bound to a base model, or a test's stand-in. Called on
-// several loader threads.
+// Where adapters come from: load_adapter and adapter_stamp bound to a base model, or a
+// test's stand-in. Called on several loader threads.
 struct AdapterSource {
   std::function<Result<FileStamp>(const std::string& path)> stamp;
   std::function<Result<AdapterLoad>(const std::string& path, const AdapterLoadOptions& options,
@@ -46,8 +49,9 @@ struct LoadDone {
 
 LoadDone run_load_job(const AdapterSource& source, const LoadJob& job);
 
-// What config and headers of an adapter say before anybody asks for it: whether it can be loaded, as far as they tell.
-// Its numbers are not read, nor is there memory to find for them.
+// What config and headers of an adapter say before anybody asks for it: whether it
+// can be loaded, as far as they tell. Its numbers are not read, nor is there memory
+// to find for them.
 struct HeaderCheck {
   std::string name, path;
   std::optional<FileStamp> stamp;  // of the files as they were looked at; nullopt: not known, or it may go well later
@@ -59,7 +63,8 @@ HeaderCheck check_headers(const AdapterSource& source, const std::string& name, 
 Error not_loaded(Error error, const std::string& name);
 // ok, or that there is too much of it.
 Status check_rank(int rank, int rank_max);
-// What the file says or lacks stays so while its stamp does; what the system refused may go well the next time.
+// What the file says or lacks stays so while its stamp does; what the system refused may
+// go well the next time.
 bool is_the_files_own(ErrorCode code);
 
 class LoadPool {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a loaded adapter holds, byte for byte, and what is refused. Files are made here, in memory.
+// What a loaded adapter holds, byte for byte, and what is refused. Files are made
+// here, in memory.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -108,7 +109,8 @@ TEST_F(LoadTest, EmbeddingAndHeadPairs) {
   }
   expect_pair(adapter->head_pair(), head_a, head_b);
 
-  // Tied and trained as one: the head's factors are the embedding's, transposed (PEFT's tied_adapter).
+  // Tied and trained as one: the head's factors are the embedding's, transposed
+  // (PEFT's tied_adapter).
   tensors.erase("base_model.model.lm_head.lora_A.weight");
   tensors.erase("base_model.model.lm_head.lora_B.weight");
   expect_error({"lm_head"});
@@ -183,8 +185,8 @@ TEST_F(LoadTest, SavedTensorsOfAResizedVocabulary) {
   expect_error({"model.norm"});
 }
 
-// A tied model: PEFT gives embed_tokens a copy of its own, the head keeps the base's rows; unless both were saved as
-// base weights.
+// A tied model: PEFT gives embed_tokens a copy of its own, the head keeps the base's
+// rows; unless both were saved as base weights.
 TEST_F(LoadTest, TiedModels) {
   base.config.tied_head = true;
   config["modules_to_save"] = {"embed_tokens"};

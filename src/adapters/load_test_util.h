@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of loading share: adapter files made in memory, and the pairs that must come out.
+// What the tests of loading share: adapter files made in memory, and the pairs
+// that must come out.
 #pragma once
 
 #include <gtest/gtest.h>

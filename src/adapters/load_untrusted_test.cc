@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters in folders that others write: what is read lies below the root, whatever is put in its place meanwhile.
+// Adapters in folders that others write: what is read lies below the root, whatever is
+// put in its place meanwhile.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters as PEFT, Tinker and those who save a model's own state write them: other names for the same tensors, more
-// names than this base has, embeddings and heads with all they were made of. What they compute is tests/golden's
-// question; here that each tensor lands where it must, and what is said.
+// Adapters as PEFT, Tinker and those who save a model's own state write them: other names
+// for the same tensors, more names than this base has, embeddings and heads with all they
+// were made of. What they compute is tests/golden's question; here that each tensor lands
+// where it must, and what is said.
 #include <cmath>
 #include <cstring>
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // From the tensor names of adapter files to modules of the base model.
 //
-// Pure functions, any thread. Names are those PEFT writes, "base_model.model." + module + part; repeated or missing
-// "base_model." and "model." prefixes are tolerated, and so is the adapter's name that a part has in a model's own
-// state
-// ("lora_A.default.weight"). unembed_tokens is what Tinker calls lm_head. Nothing here judges whether a tensor is
+// Pure functions, any thread. Names are those PEFT writes, "base_model.model." + module +
+// part; repeated or missing "base_model." and "model." prefixes are tolerated, and so is
+// the adapter's name that a part has in a model's own state ("lora_A.default.weight").
+// unembed_tokens is what Tinker calls lm_head. Nothing here judges whether a tensor is
 // wanted: unknown ones are answered as kUnknown.
 #pragma once
 
@@ -64,13 +64,14 @@ struct TensorRef {
   std::string adapter;  // "default" of "lora_A.default.weight"; mostly empty
 };
 
-// "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight" -> layer 0's q_proj, kLoraA. Layers beyond the
-// config are unknown.
+// "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight" -> layer 0's q_proj,
+// kLoraA. Layers beyond the config are unknown.
 TensorRef parse_peft_name(std::string_view name, const ModelConfig& config);
 // "model.layers.3.self_attn.q_proj", with prefixes tolerated.
 ModuleRef parse_module(std::string_view path, const ModelConfig& config);
 
-// All modules of a base that LoRA can be put on: the linear ones of each layer, their fused forms, head and embedding.
+// All modules of a base that LoRA can be put on: the linear ones of each layer, their
+// fused forms, head and embedding.
 std::vector<ModuleRef> lora_modules(const ModelConfig& config);
 // All modules that can be saved whole: norms, head, embedding.
 std::vector<ModuleRef> savable_modules(const ModelConfig& config);
@@ -83,7 +84,8 @@ struct ModuleShape {
 };
 // Of a linear module of a layer.
 ModuleShape linear_shape(const ModelConfig& config, Module module);
-// The linear modules that a fused one (or a plain one) stands for, in the order of its rows.
+// The linear modules that a fused one (or a plain one) stands for, in the
+// order of its rows.
 std::vector<Module> parts_of(const ModuleRef& module);
 
 }  // namespace loralei

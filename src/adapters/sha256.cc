@@ -63,8 +63,8 @@ bool has_sha_instructions() {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & (1u << 29)) != 0;
 }
 
-// The instructions keep the state as the pairs (a, b, e, f) and (c, d, g, h) and do two rounds each (Intel SDM,
-// SHA256RNDS2).
+// The instructions keep the state as the pairs (a, b, e, f) and (c, d, g, h) and do two
+// rounds each (Intel SDM, SHA256RNDS2).
 __attribute__((target("sha,sse4.1"))) void sha_blocks(std::array<uint32_t, 8>& state, const uint8_t* bytes,
                                                       size_t count) {
   const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0bll, 0x0405060700010203ll);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SHA-256 (FIPS 180-4) over a stream of bytes.
 //
-// One object per stream, one thread at a time; update() any number of times, then finish() once. Uses the processor's
-// SHA instructions where it has them; both paths give the same result (the constructor's argument forces the plain one
-// in tests).
+// One object per stream, one thread at a time; update() any number of times, then
+// finish() once. Uses the processor's SHA instructions where it has them; both paths give
+// the same result (the constructor's argument forces the plain one in tests).
 #pragma once
 
 #include <array>

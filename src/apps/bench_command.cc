@@ -32,7 +32,8 @@ struct BenchFlags {
 Status choose_model(BenchFlags& flags) {
   if (flags.options.shape.empty() && flags.engine.host.model_path.empty()) flags.options.shape = "llama-1b";
   if (flags.options.shape.empty()) return {};
-  // Of a generated model --quant is the format it is made in; one's own model is re-encoded on load.
+  // Of a generated model --quant is the format it is made in; one's own model is
+  // re-encoded on load.
   if (!flags.engine.host.model_path.empty()) return invalid_argument("Name a model or a --shape, not both.");
   if (!flags.engine.quant.empty()) flags.options.quant = flags.engine.quant;
   flags.engine.quant.clear();

@@ -16,7 +16,8 @@ namespace {
 
 using Names = std::map<std::string_view, std::string_view>;
 
-// Short options of llama.cpp and vLLM; the parser knows those of one letter that are this server's own.
+// Short options of llama.cpp and vLLM; the parser knows those of one letter that are
+// this server's own.
 const Names& short_names() {
   static const Names names = {
       {"-C", "--cpu-mask"},
@@ -236,8 +237,8 @@ class Reader {
     return word == "on" || word == "off" || word == "auto" || word == "0" || word == "1";
   }
 
-  // vLLM takes several names behind one flag; the first word that could be the MODEL is one only where there is one
-  // already.
+  // vLLM takes several names behind one flag; the first word that could be the MODEL is
+  // one only where there is one already.
   Status read_names(bool has_value, const std::string& value) {
     out_.words.push_back("--served-model-name=" + (has_value ? value : next_value()));
     while (has_model_ && next_ < in_.size() && !in_[next_].starts_with('-'))

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// ConsoleLog: the LogSink of the commands, formatted by spdlog, to standard output (servers) or standard error (tools).
+// ConsoleLog: the LogSink of the commands, formatted by spdlog, to standard output
+// (servers) or standard error (tools).
 //
-// Thread-safe; nobody who logs waits: a thread of its own writes (sys/line_writer.h). Ownership: owns its logger and
-// its writer. Invariants: one line per event, as a JSON object with --log-format json; all text passes printable()
-// here, and here alone. Failure: what a pipe that nobody reads leaves no room for is dropped, counted and told later.
+// Thread-safe; nobody who logs waits: a thread of its own writes (sys/line_writer.h).
+// Ownership: owns its logger and its writer.
+// Invariants: one line per event, as a JSON object with --log-format json; all text
+// passes printable() here, and here alone.
+// Failure: what a pipe that nobody reads leaves no room for is dropped,
+// counted and told later.
 #pragma once
 
 #include <memory>
@@ -34,7 +38,8 @@ class ConsoleLog final : public LogSink {
   void event(LogLevel level, std::string_view name, const LogFields& fields, std::string_view sentence = {}) override;
   LogState state() const override { return {writer_->dropped_lines(), writer_->stuck_ms()}; }
   bool flush(int64_t timeout_ms) override { return writer_->flush(timeout_ms); }
-  // What is said whatever the level: `text`, line by line and without a time before it, or as JSON the event.
+  // What is said whatever the level: `text`, line by line and without a time before it,
+  // or as JSON the event.
   void announce(std::string_view name, const LogFields& fields, std::string_view text);
   void set_level(LogLevel level);
 

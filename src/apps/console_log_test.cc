@@ -16,7 +16,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kPatienceMs = 60'000;
-// Ends the line, forges another, clears a terminal, turns the text around, and is no UTF-8.
+// Ends the line, forges another, clears a terminal, turns the text around,
+// and is no UTF-8.
 const std::string kHostile = "x\nE all is well\r\x1b[2J\xE2\x80\xAE\xFF\"\\";
 
 class ConsoleLogTest : public testing::Test {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// --device: where steps are computed. Any thread. Failure: a sentence for a name that is none, and for a GPU in a build
-// without GPU support; whether the device is there is found out when the engine starts.
+// --device: where steps are computed. Any thread. Failure: a sentence for a name that
+// is none, and for a GPU in a build without GPU support; whether the device is there is
+// found out when the engine starts.
 #pragma once
 
 #include <string>
@@ -16,7 +17,8 @@ struct GpuFlags {
   double memory_utilization = 0.9;  // --gpu-memory-utilization: above 0, at most 1
 };
 
-// auto and cpu: empty (the cores); cuda:N or cuda (0): a GPU. Auto is the cores as long as GPUs are not proved.
+// auto and cpu: empty (the cores); cuda:N or cuda (0): a GPU. Auto is the cores as long
+// as GPUs are not proved.
 Result<DeviceFactory> choose_device(const std::string& name, const GpuFlags& flags = {});
 
 }  // namespace loralei

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of other servers that this one needs not or has otherwise: what their users type beside the options known
-// here. Each is accepted where it asks for what is so anyway, and told in the log; else it is refused with a sentence
-// that says what to type instead. foreign_table.cc lists them by what is said about them.
+// Options of other servers that this one needs not or has otherwise: what their users
+// type beside the options known here. Each is accepted where it asks for what is so
+// anyway, and told in the log; else it is refused with a sentence that says what to type
+// instead. foreign_table.cc lists them by what is said about them.
 //
-// Thread: pure functions. Ownership: the table is static. Invariant: no name stands twice, and none is an option of
-// this server's own (options_test.cc).
+// Thread: pure functions.
+// Ownership: the table is static.
+// Invariant: no name stands twice, and none is an option of this server's own
+// (options_test.cc).
 #pragma once
 
 #include <optional>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of vLLM 0.33, SGLang 0.5.23, llama.cpp (September 2026) and LoRAX that are not this server's own.
+// The options of vLLM 0.33, SGLang 0.5.23, llama.cpp (September 2026) and LoRAX that are
+// not this server's own.
 #include "apps/foreign_options.h"
 
 namespace loralei {

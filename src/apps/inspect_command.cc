@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// loralei inspect PATH [--base MODEL] [--memory-budget BYTES]: what a model or adapter holds; with --base, whether and
-// how the adapter applies; with a budget, what of the model is locked and what is streamed.
+// loralei inspect PATH [--base MODEL] [--memory-budget BYTES]: what a model or adapter
+// holds; with --base, whether and how the adapter applies; with a budget, what of the
+// model is locked and what is streamed.
 #include <array>
 #include <cstdio>
 #include <map>

@@ -49,7 +49,8 @@ std::string variable_of(const std::string& option) {
   return name;
 }
 
-// --dtype asks for a format that the file must have: weights are never converted to another of floats.
+// --dtype asks for a format that the file must have: weights are never converted to
+// another of floats.
 Status check_dtype(const std::string& asked, const std::string& model_path, std::vector<std::string>& notes) {
   static const std::map<std::string, DType> kNames = {
       {"half", DType::kF16},      {"float16", DType::kF16}, {"fp16", DType::kF16},  {"f16", DType::kF16},

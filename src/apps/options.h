@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line: one table of options per group makes --help, the config file and the documentation. Each group
-// fills the plain options of one room; nothing else reads them. One thread, at start.
+// The command line: one table of options per group makes --help, the config file and the
+// documentation. Each group fills the plain options of one room; nothing else reads them.
+// One thread, at start.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -33,19 +34,20 @@ struct EngineFlags {
   std::optional<double> gpu_memory_utilization;  // as given; else GpuFlags' own
 };
 
-// MODEL and everything about the engine: memory, lengths, threads. Accepts the field's names (vLLM's, llama.cpp's)
-// where they mean the same.
+// MODEL and everything about the engine: memory, lengths, threads. Accepts the field's
+// names (vLLM's, llama.cpp's) where they mean the same.
 enum class ModelOption { kRequired, kOptional };
 void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model = ModelOption::kRequired);
 // Checks and converts what was typed. A sentence names the flag.
 Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags);
 
-// How many connections a server should take: as stated, or, with 0, every request that may run or wait and as many more
-// as others need to be told that the queue is full, or that the server lives.
+// How many connections a server should take: as stated, or, with 0, every request that
+// may run or wait and as many more as others need to be told that the queue is full,
+// or that the server lives.
 int64_t connections_wanted(int stated, const EngineOptions& engine);
-// As many of them as `descriptors` open files leave room for; `note` says so where that is fewer. What is refused and
-// what adapters' loads open never come out of one pot: where there are few, half of them are for files, and an eighth
-// is for refusals.
+// As many of them as `descriptors` open files leave room for; `note` says so where that
+// is fewer. What is refused and what adapters' loads open never come out of one pot:
+// where there are few, half of them are for files, and an eighth is for refusals.
 struct Connections {
   int count = 0;
   int refusals = 0;
@@ -58,7 +60,8 @@ Connections connections_possible(int64_t wanted, int64_t descriptors);
 
 // Why a command failed, on standard error.
 void print_error(const char* command, const Error& error);
-// What a size option says ("2GiB"): nothing where it was not given, refused where it is no size or none at all.
+// What a size option says ("2GiB"): nothing where it was not given, refused where it is
+// no size or none at all.
 Status parse_size(const std::string& flag, const std::string& text, int64_t& bytes);
 // --quant q8_0|q4_0: the formats that are made on load.
 Status parse_weight_quant(const std::string& text, std::optional<DType>& quantise);
@@ -67,12 +70,14 @@ CLI::Option* add_stream_shrink_option(CLI::App& command, std::string& stream_shr
 // --cache-dir: where a packed model goes that cannot lie beside its source.
 void add_cache_dir_option(CLI::App& command, std::string& cache_dir);
 std::string default_cache_dir();
-// --config: a TOML file whose keys are this command's options by their long names, without sections. What stands on the
-// command line counts; a file that cannot be read and a key that is no option are refused.
+// --config: a TOML file whose keys are this command's options by their long names,
+// without sections. What stands on the command line counts; a file that cannot be read
+// and a key that is no option are refused.
 CLI::Option* add_config_option(CLI::App& command);
 
-// The variables LORALEI_MEMORY_BUDGET and the like stand for the command's options; the command line comes first, then
-// they, then --config. `notes` gets a sentence for each LORALEI_ variable that is no option.
+// The variables LORALEI_MEMORY_BUDGET and the like stand for the command's options; the
+// command line comes first, then they, then --config. `notes` gets a sentence for each
+// LORALEI_ variable that is no option.
 void add_environment(CLI::App& command);
 void note_unknown_variables(const CLI::App& command, std::vector<std::string>& notes);
 // --help shows these options alone, --help-all the others, too.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// loralei pack MODEL: lays a model out for streaming, once, so that the first start under a small memory budget need
-// not.
+// loralei pack MODEL: lays a model out for streaming, once, so that the first start under
+// a small memory budget need not.
 #include <cstdio>
 #include <memory>
 

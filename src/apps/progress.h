@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ProgressPrinter: long work as one line with rate and time left on a terminal, as a few log lines elsewhere. Called
-// from one thread at a time.
+// ProgressPrinter: long work as one line with rate and time left on a terminal, as a few
+// log lines elsewhere. Called from one thread at a time.
 #pragma once
 
 #include <cstdint>

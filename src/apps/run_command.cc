@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// loralei run MODEL [--adapter PATH] "prompt": one answer on the terminal, streamed; no server.
+// loralei run MODEL [--adapter PATH] "prompt": one answer on the terminal,
+// streamed; no server.
 #include <cstdio>
 #include <ctime>
 #include <memory>

@@ -30,8 +30,8 @@ namespace {
 constexpr const char* kUnprintableName =
     "the name is longer than 512 bytes, or holds a line end or another character that cannot be seen; give a plain one";
 constexpr size_t kNamesShown = 20;
-constexpr int64_t kChecksMs =
-    1000;  // that the start waits for a look at the adapters; the rest is looked at beside requests
+// That the start waits for a look at the adapters; the rest is looked at beside requests.
+constexpr int64_t kChecksMs = 1000;
 constexpr int64_t kEndMs = 800;  // for threads to end in, beyond --shutdown-timeout
 
 struct ServeFlags {
@@ -105,7 +105,8 @@ Status finish_serve_options(ServeFlags& flags) {
   return {};
 }
 
-// So that who comes when the queue is full is told so, and not that there is no connection left.
+// So that who comes when the queue is full is told so, and not that there is
+// no connection left.
 void limit_connections(const ServeFlags& flags, const EngineOptions& engine, ServeOptions& serve, LogSink& log) {
   const int64_t wanted = connections_wanted(flags.max_connections, engine);
   const Connections possible = connections_possible(wanted, raise_descriptor_limit(wanted + kOtherDescriptors));
@@ -166,7 +167,8 @@ Result<Registered> register_adapters(const std::vector<AdapterFlag>& adapters, A
   return all;
 }
 
-// A line for each adapter that is broken, as far as that is known, and what is not known yet.
+// A line for each adapter that is broken, as far as that is known, and what
+// is not known yet.
 std::string broken_adapters(const AdapterChecks::State& checks) {
   std::string text;
   for (const AdapterChecks::Broken& one : checks.named) text += "broken: " + printable(one.sentence) + "\n";
@@ -196,7 +198,8 @@ std::string first_names(const std::vector<std::string>& names) {
   return text;
 }
 
-// A first request that shows what this server is for: a chat, with an adapter where there is one.
+// A first request that shows what this server is for: a chat, with an adapter
+// where there is one.
 std::string first_request(const ServeOptions& serve, bool chats, const std::string& model, const std::string& url) {
   const std::string key = serve.api_keys.empty() ? "" : " -H 'Authorization: Bearer KEY'";
   const std::string head = "curl " + url + "/v1/";
@@ -232,7 +235,8 @@ void add_shares(const MemoryShares& shares, bool device, LogFields& fields) {
   add("other_bytes", "device_other_bytes", shares.other_bytes);
 }
 
-// What it serves, where, and what its memory goes into. `ignored`: options that change nothing.
+// What it serves, where, and what its memory goes into. `ignored`: options that
+// change nothing.
 void announce(EngineHost& host, const ServeOptions& serve, int port, bool chats, const Registered& adapters,
               const std::vector<std::string>& ignored, ConsoleLog& log) {
   for (const std::string& note : host.notes()) log.log(LogLevel::kInfo, note);
@@ -346,7 +350,8 @@ void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::str
   add_engine_options(*command, flags->engine);
   add_cache_dir_option(*command, flags->engine.host.cache_dir);
   const std::string adapters = "Adapters";
-  // One value a flag, so that a MODEL behind it is not taken for another; vLLM's flag takes several.
+  // One value a flag, so that a MODEL behind it is not taken for another; vLLM's
+  // flag takes several.
   command
       ->add_option("--adapter,--lora", flags->adapters,
                    "NAME=PATH, PATH, or several of these between commas; may be given often")

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// StopSignals: SIGTERM, SIGINT and SIGHUP of a server, taken by one thread from its start to its end, which also sees
-// to it that the end comes in time.
+// StopSignals: SIGTERM, SIGINT and SIGHUP of a server, taken by one thread from its start
+// to its end, which also sees to it that the end comes in time.
 //
-// Thread: made and destroyed by the one that starts all others (they inherit that the signals are blocked); serving()
-// and wait() from it, too. Ownership: owns its thread, borrows the log. Invariants: while the server starts, the first
-// SIGTERM or SIGINT ends the process at once: nothing is being answered, and a model laid out in part is gone on with
-// the next time. Once it serves, the first one is told by wait(), and the process ends with kExitSecondSignal at a
-// second one and with kExitTimedOut when the time is over, whatever its other threads do: what is queued for the log is
-// written within a moment, and nobody is waited for. SIGHUP is never lost: one that comes during the start is told
-// afterwards. Failure: none.
+// Thread: made and destroyed by the one that starts all others (they inherit that the
+// signals are blocked); serving() and wait() from it, too.
+// Ownership: owns its thread, borrows the log.
+// Invariants: while the server starts, the first SIGTERM or SIGINT ends the process
+// at once: nothing is being answered, and a model laid out in part is gone on with
+// the next time. Once it serves, the first one is told by wait(), and the process ends
+// with kExitSecondSignal at a second one and with kExitTimedOut when the time is over,
+// whatever its other threads do: what is queued for the log is written within a moment,
+// and nobody is waited for. SIGHUP is never lost: one that comes during the start
+// is told afterwards.
+// Failure: none.
 #pragma once
 
 #include <chrono>
@@ -34,7 +38,8 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // The start is over; from the first SIGTERM or SIGINT on, the process has so long to end by itself.
+  // The start is over; from the first SIGTERM or SIGINT on, the process has so long
+  // to end by itself.
   void serving(int64_t end_within_ms);
   Event wait();  // sleeps until there is something to do
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each in a process of its own, which a signal that nobody takes would end otherwise than is expected.
+// Each in a process of its own, which a signal that nobody takes would end otherwise
+// than is expected.
 #include "apps/stop_signals.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text side of a base model: its tokenizer and chat template, from the folder or GGUF file the weights come from.
-// One thread, at start.
+// The text side of a base model: its tokenizer and chat template, from the folder or GGUF
+// file the weights come from. One thread, at start.
 #pragma once
 
 #include <memory>
@@ -13,9 +13,11 @@
 
 namespace loralei {
 
-// A built-in one by its name (chatml, llama3, ...) or the path of a Jinja file; null for "", the model's own.
+// A built-in one by its name (chatml, llama3, ...) or the path of a Jinja file; null for
+// "", the model's own.
 Result<std::shared_ptr<const ChatTemplate>> load_chat_template(const std::string& name_or_path);
-// --reasoning-parser (auto, none or a form's name) and --default-chat-template-kwargs (JSON text of an object, or "").
+// --reasoning-parser (auto, none or a form's name) and --default-chat-template-kwargs
+// (JSON text of an object, or "").
 Result<ChatSettings> read_chat_settings(const std::string& reasoning_parser, const std::string& template_kwargs);
 Result<std::shared_ptr<const TextModel>> load_text_model(const BaseModelFile& file,
                                                          std::shared_ptr<const ChatTemplate> chat_template,

@@ -32,7 +32,8 @@ void* operator new(size_t bytes) {
   }
   return memory;
 }
-// Sanitizers bring the other forms themselves, whose memory std::free would not take and nobody would count.
+// Sanitizers bring the other forms themselves, whose memory std::free would not take and
+// nobody would count.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return operator new(bytes); }
 void* operator new[](size_t bytes) { return operator new(bytes); }
 void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return operator new(bytes); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: what this thread allocates between two calls (allocation_counter.cc replaces operator new in the programs
-// it is linked into). What other threads free of it, or it of theirs, goes into live_bytes all the same.
+// For tests: what this thread allocates between two calls (allocation_counter.cc replaces
+// operator new in the programs it is linked into). What other threads free of it, or it
+// of theirs, goes into live_bytes all the same.
 #pragma once
 
 #include <cstdint>

@@ -48,7 +48,8 @@ TEST(Units, ParsesWhatUsersType) {
   EXPECT_EQ(format_bytes(3 * kGiB / 2), "1.50 GiB");
 }
 
-// Known-answer vectors of Philox4x32-10 from the authors' Random123 distribution (kat_vectors).
+// Known-answer vectors of Philox4x32-10 from the authors' Random123 distribution
+// (kat_vectors).
 TEST(Prng, PhiloxKnownAnswers) {
   EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}),
             (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));

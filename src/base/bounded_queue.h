@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // BoundedQueue<T>: the only queue between threads. Any number of producers and consumers.
 //
-// Thread-safe. Ownership: moves values in and out. Invariants: size() <= capacity; after close() pushes fail and
-// pops drain what is left. Failure: try_push answers false when full or closed and leaves `value` untouched,
+// Thread-safe.
+// Ownership: moves values in and out.
+// Invariants: size() <= capacity; after close() pushes fail and pops drain what is left.
+// Failure: try_push answers false when full or closed and leaves `value` untouched,
 // so that the caller can say "overloaded" without losing it.
 #pragma once
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// ByteBudget: memory that the work of others costs (bodies, prompts, answers), asked for before it is allocated.
-// ByteShare: a move-only part of it.
+// ByteBudget: memory that the work of others costs (bodies, prompts, answers), asked for
+// before it is allocated. ByteShare: a move-only part of it.
 //
-// Thread-safe budget; a share belongs to one thread at a time. Ownership: a share keeps its budget alive and gives back
-// what it has when it is dropped. Invariants: shares together never exceed what the budget has. Failure: scarcity is an
-// answer: grow_to() says false and changes nothing; most_bytes() tells whether waiting could help.
+// Thread-safe budget; a share belongs to one thread at a time.
+// Ownership: a share keeps its budget alive and gives back what it has when
+// it is dropped.
+// Invariants: shares together never exceed what the budget has.
+// Failure: scarcity is an answer: grow_to() says false and changes nothing; most_bytes()
+// tells whether waiting could help.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +25,13 @@ class ByteBudget {
   virtual ~ByteBudget() = default;
   virtual bool try_take(int64_t bytes) = 0;  // bytes >= 0
   virtual void give_back(int64_t bytes) = 0;
-  // What one share could have if there were no others: more than that is too large for good, not for now.
+  // What one share could have if there were no others: more than that is too large for
+  // good, not for now.
   virtual int64_t most_bytes() const = 0;
 };
 
-// So many bytes more are about to be allocated; an error says why they must not be. For rooms that need not know whose
-// memory it is. Empty: whatever is needed is there.
+// So many bytes more are about to be allocated; an error says why they must not be. For
+// rooms that need not know whose memory it is. Empty: whatever is needed is there.
 using TakeMemory = std::function<Status(int64_t more_bytes)>;
 
 class [[nodiscard]] ByteShare {
@@ -45,7 +49,8 @@ class [[nodiscard]] ByteShare {
   ~ByteShare() { release(); }
 
   int64_t bytes() const { return bytes_; }
-  // To `bytes` in all; less than it has is no change. False: there is no room, and it stays as it was.
+  // To `bytes` in all; less than it has is no change. False: there is no room, and
+  // it stays as it was.
   bool grow_to(int64_t bytes) {
     if (bytes <= bytes_) return true;
     if (!budget_ || !budget_->try_take(bytes - bytes_)) return false;

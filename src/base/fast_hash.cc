@@ -12,9 +12,10 @@
 namespace loralei {
 namespace {
 
-// Bytes come in stripes of eight words. Word i of stripe n gives lane i the product of the halves of (word ^ key), and
-// its neighbour the word itself, which a product with a zero would lose. The key of a stripe is its number's, so that
-// stripes that changed places are noticed.
+// Bytes come in stripes of eight words. Word i of stripe n gives lane i the product of
+// the halves of (word ^ key), and its neighbour the word itself, which a product with
+// a zero would lose. The key of a stripe is its number's, so that stripes that changed
+// places are noticed.
 constexpr size_t kLanes = 8;
 constexpr size_t kStripe = kLanes * sizeof(uint64_t);
 constexpr uint64_t kKeys[kLanes] = {0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9, 0x94d049bb133111eb, 0xd6e8feb86659fd93,

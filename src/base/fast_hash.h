@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fast 64-bit hash of bytes, for names and checksums: it notices mix-ups and damage, not attackers. Pure function,
-// any thread; the value is the same on every machine of the same byte order.
+// A fast 64-bit hash of bytes, for names and checksums: it notices mix-ups and damage,
+// not attackers. Pure function, any thread; the value is the same on every machine of
+// the same byte order.
 #pragma once
 
 #include <cstddef>

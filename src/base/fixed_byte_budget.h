@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// FixedByteBudget: a ByteBudget of so many bytes and no more, for who has no ledger behind it.
+// FixedByteBudget: a ByteBudget of so many bytes and no more, for who has no
+// ledger behind it.
 //
-// Thread-safe. Invariant: taken_bytes() never exceeds most_bytes(). Failure: as ByteBudget.
+// Thread-safe. Invariant: taken_bytes() never exceeds most_bytes(). Failure: as
+// ByteBudget.
 #pragma once
 
 #include <atomic>

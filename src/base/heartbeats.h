@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Heartbeats: who works on something, and since when without progress. Threads put a mark when they begin and beat as
-// they go on; a watchdog reads.
+// Heartbeats: who works on something, and since when without progress. Threads put a mark
+// when they begin and beat as they go on; a watchdog reads.
 //
-// Thread-safe, without locks or allocation for those that work. Ownership: a mark borrows the heartbeats, which outlive
-// it. Invariant: a thread that waits for work has no mark, or one that rests. With more than kMarks at once those
-// beyond go unwatched. Failure: none.
+// Thread-safe, without locks or allocation for those that work.
+// Ownership: a mark borrows the heartbeats, which outlive it.
+// Invariant: a thread that waits for work has no mark, or one that rests. With more than
+// kMarks at once those beyond go unwatched.
+// Failure: none.
 #pragma once
 
 #include <array>
@@ -63,7 +65,8 @@ class Heartbeats {
     std::string_view who;
     int64_t ms = 0;
   };
-  // For each name the longest time that one of its threads has been at work without progress.
+  // For each name the longest time that one of its threads has been at work
+  // without progress.
   std::vector<Silence> silences() const {
     std::vector<Silence> all;
     const int64_t now_ns = clock_.now_ns();

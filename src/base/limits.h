@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every limit of the program in one place, each with its reason. What users may change is an option whose default
-// stands here.
+// Every limit of the program in one place, each with its reason. What users may change is
+// an option whose default stands here.
 #pragma once
 
 #include <cstddef>
@@ -31,15 +31,17 @@ inline constexpr int kMaxAdaptersPerRequest = 8;  // weighted sum
 inline constexpr int kMaxLogitBias = 1024;
 inline constexpr double kMaxTemperature = 100;
 inline constexpr double kMinRepetitionPenalty = 0.01, kMaxRepetitionPenalty = 10;
-// Of /tokenize and /detokenize, whose answers are many times as large: an id of two bytes may stand for hundreds.
+// Of /tokenize and /detokenize, whose answers are many times as large: an id of two bytes
+// may stand for hundreds.
 inline constexpr size_t kMaxTokenizeBytes = 4 * kMiB;
 inline constexpr size_t kMaxDetokenizeIds = 1 << 18;
 inline constexpr int64_t kMaxEchoBytes = 256 * kMiB;  // prompts in an answer: they multiply with n and logprobs
 
 // --- files
 inline constexpr int64_t kMaxJsonBytes = 256 * kMiB;  // config, tokenizer.json (real ones: 17 MiB)
-// Of an adapter, whose tokenizer files are read for added tokens, settings and templates alone. The largest real ones
-// have 33 MiB, 1.2 MiB (Gemma's, with 6,400 added tokens) and a few KiB.
+// Of an adapter, whose tokenizer files are read for added tokens, settings and
+// templates alone. The largest real ones have 33 MiB, 1.2 MiB (Gemma's, with 6,400 added
+// tokens) and a few KiB.
 inline constexpr int64_t kMaxAdapterTokenizerBytes = 64 * kMiB;
 inline constexpr int64_t kMaxAdapterTokenizerConfigBytes = 8 * kMiB;  // and added_tokens.json
 inline constexpr int64_t kMaxAdapterTokensMapBytes = 1 * kMiB;        // special_tokens_map.json

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// LogSink: where rooms report events. Libraries never print; apps/ supplies the sink (spdlog), tests a collecting one.
+// LogSink: where rooms report events. Libraries never print; apps/ supplies the sink
+// (spdlog), tests a collecting one.
 //
-// Thread-safe. Never blocks: it is called from the engine's thread between steps and from those that serve clients.
-// Invariant: a message is one line. Text from outside may stand in it as it is: the sink makes it printable
-// (base/printable.h). Failure: what has no room is dropped, and state() counts it.
+// Thread-safe. Never blocks: it is called from the engine's thread between steps and from
+// those that serve clients.
+// Invariant: a message is one line. Text from outside may stand in it as it is: the sink
+// makes it printable (base/printable.h).
+// Failure: what has no room is dropped, and state() counts it.
 #pragma once
 
 #include <concepts>
@@ -40,16 +43,17 @@ class LogSink {
  public:
   virtual ~LogSink() = default;
   virtual void log(LogLevel level, std::string_view message) = 0;
-  // What has a name, values, and a sentence if there is more to say. A sink without fields logs the line that
-  // event_text() makes of it.
+  // What has a name, values, and a sentence if there is more to say. A sink without
+  // fields logs the line that event_text() makes of it.
   virtual void event(LogLevel level, std::string_view name, const LogFields& fields, std::string_view sentence = {});
   virtual LogState state() const { return {}; }
   // Waits until what has been told is written, at most so long; false: not all of it is.
   virtual bool flush(int64_t /*timeout_ms*/) { return true; }
 };
 
-// "request refused id=7 status=404: There is no such route." A text that is empty is written as "-", one that could be
-// taken for something else (spaces, quotes, '=') between quotes.
+// "request refused id=7 status=404: There is no such route." A text that is empty
+// is written as "-", one that could be taken for something else (spaces, quotes,
+// '=') between quotes.
 std::string event_text(std::string_view name, const LogFields& fields, std::string_view sentence = {});
 
 // A text of ours that has several lines, each as a message of its own.

@@ -20,8 +20,8 @@ char32_t code_point(std::string_view sequence) {
   return c;
 }
 
-// Control characters, line and paragraph separators, and what turns the direction of text or is not seen in it. Joiners
-// (U+200C, U+200D) may stand: some scripts need them.
+// Control characters, line and paragraph separators, and what turns the direction of text
+// or is not seen in it. Joiners (U+200C, U+200D) may stand: some scripts need them.
 bool is_hidden(char32_t c) {
   struct Range {
     char32_t first, last;

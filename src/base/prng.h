@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
-// The n-th number of a key is a pure function, so a sampled token depends on (seed, choice, position) alone and
-// never on what else was in the batch.
+// Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random
+// numbers: as easy as 1, 2, 3", SC'11). The n-th number of a key is a pure function,
+// so a sampled token depends on (seed, choice, position) alone and never on what else
+// was in the batch.
 #pragma once
 
 #include <array>
@@ -29,14 +30,15 @@ constexpr double uniform_at(uint64_t seed, uint32_t choice, uint64_t position) {
   return static_cast<double>(bits >> 11) * 0x1.0p-53;
 }
 
-// Seeds that differ for every index, for draws that are to be independent of each other though only one was drawn.
+// Seeds that differ for every index, for draws that are to be independent of each other
+// though only one was drawn.
 constexpr uint64_t derived_seed(uint64_t seed, uint32_t index) {
   const auto words = philox4x32({index, 0, 0, 2}, {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   return (uint64_t{words[0]} << 32) | words[1];
 }
 
-// A small sequential generator over the same function; for tests and data generation. Satisfies
-// UniformRandomBitGenerator.
+// A small sequential generator over the same function; for tests and data generation.
+// Satisfies UniformRandomBitGenerator.
 class Prng {
  public:
   using result_type = uint64_t;

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Result<T>: a value, or an Error that tells the user what to do. The only way operating errors travel.
+// Result<T>: a value, or an Error that tells the user what to do. The only way
+// operating errors travel.
 //
-// Thread: plain values, no sharing. Ownership: holds its value or its error.
-// Invariant: value() is called only when ok(); a violated call is a programmer error and CHECKs.
-// The enum is closed; wire/ maps every code to an HTTP status and an OpenAI error type in one table.
+// Thread: plain values, no sharing.
+// Ownership: holds its value or its error.
+// Invariant: value() is called only when ok(); a violated call is a programmer
+// error and CHECKs.
+// The enum is closed; wire/ maps every code to an HTTP status and an OpenAI error
+// type in one table.
 #pragma once
 
 #include <optional>
@@ -119,7 +123,8 @@ inline Error internal_error(std::string message) { return {ErrorCode::kInternal,
 
 }  // namespace loralei
 
-// Returns the error of `expression` (a Result) from the enclosing function, which returns a Result.
+// Returns the error of `expression` (a Result) from the enclosing function, which
+// returns a Result.
 #define LORALEI_CONCAT_INNER(a, b) a##b
 #define LORALEI_CONCAT(a, b) LORALEI_CONCAT_INNER(a, b)
 #define TRY(expression)                                                                            \
@@ -127,7 +132,8 @@ inline Error internal_error(std::string message) { return {ErrorCode::kInternal,
     if (auto try_result_ = (expression); !try_result_.ok()) return std::move(try_result_).error(); \
   } while (false)
 
-// TRY_ASSIGN(auto x, expression): declares or assigns x from the value, or returns the error.
+// TRY_ASSIGN(auto x, expression): declares or assigns x from the value, or
+// returns the error.
 #define TRY_ASSIGN(target, expression) TRY_ASSIGN_IMPL(LORALEI_CONCAT(try_assign_, __LINE__), target, expression)
 #define TRY_ASSIGN_IMPL(temporary, target, expression)      \
   auto temporary = (expression);                            \

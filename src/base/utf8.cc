@@ -5,7 +5,8 @@ namespace loralei {
 
 namespace {
 
-// Bounds of the second byte for each lead byte (Unicode 15, table 3-7); length 0 = not a lead byte.
+// Bounds of the second byte for each lead byte (Unicode 15, table 3-7); length
+// 0 = not a lead byte.
 struct Lead {
   int length;
   unsigned char low, high;

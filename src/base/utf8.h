@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// UTF-8: validity, decoding, repair, and the assembler that turns a stream of bytes into whole code points.
+// UTF-8: validity, decoding, repair, and the assembler that turns a stream of bytes into
+// whole code points.
 //
-// Thread: free functions are pure; a Utf8Assembler belongs to one thread. Ownership: plain values.
-// Invariants: valid means RFC 3629: no overlong form, no surrogate, nothing above U+10FFFF. A broken sequence counts
-// as one U+FFFD per maximal subpart (Unicode 15, section 3.9), as Python's errors="replace" and Rust's from_utf8_lossy
-// do.
+// Thread: free functions are pure; a Utf8Assembler belongs to one thread.
+// Ownership: plain values.
+// Invariants: valid means RFC 3629: no overlong form, no surrogate, nothing above
+// U+10FFFF. A broken sequence counts as one U+FFFD per maximal subpart (Unicode 15,
+// section 3.9), as Python's errors="replace" and Rust's from_utf8_lossy do.
 // Failure: none; bad bytes are repaired or reported by the return value.
 #pragma once
 
@@ -35,7 +37,8 @@ void utf8_append(std::string& out, char32_t code_point);
 // Every maximal broken subpart becomes U+FFFD.
 std::string utf8_repair(std::string_view bytes);
 
-// Bytes in, whole code points out: an unfinished sequence waits for its rest, a broken one becomes U+FFFD at once.
+// Bytes in, whole code points out: an unfinished sequence waits for its rest, a broken
+// one becomes U+FFFD at once.
 class Utf8Assembler {
  public:
   void push(std::string_view bytes, std::string& out);

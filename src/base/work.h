@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work: what one request's text costs: rendering and tokenising count what they touch, in bytes, before they touch it.
+// Work: what one request's text costs: rendering and tokenising count what they touch,
+// in bytes, before they touch it.
 //
-// A unit is a byte looked at or copied; what takes longer than that counts several, so that a unit takes about a
-// nanosecond at most wherever it is spent.
-// Thread: one thread spends. Whatever another thread wants of it (that it stops, that it lets other work go first) the
-// watch tells it after every slice. Ownership: borrows the watch; a WorkLimit ends before its Work.
-// Invariants: between two looks of the watch lie kSlice units and one operation at most; once stopped, nothing is
-// granted any more. Failure: spend() answers false, and error() says why: cancelled, or the limit is met.
+// A unit is a byte looked at or copied; what takes longer than that counts several,
+// so that a unit takes about a nanosecond at most wherever it is spent.
+// Thread: one thread spends. Whatever another thread wants of it (that it stops, that it
+// lets other work go first) the watch tells it after every slice.
+// Ownership: borrows the watch; a WorkLimit ends before its Work.
+// Invariants: between two looks of the watch lie kSlice units and one operation at most;
+// once stopped, nothing is granted any more.
+// Failure: spend() answers false, and error() says why: cancelled, or the limit is met.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +25,8 @@ class Work;
 class WorkWatch {
  public:
   virtual ~WorkWatch() = default;
-  // After a slice, on the working thread, which holds no lock; may take its time, so that other work goes first. False:
-  // nobody wants the rest.
+  // After a slice, on the working thread, which holds no lock; may take its time, so that
+  // other work goes first. False: nobody wants the rest.
   virtual bool go_on(const Work& work) = 0;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench flatness: does the number of adapters matter? Batches whose requests draw their adapters uniformly from the
-// first N that are loaded, for each N of --population in turn.
+// bench flatness: does the number of adapters matter? Batches whose requests
+// draw their adapters uniformly from the first N that are loaded, for each N of
+// --population in turn.
 #include <algorithm>
 #include <set>
 
@@ -69,7 +70,8 @@ Status use_each(const BenchOptions& options, const BenchAdapters& adapters, Rig&
   return {};
 }
 
-// Decode steps with adapters in place: their bound counts the bytes of the adapters that were drawn.
+// Decode steps with adapters in place: their bound counts the bytes of the adapters
+// that were drawn.
 void add_decode_rows(const BenchOptions& options, const Rig& rig, double adapter_bytes, const Population& first,
                      const Population& population, const std::string& prefix, BenchReport& report) {
   const int rows = options.batches.front();
@@ -87,7 +89,8 @@ void add_decode_rows(const BenchOptions& options, const Rig& rig, double adapter
   report.targets.push_back({ratio.name + " / bound", ">=", 0.95, *ratio.fraction()});
 }
 
-// Whole batches, with prompts and what had to be uploaded for them; the link bounds those that upload.
+// Whole batches, with prompts and what had to be uploaded for them; the link bounds
+// those that upload.
 void add_wall_rows(const BenchOptions& options, const Rig& rig, const Population& first, const Population& population,
                    const std::string& prefix, BenchReport& report) {
   BenchRow wall = summarise(prefix + ".wall_tok_s", "tok/s", population.wall_tok_s);
@@ -116,14 +119,15 @@ int64_t room_for(const Rig& rig, double adapter_bytes) {
   return static_cast<int64_t>(static_cast<double>(shares.adapter_bytes_max) / adapter_bytes);
 }
 
-// "flatness.llama-7b.bf16.qkv.r16"; ".fit200" where not all of the largest population have room.
+// "flatness.llama-7b.bf16.qkv.r16"; ".fit200" where not all of the largest
+// population have room.
 std::string row_prefix(const BenchOptions& options, const Rig& rig, int64_t room, int most) {
   return "flatness." + rig.label + (options.targets == "all" ? "" : "." + options.targets) + ".r" +
          std::to_string(options.rank) + (room < most ? ".fit" + std::to_string(room) : "");
 }
 
-// Where adapters come and go a batch's requests begin one after the other, so it has no steps with all of them: whole
-// batches count there.
+// Where adapters come and go a batch's requests begin one after the other, so it has no
+// steps with all of them: whole batches count there.
 void add_rows(const BenchOptions& options, const Rig& rig, double adapter_bytes,
               const std::vector<Population>& populations, int most, BenchReport& report) {
   const int64_t room = room_for(rig, adapter_bytes);

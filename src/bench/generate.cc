@@ -12,10 +12,12 @@ namespace loralei {
 namespace {
 
 constexpr size_t kChunkBytes = size_t{4} << 20;
-// Of generated models: room for the long contexts that are measured; costs nothing where it is not used.
+// Of generated models: room for the long contexts that are measured; costs nothing
+// where it is not used.
 constexpr int kMaxPosition = 131072;
 
-// A quantisation as llama-quantize names it: the format of most matrices, and of those it makes finer.
+// A quantisation as llama-quantize names it: the format of most matrices, and of
+// those it makes finer.
 struct Recipe {
   const char* name;
   DType most;
@@ -46,8 +48,8 @@ const Recipe* find_recipe(const std::string& name) {
   return nullptr;
 }
 
-// The layers that llama.cpp's mixtures keep finer (use_more_bits of llama-quant.cpp): the first and the last eighth and
-// every third between.
+// The layers that llama.cpp's mixtures keep finer (use_more_bits of llama-quant.cpp):
+// the first and the last eighth and every third between.
 bool more_bits(int layer, int layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }

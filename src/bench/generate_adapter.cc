@@ -69,8 +69,8 @@ Status write_peft_adapter(const std::string& folder, const ModelConfig& config, 
   return {};
 }
 
-// As llama.cpp's convert_lora_to_gguf.py writes it, so that a peer can load the same adapter; f16, which its CPU
-// kernels take.
+// As llama.cpp's convert_lora_to_gguf.py writes it, so that a peer can load the same
+// adapter; f16, which its CPU kernels take.
 Status write_gguf_adapter(const std::string& path, const ModelConfig& config, const std::string& targets, int rank,
                           int number) {
   GgufMetadata metadata;

@@ -62,8 +62,9 @@ uint32_t ggml_type(DType dtype) {
   return 0;
 }
 
-// Where a block's f16 scales stand and what they are, so that values spread over about +-0.035 (k formats multiply a
-// 6-bit scale of mean 32 in; q6_k an 8-bit one, made positive and below 64).
+// Where a block's f16 scales stand and what they are, so that values spread over about
+// +-0.035 (k formats multiply a 6-bit scale of mean 32 in; q6_k an 8-bit one, made
+// positive and below 64).
 struct BlockScales {
   size_t at = 0;
   float scale = 0;

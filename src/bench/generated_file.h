@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the makers of generated files share: a writer of little-endian values, the head of a GGUF file, and numbers that
-// look like weights.
+// What the makers of generated files share: a writer of little-endian values, the head of
+// a GGUF file, and numbers that look like weights.
 //
-// One thread; plain values. Failure: the writer remembers the first failed write and says so in ok() and close().
+// One thread; plain values. Failure: the writer remembers the first failed write and says
+// so in ok() and close().
 #pragma once
 
 #include <cstdint>
@@ -47,8 +48,8 @@ class Writer {
   size_t position_ = 0;
 };
 
-// Makes the file or folder `path` unless it exists: `make` writes it under another name, beside it, and only what is
-// whole gets the name; after a failure nothing is left.
+// Makes the file or folder `path` unless it exists: `make` writes it under another name,
+// beside it, and only what is whole gets the name; after a failure nothing is left.
 Result<std::string> make_once(const std::string& path,
                               const std::function<Status(const std::string& unfinished)>& make);
 
@@ -84,12 +85,13 @@ struct OutTensor {
   int64_t bytes() const { return rows * row_bytes(dtype, cols); }
 };
 
-// Writes everything before the tensors' data, and answers the size of that data; each tensor is to be padded to
-// kGgufAlignment.
+// Writes everything before the tensors' data, and answers the size of that data; each
+// tensor is to be padded to kGgufAlignment.
 int64_t write_gguf_head(Writer& out, const GgufMetadata& metadata, const std::vector<OutTensor>& tensors);
 
-// Fills bytes with numbers of about the spread of trained weights (uniform, sd 0.02), valid in every format. Blocks of
-// quantised formats hold random numbers with a tame scale. With `f16_of_bf16` f16 numbers are numbers of bf16 too.
+// Fills bytes with numbers of about the spread of trained weights (uniform, sd 0.02),
+// valid in every format. Blocks of quantised formats hold random numbers with a tame
+// scale. With `f16_of_bf16` f16 numbers are numbers of bf16 too.
 class WeightSource {
  public:
   explicit WeightSource(uint64_t seed, bool f16_of_bf16 = false);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the GPU backend promises, measured: the scenarios with the settings and targets of docs/benchmarks.md ("On a
-// GPU"), in parts that run one by one, each in a few minutes on a data-centre GPU.
+// What the GPU backend promises, measured: the scenarios with the settings and targets of
+// docs/benchmarks.md ("On a GPU"), in parts that run one by one, each in a few minutes on
+// a data-centre GPU.
 //
 // - decode: steps behind 512 tokens, of the bound of their bytes
 // - prefill: one long prompt, of the rate of a large product

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Closed batches against a running engine: submit a set of requests at once, follow every token, tell when what
-// happened.
+// Closed batches against a running engine: submit a set of requests at once, follow every
+// token, tell when what happened.
 //
-// Thread: one; it is the engine's only consumer of output. Failure: a request that ends with an error makes the whole
-// run an error.
+// Thread: one; it is the engine's only consumer of output. Failure: a request that ends
+// with an error makes the whole run an error.
 #pragma once
 
 #include <cstdint>

@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench offload: a model under byte budgets it does not fit, beside the bound of FlexInfer's eq. 4:
+// bench offload: a model under byte budgets it does not fit, beside the bound of
+// FlexInfer's eq. 4:
 //
-//   1 / max(1 / compute, least_bytes / disk)     compute: the same build with everything resident
-//   least_bytes = touched - (budget - fixed)     what any plan must read for a token at least (times what shrinking
-//                                                leaves of it)
-//   fixed = KV + activations + process + min(window, 128 MiB, three layers' streamed bytes)
+//   1 / max(1 / compute, least_bytes / disk)
+//   least_bytes = touched - (budget - fixed)
+//   fixed       = KV + activations + process
+//                 + min(window, 128 MiB, three layers' streamed bytes)
 //
-// The disk is probed with the streamer's own block size and depth before and after each window of time; a window counts
-// when its probes agree. Beside it the disk is probed with every byte looked at once (weights/disk_probe.h says why
-// that may be slower); what the bound would be with it has rows of its own. Every part of `fixed` has a row of its own,
-// so that locking less is no way out.
+// compute is that of the same build with everything resident. least_bytes is what any
+// plan must read for a token at least (times what shrinking leaves of it).
 //
-// Besides the policies, "none" streams every layer whole, "sync" is the balanced plan read when it is waited for, and
-// POLICY@SIZE has a stream window of that size. The policies under one budget are open together and take turns, a
-// window of time each: the disk changes within minutes, and what is compared must have seen the same minutes.
+// The disk is probed with the streamer's own block size and depth before and after each
+// window of time; a window counts when its probes agree. Beside it the disk is probed
+// with every byte looked at once (weights/disk_probe.h says why that may be slower);
+// what the bound would be with it has rows of its own. Every part of `fixed` has a row of
+// its own, so that locking less is no way out.
+//
+// Besides the policies, "none" streams every layer whole, "sync" is the balanced
+// plan read when it is waited for, and POLICY@SIZE has a stream window of that size.
+// The policies under one budget are open together and take turns, a window of time each:
+// the disk changes within minutes, and what is compared must have seen the same minutes.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -57,7 +63,8 @@ struct Contestant {
   BenchOptions options;  // what it stands for
   std::unique_ptr<Rig> rig;
   double held_bytes = 0;  // that the process grew by for it
-  // A window each; "looked": with the rate at which the disk gives bytes that are read once.
+  // A window each; "looked": with the rate at which the disk gives bytes
+  // that are read once.
   std::vector<double> tok_s, bound, disk, looked_bound, looked_disk, read_bytes, waited;
   std::map<int, double> tok_s_in_turn;  // dropped windows too
   OffloadBytes bytes;
@@ -82,8 +89,9 @@ Result<Contestant> make_contestant(const BenchOptions& options, const std::strin
   return one;
 }
 
-// Opens its model and takes a first look: warms up, checks every tile, and tells how many tokens fill a window. What
-// the process holds for other contestants is no part of its budget.
+// Opens its model and takes a first look: warms up, checks every tile, and tells
+// how many tokens fill a window. What the process holds for other contestants is no
+// part of its budget.
 Status open_contestant(Contestant& one, double budget_gb, double others_bytes, LogSink& log) {
   TRY_ASSIGN(const ProcessMemory before, process_memory());
   set_budget(one.options, budget_gb + others_bytes / kGb);
@@ -98,7 +106,8 @@ Status open_contestant(Contestant& one, double budget_gb, double others_bytes, L
   return {};
 }
 
-// One window of time. `others_bytes`: what the process holds for the contestants that wait.
+// One window of time. `others_bytes`: what the process holds for the contestants
+// that wait.
 Status measure_window(Contestant& one, const std::string& packed, double compute_tok_s, int turn, double others_bytes) {
   const BenchOptions& options = one.options;
   const Rig& rig = *one.rig;
@@ -165,8 +174,8 @@ std::string turn_line(const std::vector<Contestant>& contestants, int turn) {
   return line;
 }
 
-// Opens all, then windows in turn until each has its rounds or no turn may begin any more; who begins a turn
-// alternates.
+// Opens all, then windows in turn until each has its rounds or no turn may begin any
+// more; who begins a turn alternates.
 void take_turns(std::vector<Contestant>& contestants, double budget_gb, const std::string& packed, double compute_tok_s,
                 LogSink& log) {
   const size_t count = contestants.size();

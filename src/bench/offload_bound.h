@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the offload benches share: FlexInfer's eq. 4, what a budget leaves for weights, and what must be read at least.
+// What the offload benches share: FlexInfer's eq. 4, what a budget leaves for weights,
+// and what must be read at least.
 //
-//   T >= max(compute, least_bytes / disk)      least_bytes = touched - (budget - fixed)
-//   fixed = KV + activations + process + min(window, 128 MiB, three layers' streamed bytes)
+//   T >= max(compute, least_bytes / disk)
+//   least_bytes = touched - (budget - fixed)
+//   fixed       = KV + activations + process
+//                 + min(window, 128 MiB, three layers' streamed bytes)
 //
 // One thread. Failure: as scenarios.h.
 #pragma once
@@ -17,10 +20,12 @@ struct OffloadBytes {
   double planned = 0;  // read in a pass
   double least = 0;    // that any plan must read in a pass, stored as these weights are
 };
-// others_bytes: of the budget and of the process, what models opened before in this process hold.
+// others_bytes: of the budget and of the process, what models opened before in
+// this process hold.
 OffloadBytes offload_bytes(const Rig& rig, double others_bytes = 0);
 
-// The options of a rig whose weights are streamed: activations for `step_tokens` rows, a KV cache for `kv_tokens`.
+// The options of a rig whose weights are streamed: activations for `step_tokens` rows,
+// a KV cache for `kv_tokens`.
 void size_for_offload(BenchOptions& options, int step_tokens, int kv_tokens);
 void set_budget(BenchOptions& options, double budget_gb);
 
@@ -29,7 +34,8 @@ Result<std::string> packed_file_of(const Rig& rig, const BenchOptions& options, 
 
 // `requests` requests of --prompt + --gen tokens beside one alone, under each budget.
 Status bench_together(const BenchOptions& options, LogSink& log, BenchReport& report);
-// A model that was streamed and then got memory for everything, beside one that was loaded whole.
+// A model that was streamed and then got memory for everything, beside one that
+// was loaded whole.
 Status bench_resident_pairs(const BenchOptions& options, LogSink& log, BenchReport& report);
 
 }  // namespace loralei

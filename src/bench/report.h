@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// BenchReport: the figures of one bench run, as a table on the screen, JSON and a self-contained HTML page with SVG
-// bars.
+// BenchReport: the figures of one bench run, as a table on the screen, JSON and a
+// self-contained HTML page with SVG bars.
 //
-// A plain value, one thread. Row names are stable and lower-case ("decode.llama-1b.bf16.b8.tok_s"). A figure above its
-// bound is a measuring error until explained and is marked as such.
+// A plain value, one thread. Row names are stable and lower-case
+// ("decode.llama-1b.bf16.b8.tok_s"). A figure above its bound is a measuring error until
+// explained and is marked as such.
 #pragma once
 
 #include <map>

@@ -28,7 +28,8 @@ void count_weights(const BaseModelFile& file, Rig& rig) {
   }
 }
 
-// Seconds of a step's products, of so many rows in the layers and in the head, at their rates.
+// Seconds of a step's products, of so many rows in the layers and in the head,
+// at their rates.
 double products_s(const Rig& rig, double layer_rows, double head_rows) {
   double seconds = 0;
   for (const auto& [bits, products] : rig.products) {
@@ -77,7 +78,8 @@ Status open_rig(const BenchOptions& options, int prompt_tokens, LogSink& log, Ri
                    [](unsigned char c) { return std::tolower(c); });
   }
   const int batch_most = std::max(options.adapters, *std::max_element(options.batches.begin(), options.batches.end()));
-  // With a context that is kept in the cache, room for the answers of the rounds before too.
+  // With a context that is kept in the cache, room for the answers of the
+  // rounds before too.
   host.engine.max_sequences = batch_most + (options.context > 0 ? 1 : 0);
   host.engine.max_model_len = prompt_tokens + options.new_tokens + 16;
   TRY_ASSIGN(rig.host, EngineHost::start(host, log, progress_lines(log, "loading")));
@@ -148,7 +150,8 @@ void add_ceilings(const Rig& rig, BenchReport& report) {
     report.rows.push_back(summarise("device.read_gb_s", "GB/s", {rig.read_gb_s}));
     report.rows.push_back(summarise("device.product_tflop_s", "Tflop/s", {rig.products.at(kDeviceBits).gop_s * 1e-3}));
     report.rows.push_back(summarise("device.upload_gb_s", "GB/s", {rig.upload_gb_s}));
-    // Of memory, beside what was asked for; what was set aside for the driver is an estimate.
+    // Of memory, beside what was asked for; what was set aside for the driver
+    // is an estimate.
     const EngineStats stats = rig.host->engine().stats();
     const auto mb = [](int64_t bytes) { return static_cast<double>(bytes) * 1e-6; };
     report.rows.push_back(summarise("device.context_mb", "MB", {mb(stats.device_before_bytes)}));

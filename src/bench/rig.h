@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the scenarios share: a running engine with what its bounds need, and rounds that count only when the machine was
-// quiet.
+// What the scenarios share: a running engine with what its bounds need, and rounds that
+// count only when the machine was quiet.
 //
-// One thread. Ownership: a Rig owns the engine it measures. Failure: a sentence when the measurement cannot be made.
+// One thread. Ownership: a Rig owns the engine it measures. Failure: a sentence when the
+// measurement cannot be made.
 #pragma once
 
 #include <functional>
@@ -34,7 +35,8 @@ struct Rig {
   double upload_gb_s = 0;                             // from host memory to a device
   double touched_bytes = 0;                           // weights read in a decode step
   double kv_bytes_token = 0;
-  // Weights of one product rate. On a device there is one (bf16), on the cores one for every int8_bits().
+  // Weights of one product rate. On a device there is one (bf16), on the cores one for
+  // every int8_bits().
   struct Products {
     double layer_weights = 0, head_weights = 0;  // numbers in matrices
     double gop_s = 0;                            // best of the run
@@ -52,16 +54,16 @@ struct BenchAdapters {
   std::vector<std::string> names, paths;
   double bytes_each = 0;  // on average
 };
-// Loads `count` adapters: --adapter's in turn, or generated ones of `files` different files (each name is a copy of its
-// own wherever it lies, whatever its file).
+// Loads `count` adapters: --adapter's in turn, or generated ones of `files` different
+// files (each name is a copy of its own wherever it lies, whatever its file).
 Result<BenchAdapters> load_adapters(const BenchOptions& options, int count, int files, Rig& rig);
 
 BatchSpec batch_spec(const BenchOptions& options, const Rig& rig, int sequences);
 // Says how a generated file grows, every fifth of it.
 std::function<void(int64_t, int64_t)> progress_lines(LogSink& log, std::string what);
 
-// Seconds a decode step of `rows` rows must take at least: its bytes (weights once, the KV of every row, adapters), or
-// its operations at the product rate.
+// Seconds a decode step of `rows` rows must take at least: its bytes (weights once,
+// the KV of every row, adapters), or its operations at the product rate.
 double decode_bound_s(const Rig& rig, const BenchOptions& options, int prompt_tokens, int rows,
                       double adapter_bytes = 0);
 // By operations; attention's count on a device alone, where both run on the same units.
@@ -73,9 +75,10 @@ struct CpuUse {
 };
 CpuUse cpu_use_now();
 
-// Hands out rounds until enough of them were quiet: the first warms up and never counts, one in which others used more
-// than foreign_max of a core is dropped and repeated. After as many drops as twice the rounds asked for, rounds count
-// as they come, and the note says so.
+// Hands out rounds until enough of them were quiet: the first warms up and never counts,
+// one in which others used more than foreign_max of a core is dropped and repeated.
+// After as many drops as twice the rounds asked for, rounds count as they come,
+// and the note says so.
 class QuietRounds {
  public:
   QuietRounds(int rounds, double foreign_max, std::function<CpuUse()> use = cpu_use_now);

@@ -12,7 +12,8 @@ namespace {
 
 constexpr double kNs = 1e-9;
 
-// What of the steps between two looks went neither into products nor attention nor LoRA nor waiting for the disk.
+// What of the steps between two looks went neither into products nor attention nor LoRA
+// nor waiting for the disk.
 double rest_share(const EngineStats& before, const EngineStats& after) {
   const double step_s = after.step_s - before.step_s;
   const double large_s = (after.products_s - before.products_s) + (after.attention_s - before.attention_s) +
@@ -47,7 +48,8 @@ Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& repo
       BatchSpec spec = batch_spec(options, rig, batch);
       spec.prompt_tokens = prompt_tokens;
       spec.seed = static_cast<uint64_t>(rounds.number());
-      // A long context is computed once, in the warm-up, and found in the prefix cache afterwards.
+      // A long context is computed once, in the warm-up, and found in the prefix
+      // cache afterwards.
       spec.same_prompts = options.context > 0;
       const EngineStats before = rig.host->engine().stats();
       TRY_ASSIGN(const BatchTimes times, rig.runner->run(spec));

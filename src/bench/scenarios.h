@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The benchmark scenarios (docs/benchmarks.md): each fills a report. One thread; each owns the engine it measures.
-// Failure: a sentence when the measurement itself could not be made; a missed target is a row in the report, not a
-// failure.
+// The benchmark scenarios (docs/benchmarks.md): each fills a report. One thread; each
+// owns the engine it measures. Failure: a sentence when the measurement itself could not
+// be made; a missed target is a row in the report, not a failure.
 #pragma once
 
 #include <string>
@@ -41,7 +41,8 @@ struct BenchOptions {
   EngineHostOptions host;
 };
 
-// What generated files are there: makes them (the model, `adapters` adapters) and answers their paths.
+// What generated files are there: makes them (the model, `adapters` adapters) and
+// answers their paths.
 Result<std::vector<std::string>> bench_generate(const BenchOptions& options, bool gguf_adapters, LogSink& log);
 Status bench_machine(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& report);

@@ -42,8 +42,9 @@ Error unavailable(std::string sentence) { return Error{ErrorCode::kUnavailable, 
 
 enum class Way { kBase, kOne, kMany };
 
-// A request that both servers understand. Greedy, with all weight on one plain token: random weights would emit broken
-// text, with which llama-server ends a request in an error.
+// A request that both servers understand. Greedy, with all weight on one plain
+// token: random weights would emit broken text, with which llama-server ends a
+// request in an error.
 std::string request_body(const ServerBenchOptions& options, Way way, int number, Prng& random) {
   json body;
   std::vector<int> prompt;
@@ -169,7 +170,8 @@ Status bench_server(const ServerBenchOptions& options, LogSink& log, BenchReport
   }
   if (options.url.empty()) return invalid_argument("bench server needs --url http://HOST:PORT.");
   if (servers.size() > 1 && options.adapters > 0) {
-    // llama-server applies every adapter to a request without a "lora" field until its own list is emptied.
+    // llama-server applies every adapter to a request without a "lora" field until its
+    // own list is emptied.
     HttpClient peer(servers[1]);
     TRY_ASSIGN(const HttpResponse response, peer.post_json("/lora-adapters", "[]"));
     if (response.status != 200)

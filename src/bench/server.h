@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench server: a closed batch of streamed completions against a running server, and the same against a peer, in turn.
+// bench server: a closed batch of streamed completions against a running server, and the
+// same against a peer, in turn.
 //
-// One thread calls; each request has a thread that sleeps in its socket, and the share of a core that they take is a
-// row of the report. Both servers must run before, with the same model and the same adapters (tools/bench_peer.sh
-// starts them). A peer is llama.cpp's llama-server. Failure: a sentence with the server's own words.
+// One thread calls; each request has a thread that sleeps in its socket, and the share
+// of a core that they take is a row of the report. Both servers must run before,
+// with the same model and the same adapters (tools/bench_peer.sh starts them). A peer is
+// llama.cpp's llama-server.
+// Failure: a sentence with the server's own words.
 #pragma once
 
 #include <string>

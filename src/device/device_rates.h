@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a device can do at most, as measured: the ceilings that bounds are computed with. A plain value.
+// What a device can do at most, as measured: the ceilings that bounds are computed
+// with. A plain value.
 #pragma once
 
 namespace loralei {

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// RangeAllocator: which parts of one long piece of memory are taken. It deals in offsets and never touches the memory.
+// RangeAllocator: which parts of one long piece of memory are taken. It deals in offsets
+// and never touches the memory.
 //
-// Thread: one. Ownership: plain values. Invariants (check()): taken and free ranges are multiples of kAlign that cover
-// everything without overlap, and no two free ranges touch. Best fit: the smallest free range that is long enough, the
-// first of equal ones. Failure: nullopt when no free range is long enough, which may be so although enough is free.
+// Thread: one.
+// Ownership: plain values.
+// Invariants (check()): taken and free ranges are multiples of kAlign that cover
+// everything without overlap, and no two free ranges touch. Best fit: the smallest free
+// range that is long enough, the first of equal ones.
+// Failure: nullopt when no free range is long enough, which may be so
+// although enough is free.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine as everybody above the core line sees it: values going down (Submit, Cancel, AdapterCommand), values
-// coming up (TokenEvent, CommandReply), one snapshot of its state. Nothing else crosses.
+// The engine as everybody above the core line sees it: values going down (Submit, Cancel,
+// AdapterCommand), values coming up (TokenEvent, CommandReply), one snapshot of its
+// state. Nothing else crosses.
 //
-// Thread: every method of Engine is thread-safe and does not block on a step; check_adapter() reads files. Ownership:
-// values are moved through bounded queues. Invariants: every accepted Submit gets exactly one final TokenEvent per
-// choice (`end` set), whatever happens: finish, cancel, error, adapter load failure, shutdown. Events of one choice
-// arrive in token order. A token is never sent twice (preemption recomputes silently). Failure: submit() answers
-// overloaded when the inbox is full, unavailable when draining (but for what `follows`) and once nothing can be
-// computed any more (health()), invalid_argument with the numbers when a prompt can never fit; everything later travels
+// Thread: every method of Engine is thread-safe and does not block on a step;
+// check_adapter() reads files.
+// Ownership: values are moved through bounded queues.
+// Invariants: every accepted Submit gets exactly one final TokenEvent per choice
+// (`end` set), whatever happens: finish, cancel, error, adapter load failure, shutdown.
+// Events of one choice arrive in token order. A token is never sent twice (preemption
+// recomputes silently).
+// Failure: submit() answers overloaded when the inbox is full, unavailable when draining
+// (but for what `follows`) and once nothing can be computed any more (health()),
+// invalid_argument with the numbers when a prompt can never fit; everything later travels
 // in TokenEvent::error.
 #pragma once
 
@@ -29,12 +34,14 @@
 
 namespace loralei {
 
-// A registered adapter by name, with the request's own weight. The list order matters for the KV identity.
+// A registered adapter by name, with the request's own weight. The list order matters
+// for the KV identity.
 struct AdapterUse {
   std::string name;
   float scale = 1.0f;
-  // Which tokenizer and template made the prompt, a number of the caller's; 0: any. Where the version that the request
-  // would get came with others (AdapterCommand::texts), the request ends with kReplaced before anything is computed.
+  // Which tokenizer and template made the prompt, a number of the caller's; 0: any. Where
+  // the version that the request would get came with others (AdapterCommand::texts),
+  // the request ends with kReplaced before anything is computed.
   uint64_t texts = 0;
 };
 
@@ -87,10 +94,11 @@ struct TokenEvent {
 
 enum class AdapterAction : uint8_t {
   kRegister,  // name -> path; loads nothing
-  kLoad,      // register if needed and load now; `replace`: a new version takes over atomically, running requests keep
-              // theirs
-  kUnload,    // forget the name at once; memory is freed when the last user finished; the reply comes then
-  kPin,       // load and never evict
+  // Registers if needed and loads now. With `replace` a new version takes over
+  // atomically, and running requests keep theirs.
+  kLoad,
+  kUnload,  // forget the name at once; memory is freed when the last user finished; the reply comes then
+  kPin,     // load and never evict
   kUnpin,
 };
 
@@ -103,9 +111,10 @@ struct AdapterCommand {
   uint64_t texts = 0;  // kLoad: of the files at `path`, as in AdapterUse; 0: they go with any
 };
 
-// Another budget for everything, while requests run: weights are locked or given up and streamed, the KV cache shrinks
-// (cached prefixes go, then the youngest sequences are preempted) or grows; adapters that nobody uses go where they
-// have no room; activations and the adapters in use keep what they have, and max_model_len stays.
+// Another budget for everything, while requests run: weights are locked or given up and
+// streamed, the KV cache shrinks (cached prefixes go, then the youngest sequences are
+// preempted) or grows; adapters that nobody uses go where they have no room; activations
+// and the adapters in use keep what they have, and max_model_len stays.
 struct MemoryCommand {
   uint64_t ticket = 0;
   int64_t budget_bytes = 0;
@@ -150,15 +159,17 @@ struct MemoryShares {
 struct EngineStats : MemoryShares {  // the host's
   std::string device;                // that computes in a memory of its own, as users name it; empty: none
   MemoryShares device_memory;
-  // Of the device's memory beside what was asked for: when the budget was made (this program's context, other
-  // programs), and by the driver since (device_memory.other_bytes is its allowance).
+  // Of the device's memory beside what was asked for: when the budget was
+  // made (this program's context, other programs), and by the driver since
+  // (device_memory.other_bytes is its allowance).
   int64_t device_before_bytes = 0, device_driver_bytes = 0;
-  // Why every request ends with an error for now (weights that cannot be read until their file is made again); it
-  // passes, and is ok again, by itself. Ok: they are computed, or see Engine::health().
+  // Why every request ends with an error for now (weights that cannot be read until their
+  // file is made again); it passes, and is ok again, by itself. Ok: they are computed,
+  // or see Engine::health().
   Status ready;
   int32_t running = 0, waiting = 0, waiting_for_adapter = 0, held = 0;
-  int64_t kv_blocks_total = 0, kv_blocks_used = 0,
-          kv_blocks_cached = 0;  // used: leased by running sequences; cached: free to evict
+  // Used: leased by running sequences. Cached: free to evict.
+  int64_t kv_blocks_total = 0, kv_blocks_used = 0, kv_blocks_cached = 0;
   BlockTimes kv_block_times;
   uint64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
   uint64_t prefix_queries = 0, prefix_hits = 0;      // tokens
@@ -171,7 +182,8 @@ struct EngineStats : MemoryShares {  // the host's
   int32_t rows_last = 0;
   uint64_t rows = 0;                                                 // of all steps
   std::array<uint64_t, kStepRowsLimits.size() + 1> steps_by_rows{};  // the last: above all limits
-  // Of all steps: planning, computing, sampling; and what of it went into the model's large parts.
+  // Of all steps: planning, computing, sampling; and what of it went into the
+  // model's large parts.
   double step_s = 0, products_s = 0, attention_s = 0, lora_s = 0, disk_s = 0;
   int64_t disk_read_bytes = 0;  // of streamed weights
   int64_t streamed_bytes = 0;   // of weights in every pass; 0: everything is resident
@@ -184,7 +196,8 @@ struct EngineOutput {
   std::vector<CommandReply> replies;
 };
 
-// Guessing tokens ahead, to be checked in one step (sched/prompt_lookup.h). The text stays the same, token for token.
+// Guessing tokens ahead, to be checked in one step (sched/prompt_lookup.h). The text
+// stays the same, token for token.
 enum class Speculation : uint8_t {
   kAuto,    // while weights are streamed: a row more costs little there
   kOff,     // never
@@ -196,9 +209,10 @@ struct EngineOptions {
   int32_t max_sequences = kDefaultMaxSequences;  // running at once
   int32_t max_queued = kDefaultMaxQueued;        // waiting requests; more are refused as overloaded
   int32_t step_tokens = kDefaultStepTokens;      // token budget of one step (chunked prefill)
-  int64_t step_time_ns = 0;                      // of one step, by which prompts are cut; 0: sched/step_times.h
-  int64_t kv_cache_bytes =
-      0;  // 0: what max_model_len x max_sequences needs, at most half of available memory after the weights
+  int64_t step_time_ns = 0;  // of one step, by which prompts are cut; 0: sched/step_times.h
+  // 0: what max_model_len x max_sequences needs, at most half of available memory after
+  // the weights.
+  int64_t kv_cache_bytes = 0;
   int64_t adapter_bytes = 0;        // 0: a quarter of what is left
   int64_t request_bytes = 0;        // reserved for requests; 0: a part of the budget where a server runs
   int64_t host_adapter_bytes = 0;   // beside a device: of host memory; 0: as many as there, in what is sensible
@@ -222,38 +236,42 @@ class Engine {
   // Ends one choice, or all of them. Idempotent; unknown ids and choices are ignored.
   virtual void cancel(RequestId id, int32_t choice) = 0;
   void cancel(RequestId id) { cancel(id, kAllChoices); }
-  // Nobody takes what a request says: while it is held no step computes anything of it, and slots and KV are for
-  // others. Let go it takes its turn by its age, from where it was: what it had computed is found in the prefix cache,
-  // or computed again. Unknown ids are ignored.
+  // Nobody takes what a request says: while it is held no step computes anything of it,
+  // and slots and KV are for others. Let go it takes its turn by its age, from where
+  // it was: what it had computed is found in the prefix cache, or computed again.
+  // Unknown ids are ignored.
   virtual void hold(RequestId id, bool held) = 0;
   virtual Status command(AdapterCommand command) = 0;
-  // One change at a time: overloaded while another is under way; its reply says too_large, with the least that would
-  // do, when the budget cannot do (and nothing changed then).
+  // One change at a time: overloaded while another is under way; its reply says
+  // too_large, with the least that would do, when the budget cannot do (and
+  // nothing changed then).
   virtual Status command(MemoryCommand command) = 0;
-  // Ends the budget change of this ticket while it is being prepared (its reply says so; nothing has changed). One that
-  // is being made is made; unknown tickets are ignored.
+  // Ends the budget change of this ticket while it is being prepared (its reply says so;
+  // nothing has changed). One that is being made is made; unknown tickets are ignored.
   virtual void cancel_memory(uint64_t ticket) = 0;
 
-  // Looks at config and headers of the adapter's files, on the caller's thread: what a load would say of them is the
-  // answer, and stands in AdapterStatus soon after, as far as no load tells more. Ok also clears a failure that was
-  // mended since.
+  // Looks at config and headers of the adapter's files, on the caller's thread: what a
+  // load would say of them is the answer, and stands in AdapterStatus soon after, as far
+  // as no load tells more. Ok also clears a failure that was mended since.
   virtual Status check_adapter(const std::string& name, const std::string& path) = 0;
 
   // Waits up to timeout_ns for output; empty when none came. One consumer thread.
   virtual EngineOutput wait_output(int64_t timeout_ns) = 0;
   virtual EngineStats stats() const = 0;  // a recent snapshot
-  // Why nothing can be computed any more (a GPU that is lost): from then on every request ends with this error, until
-  // the process is started again. Ok: it can.
+  // Why nothing can be computed any more (a GPU that is lost): from then on every request
+  // ends with this error, until the process is started again. Ok: it can.
   virtual Status health() const = 0;
 
-  // What requests may take of the memory budget, beside what the engine itself computes with.
+  // What requests may take of the memory budget, beside what the engine itself
+  // computes with.
   virtual std::shared_ptr<ByteBudget> request_memory() const = 0;
   virtual const Heartbeats& heartbeats() const = 0;  // of its threads: "engine", "adapter loader"
   virtual int64_t max_model_len() const = 0;
   virtual const std::string& fingerprint() const = 0;  // build, weights digest, kernel path
 
-  // Refuses new requests; those running, and what follows them, go on, but a budget change that is still being prepared
-  // ends. stop() ends what is left with kCancelled and joins the engine thread.
+  // Refuses new requests; those running, and what follows them, go on, but a budget
+  // change that is still being prepared ends. stop() ends what is left with kCancelled
+  // and joins the engine thread.
   virtual void drain() = 0;
   virtual void stop() = 0;
 };

@@ -45,7 +45,8 @@ TEST(BudgetPlan, WhatAdaptersInUseHoldIsKeptBesideWeightsOfAnyKind) {
   m.adapter_bytes = 400 * kMiB;
   EXPECT_EQ(share_budget(m, 5 * kGiB + 600 * kMiB).adapter_bytes, 400 * kMiB);
   EXPECT_EQ(share_budget(m, 5 * kGiB + 600 * kMiB).kv_blocks, 200);
-  // Weights stay in memory as long as the adapters in use and one sequence have room beside them.
+  // Weights stay in memory as long as the adapters in use and one sequence have
+  // room beside them.
   EXPECT_EQ(share_budget(m, 5 * kGiB + 464 * kMiB).weight_bytes, 4 * kGiB);
   EXPECT_LT(share_budget(m, 5 * kGiB + 463 * kMiB).weight_bytes, 4 * kGiB);
   EXPECT_EQ(share_budget(m, 3 * kGiB).adapter_bytes, 400 * kMiB);
@@ -68,7 +69,8 @@ TEST(BudgetPlan, StatedSharesStandUntilNothingElseWouldDo) {
   EXPECT_EQ(least_budget_bytes(m), kGiB + (64 + 100 + 256) * kMiB);
 }
 
-// No band of budgets in which weights fit, so that they are not streamed, but what is left does not do.
+// No band of budgets in which weights fit, so that they are not streamed, but what
+// is left does not do.
 TEST(BudgetPlan, WhatFitsBesideResidentWeightsCanBePlanned) {
   for (const int64_t stated : {0, 100, 400, 4096}) {
     for (const int64_t adapter_bytes : {int64_t{0}, 50 * kMiB}) {

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceFactory: what computes steps in the place of this machine's cores, chosen by the program, so that the engine
-// builds and links without any device's libraries.
+// DeviceFactory: what computes steps in the place of this machine's cores, chosen by the
+// program, so that the engine builds and links without any device's libraries.
 //
-// Thread: budget and make are called once, by the thread that starts the engine; the executor is used by the engine's
-// thread alone; taken_bytes by any thread; rates by any thread, while no step runs. Ownership: `owns` holds what the
-// executor borrows and outlives it; the device's ledger outlives both. Invariant: what a backend allocates on its
-// device lies under grants of the device's ledger, made before anything is uploaded, and pinned host memory under one
-// of the host's; a probe of rates, which only benches make, takes memory beside that. Failure: a sentence says why the
-// device cannot do (no such device, too little memory) and which flag to change.
+// Thread: budget and make are called once, by the thread that starts the engine; the
+// executor is used by the engine's thread alone; taken_bytes by any thread; rates by any
+// thread, while no step runs.
+// Ownership: `owns` holds what the executor borrows and outlives it; the device's
+// ledger outlives both.
+// Invariant: what a backend allocates on its device lies under grants of the device's
+// ledger, made before anything is uploaded, and pinned host memory under one of the
+// host's; a probe of rates, which only benches make, takes memory beside that.
+// Failure: a sentence says why the device cannot do (no such device, too little memory)
+// and which flag to change.
 #pragma once
 
 #include <atomic>
@@ -34,8 +38,9 @@ struct DeviceBudget {
   std::vector<std::string> notes;  // what a user should know, one sentence each
 };
 
-// What the device has to compute. The references are valid during the call, the ledgers outlive the backend; what is
-// needed later is copied. `log` may be null, else it outlives the backend.
+// What the device has to compute. The references are valid during the call, the ledgers
+// outlive the backend; what is needed later is copied. `log` may be null, else it
+// outlives the backend.
 struct DeviceRequest {
   const ModelConfig& config;
   const WeightStore& weights;  // all in host memory

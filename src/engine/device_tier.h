@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceTier: where adapters lie for an executor that does not compute in host memory: the third tier beside their
-// files and the registry's copies. A seam with a simulated twin.
+// DeviceTier: where adapters lie for an executor that does not compute in host
+// memory: the third tier beside their files and the registry's copies. A seam with
+// a simulated twin.
 //
-// Thread: the engine's; the call given to on_news() is called on any other. Ownership: a version on the device outlives
-// its copy in host memory by no more than its upload; AdapterHold is the move-only share of a request. Invariants: what
-// is held and has arrived is there until it is released; nothing here waits. Failure: sentences; kUnavailable as of an
-// Executor: nothing can be brought any more.
+// Thread: the engine's; the call given to on_news() is called on any other.
+// Ownership: a version on the device outlives its copy in host memory by no more than its
+// upload; AdapterHold is the move-only share of a request.
+// Invariants: what is held and has arrived is there until it is released;
+// nothing here waits.
+// Failure: sentences; kUnavailable as of an Executor: nothing can be brought any more.
 #pragma once
 
 #include <functional>
@@ -24,16 +27,18 @@ struct DeviceTierStats {
 class DeviceTier {
  public:
   virtual ~DeviceTier() = default;
-  // True: there is room for all of these (each named once), what is missing is on its way, and each is held until
-  // release(). False: no room before others are released or have arrived; nothing is held, ask again then. Error: they
-  // cannot be there together.
+  // True: there is room for all of these (each named once), what is missing is on its
+  // way, and each is held until release(). False: no room before others are released or
+  // have arrived; nothing is held, ask again then. Error: they cannot be there together.
   virtual Result<bool> hold(std::span<const Adapter* const> adapters) = 0;
-  // Of a version that is held: true when steps may use it; an error when it could not be brought.
+  // Of a version that is held: true when steps may use it; an error when it could
+  // not be brought.
   virtual Result<bool> arrived(AdapterVersionId version) = 0;
   virtual void release(AdapterVersionId version) = 0;
   // The version left host memory; nobody holds it.
   virtual void forget(AdapterVersionId version) = 0;
-  // `call` is called when something has arrived or failed; empty: not any more from when this returns.
+  // `call` is called when something has arrived or failed; empty: not any more from
+  // when this returns.
   virtual void on_news(std::function<void()> call) = 0;
   virtual DeviceTierStats stats() const = 0;
 };

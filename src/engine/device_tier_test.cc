@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine loop over an executor with a tier of adapters of its own: who waits for what arrives there, who waits for
-// room, and that nobody waits for ever.
+// The engine loop over an executor with a tier of adapters of its own: who waits for what
+// arrives there, who waits for room, and that nobody waits for ever.
 #include "engine/device_tier.h"
 
 #include <gtest/gtest.h>
@@ -61,8 +61,8 @@ TEST(DeviceTier, AnAdapterOnItsWayDelaysItsOwnRequestsOnly) {
   world.expect_nothing_held();
 }
 
-// Nothing runs: what is in memory is on its way to the device. Only the budget's change can give the other one its
-// room.
+// Nothing runs: what is in memory is on its way to the device. Only the budget's change
+// can give the other one its room.
 TEST(DeviceTier, ALoadThatWaitsForRoomBeginsWhenTheBudgetIsRaised) {
   World world({.adapter_bytes = 100000, .device_bytes = 200000});
   for (const char* path : {"/a", "/b"}) {
@@ -164,7 +164,8 @@ TEST(DeviceTier, UnloadAndReplaceWhileItIsOnItsWay) {
   world.expect_nothing_held();
 }
 
-// The device has room for one. Requests of the one that is there keep coming; the other one's turn comes all the same.
+// The device has room for one. Requests of the one that is there keep coming; the other
+// one's turn comes all the same.
 TEST(DeviceTier, WhoWaitsForRoomIsNotOvertaken) {
   World world({.device_bytes = kBytes});
   load(world, 2);

@@ -63,8 +63,8 @@ Status not_the_callers(Status status) {
 }
 
 constexpr int64_t kOtherReserve = 16 * kMiB;  // code, vocabulary and connections still to come
-// Reserved for a server's requests: a part of the budget within limits. What they need beyond it is borrowed where
-// memory is free.
+// Reserved for a server's requests: a part of the budget within limits. What they need
+// beyond it is borrowed where memory is free.
 constexpr int64_t kRequestPart = 64, kRequestBytesLeast = 12 * kMiB, kRequestBytesMost = 256 * kMiB;
 
 int64_t request_reserve(const EngineHostOptions& options, int64_t budget) {
@@ -105,7 +105,8 @@ StreamShares stream_shares(const EngineOptions& engine, const FixedBytes& fixed,
   return shares;
 }
 
-// What the KV cache may grow to: every sequence at full length, as far as this machine could ever hold that.
+// What the KV cache may grow to: every sequence at full length, as far as this machine
+// could ever hold that.
 int32_t kv_blocks_max(const MemoryPlan& plan, int32_t max_sequences, int64_t block_bytes) {
   const int64_t wanted = int64_t{kv_blocks_for(plan.max_model_len)} * max_sequences;
   const int64_t most = std::min<int64_t>(total_memory_bytes() / block_bytes, INT32_MAX / kKvBlockTokens);
@@ -169,7 +170,8 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
   return forecast;
 }
 
-// The weights' store when they are streamed; KV and adapters get their shares in `engine`.
+// The weights' store when they are streamed; KV and adapters get their
+// shares in `engine`.
 Result<std::unique_ptr<WeightStore>> EngineHost::stream_weights(const StreamShares& shares, LogSink& log) {
   Parts& parts = *parts_;
   // A budget that cannot do is refused before gigabytes are written.
@@ -281,7 +283,8 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   return host;
 }
 
-// Weights in memory or streamed, and a model over them that shares the cores' memory with KV cache and adapters.
+// Weights in memory or streamed, and a model over them that shares the cores' memory with
+// KV cache and adapters.
 Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSink& log) {
   Parts& parts = *parts_;
   const ModelConfig& config = parts.file.config;
@@ -315,14 +318,16 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
   return {};
 }
 
-// Weights pass through host memory; then it holds adapters, to be copied to the device, and what every process needs.
+// Weights pass through host memory; then it holds adapters, to be copied to the device,
+// and what every process needs.
 Status EngineHost::use_device(const FixedBytes& fixed, EngineParts& engine, LogSink& log) {
   Parts& parts = *parts_;
   const DeviceBudget& budget = parts.device_budget;
   for (const std::string& note : budget.notes) log.log(LogLevel::kWarning, note);
   parts.device_ledger = std::make_unique<Ledger>(budget.bytes);
   parts.device_overhead.before_bytes = budget.taken_bytes;
-  // What cannot do is refused before gigabytes are read; it is never streamed, so nothing is packed either.
+  // What cannot do is refused before gigabytes are read; it is never streamed, so nothing
+  // is packed either.
   TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(parts.file, parts.weight_options));
   const std::string need = "The model's weights need " + format_bytes(weight_bytes) + " of ";
   const std::string smaller = smaller_weights_advice(parts.file) + ", or run it with --device cpu";
@@ -351,14 +356,16 @@ Status EngineHost::use_device(const FixedBytes& fixed, EngineParts& engine, LogS
   parts.computed_by = backend.name;
   engine.executor = std::move(backend.executor);
   watch_device(log);
-  // Adapters on the device are copies: the host has room for as many, where that is a sensible part of what is left.
+  // Adapters on the device are copies: the host has room for as many, where that is a
+  // sensible part of what is left.
   const int64_t left = std::max<int64_t>(0, parts.ledger->available_bytes(MemoryUse::kAdapters) - fixed.outputs);
   const int64_t stated = engine.options.host_adapter_bytes;
   engine.options.adapter_bytes = stated > 0 ? stated : std::clamp(parts.plan.adapter_bytes, left / 4, left / 4 * 3);
   return {};
 }
 
-// Whatever is taken and was not asked for is the driver's: the share set aside for it is an estimate.
+// Whatever is taken and was not asked for is the driver's: the share set aside for
+// it is an estimate.
 void EngineHost::watch_device(LogSink& log) {
   Parts& parts = *parts_;
   const auto taken = parts.options.device.taken_bytes();

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineHost: a model file turned into a running engine on this machine's cores or a device: opened, memory planned,
-// its weights loaded or streamed, kernels chosen. What serve, run and bench share.
+// EngineHost: a model file turned into a running engine on this machine's cores or a
+// device: opened, memory planned, its weights loaded or streamed, kernels chosen. What
+// serve, run and bench share.
 //
-// Thread: start and destroy from one thread; the engine inside is thread-safe. Ownership: owns every part, destroyed in
-// the right order. Failure: a sentence that names the file, flag or number.
+// Thread: start and destroy from one thread; the engine inside is thread-safe.
+// Ownership: owns every part, destroyed in the right order.
+// Failure: a sentence that names the file, flag or number.
 #pragma once
 
 #include <functional>
@@ -25,9 +27,10 @@
 
 namespace loralei {
 
-// How layer inputs meet weights. kAuto rounds them as the fastest kernels take them: to int8 for quantised weights
-// (ops/args.h), to bf16 for bf16 ones where the processor multiplies those (OpTable::rounds_bf16). kInt8 does only the
-// first, kF32 neither (slow; quantised weights are decoded to f32).
+// How layer inputs meet weights. kAuto rounds them as the fastest kernels take them:
+// to int8 for quantised weights (ops/args.h), to bf16 for bf16 ones where the processor
+// multiplies those (OpTable::rounds_bf16). kInt8 does only the first, kF32 neither (slow;
+// quantised weights are decoded to f32).
 enum class Activations { kAuto, kInt8, kF32 };
 
 struct EngineHostOptions {
@@ -37,15 +40,18 @@ struct EngineHostOptions {
   Activations activations = Activations::kAuto;
   std::string isa;  // "" = the best this machine has; ref, avx2, avx512_vnni ...
   int threads = 0;  // 0: the cores this process may use
-  // Where the weights do not fit the budget: what is locked, and where the packed file may lie if not beside the model.
+  // Where the weights do not fit the budget: what is locked, and where the packed file
+  // may lie if not beside the model.
   ResidencyOptions residency;
   StreamShrink stream_shrink = StreamShrink::kAuto;
   std::string cache_dir;
   bool read_ahead = true;  // false: weights are read when they are waited for; for measuring
-  // Opens the packed file to stream from; empty: open_block_reader. Tests put faults in its place.
+  // Opens the packed file to stream from; empty: open_block_reader. Tests put
+  // faults in its place.
   std::function<Result<std::unique_ptr<BlockReader>>(const std::string& path, const BlockReaderOptions&)> open_stream;
-  // What is resident of this process, asked about once a second so that its share of the budget follows; empty: it
-  // stays what it was at start. Not asked where a device computes.
+  // What is resident of this process, asked about once a second so that its share
+  // of the budget follows; empty: it stays what it was at start. Not asked where
+  // a device computes.
   std::function<int64_t()> process_bytes;
   // What adapters are read from; null: the machine's, wherever links lead. Borrowed.
   const FileSystem* adapter_files = nullptr;
@@ -66,8 +72,9 @@ struct EngineParts;
 struct RoomMaker;
 class Ledger;
 
-// What start() would do with the model under the budget, without doing it. A packed file that is there tells how its
-// matrices are stored; without one they are taken as they are held, which is the most that start() would read.
+// What start() would do with the model under the budget, without doing it. A packed file
+// that is there tells how its matrices are stored; without one they are taken as they are
+// held, which is the most that start() would read.
 struct StreamForecast {
   std::string text;            // the shares and the plan as a table
   int64_t touched_bytes = 0;   // weights a pass uses

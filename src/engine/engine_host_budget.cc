@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Another memory budget while requests run: what takes long is prepared beside steps, the change happens between two.
+// Another memory budget while requests run: what takes long is prepared beside steps,
+// the change happens between two.
 #include <algorithm>
 #include <utility>
 
@@ -58,7 +59,8 @@ RunningMemory EngineHost::running_memory(int64_t idle_adapter_bytes) const {
   return memory;
 }
 
-// Refused where the weights could neither be held nor streamed through what that budget leaves them.
+// Refused where the weights could neither be held nor streamed through what that
+// budget leaves them.
 Result<BudgetShares> EngineHost::shares_of(int64_t budget, int64_t idle_adapter_bytes) const {
   const RunningMemory memory = running_memory(idle_adapter_bytes);
   const BudgetShares shares = share_budget(memory, budget);
@@ -120,7 +122,8 @@ Result<PackedFile> EngineHost::pack_beside_steps(WeightOptions options, const st
   return make_packed(parts.file, options, parts.options.cache_dir, log);
 }
 
-// Between two steps. What shrinks comes first, so that the sum never exceeds the larger of both budgets.
+// Between two steps. What shrinks comes first, so that the sum never exceeds the larger
+// of both budgets.
 Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& log) {
   Parts& parts = *parts_;
   Ledger& ledger = *parts.ledger;
@@ -149,7 +152,8 @@ Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& 
   const int64_t weights_before = weights.resident_bytes();
   if (shares.weight_bytes < weights.whole_bytes() || weights.resident_bytes() < weights.whole_bytes())
     status = weights.resize(parts.file, parts.weight_options, streaming(shares.weight_bytes), log);
-  // A failed change is in vain where no more is held than before; with less, a smaller budget is kept all the same.
+  // A failed change is in vain where no more is held than before; with less, a smaller
+  // budget is kept all the same.
   const int64_t weights_now = weights.resident_bytes();
   const bool in_vain =
       !status.ok() && (budget > before ? weights_now <= weights_before : weights_now == weights_before);

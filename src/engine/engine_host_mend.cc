@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A packed file that is found to be damaged while the server runs: made again beside it, then streamed from.
+// A packed file that is found to be damaged while the server runs: made again beside it,
+// then streamed from.
 #include <utility>
 
 #include "engine/engine_host_parts.h"
@@ -12,8 +13,8 @@ constexpr int64_t kMendAgainNs = 10'000'000'000;  // after one that failed
 
 }  // namespace
 
-// Between two steps, as Executor::ready() is asked: ok where weights can be read; else what requests end with
-// meanwhile.
+// Between two steps, as Executor::ready() is asked: ok where weights can be read; else
+// what requests end with meanwhile.
 Status EngineHost::mend_packed(LogSink& log) {
   Parts& parts = *parts_;
   if (parts.weights->damage() == PackedDamage::kNone) return {};

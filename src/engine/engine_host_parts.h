@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an EngineHost is made of. Internal to engine_host.cc (start) and engine_host_budget.cc (another budget).
+// What an EngineHost is made of. Internal to engine_host.cc (start) and
+// engine_host_budget.cc (another budget).
 //
-// Thread: start() and apply_budget() write, the latter on the engine's thread between two steps; prepare_budget() runs
-// beside steps, reads what does not change meanwhile and sets packed_path alone. What it shares with mend_packed(), on
-// the engine's thread, is packed_path and how matrices are stored, under packed_mutex.
+// Thread: start() and apply_budget() write, the latter on the engine's thread between
+// two steps; prepare_budget() runs beside steps, reads what does not change meanwhile
+// and sets packed_path alone. What it shares with mend_packed(), on the engine's thread,
+// is packed_path and how matrices are stored, under packed_mutex.
 #pragma once
 
 #include <memory>
@@ -69,7 +71,8 @@ struct FixedBytes {
   int64_t other = 0;     // code, vocabulary, connections; asked before weights are loaded
 };
 
-// The share of each use when weights are streamed: everything else first, the weights take what is left.
+// The share of each use when weights are streamed: everything else first, the weights
+// take what is left.
 struct StreamShares {
   int64_t kv = 0;
   int64_t adapters = 0;

@@ -36,7 +36,8 @@ class GatedExecutor final : public Executor {
     closed.wait(true);
     return inner_.execute(batch, kv);
   }
-  // Says that nothing can be computed while `broken`; whoever mends holds `loan` until then.
+  // Says that nothing can be computed while `broken`; whoever mends holds
+  // `loan` until then.
   Status ready() override {
     asked.fetch_add(1);
     if (broken.load()) return Error{ErrorCode::kUnavailable, "The weights are being mended."};
@@ -191,7 +192,8 @@ TEST(Engine, SaysOverloadedWhenTheQueueIsFull) {
   server.collect(5, 0);
 }
 
-// On a clock that stands still between steps a moment ends when nothing arrives for as long.
+// On a clock that stands still between steps a moment ends when nothing
+// arrives for as long.
 TEST(Engine, RequestsThatArriveTogetherShareThePassWhileStreaming) {
   for (const bool streaming : {true, false}) {
     ManualClock clock;
@@ -315,7 +317,8 @@ TEST(Engine, StopEndsWhatIsLeftAndTheOutputStaysReadable) {
   server.engine->stop();  // idempotent
 }
 
-// The step under way ends, and nothing is begun for those who are sent away: no further step, no other budget.
+// The step under way ends, and nothing is begun for those who are sent away: no further
+// step, no other budget.
 TEST(Engine, StoppingComputesNothingMore) {
   std::atomic<bool> prepared{false};
   std::atomic<int> applied{0};
@@ -350,7 +353,8 @@ TEST(Engine, StoppingComputesNothingMore) {
   for (const auto& [key, event] : server.ended) EXPECT_EQ(event.end, EndReason::kCancelled);
 }
 
-// An adapter waits for what is lent to a change of the budget that then does not happen, while nothing else goes on.
+// An adapter waits for what is lent to a change of the budget that then does not happen,
+// while nothing else goes on.
 TEST(Engine, ALoanThatIsBackIsRoomForWhoWaited) {
   std::atomic<bool> lent{false}, enough{false};
   Ledger* ledger = nullptr;
@@ -402,7 +406,8 @@ TEST(Engine, RoomFoundWhileWatchingTheMemoryIsForWhoWaited) {
   EXPECT_EQ((server.ended[{2, 0}].end), EndReason::kLength) << server.ended[{2, 0}].error.message;
 }
 
-// An engine with nothing to do goes on looking while memory is on its way back, so that an adapter finds it there.
+// An engine with nothing to do goes on looking while memory is on its way back, so that
+// an adapter finds it there.
 TEST(Engine, WatchesTheMemoryWhileItMovesThoughThereIsNothingToDo) {
   std::atomic<int> watched = 0;
   MemoryControl memory;
@@ -414,7 +419,8 @@ TEST(Engine, WatchesTheMemoryWhileItMovesThoughThereIsNothingToDo) {
   EXPECT_EQ(watched, 3);
 }
 
-// Nobody sends requests to a server that says that it cannot answer any: it finds out by itself that it can again.
+// Nobody sends requests to a server that says that it cannot answer any: it finds out by
+// itself that it can again.
 TEST(Engine, WhatCannotBeComputedForNowIsToldAndIsOverWithoutARequest) {
   std::atomic<int> woken{0};  // it is looked at about once a second by an engine that is awake
   MemoryControl memory;
@@ -485,7 +491,8 @@ TEST(Engine, TellsForHowLongAStepHasBeenAtWork) {
   while (!server.engine->heartbeats().silences().empty()) std::this_thread::yield();
 }
 
-// What requests borrowed of the budget and gave back is for the adapter that waited for it.
+// What requests borrowed of the budget and gave back is for the adapter
+// that waited for it.
 TEST(Engine, MemoryThatRequestsGiveBackIsForWhoWaited) {
   Server server;
   server.files.put("/a", 100, 2000);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// HeapKeeper: gives freed memory back to the system while a server runs, so that what a load took is there for others
-// when it has gone by.
+// HeapKeeper: gives freed memory back to the system while a server runs, so that what a
+// load took is there for others when it has gone by.
 //
-// Thread: one of its own, since it takes milliseconds; ends with the object. Ownership: borrows the budget, which
-// outlives it. It looks once a second, and does something where requests have given memory back, or where more is
-// resident than after the last time.
+// Thread: one of its own, since it takes milliseconds; ends with the object.
+// Ownership: borrows the budget, which outlives it. It looks once a second, and does
+// something where requests have given memory back, or where more is resident than
+// after the last time.
 #pragma once
 
 #include <condition_variable>

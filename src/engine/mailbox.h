@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two crossings of the engine: messages in, ordered by arrival, and output, ordered by event. Values in bounded
-// queues.
+// The two crossings of the engine: messages in, ordered by arrival, and output, ordered
+// by event. Values in bounded queues.
 //
-// Thread-safe. Inbox: any number of producers, the engine thread takes everything at once. Outbox: the engine thread
-// puts, one consumer waits. Bounds: the inbox is bounded by what submit() and command() admit, and one HeaderCheck for
-// every adapter that is looked at; the outbox by full(), at which the engine pauses.
+// Thread-safe. Inbox: any number of producers, the engine thread takes everything at
+// once. Outbox: the engine thread puts, one consumer waits. Bounds: the inbox is bounded
+// by what submit() and command() admit, and one HeaderCheck for every adapter that is
+// looked at; the outbox by full(), at which the engine pauses.
 #pragma once
 
 #include <algorithm>
@@ -54,8 +55,8 @@ class Inbox {
     }
     changed_.notify_one();
   }
-  // Swaps out what arrived (`messages` is empty before), after waiting for something up to timeout_ns (kForever:
-  // without end). False once stopped.
+  // Swaps out what arrived (`messages` is empty before), after waiting for something up
+  // to timeout_ns (kForever: without end). False once stopped.
   static constexpr int64_t kForever = -1;
   bool take(std::vector<Message>& messages, int64_t timeout_ns) {
     std::unique_lock lock(mutex_);
@@ -126,7 +127,8 @@ class Outbox {
     from.clear();
   }
 
-  // A consumer that is late by so many events costs the engine no allocation; memory is used when they come.
+  // A consumer that is late by so many events costs the engine no allocation; memory is
+  // used when they come.
   static constexpr size_t kReservedEvents = 4096;
 
   const size_t capacity_;

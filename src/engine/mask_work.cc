@@ -50,7 +50,8 @@ int64_t MaskWork::spent_ns(int64_t begin_ns, int64_t work) const {
   return std::max(clock_.now_ns() - begin_ns, work * kLeastWorkNs / threads);
 }
 
-// The next ones of wanted_: as many as there are threads, of them one dear one at most. False: there are none.
+// The next ones of wanted_: as many as there are threads, of them one dear one at most.
+// False: there are none.
 bool MaskWork::choose(bool cheap_only) {
   const size_t threads = pool_ == nullptr ? 1 : static_cast<size_t>(pool_->threads());
   const auto middle = wanted_.begin() + static_cast<int64_t>(std::min(threads, wanted_.size()));

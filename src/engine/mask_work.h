@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// MaskWork: makes the masks of grammars between steps, within a budget of time. A sequence whose mask is not there gets
-// no rows and waits, alone; who runs beside it is slowed by the budget and no more.
+// MaskWork: makes the masks of grammars between steps, within a budget of time.
+// A sequence whose mask is not there gets no rows and waits, alone; who runs beside it is
+// slowed by the budget and no more.
 //
-// Budget: a tenth of what the last step took (kShare), counted in nanoseconds or, should that be more, in work; what
-// exceeds it is taken from the next. Where only sequences with grammars could run, cheap masks get as long as a step:
-// these sequences share what they cost, as they share the step. Where nobody could run at all, work goes on, with a
-// look at the inbox every few milliseconds.
+// Budget: a tenth of what the last step took (kShare), counted in nanoseconds or, should
+// that be more, in work; what exceeds it is taken from the next. Where only sequences
+// with grammars could run, cheap masks get as long as a step: these sequences share what
+// they cost, as they share the step. Where nobody could run at all, work goes on, with
+// a look at the inbox every few milliseconds.
 //
-// Order: by classes of what a mask has taken so far, the cheap first, and in a class first come, first served; of dear
-// ones one at a time, so that one such walk takes memory. A sequence that was never admitted and moves up a class gives
-// its walk up and begins it anew when it is its turn: only the first ones of a long queue take memory, and what is made
-// twice is a small part. A mask that takes more than kMaxMaskWork in all ends its sequence (sampling/grammar.h), and so
-// does one whose memory is not granted: were it to wait, those that wait could have all of it.
+// Order: by classes of what a mask has taken so far, the cheap first, and in a class
+// first come, first served; of dear ones one at a time, so that one such walk takes
+// memory. A sequence that was never admitted and moves up a class gives its walk up and
+// begins it anew when it is its turn: only the first ones of a long queue take memory,
+// and what is made twice is a small part. A mask that takes more than kMaxMaskWork in all
+// ends its sequence (sampling/grammar.h), and so does one whose memory is not granted:
+// were it to wait, those that wait could have all of it.
 //
-// Thread: the engine's, which takes the pool's along. Ownership: borrows sequences for a run.
+// Thread: the engine's, which takes the pool's along.
+// Ownership: borrows sequences for a run.
 #pragma once
 
 #include <cstdint>

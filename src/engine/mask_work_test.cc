@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masks of grammars between steps: what they may take, who waits for them, and that texts stay the same.
+// Masks of grammars between steps: what they may take, who waits for them, and that
+// texts stay the same.
 #include "engine/mask_work.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +28,8 @@ std::shared_ptr<const VocabTrie> words(int length, int letters, uint64_t seed) {
   return std::move(VocabTrie::build(std::move(tokens), kVocab)).value();
 }
 
-// Any letter may begin one of ten counts of forty: nearly every prefix of a token leads to a set of its own.
+// Any letter may begin one of ten counts of forty: nearly every prefix of a token leads
+// to a set of its own.
 std::shared_ptr<const GrammarProgram> hostile_program() {
   GrammarBuilder builder;
   const GrammarRuleId root = builder.add_rule();
@@ -86,8 +88,9 @@ std::vector<TokenId> expected_text(const Submit& submit, int32_t choice) {
 
 constexpr int64_t kStepNs = 1'000'000;
 
-// A neighbour gets a token in every turn, and between two steps no more work is done than a tenth of the step allows,
-// however many rows wait; what one slice takes more is taken from the next steps.
+// A neighbour gets a token in every turn, and between two steps no more work is done than
+// a tenth of the step allows, however many rows wait; what one slice takes more is taken
+// from the next steps.
 TEST(MaskWork, AHostileGrammarCostsANeighbourATenth) {
   World world({.blocks = 256, .max_sequences = 65, .step_tokens = 128});
   world.executor.clock = &world.clock;
@@ -146,7 +149,8 @@ TEST(MaskWork, CheapMasksComeFirst) {
   world.expect_nothing_held();
 }
 
-// Random forms beside each other, in little memory, with and without drafts: every text is the one of its own request.
+// Random forms beside each other, in little memory, with and without drafts: every text
+// is the one of its own request.
 TEST(MaskWork, TextsAreThoseOfMasksMadeAtOnce) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -233,7 +237,8 @@ TEST(MaskWork, ALongQueueEnds) {
   world.expect_nothing_held();
 }
 
-// What a state says that it takes is no less than what is allocated, in the middle of a walk and after many tokens.
+// What a state says that it takes is no less than what is allocated, in the middle of a
+// walk and after many tokens.
 TEST(MaskWork, StatesKnowWhatTheyTake) {
   const Submit submit = hostile(1, 1);
   Prng random(11);
@@ -254,7 +259,8 @@ TEST(MaskWork, StatesKnowWhatTheyTake) {
   EXPECT_EQ(stop_counting_allocations().live_bytes, 0);
 }
 
-// Memory for masks is granted. Who gets none ends with the sentence; a neighbour does not notice.
+// Memory for masks is granted. Who gets none ends with the sentence; a neighbour
+// does not notice.
 TEST(MaskWork, MasksTakeWhatIsGranted) {
   constexpr int kChoices = 12;
   for (const int64_t most : {int64_t{256} << 10, int64_t{1} << 20, int64_t{1} << 30}) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan_memory: how the bytes left after the weights are shared between KV cache and adapters. A pure function.
+// plan_memory: how the bytes left after the weights are shared between KV cache and
+// adapters. A pure function.
 //
-// Defaults: KV gets what max_model_len x max_sequences needs, at most half of what is left, or what one sequence of a
-// stated length needs, beside adapters of a stated size; adapters a quarter of the rest. On a device, where nothing
-// else wants memory, KV gets at most what adapters leave (seven eighths where nobody said how much these have), and
-// adapters all of the rest. A model length that the user did not state shrinks to what the KV cache can hold, and a
-// note says so; a stated one that cannot fit is refused with numbers.
+// Defaults: KV gets what max_model_len x max_sequences needs, at most half of what is
+// left, or what one sequence of a stated length needs, beside adapters of a stated size;
+// adapters a quarter of the rest. On a device, where nothing else wants memory, KV gets
+// at most what adapters leave (seven eighths where nobody said how much these have),
+// and adapters all of the rest. A model length that the user did not state shrinks
+// to what the KV cache can hold, and a note says so; a stated one that cannot fit is
+// refused with numbers.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// PackedMender: makes a packed file that was found to be damaged again, while the server runs.
+// PackedMender: makes a packed file that was found to be damaged again, while
+// the server runs.
 //
-// Thread: begin(), take() and running() from one thread; the work runs on a thread of its own, which ends with the
-// object, soon after it was told to. Failure: what the work answers; where the system gives no thread, that sentence.
+// Thread: begin(), take() and running() from one thread; the work runs on a thread of
+// its own, which ends with the object, soon after it was told to.
+// Failure: what the work answers; where the system gives no thread, that sentence.
 #pragma once
 
 #include <functional>

@@ -35,7 +35,8 @@ bool ProcessShare::follow(int64_t process_bytes, int64_t now_ns, const ShrinkAda
   return own_.bytes() + loan_.bytes() > least_bytes_;
 }
 
-// The least that was needed at any look since kSettleNs before now; before that much has gone by, what it began with.
+// The least that was needed at any look since kSettleNs before now; before that much has
+// gone by, what it began with.
 int64_t ProcessShare::settled_bytes(int64_t needed_bytes, int64_t now_ns) {
   if (looks_.empty()) looks_.push_back({now_ns, least_bytes_});
   while (!looks_.empty() && looks_.back().bytes >= needed_bytes) looks_.pop_back();
@@ -45,7 +46,8 @@ int64_t ProcessShare::settled_bytes(int64_t needed_bytes, int64_t now_ns) {
 }
 
 void ProcessShare::take(int64_t own_bytes, int64_t lent_bytes) {
-  // What shrinks comes first. Another may take what is free meanwhile: then this is made good at the next look.
+  // What shrinks comes first. Another may take what is free meanwhile: then this is made
+  // good at the next look.
   if (own_bytes < own_.bytes()) own_.shrink_to(own_bytes);
   if (lent_bytes < loan_.bytes()) loan_.shrink_to(lent_bytes);
   if (own_bytes > own_.bytes()) (void)own_.grow_to(own_bytes);

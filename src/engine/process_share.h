@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// ProcessShare: what the process itself takes of the memory budget (code, vocabulary, connections, what the heap
-// keeps), as a grant that follows what is resident, both ways.
+// ProcessShare: what the process itself takes of the memory budget (code, vocabulary,
+// connections, what the heap keeps), as a grant that follows what is resident, both ways.
 //
-// What it has taken for kSettleNs is its own. What came since is a loan: load goes by, and the heap gives back what it
-// took, so that whoever waits for room counts it as coming back. Thread: one; the engine's, between steps, once it
-// runs. Ownership: owns the grants, whose ledger outlives it. Invariants: never less than at start; after follow() all
-// grants together are no less than the process takes, unless a line in the log said so. Memory that others were granted
-// and have not touched yet covers for it until they do.
+// What it has taken for kSettleNs is its own. What came since is a loan: load goes
+// by, and the heap gives back what it took, so that whoever waits for room counts
+// it as coming back.
+// Thread: one; the engine's, between steps, once it runs.
+// Ownership: owns the grants, whose ledger outlives it.
+// Invariants: never less than at start; after follow() all grants together are no less
+// than the process takes, unless a line in the log said so. Memory that others were
+// granted and have not touched yet covers for it until they do.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +31,9 @@ class ProcessShare {
   ProcessShare() = default;
   ProcessShare(Ledger& ledger, Grant grant);
 
-  // `process_bytes` are resident at `now_ns`. What the grants do not cover is taken of what is free, and of idle
-  // adapters; what they cover without it is given back. True when it holds more than at start: ask again soon.
+  // `process_bytes` are resident at `now_ns`. What the grants do not cover is taken of
+  // what is free, and of idle adapters; what they cover without it is given back. True
+  // when it holds more than at start: ask again soon.
   bool follow(int64_t process_bytes, int64_t now_ns, const ShrinkAdapters& shrink_adapters, LogSink& log);
 
  private:

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// RequestBudget: what requests take of the memory budget before they are computed and after: bodies, prompts, answers
-// on their way.
+// RequestBudget: what requests take of the memory budget before they are computed and
+// after: bodies, prompts, answers on their way.
 //
-// A part is reserved for them. What they need beyond it the ledger lends, as far as it has room: who waits for memory
-// counts it as coming back. Thread-safe. Ownership: shared with everybody who holds a share; the ledger must outlive it
-// only until close(), after which it grants nothing. Invariant: the reserve and the loan together are no less than what
-// is taken. Failure: scarcity is an answer.
+// A part is reserved for them. What they need beyond it the ledger lends, as far as it
+// has room: who waits for memory counts it as coming back. Thread-safe.
+// Ownership: shared with everybody who holds a share; the ledger must outlive it
+// only until close(), after which it grants nothing.
+// Invariant: the reserve and the loan together are no less than what
+// is taken.
+// Failure: scarcity is an answer.
 #pragma once
 
 #include <functional>
@@ -24,7 +27,8 @@ class RequestBudget final : public ByteBudget {
   void give_back(int64_t bytes) override;
   int64_t most_bytes() const override;
 
-  // Called, on the thread that gave it back, when borrowed memory has gone back to the ledger; empty: nobody.
+  // Called, on the thread that gave it back, when borrowed memory has gone back to the
+  // ledger; empty: nobody.
   void on_returned(std::function<void()> callback);
   int64_t taken_bytes() const;
   int64_t returned_bytes() const;  // of all shares since the start: what the heap may be keeping

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// RowSampler: what becomes of the logits rows of a step: a sampled token, or the log-probability of the prompt's next
-// token. Rows are done side by side on the pool; a row's result depends on that row and the text before it alone.
+// RowSampler: what becomes of the logits rows of a step: a sampled token, or the
+// log-probability of the prompt's next token. Rows are done side by side on the pool;
+// a row's result depends on that row and the text before it alone.
 //
-// Rows of a draft follow the row before them: its token is compared with the one that the draft row read, and once they
-// differ the rest of the draft is rejected. What is not rejected is what sampling one step after the other gives.
+// Rows of a draft follow the row before them: its token is compared with the one that
+// the draft row read, and once they differ the rest of the draft is rejected. What is not
+// rejected is what sampling one step after the other gives.
 //
-// A grammar's mask is there before its row (engine/mask_work.h), and it is told the token here. Behind a chain it
-// stands after the chain's last row: what it said of a row is in that row's result. The rows of a draft need masks that
-// are made here: where one takes more than it may, the rest of the draft is rejected, as a guess may be.
+// A grammar's mask is there before its row (engine/mask_work.h), and it is told the token
+// here. Behind a chain it stands after the chain's last row: what it said of a row is in
+// that row's result. The rows of a draft need masks that are made here: where one takes
+// more than it may, the rest of the draft is rejected, as a guess may be.
 //
-// Thread: run() by the engine thread between steps. Ownership: one Sampler per worker. No allocation in steady state.
+// Thread: run() by the engine thread between steps.
+// Ownership: one Sampler per worker. No allocation in steady state.
 #pragma once
 
 #include <array>
@@ -42,9 +46,10 @@ struct RowSample {
   std::array<TokenLogprob, kMaxTopLogprobs> top;
 };
 
-// What whoever has the logits needs to choose the token at `position`; vocab 0 where that takes more than logits:
-// tokens of the prompt, log-probabilities, penalties, bias, a grammar, a minimum length not yet reached. Follows from
-// the request and the position alone, so that a text is chosen the same way whatever else runs.
+// What whoever has the logits needs to choose the token at `position`; vocab 0 where
+// that takes more than logits: tokens of the prompt, log-probabilities, penalties, bias,
+// a grammar, a minimum length not yet reached. Follows from the request and the position
+// alone, so that a text is chosen the same way whatever else runs.
 RowChoice choice_of(const Sequence& sequence, int32_t position);
 
 class RowSampler {
@@ -54,7 +59,8 @@ class RowSampler {
     // Which worker meets which row is chance: each has room for any from the start.
     for (Worker& worker : workers_) worker.sampler.reserve(static_cast<size_t>(vocab));
   }
-  // A mask may take mask_work where it is not there yet. Answers what grammars took in all.
+  // A mask may take mask_work where it is not there yet. Answers what grammars
+  // took in all.
   int64_t run(std::span<RowSample> rows, int64_t mask_work);
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Speculation through the engine loop: the same text, log-probabilities and ends as without it, in fewer steps. The
-// oracle computes one token after the other and knows of no drafts.
+// Speculation through the engine loop: the same text, log-probabilities and ends
+// as without it, in fewer steps. The oracle computes one token after the other and
+// knows of no drafts.
 #include <gtest/gtest.h>
 
 #include "engine/loop_world.h"
@@ -203,8 +204,8 @@ TEST(Speculation, AGrammarIsToldOfWhatHoldsAndNothingElse) {
   run_both(requests, {.step_tokens = 128});
 }
 
-// A form that may end anywhere: behind an accepted guess an end token is drawn, and what was drawn before it stays
-// text.
+// A form that may end anywhere: behind an accepted guess an end token is drawn, and what
+// was drawn before it stays text.
 TEST(Speculation, AnEndTokenDrawnBehindAGuessEndsThereAndNotBefore) {
   GrammarBuilder builder;
   const GrammarRuleId root = builder.add_rule();

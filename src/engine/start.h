@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting an engine from its parts. apps/ and tests call this; everybody else sees engine/api.h only.
+// Starting an engine from its parts. apps/ and tests call this; everybody else sees
+// engine/api.h only.
 //
-// Thread: start_engine by one thread; the Engine it returns is thread-safe. Ownership: the engine owns its executor and
-// the functions in `adapters`; ledgers, clock, log, pool and the model behind the executor are borrowed and must
-// outlive it. Two engines in one process share nothing but what they are given. Failure: a sentence with the numbers
-// when KV or scratch do not fit the budget.
+// Thread: start_engine by one thread; the Engine it returns is thread-safe.
+// Ownership: the engine owns its executor and the functions in `adapters`; ledgers,
+// clock, log, pool and the model behind the executor are borrowed and must outlive it.
+// Two engines in one process share nothing but what they are given.
+// Failure: a sentence with the numbers when KV or scratch do not fit the budget.
 //
-// Order at start: options -> step_limits() -> Model::create(limits) -> make_host_executor -> start_engine. The ledger's
-// budget then holds weights and the model's scratch already; start_engine grants KV (EngineOptions::kv_cache_bytes) and
-// caps adapters (adapter_bytes). An executor that computes in a memory of its own has its KV blocks there
-// (Executor::kv_blocks) and the engine counts their ids only.
+// Order at start: options -> step_limits() -> Model::create(limits) -> make_host_executor
+// -> start_engine. The ledger's budget then holds weights and the model's scratch
+// already; start_engine grants KV (EngineOptions::kv_cache_bytes) and caps adapters
+// (adapter_bytes). An executor that computes in a memory of its own has its KV blocks
+// there (Executor::kv_blocks) and the engine counts their ids only.
 #pragma once
 
 #include <functional>
@@ -30,30 +33,34 @@
 
 namespace loralei {
 
-// The model limits that serve these options: rows for the token budget, logits for every sequence and some drafts or
-// prompt log-probabilities, segments for as many adapters as every sequence may use, the configured length.
+// The model limits that serve these options: rows for the token budget, logits for every
+// sequence and some drafts or prompt log-probabilities, segments for as many adapters as
+// every sequence may use, the configured length.
 ModelLimits step_limits(const EngineOptions& options, const ModelConfig& config);
 
-// Gives the KV cache another number of blocks, up to kv_blocks_max, and at least those of one sequence of the longest
-// length: cached prefixes are evicted and the youngest sequences preempted as it takes. Only growing can be refused.
+// Gives the KV cache another number of blocks, up to kv_blocks_max, and at least those
+// of one sequence of the longest length: cached prefixes are evicted and the youngest
+// sequences preempted as it takes. Only growing can be refused.
 using ResizeKv = std::function<Status(int32_t blocks)>;
 
 // What gives way to another memory budget, between two steps.
 struct RoomMaker {
   ResizeKv resize_kv;
   int64_t idle_adapter_bytes = 0;  // of adapters that nobody uses and that are not pinned
-  // Those go, in their order of eviction, until all adapters hold no more, or none of them is left.
+  // Those go, in their order of eviction, until all adapters hold no more, or none
+  // of them is left.
   std::function<void(int64_t bytes)> shrink_adapters;
 };
 
 // How another memory budget is made true; empty functions: it cannot be changed.
 struct MemoryControl {
-  // On a thread of its own, beside running steps; may take long, and ends soon when it is told to stop.
-  // idle_adapter_bytes: as of late.
+  // On a thread of its own, beside running steps; may take long, and ends soon when it is
+  // told to stop. idle_adapter_bytes: as of late.
   std::function<Status(int64_t budget_bytes, int64_t idle_adapter_bytes, std::stop_token stop)> prepare;
   // On the engine thread, between two steps.
   std::function<Status(int64_t budget_bytes, const RoomMaker& room)> apply;
-  // On the engine thread, between two steps, about once a second while it has something to do; empty: not asked.
+  // On the engine thread, between two steps, about once a second while it has something
+  // to do; empty: not asked.
   // True: again in a second even if there is nothing to do.
   std::function<bool(const std::function<void(int64_t bytes)>& shrink_adapters)> watch;  // RoomMaker's
   int32_t kv_blocks_max = 0;  // addresses are set aside for so many, if that is more than the cache starts with

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of the engine: a model that is a hash chain, and adapters that exist only in memory.
+// For tests of the engine: a model that is a hash chain, and adapters that exist
+// only in memory.
 //
-// The fake executor keeps a hash of everything a position depends on (tokens before it, adapters and scales of its row)
-// in the KV cache itself, at the address the real kernels would use, and reads the hash of the position before from
-// there. Logits are a function of that hash. A wrong block, a wrong prefix, a lost adapter or a stale block changes the
-// output, which expected_output() knows without any engine.
+// The fake executor keeps a hash of everything a position depends on (tokens before it,
+// adapters and scales of its row) in the KV cache itself, at the address the real kernels
+// would use, and reads the hash of the position before from there. Logits are a function
+// of that hash. A wrong block, a wrong prefix, a lost adapter or a stale block changes
+// the output, which expected_output() knows without any engine.
 #pragma once
 
 #include <algorithm>
@@ -125,8 +127,8 @@ inline Expected expected_output(const Submit& submit, int32_t choice, const std:
   return expected;
 }
 
-// A device's tier of adapters: so many bytes, and uploads that end when the test says so. CHECKs that it is used as
-// promised.
+// A device's tier of adapters: so many bytes, and uploads that end when the test says so.
+// CHECKs that it is used as promised.
 class FakeTier final : public DeviceTier {
  public:
   explicit FakeTier(int64_t bytes_max) : bytes_max_(bytes_max) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What submit() refuses at once, with the numbers. Pure functions, any thread. What depends on adapters is checked when
-// they are known.
+// What submit() refuses at once, with the numbers. Pure functions, any thread. What
+// depends on adapters is checked when they are known.
 #pragma once
 
 #include "base/result.h"

@@ -88,7 +88,8 @@ Result<BaseModelFile> open_directory(const FileSystem& files, const std::string&
   return model;
 }
 
-// rope_freqs.weight: divisors of the rotary frequencies, which llama.cpp's converter computes from Llama 3's scaling.
+// rope_freqs.weight: divisors of the rotary frequencies, which llama.cpp's converter
+// computes from Llama 3's scaling.
 Status read_freq_factors(const FileSystem& files, const TensorInfo& info, BaseModelFile& model) {
   const int64_t half = model.config.head_dim / 2;
   if (info.dtype != DType::kF32 || info.shape != std::vector<int64_t>{half}) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// BaseModelFile: an opened base model, Hugging Face directory or GGUF file alike, as config + index in one naming.
+// BaseModelFile: an opened base model, Hugging Face directory or GGUF file alike, as
+// config + index in one naming.
 //
-// Thread: read by one thread, then an immutable value. Failure: a sentence with file and place (corrupt, unsupported,
-// not_found). Canonical tensor names are those of Hugging Face Llama ("model.layers.3.self_attn.q_proj.weight",
-// "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", biases likewise, "self_attn.q_norm.weight"); GGUF
-// names are mapped to them. Shapes are checked against the config here, so that nobody below meets a tensor of the
-// wrong shape; missing and unexpected tensors are errors (known harmless leftovers such as rotary_emb.inv_freq and
+// Thread: read by one thread, then an immutable value.
+// Failure: a sentence with file and place (corrupt, unsupported, not_found). Canonical
+// tensor names are those of Hugging Face Llama ("model.layers.3.self_attn.q_proj.weight",
+// "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", biases likewise,
+// "self_attn.q_norm.weight"); GGUF names are mapped to them. Shapes are checked against
+// the config here, so that nobody below meets a tensor of the wrong shape; missing and
+// unexpected tensors are errors (known harmless leftovers such as rotary_emb.inv_freq and
 // rope_freqs.weight with all ones are accepted and listed in `notes`).
 #pragma once
 
@@ -34,8 +37,9 @@ struct BaseModelFile {
   ModelConfig config;  // eos joined from config.json, generation_config.json and GGUF metadata
   GenerationDefaults defaults;
   TensorIndex index;  // canonical names
-  bool permuted_qk =
-      false;  // GGUF llama: rows (and biases) of q and k are in interleaved-rope order; un-permute on load (qk_row)
+  // GGUF llama: rows (and biases) of q and k are in interleaved-rope order; un-permute on
+  // load (qk_row).
+  bool permuted_qk = false;
   std::optional<GgufVocab> vocab;  // GGUF only; a Hugging Face directory's tokenizer is read by text/
   std::vector<std::string> notes;  // what a user may want to know, one sentence each
 };

@@ -104,7 +104,8 @@ TEST(BaseModel, TensorsMustBeThoseOfTheConfig) {
   EXPECT_NE(bias.error().find("q_proj.bias"), std::string::npos);
 }
 
-// A loop of links stands for what the system does not tell about; a folder that may not be searched is another.
+// A loop of links stands for what the system does not tell about; a folder that may not
+// be searched is another.
 TEST(BaseModel, WhatCannotBeLookedAtIsNotSaidToBeAbsent) {
   namespace fs = std::filesystem;
   const fs::path folder = fs::path(testing::TempDir()) / ("loralei-loop-" + std::to_string(::getpid()));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that often lie where a model's or an adapter's own should: Git LFS pointers and Python pickles. Told by name
-// and by what to do, because every reader would call them damaged.
+// Files that often lie where a model's or an adapter's own should: Git LFS pointers
+// and Python pickles. Told by name and by what to do, because every reader would
+// call them damaged.
 //
 // Pure functions, any thread.
 #pragma once

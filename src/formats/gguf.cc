@@ -98,7 +98,8 @@ class GgufParser {
  private:
   Error bad(const std::string& what) const { return corrupt(path_ + ": " + what); }
 
-  // Room for `count` items of at least `item_bytes` each in what is left of the bytes at hand.
+  // Room for `count` items of at least `item_bytes` each in what is left of
+  // the bytes at hand.
   Status need(uint64_t count, uint64_t item_bytes, const char* what) {
     const uint64_t left = head_.size() - position_;
     if (count <= left / item_bytes) return {};

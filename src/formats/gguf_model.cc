@@ -118,7 +118,8 @@ class ConfigReader {
     }
     TRY_ASSIGN(const auto eps, file_.real(key("attention.layer_norm_rms_epsilon")));
     if (!eps) return corrupt(file_.path + ": lacks " + key("attention.layer_norm_rms_epsilon"));
-    // Stored as f32: 1e-5 comes back as 9.99999974738e-06, which is what the reference computes with.
+    // Stored as f32: 1e-5 comes back as 9.99999974738e-06, which is what the reference
+    // computes with.
     config_.rms_eps = *eps;
     TRY_ASSIGN(const auto context, file_.integer(key("context_length"), 1, int64_t{1} << 30));
     config_.max_position = context.value_or(2048);
@@ -179,7 +180,8 @@ class ConfigReader {
     if (file_.find(key("attention.sliding_window_pattern"))) {
       return unsupported(file_.path + ": " + key("attention.sliding_window_pattern") + " is not supported");
     }
-    // llama.cpp ignores the window of these architectures; Mistral trains with it in every layer.
+    // llama.cpp ignores the window of these architectures; Mistral trains with
+    // it in every layer.
     if (config_.architecture == "llama") {
       std::fill(config_.sliding.begin(), config_.sliding.end(), static_cast<int32_t>(*window));
     } else {
@@ -209,8 +211,9 @@ class ConfigReader {
   ModelConfig config_;
 };
 
-// Tokens at which a model stops whatever its file says of them: llama.cpp ends there too, and files rely on it (Llama
-// 3.1's state <|eot_id|> alone, Qwen's one of two). As normal tokens they would be plain text.
+// Tokens at which a model stops whatever its file says of them: llama.cpp ends there too,
+// and files rely on it (Llama 3.1's state <|eot_id|> alone, Qwen's one of two). As normal
+// tokens they would be plain text.
 constexpr std::string_view kEndTexts[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>",  "<|endoftext|>",
                                           "<|eom_id|>", "<EOT>",      "_<EOT>",  "<|end_of_text|>"};
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GGUF file says of a model or an adapter, in our words: config, vocabulary, canonical tensor names.
+// What a GGUF file says of a model or an adapter, in our words: config, vocabulary,
+// canonical tensor names.
 //
-// Pure functions, any thread. Metadata keys and tensor names are those of llama.cpp (gguf-py/gguf/constants.py).
+// Pure functions, any thread. Metadata keys and tensor names are those of llama.cpp
+// (gguf-py/gguf/constants.py).
 #pragma once
 
 #include <string>
@@ -15,15 +17,17 @@
 
 namespace loralei {
 
-// Architectures llama (with Mistral), qwen2, qwen3. freq_factors of the rope (a tensor) and eos (gguf_vocab()) are
-// not filled.
+// Architectures llama (with Mistral), qwen2, qwen3. freq_factors of the rope (a tensor)
+// and eos (gguf_vocab()) are not filled.
 Result<ModelConfig> gguf_model_config(const GgufFile& file, std::vector<std::string>& notes);
 
-// The tokenizer; special ids outside the vocabulary are ignored with a note. Tokens known by their text to end a
-// generation (<|im_end|>, ...) are control tokens, whatever else the file calls them.
+// The tokenizer; special ids outside the vocabulary are ignored with a note. Tokens known
+// by their text to end a generation (<|im_end|>, ...) are control tokens, whatever else
+// the file calls them.
 Result<GgufVocab> gguf_vocab(const GgufFile& file, std::vector<std::string>& notes);
 
-// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; empty for an unknown name.
+// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; empty for
+// an unknown name.
 std::string canonical_name(std::string_view gguf_name);
 
 // Whether q and k rows of this architecture are in interleaved-rope order in the file.

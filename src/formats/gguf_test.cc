@@ -202,8 +202,8 @@ TEST(Gguf, RefusesByName) {
   error(Writer().flag("f", true).value("g", 7, "\x02"));
   error(Writer().value("g", 13, "x"));
   error(Writer().value("a", 9, Writer::raw<uint32_t>(9) + Writer::raw<uint64_t>(0)));  // lists of lists
-  error(
-      Writer().value("a", 9, Writer::raw<uint32_t>(8) + Writer::raw<uint64_t>(1ull << 60)));  // a count beyond the file
+  // A count beyond the file.
+  error(Writer().value("a", 9, Writer::raw<uint32_t>(8) + Writer::raw<uint64_t>(1ull << 60)));
   error(Writer().value("a", 8, Writer::raw<uint64_t>(UINT64_MAX)));
 }
 
@@ -231,7 +231,8 @@ TEST(Gguf, ModelOpens) {
   EXPECT_FALSE(model->notes.empty());
 }
 
-// Keys name some of the tokens that end a generation, their texts the others: not where they are plain text.
+// Keys name some of the tokens that end a generation, their texts the others: not where
+// they are plain text.
 TEST(Gguf, EndsAreNamedByKeysAndByText) {
   Writer writer = model_metadata({"<eom>", "<|end_of_text|>", "<|im_end|>", "<|end|>"});
   writer.integers("tokenizer.ggml.token_type", {3, 3, 4, 1});
@@ -298,7 +299,8 @@ Writer& add_split(Writer& writer, uint16_t part, uint16_t parts, int32_t tensors
   return writer.value("split.tensors.count", 5, Writer::raw(tensors));
 }
 
-// A model whose factors of the rope lie in a second part and its output matrix in a third.
+// A model whose factors of the rope lie in a second part and its output
+// matrix in a third.
 struct Parts {
   MemoryFileSystem files;
   Parts() {

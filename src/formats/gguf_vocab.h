@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GgufVocab: the tokenizer.ggml.* metadata of a GGUF file as plain values; formats/ fills it, text/ builds a tokenizer
-// from it. Bounds are checked by the reader: every id below lies in [0, tokens.size()) or is -1 (absent).
+// GgufVocab: the tokenizer.ggml.* metadata of a GGUF file as plain values; formats/ fills
+// it, text/ builds a tokenizer from it. Bounds are checked by the reader: every id below
+// lies in [0, tokens.size()) or is -1 (absent).
 #pragma once
 
 #include <cstdint>

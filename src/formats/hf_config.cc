@@ -17,7 +17,8 @@ constexpr int64_t kMaxConfigBytes = 4 * kMiB;
 constexpr int64_t kMaxDim = int64_t{1} << 24;
 constexpr int64_t kMaxPosition = int64_t{1} << 30;
 
-// What the architectures differ in; values from their configuration classes in transformers.
+// What the architectures differ in; values from their configuration classes
+// in transformers.
 struct Architecture {
   const char* class_name;
   const char* name;
@@ -63,7 +64,8 @@ constexpr const char* kKnownKeys[] = {
     "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
     "exponential_decay_length_penalty", "output_scores", "sampling"};
 
-// Keys that change what the model computes. Accepted only with the neutral value (or null).
+// Keys that change what the model computes. Accepted only with the neutral
+// value (or null).
 struct NeutralKey {
   const char* key;
   double neutral;  // false counts as 0, true as 1; an empty list or object is neutral too
@@ -196,7 +198,8 @@ Result<double> need_factor(const Json& rope, const std::string& path) {
   return positive(rope, "factor", 1, path);
 }
 
-// Keys of the rope object that the given kind knows; any other one with a value is refused.
+// Keys of the rope object that the given kind knows; any other one with a
+// value is refused.
 Status check_rope_keys(const Json& rope, RopeScalingKind kind, const std::string& path) {
   const auto knows = [&](const std::string& key) {
     if (key == "type" || key == "rope_type" || key == "rope_theta") return true;
@@ -233,7 +236,8 @@ Status read_yarn(const Json& rope, RopeScaling& scaling, const std::string& path
   return {};
 }
 
-// `rope` is the object of "rope_scaling" (old form) or "rope_parameters" (new form, rope_theta inside).
+// `rope` is the object of "rope_scaling" (old form) or "rope_parameters" (new form,
+// rope_theta inside).
 Status read_rope_object(const Json& rope, ModelConfig& config, const std::string& path) {
   for (const char* nested : {"full_attention", "sliding_attention"}) {
     if (rope.contains(nested))
@@ -291,7 +295,8 @@ Status read_rope(const Json& root, ModelConfig& config, const std::string& path)
     TRY(read_rope_object(*rope, config, path));
     break;
   }
-  // A top-level value replaces that of llama3 and yarn (transformers: standardize_rope_params).
+  // A top-level value replaces that of llama3 and yarn (transformers:
+  // standardize_rope_params).
   const RopeScalingKind kind = config.rope_scaling.kind;
   TRY_ASSIGN(const auto original, json_int(root, "original_max_position_embeddings", 1, kMaxPosition, path));
   if (original && (kind == RopeScalingKind::kLlama3 || kind == RopeScalingKind::kYarn)) {
@@ -324,7 +329,8 @@ Status read_windows(const Json& root, const Architecture& architecture, ModelCon
       const bool full = type == "full_attention";
       if (!full && type != "sliding_attention")
         return refused_value(path, "layer_types", type, "known are full_attention and sliding_attention");
-      // Mistral's own class ignores layer_types; a file in which they contradict the window is ambiguous.
+      // Mistral's own class ignores layer_types; a file in which they contradict the
+      // window is ambiguous.
       if (architecture.window_always && full == sliding) {
         return unsupported(path + ": \"layer_types\" contradicts \"sliding_window\" in layer " + std::to_string(layer));
       }
@@ -337,8 +343,8 @@ Status read_windows(const Json& root, const Architecture& architecture, ModelCon
   return {};
 }
 
-// Ids beyond the vocabulary are written by some fine-tunes that never resized; they can never be generated and are
-// left out.
+// Ids beyond the vocabulary are written by some fine-tunes that never resized; they can
+// never be generated and are left out.
 Result<std::vector<TokenId>> read_ends(const Json& root, int vocab, const std::string& path) {
   std::vector<TokenId> ends;
   TRY_ASSIGN(const auto eos, json_ints(root, "eos_token_id", -1, INT32_MAX, path));
@@ -395,7 +401,8 @@ Status read_flags(const Json& root, const Architecture& architecture, ModelConfi
   return {};
 }
 
-// A number within what sampling can do; nothing of the file is left for requests to be blamed for.
+// A number within what sampling can do; nothing of the file is left for requests
+// to be blamed for.
 Status read_sampling(const Json& root, const char* key, double low, double high, std::optional<double>& value,
                      const std::string& path) {
   TRY_ASSIGN(value, json_number(root, key, path));

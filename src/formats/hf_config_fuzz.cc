@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any text as config.json and generation_config.json: refused or read, and a config that is read is possible.
+// Any text as config.json and generation_config.json: refused or read, and a config that
+// is read is possible.
 #include <cstddef>
 #include <cstdint>
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// ModelConfig: everything the layer program needs to know of a base model, read from config.json or GGUF metadata.
+// ModelConfig: everything the layer program needs to know of a base model, read from
+// config.json or GGUF metadata.
 //
-// A plain value. Invariants after a successful read: every count positive and within limits.h; heads % kv_heads == 0;
-// head_dim even; sliding has one entry a layer. Formats differ in how they order the rows of q and k for rotary
-// embedding: here and in all code below it is the "half split" order of Hugging Face; GGUF readers of llama-type files
+// A plain value.
+// Invariants after a successful read: every count positive and within limits.h;
+// heads % kv_heads == 0; head_dim even; sliding has one entry a layer. Formats differ
+// in how they order the rows of q and k for rotary embedding: here and in all code
+// below it is the "half split" order of Hugging Face; GGUF readers of llama-type files
 // un-permute rows on load.
 #pragma once
 
@@ -28,8 +31,8 @@ struct RopeScaling {
   double beta_fast = 32.0, beta_slow = 1.0;                        // yarn
   std::optional<double> attention_factor, mscale, mscale_all_dim;  // yarn
   bool truncate = true;                                            // yarn
-  // Ready-made divisors (GGUF rope_freqs.weight): inv_freq[i] = theta^(-2i/d) / freq_factors[i]. Empty or [head_dim /
-  // 2]; kind is kNone then.
+  // Ready-made divisors (GGUF rope_freqs.weight): inv_freq[i] = theta^(-2i/d) /
+  // freq_factors[i]. Empty or [head_dim / 2]; kind is kNone then.
   std::vector<float> freq_factors;
 };
 
@@ -48,14 +51,15 @@ struct ModelConfig {
   DType dtype = DType::kBF16;  // the dtype most weights have, for display and the KV default
 };
 
-// The matrices of a layer by their canonical names, in the order of use (`Module` of ops/args.h): "model.layers.3." +
-// kLayerMatrices[0] + ".weight".
+// The matrices of a layer by their canonical names, in the order of use (`Module` of
+// ops/args.h): "model.layers.3." + kLayerMatrices[0] + ".weight".
 inline constexpr std::array<const char*, 7> kLayerMatrices = {
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
     "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
 
-// The longest text that may be asked for: max_position, which is what is served unless more is asked for, or what the
-// scaling stretches the positions trained with to. Dynamic scaling goes as far as any length.
+// The longest text that may be asked for: max_position, which is what is served unless
+// more is asked for, or what the scaling stretches the positions trained with to. Dynamic
+// scaling goes as far as any length.
 int64_t positions_reached(const ModelConfig& config);
 
 }  // namespace loralei

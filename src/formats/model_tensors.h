@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors a model of a given config must hold: canonical names and shapes, and the check of an index against them.
+// The tensors a model of a given config must hold: canonical names and shapes, and the
+// check of an index against them.
 //
-// Pure functions, any thread. Names are those of Hugging Face Llama; the same list serves safetensors and GGUF files.
+// Pure functions, any thread. Names are those of Hugging Face Llama; the same list serves
+// safetensors and GGUF files.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +22,23 @@ struct ExpectedTensor {
   std::vector<int64_t> shape;
 };
 
-// Every tensor of a model with this config; "lm_head.weight" only when the head is not tied.
+// Every tensor of a model with this config; "lm_head.weight" only when the
+// head is not tied.
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);
 
-// Checks that the index holds exactly the expected tensors in the expected shapes. Known harmless leftovers
-// (rotary_emb.inv_freq; the head of a tied model) are removed from the index and become notes. `place` is for messages.
+// Checks that the index holds exactly the expected tensors in the expected shapes. Known
+// harmless leftovers (rotary_emb.inv_freq; the head of a tied model) are removed from the
+// index and become notes. `place` is for messages.
 Status check_tensors(const ModelConfig& config, const std::vector<ForeignTensor>& foreign, TensorIndex& index,
                      std::vector<std::string>& notes, const std::string& place);
 
 // "[2, 3]" for messages.
 std::string shape_text(const std::vector<int64_t>& shape);
 
-// Row of a q or k projection of a GGUF llama file that holds row `row` of Hugging Face order. In each head such files
-// store the pairs that rotate together next to each other: file row 2i + j is Hugging Face row j * head_dim/2 + i
-// (llama.cpp, convert_hf_to_gguf.py, LlamaModel.permute).
+// Row of a q or k projection of a GGUF llama file that holds row `row` of Hugging
+// Face order. In each head such files store the pairs that rotate together next to
+// each other: file row 2i + j is Hugging Face row j * head_dim/2 + i (llama.cpp,
+// convert_hf_to_gguf.py, LlamaModel.permute).
 constexpr int64_t qk_row(int64_t row, int64_t head_dim) {
   const int64_t head = row / head_dim, inside = row % head_dim, half = head_dim / 2;
   return head * head_dim + 2 * (inside % half) + inside / half;

@@ -1,18 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// The packed file: the matrices of one base model in the order of their use and in the kernels' layout, made to be
-// streamed (mechanisms §2). It stands beside its source, which keeps config, vocabulary and vectors.
+// The packed file: the matrices of one base model in the order of their use and in the
+// kernels' layout, made to be streamed (mechanisms §2). It stands beside its source,
+// which keeps config, vocabulary and vectors.
 //
-//   0   "LORAPACK", u32 version, u32 0, u64 bytes of the description, u64 hash of description and checks
-//   32  the description: JSON, {layout, quantise, fingerprint, sources [{name, bytes, mtime_ns}], checks_at, data_at,
-//       file_bytes, done, shrink, matrices [{name, dtype, layout, rows, cols, at, shrunk {symbols, tile_bytes}}]}
-//   checks_at  u32 for each row tile of each matrix in turn: the low half of fast_hash(tile, seed = its number)
-//   data_at    the matrices, each from a multiple of 4096 on; the file ends at such a multiple
+//   0          "LORAPACK", u32 version, u32 0, u64 bytes of the description,
+//              u64 hash of description and checks
+//   32         the description: JSON, see below
+//   checks_at  u32 for each row tile of each matrix in turn: the low half of
+//              fast_hash(tile, seed = its number)
+//   data_at    the matrices, each from a multiple of 4096 on; the file ends at such
+//              a multiple
 //
-// A matrix of 16-bit numbers may be shrunk (tensor/shrink.h): then each of its tiles takes `tile_bytes`, the short last
-// one too, so that every place can still be computed. Tiles and their checks are meant as they are stored.
+//   description  {layout, quantise, fingerprint, sources [source], checks_at, data_at,
+//                file_bytes, done, shrink, matrices [matrix]}
+//   source       {name, bytes, mtime_ns}
+//   matrix       {name, dtype, layout, rows, cols, at, shrunk {symbols, tile_bytes}}
 //
-// Thread: pure functions on values. Failure: parse answers a sentence for anything that is not such a file (kCorrupt:
-// damaged; kUnsupported: of another version or layout); what it accepts lies within the file and fits its shapes.
+// A matrix of 16-bit numbers may be shrunk (tensor/shrink.h): then each of its tiles
+// takes `tile_bytes`, the short last one too, so that every place can still be computed.
+// Tiles and their checks are meant as they are stored.
+//
+// Thread: pure functions on values.
+// Failure: parse answers a sentence for anything that is not such a file (kCorrupt:
+// damaged; kUnsupported: of another version or layout); what it accepts lies within the
+// file and fits its shapes.
 #pragma once
 
 #include <array>
@@ -84,13 +95,16 @@ struct PackedIndex {
   std::vector<uint32_t> checks;
 };
 
-// The places of matrices whose name, dtype, layout, shape and shrunk form stand; the fingerprint may still be empty.
+// The places of matrices whose name, dtype, layout, shape and shrunk form stand; the
+// fingerprint may still be empty.
 void place_matrices(PackedIndex& index);
-// Everything before data_at, whose size does not depend on checks, `done` and a fingerprint of sixteen letters.
+// Everything before data_at, whose size does not depend on checks, `done` and a
+// fingerprint of sixteen letters.
 std::string packed_head(const PackedIndex& index);
 Result<PackedIndex> parse_packed(const File& file);
 uint32_t tile_check(std::span<const std::byte> tile, int64_t number);
-// Tiles one after the other, as stored, against their checks; the first that is damaged is a sentence (kCorrupt).
+// Tiles one after the other, as stored, against their checks; the first that is damaged
+// is a sentence (kCorrupt).
 Status check_tiles(const PackedIndex& index, const PackedMatrix& matrix, int64_t first_tile, int64_t tiles,
                    const std::byte* stored);
 

@@ -31,7 +31,8 @@ struct KeyRule {
   const char* why;  // of a refusal
 };
 
-// Every key of PEFT's LoraConfig and of what it inherits, and keys that older versions and common trainers write.
+// Every key of PEFT's LoraConfig and of what it inherits, and keys that older versions
+// and common trainers write.
 constexpr KeyRule kKeys[] = {
     {"peft_type", Treatment::kApplied, ""},
     {"r", Treatment::kApplied, ""},
@@ -141,9 +142,9 @@ class Reader {
     return {};
   }
 
-  // Which initialisations leave the base weights as they are, from PEFT's lora/layer.py. The others subtract the start
-  // values from the base; PEFT writes `true` here when it saves such an adapter converted
-  // (path_initial_model_for_weight_conversion).
+  // Which initialisations leave the base weights as they are, from PEFT's lora/layer.py.
+  // The others subtract the start values from the base; PEFT writes `true` here when it
+  // saves such an adapter converted (path_initial_model_for_weight_conversion).
   Status read_init() {
     const Json* init = json_find(root_, "init_lora_weights");
     if (!init || init->is_boolean()) return {};
@@ -245,8 +246,8 @@ class Reader {
     return {};
   }
 
-  // The keys of the object `name` in the file's order; a key that stands twice counts at its first place (as in
-  // Python).
+  // The keys of the object `name` in the file's order; a key that stands twice counts at
+  // its first place (as in Python).
   std::vector<std::string> key_order(const std::string& name) const {
     std::vector<std::string> order;
     std::unordered_set<std::string> seen;
@@ -347,8 +348,8 @@ Result<PyRegex> compile(const std::string& pattern, const std::string& shown, co
   return error;
 }
 
-// The literal end of a pattern, which every name that matches must share; "" when there is none. Only an aid to skip
-// patterns quickly.
+// The literal end of a pattern, which every name that matches must share; "" when there
+// is none. Only an aid to skip patterns quickly.
 std::string literal_ending(const std::string& pattern) {
   if (pattern.find_first_of("|()[]{}?*+$") != std::string::npos) return "";
   size_t begin = pattern.size();

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// PeftConfig: what an adapter_config.json of PEFT (peft_type LORA) asks for, and which modules of a base model it
-// means.
+// PeftConfig: what an adapter_config.json of PEFT (peft_type LORA) asks for, and which
+// modules of a base model it means.
 //
-// A plain value; PeftMatcher answers per module and keeps the compiled patterns. Thread: one at a time. Every key that
-// PEFT's LoraConfig knows is in one table (peft_config.cc, explained in docs/peft-keys.md): applied, harmless, or
-// refused by name unless neutral; a key that nobody knows is refused unless its value is null, false or empty.
-// Semantics are those of PEFT 0.21 (tuners_utils.check_target_module_exists, utils.other.get_pattern_key,
-// lora.layer.update_layer). Untrusted input: lists are bounded, and patterns in number and length before any is
-// compiled. Failure: corrupt (not JSON, wrong type), unsupported (key and value named), invalid_argument (impossible
-// values, broken patterns), too_large (beyond a bound).
+// A plain value; PeftMatcher answers per module and keeps the compiled patterns.
+// Thread: one at a time. Every key that PEFT's LoraConfig knows is in one table
+// (peft_config.cc, explained in docs/peft-keys.md): applied, harmless, or refused by
+// name unless neutral; a key that nobody knows is refused unless its value is null, false
+// or empty. Semantics are those of PEFT 0.21 (tuners_utils.check_target_module_exists,
+// utils.other.get_pattern_key, lora.layer.update_layer). Untrusted input: lists are
+// bounded, and patterns in number and length before any is compiled.
+// Failure: corrupt (not JSON, wrong type), unsupported (key and value named),
+// invalid_argument (impossible values, broken patterns), too_large (beyond a bound).
 #pragma once
 
 #include <cstdint>
@@ -53,11 +55,12 @@ struct PeftConfig {
   std::vector<std::string> refused;  // non-strict only: what is asked for and not applied, one sentence each
 };
 
-// Strict: the first refusal is an error. Otherwise refusals are collected, and only what makes the file unreadable is
-// an error.
+// Strict: the first refusal is an error. Otherwise refusals are collected, and only what
+// makes the file unreadable is an error.
 Result<PeftConfig> parse_peft_config(std::string_view json, const std::string& path, bool strict);
 
-// Whether an entry of a list of modules means the module `key`: its whole name, or the end of it after a dot.
+// Whether an entry of a list of modules means the module `key`: its whole name, or the
+// end of it after a dot.
 bool is_module_name(const std::string& name, const std::string& key);
 
 // Answers for full module keys such as "model.layers.3.self_attn.q_proj" and "lm_head".
@@ -66,7 +69,8 @@ class PeftMatcher {
   // Compiles all patterns. The config must outlive the matcher.
   static Result<PeftMatcher> create(const PeftConfig& config, const std::string& path);
 
-  // Whether LoRA is put on this module; `linear`: it is a linear layer other than the head (what "all-linear" means).
+  // Whether LoRA is put on this module; `linear`: it is a linear layer other than the
+  // head (what "all-linear" means).
   Result<bool> targets(const std::string& key, bool linear);
   Result<int> rank(const std::string& key);
   Result<double> alpha(const std::string& key);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any text as adapter_config.json: refused or read; then its patterns against the names of a small model.
+// Any text as adapter_config.json: refused or read; then its patterns against the names
+// of a small model.
 #include <cstddef>
 #include <cstdint>
 

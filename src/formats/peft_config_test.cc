@@ -37,8 +37,8 @@ TEST(PeftConfig, MatchesModulesAsPeft) {
     EXPECT_EQ(targeted, row["targeted"]) << row["config"];
   }
   for (const Json& row : vectors["patterns"]) {
-    // ranks 1, 2, ... by place tell which key was found; 4000 none. The text is built by hand to keep the order of the
-    // keys.
+    // ranks 1, 2, ... by place tell which key was found; 4000 none. The text is built by
+    // hand to keep the order of the keys.
     std::string text = R"({"peft_type": "LORA", "r": 4000, "lora_alpha": 8000, "rank_pattern": {)";
     std::string alphas;
     for (size_t i = 0; i < row["keys"].size(); ++i) {

@@ -295,7 +295,8 @@ class RegexParser {
     return add_set(set);
   }
 
-  // One member of a class: a character, or a whole set (then `set` grows and nullopt is answered).
+  // One member of a class: a character, or a whole set (then `set` grows and
+  // nullopt is answered).
   Result<std::optional<unsigned char>> class_item(Set& set) {
     if (peek() != '\\') {
       const unsigned char c = static_cast<unsigned char>(text_[pos_++]);
@@ -345,7 +346,8 @@ class RegexParser {
   size_t pos_ = 0;
 };
 
-// One attempt: backtracking in continuation-passing style, as Python's engine orders its choices.
+// One attempt: backtracking in continuation-passing style, as Python's engine
+// orders its choices.
 class RegexRun {
  public:
   RegexRun(const PyRegex& regex, std::string_view text, RegexBudget& budget)
@@ -366,8 +368,8 @@ class RegexRun {
  private:
   using Kind = PyRegex::Kind;
 
-  // What follows: a plain pointer pair, so that nothing is allocated per step. The context outlives the call it is
-  // passed to.
+  // What follows: a plain pointer pair, so that nothing is allocated per step. The
+  // context outlives the call it is passed to.
   struct Continuation {
     template <typename F>
     explicit Continuation(F& callable)

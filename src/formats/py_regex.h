@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// PyRegex: the part of Python's `re` that adapter configs use, with a bound on the work, because patterns come from
-// untrusted files.
+// PyRegex: the part of Python's `re` that adapter configs use, with a bound on the work,
+// because patterns come from untrusted files.
 //
-// Immutable after compile; any thread. Supported: literals, ".", classes, \d \w \s \D \W \S \b \B \A \Z and escaped
-// punctuation, ^ $, groups ( (?: (?P<name>, look-ahead (?= (?!, "|", and * + ? {m,n} with their lazy forms. Anything
-// else (back references, look-behind, flags, possessive quantifiers) is refused when compiling. Text and pattern are
-// bytes: classes and "." match one byte. A match that exceeds the budget answers kTooHard, never a wrong yes or no.
+// Immutable after compile; any thread. Supported: literals, ".", classes, \d \w \s \D
+// \W \S \b \B \A \Z and escaped punctuation, ^ $, groups ( (?: (?P<name>, look-ahead
+// (?= (?!, "|", and * + ? {m,n} with their lazy forms. Anything else (back references,
+// look-behind, flags, possessive quantifiers) is refused when compiling. Text and pattern
+// are bytes: classes and "." match one byte. A match that exceeds the budget answers
+// kTooHard, never a wrong yes or no.
 #pragma once
 
 #include <bitset>
@@ -27,7 +29,8 @@ class PyRegex {
  public:
   enum class Answer : unsigned char { kNo, kYes, kTooHard };
 
-  // Failure: invalid_argument with the place in the pattern, or unsupported with the construct.
+  // Failure: invalid_argument with the place in the pattern, or unsupported
+  // with the construct.
   static Result<PyRegex> compile(std::string_view pattern);
 
   Answer full_match(std::string_view text, RegexBudget& budget) const;  // re.fullmatch

@@ -9,7 +9,8 @@
 namespace loralei {
 namespace {
 
-// What Python's re answers for every pattern on every text (tests/vectors/make_peft_matching.py).
+// What Python's re answers for every pattern on every text
+// (tests/vectors/make_peft_matching.py).
 TEST(PyRegex, AnswersAsPython) {
   auto text =
       PosixFileSystem().read_all(std::string(LORALEI_SOURCE_DIR) + "/tests/vectors/peft_matching.json", 1 << 20);

@@ -47,8 +47,9 @@ std::optional<DType> usable_dtype(const std::string& name) {
   return std::nullopt;
 }
 
-// Reads the header event by event, so that a hostile header cannot make a large tree of values and a name that stands
-// twice is seen. Only this form is accepted: {"__metadata__": {string: string}, NAME: {"dtype": string, "shape": [..],
+// Reads the header event by event, so that a hostile header cannot make a large
+// tree of values and a name that stands twice is seen. Only this form is accepted:
+// {"__metadata__": {string: string}, NAME: {"dtype": string, "shape": [..],
 // "data_offsets": [b, e]}}.
 class HeaderSax : public nlohmann::json_sax<Json> {
  public:
@@ -181,7 +182,8 @@ Result<int64_t> header_length(std::span<const std::byte> head, int64_t file_byte
   return static_cast<int64_t>(length);
 }
 
-// Shape, format and place of one entry; `expected` is where the previous one ended (offsets inside the data section).
+// Shape, format and place of one entry; `expected` is where the previous one ended
+// (offsets inside the data section).
 Status check_entry(const Entry& entry, int64_t expected, int64_t data_bytes, const std::string& path) {
   const std::string what = path + ": tensor \"" + entry.name + "\" ";
   const int bits = dtype_bits(entry.dtype);

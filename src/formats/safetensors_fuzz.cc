@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a safetensors file and as a shard index: refused or read, and what is read keeps its promises.
+// Any bytes as a safetensors file and as a shard index: refused or read, and what is read
+// keeps its promises.
 #include <cstddef>
 #include <cstdint>
 

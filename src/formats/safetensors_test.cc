@@ -93,7 +93,8 @@ TEST(Safetensors, RefusesWhatTheFormatForbids) {
   EXPECT_FALSE(parse(file("{}", 0).substr(0, 9)).ok());
 }
 
-// Any change of a good file is refused or still keeps every promise (checked by parsing again what is claimed).
+// Any change of a good file is refused or still keeps every promise (checked by parsing
+// again what is claimed).
 TEST(Safetensors, RandomDamage) {
   const std::string good = file(kGood, 22);
   Prng random(7);
@@ -149,8 +150,8 @@ TEST(Safetensors, RefusesWrongShardIndexes) {
   EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
   EXPECT_NE(missing.error().message.find("model-3.safetensors"), std::string::npos);
   shards.files.put("/m/model-2.safetensors", file(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4));
-  EXPECT_FALSE(
-      shards.open(R"({"a":"model-1.safetensors","b":"model-2.safetensors"})").ok());  // one tensor in two files
+  // One tensor in two files.
+  EXPECT_FALSE(shards.open(R"({"a":"model-1.safetensors","b":"model-2.safetensors"})").ok());
 }
 
 }  // namespace

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorIndex: which tensors a model or adapter holds and where their bytes lie. The common result of the safetensors
-// and GGUF readers.
+// TensorIndex: which tensors a model or adapter holds and where their bytes lie. The
+// common result of the safetensors and GGUF readers.
 //
-// A plain value; owns no bytes and no open file. Invariants after a successful read: offset + bytes lies within its
-// file; bytes == product(shape) in dtype (twice that with `f64`); names unique; files indexed by TensorInfo::file.
-// Shapes are in row-major order, slowest dimension first ([out, in] for a linear layer), also for GGUF, whose headers
-// say it reversed.
+// A plain value; owns no bytes and no open file.
+// Invariants after a successful read: offset + bytes lies within its file;
+// bytes == product(shape) in dtype (twice that with `f64`); names unique; files indexed
+// by TensorInfo::file. Shapes are in row-major order, slowest dimension first ([out,
+// in] for a linear layer), also for GGUF, whose headers say it reversed.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,8 @@ struct HttpClient::Impl {
 
   std::string where() const { return options.host + ":" + std::to_string(options.port); }
 
-  // Runs what was started until it reports in `done` or the time is over; then the socket is closed, which ends it.
+  // Runs what was started until it reports in `done` or the time is over; then the socket
+  // is closed, which ends it.
   Status run(const std::optional<error_code>& done, int64_t timeout_ms, const char* step) {
     context.restart();
     context.run_for(std::chrono::milliseconds(timeout_ms));
@@ -104,8 +105,8 @@ struct HttpClient::Impl {
       return true;
     };
     ResponseParser parser(options.limits, head_request, deliver);
-    // A server may answer and close before it has read everything (413): a failed send is an error only without an
-    // answer.
+    // A server may answer and close before it has read everything (413): a failed send is
+    // an error only without an answer.
     Status sent = send(head);
     if (sent.ok()) sent = send(body);
     if (!sent.ok() && sent.error().code == ErrorCode::kDeadline) return sent.error();
@@ -145,8 +146,9 @@ Result<HttpResponse> HttpClient::request(std::string_view method, std::string_vi
   if (!body.empty() || method == "POST" || method == "PUT")
     head += "Content-Length: " + std::to_string(body.size()) + "\r\n";
   head += "\r\n";
-  // A kept connection may have been closed by the server meanwhile: then, and only before any of the answer came, once
-  // more. A request that may have had an effect is not repeated.
+  // A kept connection may have been closed by the server meanwhile: then, and only
+  // before any of the answer came, once more. A request that may have had an effect
+  // is not repeated.
   const bool reused = impl_->socket.is_open();
   const bool repeatable = method == "GET" || method == "HEAD";
   for (int attempt = 0;; ++attempt) {

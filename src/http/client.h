@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// HttpClient: a small blocking HTTP/1.1 client, for tests, for commands that ask a running server, and for proxying.
+// HttpClient: a small blocking HTTP/1.1 client, for tests, for commands that ask a
+// running server, and for proxying.
 //
-// Thread: one at a time; each client is one connection, kept alive between requests when the server agrees.
-// Ownership: owns its socket. Invariant: after a failed request the connection is closed and the next request opens a
-// new one. Failure: io errors name the address and the step; kDeadline when a timeout is over; kCancelled when the body
-// callback stops.
+// Thread: one at a time; each client is one connection, kept alive between requests when
+// the server agrees.
+// Ownership: owns its socket.
+// Invariant: after a failed request the connection is closed and the next request opens a
+// new one.
+// Failure: io errors name the address and the step; kDeadline when a timeout is over;
+// kCancelled when the body callback stops.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +33,8 @@ struct HttpClientOptions {
 
 class HttpClient {
  public:
-  // Receives pieces of the body as they arrive; false stops the request and closes the connection.
+  // Receives pieces of the body as they arrive; false stops the request and closes
+  // the connection.
   using BodyCallback = std::function<bool(std::string_view)>;
 
   explicit HttpClient(const HttpClientOptions& options);
@@ -44,7 +49,8 @@ class HttpClient {
     return request("POST", target, {{"Content-Type", "application/json"}}, body, on_body);
   }
 
-  // For tests and proxies: bytes as they are, and what comes back until the peer closes or `until` bytes are there.
+  // For tests and proxies: bytes as they are, and what comes back until the peer closes
+  // or `until` bytes are there.
   Status send_raw(std::string_view bytes);
   Result<std::string> read_raw(size_t until = SIZE_MAX);
   void close();
@@ -54,8 +60,9 @@ class HttpClient {
   std::unique_ptr<Impl> impl_;
 };
 
-// Server-sent events from a body that arrives in pieces: calls back with the data of each event (lines joined by '\n');
-// comments and other fields are skipped. An event longer than max_event_bytes makes feed() answer false.
+// Server-sent events from a body that arrives in pieces: calls back with the data of each
+// event (lines joined by '\n'); comments and other fields are skipped. An event longer
+// than max_event_bytes makes feed() answer false.
 class SseParser {
  public:
   using EventCallback = std::function<bool(std::string_view data)>;

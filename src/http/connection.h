@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // HttpConnection: one client. Private to http/, and included by server.cc alone.
 //
-// Thread: a connection lives on its strand, but for post_wake() and post_cut(); what says "guarded by mutex" is Core's.
-// Ownership: its coroutines own it and share the Core. Failure: none of its own.
+// Thread: a connection lives on its strand, but for post_wake() and post_cut(); what
+// says "guarded by mutex" is Core's. Ownership: its coroutines own it and share the Core.
+// Failure: none of its own.
 #pragma once
 
 #include <netinet/tcp.h>
@@ -27,12 +28,13 @@ constexpr size_t kHeadBytes = 4 * 1024;             // of a head, parsed and in 
 constexpr size_t kBodyStepBytes = 64 * 1024;        // of a chunked body, at first
 constexpr int kNotSentBytes = 32 * 1024;            // of an answer in the system's buffer
 constexpr auto kLeftCheckTime = milliseconds(500);  // between two looks at a client of whom no more is read
-constexpr size_t kLingerBytes =
-    16 * 1024 * 1024;  // discarded after a refused request, so that the client sees the answer
+// Discarded after a refused request, so that the client sees the answer.
+constexpr size_t kLingerBytes = 16 * 1024 * 1024;
 using NotSentLowat = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
 
-// One client. Two coroutines on one strand: the read loop, which always has a read pending, and the main one, which
-// parses, hands over and writes. They meet in input_, eof_ and the wake event.
+// One client. Two coroutines on one strand: the read loop, which always has a read
+// pending, and the main one, which parses, hands over and writes. They meet in input_,
+// eof_ and the wake event.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(std::shared_ptr<HttpServer::Core> core, tcp::socket socket)
@@ -58,7 +60,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     peer_is_loopback_ = known && is_loopback(remote.address());
     address_ = known ? crowd_address(remote.address()) : "";
     auto self = shared_from_this();
-    // An exception can only be a failed allocation: this connection ends, the others go on.
+    // An exception can only be a failed allocation: this connection ends,
+    // the others go on.
     const auto end = [self](std::exception_ptr failure) {
       if (failure) self->cut();
     };
@@ -116,7 +119,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     wake_timer_.cancel();
   }
 
-  // The client is gone or is to be gone: whoever computes for it is told, every pending operation ends.
+  // The client is gone or is to be gone: whoever computes for it is told, every
+  // pending operation ends.
   void cut() {
     eof_ = true;
     if (exchange_) exchange_->close();
@@ -126,7 +130,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     space_timer_.cancel();
   }
 
-  // Sleeps until wake() or the time; true when woken. A wake() between two waits is not lost.
+  // Sleeps until wake() or the time; true when woken. A wake() between two
+  // waits is not lost.
   awaitable<bool> wait_until(steady_clock::time_point deadline) {
     if (!woken_) {
       wake_timer_.expires_at(deadline);
@@ -137,7 +142,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     co_return result;
   }
 
-  // How much may be read now. What a request needs beyond the first kInputBytes is taken from the memory.
+  // How much may be read now. What a request needs beyond the first kInputBytes is
+  // taken from the memory.
   size_t input_room() {
     if (discard_) return kReadChunkBytes;
     const size_t have = input_.size();
@@ -172,8 +178,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
       if (!ec && room > 0) read_some(room, ec);
       if (ec == asio::error::would_block || ec == asio::error::try_again || ec == asio::error::interrupted) continue;
       if (ec == asio::error::eof) {
-        // A client that closes its sending side is gone, unless its answer is complete and only has to be written, or
-        // the requests it sent before are still to be read.
+        // A client that closes its sending side is gone, unless its answer is
+        // complete and only has to be written, or the requests it sent before are
+        // still to be read.
         eof_ = true;
         if (exchange_ && exchange_->close()) cut();
         wake();
@@ -212,7 +219,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     space_timer_.cancel();
   }
 
-  // Some clients send them before a request, behind the body of the one before (RFC 9112, 2.2).
+  // Some clients send them before a request, behind the body of the one before
+  // (RFC 9112, 2.2).
   void skip_empty_lines() {
     size_t end = 0;
     while (end < input_.size()) {
@@ -321,7 +329,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     return no_room("head", bytes, head_cost_);
   }
 
-  // All of a body whose length is announced; of another one more step, and the memory of two while it moves.
+  // All of a body whose length is announced; of another one more step, and the memory of
+  // two while it moves.
   std::optional<Refusal> grant_body(RequestParser& parser, ByteShare& memory) const {
     if (const auto announced = parser.announced_bytes()) {
       const int64_t cost = core_->body_cost(*announced);
@@ -366,7 +375,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         response.body);
   }
 
-  // Hands the request over and writes its answer. True when the connection may serve another request.
+  // Hands the request over and writes its answer. True when the connection may serve
+  // another request.
   awaitable<bool> answer(HttpRequest request) {
     request.peer = peer_;
     request.peer_is_loopback = peer_is_loopback_;
@@ -420,8 +430,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     co_return exchange->keep_alive() && socket_.is_open() && !core_->stopping;
   }
 
-  // Writes everything, or gives up when the client takes nothing for write_timeout_ms, or of what waits for it without
-  // a break less than its least rate.
+  // Writes everything, or gives up when the client takes nothing for write_timeout_ms,
+  // or of what waits for it without a break less than its least rate.
   awaitable<bool> write(std::string_view bytes, std::string_view behind = {}) {
     const milliseconds timeout(core_->options.write_timeout_ms);
     if (waiting_since_ == steady_clock::time_point{}) {
@@ -450,8 +460,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     co_return true;
   }
 
-  // Closing while unread bytes wait would reset the connection and destroy the answer on its way: say that nothing
-  // follows, then discard what still comes, within limits.
+  // Closing while unread bytes wait would reset the connection and destroy the answer on
+  // its way: say that nothing follows, then discard what still comes, within limits.
   awaitable<void> linger() {
     if (!linger_ || !socket_.is_open() || eof_) co_return;
     discard_ = true;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // HttpServer::Core: what listener and connections share. Private to http/.
 //
-// Thread: any; what says "guarded by mutex" is. Ownership: shared by the HttpServer, connections and what they wait
-// for; borrows handler and log. It outlives the HttpServer as long as a connection or a writer needs it. Failure: none
-// of its own.
+// Thread: any; what says "guarded by mutex" is. Ownership: shared by the HttpServer,
+// connections and what they wait for; borrows handler and log. It outlives the HttpServer
+// as long as a connection or a writer needs it. Failure: none of its own.
 #pragma once
 
 #include <atomic>
@@ -77,15 +77,16 @@ struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
   void begin(tcp::socket socket);                               // a connection that has a place
   bool add(const std::shared_ptr<HttpConnection>& connection);  // false when stop() has begun
   void remove(HttpConnection* connection);
-  // A place for one more connection, if need be that of one that waits: of the address that has most of these, the one
-  // that has waited longest. False: all are in use.
+  // A place for one more connection, if need be that of one that waits: of the address
+  // that has most of these, the one that has waited longest. False: all are in use.
   bool take_place();
   void leave_place();  // under the lock
   void begin_wait(HttpConnection& connection);
   bool end_wait(HttpConnection& connection);  // false: its place has been taken
   // A body on its way holds so many bytes; 0: none any more.
   void hold(HttpConnection& connection, int64_t bytes);
-  // Somebody of `address` found no room for a body: another one that holds more than a quarter of all gives one back.
+  // Somebody of `address` found no room for a body: another one that holds more than a
+  // quarter of all gives one back.
   void ask_for_room(const std::string& address);
   std::string busy_answer();
   void refuse(tcp::socket socket);

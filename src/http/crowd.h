@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Crowd: who waits for something or holds some of it, by address, so that scarcity takes from whoever has most.
+// Crowd: who waits for something or holds some of it, by address, so that scarcity takes
+// from whoever has most.
 //
-// Thread: one at a time. Ownership: borrows its members, each of which leaves before it ends. Invariants: members of
-// one address stand in the order in which they joined; of addresses that have as much, that whose first joined earliest
-// comes first; join() and leave() cost the logarithm of the number of addresses. Failure: none.
+// Thread: one at a time.
+// Ownership: borrows its members, each of which leaves before it ends.
+// Invariants: members of one address stand in the order in which they joined; of
+// addresses that have as much, that whose first joined earliest comes first; join() and
+// leave() cost the logarithm of the number of addresses.
+// Failure: none.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +65,8 @@ class Crowd {
   }
 
   bool empty() const { return ranks_.empty(); }
-  // Of the address that has most, while there is one: how much, and who of it joined first.
+  // Of the address that has most, while there is one: how much, and who of
+  // it joined first.
   int64_t most() const { return std::get<0>(*ranks_.rbegin()); }
   T* first_of_most() const { return std::get<2>(*ranks_.rbegin())->members.front().who; }
 

@@ -136,10 +136,12 @@ bool Exchange::write(std::string_view chunk) {
     std::lock_guard lock(mutex_);
     if (!begun_ || complete_ || closed_ || overflow_ || pieces_) return false;
     if (chunk.empty() || options_.head_only) return true;
-    // The reader is judged by what waits, not by the size of a chunk: one of any size is taken, and may be draining.
+    // The reader is judged by what waits, not by the size of a chunk: one of any size is
+    // taken, and may be draining.
     if (queued_bytes_ > options_.max_buffer_bytes + largest_chunk_bytes_ ||
         (!cover(queued_bytes_ + chunk.size() + kFrameBytes) && queued_bytes_ > covered_bytes() + kUncountedBytes)) {
-      // The connection closes itself on its own thread, so that the caller may hold locks here.
+      // The connection closes itself on its own thread, so that the caller may
+      // hold locks here.
       overflow_ = true;
     } else {
       largest_chunk_bytes_ = std::max(largest_chunk_bytes_, chunk.size());
@@ -155,8 +157,8 @@ bool Exchange::write(std::string_view chunk) {
   return !overflow_;
 }
 
-// Under the lock. What little always has a place is no reason to rest, so an empty queue is enough even where the
-// memory has no room.
+// Under the lock. What little always has a place is no reason to rest, so an empty queue
+// is enough even where the memory has no room.
 bool Exchange::wants_more_now() const {
   return !complete_ && !closed_ && !overflow_ && queued_bytes_ <= std::min(kEnoughBytes, covered_bytes());
 }

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exchange: one request's answer, between the threads that produce it and the connection that writes it. Private to
-// http/.
+// Exchange: one request's answer, between the threads that produce it and the connection
+// that writes it. Private to http/.
 //
-// Thread-safe. Ownership: shared by the connection and the writer handle; holds the bytes not yet written, and their
-// share of the memory beyond kAnswerBytes. Invariants: bytes leave in the order they came; queued_bytes counts what is
-// queued and what is being written, of a stream at most max_buffer_bytes and two of its largest chunks; exactly one of
-// "complete" and "closed" ends it. No function of others is called, nor destroyed, with the lock held. Failure: none of
-// its own.
+// Thread-safe.
+// Ownership: shared by the connection and the writer handle; holds the bytes not yet
+// written, and their share of the memory beyond kAnswerBytes.
+// Invariants: bytes leave in the order they came; queued_bytes counts what is queued
+// and what is being written, of a stream at most max_buffer_bytes and two of its largest
+// chunks; exactly one of "complete" and "closed" ends it. No function of others is
+// called, nor destroyed, with the lock held.
+// Failure: none of its own.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +24,8 @@
 
 namespace loralei {
 
-// The head of an answer as it goes over the wire. content_length < 0: no such header (streams, 204).
+// The head of an answer as it goes over the wire. content_length < 0: no such
+// header (streams, 204).
 std::string format_response_head(int status, int version, const HttpHeaders& headers, int64_t content_length,
                                  bool chunked, bool keep_alive);
 

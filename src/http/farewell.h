@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Farewell: connections for which there is no place, told so in a few bytes and let go. Private to http/.
+// Farewell: connections for which there is no place, told so in a few bytes and let go.
+// Private to http/.
 //
-// Thread: the acceptor's strand. Ownership: owns their sockets, at most `most` of them, and nothing else for each.
-// Invariants: a socket is closed when its client has closed, or kLingerTime has passed, or a newer one needs its place
-// and it has had kShortestLinger: to close while a request is on its way would reset the connection and may destroy the
-// answer. Work for each is a write of one answer and reads that do not wait. Failure: none; a client that does not take
-// its answer loses it.
+// Thread: the acceptor's strand.
+// Ownership: owns their sockets, at most `most` of them, and nothing else for each.
+// Invariants: a socket is closed when its client has closed, or kLingerTime has passed,
+// or a newer one needs its place and it has had kShortestLinger: to close while a request
+// is on its way would reset the connection and may destroy the answer. Work for each is
+// a write of one answer and reads that do not wait.
+// Failure: none; a client that does not take its answer loses it.
 #pragma once
 
 #include <array>
@@ -36,7 +39,8 @@ class Farewell {
     socket.shutdown(tcp::socket::shutdown_send, ignored);
     leaving_.push_back({std::move(socket), steady_clock::now()});
   }
-  // Discards what has come, and closes whom nothing more is to come from. True while there are others.
+  // Discards what has come, and closes whom nothing more is to come from. True while
+  // there are others.
   bool sweep() {
     const auto now = steady_clock::now();
     std::erase_if(leaving_, [&](Leaving& one) { return now - one.since > kLingerTime || has_closed(one.socket); });

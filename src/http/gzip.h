@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // gzip, for answers that are large and much the same (/metrics). RFC 1952.
 //
-// Thread: pure functions. Failure: none; text that does not shrink comes out a little longer.
+// Thread: pure functions. Failure: none; text that does not shrink comes out
+// a little longer.
 #pragma once
 
 #include <string>

@@ -10,7 +10,8 @@
 namespace loralei {
 namespace {
 
-// Between gzip's head and its sums; the sums are those of zlib's own tools (tests/conformance/server_test.py).
+// Between gzip's head and its sums; the sums are those of zlib's own tools
+// (tests/conformance/server_test.py).
 std::string inflated(const std::string& packed, size_t size) {
   namespace zlib = boost::beast::zlib;
   EXPECT_GE(packed.size(), 18u);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Request and response bytes, whole and cut into pieces at places the input chooses: both ways must end alike.
+// Request and response bytes, whole and cut into pieces at places the input chooses:
+// both ways must end alike.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's connections behind a socket pair: bytes in pieces, half closes and clients that leave at places the
-// input chooses, answered in every way there is. Whatever comes, each request ends, and all memory is given back.
+// The server's connections behind a socket pair: bytes in pieces, half closes and clients
+// that leave at places the input chooses, answered in every way there is. Whatever comes,
+// each request ends, and all memory is given back.
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>

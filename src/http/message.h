@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// HTTP messages as plain values, and the small text helpers that everybody who handles them needs.
+// HTTP messages as plain values, and the small text helpers that everybody who
+// handles them needs.
 //
-// Thread: plain values; copies of a request share its memory. Ownership: every string is owned.
-// Invariants: header names keep the spelling of the wire, look-ups ignore case. `path` has no query and is not decoded
-// (an adapter's name may hold %2F); percent_decode does that where a route takes a name from the path.
+// Thread: plain values; copies of a request share its memory.
+// Ownership: every string is owned.
+// Invariants: header names keep the spelling of the wire, look-ups ignore case. `path`
+// has no query and is not decoded (an adapter's name may hold %2F); percent_decode does
+// that where a route takes a name from the path.
 // Failure: percent_decode answers nothing for a broken escape.
 #pragma once
 
@@ -41,9 +44,9 @@ struct HttpHead {
 
 struct HttpRequest : HttpHead {
   std::string body;
-  // What HttpServerOptions::memory has granted for the body (never null from the server; of 0 bytes without one). The
-  // handler may shrink it when the body is dropped, grow it for what it makes of it, or move it on; dropping it gives
-  // it back.
+  // What HttpServerOptions::memory has granted for the body (never null from the server;
+  // of 0 bytes without one). The handler may shrink it when the body is dropped, grow it
+  // for what it makes of it, or move it on; dropping it gives it back.
   std::shared_ptr<ByteShare> memory;
   std::string peer;  // numeric address of the client
   bool peer_is_loopback = false;
@@ -61,7 +64,8 @@ bool equals_ignoring_case(std::string_view a, std::string_view b);
 std::optional<std::string> percent_decode(std::string_view text);
 // The standard phrase ("Not Found"); "Status" for a code without one.
 const char* reason_phrase(int status);
-// A value that may stand in a header line: control characters are replaced by spaces, so that no value can add a line.
+// A value that may stand in a header line: control characters are replaced by spaces,
+// so that no value can add a line.
 std::string clean_header_value(std::string_view value);
 
 }  // namespace loralei

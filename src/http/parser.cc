@@ -28,7 +28,8 @@ std::pair<int, std::string> explain(const error_code& ec, const HttpLimits& limi
   return {400, "The request is not valid HTTP: " + ec.message() + "."};
 }
 
-// Collects a request. Errors of our own are stored beside Beast's, because they carry a status.
+// Collects a request. Errors of our own are stored beside Beast's, because they
+// carry a status.
 class RequestCollector final : public http::basic_parser<true> {
  public:
   explicit RequestCollector(const HttpLimits& limits) : limits_(limits) {
@@ -87,8 +88,8 @@ class RequestCollector final : public http::basic_parser<true> {
     if (hosts > 1 || (hosts == 0 && request.version >= 11)) {
       return refuse(400, "An HTTP/1.1 request needs exactly one Host header.", ec);
     }
-    // Beast takes any transfer coding without "chunked" for a request without body, which would let the body pass for
-    // the next request.
+    // Beast takes any transfer coding without "chunked" for a request without body, which
+    // would let the body pass for the next request.
     if (has_header(request.headers, "transfer-encoding") &&
         !equals_ignoring_case(find_header(request.headers, "transfer-encoding"), "chunked")) {
       return refuse(501, "The only transfer coding understood is 'chunked'.", ec);
@@ -210,7 +211,8 @@ size_t RequestParser::Impl::feed(std::string_view bytes, bool head_only) {
   collector.full = false;
   collector.eager(!head_only);
   const size_t used = feed_all(collector, bytes, ec, head_only);
-  // What the parser does not consume is an unfinished line or header: it may not grow without end.
+  // What the parser does not consume is an unfinished line or header: it may not
+  // grow without end.
   const bool stopped = collector.is_done() || collector.full || (head_only && collector.header_done);
   if (!ec && !stopped && bytes.size() - used > limits.max_header_bytes) ec = http::error::header_limit;
   if (ec) {

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// RequestParser and ResponseParser: HTTP/1.x bytes to messages, one message each, fed in pieces of any size.
-// Beast's grammar behind a plain interface; no sockets, so that the fuzzer and the unit tests run them on bytes alone.
+// RequestParser and ResponseParser: HTTP/1.x bytes to messages, one message each, fed in
+// pieces of any size.
+// Beast's grammar behind a plain interface; no sockets, so that the fuzzer and the unit
+// tests run them on bytes alone.
 //
-// Thread: one at a time. Ownership: own what they parsed until taken. The body grows as bytes arrive, or within the
-// room that reserve_body() made for it: nothing is allocated from a length the peer only claims. Invariants: feed() is
-// called with all bytes that were not consumed so far plus at least one new one; after failed() or complete() it
-// consumes nothing more. Failure: failed() with the HTTP status to answer (400, 413, 431, 501, 505 ...) and a sentence.
-// The size of the body is judged when the header is complete, before a byte of it is read; a chunked body while it is
-// read.
+// Thread: one at a time.
+// Ownership: own what they parsed until taken. The body grows as bytes arrive, or
+// within the room that reserve_body() made for it: nothing is allocated from a length
+// the peer only claims.
+// Invariants: feed() is called with all bytes that were not consumed so far plus at least
+// one new one; after failed() or complete() it consumes nothing more.
+// Failure: failed() with the HTTP status to answer (400, 413, 431, 501, 505 ...) and a
+// sentence. The size of the body is judged when the header is complete, before a byte of
+// it is read; a chunked body while it is read.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +43,8 @@ class RequestParser {
   size_t feed(std::string_view bytes);
   // As feed(), but nothing behind the head.
   size_t feed_head(std::string_view bytes);
-  // From here on the body takes `bytes` of memory, in all and at once, and feed() stops where they are full.
+  // From here on the body takes `bytes` of memory, in all and at once, and feed() stops
+  // where they are full.
   void reserve_body(size_t bytes);
   bool body_is_full() const;  // feed() stopped there: reserve more, then feed() goes on
 
@@ -60,7 +66,8 @@ class RequestParser {
 
 class ResponseParser {
  public:
-  // `on_body` receives the body in order, without the chunk framing; false from it fails the parse with "stopped".
+  // `on_body` receives the body in order, without the chunk framing; false from it fails
+  // the parse with "stopped".
   using BodyCallback = std::function<bool(std::string_view)>;
   // head_request: the answer to HEAD has no body whatever its header says.
   ResponseParser(const HttpLimits& limits, bool head_request, BodyCallback on_body);

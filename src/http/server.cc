@@ -113,7 +113,8 @@ awaitable<void> HttpServer::Core::sweep() {
   sweeping = false;
 }
 
-// Out of descriptors: the spare one serves to tell so. False where that was not it, or nobody waits.
+// Out of descriptors: the spare one serves to tell so. False where that was not it,
+// or nobody waits.
 bool HttpServer::Core::refuse_without_descriptor() {
   if (spare < 0) return false;
   const std::string answer = busy_answer();

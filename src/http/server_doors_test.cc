@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who comes in when there is little room: storms, half-open heads, memory that one address holds, descriptors.
+// Who comes in when there is little room: storms, half-open heads, memory that one
+// address holds, descriptors.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/resource.h>

@@ -123,7 +123,8 @@ TEST_F(ServerTest, ABodyHasItsMemoryUntilItsRequestIsDropped) {
   EXPECT_EQ(client().post_json("/kept", body)->status, 200);
 }
 
-// Connections that do all that peers do, against one budget: it is never overdrawn, and all of it comes back.
+// Connections that do all that peers do, against one budget: it is never overdrawn, and
+// all of it comes back.
 TEST_F(ServerTest, WhateverClientsDoTheMemoryComesBack) {
   give_memory(3 * kMib);
   options.read_timeout_ms = 200;

@@ -518,7 +518,8 @@ class StuckHandler final : public HttpHandler {
   Gate& gate_;
 };
 
-// Whatever it is at: the handler's functions, those that answer what the server refuses, memory that is asked for.
+// Whatever it is at: the handler's functions, those that answer what the server refuses,
+// memory that is asked for.
 TEST_F(ServerTest, AThreadThatIsStuckIsSeenWhereverItIs) {
   const std::string rest = " HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
   const std::string body = "POST /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server over loopback. Waiting is always for an event (an answer, a closed connection, a counter), with a long
-// limit that only a failure reaches.
+// The server over loopback. Waiting is always for an event (an answer, a closed
+// connection, a counter), with a long limit that only a failure reaches.
 #pragma once
 
 #include <gtest/gtest.h>

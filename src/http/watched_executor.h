@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// WatchedExecutor: another executor, whose work is seen: a thread that runs some of it has a mark meanwhile, and rests
-// while it waits for the next. Private to http/.
+// WatchedExecutor: another executor, whose work is seen: a thread that runs some of it
+// has a mark meanwhile, and rests while it waits for the next. Private to http/.
 //
-// All that is run on behalf of sockets, timers and coroutines goes through the executor that they were made with, so
-// this sees it all: reading, parsing, the handler's functions, writing. Thread: as the other executor. Ownership: the
-// thread's mark is its own (IoThread), alive while it runs work; elsewhere nothing is marked. Failure: none.
+// All that is run on behalf of sockets, timers and coroutines goes through the executor
+// that they were made with, so this sees it all: reading, parsing, the handler's
+// functions, writing.
+// Thread: as the other executor.
+// Ownership: the thread's mark is its own (IoThread), alive while it runs work; elsewhere
+// nothing is marked.
+// Failure: none.
 #pragma once
 
 #include <boost/asio/execution.hpp>

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// BlockPool: KV blocks of kKvBlockTokens tokens, cut from one aligned allocation under a ledger grant; or their ids
-// alone, where the bytes are a device's. Addresses may be set aside for more, so that the pool grows and shrinks in
-// place.
+// BlockPool: KV blocks of kKvBlockTokens tokens, cut from one aligned allocation under a
+// ledger grant; or their ids alone, where the bytes are a device's. Addresses may be set
+// aside for more, so that the pool grows and shrinks in place.
 //
-//   base -> | block 0: layer 0 K | layer 0 V | layer 1 K | ... | block 1: ... |     what a slice holds: KvView
+//   base -> | block 0: layer 0 K | layer 0 V | layer 1 K | ... | block 1: ... |
 //
-// Thread: the engine's; the bytes are written by the executor through view(). Ownership: owns bytes and grant; hands
-// out ids only. Invariants: every block is free or taken, never both; view() stays valid through resize(). Failure:
-// create() and resize() say with the numbers when the ledger or the system refuses; take() says nullopt.
+// What a slice of it holds: KvView.
+//
+// Thread: the engine's; the bytes are written by the executor through view().
+// Ownership: owns bytes and grant; hands out ids only.
+// Invariants: every block is free or taken, never both; view() stays valid
+// through resize().
+// Failure: create() and resize() say with the numbers when the ledger or the system
+// refuses; take() says nullopt.
 #pragma once
 
 #include <cstddef>
@@ -40,11 +45,12 @@ inline constexpr int32_t kv_blocks_for(int64_t tokens) {
 
 class BlockPool {
  public:
-  // `capacity`: the most that resize() can make of it, if that is more than `blocks`. Where the system refuses so many
-  // addresses, `blocks` is the most.
+  // `capacity`: the most that resize() can make of it, if that is more than `blocks`.
+  // Where the system refuses so many addresses, `blocks` is the most.
   static Result<std::unique_ptr<BlockPool>> create(const KvShape& shape, int32_t blocks, Ledger& ledger,
                                                    int32_t capacity = 0);
-  // Ids of blocks whose bytes are elsewhere: the view is empty, and their number stays. CHECKs blocks > 0.
+  // Ids of blocks whose bytes are elsewhere: the view is empty, and their number stays.
+  // CHECKs blocks > 0.
   static std::unique_ptr<BlockPool> create_ids(int32_t blocks);
 
   KvView view() const { return view_; }
@@ -56,9 +62,11 @@ class BlockPool {
   std::optional<int32_t> take();
   void give_back(int32_t block);
   bool is_taken(int32_t block) const { return taken_[static_cast<size_t>(block)] != 0; }
-  // `blocks` in all from now on. Taken ones that have no place any more move, bytes and all, to the lowest free ones;
-  // memory above goes back to the system and the ledger. Answers the id now of each block before [total]. CHECKs that
-  // no more are taken. Refused (growing only: beyond capacity(), by the ledger or the system) it changes nothing.
+  // `blocks` in all from now on. Taken ones that have no place any more move,
+  // bytes and all, to the lowest free ones; memory above goes back to the system and
+  // the ledger. Answers the id now of each block before [total]. CHECKs that no more
+  // are taken. Refused (growing only: beyond capacity(), by the ledger or the system)
+  // it changes nothing.
   Result<std::vector<int32_t>> resize(int32_t blocks);
   void check() const;
 

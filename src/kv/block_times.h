@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long stored blocks stay and how soon they are found again, counted by time: plain values that allocate nothing.
-// Thread: as their owner. Failure: none.
+// How long stored blocks stay and how soon they are found again, counted by time: plain
+// values that allocate nothing. Thread: as their owner. Failure: none.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 
 namespace loralei {
 
-// Upper limits of the classes in seconds (vLLM's buckets); the last class is above all of them.
+// Upper limits of the classes in seconds (vLLM's buckets); the last class is
+// above all of them.
 inline constexpr std::array<double, 21> kBlockTimeLimits = {.001, .002, .005, .01, .02, .05, .1,  .2,  .5,   1,   2,
                                                             5,    10,   20,   30,  60,  120, 300, 600, 1200, 1800};
 
@@ -26,8 +27,8 @@ struct TimeCounts {
   }
 };
 
-// Of every block in the prefix cache. It is used when it is stored, when a sequence finds it, and until the last that
-// holds it lets go.
+// Of every block in the prefix cache. It is used when it is stored, when a sequence finds
+// it, and until the last that holds it lets go.
 struct BlockTimes {
   TimeCounts lifetime;           // from stored to evicted
   TimeCounts idle_before_evict;  // from used last to evicted

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// KvIdentity: whose keys and values a cached block holds (mechanisms §5). Not a hash: the exact bytes of the ordered
-// list of (version digest, effective scale bits, first adapted position) plus the request's cache_salt, interned so
-// that comparing is comparing pointers.
+// KvIdentity: whose keys and values a cached block holds (mechanisms §5). Not a hash:
+// the exact bytes of the ordered list of (version digest, effective scale bits,
+// first adapted position) plus the request's cache_salt, interned so that comparing is
+// comparing pointers.
 //
-// Thread: the engine's. Ownership: shared; the pool of interned keys forgets those that nobody holds.
-// Invariant: two identities are the same pointer exactly when their parts are equal. An empty list with an empty salt
-// is the base model.
+// Thread: the engine's.
+// Ownership: shared; the pool of interned keys forgets those that nobody holds.
+// Invariant: two identities are the same pointer exactly when their parts are equal.
+// An empty list with an empty salt is the base model.
 //
-// A sequence's identity may change along its tokens (activated LoRA: the base's before the invocation, the adapter's
-// from there on): KvKey lists the pieces. The first adapted position is part of the identity, so that a block in which
-// an adapter starts midway can only be found by a sequence in which it starts at the same place.
+// A sequence's identity may change along its tokens (activated LoRA: the base's before
+// the invocation, the adapter's from there on): KvKey lists the pieces. The first adapted
+// position is part of the identity, so that a block in which an adapter starts midway can
+// only be found by a sequence in which it starts at the same place.
 #pragma once
 
 #include <array>

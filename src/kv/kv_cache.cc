@@ -116,7 +116,8 @@ void KvCache::publish(KvLease& lease, const KvKey& key, std::span<const TokenId>
 }
 
 int32_t KvCache::exclusive(const KvLease& lease) const {
-  // Pins never grow along a path, so the blocks that only this lease pins are the last ones of its shared part.
+  // Pins never grow along a path, so the blocks that only this lease pins are the last
+  // ones of its shared part.
   int32_t shared = lease.shared_;
   while (shared > 0 && tree_.pins(lease.blocks_[static_cast<size_t>(shared) - 1]) == 1) --shared;
   return static_cast<int32_t>(lease.blocks_.size()) - shared;

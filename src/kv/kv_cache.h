@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// KvCache: the blocks of all sequences and the prefixes worth keeping. Exact reuse per identity only (mechanisms §5,
-// first two points).
+// KvCache: the blocks of all sequences and the prefixes worth keeping. Exact reuse per
+// identity only (mechanisms §5, first two points).
 //
-// Thread: the engine's. Ownership: owns pool and tree; a KvLease is a move-only share, dropping it is the only way to
-// release, and it must not outlive its cache. Only full blocks are shared, so nothing is ever copied on write: the
-// last, partly filled block is private.
+// Thread: the engine's.
+// Ownership: owns pool and tree; a KvLease is a move-only share, dropping it is the
+// only way to release, and it must not outlive its cache. Only full blocks are shared,
+// so nothing is ever copied on write: the last, partly filled block is private.
 //
-//   lease.blocks() = | shared with the tree (pinned) ........ | private ... |        shared() counts the first kind
+//   lease.blocks() = | shared with the tree (pinned) ........ | private ... |
 //
-// Invariants (check()): every block is free, private to one lease, or a node of the tree; a lease pins a path from the
-// root. Scarcity is an answer: reserve() says false and changes nothing; unpinned prefixes are evicted first, least
-// recently released first. Every stored block is counted in times() when it is found and when it is evicted.
+// shared() counts the first kind.
+//
+// Invariants (check()): every block is free, private to one lease, or a node of the tree;
+// a lease pins a path from the root. Scarcity is an answer: reserve() says false and
+// changes nothing; unpinned prefixes are evicted first, least recently released first.
+// Every stored block is counted in times() when it is found and when it is evicted.
 #pragma once
 
 #include <cstdint>
@@ -64,21 +68,24 @@ class KvCache {
   // Of blocks whose bytes are elsewhere (BlockPool::create_ids).
   static std::unique_ptr<KvCache> create_ids(int32_t blocks, bool prefix_cache, const Clock& clock);
 
-  // The longest stored prefix of tokens[0, limit). A caller that must compute at least the last token passes limit =
-  // size - 1.
+  // The longest stored prefix of tokens[0, limit). A caller that must compute at least
+  // the last token passes limit = size - 1.
   KvMatch peek(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const;
-  // Leases that prefix; room for `blocks_max` block ids is set aside, so that growing up to there allocates nothing.
+  // Leases that prefix; room for `blocks_max` block ids is set aside, so that growing up
+  // to there allocates nothing.
   KvLease match(const KvKey& key, std::span<const TokenId> tokens, int32_t limit, int32_t blocks_max);
   // Grows the lease to hold positions [0, tokens). All or nothing.
   bool reserve(KvLease& lease, int32_t tokens);
-  // Positions [0, computed) hold valid K and V: full blocks among them become shared. Where an equal block is stored
-  // already, the lease changes over to it and gives its own back (their bytes are equal: batch invariance).
+  // Positions [0, computed) hold valid K and V: full blocks among them become shared.
+  // Where an equal block is stored already, the lease changes over to it and gives its
+  // own back (their bytes are equal: batch invariance).
   void publish(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t computed);
   // Blocks that dropping this lease would make free or evictable.
   int32_t exclusive(const KvLease& lease) const;
-  // `blocks` in all from now on; `leases` are all that hold any, together no more than these (CHECKed). Prefixes that
-  // find no room are evicted, least recently released first; what lies beyond moves down, and leases and prefixes
-  // follow. Refused (growing only: by the ledger or the system) it changes nothing.
+  // `blocks` in all from now on; `leases` are all that hold any, together no more than
+  // these (CHECKed). Prefixes that find no room are evicted, least recently released
+  // first; what lies beyond moves down, and leases and prefixes follow. Refused (growing
+  // only: by the ledger or the system) it changes nothing.
   Status resize(int32_t blocks, std::span<KvLease* const> leases);
 
   KvView view() const { return pool_->view(); }

@@ -316,7 +316,8 @@ TEST(KvCache, CountsHowLongStoredBlocksStayAndHowSoonTheyAreFoundAgain) {
   EXPECT_EQ(cache->times().lifetime.counts.back(), 3u);
 }
 
-// The naive model: every stored block is its whole path as a value; the least recently released leaf goes first.
+// The naive model: every stored block is its whole path as a value; the least recently
+// released leaf goes first.
 struct NaiveCache {
   using Path = std::vector<std::pair<std::string, std::vector<TokenId>>>;
   struct Stored {
@@ -369,7 +370,8 @@ struct NaiveCache {
   }
 };
 
-// What a block of this text must hold: a number that all its tokens so far and their identities decide.
+// What a block of this text must hold: a number that all its tokens so far and their
+// identities decide.
 uint64_t content(const KvKey& key, const std::vector<TokenId>& tokens, int block, int computed) {
   uint64_t hash = 1;
   for (int i = 0; i < std::min(computed, (block + 1) * kKvBlockTokens); ++i) {

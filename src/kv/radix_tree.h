@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// RadixTree: which full blocks of KV exist, found by (path from the root, identity, the 16 token ids), compared
-// exactly.
+// RadixTree: which full blocks of KV exist, found by (path from the root, identity,
+// the 16 token ids), compared exactly.
 //
-//   root ── [base: tok 0..15] ── [base: tok 16..31] ── [adapter X: tok 32..47]       one node a block; node i describes
-//   block i
-//                             └─ [adapter Y: tok 32..47]
+//   root ── [base: tok 0..15] ── [base: tok 16..31] ── [adapter X: tok 32..47]
+//                                                   └─ [adapter Y: tok 32..47]
 //
-// Thread: the engine's. Ownership: none of the bytes; a block in the tree stays taken in the pool until evict() names
-// it. All storage is sized at creation and by resize(): finding, inserting and evicting allocate nothing. Invariants
-// (check()): whoever pins a node pins its ancestors, so pins(parent) >= sum of pins(children); exactly the unpinned
-// nodes stand in the eviction list; a node stands behind all its descendants there, because a released path is appended
-// deepest first. Hence the head of the list is always the least recently released leaf.
+// One node a block; node i describes block i.
+//
+// Thread: the engine's.
+// Ownership: none of the bytes; a block in the tree stays taken in the pool until
+// evict() names it. All storage is sized at creation and by resize(): finding, inserting
+// and evicting allocate nothing.
+// Invariants (check()): whoever pins a node pins its ancestors, so pins(parent) >= sum
+// of pins(children); exactly the unpinned nodes stand in the eviction list; a node stands
+// behind all its descendants there, because a released path is appended deepest first.
+// Hence the head of the list is always the least recently released leaf.
 #pragma once
 
 #include <array>
@@ -30,19 +34,20 @@ class RadixTree {
  public:
   explicit RadixTree(int32_t blocks);
 
-  // The child of `parent` (kNoNode: of the root) that holds exactly these tokens under this identity, or kNoNode.
-  // tokens: [kKvBlockTokens]
+  // The child of `parent` (kNoNode: of the root) that holds exactly these tokens under
+  // this identity, or kNoNode. tokens: [kKvBlockTokens]
   int32_t find(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens) const;
-  // Adds node `block`, pinned once. CHECKs that the parent is pinned and that no equal node exists. now_ns, here and
-  // below: the time, kept as that of the node's last use.
+  // Adds node `block`, pinned once. CHECKs that the parent is pinned and that no equal
+  // node exists. now_ns, here and below: the time, kept as that of the node's last use.
   void insert(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens, int32_t block,
               int64_t now_ns);
   void pin(int32_t node, int64_t now_ns);
   void unpin(int32_t node, int64_t now_ns);  // call deepest node first
-  // Removes the least recently released unpinned leaf and returns its block; kNoNode when everything is pinned.
+  // Removes the least recently released unpinned leaf and returns its block; kNoNode when
+  // everything is pinned.
   int32_t evict();
-  // Another number of blocks; node i is names[i] from now on, which is below `blocks` for those in the tree. [blocks
-  // before]
+  // Another number of blocks; node i is names[i] from now on, which is below `blocks` for
+  // those in the tree. [blocks before]
   void resize(int32_t blocks, std::span<const int32_t> names);
 
   int32_t size() const { return size_; }

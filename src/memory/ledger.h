@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ledger: one byte budget per device. Nothing large is allocated outside a Grant.
 //
-// Thread-safe. Ownership: a Grant is a move-only share of the budget and must not outlive its Ledger; dropping it
-// returns the bytes. A loan is a grant that comes back soon by itself, such as the memory of a conversion: whoever asks
-// what it could ever have counts it as free, and waits meanwhile. Invariants (check()): the sum of live grants equals
-// used() and never exceeds the budget; no use is negative. Scarcity is an answer, not an error: try_grant says nullopt.
+// Thread-safe.
+// Ownership: a Grant is a move-only share of the budget and must not outlive its Ledger;
+// dropping it returns the bytes. A loan is a grant that comes back soon by itself, such
+// as the memory of a conversion: whoever asks what it could ever have counts it as free,
+// and waits meanwhile.
+// Invariants (check()): the sum of live grants equals used() and never exceeds
+// the budget; no use is negative. Scarcity is an answer, not an error: try_grant
+// says nullopt.
 #pragma once
 
 #include <array>
@@ -34,7 +38,8 @@ class [[nodiscard]] Grant {
   void release();
   // Gives back what turned out not to be needed. CHECKs 0 <= bytes <= bytes().
   void shrink_to(int64_t bytes);
-  // Asks for more, as try_grant would; false changes nothing. CHECKs bytes >= bytes() and that this is a grant.
+  // Asks for more, as try_grant would; false changes nothing. CHECKs bytes >= bytes() and
+  // that this is a grant.
   bool grow_to(int64_t bytes);
 
  private:

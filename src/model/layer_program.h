@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerProgram: where each weight of the model lies, resolved once by name. One program for every architecture; what a
-// config lacks is kNoTensor or null and its step is skipped.
+// LayerProgram: where each weight of the model lies, resolved once by name.
+// One program for every architecture; what a config lacks is kNoTensor or null and
+// its step is skipped.
 #pragma once
 
 #include <array>

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Model: the layer program. Knows tokens and rows, not requests.
 //
-// Thread: one executor thread. Ownership: borrows the weight store, op table and pool, which outlive it; owns its
-// activations, sized once at creation from ModelLimits (no allocation in forward). Invariant: a row's logits depend on
-// its tokens, adapters and KV alone, bit for bit (batch invariance). Failure: create() answers a sentence; forward()
-// fails only when a weight cannot be read (streaming).
+// Thread: one executor thread.
+// Ownership: borrows the weight store, op table and pool, which outlive it; owns its
+// activations, sized once at creation from ModelLimits (no allocation in forward).
+// Invariant: a row's logits depend on its tokens, adapters and KV alone, bit for bit
+// (batch invariance).
+// Failure: create() answers a sentence; forward() fails only when a weight cannot
+// be read (streaming).
 #pragma once
 
 #include <cstdint>
@@ -36,7 +39,8 @@ struct RowOverride {
   AdapterVersionId version;  // which loaded copy they are of, for who keeps them by address; 0: unknown
 };
 
-// The step in the form kernels read: pointers into the engine's batch slot, valid during forward().
+// The step in the form kernels read: pointers into the engine's batch slot, valid
+// during forward().
 struct ModelBatch {
   std::span<const TokenId> tokens;     // [rows], each below the vocabulary its row uses
   std::span<const int32_t> positions;  // [rows]
@@ -44,14 +48,15 @@ struct ModelBatch {
   std::span<const LoraSegment> segments;
   const LoraSource* sources = nullptr;  // [layers * kLayerModules + 2][slots]: layer modules, then kLmHead, kEmbed
   int32_t slots = 0;
-  // [slots] or empty: which loaded copy the pairs of a slot are of, for who keeps pairs by address.
+  // [slots] or empty: which loaded copy the pairs of a slot are of, for who keeps
+  // pairs by address.
   std::span<const AdapterVersionId> versions;
   std::span<const RowOverride> overrides;
   std::span<const int32_t> logits_rows;  // ascending
   float* logits = nullptr;               // [logits_rows, logits_stride]; columns beyond a row's vocabulary are -inf
   int64_t logits_stride = 0;             // >= the largest vocabulary of any row
-  // [logits_rows], or empty where the caller wants all logits. A row with a vocabulary gets its token (-1: none
-  // is possible) and no logits.
+  // [logits_rows], or empty where the caller wants all logits. A row with a vocabulary
+  // gets its token (-1: none is possible) and no logits.
   std::span<const RowChoice> choices;
   TokenId* chosen = nullptr;             // [logits_rows]
   std::span<const int32_t> hidden_rows;  // ascending
@@ -60,8 +65,8 @@ struct ModelBatch {
   bool is_chosen(size_t logits_row) const { return !choices.empty() && choices[logits_row].vocab > 0; }
 };
 
-// Where forward() has spent its time since the model was made. What is left of a step are norms, rotation, activations,
-// sampling and the engine's own work.
+// Where forward() has spent its time since the model was made. What is left of a step are
+// norms, rotation, activations, sampling and the engine's own work.
 struct ModelTimes {
   int64_t products_ns = 0;   // with base weights
   int64_t attention_ns = 0;  // cache writes included
@@ -93,8 +98,8 @@ class Model {
   std::unique_ptr<State> state_;
 };
 
-// inv_freq [head_dim / 2] and the attention scale of a config (RoPE scaling: linear, llama3, yarn, dynamic at
-// max_model_len).
+// inv_freq [head_dim / 2] and the attention scale of a config (RoPE scaling: linear,
+// llama3, yarn, dynamic at max_model_len).
 struct RopeTable {
   std::vector<float> inv_freq;
   float attention_scale = 1.0f;

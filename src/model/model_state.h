@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Model holds, for the files that make it up: layers (model.cc) and the head (model_head.cc). Thread, ownership
-// and failure: model.h.
+// What a Model holds, for the files that make it up: layers (model.cc) and the head
+// (model_head.cc). Thread, ownership and failure: model.h.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 
 namespace loralei {
 
-// Calls body(begin, count, saved) over runs of rows that share their full tensors (null: the base's).
+// Calls body(begin, count, saved) over runs of rows that share their full tensors
+// (null: the base's).
 template <typename Body>
 void for_each_run(int32_t rows, std::span<const RowOverride> overrides, Body&& body) {
   int32_t row = 0;
@@ -76,8 +77,8 @@ struct Model::State {
   // Per-head norm of q or k (Qwen3), in place.
   void head_norm(float* rows_data, float* output, const ModelBatch& batch, int32_t count, const float* base,
                  const float* (*pick)(const SavedTensors&, int layer), int layer, int heads);
-  // outputs[i] = input W_i^T (+ bias) for every module that shares this input, then one grouped LoRA call for all of
-  // them.
+  // outputs[i] = input W_i^T (+ bias) for every module that shares this input, then one
+  // grouped LoRA call for all of them.
   Status project(const ModelBatch& batch, int layer, std::span<const Module> modules, const float* input,
                  int64_t input_stride, std::span<float* const> outputs, bool accumulate);
   Status attention_block(const ModelBatch& batch, const KvView& kv, int layer);
@@ -85,10 +86,11 @@ struct Model::State {
 
   // The head (model_head.cc).
   Status head(const ModelBatch& batch);
-  // normed[i] = final_norm(x[rows[i]]); segments and overrides of the gathered rows land in head_segments and
-  // head_overrides.
+  // normed[i] = final_norm(x[rows[i]]); segments and overrides of the gathered rows land
+  // in head_segments and head_overrides.
   void gather(const ModelBatch& batch, std::span<const int32_t> rows);
-  // The base's head for the runs that use it, round by round, and the adapters' own for the others.
+  // The base's head for the runs that use it, round by round, and the adapters'
+  // own for the others.
   Status head_matrix(const ModelBatch& batch);
   // Logits of a run of gathered rows from the panels of `w`.
   void head_product(const ModelBatch& batch, const WeightView& w, int32_t row, int32_t count);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary frequencies of every scaling kind, as the reference implementation of the field computes them (transformers,
-// modeling_rope_utils): sources are the NTK-by-parts paper (YaRN, arXiv 2309.00071) and the Llama 3.1 release notes.
+// Rotary frequencies of every scaling kind, as the reference implementation of the field
+// computes them (transformers, modeling_rope_utils): sources are the NTK-by-parts paper
+// (YaRN, arXiv 2309.00071) and the Llama 3.1 release notes.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -66,8 +67,8 @@ RopeTable make_rope_table(const ModelConfig& config, int64_t max_model_len) {
       static_cast<double>(scaling.original_max_position > 0 ? scaling.original_max_position : config.max_position);
   double theta = config.rope_theta;
   if (scaling.kind == RopeScalingKind::kDynamic) {
-    // The reference recomputes theta as the sequence grows; cached keys need one fixed value, that of the longest
-    // sequence served.
+    // The reference recomputes theta as the sequence grows; cached keys need one fixed
+    // value, that of the longest sequence served.
     const double length = static_cast<double>(std::max(max_model_len, config.max_position));
     const double stretch = scaling.factor * length / static_cast<double>(config.max_position) - (scaling.factor - 1.0);
     theta *= std::pow(stretch, static_cast<double>(dim) / (dim - 2));
@@ -91,7 +92,8 @@ RopeTable make_rope_table(const ModelConfig& config, int64_t max_model_len) {
       table.attention_scale = static_cast<float>(yarn_attention_scale(scaling));
       break;
   }
-  // GGUF ships the divisors of Llama 3's scaling ready-made; formats/ checked their number.
+  // GGUF ships the divisors of Llama 3's scaling ready-made; formats/ checked
+  // their number.
   for (size_t i = 0; i < scaling.freq_factors.size(); ++i) inv_freq[i] /= scaling.freq_factors[i];
   table.inv_freq.assign(inv_freq.begin(), inv_freq.end());
   return table;

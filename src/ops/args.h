@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plain structs that cross the kernel boundary. Rooms above fill them; kernels read them. No ownership, no policy.
+// The plain structs that cross the kernel boundary. Rooms above fill them; kernels read
+// them. No ownership, no policy.
 //
-// All activations are f32, row-major, one row a token, `stride` floats from row to row. Pointers stay valid for the
-// call. A row's result depends on that row alone (batch invariance, mechanisms §1): every kernel sums over the input
-// dimension in one fixed order whatever the number of rows, and threads split rows and columns, never the sum.
+// All activations are f32, row-major, one row a token, `stride` floats from row to row.
+// Pointers stay valid for the call. A row's result depends on that row alone (batch
+// invariance, mechanisms §1): every kernel sums over the input dimension in one fixed
+// order whatever the number of rows, and threads split rows and columns, never the sum.
 #pragma once
 
 #include <atomic>
@@ -21,8 +23,8 @@ namespace loralei {
 
 // --- dense products
 
-// y[row, 0..w.rows) = x[row, 0..w.cols) * W^T (+ bias). With `accumulate`, adds to y instead. Some tables round the
-// inputs of bf16 weights to bf16 (OpTable::rounds_bf16).
+// y[row, 0..w.rows) = x[row, 0..w.cols) * W^T (+ bias). With `accumulate`, adds to y
+// instead. Some tables round the inputs of bf16 weights to bf16 (OpTable::rounds_bf16).
 struct MatmulArgs {
   const float* x = nullptr;  // [rows, w.cols]
   int64_t x_stride = 0;
@@ -42,18 +44,28 @@ struct TileProduct {
   int64_t y_stride = 0;
 };
 
-// Products with quantised weights on integer dot products, for all projections that share a layer input. The input is
-// rounded once, row by row and block by block of 32 numbers: dx = max|x| / 127, q = round to nearest even (x * (127 /
-// max|x|)); a block whose largest number is below 1e-30 counts as zero, one that holds a NaN or an infinity makes the
-// row's results NaN.
+// Products with quantised weights on integer dot products, for all projections that share
+// a layer input. The input is rounded once, row by row and block by block of 32 numbers:
 //
-// The number for (row, output) is, over blocks of 32 inputs in ascending order and starting from zero,
-//   acc = fma(float(sum of q * w), dw * dx, acc)            w: the format's integers without their zero point, exact in
-//   int32 acc = fma(m, dx * float(sum of q), acc)                 formats with a minimum (m is -dmin * m_j for K
-//   blocks)
-// with dw = d, or d * sub-scale rounded to f32 (K blocks); q6_k does the first line for each half of a block. Then +
-// bias, then
-// + y with `accumulate`. So the results are the same bits on every instruction set, for any number of rows.
+//   dx = max|x| / 127
+//   q  = round to nearest even (x * (127 / max|x|))
+//
+// A block whose largest number is below 1e-30 counts as zero. One that holds a NaN or an
+// infinity makes the row's results NaN.
+//
+// The number for (row, output) starts from zero and takes the blocks of 32 inputs in
+// ascending order:
+//
+//   acc = fma(float(sum of q * w), dw * dx, acc)
+//   acc = fma(m, dx * float(sum of q), acc)        only in formats with a minimum
+//
+//   w    the format's integers without their zero point, exact in int32
+//   dw   d, or d * sub-scale rounded to f32 (K blocks)
+//   m    -dmin * m_j for K blocks
+//
+// q6_k does the first line for each half of a block. Then the bias is added, then y with
+// `accumulate`. So the results are the same bits on every instruction set, for any number
+// of rows.
 struct TileMatmulArgs {
   const float* x = nullptr;  // [rows, in]
   int64_t x_stride = 0;
@@ -71,9 +83,10 @@ enum class Module : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown, kLmHead, kEmbed
 inline constexpr int kLayerModules = 7;
 inline constexpr int kModules = 9;
 
-// One module's low-rank pair. y += scaling * B (A x), plus scaling * b_bias where lora_bias is used, plus bias_delta
-// where the adapter replaces the module's own bias (PEFT bias="all"): that part is a replacement, so no scale of a
-// request touches it, as in PEFT. B is stored transposed so that the expansion runs over contiguous outputs.
+// One module's low-rank pair. y += scaling * B (A x), plus scaling * b_bias where
+// lora_bias is used, plus bias_delta where the adapter replaces the module's own bias
+// (PEFT bias="all"): that part is a replacement, so no scale of a request touches it,
+// as in PEFT. B is stored transposed so that the expansion runs over contiguous outputs.
 struct LoraPair {
   const std::byte* a = nullptr;    // [rank, in] in dtype; for kEmbed: [vocab, rank] (one row a token)
   const std::byte* b_t = nullptr;  // [rank, out] in dtype
@@ -85,12 +98,13 @@ struct LoraPair {
   int32_t out = 0;
   float scaling = 0;              // alpha / r or alpha / sqrt(r), of this module
   const float* b_bias = nullptr;  // [out] or null
-  const float* bias_delta =
-      nullptr;  // [out] or null: adapter's bias minus base bias; added as it is, whatever the scales
+  // [out] or null: adapter's bias minus base bias; added as it is, whatever the scales.
+  const float* bias_delta = nullptr;
 };
 
-// Where a segment's LoRA contribution comes from in this layer (mechanisms §1, §6). Read by the executor at the start
-// of a layer; another thread may change `kind` between layers (the cold start), hence the atomic.
+// Where a segment's LoRA contribution comes from in this layer (mechanisms §1, §6).
+// Read by the executor at the start of a layer; another thread may change `kind` between
+// layers (the cold start), hence the atomic.
 enum class LoraSourceKind : uint32_t { kNone, kResident, kHostDelta };
 struct LoraSource {
   std::atomic<LoraSourceKind> kind{LoraSourceKind::kNone};
@@ -99,8 +113,9 @@ struct LoraSource {
   const std::atomic<uint32_t>* delta_ready = nullptr;  // kHostDelta: non-zero when delta may be read
 };
 
-// Rows [row_begin, row_begin + row_count) use adapter slot `slot` of this step with weight `scale` (the request's own
-// factor). Segments may overlap (weighted sums); they are applied in order.
+// Rows [row_begin, row_begin + row_count) use adapter slot `slot` of this step with
+// weight `scale` (the request's own factor). Segments may overlap (weighted sums); they
+// are applied in order.
 struct LoraSegment {
   int32_t row_begin = 0;
   int32_t row_count = 0;
@@ -116,7 +131,8 @@ struct LoraTarget {
   int32_t out = 0;  // outputs of this projection: the width of a host delta; a pair's `out` is at most this
 };
 
-// One call per layer input, for all segments and all projections that share it (q,k,v; o; gate,up; down; lm_head).
+// One call per layer input, for all segments and all projections that share it (q,k,v; o;
+// gate,up; down; lm_head).
 struct LoraArgs {
   const float* x = nullptr;  // [rows, in]
   int64_t x_stride = 0;
@@ -125,9 +141,10 @@ struct LoraArgs {
   std::span<const LoraTarget> targets;
 };
 
-// The low-rank part of the embedding: y[row] += scale * scaling * B a[tokens[row]] for the rows of each segment, where
-// the source's pair holds a [vocab, rank] and b_t [rank, hidden] (Module::kEmbed). Every id is below the pair's `in`.
-// Sources of kind kHostDelta are added as is.
+// The low-rank part of the embedding: y[row] += scale * scaling * B a[tokens[row]] for
+// the rows of each segment, where the source's pair holds a [vocab, rank] and b_t [rank,
+// hidden] (Module::kEmbed). Every id is below the pair's `in`. Sources of kind kHostDelta
+// are added as is.
 struct LoraEmbedArgs {
   const TokenId* tokens = nullptr;  // [rows]
   std::span<const LoraSegment> segments;
@@ -144,7 +161,8 @@ struct SavedTensors {
   std::vector<const float*> input_norm;           // [layers] entries may be null; empty if none
   std::vector<const float*> post_attention_norm;  // [layers]
   std::vector<const float*> q_norm, k_norm;       // [layers]
-  // trainable_token_indices: these embedding (and, when tied or named, head) rows are replaced.
+  // trainable_token_indices: these embedding (and, when tied or named, head)
+  // rows are replaced.
   std::vector<TokenId> embed_tokens, head_tokens;  // sorted
   const float* embed_rows = nullptr;               // [embed_tokens, hidden]
   const float* head_rows = nullptr;                // [head_tokens, hidden]
@@ -163,10 +181,12 @@ constexpr int64_t kv_head_bytes(DType dtype, int32_t head_dim) {
   return kKvBlockTokens * (row_bytes(dtype, head_dim) + scale_bytes);
 }
 
-// The only address of cached K and V: slice(block, layer, k|v) is kv_heads heads of kv_head_bytes each. A head of V is
-// [kKvBlockTokens, head_dim] numbers in dtype, a head of K (after RoPE) [head_dim, kKvBlockTokens]: attention then
-// finds the positions of a block side by side and sums no scores across lanes. With kI8 and kF8 the numbers are
-// followed by [kKvBlockTokens] f32, the scale of each position's vector: number = int8 (or fp8) * scale.
+// The only address of cached K and V: slice(block, layer, k|v) is kv_heads heads of
+// kv_head_bytes each. A head of V is [kKvBlockTokens, head_dim] numbers in dtype, a head
+// of K (after RoPE) [head_dim, kKvBlockTokens]: attention then finds the positions of
+// a block side by side and sums no scores across lanes. With kI8 and kF8 the numbers are
+// followed by [kKvBlockTokens] f32, the scale of each position's vector: number = int8
+// (or fp8) * scale.
 struct KvView {
   std::byte* base = nullptr;
   int64_t block_stride_bytes = 0;
@@ -190,7 +210,8 @@ struct KvView {
   }
 };
 
-// One sequence's rows in this step. Row i sits at absolute position `position + i` and attends to positions <= its own.
+// One sequence's rows in this step. Row i sits at absolute position `position + i` and
+// attends to positions <= its own.
 struct RowGroup {
   int32_t row_begin = 0;
   int32_t row_count = 0;
@@ -208,8 +229,9 @@ struct KvStoreArgs {
   std::span<const RowGroup> groups;
 };
 
-// out[row] = softmax(scale * q K^T) V over the positions p of the row's sequence with p <= position(row) and, with a
-// window w > 0, p > position(row) - w. Reads K and V from the cache only, in tiles at absolute positions.
+// out[row] = softmax(scale * q K^T) V over the positions p of the row's sequence with
+// p <= position(row) and, with a window w > 0, p > position(row) - w. Reads K and V from
+// the cache only, in tiles at absolute positions.
 struct AttentionArgs {
   const float* q = nullptr;  // [rows, heads * head_dim], after RoPE
   int64_t q_stride = 0;
@@ -225,8 +247,8 @@ struct AttentionArgs {
 
 // --- element-wise
 
-// y = x / rms(x) * weight, over `vectors` consecutive vectors of `dim` inside each row (vectors > 1: per-head q/k
-// norm). In place allowed.
+// y = x / rms(x) * weight, over `vectors` consecutive vectors of `dim` inside each row
+// (vectors > 1: per-head q/k norm). In place allowed.
 struct RmsNormArgs {
   const float* x = nullptr;
   int64_t x_stride = 0;
@@ -239,9 +261,10 @@ struct RmsNormArgs {
   float eps = 1e-5f;
 };
 
-// What rows are turned by, the same for all layers and heads of a step: for every row the head_dim / 2 cosines of
-// position * inv_freq[i], then as many sines, both times `attention_scale` (yarn). The angle is taken in double:
-// position * frequency needs more than 24 bits.
+// What rows are turned by, the same for all layers and heads of a step: for every row
+// the head_dim / 2 cosines of position * inv_freq[i], then as many sines, both times
+// `attention_scale` (yarn). The angle is taken in double: position * frequency needs
+// more than 24 bits.
 struct RopeAnglesArgs {
   const int32_t* positions = nullptr;  // [rows]
   const float* inv_freq = nullptr;     // [head_dim / 2]
@@ -251,8 +274,11 @@ struct RopeAnglesArgs {
   float* angles = nullptr;  // [rows, head_dim]
 };
 
-// Rotates the first and second half of each head against each other ("half split" order), in place:
-// x1' = x1 cos - x2 sin, x2' = x2 cos + x1 sin.
+// Rotates the first and second half of each head against each other ("half split" order),
+// in place:
+//
+//   x1' = x1 cos - x2 sin
+//   x2' = x2 cos + x1 sin
 struct RopeArgs {
   float* x = nullptr;  // [rows, heads * head_dim]
   int64_t stride = 0;
@@ -271,7 +297,8 @@ struct SwigluArgs {
   int32_t dim = 0;
 };
 
-// y[row] = W[tokens[row]] decoded to f32. Every id is below w.rows (checked by the caller).
+// y[row] = W[tokens[row]] decoded to f32. Every id is below w.rows (checked
+// by the caller).
 struct EmbedArgs {
   const TokenId* tokens = nullptr;  // [rows]
   int32_t rows = 0;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention_bench [kv format] [table] [rounds] [contexts] [rows] [threads] [heads/kv heads/head size]: attention of one
-// step of a model of 22 layers over a paged cache, one sequence whose last `rows` tokens are computed. Contexts, rows
-// and threads are lists separated by commas. The machine's own rates of reading and of f32 arithmetic stand above what
-// is reached of them. Built with LORALEI_BENCHES=ON.
+// attention_bench [kv format] [table] [rounds] [contexts] [rows] [threads] [heads/kv
+// heads/head size]: attention of one step of a model of 22 layers over a paged cache, one
+// sequence whose last `rows` tokens are computed. Contexts, rows and threads are lists
+// separated by commas. The machine's own rates of reading and of f32 arithmetic stand
+// above what is reached of them. Built with LORALEI_BENCHES=ON.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

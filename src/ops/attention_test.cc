@@ -9,7 +9,8 @@ class Attention : public EveryTable {};
 constexpr DType kCacheDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8};
 FOR_EVERY_TABLE(Attention);
 
-// A paged cache with several layers whose unused bytes are NaN, and sequences with scattered block tables.
+// A paged cache with several layers whose unused bytes are NaN, and sequences with
+// scattered block tables.
 struct TestCache {
   static constexpr int32_t kLayers = 2;
   int32_t kv_heads, head_dim;
@@ -99,10 +100,10 @@ std::vector<float> run_attention(const OpTable& table, int threads, const TestCa
   return out;
 }
 
-// Errors: a score is one chain of dim fused products of a scaled q, then (int8) times the scale: off by at most
-// eps (dim + 10) sum |q k| (d below), which changes each weight by a factor
-// within e^(+-2d) of the normalised sum; the weighted mean of values then moves by at most 2d max|v|, plus the rounding
-// of the sum over positions.
+// Errors: a score is one chain of dim fused products of a scaled q, then (int8) times the
+// scale: off by at most eps (dim + 10) sum |q k| (d below), which changes each weight by
+// a factor within e^(+-2d) of the normalised sum; the weighted mean of values then moves
+// by at most 2d max|v|, plus the rounding of the sum over positions.
 void expect_attention(const TestCache& cache, const TestSequence& sequence, const RowGroup& group,
                       const std::vector<float>& q, int32_t heads, int32_t layer, int32_t window,
                       const std::vector<float>& out) {
@@ -177,7 +178,8 @@ TEST_P(Attention, StoresWhatTheCodecEncodes) {
   }
 }
 
-// Half a step from what was given, the largest exactly at the format's largest; all tables store the same bytes.
+// Half a step from what was given, the largest exactly at the format's largest; all
+// tables store the same bytes.
 void expect_one_scale_a_vector(const OpTable& table, DType dtype) {
   Prng prng(307);
   const int32_t dim = 83;
@@ -225,7 +227,8 @@ void expect_one_scale_a_vector(const OpTable& table, DType dtype) {
 TEST_P(Attention, StoresInt8WithOneScaleAVector) { expect_one_scale_a_vector(table(), DType::kI8); }
 TEST_P(Attention, StoresFp8WithOneScaleAVector) { expect_one_scale_a_vector(table(), DType::kF8); }
 
-// One position of weight one: the result is the value as it is, read directly (one row) and by way of f32 (many).
+// One position of weight one: the result is the value as it is, read directly (one row)
+// and by way of f32 (many).
 TEST_P(Attention, ReadsEveryNumberOfFp8) {
   Prng prng(308);
   const int32_t dim = 256;
@@ -296,7 +299,8 @@ TEST_P(Attention, LongContextsAreSplitAndMergedRight) {
   }
 }
 
-// A row alone (decode) = the same row in a chunk of any length, in a mixed batch, with any number of threads.
+// A row alone (decode) = the same row in a chunk of any length, in a mixed batch, with
+// any number of threads.
 TEST_P(Attention, ARowDoesNotDependOnItsBatch) {
   Prng prng(304);
   const std::pair<Shape, DType> cases[] = {
@@ -360,7 +364,8 @@ TEST_P(Attention, NoRowsIsNoWorkAndNonFiniteInputIsContained) {
   for (size_t i = 64; i < 80; ++i) EXPECT_TRUE(std::isfinite(out[i]));
 }
 
-// What later rows of a chunk leave in the cache, even if not finite, does not reach the rows before them.
+// What later rows of a chunk leave in the cache, even if not finite, does not reach
+// the rows before them.
 TEST_P(Attention, ALaterRowsValueDoesNotReachEarlierRows) {
   Prng prng(306);
   for (DType dtype : kCacheDTypes) {

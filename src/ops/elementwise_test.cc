@@ -101,7 +101,8 @@ TEST_P(Elementwise, SwigluIsAccurateFromTinyToHuge) {
     EXPECT_EQ(context.ctx.op_count, 1u);
     for (size_t i = 0; i < gate.size(); ++i) {
       const double g = static_cast<double>(gate[i]), expected = g / (1 + std::exp(-g)) * static_cast<double>(up[i]);
-      // Below e^-87 the quotient is a subnormal or zero: absolute error there, a few ulp elsewhere.
+      // Below e^-87 the quotient is a subnormal or zero: absolute error there, a
+      // few ulp elsewhere.
       ASSERT_NEAR(static_cast<double>(y[i]), expected, 10 * kEps * std::fabs(expected) + 1e-35) << gate[i];
     }
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of a machine with AMX on one without: the kernels' own sources, compiled over tiles in software, for tests.
-// One step further than the processor: what it would refuse ends the test (shapes that do not fit, tiles that are not
-// configured or hold nothing), and sanitizers see which memory tiles touch.
+// The table of a machine with AMX on one without: the kernels' own sources, compiled over
+// tiles in software, for tests. One step further than the processor: what it would refuse
+// ends the test (shapes that do not fit, tiles that are not configured or hold nothing),
+// and sanitizers see which memory tiles touch.
 //
 // Thread: any; every thread has tiles of its own. Failure: none.
 #pragma once

@@ -4,7 +4,8 @@
 #if defined(__x86_64__)
 
 #if !defined(__clang__)
-// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable and then warns about it.
+// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable
+// and then warns about it.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -30,7 +31,8 @@ struct Tile {
   std::byte data[kRowsMax][kRowBytesMax];
 };
 
-// Intel's Software Developer's Manual, volume 2: LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TDPBSSD, TDPBF16PS.
+// Intel's Software Developer's Manual, volume 2: LDTILECFG, TILELOADD, TILESTORED,
+// TILEZERO, TDPBSSD, TDPBF16PS.
 class Unit {
  public:
   void configure(const void* bytes) {
@@ -85,8 +87,9 @@ class Unit {
     }
   }
 
-  // c += a b: pairs of bf16 numbers of a row of a with those of a column of b. The first numbers of the pairs are added
-  // up, and the second ones, then both to c; what is below 2^-126 is zero, before and after each addition.
+  // c += a b: pairs of bf16 numbers of a row of a with those of a column of b. The first
+  // numbers of the pairs are added up, and the second ones, then both to c; what is below
+  // 2^-126 is zero, before and after each addition.
   void add_products_of_pairs(int c_index, int a_index, int b_index) {
     Tile& c = fitting(c_index, a_index, b_index);
     const Tile &a = tiles_[a_index], &b = tiles_[b_index];

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// lora_bench [rank] [bf16|f16|f32|int8] [rounds]: the rate at which LoraArgs, issued as a step of a 1.1B Llama issues
-// them, read their adapters, against what the memory gives. Built with LORALEI_BENCHES=ON. Thirty-two adapters take
-// turns so that none is still in a cache when it comes again.
+// lora_bench [rank] [bf16|f16|f32|int8] [rounds]: the rate at which LoraArgs, issued as
+// a step of a 1.1B Llama issues them, read their adapters, against what the memory gives.
+// Built with LORALEI_BENCHES=ON. Thirty-two adapters take turns so that none is still in
+// a cache when it comes again.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -111,8 +112,8 @@ void step(Bench& bench, OpContext& ctx, std::span<const LoraSegment> segments, s
   }
 }
 
-// The tenth part of the layers' times from below stands for all: what other programs on the machine cost is left out,
-// and so is a lucky hit in a cache.
+// The tenth part of the layers' times from below stands for all: what other programs on
+// the machine cost is left out, and so is a lucky hit in a cache.
 void measure(Bench& bench, OpContext& ctx, double read_gb_s, const char* what, int32_t used, int32_t segments_each,
              int32_t rows_each, int rounds) {
   double flop = 0;

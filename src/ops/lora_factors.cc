@@ -42,7 +42,8 @@ void quantise_lora(const float* values, int32_t rank, int64_t count, std::byte* 
       const int64_t end = std::min<int64_t>(begin + kLoraQuantGroup, count);
       float largest = 0;
       for (int64_t i = begin; i < end; ++i) largest = std::max(largest, std::fabs(values[i]));
-      // A group whose scale would be subnormal is zero: its inverse might not be a number.
+      // A group whose scale would be subnormal is zero: its inverse might
+      // not be a number.
       const float scale = largest / 127.0f >= 0x1p-126f ? largest / 127.0f : 0.0f;
       const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
       scales[r * rank_stride + group * group_stride] = scale;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading a LoRA source once and consistently: another thread may change its kind between layers.
+// Reading a LoRA source once and consistently: another thread may change its
+// kind between layers.
 // Any thread. No ownership; the pointers live as long as the source's adapter pin.
 #pragma once
 
@@ -7,15 +8,15 @@
 
 namespace loralei {
 
-// The part of a source that applies to one segment in this call. `pair` and `delta` are null where there is nothing to
-// do.
+// The part of a source that applies to one segment in this call. `pair` and `delta` are
+// null where there is nothing to do.
 struct ResolvedLora {
   const LoraPair* pair = nullptr;
   const float* delta = nullptr;
 };
 
-// Waits for a host delta that is still being computed: its producer was started before the step, so the wait is bounded
-// by it.
+// Waits for a host delta that is still being computed: its producer was started before
+// the step, so the wait is bounded by it.
 inline ResolvedLora resolve_lora(const LoraSource& source) {
   switch (source.kind.load(std::memory_order_acquire)) {
     case LoraSourceKind::kNone:

@@ -104,7 +104,8 @@ LoraRun run_lora(const OpTable& table, int threads, TestLayer& layer, const std:
   context.ctx.tuning = tuning;
   LoraRun run;
   run.y = start;
-  // The kernel takes contiguous sources; a deque of atomics cannot be copied, so the kinds are rebuilt here.
+  // The kernel takes contiguous sources; a deque of atomics cannot be copied, so the
+  // kinds are rebuilt here.
   std::vector<std::unique_ptr<LoraSource[]>> sources;
   std::vector<LoraTarget> targets;
   for (size_t t = 0; t < layer.outs.size(); ++t) {
@@ -277,7 +278,8 @@ TEST_P(Lora, ARowDoesNotDependOnItsSegmentsNeighboursOrThreads) {
   }
 }
 
-// Every row mixes two adapters, some a third: the order of a row's own segments decides, not the batch.
+// Every row mixes two adapters, some a third: the order of a row's own segments
+// decides, not the batch.
 TEST_P(Lora, OverlappingSegmentsAreAddedInTheRowsOwnOrder) {
   Prng prng(208);
   const int32_t rows = 9;
@@ -328,7 +330,8 @@ TEST_P(Lora, TargetsMayShareOneA) {
   }
 }
 
-// Int8 factors against the numbers they were made from: each factor is off by at most half a step of its group.
+// Int8 factors against the numbers they were made from: each factor is off by at most
+// half a step of its group.
 TEST_P(Lora, Int8FactorsStayWithinTheirSteps) {
   Prng prng(210);
   const int32_t in = 200, out = 130, rank = 16;

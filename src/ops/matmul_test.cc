@@ -34,7 +34,8 @@ std::vector<float> inputs_of(const OpTable& table, const TestWeights& weights, s
   return x;
 }
 
-// |error| <= eps * (steps of the longest chain of additions) * sum |x w|, the standard bound of a dot product.
+// |error| <= eps * (steps of the longest chain of additions) * sum |x w|, the standard
+// bound of a dot product.
 void expect_product(const std::vector<float>& y, const TestWeights& weights, const std::vector<float>& x, int32_t rows,
                     const float* bias, const std::vector<float>* add_to, const std::string& what) {
   const auto out = static_cast<size_t>(weights.view.rows), in = static_cast<size_t>(weights.view.cols);
@@ -132,7 +133,8 @@ TEST_P(Matmul, AskingForRowsDoesNotShow) {
   }
 }
 
-// A row alone = the same row in a batch of any size, on any number of threads and in any panels, bit for bit.
+// A row alone = the same row in a batch of any size, on any number of threads and in any
+// panels, bit for bit.
 TEST_P(Matmul, ARowDoesNotDependOnItsBatch) {
   Prng prng(103);
   for (DType dtype : kAllDTypes) {
@@ -183,8 +185,8 @@ TEST_P(Matmul, ManyRowsOfManyInputsAreTheRowsAlone) {
   }
 }
 
-// Products too small for a number leave a zero of their sign in a lane, also where the last inputs fill only some
-// lanes.
+// Products too small for a number leave a zero of their sign in a lane, also where the
+// last inputs fill only some lanes.
 TEST_P(Matmul, ZerosHaveTheSameSignInAnyBatch) {
   Prng prng(110);
   constexpr int32_t kRows = 40, kOut = 18;
@@ -237,8 +239,8 @@ TEST_P(Matmul, NoRowsIsNoWork) {
   EXPECT_EQ(context.ctx.op_count, 0u);
 }
 
-// embed decodes rows exactly as the codec does, whatever instructions it uses; this is the test of the vectorised
-// decoders.
+// embed decodes rows exactly as the codec does, whatever instructions it uses; this is
+// the test of the vectorised decoders.
 TEST_P(Matmul, EmbeddingRowsAreTheCodecsBitForBit) {
   Prng prng(106);
   for (DType dtype : kAllDTypes) {

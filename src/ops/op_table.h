@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpTable: the kernels of one backend and instruction set behind one struct of function pointers, chosen once at start.
+// OpTable: the kernels of one backend and instruction set behind one struct of function
+// pointers, chosen once at start.
 //
-// Thread: an OpTable is immutable; calls on one OpContext come from one thread at a time (the executor's), which the
-// pool joins. Ownership: none; scratch belongs to the caller. Failure: none at run time: arguments are validated by the
-// rooms above (DCHECK here). No allocation: every kernel works in ctx.scratch, whose size scratch_bytes() tells in
-// advance.
+// Thread: an OpTable is immutable; calls on one OpContext come from one thread at a time
+// (the executor's), which the pool joins.
+// Ownership: none; scratch belongs to the caller.
+// Failure: none at run time: arguments are validated by the rooms above (DCHECK here).
+// No allocation: every kernel works in ctx.scratch, whose size scratch_bytes()
+// tells in advance.
 #pragma once
 
 #include <cstddef>
@@ -62,10 +65,11 @@ struct OpTable {
 std::vector<const OpTable*> available_op_tables();
 // Those of them that differ in more than the products with tiles.
 std::vector<const OpTable*> plain_op_tables();
-// How layer inputs meet bf16 weights: rounded to bf16 where that is faster, or as they are.
+// How layer inputs meet bf16 weights: rounded to bf16 where that is faster,
+// or as they are.
 enum class Bf16Inputs { kRounded, kExact };
-// `name` empty: the best. An unknown or unavailable name, or that of a table that rounds where it must not, is an error
-// that lists the choices.
+// `name` empty: the best. An unknown or unavailable name, or that of a table that rounds
+// where it must not, is an error that lists the choices.
 Result<const OpTable*> select_op_table(std::string_view name, Bf16Inputs inputs = Bf16Inputs::kRounded);
 
 }  // namespace loralei

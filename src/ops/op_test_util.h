@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of kernels share: seeded data, weights in any format and any panels, a context with scratch.
+// What the tests of kernels share: seeded data, weights in any format and any panels,
+// a context with scratch.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,7 +35,8 @@ inline std::vector<float> random_floats(Prng& prng, int64_t count, float scale =
   return values;
 }
 
-// Any blocks with tame scales: the halves in a block's scale positions are replaced, everything else is random bits.
+// Any blocks with tame scales: the halves in a block's scale positions are replaced,
+// everything else is random bits.
 inline std::vector<std::byte> random_rows(Prng& prng, DType dtype, int64_t rows, int64_t cols) {
   std::vector<std::byte> bytes(static_cast<size_t>(rows * row_bytes(dtype, cols)));
   if (can_encode(dtype)) {
@@ -96,8 +98,9 @@ struct TestContext {
   OpContext ctx;
 };
 
-// A context with nothing counted yet. Pools are kept between calls: starting threads for each would be most of the time
-// of these tests. Nothing may be read from scratch before it is written: it is filled with NaNs.
+// A context with nothing counted yet. Pools are kept between calls: starting threads for
+// each would be most of the time of these tests. Nothing may be read from scratch before
+// it is written: it is filled with NaNs.
 inline TestContext& fresh_context(const OpTable& table, int threads = 2) {
   static std::map<std::pair<std::string, int>, TestContext> contexts;
   TestContext& context = contexts[{table.name, threads}];

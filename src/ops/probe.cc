@@ -11,7 +11,8 @@
 
 #if defined(__x86_64__)
 #if !defined(__clang__)
-// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable and then warns about it.
+// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable
+// and then warns about it.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -32,7 +33,8 @@ constexpr int64_t kReadChunkBytes = int64_t{4} << 20;
 constexpr int64_t kLoops = 200'000;  // of one arithmetic chunk: a fraction of a millisecond
 constexpr int kChunksPerThread = 16;
 
-// One arithmetic chunk: runs, and answers a number that depends on all it did, so that nothing can be left out.
+// One arithmetic chunk: runs, and answers a number that depends on all it did, so that
+// nothing can be left out.
 using ArithmeticChunk = float (*)();
 struct Arithmetic {
   const char* kind;
@@ -40,7 +42,8 @@ struct Arithmetic {
   double operations = 0;  // of one chunk
 };
 
-// Answers something that depends on every word, so that nothing can be left out. `bytes` is a multiple of 512.
+// Answers something that depends on every word, so that nothing can be left out. `bytes`
+// is a multiple of 512.
 uint64_t scalar_read(const std::byte* data, int64_t bytes) {
   const auto* words = reinterpret_cast<const uint64_t*>(data);
   uint64_t sums[4] = {};
@@ -89,7 +92,8 @@ uint64_t avx2_read(const std::byte* data, int64_t bytes) {
   return avx2_total(sums);
 }
 
-// Two streams side by side, asked for a kibibyte ahead: more is under way than the processor asks for by itself.
+// Two streams side by side, asked for a kibibyte ahead: more is under way than the
+// processor asks for by itself.
 uint64_t avx2_read_ahead(const std::byte* data, int64_t bytes) {
   constexpr int64_t kAhead = 1024;
   __m256i sums[8];
@@ -175,8 +179,8 @@ LORALEI_TARGET_END
 LORALEI_TARGET_BEGIN_AVX_VNNI
 namespace loralei {
 namespace {
-// Written out, and every loop unrolled, because the compiler would store the sums to memory each time, and that would
-// be what is measured.
+// Written out, and every loop unrolled, because the compiler would store the sums to
+// memory each time, and that would be what is measured.
 LORALEI_INLINE void add_dots(__m256i& sum, __m256i unsigned_words, __m256i signed_words) {
   asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(unsigned_words), "x"(signed_words));
 }
@@ -222,7 +226,8 @@ namespace loralei {
 namespace {
 #include "ops/cpu/tile_config.inl.h"
 
-// Tiles of 16 rows of 64 bytes: four sums (0..3) of the products of two left (4, 5) and two right (6, 7) tiles.
+// Tiles of 16 rows of 64 bytes: four sums (0..3) of the products of two left (4, 5) and
+// two right (6, 7) tiles.
 constexpr int64_t kTileLoops = kLoops / 16;
 constexpr double kTileOps = static_cast<double>(kTileLoops) * 4 * 16 * 16 * 64 * 2;
 // The tile instructions' headers do not tell the compiler which memory they touch.
@@ -394,10 +399,10 @@ Result<double> probe_read_gb_s(ThreadPool& pool, const Clock& clock, const Probe
   const int64_t bytes = std::max(options.buffer_bytes, kReadChunkBytes) / kReadChunkBytes * kReadChunkBytes;
   TRY_ASSIGN(const HostBuffer buffer, HostBuffer::allocate(bytes, options.pages));
   const int64_t chunks = bytes / kReadChunkBytes;
-  pool.parallel_for(
-      chunks, 1, [&](int64_t begin, int64_t end, int) {  // untouched pages would all be the one page of zeros
-        std::memset(buffer.data() + begin * kReadChunkBytes, 1, static_cast<size_t>((end - begin) * kReadChunkBytes));
-      });
+  // Untouched pages would all be the one page of zeros.
+  pool.parallel_for(chunks, 1, [&](int64_t begin, int64_t end, int) {
+    std::memset(buffer.data() + begin * kReadChunkBytes, 1, static_cast<size_t>((end - begin) * kReadChunkBytes));
+  });
   std::atomic<uint64_t> sum{0};
   double best = 0;
   for (int round = 0; round < options.rounds; ++round) {
@@ -488,7 +493,8 @@ double probe_line_ns(ThreadPool& pool, const Clock& clock) {
   for (int round = 0; round < kRounds; ++round) {
     alignas(64) std::atomic<int> passes{0};
     double start_s = 0, end_s = 0;  // of player 0
-    // Player 0 makes every even pass, player 1 every odd one. Each waits for the other, so they are different threads.
+    // Player 0 makes every even pass, player 1 every odd one. Each waits for the other,
+    // so they are different threads.
     pool.parallel_for(2, 1, [&](int64_t player, int64_t, int) {
       for (int pass = static_cast<int>(player); pass < kPasses; pass += 2) {
         for (int looks = 0; passes.load(std::memory_order_acquire) != pass; ++looks) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rates of the multiply-add pairs of bytes, on vectors of type I. No include guard: see ops/cpu/target.h.
+// Rates of the multiply-add pairs of bytes, on vectors of type I. No include guard:
+// see ops/cpu/target.h.
 
 constexpr int kPairsSums = 8;
 
-// kWords words of four weights are multiplied, their pairs added in 16 bits, then widened and added to a sum: all that
-// is left of a product where weights of so few bits leave room for it.
+// kWords words of four weights are multiplied, their pairs added in 16 bits, then
+// widened and added to a sum: all that is left of a product where weights of so few bits
+// leave room for it.
 template <int kWords>
 float pairs_chunk() {
   static_assert(kLoops % kWords == 0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// RowChoice: how the token that a row of logits predicts is chosen where the logits are: what sampling/sampler.h does
-// from temperature on, nothing before it. Plain value; kernels read it as it is.
+// RowChoice: how the token that a row of logits predicts is chosen where the logits are:
+// what sampling/sampler.h does from temperature on, nothing before it. Plain value;
+// kernels read it as it is.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// tile_bench [format] [tables] [rounds] [rows] [threads] [ahead], lists separated by commas: the products of one step
-// of a 1.1B Llama without its head, by rows and threads, as a fraction of what memory and arithmetic allow (integer dot
-// products, for plain weights f32 multiply-adds); with `ahead`, asking for weights so many bytes early (TileTuning), in
-// turn: 3584, 3584@2 for the second-level cache, 0 not at all (plain weights: asked for or not). The time a line takes
-// from thread to thread (ops/probe.h) tells on a shared host where its cores lie: compare only what was measured alike.
-// Built with LORALEI_BENCHES=ON. Layers have weights of their own, so that none is still in a cache when it comes again
-// (unless a cache holds them all).
+// tile_bench [format] [tables] [rounds] [rows] [threads] [ahead], lists separated by
+// commas: the products of one step of a 1.1B Llama without its head, by rows and threads,
+// as a fraction of what memory and arithmetic allow (integer dot products, for plain
+// weights f32 multiply-adds); with `ahead`, asking for weights so many bytes early
+// (TileTuning), in turn: 3584, 3584@2 for the second-level cache, 0 not at all (plain
+// weights: asked for or not). The time a line takes from thread to thread (ops/probe.h)
+// tells on a shared host where its cores lie: compare only what was measured alike.
+// Built with LORALEI_BENCHES=ON. Layers have weights of their own, so that none is still
+// in a cache when it comes again (unless a cache holds them all).
 #include <algorithm>
 #include <array>
 #include <cstdio>

@@ -79,8 +79,8 @@ TEST_P(TileMatmul, EqualsTheReferenceBitForBit) {
   }
 }
 
-// Against the exact product of the unrounded input: |error| <= sum over blocks of (max|x| / 254) * sum |w| plus f32
-// rounding.
+// Against the exact product of the unrounded input: |error| <= sum over blocks of
+// (max|x| / 254) * sum |w| plus f32 rounding.
 TEST_P(TileMatmul, ErrsNoMoreThanRoundingTheInputAllows) {
   Prng prng(302);
   for (DType dtype : kQuantised) {
@@ -199,7 +199,8 @@ TEST(TileTuning, SumsAreKeptWhereThatIsClearlyFaster) {
   }
 }
 
-// Up to how many rows tiles stay packed. Five tiles, so that one is without another to pair with.
+// Up to how many rows tiles stay packed. Five tiles, so that one is without
+// another to pair with.
 TEST_P(TileMatmul, StayingPackedDoesNotShow) {
   Prng prng(310);
   for (DType dtype : kQuantised) {
@@ -239,9 +240,9 @@ TEST_P(TileMatmul, TheMeasuredChoiceDoesNotShow) {
   }
 }
 
-// Results lie in lines of their own, as in the model: few rows write them past the caches. Formats that want the rows
-// in three forms are more than are written out together, and the least scratch has room for one
-// (ops/cpu/activations.h).
+// Results lie in lines of their own, as in the model: few rows write them past the
+// caches. Formats that want the rows in three forms are more than are written out
+// together, and the least scratch has room for one (ops/cpu/activations.h).
 TEST_P(TileMatmul, ProjectionsShareOneInput) {
   Prng prng(304);
   const int32_t in = 256, rows_max = 21;
@@ -304,8 +305,9 @@ TEST_P(TileMatmul, ExtremesStayInTheirRow) {
   }
 }
 
-// Any bytes of a file are some weights: the extremes of every format, -128 in q8_0 among them. Inputs of one sign make
-// the largest sums there are, which kernels that add in 16 bits must have room for.
+// Any bytes of a file are some weights: the extremes of every format, -128 in q8_0 among
+// them. Inputs of one sign make the largest sums there are, which kernels that add in
+// 16 bits must have room for.
 TEST_P(TileMatmul, AnyBytesAreExact) {
   Prng prng(306);
   for (DType dtype : kQuantised) {

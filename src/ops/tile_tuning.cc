@@ -67,11 +67,13 @@ bool sums_in_registers(OpContext& ctx, const OpTable& table, DType dtype, Trial&
 
 }  // namespace
 
-// Intel's prefetchers run far ahead of a stream within its page, so it is enough to call lines to the first-level
-// cache. AMD's stay close: lines are asked for about as early as memory takes to answer, on Zen 3 best into its
-// second-level cache. Zen 4's prefetchers alone are faster than being asked as long as little is computed for each
-// line; large blocks and those of three sections, which take many lines on their way, are best brought to its
-// second-level cache. AMD's dot products leave two of its four vector units free, which unpack.
+// Intel's prefetchers run far ahead of a stream within its page, so it is enough to
+// call lines to the first-level cache. AMD's stay close: lines are asked for about as
+// early as memory takes to answer, on Zen 3 best into its second-level cache. Zen 4's
+// prefetchers alone are faster than being asked as long as little is computed for each
+// line; large blocks and those of three sections, which take many lines on their way,
+// are best brought to its second-level cache. AMD's dot products leave two of its four
+// vector units free, which unpack.
 TileTuning::TileTuning() {
   matrix_rows.fill(12);
   const bool amd = host_vendor() == CpuVendor::kAmd;

@@ -50,7 +50,8 @@ inline const std::byte* weight_row(const WeightView& w, int64_t row) {
   return nullptr;
 }
 
-// Into how many blocks the activation rows are split so that every thread finds several work items.
+// Into how many blocks the activation rows are split so that every thread finds
+// several work items.
 inline int64_t row_splits(int64_t tiles, int64_t rows, int threads) {
   constexpr int64_t kRowsMin = 32;
   const int64_t wanted = 4 * int64_t{threads};

@@ -150,8 +150,8 @@ uint32_t GrammarState::close(const std::vector<uint32_t>& seeds) {
     seen_[stack] = closure_;
     work.push_back(stack);
   };
-  // A circle of rules that read nothing can meet many stacks; what is met in one closure is bounded like the set
-  // itself.
+  // A circle of rules that read nothing can meet many stacks; what is met in one closure
+  // is bounded like the set itself.
   size_t met = 0;
   for (const uint32_t seed : seeds) meet(seed);
   while (!work.empty() && met++ < 32 * static_cast<size_t>(kMaxGrammarStacks)) {
@@ -170,7 +170,8 @@ uint32_t GrammarState::close(const std::vector<uint32_t>& seeds) {
       const auto& call = program.calls[i];
       const auto& after = program.states[call.after];
       const auto& after_next = program.states[call.after + 1];
-      // Nothing comes after the call but the end of the rule: the callee can return to our caller (stacks stay small).
+      // Nothing comes after the call but the end of the rule: the callee can return to
+      // our caller (stacks stay small).
       const bool is_last = after.ends_rule && after.edges_begin == after_next.edges_begin &&
                            after.empties_begin == after_next.empties_begin &&
                            after.calls_begin == after_next.calls_begin;
@@ -356,8 +357,8 @@ void GrammarState::give_up() {
   end_walk();
 }
 
-// Tables grow by doubling and are copied: three times what they hold. The index of either has four places of 8 bytes
-// for each entry at most, and twice as much while it grows.
+// Tables grow by doubling and are copied: three times what they hold. The index of either
+// has four places of 8 bytes for each entry at most, and twice as much while it grows.
 int64_t GrammarState::bytes() const {
   constexpr int64_t kIndexBytes = 3 * 4 * 8;
   constexpr int64_t kStackBytes = 3 * (sizeof(Stack) + sizeof(uint64_t)) + kIndexBytes;

@@ -1,27 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grammars that hold generation to a form: the program (data), the vocabulary as a byte trie, and the state of one
-// sequence.
+// Grammars that hold generation to a form: the program (data), the vocabulary as a byte
+// trie, and the state of one sequence.
 //
-//   text/ builds           GrammarProgram  rules of byte automata that call each other
-//   text/ builds once      VocabTrie       token bytes, shared by all requests of a tokenizer
-//   the engine runs        GrammarState    one per sequence: prepare, mask, advance, rollback
+//   schema/ builds    GrammarProgram  rules of byte automata that call each other
+//   serve/ builds     VocabTrie       token bytes, once for all requests of a tokenizer
+//   the engine runs   GrammarState    one per sequence: prepare, mask, advance, rollback
 //
-// A rule is an automaton over bytes whose edges are byte ranges, empty edges and calls of other rules (with the state
-// to return to). A state of the whole is a set of stacks of such states. Sets met while running are numbered and their
-// steps remembered, so that walking the trie costs one table look-up per node.
+// A rule is an automaton over bytes whose edges are byte ranges, empty edges and calls
+// of other rules (with the state to return to). A state of the whole is a set of stacks
+// of such states. Sets met while running are numbered and their steps remembered, so that
+// walking the trie costs one table look-up per node.
 //
-// Thread: GrammarProgram and VocabTrie are immutable and shared; a GrammarState belongs to one sequence and one thread
-// at a time. Ownership: a state shares its program and trie by pointer; copying a state copies its remembered steps.
-// Invariants: only tokens whose bytes the grammar can read are ever allowed; end-of-sequence tokens only where the
-// grammar is complete. From every allowed prefix the grammar can be completed (the vocabulary permitting). A stack
-// deeper than kMaxGrammarDepth or a set larger than kMaxGrammarStacks is cut: then some valid continuations are
-// refused, but never an invalid one allowed. Failure: building fails with invalid_argument (left recursion, nothing
-// allowed) or too_large (kMaxGrammarStates, kMaxGrammarEdges); its time and memory are linear in both. Running, a mask
-// that takes more than kMaxMaskWork is given up: whoever asked ends the sequence. advance answers false and leaves the
-// state as it was.
+// Thread: GrammarProgram and VocabTrie are immutable and shared; a GrammarState belongs
+// to one sequence and one thread at a time.
+// Ownership: a state shares its program and trie by pointer; copying a state copies
+// its remembered steps.
+// Invariants: only tokens whose bytes the grammar can read are ever allowed;
+// end-of-sequence tokens only where the grammar is complete. From every allowed
+// prefix the grammar can be completed (the vocabulary permitting). A stack deeper
+// than kMaxGrammarDepth or a set larger than kMaxGrammarStacks is cut: then some valid
+// continuations are refused, but never an invalid one allowed.
+// Failure: building fails with invalid_argument (left recursion, nothing allowed) or
+// too_large (kMaxGrammarStates, kMaxGrammarEdges); its time and memory are linear in
+// both. Running, a mask that takes more than kMaxMaskWork is given up: whoever asked ends
+// the sequence. advance answers false and leaves the state as it was.
 //
-// Cost: making a mask is the dear part, so it is made in slices (prepare), whose size changes nothing of the result.
-// Once it is there, advance() looks up what it remembers. What is remembered beyond a mask is bounded (about 2 MiB).
+// Cost: making a mask is the dear part, so it is made in slices (prepare), whose size
+// changes nothing of the result. Once it is there, advance() looks up what it remembers.
+// What is remembered beyond a mask is bounded (about 2 MiB).
 #pragma once
 
 #include <array>
@@ -40,17 +46,18 @@
 
 namespace loralei {
 
-// Of one program, which then takes up to 20 MB, and a few times that while it is built. A schema of hundreds of
-// properties has tens of thousands of states.
+// Of one program, which then takes up to 20 MB, and a few times that while it is built.
+// A schema of hundreds of properties has tens of thousands of states.
 inline constexpr int64_t kMaxGrammarStates = 1 << 19;
 inline constexpr int64_t kMaxGrammarEdges = 1 << 20;  // bytes, empty edges and calls together
 inline constexpr int kMaxGrammarDepth = 256;
 inline constexpr int kMaxGrammarStacks = 512;
-// Of one mask, in stacks met; a tenth of a second. Usual forms take up to 0.1 million in a vocabulary of 128,000
-// tokens, those with many ways to read the same text without bound.
+// Of one mask, in stacks met; a tenth of a second. Usual forms take up to 0.1
+// million in a vocabulary of 128,000 tokens, those with many ways to read the same
+// text without bound.
 inline constexpr int64_t kMaxMaskWork = int64_t{2} << 20;
-// A mask that takes more is begun anew without what earlier masks left, so that its work, and whether it is given up,
-// follows from the text alone, and memory from one mask.
+// A mask that takes more is begun anew without what earlier masks left, so that its work,
+// and whether it is given up, follows from the text alone, and memory from one mask.
 inline constexpr int64_t kDearMaskWork = int64_t{1} << 16;
 inline constexpr int kGrammarRollbackTokens = 64;  // how far back rollback reaches: drafts are shorter
 
@@ -85,11 +92,12 @@ struct GrammarProgram {
   int64_t bytes() const;  // of memory
 };
 
-// Writes programs. Rules are made first and filled in any order; every method that reads bytes returns the state behind
-// them.
+// Writes programs. Rules are made first and filled in any order; every method that reads
+// bytes returns the state behind them.
 class GrammarBuilder {
  public:
-  // `take`: the memory of building, asked for as it grows beyond the first kilobytes. Refused, the builder is full.
+  // `take`: the memory of building, asked for as it grows beyond the first kilobytes.
+  // Refused, the builder is full.
   explicit GrammarBuilder(TakeMemory take = {}) : take_(std::move(take)) {}
   GrammarRuleId add_rule();
   GrammarStateId start(GrammarRuleId rule) const { return rule_starts_[rule]; }
@@ -104,12 +112,14 @@ class GrammarBuilder {
   GrammarStateId range(GrammarStateId from, uint8_t low, uint8_t high);
   GrammarStateId literal(GrammarStateId from, std::string_view bytes);
   GrammarStateId call(GrammarStateId from, GrammarRuleId rule);
-  // Any text without `trigger` in it, then the trigger: returns the state behind it. The text may also end anywhere
-  // before (then `free_end` is set: the states of the free text get an empty edge to it). The trigger is not empty.
+  // Any text without `trigger` in it, then the trigger: returns the state behind it.
+  // The text may also end anywhere before (then `free_end` is set: the states of the free
+  // text get an empty edge to it). The trigger is not empty.
   GrammarStateId free_text_until(GrammarStateId from, std::string_view trigger, GrammarStateId free_end);
 
-  // True once more than kMaxGrammarStates or kMaxGrammarEdges, or memory that is not there, were asked for: further
-  // states are all one, no edge is added, and finish fails.
+  // True once more than kMaxGrammarStates or kMaxGrammarEdges, or memory that
+  // is not there, were asked for: further states are all one, no edge is added,
+  // and finish fails.
   bool is_full() const { return full_; }
   const Status& refusal() const { return refusal_; }  // of memory, which finish() answers as well
   Result<std::shared_ptr<const GrammarProgram>> finish(GrammarRuleId root) &&;
@@ -144,11 +154,12 @@ struct GrammarToken {
   Kind kind = Kind::kText;
 };
 
-// Thread: immutable. Nodes stand in depth-first order, so that leaving a branch out is one jump.
+// Thread: immutable. Nodes stand in depth-first order, so that leaving a branch
+// out is one jump.
 class VocabTrie {
  public:
-  // Ids must lie in [0, vocab_size) and differ; vocab_size counts the model's logits. Tokens without bytes are never
-  // allowed.
+  // Ids must lie in [0, vocab_size) and differ; vocab_size counts the model's logits.
+  // Tokens without bytes are never allowed.
   static Result<std::shared_ptr<const VocabTrie>> build(std::vector<GrammarToken> tokens, int64_t vocab_size);
 
   int64_t vocab_size() const { return vocab_size_; }
@@ -181,16 +192,20 @@ class GrammarState {
  public:
   GrammarState(std::shared_ptr<const GrammarProgram> program, std::shared_ptr<const VocabTrie> vocab);
 
-  // Goes on with the mask of what may come next, for about `work` (in the unit of kMaxMaskWork; a look-up is the
-  // 16th part of one), and says how much it took. The least step may meet tens of thousands of stacks.
+  // Goes on with the mask of what may come next, for about `work` (in the unit of
+  // kMaxMaskWork; a look-up is the 16th part of one), and says how much it took. The
+  // least step may meet tens of thousands of stacks.
   int64_t prepare(int64_t work);
   // The mask is there, or was given up. From then on until the state changes:
   bool ready() const { return ready_; }
-  // Bit i of word i / 32 is set for every token i that may come next. [vocab->mask_words()]
+  // Bit i of word i / 32 is set for every token i that may come next.
+  // [vocab->mask_words()]
   std::span<const uint32_t> mask() const { return mask_; }
-  // False when no token at all may come: the vocabulary cannot spell what the grammar wants, or too_ambiguous().
+  // False when no token at all may come: the vocabulary cannot spell what the grammar
+  // wants, or too_ambiguous().
   bool any_may_come() const { return any_may_come_; }
-  // The mask was given up: the sets of stacks that the vocabulary leads to cost more than kMaxMaskWork.
+  // The mask was given up: the sets of stacks that the vocabulary leads to cost more
+  // than kMaxMaskWork.
   bool too_ambiguous() const { return too_ambiguous_; }
   // All of this at once. mask: [vocab->mask_words()]; answers any_may_come().
   bool fill_mask(std::span<uint32_t> mask);
@@ -202,10 +217,12 @@ class GrammarState {
 
   // Goes on with the token. False, and nothing changes, when the token is not allowed.
   bool advance(int32_t token);
-  // Goes on with text that no token stands for (a prompt's part of the form). No rollback across it.
+  // Goes on with text that no token stands for (a prompt's part of the form). No
+  // rollback across it.
   bool advance_bytes(std::string_view bytes);
-  // Takes the last `count` tokens back. False, and nothing changes, when fewer (or fewer than that of the last
-  // kGrammarRollbackTokens) are remembered; of forms with many readings it may be fewer than these.
+  // Takes the last `count` tokens back. False, and nothing changes, when fewer (or fewer
+  // than that of the last kGrammarRollbackTokens) are remembered; of forms with many
+  // readings it may be fewer than these.
   bool rollback(int count);
   void reset();
 
@@ -251,7 +268,8 @@ class GrammarState {
   static constexpr uint32_t kDead = 0;
 
   uint32_t intern_stack(GrammarStateId state, uint32_t below, uint32_t depth);
-  // Follows empty edges, calls and ends of rules from `seeds` until only stacks that read bytes are left.
+  // Follows empty edges, calls and ends of rules from `seeds` until only stacks that
+  // read bytes are left.
   uint32_t close(const std::vector<uint32_t>& seeds);
   uint32_t intern_config(Config config);
   uint32_t step(uint32_t config, uint8_t byte) {

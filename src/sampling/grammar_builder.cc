@@ -17,7 +17,8 @@ GrammarRuleId GrammarBuilder::add_rule() {
   return static_cast<GrammarRuleId>(rule_starts_.size() - 1);
 }
 
-// Of building, with the lists that grow by doubling, what finish() makes of them, and the writer's own.
+// Of building, with the lists that grow by doubling, what finish() makes of them,
+// and the writer's own.
 bool GrammarBuilder::has_memory() {
   constexpr int64_t kStateBytes = 3 * sizeof(State) + sizeof(GrammarProgram::State), kEdgeBytes = 64;
   constexpr int64_t kTakenAtOnce = kMiB;
@@ -105,11 +106,13 @@ GrammarStateId GrammarBuilder::free_text_until(GrammarStateId from, std::string_
   return states[size];
 }
 
-// Whether each state can reach the end of its rule: without reading a byte, or (`reading`) at all. Backwards from the
-// ends, every edge is looked at once, a call twice.
+// Whether each state can reach the end of its rule: without reading a byte,
+// or (`reading`) at all. Backwards from the ends, every edge is looked at
+// once, a call twice.
 std::vector<bool> GrammarBuilder::find_ending(bool reading) const {
   constexpr GrammarStateId kNone = UINT32_MAX;
-  // `state` ends when what it is filed under does and, of a call, the other of rule and state behind does too.
+  // `state` ends when what it is filed under does and, of a call, the other of rule and
+  // state behind does too.
   struct Use {
     GrammarStateId state;
     GrammarStateId other;
@@ -152,7 +155,8 @@ std::vector<bool> GrammarBuilder::find_ending(bool reading) const {
   return ending;
 }
 
-// Takes away every way into a state from which the rule can never end, so that generation cannot be led there.
+// Takes away every way into a state from which the rule can never end, so that generation
+// cannot be led there.
 void GrammarBuilder::remove_dead_ends(const std::vector<bool>& ending) {
   for (State& state : states_) {
     std::erase_if(state.edges, [&](const auto& edge) { return !ending[edge.target]; });
@@ -162,9 +166,10 @@ void GrammarBuilder::remove_dead_ends(const std::vector<bool>& ending) {
   }
 }
 
-// Whether a state can come back to itself without reading a byte on a way that enters a rule: its stack would grow for
-// ever. Tarjan's strongly connected components over empty edges, entries into called rules, and steps past calls of
-// rules that can read nothing; a component that holds an entry is such a circle.
+// Whether a state can come back to itself without reading a byte on a way that enters a
+// rule: its stack would grow for ever. Tarjan's strongly connected components over empty
+// edges, entries into called rules, and steps past calls of rules that can read nothing;
+// a component that holds an entry is such a circle.
 bool GrammarBuilder::is_left_recursive() const {
   const std::vector<bool> nullable = find_ending(false);
   constexpr uint32_t kNone = UINT32_MAX;

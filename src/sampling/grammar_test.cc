@@ -24,9 +24,10 @@ std::shared_ptr<const VocabTrie> vocabulary(const std::vector<std::string>& text
   return VocabTrie::build(std::move(tokens), size).value();
 }
 
-// Whether the program reads all of `text` (or, with prefix, could go on to): all ways tried, one set of stacks at a
-// time, written without any of the state's numbering and remembering. `largest` grows to the most stacks of a set that
-// can read on, and beyond kNaiveGaveUp where a set was too large to be tried: then the answer says nothing.
+// Whether the program reads all of `text` (or, with prefix, could go on to): all ways
+// tried, one set of stacks at a time, written without any of the state's numbering and
+// remembering. `largest` grows to the most stacks of a set that can read on, and beyond
+// kNaiveGaveUp where a set was too large to be tried: then the answer says nothing.
 constexpr size_t kNaiveGaveUp = 1 << 13;
 bool naive_reads(const GrammarProgram& program, const std::string& text, bool prefix, size_t& largest) {
   using Stack = std::vector<GrammarStateId>;
@@ -83,7 +84,8 @@ bool naive_reads(const GrammarProgram& program, const std::string& text, bool pr
   return false;
 }
 
-// Rules over the letters a-c, calls only to later rules or behind a letter, so that left recursion is rare.
+// Rules over the letters a-c, calls only to later rules or behind a letter, so that left
+// recursion is rare.
 Result<std::shared_ptr<const GrammarProgram>> random_program(std::mt19937& random) {
   GrammarBuilder builder;
   const int rules = 1 + static_cast<int>(random() % 3);
@@ -134,8 +136,8 @@ TEST(Grammar, EqualsTheNaiveReaderOnRandomPrograms) {
       const bool accepting = naive_reads(*program.value(), text, false, largest);
       for (const std::string& next : texts)
         expected.push_back(naive_reads(*program.value(), text + next, true, largest));
-      // A set beyond the bound is cut (grammar.h): some valid continuations are masked, but never is an invalid one
-      // allowed. Seed 2068004567 has such a set.
+      // A set beyond the bound is cut (grammar.h): some valid continuations are masked,
+      // but never is an invalid one allowed. Seed 2068004567 has such a set.
       const bool is_cut = largest > static_cast<size_t>(kMaxGrammarStacks);
       if (is_cut) ++cut;
       if (largest > kNaiveGaveUp) break;

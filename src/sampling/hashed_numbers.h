@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// HashedNumbers: finds the numbers of things that are kept elsewhere, in one flat table, so that many are added without
-// an allocation each and forgotten at once.
+// HashedNumbers: finds the numbers of things that are kept elsewhere, in one flat table,
+// so that many are added without an allocation each and forgotten at once.
 //
-// Thread: one at a time. Ownership: numbers only. Invariant: at most half of the places are taken.
+// Thread: one at a time. Ownership: numbers only. Invariant: at most half of the
+// places are taken.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +22,8 @@ class HashedNumbers {
     places_ = {};
     used_ = 0;
   }
-  // The number of those added with `hash` for which same(number) holds; kNone: there is none.
+  // The number of those added with `hash` for which same(number) holds; kNone:
+  // there is none.
   template <typename Same>
   uint32_t find(uint64_t hash, Same&& same) const {
     if (places_.empty()) return kNone;

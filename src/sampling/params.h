@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SamplingParams: how one sequence chooses its tokens. A plain value; ranges are validated by wire/ (and again by the
-// engine's admission).
+// SamplingParams: how one sequence chooses its tokens. A plain value; ranges are
+// validated by wire/ (and again by the engine's admission).
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,15 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;   // over output
   uint64_t seed = 0;                // serve/ draws one when the request names none
   std::vector<std::pair<TokenId, float>> logit_bias;
-  int32_t logprobs =
-      -1;  // -1: none; n >= 0: the chosen token's and the n most likely ones' (of the unmodified distribution)
+  // -1: none; n >= 0: the chosen token's and the n most likely ones' (of the unmodified
+  // distribution).
+  int32_t logprobs = -1;
   std::shared_ptr<const GrammarProgram> grammar;  // null: free
   std::shared_ptr<const VocabTrie> vocab_trie;    // set when grammar is
 
   bool penalises() const { return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f; }
-  // Whether these parameters alone change logits before a token is chosen; a grammar or a minimum length may too.
+  // Whether these parameters alone change logits before a token is chosen; a grammar or
+  // a minimum length may too.
   bool change_logits() const { return penalises() || !logit_bias.empty(); }
 };
 

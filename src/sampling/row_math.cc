@@ -32,7 +32,8 @@ Floats clean(Floats x) {
   return possible < largest ? possible : largest;
 }
 
-// e^x for x <= 0 (NaN and below -87: 0), after Cephes: x = n ln 2 + r, a polynomial for e^r, n into the exponent.
+// e^x for x <= 0 (NaN and below -87: 0), after Cephes: x = n ln 2 + r, a polynomial for
+// e^r, n into the exponent.
 Floats exp_below_zero(Floats x) {
   const Floats least = all(-87.0f);
   const Ints counts = x > least;

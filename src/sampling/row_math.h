@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes over one row of logits that take four numbers at a time and look at a vocabulary in blocks, so that what comes
-// after a pass reads the few blocks that matter.
+// Passes over one row of logits that take four numbers at a time and look at a vocabulary
+// in blocks, so that what comes after a pass reads the few blocks that matter.
 //
-// Pure functions, any thread, no allocation. The same bits on every machine: the order of sums is fixed and nothing is
-// fused. NaN counts as impossible (-inf) and +inf as the largest float, everywhere.
+// Pure functions, any thread, no allocation. The same bits on every machine: the order
+// of sums is fixed and nothing is fused. NaN counts as impossible (-inf) and +inf as the
+// largest float, everywhere.
 #pragma once
 
 #include <cmath>
@@ -28,12 +29,14 @@ inline float clean_logit(float logit) {
 }
 void clean_row(std::span<const float> row, float* out);  // [row.size()]
 
-// maxima[b] = the highest of block b, [row_blocks(row.size())]; returns the highest of all.
+// maxima[b] = the highest of block b, [row_blocks(row.size())]; returns
+// the highest of all.
 float block_maxima(std::span<const float> row, float* maxima);
 
-// weights[i] = exp((row[i] - top) / temperature) to 3e-7 of itself plus the rounding of the quotient, and 0 from -87
-// on; sums[b] = those of block b added up in double. `top` is the highest of the row, temperature > 0. Returns the sum
-// of all. One number alone gives the same weight as in a row.
+// weights[i] = exp((row[i] - top) / temperature) to 3e-7 of itself plus the rounding of
+// the quotient, and 0 from -87 on; sums[b] = those of block b added up in double. `top`
+// is the highest of the row, temperature > 0. Returns the sum of all. One number alone
+// gives the same weight as in a row.
 double exp_weights(std::span<const float> row, float top, float temperature, float* weights, double* sums);
 
 }  // namespace loralei

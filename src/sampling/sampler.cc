@@ -64,7 +64,8 @@ void Sampler::penalise(const SampleInput& input) {
       if (counts_[static_cast<size_t>(token)]++ == 0) touched_.push_back(token);
     }
     for (const TokenId token : touched_) {
-      // The repetition penalty scales the model's own logit; the additive penalties stand beside it.
+      // The repetition penalty scales the model's own logit; the additive penalties
+      // stand beside it.
       const auto id = static_cast<size_t>(token);
       const float raw = clean_logit(input.logits[id]);
       work_[id] += (raw > 0 ? raw / params.repetition_penalty : raw * params.repetition_penalty) - raw;
@@ -167,8 +168,8 @@ void Sampler::weigh_entries(float top, float temperature) {
   }
 }
 
-// entries_: the `count` best, best first. As many blocks as that have a maximum at or above the count-th highest
-// maximum, so no better token lies below it.
+// entries_: the `count` best, best first. As many blocks as that have a maximum at or
+// above the count-th highest maximum, so no better token lies below it.
 void Sampler::keep_best(std::span<const float> logits, size_t count) {
   float least = kImpossible;
   if (count < maxima_.size()) {
@@ -185,7 +186,8 @@ void Sampler::keep_best(std::span<const float> logits, size_t count) {
   std::sort(entries_.begin(), entries_.end(), better);
 }
 
-// entries_: at least those that hold `top_p` of the weight of all. Returns how much weight that is.
+// entries_: at least those that hold `top_p` of the weight of all. Returns how
+// much weight that is.
 double Sampler::gather_nucleus(std::span<const float> logits, float top, float temperature, double top_p) {
   const double goal = top_p * weigh_all(logits, top, temperature);
   for (float depth = kFirstDepth;; depth *= 4) {

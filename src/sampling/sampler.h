@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sampler: one row of logits -> one token, by the row's SamplingParams.
 //
-// Thread: one Sampler a thread (it owns scratch); any number work side by side. Ownership: none of the inputs. No
-// allocation once the scratch has grown to the vocabulary and `top` to its size. Invariant: the token is a function of
-// (logits, params, choice, position, texts, masks) alone; ties go to the lowest id; NaN counts as impossible, +inf as
-// the largest float. Failure: kNoToken when nothing is possible (every logit masked or not a number).
+// Thread: one Sampler a thread (it owns scratch); any number work side by side.
+// Ownership: none of the inputs. No allocation once the scratch has grown to the
+// vocabulary and `top` to its size.
+// Invariant: the token is a function of (logits, params, choice, position, texts, masks)
+// alone; ties go to the lowest id; NaN counts as impossible, +inf as the largest float.
+// Failure: kNoToken when nothing is possible (every logit masked or not a number).
 //
-// Order: repetition penalty (Keskar et al., CTRL, arXiv 1909.05858 §4.1: over prompt and output, l > 0 ? l / r : l *
-// r), presence and frequency penalties over the output, logit bias, masks (grammar, minimum length); then temperature,
-// top-k, top-p (nucleus, Holtzman et al., arXiv 1904.09751), min-p (arXiv 2407.01082: p >= min_p * p_max); then the
-// inverse of the cumulated distribution at uniform_at(seed, choice, position). Log-probabilities are those of the
-// logits as the model gave them.
+// Order: repetition penalty (Keskar et al., CTRL, arXiv 1909.05858 §4.1: over prompt
+// and output, l > 0 ? l / r : l * r), presence and frequency penalties over the output,
+// logit bias, masks (grammar, minimum length); then temperature, top-k, top-p (nucleus,
+// Holtzman et al., arXiv 1904.09751), min-p (arXiv 2407.01082: p >= min_p * p_max);
+// then the inverse of the cumulated distribution at uniform_at(seed, choice, position).
+// Log-probabilities are those of the logits as the model gave them.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +40,8 @@ struct SampleInput {
 
 class Sampler {
  public:
-  // Takes what a vocabulary of that size can need, so that no call allocates; without it the first calls do.
+  // Takes what a vocabulary of that size can need, so that no call allocates; without it
+  // the first calls do.
   void reserve(size_t vocab);
   TokenId sample(const SampleInput& input);
 
@@ -72,8 +76,9 @@ class Sampler {
   std::vector<TokenId> touched_;
 };
 
-// log p(token) under softmax(logits) and the `top` most likely ones, descending (ties: lowest id first). top.size()
-// entries are written; fewer than the vocabulary. Weights are f32, their sum is in double.
+// log p(token) under softmax(logits) and the `top` most likely ones, descending (ties:
+// lowest id first). top.size() entries are written; fewer than the vocabulary. Weights
+// are f32, their sum is in double.
 struct LogprobInput {
   std::span<const float> logits;
   TokenId token = 0;

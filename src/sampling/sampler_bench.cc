@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// sampler_bench: microseconds that choosing a token takes on one core, for the vocabularies of Llama 2 and Llama 3.
+// sampler_bench: microseconds that choosing a token takes on one core, for the
+// vocabularies of Llama 2 and Llama 3.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -13,7 +14,8 @@
 namespace loralei {
 namespace {
 
-// A bell of logits with a few dozen likely tokens above it, as a language model gives them.
+// A bell of logits with a few dozen likely tokens above it, as a language
+// model gives them.
 std::vector<float> model_like(size_t vocab) {
   Prng random(1);
   std::vector<float> logits(vocab);

@@ -26,7 +26,8 @@ TokenId sample(const std::vector<float>& logits, const SamplingParams& params, u
   return sampler.sample({.logits = logits, .params = &params, .position = position});
 }
 
-// The whole distribution by sorting everything; the set that may be drawn, with its probabilities.
+// The whole distribution by sorting everything; the set that may be drawn, with
+// its probabilities.
 std::map<TokenId, double> naive_distribution(const std::vector<float>& logits, const SamplingParams& params) {
   std::vector<std::pair<double, TokenId>> all;
   for (size_t id = 0; id < logits.size(); ++id) all.emplace_back(logits[id], static_cast<TokenId>(id));
@@ -117,8 +118,8 @@ TEST(Sampler, LargeNucleiAreFoundWithoutAFullSort) {
   }
 }
 
-// Many blocks, the last one short, with everything that cuts: what is drawn lies in the naive set, as often as it
-// should.
+// Many blocks, the last one short, with everything that cuts: what is drawn lies in the
+// naive set, as often as it should.
 TEST(Sampler, LargeVocabulariesAreCutAsTheNaiveSetIs) {
   const uint64_t seed = 17;
   SCOPED_TRACE(testing::Message() << "seed " << seed);

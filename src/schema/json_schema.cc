@@ -58,7 +58,8 @@ class FormCompiler {
   }
 
  private:
-  // What a form has twice under one name is compiled once. Both texts are the form's, which outlives this.
+  // What a form has twice under one name is compiled once. Both texts are the form's,
+  // which outlives this.
   Result<GrammarRuleId> schema_rule(const GrammarForm& form) {
     const std::tuple<std::string_view, std::string_view, SchemaReading> key(form.name, form.text, form.reading);
     if (const auto known = schema_rules_.find(key); known != schema_rules_.end()) return known->second;

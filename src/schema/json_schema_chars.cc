@@ -132,8 +132,8 @@ std::string json_string(std::string_view text) {
 
 namespace {
 
-// Code points of one UTF-8 length whose encodings are the product of byte ranges are written as one path; others are
-// split.
+// Code points of one UTF-8 length whose encodings are the product of byte ranges are
+// written as one path; others are split.
 void add_same_length(GrammarBuilder& builder, GrammarStateId from, char32_t low, char32_t high, int bytes,
                      GrammarStateId to) {
   for (int i = bytes - 1; i >= 1; --i) {

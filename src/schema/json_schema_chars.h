@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets of code points, automata over them, and how both are written as bytes: plain UTF-8 or inside a JSON string.
+// Sets of code points, automata over them, and how both are written as bytes: plain UTF-8
+// or inside a JSON string.
 //
-// Thread: values and pure functions; a CharWriter belongs to one compilation. Failure: the builder runs full (is_full).
+// Thread: values and pure functions; a CharWriter belongs to one compilation.
+// Failure: the builder runs full (is_full).
 #pragma once
 
 #include <map>
@@ -17,8 +19,8 @@ namespace loralei::schema {
 
 inline constexpr char32_t kLastCodePoint = 0x10FFFF;
 
-// Sorted, disjoint, inclusive ranges without surrogates. Copies share them until one is added to: a pattern repeats its
-// classes many times.
+// Sorted, disjoint, inclusive ranges without surrogates. Copies share them until one is
+// added to: a pattern repeats its classes many times.
 class CharSet {
  public:
   using Ranges = std::vector<std::pair<char32_t, char32_t>>;
@@ -57,8 +59,8 @@ struct CharAutomaton {
   }
 };
 
-// The words of `automaton` with min to max code points; max < 0: no limit. Empty nodes when it would need more than
-// `limit`.
+// The words of `automaton` with min to max code points; max < 0: no limit. Empty nodes
+// when it would need more than `limit`.
 CharAutomaton with_length(const CharAutomaton& automaton, int64_t min, int64_t max, int64_t limit);
 
 enum class CharForm : unsigned char { kPlain, kJsonString };
@@ -67,10 +69,11 @@ class CharWriter {
  public:
   explicit CharWriter(GrammarBuilder& builder) : builder_(builder) {}
 
-  // One character of a JSON string in any form JSON allows (escapes, pairs of surrogates).
+  // One character of a JSON string in any form JSON allows (escapes, pairs
+  // of surrogates).
   GrammarRuleId any_json_char();
-  // Reads a word of the automaton, in JSON strings in plain form (escaped only where it must be); returns the state
-  // behind it.
+  // Reads a word of the automaton, in JSON strings in plain form (escaped only where it
+  // must be); returns the state behind it.
   GrammarStateId add_automaton(GrammarStateId from, const CharAutomaton& automaton, CharForm form);
 
  private:

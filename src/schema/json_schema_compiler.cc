@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schemas by their keywords and types, and the rules that every schema shares; json_schema_string.cc,
-// json_schema_array.cc, json_schema_object.cc and json_schema_range.cc have the larger types, json_schema_merge.cc
-// schemas that must hold together, json_schema_exclusive.cc those of which one alone may.
+// Schemas by their keywords and types, and the rules that every schema shares;
+// json_schema_string.cc, json_schema_array.cc, json_schema_object.cc and
+// json_schema_range.cc have the larger types, json_schema_merge.cc schemas that must hold
+// together, json_schema_exclusive.cc those of which one alone may.
 #include "schema/json_schema_compiler.h"
 
 #include <algorithm>
@@ -152,7 +153,8 @@ std::string scalar_text(const Json& value) {
 
 // --- rules that every schema shares
 
-// Nothing, a blank, or a new line with indentation: enough for every usual style, and never without end.
+// Nothing, a blank, or a new line with indentation: enough for every usual style, and
+// never without end.
 GrammarRuleId SchemaCompiler::space() {
   if (space_) return *space_;
   space_ = b_.add_rule();
@@ -241,8 +243,8 @@ GrammarRuleId SchemaCompiler::any_value() {
 void SchemaCompiler::add_texts(GrammarStateId from, std::vector<std::string> texts, GrammarStateId to) {
   std::sort(texts.begin(), texts.end());
   texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
-  // Along the branch of the last text: the state behind each of its bytes. `from` itself gets no empty edges into a
-  // loop: the branch begins in a state of its own.
+  // Along the branch of the last text: the state behind each of its bytes. `from` itself
+  // gets no empty edges into a loop: the branch begins in a state of its own.
   const GrammarStateId root = b_.add_state();
   b_.add_empty(from, root);
   std::vector<GrammarStateId> branch{root};

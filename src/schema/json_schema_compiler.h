@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// SchemaCompiler: writes the rules of JSON schemas, values and literals into one GrammarBuilder.
+// SchemaCompiler: writes the rules of JSON schemas, values and literals into
+// one GrammarBuilder.
 //
-// Thread: one compilation. Ownership: borrows the builder; `root` schemas are borrowed for the life of the compiler,
-// because references into them are followed later. Invariants: nothing of a schema is copied but what is merged, and
-// all work is counted (kMaxSchemaWork, kMaxSchemaNodes), so that a small schema that repeats itself cannot take more.
-// Failure: Result with the path ("#/properties/x") in front; what may be left open goes through leave_open.
+// Thread: one compilation.
+// Ownership: borrows the builder; `root` schemas are borrowed for the life of the
+// compiler, because references into them are followed later.
+// Invariants: nothing of a schema is copied but what is merged, and all work is
+// counted (kMaxSchemaWork, kMaxSchemaNodes), so that a small schema that repeats itself
+// cannot take more.
+// Failure: Result with the path ("#/properties/x") in front; what may be left open goes
+// through leave_open.
 #pragma once
 
 #include <deque>
@@ -25,7 +30,8 @@ namespace loralei::schema {
 
 using Json = nlohmann::ordered_json;
 
-// What one compilation may cost (kMaxSchemaWork): a chain of references that doubles at every link ends here.
+// What one compilation may cost (kMaxSchemaWork): a chain of references that doubles at
+// every link ends here.
 class WorkBudget {
  public:
   Status spend(int64_t work, const std::string& path);
@@ -39,7 +45,8 @@ class SchemaCompiler {
   explicit SchemaCompiler(GrammarBuilder& builder, LeftOpen* left_open = nullptr)
       : b_(builder), left_open_(left_open), chars_(builder) {}
 
-  // A rule that reads what the schema allows. References are looked up in it. `name`: LeftOpen::Place::schema.
+  // A rule that reads what the schema allows. References are looked up in it. `name`:
+  // LeftOpen::Place::schema.
   Result<GrammarRuleId> compile_root(const Json& schema, SchemaReading reading, const std::string& name);
   GrammarRuleId any_value();
   GrammarRuleId any_object();
@@ -51,8 +58,8 @@ class SchemaCompiler {
  private:
   struct Object;
   struct Together;
-  // Notes that what the keyword says there is not held to, and whoever calls goes on without it. False: nothing may be
-  // left open, and it is an error.
+  // Notes that what the keyword says there is not held to, and whoever calls goes on
+  // without it. False: nothing may be left open, and it is an error.
   bool leave_open(const std::string& path, std::string_view keyword);
 
   // compile: dispatch. `path` names the place in the schema for errors.
@@ -72,12 +79,13 @@ class SchemaCompiler {
   Status read_required(Object& object, const Json& schema, const std::string& path);
   Status read_property_counts(Object& object, const Json& schema, const std::string& path);
   Status add_array(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path);
-  // Where the items' values are few and known the array is written, none of them twice, the set of those that have been
-  // written being the state; else false: that is left open.
+  // Where the items' values are few and known the array is written, none of them
+  // twice, the set of those that have been written being the state; else false:
+  // that is left open.
   Result<bool> add_distinct(GrammarStateId from, GrammarStateId to, const Json& items, int64_t min, int64_t max,
                             const std::string& path);
-  // The scalar values that a schema lists, in their texts, equal values together; none where others are allowed or
-  // there are too many.
+  // The scalar values that a schema lists, in their texts, equal values together; none
+  // where others are allowed or there are too many.
   Result<std::optional<std::vector<std::vector<std::string>>>> listed_texts(const Json& schema,
                                                                             const std::string& path);
   Result<NumberRange> read_range(const Json& schema, const std::string& path);
@@ -89,7 +97,8 @@ class SchemaCompiler {
   Result<const Json*> find_reference(const std::string& reference, const std::string& path) const;
   // The schema with $ref beside other keywords and allOf merged into one object.
   Result<Json> flatten(const Json& schema, const std::string& path, int depth);
-  // Two schemas that must both hold, as one; what no single schema of the supported kind says is left open.
+  // Two schemas that must both hold, as one; what no single schema of the supported kind
+  // says is left open.
   Result<Json> merge_schemas(const Json& a, const Json& b, const std::string& path, int depth);
   Result<bool> merge_keyword(Json& out, const std::string& keyword, const Json& a, const Json& b,
                              const std::string& path);
@@ -116,7 +125,8 @@ class SchemaCompiler {
   const Json* root_ = nullptr;
   SchemaReading reading_ = SchemaReading::kGuided;
   std::string name_;
-  // Schemas with $ref or allOf that were met, without annotations: equal ones mean the same.
+  // Schemas with $ref or allOf that were met, without annotations: equal
+  // ones mean the same.
   std::map<std::string, GrammarRuleId> references_;
   std::map<std::tuple<std::optional<std::string>, int64_t, int64_t>, GrammarRuleId> strings_;  // pattern, lengths
   std::map<std::pair<bool, NumberRange>, GrammarRuleId> numbers_;                              // integers only, range

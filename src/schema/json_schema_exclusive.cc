@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// oneOf: whether its branches exclude each other, so that "one of them" and "exactly one of them" are the same.
+// oneOf: whether its branches exclude each other, so that "one of them" and "exactly one
+// of them" are the same.
 //
-// Nothing is merged or copied: what holds together at a place is looked at part by part. Any part may exclude, as all
-// of them must hold.
+// Nothing is merged or copied: what holds together at a place is looked at part by part.
+// Any part may exclude, as all of them must hold.
 #include <algorithm>
 
 #include "schema/json_schema_compiler.h"
@@ -47,7 +48,8 @@ std::vector<const Json*> listed_values(const Json& schema) {
   return values;
 }
 
-// Types that "type" and listed values leave, or where no "type" is given those that the keywords are about.
+// Types that "type" and listed values leave, or where no "type" is given those that the
+// keywords are about.
 unsigned types_left(const std::vector<const Json*>& parts) {
   unsigned types = kAll;
   unsigned implied = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a schema (with a first byte of '~' one that may be left open, with '/' a regular expression); what
-// compiles is walked with a small
-// vocabulary: every allowed token must be taken, and the mask must agree with asking for each token.
+// Any bytes as a schema (with a first byte of '~' one that may be left open, with '/'
+// a regular expression); what compiles is walked with a small vocabulary: every allowed
+// token must be taken, and the mask must agree with asking for each token.
 #include <cstdint>
 #include <string_view>
 #include <vector>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keywords: which are annotations, which are refused, and how two schemas become one (allOf, siblings of $ref).
+// Keywords: which are annotations, which are refused, and how two schemas become one
+// (allOf, siblings of $ref).
 #include <algorithm>
 
 #include "schema/json_schema_compiler.h"
@@ -188,7 +189,8 @@ Json known_part(const Json& schema, std::initializer_list<const char*> except) {
   for (const auto& [keyword, value] : schema.items()) {
     const bool excepted =
         std::any_of(except.begin(), except.end(), [&, &key = keyword](const char* name) { return key == name; });
-    // Patterns of names are not held to, but say that there are other properties than those that are named.
+    // Patterns of names are not held to, but say that there are other properties than
+    // those that are named.
     if (!excepted && (is_held_to(keyword, value) || keyword == "patternProperties")) out[keyword] = value;
   }
   return out;
@@ -223,8 +225,9 @@ Result<Json> SchemaCompiler::merge_schemas(const Json& a, const Json& b, const s
   if (b.is_boolean()) return b.get<bool>() ? a : b;
   if (!a.is_object() || !b.is_object())
     return invalid_argument("schema at " + path + ": a schema must be an object or a boolean");
-  // "additionalProperties" speaks about the properties beside it: merged only where the other side names no more than
-  // these, and none of them less where it restricts its own others.
+  // "additionalProperties" speaks about the properties beside it: merged only where
+  // the other side names no more than these, and none of them less where it restricts
+  // its own others.
   for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
     if (!one->contains("additionalProperties") || (*one)["additionalProperties"] == true) continue;
     if (!other->contains("properties") && (!other->contains("additionalProperties") ||

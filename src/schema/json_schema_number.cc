@@ -29,8 +29,8 @@ void add_any_whole(GrammarBuilder& b, GrammarStateId from, GrammarStateId to) {
   add_more_digits(b, b.range(from, '1', '9'), kMaxWholeDigits - 1, to);
 }
 
-// e or E, a sign and up to three digits, then `to`: -999 .. 199, so that with kMaxWholeDigits before the point the
-// number is below 10^299.
+// e or E, a sign and up to three digits, then `to`: -999 .. 199, so that with
+// kMaxWholeDigits before the point the number is below 10^299.
 void add_exponent(GrammarBuilder& b, GrammarStateId from, GrammarStateId to) {
   const GrammarStateId mark = b.range(from, 'e', 'e');
   b.add_range(from, 'E', 'E', mark);
@@ -44,11 +44,13 @@ void add_exponent(GrammarBuilder& b, GrammarStateId from, GrammarStateId to) {
   add_more_digits(b, negative, 2, to);
 }
 
-// Numbers of `low`'s length between the digit strings low and high (same length), then `to`.
+// Numbers of `low`'s length between the digit strings low and high (same
+// length), then `to`.
 void add_same_length(GrammarBuilder& b, GrammarStateId from, const std::string& low, const std::string& high,
                      GrammarStateId to) {
   const size_t size = low.size();
-  // States by how the digits so far compare: on both bounds, on the lower, on the upper, between.
+  // States by how the digits so far compare: on both bounds, on the lower, on
+  // the upper, between.
   GrammarStateId both = from;
   std::optional<GrammarStateId> on_low;
   std::optional<GrammarStateId> on_high;
@@ -135,8 +137,9 @@ struct FractionBound {
   bool exclusive = false;
 };
 
-// What stands behind the digits before the point: nothing, or a point and digits, so that the fraction lies within the
-// bounds. Walks the digits of both bounds; behind them a bound goes on with zeros.
+// What stands behind the digits before the point: nothing, or a point and digits, so that
+// the fraction lies within the bounds. Walks the digits of both bounds; behind them a
+// bound goes on with zeros.
 bool add_fraction(GrammarBuilder& b, GrammarStateId from, const std::optional<FractionBound>& low,
                   const std::optional<FractionBound>& high, GrammarStateId to) {
   const auto digit = [](const std::optional<FractionBound>& bound, size_t i) {
@@ -154,8 +157,8 @@ bool add_fraction(GrammarBuilder& b, GrammarStateId from, const std::optional<Fr
     some = true;
   }
   const GrammarStateId point = b.range(from, '.', '.');
-  // Positions behind both bounds' digits repeat themselves: one more than the longer is enough, its tight states loop
-  // on 0.
+  // Positions behind both bounds' digits repeat themselves: one more than the longer is
+  // enough, its tight states loop on 0.
   const size_t size = std::max(low ? low->digits.size() : 0, high ? high->digits.size() : 0) + 1;
   std::vector<std::array<std::optional<GrammarStateId>, 4>> states(size + 1);
   const auto state_at = [&](size_t i, bool tight_low, bool tight_high) {
@@ -221,8 +224,9 @@ Bound negated(Bound bound) {
   return bound;
 }
 
-// The multiples of a number from first to last, both above zero, digit by digit: a state knows how many digits are to
-// come, whether those so far are the beginning of a bound, and what the division by the number leaves of them.
+// The multiples of a number from first to last, both above zero, digit by digit: a state
+// knows how many digits are to come, whether those so far are the beginning of a bound,
+// and what the division by the number leaves of them.
 class MultipleWriter {
  public:
   MultipleWriter(GrammarBuilder& b, int64_t multiple, int64_t first, int64_t last, GrammarStateId to)
@@ -264,7 +268,8 @@ class MultipleWriter {
   std::map<std::tuple<size_t, bool, bool, int64_t>, GrammarStateId> states_;
 };
 
-// Zeros at the end of `multiple` are written behind the multiples of what stands before them.
+// Zeros at the end of `multiple` are written behind the multiples of what
+// stands before them.
 bool add_multiples(GrammarBuilder& b, GrammarStateId from, int64_t low, int64_t high, int64_t multiple,
                    GrammarStateId to) {
   int64_t scale = 1;
@@ -337,7 +342,8 @@ bool add_integer(GrammarBuilder& b, GrammarStateId from, const NumberRange& rang
     add_any_whole(b, positive, to);
     return true;
   }
-  // The least and the greatest integer inside; a fraction rounds inwards, an excluded integer steps.
+  // The least and the greatest integer inside; a fraction rounds inwards, an excluded
+  // integer steps.
   const auto inward = [](const Bound& bound, bool is_low) {
     int64_t value = bound.value.negative ? -bound.value.whole : bound.value.whole;
     if (!bound.value.fraction.empty()) {

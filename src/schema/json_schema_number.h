@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Automata for JSON numbers, exact for bounds: digit by digit, with no rounding anywhere. What they write is a finite
-// double, since readers refuse others or make them infinite: at most 100 digits before the point, exponents of -999 to
-// 199, and none beside bounds. Multiples are integers of at most 18 digits.
+// Automata for JSON numbers, exact for bounds: digit by digit, with no rounding anywhere.
+// What they write is a finite double, since readers refuse others or make them infinite:
+// at most 100 digits before the point, exponents of -999 to 199, and none beside bounds.
+// Multiples are integers of at most 18 digits.
 //
-// Thread: pure functions on a builder. Failure: bounds with more than 18 digits before the point are refused by the
+// Thread: pure functions on a builder.
+// Failure: bounds with more than 18 digits before the point are refused by the
 // reader.
 #pragma once
 
@@ -42,7 +44,8 @@ struct NumberRange {
   auto operator<=>(const NumberRange&) const = default;
 };
 
-// Reads an integer (a number) of the range; `to` is reached behind it. False when the range holds none.
+// Reads an integer (a number) of the range; `to` is reached behind it. False when
+// the range holds none.
 bool add_integer(GrammarBuilder& builder, GrammarStateId from, const NumberRange& range, GrammarStateId to);
 bool add_number(GrammarBuilder& builder, GrammarStateId from, const NumberRange& range, GrammarStateId to);
 

@@ -10,8 +10,8 @@ namespace loralei::schema {
 
 namespace {
 
-// Every string but the names: the names as a tree of characters, left at any point by another character or by ending
-// early.
+// Every string but the names: the names as a tree of characters, left at any point by
+// another character or by ending early.
 CharAutomaton names_other_than(const std::vector<std::string_view>& names) {
   CharAutomaton out;
   out.start = out.add_node();
@@ -82,7 +82,8 @@ Result<GrammarRuleId> SchemaCompiler::other_property_rule(const std::vector<std:
 
 // What the keywords of an object say together.
 struct SchemaCompiler::Object {
-  // Of them, in the order in which they are written; those that are required and not declared behind the others.
+  // Of them, in the order in which they are written; those that are required and not
+  // declared behind the others.
   std::vector<std::string_view> names;
   std::vector<const Json*> values;
   std::unordered_set<std::string_view> declared;
@@ -130,7 +131,8 @@ Result<SchemaCompiler::Object> SchemaCompiler::read_object(const Json& schema, c
 
 Status SchemaCompiler::read_required(Object& object, const Json& schema, const std::string& path) {
   if (!schema.contains("required")) return {};
-  // Draft 3 wrote a boolean beside each property; here it would say nothing about this object.
+  // Draft 3 wrote a boolean beside each property; here it would say nothing
+  // about this object.
   if (!schema["required"].is_array()) return at_path(path, "'required' must be a list of property names");
   TRY(work_.spend(work_of(schema["required"]), path));
   const bool says_other = schema.contains("additionalProperties");
@@ -138,7 +140,8 @@ Status SchemaCompiler::read_required(Object& object, const Json& schema, const s
     if (!item.is_string()) return at_path(path, "'required' must be a list of property names");
     const std::string& name = item.get_ref<const std::string&>();
     object.required.insert(name);
-    // Where nothing is said about other properties, being required is enough to be one of those that are known.
+    // Where nothing is said about other properties, being required is enough to be one of
+    // those that are known.
     if (says_other && object.other == nullptr && object.declared.count(name) == 0) {
       if (!leave_open(path, "required"))
         return at_path(path, "'" + name + "' is required, but is none of the properties and no others are allowed");
@@ -172,8 +175,9 @@ Status SchemaCompiler::read_property_counts(Object& object, const Json& schema, 
   return {};
 }
 
-// at[i]: i properties have been written, and where no more need be told apart, at least so many. Before the first
-// there is no comma, and behind a required one that was left out no way.
+// at[i]: i properties have been written, and where no more need be told apart,
+// at least so many. Before the first there is no comma, and behind a required one that
+// was left out no way.
 Status SchemaCompiler::add_object(GrammarStateId from, GrammarStateId to, const Json& schema, const std::string& path) {
   TRY_ASSIGN(const Object object, read_object(schema, path));
   const int64_t most = object.max >= 0 ? object.max : std::max<int64_t>(object.min, 1);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of schemas: what the keywords mean, schemas that use them, and values that satisfy them or nearly do.
+// For tests of schemas: what the keywords mean, schemas that use them, and values that
+// satisfy them or nearly do.
 #pragma once
 
 #include <cmath>
@@ -14,7 +15,7 @@ namespace loralei::testing_support {
 
 using Json = nlohmann::ordered_json;
 
-// --- a tiny validator: the meaning of the keywords, written straight from the specification
+// --- a tiny validator: what the keywords mean, straight from the specification
 
 struct Validator {
   const Json& root;
@@ -297,8 +298,8 @@ inline Json value_for(const Json& root, const Json& s, std::mt19937& random, int
   return random_value(random, depth);
 }
 
-// The declared properties of the outermost object in the schema's order, the others behind them: what our grammars
-// want.
+// The declared properties of the outermost object in the schema's order, the others
+// behind them: what our grammars want.
 inline Json in_order(const Json& schema, const Json& value) {
   if (!value.is_object()) return value;
   Json declared = Json::object();

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular expressions to automata over code points: the part of ECMAScript's syntax that describes regular languages.
+// Regular expressions to automata over code points: the part of ECMAScript's syntax that
+// describes regular languages.
 //
-// Supported: characters, ., classes, \d \w \s and their opposites, escapes, groups (also named and non-capturing),
-// alternation, * + ? {m,n} (lazy ones mean the same), ^ and $ at the outer ends of an alternative.
-// Refused by name (invalid_argument): look-around, back-references, word boundaries, \p, flags, anchors elsewhere.
+// Supported: characters, ., classes, \d \w \s and their opposites, escapes, groups (also
+// named and non-capturing), alternation, * + ? {m,n} (lazy ones mean the same), ^ and $
+// at the outer ends of an alternative.
+// Refused by name (invalid_argument): look-around, back-references, word boundaries, \p,
+// flags, anchors elsewhere.
 // Thread: pure function.
 #pragma once
 

@@ -19,7 +19,8 @@ struct Format {
 #define LORALEI_LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 #define LORALEI_OCTET "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 #define LORALEI_HEX "[0-9a-fA-F]{1,4}"
-// Each pattern is a part of what the format allows (29 February, comments in addresses and the like are left out).
+// Each pattern is a part of what the format allows (29 February, comments in addresses
+// and the like are left out).
 constexpr Format kFormats[] = {
     {"date", "^" LORALEI_DATE "$"},
     {"time", "^" LORALEI_TIME "$"},
@@ -79,8 +80,8 @@ Status SchemaCompiler::add_string(GrammarStateId from, GrammarStateId to, const 
     const std::string& name = schema["format"].get_ref<const std::string&>();
     const auto* format =
         std::find_if(std::begin(kFormats), std::end(kFormats), [&](const Format& f) { return f.name == name; });
-    // Formats that are not known are annotations. Beside a pattern, which says more, a known one stands in for what
-    // patterns cannot say here.
+    // Formats that are not known are annotations. Beside a pattern, which says more,
+    // a known one stands in for what patterns cannot say here.
     if (format != std::end(kFormats)) {
       if (pattern) TRY(work_.spend(kPatternByteWork * static_cast<int64_t>(pattern->size()), path));
       if (!pattern || !parse_regex(*pattern, RegexMode::kSearch).ok()) pattern = format->pattern;

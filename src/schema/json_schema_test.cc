@@ -192,7 +192,8 @@ TEST(JsonSchema, Formats) {
   expect_texts(R"({"type": "string", "format": "byte", "maxLength": 2})", {R"("")", R"("?!")"}, {R"("abc")"});
 }
 
-// As generators write them: the pattern says what the format means, or more than can be held to here.
+// As generators write them: the pattern says what the format means, or more than
+// can be held to here.
 TEST(JsonSchema, FormatsBesidePatterns) {
   expect_texts(R"({"type": "string", "format": "uuid", "pattern": "^[0-9a-f]{2}$"})", {R"("0f")"},
                {R"("0F")", R"("123e4567-e89b-12d3-a456-426614174000")"});
@@ -414,7 +415,8 @@ TEST(JsonSchema, WhatNoGrammarExpressesIsLeftOpen) {
   }
 }
 
-// Leaving one keyword open changes nothing about the others, and where there is none, nothing at all.
+// Leaving one keyword open changes nothing about the others, and where there is
+// none, nothing at all.
 TEST(JsonSchema, WhatIsExpressedIsHeldToBesideWhatIsNot) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -534,7 +536,8 @@ TEST(JsonSchema, MultiplesAreExact) {
   EXPECT_FALSE(compile_json_schema(R"({"multipleOf": 10, "minimum": 1, "maximum": 9})").ok());
 }
 
-// What merging would copy and compare is counted, not begun: each of these would take minutes or for ever.
+// What merging would copy and compare is counted, not begun: each of these would take
+// minutes or for ever.
 TEST(JsonSchema, MergingIsBounded) {
   const auto expect_refused = [](const std::string& schema) {
     const auto program = compile_json_schema(schema);
@@ -580,8 +583,8 @@ TEST(JsonSchema, RegexAndChoice) {
   EXPECT_FALSE(compile_choice({""}).ok());
 }
 
-// Every way in which the text can be read is a state of its own, and every token leads to other sets of them: a mask
-// would take 12 s and a gigabyte.
+// Every way in which the text can be read is a state of its own, and every token leads to
+// other sets of them: a mask would take 12 s and a gigabyte.
 TEST(JsonSchema, AMaskThatTakesTooMuchIsGivenUp) {
   std::vector<GrammarToken> tokens{{0, "", GrammarToken::Kind::kEnd}};
   const std::string letters = "abcdefghijklmnopqrstuvwxyz ";
@@ -684,7 +687,8 @@ TEST(JsonSchema, FormsPutPartsTogether) {
   EXPECT_FALSE(accepts(once, "one <c>1</c> "));
 }
 
-// A tree's objects look each name up among all before it: an object of a megabyte's names would take half a minute.
+// A tree's objects look each name up among all before it: an object of a megabyte's names
+// would take half a minute.
 TEST(JsonSchema, ObjectsOfVeryManyFieldsAreRefusedBeforeTheyAreRead) {
   const auto object_of = [](int fields) {
     std::string json = "{";

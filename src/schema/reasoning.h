@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reasoning: what a model thinks before it answers, told apart from the answer by the marks that it was trained on.
+// Reasoning: what a model thinks before it answers, told apart from the answer by the
+// marks that it was trained on.
 //
 //   think     <think>...</think>             DeepSeek, Qwen 3, GLM 4.5, ...
 //   mistral   [THINK]...[/THINK]             Magistral
@@ -7,10 +8,13 @@
 //   kimi      ◁think▷...◁/think▷
 //   granite   Here is my thought process: ... Here is my response: ...
 //
-// Thread: pure functions; a ReasoningStream belongs to one choice of one answer. Ownership: forms are static text.
-// Invariants of the stream: what comes out does not depend on how the text was split; neither the marks nor white space
-// beside them are passed on; all other text is, in its order, reasoning before content. A text that ends before its
-// reasoning does has no content. Failure: none; a text without marks is content as it is.
+// Thread: pure functions; a ReasoningStream belongs to one choice of one answer.
+// Ownership: forms are static text.
+// Invariants of the stream: what comes out does not depend on how the text was split;
+// neither the marks nor white space beside them are passed on; all other text is,
+// in its order, reasoning before content. A text that ends before its reasoning
+// does has no content.
+// Failure: none; a text without marks is content as it is.
 #pragma once
 
 #include <optional>
@@ -27,7 +31,8 @@ struct ReasoningForm {
   bool always = false;  // the model begins inside, also where the prompt shows no mark
 };
 
-// By the names that vLLM and SGLang have for the models ("deepseek_r1", "qwen3"; "-" counts as "_"), and those above.
+// By the names that vLLM and SGLang have for the models ("deepseek_r1", "qwen3"; "-"
+// counts as "_"), and those above.
 std::optional<ReasoningForm> reasoning_form(std::string_view name);
 std::vector<std::string_view> reasoning_form_names();
 // The one whose marks a chat template writes or looks for.
@@ -39,7 +44,8 @@ enum class ReasoningBegin : unsigned char {
   kMaybe,    // the answer may open it
   kContent,  // the prompt has closed it: the model was asked not to think
 };
-// `continued`: the content of the final message where the answer goes on with it; else empty.
+// `continued`: the content of the final message where the answer goes on with
+// it; else empty.
 ReasoningBegin reasoning_begin(const ReasoningForm& form, std::string_view prompt, std::string_view continued);
 
 // Of one request.
@@ -48,8 +54,9 @@ struct Reasoning {
   ReasoningBegin begin = ReasoningBegin::kMaybe;
 };
 
-// The form of a whole text whose answer has the form `answer`, which has none for the reasoning before it. `must`: the
-// answer may not be left out by ending while reasoning; false for an `answer` that is free text anyway.
+// The form of a whole text whose answer has the form `answer`, which has none for the
+// reasoning before it. `must`: the answer may not be left out by ending while reasoning;
+// false for an `answer` that is free text anyway.
 GrammarForm behind_reasoning(const Reasoning& reasoning, GrammarForm answer, bool must);
 
 class ReasoningStream {
@@ -70,7 +77,8 @@ class ReasoningStream {
     kBehind,   // white space behind its end
     kContent,  // nothing but content any more
   };
-  // Each handles what it can of pending_ and says whether to go on (with the state it has set).
+  // Each handles what it can of pending_ and says whether to go on (with the
+  // state it has set).
   bool run_start(bool last);
   bool run_inside(Piece& piece, bool last);
   bool run_behind();

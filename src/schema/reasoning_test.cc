@@ -12,7 +12,8 @@ namespace {
 
 const ReasoningForm kThink = *reasoning_form("think");
 
-// "reasoning|content". At every single cut, byte by byte, and at random cuts: always the same.
+// "reasoning|content". At every single cut, byte by byte, and at random cuts:
+// always the same.
 std::string split(const ReasoningForm& form, ReasoningBegin begin, const std::string& text) {
   const auto run = [&](const std::vector<size_t>& cuts) {
     ReasoningStream stream({form, begin});

@@ -211,7 +211,8 @@ void ToolCallParser::end_call(Events& out) {
   open_ = false;
 }
 
-// hermes, mistral: text up to a marker. White space and what may be the marker's beginning wait.
+// hermes, mistral: text up to a marker. White space and what may be the marker's
+// beginning wait.
 bool ToolCallParser::run_content(Events& out, bool at_end) {
   const std::string_view marker = form_ == ToolCallForm::kHermes ? kHermesOpen : kMistralMarker;
   const size_t found = pending_.find(marker);
@@ -264,7 +265,8 @@ bool ToolCallParser::run_call(Events& out, bool at_end) {
   const Found found = call_.read(pending_);
   if (!begun_ && call_.name() && call_.has_arguments()) begin_call(out, *call_.name());
   if (open_) pass_on_arguments(out);
-  // A tool that takes nothing may have been called with nothing. Without a marker that is an answer in JSON.
+  // A tool that takes nothing may have been called with nothing. Without a marker that is
+  // an answer in JSON.
   if (!begun_ && found == Found::kClosed && call_.name() && form_ != ToolCallForm::kLlama3) {
     begin_call(out, *call_.name());
     out.push_back({ToolCallEvent::Kind::kArguments, calls_ - 1, "{}"});
@@ -283,7 +285,8 @@ bool ToolCallParser::run_call(Events& out, bool at_end) {
   return true;
 }
 
-// The call's own marker, or what ends a member of a list. A call that lacks them has ended all the same.
+// The call's own marker, or what ends a member of a list. A call that lacks them has
+// ended all the same.
 bool ToolCallParser::run_tail(bool at_end) {
   size_t at = skip_space(pending_, 0);
   const std::string_view rest = std::string_view(pending_).substr(at);

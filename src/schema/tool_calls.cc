@@ -67,7 +67,8 @@ GrammarForm spaced(std::vector<GrammarForm> parts) {
   return GrammarForm::sequence(std::move(all));
 }
 
-// The same in either order and with any white space. Behind the arguments only a name may come whose schema they meet.
+// The same in either order and with any white space. Behind the arguments only a name may
+// come whose schema they meet.
 GrammarForm free_call(ToolCallForm form, const std::vector<const Tool*>& tools) {
   const auto literal = [](std::string text) { return GrammarForm::literal(std::move(text)); };
   const std::string key = "\"" + arguments_key(form) + "\"", name = "\"name\"";
@@ -89,7 +90,8 @@ GrammarForm call_form(ToolCallForm form, const std::vector<const Tool*>& tools, 
   return choice.mode == ToolChoiceMode::kAuto ? free_call(form, tools) : fixed_call(form, tools);
 }
 
-// What stands between calls and their marks: as written, or, where the model chooses to call, with any white space.
+// What stands between calls and their marks: as written, or, where the model chooses to
+// call, with any white space.
 GrammarForm between(std::string_view text, const ToolChoice& choice) {
   if (choice.mode != ToolChoiceMode::kAuto) return GrammarForm::literal(std::string(text));
   const size_t begin = text.find_first_not_of(" \n"), end = text.find_last_not_of(" \n");
@@ -117,13 +119,15 @@ GrammarForm llama3_form(GrammarForm call, const ToolChoice& choice) {
                                     std::move(calls)};
   if (choice.parallel) parts.push_back(GrammarForm::space());  // no promise of another call
   GrammarForm tagged = GrammarForm::sequence(std::move(parts));
-  // Free text is what cannot be taken for a call: it begins with neither a brace nor a special token's "<|".
+  // Free text is what cannot be taken for a call: it begins with neither a brace nor a
+  // special token's "<|".
   return GrammarForm::choice(
       {std::move(tagged), nothing,
        GrammarForm::sequence({GrammarForm::regex(R"(\s{0,8}([^\s{<]|<[^|]))"), GrammarForm::any_text()})});
 }
 
-// One list has all calls, and the answer ends with it. Some vocabularies write a blank behind the marker.
+// One list has all calls, and the answer ends with it. Some vocabularies write a blank
+// behind the marker.
 GrammarForm mistral_form(GrammarForm call, const ToolChoice& choice) {
   const bool free = choice.mode == ToolChoiceMode::kAuto;
   GrammarForm open =

@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tool calls in the forms that models were trained on: the grammar that holds generation to a form and to the tools'
-// schemas, and the parser that turns streamed text back into content and calls.
+// Tool calls in the forms that models were trained on: the grammar that holds generation
+// to a form and to the tools' schemas, and the parser that turns streamed text back into
+// content and calls.
 //
-//   hermes   <tool_call>\n{"name": "f", "arguments": {...}}\n</tool_call>      several in a row, each on a new line
-//   llama3   {"name": "f", "parameters": {...}}                               several joined by "; ", before the first
-//            possibly <|python_tag|>
-//   mistral  [TOOL_CALLS][{"name": "f", "arguments": {...}}]                  several as members of the one list
+//   hermes   <tool_call>\n{"name": "f", "arguments": {...}}\n</tool_call>
+//   llama3   {"name": "f", "parameters": {...}}
+//   mistral  [TOOL_CALLS][{"name": "f", "arguments": {...}}]
 //
-// Thread: the grammar is made by pure functions; a ToolCallParser belongs to one choice of one response.
-// Invariants of the parser: the events do not depend on how the text was split; hermes' opening marker is never passed
-// on as content; the arguments that are streamed are the model's own text, passed on as it comes. A call's object is
-// read whatever the order of its members and its white space are, and members besides name and arguments are read past;
-// arguments that come before the name wait for it. White space around calls is no content. Failure: invalid_argument
-// naming the tool and what is wrong with it. Malformed calls are no error: their text is content, without the markers.
+// Several calls: hermes writes them in a row, each on a new line; llama3 joins
+// them by "; ", with <|python_tag|> possibly before the first; mistral has them as
+// members of one list.
+//
+// Thread: the grammar is made by pure functions; a ToolCallParser belongs to one
+// choice of one response.
+// Invariants of the parser: the events do not depend on how the text was split; hermes'
+// opening marker is never passed on as content; the arguments that are streamed are
+// the model's own text, passed on as it comes. A call's object is read whatever the
+// order of its members and its white space are, and members besides name and arguments
+// are read past; arguments that come before the name wait for it. White space around
+// calls is no content.
+// Failure: invalid_argument naming the tool and what is wrong with it. Malformed calls
+// are no error: their text is content, without the markers.
 #pragma once
 
 #include <cstdint>
@@ -29,14 +37,16 @@ namespace loralei {
 
 enum class ToolCallForm : unsigned char { kHermes, kLlama3, kMistral };
 
-// Which form a model's chat template asks for: "<tool_call>" in its text means hermes; "[TOOL_CALLS]" mistral (but for
-// the later form with [ARGS]); "parameters" beside "name" in the way Llama 3 asks for it llama3. None when the template
-// shows no tools or names none of these forms.
+// Which form a model's chat template asks for: "<tool_call>" in its text means hermes;
+// "[TOOL_CALLS]" mistral (but for the later form with [ARGS]); "parameters" beside "name"
+// in the way Llama 3 asks for it llama3. None when the template shows no tools or names
+// none of these forms.
 std::optional<ToolCallForm> detect_tool_call_form(std::string_view chat_template_source);
-// Some templates of Llama 3 refuse messages with more than one call: the model must not write them, then.
+// Some templates of Llama 3 refuse messages with more than one call: the model must
+// not write them, then.
 bool takes_single_calls_only(std::string_view chat_template_source);
-// The id under which a call is answered, made of a text that no other call has: "call_..." or, where templates refuse
-// any other, nine letters and digits.
+// The id under which a call is answered, made of a text that no other call has:
+// "call_..." or, where templates refuse any other, nine letters and digits.
 std::string tool_call_id(ToolCallForm form, std::string_view unique);
 
 struct Tool {
@@ -53,14 +63,17 @@ struct ToolChoice {
   bool parallel = true;  // false: one call, then the end
 };
 
-// "tools" of a request (JSON text of [{"type": "function", "function": {"name", "parameters", ...}}]).
+// "tools" of a request (JSON text of [{"type": "function", "function": {"name",
+// "parameters", ...}}]).
 Result<std::vector<Tool>> read_tools(std::string_view json);
 
-// kAuto: free text until a call begins, then the form, with the name before the arguments or behind them and with white
-// space wherever JSON takes it (inside the arguments: as json_schema.h says). kRequired and kNamed: the form from the
-// first token, spelt as above: the name comes first, since it chooses the schema of what follows. For kNone there is no
-// grammar, and invalid_argument. In llama3's form a text that begins with "{" is a call, as there is no other marker.
-// The schemas are named "the parameters of the tool 'f'".
+// kAuto: free text until a call begins, then the form, with the name before the arguments
+// or behind them and with white space wherever JSON takes it (inside the arguments:
+// as json_schema.h says). kRequired and kNamed: the form from the first token,
+// spelt as above: the name comes first, since it chooses the schema of what follows.
+// For kNone there is no grammar, and invalid_argument. In llama3's form a text that
+// begins with "{" is a call, as there is no other marker. The schemas are named
+// "the parameters of the tool 'f'".
 Result<GrammarForm> tool_grammar_form(ToolCallForm form, const std::vector<Tool>& tools, const ToolChoice& choice);
 // Compiled; `take` and `left_open` as compile_form() has them.
 Result<GrammarPtr> compile_tool_grammar(ToolCallForm form, const std::vector<Tool>& tools, const ToolChoice& choice,
@@ -81,7 +94,8 @@ class ToolCallObject {
   // in_list: a bracket or a comma of the list stands before it.
   explicit ToolCallObject(bool in_list) : place_(in_list ? Place::kSeparator : Place::kOpen) {}
 
-  // `text`: from the beginning, longer than at the last call. Reads on to the object's end, or to what cannot be.
+  // `text`: from the beginning, longer than at the last call. Reads on to the object's
+  // end, or to what cannot be.
   Found read(std::string_view text);
   size_t end() const { return at_; }  // of what was read
   const std::optional<std::string>& name() const { return name_; }
@@ -132,8 +146,8 @@ class ToolCallParser {
   // The text has ended: what was held back becomes content, a call that is open ends.
   std::vector<ToolCallEvent> finish();
 
-  // After finish: whether there are calls and the text did not end inside one, which makes "tool_calls" of the
-  // finish_reason "stop".
+  // After finish: whether there are calls and the text did not end inside one, which
+  // makes "tool_calls" of the finish_reason "stop".
   bool ends_with_calls() const { return calls_ > 0 && !cut_off_; }
 
  private:
@@ -145,7 +159,8 @@ class ToolCallParser {
     kPlain,    // the others: no call can come any more
   };
   using Events = std::vector<ToolCallEvent>;
-  // Each handles what it can of pending_ and says whether to go on (with the state it has set).
+  // Each handles what it can of pending_ and says whether to go on (with the
+  // state it has set).
   void run(Events& out, bool at_end);
   bool run_content(Events& out, bool at_end);
   bool run_beginning(Events& out, bool at_end);

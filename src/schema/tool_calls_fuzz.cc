@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A response's text, cut at places that the first bytes choose: the events must be those of the uncut text.
+// A response's text, cut at places that the first bytes choose: the events must be those
+// of the uncut text.
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -13,7 +14,8 @@ using loralei::ToolCallEvent;
 
 void append(std::vector<ToolCallEvent>& all, std::vector<ToolCallEvent> more, loralei::ToolCallForm form) {
   for (ToolCallEvent& event : more) {
-    // Looked at before joining: what stands around a marker that was taken out may spell another.
+    // Looked at before joining: what stands around a marker that was taken out
+    // may spell another.
     if (form == loralei::ToolCallForm::kHermes && event.kind == ToolCallEvent::Kind::kContent) {
       CHECK(event.text.find("<tool_call>") == std::string::npos);
     }

@@ -231,7 +231,8 @@ TEST(ToolGrammar, Mistral) {
   EXPECT_EQ(says("[TOOL_CALLS][" + call + ","), "refused at " + std::to_string(13 + call.size()));
 }
 
-// Where the model chooses to call, it may write the call as JSON allows; where it must, the name chooses what follows.
+// Where the model chooses to call, it may write the call as JSON allows; where it must,
+// the name chooses what follows.
 TEST(ToolGrammar, AChosenCallMayHaveAnyOrderAndWhiteSpace) {
   struct Form {
     ToolCallForm form;
@@ -270,7 +271,8 @@ TEST(ToolGrammar, AChosenCallMayHaveAnyOrderAndWhiteSpace) {
   }
 }
 
-// Each tool's schema is met twice, by the name before and behind it, and is compiled once.
+// Each tool's schema is met twice, by the name before and behind it, and
+// is compiled once.
 TEST(ToolGrammar, BothOrdersDoNotDoubleAGrammar) {
   std::vector<Tool> tools;
   for (int i = 0; i < 20; ++i) {

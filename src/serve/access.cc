@@ -17,7 +17,8 @@ bool equal_in_constant_time(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-// Nobody sends the empty key: where one was set by mistake, it must not let in everybody who sends none.
+// Nobody sends the empty key: where one was set by mistake, it must not let in
+// everybody who sends none.
 bool is_key(std::string_view sent, std::string_view key) { return !sent.empty() && equal_in_constant_time(sent, key); }
 
 std::string_view trim(std::string_view text) {

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// AccessPolicy: who may call what. Host, keys, loopback, Origin and content type, in the order in which they are
-// checked. A key comes as "Authorization: Bearer KEY" or, where there is none, as "x-api-key: KEY".
+// AccessPolicy: who may call what. Host, keys, loopback, Origin and content type,
+// in the order in which they are checked. A key comes as "Authorization: Bearer KEY" or,
+// where there is none, as "x-api-key: KEY".
 //
-// Thread: immutable, any thread. Ownership: copies of the keys. Invariants: keys are compared in time that does not
-// depend on where they differ; an empty API key matches nothing, yet is a key: with it alone nobody comes in. Where
-// the address is loopback and no API key is asked for, every route answers only requests for a local Host or an allowed
-// one: a web page that rebinds its name to 127.0.0.1 sends its own name. A request without Host (HTTP/1.0) comes from
-// no browser. Without an admin key, admin routes answer only where nobody but this machine's users can reach them: a
-// loopback bind, a local Host header and no foreign Origin. Failure: an ApiError to answer with.
+// Thread: immutable, any thread.
+// Ownership: copies of the keys.
+// Invariants: keys are compared in time that does not depend on where they differ;
+// an empty API key matches nothing, yet is a key: with it alone nobody comes in. Where
+// the address is loopback and no API key is asked for, every route answers only requests
+// for a local Host or an allowed one: a web page that rebinds its name to 127.0.0.1 sends
+// its own name. A request without Host (HTTP/1.0) comes from no browser. Without an admin
+// key, admin routes answer only where nobody but this machine's users can reach them:
+// a loopback bind, a local Host header and no foreign Origin.
+// Failure: an ApiError to answer with.
 #pragma once
 
 #include <optional>
@@ -27,12 +32,13 @@ class AccessPolicy {
  public:
   AccessPolicy(std::vector<std::string> api_keys, std::string admin_key, const std::string& bind_host,
                std::vector<std::string> allowed_hosts = {});
-  // Of any request, before anything else: `on_loopback` says that the address can be reached from this machine only.
+  // Of any request, before anything else: `on_loopback` says that the address can be
+  // reached from this machine only.
   std::optional<ApiError> check_host(const HttpHead& request, bool on_loopback) const;
   // Of a head alone: what it refuses need not be read.
   std::optional<ApiError> check(const HttpHead& request, RouteClass route) const;
-  // Which key a request was sent with: 1 for the first API key and so on, the admin key behind them, 0: none of them.
-  // Equal keys are one.
+  // Which key a request was sent with: 1 for the first API key and so on, the admin key
+  // behind them, 0: none of them. Equal keys are one.
   size_t holder(const HttpHead& request) const;
   // Different keys that may call /v1; 0: it is open.
   size_t holders() const;
@@ -49,19 +55,23 @@ class AccessPolicy {
 
 // "localhost", 127.x.y.z, ::1, with or without brackets and port.
 bool is_local_host(std::string_view host);
-// The header's value if it is short and of printable ASCII that needs no quotes in a log line, else "".
+// The header's value if it is short and of printable ASCII that needs no quotes in a
+// log line, else "".
 std::string usable_request_id(std::string_view header);
-// Refuses a key that nobody could send behind "Bearer ": with a line end or another character that cannot be seen, with
-// white space at its ends, empty or longer than heads are.
+// Refuses a key that nobody could send behind "Bearer ": with a line end or another
+// character that cannot be seen, with white space at its ends, empty or longer
+// than heads are.
 Status check_key(std::string_view key);
-// Keys of a --api-key-file: one per line, blank lines and lines that begin with '#' left out. Refused with the line's
-// number where one is no key.
+// Keys of a --api-key-file: one per line, blank lines and lines that begin with '#' left
+// out. Refused with the line's number where one is no key.
 Result<std::vector<std::string>> parse_key_lines(std::string_view text);
 
-// The Access-Control headers for `origin` ("" = no Origin header); none when it is not allowed.
+// The Access-Control headers for `origin` ("" = no Origin header); none when
+// it is not allowed.
 HttpHeaders cors_headers(const std::vector<std::string>& allowed, std::string_view origin);
-// The headers a web page may send, given those that its browser asks about: these (clients have many of their own), as
-// long as they are a list of names of at most 2,048 bytes; else those that every client needs.
+// The headers a web page may send, given those that its browser asks about: these
+// (clients have many of their own), as long as they are a list of names of at most
+// 2,048 bytes; else those that every client needs.
 std::string cors_request_headers(std::string_view asked);
 
 }  // namespace loralei

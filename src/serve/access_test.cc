@@ -236,7 +236,8 @@ TEST(Routes, WhatIsNoneSaysWhatToSendInstead) {
   }
 }
 
-// What tells of paths or of other clients' adapters needs the key, and what changes their answers the admin's.
+// What tells of paths or of other clients' adapters needs the key, and what changes their
+// answers the admin's.
 TEST(Routes, ThoseOfOtherServersAskForKeys) {
   for (const char* path : {"/lora-adapters", "/props", "/tokenizer_info", "/server_info", "/get_server_info",
                            "/model_info", "/get_model_info"})

@@ -80,7 +80,8 @@ void AdapterChecks::work() {
     todo_.pop_front();
     look_at(adapter, lock);
   }
-  // Who ends last has seen the others' work; more may be begun as soon as the lock is gone.
+  // Who ends last has seen the others' work; more may be begun as soon as
+  // the lock is gone.
   if (--working_ > 0 || stopped_) return;
   const State state = state_;
   const double seconds = static_cast<double>(clock_.now_ns() - begun_ns_) * 1e-9;

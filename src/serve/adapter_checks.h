@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdapterChecks: config and headers of registered adapters, looked at before anybody asks for them, so that a broken
-// one is told at start and not by its first request.
+// AdapterChecks: config and headers of registered adapters, looked at before anybody asks
+// for them, so that a broken one is told at start and not by its first request.
 //
-// Thread: any; the looking is done by a few threads of its own that end with the work. Ownership: borrows everything;
-// outlived by it. Invariants: every adapter given to begin() is looked at once; the end of the work has one line in the
-// log, with how many were broken, and the first kNamed broken ones a line each. The engine is told of each
-// (Engine::check_adapter), so that AdapterStatus says it too. Failure: where the system gives no thread the log says
-// that nobody looks; the first request of an adapter does.
+// Thread: any; the looking is done by a few threads of its own that end with the work.
+// Ownership: borrows everything; outlived by it.
+// Invariants: every adapter given to begin() is looked at once; the end of the work
+// has one line in the log, with how many were broken, and the first kNamed broken
+// ones a line each. The engine is told of each (Engine::check_adapter), so that
+// AdapterStatus says it too.
+// Failure: where the system gives no thread the log says that nobody looks; the first
+// request of an adapter does.
 #pragma once
 
 #include <condition_variable>

@@ -10,7 +10,8 @@
 namespace loralei {
 namespace {
 
-// Symlinks resolved as far as the path exists; the rest is appended. A ".." in the rest cannot be resolved: empty then.
+// Symlinks resolved as far as the path exists; the rest is appended. A ".." in the rest
+// cannot be resolved: empty then.
 std::string resolve_existing_part(const FileSystem& files, std::string path) {
   std::string rest;
   while (!path.empty()) {
@@ -64,7 +65,8 @@ Result<std::vector<FoundAdapter>> scan_adapter_root(const FileSystem& files, con
   for (const DirEntry& entry : entries) {
     if (entry.name.starts_with('.')) continue;
     if (!entry.is_directory) {
-      // What is no folder has no adapter in it; a link that may not be followed could be meant as one.
+      // What is no folder has no adapter in it; a link that may not be followed could
+      // be meant as one.
       if (const Status seen = files.check_visible(join_path(real_root, entry.name)); !seen.ok())
         notes.push_back(seen.error().message);
       continue;

@@ -40,7 +40,7 @@ const char* state_name(AdapterTier tier) {
 
 }  // namespace
 
-Status AdapterService::add(const std::string& name, const std::string& path, AdapterSource source,
+Status AdapterService::add(const std::string& name, const std::string& path, AdapterOrigin origin,
                            const std::string& root) {
   TRY(check_adapter_name(name, options_.model_names));
   if (auto known = catalogue_.find(name); known && known->path != path) {
@@ -53,7 +53,7 @@ Status AdapterService::add(const std::string& name, const std::string& path, Ada
   TRY(context_.dispatcher.command({0, AdapterAction::kRegister, name, path, false},
                                   [answer](const CommandReply& reply) { answer->set_value(reply.status); }));
   TRY(future.get());
-  return catalogue_.add({name, path, root, source, std::time(nullptr), 0}, false);
+  return catalogue_.add({name, path, root, origin, std::time(nullptr), 0}, false);
 }
 
 AdapterService::Rescan AdapterService::rescan() {
@@ -74,7 +74,7 @@ AdapterService::Rescan AdapterService::rescan() {
                                  known->path);
         continue;
       }
-      const Status status = add(adapter.name, adapter.path, AdapterSource::kDirectory, root);
+      const Status status = add(adapter.name, adapter.path, AdapterOrigin::kDirectory, root);
       if (status.ok())
         result.added.push_back(adapter.name);
       else
@@ -94,19 +94,21 @@ void AdapterService::load(std::shared_ptr<Reply> reply, const LoadLoraRequest& r
   }
   if (const Status status = check_adapter_name(request.name, names); !status.ok())
     return reply->refuse(vllm_error(400, status.error().message));
-  CatalogueEntry entry{request.name, place->path, place->root, AdapterSource::kHttp, std::time(nullptr), 0};
+  CatalogueEntry entry{request.name, place->path, place->root, AdapterOrigin::kHttp, std::time(nullptr), 0};
   auto text = texts_.read(entry);
   if (!text.ok()) return reply->refuse(vllm_error_of(text.error()));
   const std::lock_guard lock(order_);
-  // What a scan registered is not loaded yet: loading it by hand is no conflict, as long as it is the same adapter.
+  // What a scan registered is not loaded yet: loading it by hand is no conflict, as long
+  // as it is the same adapter.
   const auto known = catalogue_.find(request.name);
-  const bool same = known && known->path == place->path && known->source == AdapterSource::kDirectory;
+  const bool same = known && known->path == place->path && known->origin == AdapterOrigin::kDirectory;
   if (known && !request.load_inplace && !same) {
     return reply->refuse(
         vllm_error(400, "The lora adapter '" + request.name +
                             "' has already been loaded. To replace it in place, set 'load_inplace' to true."));
   }
-  // Chosen before the engine has it: a request made with the texts of another version is told so there.
+  // Chosen before the engine has it: a request made with the texts of another version
+  // is told so there.
   entry.generation = catalogue_.new_generation();
   load_resolved(std::move(reply), std::move(entry), std::move(*text), known.has_value(), request.load_inplace || same,
                 request.pinned);
@@ -257,7 +259,7 @@ std::string AdapterService::list() const {
     AdapterRow row;
     row.name = entry.name;
     row.path = entry.path;
-    row.source = adapter_source_name(entry.source);
+    row.source = adapter_origin_name(entry.origin);
     row.state = "registered";
     row.tier = "disk";
     if (const auto found = states.find(entry.name); found != states.end()) {

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdapterService: registering, loading, unloading and listing adapters; keeps the catalogue and the engine's registry
-// in step.
+// AdapterService: registering, loading, unloading and listing adapters; keeps the
+// catalogue and the engine's registry in step.
 //
-// Thread: any; answers to commands come on the dispatcher's thread. Ownership: borrows everything; outlived by it.
-// Invariants: a name is in the catalogue only after the engine has it, and leaves it before the engine forgets it, so
-// that a request which found the name finds it in the engine too, but for a race that ends in 404; commands about names
-// reach the engine in the order in which the catalogue was looked at for them. HTTP paths lie below the allowed roots.
-// Failure: answered with vLLM's status codes and bodies on its two routes, OpenAI's shape on ours.
+// Thread: any; answers to commands come on the dispatcher's thread.
+// Ownership: borrows everything; outlived by it.
+// Invariants: a name is in the catalogue only after the engine has it, and leaves it
+// before the engine forgets it, so that a request which found the name finds it in the
+// engine too, but for a race that ends in 404; commands about names reach the engine
+// in the order in which the catalogue was looked at for them. HTTP paths lie below
+// the allowed roots.
+// Failure: answered with vLLM's status codes and bodies on its two routes,
+// OpenAI's shape on ours.
 #pragma once
 
 #include <memory>
@@ -33,7 +37,7 @@ class AdapterService {
       : context_(context), options_(options), catalogue_(catalogue), texts_(texts), files_(files) {}
 
   // At start, and on rescan: waits for the engine's answer.
-  Status add(const std::string& name, const std::string& path, AdapterSource source, const std::string& root);
+  Status add(const std::string& name, const std::string& path, AdapterOrigin origin, const std::string& root);
   // Registers what is new below the roots; names and remarks, a sentence each.
   struct Rescan {
     std::vector<std::string> added;
@@ -55,7 +59,8 @@ class AdapterService {
  private:
   void load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry entry, std::shared_ptr<const TextModel> text,
                      bool known, bool in_place, bool pinned);
-  // Takes the name out of the catalogue and tells the engine; false where it is not there.
+  // Takes the name out of the catalogue and tells the engine; false where
+  // it is not there.
   bool forget(const std::string& name, Dispatcher::ReplyCallback done, Status& told);
   const ServeContext context_;
   const ServeOptions& options_;

@@ -104,7 +104,7 @@ HttpResponse ApiServer::http_error(int status, std::string_view message, const H
 ApiServer::~ApiServer() { shutdown(0); }
 
 Status ApiServer::add_adapter(const std::string& name, const std::string& path) {
-  return adapters_.add(name, path, AdapterSource::kCommandLine, "");
+  return adapters_.add(name, path, AdapterOrigin::kCommandLine, "");
 }
 
 AdapterChecks::State ApiServer::check_adapters(int64_t wait_ms) {

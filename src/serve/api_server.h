@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// ApiServer: the process as its users see it: routes, keys, requests, adapters, metrics, drain.
+// ApiServer: the process as its users see it: routes, keys, requests, adapters,
+// metrics, drain.
 //
-//   http I/O thread: route, access ──► text pool: parse, resolve, render, tokenise, submit ──► engine
-//   client ◄── http ◄── Generation (dispatcher's thread: decode, frame) ◄── Dispatcher ◄── TokenEvents
+//   http I/O thread: route, access
+//     ──► text pool: parse, resolve, render, tokenise, submit ──► engine
+//   engine: TokenEvents ──► Dispatcher
+//     ──► Generation (dispatcher's thread: decode, frame) ──► http ──► client
 //
-// Thread: start, serve, add_adapter, check_adapters, rescan, begin_drain and shutdown from the owner's thread(s);
-// wants_body() and handle() are called by http/. Ownership: owns listener, threads, catalogue and metrics; borrows
-// engine, file system, clock and log, which outlive it. Invariants: nothing is answered before serve(), so that no
-// request misses an adapter that the command line names; after begin_drain() /ready answers 503 and no new work is
-// taken in; every request is answered or its connection closed; what its head refuses is answered before its body is
-// read. Failure: start() when the address cannot be bound; add_adapter() with a sentence for the command line.
+// Thread: start, serve, add_adapter, check_adapters, rescan, begin_drain and shutdown
+// from the owner's thread(s); wants_body() and handle() are called by http/.
+// Ownership: owns listener, threads, catalogue and metrics; borrows
+// engine, file system, clock and log, which outlive it.
+// Invariants: nothing is answered before serve(), so that no request misses an adapter
+// that the command line names; after begin_drain() /ready answers 503 and no new work is
+// taken in; every request is answered or its connection closed; what its head refuses is
+// answered before its body is read.
+// Failure: start() when the address cannot be bound; add_adapter() with a sentence
+// for the command line.
 #pragma once
 
 #include <atomic>
@@ -42,13 +49,14 @@ class ApiServer final : public HttpHandler {
   bool on_loopback() const { return http_->on_loopback(); }
   Status add_adapter(const std::string& name, const std::string& path);  // of the command line: trusted
   AdapterService::Rescan rescan();
-  // Has config and headers of every adapter looked at, beside what is done meanwhile, and waits up to so long for what
-  // comes of it. From then on rescan() has what it adds looked at, and again what is broken.
+  // Has config and headers of every adapter looked at, beside what is done meanwhile,
+  // and waits up to so long for what comes of it. From then on rescan() has what it adds
+  // looked at, and again what is broken.
   AdapterChecks::State check_adapters(int64_t wait_ms);
   void serve() { http_->serve(*this); }  // once
   void begin_drain();
-  // Drains, waits up to timeout_ms for running requests and for clients to take their answers, ends the rest, stops
-  // engine and threads. True when nothing was cut off.
+  // Drains, waits up to timeout_ms for running requests and for clients to take their
+  // answers, ends the rest, stops engine and threads. True when nothing was cut off.
   bool shutdown(int64_t timeout_ms);
 
   bool wants_body(const HttpHead& head) override;
@@ -67,7 +75,8 @@ class ApiServer final : public HttpHandler {
   void show_metrics(const HttpRequest& request, Reply& reply);
   void prepare(RouteId route, HttpRequest request, std::shared_ptr<Reply> reply);  // to the text pool
   void run_prepared(RouteId route, std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
-  // Whether the work of a request was stopped: its client has left, or is told that the server has not the time.
+  // Whether the work of a request was stopped: its client has left, or is told that the
+  // server has not the time.
   static bool given_up(const Work& work, Reply& reply);
   void chat(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
   void response(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);

@@ -17,7 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A root with adapters "one" and "two", one that is broken, a link that leads out, and a folder beside it.
+// A root with adapters "one" and "two", one that is broken, a link that leads out, and
+// a folder beside it.
 class AdapterTest : public ApiTest {
  protected:
   void SetUp() override {
@@ -54,19 +55,19 @@ TEST_F(AdapterTest, LoadAndUnloadAsVllm) {
   EXPECT_EQ(load("base", one).status, 409);
   EXPECT_EQ(load("two", "two", R"(,"pinned":true)").status, 200);  // relative to the root
   EXPECT_EQ(load("x", (base_ / "root/broken").string()).status, 400);
-  const Json models = Json::parse(get("/v1/models").body);
+  const BodyJson models = BodyJson::parse(get("/v1/models").body);
   ASSERT_EQ(models["data"].size(), 4u);
   EXPECT_EQ(models["data"][2]["id"], "one");
   EXPECT_EQ(models["data"][2]["parent"], "base");
-  EXPECT_EQ(Json::parse(get("/v1/models/one").body)["root"], one);
+  EXPECT_EQ(BodyJson::parse(get("/v1/models/one").body)["root"], one);
   EXPECT_EQ(get("/v1/models/x").status, 404);
-  EXPECT_EQ(Json::parse(get("/v1/adapters").body)["data"][0]["state"], "ready");
+  EXPECT_EQ(BodyJson::parse(get("/v1/adapters").body)["data"][0]["state"], "ready");
   answer = post("/v1/unload_lora_adapter", R"({"lora_name":"one"})");
   EXPECT_EQ(answer.body, "Success: LoRA adapter 'one' removed successfully.");
   EXPECT_EQ(post("/v1/unload_lora_adapter", R"({"lora_name":"one"})").status, 404);
   EXPECT_EQ(error_of(post("/v1/unload_lora_adapter", "{}"), "type"), "InvalidUserInput");
   HttpClient c = client();
-  EXPECT_EQ(Json::parse(c.request("DELETE", "/v1/adapters/two")->body)["bytes_freed"], 123);
+  EXPECT_EQ(BodyJson::parse(c.request("DELETE", "/v1/adapters/two")->body)["bytes_freed"], 123);
   EXPECT_EQ(c.request("DELETE", "/v1/adapters/two")->status, 404);
 }
 
@@ -101,8 +102,9 @@ TEST_F(AdapterTest, WhatTheEngineWasNotToldToForgetStaysListed) {
   EXPECT_EQ(client().request("DELETE", "/v1/adapters/one")->status, 200);
 }
 
-// The engine computes with a new version before the answer to its load has come up. A request that was made with the
-// old one's template meanwhile would be answered as if right.
+// The engine computes with a new version before the answer to its load has come
+// up. A request that was made with the old one's template meanwhile would be
+// answered as if right.
 TEST_F(AdapterTest, ARequestWhoseAdapterIsReplacedOnItsWayIsToldAndThenMeetsTheNewTemplate) {
   start();
   const auto write_template = [&](const std::string& letter) {
@@ -155,7 +157,8 @@ TEST_F(AdapterTest, ARequestStaysRightWhereBothVersionsUseTheTextsOfTheBase) {
   EXPECT_EQ(loaded.status, 200);
 }
 
-// The model's configuration names the end of the base's texts; a tuned adapter's turns end at its own tokenizer's.
+// The model's configuration names the end of the base's texts; a tuned adapter's turns
+// end at its own tokenizer's.
 TEST_F(AdapterTest, TheEndTokensOfTheTokenizerEndGeneration) {
   const TokenId own = tokenizer->vocab_size();
   std::ofstream(base_ / "root/one" / "tokenizer_config.json")
@@ -235,7 +238,7 @@ TEST_F(AdapterTest, ScanRescanPinAndUse) {
   EXPECT_TRUE(server->add_adapter("cli", (base_ / "outside/three").string()).ok());
   EXPECT_FALSE(server->add_adapter("base", "/x").ok());
   EXPECT_FALSE(server->add_adapter("one", "/x").ok());
-  EXPECT_EQ(Json::parse(post("/v1/adapters/rescan", "").body)["added"].size(), 0u);
+  EXPECT_EQ(BodyJson::parse(post("/v1/adapters/rescan", "").body)["added"].size(), 0u);
   EXPECT_EQ(post("/v1/adapters/one/pin", "").status, 200);
   EXPECT_EQ(post("/v1/adapters/nobody/pin", "").status, 404);
   EXPECT_EQ(load("one", (base_ / "root/one").string()).status, 200);  // registered by the scan, loaded by hand
@@ -245,7 +248,7 @@ TEST_F(AdapterTest, ScanRescanPinAndUse) {
     const HttpResponse answer = post("/v1/chat/completions", chat(fields));
     EXPECT_EQ(answer.status, 200) << fields << answer.body;
     Submit submit = engine.wait_submit(submits++);
-    std::string text = Json::parse(answer.body)["model"].get<std::string>() + ":";
+    std::string text = BodyJson::parse(answer.body)["model"].get<std::string>() + ":";
     for (const AdapterUse& adapter : submit.adapters)
       text += " " + adapter.name + "*" + std::to_string(adapter.scale).substr(0, 4);
     return text;
@@ -267,7 +270,8 @@ TEST_F(AdapterTest, ScanRescanPinAndUse) {
   EXPECT_EQ(get("/metrics").body.find("{adapter=\"one\"}"), std::string::npos);
 }
 
-// Without it a client would be told that there is no such model, a moment before there is.
+// Without it a client would be told that there is no such model, a moment
+// before there is.
 TEST_F(AdapterTest, NothingIsAnsweredBeforeTheAdaptersOfTheCommandLineAreThere) {
   bind();
   HttpClient early = client();
@@ -300,7 +304,8 @@ TEST_F(ApiTest, WhatTheHeadRefusesIsAnsweredBeforeTheBody) {
   EXPECT_EQ(answer("POST /v1/completions", key), "415");
 }
 
-// By its status, whoever refused it; and in the log with the sentence that the client was told.
+// By its status, whoever refused it; and in the log with the sentence that the
+// client was told.
 TEST_F(ApiTest, WhatIsRefusedIsCountedAndLogged) {
   options.http.limits.max_body_bytes = 10'000;
   start();
@@ -368,7 +373,8 @@ TEST_F(ApiTest, HealthTellsThatNothingCanBeComputed) {
   EXPECT_EQ(get("/metrics").status, 200);
 }
 
-// What the engine is told apart: requests of different keys, whatever salts they name, and of one key by these alone.
+// What the engine is told apart: requests of different keys, whatever salts they name,
+// and of one key by these alone.
 TEST_F(ApiTest, PrefixesAreSharedWithinAKeyOrTheServer) {
   options.api_keys = {"one", "two"};
   options.admin_key = "boss";
@@ -416,7 +422,7 @@ TEST_F(ApiTest, SmallRoutes) {
   start();
   EXPECT_EQ(get("/ready").status, 200);
   EXPECT_NE(get("/").body.find("/v1/chat/completions"), std::string::npos);
-  EXPECT_EQ(Json::parse(get("/version").body)["version"], "0.0.test");
+  EXPECT_EQ(BodyJson::parse(get("/version").body)["version"], "0.0.test");
   HttpClient c = client();
   const auto plain = c.request("OPTIONS", "/v1/models", {});
   EXPECT_EQ(plain->status, 204) << "no page asks";
@@ -438,16 +444,17 @@ TEST_F(ApiTest, SmallRoutes) {
   EXPECT_EQ(large.header("x-request-id"), "mine");
   EXPECT_EQ(c.request("OPTIONS", "/v1/completions", {{"Origin", "http://other"}})->status, 403);
   const std::string text = "na\xC3\xAFve text";
-  const Json tokens = Json::parse(post("/tokenize", R"({"prompt":")" + text + R"(","return_token_strs":true})").body);
+  const BodyJson tokens =
+      BodyJson::parse(post("/tokenize", R"({"prompt":")" + text + R"(","return_token_strs":true})").body);
   EXPECT_EQ(tokens["count"], tokens["tokens"].size());
   EXPECT_EQ(tokens["token_strs"].size(), tokens["tokens"].size());
-  EXPECT_EQ(Json::parse(post("/detokenize", R"({"tokens":)" + tokens["tokens"].dump() + "}").body)["prompt"], text);
-  EXPECT_GT(Json::parse(post("/tokenize", R"({"messages":[{"role":"user","content":"x"}]})").body)["count"], 3);
-  const Json floats = Json::parse(post("/v1/embeddings", R"({"input":["a","b"]})").body);
+  EXPECT_EQ(BodyJson::parse(post("/detokenize", R"({"tokens":)" + tokens["tokens"].dump() + "}").body)["prompt"], text);
+  EXPECT_GT(BodyJson::parse(post("/tokenize", R"({"messages":[{"role":"user","content":"x"}]})").body)["count"], 3);
+  const BodyJson floats = BodyJson::parse(post("/v1/embeddings", R"({"input":["a","b"]})").body);
   EXPECT_FLOAT_EQ(floats["data"][1]["embedding"][0], 0.6f);
-  EXPECT_EQ(
-      Json::parse(post("/v1/embeddings", R"({"input":"a","encoding_format":"base64"})").body)["data"][0]["embedding"],
-      "mpkZP83MTD8=");
+  EXPECT_EQ(BodyJson::parse(
+                post("/v1/embeddings", R"({"input":"a","encoding_format":"base64"})").body)["data"][0]["embedding"],
+            "mpkZP83MTD8=");
   post("/v1/chat/completions", chat(R"("frobnicate":1)"));
   post("/v1/chat/completions", chat(R"("frobnicate":1)"));
   const std::string logged = log.text();
@@ -591,7 +598,7 @@ TEST_F(ApiTest, ManyEmbeddingsAreMadeAsTheyAreRead) {
   const HttpResponse answer = post("/v1/embeddings", R"({"input":[)" + inputs + "]}");
   EXPECT_EQ(answer.status, 200);
   EXPECT_EQ(answer.header("transfer-encoding"), "chunked");
-  const Json data = Json::parse(answer.body)["data"];
+  const BodyJson data = BodyJson::parse(answer.body)["data"];
   ASSERT_EQ(data.size(), 100u);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(data[static_cast<size_t>(i)]["index"], i);
 }
@@ -635,7 +642,8 @@ TEST_F(ApiTest, ARequestThatTakesMoreThanThereIsIsRefusedWithTheNumbers) {
   EXPECT_EQ(post("/v1/completions", R"({"prompt":"x"})").status, 200);
 }
 
-// An answer is more than the kernel's buffers hold, so what is not read waits in the server.
+// An answer is more than the kernel's buffers hold, so what is not read waits
+// in the server.
 class LongAnswerTest : public ApiTest {
  protected:
   void SetUp() override {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ServeContext: what every request object needs of the server.
-// Thread: everything in it is thread-safe. Ownership: borrowed; all of it outlives the requests.
+// Thread: everything in it is thread-safe. Ownership: borrowed; all of it outlives
+// the requests.
 #pragma once
 
 #include "base/clock.h"

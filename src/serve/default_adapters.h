@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// DefaultAdapters: what POST /lora-adapters sets, as in llama.cpp: the adapters of requests that name none.
+// DefaultAdapters: what POST /lora-adapters sets, as in llama.cpp: the adapters of
+// requests that name none.
 //
-// Thread: any. Ownership: owns a few names. Invariants: names, never places, so that another adapter that is unloaded
-// changes nothing; each once, none of scale 0, at most kMaxAdaptersPerRequest; replaced as a whole or not at all.
-// A request is given them where it is resolved (serve/resolve.h), as if it had named them itself. Failure: set() with
-// 400 and a sentence; a default that is not registered any more is refused by who resolves it.
+// Thread: any.
+// Ownership: owns a few names.
+// Invariants: names, never places, so that another adapter that is unloaded changes
+// nothing; each once, none of scale 0, at most kMaxAdaptersPerRequest; replaced as a
+// whole or not at all.
+// A request is given them where it is resolved (serve/resolve.h), as if it had
+// named them itself.
+// Failure: set() with 400 and a sentence; a default that is not registered any more is
+// refused by who resolves it.
 #pragma once
 
 #include <mutex>

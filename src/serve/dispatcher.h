@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dispatcher: takes what the engine sends up and hands it to the objects that wait for it: token events to requests,
-// replies to whoever sent the command. The one consumer of Engine::wait_output.
+// Dispatcher: takes what the engine sends up and hands it to the objects that wait for
+// it: token events to requests, replies to whoever sent the command. The one consumer of
+// Engine::wait_output.
 //
-// Thread: add(), remove(), command() from any thread; EventSink and replies are called on the dispatcher's own thread,
-// which also ticks every sink about once a second (for pings). Ownership: shares the sinks; the engine outlives it.
-// Invariants: a sink gets events in the engine's order, and after the replies that came up with them: who is told that
-// an adapter was replaced finds the new one; after remove() of its last id it gets none; events of unknown
-// ids (cancelled requests) are dropped; every command that was accepted gets exactly one reply, at the latest when
-// stop() answers "unavailable". Failure: command() when the engine takes none.
+// Thread: add(), remove(), command() from any thread; EventSink and replies are
+// called on the dispatcher's own thread, which also ticks every sink about once a
+// second (for pings).
+// Ownership: shares the sinks; the engine outlives it.
+// Invariants: a sink gets events in the engine's order, and after the replies that
+// came up with them: who is told that an adapter was replaced finds the new one; after
+// remove() of its last id it gets none; events of unknown ids (cancelled requests) are
+// dropped; every command that was accepted gets exactly one reply, at the latest when
+// stop() answers "unavailable".
+// Failure: command() when the engine takes none.
 #pragma once
 
 #include <condition_variable>
@@ -49,7 +54,8 @@ class Dispatcher {
   }
   // Answers the ticket, for Engine::cancel_memory.
   Result<uint64_t> command(MemoryCommand command, ReplyCallback done) { return send(command, std::move(done)); }
-  // Waits until no sink is left and no reply is owed, or the time is over; true when that is so.
+  // Waits until no sink is left and no reply is owed, or the time is over; true
+  // when that is so.
   bool wait_idle(int64_t timeout_ms);
   void stop();
 

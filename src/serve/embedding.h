@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// EmbeddingJob: one /v1/embeddings request: submits the inputs, a window at a time, normalises what comes back, answers
-// when all are there.
+// EmbeddingJob: one /v1/embeddings request: submits the inputs, a window at a time,
+// normalises what comes back, answers when all are there.
 //
-// Thread: start() on a text thread, events on the dispatcher's, cancel() on any; a mutex makes them one at a time.
-// Ownership: shared by the dispatcher until its last input ended. Invariants: vectors are in the order of the inputs
-// and have length 1 (a zero vector stays zero). Failure: answered to the client.
+// Thread: start() on a text thread, events on the dispatcher's, cancel() on any; a mutex
+// makes them one at a time.
+// Ownership: shared by the dispatcher until its last input ended.
+// Invariants: vectors are in the order of the inputs and have length 1 (a zero
+// vector stays zero).
+// Failure: answered to the client.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // FakeEngine: an Engine for serve's tests that answers from a script instead of a model.
-// Thread-safe as the real one. By itself it answers each Submit at once with `script`'s tokens; with `hold_tokens` set
-// requests wait until the test emits their events.
+// Thread-safe as the real one. By itself it answers each Submit at once with `script`'s
+// tokens; with `hold_tokens` set requests wait until the test emits their events.
 #pragma once
 
 #include <algorithm>

@@ -125,7 +125,8 @@ void Generation::on_event(TokenEvent event) {
   if (event.has_token) take_token(choice, event, text);
   if (event.end != EndReason::kNone || choice.found_stop) {
     end_choice(index, event, text);
-    // The engine knows no stop strings: with siblings still running this choice would be computed on.
+    // The engine knows no stop strings: with siblings still running this choice
+    // would be computed on.
     if (event.end == EndReason::kNone && open_choices_ > 0) context_.engine.cancel(event.id, event.choice);
   }
   pass_on(index, std::move(text), event.has_token);
@@ -210,7 +211,8 @@ void Generation::end_choice(size_t index, const TokenEvent& event, std::string& 
   if (std::all_of(first, first + plan_.submit.choices, [](const Choice& one) { return one.done; })) window_.ended();
 }
 
-// Log probabilities of tokens whose text begins within what has been sent; at an end without a stop string all of them.
+// Log probabilities of tokens whose text begins within what has been sent; at an end
+// without a stop string all of them.
 void Generation::release_logprobs(Choice& choice, AnswerPiece& piece) const {
   if (!plan_.logprobs) return;
   piece.logprobs.emplace();
@@ -223,7 +225,8 @@ void Generation::release_logprobs(Choice& choice, AnswerPiece& piece) const {
   choice.pending.erase(choice.pending.begin(), choice.pending.begin() + static_cast<std::ptrdiff_t>(n));
 }
 
-// Moves reasoning out of the piece's text. A token counts to it that leaves the text inside, or was read there.
+// Moves reasoning out of the piece's text. A token counts to it that leaves the text
+// inside, or was read there.
 void Generation::split_reasoning(Choice& choice, AnswerPiece& piece, bool has_token) {
   const bool was_inside = choice.reasoning->inside();
   ReasoningStream::Piece read = choice.reasoning->push(piece.content, choice.done);
@@ -283,7 +286,8 @@ void Generation::collect_piece(Choice& choice, AnswerPiece piece) {
   std::move(logprobs.begin(), logprobs.end(), std::back_inserter(choice.sent));
 }
 
-// So many bytes more, before they are allocated. False: there are none, and the request has ended with that.
+// So many bytes more, before they are allocated. False: there are none, and the request
+// has ended with that.
 bool Generation::hold(int64_t bytes) {
   ByteShare& memory = reply_->memory();
   held_bytes_ += bytes;
@@ -302,7 +306,8 @@ void Generation::write_frames(const std::string& frames) {
   rest_if_slow();
 }
 
-// What is under way in the engine still comes, and finds room; nothing more is computed until it has been taken.
+// What is under way in the engine still comes, and finds room; nothing more is computed
+// until it has been taken.
 void Generation::rest_if_slow() {
   if (rests_ || open_choices_ == 0 || reply_->writer().wants_more()) return;
   rests_ = true;
@@ -356,7 +361,8 @@ void Generation::finish() {
     one.stop_reason = std::move(choice.stop_reason);
     if (plan_.logprobs) one.logprobs = std::move(choice.sent);
   }
-  // Small answers have their length in the head. What a large one is made of takes the place of its text.
+  // Small answers have their length in the head. What a large one is made of takes the
+  // place of its text.
   auto pieces = plan_.form->whole(std::move(out), total);
   if (held_bytes_ <= kSmallAnswerBytes)
     reply_->json(200, whole_response(*pieces));
@@ -401,7 +407,8 @@ std::vector<WireLogprob> Generation::echo_logprobs(size_t prompt, const TokenEve
     out.push_back(wire_logprob(ids[i], known ? &*event.prompt_logprobs[i] : nullptr));
     out.back().text_offset = offset;
     size_t bytes = decoder.push(ids[i]).size();
-    // A special token is in the text where the client wrote it or asked for it, and not where the tokenizer put it.
+    // A special token is in the text where the client wrote it or asked for it, and not
+    // where the tokenizer put it.
     if (tokenizer.is_special(ids[i])) {
       const std::string_view written = tokenizer.token_bytes(ids[i]);
       bytes = rest.starts_with(written) ? written.size() : 0;

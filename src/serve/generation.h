@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation: one chat or completions request from Submit to the last byte: decodes tokens, finds stop strings, passes
-// pieces on or collects the answer, lets the engine rest while the client is slow, cancels when it leaves.
+// Generation: one chat or completions request from Submit to the last byte: decodes
+// tokens, finds stop strings, passes pieces on or collects the answer, lets the engine
+// rest while the client is slow, cancels when it leaves.
 //
-// Thread: start() on a text thread, events and ticks on the dispatcher's, cancel() on any; a mutex makes them one at a
-// time. Ownership: shared by the dispatcher (until the last choice ended) and, weakly, by the connection's on_closed
-// callback. Invariants: what is collected of an answer has been granted; a choice ends once; nothing is written after
-// the end; text is valid UTF-8 and cut at code points; every token has an entry of log probabilities, the one that ends
-// its choice too, which has no text unless include_stop asks for it; they are sent with the text they belong to, and
-// those of a stop string's tokens never. The answer's status is decided by the first event: an error before it is an
-// HTTP error, one after it an error event. Failure: every failure is answered to the client; none is returned.
+// Thread: start() on a text thread, events and ticks on the dispatcher's, cancel() on
+// any; a mutex makes them one at a time.
+// Ownership: shared by the dispatcher (until the last choice ended) and, weakly, by the
+// connection's on_closed callback.
+// Invariants: what is collected of an answer has been granted; a choice ends once;
+// nothing is written after the end; text is valid UTF-8 and cut at code points; every
+// token has an entry of log probabilities, the one that ends its choice too, which has
+// no text unless include_stop asks for it; they are sent with the text they belong to,
+// and those of a stop string's tokens never. The answer's status is decided by the first
+// event: an error before it is an HTTP error, one after it an error event.
+// Failure: every failure is answered to the client; none is returned.
 #pragma once
 
 #include <memory>

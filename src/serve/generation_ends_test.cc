@@ -16,24 +16,25 @@ class EndsTest : public ApiTest {
     text = TextModel::make(tokenizer, ChatTemplate::builtin("chatml").value(), "base").value();
     engine.script = [this](const Submit&, int) { return ids("a b c"); };
   }
-  // A choice with the fields of its answer that both routes have: text, finish_reason, stop_reason.
-  Json choice(bool is_chat, bool stream, Json body) {
+  // A choice with the fields of its answer that both routes have: text, finish_reason,
+  // stop_reason.
+  BodyJson choice(bool is_chat, bool stream, BodyJson body) {
     const std::string path = is_chat ? "/v1/chat/completions" : "/v1/completions";
     if (is_chat)
-      body["messages"] = Json::parse(R"([{"role":"user","content":"hi"}])");
+      body["messages"] = BodyJson::parse(R"([{"role":"user","content":"hi"}])");
     else
       body["prompt"] = "x";
     if (!body.contains("max_tokens")) body["max_tokens"] = 40;
     std::string text;
-    Json last;
+    BodyJson last;
     if (!stream) {
-      last = Json::parse(post(path, body.dump()).body)["choices"][0];
+      last = BodyJson::parse(post(path, body.dump()).body)["choices"][0];
       text = is_chat ? last["message"]["content"] : last["text"];
     } else {
       body["stream"] = true;
       for (const std::string& event : events(path, body.dump())) {
         if (event == "[DONE]") continue;
-        last = Json::parse(event)["choices"][0];
+        last = BodyJson::parse(event)["choices"][0];
         if (is_chat)
           text += last["delta"].value("content", "");
         else
@@ -48,9 +49,9 @@ class EndsTest : public ApiTest {
 TEST_F(EndsTest, TheStopReasonIsTheStopThatWasNamed) {
   const TokenId eos = tokenizer->eos().value(), other = ids("z").back();
   struct Case {
-    Json body;
+    BodyJson body;
     TokenId ends;  // what the model ends with
-    Json finish, stop;
+    BodyJson finish, stop;
   };
   const std::vector<Case> cases = {
       {{{"stop", {"never", " b"}}}, eos, "stop", " b"},
@@ -66,7 +67,7 @@ TEST_F(EndsTest, TheStopReasonIsTheStopThatWasNamed) {
     engine.eos = one.ends;
     for (const bool is_chat : {false, true}) {
       for (const bool stream : {false, true}) {
-        const Json got = choice(is_chat, stream, one.body);
+        const BodyJson got = choice(is_chat, stream, one.body);
         EXPECT_EQ(got["finish_reason"], one.finish) << one.body;
         EXPECT_EQ(got["stop_reason"], one.stop) << one.body;
       }
@@ -88,16 +89,16 @@ TEST_F(EndsTest, TheEndingTokenIsPartOfTheTextOnRequest) {
        {Case{other, true, true, plain + z}, Case{other, false, true, plain}, Case{eos, true, true, plain},
         Case{eos, true, false, plain + "</s>"}, Case{eos, false, false, plain}}) {
     engine.eos = one.ends;
-    const Json body = {{"stop_token_ids", {other}},
-                       {"include_stop_str_in_output", one.include},
-                       {"skip_special_tokens", one.skip_special}};
+    const BodyJson body = {{"stop_token_ids", {other}},
+                           {"include_stop_str_in_output", one.include},
+                           {"skip_special_tokens", one.skip_special}};
     for (const bool is_chat : {false, true}) {
       for (const bool stream : {false, true}) EXPECT_EQ(choice(is_chat, stream, body)["text"], one.text);
     }
   }
   // Its text may complete a stop string, which then is the reason.
   engine.eos = other;
-  const Json cut = choice(true, false, {{"stop", "c" + z}, {"include_stop_str_in_output", true}});
+  const BodyJson cut = choice(true, false, {{"stop", "c" + z}, {"include_stop_str_in_output", true}});
   EXPECT_EQ(cut["text"], plain + z);
   EXPECT_EQ(cut["stop_reason"], "c" + z);
 }

@@ -143,7 +143,8 @@ TEST_F(MemoryTest, AnAnswerEndsWhereItsMemoryDoes) {
   EXPECT_EQ(memory->taken_bytes(), 0);
 }
 
-// An API whose streams repeat at their end what they have said needs memory for it, as a whole answer does.
+// An API whose streams repeat at their end what they have said needs memory for it,
+// as a whole answer does.
 TEST_F(MemoryTest, AStreamThatKeepsItsTextEndsWhereItsMemoryDoes) {
   const auto memory = std::make_shared<FixedByteBudget>(50'000);
   engine.memory = memory;

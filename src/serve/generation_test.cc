@@ -13,7 +13,7 @@ TEST_F(ApiTest, ChatAnswersWhole) {
            {{"X-Request-Id", "mine-1"}});
   ASSERT_EQ(answer.status, 200) << answer.body;
   EXPECT_EQ(answer.header("x-request-id"), "mine-1");
-  const Json json = Json::parse(answer.body);
+  const BodyJson json = BodyJson::parse(answer.body);
   EXPECT_EQ(json["choices"][0]["message"]["content"], kScripted);
   EXPECT_EQ(json["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(json["model"], "base");
@@ -35,20 +35,20 @@ TEST_F(ApiTest, ChatStreams) {
   const auto all = events("/v1/chat/completions", chat(R"("stream":true,"stream_options":{"include_usage":true})"));
   ASSERT_GE(all.size(), 5u);
   EXPECT_EQ(all.back(), "[DONE]");
-  const Json first = Json::parse(all[0]);
+  const BodyJson first = BodyJson::parse(all[0]);
   EXPECT_EQ(first["choices"][0]["delta"]["role"], "assistant");
   EXPECT_TRUE(first["usage"].is_null());
   std::string content;
   for (size_t i = 1; i + 3 < all.size(); ++i) {
-    const Json chunk = Json::parse(all[i]);  // a split code point would not parse
+    const BodyJson chunk = BodyJson::parse(all[i]);  // a split code point would not parse
     content += chunk["choices"][0]["delta"]["content"].get<std::string>();
     EXPECT_TRUE(chunk["choices"][0]["finish_reason"].is_null());
   }
   EXPECT_EQ(content, kScripted);
-  const Json last = Json::parse(all[all.size() - 3]);
+  const BodyJson last = BodyJson::parse(all[all.size() - 3]);
   EXPECT_EQ(last["choices"][0]["finish_reason"], "stop");
   EXPECT_TRUE(last["choices"][0]["delta"].empty());
-  const Json usage = Json::parse(all[all.size() - 2]);
+  const BodyJson usage = BodyJson::parse(all[all.size() - 2]);
   EXPECT_TRUE(usage["choices"].empty());
   EXPECT_EQ(usage["usage"]["completion_tokens"], ids(kScripted).size() + 1);
 }
@@ -65,13 +65,13 @@ TEST_F(ApiTest, StopStringsAcrossTokens) {
       if (stream) {
         for (const std::string& event : events("/v1/completions", body)) {
           if (event == "[DONE]") continue;
-          const Json chunk = Json::parse(event);
+          const BodyJson chunk = BodyJson::parse(event);
           got += chunk["choices"][0]["text"].get<std::string>();
           if (chunk["choices"][0]["logprobs"].is_object()) logprobs += chunk["choices"][0]["logprobs"]["tokens"].size();
           if (!chunk["choices"][0]["finish_reason"].is_null()) reason = chunk["choices"][0]["finish_reason"];
         }
       } else {
-        const Json json = Json::parse(post("/v1/completions", body).body);
+        const BodyJson json = BodyJson::parse(post("/v1/completions", body).body);
         got = json["choices"][0]["text"];
         reason = json["choices"][0]["finish_reason"];
         logprobs = json["choices"][0]["logprobs"]["tokens"].size();
@@ -89,7 +89,7 @@ TEST_F(ApiTest, ChoicesPromptsAndEcho) {
   engine.script = [this](const Submit& submit, int choice) {
     return ids(" c" + std::to_string(choice) + "p" + std::to_string(submit.prompt.size()));
   };
-  const Json json = Json::parse(
+  const BodyJson json = BodyJson::parse(
       post("/v1/completions", R"({"prompt":["a b","a b c d e f"],"n":2,"max_tokens":30,"echo":true,"logprobs":1})")
           .body);
   ASSERT_EQ(json["choices"].size(), 4u) << json.dump();
@@ -99,14 +99,14 @@ TEST_F(ApiTest, ChoicesPromptsAndEcho) {
     EXPECT_EQ(json["choices"][i]["index"], i);
     EXPECT_EQ(json["choices"][i]["text"], std::string(i < 2 ? "a b" : "a b c d e f") + " c" + std::to_string(i % 2) +
                                               "p" + std::to_string(prompt.size()));
-    const Json& logprobs = json["choices"][i]["logprobs"];
+    const BodyJson& logprobs = json["choices"][i]["logprobs"];
     EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
     EXPECT_EQ(logprobs["tokens"].size(), logprobs["text_offset"].size());
     EXPECT_GT(logprobs["tokens"].size(), prompt.size());
   }
   EXPECT_EQ(json["usage"]["prompt_tokens"], first.size() + second.size());
-  const Json echo =
-      Json::parse(post("/v1/completions", R"({"prompt":[1,2,3],"max_tokens":0,"echo":true,"logprobs":0})").body);
+  const BodyJson echo =
+      BodyJson::parse(post("/v1/completions", R"({"prompt":[1,2,3],"max_tokens":0,"echo":true,"logprobs":0})").body);
   EXPECT_EQ(echo["choices"][0]["logprobs"]["tokens"].size(), 3u) << echo.dump();
   EXPECT_EQ(echo["choices"][0]["finish_reason"], "length");
 }
@@ -128,29 +128,30 @@ TEST_F(ApiTest, ATokenLimitOfMinusOneIsNone) {
 
 TEST_F(ApiTest, EveryPromptHasTheContextToItself) {
   start();
-  const Json prompts = {std::vector<TokenId>(500, 1), std::vector<TokenId>{1, 2}};
-  EXPECT_EQ(post("/v1/completions", Json{{"prompt", prompts}, {"min_tokens", 12}}.dump()).status, 200);
+  const BodyJson prompts = {std::vector<TokenId>(500, 1), std::vector<TokenId>{1, 2}};
+  EXPECT_EQ(post("/v1/completions", BodyJson{{"prompt", prompts}, {"min_tokens", 12}}.dump()).status, 200);
   for (const size_t prompt : {0, 1}) {
     EXPECT_EQ(engine.wait_submit(prompt).max_tokens, prompt == 0 ? engine.length - 500 : 16);
     EXPECT_EQ(engine.wait_submit(prompt).min_tokens, 12);
   }
-  EXPECT_EQ(post("/v1/completions", Json{{"prompt", prompts}, {"max_tokens", -1}}.dump()).status, 200);
+  EXPECT_EQ(post("/v1/completions", BodyJson{{"prompt", prompts}, {"max_tokens", -1}}.dump()).status, 200);
   EXPECT_EQ(engine.wait_submit(2).max_tokens, engine.length - 500);
   EXPECT_EQ(engine.wait_submit(3).max_tokens, engine.length - 2);
   // A number that was asked for is owed to every prompt.
-  EXPECT_EQ(post("/v1/completions", Json{{"prompt", prompts}, {"max_tokens", 13}}.dump()).status, 400);
+  EXPECT_EQ(post("/v1/completions", BodyJson{{"prompt", prompts}, {"max_tokens", 13}}.dump()).status, 400);
 }
 
 TEST_F(ApiTest, MoreTokensAtLeastThanThereCanBeAreRefused) {
   start();
-  const Json prompts = {std::vector<TokenId>(500, 1), std::vector<TokenId>{1, 2}};
+  const BodyJson prompts = {std::vector<TokenId>(500, 1), std::vector<TokenId>{1, 2}};
   struct Case {
     const char* path;
     std::string body, wanted, limit;
   };
-  for (const Case& one : {Case{"/v1/completions", R"({"prompt":"x","min_tokens":50})", " 50,", " 16 "},
-                          Case{"/v1/completions", Json{{"prompt", prompts}, {"min_tokens", 14}}.dump(), " 14,", " 12 "},
-                          Case{"/v1/chat/completions", chat(R"("min_tokens":512)"), " 512,", "room for"}}) {
+  for (const Case& one :
+       {Case{"/v1/completions", R"({"prompt":"x","min_tokens":50})", " 50,", " 16 "},
+        Case{"/v1/completions", BodyJson{{"prompt", prompts}, {"min_tokens", 14}}.dump(), " 14,", " 12 "},
+        Case{"/v1/chat/completions", chat(R"("min_tokens":512)"), " 512,", "room for"}}) {
     const HttpResponse answer = post(one.path, one.body);
     EXPECT_EQ(answer.status, 400) << answer.body;
     EXPECT_EQ(error_of(answer, "param"), "min_tokens");
@@ -162,7 +163,7 @@ TEST_F(ApiTest, MoreTokensAtLeastThanThereCanBeAreRefused) {
 TEST_F(ApiTest, AnEchoThatMultipliesBeyondMeasureIsRefused) {
   engine.length = 20'000;
   start();
-  Json body = {{"prompt", std::vector<TokenId>(8000, 1)}, {"echo", true}, {"logprobs", 20}, {"n", 128}};
+  BodyJson body = {{"prompt", std::vector<TokenId>(8000, 1)}, {"echo", true}, {"logprobs", 20}, {"n", 128}};
   body["max_tokens"] = 0;
   const HttpResponse answer = post("/v1/completions", body.dump());
   EXPECT_EQ(answer.status, 400);
@@ -265,7 +266,8 @@ TEST_F(ApiTest, AFullQueueIs429) {
   EXPECT_TRUE(counts("loralei_request_params_n_count 1"));
 }
 
-// The queue of the engine holds less than the request has parts, and the others must not be shut out.
+// The queue of the engine holds less than the request has parts, and the others
+// must not be shut out.
 TEST_F(ApiTest, PartsOfARequestGoDownAWindowAtATime) {
   engine.hold_tokens = true;
   engine.max_running = 4;
@@ -289,7 +291,7 @@ TEST_F(ApiTest, PartsOfARequestGoDownAWindowAtATime) {
     }
     client.join();
     EXPECT_EQ(answer.status, 200) << answer.body;
-    const Json body = Json::parse(answer.body);
+    const BodyJson body = BodyJson::parse(answer.body);
     EXPECT_EQ(body[embedding ? "data" : "choices"].size(), 10u);
   }
 }
@@ -370,7 +372,7 @@ TEST_F(ApiTest, AnErrorAfterHeadersIsAnEvent) {
   const auto all = events("/v1/chat/completions", chat(R"("stream":true)"));
   producer.join();
   ASSERT_FALSE(all.empty());
-  EXPECT_EQ(Json::parse(all.back())["error"]["message"], "It broke.");
+  EXPECT_EQ(BodyJson::parse(all.back())["error"]["message"], "It broke.");
 }
 
 TEST_F(ApiTest, AnErrorBeforeHeadersIsAStatus) {
@@ -416,8 +418,8 @@ TEST_F(ApiTest, ManyAtOnce) {
     threads.emplace_back([&, i] {
       for (int k = 0; k < 3; ++k) {
         if (i % 2 == 0) {
-          right +=
-              Json::parse(post("/v1/chat/completions", chat()).body)["choices"][0]["message"]["content"] == kScripted;
+          right += BodyJson::parse(post("/v1/chat/completions", chat()).body)["choices"][0]["message"]["content"] ==
+                   kScripted;
         } else {
           right += events("/v1/chat/completions", chat(R"("stream":true)")).back() == "[DONE]";
         }

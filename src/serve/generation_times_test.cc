@@ -36,7 +36,8 @@ class TimesTest : public testing::Test {
     return std::make_shared<Reply>(std::make_shared<TakingWriter>(), metrics, log, "test", "POST", "id", HttpHeaders{},
                                    std::make_shared<ByteShare>(engine.request_memory()));
   }
-  // The next event of a part, `after_s` seconds later; the engine began with the part `queue_s` after its submission.
+  // The next event of a part, `after_s` seconds later; the engine began with the part
+  // `queue_s` after its submission.
   void emit(size_t part, int64_t after_s, int64_t queue_s, EndReason end) {
     clock.advance_ns(after_s * kSecond);
     TokenEvent event;
@@ -64,7 +65,8 @@ class TimesTest : public testing::Test {
   const ServeContext context{engine, dispatcher, metrics, clock, log, kSecond};
 };
 
-// Arrived; 5 s for a text thread; submitted; 2 s in the engine's queue; 1 s of prefill; 4 s to the end.
+// Arrived; 5 s for a text thread; submitted; 2 s in the engine's queue; 1 s of prefill;
+// 4 s to the end.
 TEST_F(TimesTest, WaitingForATextThreadIsWaiting) {
   GenerationPlan plan;
   plan.text = text;
@@ -74,7 +76,8 @@ TEST_F(TimesTest, WaitingForATextThreadIsWaiting) {
   clock.advance_ns(5 * kSecond);
   std::make_shared<Generation>(context, reply(), std::move(plan))->start();
   emit(0, 3, 2, EndReason::kNone);
-  // Another prompt that the engine began with after the first token of all takes nothing from the first one's prefill.
+  // Another prompt that the engine began with after the first token of all takes nothing
+  // from the first one's prefill.
   emit(1, 2, 4, EndReason::kLength);
   emit(0, 2, 0, EndReason::kLength);
   expect_sum("queue", 7);

@@ -24,7 +24,7 @@ class MessagesRouteTest : public ApiTest {
            more + "}";
   }
   static std::string type_of(const HttpResponse& answer) {
-    const Json error = Json::parse(answer.body, nullptr, false);
+    const BodyJson error = BodyJson::parse(answer.body, nullptr, false);
     EXPECT_EQ(error["type"], "error") << answer.body;
     EXPECT_EQ(error["request_id"], answer.header("request-id"));
     EXPECT_FALSE(answer.header("request-id").empty());
@@ -36,7 +36,7 @@ TEST_F(MessagesRouteTest, AnswersWithBlocks) {
   start();
   const HttpResponse answer = post("/v1/messages", body());
   ASSERT_EQ(answer.status, 200) << answer.body;
-  const Json message = Json::parse(answer.body);
+  const BodyJson message = BodyJson::parse(answer.body);
   ASSERT_EQ(message["content"].size(), 3u) << answer.body;
   EXPECT_EQ(message["content"][0]["thinking"], "Hm.");
   EXPECT_EQ(message["content"][1]["text"], "I look.");
@@ -48,11 +48,11 @@ TEST_F(MessagesRouteTest, AnswersWithBlocks) {
 TEST_F(MessagesRouteTest, StreamsWhatItAnswersWhole) {
   start();
   std::string said, thought, input;
-  Json last;
+  BodyJson last;
   for (const std::string& event : events("/v1/messages?beta=true", body(R"(,"stream":true)"))) {
-    last = Json::parse(event);
+    last = BodyJson::parse(event);
     if (last["type"] != "content_block_delta") continue;
-    const Json& delta = last["delta"];
+    const BodyJson& delta = last["delta"];
     if (delta["type"] == "text_delta") said += delta["text"].get<std::string>();
     if (delta["type"] == "thinking_delta") thought += delta["thinking"].get<std::string>();
     if (delta["type"] == "input_json_delta") input += delta["partial_json"].get<std::string>();
@@ -60,7 +60,7 @@ TEST_F(MessagesRouteTest, StreamsWhatItAnswersWhole) {
   EXPECT_EQ(last["type"], "message_stop");
   EXPECT_EQ(thought, "Hm.");
   EXPECT_EQ(said, "I look.");
-  EXPECT_EQ(Json::parse(input)["x"], 1);
+  EXPECT_EQ(BodyJson::parse(input)["x"], 1);
 }
 
 TEST_F(MessagesRouteTest, AStopSequenceAndTheLimitAreTold) {
@@ -68,7 +68,7 @@ TEST_F(MessagesRouteTest, AStopSequenceAndTheLimitAreTold) {
   start();
   const auto ends = [&](const std::string& more) {
     const HttpResponse answer = post("/v1/messages", R"({"messages":[{"role":"user","content":"hi"}],)" + more + "}");
-    const Json message = Json::parse(answer.body);
+    const BodyJson message = BodyJson::parse(answer.body);
     return message["stop_reason"].get<std::string>() + " " + message["stop_sequence"].dump();
   };
   EXPECT_EQ(ends(R"("max_tokens":200,"stop_sequences":["two"])"), "stop_sequence \"two\"");
@@ -81,7 +81,7 @@ TEST_F(MessagesRouteTest, CountsWhatItWouldCompute) {
   const HttpResponse counted = post("/v1/messages/count_tokens", body());
   ASSERT_EQ(counted.status, 200) << counted.body;
   post("/v1/messages", body());
-  EXPECT_EQ(Json::parse(counted.body)["input_tokens"], engine.wait_submit(0).prompt.size());
+  EXPECT_EQ(BodyJson::parse(counted.body)["input_tokens"], engine.wait_submit(0).prompt.size());
 }
 
 TEST_F(MessagesRouteTest, ErrorsAreItsOwn) {
@@ -90,7 +90,7 @@ TEST_F(MessagesRouteTest, ErrorsAreItsOwn) {
   EXPECT_EQ(type_of(post("/v1/messages", "{")), "invalid_request_error");
   EXPECT_EQ(type_of(post("/v1/messages", body(R"(,"model":"nobody")"))), "not_found_error");
   EXPECT_EQ(error_of(post("/v1/chat/completions", "{"), "type"), "invalid_request_error") << "the other API's stay";
-  EXPECT_EQ(Json::parse(post("/v1/chat/completions", "{").body).contains("request_id"), false);
+  EXPECT_EQ(BodyJson::parse(post("/v1/chat/completions", "{").body).contains("request_id"), false);
 }
 
 TEST_F(MessagesRouteTest, KeysMayComeAsXApiKey) {
@@ -112,16 +112,16 @@ TEST_F(MessagesRouteTest, ModelsAreListedAsItsClientsReadThem) {
   HttpClient c = client();
   const auto listed = c.request("GET", "/v1/models", {{"anthropic-version", "2023-06-01"}}, "");
   ASSERT_TRUE(listed.ok());
-  const Json models = Json::parse(listed->body);
+  const BodyJson models = BodyJson::parse(listed->body);
   EXPECT_EQ(models["data"][0]["id"], "base");
   EXPECT_EQ(models["data"][0]["type"], "model");
   EXPECT_EQ(models["has_more"], false);
   EXPECT_EQ(models["first_id"], "base");
   const auto one = c.request("GET", "/v1/models/base", {{"anthropic-version", "2023-06-01"}}, "");
-  EXPECT_EQ(Json::parse(one->body)["display_name"], "base");
+  EXPECT_EQ(BodyJson::parse(one->body)["display_name"], "base");
   const auto none = c.request("GET", "/v1/models/nobody", {{"anthropic-version", "2023-06-01"}}, "");
   EXPECT_EQ(type_of(*none), "not_found_error");
-  EXPECT_EQ(Json::parse(get("/v1/models").body)["object"], "list");
+  EXPECT_EQ(BodyJson::parse(get("/v1/models").body)["object"], "list");
 }
 
 }  // namespace

@@ -311,7 +311,8 @@ struct Metrics::Impl {
     return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
   }
 
-  // Where a request counts. What a label has once counted never moves to another: counters must not fall.
+  // Where a request counts. What a label has once counted never moves to another:
+  // counters must not fall.
   AdapterCounts& counts_of(const RequestRecord& r) {
     const std::string label = r.adapter.empty() ? "base" : r.adapters > 1 ? "sum" : r.adapter;
     if (const auto fixed = totals.find(label); fixed != totals.end()) return fixed->second;
@@ -368,7 +369,8 @@ struct Metrics::Impl {
                static_cast<double>(stats.adapters.size()));
     page.value(MetricType::Gauge, "loralei_adapters_resident", "Adapters in memory.",
                static_cast<double>(resident_count), {}, "vllm:num_cpu_loaded_lora_adapters");
-    // Room is a number of bytes here; as a number of adapters it is what fits of the size seen so far.
+    // Room is a number of bytes here; as a number of adapters it is what fits of the
+    // size seen so far.
     double room = static_cast<double>(kDefaultMaxSequences);
     if (resident_count > 0 && stats.adapter_bytes > 0) {
       room = static_cast<double>(resident_count) * static_cast<double>(stats.adapter_bytes_max) /

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metrics: what /metrics shows, in Prometheus' text format: loralei_* names, and the same figures under vLLM's names so
-// that its dashboards and the inference gateways read them.
+// Metrics: what /metrics shows, in Prometheus' text format: loralei_* names, and the same
+// figures under vLLM's names so that its dashboards and the inference gateways read them.
 //
-// Thread-safe. Ownership: owns its registry; the engine's and the listener's figures are handed to render() as
-// snapshots. Invariants: no label holds a client's string: adapters appear under registered names only, at most
-// `adapters_max` of them as a label's value (the first that were used, until they are unloaded; the rest together as
-// "other"); methods, handlers and reasons come from fixed sets. Counters never fall. Each render holds exactly one
-// lora_requests_info series. Histograms have vLLM's buckets. Failure: none.
+// Thread-safe.
+// Ownership: owns its registry; the engine's and the listener's figures are handed to
+// render() as snapshots.
+// Invariants: no label holds a client's string: adapters appear under registered names
+// only, at most `adapters_max` of them as a label's value (the first that were used,
+// until they are unloaded; the rest together as "other"); methods, handlers and
+// reasons come from fixed sets. Counters never fall. Each render holds exactly one
+// lora_requests_info series. Histograms have vLLM's buckets.
+// Failure: none.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +36,8 @@ struct RequestRecord {
   bool admitted = false;      // the engine began with it: something other than an error came
   int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
   int64_t longest_output = 0;  // tokens of its longest choice
-  // From arrival: until the engine began with the first of it that was heard of, until the first token (< 0: none
-  // came), until the end.
+  // From arrival: until the engine began with the first of it that was heard of, until
+  // the first token (< 0: none came), until the end.
   double queue_s = 0, ttft_s = -1, total_s = 0;
   const char* end = "stop";  // stop, length, tool_calls, abort, error
   int choices = 1;
@@ -41,7 +45,8 @@ struct RequestRecord {
 };
 // "request kind=... id=... adapter=...": no prompt text.
 void log_request(LogSink& log, const RequestRecord& record);
-// "request refused id=... method=... route=... status=...: sentence": one that never became a RequestRecord.
+// "request refused id=... method=... route=... status=...: sentence": one that never
+// became a RequestRecord.
 void log_refusal(LogSink& log, const std::string& id, std::string_view method, const char* route, int status,
                  std::string_view sentence);
 
@@ -60,7 +65,8 @@ class Metrics {
   ~Metrics();
 
   void http_request(const char* handler, std::string_view method, int status);
-  // One that was never admitted counts by its end alone: its times and tokens are those of nothing.
+  // One that was never admitted counts by its end alone: its times and tokens are
+  // those of nothing.
   void request_done(const RequestRecord& record);
   // It is registered no longer: its counters end, and its place is another's.
   void adapter_gone(const std::string& name);
@@ -77,8 +83,8 @@ class Metrics {
   std::unique_ptr<Impl> impl_;
 };
 
-// The same page as OpenMetrics 1.0 has it: families without "_total", an end. Counters that do not end so, or whose
-// family would be that of a gauge, are "unknown".
+// The same page as OpenMetrics 1.0 has it: families without "_total", an end. Counters
+// that do not end so, or whose family would be that of a gauge, are "unknown".
 std::string as_openmetrics(std::string_view page);
 
 }  // namespace loralei

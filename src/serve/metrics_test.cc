@@ -83,7 +83,8 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
   EXPECT_EQ(own.find("vllm:"), std::string::npos);
 }
 
-// Whoever announces a figure must show it: with everything happened once, no family is without a number.
+// Whoever announces a figure must show it: with everything happened once, no family
+// is without a number.
 TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   Metrics metrics({"base", 2048, 100, true});
   RequestRecord request = record("a");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the server may be told; apps/ fills it from flags and the config file. A plain value, read-only after the start.
+// What the server may be told; apps/ fills it from flags and the config file. A plain
+// value, read-only after the start.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +14,16 @@
 
 namespace loralei {
 
-// Sampling values of the model's generation_config.json; a request's own come first, then these, then the API's.
+// Sampling values of the model's generation_config.json; a request's own come first,
+// then these, then the API's.
 struct SamplingDefaults {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int> top_k;
   std::optional<bool> do_sample;  // false: greedy unless the request names a temperature
 };
 
-// Whose requests find each other's prompts in the prefix cache: those of everybody, or those of the same key.
+// Whose requests find each other's prompts in the prefix cache: those of everybody,
+// or those of the same key.
 enum class PrefixCacheScope : uint8_t { kServer, kKey };
 
 struct ServeOptions {

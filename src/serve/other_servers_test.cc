@@ -65,23 +65,23 @@ class OtherServersTest : public ApiTest {
 
 TEST_F(OtherServersTest, ScalesSetForAllAreThoseOfRequestsThatNameNoAdapter) {
   start_with_adapters();
-  const Json before = Json::parse(get("/lora-adapters").body);
+  const BodyJson before = BodyJson::parse(get("/lora-adapters").body);
   ASSERT_EQ(before.size(), 3u);
   EXPECT_EQ(before[1]["id"], 1);
   EXPECT_EQ(before[1]["name"], "three");
   EXPECT_EQ(before[1]["path"], fs::canonical(base_ / "three").string());
-  for (const Json& adapter : before) EXPECT_EQ(adapter["scale"], 0.0);
+  for (const BodyJson& adapter : before) EXPECT_EQ(adapter["scale"], 0.0);
   EXPECT_EQ(use(""), "");
   const HttpResponse answer =
       post("/lora-adapters", R"([{"id":2,"scale":0.5},{"id":0,"scale":1.0},{"id":1,"scale":0}])");
   EXPECT_EQ(answer.status, 200) << answer.body;
   EXPECT_EQ(answer.body, R"({"success":true})");
-  const Json after = Json::parse(get("/lora-adapters").body);
+  const BodyJson after = BodyJson::parse(get("/lora-adapters").body);
   EXPECT_EQ(after[0]["scale"], 1.0);
   EXPECT_EQ(after[1]["scale"], 0.0);
   EXPECT_EQ(after[2]["scale"], 0.5);
-  EXPECT_EQ(Json::parse(get("/props").body)["default_generation_settings"]["params"]["lora"],
-            Json::parse(R"([{"id":0,"scale":1.0},{"id":2,"scale":0.5}])"));
+  EXPECT_EQ(BodyJson::parse(get("/props").body)["default_generation_settings"]["params"]["lora"],
+            BodyJson::parse(R"([{"id":0,"scale":1.0},{"id":2,"scale":0.5}])"));
   EXPECT_TRUE(logs("default adapters set adapters=\"0.5 two + 1 one\"")) << log.text();
   EXPECT_TRUE(counts("loralei_default_adapters_set_total 1"));
 
@@ -96,11 +96,11 @@ TEST_F(OtherServersTest, ScalesSetForAllAreThoseOfRequestsThatNameNoAdapter) {
   EXPECT_EQ(adapters_of(engine.wait_submit(submits_++)), "two*0.50 one*1.00");
   EXPECT_EQ(post("/v1/embeddings", R"({"input":"x"})").status, 200);
   EXPECT_EQ(adapters_of(engine.wait_submit(submits_++)), "two*0.50 one*1.00");
-  EXPECT_EQ(Json::parse(get("/v1/models/base").body)["id"], "base") << "the base itself stays the base";
+  EXPECT_EQ(BodyJson::parse(get("/v1/models/base").body)["id"], "base") << "the base itself stays the base";
 
   EXPECT_EQ(post("/lora-adapters", "[]").status, 200);
   EXPECT_EQ(use(""), "");
-  for (const Json& adapter : Json::parse(get("/lora-adapters").body)) EXPECT_EQ(adapter["scale"], 0.0);
+  for (const BodyJson& adapter : BodyJson::parse(get("/lora-adapters").body)) EXPECT_EQ(adapter["scale"], 0.0);
 }
 
 TEST_F(OtherServersTest, ScalesThatCannotBeSetChangeNothing) {
@@ -135,7 +135,7 @@ TEST_F(OtherServersTest, ADefaultThatIsUnloadedIsMissed) {
   EXPECT_EQ(post("/lora-adapters", R"([{"id":2,"scale":1}])").status, 200);
   EXPECT_EQ(client().request("DELETE", "/v1/adapters/one")->status, 200);
   EXPECT_EQ(use(""), "two*1.00") << "its place is another one now";
-  EXPECT_EQ(Json::parse(get("/lora-adapters").body)[1]["scale"], 1.0);
+  EXPECT_EQ(BodyJson::parse(get("/lora-adapters").body)[1]["scale"], 1.0);
   EXPECT_EQ(log.text().find("default adapter unloaded"), std::string::npos);
   EXPECT_EQ(client().request("DELETE", "/v1/adapters/two")->status, 200);
   EXPECT_TRUE(logs("default adapter unloaded adapter=two"));
@@ -170,8 +170,8 @@ TEST_F(OtherServersTest, WhatClientsOfLlamaCppReadOfProps) {
   options.defaults.repetition_penalty = 1.25;
   options.defaults.top_k = 20;
   start();
-  const Json props = Json::parse(get("/props").body);
-  const Json& settings = props["default_generation_settings"];
+  const BodyJson props = BodyJson::parse(get("/props").body);
+  const BodyJson& settings = props["default_generation_settings"];
   EXPECT_EQ(settings["n_ctx"], 512);
   EXPECT_EQ(settings["params"]["temperature"], 0.5);
   EXPECT_EQ(settings["params"]["top_k"], 20);
@@ -195,16 +195,16 @@ TEST_F(OtherServersTest, WhatClientsOfLlamaCppReadOfProps) {
 TEST_F(OtherServersTest, WhatClientsOfVllmAndSglangRead) {
   use_configured_tokenizer();
   start_with_adapters();
-  const Json info = Json::parse(get("/tokenizer_info").body);
+  const BodyJson info = BodyJson::parse(get("/tokenizer_info").body);
   EXPECT_EQ(info["tokenizer_class"], "GPT2Tokenizer") << info;
   EXPECT_EQ(info["model_max_length"], 512);
   EXPECT_EQ(info["vocab_size"], tokenizer->vocab_size());
   EXPECT_EQ(info["eos_token"], "!");
   EXPECT_EQ(info["bos_token"], "?");
-  EXPECT_EQ(info["additional_special_tokens"], Json::parse(R"(["#"])"));
+  EXPECT_EQ(info["additional_special_tokens"], BodyJson::parse(R"(["#"])"));
   EXPECT_EQ(info["chat_template"], "{{ 'plain' }}");
   for (const char* path : {"/server_info", "/get_server_info", "/server_info?config_format=json"}) {
-    const Json server = Json::parse(get(path).body);
+    const BodyJson server = BodyJson::parse(get(path).body);
     EXPECT_EQ(server["model_path"], "/models/base");
     EXPECT_EQ(server["served_model_name"], "base");
     EXPECT_EQ(server["version"], "0.0.test");
@@ -213,10 +213,10 @@ TEST_F(OtherServersTest, WhatClientsOfVllmAndSglangRead) {
     ASSERT_EQ(server["lora_paths"].size(), 3u);
     EXPECT_EQ(server["lora_paths"][0]["lora_name"], "one");
     EXPECT_EQ(server["internal_states"].size(), 1u);
-    EXPECT_EQ(server["vllm_config"]["model_config"]["served_model_name"], Json::parse(R"(["base","alias"])"));
+    EXPECT_EQ(server["vllm_config"]["model_config"]["served_model_name"], BodyJson::parse(R"(["base","alias"])"));
   }
   for (const char* path : {"/model_info", "/get_model_info"}) {
-    const Json model = Json::parse(get(path).body);
+    const BodyJson model = BodyJson::parse(get(path).body);
     EXPECT_EQ(model["model_path"], "/models/base");
     EXPECT_EQ(model["is_generation"], true);
     EXPECT_EQ(model["weight_version"], "fp_test");
@@ -233,8 +233,8 @@ TEST_F(OtherServersTest, BrokenAdaptersAreToldBeforeAnybodyAsks) {
   ASSERT_EQ(state.named.size(), 1u);
   EXPECT_EQ(state.named[0].sentence, "It is cut off.");
   const auto listed = [&](const char* name) {
-    const Json list = Json::parse(get("/v1/adapters").body);
-    for (const Json& row : list["data"])
+    const BodyJson list = BodyJson::parse(get("/v1/adapters").body);
+    for (const BodyJson& row : list["data"])
       if (row["name"] == name) return row["state"].get<std::string>() + " " + row["error"].dump();
     return std::string("none");
   };
@@ -242,7 +242,7 @@ TEST_F(OtherServersTest, BrokenAdaptersAreToldBeforeAnybodyAsks) {
   EXPECT_EQ(listed("one"), "registered null");
   put("four");
   engine.next_checks["two"] = {};
-  EXPECT_EQ(Json::parse(post("/v1/adapters/rescan", "").body)["added"], Json::parse(R"(["four"])"));
+  EXPECT_EQ(BodyJson::parse(post("/v1/adapters/rescan", "").body)["added"], BodyJson::parse(R"(["four"])"));
   EXPECT_TRUE(soon([&] { return listed("two") == "registered null"; })) << "it was mended";
   EXPECT_TRUE(logs("adapters checked adapters=2 broken=0"));
   server->shutdown(0);

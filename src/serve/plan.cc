@@ -52,7 +52,8 @@ Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFie
   if (!fields.ignore_eos) {
     // The tokenizer's own end stays one where it is named, too, as vLLM has it.
     if (const auto eos = plan.text->tokenizer()->eos()) std::erase(plan.named_stop_ids, *eos);
-    // The engine knows where the model's turns end; an adapter's may end at another token of its tokenizer.
+    // The engine knows where the model's turns end; an adapter's may end at another
+    // token of its tokenizer.
     auto& stops = plan.submit.stop_ids;
     for (const TokenId id : plan.text->tokenizer()->end_ids()) {
       if (std::find(stops.begin(), stops.end(), id) == stops.end()) stops.push_back(id);
@@ -117,7 +118,8 @@ std::optional<ApiError> plan_tools(GenerationPlan& plan, const ChatRequest& requ
   return std::nullopt;
 }
 
-// Whether there may be reasoning in the answer to the rendered prompt, and how it is told.
+// Whether there may be reasoning in the answer to the rendered prompt,
+// and how it is told.
 std::optional<Reasoning> plan_reasoning(GenerationPlan& plan, const ChatRequest& request, const std::string& rendered) {
   const auto form = plan.text->reasoning(plan.tools.has_value());
   if (!form) return std::nullopt;
@@ -165,8 +167,8 @@ std::optional<int64_t> surely_more(const PlanInputs& inputs, const TextModel& te
   return least > length ? std::optional(least) : std::nullopt;
 }
 
-// Fills max_tokens for the shortest prompt (Generation cuts it to the room behind a longer one), or says why the
-// prompts do not fit.
+// Fills max_tokens for the shortest prompt (Generation cuts it to the room behind a
+// longer one), or says why the prompts do not fit.
 std::optional<ApiError> fit(const PlanInputs& inputs, GenerationPlan& plan, std::optional<int> max_tokens,
                             std::optional<int> fallback, const char* param) {
   const int64_t length = inputs.engine.max_model_len();
@@ -186,8 +188,8 @@ std::optional<ApiError> fit(const PlanInputs& inputs, GenerationPlan& plan, std:
   return std::nullopt;
 }
 
-// A prompt is small where it arrives and large where it is echoed: once for every choice, and with log-probabilities as
-// many entries for every token.
+// A prompt is small where it arrives and large where it is echoed: once for every choice,
+// and with log-probabilities as many entries for every token.
 std::optional<ApiError> fit_echo(const GenerationPlan& plan) {
   int64_t bytes = 0, tokens = 0;
   for (const std::string& text : plan.echo_texts) bytes += static_cast<int64_t>(text.size());

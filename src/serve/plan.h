@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a parsed request to a plan the engine can be given: names resolved, prompt rendered and tokenised, lengths
-// checked, sampling values filled from the model's defaults.
+// From a parsed request to a plan the engine can be given: names resolved,
+// prompt rendered and tokenised, lengths checked, sampling values filled from the
+// model's defaults.
 //
-// Thread: text threads, several at once. Ownership: plans are values. Invariants: prompt + max_tokens never exceeds the
-// model's length; the seed is always set. Failure: an ApiError that names the field; too long prompts with the numbers,
-// as soon as it is known that they are (from their bytes, or while they are tokenised: then they have at least so many
-// tokens). Where the work was stopped the error is nobody's answer.
+// Thread: text threads, several at once.
+// Ownership: plans are values.
+// Invariants: prompt + max_tokens never exceeds the model's length; the seed
+// is always set.
+// Failure: an ApiError that names the field; too long prompts with the numbers, as soon
+// as it is known that they are (from their bytes, or while they are tokenised: then they
+// have at least so many tokens). Where the work was stopped the error is nobody's answer.
 #pragma once
 
 #include <functional>
@@ -36,8 +40,8 @@ struct PlanInputs {
   std::vector<AdapterRef> defaults;  // DefaultAdapters::now()
 };
 
-// What separates prefixes in the engine (Submit::cache_salt). No salt of one holder's requests gives what one of
-// another's does: the number ends at the first colon.
+// What separates prefixes in the engine (Submit::cache_salt). No salt of one holder's
+// requests gives what one of another's does: the number ends at the first colon.
 std::string cache_salt_of(std::optional<size_t> holder, const std::string& salt);
 
 // A request's own values first, then the model's, then the API's.

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Readiness: what the server cannot do now, and why. A pure function of what is known of its parts.
+// Readiness: what the server cannot do now, and why. A pure function of what is
+// known of its parts.
 //
-// Some of it concerns every request: then the server is not ready. The rest is told beside "ready". All of it is looked
-// at anew each time, so that it is over when its reason is. Failure: none.
+// Some of it concerns every request: then the server is not ready. The rest is told
+// beside "ready". All of it is looked at anew each time, so that it is over when its
+// reason is.
+// Failure: none.
 #pragma once
 
 #include <cstdint>

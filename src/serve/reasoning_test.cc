@@ -25,19 +25,19 @@ class ReasoningTest : public ApiTest {
   void says(const std::string& answer) {
     engine.script = [this, answer](const Submit&, int) { return ids(answer); };
   }
-  Json message(const std::string& more = "") {
+  BodyJson message(const std::string& more = "") {
     const HttpResponse answer = post("/v1/chat/completions", chat(more));
     EXPECT_EQ(answer.status, 200) << answer.body;
-    last_ = Json::parse(answer.body);
+    last_ = BodyJson::parse(answer.body);
     return last_["choices"][0]["message"];
   }
   std::string prompt(size_t request) { return tokenizer->decode(engine.wait_submit(request).prompt); }
-  Json last_;
+  BodyJson last_;
 };
 
 TEST_F(ReasoningTest, StandsBesideTheContent) {
   start();
-  const Json said = message();
+  const BodyJson said = message();
   EXPECT_EQ(said["reasoning_content"], "Two and two.");
   EXPECT_EQ(said["content"], "It is 4.");
   const int64_t all = last_["usage"]["completion_tokens"];
@@ -51,7 +51,7 @@ TEST_F(ReasoningTest, Streams) {
   std::string reasoned, content;
   for (const std::string& event : events("/v1/chat/completions", chat(R"("stream":true)"))) {
     if (event == "[DONE]") continue;
-    const Json delta = Json::parse(event)["choices"][0]["delta"];
+    const BodyJson delta = BodyJson::parse(event)["choices"][0]["delta"];
     if (delta.contains("content")) content += delta["content"].get<std::string>();
     if (!delta.contains("reasoning_content")) continue;
     EXPECT_EQ(content, "") << "reasoning comes first";
@@ -63,7 +63,7 @@ TEST_F(ReasoningTest, Streams) {
 
 TEST_F(ReasoningTest, MayStayInTheContentOrBeLeftOut) {
   start();
-  Json said = message(R"("separate_reasoning":false)");
+  BodyJson said = message(R"("separate_reasoning":false)");
   EXPECT_FALSE(said.contains("reasoning_content"));
   EXPECT_EQ(said["content"], "<think>\nTwo and two.\n</think>\n\nIt is 4.");
   said = message(R"("include_reasoning":false)");
@@ -87,7 +87,7 @@ TEST_F(ReasoningTest, AFormMayBeNamedThatTheTemplateDoesNotMark) {
   use("{{ messages[0].content }}", {.detect_reasoning = false, .reasoning = reasoning_form("deepseek_r1")});
   says("Two and two.</think>It is 4.");
   start();
-  const Json said = message();
+  const BodyJson said = message();
   EXPECT_EQ(said["reasoning_content"], "Two and two.");
   EXPECT_EQ(said["content"], "It is 4.");
 }
@@ -96,7 +96,7 @@ TEST_F(ReasoningTest, AFormMayBeNamedThatTheTemplateDoesNotMark) {
 TEST_F(ReasoningTest, OneThatIsAskedNotToThinkIsNotSplit) {
   says("<think> is a mark.");
   start();
-  const Json said = message(R"("enable_thinking":false)");
+  const BodyJson said = message(R"("enable_thinking":false)");
   EXPECT_EQ(said["content"], "<think> is a mark.");
   EXPECT_NE(prompt(0).find("</think>"), std::string::npos);
 }
@@ -128,11 +128,12 @@ TEST_F(ReasoningTest, AFieldThatNoTemplateReadsIsTold) {
   EXPECT_TRUE(logs("'enable_thinking'"));
 }
 
-// The first token of the answer may open reasoning although the answer has a form, and the form holds behind it.
+// The first token of the answer may open reasoning although the answer has a form, and
+// the form holds behind it.
 TEST_F(ReasoningTest, AFormBeginsBehindIt) {
   says("<think>Two.</think>\n\n{\"a\": 4}");
   start();
-  const Json said = message(R"("response_format":{"type":"json_object"})");
+  const BodyJson said = message(R"("response_format":{"type":"json_object"})");
   EXPECT_EQ(said["reasoning_content"], "Two.");
   EXPECT_EQ(said["content"], "{\"a\": 4}");
   const Submit submit = engine.wait_submit(0);
@@ -145,7 +146,8 @@ TEST_F(ReasoningTest, AFormBeginsBehindIt) {
   EXPECT_TRUE(reads(submit, "{\"a\": 4}"));
   EXPECT_FALSE(reads(submit, "<think>Two.</think>Four."));
   EXPECT_FALSE(reads(submit, "<think>{\"a\": 4}"));
-  // Where the prompt has closed it, the form begins at once; and the two grammars are not taken for each other.
+  // Where the prompt has closed it, the form begins at once; and the two grammars are not
+  // taken for each other.
   message(R"("response_format":{"type":"json_object"},"enable_thinking":false)");
   EXPECT_FALSE(reads(engine.wait_submit(1), "<think>Two.</think>\n\n{\"a\": 4}"));
   EXPECT_TRUE(reads(engine.wait_submit(1), "{\"a\": 4}"));
@@ -155,7 +157,7 @@ TEST_F(ReasoningTest, CallsAreReadBehindItAlone) {
   const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
   says("<think>" + call + " may help.</think>\n" + call);
   start();
-  const Json said = message(R"("tools":[{"type":"function","function":{"name":"f"}}])");
+  const BodyJson said = message(R"("tools":[{"type":"function","function":{"name":"f"}}])");
   EXPECT_EQ(said["reasoning_content"], call + " may help.");
   ASSERT_EQ(said["tool_calls"].size(), 1u) << said.dump();
   EXPECT_EQ(last_["choices"][0]["finish_reason"], "tool_calls");
@@ -168,7 +170,7 @@ TEST_F(ReasoningTest, GoesOnWhereAFinalMessageHasOpenedIt) {
       "/v1/chat/completions",
       R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"<think>Two"}],"continue_final_message":true})");
   ASSERT_EQ(answer.status, 200) << answer.body;
-  const Json said = Json::parse(answer.body)["choices"][0]["message"];
+  const BodyJson said = BodyJson::parse(answer.body)["choices"][0]["message"];
   EXPECT_EQ(said["reasoning_content"], "and two.");
   EXPECT_EQ(said["content"], "It is 4.");
 }
@@ -176,7 +178,7 @@ TEST_F(ReasoningTest, GoesOnWhereAFinalMessageHasOpenedIt) {
 TEST_F(ReasoningTest, ThatIsCutOffHasNoContent) {
   says("<think>Two and two");
   start();
-  const Json said = message();
+  const BodyJson said = message();
   EXPECT_EQ(said["reasoning_content"], "Two and two");
   EXPECT_TRUE(said["content"].is_null() || said["content"] == "") << said.dump();
 }

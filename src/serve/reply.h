@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reply: the answer to one HTTP request, with the headers every answer has, the count in the metrics, and the log's
-// line where it is refused.
+// Reply: the answer to one HTTP request, with the headers every answer has, the count in
+// the metrics, and the log's line where it is refused.
 //
-// Thread: as ResponseWriter: any; the first answer counts. Ownership: shared by whoever may answer. Invariants: the
-// request's memory is given back with the reply, or with what an answer is made of; every answer carries X-Request-Id
-// and, where allowed, the CORS headers; it is counted once. Failure: as ResponseWriter.
+// Thread: as ResponseWriter: any; the first answer counts.
+// Ownership: shared by whoever may answer.
+// Invariants: the request's memory is given back with the reply, or with what an answer
+// is made of; every answer carries X-Request-Id and, where allowed, the CORS headers;
+// it is counted once.
+// Failure: as ResponseWriter.
 #pragma once
 
 #include <atomic>
@@ -36,20 +39,23 @@ class Reply {
     headers_.emplace_back("X-Request-Id", request_id_);
   }
 
-  // Errors as Anthropic's clients read them, and the request's id under the name that they look for.
+  // Errors as Anthropic's clients read them, and the request's id under the name
+  // that they look for.
   void speak_anthropic() {
     anthropic_ = true;
     headers_.emplace_back("request-id", request_id_);
   }
   const std::string& request_id() const { return request_id_; }
   ResponseWriter& writer() { return *writer_; }
-  // What the request and its answer have of the server's memory; belongs to whoever works on the request.
+  // What the request and its answer have of the server's memory; belongs to whoever
+  // works on the request.
   ByteShare& memory() { return *memory_; }
 
   void json(int status, std::string body, HttpHeaders more = {}) {
     send(status, "application/json", std::move(body), std::move(more));
   }
-  // A whole answer, made as its client reads it, out of what has the request's memory and borrows of `owner`.
+  // A whole answer, made as its client reads it, out of what has the request's memory and
+  // borrows of `owner`.
   void json_pieces(int status, std::unique_ptr<ResponsePieces> pieces, std::shared_ptr<const void> owner) {
     HttpHeaders headers = headers_;
     headers.emplace_back("Content-Type", "application/json");

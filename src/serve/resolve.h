@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the names in a request to registered adapters. It never loads and never falls back to the base.
-// Thread: any; reads the catalogue. Ownership: values. Failure: 404 with param for names that nobody registered, and
-// without one for a default that is registered no longer; 400 for contradictions.
+// From the names in a request to registered adapters. It never loads and never falls
+// back to the base.
+// Thread: any; reads the catalogue. Ownership: values. Failure: 404 with param for names
+// that nobody registered, and without one for a default that is registered no longer;
+// 400 for contradictions.
 #pragma once
 
 #include <string>
@@ -20,7 +22,8 @@ struct ResolvedModel {
   std::string label;                    // registered names joined by '+'; empty = the base
   std::vector<CatalogueEntry> entries;  // of `adapters`
 };
-// `defaults`: the adapters of a request that names none and the base, as if it had named them (DefaultAdapters).
+// `defaults`: the adapters of a request that names none and the base, as if it had named
+// them (DefaultAdapters).
 Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::string>& model_names,
                                     const Catalogue& catalogue, const std::vector<AdapterRef>& defaults = {});
 

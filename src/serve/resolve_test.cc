@@ -10,7 +10,7 @@ class ResolveTest : public testing::Test {
  protected:
   ResolveTest() {
     for (const char* name : {"law", "m:med", "7b:tax"})
-      EXPECT_TRUE(catalogue->add({name, std::string("/") + name, "", AdapterSource::kCommandLine, 0, 0}, false).ok());
+      EXPECT_TRUE(catalogue->add({name, std::string("/") + name, "", AdapterOrigin::kCommandLine, 0, 0}, false).ok());
   }
   // The adapters that a request's `model` comes to, or the status it is refused with.
   std::string resolve(const std::string& model) {
@@ -41,7 +41,8 @@ TEST_F(ResolveTest, AnAdapterIsFoundBehindEveryNameOfTheBase) {
   EXPECT_EQ(resolve("m:7b:nobody"), "404");
 }
 
-// As POST /lora-adapters sets them: for who names neither an adapter nor, by an empty field, the base alone.
+// As POST /lora-adapters sets them: for who names neither an adapter nor, by an empty
+// field, the base alone.
 TEST_F(ResolveTest, DefaultsAreForRequestsThatNameNoAdapter) {
   const std::vector<AdapterRef> defaults = {{"law", -1, 0.5f}, {"m:med", -1, 2.0f}};
   const auto with = [&](const ModelRef& ref) {

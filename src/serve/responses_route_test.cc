@@ -27,12 +27,12 @@ class ResponsesRouteTest : public ApiTest {
 TEST_F(ResponsesRouteTest, AnswersWithItems) {
   const HttpResponse answer = post("/v1/responses", body());
   ASSERT_EQ(answer.status, 200) << answer.body;
-  const Json response = Json::parse(answer.body);
+  const BodyJson response = BodyJson::parse(answer.body);
   ASSERT_EQ(response["output"].size(), 3u) << answer.body;
   EXPECT_EQ(response["output"][0]["content"][0]["text"], "Hm.");
   EXPECT_EQ(response["output"][1]["content"][0]["text"], "I look.");
   EXPECT_EQ(response["output"][2]["name"], "f");
-  EXPECT_EQ(Json::parse(response["output"][2]["arguments"].get<std::string>()), Json::parse(R"({"x":1})"));
+  EXPECT_EQ(BodyJson::parse(response["output"][2]["arguments"].get<std::string>()), BodyJson::parse(R"({"x":1})"));
   EXPECT_EQ(response["status"], "completed");
   EXPECT_GT(response["usage"]["output_tokens_details"]["reasoning_tokens"], 0);
   EXPECT_NE(tokenizer->decode(engine.wait_submit(0).prompt).find("user: hi"), std::string::npos);
@@ -40,9 +40,9 @@ TEST_F(ResponsesRouteTest, AnswersWithItems) {
 
 TEST_F(ResponsesRouteTest, StreamsWhatItAnswersWhole) {
   std::string text, reasoning, arguments;
-  Json last;
+  BodyJson last;
   for (const std::string& event : events("/v1/responses", body(R"(,"stream":true)"))) {
-    last = Json::parse(event);
+    last = BodyJson::parse(event);
     if (last["type"] == "response.output_text.delta") text += last["delta"].get<std::string>();
     if (last["type"] == "response.reasoning_text.delta") reasoning += last["delta"].get<std::string>();
     if (last["type"] == "response.function_call_arguments.delta") arguments += last["delta"].get<std::string>();
@@ -51,7 +51,7 @@ TEST_F(ResponsesRouteTest, StreamsWhatItAnswersWhole) {
   EXPECT_EQ(reasoning, "Hm.");
   EXPECT_EQ(text, "I look.");
   EXPECT_EQ(last["response"]["output"][2]["arguments"], arguments);
-  const Json whole = Json::parse(post("/v1/responses", body()).body);
+  const BodyJson whole = BodyJson::parse(post("/v1/responses", body()).body);
   EXPECT_EQ(whole["output"][1]["content"][0]["text"], text);
   EXPECT_EQ(whole["usage"]["output_tokens"], last["response"]["usage"]["output_tokens"]);
 }
@@ -62,7 +62,7 @@ TEST_F(ResponsesRouteTest, RefusesAsTheChatApiDoes) {
   EXPECT_EQ(wrong.status, 400);
   EXPECT_EQ(error_of(wrong, "param"), "previous_response_id");
   engine.script = [this](const Submit&, int) { return ids("Half"); };
-  const Json cut = Json::parse(post("/v1/responses", R"({"input":"hi","max_output_tokens":1})").body);
+  const BodyJson cut = BodyJson::parse(post("/v1/responses", R"({"input":"hi","max_output_tokens":1})").body);
   EXPECT_EQ(cut["status"], "incomplete");
 }
 

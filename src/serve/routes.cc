@@ -112,7 +112,8 @@ std::string other_route(std::string_view method, std::string_view path) {
     return id != RouteId::kNotFound && id != RouteId::kWrongMethod && id != RouteId::kPreflight;
   };
   const auto say = [](std::string_view instead) { return "; send " + std::string(instead) + " instead."; };
-  // A base URL with "/v1" where the client adds it, or without it where the client does not.
+  // A base URL with "/v1" where the client adds it, or without it where the
+  // client does not.
   while (path.starts_with("/v1/v1")) path.remove_prefix(kVersion.size());
   const std::string as_is(path.substr(0, 200)), with = std::string(kVersion) + as_is;
   if (exists(as_is)) return say(std::string(method) + " " + as_is);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of routes: method and path to a route, who may call it, and the name it has in metrics.
-// Thread: pure functions. Ownership: none. Invariant: one row per route; patterns hold at most one {name}, which takes
-// the rest of the path (names of models and adapters may hold slashes) up to the pattern's end. Failure: kNotFound, or
-// kWrongMethod with what is allowed.
+// The table of routes: method and path to a route, who may call it, and the name
+// it has in metrics.
+// Thread: pure functions.
+// Ownership: none.
+// Invariant: one row per route; patterns hold at most one {name}, which takes the rest of
+// the path (names of models and adapters may hold slashes) up to the pattern's end.
+// Failure: kNotFound, or kWrongMethod with what is allowed.
 #pragma once
 
 #include <string>
@@ -57,7 +60,8 @@ struct RouteMatch {
   std::string allow;              // kWrongMethod: methods that exist here
 };
 RouteMatch match_route(std::string_view method, std::string_view path);
-// Of a path that is none: the end of a sentence that says what to send instead, as far as that is known.
+// Of a path that is none: the end of a sentence that says what to send instead, as
+// far as that is known.
 std::string other_route(std::string_view method, std::string_view path);
 // One line per route, for people.
 std::string route_list();

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What clients of llama.cpp, vLLM and SGLang ask their server about itself: bodies of GET /props, /tokenizer_info,
-// /server_info and /model_info, in those servers' words.
+// What clients of llama.cpp, vLLM and SGLang ask their server about itself: bodies of GET
+// /props, /tokenizer_info, /server_info and /model_info, in those servers' words.
 //
-// Thread: pure functions of thread-safe things. Ownership: borrows, for the call. Invariants: only what is true here: a
-// field whose meaning this server does not have is left out, never made up; no path but those that /v1/models shows.
+// Thread: pure functions of thread-safe things.
+// Ownership: borrows, for the call.
+// Invariants: only what is true here: a field whose meaning this server does not have is
+// left out, never made up; no path but those that /v1/models shows.
 // Failure: none.
 #pragma once
 

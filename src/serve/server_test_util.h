@@ -24,7 +24,7 @@
 
 namespace loralei {
 
-using Json = nlohmann::json;
+using BodyJson = nlohmann::json;
 
 class CollectingLog final : public LogSink {
  public:
@@ -46,7 +46,8 @@ class CollectingLog final : public LogSink {
 
 class ApiTest : public testing::Test {
  protected:
-  // A request is counted and logged after its answer has left, so a client may be faster than both.
+  // A request is counted and logged after its answer has left, so a client may be
+  // faster than both.
   static bool soon(const std::function<bool()>& holds) {
     for (int i = 0; i < 3000; ++i) {
       if (holds()) return true;
@@ -123,7 +124,7 @@ class ApiTest : public testing::Test {
     return R"({"messages":[{"role":"user","content":"hi"}])" + (more.empty() ? "" : "," + more) + "}";
   }
   static std::string error_of(const HttpResponse& response, const char* field) {
-    const Json body = Json::parse(response.body, nullptr, false);
+    const BodyJson body = BodyJson::parse(response.body, nullptr, false);
     if (!body.is_object() || !body.contains("error")) return "no error body: " + response.body;
     return body["error"][field].is_string() ? body["error"][field].get<std::string>() : body["error"][field].dump();
   }

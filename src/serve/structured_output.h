@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// GrammarCache: response formats and tool sets to grammars, compiled once while they are in use.
+// GrammarCache: response formats and tool sets to grammars, compiled once while
+// they are in use.
 //
-// Thread-safe; compiling happens outside the lock, on the caller's text thread. Ownership: programs are shared, also
-// with running requests; the log is borrowed, and told what of a schema a grammar leaves open when it is compiled.
-// Invariants: at most kGrammarsKept programs are kept, and most_kept_bytes() of them and of what they were compiled
-// from; all that anybody holds, kept or not, and what compiling takes, is granted by `memory`; those that are only kept
-// make room. Failure: an ApiError that names the request's field; 429 where there is no room now, 400 where there never
-// is.
+// Thread-safe; compiling happens outside the lock, on the caller's text thread.
+// Ownership: programs are shared, also with running requests; the log is borrowed, and
+// told what of a schema a grammar leaves open when it is compiled.
+// Invariants: at most kGrammarsKept programs are kept, and most_kept_bytes() of them
+// and of what they were compiled from; all that anybody holds, kept or not, and what
+// compiling takes, is granted by `memory`; those that are only kept make room.
+// Failure: an ApiError that names the request's field; 429 where there is no room now,
+// 400 where there never is.
 #pragma once
 
 #include <map>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Response formats and tools, from the request's field to the engine's grammar and back out of the text.
+// Response formats and tools, from the request's field to the engine's grammar and
+// back out of the text.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -34,14 +35,14 @@ TEST_F(ToolTest, CallsComeBackWhole) {
   start();
   const HttpResponse answer = post("/v1/chat/completions", chat(kTools));
   ASSERT_EQ(answer.status, 200) << answer.body;
-  const Json choice = Json::parse(answer.body)["choices"][0];
+  const BodyJson choice = BodyJson::parse(answer.body)["choices"][0];
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
   EXPECT_EQ(choice["message"]["content"], "Sure.");
   ASSERT_EQ(choice["message"]["tool_calls"].size(), 2u) << choice.dump();
-  const Json& calls = choice["message"]["tool_calls"];
+  const BodyJson& calls = choice["message"]["tool_calls"];
   EXPECT_EQ(calls[0]["function"]["name"], "f");
-  EXPECT_EQ(Json::parse(calls[0]["function"]["arguments"].get<std::string>()), Json::parse(R"({"x":1})"));
-  EXPECT_EQ(Json::parse(calls[1]["function"]["arguments"].get<std::string>()), Json::parse(R"({"x":2})"));
+  EXPECT_EQ(BodyJson::parse(calls[0]["function"]["arguments"].get<std::string>()), BodyJson::parse(R"({"x":1})"));
+  EXPECT_EQ(BodyJson::parse(calls[1]["function"]["arguments"].get<std::string>()), BodyJson::parse(R"({"x":2})"));
   EXPECT_NE(calls[0]["id"], calls[1]["id"]);
   const Submit submit = engine.wait_submit(0);
   EXPECT_TRUE(submit.sampling.grammar && submit.sampling.vocab_trie);
@@ -54,11 +55,11 @@ TEST_F(ToolTest, CallsStream) {
   std::string content, reason;
   for (const std::string& event : events("/v1/chat/completions", chat(std::string(kTools) + R"(,"stream":true)"))) {
     if (event == "[DONE]") continue;
-    const Json choice = Json::parse(event)["choices"][0];
+    const BodyJson choice = BodyJson::parse(event)["choices"][0];
     if (choice["delta"].contains("content")) content += choice["delta"]["content"].get<std::string>();
     if (!choice["finish_reason"].is_null()) reason = choice["finish_reason"];
     if (!choice["delta"].contains("tool_calls")) continue;
-    for (const Json& call : choice["delta"]["tool_calls"]) {
+    for (const BodyJson& call : choice["delta"]["tool_calls"]) {
       if (call.contains("id")) names.push_back(call["function"]["name"]);
       arguments.at(call["index"]) += call["function"]["arguments"].get<std::string>();
     }
@@ -66,12 +67,13 @@ TEST_F(ToolTest, CallsStream) {
   EXPECT_EQ(content, "Sure.");
   EXPECT_EQ(reason, "tool_calls");
   EXPECT_EQ(names, (std::vector<std::string>{"f", "f"}));
-  EXPECT_EQ(Json::parse(arguments[0]), Json::parse(R"({"x":1})"));
-  EXPECT_EQ(Json::parse(arguments[1]), Json::parse(R"({"x":2})"));
+  EXPECT_EQ(BodyJson::parse(arguments[0]), BodyJson::parse(R"({"x":1})"));
+  EXPECT_EQ(BodyJson::parse(arguments[1]), BodyJson::parse(R"({"x":2})"));
 }
 
-// What clients need who read the first entry of a chunk alone, or merge entries of one index badly: whatever the
-// tokens' cuts are, also where a whole call, or two, come at once.
+// What clients need who read the first entry of a chunk alone, or merge entries
+// of one index badly: whatever the tokens' cuts are, also where a whole call, or
+// two, come at once.
 TEST_F(ToolTest, AChunkHasOneEntryOfACall) {
   const std::string calls =
       "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>\n"
@@ -79,15 +81,15 @@ TEST_F(ToolTest, AChunkHasOneEntryOfACall) {
   engine.script = [&](const Submit&, int) { return ids("Sure.\n" + calls); };
   start();
   // With a stop string that nearly comes, all of the text waits for the end.
-  for (const std::string& more : {std::string(), ",\"stop\":" + Json("Sure.\n" + calls + "!").dump()}) {
-    std::map<int, Json> joined;
+  for (const std::string& more : {std::string(), ",\"stop\":" + BodyJson("Sure.\n" + calls + "!").dump()}) {
+    std::map<int, BodyJson> joined;
     const std::string body = chat(std::string(kTools) + R"(,"stream":true)" + more);
     for (const std::string& event : events("/v1/chat/completions", body)) {
       if (event == "[DONE]") continue;
-      const Json delta = Json::parse(event)["choices"][0]["delta"];
+      const BodyJson delta = BodyJson::parse(event)["choices"][0]["delta"];
       if (!delta.contains("tool_calls")) continue;
       ASSERT_EQ(delta["tool_calls"].size(), 1u) << event;
-      const Json& entry = delta["tool_calls"][0];
+      const BodyJson& entry = delta["tool_calls"][0];
       const auto [call, first] = joined.try_emplace(entry["index"].get<int>(), entry);
       EXPECT_EQ(entry.contains("id") && entry.contains("type") && entry["function"].contains("name"), first) << event;
       if (first) continue;
@@ -100,7 +102,8 @@ TEST_F(ToolTest, AChunkHasOneEntryOfACall) {
   }
 }
 
-// The model ran into a stop string, not to the end of its call: as where it runs into the limit.
+// The model ran into a stop string, not to the end of its call: as where it
+// runs into the limit.
 TEST_F(ToolTest, AStopStringInsideACallIsNoEndOfCalls) {
   const std::string done = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
   const std::string second = "\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 22, \"STOP\": 3}}\n</tool_call>";
@@ -115,20 +118,20 @@ TEST_F(ToolTest, AStopStringInsideACallIsNoEndOfCalls) {
                         {done, "nowhere", "tool_calls", 1}, {done + "STOP", "STOP", "tool_calls", 1}};
   for (const Case& one : cases) {
     engine.script = [&](const Submit&, int) { return ids(one.text); };
-    const std::string body = chat(std::string(kTools) + ",\"stop\":" + Json(one.stop).dump());
-    const Json whole = Json::parse(post("/v1/chat/completions", body).body)["choices"][0];
+    const std::string body = chat(std::string(kTools) + ",\"stop\":" + BodyJson(one.stop).dump());
+    const BodyJson whole = BodyJson::parse(post("/v1/chat/completions", body).body)["choices"][0];
     EXPECT_EQ(whole["finish_reason"], one.reason) << one.stop;
     const size_t calls = whole["message"].contains("tool_calls") ? whole["message"]["tool_calls"].size() : 0;
     EXPECT_EQ(calls, one.calls) << whole.dump();
-    Json reason;
+    BodyJson reason;
     std::string streamed;
     for (const std::string& event :
          events("/v1/chat/completions", body.substr(0, body.size() - 1) + R"(,"stream":true})")) {
       if (event == "[DONE]") continue;
-      const Json choice = Json::parse(event)["choices"][0];
+      const BodyJson choice = BodyJson::parse(event)["choices"][0];
       if (!choice["finish_reason"].is_null()) reason = choice;
       if (!choice["delta"].contains("tool_calls")) continue;
-      for (const Json& call : choice["delta"]["tool_calls"])
+      for (const BodyJson& call : choice["delta"]["tool_calls"])
         streamed += call["function"]["arguments"].get<std::string>();
     }
     EXPECT_EQ(reason["finish_reason"], one.reason) << one.stop;
@@ -144,18 +147,18 @@ TEST_F(ToolTest, AStopStringInsideACallIsNoEndOfCalls) {
 TEST_F(ToolTest, EveryTokenOfACallHasItsLogprobs) {
   start();
   const std::string body = chat(std::string(kTools) + R"(,"logprobs":true,"include_stop_str_in_output":true)");
-  const Json whole = Json::parse(post("/v1/chat/completions", body).body);
-  const Json& entries = whole["choices"][0]["logprobs"]["content"];
+  const BodyJson whole = BodyJson::parse(post("/v1/chat/completions", body).body);
+  const BodyJson& entries = whole["choices"][0]["logprobs"]["content"];
   EXPECT_EQ(whole["choices"][0]["finish_reason"], "tool_calls");
   EXPECT_EQ(whole["choices"][0]["message"]["content"], "Sure.");  // the end is no text, even where it is asked for
   EXPECT_EQ(entries.size(), whole["usage"]["completion_tokens"]);
-  Json streamed = Json::array();
+  BodyJson streamed = BodyJson::array();
   for (const std::string& event :
        events("/v1/chat/completions", body.substr(0, body.size() - 1) + R"(,"stream":true})")) {
     if (event == "[DONE]") continue;
-    const Json logprobs = Json::parse(event)["choices"][0]["logprobs"];
+    const BodyJson logprobs = BodyJson::parse(event)["choices"][0]["logprobs"];
     if (!logprobs.is_object()) continue;
-    for (const Json& entry : logprobs["content"]) streamed.push_back(entry);
+    for (const BodyJson& entry : logprobs["content"]) streamed.push_back(entry);
   }
   EXPECT_EQ(streamed, entries);
 }
@@ -169,9 +172,9 @@ TEST_F(ToolTest, MistralsCallsHaveIdsThatItsTemplateTakes) {
   start();
   const HttpResponse answer = post("/v1/chat/completions", chat(kTools));
   ASSERT_EQ(answer.status, 200) << answer.body;
-  const Json choice = Json::parse(answer.body)["choices"][0];
+  const BodyJson choice = BodyJson::parse(answer.body)["choices"][0];
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
-  const Json& calls = choice["message"]["tool_calls"];
+  const BodyJson& calls = choice["message"]["tool_calls"];
   ASSERT_EQ(calls.size(), 2u) << choice.dump();
   EXPECT_EQ(calls[0]["function"]["arguments"], "{\"x\": 1}");
   EXPECT_EQ(calls[0]["id"].get<std::string>().size(), 9u);
@@ -201,8 +204,8 @@ TEST_F(ToolTest, ATemplateOfSingleCallsGetsNoMore) {
 
 TEST_F(ToolTest, ChoiceNoneHidesTheTools) {
   start();
-  const Json json =
-      Json::parse(post("/v1/chat/completions", chat(std::string(kTools) + R"(,"tool_choice":"none")")).body);
+  const BodyJson json =
+      BodyJson::parse(post("/v1/chat/completions", chat(std::string(kTools) + R"(,"tool_choice":"none")")).body);
   EXPECT_NE(json["choices"][0]["message"]["content"].get<std::string>().find("<tool_call>"), std::string::npos);
   const Submit submit = engine.wait_submit(0);
   EXPECT_FALSE(submit.sampling.grammar);
@@ -254,7 +257,8 @@ TEST_F(ToolTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(error_of(schema, "param"), "tools");
 }
 
-// One of them in a tool of twenty must not refuse the whole request; what is told is told once.
+// One of them in a tool of twenty must not refuse the whole request; what is
+// told is told once.
 TEST_F(ToolTest, WhatNoGrammarExpressesIsLeftOpenUnlessStrict) {
   start();
   const std::pair<const char*, const char*> schemas[] = {
@@ -332,7 +336,8 @@ TEST_F(ApiTest, ResponseFormatsBecomeGrammars) {
   EXPECT_EQ(post("/v1/completions", R"({"prompt":"x","guided_regex":"("})").status, 400);
 }
 
-// Schemas of a hundred bytes whose grammars take megabytes: what is kept of them is bounded in bytes, not in number.
+// Schemas of a hundred bytes whose grammars take megabytes: what is kept of them is
+// bounded in bytes, not in number.
 TEST(GrammarCache, KeepsABoundedNumberOfBytes) {
   for (const int64_t memory : {int64_t{4} << 30, 512 * kMiB}) {
     CollectingLog log;
@@ -353,7 +358,8 @@ TEST(GrammarCache, KeepsABoundedNumberOfBytes) {
   }
 }
 
-// However many requests hold one of their own, and for as long as they do; compiling one takes its share as well.
+// However many requests hold one of their own, and for as long as they do; compiling one
+// takes its share as well.
 TEST(GrammarCache, WhatRequestsHoldIsGranted) {
   const auto memory = std::make_shared<FixedByteBudget>(192 * kMiB);
   CollectingLog log;

@@ -18,7 +18,8 @@ const std::string* tool_template_of(const Tokenizer& tokenizer) {
 }
 
 constexpr int64_t kTemplateFactor = 128;  // of its tree, by the bytes of its source
-// Of a VocabTrie and what it is made of: an entry of every table for each token, nodes and text for each byte.
+// Of a VocabTrie and what it is made of: an entry of every table for each token, nodes
+// and text for each byte.
 constexpr int64_t kTrieTokenBytes = 96;
 constexpr int64_t kTrieByteBytes = 16;
 
@@ -28,7 +29,8 @@ int64_t template_bytes(const Tokenizer& tokenizer) {
   return kTemplateFactor * static_cast<int64_t>(bytes);
 }
 
-// JSON texts of objects, or nothing, as one object: of a key that both have, the value of `more` counts, as the last.
+// JSON texts of objects, or nothing, as one object: of a key that both have, the value of
+// `more` counts, as the last.
 std::string joined(const std::string& object, const std::string& more) {
   if (object.empty() || more.empty()) return object + more;
   const auto inside = [](const std::string& text) {
@@ -40,7 +42,8 @@ std::string joined(const std::string& object, const std::string& more) {
   return "{" + first + (empty(first) || empty(second) ? "" : ",") + second + "}";
 }
 
-// transformers shows templates the tokenizer's additional special tokens as a list beside the named ones.
+// transformers shows templates the tokenizer's additional special tokens as a list
+// beside the named ones.
 std::string additional_tokens_kwargs(const std::vector<std::string>& tokens) {
   JsonOut out;
   out.begin_object().key("additional_special_tokens").begin_array();
@@ -99,7 +102,8 @@ Result<std::shared_ptr<TextModel>> TextModel::make(Tokenizer::Ptr tokenizer,
 }
 
 Result<std::shared_ptr<TextModel>> TextModel::with_tokenizer(Tokenizer::Ptr tokenizer, const TakeMemory& take) const {
-  // Templates of the adapter's own count; otherwise those of the base, also when they came from the command line.
+  // Templates of the adapter's own count; otherwise those of the base, also when they
+  // came from the command line.
   const std::string* tools = tool_template_of(*tokenizer);
   const std::string* known = tool_template_of(*tokenizer_);
   const bool same_tools = tools && known ? *tools == *known : tools == known;

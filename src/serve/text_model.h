@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// TextModel: what one model, or one adapter with a tokenizer or template of its own, needs to turn requests into token
-// ids. TextModels: the base's and the adapters', found by name.
+// TextModel: what one model, or one adapter with a tokenizer or template of its own,
+// needs to turn requests into token ids. TextModels: the base's and the adapters',
+// found by name.
 //
-// Thread: TextModel is immutable but for the trie it builds once; TextModels is thread-safe (file work happens outside
-// its lock, on the caller's thread). Ownership: shared by pointer, so that a running request keeps the tokenizer it
-// began with. Invariants: adapters whose files say the same share one TextModel, the base's where they say what its own
-// do; it lives as long as an entry or a request has it. An entry is looked at again when the catalogue's generation of
-// that name changes, unless who loaded it put there what it had read before the load: that is what the engine's version
-// goes with. An adapter's is granted before it is read, and as long as it is there; where there is no room those that
-// were not used for longest are dropped, and read again when they are. Failure: too_large and overloaded, with numbers;
-// sentences of text/, cancelled where the watch of the work has stopped it; a chat request to a
-// model without template is invalid_argument.
+// Thread: TextModel is immutable but for the trie it builds once; TextModels is
+// thread-safe (file work happens outside its lock, on the caller's thread).
+// Ownership: shared by pointer, so that a running request keeps the tokenizer it
+// began with.
+// Invariants: adapters whose files say the same share one TextModel, the base's where
+// they say what its own do; it lives as long as an entry or a request has it. An entry
+// is looked at again when the catalogue's generation of that name changes, unless who
+// loaded it put there what it had read before the load: that is what the engine's version
+// goes with. An adapter's is granted before it is read, and as long as it is there;
+// where there is no room those that were not used for longest are dropped, and read
+// again when they are.
+// Failure: too_large and overloaded, with numbers; sentences of text/, cancelled where
+// the watch of the work has stopped it; a chat request to a model without template
+// is invalid_argument.
 #pragma once
 
 #include <map>
@@ -52,16 +58,18 @@ class TextModel {
                                                  std::shared_ptr<const ChatTemplate> chat_template,
                                                  std::string model_name, ChatSettings settings = {});
 
-  // The parts of one; the templates may be null. Files and flags become one through make().
+  // The parts of one; the templates may be null. Files and flags become one
+  // through make().
   TextModel(Tokenizer::Ptr tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
             std::shared_ptr<const ChatTemplate> tool_template, std::string model_name, ChatSettings settings);
-  // The same with the tokenizer of an adapter, made from this one's, and with its templates where it brings others.
-  // `take`: the memory of those.
+  // The same with the tokenizer of an adapter, made from this one's, and with its
+  // templates where it brings others. `take`: the memory of those.
   Result<std::shared_ptr<TextModel>> with_tokenizer(Tokenizer::Ptr tokenizer, const TakeMemory& take = {}) const;
   // Until it goes.
   void keep(ByteShare memory) { memory_ = std::move(memory); }
 
-  // Equal for two models of one base exactly where they make the same ids of every request.
+  // Equal for two models of one base exactly where they make the same ids
+  // of every request.
   const std::string& signature() const { return signature_; }
   // Of the signature, for AdapterUse::texts; not 0.
   uint64_t number() const { return number_; }
@@ -73,8 +81,8 @@ class TextModel {
   bool has_template() const { return template_ != nullptr; }
   // In which answers to its chats have their reasoning, if they have any.
   std::optional<ReasoningForm> reasoning(bool with_tools) const;
-  // What grammars need of the vocabulary; built at the first call. vocab_size and end_ids are the model's and always
-  // the same.
+  // What grammars need of the vocabulary; built at the first call. vocab_size and end_ids
+  // are the model's and always the same.
   // Its memory is of `memory` and stays with the model.
   Result<std::shared_ptr<const VocabTrie>> vocab_trie(int64_t vocab_size, const std::vector<TokenId>& end_ids,
                                                       const std::shared_ptr<ByteBudget>& memory) const;
@@ -83,8 +91,9 @@ class TextModel {
                                            const EncodeWithin& within = {}) const;
   Result<std::vector<TokenId>> encode_prompt(const PromptInput& prompt, bool add_special_tokens,
                                              const EncodeWithin& within = {}) const;
-  // What the template would not show: documents are an error, as they are one in render_chat(); names of fields that
-  // it does not read are returned, those of messages as "messages[].x".
+  // What the template would not show: documents are an error, as they are one in
+  // render_chat(); names of fields that it does not read are returned, those of messages
+  // as "messages[].x".
   Status check_documents(const WirePrompt& prompt, bool with_tools) const;
   std::vector<std::string> unread_fields(const WirePrompt& prompt, bool with_tools) const;
   // with_tools = false hides the tools from the template (tool_choice none).
@@ -112,12 +121,14 @@ class TextModel {
 
 class TextModels {
  public:
-  // `files`: what adapters are read from; borrowed. `memory`: of what is read and made of it; null: all there is.
+  // `files`: what adapters are read from; borrowed. `memory`: of what is read and made of
+  // it; null: all there is.
   TextModels(std::shared_ptr<const TextModel> base, const FileSystem& files, std::shared_ptr<ByteBudget> memory = {})
       : base_(std::move(base)), files_(files), memory_(std::move(memory)) {}
   const std::shared_ptr<const TextModel>& base() const { return base_; }
   Result<std::shared_ptr<const TextModel>> for_adapter(const CatalogueEntry& entry);
-  // What for_adapter() finds in the files, read now; and to let it have that for this entry.
+  // What for_adapter() finds in the files, read now; and to let it have that
+  // for this entry.
   Result<std::shared_ptr<const TextModel>> read(const CatalogueEntry& entry);
   void put(const CatalogueEntry& entry, std::shared_ptr<const TextModel> model);
   void forget(const std::string& name);

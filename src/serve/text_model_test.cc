@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which adapters share tokenizer, template and vocabulary trie with the base, or with each other.
+// Which adapters share tokenizer, template and vocabulary trie with the base,
+// or with each other.
 #include "serve/text_model.h"
 
 #include <gtest/gtest.h>
@@ -98,7 +99,8 @@ TEST_F(TextModelTest, WhatIsForgottenIsFreedAndKeepsItsNumber) {
   EXPECT_EQ(of("one", 2)->number(), number) << "requests made with the same texts stay right";
 }
 
-// Adapters' texts have the memory that they are granted; those that are not in use make room.
+// Adapters' texts have the memory that they are granted; those that are not
+// in use make room.
 TEST_F(TextModelTest, TextsAreOfMemoryThatIsGranted) {
   const auto write_tokens = [this](const std::string& name, int count) {
     std::string decoder;
@@ -175,8 +177,8 @@ TEST_F(TextModelTest, TemplatesTakeNoMoreThanIsGranted) {
   }
 }
 
-// As transformers shows them: a list beside the named ones, not there where there are none, and what a request sets
-// counts more.
+// As transformers shows them: a list beside the named ones, not there where there are
+// none, and what a request sets counts more.
 TEST_F(TextModelTest, TemplatesSeeTheAdditionalSpecialTokens) {
   const std::string shows =
       R"("chat_template":"{{ additional_special_tokens is defined }} {{ additional_special_tokens | tojson if additional_special_tokens is defined }}")";

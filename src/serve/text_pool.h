@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// TextPool: the threads that parse, render and tokenise, and the order in which jobs have them.
+// TextPool: the threads that parse, render and tokenise, and the order in which
+// jobs have them.
 //
-// Few jobs run at once, each with a turn. What a job costs is the bytes it was announced with or, where that is more,
-// what it has spent; a factor of four is a class. After each slice of its work a job queues up again, and turns go to
-// the cheapest class, within one to who came first, so that dear work holds nobody up for longer than a slice. Every
-// fourth turn goes to who came first of all, so that dear work ends as well, however much cheap work comes. Cheap work
-// has one turn more where dear work has them all: not everything that a job does is cut into slices. Thread-safe.
-// Ownership: owns threads and jobs; the destructor runs what is queued. Invariants: a job that was taken is run once,
-// to its end; a job that has begun keeps its thread until then, so what is begun is bounded, dear jobs to half of that.
+// Few jobs run at once, each with a turn. What a job costs is the bytes it was announced
+// with or, where that is more, what it has spent; a factor of four is a class. After each
+// slice of its work a job queues up again, and turns go to the cheapest class, within
+// one to who came first, so that dear work holds nobody up for longer than a slice. Every
+// fourth turn goes to who came first of all, so that dear work ends as well, however
+// much cheap work comes. Cheap work has one turn more where dear work has them all: not
+// everything that a job does is cut into slices. Thread-safe.
+// Ownership: owns threads and jobs; the destructor runs what is queued.
+// Invariants: a job that was taken is run once, to its end; a job that has begun keeps
+// its thread until then, so what is begun is bounded, dear jobs to half of that.
 // Failure: try_run() answers false when full or stopped.
 #pragma once
 

@@ -55,7 +55,8 @@ class Holder {
   std::promise<void> began_, let_go_;
 };
 
-// The order by the rule as it is written: the least class, then who came first; at every fourth turn who came first.
+// The order by the rule as it is written: the least class, then who came first; at every
+// fourth turn who came first.
 std::vector<size_t> naive_order(std::vector<int64_t> bytes, size_t turns_before) {
   const auto class_of = [](int64_t size) {
     int result = 0;
@@ -158,7 +159,8 @@ TEST(TextPool, DearWorkEndsUnderASteadyStreamOfCheaperWork) {
                             },
                             {}}));
   began.get_future().wait();
-  // Each puts two more into the queue before it ends, as long as there are few: one waits always.
+  // Each puts two more into the queue before it ends, as long as there are few:
+  // one waits always.
   std::function<void(Work&)> stream = [&](Work&) {
     if (dear_ended || ++cheaper > kMost) return;
     stream_flows = true;

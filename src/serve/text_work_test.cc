@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What dear text does to others, over the whole server: times are compared with those beside them, never with a clock.
+// What dear text does to others, over the whole server: times are compared with those
+// beside them, never with a clock.
 #include <algorithm>
 #include <atomic>
 #include <future>
@@ -23,8 +24,9 @@ std::string long_text(size_t bytes) {
 
 class TextWorkTest : public ApiTest {
  protected:
-  // Eight clients send the body at once; a neighbour asks for one small answer after the other meanwhile. The longest
-  // that it waits, as a part of the time that the eight take: before they had turns that was most of it.
+  // Eight clients send the body at once; a neighbour asks for one small answer after
+  // the other meanwhile. The longest that it waits, as a part of the time that the eight
+  // take: before they had turns that was most of it.
   double longest_wait(const std::string& path, const std::string& body, int status) {
     std::atomic<int> left{8};
     double longest = 0;

@@ -79,13 +79,13 @@ class MemoryCatalogue final : public Catalogue {
 
 }  // namespace
 
-const char* adapter_source_name(AdapterSource source) {
-  switch (source) {
-    case AdapterSource::kCommandLine:
+const char* adapter_origin_name(AdapterOrigin origin) {
+  switch (origin) {
+    case AdapterOrigin::kCommandLine:
       return "command_line";
-    case AdapterSource::kDirectory:
+    case AdapterOrigin::kDirectory:
       return "directory";
-    case AdapterSource::kHttp:
+    case AdapterOrigin::kHttp:
       return "http";
   }
   return "unknown";

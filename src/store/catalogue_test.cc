@@ -11,7 +11,7 @@ namespace loralei {
 namespace {
 
 CatalogueEntry entry(const std::string& name, const std::string& path) {
-  return {name, path, "", AdapterSource::kHttp, 7, 0};
+  return {name, path, "", AdapterOrigin::kHttp, 7, 0};
 }
 
 TEST(Catalogue, AddFindReplaceRemove) {

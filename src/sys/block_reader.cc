@@ -152,8 +152,8 @@ class PoolBlockReader final : public BlockReader {
 };
 
 // --- io_uring ---
-// The rings shared with the kernel, set up with the system calls themselves: three calls do not warrant a library in
-// the core.
+// The rings shared with the kernel, set up with the system calls themselves: three calls
+// do not warrant a library in the core.
 class Ring {
  public:
   static Result<std::unique_ptr<Ring>> make(unsigned entries) {
@@ -189,13 +189,15 @@ class Ring {
   }
   Ring(const Ring&) = delete;
 
-  // True when the kernel keeps the memory's pages at hand: reads into it need not look them up.
+  // True when the kernel keeps the memory's pages at hand: reads into it need
+  // not look them up.
   bool register_memory(std::span<std::byte> memory) {
     iovec whole{memory.data(), memory.size()};
     return ::syscall(__NR_io_uring_register, handle_, IORING_REGISTER_BUFFERS, &whole, 1) == 0;
   }
 
-  // Whether reads of this file go through: rings are set up on systems that then refuse to read with them.
+  // Whether reads of this file go through: rings are set up on systems that then refuse
+  // to read with them.
   Status try_read(const OpenFile& file, std::span<std::byte> dest, bool registered) {
     int error = submit_read(file.handle(), 0, 0, dest, registered);
     if (error == 0) error = std::max(0, -next().res);
@@ -293,7 +295,8 @@ class RingBlockReader final : public BlockReader {
         finish(slot, end_of_file(file_.path(), block.offset, block.dest.size(), block.done), done);
       } else {
         block.done += static_cast<size_t>(completion.res);
-        // The rest of a short read must still be aligned; what is lost by reading a page twice is nothing.
+        // The rest of a short read must still be aligned; what is lost by reading a page
+        // twice is nothing.
         block.done -= block.done == block.dest.size() ? 0 : block.done % static_cast<size_t>(kDirectAlign);
         if (block.done == block.dest.size()) {
           finish(slot, {}, done);

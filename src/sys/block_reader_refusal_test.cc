@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// System calls that the kernel refuses: this file's syscall() stands in for the C library's in the whole test program
-// and passes everything on, but for the io_uring calls that a test wants refused.
+// System calls that the kernel refuses: this file's syscall() stands in for the C
+// library's in the whole test program and passes everything on, but for the io_uring
+// calls that a test wants refused.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <linux/io_uring.h>
@@ -122,7 +123,8 @@ TEST_F(RefusedRing, ARefusedSubmitHarmsNoRead) {
   expect_all(*reader, 3);
 }
 
-// Rings that can be set up, as under some container rules and old kernels, but read nothing.
+// Rings that can be set up, as under some container rules and old kernels,
+// but read nothing.
 TEST_F(RefusedRing, ARingThatReadsNothingIsNotUsed) {
   if (const auto reader = open(); !reader->how().starts_with("io_uring"))
     GTEST_SKIP() << "no io_uring here: " << reader->how();

@@ -30,7 +30,8 @@ std::optional<int64_t> number_in(const TextReader& read, const std::string& path
   return text ? leading_number(*text) : std::nullopt;
 }
 
-// Folders to ask for limits of `controller`, from the process's own group up to the root of the mount.
+// Folders to ask for limits of `controller`, from the process's own group up to the
+// root of the mount.
 // Version 2 has one line "0::/path"; version 1 one line a controller, "4:memory:/path".
 struct CgroupFolders {
   std::vector<std::string> v1, v2;
@@ -95,7 +96,8 @@ struct MemoryGroup {
 // Page cache that the kernel gives back under pressure does not count as used.
 MemoryGroup memory_group(const TextReader& read, const std::string& folder, bool v2) {
   MemoryGroup group;
-  // Version 2 writes "max" for no limit, which is no number; version 1 a huge page-rounded one.
+  // Version 2 writes "max" for no limit, which is no number; version 1 a huge
+  // page-rounded one.
   const auto take = [&](const char* file) {
     const int64_t limit = number_in(read, folder + file).value_or(INT64_MAX);
     if (limit >= 0 && limit < INT64_MAX / 2) group.limit_bytes = std::min(group.limit_bytes, limit);
@@ -146,8 +148,8 @@ CpuIsa detect_isa() {
   CpuIsa isa;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  // clang 14 does not know the name f16c: bit 29 of leaf 1. The builtins also ask whether the system saves the wide
-  // registers.
+  // clang 14 does not know the name f16c: bit 29 of leaf 1. The builtins also ask whether
+  // the system saves the wide registers.
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 29 & 1) != 0;
   isa.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;

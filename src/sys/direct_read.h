@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// DirectFile: reads past the page cache (O_DIRECT), for measuring the disk itself and, later, for streaming weights.
+// DirectFile: reads past the page cache (O_DIRECT), for measuring the disk itself and,
+// later, for streaming weights.
 //
-// Thread: read() from any thread at once. Ownership: owns its handle. Invariant: offset, size and destination are
-// multiples of kDirectAlign. Failure: open() says when the file system refuses direct reads (tmpfs, some network file
-// systems); read() as File::read_exact.
+// Thread: read() from any thread at once.
+// Ownership: owns its handle.
+// Invariant: offset, size and destination are multiples of kDirectAlign.
+// Failure: open() says when the file system refuses direct reads (tmpfs, some network
+// file systems); read() as File::read_exact.
 #pragma once
 
 #include <cstddef>

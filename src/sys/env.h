@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only reader of environment variables. Call at start, before other threads exist (the environment is not locked).
+// The only reader of environment variables. Call at start, before other threads exist
+// (the environment is not locked).
 #pragma once
 
 #include <optional>

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Twins of a BlockReader for tests; one thread, as the reader they wrap. FaultyBlockReader: reads fail at random,
-// leaving rubbish behind, and finish out of order. NewestFirstBlockReader: the read that was submitted last is done
-// first. GatedBlockReader: reads are done in order, one at a time, each when a gate that outlives the reader lets it.
+// Twins of a BlockReader for tests; one thread, as the reader they wrap.
+// FaultyBlockReader: reads fail at random, leaving rubbish behind, and finish out
+// of order. NewestFirstBlockReader: the read that was submitted last is done first.
+// GatedBlockReader: reads are done in order, one at a time, each when a gate that
+// outlives the reader lets it.
 #pragma once
 
 #include <atomic>

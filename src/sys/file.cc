@@ -83,7 +83,8 @@ Result<std::vector<std::string>> names_in(Descriptor handle, const std::string& 
 }
 
 Result<std::unique_ptr<File>> PosixFileSystem::open(const std::string& path) const {
-  // O_NONBLOCK: opening a pipe without a writer must not hang; it has no effect on regular files.
+  // O_NONBLOCK: opening a pipe without a writer must not hang; it has no effect
+  // on regular files.
   Descriptor handle(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!handle.is_open()) return os_error("cannot open", path, errno);
   return open_posix_file(path, std::move(handle));

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// File and FileSystem: the seam to the disk, with the real one and a twin in memory that injects faults. What untrusted
-// folders hold is opened through folder.h.
+// File and FileSystem: the seam to the disk, with the real one and a twin in memory that
+// injects faults. What untrusted folders hold is opened through folder.h.
 //
-// Thread: every method may be called from any thread at once (reads carry their own offset). Ownership: a File owns its
-// open handle; it may outlive the FileSystem. Invariant: a File's size and stamp are those at open; nothing is ever
-// written. Failure: every method answers a sentence with the path, the reason of the system and, for reads, the
-// offsets. A read that meets the end of the file early is an error (kCorrupt), never a short success.
+// Thread: every method may be called from any thread at once (reads carry
+// their own offset).
+// Ownership: a File owns its open handle; it may outlive the FileSystem.
+// Invariant: a File's size and stamp are those at open; nothing is ever
+// written.
+// Failure: every method answers a sentence with the path, the reason of the system and,
+// for reads, the offsets. A read that meets the end of the file early is an error
+// (kCorrupt), never a short success.
 #pragma once
 
 #include <sys/stat.h>
@@ -53,24 +57,25 @@ class FileSystem {
   virtual ~FileSystem() = default;
   // Opens a regular file for reading; directories, devices and pipes are refused.
   virtual Result<std::unique_ptr<File>> open(const std::string& path) const = 0;
-  // The folder at `path`, named as real_path() gives it; `name` stands for it in messages. For what is not trusted: see
-  // UntrustedFolder.
+  // The folder at `path`, named as real_path() gives it; `name` stands for it in
+  // messages. For what is not trusted: see UntrustedFolder.
   virtual Result<std::unique_ptr<UntrustedFolder>> open_folder(const std::string& path,
                                                                const std::string& name) const = 0;
   // kAbsent also when a parent is missing or may not be searched.
   virtual PathKind kind(const std::string& path) const = 0;
-  // Files and folders directly in `path`, sorted by name; other kinds are left out, links are followed.
+  // Files and folders directly in `path`, sorted by name; other kinds are left out,
+  // links are followed.
   virtual Result<std::vector<DirEntry>> list(const std::string& path) const = 0;
   // Absolute, without links, "." and "..": what access checks compare.
   virtual Result<std::string> real_path(const std::string& path) const = 0;
   virtual Result<FileStamp> stamp(const std::string& path) const = 0;
 
   bool exists(const std::string& path) const { return kind(path) != PathKind::kAbsent; }
-  // An error where the system does not tell whether the path is there, which kind() calls absent: a folder that may
-  // not be searched, a loop of links.
+  // An error where the system does not tell whether the path is there, which kind() calls
+  // absent: a folder that may not be searched, a loop of links.
   Status check_visible(const std::string& path) const;
-  // The whole file; one larger than `limit_bytes` is refused (too_large, with both numbers) before anything is
-  // allocated.
+  // The whole file; one larger than `limit_bytes` is refused (too_large, with both
+  // numbers) before anything is allocated.
   Result<std::string> read_all(const std::string& path, int64_t limit_bytes) const;
 };
 

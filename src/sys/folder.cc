@@ -137,7 +137,8 @@ class PosixFolder final : public UntrustedFolder {
       : root_(std::move(root)), real_path_(std::move(real_path)), name_(std::move(name)), walk_(walk) {}
 
   Result<std::unique_ptr<File>> open(const std::string& path) const override {
-    // O_NONBLOCK: opening a pipe without a writer must not hang; it has no effect on regular files.
+    // O_NONBLOCK: opening a pipe without a writer must not hang; it has no effect
+    // on regular files.
     TRY_ASSIGN(Descriptor handle, reach(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     return open_posix_file(join_path(name_, path), std::move(handle));
   }

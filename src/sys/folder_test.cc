@@ -145,7 +145,8 @@ TEST_P(DiskFolder, AFolderThatIsRenamedIsStillTheOneOpened) {
   EXPECT_EQ(in->open("keys.txt").error().code, ErrorCode::kNotFound);
 }
 
-// A file, and a folder on the way, are exchanged for links that lead out and back while they are opened.
+// A file, and a folder on the way, are exchanged for links that lead out and back
+// while they are opened.
 TEST_P(DiskFolder, WhatIsExchangedMeanwhileIsWithinOrAnError) {
   const auto in = open_posix_folder(top_ + "/root", "ROOT", GetParam()).value();
   put("outside/b.txt", "outer");

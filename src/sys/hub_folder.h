@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders of Hugging Face's cache: models--ORG--NAME/snapshots/REVISION, with the revision of "main" in refs/main.
+// Folders of Hugging Face's cache: models--ORG--NAME/snapshots/REVISION, with the
+// revision of "main" in refs/main.
 //
-// Thread: pure functions over files. Ownership: values. Failure: a sentence where a folder is one of these and nothing
-// in it can be read as a model.
+// Thread: pure functions over files. Ownership: values. Failure: a sentence where a
+// folder is one of these and nothing in it can be read as a model.
 #pragma once
 
 #include <optional>
@@ -18,8 +19,8 @@ struct HubFolder {
   std::string name;  // "ORG/NAME"
 };
 
-// Of models--ORG--NAME the snapshot of "main", or the only one there is; of a snapshot itself. Nothing where `path` is
-// neither.
+// Of models--ORG--NAME the snapshot of "main", or the only one there is; of a snapshot
+// itself. Nothing where `path` is neither.
 Result<std::optional<HubFolder>> find_hub_folder(const FileSystem& files, const std::string& path);
 
 }  // namespace loralei

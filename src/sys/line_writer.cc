@@ -151,8 +151,8 @@ void LineWriter::run(const std::shared_ptr<State>& state) {
     s.lines -= count;
     s.bytes -= text.size();
     if (!written) s.drop(count);
-    // Behind what was pushed before there was room, and beyond the limits if need be. A descriptor that takes nothing
-    // is not told again and again.
+    // Behind what was pushed before there was room, and beyond the limits if need be.
+    // A descriptor that takes nothing is not told again and again.
     if (written && s.untold > 0) s.append(s.dropped_line(std::exchange(s.untold, 0)));
     s.changed.notify_all();
   }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// MemoryFileSystem: the simulated twin of the disk for tests; files live in memory, faults are set per path.
+// MemoryFileSystem: the simulated twin of the disk for tests; files live in memory,
+// faults are set per path.
 //
-// Thread-safe. Ownership: owns the contents; open Files share them and keep them alive. Invariants: paths are absolute
-// and plain
-// ("/a/b"); folders exist as soon as something lies in them. Every put() gives the path a new stamp.
+// Thread-safe.
+// Ownership: owns the contents; open Files share them and keep them alive.
+// Invariants: paths are absolute and plain ("/a/b"); folders exist as soon as something
+// lies in them. Every put() gives the path a new stamp.
 // Failure: as PosixFileSystem, plus the faults set here.
 #pragma once
 
@@ -18,8 +20,8 @@ namespace loralei {
 
 struct FileFaults {
   bool fail_open = false;
-  int64_t fail_reads_from_byte =
-      -1;                    // reads that touch this byte or a later one fail with an input/output error; < 0: none
+  // Reads that touch this byte or a later one fail with an input/output error; < 0: none.
+  int64_t fail_reads_from_byte = -1;
   int64_t end_at_byte = -1;  // the file ends here although its stamp says more (cut while open); < 0: no fault
 };
 
@@ -45,7 +47,8 @@ class MemoryFileSystem final : public FileSystem {
   };
   friend class MemoryFolder;
   std::string follow(const std::string& path) const;  // caller holds mutex_
-  // As follow(), but of all links on the way, none of which may lead out of `root`, called `name`.
+  // As follow(), but of all links on the way, none of which may lead out of `root`,
+  // called `name`.
   Result<std::string> follow_below(const std::string& root, const std::string& name, const std::string& path) const;
   PathKind kind_of(const std::string& path) const;  // caller holds mutex_
 

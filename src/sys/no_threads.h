@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NoThreads, for tests: while it lives, the system refuses this process every new thread, as it does where their number
-// is limited: each is to have a stack larger than all addresses there are.
+// NoThreads, for tests: while it lives, the system refuses this process every new thread,
+// as it does where their number is limited: each is to have a stack larger than all
+// addresses there are.
 #pragma once
 
 #include <pthread.h>

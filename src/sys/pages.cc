@@ -25,7 +25,8 @@ std::byte* map_aligned(int64_t bytes, int protection) {
   void* base = ::mmap(nullptr, mapped, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) return nullptr;
   if (!huge) return static_cast<std::byte*>(base);
-  // Cut the surplus before and after, so that exactly the aligned part remains and unmap_pages need not know more.
+  // Cut the surplus before and after, so that exactly the aligned part remains and
+  // unmap_pages need not know more.
   const uintptr_t start = reinterpret_cast<uintptr_t>(base);
   const uintptr_t aligned = round_up(start, kHugePageBytes);
   if (aligned > start) ::munmap(base, aligned - start);

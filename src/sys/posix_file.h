@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two ways to open a file of the machine share: by its name (file.cc), and below a folder (folder.cc).
+// What the two ways to open a file of the machine share: by its name (file.cc), and below
+// a folder (folder.cc).
 //
-// Thread: pure functions; a Descriptor belongs to one thread at a time. Ownership: a Descriptor closes what it has.
-// Failure: sentences with the path.
+// Thread: pure functions; a Descriptor belongs to one thread at a time. Ownership: a
+// Descriptor closes what it has. Failure: sentences with the path.
 #pragma once
 
 #include <sys/stat.h>

@@ -85,7 +85,8 @@ double machine_cpu_s() {
   return stat.ok() ? machine_cpu_s_of(*stat) : 0;
 }
 
-// "cpu  user nice system idle iowait irq softirq steal guest guest_nice": guest time is already in user.
+// "cpu  user nice system idle iowait irq softirq steal guest guest_nice": guest time is
+// already in user.
 double machine_cpu_s_of(std::string_view proc_stat) {
   constexpr int kFields = 8, kIdle = 3, kIoWait = 4;
   if (!proc_stat.starts_with("cpu ")) return 0;

@@ -6,7 +6,8 @@
 namespace loralei {
 namespace {
 
-// Of ".../models--ORG--NAME/snapshots/..." the part before "/snapshots"; nullopt for what lies in no such folder.
+// Of ".../models--ORG--NAME/snapshots/..." the part before "/snapshots"; nullopt for what
+// lies in no such folder.
 std::optional<std::string> hub_folder(std::string real_path) {
   constexpr const char* kSnapshots = "/snapshots/";
   real_path += '/';

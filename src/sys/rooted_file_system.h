@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// RootedFileSystem: of another file system what lies below some roots, for files that others than the operator may
-// write (adapters): every file is opened through the UntrustedFolder of its root.
+// RootedFileSystem: of another file system what lies below some roots, for files that
+// others than the operator may write (adapters): every file is opened through the
+// UntrustedFolder of its root.
 //
-// What the root of a path is: the operator names roots (each --adapter-dir, each adapter of the command line). The most
-// exact one that the path lies below says where it lies; the widest --adapter-dir around that place is its root, else
-// it is that one itself. For one in a Hugging Face cache (.../models--ORG--NAME/snapshots/...), whose files are links
-// to ../../blobs, it is models--ORG--NAME; for a file, its folder.
-// Thread: add_root() before others use it; then any. Ownership: borrows the other file system. Invariants: roots are
-// names, opened anew each time, so that a folder put in the place of another one is found; the names themselves are the
-// operator's and their links are followed. Failure: as UntrustedFolder; kForbidden below no root.
+// What the root of a path is: the operator names roots (each --adapter-dir, each adapter
+// of the command line). The most exact one that the path lies below says where it lies;
+// the widest --adapter-dir around that place is its root, else it is that one itself.
+// For one in a Hugging Face cache (.../models--ORG--NAME/snapshots/...), whose files are
+// links to ../../blobs, it is models--ORG--NAME; for a file, its folder.
+// Thread: add_root() before others use it; then any.
+// Ownership: borrows the other file system.
+// Invariants: roots are names, opened anew each time, so that a folder put in the
+// place of another one is found; the names themselves are the operator's and their
+// links are followed.
+// Failure: as UntrustedFolder; kForbidden below no root.
 #pragma once
 
 #include <memory>

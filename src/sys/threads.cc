@@ -22,7 +22,8 @@ constexpr int kCpusMax = 8192;
 constexpr int kFavouredNice = -10;
 constexpr uint64_t kFavouredSliceNs = 100'000;  // the least the scheduler takes
 
-// The kernel's struct sched_attr in its first version: the C library here declares neither it nor its call.
+// The kernel's struct sched_attr in its first version: the C library here declares
+// neither it nor its call.
 struct SchedAttributes {
   uint32_t size = 0;
   uint32_t policy = 0;

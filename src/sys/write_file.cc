@@ -24,8 +24,8 @@ Result<WriteFile> WriteFile::open(const std::string& path) {
     ::close(handle);
     return invalid_argument("'" + path + "' is not a regular file.");
   }
-  // The lock goes with the handle, however the process ends. A file that was renamed before the lock was ours is
-  // another's finished work.
+  // The lock goes with the handle, however the process ends. A file that was renamed
+  // before the lock was ours is another's finished work.
   struct stat named {};
   struct flock whole {};
   whole.l_type = F_WRLCK;
@@ -86,7 +86,8 @@ Status WriteFile::commit(const std::string& path) {
   if (::fsync(handle_) != 0) return os_error("cannot sync", path_, errno);
   if (std::rename(path_.c_str(), path.c_str()) != 0) return os_error("cannot rename", path_, errno);
   path_ = path;
-  // The new name is in the folder, which has contents of its own to sync; some file systems refuse, and lose nothing.
+  // The new name is in the folder, which has contents of its own to sync; some file
+  // systems refuse, and lose nothing.
   const std::string parent = parent_path(path);
   const std::string folder = parent.empty() ? std::string(".") : parent;
   if (const int handle = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); handle >= 0) {

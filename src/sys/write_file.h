@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// WriteFile: a file being made. What is to be found complete or not at all is written under another name, synced, and
-// renamed (commit).
+// WriteFile: a file being made. What is to be found complete or not at all is written
+// under another name, synced, and renamed (commit).
 //
-// Thread: write() from several threads at once; the rest from one. Ownership: owns its handle; a file that is not
-// committed stays, so that a later run may go on. Failure: sentences with path and the system's reason (a full disk
+// Thread: write() from several threads at once; the rest from one.
+// Ownership: owns its handle; a file that is not committed stays, so that a
+// later run may go on.
+// Failure: sentences with path and the system's reason (a full disk
 // says so).
 #pragma once
 
@@ -18,7 +20,8 @@ namespace loralei {
 
 class WriteFile {
  public:
-  // Opens or makes `path`; what it holds stays. One process at a time: another's is refused (kUnavailable).
+  // Opens or makes `path`; what it holds stays. One process at a time: another's is
+  // refused (kUnavailable).
   static Result<WriteFile> open(const std::string& path);
   ~WriteFile();
   WriteFile(WriteFile&& other) noexcept;
@@ -30,7 +33,8 @@ class WriteFile {
   Result<int64_t> size_bytes() const;
   Status resize(int64_t bytes);
   Status write(int64_t offset_bytes, std::span<const std::byte> bytes);
-  // Everything written so far survives a crash, and leaves the page cache: it would crowd out what is in use.
+  // Everything written so far survives a crash, and leaves the page cache: it would crowd
+  // out what is in use.
   Status sync();
   // sync(), then `path` becomes its name.
   Status commit(const std::string& path);

@@ -103,7 +103,8 @@ Result<JinjaValue> parse_json(const std::string& text, const char* what, JinjaVa
 constexpr std::string_view kDeveloper = "developer";
 // As transformers has them; templates read the first two.
 constexpr std::string_view kReasoningNames[] = {"reasoning_content", "thinking", "reasoning"};
-// Behind the final message's content, to be found in the rendered text: transformers' own, which some templates know.
+// Behind the final message's content, to be found in the rendered text: transformers'
+// own, which some templates know.
 constexpr std::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 enum class Arguments : unsigned char { kDict, kText };
@@ -128,7 +129,8 @@ struct View {
   bool knows_developers = false;
 };
 
-// Servers and templates call reasoning by different names; it is shown under those that templates read.
+// Servers and templates call reasoning by different names; it is shown under those
+// that templates read.
 void name_reasoning(const JinjaDict& more, std::vector<std::pair<std::string, JinjaValue>>& fields) {
   const JinjaValue* reasoning = nullptr;
   for (const std::string_view name : kReasoningNames) {

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// JinjaTemplate: a chat template parsed once and rendered per request, as Python's jinja2 would in the environment that
-// transformers sets up (immutable sandbox, trim_blocks, lstrip_blocks, loop controls, the generation tag, tojson
-// without HTML escaping, raise_exception, strftime_now).
+// JinjaTemplate: a chat template parsed once and rendered per request, as Python's jinja2
+// would in the environment that transformers sets up (immutable sandbox, trim_blocks,
+// lstrip_blocks, loop controls, the generation tag, tojson without HTML escaping,
+// raise_exception, strftime_now).
 //
-// Thread: a template is immutable; render may run on any number of threads at once. Ownership: shared by pointer.
-// Invariants: a render ends within its limits whatever the template says, and changes nothing outside itself.
-// Failure: parse and render return invalid_argument with the template's line; the text of raise_exception is in the
-// message; render returns cancelled where the watch of the work has stopped it. Not supported (refused by name when
-// parsing): templates in several files (include, import, extends), autoescape, the filters random, urlize and xmlattr.
-// Integers have 64 bits: beyond them is an error. Source: jinja2 3.1 and transformers' chat_template_utils.
+// Thread: a template is immutable; render may run on any number of threads at once.
+// Ownership: shared by pointer.
+// Invariants: a render ends within its limits whatever the template says, and changes
+// nothing outside itself.
+// Failure: parse and render return invalid_argument with the template's line; the text
+// of raise_exception is in the message; render returns cancelled where the watch of the
+// work has stopped it. Not supported (refused by name when parsing): templates in several
+// files (include, import, extends), autoescape, the filters random, urlize and xmlattr.
+// Integers have 64 bits: beyond them is an error.
+// Source: jinja2 3.1 and transformers' chat_template_utils.
 #pragma once
 
 #include <cstdint>

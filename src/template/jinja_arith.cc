@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic of template values: Python's int, float, str and list operators, and "%" formatting of strings.
+// Arithmetic of template values: Python's int, float, str and list operators, and "%"
+// formatting of strings.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -348,7 +349,8 @@ JinjaValue format_percent(JinjaRun& run, const std::string& format, const JinjaV
 
 namespace {
 
-// "[[fill]align][sign][#][0][width][.precision][type]" of str.format, as far as the conversions of "%" reach.
+// "[[fill]align][sign][#][0][width][.precision][type]" of str.format, as far as the
+// conversions of "%" reach.
 JinjaValue format_field(JinjaRun& run, const JinjaValue& value, const std::string& spec) {
   if (!run.read(2 * spec.size()) || !run.allocate(6 * spec.size())) return {};
   Conversion conversion;
@@ -419,7 +421,8 @@ JinjaValue format_field(JinjaRun& run, const JinjaValue& value, const std::strin
 
 }  // namespace
 
-// Fields "{}", "{0}", "{name}" with an optional "!r" or "!s" and format; attribute paths and nested fields are refused.
+// Fields "{}", "{0}", "{name}" with an optional "!r" or "!s" and format; attribute paths
+// and nested fields are refused.
 JinjaValue format_braces(JinjaRun& run, const std::string& text, const Arguments& arguments) {
   const JinjaRun::Operation operation(run);
   if (!run.read(2 * text.size()) || !run.allocate(text.size())) return {};

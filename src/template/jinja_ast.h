@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parsed form of a template: expressions and statements as two tagged node types, names as symbol numbers.
+// The parsed form of a template: expressions and statements as two tagged node types,
+// names as symbol numbers.
 //
-// Thread: built by the parser, then immutable. Ownership: a template owns its trees.
-// Invariant: no tree is deeper than kMaxTreeDepth (the parser counts), so evaluating and destroying it may recurse.
+// Thread: built by the parser, then immutable.
+// Ownership: a template owns its trees.
+// Invariant: no tree is deeper than kMaxTreeDepth (the parser counts), so evaluating and
+// destroying it may recurse.
 #pragma once
 
 #include <memory>

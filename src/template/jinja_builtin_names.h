@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which filters and tests exist: the parser refuses any other by name, as jinja2 does when it compiles a template.
+// Which filters and tests exist: the parser refuses any other by name, as jinja2 does
+// when it compiles a template.
 #pragma once
 
 #include <span>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a template can call: arguments, callables, loops, and the built-ins by name.
 //
-// Thread: one render. Callables and loops live as long as a value names them; frames that a macro closes over are kept
-// by the interpreter until the render ends, so `frame` is a plain pointer.
+// Thread: one render. Callables and loops live as long as a value names them; frames
+// that a macro closes over are kept by the interpreter until the render ends, so `frame`
+// is a plain pointer.
 #pragma once
 
 #include <functional>
@@ -38,9 +39,10 @@ struct JinjaCallable {
 };
 
 struct JinjaLoop {
-  // Those whose turn has come, and, where the loop has no condition, all. A condition is asked when an item's turn
-  // comes, as what it depends on may have changed by then, or when the template asks for more: find() then puts that
-  // many there, as far as there are. Empty beside no condition, and once the loop has ended.
+  // Those whose turn has come, and, where the loop has no condition, all. A condition
+  // is asked when an item's turn comes, as what it depends on may have changed by then,
+  // or when the template asks for more: find() then puts that many there, as far as there
+  // are. Empty beside no condition, and once the loop has ended.
   std::vector<JinjaValue> items;
   std::function<void(size_t)> find;
   size_t count(size_t wanted) {
@@ -63,8 +65,8 @@ struct Arguments {
   std::vector<std::pair<std::string, JinjaValue>> named;
 };
 
-// Binds arguments to `names` as Python does. absent entries stay undefined; false (after fail) for unknown, doubled or
-// too many arguments, or fewer than `required`.
+// Binds arguments to `names` as Python does. absent entries stay undefined; false (after
+// fail) for unknown, doubled or too many arguments, or fewer than `required`.
 bool bind(JinjaRun& run, const std::string& callee, const Arguments& arguments, const std::vector<const char*>& names,
           size_t required, std::vector<JinjaValue>& out);
 // Whether an argument has the type that `callee` needs; false (after fail) when not.
@@ -74,11 +76,13 @@ bool need_int(JinjaRun& run, const std::string& callee, const JinjaValue& value)
 JinjaValue apply_filter(JinjaRun& run, const std::string& name, const JinjaValue& value, const Arguments& arguments);
 bool apply_test(JinjaRun& run, const std::string& name, const JinjaValue& value, const Arguments& arguments);
 
-// A method of a string, dict or list as a callable; undefined when there is none of that name.
+// A method of a string, dict or list as a callable; undefined when there is
+// none of that name.
 JinjaValue find_method(const JinjaValue& value, const std::string& name);
 JinjaValue call_method(JinjaRun& run, const JinjaValue& receiver, const std::string& name, const Arguments& arguments);
 
-// value.name: method first, then element; value[key] the other way round. Undefined when absent.
+// value.name: method first, then element; value[key] the other way round.
+// Undefined when absent.
 JinjaValue get_attribute(JinjaRun& run, const JinjaValue& value, const std::string& name);
 JinjaValue get_subscript(JinjaRun& run, const JinjaValue& value, const JinjaValue& key);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of filters and looking them up, with the two that take a value of any kind: default and attr.
+// The table of filters and looking them up, with the two that take a value of any kind:
+// default and attr.
 #include "template/jinja_filters.h"
 
 #include <algorithm>

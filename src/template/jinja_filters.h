@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The filters of jinja2 that chat templates use, with transformers' tojson. Here are those that stand in files of
-// their own; jinja_filters.cc has the table that apply_filter looks them up in.
+// The filters of jinja2 that chat templates use, with transformers' tojson. Here
+// are those that stand in files of their own; jinja_filters.cc has the table that
+// apply_filter looks them up in.
 //
-// Thread: one render. Failure: through the run. A filter binds its own arguments; for one that takes none, apply_filter
-// has refused any.
+// Thread: one render.
+// Failure: through the run. A filter binds its own arguments; for one
+// that takes none, apply_filter has refused any.
 #pragma once
 
 #include "template/jinja_call.h"

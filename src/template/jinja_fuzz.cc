@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a template, rendered over a fixed conversation with small limits: it must end, and never crash.
+// Any bytes as a template, rendered over a fixed conversation with small limits: it must
+// end, and never crash.
 #include <cstdint>
 #include <string_view>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The global functions: range, dict, namespace, joiner, cycler, raise_exception, strftime_now.
+// The global functions: range, dict, namespace, joiner, cycler, raise_exception,
+// strftime_now.
 #include <algorithm>
 #include <ctime>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interpreter: a render from beginning to end, names, and statements; jinja_evaluate.cc has calls and expressions.
+// The interpreter: a render from beginning to end, names, and statements;
+// jinja_evaluate.cc has calls and expressions.
 #include "template/jinja_interpreter.h"
 
 #include "template/jinja_ops.h"
@@ -17,7 +18,8 @@ Interpreter::Interpreter(const Program& program, const JinjaValue& context, cons
   }
 }
 
-// Captured frames hold macros that point back at them: emptied here, so that nothing leaks.
+// Captured frames hold macros that point back at them: emptied here, so
+// that nothing leaks.
 Interpreter::~Interpreter() {
   for (auto& frame : captured_) frame->variables.clear();
 }

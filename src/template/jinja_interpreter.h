@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interpreter of parsed templates, which walks the trees of jinja_ast.h: a private header of jinja_interpreter.cc
-// (names and statements) and jinja_evaluate.cc (calls and expressions).
+// The interpreter of parsed templates, which walks the trees of jinja_ast.h: a private
+// header of jinja_interpreter.cc (names and statements) and jinja_evaluate.cc (calls
+// and expressions).
 //
-// Thread: one interpreter, one render. Ownership: borrows the program and the context; keeps every frame that a macro
-// or a recursive loop points at until it dies. Invariant: every statement and expression counts against the limits of
-// the run. Failure: through the run; what returns after run_.failed() is undefined and only returned on, and run()
-// gives the first error.
+// Thread: one interpreter, one render.
+// Ownership: borrows the program and the context; keeps every frame that a macro
+// or a recursive loop points at until it dies.
+// Invariant: every statement and expression counts against the limits of
+// the run.
+// Failure: through the run; what returns after run_.failed() is undefined and only
+// returned on, and run() gives the first error.
 #pragma once
 
 #include <memory>
@@ -75,7 +79,8 @@ class Interpreter {
 
   // In the innermost scope.
   void assign(int symbol, JinjaValue value);
-  // The scopes from the innermost outwards, then the context, then the global functions; undefined when none has it.
+  // The scopes from the innermost outwards, then the context, then the global functions;
+  // undefined when none has it.
   JinjaValue look_up(int symbol);
   void assign_target(const Expr& target, JinjaValue value);
   void assign_attribute(JinjaNamespace& space, const std::string& name, JinjaValue value);

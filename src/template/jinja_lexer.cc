@@ -69,7 +69,8 @@ class Lexer {
     return std::string(text.substr(0, line_begin));
   }
 
-  // The end of a block, comment or raw tag at `at`: "-%}" eats all space, "%}" one newline, "+%}" nothing. 0 when none.
+  // The end of a block, comment or raw tag at `at`: "-%}" eats all space, "%}" one
+  // newline, "+%}" nothing. 0 when none.
   size_t tag_end(size_t at, std::string_view close, bool trim_newline) const {
     const std::string_view here = std::string_view(source_).substr(at);
     if (here.size() > close.size() && here[0] == '-' && here.substr(1, close.size()) == close) {
@@ -220,7 +221,8 @@ class Lexer {
       });
     }
     if (end <= at_ + 2) end = digits_end(at_, is_digit);
-    // A float needs digits behind its point ("1.x" is an attribute); after a "." only an integer can follow ("a.0.1").
+    // A float needs digits behind its point ("1.x" is an attribute); after a "." only an
+    // integer can follow ("a.0.1").
     const bool after_dot = at_ > 0 && source_[at_ - 1] == '.';
     if (!after_dot && base != 'x') {
       if (end + 1 < source_.size() && source_[end] == '.' && is_digit(source_[end + 1])) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Template text to tokens, with the whitespace rules that transformers sets: trim_blocks and lstrip_blocks on, the last
-// newline dropped, "-" and "+" signs at tags.
+// Template text to tokens, with the whitespace rules that transformers sets: trim_blocks
+// and lstrip_blocks on, the last newline dropped, "-" and "+" signs at tags.
 //
-// Thread: a pure function. Fails with invalid_argument and the line for an unclosed tag, string or comment.
+// Thread: a pure function. Fails with invalid_argument and the line for an unclosed tag,
+// string or comment.
 // Source: jinja2's lexer.py (3.1).
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Argument binding, attributes of every value, and methods of dicts and lists; jinja_string_methods.cc has those of
-// strings.
+// Argument binding, attributes of every value, and methods of dicts and lists;
+// jinja_string_methods.cc has those of strings.
 #include <algorithm>
 
 #include "template/jinja_ast.h"

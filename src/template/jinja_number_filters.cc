@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Filters of numbers, and those that read or write one as text: int, float, filesizeformat.
+// Filters of numbers, and those that read or write one as text: int, float,
+// filesizeformat.
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -17,7 +18,8 @@ using Kind = JinjaValue::Kind;
 
 namespace {
 
-// Reads all of `text` as int() or float() do: outer space and underscores between digits are allowed.
+// Reads all of `text` as int() or float() do: outer space and underscores between
+// digits are allowed.
 template <typename Number>
 bool read_all(const std::string& text, Number& out, int base) {
   std::string digits = strip(text, true, true);
@@ -54,7 +56,8 @@ bool float_to_int(double value, int64_t& out) {
   return true;
 }
 
-// Python's round: exact halves go to the even neighbour, judged by the decimal text of the value.
+// Python's round: exact halves go to the even neighbour, judged by the decimal
+// text of the value.
 double round_decimal(double value, int precision) {
   if (!std::isfinite(value) || precision > 300) return value;
   if (precision < 0) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Truth, comparison, and the elements of values; jinja_arith.cc has arithmetic, jinja_print.cc values as text.
+// Truth, comparison, and the elements of values; jinja_arith.cc has arithmetic,
+// jinja_print.cc values as text.
 #include "template/jinja_ops.h"
 
 #include <string.h>
@@ -230,15 +231,16 @@ std::vector<JinjaValue> elements(JinjaRun& run, const JinjaValue& value) {
 JinjaValue change_text(JinjaRun& run, const std::string& text, std::string (*change)(std::string_view text)) {
   const JinjaRun::Operation operation(run);
   if (!run.read(text.size()) || !run.allocate(text.size())) return {};
-  // Titles are mapped a character at a time; a mapping takes two strings of 16-bit units, of which one has room for
-  // three times the text.
+  // Titles are mapped a character at a time; a mapping takes two strings of 16-bit units,
+  // of which one has room for three times the text.
   if (!is_ascii(text) && (!run.map_text(3 * text.size()) || !run.allocate(8 * text.size()))) return {};
   std::string out = change(text);
   return run.allocate(out.size()) ? run.make_string(std::move(out)) : JinjaValue();
 }
 
 const JinjaValue* find_in(JinjaRun& run, const JinjaDict& dict, std::string_view key) {
-  // Looked for in a tree, or in a row of strings of which only those of its length are read.
+  // Looked for in a tree, or in a row of strings of which only those of its
+  // length are read.
   const size_t compared = dict.index.empty() ? dict.items.size() : 20;
   if (!run.touch(compared * key.size()) || !run.touch_values(compared)) return nullptr;
   return dict.find(key);
@@ -253,7 +255,8 @@ size_t find_first(JinjaRun& run, std::string_view text, std::string_view sought,
   if (from > text.size()) return std::string_view::npos;
   if (sought.empty()) return from;
   if (!run.touch(sought.size())) return std::string_view::npos;
-  // string_view::find() takes the product of both sizes where they are alike; memmem() does not.
+  // string_view::find() takes the product of both sizes where they are alike;
+  // memmem() does not.
   const void* const found = ::memmem(text.data() + from, text.size() - from, sought.data(), sought.size());
   const size_t at = found == nullptr ? text.size() : static_cast<size_t>(static_cast<const char*>(found) - text.data());
   return run.touch(at - from) && found != nullptr ? at : std::string_view::npos;
@@ -341,7 +344,8 @@ JinjaValue slice(JinjaRun& run, const JinjaValue& value, const JinjaValue& start
   const int64_t last = clamp(stop, step > 0 ? size : -1);
   std::vector<JinjaValue> items;
   std::u32string text;
-  // A step larger than the value ends after the first element; unsigned distance avoids overflow at the extremes.
+  // A step larger than the value ends after the first element; unsigned distance avoids
+  // overflow at the extremes.
   for (int64_t i = first; step > 0 ? i < last : i > last;) {
     if (is_list) {
       if (!run.allocate_values(1)) return {};

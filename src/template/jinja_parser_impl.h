@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recursive-descent parser of templates: a private header of jinja_parser.cc (statements) and jinja_expressions.cc.
+// The recursive-descent parser of templates: a private header of jinja_parser.cc
+// (statements) and jinja_expressions.cc.
 //
-// Thread: one parser, one thread, one template. Ownership: owns its tokens and the program until run() hands it out.
-// Invariant: every step down counts against kMaxTreeDepth. Failure: invalid_argument with the template's line.
+// Thread: one parser, one thread, one template.
+// Ownership: owns its tokens and the program until run() hands it out.
+// Invariant: every step down counts against kMaxTreeDepth.
+// Failure: invalid_argument with the template's line.
 #pragma once
 
 #include <algorithm>
@@ -75,14 +78,16 @@ class Parser {
   int symbol(const std::string& name);
   Status check_depth() const;
 
-  // Sets the node's depth from its children; loops that build chains (a + b + c ...) come here for each link.
+  // Sets the node's depth from its children; loops that build chains (a + b + c ...) come
+  // here for each link.
   Result<ExprPtr> finish(ExprPtr node) const;
 
   // --- statements
 
   bool at_end_tag(const std::vector<std::string_view>& ends) const;
 
-  // Until "{% end" where end is one of `ends`; stops on that name. With no ends: until the template ends.
+  // Until "{% end" where end is one of `ends`; stops on that name. With no ends: until
+  // the template ends.
   Result<Body> parse_body(const std::vector<std::string_view>& ends);
 
   // "%}" and a body up to one of `ends`.
@@ -90,7 +95,8 @@ class Parser {
   Status parse_statement(Stmt& stmt);
   Status parse_one_block(Stmt& stmt, StmtKind kind, std::string_view end);
 
-  // Nothing can extend a chat template, so a block is rendered where it stands, in a scope of its own.
+  // Nothing can extend a chat template, so a block is rendered where it stands, in
+  // a scope of its own.
   Status parse_named_block(Stmt& stmt);
   Status parse_if(Stmt& stmt);
   Status parse_for(Stmt& stmt);

@@ -19,7 +19,8 @@ class Printer {
   Printer(JinjaRun& run, std::string& out) : run_(run), out_(out) {}
 
   void repr(const JinjaValue& value, int depth) {
-    // Values share parts, so that a small one may print without end: the text itself is what is paid for.
+    // Values share parts, so that a small one may print without end: the text itself
+    // is what is paid for.
     if (!run_.step() || !run_.allocate(16)) return;
     switch (value.kind()) {
       case Kind::kUndefined:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Filters of sequences and dicts: their elements counted, picked, joined, sorted, grouped, mapped and selected.
+// Filters of sequences and dicts: their elements counted, picked, joined, sorted,
+// grouped, mapped and selected.
 #include <algorithm>
 #include <charconv>
 
@@ -17,8 +18,8 @@ JinjaValue ignore_case(JinjaRun& run, const JinjaValue& value) {
   return value.is_string() ? change_text(run, value.as_string(), to_lower) : value;
 }
 
-// "a.b.0": attributes and numbers, as jinja2's make_attrgetter takes them. `fallback` replaces what is undefined; may
-// be null.
+// "a.b.0": attributes and numbers, as jinja2's make_attrgetter takes them. `fallback`
+// replaces what is undefined; may be null.
 JinjaValue walk_attribute(JinjaRun& run, JinjaValue value, const JinjaValue& path, const JinjaValue* fallback) {
   if (path.is_int()) return get_subscript(run, value, path);
   if (!path.is_string()) return run.fail("an attribute must be a string or an integer");
@@ -39,10 +40,12 @@ JinjaValue walk_attribute(JinjaRun& run, JinjaValue value, const JinjaValue& pat
   return value;
 }
 
-// Sorts (key, item) pairs by key, keeping the order of equals. False when a comparison ended the render.
+// Sorts (key, item) pairs by key, keeping the order of equals. False when a comparison
+// ended the render.
 bool sort_by(JinjaRun& run, std::vector<std::pair<JinjaValue, JinjaValue>>& keyed, bool reverse) {
   if (!run.allocate_values(2 * keyed.size())) return false;  // what is merged stands beside it
-  // A comparison that has failed answers false for everything, which is still an ordering: the sort ends quickly.
+  // A comparison that has failed answers false for everything, which is still an
+  // ordering: the sort ends quickly.
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
     return reverse ? less(run, b.first, a.first) : less(run, a.first, b.first);
   });
@@ -89,7 +92,8 @@ JinjaValue min_or_max(JinjaRun& run, const char* name, const JinjaValue& value, 
   return best;
 }
 
-// Of what is false in Python, none and 0 too, map and the four that select make nothing and look at no argument.
+// Of what is false in Python, none and 0 too, map and the four that select make nothing
+// and look at no argument.
 JinjaValue select_items(JinjaRun& run, const JinjaValue& value, const Arguments& arguments, bool wanted,
                         bool by_attribute) {
   if (!truthy(value)) return run.make_list({}, Shape::kGenerator);

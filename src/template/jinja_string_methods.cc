@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One function for each method or family of methods (find, rfind, index ...), and the table of their names.
+// One function for each method or family of methods (find, rfind, index ...), and the
+// table of their names.
 #include "template/jinja_string_methods.h"
 
 #include <algorithm>
@@ -317,7 +318,8 @@ JinjaValue method_strip(JinjaRun& run, const std::string& text, const std::strin
   if (!bind(run, name, arguments, {"chars"}, 0, a)) return {};
   const bool left = name != "rstrip";
   const bool right = name != "lstrip";
-  // What stays is copied; what goes is read, and looked for in the sorted set where there is one.
+  // What stays is copied; what goes is read, and looked for in the sorted set
+  // where there is one.
   if (!run.allocate(text.size())) return {};
   const bool any = !a[0].is_undefined() && !a[0].is_none();
   if (any && !need_string(run, name, a[0])) return {};

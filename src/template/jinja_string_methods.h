@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The methods of strings, as Python's str has them; jinja_methods.cc looks them up and calls them.
+// The methods of strings, as Python's str has them; jinja_methods.cc looks them
+// up and calls them.
 //
-// Thread: one render. Failure: through the run (arguments that do not fit, a substring that index does not find, text
-// beyond what the render may allocate).
+// Thread: one render. Failure: through the run (arguments that do not fit, a substring
+// that index does not find, text beyond what the render may allocate).
 #pragma once
 
 #include <string>

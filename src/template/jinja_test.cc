@@ -39,7 +39,8 @@ std::string text_or_error(const Result<std::string>& result) {
   return result.ok() ? result.value() : "ERROR " + result.error().message;
 }
 
-// Both sides fail, or both give the same text. raise_exception's text must be in our message.
+// Both sides fail, or both give the same text. raise_exception's text must
+// be in our message.
 void expect_case(const std::string& name, const std::string& source, const Json& context, int64_t unix_time_s,
                  const Json& entry, const char* text_key) {
   const Result<std::string> result = render(source, context, unix_time_s);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// jinja2's tests ("x is NAME"). Those that take no operand stand in one table, the others in apply_test.
+// jinja2's tests ("x is NAME"). Those that take no operand stand in one table, the
+// others in apply_test.
 #include <algorithm>
 
 #include "template/jinja_builtin_names.h"
@@ -87,7 +88,8 @@ bool apply_test(JinjaRun& run, const std::string& name, const JinjaValue& value,
   if (name == "ge" || name == ">=") return equals(run, value, a[0]) || less(run, a[0], value, ">=");
   if (name == "in") return contains(run, a[0], value);
   if (name == "divisibleby") return !truthy(binary(run, '%', value, a[0]));
-  // sameas: identity. Small scalars are one object in Python where they are equal and of one type.
+  // sameas: identity. Small scalars are one object in Python where they are equal
+  // and of one type.
   if (value.kind() != a[0].kind()) return false;
   return value.identity() != nullptr ? value.identity() == a[0].identity() : equals(run, value, a[0]);
 }

@@ -173,8 +173,8 @@ std::string to_lower(std::string_view text) {
 
 std::string to_casefold(std::string_view text) { return is_ascii(text) ? to_lower(text) : map_case(text, Case::kFold); }
 
-// The first cased character of a run is title-cased, the others lowered one by one (a final sigma stays the plain small
-// one).
+// The first cased character of a run is title-cased, the others lowered one by one (a
+// final sigma stays the plain small one).
 std::string to_title(std::string_view text) {
   std::string out;
   bool inside = false;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's view of strings for the template interpreter: code points, str methods' character classes, case mapping.
+// Python's view of strings for the template interpreter: code points, str methods'
+// character classes, case mapping.
 //
-// Thread: pure functions. Strings are valid UTF-8 (the parser and the JSON reader have checked); a malformed byte is
-// treated as one code point of its own value so that nothing here can fail.
-// Source: CPython's unicodeobject (isspace, splitlines, isprintable, title); case mapping is ICU's full mapping, root
-// locale.
+// Thread: pure functions. Strings are valid UTF-8 (the parser and the JSON reader have
+// checked); a malformed byte is treated as one code point of its own value so that
+// nothing here can fail.
+// Source: CPython's unicodeobject (isspace, splitlines, isprintable, title); case mapping
+// is ICU's full mapping, root locale.
 #pragma once
 
 #include <cstdint>

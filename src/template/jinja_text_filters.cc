@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Filters whose input is read as text, and those that write any value as text: string, tojson, pprint.
-// "safe" and "escape" give plain strings: Python's mark would only change what "+" does to other strings, as autoescape
-// is off.
+// Filters whose input is read as text, and those that write any value as text:
+// string, tojson, pprint.
+// "safe" and "escape" give plain strings: Python's mark would only change what "+" does
+// to other strings, as autoescape is off.
 #include <algorithm>
 
 #include "template/jinja_filters.h"
@@ -45,7 +46,8 @@ JinjaValue filter_trim(JinjaRun& run, const JinjaValue& value, const Arguments& 
   return call_method(run, text_of(run, value), "strip", strip_arguments);
 }
 
-// Words begin after spaces, hyphens and opening brackets; the first letter is raised, the rest lowered.
+// Words begin after spaces, hyphens and opening brackets; the first letter is raised,
+// the rest lowered.
 JinjaValue filter_title(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
   const std::string text = to_str(run, value);
   // Each word is mapped by itself.
@@ -213,7 +215,8 @@ JinjaValue filter_escape(JinjaRun& run, const JinjaValue& value, const Arguments
   return run.make_string(std::move(out));
 }
 
-// Removes comments and tags, joins white space to single blanks, and reads the entities that escape writes.
+// Removes comments and tags, joins white space to single blanks, and reads the entities
+// that escape writes.
 JinjaValue filter_striptags(JinjaRun& run, const JinjaValue& value, const Arguments& arguments) {
   const std::string text = to_str(run, value);
   if (!run.read(text.size()) || !run.allocate(text.size())) return {};
@@ -250,8 +253,8 @@ JinjaValue filter_striptags(JinjaRun& run, const JinjaValue& value, const Argume
 
 namespace {
 
-// The end of the piece of a line that begins at `at`: a run of white space, or a word, which ends after a hyphen
-// between letters where it may.
+// The end of the piece of a line that begins at `at`: a run of white space, or a word,
+// which ends after a hyphen between letters where it may.
 size_t piece_end(std::u32string_view line, size_t at, bool at_hyphens) {
   const size_t begin = at;
   const bool space = is_space(line[at]);

@@ -9,7 +9,8 @@ namespace {
 
 constexpr size_t kIndexedDictSize = 12;  // below this a linear look is faster than a hash table
 
-// Equality of possible keys: scalars, and tuples of them by identity only (no template uses those).
+// Equality of possible keys: scalars, and tuples of them by identity only (no
+// template uses those).
 bool same_key(const JinjaValue& a, const JinjaValue& b) {
   if (a.is_string() || b.is_string()) return a.is_string() && b.is_string() && a.as_string() == b.as_string();
   if (a.is_number() && b.is_number()) {

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// JinjaValue: a Python value as chat templates see it, and the run that pays for making values.
+// JinjaValue: a Python value as chat templates see it, and the run that pays
+// for making values.
 //
-// Thread: a value may be read from several threads while nobody renders with it; a JinjaRun belongs to one render.
-// Ownership: strings, lists and dicts are immutable and shared; namespaces and loops change while a template runs and
-// are owned by the run, which empties them at its end (so that a namespace that holds itself is no leak); what a run
-// has made holds bytes of it until it dies, and dies before it. Invariants: no list or dict nests deeper than
-// kMaxValueDepth (checked when it is made), so recursion over values is safe. Failure: operations report through
-// JinjaRun::fail, first error wins; afterwards every operation returns undefined at once.
+// Thread: a value may be read from several threads while nobody renders with it;
+// a JinjaRun belongs to one render.
+// Ownership: strings, lists and dicts are immutable and shared; namespaces and loops
+// change while a template runs and are owned by the run, which empties them at its end
+// (so that a namespace that holds itself is no leak); what a run has made holds bytes of
+// it until it dies, and dies before it.
+// Invariants: no list or dict nests deeper than kMaxValueDepth (checked when it is made),
+// so recursion over values is safe.
+// Failure: operations report through JinjaRun::fail, first error wins; afterwards every
+// operation returns undefined at once.
 #pragma once
 
 #include <algorithm>
@@ -96,7 +101,8 @@ class JinjaValue {
   const std::shared_ptr<JinjaLoop>& as_loop() const { return std::get<std::shared_ptr<JinjaLoop>>(data_); }
   const JinjaCallable& as_callable() const { return *std::get<std::shared_ptr<const JinjaCallable>>(data_); }
   std::string undefined_hint() const;
-  // Address of the shared part: identity of lists, dicts and objects ("is sameas"); null for scalars.
+  // Address of the shared part: identity of lists, dicts and objects ("is sameas");
+  // null for scalars.
   const void* identity() const;
   int depth() const;  // 0 for scalars, else 1 + the deepest element
 
@@ -131,7 +137,8 @@ class JinjaHeld {
   size_t bytes_ = 0;
 };
 
-// Lists, and what Python has beside them: a generator is true even when empty, has no length and can be read once.
+// Lists, and what Python has beside them: a generator is true even when empty, has no
+// length and can be read once.
 struct JinjaList {
   enum class Shape : uint8_t { kList, kTuple, kGenerator, kView, kRange };
   Shape shape = Shape::kList;
@@ -167,8 +174,9 @@ struct JinjaRenderLimits {
   int max_depth = 256;                  // nested evaluation: expressions, blocks, macro calls
 };
 
-// What one render may use and the error that ended it. Every operation says what it will touch and what it will
-// allocate before it does so; where the answer is false it returns at once.
+// What one render may use and the error that ended it. Every operation says what it
+// will touch and what it will allocate before it does so; where the answer is false
+// it returns at once.
 class JinjaRun {
  public:
   static constexpr int64_t kNodeWork = 32;   // one evaluated node
@@ -184,7 +192,8 @@ class JinjaRun {
 
   bool failed() const { return error_.has_value(); }
   const std::optional<Error>& error() const { return error_; }
-  // Ends the render with this sentence and the current line. Returns undefined, to be returned on.
+  // Ends the render with this sentence and the current line. Returns undefined,
+  // to be returned on.
   JinjaValue fail(std::string message);
   JinjaValue fail_raised(std::string message);  // raise_exception's text, as the template's author wrote it
 
@@ -194,11 +203,13 @@ class JinjaRun {
   bool read(size_t bytes) { return spend(times(bytes, kReadWork)); }     // character by character
   bool map_text(size_t bytes) { return spend(times(bytes, kMapWork)); }  // cases and classes of characters
   bool touch_values(size_t count) { return spend(times(count, kValueWork)); }
-  // Memory that the operation under way makes on top of its values; touching it is paid for as well.
+  // Memory that the operation under way makes on top of its values; touching it is
+  // paid for as well.
   bool allocate(size_t bytes);
   bool allocate_values(size_t count) { return touch_values(count) && allocate(count * sizeof(JinjaValue)); }
 
-  // An operation under way: what it allocates counts until it ends; what it returns is held by then.
+  // An operation under way: what it allocates counts until it ends; what it returns
+  // is held by then.
   class Operation {
    public:
     explicit Operation(JinjaRun& run) : run_(run), before_bytes_(run.passing_bytes_) {}
@@ -239,7 +250,8 @@ class JinjaRun {
   std::vector<std::shared_ptr<JinjaNamespace>> namespaces_;
 };
 
-// Makes a container outside a run (the context of a render). Depths are not checked: callers wrap only a level or two.
+// Makes a container outside a run (the context of a render). Depths are not checked:
+// callers wrap only a level or two.
 JinjaValue jinja_list(std::vector<JinjaValue> items);
 JinjaValue jinja_dict(std::vector<std::pair<std::string, JinjaValue>> items);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rendering costs: every filter, method, test, operator and function of templates pays for what it touches. The
-// built-in tables are walked, so that a new one has to say here what it works on.
+// What rendering costs: every filter, method, test, operator and function of templates
+// pays for what it touches. The built-in tables are walked, so that a new one has to say
+// here what it works on.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,8 +46,8 @@ Cost cost_of(const std::string& source, const JinjaValue& context, const JinjaRe
   return best;
 }
 
-// `text` is long; `other` is as long and equal but for its end; `many` is a list of short strings, `rows` one of dicts,
-// `table` a dict of as many entries.
+// `text` is long; `other` is as long and equal but for its end; `many` is a list of short
+// strings, `rows` one of dicts, `table` a dict of as many entries.
 JinjaValue long_values(size_t bytes, const char* unit) {
   std::string text;
   while (text.size() < bytes) text += unit;
@@ -66,7 +67,8 @@ JinjaValue long_values(size_t bytes, const char* unit) {
                      {"table", jinja_dict(std::move(table))}});
 }
 
-// An expression for each name, with what it works on: most touch all of a text or of a list.
+// An expression for each name, with what it works on: most touch all of a
+// text or of a list.
 struct Case {
   std::string name, source;
   bool touches_all = true;  // of what it is given; false: the answer needs a part of it only
@@ -240,8 +242,9 @@ TEST(JinjaWork, EveryOperationPaysForWhatItTouches) {
   }
 }
 
-// A nanosecond's worth is about the same everywhere: what costs a unit here takes no hundred times of what it takes
-// there, also where sanitizers make allocating dear. Texts of one byte again and again are the worst for what searches.
+// A nanosecond's worth is about the same everywhere: what costs a unit here takes no
+// hundred times of what it takes there, also where sanitizers make allocating dear. Texts
+// of one byte again and again are the worst for what searches.
 TEST(JinjaWork, AUnitTakesAboutTheSameTimeEverywhere) {
   JinjaRenderLimits limits;
   limits.max_work = int64_t{1} << 40;
@@ -261,7 +264,8 @@ TEST(JinjaWork, AUnitTakesAboutTheSameTimeEverywhere) {
   }
 }
 
-// Whatever is repeated, the render ends by its limit, and what is alive stays below its own.
+// Whatever is repeated, the render ends by its limit, and what is alive stays
+// below its own.
 TEST(JinjaWork, EveryOperationEndsByTheLimit) {
   JinjaRenderLimits limits;
   limits.max_work = 20 << 20;

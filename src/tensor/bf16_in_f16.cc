@@ -15,8 +15,9 @@ constexpr int16_t kLeastNormal = 0x400, kInfinity = 0x7C00;
 // To the exponent of bf16 (bias 127) from that of f16 (bias 15), where bf16 has it.
 constexpr int16_t kBias = (127 - 15) << 7, kInfinityBias = (255 - 31) << 7;
 
-// The bits of a number that bf16 does not have: the last three of a normal one; the smaller a subnormal one, the fewer.
-// Compared as signed numbers of 16 bits, eight of which the plainest x86-64 compares at once.
+// The bits of a number that bf16 does not have: the last three of a normal one; the
+// smaller a subnormal one, the fewer. Compared as signed numbers of 16 bits, eight of
+// which the plainest x86-64 compares at once.
 int16_t lost_bits(int16_t number) {
   const auto size = static_cast<int16_t>(number & kSize);
   const auto third = static_cast<int16_t>(size >= kLeastNormal ? 4 : 0);

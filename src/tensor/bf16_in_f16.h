@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of f16 that are numbers of bf16 too: those of at most eight significant bits. A model trained in bf16 and
-// stored in f16 has no others (also where f16 rounded it: a subnormal f16 number has few bits of its own), and can be
-// held as bf16 in the same bytes without rounding anything.
+// Numbers of f16 that are numbers of bf16 too: those of at most eight significant bits.
+// A model trained in bf16 and stored in f16 has no others (also where f16 rounded it:
+// a subnormal f16 number has few bits of its own), and can be held as bf16 in the same
+// bytes without rounding anything.
 //
 // Pure functions, any thread, no allocation. Sources need not be aligned.
 #pragma once

@@ -47,7 +47,8 @@ TEST(Bf16InF16, NotANumberStaysOne) {
   }
 }
 
-// What a converter makes of a bf16 model: whatever the number, f16 keeps it or rounds it to another one of bf16.
+// What a converter makes of a bf16 model: whatever the number, f16 keeps it or rounds it
+// to another one of bf16.
 TEST(Bf16InF16, EveryBf16NumberRoundedToF16IsOne) {
   std::vector<uint16_t> numbers;
   for (uint32_t bits = 0; bits < 65536; ++bits) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The block formats are those of ggml (ggml-common.h, ggml-quants.c, dequantize_row_* and quantize_row_*_ref).
+// The block formats are those of ggml (ggml-common.h, ggml-quants.c, dequantize_row_* and
+// quantize_row_*_ref).
 #include "tensor/codec.h"
 
 #include <algorithm>
@@ -168,15 +169,15 @@ void encode_q8_0(const float* x, std::byte* block) {
   const float inverse = d != 0.0f ? 1.0f / d : 0.0f;
   store_u16(block, f32_to_f16(d));
   for (int i = 0; i < 32; ++i) {
-    // The clamp and the test of NaN only matter for non-finite input, whose conversion to an integer would be
-    // undefined.
+    // The clamp and the test of NaN only matter for non-finite input, whose conversion to
+    // an integer would be undefined.
     const float q = std::round(x[i] * inverse);
     block[2 + i] = static_cast<std::byte>(q == q ? static_cast<int8_t>(std::clamp(q, -128.0f, 127.0f)) : 0);
   }
 }
 
-// In double, because the sum in f32 would depend on whether the compiler fuses it; the reference tools round this way
-// too.
+// In double, because the sum in f32 would depend on whether the compiler fuses it; the
+// reference tools round this way too.
 int nibble_q4_0(float value, float inverse) {
   const double q = static_cast<double>(value) * static_cast<double>(inverse) + 8.5;
   return q == q ? static_cast<int>(std::clamp(q, 0.0, 15.0)) : 0;
@@ -243,7 +244,8 @@ uint16_t f32_to_bf16(float value) {
   return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1)) >> 16);
 }
 
-// The bits of a number without its sign, three of mantissa at the top of f32's, are those of f32 but for the exponent.
+// The bits of a number without its sign, three of mantissa at the top of f32's, are those
+// of f32 but for the exponent.
 float fp8_to_f32(uint8_t bits) {
   const uint32_t sign = (bits & 0x80u) << 24, magnitude = bits & 0x7Fu;
   if (magnitude == 0x7F) return std::numeric_limits<float>::quiet_NaN();
@@ -357,7 +359,8 @@ void quantise_vector(DType dtype, const float* source, float scale, std::byte* o
     for (int64_t i = 0; i < count; ++i) out[i] = static_cast<std::byte>(f32_to_fp8(source[i] / scale));
     return;
   }
-  // Adding 1.5 * 2^23 rounds a small number to an integer (nearest, ties to even) in the low bits of the sum.
+  // Adding 1.5 * 2^23 rounds a small number to an integer (nearest, ties to even) in the
+  // low bits of the sum.
   constexpr float kRound = 0x1.8p23f;
   for (int64_t i = 0; i < count; ++i)
     out[i] =

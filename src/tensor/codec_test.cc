@@ -52,8 +52,8 @@ TEST(Codec, HalfHasTheValuesOfTheStandard) {
   EXPECT_EQ(f16_to_f32(0x7C00), std::numeric_limits<float>::infinity());
 }
 
-// Between two neighbours the nearer one wins, and the even one in the middle; every gap of the positive halves is
-// tried.
+// Between two neighbours the nearer one wins, and the even one in the middle; every gap
+// of the positive halves is tried.
 TEST(Codec, HalfRoundsToNearestEven) {
   for (uint16_t low = 0; low < 0x7BFF; ++low) {
     const uint16_t high = static_cast<uint16_t>(low + 1);
@@ -96,13 +96,15 @@ std::vector<float> decode(DType dtype, const std::vector<std::byte>& bytes) {
   return out;
 }
 
-// e4m3 as its definition has it: (-1)^s 2^(e - 7) (1 + m / 8), or 2^-6 m / 8 where e is 0.
+// e4m3 as its definition has it: (-1)^s 2^(e - 7) (1 + m / 8), or 2^-6
+// m / 8 where e is 0.
 double fp8_by_definition(int code) {
   const int exponent = code >> 3 & 15, mantissa = code & 7;
   const double size = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
   return code < 128 ? size : -size;
 }
-// By looking at every code: the nearest, of two the even one, and the largest for what is beyond it.
+// By looking at every code: the nearest, of two the even one, and the largest for
+// what is beyond it.
 int nearest_fp8(double x) {
   int best = 0;
   for (int code = 0; code < 0x7F; ++code) {
@@ -205,7 +207,8 @@ TEST(Codec, SmallBlocksMadeByHand) {
   }
 }
 
-// An independent statement of the K formats: where the scale, minimum and quantum of element e lie, bit by bit.
+// An independent statement of the K formats: where the scale, minimum and quantum of
+// element e lie, bit by bit.
 int k_scale(const std::vector<int>& packed, int j) {
   return j < 4 ? packed[j] % 64 : packed[j + 4] % 16 + packed[j - 4] / 64 * 16;
 }
@@ -272,8 +275,9 @@ TEST(Codec, RoundTripStaysWithinHalfAStep) {
       float largest = 0;
       for (size_t i = block; i < block + 32; ++i) largest = std::max(largest, std::fabs(x[i]));
       for (size_t i = block; i < block + 32; ++i) {
-        float step =
-            0;  // distance of neighbouring codes; q4_0 cuts one step off at the side opposite the largest element
+        // Distance of neighbouring codes; q4_0 cuts one step off at the side opposite the
+        // largest element.
+        float step = 0;
         if (dtype == DType::kF16) step = std::fabs(x[i]) * 0x1p-10f;
         if (dtype == DType::kBF16) step = std::fabs(x[i]) * 0x1p-7f;
         if (dtype == DType::kQ8_0) step = largest / 127 * 1.1f;  // the scale itself is rounded to f16

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // DType: the number formats of weights and caches, with their block geometry.
 //
-// Pure functions, any thread. A row of `cols` numbers takes row_bytes(dtype, cols); quantised rows are whole blocks, so
-// cols must be a multiple of block_elems (row_bytes CHECKs it: callers validate file shapes before).
-// kI8 and kF8 (e4m3: a sign, four bits of exponent, three of mantissa; tensor/codec.h) are formats of the KV cache
-// alone: bytes whose scale lies elsewhere (ops/args.h); no file holds them. Block layouts are those of GGUF (ggml's
-// published block structs), little-endian.
+// Pure functions, any thread. A row of `cols` numbers takes row_bytes(dtype, cols);
+// quantised rows are whole blocks, so cols must be a multiple of block_elems (row_bytes
+// CHECKs it: callers validate file shapes before).
+// kI8 and kF8 (e4m3: a sign, four bits of exponent, three of mantissa; tensor/codec.h)
+// are formats of the KV cache alone: bytes whose scale lies elsewhere (ops/args.h);
+// no file holds them. Block layouts are those of GGUF (ggml's published block structs),
+// little-endian.
 #pragma once
 
 #include <cstdint>

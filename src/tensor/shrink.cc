@@ -9,7 +9,8 @@
 
 #if defined(__x86_64__)
 #if !defined(__clang__)
-// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable and then warns about it.
+// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable
+// and then warns about it.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -57,7 +58,8 @@ bool open_tile(DType dtype, std::span<const std::byte> stored, int64_t count, Cu
   return can_shrink(dtype) && at.escapes_left >= 0;
 }
 
-// Each decoder decodes one group to 128 bytes, or answers false where the escapes do not reach; the cursor moves on.
+// Each decoder decodes one group to 128 bytes, or answers false where the escapes do not
+// reach; the cursor moves on.
 template <int kPlanes>
 struct Reference {
   static bool group(const ShrinkCode& code, Cursor& at, std::byte* out) {
@@ -158,7 +160,8 @@ struct Avx512 {
       for (int plane = kCodePlanes; plane < kPlanes; ++plane)
         high = _mm512_or_si512(high, set(planes[plane], 1 << (plane - kCodePlanes)));
     }
-    // Interleaving works on quarters of the register: put the eighths where it leaves them in order.
+    // Interleaving works on quarters of the register: put the eighths where it
+    // leaves them in order.
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
     const __m512i low = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(at.low));
     high = _mm512_permutexvar_epi64(order, high);

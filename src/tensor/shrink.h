@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lossless shrinking of 16-bit weights for the way from disk to memory: most numbers of a matrix share few exponents.
+// Lossless shrinking of 16-bit weights for the way from disk to memory: most numbers of
+// a matrix share few exponents.
 //
-// A number is turned left by one bit, so that its exponent leads: eight bits in bf16, five in f16 (its "symbol", the
-// other bits zero). The seven most frequent symbols of a matrix have a code of three bits; code 7 means that the symbol
-// itself stands at the end ("escape"). A tile of `count` numbers, in groups of 64, the last filled up with zeros:
+// A number is turned left by one bit, so that its exponent leads: eight bits in bf16,
+// five in f16 (its "symbol", the other bits zero). The seven most frequent symbols of a
+// matrix have a code of three bits; code 7 means that the symbol itself stands at the end
+// ("escape"). A tile of `count` numbers, in groups of 64, the last filled up with zeros:
 //
 //   low      u8[64] for each group: the low byte of each number
-//   planes   u64[3] for each group: bit i of the codes; f16 has three more planes, the bits 8, 9 and 10 of the numbers
+//   planes   u64[3] for each group: bit i of the codes; f16 has three more planes, the
+//            bits 8, 9 and 10 of the numbers
 //   escapes  u8 each, in order
 //
-// Decoding is masks and one byte shuffle; 1.375 bytes a number in bf16 and 1.75 in f16, beside the escapes.
+// Decoding is masks and one byte shuffle; 1.375 bytes a number in bf16 and 1.75 in f16,
+// beside the escapes.
 //
-// Thread: pure functions, no allocation. Failure: any bytes decode to some numbers or are refused (false) where they
-// ask for more escapes than there are; nothing outside `stored` is read and nothing outside `out` written.
+// Thread: pure functions, no allocation.
+// Failure: any bytes decode to some numbers or are refused (false) where they ask
+// for more escapes than there are; nothing outside `stored` is read and nothing
+// outside `out` written.
 #pragma once
 
 #include <array>
@@ -53,7 +59,8 @@ ShrinkFit fit_shrink(std::span<const SymbolCounts> tiles);
 [[nodiscard]] bool unshrink(DType dtype, const ShrinkCode& code, std::span<const std::byte> stored, int64_t count,
                             std::byte* out);
 
-// Every way of decoding that this machine has, the reference first and the one that is used last.
+// Every way of decoding that this machine has, the reference first and the one
+// that is used last.
 struct UnshrinkPath {
   const char* name;
   bool (*unshrink)(DType dtype, const ShrinkCode& code, std::span<const std::byte> stored, int64_t count,

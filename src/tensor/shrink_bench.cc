@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// shrink_bench: GB/s of decoded numbers on one core, for each instruction set of this machine.
+// shrink_bench: GB/s of decoded numbers on one core, for each instruction set
+// of this machine.
 #include <cstdio>
 #include <vector>
 

@@ -114,7 +114,8 @@ TEST(Shrink, DamageIsRefusedOrDecodesToSomeNumbers) {
       Bytes all = good;
       std::fill(all.begin() + 1024, all.end(), std::byte{0xFF});
       EXPECT_FALSE(path.unshrink(dtype, shrunk.fit.code, all, count, out.data()));
-      // Cut: too short for its escapes, then for its numbers. Copies of their own size, so that overruns are seen.
+      // Cut: too short for its escapes, then for its numbers. Copies of their own size,
+      // so that overruns are seen.
       for (const int64_t size : {shrunk_bytes(dtype, count, shrunk.fit.escapes_max - 1), shrunk_bytes(dtype, count, 0),
                                  shrunk_bytes(dtype, count, -1), int64_t{8}, int64_t{0}}) {
         const Bytes cut(good.begin(), good.begin() + size);

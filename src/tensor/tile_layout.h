@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layout kTile16: quantised rows interleaved by sixteen, so that one vector holds the same four inputs of sixteen
-// outputs.
+// The layout kTile16: quantised rows interleaved by sixteen, so that one vector holds the
+// same four inputs of sixteen outputs.
 //
-//   tile = 16 rows of a matrix, [16, cols]; its bytes are those of the sixteen rows, only in another order (no larger):
-//     block after block, so that a tile is one stream of memory, each
-//     head    d f16[16], m f16[16] where the format has one, then the packed sub-scales u32[n][16]
-//     high    the words that hold fifth and sixth bits, u32[n][16]
-//     quants  u32[n][16]
-//   Word w of row r of a section lies at [w][r]; within a word nothing moves, so packing is a transposition of words.
+// A tile is 16 rows of a matrix, [16, cols]. Its bytes are those of the sixteen rows,
+// only in another order (no larger): block after block, so that a tile is one
+// stream of memory.
+// Each block is
 //
-// The last tile of a matrix is filled up with rows of zero bytes. One layout serves every instruction set: 512 bits
-// take a word row at once, 256 bits in two halves, 128 bits in four. Pure functions, any thread, no allocation; cols
-// fit the blocks (CHECKed). Quantised formats only.
+//   head    d f16[16], m f16[16] where the format has one, then the packed sub-scales
+//           u32[n][16]
+//   high    the words that hold fifth and sixth bits, u32[n][16]
+//   quants  u32[n][16]
+//
+// Word w of row r of a section lies at [w][r]; within a word nothing moves, so packing is
+// a transposition of words.
+//
+// The last tile of a matrix is filled up with rows of zero bytes. One layout serves every
+// instruction set: 512 bits take a word row at once, 256 bits in two halves, 128 bits
+// in four. Pure functions, any thread, no allocation; cols fit the blocks (CHECKed).
+// Quantised formats only.
 #pragma once
 
 #include <array>

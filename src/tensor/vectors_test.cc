@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The codecs against blocks and values of the reference package (tests/vectors/quant, see its README).
+// The codecs against blocks and values of the reference package (tests/vectors/quant,
+// see its README).
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -13,8 +14,8 @@
 namespace loralei {
 namespace {
 
-// One file of vectors: an 8-byte length, a JSON header that names byte ranges, then the bytes. The files are our own,
-// so a search for the name does for a parser here.
+// One file of vectors: an 8-byte length, a JSON header that names byte ranges, then the
+// bytes. The files are our own, so a search for the name does for a parser here.
 class VectorFile {
  public:
   explicit VectorFile(const std::string& name) {

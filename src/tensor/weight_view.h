@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// WeightView: a non-owning view of one weight matrix [rows = out features, cols = in features], in panels.
+// WeightView: a non-owning view of one weight matrix [rows = out features, cols = in
+// features], in panels.
 //
-// A panel is a contiguous run of rows, its row count a multiple of the kernels' row tile except in the last panel;
-// kernels loop over panels, so that a matrix may be partly locked and partly streamed. Thread: immutable while pinned,
-// any reader. Ownership: the bytes belong to weights/ (WeightPin) or to an adapter version (AdapterPin); a view never
-// outlives its pin.
+// A panel is a contiguous run of rows, its row count a multiple of the kernels' row tile
+// except in the last panel; kernels loop over panels, so that a matrix may be partly
+// locked and partly streamed.
+// Thread: immutable while pinned, any reader.
+// Ownership: the bytes belong to weights/ (WeightPin) or to an adapter version
+// (AdapterPin); a view never outlives its pin.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +20,8 @@ namespace loralei {
 
 inline constexpr int kRowTile = 16;  // rows a kernel takes together; panels are multiples of it
 
-// Layout of the bytes inside a panel. Few and named, independent of batch size (architecture decision 3).
+// Layout of the bytes inside a panel. Few and named, independent of batch size
+// (architecture decision 3).
 enum class LayoutId : uint8_t {
   kPlain = 0,  // rows one after another, each row_bytes(dtype, cols), in the file's block format
   kTile16,     // quantised formats only: tiles of sixteen interleaved rows (tensor/tile_layout.h)

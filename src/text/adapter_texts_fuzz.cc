@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An adapter's tokenizer files and template as its folder holds them, read below a root as the server reads them. The
-// input is a list of files: a byte for the name, two for the length, the contents.
+// An adapter's tokenizer files and template as its folder holds them, read below a root
+// as the server reads them. The input is a list of files: a byte for the name, two for
+// the length, the contents.
 #include <algorithm>
 #include <array>
 #include <cstddef>

@@ -154,7 +154,8 @@ size_t BpeModel::longest_bytes(bool byte_level) const {
     knows_all = table_.find(byte_level_char(static_cast<unsigned char>(byte))).has_value();
   const bool counts_characters = knows_all;
   knows_all = knows_all || (options_.byte_fallback && bytes_.complete());
-  // A character without a token is one unknown token, or goes with its neighbours into one, or goes.
+  // A character without a token is one unknown token, or goes with its neighbours
+  // into one, or goes.
   if (!knows_all && (options_.unk < 0 || options_.fuse_unk)) return 0;
   size_t longest = 4;
   for (TokenId id = 0; id < table_.size(); ++id) {
@@ -163,7 +164,8 @@ size_t BpeModel::longest_bytes(bool byte_level) const {
     if (counts_characters) size = std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
     longest = std::max(longest, size);
   }
-  // Merges may take an unknown token in, which stands for up to four bytes, as one of its own text.
+  // Merges may take an unknown token in, which stands for up to four bytes, as
+  // one of its own text.
   return !knows_all && table_.text(options_.unk).size() < 4 ? 4 * longest : longest;
 }
 

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// TokenModel: one word to ids; BpeModel: byte-pair encoding by merge ranks, as Hugging Face tokenizers do it.
+// TokenModel: one word to ids; BpeModel: byte-pair encoding by merge ranks, as Hugging
+// Face tokenizers do it.
 //
-// Thread: immutable after construction. Ownership: the TokenTable is kept alive by the core that owns both.
+// Thread: immutable after construction.
+// Ownership: the TokenTable is kept alive by the core that owns both.
 // Invariants: merging takes O(n log n) for a word of n bytes (a heap over a linked list).
-// Failure: encode() of BPE fails where the work is not granted; the loader refuses merges that name unknown tokens.
-// Source: tokenizers/src/models/bpe (Apache-2.0): equal ranks merge from the left; an entry of the heap is stale
-// unless its pair still merges into the same token.
+// Failure: encode() of BPE fails where the work is not granted; the loader refuses merges
+// that name unknown tokens.
+// Source: tokenizers/src/models/bpe (Apache-2.0): equal ranks merge from the left;
+// an entry of the heap is stale unless its pair still merges into the same token.
 #pragma once
 
 #include <array>
@@ -25,8 +28,9 @@ class TokenModel {
   virtual ~TokenModel() = default;
   // Appends the ids of `word`, which is valid UTF-8 and not empty.
   virtual Status encode(std::string_view word, std::vector<TokenId>& ids, Work& work) const = 0;
-  // How many bytes of a word one id may stand for; 0: any number, or some are dropped. `byte_level`: words are bytes
-  // written as the characters of byte_level_char(), which are counted.
+  // How many bytes of a word one id may stand for; 0: any number, or some are dropped.
+  // `byte_level`: words are bytes written as the characters of byte_level_char(),
+  // which are counted.
   virtual size_t longest_bytes(bool byte_level) const = 0;
 
   static constexpr int64_t kSymbolWork = 64;  // a character looked up, a pair merged
@@ -40,7 +44,8 @@ struct ByteTokens {
   bool complete() const;
 };
 
-// {left id, right id} -> {rank, merged id}; open addressing, since vocabularies have up to half a million merges.
+// {left id, right id} -> {rank, merged id}; open addressing, since vocabularies have up
+// to half a million merges.
 class MergeTable {
  public:
   struct Merge {

@@ -10,9 +10,10 @@ namespace loralei {
 namespace {
 
 constexpr int64_t kTakeBytes = 256 * kKiB;  // asked for at a time
-// What a value takes, by malloc's sizes: in its parent's list, which doubles, and in the line of what is destroyed,
-// which doubles while it is copied; or in an object's node with its key. A string and a list have a block of their own.
-// Text grows by doubling; the longest also lies in the parser, once as it stands and once as it reads.
+// What a value takes, by malloc's sizes: in its parent's list, which doubles, and in
+// the line of what is destroyed, which doubles while it is copied; or in an object's node
+// with its key. A string and a list have a block of their own. Text grows by doubling;
+// the longest also lies in the parser, once as it stands and once as it reads.
 constexpr int64_t kValueBytes = 5 * sizeof(Json);
 constexpr int64_t kMemberBytes = 128;
 constexpr int64_t kBlockBytes = 80;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Normalizer: rewrites text before it is cut into tokens: the tokenizer's own normaliser and never another.
+// Normalizer: rewrites text before it is cut into tokens: the tokenizer's own normaliser
+// and never another.
 //
-// Thread: immutable after construction. Ownership: plain values. Invariants: valid UTF-8 in, valid UTF-8 out.
+// Thread: immutable after construction.
+// Ownership: plain values.
+// Invariants: valid UTF-8 in, valid UTF-8 out.
 // Failure: a pattern that hits its limits, an output beyond kMaxEncodeBytes.
-// Source: the normalizers of Hugging Face tokenizers, with the same names; SpmNormalize is SentencePiece's own
-// (spm.h).
+// Source: the normalizers of Hugging Face tokenizers, with the same names; SpmNormalize
+// is SentencePiece's own (spm.h).
 #pragma once
 
 #include <memory>
@@ -40,7 +43,8 @@ struct ReplaceStep {
   std::variant<std::string, Regex> pattern;
   std::string content;
 };
-// Hugging Face's reading of a charsmap: by grapheme clusters below 6 bytes, else by code points.
+// Hugging Face's reading of a charsmap: by grapheme clusters below 6 bytes,
+// else by code points.
 struct PrecompiledStep {
   std::shared_ptr<const CharsMap> map;
 };

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// CharsMap: SentencePiece's precompiled_charsmap: a double-array trie (Darts-clone units) from byte strings to
-// replacements.
+// CharsMap: SentencePiece's precompiled_charsmap: a double-array trie (Darts-clone units)
+// from byte strings to replacements.
 //
-// Thread: immutable after parse(). Ownership: owns a copy of the blob's contents. Invariants: every look-up stays
-// inside the array whatever the units say; replacements are valid UTF-8 without NUL. Failure: parse() refuses a blob
-// whose sizes do not add up or whose replacements are not UTF-8. Layout: uint32 little-endian size of the trie, the
-// trie's uint32 units, then NUL-terminated replacements; a trie value is the offset of a replacement. Source:
-// sentencepiece/src/normalizer.cc, darts_clone (BSD).
+// Thread: immutable after parse().
+// Ownership: owns a copy of the blob's contents.
+// Invariants: every look-up stays inside the array whatever the units say; replacements
+// are valid UTF-8 without NUL.
+// Failure: parse() refuses a blob whose sizes do not add up or whose replacements are
+// not UTF-8. Layout: uint32 little-endian size of the trie, the trie's uint32 units,
+// then NUL-terminated replacements; a trie value is the offset of a replacement.
+// Source: sentencepiece/src/normalizer.cc, darts_clone (BSD).
 #pragma once
 
 #include <cstdint>

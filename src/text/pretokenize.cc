@@ -17,7 +17,8 @@ struct Mark {
   bool match;
 };
 
-// GPT-2's table: printable Latin-1 stands for itself, every other byte for U+0100 and up, in order.
+// GPT-2's table: printable Latin-1 stands for itself, every other byte for U+0100
+// and up, in order.
 struct ByteLevelTable {
   std::array<std::array<char, 2>, 256> utf8{};
   std::array<unsigned char, 256> length{};
@@ -51,7 +52,8 @@ std::string_view view(const std::string& text, TextRange range) {
   return std::string_view(text).substr(range.begin, range.end - range.begin);
 }
 
-// What becomes of the marked ranges of one piece, as SplitDelimiterBehavior says; empty ranges are dropped.
+// What becomes of the marked ranges of one piece, as SplitDelimiterBehavior says; empty
+// ranges are dropped.
 void emit(const std::vector<Mark>& marks, SplitBehavior behavior, std::vector<TextRange>& out) {
   std::vector<TextRange> merged;
   const auto push = [&](TextRange range) { merged.push_back(range); };
@@ -84,7 +86,8 @@ void emit(const std::vector<Mark>& marks, SplitBehavior behavior, std::vector<Te
   }
 }
 
-// Marks of a piece from the matches of a pattern inside of it (offsets relative to the piece).
+// Marks of a piece from the matches of a pattern inside of it (offsets relative
+// to the piece).
 void marks_from_matches(TextRange piece, const std::vector<TextRange>& matches, bool invert, std::vector<Mark>& marks) {
   marks.clear();
   uint32_t previous = piece.begin;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // PreTokenizer: cuts normalised text into the words that the model sees one at a time.
 //
-// Thread: immutable after construction, shared by all threads; a PreTokenized belongs to one call.
-// Ownership: plain values. Invariants: pieces are ordered, not empty, and lie inside `text`, which is valid UTF-8.
+// Thread: immutable after construction, shared by all threads; a PreTokenized
+// belongs to one call.
+// Ownership: plain values.
+// Invariants: pieces are ordered, not empty, and lie inside `text`, which is valid UTF-8.
 // Failure: a pattern that hits its limits; a text that grows beyond kMaxEncodeBytes.
 // Source: the pre-tokenizers of Hugging Face tokenizers, with the same names.
 #pragma once
@@ -71,7 +73,8 @@ class PreTokenizer {
 
 // GPT-2's pattern, used by ByteLevel.
 Result<Regex> gpt2_regex();
-// GPT-2's printable character for each byte, as UTF-8, and back; -1 where a code point stands for no byte.
+// GPT-2's printable character for each byte, as UTF-8, and back; -1 where a code point
+// stands for no byte.
 std::string_view byte_level_char(unsigned char byte);
 int byte_of_level_char(char32_t code_point);
 // `text` with every byte written as its character.

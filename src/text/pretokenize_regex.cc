@@ -293,7 +293,8 @@ Status Regex::find_all(std::string_view subject, std::vector<TextRange>& matches
   size_t from = 0;
   size_t last_end = ~size_t{0};
   while (from <= subject.size()) {
-    // The subject is known to be valid: PCRE2 would check all of it again for every match.
+    // The subject is known to be valid: PCRE2 would check all of it again
+    // for every match.
     int found = pcre2_match(code_->code, bytes, subject.size(), from, PCRE2_NO_UTF_CHECK, data.get(), code_->context);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) {
       found = pcre2_match(code_->code, bytes, subject.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data.get(),

@@ -83,7 +83,8 @@ TEST(PreTokenize, EveryNameOfGgufFilesHasPatternsThatCompile) {
   }
 }
 
-// Kelvin, Ohm and a Greek letter are letters as they stand; NFC would make others of them.
+// Kelvin, Ohm and a Greek letter are letters as they stand; NFC would make
+// others of them.
 TEST(PreTokenize, DeepseekLettersAreNotNormalised) {
   const std::string letters = "\u212A\u2126\u1F7D\u1FBE\u1FD3\u1FDB";
   EXPECT_EQ(pieces(gguf_pre_tokenizer("deepseek-llm").value().steps, letters + "\u4E00"), (Pieces{letters, "\u4E00"}));

@@ -86,7 +86,8 @@ Status SpmBpeModel::merge(std::string_view word, std::vector<Symbol>& symbols, H
 }
 
 void SpmBpeModel::emit(std::string_view piece, const Halves& halves, std::vector<TokenId>& ids) const {
-  // An unused piece is only a step towards longer ones: it falls apart into the halves it was merged from.
+  // An unused piece is only a step towards longer ones: it falls apart into the halves
+  // it was merged from.
   std::vector<std::string_view> rest{piece};
   while (!rest.empty()) {
     const std::string_view current = rest.back();

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// SentencePiece: the .model file (a protocol buffer) as plain values, and its BPE (merges by the score of the joined
-// piece).
+// SentencePiece: the .model file (a protocol buffer) as plain values, and its BPE (merges
+// by the score of the joined piece).
 //
-// Thread: parse_spm_model() is pure; SpmBpeModel is immutable. Ownership: SpmBpeModel views the TokenTable of its
-// core.
-// Invariants: parsed strings are valid UTF-8 except for charsmap; scores are finite; piece count is below kMaxVocab.
-// Failure: parse_spm_model() refuses truncated or inconsistent files and the model kinds WORD and CHAR by name.
+// Thread: parse_spm_model() is pure; SpmBpeModel is immutable.
+// Ownership: SpmBpeModel views the TokenTable of its core.
+// Invariants: parsed strings are valid UTF-8 except for charsmap; scores are finite;
+// piece count is below kMaxVocab.
+// Failure: parse_spm_model() refuses truncated or inconsistent files and the model kinds
+// WORD and CHAR by name.
 // Source: sentencepiece_model.proto, sentencepiece/src/bpe_model.cc (Apache-2.0).
 #pragma once
 

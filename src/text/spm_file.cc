@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads SentencePiece's protocol buffer: only the fields that change ids or text; unknown fields are skipped, as the
-// format asks.
+// Reads SentencePiece's protocol buffer: only the fields that change ids or text; unknown
+// fields are skipped, as the format asks.
 #include <algorithm>
 #include <bit>
 #include <cctype>
@@ -214,7 +214,8 @@ Status check_special(const SpmModel& model) {
   return {};
 }
 
-// tiktoken's text form of a vocabulary ("base64 rank" lines) is published under the same file name.
+// tiktoken's text form of a vocabulary ("base64 rank" lines) is published under
+// the same file name.
 bool looks_like_tiktoken(std::string_view bytes) {
   const std::string_view line = bytes.substr(0, std::min(bytes.find('\n'), size_t{256}));
   const size_t space = line.find(' ');

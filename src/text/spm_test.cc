@@ -75,7 +75,8 @@ TEST(Spm, TheConfigurationDecidesAboutPrefixes) {
   EXPECT_EQ(ids(R"({"add_prefix_space": false})"), (std::vector<TokenId>{6, 2, 6}));
 }
 
-// What fine-tuning added beside the model file is found wherever it stands, with and without a configuration.
+// What fine-tuning added beside the model file is found wherever it stands, with and
+// without a configuration.
 TEST(Spm, TokensOfTheFileOfAddedTokens) {
   const auto folder = std::filesystem::path(testing::TempDir()) / ("loralei-spm-added-" + std::to_string(::getpid()));
   std::filesystem::create_directories(folder);

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// StopMatcher: finds stop strings in text that comes in parts, across tokens and code points.
+// StopMatcher: finds stop strings in text that comes in parts, across tokens
+// and code points.
 //
-// Thread: compiled strings are immutable, for any number of matchers at once; a matcher is for one sequence on one
-// thread. Ownership: matchers share the compiled strings. Invariants: text that may be the beginning of a stop string
-// is held back; all emitted text is the input up to the first stop string (that ends first; of several that end at the
-// same place the longest), or all of the input after flush(). Emitted parts are cut at code points when the input's
-// parts are. Failure: none. Cost: O(bytes) amortised per stop string (Knuth-Morris-Pratt).
+// Thread: compiled strings are immutable, for any number of matchers at once; a matcher
+// is for one sequence on one thread.
+// Ownership: matchers share the compiled strings.
+// Invariants: text that may be the beginning of a stop string is held back; all emitted
+// text is the input up to the first stop string (that ends first; of several that end at
+// the same place the longest), or all of the input after flush(). Emitted parts are cut
+// at code points when the input's parts are.
+// Failure: none.
+// Cost: O(bytes) amortised per stop string (Knuth-Morris-Pratt).
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // StreamDecoder: tokens of one sequence to text as they come; never cuts a code point.
 //
-// Thread: one sequence, one thread. Ownership: keeps the tokenizer alive. Invariants: what comes out is valid UTF-8;
-// the concatenation of all output equals decode() of all ids (mode kTextStart), or what they add to a text before them
-// (kMidStream), wherever decode() gives no U+FFFD. Broken bytes become one U+FFFD per maximal subpart at once: a
-// stream cannot take back code points that it has sent, while decode() may turn a whole run of byte tokens into
-// U+FFFD.
+// Thread: one sequence, one thread.
+// Ownership: keeps the tokenizer alive.
+// Invariants: what comes out is valid UTF-8; the concatenation of all output equals
+// decode() of all ids (mode kTextStart), or what they add to a text before them
+// (kMidStream), wherever decode() gives no U+FFFD. Broken bytes become one U+FFFD per
+// maximal subpart at once: a stream cannot take back code points that it has sent, while
+// decode() may turn a whole run of byte tokens into U+FFFD.
 // Failure: none; an id without a token contributes nothing.
 #pragma once
 

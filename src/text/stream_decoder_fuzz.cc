@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes as token ids and as text parts: streaming never emits invalid UTF-8 and agrees with decoding the whole; a stop
-// matcher emits what a search of the whole text finds.
+// Bytes as token ids and as text parts: streaming never emits invalid UTF-8 and agrees
+// with decoding the whole; a stop matcher emits what a search of the whole text finds.
 #include <cstdint>
 #include <string>
 #include <vector>

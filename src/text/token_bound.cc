@@ -42,8 +42,8 @@ size_t bytes_without_space(std::string_view text) {
 
 // --- normalisers
 
-// Compatibility characters have up to four bytes and may leave one, marks join their letter: five bytes for one at most
-// (token_bound_test computes it).
+// Compatibility characters have up to four bytes and may leave one, marks join their
+// letter: five bytes for one at most (token_bound_test computes it).
 constexpr int64_t kUnicodeShrinks = 5;
 constexpr int64_t kLowercaseShrinks = 3;  // the Kelvin sign
 

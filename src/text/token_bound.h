@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // TokenBound: how few tokens a text can have, known without cutting it into any.
 //
-// Thread: a plain value. Ownership: none. Invariants: never more than encode() gives for that text, whatever is in it:
-// where a tokenizer drops characters, or makes one token of any number of them, there is no bound. White space that may
-// go, or be taken along by a token, does not count. Failure: none.
+// Thread: a plain value.
+// Ownership: none.
+// Invariants: never more than encode() gives for that text, whatever is in it: where
+// a tokenizer drops characters, or makes one token of any number of them, there is no
+// bound. White space that may go, or be taken along by a token, does not count.
+// Failure: none.
 #pragma once
 
 #include <cstdint>

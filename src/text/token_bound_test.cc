@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The least number of tokens against what encode() gives, for every tokenizer of tests/vectors and random texts.
+// The least number of tokens against what encode() gives, for every tokenizer of
+// tests/vectors and random texts.
 #include "text/token_bound.h"
 
 #include <gtest/gtest.h>
@@ -20,8 +21,8 @@
 namespace loralei {
 namespace {
 
-// Runs and mixtures of what tokenizers shorten: spaces, marks, wide and bold letters, unknown and invisible ones, their
-// own tokens and special tokens.
+// Runs and mixtures of what tokenizers shorten: spaces, marks, wide and bold letters,
+// unknown and invisible ones, their own tokens and special tokens.
 std::string random_text(std::mt19937& random, const Tokenizer& tokenizer) {
   const auto below = [&](size_t count) { return std::uniform_int_distribution<size_t>(0, count - 1)(random); };
   static const std::vector<std::string> kParts = {" ",          "\n",         "\t",
@@ -64,7 +65,8 @@ TEST(TokenBound, IsNeverMoreThanThereAre) {
   }
 }
 
-// Byte-level tokenizers, the usual ones, have a bound that refuses a long text; so have those with byte fallback.
+// Byte-level tokenizers, the usual ones, have a bound that refuses a long text; so have
+// those with byte fallback.
 TEST(TokenBound, RefusesLongTextsOfUsualTokenizers) {
   const std::string text = [] {
     std::string words;
@@ -81,8 +83,9 @@ TEST(TokenBound, RefusesLongTextsOfUsualTokenizers) {
   for (const char* name : {"spm-unigram-unk", "spm-unigram-nmt"}) EXPECT_FALSE(bounded.contains(name)) << name;
 }
 
-// What the bound assumes of normal forms: how many bytes of any text may become one byte. Each character that comes out
-// is made of the marks and letters it decomposes to, each of those comes of one character that has it at most.
+// What the bound assumes of normal forms: how many bytes of any text may become one byte.
+// Each character that comes out is made of the marks and letters it decomposes to, each
+// of those comes of one character that has it at most.
 TEST(TokenBound, NormalFormsLeaveAByteOfFive) {
   UErrorCode code = U_ZERO_ERROR;
   const icu::Normalizer2* canonical = icu::Normalizer2::getNFDInstance(code);

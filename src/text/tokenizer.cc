@@ -30,7 +30,8 @@ std::string_view TokenizerCore::bytes_of(TokenId id) const {
 
 namespace {
 
-// Usual texts need some 300 units a byte; tokens that nearly match at every byte far more.
+// Usual texts need some 300 units a byte; tokens that nearly match at every
+// byte far more.
 constexpr int64_t kMaxByteWork = 4096, kLeastWork = 1 << 24;
 
 }  // namespace

@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokenizer: text to token ids and back, exactly as the model's own tokenizer does it.
 //
-// What: one pipeline (added tokens, normaliser, pre-tokeniser, BPE or unigram model, post-processor, decoder) filled
-// from a Hugging Face folder (tokenizer.json, else a SentencePiece tokenizer.model) or from a GGUF vocabulary.
-// Thread: immutable after construction; every method may be called from any thread at once.
-// Ownership: handed out as shared_ptr<const>. with_added_tokens() shares the large tables with its origin.
-// Invariants: ids lie in [0, vocab_size()); holes in the id space are allowed and contribute no bytes; token_bytes
-// views live as long as the tokenizer. encode() and decode() give the ids and the text of the reference
-// implementations (Hugging Face tokenizers for tokenizer.json, SentencePiece for .model);
-// clean_up_tokenization_spaces, which belongs to neither, is not applied. Failure: loaders refuse what they do not
-// know by name; encode() fails on invalid UTF-8, when a pattern hits its limits, when the text needs
-// more than kMaxByteWork for each of its bytes, and with cancelled where the watch of the work has stopped it. decode()
-// and the id look-ups accept any id: one without a token contributes nothing. Source of formulas: Hugging Face
-// tokenizers (Apache-2.0), SentencePiece (Apache-2.0); see bpe.h, spm.h, tokenizer_unigram.h.
+// What: one pipeline (added tokens, normaliser, pre-tokeniser, BPE or unigram model,
+// post-processor, decoder) filled from a Hugging Face folder (tokenizer.json, else a
+// SentencePiece tokenizer.model) or from a GGUF vocabulary.
+// Thread: immutable after construction; every method may be called from any
+// thread at once.
+// Ownership: handed out as shared_ptr<const>. with_added_tokens() shares the large
+// tables with its origin.
+// Invariants: ids lie in [0, vocab_size()); holes in the id space are allowed and
+// contribute no bytes; token_bytes views live as long as the tokenizer. encode() and
+// decode() give the ids and the text of the reference implementations (Hugging Face
+// tokenizers for tokenizer.json, SentencePiece for .model);
+// clean_up_tokenization_spaces, which belongs to neither, is not applied.
+// Failure: loaders refuse what they do not know by name; encode() fails on invalid UTF-8,
+// when a pattern hits its limits, when the text needs more than kMaxByteWork for each of
+// its bytes, and with cancelled where the watch of the work has stopped it. decode() and
+// the id look-ups accept any id: one without a token contributes nothing.
+// Source of formulas: Hugging Face tokenizers (Apache-2.0), SentencePiece (Apache-2.0);
+// see bpe.h, spm.h, tokenizer_unigram.h.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +47,8 @@ struct TokenizerCore;
 struct EncodeOptions {
   bool add_special = true;    // what the post-processor adds: BOS, EOS
   bool parse_special = true;  // special tokens written in the text become their ids; otherwise they are plain text
-  // As soon as there are more, encode() stops: what it gives then is longer than this, and not the whole text.
+  // As soon as there are more, encode() stops: what it gives then is longer than this,
+  // and not the whole text.
   int64_t max_tokens = INT64_MAX;
   Work* work = nullptr;  // what the request spends on its text, watched by who may stop it
 };
@@ -75,12 +82,14 @@ class Tokenizer : public std::enable_shared_from_this<Tokenizer> {
   static Result<Ptr> from_directory(const std::filesystem::path& directory);
   // The bytes of tokenizer.json and, where there is one, of tokenizer_config.json.
   static Result<Ptr> from_json(std::string_view tokenizer_json, std::string_view tokenizer_config = {});
-  // The bytes of a SentencePiece .model and, where there is one, of tokenizer_config.json.
+  // The bytes of a SentencePiece .model and, where there is one, of
+  // tokenizer_config.json.
   static Result<Ptr> from_sentencepiece(std::string_view model, std::string_view tokenizer_config = {});
   static Result<Ptr> from_gguf(const GgufVocab& vocab);
 
-  // A tokenizer with the added tokens and the chat template of an adapter's folder on top; the same object when there
-  // are none. Limits are those of base/limits.h for adapters; `take`: the memory of reading and of what is made.
+  // A tokenizer with the added tokens and the chat template of an adapter's folder on
+  // top; the same object when there are none. Limits are those of base/limits.h for
+  // adapters; `take`: the memory of reading and of what is made.
   Result<Ptr> with_added_tokens(const FileSystem& files, const std::string& adapter_directory,
                                 const TakeMemory& take = {}) const;
   // Of memory, beside what with_added_tokens() shares with its origin. An upper bound.
@@ -88,12 +97,14 @@ class Tokenizer : public std::enable_shared_from_this<Tokenizer> {
 
   Result<std::vector<TokenId>> encode(std::string_view text, const EncodeOptions& options = {}) const;
   std::string decode(std::span<const TokenId> ids, const DecodeOptions& options = {}) const;
-  // No text has fewer tokens than this; 0 where nothing is known. Takes no longer than reading the text once.
+  // No text has fewer tokens than this; 0 where nothing is known. Takes no longer than
+  // reading the text once.
   int64_t least_tokens(std::string_view text) const { return bound_.least_tokens(text); }
 
   // The raw bytes that a token contributes in mid-stream; not always valid UTF-8.
   std::string_view token_bytes(TokenId id) const;
-  // The raw bytes that it contributes as the first token of a text (some decoders drop a leading space there).
+  // The raw bytes that it contributes as the first token of a text (some decoders drop
+  // a leading space there).
   std::string first_token_bytes(TokenId id) const;
   // As token_bytes(), printable: invalid bytes are U+FFFD.
   std::string token_text(TokenId id) const;
@@ -106,7 +117,8 @@ class Tokenizer : public std::enable_shared_from_this<Tokenizer> {
   bool is_hole(TokenId id) const;  // outside of the vocabulary or without a token
   std::optional<TokenId> bos() const { return bos_; }
   std::optional<TokenId> eos() const { return eos_; }
-  // Ids at which generation ends: eos and what the model format names besides (GgufVocab::ends).
+  // Ids at which generation ends: eos and what the model format names besides
+  // (GgufVocab::ends).
   std::span<const TokenId> end_ids() const { return end_ids_; }
   bool adds_bos() const;
   bool adds_eos() const;
@@ -116,8 +128,9 @@ class Tokenizer : public std::enable_shared_from_this<Tokenizer> {
   const SpecialTokenMap& special_tokens() const { return settings_.special_tokens; }
   const TokenizerSettings& settings() const { return settings_; }
 
-  // What with_added_tokens() may change of the ids that texts become and of the special tokens that templates see:
-  // equal for two tokenizers made of one exactly where neither differs.
+  // What with_added_tokens() may change of the ids that texts become and of the
+  // special tokens that templates see: equal for two tokenizers made of one exactly
+  // where neither differs.
   std::string signature() const;
 
   // For StreamDecoder.

@@ -58,8 +58,8 @@ Result<std::shared_ptr<const AddedTokens>> AddedTokens::build(std::vector<AddedT
                                                               const Normalizer& normalizer, const TokenDecoder& decoder,
                                                               bool are_text) {
   auto added = std::make_shared<AddedTokens>();
-  std::erase_if(tokens,
-                [](const AddedToken& token) { return token.content.empty(); });  // the reference skips them, too
+  // The reference skips them, too.
+  std::erase_if(tokens, [](const AddedToken& token) { return token.content.empty(); });
   added->tokens_ = std::move(tokens);
   Work work;
   std::vector<PrefixIndex::Entry> raw, normalized;

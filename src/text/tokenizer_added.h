@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// AddedTokens: tokens that are cut out of the text before the model sees it: specials and what fine-tuning added.
+// AddedTokens: tokens that are cut out of the text before the model sees it: specials and
+// what fine-tuning added.
 //
-// Thread: immutable after build(). Ownership: owns its tokens. Invariants: one token per id and per content; contents
-// are not empty and valid UTF-8. Failure: build() fails when a normaliser fails on a content or two tokens claim one
+// Thread: immutable after build().
+// Ownership: owns its tokens.
+// Invariants: one token per id and per content; contents are not empty and valid UTF-8.
+// Failure: build() fails when a normaliser fails on a content or two tokens claim one
 // id.
-// Source: tokenizers/src/tokenizer/added_vocabulary.rs: leftmost, then longest; first the tokens that are not
-// normalised in the raw text, then the normalised ones in the normalised text.
+// Source: tokenizers/src/tokenizer/added_vocabulary.rs: leftmost, then longest;
+// first the tokens that are not normalised in the raw text, then the normalised ones in
+// the normalised text.
 #pragma once
 
 #include <memory>
@@ -33,7 +37,8 @@ struct AddedToken {
   bool special = false;
 };
 
-// The memory of AddedTokens made of these, with what of them stands in signatures. An upper bound.
+// The memory of AddedTokens made of these, with what of them stands in signatures.
+// An upper bound.
 int64_t added_tokens_bytes(const std::vector<AddedToken>& tokens);
 
 class AddedTokens {
@@ -42,7 +47,8 @@ class AddedTokens {
   AddedTokens(const AddedTokens&) = delete;
   AddedTokens& operator=(const AddedTokens&) = delete;
 
-  // `are_text`: contents decode to themselves, also where the decoder takes each of their characters for a byte.
+  // `are_text`: contents decode to themselves, also where the decoder takes each of their
+  // characters for a byte.
   static Result<std::shared_ptr<const AddedTokens>> build(std::vector<AddedToken> tokens, const Normalizer& normalizer,
                                                           const TokenDecoder& decoder, bool are_text);
 
@@ -50,7 +56,8 @@ class AddedTokens {
     size_t begin, end;
     TokenId id;  // -1: plain text
   };
-  // Cuts the raw text (or, second stage, one normalised part of it) into tokens and the text between them.
+  // Cuts the raw text (or, second stage, one normalised part of it) into tokens and the
+  // text between them.
   Result<std::vector<Part>> split_raw(std::string_view text, bool parse_special, Work& work) const {
     return split(text, raw_, parse_special, work);
   }
@@ -60,8 +67,8 @@ class AddedTokens {
 
   const AddedToken* find(TokenId id) const;
   const AddedToken* find(std::string_view content) const;
-  // What decoding sees for this token: its normalised form where it has one, in the decoder's own characters where it
-  // is text.
+  // What decoding sees for this token: its normalised form where it has one, in the
+  // decoder's own characters where it is text.
   std::string_view piece(const AddedToken& token) const;
   // The raw bytes in mid-stream.
   std::string_view bytes(const AddedToken& token) const;

@@ -72,7 +72,8 @@ Result<ReplaceStep> parse_replace(const Json& component) {
   return step;
 }
 
-// Calls visit(component) for `value` or, for a Sequence, for each of its members, nested ones too.
+// Calls visit(component) for `value` or, for a Sequence, for each of its members,
+// nested ones too.
 template <typename Visit>
 Status for_each_step(const Json& value, const char* what, const char* list, size_t& count, Visit&& visit) {
   if (value.is_null()) return {};

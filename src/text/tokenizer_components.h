@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The components of tokenizer.json (normalizer, pre_tokenizer, decoder, post_processor) from JSON.
+// The components of tokenizer.json (normalizer, pre_tokenizer, decoder,
+// post_processor) from JSON.
 //
-// Thread: pure functions. Ownership: plain values. Invariants: what they build behaves as the component of the same
-// name in Hugging Face tokenizers. Failure: any component, option or pattern that is not known is refused by name.
+// Thread: pure functions.
+// Ownership: plain values.
+// Invariants: what they build behaves as the component of the same name in Hugging
+// Face tokenizers.
+// Failure: any component, option or pattern that is not known is refused by name.
 #pragma once
 
 #include <vector>

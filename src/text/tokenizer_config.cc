@@ -134,7 +134,8 @@ bool names_special(const TokenizerSettings& settings, const std::string& content
          std::find(more.begin(), more.end(), content) != more.end();
 }
 
-// added_tokens.json: {content: id}. Which of them are special, the other files have said before.
+// added_tokens.json: {content: id}. Which of them are special, the other files
+// have said before.
 Status read_added_tokens_file(const FileSystem& files, const std::string& path, const TokenizerFileLimits& limits,
                               TokenizerConfig& config) {
   TRY_ASSIGN(const auto text, read_optional_file(files, path, limits.config_bytes, limits.take));
@@ -163,7 +164,8 @@ Result<std::optional<std::string>> read_template_file(const FileSystem& files, c
   return text;
 }
 
-// chat_template.jinja and additional_chat_templates/NAME.jinja win over what the configuration says.
+// chat_template.jinja and additional_chat_templates/NAME.jinja win over what the
+// configuration says.
 Status read_template_files(const FileSystem& files, const std::string& directory, const TokenizerFileLimits& limits,
                            TokenizerConfig& config) {
   TRY_ASSIGN(auto text, read_template_file(files, join_path(directory, "chat_template.jinja"), limits));

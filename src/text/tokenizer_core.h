@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// TokenizerCore: the large, shared part of a tokenizer; Tokenizer::Parts: what the loaders hand to its constructor.
+// TokenizerCore: the large, shared part of a tokenizer; Tokenizer::Parts: what the
+// loaders hand to its constructor.
 //
-// Thread: built by one thread, then read by any. Ownership: the model views the table beside it, so a core is built in
-// place and never moved. Invariants: bytes_of(id) is decoder.piece_bytes() of the piece, computed once for all ids.
+// Thread: built by one thread, then read by any.
+// Ownership: the model views the table beside it, so a core is built in place
+// and never moved.
+// Invariants: bytes_of(id) is decoder.piece_bytes() of the piece, computed
+// once for all ids.
 // Failure: only finish_bytes().
 #pragma once
 
@@ -39,7 +43,8 @@ struct TokenizerCore {
 
   // The piece that decoding sees.
   std::string_view piece(TokenId id) const { return id == unk && !unk_surface.empty() ? unk_surface : table.text(id); }
-  // Fills the bytes of all ids, and the bound; call once after all else is complete. Fails beyond 1 GiB.
+  // Fills the bytes of all ids, and the bound; call once after all else is complete.
+  // Fails beyond 1 GiB.
   Status finish_bytes();
   std::string_view bytes_of(TokenId id) const;
 

@@ -59,7 +59,8 @@ std::string rewrite(const std::vector<PieceRewrite>& steps, std::string_view pie
   Work work;
   for (const PieceRewrite& step : steps) {
     if (const auto* replace = std::get_if<ReplaceStep>(&step)) {
-      // A pattern that hits its limits on one piece leaves it as it is: decoding cannot fail, and pieces are short.
+      // A pattern that hits its limits on one piece leaves it as it is: decoding cannot
+      // fail, and pieces are short.
       if (auto replaced = replace_all(current, *replace, work); replaced.ok()) current = std::move(replaced).value();
     } else if (const auto* strip = std::get_if<StripDecoder>(&step)) {
       current = strip_text(current, *strip);

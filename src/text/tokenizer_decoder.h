@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // TokenDecoder: pieces of a vocabulary back to text.
 //
-// Thread: immutable after construction. Ownership: plain values. Invariants: decode() gives valid UTF-8 whatever the
-// pieces say. Failure: set_up() refuses a chain of decoders that does not have the form below; decoding cannot fail.
-// Form: either ByteLevel, or [Replace|Strip|Metaspace]* ByteFallback? [Replace|Strip|Metaspace]* Fuse? Strip*, or
-// nothing (pieces joined by spaces): every tokenizer known to us has it, and it lets text be decoded token by token
-// (see stream_decoder.h). Source: the decoders of Hugging Face tokenizers, with the same names; SentencePiece's
+// Thread: immutable after construction.
+// Ownership: plain values.
+// Invariants: decode() gives valid UTF-8 whatever the pieces say.
+// Failure: set_up() refuses a chain of decoders that does not have the form below;
+// decoding cannot fail. Form: either ByteLevel, or [Replace|Strip|Metaspace]*
+// ByteFallback? [Replace|Strip|Metaspace]* Fuse? Strip*, or nothing (pieces joined by
+// spaces): every tokenizer known to us has it, and it lets text be decoded token by token
+// (see stream_decoder.h).
+// Source: the decoders of Hugging Face tokenizers, with the same names; SentencePiece's
 // decoding for kPerCharacter.
 #pragma once
 
@@ -30,7 +34,8 @@ struct MetaspaceDecoder {
   char32_t replacement = 0x2581;
   bool drop_first = true;  // in the first piece the replacement is dropped, elsewhere it is a space
 };
-// SentencePiece: the space sign is a space, but one at the very start of the text is the dummy prefix.
+// SentencePiece: the space sign is a space, but one at the very start of the text
+// is the dummy prefix.
 struct SpmSpaceDecoder {
   bool drop_one = true;     // at the start of the first piece
   bool until_text = false;  // and of the following ones while there is no text yet
@@ -63,7 +68,8 @@ class TokenDecoder {
   std::string piece_bytes(std::string_view piece, bool first) const;
   // What decodes to this text where a piece is read as bytes; elsewhere the text itself.
   std::string piece_of(std::string_view text) const;
-  // Whether piece_bytes depends on `first`, and whether a piece still counts as first while there is no text yet.
+  // Whether piece_bytes depends on `first`, and whether a piece still counts as first
+  // while there is no text yet.
   bool first_differs() const;
   bool first_until_text() const;
   const std::vector<StripDecoder>& strips() const { return plan_.strips; }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GGUF vocabularies: "llama" (SentencePiece BPE by scores) and "gpt2" (byte-level BPE by merges).
+// GGUF vocabularies: "llama" (SentencePiece BPE by scores) and "gpt2" (byte-level
+// BPE by merges).
 #include <algorithm>
 
 #include "base/limits.h"
@@ -16,7 +17,8 @@ GgufTokenType type_of(const GgufVocab& vocab, size_t id) {
   return vocab.types.empty() ? GgufTokenType::kNormal : static_cast<GgufTokenType>(vocab.types[id]);
 }
 
-// A row of the embedding without a token, which converters fill with a text such as "[PAD151665]".
+// A row of the embedding without a token, which converters fill with a text such
+// as "[PAD151665]".
 bool is_free_row(const GgufVocab& vocab, size_t id) { return type_of(vocab, id) == GgufTokenType::kUnused; }
 
 std::string shown(const std::string& text) { return utf8_repair(text.substr(0, 100)); }

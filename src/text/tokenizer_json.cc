@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tokenizer.json: the model (BPE or Unigram) and its frame; the other components are in tokenizer_components.cc.
+// tokenizer.json: the model (BPE or Unigram) and its frame; the other components are in
+// tokenizer_components.cc.
 #include <cmath>
 #include <utility>
 

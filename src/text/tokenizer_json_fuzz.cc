@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as tokenizer.json: a sentence, or a tokenizer whose calls stay inside for any text and any ids.
+// Any bytes as tokenizer.json: a sentence, or a tokenizer whose calls stay inside for
+// any text and any ids.
 #include <algorithm>
 #include <cstdint>
 #include <string_view>

@@ -33,7 +33,8 @@ Result<std::optional<std::string>> read_optional_file(const FileSystem& files, c
   auto file = files.open(path);
   if (!file.ok() && file.error().code == ErrorCode::kNotFound) return std::optional<std::string>();
   if (!file.ok()) return std::move(file).error();
-  // What is asked for is what read_all() allocates: the size does not change while the file is open.
+  // What is asked for is what read_all() allocates: the size does not change while
+  // the file is open.
   const int64_t size_bytes = (*file)->size_bytes();
   if (take && size_bytes <= limit_bytes) TRY(take(size_bytes));
   TRY_ASSIGN(std::string text, read_all(**file, limit_bytes));

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading JSON files of a tokenizer: bounded parsing and typed look-ups whose errors name the key.
+// Reading JSON files of a tokenizer: bounded parsing and typed look-ups whose
+// errors name the key.
 //
-// Thread: pure functions. Ownership: plain values. Invariants: a parsed value is at most kMaxJsonDepth deep.
-// Failure: text that is too large, too deep or not JSON; a key with another type than asked for. A missing key or null
-// is the default; that a key is required is for the caller to say.
+// Thread: pure functions.
+// Ownership: plain values.
+// Invariants: a parsed value is at most kMaxJsonDepth deep.
+// Failure: text that is too large, too deep or not JSON; a key with another type
+// than asked for. A missing key or null is the default; that a key is required is for
+// the caller to say.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -19,7 +23,8 @@
 namespace loralei {
 
 Result<Json> parse_tokenizer_json(std::string_view text, const std::string& name);
-// The bytes of a file of at most `limit_bytes`; nullopt when there is none. `take`: its memory.
+// The bytes of a file of at most `limit_bytes`; nullopt when there is none.
+// `take`: its memory.
 Result<std::optional<std::string>> read_optional_file(const FileSystem& files, const std::string& path,
                                                       int64_t limit_bytes, const TakeMemory& take = {});
 

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t kBuildFactor = 2;  // lists of tokens are copied and sorted while one is made
 
-// Special tokens that the configuration names and the vocabulary has are special added tokens, as transformers makes
-// them.
+// Special tokens that the configuration names and the vocabulary has are special added
+// tokens, as transformers makes them.
 void add_named_specials(const TokenizerSettings& settings, const TokenTable& table, std::vector<AddedToken>& added) {
   std::vector<std::string> names = settings.additional_special_tokens;
   for (const auto& [key, text] : settings.special_tokens) names.push_back(text);
@@ -55,9 +55,9 @@ Status apply_frame(const TokenizerConfig& config, const TokenizerSettings& setti
   return {};
 }
 
-// An added token may name a piece of the vocabulary or a free id, but not put another text on a piece; an adapter may
-// rename what was an added token of its base (`base`; null for the base itself), as fine-tuning does with reserved
-// tokens.
+// An added token may name a piece of the vocabulary or a free id, but not put another
+// text on a piece; an adapter may rename what was an added token of its base (`base`;
+// null for the base itself), as fine-tuning does with reserved tokens.
 Status check_against_table(const std::vector<AddedToken>& added, const AddedTokens* base, const TokenTable& table) {
   for (const AddedToken& token : added) {
     if (base != nullptr && base->find(token.id) != nullptr) continue;

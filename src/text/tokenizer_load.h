@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// From files to Tokenizer::Parts: one builder for each kind of file, used by tokenizer_load.cc alone.
+// From files to Tokenizer::Parts: one builder for each kind of file, used by
+// tokenizer_load.cc alone.
 //
-// Thread: pure functions. Ownership: plain values. Invariants: a built core is complete (table, model, decoder,
-// bytes).
+// Thread: pure functions.
+// Ownership: plain values.
+// Invariants: a built core is complete (table, model, decoder, bytes).
 // Failure: anything unknown, damaged or contradictory, in one sentence.
 #pragma once
 
@@ -44,8 +46,8 @@ struct GgufPre {
 Result<GgufPre> gguf_pre_tokenizer(const std::string& name);
 std::vector<std::string> gguf_pre_names();  // all that are known
 
-// SentencePiece models of both kinds share this with GGUF's "llama" vocabularies: fills table, model, decoder and
-// specials.
+// SentencePiece models of both kinds share this with GGUF's "llama" vocabularies: fills
+// table, model, decoder and specials.
 Result<LoadedCore> build_spm_core(SpmModel model, bool prefix_every_part);
 
 }  // namespace loralei

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Real tokenizers from the shared data folder against published ids and against the SentencePiece library. Skipped
-// where the folder is missing: LORALEI_SHARED_DATA, else ../shared/data beside the checkout.
+// Real tokenizers from the shared data folder against published ids and against the
+// SentencePiece library. Skipped where the folder is missing: LORALEI_SHARED_DATA, else
+// ../shared/data beside the checkout.
 #include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
 
@@ -84,7 +85,8 @@ class SharedTokenizers : public testing::Test {
   fs::path root_;
 };
 
-// Texts of many scripts, of white space and of what tokenizers trip over; a function of the seed.
+// Texts of many scripts, of white space and of what tokenizers trip over; a
+// function of the seed.
 std::string random_text(Prng& prng) {
   static const std::vector<std::string> parts = {"the",
                                                  " the",
@@ -135,8 +137,8 @@ std::vector<TokenId> ids_of(const Tokenizer& tokenizer, std::string_view text, b
   return ids.ok() ? *ids : std::vector<TokenId>{};
 }
 
-// The published texts of GPT-2 went through clean_up_tokenization_spaces, which a tokenizer does not do: there the
-// input comes back.
+// The published texts of GPT-2 went through clean_up_tokenization_spaces, which a
+// tokenizer does not do: there the input comes back.
 void check_published(const Tokenizer& tokenizer, const json& cases, bool add_special, bool input_comes_back) {
   for (const json& entry : cases) {
     const std::string text = entry["input"];

@@ -16,8 +16,8 @@ struct PieceColumns {
   std::vector<float> scores;
 };
 
-// Unigram scores as SentencePiece uses them: user-defined pieces beat every other path, unused and control pieces
-// never match.
+// Unigram scores as SentencePiece uses them: user-defined pieces beat every other path,
+// unused and control pieces never match.
 std::unique_ptr<UnigramModel> make_unigram(const TokenTable& table, const PieceColumns& columns, TokenId unk,
                                            bool byte_fallback) {
   float lowest = std::numeric_limits<float>::max(), highest = std::numeric_limits<float>::lowest();

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// TokenTable: the pieces of a vocabulary by id and by text; PrefixIndex: which of some texts begin here.
+// TokenTable: the pieces of a vocabulary by id and by text; PrefixIndex: which of some
+// texts begin here.
 //
-// Thread: built by one thread, then read by any. Ownership: TokenTable owns the bytes; a PrefixIndex views bytes that
-// its owner keeps alive. Invariants: an id has one text; ids are below kMaxVocab; holes are allowed. Failure: add()
-// refuses a second text for an id, an id out of range and a piece longer than kMaxPieceBytes.
+// Thread: built by one thread, then read by any.
+// Ownership: TokenTable owns the bytes; a PrefixIndex views bytes that its
+// owner keeps alive.
+// Invariants: an id has one text; ids are below kMaxVocab; holes are allowed.
+// Failure: add() refuses a second text for an id, an id out of range and a piece longer
+// than kMaxPieceBytes.
 #pragma once
 
 #include <array>
@@ -18,12 +22,14 @@
 
 namespace loralei {
 
-// Longer than any piece of a real vocabulary (they reach 1,024 bytes of spaces); keeps prefix walks short.
+// Longer than any piece of a real vocabulary (they reach 1,024 bytes of spaces); keeps
+// prefix walks short.
 inline constexpr size_t kMaxPieceBytes = 16384;
 
 class TokenTable {
  public:
-  // A text may be added under a second id (some files have such copies): look-up gives the lowest.
+  // A text may be added under a second id (some files have such copies): look-up
+  // gives the lowest.
   Status add(TokenId id, std::string_view text);
   // Builds the look-up by text; call once after the last add().
   void finish();
@@ -64,8 +70,8 @@ class PrefixIndex {
   bool empty() const { return entries_.empty(); }
   bool may_start(unsigned char byte) const { return first_[byte] != first_[byte + 1]; }
 
-  // Calls visit(length, value) for every entry that is a prefix of `text`, shortest first. Returns how many bytes of
-  // it were compared.
+  // Calls visit(length, value) for every entry that is a prefix of `text`, shortest
+  // first. Returns how many bytes of it were compared.
   template <typename Visit>
   size_t for_each_prefix(std::string_view text, Visit&& visit) const {
     if (text.empty()) return 0;

@@ -262,7 +262,8 @@ TEST(Tokenizer, AnAdaptersFilesAreReadInMemoryThatIsAskedFor) {
   }
 }
 
-// An adapter's file is read for its added tokens: the rest, however much, is passed by, but must be sound all the same.
+// An adapter's file is read for its added tokens: the rest, however much, is passed by,
+// but must be sound all the same.
 TEST(Tokenizer, OfAnAdaptersFileOnlyAddedTokensAreBuilt) {
   const auto base = load(small_file());
   std::string vocab = "{";
@@ -447,8 +448,8 @@ TEST(Tokenizer, GgufPutsASpaceAfterEveryTokenThatIsCutOut) {
   EXPECT_EQ(ids(*plain, "a<go>a<s>a"), (Ids{1, 4, 6, 4, 1, 4}));
 }
 
-// Their characters are no bytes, also where each of them would be the sign of one; what an adapter adds is text as
-// well.
+// Their characters are no bytes, also where each of them would be the sign of one; what
+// an adapter adds is text as well.
 TEST(Tokenizer, UserDefinedTokensOfByteLevelGgufAreText) {
   GgufVocab vocab;
   vocab.model = "gpt2";
@@ -486,7 +487,8 @@ TEST(Tokenizer, UserDefinedTokensOfByteLevelGgufAreText) {
   }
 }
 
-// Converters name rows of the embedding that have no token "[PAD7]"; a tokenizer of Hugging Face has nothing there.
+// Converters name rows of the embedding that have no token "[PAD7]"; a tokenizer of
+// Hugging Face has nothing there.
 TEST(Tokenizer, UnusedRowsOfGgufAreFreeForAdapters) {
   GgufVocab bytes;
   bytes.model = "gpt2";

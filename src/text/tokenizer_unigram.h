@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// UnigramModel: the segmentation of a word with the highest sum of piece scores (Viterbi), as SentencePiece and
-// Hugging Face do it.
+// UnigramModel: the segmentation of a word with the highest sum of piece scores
+// (Viterbi), as SentencePiece and Hugging Face do it.
 //
-// Thread: immutable after construction. Ownership: views the TokenTable of the core that owns both.
-// Invariants: a character that no piece covers is the unknown token with the lowest score - 10; neighbouring unknowns
-// are one, written as byte tokens where the vocabulary has byte fallback. Ties go to the path found first (shorter
-// piece from further left). Failure: an unknown character without an unknown token. Source: Kudo 2018, "Subword
-// regularization"; sentencepiece/src/unigram_model.cc EncodeOptimized.
+// Thread: immutable after construction.
+// Ownership: views the TokenTable of the core that owns both.
+// Invariants: a character that no piece covers is the unknown token with the lowest
+// score - 10; neighbouring unknowns are one, written as byte tokens where the vocabulary
+// has byte fallback. Ties go to the path found first (shorter piece from further left).
+// Failure: an unknown character without an unknown token.
+// Source: Kudo 2018, "Subword regularization"; sentencepiece/src/unigram_model.cc
+// EncodeOptimized.
 #pragma once
 
 #include <memory>

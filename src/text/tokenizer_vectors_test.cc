@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every tokenizer under tests/vectors/tokenizers against what the reference libraries made of the nasty strings.
+// Every tokenizer under tests/vectors/tokenizers against what the reference libraries
+// made of the nasty strings.
 #include <gtest/gtest.h>
 
 #include <filesystem>

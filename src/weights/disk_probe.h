@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast a file is read as weights are streamed: the streamer's blocks, as many under way, past the page cache.
+// How fast a file is read as weights are streamed: the streamer's blocks, as many under
+// way, past the page cache.
 //
-// What becomes of the blocks counts. In a virtual machine the host writes them with its own cores, and a few blocks of
-// memory that nobody looks at never leave its caches; once another core reads them, every line travels to it and back
-// for the next block (measured: 2.4 GB/s untouched and 1.55 read once, in the same minute). So the probe can look at
-// what it reads, as any use of it must.
+// What becomes of the blocks counts. In a virtual machine the host writes them with its
+// own cores, and a few blocks of memory that nobody looks at never leave its caches;
+// once another core reads them, every line travels to it and back for the next block
+// (measured: 2.4 GB/s untouched and 1.55 read once, in the same minute). So the probe can
+// look at what it reads, as any use of it must.
 //
-// Thread: one caller; a thread of its own looks. Failure: a sentence when the file cannot be read or is smaller than a
+// Thread: one caller; a thread of its own looks.
+// Failure: a sentence when the file cannot be read or is smaller than a
 // block.
 #pragma once
 

@@ -97,8 +97,8 @@ bool form_fits(const PackedIndex& index, const HeldTensors& held, StreamShrink w
   return index.shrink == (wanted == StreamShrink::kOn && shrinkable_bytes(held) > 0);
 }
 
-// What only reading the matrices tells, from another index that is to be one of the same: which f16 matrices are stored
-// as bf16, shrunk forms, and the places they lead to.
+// What only reading the matrices tells, from another index that is to be one of the same:
+// which f16 matrices are stored as bf16, shrunk forms, and the places they lead to.
 void adopt_forms(const PackedIndex& from, PackedIndex& index) {
   index.shrink = from.shrink;
   for (size_t i = 0; i < std::min(from.matrices.size(), index.matrices.size()); ++i) {
@@ -109,7 +109,8 @@ void adopt_forms(const PackedIndex& from, PackedIndex& index) {
   place_matrices(index);
 }
 
-// Rows of a matrix as the packed file holds them, to `out`; answers the hash of the source's bytes.
+// Rows of a matrix as the packed file holds them, to `out`; answers the hash of
+// the source's bytes.
 Result<uint64_t> read_rows(const TensorReader& reader, const HeldMatrix& matrix, const PackedMatrix& packed,
                            int64_t row_begin, int64_t row_count, std::byte* out, std::vector<std::byte>& buffer) {
   TRY_ASSIGN(const uint64_t hash, reader.read_rows(*matrix.source, matrix.target, row_begin, row_count, out, buffer));
@@ -117,7 +118,8 @@ Result<uint64_t> read_rows(const TensorReader& reader, const HeldMatrix& matrix,
   return hash;
 }
 
-// Whether a matrix is one of f16 numbers that are all numbers of bf16; reading ends at the first that is not.
+// Whether a matrix is one of f16 numbers that are all numbers of bf16; reading ends at
+// the first that is not.
 Result<bool> holds_bf16(const TensorReader& reader, const HeldTensors& held, size_t number,
                         const WeightOptions& options) {
   const HeldMatrix& matrix = held.matrices[number];
@@ -189,7 +191,8 @@ std::string one_digit(double value) {
   return text;
 }
 
-// Whether to shrink, on this machine and the disk of `file`, which holds nothing yet and is emptied again.
+// Whether to shrink, on this machine and the disk of `file`, which holds nothing yet
+// and is emptied again.
 Result<bool> worth_shrinking(const TensorReader& reader, const HeldTensors& held, const WeightOptions& options,
                              const PackedIndex& index, WriteFile& file, LogSink& log) {
   if (shrinkable_bytes(held) < kProbeBytes) return false;
@@ -198,7 +201,8 @@ Result<bool> worth_shrinking(const TensorReader& reader, const HeldTensors& held
   PackedMatrix packed = index.matrices[number];
   TRY_ASSIGN(packed.shrunk, fit_matrix(reader, held, number, packed, options));
   if (!packed.shrunk) return false;
-  // The first tiles of the matrix: shrunk for the decoder, and as they are, again and again, for the disk.
+  // The first tiles of the matrix: shrunk for the decoder, and as they are, again and
+  // again, for the disk.
   const HeldMatrix& matrix = held.matrices[number];
   std::vector<ReadUnit> units;
   add_units(held, number, units);
@@ -251,7 +255,8 @@ Status write_head(WriteFile& file, const PackedIndex& index) {
   return file.sync();
 }
 
-// What an interrupted packing has already done, taken over into `index`; false where there is nothing or another one.
+// What an interrupted packing has already done, taken over into `index`; false where
+// there is nothing or another one.
 bool take_over(const std::string& part, const HeldTensors& held, StreamShrink shrink, PackedIndex& index) {
   const PosixFileSystem files;
   auto file = files.open(part);

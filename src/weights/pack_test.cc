@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packed files: damaged, cut, stale, foreign or half made, they are noticed and made again.
+// Packed files: damaged, cut, stale, foreign or half made, they are noticed
+// and made again.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -121,7 +122,8 @@ TEST_F(Packing, PackingGoesOnWhereItWasInterrupted) {
     const std::string path = pack(model, options);
     std::ifstream in(path, std::ios::binary);
     const std::string whole((std::istreambuf_iterator<char>(in)), {});
-    // As after a crash: the head says that half of the matrices are done, the rest is rubbish.
+    // As after a crash: the head says that half of the matrices are done,
+    // the rest is rubbish.
     const PosixFileSystem files;
     auto index = parse_packed(*files.open(path).value()).value();
     fs::rename(path, path + ".part");
@@ -258,7 +260,8 @@ TEST_F(Packing, APackedFileIsNotLargerThanItsSourceAndAPage) {
   EXPECT_LE(index.file_bytes - index.data_at, matrices + std::ssize(index.matrices) * kPackedAlign);
 }
 
-// The probe reads whole blocks, looked at or not, round the file's end, and says what it cannot read.
+// The probe reads whole blocks, looked at or not, round the file's end, and says
+// what it cannot read.
 TEST_F(Packing, ProbesAFileOfAFewBlocks) {
   const std::string path = (folder_ / "blocks").string();
   std::ofstream(path, std::ios::binary) << std::string(static_cast<size_t>(3 * kMiB + 100), 'x');

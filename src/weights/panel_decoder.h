@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// PanelDecoder: the shrunk panels of one round, decoded side by side by all threads into memory of its own.
+// PanelDecoder: the shrunk panels of one round, decoded side by side by all threads into
+// memory of its own.
 //
-// Thread: one caller, which works along with the pool (null: alone). Ownership: owns the decoded bytes, valid until
-// begin_round(); matrices and stored bytes are the caller's until decode() returns. Invariant: it holds the bytes it
-// was made with and allocates nothing afterwards. Failure: decode() answers a sentence for a damaged tile.
+// Thread: one caller, which works along with the pool (null: alone).
+// Ownership: owns the decoded bytes, valid until begin_round(); matrices and stored bytes
+// are the caller's until decode() returns.
+// Invariant: it holds the bytes it was made with and allocates
+// nothing afterwards.
+// Failure: decode() answers a sentence for a damaged tile.
 #pragma once
 
 #include <cstddef>

@@ -24,9 +24,9 @@ constexpr int64_t kReadUnitBytes = 8 * kMiB;  // work handed to one thread at a 
 // Norms and biases are vectors; everything else a matrix.
 bool is_matrix(const TensorInfo& info) { return info.shape.size() == 2; }
 
-// Format a matrix is held in: the file's, or the wanted quantisation where its rows divide into blocks. The head and
-// the embedding keep more bits than q4_0, as the field's tools do, because their rounding goes straight into the
-// logits.
+// Format a matrix is held in: the file's, or the wanted quantisation where its rows
+// divide into blocks. The head and the embedding keep more bits than q4_0, as the field's
+// tools do, because their rounding goes straight into the logits.
 DType held_dtype(const TensorInfo& info, const WeightOptions& options) {
   if (!options.quantise || is_quantised(info.dtype)) return info.dtype;
   DType wanted = *options.quantise;
@@ -161,7 +161,8 @@ Status run_units(const std::vector<ReadUnit>& units, int threads, const UnitWork
 Result<uint64_t> read_vector(const TensorReader& reader, const TensorInfo& info, std::vector<float>& values) {
   const int64_t count = info.shape.empty() ? 1 : info.shape[0];
   values.resize(static_cast<size_t>(count));
-  // A vector is one row, or one row a number where its rows are permuted (biases of q and k).
+  // A vector is one row, or one row a number where its rows are permuted
+  // (biases of q and k).
   TensorTarget target;
   target.permuted_heads = reader.permuted_heads(info.name);
   const bool permuted = target.permuted_heads > 0;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the base model is held, and the pieces in which its files are read: what loading and packing share.
+// How the base model is held, and the pieces in which its files are read: what loading
+// and packing share.
 //
-// Thread: held_tensors is pure; run_units runs `work` on several threads and returns when all are done. Invariant: the
-// pieces are the same whoever reads them, so that the sum of their hashes names the model (WeightStore::fingerprint).
+// Thread: held_tensors is pure; run_units runs `work` on several threads and returns when
+// all are done.
+// Invariant: the pieces are the same whoever reads them, so that the sum of
+// their hashes names the model (WeightStore::fingerprint).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +29,8 @@ using LoadProgressFn = std::function<void(int64_t done_bytes, int64_t total_byte
 
 struct WeightOptions {
   std::optional<DType> quantise;  // --quant q8_0|q4_0: matrices are re-encoded on load (norms and biases stay f32)
-  // Layout of quantised matrices. An embedding that is not also the head is only looked up and stays plain.
+  // Layout of quantised matrices. An embedding that is not also the head is only looked
+  // up and stays plain.
   LayoutId quantised_layout = LayoutId::kTile16;
   StreamShrink shrink = StreamShrink::kAuto;  // packing: 16-bit matrices; opening: auto takes either form
   int threads = 1;
@@ -46,7 +50,8 @@ struct HeldTensors {
   std::vector<HeldMatrix> matrices;        // in the order of their use in a pass: layers, head, embedding
   std::vector<const TensorInfo*> vectors;  // norms and biases, held as f32
 };
-// Whether a matrix is in a plain format, so that `quantise` would change something; held_tensors refuses it otherwise.
+// Whether a matrix is in a plain format, so that `quantise` would change something;
+// held_tensors refuses it otherwise.
 bool can_quantise(const BaseModelFile& model);
 Result<HeldTensors> held_tensors(const BaseModelFile& model, const TensorReader& reader, const WeightOptions& options);
 
@@ -63,14 +68,15 @@ void add_units(const HeldTensors& held, size_t matrix, std::vector<ReadUnit>& un
 struct UnitBuffers {
   std::vector<std::byte> source, packed, shrunk;
 };
-// A thread's part of `room` bytes: `most`, or less, but at least `least`; where there is no room for that, fewer
-// threads share it, one in any case.
+// A thread's part of `room` bytes: `most`, or less, but at least `least`; where there is
+// no room for that, fewer threads share it, one in any case.
 struct RoomShare {
   int threads = 1;
   int64_t bytes = 0;  // of each
 };
 RoomShare share_room(int64_t room, int threads, int64_t least, int64_t most);
-// Calls work for all units, with fewer threads where the system gives no more; the first error stops the others.
+// Calls work for all units, with fewer threads where the system gives no more; the first
+// error stops the others.
 using UnitWork = std::function<Status(const ReadUnit& unit, UnitBuffers& buffers)>;
 Status run_units(const std::vector<ReadUnit>& units, int threads, const UnitWork& work);
 

@@ -15,7 +15,8 @@ namespace loralei {
 namespace {
 
 constexpr int kWindowLayers = 3;
-// Where shrunk panels are decoded to: a quarter of the window (a round's share of it), but no more than caches like.
+// Where shrunk panels are decoded to: a quarter of the window (a round's share of it),
+// but no more than caches like.
 constexpr int64_t kDecodePart = 4;
 constexpr int64_t kDecodeMost = 16 * kMiB;
 constexpr int64_t kDirectSlack = 2 * 4096;  // a panel is read from page boundary to page boundary
@@ -94,7 +95,8 @@ constexpr std::array<std::array<MatrixRole, 3>, 3> kStreamedFirst = {{
     {MatrixRole::kK, MatrixRole::kV, MatrixRole::kV},
 }};
 
-// Locks all of a layer but `stream` bytes as stored, which its matrices share in proportion, the large ones first.
+// Locks all of a layer but `stream` bytes as stored, which its matrices share in
+// proportion, the large ones first.
 void balance_layer(const Shape& shape, const std::vector<size_t>& layer, int64_t stream, Locker& locker) {
   for (const auto& group : kStreamedFirst) {
     std::vector<size_t> members;
@@ -106,7 +108,8 @@ void balance_layer(const Shape& shape, const std::vector<size_t>& layer, int64_t
     }
     int64_t bytes = std::min(stream, group_bytes);  // to stream of this group
     stream -= bytes;
-    // What rounding to tiles leaves of one member goes to the next, so that a layer is off by less than a tile.
+    // What rounding to tiles leaves of one member goes to the next, so that a layer is
+    // off by less than a tile.
     for (size_t m = 0; m < members.size(); ++m) {
       const PlannedMatrix& matrix = shape.matrices[members[m]];
       const int64_t tile_bytes = stored_tile_bytes(matrix);
@@ -123,7 +126,8 @@ void balance_layer(const Shape& shape, const std::vector<size_t>& layer, int64_t
   }
 }
 
-// Bytes each layer streams when `total` are spread evenly; a layer smaller than its share streams all it has.
+// Bytes each layer streams when `total` are spread evenly; a layer smaller than its share
+// streams all it has.
 std::vector<int64_t> even_shares(const std::vector<int64_t>& layer_bytes, int64_t total) {
   std::vector<int64_t> shares(layer_bytes.size(), 0);
   std::vector<size_t> order(layer_bytes.size());
@@ -159,7 +163,8 @@ void lock_all_but(const Shape& shape, int64_t stream, Locker& locker) {
 }
 
 void lock_balanced(const Shape& shape, Locker& locker) {
-  // The least to stream for which what is locked, as held, fits. Nothing simpler does where matrices shrink unevenly.
+  // The least to stream for which what is locked, as held, fits. Nothing simpler does
+  // where matrices shrink unevenly.
   int64_t low = 0, high = shape.stored_bytes;
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
@@ -386,8 +391,9 @@ Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices,
   const int64_t most = options.window_bytes > 0 ? options.window_bytes : default_window_most(shape, options.policy);
   int64_t window = std::min(most, bytes - always);
   if (window <= 0) return budget_too_small(options.policy, bytes, always, window_need(shape, {matrices, 0}).least);
-  // A smaller window leaves more to lock, which makes three layers' streamed bytes smaller still: a few rounds settle
-  // it. Should the last one need more than it has, the plan before it stands.
+  // A smaller window leaves more to lock, which makes three layers' streamed bytes
+  // smaller still: a few rounds settle it. Should the last one need more than it has,
+  // the plan before it stands.
   std::optional<ResidencyPlan> plan;
   for (int round = 0; round < 16; ++round) {
     Locker locker(matrices, bytes - window);

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan_residency: which rows of the base model's matrices are locked in memory and which are streamed from disk in
-// every pass (FlexInfer §3.4, mechanisms §2). A pure function of the tensor list and a number of bytes; any thread.
+// plan_residency: which rows of the base model's matrices are locked in memory and which
+// are streamed from disk in every pass (FlexInfer §3.4, mechanisms §2). A pure function
+// of the tensor list and a number of bytes; any thread.
 //
-// A pass touches the matrices in the order of the list: layer by layer, the head last; of an embedding that is only
-// looked up it reads single rows, which is no streaming. Rows are locked from a matrix's first row on and in whole row
-// tiles. Locked rows take their bytes as the kernels use them, streamed ones as they are stored (shrunk or not); what
-// is streamed shrunk is decoded into a part of the window. Invariants: locked_bytes + window_bytes <= the bytes given;
-// the window holds two of the largest panel that is streamed, and one decoded. Failure: too few bytes to run at all is
-// refused with the least that would do.
+// A pass touches the matrices in the order of the list: layer by layer, the head last;
+// of an embedding that is only looked up it reads single rows, which is no streaming.
+// Rows are locked from a matrix's first row on and in whole row tiles. Locked rows take
+// their bytes as the kernels use them, streamed ones as they are stored (shrunk or not);
+// what is streamed shrunk is decoded into a part of the window.
+// Invariants: locked_bytes + window_bytes <= the bytes given; the window holds two of the
+// largest panel that is streamed, and one decoded.
+// Failure: too few bytes to run at all is refused with the least that would do.
 #pragma once
 
 #include <cstdint>
@@ -64,25 +67,27 @@ struct ResidencyPlan {
   void lock(const std::vector<PlannedMatrix>& matrices, std::vector<int64_t> rows);
 };
 
-// The largest piece that is streamed as one, as stored: the window holds two, so that one arrives while another is
-// used.
+// The largest piece that is streamed as one, as stored: the window holds two, so that one
+// arrives while another is used.
 inline constexpr int64_t kPanelBytes = int64_t{1} << 20;
 // A window by default: what three layers stream, at most this.
 inline constexpr int64_t kWindowMostBytes = int64_t{128} << 20;
-// Where every layer streams the same bytes ('balanced') less is at most enough: a few blocks under way, a round being
-// used and as much again that has arrived. What a window does not take is locked, and is not read; and memory that is
-// written again soon is still in the caches of who writes it (weights/disk_probe.h).
+// Where every layer streams the same bytes ('balanced') less is at most enough: a few
+// blocks under way, a round being used and as much again that has arrived. What a window
+// does not take is locked, and is not read; and memory that is written again soon is
+// still in the caches of who writes it (weights/disk_probe.h).
 inline constexpr int64_t kBalancedWindowBytes = int64_t{8} << 20;
 inline constexpr int64_t kBalancedShrunkWindowBytes = int64_t{64} << 20;  // a quarter is for decoding
 
 Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices, int64_t bytes,
                                      const ResidencyOptions& options);
 
-// With so many bytes or more a plan can be made: those of a window that holds what it must, and of what is always
-// locked.
+// With so many bytes or more a plan can be made: those of a window that holds what it
+// must, and of what is always locked.
 int64_t least_residency_bytes(const std::vector<PlannedMatrix>& matrices, ResidencyPolicy policy);
 
-// Rows of a streamed panel of this matrix: whole tiles of up to kPanelBytes, at least one.
+// Rows of a streamed panel of this matrix: whole tiles of up to kPanelBytes,
+// at least one.
 int64_t panel_rows(const PlannedMatrix& matrix);
 
 // The plan by kind of tensor as a table for people.

@@ -30,7 +30,8 @@ Extent extent_of(const PackedIndex& index, const StreamPanel& panel) {
 
 }  // namespace
 
-// The reader's own state: panels that have memory and are not complete, and the blocks that are still to be asked for.
+// The reader's own state: panels that have memory and are not complete, and the blocks
+// that are still to be asked for.
 struct Streamer::Reading {
   struct Taken {
     int64_t begin = 0, end = 0;
@@ -50,8 +51,9 @@ struct Streamer::Reading {
   int64_t generation = 0;
   bool failed = false;  // nothing of this generation arrives any more
 
-  // The lowest free place of the window, or -1. Low places first: while the disk is what is waited for, few panels are
-  // there at a time, and memory that was used a moment ago is still in the caches when the next panel is written to it.
+  // The lowest free place of the window, or -1. Low places first: while the disk is what
+  // is waited for, few panels are there at a time, and memory that was used a moment ago
+  // is still in the caches when the next panel is written to it.
   int64_t take(int64_t bytes, int64_t window_bytes) {
     int64_t begin = 0;
     auto at = taken.begin();
@@ -60,7 +62,8 @@ struct Streamer::Reading {
     taken.insert(at, {begin, begin + bytes, next});
     return begin;
   }
-  // What was released; but a pass that ended early leaves reads under way, and these still write.
+  // What was released; but a pass that ended early leaves reads under way, and
+  // these still write.
   void give_back(int64_t released_end) {
     const int64_t end = panels.empty() ? released_end : std::min(released_end, panels.front().sequence);
     std::erase_if(taken, [&](const Taken& one) { return one.sequence < end; });
@@ -139,7 +142,8 @@ void Streamer::restart() {
   {
     const std::lock_guard lock(mutex_);
     ++generation_;
-    // The numbers go on from a multiple of the pass, beyond everything that was under way.
+    // The numbers go on from a multiple of the pass, beyond everything that
+    // was under way.
     const int64_t count = std::ssize(panels_);
     pass_begin_ = (std::max(arrived_end_.load(), pass_begin_) / count + 2) * count;
     released_end_ = pass_begin_;
@@ -188,7 +192,8 @@ void Streamer::run() {
       reading.next = pass_begin_;
       reading.taken.clear();
     }
-    // Blocks up to the depth, in order; a panel is given memory when its first block can be asked for, not before.
+    // Blocks up to the depth, in order; a panel is given memory when its first block can
+    // be asked for, not before.
     reading.give_back(released_end_);
     while (failure_.ok() && reading.blocks < reader_->depth()) {
       if (reading.panels.empty() || reading.panels.back().asked == reading.panels.back().extent.bytes) {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streamer: panels of a packed file on their way through a window of memory, read ahead in the order of use, pass after
-// pass (FlexInfer §3.2: asynchronous prefetch).
+// Streamer: panels of a packed file on their way through a window of memory, read ahead
+// in the order of use, pass after pass (FlexInfer §3.2: asynchronous prefetch).
 //
-// Thread: the consumer's calls come from one thread; a thread of its own reads. Ownership: owns the window and the open
-// file. Invariants: panels are handed out in order; one stays valid from wait() to release(); what is not released is
-// never overwritten; the memory used is the window, no more. What arrives is as the disk has it: the consumer checks it
-// (weight_use.cc), since every millisecond of the reading thread is lost to the disk. Failure: wait() answers the
-// read's error and goes on doing so until restart(): a pass that has failed is begun again from its first panel.
+// Thread: the consumer's calls come from one thread; a thread of its own reads.
+// Ownership: owns the window and the open file.
+// Invariants: panels are handed out in order; one stays valid from wait() to release();
+// what is not released is never overwritten; the memory used is the window, no more.
+// What arrives is as the disk has it: the consumer checks it (weight_use.cc), since every
+// millisecond of the reading thread is lost to the disk.
+// Failure: wait() answers the read's error and goes on doing so until restart(): a pass
+// that has failed is begun again from its first panel.
 #pragma once
 
 #include <atomic>
@@ -38,8 +41,9 @@ struct StreamPanel {
 struct StreamerOptions {
   int64_t window_bytes = 0;
   int64_t block_bytes = int64_t{1} << 20;
-  bool read_ahead =
-      true;  // false: a panel is read when it is waited for, not before (to measure what reading ahead is worth)
+  // False: a panel is read when it is waited for, not before (to measure what reading
+  // ahead is worth).
+  bool read_ahead = true;
   // Opens the file for reads into `memory`; a seam for tests, which inject faults.
   std::function<Result<std::unique_ptr<BlockReader>>(std::span<std::byte> memory)> open;
 };
@@ -52,7 +56,8 @@ struct StreamerTotals {
 
 class Streamer {
  public:
-  // `index` outlives the streamer. The window must hold two of the largest panels (plan_residency sees to it).
+  // `index` outlives the streamer. The window must hold two of the largest panels
+  // (plan_residency sees to it).
   static Result<std::unique_ptr<Streamer>> create(const PackedIndex& index, std::vector<StreamPanel> panels,
                                                   StreamerOptions options);
   ~Streamer();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes wrong with the packed file while weights are streamed: damage behind its head is noticed wherever it is
-// read, and the file removed and made again; a file that could not be opened is tried again.
+// What goes wrong with the packed file while weights are streamed: damage behind its head
+// is noticed wherever it is read, and the file removed and made again; a file that could
+// not be opened is tried again.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of streamed weights and of packed files share: golden models packed into a folder of the test's own,
-// and a pass over streamed weights compared with the resident ones.
+// What the tests of streamed weights and of packed files share: golden models packed
+// into a folder of the test's own, and a pass over streamed weights compared with
+// the resident ones.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -46,7 +47,8 @@ class StreamingFixture : public testing::Test {
     EXPECT_TRUE(file.ok()) << (file.ok() ? "" : file.error().message);
     return std::move(file).value();
   }
-  // A golden bf16 model (safetensors) as a converter stores it in f16, in a folder of the test; answers its path.
+  // A golden bf16 model (safetensors) as a converter stores it in f16, in a folder of the
+  // test; answers its path.
   std::string in_f16(const std::string& name) {
     const fs::path to = folder_ / (name + "-in-f16");
     fs::copy(fs::path(kModels) / name, to, fs::copy_options::recursive | fs::copy_options::overwrite_existing);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streamed weights are the resident ones, byte for byte, whatever the budget, the policy and the disk do.
+// Streamed weights are the resident ones, byte for byte, whatever the budget, the
+// policy and the disk do.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -131,7 +132,8 @@ TEST_F(Streaming, AShrunkFileIsSmallerAndIsMadeAgainWhenTheOtherFormIsAskedFor) 
   EXPECT_EQ(data_bytes({}), plain);
 }
 
-// A model trained in bf16 and stored in f16 is, resident and packed, the model it was made of: matrix by matrix.
+// A model trained in bf16 and stored in f16 is, resident and packed, the model it was
+// made of: matrix by matrix.
 TEST_F(Streaming, F16MatricesOfBf16NumbersAreHeldAndPackedAsThose) {
   const PosixFileSystem files;
   const auto packed = [&](const BaseModelFile& model, const WeightOptions& options) {
@@ -173,7 +175,8 @@ TEST_F(Streaming, F16MatricesOfBf16NumbersAreHeldAndPackedAsThose) {
 }
 
 TEST_F(Streaming, RowsAreLookedUpAsTheyStand) {
-  // qwen2's head is its embedding: where it is shrunk, single rows come from shrunk tiles.
+  // qwen2's head is its embedding: where it is shrunk, single rows come
+  // from shrunk tiles.
   for (const auto& [name, shrink] :
        std::initializer_list<std::pair<std::string, StreamShrink>>{{"llama2", StreamShrink::kOff},
                                                                    {in_f16("qwen2"), StreamShrink::kOff},
@@ -236,8 +239,8 @@ TEST_F(Streaming, EveryWayOfReadingGivesTheSame) {
   }
 }
 
-// Ten thousand passes with failing, short and reordered reads: no wrong byte, no hang, and the pass after a failed one
-// begins anew.
+// Ten thousand passes with failing, short and reordered reads: no wrong byte, no hang,
+// and the pass after a failed one begins anew.
 TEST_F(Streaming, FailingReadsEndTheirPassAndNothingElse) {
   const uint64_t seed = 41;
   Prng prng(seed);
@@ -271,7 +274,8 @@ TEST_F(Streaming, FailingReadsEndTheirPassAndNothingElse) {
   EXPECT_GT(finished, 1000);
 }
 
-// Locked rows wait for nothing; streamed ones that are there go first, so that their memory is free again.
+// Locked rows wait for nothing; streamed ones that are there go first, so that their
+// memory is free again.
 TEST_F(Streaming, LockedPortionsFillTheTimeUntilAPanelIsThere) {
   const BaseModelFile model = open("llama2");
   auto resident = WeightStore::load(model, ledger_, {});
@@ -306,7 +310,8 @@ TEST_F(Streaming, LockedPortionsFillTheTimeUntilAPanelIsThere) {
     WeightUse use(**store, slots);
     ASSERT_TRUE(use.next().value());
     ASSERT_EQ(first_rows(use), (std::array{0, -1, -1})) << "the first portion of what is locked";
-    // The window holds more than one panel, so a second read is waited for once the first panel is there.
+    // The window holds more than one panel, so a second read is waited for once the
+    // first panel is there.
     gate.allow(1);
     while (gate.waits < 2) std::this_thread::yield();
     ASSERT_TRUE(use.next().value());
@@ -320,7 +325,8 @@ TEST_F(Streaming, LockedPortionsFillTheTimeUntilAPanelIsThere) {
   ASSERT_TRUE(expect_pass(model, **store, **resident).ok()) << "after a pass that was given up";
 }
 
-// A pass that ends early leaves reads under way; their memory is not free before they are done, however late that is.
+// A pass that ends early leaves reads under way; their memory is not free before they are
+// done, however late that is.
 TEST_F(Streaming, ReadsOfAPassThatEndedEarlyHarmNoLaterOne) {
   for (const char* name : {"llama2", "gguf-qwen3-q8_0.gguf"}) {
     const BaseModelFile model = open(name);
@@ -346,8 +352,9 @@ TEST_F(Streaming, ReadsOfAPassThatEndedEarlyHarmNoLaterOne) {
   }
 }
 
-// Budgets come and go between passes, from the whole model down to nearly nothing and back, while reads fail, come
-// short and finish in any order: no wrong byte, and never more memory than the budget of the moment.
+// Budgets come and go between passes, from the whole model down to nearly nothing and
+// back, while reads fail, come short and finish in any order: no wrong byte, and never
+// more memory than the budget of the moment.
 TEST_F(Streaming, ABudgetChangesBetweenPasses) {
   const uint64_t seed = 43;
   Prng prng(seed);
@@ -419,7 +426,8 @@ TEST_F(Streaming, AModelThatChangedSinceItWasLoadedIsNotMixedWithItsSuccessor) {
   ASSERT_TRUE(resident.ok() && loaded.ok());
   change_last_number(path, "lm_head.weight", 16);  // of the same format after it
   StreamingOptions streaming;
-  // With the places of the old one's tensors nothing is packed, and nothing is left behind.
+  // With the places of the old one's tensors nothing is packed, and nothing
+  // is left behind.
   streaming.packed_path = folder_ / "stale.pack";
   const Status stale = pack_model(model, {}, streaming.packed_path, log_);
   ASSERT_FALSE(stale.ok());
@@ -441,7 +449,8 @@ TEST_F(Streaming, AModelThatChangedSinceItWasLoadedIsNotMixedWithItsSuccessor) {
   EXPECT_NE((*store)->fingerprint(), (*resident)->fingerprint());
 }
 
-// What is streamed comes from the file that was opened: another of its name is not begun with.
+// What is streamed comes from the file that was opened: another of its name
+// is not begun with.
 TEST_F(Streaming, APackedFileThatWasReplacedChangesNothing) {
   const BaseModelFile model = open("llama2");
   auto resident = WeightStore::load(model, ledger_, {});

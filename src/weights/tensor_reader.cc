@@ -88,7 +88,8 @@ Result<uint64_t> TensorReader::read_rows(const TensorInfo& info, const TensorTar
   if (in_place) return hash;
 
   const int64_t head_rows = target.permuted_heads > 0 ? target.rows / target.permuted_heads : 0;
-  // The file's row for our row `i` of the unit: our row (head, half, i) is the file's (head, i, half).
+  // The file's row for our row `i` of the unit: our row (head, half, i) is the file's
+  // (head, i, half).
   const auto source_row = [&](int64_t i) {
     if (head_rows > 0) i = qk_row(i, head_rows);
     return source + i * target.source_row_bytes;

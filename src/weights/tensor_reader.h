@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorReader: rows of a model file's tensors into memory, converted to the format they are held in.
+// TensorReader: rows of a model file's tensors into memory, converted to the format
+// they are held in.
 //
-// Thread: read_rows may be called from several threads on one reader. Ownership: owns the open files; targets belong to
-// the caller. Failure: read errors name file and offset (io, corrupt). Conversion goes through f32 and is exact where
-// the target holds the source's numbers. GGUF files of the llama architecture hold the rows of q and k in
-// interleaved-rope order; they are put in half-split order here: row (head, half, i) of ours is row (head, i, half) of
-// the file.
+// Thread: read_rows may be called from several threads on one reader.
+// Ownership: owns the open files; targets belong to the caller.
+// Failure: read errors name file and offset (io, corrupt). Conversion goes through f32
+// and is exact where the target holds the source's numbers. GGUF files of the llama
+// architecture hold the rows of q and k in interleaved-rope order; they are put in
+// half-split order here: row (head, half, i) of ours is row (head, i, half) of the file.
 #pragma once
 
 #include <cstddef>
@@ -38,15 +40,17 @@ class TensorReader {
   // Heads of a q or k tensor whose rows the file permutes, else 0.
   int32_t permuted_heads(const std::string& name) const;
 
-  // A unit of rows that can be read on its own begins at a multiple of this: whole row tiles, and whole heads where
-  // they are permuted.
+  // A unit of rows that can be read on its own begins at a multiple of this: whole row
+  // tiles, and whole heads where they are permuted.
   static int64_t unit_rows(const TensorTarget& target);
 
-  // What read_rows(info, target, ...) of so many rows needs of `buffer`; 0: they are read where they are to be held.
+  // What read_rows(info, target, ...) of so many rows needs of `buffer`; 0: they are read
+  // where they are to be held.
   static int64_t buffer_bytes(const TensorInfo& info, const TensorTarget& target, int64_t row_count);
 
-  // Reads target rows [row_begin, row_begin + row_count) to `out`. Answers a hash of name, place and source bytes, to
-  // be summed over all units. `buffer` is the calling thread's and is kept between calls.
+  // Reads target rows [row_begin, row_begin + row_count) to `out`. Answers a hash of
+  // name, place and source bytes, to be summed over all units. `buffer` is the calling
+  // thread's and is kept between calls.
   Result<uint64_t> read_rows(const TensorInfo& info, const TensorTarget& target, int64_t row_begin, int64_t row_count,
                              std::byte* out, std::vector<std::byte>& buffer) const;
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// TileRound: the tiles of some panels that have arrived, worked on side by side by all threads.
+// TileRound: the tiles of some panels that have arrived, worked on side by side
+// by all threads.
 //
-// Thread: one caller, which works along with the pool (null: alone). Ownership: borrows matrices and bytes until run()
-// returns. Invariant: allocates nothing beyond the panels it was made for. Failure: run() answers that of one tile;
-// those of others may not have been visited then.
+// Thread: one caller, which works along with the pool (null: alone).
+// Ownership: borrows matrices and bytes until run() returns.
+// Invariant: allocates nothing beyond the panels it was made for.
+// Failure: run() answers that of one tile; those of others may not have
+// been visited then.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +41,8 @@ class TileRound {
     panels_.push_back({&matrix, stored, out, first_tile, (panels_.empty() ? 0 : panels_.back().end) + tiles});
   }
 
-  // visit(panel, number): Status of the tile of that number within the panel. The round is empty afterwards.
+  // visit(panel, number): Status of the tile of that number within the panel. The round
+  // is empty afterwards.
   template <typename Visit>
   Status run(ThreadPool* pool, Visit&& visit) {
     if (panels_.empty()) return {};

@@ -23,9 +23,9 @@ void WeightStore::State::make_look_up_memory(int32_t rows_max) {
   row_numbers.resize(static_cast<size_t>(rows_max));
 }
 
-// One row that is not locked, to `out`. The first time its whole tile is read and checked, and the checks of its plain
-// rows are kept for those that are read alone later. A row that does not match is looked at with its tile again, which
-// names the damage.
+// One row that is not locked, to `out`. The first time its whole tile is read and
+// checked, and the checks of its plain rows are kept for those that are read alone later.
+// A row that does not match is looked at with its tile again, which names the damage.
 Status WeightStore::State::read_row(Matrix& matrix, int64_t row, std::byte* out) {
   const PackedMatrix& stored = matrix.packed;
   const int64_t tile = row / kRowTile, within = row % kRowTile, at = stored.at + tile * stored.tile_bytes();

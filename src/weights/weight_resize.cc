@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// WeightStore: what is locked and what is streamed, at the start and changed between two passes.
+// WeightStore: what is locked and what is streamed, at the start and changed
+// between two passes.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -15,7 +16,8 @@ namespace loralei {
 namespace {
 
 constexpr int32_t kPanelRows = 1024;  // of resident matrices
-// A round of streamed panels takes at most this part of the window: while it is used, the rest goes on arriving.
+// A round of streamed panels takes at most this part of the window: while it is used,
+// the rest goes on arriving.
 constexpr int64_t kRoundsInWindow = 4;
 
 static_assert(kPanelRows % kRowTile == 0);
@@ -162,7 +164,8 @@ void WeightStore::State::slide(std::span<const int64_t> rows) {
       std::memmove(arena.data() + to, arena.data() + matrix.at, static_cast<size_t>(matrix.bytes(matrix.locked_rows)));
     matrix.at = to;
   };
-  // To the left from the first on, then to the right from the last on: nothing is overwritten that is still needed.
+  // To the left from the first on, then to the right from the last on: nothing is
+  // overwritten that is still needed.
   int64_t end = 0;
   for (size_t i = 0; i < matrices.size(); ++i) {
     const int64_t to = end;
@@ -204,8 +207,9 @@ Status WeightStore::State::lock_rows(std::span<const int64_t> rows, int threads,
   return status;
 }
 
-// Locked rows from `kept` on come from the packed file, checked, a few megabytes at a time. Shrunk ones are read beside
-// their place: into memory that the window will take, which is not there yet, and what else is free.
+// Locked rows from `kept` on come from the packed file, checked, a few megabytes at a
+// time. Shrunk ones are read beside their place: into memory that the window will take,
+// which is not there yet, and what else is free.
 Status WeightStore::State::read_locked(std::span<const int64_t> kept, int threads) {
   constexpr int64_t kPieceBytes = 8 * kMiB;
   RoomShare share{threads, kPieceBytes};

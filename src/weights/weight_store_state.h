@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a WeightStore holds, for the files that make it up: loading (weight_store.cc), what is locked and what is
-// streamed (weight_resize.cc), rows of an embedding (weight_look_up.cc), rounds of a pass (weight_use.cc). Threads,
-// ownership, invariants and failure: weight_store.h.
+// What a WeightStore holds, for the files that make it up: loading (weight_store.cc),
+// what is locked and what is streamed (weight_resize.cc), rows of an embedding
+// (weight_look_up.cc), rounds of a pass (weight_use.cc). Threads, ownership, invariants
+// and failure: weight_store.h.
 #pragma once
 
 #include <atomic>
@@ -37,7 +38,8 @@ struct WeightStore::State {
     DType file_dtype = DType::kF32;  // or the one --quant asked for; view has what is held
     PlannedMatrix planned;
     PackedMatrix packed;  // once there is a packed file
-    // Looked up on disk: the tiles that were found to be sound, and the checks of their rows where these lie plain.
+    // Looked up on disk: the tiles that were found to be sound, and the checks of their
+    // rows where these lie plain.
     std::vector<bool> checked;
     std::vector<uint32_t> row_checks;
 
@@ -103,20 +105,23 @@ struct WeightStore::State {
     return bytes;
   }
   Status open_packed_file(const BaseModelFile& model, const WeightOptions& options, const std::string& path);
-  // What reading the packed file failed of. A damaged one is removed, so that it is made anew; what is sound of it can
-  // be read as long as it is open.
+  // What reading the packed file failed of. A damaged one is removed, so that it is made
+  // anew; what is sound of it can be read as long as it is open.
   Error packed_failure(Error error);
-  // Moves the first `rows` locked rows of every matrix to where they belong when these are locked and nothing else.
+  // Moves the first `rows` locked rows of every matrix to where they belong when these
+  // are locked and nothing else.
   void slide(std::span<const int64_t> rows);
   // Locks the first `rows` of every matrix: keeps those that are there, reads the others.
   Status lock_rows(std::span<const int64_t> rows, int threads, LogSink& log);
   void lock_arena(LogSink& log) const;
   Status read_locked(std::span<const int64_t> kept, int threads);  // may take more grant, for resize() to give back
-  // What is in `arrived` against its checksums, in the window: every tile in every pass, so that a file that is changed
-  // in place is found out in the pass that meets it. By the caller alone, at 50 GB/s: waking the others for a panel
-  // costs more than it saves, and takes time from the thread that reads.
+  // What is in `arrived` against its checksums, in the window: every tile in every pass,
+  // so that a file that is changed in place is found out in the pass that meets it. By
+  // the caller alone, at 50 GB/s: waking the others for a panel costs more than it saves,
+  // and takes time from the thread that reads.
   Status check_arrived();
-  // The panels of every matrix as its locked rows stand; answers those that are streamed, in the order of a pass.
+  // The panels of every matrix as its locked rows stand; answers those that are streamed,
+  // in the order of a pass.
   std::vector<StreamPanel> add_panels();
   Status start_streamer(std::vector<StreamPanel> panels);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pass over the weights and its rounds (WeightPass, WeightUse): which panels are handed out next.
+// A pass over the weights and its rounds (WeightPass, WeightUse): which panels
+// are handed out next.
 #include "base/check.h"
 #include "weights/weight_store_state.h"
 
@@ -100,7 +101,8 @@ bool WeightUse::next_locked(int64_t most_bytes) {
   return bytes > 0;
 }
 
-// Streamed panels in the order in which they arrive: waits for one, takes those that are there.
+// Streamed panels in the order in which they arrive: waits for one, takes those
+// that are there.
 Result<bool> WeightUse::next_streamed() {
   WeightStore::State& state = *store_.state_;
   bool any = false;

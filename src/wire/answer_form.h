@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// AnswerForm: how one API writes the answer to a generation, as the frames of a stream or as a whole.
+// AnswerForm: how one API writes the answer to a generation, as the frames of a
+// stream or as a whole.
 //
-// Thread: one at a time. Ownership: owns what it needs of its request; log-probabilities borrow their tokens' bytes.
-// Invariants: of a stream come begin(), for each choice begin_choice() and its pieces, the last of which alone has a
-// finish reason, then end() or error(); of a whole answer whole() alone. What is appended are complete frames. Failure:
-// none.
+// Thread: one at a time.
+// Ownership: owns what it needs of its request; log-probabilities borrow their
+// tokens' bytes.
+// Invariants: of a stream come begin(), for each choice begin_choice() and its pieces,
+// the last of which alone has a finish reason, then end() or error(); of a whole answer
+// whole() alone. What is appended are complete frames.
+// Failure: none.
 #pragma once
 
 #include <memory>
@@ -46,7 +50,8 @@ class AnswerForm {
   virtual std::unique_ptr<ResponsePieces> whole(std::vector<AnswerChoice> choices, const Usage& total) = 0;
 };
 
-// OpenAI's /v1/chat/completions and /v1/completions. The head's id comes without a prefix.
+// OpenAI's /v1/chat/completions and /v1/completions. The head's id comes
+// without a prefix.
 struct StreamUsage {
   bool at_end = false;      // stream_options.include_usage
   bool continuous = false;  // vLLM's continuous_usage_stats

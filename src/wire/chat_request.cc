@@ -19,7 +19,7 @@ bool is_function_name(std::string_view name) {
 
 // A string, or an array of text parts, which are joined by newlines.
 void read_content(JsonReader& reader, WireMessage& message) {
-  const Json* content = reader.find("content");
+  const OrderedJson* content = reader.find("content");
   if (!content) return;
   message.has_content = true;
   if (content->is_string()) {
@@ -32,7 +32,7 @@ void read_content(JsonReader& reader, WireMessage& message) {
   }
   for (size_t i = 0; i < content->size(); ++i) {
     const std::string at = "content[" + std::to_string(i) + "]";
-    const Json& part = (*content)[i];
+    const OrderedJson& part = (*content)[i];
     if (i > 0) message.content += '\n';
     if (part.is_string()) {
       message.content += part.get_ref<const std::string&>();
@@ -46,7 +46,7 @@ void read_content(JsonReader& reader, WireMessage& message) {
       inner.fail("type", "Content parts of the type '" + type + "' are not supported: this server reads text only.",
                  "unsupported_content_type");
     }
-    const Json* text = inner.find("text");
+    const OrderedJson* text = inner.find("text");
     if (!text || !text->is_string())
       inner.fail("text", "'" + inner.path_of("text") + "' must be a string.", "invalid_type");
     if (inner.failed()) return reader.adopt(inner.error());
@@ -55,13 +55,13 @@ void read_content(JsonReader& reader, WireMessage& message) {
 }
 
 void read_tool_calls(JsonReader& reader, WireMessage& message) {
-  const Json* calls = reader.find_array("tool_calls", kMaxRequestTools);
+  const OrderedJson* calls = reader.find_array("tool_calls", kMaxRequestTools);
   for (size_t i = 0; calls && i < calls->size(); ++i) {
     const std::string at = "tool_calls[" + std::to_string(i) + "]";
     if (!(*calls)[i].is_object())
       return reader.fail(at, "'" + reader.path_of(at) + "' must be an object.", "invalid_type");
     JsonReader entry((*calls)[i], reader.path_of(at) + ".");
-    const Json* function = entry.find_object("function");
+    const OrderedJson* function = entry.find_object("function");
     if (!function)
       entry.fail("function", "'" + entry.path_of("function") + "' is missing.", "missing_required_parameter");
     if (entry.failed()) return reader.adopt(entry.error());
@@ -69,7 +69,7 @@ void read_tool_calls(JsonReader& reader, WireMessage& message) {
     ToolCall call;
     call.id = entry.string("id", 256).value_or("");
     call.name = inner.required_string("name", 256);
-    const Json* arguments = inner.find("arguments");
+    const OrderedJson* arguments = inner.find("arguments");
     // Some clients send the object itself instead of its text.
     if (arguments) call.arguments = arguments->is_string() ? arguments->get<std::string>() : compact_json(*arguments);
     if (const std::string what = too_complex(call.arguments); !what.empty())  // a template may read it
@@ -80,8 +80,10 @@ void read_tool_calls(JsonReader& reader, WireMessage& message) {
   }
 }
 
-// Fields that the route does not read itself: a template may (reasoning_content, thinking ...).
-void read_other_fields(JsonReader& reader, const Json& object, WireMessage& message, std::vector<std::string>& names) {
+// Fields that the route does not read itself: a template may (reasoning_content,
+// thinking ...).
+void read_other_fields(JsonReader& reader, const OrderedJson& object, WireMessage& message,
+                       std::vector<std::string>& names) {
   static constexpr std::string_view kRead[] = {"role", "content", "name", "tool_call_id", "tool_calls"};
   static constexpr std::string_view kSaysNothing[] = {"refusal", "annotations"};  // of the API's own answers
   const auto is_in = [](const auto& list, const std::string& name) {
@@ -95,14 +97,14 @@ void read_other_fields(JsonReader& reader, const Json& object, WireMessage& mess
                              (name == "audio" ? "This server reads text." : "Use tool_calls."),
                          "unsupported_parameter");
     }
-    message.more += (message.more.empty() ? "{" : ",") + compact_json(Json(name)) + ":" + compact_json(value);
+    message.more += (message.more.empty() ? "{" : ",") + compact_json(OrderedJson(name)) + ":" + compact_json(value);
     if (!value.is_null() && !is_in(kSaysNothing, name)) note_unknown(names, name);
   }
   if (!message.more.empty()) message.more += "}";
 }
 
 void read_messages(JsonReader& reader, WirePrompt& prompt) {
-  const Json* list = reader.find_array("messages", kMaxMessages);
+  const OrderedJson* list = reader.find_array("messages", kMaxMessages);
   if (!list || list->empty()) {
     return reader.fail("messages", "'messages' is missing or empty.", "missing_required_parameter");
   }
@@ -135,15 +137,15 @@ void read_messages(JsonReader& reader, WirePrompt& prompt) {
 }
 
 void read_tools(JsonReader& reader, std::vector<ToolSpec>& tools) {
-  const Json* list = reader.find_array("tools", kMaxRequestTools);
+  const OrderedJson* list = reader.find_array("tools", kMaxRequestTools);
   for (size_t i = 0; list && i < list->size(); ++i) {
     const std::string at = "tools[" + std::to_string(i) + "]";
-    const Json& entry = (*list)[i];
+    const OrderedJson& entry = (*list)[i];
     if (!entry.is_object()) return reader.fail(at, "'" + at + "' must be an object.", "invalid_type");
     JsonReader outer(entry, at + ".");
     const std::string type = outer.string("type", 64).value_or("function");
     if (type != "function") outer.fail("type", "'" + at + ".type' must be function.");
-    const Json* function = outer.find_object("function");
+    const OrderedJson* function = outer.find_object("function");
     if (!function) outer.fail("function", "'" + at + ".function' is missing.", "missing_required_parameter");
     if (outer.failed()) return reader.adopt(outer.error());
     JsonReader inner(*function, at + ".function.");
@@ -153,7 +155,7 @@ void read_tools(JsonReader& reader, std::vector<ToolSpec>& tools) {
       inner.fail("name", "'" + at + ".function.name' must be 1 to 64 letters, digits, '_', '-' or '.'.");
     }
     tool.description = inner.string("description").value_or("");
-    if (const Json* parameters = inner.find_object("parameters")) tool.parameters = compact_json(*parameters);
+    if (const OrderedJson* parameters = inner.find_object("parameters")) tool.parameters = compact_json(*parameters);
     tool.strict = inner.boolean("strict").value_or(false);
     tool.json = compact_json(entry);
     if (inner.failed()) return reader.adopt(inner.error());
@@ -166,7 +168,7 @@ void read_tools(JsonReader& reader, std::vector<ToolSpec>& tools) {
 
 // For templates that show them, as transformers takes them.
 void read_documents(JsonReader& reader, WirePrompt& prompt) {
-  const Json* list = reader.find_array("documents", kMaxDocuments);
+  const OrderedJson* list = reader.find_array("documents", kMaxDocuments);
   for (size_t i = 0; list && i < list->size(); ++i) {
     const std::string at = "documents[" + std::to_string(i) + "]";
     if (!(*list)[i].is_object())
@@ -176,7 +178,7 @@ void read_documents(JsonReader& reader, WirePrompt& prompt) {
 }
 
 void read_tool_choice(JsonReader& reader, ChatRequest& request) {
-  const Json* choice = reader.find("tool_choice");
+  const OrderedJson* choice = reader.find("tool_choice");
   if (!choice) return;
   if (choice->is_string()) {
     const auto& text = choice->get_ref<const std::string&>();
@@ -191,7 +193,7 @@ void read_tool_choice(JsonReader& reader, ChatRequest& request) {
     if (outer.string("type", 64).value_or("function") != "function") {
       outer.fail("type", "'tool_choice.type' must be function.", "unsupported_parameter");
     }
-    const Json* function = outer.find_object("function");
+    const OrderedJson* function = outer.find_object("function");
     if (!function) outer.fail("function", "'tool_choice.function' is missing.", "missing_required_parameter");
     if (outer.failed()) return reader.adopt(outer.error());
     JsonReader inner(*function, "tool_choice.function.");
@@ -223,7 +225,8 @@ void read_chat_prompt(JsonReader& reader, WirePrompt& prompt) {
     reader.fail("continue_final_message", "'continue_final_message' and 'add_generation_prompt' exclude each other.");
   }
   prompt.add_generation_prompt = add_prompt.value_or(!prompt.continue_final_message);
-  if (const Json* kwargs = reader.find_object("chat_template_kwargs")) prompt.template_kwargs = compact_json(*kwargs);
+  if (const OrderedJson* kwargs = reader.find_object("chat_template_kwargs"))
+    prompt.template_kwargs = compact_json(*kwargs);
   prompt.enable_thinking = reader.boolean("enable_thinking");
   prompt.reasoning_effort = reader.string("reasoning_effort", kMaxEffortBytes).value_or("");
 }
@@ -234,7 +237,7 @@ Parsed<ChatRequest> parse_chat_request(std::string_view body) {
   return read_chat_request(*json);
 }
 
-Parsed<ChatRequest> read_chat_request(const Json& json) {
+Parsed<ChatRequest> read_chat_request(const OrderedJson& json) {
   JsonReader reader(json);
   ChatRequest request;
   read_generation_fields(reader, request.common);

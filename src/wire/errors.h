@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors on the wire: the one table from ErrorCode to HTTP status and OpenAI error type, and the body that carries
-// them.
+// Errors on the wire: the one table from ErrorCode to HTTP status and OpenAI error type,
+// and the body that carries them.
 //
-// Thread: pure functions and plain values. Ownership: values.
-// Invariants: every ErrorCode has a row; a body is always {"error":{"message","type","param","code"}}, valid JSON
-// whatever bytes the message holds. Failure: none.
+// Thread: pure functions and plain values.
+// Ownership: values.
+// Invariants: every ErrorCode has a row; a body is always
+// {"error":{"message","type","param","code"}}, valid JSON whatever bytes
+// the message holds.
+// Failure: none.
 #pragma once
 
 #include <optional>
@@ -36,7 +39,8 @@ struct ApiError {
 ApiError to_api_error(const Error& error, std::string param = {});
 // The error that http/ raises itself (413, 431 ...), given its status.
 ApiError api_error_of_status(int status, std::string message);
-// vLLM's error bodies for its load and unload routes: InvalidUserInput, NotFoundError, InternalServerError by status.
+// vLLM's error bodies for its load and unload routes: InvalidUserInput, NotFoundError,
+// InternalServerError by status.
 ApiError vllm_error(int status, std::string message);
 std::string error_body(const ApiError& error);
 

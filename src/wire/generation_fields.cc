@@ -11,9 +11,9 @@ constexpr double kMaxScale = 1000.0;  // of an adapter; far beyond what makes se
 std::string quoted(const JsonReader& reader, std::string_view field) { return "'" + reader.path_of(field) + "'"; }
 
 void read_stops(JsonReader& reader, GenerationFields& fields) {
-  const Json* stop = reader.find("stop");
+  const OrderedJson* stop = reader.find("stop");
   if (!stop) return;
-  const auto add = [&](const Json& value) {
+  const auto add = [&](const OrderedJson& value) {
     if (!value.is_string()) {
       return reader.fail("stop", quoted(reader, "stop") + " must be a string or a list of strings.", "invalid_type");
     }
@@ -25,12 +25,12 @@ void read_stops(JsonReader& reader, GenerationFields& fields) {
     fields.stop.push_back(text);
   };
   if (!stop->is_array()) return add(*stop);
-  const Json* list = reader.find_array("stop", kMaxStopStrings);
+  const OrderedJson* list = reader.find_array("stop", kMaxStopStrings);
   for (size_t i = 0; list && i < list->size(); ++i) add((*list)[i]);
 }
 
 void read_logit_bias(JsonReader& reader, GenerationFields& fields) {
-  const Json* bias = reader.find_object("logit_bias");
+  const OrderedJson* bias = reader.find_object("logit_bias");
   if (!bias) return;
   if (bias->size() > static_cast<size_t>(kMaxLogitBias)) {
     return reader.fail("logit_bias", "'logit_bias' has more than " + std::to_string(kMaxLogitBias) + " entries.");
@@ -49,7 +49,7 @@ void read_logit_bias(JsonReader& reader, GenerationFields& fields) {
 
 void read_stream_options(JsonReader& reader, GenerationFields& fields) {
   fields.stream = reader.boolean("stream").value_or(false);
-  const Json* options = reader.find_object("stream_options");
+  const OrderedJson* options = reader.find_object("stream_options");
   if (!options) return;
   if (!fields.stream)
     return reader.fail("stream_options", "'stream_options' is only allowed together with stream: true.");
@@ -74,7 +74,7 @@ bool claim_output(JsonReader& reader, GenerationFields& fields, std::string_view
 }
 
 // A schema as an object, a boolean, or (vLLM) as JSON text in a string.
-void read_schema(JsonReader& reader, GenerationFields& fields, std::string_view field, const Json& schema) {
+void read_schema(JsonReader& reader, GenerationFields& fields, std::string_view field, const OrderedJson& schema) {
   if (!claim_output(reader, fields, field)) return;
   fields.output.format = OutputFormat::kJsonSchema;
   if (schema.is_string()) {
@@ -91,10 +91,10 @@ void read_schema(JsonReader& reader, GenerationFields& fields, std::string_view 
 }
 
 void read_choices(JsonReader& reader, GenerationFields& fields, std::string_view field) {
-  const Json* list = reader.find_array(field, kMaxGuidedChoices);
+  const OrderedJson* list = reader.find_array(field, kMaxGuidedChoices);
   if (!list || !claim_output(reader, fields, field)) return;
   fields.output.format = OutputFormat::kChoice;
-  for (const Json& choice : *list) {
+  for (const OrderedJson& choice : *list) {
     if (!choice.is_string())
       return reader.fail(field, quoted(reader, field) + " must be a list of strings.", "invalid_type");
     fields.output.choices.push_back(choice.get<std::string>());
@@ -110,20 +110,20 @@ void read_regex(JsonReader& reader, GenerationFields& fields, std::string_view f
 }
 
 void read_response_format(JsonReader& reader, GenerationFields& fields) {
-  const Json* format = reader.find_object("response_format");
+  const OrderedJson* format = reader.find_object("response_format");
   if (!format) return;
   JsonReader inner(*format, "response_format.");
   const std::string type = inner.required_string("type", 64);
   if (type == "json_object") {
     // llama.cpp takes a schema here too.
-    if (const Json* schema = inner.find("schema")) {
+    if (const OrderedJson* schema = inner.find("schema")) {
       read_schema(inner, fields, "schema", *schema);
     } else if (claim_output(inner, fields, "type")) {
       fields.output.format = OutputFormat::kJsonObject;
     }
   } else if (type == "json_schema") {
-    const Json* holder = inner.find_object("json_schema");
-    const auto schema = holder ? holder->find("schema") : Json::const_iterator{};
+    const OrderedJson* holder = inner.find_object("json_schema");
+    const auto schema = holder ? holder->find("schema") : OrderedJson::const_iterator{};
     if (!holder || schema == holder->end()) {
       inner.fail("json_schema.schema", "'response_format.json_schema.schema' is missing.",
                  "missing_required_parameter");
@@ -140,10 +140,10 @@ void read_response_format(JsonReader& reader, GenerationFields& fields) {
 }
 
 void read_structured_outputs(JsonReader& reader, GenerationFields& fields) {
-  const Json* holder = reader.find_object("structured_outputs");
+  const OrderedJson* holder = reader.find_object("structured_outputs");
   if (!holder) return;
   JsonReader inner(*holder, "structured_outputs.");
-  if (const Json* schema = inner.find("json")) read_schema(inner, fields, "json", *schema);
+  if (const OrderedJson* schema = inner.find("json")) read_schema(inner, fields, "json", *schema);
   read_regex(inner, fields, "regex");
   read_choices(inner, fields, "choice");
   if (inner.boolean("json_object").value_or(false) && claim_output(inner, fields, "json_object")) {
@@ -160,7 +160,7 @@ void read_structured_outputs(JsonReader& reader, GenerationFields& fields) {
 void read_structured_output(JsonReader& reader, GenerationFields& fields) {
   read_response_format(reader, fields);
   for (const char* field : {"guided_json", "json_schema"}) {
-    if (const Json* schema = reader.find(field)) read_schema(reader, fields, field, *schema);
+    if (const OrderedJson* schema = reader.find(field)) read_schema(reader, fields, field, *schema);
   }
   read_regex(reader, fields, "guided_regex");
   read_choices(reader, fields, "guided_choice");
@@ -191,7 +191,7 @@ bool is_printable(std::string_view text) {
 
 }  // namespace
 
-void read_adapter_list(JsonReader& reader, std::string_view field, const Json& list,
+void read_adapter_list(JsonReader& reader, std::string_view field, const OrderedJson& list,
                        std::vector<AdapterRef>& adapters) {
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string path = reader.path_of(field) + "[" + std::to_string(i) + "].";
@@ -199,7 +199,7 @@ void read_adapter_list(JsonReader& reader, std::string_view field, const Json& l
       return reader.fail(field, quoted(reader, field) + " must hold objects with a name and a scale.", "invalid_type");
     JsonReader entry(list[i], path);
     AdapterRef ref;
-    const Json* id = entry.find("id");
+    const OrderedJson* id = entry.find("id");
     if (id && !id->is_string()) {
       ref.index = static_cast<int>(entry.as_integer(*id, "id", 0, INT_MAX).value_or(0));
     } else {
@@ -235,7 +235,7 @@ void read_model_ref(JsonReader& reader, ModelRef& model) {
     if (claim(field)) model.adapters.push_back({std::move(*name), -1, 1.0f});
   }
   for (const char* field : {"lora", "adapters"}) {
-    const Json* list = reader.find_array(field, kMaxAdaptersPerRequest);
+    const OrderedJson* list = reader.find_array(field, kMaxAdaptersPerRequest);
     model.names_none |= list && list->empty();
     if (list && !list->empty() && claim(field)) read_adapter_list(reader, field, *list, model.adapters);
   }
@@ -263,7 +263,7 @@ void read_generation_fields(JsonReader& reader, GenerationFields& fields) {
   fields.include_stop_str_in_output = reader.boolean("include_stop_str_in_output").value_or(false);
   fields.skip_special_tokens = reader.boolean("skip_special_tokens").value_or(true);
   read_stops(reader, fields);
-  if (const Json* ids = reader.find_array("stop_token_ids", kMaxStopTokenIds)) {
+  if (const OrderedJson* ids = reader.find_array("stop_token_ids", kMaxStopTokenIds)) {
     fields.stop_token_ids = read_token_ids(reader, *ids, "stop_token_ids");
   }
   read_logit_bias(reader, fields);
@@ -286,10 +286,10 @@ void read_n_probs(JsonReader& reader, GenerationFields& fields, std::optional<bo
   fields.top_logprobs = static_cast<int>(*count);
 }
 
-std::vector<TokenId> read_token_ids(JsonReader& reader, const Json& array, std::string_view field) {
+std::vector<TokenId> read_token_ids(JsonReader& reader, const OrderedJson& array, std::string_view field) {
   std::vector<TokenId> ids;
   ids.reserve(array.size());
-  for (const Json& value : array) {
+  for (const OrderedJson& value : array) {
     const auto id = reader.as_integer(value, field, 0, kMaxVocab - 1);
     if (!id) return {};
     ids.push_back(static_cast<TokenId>(*id));
@@ -299,7 +299,7 @@ std::vector<TokenId> read_token_ids(JsonReader& reader, const Json& array, std::
 
 std::vector<PromptInput> read_prompts(JsonReader& reader, std::string_view field, size_t max_prompts) {
   std::vector<PromptInput> prompts;
-  const Json* value = reader.find(field);
+  const OrderedJson* value = reader.find(field);
   if (!value) {
     reader.fail(field, "'" + std::string(field) + "' is missing.", "missing_required_parameter");
     return prompts;
@@ -310,7 +310,7 @@ std::vector<PromptInput> read_prompts(JsonReader& reader, std::string_view field
                     "' must be a string, a list of strings, a list of token ids, or a list of such lists.",
                 "invalid_type");
   };
-  const auto add_tokens = [&](const Json& list) {
+  const auto add_tokens = [&](const OrderedJson& list) {
     if (list.empty()) return reader.fail(field, "'" + std::string(field) + "' holds an empty list of token ids.");
     prompts.push_back({true, {}, read_token_ids(reader, list, field)});
   };
@@ -328,7 +328,7 @@ std::vector<PromptInput> read_prompts(JsonReader& reader, std::string_view field
                     std::to_string(max_prompts) + " are accepted.",
                 "array_above_max_length");
   } else {
-    for (const Json& entry : *value) {
+    for (const OrderedJson& entry : *value) {
       if (entry.is_string())
         prompts.push_back({false, entry.get<std::string>(), {}});
       else if (entry.is_array())

@@ -11,17 +11,19 @@ namespace loralei {
 // model, adapter_id, lora_path, lora, adapters.
 void read_model_ref(JsonReader& reader, ModelRef& model);
 // Objects with an id or name and a scale, of the reader's field of that name.
-void read_adapter_list(JsonReader& reader, std::string_view field, const Json& list, std::vector<AdapterRef>& adapters);
-// Sampling, limits, stops, streaming, structured output; not logprobs, which chat and completions spell differently.
+void read_adapter_list(JsonReader& reader, std::string_view field, const OrderedJson& list,
+                       std::vector<AdapterRef>& adapters);
+// Sampling, limits, stops, streaming, structured output; not logprobs, which chat and
+// completions spell differently.
 void read_generation_fields(JsonReader& reader, GenerationFields& fields);
-// llama.cpp's n_probs, which must agree with what the other fields said: whether there are log-probabilities, and with
-// how many alternatives.
+// llama.cpp's n_probs, which must agree with what the other fields said: whether there
+// are log-probabilities, and with how many alternatives.
 void read_n_probs(JsonReader& reader, GenerationFields& fields, std::optional<bool> logprobs,
                   std::optional<int64_t> top_logprobs);
 // A list of token ids that lie in [0, kMaxVocab).
-std::vector<TokenId> read_token_ids(JsonReader& reader, const Json& array, std::string_view field);
+std::vector<TokenId> read_token_ids(JsonReader& reader, const OrderedJson& array, std::string_view field);
 // The body of a chat request, or what another API's request says in its words.
-Parsed<ChatRequest> read_chat_request(const Json& json);
+Parsed<ChatRequest> read_chat_request(const OrderedJson& json);
 // LORALEI_CHAT_PROMPT_FIELDS.
 void read_chat_prompt(JsonReader& reader, WirePrompt& prompt);
 // A string, a list of strings, a list of token ids, or a list of such lists.

@@ -116,9 +116,9 @@ constexpr FieldEntry kFields[] = {
     {"custom_logit_processor", kNeutral, "", ""},
 };
 
-bool same_neutral(const Json& value, const char* neutral) {
+bool same_neutral(const OrderedJson& value, const char* neutral) {
   if (*neutral == '\0') return false;
-  const Json expected = Json::parse(neutral, nullptr, false);
+  const OrderedJson expected = OrderedJson::parse(neutral, nullptr, false);
   if (value.is_number() && expected.is_number()) return value.get<double>() == expected.get<double>();
   return value == expected;
 }
@@ -129,42 +129,44 @@ ApiError invalid_field(std::string param, std::string message, std::string code)
   return {400, std::move(message), "invalid_request_error", std::move(param), std::move(code), false};
 }
 
-const char* json_type_name(const Json& value) {
+const char* json_type_name(const OrderedJson& value) {
   switch (value.type()) {
-    case Json::value_t::null:
+    case OrderedJson::value_t::null:
       return "null";
-    case Json::value_t::object:
+    case OrderedJson::value_t::object:
       return "an object";
-    case Json::value_t::array:
+    case OrderedJson::value_t::array:
       return "an array";
-    case Json::value_t::string:
+    case OrderedJson::value_t::string:
       return "a string";
-    case Json::value_t::boolean:
+    case OrderedJson::value_t::boolean:
       return "a boolean";
-    case Json::value_t::number_float:
+    case OrderedJson::value_t::number_float:
       return "a number";
-    case Json::value_t::number_integer:
-    case Json::value_t::number_unsigned:
+    case OrderedJson::value_t::number_integer:
+    case OrderedJson::value_t::number_unsigned:
       return "an integer";
     default:
       return "something else";
   }
 }
 
-std::string compact_json(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string compact_json(const OrderedJson& value) {
+  return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
 
 void JsonReader::fail(std::string_view field, std::string message, std::string code) {
   if (!error_) error_ = invalid_field(path_of(field), std::move(message), std::move(code));
 }
 
-const Json* JsonReader::find(std::string_view field) const {
+const OrderedJson* JsonReader::find(std::string_view field) const {
   if (error_) return nullptr;
   const auto found = object_.find(field);
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
-const Json* JsonReader::find_array(std::string_view field, size_t max_items) {
-  const Json* value = find(field);
+const OrderedJson* JsonReader::find_array(std::string_view field, size_t max_items) {
+  const OrderedJson* value = find(field);
   if (!value) return nullptr;
   if (!value->is_array()) {
     fail(field, "'" + path_of(field) + "' must be an array, not " + json_type_name(*value) + ".", "invalid_type");
@@ -180,15 +182,15 @@ const Json* JsonReader::find_array(std::string_view field, size_t max_items) {
   return value;
 }
 
-const Json* JsonReader::find_object(std::string_view field) {
-  const Json* value = find(field);
+const OrderedJson* JsonReader::find_object(std::string_view field) {
+  const OrderedJson* value = find(field);
   if (!value || value->is_object()) return value;
   fail(field, "'" + path_of(field) + "' must be an object, not " + json_type_name(*value) + ".", "invalid_type");
   return nullptr;
 }
 
 std::optional<std::string> JsonReader::string(std::string_view field, size_t max_bytes) {
-  const Json* value = find(field);
+  const OrderedJson* value = find(field);
   if (!value) return std::nullopt;
   if (!value->is_string()) {
     fail(field, "'" + path_of(field) + "' must be a string, not " + json_type_name(*value) + ".", "invalid_type");
@@ -210,7 +212,7 @@ std::string JsonReader::required_string(std::string_view field, size_t max_bytes
 }
 
 std::optional<bool> JsonReader::boolean(std::string_view field) {
-  const Json* value = find(field);
+  const OrderedJson* value = find(field);
   if (!value) return std::nullopt;
   if (!value->is_boolean()) {
     fail(field, "'" + path_of(field) + "' must be true or false, not " + json_type_name(*value) + ".", "invalid_type");
@@ -219,7 +221,7 @@ std::optional<bool> JsonReader::boolean(std::string_view field) {
   return value->get<bool>();
 }
 
-std::optional<double> JsonReader::as_real(const Json& value, std::string_view field, double low, double high) {
+std::optional<double> JsonReader::as_real(const OrderedJson& value, std::string_view field, double low, double high) {
   if (!value.is_number()) {
     fail(field, "'" + path_of(field) + "' must be a number, not " + json_type_name(value) + ".", "invalid_type");
     return std::nullopt;
@@ -233,7 +235,8 @@ std::optional<double> JsonReader::as_real(const Json& value, std::string_view fi
   return number;
 }
 
-std::optional<int64_t> JsonReader::as_integer(const Json& value, std::string_view field, int64_t low, int64_t high) {
+std::optional<int64_t> JsonReader::as_integer(const OrderedJson& value, std::string_view field, int64_t low,
+                                              int64_t high) {
   const auto out_of_range = [&] {
     fail(field, "'" + path_of(field) + "' must lie between " + std::to_string(low) + " and " + std::to_string(high) +
                     ", not " + compact_json(value) + ".");
@@ -263,12 +266,12 @@ std::optional<int64_t> JsonReader::as_integer(const Json& value, std::string_vie
 }
 
 std::optional<double> JsonReader::real(std::string_view field, double low, double high) {
-  const Json* value = find(field);
+  const OrderedJson* value = find(field);
   return value ? as_real(*value, field, low, high) : std::nullopt;
 }
 
 std::optional<int64_t> JsonReader::integer(std::string_view field, int64_t low, int64_t high) {
-  const Json* value = find(field);
+  const OrderedJson* value = find(field);
   return value ? as_integer(*value, field, low, high) : std::nullopt;
 }
 
@@ -282,11 +285,11 @@ void note_unknown(std::vector<std::string>& unknown, std::string name) {
   unknown.push_back(unknown.size() < kMaxUnknownFields ? std::move(name) : "...");
 }
 
-void check_fields(JsonReader& reader, const Json& object, std::initializer_list<std::string_view> known,
+void check_fields(JsonReader& reader, const OrderedJson& object, std::initializer_list<std::string_view> known,
                   std::vector<std::string>& unknown) {
   for (const auto& item : object.items()) {
     const std::string& name = item.key();
-    const Json& value = item.value();
+    const OrderedJson& value = item.value();
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const auto entry =
         std::find_if(std::begin(kFields), std::end(kFields), [&](const FieldEntry& e) { return name == e.name; });

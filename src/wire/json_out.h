@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// JsonOut: writes JSON text straight into one string; answers are built token by token, so no tree is made.
+// JsonOut: writes JSON text straight into one string; answers are built token by token,
+// so no tree is made.
 //
-// Thread: one at a time. Ownership: owns the text until take().
-// Invariants: commas are its own business; strings are always valid UTF-8 in the output: each invalid byte sequence
-// becomes one U+FFFD; numbers that JSON cannot say (NaN, infinity) become null. Failure: none.
+// Thread: one at a time.
+// Ownership: owns the text until take().
+// Invariants: commas are its own business; strings are always valid UTF-8 in the output:
+// each invalid byte sequence becomes one U+FFFD; numbers that JSON cannot say (NaN,
+// infinity) become null.
+// Failure: none.
 #pragma once
 
 #include <cstdint>

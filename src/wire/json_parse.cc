@@ -9,17 +9,18 @@
 namespace loralei {
 namespace {
 
-// What the tree takes, by malloc's sizes: a value lies in its parent's array (sized beforehand) or object (which
-// doubles). A string has a block of its own, an object a name for each member.
-constexpr int64_t kNumberBytes = sizeof(Json) * 4;  // the library lines values up once more to destroy them
-constexpr int64_t kBlockBytes = 32;                 // the least that malloc hands out, and its header
-constexpr int64_t kOtherBytes = 3 * (sizeof(Json) + sizeof(std::string)) + 3 * kBlockBytes;
+// What the tree takes, by malloc's sizes: a value lies in its parent's array (sized
+// beforehand) or object (which doubles). A string has a block of its own, an object a
+// name for each member.
+constexpr int64_t kNumberBytes = sizeof(OrderedJson) * 4;  // the library lines values up once more to destroy them
+constexpr int64_t kBlockBytes = 32;                        // the least that malloc hands out, and its header
+constexpr int64_t kOtherBytes = 3 * (sizeof(OrderedJson) + sizeof(std::string)) + 3 * kBlockBytes;
 constexpr int64_t kStringFactor = 2;   // text grows by doubling
 constexpr int64_t kLongestFactor = 4;  // the longest also lies in the parser, once as it stands and once as it reads
 constexpr int64_t kFixedBytes = 16 * 1024;
 
 // Reads on to the first error only to learn where and what it is.
-class ErrorFinder final : public nlohmann::json_sax<Json> {
+class ErrorFinder final : public nlohmann::json_sax<OrderedJson> {
  public:
   std::string what;
   bool null() override { return true; }
@@ -42,9 +43,9 @@ class ErrorFinder final : public nlohmann::json_sax<Json> {
 };
 
 // Builds the tree, with arrays as large as they will be and strings moved in.
-class TreeBuilder final : public nlohmann::json_sax<Json> {
+class TreeBuilder final : public nlohmann::json_sax<OrderedJson> {
  public:
-  TreeBuilder(Json& root, const std::vector<uint32_t>& array_sizes) : root_(root), array_sizes_(array_sizes) {}
+  TreeBuilder(OrderedJson& root, const std::vector<uint32_t>& array_sizes) : root_(root), array_sizes_(array_sizes) {}
 
   bool null() override { return add(nullptr); }
   bool boolean(bool value) override { return add(value); }
@@ -53,24 +54,24 @@ class TreeBuilder final : public nlohmann::json_sax<Json> {
   bool number_float(number_float_t value, const string_t&) override { return add(value); }
   bool string(string_t& value) override { return add(std::move(value)); }
   bool binary(binary_t&) override { return false; }
-  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_object(std::size_t) override { return open(OrderedJson::object()); }
   bool key(string_t& name) override {
-    member_ = &parents_.back()->get_ref<Json::object_t&>()[std::move(name)];
+    member_ = &parents_.back()->get_ref<OrderedJson::object_t&>()[std::move(name)];
     return true;
   }
   bool end_object() override { return close(); }
   bool start_array(std::size_t) override {
     if (next_array_ == array_sizes_.size()) return false;
-    Json array = Json::array();
-    array.get_ref<Json::array_t&>().reserve(array_sizes_[next_array_++]);
+    OrderedJson array = OrderedJson::array();
+    array.get_ref<OrderedJson::array_t&>().reserve(array_sizes_[next_array_++]);
     return open(std::move(array));
   }
   bool end_array() override { return close(); }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
 
  private:
-  bool add(Json value) { return place(std::move(value)) != nullptr; }
-  bool open(Json value) {
+  bool add(OrderedJson value) { return place(std::move(value)) != nullptr; }
+  bool open(OrderedJson value) {
     parents_.push_back(place(std::move(value)));
     return true;
   }
@@ -78,18 +79,18 @@ class TreeBuilder final : public nlohmann::json_sax<Json> {
     parents_.pop_back();
     return true;
   }
-  Json* place(Json&& value) {
-    Json* const to = parents_.empty() ? &root_ : parents_.back()->is_array() ? &append() : member_;
+  OrderedJson* place(OrderedJson&& value) {
+    OrderedJson* const to = parents_.empty() ? &root_ : parents_.back()->is_array() ? &append() : member_;
     *to = std::move(value);
     return to;
   }
-  Json& append() { return parents_.back()->get_ref<Json::array_t&>().emplace_back(); }
+  OrderedJson& append() { return parents_.back()->get_ref<OrderedJson::array_t&>().emplace_back(); }
 
-  Json& root_;
+  OrderedJson& root_;
   const std::vector<uint32_t>& array_sizes_;
   size_t next_array_ = 0;
-  std::vector<Json*> parents_;  // stay where they are: nothing grows behind an open child
-  Json* member_ = nullptr;      // of the innermost object, the one named last
+  std::vector<OrderedJson*> parents_;  // stay where they are: nothing grows behind an open child
+  OrderedJson* member_ = nullptr;      // of the innermost object, the one named last
 };
 
 }  // namespace
@@ -150,7 +151,8 @@ JsonShape shape_of_json(std::string_view text) {
 
 int64_t json_parse_bytes(std::string_view body) { return shape_of_json(body).parse_bytes; }
 
-// That of one string, which a long body mostly is. Others ask for more when they are there.
+// That of one string, which a long body mostly is. Others ask for more when
+// they are there.
 int64_t json_parse_bytes_of_length(int64_t body_bytes) {
   return 2 * kFixedBytes + body_bytes * (kStringFactor + kLongestFactor);
 }
@@ -158,7 +160,7 @@ int64_t json_parse_bytes_of_length(int64_t body_bytes) {
 namespace {
 
 // `root`: what is needed at the root, "object" or "array".
-Parsed<Json> parse_json(std::string_view body, std::string_view root) {
+Parsed<OrderedJson> parse_json(std::string_view body, std::string_view root) {
   if (body.empty())
     return invalid_field({}, "The request body is empty; a JSON " + std::string(root) + " is needed.", "invalid_json");
   // The parser takes a NUL byte for the end of the text.
@@ -167,11 +169,11 @@ Parsed<Json> parse_json(std::string_view body, std::string_view root) {
   const JsonShape shape = shape_of_json(body);
   if (!shape.too_complex.empty())
     return invalid_field({}, "The request body " + shape.too_complex + ".", "invalid_json");
-  Json value;
+  OrderedJson value;
   TreeBuilder builder(value, shape.array_sizes);
-  if (!Json::sax_parse(body.begin(), body.end(), &builder)) {
+  if (!OrderedJson::sax_parse(body.begin(), body.end(), &builder)) {
     ErrorFinder finder;
-    (void)Json::sax_parse(body.begin(), body.end(), &finder);
+    (void)OrderedJson::sax_parse(body.begin(), body.end(), &finder);
     return invalid_field({}, "The request body is not valid JSON: " + finder.what, "invalid_json");
   }
   if (root == "array" ? !value.is_array() : !value.is_object()) {
@@ -184,7 +186,7 @@ Parsed<Json> parse_json(std::string_view body, std::string_view root) {
 
 }  // namespace
 
-Parsed<Json> parse_json_object(std::string_view body) { return parse_json(body, "object"); }
-Parsed<Json> parse_json_array(std::string_view body) { return parse_json(body, "array"); }
+Parsed<OrderedJson> parse_json_object(std::string_view body) { return parse_json(body, "object"); }
+Parsed<OrderedJson> parse_json_array(std::string_view body) { return parse_json(body, "array"); }
 
 }  // namespace loralei

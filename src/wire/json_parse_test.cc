@@ -114,7 +114,7 @@ TEST(JsonParse, BuildsTheTreeOfTheLibrary) {
     std::string body = R"({"x":)" + random_json(random, 6) + R"(,"x2":)" + random_json(random, 3) + "}";
     if (random() % 4 == 0) body[random() % body.size()] = static_cast<char>("{}[],:\"\\1x"[random() % 10]);
     auto tree = parse_json_object(body);
-    const Json twin = Json::parse(body, nullptr, false);
+    const OrderedJson twin = OrderedJson::parse(body, nullptr, false);
     ASSERT_EQ(tree.ok(), !twin.is_discarded() && twin.is_object()) << body;
     if (!tree.ok()) continue;
     ASSERT_EQ(tree->dump(), twin.dump()) << body;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Anthropic's Messages API: its requests as chats, its answers and its errors.
 //
-// Thread: the parsers are pure functions; an answer is one request's. Ownership: values. Invariants: nothing that would
-// change the answer is left out silently; input_tokens leave out what the prefix cache had, as there; a call's input is
-// a JSON object, {} where the answer was cut off inside it. Failure: an ApiError with a sentence; what the chat API
-// refuses is told with that API's names of fields.
+// Thread: the parsers are pure functions; an answer is one request's.
+// Ownership: values.
+// Invariants: nothing that would change the answer is left out silently; input_tokens
+// leave out what the prefix cache had, as there; a call's input is a JSON object, {}
+// where the answer was cut off inside it.
+// Failure: an ApiError with a sentence; what the chat API refuses is told with that
+// API's names of fields.
 #pragma once
 
 #include <memory>

@@ -84,7 +84,8 @@ class WholeMessage final : public StepwisePieces {
     if (!choice_.content.empty())
       out.begin_object().key("type").string("text").key("text").string(choice_.content).end_object();
     for (const ToolCall& call : choice_.tool_calls) {
-      const bool whole = !call.arguments.empty() && call.arguments.front() == '{' && Json::accept(call.arguments);
+      const bool whole =
+          !call.arguments.empty() && call.arguments.front() == '{' && OrderedJson::accept(call.arguments);
       out.begin_object().key("type").string("tool_use").key("id").string(call.id).key("name").string(call.name);
       out.key("input").raw(whole ? call.arguments : "{}").end_object();
     }

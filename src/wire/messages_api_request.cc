@@ -17,7 +17,7 @@ constexpr std::string_view kRead[] = {
 
 class Translator {
  public:
-  Translator(Json body, bool counts_only) : body_(std::move(body)), reader_(body_), counts_only_(counts_only) {}
+  Translator(OrderedJson body, bool counts_only) : body_(std::move(body)), reader_(body_), counts_only_(counts_only) {}
 
   Parsed<ChatRequest> run() {
     read_system();
@@ -34,15 +34,15 @@ class Translator {
   }
 
  private:
-  static bool is_text(const Json& block) { return block.value("type", Json()) == "text"; }
+  static bool is_text(const OrderedJson& block) { return block.value("type", OrderedJson()) == "text"; }
 
   // A string or text blocks, as the chat API has them.
-  Json text_of(JsonReader& reader, const char* field) {
-    const Json* content = reader.find(field);
+  OrderedJson text_of(JsonReader& reader, const char* field) {
+    const OrderedJson* content = reader.find(field);
     if (!content) return "";
     if (content->is_string()) return *content;
-    Json parts = Json::array();
-    const Json* list = reader.find_array(field, kMaxMessages);
+    OrderedJson parts = OrderedJson::array();
+    const OrderedJson* list = reader.find_array(field, kMaxMessages);
     for (size_t i = 0; list && i < list->size(); ++i) {
       const std::string at = std::string(field) + "[" + std::to_string(i) + "]";
       if (!(*list)[i].is_object() || !is_text((*list)[i])) {
@@ -53,18 +53,18 @@ class Translator {
     }
     return joined(std::move(parts));
   }
-  static Json joined(Json parts) {
+  static OrderedJson joined(OrderedJson parts) {
     if (parts.empty()) return "";
     if (parts.size() == 1) return parts[0]["text"];
     return parts;
   }
-  static void add_text(JsonReader& reader, const std::string& at, const Json& block, Json& parts) {
+  static void add_text(JsonReader& reader, const std::string& at, const OrderedJson& block, OrderedJson& parts) {
     if (!block.contains("text") || !block["text"].is_string())
       return reader.fail(at + ".text", "'" + reader.path_of(at) + ".text' must be a string.", "invalid_type");
     parts.push_back({{"type", "text"}, {"text", block["text"]}});
   }
-  static void refuse_block(JsonReader& reader, const std::string& at, const Json& block) {
-    const Json type = block.is_object() ? block.value("type", Json()) : Json();
+  static void refuse_block(JsonReader& reader, const std::string& at, const OrderedJson& block) {
+    const OrderedJson type = block.is_object() ? block.value("type", OrderedJson()) : OrderedJson();
     const std::string name = type.is_string() ? type.get<std::string>().substr(0, 64) : "?";
     reader.fail(at,
                 "'" + reader.path_of(at) + "' is a block of the type '" + name +
@@ -78,7 +78,7 @@ class Translator {
   }
 
   void read_messages() {
-    const Json* list = reader_.find_array("messages", kMaxMessages);
+    const OrderedJson* list = reader_.find_array("messages", kMaxMessages);
     if (!list || list->empty())
       return reader_.fail("messages", "'messages' is missing or empty.", "missing_required_parameter");
     for (size_t i = 0; i < list->size() && !reader_.failed(); ++i) {
@@ -103,46 +103,47 @@ class Translator {
   }
 
   // The blocks of a message, a string as one.
-  static Json blocks_of(JsonReader& message) {
-    const Json* content = message.find("content");
-    if (content && content->is_string()) return Json::array({{{"type", "text"}, {"text", *content}}});
-    const Json* list = message.find_array("content", kMaxMessages);
-    return list ? *list : Json::array();
+  static OrderedJson blocks_of(JsonReader& message) {
+    const OrderedJson* content = message.find("content");
+    if (content && content->is_string()) return OrderedJson::array({{{"type", "text"}, {"text", *content}}});
+    const OrderedJson* list = message.find_array("content", kMaxMessages);
+    return list ? *list : OrderedJson::array();
   }
 
   // Messages of one role that follow each other are one, as there.
-  Json& message_of(const char* role) {
-    if (messages_.empty() || messages_.back()["role"] != role) messages_.push_back(Json::object({{"role", role}}));
+  OrderedJson& message_of(const char* role) {
+    if (messages_.empty() || messages_.back()["role"] != role)
+      messages_.push_back(OrderedJson::object({{"role", role}}));
     return messages_.back();
   }
-  static void add_content(Json& message, Json parts) {
+  static void add_content(OrderedJson& message, OrderedJson parts) {
     if (parts.empty()) return;
-    Json all = Json::array();
+    OrderedJson all = OrderedJson::array();
     if (message.contains("content")) {
-      Json& before = message["content"];
+      OrderedJson& before = message["content"];
       if (before.is_array())
         all = std::move(before);
       else
         all.push_back({{"type", "text"}, {"text", before}});
     }
-    for (Json& part : parts) all.push_back(std::move(part));
+    for (OrderedJson& part : parts) all.push_back(std::move(part));
     message["content"] = joined(std::move(all));
   }
 
   // Results of calls come first, each as a message of its own.
   void read_user(JsonReader& message) {
-    const Json blocks = blocks_of(message);
-    Json parts = Json::array();
+    const OrderedJson blocks = blocks_of(message);
+    OrderedJson parts = OrderedJson::array();
     for (size_t i = 0; i < blocks.size() && !message.failed(); ++i) {
       const std::string at = "content[" + std::to_string(i) + "]";
-      const Json& block = blocks[i];
+      const OrderedJson& block = blocks[i];
       if (block.is_object() && is_text(block)) {
         add_text(message, at, block, parts);
-      } else if (block.is_object() && block.value("type", Json()) == "tool_result") {
+      } else if (block.is_object() && block.value("type", OrderedJson()) == "tool_result") {
         JsonReader result(block, message.path_of(at) + ".");
-        Json tool = {{"role", "tool"},
-                     {"tool_call_id", result.required_string("tool_use_id", 256)},
-                     {"content", text_of(result, "content")}};
+        OrderedJson tool = {{"role", "tool"},
+                            {"tool_call_id", result.required_string("tool_use_id", 256)},
+                            {"content", text_of(result, "content")}};
         if (result.boolean("is_error").value_or(false)) tool["is_error"] = true;  // for templates that show it
         if (result.failed()) return message.adopt(result.error());
         messages_.push_back(std::move(tool));
@@ -152,28 +153,28 @@ class Translator {
     }
     if (message.failed()) return;
     if (parts.empty() && !blocks.empty()) return;  // results alone
-    Json& user = message_of("user");
+    OrderedJson& user = message_of("user");
     add_content(user, std::move(parts));
     if (!user.contains("content")) user["content"] = "";
   }
 
   void read_assistant(JsonReader& message) {
-    const Json blocks = blocks_of(message);
-    Json& out = message_of("assistant");
-    Json parts = Json::array();
+    const OrderedJson blocks = blocks_of(message);
+    OrderedJson& out = message_of("assistant");
+    OrderedJson parts = OrderedJson::array();
     for (size_t i = 0; i < blocks.size() && !message.failed(); ++i) {
       const std::string at = "content[" + std::to_string(i) + "]";
-      const Json& block = blocks[i];
-      const Json type = block.is_object() ? block.value("type", Json()) : Json();
+      const OrderedJson& block = blocks[i];
+      const OrderedJson type = block.is_object() ? block.value("type", OrderedJson()) : OrderedJson();
       JsonReader inner(block, message.path_of(at) + ".");
       if (type == "text") {
         add_text(message, at, block, parts);
       } else if (type == "tool_use") {
-        Json call = {{"id", inner.required_string("id", 256)}, {"type", "function"}};
-        const Json* input = inner.find_object("input");
+        OrderedJson call = {{"id", inner.required_string("id", 256)}, {"type", "function"}};
+        const OrderedJson* input = inner.find_object("input");
         call["function"] = {{"name", inner.required_string("name", 256)},
-                            {"arguments", input ? *input : Json::object()}};
-        if (!out.contains("tool_calls")) out["tool_calls"] = Json::array();
+                            {"arguments", input ? *input : OrderedJson::object()}};
+        if (!out.contains("tool_calls")) out["tool_calls"] = OrderedJson::array();
         out["tool_calls"].push_back(std::move(call));
       } else if (type == "thinking") {
         const std::string before =
@@ -190,8 +191,8 @@ class Translator {
   }
 
   void read_tools() {
-    const Json* list = reader_.find_array("tools", kMaxRequestTools);
-    Json tools = Json::array();
+    const OrderedJson* list = reader_.find_array("tools", kMaxRequestTools);
+    OrderedJson tools = OrderedJson::array();
     for (size_t i = 0; list && i < list->size(); ++i) {
       const std::string at = "tools[" + std::to_string(i) + "]";
       if (!(*list)[i].is_object()) return reader_.fail(at, "'" + at + "' must be an object.", "invalid_type");
@@ -204,9 +205,9 @@ class Translator {
                       "describes by input_schema. Leave it out.",
                   "unsupported_parameter");
       }
-      Json function = {{"name", tool.required_string("name")}};
+      OrderedJson function = {{"name", tool.required_string("name")}};
       if (const auto description = tool.string("description")) function["description"] = *description;
-      if (const Json* schema = tool.find_object("input_schema")) function["parameters"] = *schema;
+      if (const OrderedJson* schema = tool.find_object("input_schema")) function["parameters"] = *schema;
       if (const auto strict = tool.boolean("strict")) function["strict"] = *strict;
       if (tool.failed()) return reader_.adopt(tool.error());
       tools.push_back({{"type", "function"}, {"function", std::move(function)}});
@@ -215,7 +216,7 @@ class Translator {
   }
 
   void read_tool_choice() {
-    const Json* choice = reader_.find_object("tool_choice");
+    const OrderedJson* choice = reader_.find_object("tool_choice");
     if (!choice) return;
     JsonReader inner(*choice, "tool_choice.");
     const std::string type = inner.required_string("type", 64);
@@ -234,18 +235,18 @@ class Translator {
 
   // The form of the answer, which has had two names.
   void read_output() {
-    const Json* config = reader_.find_object("output_config");
-    const Json* format = reader_.find_object("output_format");
+    const OrderedJson* config = reader_.find_object("output_config");
+    const OrderedJson* format = reader_.find_object("output_format");
     if (config) {
       JsonReader inner(*config, "output_config.");
       if (const auto effort = inner.string("effort", 32)) chat_["reasoning_effort"] = *effort;
-      if (const Json* own = inner.find_object("format")) format = own;
+      if (const OrderedJson* own = inner.find_object("format")) format = own;
       if (inner.failed()) reader_.adopt(inner.error());
     }
     if (!format) return;
     JsonReader inner(*format, "output_format.");
     const std::string type = inner.required_string("type", 64);
-    const Json* schema = inner.find_object("schema");
+    const OrderedJson* schema = inner.find_object("schema");
     if (!inner.failed() && (type != "json_schema" || !schema))
       inner.fail("type", "'output_format' must be of the type json_schema, with a schema.");
     if (inner.failed()) return reader_.adopt(inner.error());
@@ -258,9 +259,9 @@ class Translator {
     else if (!counts_only_)
       reader_.fail("max_tokens", "'max_tokens' is missing: say how many tokens the answer may have.",
                    "missing_required_parameter");
-    if (const Json* stops = reader_.find_array("stop_sequences", kMaxStopStrings)) chat_["stop"] = *stops;
+    if (const OrderedJson* stops = reader_.find_array("stop_sequences", kMaxStopStrings)) chat_["stop"] = *stops;
     chat_["stream"] = reader_.boolean("stream").value_or(false);
-    if (const Json* thinking = reader_.find_object("thinking")) {
+    if (const OrderedJson* thinking = reader_.find_object("thinking")) {
       JsonReader inner(*thinking, "thinking.");
       const std::string type = inner.required_string("type", 64);
       if (!inner.failed() && type != "enabled" && type != "disabled" && type != "adaptive")
@@ -275,14 +276,15 @@ class Translator {
                      "unsupported_parameter");
     }
     for (const char* field : {"mcp_servers", "container"}) {
-      const Json* value = reader_.find(field);
+      const OrderedJson* value = reader_.find(field);
       if (value && !(value->is_array() && value->empty()))
         reader_.fail(field, "'" + std::string(field) + "' runs at Anthropic and is not supported here; leave it out.",
                      "unsupported_parameter");
     }
   }
 
-  // Names of adapters and sampling, as the chat API has them; unknown ones too, for it to say so.
+  // Names of adapters and sampling, as the chat API has them; unknown ones too,
+  // for it to say so.
   void pass_on_others() {
     for (auto& [key, value] : body_.items()) {
       if (std::find(std::begin(kRead), std::end(kRead), key) == std::end(kRead)) chat_[key] = std::move(value);
@@ -290,11 +292,11 @@ class Translator {
     chat_["messages"] = std::move(messages_);
   }
 
-  Json body_;
+  OrderedJson body_;
   JsonReader reader_;
   const bool counts_only_;
-  Json chat_ = Json::object();
-  Json messages_ = Json::array();
+  OrderedJson chat_ = OrderedJson::object();
+  OrderedJson messages_ = OrderedJson::array();
 };
 
 Parsed<ChatRequest> parse(std::string_view body, bool counts_only) {

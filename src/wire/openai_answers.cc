@@ -44,8 +44,8 @@ class ChatAnswer final : public OpenAiAnswer {
     put(out, delta, so_far);
   }
 
-  // A chunk for the text and the first call's piece, one for each other call's, and one for the reason, which comes
-  // alone with an empty delta.
+  // A chunk for the text and the first call's piece, one for each other call's, and one
+  // for the reason, which comes alone with an empty delta.
   void piece(std::string& out, int choice, AnswerPiece piece, const Usage& so_far) override {
     ChatDelta delta;
     delta.index = choice;

@@ -16,7 +16,7 @@ Parsed<CompletionRequest> parse_completion_request(std::string_view body) {
   request.echo = reader.boolean("echo").value_or(false);
   request.add_special_tokens = reader.boolean("add_special_tokens").value_or(true);
   // Here logprobs is the number of alternatives, and 0 asks for the chosen token's alone.
-  const Json* logprobs = reader.find("logprobs");
+  const OrderedJson* logprobs = reader.find("logprobs");
   if (logprobs && logprobs->is_boolean()) {
     common.logprobs = logprobs->get<bool>();
     read_n_probs(reader, common, common.logprobs, std::nullopt);
@@ -103,7 +103,7 @@ Parsed<DetokenizeRequest> parse_detokenize_request(std::string_view body) {
   JsonReader reader(*json);
   DetokenizeRequest request;
   read_model_ref(reader, request.model);
-  const Json* tokens = reader.find_array("tokens", kMaxDetokenizeIds);
+  const OrderedJson* tokens = reader.find_array("tokens", kMaxDetokenizeIds);
   if (tokens)
     request.tokens = read_token_ids(reader, *tokens, "tokens");
   else
@@ -147,13 +147,14 @@ Parsed<UnloadLoraRequest> parse_unload_lora_request(std::string_view body) {
   return UnloadLoraRequest{std::move(*name)};
 }
 
-// The entries of a request's `lora`, but for the scale, which must be said: one that is left out is 0 there and 1 here.
+// The entries of a request's `lora`, but for the scale, which must be said: one that is
+// left out is 0 there and 1 here.
 Parsed<LoraScalesRequest> parse_lora_scales_request(std::string_view body) {
   auto list = parse_json_array(body);
   if (!list.ok()) return list.error();
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string entry = "[" + std::to_string(i) + "]";
-    const Json& value = (*list)[i];
+    const OrderedJson& value = (*list)[i];
     if (!value.is_object())
       return invalid_field(entry, "The request body must be an array of objects with 'id' and 'scale'.",
                            "invalid_type");
@@ -163,7 +164,7 @@ Parsed<LoraScalesRequest> parse_lora_scales_request(std::string_view body) {
                            "missing_required_parameter");
     }
   }
-  const Json none = Json::object();
+  const OrderedJson none = OrderedJson::object();
   JsonReader reader(none);
   LoraScalesRequest request;
   read_adapter_list(reader, "", *list, request.adapters);
@@ -177,7 +178,7 @@ Parsed<SetMemoryRequest> parse_set_memory_request(std::string_view body) {
   if (!json.ok()) return json.error();
   JsonReader reader(*json);
   SetMemoryRequest request;
-  const Json* value = reader.find("budget_bytes");
+  const OrderedJson* value = reader.find("budget_bytes");
   if (value == nullptr) {
     reader.fail("budget_bytes", "'budget_bytes' is missing.", "missing_required_parameter");
   } else if (value->is_string()) {

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests of the HTTP API as native structs, and the functions that make them from JSON. No JSON travels further than
-// this room, except where it is data by itself (a schema, a tool, template arguments): there it is compact JSON text.
+// Requests of the HTTP API as native structs, and the functions that make them from JSON.
+// No JSON travels further than this room, except where it is data by itself (a schema,
+// a tool, template arguments): there it is compact JSON text.
 //
-// Thread: pure functions and plain values. Ownership: values own their strings.
-// Invariants of a parsed request: all text is valid UTF-8; numbers are finite and in their ranges; sizes are within
-// base/limits.h and the limits below; an absent field and null are the same, but for what a template sees of a message.
-// Duplicate JSON keys: the last one wins.
-// Fields that the API documents but that mean nothing here are accepted (docs/api.md lists them); fields that would
-// change the result and are not supported are refused; unknown ones are named in unknown_fields, for the caller to
-// count and log. Failure: an ApiError with status 400, a sentence, and the field in `param`.
+// Thread: pure functions and plain values.
+// Ownership: values own their strings.
+// Invariants of a parsed request: all text is valid UTF-8; numbers are finite and in
+// their ranges; sizes are within base/limits.h and the limits below; an absent field
+// and null are the same, but for what a template sees of a message. Duplicate JSON keys:
+// the last one wins.
+// Fields that the API documents but that mean nothing here are accepted (docs/api.md
+// lists them); fields that would change the result and are not supported are refused;
+// unknown ones are named in unknown_fields, for the caller to count and log.
+// Failure: an ApiError with status 400, a sentence, and the field in `param`.
 #pragma once
 
 #include <cstdint>
@@ -34,11 +38,13 @@ inline constexpr int kMaxGuidedChoices = 4096;
 inline constexpr size_t kMaxNameBytes = 512;           // of a model, adapter or app
 inline constexpr size_t kMaxStopBytes = 1024;          // of one stop string: output is held back by as much
 inline constexpr int kMaxJsonMembers = kMaxLogitBias;  // of one object: look-ups in ordered objects are linear
-// Strings, lists and objects of one request, which take many times their text in memory; numbers are not counted.
+// Strings, lists and objects of one request, which take many times their text in memory;
+// numbers are not counted.
 inline constexpr int kMaxJsonValues = 1 << 18;
 inline constexpr size_t kMaxUnknownFields = 16;  // named; more are only counted by the last name "..."
 
-// One adapter named in a request: by name, or (llama.cpp) by its place in the adapter list.
+// One adapter named in a request: by name, or (llama.cpp) by its place in
+// the adapter list.
 struct AdapterRef {
   std::string name;
   int index = -1;  // >= 0: the place, and name is empty
@@ -63,7 +69,8 @@ struct StructuredOutput {
   std::vector<std::string> choices;  // kChoice
 };
 
-// What completions and chat have in common. Absent sampling values come from the model's generation_config.json.
+// What completions and chat have in common. Absent sampling values come from the model's
+// generation_config.json.
 struct GenerationFields {
   ModelRef model;
   std::optional<double> temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
@@ -125,17 +132,18 @@ struct WirePrompt {
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   std::string template_kwargs;  // JSON object text; empty = none
-  // What such objects usually say of reasoning, as fields of their own; template_kwargs counts more.
+  // What such objects usually say of reasoning, as fields of their own; template_kwargs
+  // counts more.
   std::optional<bool> enable_thinking;
   std::string reasoning_effort;  // "low", ...; "none": also enable_thinking false; empty = not said
   std::string documents;         // JSON array text, for the template; empty = none
-  // Names of messages' other fields, each once and bounded as unknown_fields: who knows the template knows whether it
-  // reads them.
+  // Names of messages' other fields, each once and bounded as unknown_fields: who knows
+  // the template knows whether it reads them.
   std::vector<std::string> message_fields;
 };
 
-// Memory that reading a body of JSON takes at most, beside the body itself: asked of the text, before anything is
-// built, and of its length alone, before it is there.
+// Memory that reading a body of JSON takes at most, beside the body itself: asked of the
+// text, before anything is built, and of its length alone, before it is there.
 int64_t json_parse_bytes(std::string_view body);
 int64_t json_parse_bytes_of_length(int64_t body_bytes);
 
@@ -198,7 +206,8 @@ struct UnloadLoraRequest {
   std::string name;
 };
 
-// llama.cpp's: adapters by place (or name) and their scales, 0 for those that are switched off.
+// llama.cpp's: adapters by place (or name) and their scales, 0 for those that
+// are switched off.
 struct LoraScalesRequest {
   std::vector<AdapterRef> adapters;
 };

@@ -151,7 +151,8 @@ TEST(ChatRequest, MessagesAreChecked) {
             "messages[0].content[0].type");
   EXPECT_EQ(param(R"([{"role":"user","content":"x","tool_calls":[{"function":{"name":"f"}}]}])"),
             "messages[0].tool_calls");
-  // Arguments are JSON inside the JSON: the same limits, though as text they are one string.
+  // Arguments are JSON inside the JSON: the same limits, though as text they
+  // are one string.
   std::string arguments = "{";
   for (int i = 0; i < 100'000; ++i) arguments += (i > 0 ? ",\\\"" : "\\\"") + std::to_string(i) + "\\\":0";
   const auto with = [](const std::string& text) {

@@ -30,8 +30,8 @@ void put_alternative(JsonOut& out, const WireAlternative& token) {
   put_bytes(out, token.bytes);
 }
 
-// A token as completions' logprobs name it: as text, or "bytes:\xe2\x82" when its bytes are not UTF-8, as OpenAI does,
-// so that different tokens stay different keys.
+// A token as completions' logprobs name it: as text, or "bytes:\xe2\x82" when its bytes
+// are not UTF-8, as OpenAI does, so that different tokens stay different keys.
 std::string token_key(std::string_view bytes) {
   if (is_valid_utf8(bytes)) return std::string(bytes);
   static constexpr char kHex[] = "0123456789abcdef";

@@ -15,7 +15,8 @@ void put_head(JsonOut& out, const ResponseHead& head, const char* object);  // b
 void put_usage(JsonOut& out, const Usage& usage);
 void put_finish(JsonOut& out, FinishReason reason, const StopReason& stop);
 
-// Log-probabilities of a choice are arrays with an entry for every token: one in chats, four in completions.
+// Log-probabilities of a choice are arrays with an entry for every token: one in chats,
+// four in completions.
 enum class LogprobsForm : unsigned char { kChat, kCompletion };
 int logprob_arrays(LogprobsForm form);
 void begin_logprob_array(JsonOut& out, LogprobsForm form, int array);

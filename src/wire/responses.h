@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers of the HTTP API: native structs to JSON text and SSE frames.
 //
-// Thread: pure functions and plain values. Ownership: values, but for tokens' bytes; the returned text is complete.
-// Invariants: the text is valid JSON and UTF-8 whatever the strings hold (broken sequences become U+FFFD; logprobs
-// carry the raw bytes beside). A stream of chat chunks begins with the role, ends with a finish reason, then the usage
-// chunk if asked for, then kSseDone; a chunk has a piece of one tool call at most, since clients read the first alone
-// (llama-index) or lose arguments of two with one index (openai-python). Failure: none.
+// Thread: pure functions and plain values.
+// Ownership: values, but for tokens' bytes; the returned text is complete.
+// Invariants: the text is valid JSON and UTF-8 whatever the strings hold (broken
+// sequences become U+FFFD; logprobs carry the raw bytes beside). A stream of chat chunks
+// begins with the role, ends with a finish reason, then the usage chunk if asked for,
+// then kSseDone; a chunk has a piece of one tool call at most, since clients read the
+// first alone (llama-index) or lose arguments of two with one index (openai-python).
+// Failure: none.
 #pragma once
 
 #include <concepts>
@@ -53,7 +56,8 @@ struct WireLogprob {
 
 enum class FinishReason : unsigned char { kNone, kStop, kLength, kToolCalls, kAbort };
 const char* finish_reason_name(FinishReason reason);  // nullptr for kNone
-// Which of the request's own ends it was: none, a stop string, one of stop_token_ids. Said with the finish reason.
+// Which of the request's own ends it was: none, a stop string, one of stop_token_ids.
+// Said with the finish reason.
 using StopReason = std::variant<std::monostate, std::string, TokenId>;
 
 // A choice as a whole.
@@ -67,11 +71,13 @@ struct AnswerChoice {
   StopReason stop_reason{};
 };
 
-// A whole answer as JSON text, made piece by piece as its reader takes it, and given up choice by choice.
+// A whole answer as JSON text, made piece by piece as its reader takes it, and given
+// up choice by choice.
 class ResponsePieces {
  public:
   virtual ~ResponsePieces() = default;
-  // Appends the next part, of about kResponsePieceBytes and at least one text or token. False: it was the last.
+  // Appends the next part, of about kResponsePieceBytes and at least one text or token.
+  // False: it was the last.
   virtual bool next(std::string& out) = 0;
 };
 inline constexpr size_t kResponsePieceBytes = 8 * 1024;
@@ -96,7 +102,8 @@ struct ChatDelta {
   std::optional<std::vector<WireLogprob>> logprobs;
   StopReason stop_reason{};
 };
-// What chunks say about usage: nothing, null (the usage chunk comes at the end), or the figures so far.
+// What chunks say about usage: nothing, null (the usage chunk comes at the end), or
+// the figures so far.
 struct ChunkUsage {
   bool present = false;
   std::optional<Usage> usage;

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpenAI's Responses API, without what a server that stores nothing cannot do: its requests as chats, and its answers.
+// OpenAI's Responses API, without what a server that stores nothing cannot do: its
+// requests as chats, and its answers.
 //
-// Thread: the parser is a pure function; an answer is one request's. Ownership: values. Invariants: nothing that would
-// change the answer is left out silently; a stream's events are numbered, and the last holds the whole response, so
-// that a stream keeps all of its text (AnswerForm::keeps_text()); log-probabilities of a stream come with its deltas
-// alone. What a response repeats of its request (instructions, tools, ...) is at most kMaxRepeatedBytes: beyond that
-// instructions are null and tools none. Failure: an ApiError with a sentence; what the chat API refuses is told with
+// Thread: the parser is a pure function; an answer is one request's.
+// Ownership: values.
+// Invariants: nothing that would change the answer is left out silently; a stream's
+// events are numbered, and the last holds the whole response, so that a stream keeps all
+// of its text (AnswerForm::keeps_text()); log-probabilities of a stream come with its
+// deltas alone. What a response repeats of its request (instructions, tools, ...) is at
+// most kMaxRepeatedBytes: beyond that instructions are null and tools none.
+// Failure: an ApiError with a sentence; what the chat API refuses is told with
 // that API's names of fields.
 #pragma once
 

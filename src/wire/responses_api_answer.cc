@@ -74,7 +74,8 @@ void end_part(JsonOut& out, Item::Kind kind) {
   out.end_object();
 }
 
-// Up to the log-probabilities of a message's text. `has_part`: false in the event that an item begins.
+// Up to the log-probabilities of a message's text. `has_part`: false in the event
+// that an item begins.
 void begin_item(JsonOut& out, const Item& item, const char* status, bool has_part) {
   out.begin_object().key("id").string(item.id).key("type");
   switch (item.kind) {

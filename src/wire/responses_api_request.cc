@@ -34,7 +34,7 @@ constexpr std::string_view kRead[] = {"input",
 
 class Translator {
  public:
-  explicit Translator(Json body) : body_(std::move(body)), reader_(body_) {}
+  explicit Translator(OrderedJson body) : body_(std::move(body)), reader_(body_) {}
 
   Parsed<ResponsesRequest> run() {
     refuse_what_needs_a_store();
@@ -70,27 +70,27 @@ class Translator {
     }
   }
 
-  Json& add_message(const char* role) {
-    messages_.push_back(Json::object({{"role", role}}));
+  OrderedJson& add_message(const char* role) {
+    messages_.push_back(OrderedJson::object({{"role", role}}));
     return messages_.back();
   }
   // The assistant's message that items of one turn belong to.
-  Json& assistant_message() {
+  OrderedJson& assistant_message() {
     if (!messages_.empty() && turn_open_) return messages_.back();
-    Json& message = add_message("assistant");
+    OrderedJson& message = add_message("assistant");
     if (!reasoning_.empty()) message["reasoning_content"] = std::exchange(reasoning_, "");
     turn_open_ = true;
     return message;
   }
 
   void read_input() {
-    if (const Json* instructions = reader_.find("instructions")) {
+    if (const OrderedJson* instructions = reader_.find("instructions")) {
       if (!instructions->is_string())
         return reader_.fail("instructions", "'instructions' must be a string.", "invalid_type");
       add_message("system")["content"] = *instructions;
       echo_.instructions = repeated(*instructions, "null");
     }
-    const Json* input = reader_.find("input");
+    const OrderedJson* input = reader_.find("input");
     if (!input) return reader_.fail("input", "'input' is missing.", "missing_required_parameter");
     if (input->is_string()) {
       add_message("user")["content"] = *input;
@@ -118,8 +118,8 @@ class Translator {
       read_call(item);
     } else if (type == "function_call_output") {
       turn_open_ = false;
-      Json content = text_of(item, "output");
-      Json& message = add_message("tool");
+      OrderedJson content = text_of(item, "output");
+      OrderedJson& message = add_message("tool");
       message["tool_call_id"] = item.required_string("call_id", 256);
       message["content"] = std::move(content);
     } else if (type == "reasoning") {
@@ -137,7 +137,7 @@ class Translator {
 
   void read_message(JsonReader& item) {
     const std::string role = item.required_string("role", 64);
-    Json content = text_of(item, "content");
+    OrderedJson content = text_of(item, "content");
     if (item.failed()) return;
     if (role == "assistant") {
       turn_open_ = turn_open_ && !messages_.back().contains("content") && !messages_.back().contains("tool_calls");
@@ -149,23 +149,25 @@ class Translator {
   }
 
   void read_call(JsonReader& item) {
-    Json call = {{"id", item.required_string("call_id", 256)},
-                 {"type", "function"},
-                 {"function",
-                  {{"name", item.required_string("name", 256)}, {"arguments", item.string("arguments").value_or("")}}}};
+    OrderedJson call = {
+        {"id", item.required_string("call_id", 256)},
+        {"type", "function"},
+        {"function",
+         {{"name", item.required_string("name", 256)}, {"arguments", item.string("arguments").value_or("")}}}};
     if (item.failed()) return;
-    Json& message = assistant_message();
-    if (!message.contains("tool_calls")) message["tool_calls"] = Json::array();
+    OrderedJson& message = assistant_message();
+    if (!message.contains("tool_calls")) message["tool_calls"] = OrderedJson::array();
     message["tool_calls"].push_back(std::move(call));
   }
 
-  // Shown to templates that read it, with the turn's message; what is encrypted or empty says nothing here.
+  // Shown to templates that read it, with the turn's message; what is encrypted or empty
+  // says nothing here.
   void read_reasoning(JsonReader& item) {
     turn_open_ = false;
     for (const char* field : {"content", "summary"}) {
-      const Json* parts = item.find_array(field, kMaxItems);
+      const OrderedJson* parts = item.find_array(field, kMaxItems);
       for (size_t i = 0; parts && i < parts->size(); ++i) {
-        const Json& part = (*parts)[i];
+        const OrderedJson& part = (*parts)[i];
         if (!part.is_object() || !part.contains("text") || !part["text"].is_string())
           return item.fail(field, "'" + item.path_of(field) + "' must be a list of parts with a text.", "invalid_type");
         reasoning_ += (reasoning_.empty() ? "" : "\n") + part["text"].get_ref<const std::string&>();
@@ -175,16 +177,16 @@ class Translator {
   }
 
   // A string, or text parts as the chat API has them.
-  Json text_of(JsonReader& item, const char* field) {
-    const Json* content = item.find(field);
+  OrderedJson text_of(JsonReader& item, const char* field) {
+    const OrderedJson* content = item.find(field);
     if (!content) return "";
     if (content->is_string()) return *content;
-    const Json* list = item.find_array(field, kMaxItems);
-    Json parts = Json::array();
+    const OrderedJson* list = item.find_array(field, kMaxItems);
+    OrderedJson parts = OrderedJson::array();
     for (size_t i = 0; list && i < list->size(); ++i) {
       const std::string at = std::string(field) + "[" + std::to_string(i) + "]";
-      const Json& part = (*list)[i];
-      const Json kind = part.is_object() ? part.value("type", Json()) : Json();
+      const OrderedJson& part = (*list)[i];
+      const OrderedJson kind = part.is_object() ? part.value("type", OrderedJson()) : OrderedJson();
       const std::string type = kind.is_string() ? kind.get<std::string>() : "?";
       const char* text = type == "refusal" ? "refusal" : "text";
       if (type != "input_text" && type != "output_text" && type != "text" && type != "refusal") {
@@ -206,13 +208,13 @@ class Translator {
   }
 
   void read_tools() {
-    const Json* list = reader_.find_array("tools", kMaxRequestTools);
-    Json tools = Json::array();
+    const OrderedJson* list = reader_.find_array("tools", kMaxRequestTools);
+    OrderedJson tools = OrderedJson::array();
     for (size_t i = 0; list && i < list->size(); ++i) {
       const std::string at = "tools[" + std::to_string(i) + "]";
       if (!(*list)[i].is_object()) return reader_.fail(at, "'" + at + "' must be an object.", "invalid_type");
       const std::string type =
-          (*list)[i].value("type", Json("function")).is_string() ? (*list)[i].value("type", "function") : "";
+          (*list)[i].value("type", OrderedJson("function")).is_string() ? (*list)[i].value("type", "function") : "";
       if (type != "function") {
         return reader_.fail(
             at + ".type",
@@ -220,7 +222,7 @@ class Translator {
                 "' run at OpenAI; here a model calls functions alone, which the client runs. Leave it out.",
             "unsupported_parameter");
       }
-      Json function = Json::object();
+      OrderedJson function = OrderedJson::object();
       for (const auto& [key, value] : (*list)[i].items()) {
         if (key != "type" && !value.is_null()) function[key] = value;
       }
@@ -232,7 +234,7 @@ class Translator {
   }
 
   void read_tool_choice() {
-    const Json* choice = reader_.find("tool_choice");
+    const OrderedJson* choice = reader_.find("tool_choice");
     if (!choice) return;
     echo_.tool_choice = repeated(*choice, "\"auto\"");
     if (!choice->is_object()) {
@@ -248,18 +250,18 @@ class Translator {
   }
 
   void read_text() {
-    const Json* text = reader_.find_object("text");
+    const OrderedJson* text = reader_.find_object("text");
     if (!text) return;
     echo_.text = repeated(*text, echo_.text);
     JsonReader outer(*text, "text.");
     (void)outer.string("verbosity", 64);  // of OpenAI's models
-    const Json* format = outer.find_object("format");
+    const OrderedJson* format = outer.find_object("format");
     if (outer.failed()) return reader_.adopt(outer.error());
     if (!format) return;
     JsonReader inner(*format, "text.format.");
     const std::string type = inner.required_string("type", 64);
     if (type == "json_schema") {
-      Json schema = Json::object();
+      OrderedJson schema = OrderedJson::object();
       for (const auto& [key, value] : format->items()) {
         if (key != "type" && !value.is_null()) schema[key] = value;
       }
@@ -277,7 +279,7 @@ class Translator {
     }
     (void)reader_.integer("max_tool_calls", 0, INT_MAX);  // of tools that run at OpenAI
     bool logprobs = false;
-    const Json* include = reader_.find_array("include", 64);
+    const OrderedJson* include = reader_.find_array("include", 64);
     for (size_t i = 0; include && i < include->size(); ++i) {
       if (!(*include)[i].is_string())
         return reader_.fail("include", "'include' must be a list of strings.", "invalid_type");
@@ -290,7 +292,7 @@ class Translator {
       chat_["logprobs"] = true;
       chat_["top_logprobs"] = echo_.top_logprobs;
     }
-    if (const Json* reasoning = reader_.find_object("reasoning")) {
+    if (const OrderedJson* reasoning = reader_.find_object("reasoning")) {
       JsonReader inner(*reasoning, "reasoning.");
       if (const auto effort = inner.string("effort", 32)) chat_["reasoning_effort"] = *effort;
       if (inner.failed()) reader_.adopt(inner.error());
@@ -301,14 +303,14 @@ class Translator {
         reader_.fail("truncation", "'truncation' must be disabled or auto.");
       echo_.truncation = "\"" + *truncation + "\"";
     }
-    if (const Json* metadata = reader_.find_object("metadata")) echo_.metadata = repeated(*metadata, "{}");
-    if (const Json* options = reader_.find_object("stream_options")) {
+    if (const OrderedJson* metadata = reader_.find_object("metadata")) echo_.metadata = repeated(*metadata, "{}");
+    if (const OrderedJson* options = reader_.find_object("stream_options")) {
       JsonReader inner(*options, "stream_options.");
       (void)inner.boolean("include_obfuscation");
       if (inner.failed()) reader_.adopt(inner.error());
     }
     for (const auto& [field, echo] : {std::pair{"temperature", &echo_.temperature}, {"top_p", &echo_.top_p}}) {
-      const Json* value = reader_.find(field);
+      const OrderedJson* value = reader_.find(field);
       if (value && value->is_number()) *echo = compact_json(*value);
     }
   }
@@ -328,16 +330,16 @@ class Translator {
     chat_["messages"] = std::move(messages_);
   }
 
-  std::string repeated(const Json& value, std::string instead) {
+  std::string repeated(const OrderedJson& value, std::string instead) {
     std::string text = compact_json(value);
     repeated_bytes_ += text.size();
     return repeated_bytes_ > kMaxRepeatedBytes ? std::move(instead) : std::move(text);
   }
 
-  Json body_;
+  OrderedJson body_;
   JsonReader reader_;
-  Json chat_ = Json::object();
-  Json messages_ = Json::array();
+  OrderedJson chat_ = OrderedJson::object();
+  OrderedJson messages_ = OrderedJson::array();
   bool turn_open_ = false;  // the last message is the assistant's, and more of it may come
   std::string reasoning_;   // of the turn that comes
   ResponsesEcho echo_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every request parser on the same bytes; what they accept keeps its promises, and every error body is valid JSON.
+// Every request parser on the same bytes; what they accept keeps its promises, and every
+// error body is valid JSON.
 #include <cstddef>
 #include <cstdint>
 
@@ -17,7 +18,7 @@ using namespace loralei;
 
 void check_error(const ApiError& error) {
   CHECK(error.status == 400 && !error.message.empty());
-  CHECK(Json::accept(error_body(error)));
+  CHECK(OrderedJson::accept(error_body(error)));
 }
 
 void check_fields(const GenerationFields& fields) {
@@ -26,7 +27,7 @@ void check_fields(const GenerationFields& fields) {
   CHECK(fields.model.adapters.size() <= static_cast<size_t>(kMaxAdaptersPerRequest));
   CHECK(!fields.temperature || *fields.temperature >= 0);
   CHECK(is_valid_utf8(fields.model.model) && is_valid_utf8(fields.cache_salt));
-  CHECK(fields.output.schema.empty() || Json::accept(fields.output.schema));
+  CHECK(fields.output.schema.empty() || OrderedJson::accept(fields.output.schema));
   for (const auto& [id, bias] : fields.logit_bias) CHECK(id >= 0 && id < kMaxVocab && bias >= -100 && bias <= 100);
 }
 
@@ -42,7 +43,7 @@ void check_answer(AnswerForm& form, AnswerForm& whole, std::string_view text) {
   form.end(frames, {});
   for (size_t at = frames.find("data: "); at != std::string::npos; at = frames.find("data: ", at + 1)) {
     const size_t end = frames.find('\n', at);
-    CHECK(Json::accept(frames.substr(at + 6, end - at - 6)));
+    CHECK(OrderedJson::accept(frames.substr(at + 6, end - at - 6)));
     at = end;
   }
   AnswerChoice choice;
@@ -51,7 +52,7 @@ void check_answer(AnswerForm& form, AnswerForm& whole, std::string_view text) {
   choice.tool_calls = {{"c", std::string(text), std::string(text)}};
   std::vector<AnswerChoice> choices;
   choices.push_back(std::move(choice));
-  CHECK(Json::accept(whole_response(*whole.whole(std::move(choices), {}))));
+  CHECK(OrderedJson::accept(whole_response(*whole.whole(std::move(choices), {}))));
 }
 
 }  // namespace
@@ -64,11 +65,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::vector<AnswerChoice> choices(1);
     for (const WireMessage& message : r->prompt.messages) {
       CHECK(is_valid_utf8(message.content));
-      CHECK(message.more.empty() || Json::accept(message.more));
+      CHECK(message.more.empty() || OrderedJson::accept(message.more));
       choices[0].content += message.content;
       choices[0].tool_calls.insert(choices[0].tool_calls.end(), message.tool_calls.begin(), message.tool_calls.end());
     }
-    CHECK(Json::accept(chat_response({"id", 1, r->common.model.model, ""}, choices, {})));
+    CHECK(OrderedJson::accept(chat_response({"id", 1, r->common.model.model, ""}, choices, {})));
   } else {
     check_error(r.error());
   }
@@ -95,10 +96,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (auto r = parse_set_memory_request(body); !r.ok()) check_error(r.error());
   if (auto r = parse_app_state_request(body); !r.ok()) check_error(r.error());
 
-  // The writer on raw bytes: always valid JSON, and text that is valid comes back as it was.
+  // The writer on raw bytes: always valid JSON, and text that is valid comes
+  // back as it was.
   JsonOut out;
   out.string(body);
-  const Json back = Json::parse(out.text(), nullptr, false);
+  const OrderedJson back = OrderedJson::parse(out.text(), nullptr, false);
   CHECK(back.is_string());
   if (is_valid_utf8(body)) CHECK(back.get_ref<const std::string&>() == body);
   return 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client's schema may cost: small or large, however it repeats itself, a compilation stays within a bound on
-// memory and ends soon. Each schema here once took hundreds of megabytes, or from seconds to hours.
+// What a client's schema may cost: small or large, however it repeats itself,
+// a compilation stays within a bound on memory and ends soon. Each schema here once took
+// hundreds of megabytes, or from seconds to hours.
 #include <gtest/gtest.h>
 
 #include "base/allocation_counter.h"
@@ -144,7 +145,8 @@ TEST(SchemaBounds, WhatIsLeftOpenIsToldWithinBounds) {
   expect_bounded(R"({"allOf": [{"$ref": "#"}, {"$ref": "#"}, {"type": "null"}]})");
 }
 
-// The same part used again and again is compiled once, also with annotations or "nullable" beside the reference.
+// The same part used again and again is compiled once, also with annotations or
+// "nullable" beside the reference.
 // A range that is open at one end is a chain of a hundred states, once for equal ones.
 TEST(SchemaBounds, OpenRangesOfNumbersAreBounded) {
   expect_compiled(R"({"properties": {)" + list(500, R"("p%": {"type": "integer", "minimum": %})") + "}}");

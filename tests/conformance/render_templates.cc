@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For templates_test.py: renders what stands on each line of the input, {"template", "context", "unix_time_s"}, and
-// writes {"text"} or {"error"} as a line of the output.
+// For templates_test.py: renders what stands on each line of the input, {"template",
+// "context", "unix_time_s"}, and writes {"text"} or {"error"} as a line of the output.
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>

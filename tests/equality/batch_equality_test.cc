@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a sequence gets does not depend on how it was computed, bit for bit: alone or among others, whole or in chunks,
-// on its own KV blocks or on those another sequence filled, wherever its blocks lie, on one thread or three
-// (ARCHITECTURE.md, decision 11).
+// What a sequence gets does not depend on how it was computed, bit for bit: alone or
+// among others, whole or in chunks, on its own KV blocks or on those another sequence
+// filled, wherever its blocks lie, on one thread or three (ARCHITECTURE.md, decision 11).
 //
-// The oracle of every test is the sequence alone, in one step. Compared are the logits and the final hidden state of
-// every row and the bytes of K and V, for every kernel path of this machine, several models (plain, sliding window,
-// quantised) and KV formats.
+// The oracle of every test is the sequence alone, in one step. Compared are the logits
+// and the final hidden state of every row and the bytes of K and V, for every kernel path
+// of this machine, several models (plain, sliding window, quantised) and KV formats.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -140,7 +140,8 @@ class Equality : public testing::TestWithParam<Setting> {
     return static_cast<TokenId>(random.below(static_cast<uint64_t>(vocab)));
   }
 
-  // None, one, or a weighted sum of up to three of which at most one replaces whole tensors.
+  // None, one, or a weighted sum of up to three of which at most one replaces
+  // whole tensors.
   std::vector<AdapterRef> some_adapters(Prng& random) const {
     static constexpr float kScales[] = {1.0f, 0.5f, -0.75f, 1.7f, 0.0f};
     std::vector<AdapterRef> uses;
@@ -224,8 +225,8 @@ class Equality : public testing::TestWithParam<Setting> {
   TempFolder folder_;
 };
 
-// (a), (b) and (f) together: sequences with different adapters advance in random chunks, in random company and order,
-// on random blocks.
+// (a), (b) and (f) together: sequences with different adapters advance in random chunks,
+// in random company and order, on random blocks.
 TEST_P(Equality, ARowInAnyBatchIsTheRowAlone) {
   ASSERT_NE(harness_, nullptr);
   for (uint64_t seed = 1; seed <= 2; ++seed) {
@@ -289,8 +290,8 @@ TEST_P(Equality, APromptInChunksIsThePromptAtOnce) {
   }
 }
 
-// (c): a second sequence reads the first one's blocks through its own table and goes on from there, while the first
-// goes on as well.
+// (c): a second sequence reads the first one's blocks through its own table and goes on
+// from there, while the first goes on as well.
 TEST_P(Equality, ACachedPrefixIsAColdOne) {
   ASSERT_NE(harness_, nullptr);
   for (uint64_t seed = 41; seed <= 42; ++seed) {
@@ -320,7 +321,8 @@ TEST_P(Equality, ACachedPrefixIsAColdOne) {
   }
 }
 
-// (e): adapters that are loaded and not used cost a base-only batch no operation and no bit.
+// (e): adapters that are loaded and not used cost a base-only batch no
+// operation and no bit.
 TEST_P(Equality, UnusedAdaptersCostNothing) {
   ASSERT_NE(harness_, nullptr);
   Prng random(51);
@@ -381,7 +383,8 @@ std::vector<Setting> settings() {
       if (tiles_only && table != available_op_tables().back() && !subjects()[subject].quantised) continue;
       for (const int threads : {1, 3}) {
 #if defined(__SANITIZE_THREAD__)
-        // Races need threads, and ten times the time is spent here: the best kernels on three threads.
+        // Races need threads, and ten times the time is spent here: the best kernels
+        // on three threads.
         if (threads == 1 || table != available_op_tables().back()) continue;
 #endif
         // The reference is slow, and simple: it is asked once a subject.

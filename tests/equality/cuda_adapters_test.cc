@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device's tier of adapters: an engine whose adapters come to the device while others compute. On the emulated GPU
-// (cuda_adapters_emulated_test), where an upload takes as long as a test wants, or a real one (cuda_adapters_test,
-// which skips without). Activations are f32, so texts are those of the host.
+// The device's tier of adapters: an engine whose adapters come to the device while others
+// compute. On the emulated GPU (cuda_adapters_emulated_test), where an upload takes
+// as long as a test wants, or a real one (cuda_adapters_test, which skips without).
+// Activations are f32, so texts are those of the host.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -57,7 +58,8 @@ class CudaAdaptersEngine : public testing::Test {
 #endif
   }
 
-  // An engine on a device with room for so many adapters, of which `loaded` are in host memory.
+  // An engine on a device with room for so many adapters, of which `loaded`
+  // are in host memory.
   void open(int room, int loaded) {
     CudaModelOptions options;
     options.limits = limits_;
@@ -115,8 +117,8 @@ class CudaAdaptersEngine : public testing::Test {
   std::unique_ptr<EngineTexts> device_;
 };
 
-// Six adapters in rotation over a device that holds two; sums of two; cancels; replaced versions; uploads that stand
-// still now and then.
+// Six adapters in rotation over a device that holds two; sums of two; cancels; replaced
+// versions; uploads that stand still now and then.
 TEST_F(CudaAdaptersEngine, RandomTrafficOverTwoPlaces) {
   Prng random(seed_of_run(kSeed));
   ASSERT_NO_FATAL_FAILURE(open(2, kAdapters));
@@ -170,8 +172,8 @@ TEST_F(CudaAdaptersEngine, RandomTrafficOverTwoPlaces) {
   close();
 }
 
-// Adapters that replace full tensors, with room for few of them at a time: each gives way and comes again, and rows of
-// one are beside rows of others and of the model.
+// Adapters that replace full tensors, with room for few of them at a time: each gives way
+// and comes again, and rows of one are beside rows of others and of the model.
 TEST_F(CudaAdaptersEngine, TensorsOfTheirOwnComeAndGo) {
   Prng random(seed_of_run(kSeed));
   ASSERT_NO_FATAL_FAILURE(open(1, 1));

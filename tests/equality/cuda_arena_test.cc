@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaAdapters alone: who holds what, what gives way, what lies in the arena. On the emulated GPU
-// (cuda_adapters_emulated_test), where an upload takes as long as a test wants, or a real one (cuda_adapters_test,
-// which skips without).
+// CudaAdapters alone: who holds what, what gives way, what lies in the arena. On the
+// emulated GPU (cuda_adapters_emulated_test), where an upload takes as long as a test
+// wants, or a real one (cuda_adapters_test, which skips without).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -201,7 +201,8 @@ TEST_F(CudaAdaptersTest, TheLeastRecentlyUsedGoesFirst) {
   EXPECT_NE(adapters.find(d.pairs[1], d.version), nullptr);
 }
 
-// An adapter's own tensors lie with its pairs, in their bytes; a head that is its embedding lies there once.
+// An adapter's own tensors lie with its pairs, in their bytes; a head that is its
+// embedding lies there once.
 TEST_F(CudaAdaptersTest, TensorsComeWithTheAdapter) {
   constexpr int32_t kVocab = 6, kHidden = 12, kHeadDim = 4, kLayers = 2;
   const SavedShape shape{kHidden, kHeadDim};
@@ -282,7 +283,8 @@ TEST_F(CudaAdaptersTest, TensorsComeWithTheAdapter) {
 }
 
 #ifdef LORALEI_CUDA_EMULATION
-// What the upload reads of the host is kept until its end, though the adapter itself has gone.
+// What the upload reads of the host is kept until its end, though the adapter
+// itself has gone.
 TEST_F(CudaAdaptersTest, TensorsOnTheirWayOutliveTheirAdapter) {
   CudaAdapters adapters =
       CudaAdapters::create({.bytes_max = 16 * kUnit, .staging_bytes = 8 * kUnit, .saved = {8, 4}}).value();
@@ -317,7 +319,8 @@ TEST_F(CudaAdaptersTest, OnItsWayItIsNotThereAndNotGivenUp) {
   adapters.release(a.version);
   EXPECT_FALSE(hold(adapters, {&b}).value()) << "the copy writes there";
   ASSERT_TRUE(hold(adapters, {&c}).value()) << "two at a time";
-  // The host's copy goes, the device's with the end of the upload, which keeps what it reads until then.
+  // The host's copy goes, the device's with the end of the upload, which keeps what
+  // it reads until then.
   adapters.forget(a.version);
   EXPECT_GT(a.bytes.use_count(), 1);
   EXPECT_EQ(adapters.bytes(), 8 * kUnit);

@@ -8,7 +8,8 @@ namespace {
 
 class CudaChoices : public CudaGraphs {};
 
-// Rows choose as the host's sampler does from the same logits, the others bring theirs, and one graph serves every mix.
+// Rows choose as the host's sampler does from the same logits, the others bring theirs,
+// and one graph serves every mix.
 TEST_P(CudaChoices, AreTheHostSamplers) {
   constexpr float kUntouched = -7;
   const auto vocab = static_cast<size_t>(harness_->config().vocab);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole engine over CudaModel gives the texts of one over Model: prompts in chunks, several adapters in a step,
-// prefixes found in the cache, adapters replaced under one name. Activations are f32, so the logits of both differ by
-// 10^-6 of their size, far less than the best two differ from each other. On the emulated GPU
+// A whole engine over CudaModel gives the texts of one over Model: prompts in chunks,
+// several adapters in a step, prefixes found in the cache, adapters replaced under
+// one name. Activations are f32, so the logits of both differ by 10^-6 of their
+// size, far less than the best two differ from each other. On the emulated GPU
 // (cuda_engine_emulated_test) or a real one (cuda_engine_test, which skips without).
 #include <gtest/gtest.h>
 
@@ -146,8 +147,9 @@ EngineHostOptions host_options() {
   return options;
 }
 
-// With --batch-invariant a prompt that is found in the cache has the log-probabilities of one that is not, to the bit,
-// though the one is computed in a step of four rows and the other in one of 36 (q8_0: more than its class of few).
+// With --batch-invariant a prompt that is found in the cache has the log-probabilities of
+// one that is not, to the bit, though the one is computed in a step of four rows and the
+// other in one of 36 (q8_0: more than its class of few).
 TEST(CudaEngine, ABatchInvariantHostAnswersFromTheCacheAsFromNothing) {
   const CudaDevices devices = cuda_devices();
   if (devices.list.empty()) GTEST_SKIP() << devices.reason;
@@ -188,7 +190,8 @@ TEST(CudaEngine, ABatchInvariantHostAnswersFromTheCacheAsFromNothing) {
   }
 }
 
-// A host started with a device, as the program does it: the CPU's texts, and a budget that stays.
+// A host started with a device, as the program does it: the CPU's texts, and a
+// budget that stays.
 TEST(CudaEngine, AHostComputesOnADevice) {
   const CudaDevices devices = cuda_devices();
   if (devices.list.empty()) GTEST_SKIP() << devices.reason;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaGraphs: two models of the same weights on a GPU (the emulated one or a real one), one with recorded steps and one
-// without, each with a KV cache of its own, and steps that run on either or on both.
+// CudaGraphs: two models of the same weights on a GPU (the emulated one or a real one),
+// one with recorded steps and one without, each with a KV cache of its own, and steps
+// that run on either or on both.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -167,7 +168,8 @@ class CudaGraphs : public testing::TestWithParam<Subject> {
     return {bytes.data(), bytes.data() + device.kv.bytes()};
   }
 
-  // Sequences come and go, some from beside a boundary of positions; adapters change, are dropped and come again.
+  // Sequences come and go, some from beside a boundary of positions; adapters change,
+  // are dropped and come again.
   void talk(uint64_t seed, int steps, uint64_t sequences_max) {
     struct Sequence {
       bool live = false;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode steps run as recorded graphs give the bits of the same steps launched kernel by kernel: two models of the same
-// weights, one with graphs and one without, each with a KV cache of its own, on the emulated GPU
-// (cuda_graphs_emulated_test) or a real one (cuda_graphs_test, which skips without). Every decode step but those of new
-// shapes runs filled up with idle rows, from tables that were written for it alone.
+// Decode steps run as recorded graphs give the bits of the same steps launched kernel
+// by kernel: two models of the same weights, one with graphs and one without, each with
+// a KV cache of its own, on the emulated GPU (cuda_graphs_emulated_test) or a real one
+// (cuda_graphs_test, which skips without). Every decode step but those of new shapes runs
+// filled up with idle rows, from tables that were written for it alone.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -89,8 +90,8 @@ TEST_P(CudaGraphsRules, AContextGrowsIntoTheNextBucket) {
   EXPECT_EQ(graphs_.model->graphs().launched(), 11);
 }
 
-// All else equal, a higher rank needs more blocks than a lower one has recorded, and a module nobody changed is not in
-// its graph at all.
+// All else equal, a higher rank needs more blocks than a lower one has recorded, and a
+// module nobody changed is not in its graph at all.
 TEST_P(CudaGraphsRules, AHigherRankTakesAnotherGraph) {
   const Adapter* const odd = adapters_[adapters_.size() - 3];
   const Adapter* const small = adapters_[adapters_.size() - 2];
@@ -103,7 +104,8 @@ TEST_P(CudaGraphsRules, AHigherRankTakesAnotherGraph) {
   EXPECT_EQ(graphs_.model->graphs().launched(), 8);
 }
 
-// Adapters that are dropped and uploaded again lie elsewhere on the device; their table says where.
+// Adapters that are dropped and uploaded again lie elsewhere on the device; their
+// table says where.
 TEST_P(CudaGraphsRules, AnAdapterThatMovedIsReadWhereItIs) {
   const Adapter* const one = adapters_[adapters_.size() - 2];
   const Adapter* const two = adapters_.back();
@@ -159,8 +161,8 @@ TEST_P(CudaGraphsRules, AnAdapterReplacedAtItsAddressIsTheNewOne) {
   EXPECT_EQ(graphs_.model->graphs().launched(), 4);
 }
 
-// The table of sources is made and copied where a step's adapters are others than before, or lie elsewhere; never for a
-// step that uses what the one before did.
+// The table of sources is made and copied where a step's adapters are others than before,
+// or lie elsewhere; never for a step that uses what the one before did.
 TEST_P(CudaGraphsRules, SourcesAreCopiedWhereTheyChange) {
   uint64_t reloaded = 0;  // later versions of all
   std::vector<AdapterVersionId> versions;
@@ -210,7 +212,8 @@ TEST_P(CudaGraphsRules, SourcesAreCopiedWhereTheyChange) {
   EXPECT_EQ(makes({one, three}, {}), 1);
 }
 
-// A step's adapters stay used though their table was not made anew: what comes then takes another's place.
+// A step's adapters stay used though their table was not made anew: what comes then
+// takes another's place.
 TEST_P(CudaGraphsRules, AdaptersOfAKnownTableAreInUse) {
   CudaAdapters& adapters = graphs_.model->adapters();
   adapters.begin_step();

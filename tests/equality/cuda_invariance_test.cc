@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaModelOptions::batch_invariant: every row of random mixed steps (prompts in pieces of any size, decode rows, with
-// and without adapters, up to some hundred rows) has the bits of the same row computed alone, one token a step, from
-// nothing. Without it rows of the same steps differ, which shows that they cross kernel classes. On the emulated GPU
+// CudaModelOptions::batch_invariant: every row of random mixed steps (prompts in pieces
+// of any size, decode rows, with and without adapters, up to some hundred rows) has the
+// bits of the same row computed alone, one token a step, from nothing. Without it rows of
+// the same steps differ, which shows that they cross kernel classes. On the emulated GPU
 // (cuda_model_emulated_test) or a real one (cuda_model_test, which skips without).
 #include <gtest/gtest.h>
 
@@ -153,8 +154,8 @@ class CudaInvariance : public testing::TestWithParam<Subject> {
     return rows;
   }
 
-  // All sequences from nothing, in random pieces or each whole in the one step (80 rows at least); answers how many
-  // rows differ from `want`.
+  // All sequences from nothing, in random pieces or each whole in the one step (80 rows
+  // at least); answers how many rows differ from `want`.
   int differing_in_company(const std::vector<Sequence>& sequences, const std::vector<Rows>& want, Prng& random,
                            bool whole = false) {
     forget();

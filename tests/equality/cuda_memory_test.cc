@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two memories, two budgets: with a device its bytes never pass the share of the card that was given, what it needs is
-// counted before a byte is uploaded, and the host keeps nothing that only the device reads. On the emulated GPU alone
-// (cuda_memory_emulated_test), which counts what is allocated and can be told what other programs hold.
+// Two memories, two budgets: with a device its bytes never pass the share of
+// the card that was given, what it needs is counted before a byte is uploaded,
+// and the host keeps nothing that only the device reads. On the emulated GPU alone
+// (cuda_memory_emulated_test), which counts what is allocated and can be told what
+// other programs hold.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -180,7 +182,8 @@ TEST_F(CudaMemory, TheHostKeepsNothingThatOnlyTheDeviceReads) {
   EXPECT_EQ(stats.kv_bytes, 0);
   EXPECT_GT(cores.kv_bytes, 0);
   EXPECT_TRUE(cores.device.empty());
-  // Of activations only what the engine samples from, and what the driver copies from and to.
+  // Of activations only what the engine samples from, and what the driver
+  // copies from and to.
   const ModelConfig& config = driver.host().file().config;
   CudaModelOptions model;
   model.limits = step_limits(options_.engine, config);
@@ -189,7 +192,8 @@ TEST_F(CudaMemory, TheHostKeepsNothingThatOnlyTheDeviceReads) {
             BatchSlot::bytes(model.limits, config.hidden, config.vocab) + CudaModel::pinned_bytes(config, model));
 }
 
-// More adapters (of 60 KB) than the device holds at a time, in steps with several of them; and the cores' texts.
+// More adapters (of 60 KB) than the device holds at a time, in steps with several of
+// them; and the cores' texts.
 TEST_F(CudaMemory, UnderLoadTheBudgetIsKept) {
   const TempFolder folder;
   auto file = open_base_model(options_.model_path);
@@ -237,7 +241,8 @@ TEST_F(CudaMemory, UnderLoadTheBudgetIsKept) {
   EXPECT_GT(peak_allocated_bytes(), most - 100'000) << "adapters were never near their bound";
 }
 
-// An adapter that changes biases is loaded against the base's, after the weights have left the host.
+// An adapter that changes biases is loaded against the base's, after the weights
+// have left the host.
 TEST_F(CudaMemory, BiasesAreStillThereForAdapters) {
   options_.model_path = kGolden + "models/qwen2";
   EngineHostOptions cores = options_;
@@ -256,7 +261,8 @@ TEST_F(CudaMemory, BiasesAreStillThereForAdapters) {
   EXPECT_EQ(text(on_device), text(on_cores));
 }
 
-// Requests end with the sentence, later ones are refused with it, and nothing waits for ever.
+// Requests end with the sentence, later ones are refused with it, and nothing
+// waits for ever.
 TEST_F(CudaMemory, ALostDeviceIsTold) {
   {
     EngineDriver driver(options_);
@@ -319,7 +325,8 @@ TEST_F(CudaMemory, AGpuBeyondTheFirstIsTheOnlyOneOpened) {
   cuda_emulated::set_device_count(1);
 }
 
-// Other programs hold 30 MiB when the server starts; while it runs the driver takes 7 more.
+// Other programs hold 30 MiB when the server starts; while it runs the driver
+// takes 7 more.
 TEST_F(CudaMemory, WhatTheDriverTakesIsTold) {
   set_memory(512 * kMiB, 30 * kMiB);
   CollectingLog log;

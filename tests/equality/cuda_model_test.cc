@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaModel against Model: the same weights, adapters and steps, on the emulated GPU (cuda_model_emulated_test) or a
-// real one (cuda_model_test, which skips without).
+// CudaModel against Model: the same weights, adapters and steps, on the emulated GPU
+// (cuda_model_emulated_test) or a real one (cuda_model_test, which skips without).
 //
-// Tolerances, relative to max(1, max|logit|). There are P = 7 layers + 1 products one after another, whose errors are
-// independent and add up in squares; the largest of some hundred results lies within four deviations. One product's
-// relative error e is
-//   f32 throughout         2^-24 sqrt(in): another order of summation
-//   inputs in bf16         2^-9: half a unit in the last place of 8 bits (attention in tiles rounds as well: counted
-//                          twice)
-//   weights in tiles, f32  the inputs are rounded to int8 as on the host to the bit, but one that lies within the
-//                          noise of f32 beside a boundary may fall on either side: 2^-7 of the block's largest number,
-//                          about three times the usual one, in a few of `in` inputs: twice 3 * 2^-7 / sqrt(in)
-//   weights in tiles, bf16 and many rows: the host rounds inputs to int8 (2^-8 of the block's largest number), the
-//                          device does not: 3 * 2^-8
+// Tolerances, relative to max(1, max|logit|). There are P = 7 layers + 1 products one
+// after another, whose errors are independent and add up in squares; the largest of some
+// hundred results lies within four deviations. One product's relative error e is
+//
+//   f32 throughout          2^-24 sqrt(in): another order of summation
+//   inputs in bf16          2^-9: half a unit in the last place of 8 bits (attention in
+//                           tiles rounds as well: counted twice)
+//   weights in tiles, f32   twice 3 * 2^-7 / sqrt(in): the inputs are rounded to int8 as
+//                           on the host to the bit, but one that lies within the noise
+//                           of f32 beside a boundary may fall on either side, by 2^-7 of
+//                           the block's largest number, about three times the usual one,
+//                           in a few of `in` inputs
+//   weights in tiles, bf16  3 * 2^-8: with many rows the host rounds inputs to int8
+//                           (2^-8 of the block's largest number), the device does not
+//
 // Every test of a model also shows that its adapters change the logits by far more.
 #include <gtest/gtest.h>
 
@@ -212,8 +216,8 @@ class CudaModelTest : public testing::TestWithParam<Subject> {
   Prng random_{11};
 };
 
-// Prompts of several sequences together, with and without adapters, then decode steps of all, then one long sequence's
-// next piece beside them.
+// Prompts of several sequences together, with and without adapters, then decode steps of
+// all, then one long sequence's next piece beside them.
 TEST_P(CudaModelTest, GivesTheHostsLogits) {
   const Subject& subject = GetParam();
   open(subject);
@@ -256,8 +260,8 @@ INSTANTIATE_TEST_SUITE_P(All, CudaModelTest, testing::ValuesIn(subjects()),
 
 class CudaModelOnce : public CudaModelTest {};
 
-// A row's bits do not depend on the rows beside it: decode alone and among others, prompts whose class of rows (33 to
-// 64) and kind of attention are the same.
+// A row's bits do not depend on the rows beside it: decode alone and among others,
+// prompts whose class of rows (33 to 64) and kind of attention are the same.
 TEST_P(CudaModelOnce, ARowAloneIsTheRowInABatch) {
   open(GetParam());
   ASSERT_FALSE(HasFatalFailure());
@@ -273,7 +277,8 @@ TEST_P(CudaModelOnce, ARowAloneIsTheRowInABatch) {
   EXPECT_TRUE(same_bits(one, 0, many, 2)) << "a decode step";
 }
 
-// 40 rows, then 24, each beside enough others that both steps have 33 to 64 rows as the prompt in one go has.
+// 40 rows, then 24, each beside enough others that both steps have 33 to 64 rows as the
+// prompt in one go has.
 TEST_P(CudaModelOnce, APromptInPiecesIsThePromptInOneGo) {
   open(GetParam());
   ASSERT_FALSE(HasFatalFailure());
@@ -337,7 +342,8 @@ TEST_P(CudaModelRules, RefusesWeightsThatStream) {
   EXPECT_NE(made.error().message.find("streamed from disk"), std::string::npos) << made.error().message;
 }
 
-// Adapters are uploaded once, dropped when asked, and give way to others within the bound.
+// Adapters are uploaded once, dropped when asked, and give way to others
+// within the bound.
 TEST_P(CudaModelRules, AdaptersComeAndGo) {
   open(GetParam());
   ASSERT_FALSE(HasFatalFailure());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaProducts: which rows have the same bits (cuda_products.h), for groups of projections whose formats, widths and
-// places differ. On the emulated GPU (cuda_model_emulated_test) or a real one (cuda_model_test, which skips without).
+// CudaProducts: which rows have the same bits (cuda_products.h), for groups
+// of projections whose formats, widths and places differ. On the emulated GPU
+// (cuda_model_emulated_test) or a real one (cuda_model_test, which skips without).
 #include "model/cuda/cuda_products.h"
 
 #include "ops/cuda/cuda_test_util.h"
@@ -26,7 +27,8 @@ class CudaProductsTest : public cuda::CudaTest {
     ASSERT_TRUE(made.ok()) << made.error().message;
     products_ = std::move(*made);
   }
-  // Rows [first, first + rows) of x with all weights as one group, added to ones; results side by side.
+  // Rows [first, first + rows) of x with all weights as one group, added to ones;
+  // results side by side.
   std::vector<float> run(const std::vector<float>& x, int32_t first, int32_t rows) {
     const int32_t in = weights_[0].cols;
     std::vector<DeviceArray<float>> y;
@@ -78,7 +80,8 @@ TEST_F(CudaProductsTest, SixteenBitWeightsAreOneClassUpToSixtyFourRows) {
   expect_one_class({2, 8, 9, 16, 17, 33, 40, 64});
 }
 
-// Four projections, of which a launch takes three, one that matrix units cannot take and one in quantised form.
+// Four projections, of which a launch takes three, one that matrix units cannot take and
+// one in quantised form.
 TEST_F(CudaProductsTest, BatchInvariantIsOneClassForAnyRows) {
   for (int32_t out : {48, 16, 21, 19}) add(DType::kBF16, out, 96);
   add(DType::kF32, 12, 96);

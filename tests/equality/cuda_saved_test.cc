@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters that replace full tensors (modules_to_save, trained tokens, larger vocabularies) on a device: a model's
-// logits against Model's, in steps where such rows stand beside others; recorded steps between those that are not; the
-// tensors' way onto the device and off it. On the emulated GPU (cuda_model_emulated_test) or a real one
+// Adapters that replace full tensors (modules_to_save, trained tokens, larger
+// vocabularies) on a device: a model's logits against Model's, in steps where such rows
+// stand beside others; recorded steps between those that are not; the tensors' way onto
+// the device and off it. On the emulated GPU (cuda_model_emulated_test) or a real one
 // (cuda_model_test, which skips without).
 //
 // Tolerances as in cuda_model_test.cc.
@@ -112,7 +113,8 @@ class CudaSaved : public testing::TestWithParam<Subject> {
     return output.ok() ? *output : StepOutput{};
   }
   StepOutput host(const std::vector<Span>& spans) { return harness_->run(spans).value(); }
-  // The host's, with the adapters' low-rank pairs alone (and tokens that the model knows).
+  // The host's, with the adapters' low-rank pairs alone (and tokens that
+  // the model knows).
   StepOutput host_without_tensors(std::vector<Span> spans) {
     for (Span& span : spans) {
       for (TokenId& token : span.tokens) token %= harness_->config().vocab;
@@ -126,7 +128,8 @@ class CudaSaved : public testing::TestWithParam<Subject> {
     return output;
   }
 
-  // Tokens of the adapter's vocabulary; every third one is a trained or an added one where there are any.
+  // Tokens of the adapter's vocabulary; every third one is a trained or an added one
+  // where there are any.
   std::vector<TokenId> tokens(const Adapter* adapter, int count) {
     const int vocab = adapter != nullptr ? adapter->vocab : harness_->config().vocab;
     std::vector<TokenId> list;
@@ -160,7 +163,8 @@ class CudaSaved : public testing::TestWithParam<Subject> {
     return 4 * e * std::sqrt(7.0 * config.layers + 1);
   }
 
-  // The largest difference of one row, relative to the step's largest logit; -inf is like nothing but itself.
+  // The largest difference of one row, relative to the step's largest logit; -inf is like
+  // nothing but itself.
   static double apart(const std::vector<float>& a, const std::vector<float>& b) {
     double most = 0;
     EXPECT_EQ(a.size(), b.size());
@@ -202,8 +206,8 @@ class CudaSaved : public testing::TestWithParam<Subject> {
   Prng random_{17};
 };
 
-// Every adapter beside a row of the model's own and one of a plain adapter: prompts, decode steps with hidden states,
-// then more rows than GEMVs take.
+// Every adapter beside a row of the model's own and one of a plain adapter: prompts,
+// decode steps with hidden states, then more rows than GEMVs take.
 TEST_P(CudaSaved, GivesTheHostsLogits) {
   std::vector<Span> prompts = {span(0, 0, 5, nullptr, true)};
   for (size_t i = 0; i < adapters_.size(); ++i) {
@@ -240,7 +244,8 @@ TEST_P(CudaSaved, GivesTheHostsLogits) {
   compare(on(device_, many), host(many), "many rows");
 }
 
-// A model's own rows and those of other adapters have the bits they have without the rows that replace tensors.
+// A model's own rows and those of other adapters have the bits they have without the rows
+// that replace tensors.
 TEST_P(CudaSaved, NobodyElseSeesTheTensors) {
   const Adapter* const plain = adapters_.back();
   const std::vector<Span> others = {span(0, 0, 3), span(1, 0, 1, plain), span(2, 0, 2)};
@@ -258,7 +263,8 @@ TEST_P(CudaSaved, NobodyElseSeesTheTensors) {
   }
 }
 
-// Rows of a larger vocabulary end where the others' logits go on as -inf, and the other way round.
+// Rows of a larger vocabulary end where the others' logits go on as -inf, and
+// the other way round.
 TEST_P(CudaSaved, EachRowHasItsOwnVocabulary) {
   std::vector<Span> spans = {span(0, 0, 1)};
   for (const Adapter* adapter : adapters_) spans.push_back(span(static_cast<int>(spans.size()), 0, 1, adapter));
@@ -282,7 +288,8 @@ TEST_P(CudaSaved, TensorsBeginWhereTheAdapterBegins) {
   }
 }
 
-// Steps with such rows are launched kernel by kernel, whatever came before, and those without as the graphs they were.
+// Steps with such rows are launched kernel by kernel, whatever came before, and those
+// without as the graphs they were.
 TEST_P(CudaSaved, RecordedStepsAndOthersTakeTurns) {
   Device plain;
   ASSERT_NO_FATAL_FAILURE(make(plain, false));
@@ -315,7 +322,8 @@ TEST_P(CudaSaved, RecordedStepsAndOthersTakeTurns) {
   EXPECT_EQ(plain.model->graphs().recorded(), 0);
 }
 
-// Nobody brought them: a step uploads them, once, each in its own bytes; another version at the address is not them.
+// Nobody brought them: a step uploads them, once, each in its own bytes; another version
+// at the address is not them.
 TEST_P(CudaSaved, TensorsComeAndGo) {
   CudaAdapters& adapters = device_.model->adapters();
   for (size_t i = 0; i < saved_; ++i) {

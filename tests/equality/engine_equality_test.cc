@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The equalities through the real engine, on real kernels: what a request gets depends on model, adapters, prompt and
-// parameters alone, not on the prefix cache, on what else runs, or on whether it was preempted. The layer program alone
-// (ModelHarness) tells what is right.
+// The equalities through the real engine, on real kernels: what a request gets depends
+// on model, adapters, prompt and parameters alone, not on the prefix cache, on what
+// else runs, or on whether it was preempted. The layer program alone (ModelHarness)
+// tells what is right.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -84,8 +85,8 @@ class EngineEquality : public testing::TestWithParam<size_t> {
       const uint64_t use = random.below(subject().adapters.size() + 1);
       if (use > 0) {
         const std::string& name = subject().adapters[use - 1];
-        const bool replaces =
-            name.find("save") != std::string::npos;  // the engine takes such an adapter as it is or not at all
+        // The engine takes such an adapter as it is or not at all.
+        const bool replaces = name.find("save") != std::string::npos;
         request.adapters = {{name, replaces ? 1.0f : kScales[random.below(2)]}};
       }
       request.max_tokens = static_cast<int32_t>(4 + random.below(28));
@@ -162,8 +163,8 @@ TEST_P(EngineEquality, CachedTogetherAndPreemptedAreColdAndAlone) {
   ASSERT_NE(crowded, nullptr);
   {
     SCOPED_TRACE("with KV for two or three sequences only");
-    // Requests arrive while earlier ones run: whether they ever crowd the cache is up to the threads, so give them
-    // several chances.
+    // Requests arrive while earlier ones run: whether they ever crowd the cache is up to
+    // the threads, so give them several chances.
     for (int round = 0; round < 50 && crowded->stats().preemptions == 0; ++round)
       expect_same(at_once(*crowded, requests), want);
     EXPECT_GT(crowded->stats().preemptions, 0u);
@@ -228,7 +229,8 @@ TEST_P(EngineEquality, GreedyTextIsThatOfTheLayerProgram) {
   EXPECT_GT(stats.step_s, stats.products_s + stats.attention_s + stats.lora_s);
 }
 
-// KV is shared by content of the adapters, weights and salt, never by name or prompt alone.
+// KV is shared by content of the adapters, weights and salt, never by name
+// or prompt alone.
 TEST_P(EngineEquality, OtherScalesAndSaltsShareNothing) {
   const auto driver = start(options());
   ASSERT_NE(driver, nullptr);
@@ -291,7 +293,8 @@ TEST_P(EngineEquality, ChoicesDependOnSeedAndNumberAlone) {
 INSTANTIATE_TEST_SUITE_P(, EngineEquality, testing::Range(size_t{0}, subjects().size()),
                          [](const auto& info) { return std::string(subjects()[info.param].name); });
 
-// Asked for or not: a scaled model serves what it says, and as much as its scaling reaches.
+// Asked for or not: a scaled model serves what it says, and as much as its
+// scaling reaches.
 TEST(ModelLength, GoesAsFarAsTheScaling) {
   const auto length = [](const std::string& model, int64_t asked) {
     EngineHostOptions options;

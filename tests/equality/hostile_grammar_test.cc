@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The real engine: what a stream loses beside many choices whose grammar is hard to follow, as a ratio to what it has
-// beside as many that are free.
+// The real engine: what a stream loses beside many choices whose grammar is hard to
+// follow, as a ratio to what it has beside as many that are free.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,8 +28,8 @@ Submit request(int tokens, int choices) {
   return request;
 }
 
-// Any letter may begin one of ten counts of forty, in a vocabulary of words of sixteen letters: a mask meets tens of
-// thousands of sets.
+// Any letter may begin one of ten counts of forty, in a vocabulary of words of sixteen
+// letters: a mask meets tens of thousands of sets.
 void constrain(Submit& request, int32_t vocab) {
   GrammarBuilder builder;
   const GrammarRuleId root = builder.add_rule();

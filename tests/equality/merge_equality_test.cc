@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// An adapter merged into the base's weights gives what the adapter applied beside them gives (ARCHITECTURE.md, decision
-// 11), for single adapters, weighted sums, biases, embeddings, heads and replaced tensors. The merged model is written
-// as safetensors and opened like any other.
+// An adapter merged into the base's weights gives what the adapter applied beside them
+// gives (ARCHITECTURE.md, decision 11), for single adapters, weighted sums, biases,
+// embeddings, heads and replaced tensors. The merged model is written as safetensors and
+// opened like any other.
 //
-// The one equality that is not bit for bit: W' = W + s B A is rounded once, and sums run in another order. The
-// tolerance comes from the norms: one product y = W x + s B (A x) with sums of n = in + rank terms is wrong by about u
-// sqrt(n) (|W| + |s| |B| |A|) / |W'| of |y| (Frobenius norms, u = 2^-24, errors of random sign); those of all changed
-// modules add up. Behind the first changed module nothing sees the same numbers in both models any more, so every other
-// sum rounds anew as well: u sqrt(n) for each unchanged product and for attention's two (n = head size, n = positions).
-// Two models are compared, each wrong in its own way, so the merged one's errors, u sqrt(in) a product and attention's,
-// come on top. All that, relative to max(1, max|logit|), is allowed, and an error of a hundredth in the scale must
-// exceed it.
+// The one equality that is not bit for bit: W' = W + s B A is rounded once, and sums run
+// in another order. The tolerance comes from the norms: one product y = W x + s B (A x)
+// with sums of n = in + rank terms is wrong by about u sqrt(n) (|W| + |s| |B| |A|) / |W'|
+// of |y| (Frobenius norms, u = 2^-24, errors of random sign); those of all changed
+// modules add up. Behind the first changed module nothing sees the same numbers in both
+// models any more, so every other sum rounds anew as well: u sqrt(n) for each unchanged
+// product and for attention's two (n = head size, n = positions). Two models are
+// compared, each wrong in its own way, so the merged one's errors, u sqrt(in) a product
+// and attention's, come on top. All that, relative to max(1, max|logit|), is allowed,
+// and an error of a hundredth in the scale must exceed it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -80,7 +83,8 @@ std::vector<double> decoded(DType dtype, const std::byte* bytes, int64_t count) 
   return {values.begin(), values.end()};
 }
 
-// The weights of a model in double, by canonical name, and what merging adapters makes of them.
+// The weights of a model in double, by canonical name, and what merging adapters
+// makes of them.
 class MergedModel {
  public:
   explicit MergedModel(const ModelHarness& harness) : config_(harness.config()) {
@@ -328,8 +332,8 @@ TEST_P(MergeEquality, MergedIsApplied) {
     const auto merged = open(folder.path());
     ASSERT_NE(merged, nullptr);
     const auto want = logits(*merged, {});
-    const double tolerance =
-        weights.error() + 16 * kUnit;  // replaced tensors alone: nearly the same sums on the same numbers
+    // Replaced tensors alone: nearly the same sums on the same numbers.
+    const double tolerance = weights.error() + 16 * kUnit;
     const double error = worst(logits(*harness, uses), want);
     EXPECT_LE(error, tolerance);
     EXPECT_LT(tolerance, 2e-4);

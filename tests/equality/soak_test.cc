@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A long run of the real engine under everything at once: requests of all kinds on several adapters, adapters
-// registered, loaded, replaced and unloaded under them, cancels, an adapter memory too small for all and a KV cache too
-// small for the crowd. Every choice ends exactly once (EngineDriver), greedy texts are those of the layer program with
-// the version that answered, and at the end nothing is held.
+// A long run of the real engine under everything at once: requests of all kinds on
+// several adapters, adapters registered, loaded, replaced and unloaded under them,
+// cancels, an adapter memory too small for all and a KV cache too small for the crowd.
+// Every choice ends exactly once (EngineDriver), greedy texts are those of the layer
+// program with the version that answered, and at the end nothing is held.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -107,7 +108,8 @@ class Soak : public testing::Test {
     }
   }
 
-  // The versions an answer names, joined by "+" in the order of the request; empty when one is unknown.
+  // The versions an answer names, joined by "+" in the order of the request; empty
+  // when one is unknown.
   std::vector<AdapterRef> uses_of(const Submit& request, const std::string& named) const {
     std::vector<AdapterRef> uses;
     size_t begin = 0;

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A steady-state step of the real engine (real models, adapters, two threads) allocates nothing on the heap.
+// A steady-state step of the real engine (real models, adapters, two threads) allocates
+// nothing on the heap.
 //
-// Counted: operator new on every thread but this one, between two decode steps well after the warm-up, with no request
-// coming, going or being loaded. Not counted: the consumer's side, which is this thread (wait_output hands it vectors
-// of its own); the engine's end of that queue keeps its memory and has room for a consumer that is 4,096 events late.
-// The list of adapters in stats() is written anew at most 100 ms after adapters were taken or given back, into memory
-// of the lists before the last; a window into which the first of these fell is measured again.
+// Counted: operator new on every thread but this one, between two decode steps well after
+// the warm-up, with no request coming, going or being loaded. Not counted: the consumer's
+// side, which is this thread (wait_output hands it vectors of its own); the engine's end
+// of that queue keeps its memory and has room for a consumer that is 4,096 events late.
+// The list of adapters in stats() is written anew at most 100 ms after adapters were
+// taken or given back, into memory of the lists before the last; a window into which the
+// first of these fell is measured again.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -89,7 +92,8 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
   for (const std::string& name : GetParam().adapters)
     driver.command(AdapterAction::kLoad, name, kGolden + "adapters/" + name);
   driver.collect();
-  // These models are so small that all may be over before this thread wakes up: try until a window was caught whole.
+  // These models are so small that all may be over before this thread wakes up: try until
+  // a window was caught whole.
   constexpr int kWindows = 3;
   int windows = 0;
   bool clean = false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepGraphs and StepShape without a model: what is recorded, launched, given up and refused; part of cuda_graphs_test.
+// StepGraphs and StepShape without a model: what is recorded, launched, given up and
+// refused; part of cuda_graphs_test.
 #include "model/cuda/step_graphs.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The real engine while its memory budget comes and goes under traffic and the disk fails: ten thousand steps with
-// requests of all kinds on several adapters, budgets from the whole model down to nearly nothing, reads that fail, come
-// short and finish in any order. No wrong token, no lost request; an answer that ends in an error was right until then.
+// The real engine while its memory budget comes and goes under traffic and the disk
+// fails: ten thousand steps with requests of all kinds on several adapters, budgets
+// from the whole model down to nearly nothing, reads that fail, come short and finish
+// in any order. No wrong token, no lost request; an answer that ends in an error was
+// right until then.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -83,7 +85,8 @@ class StreamedEngine : public testing::Test {
       ++finished_;
     }
   }
-  // Until the packed file has been made again and an answer is whole; one that is not is right until its error.
+  // Until the packed file has been made again and an answer is whole; one that is not is
+  // right until its error.
   void ask_until_mended(EngineDriver& driver, const Submit& request) {
     for (int tries = 0;; ++tries) {
       ASSERT_LT(tries, 3000) << "it is not made again";
@@ -217,7 +220,8 @@ TEST_F(StreamedEngine, BudgetsChangeAndReadsFailUnderTraffic) {
   EXPECT_EQ(ended.kv_bytes, begun.kv_bytes);
 }
 
-// The KV cache gives way and comes back while more sequences run than the small one holds.
+// The KV cache gives way and comes back while more sequences run than the
+// small one holds.
 TEST_F(StreamedEngine, TheKvCacheFollowsTheBudgetUnderTraffic) {
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
   options_.engine.max_sequences = 32;
@@ -408,7 +412,8 @@ class DamagedFile {
   std::fstream file_;
 };
 
-// Turns a bit of a tile in the middle of each matrix whose name holds `name`, and leaves the file its time.
+// Turns a bit of a tile in the middle of each matrix whose name holds `name`, and leaves
+// the file its time.
 void turn_bits(const fs::path& path, const std::string& name) {
   const fs::file_time_type time = fs::last_write_time(path);
   const PackedIndex index = parse_packed(**PosixFileSystem().open(path.string())).value();
@@ -691,8 +696,8 @@ TEST_F(StreamedEngine, OneBudgetThatCannotDoAndOneThatNeedsNothing) {
   EXPECT_FALSE(driver.engine().command(MemoryCommand{1, 0}).ok());
 }
 
-// A model that was replaced on disk cannot be streamed any more, but what is in memory can go on under any budget that
-// holds it.
+// A model that was replaced on disk cannot be streamed any more, but what is in memory
+// can go on under any budget that holds it.
 TEST_F(StreamedEngine, BudgetsThatStreamNothingNeedNoFile) {
   EngineDriver driver(options_);
   ASSERT_TRUE(driver.running());
@@ -726,7 +731,8 @@ TEST_F(StreamedEngine, BudgetsThatStreamNothingNeedNoFile) {
   EXPECT_EQ(driver.ask(requests_[0]).tokens, before);
 }
 
-// The file that is streamed may lose its name: it is read on, but no other one is begun with.
+// The file that is streamed may lose its name: it is read on, but no other
+// one is begun with.
 TEST_F(StreamedEngine, ABudgetThatNeedsAPackedFileThatIsGoneStays) {
   EngineDriver driver(options_);
   ASSERT_TRUE(driver.running());
@@ -755,7 +761,8 @@ TEST_F(StreamedEngine, ABudgetThatNeedsAPackedFileThatIsGoneStays) {
   EXPECT_EQ(driver.ask(requests_[0]).tokens, before);
 }
 
-// What the forecast accepts starts, with large steps, too: everything a step needs has its bytes before the weights.
+// What the forecast accepts starts, with large steps, too: everything a step needs has
+// its bytes before the weights.
 TEST_F(StreamedEngine, ABudgetThatIsForecastToStreamStarts) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "the sanitizer's own memory grows between a forecast and a start, and is part of the process's share";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streamed weights = resident weights, bit for bit: the same steps through the same layer program, with prompts in
-// chunks, steps without logits, adapters in the batch, every format, and reads that fail now and then.
+// Streamed weights = resident weights, bit for bit: the same steps through the same layer
+// program, with prompts in chunks, steps without logits, adapters in the batch, every
+// format, and reads that fail now and then.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -36,7 +37,8 @@ class Streamed : public testing::TestWithParam<Case> {
     EXPECT_TRUE(harness.ok()) << (harness.ok() ? "" : harness.error().message);
     return harness.ok() ? std::move(harness).value() : nullptr;
   }
-  // At least two panels, which are single row tiles here, with a page before and after each.
+  // At least two panels, which are single row tiles here, with a page before
+  // and after each.
   HarnessOptions streaming(int64_t weight_bytes) {
     const bool blocks_of_256 = GetParam().model.find("_k_m") != std::string::npos;
     HarnessOptions options;
@@ -46,7 +48,8 @@ class Streamed : public testing::TestWithParam<Case> {
     options.streaming.weight_bytes = std::max(weight_bytes, (blocks_of_256 ? 130 : shrunk ? 52 : 44) * kKiB);
     return options;
   }
-  // A prompt of one sequence in two chunks, the first without logits, beside another sequence's rows.
+  // A prompt of one sequence in two chunks, the first without logits, beside another
+  // sequence's rows.
   static std::vector<std::vector<Span>> steps(const ModelConfig& config, Prng& prng) {
     const auto tokens = [&](int count) {
       std::vector<TokenId> ids;
@@ -120,7 +123,8 @@ TEST_P(Streamed, GivesTheResidentLogits) {
   }
 }
 
-// An adapter with an embedding of its own may have ids that the model's, on disk, has not.
+// An adapter with an embedding of its own may have ids that the model's,
+// on disk, has not.
 TEST(StreamedEmbedding, RowsOfALargerVocabularyAreNotLookedUpInTheModels) {
   const fs::path folder = fs::path(testing::TempDir()) / ("loralei-streamed-embedding-" + std::to_string(::getpid()));
   for (const auto& [model, adapter] :

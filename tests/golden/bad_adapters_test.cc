@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters that must not be served: every fixture of tests/golden/refused with the words its refusal must contain,
-// damaged numbers and shapes, and every adapter on every base model it was not made for: refused by a sentence, or
-// fitting in every shape, never a crash.
+// Adapters that must not be served: every fixture of tests/golden/refused with the
+// words its refusal must contain, damaged numbers and shapes, and every adapter on
+// every base model it was not made for: refused by a sentence, or fitting in every
+// shape, never a crash.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -43,8 +44,8 @@ std::vector<std::string> children(const std::string& folder) {
   return paths;
 }
 
-// A sentence for a person: not empty, one line, names the file, and begins and ends like the others (no full stop, no
-// code).
+// A sentence for a person: not empty, one line, names the file, and begins and ends like
+// the others (no full stop, no code).
 void expect_sentence(const Error& error, const std::string& path) {
   EXPECT_NE(error.message.find(path), std::string::npos) << error.message;
   EXPECT_GT(error.message.size(), path.size() + 10) << error.message;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Golden values: logits and greedy continuations of transformers + PEFT for every architecture, format and LoRA feature
-// (tests/golden/README.md), against the layer program on every kernel path of this machine.
+// Golden values: logits and greedy continuations of transformers + PEFT for every
+// architecture, format and LoRA feature (tests/golden/README.md), against the layer
+// program on every kernel path of this machine.
 //
-// Max abs error <= tolerance * max(1, max|logit|), on the reference's own tokens (teacher-forced), and greedy equal
-// wherever the reference's margin between the best two exceeds twice that. Weights are decoded exactly and the maths is
-// f32 (quantised weights lie plain here; what rounding the inputs costs is rounding_test.cc's question), so the
-// tolerance depends on the format of the KV cache alone: 1e-4 for f32 and, for the others, a multiple of the format's
-// rounding unit (see kv_tolerance).
+// Max abs error <= tolerance * max(1, max|logit|), on the reference's own tokens
+// (teacher-forced), and greedy equal wherever the reference's margin between the best
+// two exceeds twice that. Weights are decoded exactly and the maths is f32 (quantised
+// weights lie plain here; what rounding the inputs costs is rounding_test.cc's question),
+// so the tolerance depends on the format of the KV cache alone: 1e-4 for f32 and, for the
+// others, a multiple of the format's rounding unit (see kv_tolerance).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -67,9 +69,10 @@ struct Setting {
 
 void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name(); }
 
-// A stored K or V is wrong by at most u of itself (f16: 2^-11, bf16: 2^-8), and scores carry that into the exponent.
-// Measured over all cases and every position as error / max(1, max|logit|): f32 7.5e-6; f16 5.3e-3 = 10.8 u;
-// bf16 3.4e-2 = 8.6 u (the property "worst" of a run).
+// A stored K or V is wrong by at most u of itself (f16: 2^-11, bf16: 2^-8), and
+// scores carry that into the exponent. Measured over all cases and every position as
+// error / max(1, max|logit|): f32 7.5e-6; f16 5.3e-3 = 10.8 u; bf16 3.4e-2 = 8.6 u (the
+// property "worst" of a run).
 float kv_tolerance(DType kv) {
   if (kv == DType::kF32) return 1e-4f;
   return 12.0f * (kv == DType::kF16 ? 0x1p-11f : 0x1p-8f);
@@ -141,7 +144,8 @@ bool load_adapters(const json& test_case, ModelHarness& harness, std::vector<Ada
       return false;
     }
     AdapterRef ref{*adapter, use.value("scale", 1.0f), 0};
-    // Activated LoRA starts at the last occurrence of its invocation tokens; without one it never does.
+    // Activated LoRA starts at the last occurrence of its invocation tokens; without
+    // one it never does.
     if (!(*adapter)->alora_invocation.empty()) {
       const json& start = test_case["alora_start"];
       ref.start = start.is_null() ? count + 1000 : start.get<int>();

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rounding layer inputs costs: to int8 on every quantised golden model, to bf16 on models of bf16 weights. The
-// logits of the rounding products against those of the same weights with f32 inputs must differ by no more than twice
-// what rounding by itself does.
+// What rounding layer inputs costs: to int8 on every quantised golden model, to bf16 on
+// models of bf16 weights. The logits of the rounding products against those of the same
+// weights with f32 inputs must differ by no more than twice what rounding by itself does.
 //
-// What rounding does is computed here: the same f32 products with every input number moved by a random amount, uniform
-// within half a rounding step of its block (ops/args.h) or of the number itself, the worst of several draws. The
-// relative error is |difference| / |logits| in the Euclidean norm over all positions.
+// What rounding does is computed here: the same f32 products with every input
+// number moved by a random amount, uniform within half a rounding step of its block
+// (ops/args.h) or of the number itself, the worst of several draws. The relative error is
+// |difference| / |logits| in the Euclidean norm over all positions.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineDriver: a real engine over a model file, and a client of it that keeps what came back and checks what every
-// engine promises: events of a choice in order, exactly one final event each, nothing after it.
+// EngineDriver: a real engine over a model file, and a client of it that keeps what came
+// back and checks what every engine promises: events of a choice in order, exactly one
+// final event each, nothing after it.
 //
-// One thread (the engine has its own). A failure is a GoogleTest failure; collect() gives up after kPatience waits of a
-// second without output.
+// One thread (the engine has its own). A failure is a GoogleTest failure; collect() gives
+// up after kPatience waits of a second without output.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -77,7 +78,8 @@ class EngineDriver {
     return ticket;
   }
 
-  // Takes what the engine has to say now, waiting at most `timeout_ns`; false when it was silent.
+  // Takes what the engine has to say now, waiting at most `timeout_ns`; false
+  // when it was silent.
   bool take(int64_t timeout_ns) {
     EngineOutput output = engine().wait_output(timeout_ns);
     for (TokenEvent& event : output.tokens) {

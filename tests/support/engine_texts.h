@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineTexts: an engine over any executor of a harness's model, and what it answered. Texts of 8 tokens, greedy unless
-// sampling says otherwise.
+// EngineTexts: an engine over any executor of a harness's model, and what it answered.
+// Texts of 8 tokens, greedy unless sampling says otherwise.
 // The thread that made it takes the output; errors end the test.
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that tests make for themselves: a folder that goes away, safetensors, PEFT adapters with random numbers for any
-// model.
+// Files that tests make for themselves: a folder that goes away, safetensors, PEFT
+// adapters with random numbers for any model.
 //
 // One thread. A failure to write ends the test program with a CHECK.
 #pragma once
@@ -34,7 +34,8 @@ struct MadeTensor {
 void write_file(const std::string& path, const std::string& bytes);
 void write_safetensors(const std::string& path, const std::vector<MadeTensor>& tensors);
 
-// A Hugging Face folder: one layer, heads of 64 numbers (which tiled attention has), weights in f32.
+// A Hugging Face folder: one layer, heads of 64 numbers (which tiled attention has),
+// weights in f32.
 void write_small_model(const std::string& path);
 
 struct MadeAdapter {
@@ -45,12 +46,14 @@ struct MadeAdapter {
   std::vector<std::string> targets = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
 };
 
-// The tensors of a PEFT adapter for a model, and the folder PATH with them and the config; answers PATH.
+// The tensors of a PEFT adapter for a model, and the folder PATH with them and the
+// config; answers PATH.
 std::vector<MadeTensor> adapter_tensors(const ModelConfig& model, const MadeAdapter& adapter);
 std::string write_adapter(const std::string& path, const MadeAdapter& adapter, const std::vector<MadeTensor>& tensors);
 std::string write_adapter(const std::string& path, const ModelConfig& model, const MadeAdapter& adapter);
-// An adapter with an embedding and a head of so many tokens more than the model's, whose rows in the head are larger
-// than the others', so that they are chosen often; and low-rank pairs of the head and of q_proj.
+// An adapter with an embedding and a head of so many tokens more than the model's,
+// whose rows in the head are larger than the others', so that they are chosen often;
+// and low-rank pairs of the head and of q_proj.
 std::string write_wide_adapter(const std::string& path, const ModelConfig& model, int more_tokens);
 
 }  // namespace loralei::test

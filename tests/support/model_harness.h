@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// ModelHarness: a model file, its weights, adapters and a plain KV area, so that a test can run any batch through the
-// real layer program without an engine. One thread; owns everything. Errors end the test through ASSERT-like CHECKs
-// with the message printed.
+// ModelHarness: a model file, its weights, adapters and a plain KV area, so that a test
+// can run any batch through the real layer program without an engine. One thread; owns
+// everything. Errors end the test through ASSERT-like CHECKs with the message printed.
 #pragma once
 
 #include <functional>
@@ -66,11 +66,12 @@ class ModelHarness {
   Result<const Adapter*> load(const std::string& path, bool strict = true, bool int8 = false);
   Result<StepOutput> run(const std::vector<Span>& spans);
 
-  // Adapters that have a slot in every step from now on, used or not, before those a step uses.
+  // Adapters that have a slot in every step from now on, used or not, before
+  // those a step uses.
   void keep_slots(std::vector<const Adapter*> adapters) { kept_slots_ = std::move(adapters); }
 
-  // Steps go there instead of to the model (empty: to the model): another executor of the same weights, which has block
-  // ids below total_blocks() in a cache of its own.
+  // Steps go there instead of to the model (empty: to the model): another executor of the
+  // same weights, which has block ids below total_blocks() in a cache of its own.
   using Forward = std::function<Status(const ModelBatch&)>;
   void set_forward(Forward forward) { forward_ = std::move(forward); }
   int32_t total_blocks() const { return total_blocks_; }
@@ -90,7 +91,8 @@ class ModelHarness {
   void poison_kv();
   // The block table a sequence has of its own.
   const std::vector<int32_t>& blocks(int sequence) const { return blocks_[static_cast<size_t>(sequence)]; }
-  // The bytes of K and V of positions [0, count) behind a block table, in every layer and head.
+  // The bytes of K and V of positions [0, count) behind a block table, in every
+  // layer and head.
   std::vector<std::byte> kv_bytes(const std::vector<int32_t>& blocks, int count) const;
 
  private:

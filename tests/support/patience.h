@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of things that happen beside them share: a seed that is printed, and patience.
+// What tests of things that happen beside them share: a seed that is printed,
+// and patience.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpu_bench [--smoke] [--device N] [--memory-budget BYTES] [--cache-dir DIR] [--out DIR] make|PART...: the GPU suite
-// (bench/gpu_suite.h) without what `loralei bench` needs installed. `make` writes the model and adapters into
-// --cache-dir (about 14 GB); each PART prints its table and writes DIR/PART.md and DIR/PART.json. --memory-budget: the
-// host's, where the machine shows less free memory than it will give. --smoke: tiny sizes, to see it run. Ends with 1
-// when something could not be measured; a missed target is a line, not a failure.
+// gpu_bench [--smoke] [--device N] [--memory-budget BYTES] [--cache-dir DIR] [--out
+// DIR] make|PART...: the GPU suite (bench/gpu_suite.h) without what `loralei bench`
+// needs installed. `make` writes the model and adapters into --cache-dir (about 14 GB);
+// each PART prints its table and writes DIR/PART.md and DIR/PART.json. --memory-budget:
+// the host's, where the machine shows less free memory than it will give. --smoke: tiny
+// sizes, to see it run. Ends with 1 when something could not be measured; a missed target
+// is a line, not a failure.
 #include <charconv>
 #include <cstdio>
 #include <cstring>

@@ -40,7 +40,8 @@ void count_up(const PinnedBuffer& buffer) {
 
 uint32_t sum_up_to(int64_t words) { return static_cast<uint32_t>(words * (words + 1) / 2); }
 
-// Whatever a layer ended with, its memory goes when nothing on the stream uses it any more.
+// Whatever a layer ended with, its memory goes when nothing on the stream
+// uses it any more.
 struct WaitsAtEnd {
   const CudaStream& stream;
   ~WaitsAtEnd() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A first look at a GPU, layer by layer, in seconds: each stands on those before it, so the first that fails says what
-// is broken.
+// A first look at a GPU, layer by layer, in seconds: each stands on those before it,
+// so the first that fails says what is broken.
 //
 // - device: is there, can be chosen, tells its memory
 // - copy: 4 MiB to it, on it and back
@@ -9,9 +9,11 @@
 // - graph: a recorded kernel, run again and again
 // - upload: a generated model of two layers (llama-nano, bf16)
 // - step: a prompt and a token behind it, kernel by kernel; logits are the host's
-// - recorded step: the same decode step as a graph; logits are the plain step's, bit for bit
+// - recorded step: the same decode step as a graph; logits are the plain
+//   step's, bit for bit
 //
-// One thread, whose device it changes. Failure: a layer's sentence; the others are tried all the same, but for a device
+// One thread, whose device it changes.
+// Failure: a layer's sentence; the others are tried all the same, but for a device
 // that is not there and steps of a model that is not.
 #pragma once
 

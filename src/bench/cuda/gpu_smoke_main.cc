@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpu_smoke [--device N] [--cache-dir DIR]: a line for each layer of bench/cuda/gpu_smoke.h. Ends with 1 when one of
-// them failed.
+// gpu_smoke [--device N] [--cache-dir DIR]: a line for each layer of
+// bench/cuda/gpu_smoke.h. Ends with 1 when one of them failed.
 #include <charconv>
 #include <cstdio>
 #include <cstring>

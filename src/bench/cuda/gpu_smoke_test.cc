@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first look at a GPU, on the emulated one: whole, and with one layer refused at a time.
+// The first look at a GPU, on the emulated one: whole, and with one layer
+// refused at a time.
 #include "bench/cuda/gpu_smoke.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU suite on the emulated GPU: its rows, bounds and targets. Whatever lies between two events takes a millisecond
-// there, so the ceilings are known and the bounds can be computed here.
+// The GPU suite on the emulated GPU: its rows, bounds and targets. Whatever lies between
+// two events takes a millisecond there, so the ceilings are known and the bounds can
+// be computed here.
 #include "bench/gpu_suite.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,8 @@ constexpr double kReadS = 2e9 * (1 << 16) * 1e-6;  // bytes a second, few enough
 constexpr double kUploadS = 2e9 * (1 << 15) * 1e-6;
 constexpr double kProductS = 2 * 2e9 * 64 * 64 * 64 * 1e-6;  // operations a second
 
-// llama-nano: 2 layers of 64 with 2 heads of 32, feed-forward 128, vocabulary 512; rank 8 on q, k and v.
+// llama-nano: 2 layers of 64 with 2 heads of 32, feed-forward 128, vocabulary 512;
+// rank 8 on q, k and v.
 constexpr double kMatmulWeights = 2 * (4 * 64 * 64 + 3 * 64 * 128), kHeadWeights = 512 * 64;
 constexpr double kKvBytesToken = 2 * 2 * 64 * 2;
 constexpr double kAdapterBytes = 2 * 3 * 2 * 8 * 64 * 2;
@@ -156,7 +158,8 @@ TEST_F(GpuSuite, AnUnknownPartIsRefusedWithTheNames) {
   EXPECT_NE(status.error().message.find("decode, prefill, mixed, flatness, overflow, invariant"), std::string::npos);
 }
 
-// What the figures of thousands of adapters stand on: a name is a copy of its own, whatever its file.
+// What the figures of thousands of adapters stand on: a name is a copy of its own,
+// whatever its file.
 TEST_F(GpuSuite, AdaptersOfOneFileAreCopiesOfTheirOwn) {
   BenchOptions options;
   options.shape = suite_.shape;

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// CopyEngine: copies on a stream of their own, beside the compute, with bounded bytes in flight.
+// CopyEngine: copies on a stream of their own, beside the compute, with bounded
+// bytes in flight.
 //
-// Thread: one thread. Ownership: the engine owns its stream and events; both sides of a copy belong to the caller and
-// stay as they are until the copy is reported done. Invariants: copies run and are reported in the order of submit;
-// the bytes of copies not yet reported never exceed the bound (a copy larger than the bound goes alone); no allocation
-// after create(). Failure: a full queue is an answer (submit returns false: call poll and try again later), what the
-// driver refuses is an error.
+// Thread: one thread.
+// Ownership: the engine owns its stream and events; both sides of a copy belong to the
+// caller and stay as they are until the copy is reported done.
+// Invariants: copies run and are reported in the order of submit; the bytes of copies
+// not yet reported never exceed the bound (a copy larger than the bound goes alone);
+// no allocation after create().
+// Failure: a full queue is an answer (submit returns false: call poll and try again
+// later), what the driver refuses is an error.
 #pragma once
 
 #include <cstddef>
@@ -36,13 +40,16 @@ class CopyEngine {
   };
   static Result<CopyEngine> create(const Options& options);
 
-  // False: the bound is reached, nothing was queued. With `after`, the copy begins when that event is done.
+  // False: the bound is reached, nothing was queued. With `after`, the copy begins when
+  // that event is done.
   Result<bool> submit(const CopyRequest& request, const CudaEvent* after = nullptr);
-  // Writes the tags of copies that are done to `done` (as many as fit), oldest first; returns how many. Never blocks.
+  // Writes the tags of copies that are done to `done` (as many as fit), oldest first;
+  // returns how many. Never blocks.
   Result<size_t> poll(std::span<uint64_t> done);
   // `stream` runs what it gets from now on after the copy submitted last.
   Status order_after_last(CudaStream& stream);
-  // Block until the oldest copy, or every copy, is done; they are still to be reported by poll.
+  // Block until the oldest copy, or every copy, is done; they are still to be
+  // reported by poll.
   Status wait_oldest();
   Status wait_all();
 

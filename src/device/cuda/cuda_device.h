@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPUs of this machine, without CUDA's headers.
 //
-// Thread: any. Ownership: plain values. Failure: a machine without GPU, driver or CUDA is no error but an empty list
-// with a reason; set_cuda_device answers an error that names the ordinal.
+// Thread: any. Ownership: plain values. Failure: a machine without GPU, driver or CUDA
+// is no error but an empty list with a reason; set_cuda_device answers an error that
+// names the ordinal.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +39,9 @@ struct CudaMemoryInfo {
 };
 Result<CudaMemoryInfo> cuda_memory_info();  // of this thread's device
 
-// After some errors of a kernel or of the hardware (an illegal address, memory that cannot be corrected) every call
-// about the device answers the same until the process ends. All of them are kUnavailable, and nothing else here is.
+// After some errors of a kernel or of the hardware (an illegal address, memory that
+// cannot be corrected) every call about the device answers the same until the process
+// ends. All of them are kUnavailable, and nothing else here is.
 Error device_lost(const std::string& sentence);
 inline bool is_device_lost(const Status& status) {
   return !status.ok() && status.error().code == ErrorCode::kUnavailable;

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceBuffer and PinnedBuffer: memory of a GPU, and host memory it copies from and to without a detour; and the
-// copies.
+// DeviceBuffer and PinnedBuffer: memory of a GPU, and host memory it copies from and to
+// without a detour; and the copies.
 //
-// Thread: allocate on the thread whose device is meant; the buffers are plain move-only values. Ownership: each owns
-// its memory; no work that uses it may still be queued when it is dropped. Invariants: memory is aligned to 256 bytes
-// and holds anything. Failure: allocate answers kOverloaded with the size when there is no room. Copies are put on the
-// stream and return at once: both sides stay as they are until the stream got there.
+// Thread: allocate on the thread whose device is meant; the buffers are plain
+// move-only values.
+// Ownership: each owns its memory; no work that uses it may still be queued
+// when it is dropped.
+// Invariants: memory is aligned to 256 bytes and holds anything.
+// Failure: allocate answers kOverloaded with the size when there is no room. Copies
+// are put on the stream and return at once: both sides stay as they are until the
+// stream got there.
 #pragma once
 
 #include <cstddef>

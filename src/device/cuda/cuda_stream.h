@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaStream, CudaEvent and CudaGraph: work put on a GPU in order, marks in it, and a recorded run of it.
+// CudaStream, CudaEvent and CudaGraph: work put on a GPU in order, marks in it, and a
+// recorded run of it.
 //
-// Thread: each object is used by one thread at a time. Ownership: move-only, each owns its handle; a stream's
-// destructor waits for nothing, so synchronise before what its work uses goes away. Invariants: an empty
-// (default-made or moved-from) object may only be assigned to or destroyed. Failure: operating errors as Status; an
-// error of a kernel appears at a later synchronize() and stays (the device context is lost then: end the process).
-// Nothing here allocates host memory after create(), but end_capture does.
+// Thread: each object is used by one thread at a time.
+// Ownership: move-only, each owns its handle; a stream's destructor waits for nothing,
+// so synchronise before what its work uses goes away.
+// Invariants: an empty (default-made or moved-from) object may only be assigned
+// to or destroyed.
+// Failure: operating errors as Status; an error of a kernel appears at a later
+// synchronize() and stays (the device context is lost then: end the process). Nothing
+// here allocates host memory after create(), but end_capture does.
 #pragma once
 
 #include <utility>
@@ -52,8 +56,9 @@ class CudaEvent {
 // Between two timed events that are done.
 Result<double> elapsed_ms(const CudaEvent& from, const CudaEvent& to);
 
-// What was put on a stream between begin_capture and end_capture is not run but kept, and runs as one with launch().
-// Kernels' arguments are kept by value and memory by address: what changes from run to run lies in device buffers.
+// What was put on a stream between begin_capture and end_capture is not run but kept, and
+// runs as one with launch(). Kernels' arguments are kept by value and memory by address:
+// what changes from run to run lies in device buffers.
 class CudaGraph {
  public:
   CudaGraph() = default;
@@ -62,7 +67,8 @@ class CudaGraph {
   CudaGraph& operator=(CudaGraph&& other) noexcept;
 
   Status begin_capture(CudaStream& stream);
-  // The first time makes the graph; later captures update it in place where only parameters changed.
+  // The first time makes the graph; later captures update it in place where only
+  // parameters changed.
   Status end_capture(CudaStream& stream);
   Status launch(CudaStream& stream) const;
   bool empty() const { return handle_ == nullptr; }

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few primitives of the CUDA runtime that the classes of this folder stand on, without its headers: handles are
-// opaque. Two implementations: real/ (the CUDA runtime) and emulated/ (host memory, for tests); a program links one.
+// The few primitives of the CUDA runtime that the classes of this folder stand on,
+// without its headers: handles are opaque. Two implementations: real/ (the CUDA runtime)
+// and emulated/ (host memory, for tests); a program links one.
 //
-// Internal to device/cuda and ops/cuda. Thread: as the CUDA runtime, handles are used from one thread at a time, on the
-// device chosen by set_device in that thread. Ownership: raw; cuda_memory.h and cuda_stream.h own. Failure: a sentence
-// with what was asked for and CUDA's own words; kUnavailable once the device is lost (cuda_device.h).
+// Internal to device/cuda and ops/cuda.
+// Thread: as the CUDA runtime, handles are used from one thread at a time, on the
+// device chosen by set_device in that thread.
+// Ownership: raw; cuda_memory.h and cuda_stream.h own.
+// Failure: a sentence with what was asked for and CUDA's own words; kUnavailable once the
+// device is lost (cuda_device.h).
 #pragma once
 
 #include <cstddef>
@@ -47,8 +51,9 @@ Status copy(void* to, const void* from, int64_t bytes, CopyKind kind, Stream str
 Status fill(void* to, int byte, int64_t bytes, Stream stream);
 
 Status begin_capture(Stream stream);
-// Ends the capture and instantiates what was captured; with `previous`, tries to update that one and returns it when
-// nothing but parameters changed, else destroys it and returns a new one.
+// Ends the capture and instantiates what was captured; with `previous`, tries to update
+// that one and returns it when nothing but parameters changed, else destroys it and
+// returns a new one.
 Result<Graph> end_capture(Stream stream, Graph previous);
 void destroy_graph(Graph graph);
 Status launch(Graph graph, Stream stream);

@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Uploader: brings pieces of ordinary host memory to a GPU while it computes: a thread of its own, with helpers where
-// there is much, gathers them into pinned memory, in chunks, and copies each chunk on a stream of its own (CopyEngine).
+// Uploader: brings pieces of ordinary host memory to a GPU while it computes: a thread of
+// its own, with helpers where there is much, gathers them into pinned memory, in chunks,
+// and copies each chunk on a stream of its own (CopyEngine).
 //
-// Why through pinned memory instead of pinning what is uploaded: whoever starts an upload does no more than put it in a
-// queue; pinning takes about as long as copying, unpinning may wait for the device, and a host cache of many gigabytes
-// would be pinned for the sake of what is uploaded now and then. It costs one pass over the bytes at the speed of
-// memory, which overlaps with the copy of the chunk before; one core copies some 10 GB/s and PCIe takes up to 55, hence
-// the helpers.
+// Why through pinned memory instead of pinning what is uploaded: whoever starts an upload
+// does no more than put it in a queue; pinning takes about as long as copying, unpinning
+// may wait for the device, and a host cache of many gigabytes would be pinned for the
+// sake of what is uploaded now and then. It costs one pass over the bytes at the speed of
+// memory, which overlaps with the copy of the chunk before; one core copies some 10 GB/s
+// and PCIe takes up to 55, hence the helpers.
 //
-// Thread: any; on_end's callback is called on the uploader's thread. Ownership: owns thread, stream and pinned memory;
-// an upload's `keeps` owns what its parts point to and is dropped before its end is reported; the target on the device
-// belongs to the caller, who leaves it alone until then. Invariants: uploads end in the order of start(), each exactly
-// once; no more than staging_bytes are in flight; no allocation on the device after create(); no lock is held while
-// anything is copied. Failure: start() cannot fail; what the driver refuses ends that upload with a sentence, and the
-// next one is tried. The destructor drops what was not begun and waits for what is in flight.
+// Thread: any; on_end's callback is called on the uploader's thread.
+// Ownership: owns thread, stream and pinned memory; an upload's `keeps` owns what its
+// parts point to and is dropped before its end is reported; the target on the device
+// belongs to the caller, who leaves it alone until then.
+// Invariants: uploads end in the order of start(), each exactly once; no more than
+// staging_bytes are in flight; no allocation on the device after create(); no lock is
+// held while anything is copied.
+// Failure: start() cannot fail; what the driver refuses ends that upload with a sentence,
+// and the next one is tried. The destructor drops what was not begun and waits for
+// what is in flight.
 #pragma once
 
 #include <condition_variable>

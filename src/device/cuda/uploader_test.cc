@@ -132,8 +132,8 @@ TEST_F(UploaderTest, NobodyWaitsForOneThatTakesItsTime) {
   EXPECT_EQ(calls.load(), 3);
 }
 
-// The first or the last chunk of an upload is refused while copies of the one before are in flight: that one arrives,
-// and so does the next.
+// The first or the last chunk of an upload is refused while copies of the one before are
+// in flight: that one arrives, and so does the next.
 TEST_F(UploaderTest, WhatIsRefusedEndsItsUploadAlone) {
   const int64_t bytes[] = {100, 2000, 777, 2000, 2 * kStaging + 777, 5000};
   constexpr size_t kCount = std::size(bytes);

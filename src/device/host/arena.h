@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // HostBuffer: a large aligned block of zeroed host memory, advised to lie on huge pages.
 //
-// Thread: allocate from any thread; the buffer itself is a plain move-only value. Ownership: owns its pages, the
-// destructor returns them to the system. Invariants: data() is 64-byte aligned (page aligned in fact); pages are
-// committed on first touch; resize() moves nothing. Failure: allocate, reserve and resize answer kOverloaded with the
+// Thread: allocate from any thread; the buffer itself is a plain move-only value.
+// Ownership: owns its pages, the destructor returns them to the system.
+// Invariants: data() is 64-byte aligned (page aligned in fact); pages are
+// committed on first touch; resize() moves nothing.
+// Failure: allocate, reserve and resize answer kOverloaded with the
 // size when the system refuses.
 #pragma once
 
@@ -31,8 +33,8 @@ class HostBuffer {
   // An empty buffer that resize() can make as large as `capacity_bytes` > 0.
   static Result<HostBuffer> reserve(int64_t capacity_bytes);
 
-  // What lies below both sizes stays as it is; memory beyond the new size goes back to the system. For reserved
-  // buffers.
+  // What lies below both sizes stays as it is; memory beyond the new size goes back to
+  // the system. For reserved buffers.
   Status resize(int64_t bytes);
   std::byte* data() const { return data_; }
   int64_t size_bytes() const { return size_bytes_; }

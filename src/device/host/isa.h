@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host's processor, for the rooms that choose kernels. Any thread; asks the processor anew.
+// The host's processor, for the rooms that choose kernels. Any thread; asks
+// the processor anew.
 #pragma once
 
 #include "sys/cpu.h"

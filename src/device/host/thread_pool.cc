@@ -13,8 +13,9 @@
 namespace loralei {
 namespace {
 
-// A layer's kernels follow each other within a few microseconds, so a short spin saves the futex call there; it is kept
-// short because the cores may be shared with other processes.
+// A layer's kernels follow each other within a few microseconds, so a short spin
+// saves the futex call there; it is kept short because the cores may be shared with
+// other processes.
 constexpr std::chrono::microseconds kSpin{15};
 
 inline void cpu_relax() {
@@ -47,9 +48,10 @@ constexpr uint32_t kOpen = 1u << 31;  // gate: the job may be joined; the low bi
 
 }  // namespace
 
-// One job at a time. The caller writes the job, opens the gate and takes part; a worker that comes while the gate is
-// open enters (one more in the count), a worker that comes late finds it closed and goes back to sleep, so that nobody
-// waits for a thread that the system has not yet scheduled. The job's fields change only while the gate is closed and
+// One job at a time. The caller writes the job, opens the gate and takes part; a worker
+// that comes while the gate is open enters (one more in the count), a worker that comes
+// late finds it closed and goes back to sleep, so that nobody waits for a thread that the
+// system has not yet scheduled. The job's fields change only while the gate is closed and
 // the count is zero.
 struct ThreadPool::State {
   alignas(64) std::atomic<uint32_t> epoch{0};  // raised for every job; sleepers wait on it

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backend of an NVIDIA GPU: CudaModel, CudaKv and their executor, within a budget. Unproven on a GPU so far
-// (cuda_model.h).
+// The backend of an NVIDIA GPU: CudaModel, CudaKv and their executor, within a budget.
+// Unproven on a GPU so far (cuda_model.h).
 //
-// Thread, ownership and failure as DeviceBackend says. The budget is a share of the whole card, as vLLM's
-// gpu_memory_utilization, and never more than what is free at start (other programs, and this one's CUDA context, keep
-// what they have). Shares: weights, scratch and an allowance for the driver first, then KV and adapters (plan_memory).
+// Thread, ownership and failure as DeviceBackend says. The budget is a share of the whole
+// card, as vLLM's gpu_memory_utilization, and never more than what is free at start
+// (other programs, and this one's CUDA context, keep what they have). Shares: weights,
+// scratch and an allowance for the driver first, then KV and adapters (plan_memory).
 #pragma once
 
 #include "engine/device_backend.h"

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The executor that computes steps on a GPU.
 //
-// Thread: as Executor. Ownership: borrows model and cache, which outlive it. Invariant: the engine hands out the ids of
-// `kv`'s blocks, whose bytes it does not have. A row's result
-// depends on the kernel class of its step (cuda_model.h), so texts may differ in the last bits of their logits from
-// those computed in other company, unless the model was made batch_invariant. Failure: as CudaModel::forward; accepts()
-// refuses the adapters that would fail a step.
+// Thread: as Executor.
+// Ownership: borrows model and cache, which outlive it.
+// Invariant: the engine hands out the ids of `kv`'s blocks, whose bytes it does not have.
+// A row's result depends on the kernel class of its step (cuda_model.h), so texts may
+// differ in the last bits of their logits from those computed in other company, unless
+// the model was made batch_invariant.
+// Failure: as CudaModel::forward; accepts() refuses the adapters that would fail a step.
 #pragma once
 
 #include <memory>

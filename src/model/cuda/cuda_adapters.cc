@@ -98,7 +98,8 @@ void CudaAdapters::give_up(Slab& slab) {
   ++generation_;
 }
 
-// The start of a free range, for which the least recently used slabs are given up, but for those used in step `keep`.
+// The start of a free range, for which the least recently used slabs are given up, but
+// for those used in step `keep`.
 std::optional<int64_t> CudaAdapters::room(int64_t bytes, uint64_t keep) {
   if (bytes == 0) return 0;
   for (;;) {
@@ -144,7 +145,8 @@ int64_t CudaAdapters::evictable_bytes() const {
   return bytes;
 }
 
-// Ranges for the adapters that are missing, in their order; without room for all of them, for none.
+// Ranges for the adapters that are missing, in their order; without room for all
+// of them, for none.
 bool CudaAdapters::reserve(std::span<const AdapterFactors> adapters, std::vector<int64_t>& offsets) {
   offsets.clear();
   int64_t missing = 0;

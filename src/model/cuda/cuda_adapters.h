@@ -1,26 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaAdapters: adapters in GPU memory, low-rank pairs and the full tensors they replace: the device's tier of
-// adapters, within one piece of memory (the arena) taken when it is made, so that nothing is allocated on the device
-// while steps run.
+// CudaAdapters: adapters in GPU memory, low-rank pairs and the full tensors they replace:
+// the device's tier of adapters, within one piece of memory (the arena) taken when it is
+// made, so that nothing is allocated on the device while steps run.
 //
-//   absent -> on the way (room taken, an Uploader copies it) -> there -> absent (given up for another, or forgotten)
-//                                                     \-> failed -> absent (with its last hold)
+//   absent ─► on the way ─┬► there ─► absent
+//                         └► failed ─► absent
 //
-// Who plans steps holds the adapters of a request before its first step and releases them after its last: hold() takes
-// room and begins what is missing, arrived() says when steps may use it. Nothing of that waits. Who calls
-// CudaModel::forward() without (tests, tools) has ensure() called for it inside the step, which does wait.
+// On the way: room is taken, and an Uploader copies the adapter. One that is there goes
+// when it is given up for another, or forgotten; one that failed goes with its last hold.
 //
-// What is uploaded together (an adapter, or those parts of it that ensure() found missing) is a slab: one range of the
-// arena and one upload, gathered on the uploader's thread. Pairs and SavedTensors are known by their host address, as a
-// step's LoraSource or RowOverride gives it, and the version of their adapter. Thread: the model's (the uploader has
-// its own). Ownership: owns device memory; an upload shares ownership of the host's factors (AdapterFactors::storage)
-// until it has ended, so an adapter may leave host memory at any time. Invariants: bytes() <= bytes_max(), those on
-// their way included; a slab that is held, on its way or used since begin_step() is never given up; of the others the
-// least recently used goes first; ranges are given up and filled between steps alone, when no kernel reads them.
-// Versions are never reused, so what has another version at a known address is uploaded anew; WHO GIVES NO VERSION (0)
-// CALLS drop() BEFORE FREEING WHAT A STEP USED: another adapter may later lie at the same address (one whose pointers,
-// shape or scaling differ is told apart even so, but that is a net, not a promise). Failure: sentences; nothing is half
-// there.
+// Who plans steps holds the adapters of a request before its first step and releases
+// them after its last: hold() takes room and begins what is missing, arrived() says when
+// steps may use it. Nothing of that waits. Who calls CudaModel::forward() without (tests,
+// tools) has ensure() called for it inside the step, which does wait.
+//
+// What is uploaded together (an adapter, or those parts of it that ensure() found
+// missing) is a slab: one range of the arena and one upload, gathered on the uploader's
+// thread. Pairs and SavedTensors are known by their host address, as a step's LoraSource
+// or RowOverride gives it, and the version of their adapter.
+// Thread: the model's (the uploader has its own).
+// Ownership: owns device memory; an upload shares ownership of the host's factors
+// (AdapterFactors::storage) until it has ended, so an adapter may leave host
+// memory at any time.
+// Invariants: bytes() <= bytes_max(), those on their way included; a slab that is held,
+// on its way or used since begin_step() is never given up; of the others the least
+// recently used goes first; ranges are given up and filled between steps alone, when no
+// kernel reads them. Versions are never reused, so what has another version at a known
+// address is uploaded anew; WHO GIVES NO VERSION (0) CALLS drop() BEFORE FREEING WHAT
+// A STEP USED: another adapter may later lie at the same address (one whose pointers,
+// shape or scaling differ is told apart even so, but that is a net, not a promise).
+// Failure: sentences; nothing is half there.
 #pragma once
 
 #include <cstdint>
@@ -74,42 +83,49 @@ class CudaAdapters {
   static Result<CudaAdapters> create(const Options& options);
 
   // --- between steps; versions are not 0
-  // Takes room for these adapters, each named once, and begins to upload what is missing: true, and each is held until
-  // release(). False: there is no room before others are released or have arrived; nothing is held. Error: they cannot
-  // be there together.
+
+  // Takes room for these adapters, each named once, and begins to upload what is missing:
+  // true, and each is held until release(). False: there is no room before others are
+  // released or have arrived; nothing is held. Error: they cannot be there together.
   Result<bool> hold(std::span<const AdapterFactors> adapters);
-  // Of one that is held: true when steps may use it; an error when its upload failed (those who hold it release it, who
-  // holds it later tries again).
+  // Of one that is held: true when steps may use it; an error when its upload failed
+  // (those who hold it release it, who holds it later tries again).
   Result<bool> arrived(AdapterVersionId version);
   void release(AdapterVersionId version);
   // The version is gone from host memory; nobody holds it.
   void forget(AdapterVersionId version);
-  // `call` is called, on another thread, when an upload has ended; empty: nobody from when this returns.
+  // `call` is called, on another thread, when an upload has ended; empty: nobody from
+  // when this returns.
   void on_news(std::function<void()> call) { uploader_->on_end(std::move(call)); }
 
   // --- for a step
-  // No work that reads adapters is on the device; what is found or uploaded from now on stays until the next call.
+
+  // No work that reads adapters is on the device; what is found or uploaded from now on
+  // stays until the next call.
   void begin_step() { ++step_; }
   // Changes whenever a pair or tensor gets a place on the device or loses it.
   uint64_t generation() const { return generation_; }
-  // The slabs used since begin_step(), and that they are used again; as long as generation() stays.
+  // The slabs used since begin_step(), and that they are used again; as long as
+  // generation() stays.
   void used(std::vector<int32_t>& slabs) const;
   void use(std::span<const int32_t> slabs);
   // Null: not on the device, or not as the pair is now.
   const Entry* find(const LoraPair& pair, AdapterVersionId version = {});
   const DeviceSaved* find(const SavedTensors& saved, AdapterVersionId version = {});
-  // Uploads pairs of one adapter that are not on the device and waits until they are. The host's side is no longer read
-  // when this returns.
+  // Uploads pairs of one adapter that are not on the device and waits until they are.
+  // The host's side is no longer read when this returns.
   Status ensure(std::span<const LoraPair* const> pairs, AdapterVersionId version = {});
   Status ensure(const SavedTensors& saved, AdapterVersionId version = {});
-  // Forgets the pairs [first, first + count) that ensure() uploaded: with their slab, so others of it are uploaded
-  // again if they are used. Never between begin_step() and the end of that step's work.
+  // Forgets the pairs [first, first + count) that ensure() uploaded: with their slab,
+  // so others of it are uploaded again if they are used. Never between begin_step() and
+  // the end of that step's work.
   void drop(const LoraPair* first, size_t count);
   void drop(const SavedTensors& saved);
 
   int64_t bytes() const { return arena_.taken_bytes(); }
   int64_t bytes_max() const { return arena_.size_bytes(); }
-  // Of uploads that have arrived: their number, bytes and time, and how many of them a step waited for.
+  // Of uploads that have arrived: their number, bytes and time, and how many of them
+  // a step waited for.
   int64_t uploads() const { return uploads_; }
   int64_t uploaded_bytes() const { return uploaded_bytes_; }
   int64_t upload_ns() const { return upload_ns_; }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaKv: the paged KV cache of a model in one piece of GPU memory, in the GPU's layout (cuda::DeviceKv: K lies
-// [16, head_dim] there, so blocks that move between host and device are transposed).
+// CudaKv: the paged KV cache of a model in one piece of GPU memory, in the GPU's layout
+// (cuda::DeviceKv: K lies [16, head_dim] there, so blocks that move between host and
+// device are transposed).
 //
-// Thread: the one of the model that uses it. Ownership: owns the memory; block ids are the caller's to hand out.
-// Invariant: 0 <= block < blocks(). The numbers of a block that was never written are undefined and never read.
+// Thread: the one of the model that uses it.
+// Ownership: owns the memory; block ids are the caller's to hand out.
+// Invariant: 0 <= block < blocks(). The numbers of a block that was never written are
+// undefined and never read.
 // Failure: create() answers a sentence with needed and free bytes.
 #pragma once
 

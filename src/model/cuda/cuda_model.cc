@@ -18,11 +18,13 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
-// Block tables of this many entries (16 MiB) hold 64 million positions: more than any cache.
+// Block tables of this many entries (16 MiB) hold 64 million positions: more
+// than any cache.
 constexpr int64_t kTableBlocksMax = int64_t{4} << 20;
 
-// What a driver takes beside what is asked for, at first use: kernels' code (ours and cuBLASLt's), and the nodes of a
-// recorded graph, several hundred launches of a few kilobytes. To be measured on a GPU.
+// What a driver takes beside what is asked for, at first use: kernels' code (ours and
+// cuBLASLt's), and the nodes of a recorded graph, several hundred launches of a few
+// kilobytes. To be measured on a GPU.
 constexpr int64_t kCodeBytes = 128 * kMiB;
 constexpr int64_t kGraphBytes = 2 * kMiB;
 
@@ -107,7 +109,8 @@ Result<StepView> CudaModel::State::launch(const ModelBatch& batch, const CudaKv&
   return view;
 }
 
-// Tokens where they were chosen, logits where they were not: most steps bring a few bytes instead of megabytes.
+// Tokens where they were chosen, logits where they were not: most steps bring a few bytes
+// instead of megabytes.
 Status CudaModel::State::fetch_logits(const ModelBatch& batch, const StepView& view) {
   const auto count = std::ssize(batch.logits_rows);
   if (!batch.choices.empty()) {
@@ -162,7 +165,7 @@ Result<CudaModel::DeviceBytes> CudaModel::device_bytes(const ModelConfig& config
   };
   for (const LayerWeights& layer : program.layers) std::for_each(layer.matrix.begin(), layer.matrix.end(), add);
   add(program.head);
-  Activations places;
+  CudaActivations places;
   bytes.scratch = CudaProducts::device_bytes(matrices, product_options(options)) +
                   place_activations(config, options, nullptr, places) +
                   StepTables::bytes(config, table_options(config, options));
@@ -240,8 +243,8 @@ Status CudaModel::forward(const ModelBatch& batch, const CudaKv& kv) {
   }
   TRY(set_cuda_device(state_->options.device));
   const Result<StepView> view = state_->launch(batch, kv);
-  const Status done =
-      state_->program.stream.synchronize();  // failed or not: what was launched reads the host's buffers
+  // Failed or not: what was launched reads the host's buffers.
+  const Status done = state_->program.stream.synchronize();
   if (!view.ok() && !is_device_lost(done)) return view.error();
   TRY(done);
   state_->give_results(batch, *view);

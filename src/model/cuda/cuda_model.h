@@ -1,30 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaModel: the layer program on a GPU, the twin of Model for the same ModelBatch. Unproven on a GPU so far: its tests
-// run the kernels on the emulated one and compare logits with Model's.
+// CudaModel: the layer program on a GPU, the twin of Model for the same ModelBatch.
+// Unproven on a GPU so far: its tests run the kernels on the emulated one and compare
+// logits with Model's.
 //
-// A step is one copy of its tables to the device (StepTables), launches, copies of what was asked for back (tokens that
-// were chosen here, logits of the other rows, hidden states), and one wait at the end. The launches of a decode step
-// (one row of every sequence, no hidden states) are those of its bucket (StepShape), recorded the second time a bucket
-// comes and run as one graph from then on (StepGraphs). Thread: create() and forward() from one thread at a time;
-// forward() makes the model's device the thread's. Ownership: owns weights, activations, adapters and stream on the
-// device; borrows nothing but the log after create(). Invariants: a row's logits depend on its tokens, adapters and KV
-// alone, bit for bit among steps of the same kernel class (cuda_products.h: few or many rows; step_tables.h: attention
-// row by row or in tiles), which the host's Model promises for all steps; with `batch_invariant` there is one class
-// (products of few rows, attention row by row), and that promise is kept here too; recorded or not is the same bits. No
-// allocation in forward() but for a bucket's first two (the driver keeps a graph's nodes in memory of its own, not in
-// device_bytes()). Adapters are brought before their first step through adapters(); one that nobody brought is
-// uploaded, and waited for, in the step that uses it. An adapter that is uploaded, dropped or replaced needs no new
-// graph as long as the highest rank of each module stays in its power of two. Numbers: the residual stream and sums are
-// f32; inputs of products bf16 (or f32, as chosen), or rounded to int8 as on the CPU.
+// A step is one copy of its tables to the device (StepTables), launches, copies of what
+// was asked for back (tokens that were chosen here, logits of the other rows, hidden
+// states), and one wait at the end. The launches of a decode step (one row of every
+// sequence, no hidden states) are those of its bucket (StepShape), recorded the second
+// time a bucket comes and run as one graph from then on (StepGraphs).
+// Thread: create() and forward() from one thread at a time; forward() makes the model's
+// device the thread's.
+// Ownership: owns weights, activations, adapters and stream on the
+// device; borrows nothing but the log after create().
+// Invariants: a row's logits depend on its tokens, adapters and KV alone, bit for bit
+// among steps of the same kernel class (cuda_products.h: few or many rows; step_tables.h:
+// attention row by row or in tiles), which the host's Model promises for all steps;
+// with `batch_invariant` there is one class (products of few rows, attention row by row),
+// and that promise is kept here too; recorded or not is the same bits. No allocation in
+// forward() but for a bucket's first two (the driver keeps a graph's nodes in memory of
+// its own, not in device_bytes()). Adapters are brought before their first step through
+// adapters(); one that nobody brought is uploaded, and waited for, in the step that
+// uses it. An adapter that is uploaded, dropped or replaced needs no new graph as long
+// as the highest rank of each module stays in its power of two. Numbers: the residual
+// stream and sums are f32; inputs of products bf16 (or f32, as chosen), or rounded to
+// int8 as on the CPU.
 //
-// Full tensors that adapters replace (batch.overrides) are read by the rows of that adapter alone, from its copy on the
-// device. A step with such rows is launched kernel by kernel, never recorded; for all other rows of it the launches,
-// and so the bits, are those of a step without. A head of an adapter's own, and its trained tokens in the head, go
-// through the products of few rows whatever the rows: one class.
+// Full tensors that adapters replace (batch.overrides) are read by the rows of that
+// adapter alone, from its copy on the device. A step with such rows is launched kernel
+// by kernel, never recorded; for all other rows of it the launches, and so the bits,
+// are those of a step without. A head of an adapter's own, and its trained tokens in the
+// head, go through the products of few rows whatever the rows: one class.
 //
-// Not supported, and refused with a sentence: weights that stream from disk, vocabularies beyond vocab_max(). Host
-// deltas are waited for at the step's start, not at their layer. Failure: create() says what is needed and what is
-// free; after a failed forward() the step's results are undefined and the model can go on, unless the device is lost
+// Not supported, and refused with a sentence: weights that stream from disk, vocabularies
+// beyond vocab_max(). Host deltas are waited for at the step's start, not at their layer.
+// Failure: create() says what is needed and what is free; after a failed forward()
+// the step's results are undefined and the model can go on, unless the device is lost
 // (cuda_device.h: kUnavailable; then every step fails).
 #pragma once
 
@@ -52,7 +62,8 @@ struct CudaModelOptions {
   int64_t attention_bytes_max = int64_t{64} << 20;  // partial results of attention at a time, one row's at least
   int64_t table_blocks_max = 0;                     // KV blocks of all sequences of a step; 0: see cuda_model.cc
   int64_t host_delta_bytes_max = int64_t{4} << 20;
-  // Logits beyond the model's vocabulary, for adapters with a larger one: on the device, and pinned.
+  // Logits beyond the model's vocabulary, for adapters with a larger one: on the
+  // device, and pinned.
   int64_t extra_logits_bytes_max = int64_t{8} << 20;
   bool batch_invariant = false;  // all steps in one kernel class: slow for many rows
   bool graphs = true;            // decode steps as recorded graphs
@@ -77,9 +88,11 @@ class CudaModel {
   const ModelLimits& limits() const;
   int32_t vocab_max() const;  // of an adapter
 
-  // Device memory held for weights, activations and scratch; adapters and CudaKv have their own.
+  // Device memory held for weights, activations and scratch; adapters and CudaKv
+  // have their own.
   int64_t device_bytes() const;
-  // The same before a model is made, by use, so that memory can be planned; no device is needed.
+  // The same before a model is made, by use, so that memory can be planned; no
+  // device is needed.
   struct DeviceBytes {
     int64_t weights = 0;
     int64_t scratch = 0;  // activations, tables, decoded weights, partial results

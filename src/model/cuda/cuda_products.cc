@@ -21,8 +21,8 @@ bool read_plain(const DeviceWeight& w) { return !is_quantised(w.dtype); }
 bool thin(const DeviceWeight& w, const CudaInput& input) {
   return input.dtype == DType::kBF16 && cuda::has_thin_gemm(w);
 }
-// How many of the first products one launch takes, of a kernel that takes such weights: those of the first one's
-// format.
+// How many of the first products one launch takes, of a kernel that takes such weights:
+// those of the first one's format.
 template <typename Takes>
 size_t together(std::span<const CudaProduct> products, Takes takes) {
   size_t count = 0;
@@ -35,7 +35,8 @@ size_t together(std::span<const CudaProduct> products, Takes takes) {
 // Its Gemm reads it as it is.
 bool gemm_as_is(const DeviceWeight& w) { return w.dtype == DType::kBF16; }
 
-// A product with `out` of the outputs. Results lie w.rows apart, or as far as keeps 16 bytes (logits_stride).
+// A product with `out` of the outputs. Results lie w.rows apart, or as far as keeps
+// 16 bytes (logits_stride).
 cuda::GemmShape gemm_shape(const DeviceWeight& w, int32_t out) {
   const auto kept = cuda::common_alignment(row_bytes(DType::kBF16, w.cols), row_bytes(DType::kF32, w.rows));
   return {w.cols, out, DType::kBF16, DType::kF32, kept};
@@ -168,7 +169,8 @@ Status CudaProducts::run_tiles(CudaStream& stream, const CudaInput& input, std::
   return {};
 }
 
-// run(panel, first) for panels of the weights, decoded to the activations' type, in order.
+// run(panel, first) for panels of the weights, decoded to the activations'
+// type, in order.
 template <typename Run>
 Status CudaProducts::by_panels(CudaStream& stream, const CudaProduct& product, Run&& run) {
   const DeviceWeight& w = *product.w;

@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaProducts: which kernels multiply a layer's input with its weights, for any format and any number of rows.
+// CudaProducts: which kernels multiply a layer's input with its weights, for any format
+// and any number of rows.
 //
-// bf16 and f16 weights meet up to kFewRows16 rows by thin_gemm. Others meet few rows (kFewRowsTiles, kFewRowsPlain) so:
-// weights in tiles by tile_gemv with the input rounded to int8 (both take neighbours of one format in one launch); f32,
-// and 16-bit weights that thin_gemm does not take or whose input is f32 for a neighbour in tiles, by plain_gemv;
-// quantised weights that are not in tiles decoded to the activations' type, then as such. More rows: bf16 by Gemm,
-// everything else decoded to bf16 first.
+// bf16 and f16 weights meet up to kFewRows16 rows by thin_gemm. Others meet few rows
+// (kFewRowsTiles, kFewRowsPlain) so: weights in tiles by tile_gemv with the input
+// rounded to int8 (both take neighbours of one format in one launch); f32, and 16-bit
+// weights that thin_gemm does not take or whose input is f32 for a neighbour in tiles, by
+// plain_gemv; quantised weights that are not in tiles decoded to the activations' type,
+// then as such. More rows: bf16 by Gemm, everything else decoded to bf16 first.
 //
-// With activations in f32 every number of rows is "few" (matrix units take 16-bit numbers only) and none goes through
-// thin_gemm: exact, and slow for long prompts. With `batch_invariant` every number is few as well, so that there is one
-// class. A row's bits are the same for any rows beside it within a class, in Gemm within a power of two of rows
-// (gemm.h). Decoded weights pass through one scratch of bounded size, a panel of outputs after the other, so the head
-// of a large vocabulary needs no room of its own. In class "many" weights in f32 and f16 are rounded to bf16.
+// With activations in f32 every number of rows is "few" (matrix units take 16-bit
+// numbers only) and none goes through thin_gemm: exact, and slow for long prompts.
+// With `batch_invariant` every number is few as well, so that there is one class. A row's
+// bits are the same for any rows beside it within a class, in Gemm within a power of two
+// of rows (gemm.h). Decoded weights pass through one scratch of bounded size, a panel of
+// outputs after the other, so the head of a large vocabulary needs no room of its own.
+// In class "many" weights in f32 and f16 are rounded to bf16.
 //
-// Thread: one, on one stream. Ownership: owns scratch and plans. Invariant: no allocation after create(). Failure:
-// Status of the launches.
+// Thread: one, on one stream.
+// Ownership: owns scratch and plans.
+// Invariant: no allocation after create().
+// Failure: Status of the launches.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +36,12 @@
 
 namespace loralei {
 
-// A GEMV reads the weights once for up to kGemvRows rows. Weights in f32: decoding and a Gemm read them once as well,
-// whatever the rows. Weights in tiles: decoding writes and Gemm reads 16 bits a number where a GEMV reads 4 to 8, so
-// bytes are equal after 4 (q8_0) to 8 (q4) readings; four leave room for the GEMV's integer arithmetic. Weights in 16
-// bits: a Gemm without split-K has too few thread blocks for a matrix of some thousand outputs as long as one of them
-// holds all rows. All to be measured on a GPU.
+// A GEMV reads the weights once for up to kGemvRows rows. Weights in f32: decoding and
+// a Gemm read them once as well, whatever the rows. Weights in tiles: decoding writes
+// and Gemm reads 16 bits a number where a GEMV reads 4 to 8, so bytes are equal after 4
+// (q8_0) to 8 (q4) readings; four leave room for the GEMV's integer arithmetic. Weights
+// in 16 bits: a Gemm without split-K has too few thread blocks for a matrix of some
+// thousand outputs as long as one of them holds all rows. All to be measured on a GPU.
 inline constexpr int32_t kFewRowsPlain = cuda::kGemvRows;
 inline constexpr int32_t kFewRowsTiles = 4 * cuda::kGemvRows;
 inline constexpr int32_t kFewRows16 = cuda::kThinRows;
@@ -75,8 +82,8 @@ class CudaProducts {
   DType input_type(std::span<const CudaProduct> products, int32_t rows) const;
   // y = x W^T (+ bias), + y with `accumulate`, for every product.
   Status run(CudaStream& stream, const CudaInput& input, std::span<const CudaProduct> products, bool accumulate);
-  // For weights that are not the model's: in f32, bf16 or f16, the input in the activations' type. As few rows for any
-  // number of them, so that their class is one.
+  // For weights that are not the model's: in f32, bf16 or f16, the input in the
+  // activations' type. As few rows for any number of them, so that their class is one.
   Status run_own(CudaStream& stream, const CudaInput& input, const CudaProduct& product);
   DType activation() const { return options_.activation; }
 

@@ -35,7 +35,7 @@ int64_t logits_floats(const ModelConfig& config, const CudaModelOptions& options
 }
 
 int64_t place_activations(const ModelConfig& config, const CudaModelOptions& options, std::byte* base,
-                          Activations& to) {
+                          CudaActivations& to) {
   const ModelLimits& limits = options.limits;
   const int64_t rows = limits.rows_max, gathered = std::max(limits.rows_max, limits.logits_rows_max);
   const int64_t q_width = int64_t{config.heads} * config.head_dim,
@@ -168,7 +168,8 @@ Status CudaProgram::embed(const StepView& view) {
   return lora({&product, 1}, {&module, 1}, nullptr, view, view.lora);
 }
 
-// The rows' attention into `input`: runs row by row as far as the scratch goes, then all tiles.
+// The rows' attention into `input`: runs row by row as far as the scratch goes,
+// then all tiles.
 Status CudaProgram::attend(const StepView& view, int layer, DType out_dtype) {
   cuda::AttentionArgs args;
   args.q_stride = args.out_stride = q_width();
@@ -285,8 +286,8 @@ Status CudaProgram::hidden(const StepView& view) {
   return norm(view.hidden_saved, args, own_final_norm);
 }
 
-// Logits of rows with a head, or with trained tokens in it, of their own, over what the model's head gave. Their input
-// takes the place of at.x, which nobody reads any more.
+// Logits of rows with a head, or with trained tokens in it, of their own, over what the
+// model's head gave. Their input takes the place of at.x, which nobody reads any more.
 Status CudaProgram::own_heads(const StepView& view) {
   for (const SavedRun& run : view.logits_saved) {
     if (run.saved == nullptr || run.saved->lm_head.rows + run.saved->head_rows.rows == 0) continue;
@@ -306,7 +307,8 @@ Status CudaProgram::own_heads(const StepView& view) {
   return {};
 }
 
-// The model's head for all rows if one of them uses it: what others use comes in its place.
+// The model's head for all rows if one of them uses it: what others use
+// comes in its place.
 Status CudaProgram::head(const StepView& view) {
   const int32_t rows = view.shape->logits_rows;
   if (rows == 0) return {};

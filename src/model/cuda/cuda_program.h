@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaProgram: the layer program as launches on one stream, from a step's tables to rows of logits and hidden states.
+// CudaProgram: the layer program as launches on one stream, from a step's tables to rows
+// of logits and hidden states.
 //
-// Thread: the model's. Ownership: owns stream, weights and activations. Invariants: everything here puts kernels on the
-// stream and nothing else (no copy, no allocation, no wait), and which ones with which arguments follows from the
-// view's shape and addresses alone, so that it can be recorded. Failure: Status of the launches.
+// Thread: the model's.
+// Ownership: owns stream, weights and activations.
+// Invariants: everything here puts kernels on the stream and nothing else (no copy, no
+// allocation, no wait), and which ones with which arguments follows from the view's shape
+// and addresses alone, so that it can be recorded.
+// Failure: Status of the launches.
 #pragma once
 
 #include <array>
@@ -21,8 +25,8 @@
 
 namespace loralei {
 
-// Activations in one piece of memory.
-struct Activations {
+// The activations of a step in one piece of memory.
+struct CudaActivations {
   float* x = nullptr;          // [rows, hidden] residual stream
   std::byte* input = nullptr;  // [rows, widest input of a product] in the type that the product wants
   float* q = nullptr;
@@ -39,7 +43,8 @@ struct Activations {
 };
 
 // Places everything behind `base` (null: only counts) and answers the bytes.
-int64_t place_activations(const ModelConfig& config, const CudaModelOptions& options, std::byte* base, Activations& to);
+int64_t place_activations(const ModelConfig& config, const CudaModelOptions& options, std::byte* base,
+                          CudaActivations& to);
 
 int64_t max_positions(const ModelConfig& config, const ModelLimits& limits);
 // The largest vocabulary of an adapter for which the logits have room, and that room.
@@ -52,12 +57,12 @@ struct CudaProgram {
   CudaWeights weights;
   CudaProducts products;
   DeviceBuffer memory;  // of the activations
-  Activations at;
+  CudaActivations at;
 
   // Embedding and layers.
   Status layers(const StepView& view);
-  // After layers(): hidden states after the final norm into at.gathered, then logits into at.logits (at.gathered and
-  // at.x are lost).
+  // After layers(): hidden states after the final norm into at.gathered, then logits into
+  // at.logits (at.gathered and at.x are lost).
   Status hidden(const StepView& view);
   Status head(const StepView& view);
   // After head(): tokens from the logits of the rows that choose, into at.chosen.
@@ -81,7 +86,8 @@ struct CudaProgram {
               const StepView& view, const LoraUse& use);
   // The rows of x that `from` names, into at.gathered.
   Status gather(const int32_t* from, int32_t rows);
-  // rms_norm of all rows of the runs, whose weight is the model's (args.weight) but where own(tensors) is another.
+  // rms_norm of all rows of the runs, whose weight is the model's (args.weight) but where
+  // own(tensors) is another.
   template <typename Own>
   Status norm(std::span<const SavedRun> runs, const cuda::RmsNormArgs& args, Own&& own);
   // Of rows [.., hidden] at `x`.

@@ -10,7 +10,8 @@ namespace {
 constexpr int64_t kAlign = 256;
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-// Calls matrix(view, place) and vector(host, count, place) for every tensor, in one fixed order.
+// Calls matrix(view, place) and vector(host, count, place) for every tensor,
+// in one fixed order.
 template <typename Matrix, typename Vector>
 void walk(const ModelConfig& config, const LayerProgram& program, const WeightStore& weights, const RopeTable& rope,
           CudaWeights& to, Matrix&& matrix, Vector&& vector) {

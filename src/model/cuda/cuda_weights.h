@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaWeights: the base model's weights in one piece of GPU memory, bytes as on the host (tiles as tiles, panels
-// joined), norms and biases as f32, and the rotation's frequencies.
+// CudaWeights: the base model's weights in one piece of GPU memory, bytes as
+// on the host (tiles as tiles, panels joined), norms and biases as f32, and the
+// rotation's frequencies.
 //
-// Thread: any, immutable after upload. Ownership: owns the memory. Invariant: every tensor begins at a multiple of 256
-// bytes. Failure: a store that streams, or too little memory, is answered with a sentence.
+// Thread: any, immutable after upload.
+// Ownership: owns the memory.
+// Invariant: every tensor begins at a multiple of 256 bytes.
+// Failure: a store that streams, or too little memory, is answered with a sentence.
 #pragma once
 
 #include <array>

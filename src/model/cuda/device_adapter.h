@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// An adapter in device memory: how its low-rank pairs and the full tensors it has in the place of the model's
-// (SavedTensors) lie there, one behind the other in one range.
+// An adapter in device memory: how its low-rank pairs and the full tensors it has in the
+// place of the model's (SavedTensors) lie there, one behind the other in one range.
 //
-// Thread: any. Ownership: plain values; the memory belongs to who gave it. Invariants: every array begins at a multiple
-// of 16 bytes (what vector loads want); matrices are plain, in the format that the adapter's file has. No failure.
+// Thread: any.
+// Ownership: plain values; the memory belongs to who gave it.
+// Invariants: every array begins at a multiple of 16 bytes (what vector loads want);
+// matrices are plain, in the format that the adapter's file has. No failure.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +17,8 @@
 
 namespace loralei {
 
-// As SavedTensors: what the adapter leaves as it is, is null, empty or a weight of no rows.
+// As SavedTensors: what the adapter leaves as it is, is null, empty or a
+// weight of no rows.
 struct DeviceSaved {
   cuda::DeviceWeight embed, lm_head;         // [vocab', hidden]; one and the same where tied
   cuda::DeviceWeight embed_rows, head_rows;  // f32 [tokens, hidden]: trained tokens
@@ -29,7 +32,8 @@ struct SavedShape {
   int32_t hidden = 0, head_dim = 0;
 };
 
-// Gives places in an upload's target and notes what is to be copied there; without an upload it only counts.
+// Gives places in an upload's target and notes what is to be copied there; without an
+// upload it only counts.
 class AdapterLayout {
  public:
   AdapterLayout() = default;

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepGraphs: recorded steps by shape. A shape's first step is launched kernel by kernel (what a driver loads or sizes
-// at a kernel's first launch is then there), its second is recorded, and all later ones launch the record.
+// StepGraphs: recorded steps by shape. A shape's first step is launched kernel by kernel
+// (what a driver loads or sizes at a kernel's first launch is then there), its second is
+// recorded, and all later ones launch the record.
 //
-// Thread: the model's, on one stream. Ownership: owns the graphs; what they address (tables, activations, weights, the
-// cache named in the shape) belongs to others and stays where it is. Invariants: run() is called when no other step's
-// work is on the stream, so a graph that goes is not running; at most graphs_max shapes have a graph and as many others
-// are remembered, the least recently used go first; no allocation once a step's shape has its graph. Failure: a shape
-// whose recording or launch the driver refuses is launched kernel by kernel for good, and when graphs_max shapes were
-// refused nothing is recorded any more; the first refusal is logged and kept. What the launches themselves answer is
-// answered, and so is that the device is lost.
+// Thread: the model's, on one stream.
+// Ownership: owns the graphs; what they address (tables, activations, weights, the
+// cache named in the shape) belongs to others and stays where it is.
+// Invariants: run() is called when no other step's work is on the stream, so a graph
+// that goes is not running; at most graphs_max shapes have a graph and as many others
+// are remembered, the least recently used go first; no allocation once a step's
+// shape has its graph.
+// Failure: a shape whose recording or launch the driver refuses is launched kernel by
+// kernel for good, and when graphs_max shapes were refused nothing is recorded any more;
+// the first refusal is logged and kept. What the launches themselves answer is answered,
+// and so is that the device is lost.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +33,8 @@ class StepGraphs {
   // graphs_max 0: nothing is recorded. `log` may be null, else it outlives this.
   explicit StepGraphs(int32_t graphs_max = 0, LogSink* log = nullptr);
 
-  // Puts a step on the stream; launches() puts its kernels there one by one and is called at most twice.
+  // Puts a step on the stream; launches() puts its kernels there one by one and is
+  // called at most twice.
   template <typename Launches>
   Status run(const StepShape& shape, CudaStream& stream, Launches&& launches) {
     Entry* const entry = find(shape);

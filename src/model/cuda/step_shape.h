@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepShape: everything that decides a step's launches and the addresses in its tables. Steps of one shape differ in
-// the contents of device buffers alone, so the launches recorded for one are those of another.
+// StepShape: everything that decides a step's launches and the addresses in its tables.
+// Steps of one shape differ in the contents of device buffers alone, so the launches
+// recorded for one are those of another.
 //
-// A decode step's shape is its bucket: numbers rounded up, so that few shapes cover all steps. What was added is idle
-// (token -1, table -1, no rows) and changes no bit of the step's own rows. Plain value; any thread. Invariant: rounding
-// rows keeps the kernel class (cuda_products.h), and nothing is rounded beyond the limits that memory was sized for.
+// A decode step's shape is its bucket: numbers rounded up, so that few shapes cover all
+// steps. What was added is idle (token -1, table -1, no rows) and changes no bit of the
+// step's own rows. Plain value; any thread.
+// Invariant: rounding rows keeps the kernel class (cuda_products.h), and nothing is
+// rounded beyond the limits that memory was sized for.
 #pragma once
 
 #include <cstdint>
@@ -35,13 +38,15 @@ struct StepShape {
   uint64_t hash() const;
 };
 
-// 1, 2, 4, 8, multiples of 8 up to 64, multiples of 32; at most `limit`, which is at least `rows`.
+// 1, 2, 4, 8, multiples of 8 up to 64, multiples of 32; at most `limit`, which
+// is at least `rows`.
 int32_t rounded_rows(int32_t rows, int32_t limit);
 // The next power of two, at most `limit`, which is at least `count`; 0 stays 0.
 int32_t rounded_count(int32_t count, int32_t limit);
 // The next power of two, 256 at least, at most `limit`, which is at least `positions`.
 int32_t rounded_positions(int32_t positions, int64_t limit);
-// One number for segments, parts and runs, so that they do not multiply the buckets; each keeps its own limit.
+// One number for segments, parts and runs, so that they do not multiply the buckets;
+// each keeps its own limit.
 LoraSizes rounded_lora(const LoraSizes& sizes, const LoraSizes& limits);
 
 }  // namespace loralei

@@ -70,7 +70,8 @@ Result<cuda::DeviceLora> StepTables::source(const ModelBatch& batch, const Resol
   return entry->lora;
 }
 
-// Every adapter of the step is on the device; the engine sees to that before (CudaAdapters::hold), others wait here.
+// Every adapter of the step is on the device; the engine sees to that before
+// (CudaAdapters::hold), others wait here.
 Status StepTables::ensure_adapters(const ModelBatch& batch, CudaAdapters& adapters) {
   const auto slots = static_cast<size_t>(batch.slots);
   for (size_t slot = 0; slot < slots; ++slot) {
@@ -103,8 +104,9 @@ bool StepTables::is_filled_from(const ModelBatch& batch, const CudaAdapters& ada
   return true;
 }
 
-// The table and the ranks. It is made and copied where something is another than in the step before, or may be: a host
-// delta is the step's own, and what has no version cannot be known.
+// The table and the ranks. It is made and copied where something is another than in
+// the step before, or may be: a host delta is the step's own, and what has no version
+// cannot be known.
 Status StepTables::put_sources(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream) {
   if (is_filled_from(batch, adapters)) {
     adapters.use(filled_.slabs);

@@ -42,14 +42,16 @@ bool is_decode_step(const ModelBatch& batch) {
                                                   [](const RowGroup& group) { return group.row_count == 1; });
 }
 
-// Places among `rows`, which ascend, of the rows [begin, begin + count): the first, and how many.
+// Places among `rows`, which ascend, of the rows [begin, begin + count): the
+// first, and how many.
 std::pair<int32_t, int32_t> places_among(std::span<const int32_t> rows, int32_t begin, int32_t count) {
   const auto first = std::lower_bound(rows.begin(), rows.end(), begin);
   const auto last = std::lower_bound(first, rows.end(), begin + count);
   return {static_cast<int32_t>(first - rows.begin()), static_cast<int32_t>(last - first)};
 }
 
-// `own`, each where place(row_begin, row_count) puts it, and the model's runs between them, over `rows` rows.
+// `own`, each where place(row_begin, row_count) puts it, and the model's runs between
+// them, over `rows` rows.
 template <typename Place>
 void cover(std::span<const SavedRun> own, int32_t rows, std::vector<SavedRun>& runs, Place&& place) {
   runs.clear();
@@ -186,7 +188,8 @@ void StepTables::measure(const ModelBatch& batch, const CudaKv& kv, bool bucket)
   shape.head_lora = rounded_lora(shape.head_lora, sizes_max);
 }
 
-// Tokens, positions, the rows that want something, and where each row's block table begins: -1 until put_blocks().
+// Tokens, positions, the rows that want something, and where each row's block table
+// begins: -1 until put_blocks().
 Status StepTables::put_rows(const ModelBatch& batch, int32_t** tables, StepView& view) {
   view.rows.rows = shape_.rows;
   TRY(put(batch.tokens, shape_.rows, TokenId{-1}, &view.tokens));
@@ -198,7 +201,8 @@ Status StepTables::put_rows(const ModelBatch& batch, int32_t** tables, StepView&
   return {};
 }
 
-// Rows beyond the step's own choose nothing. A row chooses among the columns that its head writes.
+// Rows beyond the step's own choose nothing. A row chooses among the columns that
+// its head writes.
 void StepTables::fill_choices(const ModelBatch& batch, RowChoice* choices) const {
   std::fill_n(choices, shape_.logits_rows, RowChoice{});
   const auto rows = static_cast<int32_t>(batch.choices.size());

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepTables: what a step's kernels read besides activations, filled on the host into one pinned buffer and copied to
-// the device at once: tokens, positions, block tables, attention tiles, LoRA plans, the rows of logits and how their
-// tokens are chosen, trained tokens, host deltas. The table of LoRA sources lies before them and is filled and copied
-// where a step's adapters, or their places, are others than those of the step before. A decode step is filled up to its
-// bucket (StepShape) with idle rows, parts and runs. Rows whose adapter replaces full tensors are in no bucket: their
-// launches name these tensors, so a step with one is launched as it is, kernel by kernel.
+// StepTables: what a step's kernels read besides activations, filled on the host into
+// one pinned buffer and copied to the device at once: tokens, positions, block tables,
+// attention tiles, LoRA plans, the rows of logits and how their tokens are chosen,
+// trained tokens, host deltas. The table of LoRA sources lies before them and is filled
+// and copied where a step's adapters, or their places, are others than those of the step
+// before. A decode step is filled up to its bucket (StepShape) with idle rows, parts and
+// runs. Rows whose adapter replaces full tensors are in no bucket: their launches name
+// these tensors, so a step with one is launched as it is, kernel by kernel.
 //
-// Thread: the model's. Ownership: owns both buffers; the spans of a StepView live until the next fill(). Invariants: no
-// allocation after create() but for adapters that nobody brought before their first step; the step before is done when
-// fill() begins; arrays lie where the shape's numbers put them, so steps of one shape have the same addresses (block
-// tables and host deltas come last: their lengths are the step's own). Failure: sentences, for a step beyond the limits
-// and for what the device has no kernel for; nothing was launched but uploads of adapters.
+// Thread: the model's.
+// Ownership: owns both buffers; the spans of a StepView live until the next fill().
+// Invariants: no allocation after create() but for adapters that nobody brought before
+// their first step; the step before is done when fill() begins; arrays lie where the
+// shape's numbers put them, so steps of one shape have the same addresses (block tables
+// and host deltas come last: their lengths are the step's own).
+// Failure: sentences, for a step beyond the limits and for what the device has no kernel
+// for; nothing was launched but uploads of adapters.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +35,13 @@
 
 namespace loralei {
 
-// Runs of at least so many rows of one sequence go through tiled attention where the head size has it: fewer would
-// leave most of a tile's 64 rows idle while the positions are read all the same.
+// Runs of at least so many rows of one sequence go through tiled attention where the head
+// size has it: fewer would leave most of a tile's 64 rows idle while the positions are
+// read all the same.
 inline constexpr int32_t kTiledAttentionRows = 16;
 
-// Rows [row_begin, row_begin + row_count) that go through attention row by row; their positions are below
-// positions_max.
+// Rows [row_begin, row_begin + row_count) that go through attention row by row; their
+// positions are below positions_max.
 struct AttentionRun {
   int32_t row_begin = 0;
   int32_t row_count = 0;
@@ -52,7 +58,8 @@ struct SavedRun {
   int32_t row_begin = 0;
   int32_t row_count = 0;
   const DeviceSaved* saved = nullptr;  // null: the model's own
-  // Among the step's rows: rows trained_to[i] have a trained token, the trained_from[i]th.
+  // Among the step's rows: rows trained_to[i] have a trained token, the
+  // trained_from[i]th.
   const int32_t* trained_from = nullptr;
   const int32_t* trained_to = nullptr;
   int32_t trained_count = 0;
@@ -61,8 +68,8 @@ struct SavedRun {
 inline bool own_embed(const SavedRun& run) { return run.saved != nullptr && run.saved->embed.rows > 0; }
 inline bool own_head(const SavedRun& run) { return run.saved != nullptr && run.saved->lm_head.rows > 0; }
 
-// Device pointers of the step, whose lengths are those of the shape. Modules are numbered as ModelBatch::sources has
-// them.
+// Device pointers of the step, whose lengths are those of the shape. Modules are numbered
+// as ModelBatch::sources has them.
 struct StepView {
   const StepShape* shape = nullptr;
   bool bucket = false;  // a decode step, filled up: its launches may be recorded
@@ -76,13 +83,15 @@ struct StepView {
   int32_t tile_count = 0;
   LoraUse lora, head_lora;
   const cuda::DeviceLora* sources = nullptr;  // [modules][slots]
-  // Each covers its rows in order: the step's, those that want hidden states, those that want logits.
+  // Each covers its rows in order: the step's, those that want hidden states, those
+  // that want logits.
   std::span<const SavedRun> saved, hidden_saved, logits_saved;
   int32_t vocab = 0;  // columns of the logits: the largest vocabulary of their rows, the model's at least
   int64_t logits_stride = 0;
 };
 
-// Rows of logits begin where a product may put them whatever vocabularies meet: 256 bytes.
+// Rows of logits begin where a product may put them whatever vocabularies
+// meet: 256 bytes.
 inline int64_t logits_stride(int32_t vocab) { return (int64_t{vocab} + 63) / 64 * 64; }
 
 class StepTables {

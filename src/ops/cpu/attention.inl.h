@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Online-softmax attention over the paged cache. No include guard: see target.h.
 //
-// For each query vector: positions in tiles of kTileTokens, tiles in ranges of kSplitTokens, both at absolute
-// positions. Within a range the running maximum m, sum l and output o are updated tile by tile ("Online normalizer
-// calculation for softmax", Milakov and Gimelshein 2018; tiled as FlashAttention, Dao et al. 2022); ranges start from
-// nothing and are merged in ascending order. Whether ranges ran one after the other or on several threads is not
-// visible in the result, nor are the other rows of the batch.
+// For each query vector: positions in tiles of kTileTokens, tiles in ranges of
+// kSplitTokens, both at absolute positions. Within a range the running maximum m, sum
+// l and output o are updated tile by tile ("Online normalizer calculation for softmax",
+// Milakov and Gimelshein 2018; tiled as FlashAttention, Dao et al. 2022); ranges
+// start from nothing and are merged in ascending order. Whether ranges ran one after
+// the other or on several threads is not visible in the result, nor are the other
+// rows of the batch.
 //
-// Scores carry a factor log2 e from the start, so that weights are powers of two. Few queries read the cache directly,
-// many share a tile decoded to f32: the numbers are the same. int8 and fp8 scales are factors of a position: K's
-// multiplies the score, V's the weight.
+// Scores carry a factor log2 e from the start, so that weights are powers of two.
+// Few queries read the cache directly, many share a tile decoded to f32: the numbers
+// are the same. int8 and fp8 scales are factors of a position: K's multiplies the
+// score, V's the weight.
 
 struct SoftmaxState {  // of `queries` vectors
   float* o = nullptr;  // [queries, dim] sum of 2^(score - m) * value
@@ -34,7 +37,8 @@ struct AttentionWork {
   float* maxima = nullptr;    // [queries] of the current tile
 };
 
-// Queries are held key/value head by key/value head, then row by row. `h` counts the item's query heads.
+// Queries are held key/value head by key/value head, then row by row. `h` counts the
+// item's query heads.
 LORALEI_INLINE int32_t query_of(const AttentionItem& item, int32_t i, int32_t h) {
   return h / item.heads * item.queries() + i * item.heads + h % item.heads;
 }
@@ -135,7 +139,8 @@ LORALEI_INLINE void scale_tile(const TileSource& tile, int v, float* scores) {
   }
 }
 
-// What is outside `part` of a query's scores becomes -infinity (it may hold anything). Answers the largest.
+// What is outside `part` of a query's scores becomes -infinity (it may hold anything).
+// Answers the largest.
 LORALEI_INLINE float mask_and_max(float* scores, TilePart part) {
   for (int j = 0; j < part.begin; ++j) scores[j] = -INFINITY;
   for (int j = part.end; j < kTileTokens; ++j) scores[j] = -INFINITY;
@@ -170,8 +175,8 @@ LORALEI_INLINE void weigh(float* scores, float maximum, float* l) {
   for (int v = 0; v < kSums; ++v) store(l + v * kLanes, sums[v]);
 }
 
-// The scores of queries [first, first + count) become weights. One step at a time for all of them: nothing then waits
-// for one query's maximum.
+// The scores of queries [first, first + count) become weights. One step at a time for all
+// of them: nothing then waits for one query's maximum.
 void softmax_tile(const AttentionWork& work, const TileSource& tile, int first, int count, const SoftmaxState& state) {
   const bool scaled = tile.scales[0][tile.first_block] != nullptr;
   for (int i = 0; i < count; ++i) {
@@ -195,8 +200,8 @@ void softmax_tile(const AttentionWork& work, const TileSource& tile, int first, 
   }
 }
 
-// One key/value head of one tile. Of the item's rows, consecutive ones see anything of a tile, because both ends of
-// what a row attends to only grow.
+// One key/value head of one tile. Of the item's rows, consecutive ones see anything of
+// a tile, because both ends of what a row attends to only grow.
 void attend_tile(const AttentionWork& work, int32_t tile, int32_t head, const SoftmaxState& state) {
   const AttentionItem& item = work.item;
   const int32_t position = tile * kTileTokens;
@@ -236,7 +241,8 @@ void attend_range(const AttentionWork& work, int32_t range, const SoftmaxState& 
   }
 }
 
-// Adds a range to the total. A row's first range is copied, so that nothing depends on what the total held.
+// Adds a range to the total. A row's first range is copied, so that nothing depends on
+// what the total held.
 void merge_range(const AttentionWork& work, int32_t range, const SoftmaxState& part, const SoftmaxState& total) {
   const AttentionItem& item = work.item;
   for (int32_t i = 0; i < item.rows; ++i) {
@@ -288,8 +294,8 @@ void write_outputs(const AttentionWork& work, const SoftmaxState& total) {
   }
 }
 
-// A worker's memory: queries, tile of K, tile of V, scores, their parts and maxima, state of a range, state of the
-// total.
+// A worker's memory: queries, tile of K, tile of V, scores, their parts and maxima, state
+// of a range, state of the total.
 LORALEI_INLINE AttentionWork work_in(const AttentionArgs& args, const AttentionItem& item, const AttentionSizes& sizes,
                                      float* memory) {
   AttentionWork work{args, item, sizes};
@@ -325,7 +331,8 @@ void attend_one_range(const AttentionArgs& args, const AttentionItem& item, cons
   attend_range(work, range, state_at(slot, sizes));
 }
 
-// The items of one group range by range on all threads, a few at a time; merged in order by the caller.
+// The items of one group range by range on all threads, a few at a time; merged in
+// order by the caller.
 void attend_split(OpContext& ctx, const AttentionArgs& args, const AttentionPlan& plan, size_t group,
                   const AttentionSizes& sizes, const Scratch& scratch, float* slots) {
   const int64_t slot_floats = sizes.slot_bytes / 4, slot_count = attention_split_slots(ctx.pool->threads());

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an attention call is cut into work: an item is some key/value heads of a batch of consecutive rows of
-// one group.
-// Thread: built by the calling thread, then read by the pool. No ownership. Pure arithmetic.
+// How an attention call is cut into work: an item is some key/value heads of a batch of
+// consecutive rows of one group.
+// Thread: built by the calling thread, then read by the pool. No ownership.
+// Pure arithmetic.
 #pragma once
 
 #include <algorithm>
@@ -34,9 +35,10 @@ struct AttentionItem {
   int32_t last_range() const { return span.last / kSplitTokens; }
 };
 
-// Items are made so that threads can share them evenly and memory is read in long runs: a decode row takes several
-// key/value heads, whose slices lie side by side, as long as enough items are left; a group whose items would still be
-// long beside all the rest is split further, into ranges of positions.
+// Items are made so that threads can share them evenly and memory is read in long runs:
+// a decode row takes several key/value heads, whose slices lie side by side, as long as
+// enough items are left; a group whose items would still be long beside all the rest is
+// split further, into ranges of positions.
 class AttentionPlan {
  public:
   // `memory` [2 * groups + 1] lies in the scratch.
@@ -101,8 +103,8 @@ class AttentionPlan {
 
  private:
   int32_t batches(const RowGroup& group) const { return (group.row_count + batch_rows_ - 1) / batch_rows_; }
-  // Rows of a full batch: many, since each batch reads the whole context, but few enough for some items a thread, and
-  // within what the scratch holds. No result depends on it.
+  // Rows of a full batch: many, since each batch reads the whole context, but few enough
+  // for some items a thread, and within what the scratch holds. No result depends on it.
   int32_t batch_rows(int threads) const {
     int64_t rows = 0;
     for (const RowGroup& group : args_.groups) rows += group.row_count;
@@ -110,7 +112,8 @@ class AttentionPlan {
     const int64_t shared = rows * args_.kv.kv_heads / (int64_t{4} * threads);
     return static_cast<int32_t>(std::min(std::max(least, shared), sizes_.rows));
   }
-  // Key/value heads an item of the group's last batch takes; the batches before it are full and take one.
+  // Key/value heads an item of the group's last batch takes; the batches before it are
+  // full and take one.
   int32_t last_bundle(size_t g) const { return bundles_[g] < 0 ? -bundles_[g] : bundles_[g]; }
 
   // Key/value heads an item may take; negative: the items are split into ranges.

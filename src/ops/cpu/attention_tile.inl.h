@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products inside one attention tile: queries with keys, weights with values. No include guard: see target.h.
+// The products inside one attention tile: queries with keys, weights with values. No
+// include guard: see target.h.
 //
-// Both are register tiles without a sum across lanes. Keys lie [head_dim, kKvBlockTokens] in a block (args.h), so lanes
-// are positions and a score is one chain over the head's dimensions in ascending order; values lie [kKvBlockTokens,
-// head_dim], so lanes are dimensions and an output is one chain over the positions in ascending order. How many
-// queries, blocks or vectors share a register tile changes which numbers are computed together, never one of them.
+// Both are register tiles without a sum across lanes. Keys lie [head_dim, kKvBlockTokens]
+// in a block (args.h), so lanes are positions and a score is one chain over the head's
+// dimensions in ascending order; values lie [kKvBlockTokens, head_dim], so lanes are
+// dimensions and an output is one chain over the positions in ascending order. How many
+// queries, blocks or vectors share a register tile changes which numbers are computed
+// together, never one of them.
 
 constexpr int kBlockVectors = kKvBlockTokens / kLanes;
 
 LORALEI_INLINE void prefetch(const std::byte* p) { __builtin_prefetch(p, 0, 3); }
 LORALEI_INLINE void prefetch_l2(const std::byte* p) { __builtin_prefetch(p, 0, 2); }
 
-// What the next tile will be decoded from: asked for a few lines at a time while this one is worked on, because blocks
-// of the cache are too short and lie too far apart for the processors' own prefetchers.
+// What the next tile will be decoded from: asked for a few lines at a time while this one
+// is worked on, because blocks of the cache are too short and lie too far apart for the
+// processors' own prefetchers.
 class TileAhead {
  public:
   TileAhead() = default;
@@ -40,8 +44,8 @@ class TileAhead {
   int64_t line_ = 0;
 };
 
-// One tile of the cache, block by block; in the cache itself or decoded to f32. Blocks outside the item's positions are
-// never addressed.
+// One tile of the cache, block by block; in the cache itself or decoded to f32. Blocks
+// outside the item's positions are never addressed.
 struct TileSource {
   DType key_dtype = DType::kF32, value_dtype = DType::kF32;
   int first_block = 0, end_block = 0;            // of the tile's kTileBlocks
@@ -53,8 +57,8 @@ struct TileSource {
   TileAhead* ahead = nullptr;                    // where many queries share the tile
 };
 
-// sums[q][v] += factors[q * stride] * vector at(v). Of both, the fewer are held beside the sums: registers are just
-// enough for that.
+// sums[q][v] += factors[q * stride] * vector at(v). Of both, the fewer are held beside
+// the sums: registers are just enough for that.
 template <int kQueries, int kVectors, class At>
 LORALEI_INLINE void add_outer_product(const float* factors, int64_t stride, const At& at,
                                       F (&sums)[kQueries][kVectors]) {
@@ -81,8 +85,8 @@ LORALEI_INLINE void add_outer_product(const float* factors, int64_t stride, cons
   }
 }
 
-// scores[q][block * kKvBlockTokens + lane] for blocks [block, block + kBlocks). kAhead: fetch the same blocks'
-// values meanwhile.
+// scores[q][block * kKvBlockTokens + lane] for blocks [block, block + kBlocks). kAhead:
+// fetch the same blocks' values meanwhile.
 template <class Rows, int kQueries, int kBlocks, bool kAhead>
 LORALEI_INLINE void score_register_tile(const float* queries, int64_t query_stride, int32_t head_dim,
                                         const TileSource& tile, int block, float* scores) {
@@ -114,8 +118,8 @@ LORALEI_INLINE void score_register_tile(const float* queries, int64_t query_stri
   }
 }
 
-// With few registers: how many queries may meet four vectors. Three need all sixteen, so decoding has to do without one
-// for a constant.
+// With few registers: how many queries may meet four vectors. Three need all sixteen,
+// so decoding has to do without one for a constant.
 template <class Rows>
 constexpr int queries_of_four_vectors() {
   return std::is_same_v<Rows, RowsBF16> || std::is_same_v<Rows, RowsF8> ? 2 : 3;
@@ -147,12 +151,14 @@ void score_queries(const float* queries, int64_t query_stride, int32_t head_dim,
     score_register_tile<Rows, kQueries, 1, kAhead>(queries, query_stride, head_dim, tile, block, scores);
 }
 
-// Eight queries that share a head are common in decoding, and together they decode a tile half as often.
+// Eight queries that share a head are common in decoding, and together they decode a
+// tile half as often.
 constexpr bool kEightTogether = kLanes == 16;
 
-// How many of `left` queries the next register tile takes: six by four vectors fill AVX-512's registers, six by two
-// those of AVX2. Multiply-adds take four cycles and two begin in each, so that fewer than eight sums wait for
-// themselves: where registers are few, one, two or three queries meet more vectors, and where they are many seven and
+// How many of `left` queries the next register tile takes: six by four vectors fill
+// AVX-512's registers, six by two those of AVX2. Multiply-adds take four cycles and two
+// begin in each, so that fewer than eight sums wait for themselves: where registers are
+// few, one, two or three queries meet more vectors, and where they are many seven and
 // eight are better cut in half.
 LORALEI_INLINE int query_step(int left) {
   if (kEightTogether && left == 8) return 8;
@@ -164,8 +170,8 @@ LORALEI_INLINE int query_step(int left) {
 // Register tiles that `count` queries take, about.
 LORALEI_INLINE int query_steps(int count) { return (count + 5) / 6; }
 
-// scores [count, kTileTokens] of all loaded blocks. kAhead: the first register tile fetches ahead, later ones find its
-// work done.
+// scores [count, kTileTokens] of all loaded blocks. kAhead: the first register tile
+// fetches ahead, later ones find its work done.
 template <class Rows, bool kAhead>
 void score_all(const float* queries, int64_t query_stride, int32_t head_dim, const TileSource& tile, int count,
                float* scores) {
@@ -201,8 +207,8 @@ void tile_scores(const float* queries, int64_t query_stride, int32_t head_dim, c
   }
 }
 
-// o[q][d ..] += sum over positions j in [begin, end) of weights[q][j] * values[j][d ..]. kAhead: fetch the next
-// tile's keys meanwhile.
+// o[q][d ..] += sum over positions j in [begin, end) of weights[q][j] * values[j][d ..].
+// kAhead: fetch the next tile's keys meanwhile.
 template <class Rows, int kQueries, int kVectors, bool kAhead>
 LORALEI_INLINE void value_register_tile(const float* weights, const TileSource& tile, int begin, int end, int32_t d,
                                         float* o, int64_t dim) {
@@ -233,7 +239,8 @@ LORALEI_INLINE void value_register_tile(const float* weights, const TileSource& 
   }
 }
 
-// Output columns from d on, kVectors vectors at a time; answers where it stopped. Only the first d fetches ahead.
+// Output columns from d on, kVectors vectors at a time; answers where it stopped. Only
+// the first d fetches ahead.
 template <class Rows, int kQueries, int kVectors, bool kAhead>
 LORALEI_INLINE int32_t value_columns(const float* weights, const TileSource& tile, int begin, int end, int32_t d,
                                      float* o, int64_t dim) {
@@ -264,8 +271,8 @@ struct TilePart {
   int begin = 0, end = 0;
 };
 
-// Queries of one register tile do not all attend to the same positions: what they share is done together, what a query
-// has before and after that alone.
+// Queries of one register tile do not all attend to the same positions: what they share
+// is done together, what a query has before and after that alone.
 template <class Rows, int kQueries, bool kAhead>
 void value_parts(const float* weights, const TileSource& tile, const TilePart* parts, float* o, int64_t dim) {
   TilePart shared = parts[0];
@@ -283,7 +290,8 @@ void value_parts(const float* weights, const TileSource& tile, const TilePart* p
   for (int q = 0; q < kQueries; ++q) alone(q, shared.end, parts[q].end);
 }
 
-// o [count, dim] += weights * values, each query over its own part of the tile. kAhead: the first register tile.
+// o [count, dim] += weights * values, each query over its own part of the tile. kAhead:
+// the first register tile.
 template <class Rows, bool kAhead>
 void values_all(const float* weights, const TileSource& tile, const TilePart* parts, int count, float* o, int64_t dim) {
   const int step = query_step(count);
@@ -317,8 +325,8 @@ void add_tile_values(const float* weights, const TileSource& tile, const TilePar
   }
 }
 
-// 2^x for x <= 0, relative error below 2e-7; 0 below the smallest normal result; NaN stays NaN. x = n + r, |r| <= 1/2,
-// Taylor polynomial of degree 7 of 2^r = e^(r ln 2).
+// 2^x for x <= 0, relative error below 2e-7; 0 below the smallest normal result; NaN
+// stays NaN. x = n + r, |r| <= 1/2, Taylor polynomial of degree 7 of 2^r = e^(r ln 2).
 LORALEI_INLINE F exp2_not_positive(F x) {
   const F low = set1(-126.0f);
   const F clamped = max(low, x);

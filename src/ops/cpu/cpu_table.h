@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vectorised kernels of this build. Null where the machine cannot run them or the build has none (other
-// architectures).
+// The vectorised kernels of this build. Null where the machine cannot run them or the
+// build has none (other architectures).
 #pragma once
 
 #include "ops/op_table.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoding rows to f32, bit for bit as tensor/codec does (the same products and sums, without fusing). No include
-// guard: see target.h.
+// Decoding rows to f32, bit for bit as tensor/codec does (the same products and sums,
+// without fusing). No include guard: see target.h.
 
 LORALEI_INLINE uint16_t read_u16(const std::byte* p) {
   uint16_t bits;

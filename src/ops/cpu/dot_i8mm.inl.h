@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pairs of rows times pairs of outputs with the matrix extension i8mm; a row that is left alone takes dotprod. No
-// include guard: see target.h.
+// Pairs of rows times pairs of outputs with the matrix extension i8mm; a row that is left
+// alone takes dotprod. No include guard: see target.h.
 
 LORALEI_INLINE I first_halves(I a, I b) {
   return vreinterpretq_s32_s64(vzip1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
@@ -9,9 +9,10 @@ LORALEI_INLINE I second_halves(I a, I b) {
   return vreinterpretq_s32_s64(vzip2q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
 }
 
-// [rows r, r + 1] x [outputs o, o + 1] over eight inputs at a time: the words of two vectors, zipped, are the eight
-// inputs of one output after the other. sums[i] is [4 outputs] of row i before and after; in between two vectors hold
-// both rows for two outputs each.
+// [rows r, r + 1] x [outputs o, o + 1] over eight inputs at a time: the words of two
+// vectors, zipped, are the eight inputs of one output after the other. sums[i] is
+// [4 outputs] of row i before and after; in between two vectors hold both rows for
+// two outputs each.
 template <class Format, int kFirst, int kCount, int kRows>
 LORALEI_INLINE void dot_words(I (&sums)[kRows], const I (&w)[8], const std::byte* block, int row) {
   static_assert(kFirst % 2 == 0 && kCount % 2 == 0);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block's dot products with the rows of a group by four-way products (add_dots), instruction for instruction as it is
-// written here: these loops are bound by their multiplications, and a compiler's own order, or its addresses kept in
-// memory for want of registers, costs up to a fifth of their time. No include guard: see target.h.
+// A block's dot products with the rows of a group by four-way products (add_dots),
+// instruction for instruction as it is written here: these loops are bound by their
+// multiplications, and a compiler's own order, or its addresses kept in memory for want
+// of registers, costs up to a fifth of their time. No include guard: see target.h.
 
-// dots[i][v] = start of row i (0 where there are none) + words [kFirst, kFirst + kCount) of block v times the row. With
-// several blocks an input word once broadcast serves them all. `words(v, j)` is word j of block v, q int8 [kRows][32],
-// start int32 [kRows].
+// dots[i][v] = start of row i (0 where there are none) + words [kFirst, kFirst + kCount)
+// of block v times the row. With several blocks an input word once broadcast serves them
+// all. `words(v, j)` is word j of block v, q int8 [kRows][32], start int32 [kRows].
 template <bool kStarts, int kFirst, int kCount, int kRows, int kBlocks, class Words>
 LORALEI_INLINE void dots_in_order(const Words& words, const std::byte* q, const std::byte* start,
                                   I (&dots)[kRows][kBlocks]) {

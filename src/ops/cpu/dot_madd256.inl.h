@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What multiply-add pairs (madd_in_order.inl.h) need of AVX2. No include guard: see target.h.
+// What multiply-add pairs (madd_in_order.inl.h) need of AVX2. No include guard:
+// see target.h.
 
 constexpr bool kUnsignedDot = false;
 constexpr int kGroupRows = 8;

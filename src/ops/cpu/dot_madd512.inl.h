@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What multiply-add pairs (madd_in_order.inl.h) need of AVX-512BW. No include guard: see target.h.
+// What multiply-add pairs (madd_in_order.inl.h) need of AVX-512BW. No include
+// guard: see target.h.
 
 constexpr bool kUnsignedDot = false;
 constexpr int kGroupRows = 8;
-// Rows whose sums of two tiles registers hold, in 16 and in 32 bits and, where tiles are written out, as f32.
+// Rows whose sums of two tiles registers hold, in 16 and in 32 bits and, where tiles are
+// written out, as f32.
 constexpr int kPackedRows = 4;
 constexpr int kWideRows = 4;
 

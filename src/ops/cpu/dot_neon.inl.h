@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dot products of signed bytes with the multiplications of armv8.0, which give 16 bits. No include guard: see target.h.
+// Dot products of signed bytes with the multiplications of armv8.0, which give 16 bits.
+// No include guard: see target.h.
 
 constexpr bool kUnsignedDot = false;
 constexpr int kGroupRows = 8;
@@ -28,8 +29,8 @@ LORALEI_INLINE I add_widened(I sum, Products16 products) {
   return vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(products.low), vpaddlq_s16(products.high)));
 }
 
-// sums[i] += words [kFirst, kFirst + kCount) of the block times row `row + i`. As many words as fit are added in 16
-// bits, exactly, and widened to 32 bits once.
+// sums[i] += words [kFirst, kFirst + kCount) of the block times row `row + i`. As many
+// words as fit are added in 16 bits, exactly, and widened to 32 bits once.
 template <class Format, int kFirst, int kCount, int kRows>
 LORALEI_INLINE void dot_words(I (&sums)[kRows], const I (&w)[8], const std::byte* block, int row) {
   static_assert(kFirst % 4 == 0 && kCount % 4 == 0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Four-way dot products of unsigned weights and signed inputs with AVX-VNNI. No include guard: see target.h.
+// Four-way dot products of unsigned weights and signed inputs with AVX-VNNI. No include
+// guard: see target.h.
 
 constexpr bool kUnsignedDot = true;  // any unsigned byte times any signed byte, exact
 constexpr int kGroupRows = 8;

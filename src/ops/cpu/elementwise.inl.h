@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms, rotation, activation, embedding, sums and cache writes. No include guard: see target.h.
+// Norms, rotation, activation, embedding, sums and cache writes. No include
+// guard: see target.h.
 
 // Rows a work item takes so that waking a thread pays.
 LORALEI_INLINE int64_t row_grain(int64_t row_elements) {

@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of many rows, one lane of their sums at a time. No include guard: see target.h.
+// Products of many rows, one lane of their sums at a time. No include guard:
+// see target.h.
 //
-// The number for (row, output) is kLanes sums, each over every kLanes-th input in ascending order, added in reduce4's
-// fixed order (matmul.inl.h). Few rows have the lanes of one number side by side in a register. Here a register has one
-// lane of many outputs, and meets one input of a row at a time, broadcast: fewer numbers are loaded for each product,
-// and sums are added without shuffling. They are the same sums in the same order (batch invariance).
+// The number for (row, output) is kLanes sums, each over every kLanes-th input in
+// ascending order, added in reduce4's fixed order (matmul.inl.h). Few rows have the lanes
+// of one number side by side in a register. Here a register has one lane of many outputs,
+// and meets one input of a row at a time, broadcast: fewer numbers are loaded for each
+// product, and sums are added without shuffling. They are the same sums in the same order
+// (batch invariance).
 //
-//   panel   the weights of kPanelOutputs outputs     [lane][step][output]   packed by each worker when it takes the
-//   panel group   the inputs of up to kLaneGroupRows rows   [lane][step][row]      packed once, shared
+//   panel   the weights of kPanelOutputs outputs     [lane][step][output]
+//   group   the inputs of up to kLaneGroupRows rows  [lane][step][row]
 //
-// A step is kLanes inputs, one for each lane. Lane after lane, a panel's weights of it stay in the first-level cache
-// while all groups pass; finished lanes wait in the second-level one, at most one for each level of reduce4's tree.
+// A panel is packed by each worker when it takes it; groups are packed once and shared.
+//
+// A step is kLanes inputs, one for each lane. Lane after lane, a panel's weights of
+// it stay in the first-level cache while all groups pass; finished lanes wait in the
+// second-level one, at most one for each level of reduce4's tree.
 
 constexpr int kPanelTiles = kLanes == 16 ? 2 : 1;
 constexpr int kPanelOutputs = kPanelTiles * kRowTile;
@@ -19,7 +25,8 @@ constexpr int kLaneGroupRows = (kManyRegisters ? 24 : 12) / kPanelVectors;  // s
 constexpr int kLaneLevels = std::bit_width(static_cast<unsigned>(kLanes)) - 1;
 static_assert(kPanelOutputs <= kLanePanelOutputs && kLaneLevels <= kLaneLevelsMax);
 
-// Numbers by lane: that of `row` at (lane, step) lies at data[lane * lane_stride + step * step_stride + row].
+// Numbers by lane: that of `row` at (lane, step) lies at data[lane * lane_stride + step *
+// step_stride + row].
 struct LaneMatrix {
   float* data = nullptr;
   int64_t lane_stride = 0;
@@ -28,14 +35,15 @@ struct LaneMatrix {
   LaneMatrix from_row(int row) const { return {data + row, lane_stride, step_stride}; }
   LaneMatrix from_step(int64_t step) const { return {data + step * step_stride, lane_stride, step_stride}; }
 };
-// A step more than it needs keeps lanes from lying a power of two apart, where they would compete for the same sets of
-// a cache.
+// A step more than it needs keeps lanes from lying a power of two apart, where they would
+// compete for the same sets of a cache.
 LORALEI_INLINE LaneMatrix lane_matrix(float* data, int64_t steps, int64_t rows) {
   return {data, (steps + 1) * rows, rows};
 }
 LORALEI_INLINE int64_t lane_steps(int64_t cols) { return (cols + kLanes - 1) / kLanes; }
 
-// Rows::at(p), at_n(p, n): kLanes numbers, or the first n, of a row of `cols`; zeros follow its last one.
+// Rows::at(p), at_n(p, n): kLanes numbers, or the first n, of a row of `cols`; zeros
+// follow its last one.
 template <class Rows>
 LORALEI_INLINE F row_step(const std::byte* row, int64_t cols, int64_t step) {
   const int64_t k = step * kLanes;
@@ -94,8 +102,8 @@ LORALEI_INLINE void multiply_lane(const float* weights, const float* inputs, int
   }
 }
 
-// Where finished lanes wait for the one they are added to: [level][row of the part][kPanelOutputs]. Level n holds sums
-// of 2^n lanes, the last one the results.
+// Where finished lanes wait for the one they are added to: [level][row of the
+// part][kPanelOutputs]. Level n holds sums of 2^n lanes, the last one the results.
 struct WaitingLanes {
   float* sums = nullptr;
   int64_t level_stride = 0;
@@ -133,7 +141,8 @@ constexpr auto add_lane_table(std::index_sequence<kIndex...>) {
 }
 constexpr auto kAddLane = add_lane_table(std::make_index_sequence<kLaneGroupRows>());  // by rows, less one
 
-// The rows of a part in groups of sizes that differ by one at most, and their inputs in the order of lanes.
+// The rows of a part in groups of sizes that differ by one at most, and their inputs in
+// the order of lanes.
 struct LaneGroups {
   float* inputs = nullptr;
   int64_t rows = 0;
@@ -174,7 +183,8 @@ struct Panel {
   Panel(const WeightView& w, int64_t index, int64_t tile_count) {
     for (int64_t t = index * kPanelTiles; t < tile_count && tiles < kPanelTiles; ++t) tile[tiles++] = row_tile(w, t);
   }
-  // Row tiles mostly follow each other; where they do not, what is asked for in vain does no harm.
+  // Row tiles mostly follow each other; where they do not, what is asked for in
+  // vain does no harm.
   LinesAhead ahead(const WeightView& w, int64_t calls) const {
     LinesAhead lines{.at = tile[0].data};
     for (int t = 0; t < tiles; ++t) lines.lines += tile[t].count * row_bytes(w.dtype, w.cols) / 64;
@@ -183,7 +193,8 @@ struct Panel {
   }
 };
 
-// A row tile's weights, `rows` [kRowTile], in the order of lanes: plain ones of one kind, or quantised ones.
+// A row tile's weights, `rows` [kRowTile], in the order of lanes: plain ones of one kind,
+// or quantised ones.
 template <class Rows>
 struct PlainTile {
   static void pack(const WeightView& w, const std::byte* const* rows, const LaneMatrix& out, float*) {

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The low-rank products: shrink (A x, register tiles of ranks and rows) and expand (B over contiguous outputs). No
-// include guard: see target.h.
+// The low-rank products: shrink (A x, register tiles of ranks and rows) and expand (B
+// over contiguous outputs). No include guard: see target.h.
 //
-// The number for (row, rank) is one lane accumulator over the input in ascending steps of kLanes, then reduce4's fixed
-// order. The number for (row, output) is sum over r ascending of value[r] * B[r, output] (int8: (value[r] * scale) *
-// q), then y += factor * (sum + b_bias) and y += bias_delta. How rows, ranks and outputs are grouped does not enter.
+// The number for (row, rank) is one lane accumulator over the input in ascending
+// steps of kLanes, then reduce4's fixed order. The number for (row, output) is sum
+// over r ascending of value[r] * B[r, output] (int8: (value[r] * scale) * q), then
+// y += factor * (sum + b_bias) and y += bias_delta. How rows, ranks and outputs are
+// grouped does not enter.
 
-// Factors come from memory, at the rate it gives where rows are few, for which the hardware's own prefetching starts
-// too late in every page: they are asked for, each some bytes behind `at`, for the level of cache that TileTuning says.
+// Factors come from memory, at the rate it gives where rows are few, for which the
+// hardware's own prefetching starts too late in every page: they are asked for, each some
+// bytes behind `at`, for the level of cache that TileTuning says.
 constexpr int kShrinkAheadBytes = 512, kExpandAheadBytes = 256;
 template <int kRanks, class Factor>
 LORALEI_INLINE void ask_for_factors(const Factor* factors, int64_t at, bool second_level) {
@@ -35,8 +38,8 @@ struct ShrinkIn {
   ShrinkIn from(int row) const { return {rows + row, cols, second_level}; }
 };
 
-// sums[t, o] += kLanes numbers of row t of x times factor o, from the k-th on. Of both, the fewer are held beside the
-// sums: registers are just enough for that.
+// sums[t, o] += kLanes numbers of row t of x times factor o, from the k-th on. Of both,
+// the fewer are held beside the sums: registers are just enough for that.
 template <class Factor, int kRanks, int kTokens>
 LORALEI_INLINE void add_products(const Factor* a, const float* const* x, int64_t k, F (&sums)[kTokens * kRanks]) {
   if constexpr (kTokens < kRanks) {
@@ -62,9 +65,9 @@ LORALEI_INLINE void add_products(const Factor* a, const float* const* x, int64_t
   }
 }
 
-// The same for one row as far as whole cache lines go; answers how far. A line is used up before the next factor's is
-// touched: factors of many models lie a multiple of 4 KiB apart, where all their lines have the same few places in the
-// first-level cache.
+// The same for one row as far as whole cache lines go; answers how far. A line is used
+// up before the next factor's is touched: factors of many models lie a multiple of 4 KiB
+// apart, where all their lines have the same few places in the first-level cache.
 template <class Factor, int kRanks>
 LORALEI_INLINE int64_t add_lines(const Factor* a, const float* x, const ShrinkIn& in, F (&sums)[kRanks]) {
   constexpr int kLineVectors = vectors_of_line<Factor>(), kVectors = kLineVectors < 4 ? kLineVectors : 4;
@@ -107,7 +110,8 @@ LORALEI_INLINE void shrink_sums(const Factor* a, const float* const* x, const Sh
   }
 }
 
-// `ranks` of the kRanks factors are real; the rest repeat the last one and are not stored.
+// `ranks` of the kRanks factors are real; the rest repeat the last one and
+// are not stored.
 template <class Factor, int kRanks, int kTokens>
 void shrink_block(const Factor* factors, const ShrinkIn& in, int ranks, float* values, int64_t stride) {
   static_assert(kRanks * kTokens % 4 == 0);
@@ -132,8 +136,8 @@ LORALEI_INLINE void shrink_ranks(const Factor* a, const ShrinkIn& in, int ranks,
     shrink_block<Factor, kRanks, kTokens>(a + o, in, ranks - o, values + o, stride);
 }
 
-// The shape of the register tile for what is left of the rows. With few rows the factors stream from memory, so more of
-// them are in flight. Returns the rows it did.
+// The shape of the register tile for what is left of the rows. With few rows the factors
+// stream from memory, so more of them are in flight. Returns the rows it did.
 template <class Factor>
 LORALEI_INLINE int shrink_step(const Factor* a, const ShrinkIn& in, int rows, int ranks, float* values,
                                int64_t stride) {
@@ -180,7 +184,8 @@ void shrink_item(const LoraBatch& batch, const LoraGroup& group, std::span<const
   }
 }
 
-// Outputs [output, output + count) of one pair for up to kExpandTokens rows. count is at most kExpandOutputs.
+// Outputs [output, output + count) of one pair for up to kExpandTokens rows. count is at
+// most kExpandOutputs.
 struct ExpandTask {
   const LoraPair* pair = nullptr;
   int32_t output = 0, count = 0;
@@ -192,8 +197,8 @@ struct ExpandTask {
   bool second_level = false;  // where factors are asked for
 };
 
-// y += factor * (sum + b_bias) + bias_delta, each term rounded on its own. No scale touches bias_delta: it is a
-// replacement.
+// y += factor * (sum + b_bias) + bias_delta, each term rounded on its own. No scale
+// touches bias_delta: it is a replacement.
 LORALEI_INLINE void add_expanded(const ExpandTask& task, int t, int32_t i, int lanes, F sum) {
   const LoraPair& pair = *task.pair;
   float* y = task.y[t] + i;
@@ -208,7 +213,8 @@ LORALEI_INLINE void add_expanded(const ExpandTask& task, int t, int32_t i, int l
   store_n(y, value, lanes);
 }
 
-// One pass: kRanks ranks from rank_begin on. The sums start from zero in the first pass and go to y in the last.
+// One pass: kRanks ranks from rank_begin on. The sums start from zero in the first pass
+// and go to y in the last.
 template <class Factor, int kRanks>
 void expand_pass(const ExpandTask& task, int32_t rank_begin) {
   const LoraPair& pair = *task.pair;
@@ -284,8 +290,9 @@ LORALEI_INLINE void expand_outputs(const ExpandTask& task, const RankRun<Factor>
   }
 }
 
-// One row: a cache line of each factor at a time (add_lines), and not all ranks of a large adapter in one pass, since
-// what is asked for ahead of so many factors would have no place in the first-level cache.
+// One row: a cache line of each factor at a time (add_lines), and not all ranks of a
+// large adapter in one pass, since what is asked for ahead of so many factors would have
+// no place in the first-level cache.
 constexpr int32_t kRowRanks = 16;
 template <class Factor>
 void expand_row(const ExpandTask& task) {
@@ -378,8 +385,9 @@ void expand_item(const LoraBatch& batch, const LoraGroup& group, std::span<const
   expand_part(batch, group, part, targets[t], output, count, sums, second_level);
 }
 
-// One parallel region for both phases: the pool hands items out in ascending order, so that an expansion waits only for
-// shrinks that are being computed, and with several adapters for none at all.
+// One parallel region for both phases: the pool hands items out in ascending order,
+// so that an expansion waits only for shrinks that are being computed, and with several
+// adapters for none at all.
 void run_batch(OpContext& ctx, const LoraBatch& batch, int64_t shrink_items, const float* x, int64_t x_stride,
                std::span<const LoraTarget> targets) {
   const bool second_level = ctx.tuning.factors_to_second_level;

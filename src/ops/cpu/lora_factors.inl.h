@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of low-rank factors, decoded in registers. No include guard: see target.h.
 
-// From column `k` (a multiple of kLanes) of one row; with _n, the first n lanes count and the rest are zero.
+// From column `k` (a multiple of kLanes) of one row; with _n, the first n lanes count and
+// the rest are zero.
 template <class Rows>
 struct PlainFactor {
   static constexpr int kBytes = Rows::kBytes;
@@ -29,7 +30,8 @@ struct Int8A {
   LORALEI_INLINE F at_n(int64_t k, int) const { return at(k); }  // the row is padded with zeros
 };
 
-// B: the scales of a group of outputs go into the ranks' values, once for all its outputs.
+// B: the scales of a group of outputs go into the ranks' values, once for
+// all its outputs.
 struct Int8B {
   static constexpr int kBytes = 1;
   static constexpr bool kScaledRanks = true;

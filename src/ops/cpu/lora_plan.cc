@@ -8,7 +8,8 @@ namespace loralei {
 namespace {
 
 constexpr int32_t kTileRanks = 8;
-// An expansion item reads about this much of B, so that its runs are long and both ends of a call stay busy.
+// An expansion item reads about this much of B, so that its runs are long and both ends
+// of a call stay busy.
 constexpr int64_t kExpandBytesMin = int64_t{16} << 10, kExpandBytesMax = int64_t{64} << 10;
 constexpr int32_t kExpandOutputsMin = 256;
 constexpr int32_t kItemsPerThread = 4;
@@ -20,7 +21,8 @@ bool same_format(const LoraPair& x, const LoraPair& y) {
 
 bool same_a(const LoraPair& x, const LoraPair& y) { return x.a == y.a && x.rank == y.rank && same_format(x, y); }
 
-// Calls body(first part, part after the last, ranks) for every run of parts whose A have one format.
+// Calls body(first part, part after the last, ranks) for every run of parts whose
+// A have one format.
 template <typename Body>
 void for_each_run(const LoraGroup& group, size_t parts, Body&& body) {
   for (size_t begin = 0; begin < parts;) {
@@ -98,7 +100,8 @@ LoraGroup& LoraPlanner::group_of(int32_t slot, LoraBatch& batch) {
   return group;
 }
 
-// Chooses rows for the batch: of every segment that no earlier unfinished one may overlap, as many as fit.
+// Chooses rows for the batch: of every segment that no earlier unfinished one may
+// overlap, as many as fit.
 void LoraPlanner::take_rows(LoraBatch& batch) {
   int32_t rows_left = kLoraRows;
   int64_t values_left = values_max_;

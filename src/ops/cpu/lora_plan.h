@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The work list of one LoRA call: rows of the segments, grouped by the adapter they use, so that an adapter is read
-// once for all its rows wherever they stand.
+// The work list of one LoRA call: rows of the segments, grouped by the adapter they use,
+// so that an adapter is read once for all its rows wherever they stand.
 //
-// Thread: built by the calling thread, then read by the pool. Ownership: lies in the caller's scratch. Invariants: no
-// row stands twice in one batch; a row's segments come in their order, one batch after the other; a batch holds as many
-// rows as the scratch can take.
+// Thread: built by the calling thread, then read by the pool.
+// Ownership: lies in the caller's scratch.
+// Invariants: no row stands twice in one batch; a row's segments come in their order,
+// one batch after the other; a batch holds as many rows as the scratch can take.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +55,8 @@ struct LoraBatch {
   int64_t expand_items = 0;
 };
 
-// At most 8 ranks of equal format, side by side although they may come from several targets.
+// At most 8 ranks of equal format, side by side although they may come from
+// several targets.
 struct ShrinkTile {
   int32_t first = 0;  // among the group's values
   int32_t count = 0;
@@ -71,7 +73,8 @@ constexpr int64_t lora_shared_bytes(int64_t rank_max) {
   return lora_groups_bytes() + lora_rows_bytes() + round_up64(lora_values(rank_max) * 4);
 }
 
-// Walks the segments and fills one batch after the other. A source is read once per batch.
+// Walks the segments and fills one batch after the other. A source is read
+// once per batch.
 class LoraPlanner {
  public:
   // `shared` holds the groups, their rows and the low-rank values of a batch.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dot products of the rows of a group with multiply-add pairs, in the order written here (in_order.inl.h). No include
-// guard: see target.h.
+// Dot products of the rows of a group with multiply-add pairs, in the order written here
+// (in_order.inl.h). No include guard: see target.h.
 //
-// Bytes can only be multiplied in pairs, whose sums take 16 bits. Small weights leave room there: the pairs of as many
-// words as fit are added in 16 bits, exactly, and widened to 32 bits once. A block of 4-bit weights takes nine
-// multiplications that way, where word by word it takes sixteen. Weights of q8_0 are signed and give their signs to the
-// inputs: |w| <= 128 times 127, twice, just fits.
+// Bytes can only be multiplied in pairs, whose sums take 16 bits. Small weights leave
+// room there: the pairs of as many words as fit are added in 16 bits, exactly, and
+// widened to 32 bits once. A block of 4-bit weights takes nine multiplications that way,
+// where word by word it takes sixteen. Weights of q8_0 are signed and give their signs to
+// the inputs: |w| <= 128 times 127, twice, just fits.
 
 template <class Weights>
 constexpr int words_in_16_bits() {
@@ -58,15 +59,15 @@ LORALEI_INLINE void sum_pairs(const Words& words, int first, const std::byte* q,
   }
 }
 
-// dots[i][v] = start of row i (0 where there are none) + words [kFirst, kFirst + kCount) of vector v times the row. An
-// input word once broadcast serves all vectors. `words(v, j)` is word j of vector v, q int8 [kRows][32], start int32
-// [kRows].
+// dots[i][v] = start of row i (0 where there are none) + words [kFirst, kFirst + kCount)
+// of vector v times the row. An input word once broadcast serves all vectors.
+// `words(v, j)` is word j of vector v, q int8 [kRows][32], start int32 [kRows].
 template <bool kStarts, int kFirst, int kCount, int kRows, int kVectors, class Words>
 LORALEI_INLINE void dots_in_order(const Words& words, const std::byte* q, const std::byte* start,
                                   I (&dots)[kRows][kVectors]) {
   constexpr int kMost = words_in_16_bits<typename Words::Weights>(), kFit = kMost < kCount ? kMost : kCount;
-  constexpr int kPass =
-      kFit > 2 ? kRows : 1;  // rows whose pairs are held: where few words fit, there are others to hold
+  // Rows whose pairs are held: where few words fit, there are others to hold.
+  constexpr int kPass = kFit > 2 ? kRows : 1;
   static_assert(kFit >= 1 && kCount % kFit == 0);
   LORALEI_UNROLL
   for (int first = kFirst; first < kFirst + kCount; first += kFit) {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both instruction sets build from their lanes: sums, exp, loads by number format. No include guard: see target.h.
+// What both instruction sets build from their lanes: sums, exp, loads by number format.
+// No include guard: see target.h.
 
-// Lane sum in the order of reduce4, so that a number does not depend on how many were reduced together.
+// Lane sum in the order of reduce4, so that a number does not depend on how many were
+// reduced together.
 LORALEI_INLINE float reduce_add(F x) { return first4(reduce4(x, x, x, x)); }
 
-// e^x, relative error below 2e-7; 0 below the smallest normal result, infinity above the largest; NaN stays NaN.
-// Cephes-style: x = n ln 2 + r, |r| <= ln 2 / 2, Taylor polynomial of degree 7 in r (its remainder is below half an ulp
-// there), then 2^n in two factors.
+// e^x, relative error below 2e-7; 0 below the smallest normal result, infinity
+// above the largest; NaN stays NaN. Cephes-style: x = n ln 2 + r, |r| <= ln 2 / 2,
+// Taylor polynomial of degree 7 in r (its remainder is below half an ulp there), then
+// 2^n in two factors.
 LORALEI_INLINE F exp_f32(F x) {
   const F low = set1(-87.33654f);
   const F clamped = min(set1(89.0f), max(low, x));
@@ -25,8 +28,8 @@ LORALEI_INLINE F exp_f32(F x) {
   return zero_if_less(x, low, mul(mul(p, pow2(half)), pow2(sub(n, half))));
 }
 
-// Rows of weights and caches in the plain formats: kLanes numbers from `p` on; at_n reads only the first n and clears
-// the rest.
+// Rows of weights and caches in the plain formats: kLanes numbers from `p` on; at_n reads
+// only the first n and clears the rest.
 struct RowsF32 {
   static constexpr int kBytes = 4;
   static LORALEI_INLINE F at(const std::byte* p) { return load(reinterpret_cast<const float*>(p)); }

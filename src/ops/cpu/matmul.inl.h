@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of rows with rows. No include guard: see target.h.
 //
-// The number for (row, output) is one lane accumulator over the input in ascending steps of kLanes, then reduce4's
-// fixed order; how many rows and outputs share a register tile, and how many inputs are multiplied at a time, changes
-// which numbers are computed together, never one of them (batch invariance).
+// The number for (row, output) is one lane accumulator over the input in ascending steps
+// of kLanes, then reduce4's fixed order; how many rows and outputs share a register tile,
+// and how many inputs are multiplied at a time, changes which numbers are computed
+// together, never one of them (batch invariance).
 //
-// Few rows meet the weights as they stream from memory. For more, weights are decoded to f32 once and multiplied one
-// lane at a time.
+// Few rows meet the weights as they stream from memory. For more, weights are decoded to
+// f32 once and multiplied one lane at a time.
 
 struct ProductIn {
   const float* x = nullptr;  // the first row
   int64_t stride = 0;
   int64_t cols = 0;
-  // Few rows: bytes from one weight row to the next if those that come next are to be asked for, else 0. Several rows
-  // of weights read side by side are too many streams for some prefetchers, which bring most of one row after the other
-  // (TileTuning).
+  // Few rows: bytes from one weight row to the next if those that come next are to be
+  // asked for, else 0. Several rows of weights read side by side are too many streams for
+  // some prefetchers, which bring most of one row after the other (TileTuning).
   int64_t ask_stride = 0;
 };
 
-// Lane sums [kTokens][kOutputs] += kOutputs weight rows times the kTokens activation rows from x on.
+// Lane sums [kTokens][kOutputs] += kOutputs weight rows times the kTokens activation
+// rows from x on.
 template <class Rows, int kOutputs, int kTokens>
 LORALEI_INLINE void product_tile(const std::byte* const* weights, const float* x, const ProductIn& in,
                                  F (&sums)[kTokens * kOutputs]) {
@@ -110,10 +112,11 @@ int product_in_order(const std::byte* const* weights, int outputs, const Product
   return 1;
 }
 
-// The shape of the tile for what is left of the rows; returns the rows it did. With one or two rows the weights stream
-// from memory, so more of them are in flight, unless the prefetchers do better with one: where a vector is so wide that
-// memory is no faster than a single sum waiting for itself. 4 outputs by 6 rows fill the 32 registers of AVX-512, 2 by
-// 6 the 16 of AVX2.
+// The shape of the tile for what is left of the rows; returns the rows it did. With one
+// or two rows the weights stream from memory, so more of them are in flight, unless the
+// prefetchers do better with one: where a vector is so wide that memory is no faster than
+// a single sum waiting for itself. 4 outputs by 6 rows fill the 32 registers of AVX-512,
+// 2 by 6 the 16 of AVX2.
 template <class Rows>
 LORALEI_INLINE int product_step(const std::byte* const* weights, int outputs, const ProductIn& in, int64_t row,
                                 int64_t rows, const ProductOut& out) {
@@ -158,8 +161,10 @@ void product_rows_of(DType dtype, const std::byte* weights, int64_t weight_strid
 }
 
 // --- any number of rows ---
-// From how many rows on it pays to put weights and inputs in the order of lanes. With AVX2 few rows take the weights of
-// a tile several times from the second-level cache, where those in f32 are twice as large.
+
+// From how many rows on it pays to put weights and inputs in the order of lanes. With
+// AVX2 few rows take the weights of a tile several times from the second-level cache,
+// where those in f32 are twice as large.
 constexpr int64_t lane_rows_least(DType dtype) { return kManyRegisters ? 48 : dtype == DType::kF32 ? 10 : 17; }
 
 void matmul_few_rows(OpContext& ctx, const MatmulArgs& args) {

@@ -1,21 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with bf16 and f16 weights on the matrix unit (AMX-BF16), for any number of rows.
+// Products with bf16 and f16 weights on the matrix unit (AMX-BF16), for any
+// number of rows.
 //
-// An f32 input is exactly the sum of three bf16 numbers: x1 = bf16(x), x2 = bf16(x - x1), x3 = x - x1 - x2. A bf16
-// weight is one piece, an f16 weight exactly the sum of two: its upper eight bits and the other three. The unit
-// multiplies a piece of sixteen rows of weights with one of 32 inputs of up to sixteen rows of x: products of bf16
-// numbers are exact in f32, it adds those of the first and those of the second numbers of sixteen pairs in ascending
-// order, then the two to the result (Intel's TDPBF16PS). Blocks of 32 inputs follow in ascending order, in each the
-// pieces of the weights from the largest on, with each the inputs' likewise; the smallest two, of f16 weights and
-// inputs, do not meet (less than 2^-24 of the product). So the number for (row, output) is one chain, however many rows
-// and outputs are multiplied together (batch invariance), as accurate as f32 FMA. What is below 2^-126 counts as zero
-// there, pieces included; an infinite input, or an infinite f16 weight, makes NaNs.
+// An f32 input is exactly the sum of three bf16 numbers: x1 = bf16(x), x2 = bf16(x - x1),
+// x3 = x - x1 - x2. A bf16 weight is one piece, an f16 weight exactly the sum of two:
+// its upper eight bits and the other three. The unit multiplies a piece of sixteen rows
+// of weights with one of 32 inputs of up to sixteen rows of x: products of bf16 numbers
+// are exact in f32, it adds those of the first and those of the second numbers of sixteen
+// pairs in ascending order, then the two to the result (Intel's TDPBF16PS). Blocks of 32
+// inputs follow in ascending order, in each the pieces of the weights from the largest
+// on, with each the inputs' likewise; the smallest two, of f16 weights and inputs, do not
+// meet (less than 2^-24 of the product). So the number for (row, output) is one chain,
+// however many rows and outputs are multiplied together (batch invariance), as accurate
+// as f32 FMA. What is below 2^-126 counts as zero there, pieces included; an infinite
+// input, or an infinite f16 weight, makes NaNs.
 #include "ops/cpu/matmul_amx.h"
 
 #if defined(__x86_64__)
 
 #if !defined(__clang__)
-// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable and then warns about it.
+// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable
+// and then warns about it.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -39,7 +44,8 @@ namespace matmul_amx {
 #include "ops/cpu/matmul_amx_unit.inl.h"
 // clang-format on
 
-// One or two tiles of outputs that are multiplied together: two only where both are whole.
+// One or two tiles of outputs that are multiplied together: two only where
+// both are whole.
 struct OutputTiles {
   RowTile tile[2];
   int count = 0;
@@ -111,8 +117,9 @@ class Share {
     }
   }
 
-  // Many rows: some steps of the weights of several tiles are laid one behind the other and stay in the second-level
-  // cache. Those of two tiles of tokens stay in the first-level one while they meet all of them.
+  // Many rows: some steps of the weights of several tiles are laid one behind the
+  // other and stay in the second-level cache. Those of two tiles of tokens stay in the
+  // first-level one while they meet all of them.
   void block(int64_t begin, int64_t end, int64_t share_end) {
     const int64_t token_pairs = (inputs_.tiles + 1) / 2;
     const int64_t lines = (2 * kRowTile + token_pairs - 1) / token_pairs;
@@ -142,7 +149,8 @@ class Share {
 
   std::byte* gathered_of(int64_t tile) const { return gathered_ + tile * matrix_gather_bytes(Weights::kPieces); }
 
-  // Steps of a tile's weights as GatheredWeights reads them, with zeros behind the last input.
+  // Steps of a tile's weights as GatheredWeights reads them, with zeros behind
+  // the last input.
   const std::byte* gather(const RowTile& tile, int64_t slot, int64_t step, int64_t count) const {
     std::byte* const to = gathered_of(slot);
     const int64_t whole = std::min(step + count, int64_t{args_.w.cols} / kStepInputs);
@@ -162,8 +170,8 @@ class Share {
       multiply_tokens<kStream>(operands, output_tiles, slot, tokens, step, ahead);
   }
 
-  // The tiles of outputs that are slots [slot, slot + output_tiles) of the sums, and the two tiles of tokens from
-  // `tokens` on.
+  // The tiles of outputs that are slots [slot, slot + output_tiles) of the sums, and the
+  // two tiles of tokens from `tokens` on.
   template <bool kStream>
   void multiply_tokens(Operands& operands, int output_tiles, int64_t slot, int64_t tokens, int64_t step,
                        WeightsAhead& ahead) {

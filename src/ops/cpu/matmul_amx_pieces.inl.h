@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights and inputs of matmul_amx.cc as the bf16 numbers they are the sum of, laid out for the matrix unit. No include
-// guard: see target.h.
+// Weights and inputs of matmul_amx.cc as the bf16 numbers they are the sum of, laid out
+// for the matrix unit. No include guard: see target.h.
 
 constexpr int kTokenTile = 16;  // rows of x in one product
 constexpr int kStepInputs = kMatrixStepInputs;
@@ -12,8 +12,10 @@ constexpr __mmask32 kWholeStep = 0xFFFFFFFF;
 constexpr int kSecondLevel = 2;  // where __builtin_prefetch brings a line to
 
 // --- weights: what a format's rows are to the unit ---
-// kPieces bf16 numbers a weight, [piece][kRowTile][kStepInputs] for a step; lay() writes one row's, zeros behind
-// `lanes`. Two numbers that are kPairDistance apart are a pair to the unit.
+
+// kPieces bf16 numbers a weight, [piece][kRowTile][kStepInputs] for a step; lay()
+// writes one row's, zeros behind `lanes`. Two numbers that are kPairDistance apart are
+// a pair to the unit.
 struct WeightsBF16 {
   static constexpr int kPieces = 1;
   static constexpr int kPairDistance = 1;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The matrix unit in matmul_amx.cc: its registers, where weights come from (streamed, laid out a step ahead, laid out
-// before), and one call's products. No include guard: see target.h.
+// The matrix unit in matmul_amx.cc: its registers, where weights come from (streamed,
+// laid out a step ahead, laid out before), and one call's products. No include
+// guard: see target.h.
 
-// Results [outputs, width] in 0..3 (two of each tile of outputs), weights [outputs, 32] in 4 and 5, inputs [kPairs,
-// width, 2] in 6 and 7.
+// Results [outputs, width] in 0..3 (two of each tile of outputs), weights [outputs, 32]
+// in 4 and 5, inputs [kPairs, width, 2] in 6 and 7.
 void configure(int outputs, int width) {
   TileConfig config;
   for (int i = 0; i < 8; ++i) {
@@ -14,8 +15,8 @@ void configure(int outputs, int width) {
   load_config(config);
 }
 
-// The weights of tiles [index, end) from some input on, asked for while others are multiplied: some lines with each
-// step.
+// The weights of tiles [index, end) from some input on, asked for while others are
+// multiplied: some lines with each step.
 class WeightsAhead {
  public:
   WeightsAhead() = default;
@@ -99,8 +100,8 @@ class StreamedWeights {
   const Operands& args_;
 };
 
-// Weights of several pieces, laid out a step before they are multiplied, some rows between two products: a product of
-// streamed weights mostly waits for the one before it.
+// Weights of several pieces, laid out a step before they are multiplied, some rows
+// between two products: a product of streamed weights mostly waits for the one before it.
 template <class Weights, int kOutputTiles>
 class LaidWeights {
  public:
@@ -142,7 +143,8 @@ class LaidWeights {
   const Operands& args_;
 };
 
-// Weights that were laid out before: [step][piece][kRowTile][kStepInputs]. Others are asked for with each step.
+// Weights that were laid out before: [step][piece][kRowTile][kStepInputs]. Others are
+// asked for with each step.
 template <class Weights>
 class GatheredWeights {
  public:
@@ -159,8 +161,8 @@ class GatheredWeights {
   WeightsAhead& ahead_;
 };
 
-// The registers' numbers are part of the instructions, and the compilers' own names for them take nothing but literals.
-// A step's products with one piece of the weights.
+// The registers' numbers are part of the instructions, and the compilers' own names for
+// them take nothing but literals. A step's products with one piece of the weights.
 template <class Weights, int kPiece, int kOutputTiles, int kTokenTiles, class Source>
 LORALEI_INLINE void multiply_piece(const Operands& args, Source& weights, const std::byte* inputs, int64_t step) {
   constexpr bool kOutputs2 = kOutputTiles == 2, kTokens2 = kTokenTiles == 2;

@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of bf16 weights with inputs rounded to bf16, on the processor's dot products of pairs (AVX512_BF16).
+// Products of bf16 weights with inputs rounded to bf16, on the processor's dot products
+// of pairs (AVX512_BF16).
 //
-// The number for (row, output) is one vector of sixteen sums over steps of 32 inputs in ascending order (VDPBF16PS:
-// each lane adds the products of a pair of neighbours; what is below 2^-126 counts as zero), then reduce4's fixed
-// order. How many rows and outputs share the registers, and how many steps are taken at a time, changes which numbers
-// are computed together, never one of them (batch invariance).
+// The number for (row, output) is one vector of sixteen sums over steps of 32 inputs in
+// ascending order (VDPBF16PS: each lane adds the products of a pair of neighbours; what
+// is below 2^-126 counts as zero), then reduce4's fixed order. How many rows and outputs
+// share the registers, and how many steps are taken at a time, changes which numbers are
+// computed together, never one of them (batch invariance).
 //
-// Rows meet a tile of sixteen outputs in groups: some steps of a group's inputs stay in the first-level cache while the
-// tile's weights pass by as they lie in the file. Up to twelve rows are one group, so their weights stream from memory
-// once; more rows meet a tile, which then stays in the second-level cache, six at a time, while the next one is called
-// there.
+// Rows meet a tile of sixteen outputs in groups: some steps of a group's inputs stay
+// in the first-level cache while the tile's weights pass by as they lie in the file.
+// Up to twelve rows are one group, so their weights stream from memory once; more rows
+// meet a tile, which then stays in the second-level cache, six at a time, while the next
+// one is called there.
 #include "ops/cpu/matmul_bf16.h"
 
 #if defined(__x86_64__)
 
 #if !defined(__clang__)
-// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable and then warns about it.
+// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable
+// and then warns about it.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -51,7 +55,8 @@ LORALEI_INLINE Pairs load_pairs(const std::byte* p, __mmask32 inputs) {
   return reinterpret_cast<Pairs>(_mm512_maskz_loadu_epi16(inputs, p));
 }
 
-// Rounded rows: group after group, each [steps][rows of the group][kStepInputs], with zeros behind a row's last input.
+// Rounded rows: group after group, each [steps][rows of the group][kStepInputs], with
+// zeros behind a row's last input.
 struct Inputs {
   std::byte* data = nullptr;
   int64_t rows = 0;
@@ -92,7 +97,8 @@ struct TileAhead {
   }
 };
 
-// sums [kRows][kOutputs] += products of the steps [step, end) of outputs from `first` on with a group's inputs.
+// sums [kRows][kOutputs] += products of the steps [step, end) of outputs from `first` on
+// with a group's inputs.
 template <int kOutputs, int kRows>
 LORALEI_INLINE void add_steps(const Tile& tile, int first, const std::byte* inputs, int64_t step, int64_t end,
                               F (&sums)[kRows][kOutputs]) {
@@ -125,7 +131,8 @@ LORALEI_INLINE void add_steps(const Tile& tile, int first, const std::byte* inpu
   }
 }
 
-// A group of kRows rows from `row` on, kOutputs outputs at a time. `waiting`: [kRows][kRowTile][kLanes].
+// A group of kRows rows from `row` on, kOutputs outputs at a time. `waiting`:
+// [kRows][kRowTile][kLanes].
 template <int kOutputs, int kRows>
 void group_product(const Tile& tile, const std::byte* inputs, int64_t row, const ProductOut& out, float* waiting,
                    TileAhead& ahead) {
@@ -161,7 +168,8 @@ constexpr GroupProduct kGroupProducts[kRoundedGroupRows] = {
     group_product<8, 1>, group_product<8, 2>,  group_product<4, 3>,  group_product<4, 4>,
     group_product<4, 5>, group_product<4, 6>,  group_product<2, 7>,  group_product<2, 8>,
     group_product<2, 9>, group_product<2, 10>, group_product<2, 11>, group_product<2, 12>};
-// One row of weights after the other, where they stream from memory and prefetchers stay close (TileTuning).
+// One row of weights after the other, where they stream from memory and prefetchers stay
+// close (TileTuning).
 constexpr GroupProduct kProductsInOrder[] = {group_product<1, 1>, group_product<1, 2>, group_product<1, 3>};
 
 // A tile and some groups of the rows.

@@ -14,7 +14,8 @@ LORALEI_INLINE ProductOut product_out(const MatmulArgs& args, const RowTile& til
           args.accumulate};
 }
 
-// A row's results for the outputs of a row tile, `values` [kRowTile]; anything behind the last output.
+// A row's results for the outputs of a row tile, `values` [kRowTile]; anything behind
+// the last output.
 LORALEI_INLINE void write_outputs(const float* values, int outputs, int64_t row, const ProductOut& out) {
   float* const y = out.y + row * out.stride;
   for (int o = 0; o < outputs; o += kLanes) {

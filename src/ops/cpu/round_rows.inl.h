@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rounding of a layer input to int8, row by row and block of 32 by block (ops/args.h), into the groups of
-// activations.h. No include guard: see target.h.
+// Rounding of a layer input to int8, row by row and block of 32 by block (ops/args.h),
+// into the groups of activations.h. No include guard: see target.h.
 
 constexpr int kBlockVectors = kActivationBlock / kLanes;
 
@@ -65,8 +65,9 @@ void round_block(const float* x, const RoundedBlock& out) {
   out.put(magnitude / 127.0f, sums[0], sums[1]);
 }
 
-// Four ordinary blocks together: most of the work is looking across lanes, which four vectors do at the price of one
-// and a half. False, and nothing done, where a block is zero or holds what is no number.
+// Four ordinary blocks together: most of the work is looking across lanes, which four
+// vectors do at the price of one and a half. False, and nothing done, where a block is
+// zero or holds what is no number.
 bool round_four_blocks(const float* x, const RoundedBlock& first) {
   const I abs_bits = iset1(0x7FFFFFFF);
   I largest[4];
@@ -103,9 +104,9 @@ bool round_four_blocks(const float* x, const RoundedBlock& first) {
   return true;
 }
 
-// A row of `cols` inputs, whose first block goes to `out`. x null: a row of zeros, which fills a group up. `next`: what
-// will be rounded afterwards, as many numbers, or null; it is asked for, since pieces of rows are too short for the
-// processor to foresee.
+// A row of `cols` inputs, whose first block goes to `out`. x null: a row of zeros, which
+// fills a group up. `next`: what will be rounded afterwards, as many numbers, or null;
+// it is asked for, since pieces of rows are too short for the processor to foresee.
 void round_row(const float* x, const float* next, int64_t cols, RoundedBlock out) {
   constexpr int64_t kLineNumbers = 64 / sizeof(float);
   for (int64_t k = 0; next != nullptr && k < cols; k += kLineNumbers) __builtin_prefetch(next + k, 0, 3);

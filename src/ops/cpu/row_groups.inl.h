@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rounded rows of a layer input in their groups and one form (activations.h), and where a tile's results go. No
-// include guard: see target.h.
+// The rounded rows of a layer input in their groups and one form (activations.h), and
+// where a tile's results go. No include guard: see target.h.
 
 struct RowGroups {
   RowForm form = RowForm::kSum;
@@ -38,8 +38,9 @@ struct TileRun {
   RowTile tile[kTilesTogetherMax];
 };
 
-// Whether unpacking costs so little that it is done anew for every pass of a group's rows: not with Q6_K, whose blocks
-// have two scales and half as many dot products for each, and not with a fifth bit where few registers are.
+// Whether unpacking costs so little that it is done anew for every pass of a group's
+// rows: not with Q6_K, whose blocks have two scales and half as many dot products for
+// each, and not with a fifth bit where few registers are.
 bool unpacks_easily(DType dtype) {
   switch (dtype) {
     case DType::kQ6_K:
@@ -52,21 +53,23 @@ bool unpacks_easily(DType dtype) {
       return true;
   }
 }
-// Whether a call has so few rows that all meet packed tiles. Where unpacking costs nothing beside dot products a whole
-// group does (TileTuning).
+// Whether a call has so few rows that all meet packed tiles. Where unpacking costs
+// nothing beside dot products a whole group does (TileTuning).
 bool few_rows(const RowGroups& groups, DType dtype) {
   if (groups.rows <= kPackedRows) return true;
   return groups.count == 1 && groups.rows <= groups.tuning->packed_rows && unpacks_easily(dtype);
 }
 
-// Few rows wait for memory all the time. Fetching the lines of their results, only to be written over, takes more of it
-// than their bytes, so such results go past the caches; unless what is there is added to them.
+// Few rows wait for memory all the time. Fetching the lines of their results, only to be
+// written over, takes more of it than their bytes, so such results go past the caches;
+// unless what is there is added to them.
 bool results_pass_caches(const TileMatmulArgs& args, const RowGroups& groups, DType dtype) {
   return few_rows(groups, dtype) && !args.accumulate;
 }
 LORALEI_INLINE bool aligned(const float* p) { return reinterpret_cast<uintptr_t>(p) % (kLanes * sizeof(float)) == 0; }
 
-// Results of a tile for the rows of one group. `tile.count` of the sixteen outputs are real.
+// Results of a tile for the rows of one group. `tile.count` of the sixteen
+// outputs are real.
 void write_tile(const TileMatmulArgs& args, const TileProduct& product, const RowTile& tile, const RowGroups& groups,
                 int64_t group, const float* sums) {
   const bool past_caches = results_pass_caches(args, groups, product.w.dtype);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the kernels cut the caller's scratch: a shared part in front, then one equal part a worker. No allocation, any
-// thread.
+// How the kernels cut the caller's scratch: a shared part in front, then one equal part
+// a worker. No allocation, any thread.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,9 @@ namespace loralei {
 
 constexpr int64_t round_up64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Parts that different threads use at the same time end a page before the next one begins: a processor's prefetchers go
-// on beyond the end of what a thread works through, and would take lines from the thread that is writing them.
+// Parts that different threads use at the same time end a page before the next one
+// begins: a processor's prefetchers go on beyond the end of what a thread works through,
+// and would take lines from the thread that is writing them.
 constexpr int64_t kScratchPage = 4096;
 constexpr int64_t scratch_part_bytes(int64_t bytes) {
   return (bytes + kScratchPage - 1) / kScratchPage * kScratchPage + kScratchPage;
@@ -48,10 +49,13 @@ class Scratch {
   int64_t shared_bytes_, worker_bytes_;
 };
 
-// What each kernel family needs, computed alike from OpLimits (in advance) and from its arguments (in the call).
-// --- products of many plain rows (lane_product.inl.h): the inputs of a part of the rows, shared; for each worker a
-// panel of weights, and the sums of the rows that meet it, or a block of it decoded. Lanes of both have one step more
-// than they need. ---
+// What each kernel family needs, computed alike from OpLimits (in advance) and from its
+// arguments (in the call).
+
+// --- products of many plain rows (lane_product.inl.h)
+// The inputs of a part of the rows, shared; for each worker a panel of weights, and the
+// sums of the rows that meet it, or a block of it decoded. Lanes of both have one step
+// more than they need.
 constexpr int64_t kLanePartRows = 144;     // rows that meet the weights together
 constexpr int64_t kLanePanelOutputs = 32;  // at most
 constexpr int kLaneLevelsMax = 4;          // of the tree in which lanes are added
@@ -64,9 +68,9 @@ constexpr int64_t lane_worker_bytes(int64_t in) {
   return (lane_row_numbers(in) * kLanePanelOutputs + kSums) * 4;
 }
 
-// --- products with bf16 and f16 weights on the matrix unit (matmul_amx.cc): the inputs of a part of the rows, cut into
-// pieces; for each worker pieces of weights laid one behind the other, and the sums of the tiles of outputs it
-// multiplies together ---
+// --- products with bf16 and f16 weights on the matrix unit (matmul_amx.cc)
+// The inputs of a part of the rows, cut into pieces; for each worker pieces of weights
+// laid one behind the other, and the sums of the tiles of outputs it multiplies together.
 constexpr int kMatrixPieces = 3;                            // bf16 numbers an input is cut into
 constexpr int kMatrixWeightPieces = 2;                      // and a weight, at most
 constexpr int kMatrixStepInputs = 32;                       // of one product
@@ -93,8 +97,9 @@ constexpr int64_t matrix_input_bytes(int64_t rows, int64_t in) {
   return (in + kMatrixStepInputs - 1) / kMatrixStepInputs * kMatrixStepInputs * 2 * kMatrixPieces * held;
 }
 
-// --- products of bf16 weights with rounded inputs (matmul_bf16.cc): the inputs of a part of the rows, and for each
-// worker the sums of a group of rows and a tile ---
+// --- products of bf16 weights with rounded inputs (matmul_bf16.cc)
+// The inputs of a part of the rows, and for each worker the sums of a group of rows and
+// a tile.
 constexpr int kRoundedStepInputs = 32;
 constexpr int kRoundedGroupRows = 12;      // at most
 constexpr int64_t kRoundedPartRows = 256;  // rows that meet the weights together
@@ -103,8 +108,11 @@ constexpr int64_t rounded_row_bytes(int64_t in) {
 }
 constexpr int64_t rounded_worker_bytes() { return kRoundedGroupRows * kRowTile * 16 * 4; }
 
-// --- attention: queries of one key/value head are handled in batches, positions in tiles of kTileTokens. A batch reads
-// the whole context, so the larger the better, as long as there are items enough for all threads. ---
+// --- attention
+// Queries of one key/value head are handled in batches, positions in tiles
+// of kTileTokens.
+// A batch reads the whole context, so the larger the better, as long as there are items
+// enough for all threads.
 constexpr int kQueryBatch = 192, kQueryBatchLeast = 48;
 constexpr int kDirectQueries = 8;  // up to here they read the cache directly
 constexpr int kTileBlocks = 4;
@@ -143,8 +151,8 @@ constexpr int kLoraSegments = 256;                       // segments looked at t
 constexpr int kLoraRows = 1024;                          // rows of one batch
 constexpr int64_t kLoraValues = int64_t{1} << 17;        // least number of low-rank values of one batch
 constexpr int kExpandTokens = 8, kExpandOutputs = 1024;  // accumulators of one worker
-constexpr int kExpandStride =
-    kExpandOutputs + 16;  // from token to token: 4 KiB apart all would have the same places in a cache
+// From token to token: 4 KiB apart all would have the same places in a cache.
+constexpr int kExpandStride = kExpandOutputs + 16;
 constexpr int64_t lora_values(int64_t rank_max) {
   const int64_t one_row = rank_max * kLoraTargetsMax;
   return one_row > kLoraValues ? one_row : kLoraValues;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Eight lanes of AVX2 with FMA and F16C. The same names as simd_avx512.inl.h; kernels are written over them. No include
-// guard: see target.h.
+// Eight lanes of AVX2 with FMA and F16C. The same names as simd_avx512.inl.h; kernels are
+// written over them. No include guard: see target.h.
 
 constexpr int kLanes = 8;
 constexpr bool kManyRegisters = false;  // 16
@@ -10,8 +10,8 @@ using I = __m256i;
 LORALEI_INLINE F zero() { return _mm256_setzero_ps(); }
 LORALEI_INLINE F set1(float x) { return _mm256_set1_ps(x); }
 LORALEI_INLINE F load(const float* p) { return _mm256_loadu_ps(p); }
-// A load for several uses. Where there are two, the compiler would load twice, as a part of each instruction, and two
-// loads a cycle are all there are.
+// A load for several uses. Where there are two, the compiler would load twice, as a part
+// of each instruction, and two loads a cycle are all there are.
 template <int kUses>
 LORALEI_INLINE F load_for(const float* p) {
   F x = load(p);
@@ -19,7 +19,8 @@ LORALEI_INLINE F load_for(const float* p) {
   return x;
 }
 LORALEI_INLINE void store(float* p, F x) { _mm256_storeu_ps(p, x); }
-// Past the caches; p is aligned to a vector. Other threads may read what was written after end_stream.
+// Past the caches; p is aligned to a vector. Other threads may read what was written
+// after end_stream.
 LORALEI_INLINE void stream(float* p, F x) { _mm256_stream_ps(p, x); }
 LORALEI_INLINE void end_stream() { _mm_sfence(); }
 LORALEI_INLINE I first_lanes(int n) {
@@ -39,7 +40,8 @@ LORALEI_INLINE __m128i load_halves_n(const std::byte* p, int n) {
   std::memcpy(part, p, static_cast<size_t>(n) * 2);
   return _mm_load_si128(reinterpret_cast<const __m128i*>(part));
 }
-// Both halves of a vector get all sixteen bytes on their way from memory, and one instruction puts them in place.
+// Both halves of a vector get all sixteen bytes on their way from memory, and one
+// instruction puts them in place.
 LORALEI_INLINE F load_bf16(const std::byte* p) {
   const I places = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7,  //
                                     -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
@@ -77,14 +79,16 @@ LORALEI_INLINE F pow2(F integral) {  // 2^n for integral n in [-126, 127]
 }
 LORALEI_INLINE F times_pow2(F x, F integral) { return mul(x, pow2(integral)); }
 
-// Lane sums of four vectors, in one fixed order each: within 128-bit parts (0+2)+(1+3), then the two parts.
+// Lane sums of four vectors, in one fixed order each: within 128-bit parts (0+2)+(1+3),
+// then the two parts.
 LORALEI_INLINE __m128 reduce4(F a, F b, F c, F d) {
   const F ab = add(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
   const F cd = add(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
   const F abcd = add(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
   return _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1));
 }
-// The order of lanes in which each is added to its neighbour, and each pair to the next pair, as reduce4 does.
+// The order of lanes in which each is added to its neighbour, and each pair to the next
+// pair, as reduce4 does.
 constexpr int kLaneOrder[kLanes] = {0, 2, 1, 3, 4, 6, 5, 7};
 // Lane i of vector j becomes lane j of vector i.
 LORALEI_INLINE void transpose(F (&rows)[kLanes]) {
@@ -121,7 +125,8 @@ LORALEI_INLINE I load_u8(const std::byte* p) {
 LORALEI_INLINE I load_s8(const std::byte* p) {
   return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
-// An e4m3 number with the exponent's missing bit put in is an f16 of 2^-8 its size. No cache holds the codes of NaN.
+// An e4m3 number with the exponent's missing bit put in is an f16 of 2^-8 its size.
+// No cache holds the codes of NaN.
 LORALEI_INLINE F load_fp8(const std::byte* p) {
   const __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
   const __m128i bits = _mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(static_cast<int16_t>(0xBFFF)));
@@ -157,7 +162,8 @@ template <int kBits>
 LORALEI_INLINE I ishl_const(I a) {
   return _mm256_slli_epi32(a, kBits);
 }
-// Bit `from` of each byte in the place of bit kTo, for `from` up to 7; the other bits are anything.
+// Bit `from` of each byte in the place of bit kTo, for `from` up to 7; the other
+// bits are anything.
 template <int kTo>
 LORALEI_INLINE I move_bit(I a, int from) {
   return ishl_const<kTo>(ishr(a, from));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen lanes of AVX-512 (F, BW, VL, DQ). The same names as simd_avx2.inl.h; kernels are written over them. No
-// include guard: see target.h.
+// Sixteen lanes of AVX-512 (F, BW, VL, DQ). The same names as simd_avx2.inl.h; kernels
+// are written over them. No include guard: see target.h.
 
 constexpr int kLanes = 16;
 constexpr bool kManyRegisters = true;  // 32
@@ -15,7 +15,8 @@ LORALEI_INLINE F load_for(const float* p) {  // simd_avx2.inl.h
   return load(p);
 }
 LORALEI_INLINE void store(float* p, F x) { _mm512_storeu_ps(p, x); }
-// Past the caches; p is aligned to a vector. Other threads may read what was written after end_stream.
+// Past the caches; p is aligned to a vector. Other threads may read what was written
+// after end_stream.
 LORALEI_INLINE void stream(float* p, F x) { _mm512_stream_ps(p, x); }
 LORALEI_INLINE void end_stream() { _mm_sfence(); }
 LORALEI_INLINE __mmask16 first_lanes(int n) { return static_cast<__mmask16>((1u << n) - 1); }
@@ -70,14 +71,16 @@ LORALEI_INLINE __m128 upper_half_added(F x) {
   const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
   return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
-// Lane sums of four vectors, in one fixed order each: within 128-bit parts (0+2)+(1+3), then the parts the same way.
+// Lane sums of four vectors, in one fixed order each: within 128-bit parts (0+2)+(1+3),
+// then the parts the same way.
 LORALEI_INLINE __m128 reduce4(F a, F b, F c, F d) {
   const F ab = add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
   const F cd = add(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
   const F abcd = add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xEE));
   return upper_half_added(abcd);
 }
-// The order of lanes in which each is added to its neighbour, and each pair to the next pair, as reduce4 does.
+// The order of lanes in which each is added to its neighbour, and each pair to the next
+// pair, as reduce4 does.
 constexpr int kLaneOrder[kLanes] = {0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15};
 // Lane i of vector j becomes lane j of vector i.
 LORALEI_INLINE void transpose(F (&rows)[kLanes]) {
@@ -120,7 +123,8 @@ LORALEI_INLINE I load_u8(const std::byte* p) {
 LORALEI_INLINE I load_s8(const std::byte* p) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
-// An e4m3 number with the exponent's missing bit put in is an f16 of 2^-8 its size. No cache holds the codes of NaN.
+// An e4m3 number with the exponent's missing bit put in is an f16 of 2^-8 its size.
+// No cache holds the codes of NaN.
 LORALEI_INLINE F load_fp8(const std::byte* p) {
   const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   const __m256i bits = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(static_cast<int16_t>(0xBFFF)));
@@ -156,7 +160,8 @@ template <int kBits>
 LORALEI_INLINE I ishl_const(I a) {
   return _mm512_slli_epi32(a, kBits);
 }
-// Bit `from` of each byte in the place of bit kTo, for `from` up to 7; the other bits are anything.
+// Bit `from` of each byte in the place of bit kTo, for `from` up to 7; the other
+// bits are anything.
 template <int kTo>
 LORALEI_INLINE I move_bit(I a, int from) {
   return _mm512_rolv_epi32(a, _mm512_set1_epi32(kTo - from));

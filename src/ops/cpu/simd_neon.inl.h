@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Four lanes of NEON (armv8.0). The same names as simd_avx512.inl.h; kernels are written over them. No include guard:
-// see target.h.
+// Four lanes of NEON (armv8.0). The same names as simd_avx512.inl.h; kernels are written
+// over them. No include guard: see target.h.
 
 constexpr int kLanes = 4;
 constexpr bool kManyRegisters = true;  // 32
@@ -80,7 +80,8 @@ LORALEI_INLINE F times_pow2(F x, F integral) { return mul(x, pow2(integral)); }
 
 // Lane sums of four vectors, in one fixed order each: (0+1)+(2+3).
 LORALEI_INLINE F reduce4(F a, F b, F c, F d) { return vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)); }
-// The order of lanes in which each is added to its neighbour, and each pair to the next pair, as reduce4 does.
+// The order of lanes in which each is added to its neighbour, and each pair to the next
+// pair, as reduce4 does.
 constexpr int kLaneOrder[kLanes] = {0, 1, 2, 3};
 // Lane i of vector j becomes lane j of vector i.
 LORALEI_INLINE void transpose(F (&rows)[kLanes]) {
@@ -106,7 +107,8 @@ LORALEI_INLINE I load_u8(const std::byte* p) {
 LORALEI_INLINE I load_s8(const std::byte* p) {
   return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four_bytes(p))))));
 }
-// An e4m3 number with the exponent's missing bit put in is an f16 of 2^-8 its size. No cache holds the codes of NaN.
+// An e4m3 number with the exponent's missing bit put in is an f16 of 2^-8 its size.
+// No cache holds the codes of NaN.
 LORALEI_INLINE F load_fp8(const std::byte* p) {
   const int16x4_t wide = vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four_bytes(p)))));
   const uint16x4_t bits = vand_u16(vreinterpret_u16_s16(vshl_n_s16(wide, 7)), vdup_n_u16(0xBFFF));
@@ -144,7 +146,8 @@ template <int kBits>
 LORALEI_INLINE I ishl_const(I a) {
   return vshlq_n_s32(a, kBits);
 }
-// Bit `from` of each byte in the place of bit kTo, for `from` up to 7; the other bits are anything.
+// Bit `from` of each byte in the place of bit kTo, for `from` up to 7; the other
+// bits are anything.
 template <int kTo>
 LORALEI_INLINE I move_bit(I a, int from) {
   return as_signed(vshlq_u32(as_unsigned(a), vdupq_n_s32(kTo - from)));

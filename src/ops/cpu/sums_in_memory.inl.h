@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of a block's dot products with the rows of a group, with vectors of 256 bits. The integer sums live in
-// registers, half of sixteen, the f32 sums in the first-level cache. No include guard: see target.h.
+// What becomes of a block's dot products with the rows of a group, with vectors of
+// 256 bits. The integer sums live in registers, half of sixteen, the f32 sums in the
+// first-level cache. No include guard: see target.h.
 
-// sum = fma(dots, scale * d, sum), then with kMin fma(min, s, sum); sums [kRows][kVectors][8].
+// sum = fma(dots, scale * d, sum), then with kMin fma(min, s, sum); sums
+// [kRows][kVectors][8].
 template <bool kMin, int kRows, int kVectors>
 LORALEI_INLINE void add_in_order(const I (&dots)[kRows][kVectors], const BlockScales<kVectors>& by, float* sums) {
   LORALEI_UNROLL

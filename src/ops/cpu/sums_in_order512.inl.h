@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of a block's dot products with the rows of a group, in the order written here (dot_in_order.inl.h), with
-// vectors of 512 bits. No include guard: see target.h.
+// What becomes of a block's dot products with the rows of a group, in the order written
+// here (dot_in_order.inl.h), with vectors of 512 bits. No include guard: see target.h.
 //
-// The integer sums of a block live in registers, up to sixteen of 32. The f32 sums do where they fit beside them: of
-// two tiles with up to eight rows, where the tiles are taken one after the other. Else they live in the first-level
-// cache, side by side, since sums a multiple of 4 KiB apart would wait for each other.
+// The integer sums of a block live in registers, up to sixteen of 32. The f32 sums do
+// where they fit beside them: of two tiles with up to eight rows, where the tiles are
+// taken one after the other. Else they live in the first-level cache, side by side, since
+// sums a multiple of 4 KiB apart would wait for each other.
 
 LORALEI_INLINE F convert(I x) {
   F converted;
@@ -29,7 +30,8 @@ LORALEI_INLINE F plus_times_broadcast(F sum, F x, const std::byte* number) {
   return sum;
 }
 
-// sum = fma(dots, scale * d, sum), then with kMin fma(min, s, sum): in registers, or sums [kRows][kBlocks][16].
+// sum = fma(dots, scale * d, sum), then with kMin fma(min, s, sum): in registers, or sums
+// [kRows][kBlocks][16].
 template <bool kMin, int kRows, int kBlocks>
 LORALEI_INLINE void add_in_order(const I (&dots)[kRows][kBlocks], const BlockScales<kBlocks>& by,
                                  F (&sums)[kRows][kBlocks]) {

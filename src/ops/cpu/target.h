@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Marks a region of code as compiled for an instruction set that the rest of the program does not assume.
+// Marks a region of code as compiled for an instruction set that the rest of the program
+// does not assume.
 //
-// A kernel body (*.inl.h) is included once per instruction set between LORALEI_TARGET_BEGIN_x and LORALEI_TARGET_END,
-// each time in a namespace of its own. Lambdas inside such a region do not carry the attribute under clang: they may
-// call kernels, not hold vectors.
+// A kernel body (*.inl.h) is included once per instruction set between
+// LORALEI_TARGET_BEGIN_x and LORALEI_TARGET_END, each time in a namespace of its own.
+// Lambdas inside such a region do not carry the attribute under clang: they may call
+// kernels, not hold vectors.
 #pragma once
 
 // A _Pragma takes one string, hence the long lines.

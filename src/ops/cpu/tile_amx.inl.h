@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tile times groups of rows with the matrix unit (AMX-INT8). No include guard: see target.h.
+// A tile times groups of rows with the matrix unit (AMX-INT8). No include guard:
+// see target.h.
 //
-// The weights of a tile are written out as signed bytes with f32 scales while they meet the first group; the others
-// then find them so. One block of 32 inputs is one matrix product [rows, 32] x [32, 16] in int32, scaled and summed in
-// registers. The integers are exact, so the results are those of the vector kernels bit for bit; those serve groups of
-// few rows, for which writing the weights out does not pay.
+// The weights of a tile are written out as signed bytes with f32 scales while they meet
+// the first group; the others then find them so. One block of 32 inputs is one matrix
+// product [rows, 32] x [32, 16] in int32, scaled and summed in registers. The integers
+// are exact, so the results are those of the vector kernels bit for bit; those serve
+// groups of few rows, for which writing the weights out does not pay.
 //
-// While the unit works (and a good 100 ns after its last instruction, a mere _tile_zero included), the processors
-// measured run f32 arithmetic of 512 bits at half its rate; integers are not slowed. So scaling bounds these kernels:
-// three operations for sixteen products of a block of 32.
+// While the unit works (and a good 100 ns after its last instruction, a mere _tile_zero
+// included), the processors measured run f32 arithmetic of 512 bits at half its rate;
+// integers are not slowed. So scaling bounds these kernels: three operations for sixteen
+// products of a block of 32.
 
 // Groups of fewer rows leave too much of the unit idle.
 constexpr int kMatrixRows = 12;
 
-// Results [16, 16] in 0..3, which take turns, so that one product does not wait for the last one's results to be
-// stored; inputs [16, 32] in 4 and 5, weights [8, 16, 4] in 6 and 7. A block whose halves have scales of their own is
-// two products of half the depth. Groups of fewer rows compute what lies behind them too, and nobody looks at it.
+// Results [16, 16] in 0..3, which take turns, so that one product does not wait for the
+// last one's results to be stored; inputs [16, 32] in 4 and 5, weights [8, 16, 4] in 6
+// and 7. A block whose halves have scales of their own is two products of half the depth.
+// Groups of fewer rows compute what lies behind them too, and nobody looks at it.
 void configure_tiles(WideKind kind) {
   const int depth = kind == WideKind::kHalves ? kActivationBlock / 2 : kActivationBlock;
   TileConfig config;
@@ -26,8 +30,9 @@ void configure_tiles(WideKind kind) {
   load_config(config);
 }
 
-// The integer products of one block in result register kTurn, and their way to memory: products [rows][16] int32. The
-// registers' numbers are part of the instructions, and the compilers' own names for them take nothing but literals.
+// The integer products of one block in result register kTurn, and their way to memory:
+// products [rows][16] int32. The registers' numbers are part of the instructions, and the
+// compilers' own names for them take nothing but literals.
 #define LORALEI_MULTIPLY(result, input, weight) \
   _tile_zero(result);                           \
   _tile_loadd(input, inputs, kActivationBlock); \
@@ -84,7 +89,8 @@ LORALEI_INLINE void add_block(const int32_t* products, const std::byte* x, const
   }
 }
 
-// Products of one block; kTurn is its number modulo 4. A block with two halves takes two registers.
+// Products of one block; kTurn is its number modulo 4. A block with two halves
+// takes two registers.
 template <WideKind kKind, int kTurn>
 LORALEI_INLINE void multiply_block(const std::byte* x, const std::byte* wide) {
   if constexpr (kKind == WideKind::kHalves) {
@@ -106,9 +112,10 @@ LORALEI_INLINE void store_block(int32_t* products) {
 
 constexpr int kRowsAtOnce = 3;  // of results asked for with each four blocks of two tiles: 2 * 3 * 3 >= 16
 
-// Step kTurn (the block's number modulo 4) of a line on which three blocks are under way: one multiplied, the one
-// before it on its way to memory, the one before that scaled. A product takes far longer than the scaling of a block.
-// kFirst: the line begins, so nothing is before the blocks 0 and 1.
+// Step kTurn (the block's number modulo 4) of a line on which three blocks are under way:
+// one multiplied, the one before it on its way to memory, the one before that scaled.
+// A product takes far longer than the scaling of a block. kFirst: the line begins, so
+// nothing is before the blocks 0 and 1.
 template <int kRows, WideKind kKind, int kTurn, bool kFirst>
 LORALEI_INLINE void pipeline_step(const std::byte* x, const std::byte* wide, int32_t* products, F (&acc)[kRows]) {
   constexpr int kBefore = (kTurn + 3) % 4, kBeforeThat = (kTurn + 2) % 4;
@@ -137,8 +144,8 @@ LORALEI_INLINE void pipeline_four(Source& source, const std::byte* x, const std:
   source.template widen<3>();
 }
 
-// Adds the products of `blocks` blocks to sums [kRows][16]. `source` writes the blocks out in their wide form, four
-// blocks before they are needed, if nobody did before.
+// Adds the products of `blocks` blocks to sums [kRows][16]. `source` writes the blocks
+// out in their wide form, four blocks before they are needed, if nobody did before.
 template <int kRows, class Source>
 LORALEI_INLINE void matrix_product(Source source, const std::byte* wide, int64_t blocks, const std::byte* x,
                                    FetchAhead& ahead, float* sums) {
@@ -216,8 +223,8 @@ class WidenOnTheWay {
   alignas(64) float mins_[k256 ? 8 * kLanes : kLanes];
 };
 
-// Blocks [begin, begin + count) of a tile times the first group of rows, which leaves them in their wide form, and
-// times the groups after it. Adds to sums [rows][16].
+// Blocks [begin, begin + count) of a tile times the first group of rows, which leaves
+// them in their wide form, and times the groups after it. Adds to sums [rows][16].
 using FirstKernel = void (*)(const std::byte* tile, int64_t begin, int64_t count, std::byte* wide, const std::byte* x,
                              FetchAhead& ahead, float* sums);
 using NextKernel = void (*)(const std::byte* wide, int64_t count, const std::byte* x, FetchAhead& ahead, float* sums);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all kernels for tiles share: a tile's blocks one after the other, how they are asked for before they are needed,
-// and the sizes groups of rows have. No include guard: see target.h.
+// What all kernels for tiles share: a tile's blocks one after the other, how they
+// are asked for before they are needed, and the sizes groups of rows have. No include
+// guard: see target.h.
 
 template <class Format>
 constexpr int block_bytes() {
@@ -17,11 +18,13 @@ LORALEI_INLINE void step_block(TileSections& at) {
   at.quants += block_bytes<Format>();
 }
 
-// How weights are asked for before they are needed. The processors' own prefetchers bring a stream to the second-level
-// cache, but each page of 4 KiB is a new stream to them, which they notice some lines late. So each page's first lines
-// are asked for while the page before it is read, a few with each block so that they do not compete for places on the
-// way; nobody should ask for the lines between (that is slower). What arrives there is called to the first level later.
-// All of it is inlined by force: GCC drops calls of a function (a lambda too) that does nothing but prefetch.
+// How weights are asked for before they are needed. The processors' own prefetchers bring
+// a stream to the second-level cache, but each page of 4 KiB is a new stream to them,
+// which they notice some lines late. So each page's first lines are asked for while the
+// page before it is read, a few with each block so that they do not compete for places on
+// the way; nobody should ask for the lines between (that is slower). What arrives there
+// is called to the first level later. All of it is inlined by force: GCC drops calls of
+// a function (a lambda too) that does nothing but prefetch.
 constexpr uintptr_t kPage = 4096;
 constexpr int kPageStart = 8;  // lines
 
@@ -54,7 +57,8 @@ LORALEI_INLINE void prefetch_lines(const std::byte* at) {
   prefetch_next_page<kBytes>(at);
 }
 
-// Sizes a group may have: full groups have the last one, what is left of the rows the smallest that holds them.
+// Sizes a group may have: full groups have the last one, what is left of the rows the
+// smallest that holds them.
 constexpr int kGroupSizes[] = {1, 2, 3, 4, 6, 8, 12, 16};
 static_assert(kGroupRows == 8 || kGroupRows == 16);
 constexpr int kGroupKinds = kGroupRows == 16 ? 8 : 6;

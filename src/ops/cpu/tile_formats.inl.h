@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The quantised formats as the integer kernels see them in tiles (tensor/tile_layout.h): eight words of unsigned
-// weights for a block of 32 inputs, and the scales that go with them. No include guard: see target.h.
+// The quantised formats as the integer kernels see them in tiles (tensor/tile_layout.h):
+// eight words of unsigned weights for a block of 32 inputs, and the scales that go with
+// them. No include guard: see target.h.
 //
 // `lane` is the first of the kLanes outputs. Word j has inputs 4j .. 4j+3 of the block.
 
@@ -18,11 +19,13 @@ LORALEI_INLINE I nibbles(I words) {
   return kHigh != 0 ? high_nibbles(words) : low_nibbles(words);
 }
 
-// Word j of a block of nibbles: inputs 0..15 in the low ones of four words, 16..31 in the high ones.
+// Word j of a block of nibbles: inputs 0..15 in the low ones of four words, 16..31
+// in the high ones.
 LORALEI_INLINE I nibble_word(const std::byte* quants, int lane, int j) {
   return j < 4 ? low_nibbles(load_words(quants, j, lane)) : high_nibbles(load_words(quants, j - 4, lane));
 }
-// Bit 4j+i of `bits` becomes bit 4 of byte i: the four copies of the nibble that the product makes never overlap.
+// Bit 4j+i of `bits` becomes bit 4 of byte i: the four copies of the nibble that the
+// product makes never overlap.
 LORALEI_INLINE I fifth_bits(I bits, int j) {
   const I nibble = iand(ishr(bits, 4 * j), iset1(0x0F));
   return iand(imul(nibble, iset1(0x02040810)), iset1(0x10101010));
@@ -63,7 +66,9 @@ struct TileQ5_1 : TileQ5_0 {
   static constexpr ZeroPoint kZero = ZeroPoint::kNone;
 };
 
-// --- formats of 256 numbers: the block of 32 is part kPart of half `half`, whose sections half_of gives
+// --- formats of 256 numbers
+// The block of 32 is part kPart of half `half`, whose sections half_of gives.
+
 // The eight scales (and minima) of a block times d (and -dmin), [8][kLanes] each.
 LORALEI_INLINE void k_tile_scales(const std::byte* head, int lane, float* scales, float* mins) {
   const F d = load_scales(head, 0, lane);
@@ -134,7 +139,8 @@ struct TileQ6_K {
   }
 };
 
-// The eight words of a block of 32, and of part kPart of half `half` of a block of 256 at `at`.
+// The eight words of a block of 32, and of part kPart of half `half` of a block
+// of 256 at `at`.
 template <class Format>
 LORALEI_INLINE void block_words(const TileSections& at, int lane, I (&w)[8]) {
   LORALEI_UNROLL

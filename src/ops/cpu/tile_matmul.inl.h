@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The integer product of a layer input with all its projections: round once, then hand tiles out. No include guard: see
-// target.h.
+// The integer product of a layer input with all its projections: round once, then hand
+// tiles out. No include guard: see target.h.
 
 // Up to this many inputs the caller rounds them alone: waking the pool would take longer.
 constexpr int64_t kRoundAlone = 4096;
@@ -13,7 +13,8 @@ int64_t run_grain(const WeightView& w) {
   return runs < 1 ? 1 : runs;
 }
 
-// How many of the products at the front need no more than `most` forms of the rows; which forms: to `input`.
+// How many of the products at the front need no more than `most` forms of the rows; which
+// forms: to `input`.
 size_t choose_forms(std::span<const TileProduct> products, int most, RoundedInput& input) {
   for (size_t i = 0; i < products.size(); ++i) {
     const RowForm form = row_form(products[i].w.dtype);
@@ -37,8 +38,8 @@ void round_input(OpContext& ctx, const TileMatmulArgs& args, int64_t cols, std::
     groups.data = data + i * activation_bytes(args.rows, cols);
     groups.tuning = &ctx.tuning;
   }
-  // An item is a piece of all rows of a group: rows lie so close to each other there that two threads would write to
-  // the same lines.
+  // An item is a piece of all rows of a group: rows lie so close to each other there that
+  // two threads would write to the same lines.
   const int64_t slices = (cols + kRoundSlice - 1) / kRoundSlice, items_a_form = input.groups[0].count * slices;
   const auto round = [&](int64_t begin, int64_t end, int) {
     for (int64_t item = begin; item < end; ++item) {
@@ -65,9 +66,10 @@ void round_input(OpContext& ctx, const TileMatmulArgs& args, int64_t cols, std::
 
 int64_t tile_runs(int64_t tiles) { return (tiles + kTilesTogether - 1) / kTilesTogether; }
 
-// Which tiles of a stretch go through the rows together. Few rows wait for memory, which gives two long streams faster
-// than two that move on with every tile: one tile of the first half, one of the second. The results of many rows are
-// written faster side by side.
+// Which tiles of a stretch go through the rows together. Few rows wait for memory,
+// which gives two long streams faster than two that move on with every tile: one
+// tile of the first half, one of the second. The results of many rows are written
+// faster side by side.
 enum class Together { kHalves, kNeighbours };
 
 // Tiles [first, first + tiles) of a product.
@@ -101,7 +103,8 @@ Stretch first_stretch(std::span<const TileProduct> products, const RoundedInput&
           few_rows(input.of(product->w.dtype), product->w.dtype) ? Together::kHalves : Together::kNeighbours};
 }
 
-// How many forms of an input of so many bytes the scratch holds: at least one (cpu_scratch_bytes).
+// How many forms of an input of so many bytes the scratch holds: at least one
+// (cpu_scratch_bytes).
 int forms_that_fit(const OpContext& ctx, int64_t form_bytes) {
   int forms = kRowFormsTogether;
   const auto fits = static_cast<int64_t>(ctx.scratch.size());
@@ -109,7 +112,8 @@ int forms_that_fit(const OpContext& ctx, int64_t form_bytes) {
   return forms;
 }
 
-// Multiplies those of the products left that come first and find their forms of the rows together; returns how many.
+// Multiplies those of the products left that come first and find their forms of the rows
+// together; returns how many.
 size_t multiply_front(OpContext& ctx, const TileMatmulArgs& args, std::span<const TileProduct> left) {
   RoundedInput input;
   const int64_t cols = left[0].w.cols, form_bytes = activation_bytes(args.rows, cols);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pairs of tiles, or one that is left alone, times groups of few rows. No include guard: see target.h.
+// Pairs of tiles, or one that is left alone, times groups of few rows. No include
+// guard: see target.h.
 
 // The products of the tiles with groups [begin, end), and their results.
 void multiply_packed(const TileRun& tiles, const RowGroups& groups, int64_t begin, int64_t end, int64_t first,

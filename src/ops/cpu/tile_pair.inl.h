@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packed tiles times groups of few rows, which are bound by memory: writing the weights out would not pay. Two tiles go
-// through a group together, because memory gives two streams faster than one, the longer they are the faster
-// (tile_matmul.inl.h chooses the tiles); or both halves of one tile. No include guard: see target.h.
+// Packed tiles times groups of few rows, which are bound by memory: writing the weights
+// out would not pay. Two tiles go through a group together, because memory gives two
+// streams faster than one, the longer they are the faster (tile_matmul.inl.h chooses the
+// tiles); or both halves of one tile. No include guard: see target.h.
 //
-// Groups of more than kPackedRows rows go through the blocks in two passes, which unpack them twice.
+// Groups of more than kPackedRows rows go through the blocks in two passes, which
+// unpack them twice.
 
 constexpr int kPairStep = kPairOfTiles ? kWideSums : kLanes;  // from its sums to those of the next
 
-// Asks for what the pair needs some bytes later (TileTuning): its own tiles' blocks, and behind their end those of the
-// next pair, which lie there. Where that is close, the hardware has brought two streams of weights to the second-level
-// cache in time by itself, but for the begin of each page. The sections of a block of 256 are read side by side, so
-// what is needed first lies far behind its begin.
+// Asks for what the pair needs some bytes later (TileTuning): its own tiles' blocks,
+// and behind their end those of the next pair, which lie there. Where that is close,
+// the hardware has brought two streams of weights to the second-level cache in time by
+// itself, but for the begin of each page. The sections of a block of 256 are read side by
+// side, so what is needed first lies far behind its begin.
 template <class Format, int kBytes>
 LORALEI_INLINE void prefetch_pair(const std::byte* first, const std::byte* second, WeightsAsked asked) {
   constexpr int kFirstNeeded = Format::kQuants == 2048 ? Format::kHead + Format::kHigh : 0;
@@ -33,8 +36,8 @@ LORALEI_INLINE void prefetch_pair(const std::byte* first, const std::byte* secon
   if constexpr (kPairOfTiles) prefetch_next_page<kBytes>(second);
 }
 
-// The words of blocks of 32 at `at` (dots_in_order), and of part kPart of half `half` of blocks of 256, which is at
-// `at`.
+// The words of blocks of 32 at `at` (dots_in_order), and of part kPart of half `half` of
+// blocks of 256, which is at `at`.
 template <class Format>
 struct WordsOf32 {
   using Weights = Format;
@@ -52,7 +55,8 @@ struct WordsOf256 {
 // Rows of a group whose integer sums registers hold.
 constexpr int pair_pass(int rows) { return rows <= kPackedRows ? rows : rows / 2; }
 
-// Block of 32 of kBlocks tiles times rows [row, row + kPass) of a group of kRows; sums as add_in_order wants them.
+// Block of 32 of kBlocks tiles times rows [row, row + kPass) of a group of kRows; sums as
+// add_in_order wants them.
 template <class Format, int kRows, int kPass, int kBlocks, class Sums>
 LORALEI_INLINE void add_block_32(const TileSections* at, const std::byte* x, int row, Sums& sums) {
   I dots[kPass][kBlocks];
@@ -117,9 +121,9 @@ LORALEI_INLINE void pair_32(const std::byte* first, const std::byte* second, con
   }
 }
 
-// Half a block of 256 of both tiles: the words, scales and minima of its four parts lie behind these pointers at
-// constant distances. Scales [kPair][16][kLanes], mins [kPair][8][kLanes] (none where a part has two scales), from the
-// first of the half on.
+// Half a block of 256 of both tiles: the words, scales and minima of its four parts
+// lie behind these pointers at constant distances. Scales [kPair][16][kLanes], mins
+// [kPair][8][kLanes] (none where a part has two scales), from the first of the half on.
 struct PairHalf {
   int number;
   const std::byte *first, *second;  // of its bytes, were a tile's cut in two: what is asked for is counted from there
@@ -201,7 +205,8 @@ LORALEI_INLINE void pair_256(const std::byte* first, const std::byte* second, co
   }
 }
 
-// Two tiles, or one as both, times a group of kRows rows; sums [tiles][kWideSums], of each the first [kRows][16].
+// Two tiles, or one as both, times a group of kRows rows; sums [tiles][kWideSums], of
+// each the first [kRows][16].
 template <class Format, int kRows>
 void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, const TileTuning& tuning, int rows,
                   float* sums) {

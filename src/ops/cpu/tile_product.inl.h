@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer products: a tile of sixteen outputs times a group of rounded rows. No include guard: see target.h.
+// Integer products: a tile of sixteen outputs times a group of rounded rows. No include
+// guard: see target.h.
 //
-// The kernels of a format differ in how many rows they take at once, never in the order in which the number for (row,
-// output) is summed (ops/args.h), so a row's result does not depend on its group.
+// The kernels of a format differ in how many rows they take at once, never in the order
+// in which the number for (row, output) is summed (ops/args.h), so a row's result does
+// not depend on its group.
 
 LORALEI_INLINE F row_float(const std::byte* numbers, int row) {
   float value;
@@ -17,11 +19,13 @@ LORALEI_INLINE I dot_start(const std::byte* block, int row, ZeroPoint zero) {
   return iset1(start);
 }
 
-// Rows that take turns: as many as hide the latency of a dot product and leave registers for the weights.
+// Rows that take turns: as many as hide the latency of a dot product and leave registers
+// for the weights.
 constexpr int turns(int rows) { return rows % 8 == 0 ? 8 : rows % 4 == 0 ? 4 : rows % 3 == 0 ? 3 : rows; }
 
-// One tile alone is one stream. With one or two rows small blocks go by so fast that every line must be asked for long
-// before; blocks of 256, which take more work, are faster the other way (product_part).
+// One tile alone is one stream. With one or two rows small blocks go by so fast that
+// every line must be asked for long before; blocks of 256, which take more work, are
+// faster the other way (product_part).
 constexpr int kBytesAhead = 2048, kBytesFarAhead = 12288;
 template <int kBytes, int kRows>
 LORALEI_INLINE void prefetch_stream(const std::byte* at) {
@@ -45,7 +49,8 @@ LORALEI_INLINE void store_sums(const F (&acc)[kRows * kVectors], int lane, float
   }
 }
 
-// Outputs [lane, lane + kVectors * kLanes) of a tile for a group of kRows rows; sums [kRows][kRowTile].
+// Outputs [lane, lane + kVectors * kLanes) of a tile for a group of kRows rows; sums
+// [kRows][kRowTile].
 template <class Format, int kRows, int kVectors>
 LORALEI_INLINE void product_32(TileSections at, int lane, const std::byte* x, int64_t blocks, float* sums) {
   F acc[kRows * kVectors];
@@ -146,7 +151,8 @@ LORALEI_INLINE void product_256(TileSections at, int lane, const std::byte* x, i
   store_sums<kRows, kVectors>(acc, lane, sums);
 }
 
-// All sixteen outputs. With few registers and several rows the two halves of the tile go through one after the other.
+// All sixteen outputs. With few registers and several rows the two halves of the tile go
+// through one after the other.
 template <class Format, int kRows>
 void product_tile_rows(const std::byte* tile, int64_t cols, const std::byte* x, float* sums) {
   constexpr int kAll = kRowTile / kLanes;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The integer products of each instruction set (OpTable::matmul_tiles). Call what the machine offers.
+// The integer products of each instruction set (OpTable::matmul_tiles). Call what
+// the machine offers.
 #pragma once
 
 #include "ops/op_table.h"

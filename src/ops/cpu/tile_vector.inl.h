@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tile times groups of rows with vector instructions alone. No include guard: see target.h.
+// A tile times groups of rows with vector instructions alone. No include guard:
+// see target.h.
 
-// Rows that go through the tiles together while their rounded form stays in the second-level cache.
+// Rows that go through the tiles together while their rounded form stays in the
+// second-level cache.
 constexpr int kRowsInCache = 64;
 
 constexpr int kTilesTogether = 1;

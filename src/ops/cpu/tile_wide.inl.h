@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights of a tile written out for many rows: whole bytes and f32 scales, some blocks of 32 inputs at a time, so that
-// unpacking is paid once and every group of rows meets plain words. No include guard: see target.h.
+// Weights of a tile written out for many rows: whole bytes and f32 scales, some blocks of
+// 32 inputs at a time, so that unpacking is paid once and every group of rows meets plain
+// words. No include guard: see target.h.
 //
 // A wide block is words u8 or s8 [8][16][4], then f32 [16] of scales once or twice:
 //   kPlain   one scale
 //   kMin     the scale and the minimum
 //   kHalves  a scale for each half of the block
-// Vector kernels take unsigned words and correct for the zero point afterwards; the matrix unit takes signed ones with
-// the zero point gone.
+// Vector kernels take unsigned words and correct for the zero point afterwards; the
+// matrix unit takes signed ones with the zero point gone.
 
-// Two vectors of outputs go through a group together, so that an input word once broadcast serves two products: two
-// tiles with 512 bits, both halves of one with 256.
+// Two vectors of outputs go through a group together, so that an input word once
+// broadcast serves two products: two tiles with 512 bits, both halves of one with 256.
 constexpr int kPair = 2;
 constexpr bool kPairOfTiles = kLanes == kRowTile;
 constexpr int kTilesTogether = kPairOfTiles ? 2 : 1;
@@ -105,7 +106,8 @@ LORALEI_INLINE TileSections block_at(const std::byte* tile, int64_t block) {
   return first_block<Format>(tile + block / kPartsOf<Format> * block_bytes<Format>());
 }
 
-// Blocks of 32 inputs [begin, begin + count) of a tile; both are multiples of the format's blocks.
+// Blocks of 32 inputs [begin, begin + count) of a tile; both are multiples of
+// the format's blocks.
 template <class Format>
 void widen(const std::byte* tile, int64_t begin, int64_t count, std::byte* out) {
   if constexpr (kPartsOf<Format> == 8) {
@@ -169,8 +171,9 @@ WideFormat wide_format(DType dtype) {
   }
 }
 
-// While some blocks are multiplied, the packed weights that are written out next come to the second-level cache: bit by
-// bit, because the processor has few places for what is on its way from memory.
+// While some blocks are multiplied, the packed weights that are written out next come to
+// the second-level cache: bit by bit, because the processor has few places for what is on
+// its way from memory.
 struct WeightsAhead {
   const std::byte* at[kTilesTogether] = {};
   int64_t left = 0;  // lines of each
@@ -186,7 +189,8 @@ struct WeightsAhead {
     }
   }
 };
-// What follows the blocks from `block` on: the same tiles' next ones, or the first of the next tiles (none: count 0).
+// What follows the blocks from `block` on: the same tiles' next ones, or the first of the
+// next tiles (none: count 0).
 WeightsAhead weights_ahead(const TileRun& tiles, const TileRun& next, int64_t cols, int64_t block, int64_t calls) {
   const int64_t blocks = cols / kActivationBlock;
   const bool same = block + kWideBlocks < blocks;
@@ -202,7 +206,8 @@ WeightsAhead weights_ahead(const TileRun& tiles, const TileRun& next, int64_t co
   return ahead;
 }
 
-// A worker's memory: the wide blocks of each tile and the sums of each, [groups in cache][kGroupRows][16].
+// A worker's memory: the wide blocks of each tile and the sums of each, [groups in
+// cache][kGroupRows][16].
 constexpr int kRowsInCache = 128;  // rows that go through the tiles together while their rounded form stays in cache
 constexpr int kWideSums = kRowsInCache * kRowTile;
 struct WideScratch {
@@ -216,8 +221,8 @@ static_assert(tile_worker_bytes() >= kTilesTogether * (kWideTileBytes + kWideSum
 
 int group_size(const RowGroups& groups, int64_t group) { return kGroupSizes[group_kind(groups.rows_of(group))]; }
 
-// Of groups [begin, end) those before the answer get the weights written out: not those of few rows, nor the last one
-// where it is small.
+// Of groups [begin, end) those before the answer get the weights written out: not those
+// of few rows, nor the last one where it is small.
 int64_t wide_groups(const RowGroups& groups, DType dtype, int64_t begin, int64_t end) {
   if (few_rows(groups, dtype)) return begin;
   return group_size(groups, end - 1) <= kPackedRows ? end - 1 : end;
@@ -237,8 +242,9 @@ struct WideResults {
     }
   }
 };
-// The lines of y that results will be written to: they lie far apart, and asked for all at once they would hold up
-// everything else. `kRows` rows a call, with no harm done behind the last one.
+// The lines of y that results will be written to: they lie far apart, and asked for all
+// at once they would hold up everything else. `kRows` rows a call, with no harm done
+// behind the last one.
 struct ResultsAhead {
   const float* y = nullptr;
   int64_t stride = 0;

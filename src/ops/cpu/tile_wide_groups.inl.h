@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles times many groups of rows on vectors: some blocks are written out, all groups meet them, then the next. No
-// include guard: see target.h.
+// Tiles times many groups of rows on vectors: some blocks are written out, all groups
+// meet them, then the next. No include guard: see target.h.
 
-// The products of `tiles` with groups [begin, end), added to the sums, which start at the place of group `first`, and
-// their results. All groups have more than kPackedRows rows.
+// The products of `tiles` with groups [begin, end), added to the sums, which start at the
+// place of group `first`, and their results. All groups have more than kPackedRows rows.
 void multiply_wide(const TileRun& tiles, const TileRun& next, const RowGroups& groups, int64_t begin, int64_t end,
                    int64_t first, const WideResults& results, const WideScratch& scratch) {
   const WideFormat format = wide_format(tiles.dtype);

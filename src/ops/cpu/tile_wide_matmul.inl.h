@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles times groups of rows: tiles written out for many rows, packed ones for few. No include guard: see target.h.
+// Tiles times groups of rows: tiles written out for many rows, packed ones for few.
+// No include guard: see target.h.
 
 void tiles_times_groups(const TileMatmulArgs& args, const TileProduct& product, const TileRun& tiles,
                         const TileRun& next, const RowGroups& groups, int64_t begin, int64_t end, std::byte* memory) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wide blocks (tile_wide.inl.h) times groups of rows with the dot products of dots_in_order: both halves of a tile and
-// four rows at a time, whose integer sums live in registers and f32 sums in the first-level cache. No include guard:
-// see target.h.
+// Wide blocks (tile_wide.inl.h) times groups of rows with the dot products of
+// dots_in_order: both halves of a tile and four rows at a time, whose integer sums live
+// in registers and f32 sums in the first-level cache. No include guard: see target.h.
 
 template <class Format>
 struct WideWords {
@@ -44,7 +44,8 @@ LORALEI_INLINE void wide_block(const std::byte* wide, const std::byte* q, const 
 // How often wide_group() calls fetch().
 int64_t wide_fetches(WideKind, int, int64_t blocks) { return blocks; }
 
-// `size` rows, kRows at a time; sums [size][16]. Inlined into a loop over groups, some formats would spill registers.
+// `size` rows, kRows at a time; sums [size][16]. Inlined into a loop over groups, some
+// formats would spill registers.
 template <class Format, int kRows>
 [[gnu::noinline]] void wide_rows(const std::byte* wide, int64_t blocks, const std::byte* group, int size,
                                  FetchAhead& ahead, float* sums) {
@@ -74,7 +75,8 @@ void wide_group_of(const std::byte* wide, int64_t blocks, const std::byte* group
     wide_rows<Format, 3>(wide, blocks, group, size, ahead, sums);
   }
 }
-// Adds the products of `blocks` wide blocks of a tile with a group of `size` rows to sums [size][16].
+// Adds the products of `blocks` wide blocks of a tile with a group of `size` rows
+// to sums [size][16].
 void wide_group(const WideFormat& format, int, const std::byte* wide, int64_t blocks, const std::byte* group, int size,
                 FetchAhead& ahead, float* sums) {
   switch (format.dtype) {

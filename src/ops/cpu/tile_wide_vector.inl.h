@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wide blocks (tile_wide.inl.h) times groups of rows with vector dot products of 512 bits (wide_dots). No include
-// guard: see target.h.
+// Wide blocks (tile_wide.inl.h) times groups of rows with vector dot products of 512 bits
+// (wide_dots). No include guard: see target.h.
 //
-// Up to sixteen vectors of integer sums of a block of 32 inputs live in registers (kWideRows rows of two tiles, or four
-// where a block has two halves), so that an input word once broadcast serves two products: with one, the loads would
-// take as long as the products.
+// Up to sixteen vectors of integer sums of a block of 32 inputs live in registers
+// (kWideRows rows of two tiles, or four where a block has two halves), so that an
+// input word once broadcast serves two products: with one, the loads would take as
+// long as the products.
 
 // A run of rows of one group as its blocks show it; `step` from block to block.
 struct WideRows {
@@ -23,7 +24,8 @@ LORALEI_INLINE WideRows wide_rows(const std::byte* group, int size, int row, Wid
   rows.step = group_block_bytes(size, kind == WideKind::kHalves);
   return rows;
 }
-// sums [kTiles][kGroupRows][16] (from row `row` of the group on) += the blocks' products with kRows rows.
+// sums [kTiles][kGroupRows][16] (from row `row` of the group on) += the blocks' products
+// with kRows rows.
 template <WideKind kKind, class Weights, int kRows, int kTiles>
 void wide_product(const std::byte* wide, int64_t blocks, const std::byte* group, int size, int row, FetchAhead& ahead,
                   float* sums) {
@@ -73,7 +75,8 @@ void wide_product(const std::byte* wide, int64_t blocks, const std::byte* group,
   }
 }
 
-// Rows of a group that go through a block together: as many as registers hold the sums of, and a divisor of its size.
+// Rows of a group that go through a block together: as many as registers hold the sums
+// of, and a divisor of its size.
 constexpr int wide_pass(WideKind kind, int size) {
   const int most = kind == WideKind::kHalves ? 4 : kWideRows;
   return size % most == 0 ? most : most * 3 / 4;
@@ -105,7 +108,8 @@ void wide_group_tiles(int tiles, const std::byte* wide, int64_t blocks, const st
     wide_group_of<kKind, Weights, 1>(wide, blocks, group, size, ahead, sums);
   }
 }
-// Adds the products of `blocks` wide blocks of one or two tiles with a group of `size` rows to sums [tiles][kWideSums].
+// Adds the products of `blocks` wide blocks of one or two tiles with a group of `size`
+// rows to sums [tiles][kWideSums].
 void wide_group(const WideFormat& format, int tiles, const std::byte* wide, int64_t blocks, const std::byte* group,
                 int size, FetchAhead& ahead, float* sums) {
   switch (format.dtype) {

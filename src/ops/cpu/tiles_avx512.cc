@@ -5,7 +5,8 @@
 #if defined(__x86_64__)
 
 #if !defined(__clang__)
-// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable and then warns about it.
+// GCC 12's own AVX-512 header fills "undefined" results from an uninitialised variable
+// and then warns about it.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dot products with wide blocks by multiply-add pairs, which depend on how large the weights are. No include guard: see
-// target.h.
+// Dot products with wide blocks by multiply-add pairs, which depend on how large the
+// weights are. No include guard: see target.h.
 
 template <class Format>
 using WideWeights = Format;
@@ -11,7 +11,8 @@ struct WordsOfTiles {
   const std::byte* wide;
   LORALEI_INLINE I operator()(int v, int j) const { return load_bits(wide + v * kWideTileBytes + 64 * j); }
 };
-// dots[i][v] = zero-point start of row i + words [kFirst, kFirst + kCount) of tile v's block times the row.
+// dots[i][v] = zero-point start of row i + words [kFirst, kFirst + kCount) of tile v's
+// block times the row.
 template <class Format, int kFirst, int kCount, int kRows, int kTiles>
 LORALEI_INLINE void wide_dots(const std::byte* wide, const std::byte* q, const std::byte* start,
                               I (&dots)[kRows][kTiles]) {

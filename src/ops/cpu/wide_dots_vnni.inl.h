@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dot products with wide blocks by AVX-512 VNNI: the same for all unsigned words. No include guard: see target.h.
+// Dot products with wide blocks by AVX-512 VNNI: the same for all unsigned words. No
+// include guard: see target.h.
 
 struct AnyWeights {};
 template <class Format>
 using WideWeights = AnyWeights;
 
-// dots[i][v] = zero-point start of row i + words [kFirst, kFirst + kCount) of tile v's block times the row.
+// dots[i][v] = zero-point start of row i + words [kFirst, kFirst + kCount) of tile v's
+// block times the row.
 template <class, int kFirst, int kCount, int kRows, int kTiles>
 LORALEI_INLINE void wide_dots(const std::byte* wide, const std::byte* q, const std::byte* start,
                               I (&dots)[kRows][kTiles]) {

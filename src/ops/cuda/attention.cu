@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// kv_store and attention of any rows (split over positions, combined in order): a kernel for heads of 64 and 128
-// numbers, which are what most models have, and one for all others.
+// kv_store and attention of any rows (split over positions, combined in order):
+// a kernel for heads of 64 and 128 numbers, which are what most models have, and
+// one for all others.
 #include "base/limits.h"
 #include "ops/cuda/attention.cuh"
 #include "ops/cuda/cuda_ops.h"
@@ -9,7 +10,8 @@
 namespace loralei::cuda {
 namespace {
 
-// A number of a vector over the vector's scale, and the largest there is, as quantise_vector (tensor/codec.h).
+// A number of a vector over the vector's scale, and the largest there is, as
+// quantise_vector (tensor/codec.h).
 DEVICE void put_scaled(int8_t* at, float x) {
   constexpr float kRound = 12582912.0f;
   *at = static_cast<int8_t>(__float_as_int(add_rn(x, kRound)) - __float_as_int(kRound));
@@ -30,8 +32,8 @@ KERNEL void kv_store_kernel(const float* k, const float* v, int64_t stride, Devi
   const float* from = (which == 0 ? k : v) + row * stride + static_cast<int64_t>(head) * kv.head_dim;
   T* to = reinterpret_cast<T*>(at) + static_cast<int64_t>(slot) * kv.head_dim;
   if constexpr (sizeof(T) == 1) {
-    // As vector_scale and quantise_vector (tensor/codec.h): NaN where a number is not finite, zeros then and for tiny
-    // ones.
+    // As vector_scale and quantise_vector (tensor/codec.h): NaN where a number is not
+    // finite, zeros then and for tiny ones.
     float largest = 0, poison = 0;
     for (int d = lane; d < kv.head_dim; d += 32) {
       largest = fmaxf(largest, fabs(from[d]));
@@ -57,7 +59,8 @@ KERNEL void kv_store_kernel(const float* k, const float* v, int64_t stride, Devi
 constexpr int kSplitThreads = 128, kSplitPages = kAttentionSplit / kKvBlockTokens;
 constexpr int kGroupMax = 8;  // query heads that share one reading of K and V
 
-// Floats before the split's results: of one (row, head, split) the largest score, the sum of weights, then [head_dim].
+// Floats before the split's results: of one (row, head, split) the largest score, the sum
+// of weights, then [head_dim].
 DEVICE float* split_result(float* scratch, int64_t row, int heads, int head, int splits, int split, int head_dim) {
   return scratch + ((row * heads + head) * splits + split) * (head_dim + 2);
 }
@@ -85,9 +88,10 @@ DEVICE bool find_place(const StepRows& rows, int window, int group_heads, SplitP
   return place.seen.begin < place.seen.end;
 }
 
-// Heads of kDim numbers: all of the split's K and V is asked for at once, right behind the indices of its pages. kLanes
-// threads read a position side by side, kSide positions are read at a time. Shared memory: q [kGroup][kDim] scaled,
-// weights [kGroup][kAttentionSplit], partial sums [kSide][kGroup][kDim].
+// Heads of kDim numbers: all of the split's K and V is asked for at once, right
+// behind the indices of its pages. kLanes threads read a position side by side,
+// kSide positions are read at a time. Shared memory: q [kGroup][kDim] scaled, weights
+// [kGroup][kAttentionSplit], partial sums [kSide][kGroup][kDim].
 template <typename T, int kGroup, int kDim>
 struct FixedSplit {
   static constexpr int kNumbers = sizeof(T) == 4 ? 4 : 8, kLanes = kDim / kNumbers, kSide = kSplitThreads / kLanes;
@@ -165,7 +169,8 @@ KERNEL void BLOCK_LIMIT(kSplitThreads)
   __syncthreads();
   if constexpr (!kBoth) load(k_head + kv.kv_stride_bytes, values, value_scales);
 
-  // Weights: a warp takes a head. Lanes own positions by their absolute number, and what is not seen adds nothing.
+  // Weights: a warp takes a head. Lanes own positions by their absolute number, and what
+  // is not seen adds nothing.
   for (int g = thread / 32; g < kGroup; g += kSplitThreads / 32) {
     float* const mine = weights + g * kAttentionSplit;
     float most = -INFINITY, sum = 0;
@@ -218,7 +223,8 @@ KERNEL void BLOCK_LIMIT(kSplitThreads)
 
 // Heads of any size. Shared memory: q [kGroup][head_dim] scaled, weights
 // [kGroup][kAttentionSplit], then partial sums [position lanes][kGroup][head_dim].
-// kVector numbers of a position are read at a time: eight where head_dim allows, else one.
+// kVector numbers of a position are read at a time: eight where head_dim
+// allows, else one.
 template <typename T, int kGroup, int kVector>
 KERNEL void BLOCK_LIMIT(kSplitThreads)
     split_kernel(const float* q, int64_t q_stride, DeviceKv kv, int layer, int heads, int group_heads, float scale,
@@ -248,7 +254,8 @@ KERNEL void BLOCK_LIMIT(kSplitThreads)
   }
   __syncthreads();
 
-  // Scores: eight lanes share a position, so that a warp reads four positions' numbers side by side.
+  // Scores: eight lanes share a position, so that a warp reads four positions'
+  // numbers side by side.
   const auto page_of = [&](int which, int p) {
     return kv_head_at(kv, pages[(p - place.origin) / kKvBlockTokens], layer, which, kv_head);
   };
@@ -290,7 +297,8 @@ KERNEL void BLOCK_LIMIT(kSplitThreads)
     float most = -INFINITY, sum = 0;
     for (int i = from + thread % 32; i < to; i += 32) most = fmaxf(most, weights[g * kAttentionSplit + i]);
     most = warp_max(most);
-    // Lanes own positions by their absolute number, so that a window's start does not move the sum.
+    // Lanes own positions by their absolute number, so that a window's start does
+    // not move the sum.
     for (int i = thread % 32; i < kAttentionSplit; i += 32) {
       if (i < from || i >= to) continue;
       const float weight = __expf(weights[g * kAttentionSplit + i] - most);
@@ -305,7 +313,8 @@ KERNEL void BLOCK_LIMIT(kSplitThreads)
   }
   __syncthreads();
 
-  // Values: a thread takes kVector numbers of every n-th position; then the n are added in order.
+  // Values: a thread takes kVector numbers of every n-th position; then the n
+  // are added in order.
   const int pieces = (dim + kVector - 1) / kVector;
   const int lanes = max(1, min(kSplitThreads / pieces, 8));  // positions side by side
   const int per_pass = min(pieces, kSplitThreads);
@@ -313,7 +322,8 @@ KERNEL void BLOCK_LIMIT(kSplitThreads)
     const int piece = piece_begin + thread % per_pass, lane = thread / per_pass;
     if (lane < lanes && piece < pieces) {
       float sums[kGroup][kVector] = {};
-      // The lane's first position that is seen; four are asked for before the first is used.
+      // The lane's first position that is seen; four are asked for before
+      // the first is used.
       const int skipped = from > lane ? (from - lane + lanes - 1) / lanes * lanes : 0;
 #pragma unroll 4
       for (int i = lane + skipped; i < to; i += lanes) {
@@ -377,8 +387,8 @@ KERNEL void combine_kernel(float* scratch, int splits, int dim, Y* out, int64_t 
   }
 }
 
-// Of shared memory, what every GPU from compute capability 8.0 on gives a block that asks (8.6 and 8.9: 99 KiB), less
-// the kernel's own arrays and what the driver keeps.
+// Of shared memory, what every GPU from compute capability 8.0 on gives a block that asks
+// (8.6 and 8.9: 99 KiB), less the kernel's own arrays and what the driver keeps.
 constexpr size_t kSharedMost = 96 * 1024;
 
 int32_t splits_of(int32_t positions_max) { return (positions_max + kAttentionSplit - 1) / kAttentionSplit; }

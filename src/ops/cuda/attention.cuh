@@ -22,8 +22,9 @@ DEVICE const float* kv_scales(const DeviceKv& kv, const std::byte* head) {
   return reinterpret_cast<const float*>(head + static_cast<int64_t>(kKvBlockTokens) * kv.head_dim);
 }
 
-// Positions [begin, end) that a block of threads looks at, and the cache blocks of kCount times 16 positions from
-// `base` on, a multiple of 16: asked for together, since nothing of K and V can be asked for before they are there.
+// Positions [begin, end) that a block of threads looks at, and the cache blocks of kCount
+// times 16 positions from `base` on, a multiple of 16: asked for together, since nothing
+// of K and V can be asked for before they are there.
 struct Seen {
   int begin, end;
   DEVICE bool has(int position) const { return position >= begin && position < end; }

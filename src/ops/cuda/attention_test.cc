@@ -7,8 +7,9 @@ namespace {
 
 constexpr DType kCacheDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8};
 
-// The same K and V in a host cache (written by the reference) and in one of the GPU (written by kv_store), both with
-// NaN where nothing was written and scattered block tables.
+// The same K and V in a host cache (written by the reference) and in one of the
+// GPU (written by kv_store), both with NaN where nothing was written and scattered
+// block tables.
 struct Caches {
   static constexpr int32_t kLayers = 2, kLayer = 1;
   int32_t kv_heads, head_dim;
@@ -197,8 +198,9 @@ TEST_F(CudaAttention, TheCacheHoldsTheReferencesBitsInItsOwnOrder) {
   }
 }
 
-// Vectors whose largest number is 448 have scale one: what is stored is what the host's codec, proved for every code
-// and tie, makes of their numbers: of the middle of two neighbours, and of what lies beside it.
+// Vectors whose largest number is 448 have scale one: what is stored is what the host's
+// codec, proved for every code and tie, makes of their numbers: of the middle of two
+// neighbours, and of what lies beside it.
 TEST_F(CudaAttention, Fp8IsRoundedAsOnTheHost) {
   Prng prng(917);
   std::vector<float> numbers;
@@ -238,7 +240,8 @@ TEST_F(CudaAttention, Fp8IsRoundedAsOnTheHost) {
   }
 }
 
-// One position of weight one: attention's result is the value as it is. All 256 codes, those of NaN as well.
+// One position of weight one: attention's result is the value as it is. All 256 codes,
+// those of NaN as well.
 TEST_F(CudaAttention, EveryCodeOfFp8IsRead) {
   Prng prng(918);
   Caches caches(stream_, prng, DType::kF8, 1, 256, 1);
@@ -260,8 +263,8 @@ TEST_F(CudaAttention, EveryCodeOfFp8IsRead) {
   }
 }
 
-// Scores are off by (dim + 20) eps of their terms (a few units here), weights by the fast exponential, sums by their
-// length: far below 2e-5 of values up to 2.
+// Scores are off by (dim + 20) eps of their terms (a few units here), weights by the fast
+// exponential, sums by their length: far below 2e-5 of values up to 2.
 constexpr double kGeneralBound = 2e-5;
 
 TEST_F(CudaAttention, TheGeneralKernelAgreesForAllHeadsFormatsAndWindows) {
@@ -305,9 +308,10 @@ TEST_F(CudaAttention, ARowAloneIsTheRowInABatch) {
   }
 }
 
-// The tiled kernel rounds q and the weights to bf16 or f16: with u the format's rounding, a score s is off by at most
-// u * sum|q k| * scale (d below), which changes weights by e^(+-2d); the weights' own rounding adds u. Half of the
-// worst case is far from what random signs give.
+// The tiled kernel rounds q and the weights to bf16 or f16: with u the format's rounding,
+// a score s is off by at most u * sum|q k| * scale (d below), which changes weights by
+// e^(+-2d); the weights' own rounding adds u. Half of the worst case is far from what
+// random signs give.
 TEST_F(CudaAttention, TilesAgreeWithinTheFormatsRounding) {
   Prng prng(914);
   struct Case {
@@ -366,7 +370,8 @@ TEST_F(CudaAttention, ResultsMayBeBf16AndUnknownHeadsAreRefused) {
   DeviceKv kv = caches.kv();
   kv.head_dim = 80;
   EXPECT_FALSE(tiled_attention(stream_, {.attention = {.kv = kv, .heads = 1}}).ok());
-  // More shared memory than a block may have: told before the launch, and on every GPU alike.
+  // More shared memory than a block may have: told before the launch, and on
+  // every GPU alike.
   kv.head_dim = 2048;
   const Status refused = attention(stream_, {.kv = kv, .heads = 8, .positions_max = 64});
   ASSERT_FALSE(refused.ok());

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations of ops/args.h on a GPU, without CUDA's headers. Unproven on a GPU so far: the tests run the same
-// kernels on the emulated one (device/cuda/emulated) and compare them with the table `ref`.
+// The operations of ops/args.h on a GPU, without CUDA's headers. Unproven on a GPU so
+// far: the tests run the same kernels on the emulated one (device/cuda/emulated) and
+// compare them with the table `ref`.
 //
-// Thread: one thread a stream. Ownership: none. All pointers are device memory and stay valid until the stream got
-// there. No allocation, no copy, no synchronisation: every call puts kernels on the stream and returns, so that a step
-// can be captured in a CudaGraph. What differs from step to step lies in device arrays (StepRows, LoraStep) filled
-// before the graph is launched; sizes given by value are those of the bucket the graph was captured for, and rows
-// beyond the step's own are idle (token -1, table -1, segment of no rows). Numbers: the residual stream and every sum
-// are f32; inputs of products are bf16 (f32 where said). A row's result depends on that row alone: each sum runs in one
-// order fixed by the shape. Failure: Status, when the driver refuses a launch; errors of a running kernel come with the
-// stream's synchronise.
+// Thread: one thread a stream.
+// Ownership: none. All pointers are device memory and stay valid until the stream got
+// there. No allocation, no copy, no synchronisation: every call puts kernels on the
+// stream and returns, so that a step can be captured in a CudaGraph. What differs from
+// step to step lies in device arrays (StepRows, LoraStep) filled before the graph is
+// launched; sizes given by value are those of the bucket the graph was captured for,
+// and rows beyond the step's own are idle (token -1, table -1, segment of no rows).
+// Numbers: the residual stream and every sum are f32; inputs of products are bf16 (f32
+// where said). A row's result depends on that row alone: each sum runs in one order
+// fixed by the shape.
+// Failure: Status, when the driver refuses a launch; errors of a running kernel come with
+// the stream's synchronise.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +30,9 @@ namespace loralei::cuda {
 
 inline constexpr int32_t kRowsMax = 65'535;  // of one call: a grid has no more blocks in y
 
-// The rows of a step. tables[row] is where the row's block table begins in `blocks`: position p of its sequence lies in
-// cache block blocks[tables[row] + p / kKvBlockTokens].
+// The rows of a step. tables[row] is where the row's block table begins in
+// `blocks`: position p of its sequence lies in cache block blocks[tables[row] + p
+// / kKvBlockTokens].
 struct StepRows {
   int32_t rows = 0;
   const int32_t* positions = nullptr;  // [rows]
@@ -34,8 +40,8 @@ struct StepRows {
   const int32_t* blocks = nullptr;
 };
 
-// A weight matrix [rows, cols] in one piece: kPlain in any format, kTile16 in quantised ones (tensor/tile_layout.h; the
-// bytes are those of the host, nothing is repacked).
+// A weight matrix [rows, cols] in one piece: kPlain in any format, kTile16 in quantised
+// ones (tensor/tile_layout.h; the bytes are those of the host, nothing is repacked).
 struct DeviceWeight {
   const void* data = nullptr;
   DType dtype = DType::kF32;
@@ -108,7 +114,8 @@ struct EmbedArgs {
 };
 Status embed(CudaStream& stream, const EmbedArgs& args);
 
-// y[to[i]] = x[from[i]]; -1: zeros. y_dtype f32, bf16 or f16: also the way to round an input of products.
+// y[to[i]] = x[from[i]]; -1: zeros. y_dtype f32, bf16 or f16: also the way to round an
+// input of products.
 struct GatherArgs {
   const float* x = nullptr;
   int64_t x_stride = 0;
@@ -122,7 +129,8 @@ struct GatherArgs {
 };
 Status gather_rows(CudaStream& stream, const GatherArgs& args);
 
-// y [w.rows, w.cols] = the weights decoded; y_dtype f32, bf16 or f16. For products with many rows.
+// y [w.rows, w.cols] = the weights decoded; y_dtype f32, bf16 or f16. For products
+// with many rows.
 struct DecodeArgs {
   DeviceWeight w;
   void* y = nullptr;
@@ -132,10 +140,11 @@ Status decode_weights(CudaStream& stream, const DecodeArgs& args);
 
 // --- KV cache and attention
 
-// A paged cache addressed as loralei::KvView (block, layer, k|v, head), but every head is [kKvBlockTokens, head_dim],
-// K as well as V: neighbouring threads then read neighbouring numbers of one position, and products on matrix units
-// find K as they want it. int8 and fp8 as on the host: the numbers, then [kKvBlockTokens] f32 scales. The base and
-// every stride are multiples of 16 bytes (checked): kernels read 16 bytes at a time.
+// A paged cache addressed as loralei::KvView (block, layer, k|v, head), but every head is
+// [kKvBlockTokens, head_dim], K as well as V: neighbouring threads then read neighbouring
+// numbers of one position, and products on matrix units find K as they want it. int8 and
+// fp8 as on the host: the numbers, then [kKvBlockTokens] f32 scales. The base and every
+// stride are multiples of 16 bytes (checked): kernels read 16 bytes at a time.
 struct DeviceKv {
   std::byte* base = nullptr;
   int64_t block_stride_bytes = 0;
@@ -159,11 +168,13 @@ struct KvStoreArgs {
 };
 Status kv_store(CudaStream& stream, const KvStoreArgs& args);
 
-// As loralei::AttentionArgs, for any rows. Positions are cut into splits of kAttentionSplit at absolute positions; each
-// (row, KV head, split) is a block, its query heads share what it reads, and the splits' results are combined in order.
-// So a row's result does not depend on the launch. Sums and weights are f32. Idle rows get zeros. heads is a multiple
-// of kv.kv_heads; rows and heads are at most kRowsMax. Unsupported: heads so large that a block's shared memory does
-// not hold their part (2048 numbers with four query heads to a KV head; any of up to 1024 is taken).
+// As loralei::AttentionArgs, for any rows. Positions are cut into splits of
+// kAttentionSplit at absolute positions; each (row, KV head, split) is a block, its query
+// heads share what it reads, and the splits' results are combined in order. So a row's
+// result does not depend on the launch. Sums and weights are f32. Idle rows get zeros.
+// heads is a multiple of kv.kv_heads; rows and heads are at most kRowsMax. Unsupported:
+// heads so large that a block's shared memory does not hold their part (2048 numbers with
+// four query heads to a KV head; any of up to 1024 is taken).
 inline constexpr int32_t kAttentionSplit = 64;
 struct AttentionArgs {
   const float* q = nullptr;  // [rows, heads * head_dim], after RoPE
@@ -183,11 +194,13 @@ struct AttentionArgs {
 Status attention(CudaStream& stream, const AttentionArgs& args);
 int64_t attention_scratch_floats(int32_t rows, int32_t heads, int32_t head_dim, int32_t positions_max);
 
-// The same for runs of rows of one sequence (prefill), on matrix units: a tile is up to kAttentionTileRows consecutive
-// rows at consecutive positions; tiles of no rows are idle. q, the weights and a cache in f32 are rounded to bf16 (to
-// f16 for a cache in f16); int8 and fp8 are exact in bf16, their scales multiply in f32. head_dim 64, 96 or 128: see
-// has_tiled_attention. `rows` has the rows' positions and tables; rows in no tile are not written. q and its rows begin
-// at multiples of 16 bytes; at most kRowsMax tiles.
+// The same for runs of rows of one sequence (prefill), on matrix units: a tile is up
+// to kAttentionTileRows consecutive rows at consecutive positions; tiles of no rows
+// are idle. q, the weights and a cache in f32 are rounded to bf16 (to f16 for a cache
+// in f16); int8 and fp8 are exact in bf16, their scales multiply in f32. head_dim 64,
+// 96 or 128: see has_tiled_attention. `rows` has the rows' positions and tables;
+// rows in no tile are not written. q and its rows begin at multiples of 16 bytes; at
+// most kRowsMax tiles.
 inline constexpr int32_t kAttentionTileRows = 64;
 struct AttentionTile {
   int32_t row_begin = 0;
@@ -201,12 +214,15 @@ struct TiledAttentionArgs {
 bool has_tiled_attention(int32_t head_dim);
 Status tiled_attention(CudaStream& stream, const TiledAttentionArgs& args);
 
-// --- LoRA (mechanisms section 1): v = A x for every (segment, row), then y += scale * scaling * B v
+// --- LoRA (mechanisms section 1)
+//
+//   v = A x for every (segment, row), then y += scale * scaling * B v
 
-// A module's pair in device memory, laid out as loralei::LoraPair: plain factors (a [rank, in], or [vocab, rank] for an
-// embedding; b_t [rank, out]), or int8 ones with their scales (ops/lora_factors.h; never an embedding's). Rows of both
-// begin at multiples of 16 bytes where rank * size allows, and any length is taken. With `delta` the segment's rows of
-// `delta` [row_count, out of the target] are added instead.
+// A module's pair in device memory, laid out as loralei::LoraPair: plain factors (a
+// [rank, in], or [vocab, rank] for an embedding; b_t [rank, out]), or int8 ones with
+// their scales (ops/lora_factors.h; never an embedding's). Rows of both begin at
+// multiples of 16 bytes where rank * size allows, and any length is taken. With `delta`
+// the segment's rows of `delta` [row_count, out of the target] are added instead.
 struct DeviceLora {
   const void* a = nullptr;
   const void* b_t = nullptr;
@@ -223,7 +239,8 @@ struct DeviceLora {
   int32_t present = 0;         // 0: this adapter does nothing here, all else is not read
 };
 
-// The segments of a step in device arrays, made by LoraPlan::fill from a step's LoraSegments.
+// The segments of a step in device arrays, made by LoraPlan::fill from a
+// step's LoraSegments.
 struct DeviceLoraSegment {
   int32_t row_begin = 0;
   int32_t row_count = 0;
@@ -231,7 +248,8 @@ struct DeviceLoraSegment {
   float scale = 0;
   int32_t entry_begin = 0;  // its rows' first number among all (segment, row) entries
 };
-// Up to kLoraRunRows consecutive rows that lie in the same segments: entries [begin, begin + count) of `order`.
+// Up to kLoraRunRows consecutive rows that lie in the same segments: entries [begin,
+// begin + count) of `order`.
 struct DeviceLoraRun {
   int32_t row_begin = 0;
   int32_t row_count = 0;
@@ -246,7 +264,8 @@ struct DeviceLoraPart {
 };
 inline constexpr int32_t kLoraRunRows = 8;
 
-// Every count is that of the bucket: parts, runs and so on beyond the step's own have row_count 0.
+// Every count is that of the bucket: parts, runs and so on beyond the step's own
+// have row_count 0.
 struct LoraStep {
   const DeviceLoraSegment* segments = nullptr;
   const DeviceLoraPart* parts = nullptr;
@@ -256,8 +275,8 @@ struct LoraStep {
   const int32_t* order = nullptr;  // segments of the runs, each run's in the order of application
 };
 
-// Projections that share a layer input. sources [slots] are read when the kernels run: a copy may change them between
-// two layers or two launches of a graph.
+// Projections that share a layer input. sources [slots] are read when the kernels run:
+// a copy may change them between two layers or two launches of a graph.
 struct LoraTarget {
   float* y = nullptr;
   int64_t y_stride = 0;
@@ -287,9 +306,9 @@ inline Status lora(CudaStream& stream, const LoraArgs& args) {
   return lora_expand(stream, args);
 }
 
-// The padded variant (one adapter a row, all of one rank): no plan is needed, and each row costs the common rank. The
-// factors of every pair used are laid out for `rank` rows, those beyond its own all zeros. Rows with slot -1 cost
-// nothing.
+// The padded variant (one adapter a row, all of one rank): no plan is needed, and each
+// row costs the common rank. The factors of every pair used are laid out for `rank` rows,
+// those beyond its own all zeros. Rows with slot -1 cost nothing.
 struct PaddedLoraArgs {
   const void* x = nullptr;
   DType x_dtype = DType::kBF16;
@@ -306,12 +325,14 @@ struct PaddedLoraArgs {
 Status lora_padded_shrink(CudaStream& stream, const PaddedLoraArgs& args);
 Status lora_padded_expand(CudaStream& stream, const PaddedLoraArgs& args);
 
-// --- products with few rows (decode): weights are read once for all of up to kGemvRows rows
+// --- products with few rows (decode)
+// Weights are read once for all of up to kGemvRows rows.
 
 inline constexpr int32_t kGemvRows = 8;
 
-// Inputs of integer products: each row's blocks of 32 numbers rounded to int8 as ops/args.h (TileMatmulArgs) says, to
-// the bit. Made once for all projections that share a layer input.
+// Inputs of integer products: each row's blocks of 32 numbers rounded to int8 as
+// ops/args.h (TileMatmulArgs) says, to the bit. Made once for all projections that
+// share a layer input.
 struct RoundedRows {
   int8_t* q = nullptr;    // [rows, in], at a multiple of 16 bytes
   float* d = nullptr;     // [rows, in / 32]
@@ -326,8 +347,8 @@ struct RoundRowsArgs {
 };
 Status round_rows(CudaStream& stream, const RoundRowsArgs& args);
 
-// Matrices that meet one input in one launch (q, k and v; gate and up): of one width and one format, each at a multiple
-// of 16 bytes.
+// Matrices that meet one input in one launch (q, k and v; gate and up): of one width and
+// one format, each at a multiple of 16 bytes.
 inline constexpr int32_t kProductTargets = 3;
 struct ProductTarget {
   DeviceWeight w;
@@ -336,9 +357,10 @@ struct ProductTarget {
   int64_t y_stride = 0;
 };
 
-// y = x W^T (+ bias) (+ y with `accumulate`) for quantised weights in tiles, in any format: integer products within
-// blocks as ops/args.h defines them, the blocks' f32 terms summed in another order than there, which the width
-// alone fixes: a row's bits are the same for any number of rows and targets. 1 to kGemvRows rows.
+// y = x W^T (+ bias) (+ y with `accumulate`) for quantised weights in tiles, in any
+// format: integer products within blocks as ops/args.h defines them, the blocks' f32
+// terms summed in another order than there, which the width alone fixes: a row's bits are
+// the same for any number of rows and targets. 1 to kGemvRows rows.
 struct TileGemvArgs {
   RoundedRows x;
   int32_t rows = 0;
@@ -348,8 +370,9 @@ struct TileGemvArgs {
 };
 Status tile_gemv(CudaStream& stream, const TileGemvArgs& args);
 
-// The same for weights in f32, bf16 or f16 and inputs in f32 or bf16. 1 to kGemvRows rows. With `columns` the weights
-// are some of a matrix's rows: output o goes to y's column columns[o].
+// The same for weights in f32, bf16 or f16 and inputs in f32 or bf16. 1 to kGemvRows
+// rows. With `columns` the weights are some of a matrix's rows: output o goes to y's
+// column columns[o].
 struct PlainGemvArgs {
   const void* x = nullptr;
   DType x_dtype = DType::kBF16;
@@ -364,10 +387,11 @@ struct PlainGemvArgs {
 };
 Status plain_gemv(CudaStream& stream, const PlainGemvArgs& args);
 
-// The same on matrix units, for bf16 inputs and weights for which has_thin_gemm() holds; they are read once. 1 to
-// kThinRows rows; x and its rows begin at multiples of 16 bytes. Products are exact (f16 weights enter as two bf16
-// numbers each), sums f32 in an order that the width alone fixes: a row's bits are the same for any number of rows and
-// targets.
+// The same on matrix units, for bf16 inputs and weights for which has_thin_gemm()
+// holds; they are read once. 1 to kThinRows rows; x and its rows begin at multiples
+// of 16 bytes. Products are exact (f16 weights enter as two bf16 numbers each), sums
+// f32 in an order that the width alone fixes: a row's bits are the same for any number
+// of rows and targets.
 inline constexpr int32_t kThinRows = 64;
 struct ThinGemmArgs {
   const void* x = nullptr;  // bf16
@@ -377,16 +401,20 @@ struct ThinGemmArgs {
   int32_t target_count = 0;
   bool accumulate = false;
 };
-// bf16 or f16 in plain layout, 32 numbers a row at least, every row at a multiple of 16 bytes.
+// bf16 or f16 in plain layout, 32 numbers a row at least, every row at a
+// multiple of 16 bytes.
 bool has_thin_gemm(const DeviceWeight& w);
 Status thin_gemm(CudaStream& stream, const ThinGemmArgs& args);
 
-// --- sampling: one token a row, as sampling/sampler.h chooses it from logits that were already adjusted (penalties,
-// bias, masks): temperature, top-k, top-p, min-p, then the inverse of the cumulated distribution at
-// uniform_at(seed, choice, position), best first where top-k or top-p cuts off, else by id. Greedy (temperature 0 or
-// top_k 1) is exact: ties go to the lowest id. Weights are e^x in f32 as integers of 2^-31, whose sums do not depend on
-// their order: a token less likely than that beside the best is never drawn, and a draw may differ from the host's
-// where the two roundings put the target on either side of a token.
+// --- sampling
+// One token a row, as sampling/sampler.h chooses it from logits that were already
+// adjusted (penalties, bias, masks): temperature, top-k, top-p, min-p, then the inverse
+// of the cumulated distribution at uniform_at(seed, choice, position), best first where
+// top-k or top-p cuts off, else by id. Greedy (temperature 0 or top_k 1) is exact: ties
+// go to the lowest id. Weights are e^x in f32 as integers of 2^-31, whose sums do not
+// depend on their order: a token less likely than that beside the best is never drawn,
+// and a draw may differ from the host's where the two roundings put the target on
+// either side of a token.
 
 struct SampleArgs {
   const float* logits = nullptr;  // [rows, stride]

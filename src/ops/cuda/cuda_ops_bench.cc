@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda_ops_bench [--smoke]: how fast the kernels of ops/cuda are on this GPU, each beside the bound of the same run.
+// cuda_ops_bench [--smoke]: how fast the kernels of ops/cuda are on this GPU, each beside
+// the bound of the same run.
 //
-// Ceilings first (cuda_probe.h): bytes read a second and operations a second of a large bf16 product.
-// Then the shapes of a 7 B model (hidden 4096, ffn 11008, 32 heads of 128): products of few rows, attention, LoRA
-// across batch, rank and how requests share adapters, sampling. A row is the median of several runs of a captured
-// graph; weights, adapters and caches take turns so that the second-level cache does not hold them. bf16 weights go
-// through thin_gemm, and beside it through the GEMV and the library, whose place it takes. What --batch-invariant
-// costs: weights in tiles in groups of eight rows, a prefill's attention row by row beside that in tiles. --smoke: tiny
-// sizes, to see it run.
+// Ceilings first (cuda_probe.h): bytes read a second and operations a second of a
+// large bf16 product.
+// Then the shapes of a 7 B model (hidden 4096, ffn 11008, 32 heads of 128): products of
+// few rows, attention, LoRA across batch, rank and how requests share adapters, sampling.
+// A row is the median of several runs of a captured graph; weights, adapters and caches
+// take turns so that the second-level cache does not hold them. bf16 weights go through
+// thin_gemm, and beside it through the GEMV and the library, whose place it takes.
+// What --batch-invariant costs: weights in tiles in groups of eight rows, a prefill's
+// attention row by row beside that in tiles. --smoke: tiny sizes, to see it run.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -70,7 +73,8 @@ class Bench {
   }
 
  private:
-  // Memory with random bf16 numbers in [-1, 1): zeros would let the GPU run faster than it does at work.
+  // Memory with random bf16 numbers in [-1, 1): zeros would let the GPU run faster
+  // than it does at work.
   Result<std::byte*> memory(int64_t bytes) {
     TRY_ASSIGN(DeviceBuffer buffer, DeviceBuffer::allocate(bytes));
     if (pattern_.size_bytes() == 0) {
@@ -239,8 +243,8 @@ class Bench {
     return {};
   }
 
-  // A cache of `sequences` sequences of `length` positions, blocks one after the other, one layer; caches that take
-  // turns lie one behind the other.
+  // A cache of `sequences` sequences of `length` positions, blocks one after the other,
+  // one layer; caches that take turns lie one behind the other.
   struct Cache {
     DeviceKv kv;
     int32_t blocks_each = 0;

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GPU can do at most: bytes read a second, operations of a large bf16 product a second, bytes a second from
-// pinned host memory. The bounds of `loralei bench` on a device; the twin of ops/probe.h.
+// What a GPU can do at most: bytes read a second, operations of a large bf16 product
+// a second, bytes a second from pinned host memory. The bounds of `loralei bench` on a
+// device; the twin of ops/probe.h.
 //
-// Thread: one; makes the device its own. Ownership: one piece of device memory (bytes()) and one of pinned host memory
-// for the call, beside whatever a model holds: nothing else should run. Invariants: every figure is the best of several
-// rounds, because noise only ever makes a round slower; memory holds random numbers (zeros would let a GPU run faster
-// than it does at work) and is larger than the caches. Failure: no room, no cuBLASLt, or the driver refuses.
+// Thread: one; makes the device its own.
+// Ownership: one piece of device memory (bytes()) and one of pinned host memory
+// for the call, beside whatever a model holds: nothing else should run.
+// Invariants: every figure is the best of several rounds, because noise only ever makes
+// a round slower; memory holds random numbers (zeros would let a GPU run faster than it
+// does at work) and is larger than the caches.
+// Failure: no room, no cuBLASLt, or the driver refuses.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +32,8 @@ struct CudaProbeSizes {
 };
 Result<DeviceRates> probe_cuda(int ordinal, const CudaProbeSizes& sizes = {});
 
-// Reads `bytes` (a multiple of 16) as the probe does: adds the sum of their 32-bit words, mod 2^32, to *sum.
+// Reads `bytes` (a multiple of 16) as the probe does: adds the sum of their 32-bit words,
+// mod 2^32, to *sum.
 Status read_words(CudaStream& stream, const void* data, int64_t bytes, uint32_t* sum);
 
 }  // namespace loralei::cuda

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of GPU kernels share. The same sources run on the emulated GPU (cuda_emulated_test) and on a real one
-// (cuda_ops_test), where they skip with a sentence if there is none.
+// What the tests of GPU kernels share. The same sources run on the emulated GPU
+// (cuda_emulated_test) and on a real one (cuda_ops_test), where they skip with a sentence
+// if there is none.
 //
-// Tolerances: the reference sums in double. A kernel's f32 sum of n terms in any order is within n * 2^-24 * sum|terms|
-// (in practice far less); a result rounded to bf16 is within 2^-8 of its size, to f16 within 2^-11.
+// Tolerances: the reference sums in double. A kernel's f32 sum of n terms in any order
+// is within n * 2^-24 * sum|terms| (in practice far less); a result rounded to bf16 is
+// within 2^-8 of its size, to f16 within 2^-11.
 #pragma once
 
 #include <string>

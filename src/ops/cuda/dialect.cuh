@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The words in which kernels are written once: nvcc compiles them for a GPU, the C++ compiler for the emulated one
-// (device/cuda/emulated/emulator.h), where the tests of every build run the very same source.
+// The words in which kernels are written once: nvcc compiles them for a GPU, the C++
+// compiler for the emulated one (device/cuda/emulated/emulator.h), where the tests of
+// every build run the very same source.
 //
-// A kernel is `KERNEL void name(arguments by value)`, helpers are DEVICE; shared memory is declared with SHARED_ARRAY
-// or taken from shared_bytes(); an argument that is indexed at run time is GRID_CONSTANT const, else each thread copies
-// it into its own memory; launch() starts a kernel on a stream in both worlds, under the name that errors say.
-// Floating-point numbers of 16 bits
-// are uint16_t with conversions of our own, rounded to nearest even.
+// A kernel is `KERNEL void name(arguments by value)`, helpers are DEVICE; shared memory
+// is declared with SHARED_ARRAY or taken from shared_bytes(); an argument that is indexed
+// at run time is GRID_CONSTANT const, else each thread copies it into its own memory;
+// launch() starts a kernel on a stream in both worlds, under the name that errors say.
+// Floating-point numbers of 16 bits are uint16_t with conversions of our own, rounded
+// to nearest even.
 #pragma once
 
 #include <cstddef>
@@ -44,8 +46,8 @@
 namespace loralei::cuda {
 
 inline constexpr unsigned kFullWarp = 0xFFFFFFFFu;
-// A block gets 48 KiB of shared memory, its arrays included, unless the launch asks for more: what is left of it for
-// the arrays is less than any kernel here declares.
+// A block gets 48 KiB of shared memory, its arrays included, unless the launch asks for
+// more: what is left of it for the arrays is less than any kernel here declares.
 inline constexpr size_t kSharedAskedFrom = 32 * 1024;
 
 #ifdef LORALEI_CUDA_EMULATION
@@ -126,14 +128,15 @@ template <typename T>
 T __ldg(const T* from) {
   return *from;
 }
-// Bytes that nobody writes while the kernel runs and this multiprocessor does not read again. Loads stand where they
-// are written: before what they have the time of.
+// Bytes that nobody writes while the kernel runs and this multiprocessor does not read
+// again. Loads stand where they are written: before what they have the time of.
 inline uint4 load_once(const uint4* from) { return *from; }
 inline uint32_t load_once(const uint32_t* from) { return *from; }
 inline uint16_t load_once(const uint16_t* from) { return *from; }
 
-// 16 bytes from global to shared memory, both aligned, past registers and on their way until await_copies(); zeros
-// unless `wanted` (then `from` is not read). Other threads see them behind the next barrier.
+// 16 bytes from global to shared memory, both aligned, past registers and on their way
+// until await_copies(); zeros unless `wanted` (then `from` is not read). Other threads
+// see them behind the next barrier.
 inline void copy_async(void* to, const void* from, bool wanted) {
   cuda_emulated::copy_later(to, wanted ? from : nullptr);
 }
@@ -163,7 +166,8 @@ using std::min;
 inline float f16_to_float(uint16_t bits) { return f16_to_f32(bits); }
 inline uint16_t float_to_f16(float x) { return f32_to_f16(x); }
 
-// d += a b, [16, 16] x [16, 8], the lanes' parts as PTX's mma.m16n8k16 has them; products and their sum in double.
+// d += a b, [16, 16] x [16, 8], the lanes' parts as PTX's mma.m16n8k16 has them; products
+// and their sum in double.
 template <typename Decode>
 void emulate_mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Decode decode, Place at) {
   const cuda_emulated::WarpSlot* lanes = cuda_emulated::exchange(kFullWarp, {{a[0], a[1], a[2], a[3], b[0], b[1]}}, at);
@@ -188,9 +192,10 @@ inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2
   emulate_mma(d, a, b, f16_to_f32, at);
 }
 
-// Four matrices [8, 8] of 16-bit numbers in shared memory, as the right side of products wants them: lane i says where
-// row i % 8 of matrix i / 8 begins (16 bytes, aligned) and gets of every matrix two neighbours of row i / 4; of the
-// transposed matrix where it says so.
+// Four matrices [8, 8] of 16-bit numbers in shared memory, as the right side of
+// products wants them: lane i says where row i % 8 of matrix i / 8 begins (16 bytes,
+// aligned) and gets of every matrix two neighbours of row i / 4; of the transposed matrix
+// where it says so.
 inline uint32_t emulated_matrix_pair(const cuda_emulated::WarpSlot* lanes, unsigned matrix, bool transposed) {
   const unsigned row = lane_of_block() / 4, column = lane_of_block() % 4 * 2;
   const auto number = [&](unsigned r, unsigned c) -> uint32_t {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a number format known at run time to a kernel made for it. Host code of ops/cuda alone.
+// From a number format known at run time to a kernel made for it. Host code
+// of ops/cuda alone.
 #pragma once
 
 #include "base/check.h"

@@ -23,8 +23,8 @@ KERNEL void BLOCK_LIMIT(kBlock)
   for (int i = static_cast<int>(threadIdx.x); i < dim; i += kBlock) put(y + i, x[i] * inverse * weight[i]);
 }
 
-// The same for vectors of up to 4 kWide kEach numbers at addresses of whole fours: each is read once, with its weight,
-// and stays in registers.
+// The same for vectors of up to 4 kWide kEach numbers at addresses of whole fours: each
+// is read once, with its weight, and stays in registers.
 constexpr int kWide = 1024;
 template <typename Y, int kEach>
 KERNEL void BLOCK_LIMIT(kWide) wide_norm_kernel(const float* x, int64_t x_stride, Y* y, int64_t y_stride,
@@ -59,8 +59,9 @@ KERNEL void BLOCK_LIMIT(kWide) wide_norm_kernel(const float* x, int64_t x_stride
   }
 }
 
-// grid (rows, heads / kTurnedHeads). The angle is reduced in double, so that far positions turn exactly; all heads of a
-// block share it. Shared memory: sines and cosines [head_dim / 2] each.
+// grid (rows, heads / kTurnedHeads). The angle is reduced in double, so that far
+// positions turn exactly; all heads of a block share it. Shared memory: sines and cosines
+// [head_dim / 2] each.
 constexpr int kTurnedHeads = 4;
 KERNEL void rope_kernel(float* x, int64_t stride, int heads, int head_dim, const int32_t* positions,
                         const float* inv_freq, float attention_scale) {
@@ -132,8 +133,8 @@ KERNEL void embed_blocks_kernel(const int32_t* tokens, const uint8_t* table, flo
   for (int k = 0; k < 4; ++k) y[blockIdx.y * y_stride + i + k] = four[k];
 }
 
-// Every thread decodes 32 numbers of one row; neighbouring threads take neighbouring rows of a tile, whose words lie
-// side by side.
+// Every thread decodes 32 numbers of one row; neighbouring threads take neighbouring rows
+// of a tile, whose words lie side by side.
 template <DType kType, bool kTiled, typename Y>
 KERNEL void decode_kernel(const uint8_t* data, Y* y, int64_t rows, int cols) {
   constexpr int kElems = BlockShape<kType>::kElems;

@@ -10,7 +10,8 @@ using CudaElementwise = CudaTest;
 
 TEST_F(CudaElementwise, RmsNormAgreesWithTheReference) {
   Prng prng(901);
-  // The last number of each: how far vectors lie apart beyond their size; whole fours have kernels of their own.
+  // The last number of each: how far vectors lie apart beyond their size; whole fours
+  // have kernels of their own.
   for (const auto& [rows, vectors, dim, more] : {std::tuple{1, 1, 2048, 4},
                                                  {3, 1, 2048, 3},
                                                  {2, 1, 4100, 4},
@@ -89,7 +90,8 @@ TEST_F(CudaElementwise, RopeTurnsByExactAnglesAtFarPositions) {
     auto at = device(positions);
     LAUNCH_OK(rope(stream_, {y.data(), stride, rows, heads, head_dim, at.data(), freq.data(), 1.25f}));
     const std::vector<float> got = y.get();
-    // Four roundings of numbers up to 1.25, sine and cosine to 2 ulp, the angle to half an ulp of pi.
+    // Four roundings of numbers up to 1.25, sine and cosine to 2 ulp, the angle to
+    // half an ulp of pi.
     for (size_t i = 0; i < got.size(); ++i)
       ASSERT_NEAR(static_cast<double>(got[i]), static_cast<double>(expected[i]), 40 * kEps) << i;
   }
@@ -112,7 +114,8 @@ TEST_F(CudaElementwise, SwigluAndSumsAgree) {
       for (int32_t row = 0; row < rows; ++row) {
         for (int32_t i = 0; i < dim; ++i) {
           const double want = static_cast<double>(product[static_cast<size_t>(row * stride + i)]);
-          // exp of 20 at worst: 20 * 2^-24 relative from its argument, more from the fast exponential.
+          // exp of 20 at worst: 20 * 2^-24 relative from its argument, more from the
+          // fast exponential.
           ASSERT_NEAR(static_cast<double>(got[static_cast<size_t>(row * dim + i)]), want,
                       (kEps * 64 + relative_error(dtype)) * std::fabs(want) + 1e-7);
         }

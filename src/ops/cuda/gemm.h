@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gemm: products of many rows with plain 16-bit weights, by cuBLASLt.
 //
-// The library is opened when the first Gemm is made (dlopen) and stays, so a program starts without it. Thread: one.
-// Ownership: a Gemm owns the library's handle, its workspace and its plans; one Gemm a stream, since the workspace is
-// shared. Invariants: for each (weight shape, class of row counts: the next power of two) one algorithm is asked for
-// once and kept, and none that splits the sum (split-K), so a row's bits do not depend on its neighbours within a
-// class; but rows for which the library refuses their class's algorithm have one of their own from then on. prepare()
-// asks; run() asks where prepare() was not called, which allocates: prepare before capturing a graph. Failure: open()
-// says how to get the library; a shape the library has no algorithm for is an error, and so are addresses or strides
-// that do not keep the shape's alignment.
+// The library is opened when the first Gemm is made (dlopen) and stays, so a program
+// starts without it.
+// Thread: one.
+// Ownership: a Gemm owns the library's handle, its workspace and its plans; one Gemm a
+// stream, since the workspace is shared.
+// Invariants: for each (weight shape, class of row counts: the next power of two)
+// one algorithm is asked for once and kept, and none that splits the sum (split-K),
+// so a row's bits do not depend on its neighbours within a class; but rows for which the
+// library refuses their class's algorithm have one of their own from then on. prepare()
+// asks; run() asks where prepare() was not called, which allocates: prepare before
+// capturing a graph.
+// Failure: open() says how to get the library; a shape the library has no algorithm for
+// is an error, and so are addresses or strides that do not keep the shape's alignment.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +30,8 @@ struct GemmShape {
   int32_t in = 0, out = 0;
   DType dtype = DType::kBF16;   // of x and of the weights: bf16 or f16
   DType y_dtype = DType::kF32;  // f32, or dtype
-  // Of x, y, the weights and the strides, a power of two of at most 16: algorithms are chosen by it, so it must hold
-  // for every call.
+  // Of x, y, the weights and the strides, a power of two of at most 16: algorithms are
+  // chosen by it, so it must hold for every call.
   int32_t alignment_bytes = 16;
   friend bool operator==(const GemmShape&, const GemmShape&) = default;
 };
@@ -34,7 +39,8 @@ struct GemmShape {
 // What addresses and strides of so many bytes keep, at most 16.
 int32_t common_alignment(int64_t x_bytes, int64_t y_bytes);
 
-// y [rows, out] = x [rows, in] W^T, W [out, in]; with `accumulate`, adds to y. Sums are f32.
+// y [rows, out] = x [rows, in] W^T, W [out, in]; with `accumulate`, adds to
+// y. Sums are f32.
 struct GemmArgs {
   GemmShape shape;
   const void* x = nullptr;
@@ -54,7 +60,8 @@ Result<Library> open();
 void close(Library library);
 Result<Plan> make_plan(Library library, const GemmShape& shape, int32_t rows, int64_t workspace_bytes);
 void destroy(Library library, Plan plan);
-// kUnsupported: the plan does not do for these rows, another may; nothing is on the stream.
+// kUnsupported: the plan does not do for these rows, another may; nothing
+// is on the stream.
 Status run(Library library, Plan plan, const GemmArgs& args, void* workspace, int64_t workspace_bytes, void* stream);
 }  // namespace gemm_library
 

@@ -50,7 +50,8 @@ TEST_F(CudaGemm, AgreesWithTheReference) {
   EXPECT_EQ(gemm.plan_count(), 8u);  // 9 and 16 rows are one class
 }
 
-// The stride of results decides which algorithms can be used: what a shape does not promise is refused, not tried.
+// The stride of results decides which algorithms can be used: what a shape does not
+// promise is refused, not tried.
 TEST_F(CudaGemm, StridesKeepTheShapesAlignment) {
   Prng prng(942);
   Gemm gemm = Gemm::open(int64_t{4} << 20).value();
@@ -94,7 +95,8 @@ TEST_F(CudaGemm, PlansAreMadeOnceAndOtherFormatsRefused) {
 }
 
 #ifdef LORALEI_CUDA_EMULATION
-// A library may refuse the algorithm of a class for some of its rows: these have one of their own from then on.
+// A library may refuse the algorithm of a class for some of its rows: these have one of
+// their own from then on.
 TEST_F(CudaGemm, RowsThatTheirClassesPlanDoesNotDoForHaveTheirOwn) {
   Prng prng(943);
   const int32_t in = 32, out = 16, rows = 13;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with few rows. Bound by memory: each weight is read once, and enough warps are under way to keep it busy.
+// Products with few rows. Bound by memory: each weight is read once, and enough warps are
+// under way to keep it busy.
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/dispatch.h"
 #include "ops/cuda/numbers.cuh"
@@ -8,7 +9,8 @@
 namespace loralei::cuda {
 namespace {
 
-// --- rounding: a warp a block of 32 numbers, eight blocks a thread block; grid (in / 256, rows)
+// --- rounding
+// A warp a block of 32 numbers, eight blocks a thread block; grid (in / 256, rows).
 
 constexpr int kBlock = 32;
 
@@ -40,13 +42,16 @@ KERNEL void round_rows_kernel(const float* x, int64_t x_stride, int in, RoundedR
   }
 }
 
-// --- tiles: a thread block takes one tile of sixteen outputs; its warps take its blocks in turn. Of a warp, lanes r
-// and r + 16 have output r, each with half of every group of words, so that a load is 64 bytes side by side twice. Some
-// blocks of a warp are always on their way: a block's registers take its next one when it has been multiplied.
+// --- tiles
+// A thread block takes one tile of sixteen outputs; its warps take its blocks in turn.
+// Of a warp, lanes r and r + 16 have output r, each with half of every group of words,
+// so that a load is 64 bytes side by side twice. Some blocks of a warp are always on
+// their way: a block's registers take its next one when it has been multiplied.
 
 constexpr int kTileWarps = 8, kTileThreads = 32 * kTileWarps;
 
-// A row that there is: of kRows = 1, 2, 4, 8 the least that holds all, so that half of them are sure.
+// A row that there is: of kRows = 1, 2, 4, 8 the least that holds all, so that half
+// of them are sure.
 template <int kRows>
 DEVICE bool row_exists(int row, int rows) {
   return row <= kRows / 2 || row < rows;
@@ -346,7 +351,8 @@ Status plain_gemv(CudaStream& stream, const PlainGemvArgs& args) {
     using X = decltype(x_type);
     return for_plain("weights", args.w.dtype, [&](auto w_type) {
       using W = decltype(w_type);
-      // Eight numbers at a time where every row begins at a multiple of eight; the sum's order is the same.
+      // Eight numbers at a time where every row begins at a multiple of eight; the sum's
+      // order is the same.
       const bool vectors =
           args.w.cols % 8 == 0 && args.x_stride % 8 == 0 && is_aligned(args.x) && is_aligned(args.w.data);
       return for_rows(args.rows, [&](auto rows) {

@@ -59,8 +59,8 @@ TEST_F(CudaGemv, RoundedRowsAreTheDefinitionsBits) {
   }
 }
 
-// The reference's terms are the same; only the order of the f32 sum over blocks differs: eps * blocks * sum|terms|, and
-// a term is at most what the decoded numbers give.
+// The reference's terms are the same; only the order of the f32 sum over blocks differs:
+// eps * blocks * sum|terms|, and a term is at most what the decoded numbers give.
 TEST_F(CudaGemv, TilesAgreeWithTheReference) {
   Prng prng(932);
   for (DType dtype : kAllDTypes) {
@@ -85,7 +85,8 @@ TEST_F(CudaGemv, TilesAgreeWithTheReference) {
           for (int32_t o = 0; o < out; ++o) {
             double magnitude = 2;
             for (int32_t k = 0; k < in; ++k) {
-              // What cancels inside a number's own terms counts as well: 8 to 32, or the minimum, times the scale.
+              // What cancels inside a number's own terms counts as well: 8 to 32, or the
+              // minimum, times the scale.
               magnitude += 3.0 * (std::fabs(static_cast<double>(values[static_cast<size_t>(o * in + k)])) + 0.1) *
                            std::fabs(static_cast<double>(x[static_cast<size_t>(row * in + k)]));
             }
@@ -127,7 +128,8 @@ TEST_F(CudaGemv, ARowAloneIsTheRowAmongOthers) {
   }
 }
 
-// Tiles of several matrices in one launch, the last of each not full; more blocks than a warp has on their way.
+// Tiles of several matrices in one launch, the last of each not full; more blocks than
+// a warp has on their way.
 TEST_F(CudaGemv, TilesOfOneLaunchAreThoseOfLaunchesOfTheirOwn) {
   Prng prng(937);
   for (DType dtype : kAllDTypes) {
@@ -205,7 +207,8 @@ TEST_F(CudaGemv, PlainWeightsAgreeWithTheReference) {
   }
 }
 
-// Every bit of a fifth plane, a minimum and a zero point matters: one number at a time, where nothing is rounded.
+// Every bit of a fifth plane, a minimum and a zero point matters: one number at a time,
+// where nothing is rounded.
 TEST_F(CudaGemv, EveryNumberOfATileIsMultipliedWithItsOwnInput) {
   Prng prng(936);
   for (DType dtype : kAllDTypes) {
@@ -223,7 +226,8 @@ TEST_F(CudaGemv, EveryNumberOfATileIsMultipliedWithItsOwnInput) {
       for (int32_t i = 0; i < kGemvRows; ++i) {
         for (int32_t o = 0; o < out; ++o) {
           const double want = 127.0 * static_cast<double>(values[static_cast<size_t>(o * in + first + i)]);
-          // A few roundings of the number and of what cancels in it: at most three, times 127.
+          // A few roundings of the number and of what cancels in it: at most
+          // three, times 127.
           ASSERT_NEAR(static_cast<double>(got[static_cast<size_t>(i * out + o)]), want,
                       8 * kEps * (std::fabs(want) + 127 * 3))
               << dtype_info(dtype).name << " input " << first + i << " output " << o;
@@ -233,7 +237,8 @@ TEST_F(CudaGemv, EveryNumberOfATileIsMultipliedWithItsOwnInput) {
   }
 }
 
-// Some rows of a matrix: their outputs go where the list says, and nothing else is touched.
+// Some rows of a matrix: their outputs go where the list says, and nothing
+// else is touched.
 TEST_F(CudaGemv, ColumnsTakeTheOutputs) {
   Prng prng(935);
   const int32_t out = 7, in = 96, rows = 3, width = 20;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Low-rank products. Shrink: a warp sums one rank's row of A with up to eight rows of x, which share what it reads; of
-// one or two rows a block's four warps do, a quarter of the row each. Expand: a thread takes eight neighbouring outputs
-// of the rows that lie in the same segments and adds the segments in order. Several loads are under way at a time, and
-// both sum in one order whatever rows are together and however the work is split.
+// Low-rank products. Shrink: a warp sums one rank's row of A with up to eight rows of x,
+// which share what it reads; of one or two rows a block's four warps do, a quarter of the
+// row each. Expand: a thread takes eight neighbouring outputs of the rows that lie in the
+// same segments and adds the segments in order. Several loads are under way at a time,
+// and both sum in one order whatever rows are together and however the work is split.
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/dispatch.h"
 #include "ops/cuda/numbers.cuh"
@@ -20,7 +21,8 @@ struct Targets {
   LoraTarget list[kLoraTargetsMax];
 };
 
-// Int8 factors have scales and rows of whole groups (ops/lora_factors.h), the others neither.
+// Int8 factors have scales and rows of whole groups (ops/lora_factors.h),
+// the others neither.
 template <typename Factor>
 constexpr bool kScaled = sizeof(Factor) == 1;
 template <typename Factor>
@@ -29,14 +31,15 @@ DEVICE int64_t row_numbers(int count) {
                          : count;
 }
 
-// Whether eight numbers at a time may be read: rows of n numbers begin at multiples of eight.
+// Whether eight numbers at a time may be read: rows of n numbers begin at
+// multiples of eight.
 template <typename T>
 DEVICE bool aligned_rows(const T* base, int64_t row) {
   return row % 8 == 0 && reinterpret_cast<uintptr_t>(base) % 16 == 0;
 }
 
-// kAhead times 256 numbers from `at` of the lane: sums[i] += its part of A row . x row i. Rows from `rows` on are row 0
-// again.
+// kAhead times 256 numbers from `at` of the lane: sums[i] += its part of A row . x row i.
+// Rows from `rows` on are row 0 again.
 template <bool kVectors, int kAhead, int kRows, typename X, typename A>
 DEVICE void add_dots(const A* a, const float* scales, const X* x, int64_t x_stride, int rows, int at, int in,
                      float (&sums)[kRows]) {
@@ -77,8 +80,8 @@ DEVICE void add_dots(const A* a, const float* scales, const X* x, int64_t x_stri
   }
 }
 
-// The lane's part of a quarter of A row . x row i: the numbers whose place modulo 256 is in [8 lane, 8 lane + 8).
-// `scales` of the row's groups: int8 alone.
+// The lane's part of a quarter of A row . x row i: the numbers whose place modulo 256 is
+// in [8 lane, 8 lane + 8). `scales` of the row's groups: int8 alone.
 template <bool kVectors, int kRows, typename X, typename A>
 DEVICE void quarter_dots(const A* a, const float* scales, const X* x, int64_t x_stride, int rows, int in, int quarter,
                          float (&sums)[kRows]) {
@@ -93,7 +96,8 @@ DEVICE void quarter_dots(const A* a, const float* scales, const X* x, int64_t x_
   for (; at < end; at += 256) add_dots<kVectors, 1>(a, scales, x, x_stride, rows, at, in, sums);
 }
 
-// One rank of a part by one warp, or by all warps of the block; `room` [kWarps][kFewRows][32] is the block's.
+// One rank of a part by one warp, or by all warps of the block; `room`
+// [kWarps][kFewRows][32] is the block's.
 template <bool kVectors, typename X, typename A>
 DEVICE void shrink_rank(const A* a, const float* scales, const X* x, int64_t x_stride, int rows, int in, float* v,
                         int64_t v_stride, bool split, float* room) {
@@ -161,8 +165,8 @@ DEVICE float factor_at(const void* factors, DType dtype, int64_t i) {
   return static_cast<const float*>(factors)[i];
 }
 
-// grid (parts, ranks / kWarps, targets), with `spread` (parts, ranks, targets), where few rows have a block for a rank:
-// blocks beyond a pair's rank leave at once.
+// grid (parts, ranks / kWarps, targets), with `spread` (parts, ranks, targets), where few
+// rows have a block for a rank: blocks beyond a pair's rank leave at once.
 template <typename X>
 KERNEL void BLOCK_LIMIT(kThreads)
     shrink_kernel(const X* x, int64_t x_stride, int in, LoraStep step, GRID_CONSTANT const Targets targets, float* v,
@@ -196,8 +200,8 @@ KERNEL void lookup_kernel(const int32_t* tokens, LoraStep step, GRID_CONSTANT co
   }
 }
 
-// kAhead ranks from r on: sums[i][k] += v of row i times B's output o + k; `count` outputs there are. Rows from `rows`
-// on are row 0 again.
+// kAhead ranks from r on: sums[i][k] += v of row i times B's output o + k; `count`
+// outputs there are. Rows from `rows` on are row 0 again.
 template <bool kVectors, int kAhead, int kRows, typename B>
 DEVICE void add_ranks(const B* b, int64_t stride, const float* scales, const float* v, int64_t v_stride, int rows,
                       int r, int count, float (&sums)[kRows][kExpandOuts]) {
@@ -247,7 +251,8 @@ DEVICE void expand_ranks(const DeviceLora& pair, const float* v, int64_t v_strid
   for (; r < pair.rank; ++r) add_ranks<false, 1>(b, stride, scales, v, v_stride, rows, r, count, sums);
 }
 
-// y of `rows` rows at outputs [o, o + kExpandOuts) gets one pair's part; v and delta are of the first of the rows.
+// y of `rows` rows at outputs [o, o + kExpandOuts) gets one pair's part; v and delta are
+// of the first of the rows.
 template <int kRows>
 DEVICE void expand_pair(const DeviceLora& pair, float scale, const float* v, int64_t v_stride, const float* delta,
                         int rows, int o, int out, float (&y)[kRows][kExpandOuts]) {
@@ -284,7 +289,8 @@ DEVICE void expand_pair(const DeviceLora& pair, float scale, const float* v, int
   }
 }
 
-// Outputs [o, o + kExpandOuts) of `rows` rows of a target in registers: add(y), which answers whether anything was.
+// Outputs [o, o + kExpandOuts) of `rows` rows of a target in registers: add(y), which
+// answers whether anything was.
 template <int kRows, typename Add>
 DEVICE void change_outputs(const LoraTarget& target, int64_t row, int rows, int o, Add&& add) {
   float* to = target.y + row * target.y_stride + o;
@@ -353,7 +359,9 @@ KERNEL void BLOCK_LIMIT(kExpandThreads)
   }
 }
 
-// --- padded: grid (rows, ranks / kWarps, targets) and (outputs / (kExpandOuts threads), rows, targets)
+// --- padded
+// Grids: (rows, ranks / kWarps, targets) and (outputs / (kExpandOuts threads),
+// rows, targets).
 
 template <typename X>
 KERNEL void padded_shrink_kernel(const X* x, int64_t x_stride, int in, int rank, const int32_t* slots,

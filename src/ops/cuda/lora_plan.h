@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// LoraPlan: a step's LoRA segments in the order the GPU's kernels want them (cuda_ops.h, LoraStep).
+// LoraPlan: a step's LoRA segments in the order the GPU's kernels want them
+// (cuda_ops.h, LoraStep).
 //
-// Thread: one. Ownership: owns its arrays, which the caller copies to the device once a step. Invariants: fill
-// allocates nothing within the limits given to reserve; all parts, runs and segments beyond the step's own have no
-// rows. Failure: fill answers false when the step exceeds the limits (the caller takes a larger bucket).
+// Thread: one.
+// Ownership: owns its arrays, which the caller copies to the device once a
+// step.
+// Invariants: fill allocates nothing within the limits given to reserve; all parts,
+// runs and segments beyond the step's own have no rows.
+// Failure: fill answers false when the step exceeds the limits (the caller takes
+// a larger bucket).
 #pragma once
 
 #include <cstdint>

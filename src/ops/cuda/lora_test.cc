@@ -11,7 +11,8 @@ namespace {
 
 constexpr int32_t kNone = -1, kDelta = -2;  // "ranks" of an adapter that does nothing, or brings its rows' sums
 
-// One adapter's pair for one target on both sides; `absolute` holds the sizes of its numbers, for bounds.
+// One adapter's pair for one target on both sides; `absolute` holds the sizes of its
+// numbers, for bounds.
 struct Pair {
   std::vector<float> a, b_t, b_bias, bias_delta, delta;
   std::vector<std::byte> a_bytes, b_bytes;
@@ -38,7 +39,8 @@ class CudaLora : public CudaTest {
     for (float& value : values) value = std::fabs(value);
     return values;
   }
-  // Random factors for `p` and `source`, which have their shapes; the device has `rank_padded` rows where that is more.
+  // Random factors for `p` and `source`, which have their shapes; the device has
+  // `rank_padded` rows where that is more.
   void make_plain(Prng& prng, Layer& layer, DType dtype, int32_t rank_padded, Pair& p, DeviceLora& source) {
     p.a = rounded(dtype, random_floats(prng, int64_t{p.pair.rank} * p.pair.in));
     p.b_t = rounded(dtype, random_floats(prng, int64_t{p.pair.rank} * p.pair.out));
@@ -211,8 +213,8 @@ class CudaLora : public CudaTest {
     return start;
   }
 
-  // Sums of `in`, then of rank terms, then a few steps: eps (in + rank + 20) of the terms' sizes at most; a quarter of
-  // that bound holds for sums over 32 lanes.
+  // Sums of `in`, then of rank terms, then a few steps: eps (in + rank + 20) of the
+  // terms' sizes at most; a quarter of that bound holds for sums over 32 lanes.
   void expect_agreement(Layer& layer, const std::vector<float>& x, const std::vector<TokenId>& tokens,
                         const std::vector<LoraSegment>& segments, const std::vector<std::vector<float>>& start,
                         const std::vector<std::vector<float>>& got, const std::string& what) {
@@ -269,7 +271,8 @@ TEST_F(CudaLora, TheHighestRankAndManySegments) {
   expect_agreement(layer, x, {}, segments, start, run(layer, DType::kF32, x, {}, 20, segments, start), "many");
 }
 
-// Few rows are split otherwise than many: of inputs in whole vectors or not, with a last quarter that is shorter.
+// Few rows are split otherwise than many: of inputs in whole vectors or not, with a last
+// quarter that is shorter.
 TEST_F(CudaLora, ARowDoesNotDependOnItsNeighboursOrSegments) {
   Prng prng(923);
   const int32_t rows = 21;
@@ -371,7 +374,8 @@ TEST_F(CudaLora, ThePlanRefusesWhatExceedsItsLimits) {
   EXPECT_FALSE(plan.fill({}, 5));
 }
 
-// The table of sources changes between two launches of one graph: what is loaded meanwhile is applied.
+// The table of sources changes between two launches of one graph: what is loaded
+// meanwhile is applied.
 TEST_F(CudaLora, AGraphReadsTheSourcesAsTheyAreWhenItRuns) {
   Prng prng(927);
   Layer layer = make(prng, 32, {24}, {4});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Number formats in kernels: one number or 16 bytes of them as f32, and quantised blocks in both layouts, decoded to
-// the same bits as tensor/codec.h.
+// Number formats in kernels: one number or 16 bytes of them as f32, and quantised blocks
+// in both layouts, decoded to the same bits as tensor/codec.h.
 #pragma once
 
 #include "ops/cuda/dialect.cuh"
@@ -59,7 +59,8 @@ DEVICE void load_numbers(const T* from, float (&out)[kCount]) {
   }
 }
 
-// Sums and maxima over a warp; every lane has the result, the order of the sum is the same in all.
+// Sums and maxima over a warp; every lane has the result, the order of the sum
+// is the same in all.
 DEVICE float warp_sum(float x) {
 #pragma unroll
   for (int bits = 16; bits > 0; bits /= 2) x += __shfl_xor_sync(kFullWarp, x, bits);
@@ -71,7 +72,8 @@ DEVICE float warp_max(float x) {
   return x;
 }
 
-// Over a block of kThreads threads; `room` holds kThreads / 32 floats of shared memory. Ends with all threads past it.
+// Over a block of kThreads threads; `room` holds kThreads / 32 floats of shared memory.
+// Ends with all threads past it.
 template <int kThreads>
 DEVICE float block_sum(float x, float* room) {
   x = warp_sum(x);
@@ -84,7 +86,9 @@ DEVICE float block_sum(float x, float* room) {
   return sum;
 }
 
-// --- quantised blocks: words of one row's block, wherever they lie. Offsets as tensor/tile_layout.h, BlockParts.
+// --- quantised blocks
+// Words of one row's block, wherever they lie. Offsets as tensor/tile_layout.h,
+// BlockParts.
 
 template <DType kType>
 struct BlockShape {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block a row. Numbers become keys that sort as integers, weights are integers (cuda_ops.h) whose sums are exact in
-// any order, so atomics keep every result the same from run to run. What is cut off (top-k, top-p) is mostly found
-// among the few tokens near the best, which are gathered and sorted; where they are too many or too few, by descending
-// through the key's four bytes with a histogram of counts and weights, which sorts nothing. Both find the same token.
+// A block a row. Numbers become keys that sort as integers, weights are integers
+// (cuda_ops.h) whose sums are exact in any order, so atomics keep every result the same
+// from run to run. What is cut off (top-k, top-p) is mostly found among the few tokens
+// near the best, which are gathered and sorted; where they are too many or too few,
+// by descending through the key's four bytes with a histogram of counts and weights,
+// which sorts nothing. Both find the same token.
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/dispatch.h"
 #include "ops/cuda/numbers.cuh"
@@ -38,7 +40,8 @@ struct Row {
   }
 };
 
-// What is kept: keys above `key`, and of those equal to it the `ties` with the lowest ids.
+// What is kept: keys above `key`, and of those equal to it the `ties` with
+// the lowest ids.
 struct Cut {
   unsigned key;
   Mass count_at, ties;  // how many have the key; how many of them stay
@@ -47,8 +50,9 @@ struct Cut {
 
 enum class Until { kCount, kMassReached, kMassPassed };
 
-// Shared memory adds 32 bits in one instruction; sums of 64 are a loop of comparisons. So the lower half is added, and
-// whoever makes it wrap adds one to the upper: the sum is exact in any order.
+// Shared memory adds 32 bits in one instruction; sums of 64 are a loop of comparisons.
+// So the lower half is added, and whoever makes it wrap adds one to the upper: the sum is
+// exact in any order.
 struct Histogram {
   unsigned count[256];
   unsigned mass_low[256], mass_high[256];
@@ -67,8 +71,8 @@ struct Histogram {
   Mass before, count_at;
 };
 
-// The key where the kept numbers, best first, reach `goal`: as many as that, a weight of that, or more weight than
-// that.
+// The key where the kept numbers, best first, reach `goal`: as many as that, a weight of
+// that, or more weight than that.
 DEVICE Cut descend(const Row& row, const Cut& kept, Until until, Mass goal, Histogram* h) {
   const int thread = static_cast<int>(threadIdx.x);
   unsigned prefix = 0;
@@ -173,8 +177,8 @@ DEVICE Mass sum_chunks(int vocab, MassOf mass_of, InOrder* s) {
   return total;
 }
 
-// After sum_chunks() of the same masses: the first id at which they, added in the order of ids, pass `goal`, which is
-// below their sum.
+// After sum_chunks() of the same masses: the first id at which they, added in the order
+// of ids, pass `goal`, which is below their sum.
 template <typename MassOf>
 DEVICE int find_in_order(int vocab, Mass goal, MassOf mass_of, InOrder* s) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
@@ -250,8 +254,8 @@ DEVICE bool gather_near(const Row& row, Near* near) {
   return true;
 }
 
-// The token that top-k, top-p and min-p leave at u, by one thread, from the tokens near the best; -1: they are not
-// enough. `all` is the mass of all tokens.
+// The token that top-k, top-p and min-p leave at u, by one thread, from the tokens near
+// the best; -1: they are not enough. `all` is the mass of all tokens.
 DEVICE int draw_near(const Near& near, const RowChoice& p, bool cut_k, Mass all, unsigned floor_key, Mass u) {
   int kept = near.count;
   Mass total = all;

@@ -9,7 +9,8 @@ namespace {
 
 class CudaSample : public CudaTest {
  protected:
-  // Rows of `vocab` logits, all of them possible unless the row says otherwise (-1: its vocabulary is 0).
+  // Rows of `vocab` logits, all of them possible unless the row says otherwise (-1:
+  // its vocabulary is 0).
   std::vector<TokenId> run(const std::vector<float>& logits, int32_t vocab, std::vector<RowChoice> params) {
     for (RowChoice& row : params) row.vocab = row.vocab == 0 ? vocab : std::max(0, row.vocab);
     auto d_logits = device(logits);

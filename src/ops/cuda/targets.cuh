@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of one input with several matrices in one launch: which matrix a thread block works for (cuda_ops.h,
-// ProductTarget).
+// Products of one input with several matrices in one launch: which matrix a thread block
+// works for (cuda_ops.h, ProductTarget).
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of up to 64 rows with 16-bit weights on matrix units, bound by reading the weights: a fraction of the
-// instructions that plain_gemv needs for eight rows. Weights are the left side (16 outputs), the input's rows the right
-// one (8 rows).
+// Products of up to 64 rows with 16-bit weights on matrix units, bound by reading the
+// weights: a fraction of the instructions that plain_gemv needs for eight rows. Weights
+// are the left side (16 outputs), the input's rows the right one (8 rows).
 //
-// A lane loads 16 bytes, eight numbers side by side, of an output's weights and of a row. Of these a first product
-// takes numbers 0 to 3, a second one 4 to 7: which inputs meet in a product is another order than memory's, but the
-// same for both sides, so nothing passes through shared memory. Chunks of kChunk inputs go to the warps in turn, a
-// warp adds its chunks in order, and the warps' sums are added in order. So every sum has one order whatever the rows.
+// A lane loads 16 bytes, eight numbers side by side, of an output's weights and of a row.
+// Of these a first product takes numbers 0 to 3, a second one 4 to 7: which inputs meet
+// in a product is another order than memory's, but the same for both sides, so nothing
+// passes through shared memory. Chunks of kChunk inputs go to the warps in turn, a warp
+// adds its chunks in order, and the warps' sums are added in order. So every sum has one
+// order whatever the rows.
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/dispatch.h"
 #include "ops/cuda/numbers.cuh"
@@ -27,7 +29,8 @@ constexpr int kPieceQuads = 8 * kGroupQuads;
 // d += w x for the inputs of one product.
 DEVICE void multiply(BF16, float (&d)[4], const uint32_t (&w)[4], const uint32_t (&x)[2]) { mma_bf16(d, w, x); }
 
-// f16 weights are taken exactly: as bf16 of their first eight bits, and bf16 of the other three.
+// f16 weights are taken exactly: as bf16 of their first eight bits, and bf16
+// of the other three.
 DEVICE void multiply(F16, float (&d)[4], const uint32_t (&w)[4], const uint32_t (&x)[2]) {
   constexpr uint32_t kTop = 0xFFFF0000u;
   uint32_t high[4], low[4];
@@ -56,7 +59,8 @@ KERNEL void BLOCK_LIMIT(kThreads) thin_gemm_kernel(const GRID_CONSTANT Targets<W
   const Target<W>& to = targets.of(block);
   const int first = (block - to.first_block) * kOutTiles * 16;
 
-  // Outputs and rows beyond the last are the last once more; nobody writes what comes of them.
+  // Outputs and rows beyond the last are the last once more; nobody writes
+  // what comes of them.
   int w_at[2 * kOutTiles], x_at[kRowTiles];
 #pragma unroll
   for (int i = 0; i < 2 * kOutTiles; ++i) w_at[i] = min(8 * i + group, to.out - 1 - first) * (in / kLoad);
@@ -65,8 +69,9 @@ KERNEL void BLOCK_LIMIT(kThreads) thin_gemm_kernel(const GRID_CONSTANT Targets<W
   const auto* w_lines = reinterpret_cast<const uint4*>(to.w + static_cast<int64_t>(first) * in) + quarter;
   const auto* x_lines = reinterpret_cast<const uint4*>(x) + quarter;
   float sums[kOutTiles][kRowTiles][4] = {};
-  // The weights of a step to come take the place of those just multiplied, so that some are always on their way. Beyond
-  // the last input they are zeros, and x is its first numbers once more.
+  // The weights of a step to come take the place of those just multiplied, so that some
+  // are always on their way. Beyond the last input they are zeros, and x is its first
+  // numbers once more.
   constexpr int kAhead = kTiles < 16 ? kSteps : kSteps / 2, kLines = kStep / kLoad, kChunkLines = kChunk / kLoad;
   const int end = in / kLoad, my_end = end - quarter;
   uint4 weights[kAhead][2 * kOutTiles];
@@ -125,8 +130,8 @@ KERNEL void BLOCK_LIMIT(kThreads) thin_gemm_kernel(const GRID_CONSTANT Targets<W
   }
 }
 
-// Outputs of a launch from which thread blocks of 32 are enough to keep every multiprocessor of a large GPU busy. To be
-// measured on a GPU; no bit depends on it.
+// Outputs of a launch from which thread blocks of 32 are enough to keep every
+// multiprocessor of a large GPU busy. To be measured on a GPU; no bit depends on it.
 constexpr int64_t kOutputsForPairs = 32 * 128;
 
 template <typename W, int kOutTiles, int kRowTiles>
@@ -138,7 +143,8 @@ Status launch_tiles(CudaStream& stream, const ThinGemmArgs& args) {
                 args.targets[0].w.cols, args.accumulate);
 }
 
-// Pairs of tiles halve what is read of the input, which is as much as the weights for 16 rows.
+// Pairs of tiles halve what is read of the input, which is as much as the
+// weights for 16 rows.
 template <typename W>
 Status launch_thin(CudaStream& stream, const ThinGemmArgs& args) {
   int64_t outputs = 0;

@@ -38,7 +38,8 @@ class CudaThinGemm : public CudaTest {
     const Product product{w, nullptr, std::vector<float>(static_cast<size_t>(rows * w.rows), NAN), w.rows};
     return run(x, w.cols, rows, {product}, false)[0];
   }
-  // Against the reference, with a bias, gaps between the rows of y, and more behind a row of x than it has.
+  // Against the reference, with a bias, gaps between the rows of y, and more behind a
+  // row of x than it has.
   void compare(Prng& prng, DType dtype, int32_t out, int32_t in, int32_t rows) {
     SCOPED_TRACE(std::string(dtype_info(dtype).name) + " [" + std::to_string(out) + ", " + std::to_string(in) +
                  "] rows " + std::to_string(rows));
@@ -69,7 +70,8 @@ class CudaThinGemm : public CudaTest {
   }
 };
 
-// Every number of rows: inputs end within a chunk and within four lanes' loads, outputs within a tile.
+// Every number of rows: inputs end within a chunk and within four lanes' loads,
+// outputs within a tile.
 TEST_F(CudaThinGemm, EveryNumberOfRowsAgreesWithTheReference) {
   Prng prng(951);
   for (int32_t rows = 1; rows <= kThinRows; ++rows) compare(prng, kThinDTypes[rows % 2], 35, 200, rows);
@@ -86,8 +88,8 @@ TEST_F(CudaThinGemm, EveryShapeAgreesWithTheReference) {
   }
 }
 
-// A row has the bits of the row alone: whatever their number, their place, what the others hold, and however many
-// outputs the launch has.
+// A row has the bits of the row alone: whatever their number, their place, what the
+// others hold, and however many outputs the launch has.
 TEST_F(CudaThinGemm, ARowAloneIsTheRowAmongOthers) {
   Prng prng(953);
   for (DType dtype : kThinDTypes) {
@@ -144,7 +146,8 @@ TEST_F(CudaThinGemm, ProductsOfOneLaunchAreThoseOfLaunchesOfTheirOwn) {
   }
 }
 
-// One number at a time, where nothing is rounded: each meets its own input, and f16 ones keep all their bits.
+// One number at a time, where nothing is rounded: each meets its own input, and f16 ones
+// keep all their bits.
 TEST_F(CudaThinGemm, EveryNumberIsMultipliedWithItsOwnInputExactly) {
   Prng prng(955);
   const int32_t out = 24, in = 320;

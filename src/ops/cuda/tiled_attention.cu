@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of runs of rows on matrix units, after FlashAttention-2 (Dao, arXiv 2307.08691, algorithm 1): a warp keeps
-// sixteen rows' running maxima and sums while tiles of positions go by. Tiles of positions lie at absolute multiples of
-// kTilePositions and what does not concern a row adds exactly nothing to it, so a row's result is the same in any tile
-// of rows.
+// Attention of runs of rows on matrix units, after FlashAttention-2 (Dao, arXiv
+// 2307.08691, algorithm 1): a warp keeps sixteen rows' running maxima and sums
+// while tiles of positions go by. Tiles of positions lie at absolute multiples of
+// kTilePositions and what does not concern a row adds exactly nothing to it, so a row's
+// result is the same in any tile of rows.
 #include "ops/cuda/attention.cuh"
 #include "ops/cuda/cuda_ops.h"
 
@@ -29,10 +30,12 @@ DEVICE uint32_t pack_pair(float low, float high) {
   return Half<T>::of(low) | static_cast<uint32_t>(Half<T>::of(high)) << 16;
 }
 
-// K or V of 64 positions on their way to shared memory [kTilePositions][kDim + kPad]: begin() asks for all of it before
-// the products that hide the way, end() is for the barrier behind which it is read. Numbers of 16 bits go there
-// themselves, others wait in registers to become halves. A thread takes 16 bytes here and there of every page, where a
-// head's positions lie side by side. Positions nobody may see become zeros (their bytes can be anything).
+// K or V of 64 positions on their way to shared memory [kTilePositions][kDim + kPad]:
+// begin() asks for all of it before the products that hide the way, end() is for the
+// barrier behind which it is read. Numbers of 16 bits go there themselves, others wait
+// in registers to become halves. A thread takes 16 bytes here and there of every page,
+// where a head's positions lie side by side. Positions nobody may see become zeros (their
+// bytes can be anything).
 template <typename T, int kDim>
 struct Incoming {
   static constexpr bool kScaled = sizeof(T) == 1, kAsTheyAre = sizeof(T) == 2;
@@ -111,8 +114,9 @@ struct Incoming {
   }
 };
 
-// grid (heads, tiles). Shared memory: K and V, each [kTilePositions][kDim + kPad]; the scales of both (int8, fp8).
-// While K meets q, V is on its way, and while V meets the weights, the next tile's K.
+// grid (heads, tiles). Shared memory: K and V, each [kTilePositions][kDim + kPad];
+// the scales of both (int8, fp8). While K meets q, V is on its way, and while V meets the
+// weights, the next tile's K.
 template <typename T, int kDim, typename Y>
 KERNEL void BLOCK_LIMITS(kThreads, (sizeof(T) == 2 ? 3 : 2))
     tiled_kernel(const float* q, int64_t q_stride, Y* out, int64_t out_stride, DeviceKv kv, int layer, int group_heads,
@@ -141,8 +145,8 @@ KERNEL void BLOCK_LIMITS(kThreads, (sizeof(T) == 2 ? 3 : 2))
   Incoming<T, kDim> keys, values;
   keys.begin(k_head, kv.block_stride_bytes, pages, first, seen, k_shared);
 
-  // The lanes' parts of q, scaled before they are rounded. All are asked for before the first is used: rows beyond the
-  // tile's last are read as its last and count as zeros.
+  // The lanes' parts of q, scaled before they are rounded. All are asked for before the
+  // first is used: rows beyond the tile's last are read as its last and count as zeros.
   uint32_t q_part[kDim / 16][4];
   {
     float2 q_raw[kDim / 16][4];
@@ -170,12 +174,14 @@ KERNEL void BLOCK_LIMITS(kThreads, (sizeof(T) == 2 ? 3 : 2))
   }
   float sums[kDim / 8][4] = {};
   float largest[2] = {-INFINITY, -INFINITY}, total[2] = {};
-  // The last position a row sees, below all of them for rows beyond the tile's; how many it sees up to there.
+  // The last position a row sees, below all of them for rows beyond the tile's; how many
+  // it sees up to there.
   const int last[2] = {my_row[0] < tile.row_count ? position + my_row[0] : -1,
                        my_row[1] < tile.row_count ? position + my_row[1] : -1};
   const unsigned reach = window > 0 ? static_cast<unsigned>(window) : 0x80000000u;
-  // Where the lane's row of the four matrices begins that feed two products: positions n * 8 and (n + 1) * 8 of K, each
-  // two halves of a step's 16 numbers; of V two halves of a step's 16 positions, each numbers n * 8 and (n + 1) * 8.
+  // Where the lane's row of the four matrices begins that feed two products: positions
+  // n * 8 and (n + 1) * 8 of K, each two halves of a step's 16 numbers; of V two halves
+  // of a step's 16 positions, each numbers n * 8 and (n + 1) * 8.
   const uint16_t* k_lane = k_shared + (lane / 16 * 8 + lane % 8) * kRow + lane / 8 % 2 * 8;
   const uint16_t* v_lane = v_shared + (lane / 8 % 2 * 8 + lane % 8) * kRow + lane / 16 * 8;
 
@@ -185,7 +191,8 @@ KERNEL void BLOCK_LIMITS(kThreads, (sizeof(T) == 2 ? 3 : 2))
     values.begin(k_head + kv.kv_stride_bytes, kv.block_stride_bytes, pages, base, seen, v_shared);
     pages.load(blocks, base + kTilePositions, seen);
 
-    // Scores [16 rows, 64 positions]: the lane has rows group, group + 8 and, of every eight positions, two.
+    // Scores [16 rows, 64 positions]: the lane has rows group, group + 8 and, of every
+    // eight positions, two.
     float scores[kTilePositions / 8][4] = {};
 #pragma unroll
     for (int step = 0; step < kDim / 16; ++step) {

@@ -190,7 +190,8 @@ void ref_kv_store(OpContext& ctx, const KvStoreArgs& args) {
   if (worked) ++ctx.op_count;
 }
 
-// One (row, head): scores are computed twice rather than stored, so that scratch does not grow with the context.
+// One (row, head): scores are computed twice rather than stored, so that scratch does not
+// grow with the context.
 void attend(const AttentionArgs& args, const RowGroup& group, int32_t i, int32_t head, double* sum, double* decoded) {
   const int32_t head_dim = args.kv.head_dim;
   const int32_t kv_head = head / (args.heads / args.kv.kv_heads);

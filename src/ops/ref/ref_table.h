@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference kernels: plain loops, sums in double, every format through the codecs. They define what the fast
-// kernels must compute and serve machines for which no fast kernels exist. Threads and ownership as in op_table.h.
+// The reference kernels: plain loops, sums in double, every format through the codecs.
+// They define what the fast kernels must compute and serve machines for which no fast
+// kernels exist. Threads and ownership as in op_table.h.
 #pragma once
 
 #include "ops/op_table.h"

@@ -20,7 +20,8 @@ struct RoundedBlock {
   float d;
 };
 
-// Adding and taking away 1.5 * 2^23 leaves no room for a fraction; |x| is at most 127 or so.
+// Adding and taking away 1.5 * 2^23 leaves no room for a fraction; |x| is
+// at most 127 or so.
 float nearest_even(float x) {
   volatile float shifted = x + 12582912.0f;
   return shifted - 12582912.0f;
@@ -42,7 +43,8 @@ RoundedBlock round_block(const float* x) {
   return out;
 }
 
-// 32 weights of one row: integers without their zero point, the scale of each half, the minimum's term.
+// 32 weights of one row: integers without their zero point, the scale of each half,
+// the minimum's term.
 struct WeightBlock {
   int w[kActivationBlock];
   float d[2];

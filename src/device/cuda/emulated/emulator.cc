@@ -13,7 +13,8 @@
 #error "The emulated GPU is for tests: link device_cuda_emulated."
 #endif
 
-// Saves the callee-saved registers and the stack pointer of this fiber, and continues another one.
+// Saves the callee-saved registers and the stack pointer of this fiber, and
+// continues another one.
 extern "C" void loralei_fiber_switch(void** saved, void* next);
 asm(R"(
 .text
@@ -136,7 +137,8 @@ void resume(size_t i) {
   loralei_fiber_switch(&m.scheduler, m.fibers[i].stack_pointer);
 }
 
-// Every live thread must be at one barrier in one place. Returns whether threads were released.
+// Every live thread must be at one barrier in one place. Returns whether threads
+// were released.
 bool release_barrier() {
   Machine& m = machine();
   const Fiber* first = nullptr;
@@ -169,7 +171,8 @@ void run_block(bool backward) {
   m.fixed_used = 0;
   for (size_t i = 0; i < m.threads; ++i) start_fiber(i);
   for (size_t w = 0; w * kWarp < m.threads; ++w) m.warps[w].arrived = 0, m.warps[w].generation = 0;
-  // A warp runs on until all its lanes wait for the block, so that warps are as far apart as barriers let them.
+  // A warp runs on until all its lanes wait for the block, so that warps are as far apart
+  // as barriers let them.
   const size_t warps = (m.threads + kWarp - 1) / kWarp;
   for (size_t done = 0; m.failure.empty() && done < m.threads;) {
     bool any = false;

@@ -23,7 +23,8 @@ namespace {
 
 using Work = std::function<void()>;
 
-// One thread at a time; kernels tell their failures while the thread that runs them is inside.
+// One thread at a time; kernels tell their failures while the thread that runs
+// them is inside.
 using Inside = std::lock_guard<std::recursive_mutex>;
 std::recursive_mutex& door() {
   static std::recursive_mutex only;
@@ -128,7 +129,8 @@ int current_device() {
   return chosen_device;
 }
 
-// The stream that records, and whether it was asked for something that cannot be recorded.
+// The stream that records, and whether it was asked for something that
+// cannot be recorded.
 struct Capture {
   StreamQueue* stream = nullptr;
   bool broken = false, refused = false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/cuda/runtime.h over the CUDA runtime (linked statically; it finds the driver when first called).
+// device/cuda/runtime.h over the CUDA runtime (linked statically; it finds the driver
+// when first called).
 #include "device/cuda/runtime.h"
 
 #include <cuda_runtime_api.h>
@@ -12,7 +13,8 @@ namespace {
 cudaStream_t stream_of(void* handle) { return static_cast<cudaStream_t>(handle); }
 cudaEvent_t event_of(void* handle) { return static_cast<cudaEvent_t>(handle); }
 
-// CUDA says of these that every later call answers the same, or the hardware failed: only another process can go on.
+// CUDA says of these that every later call answers the same, or the hardware failed:
+// only another process can go on.
 bool loses_the_device(cudaError_t code) {
   switch (static_cast<int>(code)) {
     case cudaErrorECCUncorrectable:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle itself: mistakes that a GPU would turn into wrong numbers now and then fail here each time.
+// The oracle itself: mistakes that a GPU would turn into wrong numbers now and then
+// fail here each time.
 #include "device/cuda/emulated/emulator.h"
 
 #include <gtest/gtest.h>
@@ -110,7 +111,8 @@ TEST(CudaEmulator, CollectivesThatDoNotMeetAreReported) {
   EXPECT_NE(cuda_emulated::take_failure().find("divergent barrier"), std::string::npos);
 }
 
-// A kernel's failure is told by name, by whatever waits next, and by every call from then on.
+// A kernel's failure is told by name, by whatever waits next, and by every
+// call from then on.
 TEST(CudaEmulator, AFailedKernelIsNamedAndLosesTheDevice) {
   CudaStream stream = CudaStream::create().value();
   DeviceBuffer out = DeviceBuffer::allocate(4).value();
@@ -130,7 +132,8 @@ TEST(CudaEmulator, AFailedKernelIsNamedAndLosesTheDevice) {
   EXPECT_TRUE(DeviceBuffer::allocate(4).ok());
 }
 
-// C = A B with the lanes' parts as PTX describes them: A [16, 16] and B [16, 8] row by row, out [16, 8].
+// C = A B with the lanes' parts as PTX describes them: A [16, 16] and B [16, 8] row
+// by row, out [16, 8].
 KERNEL void mma_kernel(const float* a, const float* b, float* out) {
   const unsigned group = threadIdx.x / 4, quarter = threadIdx.x % 4;
   const auto pair = [](float low, float high) {
@@ -173,7 +176,8 @@ TEST(CudaEmulator, MatrixFragmentsLieWhereTheManualSays) {
   }
 }
 
-// Four matrices [8, 8] lie one after another in shared memory, a number for each place; out [32 lanes][2][4].
+// Four matrices [8, 8] lie one after another in shared memory, a number for each place;
+// out [32 lanes][2][4].
 KERNEL void load_matrices_kernel(uint32_t* out) {
   SHARED_ARRAY(uint16_t, numbers, 256);
   const unsigned lane = threadIdx.x;

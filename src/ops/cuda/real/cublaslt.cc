@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemm over cuBLASLt, opened when first used. In the library's columns-first words y^T [out, rows] = W x^T, where W is
-// given as its transpose [in, out].
+// Gemm over cuBLASLt, opened when first used. In the library's columns-first words y^T
+// [out, rows] = W x^T, where W is given as its transpose [in, out].
 #include <cublasLt.h>
 #include <dlfcn.h>
 
@@ -48,7 +48,8 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::kBF16 ? CUDA_R_16BF : dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-// A stride of results that keeps the shape's alignment and no more: run() comes with strides of its own.
+// A stride of results that keeps the shape's alignment and no more: run() comes with
+// strides of its own.
 int64_t least_stride(const GemmShape& shape) {
   const int64_t step = std::max<int64_t>(1, shape.alignment_bytes / row_bytes(shape.y_dtype, 1));
   const int64_t stride = (shape.out + step - 1) / step * step;
@@ -124,8 +125,8 @@ Status set_layout(const Functions& f, cublasLtMatrixLayout_t layout, int32_t row
 Result<Library> open() {
   auto f = std::make_unique<Functions>();
   const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
-  // Where the system looks (LD_LIBRARY_PATH among it), then where the build found it. To be opened again it stays: half
-  // a gigabyte is not read twice.
+  // Where the system looks (LD_LIBRARY_PATH among it), then where the build found it.
+  // To be opened again it stays: half a gigabyte is not read twice.
   std::string refused;
   for (const std::string& path : {name, LORALEI_CUBLASLT_DIR "/" + name}) {
     f->file = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
