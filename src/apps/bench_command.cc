@@ -94,6 +94,33 @@ int run_bench(BenchFlags& flags, const CLI::App& command) {
   return kExitNotMeasured;
 }
 
+void add_offload_options(CLI::App* command, BenchOptions& options) {
+  command->add_option("--budgets", options.budgets_gb, "offload: memory budgets in GB (1e9 bytes)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  command
+      ->add_option("--policy", options.policies,
+                   "offload: residency policies, in turn; also none (all streamed), sync (nothing read ahead), and "
+                   "POLICY@SIZE (with that window)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  command->add_option("--window", options.window_s, "offload: seconds of one measurement")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  command
+      ->add_option("--budget-minutes", options.budget_minutes,
+                   "offload: no turn begins later under one budget, and the windows there are count; 0: no limit")
+      ->check(CLI::Range(0.0, 600.0));
+  command->add_option("--together", options.together, "offload: so many requests beside one alone, nothing else")
+      ->check(CLI::Range(0, 4096));
+  command
+      ->add_option("--resident-pairs", options.resident_pairs,
+                   "offload: pairs of a model grown from a budget to whole and one loaded whole, nothing else")
+      ->check(CLI::Range(0, 10000));
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& app, int& exit_code) {
@@ -103,10 +130,11 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   flags->engine.speculate = "off";  // steps are measured, and bounds are those of a token a step
   command
       ->add_option("scenario", flags->scenario,
-                   "machine, decode, prefill, mixed, blocking, flatness, offload, server or generate (makes files, prints "
-                   "their paths)")
+                   "machine, decode, prefill, mixed, blocking, flatness, offload, server or generate "
+                   "(makes files, prints their paths)")
       ->required()
-      ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed", "blocking", "flatness", "offload", "server", "generate"}));
+      ->check(CLI::IsMember(
+          {"machine", "decode", "prefill", "mixed", "blocking", "flatness", "offload", "server", "generate"}));
   command->add_option("--shape", options.shape,
                       "generate a model: llama-1b, llama3-1b, llama-7b, llama-tiny or llama-nano");
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");
@@ -156,33 +184,10 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_option("--tax-pairs", options.tax_pairs, "pairs for the base tax; 0: leave it out")
       ->check(CLI::Range(0, 10000))
       ->capture_default_str();
-  command->add_option("--budgets", options.budgets_gb, "offload: memory budgets in GB (1e9 bytes)")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->capture_default_str();
-  command
-      ->add_option("--policy", options.policies,
-                   "offload: residency policies, in turn; also none (all streamed), sync (nothing read ahead), and "
-                   "POLICY@SIZE (with that window)")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->capture_default_str();
-  command->add_option("--window", options.window_s, "offload: seconds of one measurement")
-      ->check(CLI::Range(0.1, 3600.0))
-      ->capture_default_str();
-  command
-      ->add_option("--budget-minutes", options.budget_minutes,
-                   "offload: no turn begins later under one budget, and the windows there are count; 0: no limit")
-      ->check(CLI::Range(0.0, 600.0));
   command->add_option("--long", options.long_prompt, "blocking: tokens of the long prompt that others wait behind")
       ->check(CLI::Range(64, 1 << 20))
       ->capture_default_str();
-  command->add_option("--together", options.together, "offload: so many requests beside one alone, nothing else")
-      ->check(CLI::Range(0, 4096));
-  command
-      ->add_option("--resident-pairs", options.resident_pairs,
-                   "offload: pairs of a model grown from a budget to whole and one loaded whole, nothing else")
-      ->check(CLI::Range(0, 10000));
+  add_offload_options(command, options);
   command
       ->add_option("--foreign-cpu", options.foreign_max,
                    "cores other processes may use in a round that counts; others are repeated")

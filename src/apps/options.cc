@@ -180,6 +180,36 @@ CLI::Option* add_config_option(CLI::App& command) {
       "TOML file with any of these options; the command line comes first");
 }
 
+// How long sequences are, how many there may be, and what a step computes of them.
+static void add_step_options(CLI::App& command, EngineFlags& flags, const std::string& group) {
+  EngineOptions& engine = flags.host.engine;
+  command
+      .add_option(
+          "-c,--max-model-len,--ctx-size", engine.max_model_len,
+          "prompt + answer tokens of one sequence (default: the model's; with rope scaling more may be asked for)")
+      ->check(CLI::Range(int64_t{0}, kMaxModelLen))
+      ->group(group);
+  command.add_option("--max-num-seqs,--parallel", engine.max_sequences, "sequences computed together")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096))
+      ->group(group);
+  command.add_option("--max-queued", engine.max_queued, "waiting requests before 429")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20))
+      ->group(group);
+  command.add_option("--max-num-batched-tokens,-b,--batch-size", engine.step_tokens, "token rows of one step")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 16))
+      ->group(group);
+  command
+      .add_option("--step-time", flags.step_time_ms,
+                  "milliseconds that a step should take at most, by which prompts are cut into parts: who arrives or "
+                  "decodes waits for the step under way (default: 100, or more where that would cost prompts over a "
+                  "tenth of their speed)")
+      ->check(CLI::Range(0.0, 1e6))
+      ->group(group);
+}
+
 void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model) {
   EngineOptions& engine = flags.host.engine;
   const std::string group = "Model and engine";
@@ -225,31 +255,7 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
   command.add_option("-t,--threads", flags.host.threads, "worker threads (default: the cores of this process)")
       ->check(CLI::Range(0, 1024))
       ->group(group);
-  command
-      .add_option(
-          "-c,--max-model-len,--ctx-size", engine.max_model_len,
-          "prompt + answer tokens of one sequence (default: the model's; with rope scaling more may be asked for)")
-      ->check(CLI::Range(int64_t{0}, kMaxModelLen))
-      ->group(group);
-  command.add_option("--max-num-seqs,--parallel", engine.max_sequences, "sequences computed together")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 4096))
-      ->group(group);
-  command.add_option("--max-queued", engine.max_queued, "waiting requests before 429")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20))
-      ->group(group);
-  command.add_option("--max-num-batched-tokens,-b,--batch-size", engine.step_tokens, "token rows of one step")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 16))
-      ->group(group);
-  command
-      .add_option("--step-time", flags.step_time_ms,
-                  "milliseconds that a step should take at most, by which prompts are cut into parts: who arrives or "
-                  "decodes waits for the step under way (default: 100, or more where that would cost prompts over a "
-                  "tenth of their speed)")
-      ->check(CLI::Range(0.0, 1e6))
-      ->group(group);
+  add_step_options(command, flags, group);
   command
       .add_option("--memory-budget", flags.memory_budget,
                   "bytes of host memory for everything, e.g. 4GiB (default: what is free); weights beyond it are "

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench blocking: who waits for whom? The first token of a short prompt alone, behind one long
-// prompt and behind four of half that length, on the base and on an adapter; and the time between
-// the tokens of running streams while a long prompt is computed.
+// bench blocking: who waits for whom? The first token of a short prompt alone, behind one
+// long prompt and behind four of half that length, on the base and on an adapter; and the
+// time between the tokens of running streams while a long prompt is computed.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -17,8 +17,8 @@ constexpr int kShortPrompt = 20, kFour = 4, kStreams = 8, kStreamPrompt = 32;
 constexpr int kStreamTokens = 1000;  // more than come while a long prompt is computed; then cancelled
 constexpr int64_t kWaitNs = 10'000'000;
 constexpr double kMs = 1e-6;
-// The short prompt comes so long behind the long ones, in the middle of their steps, and not always
-// at the same place of one.
+// The short prompt comes so long behind the long ones, in the middle of their steps, and
+// not always at the same place of one.
 constexpr int64_t kBehindNs = 250'000'000, kBehindSpreadNs = 37'000'000;
 
 // Requests that are asked one by one, each with the times of its tokens.
@@ -75,8 +75,7 @@ class Live {
   void add_gaps_ms(RequestId id, int64_t begin_ns, int64_t end_ns, std::vector<double>& gaps) {
     const std::vector<int64_t>& times = asked_[id].token_ns;
     for (size_t i = 1; i < times.size(); ++i) {
-      if (times[i] > begin_ns && times[i] <= end_ns)
-        gaps.push_back(static_cast<double>(times[i] - times[i - 1]) * kMs);
+      if (times[i] > begin_ns && times[i] <= end_ns) gaps.push_back(static_cast<double>(times[i] - times[i - 1]) * kMs);
     }
   }
   int64_t first_token_ns(RequestId id) { return asked_[id].token_ns.front(); }
@@ -102,8 +101,8 @@ struct Waits {
   std::vector<double> gap_p50, gap_p99, gap_most, beside_streams;
 };
 
-// The first token of a short prompt, asked while `longs` prompts of `tokens` tokens are computed,
-// and that of the last of these.
+// The first token of a short prompt, asked while `longs` prompts of `tokens` tokens are
+// computed, and that of the last of these.
 struct Behind {
   double short_ms = 0, long_ms = 0;
 };
@@ -175,9 +174,9 @@ Result<Waits> run_round(const BenchOptions& options, Rig& rig, const std::string
 }
 
 void append(const Waits& from, Waits& to) {
-  for (const auto member : {&Waits::alone, &Waits::behind_one, &Waits::one, &Waits::behind_four, &Waits::four,
-                            &Waits::ratio_one, &Waits::ratio_four, &Waits::gap_p50, &Waits::gap_p99,
-                            &Waits::gap_most, &Waits::beside_streams}) {
+  for (const auto member :
+       {&Waits::alone, &Waits::behind_one, &Waits::one, &Waits::behind_four, &Waits::four, &Waits::ratio_one,
+        &Waits::ratio_four, &Waits::gap_p50, &Waits::gap_p99, &Waits::gap_most, &Waits::beside_streams}) {
     (to.*member).insert((to.*member).end(), (from.*member).begin(), (from.*member).end());
   }
 }

@@ -3,15 +3,17 @@
 //
 //   begin(); while (seq = next()) { try; admitted(seq) or refused(seq, why); }
 //
-// Rule: the oldest first. Where the rows of a step are used up the shortest prompts are asked, since
-// rows go to the shortest remaining prompt first (StepPlanner) and so a short one can still have
-// some; where KV or slots are used up nobody else is asked, so that nobody is overtaken for them.
-// Bound: a sequence that lacks KV or a slot is the next to get what is given back. One that lacks
-// rows is overtaken only by shorter ones, and no longer than until the prompts older than it are
-// computed: then it is the oldest, which StepPlanner gives a quarter of the rows.
+//  1. The oldest is asked first.
+//  2. Where the rows of a step are used up, the shortest prompts are asked: rows go to
+//     the shortest remaining prompt first (StepPlanner), so a short one can have some.
+//  3. Where KV or slots are used up, nobody else is asked: nobody is overtaken for them.
+//     Bound: who lacks KV or a slot is the next to get what is given back. Who lacks rows
+//     is overtaken by shorter prompts alone, and no longer than until those older than it
+//     are computed: then it is the oldest, which StepPlanner gives a quarter of the rows.
 //
-// Thread: one. Ownership: of its own lists alone; time is an argument where it matters. Cost: a
-// planning asks kOffersMax sequences at most, and each costs the logarithm of those that wait.
+// Thread: one. Ownership: of its own lists alone; time is an argument where it matters.
+// Cost: a planning asks kOffersMax sequences at most, and each costs the logarithm of
+// those that wait.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,8 @@ namespace {
 
 constexpr int32_t kRunMin = 2, kRunMax = 4;  // last tokens looked for
 
-// Where the text went on after an earlier occurrence of its last tokens: the longest run, then the latest. 0: nowhere.
+// Where the text went on after an earlier occurrence of its last tokens: the longest run,
+// then the latest. 0: nowhere.
 int32_t after_last_occurrence(std::span<const TokenId> text) {
   const TokenId* const last = text.data() + text.size() - 1;
   int32_t longest = kRunMin - 1, found = 0;

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// PromptLookup: drafts for speculative decoding out of the text itself (prompt lookup decoding, Saxena 2023): what
-// followed the latest earlier occurrence of the last tokens is proposed to follow once more. Answers that quote their
-// prompt (code, summaries, tables) and texts that repeat themselves are found; nothing else is needed, no second model.
+// PromptLookup: drafts for speculative decoding out of the text itself (prompt lookup
+// decoding, Saxena 2023): what followed the latest earlier occurrence of the last tokens
+// is proposed to follow once more. Answers that quote their prompt (code, summaries,
+// tables) and texts that repeat themselves are found; nothing else is needed, no second
+// model.
 //
-// A step looks for the longest run of 2 to 4 last tokens in one backward scan over the last kWindow tokens: bounded, a
-// few microseconds beside a pass over all weights, and without the memory and upkeep of an index for every sequence.
+// A step looks for the longest run of 2 to 4 last tokens in one backward scan over the
+// last kWindow tokens: bounded, a few microseconds beside a pass over all weights, and
+// without the memory and upkeep of an index for every sequence.
 //
-// Thread: the engine's; one object a sequence. Ownership: propose() answers a view of the object, good until the next
-// call. No allocation. Invariant: the draft is a guess; whether it holds is for the model to say.
+// Thread: the engine's; one object a sequence. Ownership: propose() answers a view of the
+// object, good until the next call. No allocation. Invariant: the draft is a guess;
+// whether it holds is for the model to say.
 #pragma once
 
 #include <array>
@@ -31,8 +35,8 @@ class PromptLookup {
 
   // Tokens that may come after `text`; empty when its end occurs nowhere before.
   std::span<const TokenId> propose(std::span<const TokenId> text, const Bounds& bounds);
-  // What became of the last draft. Drafts grow while they hold and shrink when they do not, so that a text that does
-  // not repeat itself costs one row more now and then.
+  // What became of the last draft. Drafts grow while they hold and shrink when they do
+  // not, so that a text that does not repeat itself costs one row more now and then.
   void learn(int32_t drafted, int32_t accepted);
 
  private:

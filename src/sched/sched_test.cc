@@ -86,7 +86,8 @@ struct World {
   }
   static Waiting waiting_of(const SeqState& state) { return {state.id, state.order, state.known}; }
 
-  // A draft takes nothing from anybody: without it the plan is the same but for the draft's rows.
+  // A draft takes nothing from anybody: without it the plan is the same but for the
+  // draft's rows.
   void expect_same_without_drafts(PlanInput input, const std::vector<SeqState>& running,
                                   const std::map<SeqId, SeqState>& waiting, Admission before) {
     std::vector<SeqState> plain = running;
@@ -109,8 +110,8 @@ struct World {
     }
   }
 
-  // The oldest prompt has its quarter, and no prompt has rows that a shorter one wants: unless logits, segments or
-  // blocks keep them from it.
+  // The oldest prompt has its quarter, and no prompt has rows that a shorter one wants:
+  // unless logits, segments or blocks keep them from it.
   void expect_rows_shared(const std::vector<SeqState>& running, const std::map<SeqId, SeqState>& waiting) {
     if (!output.preempted.empty()) return;
     std::map<SeqId, int32_t> rows;
@@ -246,7 +247,8 @@ TEST(Planner, AShortPromptComputesInTheNextStep) {
   EXPECT_EQ(world.find(SeqId{1})->computed, 512 + 492);
 }
 
-// However many shorter ones come, the oldest has its quarter of every step: 1500 rows by 64 in 24 steps.
+// However many shorter ones come, the oldest has its quarter of every step: 1500 rows by
+// 64 in 24 steps.
 TEST(Planner, TheOldestPromptKeepsAQuarter) {
   World world;
   world.options.step_tokens = 256;
@@ -262,7 +264,8 @@ TEST(Planner, TheOldestPromptKeepsAQuarter) {
   EXPECT_LE(steps, 24);
 }
 
-// As long as others are there a step has fewer rows than the server's budget; who is alone may have more of them.
+// As long as others are there a step has fewer rows than the server's budget; who is
+// alone may have more of them.
 TEST(Planner, RowsAreBoundedByTimeUnlessOneIsAlone) {
   World world;
   world.options.step_tokens = 512;
@@ -414,8 +417,8 @@ TEST(Planner, ADraftLeavesEverySequenceABlockToGrowInto) {
     ASSERT_EQ(world.output.admitted.size(), 2u);
     world.sequences[0]->draft = {1, 2, 3, 4, 5};
     world.run_step();
-    // Each holds one block, wants another for its next token and keeps one to grow into; the draft may have the
-    // seventh.
+    // Each holds one block, wants another for its next token and keeps one to grow into;
+    // the draft may have the seventh.
     EXPECT_EQ(world.output.plan.groups[0].row_count, blocks == 7 ? 6 : 1) << blocks;
   }
 }
@@ -437,7 +440,8 @@ TEST(CheckStepPlan, SaysWhatIsWrong) {
   EXPECT_NE(check_step_plan(plan), "");
 }
 
-// Random traffic until everybody finishes, half of it with drafts: every plan is sound, and nobody waits for ever.
+// Random traffic until everybody finishes, half of it with drafts: every plan is sound,
+// and nobody waits for ever.
 TEST(Planner, RandomTrafficAlwaysFinishes) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -484,7 +488,8 @@ TEST(Planner, RandomTrafficAlwaysFinishes) {
   }
 }
 
-// One that waits for something of its own gets no rows, holds nobody up, and gives its blocks like any other.
+// One that waits for something of its own gets no rows, holds nobody up, and gives its
+// blocks like any other.
 TEST(Planner, WhoWaitsGetsNoRowsAndMayBePreempted) {
   const std::vector<TokenId> text(40, 1);
   const auto state_of = [&](uint64_t id, int32_t computed, bool waits) {

@@ -26,11 +26,11 @@ struct SeqState {
   // Running: positions with KV. Offered: positions that the prefix cache holds.
   int32_t computed = 0;
   int32_t blocks = 0;  // running: blocks held; offered: blocks that the cache holds
-  // Running: blocks that preempting it would give back. Offered: of its blocks, those that count as
-  // available now.
+  // Running: blocks that preempting it would give back. Offered: of its blocks, those
+  // that count as available now.
   int32_t blocks_exclusive = 0;
-  // Scale 0 left out; by first_position, so that a row's adapters are summed in one order whatever
-  // the chunks.
+  // Scale 0 left out; by first_position, so that a row's adapters are summed in one order
+  // whatever the chunks.
   std::span<const SeqAdapter> adapters;
   std::span<const TokenId> draft;            // guessed to follow; only where one known token is left to compute
   bool waits = false;                        // running: gets no rows in this step, but may be preempted

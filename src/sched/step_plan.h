@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepPlan: what one step computes, as a plain value of ids and offsets (mechanisms "Words"). It can be logged,
-// replayed, costed by a simulator and sent to other ranks; it holds no pointer and owns nothing outside itself.
+// StepPlan: what one step computes, as a plain value of ids and offsets (mechanisms
+// "Words"). It can be logged, replayed, costed by a simulator and sent to other ranks; it
+// holds no pointer and owns nothing outside itself.
 //
-//   tokens   | s1 prefill chunk ........ | s2 decode | s3 speculated . . |      rows of the step, one a token
-//   groups   | group 0                   | group 1   | group 2           |      one a sequence, in row order
-//   segments |--- adapter A ---|         | adapter B |                          rows may lie in several segments or in
-//   none
+//   tokens   | s1 prefill chunk ........ | s2 decode | s3 speculated . . | one a row
+//   groups   | group 0                   | group 1   | group 2           | one a sequence
+//   segments |--- adapter A ---|         | adapter B |
 //
-// Invariants (check_step_plan): groups are contiguous, non-empty and cover all rows in order; segments lie within one
-// group each and are sorted by row, those of equal rows in the order of their sum; logits rows lie within their group;
-// a "from previous step" token names a row of the previous step's samples; a provisional group wants logits at every
-// row.
+// Rows may lie in several segments or in none.
+//
+// Invariants (check_step_plan): groups are contiguous, non-empty and cover all rows in
+// order; segments lie within one group each and are sorted by row, those of equal rows in
+// the order of their sum; logits rows lie within their group; a "from previous step"
+// token names a row of the previous step's samples; a provisional group wants logits at
+// every row.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +24,8 @@
 
 namespace loralei {
 
-// A literal id (>= 0), or the token sampled at logits row r of the previous step, written as -1 - r.
+// A literal id (>= 0), or the token sampled at logits row r of the previous step, written
+// as -1 - r.
 using PlanToken = int32_t;
 constexpr PlanToken from_previous_step(int32_t row) { return -1 - row; }
 

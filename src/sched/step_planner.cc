@@ -75,10 +75,12 @@ bool StepPlanner::is_prompt(const Entry& entry) const {
   return !entry.preempted && !entry.seq->waits && (entry.admitted || entry.seq->remaining() > 1);
 }
 
-// Rows beside the decode rows, as far as the step's time allows: of prompts, then of drafts.
+// Rows beside the decode rows, as far as the step's time allows: of prompts, then of
+// drafts.
 int32_t StepPlanner::rows_in_time() const { return alive_ <= 1 ? input_.rows.alone : input_.rows.shared; }
 
-// Those that it would get, and no more than a few of them, in a step of those that are there now.
+// Those that it would get, and no more than a few of them, in a step of those that are
+// there now.
 int32_t StepPlanner::rows_for(const SeqState& candidate) const {
   int32_t total = std::min(tokens_left_, alive_ == 0 ? input_.rows.alone : input_.rows.shared);
   const SeqState* oldest = &candidate;
@@ -100,8 +102,8 @@ int32_t StepPlanner::rows_within_budget(const SeqState& seq, int32_t rows_max) c
   if (segments_of(seq) > segments_left_) return 0;
   int32_t rows = std::min({seq.remaining(), rows_max, tokens_left_});
   const int32_t excess = logits_wanted(seq, seq.computed, seq.computed + rows) - logits_left_;
-  // Rows that want logits are a run that ends the chunk or (prompt logprobs) fills it: dropping the last rows drops
-  // their logits first.
+  // Rows that want logits are a run that ends the chunk or (prompt logprobs) fills it:
+  // dropping the last rows drops their logits first.
   for (int32_t dropped = 0; dropped < excess && rows > 0; --rows) {
     if (wants_logits(seq, seq.computed + rows - 1)) ++dropped;
   }
@@ -139,7 +141,8 @@ void StepPlanner::schedule(Entry& entry, int32_t rows_max) {
   }
 }
 
-// Preempts the youngest running sequence that is younger than `needy`. False when there is none.
+// Preempts the youngest running sequence that is younger than `needy`. False when there
+// is none.
 bool StepPlanner::preempt_youngest(const Entry& needy) {
   for (size_t index = input_.running.size(); index-- > 0;) {
     Entry& victim = entries_[index];
@@ -152,8 +155,8 @@ bool StepPlanner::preempt_youngest(const Entry& needy) {
     logits_left_ += victim.logits;
     if (victim.rows > 0) segments_left_ += segments_of(*victim.seq);
     victim.rows = victim.blocks = victim.logits = 0;
-    // Blocks that several victims share count for none of them; alone, everything but the sequence's own blocks can be
-    // had.
+    // Blocks that several victims share count for none of them; alone, everything but the
+    // sequence's own blocks can be had.
     if (alive_ == 1) blocks_left_ = input_.blocks_total - needy.seq->blocks;
     preempted_.push_back(victim.seq->id);
     return true;
@@ -176,7 +179,8 @@ Fit StepPlanner::offer(const SeqState& candidate) {
     deferred_ = true;
     return Fit::kNoBlocks;
   }
-  // Its own rows alone; those of others may leave it fewer logits, and then it begins in a later step.
+  // Its own rows alone; those of others may leave it fewer logits, and then it begins in
+  // a later step.
   if (rows_for(candidate) < 1 || rows_within_budget(candidate, 1) < 1) return Fit::kNoRows;
   CHECK(admitted_.size() < admitted_.capacity() && entries_.size() < entries_.capacity());
   blocks_left_ = left;

@@ -1,37 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepPlanner: which rows the next step computes, who joins it and who is preempted. Plain values in
-// and out, no clock, no side effect: the engine commits what it says.
+// StepPlanner: which rows the next step computes, who joins it and who is preempted.
+// Plain values in and out, no clock, no side effect: the engine commits what it says.
 //
-//   begin(input);  offer(candidate) for each that Admission gives, until it says stop;  finish(output)
+//   begin(input)
+//   offer(candidate)    for each that Admission gives, until it gives no more
+//   finish(output)
 //
-// Thread: one; inputs are borrowed until finish(). It allocates nothing once its lists have grown.
+// Thread: one; inputs are borrowed until finish(). It allocates nothing once its lists
+// have grown.
 //
 //  1. Decode rows come first (one token each), oldest sequence first.
-//  2. Rows of prompts share what input.rows and step_tokens leave (P rows). The oldest prompt gets a
-//     quarter of P, if it has so many left. The rest goes to the prompt with the fewest rows left,
-//     then the next, those of one length by age. So a short prompt computes in the next step,
-//     whatever long ones are under way, and nobody starves.
-//     Bound: the oldest prompt of r rows is computed after 4 r / P steps at most. A prompt of r rows
-//     waits for no more than the rows of shorter ones: ceil((shorter + r) / (3/4 P)) steps.
-//  3. A running sequence that finds no KV block takes those of the youngest, which is preempted
-//     (recomputed later). The youngest preempts itself; a prompt that is the youngest computes
-//     fewer rows or waits instead.
-//  4. A candidate is admitted where there is a slot, at least one row under rule 2, and KV for its
-//     whole known text beside what all that run still need of theirs and a spare block for each, so
-//     that it does not cause a preemption right away. Nobody is admitted in a step that preempts.
-//  5. Draft rows (speculation) come last and take what is left of rows, logits and blocks, oldest
-//     sequence first. New blocks only where nobody waits for some and all could still grow: a guess
-//     preempts and defers nobody.
-//  6. Rows are ordered by adapters, then by age: rows without adapter together, rows of one adapter
-//     adjacent.
-//  7. A running sequence that waits (for something of its own: a grammar's mask) gets no rows and
-//     holds nobody up.
+//  2. Rows of prompts share what input.rows and step_tokens leave (P rows). The oldest
+//     prompt gets a quarter of P, if it has so many left. The rest goes to the prompt
+//     with the fewest rows left, then the next; of one length the older first. So a short
+//     prompt computes in the next step, whatever long ones are under way, and nobody
+//     starves.
+//     Bound: the oldest prompt of r rows is computed after 4 r / P steps at most. Another
+//     waits for the rows of shorter ones: ceil((shorter + r) / (3/4 P)) steps.
+//  3. A running sequence that finds no KV block takes those of the youngest, which is
+//     preempted (recomputed later). The youngest preempts itself; a prompt that is the
+//     youngest computes fewer rows or waits instead.
+//  4. A candidate is admitted where there is a slot, at least one row under rule 2, and
+//     KV for its whole known text beside what all that run still need of theirs and a
+//     spare block for each. So it does not cause a preemption right away. Nobody is
+//     admitted in a step that preempts.
+//  5. Draft rows (speculation) come last and take what is left of rows, logits and
+//     blocks, oldest sequence first. New blocks only where nobody waits for some and all
+//     could still grow: a guess preempts and defers nobody.
+//  6. Rows are ordered by adapters, then by age: rows without adapter together, rows of
+//     one adapter adjacent.
+//  7. A running sequence that waits (for something of its own: a grammar's mask) gets no
+//     rows and holds nobody up.
 //
-// Invariants: check_step_plan(plan) is empty; rows <= step_tokens; logits rows <= logits_rows;
-// segments <= options.segments; running <= max_sequences; the blocks wanted fit. No decode row is
-// left out for want of rows, logits or segments as long as max_sequences <= min(step_tokens,
-// logits_rows) and segments hold what every sequence may use, which the engine sees to at start; with
-// fewer segments the youngest wait until older ones end.
+// Invariants: check_step_plan(plan) is empty; rows <= step_tokens; logits rows <=
+// logits_rows; segments <= options.segments; running <= max_sequences; the blocks wanted
+// fit. No decode row is left out for want of rows, logits or segments as long as
+// max_sequences <= min(step_tokens, logits_rows) and segments hold what every sequence
+// may use, which the engine sees to at start; with fewer segments the youngest wait until
+// older ones end.
 #pragma once
 
 #include <cstdint>
@@ -80,7 +86,8 @@ class StepPlanner {
 
   const PlanOptions& options() const { return options_; }
   void begin(const PlanInput& input);
-  // `candidate` need not outlive the call, but what it points to must live until finish().
+  // `candidate` need not outlive the call, but what it points to must live until
+  // finish().
   Fit offer(const SeqState& candidate);
   void finish(PlanOutput& output);
 

@@ -16,14 +16,16 @@ constexpr double kOutlier = 1.5;  // times the average: what counts of a step th
 constexpr double kNs = 1e-9;
 constexpr int kTerms = 3;
 
-// What the line's three terms must fulfil: the sums over all averages of x x^T and x y, where x and
-// y are divided by the measured time, so that errors count by their share of it.
+// What the line's three terms must fulfil: the sums over all averages of x x^T and x y,
+// where x and y are divided by the measured time, so that errors count by their share of
+// it.
 struct Normal {
   std::array<std::array<double, kTerms>, kTerms> xx{};
   std::array<double, kTerms> xy{};
 };
 
-// The terms whose bit is set in `used`, by elimination; the others are 0. False: they are not told apart.
+// The terms whose bit is set in `used`, by elimination; the others are 0. False: they are
+// not told apart.
 bool solve(const Normal& normal, unsigned used, std::array<double, kTerms>& terms) {
   std::array<std::array<double, kTerms + 1>, kTerms> m{};
   std::array<int, kTerms> index{};
@@ -78,7 +80,8 @@ void StepTimes::learn(const StepLoad& load, int64_t ns) {
   fit();
 }
 
-// Least squares without negative terms: the best of the solutions of all subsets that have none.
+// Least squares without negative terms: the best of the solutions of all subsets that
+// have none.
 void StepTimes::fit() {
   Normal normal;
   for (const Average& average : averages_) {

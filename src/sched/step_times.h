@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepTimes: how long a step takes, learned from the steps of this server, and how many rows of
-// prompts a step may have so that nobody waits long for its end.
+// StepTimes: how long a step takes, learned from the steps of this server, and how many
+// rows of prompts a step may have so that nobody waits long for its end.
 //
-//   seconds = a + b * rows + c * attended        attended: positions that the rows attend to, summed
+//   seconds = a + b * rows + c * attended
 //
-// The line is fitted, with relative errors, to one moving average for every power of two of rows, so
-// that many small steps do not drown what few large ones have told. Whoever arrives or decodes waits
-// for the step under way: its length is the floor of everybody's latency.
+// where `attended` is the sum of the positions that the rows attend to.
+// The line is fitted, with relative errors, to one moving average for every power of two
+// of rows, so that many small steps do not drown what few large ones have told. Whoever
+// arrives or decodes waits for the step under way: its length is the floor of everybody's
+// latency.
 //
-// The bound of a step is --step-time. By default it is kStepTimeNs, or more where that would make
-// rows too dear: a prompt may cost kDearer times what it costs in steps of all the rows there are.
-// No more, though, than kStepTimeMostNs, or kFloorsMost times what a step takes without rows. (Where
-// weights are streamed a step costs its reading: the engine asks for no bound.) A prompt
-// that is alone on the server may take steps kAloneFactor times as long: who arrives then waits for
-// one of them, and for one of usual length in which it is computed. Where rows that decode take most
-// of the bound, prompts get kPromptShare of the step's time all the same.
+// The bound of a step is --step-time. By default it is kStepTimeNs, or more where that
+// would make rows too dear: a prompt may cost kDearer times what it costs in steps of all
+// the rows there are. No more, though, than kStepTimeMostNs, or kFloorsMost times what a
+// step takes without rows. (Where weights are streamed a step costs its reading: the
+// engine asks for no bound.) A prompt that is alone on the server may take steps
+// kAloneFactor times as long: who arrives then waits for one of them, and for one of
+// usual length in which it is computed. Where rows that decode take most of the bound,
+// prompts get kPromptShare of the step's time all the same.
 //
-// Thread: one. A plain value; no clock, no allocation. Invariants: prefill rows are at least
-// kPrefillRowsMin, so that every step makes progress, and at most rows_max; they grow from
-// kFirstRows no faster than kGrowth times the largest step learned so far.
+// Thread: one. A plain value; no clock, no allocation. Invariants: prefill rows are at
+// least kPrefillRowsMin, so that every step makes progress, and at most rows_max; they
+// grow from kFirstRows no faster than kGrowth times the largest step learned so far.
 #pragma once
 
 #include <array>
@@ -49,7 +52,8 @@ class StepTimes {
 
   void learn(const StepLoad& load, int64_t ns);
   double predicted_s(const StepLoad& load) const;
-  // Beside `decode` rows; `context`: positions that the prompts' next rows attend to, each.
+  // Beside `decode` rows; `context`: positions that the prompts' next rows attend to,
+  // each.
   PrefillRows prefill_rows(const StepLoad& decode, int32_t context) const;
   int64_t bound_ns() const;  // of a step, as learned so far
 

@@ -68,7 +68,8 @@ TEST(StepTimes, RowsGrowNoFasterThanWhatIsKnown) {
   EXPECT_EQ(times.prefill_rows({}, 0).shared, 512);
 }
 
-// However slow the machine, a step computes some rows of a prompt; never more than there may be.
+// However slow the machine, a step computes some rows of a prompt; never more than there
+// may be.
 TEST(StepTimes, RowsStayWithinTheirLimits) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

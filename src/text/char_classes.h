@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Character classes as the reference tokenizers (Rust's char and regex) define them.
 //
-// The Unicode version is that of the linked ICU: 15.0 with ICU 72. It rules the normal forms, lower case and grapheme
-// clusters of normalize.h too.
-// Thread: pure functions. Failure: none.
+// The Unicode version is that of the linked ICU: 15.0 with ICU 72. It rules the normal
+// forms, lower case and grapheme clusters of normalize.h too. Thread: pure functions.
+// Failure: none.
 #pragma once
 
 namespace loralei {

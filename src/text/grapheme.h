@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Grapheme clusters: what a reader takes for one character.
 //
-// Thread: a reader belongs to one thread. Ownership: borrows the text. Invariants: the clusters one after the other are
-// the text, none of them empty. Failure: none; a broken byte sequence counts as one U+FFFD (utf8_step).
-// Source: Unicode Standard Annex #29, revision 41, extended grapheme clusters, as Rust's unicode-segmentation cuts them
-// for Hugging Face tokenizers. Written here and not left to ICU's BreakIterator: that one is an object per thread, and
-// its rules are those of the installed data, for which a cluster may be a whole syllable.
+// Thread: a reader belongs to one thread. Ownership: borrows the text. Invariants: the
+// clusters one after the other are the text, none of them empty. Failure: none; a broken
+// byte sequence counts as one U+FFFD (utf8_step). Source: Unicode Standard Annex #29,
+// revision 41, extended grapheme clusters, as Rust's unicode-segmentation cuts them for
+// Hugging Face tokenizers. Written here and not left to ICU's BreakIterator: that one is
+// an object per thread, and its rules are those of the installed data, for which a
+// cluster may be a whole syllable.
 #pragma once
 
 #include <cstddef>

@@ -33,10 +33,11 @@ bool is_ascii(std::string_view text) {
   return true;
 }
 
-// A text is normalised piece by piece: between two of them its size is looked at, and a request can be given up.
+// A text is normalised piece by piece: between two of them its size is looked at, and a
+// request can be given up.
 constexpr size_t kPieceBytes = size_t{1} << 16;
-// Every kStride bytes a segment's begin is looked for. One that is not found within kLongSegment bytes means a segment
-// longer than those of texts that somebody reads.
+// Every kStride bytes a segment's begin is looked for. One that is not found within
+// kLongSegment bytes means a segment longer than those of texts that somebody reads.
 constexpr size_t kStride = 64;
 constexpr size_t kLongSegment = 64;
 
@@ -65,8 +66,8 @@ Result<const icu::Normalizer2*> normalizer_of(UnicodeForm form) {
   return normalizer;
 }
 
-// Whether a segment begins at text[pos]: characters that may join or change places, as a letter and its marks do. No
-// character before has to do with one behind.
+// Whether a segment begins at text[pos]: characters that may join or change places, as a
+// letter and its marks do. No character before has to do with one behind.
 bool begins_segment(const icu::Normalizer2& normalizer, std::string_view text, size_t pos) {
   return normalizer.hasBoundaryBefore(static_cast<UChar32>(utf8_step(text, pos).code_point));
 }
@@ -77,8 +78,9 @@ size_t next_character(std::string_view text, size_t pos) {
   return std::min(pos, text.size());
 }
 
-// `text` decomposed, the marks in order of their class, equal ones as they were. ICU moves each mark to its place past
-// those before it: a long run of marks would take quadratic time, a run already in order takes none.
+// `text` decomposed, the marks in order of their class, equal ones as they were. ICU
+// moves each mark to its place past those before it: a long run of marks would take
+// quadratic time, a run already in order takes none.
 std::string with_ordered_marks(const icu::Normalizer2& normalizer, std::string_view text) {
   struct Point {
     char32_t c;
@@ -237,7 +239,8 @@ Result<std::string> apply_step(const PrecompiledStep& step, std::string_view tex
   return out;
 }
 
-// One replacement unit of SentencePiece's normaliser at the head of `text`: {replacement, bytes consumed}.
+// One replacement unit of SentencePiece's normaliser at the head of `text`: {replacement,
+// bytes consumed}.
 std::pair<std::string_view, size_t> spm_prefix(const SpmNormalizeStep& step, std::string_view text, Work& work) {
   if (step.user_defined) {
     size_t longest = 0;

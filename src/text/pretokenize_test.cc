@@ -183,8 +183,8 @@ TEST(Normalize, EachComponent) {
   EXPECT_EQ(normalized(both, "\xC3\xA9"), "e");
 }
 
-// Decomposition, ordering and composition as chapter 3.11 of the Unicode standard describes them, one character after
-// the other.
+// Decomposition, ordering and composition as chapter 3.11 of the Unicode standard
+// describes them, one character after the other.
 std::string form_by_the_standard(const std::string& text, bool compatible, bool compose) {
   UErrorCode code = U_ZERO_ERROR;
   const icu::Normalizer2* data =
