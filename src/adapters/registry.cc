@@ -27,6 +27,19 @@ void AdapterPin::release() {
   if (registry_ != nullptr) std::exchange(registry_, nullptr)->unpin_version(std::exchange(version_, nullptr));
 }
 
+AdapterClaim& AdapterClaim::operator=(AdapterClaim&& other) noexcept {
+  if (this != &other) {
+    release();
+    registry_ = std::exchange(other.registry_, nullptr);
+    version_ = other.version_;
+  }
+  return *this;
+}
+
+void AdapterClaim::release() {
+  if (registry_ != nullptr) std::exchange(registry_, nullptr)->unclaim(version_);
+}
+
 AdapterRegistry::AdapterRegistry(Ledger& ledger, const Clock& clock, LogSink& log, RegistryOptions options,
                                  std::function<bool(LoadJob&&)> start_load)
     : ledger_(ledger), clock_(clock), log_(log), options_(options), start_load_(std::move(start_load)) {}
@@ -80,6 +93,7 @@ void AdapterRegistry::register_name(uint64_t ticket, const std::string& name, co
   if (entry->stage != Stage::kIdle) entry->stage = Stage::kQueued;
   if (entry->pinned) want_load(*entry);
   ++generation_;
+  news_.push_back(name);
   reply(ticket, {});
 }
 
@@ -130,6 +144,7 @@ void AdapterRegistry::unload(uint64_t ticket, const std::string& name) {
   if (entry.version != nullptr) retire(take_version(entry), {ticket});
   std::erase(active_, &entry);
   std::erase(wanted_, &entry);
+  news_.push_back(name);
   entries_.erase(found);
   ++generation_;
 }
@@ -156,7 +171,7 @@ void AdapterRegistry::unpin(uint64_t ticket, const std::string& name) {
 
 // --- requests
 
-void AdapterRegistry::begin_round() {
+void AdapterRegistry::reserve() {
   reservations_.clear();
   census_.counted = false;
   const int64_t patient_since_ns = clock_.now_ns() - kRoomPatienceNs;
@@ -164,6 +179,10 @@ void AdapterRegistry::begin_round() {
     if (entry->without_room_since_ns <= patient_since_ns)
       reservations_.push_back({entry, order_of(*entry), spare_beside(*entry)});
   }
+}
+
+void AdapterRegistry::begin_round() {
+  reserve();
   for (Entry* entry : wanted_) {
     entry->wanted = UINT64_MAX;
     entry->waiting = 0;
@@ -171,69 +190,118 @@ void AdapterRegistry::begin_round() {
   wanted_.clear();
 }
 
-AcquireOutcome AdapterRegistry::acquire(std::span<const std::string> names, uint64_t order, uint64_t since,
-                                        std::vector<AdapterPin>& pins, Error& error, std::span<const uint64_t> texts) {
-  bool ready = true;
-  for (size_t index = 0; index < names.size(); ++index) {
-    const std::string& name = names[index];
-    Entry* entry = find(name);
+AdapterVersion* AdapterRegistry::claimed(const AdapterNeeds& needs, size_t index) {
+  if (needs.claims.empty()) return nullptr;
+  const auto found = versions_.find(needs.claims[index].version().value);
+  return found == versions_.end() ? nullptr : found->second.get();
+}
+
+// Fills found_. An outcome where that is decided: a name is unknown, a load has failed, or the
+// version came with other texts.
+std::optional<AcquireOutcome> AdapterRegistry::find_versions(const AdapterNeeds& needs, uint64_t since, Error& error) {
+  found_.clear();
+  for (size_t index = 0; index < needs.names.size(); ++index) {
+    const std::string& name = needs.names[index];
+    found_.push_back(claimed(needs, index));
+    if (found_.back() != nullptr) continue;
+    const Entry* entry = find(name);
     if (entry == nullptr) {
       error = not_found("no adapter named \"" + name + "\" is registered");
       return AcquireOutcome::kFailed;
     }
     if (entry->version != nullptr) {
-      const uint64_t made_with = texts.empty() ? 0 : texts[index];
-      if (made_with == 0 || entry->texts == 0 || made_with == entry->texts) continue;
-      error = {ErrorCode::kReplaced, "adapter \"" + name + "\" was replaced by one with another tokenizer or chat " +
-                                         "template while the request was on its way; send it again"};
-      return AcquireOutcome::kFailed;
+      const uint64_t made_with = needs.texts.empty() ? 0 : needs.texts[index];
+      if (made_with != 0 && entry->texts != 0 && made_with != entry->texts) {
+        error = {ErrorCode::kReplaced, "adapter \"" + name + "\" was replaced by one with another tokenizer or chat " +
+                                           "template while the request was on its way; send it again"};
+        return AcquireOutcome::kFailed;
+      }
+      found_.back() = entry->version;
+      continue;
     }
-    ready = false;
     if (entry->failed && entry->failed_serial > since) {
       error = entry->error;
       return AcquireOutcome::kFailed;
     }
   }
-  ready = ready && leaves_reserved_room(names, order);
-  if (!ready && names.size() > 1) {
-    if (const Status fits = fit_together(names); !fits.ok()) {
-      error = fits.error();
-      return AcquireOutcome::kFailed;
-    }
-  }
-  const int64_t now_ns = clock_.now_ns();
-  for (const std::string& name : names) {
-    Entry* entry = find(name);
-    if (ready) {
-      AdapterVersion& version = *entry->version;
-      version.youngest_order = version.pins == 0 ? order : std::max(version.youngest_order, order);
-      ++version.pins;
-      ++entry->uses;
-      entry->version->last_use_ns = now_ns;
-      pins.push_back(AdapterPin(this, entry->version));
-      continue;
-    }
+  return std::nullopt;
+}
+
+// Marks the names as wanted, and starts loading those that are not in memory.
+void AdapterRegistry::wait_for(const AdapterNeeds& needs, uint64_t order) {
+  for (size_t index = 0; index < needs.names.size(); ++index) {
+    const AdapterVersion* const version = claimed(needs, index);
+    Entry* const entry = version != nullptr ? version->owner : find(needs.names[index]);
+    if (entry == nullptr) continue;  // replaced or unregistered: nothing is loaded for it
     if (entry->waiting++ == 0) wanted_.push_back(entry);
     entry->wanted = std::min(entry->wanted, order);
     if (entry->version == nullptr) want_load(*entry);
   }
-  if (ready) ++generation_;
-  return ready ? AcquireOutcome::kReady : AcquireOutcome::kWaiting;
 }
 
-// Loads that have lost their patience find room beside younger users of these as well; the users are counted then.
-bool AdapterRegistry::leaves_reserved_room(std::span<const std::string> names, uint64_t order) {
+void AdapterRegistry::want(const AdapterNeeds& needs, uint64_t order) { wait_for(needs, order); }
+
+AcquireOutcome AdapterRegistry::look(const AdapterNeeds& needs, uint64_t order, uint64_t since,
+                                     std::vector<const Adapter*>& adapters, Error& error) {
+  adapters.clear();
+  if (const auto decided = find_versions(needs, since, error)) return *decided;
+  if (std::count(found_.begin(), found_.end(), nullptr) == 0) {
+    for (const AdapterVersion* version : found_) adapters.push_back(version->adapter.get());
+    return AcquireOutcome::kReady;
+  }
+  if (needs.names.size() > 1) {
+    if (const Status fits = fit_together(needs.names); !fits.ok()) {
+      error = fits.error();
+      return AcquireOutcome::kFailed;
+    }
+  }
+  wait_for(needs, order);
+  return AcquireOutcome::kWaiting;
+}
+
+AcquireOutcome AdapterRegistry::acquire(const AdapterNeeds& needs, uint64_t order, uint64_t since,
+                                        std::vector<AdapterPin>& pins, Error& error) {
+  if (const auto decided = find_versions(needs, since, error)) return *decided;
+  const bool ready =
+      std::count(found_.begin(), found_.end(), nullptr) == 0 && leaves_reserved_room(found_, order);
+  if (!ready && needs.names.size() > 1) {
+    if (const Status fits = fit_together(needs.names); !fits.ok()) {
+      error = fits.error();
+      return AcquireOutcome::kFailed;
+    }
+  }
+  if (!ready) {
+    wait_for(needs, order);
+    return AcquireOutcome::kWaiting;
+  }
+  const int64_t now_ns = clock_.now_ns();
+  for (AdapterVersion* version : found_) {
+    version->youngest_order = version->pins == 0 ? order : std::max(version->youngest_order, order);
+    ++version->pins;
+    if (version->owner != nullptr && !needs.again) ++version->owner->uses;
+    version->last_use_ns = now_ns;
+    pins.push_back(AdapterPin(this, version));
+  }
+  ++generation_;
+  return AcquireOutcome::kReady;
+}
+
+// Loads that have lost their patience find room beside younger users of these as well; the users
+// are counted then.
+bool AdapterRegistry::leaves_reserved_room(std::span<AdapterVersion* const> versions, uint64_t order) {
   for (const bool take : {false, true}) {
     for (Reservation& reservation : reservations_) {
       if (reservation.order >= order) continue;
       int64_t more = 0;
       bool concerned = false;
-      for (size_t index = 0; index < names.size(); ++index) {
-        const Entry& entry = *find(names[index]);
-        if (stays_beside(*reservation.entry, entry)) continue;  // it gives no room either way
+      for (size_t index = 0; index < versions.size(); ++index) {
+        const AdapterVersion& version = *versions[index];
+        // Replaced, or beside it for good: it gives no room either way.
+        if (version.owner == nullptr || stays_beside(*reservation.entry, *version.owner)) continue;
         concerned = true;
-        const bool named_before = std::find(names.begin(), names.begin() + index, names[index]) < names.begin() + index;
-        if (!named_before && !keeps_from(*reservation.entry, *entry.version)) more += entry.version->grant.bytes();
+        const auto here = versions.begin() + static_cast<std::ptrdiff_t>(index);
+        const bool named_before = std::find(versions.begin(), here, *here) < here;
+        if (!named_before && !keeps_from(*reservation.entry, version)) more += version.grant.bytes();
       }
       if (take) {
         reservation.spare_bytes -= more;
@@ -266,14 +334,32 @@ void AdapterRegistry::unpin_version(AdapterVersion* version) {
   CHECK(version->pins > 0);
   version->last_use_ns = clock_.now_ns();
   ++generation_;
-  if (--version->pins == 0 && version->retired) destroy(version);
+  if (--version->pins == 0 && version->retired && version->claims == 0) destroy(version);
+}
+
+AdapterClaim AdapterRegistry::claim(AdapterVersionId version) {
+  ++versions_.at(version.value)->claims;
+  return AdapterClaim(this, version);
+}
+
+void AdapterRegistry::unclaim(AdapterVersionId id) {
+  const auto found = versions_.find(id.value);
+  if (found == versions_.end()) return;  // it has left memory meanwhile
+  AdapterVersion* const version = found->second.get();
+  CHECK(version->claims > 0);
+  if (--version->claims == 0 && version->retired && version->pins == 0) destroy(version);
+}
+
+void AdapterRegistry::take_news(std::vector<std::string>& names) {
+  names.insert(names.end(), std::make_move_iterator(news_.begin()), std::make_move_iterator(news_.end()));
+  news_.clear();
 }
 
 void AdapterRegistry::retire(AdapterVersion* version, std::vector<uint64_t> unload_tickets) {
   version->retired = true;
   version->owner = nullptr;
   version->unload_tickets.insert(version->unload_tickets.end(), unload_tickets.begin(), unload_tickets.end());
-  if (version->pins == 0) destroy(version);
+  if (version->pins == 0 && version->claims == 0) destroy(version);
 }
 
 void AdapterRegistry::destroy(AdapterVersion* version) {
@@ -356,11 +442,12 @@ void AdapterRegistry::check() const {
   }
   size_t retired = 0;
   for (const auto& [id, version] : versions_) {
-    CHECK(version->pins >= 0 && version->grant.bytes() == version->adapter->bytes);
+    CHECK(version->pins >= 0 && version->claims >= 0);
+    CHECK(version->grant.bytes() == version->adapter->bytes);
     sum_bytes += version->grant.bytes();
     if (!version->retired) continue;
     ++retired;
-    CHECK(version->pins > 0);
+    CHECK(version->owner == nullptr && version->pins + version->claims > 0);
   }
   for (const auto& [id, job] : jobs_) sum_bytes += job.grant.bytes();
   CHECK(current + retired == versions_.size());

@@ -50,6 +50,34 @@ namespace loralei {
 class AdapterRegistry;
 struct AdapterVersion;
 
+// What a request that waits has of the version it was made for. Unlike a pin it keeps no
+// memory: the version may leave, and then the claim says nothing. Only a version that was
+// replaced or unloaded, and so could not be loaded again, stays until its claims are gone.
+class [[nodiscard]] AdapterClaim {
+ public:
+  AdapterClaim() = default;
+  AdapterClaim(AdapterClaim&& other) noexcept
+      : registry_(std::exchange(other.registry_, nullptr)), version_(other.version_) {}
+  AdapterClaim& operator=(AdapterClaim&& other) noexcept;
+  ~AdapterClaim() { release(); }
+  AdapterVersionId version() const { return version_; }
+  void release();
+
+ private:
+  friend class AdapterRegistry;
+  AdapterClaim(AdapterRegistry* registry, AdapterVersionId version) : registry_(registry), version_(version) {}
+  AdapterRegistry* registry_ = nullptr;
+  AdapterVersionId version_;
+};
+
+// Adapters of one request.
+struct AdapterNeeds {
+  std::span<const std::string> names;
+  std::span<const uint64_t> texts;        // beside names, or empty: AdapterRegistry::acquire
+  std::span<const AdapterClaim> claims;   // beside names, or empty: versions to be preferred
+  bool again = false;                     // it has acquired them before: no further use
+};
+
 class [[nodiscard]] AdapterPin {
  public:
   AdapterPin() = default;
@@ -132,8 +160,25 @@ class AdapterRegistry {
   // two requests never block each other), or kFailed with the reason. order: the request's arrival, unique. since:
   // serial() when it arrived: an older failure is looked at again. texts: beside names, with what the request was made;
   // kReplaced where a version came with others. Empty, or 0: with any.
+  AcquireOutcome acquire(const AdapterNeeds& needs, uint64_t order, uint64_t since,
+                         std::vector<AdapterPin>& pins, Error& error);
   AcquireOutcome acquire(std::span<const std::string> names, uint64_t order, uint64_t since,
-                         std::vector<AdapterPin>& pins, Error& error, std::span<const uint64_t> texts = {});
+                         std::vector<AdapterPin>& pins, Error& error, std::span<const uint64_t> texts = {}) {
+    return acquire(AdapterNeeds{names, texts, {}}, order, since, pins, error);
+  }
+  // The same without pins and without a look at room that others wait for: ready where all are in
+  // memory now, whose adapters it then lists (valid until the next call).
+  AcquireOutcome look(const AdapterNeeds& needs, uint64_t order, uint64_t since,
+                      std::vector<const Adapter*>& adapters, Error& error);
+  // Of a request that waits for something else than its adapters: they leave for no younger load.
+  void want(const AdapterNeeds& needs, uint64_t order);
+  AdapterClaim claim(AdapterVersionId version);
+  // Counts anew what loads that have lost their patience leave to younger requests. For acquire()
+  // outside of a round.
+  void reserve();
+  // Names of which something is new: in memory, failed, replaced, unregistered.
+  void take_news(std::vector<std::string>& names);
+  bool has_news() const { return !news_.empty(); }
   void pump();
   void on_load_done(LoadDone&& done);
   // What somebody has seen who looked at the files before anybody asked for them: a failure stands as if a load had met
@@ -163,6 +208,7 @@ class AdapterRegistry {
 
  private:
   friend class AdapterPin;
+  friend class AdapterClaim;
   friend struct AdapterVersion;
   enum class Stage : uint8_t { kIdle, kQueued, kStamping, kWaitingForRoom, kReading };
   struct Entry {
@@ -271,7 +317,11 @@ class AdapterRegistry {
   // What younger loads and requests may take beside what they hold, so that this load finds its room when all older
   // ones have ended. Negative: they hold too much already.
   int64_t spare_beside(const Entry& entry);
-  bool leaves_reserved_room(std::span<const std::string> names, uint64_t order);
+  bool leaves_reserved_room(std::span<AdapterVersion* const> versions, uint64_t order);
+  AdapterVersion* claimed(const AdapterNeeds& needs, size_t index);
+  std::optional<AcquireOutcome> find_versions(const AdapterNeeds& needs, uint64_t since, Error& error);
+  void wait_for(const AdapterNeeds& needs, uint64_t order);
+  void unclaim(AdapterVersionId version);
   Status fit_together(std::span<const std::string> names) const;
   void retire(AdapterVersion* version, std::vector<uint64_t> unload_tickets);
   void destroy(AdapterVersion* version);
@@ -295,6 +345,8 @@ class AdapterRegistry {
   int64_t bytes_ = 0;         // of versions and jobs
   int64_t pinned_bytes_ = 0;  // of current versions of pinned names
   std::vector<RegistryReply> replies_;
+  std::vector<std::string> news_;
+  std::vector<AdapterVersion*> found_;  // of find_versions(): beside the names; null: not in memory
   RegistryCounters counters_;
   uint64_t serial_ = 0, generation_ = 0, next_job_ = 1, next_version_ = 1;
 };
@@ -304,7 +356,7 @@ struct AdapterVersion {
   std::shared_ptr<const Adapter> adapter;
   AdapterRegistry::Entry* owner = nullptr;  // whose current version it is; null once retired
   Grant grant;
-  int32_t pins = 0;
+  int32_t pins = 0, claims = 0;
   uint64_t youngest_order = 0;  // of the requests since it was last without pins
   int64_t last_use_ns = 0;
   bool retired = false;

@@ -133,6 +133,7 @@ void AdapterRegistry::on_stamp(Entry& entry, const Result<FileStamp>& stamp) {
   const bool same_as_failed = entry.failed && entry.failed_stamp_known && entry.failed_stamp == *stamp;
   if (same_as_failed && entry.tickets.empty() && !entry.pinned && limit <= entry.failed_limit_bytes) {
     entry.failed_serial = ++serial_;  // looked at again: still the same file
+    news_.push_back(entry.name);
     return finish(entry);
   }
   entry.failed = false;
@@ -249,7 +250,9 @@ Status AdapterRegistry::fit_together(std::span<const std::string> names) const {
   for (size_t index = 0; index < names.size(); ++index) {
     const auto before = names.begin() + static_cast<int64_t>(index);
     if (std::find(names.begin(), before, *before) != before) continue;
-    const Entry& entry = *entries_.at(*before);
+    const auto found = entries_.find(*before);
+    if (found == entries_.end()) continue;  // unregistered: its claimed version is in memory
+    const Entry& entry = *found->second;
     const bool looked_at = entry.stage == Stage::kWaitingForRoom || entry.stage == Stage::kReading;
     const int64_t needed = entry.version != nullptr ? version_bytes(entry) : looked_at ? entry.least_bytes : 0;
     if (entry.version == nullptr && needed > limit_bytes(entry)) return {};  // fails by itself
@@ -327,7 +330,7 @@ std::optional<Grant> AdapterRegistry::make_room(const Entry& entry, int64_t byte
 int64_t AdapterRegistry::idle_bytes() const {
   int64_t sum = 0;
   for (const auto& [id, version] : versions_)
-    if (version->pins == 0 && !version->owner->pinned) sum += version->grant.bytes();
+    if (version->pins == 0 && version->owner != nullptr && !version->owner->pinned) sum += version->grant.bytes();
   return sum;
 }
 
@@ -414,6 +417,7 @@ void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adap
   for (const std::string& doubt : version->adapter->doubts)
     log_.event(LogLevel::kWarning, "adapter in doubt", {{"adapter", entry.name}}, doubt);
   versions_.emplace(version->adapter->version.value, std::move(version));
+  news_.push_back(entry.name);
   finish(entry);
   reply_all(entry, {});
 }
@@ -423,6 +427,7 @@ void AdapterRegistry::fail(Entry& entry, Error error, const FileStamp* stamp) {
   error = not_loaded(std::move(error), entry.name);
   log_.event(LogLevel::kWarning, "adapter not loaded", {{"adapter", entry.name}}, error.message);
   ++counters_.failures;
+  news_.push_back(entry.name);
   const bool replacement = entry.reload || entry.load_path != entry.path;
   finish(entry);
   entry.load_path = entry.path;

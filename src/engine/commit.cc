@@ -188,7 +188,8 @@ void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
     event.end = reason;
     event.error = std::move(error);
   }
-  if (sequence.phase == SeqPhase::kRunning) std::erase(running_, &sequence);
+  const bool ran = sequence.phase == SeqPhase::kRunning;
+  if (ran) std::erase(running_, &sequence);
   if (sequence.phase == SeqPhase::kForming) std::erase(forming_, &sequence);
   if (sequence.phase == SeqPhase::kWaiting) leave_waiting(sequence);
   const bool led = sequence.phase != SeqPhase::kHeld || sequence.parked;
@@ -196,17 +197,16 @@ void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
   sequence.phase = SeqPhase::kEnded;
   sequence.lease.release();
   Request& request = *sequence.request;
+  if (ran && --request.running == 0) drop_leases(request);
   if (--request.unfinished == 0) {
     leave_queue(request);
     if (!request.ready) {
-      std::erase(cold_, &request);
+      leave_cold(request);
+      request.ready = true;
       cold_changed_ = true;
     }
-    if (request.arriving) std::erase(arriving_, &request);
-    if (request.arriving || request.hold) arriving_changed_ = true;
-    request.arriving = false;
-    request.hold.release();
-    request.pins.clear();
+    drop_leases(request);
+    request.claims.clear();
     ended_.push_back(request.id);
   } else if (led && request.ready) {
     release_siblings(request);

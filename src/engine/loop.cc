@@ -45,6 +45,7 @@ EngineLoop::~EngineLoop() {
   for (auto& [id, request] : requests_) {  // before the registry goes
     request->hold.release();
     request->pins.clear();
+    request->claims.clear();
   }
 }
 
@@ -74,9 +75,8 @@ void EngineLoop::take_in(std::vector<Message>& messages, EngineOutput& output) {
   messages.clear();
   end_if_lost();  // before they ask for room on a device that is gone
   end_if_not_ready();
-  acquire_adapters();
-  bring_adapters();
-  end_if_lost();
+  look_at_cold();
+  if (std::exchange(arriving_changed_, false)) device_full_ = false;
   output_ = nullptr;
 }
 
@@ -103,8 +103,8 @@ bool EngineLoop::gathers() const {
 }
 
 bool EngineLoop::idle() const {
-  return running_.empty() && admission_.empty() && forming_.empty() && !cold_changed_ && !arriving_changed_ &&
-         registry_.generation() == round_generation_;
+  return running_.empty() && (admission_.empty() || stalled_) && forming_.empty() && !arriving_changed_ &&
+         !needs_round();
 }
 
 void EngineLoop::end_all(std::vector<Message>& messages, EngineOutput& output) {
@@ -141,7 +141,7 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.running = static_cast<int32_t>(running_.size());
   stats.waiting = static_cast<int32_t>(admission_.size() + forming_.size());
   stats.held = parked_;
-  stats.waiting_for_adapter = static_cast<int32_t>(cold_.size() + arriving_.size());
+  stats.waiting_for_adapter = static_cast<int32_t>(cold_.size()) + arriving_;
   const KvCache& kv = *parts_.kv;
   stats.kv_blocks_total = kv.total();
   stats.kv_blocks_cached = kv.cached();
@@ -211,6 +211,20 @@ void EngineLoop::fill_adapters(std::vector<AdapterStatus>& adapters) const {
   adapters.resize(count);
 }
 
+// Leases are there while choices run, or while the device's are on their way; of one that waits
+// there is nothing.
+void EngineLoop::check_leases(const Request& request) const {
+  const auto runs = [](const auto& choice) { return choice->phase == SeqPhase::kRunning; };
+  CHECK(request.running == std::count_if(request.choices.begin(), request.choices.end(), runs));
+  const bool leased = request.running > 0 || request.arriving;
+  CHECK(!request.arriving || (request.ready && request.running == 0 && request.hold));
+  CHECK(request.pins.size() == (leased ? request.names.size() : 0));
+  CHECK(!request.hold || leased);
+  CHECK(tier_ == nullptr || request.running == 0 || request.segments.empty() || request.hold);
+  CHECK((cold_.count(request.order) == 1) == !request.ready);
+  CHECK(request.claims.empty() || request.claims.size() == request.names.size());
+}
+
 void EngineLoop::check() const {
   std::vector<const KvLease*> leases;
   const std::set<const Sequence*> running(running_.begin(), running_.end());
@@ -227,8 +241,7 @@ void EngineLoop::check() const {
     int32_t unfinished = 0;
     cold += request->ready ? 0 : 1;
     arriving += request->arriving ? 1 : 0;
-    CHECK(request->ready || (request->pins.empty() && !request->arriving));
-    CHECK(tier_ == nullptr || !request->ready || request->arriving || request->segments.empty() || request->hold);
+    check_leases(*request);
     for (const auto& sequence : request->choices) {
       ++count;
       CHECK(sequences_.at(sequence->id) == sequence.get());
@@ -240,7 +253,8 @@ void EngineLoop::check() const {
       CHECK(sequence->phase != SeqPhase::kWaiting || !waits_for_mask(*sequence));
       CHECK(running.count(sequence.get()) == (sequence->phase == SeqPhase::kRunning ? 1u : 0u));
       CHECK(sequence->phase == SeqPhase::kRunning || sequence->lease.blocks().empty());
-      CHECK(!request->arriving || sequence->phase == SeqPhase::kHeld || sequence->phase == SeqPhase::kEnded);
+      CHECK(!sequence->chilled || (!request->ready && sequence->phase == SeqPhase::kHeld));
+      CHECK(request->ready || sequence->phase == SeqPhase::kHeld || sequence->phase == SeqPhase::kEnded);
       CHECK(sequence->admitted ? sequence->computed <= static_cast<int32_t>(sequence->tokens.size())
                                : sequence->tokens.empty());
       CHECK(!sequence->parked || (request->held && sequence->phase == SeqPhase::kHeld));
@@ -252,8 +266,8 @@ void EngineLoop::check() const {
     CHECK(unfinished == request->unfinished && unfinished > 0);
   }
   CHECK(waiting == admission_.size() && waiting_formed == waiting_formed_);
-  CHECK(parked == parked_ && count == sequences_.size() && cold == cold_.size() && arriving == arriving_.size());
-  CHECK(std::is_sorted(arriving_.begin(), arriving_.end(), older));
+  CHECK(parked == parked_ && count == sequences_.size() && cold == cold_.size());
+  CHECK(arriving == static_cast<size_t>(arriving_));
   CHECK(running_.size() <= static_cast<size_t>(parts_.max_sequences));
   parts_.kv->check(leases);
   registry_.check();

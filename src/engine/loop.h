@@ -14,8 +14,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -105,6 +109,8 @@ class EngineLoop {
   void check() const;
 
  private:
+  void check_leases(const Request& request) const;
+
   // intake.cc
   void receive(Arrival&& arrival);
   void receive(const Cancel& cancel);
@@ -115,15 +121,27 @@ class EngineLoop {
   void receive(const MemoryCommand& command);
   void receive(const TierNews& news);
   void receive(const LedgerNews& news);
-  void acquire_adapters();
-  void make_ready(Request& request);
-  void bring_adapters();
+  void collect_replies();
+
+  // leases.cc
+  enum class Leases : uint8_t { kTaken, kSkip, kGone };
+  void wait_for_adapters(Request& request);
+  void leave_cold(Request& request);
+  bool needs_round() const;
+  void look_at_cold();
+  void look_at(Request& request);
+  void make_ready(Request& request, std::span<const Adapter* const> adapters);
+  void start_choices(Request& request);
+  Leases take_leases(Request& request);
+  Status renew(Request& request);
+  Leases hold_on_device(Request& request);
   Result<bool> hold_adapters(Request& request);
   Result<bool> have_arrived(const Request& request);
-  void start_choices(Request& request);
-  Status prepare(Request& request);
-  Status apply_adapters(Request& request, std::vector<KvIdentityPart>& identity);
-  void collect_replies();
+  void drop_leases(Request& request);
+  void drop_unused_leases(Request& request);
+  Status prepare(Request& request, std::span<const Adapter* const> adapters);
+  Status apply_adapters(Request& request, std::span<const Adapter* const> adapters,
+                        std::vector<KvIdentityPart>& identity);
 
   // step.cc
   void make_masks();
@@ -173,11 +191,13 @@ class EngineLoop {
   LoopParts parts_;
   DeviceTier* const tier_;         // of the executor, or null
   bool arriving_changed_ = false;  // somebody may go on, or there may be more room on the device
+  bool device_full_ = false;       // somebody waits for room there, since that changed last
+  int32_t arriving_ = 0;           // requests whose adapters are on their way there
   AdapterRegistry registry_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::unordered_map<SeqId, Sequence*> sequences_;
-  std::vector<Request*> cold_;      // waiting for adapters, oldest first
-  std::vector<Request*> arriving_;  // whose adapters are not all on the device, oldest first
+  std::map<uint64_t, Request*> cold_;  // those that wait for adapters, by age
+  std::unordered_map<std::string, std::set<uint64_t>> cold_by_name_;
   // Their first mask is being made (or, preempted, the next): oldest first, behind them those whose mask is dear, in
   // the order in which it was found to be.
   std::vector<Sequence*> forming_;
@@ -189,6 +209,8 @@ class EngineLoop {
   uint64_t next_order_ = 1, next_seq_ = 1;
   uint64_t round_generation_ = UINT64_MAX;  // the registry's when cold_ was last gone through
   bool cold_changed_ = false;
+  std::optional<SeqId> refused_;  // by the planner, in the last planning, though it had all leases
+  bool stalled_ = false;  // those that wait for a step all wait for an event
   int32_t parked_ = 0;
   Status health_, ready_;
 
@@ -205,6 +227,9 @@ class EngineLoop {
   bool computed_ = false;  // in the last turn
   int64_t pass_ns_ = 0;    // of the last step, without what comes of it
   std::vector<RegistryReply> replies_;
+  std::vector<std::string> news_;
+  std::vector<uint64_t> to_look_at_, looked_at_;  // of cold_
+  std::vector<const Adapter*> adapters_;
   uint64_t steps_ = 0;
   EngineStats counters_;  // the running totals; gauges are filled on demand
 };

@@ -186,7 +186,7 @@ class World {
                      [](const FakeUse& a, const FakeUse& b) { return a.first_position < b.first_position; });
     const Expected expected = expected_output(submit, choice, uses, max_model_len());
     EXPECT_EQ(record.tokens, expected.tokens) << "request " << id.value << " choice " << choice;
-    EXPECT_EQ(record.end, expected.end);
+    EXPECT_EQ(record.end, expected.end) << record.last.error.message;
   }
 
   const WorldOptions setup_;

@@ -46,6 +46,7 @@ struct Sequence {
   int32_t computed = 0;         // positions with valid KV
   KvLease lease;
   PromptLookup lookup;
+  bool chilled = false;       // held because its adapters have left memory: goes on when they are back
   bool parked = false;        // held because the request is: takes its turn when that is let go
   bool announced = false;     // its first event went out
   bool admitted = false;      // has run at least once
@@ -68,13 +69,17 @@ struct Request {
   uint64_t order = 0;
   uint64_t since = 0;  // the registry's serial at arrival
   int64_t arrived_ns = 0;
-  bool ready = false;                // adapters pinned, key known
+  bool ready = false;                // what it computes with is known, and was in memory then
+  bool started = false;              // its choices have begun to wait
+  bool used = false;                 // its adapters' uses are counted
   bool held = false;                 // Engine::hold
-  bool arriving = false;             // and on their way to the device, or waiting for room there
+  bool arriving = false;             // what `hold` holds is on its way to the device
+  int32_t running = 0;               // of its choices: those that have pins and hold
   bool queued = true;                // counts against max_queued: nothing of it was admitted yet
   std::vector<std::string> names;    // of the adapters, in the request's order
   std::vector<uint64_t> texts;       // beside names: AdapterUse::texts
-  std::vector<AdapterPin> pins;      // beside names
+  std::vector<AdapterClaim> claims;  // beside names: the versions it was made ready for
+  std::vector<AdapterPin> pins;      // beside names; only while choices run, or `hold` arrives
   AdapterHold hold;                  // of those that are applied, on the device
   std::vector<SeqAdapter> segments;  // what is applied, by first position: scale 0 and never activated ones left out
   const SavedTensors* saved = nullptr;

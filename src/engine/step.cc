@@ -143,15 +143,22 @@ PrefillRows EngineLoop::prefill_rows() const {
 // In the order of admission, until it has nobody more to ask.
 void EngineLoop::offer_waiting() {
   const KvCache& kv = *parts_.kv;
-  if (running_.size() == static_cast<size_t>(parts_.max_sequences)) return;
+  refused_.reset();
+  if (admission_.empty() || running_.size() == static_cast<size_t>(parts_.max_sequences)) return;
   admission_.begin();
+  registry_.reserve();
   while (const auto id = admission_.next()) {
     Sequence& sequence = *sequences_.at(*id);
-    const KvMatch match = kv.peek(sequence.request->key, sequence.text(), match_limit(sequence));
+    Request& request = *sequence.request;
+    const Leases leases = take_leases(request);
+    if (leases == Leases::kSkip) admission_.refused(Lack::kAdapter);
+    if (leases != Leases::kTaken) continue;
+    const KvMatch match = kv.peek(request.key, sequence.text(), match_limit(sequence));
     switch (planner_.offer(state_of(sequence, match.tokens(), match.blocks, match.evictable))) {
       case Fit::kAdmitted:
         leave_waiting(sequence);
-        break;
+        ++request.running;
+        continue;
       case Fit::kImpossible:
         end(sequence, EndReason::kError,
             too_large("the text of " + std::to_string(sequence.text().size()) +
@@ -167,6 +174,8 @@ void EngineLoop::offer_waiting() {
         admission_.refused(Lack::kSlots);
         break;
     }
+    refused_ = sequence.id;
+    drop_unused_leases(request);
   }
 }
 
@@ -188,23 +197,28 @@ bool EngineLoop::plan() {
   offer_waiting();
   planner_.finish(planned_);
   commit_plan();
-  if (group_sequences_.empty() && running_.empty() && ended_.empty()) break_stall();
+  if (!health_.ok()) {  // an upload found the device lost
+    end_if_lost();
+    group_sequences_.clear();
+    return false;
+  }
+  if (group_sequences_.empty() && running_.empty() && ended_.empty() && refused_) break_stall();
+  stalled_ = group_sequences_.empty() && ended_.empty();
   return !group_sequences_.empty();
 }
 
-// Nothing runs and the oldest waiting sequence was not admitted: cannot happen, and must not hang if it does.
+// Nothing runs, and yet one that has all its leases was not admitted: cannot happen, and must not
+// hang if it does.
 void EngineLoop::break_stall() {
-  admission_.begin();
-  const auto oldest = admission_.next();
-  if (!oldest) return;
   parts_.log->log(LogLevel::kError,
                   "nothing runs, yet the oldest request does not fit; it ends with an internal error");
-  end(*sequences_.at(*oldest), EndReason::kError,
+  end(*sequences_.at(*refused_), EndReason::kError,
       internal_error("the request could not be scheduled on an idle engine; please report this"));
 }
 
 void EngineLoop::preempt(Sequence& sequence) {
   sequence.lease.release();
+  if (--sequence.request->running == 0) drop_leases(*sequence.request);
   sequence.computed = 0;
   sequence.pooled.clear();
   ++counters_.preemptions;

@@ -19,21 +19,29 @@ void Admission::leave(const Waiting& waiting) {
 void Admission::begin() {
   stage_ = Stage::kOldest;
   offers_ = 0;
-  asked_.reset();
+  asked_oldest_.reset();
+  asked_shortest_.reset();
 }
 
 std::optional<SeqId> Admission::next() {
-  if (stage_ == Stage::kOver || by_order_.empty() || offers_ == kOffersMax) return std::nullopt;
-  ++offers_;
-  if (stage_ == Stage::kOldest) return by_order_.begin()->second;
-  const auto next = asked_ ? by_rows_.upper_bound(*asked_) : by_rows_.begin();
+  if (stage_ == Stage::kOver || offers_ == kOffersMax) return std::nullopt;
+  if (stage_ == Stage::kOldest) {
+    const auto next = asked_oldest_ ? by_order_.upper_bound(*asked_oldest_) : by_order_.begin();
+    if (next == by_order_.end()) return std::nullopt;
+    asked_oldest_ = *next;
+    ++offers_;
+    return next->second;
+  }
+  const auto next = asked_shortest_ ? by_rows_.upper_bound(*asked_shortest_) : by_rows_.begin();
   if (next == by_rows_.end()) return std::nullopt;
-  asked_ = *next;
+  asked_shortest_ = *next;
+  ++offers_;
   return next->id;
 }
 
 void Admission::refused(Lack lack) {
-  CHECK(stage_ != Stage::kOver);
+  CHECK(stage_ != Stage::kOver && offers_ > 0);
+  if (lack == Lack::kAdapter) return;
   stage_ = stage_ == Stage::kOldest && lack == Lack::kRows ? Stage::kShortest : Stage::kOver;
 }
 

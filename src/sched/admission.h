@@ -6,7 +6,9 @@
 //  1. The oldest is asked first.
 //  2. Where the rows of a step are used up, the shortest prompts are asked: rows go to
 //     the shortest remaining prompt first (StepPlanner), so a short one can have some.
-//  3. Where KV or slots are used up, nobody else is asked: nobody is overtaken for them.
+//  3. One that lacks its adapter's place (room that an older load waits for, an upload on
+//     its way) is skipped: others use what is there.
+//  4. Where KV or slots are used up, nobody else is asked: nobody is overtaken for them.
 //     Bound: who lacks KV or a slot is the next to get what is given back. Who lacks rows
 //     is overtaken by shorter prompts alone, and no longer than until those older than it
 //     are computed: then it is the oldest, which StepPlanner gives a quarter of the rows.
@@ -31,7 +33,7 @@ struct Waiting {
   int32_t rows = 0;    // left to compute, as far as known: its text less the prefix that was cached
 };
 
-enum class Lack : uint8_t { kRows, kMemory, kSlots };
+enum class Lack : uint8_t { kRows, kMemory, kSlots, kAdapter };
 
 class Admission {
  public:
@@ -42,7 +44,14 @@ class Admission {
 
   void begin();
   std::optional<SeqId> next();
-  void refused(Lack lack);  // the last that next() gave; otherwise it leaves before next() is called
+  // Of the last that next() gave; one that is not refused leaves before next() is called.
+  void refused(Lack lack);
+  // Those that would be asked first, in order.
+  template <typename Visit>
+  void for_oldest(size_t most, const Visit& visit) const {
+    for (auto waiting = by_order_.begin(); waiting != by_order_.end() && most > 0; ++waiting, --most)
+      visit(waiting->second);
+  }
 
   size_t size() const { return by_order_.size(); }
   bool has(const Waiting& waiting) const { return by_order_.count({waiting.order, waiting.id}) != 0; }
@@ -63,7 +72,8 @@ class Admission {
   std::set<ByRows> by_rows_;
   Stage stage_ = Stage::kOver;
   int32_t offers_ = 0;
-  std::optional<ByRows> asked_;  // of the shortest: the last
+  std::optional<ByOrder> asked_oldest_;     // the last
+  std::optional<ByRows> asked_shortest_;
 };
 
 }  // namespace loralei

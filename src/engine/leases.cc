@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request and its adapters.
+//
+//   cold --(all in memory)--> ready --(its turn in admission)--> leases: pins, a hold on the device
+//
+// A request that waits has no lease. It is made ready for the versions that are in memory then
+// (KV identity, vocabulary) and claims them; they may leave again, which it finds out when its turn
+// comes: then it is cold once more. Leases are taken together when it is admitted, and dropped
+// when none of its choices runs any more. While its adapters are on their way to the device it
+// keeps them, too: that is what the upload needs.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/loop.h"
+
+namespace loralei {
+namespace {
+
+// Of those that wait for adapters: so many, the oldest, have theirs loaded, and of those that wait
+// for a step so many have theirs kept from leaving for others.
+constexpr size_t kWantedMax = 64;
+
+AdapterNeeds needs_of(const Request& request) {
+  return {request.names, request.texts, request.claims, request.used};
+}
+
+// Something of it has been seen: it cannot go on with another version.
+bool has_begun(const Request& request) {
+  return request.prompt_logprobs_next > 1 || std::any_of(request.choices.begin(), request.choices.end(),
+                                                         [](const auto& choice) { return choice->announced; });
+}
+
+}  // namespace
+
+void EngineLoop::wait_for_adapters(Request& request) {
+  CHECK(request.pins.empty() && !request.hold && request.running == 0);
+  request.ready = false;
+  for (const auto& sequence : request.choices) {
+    const bool waits = sequence->phase == SeqPhase::kWaiting;
+    if (!waits && sequence->phase != SeqPhase::kForming) continue;
+    if (waits) leave_waiting(*sequence);
+    if (!waits) std::erase(forming_, sequence.get());
+    sequence->phase = SeqPhase::kHeld;
+    sequence->chilled = true;
+  }
+  CHECK(cold_.emplace(request.order, &request).second);
+  for (const std::string& name : request.names) cold_by_name_[name].insert(request.order);
+  to_look_at_.push_back(request.order);
+  cold_changed_ = true;
+}
+
+void EngineLoop::leave_cold(Request& request) {
+  CHECK(cold_.erase(request.order) == 1);
+  for (const std::string& name : request.names) {
+    const auto found = cold_by_name_.find(name);
+    if (found == cold_by_name_.end()) continue;  // named twice
+    found->second.erase(request.order);
+    if (found->second.empty()) cold_by_name_.erase(found);
+  }
+}
+
+bool EngineLoop::needs_round() const {
+  if (cold_changed_ || registry_.has_news()) return true;
+  return (!cold_.empty() || registry_.loading()) && registry_.generation() != round_generation_;
+}
+
+// One round over those who wait for adapters, oldest first: those that are new, those of whose
+// adapters there is news, and as many of the oldest as may have theirs loaded.
+void EngineLoop::look_at_cold() {
+  if (!needs_round()) return;
+  cold_changed_ = false;
+  news_.clear();
+  registry_.take_news(news_);
+  for (const std::string& name : news_) {
+    const auto found = cold_by_name_.find(name);
+    if (found != cold_by_name_.end()) to_look_at_.insert(to_look_at_.end(), found->second.begin(), found->second.end());
+  }
+  size_t wanted = 0;
+  for (auto oldest = cold_.begin(); oldest != cold_.end() && wanted < kWantedMax; ++oldest, ++wanted)
+    to_look_at_.push_back(oldest->first);
+  std::sort(to_look_at_.begin(), to_look_at_.end());
+  to_look_at_.erase(std::unique(to_look_at_.begin(), to_look_at_.end()), to_look_at_.end());
+  registry_.begin_round();
+  std::swap(looked_at_, to_look_at_);
+  for (const uint64_t order : looked_at_) {
+    const auto found = cold_.find(order);
+    if (found != cold_.end()) look_at(*found->second);
+  }
+  looked_at_.clear();
+  admission_.for_oldest(kWantedMax, [this](SeqId id) {
+    const Request& request = *sequences_.at(id)->request;
+    if (request.pins.empty() && !request.names.empty()) registry_.want(needs_of(request), request.order);
+  });
+  const uint64_t before = registry_.generation();
+  registry_.pump();
+  round_generation_ = before;  // what pump() changed is looked at in the next turn
+}
+
+void EngineLoop::look_at(Request& request) {
+  Error error;
+  switch (registry_.look(needs_of(request), request.order, request.since, adapters_, error)) {
+    case AcquireOutcome::kReady:
+      leave_cold(request);
+      make_ready(request, adapters_);
+      break;
+    case AcquireOutcome::kWaiting:
+      break;
+    case AcquireOutcome::kFailed:
+      leave_cold(request);
+      request.ready = true;
+      end_request(request, EndReason::kError, error);
+      break;
+  }
+}
+
+// `adapters` beside its names.
+void EngineLoop::make_ready(Request& request, std::span<const Adapter* const> adapters) {
+  request.ready = true;
+  const Status status = prepare(request, adapters);
+  if (!status.ok()) return end_request(request, EndReason::kError, status.error());
+  start_choices(request);
+}
+
+// Those that had to wait for adapters again go on. At first one leads; those after it find its
+// prompt in the cache (and its prompt log-probabilities) when it is through.
+void EngineLoop::start_choices(Request& request) {
+  bool led = false;
+  for (const auto& sequence : request.choices) {
+    if (!std::exchange(sequence->chilled, false) || sequence->phase == SeqPhase::kEnded) continue;
+    enqueue(*sequence);
+    led = true;
+  }
+  const bool hold = std::exchange(request.started, true) || parts_.prefix_cache || request.wants_prompt_logprobs();
+  for (const auto& sequence : request.choices) {
+    if (sequence->phase != SeqPhase::kHeld || sequence->parked) continue;
+    if (!led || !hold) enqueue(*sequence);
+    led = true;
+  }
+}
+
+// Its leases, for the step that is planned. kSkip: others are to be asked; kGone: it does not wait
+// for a step any more.
+EngineLoop::Leases EngineLoop::take_leases(Request& request) {
+  if (request.names.empty()) return Leases::kTaken;
+  if (request.pins.empty()) {
+    const bool on_device = tier_ != nullptr && !request.segments.empty();
+    if (on_device && device_full_) return Leases::kSkip;
+    Error error;
+    switch (registry_.acquire(needs_of(request), request.order, request.since, request.pins, error)) {
+      case AcquireOutcome::kReady:
+        break;
+      case AcquireOutcome::kWaiting:
+        if (registry_.look(needs_of(request), request.order, request.since, adapters_, error) == AcquireOutcome::kReady)
+          return Leases::kSkip;  // an older load waits for the room
+        wait_for_adapters(request);
+        return Leases::kGone;
+      case AcquireOutcome::kFailed:
+        end_request(request, EndReason::kError, error);
+        return Leases::kGone;
+    }
+    request.used = true;
+    if (const Status status = renew(request); !status.ok()) {
+      end_request(request, EndReason::kError, status.error());
+      return Leases::kGone;
+    }
+  }
+  if (tier_ == nullptr || request.segments.empty()) return Leases::kTaken;
+  return hold_on_device(request);
+}
+
+// What it was made ready for must be what it has pinned.
+Status EngineLoop::renew(Request& request) {
+  const bool same = std::equal(request.pins.begin(), request.pins.end(), request.claims.begin(), request.claims.end(),
+                               [](const AdapterPin& pin, const AdapterClaim& claim) {
+                                 return pin->version == claim.version();
+                               });
+  if (same) return {};
+  adapters_.clear();
+  for (const AdapterPin& pin : request.pins) adapters_.push_back(&*pin);
+  return prepare(request, adapters_);
+}
+
+// Room on the device for what the request applies; until all of it has arrived it is skipped. While
+// one waits for room there, none with adapters begins: it would take that room, or keep what must
+// go for it in use for ever.
+EngineLoop::Leases EngineLoop::hold_on_device(Request& request) {
+  Result<bool> there = true;
+  if (!request.hold) {
+    there = hold_adapters(request);
+    if (there.ok() && !*there) {
+      device_full_ = true;
+      drop_unused_leases(request);
+      return Leases::kSkip;
+    }
+    request.arriving = there.ok();
+    arriving_ += request.arriving ? 1 : 0;
+  }
+  if (there.ok() && request.arriving) there = have_arrived(request);
+  if (!there.ok()) {
+    if (there.error().code == ErrorCode::kUnavailable && health_.ok()) lose(there.error());
+    end_request(request, EndReason::kError, there.error());
+    return Leases::kGone;
+  }
+  if (!*there) return Leases::kSkip;
+  arriving_ -= std::exchange(request.arriving, false) ? 1 : 0;
+  return Leases::kTaken;
+}
+
+Result<bool> EngineLoop::hold_adapters(Request& request) {
+  std::vector<const Adapter*> wanted;
+  for (const AdapterPin& pin : request.pins) {
+    const auto names = [&](const SeqAdapter& segment) { return segment.version == pin->version; };
+    const bool applied = std::any_of(request.segments.begin(), request.segments.end(), names);
+    if (applied && std::find(wanted.begin(), wanted.end(), &*pin) == wanted.end()) wanted.push_back(&*pin);
+  }
+  return request.hold.take(*tier_, wanted);
+}
+
+Result<bool> EngineLoop::have_arrived(const Request& request) {
+  for (const AdapterVersionId version : request.hold.versions()) {
+    const Result<bool> there = tier_->arrived(version);
+    if (there.ok() && *there) continue;
+    if (there.ok()) return false;
+    const auto named = std::find_if(request.pins.begin(), request.pins.end(),
+                                    [&](const AdapterPin& pin) { return pin->version == version; });
+    const std::string& name = request.names[static_cast<size_t>(named - request.pins.begin())];
+    return Error(there.error()).with_context("adapter \"" + name + "\" could not be brought to the device");
+  }
+  return true;
+}
+
+void EngineLoop::drop_leases(Request& request) {
+  arriving_ -= std::exchange(request.arriving, false) ? 1 : 0;
+  if (request.hold) arriving_changed_ = true;  // there is more room on the device
+  request.hold.release();
+  request.pins.clear();
+}
+
+// Of one that was not admitted. What is on its way to the device is kept: it will be wanted at once.
+void EngineLoop::drop_unused_leases(Request& request) {
+  if (request.running == 0 && !request.arriving) drop_leases(request);
+}
+
+// Everything that follows from prompt and adapters together.
+Status EngineLoop::prepare(Request& request, std::span<const Adapter* const> adapters) {
+  CHECK(adapters.size() == request.names.size());
+  std::vector<KvIdentityPart> identity;
+  std::vector<AdapterClaim> claims;
+  for (const Adapter* adapter : adapters) claims.push_back(registry_.claim(adapter->version));
+  request.claims = std::move(claims);
+  const std::string before = std::exchange(request.version, {});
+  request.segments.clear();
+  request.saved = nullptr;
+  request.saved_first_position = 0;
+  request.vocab = request.embed_vocab = parts_.config.vocab;
+  TRY(apply_adapters(request, adapters, identity));
+  if (!before.empty() && has_begun(request) && request.version != before) {
+    return Error{ErrorCode::kUnavailable,
+                 "an adapter of this request was replaced, and the version that began the answer has left memory; "
+                 "send the request again"};
+  }
+  const auto check_tokens = [&](int32_t begin, int32_t end, int32_t vocab) -> Status {
+    for (int32_t position = begin; position < end; ++position) {
+      const TokenId token = request.submit.prompt[static_cast<size_t>(position)];
+      if (token >= vocab) {
+        return invalid_argument("the prompt holds the token id " + std::to_string(token) + ", but the vocabulary has " +
+                                std::to_string(vocab));
+      }
+    }
+    return {};
+  };
+  const int32_t prompt = request.prompt_size();
+  const int32_t changed = request.saved == nullptr ? prompt : std::min(prompt, request.saved_first_position);
+  TRY(check_tokens(0, changed, request.saved == nullptr ? request.embed_vocab : parts_.config.vocab));
+  TRY(check_tokens(changed, prompt, request.embed_vocab));
+  request.vocab = std::min(request.vocab, request.embed_vocab);  // what is sampled is read in the next step
+  request.key = make_kv_key(parts_.kv->identities(), identity, request.submit.cache_salt);
+  return {};
+}
+
+namespace {
+
+// First position of the last occurrence of `wanted` in `prompt`; nullopt when there is none.
+std::optional<int32_t> last_occurrence(const std::vector<TokenId>& prompt, const std::vector<TokenId>& wanted) {
+  const auto found = std::find_end(prompt.begin(), prompt.end(), wanted.begin(), wanted.end());
+  if (found == prompt.end()) return std::nullopt;
+  return static_cast<int32_t>(found - prompt.begin());
+}
+
+}  // namespace
+
+Status EngineLoop::apply_adapters(Request& request, std::span<const Adapter* const> adapters,
+                                  std::vector<KvIdentityPart>& identity) {
+  for (size_t index = 0; index < adapters.size(); ++index) {
+    const Adapter& adapter = *adapters[index];
+    const AdapterUse& use = request.submit.adapters[index];
+    if (!request.version.empty()) request.version += '+';
+    request.version += digest_hex(adapter.digest).substr(0, 12);
+    if (adapter.saved.any() && (adapters.size() > 1 || use.scale != 1.0f)) {
+      return invalid_argument(
+          "adapter \"" + use.name +
+          "\" replaces whole tensors of the model, so it can neither be summed with another nor scaled");
+    }
+    const Status accepted = parts_.executor->accepts(adapter);
+    if (!accepted.ok()) return Error(accepted.error()).with_context("adapter \"" + use.name + "\"");
+    if (use.scale == 0.0f) continue;  // adds nothing: the text is the base's
+    int32_t first_position = 0;
+    if (!adapter.alora_invocation.empty()) {
+      const auto start = last_occurrence(request.submit.prompt, adapter.alora_invocation);
+      if (!start) continue;  // never invoked, so never active (as PEFT does)
+      first_position = *start;
+    }
+    request.segments.push_back({adapter.version, use.scale, first_position});
+    identity.push_back({adapter.digest, use.scale, first_position});
+    if (adapter.embed_pair().rank > 0) request.embed_vocab = std::min(request.embed_vocab, adapter.embed_pair().in);
+    if (!adapter.saved.any()) continue;
+    request.saved = &adapter.saved;
+    request.saved_first_position = first_position;
+    request.vocab = adapter.vocab;
+    if (!adapter.saved.embed.empty()) request.embed_vocab = adapter.saved.embed.rows;
+    TRY(parts_.slot->reserve_vocab(std::max(adapter.vocab, parts_.config.vocab)));
+  }
+  std::stable_sort(request.segments.begin(), request.segments.end(),
+                   [](const SeqAdapter& a, const SeqAdapter& b) { return a.first_position < b.first_position; });
+  return {};
+}
+
+}  // namespace loralei
