@@ -152,7 +152,8 @@ void AdapterRegistry::unload(uint64_t ticket, const std::string& name) {
 void AdapterRegistry::pin(uint64_t ticket, const std::string& name) {
   Entry* entry = find(name);
   if (entry == nullptr) return reply(ticket, not_found("no adapter named \"" + name + "\" is registered"));
-  // A load of other files, to replace what is not even in memory, may fail without saying anything of it.
+  // A load of other files, to replace what is not even in memory, may fail without saying
+  // anything of it.
   if (entry->version == nullptr && entry->load_path != entry->path) return reply(ticket, other_load(*entry));
   set_pinned(*entry, true);
   ++generation_;
@@ -196,8 +197,8 @@ AdapterVersion* AdapterRegistry::claimed(const AdapterNeeds& needs, size_t index
   return found == versions_.end() ? nullptr : found->second.get();
 }
 
-// Fills found_. An outcome where that is decided: a name is unknown, a load has failed, or the
-// version came with other texts.
+// Fills found_. An outcome where that is decided: a name is unknown, a load has failed,
+// or the version came with other texts.
 std::optional<AcquireOutcome> AdapterRegistry::find_versions(const AdapterNeeds& needs, uint64_t since, Error& error) {
   found_.clear();
   for (size_t index = 0; index < needs.names.size(); ++index) {
@@ -262,8 +263,7 @@ AcquireOutcome AdapterRegistry::look(const AdapterNeeds& needs, uint64_t order, 
 AcquireOutcome AdapterRegistry::acquire(const AdapterNeeds& needs, uint64_t order, uint64_t since,
                                         std::vector<AdapterPin>& pins, Error& error) {
   if (const auto decided = find_versions(needs, since, error)) return *decided;
-  const bool ready =
-      std::count(found_.begin(), found_.end(), nullptr) == 0 && leaves_reserved_room(found_, order);
+  const bool ready = std::count(found_.begin(), found_.end(), nullptr) == 0 && leaves_reserved_room(found_, order);
   if (!ready && needs.names.size() > 1) {
     if (const Status fits = fit_together(needs.names); !fits.ok()) {
       error = fits.error();
@@ -286,8 +286,8 @@ AcquireOutcome AdapterRegistry::acquire(const AdapterNeeds& needs, uint64_t orde
   return AcquireOutcome::kReady;
 }
 
-// Loads that have lost their patience find room beside younger users of these as well; the users
-// are counted then.
+// Loads that have lost their patience find room beside younger users of these as well;
+// the users are counted then.
 bool AdapterRegistry::leaves_reserved_room(std::span<AdapterVersion* const> versions, uint64_t order) {
   for (const bool take : {false, true}) {
     for (Reservation& reservation : reservations_) {

@@ -1,30 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdapterRegistry: names, their immutable loaded versions, and who keeps which version alive (mechanisms §3).
+// AdapterRegistry: names, their immutable loaded versions, and who keeps which version
+// alive (mechanisms §3).
 //
-//   name ── entry { source | loading | resident | failed } ──> current version ──< AdapterPin of running requests
-//                                                              retired versions (replaced or unloaded) live until their
-//                                                              last pin goes
+//   name ── entry {source | loading | resident | failed} ──> current version
+//   AdapterPin of a request that runs   >── version
+//   AdapterClaim of one that waits      >── version, which may leave meanwhile
 //
-// Thread: the engine's alone; file work happens through `start_load` and comes back by on_load_done(). Ownership: owns
-// the versions and the ledger grants of their bytes; an AdapterPin is a move-only share of one version and must not
-// outlive the registry. Invariants (check()): every version is the current one of its name or retired with pins; bytes
-// are granted before they are read; at most loads_max jobs are in progress; a pinned or used version is never evicted,
-// but for a pinned one that nobody uses, by its own replacement; a pinned name that is not in memory is being loaded,
+// A retired version (replaced or unloaded) lives until its last pin and claim go.
+//
+// Thread: the engine's alone; file work happens through `start_load` and comes back by
+// on_load_done(). Ownership: owns the versions and the ledger grants of their bytes; an
+// AdapterPin is a move-only share of one version and must not outlive the registry.
+// Invariants (check()): every version is the current one of its name or retired with pins
+// or claims; bytes are granted before they are read; at most loads_max jobs are in
+// progress; a pinned or used version is never evicted, but for a pinned one that nobody
+// uses, by its own replacement; a pinned name that is not in memory is being loaded,
 // until that fails.
 //
-// A cold load goes: look at the stamp -> find room (evict unused versions, wait for users to finish, or refuse with the
-// numbers when it can never fit) -> read. The size in memory is not known before the file is parsed: room for the
-// file's size is granted first (with int8 for the least it can take, which is less than the file), and once more for
-// exactly what is needed where the loader says that it is more. A
-// failure that lies in the file is remembered with the stamp it was seen at: a later request has the stamp looked at
-// again and gets the same answer at once unless it changed; one of the system (a read, its memory) ends those who
-// waited, and the next request tries again. An explicit load always tries. Adapters that one request adds up and that
-// do not fit together fail that request, not each other. While a load waits for room, younger loads and requests pass
-// it as long as its room remains beside what they hold, so that one large adapter does not hold up the rest and yet
-// finds its room when all older users have ended. For kRoomPatienceNs younger requests use what is in memory even
-// beyond that. Nothing is evicted for a load before all of its room can be had. What the versions in memory sum up to
-// is counted once a round for all loads, so that a round costs what there are of both, not their product. A resident
-// version is never swapped silently: a changed file is noticed at the next cold load or by load with `replace`.
+// A cold load goes: look at the stamp -> find room (evict unused versions, wait for users
+// to finish, or refuse with the numbers when it can never fit) -> read. The size in
+// memory is not known before the file is parsed: room for the file's size is granted
+// first (with int8 for the least it can take, which is less than the file), and once more
+// for exactly what is needed where the loader says that it is more. A failure that lies
+// in the file is remembered with the stamp it was seen at: a later request has the stamp
+// looked at again and gets the same answer at once unless it changed; one of the system
+// (a read, its memory) ends those who waited, and the next request tries again. An
+// explicit load always tries. Adapters that one request adds up and that do not fit
+// together fail that request, not each other. While a load waits for room, younger loads
+// and requests pass it as long as its room remains beside what they hold, so that one
+// large adapter does not hold up the rest and yet finds its room when all older users
+// have ended. For kRoomPatienceNs younger requests use what is in memory even beyond
+// that. Nothing is evicted for a load before all of its room can be had. What the
+// versions in memory sum up to is counted once a round for all loads, so that a round
+// costs what there are of both, not their product. A resident version is never swapped
+// silently: a changed file is noticed at the next cold load or by load with `replace`.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +61,8 @@ struct AdapterVersion;
 
 // What a request that waits has of the version it was made for. Unlike a pin it keeps no
 // memory: the version may leave, and then the claim says nothing. Only a version that was
-// replaced or unloaded, and so could not be loaded again, stays until its claims are gone.
+// replaced or unloaded, and so could not be loaded again, stays until its claims are
+// gone.
 class [[nodiscard]] AdapterClaim {
  public:
   AdapterClaim() = default;
@@ -73,9 +83,9 @@ class [[nodiscard]] AdapterClaim {
 // Adapters of one request.
 struct AdapterNeeds {
   std::span<const std::string> names;
-  std::span<const uint64_t> texts;        // beside names, or empty: AdapterRegistry::acquire
-  std::span<const AdapterClaim> claims;   // beside names, or empty: versions to be preferred
-  bool again = false;                     // it has acquired them before: no further use
+  std::span<const uint64_t> texts;       // beside names, or empty: AdapterRegistry::acquire
+  std::span<const AdapterClaim> claims;  // beside names, or empty: versions to be preferred
+  bool again = false;                    // it has acquired them before: no further use
 };
 
 class [[nodiscard]] AdapterPin {
@@ -148,42 +158,48 @@ class AdapterRegistry {
 
   // --- commands; each gets exactly one reply, now or later
   void register_name(uint64_t ticket, const std::string& name, const std::string& path, bool replace);
-  // texts: which tokenizer and template belong to the files at `path`, a number of the caller's; 0: they go with any.
+  // texts: which tokenizer and template belong to the files at `path`, a number of the
+  // caller's; 0: they go with any.
   void load(uint64_t ticket, const std::string& name, const std::string& path, bool replace, uint64_t texts = 0);
   void unload(uint64_t ticket, const std::string& name);
   void pin(uint64_t ticket, const std::string& name);
   void unpin(uint64_t ticket, const std::string& name);
 
-  // --- requests. A round: begin_round(), acquire() for every waiting request from the oldest to the youngest, pump().
+  // --- requests. A round: begin_round(), then look() (or acquire()) for those that wait
+  // for adapters and want() for others that wait, from the oldest to the youngest,
+  // pump().
   void begin_round();
-  // All or nothing: pins for all names, or kWaiting (loads are under way or will be; nothing is held meanwhile, so that
-  // two requests never block each other), or kFailed with the reason. order: the request's arrival, unique. since:
-  // serial() when it arrived: an older failure is looked at again. texts: beside names, with what the request was made;
-  // kReplaced where a version came with others. Empty, or 0: with any.
-  AcquireOutcome acquire(const AdapterNeeds& needs, uint64_t order, uint64_t since,
-                         std::vector<AdapterPin>& pins, Error& error);
+  // All or nothing: pins for all names, or kWaiting (loads are under way or will be;
+  // nothing is held meanwhile, so that two requests never block each other), or kFailed
+  // with the reason. order: the request's arrival, unique. since: serial() when it
+  // arrived: an older failure is looked at again. texts: beside names, with what the
+  // request was made; kReplaced where a version came with others. Empty, or 0: with any.
+  AcquireOutcome acquire(const AdapterNeeds& needs, uint64_t order, uint64_t since, std::vector<AdapterPin>& pins,
+                         Error& error);
   AcquireOutcome acquire(std::span<const std::string> names, uint64_t order, uint64_t since,
                          std::vector<AdapterPin>& pins, Error& error, std::span<const uint64_t> texts = {}) {
     return acquire(AdapterNeeds{names, texts, {}}, order, since, pins, error);
   }
-  // The same without pins and without a look at room that others wait for: ready where all are in
-  // memory now, whose adapters it then lists (valid until the next call).
-  AcquireOutcome look(const AdapterNeeds& needs, uint64_t order, uint64_t since,
-                      std::vector<const Adapter*>& adapters, Error& error);
-  // Of a request that waits for something else than its adapters: they leave for no younger load.
+  // The same without pins and without a look at room that others wait for: ready where
+  // all are in memory now, whose adapters it then lists (valid until the next call).
+  AcquireOutcome look(const AdapterNeeds& needs, uint64_t order, uint64_t since, std::vector<const Adapter*>& adapters,
+                      Error& error);
+  // Of a request that waits for something else than its adapters: they leave for no
+  // younger load.
   void want(const AdapterNeeds& needs, uint64_t order);
   AdapterClaim claim(AdapterVersionId version);
-  // Counts anew what loads that have lost their patience leave to younger requests. For acquire()
-  // outside of a round.
+  // Counts anew what loads that have lost their patience leave to younger requests. For
+  // acquire() outside of a round.
   void reserve();
   // Names of which something is new: in memory, failed, replaced, unregistered.
   void take_news(std::vector<std::string>& names);
   bool has_news() const { return !news_.empty(); }
   void pump();
   void on_load_done(LoadDone&& done);
-  // What somebody has seen who looked at the files before anybody asked for them: a failure stands as if a load had met
-  // it (and is counted and logged by nobody here), and one whose files have changed since is over. Nothing where a load
-  // has told more, or is under way.
+  // What somebody has seen who looked at the files before anybody asked for them: a
+  // failure stands as if a load had met it (and is counted and logged by nobody here),
+  // and one whose files have changed since is over. Nothing where a load has told more,
+  // or is under way.
   void checked(const HeaderCheck& check);
   uint64_t serial() const { return serial_; }
 
@@ -195,7 +211,8 @@ class AdapterRegistry {
   // --- another memory budget
   // Of versions that nobody uses and that are not pinned: what could be evicted.
   int64_t idle_bytes() const;
-  // Evicts of them, in the policy's order, until all adapters hold no more than `bytes`, or none is left.
+  // Evicts of them, in the policy's order, until all adapters hold no more than `bytes`,
+  // or none is left.
   void evict_idle(int64_t bytes);
 
   bool knows(const std::string& name) const { return entries_.count(name) != 0; }
@@ -245,15 +262,16 @@ class AdapterRegistry {
     std::vector<uint64_t> unload_tickets;
   };
 
-  // Of a round: a load that has waited for room longer than kRoomPatienceNs, and what it leaves to younger requests.
+  // Of a round: a load that has waited for room longer than kRoomPatienceNs, and what it
+  // leaves to younger requests.
   struct Reservation {
     const Entry* entry = nullptr;
     uint64_t order = 0;
     int64_t spare_bytes = 0;
   };
 
-  // The versions in memory as the loads of a round see them. Counted at the first question of a round, and kept up to
-  // date while versions leave.
+  // The versions in memory as the loads of a round see them. Counted at the first
+  // question of a round, and kept up to date while versions leave.
   struct Census {
     struct Leaver {
       EvictionCandidate candidate;
@@ -314,8 +332,8 @@ class AdapterRegistry {
   static bool keeps_from(const Entry& entry, const AdapterVersion& version);
   int64_t room_for(const Entry& entry);
   int64_t room_to_ask(const Entry& entry);
-  // What younger loads and requests may take beside what they hold, so that this load finds its room when all older
-  // ones have ended. Negative: they hold too much already.
+  // What younger loads and requests may take beside what they hold, so that this load
+  // finds its room when all older ones have ended. Negative: they hold too much already.
   int64_t spare_beside(const Entry& entry);
   bool leaves_reserved_room(std::span<AdapterVersion* const> versions, uint64_t order);
   AdapterVersion* claimed(const AdapterNeeds& needs, size_t index);

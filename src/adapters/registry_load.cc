@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of a load: queued -> stamp looked at -> room granted -> read -> installed or failed.
+// The life of a load: queued -> stamp looked at -> room granted -> read -> installed or
+// failed.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -139,17 +140,18 @@ void AdapterRegistry::on_stamp(Entry& entry, const Result<FileStamp>& stamp) {
   entry.failed = false;
   entry.failed_stamp = *stamp;
   entry.failed_limit_bytes = INT64_MAX;
-  // Tensors are kept in their file's number format, in a wider one, as f32 where it holds f64, or as int8, for which
-  // f64 takes a little over an eighth; and of a saved module PEFT may write three matrices of which one is used: a safe
-  // lower bound of what they need.
+  // Tensors are kept in their file's number format, in a wider one, as f32 where it holds
+  // f64, or as int8, for which f64 takes a little over an eighth; and of a saved module
+  // PEFT may write three matrices of which one is used: a safe lower bound of what they
+  // need.
   entry.least_bytes = stamp->size_bytes / (options_.int8 ? 8 : 6);
   entry.ask_bytes = options_.int8 ? stamp->size_bytes / 4 : stamp->size_bytes + kSlackBytes;
   entry.size_known = false;
   entry.stage = Stage::kWaitingForRoom;
 }
 
-// Everything adapters have or could ever have, but for those that stay. What is lent now comes back: it can be waited
-// for.
+// Everything adapters have or could ever have, but for those that stay. What is lent now
+// comes back: it can be waited for.
 int64_t AdapterRegistry::room_beside(int64_t staying_bytes) const {
   return std::max<int64_t>(0, ledger_.available_after_loans_bytes(MemoryUse::kAdapters) + bytes_ - staying_bytes);
 }
@@ -213,8 +215,8 @@ int64_t AdapterRegistry::room_for(const Entry& entry) {
   return room_beside(staying_bytes);
 }
 
-// Beside the others of its request it is looked at in the room they leave: then its size is known, and whether they
-// fit together.
+// Beside the others of its request it is looked at in the room they leave: then its size
+// is known, and whether they fit together.
 int64_t AdapterRegistry::room_to_ask(const Entry& entry) {
   return entry.size_known ? entry.ask_bytes : std::min(entry.ask_bytes, room_for(entry));
 }
@@ -231,7 +233,8 @@ int64_t AdapterRegistry::spare_beside(const Entry& entry) {
   const auto younger = std::partition_point(
       used.begin(), used.end(), [&](const Census::Used& one) { return one.youngest_order <= order_of(entry); });
   if (younger != used.end()) spare -= younger->bytes_from_here;
-  // The others of its request stay beside it and keep nothing from it; what it replaces itself does, even if pinned.
+  // The others of its request stay beside it and keep nothing from it; what it replaces
+  // itself does, even if pinned.
   const auto kept = [&](const Entry& other) {
     const AdapterVersion* version = other.version;
     return version != nullptr && version->pins > 0 && version->youngest_order > order_of(entry) ? version_bytes(other)
@@ -244,7 +247,8 @@ int64_t AdapterRegistry::spare_beside(const Entry& entry) {
   return spare;
 }
 
-// A member of a sum finds room alone, and maybe not with the others: that is no failure of its own.
+// A member of a sum finds room alone, and maybe not with the others: that is no failure
+// of its own.
 Status AdapterRegistry::fit_together(std::span<const std::string> names) const {
   int64_t bytes = 0, pinned = 0;
   for (size_t index = 0; index < names.size(); ++index) {
@@ -342,8 +346,8 @@ void AdapterRegistry::evict_idle(int64_t bytes) {
     evict(versions.leaving[versions.left].version, "for want of memory");
 }
 
-// The room it has taken to be read; none when it must wait for room that others still use. Where it can never have any
-// it has failed, and with that the entry may be gone.
+// The room it has taken to be read; none when it must wait for room that others still
+// use. Where it can never have any it has failed, and with that the entry may be gone.
 std::optional<int64_t> AdapterRegistry::advance_room(Entry& entry) {
   const int64_t limit = limit_bytes(entry);
   if (entry.least_bytes > limit) {
@@ -422,7 +426,8 @@ void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adap
   reply_all(entry, {});
 }
 
-// `stamp`: what the file looked like; null when even that is unknown, so that every later request looks again.
+// `stamp`: what the file looked like; null when even that is unknown, so that every later
+// request looks again.
 void AdapterRegistry::fail(Entry& entry, Error error, const FileStamp* stamp) {
   error = not_loaded(std::move(error), entry.name);
   log_.event(LogLevel::kWarning, "adapter not loaded", {{"adapter", entry.name}}, error.message);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the registry decides, against a model that goes through everything anew for every decision; and what its
-// decisions cost.
+// What the registry decides, against a model that goes through everything anew for every
+// decision; and what its decisions cost.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,8 @@ using namespace testing_support;
 
 constexpr uint64_t kNobody = UINT64_MAX;
 
-// The rules of registry.h for names whose files are all in order: nothing is summed up before it is asked for.
+// The rules of registry.h for names whose files are all in order: nothing is summed up
+// before it is asked for.
 struct NaiveRegistry {
   enum class Stage { kIdle, kQueued, kStamping, kWaitingForRoom, kReading };
   struct Name;
@@ -336,8 +337,8 @@ struct Seen {
   uint64_t waiting = 0, failed = 0, evictions = 0, reservations = 0, lost_to_reservations = 0;
 };
 
-// Registry and model side by side: after every operation they have started the same jobs, dropped the same versions and
-// answered the same.
+// Registry and model side by side: after every operation they have started the same jobs,
+// dropped the same versions and answered the same.
 void expect_the_same_decisions(uint64_t seed, Seen& seen) {
   Prng random(seed);
   const bool sums = random.below(2) == 0;
@@ -462,8 +463,8 @@ TEST(RegistryOracle, RandomTrafficIsDecidedAsByGoingThroughEverything) {
     EXPECT_GT(times, 500u);
 }
 
-// Many adapters in use and as many that wait for their room: a round goes through each of them a few times, not through
-// all of the ones for each of the others.
+// Many adapters in use and as many that wait for their room: a round goes through each of
+// them a few times, not through all of the ones for each of the others.
 TEST(RegistryOracle, ARoundCostsTheSumOfLoadsAndVersionsNotTheirProduct) {
   constexpr int kCount = 2000;
   RegistryWorld world(kCount * 100, {.loads_max = 200, .int8 = true});

@@ -15,7 +15,8 @@ std::string resident(const AdapterRegistry& registry) {
   return names;
 }
 
-// One round for requests that each want one name, oldest first; what became ready is held in `pins` by its name.
+// One round for requests that each want one name, oldest first; what became ready is held
+// in `pins` by its name.
 struct Rounds {
   RegistryWorld world;
   std::map<std::string, std::vector<AdapterPin>> pins;
@@ -30,7 +31,8 @@ struct Rounds {
     Error error;
     ASSERT_EQ(world.use(name, pins[name], error), AcquireOutcome::kReady) << name << ": " << error.message;
   }
-  // Rounds in which request i, of order 100 + i, wants names[i], until nothing is left to do.
+  // Rounds in which request i, of order 100 + i, wants names[i], until nothing is left to
+  // do.
   void run(const std::vector<std::string>& names) {
     for (int round = 0; round < 20; ++round) {
       world.registry->begin_round();
@@ -71,7 +73,8 @@ TEST(RegistryRoom, NobodyLeavesForALoadThatFindsNoRoomEvenSo) {
   EXPECT_EQ(resident(*rounds.world.registry), "b c d e ");
 }
 
-// Whatever younger ones come, they share what the load leaves: loads at once, requests when its patience ends.
+// Whatever younger ones come, they share what the load leaves: loads at once, requests
+// when its patience ends.
 TEST(RegistryRoom, YoungerOnesShareWhatALoadWithoutRoomLeaves) {
   Rounds rounds(1000000);
   rounds.put("a", 500000);
@@ -98,8 +101,8 @@ TEST(RegistryRoom, YoungerOnesShareWhatALoadWithoutRoomLeaves) {
   EXPECT_TRUE(rounds.ready("c"));
 }
 
-// A loan makes nobody's room smaller in the long run: what does not fit beside it waits, and only what has no room
-// without it is refused. Users of what is in memory go on.
+// A loan makes nobody's room smaller in the long run: what does not fit beside it waits,
+// and only what has no room without it is refused. Users of what is in memory go on.
 TEST(RegistryRoom, WhatIsLentIsWaitedFor) {
   for (const bool sum : {false, true}) {
     SCOPED_TRACE(sum);

@@ -158,7 +158,8 @@ TEST(Registry, AFileThatGrowsInMemoryIsAskedAgainWithMoreRoom) {
   EXPECT_EQ(world.asked.bytes_max, 300000);
 }
 
-// What the loader refuses as too large (a rank, a config, a list of patterns) does not get smaller with more room.
+// What the loader refuses as too large (a rank, a config, a list of patterns) does not
+// get smaller with more room.
 TEST(Registry, ALimitOfTheLoaderIsFinalAndEvictsNobody) {
   RegistryWorld world(200000);
   world.put("/small", 100000);
@@ -353,7 +354,8 @@ TEST(Registry, AFailedReplacementLeavesTheOldVersionServing) {
   EXPECT_EQ(pins[0]->bytes, 1000);
 }
 
-// The name is known but not in memory: requests for it have nothing to do with the files that were to replace its own.
+// The name is known but not in memory: requests for it have nothing to do with the files
+// that were to replace its own.
 TEST(Registry, AFailedReplacementIsNoAnswerToRequests) {
   RegistryWorld world;
   world.put("/a", 1000);
@@ -424,8 +426,8 @@ TEST(Registry, APinnedNameThatMovesToOtherFilesIsLoadedFromThere) {
   });
 }
 
-// Users of what is in memory come one after the other, always one at least: a load that waits for its room outlives
-// their patience, not them its.
+// Users of what is in memory come one after the other, always one at least: a load that
+// waits for its room outlives their patience, not them its.
 TEST(Registry, ALoadWithoutRoomDoesNotStarve) {
   RegistryWorld world(100000);
   world.put("/a", 60000);
@@ -560,8 +562,8 @@ TEST(Registry, RankAboveTheLimitIsRefused) {
   EXPECT_NE(error.message.find("rank 8"), std::string::npos);
 }
 
-// Two requests that each want two adapters, with room for two in all: holding one while waiting for the other would
-// never end.
+// Two requests that each want two adapters, with room for two in all: holding one while
+// waiting for the other would never end.
 TEST(Registry, SumsOfAdaptersDoNotBlockEachOther) {
   RegistryWorld world(160000);
   for (const char* path : {"/a", "/b", "/c", "/d"}) {
@@ -583,7 +585,8 @@ TEST(Registry, SumsOfAdaptersDoNotBlockEachOther) {
   EXPECT_TRUE(first_done && second_done);
 }
 
-// Each has room alone, not both at once: only the sum fails, whatever else waits for its members.
+// Each has room alone, not both at once: only the sum fails, whatever else waits for its
+// members.
 TEST(Registry, ASumThatDoesNotFitTogetherFailsAlone) {
   for (const bool one_resident : {false, true}) {
     SCOPED_TRACE(one_resident);
@@ -657,7 +660,8 @@ TEST(Registry, ASumWithAMemberThatCanNeverFitNamesThatMember) {
   EXPECT_NE(error.message.find("\"huge\" was not loaded"), std::string::npos) << error.message;
 }
 
-// Random commands, uses, file changes and job ends: everything is answered, nothing leaks.
+// Random commands, uses, file changes and job ends: everything is answered, nothing
+// leaks.
 TEST(Registry, RandomTrafficLeavesNothingBehind) {
   for (uint64_t seed = 1; seed <= 15; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

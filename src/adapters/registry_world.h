@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of the registry and the load pool: a registry over files that exist only here.
+// For tests of the registry and the load pool: a registry over files that exist only
+// here.
 #pragma once
 
 #include <gtest/gtest.h>

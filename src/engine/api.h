@@ -209,7 +209,7 @@ struct EngineOptions {
   int32_t max_sequences = kDefaultMaxSequences;  // running at once
   int32_t max_queued = kDefaultMaxQueued;        // waiting requests; more are refused as overloaded
   int32_t step_tokens = kDefaultStepTokens;      // token budget of one step (chunked prefill)
-  int64_t step_time_ns = 0;  // of one step, by which prompts are cut; 0: sched/step_times.h
+  int64_t step_time_ns = 0;                      // of one step, by which prompts are cut; 0: sched/step_times.h
   // 0: what max_model_len x max_sequences needs, at most half of available memory after
   // the weights.
   int64_t kv_cache_bytes = 0;

@@ -11,8 +11,8 @@
 namespace loralei {
 namespace {
 
-// Puts a larger `buffer` in the place of what is there, which is not kept. Pages are used when they are first touched,
-// so both together take what is granted for the new one.
+// Puts a larger `buffer` in the place of what is there, which is not kept. Pages are used
+// when they are first touched, so both together take what is granted for the new one.
 Status enlarge(HostBuffer& buffer, Grant& grant, int64_t bytes, const char* what, Ledger& ledger) {
   const int64_t held = grant.bytes();
   if (held == 0) grant = ledger.try_grant(MemoryUse::kScratch, 0).value();
@@ -107,8 +107,8 @@ void BatchSlot::fill_sources() {
   }
 }
 
-// Neighbouring segments of one adapter and scale become one, unless rows lie in several segments: those keep the
-// request's order.
+// Neighbouring segments of one adapter and scale become one, unless rows lie in several
+// segments: those keep the request's order.
 void BatchSlot::add_segments(const StepPlan& plan) {
   for (const PlanSegment& segment : plan.segments) {
     const LoraSegment next{segment.row_begin, segment.row_count, slot_of(segment.adapter), segment.scale};

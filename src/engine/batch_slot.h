@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// BatchSlot: the step in the form kernels read, made from a StepPlan. Reused from step to step: it allocates only when
-// a step is larger than all before (positions, groups) or a new set of adapters comes together (source table).
+// BatchSlot: the step in the form kernels read, made from a StepPlan. Reused from step to
+// step: it allocates only when a step is larger than all before (positions, groups) or a
+// new set of adapters comes together (source table).
 //
-// Thread: the engine's. Ownership: owns logits and hidden buffers (a scratch grant) and the source table; borrows the
-// plan's tokens, the leases' block tables and the adapters' pairs until the next fill(). Failure: only growing the
-// logits for a larger vocabulary can fail.
+// Thread: the engine's. Ownership: owns logits and hidden buffers (a scratch grant) and
+// the source table; borrows the plan's tokens, the leases' block tables and the adapters'
+// pairs until the next fill(). Failure: only growing the logits for a larger vocabulary
+// can fail.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +30,12 @@ class BatchSlot {
 
   // What reserve_vocab(vocab) takes of a fresh slot.
   static int64_t bytes(const ModelLimits& limits, int32_t hidden, int32_t vocab);
-  // Sees to it that rows of `vocab` logits fit; those of the last step are gone when it answers. Call before planning a
-  // request of that vocabulary. What it takes is bytes() for the largest so far.
+  // Sees to it that rows of `vocab` logits fit; those of the last step are gone when it
+  // answers. Call before planning a request of that vocabulary. What it takes is bytes()
+  // for the largest so far.
   Status reserve_vocab(int32_t vocab);
-  // `sequences` stand beside plan.groups. With `choices` rows whose token needs nothing but logits are left to whoever
-  // executes the batch (row_sampler.h: choice_of).
+  // `sequences` stand beside plan.groups. With `choices` rows whose token needs nothing
+  // but logits are left to whoever executes the batch (row_sampler.h: choice_of).
   const ModelBatch& fill(const StepPlan& plan, std::span<Sequence* const> sequences, bool choices = false);
 
   std::span<const float> logits(size_t index, int32_t vocab) const {

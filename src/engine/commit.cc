@@ -15,8 +15,9 @@ TokenLogprobs logprobs_of(const RowSample& sample) {
 
 }  // namespace
 
-// KV of the step's rows is valid now, but for that of a draft; rows that asked for logits become sampling tasks, rows
-// that asked for hidden states are pooled. A draft stands behind its sequence's tokens until it is sampled.
+// KV of the step's rows is valid now, but for that of a draft; rows that asked for logits
+// become sampling tasks, rows that asked for hidden states are pooled. A draft stands
+// behind its sequence's tokens until it is sampled.
 void EngineLoop::commit_rows() {
   samples_.clear();
   size_t hidden_index = 0, logits_index = 0;
@@ -155,7 +156,8 @@ void EngineLoop::commit_token(Sequence& sequence, const RowSample& sample) {
   }
 }
 
-// Embeddings, and prompts of which only the log-probabilities were wanted, end with their last row.
+// Embeddings, and prompts of which only the log-probabilities were wanted, end with their
+// last row.
 void EngineLoop::finish_unsampled(Sequence& sequence) {
   const Request& request = *sequence.request;
   if (sequence.computed < static_cast<int32_t>(sequence.tokens.size())) return;
@@ -179,8 +181,8 @@ void EngineLoop::release_siblings(Request& request) {
   }
 }
 
-// Releases everything the sequence holds. kStop and kLength were announced with the last token; the others are
-// announced here.
+// Releases everything the sequence holds. kStop and kLength were announced with the last
+// token; the others are announced here.
 void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
   if (sequence.phase == SeqPhase::kEnded) return;
   if (reason == EndReason::kCancelled || reason == EndReason::kError) {

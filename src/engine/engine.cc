@@ -22,7 +22,8 @@ constexpr size_t kOutboxCapacity = 1 << 16;    // events; the engine pauses when
 constexpr int32_t kMaxPendingCommands = 1024;  // adapter commands without a reply
 constexpr int64_t kAdapterStatusNs =
     100'000'000;  // how old the adapter list may get; a short one is exact after a reply and when the engine is idle
-// Rows of logits of a step for prompts' log-probabilities, however few the sequences, and what they may take.
+// Rows of logits of a step for prompts' log-probabilities, however few the sequences, and
+// what they may take.
 constexpr int64_t kPromptLogitsRows = 128, kPromptLogitsBytes = 32 * kMiB;
 constexpr int64_t kMemoryWatchNs = 1'000'000'000;
 constexpr int64_t kAskReadyNs = 1'000'000'000;
@@ -203,7 +204,8 @@ class EngineImpl final : public Engine {
       notice_loss();
       watch_memory();
       const bool short_list = stats_.adapters.size() <= kShortAdapterList;
-      // Who gets the reply, or is ended because nothing can be computed, may look at once.
+      // Who gets the reply, or is ended because nothing can be computed, may look at
+      // once.
       if (!output.replies.empty() || loop_->ready().ok() != stats_.ready.ok()) refresh_stats(short_list);
       publish(output);
       refresh_stats(quiet || (loop_->idle() && short_list));
@@ -223,7 +225,8 @@ class EngineImpl final : public Engine {
     return {};
   }
 
-  // Requests that arrive together, or whose adapters are loaded together, share the first pass. False once stopped.
+  // Requests that arrive together, or whose adapters are loaded together, share the first
+  // pass. False once stopped.
   bool gather(std::vector<Message>& messages, EngineOutput& output) {
     const int64_t until_ns = clock_.now_ns() + loop_->gather_ns();
     for (int64_t left_ns; (left_ns = until_ns - clock_.now_ns()) > 0;) {
@@ -244,15 +247,16 @@ class EngineImpl final : public Engine {
 
   void watch_memory() {
     if (!memory_.watch || clock_.now_ns() - memory_watched_ns_ < kMemoryWatchNs) return;
-    // A device's is looked at behind steps alone: between them benches measure it, in memory of their own.
+    // A device's is looked at behind steps alone: between them benches measure it, in
+    // memory of their own.
     if (tier_ != nullptr && std::exchange(steps_watched_, loop_->steps()) == loop_->steps()) return;
     memory_watched_ns_ = clock_.now_ns();
     memory_moves_ = memory_.watch([this](int64_t bytes) { loop_->shrink_adapters(bytes); });
     loop_->room_changed();
   }
 
-  // How long to wait for messages: an idle engine wakes once more to bring a long adapter list up to date, while memory
-  // is on its way back, and while nothing can be computed.
+  // How long to wait for messages: an idle engine wakes once more to bring a long adapter
+  // list up to date, while memory is on its way back, and while nothing can be computed.
   int64_t patience_ns() const {
     if (!loop_->idle()) return 0;
     if (adapters_generation_ != loop_->adapters_generation()) return kAdapterStatusNs;
@@ -331,8 +335,8 @@ int64_t configured_length(const EngineOptions& options, const ModelConfig& confi
   return std::clamp<int64_t>(length, 1, kMaxModelLen);
 }
 
-// Blocks that the options ask for, or the default: what every sequence at full length needs, at most half of what is
-// available now.
+// Blocks that the options ask for, or the default: what every sequence at full length
+// needs, at most half of what is available now.
 Result<int32_t> kv_block_count(const EngineOptions& options, const KvShape& shape, int64_t length, Ledger& ledger) {
   const int64_t block_bytes = kv_block_bytes(shape);
   int64_t blocks = options.kv_cache_bytes / block_bytes;

@@ -12,7 +12,8 @@ namespace loralei {
 void EngineLoop::receive(Arrival&& arrival) {
   const RequestId id = arrival.submit.id;
   if (requests_.count(id) != 0) {
-    // A reused id would make two requests indistinguishable above: the second one ends here.
+    // A reused id would make two requests indistinguishable above: the second one ends
+    // here.
     parts_.queued->fetch_sub(1, std::memory_order_relaxed);
     for (int32_t choice = 0; choice < arrival.submit.choices; ++choice) {
       output_->tokens.push_back({.id = id,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A request and its adapters.
 //
-//   cold --(all in memory)--> ready --(its turn in admission)--> leases: pins, a hold on the device
+//   cold  --all in memory-->  ready  --its turn in admission-->  leases
 //
-// A request that waits has no lease. It is made ready for the versions that are in memory then
-// (KV identity, vocabulary) and claims them; they may leave again, which it finds out when its turn
-// comes: then it is cold once more. Leases are taken together when it is admitted, and dropped
-// when none of its choices runs any more. While its adapters are on their way to the device it
-// keeps them, too: that is what the upload needs.
+// A request that waits has no lease. It is made ready for the versions that are in memory
+// then (KV identity, vocabulary) and claims them. They may leave again, which it finds
+// out when its turn comes: then it is cold once more. Its leases (pins, a hold on the
+// device) are taken together when it is admitted, and dropped when none of its choices
+// runs any more. While its adapters are on their way to the device it keeps them, too:
+// that is what the upload needs.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -18,13 +19,11 @@
 namespace loralei {
 namespace {
 
-// Of those that wait for adapters: so many, the oldest, have theirs loaded, and of those that wait
-// for a step so many have theirs kept from leaving for others.
+// Of those that wait for adapters: so many, the oldest, have theirs loaded, and of those
+// that wait for a step so many have theirs kept from leaving for others.
 constexpr size_t kWantedMax = 64;
 
-AdapterNeeds needs_of(const Request& request) {
-  return {request.names, request.texts, request.claims, request.used};
-}
+AdapterNeeds needs_of(const Request& request) { return {request.names, request.texts, request.claims, request.used}; }
 
 // Something of it has been seen: it cannot go on with another version.
 bool has_begun(const Request& request) {
@@ -66,8 +65,8 @@ bool EngineLoop::needs_round() const {
   return (!cold_.empty() || registry_.loading()) && registry_.generation() != round_generation_;
 }
 
-// One round over those who wait for adapters, oldest first: those that are new, those of whose
-// adapters there is news, and as many of the oldest as may have theirs loaded.
+// One round over those who wait for adapters, oldest first: those that are new, those of
+// whose adapters there is news, and as many of the oldest as may have theirs loaded.
 void EngineLoop::look_at_cold() {
   if (!needs_round()) return;
   cold_changed_ = false;
@@ -123,8 +122,8 @@ void EngineLoop::make_ready(Request& request, std::span<const Adapter* const> ad
   start_choices(request);
 }
 
-// Those that had to wait for adapters again go on. At first one leads; those after it find its
-// prompt in the cache (and its prompt log-probabilities) when it is through.
+// Those that had to wait for adapters again go on. At first one leads; those after it
+// find its prompt in the cache (and its prompt log-probabilities) when it is through.
 void EngineLoop::start_choices(Request& request) {
   bool led = false;
   for (const auto& sequence : request.choices) {
@@ -140,8 +139,8 @@ void EngineLoop::start_choices(Request& request) {
   }
 }
 
-// Its leases, for the step that is planned. kSkip: others are to be asked; kGone: it does not wait
-// for a step any more.
+// Its leases, for the step that is planned. kSkip: others are to be asked; kGone: it does
+// not wait for a step any more.
 EngineLoop::Leases EngineLoop::take_leases(Request& request) {
   if (request.names.empty()) return Leases::kTaken;
   if (request.pins.empty()) {
@@ -172,19 +171,18 @@ EngineLoop::Leases EngineLoop::take_leases(Request& request) {
 
 // What it was made ready for must be what it has pinned.
 Status EngineLoop::renew(Request& request) {
-  const bool same = std::equal(request.pins.begin(), request.pins.end(), request.claims.begin(), request.claims.end(),
-                               [](const AdapterPin& pin, const AdapterClaim& claim) {
-                                 return pin->version == claim.version();
-                               });
+  const bool same =
+      std::equal(request.pins.begin(), request.pins.end(), request.claims.begin(), request.claims.end(),
+                 [](const AdapterPin& pin, const AdapterClaim& claim) { return pin->version == claim.version(); });
   if (same) return {};
   adapters_.clear();
   for (const AdapterPin& pin : request.pins) adapters_.push_back(&*pin);
   return prepare(request, adapters_);
 }
 
-// Room on the device for what the request applies; until all of it has arrived it is skipped. While
-// one waits for room there, none with adapters begins: it would take that room, or keep what must
-// go for it in use for ever.
+// Room on the device for what the request applies; until all of it has arrived it is
+// skipped. While one waits for room there, none with adapters begins: it would take that
+// room, or keep what must go for it in use for ever.
 EngineLoop::Leases EngineLoop::hold_on_device(Request& request) {
   Result<bool> there = true;
   if (!request.hold) {
@@ -238,7 +236,8 @@ void EngineLoop::drop_leases(Request& request) {
   request.pins.clear();
 }
 
-// Of one that was not admitted. What is on its way to the device is kept: it will be wanted at once.
+// Of one that was not admitted. What is on its way to the device is kept: it will be
+// wanted at once.
 void EngineLoop::drop_unused_leases(Request& request) {
   if (request.running == 0 && !request.arriving) drop_leases(request);
 }
@@ -282,7 +281,8 @@ Status EngineLoop::prepare(Request& request, std::span<const Adapter* const> ada
 
 namespace {
 
-// First position of the last occurrence of `wanted` in `prompt`; nullopt when there is none.
+// First position of the last occurrence of `wanted` in `prompt`; nullopt when there is
+// none.
 std::optional<int32_t> last_occurrence(const std::vector<TokenId>& prompt, const std::vector<TokenId>& wanted) {
   const auto found = std::find_end(prompt.begin(), prompt.end(), wanted.begin(), wanted.end());
   if (found == prompt.end()) return std::nullopt;

@@ -211,8 +211,8 @@ void EngineLoop::fill_adapters(std::vector<AdapterStatus>& adapters) const {
   adapters.resize(count);
 }
 
-// Leases are there while choices run, or while the device's are on their way; of one that waits
-// there is nothing.
+// Leases are there while choices run, or while the device's are on their way; of one that
+// waits there is nothing.
 void EngineLoop::check_leases(const Request& request) const {
   const auto runs = [](const auto& choice) { return choice->phase == SeqPhase::kRunning; };
   CHECK(request.running == std::count_if(request.choices.begin(), request.choices.end(), runs));

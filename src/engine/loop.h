@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineLoop: everything the engine thread does between two looks at its inbox, without a thread of its own: sole owner
-// of all requests.
+// EngineLoop: everything the engine thread does between two looks at its inbox, without a
+// thread of its own: sole owner of all requests.
 //
-//   turn(): messages -> adapters (acquire, pump, bring to the device) -> masks of grammars -> plan_step -> commit the
-//   plan (preempt, lease, reserve) -> fill the batch slot
-//           -> executor -> sample rows -> commit tokens, publish full blocks, release what ended -> events
+//   turn()   1  messages                                                  intake.cc
+//            2  loads, and who is ready with their adapters                 leases.cc
+//            3  masks of grammars                                           step.cc
+//            4  offers in the order of admission: leases, then the planner
+//            5  the plan: preempt, lease KV, reserve blocks; the batch slot
+//            6  the executor
+//            7  sampled rows, full blocks published, ends: events           commit.cc
 //
-// Thread: one. Ownership: owns requests, KV, registry and batch slot; borrows executor, ledger, clock, log, pool.
-// Invariants (check()): every sequence is in exactly one place; nothing that ended holds a lease, a pin or a block;
-// every request ends exactly once per choice. Failure: an executor error ends the sequences of that step with it and
-// nothing else.
+// Thread: one. Ownership: owns requests, KV, registry and batch slot; borrows executor,
+// ledger, clock, log, pool. Invariants (check()): every sequence is in exactly one place;
+// nothing that ended holds a lease, a pin or a block; every request ends exactly once per
+// choice. Failure: an executor error ends the sequences of that step with it and nothing
+// else.
 #pragma once
 
 #include <atomic>
@@ -76,34 +81,40 @@ class EngineLoop {
   explicit EngineLoop(LoopParts parts);
   ~EngineLoop();
 
-  // Takes the messages in (and clears them), computes at most one step, appends what came of it to `output`.
+  // Takes the messages in (and clears them), computes at most one step, appends what came
+  // of it to `output`.
   void turn(std::vector<Message>& messages, EngineOutput& output);
-  // The first part of a turn: takes the messages in (and clears them), starts loads, makes requests ready.
+  // The first part of a turn: takes the messages in (and clears them), starts loads,
+  // makes requests ready.
   void take_in(std::vector<Message>& messages, EngineOutput& output);
-  // How long the coming step may wait for company: a moment while weights are streamed and nothing runs, because a pass
-  // that has begun keeps whoever comes too late waiting for all of it; otherwise 0.
+  // How long the coming step may wait for company: a moment while weights are streamed
+  // and nothing runs, because a pass that has begun keeps whoever comes too late waiting
+  // for all of it; otherwise 0.
   int64_t gather_ns() const;
   // There is something to compute, and room for more.
   bool gathers() const;
-  // The error that every request ends with since the executor can compute nothing any more; ok: it can.
+  // The error that every request ends with since the executor can compute nothing any
+  // more; ok: it can.
   const Status& health() const { return health_; }
-  // What the executor said when it was last asked whether it can compute; while that is an error it is asked in every
-  // turn.
+  // What the executor said when it was last asked whether it can compute; while that is
+  // an error it is asked in every turn.
   const Status& ready() const { return ready_; }
   uint64_t steps() const { return steps_; }
   int64_t mask_work() const { return masks_.work(); }  // of grammars, between steps
   // True when another turn would do nothing until a message arrives.
   bool idle() const;
-  // Takes the messages in (and clears them), computes nothing more, and ends every request with kCancelled and every
-  // command with an error.
+  // Takes the messages in (and clears them), computes nothing more, and ends every
+  // request with kCancelled and every command with an error.
   void end_all(std::vector<Message>& messages, EngineOutput& output);
 
   void fill_stats(EngineStats& stats) const;
   // In the place of what is there, whose memory is used again: it happens between steps.
   void fill_adapters(std::vector<AdapterStatus>& adapters) const;
-  // Between turns: those that nobody uses and that are not pinned go, until all hold no more than `bytes`.
+  // Between turns: those that nobody uses and that are not pinned go, until all hold no
+  // more than `bytes`.
   void shrink_adapters(int64_t bytes) { registry_.evict_idle(bytes); }
-  // The ledger may have other room than before: whoever waits for some is looked at in the next turn.
+  // The ledger may have other room than before: whoever waits for some is looked at in
+  // the next turn.
   void room_changed() { cold_changed_ = true; }
   uint64_t adapters_generation() const { return registry_.generation(); }
   void check() const;
@@ -198,11 +209,11 @@ class EngineLoop {
   std::unordered_map<SeqId, Sequence*> sequences_;
   std::map<uint64_t, Request*> cold_;  // those that wait for adapters, by age
   std::unordered_map<std::string, std::set<uint64_t>> cold_by_name_;
-  // Their first mask is being made (or, preempted, the next): oldest first, behind them those whose mask is dear, in
-  // the order in which it was found to be.
+  // Their first mask is being made (or, preempted, the next): oldest first, behind them
+  // those whose mask is dear, in the order in which it was found to be.
   std::vector<Sequence*> forming_;
-  Admission admission_;        // those that wait for a step
-  size_t waiting_formed_ = 0;  // of these: with a grammar
+  Admission admission_;             // those that wait for a step
+  size_t waiting_formed_ = 0;       // of these: with a grammar
   std::vector<Sequence*> running_;  // oldest first
   std::vector<RequestId> ended_;    // requests to forget at the end of the turn
   EngineOutput* output_ = nullptr;  // of the current turn
@@ -210,7 +221,7 @@ class EngineLoop {
   uint64_t round_generation_ = UINT64_MAX;  // the registry's when cold_ was last gone through
   bool cold_changed_ = false;
   std::optional<SeqId> refused_;  // by the planner, in the last planning, though it had all leases
-  bool stalled_ = false;  // those that wait for a step all wait for an event
+  bool stalled_ = false;          // those that wait for a step all wait for an event
   int32_t parked_ = 0;
   Status health_, ready_;
 

@@ -82,8 +82,9 @@ TEST(EngineLoopAdapters, ReplaceUnderTrafficKeepsTheVersionOfRunningRequests) {
   EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 1000);
 }
 
-// While it is cold a request made for the old version waits for the load that replaces it. It is told so, not computed;
-// the reply to the load is there with that event or before.
+// While it is cold a request made for the old version waits for the load that replaces
+// it. It is told so, not computed; the reply to the load is there with that event or
+// before.
 TEST(EngineLoopAdapters, ARequestMadeForAReplacedVersionIsNotComputedWithTheNewOne) {
   World world;
   world.files.put("/a", 11);
@@ -167,7 +168,8 @@ TEST(EngineLoopAdapters, ActivatedLoraStartsAtTheLastInvocationAndSharesTheBaseP
   world.expect_oracle(never);
 }
 
-// f32 sums depend on their order; the fake model's do, too. A chunk may begin before the activation or behind it.
+// f32 sums depend on their order; the fake model's do, too. A chunk may begin before the
+// activation or behind it.
 TEST(EngineLoopAdapters, ASumWithActivatedLoraHasOneOrderWhateverTheChunks) {
   for (const int32_t step_tokens : {8, 24, 64}) {
     SCOPED_TRACE(step_tokens);

@@ -59,8 +59,8 @@ TEST(EngineLoopEnds, RefusalsNameTheReason) {
   world.expect_nothing_held();
 }
 
-// A letter may begin any of ten counts of forty letters, beside the text that goes on: every token leads to sets of
-// hundreds of states that no other token leads to.
+// A letter may begin any of ten counts of forty letters, beside the text that goes on:
+// every token leads to sets of hundreds of states that no other token leads to.
 TEST(EngineLoopEnds, AFormThatIsGivenUpIsTheRequestsFault) {
   GrammarBuilder builder;
   const GrammarRuleId root = builder.add_rule();
@@ -101,7 +101,8 @@ TEST(EngineLoopEnds, AnExecutorErrorEndsTheRequestsOfThatStepOnly) {
   world.expect_nothing_held();
 }
 
-// From the step that failed of it, until the executor says otherwise: whether somebody asks or not.
+// From the step that failed of it, until the executor says otherwise: whether somebody
+// asks or not.
 TEST(EngineLoopEnds, WhatCannotBeComputedForNowIsAskedAboutUntilItCan) {
   World world;
   const RequestId first = world.submit(simple(10, 5, 1));
@@ -150,8 +151,8 @@ TEST(EngineLoopEnds, AChangeOfTheBudgetThatFailsAsksWhetherAnythingCanBeComputed
   EXPECT_FALSE(world.loop->ready().ok());
 }
 
-// Those that run, that wait for room and that wait for an adapter end with the step that tells; those that come later
-// end without a step. Commands go on.
+// Those that run, that wait for room and that wait for an adapter end with the step that
+// tells; those that come later end without a step. Commands go on.
 TEST(EngineLoopEnds, ALostDeviceEndsEveryRequestNowAndLater) {
   World world({.max_sequences = 2});
   world.files.put("/a", 11);
@@ -211,7 +212,8 @@ TEST(EngineLoopEnds, CancelFreesInEveryState) {
   world.expect_nothing_held();
 }
 
-// Held requests leave slots and KV to others, and go on with the same tokens, from the prefix cache or without.
+// Held requests leave slots and KV to others, and go on with the same tokens, from the
+// prefix cache or without.
 TEST(EngineLoopEnds, HeldRequestsRestAndGoOn) {
   for (const bool prefix_cache : {true, false}) {
     World world({.blocks = 30, .max_sequences = 2, .prefix_cache = prefix_cache});

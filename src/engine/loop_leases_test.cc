@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request holds, and when: nothing while it waits, its leases together while it runs.
+// What a request holds, and when: nothing while it waits, its leases together while it
+// runs.
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -137,8 +138,8 @@ TEST(EngineLoopLeases, AnAdapterThatLeftMeanwhileIsLoadedAgain) {
   EXPECT_EQ(world.stats().adapter_loads, 3u);
 }
 
-// The same, but its files are others by then: what has begun with one version never goes on with
-// another.
+// The same, but its files are others by then: what has begun with one version never goes
+// on with another.
 TEST(EngineLoopLeases, WhatHasBegunNeverGoesOnWithAnotherVersion) {
   WorldOptions setup;
   setup.adapter_bytes = 110'000;
@@ -206,7 +207,8 @@ TEST(EngineLoopLeases, QueuedRequestsAreServedThoughTheirAdapterIsUnloaded) {
   EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 0);
 }
 
-// One order for all: what an older request waits with does not leave for a younger one's load.
+// One order for all: what an older request waits with does not leave for a younger one's
+// load.
 TEST(EngineLoopLeases, WhatAnOlderRequestWaitsWithDoesNotLeaveForAYoungerOne) {
   WorldOptions setup;
   setup.max_sequences = 1;
@@ -231,8 +233,8 @@ TEST(EngineLoopLeases, WhatAnOlderRequestWaitsWithDoesNotLeaveForAYoungerOne) {
   EXPECT_EQ(world.stats().adapter_loads, 2u);
 }
 
-// However many wait for adapters that are not there, those whose adapters are there go on; and
-// nobody is loaded out of order.
+// However many wait for adapters that are not there, those whose adapters are there go
+// on; and nobody is loaded out of order.
 TEST(EngineLoopLeases, ManyColdRequestsHoldNobodyUp) {
   WorldOptions setup;
   setup.adapter_bytes = 700'000;

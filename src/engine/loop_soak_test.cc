@@ -63,9 +63,10 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
   EXPECT_EQ(world.executor.chosen > 0, chooses && !drafts);  // drafts are made likely by bias, which the host adds
 }
 
-// Everything at once: arrivals, cancels, failures, adapter churn with too little memory for all, replaced versions,
-// activated ones among them, preemption, a KV cache that shrinks and grows, in half of the runs speculation on texts of
-// few words, requests that are held for a while, and in a third an executor that chooses tokens where nothing but
+// Everything at once: arrivals, cancels, failures, adapter churn with too little memory
+// for all, replaced versions, activated ones among them, preemption, a KV cache that
+// shrinks and grows, in half of the runs speculation on texts of few words, requests that
+// are held for a while, and in a third an executor that chooses tokens where nothing but
 // logits is needed.
 TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   struct {

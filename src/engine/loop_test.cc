@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scenarios of the engine loop: texts, prefixes, preemption, choices, scores. Adapters and how requests end have files
-// of their own.
+// Scenarios of the engine loop: texts, prefixes, preemption, choices, scores. Adapters
+// and how requests end have files of their own.
 #include "engine/loop.h"
 
 #include <gtest/gtest.h>

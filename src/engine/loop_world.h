@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of the engine loop: one loop over the fake model, driven turn by turn; every event is recorded and every
-// invariant checked after every turn.
+// For tests of the engine loop: one loop over the fake model, driven turn by turn; every
+// event is recorded and every invariant checked after every turn.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -165,7 +165,8 @@ class World {
   };
   Record& record(RequestId id, int32_t choice = 0) { return records[{id, choice}]; }
 
-  // Compares a finished choice with the oracle; adapters by the versions that the events named.
+  // Compares a finished choice with the oracle; adapters by the versions that the events
+  // named.
   void expect_oracle(RequestId id, int32_t choice = 0) {
     const Submit& submit = submits.at(id);
     const Record& record = records[{id, choice}];

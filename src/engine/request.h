@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Request and Sequence: what the engine keeps of a Submit. A request has `choices` sequences that share prompt,
-// adapters and KV key.
+// Request and Sequence: what the engine keeps of a Submit. A request has `choices`
+// sequences that share prompt, adapters and KV key.
 //
-//   request: cold (adapters being loaded) -> ready, by way of arriving (to the device) where adapters must be there
-//   sequence: held (request cold or arriving, or its leader still computes the prompt, or nobody takes what it says)
-//   -> forming (the first mask of its grammar is being made) -> waiting -> running -> ended; running -> waiting or
-//   forming (preempted), or held
+//   request    cold      its adapters are not all in memory: it cannot be computed yet
+//              ready     its KV identity is known; cold again when they have left memory
+//   sequence   held      its request is cold, its leader still computes their prompt, or
+//                        nobody takes what it says
+//              forming   the first mask of its grammar is being made
+//              waiting   for its turn in admission
+//              running   has KV and, with the others of its request, adapters; preempted
+//                        it waits, forms or is held again
+//              ended
 //
-// Thread: the engine's alone. Ownership: the loop owns requests, a request its sequences; dropping a sequence releases
-// its KV, dropping a request its adapters.
+// Thread: the engine's alone. Ownership: the loop owns requests, a request its sequences;
+// dropping a sequence releases its KV, dropping a request its adapters.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +31,8 @@
 #include "kv/kv_cache.h"
 #include "sampling/grammar.h"
 #include "sched/admission.h"
-#include "sched/seq_state.h"
 #include "sched/prompt_lookup.h"
+#include "sched/seq_state.h"
 
 namespace loralei {
 
@@ -53,7 +58,8 @@ struct Sequence {
   int32_t cached_tokens = 0;  // of the prompt, at first admission
   int64_t queue_ns = 0;
   std::vector<double> pooled;  // [hidden], sum of hidden states (mean pooling)
-  // After the output so far; survives preemption, as the output does. Null until its first mask is being made.
+  // After the output so far; survives preemption, as the output does. Null until its
+  // first mask is being made.
   std::unique_ptr<GrammarState> grammar;
   int64_t mask_work = 0, mask_slice = 0;  // what the next mask has taken so far, and in the last slice (MaskWork)
   uint64_t mask_since = 0;                // order among those of its class

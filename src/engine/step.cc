@@ -14,8 +14,8 @@ constexpr size_t kFormedMax = 64;
 
 }  // namespace
 
-// Positions below this may come from the cache: the last known token must be computed, and so must whatever gives
-// results of its own.
+// Positions below this may come from the cache: the last known token must be computed,
+// and so must whatever gives results of its own.
 int32_t EngineLoop::match_limit(const Sequence& sequence) const {
   const Request& request = *sequence.request;
   int32_t limit = static_cast<int32_t>(sequence.text().size()) - 1;
@@ -51,8 +51,8 @@ bool EngineLoop::speculates() const {
          (parts_.speculate == Speculation::kAuto && parts_.executor->streams());
 }
 
-// For a sequence that is through its prompt and has one token to compute. The last token of the output is never part of
-// a draft: nothing would follow it.
+// For a sequence that is through its prompt and has one token to compute. The last token
+// of the output is never part of a draft: nothing would follow it.
 std::span<const TokenId> EngineLoop::draft_of(Sequence& sequence) const {
   const Request& request = *sequence.request;
   const auto known = static_cast<int32_t>(sequence.tokens.size());
@@ -63,8 +63,8 @@ std::span<const TokenId> EngineLoop::draft_of(Sequence& sequence) const {
       {.tokens_max = request.max_output - outputs - 1, .vocab = request.vocab, .ends = request.forbidden});
 }
 
-// Those that run want their next mask. Of those that do not, more get their first one only while few stand ready to be
-// admitted: each takes memory.
+// Those that run want their next mask. Of those that do not, more get their first one
+// only while few stand ready to be admitted: each takes memory.
 void EngineLoop::make_masks() {
   masks_wanted_.clear();
   bool others = false, grammars = false;
@@ -100,8 +100,8 @@ size_t EngineLoop::first_dear() const {
   return static_cast<size_t>(found - forming_.begin());
 }
 
-// Of forming_, of which the first `looked_at` and that at `dear` were worked on: those whose mask is there go on to
-// wait, those whose mask was found to be dear go to the end.
+// Of forming_, of which the first `looked_at` and that at `dear` were worked on: those
+// whose mask is there go on to wait, those whose mask was found to be dear go to the end.
 void EngineLoop::take_formed(size_t looked_at, size_t dear) {
   moved_.clear();
   if (dear < forming_.size() && !waits_for_mask(*forming_[dear])) {
@@ -121,8 +121,8 @@ void EngineLoop::take_formed(size_t looked_at, size_t dear) {
   for (Sequence* sequence : moved_) enqueue(*sequence);
 }
 
-// What the steps so far say of the rows that prompts may have beside those that decode. A pass over
-// streamed weights costs its reading: it should compute as many as it can.
+// What the steps so far say of the rows that prompts may have beside those that decode. A
+// pass over streamed weights costs its reading: it should compute as many as it can.
 PrefillRows EngineLoop::prefill_rows() const {
   if (parts_.executor->streams() && parts_.step_time_ns == 0) return {};
   StepLoad decode;
@@ -207,8 +207,8 @@ bool EngineLoop::plan() {
   return !group_sequences_.empty();
 }
 
-// Nothing runs, and yet one that has all its leases was not admitted: cannot happen, and must not
-// hang if it does.
+// Nothing runs, and yet one that has all its leases was not admitted: cannot happen, and
+// must not hang if it does.
 void EngineLoop::break_stall() {
   parts_.log->log(LogLevel::kError,
                   "nothing runs, yet the oldest request does not fit; it ends with an internal error");
@@ -262,8 +262,8 @@ void EngineLoop::admit(Sequence& sequence) {
   running_.insert(place, &sequence);
 }
 
-// Carries out what the planner decided, and pairs groups with sequences. All blocks are had before anything is
-// computed.
+// Carries out what the planner decided, and pairs groups with sequences. All blocks are
+// had before anything is computed.
 void EngineLoop::commit_plan() {
   group_sequences_.clear();
   for (const SeqId id : planned_.preempted) {
@@ -276,8 +276,8 @@ void EngineLoop::commit_plan() {
     Sequence* sequence = sequences_.at(group.seq);
     CHECK(sequence->phase == SeqPhase::kRunning && sequence->computed == group.position);
     if (!parts_.kv->reserve(sequence->lease, group.position + group.row_count)) {
-      // The planner counts conservatively, so this is a defect; the step is given up and the sequence ends, nobody else
-      // suffers.
+      // The planner counts conservatively, so this is a defect; the step is given up and
+      // the sequence ends, nobody else suffers.
       parts_.log->log(LogLevel::kError, "the KV cache is shorter than planned; a request ends with an internal error");
       end(*sequence, EndReason::kError, internal_error("the KV cache was shorter than planned; please report this"));
       group_sequences_.clear();

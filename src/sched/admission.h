@@ -72,7 +72,7 @@ class Admission {
   std::set<ByRows> by_rows_;
   Stage stage_ = Stage::kOver;
   int32_t offers_ = 0;
-  std::optional<ByOrder> asked_oldest_;     // the last
+  std::optional<ByOrder> asked_oldest_;  // the last
   std::optional<ByRows> asked_shortest_;
 };
 
