@@ -66,6 +66,7 @@ Result<AdapterRegistry::Entry*> AdapterRegistry::add(const std::string& name, co
   entry->path = entry->load_path = path;
   Entry* result = entry.get();
   entries_.emplace(name, std::move(entry));
+  touch(*result);
   ++generation_;
   return result;
 }
@@ -87,6 +88,7 @@ void AdapterRegistry::register_name(uint64_t ticket, const std::string& name, co
   }
   orphan_job(*entry);
   if (entry->version != nullptr) retire(take_version(*entry), {});
+  touch(*entry);
   entry->path = entry->load_path = path;
   entry->texts = entry->load_texts = 0;
   entry->failed = entry->reload = false;
@@ -145,7 +147,7 @@ void AdapterRegistry::unload(uint64_t ticket, const std::string& name) {
   std::erase(active_, &entry);
   std::erase(wanted_, &entry);
   news_.push_back(name);
-  entries_.erase(found);
+  forget(found);
   ++generation_;
 }
 
@@ -185,6 +187,7 @@ void AdapterRegistry::reserve() {
 void AdapterRegistry::begin_round() {
   reserve();
   for (Entry* entry : wanted_) {
+    touch(*entry);
     entry->wanted = UINT64_MAX;
     entry->waiting = 0;
   }
@@ -235,6 +238,7 @@ void AdapterRegistry::wait_for(const AdapterNeeds& needs, uint64_t order) {
     Entry* const entry = version != nullptr ? version->owner : find(needs.names[index]);
     if (entry == nullptr) continue;  // replaced or unregistered: nothing is loaded for it
     if (entry->waiting++ == 0) wanted_.push_back(entry);
+    touch(*entry);
     entry->wanted = std::min(entry->wanted, order);
     if (entry->version == nullptr) want_load(*entry);
   }
@@ -278,7 +282,10 @@ AcquireOutcome AdapterRegistry::acquire(const AdapterNeeds& needs, uint64_t orde
   for (AdapterVersion* version : found_) {
     version->youngest_order = version->pins == 0 ? order : std::max(version->youngest_order, order);
     ++version->pins;
-    if (version->owner != nullptr && !needs.again) ++version->owner->uses;
+    if (version->owner != nullptr) {
+      touch(*version->owner);
+      version->owner->uses += needs.again ? 0 : 1;
+    }
     version->last_use_ns = now_ns;
     pins.push_back(AdapterPin(this, version));
   }
@@ -319,19 +326,32 @@ int64_t AdapterRegistry::version_bytes(const Entry& entry) {
   return entry.version != nullptr ? entry.version->grant.bytes() : 0;
 }
 
+void AdapterRegistry::touch(Entry& entry) {
+  if (!std::exchange(entry.changed, true)) changed_.push_back(&entry);
+}
+
+void AdapterRegistry::forget(std::map<std::string, std::unique_ptr<Entry>>::iterator entry) {
+  if (entry->second->changed) std::erase(changed_, entry->second.get());
+  gone_.push_back(entry->first);
+  entries_.erase(entry);
+}
+
 void AdapterRegistry::set_pinned(Entry& entry, bool pinned) {
+  touch(entry);
   pinned_bytes_ -= pinned_bytes(entry);
   entry.pinned = pinned;
   pinned_bytes_ += pinned_bytes(entry);
 }
 
 AdapterVersion* AdapterRegistry::take_version(Entry& entry) {
+  touch(entry);
   pinned_bytes_ -= pinned_bytes(entry);
   return std::exchange(entry.version, nullptr);
 }
 
 void AdapterRegistry::unpin_version(AdapterVersion* version) {
   CHECK(version->pins > 0);
+  if (version->owner != nullptr) touch(*version->owner);
   version->last_use_ns = clock_.now_ns();
   ++generation_;
   if (--version->pins == 0 && version->retired && version->claims == 0) destroy(version);
@@ -399,26 +419,36 @@ void AdapterRegistry::fail_outstanding(const Error& error) {
   for (auto& [id, job] : jobs_) fail_tickets(job.unload_tickets);
 }
 
-void AdapterRegistry::for_each(const std::function<void(const RegistryView&)>& visit) const {
-  for (const auto& [name, entry] : entries_) {
-    RegistryView view{.name = &entry->name,
-                      .path = &entry->path,
-                      .waiting = entry->waiting,
-                      .uses = entry->uses,
-                      .pinned = entry->pinned};
-    if (entry->version != nullptr) {
-      view.state = AdapterState::kResident;
-      view.adapter = entry->version->adapter.get();
-      view.bytes = entry->version->grant.bytes();
-      view.users = entry->version->pins;
-    } else if (entry->stage != Stage::kIdle) {
-      view.state = AdapterState::kLoading;
-    } else if (entry->failed) {
-      view.state = AdapterState::kFailed;
-      view.error = &entry->error;
-    }
-    visit(view);
+RegistryView AdapterRegistry::view_of(const Entry& entry) {
+  RegistryView view{
+      .name = &entry.name, .path = &entry.path, .waiting = entry.waiting, .uses = entry.uses, .pinned = entry.pinned};
+  if (entry.version != nullptr) {
+    view.state = AdapterState::kResident;
+    view.adapter = entry.version->adapter.get();
+    view.bytes = entry.version->grant.bytes();
+    view.users = entry.version->pins;
+  } else if (entry.stage != Stage::kIdle) {
+    view.state = AdapterState::kLoading;
+  } else if (entry.failed) {
+    view.state = AdapterState::kFailed;
+    view.error = &entry.error;
   }
+  return view;
+}
+
+void AdapterRegistry::for_each(const std::function<void(const RegistryView&)>& visit) const {
+  for (const auto& [name, entry] : entries_) visit(view_of(*entry));
+}
+
+void AdapterRegistry::take_changes(const std::function<void(const RegistryView&)>& visit,
+                                   std::vector<std::string>& gone) {
+  gone.insert(gone.end(), std::make_move_iterator(gone_.begin()), std::make_move_iterator(gone_.end()));
+  gone_.clear();
+  for (Entry* entry : changed_) {
+    entry->changed = false;
+    visit(view_of(*entry));
+  }
+  changed_.clear();
 }
 
 void AdapterRegistry::check() const {
@@ -426,6 +456,7 @@ void AdapterRegistry::check() const {
   int64_t sum_bytes = 0, pinned_sum_bytes = 0;
   for (const auto& [name, entry] : entries_) {
     CHECK(entry->name == name);
+    CHECK(entry->changed == (std::count(changed_.begin(), changed_.end(), entry.get()) == 1));
     CHECK((entry->stage != Stage::kIdle) == (std::count(active_.begin(), active_.end(), entry.get()) == 1));
     CHECK((entry->stage == Stage::kStamping || entry->stage == Stage::kReading) == (entry->job != 0));
     CHECK(entry->tickets.empty() || entry->stage != Stage::kIdle);

@@ -220,6 +220,9 @@ class AdapterRegistry {
   uint64_t generation() const { return generation_; }  // grows with every change
   RegistryCounters counters() const { return counters_; }
   int64_t bytes() const { return bytes_; }  // of all versions, and granted to loads
+  // Those that were changed since the last call, in no order, and the names that are gone.
+  void take_changes(const std::function<void(const RegistryView&)>& visit, std::vector<std::string>& gone);
+  bool has_changes() const { return !changed_.empty() || !gone_.empty(); }
   void for_each(const std::function<void(const RegistryView&)>& visit) const;
   void check() const;
 
@@ -251,6 +254,7 @@ class AdapterRegistry {
     int64_t uses = 0;
     uint64_t wanted = UINT64_MAX;
     int32_t waiting = 0;
+    bool changed = false;  // and listed in changed_
     uint64_t job = 0;
     std::vector<uint64_t> tickets;  // of load and pin commands
   };
@@ -290,11 +294,14 @@ class AdapterRegistry {
   };
 
   Entry* find(const std::string& name);
+  void forget(std::map<std::string, std::unique_ptr<Entry>>::iterator entry);
   Result<Entry*> add(const std::string& name, const std::string& path);
   static Error other_load(const Entry& entry);
   void want_load(Entry& entry);
   void finish(Entry& entry);
-  static void settle(Entry& entry);
+  void settle(Entry& entry);
+  void touch(Entry& entry);  // what is shown of it is another
+  static RegistryView view_of(const Entry& entry);
   void set_pinned(Entry& entry, bool pinned);
   // The entry's version, no longer its current one.
   AdapterVersion* take_version(Entry& entry);
@@ -363,7 +370,8 @@ class AdapterRegistry {
   int64_t bytes_ = 0;         // of versions and jobs
   int64_t pinned_bytes_ = 0;  // of current versions of pinned names
   std::vector<RegistryReply> replies_;
-  std::vector<std::string> news_;
+  std::vector<std::string> news_, gone_;
+  std::vector<Entry*> changed_;
   std::vector<AdapterVersion*> found_;  // of find_versions(): beside the names; null: not in memory
   RegistryCounters counters_;
   uint64_t serial_ = 0, generation_ = 0, next_job_ = 1, next_version_ = 1;

@@ -26,6 +26,7 @@ Error broken_promise() { return internal_error("the adapter's loader broke its p
 
 void AdapterRegistry::want_load(Entry& entry) {
   if (entry.stage != Stage::kIdle) return;
+  touch(entry);
   entry.stage = Stage::kQueued;
   active_.push_back(&entry);
   ++generation_;
@@ -45,6 +46,7 @@ void AdapterRegistry::finish(Entry& entry) {
 }
 
 void AdapterRegistry::settle(Entry& entry) {
+  touch(entry);
   entry.stage = Stage::kIdle;
   entry.reload = false;
   entry.without_room_since_ns = INT64_MAX;
@@ -60,7 +62,7 @@ void AdapterRegistry::orphan_job(Entry& entry) {
 void AdapterRegistry::pump() {
   reservations_.clear();
   census_.counted = false;
-  const auto given_up = std::erase_if(active_, [](Entry* entry) {
+  const auto given_up = std::erase_if(active_, [this](Entry* entry) {
     const bool begun = entry->stage == Stage::kStamping || entry->stage == Stage::kReading;
     if (begun || order_of(*entry) != UINT64_MAX) return false;
     settle(*entry);  // nobody waits any more for what was not begun yet
@@ -137,6 +139,7 @@ void AdapterRegistry::on_stamp(Entry& entry, const Result<FileStamp>& stamp) {
     news_.push_back(entry.name);
     return finish(entry);
   }
+  touch(entry);
   entry.failed = false;
   entry.failed_stamp = *stamp;
   entry.failed_limit_bytes = INT64_MAX;
@@ -407,6 +410,7 @@ void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adap
   version->last_use_ns = clock_.now_ns();
   if (entry.version != nullptr) retire(take_version(entry), {});
   version->owner = &entry;
+  touch(entry);
   entry.version = version.get();
   bytes_ += version_bytes(entry);
   pinned_bytes_ += pinned_bytes(entry);
@@ -445,13 +449,14 @@ void AdapterRegistry::fail(Entry& entry, Error error, const FileStamp* stamp) {
   set_pinned(entry, false);
   if (entry.forget_on_failure) {
     std::erase(wanted_, &entry);
-    entries_.erase(std::string(entry.name));
+    forget(entries_.find(entry.name));
     return;
   }
   remember(entry, std::move(error), stamp);
 }
 
 void AdapterRegistry::remember(Entry& entry, Error error, const FileStamp* stamp) {
+  touch(entry);
   entry.failed = true;
   entry.error = std::move(error);
   entry.failed_stamp_known = stamp != nullptr;
@@ -470,6 +475,7 @@ void AdapterRegistry::checked(const HeaderCheck& check) {
   if (looked_at || (check.status.ok() && !entry->failed)) return;
   ++generation_;
   if (check.status.ok()) {
+    touch(*entry);
     entry->failed = false;
     return;
   }

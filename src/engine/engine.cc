@@ -20,14 +20,14 @@ namespace {
 
 constexpr size_t kOutboxCapacity = 1 << 16;    // events; the engine pauses when the consumer is that far behind
 constexpr int32_t kMaxPendingCommands = 1024;  // adapter commands without a reply
-constexpr int64_t kAdapterStatusNs =
-    100'000'000;  // how old the adapter list may get; a short one is exact after a reply and when the engine is idle
+// How old the list of adapters may get while steps are computed; it is exact after a reply and
+// while the engine is idle.
+constexpr int64_t kAdapterStatusNs = 100'000'000;
 // Rows of logits of a step for prompts' log-probabilities, however few the sequences, and
 // what they may take.
 constexpr int64_t kPromptLogitsRows = 128, kPromptLogitsBytes = 32 * kMiB;
 constexpr int64_t kMemoryWatchNs = 1'000'000'000;
 constexpr int64_t kAskReadyNs = 1'000'000'000;
-constexpr size_t kShortAdapterList = 256;  // listing more costs the next request time
 
 class EngineImpl final : public Engine {
  public:
@@ -150,8 +150,13 @@ class EngineImpl final : public Engine {
   EngineOutput wait_output(int64_t timeout_ns) override { return outbox_.wait(timeout_ns); }
 
   EngineStats stats() const override {
-    const std::lock_guard lock(stats_mutex_);
-    return stats_;
+    EngineStats stats;
+    {
+      const std::lock_guard lock(stats_mutex_);
+      stats = stats_;
+    }
+    for (const auto& status : board_.list()) stats.adapters.push_back(*status);
+    return stats;
   }
 
   Status health() const override {
@@ -198,17 +203,15 @@ class EngineImpl final : public Engine {
       return going_on;
     };
     while (wait()) {
-      const bool quiet = messages.empty() && loop_->idle();
       if (!gather(messages, output)) break;
       loop_->turn(messages, output);
       notice_loss();
       watch_memory();
-      const bool short_list = stats_.adapters.size() <= kShortAdapterList;
       // Who gets the reply, or is ended because nothing can be computed, may look at
       // once.
-      if (!output.replies.empty() || loop_->ready().ok() != stats_.ready.ok()) refresh_stats(short_list);
+      if (!output.replies.empty() || loop_->ready().ok() != stats_.ready.ok()) refresh_stats(true);
       publish(output);
-      refresh_stats(quiet || (loop_->idle() && short_list));
+      refresh_stats(loop_->idle());
       mark.rest();  // the consumer's to end
       outbox_.wait_for_room();
     }
@@ -255,11 +258,10 @@ class EngineImpl final : public Engine {
     loop_->room_changed();
   }
 
-  // How long to wait for messages: an idle engine wakes once more to bring a long adapter
-  // list up to date, while memory is on its way back, and while nothing can be computed.
+  // How long to wait for messages: an idle engine wakes while memory is on its way back, and
+  // while nothing can be computed.
   int64_t patience_ns() const {
     if (!loop_->idle()) return 0;
-    if (adapters_generation_ != loop_->adapters_generation()) return kAdapterStatusNs;
     if (!loop_->ready().ok()) return kAskReadyNs;
     return memory_moves_ ? kMemoryWatchNs : Inbox::kForever;
   }
@@ -270,25 +272,20 @@ class EngineImpl final : public Engine {
   }
 
   int64_t idle_adapter_bytes() const {
-    const std::lock_guard lock(stats_mutex_);
     int64_t sum = 0;
-    for (const AdapterStatus& adapter : stats_.adapters)
-      sum += adapter.users == 0 && !adapter.pinned ? adapter.bytes : 0;
+    for (const auto& adapter : board_.list()) sum += adapter->users == 0 && !adapter->pinned ? adapter->bytes : 0;
     return sum;
   }
 
-  void refresh_stats(bool with_adapters) {
+  // exact: the adapters, too, whatever that costs the next step.
+  void refresh_stats(bool exact) {
     const int64_t now_ns = clock_.now_ns();
-    with_adapters = (with_adapters || now_ns - adapters_listed_ns_ >= kAdapterStatusNs) &&
-                    adapters_generation_ != loop_->adapters_generation();
-    if (with_adapters) {
-      loop_->fill_adapters(adapters_scratch_);
-      adapters_listed_ns_ = now_ns;
-      adapters_generation_ = loop_->adapters_generation();
+    if (exact || now_ns - adapters_shown_ns_ >= kAdapterStatusNs) {
+      loop_->show_adapters(board_, exact);
+      adapters_shown_ns_ = now_ns;
     }
     const std::lock_guard lock(stats_mutex_);
     loop_->fill_stats(stats_);
-    if (with_adapters) std::swap(stats_.adapters, adapters_scratch_);
   }
 
   const std::unique_ptr<Executor> executor_;
@@ -314,9 +311,8 @@ class EngineImpl final : public Engine {
   std::unique_ptr<EngineLoop> loop_;
   mutable std::mutex stats_mutex_;
   EngineStats stats_;
-  std::vector<AdapterStatus> adapters_scratch_;
-  int64_t adapters_listed_ns_ = 0;
-  uint64_t adapters_generation_ = UINT64_MAX;
+  AdapterBoard board_;
+  int64_t adapters_shown_ns_ = 0;
   std::atomic<bool> memory_changes_{false};
   int64_t memory_watched_ns_ = 0;
   bool memory_moves_ = false;  // and is to be watched while there is nothing to do

@@ -166,49 +166,54 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.adapter_upload_s = static_cast<double>(tier.upload_ns) * 1e-9;
 }
 
-void EngineLoop::fill_adapters(std::vector<AdapterStatus>& adapters) const {
-  size_t count = 0;
-  registry_.for_each([&](const RegistryView& view) {
-    AdapterStatus& status = count < adapters.size() ? adapters[count] : adapters.emplace_back();
-    ++count;
-    status.name = *view.name;
-    status.path = *view.path;
-    switch (view.state) {
-      case AdapterState::kSource:
-        status.tier = AdapterTier::kSource;
-        break;
-      case AdapterState::kLoading:
-        status.tier = AdapterTier::kLoading;
-        break;
-      case AdapterState::kResident:
-        status.tier = AdapterTier::kResident;
-        break;
-      case AdapterState::kFailed:
-        status.tier = AdapterTier::kFailed;
-        break;
-    }
-    status.bytes = view.bytes;
-    status.users = view.users;
-    status.waiting = view.waiting;
-    status.uses = view.uses;
-    status.pinned = view.pinned;
-    status.error.clear();
-    if (view.error != nullptr) status.error = view.error->message;
-    if (view.adapter == nullptr) {
-      status.version.clear();
-      status.rank = 0;
-      status.report.clear();
-      status.modules.clear();
-      status.change_norm = 0;
-      return;
-    }
-    put_digest_hex(view.adapter->digest, status.version);
-    status.rank = view.adapter->rank_max;
-    status.report = view.adapter->report;
-    status.modules.assign(view.adapter->modules.begin(), view.adapter->modules.end());
-    status.change_norm = view.adapter->change_norm;
-  });
-  adapters.resize(count);
+namespace {
+
+AdapterTier tier_of(AdapterState state) {
+  switch (state) {
+    case AdapterState::kSource:
+      return AdapterTier::kSource;
+    case AdapterState::kLoading:
+      return AdapterTier::kLoading;
+    case AdapterState::kResident:
+      return AdapterTier::kResident;
+    case AdapterState::kFailed:
+      return AdapterTier::kFailed;
+  }
+  return AdapterTier::kSource;
+}
+
+AdapterStatus status_of(const RegistryView& view) {
+  AdapterStatus status;
+  status.name = *view.name;
+  status.path = *view.path;
+  status.tier = tier_of(view.state);
+  status.bytes = view.bytes;
+  status.users = view.users;
+  status.waiting = view.waiting;
+  status.uses = view.uses;
+  status.pinned = view.pinned;
+  if (view.error != nullptr) status.error = view.error->message;
+  if (view.adapter == nullptr) return status;
+  status.version = digest_hex(view.adapter->digest);
+  status.rank = view.adapter->rank_max;
+  status.report = view.adapter->report;
+  status.modules.assign(view.adapter->modules.begin(), view.adapter->modules.end());
+  status.change_norm = view.adapter->change_norm;
+  return status;
+}
+
+}  // namespace
+
+void EngineLoop::show_adapters(AdapterBoard& board, bool wait) {
+  registry_.take_changes(
+      [this](const RegistryView& view) {
+        adapter_changes_.emplace_back(*view.name, std::make_shared<const AdapterStatus>(status_of(view)));
+      },
+      gone_);
+  // A name that is gone may be there again, so it goes first.
+  for (std::string& name : gone_) adapter_changes_.emplace(adapter_changes_.begin(), std::move(name), nullptr);
+  gone_.clear();
+  if (!adapter_changes_.empty()) board.put(adapter_changes_, wait);
 }
 
 // Leases are there while choices run, or while the device's are on their way; of one that

@@ -32,6 +32,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "device/host/thread_pool.h"
+#include "engine/adapter_board.h"
 #include "engine/api.h"
 #include "engine/batch_slot.h"
 #include "engine/executor.h"
@@ -108,15 +109,16 @@ class EngineLoop {
   void end_all(std::vector<Message>& messages, EngineOutput& output);
 
   void fill_stats(EngineStats& stats) const;
-  // In the place of what is there, whose memory is used again: it happens between steps.
-  void fill_adapters(std::vector<AdapterStatus>& adapters) const;
+  // Brings the board up to date with what has changed. Without `wait` it leaves that for the
+  // next call where a reader is at the board.
+  void show_adapters(AdapterBoard& board, bool wait);
+  bool shows_all_adapters() const { return !registry_.has_changes() && adapter_changes_.empty(); }
   // Between turns: those that nobody uses and that are not pinned go, until all hold no
   // more than `bytes`.
   void shrink_adapters(int64_t bytes) { registry_.evict_idle(bytes); }
   // The ledger may have other room than before: whoever waits for some is looked at in
   // the next turn.
   void room_changed() { cold_changed_ = true; }
-  uint64_t adapters_generation() const { return registry_.generation(); }
   void check() const;
 
  private:
@@ -238,8 +240,9 @@ class EngineLoop {
   bool computed_ = false;  // in the last turn
   int64_t pass_ns_ = 0;    // of the last step, without what comes of it
   std::vector<RegistryReply> replies_;
-  std::vector<std::string> news_;
-  std::vector<uint64_t> to_look_at_, looked_at_;  // of cold_
+  std::vector<std::string> news_, gone_;
+  std::vector<AdapterBoard::Change> adapter_changes_;  // not on the board yet
+  std::vector<uint64_t> to_look_at_, looked_at_;       // of cold_
   std::vector<const Adapter*> adapters_;
   uint64_t steps_ = 0;
   EngineStats counters_;  // the running totals; gauges are filled on demand

@@ -144,7 +144,8 @@ class World {
   EngineStats stats() const {
     EngineStats value;
     loop->fill_stats(value);
-    loop->fill_adapters(value.adapters);
+    loop->show_adapters(board, true);
+    for (const auto& status : board.list()) value.adapters.push_back(*status);
     return value;
   }
   void expect_nothing_held() {
@@ -204,6 +205,7 @@ class World {
   std::map<std::pair<RequestId, int32_t>, Record> records;
   std::vector<CommandReply> replies;
   uint64_t last_id = 0, tickets = 0;
+  mutable AdapterBoard board;
   std::unique_ptr<EngineLoop> loop;
 };
 
