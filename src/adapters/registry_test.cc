@@ -660,6 +660,41 @@ TEST(Registry, ASumWithAMemberThatCanNeverFitNamesThatMember) {
   EXPECT_NE(error.message.find("\"huge\" was not loaded"), std::string::npos) << error.message;
 }
 
+TEST(Registry, AClaimKeepsOnlyAVersionThatCouldNotBeLoadedAgain) {
+  RegistryWorld world(120000);
+  Error error;
+  std::vector<AdapterPin> pins;
+  for (const char* name : {"a", "b"}) {
+    world.put(std::string("/") + name, 40000);
+    world.registry->register_name(1, name, std::string("/") + name, false);
+  }
+  ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
+  AdapterClaim claim = world.registry->claim(pins[0]->version);
+  pins.clear();
+  ASSERT_EQ(world.use("b", pins, error), AcquireOutcome::kReady);  // a leaves for it
+  pins.clear();
+  EXPECT_EQ(world.registry->counters().evictions, 1u);
+  EXPECT_EQ(world.registry->bytes(), 40000);
+  claim.release();  // of nothing
+  ASSERT_EQ(world.use("b", pins, error), AcquireOutcome::kReady);
+  const std::vector<std::string> names = {"b"};
+  std::vector<AdapterClaim> claims;
+  claims.push_back(world.registry->claim(pins[0]->version));
+  const AdapterVersionId version = pins[0]->version;
+  pins.clear();
+  world.registry->unload(7, "b");
+  for (const RegistryReply& reply : world.replies()) EXPECT_NE(reply.ticket, 7u) << "its memory is not free yet";
+  EXPECT_EQ(world.registry->bytes(), 40000);
+  EXPECT_EQ(world.registry->idle_bytes(), 0) << "what is claimed so is not idle";
+  EXPECT_EQ(world.registry->acquire(AdapterNeeds{names, {}, claims}, 50, 0, pins, error), AcquireOutcome::kReady);
+  EXPECT_EQ(pins[0]->version, version);
+  claims.clear();
+  pins.clear();
+  EXPECT_EQ(world.replies().back().ticket, 7u);
+  EXPECT_EQ(world.registry->bytes(), 0);
+  world.registry->check();
+}
+
 // Random commands, uses, file changes and job ends: everything is answered, nothing
 // leaks.
 TEST(Registry, RandomTrafficLeavesNothingBehind) {
@@ -725,6 +760,7 @@ TEST(Registry, RandomTrafficLeavesNothingBehind) {
       world.registry->pump();
       world.registry->check();
       world.ledger.check();
+      if (step % 3 == 0) world.expect_changes_tell_all();
       answered += world.replies().size();
     }
     // Let everything end.

@@ -38,6 +38,7 @@ struct RegistryWorld {
   std::mutex asked_mutex;    // several threads may read
   AdapterLoadOptions asked;  // of the last read
   std::map<std::string, int> reads;
+  std::map<std::string, std::string> shown;
   std::unique_ptr<AdapterRegistry> registry;
 
   explicit RegistryWorld(int64_t adapter_bytes = 1 << 20, RegistryOptions options = {}) {
@@ -110,6 +111,23 @@ struct RegistryWorld {
     std::vector<RegistryReply> result;
     registry->take_replies(result);
     return result;
+  }
+  // What take_changes() has told so far is what for_each() says of all.
+  void expect_changes_tell_all() {
+    const auto text_of = [](const RegistryView& view) {
+      return *view.path + ' ' + std::to_string(static_cast<int>(view.state)) + ' ' + std::to_string(view.bytes) + ' ' +
+             std::to_string(view.users) + ' ' + std::to_string(view.waiting) + ' ' + std::to_string(view.uses) + ' ' +
+             std::to_string(view.pinned) + ' ' + (view.error != nullptr ? view.error->message : "") + ' ' +
+             (view.adapter != nullptr ? std::to_string(view.adapter->version.value) : "");
+    };
+    std::vector<std::string> gone;
+    std::map<std::string, std::string> changed, all;
+    registry->take_changes([&](const RegistryView& view) { changed[*view.name] = text_of(view); }, gone);
+    for (const std::string& name : gone) shown.erase(name);
+    for (const auto& [name, text] : changed) shown[name] = text;
+    registry->for_each([&](const RegistryView& view) { all[*view.name] = text_of(view); });
+    EXPECT_EQ(shown, all);
+    EXPECT_FALSE(registry->has_changes());
   }
   void settle() {
     for (int i = 0; i < 20; ++i) {
