@@ -220,7 +220,8 @@ class AdapterRegistry {
   uint64_t generation() const { return generation_; }  // grows with every change
   RegistryCounters counters() const { return counters_; }
   int64_t bytes() const { return bytes_; }  // of all versions, and granted to loads
-  // Those that were changed since the last call, in no order, and the names that are gone.
+  // Those that were changed since the last call, in no order, and the names that are
+  // gone.
   void take_changes(const std::function<void(const RegistryView&)>& visit, std::vector<std::string>& gone);
   bool has_changes() const { return !changed_.empty() || !gone_.empty(); }
   void for_each(const std::function<void(const RegistryView&)>& visit) const;

@@ -127,6 +127,7 @@ struct RegistryWorld {
     for (const auto& [name, text] : changed) shown[name] = text;
     registry->for_each([&](const RegistryView& view) { all[*view.name] = text_of(view); });
     EXPECT_EQ(shown, all);
+    ledger.check();
     EXPECT_FALSE(registry->has_changes());
   }
   void settle() {

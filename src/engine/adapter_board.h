@@ -2,9 +2,9 @@
 // AdapterBoard: what is shown of the adapters, one status a name.
 //
 // Thread-safe. The engine's thread writes what has changed, and never waits for a reader
-// where it has a step to compute; readers take the statuses one by one out of what they were
-// handed, so that a list of ten thousand costs the reader alone. Ownership: statuses are
-// immutable and shared. Invariant: a list is one state of the board.
+// where it has a step to compute; readers take the statuses one by one out of what they
+// were handed, so that a list of ten thousand costs the reader alone. Ownership: statuses
+// are immutable and shared. Invariant: a list is one state of the board.
 #pragma once
 
 #include <map>
@@ -23,8 +23,8 @@ class AdapterBoard {
   // Of one name: its status, or null where it is gone.
   using Change = std::pair<std::string, std::shared_ptr<const AdapterStatus>>;
 
-  // Takes the changes in and clears them. False, and nothing has changed, where a reader is at
-  // the board and `wait` is not set.
+  // Takes the changes in and clears them. False, and nothing has changed, where a reader
+  // is at the board and `wait` is not set.
   bool put(std::vector<Change>& changes, bool wait) {
     std::unique_lock lock(mutex_, std::defer_lock);
     if (wait) lock.lock();

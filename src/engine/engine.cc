@@ -20,8 +20,8 @@ namespace {
 
 constexpr size_t kOutboxCapacity = 1 << 16;    // events; the engine pauses when the consumer is that far behind
 constexpr int32_t kMaxPendingCommands = 1024;  // adapter commands without a reply
-// How old the list of adapters may get while steps are computed; it is exact after a reply and
-// while the engine is idle.
+// How old the list of adapters may get while steps are computed; it is exact after a
+// reply and while the engine is idle.
 constexpr int64_t kAdapterStatusNs = 100'000'000;
 // Rows of logits of a step for prompts' log-probabilities, however few the sequences, and
 // what they may take.
@@ -258,8 +258,8 @@ class EngineImpl final : public Engine {
     loop_->room_changed();
   }
 
-  // How long to wait for messages: an idle engine wakes while memory is on its way back, and
-  // while nothing can be computed.
+  // How long to wait for messages: an idle engine wakes while memory is on its way back,
+  // and while nothing can be computed.
   int64_t patience_ns() const {
     if (!loop_->idle()) return 0;
     if (!loop_->ready().ok()) return kAskReadyNs;

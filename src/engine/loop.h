@@ -109,8 +109,8 @@ class EngineLoop {
   void end_all(std::vector<Message>& messages, EngineOutput& output);
 
   void fill_stats(EngineStats& stats) const;
-  // Brings the board up to date with what has changed. Without `wait` it leaves that for the
-  // next call where a reader is at the board.
+  // Brings the board up to date with what has changed. Without `wait` it leaves that for
+  // the next call where a reader is at the board.
   void show_adapters(AdapterBoard& board, bool wait);
   bool shows_all_adapters() const { return !registry_.has_changes() && adapter_changes_.empty(); }
   // Between turns: those that nobody uses and that are not pinned go, until all hold no

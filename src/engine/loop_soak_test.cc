@@ -188,8 +188,8 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
     }
     EXPECT_GT(compared, 10);
     const EngineStats stats = world.stats();
-    if (!drafts) EXPECT_EQ(stats.drafted_tokens, 0u);
-    if (!world.executor.chooses) EXPECT_EQ(world.executor.chosen, 0);
+    EXPECT_TRUE(drafts || stats.drafted_tokens == 0);
+    EXPECT_TRUE(world.executor.chooses || world.executor.chosen == 0);
     seen.drafting += stats.drafted_tokens > stats.accepted_tokens && stats.accepted_tokens > 0;
     seen.choosing += world.executor.chosen > 0 && world.executor.not_chosen > 0;
     EXPECT_EQ(world.replies.size(), world.tickets);
