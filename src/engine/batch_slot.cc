@@ -88,21 +88,15 @@ void BatchSlot::collect_slots(const StepPlan& plan, std::span<Sequence* const> s
 
 void BatchSlot::fill_sources() {
   const size_t modules = static_cast<size_t>(layers_) * kLayerModules + 2;
-  const size_t size = modules * slots_.size();
-  if (size > sources_size_) {
-    sources_size_ = 2 * size;
-    sources_ = std::make_unique<LoraSource[]>(sources_size_);
-  }
+  sources_.resize(modules * slots_.size());
   versions_.clear();
   for (const Slot& slot : slots_) versions_.push_back(slot.version);
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
     const auto& pairs = slots_[slot].adapter->pairs;
     CHECK(pairs.size() == modules);
     for (size_t module = 0; module < modules; ++module) {
-      LoraSource& source = sources_[module * slots_.size() + slot];
       const bool present = pairs[module].rank > 0 || pairs[module].bias_delta != nullptr;
-      source.pair = &pairs[module];
-      source.kind.store(present ? LoraSourceKind::kResident : LoraSourceKind::kNone, std::memory_order_release);
+      sources_[module * slots_.size() + slot].pair = present ? &pairs[module] : nullptr;
     }
   }
 }
@@ -172,7 +166,7 @@ const ModelBatch& BatchSlot::fill(const StepPlan& plan, std::span<Sequence* cons
   batch_.positions = positions_;
   batch_.groups = groups_;
   batch_.segments = segments_;
-  batch_.sources = segments_.empty() ? nullptr : sources_.get();
+  batch_.sources = segments_.empty() ? nullptr : sources_.data();
   batch_.slots = segments_.empty() ? 0 : static_cast<int32_t>(slots_.size());
   batch_.versions =
       batch_.slots > 0 ? std::span<const AdapterVersionId>(versions_) : std::span<const AdapterVersionId>();

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -74,8 +73,7 @@ class BatchSlot {
   std::vector<TokenId> chosen_;
   std::vector<Slot> slots_, wanted_slots_;  // sorted by version
   std::vector<AdapterVersionId> versions_;  // of slots_
-  std::unique_ptr<LoraSource[]> sources_;
-  size_t sources_size_ = 0;
+  std::vector<LoraSource> sources_;         // [modules][slots_]
   HostBuffer logits_buffer_, hidden_buffer_;
   Grant logits_grant_, hidden_grant_;
 };

@@ -338,7 +338,7 @@ class FakeExecutor final : public Executor {
     for (const LoraSegment& segment : batch.segments) {
       if (row < segment.row_begin || row >= segment.row_begin + segment.row_count) continue;
       const LoraSource& source = batch.sources[segment.slot];
-      CHECK(source.kind.load() == LoraSourceKind::kResident);
+      CHECK(source.pair != nullptr);
       if (tier != nullptr) tier->expect_usable(batch.versions[static_cast<size_t>(segment.slot)]);
       uint64_t content;
       std::memcpy(&content, source.pair->a, sizeof content);

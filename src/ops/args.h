@@ -8,7 +8,6 @@
 // order whatever the number of rows, and threads split rows and columns, never the sum.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -102,15 +101,9 @@ struct LoraPair {
   const float* bias_delta = nullptr;
 };
 
-// Where a segment's LoRA contribution comes from in this layer (mechanisms §1, §6).
-// Read by the executor at the start of a layer; another thread may change `kind` between
-// layers (the cold start), hence the atomic.
-enum class LoraSourceKind : uint32_t { kNone, kResident, kHostDelta };
+// What an adapter slot of the step has for one module (mechanisms §1).
 struct LoraSource {
-  std::atomic<LoraSourceKind> kind{LoraSourceKind::kNone};
-  const LoraPair* pair = nullptr;                      // kResident
-  const float* delta = nullptr;                        // kHostDelta: [row_count of the segment, out], already scaled
-  const std::atomic<uint32_t>* delta_ready = nullptr;  // kHostDelta: non-zero when delta may be read
+  const LoraPair* pair = nullptr;  // null: nothing
 };
 
 // Rows [row_begin, row_begin + row_count) use adapter slot `slot` of this step with
@@ -128,7 +121,7 @@ struct LoraTarget {
   float* y = nullptr;  // [rows, out], accumulated into
   int64_t y_stride = 0;
   const LoraSource* sources = nullptr;  // [slots]
-  int32_t out = 0;  // outputs of this projection: the width of a host delta; a pair's `out` is at most this
+  int32_t out = 0;                      // outputs of this projection; a pair's `out` is at most this
 };
 
 // One call per layer input, for all segments and all projections that share it (q,k,v; o;
@@ -143,8 +136,7 @@ struct LoraArgs {
 
 // The low-rank part of the embedding: y[row] += scale * scaling * B a[tokens[row]] for
 // the rows of each segment, where the source's pair holds a [vocab, rank] and b_t [rank,
-// hidden] (Module::kEmbed). Every id is below the pair's `in`. Sources of kind kHostDelta
-// are added as is.
+// hidden] (Module::kEmbed). Every id is below the pair's `in`.
 struct LoraEmbedArgs {
   const TokenId* tokens = nullptr;  // [rows]
   std::span<const LoraSegment> segments;

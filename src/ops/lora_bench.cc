@@ -151,10 +151,8 @@ int run(int argc, char** argv) {
   Bench bench{**table, clock};
   Prng prng(1);
   for (int i = 0; i < kAdapters; ++i) bench.adapters.push_back(make_adapter(prng, format, rank));
-  for (size_t i = 0; i < bench.sources.size(); ++i) {
-    bench.sources[i].kind = LoraSourceKind::kResident;
+  for (size_t i = 0; i < bench.sources.size(); ++i)
     bench.sources[i].pair = &bench.adapters[i % kAdapters].pairs[i / kAdapters];
-  }
   std::printf("%s, %s, rank %d, %.1f MB an adapter\n", (*table)->name, stored.c_str(), rank,
               static_cast<double>(bench.adapters[0].memory.size_bytes()) * 1e-6);
   for (int threads : {1, 2}) {

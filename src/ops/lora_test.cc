@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <deque>
 #include <optional>
-#include <thread>
 
 #include "ops/lora_factors.h"
 #include "ops/op_test_util.h"
@@ -68,7 +67,7 @@ struct TestLayer {
   int32_t in;
   std::vector<int32_t> outs;
   std::deque<TestPair> pairs;
-  std::vector<std::deque<LoraSource>> slots;       // [target][slot]
+  std::vector<std::vector<LoraSource>> slots;      // [target][slot]
   std::vector<std::vector<const TestPair*>> used;  // [target][slot], null: none
 
   // `all_stored`: empty means any, drawn for each pair.
@@ -85,7 +84,6 @@ struct TestLayer {
         const Stored stored = all_stored.value_or(kStored[prng.below(4)]);
         pairs.emplace_back(prng, stored, rank, in, out, prng.below(2) == 0, rank == 0 || prng.below(2) == 0);
         source.pair = &pairs.back().pair;
-        source.kind = LoraSourceKind::kResident;
         used.back().back() = &pairs.back();
       }
     }
@@ -104,20 +102,10 @@ LoraRun run_lora(const OpTable& table, int threads, TestLayer& layer, const std:
   context.ctx.tuning = tuning;
   LoraRun run;
   run.y = start;
-  // The kernel takes contiguous sources; a deque of atomics cannot be copied, so the
-  // kinds are rebuilt here.
-  std::vector<std::unique_ptr<LoraSource[]>> sources;
   std::vector<LoraTarget> targets;
   for (size_t t = 0; t < layer.outs.size(); ++t) {
-    sources.push_back(std::make_unique<LoraSource[]>(layer.slots[t].size()));
-    for (size_t s = 0; s < layer.slots[t].size(); ++s) {
-      sources.back()[s].kind = layer.slots[t][s].kind.load();
-      sources.back()[s].pair = layer.slots[t][s].pair;
-      sources.back()[s].delta = layer.slots[t][s].delta;
-      sources.back()[s].delta_ready = layer.slots[t][s].delta_ready;
-    }
     targets.push_back(
-        {.y = run.y[t].data(), .y_stride = layer.outs[t], .sources = sources.back().get(), .out = layer.outs[t]});
+        {.y = run.y[t].data(), .y_stride = layer.outs[t], .sources = layer.slots[t].data(), .out = layer.outs[t]});
   }
   EXPECT_EQ(x.size(), static_cast<size_t>(rows) * static_cast<size_t>(layer.in));
   table.lora(context.ctx,
@@ -400,30 +388,6 @@ TEST_P(Lora, NothingToDoIsNoOperation) {
   EXPECT_EQ(run_lora(table(), 2, layer, x, 4, {{0, 1, 0, 1.0f}}, start).op_count, 1u);
 }
 
-TEST_P(Lora, AHostDeltaIsAddedWhenItIsReady) {
-  Prng prng(206);
-  TestLayer layer(prng, 16, {40}, {4, -1});
-  std::vector<float> delta(45 * 40, std::numeric_limits<float>::quiet_NaN());
-  const std::vector<float> values = random_floats(prng, 45 * 40);
-  std::atomic<uint32_t> ready{0};
-  layer.slots[0][1].kind = LoraSourceKind::kHostDelta;
-  layer.slots[0][1].delta = delta.data();
-  layer.slots[0][1].delta_ready = &ready;
-  std::thread producer([&] {
-    delta = values;
-    ready.store(1, std::memory_order_release);
-    ready.notify_all();
-  });
-  const std::vector<float> x = random_floats(prng, 50 * 16);
-  const auto start = start_values(prng, layer, 50);
-  const LoraRun run = run_lora(table(), 2, layer, x, 50, {{4, 45, 1, 0.5f}}, start);
-  producer.join();
-  std::vector<float> expected = start[0];
-  for (size_t i = 0; i < values.size(); ++i) expected[4 * 40 + i] += values[i];
-  EXPECT_TRUE(same_bits(run.y[0], expected));
-  EXPECT_EQ(run.op_count, 1u);
-}
-
 TEST_P(Lora, EmbeddingPairsLookTheirRowsUp) {
   Prng prng(207);
   const int32_t vocab = 30, hidden = 90, rows = 40;
@@ -441,7 +405,6 @@ TEST_P(Lora, EmbeddingPairsLookTheirRowsUp) {
       std::vector<float> y = start;
       LoraSource source;
       source.pair = &test.pair;
-      source.kind = LoraSourceKind::kResident;
       const std::vector<LoraSegment> segments = {{2, 35, 0, 0.5f}};
       TestContext& context = fresh_context(table());
       table().lora_embed(

@@ -136,7 +136,6 @@ TEST_P(CudaGraphsRules, AnAdapterReplacedAtItsAddressIsTheNewOne) {
     factors.emplace_back(pairs[i].b_t, pairs[i].b_t + bytes);
     pairs[i].b_t = factors.back().data();
     sources[i].pair = &pairs[i];
-    sources[i].kind = LoraSourceKind::kResident;
   }
   const LoraSegment segments[] = {{0, 1, 0, 1.0f}};
   AdapterVersionId version{100};
@@ -233,43 +232,6 @@ TEST_P(CudaGraphsRules, AdaptersOfAKnownTableAreInUse) {
   EXPECT_EQ(adapters.generation(), generation);
   ASSERT_TRUE(adapters.ensure({&other, 1}).ok());
   EXPECT_NE(adapters.generation(), generation);
-}
-
-// Sums made by the host come with the tables of a step, longer and shorter ones.
-TEST_P(CudaGraphsRules, HostDeltasGoWithTheStep) {
-  const ModelConfig& config = harness_->config();
-  const size_t modules = static_cast<size_t>(config.layers) * kLayerModules + 2;
-  std::vector<float> delta(3 * static_cast<size_t>(config.ffn + config.vocab));
-  std::vector<LoraSource> sources(modules);
-  LoraSegment segments[] = {{0, 2, 0, 1.0f}};
-  const auto with_deltas = [&](ModelBatch batch) {
-    batch.segments = segments;
-    batch.sources = sources.data();
-    batch.slots = 1;
-    return batch;
-  };
-  for (const size_t module : {size_t{0}, size_t{5}, size_t{13}, modules - 2}) {
-    sources[module].kind = LoraSourceKind::kHostDelta;
-    sources[module].delta = delta.data();
-  }
-  const auto decode = [&](int at, bool deltas) {
-    for (float& value : delta) value = static_cast<float>(random_.uniform() - 0.5);
-    std::vector<Span> spans = {token(0, at), token(1, at), token(2, at + 20)};
-    return both(spans, deltas ? Change(with_deltas) : Change());
-  };
-  for (int at = 0; at < 4; ++at) decode(at, true);
-  segments[0] = {1, 2, 0, 1.0f};
-  for (int at = 4; at < 6; ++at) decode(at, true);
-  sources[3].delta = delta.data() + 7;  // one module more: another graph
-  sources[3].kind = LoraSourceKind::kHostDelta;
-  for (int at = 6; at < 9; ++at) decode(at, true);
-  EXPECT_EQ(graphs_.model->graphs().recorded(), 2);
-  EXPECT_EQ(graphs_.model->graphs().launched(), 7);
-  const std::vector<Span> same = {token(0, 9), token(1, 9), token(2, 29)};
-  const StepOutput last_two = both(same, with_deltas);
-  segments[0] = {0, 2, 0, 1.0f};
-  EXPECT_FALSE(same_bits(last_two, both(same, with_deltas)));
-  EXPECT_EQ(graphs_.model->graphs().launched(), 9);
 }
 
 TEST_P(CudaGraphsRules, FewGraphsAreKept) {

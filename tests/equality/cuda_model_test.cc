@@ -399,39 +399,6 @@ TEST_P(CudaModelRules, Int8FactorsTakeTheirBytesAlone) {
   EXPECT_LT(bytes_of(true), bytes_of(false));
 }
 
-// Sums that the host made (LoraSourceKind::kHostDelta) go with the step.
-TEST_P(CudaModelRules, HostDeltasAreAdded) {
-  open(GetParam());
-  ASSERT_FALSE(HasFatalFailure());
-  const ModelConfig& config = harness_->config();
-  const size_t modules = static_cast<size_t>(config.layers) * kLayerModules + 2;
-  std::vector<float> delta(4 * static_cast<size_t>(config.ffn + config.vocab));
-  for (float& value : delta) value = static_cast<float>(random_.uniform() - 0.5);
-  std::vector<LoraSource> sources(modules);
-  for (size_t module : {size_t{0}, size_t{5}, size_t{13}, modules - 2, modules - 1}) {
-    sources[module].kind = LoraSourceKind::kHostDelta;
-    sources[module].delta = delta.data();
-  }
-  const LoraSegment segment{1, 3, 0, 1.0f};
-  const auto with_deltas = [&](ModelBatch batch) {
-    batch.segments = {&segment, 1};
-    batch.sources = sources.data();
-    batch.slots = 1;
-    return batch;
-  };
-  Span prompt = span(0, 0, 4, {});
-  prompt.logits_at = {0, 2, 3};
-  const StepOutput plain = host({prompt});
-  harness_->set_forward([&](const ModelBatch& batch) { return model_->forward(with_deltas(batch), kv_); });
-  const auto got = harness_->run({prompt});
-  ASSERT_TRUE(got.ok()) << got.error().message;
-  harness_->set_forward([&](const ModelBatch& batch) { return harness_->forward_on_host(with_deltas(batch)); });
-  const StepOutput want = harness_->run({prompt}).value();
-  const double apart = difference(*got, want);
-  EXPECT_LE(apart, tolerance(GetParam()));
-  EXPECT_GT(difference(plain, want), 0.01);
-}
-
 INSTANTIATE_TEST_SUITE_P(Rules, CudaModelRules, testing::Values(subjects()[0]),
                          [](const auto& info) { return std::string(info.param.name); });
 

@@ -346,35 +346,6 @@ TEST_P(CudaSaved, TensorsComeAndGo) {
   }
 }
 
-// Sums that the host made for the head are as long as the step's rows of logits.
-TEST_P(CudaSaved, HostDeltasReachOverTheLargerVocabulary) {
-  const Adapter* const wide = adapters_[saved_ - 1];
-  const std::vector<Span> spans = {span(0, 0, 1), span(1, 0, 1, wide), span(2, 0, 1)};
-  const size_t modules = wide->pairs.size();
-  const auto stride = static_cast<size_t>(wide->vocab);
-  std::vector<float> delta(2 * stride);
-  for (float& value : delta) value = static_cast<float>(random_.uniform() - 0.5);
-  std::vector<LoraSource> sources(modules);
-  sources[modules - 2].kind = LoraSourceKind::kHostDelta;
-  sources[modules - 2].delta = delta.data();
-  const LoraSegment segment{1, 2, 0, 1.0f};  // the wide row and one of the model's
-  const auto with_delta = [&](ModelBatch batch) {
-    batch.segments = {&segment, 1};
-    batch.sources = sources.data();
-    batch.slots = 1;
-    return batch;
-  };
-  const StepOutput plain = on(device_, spans);
-  harness_->set_forward([&](const ModelBatch& batch) { return harness_->forward_on_host(with_delta(batch)); });
-  const StepOutput want = harness_->run(spans).value();
-  harness_->set_forward([&](const ModelBatch& batch) { return device_.model->forward(with_delta(batch), device_.kv); });
-  const auto got = harness_->run(spans);
-  harness_->set_forward({});
-  ASSERT_TRUE(got.ok()) << got.error().message;
-  compare(*got, want, "deltas");
-  EXPECT_FALSE(same_bits(plain.logits[1], got->logits[1]));
-}
-
 TEST_P(CudaSaved, AVocabularyBeyondTheLogitsIsRefused) {
   Device narrow;
   ASSERT_NO_FATAL_FAILURE(make(narrow, true, 4 * 64 * 2));  // two tokens more for 64 rows

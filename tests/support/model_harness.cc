@@ -157,10 +157,9 @@ Result<StepOutput> ModelHarness::run(const std::vector<Span>& spans) {
   std::vector<LoraSource> sources(modules * slots.size());
   for (size_t module = 0; module < modules; ++module) {
     for (size_t slot = 0; slot < slots.size(); ++slot) {
-      LoraSource& source = sources[module * slots.size() + slot];
-      source.pair = &slots[slot]->pairs[module];
-      const bool present = source.pair->rank > 0 || source.pair->bias_delta != nullptr;
-      source.kind.store(present ? LoraSourceKind::kResident : LoraSourceKind::kNone);
+      const LoraPair& pair = slots[slot]->pairs[module];
+      const bool present = pair.rank > 0 || pair.bias_delta != nullptr;
+      sources[module * slots.size() + slot].pair = present ? &pair : nullptr;
     }
   }
   std::vector<float> logits(logits_rows.size() * static_cast<size_t>(vocab_max_));

@@ -39,7 +39,6 @@ StepTables::Options table_options(const ModelConfig& config, const CudaModelOpti
   tables.table_blocks_max = options.table_blocks_max > 0
                                 ? options.table_blocks_max
                                 : std::min(kTableBlocksMax, options.limits.rows_max * per_sequence);
-  tables.host_delta_bytes_max = options.host_delta_bytes_max;
   tables.slots_max = options.adapters_max;
   tables.vocab_max = max_vocab(config, options);
   return tables;

@@ -32,7 +32,7 @@
 // head, go through the products of few rows whatever the rows: one class.
 //
 // Not supported, and refused with a sentence: weights that stream from disk, vocabularies
-// beyond vocab_max(). Host deltas are waited for at the step's start, not at their layer.
+// beyond vocab_max().
 // Failure: create() says what is needed and what is free; after a failed forward()
 // the step's results are undefined and the model can go on, unless the device is lost
 // (cuda_device.h: kUnavailable; then every step fails).
@@ -61,7 +61,6 @@ struct CudaModelOptions {
   int64_t decode_bytes_max = int64_t{128} << 20;    // weights decoded for products of many rows at a time
   int64_t attention_bytes_max = int64_t{64} << 20;  // partial results of attention at a time, one row's at least
   int64_t table_blocks_max = 0;                     // KV blocks of all sequences of a step; 0: see cuda_model.cc
-  int64_t host_delta_bytes_max = int64_t{4} << 20;
   // Logits beyond the model's vocabulary, for adapters with a larger one: on the
   // device, and pinned.
   int64_t extra_logits_bytes_max = int64_t{8} << 20;

@@ -83,7 +83,7 @@ int64_t StepTables::bytes(const ModelConfig& config, const Options& options) {
                        room<cuda::DeviceLoraRun>(plan.rows) + room<int32_t>(plan.entries);
   return 6 * room<int32_t>(rows) + room<int32_t>(options.limits.logits_rows_max) +
          room<RowChoice>(options.limits.logits_rows_max) + room<int32_t>(options.table_blocks_max) +
-         room<cuda::AttentionTile>(rows) + 2 * lora + source_bytes(config, options) + options.host_delta_bytes_max;
+         room<cuda::AttentionTile>(rows) + 2 * lora + source_bytes(config, options);
 }
 
 StepTables::StepTables(const ModelConfig& config, const Options& options)

@@ -2,18 +2,18 @@
 // StepTables: what a step's kernels read besides activations, filled on the host into
 // one pinned buffer and copied to the device at once: tokens, positions, block tables,
 // attention tiles, LoRA plans, the rows of logits and how their tokens are chosen,
-// trained tokens, host deltas. The table of LoRA sources lies before them and is filled
-// and copied where a step's adapters, or their places, are others than those of the step
-// before. A decode step is filled up to its bucket (StepShape) with idle rows, parts and
-// runs. Rows whose adapter replaces full tensors are in no bucket: their launches name
-// these tensors, so a step with one is launched as it is, kernel by kernel.
+// trained tokens. The table of LoRA sources lies before them and is filled and copied
+// where a step's adapters, or their places, are others than those of the step before. A
+// decode step is filled up to its bucket (StepShape) with idle rows, parts and runs. Rows
+// whose adapter replaces full tensors are in no bucket: their launches name these
+// tensors, so a step with one is launched as it is, kernel by kernel.
 //
 // Thread: the model's.
 // Ownership: owns both buffers; the spans of a StepView live until the next fill().
 // Invariants: no allocation after create() but for adapters that nobody brought before
 // their first step; the step before is done when fill() begins; arrays lie where the
 // shape's numbers put them, so steps of one shape have the same addresses (block tables
-// and host deltas come last: their lengths are the step's own).
+// come last: their length is the step's own).
 // Failure: sentences, for a step beyond the limits and for what the device has no kernel
 // for; nothing was launched but uploads of adapters.
 #pragma once
@@ -31,7 +31,6 @@
 #include "model/model.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/lora_plan.h"
-#include "ops/lora_source.h"
 
 namespace loralei {
 
@@ -99,8 +98,7 @@ class StepTables {
   struct Options {
     ModelLimits limits;
     bool tiled_attention = false;
-    int64_t table_blocks_max = 0;      // entries of all block tables of a step
-    int64_t host_delta_bytes_max = 0;  // of LoraSourceKind::kHostDelta
+    int64_t table_blocks_max = 0;  // entries of all block tables of a step
     int32_t slots_max = 0;
     int32_t vocab_max = 0;      // of an adapter's head
     bool buckets = false;       // decode steps are filled up to their bucket
@@ -156,9 +154,6 @@ class StepTables {
   bool is_filled_from(const ModelBatch& batch, const CudaAdapters& adapters) const;
   Status put_sources(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream);
   Status check(const LoraPair& pair) const;
-  Result<cuda::DeviceLora> source(const ModelBatch& batch, const ResolvedLora& from, size_t module, size_t slot,
-                                  CudaAdapters& adapters);
-  Result<cuda::DeviceLora> put_delta(const ModelBatch& batch, size_t module, size_t slot, const float* delta);
   void gather_segments(const ModelBatch& batch);
 
   const ModelConfig* config_;

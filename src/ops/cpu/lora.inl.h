@@ -347,13 +347,6 @@ void expand_task_of(const ExpandTask& task) {
 void expand_part(const LoraBatch& batch, const LoraGroup& group, const LoraPart& part, const LoraTarget& target,
                  int32_t output, int32_t count, float* sums, bool second_level) {
   const LoraRow* rows = batch.rows + group.rows_begin;
-  if (part.delta != nullptr) {
-    for (int32_t i = 0; i < group.rows; ++i) {
-      add_floats(part.delta + int64_t{rows[i].segment_row} * target.out + output,
-                 target.y + rows[i].row * target.y_stride + output, count);
-    }
-    return;
-  }
   ExpandTask task;
   task.pair = part.pair;
   task.sums = sums;
@@ -379,7 +372,7 @@ void expand_item(const LoraBatch& batch, const LoraGroup& group, std::span<const
   size_t t = 0;
   for (; index >= group.parts[t].chunks; ++t) index -= group.parts[t].chunks;
   const LoraPart& part = group.parts[t];
-  const int32_t out = part.delta != nullptr ? targets[t].out : part.pair->out;
+  const int32_t out = part.pair->out;
   const int32_t output = static_cast<int32_t>(index) * part.chunk;
   const int32_t count = out - output < part.chunk ? out - output : part.chunk;
   expand_part(batch, group, part, targets[t], output, count, sums, second_level);

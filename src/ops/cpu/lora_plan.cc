@@ -49,7 +49,8 @@ int32_t count_tiles(const LoraGroup& group, size_t parts, int32_t tile_ranks) {
 
 // Bytes an expansion reads for one output of a part.
 int64_t expand_bytes_per_output(const LoraPart& part) {
-  if (part.pair == nullptr || part.pair->rank == 0) return 4;
+  if (part.pair == nullptr) return 0;
+  if (part.pair->rank == 0) return 4;
   return part.pair->rank * (part.pair->b_scale != nullptr ? 1 : row_bytes(part.pair->dtype, 1));
 }
 
@@ -81,12 +82,11 @@ LoraGroup& LoraPlanner::group_of(int32_t slot, LoraBatch& batch) {
   group = LoraGroup{};
   group.slot = slot;
   for (size_t t = 0; t < targets_.size(); ++t) {
-    const ResolvedLora source = resolve_lora(targets_[t].sources[slot]);
+    const LoraPair* const pair = targets_[t].sources[slot].pair;
     LoraPart& part = group.parts[t];
-    part.delta = source.delta;
-    if (source.pair == nullptr || (source.pair->rank == 0 && source.pair->bias_delta == nullptr)) continue;
-    CHECK(source.pair->out <= targets_[t].out);
-    part.pair = source.pair;
+    if (pair == nullptr || (pair->rank == 0 && pair->bias_delta == nullptr)) continue;
+    CHECK(pair->out <= targets_[t].out);
+    part.pair = pair;
     part.first = group.ranks;
     for (size_t earlier = 0; earlier < t && part.pair->rank > 0; ++earlier) {
       const LoraPart& other = group.parts[earlier];
@@ -114,7 +114,7 @@ void LoraPlanner::take_rows(LoraBatch& batch) {
     if (segment.row_begin >= pending_end) {
       LoraGroup& group = group_of(segment.slot, batch);
       const bool work = std::any_of(group.parts, group.parts + targets_.size(),
-                                    [](const LoraPart& part) { return part.pair != nullptr || part.delta != nullptr; });
+                                    [](const LoraPart& part) { return part.pair != nullptr; });
       if (!work) {
         done_[i] = segment.row_count;
         continue;
@@ -148,7 +148,7 @@ void LoraPlanner::place_rows(LoraBatch& batch) {
     LoraGroup& group = groups_[taken.group];
     const LoraSegment& segment = window_[static_cast<size_t>(taken.segment)];
     for (int32_t row = taken.row; row < taken.row + taken.rows; ++row)
-      rows_[group.rows_begin + group.rows++] = {segment.row_begin + row, row, segment.scale};
+      rows_[group.rows_begin + group.rows++] = {segment.row_begin + row, segment.scale};
   }
 }
 
@@ -178,8 +178,8 @@ void LoraPlanner::count_items(LoraBatch& batch) {
     LoraGroup& group = groups_[i];
     for (size_t t = 0; t < targets_.size(); ++t) {
       LoraPart& part = group.parts[t];
-      if (group.rows == 0 || (part.pair == nullptr && part.delta == nullptr)) continue;
-      const int32_t out = part.delta != nullptr ? targets_[t].out : part.pair->out;
+      if (group.rows == 0 || part.pair == nullptr) continue;
+      const int32_t out = part.pair->out;
       const int64_t outputs = item_bytes / expand_bytes_per_output(part) / 64 * 64;
       part.chunk =
           static_cast<int32_t>(std::max<int64_t>(kExpandOutputsMin, std::min<int64_t>(outputs, (out + 63) / 64 * 64)));

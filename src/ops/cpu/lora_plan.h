@@ -11,22 +11,20 @@
 #include <cstdint>
 #include <span>
 
+#include "ops/args.h"
 #include "ops/cpu/scratch.h"
 #include "ops/lora_factors.h"
-#include "ops/lora_source.h"
 
 namespace loralei {
 
 struct LoraRow {
-  int32_t row = 0;          // of x and y
-  int32_t segment_row = 0;  // inside its segment: the row of a host delta
+  int32_t row = 0;  // of x and y
   float scale = 1;
 };
 
 // What one target gets from one adapter.
 struct LoraPart {
-  const LoraPair* pair = nullptr;  // null: nothing low-rank to do
-  const float* delta = nullptr;    // [rows of the segment, out] or null
+  const LoraPair* pair = nullptr;  // null: nothing to do
   int32_t first = 0;               // the pair's first rank among the group's values
   bool shares_a = false;           // an earlier target has the same A: nothing to shrink
   int32_t chunk = 0;               // outputs of one expansion item

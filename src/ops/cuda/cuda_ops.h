@@ -221,8 +221,7 @@ Status tiled_attention(CudaStream& stream, const TiledAttentionArgs& args);
 // A module's pair in device memory, laid out as loralei::LoraPair: plain factors (a
 // [rank, in], or [vocab, rank] for an embedding; b_t [rank, out]), or int8 ones with
 // their scales (ops/lora_factors.h; never an embedding's). Rows of both begin at
-// multiples of 16 bytes where rank * size allows, and any length is taken. With `delta`
-// the segment's rows of `delta` [row_count, out of the target] are added instead.
+// multiples of 16 bytes where rank * size allows, and any length is taken.
 struct DeviceLora {
   const void* a = nullptr;
   const void* b_t = nullptr;
@@ -230,7 +229,6 @@ struct DeviceLora {
   const float* b_scale = nullptr;  // [groups of out, rank], int8 alone
   const float* b_bias = nullptr;
   const float* bias_delta = nullptr;
-  const float* delta = nullptr;
   float scaling = 0;
   int32_t rank = 0;  // 0: no product
   int32_t in = 0;

@@ -178,7 +178,7 @@ KERNEL void BLOCK_LIMIT(kThreads)
   const DeviceLora& pair = targets.list[blockIdx.z].sources[segment.slot];
   const bool split = spread && part.row_count <= kFewRows;
   const int r = split ? static_cast<int>(blockIdx.y) : static_cast<int>(blockIdx.y * kWarps + threadIdx.x / 32);
-  if (pair.present == 0 || pair.delta != nullptr || r >= pair.rank) return;
+  if (pair.present == 0 || r >= pair.rank) return;
   const int64_t entry = static_cast<int64_t>(blockIdx.z) * entries + segment.entry_begin + part.first;
   shrink_pair(pair, r, x + (segment.row_begin + part.first) * x_stride, x_stride, part.row_count, in,
               v + entry * rank_max, rank_max, split, room);
@@ -191,7 +191,7 @@ KERNEL void lookup_kernel(const int32_t* tokens, LoraStep step, GRID_CONSTANT co
   if (part.row_count == 0) return;
   const DeviceLoraSegment segment = step.segments[part.segment];
   const DeviceLora& pair = targets.list[blockIdx.z].sources[segment.slot];
-  if (pair.present == 0 || pair.delta != nullptr) return;
+  if (pair.present == 0) return;
   const int64_t entry = static_cast<int64_t>(blockIdx.z) * entries + segment.entry_begin + part.first;
   for (int item = static_cast<int>(threadIdx.x); item < part.row_count * pair.rank; item += kThreads) {
     const int i = item / pair.rank, r = item % pair.rank;
@@ -251,21 +251,11 @@ DEVICE void expand_ranks(const DeviceLora& pair, const float* v, int64_t v_strid
   for (; r < pair.rank; ++r) add_ranks<false, 1>(b, stride, scales, v, v_stride, rows, r, count, sums);
 }
 
-// y of `rows` rows at outputs [o, o + kExpandOuts) gets one pair's part; v and delta are
-// of the first of the rows.
+// y of `rows` rows at outputs [o, o + kExpandOuts) gets one pair's part; v is of the
+// first of the rows.
 template <int kRows>
-DEVICE void expand_pair(const DeviceLora& pair, float scale, const float* v, int64_t v_stride, const float* delta,
-                        int rows, int o, int out, float (&y)[kRows][kExpandOuts]) {
-  if (delta != nullptr) {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-      for (int k = 0; k < kExpandOuts; ++k) {
-        if (i < rows && o + k < out) y[i][k] += delta[static_cast<int64_t>(i) * out + o + k];
-      }
-    }
-    return;
-  }
+DEVICE void expand_pair(const DeviceLora& pair, float scale, const float* v, int64_t v_stride, int rows, int o,
+                        float (&y)[kRows][kExpandOuts]) {
   if (o >= pair.out) return;
   const int count = min(kExpandOuts, pair.out - o);
   float sums[kRows][kExpandOuts] = {};
@@ -336,10 +326,8 @@ DEVICE void expand_run(const LoraStep& step, const LoraTarget& target, const Dev
       const DeviceLora& pair = target.sources[segment.slot];
       if (pair.present == 0) continue;
       any = true;
-      const int in_segment = row - segment.row_begin;
-      const int64_t entry = entries_before + segment.entry_begin + in_segment;
-      const float* delta = pair.delta != nullptr ? pair.delta + static_cast<int64_t>(in_segment) * target.out : nullptr;
-      expand_pair(pair, segment.scale, v + entry * rank_max, rank_max, delta, rows, o, target.out, y);
+      const int64_t entry = entries_before + segment.entry_begin + (row - segment.row_begin);
+      expand_pair(pair, segment.scale, v + entry * rank_max, rank_max, rows, o, y);
     }
     return any;
   });
@@ -386,7 +374,7 @@ KERNEL void BLOCK_LIMIT(kExpandThreads) padded_expand_kernel(int rank, const int
   pair.rank = rank;
   const float* from = v + (static_cast<int64_t>(blockIdx.z) * gridDim.y + row) * rank;
   change_outputs<1>(target, row, 1, o, [&](float(&y)[1][kExpandOuts]) {
-    expand_pair(pair, scales[row], from, rank, nullptr, 1, o, target.out, y);
+    expand_pair(pair, scales[row], from, rank, 1, o, y);
     return true;
   });
 }

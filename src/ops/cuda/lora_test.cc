@@ -9,14 +9,14 @@
 namespace loralei::cuda {
 namespace {
 
-constexpr int32_t kNone = -1, kDelta = -2;  // "ranks" of an adapter that does nothing, or brings its rows' sums
+constexpr int32_t kNone = -1;  // the "rank" of an adapter that does nothing
 
 // One adapter's pair for one target on both sides; `absolute` holds the sizes of its
 // numbers, for bounds.
 struct Pair {
-  std::vector<float> a, b_t, b_bias, bias_delta, delta;
+  std::vector<float> a, b_t, b_bias, bias_delta;
   std::vector<std::byte> a_bytes, b_bytes;
-  std::vector<float> b_bias_abs, bias_delta_abs, delta_abs;
+  std::vector<float> b_bias_abs, bias_delta_abs;
   std::vector<std::byte> a_abs, b_abs;
   std::vector<float> a_scale, b_scale;  // of int8 factors
   LoraPair pair, absolute;
@@ -83,9 +83,8 @@ class CudaLora : public CudaTest {
     return layer.floats.emplace_back(device(values)).data();
   }
 
-  // rows_of_delta: rows of a segment that a pair of kind kDelta may meet.
   Layer make(Prng& prng, int32_t in, std::vector<int32_t> outs, const std::vector<int32_t>& ranks,
-             int32_t rows_of_delta = 0, bool embedding = false, int32_t rank_padded = 0) {
+             bool embedding = false, int32_t rank_padded = 0) {
     Layer layer;
     layer.in = in;
     layer.slots = static_cast<int32_t>(ranks.size());
@@ -101,12 +100,6 @@ class CudaLora : public CudaTest {
         Pair& p = layer.pairs.emplace_back();
         layer.used.back().back() = &p;
         source.present = 1;
-        if (rank == kDelta) {
-          p.delta = random_floats(prng, int64_t{rows_of_delta} * out);
-          p.delta_abs = sizes(p.delta);
-          source.delta = on_device(layer, p.delta);
-          continue;
-        }
         p.b_bias = random_floats(prng, out);
         p.bias_delta = random_floats(prng, out);
         p.b_bias_abs = sizes(p.b_bias), p.bias_delta_abs = sizes(p.bias_delta);
@@ -145,19 +138,16 @@ class CudaLora : public CudaTest {
       for (auto& values : y) values = sizes(values);
       for (LoraSegment& segment : segments) segment.scale = std::fabs(segment.scale);
     }
-    std::vector<std::unique_ptr<LoraSource[]>> sources;
+    std::vector<std::vector<LoraSource>> sources;
     std::vector<loralei::LoraTarget> targets;
     for (size_t t = 0; t < layer.outs.size(); ++t) {
-      sources.push_back(std::make_unique<LoraSource[]>(static_cast<size_t>(layer.slots)));
+      sources.emplace_back(static_cast<size_t>(layer.slots));
       for (size_t s = 0; s < static_cast<size_t>(layer.slots); ++s) {
         Pair* pair = layer.used[t][s];
         if (pair == nullptr) continue;
-        LoraSource& source = sources.back()[s];
-        source.kind = pair->delta.empty() ? LoraSourceKind::kResident : LoraSourceKind::kHostDelta;
-        source.pair = absolute ? &pair->absolute : &pair->pair;
-        source.delta = absolute ? pair->delta_abs.data() : pair->delta.data();
+        sources.back()[s].pair = absolute ? &pair->absolute : &pair->pair;
       }
-      targets.push_back({y[t].data(), layer.outs[t], sources.back().get(), layer.outs[t]});
+      targets.push_back({y[t].data(), layer.outs[t], sources.back().data(), layer.outs[t]});
     }
     TestContext& context = fresh_context(ref_op_table(), 2);
     if (layer.embedding) {
@@ -249,10 +239,10 @@ TEST_F(CudaLora, AgreesWithTheReferenceForMixedRanks) {
         round % 2 == 0 ? 8 * static_cast<int32_t>(1 + prng.below(40)) : static_cast<int32_t>(1 + prng.below(300));
     std::vector<int32_t> outs;
     for (uint64_t t = 1 + prng.below(3); t > 0; --t) outs.push_back(static_cast<int32_t>(1 + prng.below(400)));
-    Layer layer = make(prng, in, outs, {0, 1, 4, 8, 64, kNone, 3, 128, kDelta}, 40);
+    Layer layer = make(prng, in, outs, {0, 1, 4, 8, 64, kNone, 3, 128});
     const DType x_dtype = kPlainDTypes[round % 3];
     const std::vector<float> x = rounded(x_dtype, random_floats(prng, int64_t{rows} * in));
-    const std::vector<LoraSegment> segments = random_segments(prng, rows, 9);
+    const std::vector<LoraSegment> segments = random_segments(prng, rows, 8);
     const auto start = start_values(prng, layer, rows);
     const auto got = run(layer, x_dtype, x, {}, rows, segments, start);
     expect_agreement(layer, x, {}, segments, start, got, "round " + std::to_string(round));
@@ -318,7 +308,7 @@ TEST_F(CudaLora, RowsOutsideTheSegmentsAreNotTouched) {
 TEST_F(CudaLora, EmbeddingPairsLookTheirRowsUp) {
   Prng prng(925);
   const int32_t vocab = 30, rows = 12;
-  Layer layer = make(prng, vocab, {90}, {1, 6, 64}, 0, true);
+  Layer layer = make(prng, vocab, {90}, {1, 6, 64}, true);
   std::vector<TokenId> tokens;
   for (int i = 0; i < rows; ++i) tokens.push_back(static_cast<TokenId>(prng.below(vocab)));
   const auto start = start_values(prng, layer, rows);
@@ -331,7 +321,7 @@ TEST_F(CudaLora, EmbeddingPairsLookTheirRowsUp) {
 TEST_F(CudaLora, ThePaddedVariantComputesTheSame) {
   Prng prng(926);
   const int32_t rows = 9, rank = 16;
-  Layer layer = make(prng, 88, {70, 129}, {16, 3, kNone, 8}, 0, false, rank);
+  Layer layer = make(prng, 88, {70, 129}, {16, 3, kNone, 8}, false, rank);
   const std::vector<float> x = rounded(DType::kBF16, random_floats(prng, rows * 88));
   const auto start = start_values(prng, layer, rows);
   std::vector<int32_t> slots;

@@ -5,7 +5,6 @@
 
 #include "base/limits.h"
 #include "ops/lora_factors.h"
-#include "ops/lora_source.h"
 #include "ops/ref/ref_table.h"
 #include "ops/tiles.h"
 #include "tensor/codec.h"
@@ -79,16 +78,7 @@ void expand_row(const LoraPair& pair, const double* v, float scale, float* y) {
   }
 }
 
-bool add_delta(const LoraSegment& segment, const LoraTarget& target, const ResolvedLora& source) {
-  if (source.delta == nullptr) return false;
-  for (int32_t i = 0; i < segment.row_count; ++i) {
-    float* y = target.y + (segment.row_begin + i) * target.y_stride;
-    for (int32_t o = 0; o < target.out; ++o) y[o] += source.delta[int64_t{i} * target.out + o];
-  }
-  return segment.row_count > 0;
-}
-
-bool does_work(const LoraSegment& segment, const ResolvedLora& source) {
+bool does_work(const LoraSegment& segment, const LoraSource& source) {
   return segment.row_count > 0 && source.pair != nullptr &&
          (source.pair->rank > 0 || source.pair->bias_delta != nullptr);
 }
@@ -97,8 +87,7 @@ void ref_lora(OpContext& ctx, const LoraArgs& args) {
   bool worked = false;
   for (const LoraSegment& segment : args.segments) {
     for (const LoraTarget& target : args.targets) {
-      const ResolvedLora source = resolve_lora(target.sources[segment.slot]);
-      if (add_delta(segment, target, source)) worked = true;
+      const LoraSource& source = target.sources[segment.slot];
       if (!does_work(segment, source)) continue;
       const LoraPair& pair = *source.pair;
       worked = true;
@@ -122,8 +111,7 @@ void ref_lora(OpContext& ctx, const LoraArgs& args) {
 void ref_lora_embed(OpContext& ctx, const LoraEmbedArgs& args) {
   bool worked = false;
   for (const LoraSegment& segment : args.segments) {
-    const ResolvedLora source = resolve_lora(args.target.sources[segment.slot]);
-    if (add_delta(segment, args.target, source)) worked = true;
+    const LoraSource& source = args.target.sources[segment.slot];
     if (!does_work(segment, source)) continue;
     const LoraPair& pair = *source.pair;
     worked = true;
