@@ -168,7 +168,15 @@ TEST_P(CudaGraphsRules, SourcesAreCopiedWhereTheyChange) {
   const auto versioned = [&](ModelBatch batch) {
     versions.clear();
     for (int32_t slot = 0; slot < batch.slots; ++slot) {
-      const auto of = [&](const Adapter* adapter) { return batch.sources[slot].pair == adapter->pairs.data(); };
+      // By one of the modules that it touches.
+      const auto of = [&](const Adapter* adapter) {
+        for (size_t module = 0; module < adapter->pairs.size(); ++module) {
+          const LoraPair* const pair =
+              batch.sources[module * static_cast<size_t>(batch.slots) + static_cast<size_t>(slot)].pair;
+          if (pair != nullptr) return pair == &adapter->pairs[module];
+        }
+        return false;
+      };
       const auto found = std::find_if(adapters_.begin(), adapters_.end(), of);
       EXPECT_NE(found, adapters_.end());
       versions.push_back(AdapterVersionId{1 + reloaded + static_cast<uint64_t>(found - adapters_.begin())});
