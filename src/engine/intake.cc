@@ -54,6 +54,7 @@ void EngineLoop::receive(Arrival&& arrival) {
   if (request.names.empty()) {
     make_ready(request, {});
   } else {
+    count_waiting(request, true);
     wait_for_adapters(request);
   }
 }

@@ -50,6 +50,17 @@ void EngineLoop::wait_for_adapters(Request& request) {
   cold_changed_ = true;
 }
 
+// For show_adapters().
+void EngineLoop::count_waiting(Request& request, bool waits) {
+  if (std::exchange(request.counted, waits) == waits) return;
+  for (const std::string& name : request.names) {
+    int32_t& count = waiting_by_name_[name];
+    count += waits ? 1 : -1;
+    if (count == 0) waiting_by_name_.erase(name);
+    registry_.touch(name);
+  }
+}
+
 void EngineLoop::leave_cold(Request& request) {
   CHECK(cold_.erase(request.order) == 1);
   for (const std::string& name : request.names) {

@@ -182,14 +182,14 @@ AdapterTier tier_of(AdapterState state) {
   return AdapterTier::kSource;
 }
 
-AdapterStatus status_of(const RegistryView& view) {
+AdapterStatus status_of(const RegistryView& view, int32_t waiting) {
   AdapterStatus status;
   status.name = *view.name;
   status.path = *view.path;
   status.tier = tier_of(view.state);
   status.bytes = view.bytes;
   status.users = view.users;
-  status.waiting = view.waiting;
+  status.waiting = waiting;
   status.uses = view.uses;
   status.pinned = view.pinned;
   if (view.error != nullptr) status.error = view.error->message;
@@ -207,7 +207,9 @@ AdapterStatus status_of(const RegistryView& view) {
 void EngineLoop::show_adapters(AdapterBoard& board, bool wait) {
   registry_.take_changes(
       [this](const RegistryView& view) {
-        adapter_changes_.emplace_back(*view.name, std::make_shared<const AdapterStatus>(status_of(view)));
+        const auto found = waiting_by_name_.find(*view.name);
+        const int32_t waiting = found == waiting_by_name_.end() ? 0 : found->second;
+        adapter_changes_.emplace_back(*view.name, std::make_shared<const AdapterStatus>(status_of(view, waiting)));
       },
       gone_);
   // A name that is gone may be there again, so it goes first.

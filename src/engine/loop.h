@@ -139,6 +139,7 @@ class EngineLoop {
   // leases.cc
   enum class Leases : uint8_t { kTaken, kSkip, kGone };
   void wait_for_adapters(Request& request);
+  void count_waiting(Request& request, bool waits);
   void leave_cold(Request& request);
   bool needs_round() const;
   void look_at_cold();
@@ -211,6 +212,7 @@ class EngineLoop {
   std::unordered_map<SeqId, Sequence*> sequences_;
   std::map<uint64_t, Request*> cold_;  // those that wait for adapters, by age
   std::unordered_map<std::string, std::set<uint64_t>> cold_by_name_;
+  std::unordered_map<std::string, int32_t> waiting_by_name_;  // requests with adapters that do not run
   // Their first mask is being made (or, preempted, the next): oldest first, behind them
   // those whose mask is dear, in the order in which it was found to be.
   std::vector<Sequence*> forming_;
