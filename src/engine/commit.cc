@@ -210,6 +210,7 @@ void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
     drop_leases(request);
     request.claims.clear();
     count_waiting(request, false);
+    set_lacks(request, false);
     ended_.push_back(request.id);
   } else if (led && request.ready) {
     release_siblings(request);

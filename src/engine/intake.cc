@@ -74,6 +74,7 @@ void EngineLoop::receive(const Hold& hold) {
   if (found == requests_.end() || found->second->held == hold.held) return;
   Request& request = *found->second;
   request.held = hold.held;
+  set_lacks(request, false);
   for (const auto& sequence : request.choices) {
     if (hold.held && sequence->phase == SeqPhase::kRunning) {
       std::erase(running_, sequence.get());

@@ -139,9 +139,9 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.disk_read_bytes = times.disk_read_bytes;
   stats.streamed_bytes = parts_.executor->streamed_bytes();
   stats.running = static_cast<int32_t>(running_.size());
-  stats.waiting = static_cast<int32_t>(admission_.size() + forming_.size());
+  stats.waiting = std::max(0, static_cast<int32_t>(admission_.size() + forming_.size()) - lacking_);
   stats.held = parked_;
-  stats.waiting_for_adapter = static_cast<int32_t>(cold_.size()) + arriving_;
+  stats.waiting_for_adapter = static_cast<int32_t>(cold_.size()) + lacking_;
   const KvCache& kv = *parts_.kv;
   stats.kv_blocks_total = kv.total();
   stats.kv_blocks_cached = kv.cached();
@@ -242,12 +242,12 @@ void EngineLoop::check() const {
   const auto older = [](const auto* a, const auto* b) { return a->order < b->order; };
   CHECK(std::is_sorted(forming_.begin(), forming_.begin() + static_cast<int64_t>(first_dear()), older) &&
         std::is_sorted(running_.begin(), running_.end(), older));
-  size_t count = 0, cold = 0, arriving = 0, waiting = 0, waiting_formed = 0;
-  int32_t parked = 0;
+  size_t count = 0, cold = 0, waiting = 0, waiting_formed = 0;
+  int32_t parked = 0, lacking = 0;
   for (const auto& [id, request] : requests_) {
     int32_t unfinished = 0;
     cold += request->ready ? 0 : 1;
-    arriving += request->arriving ? 1 : 0;
+    lacking += request->lacks ? 1 : 0;
     check_leases(*request);
     for (const auto& sequence : request->choices) {
       ++count;
@@ -274,7 +274,7 @@ void EngineLoop::check() const {
   }
   CHECK(waiting == admission_.size() && waiting_formed == waiting_formed_);
   CHECK(parked == parked_ && count == sequences_.size() && cold == cold_.size());
-  CHECK(arriving == static_cast<size_t>(arriving_));
+  CHECK(lacking == lacking_);
   CHECK(running_.size() <= static_cast<size_t>(parts_.max_sequences));
   parts_.kv->check(leases);
   registry_.check();

@@ -151,6 +151,7 @@ class EngineLoop {
   Leases hold_on_device(Request& request);
   Result<bool> hold_adapters(Request& request);
   Result<bool> have_arrived(const Request& request);
+  void set_lacks(Request& request, bool lacks);
   void drop_leases(Request& request);
   void drop_unused_leases(Request& request);
   Status prepare(Request& request, std::span<const Adapter* const> adapters);
@@ -206,7 +207,7 @@ class EngineLoop {
   DeviceTier* const tier_;         // of the executor, or null
   bool arriving_changed_ = false;  // somebody may go on, or there may be more room on the device
   bool device_full_ = false;       // somebody waits for room there, since that changed last
-  int32_t arriving_ = 0;           // requests whose adapters are on their way there
+  int32_t lacking_ = 0;            // requests with Request::lacks
   AdapterRegistry registry_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::unordered_map<SeqId, Sequence*> sequences_;

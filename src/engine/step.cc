@@ -153,6 +153,7 @@ void EngineLoop::offer_waiting() {
     Request& request = *sequence.request;
     const Leases leases = take_leases(request);
     if (leases == Leases::kSkip) admission_.refused(Lack::kAdapter);
+    if (leases != Leases::kGone) set_lacks(request, leases == Leases::kSkip);
     if (leases != Leases::kTaken) continue;
     const KvMatch match = kv.peek(request.key, sequence.text(), match_limit(sequence));
     switch (planner_.offer(state_of(sequence, match.tokens(), match.blocks, match.evictable))) {
