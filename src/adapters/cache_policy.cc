@@ -3,7 +3,8 @@
 
 namespace loralei {
 
-bool lru_leaves_before(const EvictionCandidate& a, const EvictionCandidate& b) {
+bool leaves_before(const EvictionCandidate& a, const EvictionCandidate& b) {
+  if (a.wanted != b.wanted) return a.wanted > b.wanted;
   return a.last_use_ns != b.last_use_ns ? a.last_use_ns < b.last_use_ns : a.version < b.version;
 }
 

@@ -326,6 +326,10 @@ int64_t AdapterRegistry::version_bytes(const Entry& entry) {
   return entry.version != nullptr ? entry.version->grant.bytes() : 0;
 }
 
+void AdapterRegistry::touch(const std::string& name) {
+  if (Entry* const entry = find(name); entry != nullptr) touch(*entry);
+}
+
 void AdapterRegistry::touch(Entry& entry) {
   if (!std::exchange(entry.changed, true)) changed_.push_back(&entry);
 }

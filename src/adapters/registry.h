@@ -111,8 +111,7 @@ struct RegistryOptions {
   int32_t rank_max = 0;  // 0: the limit of limits.h; larger adapters are refused
   int32_t names_max = 65536;
   bool strict = true;
-  bool int8 = false;  // AdapterLoadOptions::int8
-  EvictionPolicy eviction = &lru_leaves_before;
+  bool int8 = false;                              // AdapterLoadOptions::int8
   std::function<void(AdapterVersionId)> dropped;  // told of every version that leaves memory, just before; may be empty
 };
 
@@ -223,6 +222,7 @@ class AdapterRegistry {
   // Those that were changed since the last call, in no order, and the names that are
   // gone.
   void take_changes(const std::function<void(const RegistryView&)>& visit, std::vector<std::string>& gone);
+  void touch(const std::string& name);  // as if something had changed; unknown names are ignored
   bool has_changes() const { return !changed_.empty() || !gone_.empty(); }
   void for_each(const std::function<void(const RegistryView&)>& visit) const;
   void check() const;

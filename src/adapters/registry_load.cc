@@ -178,9 +178,8 @@ AdapterRegistry::Census& AdapterRegistry::census() {
       census.used.push_back({version->youngest_order, version->grant.bytes()});
     }
   }
-  std::sort(census.leaving.begin(), census.leaving.end(), [&](const Census::Leaver& a, const Census::Leaver& b) {
-    return leaves_before(a.candidate, b.candidate, options_.eviction);
-  });
+  std::sort(census.leaving.begin(), census.leaving.end(),
+            [&](const Census::Leaver& a, const Census::Leaver& b) { return leaves_before(a.candidate, b.candidate); });
   int64_t bytes = 0;
   for (Census::Leaver& leaver : census.leaving)
     leaver.bytes_before = std::exchange(bytes, bytes + leaver.candidate.bytes);
@@ -278,8 +277,7 @@ Status AdapterRegistry::fit_together(std::span<const std::string> names) const {
 }
 
 EvictionCandidate AdapterRegistry::candidate(const AdapterVersion& version) const {
-  return {version.adapter->version, version.grant.bytes(), version.last_use_ns, version.owner->uses,
-          version.owner->wanted};
+  return {version.adapter->version, version.grant.bytes(), version.last_use_ns, version.owner->wanted};
 }
 
 // How many of census().leaving, from the first on, may leave for a load of this order.
@@ -307,8 +305,7 @@ AdapterVersion* AdapterRegistry::next_to_leave(const Entry& entry) {
   Census& versions = census();
   AdapterVersion* next = versions.left < may_leave(order_of(entry)) ? versions.leaving[versions.left].version : nullptr;
   if (!gives_its_pinned(entry)) return next;
-  if (next == nullptr || leaves_before(candidate(*entry.version), candidate(*next), options_.eviction))
-    next = entry.version;
+  if (next == nullptr || leaves_before(candidate(*entry.version), candidate(*next))) next = entry.version;
   return next;
 }
 

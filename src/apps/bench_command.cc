@@ -59,6 +59,7 @@ Status run_scenario(BenchFlags& flags, LogSink& log, BenchReport& report) {
   if (flags.scenario == "generate") return print_generated(flags, log);
   flags.engine.host.cache_dir = flags.options.cache_dir;
   TRY_ASSIGN(flags.options.host, finish_engine_options(flags.engine));
+  flags.options.bounded_steps = flags.engine.step_time_ms.has_value();
   if (flags.scenario == "machine") return bench_machine(flags.options, log, report);
   if (flags.scenario == "offload") return bench_offload(flags.options, log, report);
   if (flags.scenario == "decode") return bench_decode(flags.options, log, report);

@@ -361,7 +361,7 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   options.isa = env_string("LORALEI_ISA").value_or("");
   options.build = std::string(version_string()) + "-" + commit_string();
   options.engine.prefix_cache = !flags.no_prefix_cache;
-  options.engine.step_time_ns = static_cast<int64_t>(flags.step_time_ms * 1e6);
+  options.engine.step_time_ns = static_cast<int64_t>(flags.step_time_ms.value_or(0) * 1e6);
   if (flags.speculate == "off") options.engine.speculate = Speculation::kOff;
   if (flags.speculate == "lookup") options.engine.speculate = Speculation::kLookup;
   if (flags.activations == "int8") options.activations = Activations::kInt8;

@@ -29,7 +29,7 @@ struct EngineFlags {
   std::string adapter_quant;
   std::string dtype = "auto";
   bool no_prefix_cache = false;
-  double step_time_ms = 0;
+  std::optional<double> step_time_ms;
   GpuFlags gpu;
   std::optional<double> gpu_memory_utilization;  // as given; else GpuFlags' own
 };

@@ -206,6 +206,7 @@ void add_rows(const Waits& waits, const std::string& prefix, int long_prompt, Be
 
 Status bench_blocking(const BenchOptions& options, LogSink& log, BenchReport& report) {
   BenchOptions sized = options;
+  sized.bounded_steps = true;
   sized.batches = {2 * kStreams};
   sized.adapters = 1;
   sized.new_tokens = kStreamTokens;

@@ -81,6 +81,7 @@ Status open_rig(const BenchOptions& options, int prompt_tokens, LogSink& log, Ri
   // With a context that is kept in the cache, room for the answers of the
   // rounds before too.
   host.engine.max_sequences = batch_most + (options.context > 0 ? 1 : 0);
+  if (!options.bounded_steps) host.engine.step_time_ns = kStepTimeUnbounded;
   host.engine.max_model_len = prompt_tokens + options.new_tokens + 16;
   TRY_ASSIGN(rig.host, EngineHost::start(host, log, progress_lines(log, "loading")));
   rig.runner = std::make_unique<BatchRunner>(rig.host->engine(), rig.clock);

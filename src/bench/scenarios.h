@@ -33,11 +33,12 @@ struct BenchOptions {
   double foreign_max = 0.05;  // cores that other processes may use in a round that counts
   std::vector<double> budgets_gb = {1.0, 1.5, 2.0, 2.5, 3.0, 3.5};  // offload; GB = 1e9 bytes
   std::vector<std::string> policies = {"balanced", "flex", "layer-order", "attn-first", "ffn-first", "none", "sync"};
-  double window_s = 10;       // offload: of one measurement
-  double budget_minutes = 0;  // offload: turns begun under one budget; 0: until each policy has its windows
-  int together = 0;           // offload: so many requests beside one alone, instead of the policies
-  int long_prompt = 3000;     // blocking: tokens of one long prompt; four have half of it each
-  int resident_pairs = 0;     // offload: a streamed model grown whole beside a loaded one, instead of the policies
+  double window_s = 10;        // offload: of one measurement
+  double budget_minutes = 0;   // offload: turns begun under one budget; 0: until each policy has its windows
+  int together = 0;            // offload: so many requests beside one alone, instead of the policies
+  bool bounded_steps = false;  // in time, as a server's; else prompts take all the rows of a step
+  int long_prompt = 3000;      // blocking: tokens of one long prompt; four have half of it each
+  int resident_pairs = 0;      // offload: a streamed model grown whole beside a loaded one, instead of the policies
   EngineHostOptions host;
 };
 

@@ -204,12 +204,15 @@ enum class Speculation : uint8_t {
   kLookup,  // always
 };
 
+inline constexpr int64_t kStepTimeUnbounded = INT64_MAX;
+
 struct EngineOptions {
   int64_t max_model_len = 0;  // prompt + output of one sequence, up to positions_reached(); 0: the model's max_position
   int32_t max_sequences = kDefaultMaxSequences;  // running at once
   int32_t max_queued = kDefaultMaxQueued;        // waiting requests; more are refused as overloaded
   int32_t step_tokens = kDefaultStepTokens;      // token budget of one step (chunked prefill)
-  int64_t step_time_ns = 0;                      // of one step, by which prompts are cut; 0: sched/step_times.h
+  // Of one step, by which prompts are cut; 0: as sched/step_times.h says.
+  int64_t step_time_ns = 0;
   // 0: what max_model_len x max_sequences needs, at most half of available memory after
   // the weights.
   int64_t kv_cache_bytes = 0;

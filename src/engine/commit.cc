@@ -209,6 +209,8 @@ void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
     }
     drop_leases(request);
     request.claims.clear();
+    count_waiting(request, false);
+    set_lacks(request, false);
     ended_.push_back(request.id);
   } else if (led && request.ready) {
     release_siblings(request);

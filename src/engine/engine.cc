@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "base/units.h"
 #include "engine/loop.h"
+#include "engine/memory_plan.h"
 #include "engine/start.h"
 #include "engine/validate.h"
 #include "sys/threads.h"
@@ -337,7 +338,7 @@ Result<int32_t> kv_block_count(const EngineOptions& options, const KvShape& shap
   const int64_t block_bytes = kv_block_bytes(shape);
   int64_t blocks = options.kv_cache_bytes / block_bytes;
   if (options.kv_cache_bytes == 0) {
-    const int64_t wanted = ((length + kKvBlockTokens - 1) / kKvBlockTokens) * std::max(1, options.max_sequences);
+    const int64_t wanted = kv_blocks_for(length) * std::max(1, options.max_sequences);
     blocks = std::min(wanted, ledger.available_bytes(MemoryUse::kKv) / 2 / block_bytes);
   }
   blocks = std::min<int64_t>(blocks, INT32_MAX / kKvBlockTokens);
@@ -410,7 +411,8 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   }
   const int64_t max_model_len = std::min(length, capacity);
   const int64_t available = parts.ledger->available_bytes(MemoryUse::kAdapters);
-  parts.ledger->set_cap(MemoryUse::kAdapters, options.adapter_bytes > 0 ? options.adapter_bytes : available / 4);
+  parts.ledger->set_cap(MemoryUse::kAdapters,
+                        options.adapter_bytes > 0 ? options.adapter_bytes : default_adapter_bytes(available));
 
   loop.config = config;
   loop.eos = parts.eos.empty() ? config.eos : parts.eos;

@@ -171,8 +171,8 @@ Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& 
   // What a resident model leaves is shared as at start.
   const bool stated = parts.options.engine.adapter_bytes > 0;
   const int64_t held_bytes = ledger.used_bytes(MemoryUse::kAdapters), left = budget - ledger.used_bytes() + held_bytes;
-  ledger.set_cap(MemoryUse::kAdapters,
-                 stated || weights.streams() ? shares.adapter_bytes : std::max(held_bytes, left / 4));
+  ledger.set_cap(MemoryUse::kAdapters, stated || weights.streams() ? shares.adapter_bytes
+                                                                   : std::max(held_bytes, default_adapter_bytes(left)));
   log_budget(ledger, log);
   log_lines(log, LogLevel::kInfo, weights.describe());
   if (!status.ok())

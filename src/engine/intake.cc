@@ -54,6 +54,7 @@ void EngineLoop::receive(Arrival&& arrival) {
   if (request.names.empty()) {
     make_ready(request, {});
   } else {
+    count_waiting(request, true);
     wait_for_adapters(request);
   }
 }
@@ -73,6 +74,7 @@ void EngineLoop::receive(const Hold& hold) {
   if (found == requests_.end() || found->second->held == hold.held) return;
   Request& request = *found->second;
   request.held = hold.held;
+  set_lacks(request, false);
   for (const auto& sequence : request.choices) {
     if (hold.held && sequence->phase == SeqPhase::kRunning) {
       std::erase(running_, sequence.get());

@@ -36,6 +36,7 @@ bool has_begun(const Request& request) {
 void EngineLoop::wait_for_adapters(Request& request) {
   CHECK(request.pins.empty() && !request.hold && request.running == 0);
   request.ready = false;
+  set_lacks(request, false);
   for (const auto& sequence : request.choices) {
     const bool waits = sequence->phase == SeqPhase::kWaiting;
     if (!waits && sequence->phase != SeqPhase::kForming) continue;
@@ -48,6 +49,17 @@ void EngineLoop::wait_for_adapters(Request& request) {
   for (const std::string& name : request.names) cold_by_name_[name].insert(request.order);
   to_look_at_.push_back(request.order);
   cold_changed_ = true;
+}
+
+// For show_adapters().
+void EngineLoop::count_waiting(Request& request, bool waits) {
+  if (std::exchange(request.counted, waits) == waits) return;
+  for (const std::string& name : request.names) {
+    int32_t& count = waiting_by_name_[name];
+    count += waits ? 1 : -1;
+    if (count == 0) waiting_by_name_.erase(name);
+    registry_.touch(name);
+  }
 }
 
 void EngineLoop::leave_cold(Request& request) {
@@ -193,7 +205,6 @@ EngineLoop::Leases EngineLoop::hold_on_device(Request& request) {
       return Leases::kSkip;
     }
     request.arriving = there.ok();
-    arriving_ += request.arriving ? 1 : 0;
   }
   if (there.ok() && request.arriving) there = have_arrived(request);
   if (!there.ok()) {
@@ -202,7 +213,7 @@ EngineLoop::Leases EngineLoop::hold_on_device(Request& request) {
     return Leases::kGone;
   }
   if (!*there) return Leases::kSkip;
-  arriving_ -= std::exchange(request.arriving, false) ? 1 : 0;
+  request.arriving = false;
   return Leases::kTaken;
 }
 
@@ -229,8 +240,13 @@ Result<bool> EngineLoop::have_arrived(const Request& request) {
   return true;
 }
 
+// For the count of those that wait for adapters.
+void EngineLoop::set_lacks(Request& request, bool lacks) {
+  lacking_ += static_cast<int32_t>(lacks) - static_cast<int32_t>(std::exchange(request.lacks, lacks));
+}
+
 void EngineLoop::drop_leases(Request& request) {
-  arriving_ -= std::exchange(request.arriving, false) ? 1 : 0;
+  request.arriving = false;
   if (request.hold) arriving_changed_ = true;  // there is more room on the device
   request.hold.release();
   request.pins.clear();

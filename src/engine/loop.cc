@@ -139,9 +139,9 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.disk_read_bytes = times.disk_read_bytes;
   stats.streamed_bytes = parts_.executor->streamed_bytes();
   stats.running = static_cast<int32_t>(running_.size());
-  stats.waiting = static_cast<int32_t>(admission_.size() + forming_.size());
+  stats.waiting = std::max(0, static_cast<int32_t>(admission_.size() + forming_.size()) - lacking_);
   stats.held = parked_;
-  stats.waiting_for_adapter = static_cast<int32_t>(cold_.size()) + arriving_;
+  stats.waiting_for_adapter = static_cast<int32_t>(cold_.size()) + lacking_;
   const KvCache& kv = *parts_.kv;
   stats.kv_blocks_total = kv.total();
   stats.kv_blocks_cached = kv.cached();
@@ -182,14 +182,14 @@ AdapterTier tier_of(AdapterState state) {
   return AdapterTier::kSource;
 }
 
-AdapterStatus status_of(const RegistryView& view) {
+AdapterStatus status_of(const RegistryView& view, int32_t waiting) {
   AdapterStatus status;
   status.name = *view.name;
   status.path = *view.path;
   status.tier = tier_of(view.state);
   status.bytes = view.bytes;
   status.users = view.users;
-  status.waiting = view.waiting;
+  status.waiting = waiting;
   status.uses = view.uses;
   status.pinned = view.pinned;
   if (view.error != nullptr) status.error = view.error->message;
@@ -207,7 +207,9 @@ AdapterStatus status_of(const RegistryView& view) {
 void EngineLoop::show_adapters(AdapterBoard& board, bool wait) {
   registry_.take_changes(
       [this](const RegistryView& view) {
-        adapter_changes_.emplace_back(*view.name, std::make_shared<const AdapterStatus>(status_of(view)));
+        const auto found = waiting_by_name_.find(*view.name);
+        const int32_t waiting = found == waiting_by_name_.end() ? 0 : found->second;
+        adapter_changes_.emplace_back(*view.name, std::make_shared<const AdapterStatus>(status_of(view, waiting)));
       },
       gone_);
   // A name that is gone may be there again, so it goes first.
@@ -240,12 +242,12 @@ void EngineLoop::check() const {
   const auto older = [](const auto* a, const auto* b) { return a->order < b->order; };
   CHECK(std::is_sorted(forming_.begin(), forming_.begin() + static_cast<int64_t>(first_dear()), older) &&
         std::is_sorted(running_.begin(), running_.end(), older));
-  size_t count = 0, cold = 0, arriving = 0, waiting = 0, waiting_formed = 0;
-  int32_t parked = 0;
+  size_t count = 0, cold = 0, waiting = 0, waiting_formed = 0;
+  int32_t parked = 0, lacking = 0;
   for (const auto& [id, request] : requests_) {
     int32_t unfinished = 0;
     cold += request->ready ? 0 : 1;
-    arriving += request->arriving ? 1 : 0;
+    lacking += request->lacks ? 1 : 0;
     check_leases(*request);
     for (const auto& sequence : request->choices) {
       ++count;
@@ -272,7 +274,7 @@ void EngineLoop::check() const {
   }
   CHECK(waiting == admission_.size() && waiting_formed == waiting_formed_);
   CHECK(parked == parked_ && count == sequences_.size() && cold == cold_.size());
-  CHECK(arriving == static_cast<size_t>(arriving_));
+  CHECK(lacking == lacking_);
   CHECK(running_.size() <= static_cast<size_t>(parts_.max_sequences));
   parts_.kv->check(leases);
   registry_.check();

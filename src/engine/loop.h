@@ -139,6 +139,7 @@ class EngineLoop {
   // leases.cc
   enum class Leases : uint8_t { kTaken, kSkip, kGone };
   void wait_for_adapters(Request& request);
+  void count_waiting(Request& request, bool waits);
   void leave_cold(Request& request);
   bool needs_round() const;
   void look_at_cold();
@@ -150,6 +151,7 @@ class EngineLoop {
   Leases hold_on_device(Request& request);
   Result<bool> hold_adapters(Request& request);
   Result<bool> have_arrived(const Request& request);
+  void set_lacks(Request& request, bool lacks);
   void drop_leases(Request& request);
   void drop_unused_leases(Request& request);
   Status prepare(Request& request, std::span<const Adapter* const> adapters);
@@ -205,12 +207,13 @@ class EngineLoop {
   DeviceTier* const tier_;         // of the executor, or null
   bool arriving_changed_ = false;  // somebody may go on, or there may be more room on the device
   bool device_full_ = false;       // somebody waits for room there, since that changed last
-  int32_t arriving_ = 0;           // requests whose adapters are on their way there
+  int32_t lacking_ = 0;            // requests with Request::lacks
   AdapterRegistry registry_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::unordered_map<SeqId, Sequence*> sequences_;
   std::map<uint64_t, Request*> cold_;  // those that wait for adapters, by age
   std::unordered_map<std::string, std::set<uint64_t>> cold_by_name_;
+  std::unordered_map<std::string, int32_t> waiting_by_name_;  // requests with adapters that do not run
   // Their first mask is being made (or, preempted, the next): oldest first, behind them
   // those whose mask is dear, in the order in which it was found to be.
   std::vector<Sequence*> forming_;

@@ -88,10 +88,12 @@ TEST(EngineLoopLeases, WhoWaitsForASlotHoldsNothingThoughItsAdapterIsThere) {
   for (int i = 0; i < 20; ++i) ids.push_back(world.submit(simple(30, 20, i, {{"a", 1.0f}})));
   turns(world, 10);
   EXPECT_EQ(world.stats().waiting, 19);
+  EXPECT_EQ(world.stats().adapters.at(0).waiting, 19);
   EXPECT_EQ(users(world), 1);
   EXPECT_LE(world.stats().kv_blocks_used, 4);
   world.run();
   for (const RequestId id : ids) world.expect_oracle(id);
+  EXPECT_EQ(world.stats().adapters.at(0).waiting, 0);
 }
 
 TEST(EngineLoopLeases, PreemptionDropsThemAndTheTextGoesOnUnchanged) {

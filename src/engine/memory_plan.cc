@@ -5,13 +5,12 @@
 
 #include "base/limits.h"
 #include "base/units.h"
+#include "kv/block_count.h"
 
 namespace loralei {
 namespace {
 
 constexpr int64_t kDeviceAdapterShare = 8;  // of what is left on a device one part at least
-
-int64_t blocks_for(int64_t tokens) { return (tokens + kKvBlockTokens - 1) / kKvBlockTokens; }
 
 const char* budget_flag(const MemoryRequest& request) {
   return request.on_device ? "--gpu-memory-utilization" : "--memory-budget";
@@ -22,7 +21,7 @@ int64_t kv_limit(const MemoryRequest& request) {
   if (request.kv_cache_bytes > 0) return request.kv_cache_bytes;
   if (!request.on_device) {
     const int64_t most_tokens = request.left_bytes / request.block_bytes * kKvBlockTokens;
-    const int64_t one = blocks_for(std::min(request.max_model_len, most_tokens)) * request.block_bytes;
+    const int64_t one = kv_blocks_for(std::min(request.max_model_len, most_tokens)) * request.block_bytes;
     const int64_t beside_adapters = request.left_bytes - request.adapter_bytes;
     return std::min(std::max(request.left_bytes / 2, one), std::max(request.block_bytes, beside_adapters));
   }
@@ -52,7 +51,7 @@ Result<MemoryPlan> plan_memory(const MemoryRequest& request) {
   const int64_t wanted_len = request.max_model_len > 0 ? request.max_model_len : request.model_len_max;
   // Capped before multiplying: a hostile config may claim 2^60 positions.
   const int64_t blocks_most = request.left_bytes / request.block_bytes + 1;
-  const int64_t needed_blocks = std::min(blocks_for(wanted_len), blocks_most) * request.max_sequences;
+  const int64_t needed_blocks = std::min(kv_blocks_for(wanted_len), blocks_most) * request.max_sequences;
   const int64_t blocks =
       std::min({needed_blocks, kv_limit(request) / request.block_bytes, int64_t{INT32_MAX} / kKvBlockTokens});
   plan.kv_blocks = static_cast<int32_t>(blocks);
@@ -67,7 +66,7 @@ Result<MemoryPlan> plan_memory(const MemoryRequest& request) {
   if (held_tokens < wanted_len) {
     if (request.max_model_len > 0) {
       return too_large("One sequence of --max-model-len " + std::to_string(wanted_len) + " needs " +
-                       format_bytes(blocks_for(wanted_len) * request.block_bytes) + " of KV cache but it has " +
+                       format_bytes(kv_blocks_for(wanted_len) * request.block_bytes) + " of KV cache but it has " +
                        format_bytes(plan.kv_bytes) + "; lower --max-model-len to " + std::to_string(held_tokens) +
                        " or raise " + kv_flag + ".");
     }
@@ -77,7 +76,9 @@ Result<MemoryPlan> plan_memory(const MemoryRequest& request) {
                          " for more).");
   }
   const int64_t after_kv = request.left_bytes - plan.kv_bytes;
-  plan.adapter_bytes = request.adapter_bytes > 0 ? request.adapter_bytes : request.on_device ? after_kv : after_kv / 4;
+  plan.adapter_bytes = request.adapter_bytes > 0 ? request.adapter_bytes
+                       : request.on_device       ? after_kv
+                                                 : default_adapter_bytes(after_kv);
   if (plan.adapter_bytes > after_kv) return adapters_too_large(request, after_kv, "weights and KV cache");
   return plan;
 }

@@ -38,6 +38,9 @@ struct MemoryPlan {
   std::vector<std::string> notes;  // what a user should know, one sentence each
 };
 
+// Of what weights, activations and KV leave of host memory.
+inline constexpr int64_t default_adapter_bytes(int64_t left_bytes) { return left_bytes / 4; }
+
 Result<MemoryPlan> plan_memory(const MemoryRequest& request);
 
 }  // namespace loralei

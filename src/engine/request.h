@@ -78,7 +78,9 @@ struct Request {
   bool ready = false;                // what it computes with is known, and was in memory then
   bool started = false;              // its choices have begun to wait
   bool used = false;                 // its adapters' uses are counted
+  bool counted = false;              // among those that wait with its adapters
   bool held = false;                 // Engine::hold
+  bool lacks = false;                // its turn came, but its adapters have no place yet
   bool arriving = false;             // what `hold` holds is on its way to the device
   int32_t running = 0;               // of its choices: those that have pins and hold
   bool queued = true;                // counts against max_queued: nothing of it was admitted yet

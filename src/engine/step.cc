@@ -124,7 +124,8 @@ void EngineLoop::take_formed(size_t looked_at, size_t dear) {
 // What the steps so far say of the rows that prompts may have beside those that decode. A
 // pass over streamed weights costs its reading: it should compute as many as it can.
 PrefillRows EngineLoop::prefill_rows() const {
-  if (parts_.executor->streams() && parts_.step_time_ns == 0) return {};
+  const bool unbounded = parts_.step_time_ns == kStepTimeUnbounded;
+  if (unbounded || (parts_.executor->streams() && parts_.step_time_ns == 0)) return {};
   StepLoad decode;
   int64_t context = 0, prompts = 0;
   for (const SeqState& state : running_states_) {
@@ -152,18 +153,20 @@ void EngineLoop::offer_waiting() {
     Request& request = *sequence.request;
     const Leases leases = take_leases(request);
     if (leases == Leases::kSkip) admission_.refused(Lack::kAdapter);
+    if (leases != Leases::kGone) set_lacks(request, leases == Leases::kSkip);
     if (leases != Leases::kTaken) continue;
     const KvMatch match = kv.peek(request.key, sequence.text(), match_limit(sequence));
     switch (planner_.offer(state_of(sequence, match.tokens(), match.blocks, match.evictable))) {
       case Fit::kAdmitted:
         leave_waiting(sequence);
         ++request.running;
+        count_waiting(request, false);
         continue;
       case Fit::kImpossible:
         end(sequence, EndReason::kError,
             too_large("the text of " + std::to_string(sequence.text().size()) +
                       " tokens does not fit the KV cache; give it more memory"));
-        break;
+        continue;  // with its leases
       case Fit::kNoRows:
         admission_.refused(Lack::kRows);
         break;
@@ -218,7 +221,10 @@ void EngineLoop::break_stall() {
 
 void EngineLoop::preempt(Sequence& sequence) {
   sequence.lease.release();
-  if (--sequence.request->running == 0) drop_leases(*sequence.request);
+  if (--sequence.request->running == 0) {
+    drop_leases(*sequence.request);
+    count_waiting(*sequence.request, true);
+  }
   sequence.computed = 0;
   sequence.pooled.clear();
   ++counters_.preemptions;

@@ -4,8 +4,10 @@
 // wait for a slot, or for adapters whose loads never end. Prints medians and the 99th
 // percentile in microseconds.
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 

@@ -24,6 +24,7 @@
 #include "base/limits.h"
 #include "base/result.h"
 #include "device/host/arena.h"
+#include "kv/block_count.h"
 #include "memory/ledger.h"
 #include "ops/args.h"
 
@@ -38,10 +39,6 @@ struct KvShape {
 
 // Bytes of one block over all layers, rounded up to a cache line.
 int64_t kv_block_bytes(const KvShape& shape);
-
-inline constexpr int32_t kv_blocks_for(int64_t tokens) {
-  return static_cast<int32_t>((tokens + kKvBlockTokens - 1) / kKvBlockTokens);
-}
 
 class BlockPool {
  public:

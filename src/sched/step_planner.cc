@@ -6,16 +6,15 @@
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "kv/block_count.h"
 
 namespace loralei {
 namespace {
 
 constexpr int32_t kOldestShare = 4;  // the oldest prompt gets one part of so many
 
-int32_t blocks_for(int32_t tokens) { return (tokens + kKvBlockTokens - 1) / kKvBlockTokens; }
-
 // Blocks that the whole known text and one token more need beside those held.
-int32_t whole_need(const SeqState& seq) { return std::max(0, blocks_for(seq.known + 1) - seq.blocks); }
+int32_t whole_need(const SeqState& seq) { return std::max(0, kv_blocks_for(seq.known + 1) - seq.blocks); }
 
 // Positions in [begin, end) of this sequence that want logits.
 int32_t logits_wanted(const SeqState& seq, int32_t begin, int32_t end) {
@@ -125,7 +124,7 @@ void StepPlanner::schedule(Entry& entry, int32_t rows_max) {
   const SeqState& seq = *entry.seq;
   int32_t rows = rows_within_budget(seq, rows_max);
   while (rows > 0) {
-    const int32_t blocks = std::max(0, blocks_for(seq.computed + rows) - seq.blocks);
+    const int32_t blocks = std::max(0, kv_blocks_for(seq.computed + rows) - seq.blocks);
     if (blocks <= blocks_left_) return give(entry, rows, blocks);
     if (!entry.admitted && preempt_youngest(entry)) continue;
     if (seq.remaining() == 1 && !entry.admitted && alive_ > 1) {  // itself the youngest
@@ -137,7 +136,7 @@ void StepPlanner::schedule(Entry& entry, int32_t rows_max) {
     }
     // The youngest prompt takes what is left.
     rows = std::min(rows, (seq.blocks + std::max(0, blocks_left_)) * kKvBlockTokens - seq.computed);
-    if (blocks_for(seq.computed + rows) - seq.blocks > blocks_left_) return;
+    if (kv_blocks_for(seq.computed + rows) - seq.blocks > blocks_left_) return;
   }
 }
 
@@ -166,14 +165,14 @@ bool StepPlanner::preempt_youngest(const Entry& needy) {
 
 Fit StepPlanner::offer(const SeqState& candidate) {
   CHECK(candidate.computed < candidate.known && candidate.draft.empty());
-  if (blocks_for(candidate.known) > input_.blocks_total) return Fit::kImpossible;
+  if (kv_blocks_for(candidate.known) > input_.blocks_total) return Fit::kImpossible;
   // KV is short: whoever was sent away must not be let in again in the same step.
   deferred_ = deferred_ || !preempted_.empty();
   if (deferred_) return Fit::kNoBlocks;
   if (alive_ >= options_.max_sequences) return Fit::kNoSlots;
   const int32_t left = blocks_left_ - candidate.blocks_exclusive;
   const int32_t spare = alive_;  // one block for each running sequence to grow into
-  const bool fits = alive_ == 0 ? std::max(0, blocks_for(candidate.known) - candidate.blocks) <= left
+  const bool fits = alive_ == 0 ? std::max(0, kv_blocks_for(candidate.known) - candidate.blocks) <= left
                                 : whole_need(candidate) + spare + promised_ <= left;
   if (!fits) {
     deferred_ = true;
@@ -224,12 +223,12 @@ void StepPlanner::speculate() {
   for (Entry& entry : entries_) {
     const SeqState& seq = *entry.seq;
     if (entry.rows == 0 || seq.draft.empty()) continue;
-    const int32_t held = std::max(seq.blocks + entry.blocks, blocks_for(seq.computed + entry.rows));
+    const int32_t held = std::max(seq.blocks + entry.blocks, kv_blocks_for(seq.computed + entry.rows));
     const int32_t spare = deferred_ ? 0 : std::max(0, blocks_left_ - promised_ - alive_);
     const int32_t room = (held + spare) * kKvBlockTokens - seq.computed - entry.rows;
     const int32_t rows = std::min({static_cast<int32_t>(seq.draft.size()), rows_left, logits_left_, room});
     if (rows < 1) continue;
-    const int32_t blocks = std::max(0, blocks_for(seq.computed + entry.rows + rows) - held);
+    const int32_t blocks = std::max(0, kv_blocks_for(seq.computed + entry.rows + rows) - held);
     entry.rows += rows;
     entry.logits += rows;
     entry.blocks += blocks;

@@ -44,7 +44,7 @@ class StepTimes {
  public:
   static constexpr int64_t kStepTimeNs = 100'000'000;
   static constexpr int64_t kStepTimeMostNs = 150'000'000;
-  static constexpr double kFloorsMost = 3, kDearer = 1.1, kAloneFactor = 2, kPromptShare = 0.25;
+  static constexpr double kFloorsMost = 3, kDearer = 1.1, kAloneFactor = 3, kPromptShare = 0.25;
   static constexpr int32_t kPrefillRowsMin = 4, kFirstRows = 128, kGrowth = 4;
 
   // bound_ns: of a step; 0: the default. rows_max: of a step.

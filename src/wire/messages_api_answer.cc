@@ -9,6 +9,11 @@
 namespace loralei {
 namespace {
 
+// The parser takes a NUL for the end of what it reads.
+bool is_json_object(const std::string& text) {
+  return !text.empty() && text.front() == '{' && text.find('\0') == std::string::npos && OrderedJson::accept(text);
+}
+
 enum class Block : unsigned char { kNone, kThinking, kText, kCall };
 
 const char* error_type(int status) {
@@ -84,8 +89,7 @@ class WholeMessage final : public StepwisePieces {
     if (!choice_.content.empty())
       out.begin_object().key("type").string("text").key("text").string(choice_.content).end_object();
     for (const ToolCall& call : choice_.tool_calls) {
-      const bool whole =
-          !call.arguments.empty() && call.arguments.front() == '{' && OrderedJson::accept(call.arguments);
+      const bool whole = is_json_object(call.arguments);
       out.begin_object().key("type").string("tool_use").key("id").string(call.id).key("name").string(call.name);
       out.key("input").raw(whole ? call.arguments : "{}").end_object();
     }

@@ -188,11 +188,13 @@ TEST(MessagesAnswer, AWholeOneSaysWhyItEnded) {
   EXPECT_EQ(message["stop_sequence"], "X");
   EXPECT_EQ(message["usage"]["input_tokens"], 6);
   AnswerChoice calls;
-  calls.tool_calls = {{"c1", "f", "{\"x\": 1}"}, {"c2", "g", "{\"cut"}};
+  const std::string behind_the_end("{\"x\": 1}\0more", 13);  // the parser reads no further than the NUL
+  calls.tool_calls = {{"c1", "f", "{\"x\": 1}"}, {"c2", "g", "{\"cut"}, {"c3", "h", behind_the_end}};
   calls.finish = FinishReason::kLength;
   message = whole(calls);
   EXPECT_EQ(message["content"][0]["input"]["x"], 1);
   EXPECT_EQ(message["content"][1]["input"], Json::object());
+  EXPECT_EQ(message["content"][2]["input"], Json::object());
   EXPECT_EQ(message["stop_reason"], "max_tokens");
   EXPECT_TRUE(message["stop_sequence"].is_null());
 }
