@@ -260,6 +260,36 @@ TEST(EngineLoopLeases, ManyColdRequestsHoldNobodyUp) {
   world.expect_nothing_held();
 }
 
+// The same for those that wait for room on a device: more than a planning asks.
+TEST(EngineLoopLeases, ManyThatWaitForTheDeviceHoldNobodyUp) {
+  WorldOptions setup;
+  setup.device_bytes = 1500;
+  World world(setup);
+  for (const char* name : {"a", "b"}) {
+    add(world, name, name[0]);
+    world.command(AdapterAction::kLoad, name, std::string("/") + name);
+  }
+  for (int i = 0; i < 20; ++i) {
+    world.turn();
+    world.finish_load();
+  }
+  const RequestId arriving = world.submit(simple(10, 5, 1, {{"a", 1.0f}}));
+  world.turn();
+  ASSERT_EQ(world.executor.tier->holds(), 1);
+  std::vector<RequestId> lacking;
+  for (int i = 0; i < 2 * Admission::kOffersMax; ++i) lacking.push_back(world.submit(simple(10, 2, i, {{"b", 1.0f}})));
+  const RequestId base = world.submit(simple(10, 5, 2));
+  turns(world, 10);
+  EXPECT_EQ(world.record(arriving).events, 0) << "its upload has not ended";
+  world.expect_oracle(base);
+  EXPECT_TRUE(world.loop->idle());
+  EXPECT_EQ(world.stats().waiting_for_adapter, 1 + 2 * Admission::kOffersMax);
+  world.run(20000);
+  world.expect_oracle(arriving);
+  for (const RequestId id : lacking) world.expect_oracle(id);
+  world.expect_nothing_held();
+}
+
 // A short prompt computes in the next step, whatever long ones are under way.
 TEST(EngineLoopLeases, AShortPromptDoesNotWaitForLongOnes) {
   WorldOptions setup;
