@@ -3,6 +3,7 @@
 // runs.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <sstream>
 
 #include "base/prng.h"
@@ -120,47 +121,49 @@ TEST(EngineLoopLeases, PreemptionDropsThemAndTheTextGoesOnUnchanged) {
   world.expect_nothing_held();
 }
 
-// Its adapter leaves memory while it waits. It is loaded again, and the text is the same.
-TEST(EngineLoopLeases, AnAdapterThatLeftMeanwhileIsLoadedAgain) {
+// A request with adapter a that has begun, and is held while b takes the room of a.
+struct LeftMeanwhile {
   WorldOptions setup;
-  setup.adapter_bytes = 110'000;  // one at a time
-  World world(setup);
-  add(world, "a", 11, 40'000);
-  add(world, "b", 22, 40'000);
-  const RequestId id = world.submit(simple(30, 40, 1, {{"a", 1.0f}}));
-  run_until(world, id, 5);
-  world.hold(id, true);
-  const RequestId other = world.submit(simple(30, 5, 2, {{"b", 1.0f}}));
+  std::unique_ptr<World> world;
+  RequestId begun;
+
+  LeftMeanwhile() {
+    setup.adapter_bytes = 110'000;  // one at a time
+    world = std::make_unique<World>(setup);
+    add(*world, "a", 11, 40'000);
+    add(*world, "b", 22, 40'000);
+    begun = world->submit(simple(30, 40, 1, {{"a", 1.0f}}));
+    run_until(*world, begun, 5);
+    world->hold(begun, true);
+    const RequestId other = world->submit(simple(30, 5, 2, {{"b", 1.0f}}));
+    world->run();
+    world->expect_oracle(other);
+    EXPECT_FALSE(in_memory(*world, "a"));
+  }
+};
+
+// It is loaded again, and the text is the same.
+TEST(EngineLoopLeases, AnAdapterThatLeftMeanwhileIsLoadedAgain) {
+  const LeftMeanwhile left;
+  World& world = *left.world;
+  world.hold(left.begun, false);
   world.run();
-  world.expect_oracle(other);
-  ASSERT_FALSE(in_memory(world, "a"));
-  world.hold(id, false);
-  world.run();
-  world.expect_oracle(id);
+  world.expect_oracle(left.begun);
   EXPECT_EQ(world.stats().adapter_loads, 3u);
 }
 
 // The same, but its files are others by then: what has begun with one version never goes
 // on with another.
 TEST(EngineLoopLeases, WhatHasBegunNeverGoesOnWithAnotherVersion) {
-  WorldOptions setup;
-  setup.adapter_bytes = 110'000;
-  World world(setup);
-  add(world, "a", 11, 40'000);
-  add(world, "b", 22, 40'000);
-  const RequestId begun = world.submit(simple(30, 40, 1, {{"a", 1.0f}}));
-  run_until(world, begun, 5);
-  world.hold(begun, true);
-  const RequestId other = world.submit(simple(30, 5, 2, {{"b", 1.0f}}));
-  world.run();
+  const LeftMeanwhile left;
+  World& world = *left.world;
   world.files.put("/a", 33, 40'000);
   const RequestId fresh = world.submit(simple(30, 10, 3, {{"a", 1.0f}}));
-  world.hold(begun, false);
+  world.hold(left.begun, false);
   world.run();
-  EXPECT_EQ(world.record(begun).end, EndReason::kError);
-  EXPECT_NE(world.record(begun).last.error.message.find("send the request again"), std::string::npos);
+  EXPECT_EQ(world.record(left.begun).end, EndReason::kError);
+  EXPECT_NE(world.record(left.begun).last.error.message.find("send the request again"), std::string::npos);
   EXPECT_EQ(FakeFiles::content_of(world.record(fresh).first.adapter_version), 33u);
-  world.expect_oracle(other);
   world.expect_oracle(fresh);
   world.expect_nothing_held();
 }
@@ -257,6 +260,36 @@ TEST(EngineLoopLeases, ManyColdRequestsHoldNobodyUp) {
   EXPECT_TRUE(world.loop->idle()) << "nothing to do before a load ends";
   for (const LoadJob& job : world.jobs) EXPECT_TRUE(job.path == "/cold0" || job.path == "/cold1") << job.path;
   world.run(20000);
+  world.expect_nothing_held();
+}
+
+// The same for those that wait for room on a device: more than a planning asks.
+TEST(EngineLoopLeases, ManyThatWaitForTheDeviceHoldNobodyUp) {
+  WorldOptions setup;
+  setup.device_bytes = 1500;
+  World world(setup);
+  for (const char* name : {"a", "b"}) {
+    add(world, name, name[0]);
+    world.command(AdapterAction::kLoad, name, std::string("/") + name);
+  }
+  for (int i = 0; i < 20; ++i) {
+    world.turn();
+    world.finish_load();
+  }
+  const RequestId arriving = world.submit(simple(10, 5, 1, {{"a", 1.0f}}));
+  world.turn();
+  ASSERT_EQ(world.executor.tier->holds(), 1);
+  std::vector<RequestId> lacking;
+  for (int i = 0; i < 2 * Admission::kOffersMax; ++i) lacking.push_back(world.submit(simple(10, 2, i, {{"b", 1.0f}})));
+  const RequestId base = world.submit(simple(10, 5, 2));
+  turns(world, 10);
+  EXPECT_EQ(world.record(arriving).events, 0) << "its upload has not ended";
+  world.expect_oracle(base);
+  EXPECT_TRUE(world.loop->idle());
+  EXPECT_EQ(world.stats().waiting_for_adapter, 1 + 2 * Admission::kOffersMax);
+  world.run(20000);
+  world.expect_oracle(arriving);
+  for (const RequestId id : lacking) world.expect_oracle(id);
   world.expect_nothing_held();
 }
 

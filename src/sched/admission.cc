@@ -41,7 +41,10 @@ std::optional<SeqId> Admission::next() {
 
 void Admission::refused(Lack lack) {
   CHECK(stage_ != Stage::kOver && offers_ > 0);
-  if (lack == Lack::kAdapter) return;
+  if (lack == Lack::kAdapter) {
+    --offers_;  // however many are skipped, those behind them are asked
+    return;
+  }
   stage_ = stage_ == Stage::kOldest && lack == Lack::kRows ? Stage::kShortest : Stage::kOver;
 }
 

@@ -14,8 +14,8 @@
 //     are computed: then it is the oldest, which StepPlanner gives a quarter of the rows.
 //
 // Thread: one. Ownership: of its own lists alone; time is an argument where it matters.
-// Cost: a planning asks kOffersMax sequences at most, and each costs the logarithm of
-// those that wait.
+// Cost: a planning asks kOffersMax sequences at most beside those that are skipped, and
+// each costs the logarithm of those that wait.
 #pragma once
 
 #include <cstdint>

@@ -64,6 +64,17 @@ TEST(Admission, APlanningAsksABoundedNumber) {
   EXPECT_EQ(asked, static_cast<uint64_t>(Admission::kOffersMax));
 }
 
+TEST(Admission, HoweverManyAreSkippedThoseBehindThemAreAsked) {
+  Admission admission;
+  for (uint64_t id = 1; id <= 1000; ++id) admission.arrive({SeqId{id}, id, 1});
+  admission.begin();
+  for (uint64_t id = 1; id < 1000; ++id) {
+    ASSERT_EQ(admission.next(), SeqId{id});
+    admission.refused(Lack::kAdapter);
+  }
+  EXPECT_EQ(admission.next(), SeqId{1000});
+}
+
 // Against a list that is searched from end to end.
 TEST(Admission, AgreesWithANaiveTwin) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
