@@ -20,6 +20,8 @@ TokenLogprobs logprobs_of(const RowSample& sample) {
 // behind its sequence's tokens until it is sampled.
 void EngineLoop::commit_rows() {
   samples_.clear();
+  const StepBatch& batch = slot_.batch();
+  const StepResult result = parts_.executor->result();
   size_t hidden_index = 0, logits_index = 0;
   for (size_t index = 0; index < planned_.plan.groups.size(); ++index) {
     const PlanGroup& group = planned_.plan.groups[index];
@@ -35,25 +37,26 @@ void EngineLoop::commit_rows() {
       const int32_t row = planned_.plan.logits_rows[static_cast<size_t>(group.logits_begin + i)];
       RowSample& sample = samples_.emplace_back();
       sample.sequence = &sequence;
-      sample.chosen = parts_.slot->is_chosen(logits_index);
+      sample.chosen = batch.is_chosen(logits_index);
       if (sample.chosen) {
-        sample.token = parts_.slot->chosen(logits_index);
+        sample.token = result.chosen[logits_index];
       } else {
-        sample.logits = parts_.slot->logits(logits_index, request.vocab);
+        sample.logits = result.logits_of(logits_index, request.vocab);
       }
       sample.position = group.predicted_position(row);
       sample.of_prompt = sample.position < request.prompt_size();
       sample.of_draft = group.provisional && i > 0;
     }
-    if (group.want_hidden) commit_hidden(sequence, group, hidden_index);
+    if (group.want_hidden) commit_hidden(sequence, group, result, hidden_index);
   }
 }
 
-void EngineLoop::commit_hidden(Sequence& sequence, const PlanGroup& group, size_t& hidden_index) {
+void EngineLoop::commit_hidden(Sequence& sequence, const PlanGroup& group, const StepResult& result,
+                               size_t& hidden_index) {
   const bool mean = sequence.request->submit.pooling == Pooling::kMean;
   const int32_t rows = mean ? group.row_count : 1;
   for (int32_t row = 0; row < rows; ++row) {
-    const auto hidden = parts_.slot->hidden(hidden_index++);
+    const auto hidden = result.hidden_of(hidden_index++);
     sequence.pooled.resize(hidden.size());
     for (size_t i = 0; i < hidden.size(); ++i)
       sequence.pooled[i] += hidden[i];  // in order of position: the same for every chunking

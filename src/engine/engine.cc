@@ -387,8 +387,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   }
   LoopParts loop;
   loop.requests = parts.requests;
-  loop.slot = std::make_unique<BatchSlot>(limits, config.layers, config.hidden, *parts.ledger);
-  TRY(loop.slot->reserve_vocab(config.vocab));
+  TRY(parts.executor->reserve_vocab(config.vocab));
   const int64_t length = configured_length(options, config);
   int32_t blocks = parts.executor->kv_blocks();
   if (blocks > 0) {
@@ -397,6 +396,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
     TRY_ASSIGN(blocks, kv_block_count(options, shape, length, *parts.ledger));
     TRY_ASSIGN(loop.kv, KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger, *parts.clock,
                                         parts.memory.kv_blocks_max));
+    parts.executor->use_kv(loop.kv->view());
   }
   const int64_t capacity = int64_t{blocks} * kKvBlockTokens;
   if (capacity < length && options.max_model_len > 0) {

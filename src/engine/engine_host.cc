@@ -6,9 +6,9 @@
 
 #include "base/limits.h"
 #include "base/units.h"
-#include "engine/batch_slot.h"
 #include "engine/engine_host_parts.h"
 #include "engine/start.h"
+#include "engine/step_outputs.h"
 #include "kv/block_pool.h"
 #include "model/layer_program.h"
 #include "sys/cpu.h"
@@ -84,7 +84,7 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   fixed.kv_dtype = options.engine.kv_dtype.value_or(config.dtype == DType::kF32 ? DType::kF32 : DType::kF16);
   fixed.limits = step_limits(options.engine, config);
   fixed.scratch = Model::scratch_bytes(config, ops, fixed.limits, threads);
-  fixed.outputs = BatchSlot::bytes(fixed.limits, config.hidden, config.vocab);
+  fixed.outputs = StepOutputs::bytes(fixed.limits, config.hidden, config.vocab);
   fixed.other = process_bytes() + kOtherReserve;
   fixed.requests = request_reserve(options, budget);
   fixed.kv_block = kv_block_bytes({config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype});
@@ -313,7 +313,7 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
   ModelLimits limits = fixed.limits;
   limits.max_model_len = parts.plan.max_model_len;
   TRY_ASSIGN(parts.model, Model::create(config, *parts.weights, *parts.ops, *parts.pool, limits));
-  engine.executor = make_host_executor(*parts.model, limits, [this, &log] { return mend_packed(log); });
+  engine.executor = make_host_executor(*parts.model, limits, *parts.ledger, [this, &log] { return mend_packed(log); });
   parts.computed_by = parts.ops->name;
   return {};
 }

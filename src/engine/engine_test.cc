@@ -22,7 +22,9 @@ constexpr int64_t kPatienceNs = 20'000'000'000;  // only a hanging engine takes 
 // Holds the engine inside a step until the test lets it go.
 class GatedExecutor final : public Executor {
  public:
-  explicit GatedExecutor(ModelLimits limits) : inner_(limits) {}
+  explicit GatedExecutor(ModelLimits limits) : inner_(limits) {
+    inner_.on_done([this](StepDone&& done) { end_step(std::move(done)); });
+  }
   const ModelLimits& limits() const override { return inner_.limits(); }
   int64_t streamed_bytes() const override { return streaming.load() ? 1 : 0; }
   // Every step takes so long on this clock.
@@ -30,11 +32,16 @@ class GatedExecutor final : public Executor {
     inner_.clock = &clock;
     inner_.step_ns = step_ns;
   }
-  Status execute(const ModelBatch& batch, const KvView& kv) override {
+  void use_kv(const KvView& kv) override { inner_.use_kv(kv); }
+  void announce(const Adapter& adapter) override { inner_.announce(adapter); }
+  void withdraw(AdapterVersionId version) override { inner_.withdraw(version); }
+  Status reserve_vocab(int32_t vocab) override { return inner_.reserve_vocab(vocab); }
+  StepResult result() const override { return inner_.result(); }
+  void start(const StepBatch& batch) override {
     entered.fetch_add(1);
     entered.notify_all();
     closed.wait(true);
-    return inner_.execute(batch, kv);
+    inner_.start(batch);
   }
   // Says that nothing can be computed while `broken`; whoever mends holds
   // `loan` until then.

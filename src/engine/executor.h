@@ -2,17 +2,24 @@
 // Executor: who computes a step. A seam with a simulated twin (mechanisms §9): the host
 // executor runs the model on this machine's CPUs.
 //
-// Thread: execute() is called by the engine thread only and returns when the step is
-// computed. Ownership: borrows the batch for the call. Invariant: a row's result depends
-// on its own tokens, adapters and KV alone. Failure: execute() answers a sentence;
-// nothing of the step counts. kUnavailable: it can compute nothing any more, whatever the
-// step (a device that is lost).
+// A step is a value (step_batch.h). What it names, the executor has been told of before:
+// the adapters by announce(), until withdraw(), and the KV memory by use_kv().
+// Thread: the engine's. The call given to on_done() may be called on any thread, and
+// within start() by an executor that computes there.
+// Ownership: an announced adapter is borrowed until it is withdrawn, which is just before
+// it leaves memory; the batch until its step has ended.
+// Invariants: one step at a time; each start() ends in one StepDone. A row's result
+// depends on its own tokens, adapters and KV alone. A version that was not announced is a
+// defect (CHECK).
+// Failure: StepDone's status.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "engine/device_tier.h"
+#include "engine/step_batch.h"
 #include "model/model.h"
 
 namespace loralei {
@@ -20,7 +27,22 @@ namespace loralei {
 class Executor {
  public:
   virtual ~Executor() = default;
-  virtual Status execute(const ModelBatch& batch, const KvView& kv) = 0;
+  // --- before the first step
+  void on_done(std::function<void(StepDone&&)> call) { on_done_ = std::move(call); }
+  // Where blocks lie in host memory. Not called where kv_blocks() has some.
+  virtual void use_kv(const KvView&) {}
+
+  // --- between steps
+  // Steps may name it until it is withdrawn; once more says nothing new.
+  virtual void announce(const Adapter& adapter) = 0;
+  virtual void withdraw(AdapterVersionId version) = 0;
+  // Rows of `vocab` logits fit the results of coming steps; those of the last one are
+  // gone. An error: there is no memory for that.
+  virtual Status reserve_vocab(int32_t vocab) = 0;
+  // Ends as a StepDone.
+  virtual void start(const StepBatch& batch) = 0;
+  // Of a step that ended well, until the next start().
+  virtual StepResult result() const = 0;
   // Asked between steps while there are requests, and at once where a step or a change of
   // the budget has failed. An error says why nothing can be computed now: all requests
   // end with it, and it is asked again about once a second, whether there are others or
@@ -31,22 +53,28 @@ class Executor {
   virtual Status accepts(const Adapter&) const { return {}; }
   // Where adapters must be for a step to use them; null: in host memory.
   virtual DeviceTier* device_tier() { return nullptr; }
-  // Of a cache of its own, which steps use instead of the view they are given; 0: none.
+  // Of a cache of its own, which steps use; 0: none.
   virtual int32_t kv_blocks() const { return 0; }
   virtual int64_t adapter_bytes() const { return 0; }  // of copies of adapters in a memory of its own
   virtual const ModelLimits& limits() const = 0;       // the engine plans within them
-  // Takes ModelBatch::choices, so that logits stay where they are.
+  // Takes StepBatch::choices, so that logits stay where they are.
   virtual bool chooses_tokens() const { return false; }
   virtual ModelTimes times() const { return {}; }  // since it was made
   // Of weights read from disk in every step, whatever its rows: where there are some,
   // rows more are nearly free.
   virtual int64_t streamed_bytes() const { return 0; }
   bool streams() const { return streamed_bytes() > 0; }
+
+ protected:
+  void end_step(StepDone&& done) const { on_done_(std::move(done)); }
+
+ private:
+  std::function<void(StepDone&&)> on_done_;
 };
 
-// `model` was created with `limits` and outlives the executor. `ready`:
-// Executor::ready(); empty: it always is.
-std::unique_ptr<Executor> make_host_executor(Model& model, const ModelLimits& limits,
+// `model` was created with `limits` and outlives the executor, as does `ledger`, which
+// grants its results. `ready`: Executor::ready(); empty: it always is.
+std::unique_ptr<Executor> make_host_executor(Model& model, const ModelLimits& limits, Ledger& ledger,
                                              std::function<Status()> ready = {});
 
 }  // namespace loralei

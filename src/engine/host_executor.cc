@@ -2,15 +2,21 @@
 #include <utility>
 
 #include "engine/executor.h"
+#include "engine/model_step.h"
 
 namespace loralei {
 namespace {
 
 class HostExecutor final : public Executor {
  public:
-  HostExecutor(Model& model, const ModelLimits& limits, std::function<Status()> ready)
-      : model_(model), limits_(limits), ready_(std::move(ready)) {}
-  Status execute(const ModelBatch& batch, const KvView& kv) override { return model_.forward(batch, kv); }
+  HostExecutor(Model& model, const ModelLimits& limits, Ledger& ledger, std::function<Status()> ready)
+      : model_(model), limits_(limits), ready_(std::move(ready)), step_(limits, model.config().hidden, ledger) {}
+  void use_kv(const KvView& kv) override { kv_ = kv; }
+  void announce(const Adapter& adapter) override { step_.announce(adapter); }
+  void withdraw(AdapterVersionId version) override { step_.withdraw(version); }
+  Status reserve_vocab(int32_t vocab) override { return step_.reserve_vocab(vocab); }
+  void start(const StepBatch& batch) override { end_step({batch.step, model_.forward(step_.fill(batch), kv_)}); }
+  StepResult result() const override { return step_.result(); }
   Status ready() override { return ready_ ? ready_() : Status(); }
   const ModelLimits& limits() const override { return limits_; }
   ModelTimes times() const override { return model_.times(); }
@@ -20,12 +26,15 @@ class HostExecutor final : public Executor {
   Model& model_;
   const ModelLimits limits_;
   const std::function<Status()> ready_;
+  ModelStep step_;
+  KvView kv_;
 };
 
 }  // namespace
 
-std::unique_ptr<Executor> make_host_executor(Model& model, const ModelLimits& limits, std::function<Status()> ready) {
-  return std::make_unique<HostExecutor>(model, limits, std::move(ready));
+std::unique_ptr<Executor> make_host_executor(Model& model, const ModelLimits& limits, Ledger& ledger,
+                                             std::function<Status()> ready) {
+  return std::make_unique<HostExecutor>(model, limits, ledger, std::move(ready));
 }
 
 }  // namespace loralei

@@ -172,6 +172,7 @@ EngineLoop::Leases EngineLoop::take_leases(Request& request) {
         return Leases::kGone;
     }
     request.used = true;
+    for (const AdapterPin& pin : request.pins) parts_.executor->announce(*pin);
     if (const Status status = renew(request); !status.ok()) {
       end_request(request, EndReason::kError, status.error());
       return Leases::kGone;
@@ -267,7 +268,7 @@ Status EngineLoop::prepare(Request& request, std::span<const Adapter* const> ada
   request.claims = std::move(claims);
   const std::string before = std::exchange(request.version, {});
   request.segments.clear();
-  request.saved = nullptr;
+  request.saved.reset();
   request.saved_first_position = 0;
   request.vocab = request.embed_vocab = parts_.config.vocab;
   TRY(apply_adapters(request, adapters, identity));
@@ -287,8 +288,8 @@ Status EngineLoop::prepare(Request& request, std::span<const Adapter* const> ada
     return {};
   };
   const int32_t prompt = request.prompt_size();
-  const int32_t changed = request.saved == nullptr ? prompt : std::min(prompt, request.saved_first_position);
-  TRY(check_tokens(0, changed, request.saved == nullptr ? request.embed_vocab : parts_.config.vocab));
+  const int32_t changed = !request.saved ? prompt : std::min(prompt, request.saved_first_position);
+  TRY(check_tokens(0, changed, !request.saved ? request.embed_vocab : parts_.config.vocab));
   TRY(check_tokens(changed, prompt, request.embed_vocab));
   request.vocab = std::min(request.vocab, request.embed_vocab);  // what is sampled is read in the next step
   request.key = make_kv_key(parts_.kv->identities(), identity, request.submit.cache_salt);
@@ -332,11 +333,11 @@ Status EngineLoop::apply_adapters(Request& request, std::span<const Adapter* con
     identity.push_back({adapter.digest, use.scale, first_position});
     if (adapter.embed_pair().rank > 0) request.embed_vocab = std::min(request.embed_vocab, adapter.embed_pair().in);
     if (!adapter.saved.any()) continue;
-    request.saved = &adapter.saved;
+    request.saved = adapter.version;
     request.saved_first_position = first_position;
     request.vocab = adapter.vocab;
     if (!adapter.saved.embed.empty()) request.embed_vocab = adapter.saved.embed.rows;
-    TRY(parts_.slot->reserve_vocab(std::max(adapter.vocab, parts_.config.vocab)));
+    TRY(parts_.executor->reserve_vocab(std::max(adapter.vocab, parts_.config.vocab)));
   }
   std::stable_sort(request.segments.begin(), request.segments.end(),
                    [](const SeqAdapter& a, const SeqAdapter& b) { return a.first_position < b.first_position; });

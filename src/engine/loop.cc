@@ -38,6 +38,7 @@ EngineLoop::EngineLoop(LoopParts parts)
   const ModelLimits& limits = parts_.executor->limits();
   CHECK(parts_.max_sequences <= std::min(parts_.step_tokens, limits.logits_rows_max) &&
         parts_.step_tokens <= limits.rows_max);
+  parts_.executor->on_done([this](StepDone&& done) { done_ = std::move(done); });
   samples_.reserve(static_cast<size_t>(limits.logits_rows_max));
 }
 
@@ -59,8 +60,9 @@ PlanOptions EngineLoop::plan_options() const {
 
 RegistryOptions EngineLoop::registry_options() {
   RegistryOptions options = parts_.registry;
-  if (tier_ == nullptr) return options;
   options.dropped = [this](AdapterVersionId version) {
+    parts_.executor->withdraw(version);
+    if (tier_ == nullptr) return;
     tier_->forget(version);
     arriving_changed_ = true;
   };

@@ -53,7 +53,6 @@ struct DeviceOverhead;
 struct LoopParts {
   Executor* executor = nullptr;
   std::unique_ptr<KvCache> kv;
-  std::unique_ptr<BatchSlot> slot;
   ModelConfig config;
   std::vector<TokenId> eos;
   Ledger* ledger = nullptr;
@@ -183,7 +182,7 @@ class EngineLoop {
 
   // commit.cc
   void commit_rows();
-  void commit_hidden(Sequence& sequence, const PlanGroup& group, size_t& hidden_index);
+  void commit_hidden(Sequence& sequence, const PlanGroup& group, const StepResult& result, size_t& hidden_index);
   void commit_samples();
   void accept(Sequence& sequence);
   void commit_token(Sequence& sequence, const RowSample& sample);
@@ -238,6 +237,8 @@ class EngineLoop {
   std::vector<Sequence*> group_sequences_;
   std::vector<RowSample> samples_;
   RowSampler sampler_;
+  BatchSlot slot_;
+  StepDone done_;  // the last step
   std::vector<Sequence*> masks_wanted_, moved_;
   MaskWork masks_;
   bool computed_ = false;  // in the last turn

@@ -40,8 +40,8 @@ class World {
     const KvShape shape{config.layers, config.kv_heads, config.head_dim, DType::kF32};
     parts.kv =
         std::move(KvCache::create(shape, setup.blocks, setup.prefix_cache, ledger, clock, setup.blocks_max)).value();
-    parts.slot = std::make_unique<BatchSlot>(executor.limits(), config.layers, config.hidden, ledger);
-    EXPECT_TRUE(parts.slot->reserve_vocab(config.vocab).ok());
+    executor.use_kv(parts.kv->view());
+    EXPECT_TRUE(executor.reserve_vocab(config.vocab).ok());
     parts.config = config;
     parts.eos = config.eos;
     parts.ledger = &ledger;

@@ -90,7 +90,7 @@ struct Request {
   std::vector<AdapterPin> pins;      // beside names; only while choices run, or `hold` arrives
   AdapterHold hold;                  // of those that are applied, on the device
   std::vector<SeqAdapter> segments;  // what is applied, by first position: scale 0 and never activated ones left out
-  const SavedTensors* saved = nullptr;
+  std::optional<AdapterVersionId> saved;  // the version whose full tensors are read; alone: those are never summed
   int32_t saved_first_position = 0;
   KvKey key;
   std::string version;             // for events

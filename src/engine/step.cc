@@ -295,8 +295,10 @@ void EngineLoop::commit_plan() {
 
 void EngineLoop::compute() {
   const int64_t begin_ns = parts_.clock->now_ns();
-  const ModelBatch& batch = parts_.slot->fill(planned_.plan, group_sequences_, parts_.executor->chooses_tokens());
-  const Status status = parts_.executor->execute(batch, parts_.kv->view());
+  const StepBatch& batch = slot_.fill(planned_.plan, group_sequences_, parts_.executor->chooses_tokens());
+  parts_.executor->start(batch);
+  CHECK(done_.step == batch.step);
+  const Status& status = done_.status;
   pass_ns_ = parts_.clock->now_ns() - begin_ns;
   ++steps_;
   counters_.rows_last = static_cast<int32_t>(batch.tokens.size());

@@ -246,38 +246,21 @@ class FakeExecutor final : public Executor {
     return readiness;
   }
 
-  Status execute(const ModelBatch& batch, const KvView& kv) override {
-    ++steps;
-    if (clock != nullptr) clock->advance_ns(step_ns);
-    rows += static_cast<int64_t>(batch.tokens.size());
-    segments += static_cast<int64_t>(batch.segments.size());
-    if (fail_next) {
-      fail_next = false;
-      readiness = damage;
-      return internal_error("the fake executor was told to fail");
-    }
-    if (lost) return Error{ErrorCode::kUnavailable, "the fake device is lost"};
-    CHECK(static_cast<int32_t>(batch.tokens.size()) <= limits_.rows_max &&
-          static_cast<int32_t>(batch.logits_rows.size()) <= limits_.logits_rows_max);
-    CHECK(static_cast<int32_t>(batch.segments.size()) <= limits_.segments_max);
-    hashes_.resize(batch.tokens.size());
-    for (const RowGroup& group : batch.groups) {
-      for (int32_t i = 0; i < group.row_count; ++i) compute_row(batch, kv, group, i, hashes_);
-    }
-    for (size_t index = 0; index < batch.logits_rows.size(); ++index) {
-      float* out = batch.logits + static_cast<int64_t>(index) * batch.logits_stride;
-      std::fill(out, out + batch.logits_stride, -std::numeric_limits<float>::infinity());
-      for (int32_t id = 0; id < kVocab; ++id)
-        out[id] = fake_logit(hashes_[static_cast<size_t>(batch.logits_rows[index])], id);
-      if (chooses) choose(batch, index, {out, static_cast<size_t>(batch.logits_stride)});
-    }
-    for (size_t index = 0; index < batch.hidden_rows.size(); ++index) {
-      for (int32_t i = 0; i < kHidden; ++i) {
-        batch.hidden[index * kHidden + static_cast<size_t>(i)] =
-            fake_hidden(hashes_[static_cast<size_t>(batch.hidden_rows[index])], i);
-      }
-    }
+  void use_kv(const KvView& kv) override { kv_ = kv; }
+  void announce(const Adapter& adapter) override { adapters_[adapter.version] = &adapter; }
+  void withdraw(AdapterVersionId version) override { adapters_.erase(version); }
+  Status reserve_vocab(int32_t vocab) override {
+    stride_ = std::max(stride_, int64_t{vocab});
+    logits_.resize(static_cast<size_t>(limits_.logits_rows_max * stride_));
     return {};
+  }
+  void start(const StepBatch& batch) override { end_step({batch.step, compute(batch)}); }
+  StepResult result() const override {
+    return {.logits = logits_.data(),
+            .logits_stride = stride_,
+            .chosen = chosen_,
+            .hidden = hidden_.data(),
+            .hidden_size = kHidden};
   }
 
   int64_t steps = 0, rows = 0, segments = 0;
@@ -298,11 +281,48 @@ class FakeExecutor final : public Executor {
     uint64_t hash;
     uint64_t position;
   };
-  static std::byte* cell(const KvView& kv, const RowGroup& group, int32_t position) {
-    return kv.slice(group.blocks[position / kKvBlockTokens], 0, 0) + (position % kKvBlockTokens) * 16;
+
+  Status compute(const StepBatch& batch) {
+    ++steps;
+    if (clock != nullptr) clock->advance_ns(step_ns);
+    rows += static_cast<int64_t>(batch.tokens.size());
+    segments += static_cast<int64_t>(batch.segments.size());
+    if (fail_next) {
+      fail_next = false;
+      readiness = damage;
+      return internal_error("the fake executor was told to fail");
+    }
+    if (lost) return Error{ErrorCode::kUnavailable, "the fake device is lost"};
+    CHECK(static_cast<int32_t>(batch.tokens.size()) <= limits_.rows_max &&
+          static_cast<int32_t>(batch.logits_rows.size()) <= limits_.logits_rows_max);
+    CHECK(static_cast<int32_t>(batch.segments.size()) <= limits_.segments_max);
+    hashes_.resize(batch.tokens.size());
+    for (const BatchGroup& group : batch.groups) {
+      for (int32_t i = 0; i < group.row_count; ++i) compute_row(batch, group, i);
+    }
+    chosen_.assign(batch.choices.size(), kNoToken);
+    for (size_t index = 0; index < batch.logits_rows.size(); ++index) {
+      float* out = logits_.data() + static_cast<int64_t>(index) * stride_;
+      std::fill(out, out + stride_, -std::numeric_limits<float>::infinity());
+      for (int32_t id = 0; id < kVocab; ++id)
+        out[id] = fake_logit(hashes_[static_cast<size_t>(batch.logits_rows[index])], id);
+      if (chooses) choose(batch, index, {out, static_cast<size_t>(stride_)});
+    }
+    hidden_.clear();
+    for (const int32_t row : batch.hidden_rows) {
+      for (int32_t i = 0; i < kHidden; ++i) hidden_.push_back(fake_hidden(hashes_[static_cast<size_t>(row)], i));
+    }
+    return {};
   }
 
-  void choose(const ModelBatch& batch, size_t index, std::span<float> logits) {
+  std::byte* cell(const StepBatch& batch, const BatchGroup& group, int32_t position) const {
+    const int32_t index = position / kKvBlockTokens;
+    CHECK(index < group.blocks_count);
+    const int32_t block = batch.blocks[static_cast<size_t>(group.blocks_begin + index)];
+    return kv_.slice(block, 0, 0) + (position % kKvBlockTokens) * 16;
+  }
+
+  void choose(const StepBatch& batch, size_t index, std::span<float> logits) {
     CHECK(batch.choices.size() == batch.logits_rows.size());
     const RowChoice& choice = batch.choices[index];
     if (choice.vocab == 0) {
@@ -316,40 +336,43 @@ class FakeExecutor final : public Executor {
     params.min_p = choice.min_p;
     params.top_k = choice.top_k;
     params.seed = choice.seed;
-    batch.chosen[index] = sampler_.sample({.logits = logits.first(static_cast<size_t>(choice.vocab)),
-                                           .params = &params,
-                                           .choice = choice.choice,
-                                           .position = choice.position});
+    chosen_[index] = sampler_.sample({.logits = logits.first(static_cast<size_t>(choice.vocab)),
+                                      .params = &params,
+                                      .choice = choice.choice,
+                                      .position = choice.position});
     std::fill(logits.begin(), logits.end(), std::numeric_limits<float>::quiet_NaN());
   }
 
-  void compute_row(const ModelBatch& batch, const KvView& kv, const RowGroup& group, int32_t i,
-                   std::vector<uint64_t>& hashes) {
+  void compute_row(const StepBatch& batch, const BatchGroup& group, int32_t i) {
     const int32_t row = group.row_begin + i, position = group.position + i;
     CHECK(batch.positions[static_cast<size_t>(row)] == position);
     uint64_t previous = 1;
     if (position > 0) {
       Cell before;
-      std::memcpy(&before, cell(kv, group, position - 1), sizeof before);
+      std::memcpy(&before, cell(batch, group, position - 1), sizeof before);
       CHECK(before.position == static_cast<uint64_t>(position - 1));  // else the block holds another text
       previous = before.hash;
     }
     uint64_t hash = next_hash(previous, batch.tokens[static_cast<size_t>(row)]);
     for (const LoraSegment& segment : batch.segments) {
       if (row < segment.row_begin || row >= segment.row_begin + segment.row_count) continue;
-      const LoraSource& source = batch.sources[segment.slot];
-      CHECK(source.pair != nullptr);
-      if (tier != nullptr) tier->expect_usable(batch.versions[static_cast<size_t>(segment.slot)]);
+      const AdapterVersionId version = batch.adapters[static_cast<size_t>(segment.slot)];
+      if (tier != nullptr) tier->expect_usable(version);
       uint64_t content;
-      std::memcpy(&content, source.pair->a, sizeof content);
+      std::memcpy(&content, adapters_.at(version)->pairs[0].a, sizeof content);
       hash = adapted(hash, content, segment.scale);
     }
     const Cell now{hash, static_cast<uint64_t>(position)};
-    std::memcpy(cell(kv, group, position), &now, sizeof now);
-    hashes[static_cast<size_t>(row)] = hash;
+    std::memcpy(cell(batch, group, position), &now, sizeof now);
+    hashes_[static_cast<size_t>(row)] = hash;
   }
 
   const ModelLimits limits_;
+  KvView kv_;
+  std::map<AdapterVersionId, const Adapter*> adapters_;
+  int64_t stride_ = 0;
+  std::vector<float> logits_, hidden_;
+  std::vector<TokenId> chosen_;
   std::vector<uint64_t> hashes_;
   Sampler sampler_;
 };

@@ -26,11 +26,21 @@ class NoExecutor final : public Executor {
     limits_.logits_rows_max = std::max(128, sequences);
     limits_.segments_max = 4 * sequences;
   }
-  Status execute(const ModelBatch&, const KvView&) override { return {}; }
+  void announce(const Adapter&) override {}
+  void withdraw(AdapterVersionId) override {}
+  Status reserve_vocab(int32_t vocab) override {
+    vocab_ = vocab;
+    logits_.assign(static_cast<size_t>(limits_.logits_rows_max) * static_cast<size_t>(vocab), 0.0f);
+    return {};
+  }
+  void start(const StepBatch& batch) override { end_step({batch.step, {}}); }
+  StepResult result() const override { return {.logits = logits_.data(), .logits_stride = vocab_}; }
   const ModelLimits& limits() const override { return limits_; }
 
  private:
   ModelLimits limits_;
+  int64_t vocab_ = 0;
+  std::vector<float> logits_;
 };
 
 struct Case {
@@ -63,8 +73,7 @@ void measure(const Case& one, int turns) {
   LoopParts parts;
   parts.executor = &executor;
   parts.kv = KvCache::create_ids(one.running * (kPrompt + kOutput) / kKvBlockTokens + 1024, true, clock);
-  parts.slot = std::make_unique<BatchSlot>(executor.limits(), config.layers, config.hidden, ledger);
-  CHECK(parts.slot->reserve_vocab(kVocab).ok());
+  CHECK(executor.reserve_vocab(kVocab).ok());
   parts.config = config;
   parts.ledger = &ledger;
   parts.clock = &clock;

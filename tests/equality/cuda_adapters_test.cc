@@ -40,7 +40,8 @@ class CudaAdaptersEngine : public testing::Test {
     auto model = harness_->make_model(limits_);
     ASSERT_TRUE(model.ok()) << model.error().message;
     host_model_ = std::move(*model);
-    host_ = std::make_unique<EngineTexts>(*harness_, make_host_executor(*host_model_, limits_));
+    host_ = std::make_unique<EngineTexts>(
+        *harness_, [&](Ledger& ledger) { return make_host_executor(*host_model_, limits_, ledger); });
     for (int i = 0; i <= kAdapters; ++i) {
       const std::string name(1, static_cast<char>('a' + i));
       paths_[name] = write_adapter(folder_.path() + "/" + name, harness_->config(),
@@ -71,7 +72,8 @@ class CudaAdaptersEngine : public testing::Test {
     auto kv = CudaKv::create(harness_->config(), DType::kF32, EngineTexts::kBlocks);
     ASSERT_TRUE(kv.ok()) << kv.error().message;
     kv_ = std::move(*kv);
-    device_ = std::make_unique<EngineTexts>(*harness_, make_cuda_executor(*model_, kv_));
+    device_ = std::make_unique<EngineTexts>(*harness_,
+                                            [&](Ledger& ledger) { return make_cuda_executor(*model_, kv_, ledger); });
     for (int i = 0; i < loaded; ++i) {
       const std::string name(1, static_cast<char>('a' + i));
       ASSERT_NO_FATAL_FAILURE(device_->load(name, paths_[name]));

@@ -78,7 +78,8 @@ TEST_P(CudaEngineTexts, AreTheHosts) {
   const ModelLimits limits = step_limits(EngineTexts::options(harness.config(), GetParam()), harness.config());
   auto host_model = harness.make_model(limits);
   ASSERT_TRUE(host_model.ok()) << host_model.error().message;
-  Texts host(harness, make_host_executor(**host_model, limits), GetParam());
+  Texts host(
+      harness, [&](Ledger& ledger) { return make_host_executor(**host_model, limits, ledger); }, GetParam());
   ASSERT_NO_FATAL_FAILURE(talk(host, replacement, wide));
 
   CudaModelOptions options;
@@ -88,7 +89,8 @@ TEST_P(CudaEngineTexts, AreTheHosts) {
   ASSERT_TRUE(model.ok()) << model.error().message;
   auto kv = CudaKv::create(harness.config(), DType::kF32, kBlocks);
   ASSERT_TRUE(kv.ok()) << kv.error().message;
-  Texts device(harness, make_cuda_executor(**model, *kv), GetParam());
+  Texts device(
+      harness, [&](Ledger& ledger) { return make_cuda_executor(**model, *kv, ledger); }, GetParam());
   ASSERT_NO_FATAL_FAILURE(talk(device, replacement, wide));
 
   EXPECT_TRUE(host.errors.empty() && device.errors.empty());
@@ -121,7 +123,7 @@ TEST(CudaEngine, AVocabularyBeyondTheLogitsEndsItsRequestAlone) {
   ASSERT_TRUE(model.ok()) << model.error().message;
   auto kv = CudaKv::create((*opened)->config(), DType::kF32, kBlocks);
   ASSERT_TRUE(kv.ok()) << kv.error().message;
-  Texts device(**opened, make_cuda_executor(**model, *kv));
+  Texts device(**opened, [&](Ledger& ledger) { return make_cuda_executor(**model, *kv, ledger); });
   device.load("resized", kRoot + "adapters/gqa-resized-tied");
   device.load("head", kRoot + "adapters/gqa-save-head-tied");
   device.submit(23, 2, {{"head", 1.0f}});

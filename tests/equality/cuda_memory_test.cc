@@ -15,9 +15,9 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/emulated/device_memory.h"
 #include "device/cuda/emulated/emulator.h"
-#include "engine/batch_slot.h"
 #include "engine/cuda/cuda_backend.h"
 #include "engine/start.h"
+#include "engine/step_outputs.h"
 #include "model/cuda/cuda_model.h"
 #include "support/engine_driver.h"
 #include "support/made_files.h"
@@ -189,7 +189,7 @@ TEST_F(CudaMemory, TheHostKeepsNothingThatOnlyTheDeviceReads) {
   model.limits = step_limits(options_.engine, config);
   model.activation = DType::kF32;
   EXPECT_EQ(stats.scratch_bytes,
-            BatchSlot::bytes(model.limits, config.hidden, config.vocab) + CudaModel::pinned_bytes(config, model));
+            StepOutputs::bytes(model.limits, config.hidden, config.vocab) + CudaModel::pinned_bytes(config, model));
 }
 
 // More adapters (of 60 KB) than the device holds at a time, in steps with several of
@@ -420,7 +420,7 @@ TEST_F(CudaMemory, WeightsThatHostMemoryCannotTakeAreRefusedBeforeTheyArePacked)
   options_.engine.kv_cache_bytes = kMiB;
   const ModelLimits limits = step_limits(options_.engine, open_base_model(options_.model_path)->config);
   options_.engine.memory_budget_bytes =
-      process_memory()->rss_bytes + 24 * kMiB + BatchSlot::bytes(limits, 32, 200'000) + 14 * kMiB;
+      process_memory()->rss_bytes + 24 * kMiB + StepOutputs::bytes(limits, 32, 200'000) + 14 * kMiB;
   const auto files = [&] {
     size_t count = 0;
     for (const auto& entry : fs::recursive_directory_iterator(folder.path())) count += entry.is_regular_file() ? 1 : 0;

@@ -37,11 +37,13 @@ class EngineTexts {
     return options;
   }
 
-  EngineTexts(ModelHarness& harness, std::unique_ptr<Executor> executor, bool int8_adapters = false) {
+  // Of an executor whose results the ledger grants.
+  using MakeExecutor = std::function<std::unique_ptr<Executor>(Ledger&)>;
+  EngineTexts(ModelHarness& harness, const MakeExecutor& make_executor, bool int8_adapters = false) {
     AdapterBase base;
     base.config = harness.config();
     EngineParts parts;
-    parts.executor = std::move(executor);
+    parts.executor = make_executor(ledger_);
     parts.config = harness.config();
     parts.adapters.stamp = [](const std::string& path) { return adapter_stamp(path); };
     parts.adapters.load = [base](const std::string& path, const AdapterLoadOptions& options, AdapterVersionId version) {

@@ -103,7 +103,7 @@ Result<DeviceBackend> make_cuda_backend(const CudaBackendOptions& options, const
   model.adapter_bytes_max = backend.plan.adapter_bytes;
   TRY_ASSIGN(parts->model, CudaModel::create(request.config, request.weights, model));
   TRY_ASSIGN(parts->kv, CudaKv::create(request.config, request.kv_dtype, backend.plan.kv_blocks));
-  backend.executor = make_cuda_executor(*parts->model, parts->kv);
+  backend.executor = make_cuda_executor(*parts->model, parts->kv, request.host_ledger);
   backend.name = "cuda-" + info.name;
   for (char& c : backend.name) c = c == ' ' ? '-' : c;
   if (options.batch_invariant) backend.name += "-batch-invariant";

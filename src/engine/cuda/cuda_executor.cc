@@ -4,14 +4,20 @@
 #include <string>
 
 #include "base/units.h"
+#include "engine/model_step.h"
 
 namespace loralei {
 namespace {
 
 class CudaExecutor final : public Executor, public DeviceTier {
  public:
-  CudaExecutor(CudaModel& model, const CudaKv& kv) : model_(model), kv_(kv) {}
-  Status execute(const ModelBatch& batch, const KvView&) override { return model_.forward(batch, kv_); }
+  CudaExecutor(CudaModel& model, const CudaKv& kv, Ledger& ledger)
+      : model_(model), kv_(kv), step_(model.limits(), model.config().hidden, ledger) {}
+  void announce(const Adapter& adapter) override { step_.announce(adapter); }
+  void withdraw(AdapterVersionId version) override { step_.withdraw(version); }
+  Status reserve_vocab(int32_t vocab) override { return step_.reserve_vocab(vocab); }
+  void start(const StepBatch& batch) override { end_step({batch.step, model_.forward(step_.fill(batch), kv_)}); }
+  StepResult result() const override { return step_.result(); }
   int32_t kv_blocks() const override { return kv_.blocks(); }
   int64_t adapter_bytes() const override { return model_.adapters().bytes(); }
   const ModelLimits& limits() const override { return model_.limits(); }
@@ -60,13 +66,14 @@ class CudaExecutor final : public Executor, public DeviceTier {
 
   CudaModel& model_;
   const CudaKv& kv_;
+  ModelStep step_;
   std::vector<AdapterFactors> factors_;
 };
 
 }  // namespace
 
-std::unique_ptr<Executor> make_cuda_executor(CudaModel& model, const CudaKv& kv) {
-  return std::make_unique<CudaExecutor>(model, kv);
+std::unique_ptr<Executor> make_cuda_executor(CudaModel& model, const CudaKv& kv, Ledger& ledger) {
+  return std::make_unique<CudaExecutor>(model, kv, ledger);
 }
 
 }  // namespace loralei

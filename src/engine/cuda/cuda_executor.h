@@ -2,12 +2,14 @@
 // The executor that computes steps on a GPU.
 //
 // Thread: as Executor.
-// Ownership: borrows model and cache, which outlive it.
+// Ownership: borrows model, cache and the ledger that grants its results in host memory,
+// all of which outlive it.
 // Invariant: the engine hands out the ids of `kv`'s blocks, whose bytes it does not have.
 // A row's result depends on the kernel class of its step (cuda_model.h), so texts may
 // differ in the last bits of their logits from those computed in other company, unless
 // the model was made batch_invariant.
-// Failure: as CudaModel::forward; accepts() refuses the adapters that would fail a step.
+// Failure: as CudaModel::forward, and Executor::reserve_vocab; accepts() refuses the
+// adapters that would fail a step.
 #pragma once
 
 #include <memory>
@@ -17,6 +19,6 @@
 
 namespace loralei {
 
-std::unique_ptr<Executor> make_cuda_executor(CudaModel& model, const CudaKv& kv);
+std::unique_ptr<Executor> make_cuda_executor(CudaModel& model, const CudaKv& kv, Ledger& ledger);
 
 }  // namespace loralei

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/model_step.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace loralei {
+
+void ModelStep::withdraw(AdapterVersionId version) {
+  adapters_.erase(version);
+  if (std::find(slots_.begin(), slots_.end(), version) != slots_.end()) slots_.clear();
+}
+
+const Adapter& ModelStep::announced(AdapterVersionId version) const {
+  const auto found = adapters_.find(version);
+  CHECK(found != adapters_.end());
+  return *found->second;
+}
+
+void ModelStep::fill_sources(std::span<const AdapterVersionId> slots) {
+  if (std::equal(slots_.begin(), slots_.end(), slots.begin(), slots.end())) return;
+  slots_.assign(slots.begin(), slots.end());
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    const auto& pairs = announced(slots[slot]).pairs;
+    if (slot == 0) sources_.resize(pairs.size() * slots.size());
+    CHECK(pairs.size() * slots.size() == sources_.size());
+    for (size_t module = 0; module < pairs.size(); ++module) {
+      const bool present = pairs[module].rank > 0 || pairs[module].bias_delta != nullptr;
+      sources_[module * slots.size() + slot].pair = present ? &pairs[module] : nullptr;
+    }
+  }
+}
+
+const ModelBatch& ModelStep::fill(const StepBatch& batch) {
+  groups_.clear();
+  for (const BatchGroup& group : batch.groups)
+    groups_.push_back({group.row_begin, group.row_count, group.position, batch.blocks.data() + group.blocks_begin});
+  overrides_.clear();
+  for (const VersionRows& run : batch.replaced)
+    overrides_.push_back({run.row_begin, run.row_count, &announced(run.version).saved, run.version});
+  if (!batch.segments.empty()) fill_sources(batch.adapters);
+  batch_.tokens = batch.tokens;
+  batch_.positions = batch.positions;
+  batch_.groups = groups_;
+  batch_.segments = batch.segments;
+  batch_.sources = batch.segments.empty() ? nullptr : sources_.data();
+  batch_.slots = static_cast<int32_t>(batch.adapters.size());
+  batch_.versions = batch.adapters;
+  batch_.overrides = overrides_;
+  batch_.logits_rows = batch.logits_rows;
+  batch_.choices = batch.choices;
+  batch_.hidden_rows = batch.hidden_rows;
+  outputs_.begin(batch.choices.size(), batch_);
+  return batch_;
+}
+
+}  // namespace loralei
