@@ -36,7 +36,7 @@ struct RowOverride {
   int32_t row_begin = 0;
   int32_t row_count = 0;
   const SavedTensors* saved = nullptr;
-  AdapterVersionId version;  // which loaded copy they are of, for who keeps them by address; 0: unknown
+  AdapterVersionId version;  // whose they are, for who has copies of them (CudaModel)
 };
 
 // The step in the form kernels read: pointers into the engine's batch slot, valid
@@ -48,9 +48,8 @@ struct ModelBatch {
   std::span<const LoraSegment> segments;
   const LoraSource* sources = nullptr;  // [layers * kLayerModules + 2][slots]: layer modules, then kLmHead, kEmbed
   int32_t slots = 0;
-  // [slots] or empty: which loaded copy the pairs of a slot are of, for who keeps
-  // pairs by address.
-  std::span<const AdapterVersionId> versions;
+  std::span<const AdapterVersionId>
+      versions;  // [slots], for who has copies of their pairs (CudaModel); others need none
   std::span<const RowOverride> overrides;
   std::span<const int32_t> logits_rows;  // ascending
   float* logits = nullptr;               // [logits_rows, logits_stride]; columns beyond a row's vocabulary are -inf

@@ -359,30 +359,39 @@ TEST_P(CudaModelRules, AdaptersComeAndGo) {
   EXPECT_GT(adapters.bytes(), one);
   EXPECT_EQ(adapters.waits(), 2) << "nobody brought them before";
   adapters.check();
-  adapters.drop(adapters_[1]->pairs.data(), adapters_[1]->pairs.size());
+  adapters.drop(adapters_[1]->version);
   EXPECT_EQ(adapters.bytes(), one);
 
   // Room for one: the other goes; for none: a sentence.
   const auto column = [&](const Adapter& adapter) {
-    std::vector<const LoraPair*> pairs;
-    for (const LoraPair& pair : adapter.pairs) {
-      if (pair.rank > 0) pairs.push_back(&pair);
+    std::vector<CudaAdapters::ModulePair> pairs;
+    for (size_t module = 0; module < adapter.pairs.size(); ++module) {
+      if (adapter.pairs[module].rank > 0) pairs.push_back({static_cast<int32_t>(module), &adapter.pairs[module]});
     }
     return pairs;
   };
   CudaAdapters small = CudaAdapters::create({.bytes_max = one}).value();
-  ASSERT_TRUE(small.ensure(column(*adapters_[0])).ok());
-  const Status full = small.ensure(column(*adapters_[0]));
+  const Adapter& there = *adapters_[0];
+  ASSERT_TRUE(small.ensure(there.version, column(there)).ok());
+  const Status full = small.ensure(there.version, column(there));
   EXPECT_TRUE(full.ok());
   EXPECT_EQ(small.uploads(), 1);
   const Adapter& odd = *adapters_[adapters_.size() - 2];
-  const Status refused = small.ensure(column(odd));
+  const Status refused = small.ensure(odd.version, column(odd));
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("need more GPU memory"), std::string::npos) << refused.error().message;
   small.begin_step();
-  EXPECT_EQ(small.find(*column(odd)[0]), nullptr);
-  EXPECT_EQ(small.find(*column(*adapters_[0])[0], AdapterVersionId{7}), nullptr) << "another version at its address";
-  EXPECT_NE(small.find(*column(*adapters_[0])[0]), nullptr);
+  EXPECT_EQ(small.find(odd.version, column(odd)[0].module), nullptr);
+  EXPECT_NE(small.find(there.version, column(there)[0].module), nullptr);
+  // Another version at the same address, while the one before is there still, and after.
+  const AdapterVersionId later{700};
+  EXPECT_EQ(small.find(later, column(there)[0].module), nullptr);
+  small.begin_step();
+  ASSERT_TRUE(small.ensure(later, column(there)).ok());
+  EXPECT_EQ(small.uploads(), 2);
+  EXPECT_EQ(small.find(there.version, column(there)[0].module), nullptr) << "it gave its room";
+  EXPECT_NE(small.find(later, column(there)[0].module), nullptr);
+  small.check();
 }
 
 TEST_P(CudaModelRules, Int8FactorsTakeTheirBytesAlone) {

@@ -313,8 +313,7 @@ TEST_P(CudaSaved, RecordedStepsAndOthersTakeTurns) {
     for (int round = 0; round < 3; ++round) decode(adapters_[i]);
     EXPECT_EQ(graphs.launched(), 2 + static_cast<int64_t>(i)) << "it was recorded, or run as a graph of others";
     // The tensors go and come again elsewhere.
-    device_.model->adapters().drop(adapters_[i]->saved);
-    device_.model->adapters().drop(adapters_[i]->pairs.data(), adapters_[i]->pairs.size());
+    device_.model->adapters().drop(adapters_[i]->version);
     decode(nullptr);
   }
   for (size_t i = 0; i < saved_; ++i) decode(adapters_[i]);
@@ -322,8 +321,7 @@ TEST_P(CudaSaved, RecordedStepsAndOthersTakeTurns) {
   EXPECT_EQ(plain.model->graphs().recorded(), 0);
 }
 
-// Nobody brought them: a step uploads them, once, each in its own bytes; another version
-// at the address is not them.
+// Nobody brought them: a step uploads them, once, each in its own bytes.
 TEST_P(CudaSaved, TensorsComeAndGo) {
   CudaAdapters& adapters = device_.model->adapters();
   for (size_t i = 0; i < saved_; ++i) {
@@ -334,14 +332,14 @@ TEST_P(CudaSaved, TensorsComeAndGo) {
     const int64_t bytes = adapters.bytes() - before;
     const SavedShape shape{config.hidden, config.head_dim};
     EXPECT_EQ(bytes, CudaAdapters::adapter_bytes({}, &saved, shape) + CudaAdapters::adapter_bytes(adapters_[i]->pairs));
-    EXPECT_NE(adapters.find(saved), nullptr);
-    EXPECT_EQ(adapters.find(saved, AdapterVersionId{7}), nullptr);
+    EXPECT_NE(adapters.find_saved(adapters_[i]->version), nullptr);
+    EXPECT_EQ(adapters.find_saved(AdapterVersionId{700}), nullptr);
     on(device_, {span(0, 4, 1, adapters_[i])});
     EXPECT_LE(adapters.uploads(), uploads + 2) << "the pairs and the tensors";
     EXPECT_EQ(adapters.bytes() - before, bytes);
-    adapters.drop(saved);
-    EXPECT_EQ(adapters.find(saved), nullptr);
-    EXPECT_EQ(adapters.bytes() - before, CudaAdapters::adapter_bytes(adapters_[i]->pairs));
+    adapters.drop(adapters_[i]->version);
+    EXPECT_EQ(adapters.find_saved(adapters_[i]->version), nullptr);
+    EXPECT_EQ(adapters.bytes(), before);
     adapters.check();
   }
 }

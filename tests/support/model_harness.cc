@@ -150,11 +150,14 @@ Result<StepOutput> ModelHarness::run(const std::vector<Span>& spans) {
       auto slot = std::find(slots.begin(), slots.end(), use.adapter);
       if (slot == slots.end()) slot = slots.insert(slots.end(), use.adapter);
       segments.push_back({begin + skip, count - skip, static_cast<int32_t>(slot - slots.begin()), use.scale});
-      if (use.adapter->saved.any()) overrides.push_back({begin + skip, count - skip, &use.adapter->saved});
+      if (use.adapter->saved.any())
+        overrides.push_back({begin + skip, count - skip, &use.adapter->saved, use.adapter->version});
     }
   }
   const size_t modules = static_cast<size_t>(config.layers) * kLayerModules + 2;
   std::vector<LoraSource> sources(modules * slots.size());
+  std::vector<AdapterVersionId> versions;
+  for (const Adapter* adapter : slots) versions.push_back(adapter->version);
   for (size_t module = 0; module < modules; ++module) {
     for (size_t slot = 0; slot < slots.size(); ++slot) {
       const LoraPair& pair = slots[slot]->pairs[module];
@@ -171,6 +174,7 @@ Result<StepOutput> ModelHarness::run(const std::vector<Span>& spans) {
   batch.segments = segments;
   batch.sources = sources.data();
   batch.slots = static_cast<int32_t>(slots.size());
+  batch.versions = versions;
   batch.overrides = overrides;
   batch.logits_rows = logits_rows;
   batch.logits = logits.data();

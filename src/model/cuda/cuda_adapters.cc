@@ -10,9 +10,10 @@
 namespace loralei {
 namespace {
 
-int64_t slab_bytes(std::span<const LoraPair* const> pairs, const SavedTensors* saved, const SavedShape& shape) {
+int64_t slab_bytes(std::span<const CudaAdapters::ModulePair> pairs, const SavedTensors* saved,
+                   const SavedShape& shape) {
   AdapterLayout layout;
-  for (const LoraPair* pair : pairs) layout.put(*pair);
+  for (const auto& [module, pair] : pairs) layout.put(*pair);
   if (saved != nullptr) layout.put(*saved, shape, saved->head_tokens.data());
   return RangeAllocator::rounded(layout.bytes());
 }
@@ -23,10 +24,10 @@ struct Kept {
   std::vector<TokenId> head_tokens;
 };
 
-std::vector<const LoraPair*> present_pairs(std::span<const LoraPair> pairs) {
-  std::vector<const LoraPair*> found;
-  for (const LoraPair& pair : pairs) {
-    if (present(pair)) found.push_back(&pair);
+std::vector<CudaAdapters::ModulePair> present_pairs(std::span<const LoraPair> pairs) {
+  std::vector<CudaAdapters::ModulePair> found;
+  for (size_t module = 0; module < pairs.size(); ++module) {
+    if (present(pairs[module])) found.push_back({static_cast<int32_t>(module), &pairs[module]});
   }
   return found;
 }
@@ -55,8 +56,16 @@ CudaAdapters::Slab* CudaAdapters::slab_of(AdapterVersionId version) {
   return found == versions_.end() ? nullptr : &slabs_[static_cast<size_t>(found->second)];
 }
 
+void CudaAdapters::put(Copy& copy, int32_t module, const cuda::DeviceLora& lora, int32_t slab) {
+  if (copy.modules.size() <= static_cast<size_t>(module)) copy.modules.resize(static_cast<size_t>(module) + 1);
+  Copy::Pair& pair = copy.modules[static_cast<size_t>(module)];
+  copy.parts += pair.slab < 0 ? 1 : 0;
+  pair = {lora, slab};
+}
+
 // A slab of these parts on its way to [offset, offset + bytes).
 CudaAdapters::Slab& CudaAdapters::place(Parts parts, int64_t offset, int64_t bytes) {
+  CHECK(parts.version != AdapterVersionId());
   const auto absent = [](const Slab& slab) { return slab.state == State::kAbsent; };
   auto free = std::find_if(slabs_.begin(), slabs_.end(), absent);
   if (free == slabs_.end()) free = slabs_.emplace(slabs_.end());
@@ -65,20 +74,26 @@ CudaAdapters::Slab& CudaAdapters::place(Parts parts, int64_t offset, int64_t byt
   slab = {.state = bytes > 0 ? State::kOnTheWay : State::kThere,
           .offset = offset,
           .bytes = bytes,
-          .pairs = {parts.pairs.begin(), parts.pairs.end()},
-          .saved = parts.saved,
+          .saved = parts.saved != nullptr,
+          .version = parts.version,
           .used = step_};
-  Upload upload{.id = static_cast<uint64_t>(index_of(slab)), .to = memory_.data() + offset, .bytes = bytes};
+  const int32_t index = index_of(slab);
+  Upload upload{.id = static_cast<uint64_t>(index), .to = memory_.data() + offset, .bytes = bytes};
   AdapterLayout layout(upload);
-  for (const LoraPair* pair : parts.pairs) {
-    entries_[pair] = {layout.put(*pair), *pair, parts.version, index_of(slab)};
+  Copy& copy = copies_[parts.version];
+  for (const auto& [module, pair] : parts.pairs) {
+    put(copy, module, layout.put(*pair), index);
+    slab.modules.push_back(module);
   }
   if (const SavedTensors* const saved = parts.saved) {
     // The list of tokens is not in the adapter's storage; the upload has its own.
     auto kept = std::make_shared<Kept>(Kept{std::move(parts.storage), saved->head_tokens});
-    saved_[saved] = {layout.put(*saved, shape_, kept->head_tokens.data()), *saved, parts.version, index_of(slab)};
+    copy.parts += copy.saved_slab < 0 ? 1 : 0;
+    copy.saved = layout.put(*saved, shape_, kept->head_tokens.data());
+    copy.saved_slab = index;
     parts.storage = std::move(kept);
   }
+  if (copy.parts == 0) copies_.erase(parts.version);
   upload.keeps = std::move(parts.storage);
   if (bytes > 0) uploader_->start(std::move(upload));
   return slab;
@@ -86,13 +101,18 @@ CudaAdapters::Slab& CudaAdapters::place(Parts parts, int64_t offset, int64_t byt
 
 void CudaAdapters::give_up(Slab& slab) {
   CHECK(slab.state != State::kAbsent && slab.state != State::kOnTheWay && slab.holds == 0);
-  for (const LoraPair* pair : slab.pairs) {
-    const auto found = entries_.find(pair);
-    if (found != entries_.end() && found->second.slab == index_of(slab)) entries_.erase(found);
+  if (const auto found = copies_.find(slab.version); found != copies_.end()) {
+    Copy& copy = found->second;
+    const auto leave = [&](int32_t& of) {
+      if (of != index_of(slab)) return;  // it has come once more since
+      of = -1;
+      --copy.parts;
+    };
+    for (const int32_t module : slab.modules) leave(copy.modules[static_cast<size_t>(module)].slab);
+    if (slab.saved) leave(copy.saved_slab);
+    if (copy.parts == 0) copies_.erase(found);
   }
-  const auto saved = saved_.find(slab.saved);
-  if (saved != saved_.end() && saved->second.slab == index_of(slab)) saved_.erase(saved);
-  if (slab.version != AdapterVersionId()) versions_.erase(slab.version);
+  if (slab.whole) versions_.erase(slab.version);
   if (slab.bytes > 0) arena_.release(slab.offset);
   slab = Slab();
   ++generation_;
@@ -171,8 +191,9 @@ bool CudaAdapters::reserve(std::span<const AdapterFactors> adapters, std::vector
 
 bool CudaAdapters::held_by_others(std::span<const AdapterFactors> adapters) const {
   return std::any_of(slabs_.begin(), slabs_.end(), [&](const Slab& slab) {
-    const bool own = std::any_of(adapters.begin(), adapters.end(),
-                                 [&](const AdapterFactors& adapter) { return adapter.version == slab.version; });
+    const bool own = std::any_of(adapters.begin(), adapters.end(), [&](const AdapterFactors& adapter) {
+      return slab.whole && adapter.version == slab.version;
+    });
     return slab.state == State::kOnTheWay || slab.holds > (own ? 1 : 0);
   });
 }
@@ -208,8 +229,8 @@ Result<bool> CudaAdapters::hold(std::span<const AdapterFactors> adapters) {
   for (const AdapterFactors& adapter : adapters) {
     if (slab_of(adapter.version) != nullptr) continue;
     const auto pairs = present_pairs(adapter.pairs);
-    Slab& slab = place({pairs, adapter.saved, adapter.version, adapter.storage}, *offset++, adapter_bytes(adapter));
-    slab.version = adapter.version;
+    Slab& slab = place({adapter.version, pairs, adapter.saved, adapter.storage}, *offset++, adapter_bytes(adapter));
+    slab.whole = true;
     slab.holds = 1;
     versions_[adapter.version] = index_of(slab);
   }
@@ -238,7 +259,7 @@ void CudaAdapters::forget(AdapterVersionId version) {
   CHECK(slab->holds == 0);
   if (slab->state != State::kOnTheWay) return give_up(*slab);
   slab->forgotten = true;
-  slab->version = {};
+  slab->whole = false;
   versions_.erase(version);
 }
 
@@ -255,35 +276,34 @@ void CudaAdapters::use(std::span<const int32_t> slabs) {
   for (const int32_t index : slabs) slabs_[static_cast<size_t>(index)].used = step_;
 }
 
-const CudaAdapters::Entry* CudaAdapters::find(const LoraPair& pair, AdapterVersionId version) {
-  const auto found = entries_.find(&pair);
-  if (found == entries_.end() || found->second.version != version || !same(found->second.host, pair)) return nullptr;
-  Slab& slab = slabs_[static_cast<size_t>(found->second.slab)];
-  if (slab.state != State::kThere) return nullptr;
-  slab.used = step_;
-  return &found->second;
+const cuda::DeviceLora* CudaAdapters::find(AdapterVersionId version, int32_t module) {
+  const auto found = copies_.find(version);
+  if (found == copies_.end() || found->second.modules.size() <= static_cast<size_t>(module)) return nullptr;
+  const Copy::Pair& pair = found->second.modules[static_cast<size_t>(module)];
+  return use_if_there(pair.slab) ? &pair.lora : nullptr;
 }
 
-const DeviceSaved* CudaAdapters::find(const SavedTensors& saved, AdapterVersionId version) {
-  const auto found = saved_.find(&saved);
-  if (found == saved_.end() || found->second.version != version || !same(found->second.host, saved)) return nullptr;
-  Slab& slab = slabs_[static_cast<size_t>(found->second.slab)];
-  if (slab.state != State::kThere) return nullptr;
-  slab.used = step_;
-  return &found->second.saved;
+const DeviceSaved* CudaAdapters::find_saved(AdapterVersionId version) {
+  const auto found = copies_.find(version);
+  return found != copies_.end() && use_if_there(found->second.saved_slab) ? &found->second.saved : nullptr;
 }
 
-Status CudaAdapters::ensure(std::span<const LoraPair* const> pairs, AdapterVersionId version) {
-  std::vector<const LoraPair*> missing;
-  for (const LoraPair* pair : pairs) {
-    if (find(*pair, version) != nullptr) continue;
-    missing.push_back(pair);
+bool CudaAdapters::use_if_there(int32_t index) {
+  if (index < 0 || slabs_[static_cast<size_t>(index)].state != State::kThere) return false;
+  slabs_[static_cast<size_t>(index)].used = step_;
+  return true;
+}
+
+Status CudaAdapters::ensure(AdapterVersionId version, std::span<const ModulePair> pairs) {
+  std::vector<ModulePair> missing;
+  for (const ModulePair& pair : pairs) {
+    if (find(version, pair.module) == nullptr) missing.push_back(pair);
   }
-  return missing.empty() ? Status() : bring({.pairs = missing, .version = version});
+  return missing.empty() ? Status() : bring({.version = version, .pairs = missing});
 }
 
-Status CudaAdapters::ensure(const SavedTensors& saved, AdapterVersionId version) {
-  return find(saved, version) != nullptr ? Status() : bring({.saved = &saved, .version = version});
+Status CudaAdapters::ensure(AdapterVersionId version, const SavedTensors& saved) {
+  return find_saved(version) != nullptr ? Status() : bring({.version = version, .saved = &saved});
 }
 
 // Uploads, and waits.
@@ -312,16 +332,10 @@ Status CudaAdapters::bring(Parts parts) {
   return error;
 }
 
-void CudaAdapters::drop(const LoraPair* first, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    const auto found = entries_.find(first + i);
-    if (found != entries_.end()) give_up(slabs_[static_cast<size_t>(found->second.slab)]);
+void CudaAdapters::drop(AdapterVersionId version) {
+  for (Slab& slab : slabs_) {
+    if (slab.state != State::kAbsent && slab.version == version && !slab.whole) give_up(slab);
   }
-}
-
-void CudaAdapters::drop(const SavedTensors& saved) {
-  const auto found = saved_.find(&saved);
-  if (found != saved_.end()) give_up(slabs_[static_cast<size_t>(found->second.slab)]);
 }
 
 void CudaAdapters::check() const {
@@ -332,18 +346,26 @@ void CudaAdapters::check() const {
     if (slab.state == State::kAbsent) continue;
     taken += slab.bytes;
     CHECK(slab.holds >= 0 && !(slab.forgotten && slab.holds > 0));
-    if (slab.version == AdapterVersionId()) continue;
+    if (!slab.whole) continue;
     ++versions;
     CHECK(versions_.at(slab.version) == index_of(slab));
   }
   CHECK(taken == bytes() && taken <= bytes_max() && versions == versions_.size());
-  for (const auto& [pair, entry] : entries_) {
-    const Slab& slab = slabs_[static_cast<size_t>(entry.slab)];
-    CHECK(slab.state != State::kAbsent && std::count(slab.pairs.begin(), slab.pairs.end(), pair) == 1);
-  }
-  for (const auto& [saved, entry] : saved_) {
-    const Slab& slab = slabs_[static_cast<size_t>(entry.slab)];
-    CHECK(slab.state != State::kAbsent && slab.saved == saved);
+  for (const auto& [version, copy] : copies_) {
+    int32_t parts = 0;
+    const auto look_at = [&, id = version](int32_t index, const auto& names) {
+      if (index < 0) return;
+      ++parts;
+      const Slab& slab = slabs_[static_cast<size_t>(index)];
+      CHECK(slab.state != State::kAbsent && slab.version == id && names(slab));
+    };
+    for (size_t module = 0; module < copy.modules.size(); ++module) {
+      look_at(copy.modules[module].slab, [&](const Slab& slab) {
+        return std::count(slab.modules.begin(), slab.modules.end(), static_cast<int32_t>(module)) == 1;
+      });
+    }
+    look_at(copy.saved_slab, [](const Slab& slab) { return slab.saved; });
+    CHECK(parts == copy.parts && parts > 0);
   }
 }
 

@@ -16,8 +16,8 @@
 //
 // What is uploaded together (an adapter, or those parts of it that ensure() found
 // missing) is a slab: one range of the arena and one upload, gathered on the uploader's
-// thread. Pairs and SavedTensors are known by their host address, as a step's LoraSource
-// or RowOverride gives it, and the version of their adapter.
+// thread. What lies on the device is known by version and module, never by where it lay
+// in host memory: an address may be another version's later.
 // Thread: the model's (the uploader has its own).
 // Ownership: owns device memory; an upload shares ownership of the host's factors
 // (AdapterFactors::storage) until it has ended, so an adapter may leave host
@@ -25,10 +25,8 @@
 // Invariants: bytes() <= bytes_max(), those on their way included; a slab that is held,
 // on its way or used since begin_step() is never given up; of the others the least
 // recently used goes first; ranges are given up and filled between steps alone, when no
-// kernel reads them. Versions are never reused, so what has another version at a known
-// address is uploaded anew; WHO GIVES NO VERSION (0) CALLS drop() BEFORE FREEING WHAT
-// A STEP USED: another adapter may later lie at the same address (one whose pointers,
-// shape or scaling differ is told apart even so, but that is a net, not a promise).
+// kernel reads them. The numbers of a version never change, and its id, which is not 0,
+// is never another's.
 // Failure: sentences; nothing is half there.
 #pragma once
 
@@ -67,22 +65,14 @@ class CudaAdapters {
     int64_t staging_bytes = int64_t{16} << 20;  // pinned; of uploads in flight
     SavedShape saved;                           // of the model
   };
-  struct Entry {
-    cuda::DeviceLora lora;
-    LoraPair host;  // as it was uploaded
-    AdapterVersionId version;
-    int32_t slab = 0;
-  };
-  struct SavedEntry {
-    DeviceSaved saved;
-    SavedTensors host;
-    AdapterVersionId version;
-    int32_t slab = 0;
+  struct ModulePair {
+    int32_t module = 0;  // as AdapterFactors::pairs has them
+    const LoraPair* pair = nullptr;
   };
   CudaAdapters() = default;  // may only be assigned to
   static Result<CudaAdapters> create(const Options& options);
 
-  // --- between steps; versions are not 0
+  // --- between steps
 
   // Takes room for these adapters, each named once, and begins to upload what is missing:
   // true, and each is held until release(). False: there is no room before others are
@@ -109,18 +99,16 @@ class CudaAdapters {
   // generation() stays.
   void used(std::vector<int32_t>& slabs) const;
   void use(std::span<const int32_t> slabs);
-  // Null: not on the device, or not as the pair is now.
-  const Entry* find(const LoraPair& pair, AdapterVersionId version = {});
-  const DeviceSaved* find(const SavedTensors& saved, AdapterVersionId version = {});
-  // Uploads pairs of one adapter that are not on the device and waits until they are.
+  // Null: not on the device.
+  const cuda::DeviceLora* find(AdapterVersionId version, int32_t module);
+  const DeviceSaved* find_saved(AdapterVersionId version);
+  // Uploads what is not on the device of these pairs (or tensors) and waits until it is.
   // The host's side is no longer read when this returns.
-  Status ensure(std::span<const LoraPair* const> pairs, AdapterVersionId version = {});
-  Status ensure(const SavedTensors& saved, AdapterVersionId version = {});
-  // Forgets the pairs [first, first + count) that ensure() uploaded: with their slab,
-  // so others of it are uploaded again if they are used. Never between begin_step() and
-  // the end of that step's work.
-  void drop(const LoraPair* first, size_t count);
-  void drop(const SavedTensors& saved);
+  Status ensure(AdapterVersionId version, std::span<const ModulePair> pairs);
+  Status ensure(AdapterVersionId version, const SavedTensors& saved);
+  // Forgets what ensure() uploaded of the version. Never between begin_step() and the end
+  // of that step's work.
+  void drop(AdapterVersionId version);
 
   int64_t bytes() const { return arena_.taken_bytes(); }
   int64_t bytes_max() const { return arena_.size_bytes(); }
@@ -143,9 +131,10 @@ class CudaAdapters {
   struct Slab {
     State state = State::kAbsent;
     int64_t offset = 0, bytes = 0;  // of the arena; 0 bytes take no room
-    std::vector<const LoraPair*> pairs;
-    const SavedTensors* saved = nullptr;
-    AdapterVersionId version;  // 0: of ensure()
+    std::vector<int32_t> modules;
+    bool saved = false;  // the full tensors, too
+    AdapterVersionId version;
+    bool whole = false;  // of hold(), and not forgotten: in versions_
     int32_t holds = 0;
     bool forgotten = false;  // on its way, and nobody wants it any more
     uint64_t used = 0;       // step
@@ -153,14 +142,28 @@ class CudaAdapters {
   };
   // What a slab is made of.
   struct Parts {
-    std::span<const LoraPair* const> pairs;
-    const SavedTensors* saved = nullptr;
     AdapterVersionId version;
+    std::span<const ModulePair> pairs;
+    const SavedTensors* saved = nullptr;
     std::shared_ptr<const void> storage;
   };
+  // What is on the device of a version, or on its way there, and in which slab: none
+  // where that is -1.
+  struct Copy {
+    struct Pair {
+      cuda::DeviceLora lora;
+      int32_t slab = -1;
+    };
+    std::vector<Pair> modules;  // as long as needed
+    DeviceSaved saved;
+    int32_t saved_slab = -1;
+    int32_t parts = 0;  // that are in a slab; gone with the last
+  };
   Slab* slab_of(AdapterVersionId version);
+  void put(Copy& copy, int32_t module, const cuda::DeviceLora& lora, int32_t slab);
   Slab& place(Parts parts, int64_t offset, int64_t bytes);
   Status bring(Parts parts);
+  bool use_if_there(int32_t index);
   bool reserve(std::span<const AdapterFactors> adapters, std::vector<int64_t>& offsets);
   std::optional<int64_t> room(int64_t bytes, uint64_t keep);
   bool held_by_others(std::span<const AdapterFactors> adapters) const;
@@ -177,8 +180,7 @@ class CudaAdapters {
   uint64_t step_ = 1, generation_ = 0;
   std::vector<Slab> slabs_;                                 // absent ones are reused
   std::unordered_map<AdapterVersionId, int32_t> versions_;  // of hold()
-  std::unordered_map<const LoraPair*, Entry> entries_;
-  std::unordered_map<const SavedTensors*, SavedEntry> saved_;
+  std::unordered_map<AdapterVersionId, Copy> copies_;
   std::vector<UploadEnd> ended_;
   std::unique_ptr<Uploader> uploader_;  // goes first: it writes to the arena
 };

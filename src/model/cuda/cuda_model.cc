@@ -231,6 +231,7 @@ Status CudaModel::forward(const ModelBatch& batch, const CudaKv& kv) {
   CHECK(static_cast<int32_t>(batch.logits_rows.size()) <= limits.logits_rows_max);
   CHECK(static_cast<int32_t>(batch.segments.size()) <= limits.segments_max);
   CHECK(batch.logits_rows.empty() || batch.logits_stride >= config.vocab);
+  CHECK(batch.segments.empty() || batch.versions.size() == static_cast<size_t>(batch.slots));
   CHECK(batch.choices.empty() || batch.choices.size() == batch.logits_rows.size());
   CHECK(kv.view().kv_heads == config.kv_heads && kv.view().head_dim == config.head_dim);
   if (batch.tokens.empty()) return {};

@@ -16,25 +16,7 @@ int64_t scale_count(const LoraPair& pair, int64_t count) { return pair.rank * lo
 
 const std::byte* data_of(const WeightView& view) { return view.panels.empty() ? nullptr : view.panels[0].data; }
 
-// Reads neither: one may be gone.
-bool same(const WeightView& a, const WeightView& b) {
-  return a.panels.data() == b.panels.data() && a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols;
-}
-
 }  // namespace
-
-bool same(const LoraPair& a, const LoraPair& b) {
-  return a.a == b.a && a.b_t == b.b_t && a.dtype == b.dtype && a.rank == b.rank && a.in == b.in && a.out == b.out &&
-         a.scaling == b.scaling && a.b_bias == b.b_bias && a.bias_delta == b.bias_delta && a.a_scale == b.a_scale &&
-         a.b_scale == b.b_scale;
-}
-
-bool same(const SavedTensors& a, const SavedTensors& b) {
-  return same(a.embed, b.embed) && same(a.lm_head, b.lm_head) && a.final_norm == b.final_norm &&
-         a.input_norm == b.input_norm && a.post_attention_norm == b.post_attention_norm && a.q_norm == b.q_norm &&
-         a.k_norm == b.k_norm && a.embed_tokens == b.embed_tokens && a.head_tokens == b.head_tokens &&
-         a.embed_rows == b.embed_rows && a.head_rows == b.head_rows;
-}
 
 const void* AdapterLayout::bytes_of(const void* host, int64_t bytes) {
   if (host == nullptr) return nullptr;

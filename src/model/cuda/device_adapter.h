@@ -57,8 +57,5 @@ class AdapterLayout {
 
 // Whether it changes anything.
 inline bool present(const LoraPair& pair) { return pair.rank > 0 || pair.bias_delta != nullptr; }
-// The same addresses, shapes and scalings.
-bool same(const LoraPair& a, const LoraPair& b);
-bool same(const SavedTensors& a, const SavedTensors& b);
 
 }  // namespace loralei

@@ -6,13 +6,6 @@
 #include "model/cuda/step_tables.h"
 
 namespace loralei {
-namespace {
-
-AdapterVersionId version_of(const ModelBatch& batch, size_t slot) {
-  return batch.versions.empty() ? AdapterVersionId() : batch.versions[slot];
-}
-
-}  // namespace
 
 Status StepTables::check(const LoraPair& pair) const {
   if (pair.rank > options_.limits.rank_max) {
@@ -32,25 +25,21 @@ Status StepTables::ensure_adapters(const ModelBatch& batch, CudaAdapters& adapte
       const LoraPair* const pair = batch.sources[module * slots + slot].pair;
       if (pair == nullptr) continue;
       TRY(check(*pair));
-      pairs_.push_back(pair);
+      pairs_.push_back({static_cast<int32_t>(module), pair});
     }
-    TRY(adapters.ensure(pairs_, version_of(batch, slot)));
+    TRY(adapters.ensure(batch.versions[slot], pairs_));
   }
   return {};
 }
 
 // Whether the table is what this step wants, as it lies on the device.
 bool StepTables::is_filled_from(const ModelBatch& batch, const CudaAdapters& adapters) const {
-  if (filled_.versions.empty() || filled_.slots != shape_.slots || filled_.generation != adapters.generation() ||
-      !std::equal(filled_.versions.begin(), filled_.versions.end(), batch.versions.begin(), batch.versions.end())) {
-    return false;
-  }
-  return std::equal(filled_.pairs.begin(), filled_.pairs.end(), batch.sources,
-                    [](const LoraPair* pair, const LoraSource& source) { return pair == source.pair; });
+  return filled_.slots == shape_.slots && filled_.generation == adapters.generation() &&
+         std::equal(filled_.versions.begin(), filled_.versions.end(), batch.versions.begin(), batch.versions.end());
 }
 
 // The table and the ranks. It is made and copied where something is another than in
-// the step before, or may be: what has no version cannot be known.
+// the step before.
 Status StepTables::put_sources(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream) {
   if (is_filled_from(batch, adapters)) {
     adapters.use(filled_.slabs);
@@ -58,7 +47,6 @@ Status StepTables::put_sources(const ModelBatch& batch, CudaAdapters& adapters, 
     return {};
   }
   filled_.versions.clear();
-  filled_.pairs.clear();
   TRY(ensure_adapters(batch, adapters));
   const auto slots = static_cast<size_t>(shape_.slots), own_slots = static_cast<size_t>(batch.slots);
   auto* const table = reinterpret_cast<cuda::DeviceLora*>(host_.data());
@@ -67,19 +55,15 @@ Status StepTables::put_sources(const ModelBatch& batch, CudaAdapters& adapters, 
   for (size_t module = 0; module < shape_.ranks.size(); ++module) {
     for (size_t slot = 0; slot < own_slots; ++slot) {
       const LoraPair* const pair = batch.sources[module * own_slots + slot].pair;
-      filled_.pairs.push_back(pair);
       if (pair == nullptr) continue;
-      const CudaAdapters::Entry* const entry = adapters.find(*pair, version_of(batch, slot));
-      CHECK(entry != nullptr);  // it stays until the next begin_step()
-      table[module * slots + slot] = entry->lora;
-      shape_.ranks[module] = std::max({shape_.ranks[module], entry->lora.rank, 1});
+      const cuda::DeviceLora* const lora = adapters.find(batch.versions[slot], static_cast<int32_t>(module));
+      CHECK(lora != nullptr);  // it stays until the next begin_step()
+      table[module * slots + slot] = *lora;
+      shape_.ranks[module] = std::max({shape_.ranks[module], lora->rank, 1});
     }
   }
   TRY(copy_to_device(device_.data(), host_.data(), static_cast<int64_t>(count * sizeof(cuda::DeviceLora)), stream));
   ++sources_made_;
-  const bool known = std::none_of(batch.versions.begin(), batch.versions.end(),
-                                  [](AdapterVersionId version) { return version == AdapterVersionId(); });
-  if (!known) return {};
   filled_.versions.assign(batch.versions.begin(), batch.versions.end());
   filled_.slots = shape_.slots;
   filled_.ranks = shape_.ranks;

@@ -99,7 +99,6 @@ StepTables::StepTables(const ModelConfig& config, const Options& options)
   pairs_.reserve(module_count(config));
   const auto slots = static_cast<size_t>(options.slots_max);
   filled_.versions.reserve(slots);
-  filled_.pairs.reserve(module_count(config) * slots);
   filled_.ranks.reserve(module_count(config));
   filled_.slabs.reserve(slots);
 }
@@ -292,10 +291,10 @@ void StepTables::gather_segments(const ModelBatch& batch) {
 
 // Tensors that nobody brought before the step wait here.
 Status StepTables::ensure_saved(const ModelBatch& batch, CudaAdapters& adapters) {
-  for (const RowOverride& run : batch.overrides) TRY(adapters.ensure(*run.saved, run.version));
+  for (const RowOverride& run : batch.overrides) TRY(adapters.ensure(run.version, *run.saved));
   own_.clear();
   for (const RowOverride& run : batch.overrides) {
-    const DeviceSaved* const saved = adapters.find(*run.saved, run.version);
+    const DeviceSaved* const saved = adapters.find_saved(run.version);
     if (saved->lm_head.rows > options_.vocab_max) {
       return unsupported("An adapter has a vocabulary of " + std::to_string(saved->lm_head.rows) +
                          " tokens and the model was made for up to " + std::to_string(options_.vocab_max) +

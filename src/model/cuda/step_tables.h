@@ -115,8 +115,7 @@ class StepTables {
  private:
   // What the table of sources was made from.
   struct Filled {
-    std::vector<AdapterVersionId> versions;  // empty: of nothing that would be known again
-    std::vector<const LoraPair*> pairs;      // [modules][versions], null where there is none
+    std::vector<AdapterVersionId> versions;  // empty: of nothing
     int32_t slots = 0;                       // of the shape
     std::vector<int32_t> ranks;              // the step's own
     uint64_t generation = 0;                 // of the adapters
@@ -169,7 +168,7 @@ class StepTables {
   std::vector<int32_t> trained_from_, trained_to_;
   int32_t vocab_ = 0;  // as StepView has it
   StepShape shape_;
-  std::vector<const LoraPair*> pairs_;
+  std::vector<CudaAdapters::ModulePair> pairs_;
   Filled filled_;
   int64_t sources_made_ = 0;
 };
