@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine as a thread: EngineLoop between an Inbox and an Outbox.
+// The engine as a thread: EngineLoop and Executor between an Inbox and an Outbox.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -27,8 +27,6 @@ constexpr int64_t kAdapterStatusNs = 100'000'000;
 // Rows of logits of a step for prompts' log-probabilities, however few the sequences, and
 // what they may take.
 constexpr int64_t kPromptLogitsRows = 128, kPromptLogitsBytes = 32 * kMiB;
-constexpr int64_t kMemoryWatchNs = 1'000'000'000;
-constexpr int64_t kAskReadyNs = 1'000'000'000;
 
 class EngineImpl final : public Engine {
  public:
@@ -55,6 +53,8 @@ class EngineImpl final : public Engine {
       memory_changes_.store(false);  // who has the reply may ask for the next change
       return applied;
     };
+    loop_parts.watch_memory = memory_.watch;
+    executor_->on_done([this](StepDone&& done) { inbox_.put(std::move(done)); });
     loop_ = std::make_unique<EngineLoop>(std::move(loop_parts));
     refresh_stats(true);
     if (tier_ != nullptr) tier_->on_news([this] { inbox_.put(TierNews{}); });
@@ -126,13 +126,8 @@ class EngineImpl final : public Engine {
       if (memory_.prepare) prepared = memory_.prepare(command.budget_bytes, idle_adapter_bytes(), stop);
       if (prepared.ok() && stop.stop_requested())
         prepared = Error{ErrorCode::kUnavailable, "The change of the memory budget was stopped."};
-      if (prepared.ok()) prepared = hand_over(command);
-      if (prepared.ok()) return;
-      inbox_.put(LedgerNews{});  // what prepare() had borrowed
-      memory_changes_.store(false);
-      EngineOutput refusal;
-      refusal.replies.push_back({.ticket = command.ticket, .status = prepared});
-      publish(refusal);
+      if (!prepared.ok()) memory_changes_.store(false);
+      hand_over({command, std::move(prepared)});
     });
     if (!thread.ok()) {
       memory_changes_.store(false);
@@ -197,49 +192,50 @@ class EngineImpl final : public Engine {
     std::vector<Message> messages;
     EngineOutput output;
     Heartbeats::Mark mark(&beats_, "engine");
+    int64_t wake_at_ns = Next::kNever;
     const auto wait = [&] {
       mark.rest();
-      const bool going_on = inbox_.take(messages, patience_ns());
+      const bool never = wake_at_ns == Next::kNever;
+      const bool going_on =
+          inbox_.take(messages, never ? Inbox::kForever : std::max<int64_t>(0, wake_at_ns - clock_.now_ns()));
       mark.beat();
       return going_on;
     };
     while (wait()) {
-      if (!gather(messages, output)) break;
-      loop_->turn(messages, output);
-      notice_loss();
-      watch_memory();
-      // Who gets the reply, or is ended because nothing can be computed, may look at
-      // once.
-      if (!output.replies.empty() || loop_->ready().ok() != stats_.ready.ok()) refresh_stats(true);
-      publish(output);
-      refresh_stats(loop_->idle());
+      const int64_t woken_ns = messages.empty() ? wake_at_ns : 0;  // where the clock stands still that time has come
+      loop_->receive(messages, output);
+      deliver(output, false);
+      if (loop_->in_flight()) continue;
       mark.rest();  // the consumer's to end
       outbox_.wait_for_room();
+      mark.beat();
+      const Next next = loop_->next(std::max(clock_.now_ns(), woken_ns), output);
+      wake_at_ns = next.wake_at_ns;
+      if (next.step == nullptr || !output.tokens.empty() || !output.replies.empty()) deliver(output, loop_->idle());
+      if (next.step != nullptr) executor_->start(*next.step);
     }
+    const auto ended = [](const Message& message) { return std::holds_alternative<StepDone>(message); };
+    while (loop_->in_flight() && std::none_of(messages.begin(), messages.end(), ended)) inbox_.take_more(messages);
     loop_->end_all(messages, output);  // what was accepted before the stop gets its end, too
+    deliver(output, true);
+  }
+
+  // exact: the adapters, too, as after a reply and while the engine is idle. Who gets a
+  // reply, or is ended because nothing can be computed, may look at once.
+  void deliver(EngineOutput& output, bool exact) {
+    notice_loss();
+    refresh_stats(exact || !output.replies.empty() || loop_->ready().ok() != stats_.ready.ok());
     publish(output);
-    refresh_stats(true);
   }
 
   // To the engine's thread, unless that has had its last look.
-  Status hand_over(const MemoryCommand& command) {
+  void hand_over(BudgetReady&& ready) {
     const std::lock_guard lock(stop_mutex_);
-    if (stopped_) return Error{ErrorCode::kUnavailable, "the server has stopped"};
-    inbox_.put(command);
-    return {};
-  }
-
-  // Requests that arrive together, or whose adapters are loaded together, share the first
-  // pass. False once stopped.
-  bool gather(std::vector<Message>& messages, EngineOutput& output) {
-    const int64_t until_ns = clock_.now_ns() + loop_->gather_ns();
-    for (int64_t left_ns; (left_ns = until_ns - clock_.now_ns()) > 0;) {
-      loop_->take_in(messages, output);
-      if (!loop_->gathers()) return true;
-      if (!inbox_.take(messages, left_ns)) return false;
-      if (messages.empty()) return true;
-    }
-    return true;
+    if (!stopped_) return inbox_.put(std::move(ready));
+    EngineOutput refusal;
+    refusal.replies.push_back(
+        {.ticket = ready.command.ticket, .status = Error{ErrorCode::kUnavailable, "the server has stopped"}});
+    publish(refusal);
   }
 
   // For good: who is refused or ended because of it may look at once.
@@ -247,24 +243,6 @@ class EngineImpl final : public Engine {
     if (loop_->health().ok() || lost_.load(std::memory_order_relaxed)) return;
     loss_ = loop_->health();
     lost_.store(true, std::memory_order_release);
-  }
-
-  void watch_memory() {
-    if (!memory_.watch || clock_.now_ns() - memory_watched_ns_ < kMemoryWatchNs) return;
-    // A device's is looked at behind steps alone: between them benches measure it, in
-    // memory of their own.
-    if (tier_ != nullptr && std::exchange(steps_watched_, loop_->steps()) == loop_->steps()) return;
-    memory_watched_ns_ = clock_.now_ns();
-    memory_moves_ = memory_.watch([this](int64_t bytes) { loop_->shrink_adapters(bytes); });
-    loop_->room_changed();
-  }
-
-  // How long to wait for messages: an idle engine wakes while memory is on its way back,
-  // and while nothing can be computed.
-  int64_t patience_ns() const {
-    if (!loop_->idle()) return 0;
-    if (!loop_->ready().ok()) return kAskReadyNs;
-    return memory_moves_ ? kMemoryWatchNs : Inbox::kForever;
   }
 
   void publish(EngineOutput& output) {
@@ -315,9 +293,6 @@ class EngineImpl final : public Engine {
   AdapterBoard board_;
   int64_t adapters_shown_ns_ = 0;
   std::atomic<bool> memory_changes_{false};
-  int64_t memory_watched_ns_ = 0;
-  bool memory_moves_ = false;  // and is to be watched while there is nothing to do
-  uint64_t steps_watched_ = 0;
   uint64_t memory_ticket_ = 0;  // of the last budget change
   std::stop_source memory_stop_;
   std::thread thread_, memory_thread_;

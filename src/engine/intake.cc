@@ -1,13 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
-// What arrives: requests, cancels, adapter commands, finished loads.
+// What arrives: requests, cancels, commands, what has ended elsewhere.
 #include <algorithm>
+#include <iterator>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
 #include "engine/loop.h"
 
 namespace loralei {
+namespace {
+
+constexpr int64_t kMemoryWatchNs = 1'000'000'000;
+
+}  // namespace
+
+void EngineLoop::receive(std::vector<Message>& messages, EngineOutput& output) {
+  for (const Message& message : messages) {
+    if (const auto* done = std::get_if<StepDone>(&message)) finish(*done, output);
+  }
+  if (in_flight_) {
+    kept_.insert(kept_.end(), std::make_move_iterator(messages.begin()), std::make_move_iterator(messages.end()));
+    return messages.clear();
+  }
+  const int64_t begin_ns = parts_.clock->now_ns();
+  output_ = &output;
+  watch_memory();
+  for (std::vector<Message>* arrived : {&kept_, &messages}) {
+    for (Message& message : *arrived) take(message);
+    arrived->clear();
+  }
+  end_if_lost();  // before they ask for room on a device that is gone
+  end_if_not_ready();
+  look_at_cold();
+  if (std::exchange(arriving_changed_, false)) device_full_ = false;
+  forget_ended();
+  output_ = nullptr;
+  taken_in_ns_ = parts_.clock->now_ns() - begin_ns;
+}
+
+void EngineLoop::take(Message& message) {
+  std::visit(
+      [this](auto& value) {
+        if constexpr (!std::is_same_v<std::remove_cvref_t<decltype(value)>, StepDone>) receive(std::move(value));
+      },
+      message);
+}
+
+// About once a second. A device's is looked at behind steps alone: between them benches
+// measure it, in memory of their own.
+void EngineLoop::watch_memory() {
+  const int64_t now_ns = parts_.clock->now_ns();
+  if (!parts_.watch_memory || now_ns - memory_watched_ns_ < kMemoryWatchNs) return;
+  if (tier_ != nullptr && std::exchange(steps_watched_, steps_) == steps_) return;
+  memory_watched_ns_ = now_ns;
+  memory_moves_ = parts_.watch_memory([this](int64_t bytes) { registry_.evict_idle(bytes); });
+  room_changed();
+}
 
 void EngineLoop::receive(Arrival&& arrival) {
   const RequestId id = arrival.submit.id;
@@ -121,7 +171,12 @@ void EngineLoop::receive(const TierNews&) { arriving_changed_ = true; }
 void EngineLoop::receive(const LedgerNews&) { room_changed(); }
 
 // Between two steps: nobody uses weights or KV now.
-void EngineLoop::receive(const MemoryCommand& command) {
+void EngineLoop::receive(const BudgetReady& ready) {
+  const MemoryCommand& command = ready.command;
+  if (!ready.prepared.ok()) {
+    output_->replies.push_back({.ticket = command.ticket, .status = ready.prepared});
+    return room_changed();  // what prepare() had borrowed
+  }
   const RoomMaker room{.resize_kv = [this](int32_t blocks) { return resize_kv(blocks); },
                        .idle_adapter_bytes = registry_.idle_bytes(),
                        .shrink_adapters = [this](int64_t bytes) { registry_.evict_idle(bytes); }};

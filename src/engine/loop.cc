@@ -13,6 +13,9 @@ namespace {
 
 constexpr int64_t kGatherNsMax = 50'000'000;
 constexpr int64_t kGatherShare = 16;  // of the last step's duration
+// An idle engine wakes while memory is on its way back, and while nothing can
+// be computed.
+constexpr int64_t kAskAgainNs = 1'000'000'000;
 
 void fill_shares(const Ledger& ledger, int64_t adapter_bytes, MemoryShares& shares) {
   shares.memory_budget_bytes = ledger.budget_bytes();
@@ -38,7 +41,6 @@ EngineLoop::EngineLoop(LoopParts parts)
   const ModelLimits& limits = parts_.executor->limits();
   CHECK(parts_.max_sequences <= std::min(parts_.step_tokens, limits.logits_rows_max) &&
         parts_.step_tokens <= limits.rows_max);
-  parts_.executor->on_done([this](StepDone&& done) { done_ = std::move(done); });
   samples_.reserve(static_cast<size_t>(limits.logits_rows_max));
 }
 
@@ -69,39 +71,38 @@ RegistryOptions EngineLoop::registry_options() {
   return options;
 }
 
-void EngineLoop::take_in(std::vector<Message>& messages, EngineOutput& output) {
-  output_ = &output;
-  for (Message& message : messages) {
-    std::visit([this](auto& value) { receive(std::move(value)); }, message);
-  }
-  messages.clear();
-  end_if_lost();  // before they ask for room on a device that is gone
-  end_if_not_ready();
-  look_at_cold();
-  if (std::exchange(arriving_changed_, false)) device_full_ = false;
-  output_ = nullptr;
-}
-
-void EngineLoop::turn(std::vector<Message>& messages, EngineOutput& output) {
-  const int64_t begin_ns = parts_.clock->now_ns();
-  take_in(messages, output);
+Next EngineLoop::next(int64_t now_ns, EngineOutput& output) {
+  CHECK(!in_flight_);
+  if (gathers(now_ns)) return {.wake_at_ns = gather_until_ns_};
+  next_begin_ns_ = parts_.clock->now_ns();
   output_ = &output;
   make_masks();
-  const bool computes = computed_ = plan();
-  if (computes) compute();
+  computed_ = plan();
   forget_ended();
   collect_replies();
-  if (computes) counters_.step_s += static_cast<double>(parts_.clock->now_ns() - begin_ns) * 1e-9;
   output_ = nullptr;
+  if (!computed_) return {.wake_at_ns = wake_at_ns(now_ns)};
+  return {.step = &begin_step()};
 }
 
-int64_t EngineLoop::gather_ns() const {
-  if (!running_.empty() || !parts_.executor->streams()) return 0;
-  return std::min(kGatherNsMax, static_cast<int64_t>(counters_.step_ms_last * 1e6) / kGatherShare);
+// The coming step waits a moment for company while weights are streamed and nothing runs,
+// because a pass that has begun keeps whoever comes too late waiting for all of it. There
+// is something to compute then, and room for more.
+bool EngineLoop::gathers(int64_t now_ns) {
+  const bool company = !admission_.empty() && admission_.size() < static_cast<size_t>(parts_.max_sequences);
+  const bool waits = company && running_.empty() && parts_.executor->streams();
+  if (waits && gather_until_ns_ == 0) {
+    const auto step_ns = static_cast<int64_t>(counters_.step_ms_last * 1e6);
+    gather_until_ns_ = now_ns + std::min(kGatherNsMax, step_ns / kGatherShare);
+  }
+  if (waits && now_ns < gather_until_ns_) return true;
+  gather_until_ns_ = 0;
+  return false;
 }
 
-bool EngineLoop::gathers() const {
-  return !admission_.empty() && admission_.size() < static_cast<size_t>(parts_.max_sequences);
+int64_t EngineLoop::wake_at_ns(int64_t now_ns) const {
+  if (!idle()) return now_ns;
+  return stuck_ || !ready_.ok() || memory_moves_ ? now_ns + kAskAgainNs : Next::kNever;
 }
 
 bool EngineLoop::idle() const {
@@ -110,16 +111,19 @@ bool EngineLoop::idle() const {
 }
 
 void EngineLoop::end_all(std::vector<Message>& messages, EngineOutput& output) {
-  output_ = &output;
-  for (Message& message : messages) {
-    if (const auto* change = std::get_if<MemoryCommand>(&message)) {
-      output.replies.push_back(
-          {.ticket = change->ticket, .status = Error{ErrorCode::kUnavailable, "the server is shutting down"}});
-    } else {
-      std::visit([this](auto& value) { receive(std::move(value)); }, message);
-    }
+  for (const Message& message : messages) {
+    if (const auto* done = std::get_if<StepDone>(&message)) finish(*done, output);
   }
-  messages.clear();
+  CHECK(!in_flight_);
+  output_ = &output;
+  for (std::vector<Message>* arrived : {&kept_, &messages}) {
+    for (Message& message : *arrived) {
+      if (auto* ready = std::get_if<BudgetReady>(&message); ready != nullptr && ready->prepared.ok())
+        ready->prepared = Error{ErrorCode::kUnavailable, "the server is shutting down"};
+      take(message);
+    }
+    arrived->clear();
+  }
   end_requests(EndReason::kCancelled, {});
   forget_ended();
   registry_.fail_outstanding({ErrorCode::kUnavailable, "the server is stopping"});
@@ -277,6 +281,7 @@ void EngineLoop::check() const {
   CHECK(waiting == admission_.size() && waiting_formed == waiting_formed_);
   CHECK(parked == parked_ && count == sequences_.size() && cold == cold_.size());
   CHECK(lacking == lacking_);
+  CHECK(!stuck_);
   CHECK(running_.size() <= static_cast<size_t>(parts_.max_sequences));
   parts_.kv->check(leases);
   registry_.check();

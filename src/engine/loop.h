@@ -2,19 +2,26 @@
 // EngineLoop: everything the engine thread does between two looks at its inbox, without a
 // thread of its own: sole owner of all requests.
 //
-//   turn()   1  messages                                                  intake.cc
-//            2  loads, and who is ready with their adapters                 leases.cc
-//            3  masks of grammars                                           step.cc
-//            4  offers in the order of admission: leases, then the planner
-//            5  the plan: preempt, lease KV, reserve blocks; the batch slot
-//            6  the executor
-//            7  sampled rows, full blocks published, ends: events           commit.cc
+//   receive()  1  messages                                                  intake.cc
+//              2  loads, and who is ready with their adapters               leases.cc
+//   next()     3  company for a pass over streamed weights                  loop.cc
+//              4  masks of grammars                                         step.cc
+//              5  offers in the order of admission: leases, then the planner
+//              6  the plan: preempt, lease KV, reserve blocks; the batch slot
+//   finish()   7  sampled rows, full blocks published, ends: events         commit.cc
+//
+// A turn ends where the step begins: whoever called next() starts the step that it
+// answers, and receive() has its StepDone among the messages (or finish() has it alone).
+// Nothing here computes a step or waits, and who turns the loop needs no policy: it
+// calls again when something arrives or the wake time has come.
 //
 // Thread: one. Ownership: owns requests, KV, registry and batch slot; borrows executor,
 // ledger, clock, log, pool. Invariants (check()): every sequence is in exactly one place;
 // nothing that ended holds a lease, a pin or a block; every request ends exactly once per
-// choice. Failure: an executor error ends the sequences of that step with it and nothing
-// else.
+// choice. Messages that come while a step is in flight are looked at behind it. Nobody
+// waits for nothing: where there is neither a step nor a wake time, whoever waits does so
+// for an event. Failure: an executor error ends the sequences of that step with it and
+// nothing else.
 #pragma once
 
 #include <atomic>
@@ -65,6 +72,7 @@ struct LoopParts {
   ThreadPool* pool = nullptr;
   std::function<bool(LoadJob&&)> start_load;
   std::function<Status(int64_t budget_bytes, const RoomMaker& room)> set_budget;
+  std::function<bool(const std::function<void(int64_t bytes)>&)> watch_memory;  // MemoryControl::watch
   RegistryOptions registry;
   int32_t max_model_len = 0;
   int32_t max_sequences = 0;
@@ -76,23 +84,27 @@ struct LoopParts {
       nullptr;  // requests of which nothing was admitted yet; counted up by submit(), down here
 };
 
+// What is to be done: a step, to be started now and the batch to be left alone until its
+// StepDone; or nothing before wake_at_ns, unless something arrives.
+struct Next {
+  static constexpr int64_t kNever = INT64_MAX;
+  const StepBatch* step = nullptr;
+  int64_t wake_at_ns = kNever;
+};
+
 class EngineLoop {
  public:
   explicit EngineLoop(LoopParts parts);
   ~EngineLoop();
 
-  // Takes the messages in (and clears them), computes at most one step, appends what came
-  // of it to `output`.
-  void turn(std::vector<Message>& messages, EngineOutput& output);
-  // The first part of a turn: takes the messages in (and clears them), starts loads,
-  // makes requests ready.
-  void take_in(std::vector<Message>& messages, EngineOutput& output);
-  // How long the coming step may wait for company: a moment while weights are streamed
-  // and nothing runs, because a pass that has begun keeps whoever comes too late waiting
-  // for all of it; otherwise 0.
-  int64_t gather_ns() const;
-  // There is something to compute, and room for more.
-  bool gathers() const;
+  // Takes the messages in (and clears them), the end of a step before all others; starts
+  // loads, makes requests ready. What came of it is appended to `output`, here as below.
+  void receive(std::vector<Message>& messages, EngineOutput& output);
+  // Not while a step is in flight. `now_ns`: of the clock, or the wake time of before.
+  Next next(int64_t now_ns, EngineOutput& output);
+  // The step that next() answered has ended.
+  void finish(const StepDone& done, EngineOutput& output);
+  bool in_flight() const { return in_flight_; }
   // The error that every request ends with since the executor can compute nothing any
   // more; ok: it can.
   const Status& health() const { return health_; }
@@ -103,8 +115,8 @@ class EngineLoop {
   int64_t mask_work() const { return masks_.work(); }  // of grammars, between steps
   // True when another turn would do nothing until a message arrives.
   bool idle() const;
-  // Takes the messages in (and clears them), computes nothing more, and ends every
-  // request with kCancelled and every command with an error.
+  // Takes the messages in (and clears them), the end of a step in flight among them, and
+  // ends every request with kCancelled and every command with an error.
   void end_all(std::vector<Message>& messages, EngineOutput& output);
 
   void fill_stats(EngineStats& stats) const;
@@ -112,25 +124,26 @@ class EngineLoop {
   // the next call where a reader is at the board.
   void show_adapters(AdapterBoard& board, bool wait);
   bool shows_all_adapters() const { return !registry_.has_changes() && adapter_changes_.empty(); }
-  // Between turns: those that nobody uses and that are not pinned go, until all hold no
-  // more than `bytes`.
-  void shrink_adapters(int64_t bytes) { registry_.evict_idle(bytes); }
-  // The ledger may have other room than before: whoever waits for some is looked at in
-  // the next turn.
-  void room_changed() { cold_changed_ = true; }
   void check() const;
 
  private:
+  bool gathers(int64_t now_ns);
+  int64_t wake_at_ns(int64_t now_ns) const;
   void check_leases(const Request& request) const;
 
   // intake.cc
+  void take(Message& message);
+  void watch_memory();
+  // The ledger may have other room than before: whoever waits for some is looked at in
+  // the next turn.
+  void room_changed() { cold_changed_ = true; }
   void receive(Arrival&& arrival);
   void receive(const Cancel& cancel);
   void receive(const Hold& hold);
   void receive(const AdapterCommand& command);
   void receive(LoadDone&& done);
   void receive(HeaderCheck&& check);
-  void receive(const MemoryCommand& command);
+  void receive(const BudgetReady& ready);
   void receive(const TierNews& news);
   void receive(const LedgerNews& news);
   void collect_replies();
@@ -167,14 +180,14 @@ class EngineLoop {
   void learn_step(int64_t ns);
   bool speculates() const;
   std::span<const TokenId> draft_of(Sequence& sequence) const;
-  void break_stall();
+  void notice_stuck(bool stuck);
   SeqState state_of(const Sequence& sequence, int32_t computed, int32_t blocks, int32_t exclusive) const;
   int32_t match_limit(const Sequence& sequence) const;
   void commit_plan();
   void admit(Sequence& sequence);
   void preempt(Sequence& sequence);
   Status resize_kv(int32_t blocks);
-  void compute();
+  const StepBatch& begin_step();
   void lose(const Error& error);
   void end_if_lost();
   void ask_ready();
@@ -226,6 +239,15 @@ class EngineLoop {
   bool cold_changed_ = false;
   std::optional<SeqId> refused_;  // by the planner, in the last planning, though it had all leases
   bool stalled_ = false;          // those that wait for a step all wait for an event
+  bool stuck_ = false;            // but for one, for which there is none: a defect
+  bool in_flight_ = false;        // a step
+  std::vector<Message> kept_;     // that came meanwhile
+  int64_t taken_in_ns_ = 0;       // how long the last receive() took
+  int64_t next_begin_ns_ = 0, step_begin_ns_ = 0;
+  int64_t gather_until_ns_ = 0;  // 0: no company is waited for
+  int64_t memory_watched_ns_ = 0;
+  uint64_t steps_watched_ = 0;
+  bool memory_moves_ = false;  // and is to be watched while there is nothing to do
   int32_t parked_ = 0;
   Status health_, ready_;
 
@@ -238,7 +260,6 @@ class EngineLoop {
   std::vector<RowSample> samples_;
   RowSampler sampler_;
   BatchSlot slot_;
-  StepDone done_;  // the last step
   std::vector<Sequence*> masks_wanted_, moved_;
   MaskWork masks_;
   bool computed_ = false;  // in the last turn

@@ -301,5 +301,55 @@ TEST(EngineLoopEnds, EndAllEndsEverythingOnce) {
   world.expect_nothing_held();
 }
 
+TEST(EngineLoopEnds, WhatArrivesDuringAStepIsLookedAtBehindIt) {
+  World world;
+  const RequestId first = world.submit(simple(10, 5, 1));
+  const RequestId cancelled = world.submit(simple(10, 5, 2));
+  EngineOutput output;
+  const Next next = world.next(output);
+  ASSERT_NE(next.step, nullptr);
+  EXPECT_EQ(next.step->groups.size(), 2u);
+  world.cancel(cancelled);
+  world.loop->receive(world.messages, output);
+  EXPECT_TRUE(world.loop->in_flight() && world.messages.empty() && output.tokens.empty());
+  world.loop->check();
+  world.executor.start(*next.step);
+  const RequestId second = world.submit(simple(10, 5, 3));
+  world.messages.emplace_back(world.done);
+  world.loop->receive(world.messages, output);
+  EXPECT_FALSE(world.loop->in_flight());
+  world.loop->check();
+  ASSERT_EQ(output.tokens.size(), 3u) << "one token each, and the end of one";
+  EXPECT_EQ(output.tokens[2].id, cancelled);
+  EXPECT_EQ(output.tokens[2].end, EndReason::kCancelled);
+  world.take(output);
+  world.run();
+  for (const RequestId id : {first, second}) world.expect_oracle(id);
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoopEnds, TheLoopSaysWhenItWantsToBeAskedAgain) {
+  World world;
+  EngineOutput output;
+  const auto wake_in_ns = [&] {
+    const Next next = world.next(output);
+    EXPECT_EQ(next.step, nullptr);
+    return next.wake_at_ns == Next::kNever ? next.wake_at_ns : next.wake_at_ns - world.clock.now_ns();
+  };
+  EXPECT_EQ(wake_in_ns(), Next::kNever) << "nothing to do";
+  world.files.put("/a", 7);
+  world.command(AdapterAction::kRegister, "a", "/a");
+  const RequestId cold = world.submit(simple(10, 5, 1, {{"a", 1.0f}}));
+  while (world.jobs.empty()) wake_in_ns();
+  EXPECT_EQ(wake_in_ns(), Next::kNever) << "the end of a load will come";
+  world.executor.readiness = Error{ErrorCode::kUnavailable, "The weights are being mended."};
+  EXPECT_EQ(wake_in_ns(), 1'000'000'000) << "nobody says when they are mended";
+  world.executor.readiness = {};
+  world.take(output);
+  EXPECT_EQ(world.record(cold).end, EndReason::kError);
+  world.run();
+  EXPECT_EQ(wake_in_ns(), Next::kNever);
+}
+
 }  // namespace
 }  // namespace loralei

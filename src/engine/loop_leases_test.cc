@@ -334,7 +334,7 @@ std::string said(uint64_t seed) {
     if (world.last_id > 0 && random.below(20) == 0) world.cancel(RequestId{1 + random.below(world.last_id)});
     if (random.below(3) == 0) world.finish_load();
     world.clock.advance_ns(1 + static_cast<int64_t>(random.below(1'000'000)));
-    world.loop->turn(world.messages, output);
+    world.turn(output);
     world.loop->check();
     for (const TokenEvent& event : output.tokens) {
       text << step << ' ' << event.id.value << ' ' << event.choice << ' ' << event.token << ' '

@@ -48,7 +48,7 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
   ASSERT_EQ(world.stats().adapters.size(), 2u);
   start_counting_allocations();
   for (int i = 0; i < 60; ++i) {
-    world.loop->turn(world.messages, output);
+    world.turn(output);
     world.loop->show_adapters(world.board, false);  // as the engine's thread does now and then
   }
   const int64_t allocations = stop_counting_allocations().count;

@@ -40,6 +40,7 @@ class World {
     const KvShape shape{config.layers, config.kv_heads, config.head_dim, DType::kF32};
     parts.kv =
         std::move(KvCache::create(shape, setup.blocks, setup.prefix_cache, ledger, clock, setup.blocks_max)).value();
+    executor.on_done([this](StepDone&& step) { done = std::move(step); });
     executor.use_kv(parts.kv->view());
     EXPECT_TRUE(executor.reserve_vocab(config.vocab).ok());
     parts.config = config;
@@ -89,9 +90,7 @@ class World {
     messages.emplace_back(std::in_place_type<AdapterCommand>, ++tickets, action, name, path, replace);
   }
   // Another number of KV blocks, by way of a budget.
-  void resize(int32_t blocks) {
-    messages.emplace_back(std::in_place_type<MemoryCommand>, MemoryCommand{++tickets, blocks});
-  }
+  void resize(int32_t blocks) { messages.emplace_back(BudgetReady{MemoryCommand{++tickets, blocks}, {}}); }
   void finish_load(size_t index = 0) {
     if (jobs.empty()) return;
     LoadJob job = std::move(jobs[index]);
@@ -108,9 +107,26 @@ class World {
   void turn() {
     clock.advance_ns(1000);
     EngineOutput output;
-    loop->turn(messages, output);
+    turn(output);
     loop->check();
     take(output);
+  }
+  // What has arrived is taken in, and one step computed if there is one.
+  void turn(EngineOutput& output) {
+    Next next = this->next(output);
+    if (next.step == nullptr && !loop->idle() && next.wake_at_ns > clock.now_ns()) {  // for company
+      clock.advance_ns(next.wake_at_ns - clock.now_ns());
+      next = this->next(output);
+    }
+    if (next.step != nullptr) compute(*next.step, output);
+  }
+  Next next(EngineOutput& output) {
+    loop->receive(messages, output);
+    return loop->next(clock.now_ns(), output);
+  }
+  void compute(const StepBatch& step, EngineOutput& output) {
+    executor.start(step);
+    loop->finish(done, output);
   }
   void take(EngineOutput& output) {
     for (TokenEvent& event : output.tokens) {
@@ -201,6 +217,7 @@ class World {
   std::deque<LoadJob> jobs;
   std::atomic<int32_t> queued{0};
   std::vector<Message> messages;
+  StepDone done;  // the last step
   std::map<RequestId, Submit> submits;
   std::map<std::pair<RequestId, int32_t>, Record> records;
   std::vector<CommandReply> replies;

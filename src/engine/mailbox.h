@@ -19,6 +19,7 @@
 
 #include "adapters/load_pool.h"
 #include "engine/api.h"
+#include "engine/step_batch.h"
 
 namespace loralei {
 
@@ -36,8 +37,13 @@ struct Hold {
 };
 struct TierNews {};    // DeviceTier::on_news
 struct LedgerNews {};  // a loan is back
-using Message =
-    std::variant<Arrival, Cancel, Hold, AdapterCommand, LoadDone, HeaderCheck, MemoryCommand, TierNews, LedgerNews>;
+// MemoryControl::prepare() has done its work for another budget, or says why not.
+struct BudgetReady {
+  MemoryCommand command;
+  Status prepared;
+};
+using Message = std::variant<Arrival, Cancel, Hold, AdapterCommand, LoadDone, HeaderCheck, BudgetReady, TierNews,
+                             LedgerNews, StepDone>;
 
 class Inbox {
  public:
@@ -68,6 +74,14 @@ class Inbox {
     }
     std::swap(messages, messages_);
     return !stopped_;
+  }
+  // Appends what arrived, after waiting for something, stopped or not.
+  void take_more(std::vector<Message>& messages) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !messages_.empty(); });
+    messages.insert(messages.end(), std::make_move_iterator(messages_.begin()),
+                    std::make_move_iterator(messages_.end()));
+    messages_.clear();
   }
 
  private:

@@ -265,58 +265,85 @@ TEST(Speculation, AutoFollowsTheStreaming) {
   EXPECT_EQ(off.stats().drafted_tokens, 0u);
 }
 
-TEST(Gathering, WaitsAMomentFromIdleAndOnlyWhileStreaming) {
-  World world({.max_sequences = 2});
-  world.executor.clock = &world.clock;
-  world.executor.step_ns = 160'000'000;
-  EXPECT_EQ(world.loop->gather_ns(), 0);
-  world.submit(simple(10, 3));
-  world.run();
-  EXPECT_EQ(world.loop->gather_ns(), 0);  // not streaming
-  world.executor.streaming = true;
-  EXPECT_EQ(world.loop->gather_ns(), 10'000'000);
-  EXPECT_FALSE(world.loop->gathers());  // nothing to compute
+// A world in which a pass has taken so long, and weights are streamed from now on.
+std::unique_ptr<World> streaming(int32_t max_sequences, int64_t step_ns) {
+  auto world = std::make_unique<World>(WorldOptions{.max_sequences = max_sequences});
+  world->executor.clock = &world->clock;
+  world->executor.step_ns = step_ns;
+  world->submit(simple(10, 3));
   EngineOutput output;
+  const Next next = world->next(output);
+  EXPECT_NE(next.step, nullptr) << "nothing is streamed: nobody waits";
+  world->compute(*next.step, output);
+  world->run();
+  world->executor.streaming = true;
+  return world;
+}
+
+TEST(Gathering, WaitsAMomentFromIdleAndOnlyWhileStreaming) {
+  const auto made = streaming(2, 160'000'000);
+  World& world = *made;
+  EngineOutput output;
+  Next next = world.next(output);
+  EXPECT_TRUE(next.step == nullptr && next.wake_at_ns == Next::kNever) << "nothing to compute";
   world.submit(simple(10, 3));
-  world.loop->take_in(world.messages, output);
-  EXPECT_TRUE(world.loop->gathers());
+  const int64_t until_ns = world.clock.now_ns() + 10'000'000;
+  for (int i = 0; i < 2; ++i) {
+    next = world.next(output);
+    EXPECT_TRUE(next.step == nullptr && next.wake_at_ns == until_ns);
+    world.clock.advance_ns(1'000'000);
+  }
   world.submit(simple(10, 3));
-  world.loop->take_in(world.messages, output);
-  EXPECT_FALSE(world.loop->gathers());  // full
   world.executor.step_ns = 10'000'000'000;
-  world.turn();
+  next = world.next(output);
+  ASSERT_NE(next.step, nullptr) << "full";
+  world.compute(*next.step, output);
   EXPECT_EQ(world.stats().running, 2);
-  EXPECT_EQ(world.loop->gather_ns(), 0);  // a step follows anyway
+  next = world.next(output);
+  ASSERT_NE(next.step, nullptr) << "a step follows anyway";
+  world.compute(*next.step, output);
   world.run();
-  EXPECT_EQ(world.loop->gather_ns(), 50'000'000);
+  world.submit(simple(10, 3));
+  EXPECT_EQ(world.next(output).wake_at_ns, world.clock.now_ns() + 50'000'000);
+  world.clock.advance_ns(50'000'000);
+  next = world.next(output);
+  ASSERT_NE(next.step, nullptr) << "nobody came";
+  world.compute(*next.step, output);
+  world.run();
 }
 
 TEST(Gathering, WaitsForAdaptersOnTheirWay) {
-  World world;
-  world.executor.streaming = true;
+  const auto made = streaming(8, 160'000'000);
+  World& world = *made;
+  const int64_t steps = world.executor.steps;
   for (const std::string name : {"a", "b"}) {
     world.files.put("/" + name, name == "a" ? 11 : 12);
     world.command(AdapterAction::kRegister, name, "/" + name);
     world.submit(simple(10, 3, 1, {{name, 1.0f}}));
   }
   EngineOutput output;
-  const auto take_in = [&] {
-    for (int i = 0; i < 3; ++i) world.loop->take_in(world.messages, output);
+  const auto look = [&] {
+    Next next;
+    for (int i = 0; i < 3; ++i) {
+      next = world.next(output);
+      EXPECT_EQ(next.step, nullptr);
+    }
+    return next.wake_at_ns;
   };
   for (int stage = 0; stage < 2; ++stage) {  // looked at, then loaded
-    take_in();
-    ASSERT_EQ(world.jobs.size(), 2u);     // before any step
-    EXPECT_FALSE(world.loop->gathers());  // nobody is ready: no step to hold back
+    EXPECT_EQ(look(), Next::kNever) << "nobody is ready: no step to hold back";
+    ASSERT_EQ(world.jobs.size(), 2u);  // before any step
     world.finish_load();
     if (stage == 0) world.finish_load();
   }
-  take_in();
-  EXPECT_TRUE(world.loop->gathers());
+  const int64_t until_ns = world.clock.now_ns() + 10'000'000;
+  EXPECT_EQ(look(), until_ns);
+  world.clock.advance_ns(5'000'000);
   world.finish_load();
-  take_in();
+  EXPECT_EQ(look(), until_ns);
   world.turn();
   EXPECT_EQ(world.stats().running, 2);
-  EXPECT_EQ(world.executor.steps, 1);
+  EXPECT_EQ(world.executor.steps, steps + 1);
 }
 
 }  // namespace

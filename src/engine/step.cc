@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step: plan on scratch, commit the plan, compute.
+// One step: plan on scratch, commit the plan, begin it; and its end.
 #include <algorithm>
 #include <string>
 
@@ -205,18 +205,17 @@ bool EngineLoop::plan() {
     group_sequences_.clear();
     return false;
   }
-  if (group_sequences_.empty() && running_.empty() && ended_.empty() && refused_) break_stall();
   stalled_ = group_sequences_.empty() && ended_.empty();
+  notice_stuck(stalled_ && running_.empty() && refused_);
   return !group_sequences_.empty();
 }
 
-// Nothing runs, and yet one that has all its leases was not admitted: cannot happen, and
-// must not hang if it does.
-void EngineLoop::break_stall() {
-  parts_.log->log(LogLevel::kError,
-                  "nothing runs, yet the oldest request does not fit; it ends with an internal error");
-  end(*sequences_.at(*refused_), EndReason::kError,
-      internal_error("the request could not be scheduled on an idle engine; please report this"));
+// Nothing runs, and yet one that has all its leases was not admitted, so that nobody will
+// ever wake it: a defect. It is tried again about once a second.
+void EngineLoop::notice_stuck(bool stuck) {
+  if (stuck && !stuck_)
+    parts_.log->log(LogLevel::kError, "nothing runs, yet the oldest request does not fit; please report this");
+  stuck_ = stuck;
 }
 
 void EngineLoop::preempt(Sequence& sequence) {
@@ -293,13 +292,19 @@ void EngineLoop::commit_plan() {
   }
 }
 
-void EngineLoop::compute() {
-  const int64_t begin_ns = parts_.clock->now_ns();
-  const StepBatch& batch = slot_.fill(planned_.plan, group_sequences_, parts_.executor->chooses_tokens());
-  parts_.executor->start(batch);
-  CHECK(done_.step == batch.step);
-  const Status& status = done_.status;
-  pass_ns_ = parts_.clock->now_ns() - begin_ns;
+const StepBatch& EngineLoop::begin_step() {
+  step_begin_ns_ = parts_.clock->now_ns();
+  in_flight_ = true;
+  return slot_.fill(planned_.plan, group_sequences_, parts_.executor->chooses_tokens());
+}
+
+void EngineLoop::finish(const StepDone& done, EngineOutput& output) {
+  const StepBatch& batch = slot_.batch();
+  const Status& status = done.status;
+  CHECK(in_flight_ && done.step == batch.step);
+  output_ = &output;
+  in_flight_ = false;
+  pass_ns_ = parts_.clock->now_ns() - step_begin_ns_;
   ++steps_;
   counters_.rows_last = static_cast<int32_t>(batch.tokens.size());
   counters_.rows += batch.tokens.size();
@@ -318,10 +323,14 @@ void EngineLoop::compute() {
     for (Sequence* sequence : group_sequences_) end(*sequence, EndReason::kError, error);
     ask_ready();  // what can be mended is begun with at once
   }
-  const int64_t step_ns = parts_.clock->now_ns() - begin_ns;
+  const int64_t end_ns = parts_.clock->now_ns(), step_ns = end_ns - step_begin_ns_;
   if (status.ok()) learn_step(step_ns);
   masks_.step_took(step_ns);
   counters_.step_ms_last = static_cast<double>(step_ns) * 1e-6;
+  counters_.step_s += static_cast<double>(taken_in_ns_ + end_ns - next_begin_ns_) * 1e-9;
+  forget_ended();
+  collect_replies();
+  output_ = nullptr;
 }
 
 void EngineLoop::learn_step(int64_t ns) {

@@ -86,19 +86,25 @@ void measure(const Case& one, int turns) {
   parts.queued = &queued;
   EngineLoop loop(std::move(parts));
   std::vector<Message> messages;
+  EngineOutput output;
+  executor.on_done([&](StepDone&& done) { messages.emplace_back(std::move(done)); });
+  const auto turn = [&] {
+    loop.receive(messages, output);
+    const Next next = loop.next(clock.now_ns(), output);
+    if (next.step != nullptr) executor.start(*next.step);
+  };
   uint64_t id = 0;
   const auto arrive = [&](Submit submit) {
     ++queued;
     messages.emplace_back(std::in_place_type<Arrival>, std::move(submit), clock.now_ns());
   };
   for (int32_t i = 0; i < one.running; ++i) arrive(request(++id, kOutput));
-  EngineOutput output;
   EngineStats stats;
   while (loop.fill_stats(stats), stats.running < one.running || stats.waiting > 0) {
-    loop.turn(messages, output);
+    turn();
     output.tokens.clear();
   }
-  for (int i = 0; i < 100; ++i) loop.turn(messages, output);
+  for (int i = 0; i < 100; ++i) turn();
   for (int32_t i = 0; i < one.cold; ++i) {
     const std::string name = "a" + std::to_string(i % 1000);
     if (i < 1000) messages.emplace_back(AdapterCommand{1, AdapterAction::kRegister, name, "/" + name});
@@ -107,12 +113,12 @@ void measure(const Case& one, int turns) {
     arrive(std::move(submit));
   }
   for (int32_t i = 0; i < one.waiting; ++i) arrive(request(++id, 10));
-  for (int i = 0; i < 10; ++i) loop.turn(messages, output);
+  for (int i = 0; i < 10; ++i) turn();
   std::vector<double> us;
   for (int i = 0; i < turns; ++i) {
     output.tokens.clear();
     const int64_t begin_ns = clock.now_ns();
-    loop.turn(messages, output);
+    turn();
     us.push_back(static_cast<double>(clock.now_ns() - begin_ns) * 1e-3);
     CHECK(output.tokens.size() == static_cast<size_t>(one.running));
   }
