@@ -3,7 +3,7 @@
 // memory: the third tier beside their files and the registry's copies. A seam with
 // a simulated twin.
 //
-// Thread: the engine's; the call given to on_news() is called on any other.
+// Thread: the engine's; the call given to on_upload() is called on any other.
 // Ownership: a version on the device outlives its copy in host memory by no more than its
 // upload; AdapterHold is the move-only share of a request.
 // Invariants: what is held and has arrived is there until it is released;
@@ -24,6 +24,12 @@ struct DeviceTierStats {
   int64_t uploads = 0, upload_bytes = 0, upload_ns = 0;
 };
 
+// What arrived() and hold() will find.
+struct UploadDone {
+  AdapterVersionId version;
+  Status status;
+};
+
 class DeviceTier {
  public:
   virtual ~DeviceTier() = default;
@@ -37,9 +43,9 @@ class DeviceTier {
   virtual void release(AdapterVersionId version) = 0;
   // The version left host memory; nobody holds it.
   virtual void forget(AdapterVersionId version) = 0;
-  // `call` is called when something has arrived or failed; empty: not any more from
-  // when this returns.
-  virtual void on_news(std::function<void()> call) = 0;
+  // `call` is called when a version has arrived or failed; empty: not any more from when
+  // this returns.
+  virtual void on_upload(std::function<void(UploadDone&&)> call) = 0;
   virtual DeviceTierStats stats() const = 0;
 };
 

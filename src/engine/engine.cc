@@ -57,7 +57,7 @@ class EngineImpl final : public Engine {
     executor_->on_done([this](StepDone&& done) { inbox_.put(std::move(done)); });
     loop_ = std::make_unique<EngineLoop>(std::move(loop_parts));
     refresh_stats(true);
-    if (tier_ != nullptr) tier_->on_news([this] { inbox_.put(TierNews{}); });
+    if (tier_ != nullptr) tier_->on_upload([this](UploadDone&& done) { inbox_.put(std::move(done)); });
     requests_->on_returned([this] { inbox_.put(LedgerNews{}); });
     thread_ = std::thread([this] { run(); });
   }
@@ -181,7 +181,7 @@ class EngineImpl final : public Engine {
     const std::lock_guard lock(join_mutex_);
     requests_->on_returned({});
     if (thread_.joinable()) thread_.join();
-    if (tier_ != nullptr) tier_->on_news({});
+    if (tier_ != nullptr) tier_->on_upload({});
     if (memory_thread_.joinable()) memory_thread_.join();
     loads_.stop();
   }

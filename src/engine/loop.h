@@ -144,7 +144,7 @@ class EngineLoop {
   void receive(LoadDone&& done);
   void receive(HeaderCheck&& check);
   void receive(const BudgetReady& ready);
-  void receive(const TierNews& news);
+  void receive(const UploadDone& done);
   void receive(const LedgerNews& news);
   void collect_replies();
 

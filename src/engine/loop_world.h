@@ -99,8 +99,10 @@ class World {
   }
   // The oldest upload to the device ends; false: none is under way.
   bool finish_upload(bool well = true) {
-    if (executor.tier == nullptr || !executor.tier->end_upload(well)) return false;
-    messages.emplace_back(std::in_place_type<TierNews>);
+    std::optional<UploadDone> done;
+    if (executor.tier != nullptr) done = executor.tier->end_upload(well);
+    if (!done) return false;
+    messages.emplace_back(std::move(*done));
     return true;
   }
 

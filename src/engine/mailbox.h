@@ -19,6 +19,7 @@
 
 #include "adapters/load_pool.h"
 #include "engine/api.h"
+#include "engine/device_tier.h"
 #include "engine/step_batch.h"
 
 namespace loralei {
@@ -35,14 +36,13 @@ struct Hold {
   RequestId id;
   bool held = false;
 };
-struct TierNews {};    // DeviceTier::on_news
 struct LedgerNews {};  // a loan is back
 // MemoryControl::prepare() has done its work for another budget, or says why not.
 struct BudgetReady {
   MemoryCommand command;
   Status prepared;
 };
-using Message = std::variant<Arrival, Cancel, Hold, AdapterCommand, LoadDone, HeaderCheck, BudgetReady, TierNews,
+using Message = std::variant<Arrival, Cancel, Hold, AdapterCommand, LoadDone, HeaderCheck, BudgetReady, UploadDone,
                              LedgerNews, StepDone>;
 
 class Inbox {

@@ -179,20 +179,21 @@ class FakeTier final : public DeviceTier {
       copies_.erase(found);
     }
   }
-  void on_news(std::function<void()> call) override { news = std::move(call); }
+  void on_upload(std::function<void(UploadDone&&)> call) override { news = std::move(call); }
   DeviceTierStats stats() const override { return {uploads, 0, 0}; }
 
-  // The oldest upload ends; false: there is none. The test tells the loop.
-  bool end_upload(bool well = true) {
+  // The oldest upload ends; null: there is none. Whoever ends it tells the loop.
+  std::optional<UploadDone> end_upload(bool well = true) {
     for (auto& [version, copy] : copies_) {
       if (copy.state != State::kOnTheWay) continue;
       ++uploads;
       copy.state = well ? State::kThere : State::kFailed;
       copy.keeps.reset();
-      if (copy.forgotten || (!well && copy.holds == 0)) copies_.erase(version);
-      return true;
+      UploadDone done{version, well ? Status() : Status(internal_error("the copy was refused"))};
+      if (copy.forgotten || (!well && copy.holds == 0)) copies_.erase(done.version);
+      return done;
     }
-    return false;
+    return std::nullopt;
   }
   void expect_usable(AdapterVersionId version) const {
     CHECK(copies_.at(version).holds > 0 && copies_.at(version).state == State::kThere);
@@ -211,7 +212,7 @@ class FakeTier final : public DeviceTier {
   size_t copies() const { return copies_.size(); }
   int64_t uploads = 0;
   bool lost = false;  // that is why uploads fail
-  std::function<void()> news;
+  std::function<void(UploadDone&&)> news;
 
  private:
   enum class State { kOnTheWay, kThere, kFailed };

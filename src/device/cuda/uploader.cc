@@ -84,7 +84,7 @@ void Uploader::wait(std::vector<UploadEnd>& ended) {
   poll(ended);
 }
 
-void Uploader::on_end(std::function<void()> call) {
+void Uploader::on_end(std::function<void(const UploadEnd&)> call) {
   const std::lock_guard lock(mutex_);
   on_end_ = std::move(call);
 }
@@ -155,12 +155,13 @@ void Uploader::settle_all(const Error& error) {
 
 // The oldest has ended.
 void Uploader::report(Status status) {
-  UploadEnd end{going_.front().upload.id, std::move(status), now_ns() - going_.front().begin_ns};
+  const Going& first = going_.front();
+  UploadEnd end{first.upload.id, first.upload.subject, std::move(status), now_ns() - first.begin_ns};
   going_.pop_front();
   const std::lock_guard lock(mutex_);
   ended_.push_back(std::move(end));
   ended_changed_.notify_all();
-  if (on_end_) on_end_();
+  if (on_end_) on_end_(ended_.back());
 }
 
 }  // namespace loralei

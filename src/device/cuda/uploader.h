@@ -46,6 +46,7 @@ struct UploadPart {
 
 struct Upload {
   uint64_t id = 0;
+  uint64_t subject = 0;               // whatever the caller wants to be told again
   std::byte* to = nullptr;            // on the device
   int64_t bytes = 0;                  // of the target, more than 0
   std::vector<UploadPart> parts;      // by `at`, without overlap; what lies between them becomes 0
@@ -53,7 +54,7 @@ struct Upload {
 };
 
 struct UploadEnd {
-  uint64_t id = 0;
+  uint64_t id = 0, subject = 0;
   Status status;
   int64_t ns = 0;  // from when its first byte was touched
 };
@@ -75,7 +76,7 @@ class Uploader {
   // The same, after waiting until there is one. Only while an upload is under way.
   void wait(std::vector<UploadEnd>& ended);
   // `call` is called after every end; empty: nobody from when this returns.
-  void on_end(std::function<void()> call);
+  void on_end(std::function<void(const UploadEnd&)> call);
 
  private:
   struct Going {
@@ -103,7 +104,7 @@ class Uploader {
   std::condition_variable started_, ended_changed_;
   std::deque<Upload> queue_;
   std::vector<UploadEnd> ended_;
-  std::function<void()> on_end_;
+  std::function<void(const UploadEnd&)> on_end_;
   bool stopping_ = false;
   std::thread thread_;
 };

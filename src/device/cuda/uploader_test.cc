@@ -112,7 +112,10 @@ TEST_F(UploaderTest, LargeChunksAreGatheredInPieces) {
 #ifdef LORALEI_CUDA_EMULATION
 TEST_F(UploaderTest, NobodyWaitsForOneThatTakesItsTime) {
   std::atomic<int> calls{0};
-  uploader_->on_end([&] { ++calls; });
+  uploader_->on_end([&](const UploadEnd& end) {
+    EXPECT_TRUE(end.status.ok());
+    ++calls;
+  });
   cuda_emulated::hold_event_waits(true);
   std::vector<std::byte> want[3];
   for (uint64_t id = 0; id < 3; ++id) {

@@ -53,7 +53,12 @@ class CudaExecutor final : public Executor, public DeviceTier {
   Result<bool> arrived(AdapterVersionId version) override { return model_.adapters().arrived(version); }
   void release(AdapterVersionId version) override { model_.adapters().release(version); }
   void forget(AdapterVersionId version) override { model_.adapters().forget(version); }
-  void on_news(std::function<void()> call) override { model_.adapters().on_news(std::move(call)); }
+  void on_upload(std::function<void(UploadDone&&)> call) override {
+    if (call == nullptr) return model_.adapters().on_upload({});
+    model_.adapters().on_upload([call = std::move(call)](AdapterVersionId version, const Status& status) {
+      call({version, status});
+    });
+  }
   DeviceTierStats stats() const override {
     const CudaAdapters& adapters = model_.adapters();
     return {adapters.uploads(), adapters.uploaded_bytes(), adapters.upload_ns()};

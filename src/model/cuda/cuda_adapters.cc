@@ -78,7 +78,10 @@ CudaAdapters::Slab& CudaAdapters::place(Parts parts, int64_t offset, int64_t byt
           .version = parts.version,
           .used = step_};
   const int32_t index = index_of(slab);
-  Upload upload{.id = static_cast<uint64_t>(index), .to = memory_.data() + offset, .bytes = bytes};
+  Upload upload{.id = static_cast<uint64_t>(index),
+                .subject = parts.version.value,
+                .to = memory_.data() + offset,
+                .bytes = bytes};
   AdapterLayout layout(upload);
   Copy& copy = copies_[parts.version];
   for (const auto& [module, pair] : parts.pairs) {
@@ -135,6 +138,12 @@ std::optional<int64_t> CudaAdapters::room(int64_t bytes, uint64_t keep) {
 }
 
 // --- uploads that have ended
+
+void CudaAdapters::on_upload(std::function<void(AdapterVersionId, const Status&)> call) {
+  if (call == nullptr) return uploader_->on_end({});
+  uploader_->on_end(
+      [call = std::move(call)](const UploadEnd& end) { call(AdapterVersionId{end.subject}, end.status); });
+}
 
 void CudaAdapters::settle() {
   ended_.clear();

@@ -84,9 +84,9 @@ class CudaAdapters {
   void release(AdapterVersionId version);
   // The version is gone from host memory; nobody holds it.
   void forget(AdapterVersionId version);
-  // `call` is called, on another thread, when an upload has ended; empty: nobody from
-  // when this returns.
-  void on_news(std::function<void()> call) { uploader_->on_end(std::move(call)); }
+  // `call` is called, on another thread, when an upload of a version has ended; empty:
+  // nobody from when this returns.
+  void on_upload(std::function<void(AdapterVersionId, const Status&)> call);
 
   // --- for a step
 
