@@ -9,7 +9,7 @@
 #include <cstdlib>
 
 #include "base/prng.h"
-#include "engine/loop_world.h"
+#include "engine/loop_test_world.h"
 #include "engine/start.h"
 
 namespace loralei {

@@ -9,13 +9,13 @@
 
 #include "base/prng.h"
 #include "engine/start.h"
-#include "engine/test_support.h"
+#include "sim/fake_model.h"
 #include "kv/block_pool.h"
 
 namespace loralei {
 namespace {
 
-using namespace testing_support;
+using namespace sim;
 
 constexpr int64_t kPatienceNs = 20'000'000'000;  // only a hanging engine takes that long
 

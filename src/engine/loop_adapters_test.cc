@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/loop.h"
-#include "engine/loop_world.h"
+#include "engine/loop_test_world.h"
 
 namespace loralei {
 namespace {

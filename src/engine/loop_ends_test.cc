@@ -4,7 +4,7 @@
 
 #include "base/prng.h"
 #include "engine/loop.h"
-#include "engine/loop_world.h"
+#include "engine/loop_test_world.h"
 #include "sampling/grammar.h"
 
 namespace loralei {

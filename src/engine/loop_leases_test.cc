@@ -8,7 +8,7 @@
 
 #include "base/prng.h"
 #include "engine/loop.h"
-#include "engine/loop_world.h"
+#include "engine/loop_test_world.h"
 
 namespace loralei {
 namespace {

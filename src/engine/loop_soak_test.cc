@@ -4,7 +4,7 @@
 
 #include "base/allocation_counter.h"
 #include "base/prng.h"
-#include "engine/loop_world.h"
+#include "engine/loop_test_world.h"
 
 namespace loralei {
 namespace {

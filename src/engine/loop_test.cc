@@ -7,7 +7,7 @@
 
 #include <numeric>
 
-#include "engine/loop_world.h"
+#include "engine/loop_test_world.h"
 #include "sampling/grammar.h"
 
 namespace loralei {

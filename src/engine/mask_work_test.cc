@@ -10,7 +10,7 @@
 #include "base/allocation_counter.h"
 #include "base/fixed_byte_budget.h"
 #include "base/prng.h"
-#include "engine/loop_world.h"
+#include "engine/loop_test_world.h"
 #include "sampling/grammar.h"
 
 namespace loralei::testing_support {

@@ -4,7 +4,7 @@
 // knows of no drafts.
 #include <gtest/gtest.h>
 
-#include "engine/loop_world.h"
+#include "engine/loop_test_world.h"
 #include "sampling/grammar.h"
 
 namespace loralei {

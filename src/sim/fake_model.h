@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of the engine: a model that is a hash chain, and adapters that exist
+// A model that is a hash chain, a device's tier without a device, and adapters that exist
 // only in memory.
+//
+// Thread: one, but for FakeFiles. Ownership: as the interfaces say.
 //
 // The fake executor keeps a hash of everything a position depends on (tokens before it,
 // adapters and scales of its row) in the KV cache itself, at the address the real kernels
@@ -28,7 +30,7 @@
 #include "engine/executor.h"
 #include "sampling/sampler.h"
 
-namespace loralei::testing_support {
+namespace loralei::sim {
 
 inline constexpr int32_t kVocab = 50;
 inline constexpr int32_t kHidden = 3;
@@ -448,4 +450,4 @@ class FakeFiles {
   int64_t clock_ = 0;
 };
 
-}  // namespace loralei::testing_support
+}  // namespace loralei::sim

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/loop_world.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+
+namespace loralei::sim {
+namespace {
+
+ModelLimits limits_of(const WorldOptions& setup) {
+  ModelLimits limits;
+  limits.rows_max = setup.step_tokens;
+  limits.logits_rows_max = setup.max_sequences + setup.draft_rows;
+  limits.segments_max = 16;
+  return limits;
+}
+
+}  // namespace
+
+LoopWorld::LoopWorld(const WorldOptions& setup) : setup_(setup), executor(limits_of(setup)) {
+  ledger.set_cap(MemoryUse::kAdapters, setup.adapter_bytes);
+  const ModelConfig config = fake_config();
+  LoopParts parts;
+  if (setup.device_bytes > 0) executor.tier = std::make_unique<FakeTier>(setup.device_bytes);
+  parts.executor = &executor;
+  const KvShape shape{config.layers, config.kv_heads, config.head_dim, DType::kF32};
+  parts.kv =
+      std::move(KvCache::create(shape, setup.blocks, setup.prefix_cache, ledger, clock, setup.blocks_max)).value();
+  executor.on_done([this](StepDone&& step) { done = std::move(step); });
+  executor.use_kv(parts.kv->view());
+  CHECK(executor.reserve_vocab(config.vocab).ok());
+  parts.config = config;
+  parts.eos = config.eos;
+  parts.ledger = &ledger;
+  parts.requests = setup.requests;
+  parts.clock = &clock;
+  parts.log = &log;
+  parts.start_load = [this](LoadJob&& job) {
+    jobs.push_back(std::move(job));
+    return true;
+  };
+  parts.set_budget = [](int64_t blocks, const RoomMaker& room) { return room.resize_kv(static_cast<int32_t>(blocks)); };
+  parts.max_model_len = std::min(setup.max_model_len, setup.blocks * kKvBlockTokens);
+  parts.max_sequences = setup.max_sequences;
+  parts.step_tokens = setup.step_tokens;
+  parts.prefix_cache = setup.prefix_cache;
+  parts.speculate = setup.speculate;
+  parts.queued = &queued;
+  loop = std::make_unique<EngineLoop>(std::move(parts));
+}
+
+void LoopWorld::take(EngineOutput& output) {
+  for (TokenEvent& event : output.tokens) {
+    auto& record = records[{event.id, event.choice}];
+    if (record.end != EndReason::kNone)
+      wrong.push_back("an event after the end of request " + std::to_string(event.id.value));
+    if (record.events++ == 0) record.first = event;
+    if (event.has_token) record.tokens.push_back(event.token);
+    if (event.logprobs) record.logprobs.push_back(*event.logprobs);
+    record.end = event.end;
+    record.last = std::move(event);
+  }
+  for (CommandReply& reply : output.replies) replies.push_back(std::move(reply));
+}
+void LoopWorld::run(int turns_max) {
+  for (int i = 0; i < turns_max; ++i) {
+    turn();
+    if (loop->idle() && messages.empty()) {
+      if (finish_upload()) continue;
+      if (jobs.empty()) return;
+      finish_load();
+    }
+  }
+  wrong.push_back("still busy after " + std::to_string(turns_max) + " turns");
+}
+
+EngineStats LoopWorld::stats() const {
+  EngineStats value;
+  loop->fill_stats(value);
+  loop->show_adapters(board, true);
+  for (const auto& status : board.list()) value.adapters.push_back(*status);
+  return value;
+}
+
+Expected LoopWorld::oracle(RequestId id, int32_t choice) {
+  const Submit& submit = submits.at(id);
+  const Record& record = records[{id, choice}];
+  std::vector<FakeUse> uses;
+  std::string versions = record.first.adapter_version;
+  for (const AdapterUse& use : submit.adapters) {
+    uses.push_back({FakeFiles::content_of(versions), use.scale, 0});
+    const auto& invocation = invocations[uses.back().content];
+    if (!invocation.empty()) {
+      const auto found =
+          std::find_end(submit.prompt.begin(), submit.prompt.end(), invocation.begin(), invocation.end());
+      uses.back().first_position =
+          found == submit.prompt.end() ? INT32_MAX : static_cast<int32_t>(found - submit.prompt.begin());
+    }
+    versions = versions.size() > 13 ? versions.substr(13) : "";
+  }
+  std::stable_sort(uses.begin(), uses.end(),
+                   [](const FakeUse& a, const FakeUse& b) { return a.first_position < b.first_position; });
+  return expected_output(submit, choice, uses, max_model_len());
+}
+
+std::vector<TokenId> prompt_of(int count, int salt) {
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < count; ++i) tokens.push_back(1 + (i * 13 + salt * 29 + i / 7) % (kVocab - 1));
+  return tokens;
+}
+
+Submit simple(int prompt, int output, int salt, std::vector<AdapterUse> adapters) {
+  Submit submit;
+  submit.prompt = prompt_of(prompt, salt);
+  submit.max_tokens = output;
+  submit.ignore_eos = true;
+  submit.sampling.seed = static_cast<uint64_t>(salt) + 5;
+  submit.adapters = std::move(adapters);
+  return submit;
+}
+
+Submit repeating(int prompt, int output, int salt, const std::vector<TokenId>& letters,
+                 std::vector<AdapterUse> adapters) {
+  Submit submit = simple(prompt, output, salt, std::move(adapters));
+  for (const TokenId letter : letters) submit.sampling.logit_bias.emplace_back(letter, 50.0f);
+  return submit;
+}
+
+}  // namespace loralei::sim

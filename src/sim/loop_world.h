@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// LoopWorld: one engine loop over the fake model, on a manual clock and without a thread,
+// driven turn by turn. Every event is recorded and every invariant checked after every
+// turn. The same seed gives the same bytes.
+//
+// Thread: one; several worlds may live side by side.
+// Ownership: owns all that the loop borrows.
+// Failure: what a world must not do is a sentence in `wrong`, for its owner to look at;
+// a broken invariant ends the process (CHECK).
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "engine/loop.h"
+#include "sim/fake_model.h"
+
+namespace loralei::sim {
+
+struct WorldOptions {
+  int32_t blocks = 64;
+  int32_t blocks_max = 0;  // that resize() may ask for; 0: no more than `blocks`
+  int32_t max_sequences = 8;
+  int32_t step_tokens = 32;
+  int64_t adapter_bytes = 1 << 20;
+  bool prefix_cache = true;
+  int32_t max_model_len = 300;
+  Speculation speculate = Speculation::kAuto;
+  int32_t draft_rows = 0;    // rows of logits beside one for every sequence
+  int64_t device_bytes = 0;  // of adapters in the executor's own memory; 0: they are used in host memory
+  std::shared_ptr<ByteBudget> requests;
+};
+
+class LoopWorld {
+ public:
+  explicit LoopWorld(const WorldOptions& setup = {});
+  int64_t max_model_len() const { return std::min(setup_.max_model_len, setup_.blocks * kKvBlockTokens); }
+
+  RequestId submit(Submit submit) {
+    submit.id = RequestId{++last_id};
+    submits[submit.id] = submit;
+    queued.fetch_add(1);
+    messages.emplace_back(std::in_place_type<Arrival>, submit, clock.now_ns());
+    return submit.id;
+  }
+  void cancel(RequestId id, int32_t choice = kAllChoices) {
+    messages.emplace_back(std::in_place_type<Cancel>, Cancel{id, choice});
+  }
+  void hold(RequestId id, bool held) { messages.emplace_back(std::in_place_type<Hold>, Hold{id, held}); }
+  void command(AdapterAction action, const std::string& name, const std::string& path = "", bool replace = false) {
+    messages.emplace_back(std::in_place_type<AdapterCommand>, ++tickets, action, name, path, replace);
+  }
+  // Another number of KV blocks, by way of a budget.
+  void resize(int32_t blocks) { messages.emplace_back(BudgetReady{MemoryCommand{++tickets, blocks}, {}}); }
+  void finish_load(size_t index = 0) {
+    if (jobs.empty()) return;
+    LoadJob job = std::move(jobs[index]);
+    jobs.erase(jobs.begin() + static_cast<int64_t>(index));
+    messages.emplace_back(std::in_place_type<LoadDone>, run_load_job(files.source(), job));
+  }
+  // The oldest upload to the device ends; false: none is under way.
+  bool finish_upload(bool well = true) {
+    std::optional<UploadDone> done;
+    if (executor.tier != nullptr) done = executor.tier->end_upload(well);
+    if (!done) return false;
+    messages.emplace_back(std::move(*done));
+    return true;
+  }
+
+  void turn() {
+    clock.advance_ns(1000);
+    EngineOutput output;
+    turn(output);
+    loop->check();
+    take(output);
+  }
+  // What has arrived is taken in, and one step computed if there is one.
+  void turn(EngineOutput& output) {
+    Next next = this->next(output);
+    if (next.step == nullptr && !loop->idle() && next.wake_at_ns > clock.now_ns()) {  // for company
+      clock.advance_ns(next.wake_at_ns - clock.now_ns());
+      next = this->next(output);
+    }
+    if (next.step != nullptr) compute(*next.step, output);
+  }
+  Next next(EngineOutput& output) {
+    loop->receive(messages, output);
+    return loop->next(clock.now_ns(), output);
+  }
+  void compute(const StepBatch& step, EngineOutput& output) {
+    executor.start(step);
+    loop->finish(done, output);
+  }
+  void take(EngineOutput& output);
+  // Until nothing is left to do; loads and uploads end by themselves.
+  void run(int turns_max = 5000);
+  std::vector<RequestId> submit_all(const std::vector<Submit>& requests) {
+    std::vector<RequestId> ids;
+    for (const Submit& request : requests) ids.push_back(submit(request));
+    return ids;
+  }
+  EngineStats stats() const;
+
+  struct Record {
+    std::vector<TokenId> tokens;
+    std::vector<TokenLogprobs> logprobs;
+    TokenEvent first, last;
+    EndReason end = EndReason::kNone;
+    int events = 0;
+  };
+  Record& record(RequestId id, int32_t choice = 0) { return records[{id, choice}]; }
+
+  // What the request must give, whatever else ran: adapters by the versions that the
+  // events named.
+  Expected oracle(RequestId id, int32_t choice = 0);
+
+  const WorldOptions setup_;
+  std::vector<std::string> wrong;  // a sentence for whatever must not happen
+  Ledger ledger{64 << 20};
+  ManualClock clock;
+  NullLogSink log;
+  FakeExecutor executor;
+  FakeFiles files;
+  std::map<uint64_t, std::vector<TokenId>> invocations;  // by content
+  std::deque<LoadJob> jobs;
+  std::atomic<int32_t> queued{0};
+  std::vector<Message> messages;
+  StepDone done;  // the last step
+  std::map<RequestId, Submit> submits;
+  std::map<std::pair<RequestId, int32_t>, Record> records;
+  std::vector<CommandReply> replies;
+  uint64_t last_id = 0, tickets = 0;
+  mutable AdapterBoard board;
+  std::unique_ptr<EngineLoop> loop;
+};
+
+std::vector<TokenId> prompt_of(int count, int salt = 0);
+Submit simple(int prompt, int output, int salt = 0, std::vector<AdapterUse> adapters = {});
+// Only these tokens are likely: the fewer, the more the text repeats itself.
+Submit repeating(int prompt, int output, int salt, const std::vector<TokenId>& letters,
+                 std::vector<AdapterUse> adapters = {});
+
+}  // namespace loralei::sim
