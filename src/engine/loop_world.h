@@ -10,6 +10,7 @@
 #include <map>
 #include <utility>
 
+#include "adapters/source_test_util.h"
 #include "engine/loop.h"
 #include "engine/test_support.h"
 
@@ -85,8 +86,9 @@ class World {
     messages.emplace_back(std::in_place_type<Cancel>, Cancel{id, choice});
   }
   void hold(RequestId id, bool held) { messages.emplace_back(std::in_place_type<Hold>, Hold{id, held}); }
-  void command(AdapterAction action, const std::string& name, const std::string& path = "", bool replace = false) {
-    messages.emplace_back(std::in_place_type<AdapterCommand>, ++tickets, action, name, path, replace);
+  void command(AdapterAction action, const std::string& name, const std::string& path = "", bool reload = false,
+               AdapterSourceId replaces = {}) {
+    messages.emplace_back(std::in_place_type<AdapterCommand>, ++tickets, action, spec_of(name, path), reload, replaces);
   }
   // Another number of KV blocks, by way of a budget.
   void resize(int32_t blocks) {
@@ -154,7 +156,7 @@ class World {
     EXPECT_EQ(value.kv_blocks_used, 0);
     EXPECT_EQ(queued.load(), 0);
     EXPECT_TRUE(executor.tier == nullptr || executor.tier->holds() == 0);
-    for (const AdapterStatus& adapter : value.adapters) EXPECT_EQ(adapter.users, 0) << adapter.name;
+    for (const AdapterStatus& adapter : value.adapters) EXPECT_EQ(adapter.users, 0) << adapter.source.label;
   }
 
   struct Record {
