@@ -11,8 +11,8 @@
 // Thread: the engine's alone; file work happens through `start_load` and comes back by
 // on_load_done(). Ownership: owns the versions and the ledger grants of their bytes; an
 // AdapterPin is a move-only share of one version and must not outlive the registry.
-// Invariants (check()): every version is the current one of its source or retired with pins
-// or claims; bytes are granted before they are read; at most loads_max jobs are in
+// Invariants (check()): every version is the current one of its source or retired with
+// pins or claims; bytes are granted before they are read; at most loads_max jobs are in
 // progress; a pinned or used version is never evicted, but for a pinned one that nobody
 // uses, by its own replacement; a pinned source that is not in memory is being loaded,
 // until that fails.

@@ -103,8 +103,8 @@ struct AdapterCommand {
   AdapterAction action = AdapterAction::kAdd;
   AdapterSourceSpec source;  // of one that is known the id will do
   bool reload = false;
-  // kLoad: the source whose place it takes, or none. That one gives its room if nobody
-  // uses it, even if it is pinned; when the load has ended well its pin goes over. To drop
+  // kLoad: the source whose place it takes, or none. It gives its room if nobody uses it,
+  // even if it is pinned; when the load has ended well its pin goes over. To drop
   // it is the caller's.
   AdapterSourceId replaces;
 };

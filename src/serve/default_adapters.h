@@ -25,7 +25,7 @@ namespace loralei {
 
 class DefaultAdapters {
  public:
-  // `wanted`: by place in `listed`, or by name. The answer: what requests get from now on.
+  // `wanted`: by place in `listed`, or by name. The answer: what requests get now.
   Parsed<std::vector<AdapterRef>> set(const std::vector<AdapterRef>& wanted, const std::vector<CatalogueEntry>& listed);
   std::vector<AdapterRef> now() const;
   bool hold(const std::string& name) const;

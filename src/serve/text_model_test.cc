@@ -10,14 +10,14 @@
 #include <filesystem>
 #include <fstream>
 
-#include "adapters/source_test_util.h"
 #include "base/fixed_byte_budget.h"
 
 namespace loralei {
 namespace {
 
 namespace fs = std::filesystem;
-using testing_support::source_of;
+
+AdapterSourceId source_of(const std::string& name) { return {std::hash<std::string>{}(name)}; }
 
 constexpr const char* kConfig =
     R"({"eos_token":"<|endoftext|>","chat_template":"base {{ messages[0].content }}","model_max_length":512})";

@@ -129,7 +129,7 @@ TEST_F(CudaAdaptersEngine, RandomTrafficOverTwoPlaces) {
   const auto one = [&] {
     std::vector<AdapterUse> uses;
     const uint64_t count = random.below(4) == 0 ? random.below(3) : 1;
-    for (uint64_t i = 0; i < count; ++i) uses.push_back({name_of(), random.below(2) == 0 ? 1.0f : 0.5f});
+    for (uint64_t i = 0; i < count; ++i) uses.push_back({source_of(name_of()), random.below(2) == 0 ? 1.0f : 0.5f});
     return ask(4 + static_cast<int>(random.below(2)) * 13, static_cast<int>(random.below(2)), uses);
   };
   asked.push_back(one());
@@ -243,7 +243,7 @@ TEST_F(CudaAdaptersEngine, CancelUnloadAndReplaceDuringAnUpload) {
   ASSERT_NO_FATAL_FAILURE(device_->finish());
   EXPECT_EQ(device_->ends[cancelled.id.value], EndReason::kCancelled);
   ASSERT_NO_FATAL_FAILURE(expect_text(old_one));
-  new_one.uses[0].name = "c";
+  new_one.uses[0].source = source_of("c");
   ASSERT_NO_FATAL_FAILURE(expect_text(new_one));
   EXPECT_NE(device_->tokens[old_one.id.value], device_->tokens[new_one.id.value]);
   close();

@@ -207,7 +207,7 @@ TEST_F(CudaMemory, UnderLoadTheBudgetIsKept) {
     for (size_t i = 0; i < paths.size(); ++i) driver.command(AdapterAction::kLoad, "a" + std::to_string(i), paths[i]);
     driver.collect();
     for (int round = 0; round < 2; ++round) {
-      for (int i = 0; i < 6; ++i) driver.submit(request_of(20 + i, i, {{"a" + std::to_string(i), 1.0f}}));
+      for (int i = 0; i < 6; ++i) driver.submit(request_of(20 + i, i, {{source_of("a" + std::to_string(i)), 1.0f}}));
       driver.collect();
     }
     std::vector<std::vector<TokenId>> all;
