@@ -340,8 +340,7 @@ TEST(DeviceTier, RandomTrafficKeepsEveryPromise) {
           Submit submit = simple(1 + static_cast<int>(random.below(50)), 1 + static_cast<int>(random.below(30)),
                                  static_cast<int>(random.below(3)));
           submit.choices = 1 + static_cast<int32_t>(random.below(3) * random.below(2));
-          for (auto count = random.below(4); count > 0; --count)
-            submit.adapters.push_back({source_of(name_of()), 0.5f});
+          for (auto uses = random.below(4); uses > 0; --uses) submit.adapters.push_back({source_of(name_of()), 0.5f});
           world.submit(submit);
           break;
         }
